@@ -1,0 +1,296 @@
+//! The one little-endian codec: messages, log records and table rows are all written with it.
+//!
+//! Invariants: decoding never allocates for borrowed fields, never reads past the end, never panics; a length
+//! prefix is checked against what is left before anything is reserved for it.
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+/// Why bytes could not be decoded. Carries what was expected so that a log line says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    #[error("truncated: {needed} bytes needed, {left} left")]
+    Truncated { needed: u32, left: u32 },
+    #[error("{what}: value {value} is not one of those known")]
+    BadValue { what: &'static str, value: u64 },
+    #[error("{left} bytes left over after the last field")]
+    TrailingBytes { left: u32 },
+}
+
+/// Appends fields to a byte vector.
+#[derive(Debug, Default)]
+pub struct Writer {
+    pub buf: Vec<u8>,
+}
+
+impl Writer {
+    pub fn new() -> Self {
+        Self { buf: Vec::with_capacity(128) }
+    }
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.buf.extend_from_slice(bytes);
+    }
+    /// Writes a `u32` length and the bytes.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        (bytes.len() as u32).encode(self);
+        self.raw(bytes);
+    }
+}
+
+/// Takes fields from a byte slice. Borrowed fields live as long as the slice.
+#[derive(Debug, Clone)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+    pub fn left(&self) -> usize {
+        self.rest.len()
+    }
+    pub fn raw(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
+        match self.rest.split_at_checked(len) {
+            Some((head, tail)) => {
+                self.rest = tail;
+                Ok(head)
+            }
+            None => Err(DecodeError::Truncated {
+                needed: u32::try_from(len).unwrap_or(u32::MAX),
+                left: u32::try_from(self.rest.len()).unwrap_or(u32::MAX),
+            }),
+        }
+    }
+    /// Reads a `u32` length and that many bytes, borrowed.
+    pub fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
+        let len = u32::decode(self)?;
+        self.raw(len as usize)
+    }
+    /// Fails unless everything was read.
+    pub fn finish(self) -> Result<(), DecodeError> {
+        match self.rest.len() {
+            0 => Ok(()),
+            left => Err(DecodeError::TrailingBytes { left: u32::try_from(left).unwrap_or(u32::MAX) }),
+        }
+    }
+}
+
+/// A value with one byte representation. `'a` is the life of borrowed fields.
+pub trait Codec<'a>: Sized {
+    fn encode(&self, w: &mut Writer);
+    fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError>;
+
+    /// Encodes into a fresh vector.
+    fn to_vec(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        self.encode(&mut w);
+        w.buf
+    }
+    /// Decodes a slice. Bytes after the last known field are skipped: they are fields of a newer version.
+    fn from_slice(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        Self::decode(&mut Reader::new(bytes))
+    }
+}
+
+macro_rules! int_codec {
+    ($($t:ty),*) => {$(
+        impl<'a> Codec<'a> for $t {
+            #[inline]
+            fn encode(&self, w: &mut Writer) { w.raw(&self.to_le_bytes()); }
+            #[inline]
+            fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
+                let mut b = [0u8; size_of::<$t>()];
+                b.copy_from_slice(r.raw(size_of::<$t>())?);
+                Ok(<$t>::from_le_bytes(b))
+            }
+        }
+    )*};
+}
+int_codec!(u8, u16, u32, u64, i32, i64);
+
+impl<'a> Codec<'a> for bool {
+    fn encode(&self, w: &mut Writer) {
+        u8::from(*self).encode(w);
+    }
+    fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        match u8::decode(r)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            v => Err(DecodeError::BadValue { what: "bool", value: u64::from(v) }),
+        }
+    }
+}
+
+impl<'a> Codec<'a> for &'a [u8] {
+    fn encode(&self, w: &mut Writer) {
+        w.bytes(self);
+    }
+    fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        r.bytes()
+    }
+}
+
+/// Owned bytes. (Not `Vec<u8>`: that is a list of `u8` and would be encoded element by element.)
+impl<'a> Codec<'a> for bytes::Bytes {
+    fn encode(&self, w: &mut Writer) {
+        w.bytes(self);
+    }
+    fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        Ok(bytes::Bytes::copy_from_slice(r.bytes()?))
+    }
+}
+
+impl<'a> Codec<'a> for String {
+    fn encode(&self, w: &mut Writer) {
+        w.bytes(self.as_bytes());
+    }
+    fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        match core::str::from_utf8(r.bytes()?) {
+            Ok(s) => Ok(s.to_string()),
+            Err(e) => Err(DecodeError::BadValue { what: "utf-8 text", value: e.valid_up_to() as u64 }),
+        }
+    }
+}
+
+impl<'a, T: Codec<'a>> Codec<'a> for Option<T> {
+    fn encode(&self, w: &mut Writer) {
+        match self {
+            None => 0u8.encode(w),
+            Some(v) => {
+                1u8.encode(w);
+                v.encode(w);
+            }
+        }
+    }
+    fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        Ok(if bool::decode(r)? { Some(T::decode(r)?) } else { None })
+    }
+}
+
+/// A list: `u32` count, then the elements. An element takes at least one byte, so a hostile count is refused
+/// before anything is reserved.
+impl<'a, T: Codec<'a>> Codec<'a> for Vec<T> {
+    fn encode(&self, w: &mut Writer) {
+        (self.len() as u32).encode(w);
+        for v in self {
+            v.encode(w);
+        }
+    }
+    fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let count = u32::decode(r)? as usize;
+        if count > r.left() {
+            return Err(DecodeError::Truncated { needed: count as u32, left: r.left() as u32 });
+        }
+        let mut list = Vec::with_capacity(count.min(1024));
+        for _ in 0..count {
+            list.push(T::decode(r)?);
+        }
+        Ok(list)
+    }
+}
+
+impl<'a, A: Codec<'a>, B: Codec<'a>> Codec<'a> for (A, B) {
+    fn encode(&self, w: &mut Writer) {
+        self.0.encode(w);
+        self.1.encode(w);
+    }
+    fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        Ok((A::decode(r)?, B::decode(r)?))
+    }
+}
+
+/// Declares a struct and its codec: the fields in order, nothing else.
+///
+/// `codec_struct! { /// doc  pub struct Name<'a> { pub a: u32, pub name: &'a [u8] } }`
+#[macro_export]
+macro_rules! codec_struct {
+    ($(#[$m:meta])* pub struct $name:ident<$lt:lifetime> { $($(#[$fm:meta])* pub $f:ident : $t:ty),* $(,)? }) => {
+        $(#[$m])* #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct $name<$lt> { $($(#[$fm])* pub $f: $t),* }
+        impl<$lt> $crate::Codec<$lt> for $name<$lt> {
+            fn encode(&self, w: &mut $crate::Writer) { let _ = &w; $($crate::Codec::encode(&self.$f, w);)* }
+            fn decode(r: &mut $crate::Reader<$lt>) -> Result<Self, $crate::DecodeError> {
+                let _ = &r;
+                $(let $f = $crate::Codec::decode(r)?;)*
+                Ok(Self { $($f),* })
+            }
+        }
+    };
+    ($(#[$m:meta])* pub struct $name:ident { $($(#[$fm:meta])* pub $f:ident : $t:ty),* $(,)? }) => {
+        $(#[$m])* #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct $name { $($(#[$fm])* pub $f: $t),* }
+        impl<'a> $crate::Codec<'a> for $name {
+            fn encode(&self, w: &mut $crate::Writer) { let _ = &w; $($crate::Codec::encode(&self.$f, w);)* }
+            fn decode(r: &mut $crate::Reader<'a>) -> Result<Self, $crate::DecodeError> {
+                let _ = &r;
+                $(let $f = $crate::Codec::decode(r)?;)*
+                Ok(Self { $($f),* })
+            }
+        }
+    };
+}
+
+/// Declares a field-less enum with explicit numbers and its codec over `u8` or `u16`.
+#[macro_export]
+macro_rules! codec_enum {
+    ($(#[$m:meta])* pub enum $name:ident : $repr:ty { $($(#[$vm:meta])* $v:ident = $n:literal),* $(,)? }) => {
+        $(#[$m])* #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr($repr)]
+        pub enum $name { $($(#[$vm])* $v = $n),* }
+        impl $name {
+            pub const ALL: &'static [$name] = &[$($name::$v),*];
+            pub fn from_number(n: $repr) -> Option<Self> {
+                match n { $($n => Some(Self::$v),)* _ => None }
+            }
+            pub fn number(self) -> $repr { self as $repr }
+        }
+        impl<'a> $crate::Codec<'a> for $name {
+            fn encode(&self, w: &mut $crate::Writer) { $crate::Codec::encode(&(*self as $repr), w); }
+            fn decode(r: &mut $crate::Reader<'a>) -> Result<Self, $crate::DecodeError> {
+                let n = <$repr as $crate::Codec<'_>>::decode(r)?;
+                Self::from_number(n).ok_or($crate::DecodeError::BadValue {
+                    what: stringify!($name), value: u64::from(n) })
+            }
+        }
+    };
+}
+
+/// Codec of a newtype over one number.
+#[macro_export]
+macro_rules! codec_newtype {
+    ($($t:ident($inner:ty)),* $(,)?) => {$(
+        impl<'a> $crate::Codec<'a> for $t {
+            fn encode(&self, w: &mut $crate::Writer) { $crate::Codec::encode(&self.0, w); }
+            fn decode(r: &mut $crate::Reader<'a>) -> Result<Self, $crate::DecodeError> {
+                Ok(Self(<$inner as $crate::Codec<'_>>::decode(r)?))
+            }
+        }
+    )*};
+}
+
+#[cfg(test)]
+#[allow(unreachable_pub, reason = "the macro declares public structs")]
+mod tests {
+    use super::*;
+
+    codec_struct! {
+        pub struct Sample<'a> { pub a: u16, pub name: &'a [u8], pub list: Vec<u32>, pub o: Option<u64> }
+    }
+
+    #[test]
+    fn a_struct_comes_back_and_every_truncation_is_refused() {
+        let s = Sample { a: 7, name: b"x\xffy", list: alloc::vec![1, 2], o: Some(9) };
+        let v = s.to_vec();
+        assert_eq!(Sample::from_slice(&v), Ok(s));
+        for n in 0..v.len() {
+            assert!(Sample::from_slice(&v[..n]).is_err(), "prefix {n}");
+        }
+    }
+
+    #[test]
+    fn a_hostile_count_reserves_nothing() {
+        let v = u32::MAX.to_le_bytes();
+        assert!(matches!(Vec::<u64>::from_slice(&v), Err(DecodeError::Truncated { .. })));
+    }
+}

@@ -1,0 +1,123 @@
+//! File identifiers: assigned by the client from a sequence that its MDT granted.
+//!
+//! Format decision, visible for ever: a client's sequence is below 2^40 and holds 2^24 objects, so that
+//! `st_ino` = FUSE nodeid = seq * 2^24 + oid: exact, reversible, stable. The root directory is inode 1.
+
+use crate::codec_newtype;
+use core::fmt;
+
+/// Number of object ids in one sequence.
+pub const OIDS_PER_SEQ: u32 = 1 << 24;
+const SEQ_LIMIT: u64 = 1 << 40;
+
+/// A FID sequence. 0 is the file system's own (root), 1..=0xff are reserved, clients get those above.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Seq(pub u64);
+impl Seq {
+    pub const LOCAL: Seq = Seq(0);
+    pub const FIRST_CLIENT: Seq = Seq(0x100);
+    pub const LIMIT: Seq = Seq(SEQ_LIMIT);
+}
+
+/// An object id inside its sequence, below [`OIDS_PER_SEQ`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Oid(pub u32);
+
+codec_newtype!(Seq(u64), Oid(u32));
+
+/// Half-open range of sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeqRange {
+    pub start: Seq,
+    pub end: Seq,
+}
+
+/// The identity of a file, directory or other inode. 12 bytes on wire and disk.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fid {
+    pub seq: Seq,
+    pub oid: Oid,
+}
+
+impl Fid {
+    pub const ROOT: Fid = Fid { seq: Seq(0), oid: Oid(1) };
+
+    pub const fn new(seq: Seq, oid: Oid) -> Self {
+        Self { seq, oid }
+    }
+    /// The inode number. Exact inverse of [`Fid::from_ino`] for every valid FID.
+    pub const fn ino(self) -> u64 {
+        (self.seq.0 << 24) | self.oid.0 as u64
+    }
+    pub const fn from_ino(ino: u64) -> Self {
+        Self { seq: Seq(ino >> 24), oid: Oid((ino & 0xff_ffff) as u32) }
+    }
+    /// Whether the numbers are in the ranges of the format. A foreign FID from the wire is refused by this.
+    pub const fn is_valid(self) -> bool {
+        self.seq.0 < SEQ_LIMIT && self.oid.0 < OIDS_PER_SEQ && (self.seq.0 != 0 || self.oid.0 != 0)
+    }
+    /// Big-endian key bytes, so that table order is numeric order.
+    pub fn key(self) -> [u8; 12] {
+        let mut k = [0u8; 12];
+        k[..8].copy_from_slice(&self.seq.0.to_be_bytes());
+        k[8..].copy_from_slice(&self.oid.0.to_be_bytes());
+        k
+    }
+    /// Inverse of [`Fid::key`] on the first 12 bytes; `None` if there are fewer.
+    pub fn from_key(key: &[u8]) -> Option<Self> {
+        let seq = u64::from_be_bytes(key.get(..8)?.try_into().ok()?);
+        let oid = u32::from_be_bytes(key.get(8..12)?.try_into().ok()?);
+        Some(Self { seq: Seq(seq), oid: Oid(oid) })
+    }
+    /// Parses `[0xSEQ:0xOID:0x0]`, brackets optional.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let text = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
+        let mut parts = text.split(':').map(|p| match p.strip_prefix("0x") {
+            Some(h) => u64::from_str_radix(h, 16).ok(),
+            None => p.parse().ok(),
+        });
+        let (seq, oid, ver) = (parts.next()??, parts.next()??, parts.next()??);
+        let fid = Self { seq: Seq(seq), oid: Oid(u32::try_from(oid).ok()?) };
+        (ver == 0 && parts.next().is_none() && fid.is_valid()).then_some(fid)
+    }
+}
+
+impl fmt::Display for Fid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{:#x}:{:#x}:0x0]", self.seq.0, self.oid.0)
+    }
+}
+impl fmt::Debug for Fid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl<'a> crate::Codec<'a> for Fid {
+    fn encode(&self, w: &mut crate::Writer) {
+        self.seq.encode(w);
+        self.oid.encode(w);
+    }
+    fn decode(r: &mut crate::Reader<'a>) -> Result<Self, crate::DecodeError> {
+        Ok(Self { seq: Seq::decode(r)?, oid: Oid::decode(r)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn inode_number_text_and_key_are_exact_inverses() {
+        for fid in [Fid::ROOT, Fid::new(Seq(SEQ_LIMIT - 1), Oid(OIDS_PER_SEQ - 1)), Fid::new(Seq(0x100), Oid(1))]
+        {
+            assert_eq!(Fid::from_ino(fid.ino()), fid);
+            assert_eq!(Fid::parse(&fid.to_string()), Some(fid));
+            assert_eq!(Fid::from_key(&fid.key()), Some(fid));
+        }
+        assert_eq!(Fid::ROOT.ino(), 1);
+        assert_eq!(Fid::parse("[0x1:0x2]"), None);
+    }
+}

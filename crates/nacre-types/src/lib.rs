@@ -1,0 +1,27 @@
+//! The words every other crate speaks: identifiers, quantities, attributes, layouts, error numbers and the
+//! little-endian codec. No I/O, no policy.
+//!
+//! Invariants: every identifier that could be mistaken for another is a newtype; every stored integer is
+//! `u8`..`u64`, little-endian. Not here: messages (`nacre-wire`), rows of a target's tables (the target's crate).
+#![no_std]
+extern crate alloc;
+
+mod attr;
+pub mod codec;
+mod errno;
+mod fid;
+mod id;
+mod layout;
+pub mod name;
+mod time;
+
+pub use attr::{Attr, Caller, FileType, Owner, SetAttr, SizeState, mode};
+pub use codec::{Codec, DecodeError, Reader, Writer};
+pub use errno::Errno;
+pub use fid::{Fid, OIDS_PER_SEQ, Oid, Seq, SeqRange};
+pub use id::{
+    ClientUuid, ConnEpoch, FsName, Generation, LockCookie, OpenHandle, OstIndex, Tag, TargetKind, TargetName,
+    Transno, Xid,
+};
+pub use layout::{Component, DEFAULT_STRIPE_BYTES, Extent, Layout, LayoutTemplate, ObjectId, StripePiece};
+pub use time::{Instant, Timestamp};

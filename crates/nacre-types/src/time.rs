@@ -1,0 +1,57 @@
+//! Two clocks that are never mixed: `Instant` for deadlines, `Timestamp` for what files carry.
+
+use core::ops::{Add, Sub};
+use core::time::Duration;
+
+/// Nanoseconds of CLOCK_BOOTTIME (or of the simulator). Only differences mean anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Instant(pub u64);
+
+impl Instant {
+    pub fn saturating_since(self, earlier: Instant) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+impl Add<Duration> for Instant {
+    type Output = Instant;
+    fn add(self, d: Duration) -> Instant {
+        Instant(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+impl Sub<Instant> for Instant {
+    type Output = Duration;
+    fn sub(self, earlier: Instant) -> Duration {
+        self.saturating_since(earlier)
+    }
+}
+
+/// Wall clock time as files carry it: seconds since 1970, negative before, and nanoseconds 0..1e9.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp {
+    pub sec: i64,
+    pub nsec: u32,
+}
+
+impl Timestamp {
+    pub fn from_nanos(ns: i128) -> Self {
+        let sec = ns.div_euclid(1_000_000_000);
+        Self { sec: sec as i64, nsec: (ns - sec * 1_000_000_000) as u32 }
+    }
+    pub fn as_nanos(self) -> i128 {
+        i128::from(self.sec) * 1_000_000_000 + i128::from(self.nsec)
+    }
+}
+
+impl<'a> crate::Codec<'a> for Timestamp {
+    fn encode(&self, w: &mut crate::Writer) {
+        self.sec.encode(w);
+        self.nsec.encode(w);
+    }
+    fn decode(r: &mut crate::Reader<'a>) -> Result<Self, crate::DecodeError> {
+        let (sec, nsec) = (i64::decode(r)?, u32::decode(r)?);
+        if nsec >= 1_000_000_000 {
+            return Err(crate::DecodeError::BadValue { what: "nanoseconds", value: u64::from(nsec) });
+        }
+        Ok(Self { sec, nsec })
+    }
+}

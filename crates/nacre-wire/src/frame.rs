@@ -1,0 +1,266 @@
+//! The frame: a fixed header, a body, and bulk bytes that no decoder looks at.
+
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_types::{Codec, ConnEpoch, Reader, Tag, Transno, Writer, Xid, codec_enum};
+
+/// Bytes of an encoded header, checksum included.
+pub const HEADER_BYTES: usize = 96;
+/// Largest body that is accepted: a readdir page or a batch.
+pub const MAX_BODY_BYTES: u32 = 2 << 20;
+/// Largest bulk that is accepted.
+pub const MAX_BULK_BYTES: u32 = 16 << 20;
+
+/// Where the checksum of the header lies: at its end.
+const SUM_AT: usize = HEADER_BYTES - 4;
+const MAGIC: u32 = 0x6e63_7265;
+const VERSION: u16 = 1;
+
+codec_enum! {
+    /// What a frame is.
+    pub enum Kind: u8 {
+        /// First frame of a connection: the body is the name of the target (or island) that is wanted.
+        Hello = 1,
+        /// Answer to `Hello`: `status` 0, or why not (the body is a sentence).
+        HelloReply = 2,
+        Request = 3,
+        Reply = 4,
+        /// Server to client: state that the client must learn (a lock was granted, a lock is wanted).
+        Callback = 5,
+        /// Client to server: callback `xid` has been taken in.
+        CallbackAck = 6,
+        /// Client to server, no answer: `last_xid` is the news (the client has these replies).
+        Ack = 7,
+    }
+}
+
+/// Bits of [`Header::flags`].
+pub mod flags {
+    /// The request was sent before on another connection epoch.
+    pub const RESENT: u32 = 1;
+    /// The request is a replay of a change that was answered with `transno`.
+    pub const REPLAY: u32 = 2;
+    /// The reply comes from a reply record, the request was not executed again.
+    pub const RECONSTRUCTED: u32 = 4;
+    /// The server has stopped renewing the lease of this export (a callback deadline has passed).
+    pub const LEASE_ENDING: u32 = 8;
+    /// Early reply: the request is still running, prolong the deadline.
+    pub const EARLY: u32 = 16;
+    /// Not in a slot: the sender was told "one slot" or does not know of slots.
+    pub const NO_SLOTS: u32 = 32;
+}
+
+/// What every frame says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    pub kind: Kind,
+    pub flags: u32,
+    /// Number of an [`crate::Opcode`]; kept as a number so that unknown ones can be answered.
+    pub opcode: u16,
+    /// Reply: 0 or a positive errno.
+    pub status: i32,
+    /// Request and its reply carry the same xid.
+    pub xid: Xid,
+    /// Slot of a modifying request, 0 = none.
+    pub tag: Tag,
+    /// Request: every xid up to this has been answered to the sender.
+    pub last_xid: Xid,
+    /// Reply: the change's number, 0 = changed nothing. Replay: the number it must get again.
+    pub transno: Transno,
+    /// Reply: everything up to this survives the loss of the server's machine.
+    pub last_committed: Transno,
+    /// Reply of an OST: the bytes of writes up to this are on stable storage.
+    pub last_stable: Transno,
+    pub epoch: ConnEpoch,
+    /// Milliseconds the sender is prepared to wait for the answer; 0 = for ever.
+    pub deadline_ms: u32,
+    /// Job of the caller, 0 = none.
+    pub job: u64,
+}
+
+impl Header {
+    pub fn new(kind: Kind, opcode: u16) -> Self {
+        Self {
+            kind,
+            flags: 0,
+            opcode,
+            status: 0,
+            xid: Xid(0),
+            tag: Tag(0),
+            last_xid: Xid(0),
+            transno: Transno(0),
+            last_committed: Transno(0),
+            last_stable: Transno(0),
+            epoch: ConnEpoch(0),
+            deadline_ms: 0,
+            job: 0,
+        }
+    }
+    pub fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// A message: header, encoded body, bulk buffers by reference. In one process it is handed over as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    pub header: Header,
+    pub body: Bytes,
+    /// Payload of a read reply or a write request; the concatenation is what counts.
+    pub bulk: Vec<Bytes>,
+}
+
+/// Why a header was refused. The connection is closed after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    #[error("not a nacre frame (magic {0:#010x})")]
+    BadMagic(u32),
+    #[error("protocol version {0}, this build speaks {VERSION}: use the same release on both sides")]
+    BadVersion(u16),
+    #[error("header does not match its checksum")]
+    BadChecksum,
+    #[error("body does not match its checksum")]
+    BadBodyChecksum,
+    #[error("{what} of {bytes} bytes is over the limit of {limit}")]
+    TooLarge { what: &'static str, bytes: u32, limit: u32 },
+    #[error("unknown frame kind {0}")]
+    BadKind(u8),
+}
+
+/// Lengths and body checksum that travel with a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lengths {
+    pub body_bytes: u32,
+    pub bulk_bytes: u32,
+    /// crc32c of body then bulk; 0 when the transport protects them itself.
+    pub body_sum: u32,
+}
+
+impl Frame {
+    pub fn new(header: Header, body: Vec<u8>) -> Self {
+        Self { header, body: Bytes::from(body), bulk: Vec::new() }
+    }
+    pub fn bulk_len(&self) -> usize {
+        self.bulk.iter().map(Bytes::len).sum()
+    }
+    /// Bytes this frame costs a queue.
+    pub fn cost(&self) -> usize {
+        HEADER_BYTES + self.body.len() + self.bulk_len()
+    }
+    /// The header as bytes, with lengths and checksums. `body_sum` is computed by the caller (transport).
+    pub fn encode_header(&self, body_sum: u32, crc32c: impl Fn(&[u8]) -> u32) -> [u8; HEADER_BYTES] {
+        let h = &self.header;
+        let mut w = Writer::new();
+        MAGIC.encode(&mut w);
+        VERSION.encode(&mut w);
+        h.kind.encode(&mut w);
+        0u8.encode(&mut w);
+        h.flags.encode(&mut w);
+        h.opcode.encode(&mut w);
+        h.tag.encode(&mut w);
+        h.status.encode(&mut w);
+        (self.body.len() as u32).encode(&mut w);
+        h.xid.encode(&mut w);
+        h.last_xid.encode(&mut w);
+        h.transno.encode(&mut w);
+        h.last_committed.encode(&mut w);
+        h.last_stable.encode(&mut w);
+        h.epoch.encode(&mut w);
+        h.deadline_ms.encode(&mut w);
+        h.job.encode(&mut w);
+        (self.bulk_len() as u32).encode(&mut w);
+        body_sum.encode(&mut w);
+        0u32.encode(&mut w); // reserved
+        let sum = crc32c(&w.buf);
+        sum.encode(&mut w);
+        let mut out = [0u8; HEADER_BYTES];
+        out[..w.buf.len()].copy_from_slice(&w.buf);
+        out
+    }
+}
+
+impl Header {
+    /// Decodes and checks a header; lengths are within the limits when this returns.
+    ///
+    /// # Errors
+    /// Every kind of [`FrameError`] but `BadBodyChecksum`; the caller closes the connection.
+    pub fn decode(
+        bytes: &[u8; HEADER_BYTES],
+        crc32c: impl Fn(&[u8]) -> u32,
+    ) -> Result<(Header, Lengths), FrameError> {
+        let mut r = Reader::new(bytes);
+        let short = |_| FrameError::BadChecksum;
+        let magic = u32::decode(&mut r).map_err(short)?;
+        if magic != MAGIC {
+            return Err(FrameError::BadMagic(magic));
+        }
+        let version = u16::decode(&mut r).map_err(short)?;
+        if version != VERSION {
+            return Err(FrameError::BadVersion(version));
+        }
+        let sum = u32::from_le_bytes([bytes[SUM_AT], bytes[SUM_AT + 1], bytes[SUM_AT + 2], bytes[SUM_AT + 3]]);
+        if crc32c(&bytes[..SUM_AT]) != sum {
+            return Err(FrameError::BadChecksum);
+        }
+        let kind = u8::decode(&mut r).map_err(short)?;
+        let kind = Kind::from_number(kind).ok_or(FrameError::BadKind(kind))?;
+        let mut header = Header::new(kind, 0);
+        let mut lengths = Lengths { body_bytes: 0, bulk_bytes: 0, body_sum: 0 };
+        let fields = &mut || -> Result<(), nacre_types::DecodeError> {
+            let _reserved = u8::decode(&mut r)?;
+            header.flags = Codec::decode(&mut r)?;
+            header.opcode = Codec::decode(&mut r)?;
+            header.tag = Codec::decode(&mut r)?;
+            header.status = Codec::decode(&mut r)?;
+            lengths.body_bytes = Codec::decode(&mut r)?;
+            header.xid = Codec::decode(&mut r)?;
+            header.last_xid = Codec::decode(&mut r)?;
+            header.transno = Codec::decode(&mut r)?;
+            header.last_committed = Codec::decode(&mut r)?;
+            header.last_stable = Codec::decode(&mut r)?;
+            header.epoch = Codec::decode(&mut r)?;
+            header.deadline_ms = Codec::decode(&mut r)?;
+            header.job = Codec::decode(&mut r)?;
+            lengths.bulk_bytes = Codec::decode(&mut r)?;
+            lengths.body_sum = Codec::decode(&mut r)?;
+            Ok(())
+        };
+        fields().map_err(short)?;
+        for (what, bytes, limit) in [
+            ("body", lengths.body_bytes, MAX_BODY_BYTES),
+            ("bulk", lengths.bulk_bytes, MAX_BULK_BYTES),
+        ] {
+            if bytes > limit {
+                return Err(FrameError::TooLarge { what, bytes, limit });
+            }
+        }
+        Ok((header, lengths))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum(bytes: &[u8]) -> u32 {
+        bytes.iter().fold(7, |s, &b| s.wrapping_mul(31).wrapping_add(u32::from(b)))
+    }
+
+    #[test]
+    fn a_header_comes_back_and_a_flipped_bit_is_refused() {
+        let mut h = Header::new(Kind::Request, 17);
+        h.xid = Xid(5);
+        h.tag = Tag(3);
+        h.status = -1;
+        h.last_stable = Transno(77);
+        let frame = Frame::new(h.clone(), alloc::vec![1, 2, 3]);
+        let bytes = frame.encode_header(9, sum);
+        let (back, lengths) = Header::decode(&bytes, sum).unwrap();
+        assert_eq!((back, lengths.body_bytes, lengths.body_sum), (h, 3, 9));
+        for bit in 0..HEADER_BYTES * 8 {
+            let mut bad = bytes;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(&bad, sum).is_err(), "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The bytes between processes: frame header, opcodes, and one struct per message.
+//!
+//! Invariants: little-endian; a decoder of hostile bytes returns an error and allocates no more than the frame
+//! has bytes; unknown trailing fields are skipped, unknown opcodes are answered with EOPNOTSUPP. The page for
+//! people is `docs/wire.md`. Not here: who sends what when (`nacre-rpc`), sockets (`nacre-net`).
+#![no_std]
+extern crate alloc;
+
+mod frame;
+pub mod mdt;
+pub mod mgs;
+mod opcode;
+pub mod ost;
+pub mod target;
+
+pub use frame::{Frame, FrameError, HEADER_BYTES, Header, Kind, MAX_BODY_BYTES, MAX_BULK_BYTES, flags};
+pub use opcode::{Class, Opcode, Rpc};

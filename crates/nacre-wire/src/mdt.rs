@@ -1,0 +1,245 @@
+//! Messages of the metadata target.
+//!
+//! Times come from the caller's clock, corrected by the server's at connect. FIDs of new inodes come from the
+//! client's sequence. A reply that returns attributes of a regular file whose size is `Open` carries the layout,
+//! so that the client can ask the OSTs.
+
+use crate::opcode::rpc;
+use crate::target::Empty;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_types::{
+    Attr, Caller, Fid, FileType, Layout, LayoutTemplate, LockCookie, OpenHandle, Seq, SetAttr, Timestamp,
+    codec_enum, codec_struct,
+};
+
+codec_struct! {
+    /// Grants a FID sequence, durable when answered.
+    pub struct GrantSeq {}
+}
+codec_struct! { pub struct GrantSeqReply { pub seq: Seq } }
+
+codec_struct! { pub struct Lookup<'a> { pub parent: Fid, pub name: &'a [u8] } }
+codec_struct! { pub struct Getattr { pub fid: Fid } }
+codec_struct! {
+    pub struct EntryReply {
+        pub attr: Attr,
+        /// Regular files: always.
+        pub layout: Option<Layout>,
+        /// The inode has set-id bits or file capabilities that a write by an ordinary user must take away.
+        pub kill_priv: bool,
+    }
+}
+
+codec_struct! {
+    /// Entries after `cookie` in hash order; `.` and `..` are the client's affair.
+    pub struct Readdir { pub dir: Fid, pub cookie: u64, pub entries_max: u32, pub with_attrs: bool }
+}
+codec_struct! {
+    pub struct DirEntry {
+        pub cookie: u64,
+        pub name: Bytes,
+        pub fid: Fid,
+        pub file_type: FileType,
+        pub entry: Option<EntryReply>,
+    }
+}
+codec_struct! { pub struct ReaddirReply { pub entries: Vec<DirEntry>, pub eof: bool } }
+
+codec_struct! {
+    /// An open of a file: who, how.
+    #[derive(Copy)]
+    pub struct OpenHow {
+        pub handle: OpenHandle,
+        /// `O_ACCMODE`, `O_TRUNC`, `O_APPEND` bits of open(2).
+        pub flags: u32,
+    }
+}
+codec_struct! {
+    /// Makes an inode of any type, and opens it when `open` is given.
+    pub struct Create<'a> {
+        pub parent: Fid,
+        pub name: &'a [u8],
+        pub fid: Fid,
+        /// Type and permission bits before the umask.
+        pub mode: u32,
+        pub rdev: u32,
+        /// Target of a symbolic link.
+        pub target: &'a [u8],
+        pub layout: Option<LayoutTemplate>,
+        pub open: Option<OpenHow>,
+        /// An existing name is an error; otherwise an existing regular file is opened.
+        pub exclusive: bool,
+        pub caller: Caller,
+        pub time: Timestamp,
+    }
+}
+codec_struct! {
+    pub struct CreateReply {
+        pub entry: EntryReply,
+        /// False: the name was there, `entry` is its inode and the proposed FID is unused.
+        pub created: bool,
+    }
+}
+codec_struct! { pub struct Open { pub fid: Fid, pub how: OpenHow, pub caller: Caller } }
+codec_struct! {
+    /// What a writer knows at close.
+    #[derive(Copy)]
+    pub struct Written {
+        /// File size as far as this writer knows (maximum over its stripes).
+        pub size: u64,
+        pub blocks: u64,
+        pub mtime: Timestamp,
+    }
+}
+codec_struct! {
+    /// Ends an open. The last writer's close brings the size, and only when all its data reached the OSTs.
+    pub struct Close { pub fid: Fid, pub handle: OpenHandle, pub written: Option<Written> }
+}
+codec_struct! {
+    pub struct Link<'a> {
+        pub fid: Fid, pub parent: Fid, pub name: &'a [u8], pub caller: Caller, pub time: Timestamp,
+    }
+}
+codec_struct! {
+    pub struct Unlink<'a> {
+        pub parent: Fid,
+        pub name: &'a [u8],
+        /// rmdir(2).
+        pub directory: bool,
+        pub caller: Caller,
+        pub time: Timestamp,
+    }
+}
+/// Flags of [`Rename`], as in renameat2(2).
+pub mod rename_flags {
+    pub const NOREPLACE: u32 = 1;
+    pub const EXCHANGE: u32 = 2;
+}
+codec_struct! {
+    pub struct Rename<'a> {
+        pub parent: Fid,
+        pub name: &'a [u8],
+        pub new_parent: Fid,
+        pub new_name: &'a [u8],
+        pub flags: u32,
+        pub caller: Caller,
+        pub time: Timestamp,
+    }
+}
+codec_struct! {
+    /// Changes attributes. With `set.size` of a regular file: the size becomes `Open`, the client cuts the
+    /// objects and then sends `ReportSize` with `truncate`.
+    pub struct Setattr { pub fid: Fid, pub set: SetAttr, pub caller: Caller, pub time: Timestamp }
+}
+codec_struct! {
+    /// Size and times that a client has found out or made.
+    pub struct ReportSize {
+        pub fid: Fid,
+        pub written: Written,
+        /// After a truncate: the size is what it says even if it is smaller.
+        pub truncate: bool,
+    }
+}
+codec_struct! { pub struct Readlink { pub fid: Fid } }
+codec_struct! { pub struct ReadlinkReply { pub target: Bytes } }
+codec_struct! { pub struct Getxattr<'a> { pub fid: Fid, pub name: &'a [u8] } }
+codec_struct! { pub struct XattrReply { pub value: Bytes } }
+codec_struct! {
+    pub struct Setxattr<'a> {
+        pub fid: Fid,
+        pub name: &'a [u8],
+        pub value: &'a [u8],
+        /// XATTR_CREATE 1, XATTR_REPLACE 2.
+        pub flags: u32,
+        /// The caller may not keep set-gid (FUSE_SETXATTR_ACL_KILL_SGID).
+        pub kill_sgid: bool,
+        pub caller: Caller,
+        pub time: Timestamp,
+    }
+}
+codec_struct! { pub struct Listxattr { pub fid: Fid } }
+codec_struct! { pub struct ListxattrReply { pub names: Vec<Bytes> } }
+codec_struct! { pub struct Removexattr<'a> { pub fid: Fid, pub name: &'a [u8], pub time: Timestamp } }
+
+codec_enum! {
+    /// Family of a file lock; flock(2) and fcntl(2) locks do not see each other.
+    pub enum FlockFamily: u8 { Flock = 1, Posix = 2 }
+}
+codec_enum! { pub enum FlockType: u8 { Read = 0, Write = 1, Unlock = 2 } }
+codec_struct! {
+    /// A file lock, in bytes, `end` inclusive as the kernel has it.
+    #[derive(Copy)]
+    pub struct FileLock {
+        pub family: FlockFamily,
+        pub kind: FlockType,
+        pub start: u64,
+        pub end: u64,
+        /// Lock owner inside the client (the kernel's).
+        pub owner: u64,
+        pub pid: u32,
+    }
+}
+codec_struct! {
+    /// Sets or drops a file lock. With `wait` a conflict is answered `Waiting` at once, and a `FlockGranted`
+    /// callback with this cookie follows.
+    pub struct Flock { pub fid: Fid, pub lock: FileLock, pub wait: bool, pub cookie: LockCookie }
+}
+codec_enum! { pub enum FlockOutcome: u8 { Granted = 0, Waiting = 1, Conflict = 2, Deadlock = 3 } }
+codec_struct! { pub struct FlockReply { pub outcome: FlockOutcome } }
+codec_struct! { pub struct FlockTest { pub fid: Fid, pub lock: FileLock } }
+codec_struct! { pub struct FlockTestReply { pub conflict: Option<FileLock> } }
+codec_struct! {
+    /// Gives up a waiting request (a signal). Answered with the state: it may have been granted meanwhile.
+    pub struct FlockCancel { pub fid: Fid, pub cookie: LockCookie }
+}
+codec_struct! {
+    /// Callback: the waiting lock `cookie` is now granted, or refused for a deadlock.
+    pub struct FlockGranted { pub cookie: LockCookie, pub outcome: FlockOutcome }
+}
+
+codec_struct! {
+    /// Sets the layout of a file that was never written, or what a directory hands down.
+    pub struct SetLayout { pub fid: Fid, pub template: LayoutTemplate, pub caller: Caller, pub time: Timestamp }
+}
+codec_struct! { pub struct GetLayout { pub fid: Fid } }
+codec_struct! {
+    pub struct LayoutReply {
+        /// Regular files.
+        pub layout: Option<Layout>,
+        /// Directories: what was set on it, if anything; and the file system's default.
+        pub template: Option<LayoutTemplate>,
+        pub default: LayoutTemplate,
+    }
+}
+codec_struct! { pub struct FidLinks { pub fid: Fid } }
+codec_struct! {
+    /// Every (parent, name) of an inode; the root has none.
+    pub struct FidLinksReply { pub links: Vec<(Fid, Bytes)> }
+}
+
+rpc! {
+    GrantSeq => GrantSeq, Modify, GrantSeqReply;
+    Lookup<'_> => Lookup, Read, EntryReply;
+    Getattr => Getattr, Read, EntryReply;
+    Readdir => Readdir, Read, ReaddirReply;
+    Create<'_> => Create, Modify, CreateReply;
+    Open => Open, Modify, EntryReply;
+    Close => Close, Close, Empty;
+    Link<'_> => Link, Modify, EntryReply;
+    Unlink<'_> => Unlink, Modify, Empty;
+    Rename<'_> => Rename, Modify, Empty;
+    Setattr => Setattr, Modify, EntryReply;
+    ReportSize => ReportSize, Modify, EntryReply;
+    Readlink => Readlink, Read, ReadlinkReply;
+    Getxattr<'_> => Getxattr, Read, XattrReply;
+    Setxattr<'_> => Setxattr, Modify, EntryReply;
+    Listxattr => Listxattr, Read, ListxattrReply;
+    Removexattr<'_> => Removexattr, Modify, EntryReply;
+    Flock => Flock, Modify, FlockReply;
+    FlockTest => FlockTest, Read, FlockTestReply;
+    FlockCancel => FlockCancel, Modify, FlockReply;
+    SetLayout => SetLayout, Modify, EntryReply;
+    GetLayout => GetLayout, Read, LayoutReply;
+    FidLinks => FidLinks, Read, FidLinksReply;
+}

@@ -1,0 +1,47 @@
+//! Messages of the management server.
+
+use crate::opcode::rpc;
+use alloc::string::String;
+use alloc::vec::Vec;
+use nacre_types::{ClientUuid, FsName, TargetKind, codec_struct};
+
+codec_struct! {
+    /// A target says that it is served, and where. Idempotent; the latest registration wins unless the uuid of
+    /// the index is another one (then EEXIST: two targets with one index).
+    pub struct RegisterTarget {
+        pub fs: FsName,
+        pub kind: TargetKind,
+        pub index: u32,
+        pub uuid: ClientUuid,
+        /// Addresses to reach it, best first: `unix:/path`, `host:port`.
+        pub addresses: Vec<String>,
+    }
+}
+codec_struct! {
+    pub struct RegisterReply {
+        pub config_version: u64,
+        /// Key of the name hash of the file system, made by the MGS at the first registration.
+        pub hash_key: (u64, u64),
+    }
+}
+codec_struct! { pub struct ListTargets { pub fs: FsName } }
+codec_struct! {
+    pub struct TargetEntry {
+        pub kind: TargetKind,
+        pub index: u32,
+        pub uuid: ClientUuid,
+        pub addresses: Vec<String>,
+    }
+}
+codec_struct! {
+    pub struct TargetList {
+        pub config_version: u64,
+        pub hash_key: (u64, u64),
+        pub targets: Vec<TargetEntry>,
+    }
+}
+
+rpc! {
+    RegisterTarget => RegisterTarget, Modify, RegisterReply;
+    ListTargets => ListTargets, Read, TargetList;
+}

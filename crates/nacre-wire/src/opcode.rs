@@ -1,0 +1,97 @@
+//! Opcodes, and how a request of each is treated on its way.
+
+use nacre_types::{Codec, codec_enum};
+
+codec_enum! {
+    /// What a request asks. Numbers are for ever.
+    pub enum Opcode: u16 {
+        // every target
+        Connect = 0x01,
+        Disconnect = 0x02,
+        Ping = 0x03,
+        GetParams = 0x04,
+        SetParam = 0x05,
+        Statfs = 0x06,
+        Sync = 0x07,
+        Status = 0x08,
+        Shutdown = 0x09,
+        // MGS
+        RegisterTarget = 0x10,
+        ListTargets = 0x11,
+        // MDT
+        GrantSeq = 0x20,
+        Lookup = 0x21,
+        Getattr = 0x22,
+        Readdir = 0x23,
+        Create = 0x24,
+        Open = 0x25,
+        Close = 0x26,
+        Link = 0x27,
+        Unlink = 0x28,
+        Rename = 0x29,
+        Setattr = 0x2a,
+        ReportSize = 0x2b,
+        Readlink = 0x2c,
+        Getxattr = 0x2d,
+        Setxattr = 0x2e,
+        Listxattr = 0x2f,
+        Removexattr = 0x30,
+        Flock = 0x31,
+        FlockTest = 0x32,
+        FlockCancel = 0x33,
+        SetLayout = 0x34,
+        GetLayout = 0x35,
+        FidLinks = 0x36,
+        Batch = 0x37,
+        // OST
+        Read = 0x40,
+        Write = 0x41,
+        Truncate = 0x42,
+        Allocate = 0x43,
+        Glimpse = 0x44,
+        SetOwner = 0x45,
+        Destroy = 0x46,
+        SyncObject = 0x47,
+        Enqueue = 0x48,
+        Cancel = 0x49,
+        Reserve = 0x4a,
+        // callbacks, server to client
+        LockGranted = 0x60,
+        LockBlocking = 0x61,
+        FlockGranted = 0x62,
+    }
+}
+
+/// How the import and the export treat a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Changes nothing: no slot, tag 0, executed again when resent.
+    Read,
+    /// May change something: takes a slot; a reply record decides about its resend.
+    Modify,
+    /// Like `Modify`, and may use the extra slot of CLOSE.
+    Close,
+    /// Serves a callback (cancel, flush): no slot needed, admitted beyond every bound, idempotent.
+    Callback,
+    /// Connect, disconnect, ping: belongs to the import itself.
+    Import,
+}
+
+/// A request type: its opcode, its class, its reply.
+pub trait Rpc {
+    const OPCODE: Opcode;
+    const CLASS: Class;
+    type Reply: for<'a> Codec<'a> + core::fmt::Debug;
+}
+
+/// `rpc! { Lookup<'_> => Lookup, Read, EntryReply }`
+macro_rules! rpc {
+    ($($req:ty => $op:ident, $class:ident, $reply:ty;)*) => {$(
+        impl $crate::Rpc for $req {
+            const OPCODE: $crate::Opcode = $crate::Opcode::$op;
+            const CLASS: $crate::Class = $crate::Class::$class;
+            type Reply = $reply;
+        }
+    )*};
+}
+pub(crate) use rpc;

@@ -1,0 +1,118 @@
+//! Messages that every target (and every island with a name) understands.
+
+use crate::opcode::rpc;
+use alloc::string::String;
+use alloc::vec::Vec;
+use nacre_types::{ClientUuid, Generation, Timestamp, codec_enum, codec_struct};
+
+/// Bits of `features` in connect. The reply carries those that both sides know.
+pub mod features {
+    /// Several modifying requests in flight, each with a tag and a reply record.
+    pub const MULTI_MOD_RPCS: u64 = 1;
+    /// Batches of sub-operations.
+    pub const BATCH: u64 = 2;
+    /// What this build knows.
+    pub const ALL: u64 = MULTI_MOD_RPCS;
+}
+
+codec_enum! {
+    /// In which role somebody connects.
+    pub enum Role: u8 {
+        /// A mount or library.
+        Client = 1,
+        /// Another target.
+        Target = 2,
+        /// A command line tool: no lease, no record.
+        Tool = 3,
+    }
+}
+
+codec_struct! {
+    /// Opens or renews an export. Executed on every new connection epoch.
+    pub struct Connect {
+        pub client: ClientUuid,
+        pub role: Role,
+        /// For people: host and mount point, or the target's name.
+        pub name: String,
+        pub features: u64,
+        /// Limit of the client's own slots.
+        pub max_mod_rpcs: u16,
+        /// Generation that the client was given before, 0 on the first connect. A server that does not know it
+        /// any more has evicted the client and says so.
+        pub generation: Generation,
+    }
+}
+codec_struct! {
+    pub struct ConnectReply {
+        pub target: ClientUuid,
+        pub features: u64,
+        /// Limit of slots that the server agrees to.
+        pub max_mod_rpcs: u16,
+        pub lease_ms: u32,
+        pub generation: Generation,
+        /// The client was known under another generation: its locks and opens are gone.
+        pub evicted: bool,
+        /// Counts the starts of the target.
+        pub instance: u64,
+        pub server_time: Timestamp,
+        /// Milliseconds until recovery ends, 0 = not recovering. The client waits and connects again.
+        pub recovery_ms: u32,
+    }
+}
+codec_struct! { pub struct Disconnect {} }
+codec_struct! { pub struct Empty {} }
+codec_struct! { pub struct Ping {} }
+codec_struct! {
+    pub struct PingReply {
+        /// Version of the file system's target list as this server knows it; 0 = not the MGS.
+        pub config_version: u64,
+    }
+}
+codec_struct! {
+    /// Reads parameters: `*` matches within a dotted part.
+    pub struct GetParams { pub pattern: String }
+}
+codec_struct! {
+    pub struct Param {
+        pub name: String,
+        pub value: String,
+        /// May be set.
+        pub writable: bool,
+        /// One sentence with unit, range and default.
+        pub help: String,
+    }
+}
+codec_struct! { pub struct ParamList { pub params: Vec<Param> } }
+codec_struct! { pub struct SetParam { pub name: String, pub value: String } }
+codec_struct! {
+    /// Result of `SetParam`: an empty `refused`, or the sentence for the user.
+    pub struct SetParamReply { pub matched: u32, pub refused: String }
+}
+codec_struct! { pub struct Statfs {} }
+codec_struct! {
+    /// Space of a target, of its store's own honest numbers.
+    #[derive(Copy, Default)]
+    pub struct StatfsReply {
+        pub bytes_total: u64,
+        pub bytes_free: u64,
+        /// What may still be used (without reserve and ballast).
+        pub bytes_avail: u64,
+        /// Objects or inodes: in use, and an honest estimate of how many more fit.
+        pub files_used: u64,
+        pub files_free: u64,
+    }
+}
+codec_struct! {
+    /// Commits everything that was answered before.
+    pub struct Sync {}
+}
+
+rpc! {
+    Connect => Connect, Import, ConnectReply;
+    Disconnect => Disconnect, Import, Empty;
+    Ping => Ping, Import, PingReply;
+    GetParams => GetParams, Read, ParamList;
+    SetParam => SetParam, Read, SetParamReply;
+    Statfs => Statfs, Read, StatfsReply;
+    Sync => Sync, Read, Empty;
+}

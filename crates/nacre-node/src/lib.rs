@@ -1,1 +1,20 @@
+//! What an island is made of, apart from what its messages mean: context, tasks, events and effects, the store
+//! port, imports with an async face, outboxes and permits.
+//!
+//! An island is a [`Logic`] value around an `Rc<`[`Ctx`]`>`. A driver (`nacre-rt`, or the simulator) enters it with
+//! one [`Event`], every task that can run runs, and the [`Effect`]s are taken out. Nothing in here does I/O,
+//! reads a clock or knows a thread.
+#![no_std]
+extern crate alloc;
 
+mod ctx;
+mod event;
+mod executor;
+mod peer;
+pub mod store;
+
+pub use ctx::{Ctx, Rng};
+pub use event::{ConnId, Effect, Event, IoTicket, Logic, visit};
+pub use executor::{Awaited, Promise, TaskId, WaitList, join_all};
+pub use peer::{Peer, PeerConfig, Peers, RpcError};
+pub use store::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp, StoreSpace};

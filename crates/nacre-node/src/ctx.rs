@@ -1,0 +1,202 @@
+//! The context of an island: its clocks, its randomness, its tasks, its timers and its effects.
+
+use crate::event::{ConnId, Effect, IoTicket};
+use crate::executor::{Awaited, Executor, Promise, TaskId, WaitList, promise};
+use crate::store::{StoreDone, StoreError, StoreOp};
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::future::Future;
+use core::pin::pin;
+use core::task::Poll;
+use core::time::Duration;
+use nacre_types::{Instant, Timestamp};
+
+/// splitmix64: seeds and jitter, nothing secret.
+#[derive(Debug, Clone)]
+pub struct Rng(u64);
+impl Rng {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    /// Below `n`; 0 for `n == 0`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        if n == 0 { 0 } else { self.next_u64() % n }
+    }
+}
+
+/// Shared by everything that lives on one island. Never leaves it.
+pub struct Ctx {
+    executor: Rc<Executor>,
+    now: Cell<Instant>,
+    wall: Cell<Timestamp>,
+    rng: RefCell<Rng>,
+    effects: RefCell<Vec<Effect>>,
+    io: RefCell<BTreeMap<u64, Promise<Result<StoreDone, StoreError>>>>,
+    timers: RefCell<BTreeMap<(Instant, u64), TaskId>>,
+    serial: Cell<u64>,
+}
+
+impl Ctx {
+    pub fn new(seed: u64) -> Rc<Self> {
+        Rc::new(Self {
+            executor: Executor::new(),
+            now: Cell::default(),
+            wall: Cell::default(),
+            rng: RefCell::new(Rng::new(seed)),
+            effects: RefCell::default(),
+            io: RefCell::default(),
+            timers: RefCell::default(),
+            serial: Cell::new(1),
+        })
+    }
+
+    // ---- for the logic
+
+    /// Time of this visit.
+    pub fn now(&self) -> Instant {
+        self.now.get()
+    }
+    /// Wall clock of this visit.
+    pub fn wall(&self) -> Timestamp {
+        self.wall.get()
+    }
+    pub fn random(&self) -> u64 {
+        self.rng.borrow_mut().next_u64()
+    }
+    /// A new task; it starts within this visit.
+    pub fn spawn(&self, future: impl Future<Output = ()> + 'static) -> TaskId {
+        self.executor.spawn(future)
+    }
+    pub fn promise<T>(&self) -> (Promise<T>, Awaited<T>) {
+        promise(&self.executor)
+    }
+    pub fn wait_list(&self) -> WaitList {
+        WaitList::new(&self.executor)
+    }
+    pub fn push(&self, effect: Effect) {
+        self.effects.borrow_mut().push(effect);
+    }
+    /// A new outbound connection number.
+    pub fn next_conn(&self) -> ConnId {
+        ConnId(self.next_serial())
+    }
+    fn next_serial(&self) -> u64 {
+        let n = self.serial.get();
+        self.serial.set(n + 1);
+        n
+    }
+
+    /// Runs a store operation outside the island.
+    ///
+    /// # Errors
+    /// Those of the store; `Stopped` when the driver drops it unexecuted.
+    pub async fn io(&self, op: StoreOp) -> Result<StoreDone, StoreError> {
+        let ticket = self.next_serial();
+        let (promise, done) = self.promise();
+        self.io.borrow_mut().insert(ticket, promise);
+        self.push(Effect::Io { ticket: IoTicket(ticket), op });
+        done.await.unwrap_or(Err(StoreError::Stopped))
+    }
+
+    /// Ends when `at` has come.
+    pub fn sleep_until(&self, at: Instant) -> impl Future<Output = ()> + '_ {
+        let mut registered: Option<(Instant, u64)> = None;
+        core::future::poll_fn(move |_| {
+            if self.now() >= at {
+                if let Some(key) = registered.take() {
+                    self.timers.borrow_mut().remove(&key);
+                }
+                return Poll::Ready(());
+            }
+            if registered.is_none()
+                && let Some(task) = self.executor.current()
+            {
+                let key = (at, self.next_serial());
+                self.timers.borrow_mut().insert(key, task);
+                registered = Some(key);
+            }
+            Poll::Pending
+        })
+    }
+    pub async fn sleep(&self, d: Duration) {
+        self.sleep_until(self.now() + d).await;
+    }
+    /// The future's value, or `None` when `at` comes first. The future is dropped then: use it only with futures
+    /// that may be dropped (promises, wait lists).
+    pub async fn timeout<T>(&self, at: Instant, future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
+        let mut timer = pin!(self.sleep_until(at));
+        core::future::poll_fn(|cx| {
+            if let Poll::Ready(value) = future.as_mut().poll(cx) {
+                return Poll::Ready(Some(value));
+            }
+            timer.as_mut().poll(cx).map(|()| None)
+        })
+        .await
+    }
+    /// Lets every other runnable task run once: the border between slices of long work.
+    pub async fn yield_now(&self) {
+        let mut yielded = false;
+        core::future::poll_fn(|_| {
+            if yielded {
+                return Poll::Ready(());
+            }
+            yielded = true;
+            if let Some(task) = self.executor.current() {
+                self.executor.wake(task);
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    // ---- for the driver
+
+    pub fn set_time(&self, now: Instant, wall: Timestamp) {
+        self.now.set(self.now.get().max(now));
+        self.wall.set(wall);
+    }
+    pub fn complete_io(&self, ticket: IoTicket, result: Result<StoreDone, StoreError>) {
+        let promise = self.io.borrow_mut().remove(&ticket.0);
+        if let Some(promise) = promise {
+            promise.fulfil(result);
+        }
+    }
+    /// Fires due timers and polls tasks until none is runnable.
+    pub fn run(&self) {
+        loop {
+            self.executor.run();
+            let due = {
+                let mut timers = self.timers.borrow_mut();
+                match timers.first_key_value() {
+                    Some((&key, _)) if key.0 <= self.now() => timers.remove(&key),
+                    _ => None,
+                }
+            };
+            match due {
+                Some(task) => self.executor.wake(task),
+                None => break,
+            }
+        }
+    }
+    pub fn take_effects(&self) -> Vec<Effect> {
+        core::mem::take(&mut self.effects.borrow_mut())
+    }
+    /// When the island wants an [`crate::Event::Timer`].
+    pub fn deadline(&self) -> Option<Instant> {
+        self.timers.borrow().first_key_value().map(|(key, _)| key.0)
+    }
+    /// Tasks that have not ended (a leak check for tests).
+    pub fn live_tasks(&self) -> usize {
+        self.executor.live()
+    }
+}

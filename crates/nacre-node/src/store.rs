@@ -1,0 +1,114 @@
+//! The store port: the only way bytes reach a device. A store is a flat set of files; the engine above
+//! (`nacre-osd`) gives them meaning. Implemented by `nacre-osd-fs`, `nacre-osd-mem` and the simulator's disk.
+//!
+//! Invariants asked of a store: writes of one file are seen in order by later reads; `Sync` of a file makes all
+//! earlier writes, its length and its existence durable; `Replace` is atomic and durable; `Delete` of a file that
+//! is not there succeeds. Writes that were not synced may be lost or torn, in any order, when the machine dies;
+//! when only the process dies nothing that was executed is lost.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_types::ObjectId;
+
+/// A file of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FileId {
+    /// Label and superblock: small, written with `Replace` only.
+    Super,
+    /// Reserved space, given up for unlink, checkpoint and merge on a full device.
+    Ballast,
+    /// Segment of the log.
+    Log(u64),
+    /// Immutable sorted run.
+    Run(u64),
+    /// Bytes of an object.
+    Blob(ObjectId),
+}
+
+/// Which files to list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    Log,
+    Run,
+    Blob,
+}
+
+/// A store operation. Payload moves by reference.
+#[derive(Debug, Clone)]
+pub enum StoreOp {
+    /// Makes (or empties) a file of `len` zero bytes whose blocks are allocated.
+    Create { file: FileId, len: u64 },
+    /// Writes; a blob or run that does not exist is made.
+    Write { file: FileId, offset: u64, data: Vec<Bytes> },
+    /// Writes to a blob and answers [`StoreDone::Sums`]: crc32c of each 4 KiB block that was touched, over the
+    /// bytes below `size` (the object's size after the write). `keep_head`: the first block's bytes before
+    /// `offset` are data, not zeros; `keep_tail`: likewise after the end. What is not kept is written as zeros.
+    WriteSummed { file: FileId, offset: u64, data: Vec<Bytes>, keep_head: bool, keep_tail: bool, size: u64 },
+    /// Reads at most `len` bytes; short at the end of the file; empty for a blob that does not exist.
+    Read { file: FileId, offset: u64, len: u32 },
+    /// Cuts or extends (with a hole).
+    Truncate { file: FileId, len: u64 },
+    /// Allocates blocks without changing the length.
+    Allocate { file: FileId, offset: u64, len: u64 },
+    /// Frees the blocks of a range, which reads as zeros.
+    Punch { file: FileId, offset: u64, len: u64 },
+    Sync { file: FileId },
+    /// Starts write-back of a blob without waiting.
+    StartSync { file: FileId },
+    /// Replaces the whole file atomically and durably.
+    Replace { file: FileId, data: Bytes },
+    Delete { file: FileId },
+    /// Files of a kind in order, after `after`, with their lengths.
+    List { kind: FileKind, after: Option<FileId>, limit: u32 },
+    Len { file: FileId },
+    Space,
+}
+
+/// What an operation answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreDone {
+    Unit,
+    Bytes(Bytes),
+    Sums(Vec<u32>),
+    /// `None`: there is no such file.
+    Len(Option<u64>),
+    List(Vec<(FileId, u64)>),
+    Space(StoreSpace),
+}
+
+/// Free space as the device itself says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StoreSpace {
+    pub bytes_total: u64,
+    pub bytes_free: u64,
+    pub bytes_avail: u64,
+    /// Inodes that can still be made; `None` where the file system makes them from free space.
+    pub files_free: Option<u64>,
+}
+
+/// Why an operation failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    #[error("no space on the device")]
+    NoSpace,
+    #[error("{file:?} does not exist")]
+    NotFound { file: FileId },
+    /// The text names file and operation.
+    #[error("device: {0}")]
+    Device(String),
+    #[error("the store is stopped")]
+    Stopped,
+}
+
+/// A store as its driver sees it: synchronous, callable from any thread. Which thread calls is the driver's
+/// decision (law 2 of the design).
+pub trait Store: Send + Sync {
+    /// Executes; may block.
+    fn execute(&self, op: StoreOp) -> Result<StoreDone, StoreError>;
+
+    /// Executes if that cannot block for long (page cache, memory), else gives the operation back.
+    fn try_execute(&self, op: StoreOp) -> Result<Result<StoreDone, StoreError>, StoreOp> {
+        Err(op)
+    }
+}

@@ -30,14 +30,28 @@ pub enum Event {
     /// The first event of an island's life.
     Start,
     /// A peer has connected to this island (its `Hello` named it). `from` is for people.
-    Accepted { conn: ConnId, from: String },
+    Accepted {
+        conn: ConnId,
+        from: String,
+    },
     /// The connection that an [`Effect::Open`] asked for stands; frames may be sent.
-    Opened { conn: ConnId },
+    Opened {
+        conn: ConnId,
+    },
     /// The connection could not be opened, or is gone. Nothing more comes from it.
-    Closed { conn: ConnId, reason: String },
-    Frame { conn: ConnId, frame: Frame },
+    Closed {
+        conn: ConnId,
+        reason: String,
+    },
+    Frame {
+        conn: ConnId,
+        frame: Frame,
+    },
     /// A store operation has ended.
-    IoDone { ticket: IoTicket, result: Result<StoreDone, StoreError> },
+    IoDone {
+        ticket: IoTicket,
+        result: Result<StoreDone, StoreError>,
+    },
     /// A deadline of [`Ctx::deadline`] has passed (spurious ones are harmless).
     Timer,
     /// A request of a front end (FUSE, library, simulated process); the island knows the type.
@@ -49,12 +63,24 @@ pub enum Event {
 /// An output of an island, carried out by whoever leaves it, in order.
 pub enum Effect {
     /// Connect to the island `target` at `address` (`unix:/path`, `host:port`).
-    Open { conn: ConnId, address: String, target: String },
+    Open {
+        conn: ConnId,
+        address: String,
+        target: String,
+    },
     /// Goes into the connection's outbox inside the visit, so that order holds.
-    Send { conn: ConnId, frame: Frame },
-    Close { conn: ConnId },
+    Send {
+        conn: ConnId,
+        frame: Frame,
+    },
+    Close {
+        conn: ConnId,
+    },
     /// Run a store operation outside the island; `IoDone` follows.
-    Io { ticket: IoTicket, op: StoreOp },
+    Io {
+        ticket: IoTicket,
+        op: StoreOp,
+    },
     /// For the front end (a reply, a kernel notification).
     Door(Box<dyn Any + Send>),
     /// The planned stop is complete.

@@ -38,30 +38,74 @@ pub enum FileKind {
 #[derive(Debug, Clone)]
 pub enum StoreOp {
     /// Makes (or empties) a file of `len` zero bytes whose blocks are allocated.
-    Create { file: FileId, len: u64 },
+    Create {
+        file: FileId,
+        len: u64,
+    },
     /// Writes; a blob or run that does not exist is made.
-    Write { file: FileId, offset: u64, data: Vec<Bytes> },
+    Write {
+        file: FileId,
+        offset: u64,
+        data: Vec<Bytes>,
+    },
     /// Writes to a blob and answers [`StoreDone::Sums`]: crc32c of each 4 KiB block that was touched, over the
     /// bytes below `size` (the object's size after the write). `keep_head`: the first block's bytes before
     /// `offset` are data, not zeros; `keep_tail`: likewise after the end. What is not kept is written as zeros.
-    WriteSummed { file: FileId, offset: u64, data: Vec<Bytes>, keep_head: bool, keep_tail: bool, size: u64 },
+    WriteSummed {
+        file: FileId,
+        offset: u64,
+        data: Vec<Bytes>,
+        keep_head: bool,
+        keep_tail: bool,
+        size: u64,
+    },
     /// Reads at most `len` bytes; short at the end of the file; empty for a blob that does not exist.
-    Read { file: FileId, offset: u64, len: u32 },
+    Read {
+        file: FileId,
+        offset: u64,
+        len: u32,
+    },
     /// Cuts or extends (with a hole).
-    Truncate { file: FileId, len: u64 },
+    Truncate {
+        file: FileId,
+        len: u64,
+    },
     /// Allocates blocks without changing the length.
-    Allocate { file: FileId, offset: u64, len: u64 },
+    Allocate {
+        file: FileId,
+        offset: u64,
+        len: u64,
+    },
     /// Frees the blocks of a range, which reads as zeros.
-    Punch { file: FileId, offset: u64, len: u64 },
-    Sync { file: FileId },
+    Punch {
+        file: FileId,
+        offset: u64,
+        len: u64,
+    },
+    Sync {
+        file: FileId,
+    },
     /// Starts write-back of a blob without waiting.
-    StartSync { file: FileId },
+    StartSync {
+        file: FileId,
+    },
     /// Replaces the whole file atomically and durably.
-    Replace { file: FileId, data: Bytes },
-    Delete { file: FileId },
+    Replace {
+        file: FileId,
+        data: Bytes,
+    },
+    Delete {
+        file: FileId,
+    },
     /// Files of a kind in order, after `after`, with their lengths.
-    List { kind: FileKind, after: Option<FileId>, limit: u32 },
-    Len { file: FileId },
+    List {
+        kind: FileKind,
+        after: Option<FileId>,
+        limit: u32,
+    },
+    Len {
+        file: FileId,
+    },
     Space,
 }
 

@@ -111,7 +111,8 @@ mod tests {
 
     #[test]
     fn inode_number_text_and_key_are_exact_inverses() {
-        for fid in [Fid::ROOT, Fid::new(Seq(SEQ_LIMIT - 1), Oid(OIDS_PER_SEQ - 1)), Fid::new(Seq(0x100), Oid(1))]
+        for fid in
+            [Fid::ROOT, Fid::new(Seq(SEQ_LIMIT - 1), Oid(OIDS_PER_SEQ - 1)), Fid::new(Seq(0x100), Oid(1))]
         {
             assert_eq!(Fid::from_ino(fid.ino()), fid);
             assert_eq!(Fid::parse(&fid.to_string()), Some(fid));

@@ -198,7 +198,8 @@ impl Header {
         if version != VERSION {
             return Err(FrameError::BadVersion(version));
         }
-        let sum = u32::from_le_bytes([bytes[SUM_AT], bytes[SUM_AT + 1], bytes[SUM_AT + 2], bytes[SUM_AT + 3]]);
+        let sum =
+            u32::from_le_bytes([bytes[SUM_AT], bytes[SUM_AT + 1], bytes[SUM_AT + 2], bytes[SUM_AT + 3]]);
         if crc32c(&bytes[..SUM_AT]) != sum {
             return Err(FrameError::BadChecksum);
         }
@@ -226,10 +227,9 @@ impl Header {
             Ok(())
         };
         fields().map_err(short)?;
-        for (what, bytes, limit) in [
-            ("body", lengths.body_bytes, MAX_BODY_BYTES),
-            ("bulk", lengths.bulk_bytes, MAX_BULK_BYTES),
-        ] {
+        for (what, bytes, limit) in
+            [("body", lengths.body_bytes, MAX_BODY_BYTES), ("bulk", lengths.bulk_bytes, MAX_BULK_BYTES)]
+        {
             if bytes > limit {
                 return Err(FrameError::TooLarge { what, bytes, limit });
             }

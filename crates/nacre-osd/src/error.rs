@@ -1,0 +1,36 @@
+//! What can go wrong in a target's storage, named after what the caller can do about it.
+
+use alloc::string::String;
+use nacre_node::StoreError;
+use nacre_types::{Errno, ObjectId};
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OsdError {
+    #[error("no space on the target, {needed_bytes} bytes needed")]
+    NoSpace { needed_bytes: u64 },
+    #[error("checksum mismatch in {what}")]
+    Corrupt { what: String },
+    #[error("object {0} is quarantined")]
+    Quarantined(ObjectId),
+    /// The store holds something else, or another format version. The text says what and what to do.
+    #[error("{0}")]
+    Format(String),
+    /// The log could not be written or synced: the target has stopped.
+    #[error("target stopped: {0}")]
+    Stopped(String),
+    #[error("store")]
+    Store(#[from] StoreError),
+}
+
+impl From<OsdError> for Errno {
+    fn from(e: OsdError) -> Self {
+        match e {
+            OsdError::NoSpace { .. } | OsdError::Store(StoreError::NoSpace) => Errno::ENOSPC,
+            OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped) => Errno::ESHUTDOWN,
+            OsdError::Corrupt { .. }
+            | OsdError::Quarantined(_)
+            | OsdError::Format(_)
+            | OsdError::Store(_) => Errno::EIO,
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What a kind of target must provide.
+
+use crate::core_::{ExportId, TargetCore};
+use alloc::rc::Rc;
+use alloc::string::String;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::future::Future;
+use nacre_node::Event;
+use nacre_rpc::ReplyRecord;
+use nacre_types::{Codec, Errno, Transno};
+use nacre_wire::target::{Param, StatfsReply};
+use nacre_wire::{Header, Opcode};
+
+/// An admitted request. Arguments are views into `body`.
+#[derive(Debug)]
+pub struct Request {
+    pub export: ExportId,
+    pub opcode: Opcode,
+    pub header: Header,
+    pub body: Bytes,
+    pub bulk: Vec<Bytes>,
+}
+impl Request {
+    /// Decodes the arguments.
+    pub fn args<'a, T: Codec<'a>>(&'a self) -> Result<T, Errno> {
+        Ok(T::from_slice(&self.body)?)
+    }
+}
+
+/// What goes back. Errors are the `Err` of the handler.
+#[derive(Debug, Default)]
+pub struct Reply {
+    pub body: Vec<u8>,
+    pub bulk: Vec<Bytes>,
+    /// 0: changed nothing.
+    pub transno: Transno,
+}
+impl Reply {
+    pub fn of<'a, T: Codec<'a>>(body: &T) -> Self {
+        Self { body: body.to_vec(), bulk: Vec::new(), transno: Transno(0) }
+    }
+    pub fn with_transno(mut self, transno: Transno) -> Self {
+        self.transno = transno;
+        self
+    }
+}
+
+/// A kind of target. Handlers run as tasks of the island; many are under way at a time.
+pub trait Service: Sized + 'static {
+    /// Reads what it needs from its rows; called once the engine is open, before any request.
+    fn start(core: &Rc<TargetCore>) -> impl Future<Output = Result<Rc<Self>, String>>;
+
+    /// One admitted request, not seen before.
+    fn handle(self: Rc<Self>, request: Rc<Request>) -> impl Future<Output = Result<Reply, Errno>>;
+
+    /// The reply of a request that was executed before: from its record and today's rows.
+    fn refill(
+        self: Rc<Self>,
+        request: Rc<Request>,
+        record: ReplyRecord,
+    ) -> impl Future<Output = Result<Reply, Errno>>;
+
+    /// An export has gone (disconnect or eviction): drop its locks, opens and orphans. Idempotent: it runs again
+    /// after a crash in the middle.
+    fn export_gone(self: Rc<Self>, export: ExportId) -> impl Future<Output = ()>;
+
+    /// Events of outbound connections of the service itself; gives back what is not its own.
+    fn handle_event(&self, event: Event) -> Option<Event> {
+        Some(event)
+    }
+    fn statfs(self: Rc<Self>) -> impl Future<Output = Result<StatfsReply, Errno>>;
+    /// Parameters under their full names (`mdt.demo-MDT0000.…`).
+    fn params(&self) -> Vec<Param> {
+        Vec::new()
+    }
+    /// Sets one parameter; `Err` is the sentence for the user.
+    fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
+        Err(alloc::format!("{name} cannot be set (value {value})"))
+    }
+    /// Planned stop: finish background work. The engine is stopped afterwards.
+    fn stop(self: Rc<Self>) -> impl Future<Output = ()> {
+        async {}
+    }
+}

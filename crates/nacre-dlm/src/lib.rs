@@ -1,1 +1,8 @@
+//! Lock spaces: who may touch what, as pure values. No I/O, no clock, no tasks.
+//!
+//! A lock space belongs to one target. It is told of requests, cancels and vanished owners, and answers with
+//! effects that the target carries out (tell a waiter, tell a holder).
+#![no_std]
+extern crate alloc;
 
+pub mod flock;

@@ -10,11 +10,15 @@ extern crate alloc;
 mod ctx;
 mod event;
 mod executor;
+mod outbox;
 mod peer;
+mod permit;
 pub mod store;
 
 pub use ctx::{Ctx, Rng};
 pub use event::{ConnId, Effect, Event, IoTicket, Logic, visit};
 pub use executor::{Awaited, Promise, TaskId, WaitList, join_all};
+pub use outbox::{Next, Outbox, OutboxError};
 pub use peer::{Peer, PeerConfig, Peers, RpcError};
+pub use permit::{Permit, Revoked};
 pub use store::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp, StoreSpace};

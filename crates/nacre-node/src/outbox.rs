@@ -1,0 +1,171 @@
+//! The outbox of one direction of a connection: a queue and its send token.
+//!
+//! Frames are put in *inside* the visit that made them, so their order is the order of visits. Whoever leaves the
+//! island takes the token and drains; a second thread that finds the token taken goes on with its own work,
+//! because the holder will see what it has put in.
+//!
+//! Invariants: (1) at most one holder of the token; (2) items leave in the order in which they came; (3) the
+//! token is given back only in the same step that found the queue empty, so nothing is left behind without a
+//! holder; (4) what is queued never costs more than the bound, unless the bound is `usize::MAX`.
+//! Not here: the lock around it (the driver's; the simulator needs none), sockets, what an item means.
+
+use alloc::collections::VecDeque;
+
+/// Why an item was not taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OutboxError {
+    /// The peer does not keep up: close the connection.
+    #[error("{queued_bytes} bytes wait to be sent, the limit is {bytes_max}")]
+    Full { queued_bytes: usize, bytes_max: usize },
+    /// Closed before; the item goes nowhere.
+    #[error("closed")]
+    Closed,
+}
+
+/// What a holder of the token does next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next<T> {
+    Item(T),
+    /// Nothing was left; the token has been given back.
+    Released,
+}
+
+/// A queue with one drainer at a time.
+#[derive(Debug)]
+pub struct Outbox<T> {
+    queue: VecDeque<(T, usize)>,
+    bytes: usize,
+    bytes_max: usize,
+    token_taken: bool,
+    closed: bool,
+}
+
+impl<T> Outbox<T> {
+    /// Empty, token free. `bytes_max` bounds the sum of the costs that are queued.
+    pub fn new(bytes_max: usize) -> Self {
+        Self { queue: VecDeque::new(), bytes: 0, bytes_max, token_taken: false, closed: false }
+    }
+    /// Empty, with the token in the hands of the maker: nothing leaves before it says so (a connection that is
+    /// being opened).
+    pub fn held(bytes_max: usize) -> Self {
+        Self { token_taken: true, ..Self::new(bytes_max) }
+    }
+    /// Puts an item at the end. Does not look at the token: the caller tries [`Outbox::take_token`] when it has
+    /// left the island.
+    ///
+    /// # Errors
+    /// See [`OutboxError`]; the item is dropped. A single item over the bound is taken when nothing else waits.
+    pub fn push(&mut self, item: T, cost_bytes: usize) -> Result<(), OutboxError> {
+        if self.closed {
+            return Err(OutboxError::Closed);
+        }
+        let bytes = self.bytes.saturating_add(cost_bytes);
+        if bytes > self.bytes_max && !self.queue.is_empty() {
+            return Err(OutboxError::Full { queued_bytes: self.bytes, bytes_max: self.bytes_max });
+        }
+        self.bytes = bytes;
+        self.queue.push_back((item, cost_bytes));
+        Ok(())
+    }
+    /// Takes the token if it is free and there is something to do with it.
+    #[must_use]
+    pub fn take_token(&mut self) -> bool {
+        if self.token_taken || self.queue.is_empty() {
+            return false;
+        }
+        self.token_taken = true;
+        true
+    }
+    /// The next item for the holder of the token, or the token is free again. One step: an item that is pushed
+    /// after it finds the token free.
+    pub fn next(&mut self) -> Next<T> {
+        assert!(self.token_taken, "drained without the send token");
+        match self.queue.pop_front() {
+            Some((item, cost)) => {
+                self.bytes -= cost;
+                Next::Item(item)
+            }
+            None => {
+                self.token_taken = false;
+                Next::Released
+            }
+        }
+    }
+    /// Moves items to `into` until it has `items_max` of them or they cost `bytes_max`; keeps the token, also
+    /// when nothing was left.
+    pub fn take_batch(&mut self, into: &mut VecDeque<T>, items_max: usize, bytes_max: usize) {
+        assert!(self.token_taken, "drained without the send token");
+        let mut bytes = 0usize;
+        while into.len() < items_max && bytes < bytes_max {
+            let Some((item, cost)) = self.queue.pop_front() else { break };
+            self.bytes -= cost;
+            bytes = bytes.saturating_add(cost);
+            into.push_back(item);
+        }
+    }
+    /// Gives the token back although items may wait: the caller has arranged that somebody will drain.
+    pub fn give_back(&mut self) {
+        assert!(self.token_taken, "gave back a token that it did not hold");
+        self.token_taken = false;
+    }
+    /// Drops what waits and refuses what comes. The token stays with its holder.
+    pub fn close(&mut self) {
+        self.closed = true;
+        self.queue.clear();
+        self.bytes = 0;
+    }
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+    pub fn queued_bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_token_returns_only_when_nothing_is_left() {
+        let mut o = Outbox::new(100);
+        assert!(!o.take_token(), "nothing to send");
+        o.push(1, 10).unwrap();
+        o.push(2, 10).unwrap();
+        assert!(o.take_token());
+        assert!(!o.take_token(), "one holder");
+        assert_eq!(o.next(), Next::Item(1));
+        o.push(3, 10).unwrap();
+        assert_eq!((o.next(), o.next(), o.next()), (Next::Item(2), Next::Item(3), Next::Released));
+        assert_eq!(o.queued_bytes(), 0);
+        o.push(4, 10).unwrap();
+        assert!(o.take_token());
+    }
+
+    #[test]
+    fn a_peer_that_does_not_keep_up_is_noticed_but_one_large_item_passes() {
+        let mut o = Outbox::new(100);
+        o.push((), 500).unwrap();
+        assert_eq!(o.push((), 1), Err(OutboxError::Full { queued_bytes: 500, bytes_max: 100 }));
+        o.close();
+        assert_eq!((o.queued_bytes(), o.push((), 1)), (0, Err(OutboxError::Closed)));
+    }
+
+    #[test]
+    fn a_held_outbox_keeps_everything_until_it_is_released() {
+        let mut o = Outbox::held(usize::MAX);
+        o.push('a', 1).unwrap();
+        assert!(!o.take_token());
+        o.give_back();
+        assert!(o.take_token());
+        let mut batch = VecDeque::new();
+        o.push('b', 1).unwrap();
+        o.take_batch(&mut batch, 8, 1);
+        assert_eq!(batch, ['a'], "the first item fills the bytes");
+        o.take_batch(&mut batch, 8, 1);
+        assert_eq!((batch.len(), o.next()), (2, Next::Released));
+    }
+}

@@ -1,0 +1,95 @@
+//! A permit: the right to move bytes outside an island, until it is revoked.
+//!
+//! The island gives it, threads outside use it, the island revokes it and goes on when the last user has ended.
+//! Inside a use a thread may touch store, buffers and sockets, and nothing that waits for an island, a slot, a
+//! grant or user memory.
+//!
+//! Invariants: (1) after [`Permit::revoke`] no use begins; (2) exactly one call says that the permit has become
+//! idle: the revocation itself when nobody was inside, else the last [`Permit::end`]. Whoever gets that answer
+//! posts it to the island. Loom tests: `tests/loom.rs`.
+
+#[cfg(not(loom))]
+use core::sync::atomic::{AtomicU64, Ordering};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU64, Ordering};
+
+const REVOKED: u64 = 1 << 63;
+
+/// What a revocation found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Revoked {
+    /// Nobody was inside: the caller is the one who posts idle.
+    Idle,
+    /// The last user will post idle.
+    InUse,
+    /// It was revoked before.
+    Already,
+}
+
+/// Counts users; the highest bit says that it is revoked.
+#[derive(Debug)]
+pub struct Permit(AtomicU64);
+
+impl Default for Permit {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Permit {
+    pub fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+    /// Begins a use; `false` once revoked. Each `true` is followed by one [`Permit::end`].
+    #[must_use]
+    pub fn try_use(&self) -> bool {
+        let mut seen = self.0.load(Ordering::Relaxed);
+        while seen & REVOKED == 0 {
+            // Acquire: what the island did before it gave the permit is seen inside the use.
+            match self.0.compare_exchange_weak(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => seen = now,
+            }
+        }
+        false
+    }
+    /// Ends a use; `true` for the last one of a revoked permit: the caller posts idle.
+    #[must_use]
+    pub fn end(&self) -> bool {
+        // Release: what was done inside is seen by whoever acts on idle; acquire for the one who posts it.
+        let before = self.0.fetch_sub(1, Ordering::AcqRel);
+        assert!(before & !REVOKED != 0, "a use ended that had not begun");
+        before == REVOKED | 1
+    }
+    pub fn revoke(&self) -> Revoked {
+        match self.0.fetch_or(REVOKED, Ordering::AcqRel) {
+            0 => Revoked::Idle,
+            before if before & REVOKED != 0 => Revoked::Already,
+            _ => Revoked::InUse,
+        }
+    }
+    pub fn is_revoked(&self) -> bool {
+        self.0.load(Ordering::Acquire) & REVOKED != 0
+    }
+    /// Uses that have not ended.
+    pub fn users(&self) -> u64 {
+        self.0.load(Ordering::Relaxed) & !REVOKED
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_is_said_exactly_once_and_no_use_begins_after_revocation() {
+        let p = Permit::new();
+        assert!(p.try_use());
+        assert!(p.try_use());
+        assert_eq!(p.revoke(), Revoked::InUse);
+        assert!(!p.try_use());
+        assert_eq!(p.revoke(), Revoked::Already);
+        assert_eq!((p.end(), p.users(), p.end()), (false, 1, true));
+        assert_eq!(Permit::new().revoke(), Revoked::Idle);
+    }
+}

@@ -86,6 +86,24 @@ impl Peer {
     pub fn on_callback(&self, handler: CallbackHandler) {
         let _ = handler;
     }
+    /// Told each time the target says that this client was evicted, before any call on the new export.
+    pub fn on_evicted(&self, handler: Box<dyn Fn()>) {
+        let _ = handler;
+    }
+    /// Whether the import is usable now.
+    pub fn is_connected(&self) -> bool {
+        false
+    }
+    /// Ends when the import is usable, or was stopped.
+    pub async fn connected(&self) {}
+    /// Why the last attempt to connect failed, a sentence; `None` while connected.
+    pub fn last_error(&self) -> Option<String> {
+        None
+    }
+    /// The server's wall clock less this island's, as the last connect found it, in nanoseconds.
+    pub fn wall_offset_ns(&self) -> i64 {
+        0
+    }
     /// The target may be elsewhere now.
     pub fn set_addresses(&self, addresses: Vec<String>) {
         let _ = addresses;

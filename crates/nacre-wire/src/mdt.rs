@@ -28,6 +28,9 @@ codec_struct! {
         pub layout: Option<Layout>,
         /// The inode has set-id bits or file capabilities that a write by an ordinary user must take away.
         pub kill_priv: bool,
+        /// When the modification time was last set explicitly (utimensat; `Setattr::time` of that request).
+        /// Writes up to this moment do not count for mtime: neither an object's nor `Written::mtime`.
+        pub mtime_set_at: Timestamp,
     }
 }
 

@@ -6,7 +6,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use nacre_node::{Ctx, Peers};
 use nacre_osd::{Osd, Pins, Reservation, Tx};
-use nacre_types::{Codec, Errno, Generation, TargetName, Transno};
+use nacre_types::{ClientUuid, Codec, Errno, Fid, Generation, TargetName, Transno};
 
 /// An export: the generation of its client record.
 pub type ExportId = Generation;
@@ -57,6 +57,15 @@ impl TargetCore {
     /// before `transact`.
     pub fn set_record_data(&self, request: &Request, data: u64) {
         let _ = (request, data);
+    }
+    /// The FID that the record of this request will carry (what was opened or made). Same time as `set_record_data`.
+    pub fn set_record_fid(&self, request: &Request, fid: Fid) {
+        let _ = (request, fid);
+    }
+    /// Who the client of an export is; `None` when the export has gone.
+    pub fn client_uuid(&self, export: ExportId) -> Option<ClientUuid> {
+        let _ = export;
+        None
     }
     /// Sends a callback to the client of an export; kept and sent again until acknowledged.
     pub fn callback<'a, R: Codec<'a>>(&self, export: ExportId, opcode: nacre_wire::Opcode, body: &R) {

@@ -1,0 +1,451 @@
+//! The lock space of a target: resources, holders, a fair queue.
+//!
+//! Invariants: (1) two granted locks of one resource conflict only when the younger one ignored its own client's
+//! older lock; (2) a lock waits exactly while an older lock, granted or waiting, conflicts with it, so a waiter is
+//! never overtaken; (3) every waiter is on the watch list of one such lock, so no wake-up is lost; (4) a lock that
+//! is in use by a running operation stays until the operation ends, whatever its holder does.
+//! Not here: deadlines and eviction (the target's), files' byte-range locks (`flock.rs`).
+
+use crate::mode::Mode;
+use crate::tree::{Forest, NIL, Node, Query, Slot};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use nacre_types::{Extent, Generation, LockCookie, ObjectId};
+
+/// What a lock is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ResourceId(pub [u64; 4]);
+impl From<ObjectId> for ResourceId {
+    fn from(o: ObjectId) -> Self {
+        Self([o.fid.seq.0, u64::from(o.fid.oid.0), 0, u64::from(o.stripe)])
+    }
+}
+
+/// Names a lock of this space; never given twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockId {
+    slot: Slot,
+    age: u64,
+}
+
+/// Who holds a lock, or waits for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Holder {
+    /// A client, until it cancels or its export has gone.
+    Client { export: Generation, cookie: LockCookie },
+    /// A running operation of the target, on behalf of an export if there is one.
+    Operation { export: Option<Generation> },
+}
+impl Holder {
+    fn export(self) -> Option<Generation> {
+        match self {
+            Holder::Client { export, .. } => Some(export),
+            Holder::Operation { export } => export,
+        }
+    }
+}
+
+/// A lock that is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockRequest {
+    pub resource: ResourceId,
+    pub mode: Mode,
+    pub extent: Extent,
+    pub holder: Holder,
+    /// Locks that the same client holds already do not stand in the way: the client orders its own operations.
+    pub ignore_own: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Enqueued {
+    pub lock: LockId,
+    /// False: [`LockEffect::Granted`] follows.
+    pub granted: bool,
+}
+
+/// What the target must do next, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LockEffect {
+    /// A lock that had to wait is granted.
+    Granted { lock: LockId, holder: Holder },
+    /// Somebody waits for this lock; said once per lock, to clients only.
+    Blocking { lock: LockId, holder: Holder },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LockError {
+    #[error("the client holds {held} locks, its limit")]
+    TooMany { held: u32 },
+    #[error("the cookie names another lock of the client")]
+    CookieInUse,
+    #[error("empty extent")]
+    EmptyExtent,
+}
+
+#[derive(Debug)]
+struct Lock {
+    resource: ResourceId,
+    holder: Holder,
+    ignore_own: bool,
+    granted: bool,
+    /// Its holder has let go of it; it stays for the operations that use it.
+    released: bool,
+    users: u32,
+    /// Waiters that are looked at again when this lock goes.
+    watchers: Vec<Slot>,
+    /// The lock on whose list this waiter is.
+    watches: Slot,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct LockSpace {
+    forest: Forest,
+    locks: Vec<Option<Lock>>,
+    free: Vec<Slot>,
+    roots: BTreeMap<ResourceId, Slot>,
+    cookies: BTreeMap<(Generation, LockCookie), Slot>,
+    held: BTreeMap<Generation, u32>,
+    effects: VecDeque<LockEffect>,
+    next_age: u64,
+    locks_per_client_max: u32,
+    waiting: usize,
+}
+
+impl LockSpace {
+    /// An empty space; a client may hold or await `locks_per_client_max` locks.
+    pub fn new(locks_per_client_max: u32) -> Self {
+        Self {
+            forest: Forest::default(),
+            locks: Vec::new(),
+            free: Vec::new(),
+            roots: BTreeMap::new(),
+            cookies: BTreeMap::new(),
+            held: BTreeMap::new(),
+            effects: VecDeque::new(),
+            next_age: 1,
+            locks_per_client_max,
+            waiting: 0,
+        }
+    }
+
+    /// Asks for a lock. A client's request is idempotent by its cookie: the answer is the present state.
+    ///
+    /// # Errors
+    /// See [`LockError`]; nothing has changed then. An operation's request fails for an empty extent only.
+    pub fn enqueue(&mut self, request: LockRequest) -> Result<Enqueued, LockError> {
+        if request.extent.is_empty() {
+            return Err(LockError::EmptyExtent);
+        }
+        if let Holder::Client { export, cookie } = request.holder {
+            if let Some(&slot) = self.cookies.get(&(export, cookie)) {
+                return self.present_state(slot, &request);
+            }
+            let held = self.held.get(&export).copied().unwrap_or(0);
+            if held >= self.locks_per_client_max {
+                return Err(LockError::TooMany { held });
+            }
+            self.held.insert(export, held + 1);
+        }
+        let slot = self.add(&request);
+        if let Holder::Client { export, cookie } = request.holder {
+            self.cookies.insert((export, cookie), slot);
+        }
+        let granted = match self.blocker(slot) {
+            None => {
+                self.set_granted(slot);
+                true
+            }
+            Some(blocker) => {
+                self.watch(slot, blocker);
+                self.waiting += 1;
+                self.tell_holders(slot);
+                false
+            }
+        };
+        Ok(Enqueued { lock: self.id(slot), granted })
+    }
+
+    /// The holder lets go of a lock, or stops waiting for it. False: there is no such lock (any more).
+    pub fn cancel(&mut self, lock: LockId) -> bool {
+        match self.slot(lock) {
+            Some(slot) => self.release(slot),
+            None => false,
+        }
+    }
+
+    /// Like [`LockSpace::cancel`], by the client's name for it.
+    pub fn cancel_cookie(&mut self, export: Generation, cookie: LockCookie) -> bool {
+        match self.cookies.get(&(export, cookie)) {
+            Some(&slot) => self.release(slot),
+            None => false,
+        }
+    }
+
+    /// Drops up to `at_most` locks and waits of a client that has gone; true when none is left. Locks of running
+    /// operations stay until these end.
+    pub fn drop_owner(&mut self, export: Generation, at_most: usize) -> bool {
+        let from = (export, LockCookie(0));
+        let to = (export, LockCookie(u64::MAX));
+        let mut slots: Vec<Slot> =
+            self.cookies.range(from..=to).take(at_most).map(|(_, &slot)| slot).collect();
+        // Youngest first: none of them is granted in between.
+        slots.sort_by_key(|&slot| core::cmp::Reverse(self.forest.node(slot).age));
+        for &slot in &slots {
+            self.release(slot);
+        }
+        slots.len() < at_most || self.cookies.range(from..=to).next().is_none()
+    }
+
+    /// The granted lock `cookie` of a client if it covers `mode` on `extent` of `resource`.
+    pub fn covering(
+        &self,
+        export: Generation,
+        cookie: LockCookie,
+        resource: ResourceId,
+        mode: Mode,
+        extent: Extent,
+    ) -> Option<LockId> {
+        let &slot = self.cookies.get(&(export, cookie))?;
+        let (lock, node) = (self.lock(slot), self.forest.node(slot));
+        let covers = lock.granted
+            && lock.resource == resource
+            && node.mode.covers(mode)
+            && node.extent.contains(extent);
+        covers.then(|| self.id(slot))
+    }
+
+    /// An operation begins under a granted lock: the lock stays until [`LockSpace::unuse`].
+    pub fn use_lock(&mut self, lock: LockId) -> bool {
+        match self.slot(lock) {
+            Some(slot) if self.lock(slot).granted => {
+                self.lock_mut(slot).users += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The operation has ended.
+    ///
+    /// # Panics
+    /// Without a matching [`LockSpace::use_lock`].
+    pub fn unuse(&mut self, lock: LockId) {
+        let slot = self.slot(lock).expect("a used lock stays");
+        let entry = self.lock_mut(slot);
+        entry.users = entry.users.checked_sub(1).expect("every use ends once");
+        if entry.users == 0 && entry.released {
+            self.remove(slot);
+        }
+    }
+
+    /// The next thing to do, in order.
+    pub fn poll_effect(&mut self) -> Option<LockEffect> {
+        self.effects.pop_front()
+    }
+
+    pub fn is_granted(&self, lock: LockId) -> bool {
+        self.slot(lock).is_some_and(|slot| self.lock(slot).granted)
+    }
+    /// Locks and waits of a client.
+    pub fn held_by(&self, export: Generation) -> u32 {
+        self.held.get(&export).copied().unwrap_or(0)
+    }
+    /// Locks that exist, granted or not.
+    pub fn len(&self) -> usize {
+        self.locks.len() - self.free.len()
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Locks that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+    /// Resources with a lock.
+    pub fn resources(&self) -> usize {
+        self.roots.len()
+    }
+
+    // ---- one lock
+
+    fn id(&self, slot: Slot) -> LockId {
+        LockId { slot, age: self.forest.node(slot).age }
+    }
+    fn slot(&self, lock: LockId) -> Option<Slot> {
+        let live = self.locks.get(lock.slot as usize)?.is_some();
+        (live && self.forest.node(lock.slot).age == lock.age).then_some(lock.slot)
+    }
+    fn lock(&self, slot: Slot) -> &Lock {
+        self.locks[slot as usize].as_ref().expect("slots in lists and indexes are live")
+    }
+    fn lock_mut(&mut self, slot: Slot) -> &mut Lock {
+        self.locks[slot as usize].as_mut().expect("slots in lists and indexes are live")
+    }
+    fn root(&self, slot: Slot) -> Slot {
+        self.roots.get(&self.lock(slot).resource).copied().unwrap_or(NIL)
+    }
+
+    fn present_state(&self, slot: Slot, request: &LockRequest) -> Result<Enqueued, LockError> {
+        let (lock, node) = (self.lock(slot), self.forest.node(slot));
+        let same =
+            lock.resource == request.resource && node.mode == request.mode && node.extent == request.extent;
+        if !same {
+            return Err(LockError::CookieInUse);
+        }
+        Ok(Enqueued { lock: self.id(slot), granted: lock.granted })
+    }
+
+    fn add(&mut self, request: &LockRequest) -> Slot {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.locks.push(None);
+            Slot::try_from(self.locks.len() - 1).expect("clients and their locks are bounded")
+        });
+        self.locks[slot as usize] = Some(Lock {
+            resource: request.resource,
+            holder: request.holder,
+            ignore_own: request.ignore_own,
+            granted: false,
+            released: false,
+            users: 0,
+            watchers: Vec::new(),
+            watches: NIL,
+        });
+        self.forest.place(slot, Node::new(request.extent, self.next_age, request.mode));
+        self.next_age += 1;
+        let root = self.roots.get(&request.resource).copied().unwrap_or(NIL);
+        let root = self.forest.insert(root, slot);
+        self.roots.insert(request.resource, root);
+        slot
+    }
+
+    fn release(&mut self, slot: Slot) -> bool {
+        let lock = self.lock_mut(slot);
+        if lock.released {
+            return false;
+        }
+        lock.released = true;
+        let (holder, users) = (lock.holder, lock.users);
+        if let Holder::Client { export, cookie } = holder {
+            self.cookies.remove(&(export, cookie));
+            if let Some(held) = self.held.get_mut(&export) {
+                *held -= 1;
+                if *held == 0 {
+                    self.held.remove(&export);
+                }
+            }
+            // Nobody is left to be told.
+            if self.forest.node(slot).untold {
+                self.forest.set_untold(self.root(slot), slot, false);
+            }
+        }
+        if users == 0 {
+            self.remove(slot);
+        }
+        true
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        let resource = self.lock(slot).resource;
+        let root = self.forest.remove(self.root(slot), slot);
+        if root == NIL {
+            self.roots.remove(&resource);
+        } else {
+            self.roots.insert(resource, root);
+        }
+        let lock = self.locks[slot as usize].take().expect("a lock is removed once");
+        self.free.push(slot);
+        if !lock.granted {
+            self.waiting -= 1;
+        }
+        if lock.watches != NIL {
+            let watchers = &mut self.lock_mut(lock.watches).watchers;
+            if let Some(at) = watchers.iter().position(|&w| w == slot) {
+                watchers.swap_remove(at);
+            }
+        }
+        let mut watchers = lock.watchers;
+        watchers.sort_by_key(|&w| self.forest.node(w).age);
+        for waiter in watchers {
+            self.lock_mut(waiter).watches = NIL;
+            match self.blocker(waiter) {
+                Some(blocker) => self.watch(waiter, blocker),
+                None => self.grant(waiter),
+            }
+        }
+    }
+
+    // ---- conflicts
+
+    /// Whether `younger` must wait for `older`, given that modes conflict and extents overlap.
+    fn stands_in_the_way(&self, older: Slot, younger: Slot) -> bool {
+        let (older, younger) = (self.lock(older), self.lock(younger));
+        let own =
+            matches!(older.holder, Holder::Client { .. }) && older.holder.export() == younger.holder.export();
+        !(own && younger.ignore_own)
+    }
+
+    /// Older locks that may conflict with `slot`.
+    fn older(&self, slot: Slot) -> Query {
+        let node = self.forest.node(slot);
+        Query {
+            extent: node.extent,
+            modes: node.mode.conflicts(),
+            age_from: 0,
+            age_to: node.age,
+            only_untold: false,
+        }
+    }
+
+    /// The youngest older lock that `slot` must wait for.
+    fn blocker(&self, slot: Slot) -> Option<Slot> {
+        self.forest.youngest(self.root(slot), &self.older(slot), &|older| self.stands_in_the_way(older, slot))
+    }
+
+    fn watch(&mut self, waiter: Slot, blocker: Slot) {
+        self.lock_mut(waiter).watches = blocker;
+        self.lock_mut(blocker).watchers.push(waiter);
+    }
+
+    fn set_granted(&mut self, slot: Slot) {
+        self.lock_mut(slot).granted = true;
+        if matches!(self.lock(slot).holder, Holder::Client { .. }) {
+            self.forest.set_untold(self.root(slot), slot, true);
+        }
+    }
+
+    fn grant(&mut self, slot: Slot) {
+        self.set_granted(slot);
+        self.waiting -= 1;
+        let (lock, holder) = (self.id(slot), self.lock(slot).holder);
+        self.effects.push_back(LockEffect::Granted { lock, holder });
+        let node = self.forest.node(slot);
+        if !node.untold || self.waiting == 0 {
+            return;
+        }
+        let younger = Query { age_from: node.age + 1, age_to: u64::MAX, ..self.older(slot) };
+        let wanted =
+            self.forest.youngest(self.root(slot), &younger, &|other| self.stands_in_the_way(slot, other));
+        if wanted.is_some() {
+            self.tell(slot);
+        }
+    }
+
+    /// Tells every client that holds what the waiter `slot` wants.
+    fn tell_holders(&mut self, slot: Slot) {
+        let query = Query { only_untold: true, ..self.older(slot) };
+        let mut holders = Vec::new();
+        self.forest.each(self.root(slot), &query, &mut |older| holders.push(older));
+        for older in holders {
+            if self.stands_in_the_way(older, slot) {
+                self.tell(older);
+            }
+        }
+    }
+
+    fn tell(&mut self, slot: Slot) {
+        self.forest.set_untold(self.root(slot), slot, false);
+        let (lock, holder) = (self.id(slot), self.lock(slot).holder);
+        self.effects.push_back(LockEffect::Blocking { lock, holder });
+    }
+}

@@ -7,8 +7,10 @@ extern crate alloc;
 
 mod core_;
 mod island;
+mod registration;
 mod service;
 
 pub use core_::{ExportId, TargetConfig, TargetCore};
 pub use island::TargetIsland;
+pub use registration::Registration;
 pub use service::{Reply, Request, Service};

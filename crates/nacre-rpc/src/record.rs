@@ -1,20 +1,62 @@
-//! The reply record: what a target remembers so that a resent request is not executed twice.
+//! Reply records: what a target remembers of a change so that its resend is answered and not executed.
 
-use nacre_types::{Fid, Generation, Tag, Transno, Xid, codec_struct};
+use nacre_types::{Codec, DecodeError, Fid, Generation, Reader, Tag, Transno, Writer, Xid, codec_struct};
 
 codec_struct! {
-    /// Written in the transaction of its change; found by (client, xid).
+    /// Written in the transaction of its change.
     #[derive(Copy)]
     pub struct ReplyRecord {
         pub transno: Transno,
         pub xid: Xid,
-        /// Per-operation data (open disposition, ...).
+        /// What the operation needs to rebuild its reply (an open's disposition, ...).
         pub data: u64,
+        /// 0 or a positive errno.
         pub result: i32,
+        /// Client record this belongs to.
         pub generation: Generation,
         pub tag: Tag,
-        /// FID of the object that was opened or made.
+        /// Versions before the change: parent, name, child (rename: both directories, both children).
+        pub pre_versions: PreVersions,
+        /// Inode that was made or opened.
         pub fid: Fid,
-        pub pre_versions: ((u64, u64), (u64, u64)),
+    }
+}
+
+/// Object versions, 0 where there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PreVersions(pub [Transno; 4]);
+
+impl<'a> Codec<'a> for PreVersions {
+    fn encode(&self, w: &mut Writer) {
+        self.0.iter().for_each(|v| v.encode(w));
+    }
+    fn decode(r: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let mut versions = [Transno(0); 4];
+        for v in &mut versions {
+            *v = Codec::decode(r)?;
+        }
+        Ok(Self(versions))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_keeps_its_bytes() {
+        let r = ReplyRecord {
+            transno: Transno(0x0102),
+            xid: Xid(3),
+            data: 4,
+            result: 17,
+            generation: Generation(5),
+            tag: Tag(6),
+            pre_versions: PreVersions([Transno(0), Transno(7), Transno(0), Transno(0)]),
+            fid: Fid::ROOT,
+        };
+        let bytes = r.to_vec();
+        assert_eq!(bytes[..8], [2, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(ReplyRecord::from_slice(&bytes), Ok(r));
     }
 }

@@ -1,0 +1,409 @@
+//! The connection of an import: opening, the connect handshake, replay and resend after it, pings, silence.
+//!
+//! Invariants: each attempt has its own epoch, and events of any other epoch do nothing; after a handshake
+//! requests go out in the order replay, resend, new; a connection from which nothing was heard for
+//! [`SILENCE_MAX`] is given up (pings see to it that a living one is heard). Deadlines are times of the caller.
+
+use crate::import::{CallError, Import, ImportEffect};
+use crate::state::ImportState;
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::time::Duration;
+use nacre_types::{Codec, ConnEpoch, Errno, Generation, Instant, Transno, Xid};
+use nacre_wire::target::{Connect, ConnectReply, PingReply, features};
+use nacre_wire::{Frame, Header, Kind, Opcode, flags};
+
+/// A ping goes out when the lease was renewed that long ago.
+const PING_AFTER: Duration = Duration::from_secs(3);
+/// Nothing heard for that long: the connection is half open.
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(7);
+/// Opening a connection may take that long before the next address is tried.
+const OPEN_MAX: Duration = Duration::from_secs(5);
+/// The server is told of a planned end, but not waited for longer than this.
+const LEAVE_MAX: Duration = Duration::from_secs(2);
+/// Pauses between attempts, doubled per round through the addresses.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// What the connection is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Link {
+    Down {
+        retry_at: Instant,
+    },
+    Opening {
+        since: Instant,
+    },
+    Connecting {
+        xid: Xid,
+        sent: Instant,
+    },
+    /// The target is recovering and asked to be asked again.
+    Queued {
+        again_at: Instant,
+    },
+    /// The change `at` was sent again, as `xid`.
+    Replaying {
+        at: Transno,
+        xid: Xid,
+        sent: Instant,
+    },
+    Up,
+    /// Disconnect was sent.
+    Leaving {
+        xid: Xid,
+        until: Instant,
+    },
+    Gone,
+}
+
+impl Link {
+    /// Frames of the current epoch mean something.
+    pub(crate) fn stands(self) -> bool {
+        match self {
+            Self::Connecting { .. } | Self::Queued { .. } | Self::Replaying { .. } | Self::Up => true,
+            Self::Leaving { .. } => true,
+            Self::Down { .. } | Self::Opening { .. } | Self::Gone => false,
+        }
+    }
+}
+
+impl<T> Import<T> {
+    // ---- events
+
+    /// The connection stands.
+    pub fn handle_opened(&mut self, now: Instant, epoch: ConnEpoch) {
+        if epoch == self.epoch && matches!(self.link, Link::Opening { .. }) {
+            self.last_heard = now;
+            self.send_connect(now);
+        }
+    }
+
+    /// The connection could not be opened, or is gone.
+    pub fn handle_closed(&mut self, now: Instant, epoch: ConnEpoch, reason: &str) {
+        if epoch == self.epoch {
+            self.went_down(now, reason);
+        }
+    }
+
+    /// The target may be at other addresses. A standing connection is kept.
+    pub fn set_addresses(&mut self, now: Instant, addresses: Vec<String>) {
+        let current = self.current_address().map(ToOwned::to_owned);
+        self.address = addresses.iter().position(|a| Some(a) == current.as_ref()).unwrap_or(0);
+        self.config.addresses = addresses;
+        if let Link::Down { .. } = self.link {
+            self.attempts = 0;
+            self.open(now);
+        }
+    }
+
+    /// Ends the import: every call finishes with `Stopped`, the target is told if it can be.
+    pub fn stop(&mut self, now: Instant) {
+        self.fail_all(CallError::Stopped);
+        match self.link {
+            Link::Up => {
+                let mut header = Header::new(Kind::Request, Opcode::Disconnect.number());
+                header.xid = self.take_xid();
+                self.link = Link::Leaving { xid: header.xid, until: now + LEAVE_MAX };
+                self.send(header, Bytes::new(), Vec::new());
+            }
+            Link::Gone | Link::Leaving { .. } => {}
+            Link::Down { .. }
+            | Link::Opening { .. }
+            | Link::Connecting { .. }
+            | Link::Queued { .. }
+            | Link::Replaying { .. } => self.gone(now),
+        }
+    }
+
+    /// A deadline of `poll_deadline` may have passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        match self.link {
+            Link::Down { retry_at } => {
+                if now >= retry_at {
+                    self.open(now);
+                }
+            }
+            Link::Opening { since } => {
+                if now >= since + OPEN_MAX {
+                    self.lose(now, "no answer while connecting");
+                }
+            }
+            Link::Queued { again_at } => {
+                if now >= again_at {
+                    self.send_connect(now);
+                }
+            }
+            Link::Connecting { .. } | Link::Replaying { .. } => self.check_silence(now),
+            Link::Up => {
+                self.check_silence(now);
+                if self.link == Link::Up && now >= self.ping_at() {
+                    self.send_ping(now);
+                }
+            }
+            Link::Leaving { until, .. } => {
+                if now >= until {
+                    self.gone(now);
+                }
+            }
+            Link::Gone => {}
+        }
+        self.release_delayed(now);
+        self.pump(now);
+    }
+
+    /// When `handle_timeout` is wanted.
+    pub fn poll_deadline(&self) -> Option<Instant> {
+        let silent_at = self.last_heard + SILENCE_MAX;
+        let link = match self.link {
+            Link::Down { retry_at } if self.config.addresses.is_empty() => {
+                let _ = retry_at; // nothing to try until there are addresses
+                None
+            }
+            Link::Down { retry_at } => Some(retry_at),
+            Link::Opening { since } => Some(since + OPEN_MAX),
+            Link::Queued { again_at } => Some(again_at),
+            Link::Connecting { .. } | Link::Replaying { .. } => Some(silent_at),
+            Link::Up => Some(silent_at.min(self.ping_at())),
+            Link::Leaving { until, .. } => Some(until),
+            Link::Gone => None,
+        };
+        let delayed = self.delayed.first_key_value().map(|(key, _)| key.0);
+        [link, delayed].into_iter().flatten().min()
+    }
+
+    // ---- connecting
+
+    pub(crate) fn open(&mut self, now: Instant) {
+        let Some(address) = self.config.addresses.get(self.address) else {
+            self.link = Link::Down { retry_at: now + PAUSE_MAX };
+            return;
+        };
+        self.epoch = ConnEpoch(self.epoch.0 + 1);
+        self.effects.push_back(ImportEffect::Open { epoch: self.epoch, address: address.clone() });
+        self.link = Link::Opening { since: now };
+        self.ping = None;
+        self.enter(now, ImportState::Connecting);
+    }
+
+    fn send_connect(&mut self, now: Instant) {
+        let mut header = Header::new(Kind::Request, Opcode::Connect.number());
+        header.xid = self.take_xid();
+        self.link = Link::Connecting { xid: header.xid, sent: now };
+        let connect = Connect {
+            client: self.config.client,
+            role: self.config.role,
+            name: self.config.name.clone(),
+            features: features::ALL,
+            max_mod_rpcs: self.config.max_mod_rpcs,
+            generation: self.generation,
+        };
+        self.send(header, Bytes::from(connect.to_vec()), Vec::new());
+    }
+
+    /// Gives up the connection and tries again.
+    pub(crate) fn lose(&mut self, now: Instant, reason: &str) {
+        self.effects.push_back(ImportEffect::Close { epoch: self.epoch });
+        self.went_down(now, reason);
+    }
+
+    fn went_down(&mut self, now: Instant, reason: &str) {
+        match self.link {
+            Link::Gone | Link::Down { .. } => return,
+            Link::Leaving { .. } => {
+                self.link = Link::Gone;
+                self.enter(now, ImportState::Disconnected);
+                self.effects.push_back(ImportEffect::Stopped);
+                return;
+            }
+            Link::Up | Link::Replaying { .. } => {} // this address was good: first try it again
+            Link::Opening { .. } | Link::Connecting { .. } | Link::Queued { .. } => {
+                self.attempts += 1;
+                self.address = (self.address + 1) % self.config.addresses.len().max(1);
+            }
+        }
+        self.last_error = Some(reason.to_owned());
+        self.effects.push_back(ImportEffect::Lost { reason: reason.to_owned() });
+        self.ping = None;
+        self.link = Link::Down { retry_at: now + self.pause() };
+        self.enter(now, ImportState::Disconnected);
+    }
+
+    /// Doubles with each round through the addresses; half of it is chance, against storms.
+    fn pause(&mut self) -> Duration {
+        let round = self.attempts / u32::try_from(self.config.addresses.len().max(1)).unwrap_or(u32::MAX);
+        let full = PAUSE_MIN.saturating_mul(1 << round.min(10)).min(PAUSE_MAX);
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let half = full / 2;
+        let spread = u64::try_from(half.as_nanos()).unwrap_or(u64::MAX).max(1);
+        half + Duration::from_nanos(self.random % spread)
+    }
+
+    fn gone(&mut self, now: Instant) {
+        if !matches!(self.link, Link::Down { .. } | Link::Gone) {
+            self.effects.push_back(ImportEffect::Close { epoch: self.epoch });
+        }
+        self.link = Link::Gone;
+        self.enter(now, ImportState::Disconnected);
+        self.effects.push_back(ImportEffect::Stopped);
+    }
+
+    pub(crate) fn enter(&mut self, now: Instant, state: ImportState) {
+        if self.state.current() != state {
+            self.state.enter(now, state);
+            self.effects.push_back(ImportEffect::State { state });
+        }
+    }
+
+    // ---- answers to what the import itself asked
+
+    /// True if the reply was one of those.
+    pub(crate) fn handle_own_reply(&mut self, now: Instant, frame: &Frame) -> bool {
+        let xid = frame.header.xid;
+        match self.link {
+            Link::Connecting { xid: mine, sent } if xid == mine => self.connect_answered(now, frame, sent),
+            Link::Replaying { at, xid: mine, sent } if xid == mine => {
+                self.replay_answered(now, frame, at, sent)
+            }
+            Link::Leaving { xid: mine, .. } if xid == mine => self.gone(now),
+            Link::Down { .. }
+            | Link::Opening { .. }
+            | Link::Connecting { .. }
+            | Link::Queued { .. }
+            | Link::Replaying { .. }
+            | Link::Up
+            | Link::Leaving { .. }
+            | Link::Gone => match self.ping {
+                Some((mine, sent)) if xid == mine => {
+                    self.ping = None;
+                    self.note_answer(&frame.header, sent);
+                    if let Ok(reply) = PingReply::from_slice(&frame.body) {
+                        self.config_version = reply.config_version;
+                    }
+                    self.pump(now);
+                }
+                _ => return false,
+            },
+        }
+        true
+    }
+
+    fn connect_answered(&mut self, now: Instant, frame: &Frame, sent: Instant) {
+        if frame.header.status != 0 {
+            let text = core::str::from_utf8(&frame.body).unwrap_or_default();
+            let reason = format!("connect refused: {} {text}", Errno(frame.header.status));
+            return self.lose(now, reason.trim_end());
+        }
+        let reply = match ConnectReply::from_slice(&frame.body) {
+            Ok(reply) => reply,
+            Err(e) => return self.lose(now, &format!("connect reply cannot be read: {e}")),
+        };
+        if reply.recovery_ms > 0 {
+            let pause = Duration::from_millis(u64::from(reply.recovery_ms.min(1000)));
+            self.link = Link::Queued { again_at: now + pause };
+            return self.enter(now, ImportState::ReplayWait);
+        }
+        self.attempts = 0;
+        self.connects += 1;
+        self.last_error = None;
+        self.ping_sent = now;
+        self.server_time = Some((now, reply.server_time));
+        let many = reply.features & features::MULTI_MOD_RPCS != 0;
+        self.slots.set_limit(if many { self.config.max_mod_rpcs.min(reply.max_mod_rpcs) } else { 1 });
+        self.lease.set_length(Duration::from_millis(u64::from(reply.lease_ms)));
+        if self.target.replace(reply.target).is_some_and(|old| old != reply.target) {
+            self.forget_commits(); // the target was made anew
+        }
+        if reply.evicted || (self.generation != Generation(0) && self.generation != reply.generation) {
+            self.evicted(now);
+        }
+        self.generation = reply.generation;
+        self.note_answer(&frame.header, sent);
+        if self.instance.replace(reply.instance).is_some_and(|old| old != reply.instance) {
+            self.forget_callbacks();
+            self.replay_due = true;
+            self.effects.push_back(ImportEffect::Restarted { instance: reply.instance });
+        }
+        if self.replay_due {
+            self.replay.settle();
+            self.enter(now, ImportState::Replay);
+            self.replay_next(now);
+        } else {
+            self.recover(now);
+        }
+    }
+
+    fn evicted(&mut self, now: Instant) {
+        self.evictions += 1;
+        self.lease.forget();
+        self.replay.clear();
+        self.forget_callbacks();
+        self.enter(now, ImportState::Evicted);
+        self.effects.push_back(ImportEffect::Evicted);
+        self.fail_evicted();
+    }
+
+    /// Sends the first change that the target has lost; one at a time.
+    fn replay_next(&mut self, now: Instant) {
+        let Some(entry) = self.replay.first() else {
+            self.replay.settle();
+            self.replay_due = false;
+            self.enter(now, ImportState::ReplayLocks); // no lock is cached yet
+            self.enter(now, ImportState::ReplayWait); // the target does not make its clients wait yet
+            return self.recover(now);
+        };
+        let Frame { mut header, body, bulk } = entry.request;
+        header.flags |= flags::REPLAY;
+        header.transno = entry.transno;
+        header.last_xid = Xid(0);
+        self.link = Link::Replaying { at: entry.transno, xid: header.xid, sent: now };
+        self.send(header, body, bulk);
+    }
+
+    fn replay_answered(&mut self, now: Instant, frame: &Frame, at: Transno, sent: Instant) {
+        self.replay.replayed(at, frame.header.xid, frame.header.transno);
+        self.note_answer(&frame.header, sent);
+        if frame.header.status != 0 {
+            let error = Errno(frame.header.status);
+            self.effects.push_back(ImportEffect::ReplayFailed { transno: at, error });
+        }
+        self.replay_next(now);
+    }
+
+    fn recover(&mut self, now: Instant) {
+        self.enter(now, ImportState::Recover);
+        self.link = Link::Up;
+        self.resend(now);
+        self.enter(now, ImportState::Full);
+        self.pump(now);
+    }
+
+    // ---- keeping it alive
+
+    fn ping_at(&self) -> Instant {
+        match self.ping {
+            Some(_) => Instant(u64::MAX),
+            None => self.lease.renewed().unwrap_or(self.ping_sent).max(self.ping_sent) + PING_AFTER,
+        }
+    }
+
+    fn send_ping(&mut self, now: Instant) {
+        let mut header = Header::new(Kind::Request, Opcode::Ping.number());
+        header.last_xid = self.last_xid();
+        header.xid = self.take_xid();
+        self.ping = Some((header.xid, now));
+        self.ping_sent = now;
+        self.send(header, Bytes::new(), Vec::new());
+    }
+
+    fn check_silence(&mut self, now: Instant) {
+        if now >= self.last_heard + SILENCE_MAX {
+            self.lose(now, "nothing heard for 7 s, not even an answer to a ping");
+        }
+    }
+}

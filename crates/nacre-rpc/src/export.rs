@@ -1,0 +1,273 @@
+//! One client as a target sees it: what is executed, what is answered from memory, what is dropped.
+//!
+//! Invariants: (1) a request with a tag is executed once per xid: a copy of a running one is dropped, a copy of a
+//! finished one is answered from its record; (2) the record with the client's highest transno is never
+//! released before a newer one; (3) at most one record and one running request per tag, so everything here is
+//! bounded by the number of tags and by [`RUNNING_MAX`]; (4) callbacks are kept until acknowledged.
+//! [`Export::admit`] is the one place that decides. Not here: how records are stored and read back.
+
+use crate::record::ReplyRecord;
+use crate::slots::TAG_MAX;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_types::{ConnEpoch, Errno, Generation, Tag, Transno, Xid};
+use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
+
+/// Requests of one client that may be executed side by side. A client in good order stays far below.
+pub const RUNNING_MAX: usize = 1024;
+/// Callbacks that may wait for their acknowledgement.
+const CALLBACKS_MAX: usize = 16_384;
+
+/// What becomes of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Admission {
+    Execute,
+    /// It was executed before: the handler rebuilds the reply from this.
+    Reply(ReplyRecord),
+    /// Another copy is executed, or its sender has moved on.
+    Drop,
+    Error(Errno),
+}
+
+/// The client does not acknowledge callbacks; it is not worth its export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{CALLBACKS_MAX} callbacks are not acknowledged")]
+pub struct CallbacksFull;
+
+#[derive(Debug)]
+struct Running {
+    tag: Tag,
+    /// Of the latest copy: the reply goes there.
+    epoch: ConnEpoch,
+}
+
+/// The latest request of a tag.
+#[derive(Debug)]
+struct TagUse {
+    xid: Xid,
+    epoch: ConnEpoch,
+}
+
+/// The export of one client.
+#[derive(Debug)]
+pub struct Export {
+    generation: Generation,
+    epoch: ConnEpoch,
+    tags_max: u16,
+    last_xid: Xid,
+    last_transno: Transno,
+    /// Xid of the change with that transno.
+    newest: Xid,
+    records: BTreeMap<Xid, ReplyRecord>,
+    tags: BTreeMap<Tag, TagUse>,
+    running: BTreeMap<Xid, Running>,
+    callbacks: BTreeMap<Xid, Frame>,
+    next_callback: u64,
+}
+
+impl Export {
+    pub fn new(generation: Generation) -> Self {
+        Self {
+            generation,
+            epoch: ConnEpoch(0),
+            tags_max: 0,
+            last_xid: Xid(0),
+            last_transno: Transno(0),
+            newest: Xid(0),
+            records: BTreeMap::new(),
+            tags: BTreeMap::new(),
+            running: BTreeMap::new(),
+            callbacks: BTreeMap::new(),
+            next_callback: 1,
+        }
+    }
+
+    /// An export after a restart, from what the store has kept.
+    pub fn restore(
+        generation: Generation,
+        last_transno: Transno,
+        records: impl IntoIterator<Item = ReplyRecord>,
+    ) -> Self {
+        let mut export = Self::new(generation);
+        for record in records {
+            export.remember(record);
+        }
+        export.last_transno = export.last_transno.max(last_transno);
+        export
+    }
+
+    /// The client has connected. Callbacks that were not acknowledged are to be sent again: the frames returned,
+    /// in order.
+    ///
+    /// # Errors
+    /// `ESTALE` when the epoch is not newer: a delayed copy of an earlier connect.
+    pub fn connect(&mut self, epoch: ConnEpoch, max_mod_rpcs: u16) -> Result<Vec<Frame>, Errno> {
+        if epoch <= self.epoch {
+            return Err(Errno::ESTALE);
+        }
+        self.epoch = epoch;
+        // Requests of a higher limit that was agreed earlier may still be outstanding.
+        self.tags_max = self.tags_max.max(max_mod_rpcs.saturating_add(2)).min(TAG_MAX);
+        for frame in self.callbacks.values_mut() {
+            frame.header.epoch = epoch;
+        }
+        Ok(self.callbacks.values().cloned().collect())
+    }
+
+    /// Decides about a request. After `Execute` the caller executes it and then calls [`Export::finish`].
+    pub fn admit(&mut self, header: &Header, class: Class) -> Admission {
+        if header.epoch < self.epoch {
+            return Admission::Drop;
+        }
+        if header.epoch > self.epoch || header.xid == Xid(0) {
+            return Admission::Error(Errno::EPROTO);
+        }
+        let replay = header.has(flags::REPLAY);
+        if !replay {
+            self.handle_last_xid(header.last_xid);
+        }
+        if class == Class::Import {
+            return Admission::Execute;
+        }
+        if header.xid <= self.last_xid && !replay {
+            return Admission::Error(Errno::EPROTO);
+        }
+        if let Some(running) = self.running.get_mut(&header.xid) {
+            running.epoch = header.epoch;
+            return Admission::Drop;
+        }
+        if let Some(record) = self.records.get(&header.xid) {
+            return Admission::Reply(*record);
+        }
+        if self.running.len() >= RUNNING_MAX {
+            return Admission::Error(Errno::EPROTO);
+        }
+        match class {
+            Class::Modify | Class::Close => {
+                if header.tag == Tag(0) || header.tag.0 > self.tags_max {
+                    return Admission::Error(Errno::EPROTO);
+                }
+                if !replay && let Some(refusal) = self.take_tag(header) {
+                    return refusal;
+                }
+            }
+            Class::Read | Class::Callback | Class::Import => {}
+        }
+        self.running.insert(header.xid, Running { tag: header.tag, epoch: header.epoch });
+        Admission::Execute
+    }
+
+    /// The rules of a tag: one request at a time, xids increase.
+    fn take_tag(&mut self, header: &Header) -> Option<Admission> {
+        if let Some(tag_use) = self.tags.get(&header.tag) {
+            if header.xid < tag_use.xid {
+                return Some(Admission::Error(Errno::EPROTO));
+            }
+            if header.xid == tag_use.xid {
+                if tag_use.epoch == header.epoch {
+                    return Some(Admission::Drop); // a doubled message of one that failed and left no record
+                }
+            } else {
+                let old = tag_use.xid;
+                self.release(old);
+            }
+        }
+        self.tags.insert(header.tag, TagUse { xid: header.xid, epoch: header.epoch });
+        None
+    }
+
+    /// The client has every reply up to `last_xid` (a request's header, or a `Kind::Ack`).
+    pub fn handle_last_xid(&mut self, last_xid: Xid) {
+        if last_xid <= self.last_xid {
+            return;
+        }
+        self.last_xid = last_xid;
+        // All but the one with the highest transno: the search passes over one record at most.
+        let newest = self.newest;
+        while let Some((&xid, _)) = self.records.range(..=last_xid).find(|(xid, _)| **xid != newest) {
+            self.records.remove(&xid);
+        }
+    }
+
+    /// A change was made: its record is in the transaction. Not kept when its tag has been used again meanwhile.
+    pub fn remember(&mut self, record: ReplyRecord) {
+        if record.transno > self.last_transno {
+            self.last_transno = record.transno;
+            let older = core::mem::replace(&mut self.newest, record.xid);
+            if older <= self.last_xid {
+                self.records.remove(&older); // it was kept for its transno alone
+            }
+        }
+        if self.tags.get(&record.tag).is_some_and(|newest| newest.xid > record.xid) {
+            return;
+        }
+        let xid = record.xid;
+        self.records.insert(xid, record);
+        let tag_use = self.tags.entry(record.tag).or_insert(TagUse { xid, epoch: ConnEpoch(0) });
+        if tag_use.xid < xid {
+            let old = core::mem::replace(&mut tag_use.xid, xid);
+            self.release(old);
+        }
+    }
+
+    /// The request has been executed. Gives the epoch on which its reply may leave; `None`: on no connection, its
+    /// next copy asks again.
+    pub fn finish(&mut self, xid: Xid) -> Option<ConnEpoch> {
+        let running = self.running.remove(&xid)?;
+        (running.epoch == self.epoch).then_some(running.epoch)
+    }
+
+    fn release(&mut self, xid: Xid) {
+        if xid != self.newest {
+            self.records.remove(&xid);
+        }
+    }
+
+    // ---- callbacks
+
+    /// Keeps a callback until it is acknowledged; the frame is to be sent if the client is connected.
+    ///
+    /// # Errors
+    /// The client has not acknowledged too many: evict it.
+    pub fn callback(&mut self, opcode: Opcode, body: Bytes) -> Result<Frame, CallbacksFull> {
+        if self.callbacks.len() >= CALLBACKS_MAX {
+            return Err(CallbacksFull);
+        }
+        let mut header = Header::new(Kind::Callback, opcode.number());
+        header.xid = Xid(self.next_callback);
+        header.epoch = self.epoch;
+        self.next_callback += 1;
+        let frame = Frame { header, body, bulk: Vec::new() };
+        self.callbacks.insert(frame.header.xid, frame.clone());
+        Ok(frame)
+    }
+    pub fn handle_callback_ack(&mut self, xid: Xid) {
+        self.callbacks.remove(&xid);
+    }
+
+    // ---- what can be seen
+
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+    pub fn epoch(&self) -> ConnEpoch {
+        self.epoch
+    }
+    pub fn last_xid(&self) -> Xid {
+        self.last_xid
+    }
+    pub fn last_transno(&self) -> Transno {
+        self.last_transno
+    }
+    /// Requests that are being executed, with their tags.
+    pub fn running(&self) -> impl ExactSizeIterator<Item = (Xid, Tag)> + '_ {
+        self.running.iter().map(|(&xid, r)| (xid, r.tag))
+    }
+    pub fn records(&self) -> impl ExactSizeIterator<Item = &ReplyRecord> + '_ {
+        self.records.values()
+    }
+    pub fn unacknowledged_callbacks(&self) -> usize {
+        self.callbacks.len()
+    }
+}

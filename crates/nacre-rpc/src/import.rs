@@ -1,0 +1,610 @@
+//! One target as a client sees it: requests on their way, and what is resent, replayed or given up.
+//!
+//! Invariants: (1) an xid is assigned after the slot was obtained and in the step that computes `last_xid`, so
+//! xids of one tag and of one connection increase; (2) a request leaves `unreplied` only with an answer of the
+//! current epoch, or by eviction or stop; (3) `last_xid` = lowest unreplied xid - 1; (4) nothing is sent while the
+//! lease cannot be used, apart from what belongs to the import itself. Every list has a bound.
+//! Connection, handshake and timers are in `connection.rs`. Not here: tasks and sockets (`nacre-node`).
+
+use crate::connection::Link;
+use crate::lease::ClientLease;
+use crate::replay::ReplayList;
+use crate::slots::{RPCS_MAX, Slots};
+use crate::state::{ImportState, StateHistory};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::time::Duration;
+use nacre_types::{ClientUuid, ConnEpoch, Errno, Generation, Instant, Tag, Transno, Xid};
+use nacre_wire::target::Role;
+use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
+
+/// What an import must know to connect.
+#[derive(Debug, Clone)]
+pub struct ImportConfig {
+    pub client: ClientUuid,
+    pub role: Role,
+    /// For people, in the server's logs.
+    pub name: String,
+    /// Tried in turn.
+    pub addresses: Vec<String>,
+    pub max_mod_rpcs: u16,
+    pub max_rpcs: u16,
+    /// Of the jitter of reconnects.
+    pub seed: u64,
+}
+
+/// A request before it has an xid.
+#[derive(Debug)]
+pub struct Request {
+    pub opcode: Opcode,
+    pub class: Class,
+    pub body: Bytes,
+    pub bulk: Vec<Bytes>,
+    pub job: u64,
+}
+
+/// Why a call has no reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The target dropped this client's export while the request was under way: executed or not, its effect on
+    /// locks and opens is gone.
+    #[error("evicted by the target")]
+    Evicted,
+    #[error("the import was stopped")]
+    Stopped,
+}
+
+/// What the driver must do.
+#[derive(Debug)]
+pub enum ImportEffect<T> {
+    /// Connect to this address; `handle_opened` or `handle_closed` follows with the epoch.
+    Open {
+        epoch: ConnEpoch,
+        address: String,
+    },
+    Send {
+        epoch: ConnEpoch,
+        frame: Frame,
+    },
+    Close {
+        epoch: ConnEpoch,
+    },
+    /// A call has ended; `took` counts from its first sending.
+    Done {
+        token: T,
+        opcode: u16,
+        result: Result<Frame, CallError>,
+        took: Duration,
+    },
+    /// Hand it to its handler, then call [`Import::callback_done`].
+    Callback {
+        frame: Frame,
+    },
+    /// The import came to a state.
+    State {
+        state: ImportState,
+    },
+    /// Locks and opens of this client at the target are gone.
+    Evicted,
+    /// The target has been started anew since the last connection.
+    Restarted {
+        instance: u64,
+    },
+    /// A change that the target had lost could not be made again; for the log.
+    ReplayFailed {
+        transno: Transno,
+        error: Errno,
+    },
+    /// The connection was lost or refused; for the log.
+    Lost {
+        reason: String,
+    },
+    /// Nothing more comes.
+    Stopped,
+}
+
+/// A request that waits for its slot.
+#[derive(Debug)]
+pub(crate) struct Waiting<T> {
+    serial: u64,
+    request: Request,
+    token: T,
+}
+
+/// A request that was sent and is not answered.
+#[derive(Debug)]
+pub(crate) struct Outstanding<T> {
+    pub(crate) frame: Frame,
+    pub(crate) class: Class,
+    pub(crate) token: T,
+    /// Latest copy.
+    pub(crate) sent: Instant,
+    first_sent: Instant,
+}
+
+/// The import of one target. `T` is the caller's token of a call.
+#[derive(Debug)]
+pub struct Import<T> {
+    pub(crate) config: ImportConfig,
+    pub(crate) state: StateHistory,
+    pub(crate) link: Link,
+    pub(crate) epoch: ConnEpoch,
+    pub(crate) address: usize,
+    pub(crate) attempts: u32,
+    pub(crate) random: u64,
+    pub(crate) generation: Generation,
+    pub(crate) target: Option<ClientUuid>,
+    pub(crate) instance: Option<u64>,
+    pub(crate) lease: ClientLease,
+    pub(crate) last_heard: Instant,
+    pub(crate) ping: Option<(Xid, Instant)>,
+    pub(crate) ping_sent: Instant,
+    pub(crate) config_version: u64,
+    pub(crate) server_time: Option<(Instant, nacre_types::Timestamp)>,
+    pub(crate) last_error: Option<String>,
+    pub(crate) slots: Slots,
+    pub(crate) unreplied: BTreeMap<Xid, Outstanding<T>>,
+    pub(crate) replay: ReplayList,
+    /// The target was started anew and the replay to this instance is not complete.
+    pub(crate) replay_due: bool,
+    pub(crate) effects: VecDeque<ImportEffect<T>>,
+    pub(crate) connects: u64,
+    pub(crate) resent: u64,
+    pub(crate) evictions: u64,
+    next_xid: u64,
+    next_serial: u64,
+    /// Requests that count against `max_rpcs`.
+    in_flight: u16,
+    reads: VecDeque<Waiting<T>>,
+    changes: VecDeque<Waiting<T>>,
+    closes: VecDeque<Waiting<T>>,
+    urgent: VecDeque<Waiting<T>>,
+    /// Refused with EINPROGRESS: go back to their queue at this time.
+    pub(crate) delayed: BTreeMap<(Instant, u64), Waiting<T>>,
+    last_committed: Transno,
+    last_stable: Transno,
+    callback_seen: Xid,
+}
+
+/// Which bound a request counts against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lane {
+    Read,
+    Change,
+    Close,
+    Urgent,
+}
+impl Lane {
+    fn of(class: Class) -> Self {
+        match class {
+            Class::Read | Class::Import => Self::Read,
+            Class::Modify => Self::Change,
+            Class::Close => Self::Close,
+            Class::Callback => Self::Urgent,
+        }
+    }
+    fn has_slot(self) -> bool {
+        matches!(self, Self::Change | Self::Close)
+    }
+    /// A CLOSE is bounded by its slot alone: it may be what the requests in flight wait for.
+    fn counts(self) -> bool {
+        matches!(self, Self::Read | Self::Change)
+    }
+}
+
+impl<T> Import<T> {
+    /// Calls that may wait in one import; [`Import::has_room`] says whether another may come.
+    pub const WAITING_MAX: usize = 65_536;
+    /// Pause before a request that was answered EINPROGRESS is sent again.
+    const IN_PROGRESS_PAUSE: Duration = Duration::from_millis(200);
+
+    /// An import that connects at once.
+    pub fn new(now: Instant, config: ImportConfig) -> Self {
+        let mut import = Self {
+            slots: Slots::new(1),
+            random: config.seed,
+            config,
+            state: StateHistory::new(),
+            link: Link::Down { retry_at: now },
+            epoch: ConnEpoch(0),
+            address: 0,
+            attempts: 0,
+            generation: Generation(0),
+            target: None,
+            instance: None,
+            lease: ClientLease::new(),
+            last_heard: now,
+            ping: None,
+            ping_sent: now,
+            config_version: 0,
+            server_time: None,
+            last_error: None,
+            unreplied: BTreeMap::new(),
+            replay: ReplayList::default(),
+            replay_due: false,
+            effects: VecDeque::new(),
+            connects: 0,
+            resent: 0,
+            evictions: 0,
+            next_xid: 1,
+            next_serial: 0,
+            in_flight: 0,
+            reads: VecDeque::new(),
+            changes: VecDeque::new(),
+            closes: VecDeque::new(),
+            urgent: VecDeque::new(),
+            delayed: BTreeMap::new(),
+            last_committed: Transno(0),
+            last_stable: Transno(0),
+            callback_seen: Xid(0),
+        };
+        import.set_max_rpcs(import.config.max_rpcs);
+        import.open(now);
+        import
+    }
+
+    // ---- for the local caller
+
+    /// Whether one more call may wait here. A caller without room waits until calls have ended.
+    pub fn has_room(&self) -> bool {
+        self.waiting() + self.unreplied.len() < Self::WAITING_MAX
+    }
+
+    /// Sends a request as soon as its class may be sent; [`ImportEffect::Done`] brings `token` back.
+    pub fn call(&mut self, now: Instant, request: Request, token: T) {
+        if self.link == Link::Gone || matches!(self.link, Link::Leaving { .. }) {
+            self.done(token, request.opcode.number(), Err(CallError::Stopped), Duration::ZERO);
+            return;
+        }
+        self.enqueue(request, token);
+        if self.link == Link::Up && !self.lease.ok(now) {
+            self.handle_timeout(now); // the lease must be renewed first: send the ping now
+        }
+        self.pump(now);
+    }
+
+    /// The callback has been taken in by its handler: tells the target.
+    pub fn callback_done(&mut self, xid: Xid) {
+        let mut header = Header::new(Kind::CallbackAck, 0);
+        header.xid = xid;
+        header.last_xid = self.last_xid();
+        self.send(header, Bytes::new(), Vec::new());
+    }
+
+    /// Changes the configured limit of slots; the target's own limit holds from the next connect on.
+    pub fn set_max_mod_rpcs(&mut self, now: Instant, limit: u16) {
+        self.config.max_mod_rpcs = limit;
+        self.slots.set_limit(limit);
+        self.set_max_rpcs(self.config.max_rpcs);
+        self.pump(now);
+    }
+    /// At least one more than the slots, so that a read finds its way past waiting changes.
+    fn set_max_rpcs(&mut self, limit: u16) {
+        self.config.max_rpcs = limit.max(self.config.max_mod_rpcs.saturating_add(1)).clamp(1, RPCS_MAX);
+    }
+    /// Changes how many ordinary requests may be in flight.
+    pub fn set_max_rpcs_in_flight(&mut self, now: Instant, limit: u16) {
+        self.set_max_rpcs(limit);
+        self.pump(now);
+    }
+
+    // ---- answers
+
+    /// A frame of the connection `epoch` has come in.
+    pub fn handle_frame(&mut self, now: Instant, epoch: ConnEpoch, frame: Frame) {
+        if epoch != self.epoch || frame.header.epoch != self.epoch || !self.link.stands() {
+            return; // of a connection that is gone
+        }
+        self.last_heard = now;
+        match frame.header.kind {
+            Kind::Reply => self.handle_reply(now, frame),
+            Kind::Callback => self.handle_callback(frame),
+            Kind::Hello | Kind::HelloReply | Kind::Request | Kind::CallbackAck | Kind::Ack => {
+                self.lose(now, "the target sent a frame that only clients send");
+            }
+        }
+    }
+
+    fn handle_reply(&mut self, now: Instant, frame: Frame) {
+        if frame.header.has(flags::EARLY) {
+            return; // still running: that something was heard is all
+        }
+        if self.handle_own_reply(now, &frame) {
+            return;
+        }
+        let Some(call) = self.unreplied.remove(&frame.header.xid) else {
+            return; // a second answer
+        };
+        self.note_answer(&frame.header, call.sent);
+        self.free(&call);
+        if frame.header.status == Errno::EINPROGRESS.0 {
+            let (request, token) = call.into_request();
+            let waiting = self.waiting_entry(request, token);
+            self.delayed.insert((now + Self::IN_PROGRESS_PAUSE, waiting.serial), waiting);
+        } else {
+            if frame.header.transno > self.last_committed && call.frame.bulk.is_empty() {
+                self.replay.keep(frame.header.transno, call.frame);
+            }
+            let took = now.saturating_since(call.first_sent);
+            self.done(call.token, frame.header.opcode, Ok(frame), took);
+        }
+        self.pump(now);
+    }
+
+    /// Lease and commit numbers out of an answer to what was sent at `sent`.
+    pub(crate) fn note_answer(&mut self, header: &Header, sent: Instant) {
+        if !header.has(flags::LEASE_ENDING) {
+            self.lease.renew(sent);
+        }
+        if header.last_committed > self.last_committed {
+            self.last_committed = header.last_committed;
+            self.replay.committed(header.last_committed);
+        }
+        self.last_stable = self.last_stable.max(header.last_stable);
+    }
+
+    fn handle_callback(&mut self, frame: Frame) {
+        if frame.header.xid <= self.callback_seen {
+            self.callback_done(frame.header.xid); // the acknowledgement was lost
+            return;
+        }
+        self.callback_seen = frame.header.xid;
+        self.effects.push_back(ImportEffect::Callback { frame });
+    }
+    /// Callback numbers start anew with each instance and each export.
+    pub(crate) fn forget_callbacks(&mut self) {
+        self.callback_seen = Xid(0);
+    }
+    /// Commit numbers of another target mean nothing here.
+    pub(crate) fn forget_commits(&mut self) {
+        self.last_committed = Transno(0);
+        self.last_stable = Transno(0);
+    }
+
+    // ---- sending
+
+    pub(crate) fn last_xid(&self) -> Xid {
+        match self.unreplied.first_key_value() {
+            Some((first, _)) => Xid(first.0 - 1),
+            None => Xid(self.next_xid - 1),
+        }
+    }
+    pub(crate) fn take_xid(&mut self) -> Xid {
+        let xid = Xid(self.next_xid);
+        self.next_xid += 1;
+        xid
+    }
+    /// Sends on the current connection.
+    pub(crate) fn send(&mut self, mut header: Header, body: Bytes, bulk: Vec<Bytes>) {
+        header.epoch = self.epoch;
+        self.effects.push_back(ImportEffect::Send { epoch: self.epoch, frame: Frame { header, body, bulk } });
+    }
+
+    /// Sends what may be sent, oldest first.
+    pub(crate) fn pump(&mut self, now: Instant) {
+        if self.link != Link::Up || !self.lease.ok(now) {
+            return;
+        }
+        while let Some(lane) = self.next_lane() {
+            let waiting = self.queue(lane).pop_front().expect("next_lane looked at this head");
+            self.send_first(now, lane, waiting);
+        }
+    }
+
+    /// The queue with the oldest request that may go now.
+    fn next_lane(&self) -> Option<Lane> {
+        if !self.urgent.is_empty() {
+            return Some(Lane::Urgent);
+        }
+        let room = self.in_flight < self.config.max_rpcs;
+        let heads = [
+            (Lane::Read, self.reads.front().filter(|_| room)),
+            (Lane::Change, self.changes.front().filter(|_| room && self.slots.admits(false))),
+            (Lane::Close, self.closes.front().filter(|_| self.slots.admits(true))),
+        ];
+        heads
+            .into_iter()
+            .filter_map(|(lane, head)| Some((head?.serial, lane)))
+            .min_by_key(|h| h.0)
+            .map(|h| h.1)
+    }
+
+    fn send_first(&mut self, now: Instant, lane: Lane, waiting: Waiting<T>) {
+        let Request { opcode, class, body, bulk, job } = waiting.request;
+        let mut header = Header::new(Kind::Request, opcode.number());
+        if lane.has_slot() {
+            header.tag = self.slots.take(lane == Lane::Close).expect("next_lane asked for the slot");
+        }
+        self.in_flight += u16::from(lane.counts());
+        header.xid = self.take_xid();
+        header.job = job;
+        header.epoch = self.epoch;
+        let frame = Frame { header, body, bulk };
+        let xid = frame.header.xid;
+        let call = Outstanding { frame, class, token: waiting.token, sent: now, first_sent: now };
+        self.unreplied.insert(xid, call);
+        let mut frame = self.unreplied[&xid].frame.clone();
+        frame.header.last_xid = self.last_xid();
+        self.effects.push_back(ImportEffect::Send { epoch: self.epoch, frame });
+    }
+
+    /// Sends every unanswered request again, in xid order, with its old xid and tag.
+    pub(crate) fn resend(&mut self, now: Instant) {
+        let last_xid = self.last_xid();
+        for call in self.unreplied.values_mut() {
+            call.sent = now;
+            let mut frame = call.frame.clone();
+            frame.header.flags |= flags::RESENT;
+            frame.header.epoch = self.epoch;
+            frame.header.last_xid = last_xid;
+            self.effects.push_back(ImportEffect::Send { epoch: self.epoch, frame });
+        }
+        self.resent += self.unreplied.len() as u64;
+    }
+
+    /// Ends what the evicted export may have executed. Reads go again under the new export: they leave no trace.
+    pub(crate) fn fail_evicted(&mut self) {
+        let mut reads = Vec::new();
+        for (_, call) in core::mem::take(&mut self.unreplied) {
+            self.free(&call);
+            match Lane::of(call.class) {
+                Lane::Read => reads.push(call),
+                Lane::Change | Lane::Close | Lane::Urgent => {
+                    self.done(call.token, call.frame.header.opcode, Err(CallError::Evicted), Duration::ZERO);
+                }
+            }
+        }
+        for call in reads.into_iter().rev() {
+            let (request, token) = call.into_request();
+            // Serial 0: before everything that has not been sent yet.
+            self.reads.push_front(Waiting { serial: 0, request, token });
+        }
+    }
+
+    /// Ends everything, sent or not.
+    pub(crate) fn fail_all(&mut self, error: CallError) {
+        for (_, call) in core::mem::take(&mut self.unreplied) {
+            self.free(&call);
+            self.done(call.token, call.frame.header.opcode, Err(error), Duration::ZERO);
+        }
+        let delayed = core::mem::take(&mut self.delayed).into_values();
+        let queues = [&mut self.urgent, &mut self.closes, &mut self.changes, &mut self.reads];
+        let waiting: Vec<_> = queues.into_iter().flat_map(core::mem::take).chain(delayed).collect();
+        for w in waiting {
+            self.done(w.token, w.request.opcode.number(), Err(error), Duration::ZERO);
+        }
+    }
+
+    /// Requests whose pause is over go back to their queue.
+    pub(crate) fn release_delayed(&mut self, now: Instant) {
+        while let Some(first) = self.delayed.first_entry()
+            && first.key().0 <= now
+        {
+            let waiting = first.remove();
+            self.queue(Lane::of(waiting.request.class)).push_back(waiting);
+        }
+    }
+
+    fn free(&mut self, call: &Outstanding<T>) {
+        let lane = Lane::of(call.class);
+        if lane.has_slot() {
+            self.slots.release(call.frame.header.tag, lane == Lane::Close);
+        }
+        self.in_flight -= u16::from(lane.counts());
+    }
+    fn queue(&mut self, lane: Lane) -> &mut VecDeque<Waiting<T>> {
+        match lane {
+            Lane::Read => &mut self.reads,
+            Lane::Change => &mut self.changes,
+            Lane::Close => &mut self.closes,
+            Lane::Urgent => &mut self.urgent,
+        }
+    }
+    fn waiting_entry(&mut self, request: Request, token: T) -> Waiting<T> {
+        self.next_serial += 1;
+        Waiting { serial: self.next_serial, request, token }
+    }
+    fn enqueue(&mut self, request: Request, token: T) {
+        let waiting = self.waiting_entry(request, token);
+        self.queue(Lane::of(waiting.request.class)).push_back(waiting);
+    }
+    fn done(&mut self, token: T, opcode: u16, result: Result<Frame, CallError>, took: Duration) {
+        self.effects.push_back(ImportEffect::Done { token, opcode, result, took });
+    }
+
+    // ---- what can be seen
+
+    pub fn poll_effect(&mut self) -> Option<ImportEffect<T>> {
+        self.effects.pop_front()
+    }
+    pub fn state(&self) -> ImportState {
+        self.state.current()
+    }
+    pub fn history(&self) -> &StateHistory {
+        &self.state
+    }
+    pub fn config(&self) -> &ImportConfig {
+        &self.config
+    }
+    pub fn slots(&self) -> &Slots {
+        &self.slots
+    }
+    pub fn slots_mut(&mut self) -> &mut Slots {
+        &mut self.slots
+    }
+    pub fn replay_list(&self) -> &ReplayList {
+        &self.replay
+    }
+    pub fn lease(&self) -> &ClientLease {
+        &self.lease
+    }
+    /// Whether what this target granted (locks) may be used now.
+    pub fn lease_ok(&self, now: Instant) -> bool {
+        self.lease.ok(now)
+    }
+    /// Sent and unanswered.
+    pub fn in_flight(&self) -> usize {
+        self.unreplied.len()
+    }
+    /// Not sent yet.
+    pub fn waiting(&self) -> usize {
+        let queues = [&self.reads, &self.changes, &self.closes, &self.urgent];
+        queues.iter().map(|q| q.len()).sum::<usize>() + self.delayed.len()
+    }
+    pub fn last_committed(&self) -> Transno {
+        self.last_committed
+    }
+    pub fn last_stable(&self) -> Transno {
+        self.last_stable
+    }
+    pub fn epoch(&self) -> ConnEpoch {
+        self.epoch
+    }
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+    /// Number of the target's start that this import is connected to.
+    pub fn instance(&self) -> Option<u64> {
+        self.instance
+    }
+    /// As of the latest ping of an MGS.
+    pub fn config_version(&self) -> u64 {
+        self.config_version
+    }
+    /// The target's wall clock at connect, and when that was here.
+    pub fn server_time(&self) -> Option<(Instant, nacre_types::Timestamp)> {
+        self.server_time
+    }
+    /// Address in use, or the next to be tried.
+    pub fn current_address(&self) -> Option<&str> {
+        self.config.addresses.get(self.address).map(String::as_str)
+    }
+    /// Why the last connection was lost or refused.
+    pub fn last_error(&self) -> Option<&str> {
+        self.last_error.as_deref()
+    }
+    /// Connections that stood, requests sent again, evictions.
+    pub fn counts(&self) -> (u64, u64, u64) {
+        (self.connects, self.resent, self.evictions)
+    }
+    /// Tags and xids of what is outstanding, in xid order.
+    pub fn outstanding(&self) -> impl Iterator<Item = (Xid, Tag)> + '_ {
+        self.unreplied.values().map(|c| (c.frame.header.xid, c.frame.header.tag))
+    }
+}
+
+impl<T> Outstanding<T> {
+    fn into_request(self) -> (Request, T) {
+        let opcode = Opcode::from_number(self.frame.header.opcode).expect("the number came from an Opcode");
+        let request = Request {
+            opcode,
+            class: self.class,
+            body: self.frame.body,
+            bulk: self.frame.bulk,
+            job: self.frame.header.job,
+        };
+        (request, self.token)
+    }
+}

@@ -1,0 +1,180 @@
+//! Scripts of requests against an export: what is executed, answered from memory, dropped, refused.
+
+use bytes::Bytes;
+use nacre_rpc::{Admission, Export, PreVersions, ReplyRecord};
+use nacre_types::{ConnEpoch, Errno, Fid, Generation, Tag, Transno, Xid};
+use nacre_wire::{Class, Header, Kind, Opcode, flags};
+
+fn request(xid: u64, tag: u16, last_xid: u64, epoch: u32) -> Header {
+    let mut h = Header::new(Kind::Request, Opcode::Create.number());
+    (h.xid, h.tag, h.last_xid, h.epoch) = (Xid(xid), Tag(tag), Xid(last_xid), ConnEpoch(epoch));
+    h
+}
+fn resent(xid: u64, tag: u16, last_xid: u64, epoch: u32) -> Header {
+    let mut h = request(xid, tag, last_xid, epoch);
+    h.flags |= flags::RESENT;
+    h
+}
+fn record(xid: u64, tag: u16, transno: u64) -> ReplyRecord {
+    ReplyRecord {
+        transno: Transno(transno),
+        xid: Xid(xid),
+        data: 0,
+        result: 0,
+        generation: Generation(1),
+        tag: Tag(tag),
+        pre_versions: PreVersions::default(),
+        fid: Fid::ROOT,
+    }
+}
+fn export() -> Export {
+    let mut e = Export::new(Generation(1));
+    e.connect(ConnEpoch(1), 7).unwrap();
+    e
+}
+/// Admits, executes and answers a change.
+fn change(e: &mut Export, h: &Header, transno: u64) {
+    assert_eq!(e.admit(h, Class::Modify), Admission::Execute);
+    e.remember(record(h.xid.0, h.tag.0, transno));
+    assert_eq!(e.finish(h.xid), Some(h.epoch));
+}
+fn xids(e: &Export) -> Vec<u64> {
+    e.records().map(|r| r.xid.0).collect()
+}
+
+#[test]
+fn resend_after_lost_reply_returns_first_result() {
+    let mut e = export();
+    change(&mut e, &request(5, 1, 4, 1), 100);
+    e.connect(ConnEpoch(2), 7).unwrap();
+    assert_eq!(e.admit(&resent(5, 1, 4, 2), Class::Modify), Admission::Reply(record(5, 1, 100)));
+}
+
+#[test]
+fn resend_of_a_running_request_is_dropped_and_its_reply_goes_to_the_newest_epoch() {
+    let mut e = export();
+    assert_eq!(e.admit(&request(5, 1, 4, 1), Class::Modify), Admission::Execute);
+    assert_eq!(e.admit(&request(6, 2, 4, 1), Class::Modify), Admission::Execute);
+    e.connect(ConnEpoch(2), 7).unwrap();
+    assert_eq!(e.admit(&resent(5, 1, 4, 2), Class::Modify), Admission::Drop);
+    e.remember(record(5, 1, 100));
+    assert_eq!(e.finish(Xid(5)), Some(ConnEpoch(2)));
+    e.remember(record(6, 2, 101));
+    assert_eq!(e.finish(Xid(6)), None, "its copy has not come yet and will be answered from the record");
+    assert_eq!(e.admit(&resent(6, 2, 4, 2), Class::Modify), Admission::Reply(record(6, 2, 101)));
+}
+
+#[test]
+fn a_request_of_an_old_epoch_is_dropped_silently() {
+    let mut e = export();
+    e.connect(ConnEpoch(2), 7).unwrap();
+    assert_eq!(e.admit(&request(5, 1, 4, 1), Class::Modify), Admission::Drop);
+    assert_eq!(e.last_xid(), Xid(0), "and says nothing");
+    assert_eq!(e.connect(ConnEpoch(2), 7), Err(Errno::ESTALE));
+}
+
+#[test]
+fn an_obsolete_duplicate_is_a_protocol_error() {
+    let mut e = export();
+    change(&mut e, &request(5, 1, 4, 1), 100);
+    change(&mut e, &request(6, 1, 5, 1), 101);
+    assert_eq!(e.admit(&request(5, 1, 4, 1), Class::Modify), Admission::Error(Errno::EPROTO));
+    assert_eq!(e.admit(&request(3, 0, 2, 1), Class::Read), Admission::Error(Errno::EPROTO));
+}
+
+#[test]
+fn an_older_xid_of_the_same_tag_is_a_protocol_error() {
+    let mut e = export();
+    change(&mut e, &request(7, 1, 4, 1), 100);
+    assert_eq!(e.admit(&request(6, 1, 4, 1), Class::Modify), Admission::Error(Errno::EPROTO));
+}
+
+#[test]
+fn a_doubled_message_of_a_failed_change_is_not_executed_again() {
+    let mut e = export();
+    assert_eq!(e.admit(&request(5, 1, 4, 1), Class::Modify), Admission::Execute);
+    assert_eq!(e.finish(Xid(5)), Some(ConnEpoch(1)));
+    assert_eq!(e.admit(&request(5, 1, 4, 1), Class::Modify), Admission::Drop);
+    e.connect(ConnEpoch(2), 7).unwrap();
+    assert_eq!(e.admit(&resent(5, 1, 4, 2), Class::Modify), Admission::Execute, "its reply was lost");
+}
+
+#[test]
+fn records_go_with_last_xid_but_never_the_one_with_the_highest_transno() {
+    let mut e = export();
+    change(&mut e, &request(5, 1, 4, 1), 101);
+    change(&mut e, &request(6, 2, 4, 1), 100);
+    change(&mut e, &request(7, 3, 4, 1), 99);
+    assert_eq!(xids(&e), [5, 6, 7]);
+    assert_eq!(e.admit(&request(8, 0, 7, 1), Class::Read), Admission::Execute);
+    assert_eq!(xids(&e), [5]);
+    change(&mut e, &request(9, 1, 8, 1), 102);
+    assert_eq!(xids(&e), [9], "a newer one is safe");
+}
+
+#[test]
+fn a_record_goes_when_its_tag_is_used_again() {
+    let mut e = export();
+    change(&mut e, &request(5, 1, 3, 1), 100);
+    change(&mut e, &request(6, 2, 3, 1), 101);
+    change(&mut e, &request(7, 1, 3, 1), 102);
+    assert_eq!(xids(&e), [6, 7], "xid 4 is unanswered, so last_xid alone would keep 5");
+}
+
+#[test]
+fn an_older_running_request_of_a_reused_tag_leaves_no_record() {
+    let mut e = export();
+    assert_eq!(e.admit(&request(5, 1, 4, 1), Class::Modify), Admission::Execute);
+    change(&mut e, &request(6, 1, 4, 1), 101);
+    e.remember(record(5, 1, 100));
+    assert_eq!(xids(&e), [6]);
+}
+
+#[test]
+fn tags_beyond_the_agreed_limit_are_refused() {
+    let mut e = export();
+    assert_eq!(e.admit(&request(5, 10, 4, 1), Class::Modify), Admission::Error(Errno::EPROTO));
+    assert_eq!(e.admit(&request(5, 0, 4, 1), Class::Modify), Admission::Error(Errno::EPROTO));
+    assert_eq!(e.admit(&request(5, 9, 4, 1), Class::Close), Admission::Execute);
+}
+
+#[test]
+fn after_a_restart_records_decide_and_the_highest_transno_is_known() {
+    let mut e = Export::restore(Generation(1), Transno(90), [record(8, 2, 101), record(7, 1, 100)]);
+    assert_eq!(e.last_transno(), Transno(101));
+    e.connect(ConnEpoch(4), 7).unwrap();
+    assert_eq!(e.admit(&resent(7, 1, 6, 4), Class::Modify), Admission::Reply(record(7, 1, 100)));
+    assert_eq!(e.admit(&resent(9, 3, 6, 4), Class::Modify), Admission::Execute);
+    let mut replay = request(3, 5, 0, 4);
+    replay.flags |= flags::REPLAY;
+    assert_eq!(e.admit(&replay, Class::Modify), Admission::Execute, "older than last_xid, and wanted");
+}
+
+#[test]
+fn callbacks_are_sent_again_on_each_epoch_until_acknowledged() {
+    let mut e = export();
+    let first = e.callback(Opcode::LockGranted, Bytes::from_static(b"1")).unwrap();
+    let second = e.callback(Opcode::LockGranted, Bytes::from_static(b"2")).unwrap();
+    assert!(first.header.xid < second.header.xid);
+    e.handle_callback_ack(first.header.xid);
+    let again = e.connect(ConnEpoch(2), 7).unwrap();
+    assert_eq!(again.len(), 1);
+    assert_eq!((again[0].header.xid, again[0].header.epoch), (second.header.xid, ConnEpoch(2)));
+    e.handle_callback_ack(second.header.xid);
+    assert_eq!(e.unacknowledged_callbacks(), 0);
+}
+
+#[test]
+fn a_flood_is_refused() {
+    let mut e = export();
+    let mut refused = 0;
+    for n in 0..2 * nacre_rpc::RUNNING_MAX as u64 {
+        refused += u32::from(e.admit(&request(5 + n, 0, 4, 1), Class::Read) != Admission::Execute);
+    }
+    assert_eq!((e.running().len(), refused), (nacre_rpc::RUNNING_MAX, 1024));
+    let mut acked = 0;
+    while e.callback(Opcode::LockGranted, Bytes::new()).is_ok() {
+        acked += 1;
+    }
+    assert_eq!(acked, 16_384);
+}

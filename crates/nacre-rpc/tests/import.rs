@@ -1,0 +1,396 @@
+//! Scripts of events against an import: what it sends, and what its callers get.
+
+use bytes::Bytes;
+use core::time::Duration;
+use nacre_rpc::{CallError, Import, ImportConfig, ImportEffect, ImportState, Request};
+use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Generation, Instant, Timestamp, Transno, Xid};
+use nacre_wire::target::{ConnectReply, PingReply, Role, features};
+use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
+
+/// An import with a clock, and what it did since it was last asked, as short words.
+struct Script {
+    now: Instant,
+    import: Import<u32>,
+    log: Vec<String>,
+    connect_xid: Xid,
+    ping_xid: Xid,
+}
+
+struct Server {
+    generation: u32,
+    instance: u64,
+    evicted: bool,
+    max_mod: u16,
+    many: bool,
+    last_committed: u64,
+}
+const SERVER: Server =
+    Server { generation: 1, instance: 1, evicted: false, max_mod: 8, many: true, last_committed: 0 };
+
+impl Script {
+    fn new(max_mod_rpcs: u16) -> Self {
+        let config = ImportConfig {
+            client: ClientUuid([1; 16]),
+            role: Role::Client,
+            name: "test".into(),
+            addresses: vec!["a".into(), "b".into()],
+            max_mod_rpcs,
+            max_rpcs: 8,
+            seed: 7,
+        };
+        let now = Instant(1_000_000_000_000);
+        let import = Import::new(now, config);
+        Self { now, import, log: Vec::new(), connect_xid: Xid(0), ping_xid: Xid(0) }
+    }
+    fn connected(max_mod_rpcs: u16) -> Self {
+        let mut s = Self::new(max_mod_rpcs);
+        s.connect(SERVER);
+        s.take();
+        s
+    }
+    fn drain(&mut self) {
+        while let Some(effect) = self.import.poll_effect() {
+            let word = match effect {
+                ImportEffect::Open { address, .. } => format!("open {address}"),
+                ImportEffect::Send { epoch, frame } => {
+                    assert_eq!(epoch, frame.header.epoch);
+                    self.sent(&frame.header)
+                }
+                ImportEffect::Close { .. } => "close".into(),
+                ImportEffect::Done { token, result, .. } => match result {
+                    Ok(frame) => format!("{token} done {}", frame.header.status),
+                    Err(CallError::Evicted) => format!("{token} evicted"),
+                    Err(CallError::Stopped) => format!("{token} stopped"),
+                },
+                ImportEffect::Callback { frame } => {
+                    self.import.callback_done(frame.header.xid);
+                    format!("callback {}", frame.header.xid)
+                }
+                ImportEffect::State { .. } | ImportEffect::Lost { .. } => continue,
+                ImportEffect::Evicted => "EVICTED".into(),
+                ImportEffect::Restarted { .. } => "RESTARTED".into(),
+                ImportEffect::ReplayFailed { transno, .. } => format!("lost {transno}"),
+                ImportEffect::Stopped => "end".into(),
+            };
+            self.log.push(word);
+        }
+    }
+    fn sent(&mut self, h: &Header) -> String {
+        if h.kind == Kind::CallbackAck {
+            return format!("ack {}", h.xid);
+        }
+        let op = Opcode::from_number(h.opcode).unwrap();
+        match op {
+            Opcode::Connect => {
+                self.connect_xid = h.xid;
+                "connect".into()
+            }
+            Opcode::Ping => {
+                self.ping_xid = h.xid;
+                "ping".into()
+            }
+            Opcode::Disconnect => "disconnect".into(),
+            _ => {
+                let mark = if h.has(flags::RESENT) { "*" } else { "" };
+                let replay =
+                    if h.has(flags::REPLAY) { format!(" replay {}", h.transno) } else { String::new() };
+                format!("{op:?}{mark} x{} t{} l{}{replay}", h.xid, h.tag, h.last_xid)
+            }
+        }
+    }
+    /// What happened since the last call.
+    fn take(&mut self) -> Vec<String> {
+        self.drain();
+        std::mem::take(&mut self.log)
+    }
+    fn call(&mut self, token: u32, opcode: Opcode, class: Class) {
+        let request = Request { opcode, class, body: Bytes::new(), bulk: Vec::new(), job: 0 };
+        self.import.call(self.now, request, token);
+    }
+    fn change(&mut self, token: u32) {
+        self.call(token, Opcode::Create, Class::Modify);
+    }
+    fn read(&mut self, token: u32) {
+        self.call(token, Opcode::Lookup, Class::Read);
+    }
+    fn header(&self, kind: Kind, xid: u64) -> Header {
+        let mut h = Header::new(kind, Opcode::Create.number());
+        h.xid = Xid(xid);
+        h.epoch = self.import.epoch();
+        h
+    }
+    fn reply_with(&mut self, xid: u64, status: i32, transno: u64, last_committed: u64) {
+        let mut h = self.header(Kind::Reply, xid);
+        h.status = status;
+        h.transno = Transno(transno);
+        h.last_committed = Transno(last_committed);
+        let epoch = h.epoch;
+        self.import.handle_frame(self.now, epoch, Frame::new(h, Vec::new()));
+    }
+    fn reply(&mut self, xid: u64) {
+        self.reply_with(xid, 0, 0, 0);
+    }
+    fn pong(&mut self) {
+        self.drain();
+        let h = self.header(Kind::Reply, self.ping_xid.0);
+        let epoch = h.epoch;
+        let body = PingReply { config_version: 9 }.to_vec();
+        self.import.handle_frame(self.now, epoch, Frame::new(h, body));
+    }
+    fn callback(&mut self, xid: u64) {
+        let h = self.header(Kind::Callback, xid);
+        let epoch = h.epoch;
+        self.import.handle_frame(self.now, epoch, Frame::new(h, Vec::new()));
+    }
+    fn close(&mut self) {
+        self.import.handle_closed(self.now, self.import.epoch(), "reset");
+    }
+    /// Opens (after the pause, if there is one) and answers the connect.
+    fn connect(&mut self, server: Server) {
+        if self.import.state() == ImportState::Disconnected {
+            self.pass(self.import.poll_deadline().unwrap() - self.now);
+        }
+        self.import.handle_opened(self.now, self.import.epoch());
+        self.drain();
+        let reply = ConnectReply {
+            target: ClientUuid([2; 16]),
+            features: if server.many { features::MULTI_MOD_RPCS } else { 0 },
+            max_mod_rpcs: server.max_mod,
+            lease_ms: 10_000,
+            generation: Generation(server.generation),
+            evicted: server.evicted,
+            instance: server.instance,
+            server_time: Timestamp::default(),
+            recovery_ms: 0,
+        };
+        let mut h = self.header(Kind::Reply, self.connect_xid.0);
+        h.last_committed = Transno(server.last_committed);
+        let epoch = h.epoch;
+        self.import.handle_frame(self.now, epoch, Frame::new(h, reply.to_vec()));
+    }
+    fn pass(&mut self, d: Duration) {
+        self.now = self.now + d;
+        self.import.handle_timeout(self.now);
+    }
+    fn states(&self) -> Vec<String> {
+        self.import.history().iter().map(|(_, s)| s.to_string()).collect()
+    }
+}
+
+const SEC: Duration = Duration::from_secs(1);
+
+#[test]
+fn calls_wait_for_the_connection_and_then_go_in_order() {
+    let mut s = Script::new(7);
+    s.change(1);
+    s.read(2);
+    assert_eq!(s.take(), ["open a"]);
+    s.connect(SERVER);
+    assert_eq!(s.take(), ["connect", "Create x2 t1 l1", "Lookup x3 t0 l1"]);
+    s.reply(3);
+    s.reply(2);
+    assert_eq!(s.take(), ["2 done 0", "1 done 0"]);
+    s.change(3);
+    assert_eq!(s.take(), ["Create x4 t1 l3"], "everything below has been answered");
+    assert_eq!(s.states(), ["DISCONN", "CONNECTING", "RECOVER", "FULL"]);
+}
+
+#[test]
+fn the_xid_comes_after_the_slot_so_that_xids_of_a_tag_increase() {
+    let mut s = Script::connected(2);
+    (1..=4).for_each(|n| s.change(n));
+    s.read(5);
+    assert_eq!(s.take(), ["Create x2 t1 l1", "Create x3 t2 l1", "Lookup x4 t0 l1"]);
+    s.reply(3);
+    assert_eq!(s.take(), ["2 done 0", "Create x5 t2 l1"]);
+    s.reply_with(2, Errno::EEXIST.0, 0, 0);
+    assert_eq!(s.take(), ["1 done 17", "Create x6 t1 l3"], "a slot comes back with an error too");
+}
+
+#[test]
+fn one_close_passes_the_limit_and_serves_the_first_waiting_one() {
+    let mut s = Script::connected(1);
+    s.change(1);
+    s.change(2);
+    s.call(3, Opcode::Close, Class::Close);
+    s.call(4, Opcode::Close, Class::Close);
+    s.call(5, Opcode::Cancel, Class::Callback);
+    assert_eq!(s.take(), ["Create x2 t1 l1", "Close x3 t2 l1", "Cancel x4 t0 l1"]);
+    s.reply(3);
+    assert_eq!(s.take(), ["3 done 0", "Close x5 t2 l1"]);
+    s.reply(2);
+    assert_eq!(s.take(), ["1 done 0"], "the close is still in the only slot");
+    s.reply(5);
+    assert_eq!(s.take(), ["4 done 0", "Create x6 t1 l3"]);
+    assert_eq!(s.import.slots().histogram().counts(), [0, 2, 2]);
+}
+
+#[test]
+fn a_server_without_the_feature_gives_one_slot() {
+    let mut s = Script::new(7);
+    s.connect(Server { many: false, ..SERVER });
+    s.change(1);
+    s.change(2);
+    assert_eq!(s.take()[2..], ["Create x2 t1 l1"]);
+}
+
+#[test]
+fn after_a_reconnect_the_unanswered_are_resent_in_xid_order_before_new_ones() {
+    let mut s = Script::connected(7);
+    (1..=3).for_each(|n| s.change(n));
+    s.reply(3);
+    s.take();
+    s.close();
+    s.change(4);
+    s.read(5);
+    assert_eq!(s.take(), Vec::<String>::new());
+    s.connect(SERVER);
+    assert_eq!(
+        s.take(),
+        ["open a", "connect", "Create* x2 t1 l1", "Create* x4 t3 l1", "Create x6 t2 l1", "Lookup x7 t0 l1"]
+    );
+    let old = ConnEpoch(1);
+    let mut h = s.header(Kind::Reply, 2);
+    h.epoch = old;
+    s.import.handle_frame(s.now, old, Frame::new(h, Vec::new()));
+    assert_eq!(s.take(), Vec::<String>::new(), "a reply of the old epoch means nothing");
+    s.reply(2);
+    s.reply(2);
+    assert_eq!(s.take(), ["1 done 0"], "once");
+}
+
+#[test]
+fn addresses_are_tried_in_turn_with_growing_pauses() {
+    let mut s = Script::new(7);
+    let mut pauses = Vec::new();
+    for _ in 0..16 {
+        s.close();
+        let pause = s.import.poll_deadline().unwrap() - s.now;
+        pauses.push(pause);
+        s.pass(pause);
+    }
+    assert_eq!(s.take()[..4], ["open a", "open b", "open a", "open b"]);
+    assert!(pauses[0] >= Duration::from_millis(10) && pauses[0] <= Duration::from_millis(20));
+    assert!(pauses.iter().all(|p| *p <= Duration::from_millis(500)));
+    assert!(pauses[15] >= Duration::from_millis(250));
+}
+
+#[test]
+fn an_idle_import_pings_and_a_silent_connection_is_given_up() {
+    let mut s = Script::connected(7);
+    s.pass(3 * SEC);
+    s.pong();
+    assert_eq!(s.take(), ["ping"]);
+    assert_eq!(s.import.config_version(), 9);
+    s.pass(3 * SEC);
+    s.pass(4 * SEC);
+    assert_eq!(s.take(), ["ping", "close"]);
+    assert_eq!(s.import.state(), ImportState::Disconnected);
+}
+
+#[test]
+fn a_long_request_lives_while_pings_are_answered() {
+    let mut s = Script::connected(7);
+    s.change(1);
+    for _ in 0..20 {
+        s.pass(3 * SEC);
+        s.pong();
+    }
+    s.reply(2);
+    let log = s.take();
+    assert!(!log.contains(&"close".to_string()) && log.contains(&"1 done 0".to_string()));
+}
+
+#[test]
+fn the_lease_counts_from_sending_and_two_thirds_may_be_used() {
+    let mut s = Script::connected(7);
+    s.read(1);
+    s.now = s.now + SEC;
+    s.reply(2);
+    assert!(s.import.lease_ok(s.now + 5 * SEC), "6 s after the request was sent");
+    assert!(!s.import.lease_ok(s.now + 6 * SEC));
+}
+
+#[test]
+fn beyond_the_lease_new_calls_wait_for_an_answered_ping() {
+    let mut s = Script::connected(7);
+    s.now = s.now + Duration::from_millis(6_800); // stopped by a signal
+    s.change(1);
+    assert_eq!(s.take(), ["ping"]);
+    s.pong();
+    assert_eq!(s.take(), ["Create x3 t1 l2"]);
+}
+
+#[test]
+fn an_eviction_ends_changes_and_repeats_reads() {
+    let mut s = Script::connected(1);
+    s.change(1);
+    s.read(2);
+    s.change(3);
+    s.take();
+    s.close();
+    s.connect(Server { generation: 2, evicted: true, ..SERVER });
+    assert_eq!(s.take()[2..], ["EVICTED", "1 evicted", "Lookup x5 t0 l4", "Create x6 t1 l4"]);
+    assert_eq!(s.states()[4..], ["DISCONN", "CONNECTING", "EVICTED", "RECOVER", "FULL"]);
+    assert_eq!(s.import.generation(), Generation(2));
+}
+
+#[test]
+fn changes_are_kept_until_committed_and_replayed_to_a_new_instance() {
+    let mut s = Script::connected(7);
+    (1..=4).for_each(|n| s.change(n));
+    s.reply_with(3, 0, 12, 0);
+    s.reply_with(2, 0, 11, 0);
+    s.reply_with(4, 0, 10, 10);
+    assert_eq!(s.import.replay_list().len(), 2);
+    s.take();
+    s.close();
+    s.connect(Server { instance: 2, last_committed: 10, ..SERVER });
+    assert_eq!(s.take()[2..], ["RESTARTED", "Create x2 t1 l0 replay 11"]);
+    s.reply_with(2, 0, 11, 10);
+    assert_eq!(s.take(), ["Create x3 t2 l0 replay 12"]);
+    s.close(); // the replay begins again
+    s.connect(Server { instance: 2, last_committed: 10, ..SERVER });
+    assert_eq!(s.take()[2..], ["Create x2 t1 l0 replay 11"]);
+    s.reply_with(2, 0, 11, 10);
+    s.reply_with(3, Errno::ENOENT.0, 0, 10);
+    assert_eq!(s.take(), ["Create x3 t2 l0 replay 12", "lost 12", "Create* x5 t4 l4"]);
+    s.reply_with(5, 0, 13, 13);
+    assert_eq!(s.import.replay_list().len(), 0);
+    let replayed = ["REPLAY", "REPLAY_LOCKS", "REPLAY_WAIT", "RECOVER", "FULL"];
+    assert!(s.states().ends_with(&replayed.map(String::from)));
+}
+
+#[test]
+fn in_progress_is_retried_with_a_new_xid() {
+    let mut s = Script::connected(7);
+    s.change(1);
+    s.reply_with(2, Errno::EINPROGRESS.0, 0, 0);
+    s.pass(Duration::from_millis(100));
+    assert_eq!(s.take(), ["Create x2 t1 l1"]);
+    s.pass(Duration::from_millis(100));
+    assert_eq!(s.take(), ["Create x3 t1 l2"]);
+}
+
+#[test]
+fn a_callback_is_handed_over_once_and_acknowledged_each_time() {
+    let mut s = Script::connected(7);
+    s.callback(1);
+    s.callback(2);
+    s.callback(2);
+    assert_eq!(s.take(), ["callback 1", "callback 2", "ack 2", "ack 1", "ack 2"]);
+}
+
+#[test]
+fn stop_ends_every_call_and_tells_the_target() {
+    let mut s = Script::connected(1);
+    s.change(1);
+    s.change(2);
+    s.take();
+    s.import.stop(s.now);
+    s.change(3);
+    assert_eq!(s.take(), ["1 stopped", "2 stopped", "disconnect", "3 stopped"]);
+    s.pass(2 * SEC);
+    assert_eq!(s.take(), ["close", "end"]);
+    assert_eq!(s.import.poll_deadline(), None);
+}

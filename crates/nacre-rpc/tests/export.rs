@@ -29,7 +29,7 @@ fn record(xid: u64, tag: u16, transno: u64) -> ReplyRecord {
 }
 fn export() -> Export {
     let mut e = Export::new(Generation(1));
-    e.connect(ConnEpoch(1), 7).unwrap();
+    e.connect(ConnEpoch(1), 7).expect("the script");
     e
 }
 /// Admits, executes and answers a change.
@@ -46,7 +46,7 @@ fn xids(e: &Export) -> Vec<u64> {
 fn resend_after_lost_reply_returns_first_result() {
     let mut e = export();
     change(&mut e, &request(5, 1, 4, 1), 100);
-    e.connect(ConnEpoch(2), 7).unwrap();
+    e.connect(ConnEpoch(2), 7).expect("the script");
     assert_eq!(e.admit(&resent(5, 1, 4, 2), Class::Modify), Admission::Reply(record(5, 1, 100)));
 }
 
@@ -55,7 +55,7 @@ fn resend_of_a_running_request_is_dropped_and_its_reply_goes_to_the_newest_epoch
     let mut e = export();
     assert_eq!(e.admit(&request(5, 1, 4, 1), Class::Modify), Admission::Execute);
     assert_eq!(e.admit(&request(6, 2, 4, 1), Class::Modify), Admission::Execute);
-    e.connect(ConnEpoch(2), 7).unwrap();
+    e.connect(ConnEpoch(2), 7).expect("the script");
     assert_eq!(e.admit(&resent(5, 1, 4, 2), Class::Modify), Admission::Drop);
     e.remember(record(5, 1, 100));
     assert_eq!(e.finish(Xid(5)), Some(ConnEpoch(2)));
@@ -67,7 +67,7 @@ fn resend_of_a_running_request_is_dropped_and_its_reply_goes_to_the_newest_epoch
 #[test]
 fn a_request_of_an_old_epoch_is_dropped_silently() {
     let mut e = export();
-    e.connect(ConnEpoch(2), 7).unwrap();
+    e.connect(ConnEpoch(2), 7).expect("the script");
     assert_eq!(e.admit(&request(5, 1, 4, 1), Class::Modify), Admission::Drop);
     assert_eq!(e.last_xid(), Xid(0), "and says nothing");
     assert_eq!(e.connect(ConnEpoch(2), 7), Err(Errno::ESTALE));
@@ -95,7 +95,7 @@ fn a_doubled_message_of_a_failed_change_is_not_executed_again() {
     assert_eq!(e.admit(&request(5, 1, 4, 1), Class::Modify), Admission::Execute);
     assert_eq!(e.finish(Xid(5)), Some(ConnEpoch(1)));
     assert_eq!(e.admit(&request(5, 1, 4, 1), Class::Modify), Admission::Drop);
-    e.connect(ConnEpoch(2), 7).unwrap();
+    e.connect(ConnEpoch(2), 7).expect("the script");
     assert_eq!(e.admit(&resent(5, 1, 4, 2), Class::Modify), Admission::Execute, "its reply was lost");
 }
 
@@ -142,7 +142,7 @@ fn tags_beyond_the_agreed_limit_are_refused() {
 fn after_a_restart_records_decide_and_the_highest_transno_is_known() {
     let mut e = Export::restore(Generation(1), Transno(90), [record(8, 2, 101), record(7, 1, 100)]);
     assert_eq!(e.last_transno(), Transno(101));
-    e.connect(ConnEpoch(4), 7).unwrap();
+    e.connect(ConnEpoch(4), 7).expect("the script");
     assert_eq!(e.admit(&resent(7, 1, 6, 4), Class::Modify), Admission::Reply(record(7, 1, 100)));
     assert_eq!(e.admit(&resent(9, 3, 6, 4), Class::Modify), Admission::Execute);
     let mut replay = request(3, 5, 0, 4);
@@ -153,11 +153,11 @@ fn after_a_restart_records_decide_and_the_highest_transno_is_known() {
 #[test]
 fn callbacks_are_sent_again_on_each_epoch_until_acknowledged() {
     let mut e = export();
-    let first = e.callback(Opcode::LockGranted, Bytes::from_static(b"1")).unwrap();
-    let second = e.callback(Opcode::LockGranted, Bytes::from_static(b"2")).unwrap();
+    let first = e.callback(Opcode::LockGranted, Bytes::from_static(b"1")).expect("the script");
+    let second = e.callback(Opcode::LockGranted, Bytes::from_static(b"2")).expect("the script");
     assert!(first.header.xid < second.header.xid);
     e.handle_callback_ack(first.header.xid);
-    let again = e.connect(ConnEpoch(2), 7).unwrap();
+    let again = e.connect(ConnEpoch(2), 7).expect("the script");
     assert_eq!(again.len(), 1);
     assert_eq!((again[0].header.xid, again[0].header.epoch), (second.header.xid, ConnEpoch(2)));
     e.handle_callback_ack(second.header.xid);

@@ -79,7 +79,7 @@ impl Script {
         if h.kind == Kind::CallbackAck {
             return format!("ack {}", h.xid);
         }
-        let op = Opcode::from_number(h.opcode).unwrap();
+        let op = Opcode::from_number(h.opcode).expect("the script");
         match op {
             Opcode::Connect => {
                 self.connect_xid = h.xid;
@@ -148,7 +148,7 @@ impl Script {
     /// Opens (after the pause, if there is one) and answers the connect.
     fn connect(&mut self, server: Server) {
         if self.import.state() == ImportState::Disconnected {
-            self.pass(self.import.poll_deadline().unwrap() - self.now);
+            self.pass(self.import.poll_deadline().expect("the script") - self.now);
         }
         self.import.handle_opened(self.now, self.import.epoch());
         self.drain();
@@ -265,7 +265,7 @@ fn addresses_are_tried_in_turn_with_growing_pauses() {
     let mut pauses = Vec::new();
     for _ in 0..16 {
         s.close();
-        let pause = s.import.poll_deadline().unwrap() - s.now;
+        let pause = s.import.poll_deadline().expect("the script") - s.now;
         pauses.push(pause);
         s.pass(pause);
     }

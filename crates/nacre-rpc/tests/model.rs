@@ -102,7 +102,7 @@ impl World {
                     assert!(old.is_none(), "call {token} was answered twice");
                 }
                 ImportEffect::Callback { frame } => {
-                    self.callbacks_seen.push(u64::from_slice(&frame.body).unwrap());
+                    self.callbacks_seen.push(u64::from_slice(&frame.body).expect("the script"));
                     self.import.callback_done(frame.header.xid);
                 }
                 ImportEffect::Restarted { .. } | ImportEffect::State { .. } | ImportEffect::Lost { .. } => {}
@@ -149,7 +149,7 @@ impl World {
             Kind::Ack => return self.export.handle_last_xid(h.last_xid),
             _ => {}
         }
-        let class = match Opcode::from_number(h.opcode).unwrap() {
+        let class = match Opcode::from_number(h.opcode).expect("the script") {
             Opcode::Connect => return self.serve_connect(&frame),
             Opcode::Ping => Class::Import,
             Opcode::Lookup => Class::Read,
@@ -169,7 +169,7 @@ impl World {
         }
     }
     fn serve_connect(&mut self, frame: &Frame) {
-        let connect = Connect::from_slice(&frame.body).unwrap();
+        let connect = Connect::from_slice(&frame.body).expect("the script");
         let Ok(callbacks) = self.export.connect(frame.header.epoch, connect.max_mod_rpcs) else { return };
         let reply = ConnectReply {
             target: ClientUuid([2; 16]),
@@ -194,7 +194,7 @@ impl World {
         }
         let n = self.dice.below(self.running.len() as u64) as usize;
         let h = self.running.swap_remove(n);
-        let token = u32::from_slice(&self.bodies[&h.xid]).unwrap();
+        let token = u32::from_slice(&self.bodies[&h.xid]).expect("the script");
         let mut transno = 0;
         if h.tag.0 != 0 {
             transno = self.next_transno;
@@ -220,7 +220,10 @@ impl World {
     }
     fn callback(&mut self) {
         self.callbacks_sent += 1;
-        let frame = self.export.callback(Opcode::LockGranted, self.callbacks_sent.to_vec().into()).unwrap();
+        let frame = self
+            .export
+            .callback(Opcode::LockGranted, self.callbacks_sent.to_vec().into())
+            .expect("the script");
         self.down(self.export.epoch(), frame);
     }
     fn restart(&mut self) {

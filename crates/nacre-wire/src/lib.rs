@@ -13,5 +13,7 @@ mod opcode;
 pub mod ost;
 pub mod target;
 
-pub use frame::{Frame, FrameError, HEADER_BYTES, Header, Kind, Lengths, MAX_BODY_BYTES, MAX_BULK_BYTES, flags};
+pub use frame::{
+    Frame, FrameError, HEADER_BYTES, Header, Kind, Lengths, MAX_BODY_BYTES, MAX_BULK_BYTES, flags,
+};
 pub use opcode::{Class, Opcode, Rpc};

@@ -81,10 +81,14 @@ codec_struct! {
 }
 codec_struct! { pub struct Cancel { pub object: ObjectId, pub cookie: LockCookie } }
 codec_struct! {
-    /// Room for `objects` more objects, asked by an MDT. The reply is what it may now hold in total.
+    /// Room for `objects` more objects, asked by an MDT that runs low. ENOSPC: room for none.
     pub struct Reserve { pub objects: u64 }
 }
-codec_struct! { pub struct ReserveReply { pub objects: u64 } }
+codec_struct! {
+    /// How many were granted now, beside what was granted before; at most what was asked. The first write (or
+    /// the destroy) of an object uses the OST's side of it up.
+    pub struct ReserveReply { pub objects: u64 }
+}
 codec_struct! {
     /// Callback: a waiting lock is granted.
     pub struct LockGranted { pub cookie: LockCookie, pub state: ObjectState }

@@ -42,15 +42,16 @@ pub enum StoreOp {
         file: FileId,
         len: u64,
     },
-    /// Writes; a blob or run that does not exist is made.
+    /// Writes; a blob or run that does not exist is made, another file is not (`NotFound`).
     Write {
         file: FileId,
         offset: u64,
         data: Vec<Bytes>,
     },
-    /// Writes to a blob and answers [`StoreDone::Sums`]: crc32c of each 4 KiB block that was touched, over the
-    /// bytes below `size` (the object's size after the write). `keep_head`: the first block's bytes before
-    /// `offset` are data, not zeros; `keep_tail`: likewise after the end. What is not kept is written as zeros.
+    /// Writes to a blob and answers [`StoreDone::Sums`]: crc32c of each whole 4 KiB block that was touched, where
+    /// bytes at or beyond `size` (the object's size after the write) count as zeros. `keep_head`: the first
+    /// block's bytes before `offset` are data, not zeros; `keep_tail`: likewise after the end. What is not kept
+    /// is written as zeros, up to the borders of the blocks.
     WriteSummed {
         file: FileId,
         offset: u64,
@@ -59,29 +60,31 @@ pub enum StoreOp {
         keep_tail: bool,
         size: u64,
     },
-    /// Reads at most `len` bytes; short at the end of the file; empty for a blob that does not exist.
+    /// Reads at most `len` bytes; short at the end of the file; empty for a blob that does not exist, `NotFound`
+    /// for another file.
     Read {
         file: FileId,
         offset: u64,
         len: u32,
     },
-    /// Cuts or extends (with a hole).
+    /// Cuts or extends (with a hole). A blob that does not exist is made unless `len` is 0.
     Truncate {
         file: FileId,
         len: u64,
     },
-    /// Allocates blocks without changing the length.
+    /// Allocates blocks without changing the length; a blob that does not exist is made.
     Allocate {
         file: FileId,
         offset: u64,
         len: u64,
     },
-    /// Frees the blocks of a range, which reads as zeros.
+    /// Frees the blocks of a range, which reads as zeros; the length stays.
     Punch {
         file: FileId,
         offset: u64,
         len: u64,
     },
+    /// Makes what was done to the file so far durable; of a file that does not exist: its absence.
     Sync {
         file: FileId,
     },

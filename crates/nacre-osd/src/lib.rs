@@ -9,6 +9,7 @@ extern crate alloc;
 mod engine;
 mod error;
 mod object;
+pub mod summed;
 mod tx;
 
 pub use engine::{Label, Osd, OsdConfig, Reservation};

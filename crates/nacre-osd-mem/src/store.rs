@@ -1,0 +1,237 @@
+//! The store: a map of sparse files behind one lock per file.
+
+use crate::sparse::SparseFile;
+use bytes::Bytes;
+use nacre_node::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp, StoreSpace};
+use nacre_osd::summed::{SummedWrite, write_summed};
+use nacre_types::{Fid, ObjectId, Oid, Seq};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+type File = Arc<Mutex<SparseFile>>;
+
+/// See the crate. Lock order: `files`, then one file.
+pub struct MemStore {
+    files: RwLock<BTreeMap<FileId, File>>,
+    capacity_bytes: u64,
+    used_bytes: AtomicU64,
+}
+
+impl MemStore {
+    /// An empty store that holds at most `capacity_bytes`.
+    pub fn new(capacity_bytes: u64) -> Self {
+        Self { files: RwLock::default(), capacity_bytes, used_bytes: AtomicU64::new(0) }
+    }
+
+    fn find(&self, file: FileId) -> Option<File> {
+        self.files.read().unwrap_or_else(PoisonError::into_inner).get(&file).cloned()
+    }
+    /// The file, or `NotFound`.
+    fn existing(&self, file: FileId) -> Result<File, StoreError> {
+        self.find(file).ok_or(StoreError::NotFound { file })
+    }
+    /// The file; a blob or run is made if it is not there.
+    fn writable(&self, file: FileId) -> Result<File, StoreError> {
+        if let Some(found) = self.find(file) {
+            return Ok(found);
+        }
+        match file {
+            FileId::Blob(_) | FileId::Run(_) => {
+                let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+                Ok(files.entry(file).or_default().clone())
+            }
+            FileId::Super | FileId::Ballast | FileId::Log(_) => Err(StoreError::NotFound { file }),
+        }
+    }
+
+    fn charge(&self, bytes: u64) -> Result<(), StoreError> {
+        let fits = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= self.capacity_bytes);
+        match self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(StoreError::NoSpace),
+        }
+    }
+    fn credit(&self, bytes: u64) {
+        self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Puts a new file in the place of an old one.
+    fn replace(&self, file: FileId, new: SparseFile, charged: u64) -> Result<StoreDone, StoreError> {
+        self.charge(charged)?;
+        let old = {
+            let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+            files.insert(file, Arc::new(Mutex::new(new)))
+        };
+        self.forget(file, old);
+        Ok(StoreDone::Unit)
+    }
+    fn forget(&self, file: FileId, old: Option<File>) {
+        if let Some(old) = old {
+            let old = lock(&old);
+            self.credit(charge_of(file, &old));
+        }
+    }
+
+    fn write(&self, file: FileId, offset: u64, data: &[Bytes]) -> Result<(), StoreError> {
+        let found = self.writable(file)?;
+        let mut found = lock(&found);
+        self.write_locked(file, &mut found, offset, data)
+    }
+    fn write_locked(
+        &self,
+        file: FileId,
+        to: &mut SparseFile,
+        offset: u64,
+        data: &[Bytes],
+    ) -> Result<(), StoreError> {
+        let len = data.iter().map(|b| b.len() as u64).sum();
+        if offset.checked_add(len).is_none() {
+            return Err(StoreError::Device(format!("write of {file:?} at {offset}: beyond 2^64")));
+        }
+        let growth = if is_allocated_whole(file) {
+            (offset + len).saturating_sub(to.len())
+        } else {
+            to.growth(offset, len)
+        };
+        self.charge(growth)?;
+        let mut at = offset;
+        for bytes in data {
+            to.write(at, bytes);
+            at += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn run(&self, op: StoreOp) -> Result<StoreDone, StoreError> {
+        match op {
+            StoreOp::Create { file, len } => {
+                let charged = if is_allocated_whole(file) { len } else { 0 };
+                self.replace(file, SparseFile::with_len(len), charged)
+            }
+            StoreOp::Replace { file, data } => {
+                let mut new = SparseFile::default();
+                new.write(0, &data);
+                self.replace(file, new, data.len() as u64)
+            }
+            StoreOp::Write { file, offset, data } => {
+                self.write(file, offset, &data).map(|()| StoreDone::Unit)
+            }
+            StoreOp::WriteSummed { file, offset, data, keep_head, keep_tail, size } => {
+                let found = self.writable(file)?;
+                let found = std::cell::RefCell::new(lock(&found));
+                let args = SummedWrite { offset, data: &data, keep_head, keep_tail, size };
+                write_summed(
+                    args,
+                    |at, buf| Ok(found.borrow().read(at, buf)),
+                    |at, bytes| self.write_locked(file, &mut found.borrow_mut(), at, bytes),
+                )
+                .map(StoreDone::Sums)
+            }
+            StoreOp::Read { file, offset, len } => match (self.find(file), file) {
+                (Some(found), _) => Ok(StoreDone::Bytes(lock(&found).read_bytes(offset, len))),
+                (None, FileId::Blob(_)) => Ok(StoreDone::Bytes(Bytes::new())),
+                (None, _) => Err(StoreError::NotFound { file }),
+            },
+            StoreOp::Truncate { file, len } => {
+                let found = match (self.find(file), file) {
+                    (Some(found), _) => found,
+                    (None, FileId::Blob(_)) if len == 0 => return Ok(StoreDone::Unit),
+                    (None, _) => self.writable(file)?,
+                };
+                let mut found = lock(&found);
+                let before = charge_of(file, &found);
+                if is_allocated_whole(file) {
+                    self.charge(len.saturating_sub(before))?;
+                }
+                found.truncate(len);
+                self.credit(before.saturating_sub(charge_of(file, &found)));
+                Ok(StoreDone::Unit)
+            }
+            StoreOp::Allocate { file, offset, len } => {
+                // Memory cannot be set aside for a hole: only the check for room is honest.
+                let found = self.writable(file)?;
+                let growth = lock(&found).growth(offset, len);
+                self.charge(growth)?;
+                self.credit(growth);
+                Ok(StoreDone::Unit)
+            }
+            StoreOp::Punch { file, offset, len } => {
+                if let Some(found) = self.find(file) {
+                    let freed = lock(&found).punch(offset, len);
+                    if !is_allocated_whole(file) {
+                        self.credit(freed);
+                    }
+                }
+                Ok(StoreDone::Unit)
+            }
+            StoreOp::Sync { .. } | StoreOp::StartSync { .. } => Ok(StoreDone::Unit),
+            StoreOp::Delete { file } => {
+                let old = self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&file);
+                self.forget(file, old);
+                Ok(StoreDone::Unit)
+            }
+            StoreOp::List { kind, after, limit } => {
+                let (first, last) = kind_range(kind);
+                let from = match after {
+                    Some(after) => Bound::Excluded(after.max(first)),
+                    None => Bound::Included(first),
+                };
+                let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+                let found = if after.is_some_and(|a| a >= last) {
+                    Vec::new()
+                } else {
+                    files
+                        .range((from, Bound::Included(last)))
+                        .take(limit as usize)
+                        .map(|(&id, file)| (id, lock(file).len()))
+                        .collect()
+                };
+                Ok(StoreDone::List(found))
+            }
+            StoreOp::Len { file } => Ok(StoreDone::Len(self.find(file).map(|f| lock(&f).len()))),
+            StoreOp::Space => {
+                let free = self.capacity_bytes.saturating_sub(self.used_bytes.load(Ordering::Relaxed));
+                Ok(StoreDone::Space(StoreSpace {
+                    bytes_total: self.capacity_bytes,
+                    bytes_free: free,
+                    bytes_avail: free,
+                    files_free: None,
+                }))
+            }
+        }
+    }
+}
+
+impl Store for MemStore {
+    fn execute(&self, op: StoreOp) -> Result<StoreDone, StoreError> {
+        self.run(op)
+    }
+    fn try_execute(&self, op: StoreOp) -> Result<Result<StoreDone, StoreError>, StoreOp> {
+        Ok(self.run(op))
+    }
+}
+
+fn lock(file: &Mutex<SparseFile>) -> MutexGuard<'_, SparseFile> {
+    // A panic between two writes leaves a torn write, which a store may have anyway.
+    file.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Log, ballast and runs count with their length (their blocks are allocated), blobs with their bytes.
+fn is_allocated_whole(file: FileId) -> bool {
+    !matches!(file, FileId::Blob(_))
+}
+fn charge_of(file: FileId, content: &SparseFile) -> u64 {
+    if is_allocated_whole(file) { content.len() } else { content.stored_bytes() }
+}
+
+/// First and last possible file of a kind.
+fn kind_range(kind: FileKind) -> (FileId, FileId) {
+    let blob = |seq, oid, stripe| FileId::Blob(ObjectId { fid: Fid::new(Seq(seq), Oid(oid)), stripe });
+    match kind {
+        FileKind::Log => (FileId::Log(0), FileId::Log(u64::MAX)),
+        FileKind::Run => (FileId::Run(0), FileId::Run(u64::MAX)),
+        FileKind::Blob => (blob(0, 0, 0), blob(u64::MAX, u32::MAX, u32::MAX)),
+    }
+}

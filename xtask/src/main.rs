@@ -1,1 +1,44 @@
-fn main() {}
+//! Everything a developer or CI runs: `cargo xtask --help`.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for developers talks on the terminal")]
+
+mod ci;
+mod e2e;
+mod policy;
+mod shell;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Checks, tests and measurements of nacre")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Everything that must be green before a change lands
+    Ci,
+    /// Layers, allowed dependencies and licences, from `cargo metadata`
+    Policy,
+    /// POSIX cases on a real mount
+    Pjdfstest,
+    /// Source tree, git, SQLite and fio on a real mount (all, or those named)
+    Apps { names: Vec<String> },
+    /// What one mount has completed the other sees: every change × every observation
+    Matrix {
+        #[arg(long, default_value_t = 100)]
+        rounds: u32,
+    },
+}
+
+fn main() -> Result<()> {
+    match Cli::parse().task {
+        Task::Ci => ci::run(),
+        Task::Policy => policy::run(),
+        Task::Pjdfstest => e2e::pjdfstest(),
+        Task::Apps { names } => e2e::apps(&names),
+        Task::Matrix { rounds } => e2e::matrix(rounds),
+    }
+}

@@ -1,1 +1,2 @@
+//! The nacre binary: servers, mounts and tools behind one command line.
 fn main() {}

@@ -1,0 +1,133 @@
+//! One process of `nacre bench md`: obeys phases on stdin, answers start and end times on stdout.
+//!
+//! A worker is a process of its own, so that a client is loaded as by separate programs. It reads a line with a
+//! phase name, does the phase over its items, and prints `START END OPERATIONS` in nanoseconds of the monotonic clock.
+
+use anyhow::{Context as _, Result, bail};
+use rustix::time::{ClockId, clock_gettime};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{BufRead as _, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct WorkerArgs {
+    /// Directory of this worker (its own, or the shared one).
+    #[arg(long)]
+    dir: PathBuf,
+    #[arg(long)]
+    rank: u32,
+    #[arg(long)]
+    items: u32,
+    #[arg(long)]
+    data_bytes: usize,
+}
+
+/// One phase of the load; the name is also the row of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    FileCreate,
+    FileStat,
+    FileRead,
+    FileSetattr,
+    FileRename,
+    FileRemove,
+    DirCreate,
+    DirStat,
+    DirSetattr,
+    DirRename,
+    DirRemove,
+}
+impl Phase {
+    pub(super) const ALL: [Phase; 11] = [
+        Phase::FileCreate,
+        Phase::FileStat,
+        Phase::FileRead,
+        Phase::FileSetattr,
+        Phase::FileRename,
+        Phase::FileRemove,
+        Phase::DirCreate,
+        Phase::DirStat,
+        Phase::DirSetattr,
+        Phase::DirRename,
+        Phase::DirRemove,
+    ];
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Phase::FileCreate => "file-create",
+            Phase::FileStat => "file-stat",
+            Phase::FileRead => "file-read",
+            Phase::FileSetattr => "file-setattr",
+            Phase::FileRename => "file-rename",
+            Phase::FileRemove => "file-remove",
+            Phase::DirCreate => "dir-create",
+            Phase::DirStat => "dir-stat",
+            Phase::DirSetattr => "dir-setattr",
+            Phase::DirRename => "dir-rename",
+            Phase::DirRemove => "dir-remove",
+        }
+    }
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|p| p.name() == name)
+    }
+}
+
+fn now_ns() -> u64 {
+    let t = clock_gettime(ClockId::Monotonic);
+    u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(t.tv_nsec).unwrap_or(0)
+}
+
+pub(crate) fn run(args: &WorkerArgs) -> Result<()> {
+    let data = vec![0x5a_u8; args.data_bytes];
+    let stdin = std::io::stdin().lock();
+    let mut stdout = std::io::stdout().lock();
+    for line in stdin.lines() {
+        let line = line?;
+        let Some(phase) = Phase::parse(line.trim()) else { bail!("unknown phase {line:?}") };
+        let start = now_ns();
+        for item in 0..args.items {
+            one(args, phase, item, &data)
+                .with_context(|| format!("{} of item {item} in {}", phase.name(), args.dir.display()))?;
+        }
+        writeln!(stdout, "{start} {} {}", now_ns(), args.items)?;
+        stdout.flush()?;
+    }
+    Ok(())
+}
+
+fn one(args: &WorkerArgs, phase: Phase, item: u32, data: &[u8]) -> std::io::Result<()> {
+    let path = |prefix: &str| args.dir.join(format!("{prefix}.{}.{item}", args.rank));
+    match phase {
+        Phase::FileCreate => {
+            let mut f = OpenOptions::new().write(true).create_new(true).open(path("file"))?;
+            if !data.is_empty() {
+                f.write_all(data)?;
+            }
+            drop(f);
+        }
+        Phase::FileStat => drop(fs::symlink_metadata(path("file"))?),
+        Phase::FileRead => {
+            let mut buf = vec![0; data.len().max(1)];
+            let mut f = File::open(path("file"))?;
+            while f.read(&mut buf)? != 0 {}
+        }
+        Phase::FileSetattr => fs::set_permissions(path("file"), Permissions::from_mode(0o600))?,
+        Phase::FileRename => fs::rename(path("file"), path("moved"))?,
+        // Whatever ran before it: the renamed file or the first one.
+        Phase::FileRemove => {
+            if fs::remove_file(path("moved")).is_err() {
+                fs::remove_file(path("file"))?;
+            }
+        }
+        Phase::DirCreate => fs::create_dir(path("dir"))?,
+        Phase::DirStat => drop(fs::symlink_metadata(path("dir"))?),
+        Phase::DirSetattr => fs::set_permissions(path("dir"), Permissions::from_mode(0o700))?,
+        Phase::DirRename => fs::rename(path("dir"), path("dmoved"))?,
+        Phase::DirRemove => {
+            if fs::remove_dir(path("dmoved")).is_err() {
+                fs::remove_dir(path("dir"))?;
+            }
+        }
+    }
+    Ok(())
+}

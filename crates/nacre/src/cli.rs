@@ -1,0 +1,81 @@
+//! The command line: one definition per command and flag, from which parser and help are made.
+
+use crate::{bench, check, destroy, down, lctl, lfs, mkfs, mount, serve, status, up};
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser, Debug)]
+#[command(
+    name = "nacre",
+    version,
+    about = "A parallel file system in user space",
+    long_about = "A parallel file system in user space: management, metadata and object servers and the client in one \
+                  binary, no kernel module.\n\nStart here:  nacre up /mnt/nacre",
+    after_help = "Exit status: 0 done, 1 failed (the message says what to do), 2 wrong usage.\n\
+                  Processes are found through /run/nacre (NACRE_RUN_DIR overrides). Logs: NACRE_LOG=debug|info|warn.",
+    arg_required_else_help = true
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Start a whole file system on this machine and mount it
+    Up(up::UpArgs),
+    /// Unmount and stop what `up` started, without loss
+    Down(down::DownArgs),
+    /// Show the nacre processes, targets and mounts of this machine
+    Status(status::StatusArgs),
+    /// Remove the data that `up` left in a directory
+    Destroy(destroy::DestroyArgs),
+    /// Format a target
+    Mkfs(mkfs::MkfsArgs),
+    /// Serve formatted targets
+    Serve(serve::ServeArgs),
+    /// Mount a file system
+    Mount(mount::MountArgs),
+    /// Unmount
+    Umount(down::UmountArgs),
+    /// Make everything that this mount has completed durable (sync(2) does not reach a FUSE daemon)
+    Sync(down::SyncArgs),
+    /// Verify a stopped target, read-only
+    Check(check::CheckArgs),
+    /// Layouts, space and FIDs, with the field's spellings
+    #[command(subcommand)]
+    Lfs(lfs::LfsCommand),
+    /// Parameters and devices, with the field's spellings
+    #[command(subcommand)]
+    Lctl(lctl::LctlCommand),
+    /// Measure a file system
+    #[command(subcommand)]
+    Bench(BenchCommand),
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum BenchCommand {
+    /// Metadata: create, stat, read, setattr, rename, remove of files and directories
+    Md(bench::MdArgs),
+    #[command(hide = true)]
+    MdWorker(bench::WorkerArgs),
+}
+
+pub(crate) fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::Up(args) => up::run(args),
+        Command::Down(args) => down::down(args),
+        Command::Status(args) => status::run(args),
+        Command::Destroy(args) => destroy::run(args),
+        Command::Mkfs(args) => mkfs::run(args),
+        Command::Serve(args) => serve::run(args),
+        Command::Mount(args) => mount::run(args),
+        Command::Umount(args) => down::umount(args),
+        Command::Sync(args) => down::sync(args),
+        Command::Check(args) => check::run(args),
+        Command::Lfs(command) => lfs::run(command),
+        Command::Lctl(command) => lctl::run(command),
+        Command::Bench(BenchCommand::Md(args)) => bench::md(args),
+        Command::Bench(BenchCommand::MdWorker(args)) => bench::worker(args),
+    }
+}

@@ -1,0 +1,151 @@
+//! `nacre lctl …` (and the link named `lctl`): parameters and devices of every nacre process on this machine.
+
+use crate::{registry, say, tool};
+use anyhow::{Result, bail};
+use clap::Subcommand;
+use nacre_wire::target::{GetParams, Param, SetParam};
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum LctlCommand {
+    /// Show parameters; `*` matches within a dotted part
+    #[command(name = "get_param")]
+    GetParam {
+        /// Only the values
+        #[arg(short = 'n')]
+        values_only: bool,
+        /// With unit, range, default and meaning
+        #[arg(short = 'H', long)]
+        describe: bool,
+        #[arg(long)]
+        json: bool,
+        #[arg(required = true)]
+        patterns: Vec<String>,
+    },
+    /// Change parameters of the running processes
+    #[command(name = "set_param")]
+    SetParam {
+        /// `mdc.*.max_mod_rpcs_in_flight=7`
+        #[arg(required = true, value_name = "NAME=VALUE")]
+        settings: Vec<String>,
+    },
+    /// List the names of parameters
+    #[command(name = "list_param")]
+    ListParam {
+        /// Mark what can be set with `=`
+        #[arg(short = 'F')]
+        mark: bool,
+        #[arg(required = true)]
+        patterns: Vec<String>,
+    },
+    /// List the islands (targets and mounts) of this machine
+    Dl,
+}
+
+pub(crate) fn run(command: &LctlCommand) -> Result<()> {
+    match command {
+        LctlCommand::GetParam { values_only, describe, json, patterns } => {
+            let mut all = Vec::new();
+            for pattern in patterns {
+                let found = matching(pattern)?;
+                if found.is_empty() {
+                    bail!("get_param: no parameter matches '{pattern}'\nhint: nacre lctl list_param '*'");
+                }
+                all.extend(found);
+            }
+            if *json {
+                let map: serde_json::Map<_, _> = all.into_iter().map(|p| (p.name, p.value.into())).collect();
+                return say::json(&map);
+            }
+            for p in all {
+                let several = p.value.trim_end().contains('\n');
+                match (values_only, several) {
+                    (true, _) => say::line(p.value.trim_end()),
+                    (false, true) => say::line(&format!("{}=\n{}", p.name, p.value.trim_end())),
+                    (false, false) => say::line(&format!("{}={}", p.name, p.value.trim_end())),
+                }
+                if *describe {
+                    say::line(&format!("    {}", p.help));
+                }
+            }
+            Ok(())
+        }
+        LctlCommand::ListParam { mark, patterns } => {
+            for pattern in patterns {
+                for p in matching(pattern)? {
+                    say::line(&format!("{}{}", p.name, if *mark && p.writable { "=" } else { "" }));
+                }
+            }
+            Ok(())
+        }
+        LctlCommand::SetParam { settings } => {
+            for setting in settings {
+                set(setting)?;
+            }
+            Ok(())
+        }
+        LctlCommand::Dl => {
+            let mut number = 0;
+            for entry in registry::entries()? {
+                for island in &entry.islands {
+                    let kind = match nacre_types::TargetName::parse(island) {
+                        Some(name) => match name.kind() {
+                            nacre_types::TargetKind::Mgs => "mgs",
+                            nacre_types::TargetKind::Mdt => "mdt",
+                            nacre_types::TargetKind::Ost => "obdfilter",
+                        },
+                        None => "llite",
+                    };
+                    let state = if tool::ping(&entry.socket, island).is_ok() { "UP" } else { "DN" };
+                    say::line(&format!("{number:3} {state} {kind} {island} {island}_UUID {}", entry.pid));
+                    number += 1;
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Parameters of every island on this machine that match.
+fn matching(pattern: &str) -> Result<Vec<Param>> {
+    let pattern = pattern.replace('/', ".");
+    let mut all: Vec<Param> = Vec::new();
+    for entry in registry::entries()? {
+        for island in &entry.islands {
+            let mut tool = match tool::Tool::connect_unix(&entry.socket, island) {
+                Ok(tool) => tool,
+                Err(e) => {
+                    say::note(&format!("nacre: {island} (pid {}) does not answer: {e:#}", entry.pid));
+                    continue;
+                }
+            };
+            all.extend(tool.call(&GetParams { pattern: pattern.clone() })?.params);
+        }
+    }
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all.dedup_by(|a, b| a.name == b.name);
+    Ok(all)
+}
+
+fn set(setting: &str) -> Result<()> {
+    let Some((name, value)) = setting.split_once('=') else {
+        bail!("set_param: {setting:?} is not NAME=VALUE")
+    };
+    let mut matched = 0;
+    for entry in registry::entries()? {
+        for island in &entry.islands {
+            let mut tool = tool::Tool::connect_unix(&entry.socket, island)?;
+            for p in tool.call(&GetParams { pattern: name.replace('/', ".") })?.params {
+                let reply = tool.call(&SetParam { name: p.name.clone(), value: value.into() })?;
+                if !reply.refused.is_empty() {
+                    bail!("set_param: setting {}={value}: {}", p.name, reply.refused);
+                }
+                say::line(&format!("{}={value}", p.name));
+                matched += 1;
+            }
+        }
+    }
+    if matched == 0 {
+        bail!("set_param: no parameter matches '{name}'\nhint: nacre lctl list_param -F '*'");
+    }
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! `lfs df`, `lfs osts`, `lfs mdts`, `lfs getname`.
+
+use super::attribute;
+use crate::{registry, say};
+use anyhow::{Context as _, Result, ensure};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Inodes instead of space
+    #[arg(short, long)]
+    inodes: bool,
+    /// Sizes for people
+    #[arg(short = 'h', long)]
+    human_readable: bool,
+    #[arg(long)]
+    json: bool,
+    /// Show this help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    /// Mount point (default: every mount on this machine)
+    mount: Option<PathBuf>,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct ListArgs {
+    /// Mount point (default: every mount on this machine)
+    mount: Option<PathBuf>,
+}
+
+/// One target in `nacre.df`.
+#[derive(Debug, Serialize, Deserialize)]
+struct TargetSpace {
+    target: String,
+    /// Absent when the target does not answer.
+    #[serde(flatten)]
+    space: Option<Space>,
+    error: Option<String>,
+}
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+struct Space {
+    bytes_total: u64,
+    bytes_free: u64,
+    bytes_avail: u64,
+    files_used: u64,
+    files_free: u64,
+}
+
+fn mounts(wanted: Option<&PathBuf>) -> Result<Vec<PathBuf>> {
+    let list = match wanted {
+        Some(path) => vec![path.clone()],
+        None => registry::mounts()?,
+    };
+    ensure!(!list.is_empty(), "no nacre file system is mounted here\nhint: nacre up /mnt/nacre");
+    Ok(list)
+}
+
+fn targets(mount: &std::path::Path) -> Result<Vec<TargetSpace>> {
+    let text = attribute(mount, "nacre.df")?;
+    serde_json::from_str(&text).with_context(|| format!("{}: {text:?}", mount.display()))
+}
+
+/// Kind and index of `demo-OST001f`, as the field shows it: `OST:31`.
+fn bracket(target: &str) -> String {
+    match nacre_types::TargetName::parse(target) {
+        Some(name) => format!("{:?}:{}", name.kind(), name.index()).to_uppercase(),
+        None => target.into(),
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    for mount in mounts(args.mount.as_ref())? {
+        let list = targets(&mount)?;
+        if args.json {
+            say::json(&serde_json::json!({ "mount": mount, "targets": list }))?;
+            continue;
+        }
+        let unit = if args.inodes {
+            "Inodes"
+        } else if args.human_readable {
+            "bytes"
+        } else {
+            "1K-blocks"
+        };
+        let (used, free, percent) =
+            if args.inodes { ("IUsed", "IFree", "IUse%") } else { ("Used", "Available", "Use%") };
+        say::line(&format!("{:<20} {unit:>11} {used:>11} {free:>11} {percent:>4}  Mounted on", "UUID"));
+        let mut sum = Space::default();
+        for t in &list {
+            let uuid = format!("{}_UUID", t.target);
+            let Some(space) = t.space else {
+                say::line(&format!("{uuid:<20}: inactive device ({})", t.error.as_deref().unwrap_or("no answer")));
+                continue;
+            };
+            say::line(&row(args, &uuid, space, &format!("{}[{}]", mount.display(), bracket(&t.target))));
+            if t.target.contains("-OST") {
+                sum.bytes_total += space.bytes_total;
+                sum.bytes_free += space.bytes_free;
+                sum.bytes_avail += space.bytes_avail;
+                sum.files_free += space.files_free;
+            } else {
+                sum.files_used += space.files_used;
+            }
+        }
+        say::line("");
+        say::line(&row(args, "filesystem_summary:", sum, &mount.display().to_string()));
+    }
+    Ok(())
+}
+
+fn row(args: &Args, name: &str, s: Space, place: &str) -> String {
+    let show = |bytes: u64| {
+        if args.human_readable { say::human_bytes(bytes) } else { (bytes / 1024).to_string() }
+    };
+    let (total, used, free, a, b) = if args.inodes {
+        let total = s.files_used + s.files_free;
+        (total.to_string(), s.files_used.to_string(), s.files_free.to_string(), s.files_used, total)
+    } else {
+        let used = s.bytes_total.saturating_sub(s.bytes_free);
+        (show(s.bytes_total), show(used), show(s.bytes_avail), used, used + s.bytes_avail)
+    };
+    let percent = (a * 100).div_ceil(b.max(1));
+    format!("{name:<20} {total:>11} {used:>11} {free:>11} {percent:>3}%  {place}")
+}
+
+pub(super) fn list(args: &ListArgs, kind: &str) -> Result<()> {
+    for mount in mounts(args.mount.as_ref())? {
+        say::line(if kind == "OST" { "OBDS:" } else { "MDTS:" });
+        for t in targets(&mount)?.iter().filter(|t| t.target.contains(&format!("-{kind}"))) {
+            let index = nacre_types::TargetName::parse(&t.target).map_or(0, |n| n.index());
+            let state = if t.space.is_some() { "ACTIVE" } else { "INACTIVE" };
+            say::line(&format!("{index}: {}_UUID {state}", t.target));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn getname(args: &ListArgs) -> Result<()> {
+    for mount in mounts(args.mount.as_ref())? {
+        say::line(attribute(&mount, "nacre.mount")?.trim());
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! `lfs path2fid` and `lfs fid2path`.
+
+use super::attribute;
+use crate::{registry, say};
+use anyhow::{Context as _, Result, bail};
+use nacre_types::Fid;
+use std::path::PathBuf;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Path2fidArgs {
+    /// Also show the FID of the parent of every link
+    #[arg(long)]
+    parents: bool,
+    #[arg(long)]
+    json: bool,
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Fid2pathArgs {
+    #[arg(long)]
+    json: bool,
+    /// Mount point, or name of a mounted file system (paths are then relative to its root)
+    mount: String,
+    /// `[0x200000401:0x3:0x0]`, brackets optional
+    #[arg(required = true)]
+    fids: Vec<String>,
+}
+
+pub(super) fn path2fid(args: &Path2fidArgs) -> Result<()> {
+    let mut all = Vec::new();
+    for path in &args.paths {
+        let fid = attribute(path, "nacre.fid")?;
+        let parents = if args.parents { attribute(path, "nacre.links")? } else { String::new() };
+        if args.json {
+            all.push(serde_json::json!({ "path": path, "fid": fid, "parents": parents.lines().collect::<Vec<_>>() }));
+            continue;
+        }
+        let prefix = if args.paths.len() > 1 { format!("{}: ", path.display()) } else { String::new() };
+        if args.parents {
+            say::line(&format!("{prefix}{}", parents.lines().collect::<Vec<_>>().join("\t")));
+        } else {
+            say::line(&format!("{prefix}{fid}"));
+        }
+    }
+    if args.json { say::json(&all) } else { Ok(()) }
+}
+
+pub(super) fn fid2path(args: &Fid2pathArgs) -> Result<()> {
+    let (root, prefix) = if args.mount.contains('/') {
+        (PathBuf::from(&args.mount), format!("{}/", args.mount.trim_end_matches('/')))
+    } else {
+        let mount = registry::mount_of(&args.mount)?
+            .with_context(|| format!("no mount of {:?} on this machine\nhint: give the mount point", args.mount))?;
+        (mount, String::new())
+    };
+    let mut all = Vec::new();
+    for text in &args.fids {
+        let Some(fid) = Fid::parse(text) else {
+            bail!("{text:?} is no FID\nhint: it looks like [0x101:0x3:0x0]; `nacre lfs path2fid FILE` shows one")
+        };
+        let paths = attribute(&root, &format!("nacre.path.{fid}")).with_context(|| format!("no path of {fid}"))?;
+        if args.json {
+            all.push(serde_json::json!({ "fid": fid.to_string(), "paths": paths.lines().collect::<Vec<_>>() }));
+        } else {
+            for path in paths.lines() {
+                say::line(&format!("{prefix}{}", path.trim_start_matches('/')));
+            }
+        }
+    }
+    if args.json { say::json(&all) } else { Ok(()) }
+}

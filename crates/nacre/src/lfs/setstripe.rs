@@ -1,0 +1,61 @@
+//! `lfs setstripe`.
+
+use super::parse_size;
+use anyhow::{Context as _, Result, bail, ensure};
+use rustix::fs::XattrFlags;
+use std::path::PathBuf;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Number of stripes; -1 = over all OSTs, 0 = the file system's default
+    #[arg(short = 'c', long, default_value_t = 0, allow_negative_numbers = true, value_name = "COUNT")]
+    stripe_count: i32,
+    /// Bytes per stripe before the next OST is used, a multiple of 64K; 0 = default
+    #[arg(short = 'S', long, default_value = "0", value_parser = parse_size, value_name = "SIZE")]
+    stripe_size: u64,
+    /// Index of the first OST; -1 = chosen round robin
+    #[arg(short = 'i', long, default_value_t = -1, allow_negative_numbers = true, value_name = "OST")]
+    stripe_index: i32,
+    /// Remove what was set on the directory
+    #[arg(short = 'd', long, conflicts_with_all = ["stripe_count", "stripe_size", "stripe_index"])]
+    delete: bool,
+    /// A directory, or a file that does not exist or was never written
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    ensure!(args.stripe_count >= -1, "stripe count {} makes no sense\nhint: -1 means all OSTs", args.stripe_count);
+    ensure!(
+        args.stripe_size.is_multiple_of(64 << 10) && args.stripe_size <= u64::from(u32::MAX),
+        "stripe size {} is not a multiple of 65536 below 4G",
+        args.stripe_size
+    );
+    let text = format!("count={},size={},first={}", args.stripe_count, args.stripe_size, args.stripe_index);
+    for path in &args.paths {
+        if args.delete {
+            rustix::fs::removexattr(path, "nacre.layout")
+                .with_context(|| format!("cannot remove the layout of {}", path.display()))?;
+            continue;
+        }
+        if !path.exists() {
+            std::fs::OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .open(path)
+                .with_context(|| format!("cannot make {}", path.display()))?;
+        }
+        match rustix::fs::setxattr(path, "nacre.layout", text.as_bytes(), XattrFlags::empty()) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::EXIST | rustix::io::Errno::BUSY) => bail!(
+                "{} has data: its layout cannot be changed\nhint: set the layout on a new file and copy",
+                path.display()
+            ),
+            Err(rustix::io::Errno::OPNOTSUPP) => {
+                bail!("{} is not on a nacre file system\nhint: `nacre status` lists the mounts", path.display())
+            }
+            Err(e) => return Err(e).with_context(|| format!("cannot set the layout of {}", path.display())),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! Which nacre processes run on this machine: one small file each in the run directory.
+//!
+//! `/run/nacre/PID.json` (root) or `$XDG_RUNTIME_DIR/nacre/PID.json`; `NACRE_RUN_DIR` overrides. An entry is valid
+//! while a process with this pid and start time lives; stale ones are removed when they are met. The entry is only
+//! a signpost (socket, islands, mount points): state is asked over the socket with public messages.
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// What kind of process it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ProcessKind {
+    Up,
+    Serve,
+    Mount,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    pub(crate) pid: i32,
+    /// Field 22 of /proc/PID/stat: tells a reused pid.
+    pub(crate) start_time: u64,
+    pub(crate) kind: ProcessKind,
+    pub(crate) socket: PathBuf,
+    /// Names of the islands that answer on the socket.
+    pub(crate) islands: Vec<String>,
+    pub(crate) mounts: Vec<PathBuf>,
+    pub(crate) fs: Option<String>,
+    /// Data directory of `up`, or the targets of `serve`.
+    pub(crate) targets: Vec<PathBuf>,
+}
+
+/// The run directory, made if needed.
+pub(crate) fn run_dir() -> Result<PathBuf> {
+    let dir = match std::env::var_os("NACRE_RUN_DIR") {
+        Some(dir) => PathBuf::from(dir),
+        None if rustix::process::geteuid().is_root() => PathBuf::from("/run/nacre"),
+        None => match std::env::var_os("XDG_RUNTIME_DIR") {
+            Some(dir) => Path::new(&dir).join("nacre"),
+            None => std::env::temp_dir().join(format!("nacre-{}", rustix::process::geteuid().as_raw())),
+        },
+    };
+    std::fs::create_dir_all(&dir)
+        .with_context(|| format!("cannot make the run directory {}\nhint: set NACRE_RUN_DIR", dir.display()))?;
+    Ok(dir)
+}
+
+/// Start time of a process in clock ticks since boot; `None` if it is gone (or a zombie).
+pub(crate) fn start_time(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command name is in parentheses and may hold anything.
+    let rest = stat.rsplit_once(')')?.1;
+    let mut fields = rest.split_whitespace();
+    if fields.next()? == "Z" {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// The own entry; removed when dropped.
+pub(crate) struct Registration {
+    path: PathBuf,
+}
+
+impl Registration {
+    pub(crate) fn new(mut entry: Entry) -> Result<Self> {
+        entry.pid = i32::try_from(std::process::id())?;
+        entry.start_time = start_time(entry.pid).unwrap_or(0);
+        let path = run_dir()?.join(format!("{}.json", entry.pid));
+        let tmp = path.with_extension("tmp");
+        std::fs::write(&tmp, serde_json::to_vec_pretty(&entry)?)?;
+        std::fs::rename(&tmp, &path)?;
+        Ok(Self { path })
+    }
+}
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Path of the control socket of this process.
+pub(crate) fn own_socket() -> Result<PathBuf> {
+    Ok(run_dir()?.join(format!("{}.sock", std::process::id())))
+}
+
+/// Every living process, by pid.
+pub(crate) fn entries() -> Result<Vec<Entry>> {
+    let mut list = Vec::new();
+    for file in std::fs::read_dir(run_dir()?)? {
+        let path = file?.path();
+        if path.extension().is_none_or(|e| e != "json") {
+            continue;
+        }
+        let Ok(text) = std::fs::read(&path) else { continue };
+        let Ok(entry) = serde_json::from_slice::<Entry>(&text) else { continue };
+        if start_time(entry.pid) == Some(entry.start_time) {
+            list.push(entry);
+        } else {
+            let _ = std::fs::remove_file(&path);
+            let _ = std::fs::remove_file(path.with_extension("sock"));
+        }
+    }
+    list.sort_by_key(|e| e.pid);
+    Ok(list)
+}
+
+/// Every mount point on this machine.
+pub(crate) fn mounts() -> Result<Vec<PathBuf>> {
+    Ok(entries()?.into_iter().flat_map(|e| e.mounts).collect())
+}
+
+/// A mount point of the file system named `fs`.
+pub(crate) fn mount_of(fs: &str) -> Result<Option<PathBuf>> {
+    Ok(entries()?.into_iter().filter(|e| e.fs.as_deref() == Some(fs)).flat_map(|e| e.mounts).next())
+}

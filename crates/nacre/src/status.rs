@@ -1,0 +1,87 @@
+//! `nacre status`: processes, targets and mounts of this machine.
+
+use crate::registry::{self, Entry};
+use crate::{say, tool};
+use anyhow::Result;
+use nacre_wire::target::{Statfs, StatfsReply};
+use serde::Serialize;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct StatusArgs {
+    /// JSON with stable keys
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Island {
+    name: String,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_total: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_avail: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    files_used: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Process {
+    #[serde(flatten)]
+    entry: Entry,
+    state: Vec<Island>,
+}
+
+pub(crate) fn run(args: &StatusArgs) -> Result<()> {
+    let processes: Vec<Process> = registry::entries()?
+        .into_iter()
+        .map(|entry| {
+            let state = entry.islands.iter().map(|name| island(&entry, name)).collect();
+            Process { entry, state }
+        })
+        .collect();
+    if args.json {
+        return say::json(&processes);
+    }
+    if processes.is_empty() {
+        say::line("nothing runs on this machine\nhint: nacre up /mnt/nacre");
+        return Ok(());
+    }
+    let mut table = say::Table::new(&["pid", "kind", "name", "state", "size", "available", "inodes"]);
+    let text = |v: Option<u64>| v.map(say::human_bytes).unwrap_or_else(|| "-".into());
+    for p in &processes {
+        for i in &p.state {
+            table.row(vec![
+                p.entry.pid.to_string(),
+                format!("{:?}", p.entry.kind).to_lowercase(),
+                i.name.clone(),
+                i.state.into(),
+                text(i.bytes_total),
+                text(i.bytes_avail),
+                i.files_used.map_or("-".into(), |n| n.to_string()),
+            ]);
+        }
+    }
+    table.print();
+    for p in &processes {
+        for mount in &p.entry.mounts {
+            say::line(&format!("mounted: {} (pid {})", mount.display(), p.entry.pid));
+        }
+    }
+    Ok(())
+}
+
+fn island(entry: &Entry, name: &str) -> Island {
+    let space: Option<StatfsReply> = nacre_types::TargetName::parse(name)
+        .filter(|t| t.kind() != nacre_types::TargetKind::Mgs)
+        .and_then(|_| tool::Tool::connect_unix(&entry.socket, name).ok())
+        .and_then(|mut t| t.call(&Statfs {}).ok());
+    let up = space.is_some() || tool::ping(&entry.socket, name).is_ok();
+    Island {
+        name: name.into(),
+        state: if up { "up" } else { "no answer" },
+        bytes_total: space.map(|s| s.bytes_total),
+        bytes_avail: space.map(|s| s.bytes_avail),
+        files_used: space.map(|s| s.files_used),
+    }
+}

@@ -1,0 +1,92 @@
+//! A running file system for a test: `nacre up` with its own run directory, data and mount points.
+
+use crate::shell::{cargo, output, root, run};
+use anyhow::{Context as _, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The release binary, built if needed.
+pub(crate) fn binary() -> Result<PathBuf> {
+    run(&mut cargo(&["build", "--release", "--quiet", "--package", "nacre"]))?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    Ok(target.join("release/nacre"))
+}
+
+/// Started by [`System::up`], stopped when dropped.
+pub(crate) struct System {
+    binary: PathBuf,
+    base: tempfile::TempDir,
+    /// `unix:…:/FS` for another mount.
+    pub(crate) address: String,
+    mounts: Vec<PathBuf>,
+}
+
+impl System {
+    pub(crate) fn up() -> Result<Self> {
+        let base = tempfile::Builder::new().prefix("nacre-e2e-").tempdir()?;
+        let mut system = Self { binary: binary()?, base, address: String::new(), mounts: Vec::new() };
+        let (mount, data) = (system.base.path().join("mnt"), system.base.path().join("data"));
+        std::fs::create_dir(&mount)?;
+        system.mounts.push(mount.clone());
+        let text = output(system.nacre().arg("up").arg(&mount).arg("--dir").arg(&data).arg("--detach"))?;
+        let line = text.lines().find_map(|l| l.split_once("mount another: nacre mount "));
+        let (_, rest) = line.with_context(|| format!("no line `mount another:` in\n{text}"))?;
+        system.address = rest.split_whitespace().next().unwrap_or_default().to_owned();
+        Ok(system)
+    }
+
+    /// A nacre command with this system's run directory.
+    pub(crate) fn nacre(&self) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.env("NACRE_RUN_DIR", self.base.path().join("run"));
+        command
+    }
+
+    pub(crate) fn mount(&self) -> &Path {
+        &self.mounts[0]
+    }
+
+    /// A directory beside the data, on the file system below.
+    pub(crate) fn below(&self, name: &str) -> Result<PathBuf> {
+        let dir = self.base.path().join(name);
+        std::fs::create_dir_all(&dir)?;
+        Ok(dir)
+    }
+
+    /// One more mount of the same file system.
+    pub(crate) fn second_mount(&mut self) -> Result<PathBuf> {
+        let dir = self.base.path().join(format!("mnt{}", self.mounts.len() + 1));
+        std::fs::create_dir(&dir)?;
+        let mut command = self.nacre();
+        run(command.arg("mount").arg("--detach").arg(&self.address).arg(&dir))?;
+        self.mounts.push(dir.clone());
+        Ok(dir)
+    }
+
+    /// Stops everything; an error if something did not stop cleanly.
+    pub(crate) fn down(mut self) -> Result<()> {
+        for mount in self.mounts.split_off(1).iter().rev() {
+            run(self.nacre().arg("umount").arg(mount))?;
+        }
+        let mount = self.mounts.pop().context("no mount")?;
+        run(self.nacre().arg("down").arg(&mount))?;
+        let left = std::fs::read_to_string("/proc/mounts")?;
+        ensure!(!left.contains(&mount.display().to_string()), "{} is still mounted", mount.display());
+        Ok(())
+    }
+}
+
+impl Drop for System {
+    fn drop(&mut self) {
+        // Only after a failure: `down` has emptied the list.
+        for mount in self.mounts.drain(..).rev() {
+            drop(Command::new("umount").arg("-l").arg(&mount).status());
+        }
+        let list = self.base.path().join("run");
+        for file in std::fs::read_dir(list).into_iter().flatten().flatten() {
+            if let Some(pid) = file.file_name().to_str().and_then(|n| n.strip_suffix(".json")) {
+                drop(Command::new("kill").args(["-9", pid]).status());
+            }
+        }
+    }
+}

@@ -28,10 +28,6 @@ impl MemStore {
     fn find(&self, file: FileId) -> Option<File> {
         self.files.read().unwrap_or_else(PoisonError::into_inner).get(&file).cloned()
     }
-    /// The file, or `NotFound`.
-    fn existing(&self, file: FileId) -> Result<File, StoreError> {
-        self.find(file).ok_or(StoreError::NotFound { file })
-    }
     /// The file; a blob or run is made if it is not there.
     fn writable(&self, file: FileId) -> Result<File, StoreError> {
         if let Some(found) = self.find(file) {

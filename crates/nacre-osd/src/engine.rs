@@ -151,6 +151,16 @@ impl Osd {
     pub fn last_stable(&self) -> Transno {
         Transno(0)
     }
+    /// Bytes of objects written by transactions from `oldest` on are not stable yet (`None`: all are):
+    /// `last_stable` stays below it. Called by the object layer whenever it changes.
+    pub fn hold_stable(&self, oldest: Option<Transno>) {
+        let _ = oldest;
+    }
+    /// Waits until everything up to `transno` is durable without hurrying the commit.
+    pub async fn committed(&self, transno: Transno) -> Result<(), OsdError> {
+        let _ = transno;
+        Ok(())
+    }
     /// Usage of an owner kind by id: (bytes, objects). `kind`: 0 user, 1 group, 2 project.
     pub async fn usage(&self, kind: u8, id: u32) -> Result<(u64, u64), OsdError> {
         let _ = (kind, id, Owner::default());

@@ -12,6 +12,8 @@ pub enum OsdError {
     Corrupt { what: String },
     #[error("object {0} is quarantined")]
     Quarantined(ObjectId),
+    #[error("object {0} cannot have more than 2^63 - 1 bytes")]
+    TooLarge(ObjectId),
     /// The store holds something else, or another format version. The text says what and what to do.
     #[error("{0}")]
     Format(String),
@@ -27,6 +29,7 @@ impl From<OsdError> for Errno {
         match e {
             OsdError::NoSpace { .. } | OsdError::Store(StoreError::NoSpace) => Errno::ENOSPC,
             OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped) => Errno::ESHUTDOWN,
+            OsdError::TooLarge(_) => Errno::EFBIG,
             OsdError::Corrupt { .. }
             | OsdError::Quarantined(_)
             | OsdError::Format(_)

@@ -16,6 +16,8 @@ pub mod table {
     /// Object rows and block rows.
     pub const OBJECT: Table = Table(2);
     pub const BLOCK: Table = Table(3);
+    /// Objects whose blob holds more than their rows say (truncated or destroyed, not cut yet).
+    pub const RECLAIM: Table = Table(4);
     /// Common to all targets (`nacre-target`).
     pub const TARGET: Table = Table(8);
     pub const CLIENT: Table = Table(9);
@@ -42,6 +44,13 @@ pub struct Credits {
 #[derive(Default)]
 pub struct Pins {
     _private: (),
+}
+
+impl Pins {
+    /// Takes over what another fetch has read.
+    pub fn merge(&mut self, other: Pins) {
+        let _ = other;
+    }
 }
 
 /// An open transaction: reads see the pinned rows and the changes so far. Synchronous; cannot fail for room.

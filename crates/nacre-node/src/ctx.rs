@@ -8,8 +8,8 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::future::Future;
-use core::pin::pin;
-use core::task::Poll;
+use core::pin::{Pin, pin};
+use core::task::{Context, Poll};
 use core::time::Duration;
 use nacre_types::{Instant, Timestamp};
 
@@ -30,6 +30,35 @@ impl Rng {
     /// Below `n`; 0 for `n == 0`.
     pub fn below(&mut self, n: u64) -> u64 {
         if n == 0 { 0 } else { self.next_u64() % n }
+    }
+}
+
+struct Sleep<'a> {
+    ctx: &'a Ctx,
+    at: Instant,
+    key: Option<(Instant, u64)>,
+}
+impl Future for Sleep<'_> {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if self.ctx.now() >= self.at {
+            return Poll::Ready(());
+        }
+        // The timer is gone once it has fired, so it is set again if it was early.
+        let set = self.key.is_some_and(|key| self.ctx.timers.borrow().contains_key(&key));
+        if !set && let Some(task) = self.ctx.executor.current() {
+            let key = (self.at, self.ctx.next_serial());
+            self.ctx.timers.borrow_mut().insert(key, task);
+            self.key = Some(key);
+        }
+        Poll::Pending
+    }
+}
+impl Drop for Sleep<'_> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            self.ctx.timers.borrow_mut().remove(&key);
+        }
     }
 }
 
@@ -107,25 +136,9 @@ impl Ctx {
         done.await.unwrap_or(Err(StoreError::Stopped))
     }
 
-    /// Ends when `at` has come.
+    /// Ends when `at` has come. Dropped earlier, it leaves no timer behind.
     pub fn sleep_until(&self, at: Instant) -> impl Future<Output = ()> + '_ {
-        let mut registered: Option<(Instant, u64)> = None;
-        core::future::poll_fn(move |_| {
-            if self.now() >= at {
-                if let Some(key) = registered.take() {
-                    self.timers.borrow_mut().remove(&key);
-                }
-                return Poll::Ready(());
-            }
-            if registered.is_none()
-                && let Some(task) = self.executor.current()
-            {
-                let key = (at, self.next_serial());
-                self.timers.borrow_mut().insert(key, task);
-                registered = Some(key);
-            }
-            Poll::Pending
-        })
+        Sleep { ctx: self, at, key: None }
     }
     pub async fn sleep(&self, d: Duration) {
         self.sleep_until(self.now() + d).await;

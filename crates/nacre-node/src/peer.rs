@@ -2,17 +2,24 @@
 //!
 //! `Peer` owns the connection to a target, keeps it open, and turns calls into futures. The rules (slots, tags,
 //! xids, resend, replay) are `nacre_rpc::Import`; this file only connects them to tasks and effects.
+//!
+//! Invariants: the import is borrowed for one step at a time and never while a handler or a task runs; its
+//! effects are carried out in order; one task per peer keeps its deadlines. A body is encoded once, and a call
+//! costs one promise.
 
 use crate::ctx::Ctx;
-use crate::event::{ConnId, Event};
+use crate::event::{ConnId, Effect, Event};
+use crate::executor::{Promise, WaitList};
+use crate::peer_stats::{OpStats, PeerStats};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use alloc::rc::Rc;
+use alloc::rc::{Rc, Weak};
 use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use core::cell::RefCell;
-use nacre_types::{ClientUuid, Codec, Errno};
+use core::cell::{Cell, RefCell};
+use nacre_rpc::{CallError, Import, ImportConfig, ImportEffect, ImportState};
+use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Instant, Transno};
 use nacre_wire::target::Role;
 use nacre_wire::{Frame, Rpc};
 
@@ -38,6 +45,14 @@ impl From<RpcError> for Errno {
         }
     }
 }
+impl From<CallError> for RpcError {
+    fn from(e: CallError) -> Self {
+        match e {
+            CallError::Evicted => RpcError::Evicted,
+            CallError::Stopped => RpcError::Stopped,
+        }
+    }
+}
 
 /// What a peer must know to connect.
 #[derive(Debug, Clone)]
@@ -53,19 +68,72 @@ pub struct PeerConfig {
     pub max_mod_rpcs: u16,
 }
 
+/// Ordinary requests in flight, unless set otherwise (`max_rpcs_in_flight`).
+const MAX_RPCS: u16 = 8;
+
 type CallbackHandler = Box<dyn Fn(&Frame)>;
+type EvictionHandler = Box<dyn Fn()>;
+type Answer = Promise<Result<Frame, CallError>>;
 
 /// One import. Calls wait while the target is away and are resent when it is back.
 pub struct Peer {
-    _ctx: Rc<Ctx>,
+    me: Weak<Peer>,
+    ctx: Rc<Ctx>,
+    peers: Rc<Peers>,
+    name: String,
+    target: String,
+    import: RefCell<Import<Answer>>,
+    /// The connection in use, with its epoch.
+    conn: Cell<Option<(ConnId, ConnEpoch)>>,
+    on_callback: RefCell<Option<Rc<CallbackHandler>>>,
+    on_evicted: RefCell<Option<Rc<EvictionHandler>>>,
+    stats: RefCell<PeerStats>,
+    /// The state of the import, what it has learnt, or the room in it has changed.
+    changed: WaitList,
+    stopped: Cell<bool>,
+    /// Until when the task of the deadlines sleeps, and what wakes it earlier.
+    armed: Cell<Instant>,
+    rearm: WaitList,
+    /// The server's wall clock less ours.
+    wall_offset_ns: Cell<i64>,
 }
 
 impl Peer {
     /// Starts to connect at once; `peers` routes the events of its connections to it.
     pub fn new(ctx: &Rc<Ctx>, peers: &Rc<Peers>, config: PeerConfig) -> Rc<Peer> {
-        let _ = (peers, config);
-        Rc::new(Peer { _ctx: ctx.clone() })
+        let import = ImportConfig {
+            client: config.client,
+            role: config.role,
+            name: config.name.clone(),
+            addresses: config.addresses,
+            max_mod_rpcs: config.max_mod_rpcs,
+            max_rpcs: MAX_RPCS,
+            seed: ctx.random() | 1,
+        };
+        let peer = Rc::new_cyclic(|me| Peer {
+            me: me.clone(),
+            ctx: ctx.clone(),
+            peers: peers.clone(),
+            name: config.name,
+            target: config.target,
+            import: RefCell::new(Import::new(ctx.now(), import)),
+            conn: Cell::new(None),
+            on_callback: RefCell::new(None),
+            on_evicted: RefCell::new(None),
+            stats: RefCell::default(),
+            changed: ctx.wait_list(),
+            stopped: Cell::new(false),
+            armed: Cell::new(Instant(u64::MAX)),
+            rearm: ctx.wait_list(),
+            wall_offset_ns: Cell::new(0),
+        });
+        peer.drain();
+        ctx.spawn(peer.clone().keep_deadlines());
+        peer
     }
+
+    // ---- calls
+
     /// Sends a request and waits for its reply, however long the target is away.
     ///
     /// # Errors
@@ -79,37 +147,276 @@ impl Peer {
         request: &R,
         bulk: Vec<Bytes>,
     ) -> Result<(R::Reply, Vec<Bytes>), RpcError> {
-        let _ = (request, bulk);
-        Err(RpcError::Stopped)
+        let body = Bytes::from(request.to_vec());
+        let frame =
+            self.send(nacre_rpc::Request { opcode: R::OPCODE, class: R::CLASS, body, bulk, job: 0 }).await?;
+        match R::Reply::from_slice(&frame.body) {
+            Ok(reply) => Ok((reply, frame.bulk)),
+            Err(error) => {
+                tracing::warn!(target_name = %self.target, opcode = ?R::OPCODE, %error, "reply cannot be read");
+                Err(RpcError::Errno(Errno::EPROTO))
+            }
+        }
     }
+    /// Sends an encoded request; gives the reply as it came (transno and commit numbers are in its header).
+    ///
+    /// # Errors
+    /// As for `call`.
+    pub async fn send(&self, request: nacre_rpc::Request) -> Result<Frame, RpcError> {
+        while !self.import.borrow().has_room() {
+            self.changed.wait().await;
+        }
+        let (promise, answer) = self.ctx.promise();
+        self.import.borrow_mut().call(self.ctx.now(), request, promise);
+        self.drain();
+        let frame = answer.await.unwrap_or(Err(CallError::Stopped))?;
+        match frame.header.status {
+            0 => Ok(frame),
+            status => Err(RpcError::Errno(Errno(status))),
+        }
+    }
+
     /// Who takes callbacks. Each is given once, in order, and acknowledged when the handler has returned.
     pub fn on_callback(&self, handler: CallbackHandler) {
-        let _ = handler;
+        *self.on_callback.borrow_mut() = Some(Rc::new(handler));
     }
     /// Told each time the target says that this client was evicted, before any call on the new export.
-    pub fn on_evicted(&self, handler: Box<dyn Fn()>) {
-        let _ = handler;
-    }
-    /// Whether the import is usable now.
-    pub fn is_connected(&self) -> bool {
-        false
-    }
-    /// Ends when the import is usable, or was stopped.
-    pub async fn connected(&self) {}
-    /// Why the last attempt to connect failed, a sentence; `None` while connected.
-    pub fn last_error(&self) -> Option<String> {
-        None
-    }
-    /// The server's wall clock less this island's, as the last connect found it, in nanoseconds.
-    pub fn wall_offset_ns(&self) -> i64 {
-        0
+    pub fn on_evicted(&self, handler: EvictionHandler) {
+        *self.on_evicted.borrow_mut() = Some(Rc::new(handler));
     }
     /// The target may be elsewhere now.
     pub fn set_addresses(&self, addresses: Vec<String>) {
-        let _ = addresses;
+        self.import.borrow_mut().set_addresses(self.ctx.now(), addresses);
+        self.drain();
+    }
+    /// Limit of modifying requests in flight.
+    pub fn set_max_mod_rpcs(&self, limit: u16) {
+        self.import.borrow_mut().set_max_mod_rpcs(self.ctx.now(), limit);
+        self.drain();
+    }
+    /// Limit of ordinary requests in flight; at least one more than the modifying ones.
+    pub fn set_max_rpcs(&self, limit: u16) {
+        self.import.borrow_mut().set_max_rpcs_in_flight(self.ctx.now(), limit);
+        self.drain();
     }
     /// Ends: outstanding calls finish with `Stopped`, the server is told.
-    pub async fn disconnect(&self) {}
+    pub async fn disconnect(&self) {
+        self.import.borrow_mut().stop(self.ctx.now());
+        self.drain();
+        while !self.stopped.get() {
+            self.changed.wait().await;
+        }
+    }
+
+    // ---- what can be seen
+
+    /// Whether the import is usable now.
+    pub fn is_connected(&self) -> bool {
+        self.import.borrow().state() == ImportState::Full
+    }
+    /// Ends when the import is usable, or was stopped.
+    pub async fn connected(&self) {
+        while !self.is_connected() && !self.stopped.get() {
+            self.changed.wait().await;
+        }
+    }
+    /// Ends at the next change of state, of the commit numbers or of the configuration version.
+    pub async fn changed(&self) {
+        self.changed.wait().await;
+    }
+    /// Whether locks of this target may be used now.
+    pub fn lease_ok(&self) -> bool {
+        self.import.borrow().lease_ok(self.ctx.now())
+    }
+    /// Everything up to this survives the loss of the server's machine.
+    pub fn last_committed(&self) -> Transno {
+        self.import.borrow().last_committed()
+    }
+    /// The bytes of writes up to this are on stable storage.
+    pub fn last_stable(&self) -> Transno {
+        self.import.borrow().last_stable()
+    }
+    /// Version of the list of targets, as of the latest ping of an MGS; 0 = not known.
+    pub fn config_version(&self) -> u64 {
+        self.import.borrow().config_version()
+    }
+    /// Why the last attempt to connect failed, a sentence; `None` while connected.
+    pub fn last_error(&self) -> Option<String> {
+        self.import.borrow().last_error().map(String::from)
+    }
+    /// The server's wall clock less this island's, as the last connect found it, in nanoseconds.
+    pub fn wall_offset_ns(&self) -> i64 {
+        self.wall_offset_ns.get()
+    }
+    pub fn target(&self) -> &str {
+        &self.target
+    }
+    /// Counts and times per opcode.
+    pub fn stats(&self) -> Vec<(u16, OpStats)> {
+        self.stats.borrow().iter().collect()
+    }
+    pub fn clear_stats(&self) {
+        self.stats.borrow_mut().clear();
+        self.import.borrow_mut().slots_mut().histogram_mut().clear();
+    }
+    /// Looks at the import: state and history, slots, replay list, counts.
+    pub fn with_import<T>(&self, look: impl FnOnce(&Import<Answer>) -> T) -> T {
+        look(&self.import.borrow())
+    }
+
+    // ---- inside
+
+    fn handle(&self, conn: ConnId, event: Event) {
+        let Some((current, epoch)) = self.conn.get() else { return };
+        if current != conn {
+            return;
+        }
+        let now = self.ctx.now();
+        match event {
+            Event::Opened { .. } => self.import.borrow_mut().handle_opened(now, epoch),
+            Event::Frame { frame, .. } => {
+                let mut import = self.import.borrow_mut();
+                let version = import.config_version();
+                import.handle_frame(now, epoch, frame);
+                if import.config_version() != version {
+                    self.changed.wake_all();
+                }
+            }
+            Event::Closed { reason, .. } => {
+                self.forget_conn();
+                self.import.borrow_mut().handle_closed(now, epoch, &reason);
+            }
+            Event::Start
+            | Event::Accepted { .. }
+            | Event::IoDone { .. }
+            | Event::Timer
+            | Event::Door(_)
+            | Event::Stop => {}
+        }
+        self.drain();
+    }
+
+    fn forget_conn(&self) {
+        if let Some((conn, _)) = self.conn.take() {
+            self.peers.by_conn.borrow_mut().remove(&conn);
+        }
+    }
+
+    /// Carries out what the import wants.
+    fn drain(&self) {
+        loop {
+            let Some(effect) = self.import.borrow_mut().poll_effect() else { break };
+            self.carry_out(effect);
+        }
+        let deadline = self.import.borrow().poll_deadline();
+        if deadline.is_some_and(|at| at < self.armed.get()) {
+            self.rearm.wake_all();
+        }
+    }
+
+    fn carry_out(&self, effect: ImportEffect<Answer>) {
+        match effect {
+            ImportEffect::Open { epoch, address } => {
+                let conn = self.ctx.next_conn();
+                self.forget_conn();
+                self.conn.set(Some((conn, epoch)));
+                let me = self.me.upgrade().expect("`self` is alive, and only ever inside its Rc");
+                self.peers.by_conn.borrow_mut().insert(conn, me);
+                self.ctx.push(Effect::Open { conn, address, target: self.target.clone() });
+            }
+            ImportEffect::Send { epoch, frame } => {
+                if let Some((conn, current)) = self.conn.get()
+                    && current == epoch
+                {
+                    self.ctx.push(Effect::Send { conn, frame });
+                }
+            }
+            ImportEffect::Close { epoch } => {
+                if let Some((conn, current)) = self.conn.get()
+                    && current == epoch
+                {
+                    self.forget_conn();
+                    self.ctx.push(Effect::Close { conn });
+                }
+            }
+            ImportEffect::Done { token, opcode, result, took } => {
+                if let Ok(frame) = &result {
+                    self.stats.borrow_mut().add(opcode, took, frame.header.status != 0);
+                }
+                token.fulfil(result);
+                self.changed.wake_all();
+            }
+            ImportEffect::Callback { frame } => {
+                let handler = self.on_callback.borrow().clone();
+                match handler {
+                    Some(handler) => handler(&frame),
+                    None => tracing::warn!(target_name = %self.target, opcode = frame.header.opcode,
+                        "callback without a handler"),
+                }
+                self.import.borrow_mut().callback_done(frame.header.xid);
+            }
+            ImportEffect::Evicted => {
+                tracing::warn!(target_name = %self.target, client = %self.name,
+                    "evicted by the target: locks and opens there are gone, the import goes on");
+                let handler = self.on_evicted.borrow().clone();
+                if let Some(handler) = handler {
+                    handler();
+                }
+            }
+            ImportEffect::State { state } => self.entered(state),
+            ImportEffect::Restarted { instance } => {
+                tracing::info!(target_name = %self.target, instance, "the target was started anew");
+            }
+            ImportEffect::ReplayFailed { transno, error } => {
+                tracing::error!(target_name = %self.target, %transno, %error,
+                    "a change that the target lost could not be made again");
+            }
+            ImportEffect::Lost { reason } => {
+                tracing::debug!(target_name = %self.target, reason, "not connected");
+                self.changed.wake_all();
+            }
+            ImportEffect::Stopped => {
+                self.forget_conn();
+                self.stopped.set(true);
+                self.rearm.wake_all();
+                self.changed.wake_all();
+            }
+        }
+    }
+
+    fn entered(&self, state: ImportState) {
+        tracing::debug!(target_name = %self.target, %state, "import");
+        if state == ImportState::Full {
+            let import = self.import.borrow();
+            if let Some((_, server)) = import.server_time() {
+                let offset = server.as_nanos() - self.ctx.wall().as_nanos();
+                self.wall_offset_ns.set(i64::try_from(offset).unwrap_or(0));
+            }
+            tracing::info!(target_name = %self.target, address = import.current_address(), "connected");
+        }
+        self.changed.wake_all();
+    }
+
+    async fn keep_deadlines(self: Rc<Self>) {
+        while !self.stopped.get() {
+            let deadline = self.import.borrow().poll_deadline();
+            match deadline {
+                Some(at) if at <= self.ctx.now() => {
+                    self.import.borrow_mut().handle_timeout(self.ctx.now());
+                    self.drain();
+                    self.changed.wake_all();
+                }
+                Some(at) => {
+                    self.armed.set(at);
+                    self.ctx.timeout(at, self.rearm.wait()).await;
+                }
+                None => {
+                    self.armed.set(Instant(u64::MAX));
+                    self.rearm.wait().await;
+                }
+            }
+        }
+    }
 }
 
 /// The imports of an island, found by connection.
@@ -118,9 +425,25 @@ pub struct Peers {
     by_conn: RefCell<BTreeMap<ConnId, Rc<Peer>>>,
 }
 impl Peers {
-    /// Routes an event of an outbound connection; gives it back if it belongs to nobody here.
+    /// Routes an event of an outbound connection; gives it back if it belongs to nobody here. Late events of
+    /// outbound connections that are gone end here.
     pub fn handle(&self, event: Event) -> Option<Event> {
-        let _ = &self.by_conn;
-        Some(event)
+        let conn = match &event {
+            Event::Opened { conn } | Event::Closed { conn, .. } | Event::Frame { conn, .. } => *conn,
+            Event::Start
+            | Event::Accepted { .. }
+            | Event::IoDone { .. }
+            | Event::Timer
+            | Event::Door(_)
+            | Event::Stop => return Some(event),
+        };
+        if conn.is_inbound() {
+            return Some(event);
+        }
+        let peer = self.by_conn.borrow().get(&conn).cloned();
+        if let Some(peer) = peer {
+            peer.handle(conn, event);
+        }
+        None
     }
 }

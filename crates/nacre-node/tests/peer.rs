@@ -1,0 +1,273 @@
+//! A peer on a test island against a scripted server: futures, callbacks, timers and effects meet.
+
+use core::cell::RefCell;
+use core::time::Duration;
+use nacre_node::{ConnId, Ctx, Effect, Event, Logic, Peer, PeerConfig, Peers, RpcError, visit};
+use nacre_types::{ClientUuid, Codec, Errno, Generation, Instant, LockCookie, Timestamp};
+use nacre_wire::target::{ConnectReply, Role, Statfs, StatfsReply, features};
+use nacre_wire::{Frame, Header, Kind, Opcode, flags};
+use std::rc::Rc;
+
+struct Island {
+    ctx: Rc<Ctx>,
+    peers: Rc<Peers>,
+}
+impl Logic for Island {
+    fn ctx(&self) -> &Rc<Ctx> {
+        &self.ctx
+    }
+    fn handle(&mut self, event: Event) {
+        assert!(self.peers.handle(event).is_none(), "only outbound connections here");
+    }
+}
+
+struct Test {
+    island: Island,
+    peer: Rc<Peer>,
+    now: Instant,
+    conn: ConnId,
+    epoch: nacre_types::ConnEpoch,
+    /// Requests that the server has got and not answered.
+    requests: Vec<Frame>,
+    opened: u32,
+    instance: u64,
+    generation: u32,
+    evicted: bool,
+}
+
+impl Test {
+    fn new() -> Self {
+        let ctx = Ctx::new(1);
+        let peers = Rc::new(Peers::default());
+        let now = Instant(5_000_000_000);
+        ctx.set_time(now, Timestamp { sec: 100, nsec: 0 });
+        let config = PeerConfig {
+            client: ClientUuid([1; 16]),
+            role: Role::Client,
+            name: "test".into(),
+            target: "demo-MDT0000".into(),
+            addresses: vec!["unix:/a".into()],
+            max_mod_rpcs: 7,
+        };
+        let peer = Peer::new(&ctx, &peers, config);
+        let mut test = Self {
+            island: Island { ctx, peers },
+            peer,
+            now,
+            conn: ConnId(0),
+            epoch: nacre_types::ConnEpoch(0),
+            requests: Vec::new(),
+            opened: 0,
+            instance: 1,
+            generation: 1,
+            evicted: false,
+        };
+        test.visit(Event::Timer);
+        test
+    }
+    fn visit(&mut self, event: Event) {
+        let wall = Timestamp::from_nanos(100_000_000_000 + i128::from(self.now.0 - 5_000_000_000));
+        visit(&mut self.island, self.now, wall, event);
+        let mut answers = Vec::new();
+        for effect in self.island.ctx.take_effects() {
+            match effect {
+                Effect::Open { conn, target, .. } => {
+                    assert_eq!(target, "demo-MDT0000");
+                    self.conn = conn;
+                    self.opened += 1;
+                    answers.push(Event::Opened { conn });
+                }
+                Effect::Send { conn, frame } => {
+                    assert_eq!(conn, self.conn);
+                    self.epoch = frame.header.epoch;
+                    if frame.header.opcode == Opcode::Connect.number() {
+                        answers.push(self.connect_reply(&frame.header));
+                    } else {
+                        self.requests.push(frame);
+                    }
+                }
+                Effect::Close { .. } => {}
+                _ => panic!("unexpected effect"),
+            }
+        }
+        for answer in answers {
+            self.visit(answer);
+        }
+    }
+    fn connect_reply(&self, request: &Header) -> Event {
+        let body = ConnectReply {
+            target: ClientUuid([2; 16]),
+            features: features::MULTI_MOD_RPCS,
+            max_mod_rpcs: 8,
+            lease_ms: 10_000,
+            generation: Generation(self.generation),
+            evicted: self.evicted,
+            instance: self.instance,
+            server_time: Timestamp { sec: 107, nsec: 0 },
+            recovery_ms: 0,
+        };
+        self.reply_event(request, 0, body.to_vec())
+    }
+    fn reply_event(&self, request: &Header, status: i32, body: Vec<u8>) -> Event {
+        let mut h = Header::new(Kind::Reply, request.opcode);
+        (h.xid, h.epoch, h.status) = (request.xid, self.epoch, status);
+        Event::Frame { conn: self.conn, frame: Frame::new(h, body) }
+    }
+    /// The server answers the oldest request.
+    fn answer(&mut self, status: i32, body: Vec<u8>) {
+        let request = self.requests.remove(0);
+        let event = self.reply_event(&request.header, status, body);
+        self.visit(event);
+    }
+    fn callback(&mut self, xid: u64) {
+        let mut h = Header::new(Kind::Callback, Opcode::LockGranted.number());
+        (h.xid, h.epoch) = (nacre_types::Xid(xid), self.epoch);
+        self.visit(Event::Frame { conn: self.conn, frame: Frame::new(h, LockCookie(xid).to_vec()) });
+    }
+    fn pass(&mut self, d: Duration) {
+        let end = self.now + d;
+        while let Some(at) = self.island.ctx.deadline().filter(|at| *at <= end) {
+            self.now = at.max(self.now);
+            self.visit(Event::Timer);
+        }
+        self.now = end;
+    }
+    /// Starts a statfs; the cell gets its result.
+    fn statfs(&mut self) -> Rc<RefCell<Option<Result<u64, RpcError>>>> {
+        let result = Rc::new(RefCell::new(None));
+        let (r, peer) = (result.clone(), self.peer.clone());
+        self.island.ctx.spawn(async move {
+            let answer = peer.call(&Statfs {}).await;
+            *r.borrow_mut() = Some(answer.map(|s| s.bytes_total));
+        });
+        self.visit(Event::Timer);
+        result
+    }
+}
+fn space(total: u64) -> Vec<u8> {
+    StatfsReply { bytes_total: total, ..StatfsReply::default() }.to_vec()
+}
+
+#[test]
+fn a_call_becomes_a_request_and_its_reply_ends_the_future() {
+    let mut t = Test::new();
+    assert!(t.peer.is_connected());
+    assert_eq!(t.peer.wall_offset_ns(), 7_000_000_000);
+    let (a, b) = (t.statfs(), t.statfs());
+    assert_eq!(t.requests.len(), 2);
+    t.now = t.now + Duration::from_micros(250);
+    t.answer(0, space(5));
+    t.answer(Errno::ENOSPC.0, Vec::new());
+    assert_eq!(*a.borrow(), Some(Ok(5)));
+    assert_eq!(*b.borrow(), Some(Err(RpcError::Errno(Errno::ENOSPC))));
+    let (opcode, stats) = t.peer.stats()[0];
+    assert_eq!((opcode, stats.count, stats.errors, stats.max_us), (Opcode::Statfs.number(), 2, 1, 250));
+}
+
+#[test]
+fn a_reply_that_cannot_be_read_is_an_error_of_that_call_alone() {
+    let mut t = Test::new();
+    let a = t.statfs();
+    t.answer(0, vec![1, 2, 3]);
+    assert_eq!(*a.borrow(), Some(Err(RpcError::Errno(Errno::EPROTO))));
+    assert!(t.peer.is_connected());
+}
+
+#[test]
+fn a_lost_connection_is_opened_again_and_the_call_goes_on() {
+    let mut t = Test::new();
+    let a = t.statfs();
+    let first = t.requests.remove(0);
+    t.visit(Event::Closed { conn: t.conn, reason: "reset by peer".into() });
+    assert_eq!(t.peer.last_error().as_deref(), Some("reset by peer"));
+    t.pass(Duration::from_millis(100));
+    assert_eq!((t.opened, t.requests.len()), (2, 1));
+    assert!(t.requests[0].header.has(flags::RESENT));
+    assert_eq!(t.requests[0].header.xid, first.header.xid);
+    t.answer(0, space(9));
+    assert_eq!((a.borrow().clone(), t.peer.last_error()), (Some(Ok(9)), None));
+}
+
+#[test]
+fn an_idle_peer_pings_every_three_seconds_and_a_dead_server_is_noticed() {
+    let mut t = Test::new();
+    for _ in 0..5 {
+        t.pass(Duration::from_secs(3));
+        assert_eq!(t.requests.len(), 1);
+        t.answer(0, 0u64.to_vec());
+    }
+    assert_eq!(t.opened, 1);
+    t.pass(Duration::from_secs(8));
+    assert_eq!(t.opened, 2, "no answer for seven seconds");
+}
+
+#[test]
+fn callbacks_reach_the_handler_once_and_are_acknowledged() {
+    let mut t = Test::new();
+    let seen = Rc::new(RefCell::new(Vec::new()));
+    let s = seen.clone();
+    t.peer.on_callback(Box::new(move |frame| s.borrow_mut().push(frame.header.xid.0)));
+    t.callback(1);
+    t.callback(2);
+    t.callback(2);
+    assert_eq!(*seen.borrow(), [1, 2]);
+    let acks: Vec<_> = t.requests.iter().map(|f| (f.header.kind, f.header.xid.0)).collect();
+    assert_eq!(acks, [(Kind::CallbackAck, 1), (Kind::CallbackAck, 2), (Kind::CallbackAck, 2)]);
+}
+
+#[test]
+fn the_eviction_handler_runs_before_anything_on_the_new_export() {
+    let mut t = Test::new();
+    let order = Rc::new(RefCell::new(Vec::new()));
+    let (o, ctx) = (order.clone(), t.island.ctx.clone());
+    t.peer.on_evicted(Box::new(move || o.borrow_mut().push(ctx.now())));
+    t.visit(Event::Closed { conn: t.conn, reason: "evicted".into() });
+    let a = t.statfs();
+    (t.generation, t.evicted) = (2, true);
+    t.pass(Duration::from_millis(100));
+    assert_eq!(order.borrow().len(), 1);
+    t.answer(0, space(1));
+    assert_eq!(*a.borrow(), Some(Ok(1)), "it had not been sent before");
+}
+
+#[test]
+fn disconnect_ends_calls_tells_the_server_and_leaves_no_task() {
+    let mut t = Test::new();
+    let a = t.statfs();
+    t.requests.clear();
+    let peer = t.peer.clone();
+    t.island.ctx.spawn(async move { peer.disconnect().await });
+    t.visit(Event::Timer);
+    assert_eq!(*a.borrow(), Some(Err(RpcError::Stopped)));
+    assert_eq!(t.requests[0].header.opcode, Opcode::Disconnect.number());
+    t.answer(0, Vec::new());
+    assert_eq!((t.island.ctx.live_tasks(), t.island.ctx.deadline()), (0, None));
+}
+
+#[test]
+fn events_of_other_connections_are_given_back_or_end_here() {
+    let t = Test::new();
+    let inbound = ConnId(ConnId::INBOUND | 1);
+    assert!(t.island.peers.handle(Event::Accepted { conn: inbound, from: "x".into() }).is_some());
+    assert!(t.island.peers.handle(Event::Opened { conn: inbound }).is_some());
+    assert!(t.island.peers.handle(Event::Opened { conn: ConnId(999) }).is_none());
+    assert!(t.peer.is_connected());
+}
+
+#[test]
+fn a_dropped_sleep_leaves_no_timer() {
+    let t = Test::new();
+    let ctx = t.island.ctx.clone();
+    let before = ctx.deadline();
+    let (promise, answer) = ctx.promise::<u32>();
+    let inner = ctx.clone();
+    ctx.spawn(async move {
+        let at = inner.now() + Duration::from_millis(1);
+        assert_eq!(inner.timeout(at, answer).await, Some(Some(3)));
+    });
+    ctx.run();
+    assert_ne!(ctx.deadline(), before);
+    promise.fulfil(3);
+    ctx.run();
+    assert_eq!(ctx.deadline(), before);
+}

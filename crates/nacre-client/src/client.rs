@@ -1,15 +1,22 @@
-//! The one API for all doors.
+//! The front door: one API for all doors of a mount, FUSE first. The calls stand with their concepts.
 
-use alloc::rc::Rc;
+use crate::fids::Fids;
+use crate::file::Files;
+use crate::flock::Flocks;
+use crate::locks::ExtentLocks;
+use crate::mount::Mount;
+use crate::stats::Stats;
+use alloc::rc::{Rc, Weak};
 use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_node::{Ctx, Event};
+use core::cell::Cell;
+use core::time::Duration;
+use nacre_node::{Ctx, Event, join_all};
 use nacre_types::{
-    Attr, Caller, Errno, Fid, FileType, FsName, LayoutTemplate, LockCookie, OpenHandle, SetAttr,
+    Attr, Caller, Codec, Errno, Fid, FileType, FsName, LayoutTemplate, LockCookie, OpenHandle,
 };
-use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
-use nacre_wire::target::{Param, StatfsReply};
+use nacre_wire::Rpc;
 
 /// What a mount is told.
 #[derive(Debug, Clone)]
@@ -75,210 +82,118 @@ pub struct ReaddirPage {
     pub eof: bool,
 }
 
+/// State of a connection to a target, for people.
+#[derive(Debug, Clone)]
+pub struct Connection {
+    pub target: String,
+    pub connected: bool,
+    /// Why the last attempt failed.
+    pub error: Option<String>,
+}
+
+/// How long an unmount waits for servers that do not answer.
+const UNMOUNT_PATIENCE: Duration = Duration::from_secs(5);
+
 /// A mounted file system.
 pub struct Client {
-    _ctx: Rc<Ctx>,
+    pub(crate) ctx: Rc<Ctx>,
+    pub(crate) config: MountConfig,
+    pub(crate) mount: Mount,
+    pub(crate) files: Rc<Files>,
+    pub(crate) fids: Fids,
+    pub(crate) locks: ExtentLocks,
+    pub(crate) flocks: Flocks,
+    pub(crate) stats: Stats,
+    /// Metadata changes of this mount so far.
+    pub(crate) changes: Cell<u64>,
+    /// Last number given to a handle or a lock.
+    last_number: Cell<u64>,
+    me: Weak<Client>,
 }
 
 impl Client {
     /// Starts: connects to the MGS, learns the targets, connects to them. Returns at once; calls wait.
     pub fn new(ctx: &Rc<Ctx>, config: MountConfig) -> Rc<Client> {
-        let _ = config;
-        Rc::new(Client { _ctx: ctx.clone() })
+        let client = Rc::new_cyclic(|me| Client {
+            ctx: ctx.clone(),
+            mount: Mount::new(ctx, &config),
+            config,
+            files: Rc::default(),
+            fids: Fids::new(ctx),
+            locks: ExtentLocks::default(),
+            flocks: Flocks::default(),
+            stats: Stats::new(ctx),
+            changes: Cell::new(0),
+            last_number: Cell::new(0),
+            me: me.clone(),
+        });
+        ctx.spawn(client.clone().watch());
+        client
     }
-    /// Waits until the MGS and the MDT have been reached.
-    ///
-    /// # Errors
-    /// A sentence for the user: what is missing, where, what to do. Only for errors that waiting cannot mend.
-    pub async fn ready(&self) -> Result<(), String> {
-        Err(String::from("not built"))
-    }
+
     /// Events of connections; gives back what is not the client's.
     pub fn handle_event(&self, event: Event) -> Option<Event> {
-        Some(event)
+        self.mount.peers.handle(event)
     }
-    pub async fn lookup(&self, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
-        let _ = (parent, name);
-        Err(Errno::ENOSYS)
-    }
-    /// Parent of a directory (for `..` by handle).
-    pub async fn parent(&self, fid: Fid) -> Result<Entry, Errno> {
-        let _ = fid;
-        Err(Errno::ENOSYS)
-    }
-    pub async fn getattr(&self, fid: Fid) -> Result<Entry, Errno> {
-        let _ = fid;
-        Err(Errno::ENOSYS)
-    }
-    /// Changes attributes; a size change cuts the objects.
-    pub async fn setattr(&self, fid: Fid, set: SetAttr, caller: Caller) -> Result<Entry, Errno> {
-        let _ = (fid, set, caller);
-        Err(Errno::ENOSYS)
-    }
-    pub async fn readlink(&self, fid: Fid) -> Result<Bytes, Errno> {
-        let _ = fid;
-        Err(Errno::ENOSYS)
-    }
-    /// mknod, mkdir, symlink: whatever `args.mode` says.
-    pub async fn make(&self, args: CreateArgs<'_>) -> Result<Entry, Errno> {
-        let _ = args;
-        Err(Errno::ENOSYS)
-    }
-    /// Creates and opens in one request. `flags` of open(2).
-    pub async fn create(&self, args: CreateArgs<'_>, flags: u32) -> Result<(Entry, OpenHandle), Errno> {
-        let _ = (args, flags);
-        Err(Errno::ENOSYS)
-    }
-    pub async fn open(&self, fid: Fid, flags: u32, caller: Caller) -> Result<(Entry, OpenHandle), Errno> {
-        let _ = (fid, flags, caller);
-        Err(Errno::ENOSYS)
-    }
-    pub async fn read(&self, handle: OpenHandle, offset: u64, len: u32) -> Result<Vec<Bytes>, Errno> {
-        let _ = (handle, offset, len);
-        Err(Errno::ENOSYS)
-    }
-    /// Bytes written (all of them, or an error).
-    pub async fn write(&self, args: WriteArgs) -> Result<u32, Errno> {
-        let _ = args;
-        Err(Errno::ENOSYS)
-    }
-    /// close(2) of one descriptor: reports write errors, drops the owner's POSIX locks.
-    pub async fn flush(&self, handle: OpenHandle, lock_owner: u64) -> Result<(), Errno> {
-        let _ = (handle, lock_owner);
-        Err(Errno::ENOSYS)
-    }
-    /// Last close: `flock_owner` drops that flock; whatever OFD locks the handle has go too.
-    pub async fn release(&self, handle: OpenHandle, flock_owner: Option<u64>) -> Result<(), Errno> {
-        let _ = (handle, flock_owner);
-        Err(Errno::ENOSYS)
-    }
-    pub async fn fsync(&self, fid: Fid, data_only: bool) -> Result<(), Errno> {
-        let _ = (fid, data_only);
-        Err(Errno::ENOSYS)
-    }
-    /// Entries after `cookie` (0 = from the start).
-    pub async fn readdir(
-        &self,
-        dir: Fid,
-        cookie: u64,
-        entries_max: u32,
-        with_attrs: bool,
-    ) -> Result<ReaddirPage, Errno> {
-        let _ = (dir, cookie, entries_max, with_attrs);
-        Err(Errno::ENOSYS)
-    }
-    pub async fn link(&self, fid: Fid, parent: Fid, name: &[u8], caller: Caller) -> Result<Entry, Errno> {
-        let _ = (fid, parent, name, caller);
-        Err(Errno::ENOSYS)
-    }
-    /// unlink, or rmdir with `directory`.
-    pub async fn unlink(
-        &self,
-        parent: Fid,
-        name: &[u8],
-        directory: bool,
-        caller: Caller,
-    ) -> Result<(), Errno> {
-        let _ = (parent, name, directory, caller);
-        Err(Errno::ENOSYS)
-    }
-    pub async fn rename(
-        &self,
-        from: (Fid, &[u8]),
-        to: (Fid, &[u8]),
-        flags: u32,
-        caller: Caller,
-    ) -> Result<(), Errno> {
-        let _ = (from, to, flags, caller);
-        Err(Errno::ENOSYS)
-    }
-    pub async fn getxattr(&self, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
-        let _ = (fid, name);
-        Err(Errno::ENOSYS)
-    }
-    pub async fn setxattr(
-        &self,
-        fid: Fid,
-        name: &[u8],
-        value: &[u8],
-        flags: u32,
-        kill_sgid: bool,
-        caller: Caller,
-    ) -> Result<(), Errno> {
-        let _ = (fid, name, value, flags, kill_sgid, caller);
-        Err(Errno::ENOSYS)
-    }
-    pub async fn listxattr(&self, fid: Fid) -> Result<Vec<Bytes>, Errno> {
-        let _ = fid;
-        Err(Errno::ENOSYS)
-    }
-    pub async fn removexattr(&self, fid: Fid, name: &[u8]) -> Result<(), Errno> {
-        let _ = (fid, name);
-        Err(Errno::ENOSYS)
-    }
-    pub async fn allocate(
-        &self,
-        handle: OpenHandle,
-        offset: u64,
-        len: u64,
-        keep_size: bool,
-    ) -> Result<(), Errno> {
-        let _ = (handle, offset, len, keep_size);
-        Err(Errno::ENOSYS)
-    }
-    pub async fn statfs(&self) -> Result<StatfsReply, Errno> {
-        Err(Errno::ENOSYS)
-    }
-    /// Sets or drops a file lock; with `wait` ends when it is granted, cancelled (EINTR) or refused.
-    pub async fn flock(
-        &self,
-        handle: OpenHandle,
-        lock: FileLock,
-        wait: Option<LockCookie>,
-    ) -> Result<FlockOutcome, Errno> {
-        let _ = (handle, lock, wait);
-        Err(Errno::ENOSYS)
-    }
-    /// A signal: the waiting `flock` call with this cookie ends with EINTR (or its grant, if that was first).
-    pub fn flock_interrupt(&self, cookie: LockCookie) {
-        let _ = cookie;
-    }
+
     /// A cookie for a waiting lock.
     pub fn new_cookie(&self) -> LockCookie {
-        LockCookie(0)
+        LockCookie(self.next_number())
     }
-    pub async fn flock_test(&self, fid: Fid, lock: FileLock) -> Result<Option<FileLock>, Errno> {
-        let _ = (fid, lock);
-        Err(Errno::ENOSYS)
+
+    /// Closes everything, tells the servers. Servers that do not answer are given up after a few seconds.
+    pub async fn unmount(&self) {
+        let (done, closed) = self.ctx.promise();
+        let client = self.me();
+        self.ctx.spawn(async move {
+            client.close_all().await;
+            done.fulfil(());
+        });
+        self.patiently(closed).await;
+        self.mount.stop();
+        let farewells = self.mount.targets().into_iter().map(|target| {
+            let (done, gone) = self.ctx.promise();
+            self.ctx.spawn(async move {
+                target.peer.disconnect().await;
+                done.fulfil(());
+            });
+            self.patiently(gone)
+        });
+        join_all(farewells).await;
     }
-    /// Everything this mount has completed is durable when it returns (`nacre sync`).
-    pub async fn sync_all(&self) -> Result<(), Errno> {
-        Err(Errno::ENOSYS)
+
+    async fn patiently(&self, done: impl Future<Output = Option<()>>) {
+        if self.ctx.timeout(self.ctx.now() + UNMOUNT_PATIENCE, done).await.is_none() {
+            tracing::warn!(fs = %self.config.fs, "a server does not answer at unmount: it will drop this client after its lease");
+        }
     }
-    pub async fn layout(&self, fid: Fid) -> Result<LayoutReply, Errno> {
-        let _ = fid;
-        Err(Errno::ENOSYS)
+
+    // ---- for the modules of the calls
+
+    pub(crate) fn me(&self) -> Rc<Client> {
+        self.me.upgrade().expect("a call borrows a client that lives in an Rc")
     }
-    pub async fn set_layout(&self, fid: Fid, template: LayoutTemplate, caller: Caller) -> Result<(), Errno> {
-        let _ = (fid, template, caller);
-        Err(Errno::ENOSYS)
+    pub(crate) fn weak(&self) -> Weak<Client> {
+        self.me.clone()
     }
-    /// Paths of an inode from the root, without a leading slash; one per hard link.
-    pub async fn paths(&self, fid: Fid) -> Result<Vec<Bytes>, Errno> {
-        let _ = fid;
-        Err(Errno::ENOSYS)
+    pub(crate) fn new_handle(&self) -> OpenHandle {
+        OpenHandle(self.next_number())
     }
-    /// Space per target, for `lfs df`: (target name, kind is in the name, numbers or why not).
-    pub async fn statfs_targets(&self) -> Result<Vec<(String, Result<StatfsReply, Errno>)>, Errno> {
-        Err(Errno::ENOSYS)
+    fn next_number(&self) -> u64 {
+        self.last_number.set(self.last_number.get() + 1);
+        self.last_number.get()
     }
-    /// Parameters (`llite.*`, `mdc.*`, `osc.*`).
-    pub fn params(&self) -> Vec<Param> {
-        Vec::new()
+    pub(crate) fn check_writable(&self) -> Result<(), Errno> {
+        if self.config.read_only { Err(Errno::EROFS) } else { Ok(()) }
     }
-    pub fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
-        Err(alloc::format!("{name} cannot be set (value {value})"))
+    /// The MDT is about to hold something that a sync has not covered.
+    pub(crate) fn note_change(&self) {
+        self.changes.set(self.changes.get() + 1);
     }
-    /// Closes everything, tells the servers.
-    pub async fn unmount(&self) {}
+    /// A change at the MDT.
+    pub(crate) async fn change<'a, R: Rpc + Codec<'a>>(&self, request: &R) -> Result<R::Reply, Errno> {
+        let mdt = self.mdt().await?;
+        self.note_change();
+        mdt.call(request).await
+    }
 }

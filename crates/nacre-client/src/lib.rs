@@ -1,9 +1,32 @@
 //! The client core: POSIX-like calls by FID on top of imports, layouts and locks. Knows nothing of FUSE.
 //!
 //! Every call is an `async fn` on the mount's island. Nothing is cached yet: each call asks the target that knows.
+//!
+//! Module map: `client` is the front door; its calls live by concept in `namespace`, `attr`, `file`, `io`, `flock`,
+//! `layout` and `space`. Below them: `mount` (targets and how they are found), `target` (one target with its
+//! counters), `fids` (sequences), `ranges` (order among the operations of this mount on one file), `locks` (extent
+//! locks of OSTs, for the time of one operation), `stripes` (which bytes lie where), `stats` and `params`.
+//! Caches will live under locks that `locks` keeps instead of cancelling; nothing above it has to know.
+//!
+//! Objects of the core refer to each other by FID, not by pointer, so that a mount can be cut into shards by FID.
 #![no_std]
 extern crate alloc;
 
+mod attr;
 mod client;
+mod fids;
+mod file;
+mod flock;
+mod io;
+mod layout;
+mod locks;
+mod mount;
+mod namespace;
+mod params;
+mod ranges;
+mod space;
+mod stats;
+mod stripes;
+mod target;
 
-pub use client::{Client, CreateArgs, Entry, ListedEntry, MountConfig, ReaddirPage, WriteArgs};
+pub use client::{Client, Connection, CreateArgs, Entry, ListedEntry, MountConfig, ReaddirPage, WriteArgs};

@@ -1,0 +1,164 @@
+//! Attributes: whose size is asked where.
+//!
+//! While the MDT says `Open`, the objects have size, space and write times, and all of them are asked in parallel. An
+//! object's time counts only if it is later than the last explicit change of the file's time. A truncate sets the size
+//! of every object, so that objects always tell the truth; it reports to the MDT while it holds the
+//! locks, so that reports arrive in the order of the changes. Not here: what the MDT makes of a report.
+
+use crate::client::{Client, Entry};
+use crate::file::is_regular;
+use crate::ranges::Share;
+use crate::stripes;
+use alloc::vec::Vec;
+use nacre_node::join_all;
+use nacre_types::{Caller, Component, Errno, Extent, Fid, ObjectId, OstIndex, SetAttr, SizeState};
+use nacre_wire::mdt::{EntryReply, Getattr, ReportSize, Setattr, Written};
+use nacre_wire::ost::{Glimpse, LockMode, ObjectState, Truncate};
+
+/// Entries of a listing whose sizes are asked for at a time.
+const ENTRIES_AT_A_TIME: usize = 64;
+
+impl Entry {
+    /// An entry whose size needs no asking.
+    pub(crate) fn of(reply: &EntryReply) -> Self {
+        Self { attr: reply.attr, kill_priv: reply.kill_priv }
+    }
+    /// Replaces size, space and times by what the objects say.
+    fn with(reply: &EntryReply, objects: Written) -> Self {
+        let mut entry = Self::of(reply);
+        let attr = &mut entry.attr;
+        attr.size = objects.size;
+        attr.blocks = objects.blocks;
+        if objects.mtime > reply.mtime_set_at {
+            attr.mtime = attr.mtime.max(objects.mtime);
+            attr.ctime = attr.ctime.max(objects.mtime);
+        }
+        entry
+    }
+}
+
+impl Client {
+    pub async fn getattr(&self, fid: Fid) -> Result<Entry, Errno> {
+        let _timing = self.stats.time("getattr");
+        let reply = self.mdt().await?.call(&Getattr { fid }).await?;
+        self.resolve(reply).await
+    }
+
+    /// Changes attributes; a size change cuts the objects.
+    pub async fn setattr(&self, fid: Fid, set: SetAttr, caller: Caller) -> Result<Entry, Errno> {
+        let _timing = self.stats.time("setattr");
+        self.check_writable()?;
+        if let Some(size) = set.size {
+            return self.truncate(fid, size, set, caller).await;
+        }
+        let reply = self.change(&Setattr { fid, set, caller, time: self.now() }).await?;
+        if let Some(file) = self.files.used(fid) {
+            file.learn(&reply);
+        }
+        self.resolve(reply).await
+    }
+
+    /// Completes a reply of the MDT: asks the OSTs when the MDT does not know the size.
+    pub(crate) async fn resolve(&self, reply: EntryReply) -> Result<Entry, Errno> {
+        if !is_regular(&reply.attr) || reply.attr.size_state == SizeState::Exact {
+            return Ok(Entry::of(&reply));
+        }
+        let Some(component) = reply.layout.as_ref().and_then(stripes::only_component) else {
+            return Ok(Entry::of(&reply));
+        };
+        let all: Vec<u32> = (0u32..).take(component.stripes.len()).collect();
+        let states = self.glimpse(reply.attr.fid, component, &all).await?;
+        Ok(Entry::with(&reply, stripes::resolve(component, &states)))
+    }
+
+    /// `resolve` for a listing, in order.
+    pub(crate) async fn resolve_all(
+        &self,
+        replies: Vec<Option<EntryReply>>,
+    ) -> Result<Vec<Option<Entry>>, Errno> {
+        let mut entries = Vec::with_capacity(replies.len());
+        let mut replies = replies.into_iter().peekable();
+        while replies.peek().is_some() {
+            let some: Vec<_> = replies.by_ref().take(ENTRIES_AT_A_TIME).collect();
+            let asked = join_all(some.into_iter().map(|reply| async move {
+                match reply {
+                    Some(reply) => self.resolve(reply).await.map(Some),
+                    None => Ok(None),
+                }
+            }));
+            for entry in asked.await {
+                entries.push(entry?);
+            }
+        }
+        Ok(entries)
+    }
+
+    /// States of some objects of a file, in the order of `wanted`, asked in parallel.
+    pub(crate) async fn glimpse(
+        &self,
+        fid: Fid,
+        component: &Component,
+        wanted: &[u32],
+    ) -> Result<Vec<ObjectState>, Errno> {
+        let one = |stripe: u32| async move {
+            let ost = component.stripes.get(stripe as usize).copied().unwrap_or(OstIndex(u32::MAX));
+            match self.ost(ost).await?.call(&Glimpse { object: ObjectId { fid, stripe } }).await {
+                // Removed in the meantime: as empty as one that was never written.
+                Err(Errno::ENOENT | Errno::ESTALE) => Ok(ObjectState::default()),
+                other => other,
+            }
+        };
+        if let [stripe] = *wanted {
+            return Ok(alloc::vec![one(stripe).await?]);
+        }
+        join_all(wanted.iter().map(|&stripe| one(stripe))).await.into_iter().collect()
+    }
+
+    /// Sets the size: the MDT first (it says `Open` from then on), then every object, then the report.
+    pub(crate) async fn truncate(
+        &self,
+        fid: Fid,
+        size: u64,
+        set: SetAttr,
+        caller: Caller,
+    ) -> Result<Entry, Errno> {
+        let _timing = self.stats.time("truncate");
+        let file = self.files.of(&self.ctx, fid);
+        let _alone = file.ranges.acquire(Extent::ALL, Share::Exclusive).await;
+        let mtime = self.now();
+        let reply = self.change(&Setattr { fid, set, caller, time: mtime }).await?;
+        file.learn(&reply);
+        if !is_regular(&reply.attr) {
+            return Err(Errno::EINVAL);
+        }
+        let component = file.component()?;
+        let mut locks = Vec::with_capacity(component.stripes.len());
+        for (stripe, &ost) in (0u32..).zip(&component.stripes) {
+            let extent = Extent::new(component.object_size(stripe, size), u64::MAX);
+            let ost = self.ost(ost).await?;
+            let held = self.lock_extent(&ost, ObjectId { fid, stripe }, LockMode::Pw, extent).await?;
+            locks.push((ost, held));
+        }
+        let owner = file.owner();
+        let cuts = (0u32..).zip(&locks).map(|(stripe, (ost, held))| {
+            let request = Truncate {
+                object: ObjectId { fid, stripe },
+                size: component.object_size(stripe, size),
+                owner,
+                mtime,
+                lock: held.cookie,
+            };
+            async move { ost.call(&request).await.map(|reply| reply.state) }
+        });
+        let states: Vec<ObjectState> = join_all(cuts).await.into_iter().collect::<Result<_, _>>()?;
+        file.note_truncated(&states);
+        let mut written = stripes::resolve(&component, &states);
+        written.size = size;
+        written.mtime = mtime;
+        let reply = self.change(&ReportSize { fid, written, truncate: true }).await?;
+        drop(locks);
+        file.learn(&reply);
+        let entry = Entry::with(&reply, stripes::resolve(&component, &states));
+        Ok(entry)
+    }
+}

@@ -1,0 +1,388 @@
+//! Open handles, and what this mount knows of the files behind them. No kernel descriptor per open.
+//!
+//! Invariants: (1) a [`FileState`] is in the table as long as somebody refers to it; (2) what it knows of objects comes
+//! from replies to this mount since its first writer opened, and is forgotten with the last one, so that a close
+//! never reports what another mount may have changed in between; (3) a close of a written file is sent while no
+//! other operation of this mount on the file is under way. The MDT trusts a close's size only if no other
+//! client could have changed the file since; otherwise it asks the OSTs itself.
+
+use crate::client::{Client, CreateArgs, Entry};
+use crate::ranges::{RangeLock, Share};
+use crate::stripes;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::ops::Deref;
+use nacre_node::Ctx;
+use nacre_types::{
+    Attr, Caller, Component, Errno, Extent, Fid, FileType, Layout, OpenHandle, Owner, SetAttr, mode,
+};
+use nacre_wire::mdt::{Close, Create, EntryReply, FlockFamily, Open as OpenRequest, OpenHow, Written};
+use nacre_wire::ost::ObjectState;
+
+/// Bits of open(2) that matter here.
+pub(crate) const O_ACCMODE: u32 = 3;
+pub(crate) const O_TRUNC: u32 = 0o1000;
+const O_APPEND: u32 = 0o2000;
+
+/// What this mount knows of a file that it uses.
+pub(crate) struct FileState {
+    pub(crate) fid: Fid,
+    /// Order of this mount's operations on the file.
+    pub(crate) ranges: RangeLock,
+    pub(crate) component: RefCell<Option<Rc<Component>>>,
+    owner: Cell<Owner>,
+    /// A write by an ordinary user must take set-id bits away first.
+    pub(crate) kill_priv: Cell<bool>,
+    /// Handles open for writing.
+    writers: Cell<u32>,
+    /// Last known state per object, while there are writers.
+    known: RefCell<Vec<Option<ObjectState>>>,
+    /// Something was written since the first writer opened.
+    dirty: Cell<bool>,
+    /// Count of this mount's metadata changes when the MDT was last synced for this file.
+    pub(crate) synced_at: Cell<Option<u64>>,
+}
+
+impl FileState {
+    fn new(ctx: &Ctx, fid: Fid) -> Self {
+        Self {
+            fid,
+            ranges: RangeLock::new(ctx),
+            component: RefCell::default(),
+            owner: Cell::default(),
+            kill_priv: Cell::new(false),
+            writers: Cell::new(0),
+            known: RefCell::default(),
+            dirty: Cell::new(false),
+            synced_at: Cell::new(None),
+        }
+    }
+    /// Takes in a reply about the inode.
+    pub(crate) fn learn(&self, reply: &EntryReply) {
+        let Attr { uid, gid, projid, .. } = reply.attr;
+        self.owner.set(Owner { uid, gid, projid });
+        self.kill_priv.set(reply.kill_priv);
+        if let Some(layout) = &reply.layout {
+            self.learn_layout(layout);
+        }
+    }
+    pub(crate) fn learn_layout(&self, layout: &Layout) {
+        *self.component.borrow_mut() = stripes::only_component(layout).cloned().map(Rc::new);
+    }
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner.get()
+    }
+    /// Where the bytes are.
+    ///
+    /// # Errors
+    /// EIO for a layout that this build cannot use (or no regular file).
+    pub(crate) fn component(&self) -> Result<Rc<Component>, Errno> {
+        self.component.borrow().clone().ok_or_else(|| {
+            tracing::error!(fid = %self.fid, "no layout that this build understands: upgrade this client");
+            Errno::EIO
+        })
+    }
+    /// A reply to a write has told the state of an object.
+    pub(crate) fn note_written(&self, stripe: u32, state: ObjectState) {
+        if self.writers.get() == 0 {
+            return;
+        }
+        self.dirty.set(true);
+        let mut known = self.known.borrow_mut();
+        let stripe = stripe as usize;
+        if known.len() <= stripe {
+            known.resize(stripe + 1, None);
+        }
+        // Replies to writes of different ranges may come in any order; a truncate is alone.
+        known[stripe] = Some(match known[stripe] {
+            Some(old) => ObjectState {
+                size: old.size.max(state.size),
+                blocks: old.blocks.max(state.blocks),
+                mtime: old.mtime.max(state.mtime),
+            },
+            None => state,
+        });
+    }
+    /// A truncate has set the state of every object.
+    pub(crate) fn note_truncated(&self, states: &[ObjectState]) {
+        if self.writers.get() > 0 {
+            self.dirty.set(true);
+            *self.known.borrow_mut() = states.iter().copied().map(Some).collect();
+        }
+    }
+    fn writer_opened(&self, created: bool) {
+        if self.writers.get() == 0 {
+            self.dirty.set(false);
+            let stripes = self.component.borrow().as_ref().map_or(0, |c| c.stripes.len());
+            let state = created.then(ObjectState::default);
+            *self.known.borrow_mut() = alloc::vec![state; stripes];
+        }
+        self.writers.set(self.writers.get() + 1);
+    }
+    fn writer_closes(&self) {
+        self.writers.set(self.writers.get().saturating_sub(1));
+        if self.writers.get() == 0 {
+            self.dirty.set(false);
+            self.known.borrow_mut().clear();
+        }
+    }
+}
+
+/// Keeps a [`FileState`] in the table.
+pub(crate) struct FileRef {
+    files: Rc<Files>,
+    state: Rc<FileState>,
+}
+impl Deref for FileRef {
+    type Target = FileState;
+    fn deref(&self) -> &FileState {
+        &self.state
+    }
+}
+impl Drop for FileRef {
+    fn drop(&mut self) {
+        // The table's own and this one: nobody else refers to it.
+        if Rc::strong_count(&self.state) == 2 {
+            self.files.by_fid.borrow_mut().remove(&self.state.fid);
+        }
+    }
+}
+
+/// An open handle.
+pub(crate) struct Open {
+    pub(crate) handle: OpenHandle,
+    pub(crate) file: FileRef,
+    flags: u32,
+    pub(crate) caller: Caller,
+    /// The MDT has forgotten it (eviction): every use is EIO.
+    stale: Cell<bool>,
+    /// Lock owners that took locks through this handle: nothing but the release tells that an OFD lock is over.
+    pub(crate) lock_owners: RefCell<BTreeSet<(FlockFamily, u64)>>,
+}
+impl Open {
+    fn is_writer(&self) -> bool {
+        self.flags & O_ACCMODE != 0
+    }
+}
+
+/// Open handles and the files in use.
+#[derive(Default)]
+pub(crate) struct Files {
+    by_fid: RefCell<BTreeMap<Fid, Rc<FileState>>>,
+    handles: RefCell<BTreeMap<OpenHandle, Rc<Open>>>,
+}
+impl Files {
+    /// The state of a file, made if nobody uses it yet.
+    pub(crate) fn of(self: &Rc<Self>, ctx: &Ctx, fid: Fid) -> FileRef {
+        let state =
+            self.by_fid.borrow_mut().entry(fid).or_insert_with(|| Rc::new(FileState::new(ctx, fid))).clone();
+        FileRef { files: self.clone(), state }
+    }
+    /// The state of a file if it is in use.
+    pub(crate) fn used(self: &Rc<Self>, fid: Fid) -> Option<FileRef> {
+        let state = self.by_fid.borrow().get(&fid).cloned()?;
+        Some(FileRef { files: self.clone(), state })
+    }
+    /// A usable handle.
+    pub(crate) fn handle(&self, handle: OpenHandle) -> Result<Rc<Open>, Errno> {
+        let open = self.handles.borrow().get(&handle).cloned().ok_or(Errno::EBADF)?;
+        if open.stale.get() { Err(Errno::EIO) } else { Ok(open) }
+    }
+    pub(crate) fn all(&self) -> Vec<Rc<Open>> {
+        self.handles.borrow().values().cloned().collect()
+    }
+    /// Handles of one file.
+    pub(crate) fn of_file(&self, fid: Fid) -> Vec<Rc<Open>> {
+        self.handles.borrow().values().filter(|o| o.file.fid == fid).cloned().collect()
+    }
+    #[cfg(test)]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.by_fid.borrow().is_empty() && self.handles.borrow().is_empty()
+    }
+}
+
+impl Client {
+    /// Creates and opens in one request. `flags` of open(2).
+    pub async fn create(&self, args: CreateArgs<'_>, flags: u32) -> Result<(Entry, OpenHandle), Errno> {
+        let _timing = self.stats.time("create");
+        self.check_writable()?;
+        Self::check_name(args.name)?;
+        if FileType::of_mode(args.mode) != Some(FileType::Regular) {
+            return Err(Errno::EINVAL);
+        }
+        let how = OpenHow { handle: self.new_handle(), flags: flags & (O_ACCMODE | O_APPEND) };
+        let request = Create {
+            parent: args.parent,
+            name: args.name,
+            fid: self.new_fid().await?,
+            mode: args.mode,
+            rdev: 0,
+            target: &[],
+            layout: args.layout,
+            open: Some(how),
+            exclusive: args.exclusive,
+            caller: args.caller.clone(),
+            time: self.now(),
+        };
+        let reply = self.change(&request).await?;
+        self.opened(&reply.entry, how, args.caller.clone(), reply.created);
+        if !reply.created && flags & O_TRUNC != 0 {
+            // The kernel thinks that it has made the file and does not cut it.
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            return match self.truncate(reply.entry.attr.fid, 0, set, args.caller).await {
+                Ok(entry) => Ok((entry, how.handle)),
+                Err(e) => {
+                    self.release_now(how.handle).await;
+                    Err(e)
+                }
+            };
+        }
+        let entry = if reply.created { Entry::of(&reply.entry) } else { self.resolve(reply.entry).await? };
+        Ok((entry, how.handle))
+    }
+
+    pub async fn open(&self, fid: Fid, flags: u32, caller: Caller) -> Result<(Entry, OpenHandle), Errno> {
+        let _timing = self.stats.time("open");
+        if flags & O_ACCMODE != 0 {
+            self.check_writable()?;
+        }
+        let how = OpenHow { handle: self.new_handle(), flags: flags & (O_ACCMODE | O_APPEND) };
+        let reply = self.mdt().await?.call(&OpenRequest { fid, how, caller: caller.clone() }).await?;
+        self.opened(&reply, how, caller, false);
+        match self.resolve(reply).await {
+            Ok(entry) => Ok((entry, how.handle)),
+            Err(e) => {
+                self.release_now(how.handle).await;
+                Err(e)
+            }
+        }
+    }
+
+    fn opened(&self, reply: &EntryReply, how: OpenHow, caller: Caller, created: bool) {
+        let file = self.files.of(&self.ctx, reply.attr.fid);
+        file.learn(reply);
+        let open = Open {
+            handle: how.handle,
+            file,
+            flags: how.flags,
+            caller,
+            stale: Cell::new(false),
+            lock_owners: RefCell::default(),
+        };
+        if open.is_writer() {
+            open.file.writer_opened(created);
+        }
+        self.files.handles.borrow_mut().insert(how.handle, Rc::new(open));
+    }
+
+    /// Last close: `flock_owner` drops that flock; whatever OFD locks the handle has go too.
+    pub async fn release(&self, handle: OpenHandle, flock_owner: Option<u64>) -> Result<(), Errno> {
+        let _timing = self.stats.time("close");
+        let open = self.files.handles.borrow_mut().remove(&handle).ok_or(Errno::EBADF)?;
+        if let Some(owner) = flock_owner {
+            open.lock_owners.borrow_mut().insert((FlockFamily::Flock, owner));
+        }
+        if open.stale.get() {
+            if open.is_writer() {
+                open.file.writer_closes();
+            }
+            return Ok(());
+        }
+        self.drop_locks_of(&open).await;
+        self.close(&open).await
+    }
+
+    async fn release_now(&self, handle: OpenHandle) {
+        if let Err(error) = self.release(handle, None).await {
+            tracing::warn!(handle = handle.0, %error, "a handle could not be closed at the MDT");
+        }
+    }
+
+    async fn close(&self, open: &Open) -> Result<(), Errno> {
+        let file = &open.file;
+        let mdt = self.mdt().await?;
+        if !open.is_writer() {
+            mdt.call(&Close { fid: file.fid, handle: open.handle, written: None }).await?;
+            return Ok(());
+        }
+        let _alone = if file.dirty.get() {
+            Some(file.ranges.acquire(Extent::ALL, Share::Exclusive).await)
+        } else {
+            None
+        };
+        let written = self.written(file).await;
+        file.writer_closes();
+        self.note_change();
+        mdt.call(&Close { fid: file.fid, handle: open.handle, written }).await?;
+        Ok(())
+    }
+
+    /// What a close may say of the file; `None` when nothing was written, or when it cannot be known.
+    async fn written(&self, file: &FileState) -> Option<Written> {
+        if !file.dirty.get() {
+            return None;
+        }
+        let component = file.component().ok()?;
+        let mut states = Vec::with_capacity(component.stripes.len());
+        let unknown: Vec<u32> = {
+            let known = file.known.borrow();
+            (0u32..)
+                .zip(&component.stripes)
+                .filter(|(i, _)| known.get(*i as usize).copied().flatten().is_none())
+                .map(|(i, _)| i)
+                .collect()
+        };
+        let mut asked = self.glimpse(file.fid, &component, &unknown).await.ok()?.into_iter();
+        let known = file.known.borrow();
+        for stripe in 0..component.stripes.len() {
+            states.push(known.get(stripe).copied().flatten().or_else(|| asked.next())?);
+        }
+        Some(stripes::resolve(&component, &states))
+    }
+
+    /// The MDT has forgotten this client. A handle that held locks is lost, the others are opened again by FID.
+    pub(crate) fn evicted_by_mdt(&self) {
+        let opens = self.files.all();
+        tracing::warn!(
+            fs = %self.config.fs,
+            handles = opens.len(),
+            "evicted by the MDT: handles with file locks fail with EIO from now on, the others are opened again"
+        );
+        self.fids.forget();
+        self.flocks.evicted();
+        for open in opens {
+            if !open.lock_owners.borrow().is_empty() {
+                open.stale.set(true);
+                continue;
+            }
+            let client = self.me();
+            self.ctx.spawn(async move {
+                let how = OpenHow { handle: open.handle, flags: open.flags };
+                let request = OpenRequest { fid: open.file.fid, how, caller: Caller::root() };
+                let result = match client.mdt().await {
+                    Ok(mdt) => mdt.call(&request).await,
+                    Err(e) => Err(e),
+                };
+                if let Err(error) = result {
+                    tracing::error!(fid = %open.file.fid, %error, "an open file was lost with the eviction: its handle fails with EIO");
+                    open.stale.set(true);
+                }
+            });
+        }
+    }
+
+    /// Closes whatever is open.
+    pub(crate) async fn close_all(&self) {
+        let handles: Vec<OpenHandle> = self.files.handles.borrow().keys().copied().collect();
+        for handle in handles {
+            self.release_now(handle).await;
+        }
+    }
+}
+
+/// Whether a mode is that of a regular file.
+pub(crate) fn is_regular(attr: &Attr) -> bool {
+    attr.mode & mode::FMT == mode::REG
+}

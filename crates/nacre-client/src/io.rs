@@ -1,0 +1,377 @@
+//! Reading and writing: one operation is atomic with regard to every other mount.
+//!
+//! Within one object and one request the OST orders it (no lock of ours). A range over several objects is
+//! done under extent locks on all of them, taken in stripe order; an append under [0, inf) on every object, which is
+//! how its end of file stays true. Writes go straight to the OSTs. A read that comes back short in a striped file may
+//! be a hole: then the range is locked, and the file's size decides.
+
+use crate::client::{Client, WriteArgs};
+use crate::file::FileState;
+use crate::locks::HeldExtent;
+use crate::ranges::Share;
+use crate::stripes::{self, ObjectRange};
+use crate::target::Target;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_node::join_all;
+use nacre_types::{Component, Errno, Extent, Fid, LockCookie, ObjectId, OpenHandle, SetAttr, Timestamp};
+use nacre_wire::mdt::Setattr;
+use nacre_wire::ost::{Allocate, LockMode, ObjectState, Read, SyncObject, Write};
+use nacre_wire::target::Sync;
+
+/// Largest request to an OST.
+const RPC_BYTES_MAX: u64 = 4 << 20;
+/// The server locks for the time of the request.
+const NO_LOCK: LockCookie = LockCookie(0);
+/// Largest file: offsets are signed in the kernel.
+const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+/// An operation whose locks were lost with their OST's process is done again this often.
+const TRIES: u32 = 5;
+
+/// What was read from one object.
+type FromObject = (Vec<Bytes>, ObjectState);
+
+/// An operation's part of one object, with the lock that covers it.
+struct Locked {
+    range: ObjectRange,
+    ost: Rc<Target>,
+    held: HeldExtent,
+}
+
+impl Client {
+    /// At most `len` bytes; fewer only at the end of the file.
+    pub async fn read(&self, handle: OpenHandle, offset: u64, len: u32) -> Result<Vec<Bytes>, Errno> {
+        let _timing = self.stats.time("read");
+        let open = self.files.handle(handle)?;
+        let file = &open.file;
+        let end = offset.saturating_add(u64::from(len)).min(FILE_BYTES_MAX);
+        if offset >= end {
+            return Ok(Vec::new());
+        }
+        let _order = file.ranges.acquire(Extent::new(offset, end), Share::Shared).await;
+        let component = file.component()?;
+        let ranges = stripes::by_object(&component, offset, end - offset);
+        if let [range] = ranges.as_slice()
+            && range.len <= RPC_BYTES_MAX
+        {
+            let ost = self.ost(range.ost).await?;
+            let (data, _) = self.read_object(&ost, file.fid, range, NO_LOCK).await?;
+            let read = data.iter().map(|b| b.len() as u64).sum::<u64>();
+            if read == range.len || component.stripes.len() == 1 {
+                self.stats.bytes("read_bytes", read);
+                return Ok(data);
+            }
+        }
+        let data = self.retry_lost_locks(|| self.read_locked(file, &component, &ranges, offset, end)).await?;
+        self.stats.bytes("read_bytes", data.iter().map(|b| b.len() as u64).sum());
+        Ok(data)
+    }
+
+    /// Bytes written (all of them, or an error).
+    pub async fn write(&self, args: WriteArgs) -> Result<u32, Errno> {
+        let _timing = self.stats.time("write");
+        let open = self.files.handle(args.handle)?;
+        let file = &open.file;
+        let len = args.data.len() as u64;
+        if len == 0 {
+            return Ok(0);
+        }
+        if args.kill_suidgid && file.kill_priv.get() {
+            let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
+            let request = Setattr { fid: file.fid, set, caller: open.caller.clone(), time: self.now() };
+            file.learn(&self.change(&request).await?);
+        }
+        let extent =
+            if args.append { Extent::ALL } else { Extent::new(args.offset, args.offset.saturating_add(len)) };
+        let _order = file.ranges.acquire(extent, Share::Exclusive).await;
+        let component = file.component()?;
+        let written = if args.append {
+            self.retry_lost_locks(|| self.append(file, &component, &args.data)).await?
+        } else {
+            check_end(args.offset, len)?;
+            let ranges = stripes::by_object(&component, args.offset, len);
+            self.write_ranges(file, ranges, &args.data).await?
+        };
+        if args.sync {
+            self.sync_objects(file.fid, &component, &written).await?;
+            self.sync_inode(file).await?;
+        }
+        self.stats.bytes("write_bytes", len);
+        u32::try_from(len).map_err(|_| Errno::EINVAL)
+    }
+
+    async fn write_ranges(
+        &self,
+        file: &FileState,
+        ranges: Vec<ObjectRange>,
+        data: &Bytes,
+    ) -> Result<Vec<u32>, Errno> {
+        let mtime = self.now();
+        if let [range] = ranges.as_slice()
+            && range.len <= RPC_BYTES_MAX
+        {
+            let ost = self.ost(range.ost).await?;
+            self.write_object(&ost, file, range, data, NO_LOCK, mtime).await?;
+        } else {
+            self.retry_lost_locks(|| self.write_locked(file, &ranges, data, mtime)).await?;
+        }
+        Ok(ranges.iter().map(|r| r.stripe).collect())
+    }
+
+    /// Does an operation again whose locks went with their server's process.
+    async fn retry_lost_locks<T, F: Future<Output = Result<T, Errno>>>(
+        &self,
+        operation: impl Fn() -> F,
+    ) -> Result<T, Errno> {
+        for _ in 1..TRIES {
+            match operation().await {
+                Err(Errno::ENOLCK) => {}
+                other => return other,
+            }
+        }
+        operation().await.map_err(|e| if e == Errno::ENOLCK { Errno::EIO } else { e })
+    }
+
+    async fn lock_ranges(
+        &self,
+        fid: Fid,
+        ranges: &[ObjectRange],
+        lock_mode: LockMode,
+    ) -> Result<Vec<Locked>, Errno> {
+        let mut locked = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            let ost = self.ost(range.ost).await?;
+            let object = ObjectId { fid, stripe: range.stripe };
+            let held = self.lock_extent(&ost, object, lock_mode, range.extent()).await?;
+            locked.push(Locked { range: range.clone(), ost, held });
+        }
+        Ok(locked)
+    }
+
+    async fn read_locked(
+        &self,
+        file: &FileState,
+        component: &Component,
+        ranges: &[ObjectRange],
+        offset: u64,
+        end: u64,
+    ) -> Result<Vec<Bytes>, Errno> {
+        let locked = self.lock_ranges(file.fid, ranges, LockMode::Pr).await?;
+        let reads = locked.iter().map(|l| async {
+            if l.held.state.size <= l.range.offset {
+                return Ok((Vec::new(), l.held.state));
+            }
+            self.read_object(&l.ost, file.fid, &l.range, l.held.cookie).await
+        });
+        let read: Vec<FromObject> = join_all(reads).await.into_iter().collect::<Result<_, _>>()?;
+        let is_whole = read
+            .iter()
+            .zip(ranges)
+            .all(|((data, _), r)| data.iter().map(|b| b.len() as u64).sum::<u64>() == r.len);
+        let len = if is_whole {
+            end - offset
+        } else {
+            // Nobody can cut the file inside the range while it is locked, so the largest size seen holds.
+            let others: Vec<u32> = (0u32..)
+                .take(component.stripes.len())
+                .filter(|stripe| ranges.iter().all(|r| r.stripe != *stripe))
+                .collect();
+            let states = self.glimpse(file.fid, component, &others).await?;
+            let seen = ranges.iter().map(|r| r.stripe).zip(read.iter().map(|(_, state)| *state));
+            let size = others.iter().copied().zip(states).chain(seen);
+            let size = size.map(|(stripe, state)| component.file_size(stripe, state.size)).max().unwrap_or(0);
+            size.clamp(offset, end) - offset
+        };
+        let data: Vec<Vec<Bytes>> = read.into_iter().map(|(data, _)| data).collect();
+        Ok(stripes::assemble(ranges, &data, len))
+    }
+
+    async fn write_locked(
+        &self,
+        file: &FileState,
+        ranges: &[ObjectRange],
+        data: &Bytes,
+        mtime: Timestamp,
+    ) -> Result<(), Errno> {
+        let locked = self.lock_ranges(file.fid, ranges, LockMode::Pw).await?;
+        let writes =
+            locked.iter().map(|l| self.write_object(&l.ost, file, &l.range, data, l.held.cookie, mtime));
+        join_all(writes).await.into_iter().collect()
+    }
+
+    /// Finds the end of the file under locks on all of it, and writes there.
+    async fn append(&self, file: &FileState, component: &Component, data: &Bytes) -> Result<Vec<u32>, Errno> {
+        let mut locks = Vec::with_capacity(component.stripes.len());
+        for (stripe, &ost) in (0u32..).zip(&component.stripes) {
+            let ost = self.ost(ost).await?;
+            let held =
+                self.lock_extent(&ost, ObjectId { fid: file.fid, stripe }, LockMode::Pw, Extent::ALL).await?;
+            locks.push((ost, held));
+        }
+        let sizes =
+            (0u32..).zip(&locks).map(|(stripe, (_, held))| component.file_size(stripe, held.state.size));
+        let end = sizes.max().unwrap_or(0);
+        let len = data.len() as u64;
+        check_end(end, len)?;
+        let ranges = stripes::by_object(component, end, len);
+        let mtime = self.now();
+        let writes = ranges.iter().filter_map(|range| {
+            let (ost, held) = locks.get(range.stripe as usize)?;
+            Some(self.write_object(ost, file, range, data, held.cookie, mtime))
+        });
+        join_all(writes).await.into_iter().collect::<Result<(), Errno>>()?;
+        Ok(ranges.iter().map(|r| r.stripe).collect())
+    }
+
+    /// Reads one object's range; ends where the object ends.
+    async fn read_object(
+        &self,
+        ost: &Target,
+        fid: Fid,
+        range: &ObjectRange,
+        lock: LockCookie,
+    ) -> Result<FromObject, Errno> {
+        let object = ObjectId { fid, stripe: range.stripe };
+        let mut data = Vec::new();
+        let mut done = 0;
+        loop {
+            let len = (range.len - done).min(RPC_BYTES_MAX);
+            let request = Read { object, offset: range.offset + done, len: len as u32, lock };
+            let (reply, mut bulk) = ost.call_bulk(&request, Vec::new()).await?;
+            let bulk = stripes::split_front(&mut bulk, len as usize);
+            let read = bulk.iter().map(|b| b.len() as u64).sum::<u64>();
+            data.extend(bulk);
+            done += read;
+            if read < len || done == range.len {
+                return Ok((data, reply.state));
+            }
+        }
+    }
+
+    async fn write_object(
+        &self,
+        ost: &Target,
+        file: &FileState,
+        range: &ObjectRange,
+        data: &Bytes,
+        lock: LockCookie,
+        mtime: Timestamp,
+    ) -> Result<(), Errno> {
+        let object = ObjectId { fid: file.fid, stripe: range.stripe };
+        let mut buffers = stripes::gather(range, data);
+        let mut done = 0;
+        while done < range.len {
+            let len = (range.len - done).min(RPC_BYTES_MAX);
+            let request = Write { object, offset: range.offset + done, owner: file.owner(), mtime, lock };
+            let bulk = stripes::split_front(&mut buffers, len as usize);
+            let (reply, _) = ost.call_bulk(&request, bulk).await?;
+            file.note_written(range.stripe, reply.state);
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// fallocate(2) without a mode, or with KEEP_SIZE.
+    pub async fn allocate(
+        &self,
+        handle: OpenHandle,
+        offset: u64,
+        len: u64,
+        keep_size: bool,
+    ) -> Result<(), Errno> {
+        let _timing = self.stats.time("fallocate");
+        let open = self.files.handle(handle)?;
+        let file = &open.file;
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        check_end(offset, len)?;
+        let _order = file.ranges.acquire(Extent::new(offset, offset + len), Share::Exclusive).await;
+        let component = file.component()?;
+        let mtime = self.now();
+        let ranges = stripes::allocation(&component, offset, len);
+        self.retry_lost_locks(|| async {
+            let locked = match ranges.as_slice() {
+                [_] => Vec::new(),
+                _ => self.lock_ranges(file.fid, &ranges, LockMode::Pw).await?,
+            };
+            let mut requests = Vec::with_capacity(ranges.len());
+            for (i, range) in ranges.iter().enumerate() {
+                let request = Allocate {
+                    object: ObjectId { fid: file.fid, stripe: range.stripe },
+                    offset: range.offset,
+                    len: range.len,
+                    keep_size,
+                    owner: file.owner(),
+                    mtime,
+                    lock: locked.get(i).map_or(NO_LOCK, |l| l.held.cookie),
+                };
+                requests.push((self.ost(range.ost).await?, request));
+            }
+            let replies = join_all(requests.iter().map(|(ost, request)| ost.call(request))).await;
+            for (range, reply) in ranges.iter().zip(replies) {
+                file.note_written(range.stripe, reply?.state);
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// The file's bytes and its inode are durable when it returns.
+    pub async fn fsync(&self, fid: Fid, data_only: bool) -> Result<(), Errno> {
+        let _timing = self.stats.time("fsync");
+        // Sizes live with the objects and every inode change is one log record: less is not cheaper.
+        let _ = data_only;
+        let Some(file) = self.files.used(fid) else {
+            return self.sync_mdt().await;
+        };
+        let component = file.component.borrow().clone();
+        if let Some(component) = component {
+            let stripes: Vec<u32> = (0u32..).take(component.stripes.len()).collect();
+            self.sync_objects(fid, &component, &stripes).await?;
+        }
+        self.sync_inode(&file).await
+    }
+
+    async fn sync_objects(&self, fid: Fid, component: &Component, stripes: &[u32]) -> Result<(), Errno> {
+        let one = |stripe: u32| async move {
+            let Some(&ost) = component.stripes.get(stripe as usize) else { return Err(Errno::EIO) };
+            match self.ost(ost).await?.call(&SyncObject { object: ObjectId { fid, stripe } }).await {
+                Ok(_) | Err(Errno::ENOENT) => Ok(()),
+                Err(e) => Err(e),
+            }
+        };
+        join_all(stripes.iter().map(|&stripe| one(stripe))).await.into_iter().collect()
+    }
+
+    /// The inode is durable. A sync that would find nothing new of this mount since the last one is left out.
+    async fn sync_inode(&self, file: &FileState) -> Result<(), Errno> {
+        let changes = self.changes.get();
+        if file.synced_at.get() != Some(changes) {
+            self.sync_mdt().await?;
+            file.synced_at.set(Some(changes));
+        }
+        Ok(())
+    }
+
+    async fn sync_mdt(&self) -> Result<(), Errno> {
+        self.mdt().await?.call(&Sync {}).await.map(|_| ())
+    }
+
+    /// Everything this mount has completed is durable when it returns (`nacre sync`).
+    pub async fn sync_all(&self) -> Result<(), Errno> {
+        let mut targets = self.mount.osts();
+        targets.push(self.mdt().await?);
+        let synced = join_all(targets.iter().map(|target| target.call(&Sync {}))).await;
+        synced.into_iter().try_for_each(|result| result.map(|_| ()))
+    }
+}
+
+/// EFBIG for what no file can hold.
+fn check_end(offset: u64, len: u64) -> Result<(), Errno> {
+    match offset.checked_add(len) {
+        Some(end) if end <= FILE_BYTES_MAX => Ok(()),
+        _ => Err(Errno::EFBIG),
+    }
+}

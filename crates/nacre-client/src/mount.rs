@@ -1,0 +1,289 @@
+//! What a mount consists of: the targets, how they are found, and the mount's clock.
+//!
+//! The MGS knows the targets; it is asked at the start, every [`POLL`], and every [`POLL_MISSING`] while a target is not
+//! reached (it may be elsewhere now). A target that has left the list is kept: its files do not vanish with it.
+//! Calls wait for what they need, however long it is away. Not here: connections and resends (`nacre_node::Peer`).
+
+use crate::client::{Client, Connection, MountConfig};
+use crate::stats::Stats;
+use crate::target::Target;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::time::Duration;
+use nacre_node::{Ctx, Peer, PeerConfig, Peers, WaitList};
+use nacre_types::{ClientUuid, Errno, Instant, OstIndex, TargetKind, TargetName, Timestamp};
+use nacre_wire::mgs::{ListTargets, TargetEntry, TargetList};
+use nacre_wire::target::Role;
+
+/// How often the list of targets is asked for.
+const POLL: Duration = Duration::from_secs(10);
+/// The same while a target is missing.
+const POLL_MISSING: Duration = Duration::from_secs(1);
+/// How long a file system may be unknown to its MGS before a mount gives up.
+const UNKNOWN_FS: Duration = Duration::from_secs(10);
+/// Modifying requests in flight per MDT and per OST.
+const MDT_MOD_RPCS: u16 = 7;
+const OST_MOD_RPCS: u16 = 8;
+
+/// The targets of the file system as far as they are known.
+pub(crate) struct Mount {
+    pub(crate) uuid: ClientUuid,
+    pub(crate) peers: Rc<Peers>,
+    mgs: Rc<Target>,
+    mdt: RefCell<Option<Rc<Target>>>,
+    osts: RefCell<BTreeMap<OstIndex, Rc<Target>>>,
+    config_version: Cell<u64>,
+    /// Lists taken in so far, a new one tells waiters.
+    lists: Cell<u64>,
+    changed: WaitList,
+    /// Wakes the watch task.
+    kick: WaitList,
+    hopeless: RefCell<Option<String>>,
+    stopped: Cell<bool>,
+    last_time: Cell<i128>,
+}
+
+impl Mount {
+    pub(crate) fn new(ctx: &Rc<Ctx>, config: &MountConfig) -> Self {
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&ctx.random().to_le_bytes());
+        uuid[8..].copy_from_slice(&ctx.random().to_le_bytes());
+        let uuid = ClientUuid(uuid);
+        let peers = Rc::new(Peers::default());
+        let mgs = PeerConfig {
+            client: uuid,
+            role: Role::Client,
+            name: config.name.clone(),
+            target: TargetName::Mgs.to_string(),
+            addresses: config.mgs_addresses.clone(),
+            max_mod_rpcs: 1,
+        };
+        let mgs = Rc::new(Target {
+            name: mgs.target.clone(),
+            peer: Peer::new(ctx, &peers, mgs),
+            requests: Stats::new(ctx),
+        });
+        Self {
+            uuid,
+            peers,
+            mgs,
+            mdt: RefCell::default(),
+            osts: RefCell::default(),
+            config_version: Cell::new(0),
+            lists: Cell::new(0),
+            changed: ctx.wait_list(),
+            kick: ctx.wait_list(),
+            hopeless: RefCell::default(),
+            stopped: Cell::new(false),
+            last_time: Cell::new(i128::MIN),
+        }
+    }
+    /// Every target known: MGS, MDT, OSTs.
+    pub(crate) fn targets(&self) -> Vec<Rc<Target>> {
+        let mut all = alloc::vec![self.mgs.clone()];
+        all.extend(self.mdt.borrow().iter().cloned());
+        all.extend(self.osts.borrow().values().cloned());
+        all
+    }
+    pub(crate) fn known_mdt(&self) -> Option<Rc<Target>> {
+        self.mdt.borrow().clone()
+    }
+    pub(crate) fn osts(&self) -> Vec<Rc<Target>> {
+        self.osts.borrow().values().cloned().collect()
+    }
+    fn is_complete(&self) -> bool {
+        self.mdt.borrow().is_some() && self.targets().iter().all(|t| t.peer.is_connected())
+    }
+    /// Ends the watch task and every wait.
+    pub(crate) fn stop(&self) {
+        self.stopped.set(true);
+        self.kick.wake_all();
+        self.changed.wake_all();
+    }
+}
+
+impl Client {
+    /// The MDT, as soon as it is known.
+    pub(crate) async fn mdt(&self) -> Result<Rc<Target>, Errno> {
+        loop {
+            if let Some(mdt) = self.mount.known_mdt() {
+                return Ok(mdt);
+            }
+            if self.mount.stopped.get() {
+                return Err(Errno::ESHUTDOWN);
+            }
+            self.mount.changed.wait().await;
+        }
+    }
+
+    /// An OST of a layout. One that the MGS does not know even when asked again is an error, not a wait.
+    pub(crate) async fn ost(&self, index: OstIndex) -> Result<Rc<Target>, Errno> {
+        let asked = self.mount.lists.get();
+        loop {
+            if let Some(ost) = self.mount.osts.borrow().get(&index) {
+                return Ok(ost.clone());
+            }
+            if self.mount.stopped.get() {
+                return Err(Errno::ESHUTDOWN);
+            }
+            if self.mount.lists.get() > asked + 1 {
+                tracing::error!(
+                    fs = %self.config.fs,
+                    ost = index.0,
+                    "a layout names an OST that the MGS does not know: start it, or remove the file"
+                );
+                return Err(Errno::EIO);
+            }
+            self.mount.kick.wake_all();
+            self.mount.changed.wait().await;
+        }
+    }
+
+    /// Time for what this mount writes: its wall clock corrected by the MDT's, strictly growing.
+    pub(crate) fn now(&self) -> Timestamp {
+        let offset = self.mount.known_mdt().map_or(0, |mdt| mdt.peer.wall_offset_ns());
+        let now = self.ctx.wall().as_nanos() + i128::from(offset);
+        let now = now.max(self.mount.last_time.get() + 1);
+        self.mount.last_time.set(now);
+        Timestamp::from_nanos(now)
+    }
+
+    /// Waits until the MGS and the MDT have been reached.
+    ///
+    /// # Errors
+    /// A sentence for the user: what is missing, where, what to do. Only for errors that waiting cannot mend.
+    pub async fn ready(&self) -> Result<(), String> {
+        loop {
+            if let Some(sentence) = &*self.mount.hopeless.borrow() {
+                return Err(sentence.clone());
+            }
+            if self.mount.stopped.get() {
+                return Err(String::from("the mount was stopped"));
+            }
+            if let Some(mdt) = self.mount.known_mdt() {
+                mdt.peer.connected().await;
+                return Ok(());
+            }
+            self.mount.changed.wait().await;
+        }
+    }
+
+    /// State of every connection, for whoever waits for `ready`.
+    pub fn connections(&self) -> Vec<Connection> {
+        let state = |t: Rc<Target>| Connection {
+            target: t.name.clone(),
+            connected: t.peer.is_connected(),
+            error: t.peer.last_error(),
+        };
+        self.mount.targets().into_iter().map(state).collect()
+    }
+
+    /// Keeps the list of targets up to date until the mount is stopped.
+    pub(crate) async fn watch(self: Rc<Self>) {
+        let mount = &self.mount;
+        let mut unknown_since: Option<Instant> = None;
+        while !mount.stopped.get() {
+            match mount.mgs.call(&ListTargets { fs: self.config.fs.clone() }).await {
+                Ok(list) if !list.targets.is_empty() => {
+                    unknown_since = None;
+                    self.take_list(list);
+                }
+                Ok(_) | Err(Errno::ENOENT) => {
+                    let since = *unknown_since.get_or_insert(self.ctx.now());
+                    if mount.lists.get() == 0 && self.ctx.now() - since >= UNKNOWN_FS {
+                        *mount.hopeless.borrow_mut() = Some(self.unknown_fs());
+                    }
+                }
+                Err(Errno::ESHUTDOWN) => break,
+                Err(error) => {
+                    tracing::warn!(fs = %self.config.fs, %error, "the MGS does not tell the list of targets, asking again");
+                }
+            }
+            mount.lists.set(mount.lists.get() + u64::from(unknown_since.is_none()));
+            mount.changed.wake_all();
+            let pause = if mount.is_complete() { POLL } else { POLL_MISSING };
+            let _ = self.ctx.timeout(self.ctx.now() + pause, mount.kick.wait()).await;
+        }
+    }
+
+    fn unknown_fs(&self) -> String {
+        format!(
+            "the management server at {} does not know a file system `{}`\n\
+             hint: check the name after the colon; if it is right, start its targets (nacre serve)",
+            self.config.mgs_addresses.join(", "),
+            self.config.fs
+        )
+    }
+
+    fn take_list(&self, list: TargetList) {
+        let mount = &self.mount;
+        mount.config_version.set(list.config_version);
+        for entry in list.targets {
+            match entry.kind {
+                TargetKind::Mgs => {}
+                TargetKind::Mdt if entry.index == 0 => {
+                    let known = mount.mdt.borrow().clone();
+                    let mdt = self.place(known, &entry, MDT_MOD_RPCS);
+                    if mount.mdt.borrow().is_none() {
+                        self.adopt_mdt(&mdt);
+                        *mount.mdt.borrow_mut() = Some(mdt);
+                    }
+                }
+                TargetKind::Mdt => {
+                    tracing::warn!(
+                        index = entry.index,
+                        "this build uses one MDT, a further one is left alone"
+                    );
+                }
+                TargetKind::Ost => {
+                    let index = OstIndex(entry.index);
+                    let known = mount.osts.borrow().get(&index).cloned();
+                    let is_new = known.is_none();
+                    let ost = self.place(known, &entry, OST_MOD_RPCS);
+                    if is_new {
+                        self.locks.listen(&ost.peer);
+                        mount.osts.borrow_mut().insert(index, ost);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A target where it is now.
+    fn place(&self, known: Option<Rc<Target>>, entry: &TargetEntry, max_mod_rpcs: u16) -> Rc<Target> {
+        if let Some(target) = known {
+            target.peer.set_addresses(entry.addresses.clone());
+            return target;
+        }
+        let name = TargetName::Of { fs: self.config.fs.clone(), kind: entry.kind, index: entry.index };
+        let config = PeerConfig {
+            client: self.mount.uuid,
+            role: Role::Client,
+            name: self.config.name.clone(),
+            target: name.to_string(),
+            addresses: entry.addresses.clone(),
+            max_mod_rpcs,
+        };
+        Rc::new(Target {
+            name: config.target.clone(),
+            peer: Peer::new(&self.ctx, &self.mount.peers, config),
+            requests: Stats::new(&self.ctx),
+        })
+    }
+
+    /// Callbacks and evictions of the MDT.
+    fn adopt_mdt(&self, mdt: &Rc<Target>) {
+        self.flocks.listen(&mdt.peer);
+        let client = self.weak();
+        mdt.peer.on_evicted(alloc::boxed::Box::new(move || {
+            if let Some(client) = client.upgrade() {
+                client.evicted_by_mdt();
+            }
+        }));
+        self.ask_for_sequence();
+    }
+}

@@ -1,0 +1,241 @@
+//! Names: lookup, new inodes, links, removal, rename, listings, extended attributes.
+
+use crate::client::{Client, CreateArgs, Entry, ListedEntry, ReaddirPage};
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_types::{Caller, Errno, Fid, FileType, name};
+use nacre_wire::mdt::{
+    Create, FidLinks, Getattr, Getxattr, Link, Listxattr, Lookup, Readdir, Readlink, Removexattr, Rename,
+    Setxattr, Unlink,
+};
+
+/// Most entries asked for at a time: a reply has to fit a frame.
+const ENTRIES_MAX: u32 = 1024;
+/// Longest target of a symbolic link.
+const SYMLINK_MAX: usize = 4095;
+/// Longest extended attribute and its name.
+const XATTR_MAX: usize = 65536;
+const XATTR_NAME_MAX: usize = 255;
+
+impl Client {
+    pub async fn lookup(&self, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
+        let _timing = self.stats.time("lookup");
+        match name {
+            b"." => self.getattr(parent).await,
+            b".." => self.parent(parent).await,
+            _ => {
+                Self::check_name(name)?;
+                let reply = self.mdt().await?.call(&Lookup { parent, name }).await?;
+                self.resolve(reply).await
+            }
+        }
+    }
+
+    /// Parent of a directory (for `..` by handle).
+    pub async fn parent(&self, fid: Fid) -> Result<Entry, Errno> {
+        let parent = self.parent_fid(fid).await?;
+        let reply = self.mdt().await?.call(&Getattr { fid: parent }).await?;
+        self.resolve(reply).await
+    }
+
+    async fn parent_fid(&self, fid: Fid) -> Result<Fid, Errno> {
+        if fid == Fid::ROOT {
+            return Ok(fid);
+        }
+        let reply = self.mdt().await?.call(&FidLinks { fid }).await?;
+        reply.links.first().map(|(parent, _)| *parent).ok_or(Errno::ENOENT)
+    }
+
+    pub async fn readlink(&self, fid: Fid) -> Result<Bytes, Errno> {
+        let _timing = self.stats.time("readlink");
+        Ok(self.mdt().await?.call(&Readlink { fid }).await?.target)
+    }
+
+    /// mknod, mkdir, symlink: whatever `args.mode` says.
+    pub async fn make(&self, args: CreateArgs<'_>) -> Result<Entry, Errno> {
+        let file_type = FileType::of_mode(args.mode).ok_or(Errno::EINVAL)?;
+        let _timing = self.stats.time(match file_type {
+            FileType::Directory => "mkdir",
+            FileType::Symlink => "symlink",
+            _ => "mknod",
+        });
+        self.check_writable()?;
+        Self::check_name(args.name)?;
+        if args.target.len() > SYMLINK_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        if file_type == FileType::Symlink && args.target.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        let request = Create {
+            parent: args.parent,
+            name: args.name,
+            fid: self.new_fid().await?,
+            mode: args.mode,
+            rdev: args.rdev,
+            target: args.target,
+            layout: args.layout,
+            open: None,
+            exclusive: true,
+            caller: args.caller,
+            time: self.now(),
+        };
+        let reply = self.change(&request).await?;
+        Ok(Entry::of(&reply.entry))
+    }
+
+    pub async fn link(&self, fid: Fid, parent: Fid, name: &[u8], caller: Caller) -> Result<Entry, Errno> {
+        let _timing = self.stats.time("link");
+        self.check_writable()?;
+        Self::check_name(name)?;
+        let reply = self.change(&Link { fid, parent, name, caller, time: self.now() }).await?;
+        self.resolve(reply).await
+    }
+
+    /// unlink, or rmdir with `directory`.
+    pub async fn unlink(
+        &self,
+        parent: Fid,
+        name: &[u8],
+        directory: bool,
+        caller: Caller,
+    ) -> Result<(), Errno> {
+        let _timing = self.stats.time(if directory { "rmdir" } else { "unlink" });
+        self.check_writable()?;
+        Self::check_name(name)?;
+        self.change(&Unlink { parent, name, directory, caller, time: self.now() }).await?;
+        Ok(())
+    }
+
+    pub async fn rename(
+        &self,
+        from: (Fid, &[u8]),
+        to: (Fid, &[u8]),
+        flags: u32,
+        caller: Caller,
+    ) -> Result<(), Errno> {
+        let _timing = self.stats.time("rename");
+        self.check_writable()?;
+        Self::check_name(from.1)?;
+        Self::check_name(to.1)?;
+        let request = Rename {
+            parent: from.0,
+            name: from.1,
+            new_parent: to.0,
+            new_name: to.1,
+            flags,
+            caller,
+            time: self.now(),
+        };
+        self.change(&request).await?;
+        Ok(())
+    }
+
+    /// Entries after `cookie` (0 = from the start).
+    pub async fn readdir(
+        &self,
+        dir: Fid,
+        cookie: u64,
+        entries_max: u32,
+        with_attrs: bool,
+    ) -> Result<ReaddirPage, Errno> {
+        let _timing = self.stats.time("readdir");
+        let mut entries = Vec::new();
+        let entries_max = entries_max.clamp(1, ENTRIES_MAX) as usize;
+        let dots = [(name::COOKIE_DOT, &b"."[..]), (name::COOKIE_DOTDOT, &b".."[..])];
+        for (dot_cookie, dot) in dots {
+            if cookie < dot_cookie && entries.len() < entries_max {
+                let fid = if dot == b"." { dir } else { self.parent_fid(dir).await.unwrap_or(dir) };
+                entries.push(ListedEntry {
+                    cookie: dot_cookie,
+                    name: Bytes::from_static(dot),
+                    fid,
+                    file_type: FileType::Directory,
+                    entry: None,
+                });
+            }
+        }
+        let left = (entries_max - entries.len()) as u32;
+        if left == 0 {
+            return Ok(ReaddirPage { entries, eof: false });
+        }
+        let after = cookie.max(name::COOKIE_DOTDOT);
+        let request = Readdir { dir, cookie: after, entries_max: left, with_attrs };
+        let reply = self.mdt().await?.call(&request).await?;
+        let mut attrs = Vec::with_capacity(reply.entries.len());
+        for found in reply.entries {
+            entries.push(ListedEntry {
+                cookie: found.cookie,
+                name: found.name,
+                fid: found.fid,
+                file_type: found.file_type,
+                entry: None,
+            });
+            attrs.push(found.entry);
+        }
+        let first = entries.len() - attrs.len();
+        for (listed, entry) in entries.iter_mut().skip(first).zip(self.resolve_all(attrs).await?) {
+            listed.entry = entry;
+        }
+        Ok(ReaddirPage { entries, eof: reply.eof })
+    }
+
+    pub async fn getxattr(&self, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+        let _timing = self.stats.time("getxattr");
+        Self::check_xattr_name(name)?;
+        Ok(self.mdt().await?.call(&Getxattr { fid, name }).await?.value)
+    }
+
+    pub async fn setxattr(
+        &self,
+        fid: Fid,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        kill_sgid: bool,
+        caller: Caller,
+    ) -> Result<(), Errno> {
+        let _timing = self.stats.time("setxattr");
+        self.check_writable()?;
+        Self::check_xattr_name(name)?;
+        if value.len() > XATTR_MAX {
+            return Err(Errno::E2BIG);
+        }
+        let request = Setxattr { fid, name, value, flags, kill_sgid, caller, time: self.now() };
+        let reply = self.change(&request).await?;
+        // File capabilities are an attribute too: the next write may have to take them away.
+        if let Some(file) = self.files.used(fid) {
+            file.learn(&reply);
+        }
+        Ok(())
+    }
+
+    pub async fn listxattr(&self, fid: Fid) -> Result<Vec<Bytes>, Errno> {
+        let _timing = self.stats.time("listxattr");
+        Ok(self.mdt().await?.call(&Listxattr { fid }).await?.names)
+    }
+
+    pub async fn removexattr(&self, fid: Fid, name: &[u8]) -> Result<(), Errno> {
+        let _timing = self.stats.time("removexattr");
+        self.check_writable()?;
+        Self::check_xattr_name(name)?;
+        let reply = self.change(&Removexattr { fid, name, time: self.now() }).await?;
+        if let Some(file) = self.files.used(fid) {
+            file.learn(&reply);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
+        match name {
+            _ if name.len() > name::NAME_MAX => Err(Errno::ENAMETOOLONG),
+            [] => Err(Errno::ENOENT),
+            _ if !name::is_valid(name) => Err(Errno::EINVAL),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_xattr_name(name: &[u8]) -> Result<(), Errno> {
+        if name.len() > XATTR_NAME_MAX || name.is_empty() { Err(Errno::ERANGE) } else { Ok(()) }
+    }
+}

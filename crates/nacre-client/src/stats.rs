@@ -1,0 +1,120 @@
+//! Counters in the field's format: samples, least, greatest, sum and sum of squares of a latency or size.
+
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use alloc::string::String;
+use core::cell::{Cell, RefCell};
+use core::fmt::Write;
+use nacre_node::Ctx;
+use nacre_types::{Instant, Timestamp};
+
+/// One line.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counter {
+    samples: u64,
+    least: u64,
+    greatest: u64,
+    sum: u64,
+    squares: u128,
+}
+impl Counter {
+    fn add(&mut self, value: u64) {
+        self.least = if self.samples == 0 { value } else { self.least.min(value) };
+        self.greatest = self.greatest.max(value);
+        self.samples += 1;
+        self.sum = self.sum.saturating_add(value);
+        self.squares = self.squares.saturating_add(u128::from(value) * u128::from(value));
+    }
+}
+
+/// A table of counters, one name per line. The names are constants of the code, so the table is bounded.
+pub(crate) struct Stats {
+    ctx: Rc<Ctx>,
+    start: Cell<Option<Timestamp>>,
+    lines: RefCell<BTreeMap<&'static str, (Counter, &'static str)>>,
+}
+
+impl Stats {
+    pub(crate) fn new(ctx: &Rc<Ctx>) -> Self {
+        Self { ctx: ctx.clone(), start: Cell::new(None), lines: RefCell::default() }
+    }
+    /// Counts a duration from now until the guard is dropped.
+    pub(crate) fn time(&self, name: &'static str) -> Timing<'_> {
+        Timing { stats: self, name, start: self.ctx.now() }
+    }
+    pub(crate) fn bytes(&self, name: &'static str, bytes: u64) {
+        self.add(name, "bytes", bytes);
+    }
+    fn add(&self, name: &'static str, unit: &'static str, value: u64) {
+        if self.start.get().is_none() {
+            self.start.set(Some(self.ctx.wall()));
+        }
+        self.lines.borrow_mut().entry(name).or_insert((Counter::default(), unit)).0.add(value);
+    }
+    /// Samples so far under `name`.
+    #[cfg(test)]
+    pub(crate) fn samples(&self, name: &str) -> u64 {
+        self.lines.borrow().get(name).map_or(0, |(counter, _)| counter.samples)
+    }
+    pub(crate) fn clear(&self) {
+        self.lines.borrow_mut().clear();
+        self.start.set(Some(self.ctx.wall()));
+    }
+    /// The table as `lctl get_param` prints it.
+    pub(crate) fn render(&self) -> String {
+        let now = self.ctx.wall();
+        let start = self.start.get().unwrap_or(now);
+        let elapsed = Timestamp::from_nanos((now.as_nanos() - start.as_nanos()).max(0));
+        let mut out = String::new();
+        for (name, at) in [("snapshot_time", now), ("start_time", start), ("elapsed_time", elapsed)] {
+            let value = alloc::format!("{}.{:09}", at.sec, at.nsec);
+            writeln!(out, "{name:<35} {value} secs.nsecs").expect("a string takes everything");
+        }
+        for (name, (c, unit)) in &*self.lines.borrow() {
+            writeln!(
+                out,
+                "{name:<27} {} samples [{unit}] {} {} {} {}",
+                c.samples, c.least, c.greatest, c.sum, c.squares
+            )
+            .expect("a string takes everything");
+        }
+        out
+    }
+}
+
+/// Runs until dropped.
+pub(crate) struct Timing<'a> {
+    stats: &'a Stats,
+    name: &'static str,
+    start: Instant,
+}
+impl Drop for Timing<'_> {
+    fn drop(&mut self) {
+        let elapsed = self.stats.ctx.now() - self.start;
+        self.stats.add(self.name, "usecs", u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_samples_unit_least_greatest_sum_and_squares() {
+        let ctx = Ctx::new(1);
+        ctx.set_time(Instant(0), Timestamp { sec: 10, nsec: 5 });
+        let stats = Stats::new(&ctx);
+        let timing = stats.time("open");
+        ctx.set_time(Instant(3_500_000), Timestamp { sec: 11, nsec: 5 });
+        drop(timing);
+        stats.bytes("write_bytes", 10);
+        stats.bytes("write_bytes", 4);
+        let text = stats.render();
+        assert!(
+            text.contains("open                        1 samples [usecs] 3500 3500 3500 12250000\n"),
+            "{text}"
+        );
+        assert!(text.contains("write_bytes                 2 samples [bytes] 4 10 14 116\n"), "{text}");
+        assert!(text.starts_with("snapshot_time                       11.000000005 secs.nsecs\n"), "{text}");
+    }
+}

@@ -1,0 +1,100 @@
+//! One target of the file system: its import, its name, its counters.
+
+use crate::stats::Stats;
+use alloc::rc::Rc;
+use alloc::string::String;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_node::{Peer, RpcError};
+use nacre_types::{Codec, Errno};
+use nacre_wire::{Opcode, Rpc};
+
+/// A target and what was asked of it.
+pub(crate) struct Target {
+    pub(crate) name: String,
+    pub(crate) peer: Rc<Peer>,
+    /// Latency per request name.
+    pub(crate) requests: Stats,
+}
+
+impl Target {
+    /// One request; waits as long as the target is away.
+    pub(crate) async fn call<'a, R: Rpc + Codec<'a>>(&self, request: &R) -> Result<R::Reply, Errno> {
+        let _timing = self.requests.time(request_name(R::OPCODE));
+        self.peer.call(request).await.map_err(|e| self.explain(R::OPCODE, e))
+    }
+    /// Like `call`, with bulk bytes in both directions.
+    pub(crate) async fn call_bulk<'a, R: Rpc + Codec<'a>>(
+        &self,
+        request: &R,
+        bulk: Vec<Bytes>,
+    ) -> Result<(R::Reply, Vec<Bytes>), Errno> {
+        let _timing = self.requests.time(request_name(R::OPCODE));
+        self.peer.call_bulk(request, bulk).await.map_err(|e| self.explain(R::OPCODE, e))
+    }
+    fn explain(&self, opcode: Opcode, error: RpcError) -> Errno {
+        if error == RpcError::Evicted {
+            tracing::warn!(
+                target_name = %self.name,
+                ?opcode,
+                "evicted by the target while a request was under way: the caller gets EIO"
+            );
+        }
+        error.into()
+    }
+}
+
+/// Name of a request's line in `mdc.*.stats` and `osc.*.stats`.
+fn request_name(opcode: Opcode) -> &'static str {
+    match opcode {
+        Opcode::Connect => "connect",
+        Opcode::Disconnect => "disconnect",
+        Opcode::Ping => "obd_ping",
+        Opcode::GetParams => "get_params",
+        Opcode::SetParam => "set_param",
+        Opcode::Statfs => "statfs",
+        Opcode::Sync => "sync",
+        Opcode::Status => "status",
+        Opcode::Shutdown => "shutdown",
+        Opcode::RegisterTarget => "mgs_target_reg",
+        Opcode::ListTargets => "mgs_config_read",
+        Opcode::GrantSeq => "seq_query",
+        Opcode::Lookup => "mds_lookup",
+        Opcode::Getattr => "mds_getattr",
+        Opcode::Readdir => "mds_readpage",
+        Opcode::Create => "mds_reint_create",
+        Opcode::Open => "mds_reint_open",
+        Opcode::Close => "mds_close",
+        Opcode::Link => "mds_reint_link",
+        Opcode::Unlink => "mds_reint_unlink",
+        Opcode::Rename => "mds_reint_rename",
+        Opcode::Setattr => "mds_reint_setattr",
+        Opcode::ReportSize => "mds_report_size",
+        Opcode::Readlink => "mds_readlink",
+        Opcode::Getxattr => "mds_getxattr",
+        Opcode::Setxattr => "mds_reint_setxattr",
+        Opcode::Listxattr => "mds_listxattr",
+        Opcode::Removexattr => "mds_reint_removexattr",
+        Opcode::Flock => "ldlm_flock_enqueue",
+        Opcode::FlockTest => "ldlm_flock_test",
+        Opcode::FlockCancel => "ldlm_flock_cancel",
+        Opcode::SetLayout => "mds_reint_setlayout",
+        Opcode::GetLayout => "mds_getlayout",
+        Opcode::FidLinks => "mds_fid_links",
+        Opcode::Batch => "mds_batch",
+        Opcode::Read => "ost_read",
+        Opcode::Write => "ost_write",
+        Opcode::Truncate => "ost_punch",
+        Opcode::Allocate => "ost_fallocate",
+        Opcode::Glimpse => "ldlm_glimpse",
+        Opcode::SetOwner => "ost_setattr",
+        Opcode::Destroy => "ost_destroy",
+        Opcode::SyncObject => "ost_sync",
+        Opcode::Enqueue => "ldlm_extent_enqueue",
+        Opcode::Cancel => "ldlm_cancel",
+        Opcode::Reserve => "ost_reserve",
+        Opcode::LockGranted | Opcode::LockBlocking | Opcode::FlockGranted => "callback",
+        #[allow(unreachable_patterns, reason = "opcodes of newer builds")]
+        _ => "other",
+    }
+}

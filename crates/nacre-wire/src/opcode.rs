@@ -77,6 +77,61 @@ pub enum Class {
     Import,
 }
 
+impl Opcode {
+    /// How a request of this kind is treated: what [`Rpc::CLASS`] says, for those who have only the number.
+    pub fn class(self) -> Class {
+        match self {
+            Self::Connect | Self::Disconnect | Self::Ping => Class::Import,
+            Self::Close => Class::Close,
+            Self::Cancel => Class::Callback,
+            Self::RegisterTarget
+            | Self::GrantSeq
+            | Self::Create
+            | Self::Open
+            | Self::Link
+            | Self::Unlink
+            | Self::Rename
+            | Self::Setattr
+            | Self::ReportSize
+            | Self::Setxattr
+            | Self::Removexattr
+            | Self::Flock
+            | Self::FlockCancel
+            | Self::SetLayout
+            | Self::Batch
+            | Self::Write
+            | Self::Truncate
+            | Self::Allocate
+            | Self::SetOwner
+            | Self::Destroy
+            | Self::Reserve => Class::Modify,
+            Self::GetParams
+            | Self::SetParam
+            | Self::Statfs
+            | Self::Sync
+            | Self::Status
+            | Self::Shutdown
+            | Self::ListTargets
+            | Self::Lookup
+            | Self::Getattr
+            | Self::Readdir
+            | Self::Readlink
+            | Self::Getxattr
+            | Self::Listxattr
+            | Self::FlockTest
+            | Self::GetLayout
+            | Self::FidLinks
+            | Self::Read
+            | Self::Glimpse
+            | Self::SyncObject
+            | Self::Enqueue
+            | Self::LockGranted
+            | Self::LockBlocking
+            | Self::FlockGranted => Class::Read,
+        }
+    }
+}
+
 /// A request type: its opcode, its class, its reply.
 pub trait Rpc {
     const OPCODE: Opcode;
@@ -92,6 +147,24 @@ macro_rules! rpc {
             const CLASS: $crate::Class = $crate::Class::$class;
             type Reply = $reply;
         }
-    )*};
+    )*
+        #[cfg(test)]
+        pub(crate) const CLASSES: &[($crate::Opcode, $crate::Class)] =
+            &[$(($crate::Opcode::$op, $crate::Class::$class)),*];
+    };
 }
 pub(crate) use rpc;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_opcode_has_the_class_of_its_request() {
+        for list in [crate::mdt::CLASSES, crate::mgs::CLASSES, crate::ost::CLASSES, crate::target::CLASSES] {
+            for &(opcode, class) in list {
+                assert_eq!(opcode.class(), class, "{opcode:?}");
+            }
+        }
+    }
+}

@@ -1,1 +1,45 @@
+//! Frames over sockets: addresses, the incremental decoder, the batching writer, the first words of a connection.
+//!
+//! Everything here is non-blocking and owns no thread: `nacre-rt` says when a socket is ready. On one host a unix
+//! socket is used, between hosts TCP. There is no authentication and no encryption yet; TLS will be a wrapper
+//! around the socket, not a variant of the protocol.
 
+mod address;
+mod decoder;
+mod hello;
+mod socket;
+mod sum;
+mod writer;
+
+pub use address::{Address, AddressError, DEFAULT_PORT};
+pub use decoder::{Decoder, Limits};
+pub use hello::{HELLO_BODY_BYTES_MAX, hello, hello_refused, hello_reply, read_hello, read_hello_reply};
+pub use socket::{
+    Accepted, Candidate, Received, Scratch, accept, candidates, connect, connect_result, listen,
+    local_candidates, receive, unlink,
+};
+pub use writer::{Sent, Writer};
+
+use nacre_wire::FrameError;
+use std::io;
+
+/// Why a connection or a listening socket failed.
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    #[error("{what}: {cause}")]
+    Io { what: String, cause: io::Error },
+    /// Somebody else answers at this address.
+    #[error("{address} is in use by another process\nhint: stop it, or choose another address")]
+    InUse { address: Address },
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    #[error("{0}")]
+    Handshake(String),
+}
+impl NetError {
+    pub(crate) fn io(what: impl Into<String>, cause: impl Into<io::Error>) -> Self {
+        Self::Io { what: what.into(), cause: cause.into() }
+    }
+}

@@ -1,1 +1,28 @@
+//! The real driver of islands: entry, threads, event loops, timers, store operations, connections.
+//!
+//! The way of an event: a loop (or any other thread) reads it and calls [`Node::deliver`]; the island is entered,
+//! runs, and is left; the same thread carries the effects out, which may enter other islands of the process, and
+//! only then asks the kernel again. Nothing on that way is handed to another thread. The exceptions, by name: what
+//! waits for a device (`io.rs`), and a socket that belongs to another loop (`event_loop.rs`).
+//!
+//! Map: `entry.rs` the entry lock; `island.rs` a visit, its effects, the end of an island; `driver.rs` the queue
+//! of a thread; `conn.rs` and `open.rs` connections; `socket.rs` and `listen.rs` those to other processes;
+//! `io.rs` store operations; `event_loop.rs` epoll, timers, sources; `node.rs` the front door.
 
+mod clock;
+mod conn;
+mod driver;
+mod entry;
+mod event_loop;
+mod io;
+mod island;
+mod listen;
+mod node;
+mod open;
+mod socket;
+mod stats;
+
+pub use clock::{now, wall};
+pub use island::{EndReason, IslandRef};
+pub use node::{Config, DoorSink, Node, RtError, Source, SourceId, SourceState};
+pub use stats::{IslandStats, NodeStats, Times};

@@ -1,0 +1,110 @@
+//! Where an island is found: `unix:/path`, `host:port`, `host`, `[v6]:port`, or `local` (this process).
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// 988, the field's port, is privileged.
+pub const DEFAULT_PORT: u16 = 9988;
+
+/// Longest path of a unix socket (`sun_path` without its NUL).
+const UNIX_PATH_BYTES_MAX: usize = 107;
+
+/// A transport address.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Address {
+    /// Islands of the same process, without a socket.
+    Local,
+    Unix(PathBuf),
+    /// Name or number; brackets are not part of the host.
+    Tcp {
+        host: String,
+        port: u16,
+    },
+}
+
+/// Why a text is no address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not an address: {why}\nhint: HOST[:PORT], [IPV6]:PORT or unix:/PATH")]
+pub struct AddressError {
+    text: String,
+    why: &'static str,
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let bad = |why| Err(AddressError { text: text.to_owned(), why });
+        if text == "local" {
+            return Ok(Self::Local);
+        }
+        if let Some(path) = text.strip_prefix("unix:") {
+            return match path.len() {
+                0 => bad("the path is empty"),
+                n if n > UNIX_PATH_BYTES_MAX => bad("the path of a unix socket has at most 107 bytes"),
+                _ => Ok(Self::Unix(PathBuf::from(path))),
+            };
+        }
+        let (host, port) = match text.strip_prefix('[') {
+            Some(rest) => match rest.split_once(']') {
+                Some((host, "")) => (host, None),
+                Some((host, port)) => match port.strip_prefix(':') {
+                    Some(port) => (host, Some(port)),
+                    None => return bad("something other than `:PORT` follows the bracket"),
+                },
+                None => return bad("the bracket is not closed"),
+            },
+            None => match text.split_once(':') {
+                Some((_, port)) if port.contains(':') => return bad("an IPv6 address needs brackets"),
+                Some((host, port)) => (host, Some(port)),
+                None => (text, None),
+            },
+        };
+        if host.is_empty() {
+            return bad("the host is empty");
+        }
+        if host.bytes().any(|b| b.is_ascii_whitespace() || b.is_ascii_control() || matches!(b, b'/' | b'@')) {
+            return bad("a host name has no such character");
+        }
+        let port = match port.map(u16::from_str) {
+            None => DEFAULT_PORT,
+            Some(Ok(port)) => port,
+            Some(Err(_)) => return bad("the port is not a number below 65536"),
+        };
+        Ok(Self::Tcp { host: host.to_owned(), port })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local => f.write_str("local"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_come_back_as_they_were_written() {
+        for text in ["local", "unix:/run/nacre/a.sock", "mds1:1234", "10.0.0.1:9988", "[fe80::1]:77"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+        assert_eq!("mds1".parse::<Address>().unwrap().to_string(), "mds1:9988");
+        assert_eq!("[::1]".parse::<Address>().unwrap().to_string(), "[::1]:9988");
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_with_the_reason() {
+        for text in ["", "unix:", ":1", "a:b", "a:70000", "::1", "[::1", "[::1]x", "a b", "a/b"] {
+            let error = text.parse::<Address>().unwrap_err().to_string();
+            assert!(error.contains("hint:"), "{text}: {error}");
+        }
+        assert!(format!("unix:/{}", "x".repeat(200)).parse::<Address>().is_err());
+    }
+}

@@ -1,0 +1,252 @@
+//! Bytes in, frames out, whatever the pieces in which they come.
+//!
+//! Invariants: lengths are checked against the limits before anything is reserved; memory for a frame is reserved
+//! in steps, each no larger than what has arrived of it (or [`STEP_MIN`]), so that a hostile length costs the
+//! sender as much as us; after an error the decoder refuses everything (there is no way back into a byte stream).
+//! Bulk arrives as a list of buffers and is never copied again.
+
+use crate::sum;
+use bytes::Bytes;
+use crc_fast::Digest;
+use nacre_wire::{Frame, FrameError, HEADER_BYTES, Header, Lengths, MAX_BODY_BYTES, MAX_BULK_BYTES};
+
+/// The first piece of memory for a part of a frame.
+const STEP_MIN: usize = 256 << 10;
+/// From here on it pays to read from the socket into the frame's own buffer.
+const DIRECT_MIN: usize = 16 << 10;
+
+/// What a connection accepts at its present stage.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub body_bytes_max: u32,
+    pub bulk_bytes_max: u32,
+}
+impl Default for Limits {
+    fn default() -> Self {
+        Self { body_bytes_max: MAX_BODY_BYTES, bulk_bytes_max: MAX_BULK_BYTES }
+    }
+}
+
+enum State {
+    Header { bytes: [u8; HEADER_BYTES], filled: usize },
+    Parts(Box<Parts>),
+    Broken(FrameError),
+}
+
+/// A frame whose header has come.
+struct Parts {
+    header: Header,
+    lengths: Lengths,
+    body: Vec<u8>,
+    bulk: Vec<Bytes>,
+    bulk_filled: usize,
+    /// The buffer that is being filled, and its full length.
+    chunk: Vec<u8>,
+    chunk_len: usize,
+    sum: Option<Digest>,
+}
+
+/// The receiving side of a connection.
+pub struct Decoder {
+    limits: Limits,
+    state: State,
+    reserved_bytes: u64,
+}
+
+impl Decoder {
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, state: State::start(), reserved_bytes: 0 }
+    }
+    /// For the frames whose header has not come yet.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+    /// Bytes that were ever reserved for frames.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.reserved_bytes
+    }
+    /// Nothing of a frame has come yet: an end of the stream here is a clean one.
+    pub fn is_between_frames(&self) -> bool {
+        matches!(self.state, State::Header { filled: 0, .. })
+    }
+
+    /// Takes in bytes and gives out the frames that they complete.
+    ///
+    /// # Errors
+    /// The stream is not what it should be: close the connection. Frames given out before are good.
+    pub fn feed(&mut self, mut input: &[u8], out: &mut impl FnMut(Frame)) -> Result<(), FrameError> {
+        loop {
+            if let State::Broken(error) = self.state {
+                return Err(error);
+            }
+            if input.is_empty() {
+                return Ok(());
+            }
+            if let Err(error) = self.step(&mut input, out) {
+                self.state = State::Broken(error);
+            }
+        }
+    }
+
+    /// The buffer to read into without a copy, when much is missing: append no more than [`Vec::capacity`] allows,
+    /// then call [`Decoder::filled`].
+    pub fn direct(&mut self) -> Option<&mut Vec<u8>> {
+        match &mut self.state {
+            State::Parts(parts)
+                if parts.body_is_full() && parts.chunk_len - parts.chunk.len() >= DIRECT_MIN =>
+            {
+                Some(&mut parts.chunk)
+            }
+            _ => None,
+        }
+    }
+    /// Bytes have been appended to the buffer of [`Decoder::direct`].
+    ///
+    /// # Errors
+    /// As [`Decoder::feed`].
+    pub fn filled(&mut self, out: &mut impl FnMut(Frame)) -> Result<(), FrameError> {
+        let State::Parts(parts) = &mut self.state else { return Ok(()) };
+        // An allocator may give more room than was asked for, and then the next frame has begun in here.
+        let beyond = match parts.chunk.len() > parts.chunk_len {
+            true => parts.chunk.split_off(parts.chunk_len),
+            false => Vec::new(),
+        };
+        parts.close_chunk(&mut self.reserved_bytes);
+        if let Err(error) = self.give_if_complete(out) {
+            self.state = State::Broken(error);
+            return Err(error);
+        }
+        self.feed(&beyond, out)
+    }
+
+    fn step(&mut self, input: &mut &[u8], out: &mut impl FnMut(Frame)) -> Result<(), FrameError> {
+        match &mut self.state {
+            State::Header { bytes, filled } => {
+                *filled += take(input, &mut bytes[*filled..]);
+                if *filled < HEADER_BYTES {
+                    return Ok(());
+                }
+                let (header, lengths) = Header::decode(bytes, sum::crc32c)?;
+                self.check(&lengths)?;
+                let parts = Parts::new(header, lengths, &mut self.reserved_bytes);
+                self.state = State::Parts(Box::new(parts));
+            }
+            State::Parts(parts) => parts.feed(input, &mut self.reserved_bytes),
+            State::Broken(error) => return Err(*error),
+        }
+        self.give_if_complete(out)
+    }
+
+    fn check(&self, lengths: &Lengths) -> Result<(), FrameError> {
+        for (what, bytes, limit) in [
+            ("body", lengths.body_bytes, self.limits.body_bytes_max),
+            ("bulk", lengths.bulk_bytes, self.limits.bulk_bytes_max),
+        ] {
+            if bytes > limit {
+                return Err(FrameError::TooLarge { what, bytes, limit });
+            }
+        }
+        Ok(())
+    }
+
+    fn give_if_complete(&mut self, out: &mut impl FnMut(Frame)) -> Result<(), FrameError> {
+        if !matches!(&self.state, State::Parts(parts) if parts.is_complete()) {
+            return Ok(());
+        }
+        let State::Parts(parts) = std::mem::replace(&mut self.state, State::start()) else { return Ok(()) };
+        if let Some(digest) = &parts.sum
+            && sum::finish(digest) != parts.lengths.body_sum
+        {
+            return Err(FrameError::BadBodyChecksum);
+        }
+        out(Frame { header: parts.header, body: Bytes::from(parts.body), bulk: parts.bulk });
+        Ok(())
+    }
+}
+
+impl State {
+    fn start() -> Self {
+        State::Header { bytes: [0; HEADER_BYTES], filled: 0 }
+    }
+}
+
+impl Parts {
+    fn new(header: Header, lengths: Lengths, reserved: &mut u64) -> Self {
+        let first = (lengths.body_bytes as usize).min(STEP_MIN);
+        *reserved += first as u64;
+        let mut parts = Self {
+            header,
+            lengths,
+            body: Vec::with_capacity(first),
+            bulk: Vec::new(),
+            bulk_filled: 0,
+            chunk: Vec::new(),
+            chunk_len: 0,
+            sum: (lengths.body_sum != 0).then(sum::running),
+        };
+        if parts.body_is_full() {
+            parts.open_chunk(reserved);
+        }
+        parts
+    }
+    fn body_is_full(&self) -> bool {
+        self.body.len() == self.lengths.body_bytes as usize
+    }
+    fn is_complete(&self) -> bool {
+        self.body_is_full() && self.bulk_filled == self.lengths.bulk_bytes as usize
+    }
+
+    fn feed(&mut self, input: &mut &[u8], reserved: &mut u64) {
+        if !self.body_is_full() {
+            let wanted = self.lengths.body_bytes as usize - self.body.len();
+            let piece = split(input, wanted);
+            let before = self.body.capacity();
+            self.body.extend_from_slice(piece);
+            *reserved += (self.body.capacity() - before) as u64;
+            if let Some(sum) = &mut self.sum {
+                sum.update(piece);
+            }
+            if self.body_is_full() {
+                self.open_chunk(reserved);
+            }
+        } else {
+            let piece = split(input, self.chunk_len - self.chunk.len());
+            self.chunk.extend_from_slice(piece);
+            self.close_chunk(reserved);
+        }
+    }
+
+    /// The next buffer of the bulk: as large as all that has come of it so far.
+    fn open_chunk(&mut self, reserved: &mut u64) {
+        let left = self.lengths.bulk_bytes as usize - self.bulk_filled;
+        self.chunk_len = left.min(self.bulk_filled.max(STEP_MIN));
+        *reserved += self.chunk_len as u64;
+        self.chunk = Vec::with_capacity(self.chunk_len);
+    }
+    fn close_chunk(&mut self, reserved: &mut u64) {
+        if self.chunk.len() < self.chunk_len || self.chunk.is_empty() {
+            return;
+        }
+        let chunk = std::mem::take(&mut self.chunk);
+        if let Some(sum) = &mut self.sum {
+            sum.update(&chunk);
+        }
+        self.bulk_filled += chunk.len();
+        self.bulk.push(Bytes::from(chunk));
+        self.open_chunk(reserved);
+    }
+}
+
+/// Cuts at most `len` bytes off the front.
+fn split<'a>(input: &mut &'a [u8], len: usize) -> &'a [u8] {
+    let (head, tail) = input.split_at(len.min(input.len()));
+    *input = tail;
+    head
+}
+
+/// Moves bytes from the front of `input` to `room`; returns how many.
+fn take(input: &mut &[u8], room: &mut [u8]) -> usize {
+    let piece = split(input, room.len());
+    room[..piece.len()].copy_from_slice(piece);
+    piece.len()
+}

@@ -1,0 +1,68 @@
+//! The first words of a connection: the caller names the island that it wants, the other side says yes or why not.
+
+use crate::{NetError, decoder::Limits};
+use nacre_types::Errno;
+use nacre_wire::{Frame, Header, Kind};
+
+/// Longest name or sentence in the first frames; what is larger is no nacre peer.
+pub const HELLO_BODY_BYTES_MAX: u32 = 1024;
+
+impl Limits {
+    /// Before the first frame has said who is there.
+    pub fn hello() -> Self {
+        Self { body_bytes_max: HELLO_BODY_BYTES_MAX, bulk_bytes_max: 0 }
+    }
+}
+
+/// "I want `island`."
+pub fn hello(island: &str) -> Frame {
+    Frame::new(Header::new(Kind::Hello, 0), island.as_bytes().to_vec())
+}
+/// "Here it is."
+pub fn hello_reply() -> Frame {
+    Frame::new(Header::new(Kind::HelloReply, 0), Vec::new())
+}
+/// "No: `sentence`." The connection is closed after it.
+pub fn hello_refused(errno: Errno, sentence: &str) -> Frame {
+    let mut header = Header::new(Kind::HelloReply, 0);
+    header.status = errno.0;
+    let mut end = sentence.len().min(HELLO_BODY_BYTES_MAX as usize);
+    while !sentence.is_char_boundary(end) {
+        end -= 1;
+    }
+    Frame::new(header, sentence.as_bytes()[..end].to_vec())
+}
+
+/// The name of the island that a new peer wants.
+///
+/// # Errors
+/// `Handshake` when it says something else.
+pub fn read_hello(frame: &Frame) -> Result<&str, NetError> {
+    if frame.header.kind != Kind::Hello {
+        return Err(NetError::Handshake(format!("first frame is a {:?}, not a Hello", frame.header.kind)));
+    }
+    match std::str::from_utf8(&frame.body) {
+        Ok(name) if !name.is_empty() && !name.contains(char::is_control) => Ok(name),
+        _ => Err(NetError::Handshake("the first frame names no island".to_owned())),
+    }
+}
+
+/// Whether the other side has the island.
+///
+/// # Errors
+/// `Handshake` with its sentence when not.
+pub fn read_hello_reply(frame: &Frame) -> Result<(), NetError> {
+    let h = &frame.header;
+    if h.kind != Kind::HelloReply {
+        return Err(NetError::Handshake(format!("answer to Hello is a {:?}", h.kind)));
+    }
+    if h.status == 0 {
+        return Ok(());
+    }
+    let sentence: String =
+        String::from_utf8_lossy(&frame.body).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    Err(NetError::Handshake(match sentence.is_empty() {
+        true => format!("refused: {}", Errno(h.status)),
+        false => sentence,
+    }))
+}

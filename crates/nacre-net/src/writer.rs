@@ -1,0 +1,95 @@
+//! Frames out: many in one `sendmsg`, continued where the socket was full.
+
+use crate::sum;
+use bytes::Bytes;
+use nacre_wire::{Frame, HEADER_BYTES};
+use rustix::fd::AsFd;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+
+/// Pieces per system call: a frame without bulk has two.
+const PIECES_MAX: usize = 128;
+
+/// How a call of [`Writer::send`] ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    /// Nothing waits.
+    All,
+    /// The socket is full: call again when it is writable.
+    Blocked,
+}
+
+/// The sending side of a connection: frames that are on their way into the socket.
+#[derive(Debug)]
+pub struct Writer {
+    pieces: VecDeque<Bytes>,
+    /// Bytes of the first piece that have left.
+    offset: usize,
+    /// The peer checks bodies (not over a unix socket, where the kernel copies memory to memory).
+    sums: bool,
+}
+
+impl Writer {
+    pub fn new(sums: bool) -> Self {
+        Self { pieces: VecDeque::new(), offset: 0, sums }
+    }
+    pub fn push(&mut self, frame: Frame) {
+        let body_sum = if self.sums { sum::of_parts(&frame.body, &frame.bulk) } else { 0 };
+        let header = frame.encode_header(body_sum, sum::crc32c);
+        // A small body travels with its header: one allocation and one piece instead of two.
+        let mut head = Vec::with_capacity(HEADER_BYTES + frame.body.len().min(SMALL_BODY));
+        head.extend_from_slice(&header);
+        if frame.body.len() <= SMALL_BODY {
+            head.extend_from_slice(&frame.body);
+            self.pieces.push_back(Bytes::from(head));
+        } else {
+            self.pieces.push_back(Bytes::from(head));
+            self.pieces.push_back(frame.body);
+        }
+        self.pieces.extend(frame.bulk.into_iter().filter(|b| !b.is_empty()));
+    }
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Sends until nothing waits or the socket is full. `calls` counts the system calls.
+    ///
+    /// # Errors
+    /// Those of `sendmsg`: the connection is broken. A peer that is gone raises no signal.
+    pub fn send(&mut self, fd: impl AsFd, calls: &mut u64) -> io::Result<Sent> {
+        while !self.pieces.is_empty() {
+            *calls += 1;
+            let mut slices = [IoSlice::new(&[]); PIECES_MAX];
+            let mut count = 0;
+            for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
+                let skip = if count == 0 { self.offset } else { 0 };
+                *slice = IoSlice::new(&piece[skip..]);
+                count += 1;
+            }
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            match sendmsg(&fd, &slices[..count], &mut SendAncillaryBuffer::default(), flags) {
+                Ok(sent) => self.advance(sent),
+                Err(rustix::io::Errno::AGAIN) => return Ok(Sent::Blocked),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Sent::All)
+    }
+
+    fn advance(&mut self, mut sent: usize) {
+        while let Some(first) = self.pieces.front() {
+            let left = first.len() - self.offset;
+            if sent < left {
+                self.offset += sent;
+                return;
+            }
+            sent -= left;
+            self.offset = 0;
+            self.pieces.pop_front();
+        }
+    }
+}
+
+const SMALL_BODY: usize = 1024;

@@ -1,0 +1,121 @@
+//! One end of a connection: its outbox and what is at the other end.
+//!
+//! Two islands of one process are connected by two such ends that name each other; frames are handed over as they
+//! are. Otherwise a socket is at the other end.
+//!
+//! Invariants: what an island sends goes into the outbox inside its visit; only the holder of the send token
+//! hands it on; a local end is drained in slices so that one busy pair does not hold a thread for ever.
+
+use crate::driver::{self, Work};
+use crate::entry::Guarded;
+use crate::island::{Island, IslandRef};
+use crate::socket::SocketLink;
+use nacre_node::{ConnId, Event, Next, Outbox, OutboxError};
+use nacre_wire::Frame;
+use std::sync::{Arc, OnceLock, Weak};
+
+/// Frames handed to the other island before other work gets its turn.
+const SLICE: usize = 64;
+
+/// What waits in an outbox.
+#[derive(Debug)]
+pub(crate) enum Out {
+    /// For the opener of a local connection: it stands.
+    Opened,
+    Frame(Frame),
+    /// Nothing comes after it.
+    Close(String),
+}
+
+pub(crate) enum Link {
+    Local { island: Weak<Island>, conn: ConnId },
+    Socket(Arc<SocketLink>),
+}
+
+pub(crate) struct Conn {
+    /// As the island that owns this end knows it.
+    pub(crate) id: ConnId,
+    pub(crate) outbox: Guarded<Outbox<Out>>,
+    /// Set once, before the send token is first free.
+    pub(crate) link: OnceLock<Link>,
+}
+
+impl Conn {
+    /// An end that is being opened: its outbox is held.
+    pub(crate) fn opening(id: ConnId, bytes_max: usize) -> Arc<Self> {
+        Arc::new(Self { id, outbox: Guarded::new(Outbox::held(bytes_max)), link: OnceLock::new() })
+    }
+    pub(crate) fn linked(id: ConnId, link: Link, bytes_max: usize) -> Arc<Self> {
+        let bytes_max = match link {
+            // The frames are the sender's own memory: bounded by slots and grants, not by this queue.
+            Link::Local { .. } => usize::MAX,
+            Link::Socket(_) => bytes_max,
+        };
+        Arc::new(Self { id, outbox: Guarded::new(Outbox::new(bytes_max)), link: OnceLock::from(link) })
+    }
+
+    pub(crate) fn push(&self, out: Out) -> Result<(), OutboxError> {
+        let cost = match &out {
+            Out::Frame(frame) => match self.link.get() {
+                Some(Link::Local { .. }) => 0,
+                _ => frame.cost(),
+            },
+            Out::Opened | Out::Close(_) => 0,
+        };
+        self.outbox.with(|o| o.push(out, cost))
+    }
+
+    /// Who is at the other end, for people.
+    pub(crate) fn peer_text(&self) -> String {
+        match self.link.get() {
+            Some(Link::Socket(link)) => link.peer.clone(),
+            Some(Link::Local { .. }) => "an island of this process".to_owned(),
+            None => "a peer that has not answered yet".to_owned(),
+        }
+    }
+    /// Ends a socket without sending what waits.
+    pub(crate) fn break_off(&self) {
+        if let Some(Link::Socket(link)) = self.link.get() {
+            link.shut_down();
+        }
+    }
+
+    /// The connection that was being opened stands: what has been sent meanwhile leaves.
+    pub(crate) fn start_sending(self: &Arc<Self>) {
+        self.outbox.with(Outbox::give_back);
+        driver::push(Work::Drain(self.clone()));
+    }
+
+    /// Hands on what is in the outbox, unless another thread is at it: that one will see it.
+    pub(crate) fn drain(self: &Arc<Self>) {
+        if !self.outbox.with(Outbox::take_token) {
+            return;
+        }
+        match self.link.get() {
+            Some(Link::Local { island, conn }) => self.drain_local(island, *conn),
+            Some(Link::Socket(link)) => link.drain(self),
+            None => unreachable!("the outbox of a connection that is being opened is held"),
+        }
+    }
+
+    fn drain_local(self: &Arc<Self>, peer: &Weak<Island>, at_peer: ConnId) {
+        let peer = peer.upgrade().map(IslandRef::from);
+        for _ in 0..SLICE {
+            let out = match self.outbox.with(Outbox::next) {
+                Next::Item(out) => out,
+                Next::Released => return,
+            };
+            let Some(peer) = &peer else { continue };
+            match out {
+                Out::Opened => peer.visit(Event::Opened { conn: at_peer }),
+                Out::Frame(frame) => peer.visit(Event::Frame { conn: at_peer, frame }),
+                Out::Close(reason) => {
+                    peer.visit(Event::Closed { conn: at_peer, reason });
+                    self.outbox.with(Outbox::close);
+                }
+            }
+        }
+        self.outbox.with(Outbox::give_back);
+        driver::push(Work::Drain(self.clone()));
+    }
+}

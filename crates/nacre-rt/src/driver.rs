@@ -1,0 +1,142 @@
+//! What a thread that has left an island still has to do: a queue of work, one per thread.
+//!
+//! A message inside the process is a call: [`deliver`] puts (island, event) at the end of this thread's queue and,
+//! unless the thread is already working through it, works until the queue is empty. Nothing is handed to another
+//! thread.
+//!
+//! Invariants: (1) no island is entered from inside a visit (asserted); (2) the effects of one visit are carried
+//! out in their order; (3) what one event leads to is done before the thread asks the kernel for the next one,
+//! up to [`WORK_PER_TURN`] pieces, so that a loop that talks to itself cannot starve its sockets.
+
+use crate::conn::Conn;
+use crate::island::{EndReason, IslandRef};
+use crate::{io, open};
+use nacre_node::{ConnId, Event, IoTicket, StoreOp};
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Pieces of work between two looks at the kernel.
+pub(crate) const WORK_PER_TURN: usize = 4096;
+
+/// One thing to do outside every island.
+pub(crate) enum Work {
+    Event(IslandRef, Event),
+    /// Makes `conn` known to the island and tells it.
+    Accept {
+        island: IslandRef,
+        conn: Arc<Conn>,
+        from: String,
+    },
+    /// Sends what is in the outbox, if nobody else is at it.
+    Drain(Arc<Conn>),
+    Open {
+        island: IslandRef,
+        conn: Arc<Conn>,
+        address: String,
+        target: String,
+    },
+    Io {
+        island: IslandRef,
+        ticket: IoTicket,
+        op: StoreOp,
+    },
+    Door(IslandRef, Box<dyn Any + Send>),
+    /// The connection broke; the island hears of it if it still knows the connection.
+    Ended(IslandRef, EndReason),
+}
+
+struct Thread {
+    queue: RefCell<VecDeque<Work>>,
+    working: Cell<bool>,
+    visiting: Cell<bool>,
+    /// Index of the event loop that runs on this thread.
+    event_loop: Cell<Option<usize>>,
+}
+
+thread_local! {
+    static THREAD: Thread = const { Thread {
+        queue: RefCell::new(VecDeque::new()),
+        working: Cell::new(false),
+        visiting: Cell::new(false),
+        event_loop: Cell::new(None),
+    } };
+}
+
+/// Puts work at the end of this thread's queue.
+pub(crate) fn push(work: Work) {
+    THREAD.with(|t| t.queue.borrow_mut().push_back(work));
+}
+
+/// Delivers an event and carries out all that follows, unless this thread is at it already: then it comes in its
+/// turn.
+pub(crate) fn deliver(island: &IslandRef, event: Event) {
+    push(Work::Event(island.clone(), event));
+    run();
+}
+
+/// Works until the queue is empty, or, on an event loop, until a turn is over.
+pub(crate) fn run() {
+    THREAD.with(|t| {
+        assert!(!t.visiting.get(), "work was started from inside a visit to an island");
+        if t.working.replace(true) {
+            return;
+        }
+        let _done = ResetOnDrop(&t.working);
+        let mut left = if t.event_loop.get().is_some() { WORK_PER_TURN } else { usize::MAX };
+        while left > 0 {
+            // The borrow ends before the work is done: it puts more into the queue.
+            let Some(work) = t.queue.borrow_mut().pop_front() else { break };
+            carry_out(work);
+            left -= 1;
+        }
+    });
+}
+
+pub(crate) fn is_idle() -> bool {
+    THREAD.with(|t| t.queue.borrow().is_empty())
+}
+
+pub(crate) fn set_event_loop(index: usize) {
+    THREAD.with(|t| t.event_loop.set(Some(index)));
+}
+pub(crate) fn event_loop() -> Option<usize> {
+    THREAD.with(|t| t.event_loop.get())
+}
+
+/// Marks this thread as inside an island while it lives.
+pub(crate) fn visiting() -> impl Drop {
+    struct Leave;
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            THREAD.with(|t| t.visiting.set(false));
+        }
+    }
+    THREAD.with(|t| assert!(!t.visiting.replace(true), "an island was entered from inside a visit"));
+    Leave
+}
+
+struct ResetOnDrop<'a>(&'a Cell<bool>);
+impl Drop for ResetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+fn carry_out(work: Work) {
+    match work {
+        Work::Event(island, event) => island.visit(event),
+        Work::Accept { island, conn, from } => island.accept(conn, from),
+        Work::Drain(conn) => conn.drain(),
+        Work::Open { island, conn, address, target } => open::open(&island, conn, &address, &target),
+        Work::Io { island, ticket, op } => io::start(island, ticket, op),
+        Work::Door(island, item) => island.door(item),
+        Work::Ended(island, reason) => island.ended(reason),
+    }
+}
+
+/// A connection is gone: the island hears of it if it still knows the connection.
+pub(crate) fn push_closed(island: &IslandRef, conn: ConnId, reason: String) {
+    push(Work::Event(island.clone(), Event::Closed { conn, reason }));
+}

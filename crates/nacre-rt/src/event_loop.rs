@@ -1,0 +1,405 @@
+//! An event loop: one thread, one epoll descriptor, what becomes ready on it, and on loop 0 the timers.
+//!
+//! Invariants: everything in `entries` is touched by the loop's own thread only; other threads leave commands in
+//! the inbox and wake the loop through its eventfd, at most once per sleep. The work that an event leads to is
+//! finished (or its turn is over) before the kernel is asked again.
+//!
+//! Helpers: loop 0 serves the sources of front ends. When it has been busy for [`crate::Config::help_after`]
+//! without a pause, the next loop watches them too (EPOLLEXCLUSIVE, its own descriptor); a helper that is woken
+//! while loop 0 sleeps stops watching, because a second reader that is not needed costs wake-ups.
+
+use crate::island::IslandRef;
+use crate::listen::Listener;
+use crate::node::{Node, RtError, Shared, Source, SourceId, SourceState};
+use crate::socket::Socket;
+use crate::stats::NodeStats;
+use crate::{clock, driver};
+use nacre_node::Event;
+use nacre_types::Instant;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::fd::{AsFd, OwnedFd};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The longest sleep: CLOCK_BOOTTIME goes on during a suspend and epoll's clock does not.
+const SLEEP_MAX: Duration = Duration::from_secs(5);
+const EVENTS_PER_TURN: usize = 64;
+/// A wait of the kernel shorter than this was no pause.
+const PAUSE_MIN: Duration = Duration::from_micros(3);
+/// Needless wake-ups after which a helper stops.
+const HELP_NEEDLESS_MAX: u32 = 8;
+
+const WAKE_TOKEN: u64 = 0;
+
+/// What other threads know of a loop.
+pub(crate) struct LoopHandle {
+    epoll: OwnedFd,
+    wakeup: OwnedFd,
+    inbox: Mutex<Vec<Command>>,
+    /// Until when the loop sleeps (nanoseconds); 0 = awake.
+    sleeps_until: AtomicU64,
+    /// Loops above 0: watches the sources.
+    helps: AtomicBool,
+}
+
+pub(crate) enum Command {
+    AddSource(SourceId, Arc<dyn Source>),
+    RemoveSource(SourceId),
+    AddListener(u64, Listener),
+    AddSocket(u64, Box<Socket>),
+}
+
+/// What a loop watches.
+enum Entry {
+    Source(Arc<dyn Source>),
+    Listener(Listener),
+    Socket(Box<Socket>),
+}
+
+impl LoopHandle {
+    pub(crate) fn new() -> Result<Self, RtError> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|e| RtError::system("cannot make an epoll descriptor", e))?;
+        let wakeup = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| RtError::system("cannot make an eventfd", e))?;
+        epoll::add(&epoll, &wakeup, epoll::EventData::new_u64(WAKE_TOKEN), epoll::EventFlags::IN)
+            .map_err(|e| RtError::system("cannot watch an eventfd", e))?;
+        Ok(Self {
+            epoll,
+            wakeup,
+            inbox: Mutex::default(),
+            sleeps_until: AtomicU64::new(0),
+            helps: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn wake(&self, stats: &NodeStats) {
+        // SeqCst: the sleeper publishes its sleep and then looks at what we have just written.
+        if self.sleeps_until.swap(0, Ordering::SeqCst) != 0 {
+            stats.loop_wakeups.add(1);
+            if let Err(error) = rustix::io::write(&self.wakeup, &1u64.to_ne_bytes()) {
+                tracing::error!(%error, "cannot wake an event loop");
+            }
+        }
+    }
+    pub(crate) fn wake_if_sleeping_beyond(&self, at: u64, stats: &NodeStats) {
+        if at < self.sleeps_until.load(Ordering::SeqCst) {
+            self.wake(stats);
+        }
+    }
+    pub(crate) fn command(&self, command: Command, stats: &NodeStats) {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+        self.wake(stats);
+    }
+    pub(crate) fn watch(
+        &self,
+        fd: impl AsFd,
+        token: u64,
+        flags: epoll::EventFlags,
+    ) -> rustix::io::Result<()> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags)
+    }
+    pub(crate) fn watch_for(
+        &self,
+        fd: impl AsFd,
+        token: u64,
+        flags: epoll::EventFlags,
+    ) -> rustix::io::Result<()> {
+        epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token), flags)
+    }
+    pub(crate) fn unwatch(&self, fd: impl AsFd) {
+        if let Err(error) = epoll::delete(&self.epoll, fd) {
+            tracing::debug!(%error, "descriptor was not watched");
+        }
+    }
+    fn is_asleep(&self) -> bool {
+        self.sleeps_until.load(Ordering::SeqCst) != 0
+    }
+}
+
+pub(crate) fn add_source(node: &Node, id: SourceId, source: &Arc<dyn Source>) -> Result<(), RtError> {
+    let shared = node.shared();
+    for handle in &shared.loops {
+        handle.command(Command::AddSource(id, source.clone()), &shared.stats);
+    }
+    Ok(())
+}
+pub(crate) fn remove_source(node: &Node, id: SourceId) {
+    let shared = node.shared();
+    for handle in &shared.loops {
+        handle.command(Command::RemoveSource(id), &shared.stats);
+    }
+}
+
+/// The thread of loop `index`.
+pub(crate) fn run(node: &Node, index: usize) {
+    driver::set_event_loop(index);
+    let shared = node.shared();
+    if shared.config.pin {
+        pin(index);
+    }
+    let Some(handle) = shared.loops.get(index) else { return };
+    let mut event_loop = EventLoop {
+        node,
+        shared,
+        handle,
+        index,
+        entries: BTreeMap::new(),
+        busy_since: clock::now(),
+        needless: 0,
+    };
+    let mut events = Vec::with_capacity(EVENTS_PER_TURN);
+    while !shared.is_stopping() {
+        event_loop.turn(&mut events);
+    }
+}
+
+fn pin(index: usize) {
+    let mut cpus = rustix::thread::CpuSet::new();
+    cpus.set(index % std::thread::available_parallelism().map_or(1, usize::from));
+    if let Err(error) = rustix::thread::sched_setaffinity(None, &cpus) {
+        tracing::warn!(index, %error, "cannot bind an event loop to its CPU");
+    }
+}
+
+struct EventLoop<'a> {
+    node: &'a Node,
+    shared: &'a Arc<Shared>,
+    handle: &'a LoopHandle,
+    index: usize,
+    entries: BTreeMap<u64, Entry>,
+    /// End of the last pause in the kernel.
+    busy_since: Instant,
+    needless: u32,
+}
+
+impl EventLoop<'_> {
+    fn turn(&mut self, events: &mut Vec<epoll::Event>) {
+        self.take_commands();
+        let next = self.fire_timers().min(self.entry_deadlines());
+        driver::run();
+        self.wait(events, next);
+        for event in events.drain(..) {
+            let (token, flags) = (event.data.u64(), event.flags);
+            if token == WAKE_TOKEN {
+                let mut count = [0u8; 8];
+                let _spurious = rustix::io::read(&self.handle.wakeup, &mut count);
+            } else {
+                self.dispatch(token, flags);
+            }
+        }
+        self.ask_for_help();
+    }
+
+    /// Sleeps until something is ready, at most until `next` (nanoseconds); not at all when work is left.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>, next: u64) {
+        let before = clock::now();
+        let mut left = Duration::ZERO;
+        if driver::is_idle() {
+            let until = next.min((before + SLEEP_MAX).0);
+            self.handle.sleeps_until.store(until.max(1), Ordering::SeqCst);
+            // Whoever wrote before it could see that we sleep is seen here.
+            let inbox_empty = self.handle.inbox.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+            if inbox_empty && !self.shared.is_stopping() && self.earliest_deadline() >= until {
+                left = Duration::from_nanos(until.saturating_sub(before.0));
+            }
+        }
+        events.clear();
+        let timeout = clock::timespec(left);
+        let waited = epoll::wait(&self.handle.epoll, rustix::buffer::spare_capacity(events), Some(&timeout));
+        self.handle.sleeps_until.store(0, Ordering::SeqCst);
+        self.shared.stats.loop_turns.add(1);
+        match waited {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                tracing::error!(%error, "epoll_wait failed");
+            }
+        }
+        let after = clock::now();
+        if after - before >= PAUSE_MIN {
+            self.busy_since = after;
+        }
+    }
+
+    fn dispatch(&mut self, token: u64, flags: epoll::EventFlags) {
+        let Some(entry) = self.entries.get_mut(&token) else { return };
+        let goes_on = match entry {
+            Entry::Source(source) => {
+                let state = source.ready(self.node, self.index);
+                driver::run();
+                if self.index > 0 {
+                    self.count_needless(token);
+                }
+                state == SourceState::More
+            }
+            Entry::Listener(listener) => {
+                listener.ready(self.shared);
+                true
+            }
+            Entry::Socket(socket) => {
+                let goes_on = socket.ready(self.shared, flags);
+                driver::run();
+                goes_on
+            }
+        };
+        if !goes_on {
+            self.drop_entry(token);
+        }
+    }
+
+    fn drop_entry(&mut self, token: u64) {
+        match self.entries.remove(&token) {
+            Some(Entry::Source(source)) => {
+                if let Some(fd) = source.fd(self.index)
+                    && self.watches_sources()
+                {
+                    self.handle.unwatch(fd);
+                }
+            }
+            Some(Entry::Socket(socket)) => {
+                self.handle.unwatch(&socket.link.fd);
+                self.shared.sockets.fetch_sub(1, Ordering::Relaxed);
+            }
+            Some(Entry::Listener(listener)) => self.handle.unwatch(&listener.fd),
+            None => {}
+        }
+    }
+
+    fn take_commands(&mut self) {
+        let commands = std::mem::take(&mut *self.handle.inbox.lock().unwrap_or_else(PoisonError::into_inner));
+        for command in commands {
+            match command {
+                Command::AddSource(id, source) => self.start_source(id, source),
+                Command::RemoveSource(id) => self.drop_entry(id.0),
+                Command::AddListener(token, listener) => {
+                    let watched = self.handle.watch(&listener.fd, token, epoll::EventFlags::IN);
+                    if let Err(error) = watched {
+                        tracing::error!(address = %listener.address, %error, "cannot watch a listening socket");
+                    }
+                    self.entries.insert(token, Entry::Listener(listener));
+                }
+                Command::AddSocket(token, mut socket) => {
+                    if socket.start(self.shared, self.handle, token) {
+                        self.entries.insert(token, Entry::Socket(socket));
+                    } else {
+                        self.shared.sockets.fetch_sub(1, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+    }
+
+    // ---- timers
+
+    /// Brings [`Event::Timer`] to islands whose deadline has passed; returns the earliest of the others.
+    fn fire_timers(&mut self) -> u64 {
+        if self.index != 0 {
+            return u64::MAX;
+        }
+        let now = clock::now();
+        let mut next = u64::MAX;
+        let mut due: Vec<IslandRef> = Vec::new();
+        self.shared.each_island(|island| match island.take_due(now) {
+            Ok(()) => due.push(island.clone()),
+            Err(at) => next = next.min(at),
+        });
+        for island in due {
+            driver::push(driver::Work::Event(island, Event::Timer));
+            next = 0; // its visit sets a new one
+        }
+        next
+    }
+    fn earliest_deadline(&self) -> u64 {
+        let mut next = u64::MAX;
+        if self.index == 0 {
+            self.shared.each_island(|island| next = next.min(island.deadline()));
+        }
+        next
+    }
+    /// Handshakes that take too long, listeners that pause.
+    fn entry_deadlines(&mut self) -> u64 {
+        let now = clock::now();
+        let mut next = u64::MAX;
+        let mut ended = Vec::new();
+        for (token, entry) in &mut self.entries {
+            let at = match entry {
+                Entry::Source(_) => continue,
+                Entry::Listener(listener) => listener.deadline(self.handle, *token, now),
+                Entry::Socket(socket) => match socket.deadline() {
+                    Some(at) if at <= now => {
+                        socket.timed_out();
+                        ended.push(*token);
+                        continue;
+                    }
+                    at => at,
+                },
+            };
+            next = next.min(at.map_or(u64::MAX, |at| at.0));
+        }
+        for token in ended {
+            self.drop_entry(token);
+        }
+        next
+    }
+
+    // ---- sources
+
+    fn watches_sources(&self) -> bool {
+        self.index == 0 || self.handle.helps.load(Ordering::Relaxed)
+    }
+
+    fn start_source(&mut self, id: SourceId, source: Arc<dyn Source>) {
+        if self.watches_sources() {
+            self.watch_source(id.0, source.as_ref());
+        }
+        self.entries.insert(id.0, Entry::Source(source));
+    }
+    fn watch_source(&self, token: u64, source: &dyn Source) {
+        let Some(fd) = source.fd(self.index) else { return };
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
+        if let Err(error) = self.handle.watch(fd, token, flags) {
+            tracing::error!(%error, "cannot watch the descriptor of a front end");
+        }
+    }
+
+    /// A loop that has had no pause for long lets the next one watch the sources too. It is not woken for that:
+    /// the kernel wakes it when a request comes.
+    fn ask_for_help(&mut self) {
+        let Some(helper) = self.shared.loops.get(self.index + 1) else { return };
+        if self.watches_sources()
+            && clock::now() - self.busy_since > self.shared.config.help_after
+            && !helper.helps.swap(true, Ordering::Relaxed)
+        {
+            self.busy_since = clock::now();
+            for (token, entry) in &self.entries {
+                if let Entry::Source(source) = entry
+                    && let Some(fd) = source.fd(self.index + 1)
+                {
+                    let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
+                    if let Err(error) = helper.watch(fd, *token, flags) {
+                        tracing::error!(%error, "a further loop cannot watch the descriptor of a front end");
+                    }
+                }
+            }
+        }
+    }
+    /// A helper that is woken while the loop before it sleeps is not needed.
+    fn count_needless(&mut self, _token: u64) {
+        let Some(before) = self.shared.loops.get(self.index - 1) else { return };
+        self.needless = if before.is_asleep() { self.needless + 1 } else { 0 };
+        if self.needless < HELP_NEEDLESS_MAX {
+            return;
+        }
+        self.needless = 0;
+        self.handle.helps.store(false, Ordering::Relaxed);
+        for entry in self.entries.values() {
+            if let Entry::Source(source) = entry
+                && let Some(fd) = source.fd(self.index)
+            {
+                self.handle.unwatch(fd);
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Store operations: carried out by the thread that left the island, by an I/O thread, or by a sync thread.
+//!
+//! What memory or the page cache answers is done in place, up to a size. What would block goes to an I/O thread
+//! of the node, what waits for the device's log goes to the island's sync thread, where one sync answers everybody
+//! who had asked before it began (group commit). The thread that has completed an operation enters the island
+//! itself with the result.
+//!
+//! Invariants: an operation holds the island's store permit until it has ended; operations of an island that has
+//! ended are dropped unexecuted; a full queue makes the asking thread do the work itself. Operations under way
+//! are not ordered among each other: an island that needs an order waits for the first.
+
+use crate::driver;
+use crate::island::IslandRef;
+use crate::node::{Node, Shared};
+use nacre_node::{Event, FileId, IoTicket, Store, StoreDone, StoreError, StoreOp};
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// Jobs that wait for an I/O thread; beyond it the asking thread works itself.
+const JOBS_MAX: usize = 1024;
+/// Operations that wait for a sync thread.
+const SYNCS_MAX: usize = 1024;
+
+/// Starts an operation for which an island has asked.
+pub(crate) fn start(island: IslandRef, ticket: IoTicket, op: StoreOp) {
+    let Some(store) = island.inner().store.clone() else {
+        return island.visit(Event::IoDone {
+            ticket,
+            result: Err(StoreError::Device("the island has no store".into())),
+        });
+    };
+    if !island.inner().store_permit.try_use() {
+        return; // the island has ended
+    }
+    let stats = &island.inner().node.stats;
+    if waits_for_log_device(&op) {
+        stats.io_synced.add(1);
+        return sync(&island, &store, ticket, op);
+    }
+    let op = if payload_bytes(&op) <= island.inner().node.config.io_inline_bytes && !waits_for_device(&op) {
+        match store.try_execute(op) {
+            Ok(result) => {
+                stats.io_inline.add(1);
+                return done(&island, ticket, result);
+            }
+            Err(op) => op,
+        }
+    } else {
+        op
+    };
+    stats.io_handed_over.add(1);
+    let node = island.inner().node.clone();
+    node.io_pool.run(&node, Box::new(move |_| done(&island, ticket, store.execute(op))));
+}
+
+/// The operation has ended on this thread: so it is the one that tells the island and carries out what follows.
+fn done(island: &IslandRef, ticket: IoTicket, result: Result<StoreDone, StoreError>) {
+    island.end_store_use();
+    driver::push(driver::Work::Event(island.clone(), Event::IoDone { ticket, result }));
+    driver::run();
+}
+
+fn waits_for_log_device(op: &StoreOp) -> bool {
+    matches!(op, StoreOp::Sync { file: FileId::Log(_) } | StoreOp::Replace { .. })
+}
+/// Syncs of blobs and runs go to the I/O threads: they run side by side, beside the sync of the log.
+fn waits_for_device(op: &StoreOp) -> bool {
+    matches!(op, StoreOp::Sync { .. })
+}
+fn payload_bytes(op: &StoreOp) -> usize {
+    match op {
+        StoreOp::Write { data, .. } | StoreOp::WriteSummed { data, .. } => {
+            data.iter().map(bytes::Bytes::len).sum()
+        }
+        StoreOp::Read { len, .. } => *len as usize,
+        StoreOp::Replace { data, .. } => data.len(),
+        StoreOp::Create { .. }
+        | StoreOp::Truncate { .. }
+        | StoreOp::Allocate { .. }
+        | StoreOp::Punch { .. }
+        | StoreOp::Sync { .. }
+        | StoreOp::StartSync { .. }
+        | StoreOp::Delete { .. }
+        | StoreOp::List { .. }
+        | StoreOp::Len { .. }
+        | StoreOp::Space => 0,
+    }
+}
+
+// ---- the sync thread of an island
+
+struct SyncJob {
+    island: IslandRef,
+    ticket: IoTicket,
+    op: StoreOp,
+}
+
+/// Ends when it is dropped and has done what it was given.
+pub(crate) struct SyncThread(SyncSender<SyncJob>);
+
+fn sync(island: &IslandRef, store: &Arc<dyn Store>, ticket: IoTicket, op: StoreOp) {
+    let job = SyncJob { island: island.clone(), ticket, op };
+    let refused = {
+        let mut thread = island.inner().sync_thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            *thread = start_sync_thread(island, store.clone());
+        }
+        match &*thread {
+            Some(running) => match running.0.try_send(job) {
+                Ok(()) => None,
+                Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => Some(job),
+            },
+            None => Some(job),
+        }
+    };
+    if let Some(job) = refused {
+        done(&job.island, job.ticket, store.execute(job.op));
+    }
+}
+
+fn start_sync_thread(island: &IslandRef, store: Arc<dyn Store>) -> Option<SyncThread> {
+    let (sender, receiver) = sync_channel(SYNCS_MAX);
+    let body = move || sync_loop(&store, &receiver);
+    let started = std::thread::Builder::new().name(format!("sync-{}", island.name())).spawn(body);
+    match started {
+        Ok(thread) => {
+            island.inner().node.keep_thread(thread);
+            Some(SyncThread(sender))
+        }
+        Err(error) => {
+            tracing::warn!(island = island.name(), %error, "no thread for syncs, event loops will wait for the device");
+            None
+        }
+    }
+}
+
+fn sync_loop(store: &Arc<dyn Store>, jobs: &Receiver<SyncJob>) {
+    let mut waiting: VecDeque<SyncJob> = VecDeque::new();
+    loop {
+        if waiting.is_empty() {
+            let Ok(first) = jobs.recv() else { return };
+            waiting.push_back(first);
+        }
+        waiting.extend(jobs.try_iter());
+        let Some(first) = waiting.pop_front() else { continue };
+        let file = match first.op {
+            StoreOp::Sync { file } => Some(file),
+            _ => None,
+        };
+        let result = store.execute(first.op);
+        done(&first.island, first.ticket, result.clone());
+        // One sync answers all that had asked for the same before it began, up to the first other operation.
+        while let Some(file) = file
+            && matches!(waiting.front(), Some(next) if matches!(next.op, StoreOp::Sync { file: f } if f == file))
+            && let Some(next) = waiting.pop_front()
+        {
+            done(&next.island, next.ticket, result.clone());
+        }
+    }
+}
+
+// ---- the I/O threads of a node
+
+type Job = Box<dyn FnOnce(&Node) + Send>;
+
+#[derive(Default)]
+struct Jobs {
+    queue: VecDeque<Job>,
+    idle: usize,
+    threads: Vec<JoinHandle<()>>,
+    stopping: bool,
+}
+
+/// Threads that may wait for a device or for name resolution. Grows with need, up to a parameter.
+#[derive(Default)]
+pub(crate) struct IoPool {
+    jobs: Mutex<Jobs>,
+    some: Condvar,
+}
+
+impl IoPool {
+    pub(crate) fn run(&self, node: &Arc<Shared>, job: Job) {
+        let refused = {
+            let mut jobs = self.lock();
+            if jobs.idle <= jobs.queue.len() && jobs.threads.len() < node.config.io_threads_max {
+                self.grow(node, &mut jobs);
+            }
+            if jobs.threads.is_empty() || jobs.queue.len() >= JOBS_MAX || jobs.stopping {
+                Some(job)
+            } else {
+                jobs.queue.push_back(job);
+                None
+            }
+        };
+        match refused {
+            Some(job) => job(&Node::from(node.clone())),
+            None => self.some.notify_one(),
+        }
+    }
+
+    fn grow(&self, node: &Arc<Shared>, jobs: &mut Jobs) {
+        let name = format!("io-{}", jobs.threads.len());
+        let shared = node.clone();
+        match std::thread::Builder::new().name(name).spawn(move || shared.io_pool.serve(&shared)) {
+            Ok(thread) => jobs.threads.push(thread),
+            Err(error) => tracing::warn!(%error, "no further I/O thread"),
+        }
+    }
+
+    fn serve(&self, node: &Arc<Shared>) {
+        let node = Node::from(node.clone());
+        let mut jobs = self.lock();
+        loop {
+            if let Some(job) = jobs.queue.pop_front() {
+                drop(jobs);
+                job(&node);
+                jobs = self.lock();
+            } else if jobs.stopping {
+                return;
+            } else {
+                jobs.idle += 1;
+                jobs = self.some.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+                jobs.idle -= 1;
+            }
+        }
+    }
+
+    /// What is queued is still done.
+    pub(crate) fn stop(&self) {
+        let threads = {
+            let mut jobs = self.lock();
+            jobs.stopping = true;
+            std::mem::take(&mut jobs.threads)
+        };
+        self.some.notify_all();
+        for thread in threads {
+            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+                tracing::error!("an I/O thread had panicked");
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

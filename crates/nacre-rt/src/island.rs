@@ -1,0 +1,432 @@
+//! An island: single-threaded logic that any thread may enter, one at a time.
+//!
+//! This is the only way in. A visit is: enter, set the clocks, take in one event, run every task that can run,
+//! write the log bytes, sort the effects (frames into outboxes, the rest onto this thread's queue), leave.
+//!
+//! Invariants: (1) one thread inside; (2) nothing that belongs to the logic leaves: what comes out are effects,
+//! which are `Send`; (3) no effect of a visit is carried out before its log writes are; (4) a dead island takes
+//! nothing in, and its end is told once, after the last store operation of its own has ended, so that whoever
+//! reopens the store is alone with it.
+//! A panic is caught here: the logic is dropped, the process and the other islands live on.
+
+use crate::conn::{Conn, Out};
+use crate::driver::{self, Work};
+use crate::entry::{EntryLock, Waited};
+use crate::io::SyncThread;
+use crate::node::{DoorSink, Shared};
+use crate::stats::IslandStats;
+use crate::{clock, node::Node};
+use nacre_node::{ConnId, Effect, Event, Logic, Permit, Revoked, Store, StoreOp};
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// Why an island ended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EndReason {
+    /// The planned stop is complete.
+    #[error("stopped")]
+    Stopped,
+    /// It said itself that it cannot go on (a failed log).
+    #[error("{0}")]
+    Fatal(String),
+    /// A bug; the text is that of the panic.
+    #[error("panicked: {0}")]
+    Panicked(String),
+}
+
+/// A closed value: reached only by [`Confined::enter`], one thread at a time.
+struct Confined<L> {
+    lock: EntryLock,
+    value: UnsafeCell<L>,
+}
+
+// SAFETY: `L` holds `Rc`s and is not `Send`. Moving it between threads is sound as long as no two threads reach
+// one of its `Rc`s at the same time: (1) the value is built by a `Send` closure, so no `Rc` comes in from outside;
+// (2) it is reached only in `enter`, under the lock, whose release and acquire order the accesses; (3) nothing
+// non-`Send` goes out: results of `enter` are `Send`, and a `Logic` cannot put an `Rc` into a thread-local or a
+// global, because logic lives in `no_std` crates with an allow-list of dependencies (ARCHITECTURE.md) that have
+// neither; (4) it is dropped inside `enter`, or together with the last reference to the island.
+#[allow(unsafe_code, reason = "the island type; docs/unsafe.md")]
+unsafe impl<L> Send for Confined<L> {}
+// SAFETY: as above; `&Confined` gives nothing but `enter`.
+#[allow(unsafe_code, reason = "the island type; docs/unsafe.md")]
+unsafe impl<L> Sync for Confined<L> {}
+
+impl<L> Confined<L> {
+    fn build(make: impl FnOnce() -> L + Send) -> Self {
+        Self { lock: EntryLock::new(), value: UnsafeCell::new(make()) }
+    }
+
+    fn enter<R: Send>(&self, f: impl FnOnce(&mut L, Waited) -> R) -> R {
+        struct Unlock<'a>(&'a EntryLock);
+        impl Drop for Unlock<'_> {
+            fn drop(&mut self) {
+                self.0.unlock();
+            }
+        }
+        let _visiting = driver::visiting();
+        let waited = self.lock.lock();
+        let _unlock = Unlock(&self.lock);
+        // SAFETY: the lock is held until `_unlock` drops, after the borrow has ended, and `visiting` asserts that
+        // this thread is not inside already.
+        #[allow(unsafe_code, reason = "the island type; docs/unsafe.md")]
+        let value = unsafe { &mut *self.value.get() };
+        f(value, waited)
+    }
+}
+
+/// What is inside.
+struct Inside {
+    /// `None`: dead.
+    logic: Option<Box<dyn Logic>>,
+    conns: BTreeMap<ConnId, Arc<Conn>>,
+    log_ops: Vec<StoreOp>,
+}
+
+/// What everybody may see of an island.
+pub(crate) struct Island {
+    name: String,
+    confined: Confined<Inside>,
+    pub(crate) node: Arc<Shared>,
+    pub(crate) store: Option<Arc<dyn Store>>,
+    /// Held by store operations under way; revoked at the end of the island.
+    pub(crate) store_permit: Permit,
+    pub(crate) sync_thread: Mutex<Option<SyncThread>>,
+    door: OnceLock<Arc<dyn DoorSink>>,
+    alive: AtomicBool,
+    /// Nanoseconds; `u64::MAX` = none.
+    deadline: AtomicU64,
+    end: Mutex<End>,
+    end_told: Condvar,
+    pub(crate) stats: IslandStats,
+}
+
+#[derive(Default)]
+struct End {
+    reason: Option<EndReason>,
+    told: bool,
+}
+
+/// A handle on an island. Events that reach a dead one are dropped.
+#[derive(Clone)]
+pub struct IslandRef(Arc<Island>);
+
+impl From<Arc<Island>> for IslandRef {
+    fn from(island: Arc<Island>) -> Self {
+        Self(island)
+    }
+}
+impl std::fmt::Debug for IslandRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "island {}", self.0.name)
+    }
+}
+impl IslandRef {
+    pub(crate) fn build(
+        node: Arc<Shared>,
+        name: &str,
+        store: Option<Arc<dyn Store>>,
+        make: impl FnOnce() -> Box<dyn Logic> + Send,
+    ) -> Self {
+        Self(Arc::new(Island {
+            name: name.to_owned(),
+            confined: Confined::build(|| Inside {
+                logic: Some(make()),
+                conns: BTreeMap::new(),
+                log_ops: Vec::new(),
+            }),
+            node,
+            store,
+            store_permit: Permit::new(),
+            sync_thread: Mutex::new(None),
+            door: OnceLock::new(),
+            alive: AtomicBool::new(true),
+            deadline: AtomicU64::new(u64::MAX),
+            end: Mutex::default(),
+            end_told: Condvar::new(),
+            stats: IslandStats::default(),
+        }))
+    }
+
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+    pub fn is_alive(&self) -> bool {
+        self.0.alive.load(Ordering::Acquire)
+    }
+    pub fn stats(&self) -> &IslandStats {
+        &self.0.stats
+    }
+    /// Brings an event and carries out what follows on this thread.
+    pub fn deliver(&self, event: Event) {
+        driver::deliver(self, event);
+    }
+    /// Who takes [`Effect::Door`]. Once per island, before the first door event.
+    pub fn set_door(&self, sink: Arc<dyn DoorSink>) {
+        let first = self.0.door.set(sink).is_ok();
+        assert!(first, "island {} has a door sink already", self.0.name);
+    }
+
+    pub(crate) fn inner(&self) -> &Island {
+        &self.0
+    }
+    pub(crate) fn same(&self, other: &IslandRef) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+    pub(crate) fn downgrade(&self) -> std::sync::Weak<Island> {
+        Arc::downgrade(&self.0)
+    }
+
+    pub(crate) fn visit(&self, event: Event) {
+        self.enter(None, event);
+    }
+    /// A peer has connected: `conn` becomes known to the island in the visit that tells it.
+    pub(crate) fn accept(&self, conn: Arc<Conn>, from: String) {
+        let id = conn.id;
+        self.enter(Some(conn), Event::Accepted { conn: id, from });
+    }
+    pub(crate) fn door(&self, item: Box<dyn Any + Send>) {
+        match self.0.door.get() {
+            Some(sink) => sink.door(item),
+            None => tracing::warn!(island = self.name(), "an answer for a front end, but none is attached"),
+        }
+    }
+
+    fn enter(&self, accepted: Option<Arc<Conn>>, event: Event) {
+        let before = clock::now();
+        self.0.confined.enter(|inside, waited| {
+            let start = if waited == Waited::No { before } else { clock::now() };
+            self.0.stats.entered(waited, start - before);
+            self.inside(inside, accepted, event, start);
+            self.0.stats.left(clock::now() - start);
+        });
+    }
+
+    fn inside(
+        &self,
+        inside: &mut Inside,
+        accepted: Option<Arc<Conn>>,
+        event: Event,
+        now: nacre_types::Instant,
+    ) {
+        let Inside { logic: slot, conns, log_ops } = inside;
+        let Some(logic) = slot.as_mut() else {
+            if let Some(conn) = accepted {
+                close(&conn, format!("{} has just ended", self.0.name));
+            }
+            return;
+        };
+        if let Some(conn) = accepted {
+            conns.insert(conn.id, conn);
+        }
+        // After a close nothing comes from a connection, whatever is still under way.
+        let expected = match &event {
+            Event::Frame { conn, .. } | Event::Opened { conn } => conns.contains_key(conn),
+            Event::Closed { conn, .. } => match conns.remove(conn) {
+                Some(end) => {
+                    end.outbox.with(nacre_node::Outbox::close);
+                    true
+                }
+                None => false,
+            },
+            Event::Start
+            | Event::Accepted { .. }
+            | Event::IoDone { .. }
+            | Event::Timer
+            | Event::Door(_)
+            | Event::Stop => true,
+        };
+        if !expected {
+            return;
+        }
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            nacre_node::visit(logic.as_mut(), now, clock::wall(), event);
+            logic.log_writes(log_ops);
+        }));
+        if let Err(panic) = ran {
+            log_ops.clear();
+            let text = panic_text(panic.as_ref());
+            return self.die(inside, EndReason::Panicked(text));
+        }
+        if let Err(error) = self.write_log(log_ops) {
+            logic.log_failed(&error);
+            return self.die(inside, EndReason::Fatal(format!("log of {}: {error}", self.0.name)));
+        }
+        let effects = logic.ctx().take_effects();
+        self.set_deadline(logic.ctx().deadline());
+        if let Some(reason) = self.sort(conns, effects) {
+            self.die(inside, reason);
+        }
+    }
+
+    fn write_log(&self, ops: &mut Vec<StoreOp>) -> Result<(), nacre_node::StoreError> {
+        if ops.is_empty() {
+            return Ok(());
+        }
+        let Some(store) = &self.0.store else {
+            return Err(nacre_node::StoreError::Device("the island has no store".to_owned()));
+        };
+        ops.drain(..).try_for_each(|op| store.execute(op).map(drop))
+    }
+
+    /// Frames go into their outboxes now, everything else onto this thread's queue. `Some`: the island ends.
+    fn sort(&self, conns: &mut BTreeMap<ConnId, Arc<Conn>>, effects: Vec<Effect>) -> Option<EndReason> {
+        let mut drained: Option<ConnId> = None;
+        for effect in effects {
+            match effect {
+                Effect::Send { conn, frame } => {
+                    // Sent to a connection that has just been lost: as if it were lost on the way.
+                    let Some(end) = conns.get(&conn) else { continue };
+                    if let Err(error) = end.push(Out::Frame(frame)) {
+                        self.overrun(conns, conn, &error);
+                    } else if drained != Some(conn) {
+                        driver::push(Work::Drain(end.clone()));
+                        drained = Some(conn);
+                    }
+                }
+                Effect::Open { conn, address, target } => {
+                    let end = Conn::opening(conn, self.0.node.config.send_queue_bytes_max);
+                    let known = conns.insert(conn, end.clone());
+                    assert!(known.is_none(), "{conn:?} of {} was opened twice", self.0.name);
+                    driver::push(Work::Open { island: self.clone(), conn: end, address, target });
+                }
+                Effect::Close { conn } => {
+                    if let Some(end) = conns.remove(&conn) {
+                        close(&end, format!("closed by {}", self.0.name));
+                    }
+                }
+                Effect::Io { ticket, op } => {
+                    driver::push(Work::Io { island: self.clone(), ticket, op });
+                }
+                Effect::Door(item) => driver::push(Work::Door(self.clone(), item)),
+                Effect::Stopped => return Some(EndReason::Stopped),
+                Effect::Fatal(text) => return Some(EndReason::Fatal(text)),
+            }
+        }
+        None
+    }
+
+    /// The peer does not take what it is sent.
+    fn overrun(
+        &self,
+        conns: &mut BTreeMap<ConnId, Arc<Conn>>,
+        conn: ConnId,
+        error: &nacre_node::OutboxError,
+    ) {
+        let Some(end) = conns.get(&conn) else { return };
+        if let nacre_node::OutboxError::Full { .. } = error {
+            let peer = end.peer_text();
+            tracing::warn!(island = self.name(), peer, %error, "peer does not keep up, connection closed");
+            end.outbox.with(nacre_node::Outbox::close);
+            end.break_off();
+            driver::push_closed(self, conn, format!("{peer} does not keep up: {error}"));
+        }
+    }
+
+    fn set_deadline(&self, deadline: Option<nacre_types::Instant>) {
+        let at = deadline.map_or(u64::MAX, |d| d.0);
+        if self.0.deadline.load(Ordering::Relaxed) != at {
+            // SeqCst: pairs with the timer loop, which publishes until when it sleeps and then looks again.
+            self.0.deadline.store(at, Ordering::SeqCst);
+            self.0.node.wake_timers_before(at);
+        }
+    }
+    pub(crate) fn deadline(&self) -> u64 {
+        self.0.deadline.load(Ordering::SeqCst)
+    }
+    /// The deadline if it has passed (it is taken; the visit that follows sets the next one), else when it comes.
+    pub(crate) fn take_due(&self, now: nacre_types::Instant) -> Result<(), u64> {
+        let at = self.0.deadline.load(Ordering::SeqCst);
+        if at > now.0 {
+            return Err(at);
+        }
+        self.0.deadline.store(u64::MAX, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Drops the logic, closes its connections, and has the end told.
+    fn die(&self, inside: &mut Inside, reason: EndReason) {
+        let logic = inside.logic.take();
+        if catch_unwind(AssertUnwindSafe(|| drop(logic))).is_err() {
+            tracing::warn!(island = self.name(), "panicked again while it was dropped");
+        }
+        self.0.alive.store(false, Ordering::Release);
+        self.0.deadline.store(u64::MAX, Ordering::SeqCst);
+        for end in std::mem::take(&mut inside.conns).into_values() {
+            close(&end, format!("{} has ended: {reason}", self.0.name));
+        }
+        self.lock_end().reason = Some(reason.clone());
+        match self.0.store_permit.revoke() {
+            Revoked::Idle => driver::push(Work::Ended(self.clone(), reason)),
+            Revoked::InUse => {} // the last operation says it
+            Revoked::Already => unreachable!("an island dies once: its logic was there"),
+        }
+    }
+
+    /// A store operation has ended (its permit).
+    pub(crate) fn end_store_use(&self) {
+        if self.0.store_permit.end() {
+            let reason = self.lock_end().reason.clone().unwrap_or(EndReason::Stopped);
+            driver::push(Work::Ended(self.clone(), reason));
+        }
+    }
+
+    /// Nothing of the island runs any more.
+    pub(crate) fn ended(&self, reason: EndReason) {
+        drop(self.0.sync_thread.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.0.node.forget(self);
+        match &reason {
+            EndReason::Stopped => tracing::info!(island = self.name(), "island stopped"),
+            EndReason::Fatal(text) => tracing::error!(island = self.name(), reason = %text, "island ended"),
+            EndReason::Panicked(text) => {
+                tracing::error!(island = self.name(), panic = %text, "island ended by a bug");
+            }
+        }
+        (self.0.node.on_island_end)(&Node::from(self.0.node.clone()), self, &reason);
+        self.lock_end().told = true;
+        self.0.end_told.notify_all();
+    }
+
+    /// Waits until the end has been told; `None` when `limit` comes first.
+    pub fn wait_end(&self, limit: Duration) -> Option<EndReason> {
+        let (end, _) = self
+            .0
+            .end_told
+            .wait_timeout_while(self.lock_end(), limit, |end| !end.told)
+            .unwrap_or_else(PoisonError::into_inner);
+        end.told.then(|| end.reason.clone()).flatten()
+    }
+
+    /// Ends the island without its doing, as a crash would.
+    pub(crate) fn kill(&self, reason: EndReason) {
+        self.0.confined.enter(|inside, _| {
+            if inside.logic.is_some() {
+                self.die(inside, reason);
+            }
+        });
+    }
+
+    fn lock_end(&self) -> std::sync::MutexGuard<'_, End> {
+        self.0.end.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Closes an end after what is in its outbox.
+fn close(end: &Arc<Conn>, reason: String) {
+    if end.push(Out::Close(reason)).is_ok() {
+        driver::push(Work::Drain(end.clone()));
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    panic
+        .downcast_ref::<&str>()
+        .map(|s| (*s).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "(no text)".to_owned())
+}

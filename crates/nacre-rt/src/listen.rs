@@ -1,0 +1,79 @@
+//! Listening sockets: accept, and hand each new connection to a loop in turn.
+
+use crate::clock;
+use crate::event_loop::{Command, LoopHandle};
+use crate::node::{Node, RtError, Shared};
+use crate::socket::Socket;
+use nacre_net::Address;
+use nacre_types::Instant;
+use rustix::event::epoll::EventFlags;
+use rustix::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+const ACCEPTS_PER_TURN: usize = 32;
+/// How long a listener rests when the process has no descriptor left.
+const REST: Duration = Duration::from_millis(100);
+
+pub(crate) struct Listener {
+    pub(crate) fd: OwnedFd,
+    pub(crate) address: Address,
+    rests_until: Option<Instant>,
+    watched: bool,
+}
+
+pub(crate) fn listen(node: &Node, address: &Address) -> Result<Address, RtError> {
+    let shared = node.shared();
+    let (fd, bound) = nacre_net::listen(address)?;
+    let listener = Listener { fd, address: bound.clone(), rests_until: None, watched: true };
+    if let Some(first) = shared.loops.first() {
+        first.command(Command::AddListener(shared.token(), listener), &shared.stats);
+    }
+    Ok(bound)
+}
+
+impl Listener {
+    pub(crate) fn ready(&mut self, shared: &Shared) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let accepted = match nacre_net::accept(&self.fd, &self.address) {
+                Ok(Some(accepted)) => accepted,
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!(address = %self.address, %error, "new connections must wait");
+                    self.rests_until = Some(clock::now() + REST);
+                    return;
+                }
+            };
+            let max = shared.config.connections_max;
+            if shared.sockets.fetch_add(1, Ordering::Relaxed) >= max {
+                shared.sockets.fetch_sub(1, Ordering::Relaxed);
+                shared.stats.connections_refused.add(1);
+                tracing::warn!(peer = accepted.peer, max, "connection refused, there are too many");
+                continue;
+            }
+            let socket = Box::new(Socket::accepted(accepted));
+            if let Some(handle) = shared.loops.get(shared.next_loop()) {
+                handle.command(Command::AddSocket(shared.token(), socket), &shared.stats);
+            }
+        }
+    }
+
+    /// Rests and resumes; returns when it wants to be looked at again.
+    pub(crate) fn deadline(&mut self, handle: &LoopHandle, token: u64, now: Instant) -> Option<Instant> {
+        let until = self.rests_until?;
+        let wanted = until <= now;
+        if wanted != self.watched {
+            let flags = if wanted { EventFlags::IN } else { EventFlags::empty() };
+            match handle.watch_for(&self.fd, token, flags) {
+                Ok(()) => self.watched = wanted,
+                Err(error) => {
+                    tracing::error!(address = %self.address, %error, "cannot watch a listening socket")
+                }
+            }
+        }
+        if wanted {
+            self.rests_until = None;
+        }
+        self.rests_until
+    }
+}

@@ -1,0 +1,323 @@
+//! A node: the islands of one process, the threads that drive them, and the addresses it answers at.
+
+use crate::event_loop::{self, LoopHandle};
+use crate::io::IoPool;
+use crate::island::{EndReason, IslandRef};
+use crate::stats::NodeStats;
+use crate::{driver, listen};
+use nacre_net::Address;
+use nacre_node::{ConnId, Event, Logic, Store};
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What a node is told at its start. Every bound is here.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Event loops, each a thread. At least 1.
+    pub loops: usize,
+    /// Binds loop `n` to CPU `n`. Off: the scheduler puts a loop beside whoever talks to it.
+    pub pin: bool,
+    /// Threads for store operations that would block, and for name resolution.
+    pub io_threads_max: usize,
+    /// Store operations with more payload go to an I/O thread.
+    pub io_inline_bytes: usize,
+    /// What may wait for a peer that does not read; beyond it the connection is closed.
+    pub send_queue_bytes_max: usize,
+    /// Sockets that are accepted; beyond it new ones are refused.
+    pub connections_max: usize,
+    /// A further loop helps with the front ends' descriptors once the first was busy for so long.
+    pub help_after: Duration,
+}
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            loops: 1,
+            pin: false,
+            io_threads_max: 4,
+            io_inline_bytes: 256 << 10,
+            send_queue_bytes_max: 64 << 20,
+            connections_max: 4096,
+            help_after: Duration::from_micros(100),
+        }
+    }
+}
+
+/// Why the node did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum RtError {
+    #[error("an island named {name} runs in this process already")]
+    NameTaken { name: String },
+    #[error("{what}")]
+    System {
+        what: String,
+        #[source]
+        cause: std::io::Error,
+    },
+    #[error(transparent)]
+    Net(#[from] nacre_net::NetError),
+    #[error("{name} has not stopped within {limit:?}")]
+    StillRunning { name: String, limit: Duration },
+}
+impl RtError {
+    pub(crate) fn system(what: impl Into<String>, cause: impl Into<std::io::Error>) -> Self {
+        Self::System { what: what.into(), cause: cause.into() }
+    }
+}
+
+/// Takes the answers and notifications of an island for its front end.
+pub trait DoorSink: Send + Sync {
+    /// Called outside the island by whoever left it, in the order of the effects of a visit. Must not block; may
+    /// deliver events (they come in their turn).
+    fn door(&self, item: Box<dyn Any + Send>);
+}
+
+/// What a [`Source`] says after it has read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourceState {
+    /// Look again when the descriptor is readable.
+    More,
+    /// The other side is gone: the source is dropped from every loop.
+    Ended,
+}
+
+/// A descriptor of a front end that an event loop watches (/dev/fuse).
+pub trait Source: Send + Sync {
+    /// The descriptor for loop `index`: a clone of its own for each loop, or `None` when only loop 0 may serve it.
+    fn fd(&self, index: usize) -> Option<BorrowedFd<'_>>;
+    /// Readable: reads a few requests without blocking and delivers them to its island, on this thread.
+    fn ready(&self, node: &Node, index: usize) -> SourceState;
+}
+
+/// Names a source of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SourceId(pub(crate) u64);
+
+type OnIslandEnd = Box<dyn Fn(&Node, &IslandRef, &EndReason) + Send + Sync>;
+
+/// Behind a [`Node`].
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) on_island_end: OnIslandEnd,
+    pub(crate) io_pool: IoPool,
+    pub(crate) stats: NodeStats,
+    pub(crate) loops: Vec<LoopHandle>,
+    pub(crate) sockets: AtomicUsize,
+    islands: RwLock<BTreeMap<String, IslandRef>>,
+    addresses: RwLock<Vec<Address>>,
+    next_inbound: AtomicU64,
+    next_token: AtomicU64,
+    next_loop: AtomicUsize,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    stopping: AtomicBool,
+}
+
+/// The islands of this process and what drives them. Clones are handles on the same node.
+#[derive(Clone)]
+pub struct Node(Arc<Shared>);
+
+impl From<Arc<Shared>> for Node {
+    fn from(shared: Arc<Shared>) -> Self {
+        Self(shared)
+    }
+}
+
+impl Node {
+    /// Starts the event loops. `on_island_end` is called once for each island that ends, by the thread that saw
+    /// it end, outside every island and after the last operation on its store: it may add the island again.
+    ///
+    /// # Errors
+    /// `System` when the kernel gives no epoll, eventfd or thread.
+    pub fn start(
+        config: Config,
+        on_island_end: impl Fn(&Node, &IslandRef, &EndReason) + Send + Sync + 'static,
+    ) -> Result<Node, RtError> {
+        let count = config.loops.max(1);
+        let loops = (0..count).map(|_| LoopHandle::new()).collect::<Result<_, _>>()?;
+        let node = Node(Arc::new(Shared {
+            config,
+            on_island_end: Box::new(on_island_end),
+            io_pool: IoPool::default(),
+            stats: NodeStats::default(),
+            loops,
+            sockets: AtomicUsize::new(0),
+            islands: RwLock::default(),
+            addresses: RwLock::default(),
+            next_inbound: AtomicU64::new(1),
+            next_token: AtomicU64::new(1),
+            next_loop: AtomicUsize::new(0),
+            threads: Mutex::default(),
+            stopping: AtomicBool::new(false),
+        }));
+        for index in 0..count {
+            let body = node.clone();
+            let thread = std::thread::Builder::new()
+                .name(format!("loop-{index}"))
+                .spawn(move || event_loop::run(&body, index))
+                .map_err(|e| RtError::system("cannot start an event loop", e))?;
+            node.0.keep_thread(thread);
+        }
+        Ok(node)
+    }
+
+    /// Builds an island, makes it known by its name and brings it [`Event::Start`]. `make` runs on this thread.
+    ///
+    /// # Errors
+    /// `NameTaken` while one of that name lives.
+    pub fn add_island(
+        &self,
+        name: &str,
+        store: Option<Arc<dyn Store>>,
+        door: Option<Arc<dyn DoorSink>>,
+        make: impl FnOnce() -> Box<dyn Logic> + Send,
+    ) -> Result<IslandRef, RtError> {
+        let taken = || RtError::NameTaken { name: name.to_owned() };
+        if self.island(name).is_some() {
+            return Err(taken());
+        }
+        let island = IslandRef::build(self.0.clone(), name, store, make);
+        if let Some(door) = door {
+            island.set_door(door);
+        }
+        {
+            let mut islands = self.0.islands.write().unwrap_or_else(PoisonError::into_inner);
+            if islands.contains_key(name) {
+                return Err(taken());
+            }
+            islands.insert(name.to_owned(), island.clone());
+        }
+        self.deliver(&island, Event::Start);
+        Ok(island)
+    }
+
+    /// The living island of this name.
+    pub fn island(&self, name: &str) -> Option<IslandRef> {
+        self.0.islands.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+    pub fn islands(&self) -> Vec<IslandRef> {
+        self.0.islands.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+    /// Brings an event and carries out all that follows on this thread; called from within that (a [`DoorSink`], a
+    /// [`Source`] that is being served from there) the event comes in its turn.
+    pub fn deliver(&self, island: &IslandRef, event: Event) {
+        driver::deliver(island, event);
+    }
+
+    /// Answers at `address` from now on; islands are found there by name. Returns the address as it was bound.
+    ///
+    /// # Errors
+    /// `Net`, with a sentence for the user (port in use, path in use).
+    pub fn listen(&self, address: &Address) -> Result<Address, RtError> {
+        let bound = listen::listen(self, address)?;
+        self.0.addresses.write().unwrap_or_else(PoisonError::into_inner).push(bound.clone());
+        Ok(bound)
+    }
+
+    /// Watches a front end's descriptor on loop 0, and on others under load.
+    ///
+    /// # Errors
+    /// `System` when the descriptor cannot be watched.
+    pub fn add_source(&self, source: Arc<dyn Source>) -> Result<SourceId, RtError> {
+        let id = SourceId(self.0.token());
+        event_loop::add_source(self, id, &source)?;
+        Ok(id)
+    }
+    /// No loop calls the source after it has taken notice; returns at once.
+    pub fn remove_source(&self, id: SourceId) {
+        event_loop::remove_source(self, id);
+    }
+
+    /// Asks an island for its planned stop and waits for it. Not to be called from an event loop.
+    ///
+    /// # Errors
+    /// `StillRunning` after `limit`; the island goes on with its stop.
+    pub fn stop_island(&self, island: &IslandRef, limit: Duration) -> Result<EndReason, RtError> {
+        self.deliver(island, Event::Stop);
+        island.wait_end(limit).ok_or_else(|| RtError::StillRunning { name: island.name().to_owned(), limit })
+    }
+    /// Ends an island as a crash would: nothing more is heard from it.
+    pub fn kill_island(&self, island: &IslandRef) {
+        island.kill(EndReason::Fatal("ended from outside".to_owned()));
+        driver::run();
+    }
+
+    pub fn stats(&self) -> &NodeStats {
+        &self.0.stats
+    }
+
+    /// Ends what still lives (as a crash would: stop islands first), the loops and all threads. Not to be called
+    /// from a thread of the node.
+    pub fn shutdown(&self) {
+        for island in self.islands() {
+            self.kill_island(&island);
+        }
+        self.0.stopping.store(true, Ordering::Release);
+        for handle in &self.0.loops {
+            handle.wake(&self.0.stats);
+        }
+        self.0.io_pool.stop();
+        let threads = std::mem::take(&mut *self.0.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+                tracing::error!("a thread of the node had panicked");
+            }
+        }
+        for address in self.0.addresses.write().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            nacre_net::unlink(&address);
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0
+    }
+}
+
+impl Shared {
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+    pub(crate) fn inbound_id(&self) -> ConnId {
+        ConnId(ConnId::INBOUND | self.next_inbound.fetch_add(1, Ordering::Relaxed))
+    }
+    /// A number that no other source, listener or socket has.
+    pub(crate) fn token(&self) -> u64 {
+        self.next_token.fetch_add(1, Ordering::Relaxed)
+    }
+    /// The loop for a new socket: this thread's own, else the next in turn.
+    pub(crate) fn loop_for_new_socket(&self) -> usize {
+        driver::event_loop().unwrap_or_else(|| self.next_loop())
+    }
+    pub(crate) fn next_loop(&self) -> usize {
+        self.next_loop.fetch_add(1, Ordering::Relaxed) % self.loops.len()
+    }
+    pub(crate) fn listens_on(&self, address: &Address) -> bool {
+        self.addresses.read().unwrap_or_else(PoisonError::into_inner).contains(address)
+    }
+    /// A deadline has come closer: the loop with the timers must not sleep beyond it.
+    pub(crate) fn wake_timers_before(&self, at: u64) {
+        if let Some(first) = self.loops.first() {
+            first.wake_if_sleeping_beyond(at, &self.stats);
+        }
+    }
+    pub(crate) fn forget(&self, island: &IslandRef) {
+        let mut islands = self.islands.write().unwrap_or_else(PoisonError::into_inner);
+        if islands.get(island.name()).is_some_and(|known| known.same(island)) {
+            islands.remove(island.name());
+        }
+    }
+    pub(crate) fn keep_thread(&self, thread: JoinHandle<()>) {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.retain(|t| !t.is_finished());
+        threads.push(thread);
+    }
+    /// Calls `f` for every living island.
+    pub(crate) fn each_island(&self, mut f: impl FnMut(&IslandRef)) {
+        for island in self.islands.read().unwrap_or_else(PoisonError::into_inner).values() {
+            f(island);
+        }
+    }
+}

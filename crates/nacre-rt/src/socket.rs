@@ -1,0 +1,463 @@
+//! Connections to other processes.
+//!
+//! A socket belongs to one loop, whose thread alone reads it (so the read token needs no lock) and brings its
+//! frames to the island. Whoever leaves an island writes, if it holds the send token of the connection; when the
+//! socket is full the token stays with the socket, and its loop goes on when there is room.
+//!
+//! Invariants: frames enter the island in the order of the stream; a connection that is lost tells its island
+//! once; only the loop takes a socket off its list (others shut it down and the loop sees the end); no handshake
+//! takes longer than [`HANDSHAKE_MAX`].
+
+use crate::clock;
+use crate::conn::{Conn, Link, Out};
+use crate::driver::{self, Work};
+use crate::event_loop::{Command, LoopHandle};
+use crate::island::IslandRef;
+use crate::node::{Node, Shared};
+use nacre_net::{Accepted, Address, Candidate, Decoder, Limits, NetError, Received, Scratch, Sent, Writer};
+use nacre_node::{ConnId, Event, Next, Outbox};
+use nacre_types::{Errno, Instant};
+use nacre_wire::{Frame, Kind};
+use rustix::event::epoll::EventFlags;
+use rustix::fd::OwnedFd;
+use rustix::net::Shutdown;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Reads of one socket before others get their turn.
+const READS_PER_TURN: usize = 16;
+/// Frames and bytes that go to the socket together.
+const BATCH_FRAMES: usize = 64;
+const BATCH_BYTES: usize = 1 << 20;
+
+/// What is shared between a socket's loop and those who send.
+pub(crate) struct SocketLink {
+    pub(crate) fd: OwnedFd,
+    /// For people.
+    pub(crate) peer: String,
+    /// Touched by the holder of the send token only; the mutex is never waited for.
+    writer: Mutex<Writer>,
+    /// Index of the loop, and its name for the socket.
+    at: OnceLock<(usize, u64)>,
+    node: OnceLock<Arc<Shared>>,
+    /// The connection whose outbox is blocked here.
+    blocked: Mutex<Option<Arc<Conn>>>,
+}
+
+/// A socket as its loop knows it.
+pub(crate) struct Socket {
+    pub(crate) link: Arc<SocketLink>,
+    decoder: Decoder,
+    phase: Phase,
+    deadline: Option<Instant>,
+}
+
+enum Phase {
+    /// We connect: waiting for the socket to stand, then for the answer to Hello.
+    Connecting(Opening, Candidate),
+    Greeting(Opening),
+    /// Somebody has connected and has not yet said what it wants.
+    Unnamed,
+    Open {
+        island: IslandRef,
+        conn: Arc<Conn>,
+    },
+    /// A refusal is on its way out.
+    Ended,
+}
+
+/// An outbound connection in the making.
+#[derive(Clone)]
+struct Opening {
+    island: IslandRef,
+    conn: Arc<Conn>,
+    target: String,
+    rest: VecDeque<Candidate>,
+}
+
+// ---- opening
+
+/// Carries out [`nacre_node::Effect::Open`] for an address of another process.
+pub(crate) fn connect(island: &IslandRef, conn: Arc<Conn>, address: Address, target: &str) {
+    let node = island.inner().node.clone();
+    let opening = Opening { island: island.clone(), conn, target: target.to_owned(), rest: VecDeque::new() };
+    match nacre_net::local_candidates(&address) {
+        Some(found) => opening.try_each(found.into()),
+        // The name service may be slow: not on a loop.
+        None => node.io_pool.run(
+            &node,
+            Box::new(move |_| {
+                match nacre_net::candidates(&address) {
+                    Ok(found) => opening.try_each(found.into()),
+                    Err(error) => opening.failed(&error),
+                }
+                driver::run();
+            }),
+        ),
+    }
+}
+
+impl Opening {
+    fn try_each(mut self, mut rest: VecDeque<Candidate>) {
+        let mut last = None;
+        while let Some(candidate) = rest.pop_front() {
+            match nacre_net::connect(&candidate) {
+                Ok(fd) => {
+                    self.rest = rest;
+                    return self.hand_to_loop(fd, candidate);
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        let none = || NetError::Handshake("the address has no place to connect to".to_owned());
+        self.failed(&last.unwrap_or_else(none));
+    }
+
+    fn hand_to_loop(self, fd: OwnedFd, candidate: Candidate) {
+        let node = self.island.inner().node.clone();
+        let link = SocketLink::new(fd, candidate.to_string(), candidate.sums());
+        let socket = Box::new(Socket::new(link, Phase::Connecting(self, candidate)));
+        node.sockets.fetch_add(1, Ordering::Relaxed);
+        if let Some(handle) = node.loops.get(node.loop_for_new_socket()) {
+            handle.command(Command::AddSocket(node.token(), socket), &node.stats);
+        }
+    }
+
+    fn failed(&self, error: &NetError) {
+        driver::push_closed(&self.island, self.conn.id, error.to_string());
+    }
+}
+
+// ---- the loop's side
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+impl Socket {
+    fn new(link: Arc<SocketLink>, phase: Phase) -> Self {
+        let deadline = Some(clock::now() + HANDSHAKE_MAX);
+        Self { link, decoder: Decoder::new(Limits::hello()), phase, deadline }
+    }
+    pub(crate) fn accepted(accepted: Accepted) -> Self {
+        Self::new(SocketLink::new(accepted.fd, accepted.peer, accepted.sums), Phase::Unnamed)
+    }
+
+    /// The loop takes the socket over.
+    pub(crate) fn start(&mut self, shared: &Arc<Shared>, handle: &LoopHandle, token: u64) -> bool {
+        let index = driver::event_loop().unwrap_or(0);
+        let _once = self.link.at.set((index, token));
+        let _once = self.link.node.set(shared.clone());
+        let flags = match self.phase {
+            Phase::Connecting(..) => EventFlags::OUT,
+            _ => EventFlags::IN,
+        };
+        match handle.watch(&self.link.fd, token, flags) {
+            Ok(()) => true,
+            Err(error) => {
+                self.lost(&format!("the socket cannot be watched: {error}"));
+                false
+            }
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+    pub(crate) fn timed_out(&mut self) {
+        if matches!(self.phase, Phase::Unnamed) {
+            tracing::warn!(peer = self.link.peer, "connection closed, it never said what it wants");
+        }
+        self.lost(&format!("{} did not answer within {HANDSHAKE_MAX:?}", self.link.peer));
+    }
+
+    /// Something can be done; `false` when the socket is finished.
+    pub(crate) fn ready(&mut self, shared: &Arc<Shared>, flags: EventFlags) -> bool {
+        if let Phase::Connecting(..) = self.phase {
+            return self.connected();
+        }
+        if flags.contains(EventFlags::OUT) {
+            self.link.resume();
+        }
+        if !flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            return true;
+        }
+        match self.read(shared) {
+            Ok(()) => true,
+            Err(reason) => {
+                self.lost(&reason);
+                false
+            }
+        }
+    }
+
+    fn connected(&mut self) -> bool {
+        let Phase::Connecting(opening, candidate) = &self.phase else { return true };
+        let (opening, candidate) = (opening.clone(), candidate.clone());
+        let greeted = nacre_net::connect_result(&self.link.fd, &candidate).and_then(|()| {
+            self.link.write_now(nacre_net::hello(&opening.target))?;
+            self.link.watch_for(EventFlags::IN);
+            Ok(())
+        });
+        match greeted {
+            Ok(()) => {
+                self.phase = Phase::Greeting(opening);
+                true
+            }
+            Err(error) => {
+                self.phase = Phase::Ended;
+                match opening.rest.is_empty() {
+                    true => opening.failed(&error),
+                    false => {
+                        let rest = opening.rest.clone();
+                        opening.try_each(rest);
+                    }
+                }
+                false
+            }
+        }
+    }
+
+    /// Reads what is there and puts the frames onto this thread's queue. `Err`: the connection is over.
+    fn read(&mut self, shared: &Arc<Shared>) -> Result<(), String> {
+        for _ in 0..READS_PER_TURN {
+            let mut frames = Vec::new();
+            let received = SCRATCH.with(|scratch| {
+                nacre_net::receive(
+                    &self.link.fd,
+                    &mut self.decoder,
+                    &mut scratch.borrow_mut(),
+                    &mut |frame| frames.push(frame),
+                )
+            });
+            shared.stats.frames_received.add(frames.len() as u64);
+            for frame in frames {
+                self.take_frame(shared, frame)?;
+            }
+            match received {
+                Ok(Received::Bytes { drained: false, .. }) => {}
+                Ok(Received::Bytes { drained: true, .. } | Received::Nothing) => return Ok(()),
+                Ok(Received::End) if self.decoder.is_between_frames() => {
+                    return Err("closed by the peer".to_owned());
+                }
+                Ok(Received::End) => return Err("closed by the peer in the middle of a frame".to_owned()),
+                Err(NetError::Frame(error)) => {
+                    tracing::warn!(peer = self.link.peer, %error, "connection closed");
+                    return Err(error.to_string());
+                }
+                Err(error) => return Err(error.to_string()),
+            }
+            driver::run();
+        }
+        Ok(())
+    }
+
+    fn take_frame(&mut self, shared: &Arc<Shared>, frame: Frame) -> Result<(), String> {
+        match &self.phase {
+            Phase::Open { island, conn } => {
+                if matches!(frame.header.kind, Kind::Hello | Kind::HelloReply) {
+                    tracing::warn!(peer = self.link.peer, "connection closed, it greeted twice");
+                    return Err("greeted twice".to_owned());
+                }
+                driver::push(Work::Event(island.clone(), Event::Frame { conn: conn.id, frame }));
+                Ok(())
+            }
+            Phase::Greeting(opening) => {
+                nacre_net::read_hello_reply(&frame).map_err(|e| e.to_string())?;
+                let Opening { island, conn, .. } = opening.clone();
+                shared.stats.connections_opened.add(1);
+                if conn.link.set(Link::Socket(self.link.clone())).is_err() {
+                    unreachable!("a connection is opened once");
+                }
+                driver::push(Work::Event(island.clone(), Event::Opened { conn: conn.id }));
+                conn.start_sending();
+                self.open(island, conn);
+                Ok(())
+            }
+            Phase::Unnamed => self.take_hello(shared, &frame),
+            Phase::Connecting(..) | Phase::Ended => Err("unexpected frame".to_owned()),
+        }
+    }
+
+    fn take_hello(&mut self, shared: &Arc<Shared>, frame: &Frame) -> Result<(), String> {
+        let name = nacre_net::read_hello(frame).map_err(|error| {
+            tracing::warn!(peer = self.link.peer, %error, "connection closed");
+            error.to_string()
+        })?;
+        let Some(island) = Node::from(shared.clone()).island(name).filter(IslandRef::is_alive) else {
+            shared.stats.connections_refused.add(1);
+            let known: Vec<_> =
+                Node::from(shared.clone()).islands().iter().map(|i| i.name().to_owned()).collect();
+            let sentence = format!("no target {name} is served here (there are: {})", known.join(", "));
+            tracing::info!(peer = self.link.peer, wanted = name, "connection refused, no such target");
+            let refusal = nacre_net::hello_refused(Errno::ENOENT, &sentence);
+            return Err(match self.link.write_now(refusal) {
+                Ok(()) => sentence,
+                Err(error) => error.to_string(),
+            });
+        };
+        shared.stats.connections_accepted.add(1);
+        let id = shared.inbound_id();
+        let conn = Conn::linked(id, Link::Socket(self.link.clone()), shared.config.send_queue_bytes_max);
+        let _fresh = conn.push(Out::Frame(nacre_net::hello_reply()));
+        let from = self.link.peer.clone();
+        driver::push(Work::Accept { island: island.clone(), conn: conn.clone(), from });
+        driver::push(Work::Drain(conn.clone()));
+        self.open(island, conn);
+        Ok(())
+    }
+
+    fn open(&mut self, island: IslandRef, conn: Arc<Conn>) {
+        self.decoder.set_limits(Limits::default());
+        self.deadline = None;
+        self.phase = Phase::Open { island, conn };
+    }
+
+    /// The connection is over: its island hears of it, after the frames that have come.
+    fn lost(&mut self, reason: &str) {
+        let (island, conn): (IslandRef, ConnId) = match std::mem::replace(&mut self.phase, Phase::Ended) {
+            Phase::Connecting(opening, _) | Phase::Greeting(opening) => (opening.island, opening.conn.id),
+            Phase::Open { island, conn } => (island, conn.id),
+            Phase::Unnamed | Phase::Ended => return self.link.shut_down(),
+        };
+        self.link.shut_down();
+        self.link.abandon();
+        driver::push_closed(&island, conn, format!("{}: {reason}", self.link.peer));
+    }
+}
+
+// ---- the sender's side
+
+impl SocketLink {
+    fn new(fd: OwnedFd, peer: String, sums: bool) -> Arc<Self> {
+        Arc::new(Self {
+            fd,
+            peer,
+            writer: Mutex::new(Writer::new(sums)),
+            at: OnceLock::new(),
+            node: OnceLock::new(),
+            blocked: Mutex::default(),
+        })
+    }
+
+    /// Sends what is in the outbox of `conn`, whose send token the caller holds.
+    pub(crate) fn drain(&self, conn: &Arc<Conn>) {
+        let mut batch = VecDeque::new();
+        let mut frames = 0;
+        let mut calls = 0;
+        loop {
+            conn.outbox.with(|o| o.take_batch(&mut batch, BATCH_FRAMES, BATCH_BYTES));
+            if batch.is_empty() {
+                match conn.outbox.with(Outbox::next) {
+                    Next::Item(out) => batch.push_back(out),
+                    Next::Released => break,
+                }
+            }
+            let mut close = false;
+            let mut writer = self.lock_writer();
+            for out in batch.drain(..) {
+                match out {
+                    Out::Frame(frame) => {
+                        frames += 1;
+                        writer.push(frame);
+                    }
+                    Out::Close(_) => close = true,
+                    Out::Opened => {}
+                }
+            }
+            let sent = writer.send(&self.fd, &mut calls);
+            drop(writer);
+            match sent {
+                Ok(Sent::All) if !close => {}
+                Ok(Sent::Blocked) if !close => {
+                    self.stats(|s| s.sends_blocked.add(1));
+                    *self.blocked.lock().unwrap_or_else(PoisonError::into_inner) = Some(conn.clone());
+                    self.watch_for(EventFlags::IN | EventFlags::OUT);
+                    break; // the token stays with the socket
+                }
+                // Closed, broken, or closed before a peer that does not read: the loop sees the end.
+                Ok(Sent::All | Sent::Blocked) | Err(_) => {
+                    conn.outbox.with(Outbox::close);
+                    self.shut_down();
+                }
+            }
+        }
+        self.stats(|s| {
+            s.frames_sent.add(frames);
+            s.sends.add(calls);
+        });
+    }
+
+    /// There is room again: the socket holds the send token and goes on.
+    fn resume(&self) {
+        let conn = self.blocked.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(conn) = conn else { return };
+        let mut calls = 0;
+        let sent = self.lock_writer().send(&self.fd, &mut calls);
+        self.stats(|s| s.sends.add(calls));
+        match sent {
+            Ok(Sent::Blocked) => {
+                *self.blocked.lock().unwrap_or_else(PoisonError::into_inner) = Some(conn);
+            }
+            Ok(Sent::All) => {
+                self.watch_for(EventFlags::IN);
+                self.drain(&conn);
+            }
+            Err(_) => {
+                conn.outbox.with(Outbox::close);
+                self.shut_down();
+                self.drain(&conn);
+            }
+        }
+    }
+
+    /// Drops what waits: the connection is over.
+    fn abandon(&self) {
+        let conn = self.blocked.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(conn) = conn {
+            conn.outbox.with(|o| {
+                o.close();
+                o.give_back();
+            });
+        }
+    }
+
+    /// A frame of the handshake, while nobody else sends. It is small and the socket is new, so it has room.
+    fn write_now(&self, frame: Frame) -> Result<(), NetError> {
+        let mut writer = self.lock_writer();
+        writer.push(frame);
+        let mut calls = 0;
+        match writer.send(&self.fd, &mut calls) {
+            Ok(Sent::All) => Ok(()),
+            Ok(Sent::Blocked) => Err(NetError::Handshake("the peer does not read".to_owned())),
+            Err(error) => Err(NetError::Io { what: "send".to_owned(), cause: error }),
+        }
+    }
+
+    pub(crate) fn shut_down(&self) {
+        if let Err(error) = rustix::net::shutdown(&self.fd, Shutdown::Both) {
+            tracing::debug!(peer = self.peer, %error, "socket was not connected any more");
+        }
+    }
+
+    fn watch_for(&self, flags: EventFlags) {
+        if let (Some(node), Some(&(index, token))) = (self.node.get(), self.at.get())
+            && let Some(handle) = node.loops.get(index)
+            && let Err(error) = handle.watch_for(&self.fd, token, flags)
+        {
+            tracing::debug!(peer = self.peer, %error, "socket is not watched any more");
+        }
+    }
+    fn stats(&self, f: impl FnOnce(&crate::NodeStats)) {
+        if let Some(node) = self.node.get() {
+            f(&node.stats);
+        }
+    }
+    fn lock_writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,1 +1,39 @@
+//! The FUSE door: the kernel's requests in, calls of the client core, the kernel's replies out.
+//!
+//! Our own thin layer on the kernel interface 7.45. The way of a request: [`Channel::read`] on the thread of an
+//! event loop → `Event::Door(FuseRequest)` into the [`MountIsland`] → a task of [`Door`] that calls the client →
+//! `Effect::Door(FuseEffect::Reply)` → whoever leaves the island sends it. No thread is woken on the way.
+//!
+//! Nothing is cached in the kernel yet: validity 0, every open FOPEN_DIRECT_IO. Node number = inode number = FID,
+//! so there is no table of nodes and FORGET means nothing.
 
+pub mod abi;
+mod client_ops;
+mod device;
+mod door;
+mod handlers;
+mod island;
+mod mount;
+mod notify;
+mod ops;
+mod reply;
+mod request;
+mod session;
+mod stats;
+mod tools;
+mod virtual_xattr;
+
+pub use client_ops::ClientOps;
+pub use device::{Channel, MAX_WRITE_BYTES, Read};
+pub use door::{Door, FuseEffect};
+pub use island::MountIsland;
+pub use mount::{
+    FS_TYPE, Holder, MountError, MountOptions, Mounted, check_mount_point, holders, mount_fuse, mounted_type,
+    unmount_fuse,
+};
+pub use notify::{Done, Notification, Notifier};
+pub use ops::{Opened, Ops, Validity};
+pub use reply::{Body, FuseReply};
+pub use request::{Args, FuseRequest};
+pub use session::{Session, SessionConfig, SessionError};
+pub use stats::OpStats;

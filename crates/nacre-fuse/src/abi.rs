@@ -1,0 +1,371 @@
+//! The kernel's FUSE interface, version 7.45: structures, operation numbers, flags.
+//!
+//! The specification is the public header `<linux/fuse.h>`; numbers and field order here are its. Every structure
+//! is read field by field from bytes and written field by field, so no `unsafe` is needed and a short request is
+//! an error, not a fault. The kernel uses its own byte order; we build for little-endian machines only.
+//! Not here: what a request means (`handlers`), how its bytes arrive (`device.rs`).
+
+#[cfg(not(target_endian = "little"))]
+compile_error!("the FUSE layer reads the kernel's structures as little-endian");
+
+/// Version that this build speaks.
+pub const MAJOR: u32 = 7;
+pub const MINOR: u32 = 45;
+/// Oldest minor version that has everything we ask for (FUSE_SETXATTR_EXT, HANDLE_KILLPRIV_V2, INIT_EXT: Linux 5.17).
+pub const MINOR_MIN: u32 = 36;
+
+/// Bytes that ended too early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Short;
+
+/// A number of the interface.
+pub trait Field: Sized {
+    const BYTES: usize;
+    fn take(from: &mut &[u8]) -> Result<Self, Short>;
+    fn put(&self, out: &mut Vec<u8>);
+}
+macro_rules! number_field {
+    ($($t:ty),*) => {$(
+        impl Field for $t {
+            const BYTES: usize = size_of::<$t>();
+            #[inline]
+            fn take(from: &mut &[u8]) -> Result<Self, Short> {
+                let (head, rest) = from.split_first_chunk().ok_or(Short)?;
+                *from = rest;
+                Ok(<$t>::from_le_bytes(*head))
+            }
+            #[inline]
+            fn put(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_le_bytes());
+            }
+        }
+    )*};
+}
+number_field!(u16, u32, u64, i32, i64);
+
+/// Declares a structure of the interface: its fields in order, and its size as the header has it.
+macro_rules! abi {
+    ($($(#[$m:meta])* $name:ident = $size:literal { $($f:ident : $t:ty),* $(,)? })*) => {$(
+        $(#[$m])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub struct $name { $(pub $f: $t),* }
+        impl Field for $name {
+            const BYTES: usize = 0 $(+ <$t as Field>::BYTES)*;
+            fn take(from: &mut &[u8]) -> Result<Self, Short> {
+                $(let $f = <$t as Field>::take(from)?;)*
+                Ok(Self { $($f),* })
+            }
+            fn put(&self, out: &mut Vec<u8>) {
+                $(self.$f.put(out);)*
+            }
+        }
+        const _: () = assert!(<$name as Field>::BYTES == $size);
+    )*};
+}
+
+abi! {
+    /// Head of every request.
+    InHeader = 40 {
+        len: u32, opcode: u32, unique: u64, nodeid: u64, uid: u32, gid: u32, pid: u32, total_extlen: u16, padding: u16,
+    }
+    /// Head of every reply (`error` is 0 or a negative errno) and notification (`unique` 0, `error` its code).
+    OutHeader = 16 { len: u32, error: i32, unique: u64 }
+    Attr = 88 {
+        ino: u64, size: u64, blocks: u64, atime: u64, mtime: u64, ctime: u64, atimensec: u32, mtimensec: u32,
+        ctimensec: u32, mode: u32, nlink: u32, uid: u32, gid: u32, rdev: u32, blksize: u32, flags: u32,
+    }
+    EntryOut = 128 {
+        nodeid: u64, generation: u64, entry_valid: u64, attr_valid: u64, entry_valid_nsec: u32, attr_valid_nsec: u32,
+        attr: Attr,
+    }
+    AttrOut = 104 { attr_valid: u64, attr_valid_nsec: u32, dummy: u32, attr: Attr }
+    SxTime = 16 { sec: i64, nsec: u32, reserved: i32 }
+    StatxIn = 24 { getattr_flags: u32, reserved: u32, fh: u64, sx_flags: u32, sx_mask: u32 }
+    /// `fuse_statx_out` up to the spare words, which [`StatxOut::SPARE_BYTES`] zero bytes follow.
+    StatxOut = 176 {
+        attr_valid: u64, attr_valid_nsec: u32, flags: u32, spare0: u64, spare1: u64,
+        mask: u32, blksize: u32, attributes: u64, nlink: u32, uid: u32, gid: u32, mode: u16, spare2: u16, ino: u64,
+        size: u64, blocks: u64, attributes_mask: u64, atime: SxTime, btime: SxTime, ctime: SxTime, mtime: SxTime,
+        rdev_major: u32, rdev_minor: u32, dev_major: u32, dev_minor: u32,
+    }
+    GetattrIn = 16 { flags: u32, dummy: u32, fh: u64 }
+    SetattrIn = 88 {
+        valid: u32, padding: u32, fh: u64, size: u64, lock_owner: u64, atime: u64, mtime: u64, ctime: u64,
+        atimensec: u32, mtimensec: u32, ctimensec: u32, mode: u32, unused4: u32, uid: u32, gid: u32, unused5: u32,
+    }
+    MknodIn = 16 { mode: u32, rdev: u32, umask: u32, padding: u32 }
+    MkdirIn = 8 { mode: u32, umask: u32 }
+    RenameIn = 8 { newdir: u64 }
+    Rename2In = 16 { newdir: u64, flags: u32, padding: u32 }
+    LinkIn = 8 { oldnodeid: u64 }
+    OpenIn = 8 { flags: u32, open_flags: u32 }
+    CreateIn = 16 { flags: u32, mode: u32, umask: u32, open_flags: u32 }
+    OpenOut = 16 { fh: u64, open_flags: u32, backing_id: i32 }
+    ReleaseIn = 24 { fh: u64, flags: u32, release_flags: u32, lock_owner: u64 }
+    FlushIn = 24 { fh: u64, unused: u32, padding: u32, lock_owner: u64 }
+    ReadIn = 40 { fh: u64, offset: u64, size: u32, read_flags: u32, lock_owner: u64, flags: u32, padding: u32 }
+    WriteIn = 40 { fh: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: u32, padding: u32 }
+    WriteOut = 8 { size: u32, padding: u32 }
+    Kstatfs = 80 {
+        blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64, bsize: u32, namelen: u32, frsize: u32,
+        padding: u32, spare0: u64, spare1: u64, spare2: u64,
+    }
+    FsyncIn = 16 { fh: u64, fsync_flags: u32, padding: u32 }
+    /// With FUSE_SETXATTR_EXT.
+    SetxattrIn = 16 { size: u32, flags: u32, setxattr_flags: u32, padding: u32 }
+    GetxattrIn = 8 { size: u32, padding: u32 }
+    GetxattrOut = 8 { size: u32, padding: u32 }
+    FileLock = 24 { start: u64, end: u64, kind: u32, pid: u32 }
+    LkIn = 48 { fh: u64, owner: u64, lk: FileLock, lk_flags: u32, padding: u32 }
+    InterruptIn = 8 { unique: u64 }
+    FallocateIn = 32 { fh: u64, offset: u64, length: u64, mode: u32, padding: u32 }
+    /// `fuse_init_in` without its unused tail.
+    InitIn = 20 { major: u32, minor: u32, max_readahead: u32, flags: u32, flags2: u32 }
+    InitOut = 64 {
+        major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16, congestion_threshold: u16,
+        max_write: u32, time_gran: u32, max_pages: u16, map_alignment: u16, flags2: u32, max_stack_depth: u32,
+        request_timeout: u16, unused0: u16, unused1: u32, unused2: u64, unused3: u64,
+    }
+    Dirent = 24 { ino: u64, off: u64, namelen: u32, kind: u32 }
+    ExtHeader = 8 { size: u32, kind: u32 }
+    NotifyInvalInode = 24 { ino: u64, off: i64, len: i64 }
+    NotifyInvalEntry = 16 { parent: u64, namelen: u32, flags: u32 }
+    NotifyDelete = 24 { parent: u64, child: u64, namelen: u32, padding: u32 }
+}
+impl StatxOut {
+    pub const SPARE_BYTES: usize = 288 - 176;
+}
+
+/// Operation numbers.
+pub mod op {
+    pub const LOOKUP: u32 = 1;
+    pub const FORGET: u32 = 2;
+    pub const GETATTR: u32 = 3;
+    pub const SETATTR: u32 = 4;
+    pub const READLINK: u32 = 5;
+    pub const SYMLINK: u32 = 6;
+    pub const MKNOD: u32 = 8;
+    pub const MKDIR: u32 = 9;
+    pub const UNLINK: u32 = 10;
+    pub const RMDIR: u32 = 11;
+    pub const RENAME: u32 = 12;
+    pub const LINK: u32 = 13;
+    pub const OPEN: u32 = 14;
+    pub const READ: u32 = 15;
+    pub const WRITE: u32 = 16;
+    pub const STATFS: u32 = 17;
+    pub const RELEASE: u32 = 18;
+    pub const FSYNC: u32 = 20;
+    pub const SETXATTR: u32 = 21;
+    pub const GETXATTR: u32 = 22;
+    pub const LISTXATTR: u32 = 23;
+    pub const REMOVEXATTR: u32 = 24;
+    pub const FLUSH: u32 = 25;
+    pub const INIT: u32 = 26;
+    pub const OPENDIR: u32 = 27;
+    pub const READDIR: u32 = 28;
+    pub const RELEASEDIR: u32 = 29;
+    pub const FSYNCDIR: u32 = 30;
+    pub const GETLK: u32 = 31;
+    pub const SETLK: u32 = 32;
+    pub const SETLKW: u32 = 33;
+    pub const ACCESS: u32 = 34;
+    pub const CREATE: u32 = 35;
+    pub const INTERRUPT: u32 = 36;
+    pub const BMAP: u32 = 37;
+    pub const DESTROY: u32 = 38;
+    pub const IOCTL: u32 = 39;
+    pub const POLL: u32 = 40;
+    pub const NOTIFY_REPLY: u32 = 41;
+    pub const BATCH_FORGET: u32 = 42;
+    pub const FALLOCATE: u32 = 43;
+    pub const READDIRPLUS: u32 = 44;
+    pub const RENAME2: u32 = 45;
+    pub const LSEEK: u32 = 46;
+    pub const COPY_FILE_RANGE: u32 = 47;
+    pub const SETUPMAPPING: u32 = 48;
+    pub const REMOVEMAPPING: u32 = 49;
+    pub const SYNCFS: u32 = 50;
+    pub const TMPFILE: u32 = 51;
+    pub const STATX: u32 = 52;
+    pub const COPY_FILE_RANGE_64: u32 = 53;
+    /// One more than the highest.
+    pub const COUNT: usize = 54;
+
+    /// Names as in the header, for logs.
+    pub fn name(opcode: u32) -> &'static str {
+        const NAMES: [&str; COUNT] = [
+            "0",
+            "LOOKUP",
+            "FORGET",
+            "GETATTR",
+            "SETATTR",
+            "READLINK",
+            "SYMLINK",
+            "7",
+            "MKNOD",
+            "MKDIR",
+            "UNLINK",
+            "RMDIR",
+            "RENAME",
+            "LINK",
+            "OPEN",
+            "READ",
+            "WRITE",
+            "STATFS",
+            "RELEASE",
+            "19",
+            "FSYNC",
+            "SETXATTR",
+            "GETXATTR",
+            "LISTXATTR",
+            "REMOVEXATTR",
+            "FLUSH",
+            "INIT",
+            "OPENDIR",
+            "READDIR",
+            "RELEASEDIR",
+            "FSYNCDIR",
+            "GETLK",
+            "SETLK",
+            "SETLKW",
+            "ACCESS",
+            "CREATE",
+            "INTERRUPT",
+            "BMAP",
+            "DESTROY",
+            "IOCTL",
+            "POLL",
+            "NOTIFY_REPLY",
+            "BATCH_FORGET",
+            "FALLOCATE",
+            "READDIRPLUS",
+            "RENAME2",
+            "LSEEK",
+            "COPY_FILE_RANGE",
+            "SETUPMAPPING",
+            "REMOVEMAPPING",
+            "SYNCFS",
+            "TMPFILE",
+            "STATX",
+            "COPY_FILE_RANGE_64",
+        ];
+        NAMES.get(opcode as usize).copied().unwrap_or("unknown")
+    }
+}
+
+/// Codes of notifications.
+pub mod notify {
+    pub const INVAL_INODE: i32 = 2;
+    pub const INVAL_ENTRY: i32 = 3;
+    pub const DELETE: i32 = 6;
+    pub const INC_EPOCH: i32 = 8;
+}
+
+/// Flags of INIT; those from bit 32 on travel in `flags2`.
+pub mod init {
+    pub const ASYNC_READ: u64 = 1;
+    pub const POSIX_LOCKS: u64 = 1 << 1;
+    pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
+    pub const EXPORT_SUPPORT: u64 = 1 << 4;
+    pub const BIG_WRITES: u64 = 1 << 5;
+    pub const DONT_MASK: u64 = 1 << 6;
+    pub const FLOCK_LOCKS: u64 = 1 << 10;
+    pub const AUTO_INVAL_DATA: u64 = 1 << 12;
+    pub const DO_READDIRPLUS: u64 = 1 << 13;
+    pub const READDIRPLUS_AUTO: u64 = 1 << 14;
+    pub const ASYNC_DIO: u64 = 1 << 15;
+    pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub const POSIX_ACL: u64 = 1 << 20;
+    pub const MAX_PAGES: u64 = 1 << 22;
+    pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    pub const SETXATTR_EXT: u64 = 1 << 29;
+    pub const INIT_EXT: u64 = 1 << 30;
+    pub const CREATE_SUPP_GROUP: u64 = 1 << 34;
+    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+}
+
+/// Flags of the OPEN reply.
+pub mod fopen {
+    /// Every read and write is a request.
+    pub const DIRECT_IO: u32 = 1;
+    /// Keep cached pages from before the open.
+    pub const KEEP_CACHE: u32 = 1 << 1;
+    /// The kernel need not order direct writes of one inode.
+    pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+}
+
+/// Bits of `SetattrIn::valid`.
+pub mod fattr {
+    pub const MODE: u32 = 1;
+    pub const UID: u32 = 1 << 1;
+    pub const GID: u32 = 1 << 2;
+    pub const SIZE: u32 = 1 << 3;
+    pub const ATIME: u32 = 1 << 4;
+    pub const MTIME: u32 = 1 << 5;
+    pub const ATIME_NOW: u32 = 1 << 7;
+    pub const MTIME_NOW: u32 = 1 << 8;
+    pub const CTIME: u32 = 1 << 10;
+    pub const KILL_SUIDGID: u32 = 1 << 11;
+}
+
+pub const WRITE_CACHE: u32 = 1;
+pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
+pub const LK_FLOCK: u32 = 1;
+pub const FSYNC_FDATASYNC: u32 = 1;
+pub const SETXATTR_ACL_KILL_SGID: u32 = 1;
+/// Type of the extension with supplementary groups.
+pub const EXT_GROUPS: u32 = 32;
+
+/// Flags of open(2) on Linux, the same on all machines that we build for.
+pub mod o {
+    pub const ACCMODE: u32 = 0o3;
+    pub const EXCL: u32 = 0o200;
+    pub const TRUNC: u32 = 0o1000;
+    pub const APPEND: u32 = 0o2000;
+    /// Also set in O_SYNC.
+    pub const DSYNC: u32 = 0o10000;
+}
+
+/// Bits of statx(2).
+pub mod statx {
+    pub const BASIC_STATS: u32 = 0x7ff;
+    pub const BTIME: u32 = 0x800;
+}
+
+/// Bytes between records of a directory listing.
+pub const fn align8(bytes: usize) -> usize {
+    bytes.next_multiple_of(8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_come_back_and_short_bytes_are_refused() {
+        let lk = LkIn {
+            fh: 1,
+            owner: 2,
+            lk: FileLock { start: 3, end: u64::MAX, kind: 1, pid: 9 },
+            ..LkIn::default()
+        };
+        let mut bytes = Vec::new();
+        lk.put(&mut bytes);
+        assert_eq!(bytes.len(), LkIn::BYTES);
+        assert_eq!(LkIn::take(&mut &bytes[..]), Ok(lk));
+        for n in 0..bytes.len() {
+            assert_eq!(LkIn::take(&mut &bytes[..n]), Err(Short), "{n} bytes");
+        }
+    }
+
+    #[test]
+    fn operation_names_stand_at_their_numbers() {
+        assert_eq!((op::name(op::COPY_FILE_RANGE_64), op::name(op::FSYNC)), ("COPY_FILE_RANGE_64", "FSYNC"));
+        assert_eq!(
+            (op::name(op::CREATE), op::name(op::STATX), op::name(4096)),
+            ("CREATE", "STATX", "unknown")
+        );
+    }
+}

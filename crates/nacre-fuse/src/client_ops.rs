@@ -1,0 +1,144 @@
+//! The mount's file system: the client core. Calls go through as they are.
+
+use crate::ops::Ops;
+use bytes::Bytes;
+use nacre_client::{Client, CreateArgs, Entry, ReaddirPage, WriteArgs};
+use nacre_types::{Caller, Errno, Fid, LayoutTemplate, LockCookie, OpenHandle, SetAttr};
+use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
+use nacre_wire::target::{Param, StatfsReply};
+use std::rc::Rc;
+
+/// A client and what `nacre.mount` says of it.
+pub struct ClientOps {
+    pub client: Rc<Client>,
+    pub mount_text: String,
+}
+
+type Answer<T> = Result<T, Errno>;
+
+impl Ops for ClientOps {
+    async fn lookup(&self, parent: Fid, name: &[u8]) -> Answer<Entry> {
+        self.client.lookup(parent, name).await
+    }
+    async fn parent(&self, fid: Fid) -> Answer<Entry> {
+        self.client.parent(fid).await
+    }
+    async fn getattr(&self, fid: Fid) -> Answer<Entry> {
+        self.client.getattr(fid).await
+    }
+    async fn setattr(&self, fid: Fid, set: SetAttr, caller: Caller) -> Answer<Entry> {
+        self.client.setattr(fid, set, caller).await
+    }
+    async fn readlink(&self, fid: Fid) -> Answer<Bytes> {
+        self.client.readlink(fid).await
+    }
+    async fn make(&self, args: CreateArgs<'_>) -> Answer<Entry> {
+        self.client.make(args).await
+    }
+    async fn create(&self, args: CreateArgs<'_>, flags: u32) -> Answer<(Entry, OpenHandle)> {
+        self.client.create(args, flags).await
+    }
+    async fn open(&self, fid: Fid, flags: u32, caller: Caller) -> Answer<(Entry, OpenHandle)> {
+        self.client.open(fid, flags, caller).await
+    }
+    async fn read(&self, handle: OpenHandle, offset: u64, len: u32) -> Answer<Vec<Bytes>> {
+        self.client.read(handle, offset, len).await
+    }
+    async fn write(&self, args: WriteArgs) -> Answer<u32> {
+        self.client.write(args).await
+    }
+    async fn flush(&self, handle: OpenHandle, lock_owner: u64) -> Answer<()> {
+        self.client.flush(handle, lock_owner).await
+    }
+    async fn release(&self, handle: OpenHandle, flock_owner: Option<u64>) -> Answer<()> {
+        self.client.release(handle, flock_owner).await
+    }
+    async fn fsync(&self, fid: Fid, data_only: bool) -> Answer<()> {
+        self.client.fsync(fid, data_only).await
+    }
+    async fn readdir(
+        &self,
+        dir: Fid,
+        cookie: u64,
+        entries_max: u32,
+        with_attrs: bool,
+    ) -> Answer<ReaddirPage> {
+        self.client.readdir(dir, cookie, entries_max, with_attrs).await
+    }
+    async fn link(&self, fid: Fid, parent: Fid, name: &[u8], caller: Caller) -> Answer<Entry> {
+        self.client.link(fid, parent, name, caller).await
+    }
+    async fn unlink(&self, parent: Fid, name: &[u8], directory: bool, caller: Caller) -> Answer<()> {
+        self.client.unlink(parent, name, directory, caller).await
+    }
+    async fn rename(&self, from: (Fid, &[u8]), to: (Fid, &[u8]), flags: u32, caller: Caller) -> Answer<()> {
+        self.client.rename(from, to, flags, caller).await
+    }
+    async fn getxattr(&self, fid: Fid, name: &[u8]) -> Answer<Bytes> {
+        self.client.getxattr(fid, name).await
+    }
+    async fn setxattr(
+        &self,
+        fid: Fid,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        kill_sgid: bool,
+        caller: Caller,
+    ) -> Answer<()> {
+        self.client.setxattr(fid, name, value, flags, kill_sgid, caller).await
+    }
+    async fn listxattr(&self, fid: Fid) -> Answer<Vec<Bytes>> {
+        self.client.listxattr(fid).await
+    }
+    async fn removexattr(&self, fid: Fid, name: &[u8]) -> Answer<()> {
+        self.client.removexattr(fid, name).await
+    }
+    async fn allocate(&self, handle: OpenHandle, offset: u64, len: u64, keep_size: bool) -> Answer<()> {
+        self.client.allocate(handle, offset, len, keep_size).await
+    }
+    async fn statfs(&self) -> Answer<StatfsReply> {
+        self.client.statfs().await
+    }
+    async fn flock(
+        &self,
+        handle: OpenHandle,
+        lock: FileLock,
+        wait: Option<LockCookie>,
+    ) -> Answer<FlockOutcome> {
+        self.client.flock(handle, lock, wait).await
+    }
+    fn flock_interrupt(&self, cookie: LockCookie) {
+        self.client.flock_interrupt(cookie);
+    }
+    fn new_cookie(&self) -> LockCookie {
+        self.client.new_cookie()
+    }
+    async fn flock_test(&self, fid: Fid, lock: FileLock) -> Answer<Option<FileLock>> {
+        self.client.flock_test(fid, lock).await
+    }
+    async fn sync_all(&self) -> Answer<()> {
+        self.client.sync_all().await
+    }
+    async fn layout(&self, fid: Fid) -> Answer<LayoutReply> {
+        self.client.layout(fid).await
+    }
+    async fn set_layout(&self, fid: Fid, template: LayoutTemplate, caller: Caller) -> Answer<()> {
+        self.client.set_layout(fid, template, caller).await
+    }
+    async fn paths(&self, fid: Fid) -> Answer<Vec<Bytes>> {
+        self.client.paths(fid).await
+    }
+    async fn statfs_targets(&self) -> Answer<Vec<(String, Answer<StatfsReply>)>> {
+        self.client.statfs_targets().await
+    }
+    fn mount_text(&self) -> String {
+        self.mount_text.clone()
+    }
+    fn params(&self) -> Vec<Param> {
+        self.client.params()
+    }
+    fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
+        self.client.set_param(name, value)
+    }
+}

@@ -1,0 +1,197 @@
+//! The kernel's end: a descriptor of /dev/fuse, requests read from it, replies and notifications written to it.
+//!
+//! Invariants: a reply goes to the descriptor its request was read from (the kernel keeps them apart per clone); a
+//! read buffer has room for the largest WRITE; a large payload stays in the buffer it was read into until the last
+//! reference is gone, and the buffer then goes back to the pool. The pool is bounded; beyond it buffers are freed.
+
+use crate::abi::{self, Field};
+use crate::request::FuseRequest;
+use bytes::Bytes;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, IoSlice};
+use std::sync::{Arc, Mutex};
+use tracing::{error, warn};
+
+/// Largest payload of one WRITE and one READ.
+pub const MAX_WRITE_BYTES: u32 = 1 << 20;
+/// In pages, as INIT wants it; also the kernel's default limit (`fs.fuse.max_pages_limit`).
+pub(crate) const MAX_PAGES: u16 = 256;
+/// Room for header, arguments and names in front of a payload.
+const BUFFER_BYTES: usize = MAX_WRITE_BYTES as usize + (64 << 10);
+/// Up to this a request is copied out, so that it does not hold a large buffer.
+const COPY_MAX_BYTES: usize = 8 << 10;
+/// Free buffers kept.
+const POOL_MAX: usize = 16;
+
+/// Read buffers that are not in use.
+#[derive(Default)]
+pub(crate) struct BufferPool {
+    free: Mutex<Vec<Vec<u8>>>,
+}
+impl BufferPool {
+    fn take(&self) -> Vec<u8> {
+        let free = self.free.lock().ok().and_then(|mut free| free.pop());
+        free.unwrap_or_else(|| vec![0; BUFFER_BYTES])
+    }
+    fn give(&self, buffer: Vec<u8>) {
+        if let Ok(mut free) = self.free.lock()
+            && free.len() < POOL_MAX
+        {
+            free.push(buffer);
+        }
+    }
+}
+
+/// A buffer on loan: a request lives in it.
+struct Loan {
+    pool: Arc<BufferPool>,
+    buffer: Vec<u8>,
+    len: usize,
+}
+impl AsRef<[u8]> for Loan {
+    fn as_ref(&self) -> &[u8] {
+        self.buffer.get(..self.len).unwrap_or_default()
+    }
+}
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.pool.give(std::mem::take(&mut self.buffer));
+    }
+}
+
+/// One descriptor of a connection with the kernel.
+pub struct Channel {
+    /// `None` only in tests of other modules.
+    fd: Option<OwnedFd>,
+    pool: Arc<BufferPool>,
+}
+
+/// What reading a request came to.
+pub enum Read {
+    Request(FuseRequest),
+    /// Nothing there.
+    Empty,
+    /// The file system is unmounted, or the connection was aborted.
+    Gone,
+}
+
+impl Channel {
+    pub(crate) fn new(fd: OwnedFd, pool: Arc<BufferPool>) -> Self {
+        Self { fd: Some(fd), pool }
+    }
+    #[cfg(test)]
+    pub(crate) fn detached() -> Self {
+        Self { fd: None, pool: Arc::default() }
+    }
+
+    /// The descriptor, for polling.
+    pub fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Reads one request if there is one; the descriptor is non-blocking.
+    ///
+    /// # Errors
+    /// Those of read(2) that neither mean "nothing there" nor "unmounted".
+    pub fn read(self: &Arc<Self>) -> rustix::io::Result<Read> {
+        let Some(fd) = &self.fd else { return Ok(Read::Gone) };
+        let mut buffer = self.pool.take();
+        let len = loop {
+            match rustix::io::read(fd, &mut buffer[..]) {
+                Ok(len) => break len,
+                // EINTR: a signal. ENOENT: the caller gave up while the request was on its way to us.
+                Err(Errno::INTR | Errno::NOENT) => {}
+                Err(e) => {
+                    self.pool.give(buffer);
+                    return match e {
+                        Errno::AGAIN => Ok(Read::Empty),
+                        Errno::NODEV | Errno::CONNABORTED => Ok(Read::Gone),
+                        e => Err(e),
+                    };
+                }
+            }
+        };
+        let data = if len <= COPY_MAX_BYTES {
+            let data = Bytes::copy_from_slice(buffer.get(..len).unwrap_or_default());
+            self.pool.give(buffer);
+            data
+        } else {
+            Bytes::from_owner(Loan { pool: self.pool.clone(), buffer, len })
+        };
+        match FuseRequest::parse(data, self.clone()) {
+            Ok(request) => Ok(Read::Request(request)),
+            Err(abi::Short) => {
+                error!(len, "the kernel sent a request that is not one; it is dropped");
+                Ok(Read::Empty)
+            }
+        }
+    }
+
+    /// Writes a reply. One that the kernel does not want any more (interrupted, unmounted) is dropped.
+    pub(crate) fn write_reply(&self, head: &[u8], bulk: &[Bytes]) {
+        let Some(fd) = &self.fd else { return };
+        let written = if bulk.is_empty() {
+            rustix::io::write(fd, head)
+        } else {
+            let mut parts = Vec::with_capacity(1 + bulk.len());
+            parts.push(IoSlice::new(head));
+            parts.extend(bulk.iter().map(|part| IoSlice::new(part)));
+            rustix::io::writev(fd, &parts)
+        };
+        match written {
+            Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::PERM | Errno::CONNABORTED) => {}
+            Err(e) => {
+                let header = abi::OutHeader::take(&mut { head });
+                warn!(error = %e, ?header, "the kernel refused a reply; its caller gets an input/output error");
+                // The request still waits in the kernel: without an answer its caller would hang.
+                if let Ok(header) = header {
+                    let mut again = Vec::with_capacity(abi::OutHeader::BYTES);
+                    let eio = -nacre_types::Errno::EIO.0;
+                    abi::OutHeader { len: 16, error: eio, unique: header.unique }.put(&mut again);
+                    let _ = rustix::io::write(fd, &again);
+                }
+            }
+        }
+    }
+
+    /// Writes a notification; may block for as long as the kernel waits for our answers to other requests.
+    pub(crate) fn write_notification(&self, bytes: &[u8]) -> rustix::io::Result<()> {
+        let Some(fd) = &self.fd else { return Err(Errno::NODEV) };
+        rustix::io::write(fd, bytes).map(drop)
+    }
+
+    /// A further descriptor of the same connection, with its own queue of requests under way: one per loop.
+    ///
+    /// # Errors
+    /// Of opening /dev/fuse, and of the ioctl (EINVAL on a kernel without it).
+    pub fn clone_channel(&self) -> rustix::io::Result<Channel> {
+        let Some(fd) = &self.fd else { return Err(Errno::NODEV) };
+        let new = open_device()?;
+        clone_ioctl::attach(&new, fd.as_fd())?;
+        Ok(Channel::new(new, self.pool.clone()))
+    }
+}
+
+/// Opens /dev/fuse, non-blocking.
+pub(crate) fn open_device() -> rustix::io::Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags, open};
+    open(c"/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
+}
+
+mod clone_ioctl {
+    #![allow(unsafe_code, reason = "FUSE_DEV_IOC_CLONE has no safe wrapper; see docs/unsafe.md")]
+    use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+    use rustix::ioctl::{Setter, ioctl, opcode};
+
+    /// `_IOR(229, 0, uint32_t)`.
+    const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);
+
+    /// Makes `new` (fresh from open) a further descriptor of the connection of `old`.
+    pub(super) fn attach(new: &OwnedFd, old: BorrowedFd<'_>) -> rustix::io::Result<()> {
+        let old = old.as_raw_fd().cast_unsigned();
+        // SAFETY: CLONE reads a u32 through the pointer and writes nothing; Setter passes a pointer to a u32.
+        let request = unsafe { Setter::<CLONE, u32>::new(old) };
+        // SAFETY: `new` is a descriptor of /dev/fuse, where this number has that meaning.
+        unsafe { ioctl(new, request) }
+    }
+}

@@ -1,0 +1,92 @@
+//! GETATTR, STATX, SETATTR, STATFS.
+
+use crate::abi::{self, fattr};
+use crate::door::{Answer, Door};
+use crate::ops::Ops;
+use crate::reply::{Body, statx_out};
+use crate::request::FuseRequest;
+use nacre_types::{Errno, SetAttr, Timestamp};
+use std::rc::Rc;
+
+pub(crate) async fn getattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let entry = door.ops.getattr(request.fid()?).await?;
+    Ok(Body::attr(&entry, door.ops.validity(&entry)))
+}
+
+pub(crate) async fn statx<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let entry = door.ops.getattr(request.fid()?).await?;
+    Ok(statx_out(&entry, door.ops.validity(&entry)))
+}
+
+pub(crate) async fn setattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let args: abi::SetattrIn = request.args().take()?;
+    let set = set_attr(&args, door.ctx.wall())?;
+    let entry = door.ops.setattr(request.fid()?, set, request.caller(0)).await?;
+    Ok(Body::attr(&entry, door.ops.validity(&entry)))
+}
+
+/// The change that `args` asks for. "Now" is this mount's clock; other times are the caller's own.
+fn set_attr(args: &abi::SetattrIn, now: Timestamp) -> Result<SetAttr, Errno> {
+    let has = |bit: u32| args.valid & bit != 0;
+    let given = |bit: u32, sec: u64, nsec: u32| {
+        if !has(bit) {
+            return Ok(None);
+        }
+        if nsec >= 1_000_000_000 {
+            return Err(Errno::EINVAL);
+        }
+        Ok(Some(Timestamp { sec: sec.cast_signed(), nsec }))
+    };
+    let or_now = |bit: u32, time: Option<Timestamp>| if has(bit) { Some(now) } else { time };
+    let atime = given(fattr::ATIME, args.atime, args.atimensec)?;
+    let mtime = given(fattr::MTIME, args.mtime, args.mtimensec)?;
+    Ok(SetAttr {
+        mode: has(fattr::MODE).then_some(args.mode),
+        uid: has(fattr::UID).then_some(args.uid),
+        gid: has(fattr::GID).then_some(args.gid),
+        size: has(fattr::SIZE).then_some(args.size),
+        atime: or_now(fattr::ATIME_NOW, atime),
+        mtime: or_now(fattr::MTIME_NOW, mtime),
+        ctime: given(fattr::CTIME, args.ctime, args.ctimensec)?,
+        kill_suidgid: has(fattr::KILL_SUIDGID),
+    })
+}
+
+/// Unit of the numbers of STATFS.
+const BLOCK_BYTES: u32 = 4096;
+
+pub(crate) async fn statfs<O: Ops>(door: Rc<Door<O>>, _request: Rc<FuseRequest>) -> Answer {
+    let s = door.ops.statfs().await?;
+    let block = u64::from(BLOCK_BYTES);
+    Ok(Body::of(&abi::Kstatfs {
+        blocks: s.bytes_total / block,
+        bfree: s.bytes_free / block,
+        bavail: s.bytes_avail / block,
+        files: s.files_used.saturating_add(s.files_free),
+        ffree: s.files_free,
+        bsize: BLOCK_BYTES,
+        namelen: 255,
+        frsize: BLOCK_BYTES,
+        ..abi::Kstatfs::default()
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_valid_bit_reaches_the_change_and_nothing_else_does() {
+        let now = Timestamp { sec: 100, nsec: 1 };
+        let mut args =
+            abi::SetattrIn { mode: 0o644, uid: 1, gid: 2, size: 3, atime: 4, mtime: 5, ..Default::default() };
+        assert_eq!(set_attr(&args, now), Ok(SetAttr::default()));
+        args.valid = fattr::MODE | fattr::UID | fattr::SIZE | fattr::ATIME | fattr::MTIME | fattr::MTIME_NOW;
+        let set = set_attr(&args, now).unwrap();
+        assert_eq!((set.mode, set.uid, set.gid, set.size), (Some(0o644), Some(1), None, Some(3)));
+        assert_eq!((set.atime, set.mtime), (Some(Timestamp { sec: 4, nsec: 0 }), Some(now)));
+        assert!(!set.kill_suidgid);
+        args.atimensec = 1_000_000_000;
+        assert_eq!(set_attr(&args, now), Err(Errno::EINVAL));
+    }
+}

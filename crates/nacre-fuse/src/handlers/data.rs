@@ -1,0 +1,81 @@
+//! Open files: OPEN, READ, WRITE, FLUSH, RELEASE, FSYNC, FALLOCATE. The kernel's file handle is our open handle.
+
+use crate::abi::{self, o};
+use crate::device::MAX_WRITE_BYTES;
+use crate::door::{Answer, Door};
+use crate::ops::{Opened, Ops};
+use crate::reply::Body;
+use crate::request::FuseRequest;
+use nacre_client::WriteArgs;
+use nacre_types::{Errno, OpenHandle};
+use std::rc::Rc;
+
+/// The kernel sends a truncate as SETATTR after the open (no ATOMIC_O_TRUNC), so O_TRUNC never comes here.
+pub(crate) async fn open<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let abi::OpenIn { flags, .. } = request.args().take()?;
+    let fid = request.fid()?;
+    let (_, handle) = door.ops.open(fid, flags & !o::TRUNC, request.caller(0)).await?;
+    Ok(Body::opened(Opened { handle, fopen_flags: door.ops.fopen_flags(fid, flags) }))
+}
+
+pub(crate) async fn read<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let abi::ReadIn { fh, offset, size, .. } = request.args().take()?;
+    let mut parts = door.ops.read(OpenHandle(fh), offset, size.min(MAX_WRITE_BYTES)).await?;
+    // The kernel refuses a reply that is longer than what it asked for.
+    let mut left = size as usize;
+    for part in &mut parts {
+        part.truncate(left);
+        left -= part.len();
+    }
+    Ok(Body::bulk(parts))
+}
+
+pub(crate) async fn write<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let mut args = request.args();
+    let abi::WriteIn { fh, offset, size, write_flags, flags, .. } = args.take()?;
+    let data = request.payload(&args, size)?;
+    // A page of a mapping goes where it was mapped from, by whatever descriptor the kernel found.
+    let from_cache = write_flags & abi::WRITE_CACHE != 0;
+    let written = door
+        .ops
+        .write(WriteArgs {
+            handle: OpenHandle(fh),
+            offset,
+            append: flags & o::APPEND != 0 && !from_cache,
+            data,
+            kill_suidgid: write_flags & abi::WRITE_KILL_SUIDGID != 0,
+            sync: flags & o::DSYNC != 0 && !from_cache,
+        })
+        .await?;
+    Ok(Body::of(&abi::WriteOut { size: written, padding: 0 }))
+}
+
+pub(crate) async fn flush<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let abi::FlushIn { fh, lock_owner, .. } = request.args().take()?;
+    door.ops.flush(OpenHandle(fh), lock_owner).await?;
+    Ok(Body::empty())
+}
+
+pub(crate) async fn release<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let abi::ReleaseIn { fh, release_flags, lock_owner, .. } = request.args().take()?;
+    let flock_owner = (release_flags & abi::RELEASE_FLOCK_UNLOCK != 0).then_some(lock_owner);
+    door.ops.release(OpenHandle(fh), flock_owner).await?;
+    Ok(Body::empty())
+}
+
+/// Also FSYNCDIR: what a directory's entries depend on is the same log.
+pub(crate) async fn fsync<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let abi::FsyncIn { fsync_flags, .. } = request.args().take()?;
+    door.ops.fsync(request.fid()?, fsync_flags & abi::FSYNC_FDATASYNC != 0).await?;
+    Ok(Body::empty())
+}
+
+pub(crate) async fn fallocate<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    const KEEP_SIZE: u32 = 1;
+    let abi::FallocateIn { fh, offset, length, mode, .. } = request.args().take()?;
+    if mode & !KEEP_SIZE != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    door.ops.allocate(OpenHandle(fh), offset, length, mode & KEEP_SIZE != 0).await?;
+    Ok(Body::empty())
+}

@@ -1,0 +1,122 @@
+//! Directory listings: OPENDIR, READDIR, READDIRPLUS.
+//!
+//! The kernel's offset is the cookie of the last entry it has; cookies are stable, so no state is kept between
+//! two requests, and a listing goes on correctly while others change the directory.
+
+use crate::abi::{self, Dirent, EntryOut, Field, align8};
+use crate::door::{Answer, Door};
+use crate::ops::{Opened, Ops};
+use crate::reply::{Body, entry_out};
+use crate::request::FuseRequest;
+use nacre_client::ListedEntry;
+use nacre_types::OpenHandle;
+use std::rc::Rc;
+
+/// Nothing to open: a listing needs only the FID and the cookie.
+pub(crate) fn opendir() -> Answer {
+    Ok(Body::opened(Opened { handle: OpenHandle(0), fopen_flags: 0 }))
+}
+
+/// Bytes of a name that we reckon with when we ask for a page: names that are longer on average cost another
+/// request, shorter ones too; entries that do not fit are asked for again.
+const NAME_BYTES: usize = 16;
+/// Entries in one page at most: one visit's slice on the server.
+const ENTRIES_MAX: usize = 1024;
+
+pub(crate) async fn readdir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let abi::ReadIn { offset, size, .. } = request.args().take()?;
+    let page = door.ops.readdir(request.fid()?, offset, fitting(size, 0), false).await?;
+    let mut listing = Listing::new(size);
+    for entry in &page.entries {
+        if !listing.add(None, entry) {
+            break;
+        }
+    }
+    Ok(listing.body)
+}
+
+pub(crate) async fn readdirplus<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let abi::ReadIn { offset, size, .. } = request.args().take()?;
+    let page = door.ops.readdir(request.fid()?, offset, fitting(size, EntryOut::BYTES), true).await?;
+    let mut listing = Listing::new(size);
+    for entry in &page.entries {
+        // Node number 0: only the name. So for "." and "..", which the kernel does not look up.
+        let known = entry.entry.as_ref().filter(|_| entry.name != "." && entry.name != "..");
+        let head = known.map_or_else(EntryOut::default, |e| entry_out(e, door.ops.validity(e)));
+        if !listing.add(Some(head), entry) {
+            break;
+        }
+    }
+    Ok(listing.body)
+}
+
+/// Entries that fit into `size` bytes when each has `head` bytes in front.
+fn fitting(size: u32, head: usize) -> u32 {
+    let each = head + Dirent::BYTES + NAME_BYTES;
+    (size as usize / each).clamp(1, ENTRIES_MAX) as u32
+}
+
+struct Listing {
+    body: Body,
+    left: usize,
+}
+impl Listing {
+    fn new(size: u32) -> Self {
+        Self { body: Body::with_room(size as usize), left: size as usize }
+    }
+    /// Appends one entry; false when it does not fit any more.
+    fn add(&mut self, head: Option<EntryOut>, entry: &ListedEntry) -> bool {
+        let record = Dirent::BYTES + entry.name.len();
+        let bytes = align8(record) + head.map_or(0, |_| EntryOut::BYTES);
+        if bytes > self.left {
+            return false;
+        }
+        self.left -= bytes;
+        let out = self.body.head_mut();
+        if let Some(head) = head {
+            head.put(out);
+        }
+        Dirent {
+            ino: entry.fid.ino(),
+            off: entry.cookie,
+            namelen: entry.name.len() as u32,
+            kind: u32::from(entry.file_type.number()),
+        }
+        .put(out);
+        out.extend_from_slice(&entry.name);
+        out.resize(out.len() + align8(record) - record, 0);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use nacre_types::{Fid, FileType};
+
+    fn entry(name: &'static str) -> ListedEntry {
+        ListedEntry {
+            cookie: 0x7777,
+            name: Bytes::from_static(name.as_bytes()),
+            fid: Fid::ROOT,
+            file_type: FileType::Directory,
+            entry: None,
+        }
+    }
+
+    #[test]
+    fn a_page_is_packed_to_eight_bytes_and_never_overflows() {
+        let mut listing = Listing::new(100);
+        assert!(listing.add(None, &entry("a")));
+        assert_eq!(listing.body.head_len(), 32);
+        assert!(listing.add(None, &entry("12345678")));
+        assert_eq!(listing.body.head_len(), 64);
+        assert!(!listing.add(None, &entry("123456789")), "40 bytes do not fit into 36");
+        assert!(listing.add(None, &entry("x")));
+        assert_eq!(listing.body.head_len(), 96);
+        let mut listing = Listing::new(160);
+        assert!(listing.add(Some(EntryOut::default()), &entry("12345678")));
+        assert_eq!(listing.body.head_len(), 160);
+    }
+}

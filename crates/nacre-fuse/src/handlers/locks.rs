@@ -1,0 +1,61 @@
+//! File locks: GETLK, SETLK, SETLKW for fcntl(2), OFD and flock(2). The kernel keeps none of them.
+//!
+//! A waiting lock is a task that waits; its reply comes with the grant. INTERRUPT ends the wait with EINTR.
+
+use crate::abi;
+use crate::door::{Answer, Door};
+use crate::ops::Ops;
+use crate::reply::Body;
+use crate::request::FuseRequest;
+use nacre_types::{Errno, OpenHandle};
+use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
+use std::rc::Rc;
+
+/// F_UNLCK, the kernel's number.
+const UNLOCK: u32 = 2;
+
+fn file_lock(args: &abi::LkIn) -> Result<FileLock, Errno> {
+    let flock = args.lk_flags & abi::LK_FLOCK != 0;
+    let kind = u8::try_from(args.lk.kind).ok().and_then(FlockType::from_number).ok_or(Errno::EINVAL)?;
+    Ok(FileLock {
+        family: if flock { FlockFamily::Flock } else { FlockFamily::Posix },
+        kind,
+        start: args.lk.start,
+        end: args.lk.end,
+        owner: args.owner,
+        pid: args.lk.pid,
+    })
+}
+
+pub(crate) async fn getlk<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let args: abi::LkIn = request.args().take()?;
+    let conflict = door.ops.flock_test(request.fid()?, file_lock(&args)?).await?;
+    let lk = match conflict {
+        None => abi::FileLock { kind: UNLOCK, ..args.lk },
+        Some(c) => abi::FileLock { start: c.start, end: c.end, kind: u32::from(c.kind.number()), pid: c.pid },
+    };
+    Ok(Body::of(&lk))
+}
+
+pub(crate) async fn setlk<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let args: abi::LkIn = request.args().take()?;
+    outcome(door.ops.flock(OpenHandle(args.fh), file_lock(&args)?, None).await?)
+}
+
+pub(crate) async fn setlkw<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let args: abi::LkIn = request.args().take()?;
+    let lock = file_lock(&args)?;
+    let cookie = door.ops.new_cookie();
+    door.waits(&request, cookie);
+    outcome(door.ops.flock(OpenHandle(args.fh), lock, Some(cookie)).await?)
+}
+
+fn outcome(outcome: FlockOutcome) -> Answer {
+    match outcome {
+        FlockOutcome::Granted => Ok(Body::empty()),
+        // A wait that ended without a grant was interrupted.
+        FlockOutcome::Waiting => Err(Errno::EINTR),
+        FlockOutcome::Conflict => Err(Errno::EAGAIN),
+        FlockOutcome::Deadlock => Err(Errno::EDEADLK),
+    }
+}

@@ -1,0 +1,148 @@
+//! Operations on names: LOOKUP, everything that makes, links, renames or removes, READLINK.
+//!
+//! The kernel has checked permissions (`default_permissions`) and holds its own lock of the directory; it sends
+//! modes before the umask (DONT_MASK), because a default ACL takes the umask's place.
+
+use crate::abi::{self, op};
+use crate::door::{Answer, Door};
+use crate::ops::{Opened, Ops};
+use crate::reply::{Body, entry_out, open_out};
+use crate::request::{FuseRequest, fid_of};
+use nacre_client::CreateArgs;
+use nacre_types::{Errno, mode, name};
+use std::rc::Rc;
+
+/// A name from the kernel, as an entry may have it.
+fn checked(name: &[u8]) -> Result<&[u8], Errno> {
+    if name.len() > name::NAME_MAX {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    if name::is_valid(name) { Ok(name) } else { Err(Errno::EINVAL) }
+}
+
+/// "." and ".." come when the kernel opens a file handle (EXPORT_SUPPORT): the inode itself, its parent.
+pub(crate) async fn lookup<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let fid = request.fid()?;
+    let entry = match request.args().name()? {
+        b"." => door.ops.getattr(fid).await?,
+        b".." => door.ops.parent(fid).await?,
+        name => door.ops.lookup(fid, checked(name)?).await?,
+    };
+    Ok(Body::entry(&entry, door.ops.validity(&entry)))
+}
+
+pub(crate) async fn readlink<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    Ok(Body::bulk(vec![door.ops.readlink(request.fid()?).await?]))
+}
+
+pub(crate) async fn mknod<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let mut args = request.args();
+    let abi::MknodIn { mode, rdev, umask, .. } = args.take()?;
+    let name = args.name()?;
+    make(&door, &request, New { name, mode, rdev, target: b"", umask }).await
+}
+
+pub(crate) async fn mkdir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let mut args = request.args();
+    let abi::MkdirIn { mode, umask } = args.take()?;
+    let mode = mode & mode::PERM | mode::DIR;
+    let name = args.name()?;
+    make(&door, &request, New { name, mode, rdev: 0, target: b"", umask }).await
+}
+
+pub(crate) async fn symlink<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let mut args = request.args();
+    let (name, target) = (args.name()?, args.name()?);
+    make(&door, &request, New { name, mode: mode::LNK | 0o777, rdev: 0, target, umask: 0 }).await
+}
+
+struct New<'a> {
+    name: &'a [u8],
+    mode: u32,
+    rdev: u32,
+    target: &'a [u8],
+    umask: u32,
+}
+impl<'a> New<'a> {
+    fn args(self, request: &FuseRequest, exclusive: bool) -> Result<CreateArgs<'a>, Errno> {
+        Ok(CreateArgs {
+            parent: request.fid()?,
+            name: checked(self.name)?,
+            mode: self.mode,
+            rdev: self.rdev,
+            target: self.target,
+            layout: None,
+            exclusive,
+            caller: request.caller(self.umask),
+        })
+    }
+}
+
+async fn make<O: Ops>(door: &Door<O>, request: &FuseRequest, new: New<'_>) -> Answer {
+    let entry = door.ops.make(new.args(request, true)?).await?;
+    Ok(Body::entry(&entry, door.ops.validity(&entry)))
+}
+
+/// Makes and opens. Flags go on as they are: when another mount was faster, O_TRUNC and O_EXCL are the server's.
+pub(crate) async fn create<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let mut args = request.args();
+    let abi::CreateIn { flags, mode, umask, .. } = args.take()?;
+    let mode = mode & mode::PERM | mode::REG;
+    let new = New { name: args.name()?, mode, rdev: 0, target: b"", umask };
+    let new = new.args(&request, flags & abi::o::EXCL != 0)?;
+    let (entry, handle) = door.ops.create(new, flags).await?;
+    let opened = Opened { handle, fopen_flags: door.ops.fopen_flags(entry.attr.fid, flags) };
+    Ok(Body::of(&entry_out(&entry, door.ops.validity(&entry))).and(&open_out(opened)))
+}
+
+pub(crate) async fn link<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let mut args = request.args();
+    let fid = fid_of(args.take::<abi::LinkIn>()?.oldnodeid)?;
+    let name = checked(args.name()?)?;
+    let entry = door.ops.link(fid, request.fid()?, name, request.caller(0)).await?;
+    Ok(Body::entry(&entry, door.ops.validity(&entry)))
+}
+
+pub(crate) async fn unlink<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    remove(&door, &request).await
+}
+pub(crate) async fn rmdir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    remove(&door, &request).await
+}
+async fn remove<O: Ops>(door: &Door<O>, request: &FuseRequest) -> Answer {
+    let mut args = request.args();
+    let name = checked(args.name()?)?;
+    let directory = request.opcode() == op::RMDIR;
+    door.ops.unlink(request.fid()?, name, directory, request.caller(0)).await?;
+    Ok(Body::empty())
+}
+
+pub(crate) async fn rename<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let mut args = request.args();
+    let abi::RenameIn { newdir } = args.take()?;
+    move_name(&door, &request, newdir, 0, (args.name()?, args.name()?)).await
+}
+
+pub(crate) async fn rename2<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    use nacre_wire::mdt::rename_flags::{EXCHANGE, NOREPLACE};
+    let mut args = request.args();
+    let abi::Rename2In { newdir, flags, .. } = args.take()?;
+    // RENAME_WHITEOUT is for overlayfs only.
+    if flags & !(NOREPLACE | EXCHANGE) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    move_name(&door, &request, newdir, flags, (args.name()?, args.name()?)).await
+}
+
+async fn move_name<O: Ops>(
+    door: &Door<O>,
+    request: &FuseRequest,
+    newdir: u64,
+    flags: u32,
+    (old, new): (&[u8], &[u8]),
+) -> Answer {
+    let from = (request.fid()?, checked(old)?);
+    let to = (fid_of(newdir)?, checked(new)?);
+    door.ops.rename(from, to, flags, request.caller(0)).await?;
+    Ok(Body::empty())
+}

@@ -1,0 +1,96 @@
+//! Extended attributes. Size probes are answered with the size, too small a buffer with ERANGE.
+
+use crate::abi;
+use crate::door::{Answer, Door};
+use crate::ops::Ops;
+use crate::reply::Body;
+use crate::request::FuseRequest;
+use crate::virtual_xattr::{self, VirtualName};
+use nacre_types::Errno;
+use std::rc::Rc;
+
+/// The kernel's limits: XATTR_SIZE_MAX, XATTR_LIST_MAX, XATTR_NAME_MAX.
+const VALUE_BYTES_MAX: usize = 64 << 10;
+const NAME_BYTES_MAX: usize = 255;
+
+fn checked(name: &[u8]) -> Result<&[u8], Errno> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX { Err(Errno::ERANGE) } else { Ok(name) }
+}
+
+/// A value for a caller with `room` bytes; 0 asks for the size.
+fn sized(value: &[u8], room: u32) -> Answer {
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(Errno::E2BIG);
+    }
+    match room as usize {
+        0 => Ok(Body::of(&abi::GetxattrOut { size: value.len() as u32, padding: 0 })),
+        room if room < value.len() => Err(Errno::ERANGE),
+        _ => Ok(Body::bytes(value)),
+    }
+}
+
+pub(crate) async fn getxattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let mut args = request.args();
+    let abi::GetxattrIn { size, .. } = args.take()?;
+    let name = checked(args.name()?)?;
+    let fid = request.fid()?;
+    match VirtualName::parse(name) {
+        None => sized(&door.ops.getxattr(fid, name).await?, size),
+        Some(name) => sized(&virtual_xattr::get(&*door.ops, fid, name?, size == 0).await?, size),
+    }
+}
+
+pub(crate) async fn setxattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let mut args = request.args();
+    let abi::SetxattrIn { size, flags, setxattr_flags, .. } = args.take()?;
+    let name = checked(args.name()?)?;
+    let value = args.bytes(size)?;
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(Errno::E2BIG);
+    }
+    let (fid, caller) = (request.fid()?, request.caller(0));
+    match VirtualName::parse(name) {
+        None => {
+            let kill_sgid = setxattr_flags & abi::SETXATTR_ACL_KILL_SGID != 0;
+            door.ops.setxattr(fid, name, value, flags, kill_sgid, caller).await?;
+        }
+        Some(name) => virtual_xattr::set(&*door.ops, fid, name?, value, caller).await?,
+    }
+    Ok(Body::empty())
+}
+
+/// Virtual names are not listed: `cp -a` and backups must not copy them.
+pub(crate) async fn listxattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let abi::GetxattrIn { size, .. } = request.args().take()?;
+    let names = door.ops.listxattr(request.fid()?).await?;
+    let mut list = Vec::new();
+    for name in &names {
+        list.extend_from_slice(name);
+        list.push(0);
+    }
+    sized(&list, size)
+}
+
+pub(crate) async fn removexattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let mut args = request.args();
+    let name = checked(args.name()?)?;
+    if VirtualName::parse(name).is_some() {
+        return Err(Errno::EPERM);
+    }
+    door.ops.removexattr(request.fid()?, name).await?;
+    Ok(Body::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probes_get_the_size_and_small_buffers_erange() {
+        assert_eq!(sized(b"value", 0).map(|b| b.head_len()), Ok(8));
+        assert_eq!(sized(b"value", 4).map(|b| b.head_len()), Err(Errno::ERANGE));
+        assert_eq!(sized(b"value", 5).map(|b| b.head_len()), Ok(5));
+        assert_eq!(sized(b"", 5).map(|b| b.head_len()), Ok(0));
+        assert_eq!(sized(&vec![0; VALUE_BYTES_MAX + 1], 1 << 20).map(|b| b.head_len()), Err(Errno::E2BIG));
+    }
+}

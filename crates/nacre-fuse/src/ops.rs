@@ -1,0 +1,212 @@
+//! What the FUSE layer asks of a file system. The mount's is `nacre_client::Client`; tests and spikes bring their own.
+//!
+//! The calls are those of the client core, by FID, with its meanings. What a file system leaves out is ENOSYS.
+
+use bytes::Bytes;
+use core::future::Future;
+use nacre_client::{CreateArgs, Entry, ReaddirPage, WriteArgs};
+use nacre_types::{Caller, Errno, Fid, LayoutTemplate, LockCookie, OpenHandle, SetAttr};
+use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
+use nacre_wire::target::{Param, StatfsReply};
+use std::time::Duration;
+
+/// How long the kernel may use an entry and attributes without asking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    pub entry: Duration,
+    pub attr: Duration,
+}
+impl Validity {
+    /// Ask every time.
+    pub const NONE: Validity = Validity { entry: Duration::ZERO, attr: Duration::ZERO };
+}
+
+/// An open as the kernel is told of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opened {
+    pub handle: OpenHandle,
+    /// Bits of `abi::fopen`.
+    pub fopen_flags: u32,
+}
+
+type Answer<T> = Result<T, Errno>;
+const MISSING: Errno = Errno::ENOSYS;
+
+/// Arguments that a default does not use.
+macro_rules! missing {
+    ($($arg:ident),*) => {{
+        let _ = ($(&$arg),*);
+        async { Err(MISSING) }
+    }};
+}
+
+/// A file system behind the layer.
+pub trait Ops: 'static {
+    /// What the kernel may keep of an entry. Nothing, until locks cover it.
+    fn validity(&self, entry: &Entry) -> Validity {
+        let _ = entry;
+        Validity::NONE
+    }
+    /// How an open for `flags` is served: always by requests, until locks cover the page cache.
+    fn fopen_flags(&self, fid: Fid, flags: u32) -> u32 {
+        let _ = (fid, flags);
+        crate::abi::fopen::DIRECT_IO
+    }
+
+    fn lookup(&self, parent: Fid, name: &[u8]) -> impl Future<Output = Answer<Entry>>;
+    fn parent(&self, fid: Fid) -> impl Future<Output = Answer<Entry>>;
+    fn getattr(&self, fid: Fid) -> impl Future<Output = Answer<Entry>>;
+    fn setattr(&self, fid: Fid, set: SetAttr, caller: Caller) -> impl Future<Output = Answer<Entry>> {
+        missing!(fid, set, caller)
+    }
+    fn readlink(&self, fid: Fid) -> impl Future<Output = Answer<Bytes>> {
+        missing!(fid)
+    }
+    fn make(&self, args: CreateArgs<'_>) -> impl Future<Output = Answer<Entry>> {
+        missing!(args)
+    }
+    fn create(&self, args: CreateArgs<'_>, flags: u32) -> impl Future<Output = Answer<(Entry, OpenHandle)>> {
+        missing!(args, flags)
+    }
+    fn open(
+        &self,
+        fid: Fid,
+        flags: u32,
+        caller: Caller,
+    ) -> impl Future<Output = Answer<(Entry, OpenHandle)>> {
+        missing!(fid, flags, caller)
+    }
+    fn read(&self, handle: OpenHandle, offset: u64, len: u32) -> impl Future<Output = Answer<Vec<Bytes>>> {
+        missing!(handle, offset, len)
+    }
+    fn write(&self, args: WriteArgs) -> impl Future<Output = Answer<u32>> {
+        missing!(args)
+    }
+    fn flush(&self, handle: OpenHandle, lock_owner: u64) -> impl Future<Output = Answer<()>> {
+        missing!(handle, lock_owner)
+    }
+    fn release(&self, handle: OpenHandle, flock_owner: Option<u64>) -> impl Future<Output = Answer<()>> {
+        missing!(handle, flock_owner)
+    }
+    fn fsync(&self, fid: Fid, data_only: bool) -> impl Future<Output = Answer<()>> {
+        missing!(fid, data_only)
+    }
+    fn readdir(
+        &self,
+        dir: Fid,
+        cookie: u64,
+        entries_max: u32,
+        with_attrs: bool,
+    ) -> impl Future<Output = Answer<ReaddirPage>>;
+    fn link(
+        &self,
+        fid: Fid,
+        parent: Fid,
+        name: &[u8],
+        caller: Caller,
+    ) -> impl Future<Output = Answer<Entry>> {
+        missing!(fid, parent, name, caller)
+    }
+    fn unlink(
+        &self,
+        parent: Fid,
+        name: &[u8],
+        directory: bool,
+        caller: Caller,
+    ) -> impl Future<Output = Answer<()>> {
+        missing!(parent, name, directory, caller)
+    }
+    fn rename(
+        &self,
+        from: (Fid, &[u8]),
+        to: (Fid, &[u8]),
+        flags: u32,
+        caller: Caller,
+    ) -> impl Future<Output = Answer<()>> {
+        missing!(from, to, flags, caller)
+    }
+    fn getxattr(&self, fid: Fid, name: &[u8]) -> impl Future<Output = Answer<Bytes>> {
+        missing!(fid, name)
+    }
+    #[allow(clippy::too_many_arguments, reason = "the arguments of SETXATTR")]
+    fn setxattr(
+        &self,
+        fid: Fid,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        kill_sgid: bool,
+        caller: Caller,
+    ) -> impl Future<Output = Answer<()>> {
+        missing!(fid, name, value, flags, kill_sgid, caller)
+    }
+    fn listxattr(&self, fid: Fid) -> impl Future<Output = Answer<Vec<Bytes>>> {
+        missing!(fid)
+    }
+    fn removexattr(&self, fid: Fid, name: &[u8]) -> impl Future<Output = Answer<()>> {
+        missing!(fid, name)
+    }
+    fn allocate(
+        &self,
+        handle: OpenHandle,
+        offset: u64,
+        len: u64,
+        keep_size: bool,
+    ) -> impl Future<Output = Answer<()>> {
+        missing!(handle, offset, len, keep_size)
+    }
+    fn statfs(&self) -> impl Future<Output = Answer<StatfsReply>> {
+        async { Ok(StatfsReply::default()) }
+    }
+    fn flock(
+        &self,
+        handle: OpenHandle,
+        lock: FileLock,
+        wait: Option<LockCookie>,
+    ) -> impl Future<Output = Answer<FlockOutcome>> {
+        missing!(handle, lock, wait)
+    }
+    fn flock_interrupt(&self, cookie: LockCookie) {
+        let _ = cookie;
+    }
+    fn new_cookie(&self) -> LockCookie {
+        LockCookie(0)
+    }
+    fn flock_test(&self, fid: Fid, lock: FileLock) -> impl Future<Output = Answer<Option<FileLock>>> {
+        missing!(fid, lock)
+    }
+
+    // ---- what the virtual attributes of `nacre lfs` ask
+
+    fn sync_all(&self) -> impl Future<Output = Answer<()>> {
+        async { Ok(()) }
+    }
+    fn layout(&self, fid: Fid) -> impl Future<Output = Answer<LayoutReply>> {
+        missing!(fid)
+    }
+    fn set_layout(
+        &self,
+        fid: Fid,
+        template: LayoutTemplate,
+        caller: Caller,
+    ) -> impl Future<Output = Answer<()>> {
+        missing!(fid, template, caller)
+    }
+    fn paths(&self, fid: Fid) -> impl Future<Output = Answer<Vec<Bytes>>> {
+        missing!(fid)
+    }
+    fn statfs_targets(&self) -> impl Future<Output = Answer<Vec<(String, Answer<StatfsReply>)>>> {
+        async { Err(MISSING) }
+    }
+    /// Text of `nacre.mount`: which file system this is, and which client.
+    fn mount_text(&self) -> String {
+        String::new()
+    }
+    fn params(&self) -> Vec<Param> {
+        Vec::new()
+    }
+    /// Sets one parameter; `Err` is the sentence for the user.
+    fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
+        Err(format!("{name} cannot be set (value {value})"))
+    }
+}

@@ -1,0 +1,225 @@
+//! Replies: header and structures in one buffer, bulk bytes by reference behind it.
+
+use crate::abi::{self, EntryOut, Field, OutHeader};
+use crate::device::Channel;
+use crate::ops::{Opened, Validity};
+use bytes::Bytes;
+use nacre_client::Entry;
+use nacre_types::{Attr, Errno, Timestamp};
+use std::sync::Arc;
+
+/// What a handler answers: the structure bytes (room for the header in front), then bulk.
+#[derive(Debug, Default)]
+pub struct Body {
+    head: Vec<u8>,
+    bulk: Vec<Bytes>,
+}
+
+impl Body {
+    /// Nothing but success.
+    pub fn empty() -> Self {
+        Self::with_room(0)
+    }
+    pub fn of<T: Field>(value: &T) -> Self {
+        Self::empty().and(value)
+    }
+    /// Room for `bytes` bytes of structures without growing.
+    pub fn with_room(bytes: usize) -> Self {
+        let mut head = Vec::with_capacity(OutHeader::BYTES + bytes.max(144));
+        head.resize(OutHeader::BYTES, 0);
+        Self { head, bulk: Vec::new() }
+    }
+    pub fn and<T: Field>(mut self, value: &T) -> Self {
+        value.put(&mut self.head);
+        self
+    }
+    pub fn bytes(bytes: &[u8]) -> Self {
+        let mut body = Self::with_room(bytes.len());
+        body.head.extend_from_slice(bytes);
+        body
+    }
+    pub fn bulk(parts: Vec<Bytes>) -> Self {
+        Self { bulk: parts, ..Self::empty() }
+    }
+    /// Bytes after the header, bulk left out.
+    pub fn head_len(&self) -> usize {
+        self.head.len().saturating_sub(OutHeader::BYTES)
+    }
+    pub(crate) fn head_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.head
+    }
+    pub fn entry(entry: &Entry, validity: Validity) -> Self {
+        Self::of(&entry_out(entry, validity))
+    }
+    pub fn attr(entry: &Entry, validity: Validity) -> Self {
+        Self::of(&abi::AttrOut {
+            attr_valid: validity.attr.as_secs(),
+            attr_valid_nsec: validity.attr.subsec_nanos(),
+            dummy: 0,
+            attr: attr_out(&entry.attr),
+        })
+    }
+    pub fn opened(opened: Opened) -> Self {
+        Self::of(&open_out(opened))
+    }
+}
+
+pub(crate) fn open_out(opened: Opened) -> abi::OpenOut {
+    abi::OpenOut { fh: opened.handle.0, open_flags: opened.fopen_flags, backing_id: 0 }
+}
+
+pub(crate) fn entry_out(entry: &Entry, validity: Validity) -> EntryOut {
+    EntryOut {
+        nodeid: entry.attr.fid.ino(),
+        // The node number is the FID and never used again: it needs no generation.
+        generation: 0,
+        entry_valid: validity.entry.as_secs(),
+        attr_valid: validity.attr.as_secs(),
+        entry_valid_nsec: validity.entry.subsec_nanos(),
+        attr_valid_nsec: validity.attr.subsec_nanos(),
+        attr: attr_out(&entry.attr),
+    }
+}
+
+/// st_blksize: what stdio and Python take as buffer size. With every write a request, 4 KiB would cost 16 times
+/// as many requests; a megabyte would be allocated by every `fopen`.
+const BLOCK_BYTES: u32 = 64 << 10;
+
+fn attr_out(attr: &Attr) -> abi::Attr {
+    abi::Attr {
+        ino: attr.fid.ino(),
+        size: attr.size,
+        blocks: attr.blocks,
+        // Seconds before 1970 travel as two's complement.
+        atime: attr.atime.sec.cast_unsigned(),
+        mtime: attr.mtime.sec.cast_unsigned(),
+        ctime: attr.ctime.sec.cast_unsigned(),
+        atimensec: attr.atime.nsec,
+        mtimensec: attr.mtime.nsec,
+        ctimensec: attr.ctime.nsec,
+        mode: attr.mode,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        blksize: BLOCK_BYTES,
+        flags: 0,
+    }
+}
+
+/// The answer to STATX: like an attribute reply, with the time of birth.
+pub(crate) fn statx_out(entry: &Entry, validity: Validity) -> Body {
+    let a = &entry.attr;
+    let time = |t: Timestamp| abi::SxTime { sec: t.sec, nsec: t.nsec, reserved: 0 };
+    // The kernel's 32-bit encoding: 8 low bits of the minor, 12 of the major, the rest of the minor.
+    let (major, minor) = ((a.rdev >> 8) & 0xfff, (a.rdev & 0xff) | ((a.rdev >> 12) & 0xf_ff00));
+    let out = abi::StatxOut {
+        attr_valid: validity.attr.as_secs(),
+        attr_valid_nsec: validity.attr.subsec_nanos(),
+        mask: abi::statx::BASIC_STATS | abi::statx::BTIME,
+        blksize: BLOCK_BYTES,
+        nlink: a.nlink,
+        uid: a.uid,
+        gid: a.gid,
+        mode: (a.mode & 0xffff) as u16,
+        ino: a.fid.ino(),
+        size: a.size,
+        blocks: a.blocks,
+        atime: time(a.atime),
+        btime: time(a.btime),
+        ctime: time(a.ctime),
+        mtime: time(a.mtime),
+        rdev_major: major,
+        rdev_minor: minor,
+        ..abi::StatxOut::default()
+    };
+    let mut body = Body::with_room(288).and(&out);
+    let len = body.head.len() + abi::StatxOut::SPARE_BYTES;
+    body.head.resize(len, 0);
+    body
+}
+
+/// A complete reply, ready for whoever leaves the island.
+pub struct FuseReply {
+    channel: Arc<Channel>,
+    head: Vec<u8>,
+    bulk: Vec<Bytes>,
+}
+
+/// More parts than this are copied together: writev takes at most 1 024.
+const PARTS_MAX: usize = 1000;
+
+impl FuseReply {
+    pub fn new(channel: Arc<Channel>, unique: u64, result: Result<Body, Errno>) -> Self {
+        let (error, mut body) = match result {
+            Ok(body) => (0, body),
+            Err(errno) => (-errno.0, Body::empty()),
+        };
+        if body.bulk.len() > PARTS_MAX {
+            for part in body.bulk.drain(..) {
+                body.head.extend_from_slice(&part);
+            }
+        }
+        let len = body.head.len() + body.bulk.iter().map(Bytes::len).sum::<usize>();
+        let len = u32::try_from(len).expect("a reply is at most max_write and a header long");
+        let mut header = Vec::with_capacity(OutHeader::BYTES);
+        OutHeader { len, error, unique }.put(&mut header);
+        for (to, from) in body.head.iter_mut().zip(&header) {
+            *to = *from;
+        }
+        Self { channel, head: body.head, bulk: body.bulk }
+    }
+    /// Hands it to the kernel: one system call on the descriptor that the request came from.
+    pub fn send(self) {
+        self.channel.write_reply(&self.head, &self.bulk);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::{Fid, Oid, Seq, SizeState};
+
+    fn entry() -> Entry {
+        let t = Timestamp { sec: -2, nsec: 5 };
+        let attr = Attr {
+            fid: Fid::new(Seq(0x100), Oid(3)),
+            mode: 0o100644,
+            uid: 1,
+            gid: 2,
+            projid: 0,
+            nlink: 1,
+            rdev: (259 << 8) | 7 | (1 << 20),
+            size: 9,
+            blocks: 8,
+            atime: t,
+            mtime: t,
+            ctime: t,
+            btime: t,
+            size_state: SizeState::Exact,
+            version: 1,
+        };
+        Entry { attr, kill_priv: false }
+    }
+
+    #[test]
+    fn an_entry_reply_is_header_and_structure_and_nothing_else() {
+        let reply =
+            FuseReply::new(Arc::new(Channel::detached()), 42, Ok(Body::entry(&entry(), Validity::NONE)));
+        assert_eq!(reply.head.len(), OutHeader::BYTES + EntryOut::BYTES);
+        let mut rest = &reply.head[..];
+        assert_eq!(OutHeader::take(&mut rest), Ok(OutHeader { len: 144, error: 0, unique: 42 }));
+        let out = EntryOut::take(&mut rest).unwrap();
+        assert_eq!((out.nodeid, out.attr.mtime.cast_signed()), (0x100 << 24 | 3, -2));
+        let error = FuseReply::new(Arc::new(Channel::detached()), 1, Err(Errno::ENOENT));
+        assert_eq!(OutHeader::take(&mut &error.head[..]), Ok(OutHeader { len: 16, error: -2, unique: 1 }));
+    }
+
+    #[test]
+    fn a_statx_reply_has_the_kernels_length_and_device_numbers() {
+        let body = statx_out(&entry(), Validity::NONE);
+        assert_eq!(body.head_len(), 288);
+        let out = abi::StatxOut::take(&mut &body.head[OutHeader::BYTES..]).unwrap();
+        assert_eq!((out.rdev_major, out.rdev_minor), (259, 0x107));
+    }
+}

@@ -1,0 +1,158 @@
+//! A request as it was read from the kernel: its header, its fixed arguments, names and payload as views.
+//!
+//! Invariants: the bytes are one request exactly as long as its header says; no view reaches past them; a
+//! malformed request is EINVAL, never a panic. The payload of a WRITE is a slice of the buffer it was read into.
+
+use crate::abi::{self, Field, InHeader, Short};
+use crate::device::Channel;
+use bytes::Bytes;
+use nacre_types::{Caller, Errno, Fid};
+use std::sync::Arc;
+
+/// One request, from whichever descriptor it was read; its reply must go back through the same.
+pub struct FuseRequest {
+    pub(crate) header: InHeader,
+    data: Bytes,
+    pub(crate) channel: Arc<Channel>,
+}
+
+impl FuseRequest {
+    /// Checks the header of what one read returned.
+    pub fn parse(data: Bytes, channel: Arc<Channel>) -> Result<Self, Short> {
+        let header = InHeader::take(&mut &data[..])?;
+        if header.len as usize != data.len()
+            || usize::from(header.total_extlen) * 8 > data.len() - InHeader::BYTES
+        {
+            return Err(Short);
+        }
+        Ok(Self { header, data, channel })
+    }
+    pub fn opcode(&self) -> u32 {
+        self.header.opcode
+    }
+    pub fn unique(&self) -> u64 {
+        self.header.unique
+    }
+    /// The inode it is about.
+    ///
+    /// # Errors
+    /// ESTALE for a number that no FID has (a handle from elsewhere given to open_by_handle_at).
+    pub fn fid(&self) -> Result<Fid, Errno> {
+        fid_of(self.header.nodeid)
+    }
+    /// Arguments after the header, extensions left out.
+    pub fn args(&self) -> Args<'_> {
+        let end = self.data.len() - usize::from(self.header.total_extlen) * 8;
+        Args { rest: self.data.get(InHeader::BYTES..end).unwrap_or_default(), end }
+    }
+    /// Who asks.
+    pub fn caller(&self, umask: u32) -> Caller {
+        let InHeader { uid, gid, pid, .. } = self.header;
+        Caller { uid, gid, pid, umask, groups: self.supplementary_groups().unwrap_or_default() }
+    }
+    /// The `len` payload bytes that stand at the end of `args`, shared, not copied.
+    pub fn payload(&self, args: &Args<'_>, len: u32) -> Result<Bytes, Errno> {
+        let start = args.end - args.rest.len();
+        let end = start.checked_add(len as usize).filter(|&e| e <= args.end).ok_or(Errno::EINVAL)?;
+        Ok(self.data.slice(start..end))
+    }
+
+    /// Groups of the extension that CREATE, MKDIR, MKNOD and SYMLINK carry: at most the parent's.
+    fn supplementary_groups(&self) -> Result<Vec<u32>, Short> {
+        let start = self.data.len() - usize::from(self.header.total_extlen) * 8;
+        let mut rest = self.data.get(start..).unwrap_or_default();
+        let mut groups = Vec::new();
+        while !rest.is_empty() {
+            let head = abi::ExtHeader::take(&mut { rest })?;
+            let size = abi::align8(head.size as usize).max(abi::ExtHeader::BYTES);
+            let (extension, after) = rest.split_at_checked(size).ok_or(Short)?;
+            rest = after;
+            if head.kind == abi::EXT_GROUPS {
+                let mut body = extension.get(abi::ExtHeader::BYTES..).unwrap_or_default();
+                for _ in 0..u32::take(&mut body)? {
+                    groups.push(u32::take(&mut body)?);
+                }
+            }
+        }
+        Ok(groups)
+    }
+}
+
+/// Reads arguments one after the other.
+pub struct Args<'a> {
+    rest: &'a [u8],
+    /// Where the arguments end within the request.
+    end: usize,
+}
+impl<'a> Args<'a> {
+    pub fn take<T: Field>(&mut self) -> Result<T, Errno> {
+        T::take(&mut self.rest).map_err(|Short| Errno::EINVAL)
+    }
+    /// A name or text up to its NUL.
+    pub fn name(&mut self) -> Result<&'a [u8], Errno> {
+        let nul = self.rest.iter().position(|&b| b == 0).ok_or(Errno::EINVAL)?;
+        let (name, rest) = self.rest.split_at(nul);
+        self.rest = rest.get(1..).unwrap_or_default();
+        Ok(name)
+    }
+    pub fn bytes(&mut self, len: u32) -> Result<&'a [u8], Errno> {
+        let (head, rest) = self.rest.split_at_checked(len as usize).ok_or(Errno::EINVAL)?;
+        self.rest = rest;
+        Ok(head)
+    }
+}
+
+/// The FID behind a node number of the kernel.
+pub(crate) fn fid_of(nodeid: u64) -> Result<Fid, Errno> {
+    let fid = Fid::from_ino(nodeid);
+    if fid.is_valid() { Ok(fid) } else { Err(Errno::ESTALE) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn request(opcode: u32, args: &[u8], extlen: u16) -> Result<FuseRequest, Short> {
+        let mut data = Vec::new();
+        let len = (InHeader::BYTES + args.len()) as u32;
+        InHeader { len, opcode, nodeid: 1, total_extlen: extlen, ..InHeader::default() }.put(&mut data);
+        data.extend_from_slice(args);
+        FuseRequest::parse(data.into(), Arc::new(Channel::detached()))
+    }
+
+    #[test]
+    fn names_payload_and_groups_are_views_of_the_request() {
+        let mut args = Vec::new();
+        abi::MkdirIn { mode: 0o755, umask: 0o22 }.put(&mut args);
+        args.extend_from_slice(b"dir\0");
+        abi::ExtHeader { size: 16, kind: abi::EXT_GROUPS }.put(&mut args);
+        1u32.put(&mut args);
+        77u32.put(&mut args);
+        let r = request(abi::op::MKDIR, &args, 2).unwrap();
+        let mut a = r.args();
+        assert_eq!(a.take::<abi::MkdirIn>().unwrap().mode, 0o755);
+        assert_eq!(a.name(), Ok(&b"dir"[..]));
+        assert_eq!(a.name(), Err(Errno::EINVAL));
+        assert_eq!(r.caller(0o22).groups, vec![77]);
+        let w = request(abi::op::WRITE, b"12345678abc", 0).unwrap();
+        let mut a = w.args();
+        assert_eq!(a.take::<u64>().unwrap(), u64::from_le_bytes(*b"12345678"));
+        assert_eq!(w.payload(&a, 3).unwrap(), Bytes::from_static(b"abc"));
+        assert_eq!(w.payload(&a, 4), Err(Errno::EINVAL));
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_bytes_are_refused_or_read_without_a_panic(
+            args in proptest::collection::vec(any::<u8>(), 0..200), extlen in 0u16..30
+        ) {
+            if let Ok(r) = request(abi::op::SETXATTR, &args, extlen) {
+                let mut a = r.args();
+                let _ = (a.take::<abi::SetxattrIn>(), a.name().is_ok(), a.bytes(7).is_ok());
+                assert!(r.payload(&a, u32::MAX).is_err());
+                drop((r.caller(0), r.fid()));
+            }
+        }
+    }
+}

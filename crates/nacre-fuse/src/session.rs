@@ -1,0 +1,183 @@
+//! INIT: what we and the kernel agree on before the first request.
+//!
+//! Asked for: large requests, locks and ACLs by us, set-id bits taken away by us, file handles, shared mappings of
+//! direct files. Not asked for, on purpose: WRITEBACK_CACHE (the kernel would ignore our sizes), ATOMIC_O_TRUNC
+//! (a truncate of its own is one way instead of two), opens without a message (nobody would know who has a file
+//! open), splice (replies are small or memory already).
+
+use crate::abi::{self, Field, InitIn, InitOut, init, op};
+use crate::device::{Channel, MAX_PAGES, MAX_WRITE_BYTES, Read};
+use crate::reply::{Body, FuseReply};
+use crate::request::FuseRequest;
+use nacre_types::Errno;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::sync::Arc;
+
+/// Without these nothing works as promised.
+const REQUIRED: u64 = init::BIG_WRITES
+    | init::MAX_PAGES
+    | init::DONT_MASK
+    | init::POSIX_ACL
+    | init::POSIX_LOCKS
+    | init::FLOCK_LOCKS
+    | init::HANDLE_KILLPRIV_V2
+    | init::SETXATTR_EXT
+    | init::EXPORT_SUPPORT;
+/// Taken where the kernel has them.
+const WANTED: u64 = init::ASYNC_READ
+    | init::ASYNC_DIO
+    | init::PARALLEL_DIROPS
+    | init::AUTO_INVAL_DATA
+    | init::INIT_EXT
+    | init::CREATE_SUPP_GROUP
+    | init::DIRECT_IO_ALLOW_MMAP;
+/// Listings with attributes, where the kernel thinks they help.
+const READDIRPLUS: u64 = init::DO_READDIRPLUS | init::READDIRPLUS_AUTO;
+
+/// What can be chosen per mount.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionConfig {
+    /// READDIRPLUS: of use only when the kernel may keep the attributes it brings.
+    pub readdirplus: bool,
+    /// Asynchronous requests (read-ahead, direct AIO) under way at a time.
+    pub background_max: u16,
+}
+impl Default for SessionConfig {
+    fn default() -> Self {
+        Self { readdirplus: false, background_max: 64 }
+    }
+}
+
+/// What was agreed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Session {
+    /// Minor version of the kernel's interface.
+    pub minor: u32,
+    pub flags: u64,
+}
+impl Session {
+    /// INC_EPOCH is understood (7.44).
+    pub fn has_epoch(&self) -> bool {
+        self.minor >= 44
+    }
+}
+
+/// Why a session could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    #[error(
+        "the kernel speaks FUSE 7.{minor}, nacre needs 7.{needed} (Linux 5.17) or later\n  hint: use a newer kernel",
+        needed = abi::MINOR_MIN
+    )]
+    TooOld { minor: u32 },
+    #[error(
+        "the kernel's FUSE lacks features that nacre needs (flags {missing:#x})\n  hint: use a newer kernel"
+    )]
+    Missing { missing: u64 },
+    #[error("the kernel did not begin the FUSE session within {seconds} s")]
+    Silent { seconds: u64 },
+    #[error("the file system was unmounted while it was being mounted")]
+    Gone,
+    #[error("reading /dev/fuse failed")]
+    Device(#[source] rustix::io::Errno),
+}
+
+/// Decides the answer to INIT. Pure.
+fn negotiate(args: &InitIn, config: SessionConfig) -> Result<(Session, InitOut), SessionError> {
+    if args.major != abi::MAJOR || args.minor < abi::MINOR_MIN {
+        return Err(SessionError::TooOld { minor: args.minor });
+    }
+    let upper = if u64::from(args.flags) & init::INIT_EXT != 0 { u64::from(args.flags2) << 32 } else { 0 };
+    let offered = u64::from(args.flags) | upper;
+    let missing = REQUIRED & !offered;
+    if missing != 0 {
+        return Err(SessionError::Missing { missing });
+    }
+    let readdirplus = if config.readdirplus { READDIRPLUS } else { 0 };
+    let flags = offered & (REQUIRED | WANTED | readdirplus);
+    let out = InitOut {
+        major: abi::MAJOR,
+        minor: abi::MINOR,
+        max_readahead: args.max_readahead,
+        flags: (flags & u64::from(u32::MAX)) as u32,
+        flags2: (flags >> 32) as u32,
+        max_background: config.background_max,
+        congestion_threshold: config.background_max / 4 * 3,
+        max_write: MAX_WRITE_BYTES,
+        time_gran: 1,
+        max_pages: MAX_PAGES,
+        ..InitOut::default()
+    };
+    Ok((Session { minor: args.minor.min(abi::MINOR), flags }, out))
+}
+
+/// Waits for the kernel's INIT on a fresh connection and answers it.
+pub(crate) fn begin(channel: &Arc<Channel>, config: SessionConfig) -> Result<Session, SessionError> {
+    const PATIENCE_S: u64 = 10;
+    loop {
+        match channel.read().map_err(SessionError::Device)? {
+            Read::Request(request) if request.opcode() == op::INIT => return answer(request, config),
+            // Nothing else may come before INIT is answered.
+            Read::Request(request) => {
+                FuseReply::new(channel.clone(), request.unique(), Err(Errno::EIO)).send();
+            }
+            Read::Gone => return Err(SessionError::Gone),
+            Read::Empty => {
+                let Some(fd) = channel.poll_fd() else { return Err(SessionError::Gone) };
+                let patience = Timespec { tv_sec: PATIENCE_S as i64, tv_nsec: 0 };
+                match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)) {
+                    Ok(0) => return Err(SessionError::Silent { seconds: PATIENCE_S }),
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(e) => return Err(SessionError::Device(e)),
+                }
+            }
+        }
+    }
+}
+
+fn answer(request: FuseRequest, config: SessionConfig) -> Result<Session, SessionError> {
+    let args = request.args().take::<InitIn>().unwrap_or_default();
+    let decided = negotiate(&args, config);
+    let body = match &decided {
+        Ok((_, out)) => Ok(Body::of(out)),
+        Err(_) => Err(Errno::EPROTO),
+    };
+    FuseReply::new(request.channel.clone(), request.unique(), body).send();
+    decided.map(|(session, _)| session)
+}
+
+const _: () = assert!(MAX_PAGES as u32 * 4096 == MAX_WRITE_BYTES);
+const _: () = assert!(InitIn::BYTES <= 64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel(minor: u32, flags: u64) -> InitIn {
+        InitIn { major: 7, minor, max_readahead: 131072, flags: flags as u32, flags2: (flags >> 32) as u32 }
+    }
+
+    #[test]
+    fn what_is_agreed_is_what_both_know_and_no_more() {
+        let all = u64::MAX;
+        let (session, out) = negotiate(&kernel(45, all), SessionConfig::default()).unwrap();
+        assert_eq!(session.flags, REQUIRED | WANTED);
+        assert_eq!(u64::from(out.flags) | u64::from(out.flags2) << 32, session.flags);
+        assert_eq!((out.max_write, out.max_pages, session.has_epoch()), (1 << 20, 256, true));
+        let (session, _) = negotiate(&kernel(40, REQUIRED), SessionConfig::default()).unwrap();
+        assert_eq!((session.flags, session.has_epoch()), (REQUIRED, false));
+        // Without INIT_EXT the second word means nothing.
+        let (session, _) =
+            negotiate(&kernel(40, REQUIRED | init::DIRECT_IO_ALLOW_MMAP), SessionConfig::default()).unwrap();
+        assert_eq!(session.flags, REQUIRED);
+    }
+
+    #[test]
+    fn an_old_kernel_is_refused_in_one_sentence() {
+        let error = negotiate(&kernel(34, u64::MAX), SessionConfig::default()).unwrap_err();
+        assert!(error.to_string().contains("7.34"), "{error}");
+        let error =
+            negotiate(&kernel(45, REQUIRED & !init::POSIX_ACL), SessionConfig::default()).unwrap_err();
+        assert!(matches!(error, SessionError::Missing { missing } if missing == init::POSIX_ACL));
+    }
+}

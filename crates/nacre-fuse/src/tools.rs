@@ -1,0 +1,153 @@
+//! Messages for the mount itself: a tool connects to it by name, as to a target, and asks for parameters.
+//!
+//! The protocol is the targets': Connect, Ping, GetParams, SetParam, Disconnect. A tool has no record and no lease.
+
+use nacre_node::{ConnId, Ctx, Effect, Event};
+use nacre_types::{ClientUuid, Codec, Errno, Generation};
+use nacre_wire::target::{
+    Connect, ConnectReply, Empty, GetParams, Param, ParamList, PingReply, SetParam, SetParamReply,
+};
+use nacre_wire::{Frame, Header, Kind, Opcode};
+
+/// Where parameters come from.
+pub(crate) trait Parameters {
+    fn all(&self) -> Vec<Param>;
+    /// `Err` is the sentence for the user.
+    fn set(&self, name: &str, value: &str) -> Result<(), String>;
+}
+
+/// Takes in an event that is not the client's: frames of tools; their connections come and go without a trace.
+pub(crate) fn handle(ctx: &Ctx, parameters: &dyn Parameters, event: Event) {
+    if let Event::Frame { conn, frame } = event
+        && frame.header.kind == Kind::Request
+    {
+        let answer = answer(parameters, ctx, &frame);
+        reply(ctx, conn, &frame.header, answer);
+    }
+}
+
+fn answer(parameters: &dyn Parameters, ctx: &Ctx, frame: &Frame) -> Result<Vec<u8>, Errno> {
+    match Opcode::from_number(frame.header.opcode) {
+        Some(Opcode::Connect) => {
+            let connect = Connect::from_slice(&frame.body)?;
+            Ok(ConnectReply {
+                target: ClientUuid([0; 16]),
+                features: 0,
+                max_mod_rpcs: connect.max_mod_rpcs,
+                lease_ms: 0,
+                generation: Generation(0),
+                evicted: false,
+                instance: 0,
+                server_time: ctx.wall(),
+                recovery_ms: 0,
+            }
+            .to_vec())
+        }
+        Some(Opcode::Ping) => Ok(PingReply { config_version: 0 }.to_vec()),
+        Some(Opcode::Disconnect) => Ok(Empty {}.to_vec()),
+        Some(Opcode::GetParams) => {
+            let GetParams { pattern } = GetParams::from_slice(&frame.body)?;
+            let mut params = parameters.all();
+            params.retain(|p| matches(&pattern, &p.name));
+            params.sort_by(|a, b| a.name.cmp(&b.name));
+            Ok(ParamList { params }.to_vec())
+        }
+        Some(Opcode::SetParam) => {
+            let SetParam { name: pattern, value } = SetParam::from_slice(&frame.body)?;
+            Ok(set(parameters, &pattern, &value).to_vec())
+        }
+        _ => Err(Errno::EOPNOTSUPP),
+    }
+}
+
+/// Sets every writable parameter that matches; the first refusal is told.
+fn set(parameters: &dyn Parameters, pattern: &str, value: &str) -> SetParamReply {
+    let mut reply = SetParamReply { matched: 0, refused: String::new() };
+    for param in parameters.all().iter().filter(|p| matches(pattern, &p.name)) {
+        reply.matched += 1;
+        let result = if param.writable {
+            parameters.set(&param.name, value)
+        } else {
+            Err(format!("{} is read-only", param.name))
+        };
+        if let Err(sentence) = result
+            && reply.refused.is_empty()
+        {
+            reply.refused = sentence;
+        }
+    }
+    reply
+}
+
+fn reply(ctx: &Ctx, conn: ConnId, request: &Header, answer: Result<Vec<u8>, Errno>) {
+    let mut header = Header::new(Kind::Reply, request.opcode);
+    header.xid = request.xid;
+    header.tag = request.tag;
+    header.epoch = request.epoch;
+    let body = answer.unwrap_or_else(|errno| {
+        header.status = errno.0;
+        Vec::new()
+    });
+    ctx.push(Effect::Send { conn, frame: Frame::new(header, body) });
+}
+
+/// Whether `name` fits `pattern`: dotted parts pairwise, `*` for any characters within a part.
+fn matches(pattern: &str, name: &str) -> bool {
+    let (mut patterns, mut names) = (pattern.split('.'), name.split('.'));
+    loop {
+        match (patterns.next(), names.next()) {
+            (None, None) => return true,
+            (Some(p), Some(n)) if part_matches(p.as_bytes(), n.as_bytes()) => {}
+            _ => return false,
+        }
+    }
+}
+
+fn part_matches(pattern: &[u8], name: &[u8]) -> bool {
+    match pattern.split_first() {
+        None => name.is_empty(),
+        Some((b'*', rest)) => (0..=name.len()).any(|n| part_matches(rest, name.get(n..).unwrap_or_default())),
+        Some((c, rest)) => name.split_first().is_some_and(|(n, name)| c == n && part_matches(rest, name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct One;
+    impl Parameters for One {
+        fn all(&self) -> Vec<Param> {
+            let name = "llite.demo-1.stats".to_owned();
+            vec![Param { name, value: "v".to_owned(), writable: true, help: String::new() }]
+        }
+        fn set(&self, _: &str, value: &str) -> Result<(), String> {
+            if value == "bad" { Err("no".to_owned()) } else { Ok(()) }
+        }
+    }
+
+    fn ask<'a, T: Codec<'a>>(opcode: Opcode, body: &T) -> Frame {
+        let ctx = Ctx::new(1);
+        let mut header = Header::new(Kind::Request, opcode.number());
+        header.xid = nacre_types::Xid(7);
+        let frame = Frame::new(header, body.to_vec());
+        handle(&ctx, &One, Event::Frame { conn: ConnId(3), frame });
+        match ctx.take_effects().pop() {
+            Some(Effect::Send { conn: ConnId(3), frame }) => frame,
+            _ => panic!("no reply"),
+        }
+    }
+
+    #[test]
+    fn a_tool_reads_and_sets_parameters_by_pattern() {
+        let reply = ask(Opcode::GetParams, &GetParams { pattern: "llite.*.st*s".to_owned() });
+        assert_eq!(reply.header.xid, nacre_types::Xid(7));
+        assert_eq!(ParamList::from_slice(&reply.body).unwrap().params.len(), 1);
+        let none = ask(Opcode::GetParams, &GetParams { pattern: "llite.*".to_owned() });
+        assert!(ParamList::from_slice(&none.body).unwrap().params.is_empty());
+        let set = ask(Opcode::SetParam, &SetParam { name: "*.*.stats".to_owned(), value: "bad".to_owned() });
+        let set = SetParamReply::from_slice(&set.body).unwrap();
+        assert_eq!((set.matched, set.refused.as_str()), (1, "no"));
+        assert_eq!(ask(Opcode::Statfs, &Empty {}).header.status, Errno::EOPNOTSUPP.0);
+    }
+}

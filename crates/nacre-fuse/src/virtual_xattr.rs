@@ -1,0 +1,207 @@
+//! Virtual extended attributes: how `nacre lfs` and scripts ask what `stat` does not tell.
+//!
+//! | name | on | get | set |
+//! | --- | --- | --- | --- |
+//! | `nacre.fid` | any | `[0xSEQ:0xOID:0x0]` | |
+//! | `nacre.layout` | any | JSON, below | JSON or `count=N,size=BYTES,first=OST`, each optional |
+//! | `nacre.path` | any | all paths from the root, without leading slash, one per line | |
+//! | `nacre.path.[0x..:0x..:0x0]` | any (tools use the root) | the same for that FID | |
+//! | `nacre.df` | any | JSON list: one object per target | |
+//! | `nacre.sync` | any | makes durable what this mount has completed; `ok` | the same |
+//! | `nacre.mount` | any | text: file system, client | |
+//!
+//! JSON of a layout: `{"fid", "layout": {"generation", "components": [{"start", "end" (null = to the end),
+//! "stripe_bytes", "stripe_count", "stripes": [{"ost", "object"}]}]} or null, "template": {"count", "size",
+//! "first"} or null, "default": {...}}`. JSON to set: `{"count", "size", "first"}`.
+//! Reading needs read permission of the inode, setting write permission: the kernel checks both.
+
+use crate::ops::Ops;
+use bytes::Bytes;
+use nacre_types::{Caller, Errno, Extent, Fid, LayoutTemplate, ObjectId};
+use nacre_wire::mdt::LayoutReply;
+use serde_json::{Value, json};
+
+const PREFIX: &[u8] = b"nacre.";
+
+/// A name under `nacre.`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum VirtualName {
+    Fid,
+    Layout,
+    /// Of the inode itself, or of another.
+    Path(Option<Fid>),
+    Df,
+    Sync,
+    Mount,
+}
+impl VirtualName {
+    /// `None`: an ordinary name. An unknown name under our prefix is ENODATA, so that nothing is ever stored there.
+    pub(crate) fn parse(name: &[u8]) -> Option<Result<Self, Errno>> {
+        let name = name.strip_prefix(PREFIX)?;
+        Some(match name {
+            b"fid" => Ok(Self::Fid),
+            b"layout" => Ok(Self::Layout),
+            b"path" => Ok(Self::Path(None)),
+            b"df" => Ok(Self::Df),
+            b"sync" => Ok(Self::Sync),
+            b"mount" => Ok(Self::Mount),
+            other => other
+                .strip_prefix(b"path.")
+                .and_then(|text| str::from_utf8(text).ok())
+                .and_then(Fid::parse)
+                .map(|fid| Self::Path(Some(fid)))
+                .ok_or(Errno::ENODATA),
+        })
+    }
+}
+
+/// The value. `probe`: only its size is wanted, so nothing is done.
+pub(crate) async fn get<O: Ops>(ops: &O, fid: Fid, name: VirtualName, probe: bool) -> Result<Bytes, Errno> {
+    let text = match name {
+        VirtualName::Fid => fid.to_string(),
+        VirtualName::Layout => layout_json(fid, &ops.layout(fid).await?).to_string(),
+        VirtualName::Path(other) => {
+            let paths = ops.paths(other.unwrap_or(fid)).await?;
+            return Ok(paths.join(&b'\n').into());
+        }
+        VirtualName::Df => df_json(ops).await?.to_string(),
+        VirtualName::Sync => {
+            if !probe {
+                ops.sync_all().await?;
+            }
+            "ok".to_owned()
+        }
+        VirtualName::Mount => ops.mount_text(),
+    };
+    Ok(text.into())
+}
+
+pub(crate) async fn set<O: Ops>(
+    ops: &O,
+    fid: Fid,
+    name: VirtualName,
+    value: &[u8],
+    caller: Caller,
+) -> Result<(), Errno> {
+    match name {
+        VirtualName::Layout => {
+            let text = str::from_utf8(value).map_err(|_| Errno::EINVAL)?;
+            let template = parse_template(text).ok_or(Errno::EINVAL)?;
+            ops.set_layout(fid, template, caller).await
+        }
+        VirtualName::Sync => ops.sync_all().await,
+        VirtualName::Fid | VirtualName::Path(_) | VirtualName::Df | VirtualName::Mount => Err(Errno::EPERM),
+    }
+}
+
+fn layout_json(fid: Fid, reply: &LayoutReply) -> Value {
+    let template =
+        |t: &LayoutTemplate| json!({"count": t.stripe_count, "size": t.stripe_bytes, "first": t.first_ost});
+    let layout = reply.layout.as_ref().map(|layout| {
+        let components: Vec<Value> = layout
+            .components
+            .iter()
+            .map(|c| {
+                let stripes: Vec<Value> = (0u32..)
+                    .zip(&c.stripes)
+                    .map(
+                        |(stripe, ost)| json!({"ost": ost.0, "object": ObjectId { fid, stripe }.to_string()}),
+                    )
+                    .collect();
+                let end = (c.extent.end != Extent::ALL.end).then_some(c.extent.end);
+                json!({
+                    "start": c.extent.start, "end": end, "stripe_bytes": c.stripe_bytes,
+                    "stripe_count": stripes.len(), "stripes": stripes,
+                })
+            })
+            .collect();
+        json!({"generation": layout.generation, "components": components})
+    });
+    json!({
+        "fid": fid.to_string(),
+        "layout": layout,
+        "template": reply.template.as_ref().map(template),
+        "default": template(&reply.default),
+    })
+}
+
+async fn df_json<O: Ops>(ops: &O) -> Result<Value, Errno> {
+    let targets = ops.statfs_targets().await?;
+    let lines = targets.into_iter().map(|(target, numbers)| match numbers {
+        Ok(s) => json!({
+            "target": target, "bytes_total": s.bytes_total, "bytes_free": s.bytes_free,
+            "bytes_avail": s.bytes_avail, "files_used": s.files_used, "files_free": s.files_free,
+        }),
+        Err(errno) => json!({"target": target, "error": errno.to_string()}),
+    });
+    Ok(lines.collect())
+}
+
+/// JSON, or `count=..,size=..,first=..`; `None` for anything else.
+fn parse_template(text: &str) -> Option<LayoutTemplate> {
+    let text = text.trim().trim_end_matches('\0');
+    let mut template = LayoutTemplate::default();
+    let mut put = |key: &str, number: i64| -> Option<()> {
+        match key {
+            "count" => template.stripe_count = i32::try_from(number).ok()?,
+            "size" => template.stripe_bytes = u32::try_from(number).ok()?,
+            "first" => template.first_ost = i32::try_from(number).ok()?,
+            _ => return None,
+        }
+        Some(())
+    };
+    if text.starts_with('{') {
+        let Ok(Value::Object(fields)) = serde_json::from_str(text) else { return None };
+        for (key, value) in &fields {
+            put(key, value.as_i64()?)?;
+        }
+    } else {
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let (key, number) = part.split_once('=')?;
+            put(key.trim(), number.trim().parse().ok()?)?;
+        }
+    }
+    Some(template)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::{Component, Layout, OstIndex};
+
+    #[test]
+    fn templates_are_read_as_json_and_as_text() {
+        let want = LayoutTemplate { stripe_count: -1, stripe_bytes: 1 << 20, first_ost: 2 };
+        assert_eq!(parse_template(r#"{"count": -1, "size": 1048576, "first": 2}"#), Some(want));
+        assert_eq!(parse_template("count=-1,size=1048576,first=2"), Some(want));
+        assert_eq!(parse_template(""), Some(LayoutTemplate::default()));
+        for bad in ["count", "count=x", "colour=3", "{\"count\": \"4\"}", "{", "size=-1"] {
+            assert_eq!(parse_template(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn unknown_names_under_the_prefix_are_never_stored() {
+        assert_eq!(VirtualName::parse(b"user.x"), None);
+        assert_eq!(VirtualName::parse(b"nacre.colour"), Some(Err(Errno::ENODATA)));
+        assert_eq!(
+            VirtualName::parse(b"nacre.path.[0x0:0x1:0x0]"),
+            Some(Ok(VirtualName::Path(Some(Fid::ROOT))))
+        );
+    }
+
+    #[test]
+    fn a_layout_is_told_with_its_objects() {
+        let component =
+            Component { extent: Extent::ALL, stripe_bytes: 65536, stripes: vec![OstIndex(3), OstIndex(0)] };
+        let reply = LayoutReply {
+            layout: Some(Layout { generation: 1, components: vec![component] }),
+            template: None,
+            default: LayoutTemplate::default(),
+        };
+        let value = layout_json(Fid::ROOT, &reply);
+        let first = &value["layout"]["components"][0];
+        assert_eq!((first["end"].is_null(), &first["stripes"][1]["object"]), (true, &json!("0x0:0x1:0x1")));
+        assert_eq!((&first["stripes"][0]["ost"], &value["default"]["first"]), (&json!(3), &json!(-1)));
+    }
+}

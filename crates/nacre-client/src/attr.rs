@@ -6,12 +6,13 @@
 //! locks, so that reports arrive in the order of the changes. Not here: what the MDT makes of a report.
 
 use crate::client::{Client, Entry};
-use crate::file::is_regular;
+use crate::file::{FileState, is_regular};
+use crate::locks::HeldExtent;
 use crate::ranges::Share;
 use crate::stripes;
 use alloc::vec::Vec;
 use nacre_node::join_all;
-use nacre_types::{Caller, Component, Errno, Extent, Fid, ObjectId, OstIndex, SetAttr, SizeState};
+use nacre_types::{Caller, Component, Errno, Extent, Fid, ObjectId, OstIndex, SetAttr, SizeState, Timestamp};
 use nacre_wire::mdt::{EntryReply, Getattr, ReportSize, Setattr, Written};
 use nacre_wire::ost::{Glimpse, LockMode, ObjectState, Truncate};
 
@@ -132,15 +133,59 @@ impl Client {
             return Err(Errno::EINVAL);
         }
         let component = file.component()?;
+        let (states, locks) = match self.retry_lost_locks(|| self.cut(&file, &component, size, mtime)).await {
+            Ok(done) => done,
+            Err(e) => {
+                self.report_failed_cut(&file, &component, mtime).await;
+                return Err(e);
+            }
+        };
+        file.note_truncated(&states);
+        let mut written = stripes::resolve(&component, &states);
+        written.size = size;
+        written.mtime = mtime;
+        let reply = self.change(&ReportSize { fid, written, truncate: true }).await?;
+        drop(locks);
+        file.learn(&reply);
+        Ok(Entry::with(&reply, stripes::resolve(&component, &states)))
+    }
+
+    /// The MDT waits for a report; the truth is what the objects say now.
+    async fn report_failed_cut(&self, file: &FileState, component: &Component, mtime: Timestamp) {
+        let all: Vec<u32> = (0u32..).take(component.stripes.len()).collect();
+        all.iter().for_each(|&stripe| file.note_uncertain(stripe));
+        let reported = match self.glimpse(file.fid, component, &all).await {
+            Ok(states) => {
+                let written = Written { mtime, ..stripes::resolve(component, &states) };
+                self.change(&ReportSize { fid: file.fid, written, truncate: true }).await.map(|_| ())
+            }
+            Err(e) => Err(e),
+        };
+        if let Err(error) = reported {
+            tracing::error!(fid = %file.fid, %error,
+                "a truncate failed half way and its OSTs do not answer: the file's size is asked from them until this mount ends");
+        }
+    }
+
+    /// Cuts or extends every object; their states, and the locks under which that was done.
+    async fn cut(
+        &self,
+        file: &FileState,
+        component: &Component,
+        size: u64,
+        mtime: Timestamp,
+    ) -> Result<(Vec<ObjectState>, Vec<HeldExtent>), Errno> {
+        let fid = file.fid;
+        let mut osts = Vec::with_capacity(component.stripes.len());
         let mut locks = Vec::with_capacity(component.stripes.len());
         for (stripe, &ost) in (0u32..).zip(&component.stripes) {
             let extent = Extent::new(component.object_size(stripe, size), u64::MAX);
             let ost = self.ost(ost).await?;
-            let held = self.lock_extent(&ost, ObjectId { fid, stripe }, LockMode::Pw, extent).await?;
-            locks.push((ost, held));
+            locks.push(self.lock_extent(&ost, ObjectId { fid, stripe }, LockMode::Pw, extent).await?);
+            osts.push(ost);
         }
         let owner = file.owner();
-        let cuts = (0u32..).zip(&locks).map(|(stripe, (ost, held))| {
+        let cuts = (0u32..).zip(osts.iter().zip(&locks)).map(|(stripe, (ost, held))| {
             let request = Truncate {
                 object: ObjectId { fid, stripe },
                 size: component.object_size(stripe, size),
@@ -150,15 +195,10 @@ impl Client {
             };
             async move { ost.call(&request).await.map(|reply| reply.state) }
         });
-        let states: Vec<ObjectState> = join_all(cuts).await.into_iter().collect::<Result<_, _>>()?;
-        file.note_truncated(&states);
-        let mut written = stripes::resolve(&component, &states);
-        written.size = size;
-        written.mtime = mtime;
-        let reply = self.change(&ReportSize { fid, written, truncate: true }).await?;
-        drop(locks);
-        file.learn(&reply);
-        let entry = Entry::with(&reply, stripes::resolve(&component, &states));
-        Ok(entry)
+        let mut states = Vec::with_capacity(locks.len());
+        for state in join_all(cuts).await {
+            states.push(state?);
+        }
+        Ok((states, locks))
     }
 }

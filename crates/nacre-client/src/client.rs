@@ -136,6 +136,11 @@ impl Client {
         self.mount.peers.handle(event)
     }
 
+    /// Whether nothing is open and nothing waits: for leak checks at rest.
+    pub fn is_idle(&self) -> bool {
+        self.files.is_idle() && self.locks.is_idle() && self.flocks.is_idle()
+    }
+
     /// A cookie for a waiting lock.
     pub fn new_cookie(&self) -> LockCookie {
         LockCookie(self.next_number())

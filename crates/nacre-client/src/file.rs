@@ -105,6 +105,13 @@ impl FileState {
             None => state,
         });
     }
+    /// A write has failed: nobody here knows what it left behind.
+    pub(crate) fn note_uncertain(&self, stripe: u32) {
+        self.dirty.set(true);
+        if let Some(state) = self.known.borrow_mut().get_mut(stripe as usize) {
+            *state = None;
+        }
+    }
     /// A truncate has set the state of every object.
     pub(crate) fn note_truncated(&self, states: &[ObjectState]) {
         if self.writers.get() > 0 {
@@ -197,7 +204,7 @@ impl Files {
     pub(crate) fn of_file(&self, fid: Fid) -> Vec<Rc<Open>> {
         self.handles.borrow().values().filter(|o| o.file.fid == fid).cloned().collect()
     }
-    #[cfg(test)]
+    /// No handle is open and no operation on a file is under way.
     pub(crate) fn is_idle(&self) -> bool {
         self.by_fid.borrow().is_empty() && self.handles.borrow().is_empty()
     }
@@ -307,39 +314,55 @@ impl Client {
             mdt.call(&Close { fid: file.fid, handle: open.handle, written: None }).await?;
             return Ok(());
         }
-        let _alone = if file.dirty.get() {
-            Some(file.ranges.acquire(Extent::ALL, Share::Exclusive).await)
-        } else {
-            None
-        };
-        let written = self.written(file).await;
+        if !file.dirty.get() {
+            file.writer_closes();
+            self.note_change();
+            mdt.call(&Close { fid: file.fid, handle: open.handle, written: None }).await?;
+            return Ok(());
+        }
+        let _alone = file.ranges.acquire(Extent::ALL, Share::Exclusive).await;
+        let (written, certain) = self.written(file).await;
         file.writer_closes();
         self.note_change();
+        let second = if certain { None } else { self.doubt(open).await };
         mdt.call(&Close { fid: file.fid, handle: open.handle, written }).await?;
+        if let Some(handle) = second {
+            mdt.call(&Close { fid: file.fid, handle, written: None }).await?;
+        }
         Ok(())
     }
 
-    /// What a close may say of the file; `None` when nothing was written, or when it cannot be known.
-    async fn written(&self, file: &FileState) -> Option<Written> {
-        if !file.dirty.get() {
-            return None;
-        }
-        let component = file.component().ok()?;
-        let mut states = Vec::with_capacity(component.stripes.len());
-        let unknown: Vec<u32> = {
-            let known = file.known.borrow();
-            (0u32..)
-                .zip(&component.stripes)
-                .filter(|(i, _)| known.get(*i as usize).copied().flatten().is_none())
-                .map(|(i, _)| i)
-                .collect()
+    /// What a close may say of the file, and whether that is all there is to say.
+    async fn written(&self, file: &FileState) -> (Option<Written>, bool) {
+        let Ok(component) = file.component() else { return (None, false) };
+        let stripe_count = component.stripes.len();
+        let mut states = file.known.borrow().clone();
+        states.resize(stripe_count, None);
+        let unknown: Vec<u32> =
+            (0u32..).zip(&states).filter(|(_, state)| state.is_none()).map(|(stripe, _)| stripe).collect();
+        let asked = if unknown.is_empty() {
+            Ok(Vec::new())
+        } else {
+            self.glimpse(file.fid, &component, &unknown).await
         };
-        let mut asked = self.glimpse(file.fid, &component, &unknown).await.ok()?.into_iter();
-        let known = file.known.borrow();
-        for stripe in 0..component.stripes.len() {
-            states.push(known.get(stripe).copied().flatten().or_else(|| asked.next())?);
+        let certain = asked.is_ok();
+        for (stripe, state) in unknown.iter().zip(asked.unwrap_or_default()) {
+            states[*stripe as usize] = Some(state);
         }
-        Some(stripes::resolve(&component, &states))
+        let states: Vec<ObjectState> = states.into_iter().map(Option::unwrap_or_default).collect();
+        (Some(stripes::resolve(&component, &states)), certain)
+    }
+
+    /// A write has failed and its OST does not say what it left. The MDT believes the only writer there was;
+    /// with a second one it asks the OSTs itself, later.
+    async fn doubt(&self, open: &Open) -> Option<OpenHandle> {
+        let how = OpenHow { handle: self.new_handle(), flags: open.flags };
+        let request = OpenRequest { fid: open.file.fid, how, caller: Caller::root() };
+        let result = self.change(&request).await;
+        if let Err(error) = &result {
+            tracing::error!(fid = %open.file.fid, %error, "a failed write may have left a file longer than its record says");
+        }
+        result.ok().map(|_| how.handle)
     }
 
     /// The MDT has forgotten this client. A handle that held locks is lost, the others are opened again by FID.

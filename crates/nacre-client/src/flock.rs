@@ -37,6 +37,9 @@ pub(crate) struct Flocks {
 }
 
 impl Flocks {
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting.borrow().is_empty()
+    }
     /// Takes the callbacks of the MDT.
     pub(crate) fn listen(&self, peer: &Peer) {
         let waiting = self.waiting.clone();

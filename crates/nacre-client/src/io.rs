@@ -119,18 +119,18 @@ impl Client {
         Ok(ranges.iter().map(|r| r.stripe).collect())
     }
 
-    /// Does an operation again whose locks went with their server's process.
-    async fn retry_lost_locks<T, F: Future<Output = Result<T, Errno>>>(
+    /// Does an operation again whose locks went with their server's process (`ESTALE`).
+    pub(crate) async fn retry_lost_locks<T, F: Future<Output = Result<T, Errno>>>(
         &self,
         operation: impl Fn() -> F,
     ) -> Result<T, Errno> {
         for _ in 1..TRIES {
             match operation().await {
-                Err(Errno::ENOLCK) => {}
+                Err(Errno::ESTALE) => {}
                 other => return other,
             }
         }
-        operation().await.map_err(|e| if e == Errno::ENOLCK { Errno::EIO } else { e })
+        operation().await
     }
 
     async fn lock_ranges(
@@ -265,8 +265,13 @@ impl Client {
             let len = (range.len - done).min(RPC_BYTES_MAX);
             let request = Write { object, offset: range.offset + done, owner: file.owner(), mtime, lock };
             let bulk = stripes::split_front(&mut buffers, len as usize);
-            let (reply, _) = ost.call_bulk(&request, bulk).await?;
-            file.note_written(range.stripe, reply.state);
+            match ost.call_bulk(&request, bulk).await {
+                Ok((reply, _)) => file.note_written(range.stripe, reply.state),
+                Err(e) => {
+                    file.note_uncertain(range.stripe);
+                    return Err(e);
+                }
+            }
             done += len;
         }
         Ok(())
@@ -310,10 +315,17 @@ impl Client {
                 requests.push((self.ost(range.ost).await?, request));
             }
             let replies = join_all(requests.iter().map(|(ost, request)| ost.call(request))).await;
+            let mut outcome = Ok(());
             for (range, reply) in ranges.iter().zip(replies) {
-                file.note_written(range.stripe, reply?.state);
+                match reply {
+                    Ok(reply) => file.note_written(range.stripe, reply.state),
+                    Err(e) => {
+                        file.note_uncertain(range.stripe);
+                        outcome = Err(e);
+                    }
+                }
             }
-            Ok(())
+            outcome
         })
         .await
     }

@@ -29,6 +29,9 @@ pub(crate) struct ExtentLocks {
 }
 
 impl ExtentLocks {
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting.borrow().is_empty()
+    }
     /// Takes the callbacks of an OST.
     pub(crate) fn listen(&self, peer: &Peer) {
         let waiting = self.waiting.clone();

@@ -51,11 +51,6 @@ impl Stats {
         }
         self.lines.borrow_mut().entry(name).or_insert((Counter::default(), unit)).0.add(value);
     }
-    /// Samples so far under `name`.
-    #[cfg(test)]
-    pub(crate) fn samples(&self, name: &str) -> u64 {
-        self.lines.borrow().get(name).map_or(0, |(counter, _)| counter.samples)
-    }
     pub(crate) fn clear(&self) {
         self.lines.borrow_mut().clear();
         self.start.set(Some(self.ctx.wall()));

@@ -78,7 +78,7 @@ impl<T> Outbox<T> {
     }
     /// The next item for the holder of the token, or the token is free again. One step: an item that is pushed
     /// after it finds the token free.
-    pub fn next(&mut self) -> Next<T> {
+    pub fn take_next(&mut self) -> Next<T> {
         assert!(self.token_taken, "drained without the send token");
         match self.queue.pop_front() {
             Some((item, cost)) => {
@@ -137,9 +137,12 @@ mod tests {
         o.push(2, 10).unwrap();
         assert!(o.take_token());
         assert!(!o.take_token(), "one holder");
-        assert_eq!(o.next(), Next::Item(1));
+        assert_eq!(o.take_next(), Next::Item(1));
         o.push(3, 10).unwrap();
-        assert_eq!((o.next(), o.next(), o.next()), (Next::Item(2), Next::Item(3), Next::Released));
+        assert_eq!(
+            (o.take_next(), o.take_next(), o.take_next()),
+            (Next::Item(2), Next::Item(3), Next::Released)
+        );
         assert_eq!(o.queued_bytes(), 0);
         o.push(4, 10).unwrap();
         assert!(o.take_token());
@@ -166,6 +169,6 @@ mod tests {
         o.take_batch(&mut batch, 8, 1);
         assert_eq!(batch, ['a'], "the first item fills the bytes");
         o.take_batch(&mut batch, 8, 1);
-        assert_eq!((batch.len(), o.next()), (2, Next::Released));
+        assert_eq!((batch.len(), o.take_next()), (2, Next::Released));
     }
 }

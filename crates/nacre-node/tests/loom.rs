@@ -13,7 +13,7 @@ fn drain(outbox: &Mutex<Outbox<u32>>, wire: &Mutex<Vec<u32>>) {
         return;
     }
     loop {
-        let next = outbox.lock().unwrap().next();
+        let next = outbox.lock().unwrap().take_next();
         match next {
             Next::Item(item) => wire.lock().unwrap().push(item),
             Next::Released => break,

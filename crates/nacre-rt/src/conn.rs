@@ -73,10 +73,15 @@ impl Conn {
             None => "a peer that has not answered yet".to_owned(),
         }
     }
-    /// Ends a socket without sending what waits.
-    pub(crate) fn break_off(&self) {
-        if let Some(Link::Socket(link)) = self.link.get() {
-            link.shut_down();
+    /// Ends a socket without sending what waits; `true` when its loop tells the island.
+    pub(crate) fn break_off(&self, reason: &str) -> bool {
+        self.outbox.with(Outbox::close);
+        match self.link.get() {
+            Some(Link::Socket(link)) => {
+                link.break_off(reason.to_owned());
+                true
+            }
+            Some(Link::Local { .. }) | None => false,
         }
     }
 
@@ -101,7 +106,7 @@ impl Conn {
     fn drain_local(self: &Arc<Self>, peer: &Weak<Island>, at_peer: ConnId) {
         let peer = peer.upgrade().map(IslandRef::from);
         for _ in 0..SLICE {
-            let out = match self.outbox.with(Outbox::next) {
+            let out = match self.outbox.with(Outbox::take_next) {
                 Next::Item(out) => out,
                 Next::Released => return,
             };

@@ -322,9 +322,10 @@ impl IslandRef {
         if let nacre_node::OutboxError::Full { .. } = error {
             let peer = end.peer_text();
             tracing::warn!(island = self.name(), peer, %error, "peer does not keep up, connection closed");
-            end.outbox.with(nacre_node::Outbox::close);
-            end.break_off();
-            driver::push_closed(self, conn, format!("{peer} does not keep up: {error}"));
+            let reason = format!("does not keep up: {error}");
+            if !end.break_off(&reason) {
+                driver::push_closed(self, conn, format!("{peer} {reason}"));
+            }
         }
     }
 

@@ -44,6 +44,8 @@ pub(crate) struct SocketLink {
     /// Index of the loop, and its name for the socket.
     at: OnceLock<(usize, u64)>,
     node: OnceLock<Arc<Shared>>,
+    /// Why we ended it, if it was us.
+    broken_off: OnceLock<String>,
     /// The connection whose outbox is blocked here.
     blocked: Mutex<Option<Arc<Conn>>>,
 }
@@ -326,6 +328,7 @@ impl Socket {
         };
         self.link.shut_down();
         self.link.abandon();
+        let reason = self.link.broken_off.get().map_or(reason, String::as_str);
         driver::push_closed(&island, conn, format!("{}: {reason}", self.link.peer));
     }
 }
@@ -340,6 +343,7 @@ impl SocketLink {
             writer: Mutex::new(Writer::new(sums)),
             at: OnceLock::new(),
             node: OnceLock::new(),
+            broken_off: OnceLock::new(),
             blocked: Mutex::default(),
         })
     }
@@ -352,7 +356,7 @@ impl SocketLink {
         loop {
             conn.outbox.with(|o| o.take_batch(&mut batch, BATCH_FRAMES, BATCH_BYTES));
             if batch.is_empty() {
-                match conn.outbox.with(Outbox::next) {
+                match conn.outbox.with(Outbox::take_next) {
                     Next::Item(out) => batch.push_back(out),
                     Next::Released => break,
                 }
@@ -379,10 +383,14 @@ impl SocketLink {
                     self.watch_for(EventFlags::IN | EventFlags::OUT);
                     break; // the token stays with the socket
                 }
-                // Closed, broken, or closed before a peer that does not read: the loop sees the end.
-                Ok(Sent::All | Sent::Blocked) | Err(_) => {
+                // Closed, perhaps before a peer that does not read: the loop sees the end.
+                Ok(Sent::All | Sent::Blocked) => {
                     conn.outbox.with(Outbox::close);
                     self.shut_down();
+                }
+                Err(error) => {
+                    conn.outbox.with(Outbox::close);
+                    self.break_off(format!("send failed: {error}"));
                 }
             }
         }
@@ -407,9 +415,9 @@ impl SocketLink {
                 self.watch_for(EventFlags::IN);
                 self.drain(&conn);
             }
-            Err(_) => {
+            Err(error) => {
                 conn.outbox.with(Outbox::close);
-                self.shut_down();
+                self.break_off(format!("send failed: {error}"));
                 self.drain(&conn);
             }
         }
@@ -438,6 +446,11 @@ impl SocketLink {
         }
     }
 
+    /// Ends the connection; its loop sees the end and tells the island this reason.
+    pub(crate) fn break_off(&self, reason: String) {
+        let _first_reason_counts = self.broken_off.set(reason);
+        self.shut_down();
+    }
     pub(crate) fn shut_down(&self) {
         if let Err(error) = rustix::net::shutdown(&self.fd, Shutdown::Both) {
             tracing::debug!(peer = self.peer, %error, "socket was not connected any more");

@@ -1,5 +1,7 @@
 //! Islands of one process: entry, order, ends.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 use common::{Order, Puppet, Report, next, node, reports, request, tell};
 use nacre_node::{ConnId, Event};
@@ -35,19 +37,16 @@ fn frames_of_several_threads_arrive_in_the_order_of_the_visits() {
     assert!(matches!(next(&far), Report::Accepted(_)));
     assert_eq!(next(&heard), Report::Opened(ConnId(1)));
     // Each thread numbers its own frames; between threads the island decides.
-    let threads: Vec<_> = (0..3u64)
-        .map(|t| {
-            let a = a.clone();
-            std::thread::spawn(move || {
-                for n in 0..2000u64 {
-                    tell(&a, Order::Send(ConnId(1), request(t << 32 | n, b"ordered")));
+    std::thread::scope(|scope| {
+        for t in 0..3u64 {
+            let a = &a;
+            scope.spawn(move || {
+                for n in 0..2000 {
+                    tell(a, Order::Send(ConnId(1), request(t << 32 | n, b"ordered")));
                 }
-            })
-        })
-        .collect();
-    for thread in threads {
-        thread.join().unwrap();
-    }
+            });
+        }
+    });
     assert_eq!(a.stats().visits(), 6000 + 3);
     // The reports (effects for doors) of different visits are not ordered, the visits were: `b` has looked.
     let frames = (0..6000).map(|_| next(&far)).filter(|r| matches!(r, Report::Frame(..))).count();

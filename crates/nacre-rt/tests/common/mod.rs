@@ -1,5 +1,6 @@
 //! Small islands for the tests of the driver.
 #![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(unreachable_pub, reason = "shared between test binaries")]
 
 use nacre_node::{ConnId, Ctx, Effect, Event, Logic, StoreOp};

@@ -1,0 +1,235 @@
+//! Islands of two nodes, connected by real sockets.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+use common::{Order, Puppet, Report, next, node, reports, request, tell};
+use nacre_net::Address;
+use nacre_node::ConnId;
+use nacre_rt::{Config, IslandRef, Node};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::Receiver;
+
+fn unix(dir: &tempfile::TempDir) -> Address {
+    Address::Unix(dir.path().join("s"))
+}
+fn open(island: &IslandRef, heard: &Receiver<Report>, conn: u64, address: &Address, target: &str) {
+    tell(island, Order::Open { conn, address: address.to_string(), target: target.into() });
+    assert_eq!(next(heard), Report::Opened(ConnId(conn)));
+}
+
+fn ping_pong(address: &Address) {
+    let (server, _) = node(1);
+    let (client, ends) = node(1);
+    server.add_island("echo", None, None, Puppet::make(true)).unwrap_or_else(|e| panic!("{e}"));
+    let address = server.listen(address).unwrap();
+    let (sink, heard) = reports();
+    let a = client.add_island("a", None, Some(sink), Puppet::make(false)).unwrap();
+    open(&a, &heard, 1, &address, "echo");
+    for xid in 1..200u64 {
+        let body = vec![xid as u8; xid as usize * 37];
+        tell(&a, Order::Send(ConnId(1), request(xid, &body)));
+        assert_eq!(next(&heard), Report::Frame(ConnId(1), xid, body));
+    }
+    // Far more than a socket takes at once, in both directions: blocked and resumed, nothing lost.
+    for xid in 1..=40u64 {
+        let mut frame = request(xid, b"bulky");
+        frame.bulk = vec![vec![xid as u8; 700_000].into(), vec![1; 300_001].into()];
+        tell(&a, Order::Send(ConnId(1), frame));
+    }
+    for xid in 1..=40 {
+        assert_eq!(next(&heard), Report::Frame(ConnId(1), xid, b"bulky".to_vec()));
+    }
+    if let Address::Unix(_) = address {
+        assert!(client.stats().sends_blocked() > 0, "a unix socket takes about 200 KiB");
+    }
+    assert!(ends.lock().unwrap().is_empty());
+    server.shutdown();
+    assert!(matches!(next(&heard), Report::Closed(ConnId(1), _)));
+    client.shutdown();
+}
+
+#[test]
+fn requests_and_replies_cross_a_unix_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    ping_pong(&unix(&dir));
+    assert!(!dir.path().join("s").exists(), "removed at the end");
+}
+
+#[test]
+fn requests_and_replies_cross_tcp() {
+    ping_pong(&"127.0.0.1:0".parse().unwrap());
+}
+
+#[test]
+fn the_order_of_visits_survives_the_socket_and_two_loops() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = || {
+        let ends: common::Ends = Default::default();
+        let log = ends.clone();
+        let config = Config { loops: 2, pin: true, ..Config::default() };
+        let node = Node::start(config, move |_, i, r| {
+            log.lock().unwrap().push((i.name().to_owned(), r.clone()));
+        })
+        .unwrap();
+        (node, ends)
+    };
+    let ((server, server_ends), (client, _)) = (start(), start());
+    let (far_sink, far) = reports();
+    server.add_island("b", None, Some(far_sink), Puppet::make(false)).unwrap_or_else(|e| panic!("{e}"));
+    let address = server.listen(&unix(&dir)).unwrap();
+    let (sink, heard) = reports();
+    let a = client.add_island("a", None, Some(sink), Puppet::make(false)).unwrap();
+    open(&a, &heard, 1, &address, "b");
+    std::thread::scope(|scope| {
+        for t in 0..3u64 {
+            let a = &a;
+            scope.spawn(move || {
+                for n in 0..1000 {
+                    tell(a, Order::Send(ConnId(1), request(t << 32 | n, b"ordered")));
+                }
+            });
+        }
+    });
+    let frames = (0..3001).map(|_| next(&far)).filter(|r| matches!(r, Report::Frame(..))).count();
+    assert_eq!((frames, server_ends.lock().unwrap().len()), (3000, 0));
+    client.shutdown();
+    server.shutdown();
+}
+
+#[test]
+fn closing_ends_the_other_side_after_what_was_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let ((server, _), (client, _)) = (node(1), node(1));
+    let (far_sink, far) = reports();
+    server.add_island("b", None, Some(far_sink), Puppet::make(false)).unwrap_or_else(|e| panic!("{e}"));
+    let address = server.listen(&unix(&dir)).unwrap();
+    let (sink, heard) = reports();
+    let a = client.add_island("a", None, Some(sink), Puppet::make(false)).unwrap();
+    open(&a, &heard, 1, &address, "b");
+    let Report::Accepted(at_b) = next(&far) else { panic!("accepted") };
+    tell(&a, Order::Send(ConnId(1), request(1, b"last words")));
+    tell(&a, Order::Close(ConnId(1)));
+    assert_eq!(next(&far), Report::Frame(at_b, 1, b"last words".to_vec()));
+    let Report::Closed(conn, reason) = next(&far) else { panic!("closed") };
+    assert!(conn == at_b && reason.contains("closed by the peer"), "{reason}");
+    assert!(heard.try_recv().is_err(), "who closes is not told");
+    client.shutdown();
+    server.shutdown();
+}
+
+#[test]
+fn what_cannot_be_reached_is_said_in_a_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    let ((server, _), (client, _)) = (node(1), node(1));
+    let (sink, heard) = reports();
+    let a = client.add_island("a", None, Some(sink), Puppet::make(false)).unwrap();
+    let mut conn = 0;
+    let mut refused = |address: &str, target: &str, part: &str| {
+        conn += 1;
+        tell(&a, Order::Open { conn, address: address.into(), target: target.into() });
+        let Report::Closed(ConnId(closed), reason) = next(&heard) else { panic!("closed") };
+        assert!(closed == conn && reason.contains(part), "{address} {target}: {reason}");
+    };
+    refused(&unix(&dir).to_string(), "b", "cannot connect to unix:");
+    refused("nonsense address", "b", "hint:");
+    refused("127.0.0.1:1", "b", "cannot connect to 127.0.0.1:1");
+    server.add_island("b", None, None, Puppet::make(true)).unwrap_or_else(|e| panic!("{e}"));
+    let address = server.listen(&unix(&dir)).unwrap();
+    refused(&address.to_string(), "c", "no target c is served here (there are: b)");
+    assert!(client.listen(&unix(&dir)).unwrap_err().to_string().contains("in use"));
+    client.shutdown();
+    server.shutdown();
+}
+
+#[test]
+fn a_socket_file_left_by_a_killed_process_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(std::os::unix::net::UnixListener::bind(dir.path().join("s")).unwrap());
+    let (server, _) = node(1);
+    server.listen(&unix(&dir)).unwrap();
+    server.shutdown();
+}
+
+/// What a raw peer hears before the connection ends.
+fn hear_to_the_end(stream: &mut UnixStream) -> usize {
+    stream.set_read_timeout(Some(common::LIMIT)).unwrap();
+    let mut total = 0;
+    let mut buffer = [0u8; 4096];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return total,
+            Ok(n) => total += n,
+            Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => return total,
+            Err(e) => panic!("not closed: {e}"),
+        }
+    }
+}
+fn hello_bytes(target: &str) -> Vec<u8> {
+    let frame = nacre_net::hello(target);
+    let mut bytes = frame.encode_header(0, crc_fast::crc32_iscsi).to_vec();
+    bytes.extend_from_slice(&frame.body);
+    bytes
+}
+
+#[test]
+fn garbage_closes_its_connection_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let ((server, ends), (client, _)) = (node(1), node(1));
+    let (far_sink, far) = reports();
+    server.add_island("b", None, Some(far_sink), Puppet::make(true)).unwrap_or_else(|e| panic!("{e}"));
+    let address = server.listen(&unix(&dir)).unwrap();
+    let connect = || UnixStream::connect(dir.path().join("s")).unwrap();
+    // At once, instead of Hello.
+    let mut raw = connect();
+    raw.write_all(&[0xa5; 200]).unwrap();
+    assert_eq!(hear_to_the_end(&mut raw), 0);
+    // A frame where Hello should be.
+    let mut raw = connect();
+    raw.write_all(&request(1, b"").encode_header(0, crc_fast::crc32_iscsi)).unwrap();
+    assert_eq!(hear_to_the_end(&mut raw), 0);
+    // A huge body where a name should be.
+    let mut raw = connect();
+    let mut huge = nacre_net::hello("b");
+    huge.body = vec![b'x'; 1 << 20].into();
+    raw.write_all(&huge.encode_header(0, crc_fast::crc32_iscsi)).unwrap();
+    assert_eq!(hear_to_the_end(&mut raw), 0);
+    // After Hello: the island hears of the end.
+    let mut raw = connect();
+    raw.write_all(&hello_bytes("b")).unwrap();
+    assert!(matches!(next(&far), Report::Accepted(_)));
+    raw.write_all(&[0x5a; 500]).unwrap();
+    assert_eq!(hear_to_the_end(&mut raw), nacre_wire::HEADER_BYTES, "only the answer to Hello");
+    let Report::Closed(_, reason) = next(&far) else { panic!("closed") };
+    assert!(reason.contains("not a nacre frame"), "{reason}");
+    // Others are served as before.
+    let (sink, heard) = reports();
+    let a = client.add_island("a", None, Some(sink), Puppet::make(false)).unwrap();
+    open(&a, &heard, 1, &address, "b");
+    assert!(ends.lock().unwrap().is_empty());
+    client.shutdown();
+    server.shutdown();
+}
+
+#[test]
+fn a_peer_that_does_not_read_loses_its_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { send_queue_bytes_max: 1 << 20, ..Config::default() };
+    let server = Node::start(config, |_, _, _| {}).unwrap();
+    let (far_sink, far) = reports();
+    let b = server.add_island("b", None, Some(far_sink), Puppet::make(true)).unwrap();
+    server.listen(&unix(&dir)).unwrap();
+    let mut raw = UnixStream::connect(dir.path().join("s")).unwrap();
+    raw.write_all(&hello_bytes("b")).unwrap();
+    let Report::Accepted(conn) = next(&far) else { panic!("accepted") };
+    for xid in 0..100 {
+        let mut frame = request(xid, b"");
+        frame.bulk = vec![vec![0; 200_000].into()];
+        tell(&b, Order::Send(conn, frame));
+    }
+    let Report::Closed(closed, reason) = next(&far) else { panic!("closed") };
+    assert!(closed == conn && reason.contains("does not keep up"), "{reason}");
+    hear_to_the_end(&mut raw);
+    server.shutdown();
+}

@@ -157,8 +157,6 @@ pub(crate) use rpc;
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn an_opcode_has_the_class_of_its_request() {
         for list in [crate::mdt::CLASSES, crate::mgs::CLASSES, crate::ost::CLASSES, crate::target::CLASSES] {

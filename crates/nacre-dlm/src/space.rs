@@ -10,7 +10,7 @@ use crate::mode::Mode;
 use crate::tree::{Forest, NIL, Node, Query, Slot};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use nacre_types::{Extent, Generation, LockCookie, ObjectId};
+use nacre_types::{Extent, Fid, Generation, LockCookie, ObjectId, Oid, Seq};
 
 /// What a lock is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,6 +18,14 @@ pub struct ResourceId(pub [u64; 4]);
 impl From<ObjectId> for ResourceId {
     fn from(o: ObjectId) -> Self {
         Self([o.fid.seq.0, u64::from(o.fid.oid.0), 0, u64::from(o.stripe)])
+    }
+}
+impl ResourceId {
+    /// The object that this resource was made from; `None` for numbers that no object has.
+    pub fn object(self) -> Option<ObjectId> {
+        let [seq, oid, 0, stripe] = self.0 else { return None };
+        let fid = Fid::new(Seq(seq), Oid(u32::try_from(oid).ok()?));
+        Some(ObjectId { fid, stripe: u32::try_from(stripe).ok()? })
     }
 }
 
@@ -246,6 +254,14 @@ impl LockSpace {
 
     pub fn is_granted(&self, lock: LockId) -> bool {
         self.slot(lock).is_some_and(|slot| self.lock(slot).granted)
+    }
+    /// What a lock is on.
+    pub fn resource(&self, lock: LockId) -> Option<ResourceId> {
+        self.slot(lock).map(|slot| self.lock(slot).resource)
+    }
+    /// Whether a client holds or awaits a lock under this name.
+    pub fn knows(&self, export: Generation, cookie: LockCookie) -> bool {
+        self.cookies.contains_key(&(export, cookie))
     }
     /// Locks and waits of a client.
     pub fn held_by(&self, export: Generation) -> u32 {

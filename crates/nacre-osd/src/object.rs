@@ -1,6 +1,257 @@
-//! Byte objects: object rows, block rows (masks and sums), accounting of blocks.
+//! Byte objects: the front door. Reads, sync and state; changes are prepared in `object_change.rs`.
+//!
+//! A change has two halves. *Prepare* takes the byte range (`range_lock.rs`), reads the rows it needs and moves the
+//! bytes to the blob; *apply* puts the rows into the caller's transaction and gives the range back. So sums, bytes,
+//! transno and replay order agree.
+//!
+//! Invariants: (1) a block that is not marked as written reads as zeros, whatever the blob holds; so a truncate or
+//! destroy changes rows only, and the blob is cut once that is durable (`reclaim.rs`). (2) Bytes of a written block
+//! at or beyond the size are never trusted: a change that extends the object over them writes zeros first.
+//! (3) Block rows of a range change only under its exclusive range lock; size and block count of the object are
+//! merged at apply, so writers of different ranges do not wait for each other. (4) A change that was prepared and
+//! not applied is settled by a transaction of its own.
+//!
+//! Not here yet: checking sums on reads, regions marked dirty before an overwrite.
 
-/// Unit of checksums and allocation.
-pub const BLOCK_BYTES: u64 = 4096;
-/// Bytes described by one block row.
-pub const REGION_BYTES: u64 = 256 << 10;
+use crate::engine::Osd;
+use crate::error::OsdError;
+use crate::object_rows::{
+    ObjectRow, ReclaimRow, block_ceil, block_floor, block_key, blocks_of, decode_block, decode_object,
+    decode_reclaim, object_key, region_of_key, regions_of,
+};
+use crate::range_lock::RangeLocks;
+use crate::summed::{BLOCK_BYTES, zeros};
+use crate::tx::{Credits, table};
+use crate::writeback::Unstable;
+use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
+use alloc::rc::Rc;
+use alloc::vec;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::cell::{Cell, RefCell};
+use core::future::Future;
+use core::pin::Pin;
+use nacre_node::{Ctx, FileId, StoreDone, StoreError, StoreOp, WaitList, join_all};
+use nacre_types::{Extent, ObjectId};
+
+/// Bounds and intervals of the object layer.
+#[derive(Debug, Clone)]
+pub struct ObjectsConfig {
+    /// Age of the oldest object bytes that are not on stable storage, milliseconds.
+    pub stable_interval_ms: u32,
+    /// Objects with unstable bytes; writers wait beyond it.
+    pub unstable_objects_max: usize,
+    /// Unstable bytes; writers wait beyond it.
+    pub unstable_bytes_max: u64,
+    /// Syncs of objects at a time.
+    pub syncs_in_flight_max: usize,
+}
+impl Default for ObjectsConfig {
+    fn default() -> Self {
+        Self {
+            stable_interval_ms: 1000,
+            unstable_objects_max: 64 << 10,
+            unstable_bytes_max: 1 << 30,
+            syncs_in_flight_max: 8,
+        }
+    }
+}
+
+/// The byte objects of one target. Lives on the target's island.
+pub struct Objects {
+    pub(crate) ctx: Rc<Ctx>,
+    pub(crate) osd: Rc<Osd>,
+    pub(crate) config: ObjectsConfig,
+    pub(crate) locks: Rc<RangeLocks>,
+    pub(crate) unstable: RefCell<Unstable>,
+    /// Objects whose sync or repair failed in this life; the row has the flag for the next.
+    pub(crate) quarantined: RefCell<BTreeSet<ObjectId>>,
+    /// Bytes became stable, or a background task ended.
+    pub(crate) moved: WaitList,
+    /// Work for the write-back task.
+    pub(crate) work: WaitList,
+    /// The write-back task has nothing to do and no timer.
+    pub(crate) is_idle: Cell<bool>,
+    /// Fires once, at the stop.
+    pub(crate) stopped: WaitList,
+    pub(crate) stopping: Cell<bool>,
+    pub(crate) tasks: Cell<u32>,
+}
+
+impl Objects {
+    /// Starts the background tasks (write-back, cutting of blobs). One per [`Osd`].
+    pub fn start(ctx: &Rc<Ctx>, osd: &Rc<Osd>, config: ObjectsConfig) -> Rc<Self> {
+        let objects = Rc::new(Self {
+            ctx: ctx.clone(),
+            osd: osd.clone(),
+            config,
+            locks: RangeLocks::new(ctx),
+            unstable: RefCell::default(),
+            quarantined: RefCell::default(),
+            moved: ctx.wait_list(),
+            work: ctx.wait_list(),
+            is_idle: Cell::new(false),
+            stopped: ctx.wait_list(),
+            stopping: Cell::new(false),
+            tasks: Cell::new(2),
+        });
+        ctx.spawn(objects.clone().write_back());
+        ctx.spawn(objects.clone().reclaim());
+        objects
+    }
+
+    /// Makes all object bytes stable and ends the background tasks. The engine is stopped after it.
+    pub async fn stop(&self) {
+        self.stopping.set(true);
+        self.work.wake_all();
+        self.stopped.wake_all();
+        // What the reclaim task may be waiting for; if it fails, that task hears of it too.
+        drop(self.osd.commit(self.osd.last_transno()).await);
+        while self.tasks.get() > 0 {
+            self.moved.wait().await;
+        }
+    }
+
+    /// The object's row; all zero for an object that does not exist.
+    ///
+    /// # Errors
+    /// Those of the engine. A quarantined object answers: its state is known, its bytes are not.
+    pub async fn state(&self, object: ObjectId) -> Result<ObjectRow, OsdError> {
+        Ok(self.row(object).await?.unwrap_or_default())
+    }
+
+    /// Reads at most `len` bytes, short at the object's end; what was never written is zeros. The row is as of
+    /// the moment of the read.
+    ///
+    /// # Errors
+    /// `Quarantined`; those of store and engine.
+    pub async fn read(
+        self: &Rc<Self>,
+        object: ObjectId,
+        offset: u64,
+        len: u32,
+    ) -> Result<(ObjectRow, Vec<Bytes>), OsdError> {
+        let end = offset.saturating_add(u64::from(len));
+        let range = Extent::new(block_floor(offset), block_ceil(end));
+        let _guard = self.locks.lock(object, range, false).await;
+        let row = self.healthy_row(object).await?.unwrap_or_default();
+        let end = end.min(row.size);
+        if offset >= end {
+            return Ok((row, Vec::new()));
+        }
+        let runs = self.written_runs(object, offset, end).await?;
+        let (Some(first), Some(last)) = (runs.first(), runs.last()) else {
+            return Ok((row, zeros(end - offset)));
+        };
+        // One read over all of it: the holes in between are seldom and small, and come from memory.
+        let (start, stop) = (first.start, last.end);
+        let span = u32::try_from(stop - start).expect("within `len`");
+        let op = StoreOp::Read { file: FileId::Blob(object), offset: start, len: span };
+        let StoreDone::Bytes(bytes) = self.ctx.io(op).await? else {
+            return Err(wrong_answer("read"));
+        };
+        Ok((row, cut_to_runs(offset, end, start, &bytes, &runs)))
+    }
+
+    /// Bytes and rows of the object are on stable storage when it returns.
+    ///
+    /// # Errors
+    /// `Quarantined` when bytes could not be written; those of the engine.
+    pub async fn sync(self: &Rc<Self>, object: ObjectId) -> Result<(), OsdError> {
+        type Half<'a> = Pin<Box<dyn Future<Output = Result<(), OsdError>> + 'a>>;
+        self.healthy_row(object).await?;
+        let last = self.osd.last_transno();
+        let halves: Vec<Half<'_>> = vec![Box::pin(self.sync_bytes(object)), Box::pin(self.osd.commit(last))];
+        join_all(halves).await.into_iter().collect::<Result<(), _>>()?;
+        self.healthy_row(object).await.map(drop)
+    }
+
+    /// Upper bound of what a write of `len` bytes at `offset` puts into its transaction.
+    pub fn write_credits(offset: u64, len: u64) -> Credits {
+        let blocks = blocks_of(offset, offset.saturating_add(len));
+        let regions = regions_of(&blocks);
+        let regions = u32::try_from(regions.end - regions.start).unwrap_or(u32::MAX);
+        Credits {
+            rows: regions.saturating_add(2),
+            // Key, masks and sums of a region; object and reclaim row.
+            row_bytes: regions.saturating_mul(24 + 16 + 256).saturating_add(256),
+            object_bytes: (blocks.end - blocks.start).saturating_mul(BLOCK_BYTES),
+            frees: false,
+        }
+    }
+    /// Upper bound for truncate, destroy and change of owner.
+    pub fn small_credits(frees: bool) -> Credits {
+        Credits { rows: 6, row_bytes: 1024, object_bytes: 0, frees }
+    }
+
+    // ---- for the other halves
+
+    pub(crate) async fn row(&self, object: ObjectId) -> Result<Option<ObjectRow>, OsdError> {
+        let row = self.osd.get(table::OBJECT, &object_key(object)).await?;
+        row.map(|bytes| decode_object(object, &bytes)).transpose()
+    }
+    /// The row of an object that may be used.
+    pub(crate) async fn healthy_row(&self, object: ObjectId) -> Result<Option<ObjectRow>, OsdError> {
+        let row = self.row(object).await?;
+        if row.is_some_and(|r| r.is_quarantined()) || self.quarantined.borrow().contains(&object) {
+            return Err(OsdError::Quarantined(object));
+        }
+        Ok(row)
+    }
+    pub(crate) async fn reclaim_row(&self, object: ObjectId) -> Result<Option<ReclaimRow>, OsdError> {
+        let row = self.osd.get(table::RECLAIM, &object_key(object)).await?;
+        row.map(|bytes| decode_reclaim(object, &bytes)).transpose()
+    }
+
+    /// Written pieces of `offset..end`, joined where they touch, in order.
+    async fn written_runs(&self, object: ObjectId, offset: u64, end: u64) -> Result<Vec<Extent>, OsdError> {
+        let blocks = blocks_of(offset, end);
+        let regions = regions_of(&blocks);
+        let limit = u32::try_from(regions.end - regions.start).unwrap_or(u32::MAX);
+        let (from, to) = (block_key(object, regions.start), block_key(object, regions.end));
+        let rows = self.osd.scan(table::BLOCK, &from, &to, limit).await?;
+        let mut runs: Vec<Extent> = Vec::new();
+        for (key, value) in rows {
+            let region = region_of_key(&key).unwrap_or_default();
+            let row = decode_block(object, region, &value)?;
+            let base = region * 64;
+            for block in blocks.start.max(base)..blocks.end.min(base + 64) {
+                if !row.is_written(block) {
+                    continue;
+                }
+                let start = (block * BLOCK_BYTES).max(offset);
+                let stop = ((block + 1) * BLOCK_BYTES).min(end);
+                match runs.last_mut() {
+                    Some(run) if run.end == start => run.end = stop,
+                    _ => runs.push(Extent::new(start, stop)),
+                }
+            }
+        }
+        Ok(runs)
+    }
+}
+
+/// Puts what was read together: bytes in written runs, zeros elsewhere and beyond a short read.
+/// `bytes` begin at `start`.
+fn cut_to_runs(offset: u64, end: u64, start: u64, bytes: &Bytes, runs: &[Extent]) -> Vec<Bytes> {
+    let mut out = Vec::with_capacity(runs.len());
+    let mut at = offset;
+    for run in runs {
+        out.extend(zeros(run.start.saturating_sub(at)));
+        let from = (run.start - start).min(bytes.len() as u64) as usize;
+        let to = (run.end - start).min(bytes.len() as u64) as usize;
+        if from < to {
+            out.push(bytes.slice(from..to));
+        }
+        out.extend(zeros((run.end - run.start).saturating_sub((to - from) as u64)));
+        at = run.end;
+    }
+    out.extend(zeros(end.saturating_sub(at)));
+    out
+}
+
+/// A store that answers with another kind of result than asked for.
+pub(crate) fn wrong_answer(what: &str) -> OsdError {
+    OsdError::Store(StoreError::Device(alloc::format!("{what} was answered with something else")))
+}

@@ -1,0 +1,188 @@
+//! Cutting blobs down to what their rows say, once the truncate or destroy that let go of the bytes is durable.
+//!
+//! Invariants: (1) a RECLAIM row is written in the transaction that lets go of blocks and deleted after the blob
+//! was cut, so no crash forgets one; (2) nothing is cut before that transaction is durable, so a machine that dies
+//! shows a state from before it whole; (3) cutting twice is harmless: rows decide.
+
+use crate::error::OsdError;
+use crate::object::Objects;
+use crate::object_rows::{
+    ReclaimRow, block_ceil, block_key, decode_block, decode_reclaim, object_key, object_of_key, region_of_key,
+};
+use crate::summed::BLOCK_BYTES;
+use crate::tx::{Tx, table};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+use core::time::Duration;
+use nacre_node::{FileId, StoreDone, StoreError, StoreOp, join_all};
+use nacre_types::{Codec, Extent, ObjectId, Transno};
+
+/// Rows looked at in one round, and blobs cut at a time.
+const ROUND: u32 = 64;
+const CUTS_IN_FLIGHT: usize = 8;
+/// Block rows read in one slice.
+pub(crate) const SLICE: u32 = 256;
+
+/// In a change that lets go of blocks from `from` on.
+pub(crate) fn let_go(tx: &mut Tx<'_>, object: ObjectId, from: u64) -> Result<(), OsdError> {
+    let key = object_key(object);
+    let earlier = match tx.get(table::RECLAIM, &key) {
+        Some(bytes) => decode_reclaim(object, bytes)?.from,
+        None => u64::MAX,
+    };
+    let row = ReclaimRow { transno: tx.transno().0, from: from.min(earlier) };
+    tx.put(table::RECLAIM, &key, row.to_vec());
+    Ok(())
+}
+
+impl Objects {
+    /// The task: looks at the table after each interval and when told that there is something.
+    pub(crate) async fn reclaim(self: Rc<Self>) {
+        let interval = Duration::from_millis(u64::from(self.config.stable_interval_ms));
+        // A store that refuses is asked again after an interval, not at once.
+        while !self.stopping.get() {
+            match self.reclaim_round().await {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => break,
+                Err(error) => tracing::warn!(%error, "freeing object space failed, trying again later"),
+            }
+            let at = self.ctx.now() + interval;
+            while self.ctx.now() < at && !self.stopping.get() {
+                let _woken = self.ctx.timeout(at, self.stopped.wait()).await;
+            }
+        }
+        self.tasks.set(self.tasks.get() - 1);
+        self.moved.wake_all();
+    }
+
+    /// Cuts up to [`ROUND`] blobs; true if there may be more.
+    async fn reclaim_round(&self) -> Result<bool, OsdError> {
+        let rows = self.osd.scan(table::RECLAIM, &[], &[0xff; 17], ROUND).await?;
+        let full = rows.len() == ROUND as usize;
+        let mut latest = Transno(0);
+        let mut objects = Vec::new();
+        for (key, value) in rows {
+            let Some(object) = object_of_key(&key) else { continue };
+            latest = latest.max(Transno(decode_reclaim(object, &value)?.transno));
+            objects.push(object);
+        }
+        if objects.is_empty() {
+            return Ok(false);
+        }
+        self.osd.committed(latest).await?;
+        let next = RefCell::new(objects.into_iter());
+        let workers = (0..CUTS_IN_FLIGHT).map(|_| async {
+            loop {
+                let Some(object) = next.borrow_mut().next() else { return Ok(()) };
+                self.reclaim_object(object).await?;
+            }
+        });
+        join_all(workers).await.into_iter().collect::<Result<(), OsdError>>()?;
+        Ok(full)
+    }
+
+    /// Cuts one blob now; hurries the commit that it waits for. Nothing to do without a RECLAIM row.
+    pub(crate) async fn reclaim_object(&self, object: ObjectId) -> Result<(), OsdError> {
+        loop {
+            let Some(row) = self.reclaim_row(object).await? else { return Ok(()) };
+            self.osd.commit(Transno(row.transno)).await?;
+            let _guard = self.locks.lock(object, Extent::new(row.from, u64::MAX), true).await;
+            if self.reclaim_row(object).await? != Some(row) {
+                continue;
+            }
+            match self.row(object).await? {
+                None => {
+                    self.io(StoreOp::Delete { file: FileId::Blob(object) }).await?;
+                    // The row may go only when the blob cannot come back.
+                    self.io(StoreOp::Sync { file: FileId::Blob(object) }).await?;
+                }
+                Some(state) => {
+                    self.punch_gaps(object, row.from, block_ceil(state.size)).await?;
+                    let keep = state.size.max(self.allocated_end(object, state.size).await?);
+                    self.cut(object, keep).await?;
+                }
+            }
+            return self.forget_reclaim(object).await;
+        }
+    }
+
+    async fn forget_reclaim(&self, object: ObjectId) -> Result<(), OsdError> {
+        let key = object_key(object);
+        let pins = self.osd.fetch(&[(table::RECLAIM, &key)]).await?;
+        let room = self.osd.reserve(Objects::small_credits(true)).await?;
+        self.osd
+            .transact(&pins, room, |tx| {
+                tx.delete(table::RECLAIM, &key);
+                Ok(())
+            })
+            .map(drop)
+    }
+
+    /// Frees what lies between allocated blocks of `from..end`.
+    async fn punch_gaps(&self, object: ObjectId, from: u64, end: u64) -> Result<(), OsdError> {
+        let mut at = block_ceil(from);
+        let last = block_key(object, u64::MAX);
+        let mut key: Vec<u8> = block_key(object, at / crate::object_rows::REGION_BYTES).to_vec();
+        while at < end {
+            let rows = self.osd.scan(table::BLOCK, &key, &last, SLICE).await?;
+            let full = rows.len() == SLICE as usize;
+            for (row_key, value) in rows {
+                let region = region_of_key(&row_key).unwrap_or_default();
+                let row = decode_block(object, region, &value)?;
+                for block in region * 64..(region + 1) * 64 {
+                    let start = block * BLOCK_BYTES;
+                    if row.allocated & (1 << (block % 64)) != 0 && start >= at {
+                        self.punch(object, at, start.min(end)).await?;
+                        at = start + BLOCK_BYTES;
+                    }
+                }
+                key = block_key(object, region + 1).to_vec();
+            }
+            if !full {
+                break;
+            }
+        }
+        self.punch(object, at, end).await
+    }
+    /// Cuts a blob that is longer.
+    async fn cut(&self, object: ObjectId, len: u64) -> Result<(), OsdError> {
+        let file = FileId::Blob(object);
+        match self.ctx.io(StoreOp::Len { file }).await? {
+            StoreDone::Len(Some(now)) if now > len => self.io(StoreOp::Truncate { file, len }).await,
+            _ => Ok(()),
+        }
+    }
+    async fn punch(&self, object: ObjectId, from: u64, to: u64) -> Result<(), OsdError> {
+        if from >= to {
+            return Ok(());
+        }
+        self.io(StoreOp::Punch { file: FileId::Blob(object), offset: from, len: to - from }).await
+    }
+
+    /// End of the last allocated block at or beyond `from`, or 0.
+    async fn allocated_end(&self, object: ObjectId, from: u64) -> Result<u64, OsdError> {
+        let last = block_key(object, u64::MAX);
+        let mut key = block_key(object, from / crate::object_rows::REGION_BYTES);
+        let mut end = 0;
+        loop {
+            let rows = self.osd.scan(table::BLOCK, &key, &last, SLICE).await?;
+            let full = rows.len() == SLICE as usize;
+            if let Some((row_key, value)) = rows.last() {
+                let region = region_of_key(row_key).unwrap_or_default();
+                let row = decode_block(object, region, value)?;
+                end = (region * 64 + u64::from(64 - row.allocated.leading_zeros())) * BLOCK_BYTES;
+                key = block_key(object, region + 1);
+            }
+            if !full {
+                return Ok(end);
+            }
+        }
+    }
+
+    pub(crate) async fn io(&self, op: StoreOp) -> Result<(), OsdError> {
+        self.ctx.io(op).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,183 @@
+//! Write-back of object bytes: which objects hold bytes that are not on stable storage, and the task that syncs
+//! them. Moves `last_stable`.
+//!
+//! Invariants: an object is in [`Unstable`] from the apply of a write until a sync that began after it has
+//! succeeded; a failed sync is never tried again (the kernel has dropped the pages): the object is quarantined.
+
+use crate::error::OsdError;
+use crate::object::{Objects, wrong_answer};
+use crate::object_rows::{ObjectRow, decode_object, object_key};
+use crate::tx::table;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::time::Duration;
+use nacre_node::{FileId, StoreDone, StoreError, StoreOp, join_all};
+use nacre_types::{Codec, ObjectId, Transno};
+
+/// Objects with bytes that are not stable.
+#[derive(Default)]
+pub(crate) struct Unstable {
+    objects: BTreeMap<ObjectId, Bytes>,
+    /// Oldest write of each, those whose sync is under way included.
+    ages: BTreeSet<(Transno, ObjectId)>,
+    bytes: u64,
+}
+#[derive(Clone, Copy)]
+struct Bytes {
+    oldest: Transno,
+    bytes: u64,
+}
+
+impl Unstable {
+    fn add(&mut self, object: ObjectId, transno: Transno, bytes: u64) {
+        self.bytes += bytes;
+        let entry = self.objects.entry(object).or_insert(Bytes { oldest: transno, bytes: 0 });
+        entry.bytes += bytes;
+        self.ages.insert((entry.oldest, object));
+    }
+    /// A sync of the object begins: later writes count anew.
+    fn take(&mut self, object: ObjectId) -> Option<Bytes> {
+        self.objects.remove(&object)
+    }
+    fn ended(&mut self, object: ObjectId, taken: Bytes) {
+        self.bytes -= taken.bytes;
+        self.ages.remove(&(taken.oldest, object));
+    }
+    fn oldest(&self) -> Option<Transno> {
+        self.ages.first().map(|&(transno, _)| transno)
+    }
+}
+
+impl Objects {
+    /// The oldest transno whose bytes are not stable.
+    pub fn oldest_unstable(&self) -> Option<Transno> {
+        self.unstable.borrow().oldest()
+    }
+
+    /// Bytes of a change were written that gets this transno.
+    pub(crate) fn note_unstable(&self, object: ObjectId, transno: Transno, bytes: u64) {
+        let was_pressed = self.is_pressed();
+        self.unstable.borrow_mut().add(object, transno, bytes);
+        self.osd.hold_stable(self.oldest_unstable());
+        if self.is_idle.get() || (self.is_pressed() && !was_pressed) {
+            self.work.wake_all();
+        }
+    }
+    /// The object is gone: nothing of it needs to be stable.
+    pub(crate) fn forget_unstable(&self, object: ObjectId) {
+        {
+            let mut unstable = self.unstable.borrow_mut();
+            if let Some(taken) = unstable.take(object) {
+                unstable.ended(object, taken);
+            }
+        }
+        self.osd.hold_stable(self.oldest_unstable());
+        self.moved.wake_all();
+    }
+
+    /// Waits while too much is unstable. (Write-back is under way from half of the bound on.)
+    pub(crate) async fn room(&self) {
+        while self.is_full() {
+            self.moved.wait().await;
+        }
+    }
+    fn is_full(&self) -> bool {
+        let unstable = self.unstable.borrow();
+        unstable.objects.len() >= self.config.unstable_objects_max
+            || unstable.bytes >= self.config.unstable_bytes_max
+    }
+    fn is_pressed(&self) -> bool {
+        let unstable = self.unstable.borrow();
+        unstable.objects.len() >= self.config.unstable_objects_max / 2
+            || unstable.bytes >= self.config.unstable_bytes_max / 2
+    }
+
+    /// Syncs the bytes of one object.
+    ///
+    /// # Errors
+    /// `Quarantined`: they are lost.
+    pub(crate) async fn sync_bytes(&self, object: ObjectId) -> Result<(), OsdError> {
+        let taken = self.unstable.borrow_mut().take(object);
+        let result = self.ctx.io(StoreOp::Sync { file: FileId::Blob(object) }).await;
+        if let Some(taken) = taken {
+            self.unstable.borrow_mut().ended(object, taken);
+            self.osd.hold_stable(self.oldest_unstable());
+        }
+        self.moved.wake_all();
+        match result {
+            Ok(StoreDone::Unit) => Ok(()),
+            Ok(_) => Err(wrong_answer("sync")),
+            Err(StoreError::Stopped) => Err(StoreError::Stopped.into()),
+            Err(error) => {
+                self.quarantine(object, &error).await;
+                Err(OsdError::Quarantined(object))
+            }
+        }
+    }
+
+    /// Takes an object out of use: bytes that were acknowledged are lost.
+    pub(crate) async fn quarantine(&self, object: ObjectId, error: &dyn core::fmt::Display) {
+        if !self.quarantined.borrow_mut().insert(object) {
+            return;
+        }
+        tracing::error!(%object, %error,
+            "object bytes lost, the object answers EIO from now on: restore the file from a backup and remove it");
+        match self.mark_quarantined(object).await {
+            Ok(()) => {
+                self.quarantined.borrow_mut().remove(&object);
+            }
+            Err(error) => {
+                tracing::warn!(%object, %error, "quarantine is not recorded and ends with this process");
+            }
+        }
+    }
+    async fn mark_quarantined(&self, object: ObjectId) -> Result<(), OsdError> {
+        let key = object_key(object);
+        let pins = self.osd.fetch(&[(table::OBJECT, &key)]).await?;
+        let room = self.osd.reserve(Objects::small_credits(true)).await?;
+        self.osd
+            .transact(&pins, room, |tx| {
+                let Some(bytes) = tx.get(table::OBJECT, &key) else { return Ok(()) };
+                let mut row = decode_object(object, bytes)?;
+                row.flags |= ObjectRow::QUARANTINED;
+                tx.put(table::OBJECT, &key, row.to_vec());
+                Ok(())
+            })
+            .map(drop)
+    }
+
+    /// The task: what was written an interval ago is synced, some objects at a time.
+    pub(crate) async fn write_back(self: Rc<Self>) {
+        let interval = Duration::from_millis(u64::from(self.config.stable_interval_ms));
+        loop {
+            if self.unstable.borrow().objects.is_empty() {
+                if self.stopping.get() {
+                    break;
+                }
+                self.is_idle.set(true);
+                self.work.wait().await;
+                self.is_idle.set(false);
+                continue;
+            }
+            let at = self.ctx.now() + interval;
+            while self.ctx.now() < at && !self.stopping.get() && !self.is_pressed() {
+                let _woken = self.ctx.timeout(at, self.work.wait()).await;
+            }
+            let batch: Vec<ObjectId> = self.unstable.borrow().objects.keys().copied().collect();
+            let next = core::cell::RefCell::new(batch.into_iter());
+            let workers = (0..self.config.syncs_in_flight_max.max(1)).map(|_| async {
+                loop {
+                    let Some(object) = next.borrow_mut().next() else { break };
+                    if self.unstable.borrow().objects.contains_key(&object) {
+                        // Whatever failed has been logged and the object is quarantined.
+                        drop(self.sync_bytes(object).await);
+                    }
+                }
+            });
+            join_all(workers).await;
+        }
+        self.tasks.set(self.tasks.get() - 1);
+        self.moved.wake_all();
+    }
+}

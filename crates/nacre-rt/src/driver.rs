@@ -15,6 +15,7 @@ use nacre_node::{ConnId, Event, IoTicket, StoreOp};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Pieces of work between two looks at the kernel.
@@ -43,7 +44,7 @@ pub(crate) enum Work {
         op: StoreOp,
     },
     Door(IslandRef, Box<dyn Any + Send>),
-    /// The connection broke; the island hears of it if it still knows the connection.
+    /// Nothing of the island runs any more: tell it.
     Ended(IslandRef, EndReason),
 }
 
@@ -88,7 +89,11 @@ pub(crate) fn run() {
         while left > 0 {
             // The borrow ends before the work is done: it puts more into the queue.
             let Some(work) = t.queue.borrow_mut().pop_front() else { break };
-            carry_out(work);
+            // Islands catch their own panics. What arrives here is a bug of a front end or of this crate: the
+            // thread serves other islands and must not vanish.
+            if catch_unwind(AssertUnwindSafe(|| carry_out(work))).is_err() {
+                tracing::error!("a bug outside the islands: one piece of work was lost");
+            }
             left -= 1;
         }
     });

@@ -19,6 +19,7 @@ use nacre_types::Instant;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -227,7 +228,11 @@ impl EventLoop<'_> {
         let Some(entry) = self.entries.get_mut(&token) else { return };
         let goes_on = match entry {
             Entry::Source(source) => {
-                let state = source.ready(self.node, self.index);
+                let read = catch_unwind(AssertUnwindSafe(|| source.ready(self.node, self.index)));
+                let state = read.unwrap_or_else(|_| {
+                    tracing::error!("a bug of a front end: its requests are not read any more");
+                    SourceState::Ended
+                });
                 driver::run();
                 if self.index > 0 {
                     self.count_needless(token);

@@ -34,6 +34,9 @@ pub enum EndReason {
     /// It said itself that it cannot go on (a failed log).
     #[error("{0}")]
     Fatal(String),
+    /// [`Node::kill_island`] or [`Node::shutdown`].
+    #[error("ended from outside")]
+    Killed,
     /// A bug; the text is that of the panic.
     #[error("panicked: {0}")]
     Panicked(String),
@@ -202,11 +205,15 @@ impl IslandRef {
         self.0.confined.enter(|inside, waited| {
             let start = if waited == Waited::No { before } else { clock::now() };
             self.0.stats.entered(waited, start - before);
-            self.inside(inside, accepted, event, start);
+            let visited = catch_unwind(AssertUnwindSafe(|| self.inside(inside, accepted, event, start)));
+            if let Err(panic) = visited {
+                self.die(inside, EndReason::Panicked(panic_text(panic.as_ref())));
+            }
             self.0.stats.left(clock::now() - start);
         });
     }
 
+    /// The visit itself. A panic ends the island: nothing of the visit has left that must not.
     fn inside(
         &self,
         inside: &mut Inside,
@@ -244,15 +251,8 @@ impl IslandRef {
         if !expected {
             return;
         }
-        let ran = catch_unwind(AssertUnwindSafe(|| {
-            nacre_node::visit(logic.as_mut(), now, clock::wall(), event);
-            logic.log_writes(log_ops);
-        }));
-        if let Err(panic) = ran {
-            log_ops.clear();
-            let text = panic_text(panic.as_ref());
-            return self.die(inside, EndReason::Panicked(text));
-        }
+        nacre_node::visit(logic.as_mut(), now, clock::wall(), event);
+        logic.log_writes(log_ops);
         if let Err(error) = self.write_log(log_ops) {
             logic.log_failed(&error);
             return self.die(inside, EndReason::Fatal(format!("log of {}: {error}", self.0.name)));
@@ -352,7 +352,8 @@ impl IslandRef {
 
     /// Drops the logic, closes its connections, and has the end told.
     fn die(&self, inside: &mut Inside, reason: EndReason) {
-        let logic = inside.logic.take();
+        let Some(logic) = inside.logic.take() else { return };
+        inside.log_ops.clear();
         if catch_unwind(AssertUnwindSafe(|| drop(logic))).is_err() {
             tracing::warn!(island = self.name(), "panicked again while it was dropped");
         }
@@ -364,8 +365,8 @@ impl IslandRef {
         self.lock_end().reason = Some(reason.clone());
         match self.0.store_permit.revoke() {
             Revoked::Idle => driver::push(Work::Ended(self.clone(), reason)),
-            Revoked::InUse => {} // the last operation says it
-            Revoked::Already => unreachable!("an island dies once: its logic was there"),
+            Revoked::InUse => {}   // the last operation says it
+            Revoked::Already => {} // it had died before
         }
     }
 
@@ -383,6 +384,7 @@ impl IslandRef {
         self.0.node.forget(self);
         match &reason {
             EndReason::Stopped => tracing::info!(island = self.name(), "island stopped"),
+            EndReason::Killed => tracing::info!(island = self.name(), "island ended from outside"),
             EndReason::Fatal(text) => tracing::error!(island = self.name(), reason = %text, "island ended"),
             EndReason::Panicked(text) => {
                 tracing::error!(island = self.name(), panic = %text, "island ended by a bug");
@@ -404,12 +406,8 @@ impl IslandRef {
     }
 
     /// Ends the island without its doing, as a crash would.
-    pub(crate) fn kill(&self, reason: EndReason) {
-        self.0.confined.enter(|inside, _| {
-            if inside.logic.is_some() {
-                self.die(inside, reason);
-            }
-        });
+    pub(crate) fn kill(&self) {
+        self.0.confined.enter(|inside, _| self.die(inside, EndReason::Killed));
     }
 
     fn lock_end(&self) -> std::sync::MutexGuard<'_, End> {

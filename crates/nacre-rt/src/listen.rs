@@ -32,6 +32,12 @@ pub(crate) fn listen(node: &Node, address: &Address) -> Result<Address, RtError>
     Ok(bound)
 }
 
+impl Drop for Listener {
+    fn drop(&mut self) {
+        nacre_net::unlink(&self.address);
+    }
+}
+
 impl Listener {
     pub(crate) fn ready(&mut self, shared: &Shared) {
         for _ in 0..ACCEPTS_PER_TURN {

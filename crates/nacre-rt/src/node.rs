@@ -60,6 +60,8 @@ pub enum RtError {
     },
     #[error(transparent)]
     Net(#[from] nacre_net::NetError),
+    #[error("{name} cannot be started, this process is stopping")]
+    Stopping { name: String },
     #[error("{name} has not stopped within {limit:?}")]
     StillRunning { name: String, limit: Duration },
 }
@@ -167,7 +169,7 @@ impl Node {
     /// Builds an island, makes it known by its name and brings it [`Event::Start`]. `make` runs on this thread.
     ///
     /// # Errors
-    /// `NameTaken` while one of that name lives.
+    /// `NameTaken` while one of that name lives, `Stopping` during [`Node::shutdown`].
     pub fn add_island(
         &self,
         name: &str,
@@ -176,6 +178,9 @@ impl Node {
         make: impl FnOnce() -> Box<dyn Logic> + Send,
     ) -> Result<IslandRef, RtError> {
         let taken = || RtError::NameTaken { name: name.to_owned() };
+        if self.0.is_stopping() {
+            return Err(RtError::Stopping { name: name.to_owned() });
+        }
         if self.island(name).is_some() {
             return Err(taken());
         }
@@ -217,6 +222,12 @@ impl Node {
         Ok(bound)
     }
 
+    /// `address` leads here too (what others are told when we listen on `0.0.0.0`): islands of this process that
+    /// open it are connected without a socket.
+    pub fn add_alias(&self, address: Address) {
+        self.0.addresses.write().unwrap_or_else(PoisonError::into_inner).push(address);
+    }
+
     /// Watches a front end's descriptor on loop 0, and on others under load.
     ///
     /// # Errors
@@ -241,7 +252,7 @@ impl Node {
     }
     /// Ends an island as a crash would: nothing more is heard from it.
     pub fn kill_island(&self, island: &IslandRef) {
-        island.kill(EndReason::Fatal("ended from outside".to_owned()));
+        island.kill();
         driver::run();
     }
 
@@ -252,10 +263,10 @@ impl Node {
     /// Ends what still lives (as a crash would: stop islands first), the loops and all threads. Not to be called
     /// from a thread of the node.
     pub fn shutdown(&self) {
+        self.0.stopping.store(true, Ordering::Release);
         for island in self.islands() {
             self.kill_island(&island);
         }
-        self.0.stopping.store(true, Ordering::Release);
         for handle in &self.0.loops {
             handle.wake(&self.0.stats);
         }
@@ -266,9 +277,7 @@ impl Node {
                 tracing::error!("a thread of the node had panicked");
             }
         }
-        for address in self.0.addresses.write().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            nacre_net::unlink(&address);
-        }
+        self.0.addresses.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

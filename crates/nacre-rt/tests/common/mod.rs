@@ -51,7 +51,7 @@ pub enum Order {
     Fatal,
     Io(Vec<StoreOp>),
     Sleep(Duration),
-    /// Goes into the log of the visit.
+    /// Goes into the log of the visit, which also reports it.
     Log(StoreOp),
 }
 
@@ -97,7 +97,10 @@ impl Puppet {
                     ctx.push(Effect::Door(Box::new(Report::Text("slept".to_owned()))));
                 });
             }
-            Order::Log(op) => self.log.push(op),
+            Order::Log(op) => {
+                self.log.push(op);
+                self.report(Report::Text("logged".to_owned()));
+            }
         }
     }
 }

@@ -1,0 +1,80 @@
+//! Descriptors of front ends on the event loops.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+use common::{Order, Puppet, Report, next, reports};
+use nacre_node::{ConnId, Event};
+use nacre_rt::{Config, IslandRef, Node, Source, SourceState};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Each byte is a request; the end of the stream is the end of the source.
+struct Bytes {
+    stream: UnixStream,
+    per_loop: [AtomicU64; 2],
+    island: IslandRef,
+    busy: Duration,
+}
+impl Source for Bytes {
+    fn fd(&self, _: usize) -> Option<BorrowedFd<'_>> {
+        Some(self.stream.as_fd())
+    }
+    fn ready(&self, node: &Node, index: usize) -> SourceState {
+        let mut byte = [0];
+        match (&self.stream).read(&mut byte) {
+            Ok(0) => SourceState::Ended,
+            Ok(_) => {
+                self.per_loop[index].fetch_add(1, Ordering::Relaxed);
+                let until = Instant::now() + self.busy;
+                while Instant::now() < until {
+                    std::hint::spin_loop();
+                }
+                let frame = common::request(u64::from(byte[0]), b"");
+                node.deliver(&self.island, Event::Door(Box::new(Order::Send(ConnId(1), frame))));
+                SourceState::More
+            }
+            Err(e) if e.kind() == ErrorKind::WouldBlock => SourceState::More,
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+fn run(loops: usize, busy: Duration, requests: usize) -> [u64; 2] {
+    let config = Config { loops, ..Config::default() };
+    let node = Node::start(config, |_, _, _| {}).unwrap();
+    let (sink, heard) = reports();
+    let a = node.add_island("a", None, Some(sink), Puppet::make(false)).unwrap();
+    node.add_island("b", None, None, Puppet::make(true)).unwrap_or_else(|e| panic!("{e}"));
+    common::tell(&a, Order::Open { conn: 1, address: "local".into(), target: "b".into() });
+    assert_eq!(next(&heard), Report::Opened(ConnId(1)));
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    let source = Arc::new(Bytes { stream: theirs, per_loop: Default::default(), island: a, busy });
+    let id = node.add_source(source.clone()).unwrap();
+    for n in 0..requests {
+        ours.write_all(&[n as u8]).unwrap();
+    }
+    for _ in 0..requests {
+        assert!(matches!(next(&heard), Report::Frame(..)));
+    }
+    drop(ours);
+    node.remove_source(id);
+    node.shutdown();
+    source.per_loop.each_ref().map(|n| n.load(Ordering::Relaxed))
+}
+
+#[test]
+fn requests_of_a_front_end_are_served_on_the_loop_that_read_them() {
+    assert_eq!(run(1, Duration::ZERO, 500), [500, 0]);
+}
+
+#[test]
+fn a_second_loop_helps_only_when_the_first_is_busy() {
+    let shared = run(2, Duration::from_micros(300), 500);
+    assert_eq!(shared.iter().sum::<u64>(), 500);
+    assert!(shared[1] > 0, "{shared:?}");
+}

@@ -1,0 +1,215 @@
+//! Which OSTs a new file gets: round robin over those that have room and answer.
+//!
+//! Invariants: a value without I/O; an OST that is stopped, full or out of reservation is never chosen; a choice
+//! takes one object of the reservation of each OST it names. Where the numbers come from: `osts.rs`.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use nacre_types::{
+    Component, DEFAULT_STRIPE_BYTES, Errno, Extent, Layout, LayoutTemplate, OstIndex,
+};
+
+/// Chunk sizes are multiples of this.
+pub const STRIPE_BYTES_UNIT: u32 = 64 << 10;
+/// Most stripes of a file.
+pub const STRIPES_MAX: usize = 512;
+
+/// What the MDT knows of an OST.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OstRoom {
+    /// It answered lately.
+    pub up: bool,
+    /// Bytes that it would still take.
+    pub bytes_avail: u64,
+    /// Objects that it has room for, granted to us and not used.
+    pub objects: u64,
+}
+impl OstRoom {
+    fn usable(&self) -> bool {
+        self.up && self.objects > 0 && self.bytes_avail >= FULL_BELOW_BYTES
+    }
+}
+/// An OST with less than this is full for new files.
+pub const FULL_BELOW_BYTES: u64 = 1 << 20;
+
+/// Why no layout could be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoLayout {
+    #[error("no OST is known: is one formatted, served and registered with the MGS?")]
+    NoOsts,
+    #[error("none of {known} OSTs can take a new file: {stopped} stopped, the others full")]
+    NoneUsable { known: u32, stopped: u32 },
+    #[error("OST {0} does not exist")]
+    Unknown(i32),
+    #[error("OST {0} is stopped")]
+    Stopped(i32),
+    #[error("OST {0} is full")]
+    Full(i32),
+    #[error("stripe size {0} is not a multiple of 64 KiB")]
+    StripeBytes(u32),
+    #[error("stripe count {0} is not -1 or 0..=512")]
+    StripeCount(i32),
+}
+impl From<NoLayout> for Errno {
+    fn from(e: NoLayout) -> Self {
+        match e {
+            NoLayout::NoOsts | NoLayout::NoneUsable { .. } | NoLayout::Full(_) => Errno::ENOSPC,
+            NoLayout::Unknown(_) | NoLayout::Stopped(_) => Errno::ENXIO,
+            NoLayout::StripeBytes(_) | NoLayout::StripeCount(_) => Errno::EINVAL,
+        }
+    }
+}
+
+/// Refuses templates that no file could have.
+pub fn check_template(t: &LayoutTemplate) -> Result<(), NoLayout> {
+    if !t.stripe_bytes.is_multiple_of(STRIPE_BYTES_UNIT) {
+        return Err(NoLayout::StripeBytes(t.stripe_bytes));
+    }
+    if t.stripe_count < -1 || t.stripe_count > STRIPES_MAX as i32 {
+        return Err(NoLayout::StripeCount(t.stripe_count));
+    }
+    if t.first_ost < -1 {
+        return Err(NoLayout::Unknown(t.first_ost));
+    }
+    Ok(())
+}
+
+/// Fields that `asked` leaves open come from `dir`, then from `default`.
+pub fn resolve(asked: Option<LayoutTemplate>, dir: Option<LayoutTemplate>, default: LayoutTemplate) -> LayoutTemplate {
+    let mut t = LayoutTemplate::default();
+    for source in [asked, dir, Some(default)].into_iter().flatten() {
+        if t.stripe_count == 0 {
+            t.stripe_count = source.stripe_count;
+        }
+        if t.stripe_bytes == 0 {
+            t.stripe_bytes = source.stripe_bytes;
+        }
+        if t.first_ost == -1 {
+            t.first_ost = source.first_ost;
+        }
+    }
+    t
+}
+
+/// Every OST, by index, and where the next file starts.
+#[derive(Debug, Default)]
+pub struct Allocator {
+    rooms: BTreeMap<OstIndex, OstRoom>,
+    next: usize,
+}
+
+impl Allocator {
+    pub fn room(&self, ost: OstIndex) -> Option<OstRoom> {
+        self.rooms.get(&ost).copied()
+    }
+    pub fn set_room(&mut self, ost: OstIndex, room: OstRoom) {
+        self.rooms.insert(ost, room);
+    }
+    /// Whether any OST can take a file.
+    pub fn any_usable(&self) -> bool {
+        self.rooms.values().any(OstRoom::usable)
+    }
+    pub fn osts(&self) -> impl Iterator<Item = (OstIndex, OstRoom)> + '_ {
+        self.rooms.iter().map(|(&i, &r)| (i, r))
+    }
+
+    /// A layout for a new file.
+    pub fn layout(&mut self, t: &LayoutTemplate) -> Result<Layout, NoLayout> {
+        check_template(t)?;
+        let usable: Vec<OstIndex> = self.rooms.iter().filter(|(_, r)| r.usable()).map(|(&i, _)| i).collect();
+        let start = self.start(t.first_ost, &usable)?;
+        let count = match t.stripe_count {
+            -1 => usable.len(),
+            0 => 1,
+            n => usize::try_from(n).unwrap_or(1).min(usable.len()),
+        }
+        .min(STRIPES_MAX);
+        let stripes: Vec<OstIndex> =
+            usable.iter().cycle().skip(start).take(count).copied().collect();
+        for ost in &stripes {
+            if let Some(room) = self.rooms.get_mut(ost) {
+                room.objects -= 1;
+            }
+        }
+        if t.first_ost < 0 {
+            self.next = start + count;
+        }
+        let stripe_bytes = if t.stripe_bytes == 0 { DEFAULT_STRIPE_BYTES } else { t.stripe_bytes };
+        Ok(Layout {
+            generation: 0,
+            components: alloc::vec![Component { extent: Extent::ALL, stripe_bytes, stripes }],
+        })
+    }
+
+    /// Place in `usable` of the first stripe.
+    fn start(&self, first_ost: i32, usable: &[OstIndex]) -> Result<usize, NoLayout> {
+        if self.rooms.is_empty() {
+            return Err(NoLayout::NoOsts);
+        }
+        if let Ok(index) = u32::try_from(first_ost) {
+            let room = self.rooms.get(&OstIndex(index)).ok_or(NoLayout::Unknown(first_ost))?;
+            if !room.up {
+                return Err(NoLayout::Stopped(first_ost));
+            }
+            return usable.iter().position(|o| o.0 == index).ok_or(NoLayout::Full(first_ost));
+        }
+        if usable.is_empty() {
+            let known = self.rooms.len() as u32;
+            let stopped = self.rooms.values().filter(|r| !r.up).count() as u32;
+            return Err(NoLayout::NoneUsable { known, stopped });
+        }
+        Ok(self.next % usable.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn allocator(rooms: &[(bool, u64, u64)]) -> Allocator {
+        let mut a = Allocator::default();
+        for (i, &(up, mib, objects)) in rooms.iter().enumerate() {
+            a.set_room(OstIndex(i as u32), OstRoom { up, bytes_avail: mib << 20, objects });
+        }
+        a
+    }
+    fn ask(count: i32, first: i32) -> LayoutTemplate {
+        LayoutTemplate { stripe_count: count, stripe_bytes: 0, first_ost: first }
+    }
+    fn stripes(a: &mut Allocator, t: LayoutTemplate) -> Result<Vec<u32>, NoLayout> {
+        a.layout(&t).map(|l| l.components[0].stripes.iter().map(|o| o.0).collect())
+    }
+
+    #[test]
+    fn files_go_round_and_full_or_stopped_osts_are_left_out() {
+        let mut a = allocator(&[(true, 9, 9), (true, 9, 9), (false, 9, 9), (true, 0, 9), (true, 9, 1)]);
+        let got: Vec<_> = (0..5).map(|_| stripes(&mut a, ask(1, -1)).unwrap()[0]).collect();
+        assert_eq!(got, vec![0, 1, 4, 1, 0]);
+        assert_eq!(stripes(&mut a, ask(-1, -1)), Ok(vec![1, 0]));
+        assert_eq!(stripes(&mut a, ask(7, 1)), Ok(vec![1, 0]));
+    }
+
+    #[test]
+    fn a_fixed_first_ost_says_what_is_wrong_with_it() {
+        let mut a = allocator(&[(true, 9, 9), (false, 9, 9), (true, 0, 9)]);
+        assert_eq!(stripes(&mut a, ask(1, 1)), Err(NoLayout::Stopped(1)));
+        assert_eq!(stripes(&mut a, ask(1, 2)), Err(NoLayout::Full(2)));
+        assert_eq!(stripes(&mut a, ask(1, 7)), Err(NoLayout::Unknown(7)));
+        assert_eq!(Allocator::default().layout(&ask(1, -1)), Err(NoLayout::NoOsts));
+        let mut a = allocator(&[(false, 9, 9), (true, 0, 9)]);
+        assert_eq!(stripes(&mut a, ask(1, -1)), Err(NoLayout::NoneUsable { known: 2, stopped: 1 }));
+    }
+
+    #[test]
+    fn templates_fill_each_other_and_nonsense_is_refused() {
+        let t = resolve(Some(ask(2, -1)), Some(ask(1, 3)), LayoutTemplate {
+            stripe_bytes: 1 << 20,
+            ..LayoutTemplate::default()
+        });
+        assert_eq!(t, LayoutTemplate { stripe_count: 2, stripe_bytes: 1 << 20, first_ost: 3 });
+        for bad in [ask(-2, -1), ask(513, -1), ask(1, -2), LayoutTemplate { stripe_bytes: 1, ..ask(1, -1) }] {
+            assert!(check_template(&bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Opens and closes: rows, share counts, and what a close tells about the size.
+//!
+//! Rules: the first open for write makes the size `Open` in the same transaction; the close of the only writer there
+//! was since then makes it `Exact` again; after any other last close the OSTs are asked in the background.
+
+use crate::opens::Before;
+use crate::row::{Inode, Opened, Unsettled};
+use crate::table::{self, OPEN, ORPHAN, UNSETTLED};
+use crate::view::{Note, Step, View, Wants};
+use alloc::vec::Vec;
+use nacre_types::{Errno, Fid, FileType, Generation, OpenHandle, SizeState};
+use nacre_wire::mdt::{Close, EntryReply, Open, OpenHow, Written};
+
+/// Stores the open of a loaded inode, and the inode if the open changes it.
+pub fn open_inode(view: &mut View<'_>, export: Generation, inode: &mut Inode, how: &OpenHow) -> Step<()> {
+    let opened = Opened { fid: inode.attr.fid, flags: how.flags };
+    match view.opens.get(export, how.handle) {
+        Some(old) if old != opened => return Err(Errno::EINVAL.into()),
+        Some(_) => {}
+        None if view.opens.is_full(export) => return Err(Errno::ENOMEM.into()),
+        None => {}
+    }
+    if opened.writes() && inode.attr.is_dir() {
+        return Err(Errno::EISDIR.into());
+    }
+    let before = Before {
+        exact: inode.attr.size_state == SizeState::Exact,
+        objects: inode.may_have_objects,
+    };
+    if opened.writes() && inode.is_regular() {
+        inode.attr.size_state = SizeState::Open;
+        inode.may_have_objects = true;
+    }
+    view.put_inode(inode);
+    view.put(OPEN, &table::open(export, how.handle), &opened);
+    view.notes.push(Note::Opened { export, handle: how.handle, opened, before });
+    Ok(())
+}
+
+pub fn wants_open(fid: Fid) -> Wants {
+    let mut wants = Wants::default();
+    wants.inode(fid);
+    wants
+}
+
+pub fn apply_open(view: &mut View<'_>, export: Generation, args: &Open) -> Step<EntryReply> {
+    let mut inode = view.file(args.fid)?;
+    if inode.attr.file_type() == FileType::Symlink {
+        return Err(Errno::ELOOP.into());
+    }
+    open_inode(view, export, &mut inode, &args.how)?;
+    Ok(inode.reply())
+}
+
+pub fn wants_close(export: Generation, args: &Close) -> Wants {
+    let mut wants = wants_open(args.fid);
+    wants.key(OPEN, &table::open(export, args.handle));
+    wants
+}
+
+pub fn apply_close(view: &mut View<'_>, export: Generation, args: &Close) -> Step<()> {
+    let opened = view.opens.get(export, args.handle).ok_or(Errno::EBADF)?;
+    if opened.fid != args.fid {
+        return Err(Errno::EINVAL.into());
+    }
+    close(view, export, args.handle, opened, Ending::Closed(args.written))
+}
+
+/// How an open ends.
+#[derive(Debug, Clone, Copy)]
+pub enum Ending {
+    /// By its client, who says what it wrote.
+    Closed(Option<Written>),
+    /// With its export: nobody says anything.
+    Dropped,
+}
+
+/// Ends an open; the last one of an orphan ends the inode.
+pub fn close(view: &mut View<'_>, export: Generation, handle: OpenHandle, opened: Opened, how: Ending) -> Step<()> {
+    let Some(mut inode) = view.inode(opened.fid)? else {
+        // Cannot happen while rows and inodes agree; the open itself must be able to go.
+        view.delete(OPEN, &table::open(export, handle));
+        view.notes.push(Note::Closed { export, handle });
+        return Ok(());
+    };
+    let mut changed = false;
+    if opened.writes() && inode.is_regular() {
+        changed = true;
+        settle_at_close(view, &mut inode, how)?;
+    }
+    view.delete(OPEN, &table::open(export, handle));
+    view.notes.push(Note::Closed { export, handle });
+    if inode.attr.nlink == 0 && view.opens.count(opened.fid) <= 1 {
+        view.delete(ORPHAN, &opened.fid.key());
+        view.destroy(&inode);
+    } else if changed {
+        view.put_changed(&mut inode);
+    }
+    Ok(())
+}
+
+/// Takes in what a writer says and decides whether the size is known now.
+fn settle_at_close(view: &mut View<'_>, inode: &mut Inode, how: Ending) -> Step<()> {
+    let fid = inode.attr.fid;
+    let written = match how {
+        Ending::Closed(written) => written,
+        Ending::Dropped => None,
+    };
+    if let Some(w) = &written {
+        grow(inode, w);
+    }
+    match (view.opens.sole_writer(fid), how) {
+        (Some(before), Ending::Closed(written)) => {
+            inode.attr.size_state = SizeState::Exact;
+            if written.is_none() {
+                // No write was tried: no object has come into being.
+                inode.may_have_objects = before.objects;
+            }
+        }
+        _ if view.opens.writers(fid) <= 1 => mark_unsettled(view, fid)?,
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Size, blocks and times of a writer, merged: they only grow.
+pub fn grow(inode: &mut Inode, w: &Written) {
+    inode.attr.size = inode.attr.size.max(w.size);
+    inode.attr.blocks = inode.attr.blocks.max(w.blocks);
+    inode.modified_at(w.mtime);
+}
+
+/// Lets the background ask the OSTs, also after a restart.
+pub fn mark_unsettled(view: &mut View<'_>, fid: Fid) -> Step<()> {
+    view.update(UNSETTLED, &fid.key(), |old: Option<Unsettled>| {
+        let mut row = old.unwrap_or(Unsettled { pending: Vec::new(), tainted: true });
+        row.tainted = true;
+        Some(row)
+    })?;
+    view.notes.push(Note::Unsettled(fid));
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! Taking a name away: unlink and rmdir. Works on a full disk (the handler reserves with `frees`).
+
+use crate::inode::check_sticky;
+use crate::view::{Halt, Step, View, Wants, check_name};
+use nacre_types::name::HashKey;
+use nacre_types::{Errno, FileType};
+use nacre_wire::mdt::{Link, Unlink, EntryReply};
+use crate::row::Entry;
+use crate::view::Slot;
+use bytes::Bytes;
+
+/// Most names of a file.
+pub const LINKS_MAX: u32 = 65_000;
+
+pub fn wants_unlink(hash: HashKey, args: &Unlink<'_>) -> Wants {
+    let mut wants = Wants::default();
+    wants.inode(args.parent);
+    wants.name(hash, args.parent, args.name);
+    wants
+}
+
+pub fn apply_unlink(view: &mut View<'_>, args: &Unlink<'_>) -> Step<()> {
+    check_name(args.name)?;
+    let mut dir = view.dir(args.parent)?;
+    let found = view.slot(args.parent, args.name)?.taken();
+    let (cookie, entry) = found.ok_or(Halt::Errno(Errno::ENOENT))?;
+    match (args.directory, entry.file_type) {
+        (true, FileType::Directory) => {}
+        (true, _) => return Err(Errno::ENOTDIR.into()),
+        (false, FileType::Directory) => return Err(Errno::EISDIR.into()),
+        (false, _) => {}
+    }
+    let mut child = view.file(entry.fid)?;
+    check_sticky(&dir, &child, &args.caller)?;
+    if args.directory && child.entries > 0 {
+        return Err(Errno::ENOTEMPTY.into());
+    }
+    view.delete_entry(args.parent, cookie);
+    child.changed_at(args.time);
+    view.drop_name(&mut child, args.parent, args.name);
+    dir.entries = dir.entries.saturating_sub(1);
+    if args.directory {
+        dir.attr.nlink = dir.attr.nlink.saturating_sub(1);
+    }
+    dir.modified_at(args.time);
+    view.put_inode(&dir);
+    Ok(())
+}
+
+pub fn wants_link(hash: HashKey, args: &Link<'_>) -> Wants {
+    let mut wants = Wants::default();
+    wants.inode(args.parent);
+    wants.inode(args.fid);
+    wants.name(hash, args.parent, args.name);
+    wants
+}
+
+/// link(2).
+pub fn apply_link(view: &mut View<'_>, args: &Link<'_>) -> Step<EntryReply> {
+    check_name(args.name)?;
+    let mut dir = view.dir(args.parent)?;
+    let slot = view.slot(args.parent, args.name)?;
+    let mut inode = view.file(args.fid)?;
+    let cookie = match slot {
+        Slot::Taken { .. } => return Err(Errno::EEXIST.into()),
+        Slot::Free { cookie } => cookie,
+        Slot::Full => return Err(Errno::ENOSPC.into()),
+    };
+    if inode.attr.is_dir() {
+        return Err(Errno::EPERM.into());
+    }
+    if inode.attr.nlink == 0 {
+        return Err(Errno::ENOENT.into());
+    }
+    if inode.attr.nlink >= LINKS_MAX {
+        return Err(Errno::EMLINK.into());
+    }
+    let entry =
+        Entry { name: Bytes::copy_from_slice(args.name), fid: args.fid, file_type: inode.attr.file_type() };
+    view.put_entry(args.parent, cookie, &entry);
+    view.add_link(&mut inode, args.parent, args.name);
+    inode.attr.nlink += 1;
+    inode.changed_at(args.time);
+    view.put_changed(&mut inode);
+    dir.entries += 1;
+    dir.modified_at(args.time);
+    view.put_inode(&dir);
+    Ok(inode.reply())
+}

@@ -1,0 +1,301 @@
+//! The rows of one transaction as the operations see them, and the way back to fetch what is missing.
+//!
+//! An operation is a synchronous function over a [`View`]. It reads what it needs; a row that is not in memory is
+//! put on the list of [`Wants`] and ends the attempt with [`Halt::Retry`]: nothing was changed, the handler fetches
+//! the list and runs the operation again. So an operation checks everything inside its transaction, and no
+//! handler has to know beforehand which rows it will look at. (Cached client locks come in before the loop of
+//! `Mdt::change`: the locks are taken for the keys of the attempt that succeeds.)
+//!
+//! Invariants: an operation that returns an error has left nothing behind; the number of attempts is bounded.
+
+use crate::opens::{Before, Opens};
+use crate::row::{Entry, Inode, Opened, Row, RowError};
+use crate::table::{self, ENTRY, INODE};
+use alloc::vec::Vec;
+use nacre_osd::{Osd, OsdError, Pins, Table, Tx};
+use nacre_types::name::{DISCRIMINATORS, HashKey, cookie_base};
+use nacre_types::{Errno, Fid, Generation, OpenHandle, Owner, Timestamp, Transno};
+use tracing::error;
+
+/// Why an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Halt {
+    Errno(Errno),
+    /// Rows are missing in memory: fetch and run again.
+    Retry,
+}
+impl From<Errno> for Halt {
+    fn from(e: Errno) -> Self {
+        Halt::Errno(e)
+    }
+}
+/// Result of a step of an operation.
+pub type Step<T> = Result<T, Halt>;
+
+/// What an operation needs of a transaction. The engine's in a target; a map in model tests.
+pub trait Rows {
+    fn transno(&self) -> Transno;
+    fn is_pinned(&self, table: Table, key: &[u8]) -> bool;
+    fn get(&self, table: Table, key: &[u8]) -> Option<&[u8]>;
+    fn put(&mut self, table: Table, key: &[u8], value: Vec<u8>);
+    fn delete(&mut self, table: Table, key: &[u8]);
+    fn delete_range(&mut self, table: Table, from: &[u8], to: &[u8]);
+    fn account(&mut self, owner: Owner, bytes: i64, objects: i64);
+}
+impl Rows for Tx<'_> {
+    fn transno(&self) -> Transno {
+        Tx::transno(self)
+    }
+    fn is_pinned(&self, table: Table, key: &[u8]) -> bool {
+        Tx::is_pinned(self, table, key)
+    }
+    fn get(&self, table: Table, key: &[u8]) -> Option<&[u8]> {
+        Tx::get(self, table, key)
+    }
+    fn put(&mut self, table: Table, key: &[u8], value: Vec<u8>) {
+        Tx::put(self, table, key, value);
+    }
+    fn delete(&mut self, table: Table, key: &[u8]) {
+        Tx::delete(self, table, key);
+    }
+    fn delete_range(&mut self, table: Table, from: &[u8], to: &[u8]) {
+        Tx::delete_range(self, table, from, to);
+    }
+    fn account(&mut self, owner: Owner, bytes: i64, objects: i64) {
+        Tx::account(self, owner, bytes, objects);
+    }
+}
+
+/// Rows that the next attempt will need.
+#[derive(Debug, Default)]
+pub struct Wants {
+    keys: Vec<(Table, Vec<u8>)>,
+    ranges: Vec<(Table, Vec<u8>, Vec<u8>)>,
+}
+impl Wants {
+    pub fn key(&mut self, table: Table, key: &[u8]) {
+        if !self.keys.iter().any(|(t, k)| *t == table && k == key) {
+            self.keys.push((table, key.to_vec()));
+        }
+    }
+    pub fn inode(&mut self, fid: Fid) {
+        self.key(INODE, &fid.key());
+    }
+    /// The rows that `name` may have in `dir`.
+    pub fn name(&mut self, hash: HashKey, dir: Fid, name: &[u8]) {
+        let (from, to) = table::entries_of_hash(dir, cookie_base(hash, name));
+        if !self.ranges.iter().any(|(t, f, _)| *t == ENTRY && f[..] == from) {
+            self.ranges.push((ENTRY, from.to_vec(), to.to_vec()));
+        }
+    }
+    /// Reads everything on the list.
+    pub async fn fetch(&self, osd: &Osd) -> Result<Pins, OsdError> {
+        let keys: Vec<(Table, &[u8])> = self.keys.iter().map(|(t, k)| (*t, &k[..])).collect();
+        let mut pins = osd.fetch(&keys).await?;
+        for (table, from, to) in &self.ranges {
+            osd.fetch_range(*table, from, to, DISCRIMINATORS as u32 + 1, &mut pins).await?;
+        }
+        Ok(pins)
+    }
+    #[cfg(test)]
+    pub(crate) fn keys(&self) -> &[(Table, Vec<u8>)] {
+        &self.keys
+    }
+    #[cfg(test)]
+    pub(crate) fn ranges(&self) -> &[(Table, Vec<u8>, Vec<u8>)] {
+        &self.ranges
+    }
+}
+
+/// What a name's place in a directory looks like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Slot {
+    Taken {
+        cookie: u64,
+        entry: Entry,
+    },
+    /// The lowest free cookie of the hash.
+    Free {
+        cookie: u64,
+    },
+    /// Sixteen other names have the same hash.
+    Full,
+}
+impl Slot {
+    pub fn taken(self) -> Option<(u64, Entry)> {
+        match self {
+            Slot::Taken { cookie, entry } => Some((cookie, entry)),
+            Slot::Free { .. } | Slot::Full => None,
+        }
+    }
+}
+
+/// What memory must learn when the transaction has succeeded, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Note {
+    Opened { export: Generation, handle: OpenHandle, opened: Opened, before: Before },
+    Closed { export: Generation, handle: OpenHandle },
+    /// The file was cut.
+    Cut(Fid),
+    /// The background must ask the OSTs for the size.
+    Unsettled(Fid),
+    /// Rows of [`table::DESTROY`] or [`table::CHOWN`] were written.
+    OstWork,
+    /// The inode is gone, and with it its file locks.
+    Removed(Fid),
+}
+
+/// An open transaction of the metadata target.
+pub struct View<'a> {
+    rows: &'a mut dyn Rows,
+    wants: &'a mut Wants,
+    hash: HashKey,
+    /// Opens as they were before this transaction.
+    pub opens: &'a Opens,
+    pub notes: Vec<Note>,
+}
+
+/// A damaged row: named in the log by whoever stops at it.
+fn damaged(table: Table, key: &[u8], e: RowError) -> Halt {
+    error!(table = table.0, key = ?key, error = %e, "a row cannot be read: run nacre check on this target");
+    Halt::Errno(Errno::EIO)
+}
+
+impl<'a> View<'a> {
+    pub fn new(rows: &'a mut dyn Rows, wants: &'a mut Wants, hash: HashKey, opens: &'a Opens) -> Self {
+        Self { rows, wants, hash, opens, notes: Vec::new() }
+    }
+    pub fn transno(&self) -> Transno {
+        self.rows.transno()
+    }
+    /// Asks for a row whose value is needed later in this attempt, so that one fetch brings several.
+    pub fn want_inode(&mut self, fid: Fid) {
+        if !self.rows.is_pinned(INODE, &fid.key()) {
+            self.wants.inode(fid);
+        }
+    }
+    pub fn row<R: Row>(&mut self, table: Table, key: &[u8]) -> Step<Option<R>> {
+        if !self.rows.is_pinned(table, key) {
+            self.wants.key(table, key);
+            return Err(Halt::Retry);
+        }
+        match self.rows.get(table, key) {
+            None => Ok(None),
+            Some(bytes) => R::from_row(bytes).map(Some).map_err(|e| damaged(table, key, e)),
+        }
+    }
+    /// A row without a version byte of ours (values of extended attributes).
+    pub fn bytes(&mut self, table: Table, key: &[u8]) -> Step<Option<&[u8]>> {
+        if !self.rows.is_pinned(table, key) {
+            self.wants.key(table, key);
+            return Err(Halt::Retry);
+        }
+        Ok(self.rows.get(table, key))
+    }
+    pub fn put<R: Row>(&mut self, table: Table, key: &[u8], row: &R) {
+        self.rows.put(table, key, row.to_row());
+    }
+    pub fn put_bytes(&mut self, table: Table, key: &[u8], value: Vec<u8>) {
+        self.rows.put(table, key, value);
+    }
+    pub fn delete(&mut self, table: Table, key: &[u8]) {
+        self.rows.delete(table, key);
+    }
+    pub fn delete_prefix(&mut self, table: Table, prefix: &[u8]) {
+        let (from, to) = table::range_of(prefix);
+        self.rows.delete_range(table, &from, &to);
+    }
+    pub fn account(&mut self, owner: Owner, objects: i64) {
+        self.rows.account(owner, 0, objects);
+    }
+
+    // ---- inodes
+
+    pub fn inode(&mut self, fid: Fid) -> Step<Option<Inode>> {
+        self.row(INODE, &fid.key())
+    }
+    /// The inode that somebody names by FID; ESTALE sends the kernel back to its lookup.
+    pub fn file(&mut self, fid: Fid) -> Step<Inode> {
+        self.inode(fid)?.ok_or(Halt::Errno(Errno::ESTALE))
+    }
+    /// A directory in which names are looked up or changed.
+    pub fn dir(&mut self, fid: Fid) -> Step<Inode> {
+        let dir = self.inode(fid)?.ok_or(Halt::Errno(Errno::ENOENT))?;
+        if !dir.attr.is_dir() {
+            return Err(Errno::ENOTDIR.into());
+        }
+        if dir.attr.nlink == 0 {
+            return Err(Errno::ENOENT.into());
+        }
+        Ok(dir)
+    }
+    /// Stores an inode without a new version (entries of a directory changed).
+    pub fn put_inode(&mut self, inode: &Inode) {
+        self.put(INODE, &inode.attr.fid.key(), inode);
+    }
+    /// Stores an inode whose own attributes changed.
+    pub fn put_changed(&mut self, inode: &mut Inode) {
+        inode.attr.version = self.transno().0;
+        self.put_inode(inode);
+    }
+
+    // ---- names
+
+    /// Where `name` is, or would go.
+    pub fn slot(&mut self, dir: Fid, name: &[u8]) -> Step<Slot> {
+        let base = cookie_base(self.hash, name);
+        let mut free = None;
+        for cookie in base..base + DISCRIMINATORS {
+            let key = table::entry(dir, cookie);
+            if !self.rows.is_pinned(ENTRY, &key) {
+                self.wants.name(self.hash, dir, name);
+                return Err(Halt::Retry);
+            }
+            match self.rows.get(ENTRY, &key) {
+                None => free = free.or(Some(cookie)),
+                Some(bytes) => {
+                    let entry = Entry::from_row(bytes).map_err(|e| damaged(ENTRY, &key, e))?;
+                    if entry.name == name {
+                        return Ok(Slot::Taken { cookie, entry });
+                    }
+                }
+            }
+        }
+        Ok(free.map_or(Slot::Full, |cookie| Slot::Free { cookie }))
+    }
+    pub fn put_entry(&mut self, dir: Fid, cookie: u64, entry: &Entry) {
+        self.put(ENTRY, &table::entry(dir, cookie), entry);
+    }
+    pub fn delete_entry(&mut self, dir: Fid, cookie: u64) {
+        self.delete(ENTRY, &table::entry(dir, cookie));
+    }
+}
+
+/// Refuses what cannot be the name of an entry.
+pub fn check_name(name: &[u8]) -> Result<(), Errno> {
+    if name.len() > nacre_types::name::NAME_MAX {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    if !nacre_types::name::is_valid(name) {
+        return Err(Errno::EINVAL);
+    }
+    Ok(())
+}
+
+impl Inode {
+    pub fn owner(&self) -> Owner {
+        Owner { uid: self.attr.uid, gid: self.attr.gid, projid: self.attr.projid }
+    }
+    /// ctime only grows.
+    pub fn changed_at(&mut self, time: Timestamp) {
+        self.attr.ctime = self.attr.ctime.max(time);
+    }
+    /// Content (entries, bytes) was changed at `time`: mtime follows unless it was set later than that.
+    pub fn modified_at(&mut self, time: Timestamp) {
+        if time >= self.mtime_order {
+            self.attr.mtime = time;
+            self.mtime_order = time;
+        }
+        self.changed_at(time);
+    }
+}

@@ -311,24 +311,22 @@ impl Client {
         let file = &open.file;
         let mdt = self.mdt().await?;
         if !open.is_writer() {
-            mdt.call(&Close { fid: file.fid, handle: open.handle, written: None }).await?;
+            mdt.call(&Close { fid: file.fid, handle: open.handle, dirty: false, written: None }).await?;
             return Ok(());
         }
         if !file.dirty.get() {
             file.writer_closes();
             self.note_change();
-            mdt.call(&Close { fid: file.fid, handle: open.handle, written: None }).await?;
+            mdt.call(&Close { fid: file.fid, handle: open.handle, dirty: false, written: None }).await?;
             return Ok(());
         }
         let _alone = file.ranges.acquire(Extent::ALL, Share::Exclusive).await;
         let (written, certain) = self.written(file).await;
         file.writer_closes();
         self.note_change();
-        let second = if certain { None } else { self.doubt(open).await };
-        mdt.call(&Close { fid: file.fid, handle: open.handle, written }).await?;
-        if let Some(handle) = second {
-            mdt.call(&Close { fid: file.fid, handle, written: None }).await?;
-        }
+        // What is not certain is not said: the MDT asks the OSTs itself, later.
+        let written = written.filter(|_| certain);
+        mdt.call(&Close { fid: file.fid, handle: open.handle, dirty: true, written }).await?;
         Ok(())
     }
 
@@ -351,18 +349,6 @@ impl Client {
         }
         let states: Vec<ObjectState> = states.into_iter().map(Option::unwrap_or_default).collect();
         (Some(stripes::resolve(&component, &states)), certain)
-    }
-
-    /// A write has failed and its OST does not say what it left. The MDT believes the only writer there was;
-    /// with a second one it asks the OSTs itself, later.
-    async fn doubt(&self, open: &Open) -> Option<OpenHandle> {
-        let how = OpenHow { handle: self.new_handle(), flags: open.flags };
-        let request = OpenRequest { fid: open.file.fid, how, caller: Caller::root() };
-        let result = self.change(&request).await;
-        if let Err(error) = &result {
-            tracing::error!(fid = %open.file.fid, %error, "a failed write may have left a file longer than its record says");
-        }
-        result.ok().map(|_| how.handle)
     }
 
     /// The MDT has forgotten this client. A handle that held locks is lost, the others are opened again by FID.

@@ -96,8 +96,16 @@ codec_struct! {
     }
 }
 codec_struct! {
-    /// Ends an open. The last writer's close brings the size, and only when all its data reached the OSTs.
-    pub struct Close { pub fid: Fid, pub handle: OpenHandle, pub written: Option<Written> }
+    /// Ends an open. A writer whose client has changed the file brings the size, and only when all its data has
+    /// reached the OSTs and it knows the state of every object.
+    pub struct Close {
+        pub fid: Fid,
+        pub handle: OpenHandle,
+        /// The client tried to write or cut the file since its first open for write: without `written` only the
+        /// OSTs know the size.
+        pub dirty: bool,
+        pub written: Option<Written>,
+    }
 }
 codec_struct! {
     pub struct Link<'a> {

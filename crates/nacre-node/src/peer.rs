@@ -425,8 +425,8 @@ pub struct Peers {
     by_conn: RefCell<BTreeMap<ConnId, Rc<Peer>>>,
 }
 impl Peers {
-    /// Routes an event of an outbound connection; gives it back if it belongs to nobody here. Late events of
-    /// outbound connections that are gone end here.
+    /// Routes an event of an outbound connection; gives it back if it belongs to nobody here (late events of
+    /// connections that are gone may be dropped).
     pub fn handle(&self, event: Event) -> Option<Event> {
         let conn = match &event {
             Event::Opened { conn } | Event::Closed { conn, .. } | Event::Frame { conn, .. } => *conn,
@@ -437,13 +437,13 @@ impl Peers {
             | Event::Door(_)
             | Event::Stop => return Some(event),
         };
-        if conn.is_inbound() {
-            return Some(event);
-        }
         let peer = self.by_conn.borrow().get(&conn).cloned();
-        if let Some(peer) = peer {
-            peer.handle(conn, event);
+        match peer {
+            Some(peer) => {
+                peer.handle(conn, event);
+                None
+            }
+            None => Some(event),
         }
-        None
     }
 }

@@ -97,12 +97,11 @@ impl Export {
         export
     }
 
-    /// The client has connected. Callbacks that were not acknowledged are to be sent again: the frames returned,
-    /// in order.
+    /// The client has connected. What [`Export::callbacks`] gives is to be sent again, after the connect reply.
     ///
     /// # Errors
     /// `ESTALE` when the epoch is not newer: a delayed copy of an earlier connect.
-    pub fn connect(&mut self, epoch: ConnEpoch, max_mod_rpcs: u16) -> Result<Vec<Frame>, Errno> {
+    pub fn connect(&mut self, epoch: ConnEpoch, max_mod_rpcs: u16) -> Result<(), Errno> {
         if epoch <= self.epoch {
             return Err(Errno::ESTALE);
         }
@@ -112,7 +111,7 @@ impl Export {
         for frame in self.callbacks.values_mut() {
             frame.header.epoch = epoch;
         }
-        Ok(self.callbacks.values().cloned().collect())
+        Ok(())
     }
 
     /// Decides about a request. After `Execute` the caller executes it and then calls [`Export::finish`].
@@ -190,6 +189,11 @@ impl Export {
         }
     }
 
+    /// Whether the record of this request is to be stored: not when its tag has been used again meanwhile.
+    pub fn keeps_record(&self, tag: Tag, xid: Xid) -> bool {
+        self.tags.get(&tag).is_none_or(|newest| newest.xid <= xid)
+    }
+
     /// A change was made: its record is in the transaction. Not kept when its tag has been used again meanwhile.
     pub fn remember(&mut self, record: ReplyRecord) {
         if record.transno > self.last_transno {
@@ -199,7 +203,7 @@ impl Export {
                 self.records.remove(&older); // it was kept for its transno alone
             }
         }
-        if self.tags.get(&record.tag).is_some_and(|newest| newest.xid > record.xid) {
+        if !self.keeps_record(record.tag, record.xid) {
             return;
         }
         let xid = record.xid;
@@ -241,6 +245,10 @@ impl Export {
         let frame = Frame { header, body, bulk: Vec::new() };
         self.callbacks.insert(frame.header.xid, frame.clone());
         Ok(frame)
+    }
+    /// Callbacks that are not acknowledged, in order, as they are to be sent on the current epoch.
+    pub fn callbacks(&self) -> Vec<Frame> {
+        self.callbacks.values().cloned().collect()
     }
     pub fn handle_callback_ack(&mut self, xid: Xid) {
         self.callbacks.remove(&xid);

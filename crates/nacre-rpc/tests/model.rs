@@ -170,7 +170,10 @@ impl World {
     }
     fn serve_connect(&mut self, frame: &Frame) {
         let connect = Connect::from_slice(&frame.body).expect("the script");
-        let Ok(callbacks) = self.export.connect(frame.header.epoch, connect.max_mod_rpcs) else { return };
+        if self.export.connect(frame.header.epoch, connect.max_mod_rpcs).is_err() {
+            return;
+        }
+        let callbacks = self.export.callbacks();
         let reply = ConnectReply {
             target: ClientUuid([2; 16]),
             features: features::MULTI_MOD_RPCS,

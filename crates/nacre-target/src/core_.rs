@@ -1,15 +1,21 @@
 //! What the service and the island share: context, storage, exports.
+//!
+//! Invariants: a change on behalf of a request and its reply record are one transaction; a request whose export
+//! has gone changes nothing any more; a callback is kept until its client has acknowledged it or has gone.
 
+use crate::exports::{Entry, Exports, Note, reply_key};
 use crate::service::Request;
 use alloc::rc::Rc;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use nacre_node::{Ctx, Peers};
-use nacre_osd::{Osd, Pins, Reservation, Tx};
-use nacre_types::{ClientUuid, Codec, Errno, Fid, Generation, TargetName, Transno};
+use bytes::Bytes;
+use core::cell::{Cell, RefCell};
+use nacre_node::{Ctx, Effect, Peers, WaitList};
+use nacre_osd::{Osd, Pins, Reservation, Tx, table};
+use nacre_rpc::ReplyRecord;
+use nacre_types::{ClientUuid, Codec, Errno, Fid, TargetName, Transno};
 
-/// An export: the generation of its client record.
-pub type ExportId = Generation;
+pub use crate::exports::ExportId;
 
 /// How a target is run.
 #[derive(Debug, Clone)]
@@ -22,6 +28,10 @@ pub struct TargetConfig {
     pub max_mod_rpcs: u16,
 }
 
+/// Rows and bytes that a reply record adds to a transaction.
+pub const RECORD_ROWS: u32 = 1;
+pub const RECORD_BYTES: u32 = 96;
+
 /// Shared by island and service.
 pub struct TargetCore {
     pub ctx: Rc<Ctx>,
@@ -29,11 +39,38 @@ pub struct TargetCore {
     pub peers: Rc<Peers>,
     pub name: TargetName,
     pub config: TargetConfig,
+    pub(crate) exports: RefCell<Exports>,
+    /// Counts the starts of the target.
+    pub(crate) instance: Cell<u64>,
+    /// `config.max_mod_rpcs` as set since.
+    pub(crate) max_mod_rpcs: Cell<u16>,
+    /// Exports to be evicted, with the cause.
+    pub(crate) doomed: RefCell<Vec<(ExportId, String)>>,
+    /// Wakes the task that evicts.
+    pub(crate) reaper: WaitList,
 }
 
 impl TargetCore {
+    pub(crate) fn new(ctx: &Rc<Ctx>, osd: Rc<Osd>, name: TargetName, config: TargetConfig) -> Rc<Self> {
+        Rc::new(Self {
+            ctx: ctx.clone(),
+            osd,
+            peers: Rc::new(Peers::default()),
+            name,
+            max_mod_rpcs: Cell::new(config.max_mod_rpcs),
+            config,
+            exports: RefCell::default(),
+            instance: Cell::new(0),
+            doomed: RefCell::default(),
+            reaper: ctx.wait_list(),
+        })
+    }
+
     /// One change on behalf of a request: the closure's rows, the transno and the reply record are one unit.
-    /// Fails with ESTALE when the export was dropped while the task waited.
+    /// The reservation has room for [`RECORD_ROWS`] and [`RECORD_BYTES`] beyond what the closure writes.
+    ///
+    /// # Errors
+    /// Those of the closure; ESTALE when the export was dropped while the task waited.
     pub fn transact<T>(
         &self,
         request: &Request,
@@ -41,8 +78,38 @@ impl TargetCore {
         reservation: Reservation,
         change: impl FnOnce(&mut Tx<'_>) -> Result<T, Errno>,
     ) -> Result<(Transno, T), Errno> {
-        let _ = request;
-        self.osd.transact(pins, reservation, change)
+        let (tag, xid) = (request.header.tag, request.header.xid);
+        let (keeps, in_rows) = {
+            let exports = self.exports.borrow();
+            let entry = exports.get(request.export).ok_or(Errno::ESTALE)?;
+            (tag.0 != 0 && entry.rpc.keeps_record(tag, xid), entry.has_lease())
+        };
+        let mut made = None;
+        let done = self.osd.transact(pins, reservation, |tx| {
+            let value = change(tx)?;
+            if keeps {
+                let note = self.note(request);
+                let record = ReplyRecord {
+                    transno: tx.transno(),
+                    xid,
+                    data: note.data,
+                    result: 0,
+                    generation: request.export,
+                    tag,
+                    pre_versions: nacre_rpc::PreVersions::default(),
+                    fid: note.fid,
+                };
+                if in_rows {
+                    tx.put(table::REPLY, &reply_key(request.export, tag), record.to_vec());
+                }
+                made = Some(record);
+            }
+            Ok::<T, Errno>(value)
+        })?;
+        if let (Some(record), Some(entry)) = (made, self.exports.borrow_mut().get_mut(request.export)) {
+            entry.rpc.remember(record);
+        }
+        Ok(done)
     }
     /// A change of the target's own (background work): no reply record.
     pub fn transact_local<T>(
@@ -53,27 +120,83 @@ impl TargetCore {
     ) -> Result<(Transno, T), Errno> {
         self.osd.transact(pins, reservation, change)
     }
-    /// The `data` and `fid` a record of this request will carry (dispositions); call inside `change`'s handler
-    /// before `transact`.
+
+    fn note(&self, request: &Request) -> Note {
+        let exports = self.exports.borrow();
+        let entry = exports.get(request.export);
+        entry.and_then(|e| e.notes.get(&request.header.xid).copied()).unwrap_or_default()
+    }
+    fn with_note(&self, request: &Request, set: impl FnOnce(&mut Note)) {
+        if let Some(entry) = self.exports.borrow_mut().get_mut(request.export) {
+            set(entry.notes.entry(request.header.xid).or_default());
+        }
+    }
+    /// The `data` that the record of this request will carry (a disposition). Before or inside the closure of
+    /// `transact`.
     pub fn set_record_data(&self, request: &Request, data: u64) {
-        let _ = (request, data);
+        self.with_note(request, |note| note.data = data);
     }
     /// The FID that the record of this request will carry (what was opened or made). Same time as `set_record_data`.
     pub fn set_record_fid(&self, request: &Request, fid: Fid) {
-        let _ = (request, fid);
+        self.with_note(request, |note| note.fid = fid);
     }
+
     /// Who the client of an export is; `None` when the export has gone.
     pub fn client_uuid(&self, export: ExportId) -> Option<ClientUuid> {
-        let _ = export;
-        None
+        self.exports.borrow().get(export).map(|e| e.uuid)
     }
-    /// Sends a callback to the client of an export; kept and sent again until acknowledged.
+    /// For people: what the client calls itself.
+    pub fn client_name(&self, export: ExportId) -> Option<String> {
+        self.exports.borrow().get(export).map(|e| e.name.clone())
+    }
+    /// Exports there are, without tools.
+    pub fn export_ids(&self) -> Vec<ExportId> {
+        self.exports.borrow().iter().filter(|(_, e)| e.has_lease()).map(|(id, _)| id).collect()
+    }
+    /// Counts the starts of this target.
+    pub fn instance(&self) -> u64 {
+        self.instance.get()
+    }
+
+    /// Sends a callback to the client of an export; kept and sent again until acknowledged. Without effect when
+    /// the export has gone.
     pub fn callback<'a, R: Codec<'a>>(&self, export: ExportId, opcode: nacre_wire::Opcode, body: &R) {
-        let _ = (export, opcode, body);
+        let mut exports = self.exports.borrow_mut();
+        let Some(entry) = exports.get_mut(export) else { return };
+        match entry.rpc.callback(opcode, Bytes::from(body.to_vec())) {
+            Ok(frame) => {
+                if let Some(conn) = entry.conn {
+                    self.ctx.push(Effect::Send { conn, frame });
+                }
+            }
+            Err(full) => {
+                drop(exports);
+                self.evict(export, full.to_string());
+            }
+        }
     }
     /// Whether the export is still there.
     pub fn is_connected(&self, export: ExportId) -> bool {
-        let _ = export;
-        false
+        self.exports.borrow().get(export).is_some()
+    }
+    /// Drops an export with its locks and opens; within this visit, not within this call.
+    pub fn evict(&self, export: ExportId, cause: String) {
+        if self.is_connected(export) {
+            self.doomed.borrow_mut().push((export, cause));
+            self.reaper.wake_all();
+        }
+    }
+    /// A callback deadline has passed: the lease of this export ends, and every reply says so.
+    pub fn end_lease(&self, export: ExportId) {
+        self.with_export(export, |entry| entry.lease_ending = true);
+    }
+    /// The callback was served after all.
+    pub fn keep_lease(&self, export: ExportId) {
+        self.with_export(export, |entry| entry.lease_ending = false);
+    }
+    fn with_export(&self, export: ExportId, change: impl FnOnce(&mut Entry)) {
+        if let Some(entry) = self.exports.borrow_mut().get_mut(export) {
+            change(entry);
+        }
     }
 }

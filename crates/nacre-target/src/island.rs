@@ -1,29 +1,300 @@
-//! The island of a target: events in, admitted requests to the service, replies out.
+//! The island of a target: its start and stop, its connections, and the way of events to whom they belong.
+//!
+//! Invariants: no request is admitted before the service has started nor after a planned stop began; what comes
+//! earlier waits (bounded) or is not answered, and its sender asks the next instance again. Requests are tasks,
+//! one each. Who may ask is `connect.rs`, what becomes of a request is `dispatch.rs`.
 
-use crate::core_::TargetConfig;
+use crate::core_::{ExportId, TargetConfig, TargetCore};
+use crate::exports::ClientRow;
 use crate::service::Service;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
 use alloc::rc::Rc;
-use nacre_node::{Ctx, Event, Logic};
-use nacre_osd::OsdConfig;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::cell::{Cell, OnceCell, RefCell};
+use core::time::Duration;
+use nacre_node::{ConnId, Ctx, Effect, Event, Logic, StoreError, StoreOp, WaitList};
+use nacre_osd::{Credits, Osd, OsdConfig, Pins, table};
+use nacre_rpc::{Export, ReplyRecord};
+use nacre_types::{Codec, Errno, Generation};
+
+/// Connections of a target; more are closed at once.
+const CONNS_MAX: usize = 65_536;
+/// Events that may come before the target has started.
+const EARLY_MAX: usize = 4096;
+/// A planned stop waits for running requests no longer than this.
+const STOP_WAIT: Duration = Duration::from_secs(5);
+/// Rows of one scan.
+const PAGE: u32 = 1000;
+
+/// Row of `TARGET` that counts the starts.
+const INSTANCE_KEY: &[u8] = b"instance";
+/// Row of `TARGET` with the latest generation.
+pub(crate) const GENERATION_KEY: &[u8] = b"generation";
+
+/// An inbound connection.
+pub(crate) struct Conn {
+    /// For people.
+    pub(crate) from: String,
+    pub(crate) export: Option<ExportId>,
+}
+
+/// What the tasks of an island share.
+pub(crate) struct Inner<S: Service> {
+    pub(crate) ctx: Rc<Ctx>,
+    config: TargetConfig,
+    osd_config: OsdConfig,
+    pub(crate) core: OnceCell<Rc<TargetCore>>,
+    pub(crate) service: OnceCell<Rc<S>>,
+    pub(crate) conns: RefCell<BTreeMap<ConnId, Conn>>,
+    /// Came before the service had started.
+    early: RefCell<VecDeque<Event>>,
+    /// The start has ended, well or not.
+    start_ended: Cell<bool>,
+    pub(crate) stopping: Cell<bool>,
+    /// Requests that are being executed, on behalf of whomever.
+    pub(crate) running: Cell<usize>,
+    /// The number of running requests has become 0, or the service has started.
+    pub(crate) idle: WaitList,
+}
 
 /// A served target.
 pub struct TargetIsland<S: Service> {
-    ctx: Rc<Ctx>,
-    _config: (TargetConfig, OsdConfig),
-    _service: core::marker::PhantomData<S>,
+    inner: Rc<Inner<S>>,
 }
 
 impl<S: Service> TargetIsland<S> {
     /// Opens the store and starts the service when [`Event::Start`] comes.
     pub fn new(ctx: &Rc<Ctx>, config: TargetConfig, osd: OsdConfig) -> Self {
-        Self { ctx: ctx.clone(), _config: (config, osd), _service: core::marker::PhantomData }
+        let inner = Inner {
+            ctx: ctx.clone(),
+            config,
+            osd_config: osd,
+            core: OnceCell::new(),
+            service: OnceCell::new(),
+            conns: RefCell::default(),
+            early: RefCell::default(),
+            start_ended: Cell::new(false),
+            stopping: Cell::new(false),
+            running: Cell::new(0),
+            idle: ctx.wait_list(),
+        };
+        Self { inner: Rc::new(inner) }
+    }
+    /// The parts, once the service has started: for drivers in the same process and for tests.
+    pub fn core(&self) -> Option<&Rc<TargetCore>> {
+        self.inner.service.get().and(self.inner.core.get())
+    }
+    pub fn service(&self) -> Option<&Rc<S>> {
+        self.inner.service.get()
     }
 }
+
 impl<S: Service> Logic for TargetIsland<S> {
     fn ctx(&self) -> &Rc<Ctx> {
-        &self.ctx
+        &self.inner.ctx
     }
     fn handle(&mut self, event: Event) {
-        drop(event);
+        match event {
+            Event::Start => {
+                self.inner.ctx.spawn(self.inner.clone().start());
+            }
+            Event::Stop => {
+                self.inner.ctx.spawn(self.inner.clone().stop());
+            }
+            other => self.inner.route(other),
+        }
+    }
+    fn log_writes(&mut self, out: &mut Vec<StoreOp>) {
+        if let Some(core) = self.inner.core.get() {
+            core.osd.log_writes(out);
+        }
+    }
+    fn log_failed(&mut self, error: &StoreError) {
+        if let Some(core) = self.inner.core.get() {
+            core.osd.log_failed(&error.to_string());
+        }
+    }
+}
+
+impl<S: Service> Inner<S> {
+    // ---- start and stop
+
+    async fn start(self: Rc<Self>) {
+        let started = self.clone().try_start().await;
+        self.start_ended.set(true);
+        self.idle.wake_all();
+        match started {
+            Ok(()) => loop {
+                let Some(event) = self.early.borrow_mut().pop_front() else { break };
+                self.route(event);
+            },
+            Err(reason) => self.ctx.push(Effect::Fatal(reason)),
+        }
+    }
+
+    async fn try_start(self: Rc<Self>) -> Result<(), String> {
+        let osd = Osd::open(&self.ctx, self.osd_config.clone()).await.map_err(|e| e.to_string())?;
+        let label = osd.label().name.clone();
+        let name =
+            osd.label().target().ok_or_else(|| format!("the store's label is {label:?}, not a target"))?;
+        let core = TargetCore::new(&self.ctx, osd, name, self.config.clone());
+        self.core.set(core.clone()).map_err(|_| String::from("the target was started twice"))?;
+        let failed = |e: Errno| format!("{}: client records cannot be read: {e}", core.name);
+        self.load_clients(&core).await.map_err(failed)?;
+        self.count_start(&core).await.map_err(failed)?;
+        let service = S::start(&core).await?;
+        let clients = core.exports.borrow().len();
+        tracing::info!(target_name = %core.name, instance = core.instance(), clients, "target started");
+        self.service.set(service).map_err(|_| String::from("the target was started twice"))?;
+        self.ctx.spawn(self.clone().reap());
+        Ok(())
+    }
+
+    /// Every known client gets its export back; it has a full lease from now on to come.
+    async fn load_clients(&self, core: &Rc<TargetCore>) -> Result<(), Errno> {
+        if let Some(row) = core.osd.get(table::TARGET, GENERATION_KEY).await? {
+            core.exports.borrow_mut().set_last_generation(Generation::from_slice(&row)?);
+        }
+        let mut records: BTreeMap<Generation, Vec<ReplyRecord>> = BTreeMap::new();
+        each_row(&core.osd, table::REPLY, |key, row| match ReplyRecord::from_slice(row) {
+            Ok(record) => records.entry(record.generation).or_default().push(record),
+            Err(error) => {
+                tracing::error!(target_name = %core.name, ?key, %error, "reply record cannot be read: skipped");
+            }
+        })
+        .await?;
+        each_row(&core.osd, table::CLIENT, |key, row| match ClientRow::from_slice(row) {
+            Ok(row) => {
+                let mine = records.remove(&row.generation).unwrap_or_default();
+                let export = Export::restore(row.generation, row.last_transno, mine);
+                let mut exports = core.exports.borrow_mut();
+                exports.set_last_generation(row.generation);
+                exports.insert(self.new_entry(core, row.uuid, row.name, row.role, export));
+                if let Some(entry) = exports.get_mut(row.generation) {
+                    (entry.durable, entry.seen) = (true, false);
+                }
+            }
+            Err(error) => {
+                tracing::error!(target_name = %core.name, ?key, %error, "client record cannot be read: skipped");
+            }
+        })
+        .await
+    }
+
+    /// A new instance; with it everything that the log held is committed, so that no client replays what is here.
+    async fn count_start(&self, core: &Rc<TargetCore>) -> Result<(), Errno> {
+        let before = match core.osd.get(table::TARGET, INSTANCE_KEY).await? {
+            Some(row) => u64::from_slice(&row)?,
+            None => 0,
+        };
+        core.instance.set(before + 1);
+        let credits = Credits { rows: 1, row_bytes: 64, object_bytes: 0, frees: true };
+        let reservation = core.osd.reserve(credits).await?;
+        let (transno, ()) = core.transact_local(&Pins::default(), reservation, |tx| {
+            tx.put(table::TARGET, INSTANCE_KEY, (before + 1).to_vec());
+            Ok(())
+        })?;
+        Ok(core.osd.commit(transno).await?)
+    }
+
+    async fn stop(self: Rc<Self>) {
+        self.stopping.set(true);
+        let deadline = self.ctx.now() + STOP_WAIT;
+        while !self.start_ended.get() {
+            self.idle.wait().await;
+        }
+        while self.running.get() > 0 && self.ctx.timeout(deadline, self.idle.wait()).await.is_some() {}
+        if let Some(service) = self.service.get() {
+            service.clone().stop().await;
+        }
+        if let Some(core) = self.core.get() {
+            core.reaper.wake_all();
+            match core.osd.stop().await {
+                Ok(()) => tracing::info!(target_name = %core.name, "target stopped"),
+                Err(error) => {
+                    tracing::error!(target_name = %core.name, %error, "stopped with unwritten changes")
+                }
+            }
+        }
+        self.ctx.push(Effect::Stopped);
+    }
+
+    // ---- events
+
+    /// Gives an event to whom it belongs: an import, the service, or a connection of this target.
+    fn route(self: &Rc<Self>, event: Event) {
+        let event = match self.core.get() {
+            Some(core) => core.peers.handle(event),
+            None => Some(event),
+        };
+        let Some(event) = event else { return };
+        let Some(service) = self.service.get() else {
+            return self.keep_early(event);
+        };
+        let Some(event) = service.handle_event(event) else { return };
+        match event {
+            Event::Accepted { conn, from } => self.accepted(conn, from),
+            Event::Frame { conn, frame } => self.handle_frame(conn, frame),
+            Event::Closed { conn, .. } => self.conn_gone(conn),
+            Event::Start
+            | Event::Opened { .. }
+            | Event::IoDone { .. }
+            | Event::Timer
+            | Event::Door(_)
+            | Event::Stop => {}
+        }
+    }
+
+    fn keep_early(&self, event: Event) {
+        let mut early = self.early.borrow_mut();
+        if early.len() < EARLY_MAX {
+            early.push_back(event);
+        } else if let Event::Accepted { conn, .. } | Event::Frame { conn, .. } = event {
+            self.ctx.push(Effect::Close { conn }); // its client tries again
+        }
+    }
+
+    fn accepted(&self, conn: ConnId, from: String) {
+        let mut conns = self.conns.borrow_mut();
+        if conns.len() >= CONNS_MAX || self.stopping.get() {
+            return self.ctx.push(Effect::Close { conn });
+        }
+        conns.insert(conn, Conn { from, export: None });
+    }
+
+    /// Closes a connection from this side.
+    pub(crate) fn close(&self, conn: ConnId) {
+        if self.conns.borrow().contains_key(&conn) {
+            self.conn_gone(conn);
+            self.ctx.push(Effect::Close { conn });
+        }
+    }
+
+    pub(crate) fn started(&self) -> Option<(&Rc<TargetCore>, &Rc<S>)> {
+        Some((self.core.get()?, self.service.get()?))
+    }
+}
+
+/// Calls `each` for every row of a table, in slices.
+async fn each_row(
+    osd: &Osd,
+    table: nacre_osd::Table,
+    mut each: impl FnMut(&[u8], &[u8]),
+) -> Result<(), Errno> {
+    let mut from: Vec<u8> = Vec::new();
+    loop {
+        let rows = osd.scan(table, &from, &[0xff; 16], PAGE).await?;
+        for (key, value) in &rows {
+            each(key, value);
+        }
+        match rows.last() {
+            Some((key, _)) if rows.len() >= PAGE as usize => {
+                from = key.to_vec();
+                from.push(0); // the key after it
+            }
+            _ => return Ok(()),
+        }
     }
 }

@@ -5,12 +5,18 @@
 #![no_std]
 extern crate alloc;
 
+mod connect;
 mod core_;
+mod dispatch;
+mod exports;
 mod island;
+mod params;
 mod registration;
 mod service;
 
-pub use core_::{ExportId, TargetConfig, TargetCore};
+pub use core_::{ExportId, RECORD_BYTES, RECORD_ROWS, TargetConfig, TargetCore};
+pub use exports::ClientRow;
 pub use island::TargetIsland;
+pub use params::matches;
 pub use registration::Registration;
 pub use service::{Reply, Request, Service};

@@ -78,6 +78,10 @@ pub trait Service: Sized + 'static {
     fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
         Err(alloc::format!("{name} cannot be set (value {value})"))
     }
+    /// Version of the list of targets, told in every ping reply; 0 = not the MGS.
+    fn config_version(&self) -> u64 {
+        0
+    }
     /// Planned stop: finish background work. The engine is stopped afterwards.
     fn stop(self: Rc<Self>) -> impl Future<Output = ()> {
         async {}

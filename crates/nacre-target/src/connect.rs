@@ -1,0 +1,295 @@
+//! Who is a client: connect, disconnect, lease, eviction.
+//!
+//! Invariants: a client's row is committed before its connect is answered; an export that goes takes its locks,
+//! opens and orphans with it (the service's `export_gone`) before its row is deleted, so that a crash in the
+//! middle repeats it; nobody is evicted before a full lease has passed since the last message, or since the
+//! start of the target. Every eviction is logged with its cause.
+
+use crate::core_::{ExportId, TargetCore};
+use crate::exports::{ClientRow, Entry, Exports, client_key, reply_end, reply_key};
+use crate::island::{GENERATION_KEY, Inner};
+use crate::service::Service;
+use alloc::rc::Rc;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::time::Duration;
+use nacre_node::{ConnId, Effect};
+use nacre_osd::{Credits, Pins, table};
+use nacre_rpc::Export;
+use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Generation, Tag, Transno};
+use nacre_wire::target::{Connect, ConnectReply, Role, features};
+use nacre_wire::{Frame, Header};
+
+/// Why an export goes.
+pub(crate) enum Gone {
+    /// The client said so.
+    Disconnected,
+    /// A client of the same uuid was started anew.
+    Replaced,
+    Evicted(String),
+}
+
+impl<S: Service> Inner<S> {
+    /// An entry that is connected to nothing yet, with a full lease.
+    pub(crate) fn new_entry(
+        &self,
+        core: &TargetCore,
+        uuid: ClientUuid,
+        name: String,
+        role: Role,
+        rpc: Export,
+    ) -> Entry {
+        Entry {
+            uuid,
+            name,
+            role,
+            rpc,
+            conn: None,
+            lease_until: self.ctx.now() + lease(core),
+            lease_ending: false,
+            durable: role == Role::Tool,
+            seen: true,
+            refills: 0,
+            notes: alloc::collections::BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn handle_connect(self: &Rc<Self>, core: &Rc<TargetCore>, conn: ConnId, frame: Frame) {
+        let connect = match Connect::from_slice(&frame.body) {
+            Ok(connect) => connect,
+            Err(error) => return self.protocol_error(core, conn, &error.to_string()),
+        };
+        let id = match self.admit_client(core, conn, frame.header.epoch, &connect) {
+            Ok(id) => id,
+            Err(error) => {
+                self.send_reply(core, conn, &frame.header, Err(error));
+                return self.close(conn);
+            }
+        };
+        let durable = core.exports.borrow().get(id).is_some_and(|e| e.durable);
+        if durable {
+            self.answer_connect(core, conn, id, &frame.header, &connect);
+        } else {
+            let (this, core) = (self.clone(), core.clone());
+            self.ctx.spawn(async move {
+                match this.keep_client(&core, id).await {
+                    Ok(()) => this.answer_connect(&core, conn, id, &frame.header, &connect),
+                    Err(error) => {
+                        core.exports.borrow_mut().remove(id);
+                        this.send_reply(&core, conn, &frame.header, Err(error));
+                        this.close(conn);
+                    }
+                }
+            });
+        }
+    }
+
+    /// Finds or makes the export and ties it to the connection.
+    fn admit_client(
+        &self,
+        core: &Rc<TargetCore>,
+        conn: ConnId,
+        epoch: ConnEpoch,
+        connect: &Connect,
+    ) -> Result<ExportId, Errno> {
+        let known = match connect.role {
+            Role::Tool => self.conns.borrow().get(&conn).and_then(|c| c.export),
+            Role::Client | Role::Target => core.exports.borrow().of_client(connect.client),
+        };
+        let known = known.filter(|&id| !self.replaces(core, id, conn, connect));
+        let mut exports = core.exports.borrow_mut();
+        let id = match known {
+            Some(id) => id,
+            None => {
+                if exports.len() >= Exports::MAX {
+                    return Err(Errno::ENOMEM);
+                }
+                let generation = exports.next_generation(connect.role);
+                let (uuid, name) = (connect.client, connect.name.clone());
+                tracing::info!(target_name = %core.name, client = %uuid, name, %generation, "new client");
+                exports.insert(self.new_entry(core, uuid, name, connect.role, Export::new(generation)))
+            }
+        };
+        let entry = exports.get_mut(id).ok_or(Errno::ESTALE)?;
+        // Callbacks are taken out when the answer is sent: it goes before them.
+        entry.rpc.connect(epoch, core.max_mod_rpcs.get())?;
+        let old = entry.conn.replace(conn).filter(|old| *old != conn);
+        (entry.seen, entry.lease_until) = (true, self.ctx.now() + lease(core));
+        drop(exports);
+        if let Some(old) = old {
+            self.conns.borrow_mut().remove(&old);
+            self.ctx.push(Effect::Close { conn: old });
+        }
+        if let Some(c) = self.conns.borrow_mut().get_mut(&conn) {
+            c.export = Some(id);
+        }
+        core.reaper.wake_all();
+        Ok(id)
+    }
+
+    /// A target uses its own uuid: when it comes without a generation on a later connection, it was started anew
+    /// and nothing of its former export is wanted. (A mount's uuid is new at each start.)
+    fn replaces(&self, core: &Rc<TargetCore>, id: ExportId, conn: ConnId, connect: &Connect) -> bool {
+        let later = {
+            let exports = core.exports.borrow();
+            exports.get(id).is_some_and(|e| e.conn.is_none_or(|old| old < conn))
+        };
+        let anew = connect.role == Role::Target && connect.generation == Generation(0) && later;
+        if anew {
+            self.drop_export(core, id, Gone::Replaced);
+        }
+        anew
+    }
+
+    /// Writes the client's row and waits until it is durable.
+    async fn keep_client(&self, core: &Rc<TargetCore>, id: ExportId) -> Result<(), Errno> {
+        // On a full disk a client must be able to come in and delete.
+        let credits = Credits { rows: 2, row_bytes: 1024, object_bytes: 0, frees: true };
+        let reservation = core.osd.reserve(credits).await?;
+        let row = {
+            let exports = core.exports.borrow();
+            let entry = exports.get(id).ok_or(Errno::ESTALE)?;
+            let name = entry.name.chars().take(128).collect();
+            ClientRow { uuid: entry.uuid, generation: id, last_transno: Transno(0), name, role: entry.role }
+        };
+        let (transno, ()) = core.transact_local(&Pins::default(), reservation, |tx| {
+            tx.put(table::CLIENT, &client_key(id), row.to_vec());
+            tx.put(table::TARGET, GENERATION_KEY, core.exports.borrow().last_generation().to_vec());
+            Ok(())
+        })?;
+        core.osd.commit(transno).await?;
+        let mut exports = core.exports.borrow_mut();
+        exports.get_mut(id).ok_or(Errno::ESTALE)?.durable = true;
+        Ok(())
+    }
+
+    fn answer_connect(
+        &self,
+        core: &Rc<TargetCore>,
+        conn: ConnId,
+        id: ExportId,
+        header: &Header,
+        connect: &Connect,
+    ) {
+        let callbacks = {
+            let exports = core.exports.borrow();
+            let Some(entry) = exports.get(id) else { return };
+            if entry.conn != Some(conn) || entry.rpc.epoch() != header.epoch {
+                return; // it has connected again meanwhile
+            }
+            entry.rpc.callbacks()
+        };
+        let reply = ConnectReply {
+            target: core.osd.label().uuid,
+            features: connect.features & features::ALL,
+            max_mod_rpcs: core.max_mod_rpcs.get(),
+            lease_ms: core.config.lease_ms,
+            generation: id,
+            evicted: connect.generation != Generation(0)
+                && connect.generation != id
+                && connect.role != Role::Tool,
+            instance: core.instance(),
+            server_time: self.ctx.wall(),
+            recovery_ms: 0,
+        };
+        self.send_reply(core, conn, header, Ok(crate::Reply::of(&reply)));
+        for frame in callbacks {
+            self.ctx.push(Effect::Send { conn, frame });
+        }
+    }
+
+    /// The connection is gone; the export stays until its lease has run out.
+    pub(crate) fn conn_gone(&self, conn: ConnId) {
+        let export = self.conns.borrow_mut().remove(&conn).and_then(|c| c.export);
+        let (Some(id), Some(core)) = (export, self.core.get()) else { return };
+        let mut exports = core.exports.borrow_mut();
+        if let Some(entry) = exports.get_mut(id)
+            && entry.conn == Some(conn)
+        {
+            entry.conn = None;
+            if !entry.has_lease() {
+                exports.remove(id);
+            }
+        }
+    }
+
+    // ---- the end of an export
+
+    /// Takes the export away at once; what it held goes in a task.
+    pub(crate) fn drop_export(&self, core: &Rc<TargetCore>, id: ExportId, why: Gone) {
+        let Some(entry) = core.exports.borrow_mut().remove(id) else { return };
+        let (client, name) = (entry.uuid, entry.name.as_str());
+        match why {
+            Gone::Disconnected => {
+                tracing::info!(target_name = %core.name, %client, name, "client disconnected")
+            }
+            Gone::Replaced => {
+                tracing::info!(target_name = %core.name, %client, name, "client was started anew")
+            }
+            Gone::Evicted(cause) => {
+                tracing::warn!(target_name = %core.name, %client, name, cause,
+                    "client evicted: its locks, opens and unfinished requests are dropped");
+                if let Some(conn) = entry.conn {
+                    self.conns.borrow_mut().remove(&conn);
+                    self.ctx.push(Effect::Close { conn });
+                }
+            }
+        }
+        if !entry.has_lease() {
+            return;
+        }
+        let (Some(service), core) = (self.service.get().cloned(), core.clone()) else { return };
+        self.ctx.spawn(async move {
+            service.export_gone(id).await;
+            if let Err(error) = forget_client(&core, id).await {
+                // The row is found at the next start and does the same again.
+                tracing::warn!(target_name = %core.name, generation = %id, %error, "client record not deleted");
+            }
+        });
+    }
+
+    /// Evicts whose lease has run out, and whom others have found guilty. Ends with the target.
+    pub(crate) async fn reap(self: Rc<Self>) {
+        let Some(core) = self.core.get().cloned() else { return };
+        while !self.stopping.get() {
+            let doomed = core::mem::take(&mut *core.doomed.borrow_mut());
+            for (id, cause) in doomed {
+                self.drop_export(&core, id, Gone::Evicted(cause));
+            }
+            let expired: Vec<ExportId> = core.exports.borrow().expired(self.ctx.now()).collect();
+            for id in expired {
+                let cause = self.silence(&core, id);
+                self.drop_export(&core, id, Gone::Evicted(cause));
+            }
+            let next = core.exports.borrow().next_lease_end();
+            match next {
+                Some(at) => drop(self.ctx.timeout(at, core.reaper.wait()).await),
+                None => core.reaper.wait().await,
+            }
+        }
+    }
+
+    fn silence(&self, core: &TargetCore, id: ExportId) -> String {
+        let ms = core.config.lease_ms;
+        match core.exports.borrow().get(id) {
+            Some(entry) if !entry.seen => alloc::format!("not seen for {ms} ms since the target was started"),
+            Some(entry) if entry.lease_ending => String::from("did not give up a lock in time"),
+            _ => alloc::format!("nothing heard for {ms} ms"),
+        }
+    }
+}
+
+pub(crate) fn lease(core: &TargetCore) -> Duration {
+    Duration::from_millis(u64::from(core.config.lease_ms))
+}
+
+async fn forget_client(core: &Rc<TargetCore>, id: ExportId) -> Result<(), Errno> {
+    let credits = Credits { rows: 2, row_bytes: 128, object_bytes: 0, frees: true };
+    let reservation = core.osd.reserve(credits).await?;
+    core.transact_local(&Pins::default(), reservation, |tx| {
+        tx.delete_range(table::REPLY, &reply_key(id, Tag(0)), &reply_end(id));
+        tx.delete(table::CLIENT, &client_key(id));
+        Ok(())
+    })?;
+    Ok(())
+}

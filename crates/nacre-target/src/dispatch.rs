@@ -1,0 +1,285 @@
+//! The way of a request: frame, admission, task, reply.
+//!
+//! Invariants: `Export::admit` decides, nothing here does; a reply leaves on the epoch of the latest copy of its
+//! request or not at all; every message of a client renews its lease, unless that lease is ending.
+
+use crate::connect::{Gone, lease};
+use crate::core_::{ExportId, TargetCore};
+use crate::island::Inner;
+use crate::params::matches;
+use crate::service::{Reply, Request, Service};
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_node::{ConnId, Effect};
+use nacre_rpc::{Admission, RUNNING_MAX, ReplyRecord};
+use nacre_types::{Errno, Transno};
+use nacre_wire::target::{Empty, GetParams, ParamList, PingReply, SetParam, SetParamReply};
+use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
+
+impl<S: Service> Inner<S> {
+    pub(crate) fn handle_frame(self: &Rc<Self>, conn: ConnId, frame: Frame) {
+        let Some((core, service)) = self.started() else { return };
+        let Some(export) = self.conns.borrow().get(&conn).map(|c| c.export) else {
+            return; // of a connection that was closed here
+        };
+        if self.stopping.get() && !ends_others(&frame.header) {
+            return; // its sender asks the next instance again
+        }
+        match (frame.header.kind, export) {
+            (Kind::Request, _) if frame.header.opcode == Opcode::Connect.number() => {
+                self.handle_connect(core, conn, frame);
+            }
+            (Kind::Request, Some(id)) => self.handle_request(core, service, conn, id, frame),
+            (Kind::CallbackAck | Kind::Ack, Some(id)) => self.handle_ack(core, id, &frame.header),
+            (Kind::Request | Kind::CallbackAck | Kind::Ack, None) => {
+                self.protocol_error(core, conn, "a message before connect");
+            }
+            (Kind::Hello | Kind::HelloReply | Kind::Reply | Kind::Callback, _) => {
+                self.protocol_error(core, conn, "a kind of message that clients do not send");
+            }
+        }
+    }
+
+    fn handle_ack(&self, core: &TargetCore, id: ExportId, header: &Header) {
+        self.renew(core, id);
+        if let Some(entry) = core.exports.borrow_mut().get_mut(id)
+            && entry.rpc.epoch() == header.epoch
+        {
+            if header.kind == Kind::CallbackAck {
+                entry.rpc.handle_callback_ack(header.xid);
+            }
+            entry.rpc.handle_last_xid(header.last_xid);
+        }
+    }
+
+    fn renew(&self, core: &TargetCore, id: ExportId) {
+        if let Some(entry) = core.exports.borrow_mut().get_mut(id)
+            && !entry.lease_ending
+        {
+            entry.lease_until = self.ctx.now() + lease(core);
+        }
+    }
+
+    fn handle_request(
+        self: &Rc<Self>,
+        core: &Rc<TargetCore>,
+        service: &Rc<S>,
+        conn: ConnId,
+        id: ExportId,
+        frame: Frame,
+    ) {
+        self.renew(core, id);
+        let Some(opcode) = Opcode::from_number(frame.header.opcode) else {
+            return self.send_reply(core, conn, &frame.header, Err(Errno::EOPNOTSUPP));
+        };
+        let class = opcode.class();
+        let admission = match core.exports.borrow_mut().get_mut(id) {
+            Some(entry) => match entry.rpc.admit(&frame.header, class) {
+                Admission::Reply(_) if entry.refills >= RUNNING_MAX => Admission::Error(Errno::EPROTO),
+                Admission::Reply(record) => {
+                    entry.refills += 1;
+                    Admission::Reply(record)
+                }
+                other => other,
+            },
+            None => Admission::Drop,
+        };
+        match admission {
+            Admission::Execute if class == Class::Import => {
+                self.execute_import(core, service, conn, id, opcode, &frame)
+            }
+            Admission::Execute => self.spawn(core, service, id, opcode, frame, None),
+            Admission::Reply(record) => self.spawn(core, service, id, opcode, frame, Some(record)),
+            Admission::Drop => {}
+            Admission::Error(error) => {
+                let what = format!("request {} ({opcode:?}, tag {})", frame.header.xid, frame.header.tag);
+                self.send_reply(core, conn, &frame.header, Err(error));
+                self.protocol_error(core, conn, &what);
+            }
+        }
+    }
+
+    /// What belongs to the import itself is answered at once.
+    fn execute_import(
+        self: &Rc<Self>,
+        core: &Rc<TargetCore>,
+        service: &Rc<S>,
+        conn: ConnId,
+        id: ExportId,
+        opcode: Opcode,
+        frame: &Frame,
+    ) {
+        if opcode == Opcode::Disconnect {
+            self.send_reply(core, conn, &frame.header, Ok(Reply::of(&Empty {})));
+            if let Some(c) = self.conns.borrow_mut().get_mut(&conn) {
+                c.export = None;
+            }
+            self.drop_export(core, id, Gone::Disconnected);
+        } else {
+            let reply = Reply::of(&PingReply { config_version: service.config_version() });
+            self.send_reply(core, conn, &frame.header, Ok(reply));
+        }
+    }
+
+    /// One task per request.
+    fn spawn(
+        self: &Rc<Self>,
+        core: &Rc<TargetCore>,
+        service: &Rc<S>,
+        id: ExportId,
+        opcode: Opcode,
+        frame: Frame,
+        record: Option<ReplyRecord>,
+    ) {
+        let Frame { header, body, bulk } = frame;
+        let request = Rc::new(Request { export: id, opcode, header, body, bulk });
+        let (this, core, service) = (self.clone(), core.clone(), service.clone());
+        self.running.set(self.running.get() + 1);
+        self.ctx.spawn(async move {
+            let result = match record {
+                Some(record) => service
+                    .refill(request.clone(), record)
+                    .await
+                    .map(|reply| Reply { transno: record.transno, ..reply }),
+                None => this.execute(&core, &service, &request).await,
+            };
+            this.finish(&core, &request, result, record.is_some());
+        });
+    }
+
+    async fn execute(
+        &self,
+        core: &Rc<TargetCore>,
+        service: &Rc<S>,
+        request: &Rc<Request>,
+    ) -> Result<Reply, Errno> {
+        match request.opcode {
+            Opcode::Statfs => Ok(Reply::of(&service.clone().statfs().await?)),
+            Opcode::Sync => {
+                core.osd.commit(core.osd.last_transno()).await?;
+                Ok(Reply::of(&Empty {}))
+            }
+            Opcode::GetParams => {
+                let pattern = request.args::<GetParams>()?.pattern;
+                let mut params = core.common_params();
+                params.extend(service.params());
+                params.retain(|p| matches(&pattern, &p.name));
+                params.sort_by(|a, b| a.name.cmp(&b.name));
+                Ok(Reply::of(&ParamList { params }))
+            }
+            Opcode::SetParam => Ok(Reply::of(&set_params(core, &**service, &request.args()?))),
+            _ => service.clone().handle(request.clone()).await,
+        }
+    }
+
+    /// Sends the reply, if anybody still waits for it there.
+    fn finish(&self, core: &Rc<TargetCore>, request: &Request, result: Result<Reply, Errno>, refilled: bool) {
+        self.running.set(self.running.get() - 1);
+        if self.running.get() == 0 {
+            self.idle.wake_all();
+        }
+        let conn = {
+            let mut exports = core.exports.borrow_mut();
+            let Some(entry) = exports.get_mut(request.export) else { return };
+            let epoch = if refilled {
+                entry.refills -= 1;
+                Some(request.header.epoch).filter(|epoch| *epoch == entry.rpc.epoch())
+            } else {
+                entry.notes.remove(&request.header.xid);
+                entry.rpc.finish(request.header.xid)
+            };
+            epoch.and(entry.conn)
+        };
+        let Some(conn) = conn else { return };
+        let unreadable = result.as_ref().is_err_and(|e| *e == Errno::EPROTO);
+        let extra = if refilled { flags::RECONSTRUCTED } else { 0 };
+        self.send_reply_with(core, conn, &request.header, result, extra);
+        if unreadable {
+            let what =
+                format!("the body of request {} ({:?}) cannot be read", request.header.xid, request.opcode);
+            self.protocol_error(core, conn, &what);
+        }
+    }
+
+    pub(crate) fn send_reply(
+        &self,
+        core: &TargetCore,
+        conn: ConnId,
+        request: &Header,
+        result: Result<Reply, Errno>,
+    ) {
+        self.send_reply_with(core, conn, request, result, 0);
+    }
+
+    fn send_reply_with(
+        &self,
+        core: &TargetCore,
+        conn: ConnId,
+        request: &Header,
+        result: Result<Reply, Errno>,
+        extra_flags: u32,
+    ) {
+        let export = self.conns.borrow().get(&conn).and_then(|c| c.export);
+        let (epoch, ending) = match export
+            .and_then(|id| core.exports.borrow().get(id).map(|e| (e.rpc.epoch(), e.lease_ending)))
+        {
+            Some(state) => state,
+            None => (request.epoch, false),
+        };
+        let mut header = Header::new(Kind::Reply, request.opcode);
+        header.flags = extra_flags | if ending { flags::LEASE_ENDING } else { 0 };
+        header.xid = request.xid;
+        header.tag = request.tag;
+        header.epoch = epoch;
+        header.job = request.job;
+        header.last_committed = core.osd.last_committed();
+        header.last_stable = core.osd.last_stable();
+        let reply = result.unwrap_or_else(|error| {
+            header.status = error.0;
+            Reply { body: Vec::new(), bulk: Vec::new(), transno: Transno(0) }
+        });
+        header.transno = reply.transno;
+        let frame = Frame { header, body: Bytes::from(reply.body), bulk: reply.bulk };
+        self.ctx.push(Effect::Send { conn, frame });
+    }
+
+    /// Says once per connection what was wrong, and closes it.
+    pub(crate) fn protocol_error(&self, core: &TargetCore, conn: ConnId, what: &str) {
+        let from = self.conns.borrow().get(&conn).map(|c| c.from.clone());
+        if let Some(from) = from {
+            tracing::warn!(target_name = %core.name, from, what, "protocol error: connection closed");
+            self.close(conn);
+        }
+    }
+}
+
+/// What is admitted while the target stops: it may be what running requests wait for.
+fn ends_others(header: &Header) -> bool {
+    match header.kind {
+        Kind::CallbackAck | Kind::Ack => true,
+        Kind::Request => match Opcode::from_number(header.opcode) {
+            Some(Opcode::Ping | Opcode::Disconnect) => true,
+            Some(opcode) => opcode.class() == Class::Callback,
+            None => false,
+        },
+        Kind::Hello | Kind::HelloReply | Kind::Reply | Kind::Callback => false,
+    }
+}
+
+fn set_params<S: Service>(core: &TargetCore, service: &S, set: &SetParam) -> SetParamReply {
+    let mut names: Vec<String> = core.common_params().into_iter().map(|p| p.name).collect();
+    names.extend(service.params().into_iter().map(|p| p.name));
+    names.retain(|name| matches(&set.name, name));
+    let mut refused = String::new();
+    for name in &names {
+        let done =
+            core.set_common_param(name, &set.value).unwrap_or_else(|| service.set_param(name, &set.value));
+        if let Err(sentence) = done {
+            refused = sentence.to_string();
+        }
+    }
+    SetParamReply { matched: u32::try_from(names.len()).unwrap_or(u32::MAX), refused }
+}

@@ -1,1 +1,15 @@
+//! Object target: the bytes of files, in objects named (file FID, stripe), under extent locks.
+//!
+//! An object comes into being at its first write and leaves a tombstone when it is destroyed. The target is a
+//! [`nacre_target::Service`]; bytes and their sums are `nacre_osd`'s, locks are `nacre_dlm`'s.
+#![no_std]
+extern crate alloc;
 
+mod counters;
+mod locks;
+mod object;
+mod room;
+mod service;
+mod tombstone;
+
+pub use service::Ost;

@@ -1,0 +1,237 @@
+//! Extent locks of objects: the lock space with an async face.
+//!
+//! Invariants: an operation holds its lock as a guard, from before it looks at the object until its reply stands;
+//! a request under a client's lock pins that lock, so that neither a cancel nor an eviction lets a stranger in
+//! while bytes move; a client that had to wait is told as soon as its turn has come, with the object's state.
+//! Not here: which request needs which lock (`service.rs`), deadlines (the export's lease).
+
+use crate::object::Store;
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use core::cell::RefCell;
+use nacre_dlm::{Enqueued, Holder, LockEffect, LockError, LockId, LockRequest, LockSpace, Mode, ResourceId};
+use nacre_node::Promise;
+use nacre_target::{ExportId, TargetCore};
+use nacre_types::{Errno, Extent, Generation, LockCookie, ObjectId};
+use nacre_wire::Opcode;
+use nacre_wire::ost::{Enqueue, LockBlocking, LockGranted, LockMode, ObjectState};
+
+/// Locks that one client may hold or await.
+pub(crate) const LOCKS_PER_CLIENT_MAX: u32 = 65_536;
+/// Locks of a vanished client that are dropped before other tasks get their turn.
+const DROP_SLICE: usize = 256;
+
+/// The locks of one OST.
+pub(crate) struct Locks {
+    core: Rc<TargetCore>,
+    store: Rc<Store>,
+    space: RefCell<LockSpace>,
+    /// Operations that wait, by their lock.
+    waiting: RefCell<BTreeMap<LockId, Promise<()>>>,
+}
+
+/// Ends the operation's hold when dropped.
+pub(crate) struct Held {
+    locks: Rc<Locks>,
+    lock: LockId,
+    kind: Kind,
+}
+#[derive(Clone, Copy)]
+enum Kind {
+    /// The operation's own lock.
+    Own,
+    /// A client's lock in use.
+    Used,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        match self.kind {
+            Kind::Own => {
+                self.locks.space.borrow_mut().cancel(self.lock);
+            }
+            Kind::Used => self.locks.space.borrow_mut().unuse(self.lock),
+        }
+        self.locks.carry_out();
+    }
+}
+
+fn mode(wire: LockMode) -> Mode {
+    match wire {
+        LockMode::Pr => Mode::Pr,
+        LockMode::Pw => Mode::Pw,
+        LockMode::Ex => Mode::Ex,
+    }
+}
+
+fn refused(e: LockError) -> Errno {
+    match e {
+        LockError::TooMany { .. } => Errno::ENOLCK,
+        LockError::CookieInUse => Errno::EPROTO,
+        LockError::EmptyExtent => Errno::EINVAL,
+    }
+}
+
+impl Locks {
+    pub(crate) fn new(core: &Rc<TargetCore>, store: &Rc<Store>) -> Rc<Self> {
+        Rc::new(Self {
+            core: core.clone(),
+            store: store.clone(),
+            space: RefCell::new(LockSpace::new(LOCKS_PER_CLIENT_MAX)),
+            waiting: RefCell::default(),
+        })
+    }
+
+    /// The lock under which a request of `export` works: the client's own, if it names one by `cookie`, or one of
+    /// the server's for the time of the operation, for which this waits.
+    ///
+    /// # Errors
+    /// `ESTALE`: the client holds no such lock (any more: it was evicted, or the target started again), so it
+    /// must enqueue again. `EPROTO`: the lock does not cover the request.
+    pub(crate) async fn hold(
+        self: &Rc<Self>,
+        export: ExportId,
+        cookie: LockCookie,
+        object: ObjectId,
+        mode: Mode,
+        extent: Extent,
+    ) -> Result<Held, Errno> {
+        if cookie == LockCookie(0) {
+            self.hold_own(Some(export), object, mode, extent).await
+        } else {
+            self.use_clients(export, cookie, object, mode, extent)
+        }
+    }
+
+    /// A lock of the operation itself; waits for whoever came before.
+    pub(crate) async fn hold_own(
+        self: &Rc<Self>,
+        export: Option<Generation>,
+        object: ObjectId,
+        mode: Mode,
+        extent: Extent,
+    ) -> Result<Held, Errno> {
+        let holder = Holder::Operation { export };
+        let request = LockRequest { resource: object.into(), mode, extent, holder, ignore_own: false };
+        let Enqueued { lock, granted } = self.space.borrow_mut().enqueue(request).map_err(refused)?;
+        let held = Held { locks: self.clone(), lock, kind: Kind::Own };
+        if !granted {
+            let (promise, turn) = self.core.ctx.promise();
+            self.waiting.borrow_mut().insert(lock, promise);
+            self.carry_out();
+            turn.await.ok_or(Errno::ESHUTDOWN)?;
+        }
+        Ok(held)
+    }
+
+    fn use_clients(
+        self: &Rc<Self>,
+        export: ExportId,
+        cookie: LockCookie,
+        object: ObjectId,
+        mode: Mode,
+        extent: Extent,
+    ) -> Result<Held, Errno> {
+        let mut space = self.space.borrow_mut();
+        let Some(lock) = space.covering(export, cookie, object.into(), mode, extent) else {
+            return Err(if space.knows(export, cookie) { Errno::EPROTO } else { Errno::ESTALE });
+        };
+        let used = space.use_lock(lock);
+        assert!(used, "a covering lock is granted");
+        Ok(Held { locks: self.clone(), lock, kind: Kind::Used })
+    }
+
+    /// A client asks for a lock that it names and keeps. True: granted now.
+    ///
+    /// # Errors
+    /// `ENOLCK` at the limit of locks per client, `EPROTO` when the cookie names another lock, `EINVAL` for an
+    /// empty extent.
+    pub(crate) fn enqueue(self: &Rc<Self>, export: ExportId, args: &Enqueue) -> Result<bool, Errno> {
+        if args.cookie == LockCookie(0) {
+            return Err(Errno::EPROTO);
+        }
+        let request = LockRequest {
+            resource: args.object.into(),
+            mode: mode(args.mode),
+            extent: args.extent,
+            holder: Holder::Client { export, cookie: args.cookie },
+            ignore_own: false,
+        };
+        let answer = self.space.borrow_mut().enqueue(request).map_err(refused)?;
+        self.carry_out();
+        Ok(answer.granted)
+    }
+
+    /// A client lets go. Unknown cookies are fine: the cancel may be a resent one.
+    pub(crate) fn cancel(self: &Rc<Self>, export: ExportId, cookie: LockCookie) {
+        self.space.borrow_mut().cancel_cookie(export, cookie);
+        self.carry_out();
+    }
+
+    /// Drops everything that a vanished client holds or awaits.
+    pub(crate) async fn drop_owner(self: &Rc<Self>, export: ExportId) {
+        loop {
+            let done = self.space.borrow_mut().drop_owner(export, DROP_SLICE);
+            self.carry_out();
+            if done {
+                return;
+            }
+            self.core.ctx.yield_now().await;
+        }
+    }
+
+    /// Locks that exist, and those of them that wait.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let space = self.space.borrow();
+        (space.len(), space.waiting())
+    }
+
+    /// Does what the lock space asks for: wakes operations, tells clients.
+    fn carry_out(self: &Rc<Self>) {
+        loop {
+            let Some(effect) = self.space.borrow_mut().poll_effect() else { break };
+            match effect {
+                LockEffect::Granted { lock, holder: Holder::Operation { .. } } => {
+                    let promise = self.waiting.borrow_mut().remove(&lock);
+                    if let Some(promise) = promise {
+                        promise.fulfil(());
+                    }
+                }
+                LockEffect::Granted { lock, holder: Holder::Client { export, cookie } } => {
+                    self.core.ctx.spawn(self.clone().tell_granted(lock, export, cookie));
+                }
+                LockEffect::Blocking { holder: Holder::Client { export, cookie }, .. } => {
+                    // A task, so that it follows the grant of the same lock.
+                    let core = self.core.clone();
+                    self.core.ctx.spawn(async move {
+                        core.callback(export, Opcode::LockBlocking, &LockBlocking { cookie });
+                    });
+                }
+                LockEffect::Blocking { holder: Holder::Operation { .. }, .. } => {}
+            }
+        }
+    }
+
+    async fn tell_granted(self: Rc<Self>, lock: LockId, export: ExportId, cookie: LockCookie) {
+        let resource = self.space.borrow().resource(lock);
+        let Some(object) = resource.and_then(ResourceId::object) else { return };
+        let state = match self.store.state(object).await {
+            Ok(state) => state,
+            Err(error) => {
+                // The client must not wait for ever, and must not believe a size: without the lock its next
+                // request is refused, it asks again, and that answer is the error.
+                tracing::error!(%object, %error, "the state of a locked object cannot be read");
+                self.cancel(export, cookie);
+                self.core.callback(
+                    export,
+                    Opcode::LockGranted,
+                    &LockGranted { cookie, state: ObjectState::default() },
+                );
+                return;
+            }
+        };
+        if self.space.borrow().is_granted(lock) {
+            self.core.callback(export, Opcode::LockGranted, &LockGranted { cookie, state });
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Changes and reads of objects on behalf of requests: the bytes and rows of `nacre_osd`, with what the OST itself
+//! counts beside them.
+//!
+//! Order of a change: room is checked, bytes are put in place (`prepare`), log room is reserved, then one
+//! transaction makes the rows, the count of objects and the reply record. The lock is the caller's.
+
+use crate::room::Room;
+use crate::tombstone::Tombstones;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_osd::object_rows::object_key;
+use nacre_osd::{Credits, ObjectRow, Objects, OsdError, Prepared, Stamp, Tx, table};
+use nacre_target::{Request, TargetCore};
+use nacre_types::{Errno, ObjectId, Owner, Transno};
+use nacre_wire::ost::ObjectState;
+
+/// Bytes that one transaction allocates.
+const ALLOCATE_SLICE_BYTES: u64 = 1 << 30;
+/// What an operation adds to the credits of its object: the count, a tombstone, the reply record.
+const OWN: Credits = Credits { rows: 4, row_bytes: 512, object_bytes: 0, frees: false };
+
+/// The objects of one OST.
+pub(crate) struct Store {
+    core: Rc<TargetCore>,
+    pub(crate) objects: Rc<Objects>,
+    pub(crate) room: Rc<Room>,
+    pub(crate) tombstones: Rc<Tombstones>,
+}
+
+/// In whose name a transaction runs: a request with its record, or a step on the way to it.
+#[derive(Clone, Copy)]
+pub(crate) enum By<'a> {
+    Request(&'a Request),
+    Target,
+}
+
+pub(crate) fn state_of(row: &ObjectRow) -> ObjectState {
+    ObjectState { size: row.size, blocks: row.blocks, mtime: row.mtime }
+}
+
+/// Errors that the client only sees as EIO are told to the operator here.
+fn told(object: ObjectId, error: OsdError) -> Errno {
+    let text = alloc::format!("{error}");
+    let errno = Errno::from(error);
+    if errno == Errno::EIO {
+        tracing::error!(%object, error = %text, "object cannot be used");
+    }
+    errno
+}
+
+impl Store {
+    pub(crate) fn new(
+        core: &Rc<TargetCore>,
+        objects: Rc<Objects>,
+        room: Rc<Room>,
+        tombstones: Rc<Tombstones>,
+    ) -> Rc<Self> {
+        Rc::new(Self { core: core.clone(), objects, room, tombstones })
+    }
+
+    pub(crate) async fn state(&self, object: ObjectId) -> Result<ObjectState, Errno> {
+        let row = self.objects.state(object).await.map_err(|e| told(object, e))?;
+        Ok(state_of(&row))
+    }
+
+    pub(crate) async fn read(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        len: u32,
+    ) -> Result<(Vec<Bytes>, ObjectState), Errno> {
+        let (row, bulk) = self.objects.read(object, offset, len).await.map_err(|e| told(object, e))?;
+        Ok((bulk, state_of(&row)))
+    }
+
+    pub(crate) async fn sync(&self, object: ObjectId) -> Result<(), Errno> {
+        self.objects.sync(object).await.map_err(|e| told(object, e))
+    }
+
+    pub(crate) async fn write(
+        &self,
+        request: &Request,
+        object: ObjectId,
+        stamp: Stamp,
+        offset: u64,
+        data: Vec<Bytes>,
+    ) -> Result<(Transno, ObjectState), Errno> {
+        let len = data.iter().map(|b| b.len() as u64).sum();
+        self.make_room(object, len).await?;
+        let prepared = self.objects.prepare_write(object, offset, data).await.map_err(|e| told(object, e))?;
+        self.change(By::Request(request), object, stamp, prepared).await
+    }
+
+    pub(crate) async fn truncate(
+        &self,
+        request: &Request,
+        object: ObjectId,
+        stamp: Stamp,
+        size: u64,
+    ) -> Result<(Transno, ObjectState), Errno> {
+        let prepared = self.objects.prepare_truncate(object, size).await.map_err(|e| told(object, e))?;
+        self.change(By::Request(request), object, stamp, prepared).await
+    }
+
+    /// Long ranges take several transactions; all but the last keep the size, and the last has the record.
+    pub(crate) async fn allocate(
+        &self,
+        request: &Request,
+        object: ObjectId,
+        stamp: Stamp,
+        range: (u64, u64),
+        keep_size: bool,
+    ) -> Result<(Transno, ObjectState), Errno> {
+        let (mut offset, end) = range;
+        self.make_room(object, end - offset).await?;
+        loop {
+            let len = (end - offset).min(ALLOCATE_SLICE_BYTES);
+            let last = offset + len == end;
+            let prepared = self
+                .objects
+                .prepare_allocate(object, offset, len, keep_size || !last, &stamp)
+                .await
+                .map_err(|e| told(object, e))?;
+            let by = if last { By::Request(request) } else { By::Target };
+            let done = self.change(by, object, stamp, prepared).await?;
+            if last {
+                return Ok(done);
+            }
+            offset += len;
+        }
+    }
+
+    pub(crate) async fn set_owner(
+        &self,
+        request: &Request,
+        object: ObjectId,
+        owner: Owner,
+    ) -> Result<Transno, Errno> {
+        let prepared = self.objects.prepare_set_owner(object, owner).await.map_err(|e| told(object, e))?;
+        let stamp = Stamp::default();
+        self.change(By::Request(request), object, stamp, prepared).await.map(|(transno, _)| transno)
+    }
+
+    /// Removes the object and leaves its tombstone.
+    pub(crate) async fn destroy(&self, by: By<'_>, object: ObjectId) -> Result<Transno, Errno> {
+        self.tombstones.room(1).await;
+        let mut prepared = self.objects.prepare_destroy(object).await.map_err(|e| told(object, e))?;
+        let pins = prepared.take_pins();
+        let credits = Credits { frees: true, ..sum(prepared.credits(), OWN) };
+        let reservation = self.core.osd.reserve(credits).await?;
+        let again = self.tombstones.contains(object);
+        let change = |tx: &mut Tx<'_>| {
+            let existed = tx.get(table::OBJECT, &object_key(object)).is_some();
+            prepared.apply(tx, &Stamp::default()).map_err(|e| told(object, e))?;
+            self.tombstones.put(tx, object);
+            if existed || !again {
+                self.room.gone(tx, existed);
+            }
+            Ok(())
+        };
+        let (transno, ()) = match by {
+            By::Request(request) => self.core.transact(request, &pins, reservation, change)?,
+            By::Target => self.core.transact_local(&pins, reservation, change)?,
+        };
+        self.tombstones.add(object);
+        Ok(transno)
+    }
+
+    /// An object that exists may only grow into room that is not promised; a new one was promised its room.
+    async fn make_room(&self, object: ObjectId, bytes: u64) -> Result<(), Errno> {
+        let row = self.objects.state(object).await.map_err(|e| told(object, e))?;
+        let is_promised = row.version == 0 && bytes <= crate::room::OBJECT_BYTES;
+        if is_promised { Ok(()) } else { self.room.grow(bytes).await }
+    }
+
+    async fn change(
+        &self,
+        by: By<'_>,
+        object: ObjectId,
+        stamp: Stamp,
+        mut prepared: Prepared,
+    ) -> Result<(Transno, ObjectState), Errno> {
+        let pins = prepared.take_pins();
+        let reservation = self.core.osd.reserve(sum(prepared.credits(), OWN)).await?;
+        let change = |tx: &mut Tx<'_>| {
+            let existed = tx.get(table::OBJECT, &object_key(object)).is_some();
+            let row = prepared.apply(tx, &stamp).map_err(|e| told(object, e))?;
+            if !existed && row.version != 0 {
+                self.room.made(tx);
+            }
+            Ok(state_of(&row))
+        };
+        match by {
+            By::Request(request) => self.core.transact(request, &pins, reservation, change),
+            By::Target => self.core.transact_local(&pins, reservation, change),
+        }
+    }
+}
+
+fn sum(a: Credits, b: Credits) -> Credits {
+    Credits {
+        rows: a.rows.saturating_add(b.rows),
+        row_bytes: a.row_bytes.saturating_add(b.row_bytes),
+        object_bytes: a.object_bytes.saturating_add(b.object_bytes),
+        frees: a.frees || b.frees,
+    }
+}

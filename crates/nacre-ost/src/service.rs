@@ -1,0 +1,376 @@
+//! What a request to an object target means: the lock it needs, then one transaction, then the reply.
+//!
+//! Invariants: bytes and size of an object change only under a lock that covers them, the client's or one of this
+//! operation's; a change, its reply record and its transno are one transaction; a destroyed object refuses every
+//! later change. mtime never moves back: a late resend cannot make a file look older.
+//! Not here: how bytes lie on the device (`nacre_osd`), who may ask (`nacre_target`).
+
+use crate::counters::{Bulk, Counters};
+use crate::locks::Locks;
+use crate::object::{By, Store};
+use crate::room::Room;
+use crate::tombstone::Tombstones;
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::cell::RefCell;
+use nacre_dlm::Mode;
+use nacre_osd::{Credits, Objects, ObjectsConfig, OsdError, Pins, Stamp};
+use nacre_rpc::ReplyRecord;
+use nacre_target::{ExportId, Registration, Reply, Request, Service, TargetCore};
+use nacre_types::{Errno, Extent, ObjectId};
+use nacre_wire::ost::{
+    Allocate, Cancel, Destroy, Enqueue, EnqueueReply, Glimpse, ObjectState, Read, ReadReply, Reserve,
+    ReserveReply, SetOwner, SyncObject, Truncate, Write, WriteReply,
+};
+use nacre_wire::target::{Empty, Param, StatfsReply};
+use nacre_wire::{MAX_BULK_BYTES, Opcode};
+
+/// Objects that one Destroy may name.
+const DESTROY_MAX: usize = 4096;
+/// Largest offset that a file may have, as `loff_t` has it.
+const OFFSET_MAX: u64 = i64::MAX as u64;
+
+/// An object target.
+pub struct Ost {
+    core: Rc<TargetCore>,
+    locks: Rc<Locks>,
+    store: Rc<Store>,
+    counters: RefCell<Counters>,
+    registration: Option<Rc<Registration>>,
+    statfs: RefCell<StatfsReply>,
+}
+
+/// A range that exists for `loff_t`; empty ones are the caller's to handle.
+fn range(object: ObjectId, offset: u64, len: u64) -> Result<Extent, Errno> {
+    valid(object)?;
+    let end = offset.checked_add(len).filter(|&end| end <= OFFSET_MAX).ok_or(Errno::EFBIG)?;
+    Ok(Extent::new(offset, end))
+}
+
+/// A foreign FID from the wire goes no further than this.
+fn valid(object: ObjectId) -> Result<(), Errno> {
+    if object.fid.is_valid() { Ok(()) } else { Err(Errno::EPROTO) }
+}
+
+impl Ost {
+    async fn read(&self, request: &Request) -> Result<Reply, Errno> {
+        let args: Read = request.args()?;
+        if args.len > MAX_BULK_BYTES {
+            return Err(Errno::EINVAL);
+        }
+        let extent = range(args.object, args.offset, u64::from(args.len))?;
+        if extent.is_empty() {
+            let state = self.store.state(args.object).await?;
+            return Ok(Reply::of(&ReadReply { state }));
+        }
+        let _held = self.locks.hold(request.export, args.lock, args.object, Mode::Pr, extent).await?;
+        let (bulk, state) = self.store.read(args.object, args.offset, args.len).await?;
+        let bytes = bulk.iter().map(|b| b.len() as u64).sum();
+        self.counters.borrow_mut().count_bulk(Bulk::Read, bytes);
+        Ok(Reply { bulk, ..Reply::of(&ReadReply { state }) })
+    }
+
+    async fn write(&self, request: &Request) -> Result<Reply, Errno> {
+        let args: Write = request.args()?;
+        let len = request.bulk.iter().map(|b| b.len() as u64).sum();
+        let extent = range(args.object, args.offset, len)?;
+        if extent.is_empty() {
+            return Err(Errno::EINVAL);
+        }
+        let _held = self.locks.hold(request.export, args.lock, args.object, Mode::Pw, extent).await?;
+        self.store.tombstones.refuse(args.object)?;
+        let stamp = Stamp { owner: args.owner, mtime: args.mtime };
+        let data = request.bulk.clone();
+        let (transno, state) = self.store.write(request, args.object, stamp, args.offset, data).await?;
+        self.counters.borrow_mut().count_bulk(Bulk::Write, len);
+        Ok(Reply::of(&WriteReply { state }).with_transno(transno))
+    }
+
+    async fn truncate(&self, request: &Request) -> Result<Reply, Errno> {
+        let args: Truncate = request.args()?;
+        range(args.object, args.size, 0)?;
+        let extent = Extent::new(args.size, u64::MAX);
+        let _held = self.locks.hold(request.export, args.lock, args.object, Mode::Pw, extent).await?;
+        self.store.tombstones.refuse(args.object)?;
+        let stamp = Stamp { owner: args.owner, mtime: args.mtime };
+        let (transno, state) = self.store.truncate(request, args.object, stamp, args.size).await?;
+        Ok(Reply::of(&WriteReply { state }).with_transno(transno))
+    }
+
+    async fn allocate(&self, request: &Request) -> Result<Reply, Errno> {
+        let args: Allocate = request.args()?;
+        let extent = range(args.object, args.offset, args.len)?;
+        if extent.is_empty() {
+            return Err(Errno::EINVAL);
+        }
+        let _held = self.locks.hold(request.export, args.lock, args.object, Mode::Pw, extent).await?;
+        self.store.tombstones.refuse(args.object)?;
+        let stamp = Stamp { owner: args.owner, mtime: args.mtime };
+        let range = (extent.start, extent.end);
+        let (transno, state) =
+            self.store.allocate(request, args.object, stamp, range, args.keep_size).await?;
+        Ok(Reply::of(&WriteReply { state }).with_transno(transno))
+    }
+
+    async fn glimpse(&self, request: &Request) -> Result<Reply, Errno> {
+        let args: Glimpse = request.args()?;
+        valid(args.object)?;
+        Ok(Reply::of(&self.store.state(args.object).await?))
+    }
+
+    async fn set_owner(&self, request: &Request) -> Result<Reply, Errno> {
+        let args: SetOwner = request.args()?;
+        valid(args.object)?;
+        let transno = self.store.set_owner(request, args.object, args.owner).await?;
+        Ok(Reply::of(&Empty {}).with_transno(transno))
+    }
+
+    /// One transaction for each object: a file may have thousands of stripes. The record goes with the last.
+    async fn destroy(&self, request: &Request) -> Result<Reply, Errno> {
+        let args: Destroy = request.args()?;
+        if args.stripes.len() > DESTROY_MAX {
+            return Err(Errno::E2BIG);
+        }
+        let objects: Vec<ObjectId> =
+            args.stripes.iter().map(|&stripe| ObjectId { fid: args.fid, stripe }).collect();
+        let mut transno = Default::default();
+        for (at, &object) in objects.iter().enumerate() {
+            valid(object)?;
+            let _held = self.locks.hold_own(Some(request.export), object, Mode::Pw, Extent::ALL).await?;
+            let last = at + 1 == objects.len();
+            let by = if last { By::Request(request) } else { By::Target };
+            transno = self.store.destroy(by, object).await?;
+        }
+        Ok(Reply::of(&Empty {}).with_transno(transno))
+    }
+
+    async fn sync_object(&self, request: &Request) -> Result<Reply, Errno> {
+        let args: SyncObject = request.args()?;
+        valid(args.object)?;
+        self.store.sync(args.object).await?;
+        Ok(Reply::of(&Empty {}))
+    }
+
+    async fn enqueue(&self, request: &Request) -> Result<Reply, Errno> {
+        let args: Enqueue = request.args()?;
+        valid(args.object)?;
+        let granted = self.locks.enqueue(request.export, &args)?;
+        if !granted {
+            return Ok(Reply::of(&EnqueueReply { granted, state: ObjectState::default() }));
+        }
+        match self.store.state(args.object).await {
+            Ok(state) => Ok(Reply::of(&EnqueueReply { granted, state })),
+            Err(errno) => {
+                self.locks.cancel(request.export, args.cookie);
+                Err(errno)
+            }
+        }
+    }
+
+    fn cancel(&self, request: &Request) -> Result<Reply, Errno> {
+        let args: Cancel = request.args()?;
+        self.locks.cancel(request.export, args.cookie);
+        Ok(Reply::of(&Empty {}))
+    }
+
+    /// Answers how many were granted now; fewer than asked on a device that fills up, ENOSPC for none.
+    async fn reserve(&self, request: &Request) -> Result<Reply, Errno> {
+        let args: Reserve = request.args()?;
+        let credits = Credits { rows: 1, row_bytes: 64, ..Credits::default() };
+        let reservation = self.core.osd.reserve(credits).await?;
+        let objects = self.store.room.grantable(args.objects).await?;
+        if objects == 0 && args.objects > 0 {
+            return Err(Errno::ENOSPC);
+        }
+        self.core.set_record_data(request, objects);
+        let (transno, ()) = self.core.transact(request, &Pins::default(), reservation, |tx| {
+            self.store.room.promise(tx, objects);
+            Ok(())
+        })?;
+        Ok(Reply::of(&ReserveReply { objects }).with_transno(transno))
+    }
+
+    async fn dispatch(&self, request: &Request) -> Result<Reply, Errno> {
+        match request.opcode {
+            Opcode::Read => self.read(request).await,
+            Opcode::Write => self.write(request).await,
+            Opcode::Truncate => self.truncate(request).await,
+            Opcode::Allocate => self.allocate(request).await,
+            Opcode::Glimpse => self.glimpse(request).await,
+            Opcode::SetOwner => self.set_owner(request).await,
+            Opcode::Destroy => self.destroy(request).await,
+            Opcode::SyncObject => self.sync_object(request).await,
+            Opcode::Enqueue => self.enqueue(request).await,
+            Opcode::Cancel => self.cancel(request),
+            Opcode::Reserve => self.reserve(request).await,
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+}
+
+/// The field's name of an operation in `stats`.
+fn counter(opcode: Opcode) -> Option<&'static str> {
+    Some(match opcode {
+        Opcode::Read => "read",
+        Opcode::Write => "write",
+        Opcode::Truncate => "punch",
+        Opcode::Allocate => "prealloc",
+        Opcode::Glimpse => "getattr",
+        Opcode::SetOwner => "setattr",
+        Opcode::Destroy => "destroy",
+        Opcode::SyncObject => "sync",
+        Opcode::Reserve => "create",
+        Opcode::Statfs => "statfs",
+        _ => return None,
+    })
+}
+
+fn opening(e: &OsdError) -> String {
+    format!("the OST's own rows cannot be read: {e}")
+}
+
+impl Service for Ost {
+    async fn start(core: &Rc<TargetCore>) -> Result<Rc<Self>, String> {
+        let tombstones = Tombstones::load(core).await.map_err(|e| opening(&e))?;
+        let room = Room::load(core).await.map_err(|e| opening(&e))?;
+        let objects = Objects::start(&core.ctx, &core.osd, ObjectsConfig::default());
+        let store = Store::new(core, objects, room, tombstones);
+        let mut counters = Counters::default();
+        counters.clear(core.ctx.wall());
+        let this = Rc::new(Self {
+            core: core.clone(),
+            locks: Locks::new(core, &store),
+            store,
+            counters: RefCell::new(counters),
+            registration: Registration::start(core),
+            statfs: RefCell::default(),
+        });
+        this.clone()
+            .statfs()
+            .await
+            .map_err(|e| format!("the store does not say how much space it has: {e}"))?;
+        Ok(this)
+    }
+
+    async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Errno> {
+        let start = self.core.ctx.now();
+        let reply = self.dispatch(&request).await;
+        if let Some(name) = counter(request.opcode) {
+            let micros = u64::try_from((self.core.ctx.now() - start).as_micros()).unwrap_or(u64::MAX);
+            self.counters.borrow_mut().count(name, "usecs", micros);
+        }
+        reply
+    }
+
+    async fn refill(self: Rc<Self>, request: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
+        let reply = match request.opcode {
+            Opcode::Write => self.refilled_state(request.args::<Write>()?.object).await?,
+            Opcode::Truncate => self.refilled_state(request.args::<Truncate>()?.object).await?,
+            Opcode::Allocate => self.refilled_state(request.args::<Allocate>()?.object).await?,
+            Opcode::Reserve => Reply::of(&ReserveReply { objects: record.data }),
+            _ => Reply::of(&Empty {}),
+        };
+        Ok(reply.with_transno(record.transno))
+    }
+
+    async fn export_gone(self: Rc<Self>, export: ExportId) {
+        self.locks.drop_owner(export).await;
+    }
+
+    async fn statfs(self: Rc<Self>) -> Result<StatfsReply, Errno> {
+        let space = self.store.room.space().await?;
+        let files_used = self.store.room.count().existing;
+        let reply = StatfsReply {
+            bytes_total: space.bytes_total,
+            bytes_free: space.bytes_free,
+            bytes_avail: space.bytes_avail,
+            files_used,
+            files_free: files_free(&space, files_used),
+        };
+        *self.statfs.borrow_mut() = reply;
+        Ok(reply)
+    }
+
+    fn params(&self) -> Vec<Param> {
+        let now = self.core.ctx.wall();
+        let s = *self.statfs.borrow();
+        let (locks, waiting) = self.locks.counts();
+        let counters = self.counters.borrow();
+        let kb = |bytes: u64| (bytes / 1024).to_string();
+        let row = |name: &str, value: String, writable: bool, help: &str| Param {
+            name: format!("obdfilter.{}.{name}", self.core.name),
+            value,
+            writable,
+            help: help.into(),
+        };
+        let mut rows = alloc::vec![
+            row("stats", counters.stats(now), true, "operations since the start; writing 0 clears them"),
+            row("brw_stats", counters.brw_stats(now), true, "sizes of bulk transfers; writing 0 clears them"),
+            row("kbytestotal", kb(s.bytes_total), false, "size of the store, KiB"),
+            row("kbytesfree", kb(s.bytes_free), false, "free on the device, KiB"),
+            row("kbytesavail", kb(s.bytes_avail), false, "free for objects, KiB, at the last statfs"),
+            row(
+                "filestotal",
+                (s.files_used + s.files_free).to_string(),
+                false,
+                "objects in use and estimated room"
+            ),
+            row("filesfree", s.files_free.to_string(), false, "estimated room for objects"),
+            row(
+                "promised_objects",
+                self.store.room.count().promised.to_string(),
+                false,
+                "objects promised to MDTs, not yet written"
+            ),
+            row(
+                "tombstones",
+                self.store.tombstones.count().to_string(),
+                false,
+                "destroyed objects that refuse late writes"
+            ),
+            row("lock_count", locks.to_string(), false, "extent locks held or awaited"),
+            row("lock_waiting", waiting.to_string(), false, "extent locks awaited"),
+        ];
+        if let Some(reply) = self.registration.as_ref().and_then(|r| r.reply()) {
+            let version = reply.config_version.to_string();
+            rows.push(row("config_version", version, false, "version of the target list at registration"));
+        }
+        rows
+    }
+
+    fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
+        let field = name.rsplit('.').next().unwrap_or(name);
+        match (field, value.trim()) {
+            ("stats" | "brw_stats", "0" | "clear") => {
+                self.counters.borrow_mut().clear(self.core.ctx.wall());
+                Ok(())
+            }
+            ("stats" | "brw_stats", _) => Err(format!("{name}: write 0 to clear the counters")),
+            _ => Err(format!("{name} cannot be set")),
+        }
+    }
+
+    async fn stop(self: Rc<Self>) {
+        if let Some(registration) = &self.registration {
+            registration.mgs().disconnect().await;
+        }
+        self.store.objects.stop().await;
+    }
+}
+
+impl Ost {
+    async fn refilled_state(&self, object: ObjectId) -> Result<Reply, Errno> {
+        let state = self.store.state(object).await?;
+        Ok(Reply::of(&WriteReply { state }))
+    }
+}
+
+/// How many more objects fit: the device's own number where it has one, else by the average object so far.
+fn files_free(space: &nacre_node::StoreSpace, files_used: u64) -> u64 {
+    let used = space.bytes_total.saturating_sub(space.bytes_free);
+    let average = used.checked_div(files_used).unwrap_or(0).max(crate::room::OBJECT_BYTES);
+    let estimate = space.bytes_avail / average;
+    space.files_free.map_or(estimate, |files| files.min(estimate.max(1)))
+}

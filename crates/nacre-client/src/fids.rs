@@ -53,7 +53,7 @@ impl Fids {
         *next += 1;
         Some(fid)
     }
-    fn wants_more(&self) -> bool {
+    pub(crate) fn wants_more(&self) -> bool {
         let held = self.held.borrow();
         held.spare.is_none() && !self.asking.get()
     }
@@ -80,6 +80,7 @@ impl Client {
     /// Fetches the next sequence in the background.
     pub(crate) fn ask_for_sequence(&self) {
         self.fids.asking.set(true);
+        self.fids.failed.set(None);
         let client = self.me();
         self.ctx.spawn(async move {
             let fids = &client.fids;

@@ -284,6 +284,8 @@ impl Client {
                 client.evicted_by_mdt();
             }
         }));
-        self.ask_for_sequence();
+        if self.fids.wants_more() {
+            self.ask_for_sequence();
+        }
     }
 }

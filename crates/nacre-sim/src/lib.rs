@@ -1,1 +1,12 @@
+//! A whole cluster in one process from one seed: the same logic crates as the binary, with virtual time, a network
+//! of ordered connections with random delays, stores in memory, and faults.
+//!
+//! A run is a function of its seed. `world` drives islands and knows nothing of file systems; `cluster` makes
+//! targets and mounts; `model` is what POSIX says; `ops` are the operations that are tried; `check` compares; `run`
+//! is one seed from start to end.
 
+pub mod mount;
+pub mod world;
+
+pub use mount::{JobId, Jobs, MountIsland};
+pub use world::{Faults, NodeId, World};

@@ -1,0 +1,343 @@
+//! What a client sends, in which order: scripts against fakes.
+
+#[allow(unreachable_pub, clippy::unwrap_used, reason = "a module of tests")]
+mod support;
+
+use nacre_types::*;
+use nacre_wire::Opcode;
+use nacre_wire::mdt::{FileLock, FlockFamily, FlockGranted, FlockOutcome, FlockType};
+use support::{Bed, SECOND, write_args};
+
+fn read(bed: &mut Bed, handle: OpenHandle, offset: u64, len: u32) -> Vec<u8> {
+    bed.call(move |c| async move { c.read(handle, offset, len).await.unwrap().concat() })
+}
+
+#[test]
+fn create_write_close_is_one_request_each_and_the_close_brings_the_size() {
+    let mut bed = Bed::new(1);
+    let (_, handle) = bed.create("f");
+    bed.log();
+    assert_eq!(bed.call(move |c| async move { c.write(write_args(handle, 0, b"hello")).await }), Ok(5));
+    bed.call(move |c| async move { c.release(handle, None).await }).unwrap();
+    assert_eq!(bed.log(), ["OST0000 Write 0 0+5", "MDT0000 Close"]);
+    assert_eq!(bed.shared.borrow().closed[0].written.unwrap().size, 5);
+    let idle = bed.call(|c| async move { c.is_idle() });
+    assert!(idle);
+}
+
+#[test]
+fn a_reader_closes_without_a_word_about_the_size() {
+    let mut bed = Bed::new(1);
+    let (fid, handle) = bed.create("f");
+    bed.call(move |c| async move { c.release(handle, None).await }).unwrap();
+    let (_, handle) = bed.call(move |c| async move { c.open(fid, 0, Caller::root()).await.unwrap() });
+    bed.call(move |c| async move { c.release(handle, None).await }).unwrap();
+    assert!(bed.shared.borrow().closed.iter().all(|c| c.written.is_none()));
+}
+
+#[test]
+fn the_size_of_an_open_file_is_asked_from_all_stripes() {
+    let mut bed = Bed::new(3);
+    let (fid, handle) = bed.create("f");
+    bed.call(move |c| async move { c.write(write_args(handle, 9, b"x")).await }).unwrap();
+    bed.log();
+    let entry = bed.call(move |c| async move { c.getattr(fid).await.unwrap() });
+    assert_eq!((entry.attr.size, entry.attr.mtime.sec), (10, 7));
+    assert_eq!(bed.log(), ["MDT0000 Getattr", "OST0000 Glimpse 0", "OST0001 Glimpse 1", "OST0002 Glimpse 2"]);
+    bed.call(move |c| async move { c.release(handle, None).await }).unwrap();
+    bed.log();
+    let entry = bed.call(move |c| async move { c.getattr(fid).await.unwrap() });
+    assert_eq!(entry.attr.size, 10);
+    assert_eq!(bed.log(), ["MDT0000 Getattr"]);
+}
+
+#[test]
+fn an_explicit_time_outlives_the_writes_before_it() {
+    let mut bed = Bed::new(1);
+    let (fid, handle) = bed.create("f");
+    bed.call(move |c| async move { c.write(write_args(handle, 0, b"x")).await }).unwrap();
+    {
+        let mut shared = bed.shared.borrow_mut();
+        let entry = shared.inodes.get_mut(&fid).unwrap();
+        entry.attr.mtime = Timestamp { sec: 3, nsec: 0 };
+        entry.mtime_set_at = Timestamp { sec: 8, nsec: 0 };
+    }
+    let entry = bed.call(move |c| async move { c.getattr(fid).await.unwrap() });
+    assert_eq!(entry.attr.mtime.sec, 3);
+}
+
+#[test]
+fn a_range_over_several_objects_is_locked_in_order_and_done_in_parallel() {
+    let mut bed = Bed::new(2);
+    let (_, handle) = bed.create("f");
+    bed.log();
+    bed.call(move |c| async move { c.write(write_args(handle, 2, b"abcdefgh")).await }).unwrap();
+    let log = bed.log();
+    assert_eq!(log[..2], ["OST0000 Enqueue Pw 0 [2, 6)", "OST0001 Enqueue Pw 1 [0, 4)"]);
+    assert_eq!(log[2..4], ["OST0000 Write 0 2+4 locked", "OST0001 Write 1 0+4 locked"]);
+    assert_eq!(log[4..], ["OST0000 Cancel 0", "OST0001 Cancel 1"]);
+    assert_eq!(read(&mut bed, handle, 0, 100), b"\0\0abcdefgh");
+}
+
+#[test]
+fn a_short_object_is_a_hole_when_the_file_goes_on() {
+    let mut bed = Bed::new(2);
+    let (_, handle) = bed.create("f");
+    bed.call(move |c| async move { c.write(write_args(handle, 9, b"x")).await }).unwrap();
+    bed.log();
+    // Stripe 1 (bytes 4..8) was never written.
+    assert_eq!(read(&mut bed, handle, 5, 3), b"\0\0\0");
+    let log = bed.log();
+    assert_eq!(
+        log,
+        ["OST0001 Read 1 1+3", "OST0001 Enqueue Pr 1 [1, 4)", "OST0000 Glimpse 0", "OST0001 Cancel 1"],
+        "an empty object is not read again"
+    );
+    assert_eq!(read(&mut bed, handle, 10, 2), b"");
+    assert_eq!(read(&mut bed, handle, 0, 20), b"\0\0\0\0\0\0\0\0\0x");
+}
+
+#[test]
+fn an_append_locks_everything_in_order_and_writes_at_the_end_it_found() {
+    let mut bed = Bed::new(2);
+    let (_, handle) = bed.create("f");
+    bed.call(move |c| async move { c.write(write_args(handle, 0, b"12345")).await }).unwrap();
+    bed.log();
+    bed.call(move |c| async move {
+        let args = nacre_client::WriteArgs { append: true, ..write_args(handle, 999, b"abcdef") };
+        c.write(args).await
+    })
+    .unwrap();
+    let log = bed.log();
+    assert_eq!(log[..2], ["OST0000 Enqueue Pw 0 [0, inf)", "OST0001 Enqueue Pw 1 [0, inf)"]);
+    assert_eq!(log[2..4], ["OST0000 Write 0 4+3 locked", "OST0001 Write 1 1+3 locked"]);
+    assert_eq!(log[4..], ["OST0000 Cancel 0", "OST0001 Cancel 1"]);
+    assert_eq!(read(&mut bed, handle, 0, 100), b"12345abcdef");
+}
+
+#[test]
+fn an_append_waits_for_the_grant_and_believes_its_state() {
+    let mut bed = Bed::new(1);
+    let (fid, handle) = bed.create("f");
+    bed.shared.borrow_mut().contended = true;
+    bed.log();
+    let job = bed.start(move |c| async move {
+        c.write(nacre_client::WriteArgs { append: true, ..write_args(handle, 0, b"end") }).await
+    });
+    assert_eq!(bed.log(), ["OST0000 Enqueue Pw 0 [0, inf)"]);
+    // Somebody else appended meanwhile. The handle was number 1, so the lock is number 2.
+    let object = ObjectId { fid, stripe: 0 };
+    bed.shared.borrow_mut().objects.insert(object, b"other".to_vec());
+    let state = nacre_wire::ost::ObjectState { size: 5, ..Default::default() };
+    let grant = nacre_wire::ost::LockGranted { cookie: LockCookie(handle.0 + 1), state };
+    bed.callback("demo-OST0000", Opcode::LockGranted, &grant);
+    assert_eq!(bed.jobs.wait(&mut bed.world, job, SECOND), Some(Ok::<u32, Errno>(3)));
+    assert_eq!(bed.shared.borrow().objects[&object], b"otherend");
+}
+
+#[test]
+fn overlapping_writes_of_one_mount_are_not_in_flight_together() {
+    let mut bed = Bed::new(1);
+    let (fid, handle) = bed.create("f");
+    bed.log();
+    bed.shared.borrow_mut().hold.insert(Opcode::Write);
+    let first = bed.start(move |c| async move { c.write(write_args(handle, 0, b"aaaa")).await });
+    let second = bed.start(move |c| async move { c.write(write_args(handle, 2, b"bbbb")).await });
+    let apart = bed.start(move |c| async move { c.write(write_args(handle, 10, b"cc")).await });
+    assert_eq!(bed.log(), ["OST0000 Write 0 0+4", "OST0000 Write 0 10+2"]);
+    bed.release();
+    assert_eq!(bed.log(), ["OST0000 Write 0 2+4"]);
+    for job in [first, second, apart] {
+        assert!(bed.jobs.is_done(job));
+    }
+    let content = bed.shared.borrow().objects[&ObjectId { fid, stripe: 0 }].clone();
+    assert_eq!(content, b"aabbbb\0\0\0\0cc");
+}
+
+#[test]
+fn a_truncate_reports_its_size_before_it_gives_the_locks_back() {
+    let mut bed = Bed::new(2);
+    let (fid, handle) = bed.create("f");
+    bed.call(move |c| async move { c.write(write_args(handle, 0, b"0123456789")).await }).unwrap();
+    bed.log();
+    let entry = bed.call(move |c| async move {
+        let set = SetAttr { size: Some(5), ..SetAttr::default() };
+        c.setattr(fid, set, Caller::root()).await.unwrap()
+    });
+    assert_eq!(entry.attr.size, 5);
+    assert_eq!(
+        bed.log(),
+        [
+            "MDT0000 Setattr",
+            "OST0000 Enqueue Pw 0 [4, inf)",
+            "OST0001 Enqueue Pw 1 [1, inf)",
+            "OST0000 Truncate 0 4",
+            "OST0001 Truncate 1 1",
+            "MDT0000 ReportSize",
+            "OST0000 Cancel 0",
+            "OST0001 Cancel 1",
+        ]
+    );
+    assert!(bed.shared.borrow().reports[0].truncate);
+    bed.call(move |c| async move { c.release(handle, None).await }).unwrap();
+    assert_eq!(bed.shared.borrow().closed[0].written.unwrap().size, 5);
+}
+
+#[test]
+fn an_operation_whose_lock_was_lost_is_done_again_under_a_new_one() {
+    let mut bed = Bed::new(2);
+    let (_, handle) = bed.create("f");
+    bed.log();
+    bed.shared.borrow_mut().refuse.push((Opcode::Write, Errno::ESTALE));
+    bed.call(move |c| async move { c.write(write_args(handle, 0, b"abcdefgh")).await }).unwrap();
+    let log = bed.log();
+    assert_eq!(log.iter().filter(|l| l.contains("Enqueue")).count(), 4, "{log:?}");
+    assert_eq!(log.iter().filter(|l| l.contains("Cancel")).count(), 4, "{log:?}");
+    assert_eq!(read(&mut bed, handle, 0, 8), b"abcdefgh");
+}
+
+#[test]
+fn a_failed_write_is_looked_after_at_the_close() {
+    let mut bed = Bed::new(1);
+    let (_, handle) = bed.create("f");
+    bed.shared.borrow_mut().refuse.push((Opcode::Write, Errno::EIO));
+    let failed = bed.call(move |c| async move { c.write(write_args(handle, 0, b"abc")).await });
+    assert_eq!(failed, Err(Errno::EIO));
+    bed.log();
+    bed.call(move |c| async move { c.release(handle, None).await }).unwrap();
+    assert_eq!(bed.log(), ["OST0000 Glimpse 0", "MDT0000 Close"]);
+}
+
+#[test]
+fn set_id_bits_go_before_the_first_write_of_an_ordinary_user_and_once() {
+    let mut bed = Bed::new(1);
+    let (fid, handle) = bed.create("f");
+    bed.call(move |c| async move { c.release(handle, None).await }).unwrap();
+    bed.shared.borrow_mut().inodes.get_mut(&fid).unwrap().kill_priv = true;
+    let (_, handle) = bed.call(move |c| async move { c.open(fid, 1, Caller::root()).await.unwrap() });
+    bed.log();
+    for _ in 0..2 {
+        bed.call(move |c| async move {
+            c.write(nacre_client::WriteArgs { kill_suidgid: true, ..write_args(handle, 0, b"x") }).await
+        })
+        .unwrap();
+    }
+    assert_eq!(bed.log(), ["MDT0000 Setattr", "OST0000 Write 0 0+1", "OST0000 Write 0 0+1"]);
+}
+
+fn lock(kind: FlockType, owner: u64) -> FileLock {
+    FileLock { family: FlockFamily::Posix, kind, start: 0, end: 10, owner, pid: 1 }
+}
+
+#[test]
+fn a_waiting_lock_ends_with_the_callback() {
+    let mut bed = Bed::new(1);
+    let (_, handle) = bed.create("f");
+    bed.shared.borrow_mut().contended = true;
+    bed.log();
+    let cookie = LockCookie(77);
+    let job =
+        bed.start(move |c| async move { c.flock(handle, lock(FlockType::Write, 5), Some(cookie)).await });
+    assert_eq!(bed.log(), ["MDT0000 Flock Write wait"]);
+    assert!(!bed.jobs.is_done(job));
+    let grant = FlockGranted { cookie, outcome: FlockOutcome::Granted };
+    bed.callback("demo-MDT0000", Opcode::FlockGranted, &grant);
+    assert_eq!(bed.jobs.wait(&mut bed.world, job, SECOND), Some(Ok::<_, Errno>(FlockOutcome::Granted)));
+}
+
+#[test]
+fn an_interrupted_lock_ends_with_the_targets_word_on_who_was_first() {
+    for (answer, expected) in
+        [(FlockOutcome::Conflict, Err(Errno::EINTR)), (FlockOutcome::Granted, Ok(FlockOutcome::Granted))]
+    {
+        let mut bed = Bed::new(1);
+        let (_, handle) = bed.create("f");
+        bed.shared.borrow_mut().contended = true;
+        bed.shared.borrow_mut().cancel_outcome = Some(answer);
+        bed.log();
+        let cookie = LockCookie(77);
+        let job =
+            bed.start(move |c| async move { c.flock(handle, lock(FlockType::Write, 5), Some(cookie)).await });
+        bed.settle();
+        bed.call(move |c| async move { c.flock_interrupt(cookie) });
+        assert_eq!(bed.jobs.wait(&mut bed.world, job, SECOND), Some(expected));
+        assert_eq!(bed.log(), ["MDT0000 Flock Write wait", "MDT0000 FlockCancel"]);
+    }
+}
+
+#[test]
+fn an_interrupt_before_the_answer_is_not_lost() {
+    let mut bed = Bed::new(1);
+    let (_, handle) = bed.create("f");
+    bed.shared.borrow_mut().contended = true;
+    bed.shared.borrow_mut().hold.insert(Opcode::Flock);
+    let cookie = LockCookie(77);
+    let job =
+        bed.start(move |c| async move { c.flock(handle, lock(FlockType::Write, 5), Some(cookie)).await });
+    bed.settle();
+    bed.call(move |c| async move { c.flock_interrupt(cookie) });
+    bed.release();
+    assert_eq!(bed.jobs.wait(&mut bed.world, job, SECOND), Some(Err::<FlockOutcome, _>(Errno::EINTR)));
+}
+
+#[test]
+fn closing_any_descriptor_drops_the_owners_posix_locks_and_release_the_rest() {
+    let mut bed = Bed::new(1);
+    let (fid, first) = bed.create("f");
+    let (_, second) = bed.call(move |c| async move { c.open(fid, 0, Caller::root()).await.unwrap() });
+    bed.call(move |c| async move { c.flock(first, lock(FlockType::Write, 5), None).await.unwrap() });
+    bed.call(move |c| async move { c.flock(first, lock(FlockType::Read, 6), None).await.unwrap() });
+    bed.log();
+    bed.call(move |c| async move { c.flush(second, 5).await.unwrap() });
+    assert_eq!(bed.log(), ["MDT0000 Flock Unlock"]);
+    bed.call(move |c| async move { c.flush(first, 5).await.unwrap() });
+    assert_eq!(bed.log(), [""; 0], "nothing left to drop for this owner");
+    bed.call(move |c| async move { c.release(first, None).await.unwrap() });
+    assert_eq!(bed.log(), ["MDT0000 Flock Unlock", "MDT0000 Close"], "an OFD lock goes with its handle");
+    bed.call(move |c| async move { c.release(second, Some(9)).await.unwrap() });
+    assert_eq!(bed.log(), ["MDT0000 Flock Unlock", "MDT0000 Close"]);
+}
+
+#[test]
+fn a_second_sequence_is_fetched_before_it_is_needed() {
+    let mut bed = Bed::new(1);
+    let (a, _) = bed.create("a");
+    let (b, _) = bed.create("b");
+    bed.settle();
+    assert_eq!((a.seq, a.oid, b.oid), (b.seq, Oid(1), Oid(2)));
+    let grants = bed.shared.borrow().log.iter().filter(|l| l.contains("GrantSeq")).count();
+    assert_eq!(grants, 2);
+}
+
+#[test]
+fn a_wrong_file_system_name_is_explained() {
+    let mut bed = Bed::of_fs(1, "dmeo");
+    let sentence = bed.call(|c| async move { c.ready().await }).unwrap_err();
+    assert!(sentence.contains("does not know a file system `dmeo`"), "{sentence}");
+    assert!(sentence.contains("hint:"), "{sentence}");
+}
+
+#[test]
+fn names_that_cannot_be_are_refused_without_a_request() {
+    let mut bed = Bed::new(1);
+    bed.call(|c| async move { c.ready().await }).unwrap();
+    bed.log();
+    for (name, errno) in
+        [(vec![b'a'; 256], Errno::ENAMETOOLONG), (b"a/b".to_vec(), Errno::EINVAL), (vec![], Errno::ENOENT)]
+    {
+        let got = bed.call(move |c| async move { c.unlink(Fid::ROOT, &name, false, Caller::root()).await });
+        assert_eq!(got, Err(errno));
+    }
+    assert_eq!(bed.log(), [""; 0]);
+}
+
+#[test]
+fn an_unmount_closes_what_is_open_and_ends_every_task() {
+    let mut bed = Bed::new(2);
+    let (_, handle) = bed.create("f");
+    bed.call(move |c| async move { c.write(write_args(handle, 0, b"x")).await }).unwrap();
+    bed.call(|c| async move { c.unmount().await });
+    bed.settle();
+    assert_eq!(bed.shared.borrow().closed.len(), 1);
+    assert_eq!(bed.world.live_tasks(bed.mount), 0);
+}

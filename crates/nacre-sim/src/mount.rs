@@ -1,0 +1,109 @@
+//! A mount as an island of the world: jobs go in through its door, their values come out.
+
+use crate::world::{NodeId, World};
+use nacre_client::{Client, MountConfig};
+use nacre_node::{Ctx, Effect, Event, Logic};
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+type Value = Box<dyn Any + Send>;
+type Run = Box<dyn FnOnce(Rc<Client>) -> Pin<Box<dyn Future<Output = Value>>> + Send>;
+
+/// Something to do on a mount's island.
+struct Job {
+    id: u64,
+    run: Run,
+}
+
+/// The value of a job.
+struct Done {
+    id: u64,
+    value: Value,
+}
+
+/// The island of a mount.
+pub struct MountIsland {
+    ctx: Rc<Ctx>,
+    client: Rc<Client>,
+}
+impl MountIsland {
+    pub fn new(ctx: &Rc<Ctx>, config: MountConfig) -> Self {
+        Self { ctx: ctx.clone(), client: Client::new(ctx, config) }
+    }
+}
+impl Logic for MountIsland {
+    fn ctx(&self) -> &Rc<Ctx> {
+        &self.ctx
+    }
+    fn handle(&mut self, event: Event) {
+        let Some(event) = self.client.handle_event(event) else { return };
+        let Event::Door(job) = event else { return };
+        let Job { id, run } = *job.downcast::<Job>().expect("only jobs come through this door");
+        let (ctx, client) = (self.ctx.clone(), self.client.clone());
+        self.ctx.spawn(async move {
+            let value = run(client).await;
+            ctx.push(Effect::Door(Box::new(Done { id, value })));
+        });
+    }
+}
+
+/// A job under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(u64);
+
+/// Jobs of all mounts and the values that have come.
+#[derive(Default)]
+pub struct Jobs {
+    last: u64,
+    values: BTreeMap<u64, Value>,
+}
+
+impl Jobs {
+    /// Gives a job to a mount.
+    pub fn start<T, F>(
+        &mut self,
+        world: &mut World,
+        mount: NodeId,
+        run: impl FnOnce(Rc<Client>) -> F + Send + 'static,
+    ) -> JobId
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        self.last += 1;
+        let run: Run = Box::new(move |client| {
+            let work = run(client);
+            Box::pin(async move { Box::new(work.await) as Value })
+        });
+        world.tell(mount, Event::Door(Box::new(Job { id: self.last, run })));
+        self.collect(world);
+        JobId(self.last)
+    }
+    /// Takes in what mounts have said.
+    pub fn collect(&mut self, world: &mut World) {
+        while let Some((_, said)) = world.hear() {
+            let done = said.downcast::<Done>().expect("mounts say nothing but values of jobs");
+            self.values.insert(done.id, done.value);
+        }
+    }
+    pub fn is_done(&self, id: JobId) -> bool {
+        self.values.contains_key(&id.0)
+    }
+    /// The value of a job that is done.
+    pub fn take<T: 'static>(&mut self, id: JobId) -> Option<T> {
+        let value = self.values.remove(&id.0)?;
+        Some(*value.downcast::<T>().expect("a job's value has the type of its start"))
+    }
+    /// Runs the world until the job is done; `None` when virtual time `limit_ns` passes first.
+    pub fn wait<T: 'static>(&mut self, world: &mut World, id: JobId, limit_ns: u64) -> Option<T> {
+        let until = world.now_ns() + limit_ns;
+        world.run_until(until, |world| {
+            self.collect(world);
+            self.is_done(id)
+        });
+        self.take(id)
+    }
+}

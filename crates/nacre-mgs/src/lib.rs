@@ -1,1 +1,12 @@
+//! The management server: which targets each file system has, where they are, and what all of them must agree on.
+//!
+//! [`Registry`] is the list as a value with its rows; [`Mgs`] is the service that answers from it. Not here:
+//! connections, records and leases (`nacre-target`), file data and names (the other targets).
+#![no_std]
+extern crate alloc;
 
+mod registry;
+mod service;
+
+pub use registry::{FsRow, Refused, Registry, TargetRow};
+pub use service::Mgs;

@@ -276,9 +276,10 @@ impl Peer {
             Event::Opened { .. } => self.import.borrow_mut().handle_opened(now, epoch),
             Event::Frame { frame, .. } => {
                 let mut import = self.import.borrow_mut();
-                let version = import.config_version();
+                let learnt = |i: &Import<Answer>| (i.config_version(), i.last_committed(), i.last_stable());
+                let before = learnt(&import);
                 import.handle_frame(now, epoch, frame);
-                if import.config_version() != version {
+                if learnt(&import) != before {
                     self.changed.wake_all();
                 }
             }

@@ -1,0 +1,257 @@
+//! The list of file systems and their targets, and its rows.
+//!
+//! Invariants: an index of a file system belongs to one uuid for ever; the key of the name hash is made once and
+//! never changes (cookies of directories depend on it); the version grows with every change of the list, and a
+//! registration that says nothing new changes nothing. Everything is bounded: file systems, targets, addresses.
+//! Rows: `MGS_FIRST` by name holds an [`FsRow`]; `MGS_FIRST + 1` by name, kind and index a [`TargetRow`];
+//! `MGS_FIRST + 2` under `version` the version of the list.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use nacre_osd::{Table, Tx, table};
+use nacre_types::{ClientUuid, Codec, DecodeError, FsName, TargetKind, codec_struct};
+use nacre_wire::mgs::{RegisterReply, RegisterTarget, TargetEntry, TargetList};
+
+pub(crate) const FILE_SYSTEMS: Table = Table(table::MGS_FIRST);
+pub(crate) const TARGETS: Table = Table(table::MGS_FIRST + 1);
+pub(crate) const STATE: Table = Table(table::MGS_FIRST + 2);
+pub(crate) const VERSION_KEY: &[u8] = b"version";
+
+const FILE_SYSTEMS_MAX: usize = 256;
+const INDEX_MAX: u32 = 0xffff;
+const ADDRESSES_MAX: usize = 16;
+const ADDRESS_BYTES_MAX: usize = 256;
+
+codec_struct! {
+    /// What all targets of a file system agree on.
+    #[derive(Copy)]
+    pub struct FsRow {
+        /// Key of the name hash.
+        pub hash_key: (u64, u64),
+    }
+}
+codec_struct! {
+    /// A target as it last registered.
+    pub struct TargetRow {
+        pub fs: FsName,
+        pub kind: TargetKind,
+        pub index: u32,
+        pub uuid: ClientUuid,
+        pub addresses: Vec<String>,
+    }
+}
+
+/// Why a registration is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    #[error("{kind:?} {index} of {fs} is another target, {holder}: format this one with another index")]
+    Taken { fs: FsName, kind: TargetKind, index: u32, holder: ClientUuid },
+    #[error("{what}")]
+    Invalid { what: &'static str },
+    #[error("the MGS keeps at most {FILE_SYSTEMS_MAX} file systems")]
+    Full,
+}
+
+/// What a registration changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    pub version: u64,
+    pub target: TargetRow,
+    /// The first target of its file system brings the file system.
+    pub fs: FsRow,
+}
+
+type TargetKey = (TargetKind, u32);
+
+#[derive(Debug)]
+struct FileSystem {
+    row: FsRow,
+    targets: BTreeMap<TargetKey, TargetRow>,
+}
+
+/// The list in memory.
+#[derive(Debug, Default)]
+pub struct Registry {
+    version: u64,
+    file_systems: BTreeMap<FsName, FileSystem>,
+}
+
+impl Registry {
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    // ---- from rows
+
+    pub(crate) fn load_version(&mut self, row: &[u8]) -> Result<(), DecodeError> {
+        self.version = u64::from_slice(row)?;
+        Ok(())
+    }
+    pub(crate) fn load_fs(&mut self, key: &[u8], row: &[u8]) -> Result<(), DecodeError> {
+        let (fs, row) = (FsName::from_slice(key)?, FsRow::from_slice(row)?);
+        self.file_systems.insert(fs, FileSystem { row, targets: BTreeMap::new() });
+        Ok(())
+    }
+    /// After every file system has been loaded; a target of an unknown one is an error.
+    pub(crate) fn load_target(&mut self, row: &[u8]) -> Result<(), DecodeError> {
+        let row = TargetRow::from_slice(row)?;
+        let missing = DecodeError::BadValue { what: "file system of a target", value: u64::from(row.index) };
+        let fs = self.file_systems.get_mut(&row.fs).ok_or(missing)?;
+        fs.targets.insert((row.kind, row.index), row);
+        Ok(())
+    }
+
+    // ---- registration
+
+    /// What registering would change; `None`: everything is known already. `new_key` is used for the first target
+    /// of a file system.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn check(&self, new: &RegisterTarget, new_key: (u64, u64)) -> Result<Option<Change>, Refused> {
+        if new.kind == TargetKind::Mgs {
+            return Err(Refused::Invalid { what: "an MGS does not register" });
+        }
+        if new.index > INDEX_MAX {
+            return Err(Refused::Invalid { what: "the index of a target is at most ffff" });
+        }
+        if new.addresses.len() > ADDRESSES_MAX || new.addresses.iter().any(|a| a.len() > ADDRESS_BYTES_MAX) {
+            return Err(Refused::Invalid { what: "at most 16 addresses of at most 256 bytes" });
+        }
+        let known = self.file_systems.get(&new.fs);
+        if known.is_none() && self.file_systems.len() >= FILE_SYSTEMS_MAX {
+            return Err(Refused::Full);
+        }
+        if let Some(old) = known.and_then(|fs| fs.targets.get(&(new.kind, new.index))) {
+            if old.uuid != new.uuid {
+                let (fs, kind, index) = (new.fs.clone(), new.kind, new.index);
+                return Err(Refused::Taken { fs, kind, index, holder: old.uuid });
+            }
+            if old.addresses == new.addresses {
+                return Ok(None);
+            }
+        }
+        let target = TargetRow {
+            fs: new.fs.clone(),
+            kind: new.kind,
+            index: new.index,
+            uuid: new.uuid,
+            addresses: new.addresses.clone(),
+        };
+        let fs = known.map_or(FsRow { hash_key: new_key }, |fs| fs.row);
+        Ok(Some(Change { version: self.version + 1, target, fs }))
+    }
+
+    /// Takes a change in that was written.
+    pub fn apply(&mut self, change: Change) {
+        assert!(change.version > self.version, "the version of the list only grows");
+        self.version = change.version;
+        let (target, row) = (change.target, change.fs);
+        let fs = self
+            .file_systems
+            .entry(target.fs.clone())
+            .or_insert_with(|| FileSystem { row, targets: BTreeMap::new() });
+        fs.targets.insert((target.kind, target.index), target);
+    }
+
+    // ---- questions
+
+    pub fn register_reply(&self, fs: &FsName) -> Option<RegisterReply> {
+        let hash_key = self.file_systems.get(fs)?.row.hash_key;
+        Some(RegisterReply { config_version: self.version, hash_key })
+    }
+    /// `None`: no such file system.
+    pub fn list(&self, fs: &FsName) -> Option<TargetList> {
+        let fs = self.file_systems.get(fs)?;
+        let entry = |t: &TargetRow| TargetEntry {
+            kind: t.kind,
+            index: t.index,
+            uuid: t.uuid,
+            addresses: t.addresses.clone(),
+        };
+        Some(TargetList {
+            config_version: self.version,
+            hash_key: fs.row.hash_key,
+            targets: fs.targets.values().map(entry).collect(),
+        })
+    }
+    pub fn file_systems(&self) -> impl Iterator<Item = (&FsName, impl Iterator<Item = &TargetRow>)> {
+        self.file_systems.iter().map(|(name, fs)| (name, fs.targets.values()))
+    }
+}
+
+impl Change {
+    /// Rows and bytes of a change at most.
+    pub(crate) const ROWS: u32 = 3;
+    pub(crate) const BYTES: u32 = (ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 4)) as u32 + 512;
+
+    pub(crate) fn write(&self, tx: &mut Tx<'_>) {
+        tx.put(FILE_SYSTEMS, &self.target.fs.to_vec(), self.fs.to_vec());
+        tx.put(TARGETS, &target_key(&self.target), self.target.to_vec());
+        tx.put(STATE, VERSION_KEY, self.version.to_vec());
+    }
+}
+
+fn target_key(target: &TargetRow) -> Vec<u8> {
+    let mut key = target.fs.to_vec();
+    key.push(target.kind.number());
+    key.extend_from_slice(&target.index.to_be_bytes());
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::format;
+    use alloc::string::ToString;
+
+    fn request(fs: &str, index: u32, uuid: u8, address: &str) -> RegisterTarget {
+        RegisterTarget {
+            fs: FsName::parse(fs).expect("a name"),
+            kind: TargetKind::Ost,
+            index,
+            uuid: ClientUuid([uuid; 16]),
+            addresses: alloc::vec![address.to_string()],
+        }
+    }
+    fn register(r: &mut Registry, new: &RegisterTarget, key: (u64, u64)) -> Result<bool, Refused> {
+        let change = r.check(new, key)?;
+        let changed = change.is_some();
+        change.into_iter().for_each(|c| r.apply(c));
+        Ok(changed)
+    }
+
+    #[test]
+    fn the_first_target_brings_its_file_system_and_the_key_stays() {
+        let mut r = Registry::default();
+        assert_eq!(register(&mut r, &request("demo", 0, 1, "a"), (5, 6)), Ok(true));
+        assert_eq!(register(&mut r, &request("demo", 1, 2, "b"), (7, 8)), Ok(true));
+        assert_eq!(register(&mut r, &request("demo", 0, 1, "a"), (9, 9)), Ok(false));
+        assert_eq!(register(&mut r, &request("demo", 0, 1, "moved"), (9, 9)), Ok(true));
+        let list = r.list(&FsName::parse("demo").expect("a name")).expect("it is there");
+        assert_eq!((list.hash_key, list.config_version), ((5, 6), 3));
+        let places: Vec<_> = list.targets.iter().map(|t| (t.index, t.addresses[0].as_str())).collect();
+        assert_eq!(places, [(0, "moved"), (1, "b")]);
+        assert!(r.list(&FsName::parse("other").expect("a name")).is_none());
+    }
+
+    #[test]
+    fn an_index_belongs_to_one_target_for_ever() {
+        let mut r = Registry::default();
+        register(&mut r, &request("demo", 0, 1, "a"), (5, 6)).expect("free");
+        let refused = register(&mut r, &request("demo", 0, 2, "b"), (5, 6)).expect_err("taken");
+        assert!(format!("{refused}").contains("another index"));
+        assert_eq!(register(&mut r, &request("else", 0, 2, "b"), (5, 6)), Ok(true), "of another file system");
+    }
+
+    #[test]
+    fn hostile_registrations_are_refused() {
+        let r = Registry::default();
+        let mut many = request("demo", 0, 1, "a");
+        many.addresses = alloc::vec![String::from("a"); 17];
+        for bad in [request("demo", 0x10000, 1, "a"), request("demo", 0, 1, &"x".repeat(257)), many] {
+            assert!(matches!(r.check(&bad, (0, 0)), Err(Refused::Invalid { .. })));
+        }
+    }
+}

@@ -57,7 +57,8 @@ impl Mgs {
         };
         let reservation = self.core.osd.reserve(credits).await?;
         // Nothing waits between the check and the change.
-        let change = match self.registry.borrow().check(&new, key) {
+        let checked = self.registry.borrow().check(&new, key);
+        let change = match checked {
             Ok(Some(change)) => change,
             Ok(None) => {
                 self.core.osd.commit(self.core.osd.last_transno()).await?;

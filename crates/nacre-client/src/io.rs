@@ -17,7 +17,7 @@ use bytes::Bytes;
 use nacre_node::join_all;
 use nacre_types::{Component, Errno, Extent, Fid, LockCookie, ObjectId, OpenHandle, SetAttr, Timestamp};
 use nacre_wire::mdt::Setattr;
-use nacre_wire::ost::{Allocate, LockMode, ObjectState, Read, SyncObject, Write};
+use nacre_wire::ost::{Allocate, LockMode, ObjectState, Read, SyncObject, Truncate, Write};
 use nacre_wire::target::Sync;
 
 /// Largest request to an OST.
@@ -220,8 +220,35 @@ impl Client {
             let (ost, held) = locks.get(range.stripe as usize)?;
             Some(self.write_object(ost, file, range, data, held.cookie, mtime))
         });
-        join_all(writes).await.into_iter().collect::<Result<(), Errno>>()?;
+        let written = join_all(writes).await;
+        if let Some(&Err(e)) = written.iter().find(|w| w.is_err()) {
+            // The next appender must not find a piece of ours behind a hole: what was written is cut off again.
+            let undone = ranges.iter().zip(&written).filter(|(_, w)| w.is_ok()).filter_map(|(range, _)| {
+                let (ost, held) = locks.get(range.stripe as usize)?;
+                Some(self.cut_back(ost, file, range.stripe, held, mtime))
+            });
+            join_all(undone).await;
+            return Err(e);
+        }
         Ok(ranges.iter().map(|r| r.stripe).collect())
+    }
+
+    /// Sets an object back to the size it had when its lock was granted.
+    async fn cut_back(
+        &self,
+        ost: &Target,
+        file: &FileState,
+        stripe: u32,
+        held: &HeldExtent,
+        mtime: Timestamp,
+    ) {
+        let object = ObjectId { fid: file.fid, stripe };
+        file.note_uncertain(stripe);
+        let request =
+            Truncate { object, size: held.state.size, owner: file.owner(), mtime, lock: held.cookie };
+        if let Err(error) = ost.call(&request).await {
+            tracing::error!(%object, %error, "a failed append could not be taken back: the file has a hole with a piece of it behind");
+        }
     }
 
     /// Reads one object's range; ends where the object ends.

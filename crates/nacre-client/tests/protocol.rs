@@ -1,6 +1,8 @@
 //! What a client sends, in which order: scripts against fakes.
 
-#[allow(unreachable_pub, clippy::unwrap_used, reason = "a module of tests")]
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[allow(unreachable_pub, reason = "a module of tests")]
 mod support;
 
 use nacre_types::*;
@@ -113,6 +115,20 @@ fn an_append_locks_everything_in_order_and_writes_at_the_end_it_found() {
     assert_eq!(log[2..4], ["OST0000 Write 0 4+3 locked", "OST0001 Write 1 1+3 locked"]);
     assert_eq!(log[4..], ["OST0000 Cancel 0", "OST0001 Cancel 1"]);
     assert_eq!(read(&mut bed, handle, 0, 100), b"12345abcdef");
+}
+
+#[test]
+fn an_append_that_loses_a_lock_half_way_leaves_nothing_behind() {
+    let mut bed = Bed::new(2);
+    let (_, handle) = bed.create("f");
+    bed.call(move |c| async move { c.write(write_args(handle, 0, b"12")).await }).unwrap();
+    // The first of the two writes fails, the other one is executed.
+    bed.shared.borrow_mut().refuse.push((Opcode::Write, Errno::ESTALE));
+    bed.call(move |c| async move {
+        c.write(nacre_client::WriteArgs { append: true, ..write_args(handle, 0, b"abcdef") }).await
+    })
+    .unwrap();
+    assert_eq!(read(&mut bed, handle, 0, 100), b"12abcdef");
 }
 
 #[test]

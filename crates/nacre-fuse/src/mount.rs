@@ -115,54 +115,93 @@ pub fn mount_fuse(path: &Path, options: &MountOptions) -> Result<Mounted, MountE
 /// # Errors
 /// A sentence for the user.
 pub fn check_mount_point(path: &Path) -> Result<PathBuf, MountError> {
-    let os = |source| MountError::Os { what: "looking at", path: text(path), source };
-    // A new dead mount may come to light below a cleared one.
-    for _ in 0..8 {
-        match statx(CWD, path, AtFlags::empty(), StatxFlags::TYPE) {
-            Err(Errno::NOTCONN | Errno::CONNABORTED) => clear_dead(path)?,
-            Err(Errno::NOENT) => return Err(MountError::NoSuchDirectory(text(path))),
-            Err(Errno::NOTDIR) => return Err(MountError::NotADirectory(text(path))),
-            Err(e) => return Err(os(e)),
-            Ok(stat) if u32::from(stat.stx_mode) & 0o170000 != 0o040000 => {
-                return Err(MountError::NotADirectory(text(path)));
-            }
-            Ok(_) => {
-                let path =
-                    path.canonicalize().map_err(|e| os(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
-                if let Some(what) = mounted_type(&path) {
-                    return Err(MountError::AlreadyMounted { path: text(&path), what });
-                }
-                let mut entries = std::fs::read_dir(&path)
-                    .map_err(|e| os(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
-                if entries.next().is_some() {
-                    return Err(MountError::NotEmpty(text(&path)));
-                }
-                return Ok(path);
+    // A further dead mount may come to light below a cleared one.
+    const LAYERS_MAX: u32 = 8;
+    // The mount table first: looking at a mount whose server hangs would hang.
+    let place = place_of(path);
+    for _ in 0..LAYERS_MAX {
+        let Some(what) = mounted_type(&place) else { return check_directory(path) };
+        match root_state(&place) {
+            RootState::Dead if what == FS_TYPE => clear_dead(&place)?,
+            RootState::Dead => return Err(MountError::DeadMount { path: text(path), what }),
+            RootState::Answers => return Err(MountError::AlreadyMounted { path: text(path), what }),
+            RootState::Silent => {
+                let what = format!("{what}, its server does not answer");
+                return Err(MountError::AlreadyMounted { path: text(path), what });
             }
         }
     }
-    Err(os(Errno::NOTCONN))
+    Err(MountError::DeadMount { path: text(path), what: FS_TYPE.to_owned() })
 }
 
-/// Takes away a mount whose server is gone, if it is one of ours.
-fn clear_dead(path: &Path) -> Result<(), MountError> {
-    // The path itself cannot be resolved any more; its parent can.
-    let real = match (path.parent().filter(|p| !p.as_os_str().is_empty()), path.file_name()) {
+/// An empty directory on which nothing is mounted, or a sentence.
+fn check_directory(path: &Path) -> Result<PathBuf, MountError> {
+    let os = |source| MountError::Os { what: "looking at", path: text(path), source };
+    let io = |e: std::io::Error| os(Errno::from_io_error(&e).unwrap_or(Errno::IO));
+    let stat = statx(CWD, path, AtFlags::empty(), StatxFlags::TYPE).map_err(|e| match e {
+        Errno::NOENT => MountError::NoSuchDirectory(text(path)),
+        Errno::NOTDIR => MountError::NotADirectory(text(path)),
+        e => os(e),
+    })?;
+    if u32::from(stat.stx_mode) & 0o170000 != 0o040000 {
+        return Err(MountError::NotADirectory(text(path)));
+    }
+    let real = path.canonicalize().map_err(io)?;
+    // By a symbolic link or as `.`.
+    if let Some(what) = mounted_type(&real) {
+        return Err(MountError::AlreadyMounted { path: text(&real), what });
+    }
+    if std::fs::read_dir(&real).map_err(io)?.next().is_some() {
+        return Err(MountError::NotEmpty(text(&real)));
+    }
+    Ok(real)
+}
+
+/// The real path of `path` without looking at `path` itself.
+fn place_of(path: &Path) -> PathBuf {
+    let place = match (path.parent().filter(|p| !p.as_os_str().is_empty()), path.file_name()) {
         (Some(parent), Some(name)) => parent.canonicalize().map(|p| p.join(name)),
         (None, Some(name)) => std::env::current_dir().map(|p| p.join(name)),
         _ => Ok(path.to_owned()),
     };
-    let real = real.unwrap_or_else(|_| path.to_owned());
-    let what = mounted_type(&real).unwrap_or_else(|| "FUSE".to_owned());
-    if what != FS_TYPE {
-        return Err(MountError::DeadMount { path: text(path), what });
+    place.unwrap_or_else(|_| path.to_owned())
+}
+
+enum RootState {
+    Answers,
+    /// The server is gone, the mount is left.
+    Dead,
+    Silent,
+}
+
+/// Asks the root of a mount, on a thread of its own: it may never come back.
+fn root_state(path: &Path) -> RootState {
+    const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
+    let (tx, rx) = std::sync::mpsc::sync_channel(1);
+    let asked = path.to_owned();
+    let thread = std::thread::Builder::new().name("mount-check".to_owned()).spawn(move || {
+        let stat = statx(CWD, &asked, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS);
+        // Nobody listens any more after the patience.
+        let _ = tx.send(stat.map(drop));
+    });
+    if thread.is_err() {
+        return RootState::Silent;
     }
-    unmount(&real, UnmountFlags::DETACH).map_err(|source| MountError::Os {
+    match rx.recv_timeout(PATIENCE) {
+        Ok(Err(Errno::NOTCONN | Errno::CONNABORTED)) => RootState::Dead,
+        Ok(_) => RootState::Answers,
+        Err(_) => RootState::Silent,
+    }
+}
+
+/// Takes away a mount of ours whose server is gone.
+fn clear_dead(place: &Path) -> Result<(), MountError> {
+    unmount(place, UnmountFlags::DETACH).map_err(|source| MountError::Os {
         what: "clearing the dead mount on",
-        path: text(path),
+        path: text(place),
         source,
     })?;
-    info!(path = %real.display(), "cleared a mount point left by a server that was killed");
+    info!(path = %place.display(), "cleared a mount point left by a server that was killed");
     Ok(())
 }
 

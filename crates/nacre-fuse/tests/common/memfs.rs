@@ -1,0 +1,462 @@
+//! A small POSIX file system in memory behind the FUSE layer. Requests can be held back by name, to look at what the
+//! kernel does meanwhile; validity and open flags can be chosen per run.
+
+use bytes::Bytes;
+use nacre_client::{CreateArgs, Entry, ListedEntry, ReaddirPage, WriteArgs};
+use nacre_fuse::{Ops, Validity};
+use nacre_node::{Ctx, WaitList};
+use nacre_types::{
+    Attr, Caller, Errno, Fid, LockCookie, Oid, OpenHandle, Seq, SetAttr, SizeState, mode, name,
+};
+use nacre_wire::mdt::{FileLock, FlockOutcome, FlockType, rename_flags};
+use nacre_wire::target::StatfsReply;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+const KEY: name::HashKey = name::HashKey(1, 2);
+
+struct Inode {
+    attr: Attr,
+    parent: Fid,
+    data: Vec<u8>,
+    /// Cookie to name and inode.
+    entries: BTreeMap<u64, (Vec<u8>, Fid)>,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    opens: u32,
+}
+
+/// The tree and what the tests turn.
+pub struct MemFs {
+    ctx: Rc<Ctx>,
+    inodes: RefCell<BTreeMap<Fid, Inode>>,
+    handles: RefCell<BTreeMap<u64, Fid>>,
+    locks: RefCell<Vec<(Fid, FileLock)>>,
+    interrupted: RefCell<BTreeSet<LockCookie>>,
+    serial: Cell<u64>,
+    changed: WaitList,
+    /// Operations that wait: "lookup", "mkdir", "read", ...
+    held: RefCell<BTreeSet<&'static str>>,
+    /// How many wait now, by operation.
+    pub waiting: RefCell<BTreeMap<&'static str, u32>>,
+    pub validity: Cell<Validity>,
+    pub fopen_flags: Cell<u32>,
+}
+
+impl MemFs {
+    pub fn new(ctx: &Rc<Ctx>) -> Self {
+        let fs = Self {
+            ctx: ctx.clone(),
+            inodes: RefCell::default(),
+            handles: RefCell::default(),
+            locks: RefCell::default(),
+            interrupted: RefCell::default(),
+            serial: Cell::new(100),
+            changed: ctx.wait_list(),
+            held: RefCell::default(),
+            waiting: RefCell::default(),
+            validity: Cell::new(Validity::NONE),
+            fopen_flags: Cell::new(nacre_fuse::abi::fopen::DIRECT_IO),
+        };
+        let root = fs.inode(Fid::ROOT, Fid::ROOT, mode::DIR | 0o755, &Caller::root());
+        fs.inodes.borrow_mut().insert(Fid::ROOT, root);
+        fs
+    }
+    pub fn hold(&self, operation: &'static str) {
+        self.held.borrow_mut().insert(operation);
+    }
+    pub fn release_all(&self) {
+        self.held.borrow_mut().clear();
+        self.changed.wake_all();
+    }
+    pub fn waiting(&self, operation: &'static str) -> u32 {
+        self.waiting.borrow().get(operation).copied().unwrap_or(0)
+    }
+    pub fn fid_of(&self, name: &[u8]) -> Option<Fid> {
+        self.inodes.borrow().get(&Fid::ROOT).and_then(|d| find(d, name)).map(|(_, fid)| fid)
+    }
+    /// Changes data behind the kernel's back, as another mount would.
+    pub fn set_data(&self, fid: Fid, data: &[u8]) {
+        if let Some(i) = self.inodes.borrow_mut().get_mut(&fid) {
+            i.data = data.to_vec();
+            i.attr.size = data.len() as u64;
+        }
+    }
+
+    async fn gate(&self, operation: &'static str) {
+        while self.held.borrow().contains(operation) {
+            *self.waiting.borrow_mut().entry(operation).or_default() += 1;
+            self.changed.wait().await;
+            *self.waiting.borrow_mut().entry(operation).or_default() -= 1;
+        }
+    }
+    fn next(&self) -> u64 {
+        self.serial.set(self.serial.get() + 1);
+        self.serial.get()
+    }
+    fn inode(&self, fid: Fid, parent: Fid, mode: u32, caller: &Caller) -> Inode {
+        let now = self.ctx.wall();
+        let attr = Attr {
+            fid,
+            mode,
+            uid: caller.uid,
+            gid: caller.gid,
+            projid: 0,
+            nlink: if mode & mode::FMT == mode::DIR { 2 } else { 1 },
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            size_state: SizeState::Exact,
+            version: 1,
+        };
+        Inode { attr, parent, data: Vec::new(), entries: BTreeMap::new(), xattrs: BTreeMap::new(), opens: 0 }
+    }
+    fn entry(&self, fid: Fid) -> Result<Entry, Errno> {
+        let inodes = self.inodes.borrow();
+        let i = inodes.get(&fid).ok_or(Errno::ESTALE)?;
+        Ok(entry_of(i))
+    }
+    fn add(&self, args: &CreateArgs<'_>) -> Result<Fid, Errno> {
+        let fid = Fid::new(Seq(0x100), Oid(self.next() as u32));
+        let mut new = self.inode(fid, args.parent, args.mode & !args.caller.umask, &args.caller);
+        new.attr.rdev = args.rdev;
+        new.data = args.target.to_vec();
+        new.attr.size = new.data.len() as u64;
+        let mut inodes = self.inodes.borrow_mut();
+        insert(inodes.get_mut(&args.parent).ok_or(Errno::ENOENT)?, args.name, fid)?;
+        inodes.insert(fid, new);
+        Ok(fid)
+    }
+    fn handle(&self, fid: Fid) -> OpenHandle {
+        let handle = self.next();
+        self.handles.borrow_mut().insert(handle, fid);
+        if let Some(i) = self.inodes.borrow_mut().get_mut(&fid) {
+            i.opens += 1;
+        }
+        OpenHandle(handle)
+    }
+    fn file(&self, handle: OpenHandle) -> Result<Fid, Errno> {
+        self.handles.borrow().get(&handle.0).copied().ok_or(Errno::EBADF)
+    }
+    fn drop_link(&self, fid: Fid) {
+        let mut inodes = self.inodes.borrow_mut();
+        let Some(i) = inodes.get_mut(&fid) else { return };
+        i.attr.nlink = if i.attr.is_dir() { 0 } else { i.attr.nlink - 1 };
+        if i.attr.nlink == 0 && i.opens == 0 {
+            inodes.remove(&fid);
+        }
+    }
+    fn conflict(&self, fid: Fid, lock: &FileLock) -> Option<FileLock> {
+        let clash = |l: &FileLock| {
+            l.family == lock.family
+                && l.owner != lock.owner
+                && l.start <= lock.end
+                && lock.start <= l.end
+                && (l.kind == FlockType::Write || lock.kind == FlockType::Write)
+        };
+        self.locks.borrow().iter().find(|(f, l)| *f == fid && clash(l)).map(|(_, l)| *l)
+    }
+}
+
+fn entry_of(i: &Inode) -> Entry {
+    Entry { attr: Attr { blocks: i.data.len().div_ceil(512) as u64, ..i.attr }, kill_priv: false }
+}
+fn find(dir: &Inode, name: &[u8]) -> Option<(u64, Fid)> {
+    let base = name::cookie_base(KEY, name);
+    dir.entries.range(base..base + 16).find(|(_, (n, _))| n == name).map(|(c, (_, fid))| (*c, *fid))
+}
+fn insert(dir: &mut Inode, name: &[u8], fid: Fid) -> Result<(), Errno> {
+    if find(dir, name).is_some() {
+        return Err(Errno::EEXIST);
+    }
+    let base = name::cookie_base(KEY, name);
+    let cookie = (base..base + 16).find(|c| !dir.entries.contains_key(c)).ok_or(Errno::ENOSPC)?;
+    dir.entries.insert(cookie, (name.to_vec(), fid));
+    Ok(())
+}
+
+impl Ops for MemFs {
+    fn validity(&self, _: &Entry) -> Validity {
+        self.validity.get()
+    }
+    fn fopen_flags(&self, _: Fid, _: u32) -> u32 {
+        self.fopen_flags.get()
+    }
+    async fn lookup(&self, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
+        self.gate("lookup").await;
+        assert!(name != b"panic", "a bug in one request");
+        let inodes = self.inodes.borrow();
+        let dir = inodes.get(&parent).ok_or(Errno::ESTALE)?;
+        let (_, fid) = find(dir, name).ok_or(Errno::ENOENT)?;
+        drop(inodes);
+        self.entry(fid)
+    }
+    async fn parent(&self, fid: Fid) -> Result<Entry, Errno> {
+        let parent = self.inodes.borrow().get(&fid).ok_or(Errno::ENOENT)?.parent;
+        self.entry(parent)
+    }
+    async fn getattr(&self, fid: Fid) -> Result<Entry, Errno> {
+        self.gate("getattr").await;
+        self.entry(fid).map_err(|_| Errno::ENOENT)
+    }
+    async fn setattr(&self, fid: Fid, set: SetAttr, _: Caller) -> Result<Entry, Errno> {
+        let now = self.ctx.wall();
+        {
+            let mut inodes = self.inodes.borrow_mut();
+            let i = inodes.get_mut(&fid).ok_or(Errno::ESTALE)?;
+            let a = &mut i.attr;
+            if let Some(m) = set.mode {
+                a.mode = a.mode & mode::FMT | m & mode::PERM;
+            }
+            if set.kill_suidgid {
+                a.mode &= !mode::SUID;
+                if a.mode & mode::XGRP != 0 {
+                    a.mode &= !mode::SGID;
+                }
+            }
+            a.uid = set.uid.unwrap_or(a.uid);
+            a.gid = set.gid.unwrap_or(a.gid);
+            a.atime = set.atime.unwrap_or(a.atime);
+            if let Some(size) = set.size {
+                i.data.resize(usize::try_from(size).map_err(|_| Errno::EFBIG)?, 0);
+                a.size = size;
+                a.mtime = now;
+            }
+            a.mtime = set.mtime.unwrap_or(a.mtime);
+            a.ctime = now;
+        }
+        self.entry(fid)
+    }
+    async fn readlink(&self, fid: Fid) -> Result<Bytes, Errno> {
+        Ok(Bytes::copy_from_slice(&self.inodes.borrow().get(&fid).ok_or(Errno::ESTALE)?.data))
+    }
+    async fn make(&self, args: CreateArgs<'_>) -> Result<Entry, Errno> {
+        self.gate("mkdir").await;
+        let fid = self.add(&args)?;
+        self.entry(fid)
+    }
+    async fn create(&self, args: CreateArgs<'_>, _: u32) -> Result<(Entry, OpenHandle), Errno> {
+        let fid = self.add(&args)?;
+        Ok((self.entry(fid)?, self.handle(fid)))
+    }
+    async fn open(&self, fid: Fid, _: u32, _: Caller) -> Result<(Entry, OpenHandle), Errno> {
+        Ok((self.entry(fid)?, self.handle(fid)))
+    }
+    async fn read(&self, handle: OpenHandle, offset: u64, len: u32) -> Result<Vec<Bytes>, Errno> {
+        self.gate("read").await;
+        let fid = self.file(handle)?;
+        let inodes = self.inodes.borrow();
+        let data = &inodes.get(&fid).ok_or(Errno::ESTALE)?.data;
+        let start = data.len().min(offset as usize);
+        let end = data.len().min(start + len as usize);
+        // In parts, so that replies of several parts are sent too.
+        Ok(data[start..end].chunks(300_000).map(Bytes::copy_from_slice).collect())
+    }
+    async fn write(&self, args: WriteArgs) -> Result<u32, Errno> {
+        self.gate("write").await;
+        let fid = self.file(args.handle)?;
+        let now = self.ctx.wall();
+        let mut inodes = self.inodes.borrow_mut();
+        let i = inodes.get_mut(&fid).ok_or(Errno::ESTALE)?;
+        let at = if args.append { i.data.len() } else { args.offset as usize };
+        if i.data.len() < at + args.data.len() {
+            i.data.resize(at + args.data.len(), 0);
+        }
+        i.data[at..at + args.data.len()].copy_from_slice(&args.data);
+        i.attr.size = i.data.len() as u64;
+        (i.attr.mtime, i.attr.ctime) = (now, now);
+        Ok(args.data.len() as u32)
+    }
+    async fn flush(&self, handle: OpenHandle, lock_owner: u64) -> Result<(), Errno> {
+        let fid = self.file(handle)?;
+        let posix = nacre_wire::mdt::FlockFamily::Posix;
+        self.locks.borrow_mut().retain(|(f, l)| *f != fid || l.owner != lock_owner || l.family != posix);
+        self.changed.wake_all();
+        Ok(())
+    }
+    async fn release(&self, handle: OpenHandle, flock_owner: Option<u64>) -> Result<(), Errno> {
+        let Some(fid) = self.handles.borrow_mut().remove(&handle.0) else { return Err(Errno::EBADF) };
+        if let Some(owner) = flock_owner {
+            self.locks.borrow_mut().retain(|(f, l)| *f != fid || l.owner != owner);
+            self.changed.wake_all();
+        }
+        let mut inodes = self.inodes.borrow_mut();
+        if let Some(i) = inodes.get_mut(&fid) {
+            i.opens -= 1;
+            if i.opens == 0 && i.attr.nlink == 0 {
+                inodes.remove(&fid);
+            }
+        }
+        Ok(())
+    }
+    async fn fsync(&self, _: Fid, _: bool) -> Result<(), Errno> {
+        Ok(())
+    }
+    async fn readdir(&self, dir: Fid, cookie: u64, max: u32, attrs: bool) -> Result<ReaddirPage, Errno> {
+        let inodes = self.inodes.borrow();
+        let d = inodes.get(&dir).ok_or(Errno::ESTALE)?;
+        let dots = [(1, &b"."[..], dir), (2, &b".."[..], d.parent)].map(|(c, n, f)| (c, n.to_vec(), f));
+        let real = d.entries.range(cookie.max(2) + 1..).map(|(c, (n, f))| (*c, n.clone(), *f));
+        let entries = dots
+            .into_iter()
+            .filter(|(c, ..)| *c > cookie)
+            .chain(real)
+            .take(max as usize)
+            .filter_map(|(cookie, name, fid)| {
+                let i = inodes.get(&fid)?;
+                let entry = attrs.then(|| entry_of(i));
+                Some(ListedEntry { cookie, name: name.into(), fid, file_type: i.attr.file_type(), entry })
+            })
+            .collect();
+        Ok(ReaddirPage { entries, eof: false })
+    }
+    async fn link(&self, fid: Fid, parent: Fid, name: &[u8], _: Caller) -> Result<Entry, Errno> {
+        {
+            let mut inodes = self.inodes.borrow_mut();
+            insert(inodes.get_mut(&parent).ok_or(Errno::ESTALE)?, name, fid)?;
+            inodes.get_mut(&fid).ok_or(Errno::ESTALE)?.attr.nlink += 1;
+        }
+        self.entry(fid)
+    }
+    async fn unlink(&self, parent: Fid, name: &[u8], directory: bool, _: Caller) -> Result<(), Errno> {
+        self.gate("unlink").await;
+        let fid = {
+            let mut inodes = self.inodes.borrow_mut();
+            let (cookie, fid) = find(inodes.get(&parent).ok_or(Errno::ESTALE)?, name).ok_or(Errno::ENOENT)?;
+            let child = inodes.get(&fid).ok_or(Errno::ESTALE)?;
+            match (directory, child.attr.is_dir()) {
+                (true, false) => return Err(Errno::ENOTDIR),
+                (false, true) => return Err(Errno::EISDIR),
+                (true, true) if !child.entries.is_empty() => return Err(Errno::ENOTEMPTY),
+                _ => {}
+            }
+            inodes.get_mut(&parent).ok_or(Errno::ESTALE)?.entries.remove(&cookie);
+            fid
+        };
+        self.drop_link(fid);
+        Ok(())
+    }
+    async fn rename(
+        &self,
+        (from, old): (Fid, &[u8]),
+        (to, new): (Fid, &[u8]),
+        flags: u32,
+        _: Caller,
+    ) -> Result<(), Errno> {
+        let replaced = {
+            let mut inodes = self.inodes.borrow_mut();
+            let (cookie, fid) = find(inodes.get(&from).ok_or(Errno::ESTALE)?, old).ok_or(Errno::ENOENT)?;
+            let there = find(inodes.get(&to).ok_or(Errno::ESTALE)?, new);
+            match (flags, there) {
+                (rename_flags::NOREPLACE, Some(_)) => return Err(Errno::EEXIST),
+                (rename_flags::EXCHANGE, None) => return Err(Errno::ENOENT),
+                _ => {}
+            }
+            let exchanged = flags == rename_flags::EXCHANGE;
+            inodes.get_mut(&from).ok_or(Errno::ESTALE)?.entries.remove(&cookie);
+            if let Some((cookie, _)) = there {
+                inodes.get_mut(&to).ok_or(Errno::ESTALE)?.entries.remove(&cookie);
+            }
+            insert(inodes.get_mut(&to).ok_or(Errno::ESTALE)?, new, fid)?;
+            inodes.get_mut(&fid).ok_or(Errno::ESTALE)?.parent = to;
+            if let (true, Some((_, other))) = (exchanged, there) {
+                insert(inodes.get_mut(&from).ok_or(Errno::ESTALE)?, old, other)?;
+                inodes.get_mut(&other).ok_or(Errno::ESTALE)?.parent = from;
+            }
+            there.filter(|_| !exchanged)
+        };
+        if let Some((_, fid)) = replaced {
+            self.drop_link(fid);
+        }
+        Ok(())
+    }
+    async fn getxattr(&self, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+        let inodes = self.inodes.borrow();
+        let i = inodes.get(&fid).ok_or(Errno::ESTALE)?;
+        i.xattrs.get(name).map(|v| Bytes::copy_from_slice(v)).ok_or(Errno::ENODATA)
+    }
+    async fn setxattr(
+        &self,
+        fid: Fid,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        _: bool,
+        _: Caller,
+    ) -> Result<(), Errno> {
+        let mut inodes = self.inodes.borrow_mut();
+        let i = inodes.get_mut(&fid).ok_or(Errno::ESTALE)?;
+        match (flags, i.xattrs.contains_key(name)) {
+            (1, true) => Err(Errno::EEXIST),
+            (2, false) => Err(Errno::ENODATA),
+            _ => {
+                i.xattrs.insert(name.to_vec(), value.to_vec());
+                Ok(())
+            }
+        }
+    }
+    async fn listxattr(&self, fid: Fid) -> Result<Vec<Bytes>, Errno> {
+        let inodes = self.inodes.borrow();
+        Ok(inodes.get(&fid).ok_or(Errno::ESTALE)?.xattrs.keys().map(|k| Bytes::copy_from_slice(k)).collect())
+    }
+    async fn removexattr(&self, fid: Fid, name: &[u8]) -> Result<(), Errno> {
+        let mut inodes = self.inodes.borrow_mut();
+        inodes.get_mut(&fid).ok_or(Errno::ESTALE)?.xattrs.remove(name).map(drop).ok_or(Errno::ENODATA)
+    }
+    async fn allocate(&self, handle: OpenHandle, offset: u64, len: u64, keep: bool) -> Result<(), Errno> {
+        let fid = self.file(handle)?;
+        if let (false, Some(i)) = (keep, self.inodes.borrow_mut().get_mut(&fid)) {
+            let end = (offset + len) as usize;
+            i.data.resize(i.data.len().max(end), 0);
+            i.attr.size = i.data.len() as u64;
+        }
+        Ok(())
+    }
+    async fn statfs(&self) -> Result<StatfsReply, Errno> {
+        let (bytes_total, bytes_free, bytes_avail) = (1 << 30, 1 << 29, 1 << 28);
+        Ok(StatfsReply { bytes_total, bytes_free, bytes_avail, files_used: 5, files_free: 1000 })
+    }
+    async fn flock(
+        &self,
+        handle: OpenHandle,
+        lock: FileLock,
+        wait: Option<LockCookie>,
+    ) -> Result<FlockOutcome, Errno> {
+        let fid = self.file(handle)?;
+        if lock.kind == FlockType::Unlock {
+            self.locks
+                .borrow_mut()
+                .retain(|(f, l)| *f != fid || l.owner != lock.owner || l.family != lock.family);
+            self.changed.wake_all();
+            return Ok(FlockOutcome::Granted);
+        }
+        while self.conflict(fid, &lock).is_some() {
+            let Some(cookie) = wait else { return Ok(FlockOutcome::Conflict) };
+            if self.interrupted.borrow_mut().remove(&cookie) {
+                return Err(Errno::EINTR);
+            }
+            self.changed.wait().await;
+        }
+        self.locks.borrow_mut().push((fid, lock));
+        Ok(FlockOutcome::Granted)
+    }
+    fn flock_interrupt(&self, cookie: LockCookie) {
+        self.interrupted.borrow_mut().insert(cookie);
+        self.changed.wake_all();
+    }
+    fn new_cookie(&self) -> LockCookie {
+        LockCookie(self.next())
+    }
+    async fn flock_test(&self, fid: Fid, lock: FileLock) -> Result<Option<FileLock>, Errno> {
+        Ok(self.conflict(fid, &lock))
+    }
+    async fn paths(&self, fid: Fid) -> Result<Vec<Bytes>, Errno> {
+        let inodes = self.inodes.borrow();
+        let root = inodes.get(&Fid::ROOT).ok_or(Errno::ESTALE)?;
+        Ok(root.entries.values().filter(|(_, f)| *f == fid).map(|(n, _)| n.clone().into()).collect())
+    }
+}

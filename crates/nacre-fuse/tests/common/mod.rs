@@ -1,0 +1,5 @@
+//! For tests and spikes of the FUSE layer: a file system in memory, and a driver with one thread.
+#![allow(dead_code, unreachable_pub, reason = "each user takes a part")]
+
+pub mod memfs;
+pub mod solo;

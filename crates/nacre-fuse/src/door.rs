@@ -42,8 +42,8 @@ pub struct Door<O: Ops> {
 }
 
 /// A request under way.
-#[derive(Debug, Clone, Copy, Default)]
 struct Running {
+    request: Rc<FuseRequest>,
     /// A lock request that waits.
     waiting: Option<LockCookie>,
 }
@@ -123,7 +123,8 @@ impl<O: Ops> Door<O> {
         F: Future<Output = Answer> + 'static,
     {
         let request = Rc::new(request);
-        self.running.borrow_mut().insert(request.unique(), Running::default());
+        let running = Running { request: request.clone(), waiting: None };
+        self.running.borrow_mut().insert(request.unique(), running);
         let work = handler(self.clone(), request.clone());
         let door = self.clone();
         let start = self.ctx.now();
@@ -136,17 +137,34 @@ impl<O: Ops> Door<O> {
 
     fn reply(&self, request: &FuseRequest, answer: Answer) {
         self.running.borrow_mut().remove(&request.unique());
-        let reply = FuseReply::new(request.channel.clone(), request.unique(), answer);
-        self.ctx.push(Effect::Door(Box::new(FuseEffect::Reply(reply))));
+        self.ctx.push(Effect::Door(Box::new(FuseEffect::Reply(request.reply(answer)))));
+    }
+
+    /// The island ends without a stop: what was decided is still sent, the rest is answered EIO. Tasks are not
+    /// dropped (they and the context hold each other), so this cannot be left to them.
+    pub(crate) fn abandon(&self) {
+        for effect in self.ctx.take_effects() {
+            if let Effect::Door(item) = effect
+                && let Ok(effect) = item.downcast::<FuseEffect>()
+                && let FuseEffect::Reply(reply) = *effect
+            {
+                reply.send();
+            }
+        }
+        // A panic may have come while it was borrowed.
+        let running = self.running.try_borrow_mut().map(|mut running| std::mem::take(&mut *running));
+        for running in running.unwrap_or_default().into_values() {
+            running.request.abandon();
+        }
     }
 
     /// A signal for the caller of a request. Only a waiting lock can end early; the kernel waits for the others.
     fn interrupt(&self, request: &FuseRequest) {
         let Ok(args) = request.args().take::<crate::abi::InterruptIn>() else { return };
-        let running = self.running.borrow().get(&args.unique).copied();
-        match running {
-            Some(Running { waiting: Some(cookie) }) => self.ops.flock_interrupt(cookie),
-            Some(Running { waiting: None }) => {}
+        let waiting = self.running.borrow().get(&args.unique).map(|running| running.waiting);
+        match waiting {
+            Some(Some(cookie)) => self.ops.flock_interrupt(cookie),
+            Some(None) => {}
             // Read by another loop but not here yet (the kernel sends the interrupt again), or answered already
             // (the kernel knows and drops it).
             None => self.reply(request, Err(Errno::EAGAIN)),

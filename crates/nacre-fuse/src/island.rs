@@ -46,6 +46,12 @@ impl MountIsland {
     }
 }
 
+impl Drop for MountIsland {
+    fn drop(&mut self) {
+        self.door.abandon();
+    }
+}
+
 impl Logic for MountIsland {
     fn ctx(&self) -> &Rc<Ctx> {
         &self.ctx

@@ -150,7 +150,7 @@ pub struct FuseReply {
 const PARTS_MAX: usize = 1000;
 
 impl FuseReply {
-    pub fn new(channel: Arc<Channel>, unique: u64, result: Result<Body, Errno>) -> Self {
+    pub(crate) fn new(channel: Arc<Channel>, unique: u64, result: Result<Body, Errno>) -> Self {
         let (error, mut body) = match result {
             Ok(body) => (0, body),
             Err(errno) => (-errno.0, Body::empty()),

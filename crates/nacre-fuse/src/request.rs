@@ -2,18 +2,22 @@
 //!
 //! Invariants: the bytes are one request exactly as long as its header says; no view reaches past them; a
 //! malformed request is EINVAL, never a panic. The payload of a WRITE is a slice of the buffer it was read into.
+//! A request that is dropped without an answer (its island has ended) is answered EIO: nobody hangs.
 
-use crate::abi::{self, Field, InHeader, Short};
+use crate::abi::{self, Field, InHeader, Short, op};
 use crate::device::Channel;
+use crate::reply::{Body, FuseReply};
 use bytes::Bytes;
 use nacre_types::{Caller, Errno, Fid};
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// One request, from whichever descriptor it was read; its reply must go back through the same.
 pub struct FuseRequest {
     pub(crate) header: InHeader,
     data: Bytes,
-    pub(crate) channel: Arc<Channel>,
+    channel: Arc<Channel>,
+    answered: Cell<bool>,
 }
 
 impl FuseRequest {
@@ -25,7 +29,9 @@ impl FuseRequest {
         {
             return Err(Short);
         }
-        Ok(Self { header, data, channel })
+        // The kernel waits for no answer to these.
+        let silent = [op::FORGET, op::BATCH_FORGET, op::INTERRUPT, op::NOTIFY_REPLY].contains(&header.opcode);
+        Ok(Self { header, data, channel, answered: Cell::new(silent) })
     }
     pub fn opcode(&self) -> u32 {
         self.header.opcode
@@ -39,6 +45,17 @@ impl FuseRequest {
     /// ESTALE for a number that no FID has (a handle from elsewhere given to open_by_handle_at).
     pub fn fid(&self) -> Result<Fid, Errno> {
         fid_of(self.header.nodeid)
+    }
+    /// The reply, through the descriptor that the request came from. The first call is the answer.
+    pub fn reply(&self, answer: Result<Body, Errno>) -> FuseReply {
+        self.answered.set(true);
+        FuseReply::new(self.channel.clone(), self.header.unique, answer)
+    }
+    /// Answers at once if nobody has: the island that worked at it is no more.
+    pub(crate) fn abandon(&self) {
+        if !self.answered.get() {
+            self.reply(Err(Errno::EIO)).send();
+        }
     }
     /// Arguments after the header, extensions left out.
     pub fn args(&self) -> Args<'_> {
@@ -75,6 +92,12 @@ impl FuseRequest {
             }
         }
         Ok(groups)
+    }
+}
+
+impl Drop for FuseRequest {
+    fn drop(&mut self) {
+        self.abandon();
     }
 }
 

@@ -7,7 +7,7 @@
 
 use crate::abi::{self, Field, InitIn, InitOut, init, op};
 use crate::device::{Channel, MAX_PAGES, MAX_WRITE_BYTES, Read};
-use crate::reply::{Body, FuseReply};
+use crate::reply::Body;
 use crate::request::FuseRequest;
 use nacre_types::Errno;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -116,10 +116,10 @@ pub(crate) fn begin(channel: &Arc<Channel>, config: SessionConfig) -> Result<Ses
     const PATIENCE_S: u64 = 10;
     loop {
         match channel.read().map_err(SessionError::Device)? {
-            Read::Request(request) if request.opcode() == op::INIT => return answer(request, config),
+            Read::Request(request) if request.opcode() == op::INIT => return answer(&request, config),
             // Nothing else may come before INIT is answered.
             Read::Request(request) => {
-                FuseReply::new(channel.clone(), request.unique(), Err(Errno::EIO)).send();
+                request.reply(Err(Errno::EIO)).send();
             }
             Read::Gone => return Err(SessionError::Gone),
             Read::Empty => {
@@ -135,14 +135,14 @@ pub(crate) fn begin(channel: &Arc<Channel>, config: SessionConfig) -> Result<Ses
     }
 }
 
-fn answer(request: FuseRequest, config: SessionConfig) -> Result<Session, SessionError> {
+fn answer(request: &FuseRequest, config: SessionConfig) -> Result<Session, SessionError> {
     let args = request.args().take::<InitIn>().unwrap_or_default();
     let decided = negotiate(&args, config);
     let body = match &decided {
         Ok((_, out)) => Ok(Body::of(out)),
         Err(_) => Err(Errno::EPROTO),
     };
-    FuseReply::new(request.channel.clone(), request.unique(), body).send();
+    request.reply(body).send();
     decided.map(|(session, _)| session)
 }
 

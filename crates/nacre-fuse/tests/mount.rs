@@ -1,5 +1,6 @@
 //! The layer under a real kernel: mounts an in-memory file system and uses it as programs do. Needs root and
 //! /dev/fuse; without them the tests say so and pass.
+#![allow(clippy::unwrap_used, clippy::print_stderr, clippy::disallowed_methods, reason = "tests")]
 
 mod common;
 

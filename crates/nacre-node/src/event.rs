@@ -38,7 +38,8 @@ pub enum Event {
     Opened {
         conn: ConnId,
     },
-    /// The connection could not be opened, or is gone. Nothing more comes from it.
+    /// The connection could not be opened, or is gone. Nothing more comes from it. Not told to the island that
+    /// has closed it itself.
     Closed {
         conn: ConnId,
         reason: String,
@@ -76,7 +77,8 @@ pub enum Effect {
     Close {
         conn: ConnId,
     },
-    /// Run a store operation outside the island; `IoDone` follows.
+    /// Run a store operation outside the island; `IoDone` follows. Operations under way are not ordered among
+    /// each other.
     Io {
         ticket: IoTicket,
         op: StoreOp,

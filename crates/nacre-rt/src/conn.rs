@@ -85,12 +85,6 @@ impl Conn {
         }
     }
 
-    /// The connection that was being opened stands: what has been sent meanwhile leaves.
-    pub(crate) fn start_sending(self: &Arc<Self>) {
-        self.outbox.with(Outbox::give_back);
-        driver::push(Work::Drain(self.clone()));
-    }
-
     /// Hands on what is in the outbox, unless another thread is at it: that one will see it.
     pub(crate) fn drain(self: &Arc<Self>) {
         if !self.outbox.with(Outbox::take_token) {

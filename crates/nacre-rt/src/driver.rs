@@ -32,6 +32,8 @@ pub(crate) enum Work {
     },
     /// Sends what is in the outbox, if nobody else is at it.
     Drain(Arc<Conn>),
+    /// The connection stands: gives the send token of its maker back, then as `Drain`.
+    StartSending(Arc<Conn>),
     Open {
         island: IslandRef,
         conn: Arc<Conn>,
@@ -134,6 +136,10 @@ fn carry_out(work: Work) {
         Work::Event(island, event) => island.visit(event),
         Work::Accept { island, conn, from } => island.accept(conn, from),
         Work::Drain(conn) => conn.drain(),
+        Work::StartSending(conn) => {
+            conn.outbox.with(nacre_node::Outbox::give_back);
+            conn.drain();
+        }
         Work::Open { island, conn, address, target } => open::open(&island, conn, &address, &target),
         Work::Io { island, ticket, op } => io::start(island, ticket, op),
         Work::Door(island, item) => island.door(item),

@@ -9,7 +9,7 @@
 //! while loop 0 sleeps stops watching, because a second reader that is not needed costs wake-ups.
 
 use crate::island::IslandRef;
-use crate::listen::Listener;
+use crate::listen::{Accepting, Listener};
 use crate::node::{Node, RtError, Shared, Source, SourceId, SourceState};
 use crate::socket::Socket;
 use crate::stats::NodeStats;
@@ -18,7 +18,7 @@ use nacre_node::Event;
 use nacre_types::Instant;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -148,6 +148,7 @@ pub(crate) fn run(node: &Node, index: usize) {
         handle,
         index,
         entries: BTreeMap::new(),
+        timed: BTreeSet::new(),
         busy_since: clock::now(),
         needless: 0,
     };
@@ -171,6 +172,8 @@ struct EventLoop<'a> {
     handle: &'a LoopHandle,
     index: usize,
     entries: BTreeMap<u64, Entry>,
+    /// Entries that may have a deadline: sockets in their handshake, listeners that rest.
+    timed: BTreeSet<u64>,
     /// End of the last pause in the kernel.
     busy_since: Instant,
     needless: u32,
@@ -235,12 +238,14 @@ impl EventLoop<'_> {
                 });
                 driver::run();
                 if self.index > 0 {
-                    self.count_needless(token);
+                    self.count_needless();
                 }
                 state == SourceState::More
             }
             Entry::Listener(listener) => {
-                listener.ready(self.shared);
+                if listener.ready(self.shared) == Accepting::Rests {
+                    self.timed.insert(token);
+                }
                 true
             }
             Entry::Socket(socket) => {
@@ -249,8 +254,11 @@ impl EventLoop<'_> {
                 goes_on
             }
         };
-        if !goes_on {
-            self.drop_entry(token);
+        match self.entries.get(&token) {
+            // Its end concerns every loop.
+            Some(Entry::Source(_)) if !goes_on => remove_source(self.node, SourceId(token)),
+            Some(_) if !goes_on => self.drop_entry(token),
+            Some(_) | None => {}
         }
     }
 
@@ -287,6 +295,7 @@ impl EventLoop<'_> {
                 }
                 Command::AddSocket(token, mut socket) => {
                     if socket.start(self.shared, self.handle, token) {
+                        self.timed.insert(token);
                         self.entries.insert(token, Entry::Socket(socket));
                     } else {
                         self.shared.sockets.fetch_sub(1, Ordering::Relaxed);
@@ -323,27 +332,32 @@ impl EventLoop<'_> {
         }
         next
     }
-    /// Handshakes that take too long, listeners that pause.
+    /// Ends handshakes that take too long, wakes listeners; returns when the next one is due.
     fn entry_deadlines(&mut self) -> u64 {
+        if self.timed.is_empty() {
+            return u64::MAX;
+        }
         let now = clock::now();
         let mut next = u64::MAX;
         let mut ended = Vec::new();
-        for (token, entry) in &mut self.entries {
-            let at = match entry {
-                Entry::Source(_) => continue,
-                Entry::Listener(listener) => listener.deadline(self.handle, *token, now),
-                Entry::Socket(socket) => match socket.deadline() {
-                    Some(at) if at <= now => {
-                        socket.timed_out();
-                        ended.push(*token);
-                        continue;
-                    }
-                    at => at,
-                },
+        self.timed.retain(|token| {
+            let at = match self.entries.get_mut(token) {
+                Some(Entry::Listener(listener)) => listener.deadline(self.handle, *token, now),
+                Some(Entry::Socket(socket)) => socket.deadline(),
+                Some(Entry::Source(_)) | None => None,
             };
-            next = next.min(at.map_or(u64::MAX, |at| at.0));
-        }
+            if let Some(at) = at {
+                if at <= now {
+                    ended.push(*token);
+                }
+                next = next.min(at.0);
+            }
+            at.is_some()
+        });
         for token in ended {
+            if let Some(Entry::Socket(socket)) = self.entries.get_mut(&token) {
+                socket.timed_out();
+            }
             self.drop_entry(token);
         }
         next
@@ -391,7 +405,7 @@ impl EventLoop<'_> {
         }
     }
     /// A helper that is woken while the loop before it sleeps is not needed.
-    fn count_needless(&mut self, _token: u64) {
+    fn count_needless(&mut self) {
         let Some(before) = self.shared.loops.get(self.index - 1) else { return };
         self.needless = if before.is_asleep() { self.needless + 1 } else { 0 };
         if self.needless < HELP_NEEDLESS_MAX {

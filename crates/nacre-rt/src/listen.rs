@@ -22,6 +22,14 @@ pub(crate) struct Listener {
     watched: bool,
 }
 
+/// How a round of accepting ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Accepting {
+    GoesOn,
+    /// Until its deadline.
+    Rests,
+}
+
 pub(crate) fn listen(node: &Node, address: &Address) -> Result<Address, RtError> {
     let shared = node.shared();
     let (fd, bound) = nacre_net::listen(address)?;
@@ -39,15 +47,15 @@ impl Drop for Listener {
 }
 
 impl Listener {
-    pub(crate) fn ready(&mut self, shared: &Shared) {
+    pub(crate) fn ready(&mut self, shared: &Shared) -> Accepting {
         for _ in 0..ACCEPTS_PER_TURN {
             let accepted = match nacre_net::accept(&self.fd, &self.address) {
                 Ok(Some(accepted)) => accepted,
-                Ok(None) => return,
+                Ok(None) => break,
                 Err(error) => {
                     tracing::warn!(address = %self.address, %error, "new connections must wait");
                     self.rests_until = Some(clock::now() + REST);
-                    return;
+                    return Accepting::Rests;
                 }
             };
             let max = shared.config.connections_max;
@@ -62,6 +70,7 @@ impl Listener {
                 handle.command(Command::AddSocket(shared.token(), socket), &shared.stats);
             }
         }
+        Accepting::GoesOn
     }
 
     /// Rests and resumes; returns when it wants to be looked at again.

@@ -28,8 +28,10 @@ pub struct Config {
     pub io_inline_bytes: usize,
     /// What may wait for a peer that does not read; beyond it the connection is closed.
     pub send_queue_bytes_max: usize,
-    /// Sockets that are accepted; beyond it new ones are refused.
+    /// Sockets to other processes; beyond it nobody is let in.
     pub connections_max: usize,
+    /// For the first words of a connection, in either direction.
+    pub handshake_max: Duration,
     /// A further loop helps with the front ends' descriptors once the first was busy for so long.
     pub help_after: Duration,
 }
@@ -42,6 +44,7 @@ impl Default for Config {
             io_inline_bytes: 256 << 10,
             send_queue_bytes_max: 64 << 20,
             connections_max: 4096,
+            handshake_max: Duration::from_secs(10),
             help_after: Duration::from_micros(100),
         }
     }

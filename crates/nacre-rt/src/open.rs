@@ -35,5 +35,6 @@ fn open_local(opener: &IslandRef, near: &Arc<Conn>, target: &str) {
     assert!(linked.is_ok(), "a connection is opened once");
     driver::push(Work::Accept { island: peer, conn: far.clone(), from: opener.name().to_owned() });
     driver::push(Work::Drain(far));
-    near.start_sending();
+    // After the peer has heard of the connection, or its first frame would come from a stranger.
+    driver::push(Work::StartSending(near.clone()));
 }

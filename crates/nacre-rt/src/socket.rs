@@ -6,7 +6,7 @@
 //!
 //! Invariants: frames enter the island in the order of the stream; a connection that is lost tells its island
 //! once; only the loop takes a socket off its list (others shut it down and the loop sees the end); no handshake
-//! takes longer than [`HANDSHAKE_MAX`].
+//! takes longer than [`crate::Config::handshake_max`].
 
 use crate::clock;
 use crate::conn::{Conn, Link, Out};
@@ -25,9 +25,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
-const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Reads of one socket before others get their turn.
 const READS_PER_TURN: usize = 16;
 /// Frames and bytes that go to the socket together.
@@ -46,8 +44,16 @@ pub(crate) struct SocketLink {
     node: OnceLock<Arc<Shared>>,
     /// Why we ended it, if it was us.
     broken_off: OnceLock<String>,
-    /// The connection whose outbox is blocked here.
-    blocked: Mutex<Option<Arc<Conn>>>,
+    blocked: Mutex<Blocked>,
+}
+
+/// Who waits for room in the socket.
+#[derive(Default)]
+struct Blocked {
+    /// The connection whose send token the socket holds.
+    conn: Option<Arc<Conn>>,
+    /// The loop has given the socket up: nobody will go on.
+    over: bool,
 }
 
 /// A socket as its loop knows it.
@@ -142,8 +148,7 @@ thread_local! {
 
 impl Socket {
     fn new(link: Arc<SocketLink>, phase: Phase) -> Self {
-        let deadline = Some(clock::now() + HANDSHAKE_MAX);
-        Self { link, decoder: Decoder::new(Limits::hello()), phase, deadline }
+        Self { link, decoder: Decoder::new(Limits::hello()), phase, deadline: None }
     }
     pub(crate) fn accepted(accepted: Accepted) -> Self {
         Self::new(SocketLink::new(accepted.fd, accepted.peer, accepted.sums), Phase::Unnamed)
@@ -152,6 +157,7 @@ impl Socket {
     /// The loop takes the socket over.
     pub(crate) fn start(&mut self, shared: &Arc<Shared>, handle: &LoopHandle, token: u64) -> bool {
         let index = driver::event_loop().unwrap_or(0);
+        self.deadline = Some(clock::now() + shared.config.handshake_max);
         let _once = self.link.at.set((index, token));
         let _once = self.link.node.set(shared.clone());
         let flags = match self.phase {
@@ -174,7 +180,7 @@ impl Socket {
         if matches!(self.phase, Phase::Unnamed) {
             tracing::warn!(peer = self.link.peer, "connection closed, it never said what it wants");
         }
-        self.lost(&format!("{} did not answer within {HANDSHAKE_MAX:?}", self.link.peer));
+        self.lost("no answer in time");
     }
 
     /// Something can be done; `false` when the socket is finished.
@@ -276,7 +282,7 @@ impl Socket {
                     unreachable!("a connection is opened once");
                 }
                 driver::push(Work::Event(island.clone(), Event::Opened { conn: conn.id }));
-                conn.start_sending();
+                driver::push(Work::StartSending(conn.clone()));
                 self.open(island, conn);
                 Ok(())
             }
@@ -295,7 +301,8 @@ impl Socket {
             let known: Vec<_> =
                 Node::from(shared.clone()).islands().iter().map(|i| i.name().to_owned()).collect();
             let sentence = format!("no target {name} is served here (there are: {})", known.join(", "));
-            tracing::info!(peer = self.link.peer, wanted = name, "connection refused, no such target");
+            // Ordinary while servers start: clients try again.
+            tracing::debug!(peer = self.link.peer, wanted = name, "connection refused, no such target");
             let refusal = nacre_net::hello_refused(Errno::ENOENT, &sentence);
             return Err(match self.link.write_now(refusal) {
                 Ok(()) => sentence,
@@ -379,9 +386,11 @@ impl SocketLink {
                 Ok(Sent::All) if !close => {}
                 Ok(Sent::Blocked) if !close => {
                     self.stats(|s| s.sends_blocked.add(1));
-                    *self.blocked.lock().unwrap_or_else(PoisonError::into_inner) = Some(conn.clone());
-                    self.watch_for(EventFlags::IN | EventFlags::OUT);
-                    break; // the token stays with the socket
+                    if self.wait_for_room(conn) {
+                        self.watch_for(EventFlags::IN | EventFlags::OUT);
+                        break; // the token stays with the socket
+                    }
+                    conn.outbox.with(Outbox::close);
                 }
                 // Closed, perhaps before a peer that does not read: the loop sees the end.
                 Ok(Sent::All | Sent::Blocked) => {
@@ -402,30 +411,38 @@ impl SocketLink {
 
     /// There is room again: the socket holds the send token and goes on.
     fn resume(&self) {
-        let conn = self.blocked.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(conn) = conn else { return };
+        let Some(conn) = self.lock_blocked().conn.take() else { return };
         let mut calls = 0;
         let sent = self.lock_writer().send(&self.fd, &mut calls);
         self.stats(|s| s.sends.add(calls));
         match sent {
-            Ok(Sent::Blocked) => {
-                *self.blocked.lock().unwrap_or_else(PoisonError::into_inner) = Some(conn);
-            }
-            Ok(Sent::All) => {
-                self.watch_for(EventFlags::IN);
-                self.drain(&conn);
-            }
+            Ok(Sent::Blocked) if self.wait_for_room(&conn) => return,
+            Ok(Sent::Blocked) => conn.outbox.with(Outbox::close),
+            Ok(Sent::All) => self.watch_for(EventFlags::IN),
             Err(error) => {
                 conn.outbox.with(Outbox::close);
                 self.break_off(format!("send failed: {error}"));
-                self.drain(&conn);
             }
         }
+        self.drain(&conn);
     }
 
-    /// Drops what waits: the connection is over.
+    /// Leaves the send token with the socket; `false` when its loop has given it up.
+    fn wait_for_room(&self, conn: &Arc<Conn>) -> bool {
+        let mut blocked = self.lock_blocked();
+        if !blocked.over {
+            blocked.conn = Some(conn.clone());
+        }
+        !blocked.over
+    }
+
+    /// The loop gives the socket up: what waits for room is dropped.
     fn abandon(&self) {
-        let conn = self.blocked.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let conn = {
+            let mut blocked = self.lock_blocked();
+            blocked.over = true;
+            blocked.conn.take()
+        };
         if let Some(conn) = conn {
             conn.outbox.with(|o| {
                 o.close();
@@ -469,6 +486,9 @@ impl SocketLink {
         if let Some(node) = self.node.get() {
             f(&node.stats);
         }
+    }
+    fn lock_blocked(&self) -> MutexGuard<'_, Blocked> {
+        self.blocked.lock().unwrap_or_else(PoisonError::into_inner)
     }
     fn lock_writer(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)

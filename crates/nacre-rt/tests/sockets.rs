@@ -233,3 +233,24 @@ fn a_peer_that_does_not_read_loses_its_connection() {
     hear_to_the_end(&mut raw);
     server.shutdown();
 }
+
+#[test]
+fn who_never_says_what_it_wants_or_never_answers_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = || Config { handshake_max: std::time::Duration::from_millis(50), ..Config::default() };
+    let server = Node::start(config(), |_, _, _| {}).unwrap();
+    server.listen(&unix(&dir)).unwrap();
+    let mut raw = UnixStream::connect(dir.path().join("s")).unwrap();
+    raw.write_all(&hello_bytes("b")[..50]).unwrap();
+    assert_eq!(hear_to_the_end(&mut raw), 0);
+    server.shutdown();
+    // A listener that never answers.
+    let _mute = std::os::unix::net::UnixListener::bind(dir.path().join("s")).unwrap();
+    let client = Node::start(config(), |_, _, _| {}).unwrap();
+    let (sink, heard) = reports();
+    let a = client.add_island("a", None, Some(sink), Puppet::make(false)).unwrap();
+    tell(&a, Order::Open { conn: 1, address: unix(&dir).to_string(), target: "b".into() });
+    let Report::Closed(_, reason) = next(&heard) else { panic!("closed") };
+    assert!(reason.contains("no answer in time"), "{reason}");
+    client.shutdown();
+}

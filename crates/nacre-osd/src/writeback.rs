@@ -116,6 +116,34 @@ impl Objects {
         }
     }
 
+    /// All bytes that were written so far are stable when it returns, or their objects are quarantined.
+    pub async fn sync_all(&self) {
+        let last = self.osd.last_transno();
+        while self.oldest_unstable().is_some_and(|oldest| oldest <= last) {
+            if self.unstable.borrow().objects.is_empty() {
+                self.moved.wait().await; // the rest is on its way
+            } else {
+                self.sync_batch().await;
+            }
+        }
+    }
+
+    /// Syncs what is unstable now, some objects at a time.
+    async fn sync_batch(&self) {
+        let batch: Vec<ObjectId> = self.unstable.borrow().objects.keys().copied().collect();
+        let next = core::cell::RefCell::new(batch.into_iter());
+        let workers = (0..self.config.syncs_in_flight_max.max(1)).map(|_| async {
+            loop {
+                let Some(object) = next.borrow_mut().next() else { break };
+                if self.unstable.borrow().objects.contains_key(&object) {
+                    // Whatever failed has been logged and the object is quarantined.
+                    drop(self.sync_bytes(object).await);
+                }
+            }
+        });
+        join_all(workers).await;
+    }
+
     /// Takes an object out of use: bytes that were acknowledged are lost.
     pub(crate) async fn quarantine(&self, object: ObjectId, error: &dyn core::fmt::Display) {
         if !self.quarantined.borrow_mut().insert(object) {
@@ -164,18 +192,7 @@ impl Objects {
             while self.ctx.now() < at && !self.stopping.get() && !self.is_pressed() {
                 let _woken = self.ctx.timeout(at, self.work.wait()).await;
             }
-            let batch: Vec<ObjectId> = self.unstable.borrow().objects.keys().copied().collect();
-            let next = core::cell::RefCell::new(batch.into_iter());
-            let workers = (0..self.config.syncs_in_flight_max.max(1)).map(|_| async {
-                loop {
-                    let Some(object) = next.borrow_mut().next() else { break };
-                    if self.unstable.borrow().objects.contains_key(&object) {
-                        // Whatever failed has been logged and the object is quarantined.
-                        drop(self.sync_bytes(object).await);
-                    }
-                }
-            });
-            join_all(workers).await;
+            self.sync_batch().await;
         }
         self.tasks.set(self.tasks.get() - 1);
         self.moved.wake_all();

@@ -18,7 +18,7 @@ use nacre_wire::ost::ObjectState;
 /// Bytes that one transaction allocates.
 const ALLOCATE_SLICE_BYTES: u64 = 1 << 30;
 /// What an operation adds to the credits of its object: the count, a tombstone, the reply record.
-const OWN: Credits = Credits { rows: 4, row_bytes: 512, object_bytes: 0, frees: false };
+pub(crate) const OWN_CREDITS: Credits = Credits { rows: 4, row_bytes: 512, object_bytes: 0, frees: false };
 
 /// The objects of one OST.
 pub(crate) struct Store {
@@ -147,7 +147,7 @@ impl Store {
         self.tombstones.room(1).await;
         let mut prepared = self.objects.prepare_destroy(object).await.map_err(|e| told(object, e))?;
         let pins = prepared.take_pins();
-        let credits = Credits { frees: true, ..sum(prepared.credits(), OWN) };
+        let credits = Credits { frees: true, ..sum(prepared.credits(), OWN_CREDITS) };
         let reservation = self.core.osd.reserve(credits).await?;
         let again = self.tombstones.contains(object);
         let change = |tx: &mut Tx<'_>| {
@@ -182,7 +182,7 @@ impl Store {
         mut prepared: Prepared,
     ) -> Result<(Transno, ObjectState), Errno> {
         let pins = prepared.take_pins();
-        let reservation = self.core.osd.reserve(sum(prepared.credits(), OWN)).await?;
+        let reservation = self.core.osd.reserve(sum(prepared.credits(), OWN_CREDITS)).await?;
         let change = |tx: &mut Tx<'_>| {
             let existed = tx.get(table::OBJECT, &object_key(object)).is_some();
             let row = prepared.apply(tx, &stamp).map_err(|e| told(object, e))?;

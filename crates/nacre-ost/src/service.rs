@@ -7,7 +7,7 @@
 
 use crate::counters::{Bulk, Counters};
 use crate::locks::Locks;
-use crate::object::{By, Store};
+use crate::object::{By, OWN_CREDITS, Store};
 use crate::room::Room;
 use crate::tombstone::Tombstones;
 use alloc::format;
@@ -15,8 +15,9 @@ use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::cell::RefCell;
+use core::time::Duration;
 use nacre_dlm::Mode;
-use nacre_osd::{Credits, Objects, ObjectsConfig, OsdError, Pins, Stamp};
+use nacre_osd::{Objects, ObjectsConfig, OsdError, Pins, Stamp};
 use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, Registration, Reply, Request, Service, TargetCore};
 use nacre_types::{Errno, Extent, ObjectId};
@@ -27,6 +28,8 @@ use nacre_wire::ost::{
 use nacre_wire::target::{Empty, Param, StatfsReply};
 use nacre_wire::{MAX_BULK_BYTES, Opcode};
 
+/// A stop waits for the MGS no longer than this.
+const GOODBYE: Duration = Duration::from_secs(1);
 /// Objects that one Destroy may name.
 const DESTROY_MAX: usize = 4096;
 /// Largest offset that a file may have, as `loff_t` has it.
@@ -178,8 +181,7 @@ impl Ost {
     /// Answers how many were granted now; fewer than asked on a device that fills up, ENOSPC for none.
     async fn reserve(&self, request: &Request) -> Result<Reply, Errno> {
         let args: Reserve = request.args()?;
-        let credits = Credits { rows: 1, row_bytes: 64, ..Credits::default() };
-        let reservation = self.core.osd.reserve(credits).await?;
+        let reservation = self.core.osd.reserve(OWN_CREDITS).await?;
         let objects = self.store.room.grantable(args.objects).await?;
         if objects == 0 && args.objects > 0 {
             return Err(Errno::ENOSPC);
@@ -293,6 +295,11 @@ impl Service for Ost {
         Ok(reply)
     }
 
+    async fn sync(self: Rc<Self>) -> Result<(), Errno> {
+        self.store.objects.sync_all().await;
+        Ok(())
+    }
+
     fn params(&self) -> Vec<Param> {
         let now = self.core.ctx.wall();
         let s = *self.statfs.borrow();
@@ -354,7 +361,10 @@ impl Service for Ost {
 
     async fn stop(self: Rc<Self>) {
         if let Some(registration) = &self.registration {
-            registration.mgs().disconnect().await;
+            let deadline = self.core.ctx.now() + GOODBYE;
+            if self.core.ctx.timeout(deadline, registration.mgs().disconnect()).await.is_none() {
+                tracing::info!(target_name = %self.core.name, "stopping without a goodbye to the MGS");
+            }
         }
         self.store.objects.stop().await;
     }

@@ -159,6 +159,7 @@ impl<S: Service> Inner<S> {
         match request.opcode {
             Opcode::Statfs => Ok(Reply::of(&service.clone().statfs().await?)),
             Opcode::Sync => {
+                service.clone().sync().await?;
                 core.osd.commit(core.osd.last_transno()).await?;
                 Ok(Reply::of(&Empty {}))
             }

@@ -70,6 +70,10 @@ pub trait Service: Sized + 'static {
         Some(event)
     }
     fn statfs(self: Rc<Self>) -> impl Future<Output = Result<StatfsReply, Errno>>;
+    /// Makes durable what the service keeps beside its rows (bytes of objects); the rows are committed after it.
+    fn sync(self: Rc<Self>) -> impl Future<Output = Result<(), Errno>> {
+        async { Ok(()) }
+    }
     /// Parameters under their full names (`mdt.demo-MDT0000.…`).
     fn params(&self) -> Vec<Param> {
         Vec::new()

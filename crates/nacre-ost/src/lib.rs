@@ -5,6 +5,7 @@
 #![no_std]
 extern crate alloc;
 
+mod check;
 mod counters;
 mod locks;
 mod object;
@@ -12,4 +13,5 @@ mod room;
 mod service;
 mod tombstone;
 
+pub use check::{Checked, check};
 pub use service::Ost;

@@ -1,0 +1,296 @@
+//! Verification of an OST's rows against each other, against its blobs and against its accounts, for `nacre check`.
+//!
+//! Reads only. What it looks at: every object row and its block rows (masks inside the size, block counts, blob
+//! long enough, with `sums` the sum of every written block), block rows and tombstones without or with an object,
+//! the count of objects, usage per owner. A blob without rows is space that a crash left behind, counted and not a
+//! problem; so is a sum that differs where an overwrite was cut off by a crash, as long as the operator knows of
+//! one: the number is told, the caller judges.
+
+use crate::room::{self, ObjectCount};
+use crate::tombstone;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::string::String;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_node::{Ctx, FileId, FileKind, StoreDone, StoreOp};
+use nacre_osd::object_rows::{BlockRow, block_key, object_key, object_of_key, region_of_key};
+use nacre_osd::summed::block_sum;
+use nacre_osd::{BLOCK_BYTES, OBJECT_BYTES_MAX, ObjectRow, Osd, OsdError, REGION_BYTES, Table, table};
+use nacre_types::{Codec, ObjectId};
+
+/// Rows of one scan.
+const PAGE: u32 = 512;
+/// Problems that are described; the others are only counted.
+const DESCRIBED_MAX: usize = 100;
+const BLOCKS_PER_REGION: u64 = REGION_BYTES / BLOCK_BYTES;
+const SECTORS_PER_BLOCK: u64 = BLOCK_BYTES / 512;
+
+/// What was found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Checked {
+    pub objects: u64,
+    /// Allocated, in units of 512 bytes.
+    pub blocks: u64,
+    pub tombstones: u64,
+    /// Blobs that no row speaks of.
+    pub blobs_without_rows: u64,
+    /// Written blocks whose sum was compared, and those where it differs.
+    pub sums: u64,
+    pub sums_differ: u64,
+    pub problems: u64,
+    /// The first of them, in words.
+    pub descriptions: Vec<String>,
+}
+
+impl Checked {
+    fn problem(&mut self, text: String) {
+        self.problems += 1;
+        if self.descriptions.len() < DESCRIBED_MAX {
+            self.descriptions.push(text);
+        }
+    }
+}
+
+/// (kind, id) → (bytes, objects): kind 0 user, 1 group, 2 project.
+type Usage = BTreeMap<(u8, u32), (u64, u64)>;
+
+struct Check<'a> {
+    ctx: &'a Rc<Ctx>,
+    osd: &'a Rc<Osd>,
+    sums: bool,
+    found: Checked,
+    usage: Usage,
+}
+
+/// Checks the rows of an open engine. `sums`: every written block is read as well.
+///
+/// # Errors
+/// Those of engine and store; what is wrong with the rows is in the answer.
+pub async fn check(ctx: &Rc<Ctx>, osd: &Rc<Osd>, sums: bool) -> Result<Checked, OsdError> {
+    let mut check = Check { ctx, osd, sums, found: Checked::default(), usage: Usage::new() };
+    check.objects().await?;
+    check.strays().await?;
+    check.tombstones().await?;
+    check.blobs().await?;
+    check.count().await?;
+    check.accounts().await?;
+    Ok(check.found)
+}
+
+/// The key after one.
+fn after(key: &[u8]) -> Vec<u8> {
+    let mut next = key.to_vec();
+    next.push(0);
+    next
+}
+
+impl Check<'_> {
+    async fn page(&self, table: Table, from: &[u8]) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
+        self.osd.scan(table, from, &[0xff; 32], PAGE).await
+    }
+
+    async fn objects(&mut self) -> Result<(), OsdError> {
+        let mut from = Vec::new();
+        loop {
+            let rows = self.page(table::OBJECT, &from).await?;
+            let Some((last, _)) = rows.last() else { return Ok(()) };
+            from = after(last);
+            for (key, value) in &rows {
+                let object = object_of_key(key).filter(|o| key.len() == 16 && o.fid.is_valid());
+                match (object, ObjectRow::from_slice(value)) {
+                    (Some(object), Ok(row)) => self.object(object, &row).await?,
+                    _ => self.found.problem(format!("object row {key:02x?} cannot be read")),
+                }
+            }
+        }
+    }
+
+    async fn object(&mut self, object: ObjectId, row: &ObjectRow) -> Result<(), OsdError> {
+        self.found.objects += 1;
+        self.found.blocks += row.blocks;
+        let owner = row.owner;
+        for key in [(0, owner.uid), (1, owner.gid), (2, owner.projid)] {
+            let usage = self.usage.entry(key).or_default();
+            *usage = (usage.0 + row.blocks * 512, usage.1 + 1);
+        }
+        if row.is_quarantined() {
+            self.found.problem(format!("object {object} is quarantined: bytes of it were lost"));
+        }
+        if row.size > OBJECT_BYTES_MAX {
+            self.found.problem(format!("object {object} has an impossible size, {} bytes", row.size));
+        }
+        let (mut allocated, mut written_end) = (0, 0);
+        let mut from = block_key(object, 0).to_vec();
+        let to = after(&block_key(object, u64::MAX));
+        loop {
+            let rows = self.osd.scan(table::BLOCK, &from, &to, PAGE).await?;
+            let Some((last, _)) = rows.last() else { break };
+            from = after(last);
+            for (key, value) in &rows {
+                let (Some(region), Some(blocks)) = (region_of_key(key), BlockRow::decode(value)) else {
+                    self.found.problem(format!("a block row of object {object} cannot be read"));
+                    continue;
+                };
+                allocated += u64::from(blocks.allocated.count_ones());
+                if blocks.written != 0 {
+                    let last = u64::from(63 - blocks.written.leading_zeros());
+                    let block = region.saturating_mul(BLOCKS_PER_REGION).saturating_add(last);
+                    written_end = block.saturating_add(1).saturating_mul(BLOCK_BYTES);
+                }
+                if self.sums && !row.is_quarantined() {
+                    self.region_sums(object, row.size, region, &blocks).await?;
+                }
+            }
+        }
+        if allocated * SECTORS_PER_BLOCK != row.blocks {
+            let text = format!(
+                "object {object} says {} blocks of 512 bytes, its block rows say {}",
+                row.blocks,
+                allocated * SECTORS_PER_BLOCK
+            );
+            self.found.problem(text);
+        }
+        if written_end > row.size.next_multiple_of(BLOCK_BYTES) {
+            let text =
+                format!("object {object} has written blocks up to {written_end}, its size is {}", row.size);
+            self.found.problem(text);
+        }
+        let needed = written_end.min(row.size);
+        let op = StoreOp::Len { file: FileId::Blob(object) };
+        if needed > 0
+            && let StoreDone::Len(len) = self.ctx.io(op).await?
+            && len.unwrap_or(0) < needed
+        {
+            let text = match len {
+                None => format!("object {object}: the file of its {needed} bytes is gone"),
+                Some(len) => format!("object {object}: its file has {len} bytes, {needed} were written"),
+            };
+            self.found.problem(text);
+        }
+        Ok(())
+    }
+
+    /// Compares the written blocks of a region with their sums, over the bytes below the size.
+    async fn region_sums(
+        &mut self,
+        object: ObjectId,
+        size: u64,
+        region: u64,
+        row: &BlockRow,
+    ) -> Result<(), OsdError> {
+        let start = region.saturating_mul(REGION_BYTES);
+        if row.written == 0 || start >= size {
+            return Ok(());
+        }
+        let len = (size - start).min(REGION_BYTES) as u32;
+        let op = StoreOp::Read { file: FileId::Blob(object), offset: start, len };
+        let StoreDone::Bytes(bytes) = self.ctx.io(op).await? else { return Ok(()) };
+        let blocks = bytes.chunks(BLOCK_BYTES as usize).zip(&row.sums).enumerate();
+        let mut differ = Vec::new();
+        for (at, (block, &sum)) in blocks {
+            if row.written & (1 << at) != 0 {
+                self.found.sums += 1;
+                if block_sum(block) != sum {
+                    differ.push(start + at as u64 * BLOCK_BYTES);
+                }
+            }
+        }
+        self.found.sums_differ += differ.len() as u64;
+        for at in differ {
+            self.found
+                .problem(format!("object {object}: the block at byte {at} does not match its checksum"));
+        }
+        Ok(())
+    }
+
+    /// Block rows without their object.
+    async fn strays(&mut self) -> Result<(), OsdError> {
+        let mut from = Vec::new();
+        loop {
+            let rows = self.page(table::BLOCK, &from).await?;
+            let Some((key, _)) = rows.first() else { return Ok(()) };
+            let Some(object) = object_of_key(key) else {
+                self.found.problem(format!("block row {key:02x?} cannot be read"));
+                from = after(key);
+                continue;
+            };
+            if self.osd.get(table::OBJECT, &object_key(object)).await?.is_none() {
+                self.found.problem(format!("block rows of {object}, which is not there"));
+            }
+            from = after(&block_key(object, u64::MAX));
+        }
+    }
+
+    async fn tombstones(&mut self) -> Result<(), OsdError> {
+        let mut from = Vec::new();
+        loop {
+            let rows = self.page(tombstone::TABLE, &from).await?;
+            let Some((last, _)) = rows.last() else { return Ok(()) };
+            from = after(last);
+            for (key, _) in &rows {
+                self.found.tombstones += 1;
+                let Some(object) = object_of_key(key) else {
+                    self.found.problem(format!("tombstone {key:02x?} cannot be read"));
+                    continue;
+                };
+                if self.osd.get(table::OBJECT, key).await?.is_some() {
+                    self.found.problem(format!("object {object} was destroyed and is there"));
+                }
+            }
+        }
+    }
+
+    async fn blobs(&mut self) -> Result<(), OsdError> {
+        let mut last: Option<FileId> = None;
+        loop {
+            let op = StoreOp::List { kind: FileKind::Blob, after: last, limit: PAGE };
+            let StoreDone::List(files) = self.ctx.io(op).await? else { return Ok(()) };
+            let Some(&(end, _)) = files.last() else { return Ok(()) };
+            last = Some(end);
+            for (file, _) in files {
+                let FileId::Blob(object) = file else { continue };
+                let key = object_key(object);
+                let known = self.osd.get(table::OBJECT, &key).await?.is_some()
+                    || self.osd.get(table::RECLAIM, &key).await?.is_some();
+                if !known {
+                    self.found.blobs_without_rows += 1;
+                }
+            }
+        }
+    }
+
+    async fn count(&mut self) -> Result<(), OsdError> {
+        let row = self.osd.get(room::TABLE, room::KEY).await?;
+        let count = match row.as_deref().map(ObjectCount::from_slice) {
+            None => ObjectCount::default(),
+            Some(Ok(count)) => count,
+            Some(Err(_)) => {
+                self.found.problem("the row that counts the objects cannot be read".into());
+                return Ok(());
+            }
+        };
+        if count.existing != self.found.objects {
+            let text = format!("{} objects are counted, {} are there", count.existing, self.found.objects);
+            self.found.problem(text);
+        }
+        Ok(())
+    }
+
+    async fn accounts(&mut self) -> Result<(), OsdError> {
+        let usage = core::mem::take(&mut self.usage);
+        for ((kind, id), sum) in usage {
+            let account = self.osd.usage(kind, id).await?;
+            if account != sum {
+                let who = ["user", "group", "project"].get(usize::from(kind)).copied().unwrap_or("owner");
+                let text = format!(
+                    "{who} {id} is charged {} bytes in {} objects, its objects are {} bytes in {}",
+                    account.0, account.1, sum.0, sum.1
+                );
+                self.found.problem(text);
+            }
+        }
+        Ok(())
+    }
+}

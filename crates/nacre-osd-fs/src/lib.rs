@@ -1,1 +1,23 @@
+//! A store on a directory of any kernel file system (ext4, XFS, Btrfs, ZFS, tmpfs).
+//!
+//! Layout of the directory: `super`, `lock`, `ballast`, `log/…`, `runs/…`, `objects/hh/…`. Files are opened by path
+//! under directory descriptors, never through symbolic links, as an ordinary user may; the number of open
+//! descriptors is bounded. Objects beyond what a file system can hold in one file are cut into chunk files.
+//!
+//! Not here: what the files mean (`nacre-osd`), which thread calls (`nacre-rt`), making file systems.
 
+mod blob;
+mod cache;
+mod dirs;
+mod error;
+mod holder;
+mod open;
+mod path;
+mod probe;
+mod raw;
+mod store;
+
+pub use error::OpenError;
+pub use holder::Holder;
+pub use probe::Features;
+pub use store::{FsConfig, FsStore};

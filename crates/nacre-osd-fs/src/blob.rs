@@ -1,0 +1,247 @@
+//! Blobs cut into chunk files, and the reads and writes that must not wait for the disk.
+
+use crate::dirs::{OPEN_DIR, names};
+use crate::path::{Place, chunk_dir};
+use crate::raw::{read_append, read_cached, read_full, retry};
+use crate::store::{FsStore, INLINE_BYTES_MAX};
+use bytes::Bytes;
+use nacre_node::{FileId, StoreError};
+use nacre_osd::summed::{SummedWrite, write_summed};
+use nacre_types::ObjectId;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use std::sync::atomic::Ordering;
+
+/// A part of a byte range inside one chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) chunk: u64,
+    /// Where in the chunk.
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// Why a write that must not wait was not carried out.
+enum Stopped {
+    WouldWait,
+    Failed(StoreError),
+}
+
+/// How bytes of a descriptor are read: [`read_full`] or [`read_cached`].
+type ReadFn = dyn Fn(BorrowedFd<'_>, u64, &mut [u8]) -> Result<usize, Errno>;
+
+impl FsStore {
+    /// Cuts a range at chunks.
+    pub(crate) fn pieces(&self, offset: u64, len: u64) -> Vec<Piece> {
+        let mut out = Vec::new();
+        let (mut at, mut left) = (offset, len);
+        while left > 0 {
+            let start = at % self.chunk_bytes;
+            let len = left.min(self.chunk_bytes - start);
+            out.push(Piece { chunk: at / self.chunk_bytes, offset: start, len });
+            at = at.saturating_add(len);
+            left -= len;
+        }
+        out
+    }
+
+    /// Numbers of the chunks beyond the first, in order.
+    pub(crate) fn far_chunks(&self, object: ObjectId) -> Result<Vec<u64>, StoreError> {
+        let file = FileId::Blob(object);
+        let dir = self.dirs.fd(Place::of(file));
+        let chunks = match rustix::fs::openat(dir, chunk_dir(object), OPEN_DIR, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(Vec::new()),
+            other => other.map_err(self.fail("listing chunks of", file))?,
+        };
+        let found = names(chunks.as_fd()).map_err(self.fail("listing chunks of", file))?;
+        let mut out: Vec<u64> = found.iter().filter_map(|n| u64::from_str_radix(n, 16).ok()).collect();
+        out.sort_unstable();
+        Ok(out)
+    }
+
+    /// Syncs the chunks beyond the first and their entries.
+    pub(crate) fn sync_chunks(&self, object: ObjectId) -> Result<(), StoreError> {
+        let file = FileId::Blob(object);
+        let fail = self.fail("syncing", file);
+        for chunk in self.far_chunks(object)? {
+            if let Some(open) = self.open_chunk(file, chunk, false)? {
+                open.mark_clean();
+                retry(|| rustix::fs::fdatasync(open.fd())).map_err(&fail)?;
+            }
+        }
+        let dir = self.dirs.fd(Place::of(file));
+        match rustix::fs::openat(dir, chunk_dir(object), OPEN_DIR, Mode::empty()) {
+            Ok(chunks) => retry(|| rustix::fs::fsync(&chunks)).map_err(&fail),
+            Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(fail(errno)),
+        }
+    }
+
+    /// Whether the object has chunks beyond the first; `None`: it does not exist.
+    fn has_far_chunks(&self, object: ObjectId) -> Result<Option<bool>, StoreError> {
+        Ok(self.open_chunk(FileId::Blob(object), 0, false)?.map(|open| open.has_chunks()))
+    }
+
+    pub(crate) fn read_blob(&self, object: ObjectId, offset: u64, len: u32) -> Result<Bytes, StoreError> {
+        let Some(has_chunks) = self.has_far_chunks(object)? else { return Ok(Bytes::new()) };
+        let mut buf = Vec::new();
+        if !has_chunks {
+            // One file: pieces beyond it are beyond the end.
+            let first = self.pieces(offset, u64::from(len)).into_iter().next();
+            if let Some(piece) = first.filter(|p| p.chunk == 0) {
+                self.read_piece(object, piece, &mut buf)?;
+            }
+            return Ok(buf.into());
+        }
+        let end = self.blob_len(object)?;
+        let want = end.saturating_sub(offset).min(u64::from(len));
+        for piece in self.pieces(offset, want) {
+            let got = self.read_piece(object, piece, &mut buf)?;
+            // The chunk is shorter than the blob: a hole.
+            buf.resize(buf.len() + (piece.len as usize).saturating_sub(got), 0);
+        }
+        Ok(buf.into())
+    }
+    fn read_piece(&self, object: ObjectId, piece: Piece, buf: &mut Vec<u8>) -> Result<usize, StoreError> {
+        let file = FileId::Blob(object);
+        match self.open_chunk(file, piece.chunk, false)? {
+            Some(open) => read_append(open.fd(), piece.offset, piece.len as usize, buf)
+                .map_err(self.fail("reading", file)),
+            None => Ok(0),
+        }
+    }
+
+    /// Length of a blob that has more than one chunk.
+    fn blob_len(&self, object: ObjectId) -> Result<u64, StoreError> {
+        let file = FileId::Blob(object);
+        let last = self.far_chunks(object)?.last().copied().unwrap_or(0);
+        let Some(open) = self.open_chunk(file, last, false)? else { return Ok(0) };
+        let stat = rustix::fs::fstat(open.fd()).map_err(self.fail("looking at", file))?;
+        Ok(last * self.chunk_bytes + u64::try_from(stat.st_size).unwrap_or(0))
+    }
+
+    pub(crate) fn write(&self, file: FileId, offset: u64, data: &[Bytes]) -> Result<(), StoreError> {
+        let pieces = self.pieces(offset, crate::store::total(data));
+        if let [piece] = pieces[..] {
+            return self.write_piece(file, piece, data);
+        }
+        let mut rest: std::collections::VecDeque<Bytes> = data.iter().cloned().collect();
+        for piece in pieces {
+            let mut part = Vec::new();
+            let mut left = piece.len as usize;
+            while left > 0
+                && let Some(mut buffer) = rest.pop_front()
+            {
+                if buffer.len() > left {
+                    rest.push_front(buffer.split_off(left));
+                }
+                left -= buffer.len();
+                part.push(buffer);
+            }
+            self.write_piece(file, piece, &part)?;
+        }
+        Ok(())
+    }
+
+    /// A summed write; `read` is how kept bytes are read.
+    pub(crate) fn write_summed(
+        &self,
+        file: FileId,
+        args: SummedWrite<'_>,
+        read: &ReadFn,
+    ) -> Result<Vec<u32>, StoreError> {
+        match self.try_write_summed(file, args, read) {
+            Ok(sums) => Ok(sums),
+            Err(Stopped::Failed(error)) => Err(error),
+            Err(Stopped::WouldWait) => self.write_summed(file, args, &read_full),
+        }
+    }
+    /// `None`: bytes that must be kept are not in the page cache; nothing was written.
+    pub(crate) fn write_summed_cached(
+        &self,
+        file: FileId,
+        args: SummedWrite<'_>,
+    ) -> Option<Result<Vec<u32>, StoreError>> {
+        if (args.keep_head || args.keep_tail) && !self.may_read_cached() {
+            return None;
+        }
+        match self.try_write_summed(file, args, &read_cached) {
+            Ok(sums) => Some(Ok(sums)),
+            Err(Stopped::Failed(error)) => Some(Err(error)),
+            Err(Stopped::WouldWait) => None,
+        }
+    }
+    fn try_write_summed(
+        &self,
+        file: FileId,
+        args: SummedWrite<'_>,
+        read: &ReadFn,
+    ) -> Result<Vec<u32>, Stopped> {
+        write_summed(
+            args,
+            |offset, buf| {
+                // A block never crosses chunks.
+                let (chunk, offset) = (offset / self.chunk_bytes, offset % self.chunk_bytes);
+                let Some(open) = self.open_chunk(file, chunk, false).map_err(Stopped::Failed)? else {
+                    return Ok(0);
+                };
+                match read(open.fd(), offset, buf) {
+                    Ok(n) => Ok(n),
+                    Err(Errno::AGAIN | Errno::OPNOTSUPP) => Err(Stopped::WouldWait),
+                    Err(errno) => Err(Stopped::Failed(self.fail("reading", file)(errno))),
+                }
+            },
+            |offset, data| self.write(file, offset, data).map_err(Stopped::Failed),
+        )
+    }
+
+    /// Reads from the page cache; `None` when that does not do.
+    pub(crate) fn read_cached(&self, file: FileId, offset: u64, len: u32) -> Option<Bytes> {
+        if u64::from(len) > INLINE_BYTES_MAX || !self.may_read_cached() {
+            return None;
+        }
+        let chunk = offset / self.chunk_bytes;
+        if (offset + u64::from(len).saturating_sub(1)) / self.chunk_bytes != chunk {
+            return None;
+        }
+        let open = self.open_chunk(file, 0, false).ok()??;
+        if open.has_chunks() {
+            return None;
+        }
+        let open = if chunk == 0 { open } else { return Some(Bytes::new()) };
+        let mut buf = vec![0; len as usize];
+        match read_cached(open.fd(), offset, &mut buf) {
+            Ok(n) => {
+                buf.truncate(n);
+                Some(buf.into())
+            }
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                self.no_cached_reads.store(true, Ordering::Relaxed);
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    pub(crate) fn truncate_blob(&self, object: ObjectId, len: u64) -> Result<(), StoreError> {
+        let file = FileId::Blob(object);
+        let fail = self.fail("truncating", file);
+        let target = len / self.chunk_bytes;
+        let has_chunks = match self.has_far_chunks(object)? {
+            None if len == 0 => return Ok(()),
+            other => other.unwrap_or(false),
+        };
+        if has_chunks {
+            let dir = self.dirs.fd(Place::of(file));
+            for chunk in self.far_chunks(object)?.into_iter().rev().filter(|&c| c > target) {
+                self.forget_chunk(object, chunk);
+                let path = format!("{}/{chunk:x}", chunk_dir(object));
+                crate::open::remove(dir, &path).map_err(&fail)?;
+            }
+        }
+        let Some(open) = self.open_chunk(file, target, true)? else { return Ok(()) };
+        open.mark_dirty();
+        rustix::fs::ftruncate(open.fd(), len % self.chunk_bytes).map_err(&fail)
+    }
+}

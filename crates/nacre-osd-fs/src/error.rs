@@ -1,0 +1,28 @@
+//! Why a store cannot be opened or formatted: sentences for the operator.
+
+use crate::holder::Holder;
+
+/// See the module.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("{path} is in use by {holder}; stop it first")]
+    Busy { path: String, holder: Holder },
+    #[error(
+        "{path} is not empty and not a nacre store (it holds `{example}`); choose another directory, \
+         or --reformat to put a store beside what is there"
+    )]
+    NotEmpty { path: String, example: String },
+    #[error("{path} holds a nacre store already; --reformat deletes everything in it")]
+    HoldsStore { path: String },
+    #[error("{path} is not a nacre store; `nacre mkfs` makes one")]
+    NotAStore { path: String },
+    #[error("{what} {path}: {source}")]
+    Io { what: &'static str, path: String, source: std::io::Error },
+}
+
+impl OpenError {
+    pub(crate) fn io(what: &'static str, path: &str) -> impl FnOnce(rustix::io::Errno) -> Self {
+        let path = String::from(path);
+        move |e| Self::Io { what, path, source: std::io::Error::from(e) }
+    }
+}

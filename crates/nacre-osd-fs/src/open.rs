@@ -1,0 +1,189 @@
+//! Opening, locking and formatting the directory of a store.
+
+use crate::cache::Cache;
+use crate::dirs::{Dirs, OPEN_DIR, names};
+use crate::error::OpenError;
+use crate::holder::Holder;
+use crate::path::{FANOUT, Place, parse_blob, parse_number};
+use crate::probe::probe;
+use crate::raw::{read_append, retry, write_all};
+use crate::store::{FsConfig, FsStore};
+use bytes::Bytes;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::path::Path;
+
+const DIR_MODE: Mode = Mode::RWXU;
+const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+impl FsStore {
+    /// Opens a formatted directory and takes its lock.
+    ///
+    /// # Errors
+    /// `Busy` names the process that serves it; `NotAStore` when it was never formatted.
+    pub fn open(path: &Path, config: &FsConfig) -> Result<Self, OpenError> {
+        let text = path.display().to_string();
+        let root = open_root(path)?;
+        for name in ["log", "runs", "objects"] {
+            if !exists(root.as_fd(), name).map_err(OpenError::io("looking into", &text))? {
+                return Err(OpenError::NotAStore { path: text });
+            }
+        }
+        let lock = take_lock(root.as_fd(), &text)?;
+        Self::build(root, lock, text, config)
+    }
+
+    /// Makes an empty store of a directory, which is made if need be, and takes its lock. With `reformat` the
+    /// files of an earlier store are deleted; files of others are never touched.
+    ///
+    /// # Errors
+    /// `NotEmpty`, `HoldsStore` without `reformat`; `Busy`.
+    pub fn format(path: &Path, config: &FsConfig, reformat: bool) -> Result<Self, OpenError> {
+        let text = path.display().to_string();
+        match std::fs::create_dir(path) {
+            Ok(()) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(source) => return Err(OpenError::Io { what: "making", path: text, source }),
+        }
+        let root = open_root(path)?;
+        let found = names(root.as_fd()).map_err(OpenError::io("reading", &text))?;
+        if !reformat {
+            if found.iter().any(|n| n == "super") {
+                return Err(OpenError::HoldsStore { path: text });
+            }
+            let foreign = |n: &&String| !OURS.contains(&n.as_str()) && n.as_str() != "lost+found";
+            if let Some(example) = found.iter().find(foreign) {
+                return Err(OpenError::NotEmpty { path: text, example: example.clone() });
+            }
+        }
+        let lock = take_lock(root.as_fd(), &text)?;
+        // The label goes first: what is half deleted is not a store.
+        remove(root.as_fd(), "super").map_err(OpenError::io("deleting `super` of", &text))?;
+        for name in ["super.new", "ballast", "ballast.new"] {
+            remove(root.as_fd(), name).map_err(OpenError::io("deleting files of", &text))?;
+        }
+        make_dir(root.as_fd(), "objects").map_err(OpenError::io("making `objects` in", &text))?;
+        for place in Place::all().filter(|p| *p != Place::Root) {
+            let name = place.path();
+            make_dir(root.as_fd(), &name).map_err(OpenError::io("making directories in", &text))?;
+            empty(root.as_fd(), place).map_err(OpenError::io("deleting files of", &text))?;
+        }
+        let objects = rustix::fs::openat(&root, "objects", OPEN_DIR, Mode::empty());
+        for dir in [objects.as_ref().map(AsFd::as_fd).map_err(|e| *e), Ok(root.as_fd())] {
+            let synced = dir.and_then(|fd| retry(|| rustix::fs::fsync(fd)));
+            synced.map_err(OpenError::io("syncing", &text))?;
+        }
+        Self::build(root, lock, text, config)
+    }
+
+    fn build(root: OwnedFd, lock: OwnedFd, path: String, config: &FsConfig) -> Result<Self, OpenError> {
+        let dirs = Dirs::open(root, &path)?;
+        let features = probe(&dirs).map_err(OpenError::io("trying out", &path))?;
+        Ok(Self::new(dirs, lock, path, Cache::new(config.descriptors_max), features, config.chunk_bytes))
+    }
+
+    /// Who serves the store in this directory now; `None` when nobody does.
+    pub fn holder(path: &Path) -> Result<Option<Holder>, OpenError> {
+        let text = path.display().to_string();
+        let root = open_root(path)?;
+        if !exists(root.as_fd(), "lock").map_err(OpenError::io("looking into", &text))? {
+            return Ok(None);
+        }
+        match take_lock(root.as_fd(), &text) {
+            Ok(_) => Ok(None),
+            Err(OpenError::Busy { holder, .. }) => Ok(Some(holder)),
+            Err(other) => Err(other),
+        }
+    }
+}
+
+/// What a store's directory may hold.
+const OURS: [&str; 8] = ["super", "super.new", "ballast", "ballast.new", "lock", "log", "runs", "objects"];
+const _: () = assert!(FANOUT == 256, "`Place::all` counts with a u8");
+
+fn open_root(path: &Path) -> Result<OwnedFd, OpenError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+        .map_err(OpenError::io("opening", &path.display().to_string()))
+}
+
+/// The lock ends with the descriptor, that is with the process.
+fn take_lock(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, OpenError> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let lock = rustix::fs::openat(root, "lock", flags, FILE_MODE)
+        .map_err(OpenError::io("opening the lock file of", path))?;
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => {
+            let mut text = Vec::new();
+            read_append(lock.as_fd(), 0, 4096, &mut text)
+                .map_err(OpenError::io("reading the lock file of", path))?;
+            let holder = Holder::from_text(&String::from_utf8_lossy(&text));
+            return Err(OpenError::Busy { path: path.into(), holder });
+        }
+        Err(e) => return Err(OpenError::io("locking", path)(e)),
+    }
+    let text = Bytes::from(Holder::me().to_text());
+    rustix::fs::ftruncate(&lock, 0)
+        .and_then(|()| write_all(lock.as_fd(), 0, &[text]))
+        .map_err(OpenError::io("writing the lock file of", path))?;
+    Ok(lock)
+}
+
+fn exists(dir: BorrowedFd<'_>, name: &str) -> Result<bool, Errno> {
+    match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(_) => Ok(true),
+        Err(Errno::NOENT) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+fn make_dir(dir: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
+    match rustix::fs::mkdirat(dir, name, DIR_MODE) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Unlinks; what is not there is gone.
+pub(crate) fn remove(dir: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
+    match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Deletes our files in a directory, and the chunk directories of our objects. What has another name stays: with
+/// `--reformat` somebody may have named a directory by mistake.
+fn empty(root: BorrowedFd<'_>, place: Place) -> Result<(), Errno> {
+    let dir = rustix::fs::openat(root, place.path(), OPEN_DIR, Mode::empty())?;
+    for name in names(dir.as_fd())? {
+        match place {
+            Place::Root => {}
+            Place::Log | Place::Runs if parse_number(&name).is_some() => remove(dir.as_fd(), &name)?,
+            Place::Log | Place::Runs => {}
+            Place::Objects(_) if parse_blob(&name).is_some() => remove(dir.as_fd(), &name)?,
+            Place::Objects(_) if name.strip_suffix(".d").and_then(parse_blob).is_some() => {
+                remove_chunks(dir.as_fd(), &name)?;
+            }
+            Place::Objects(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Deletes a chunk directory with its files.
+pub(crate) fn remove_chunks(dir: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
+    let chunks = match rustix::fs::openat(dir, name, OPEN_DIR, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(()),
+        other => other?,
+    };
+    for chunk in names(chunks.as_fd())? {
+        remove(chunks.as_fd(), &chunk)?;
+    }
+    match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(e) => Err(e),
+    }
+}

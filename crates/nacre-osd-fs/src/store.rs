@@ -1,0 +1,535 @@
+//! The store: operations of the port on files below the directory.
+//!
+//! Invariants: a file's entry is durable after `Sync` (its directory is synced if it has changed); chunk 0 of a blob
+//! exists whenever another chunk does (made first, removed last), so one look says whether the blob exists; the
+//! length of a blob is that of its last chunk and all before it.
+
+use crate::blob::Piece;
+use crate::cache::{Cache, Key, Open};
+use crate::dirs::{Dirs, names};
+use crate::open::{remove, remove_chunks};
+use crate::path::{Place, chunk_dir, name, parse_blob, parse_number};
+use crate::probe::Features;
+use crate::raw::{read_full, retry, store_error, write_all, write_zeros};
+use bytes::Bytes;
+use nacre_node::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp, StoreSpace};
+use nacre_types::ObjectId;
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// How a store is run.
+#[derive(Debug, Clone)]
+pub struct FsConfig {
+    /// Descriptors of files kept open (259 for directories come on top).
+    pub descriptors_max: usize,
+    /// Bytes of one file of a blob. Part of the format: tests only change it.
+    pub chunk_bytes: u64,
+}
+impl Default for FsConfig {
+    fn default() -> Self {
+        // ext4 holds 16 TiB in a file of 4 KiB blocks, less one block.
+        Self { descriptors_max: 1024, chunk_bytes: 4 << 40 }
+    }
+}
+
+/// Bytes that a thread moves itself instead of handing them to an I/O thread.
+pub(crate) const INLINE_BYTES_MAX: u64 = 256 << 10;
+
+/// A store on a directory. Dropping it gives the lock back.
+pub struct FsStore {
+    pub(crate) dirs: Dirs,
+    _lock: OwnedFd,
+    path: String,
+    cache: Cache,
+    pub(crate) features: Features,
+    /// Set when the kernel says that reads cannot be tried.
+    pub(crate) no_cached_reads: AtomicBool,
+    pub(crate) chunk_bytes: u64,
+    /// Files whose data was lost when their descriptor had to be closed; told at the next sync.
+    lost: Mutex<BTreeMap<FileId, String>>,
+    /// The rest of a listing of blobs that is under way.
+    listing: Mutex<Listing>,
+}
+
+#[derive(Default)]
+struct Listing {
+    after: Option<FileId>,
+    rest: std::vec::IntoIter<ObjectId>,
+}
+
+impl FsStore {
+    pub(crate) fn new(
+        dirs: Dirs,
+        lock: OwnedFd,
+        path: String,
+        cache: Cache,
+        features: Features,
+        chunk_bytes: u64,
+    ) -> Self {
+        Self {
+            dirs,
+            _lock: lock,
+            path,
+            cache,
+            no_cached_reads: AtomicBool::new(!features.cached_read),
+            features,
+            chunk_bytes,
+            lost: Mutex::default(),
+            listing: Mutex::default(),
+        }
+    }
+
+    /// What the file system below can do.
+    pub fn features(&self) -> &Features {
+        &self.features
+    }
+    /// Files that are open now, directories not counted.
+    pub fn descriptors(&self) -> usize {
+        self.cache.len()
+    }
+
+    /// For error texts: operation, file, directory.
+    pub(crate) fn what(&self, op: &str, file: FileId) -> String {
+        format!("{op} {}/{}/{}", self.path, Place::of(file).path(), name(file))
+    }
+    pub(crate) fn fail(&self, op: &'static str, file: FileId) -> impl Fn(Errno) -> StoreError + '_ {
+        move |errno| store_error(errno, &self.what(op, file))
+    }
+
+    // ---- descriptors
+
+    /// The open file or chunk; `None` if it does not exist and `make` is false. Chunk 0 is made before others.
+    pub(crate) fn open_chunk(
+        &self,
+        file: FileId,
+        chunk: u64,
+        make: bool,
+    ) -> Result<Option<Arc<Open>>, StoreError> {
+        let key = Key { file, chunk };
+        if let Some(open) = self.cache.get(key) {
+            return Ok(Some(open));
+        }
+        let opened = match (file, chunk) {
+            (FileId::Blob(object), 1..) => self.open_far_chunk(object, chunk, make),
+            _ => self.open_first(file, make),
+        };
+        let Some(open) = opened.map_err(self.fail("opening", file))? else { return Ok(None) };
+        let (open, evicted) = self.cache.put(key, open);
+        if let Some((key, old)) = evicted {
+            self.close(key, &old);
+        }
+        Ok(Some(open))
+    }
+
+    fn open_first(&self, file: FileId, make: bool) -> Result<Option<Open>, Errno> {
+        let place = Place::of(file);
+        let dir = self.dirs.fd(place);
+        let (fd, made) = match self.open_at(dir, &name(file), OFlags::empty()) {
+            Ok(fd) => (fd, false),
+            Err(Errno::NOENT) if !make => return Ok(None),
+            Err(Errno::NOENT) => (self.open_at(dir, &name(file), OFlags::CREATE)?, true),
+            Err(e) => return Err(e),
+        };
+        if made {
+            self.dirs.changed(place);
+        }
+        let has_chunks = match file {
+            FileId::Blob(object) if !made => {
+                exists(rustix::fs::statat(dir, chunk_dir(object), AtFlags::SYMLINK_NOFOLLOW))?
+            }
+            _ => false,
+        };
+        Ok(Some(Open::new(fd, has_chunks)))
+    }
+
+    fn open_far_chunk(&self, object: ObjectId, chunk: u64, make: bool) -> Result<Option<Open>, Errno> {
+        let dir = self.dirs.fd(Place::of(FileId::Blob(object)));
+        let path = format!("{}/{chunk:x}", chunk_dir(object));
+        match self.open_at(dir, &path, OFlags::empty()) {
+            Ok(fd) => return Ok(Some(Open::new(fd, false))),
+            Err(Errno::NOENT) if !make => return Ok(None),
+            Err(Errno::NOENT) => {}
+            Err(e) => return Err(e),
+        }
+        let first = self.open_chunk(FileId::Blob(object), 0, true).map_err(|e| match e {
+            StoreError::NoSpace => Errno::NOSPC,
+            _ => Errno::IO,
+        })?;
+        match rustix::fs::mkdirat(dir, chunk_dir(object), Mode::RWXU) {
+            Ok(()) => self.dirs.changed(Place::of(FileId::Blob(object))),
+            Err(Errno::EXIST) => {}
+            Err(e) => return Err(e),
+        }
+        let fd = self.open_at(dir, &path, OFlags::CREATE)?;
+        if let Some(first) = first {
+            first.set_has_chunks();
+        }
+        Ok(Some(Open::new(fd, false)))
+    }
+
+    fn open_at(&self, dir: rustix::fd::BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let flags = flags | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        retry(|| rustix::fs::openat(dir, path, flags, Mode::RUSR | Mode::WUSR))
+    }
+
+    /// A descriptor leaves the cache. A loss of data that the kernel tells only to it is kept for the next sync.
+    fn close(&self, key: Key, open: &Open) {
+        if !open.is_dirty() {
+            return;
+        }
+        open.mark_clean();
+        if let Err(errno) = retry(|| rustix::fs::fdatasync(open.fd())) {
+            let text = store_error(errno, &self.what("writing back", key.file)).to_string();
+            self.lost.lock().unwrap_or_else(PoisonError::into_inner).insert(key.file, text);
+        }
+    }
+
+    fn forget(&self, file: FileId) {
+        self.cache.remove(Key { file, chunk: 0 });
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).remove(&file);
+    }
+
+    // ---- operations
+
+    fn create(&self, file: FileId, len: u64) -> Result<(), StoreError> {
+        if let FileId::Blob(object) = file {
+            self.delete_blob(object)?;
+        }
+        let open = match self.open_chunk(file, 0, true)? {
+            Some(open) => open,
+            None => return Err(StoreError::NotFound { file }),
+        };
+        open.mark_dirty();
+        // Real zeros, not extents marked as unwritten: a sync of a log segment must not need the journal.
+        let filled = rustix::fs::ftruncate(open.fd(), 0).and_then(|()| write_zeros(open.fd(), 0, len));
+        if let Err(errno) = filled {
+            self.delete(file)?;
+            return Err(self.fail("making", file)(errno));
+        }
+        Ok(())
+    }
+
+    fn replace(&self, file: FileId, data: Bytes) -> Result<(), StoreError> {
+        let place = Place::of(file);
+        let dir = self.dirs.fd(place);
+        let (old, new) = (name(file), format!("{}.new", name(file)));
+        let replaced = (|| {
+            let fd = self.open_at(dir, &new, OFlags::CREATE | OFlags::TRUNC)?;
+            write_all(rustix::fd::AsFd::as_fd(&fd), 0, &[data])?;
+            retry(|| rustix::fs::fsync(&fd))?;
+            rustix::fs::renameat(dir, &new, dir, &old)
+        })();
+        if let Err(errno) = replaced {
+            // The old content stands; the new file would only take space.
+            let _tidied = remove(dir, &new);
+            return Err(self.fail("replacing", file)(errno));
+        }
+        self.forget(file);
+        self.dirs.changed(place);
+        self.dirs.sync(place).map_err(self.fail("syncing the directory of", file))
+    }
+
+    /// Syncs data and entry of a file, or the absence of its entry.
+    fn sync(&self, file: FileId) -> Result<(), StoreError> {
+        if let Some(text) = self.lost.lock().unwrap_or_else(PoisonError::into_inner).remove(&file) {
+            return Err(StoreError::Device(text));
+        }
+        if let Some(first) = self.open_chunk(file, 0, false)? {
+            if first.has_chunks()
+                && let FileId::Blob(object) = file
+            {
+                self.sync_chunks(object)?;
+            }
+            first.mark_clean();
+            retry(|| rustix::fs::fdatasync(first.fd())).map_err(self.fail("syncing", file))?;
+        }
+        self.dirs.sync(Place::of(file)).map_err(self.fail("syncing the directory of", file))
+    }
+
+    fn delete(&self, file: FileId) -> Result<(), StoreError> {
+        if let FileId::Blob(object) = file {
+            return self.delete_blob(object);
+        }
+        self.forget(file);
+        let place = Place::of(file);
+        remove(self.dirs.fd(place), &name(file)).map_err(self.fail("deleting", file))?;
+        self.dirs.changed(place);
+        Ok(())
+    }
+
+    fn delete_blob(&self, object: ObjectId) -> Result<(), StoreError> {
+        let file = FileId::Blob(object);
+        let place = Place::of(file);
+        let dir = self.dirs.fd(place);
+        let has_chunks = match self.cache.get(Key { file, chunk: 0 }) {
+            Some(open) => open.has_chunks(),
+            None => exists(rustix::fs::statat(dir, chunk_dir(object), AtFlags::SYMLINK_NOFOLLOW))
+                .map_err(self.fail("deleting", file))?,
+        };
+        if has_chunks {
+            for chunk in self.far_chunks(object)? {
+                self.cache.remove(Key { file, chunk });
+            }
+            remove_chunks(dir, &chunk_dir(object)).map_err(self.fail("deleting chunks of", file))?;
+        }
+        self.forget(file);
+        remove(dir, &name(file)).map_err(self.fail("deleting", file))?;
+        self.dirs.changed(place);
+        Ok(())
+    }
+
+    pub(crate) fn forget_chunk(&self, object: ObjectId, chunk: u64) {
+        self.cache.remove(Key { file: FileId::Blob(object), chunk });
+    }
+
+    fn list(
+        &self,
+        kind: FileKind,
+        after: Option<FileId>,
+        limit: usize,
+    ) -> Result<Vec<(FileId, u64)>, StoreError> {
+        if kind == FileKind::Blob {
+            return self.list_blobs(after, limit);
+        }
+        let (place, make): (_, fn(u64) -> FileId) = match kind {
+            FileKind::Log => (Place::Log, FileId::Log),
+            FileKind::Run | FileKind::Blob => (Place::Runs, FileId::Run),
+        };
+        let fail = |errno| store_error(errno, &format!("listing {}/{}", self.path, place.path()));
+        let found = names(self.dirs.fd(place)).map_err(fail)?;
+        let mut files: Vec<FileId> = found.iter().filter_map(|n| parse_number(n)).map(make).collect();
+        files.sort_unstable();
+        let mut out = Vec::new();
+        for file in files.into_iter().filter(|f| after.is_none_or(|a| *f > a)) {
+            if out.len() == limit {
+                break;
+            }
+            if let Some(len) = self.len(file)? {
+                out.push((file, len));
+            }
+        }
+        Ok(out)
+    }
+
+    /// Directories are in the order of hashes, answers in that of ids: a listing is a snapshot of the names made at
+    /// its first page.
+    fn list_blobs(&self, after: Option<FileId>, limit: usize) -> Result<Vec<(FileId, u64)>, StoreError> {
+        let mut rest = {
+            let mut listing = self.listing.lock().unwrap_or_else(PoisonError::into_inner);
+            let taken = std::mem::take(&mut *listing);
+            if after.is_some() && taken.after == after { taken.rest } else { Vec::new().into_iter() }
+        };
+        if rest.len() == 0 {
+            let mut all = Vec::new();
+            for place in (0..=u8::MAX).map(Place::Objects) {
+                let fail = |errno| store_error(errno, &format!("listing {}/{}", self.path, place.path()));
+                all.extend(names(self.dirs.fd(place)).map_err(fail)?.iter().filter_map(|n| parse_blob(n)));
+            }
+            all.retain(|&object| after.is_none_or(|a| FileId::Blob(object) > a));
+            all.sort_unstable();
+            rest = all.into_iter();
+        }
+        let mut out = Vec::new();
+        while out.len() < limit {
+            let Some(object) = rest.next() else { break };
+            if let Some(len) = self.len(FileId::Blob(object))? {
+                out.push((FileId::Blob(object), len));
+            }
+        }
+        if let (Some(&(last, _)), true) = (out.last(), rest.len() > 0) {
+            let mut listing = self.listing.lock().unwrap_or_else(PoisonError::into_inner);
+            *listing = Listing { after: Some(last), rest };
+        }
+        Ok(out)
+    }
+
+    /// By name, without opening: a listing must not push out the descriptors in use.
+    fn len(&self, file: FileId) -> Result<Option<u64>, StoreError> {
+        if let FileId::Blob(object) = file {
+            let chunks = self.far_chunks(object)?;
+            if let Some(&last) = chunks.last() {
+                let path = format!("{}/{last:x}", chunk_dir(object));
+                let stat = self.stat(file, &path)?.unwrap_or(0);
+                return Ok(Some(last * self.chunk_bytes + stat));
+            }
+        }
+        self.stat(file, &name(file))
+    }
+    fn stat(&self, file: FileId, path: &str) -> Result<Option<u64>, StoreError> {
+        match rustix::fs::statat(self.dirs.fd(Place::of(file)), path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(u64::try_from(stat.st_size).unwrap_or(0))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(self.fail("looking at", file)(errno)),
+        }
+    }
+
+    fn space(&self) -> Result<StoreSpace, StoreError> {
+        let s = rustix::fs::fstatvfs(self.dirs.fd(Place::Root))
+            .map_err(|errno| store_error(errno, &format!("statfs of {}", self.path)))?;
+        let bytes = |blocks: u64| blocks.saturating_mul(s.f_frsize);
+        Ok(StoreSpace {
+            bytes_total: bytes(s.f_blocks),
+            bytes_free: bytes(s.f_bfree),
+            bytes_avail: bytes(s.f_bavail),
+            files_free: (s.f_files > 0).then_some(s.f_favail),
+        })
+    }
+
+    /// One piece of a write.
+    pub(crate) fn write_piece(&self, file: FileId, piece: Piece, data: &[Bytes]) -> Result<(), StoreError> {
+        let make = matches!(file, FileId::Blob(_) | FileId::Run(_));
+        let Some(open) = self.open_chunk(file, piece.chunk, make)? else {
+            return Err(StoreError::NotFound { file });
+        };
+        // Before the write: a sync that begins in between must not take the mark of what it may miss.
+        open.mark_dirty();
+        write_all(open.fd(), piece.offset, data).map_err(self.fail("writing", file))
+    }
+
+    fn read_file(&self, file: FileId, offset: u64, len: u32) -> Result<Bytes, StoreError> {
+        if let FileId::Blob(object) = file {
+            return self.read_blob(object, offset, len);
+        }
+        let Some(open) = self.open_chunk(file, 0, false)? else {
+            return Err(StoreError::NotFound { file });
+        };
+        let mut buf = Vec::new();
+        crate::raw::read_append(open.fd(), offset, len as usize, &mut buf)
+            .map_err(self.fail("reading", file))?;
+        Ok(buf.into())
+    }
+
+    fn truncate(&self, file: FileId, len: u64) -> Result<(), StoreError> {
+        if let FileId::Blob(object) = file {
+            return self.truncate_blob(object, len);
+        }
+        let make = matches!(file, FileId::Run(_));
+        let Some(open) = self.open_chunk(file, 0, make)? else {
+            return Err(StoreError::NotFound { file });
+        };
+        open.mark_dirty();
+        rustix::fs::ftruncate(open.fd(), len).map_err(self.fail("truncating", file))
+    }
+
+    fn allocate(&self, file: FileId, offset: u64, len: u64) -> Result<(), StoreError> {
+        for piece in self.pieces(offset, len) {
+            let Some(open) = self.open_chunk(file, piece.chunk, true)? else { continue };
+            open.mark_dirty();
+            match retry(|| {
+                rustix::fs::fallocate(open.fd(), FallocateFlags::KEEP_SIZE, piece.offset, piece.len)
+            }) {
+                // ZFS and others cannot set blocks aside: then this is a wish, and the reservation of the target an
+                // estimate.
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+                Err(errno) => return Err(self.fail("allocating", file)(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    fn punch(&self, file: FileId, offset: u64, len: u64) -> Result<(), StoreError> {
+        for piece in self.pieces(offset, len) {
+            let Some(open) = self.open_chunk(file, piece.chunk, false)? else { continue };
+            open.mark_dirty();
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            match retry(|| rustix::fs::fallocate(open.fd(), hole, piece.offset, piece.len)) {
+                Ok(()) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    let fail = self.fail("punching", file);
+                    let size = rustix::fs::fstat(open.fd()).map_err(&fail)?.st_size;
+                    let end = (piece.offset + piece.len).min(u64::try_from(size).unwrap_or(0));
+                    let len = end.saturating_sub(piece.offset);
+                    write_zeros(open.fd(), piece.offset, len).map_err(&fail)?;
+                }
+                Err(errno) => return Err(self.fail("punching", file)(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&self, op: StoreOp) -> Result<StoreDone, StoreError> {
+        match op {
+            StoreOp::Create { file, len } => self.create(file, len).map(|()| StoreDone::Unit),
+            StoreOp::Write { file, offset, data } => {
+                self.write(file, offset, &data).map(|()| StoreDone::Unit)
+            }
+            StoreOp::WriteSummed { file, offset, data, keep_head, keep_tail, size } => {
+                let args = nacre_osd::summed::SummedWrite { offset, data: &data, keep_head, keep_tail, size };
+                self.write_summed(file, args, &read_full).map(StoreDone::Sums)
+            }
+            StoreOp::Read { file, offset, len } => self.read_file(file, offset, len).map(StoreDone::Bytes),
+            StoreOp::Truncate { file, len } => self.truncate(file, len).map(|()| StoreDone::Unit),
+            StoreOp::Allocate { file, offset, len } => {
+                self.allocate(file, offset, len).map(|()| StoreDone::Unit)
+            }
+            StoreOp::Punch { file, offset, len } => self.punch(file, offset, len).map(|()| StoreDone::Unit),
+            StoreOp::Sync { file } => self.sync(file).map(|()| StoreDone::Unit),
+            // The kernel offers no way to start write-back without unsafe code (sync_file_range) or dropping clean
+            // pages (fadvise); its own flusher and the sync that follows within the interval do the work.
+            StoreOp::StartSync { .. } => Ok(StoreDone::Unit),
+            StoreOp::Replace { file, data } => self.replace(file, data).map(|()| StoreDone::Unit),
+            StoreOp::Delete { file } => self.delete(file).map(|()| StoreDone::Unit),
+            StoreOp::List { kind, after, limit } => {
+                self.list(kind, after, limit as usize).map(StoreDone::List)
+            }
+            StoreOp::Len { file } => self.len(file).map(StoreDone::Len),
+            StoreOp::Space => self.space().map(StoreDone::Space),
+        }
+    }
+}
+
+impl Store for FsStore {
+    fn execute(&self, op: StoreOp) -> Result<StoreDone, StoreError> {
+        self.run(op)
+    }
+
+    fn try_execute(&self, op: StoreOp) -> Result<Result<StoreDone, StoreError>, StoreOp> {
+        match &op {
+            StoreOp::Read { file, offset, len } => match self.read_cached(*file, *offset, *len) {
+                Some(bytes) => Ok(Ok(StoreDone::Bytes(bytes))),
+                None => Err(op),
+            },
+            StoreOp::Write { data, .. } if total(data) <= INLINE_BYTES_MAX => Ok(self.run(op)),
+            StoreOp::WriteSummed { file, offset, data, keep_head, keep_tail, size }
+                if total(data) <= INLINE_BYTES_MAX =>
+            {
+                let args = nacre_osd::summed::SummedWrite {
+                    offset: *offset,
+                    data,
+                    keep_head: *keep_head,
+                    keep_tail: *keep_tail,
+                    size: *size,
+                };
+                match self.write_summed_cached(*file, args) {
+                    Some(result) => Ok(result.map(StoreDone::Sums)),
+                    None => Err(op),
+                }
+            }
+            StoreOp::StartSync { .. } | StoreOp::Space => Ok(self.run(op)),
+            _ => Err(op),
+        }
+    }
+}
+
+pub(crate) fn total(data: &[Bytes]) -> u64 {
+    data.iter().map(|b| b.len() as u64).sum()
+}
+
+fn exists<T>(looked: Result<T, Errno>) -> Result<bool, Errno> {
+    match looked {
+        Ok(_) => Ok(true),
+        Err(Errno::NOENT) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+impl FsStore {
+    /// Reads are tried in the page cache until the kernel says that it cannot.
+    pub(crate) fn may_read_cached(&self) -> bool {
+        !self.no_cached_reads.load(Ordering::Relaxed)
+    }
+}

@@ -8,10 +8,9 @@ use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
 use nacre_wire::target::{Param, StatfsReply};
 use std::rc::Rc;
 
-/// A client and what `nacre.mount` says of it.
+/// A client behind the door.
 pub struct ClientOps {
     pub client: Rc<Client>,
-    pub mount_text: String,
 }
 
 type Answer<T> = Result<T, Errno>;
@@ -133,7 +132,13 @@ impl Ops for ClientOps {
         self.client.statfs_targets().await
     }
     fn mount_text(&self) -> String {
-        self.mount_text.clone()
+        // `llite.demo-0011223344556677.uuid`: the client's own name for this mount.
+        let names = self.client.params().into_iter().map(|p| p.name);
+        let mut instances = names.filter_map(|name| {
+            let rest = name.strip_prefix("llite.")?;
+            rest.split('.').next().map(str::to_owned)
+        });
+        instances.next().unwrap_or_default()
     }
     fn params(&self) -> Vec<Param> {
         self.client.params()

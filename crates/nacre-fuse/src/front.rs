@@ -6,63 +6,32 @@
 
 use crate::device::{Channel, Read};
 use crate::door::FuseEffect;
-use crate::island::MountIsland;
-use crate::mount::{MountError, MountOptions, Mounted, mount_fuse, unmount_fuse};
-use nacre_client::MountConfig;
-use nacre_node::{Ctx, Event};
-use nacre_rt::{DoorSink, IslandRef, Node, RtError, Source, SourceId, SourceState};
+use nacre_node::Event;
+use nacre_rt::{DoorSink, IslandRef, Node, Source, SourceState};
 use rustix::fd::BorrowedFd;
 use std::any::Any;
-use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
-use std::time::Duration;
-use tracing::{error, info, warn};
-
-/// A value that is set once and waited for.
-struct Once<T> {
-    value: Mutex<Option<T>>,
-    set: Condvar,
-}
-impl<T: Clone> Once<T> {
-    fn new() -> Self {
-        Self { value: Mutex::new(None), set: Condvar::new() }
-    }
-    fn set(&self, value: T) {
-        let mut slot = self.value.lock().unwrap_or_else(PoisonError::into_inner);
-        if slot.is_none() {
-            *slot = Some(value);
-        }
-        drop(slot);
-        self.set.notify_all();
-    }
-    fn get(&self) -> Option<T> {
-        self.value.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-    fn wait(&self, limit: Duration) -> Option<T> {
-        let slot = self.value.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.set.wait_timeout_while(slot, limit, |value| value.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0.clone()
-    }
-}
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, PoisonError, RwLock};
+use tracing::{error, warn};
 
 /// Takes what a mount's island has for its front end: replies are sent at once.
 pub struct FuseSink {
-    ready: Once<Result<(), String>>,
+    ready: SyncSender<Result<(), String>>,
 }
 impl FuseSink {
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self { ready: Once::new() })
-    }
-    /// Waits until the client has reached its servers; `None` after `limit`.
-    pub fn wait_ready(&self, limit: Duration) -> Option<Result<(), String>> {
-        self.ready.wait(limit)
+    /// The receiver is told once the client has reached its servers, or a sentence why it never will.
+    pub fn new() -> (Arc<Self>, Receiver<Result<(), String>>) {
+        let (ready, is_ready) = sync_channel(1);
+        (Arc::new(Self { ready }), is_ready)
     }
 }
 impl DoorSink for FuseSink {
     fn door(&self, item: Box<dyn Any + Send>) {
         match item.downcast::<FuseEffect>().map(|effect| *effect) {
             Ok(FuseEffect::Reply(reply)) => reply.send(),
-            Ok(FuseEffect::Ready(result)) => self.ready.set(result),
+            // Nobody waits for a second readiness (a client that was made again).
+            Ok(FuseEffect::Ready(result)) => drop(self.ready.try_send(result)),
             Err(_) => warn!("an effect that is not the FUSE door's came to it"),
         }
     }
@@ -74,12 +43,19 @@ pub struct FuseSource {
     channels: Vec<Arc<Channel>>,
     /// Replaced when the island ended on a bug and was made again.
     island: RwLock<IslandRef>,
-    gone: Once<()>,
+    gone: AtomicBool,
+    on_gone: Box<dyn Fn() + Send + Sync>,
 }
 
 impl FuseSource {
-    /// `loops`: event loops of the node; each gets a descriptor if the kernel gives one.
-    pub fn new(channel: &Arc<Channel>, loops: usize, island: IslandRef) -> Arc<Self> {
+    /// `loops`: event loops of the node; each gets a descriptor if the kernel gives one. `on_gone` is called once,
+    /// on an event loop, when the kernel has let go of the mount.
+    pub fn new(
+        channel: &Arc<Channel>,
+        loops: usize,
+        island: IslandRef,
+        on_gone: impl Fn() + Send + Sync + 'static,
+    ) -> Arc<Self> {
         let mut channels = vec![channel.clone()];
         while channels.len() < loops {
             match channel.clone_channel() {
@@ -90,10 +66,31 @@ impl FuseSource {
                 }
             }
         }
-        Arc::new(Self { channels, island: RwLock::new(island), gone: Once::new() })
+        Arc::new(Self {
+            channels,
+            island: RwLock::new(island),
+            gone: AtomicBool::new(false),
+            on_gone: Box::new(on_gone),
+        })
     }
-    fn island(&self) -> IslandRef {
+    /// The island that requests go to now.
+    pub fn island(&self) -> IslandRef {
         self.island.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+    /// The island ended on a bug and was made again: the mount stays, its open files are gone. Requests that the
+    /// old one had were answered EIO when it was dropped.
+    pub fn replace_island(&self, island: IslandRef) {
+        *self.island.write().unwrap_or_else(PoisonError::into_inner) = island;
+    }
+    /// Whether the kernel has let go of the mount.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+    fn end(&self) -> SourceState {
+        if !self.gone.swap(true, Ordering::AcqRel) {
+            (self.on_gone)();
+        }
+        SourceState::Ended
     }
 }
 
@@ -112,141 +109,13 @@ impl Source for FuseSource {
                 // To a dead island: dropped there, and answered EIO by being dropped.
                 Ok(Read::Request(request)) => node.deliver(&island, Event::Door(Box::new(request))),
                 Ok(Read::Empty) => break,
-                Ok(Read::Gone) => {
-                    self.gone.set(());
-                    return SourceState::Ended;
-                }
+                Ok(Read::Gone) => return self.end(),
                 Err(error) => {
                     error!(%error, "reading /dev/fuse failed; the mount is given up");
-                    self.gone.set(());
-                    return SourceState::Ended;
+                    return self.end();
                 }
             }
         }
         SourceState::More
     }
-}
-
-/// Why a mount could not be started.
-#[derive(Debug, thiserror::Error)]
-pub enum MountStartError {
-    #[error(transparent)]
-    Mount(#[from] MountError),
-    #[error(transparent)]
-    Rt(#[from] RtError),
-    /// The client's own sentence.
-    #[error("{0}")]
-    Client(String),
-    #[error(
-        "no answer from the servers of {fs} within {seconds} s ({addresses})\n  hint: are they started and reachable?"
-    )]
-    Silent { fs: String, addresses: String, seconds: u64 },
-}
-
-/// A running mount.
-pub struct FuseMount {
-    node: Node,
-    name: String,
-    config: MountConfig,
-    sink: Arc<FuseSink>,
-    source: Arc<FuseSource>,
-    source_id: SourceId,
-    mounted: Mounted,
-}
-
-impl FuseMount {
-    /// Starts the island `name`, waits for the servers, mounts on `path` and serves. Not from an event loop.
-    ///
-    /// # Errors
-    /// A sentence for the user; nothing is left behind then.
-    pub fn start(
-        node: &Node,
-        name: &str,
-        loops: usize,
-        config: MountConfig,
-        path: &Path,
-        options: &MountOptions,
-        patience: Duration,
-    ) -> Result<Self, MountStartError> {
-        let sink = FuseSink::new();
-        let island = add_island(node, name, &config, &sink)?;
-        let mounted = match sink.wait_ready(patience) {
-            Some(Ok(())) => mount_fuse(path, options).map_err(MountStartError::from),
-            Some(Err(sentence)) => Err(MountStartError::Client(sentence)),
-            None => Err(MountStartError::Silent {
-                fs: config.fs.to_string(),
-                addresses: config.mgs_addresses.join(", "),
-                seconds: patience.as_secs(),
-            }),
-        };
-        let served = mounted.and_then(|mounted| {
-            let source = FuseSource::new(&mounted.channel, loops, island.clone());
-            let source_id = node.add_source(source.clone()).inspect_err(|_| {
-                // Nobody can serve it.
-                drop(unmount_fuse(&mounted.path, true));
-            })?;
-            let (node, name) = (node.clone(), name.to_owned());
-            Ok(Self { node, name, config, sink, source, source_id, mounted })
-        });
-        if served.is_err() {
-            node.kill_island(&island);
-        }
-        served
-    }
-    pub fn path(&self) -> &Path {
-        &self.mounted.path
-    }
-    pub fn island(&self) -> IslandRef {
-        self.source.island()
-    }
-    /// Whether somebody (we or umount(8)) has unmounted it; waits up to `limit`.
-    pub fn wait_gone(&self, limit: Duration) -> bool {
-        self.source.gone.wait(limit).is_some()
-    }
-    pub fn is_gone(&self) -> bool {
-        self.source.gone.get().is_some()
-    }
-    /// Unmounts. Not from an event loop: it may need our answers.
-    ///
-    /// # Errors
-    /// `Busy` with the names of who uses it; not with `lazy`.
-    pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
-        if self.is_gone() { Ok(()) } else { unmount_fuse(&self.mounted.path, lazy) }
-    }
-    /// The last act, once unmounted: tells the servers and ends the island.
-    ///
-    /// # Errors
-    /// `StillRunning` after `limit`.
-    pub fn stop(&self, limit: Duration) -> Result<(), RtError> {
-        self.node.remove_source(self.source_id);
-        self.node.stop_island(&self.island(), limit).map(drop)
-    }
-    /// The island ended on a bug: makes a new one under the old mount. Its open files are gone, the mount is not.
-    ///
-    /// # Errors
-    /// `NameTaken` while the old one lives.
-    pub fn restart(&self) -> Result<(), RtError> {
-        let island = add_island(&self.node, &self.name, &self.config, &self.sink)?;
-        *self.source.island.write().unwrap_or_else(PoisonError::into_inner) = island;
-        info!(mount = self.name, "the mount's client was started again");
-        Ok(())
-    }
-}
-
-fn add_island(
-    node: &Node,
-    name: &str,
-    config: &MountConfig,
-    sink: &Arc<FuseSink>,
-) -> Result<IslandRef, RtError> {
-    let (config, seed) = (config.clone(), seed());
-    node.add_island(name, None, Some(sink.clone()), move || {
-        Box::new(MountIsland::new(&Ctx::new(seed), config))
-    })
-}
-
-/// From the kernel's random source, by way of the hasher that std seeds with it.
-fn seed() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(rustix::process::getpid().as_raw_nonzero())
 }

@@ -18,19 +18,15 @@ pub struct MountIsland {
     ctx: Rc<Ctx>,
     client: Rc<Client>,
     door: Rc<Door<ClientOps>>,
-    /// `demo-<hex>`: the instance in parameter names.
-    instance: String,
     stopping: bool,
 }
 
 impl MountIsland {
     /// Starts the client. [`FuseEffect::Ready`] follows when it has reached its servers.
     pub fn new(ctx: &Rc<Ctx>, config: MountConfig) -> Self {
-        let instance = format!("{}-{:016x}", config.fs, ctx.random());
-        let mount_text = format!("fs: {}\nmount: {}\ninstance: {instance}\n", config.fs, config.name);
         let client = Client::new(ctx, config);
-        let door = Door::new(ctx, Rc::new(ClientOps { client: client.clone(), mount_text }));
-        Self { ctx: ctx.clone(), client, door, instance, stopping: false }
+        let door = Door::new(ctx, Rc::new(ClientOps { client: client.clone() }));
+        Self { ctx: ctx.clone(), client, door, stopping: false }
     }
 
     /// Planned stop: the kernel's side is unmounted already, so nothing new comes.
@@ -74,32 +70,36 @@ impl Logic for MountIsland {
             other => {
                 let Some(event) = self.client.handle_event(other) else { return };
                 let door = self.door.clone();
-                let ops: &dyn tools::Parameters = &Parameters { door: &door, instance: &self.instance };
-                tools::handle(&self.ctx, ops, event);
+                tools::handle(&self.ctx, &Parameters { door: &door }, event);
             }
         }
     }
 }
 
-/// Parameters of the client core and of the door.
+/// Parameters of the client core, and the kernel's requests as the door counts them.
 struct Parameters<'a> {
     door: &'a Door<ClientOps>,
-    instance: &'a str,
+}
+impl Parameters<'_> {
+    fn requests_name(&self) -> String {
+        format!("llite.{}.fuse_requests", self.door.ops.mount_text())
+    }
 }
 impl tools::Parameters for Parameters<'_> {
     fn all(&self) -> Vec<nacre_wire::target::Param> {
         let mut params = self.door.ops.params();
         params.push(nacre_wire::target::Param {
-            name: format!("llite.{}.stats", self.instance),
+            name: self.requests_name(),
             value: self.door.stats().text(self.door.ctx.wall()),
             writable: true,
-            help: "requests of the kernel since the mount, in microseconds; any value set clears them"
+            help: "Requests of the kernel: samples, microseconds: least, greatest, sum, sum of squares. \
+                   Any value clears them."
                 .to_owned(),
         });
         params
     }
     fn set(&self, name: &str, value: &str) -> Result<(), String> {
-        if name.strip_prefix("llite.").and_then(|n| n.strip_suffix(".stats")) == Some(self.instance) {
+        if name == self.requests_name() {
             self.door.stats().clear(self.door.ctx.wall());
             return Ok(());
         }

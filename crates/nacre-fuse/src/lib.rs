@@ -27,7 +27,7 @@ mod virtual_xattr;
 pub use client_ops::ClientOps;
 pub use device::{Channel, MAX_WRITE_BYTES, Read};
 pub use door::{Door, FuseEffect};
-pub use front::{FuseMount, FuseSink, FuseSource, MountStartError};
+pub use front::{FuseSink, FuseSource};
 pub use island::MountIsland;
 pub use mount::{
     FS_TYPE, Holder, MountError, MountOptions, Mounted, check_mount_point, holders, mount_fuse, mounted_type,

@@ -198,7 +198,7 @@ pub trait Ops: 'static {
     fn statfs_targets(&self) -> impl Future<Output = Answer<Vec<(String, Answer<StatfsReply>)>>> {
         async { Err(MISSING) }
     }
-    /// Text of `nacre.mount`: which file system this is, and which client.
+    /// Text of `nacre.mount`: `FSNAME-INSTANCE`, as in parameter names.
     fn mount_text(&self) -> String {
         String::new()
     }

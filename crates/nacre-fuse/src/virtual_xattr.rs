@@ -3,12 +3,12 @@
 //! | name | on | get | set |
 //! | --- | --- | --- | --- |
 //! | `nacre.fid` | any | `[0xSEQ:0xOID:0x0]` | |
-//! | `nacre.layout` | any | JSON, below | JSON or `count=N,size=BYTES,first=OST`, each optional |
+//! | `nacre.layout` | any | JSON, below | JSON or `count=N,size=BYTES,first=OST`, each optional; removed: the default |
 //! | `nacre.path` | any | all paths from the root, without leading slash, one per line | |
 //! | `nacre.path.[0x..:0x..:0x0]` | any (tools use the root) | the same for that FID | |
 //! | `nacre.df` | any | JSON list: one object per target | |
 //! | `nacre.sync` | any | makes durable what this mount has completed; `ok` | the same |
-//! | `nacre.mount` | any | text: file system, client | |
+//! | `nacre.mount` | any | `FSNAME-INSTANCE`, as in parameter names | |
 //!
 //! JSON of a layout: `{"fid", "layout": {"generation", "components": [{"start", "end" (null = to the end),
 //! "stripe_bytes", "stripe_count", "stripes": [{"ost", "object"}]}]} or null, "template": {"count", "size",
@@ -91,6 +91,18 @@ pub(crate) async fn set<O: Ops>(
         }
         VirtualName::Sync => ops.sync_all().await,
         VirtualName::Fid | VirtualName::Path(_) | VirtualName::Df | VirtualName::Mount => Err(Errno::EPERM),
+    }
+}
+
+pub(crate) async fn remove<O: Ops>(
+    ops: &O,
+    fid: Fid,
+    name: VirtualName,
+    caller: Caller,
+) -> Result<(), Errno> {
+    match name {
+        VirtualName::Layout => ops.set_layout(fid, LayoutTemplate::default(), caller).await,
+        _ => Err(Errno::EPERM),
     }
 }
 

@@ -315,7 +315,7 @@ fn a_mount_point_whose_server_died_is_cleared() {
 fn requests_held_back_do_not_keep_others_waiting() {
     let Some(m) = served() else { return };
     std::fs::write(m.at("f"), "data").unwrap();
-    m.solo().call(|fs| fs.hold("read"));
+    m.solo().call(|fs| fs.hold("read", None));
     let path = m.at("f");
     let reader = std::thread::spawn(move || {
         let mut f = File::open(path).unwrap();

@@ -74,10 +74,11 @@ pub(crate) async fn listxattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest
 pub(crate) async fn removexattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
     let mut args = request.args();
     let name = checked(args.name()?)?;
-    if VirtualName::parse(name).is_some() {
-        return Err(Errno::EPERM);
+    let fid = request.fid()?;
+    match VirtualName::parse(name) {
+        None => door.ops.removexattr(fid, name).await?,
+        Some(name) => virtual_xattr::remove(&*door.ops, fid, name?, request.caller(0)).await?,
     }
-    door.ops.removexattr(request.fid()?, name).await?;
     Ok(Body::empty())
 }
 

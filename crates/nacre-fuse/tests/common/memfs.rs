@@ -36,7 +36,7 @@ pub struct MemFs {
     serial: Cell<u64>,
     changed: WaitList,
     /// Operations that wait: "lookup", "mkdir", "read", ...
-    held: RefCell<BTreeSet<&'static str>>,
+    held: RefCell<Vec<(&'static str, Option<Fid>)>>,
     /// How many wait now, by operation.
     pub waiting: RefCell<BTreeMap<&'static str, u32>>,
     pub validity: Cell<Validity>,
@@ -62,8 +62,9 @@ impl MemFs {
         fs.inodes.borrow_mut().insert(Fid::ROOT, root);
         fs
     }
-    pub fn hold(&self, operation: &'static str) {
-        self.held.borrow_mut().insert(operation);
+    /// Holds back operations on `fid` (the directory for those on names), or on all inodes.
+    pub fn hold(&self, operation: &'static str, fid: Option<Fid>) {
+        self.held.borrow_mut().push((operation, fid));
     }
     pub fn release_all(&self) {
         self.held.borrow_mut().clear();
@@ -83,8 +84,11 @@ impl MemFs {
         }
     }
 
-    async fn gate(&self, operation: &'static str) {
-        while self.held.borrow().contains(operation) {
+    fn is_held(&self, operation: &'static str, fid: Fid) -> bool {
+        self.held.borrow().iter().any(|(o, f)| *o == operation && f.is_none_or(|f| f == fid))
+    }
+    async fn gate(&self, operation: &'static str, fid: Fid) {
+        while self.is_held(operation, fid) {
             *self.waiting.borrow_mut().entry(operation).or_default() += 1;
             self.changed.wait().await;
             *self.waiting.borrow_mut().entry(operation).or_default() -= 1;
@@ -187,7 +191,7 @@ impl Ops for MemFs {
         self.fopen_flags.get()
     }
     async fn lookup(&self, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
-        self.gate("lookup").await;
+        self.gate("lookup", parent).await;
         assert!(name != b"panic", "a bug in one request");
         let inodes = self.inodes.borrow();
         let dir = inodes.get(&parent).ok_or(Errno::ESTALE)?;
@@ -200,7 +204,7 @@ impl Ops for MemFs {
         self.entry(parent)
     }
     async fn getattr(&self, fid: Fid) -> Result<Entry, Errno> {
-        self.gate("getattr").await;
+        self.gate("getattr", fid).await;
         self.entry(fid).map_err(|_| Errno::ENOENT)
     }
     async fn setattr(&self, fid: Fid, set: SetAttr, _: Caller) -> Result<Entry, Errno> {
@@ -235,7 +239,7 @@ impl Ops for MemFs {
         Ok(Bytes::copy_from_slice(&self.inodes.borrow().get(&fid).ok_or(Errno::ESTALE)?.data))
     }
     async fn make(&self, args: CreateArgs<'_>) -> Result<Entry, Errno> {
-        self.gate("mkdir").await;
+        self.gate("mkdir", args.parent).await;
         let fid = self.add(&args)?;
         self.entry(fid)
     }
@@ -247,8 +251,8 @@ impl Ops for MemFs {
         Ok((self.entry(fid)?, self.handle(fid)))
     }
     async fn read(&self, handle: OpenHandle, offset: u64, len: u32) -> Result<Vec<Bytes>, Errno> {
-        self.gate("read").await;
         let fid = self.file(handle)?;
+        self.gate("read", fid).await;
         let inodes = self.inodes.borrow();
         let data = &inodes.get(&fid).ok_or(Errno::ESTALE)?.data;
         let start = data.len().min(offset as usize);
@@ -257,8 +261,8 @@ impl Ops for MemFs {
         Ok(data[start..end].chunks(300_000).map(Bytes::copy_from_slice).collect())
     }
     async fn write(&self, args: WriteArgs) -> Result<u32, Errno> {
-        self.gate("write").await;
         let fid = self.file(args.handle)?;
+        self.gate("write", fid).await;
         let now = self.ctx.wall();
         let mut inodes = self.inodes.borrow_mut();
         let i = inodes.get_mut(&fid).ok_or(Errno::ESTALE)?;
@@ -323,7 +327,7 @@ impl Ops for MemFs {
         self.entry(fid)
     }
     async fn unlink(&self, parent: Fid, name: &[u8], directory: bool, _: Caller) -> Result<(), Errno> {
-        self.gate("unlink").await;
+        self.gate("unlink", parent).await;
         let fid = {
             let mut inodes = self.inodes.borrow_mut();
             let (cookie, fid) = find(inodes.get(&parent).ok_or(Errno::ESTALE)?, name).ok_or(Errno::ENOENT)?;

@@ -74,6 +74,7 @@ pub enum Effect {
         conn: ConnId,
         frame: Frame,
     },
+    /// After what was sent before. Nothing comes from the connection after this, no `Closed` either.
     Close {
         conn: ConnId,
     },

@@ -259,6 +259,10 @@ impl Node {
         driver::run();
     }
 
+    /// Sockets to other processes that are open now.
+    pub fn sockets(&self) -> usize {
+        self.0.sockets.load(Ordering::Relaxed)
+    }
     pub fn stats(&self) -> &NodeStats {
         &self.0.stats
     }

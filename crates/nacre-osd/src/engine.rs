@@ -1,13 +1,23 @@
-//! The async face of the engine.
+//! The async face of the engine: what handlers call, and what waits.
+//!
+//! Everything that decides is in values below ([`State`], [`crate::superblock::Super`]); this file and its
+//! neighbours (`open.rs`, `read.rs`, `commit.rs`, `reserve.rs`, `flush.rs`) connect them to tasks and to the store
+//! port. No borrow of the state is held across an await.
 
+use crate::accounts::Usage;
 use crate::error::OsdError;
-use crate::tx::{Credits, Pins, Table, Tx};
+use crate::log::RecordKind;
+use crate::reserve::{Reservation, Room};
+use crate::state::State;
+use crate::superblock::{Label, Super};
+use crate::tx::{Pins, Table, Tx, table};
 use alloc::rc::Rc;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_node::{Ctx, StoreOp};
-use nacre_types::{ClientUuid, Owner, TargetName, Transno, codec_struct};
+use core::cell::{Cell, RefCell};
+use nacre_node::{Ctx, Effect, StoreOp, WaitList};
+use nacre_types::{Instant, Transno};
 
 /// Bounds and intervals of one target's engine.
 #[derive(Debug, Clone)]
@@ -35,80 +45,83 @@ impl Default for OsdConfig {
     }
 }
 
-codec_struct! {
-    /// What a store says of itself: written by mkfs, never changed except for `mgs_nodes`.
-    pub struct Label {
-        pub uuid: ClientUuid,
-        /// `MGS`, `demo-OST0001`.
-        pub name: String,
-        /// Addresses of the MGS; empty for the MGS itself.
-        pub mgs_nodes: Vec<String>,
-        /// Fast identity of the format: see docs/disk-format.md.
-        pub format_version: u32,
-    }
-}
-impl Label {
-    pub fn target(&self) -> Option<TargetName> {
-        TargetName::parse(&self.name)
-    }
-}
-
-/// Room for one transaction; given back when dropped unused.
-pub struct Reservation {
-    _credits: Credits,
+/// Counters for parameters and metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OsdStats {
+    pub transactions: u64,
+    pub log_bytes_written: u64,
+    pub syncs: u64,
+    pub flushes: u64,
+    pub merges: u64,
+    pub cold_reads: u64,
+    pub corrupt_blocks: u64,
+    pub slowed_writers: u64,
+    /// Transactions that wrote more than they had reserved: a bug of a handler.
+    pub credits_exceeded: u64,
+    pub account_underflows: u64,
+    // What there is now.
+    pub rows_in_memory: u64,
+    pub dirty_bytes: u64,
+    pub clean_bytes: u64,
+    pub log_bytes: u64,
+    pub runs: u64,
+    pub run_bytes: u64,
 }
 
 /// One target's storage. Lives on the target's island.
 pub struct Osd {
-    _ctx: Rc<Ctx>,
+    pub(crate) ctx: Rc<Ctx>,
+    pub(crate) config: OsdConfig,
+    pub(crate) label: Label,
+    pub(crate) superblock: RefCell<Super>,
+    pub(crate) was_clean: bool,
+    pub(crate) state: RefCell<State>,
+    // Copies that may be read while a transaction is open.
+    pub(crate) last_transno: Cell<u64>,
+    pub(crate) last_lsn: Cell<u64>,
+    pub(crate) committed: Cell<u64>,
+    pub(crate) committed_lsn: Cell<u64>,
+    pub(crate) stable_hold: Cell<Option<Transno>>,
+    pub(crate) wanted_lsn: Cell<u64>,
+    pub(crate) unsynced_since: Cell<Option<Instant>>,
+    /// Of `OsdStats::log_bytes_written`, when the latest sync began.
+    pub(crate) bytes_at_sync: Cell<u64>,
+    pub(crate) failed: RefCell<Option<String>>,
+    pub(crate) stopping: Cell<bool>,
+    pub(crate) room: RefCell<Room>,
+    pub(crate) stats: Cell<OsdStats>,
+    /// Wakes the committer.
+    pub(crate) commit_kick: WaitList,
+    /// Wakes the commit timer.
+    pub(crate) unsynced_kick: WaitList,
+    /// Somebody's commit has ended, or the engine has failed.
+    pub(crate) commit_done: WaitList,
+    /// Wakes flusher and merger.
+    pub(crate) flush_kick: WaitList,
+    pub(crate) log_kick: WaitList,
+    /// Room has become free.
+    pub(crate) room_kick: WaitList,
 }
 
 impl Osd {
-    /// Writes label and empty log into an empty store.
+    pub fn label(&self) -> &Label {
+        &self.label
+    }
+    pub fn ctx(&self) -> &Rc<Ctx> {
+        &self.ctx
+    }
+    /// How often this store was opened, this time included.
+    pub fn instance(&self) -> u64 {
+        self.superblock.borrow().instance
+    }
+    /// Whether it had been stopped as planned before this opening.
+    pub fn was_clean(&self) -> bool {
+        self.was_clean
+    }
+    /// Rows with `from <= key < to` in key order, at most `limit`. An empty `to` is the end of the table.
     ///
     /// # Errors
-    /// `Format` when the store holds a target already (unless `overwrite`).
-    pub async fn format(
-        ctx: &Rc<Ctx>,
-        label: &Label,
-        config: &OsdConfig,
-        overwrite: bool,
-    ) -> Result<(), OsdError> {
-        let _ = (ctx, label, config, overwrite);
-        Err(OsdError::Format(String::from("not built")))
-    }
-    /// Opens a formatted store: replays the log, starts the background tasks.
-    pub async fn open(ctx: &Rc<Ctx>, config: OsdConfig) -> Result<Rc<Osd>, OsdError> {
-        let _ = (ctx, config);
-        Err(OsdError::Format(String::from("not built")))
-    }
-    pub fn label(&self) -> &Label {
-        unreachable!("not built")
-    }
-    /// Reads rows (present or not) so that a transaction can look at them. Cold ones are read from runs.
-    pub async fn fetch(&self, keys: &[(Table, &[u8])]) -> Result<Pins, OsdError> {
-        let _ = keys;
-        Ok(Pins::default())
-    }
-    /// Like `fetch` for every row with `from <= key < to`, at most `limit`; absent keys of the range count as
-    /// pinned if the whole range was read.
-    pub async fn fetch_range(
-        &self,
-        table: Table,
-        from: &[u8],
-        to: &[u8],
-        limit: u32,
-        pins: &mut Pins,
-    ) -> Result<(), OsdError> {
-        let _ = (table, from, to, limit, pins);
-        Ok(())
-    }
-    /// One row, outside a transaction.
-    pub async fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
-        let _ = (table, key);
-        Ok(None)
-    }
-    /// Rows with `from <= key < to` in key order, at most `limit`.
+    /// `Corrupt`, `Stopped`, `Store`.
     pub async fn scan(
         &self,
         table: Table,
@@ -116,70 +129,154 @@ impl Osd {
         to: &[u8],
         limit: u32,
     ) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
-        let _ = (table, from, to, limit);
-        Ok(Vec::new())
-    }
-    /// Waits for memory and log room, checks space on the device.
-    ///
-    /// # Errors
-    /// `NoSpace`, `Stopped`.
-    pub async fn reserve(&self, credits: Credits) -> Result<Reservation, OsdError> {
-        Ok(Reservation { _credits: credits })
+        if table == table::ACCOUNTING {
+            return Ok(self.scan_accounts(from, to, limit));
+        }
+        self.scan_rows(table, from, to, limit).await
     }
     /// One change. `Err` of the closure leaves nothing behind and uses no transno.
+    ///
+    /// # Errors
+    /// Those of the closure.
     pub fn transact<T, E>(
         &self,
         pins: &Pins,
         reservation: Reservation,
         change: impl FnOnce(&mut Tx<'_>) -> Result<T, E>,
     ) -> Result<(Transno, T), E> {
-        let _ = (pins, reservation, change);
-        unreachable!("not built")
+        let (transno, value, bytes) = {
+            let mut state = self.state.borrow_mut();
+            let (transno, value) = state.transact(pins, change)?;
+            (transno, value, state.last_record_bytes)
+        };
+        let credits = reservation.credits();
+        drop(reservation);
+        self.count(|s| {
+            s.transactions += 1;
+            s.log_bytes_written += bytes;
+            // Accounting rows and headers are the engine's own.
+            if bytes > u64::from(credits.row_bytes) + u64::from(credits.rows) * 16 + 640 {
+                s.credits_exceeded += 1;
+            }
+        });
+        self.last_transno.set(transno.0);
+        self.appended();
+        Ok((transno, value))
     }
-    /// Waits until everything up to `transno` is durable; starts a group commit at once.
-    pub async fn commit(&self, transno: Transno) -> Result<(), OsdError> {
-        let _ = transno;
-        Ok(())
+    /// Something was added to the log.
+    pub(crate) fn appended(&self) {
+        let state = self.state.borrow();
+        self.last_lsn.set(state.log.last_lsn);
+        if self.unsynced_since.get().is_none() {
+            self.unsynced_since.set(Some(self.ctx.now()));
+            self.unsynced_kick.wake_all();
+        }
+        if self.stats.get().log_bytes_written - self.bytes_at_sync.get() > crate::commit::GROUP_BYTES_MAX {
+            self.want_commit();
+        }
+        if state.log.ready_count() == 0 {
+            self.log_kick.wake_all();
+        }
+        let dirty = state.mem.bytes().active;
+        if dirty > self.config.dirty_bytes_max / 2 || state.log.bytes() > self.config.log_bytes_max / 2 {
+            self.flush_kick.wake_all();
+        }
+    }
+    pub(crate) fn count(&self, change: impl FnOnce(&mut OsdStats)) {
+        let mut s = self.stats.get();
+        change(&mut s);
+        self.stats.set(s);
+    }
+    pub fn stats(&self) -> OsdStats {
+        let state = self.state.borrow();
+        let bytes = state.mem.bytes();
+        OsdStats {
+            rows_in_memory: state.mem.rows() as u64,
+            dirty_bytes: bytes.active + bytes.frozen,
+            clean_bytes: bytes.clean,
+            log_bytes: state.log.bytes(),
+            runs: state.runs.len() as u64,
+            run_bytes: state.runs.bytes(),
+            account_underflows: state.accounts.underflows,
+            ..self.stats.get()
+        }
     }
     pub fn last_transno(&self) -> Transno {
-        Transno(0)
+        Transno(self.last_transno.get())
     }
     pub fn last_committed(&self) -> Transno {
-        Transno(0)
+        Transno(self.committed.get())
     }
     /// The bytes of writes up to this are stable.
     pub fn last_stable(&self) -> Transno {
-        Transno(0)
+        let committed = self.committed.get();
+        Transno(self.stable_hold.get().map_or(committed, |oldest| committed.min(oldest.0.saturating_sub(1))))
     }
     /// Bytes of objects written by transactions from `oldest` on are not stable yet (`None`: all are):
     /// `last_stable` stays below it. Called by the object layer whenever it changes.
     pub fn hold_stable(&self, oldest: Option<Transno>) {
-        let _ = oldest;
+        self.stable_hold.set(oldest);
     }
-    /// Waits until everything up to `transno` is durable without hurrying the commit.
-    pub async fn committed(&self, transno: Transno) -> Result<(), OsdError> {
-        let _ = transno;
-        Ok(())
+    /// The next transaction gets a number of the next epoch (high 32 bits): after each finished recovery.
+    pub fn raise_epoch(&self) {
+        let transno = {
+            let mut state = self.state.borrow_mut();
+            state.last_transno = ((state.last_transno >> 32) + 1) << 32;
+            state.note(RecordKind::Transno, &[]);
+            state.last_transno
+        };
+        self.last_transno.set(transno);
+        self.appended();
     }
     /// Usage of an owner kind by id: (bytes, objects). `kind`: 0 user, 1 group, 2 project.
+    ///
+    /// # Errors
+    /// `Stopped`.
     pub async fn usage(&self, kind: u8, id: u32) -> Result<(u64, u64), OsdError> {
-        let _ = (kind, id, Owner::default());
-        Ok((0, 0))
+        self.check_alive()?;
+        let usage = self.state.borrow().usage(kind, id);
+        Ok((usage.bytes, usage.objects))
+    }
+    /// Usage of everybody.
+    pub fn usage_total(&self) -> Usage {
+        self.state.borrow().accounts.total()
     }
     /// The log bytes of this visit (see `nacre_node::Logic::log_writes`).
     pub fn log_writes(&self, out: &mut Vec<StoreOp>) {
-        let _ = out;
+        self.state.borrow_mut().log.take_writes(out);
     }
     /// A log write failed: the engine refuses everything from now on.
     pub fn log_failed(&self, reason: &str) {
-        let _ = reason;
+        if self.failed.borrow().is_some() {
+            return;
+        }
+        tracing::error!(target_name = %self.label.name, reason, "log failed, the target stops");
+        *self.failed.borrow_mut() = Some(reason.to_string());
+        self.ctx.push(Effect::Fatal(alloc::format!(
+            "{}: the log could not be made durable ({reason}); the target stops, restart it when the device is well: what was acknowledged and synced is safe",
+            self.label.name
+        )));
+        self.wake_everybody();
     }
-    /// Honest numbers: device space less ballast and reservations, rows' estimate of files.
-    pub async fn space(&self) -> Result<nacre_node::StoreSpace, OsdError> {
-        Err(OsdError::Stopped(String::from("not built")))
+    pub(crate) fn wake_everybody(&self) {
+        for list in [
+            &self.commit_kick,
+            &self.unsynced_kick,
+            &self.commit_done,
+            &self.flush_kick,
+            &self.log_kick,
+            &self.room_kick,
+        ] {
+            list.wake_all();
+        }
     }
-    /// Commits, writes the clean mark, stops the background tasks.
-    pub async fn stop(&self) -> Result<(), OsdError> {
-        Ok(())
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.borrow().is_some()
+    }
+    pub(crate) fn check_alive(&self) -> Result<(), OsdError> {
+        match &*self.failed.borrow() {
+            Some(reason) => Err(OsdError::Stopped(reason.clone())),
+            None => Ok(()),
+        }
     }
 }

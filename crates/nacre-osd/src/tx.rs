@@ -1,6 +1,10 @@
 //! Tables, pins, credits and the open transaction.
 
+use crate::key::Key;
+use crate::memtable::{NO_SLOT, Slot, Ticket};
+use crate::state::State;
 use alloc::vec::Vec;
+use bytes::Bytes;
 use nacre_types::{Owner, Transno};
 
 /// Number of a table. Rows of a table are ordered by key bytes.
@@ -40,54 +44,154 @@ pub struct Credits {
     pub frees: bool,
 }
 
-/// Rows held in memory for a transaction: what `fetch` has read.
+/// Rows held in memory for a transaction: what `fetch` has read. They stay until it is dropped.
 #[derive(Default)]
 pub struct Pins {
-    _private: (),
+    /// Sorted.
+    keys: Vec<(Key, Slot)>,
+    /// Half open; a key in here without a row is absent.
+    ranges: Vec<(Key, Key)>,
+    tickets: Vec<Ticket>,
 }
 
 impl Pins {
     /// Takes over what another fetch has read.
     pub fn merge(&mut self, other: Pins) {
-        let _ = other;
+        self.keys.extend(other.keys);
+        self.sort();
+        self.ranges.extend(other.ranges);
+        self.tickets.extend(other.tickets);
+    }
+    pub(crate) fn hold(&mut self, ticket: Ticket) {
+        self.tickets.push(ticket);
+    }
+    pub(crate) fn push(&mut self, key: Key, slot: Slot) {
+        self.keys.push((key, slot));
+    }
+    pub(crate) fn sort(&mut self) {
+        // A key may be pinned twice, once absent: the one with a row first.
+        self.keys.sort_unstable();
+    }
+    pub(crate) fn push_range(&mut self, from: Key, to: Key) {
+        self.ranges.push((from, to));
+    }
+    fn slot(&self, key: &Key) -> Option<Slot> {
+        let at = self.keys.partition_point(|(k, _)| k < key);
+        self.keys.get(at).filter(|(k, _)| k == key).map(|(_, slot)| *slot)
+    }
+    fn covers(&self, key: &Key) -> bool {
+        self.ranges.iter().any(|(from, to)| from <= key && key < to)
     }
 }
 
 /// An open transaction: reads see the pinned rows and the changes so far. Synchronous; cannot fail for room.
 pub struct Tx<'a> {
-    _engine: core::marker::PhantomData<&'a ()>,
+    state: &'a mut State,
+    pins: &'a Pins,
+    transno: Transno,
 }
 
-impl Tx<'_> {
+impl<'a> Tx<'a> {
+    pub(crate) fn new(state: &'a mut State, pins: &'a Pins, transno: Transno) -> Self {
+        Self { state, pins, transno }
+    }
     /// The number this transaction gets if it commits.
     pub fn transno(&self) -> Transno {
-        Transno(0)
+        self.transno
+    }
+    /// The row, if the key may be looked at.
+    fn look(&self, key: &Key) -> Option<Option<Slot>> {
+        match self.pins.slot(key) {
+            Some(slot) if slot != NO_SLOT => return Some(Some(slot)),
+            Some(_) => return Some(self.state.mem.slot(key.raw())),
+            None => {}
+        }
+        let slot = self.state.mem.slot(key.raw());
+        if self.pins.covers(key) {
+            return Some(slot);
+        }
+        slot.filter(|s| self.state.mem.row(*s).touch == self.state.serial).map(Some)
     }
     /// The row, or `None`.
     ///
     /// # Panics
     /// When the key was neither fetched into the pins nor written in this transaction: a bug.
     pub fn get(&self, table: Table, key: &[u8]) -> Option<&[u8]> {
-        let _ = (table, key);
-        None
+        let key = Key::new(table, key);
+        match self.look(&key) {
+            Some(slot) => self.state.mem.row(slot?).value.as_deref(),
+            None => panic!("{key:?} was read in a transaction without a pin"),
+        }
     }
     /// Whether `get` may be called: false sends the handler back to `fetch` (its first read chose other keys).
     pub fn is_pinned(&self, table: Table, key: &[u8]) -> bool {
-        let _ = (table, key);
-        false
+        self.look(&Key::new(table, key)).is_some()
+    }
+    /// Rows with `from <= key < to` in key order, changes of this transaction included. An empty `to` is the end
+    /// of the table.
+    ///
+    /// # Panics
+    /// When the range is not within one that `fetch_range` has pinned as a whole: a bug.
+    pub fn range<'t>(
+        &'t self,
+        table: Table,
+        from: &[u8],
+        to: &[u8],
+    ) -> impl Iterator<Item = (&'t [u8], &'t [u8])> + use<'t, 'a> {
+        let (from, to) = (Key::new(table, from), Key::upper(table, to));
+        let held = self.pins.ranges.iter().any(|(f, t)| *f <= from && to <= *t);
+        assert!(held || from >= to, "{from:?} .. {to:?} was read in a transaction without a pin");
+        self.state.mem.range(from.raw(), to.raw()).filter_map(|(key, slot)| {
+            let value = self.state.mem.row(slot).value.as_deref()?;
+            Some((key.raw().get(1..)?, value))
+        })
+    }
+    /// Whether `fetch_range` has pinned the whole range.
+    pub fn is_range_pinned(&self, table: Table, from: &[u8], to: &[u8]) -> bool {
+        let (from, to) = (Key::new(table, from), Key::upper(table, to));
+        self.pins.ranges.iter().any(|(f, t)| *f <= from && to <= *t)
+    }
+    fn write(&mut self, table: Table, key: &[u8], value: Option<Bytes>) {
+        assert!(table != table::ACCOUNTING, "usage changes through `account` only");
+        let key = Key::new(table, key);
+        match &value {
+            Some(value) => self.state.log.put(key.raw(), value),
+            None => self.state.log.delete(key.raw()),
+        }
+        let hint = self.pins.slot(&key).unwrap_or(NO_SLOT);
+        let below = self.state.below();
+        self.state.mem.write(key, hint, value, below, &mut self.state.undo);
     }
     pub fn put(&mut self, table: Table, key: &[u8], value: Vec<u8>) {
-        let _ = (table, key, value);
+        self.write(table, key, Some(Bytes::from(value.into_boxed_slice())));
     }
     pub fn delete(&mut self, table: Table, key: &[u8]) {
-        let _ = (table, key);
+        self.write(table, key, None);
     }
-    /// Deletes every row with `from <= key < to`.
+    /// Deletes every row with `from <= key < to`. An empty `to` is the end of the table.
     pub fn delete_range(&mut self, table: Table, from: &[u8], to: &[u8]) {
-        let _ = (table, from, to);
+        let (from, to) = (Key::new(table, from), Key::upper(table, to));
+        if from >= to {
+            return;
+        }
+        self.state.log.delete_range(from.raw(), to.raw());
+        let below = self.state.below();
+        self.state.mem.delete_range(from, to, below, &mut self.state.undo);
     }
     /// Charges (or, negative, credits) an owner.
     pub fn account(&mut self, owner: Owner, bytes: i64, objects: i64) {
-        let _ = (owner, bytes, objects);
+        self.state.charges.push((owner, bytes, objects));
+    }
+    /// Runs a part of the transaction that may fail alone: an `Err` takes back what it has written.
+    ///
+    /// # Errors
+    /// That of the part.
+    pub fn attempt<T, E>(&mut self, part: impl FnOnce(&mut Tx<'_>) -> Result<T, E>) -> Result<T, E> {
+        let save = self.state.save();
+        let result = part(&mut Tx { state: self.state, pins: self.pins, transno: self.transno });
+        if result.is_err() {
+            self.state.roll_back(save);
+        }
+        result
     }
 }

@@ -1,0 +1,394 @@
+//! Rows in memory: changed ones that no run holds yet, and a cache of those that runs hold.
+//!
+//! A row carries the number of the flush generation that changed it. Generations up to `clean_gen` are in runs
+//! (*clean*: may be evicted); `current_gen` takes changes; while a flush runs, the one between them is *frozen*:
+//! it is being written and nothing is added to it. A row of the frozen generation that changes again moves to the
+//! current one and is left out of that run: its old value is not needed, because the log that is kept beside the
+//! run holds the new one.
+//!
+//! Invariants: a row without a value hides what runs hold under its key; a key that is not here and not covered
+//! by a range tombstone is as the runs say; a row touched since the oldest live pin is never evicted.
+
+use crate::interval::{IntervalSet, IntervalUndo};
+use crate::key::Key;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::cell::RefCell;
+use core::ops::Bound;
+
+/// Tree node share, slab entry and allocator overhead of a row.
+const ROW_OVERHEAD_BYTES: usize = 144;
+const CHUNK_ROWS: usize = 1024;
+
+/// Index of a row in the slab. Stays valid while the row is pinned.
+pub(crate) type Slot = u32;
+/// A pinned key without a row: absent unless it was written since.
+pub(crate) const NO_SLOT: Slot = u32::MAX;
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Row {
+    /// `None`: deleted or known to be absent.
+    pub(crate) value: Option<Bytes>,
+    /// Serial of the latest fetch or transaction that used it.
+    pub(crate) touch: u64,
+    generation: u32,
+}
+
+/// Which serials are held by live pins.
+#[derive(Default)]
+pub(crate) struct LivePins {
+    window: RefCell<Window>,
+}
+#[derive(Default)]
+struct Window {
+    first: u64,
+    counts: VecDeque<u32>,
+}
+/// One held serial.
+pub(crate) struct Ticket {
+    live: Rc<LivePins>,
+    serial: u64,
+}
+impl Ticket {
+    pub(crate) fn new(live: &Rc<LivePins>, serial: u64) -> Self {
+        let mut w = live.window.borrow_mut();
+        if w.counts.is_empty() {
+            w.first = serial;
+        }
+        let at = serial.saturating_sub(w.first) as usize;
+        if w.counts.len() <= at {
+            w.counts.resize(at + 1, 0);
+        }
+        if let Some(n) = w.counts.get_mut(at) {
+            *n += 1;
+        }
+        drop(w);
+        Self { live: live.clone(), serial }
+    }
+}
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut w = self.live.window.borrow_mut();
+        let at = self.serial.saturating_sub(w.first) as usize;
+        if let Some(n) = w.counts.get_mut(at) {
+            *n = n.saturating_sub(1);
+        }
+        while w.counts.front() == Some(&0) {
+            w.counts.pop_front();
+            w.first += 1;
+        }
+    }
+}
+impl LivePins {
+    /// The oldest serial that is held.
+    pub(crate) fn oldest(&self) -> u64 {
+        let w = self.window.borrow();
+        if w.counts.is_empty() { u64::MAX } else { w.first }
+    }
+}
+
+/// How to take back one change.
+pub(crate) enum Undo {
+    /// A row that was there before.
+    Row { slot: Slot, old: Row, bytes: usize },
+    /// A row that was made.
+    New { slot: Slot, key: Key },
+    Range(IntervalUndo),
+}
+
+/// Bytes by state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct MemBytes {
+    pub(crate) active: u64,
+    pub(crate) frozen: u64,
+    pub(crate) clean: u64,
+}
+
+pub(crate) struct Memtable {
+    map: BTreeMap<Key, Slot>,
+    chunks: Vec<Box<[Row]>>,
+    free: Vec<Slot>,
+    /// Range tombstones of the current generation, and of the frozen one.
+    active_ranges: IntervalSet,
+    frozen_ranges: IntervalSet,
+    current_gen: u32,
+    clean_gen: u32,
+    serial: u64,
+    live: Rc<LivePins>,
+    bytes: MemBytes,
+    sweep_at: Key,
+    sweep_mark: u64,
+    next_mark: u64,
+}
+
+impl Default for Memtable {
+    fn default() -> Self {
+        Self {
+            map: BTreeMap::new(),
+            chunks: Vec::new(),
+            free: Vec::new(),
+            active_ranges: IntervalSet::default(),
+            frozen_ranges: IntervalSet::default(),
+            current_gen: 1,
+            clean_gen: 0,
+            serial: 1,
+            live: Rc::default(),
+            bytes: MemBytes::default(),
+            sweep_at: Key::from_raw(&[]),
+            sweep_mark: 0,
+            next_mark: 0,
+        }
+    }
+}
+
+fn row_bytes(key: &[u8], value: Option<&Bytes>) -> usize {
+    let heap_key = if key.len() > 30 { key.len() } else { 0 };
+    ROW_OVERHEAD_BYTES + heap_key + value.map_or(0, Bytes::len)
+}
+
+impl Memtable {
+    pub(crate) fn bytes(&self) -> MemBytes {
+        self.bytes
+    }
+    pub(crate) fn rows(&self) -> usize {
+        self.map.len()
+    }
+    pub(crate) fn live(&self) -> &Rc<LivePins> {
+        &self.live
+    }
+    pub(crate) fn next_serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+    pub(crate) fn row(&self, slot: Slot) -> &Row {
+        &self.chunks[slot as usize / CHUNK_ROWS][slot as usize % CHUNK_ROWS]
+    }
+    fn row_mut(&mut self, slot: Slot) -> &mut Row {
+        &mut self.chunks[slot as usize / CHUNK_ROWS][slot as usize % CHUNK_ROWS]
+    }
+    pub(crate) fn slot(&self, raw: &[u8]) -> Option<Slot> {
+        self.map.get(raw).copied()
+    }
+    pub(crate) fn touch(&mut self, slot: Slot) {
+        let serial = self.serial;
+        self.row_mut(slot).touch = serial;
+    }
+    /// Whether a range tombstone in memory hides what runs hold under this key.
+    pub(crate) fn hides(&self, raw: &[u8]) -> bool {
+        self.active_ranges.contains(raw) || self.frozen_ranges.contains(raw)
+    }
+    /// Rows and absences in `from..to`, in order.
+    pub(crate) fn range<'a>(
+        &'a self,
+        from: &[u8],
+        to: &[u8],
+    ) -> impl Iterator<Item = (&'a Key, Slot)> + use<'a> {
+        // An inverted range would panic in the tree.
+        let to = if from > to { from } else { to };
+        self.map
+            .range::<[u8], _>((Bound::Included(from), Bound::Excluded(to)))
+            .map(|(k, s)| (k, *s))
+    }
+
+    fn charge(&mut self, generation: u32, add: usize, sub: usize) {
+        let counter = if generation <= self.clean_gen {
+            &mut self.bytes.clean
+        } else if generation == self.current_gen {
+            &mut self.bytes.active
+        } else {
+            &mut self.bytes.frozen
+        };
+        *counter = (*counter + add as u64).saturating_sub(sub as u64);
+    }
+    fn new_slot(&mut self, row: Row) -> Slot {
+        if self.free.is_empty() {
+            let base = self.chunks.len() * CHUNK_ROWS;
+            self.chunks.push((0..CHUNK_ROWS).map(|_| Row::default()).collect());
+            self.free.extend((base..base + CHUNK_ROWS).rev().map(|s| s as Slot));
+        }
+        let slot = self.free.pop().expect("a chunk was just added");
+        *self.row_mut(slot) = row;
+        slot
+    }
+
+    /// Caches what the runs say of a key that is not here.
+    pub(crate) fn insert_clean(&mut self, key: Key, value: Option<Bytes>) -> Slot {
+        let bytes = row_bytes(key.raw(), value.as_ref());
+        let slot = self.new_slot(Row { value, touch: self.serial, generation: 0 });
+        self.bytes.clean += bytes as u64;
+        let before = self.map.insert(key, slot);
+        assert!(before.is_none(), "a cached row was inserted twice");
+        slot
+    }
+
+    /// Writes or deletes a row in the current generation. `hint` is its slot if the caller knows it; `below` says
+    /// that runs (or the one being written) may hold the key.
+    pub(crate) fn write(
+        &mut self,
+        key: Key,
+        hint: Slot,
+        value: Option<Bytes>,
+        below: bool,
+        undo: &mut Vec<Undo>,
+    ) {
+        let bytes = row_bytes(key.raw(), value.as_ref());
+        let generation = if value.is_none() && !below { 0 } else { self.current_gen };
+        let row = Row { value, touch: self.serial, generation };
+        let slot = if hint == NO_SLOT { self.slot(key.raw()) } else { Some(hint) };
+        self.charge(generation, bytes, 0);
+        match slot {
+            Some(slot) => {
+                let old = core::mem::replace(self.row_mut(slot), row);
+                let old_bytes = row_bytes(key.raw(), old.value.as_ref());
+                self.charge(old.generation, 0, old_bytes);
+                undo.push(Undo::Row { slot, old, bytes });
+            }
+            None => {
+                let slot = self.new_slot(row);
+                self.map.insert(key.clone(), slot);
+                undo.push(Undo::New { slot, key });
+            }
+        }
+    }
+
+    /// Deletes every row of `from..to`, here and, if there is something below, in runs.
+    pub(crate) fn delete_range(&mut self, from: Key, to: Key, below: bool, undo: &mut Vec<Undo>) {
+        if from >= to {
+            return;
+        }
+        let slots: Vec<(Slot, usize)> =
+            self.range(from.raw(), to.raw()).map(|(k, s)| (s, k.raw().len())).collect();
+        for (slot, key_len) in slots {
+            let heap_key = if key_len > 30 { key_len } else { 0 };
+            // Clean: the tombstone says the same, so the row need not be kept.
+            let gone = Row { value: None, touch: self.serial, generation: 0 };
+            let old = core::mem::replace(self.row_mut(slot), gone);
+            let bytes = ROW_OVERHEAD_BYTES + heap_key;
+            let old_bytes = bytes + old.value.as_ref().map_or(0, Bytes::len);
+            self.charge(old.generation, 0, old_bytes);
+            self.bytes.clean += bytes as u64;
+            undo.push(Undo::Row { slot, old, bytes });
+        }
+        if below && let Some(change) = self.active_ranges.insert(from, to) {
+            self.bytes.active += ROW_OVERHEAD_BYTES as u64;
+            undo.push(Undo::Range(change));
+        }
+    }
+
+    /// Takes back the changes from `keep` on.
+    pub(crate) fn roll_back(&mut self, undo: &mut Vec<Undo>, keep: usize) {
+        while undo.len() > keep {
+            match undo.pop().expect("longer than `keep`") {
+                Undo::Row { slot, old, bytes } => {
+                    let now = self.row(slot);
+                    let (generation, now_len) = (now.generation, now.value.as_ref().map_or(0, Bytes::len));
+                    let old_bytes = bytes - now_len + old.value.as_ref().map_or(0, Bytes::len);
+                    self.charge(generation, 0, bytes);
+                    self.charge(old.generation, old_bytes, 0);
+                    // The row was seen by this transaction: pins taken before it stay good.
+                    let touch = self.serial;
+                    *self.row_mut(slot) = Row { touch, ..old };
+                }
+                Undo::New { slot, key } => {
+                    let now = core::mem::take(self.row_mut(slot));
+                    self.charge(now.generation, 0, row_bytes(key.raw(), now.value.as_ref()));
+                    self.map.remove(&key);
+                    self.free.push(slot);
+                }
+                Undo::Range(change) => {
+                    self.active_ranges.undo(change);
+                    self.bytes.active = self.bytes.active.saturating_sub(ROW_OVERHEAD_BYTES as u64);
+                }
+            }
+        }
+    }
+
+    // ---- flush
+
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.current_gen - self.clean_gen == 2
+    }
+    pub(crate) fn has_changes(&self) -> bool {
+        self.bytes.active > 0
+    }
+    /// Starts a new generation; the changes so far are to be written to a run.
+    pub(crate) fn freeze(&mut self) {
+        assert!(!self.is_frozen(), "one flush at a time");
+        self.current_gen += 1;
+        self.bytes.frozen = core::mem::take(&mut self.bytes.active);
+        self.frozen_ranges = core::mem::take(&mut self.active_ranges);
+    }
+    /// Range tombstones of the frozen generation.
+    pub(crate) fn frozen_ranges(&self) -> &IntervalSet {
+        &self.frozen_ranges
+    }
+    /// Frozen rows from `from` on, looking at no more than `limit` rows; the key to go on from, if any.
+    pub(crate) fn frozen_rows(
+        &self,
+        from: &[u8],
+        limit: usize,
+        mut each: impl FnMut(&Key, Option<&Bytes>),
+    ) -> Option<Key> {
+        let frozen = self.current_gen - 1;
+        let rows = self.map.range::<[u8], _>((Bound::Included(from), Bound::Unbounded));
+        for (n, (key, slot)) in rows.enumerate() {
+            if n == limit {
+                return Some(key.clone());
+            }
+            let row = self.row(*slot);
+            if row.generation == frozen {
+                each(key, row.value.as_ref());
+            }
+        }
+        None
+    }
+    /// The frozen generation is in a run now.
+    pub(crate) fn flushed(&mut self) {
+        assert!(self.is_frozen(), "a flush ended that had not begun");
+        self.clean_gen += 1;
+        self.bytes.clean += core::mem::take(&mut self.bytes.frozen);
+        self.frozen_ranges = IntervalSet::default();
+    }
+    /// Drops clean rows until they are within `max` bytes, looking at no more than `steps` rows.
+    pub(crate) fn evict(&mut self, max: u64, steps: usize) {
+        if self.bytes.clean <= max {
+            return;
+        }
+        let oldest = self.live.oldest();
+        let mut victims = Vec::new();
+        let mut last = None;
+        {
+            let mut rows = self.map.range::<[u8], _>((Bound::Included(self.sweep_at.raw()), Bound::Unbounded));
+            for _ in 0..steps {
+                let Some((key, slot)) = rows.next() else {
+                    last = None;
+                    break;
+                };
+                last = Some(key.clone());
+                let row = self.row(*slot);
+                if row.generation <= self.clean_gen && row.touch < oldest && row.touch <= self.sweep_mark {
+                    victims.push((key.clone(), *slot));
+                }
+            }
+        }
+        for (key, slot) in victims {
+            let row = core::mem::take(self.row_mut(slot));
+            self.bytes.clean =
+                self.bytes.clean.saturating_sub(row_bytes(key.raw(), row.value.as_ref()) as u64);
+            self.map.remove(&key);
+            self.free.push(slot);
+        }
+        match last {
+            Some(key) => self.sweep_at = key.successor(),
+            None => {
+                // A second chance: what was used since the round before stays.
+                self.sweep_at = Key::from_raw(&[]);
+                self.sweep_mark = self.next_mark;
+                self.next_mark = self.serial;
+            }
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Format, open, stop.
+//!
+//! Every opening starts a new log epoch in a new file. Before the superblock says so, the end of the epoch before
+//! is made durable and written down: a record that was seen once is never missing later.
+
+use crate::commit;
+use crate::engine::{Osd, OsdConfig, OsdStats};
+use crate::error::OsdError;
+use crate::log::{LogWriter, RecordKind};
+use crate::replay::Replay;
+use crate::reserve::Room;
+use crate::state::State;
+use crate::superblock::{FORMAT_VERSION, Label, Super};
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use nacre_node::{Ctx, FileId, FileKind, StoreDone, StoreError, StoreOp, join_all};
+use nacre_types::Transno;
+
+const READ_BYTES: u32 = 1 << 20;
+const SEGMENT_BYTES_MAX: u64 = 16 << 20;
+const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+
+/// All files of a kind.
+pub(crate) async fn list(ctx: &Ctx, kind: FileKind) -> Result<Vec<(FileId, u64)>, OsdError> {
+    let mut all = Vec::new();
+    let mut after = None;
+    loop {
+        match ctx.io(StoreOp::List { kind, after, limit: 1024 }).await? {
+            StoreDone::List(files) => {
+                let Some((last, _)) = files.last() else { return Ok(all) };
+                after = Some(*last);
+                all.extend(files);
+            }
+            other => return Err(OsdError::Format(format!("the store answered {other:?} to List"))),
+        }
+    }
+}
+
+/// A whole file, in pieces.
+pub(crate) async fn read_all(ctx: &Ctx, file: FileId, len: u64) -> Result<Vec<u8>, OsdError> {
+    let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or(0));
+    loop {
+        let offset = bytes.len() as u64;
+        let want = u32::try_from(len - offset.min(len)).unwrap_or(u32::MAX).min(READ_BYTES);
+        if want == 0 {
+            return Ok(bytes);
+        }
+        match ctx.io(StoreOp::Read { file, offset, len: want }).await? {
+            StoreDone::Bytes(b) if b.is_empty() => return Ok(bytes),
+            StoreDone::Bytes(b) => bytes.extend_from_slice(&b),
+            other => return Err(OsdError::Format(format!("the store answered {other:?} to Read"))),
+        }
+    }
+}
+
+/// Length of new log segments: small where the log or the device is small.
+fn segment_bytes(config: &OsdConfig, device_bytes: u64) -> u64 {
+    let wanted = (config.log_bytes_max / 8).min(device_bytes / 64);
+    wanted.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX).next_multiple_of(4096)
+}
+
+impl Osd {
+    /// Writes label and empty log into an empty store.
+    ///
+    /// # Errors
+    /// `Format` when the store holds a target already (unless `overwrite`).
+    pub async fn format(
+        ctx: &Rc<Ctx>,
+        label: &Label,
+        config: &OsdConfig,
+        overwrite: bool,
+    ) -> Result<(), OsdError> {
+        let held = Super::read(ctx).await;
+        if !overwrite {
+            match held {
+                Ok(None) => {}
+                Ok(Some(s)) => {
+                    return Err(OsdError::Format(format!(
+                        "the store holds target {} (uuid {}) already: choose another place, or erase it with --reformat",
+                        s.label.name, s.label.uuid
+                    )));
+                }
+                Err(OsdError::Format(text)) => {
+                    return Err(OsdError::Format(format!(
+                        "the store is not empty ({text}): choose another place, or erase it with --reformat"
+                    )));
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        for kind in [FileKind::Log, FileKind::Run, FileKind::Blob] {
+            for (file, _) in list(ctx, kind).await? {
+                ctx.io(StoreOp::Delete { file }).await?;
+            }
+        }
+        ctx.io(StoreOp::Delete { file: FileId::Super }).await?;
+        ctx.io(StoreOp::Delete { file: FileId::Ballast }).await?;
+        Self::make_ballast(ctx, config).await?;
+        let label = Label { format_version: FORMAT_VERSION, ..label.clone() };
+        Super::new(label).write(ctx).await
+    }
+
+    /// Opens a formatted store: replays the log, starts the background tasks.
+    ///
+    /// # Errors
+    /// `Format` for an empty store or one of another version, `Corrupt` when synced bytes of the log are gone.
+    pub async fn open(ctx: &Rc<Ctx>, config: OsdConfig) -> Result<Rc<Osd>, OsdError> {
+        let Some(mut superblock) = Super::read(ctx).await? else {
+            return Err(OsdError::Format(String::from(
+                "the store is empty: format it first with `nacre mkfs`",
+            )));
+        };
+        let store = superblock.label.uuid.0;
+        let was_clean = superblock.clean;
+        let old_epoch = superblock.log_epoch;
+
+        // Read the log into memory.
+        let files = list(ctx, FileKind::Log).await?;
+        let mut state = State::new(LogWriter::new(store, 0, 1, SEGMENT_BYTES_MIN, 0, Vec::new()));
+        let mut replay = Replay::new(store, &superblock.epoch_ends);
+        let mut next_segment = superblock.next_segment;
+        for (file, len) in &files {
+            let FileId::Log(number) = *file else { continue };
+            next_segment = next_segment.max(number + 1);
+            let bytes = read_all(ctx, *file, *len).await?;
+            replay.segment(number, &bytes, |record| {
+                match record.kind {
+                    RecordKind::Change => {
+                        for row in record.rows() {
+                            let row = row.ok_or_else(|| OsdError::Corrupt {
+                                what: format!("rows of log record {}", record.lsn),
+                            })?;
+                            state.replay(&row);
+                        }
+                    }
+                    RecordKind::Runs => state.runs_record(record.body)?,
+                    RecordKind::Transno => {}
+                }
+                Ok(())
+            })?;
+            ctx.yield_now().await;
+        }
+        replay.finish(state.runs.flushed_lsn())?;
+        tracing::debug!(target_name = %superblock.label.name, log = %replay.describe(), was_clean, "log read");
+
+        // What was seen must stay: sync it before it is written down as the end of its epoch.
+        if !was_clean {
+            let syncs = replay.segments.iter().map(|s| ctx.io(StoreOp::Sync { file: FileId::Log(s.number) }));
+            for result in join_all(syncs).await {
+                result?;
+            }
+        }
+        let device_bytes = match ctx.io(StoreOp::Space).await? {
+            StoreDone::Space(s) => s.bytes_total,
+            _ => u64::MAX,
+        };
+        let last_lsn = replay.last_lsn;
+        superblock.epoch_ends.retain(|(epoch, _)| *epoch != old_epoch);
+        superblock.epoch_ends.push((old_epoch, last_lsn));
+        // Enough to check what is left of the log; older epochs have no segments.
+        let excess = superblock.epoch_ends.len().saturating_sub(1 + replay.segments.len());
+        superblock.epoch_ends.drain(..excess);
+        superblock.log_epoch += 1;
+        superblock.instance += 1;
+        superblock.clean = false;
+        superblock.next_segment = next_segment;
+        superblock.write(ctx).await?;
+        for number in &replay.unused {
+            ctx.io(StoreOp::Delete { file: FileId::Log(*number) }).await?;
+        }
+
+        state.last_transno = replay.last_transno.max(state.runs.last_transno());
+        state.log = LogWriter::new(
+            store,
+            superblock.log_epoch,
+            next_segment,
+            segment_bytes(&config, device_bytes),
+            last_lsn,
+            core::mem::take(&mut replay.segments),
+        );
+        let last_transno = state.last_transno;
+        let osd = Rc::new(Osd {
+            ctx: ctx.clone(),
+            label: superblock.label.clone(),
+            superblock: RefCell::new(superblock),
+            was_clean,
+            state: RefCell::new(state),
+            last_transno: Cell::new(last_transno),
+            last_lsn: Cell::new(last_lsn),
+            committed: Cell::new(last_transno),
+            committed_lsn: Cell::new(last_lsn),
+            stable_hold: Cell::new(None),
+            wanted_lsn: Cell::new(0),
+            unsynced_since: Cell::new(None),
+            bytes_at_sync: Cell::new(0),
+            failed: RefCell::new(None),
+            stopping: Cell::new(false),
+            room: RefCell::new(Room::default()),
+            stats: Cell::new(OsdStats::default()),
+            commit_kick: ctx.wait_list(),
+            unsynced_kick: ctx.wait_list(),
+            commit_done: ctx.wait_list(),
+            flush_kick: ctx.wait_list(),
+            log_kick: ctx.wait_list(),
+            room_kick: ctx.wait_list(),
+            config,
+        });
+        osd.load_runs().await?;
+        osd.make_segment().await?;
+        ctx.spawn(osd.clone().committer());
+        ctx.spawn(osd.clone().commit_timer());
+        ctx.spawn(osd.clone().segment_maker());
+        Ok(osd)
+    }
+
+    /// Commits, writes the clean mark, stops the background tasks.
+    ///
+    /// # Errors
+    /// `Stopped` when the log failed before; the store is not clean then.
+    pub async fn stop(&self) -> Result<(), OsdError> {
+        self.commit(Transno(self.last_transno.get())).await?;
+        self.commit_lsn(self.last_lsn.get()).await?;
+        self.stopping.set(true);
+        self.wake_everybody();
+        let superblock = {
+            let mut s = self.superblock.borrow_mut();
+            let last_lsn = self.last_lsn.get();
+            let epoch = s.log_epoch;
+            s.clean = true;
+            s.epoch_ends.push((epoch, last_lsn));
+            s.clone()
+        };
+        superblock.write(&self.ctx).await
+    }
+
+    /// Makes one log segment in advance.
+    pub(crate) async fn make_segment(&self) -> Result<(), OsdError> {
+        let (number, len) = {
+            let mut state = self.state.borrow_mut();
+            (state.log.take_number(), state.log.segment_bytes())
+        };
+        let file = FileId::Log(number);
+        self.ctx.io(StoreOp::Create { file, len }).await?;
+        let fits = self.state.borrow_mut().log.add_ready(number);
+        if !fits {
+            self.ctx.io(StoreOp::Delete { file }).await?;
+        }
+        self.room_kick.wake_all();
+        Ok(())
+    }
+    /// Task: one segment is always ready.
+    pub(crate) async fn segment_maker(self: Rc<Self>) {
+        loop {
+            if self.has_failed() || self.stopping.get() {
+                return;
+            }
+            if self.state.borrow().log.ready_count() > 0 {
+                self.log_kick.wait().await;
+                continue;
+            }
+            if let Err(e) = self.make_segment().await {
+                tracing::warn!(target_name = %self.label.name, error = %e, "log segment could not be made in advance");
+                self.ctx.sleep(core::time::Duration::from_millis(100)).await;
+            }
+        }
+    }
+    async fn make_ballast(ctx: &Ctx, config: &OsdConfig) -> Result<(), OsdError> {
+        let device_bytes = match ctx.io(StoreOp::Space).await? {
+            StoreDone::Space(s) => s.bytes_total,
+            _ => 0,
+        };
+        let len = config.ballast_bytes.min(device_bytes / 16);
+        match ctx.io(StoreOp::Create { file: FileId::Ballast, len }).await {
+            Ok(_) | Err(StoreError::NoSpace) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+    pub(crate) async fn load_runs(&self) -> Result<(), OsdError> {
+        let _ = commit::GROUP_BYTES_MAX;
+        Ok(())
+    }
+}

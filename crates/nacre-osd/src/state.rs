@@ -1,0 +1,156 @@
+//! The engine as a value: memtable, log, accounts, and the transaction that is open.
+//!
+//! Everything here is synchronous and does no I/O: bytes leave through [`State::log`] at the end of the visit, and
+//! come back through [`State::replay`].
+
+use crate::accounts::{Accounts, Usage, account_key, account_value, ids_of, parse_account};
+use crate::key::Key;
+use crate::log::{LogWriter, RecordKind, RowOp};
+use crate::memtable::{Memtable, NO_SLOT, Undo};
+use crate::run::RunSet;
+use crate::tx::{Pins, Tx, table};
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_types::{Owner, Transno};
+
+pub(crate) struct State {
+    pub(crate) mem: Memtable,
+    pub(crate) log: LogWriter,
+    pub(crate) accounts: Accounts,
+    pub(crate) runs: RunSet,
+    pub(crate) last_transno: u64,
+    /// Serial of the open transaction: rows it wrote carry it.
+    pub(crate) serial: u64,
+    pub(crate) undo: Vec<Undo>,
+    pub(crate) charges: Vec<(Owner, i64, i64)>,
+    /// Length of the latest record.
+    pub(crate) last_record_bytes: u64,
+}
+
+/// A point in an open transaction.
+pub(crate) struct Save {
+    undo: usize,
+    charges: usize,
+    log: (usize, u32),
+}
+
+impl State {
+    pub(crate) fn new(log: LogWriter) -> Self {
+        Self {
+            mem: Memtable::default(),
+            log,
+            accounts: Accounts::default(),
+            runs: RunSet::default(),
+            last_transno: 0,
+            serial: 0,
+            undo: Vec::new(),
+            charges: Vec::new(),
+            last_record_bytes: 0,
+        }
+    }
+    /// Whether there may be rows that are not in memory.
+    pub(crate) fn below(&self) -> bool {
+        !self.runs.is_empty() || self.mem.is_frozen()
+    }
+
+    pub(crate) fn save(&self) -> Save {
+        Save { undo: self.undo.len(), charges: self.charges.len(), log: self.log.mark() }
+    }
+    pub(crate) fn roll_back(&mut self, save: Save) {
+        self.mem.roll_back(&mut self.undo, save.undo);
+        self.charges.truncate(save.charges);
+        self.log.back_to(save.log);
+    }
+
+    /// One change; `Err` leaves nothing behind.
+    pub(crate) fn transact<T, E>(
+        &mut self,
+        pins: &Pins,
+        change: impl FnOnce(&mut Tx<'_>) -> Result<T, E>,
+    ) -> Result<(Transno, T), E> {
+        let transno = self.last_transno + 1;
+        self.serial = self.mem.next_serial();
+        self.log.begin();
+        match change(&mut Tx::new(self, pins, Transno(transno))) {
+            Ok(value) => {
+                self.settle_charges();
+                self.last_transno = transno;
+                self.last_record_bytes = self.log.end(RecordKind::Change, transno);
+                self.undo.clear();
+                Ok((Transno(transno), value))
+            }
+            Err(e) => {
+                self.mem.roll_back(&mut self.undo, 0);
+                self.charges.clear();
+                self.log.abandon();
+                Err(e)
+            }
+        }
+    }
+    /// Writes the new values of the accounts that this transaction charged.
+    fn settle_charges(&mut self) {
+        if self.charges.is_empty() {
+            return;
+        }
+        let mut by_id: Vec<_> = Vec::with_capacity(self.charges.len() * 3);
+        for (owner, bytes, objects) in self.charges.drain(..) {
+            by_id.extend(ids_of(owner).map(|id| (id, bytes, objects)));
+        }
+        by_id.sort_unstable_by_key(|(id, ..)| *id);
+        let mut at = 0;
+        while let Some((id, mut bytes, mut objects)) = by_id.get(at).copied() {
+            at += 1;
+            while let Some((next, b, o)) = by_id.get(at)
+                && *next == id
+            {
+                bytes += b;
+                objects += o;
+                at += 1;
+            }
+            if bytes != 0 || objects != 0 {
+                let usage = self.accounts.charge(id, bytes, objects);
+                self.log.put(&account_key(id), &account_value(usage));
+            }
+        }
+    }
+
+    /// A record that is no transaction: the list of runs, used-up numbers.
+    pub(crate) fn note(&mut self, kind: RecordKind, body: &[u8]) -> u64 {
+        self.log.begin();
+        self.log.body(body);
+        self.log.end(kind, self.last_transno);
+        self.log.last_lsn
+    }
+
+    /// Applies a row change of the log.
+    pub(crate) fn replay(&mut self, op: &RowOp<'_>) {
+        // Runs may hold older values of anything in the log.
+        let below = true;
+        match op {
+            RowOp::Put { key, value } if key.first() == Some(&table::ACCOUNTING.0) => {
+                if let Some((id, usage)) = parse_account(key, value) {
+                    self.accounts.set(id, usage);
+                }
+            }
+            RowOp::Put { key, value } => {
+                let value = Some(Bytes::copy_from_slice(value));
+                self.mem.write(Key::from_raw(key), NO_SLOT, value, below, &mut self.undo);
+            }
+            RowOp::Delete { key } => {
+                self.mem.write(Key::from_raw(key), NO_SLOT, None, below, &mut self.undo);
+            }
+            RowOp::DeleteRange { from, to } => {
+                self.mem.delete_range(Key::from_raw(from), Key::from_raw(to), below, &mut self.undo);
+            }
+        }
+        self.undo.clear();
+    }
+
+    pub(crate) fn runs_record(&mut self, body: &[u8]) -> Result<(), crate::error::OsdError> {
+        let _ = body;
+        Ok(())
+    }
+    pub(crate) fn usage(&self, kind: u8, id: u32) -> Usage {
+        self.accounts.usage((kind, id))
+    }
+}

@@ -1,0 +1,135 @@
+//! The one file that says what a store is: label, format version, log epochs, clean mark. Small, and always
+//! replaced as a whole.
+
+use crate::crc::crc32c;
+use crate::error::OsdError;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_node::{Ctx, FileId, StoreDone, StoreOp};
+use nacre_types::{ClientUuid, Codec, TargetName, codec_struct};
+
+const MAGIC: [u8; 8] = *b"NACREOSD";
+/// Version of everything below a store: superblock, log, runs.
+pub const FORMAT_VERSION: u32 = 1;
+const HEAD_BYTES: usize = 20;
+
+codec_struct! {
+    /// What a store says of itself: written by mkfs, never changed except for `mgs_nodes`.
+    pub struct Label {
+        pub uuid: ClientUuid,
+        /// `MGS`, `demo-OST0001`.
+        pub name: String,
+        /// Addresses of the MGS; empty for the MGS itself.
+        pub mgs_nodes: Vec<String>,
+        /// Fast identity of the format: see docs/disk-format.md.
+        pub format_version: u32,
+    }
+}
+impl Label {
+    pub fn target(&self) -> Option<TargetName> {
+        TargetName::parse(&self.name)
+    }
+}
+
+codec_struct! {
+    /// The superblock.
+    pub struct Super {
+        pub label: Label,
+        /// How often the store was opened.
+        pub instance: u64,
+        /// Epoch of the log that is written.
+        pub log_epoch: u32,
+        /// Stopped as planned: the log ends where it ends.
+        pub clean: bool,
+        /// Segments at or above this number were never used.
+        pub next_segment: u64,
+        /// (epoch, last lsn) of earlier epochs whose segments may still be needed, oldest first.
+        pub epoch_ends: Vec<(u32, u64)>,
+    }
+}
+
+impl Super {
+    pub(crate) fn new(label: Label) -> Self {
+        Self { label, instance: 0, log_epoch: 0, clean: true, next_segment: 1, epoch_ends: Vec::new() }
+    }
+    pub(crate) fn to_bytes(&self) -> Bytes {
+        let payload = self.to_vec();
+        let mut out = Vec::with_capacity(HEAD_BYTES + payload.len());
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+        out.extend_from_slice(&crc32c(&payload).to_le_bytes());
+        out.extend_from_slice(&payload);
+        Bytes::from(out)
+    }
+    /// # Errors
+    /// `Format` with the whole sentence for the operator.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, OsdError> {
+        let head = bytes.get(..HEAD_BYTES).filter(|h| h[..8] == MAGIC);
+        let Some(head) = head else {
+            return Err(OsdError::Format(String::from(
+                "this is not a nacre target (its superblock is something else): check the path, or format it with `nacre mkfs`",
+            )));
+        };
+        let number = |at: usize| crate::log::u32_at(head, at).unwrap_or(0);
+        if number(8) != FORMAT_VERSION {
+            return Err(OsdError::Format(format!(
+                "this target was written in format version {}, this program knows version {FORMAT_VERSION}: use the program that wrote it",
+                number(8)
+            )));
+        }
+        let payload = bytes.get(HEAD_BYTES..).and_then(|p| p.get(..number(12) as usize));
+        let whole = payload.filter(|p| crc32c(p) == number(16)).and_then(|p| Self::from_slice(p).ok());
+        whole.ok_or_else(|| {
+            OsdError::Format(String::from(
+                "the superblock of this target is damaged (its checksum is wrong): restore the file `super` from a backup; log and runs are untouched",
+            ))
+        })
+    }
+    /// `None`: the store is empty.
+    pub(crate) async fn read(ctx: &Ctx) -> Result<Option<Self>, OsdError> {
+        let StoreDone::Len(Some(len)) = ctx.io(StoreOp::Len { file: FileId::Super }).await? else {
+            return Ok(None);
+        };
+        let len = u32::try_from(len).unwrap_or(u32::MAX).min(1 << 20);
+        match ctx.io(StoreOp::Read { file: FileId::Super, offset: 0, len }).await? {
+            StoreDone::Bytes(bytes) => Self::parse(&bytes).map(Some),
+            other => Err(OsdError::Format(format!("the store answered {other:?} to a read").to_string())),
+        }
+    }
+    pub(crate) async fn write(&self, ctx: &Ctx) -> Result<(), OsdError> {
+        ctx.io(StoreOp::Replace { file: FileId::Super, data: self.to_bytes() }).await?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_superblock_comes_back_and_others_are_refused_in_a_sentence() {
+        let label = Label {
+            uuid: ClientUuid([9; 16]),
+            name: String::from("demo-OST0001"),
+            mgs_nodes: alloc::vec![String::from("unix:/run/x")],
+            format_version: FORMAT_VERSION,
+        };
+        let s = Super { epoch_ends: alloc::vec![(1, 77)], ..Super::new(label) };
+        let bytes = s.to_bytes();
+        assert_eq!(Super::parse(&bytes), Ok(s));
+        let text = |b: &[u8]| Super::parse(b).unwrap_err().to_string();
+        assert!(text(b"hello").contains("not a nacre target"));
+        let mut other = bytes.to_vec();
+        other[8] = 9;
+        assert!(text(&other).contains("format version 9"));
+        let mut bad = bytes.to_vec();
+        bad[40] ^= 1;
+        assert!(text(&bad).contains("damaged"));
+        for n in 0..bytes.len() {
+            assert!(Super::parse(&bytes[..n]).is_err());
+        }
+    }
+}

@@ -6,21 +6,38 @@
 #![no_std]
 extern crate alloc;
 
+mod accounts;
+mod commit;
+mod crc;
 mod engine;
 mod error;
+mod interval;
+mod key;
+mod log;
+mod memtable;
 mod object;
 mod object_change;
 pub mod object_rows;
+mod open;
 mod range_lock;
+mod read;
 mod reclaim;
+mod replay;
+mod reserve;
+mod run;
+mod state;
 pub mod summed;
+mod superblock;
 mod tx;
 mod writeback;
 
-pub use engine::{Label, Osd, OsdConfig, Reservation};
+pub use accounts::Usage;
+pub use engine::{Osd, OsdConfig, OsdStats};
 pub use error::OsdError;
 pub use object::{Objects, ObjectsConfig};
 pub use object_change::{Prepared, Stamp};
 pub use object_rows::{OBJECT_BYTES_MAX, ObjectRow, REGION_BYTES};
+pub use reserve::Reservation;
 pub use summed::BLOCK_BYTES;
+pub use superblock::{FORMAT_VERSION, Label};
 pub use tx::{Credits, Pins, Table, Tx, table};

@@ -556,7 +556,7 @@ mod tests {
         apply(&mut files, &ops);
         let mut bytes = files.remove(&1).unwrap();
         let header = SegmentHeader::parse(&bytes).unwrap();
-        bytes[64 + 64 + 50] ^= 1; // the second record
+        bytes[64 + 56 + 50] ^= 1; // the second record
         let mut scan = Scan::new(&header, &bytes);
         assert!(scan.next().is_some());
         assert!(scan.next().is_none());

@@ -93,9 +93,16 @@ impl LivePins {
 /// How to take back one change.
 pub(crate) enum Undo {
     /// A row that was there before.
-    Row { slot: Slot, old: Row, bytes: usize },
+    Row {
+        slot: Slot,
+        old: Row,
+        bytes: usize,
+    },
     /// A row that was made.
-    New { slot: Slot, key: Key },
+    New {
+        slot: Slot,
+        key: Key,
+    },
     Range(IntervalUndo),
 }
 
@@ -188,9 +195,7 @@ impl Memtable {
     ) -> impl Iterator<Item = (&'a Key, Slot)> + use<'a> {
         // An inverted range would panic in the tree.
         let to = if from > to { from } else { to };
-        self.map
-            .range::<[u8], _>((Bound::Included(from), Bound::Excluded(to)))
-            .map(|(k, s)| (k, *s))
+        self.map.range::<[u8], _>((Bound::Included(from), Bound::Excluded(to))).map(|(k, s)| (k, *s))
     }
 
     fn charge(&mut self, generation: u32, add: usize, sub: usize) {
@@ -361,7 +366,8 @@ impl Memtable {
         let mut victims = Vec::new();
         let mut last = None;
         {
-            let mut rows = self.map.range::<[u8], _>((Bound::Included(self.sweep_at.raw()), Bound::Unbounded));
+            let mut rows =
+                self.map.range::<[u8], _>((Bound::Included(self.sweep_at.raw()), Bound::Unbounded));
             for _ in 0..steps {
                 let Some((key, slot)) = rows.next() else {
                     last = None;

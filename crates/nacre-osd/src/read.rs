@@ -112,7 +112,10 @@ impl Osd {
         let state = self.state.borrow();
         let rows = state.accounts.iter().map(|(id, usage)| {
             let key = crate::accounts::account_key(id);
-            (Bytes::copy_from_slice(&key[1..]), Bytes::copy_from_slice(&crate::accounts::account_value(usage)))
+            (
+                Bytes::copy_from_slice(&key[1..]),
+                Bytes::copy_from_slice(&crate::accounts::account_value(usage)),
+            )
         });
         rows.filter(|(key, _)| &key[..] >= from && (to.is_empty() || &key[..] < to))
             .take(limit as usize)

@@ -157,6 +157,11 @@ impl Replay {
         Ok(())
     }
     pub(crate) fn describe(&self) -> String {
-        format!("{} segments, records {} to {}", self.segments.len(), self.first_lsn.unwrap_or(0), self.last_lsn)
+        format!(
+            "{} segments, records {} to {}",
+            self.segments.len(),
+            self.first_lsn.unwrap_or(0),
+            self.last_lsn
+        )
     }
 }

@@ -122,10 +122,10 @@ mod tests {
         assert_eq!(Super::parse(&bytes), Ok(s));
         let text = |b: &[u8]| Super::parse(b).unwrap_err().to_string();
         assert!(text(b"hello").contains("not a nacre target"));
-        let mut other = bytes.to_vec();
+        let mut other = Vec::from(&bytes[..]);
         other[8] = 9;
         assert!(text(&other).contains("format version 9"));
-        let mut bad = bytes.to_vec();
+        let mut bad = Vec::from(&bytes[..]);
         bad[40] ^= 1;
         assert!(text(&bad).contains("damaged"));
         for n in 0..bytes.len() {

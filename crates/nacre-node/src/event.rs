@@ -64,26 +64,14 @@ pub enum Event {
 /// An output of an island, carried out by whoever leaves it, in order.
 pub enum Effect {
     /// Connect to the island `target` at `address` (`unix:/path`, `host:port`).
-    Open {
-        conn: ConnId,
-        address: String,
-        target: String,
-    },
+    Open { conn: ConnId, address: String, target: String },
     /// Goes into the connection's outbox inside the visit, so that order holds.
-    Send {
-        conn: ConnId,
-        frame: Frame,
-    },
+    Send { conn: ConnId, frame: Frame },
     /// After what was sent before. Nothing comes from the connection after this, no `Closed` either.
-    Close {
-        conn: ConnId,
-    },
+    Close { conn: ConnId },
     /// Run a store operation outside the island; `IoDone` follows. Operations under way are not ordered among
     /// each other.
-    Io {
-        ticket: IoTicket,
-        op: StoreOp,
-    },
+    Io { ticket: IoTicket, op: StoreOp },
     /// For the front end (a reply, a kernel notification).
     Door(Box<dyn Any + Send>),
     /// The planned stop is complete.

@@ -1,11 +1,18 @@
 //! Every interleaving of outbox and permit. Run with
-//! `RUSTFLAGS="--cfg loom" cargo test -p nacre-node --test loom --release`.
+//! `RUSTFLAGS="--cfg loom" cargo test -p nacre-node --test loom`.
 #![cfg(loom)]
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use nacre_node::{Next, Outbox, Permit, Revoked};
+
+/// Three preemptions per run: all interleavings that matter, in seconds.
+fn model(f: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(f);
+}
 
 /// What the driver does after leaving an island.
 fn drain(outbox: &Mutex<Outbox<u32>>, wire: &Mutex<Vec<u32>>) {
@@ -23,7 +30,7 @@ fn drain(outbox: &Mutex<Outbox<u32>>, wire: &Mutex<Vec<u32>>) {
 
 #[test]
 fn an_outbox_keeps_the_order_of_visits_and_leaves_nothing_behind() {
-    loom::model(|| {
+    model(|| {
         let outbox = Arc::new(Mutex::new(Outbox::new(usize::MAX)));
         let wire = Arc::new(Mutex::new(Vec::new()));
         // The island: a counter under its entry lock; the frame is queued inside.
@@ -49,7 +56,7 @@ fn an_outbox_keeps_the_order_of_visits_and_leaves_nothing_behind() {
 
 #[test]
 fn a_permit_says_idle_once_and_after_the_last_use() {
-    loom::model(|| {
+    model(|| {
         let permit = Arc::new(Permit::new());
         let inside = Arc::new(AtomicUsize::new(0));
         let idle = Arc::new(AtomicUsize::new(0));

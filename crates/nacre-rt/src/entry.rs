@@ -131,21 +131,26 @@ mod tests {
 
     #[test]
     fn one_thread_at_a_time_is_inside_and_none_sleeps_for_ever() {
-        loom::model(|| {
+        // Three preemptions find every mutation that was tried; without a bound this takes 40 s.
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
             let lock = Arc::new((EntryLock::new(), loom::cell::UnsafeCell::new(0u32)));
+            let visit = |lock: &(EntryLock, loom::cell::UnsafeCell<u32>)| {
+                lock.0.lock();
+                // loom reports two threads here as a data race
+                #[allow(unsafe_code, reason = "the property under test")]
+                // SAFETY: the lock is held.
+                lock.1.with_mut(|n| unsafe { *n += 1 });
+                lock.0.unlock();
+            };
             let threads: Vec<_> = (0..2)
                 .map(|_| {
                     let lock = lock.clone();
-                    loom::thread::spawn(move || {
-                        lock.0.lock();
-                        // loom reports two threads here as a data race
-                        #[allow(unsafe_code, reason = "the property under test")]
-                        // SAFETY: the lock is held.
-                        lock.1.with_mut(|n| unsafe { *n += 1 });
-                        lock.0.unlock();
-                    })
+                    loom::thread::spawn(move || visit(&lock))
                 })
                 .collect();
+            visit(&lock);
             for thread in threads {
                 thread.join().unwrap();
             }
@@ -153,7 +158,7 @@ mod tests {
             #[allow(unsafe_code, reason = "the property under test")]
             // SAFETY: the lock is held.
             let n = lock.1.with(|n| unsafe { *n });
-            assert_eq!(n, 2);
+            assert_eq!(n, 3);
         });
     }
 }

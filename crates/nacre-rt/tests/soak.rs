@@ -58,7 +58,7 @@ impl Walker {
         let mut header = Header::new(Kind::Request, 1);
         header.xid = Xid(*sent);
         let mut frame = Frame::new(header, vec![1; bytes / 2]);
-        if bytes % 7 == 0 {
+        if bytes.is_multiple_of(7) {
             frame.bulk = vec![vec![2; bytes * 50].into()];
         }
         self.ctx.push(Effect::Send { conn, frame });
@@ -106,9 +106,12 @@ impl Logic for Walker {
     }
 }
 
+/// Node, name, handle, and how many connections the island holds.
+type Known = (Node, String, IslandRef, Arc<AtomicUsize>);
+
 #[derive(Clone)]
 struct World {
-    islands: Arc<Mutex<Vec<(Node, String, IslandRef, Arc<AtomicUsize>)>>>,
+    islands: Arc<Mutex<Vec<Known>>>,
     bugs: Arc<Mutex<Vec<String>>>,
     peers: Vec<(String, String)>,
     seed: Arc<AtomicUsize>,
@@ -203,7 +206,6 @@ fn connections_keep_their_promises_under_random_loads_and_crashes() {
     let visits: u64 = islands.iter().map(|(_, _, i, _)| i.stats().visits()).sum();
     let frames: u64 = nodes.iter().map(|n| n.stats().frames_received()).sum();
     let deadline = Instant::now() + Duration::from_secs(10);
-    // 5 descriptors: two listeners and the loops' own are still there.
     let held = || islands.iter().map(|(_, _, _, n)| n.load(Ordering::SeqCst)).sum::<usize>();
     while held() > 0 || nodes.iter().any(|n| n.sockets() > 0) {
         assert!(

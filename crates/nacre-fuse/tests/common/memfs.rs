@@ -84,6 +84,19 @@ impl MemFs {
         }
     }
 
+    /// Puts a new inode under `name`, as another mount would.
+    pub fn replace_behind(&self, parent: Fid, name: &[u8]) -> Fid {
+        if let Some(dir) = self.inodes.borrow_mut().get_mut(&parent)
+            && let Some((cookie, _)) = find(dir, name)
+        {
+            dir.entries.remove(&cookie);
+        }
+        let caller = Caller::root();
+        let mode = mode::REG | 0o644;
+        let args =
+            CreateArgs { parent, name, mode, rdev: 0, target: b"", layout: None, exclusive: true, caller };
+        self.add(&args).unwrap()
+    }
     fn is_held(&self, operation: &'static str, fid: Fid) -> bool {
         self.held.borrow().iter().any(|(o, f)| *o == operation && f.is_none_or(|f| f == fid))
     }

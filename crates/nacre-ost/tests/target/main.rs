@@ -1,0 +1,347 @@
+//! An OST as its clients see it: locks, appends, truncates, destroys, restarts, resends.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is missing")]
+
+mod resend;
+mod support;
+
+use nacre_types::*;
+use nacre_wire::ost::*;
+use nacre_wire::target::Statfs;
+use support::*;
+
+#[test]
+fn an_object_comes_into_being_at_its_first_write() {
+    let mut c = Cluster::new(1, 1);
+    let o = object(1);
+    let nothing = c.run(0, move |c| async move { (c.glimpse(o).await, c.read(o, 0, 100).await) });
+    assert_eq!(nothing, (Ok(ObjectState::default()), Ok(vec![])));
+    let state = c.run(0, move |c| async move { c.write(o, 3, b"hello").await }).unwrap();
+    assert_eq!((state.size, state.mtime), (8, at(1)));
+    assert!(state.blocks >= 8);
+    let bytes = c.run(0, move |c| async move { c.read(o, 0, 100).await }).unwrap();
+    assert_eq!(bytes, b"\0\0\0hello");
+    let found = c.check();
+    assert_eq!((found.objects, found.problems), (1, 0), "{found:?}");
+}
+
+#[test]
+fn bytes_beyond_sixteen_tib_are_kept_and_holes_are_zeros() {
+    let mut c = Cluster::new(2, 1);
+    let (o, far) = (object(1), (16u64 << 40) + 12_345);
+    c.run(0, move |c| async move {
+        c.write(o, 0, b"near").await.unwrap();
+        let state = c.write(o, far, b"far away").await.unwrap();
+        assert_eq!(state.size, far + 8);
+        assert!(state.blocks < 100, "{state:?}");
+        assert_eq!(c.read(o, far - 4, 100).await.unwrap(), b"\0\0\0\0far away");
+        assert_eq!(c.read(o, 1 << 40, 8).await.unwrap(), [0; 8]);
+        assert_eq!(c.read(o, 0, 6).await.unwrap(), b"near\0\0");
+        assert_eq!(c.write(o, i64::MAX as u64, b"x").await, Err(Errno::EFBIG));
+    });
+    let found = c.check();
+    assert_eq!(found.problems, 0, "{found:?}");
+}
+
+#[test]
+fn appends_of_two_clients_never_interleave() {
+    for seed in 0..8 {
+        let mut c = Cluster::new(seed, 2);
+        let o = object(1);
+        let append = |number: u8| {
+            move |c: std::rc::Rc<Client>| async move {
+                for n in 0..12u64 {
+                    let cookie = n + 1;
+                    let state = c.lock(o, cookie, LockMode::Pw, Extent::ALL).await.unwrap();
+                    let record = [number; 700];
+                    c.write_under(o, state.size, &record, LockCookie(cookie)).await.unwrap();
+                    c.cancel(o, cookie).await.unwrap();
+                }
+            }
+        };
+        let (a, b) = (c.start(0, append(1)), c.start(1, append(2)));
+        c.wait(&a);
+        c.wait(&b);
+        let bytes = c.run(0, move |c| async move { c.read(o, 0, 1 << 20).await }).unwrap();
+        assert_eq!(bytes.len(), 24 * 700, "an append was overwritten, seed {seed}");
+        for record in bytes.chunks(700) {
+            assert!(record.iter().all(|&b| b == record[0]), "two appends are mixed, seed {seed}");
+        }
+        assert_eq!(bytes.iter().filter(|&&b| b == 1).count(), 12 * 700);
+        let found = c.check();
+        assert_eq!(found.problems, 0, "seed {seed}: {found:?}");
+    }
+}
+
+#[test]
+fn a_write_without_a_lock_waits_for_the_locks_of_others() {
+    let mut c = Cluster::new(3, 2);
+    let o = object(1);
+    c.run(0, move |c| async move { c.lock(o, 1, LockMode::Pw, Extent::new(0, 100)).await.unwrap() });
+    let (inside, beside) = (
+        c.start(1, move |c| async move { c.write(o, 50, b"b").await }),
+        c.start(1, move |c| async move { c.write(o, 5000, b"b").await }),
+    );
+    c.wait(&beside).unwrap();
+    c.run_ms(500);
+    assert!(inside.borrow().is_none(), "written under another client's lock");
+    let told = c.run(0, |c| async move { c.blocking.borrow().clone() });
+    assert!(told.contains(&LockCookie(1)), "the holder was not told");
+    c.run(0, move |c| async move {
+        c.write_under(o, 50, b"a", LockCookie(1)).await.unwrap();
+        c.cancel(o, 1).await.unwrap();
+    });
+    c.wait(&inside).unwrap();
+    let byte = c.run(0, move |c| async move { c.read(o, 50, 1).await }).unwrap();
+    assert_eq!(byte, b"b");
+}
+
+#[test]
+fn a_lock_that_does_not_cover_or_is_not_held_is_refused() {
+    let mut c = Cluster::new(4, 2);
+    let o = object(1);
+    c.run(0, move |c| async move {
+        c.lock(o, 1, LockMode::Pr, Extent::new(0, 100)).await.unwrap();
+        assert_eq!(c.write_under(o, 0, b"x", LockCookie(1)).await, Err(Errno::EPROTO), "PR is not PW");
+        c.lock(o, 2, LockMode::Pw, Extent::new(200, 300)).await.unwrap();
+        assert_eq!(c.write_under(o, 290, &[0; 20], LockCookie(2)).await, Err(Errno::EPROTO), "beyond");
+        assert_eq!(
+            c.write_under(object(2), 200, b"x", LockCookie(2)).await,
+            Err(Errno::EPROTO),
+            "other object"
+        );
+        assert_eq!(c.write_under(o, 200, b"x", LockCookie(9)).await, Err(Errno::ESTALE), "never granted");
+        c.write_under(o, 200, b"x", LockCookie(2)).await.unwrap();
+        let again = Enqueue { object: o, cookie: LockCookie(2), mode: LockMode::Pw, extent: Extent::ALL };
+        assert_eq!(c.peer.call(&again).await.map_err(Errno::from), Err(Errno::EPROTO), "cookie in use");
+        let empty = Enqueue { extent: Extent::new(5, 5), cookie: LockCookie(7), ..again };
+        assert_eq!(c.peer.call(&empty).await.map_err(Errno::from), Err(Errno::EINVAL));
+    });
+    let stolen = c.run(1, move |c| async move { c.write_under(o, 200, b"y", LockCookie(2)).await });
+    assert_eq!(stolen, Err(Errno::ESTALE), "cookies belong to their client");
+}
+
+#[test]
+fn truncate_and_write_of_two_clients_leave_one_of_the_two_results() {
+    for seed in 0..12 {
+        let mut c = Cluster::new(100 + seed, 2);
+        let o = object(1);
+        c.run(0, move |c| async move { c.write(o, 0, &[1; 20_000]).await.unwrap() });
+        let cut = c.start(0, move |c| async move { c.truncate(o, 5000).await });
+        let write = c.start(1, move |c| async move { c.write(o, 4000, &[2; 9000]).await });
+        let (cut, write) = (c.wait(&cut).unwrap(), c.wait(&write).unwrap());
+        let bytes = c.run(0, move |c| async move { c.read(o, 0, 100_000).await }).unwrap();
+        let write_last = bytes.len() == 13_000;
+        let written_end = if write_last { 13_000 } else { 5000 };
+        assert_eq!(bytes.len(), written_end, "seed {seed}");
+        assert!(
+            bytes[..4000].iter().all(|&b| b == 1) && bytes[4000..].iter().all(|&b| b == 2),
+            "seed {seed}"
+        );
+        assert_eq!((cut.size, write.size), if write_last { (5000, 13_000) } else { (5000, 20_000) });
+        let found = c.check();
+        assert_eq!(found.problems, 0, "seed {seed}: {found:?}");
+    }
+}
+
+#[test]
+fn a_grown_object_reads_zeros_where_it_was_cut() {
+    let mut c = Cluster::new(5, 1);
+    let o = object(1);
+    c.run(0, move |c| async move {
+        c.write(o, 0, &[7; 10_000]).await.unwrap();
+        c.truncate(o, 4100).await.unwrap();
+        c.truncate(o, 9000).await.unwrap();
+        let bytes = c.read(o, 0, 20_000).await.unwrap();
+        assert_eq!(bytes.len(), 9000);
+        assert!(bytes[..4100].iter().all(|&b| b == 7) && bytes[4100..].iter().all(|&b| b == 0));
+        assert_eq!(c.glimpse(o).await.unwrap().mtime, at(2));
+        c.write(o, 0, b"late").await.unwrap();
+        assert_eq!(c.glimpse(o).await.unwrap().mtime, at(2), "an older write does not move mtime back");
+    });
+}
+
+#[test]
+fn late_changes_of_a_destroyed_object_are_refused_also_after_a_restart() {
+    let mut c = Cluster::new(6, 2);
+    let o = object(1);
+    c.run(0, move |c| async move {
+        c.write(o, 0, &[1; 8192]).await.unwrap();
+        c.destroy(o).await.unwrap();
+        c.destroy(o).await.unwrap();
+        c.destroy(object(2)).await.unwrap();
+    });
+    for _ in 0..2 {
+        c.run(1, move |c| async move {
+            assert_eq!(c.write(o, 0, b"late").await, Err(Errno::ENOENT));
+            assert_eq!(c.truncate(o, 1).await, Err(Errno::ENOENT));
+            assert_eq!(c.write(object(2), 0, b"late").await, Err(Errno::ENOENT));
+            assert_eq!(c.glimpse(o).await, Ok(ObjectState::default()));
+        });
+        c.restart();
+    }
+    // Two leases later nobody can be that late: the tombstones are gone.
+    c.run_ms(u64::from(LEASE_MS) * 2 + 1000);
+    let found = c.check();
+    assert_eq!((found.tombstones, found.objects, found.problems), (0, 0, 0), "{found:?}");
+}
+
+#[test]
+fn a_restart_keeps_objects_and_loses_locks() {
+    let mut c = Cluster::new(7, 2);
+    let o = object(1);
+    c.run(0, move |c| async move {
+        c.write(o, 10, b"kept").await.unwrap();
+        c.lock(o, 5, LockMode::Pw, Extent::ALL).await.unwrap();
+    });
+    c.restart();
+    c.run(0, move |c| async move {
+        assert_eq!(c.write_under(o, 0, b"x", LockCookie(5)).await, Err(Errno::ESTALE));
+        assert_eq!(c.read(o, 10, 10).await.unwrap(), b"kept");
+    });
+    let other = c.run(1, move |c| async move { c.write(o, 0, b"other").await });
+    assert_eq!(other.unwrap().size, 14);
+    let found = c.check();
+    assert_eq!(found.problems, 0, "{found:?}");
+}
+
+#[test]
+fn the_locks_of_a_dead_client_go_with_its_lease() {
+    let mut c = Cluster::new(8, 2);
+    let o = object(1);
+    c.run(0, move |c| async move { c.lock(o, 5, LockMode::Pw, Extent::ALL).await.unwrap() });
+    let dead = c.client_node(0);
+    c.world.kill(dead);
+    let before = c.world.now_ns();
+    c.run(1, move |c| async move { c.write(o, 0, b"mine").await }).unwrap();
+    let waited_ms = (c.world.now_ns() - before) / 1_000_000;
+    assert!((5_000..30_000).contains(&waited_ms), "waited {waited_ms} ms for a lease of {LEASE_MS} ms");
+}
+
+#[test]
+fn a_waiting_lock_can_be_withdrawn() {
+    let mut c = Cluster::new(9, 3);
+    let o = object(1);
+    c.run(0, move |c| async move { c.lock(o, 1, LockMode::Pw, Extent::ALL).await.unwrap() });
+    let waits = c.run(1, move |c| async move {
+        c.peer
+            .call(&Enqueue { object: o, cookie: LockCookie(1), mode: LockMode::Pw, extent: Extent::ALL })
+            .await
+    });
+    assert!(!waits.unwrap().granted);
+    let third = c.start(2, move |c| async move { c.lock(o, 1, LockMode::Pr, Extent::ALL).await });
+    c.run_ms(100);
+    assert!(third.borrow().is_none());
+    c.run(1, move |c| async move { c.cancel(o, 1).await.unwrap() });
+    c.run(0, move |c| async move { c.cancel(o, 1).await.unwrap() });
+    c.wait(&third).unwrap();
+}
+
+#[test]
+fn connections_that_break_lose_and_repeat_no_write() {
+    for seed in 0..20 {
+        let mut c = Cluster::new(200 + seed, 1);
+        let o = object(1);
+        let writes = c.start(0, move |c| async move {
+            for n in 0..30u64 {
+                let state = c.write(o, n * 100, &[n as u8 + 1; 100]).await.unwrap();
+                assert_eq!(state.size, (n + 1) * 100);
+            }
+        });
+        for _ in 0..12 {
+            c.run_ms(2);
+            let node = c.client_node(0);
+            c.world.cut_some_link(node);
+            if seed % 4 == 0 {
+                c.restart();
+            }
+        }
+        c.wait(&writes);
+        let bytes = c.run(0, move |c| async move { c.read(o, 0, 10_000).await }).unwrap();
+        let expected: Vec<u8> = (0..30u8).flat_map(|n| [n + 1; 100]).collect();
+        assert_eq!(bytes, expected, "seed {seed}");
+        let found = c.check();
+        assert_eq!(found.problems, 0, "seed {seed}: {found:?}");
+    }
+}
+
+#[test]
+fn reservations_are_kept_and_a_full_target_says_so() {
+    let mut c = Cluster::with_capacity(10, 1, 64 << 20);
+    let granted = c.run(0, |c| async move { c.peer.call(&Reserve { objects: 100 }).await }).unwrap();
+    assert_eq!(granted.objects, 100);
+    let o = object(1);
+    let full = c.run(0, move |c| async move {
+        for n in 0..200u64 {
+            if let Err(errno) = c.write(o, n << 20, &vec![3; 1 << 20]).await {
+                return (errno, c.glimpse(o).await.unwrap().size);
+            }
+        }
+        panic!("a store of 64 MiB took 200 MiB")
+    });
+    assert_eq!(full.0, Errno::ENOSPC);
+    assert!(full.1 > 20 << 20, "{full:?}");
+    let none = c.run(0, |c| async move { c.peer.call(&Reserve { objects: 1 << 30 }).await });
+    assert!(none.is_err() || none.unwrap().objects < 1000);
+    // What was promised can still be made, and everything can be removed.
+    c.run(0, move |c| async move {
+        for n in 0..100 {
+            c.write(object(100 + n), 0, b"promised").await.unwrap();
+        }
+        c.destroy(o).await.unwrap();
+    });
+    c.run_ms(3000);
+    let space = c.run(0, |c| async move { c.peer.call(&Statfs {}).await }).unwrap();
+    assert!(space.bytes_avail > 20 << 20, "{space:?}");
+    assert_eq!(space.files_used, 100);
+    c.restart();
+    c.run(0, |c| async move { c.write(object(500), 0, b"x").await }).unwrap();
+    let found = c.check();
+    assert_eq!((found.objects, found.problems), (101, 0), "{found:?}");
+}
+
+#[test]
+fn hostile_arguments_are_refused() {
+    let mut c = Cluster::new(11, 1);
+    c.run(0, |c| async move {
+        let foreign = ObjectId { fid: Fid::new(Seq(u64::MAX), Oid(u32::MAX)), stripe: 0 };
+        assert_eq!(c.write(foreign, 0, b"x").await, Err(Errno::EPROTO));
+        assert_eq!(c.read(foreign, 0, 1).await, Err(Errno::EPROTO));
+        assert_eq!(c.destroy(foreign).await, Err(Errno::EPROTO));
+        assert_eq!(c.write(object(1), u64::MAX, b"x").await, Err(Errno::EFBIG));
+        assert_eq!(c.read(object(1), 0, u32::MAX).await, Err(Errno::EINVAL));
+        assert_eq!(c.write(object(1), 0, b"").await, Err(Errno::EINVAL));
+        assert_eq!(c.truncate(object(1), u64::MAX).await, Err(Errno::EFBIG));
+        let stripes = vec![0; 5000];
+        let many = c.peer.call(&Destroy { fid: object(1).fid, stripes }).await.map_err(Errno::from);
+        assert!(many == Err(Errno::E2BIG), "{many:?}");
+        assert_eq!(c.glimpse(object(1)).await, Ok(ObjectState::default()));
+    });
+}
+
+#[test]
+fn allocated_space_is_charged_and_read_as_zeros() {
+    let mut c = Cluster::new(12, 1);
+    let o = object(1);
+    c.run(0, move |c| async move {
+        let keep = |keep_size, len| Allocate {
+            object: o,
+            offset: 0,
+            len,
+            keep_size,
+            owner: owner(),
+            mtime: at(1),
+            lock: LockCookie(0),
+        };
+        let state = c.peer.call(&keep(true, 1 << 20)).await.unwrap().state;
+        assert_eq!((state.size, state.blocks), (0, 2048));
+        let state = c.peer.call(&keep(false, 1 << 20)).await.unwrap().state;
+        assert_eq!((state.size, state.blocks), (1 << 20, 2048));
+        assert_eq!(c.read(o, 0, 1 << 20).await.unwrap(), vec![0; 1 << 20]);
+        c.write(o, 4096, &[1; 4096]).await.unwrap();
+        c.peer.call(&SyncObject { object: o }).await.unwrap();
+        c.peer.call(&SetOwner { object: o, owner: Owner { uid: 7, gid: 8, projid: 9 } }).await.unwrap();
+    });
+    let found = c.check();
+    assert_eq!((found.blocks, found.problems), (2048, 0), "{found:?}");
+}

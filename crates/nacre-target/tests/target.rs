@@ -1,0 +1,307 @@
+//! A small target in the simulator's world: exactly once over broken connections and killed targets, leases,
+//! evictions, callbacks, parameters, stop.
+
+mod common;
+
+use common::{Jobs, Ledger, SEC, SLOW, TARGET, add, add_client, ledger};
+use nacre_node::{ConnId, Ctx, Effect, Event, Logic, RpcError};
+use nacre_sim::World;
+use nacre_types::{ConnEpoch, Errno, Xid};
+use nacre_wire::ost::{Glimpse, SyncObject};
+use nacre_wire::target::{GetParams, Role, SetParam, Statfs, Sync};
+use nacre_wire::{Frame, Header, Kind, Opcode};
+use std::rc::Rc;
+
+fn param(jobs: &mut Jobs, world: &mut World, tool: nacre_sim::NodeId, pattern: &'static str) -> Vec<String> {
+    jobs.run(world, tool, async move |a| {
+        let list = a.peer.call(&GetParams { pattern: pattern.into() }).await.expect("params");
+        list.params.into_iter().map(|p| p.value).collect::<Vec<_>>()
+    })
+}
+
+#[test]
+fn a_client_connects_changes_and_reads() {
+    let (mut w, _) = ledger(1);
+    let c = add_client(&mut w, TARGET, 1, Role::Client);
+    let mut jobs = Jobs::default();
+    assert_eq!(jobs.run(&mut w, c, |a| add(a, 5)), Ok(5));
+    assert_eq!(jobs.run(&mut w, c, |a| add(a, 7)), Ok(12));
+    assert_eq!(jobs.run(&mut w, c, |a| add(a, 0)), Err(RpcError::Errno(Errno::EINVAL)));
+    let total = jobs.run(&mut w, c, async |a| {
+        a.peer.call(&Sync {}).await.expect("sync");
+        a.peer.call(&Statfs {}).await.expect("statfs").bytes_total
+    });
+    assert_eq!(total, 12);
+}
+
+#[test]
+fn every_change_happens_once_while_connections_break_and_the_target_is_killed() {
+    for seed in 1..=30 {
+        let (mut w, target) = ledger(seed);
+        let clients: Vec<_> = (1..=2).map(|n| add_client(&mut w, TARGET, n, Role::Client)).collect();
+        let mut jobs = Jobs::default();
+        let mut started = Vec::new();
+        for round in 0..60u64 {
+            for &c in &clients {
+                started.push((c, 1 + round, jobs.start(&mut w, c, move |a| add(a, 1 + round))));
+            }
+            let pause = w.rng().below(20_000_000);
+            w.run_for(pause);
+            match w.rng().below(12) {
+                0 | 1 => w.cut_some_link(target),
+                2 => {
+                    w.kill(target);
+                    w.start_later(target, 300_000_000);
+                }
+                _ => {}
+            }
+        }
+        let until = w.now_ns() + 60 * SEC;
+        let all = w.run_until(until, |w| started.iter().all(|s| jobs.is_done(w, s.2)));
+        assert!(all, "seed {seed}: a change is never answered; {:?}\n{}", w.fatal, w.trace(80));
+        let mut sums = Vec::new();
+        for (_, n, job) in &started {
+            let sum = jobs.take::<Result<u64, RpcError>>(*job).expect("done").expect("nothing fails");
+            sums.push((sum, *n));
+        }
+        sums.sort_unstable();
+        let mut sum = 0;
+        for (got, n) in sums {
+            sum += n;
+            assert_eq!(
+                got, sum,
+                "seed {seed}: executed twice, not at all, or answered from another's record"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_silent_client_is_evicted_after_its_lease_and_what_it_held_goes() {
+    let (mut w, _) = ledger(3);
+    let c = add_client(&mut w, TARGET, 1, Role::Client);
+    let tool = add_client(&mut w, TARGET, 9, Role::Tool);
+    let mut jobs = Jobs::default();
+    assert_eq!(jobs.run(&mut w, c, |a| add(a, 5)), Ok(5));
+    w.run_for(60 * SEC);
+    let state = param(&mut jobs, &mut w, tool, "obdfilter.*.num_exports");
+    assert_eq!(state, ["1"], "pings keep it");
+    w.kill(c);
+    w.run_for(9 * SEC);
+    assert_eq!(param(&mut jobs, &mut w, tool, "obdfilter.*.num_exports"), ["1"]);
+    w.run_for(4 * SEC);
+    assert_eq!(param(&mut jobs, &mut w, tool, "obdfilter.*.num_exports"), ["0"]);
+    let gone = jobs.run(&mut w, tool, async |a| a.peer.call(&Statfs {}).await.expect("statfs").files_used);
+    assert_eq!(gone, 1);
+}
+
+#[test]
+fn after_a_restart_clients_come_back_and_who_does_not_is_evicted() {
+    let (mut w, target) = ledger(4);
+    let stays = add_client(&mut w, TARGET, 1, Role::Client);
+    let leaves = add_client(&mut w, TARGET, 2, Role::Client);
+    let mut jobs = Jobs::default();
+    for c in [stays, leaves] {
+        jobs.run(&mut w, c, |a| add(a, 5)).expect("added");
+    }
+    w.kill(leaves);
+    w.kill(target);
+    w.run_for(5 * SEC);
+    w.start(target);
+    assert_eq!(jobs.run(&mut w, stays, |a| add(a, 5)), Ok(15));
+    let evictions = jobs.run(&mut w, stays, async |a| a.evictions.get());
+    assert_eq!(evictions, 0);
+    let tool = add_client(&mut w, TARGET, 9, Role::Tool);
+    assert_eq!(param(&mut jobs, &mut w, tool, "*.*.num_exports"), ["2"], "a full lease from the start on");
+    assert_eq!(param(&mut jobs, &mut w, tool, "*.*.instance"), ["2"]);
+    w.run_for(12 * SEC);
+    assert_eq!(param(&mut jobs, &mut w, tool, "*.*.num_exports"), ["1"]);
+}
+
+#[test]
+fn an_evicted_client_learns_it_and_goes_on() {
+    let (mut w, _) = ledger(5);
+    let c = add_client(&mut w, TARGET, 1, Role::Client);
+    let tool = add_client(&mut w, TARGET, 9, Role::Tool);
+    let mut jobs = Jobs::default();
+    jobs.run(&mut w, c, |a| add(a, 5)).expect("added");
+    let slow = jobs.start(&mut w, c, |a| add(a, SLOW));
+    w.run_for(SEC / 10);
+    let object = nacre_types::ObjectId { fid: nacre_types::Fid::ROOT, stripe: 1 };
+    jobs.run(&mut w, tool, async move |a| a.peer.call(&SyncObject { object }).await.expect("evicted"));
+    assert_eq!(jobs.run(&mut w, c, |a| add(a, 7)), Ok(12));
+    assert_eq!(jobs.run(&mut w, c, async |a| a.evictions.get()), 1);
+    assert!(jobs.is_done(&mut w, slow));
+    assert_eq!(jobs.take::<Result<u64, RpcError>>(slow), Some(Err(RpcError::Evicted)));
+    w.run_for(5 * SEC);
+    let total = jobs.run(&mut w, c, async |a| a.peer.call(&Statfs {}).await.expect("statfs").bytes_total);
+    assert_eq!(total, 12, "a task of an evicted export that still waited never commits");
+}
+
+#[test]
+fn a_target_that_is_started_anew_gets_a_new_export() {
+    let (mut w, _) = ledger(6);
+    let c = add_client(&mut w, TARGET, 1, Role::Target);
+    let mut jobs = Jobs::default();
+    jobs.run(&mut w, c, |a| add(a, 5)).expect("added");
+    w.kill(c);
+    w.run_for(SEC);
+    w.start(c);
+    assert_eq!(
+        jobs.run(&mut w, c, |a| add(a, 5)),
+        Ok(10),
+        "xids begin anew, and nothing is taken for a resend"
+    );
+    let gone = jobs.run(&mut w, c, async |a| a.peer.call(&Statfs {}).await.expect("statfs").files_used);
+    assert_eq!(gone, 1);
+}
+
+#[test]
+fn callbacks_arrive_once_and_in_order_over_broken_connections() {
+    let (mut w, target) = ledger(7);
+    let c = add_client(&mut w, TARGET, 1, Role::Client);
+    let mut jobs = Jobs::default();
+    for _ in 0..40 {
+        let object = nacre_types::ObjectId { fid: nacre_types::Fid::ROOT, stripe: 0 };
+        jobs.start(&mut w, c, async move |a| a.peer.call(&Glimpse { object }).await.is_ok());
+        w.run_for(2_000_000);
+        if w.rng().below(4) == 0 {
+            w.cut_some_link(target);
+        }
+    }
+    w.run_for(5 * SEC);
+    let seen = jobs.run(&mut w, c, async |a| a.callbacks.borrow().clone());
+    assert!(seen.len() >= 40, "a glimpse that was resent calls back again: {seen:?}");
+    assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
+    assert_eq!(*seen.last().expect("some"), seen.len() as u64, "none is missing: {seen:?}");
+}
+
+#[test]
+fn parameters_are_found_by_pattern_and_set() {
+    let (mut w, _) = ledger(8);
+    let tool = add_client(&mut w, TARGET, 9, Role::Tool);
+    let mut jobs = Jobs::default();
+    assert_eq!(param(&mut jobs, &mut w, tool, "obdfilter.demo-OST*.colour"), ["blue"]);
+    let mut set = |name: &'static str, value: &'static str| {
+        jobs.run(&mut w, tool, async move |a| {
+            let set = SetParam { name: name.into(), value: value.into() };
+            let reply = a.peer.call(&set).await.expect("set");
+            (reply.matched, reply.refused)
+        })
+    };
+    assert_eq!(set("*.*.colour", "red"), (1, String::new()));
+    assert!(set("*.*.colour", "green").1.contains("takes red"));
+    assert_eq!(set("*.*.max_mod_rpcs_in_flight", "16"), (1, String::new()));
+    assert!(set("*.*.max_mod_rpcs_in_flight", "0").1.contains("from 1 to 512"));
+    assert_eq!(set("*.*.nothing", "1").0, 0);
+    assert_eq!(param(&mut jobs, &mut w, tool, "*.*.max_mod_rpcs_in_flight"), ["16"]);
+}
+
+#[test]
+fn a_planned_stop_answers_what_runs_and_the_rest_goes_to_the_next_instance() {
+    let (mut w, target) = ledger(9);
+    let c = add_client(&mut w, TARGET, 1, Role::Client);
+    let mut jobs = Jobs::default();
+    jobs.run(&mut w, c, |a| add(a, 1)).expect("added");
+    let slow = jobs.start(&mut w, c, |a| add(a, SLOW));
+    w.run_for(SEC / 2);
+    w.tell(target, Event::Stop);
+    let late = jobs.start(&mut w, c, |a| add(a, 3));
+    let until = w.now_ns() + 10 * SEC;
+    assert!(w.run_until(until, |w| !w.take_stopped().is_empty()));
+    w.run_for(SEC / 10);
+    assert!(jobs.is_done(&mut w, slow) && !jobs.is_done(&mut w, late));
+    w.kill(target);
+    w.start(target);
+    w.run_for(5 * SEC);
+    assert!(jobs.is_done(&mut w, late));
+    assert_eq!(jobs.take::<Result<u64, RpcError>>(slow), Some(Ok(1 + SLOW)));
+    assert_eq!(jobs.take::<Result<u64, RpcError>>(late), Some(Ok(4 + SLOW)));
+}
+
+/// Sends frames as they are and tells what comes back.
+struct Raw {
+    ctx: Rc<Ctx>,
+    frames: Vec<Frame>,
+}
+impl Logic for Raw {
+    fn ctx(&self) -> &Rc<Ctx> {
+        &self.ctx
+    }
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Start => {
+                let (conn, target) = (ConnId(1), TARGET.to_string());
+                self.ctx.push(Effect::Open { conn, address: World::address(TARGET), target });
+            }
+            Event::Opened { conn } => {
+                for frame in self.frames.drain(..) {
+                    self.ctx.push(Effect::Send { conn, frame });
+                }
+            }
+            Event::Frame { frame, .. } => {
+                self.ctx.push(Effect::Door(Box::new(format!("status {}", frame.header.status))));
+            }
+            Event::Closed { .. } => self.ctx.push(Effect::Door(Box::new("closed".to_string()))),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn hostile_messages_are_refused_and_their_connection_closed() {
+    use nacre_types::Codec;
+    let connect = |epoch: u32| {
+        let body = nacre_wire::target::Connect {
+            client: nacre_types::ClientUuid([3; 16]),
+            role: Role::Tool,
+            name: "raw".into(),
+            features: 1,
+            max_mod_rpcs: 1,
+            generation: nacre_types::Generation(0),
+        };
+        let mut h = Header::new(Kind::Request, Opcode::Connect.number());
+        (h.xid, h.epoch) = (Xid(1), ConnEpoch(epoch));
+        Frame::new(h, body.to_vec())
+    };
+    let request = |opcode: u16, xid: u64, tag: u16, body: &[u8]| {
+        let mut h = Header::new(Kind::Request, opcode);
+        (h.xid, h.epoch, h.tag) = (Xid(xid), ConnEpoch(1), nacre_types::Tag(tag));
+        Frame::new(h, body.to_vec())
+    };
+    let reserve = Opcode::Reserve.number();
+    let cases: [(&str, Vec<Frame>, &[&str]); 6] = [
+        ("before connect", vec![request(reserve, 2, 1, &[])], &["closed"]),
+        ("a reply", vec![Frame::new(Header::new(Kind::Reply, 1), vec![])], &["closed"]),
+        (
+            "connect without a body",
+            vec![{
+                let mut f = connect(1);
+                f.body = Default::default();
+                f
+            }],
+            &["closed"],
+        ),
+        ("unknown opcode", vec![connect(1), request(0xfff, 2, 0, &[])], &["status 0", "status 95"]),
+        ("no tag", vec![connect(1), request(reserve, 2, 0, &[])], &["status 0", "status 71", "closed"]),
+        ("short body", vec![connect(1), request(reserve, 2, 1, &[1])], &["status 0", "status 71", "closed"]),
+    ];
+    for (what, frames, expected) in cases {
+        let (mut w, target) = ledger(10);
+        w.run_for(SEC);
+        let node = w.add(
+            "raw",
+            None,
+            Box::new(move |ctx| Box::new(Raw { ctx: ctx.clone(), frames: frames.clone() })),
+        );
+        w.start(node);
+        w.run_for(SEC);
+        let mut heard = Vec::new();
+        while let Some((_, said)) = w.hear() {
+            heard.push(*said.downcast::<String>().expect("text"));
+        }
+        assert_eq!(heard, expected, "{what}");
+        assert!(w.is_up(target));
+        let _ledger: Option<Ledger> = None;
+    }
+}

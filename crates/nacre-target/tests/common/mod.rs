@@ -1,5 +1,5 @@
 //! A small target and its clients as islands of the simulator's world.
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 use nacre_node::{Ctx, Effect, Event, Logic, Peer, PeerConfig, Peers, RpcError};
 use nacre_osd::{Credits, Label, Osd, OsdConfig, Table};

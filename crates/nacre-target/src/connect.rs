@@ -20,6 +20,9 @@ use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Generation, Tag, Transno}
 use nacre_wire::target::{Connect, ConnectReply, Role, features};
 use nacre_wire::{Frame, Header};
 
+/// The task of the leases woken later than this says that the target itself did not run.
+const LATE: Duration = Duration::from_secs(1);
+
 /// Why an export goes.
 pub(crate) enum Gone {
     /// The client said so.
@@ -263,7 +266,13 @@ impl<S: Service> Inner<S> {
             }
             let next = core.exports.borrow().next_lease_end();
             match next {
-                Some(at) => drop(self.ctx.timeout(at, core.reaper.wait()).await),
+                Some(at) => {
+                    drop(self.ctx.timeout(at, core.reaper.wait()).await);
+                    if self.ctx.now() > at + LATE {
+                        // This process stood still, not its clients: what they sent meanwhile has not been read.
+                        core.exports.borrow_mut().renew_all(self.ctx.now() + lease(&core));
+                    }
+                }
                 None => core.reaper.wait().await,
             }
         }

@@ -131,6 +131,12 @@ impl Exports {
     pub(crate) fn len(&self) -> usize {
         self.by_uuid.len()
     }
+    /// Nobody's lease ends before `until`.
+    pub(crate) fn renew_all(&mut self, until: Instant) {
+        for entry in self.by_id.values_mut() {
+            entry.lease_until = entry.lease_until.max(until);
+        }
+    }
     /// When the next lease runs out.
     pub(crate) fn next_lease_end(&self) -> Option<Instant> {
         self.by_id.values().filter(|e| e.has_lease()).map(|e| e.lease_until).min()

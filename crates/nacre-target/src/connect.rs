@@ -267,7 +267,7 @@ impl<S: Service> Inner<S> {
             let next = core.exports.borrow().next_lease_end();
             match next {
                 Some(at) => {
-                    drop(self.ctx.timeout(at, core.reaper.wait()).await);
+                    let _woken = self.ctx.timeout(at, core.reaper.wait()).await;
                     if self.ctx.now() > at + LATE {
                         // This process stood still, not its clients: what they sent meanwhile has not been read.
                         core.exports.borrow_mut().renew_all(self.ctx.now() + lease(&core));

@@ -36,7 +36,7 @@ fn a_client_connects_changes_and_reads() {
 
 #[test]
 fn every_change_happens_once_while_connections_break_and_the_target_is_killed() {
-    for seed in 1..=30 {
+    for seed in 1..=40 {
         let (mut w, target) = ledger(seed);
         let clients: Vec<_> = (1..=2).map(|n| add_client(&mut w, TARGET, n, Role::Client)).collect();
         let mut jobs = Jobs::default();

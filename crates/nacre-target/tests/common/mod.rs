@@ -129,7 +129,7 @@ impl Logic for Formatter {
     }
 }
 pub fn config() -> OsdConfig {
-    OsdConfig { ballast_bytes: 1 << 20, ..OsdConfig::default() }
+    OsdConfig { ballast_bytes: 1 << 20, log_bytes_max: 8 << 20, ..OsdConfig::default() }
 }
 
 /// A formatted store.

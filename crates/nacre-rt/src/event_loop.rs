@@ -389,7 +389,7 @@ impl EventLoop<'_> {
         let Some(helper) = self.shared.loops.get(self.index + 1) else { return };
         if self.watches_sources()
             && clock::now() - self.busy_since > self.shared.config.help_after
-            && !helper.helps.swap(true, Ordering::Relaxed)
+            && !helper.helps.swap(true, Ordering::Acquire)
         {
             self.busy_since = clock::now();
             for (token, entry) in &self.entries {
@@ -412,7 +412,6 @@ impl EventLoop<'_> {
             return;
         }
         self.needless = 0;
-        self.handle.helps.store(false, Ordering::Relaxed);
         for entry in self.entries.values() {
             if let Entry::Source(source) = entry
                 && let Some(fd) = source.fd(self.index)
@@ -420,5 +419,7 @@ impl EventLoop<'_> {
                 self.handle.unwatch(fd);
             }
         }
+        // Last: from here on the loop before may add the descriptors again.
+        self.handle.helps.store(false, Ordering::Release);
     }
 }

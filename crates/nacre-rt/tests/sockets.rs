@@ -254,3 +254,21 @@ fn who_never_says_what_it_wants_or_never_answers_is_given_up() {
     assert!(reason.contains("no answer in time"), "{reason}");
     client.shutdown();
 }
+
+#[test]
+fn an_address_of_this_process_needs_no_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let (node, _) = node(1);
+    node.add_island("b", None, None, Puppet::make(true)).unwrap_or_else(|e| panic!("{e}"));
+    let (sink, heard) = reports();
+    let a = node.add_island("a", None, Some(sink), Puppet::make(false)).unwrap();
+    let bound = node.listen(&unix(&dir)).unwrap();
+    let alias: Address = "mds1.example:4711".parse().unwrap();
+    node.add_alias(alias.clone());
+    for (conn, address) in [(1, bound), (2, alias)] {
+        tell(&a, Order::Open { conn, address: address.to_string(), target: "b".into() });
+        assert_eq!(heard.try_recv(), Ok(Report::Opened(ConnId(conn))), "{address}");
+    }
+    assert_eq!((node.sockets(), node.stats().connections_opened()), (0, 0));
+    node.shutdown();
+}

@@ -17,14 +17,16 @@ use core::time::Duration;
 use nacre_node::{Ctx, Peer, PeerConfig, Peers, WaitList};
 use nacre_types::{ClientUuid, Errno, Instant, OstIndex, TargetKind, TargetName, Timestamp};
 use nacre_wire::mgs::{ListTargets, TargetEntry, TargetList};
-use nacre_wire::target::Role;
+use nacre_wire::target::{GetParams, Role};
 
 /// How often the list of targets is asked for.
 const POLL: Duration = Duration::from_secs(10);
 /// The same while a target is missing.
 const POLL_MISSING: Duration = Duration::from_secs(1);
-/// How long a file system may be unknown to its MGS before a mount gives up.
-const UNKNOWN_FS: Duration = Duration::from_secs(10);
+/// How long a file system may be unknown to an MGS that knows others before a mount gives up.
+const UNKNOWN_FS: Duration = Duration::from_secs(3);
+/// The same while the MGS knows none: its targets are probably starting.
+const EMPTY_MGS: Duration = Duration::from_secs(30);
 /// Modifying requests in flight per MDT and per OST.
 const MDT_MOD_RPCS: u16 = 7;
 const OST_MOD_RPCS: u16 = 8;
@@ -194,8 +196,10 @@ impl Client {
                 }
                 Ok(_) | Err(Errno::ENOENT) => {
                     let since = *unknown_since.get_or_insert(self.ctx.now());
-                    if mount.lists.get() == 0 && self.ctx.now() - since >= UNKNOWN_FS {
-                        *mount.hopeless.borrow_mut() = Some(self.unknown_fs());
+                    let known = self.known_file_systems().await;
+                    let patience = if known.is_empty() { EMPTY_MGS } else { UNKNOWN_FS };
+                    if mount.lists.get() == 0 && self.ctx.now() - since >= patience {
+                        *mount.hopeless.borrow_mut() = Some(self.unknown_fs(&known));
                     }
                 }
                 Err(Errno::ESHUTDOWN) => break,
@@ -210,12 +214,25 @@ impl Client {
         }
     }
 
-    fn unknown_fs(&self) -> String {
-        format!(
-            "the management server at {} does not know a file system `{}`\n\
-             hint: check the name after the colon; if it is right, start its targets (nacre serve)",
+    /// Names of the file systems of this MGS, from its parameters `mgs.MGS.live.<fs>`.
+    async fn known_file_systems(&self) -> Vec<String> {
+        let request = GetParams { pattern: "mgs.MGS.live.*".to_string() };
+        let params = self.mount.mgs.call(&request).await.map_or_else(|_| Vec::new(), |list| list.params);
+        params.iter().filter_map(|p| p.name.rsplit('.').next()).map(String::from).collect()
+    }
+
+    fn unknown_fs(&self, known: &[String]) -> String {
+        let what = format!(
+            "the management server at {} does not know a file system `{}`",
             self.config.mgs_addresses.join(", "),
             self.config.fs
+        );
+        if known.is_empty() {
+            return format!("{what}; no target has registered there\nhint: start the targets (nacre serve)");
+        }
+        format!(
+            "{what}; it knows: {}\nhint: check the name after the colon; if it is right, start its targets (nacre serve)",
+            known.join(", ")
         )
     }
 

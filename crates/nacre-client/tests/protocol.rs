@@ -329,7 +329,7 @@ fn a_second_sequence_is_fetched_before_it_is_needed() {
 fn a_wrong_file_system_name_is_explained() {
     let mut bed = Bed::of_fs(1, "dmeo");
     let sentence = bed.call(|c| async move { c.ready().await }).unwrap_err();
-    assert!(sentence.contains("does not know a file system `dmeo`"), "{sentence}");
+    assert!(sentence.contains("does not know a file system `dmeo`; it knows: demo"), "{sentence}");
     assert!(sentence.contains("hint:"), "{sentence}");
 }
 

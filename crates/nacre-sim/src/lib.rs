@@ -2,10 +2,14 @@
 //! of ordered connections with random delays, stores in memory, and faults.
 //!
 //! A run is a function of its seed. `world` drives islands and knows nothing of file systems; `cluster` makes
-//! targets and mounts; `model` is what POSIX says; `ops` are the operations that are tried; `check` compares; `run`
-//! is one seed from start to end.
+//! targets and mounts; `model` is what POSIX says; `ops` are the operations that are tried, `common` those in which
+//! mounts meet; `check` compares; `run` is one seed from start to end.
 
+pub mod check;
+pub mod common;
+pub mod model;
 pub mod mount;
+pub mod ops;
 pub mod world;
 
 pub use mount::{JobId, Jobs, MountIsland};

@@ -9,7 +9,7 @@ use nacre_types::*;
 use nacre_wire::mdt::*;
 use nacre_wire::mgs::{ListTargets, TargetEntry, TargetList};
 use nacre_wire::ost::{self, ObjectState};
-use nacre_wire::target::{Connect, ConnectReply, Empty, PingReply};
+use nacre_wire::target::{Connect, ConnectReply, Empty, Param, ParamList, PingReply};
 use nacre_wire::{Frame, Header, Kind, Opcode};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -156,6 +156,15 @@ impl Fake {
             }
             Opcode::Disconnect => body(&Empty {}),
             Opcode::Ping => body(&PingReply { config_version: 1 }),
+            Opcode::GetParams => {
+                let live = Param {
+                    name: "mgs.MGS.live.demo".into(),
+                    value: String::new(),
+                    writable: false,
+                    help: String::new(),
+                };
+                body(&ParamList { params: vec![live] })
+            }
             Opcode::ListTargets => self.targets(&args(frame)),
             _ if self.name.contains("OST") => self.ost(opcode, frame),
             _ => self.mdt(opcode, frame),

@@ -171,7 +171,7 @@ async fn rounds(client: &Client, mount: usize, won: &mut Vec<u32>) -> Result<(),
             Err(Errno::EEXIST) => {}
             Err(e) => return Err((format!("create {name}"), e)),
         }
-        count(client, mount).await.map_err(named("count under flock"))?;
+        count(client).await.map_err(named("count under flock"))?;
     }
     Ok(())
 }
@@ -185,23 +185,17 @@ async fn append(client: &Client, record: Vec<u8>) -> Result<(), Errno> {
 }
 
 /// The counter is the length of the file; it grows by a read and a write at what was read.
-async fn count(client: &Client, mount: usize) -> Result<(), Errno> {
+async fn count(client: &Client) -> Result<(), Errno> {
     let fid = resolve(client, COUNTER).await?.attr.fid;
     let (_, handle) = client.open(fid, 2, Caller::root()).await?;
-    let counted = locked_count(client, handle, mount).await;
+    let counted = locked_count(client, handle).await;
     client.release(handle, None).await?;
     counted
 }
 
-async fn locked_count(client: &Client, handle: OpenHandle, mount: usize) -> Result<(), Errno> {
-    let lock = |kind| FileLock {
-        family: if mount % 2 == 0 { FlockFamily::Posix } else { FlockFamily::Posix },
-        kind,
-        start: 0,
-        end: u64::MAX,
-        owner: 1,
-        pid: 1,
-    };
+async fn locked_count(client: &Client, handle: OpenHandle) -> Result<(), Errno> {
+    let lock =
+        |kind| FileLock { family: FlockFamily::Posix, kind, start: 0, end: u64::MAX, owner: 1, pid: 1 };
     let cookie: LockCookie = client.new_cookie();
     match client.flock(handle, lock(FlockType::Write), Some(cookie)).await? {
         FlockOutcome::Granted => {}

@@ -42,7 +42,8 @@ pub enum StoreOp {
         file: FileId,
         len: u64,
     },
-    /// Writes; a blob or run that does not exist is made, another file is not (`NotFound`).
+    /// Writes; a blob or run that does not exist is made (unless there is nothing to write), another file is not
+    /// (`NotFound`).
     Write {
         file: FileId,
         offset: u64,

@@ -1,7 +1,7 @@
 //! Blobs cut into chunk files, and the reads and writes that must not wait for the disk.
 
 use crate::dirs::{OPEN_DIR, names};
-use crate::path::{Place, chunk_dir};
+use crate::path::{Place, chunk_dir, name};
 use crate::raw::{read_append, read_cached, read_full, retry};
 use crate::store::{FsStore, INLINE_BYTES_MAX};
 use bytes::Bytes;
@@ -32,8 +32,11 @@ enum Stopped {
 type ReadFn = dyn Fn(BorrowedFd<'_>, u64, &mut [u8]) -> Result<usize, Errno>;
 
 impl FsStore {
-    /// Cuts a range at chunks.
-    pub(crate) fn pieces(&self, offset: u64, len: u64) -> Vec<Piece> {
+    /// Cuts a range at chunks. Only blobs have more than one.
+    pub(crate) fn pieces(&self, file: FileId, offset: u64, len: u64) -> Vec<Piece> {
+        if !matches!(file, FileId::Blob(_)) {
+            return vec![Piece { chunk: 0, offset, len }];
+        }
         let mut out = Vec::new();
         let (mut at, mut left) = (offset, len);
         while left > 0 {
@@ -88,15 +91,15 @@ impl FsStore {
         let mut buf = Vec::new();
         if !has_chunks {
             // One file: pieces beyond it are beyond the end.
-            let first = self.pieces(offset, u64::from(len)).into_iter().next();
+            let first = self.pieces(FileId::Blob(object), offset, u64::from(len)).into_iter().next();
             if let Some(piece) = first.filter(|p| p.chunk == 0) {
                 self.read_piece(object, piece, &mut buf)?;
             }
             return Ok(buf.into());
         }
-        let end = self.blob_len(object)?;
+        let end = self.blob_len(object)?.unwrap_or(0);
         let want = end.saturating_sub(offset).min(u64::from(len));
-        for piece in self.pieces(offset, want) {
+        for piece in self.pieces(FileId::Blob(object), offset, want) {
             let got = self.read_piece(object, piece, &mut buf)?;
             // The chunk is shorter than the blob: a hole.
             buf.resize(buf.len() + (piece.len as usize).saturating_sub(got), 0);
@@ -112,17 +115,26 @@ impl FsStore {
         }
     }
 
-    /// Length of a blob that has more than one chunk.
-    fn blob_len(&self, object: ObjectId) -> Result<u64, StoreError> {
+    /// Length of a blob by the names of its files; `None` if it does not exist. The last chunk that is not empty
+    /// counts: one whose blocks were set aside is empty.
+    pub(crate) fn blob_len(&self, object: ObjectId) -> Result<Option<u64>, StoreError> {
         let file = FileId::Blob(object);
-        let last = self.far_chunks(object)?.last().copied().unwrap_or(0);
-        let Some(open) = self.open_chunk(file, last, false)? else { return Ok(0) };
-        let stat = rustix::fs::fstat(open.fd()).map_err(self.fail("looking at", file))?;
-        Ok(last * self.chunk_bytes + u64::try_from(stat.st_size).unwrap_or(0))
+        for chunk in self.far_chunks(object)?.into_iter().rev() {
+            let path = format!("{}/{chunk:x}", chunk_dir(object));
+            let len = self.stat(file, &path)?.unwrap_or(0);
+            if len > 0 {
+                return Ok(Some(chunk * self.chunk_bytes + len));
+            }
+        }
+        self.stat(file, &name(file))
     }
 
     pub(crate) fn write(&self, file: FileId, offset: u64, data: &[Bytes]) -> Result<(), StoreError> {
-        let pieces = self.pieces(offset, crate::store::total(data));
+        let len = crate::store::total(data);
+        if len == 0 {
+            return Ok(());
+        }
+        let pieces = self.pieces(file, offset, len);
         if let [piece] = pieces[..] {
             return self.write_piece(file, piece, data);
         }
@@ -201,15 +213,10 @@ impl FsStore {
         if u64::from(len) > INLINE_BYTES_MAX || !self.may_read_cached() {
             return None;
         }
-        let chunk = offset / self.chunk_bytes;
-        if (offset + u64::from(len).saturating_sub(1)) / self.chunk_bytes != chunk {
-            return None;
-        }
         let open = self.open_chunk(file, 0, false).ok()??;
         if open.has_chunks() {
             return None;
         }
-        let open = if chunk == 0 { open } else { return Some(Bytes::new()) };
         let mut buf = vec![0; len as usize];
         match read_cached(open.fd(), offset, &mut buf) {
             Ok(n) => {
@@ -227,7 +234,8 @@ impl FsStore {
     pub(crate) fn truncate_blob(&self, object: ObjectId, len: u64) -> Result<(), StoreError> {
         let file = FileId::Blob(object);
         let fail = self.fail("truncating", file);
-        let target = len / self.chunk_bytes;
+        // The last chunk is never empty, so that it says how long the blob is.
+        let target = len.saturating_sub(1) / self.chunk_bytes;
         let has_chunks = match self.has_far_chunks(object)? {
             None if len == 0 => return Ok(()),
             other => other.unwrap_or(false),
@@ -242,6 +250,6 @@ impl FsStore {
         }
         let Some(open) = self.open_chunk(file, target, true)? else { return Ok(()) };
         open.mark_dirty();
-        rustix::fs::ftruncate(open.fd(), len % self.chunk_bytes).map_err(&fail)
+        rustix::fs::ftruncate(open.fd(), len - target * self.chunk_bytes).map_err(&fail)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariants: a file's entry is durable after `Sync` (its directory is synced if it has changed); chunk 0 of a blob
 //! exists whenever another chunk does (made first, removed last), so one look says whether the blob exists; the
-//! length of a blob is that of its last chunk and all before it.
+//! length of a blob is that of its last chunk that is not empty and all before it.
 
 use crate::blob::Piece;
 use crate::cache::{Cache, Key, Open};
@@ -350,16 +350,11 @@ impl FsStore {
     /// By name, without opening: a listing must not push out the descriptors in use.
     fn len(&self, file: FileId) -> Result<Option<u64>, StoreError> {
         if let FileId::Blob(object) = file {
-            let chunks = self.far_chunks(object)?;
-            if let Some(&last) = chunks.last() {
-                let path = format!("{}/{last:x}", chunk_dir(object));
-                let stat = self.stat(file, &path)?.unwrap_or(0);
-                return Ok(Some(last * self.chunk_bytes + stat));
-            }
+            return self.blob_len(object);
         }
         self.stat(file, &name(file))
     }
-    fn stat(&self, file: FileId, path: &str) -> Result<Option<u64>, StoreError> {
+    pub(crate) fn stat(&self, file: FileId, path: &str) -> Result<Option<u64>, StoreError> {
         match rustix::fs::statat(self.dirs.fd(Place::of(file)), path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(u64::try_from(stat.st_size).unwrap_or(0))),
             Err(Errno::NOENT) => Ok(None),
@@ -416,7 +411,7 @@ impl FsStore {
     }
 
     fn allocate(&self, file: FileId, offset: u64, len: u64) -> Result<(), StoreError> {
-        for piece in self.pieces(offset, len) {
+        for piece in self.pieces(file, offset, len) {
             let Some(open) = self.open_chunk(file, piece.chunk, true)? else { continue };
             open.mark_dirty();
             match retry(|| {
@@ -432,7 +427,7 @@ impl FsStore {
     }
 
     fn punch(&self, file: FileId, offset: u64, len: u64) -> Result<(), StoreError> {
-        for piece in self.pieces(offset, len) {
+        for piece in self.pieces(file, offset, len) {
             let Some(open) = self.open_chunk(file, piece.chunk, false)? else { continue };
             open.mark_dirty();
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

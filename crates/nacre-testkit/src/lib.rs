@@ -1,5 +1,6 @@
-//! What tests of several crates share: a driver for one island, devices that lose what was not synced.
+//! What tests share: a device that crashes, and the contract that every store keeps.
 
-mod drive;
+pub mod contract;
+mod crash;
 
-pub use drive::{Drive, OsdDrive, OsdLogic, test_label};
+pub use crash::{CrashDevice, Fault, FaultOp};

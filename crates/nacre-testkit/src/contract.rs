@@ -1,0 +1,315 @@
+//! What every store keeps: one function per promise of `nacre_node::store`. A store's test calls
+//! [`store_contract!`](crate::store_contract), which makes a test of each.
+
+use bytes::Bytes;
+use nacre_node::{FileId, FileKind, Rng, Store, StoreDone, StoreError, StoreOp};
+use nacre_osd::summed::block_sum;
+use nacre_types::{Fid, ObjectId, Oid, Seq};
+use std::collections::BTreeMap;
+
+/// Declares one test per promise. `$make` is an expression of a fresh, empty `Box<dyn Store>`.
+#[macro_export]
+macro_rules! store_contract {
+    ($make:expr) => {
+        $crate::store_contract!(@tests $make;
+            reads_are_short_at_the_end,
+            what_is_missing_is_missing,
+            create_makes_zeros_and_empties,
+            holes_are_zeros_even_exabytes_away,
+            truncate_cuts_and_extends_with_zeros,
+            punch_makes_zeros_and_allocate_keeps_bytes_and_length,
+            replace_is_whole,
+            listing_is_in_order_by_pages,
+            many_buffers_are_one_write,
+            summed_writes_pad_keep_and_sum,
+            random_operations_match_a_model,
+            space_is_known,
+        );
+    };
+    (@tests $make:expr; $($name:ident),* $(,)?) => {
+        $(#[test] fn $name() { $crate::contract::$name(&*$make); })*
+    };
+}
+
+/// Object `n` of the tests.
+pub fn blob(n: u32) -> FileId {
+    FileId::Blob(ObjectId { fid: Fid::new(Seq(0x100 + u64::from(n % 7)), Oid(n)), stripe: n % 3 })
+}
+
+/// As a driver does it: inline if the store can.
+fn run(store: &dyn Store, op: StoreOp) -> Result<StoreDone, StoreError> {
+    match store.try_execute(op) {
+        Ok(result) => result,
+        Err(op) => store.execute(op),
+    }
+}
+fn done(store: &dyn Store, op: StoreOp) {
+    assert_eq!(run(store, op.clone()), Ok(StoreDone::Unit), "{op:?}");
+}
+fn write(store: &dyn Store, file: FileId, offset: u64, data: &[u8]) {
+    done(store, StoreOp::Write { file, offset, data: vec![Bytes::copy_from_slice(data)] });
+}
+fn read(store: &dyn Store, file: FileId, offset: u64, len: u32) -> Vec<u8> {
+    match run(store, StoreOp::Read { file, offset, len }) {
+        Ok(StoreDone::Bytes(bytes)) => bytes.to_vec(),
+        other => panic!("read of {file:?} at {offset}: {other:?}"),
+    }
+}
+fn len(store: &dyn Store, file: FileId) -> Option<u64> {
+    match run(store, StoreOp::Len { file }) {
+        Ok(StoreDone::Len(len)) => len,
+        other => panic!("length of {file:?}: {other:?}"),
+    }
+}
+
+pub fn reads_are_short_at_the_end(store: &dyn Store) {
+    for file in [blob(1), FileId::Run(7)] {
+        write(store, file, 0, b"hello world");
+        assert_eq!(read(store, file, 6, 100), b"world");
+        assert_eq!(read(store, file, 11, 100), b"");
+        assert_eq!(read(store, file, 1 << 50, 100), b"");
+        assert_eq!(len(store, file), Some(11));
+        done(store, StoreOp::Sync { file });
+        assert_eq!(read(store, file, 0, 5), b"hello");
+    }
+}
+
+pub fn what_is_missing_is_missing(store: &dyn Store) {
+    assert_eq!(read(store, blob(1), 0, 10), b"");
+    for file in [FileId::Log(1), FileId::Run(1), FileId::Super] {
+        let op = StoreOp::Read { file, offset: 0, len: 1 };
+        assert_eq!(run(store, op), Err(StoreError::NotFound { file }));
+    }
+    let data = vec![Bytes::from_static(b"x")];
+    let op = StoreOp::Write { file: FileId::Log(1), offset: 0, data };
+    assert_eq!(run(store, op), Err(StoreError::NotFound { file: FileId::Log(1) }));
+    for file in [blob(1), FileId::Log(1), FileId::Run(1)] {
+        done(store, StoreOp::Delete { file });
+        done(store, StoreOp::Sync { file });
+        assert_eq!(len(store, file), None);
+    }
+    done(store, StoreOp::Truncate { file: blob(1), len: 0 });
+    done(store, StoreOp::Punch { file: blob(1), offset: 0, len: 4096 });
+    assert_eq!(len(store, blob(1)), None);
+    done(store, StoreOp::Truncate { file: blob(1), len: 100 });
+    assert_eq!(read(store, blob(1), 0, 1000), [0; 100]);
+    write(store, blob(2), 0, b"gone");
+    done(store, StoreOp::Delete { file: blob(2) });
+    assert_eq!((len(store, blob(2)), read(store, blob(2), 0, 9)), (None, vec![]));
+    write(store, blob(2), 2, b"new");
+    assert_eq!(read(store, blob(2), 0, 9), b"\0\0new");
+}
+
+pub fn create_makes_zeros_and_empties(store: &dyn Store) {
+    for file in [FileId::Log(3), FileId::Ballast, FileId::Run(1)] {
+        done(store, StoreOp::Create { file, len: 3 << 20 });
+        assert_eq!(len(store, file), Some(3 << 20));
+        write(store, file, 1 << 20, b"record");
+        assert_eq!(read(store, file, (1 << 20) - 1, 8), b"\0record\0");
+        done(store, StoreOp::Create { file, len: 2 << 20 });
+        assert_eq!(len(store, file), Some(2 << 20));
+        assert!(read(store, file, 0, 2 << 20).iter().all(|&b| b == 0));
+    }
+}
+
+pub fn holes_are_zeros_even_exabytes_away(store: &dyn Store) {
+    let far = (1 << 62) + 4096 * 3;
+    write(store, blob(1), far, b"far");
+    assert_eq!(len(store, blob(1)), Some(far + 3));
+    assert_eq!(read(store, blob(1), far - 2, 10), b"\0\0far");
+    assert_eq!(read(store, blob(1), 1 << 44, 5), [0; 5]);
+    write(store, blob(1), 100, b"near");
+    assert_eq!(read(store, blob(1), 98, 8), b"\0\0near\0\0");
+    assert_eq!(len(store, blob(1)), Some(far + 3));
+    done(store, StoreOp::Sync { file: blob(1) });
+    assert_eq!(run(store, list(FileKind::Blob, None, 10)), Ok(StoreDone::List(vec![(blob(1), far + 3)])));
+    done(store, StoreOp::Truncate { file: blob(1), len: (1 << 62) + 5 });
+    assert_eq!(read(store, blob(1), 1 << 62, 100), [0; 5]);
+    done(store, StoreOp::Truncate { file: blob(1), len: 102 });
+    assert_eq!(read(store, blob(1), 98, 100), b"\0\0ne");
+    assert_eq!(len(store, blob(1)), Some(102));
+    done(store, StoreOp::Delete { file: blob(1) });
+    assert_eq!(len(store, blob(1)), None);
+    // The last byte of the largest object.
+    write(store, blob(2), i64::MAX as u64 - 1, b"!");
+    assert_eq!(read(store, blob(2), i64::MAX as u64 - 2, 9), b"\0!");
+}
+
+pub fn truncate_cuts_and_extends_with_zeros(store: &dyn Store) {
+    write(store, blob(1), 0, &[7; 10_000]);
+    done(store, StoreOp::Truncate { file: blob(1), len: 5000 });
+    done(store, StoreOp::Truncate { file: blob(1), len: 9000 });
+    let got = read(store, blob(1), 0, 20_000);
+    assert_eq!(got.len(), 9000);
+    assert!(got[..5000].iter().all(|&b| b == 7));
+    assert!(got[5000..].iter().all(|&b| b == 0));
+}
+
+pub fn punch_makes_zeros_and_allocate_keeps_bytes_and_length(store: &dyn Store) {
+    write(store, blob(1), 0, &[7; 20_000]);
+    done(store, StoreOp::Punch { file: blob(1), offset: 5000, len: 8000 });
+    done(store, StoreOp::Punch { file: blob(1), offset: 19_000, len: 8000 });
+    done(store, StoreOp::Allocate { file: blob(1), offset: 0, len: 1 << 20 });
+    let got = read(store, blob(1), 0, 1 << 21);
+    let expected: Vec<u8> =
+        (0..20_000).map(|i| if (5000..13_000).contains(&i) || i >= 19_000 { 0 } else { 7 }).collect();
+    assert!(got == expected);
+    done(store, StoreOp::Allocate { file: blob(2), offset: 4096, len: 4096 });
+    assert_eq!((len(store, blob(2)), read(store, blob(2), 0, 100)), (Some(0), vec![]));
+}
+
+pub fn replace_is_whole(store: &dyn Store) {
+    done(store, StoreOp::Replace { file: FileId::Super, data: Bytes::from_static(b"first and long") });
+    assert_eq!(read(store, FileId::Super, 0, 100), b"first and long");
+    done(store, StoreOp::Replace { file: FileId::Super, data: Bytes::from_static(b"second") });
+    assert_eq!(read(store, FileId::Super, 0, 100), b"second");
+    assert_eq!(len(store, FileId::Super), Some(6));
+}
+
+fn list(kind: FileKind, after: Option<FileId>, limit: u32) -> StoreOp {
+    StoreOp::List { kind, after, limit }
+}
+
+pub fn listing_is_in_order_by_pages(store: &dyn Store) {
+    let mut expected: BTreeMap<FileId, u64> = BTreeMap::new();
+    for n in 0..50u32 {
+        write(store, blob(n * 500), 0, &vec![1; n as usize + 1]);
+        expected.insert(blob(n * 500), u64::from(n) + 1);
+    }
+    // A chunk far away is no file of its own.
+    write(store, blob(3), 1 << 55, b"x");
+    expected.insert(blob(3), (1 << 55) + 1);
+    for n in [9, 3, 300, 4] {
+        done(store, StoreOp::Create { file: FileId::Log(n), len: n });
+        expected.insert(FileId::Log(n), n);
+        write(store, FileId::Run(n + 1), 0, b"run");
+        expected.insert(FileId::Run(n + 1), 3);
+    }
+    let mut got = BTreeMap::new();
+    for kind in [FileKind::Log, FileKind::Run, FileKind::Blob] {
+        let mut after = None;
+        loop {
+            let Ok(StoreDone::List(page)) = run(store, list(kind, after, 7)) else { panic!("no list") };
+            let Some(&(last, _)) = page.last() else { break };
+            assert!(page.len() <= 7 && page.is_sorted() && after.is_none_or(|a| a < page[0].0));
+            got.extend(page);
+            after = Some(last);
+        }
+    }
+    assert!(got == expected, "listed {got:?}");
+}
+
+pub fn many_buffers_are_one_write(store: &dyn Store) {
+    let data: Vec<Bytes> = (0..3000u32).map(|i| Bytes::from(vec![i as u8; (i % 13) as usize])).collect();
+    let flat = data.concat();
+    let op = StoreOp::Write { file: blob(1), offset: 10, data: data.clone() };
+    assert_eq!(store.execute(op), Ok(StoreDone::Unit));
+    assert!(read(store, blob(1), 10, 1 << 20) == flat);
+    // Across borders of chunk files, where a store has them.
+    let border = (1 << 42) - 5000;
+    done(store, StoreOp::Write { file: blob(2), offset: border, data });
+    assert!(read(store, blob(2), border, 1 << 20) == flat);
+}
+
+pub fn summed_writes_pad_keep_and_sum(store: &dyn Store) {
+    for seed in 0..20 {
+        let mut rng = Rng::new(seed);
+        let file = blob(seed as u32);
+        let mut model: Vec<u8> = Vec::new();
+        for _ in 0..40 {
+            let offset = rng.below(40_000);
+            let n = 1 + rng.below(12_000);
+            let data: Vec<u8> = (0..n).map(|i| (rng.below(3) * 85 + i % 3) as u8).collect();
+            let cut = rng.below(n) as usize;
+            let pieces = vec![Bytes::copy_from_slice(&data[..cut]), Bytes::copy_from_slice(&data[cut..])];
+            let (keep_head, keep_tail) = (rng.below(2) == 0, rng.below(2) == 0);
+            let end = offset + n;
+            let size = end + rng.below(8192);
+            let op = StoreOp::WriteSummed { file, offset, data: pieces, keep_head, keep_tail, size };
+            let Ok(StoreDone::Sums(sums)) = run(store, op) else { panic!("no sums") };
+
+            let (start, stop) = (offset / 4096 * 4096, end.div_ceil(4096) * 4096);
+            if model.len() < stop as usize {
+                model.resize(stop as usize, 0);
+            }
+            if !keep_head {
+                model[start as usize..offset as usize].fill(0);
+            }
+            if !keep_tail {
+                model[end as usize..stop as usize].fill(0);
+            }
+            model[offset as usize..end as usize].copy_from_slice(&data);
+            let expected: Vec<u32> = (start..stop)
+                .step_by(4096)
+                .map(|at| block_sum(&model[at as usize..(at + 4096).min(size).max(at) as usize]))
+                .collect();
+            assert_eq!(sums, expected, "seed {seed}");
+            let mut got = read(store, file, 0, 1 << 20);
+            assert!(got.len() <= model.len() && got.len() as u64 >= end);
+            got.resize(model.len(), 0);
+            assert!(got == model, "seed {seed}");
+        }
+    }
+}
+
+pub fn random_operations_match_a_model(store: &dyn Store) {
+    let mut model: BTreeMap<FileId, Vec<u8>> = BTreeMap::new();
+    let mut rng = Rng::new(42);
+    for step in 0..3000u64 {
+        let file = match rng.below(4) {
+            0 => FileId::Run(rng.below(3)),
+            _ => blob(rng.below(4) as u32),
+        };
+        let (offset, n) = (rng.below(100_000), rng.below(30_000));
+        match rng.below(12) {
+            0..=4 => {
+                let data = vec![step as u8; n as usize];
+                write(store, file, offset, &data);
+                if n == 0 {
+                    continue;
+                }
+                let content = model.entry(file).or_default();
+                if content.len() < (offset + n) as usize {
+                    content.resize((offset + n) as usize, 0);
+                }
+                content[offset as usize..(offset + n) as usize].copy_from_slice(&data);
+            }
+            5..=7 => {
+                let Some(content) = model.get(&file) else { continue };
+                let from = content.len().min(offset as usize);
+                let to = content.len().min((offset + n) as usize);
+                let got = read(store, file, offset, n as u32);
+                let at = got.iter().zip(&content[from..to]).position(|(a, b)| a != b);
+                assert!(
+                    got == content[from..to],
+                    "step {step}: {file:?} at {offset}, {n} bytes: {} and {}, differ at {at:?}",
+                    got.len(),
+                    to - from
+                );
+            }
+            8 if model.contains_key(&file) => {
+                done(store, StoreOp::Truncate { file, len: offset });
+                model.entry(file).or_default().resize(offset as usize, 0);
+            }
+            9 if model.contains_key(&file) => {
+                done(store, StoreOp::Punch { file, offset, len: n + 1 });
+                let content = model.entry(file).or_default();
+                let (from, to) =
+                    (content.len().min(offset as usize), content.len().min((offset + n + 1) as usize));
+                content[from..to].fill(0);
+            }
+            10 => done(store, StoreOp::Sync { file }),
+            11 if rng.below(3) == 0 => {
+                done(store, StoreOp::Delete { file });
+                model.remove(&file);
+            }
+            _ => assert_eq!(len(store, file), model.get(&file).map(|c| c.len() as u64), "step {step}"),
+        }
+    }
+}
+
+pub fn space_is_known(store: &dyn Store) {
+    let Ok(StoreDone::Space(space)) = run(store, StoreOp::Space) else { panic!("no answer") };
+    assert!(space.bytes_avail <= space.bytes_free);
+    assert!(space.bytes_free <= space.bytes_total);
+}

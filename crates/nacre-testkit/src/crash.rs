@@ -1,0 +1,535 @@
+//! A device that remembers what was synced and what was not, and can lose the difference.
+//!
+//! Two crashes: the process dies (everything executed stays) or the machine dies (of what was not synced any part
+//! may stay, in sectors of 512 bytes; files made or deleted since may be there or not). After a crash the stores
+//! handed out before answer `Stopped`: nothing of the old life writes into the new one.
+//!
+//! Invariants: a sync that failed makes nothing durable, later ones neither for what it was asked to (the kernel drops
+//! such pages); a run is a function of the operations and the random source.
+
+use bytes::Bytes;
+use nacre_node::{FileId, FileKind, Rng, Store, StoreDone, StoreError, StoreOp, StoreSpace};
+use nacre_osd::summed::{SummedWrite, write_summed};
+use nacre_osd_mem::SparseFile;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a disk writes whole.
+const SECTOR_BYTES: u64 = 512;
+
+/// Kind of operation that a fault waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultOp {
+    Create,
+    Read,
+    /// Plain and summed.
+    Write,
+    Sync,
+    Replace,
+    Delete,
+    Truncate,
+    Allocate,
+}
+
+/// An operation that will fail.
+#[derive(Debug, Clone)]
+pub struct Fault {
+    pub op: FaultOp,
+    /// Only on files of this kind.
+    pub on: Option<FileKind>,
+    /// 1: the next one.
+    pub nth: u64,
+    pub error: StoreError,
+}
+
+/// The device. Clones are the same device.
+#[derive(Clone)]
+pub struct CrashDevice(Arc<Mutex<Disk>>);
+
+/// A store of one life of the device.
+struct Life {
+    disk: Arc<Mutex<Disk>>,
+    number: u64,
+}
+
+#[derive(Default)]
+struct Disk {
+    life: u64,
+    files: BTreeMap<FileId, Content>,
+    /// State at the barrier: a crash goes back to it.
+    frozen: Option<BTreeMap<FileId, Content>>,
+    capacity_bytes: u64,
+    faults: Vec<Fault>,
+    changes: u64,
+    stop_at: Option<u64>,
+}
+
+#[derive(Clone, Default)]
+struct Content {
+    durable: Option<SparseFile>,
+    now: Option<SparseFile>,
+    /// What has led from `durable` to `now`, in order.
+    pending: Vec<Change>,
+}
+
+#[derive(Clone)]
+enum Change {
+    Make { len: u64 },
+    Write { offset: u64, data: Bytes },
+    Truncate { len: u64 },
+    Punch { offset: u64, len: u64 },
+    Delete,
+}
+
+impl CrashDevice {
+    pub fn new(capacity_bytes: u64) -> Self {
+        Self(Arc::new(Mutex::new(Disk { capacity_bytes, ..Disk::default() })))
+    }
+    fn lock(&self) -> MutexGuard<'_, Disk> {
+        lock(&self.0)
+    }
+
+    /// The device as a store, until the next crash.
+    pub fn store(&self) -> Arc<dyn Store> {
+        Arc::new(Life { disk: self.0.clone(), number: self.lock().life })
+    }
+
+    /// The process dies: what was executed stays.
+    pub fn kill_process(&self) {
+        let mut disk = self.lock();
+        disk.next_life();
+    }
+
+    /// The machine dies: of what was not synced any part stays.
+    pub fn power_loss(&self, rng: &mut Rng) {
+        let mut disk = self.lock();
+        disk.next_life();
+        for content in disk.files.values_mut() {
+            content.lose(rng);
+        }
+        disk.files.retain(|_, content| content.now.is_some());
+    }
+
+    /// Later changes are executed but do not survive any crash: as if the device were set read-only unnoticed.
+    pub fn barrier(&self) {
+        let mut disk = self.lock();
+        disk.frozen = Some(disk.files.clone());
+    }
+
+    /// Adds a fault; each fires once.
+    pub fn fail(&self, fault: Fault) {
+        self.lock().faults.push(fault);
+    }
+    /// Faults that have not fired.
+    pub fn faults_left(&self) -> usize {
+        self.lock().faults.len()
+    }
+    pub fn clear_faults(&self) {
+        self.lock().faults.clear();
+    }
+    pub fn set_capacity(&self, bytes: u64) {
+        self.lock().capacity_bytes = bytes;
+    }
+
+    /// Operations so far that change the device or sync: the points at which it can crash.
+    pub fn changes(&self) -> u64 {
+        self.lock().changes
+    }
+    /// After `n` more changes everything answers `Stopped` until the next crash.
+    pub fn stop_after(&self, n: u64) {
+        let mut disk = self.lock();
+        disk.stop_at = Some(disk.changes + n);
+    }
+    /// Whether `stop_after` has come true.
+    pub fn is_stopped(&self) -> bool {
+        let disk = self.lock();
+        disk.stop_at.is_some_and(|at| disk.changes >= at)
+    }
+
+    /// Damages a byte of a file, where the disk has it and where it is read.
+    pub fn flip(&self, file: FileId, offset: u64) {
+        let mut disk = self.lock();
+        let Some(content) = disk.files.get_mut(&file) else { return };
+        for image in [&mut content.durable, &mut content.now].into_iter().flatten() {
+            let mut byte = [0];
+            if image.read(offset, &mut byte) == 1 {
+                image.write(offset, &[!byte[0]]);
+            }
+        }
+    }
+}
+
+fn lock(disk: &Mutex<Disk>) -> MutexGuard<'_, Disk> {
+    disk.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Disk {
+    fn next_life(&mut self) {
+        self.life += 1;
+        self.stop_at = None;
+        if let Some(frozen) = self.frozen.take() {
+            self.files = frozen;
+        }
+    }
+
+    fn used(&self) -> u64 {
+        self.files.values().filter_map(|c| c.now.as_ref()).map(SparseFile::stored_bytes).sum()
+    }
+
+    /// Whether a fault is due for this operation.
+    fn fault(&mut self, op: &StoreOp) -> Option<StoreError> {
+        let (kind, file) = kind_of(op)?;
+        let on = match file {
+            FileId::Log(_) => Some(FileKind::Log),
+            FileId::Run(_) => Some(FileKind::Run),
+            FileId::Blob(_) => Some(FileKind::Blob),
+            FileId::Super | FileId::Ballast => None,
+        };
+        let mut due = None;
+        for (i, fault) in self.faults.iter_mut().enumerate() {
+            if fault.op == kind && (fault.on.is_none() || fault.on == on) {
+                fault.nth = fault.nth.saturating_sub(1);
+                if fault.nth == 0 && due.is_none() {
+                    due = Some(i);
+                }
+            }
+        }
+        due.map(|i| self.faults.remove(i).error)
+    }
+
+    fn now(&self, file: FileId) -> Option<&SparseFile> {
+        self.files.get(&file)?.now.as_ref()
+    }
+    fn change(&mut self, file: FileId, change: Change) {
+        let content = self.files.entry(file).or_default();
+        apply(&mut content.now, &change);
+        content.pending.push(change);
+    }
+    /// Makes a blob or run that is not there.
+    fn make(&mut self, file: FileId) -> Result<(), StoreError> {
+        if self.now(file).is_some() {
+            return Ok(());
+        }
+        match file {
+            FileId::Blob(_) | FileId::Run(_) => {
+                self.change(file, Change::Make { len: 0 });
+                Ok(())
+            }
+            FileId::Super | FileId::Ballast | FileId::Log(_) => Err(StoreError::NotFound { file }),
+        }
+    }
+    fn write(&mut self, file: FileId, offset: u64, data: &[Bytes]) -> Result<(), StoreError> {
+        let len: u64 = data.iter().map(|b| b.len() as u64).sum();
+        if len == 0 {
+            return Ok(());
+        }
+        let growth = match self.now(file) {
+            Some(now) => now.growth(offset, len),
+            None => len,
+        };
+        if self.capacity_bytes != u64::MAX && self.used() + growth > self.capacity_bytes {
+            return Err(StoreError::NoSpace);
+        }
+        self.make(file)?;
+        let mut at = offset;
+        for bytes in data {
+            self.change(file, Change::Write { offset: at, data: bytes.clone() });
+            at += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, op: StoreOp) -> Result<StoreDone, StoreError> {
+        let is_change =
+            !matches!(op, StoreOp::Read { .. } | StoreOp::List { .. } | StoreOp::Len { .. } | StoreOp::Space);
+        if self.stop_at.is_some_and(|at| self.changes >= at) {
+            return Err(StoreError::Stopped);
+        }
+        self.changes += u64::from(is_change);
+        if let Some(error) = self.fault(&op) {
+            if let StoreOp::Sync { file } = op
+                && let Some(content) = self.files.get_mut(&file)
+            {
+                content.pending.clear();
+            }
+            return Err(error);
+        }
+        match op {
+            StoreOp::Create { file, len } => {
+                self.change(file, Change::Make { len });
+                Ok(StoreDone::Unit)
+            }
+            StoreOp::Write { file, offset, data } => {
+                self.write(file, offset, &data).map(|()| StoreDone::Unit)
+            }
+            StoreOp::WriteSummed { file, offset, data, keep_head, keep_tail, size } => {
+                let this = RefCell::new(self);
+                let args = SummedWrite { offset, data: &data, keep_head, keep_tail, size };
+                write_summed(
+                    args,
+                    |at, buf| Ok(this.borrow().now(file).map_or(0, |f| f.read(at, buf))),
+                    |at, bytes| this.borrow_mut().write(file, at, bytes),
+                )
+                .map(StoreDone::Sums)
+            }
+            StoreOp::Read { file, offset, len } => match (self.now(file), file) {
+                (Some(now), _) => Ok(StoreDone::Bytes(now.read_bytes(offset, len))),
+                (None, FileId::Blob(_)) => Ok(StoreDone::Bytes(Bytes::new())),
+                (None, _) => Err(StoreError::NotFound { file }),
+            },
+            StoreOp::Truncate { file, len } => {
+                if !(len == 0 && matches!(file, FileId::Blob(_)) && self.now(file).is_none()) {
+                    self.make(file)?;
+                    self.change(file, Change::Truncate { len });
+                }
+                Ok(StoreDone::Unit)
+            }
+            StoreOp::Allocate { file, offset, len } => {
+                self.make(file)?;
+                let growth = self.now(file).map_or(0, |now| now.growth(offset, len));
+                if self.used().saturating_add(growth) > self.capacity_bytes {
+                    return Err(StoreError::NoSpace);
+                }
+                Ok(StoreDone::Unit)
+            }
+            StoreOp::Punch { file, offset, len } => {
+                if self.now(file).is_some() {
+                    self.change(file, Change::Punch { offset, len });
+                }
+                Ok(StoreDone::Unit)
+            }
+            StoreOp::Sync { file } => {
+                if let Some(content) = self.files.get_mut(&file) {
+                    for change in content.pending.drain(..) {
+                        apply(&mut content.durable, &change);
+                    }
+                    if content.now.is_none() && content.durable.is_none() {
+                        self.files.remove(&file);
+                    }
+                }
+                Ok(StoreDone::Unit)
+            }
+            StoreOp::StartSync { .. } => Ok(StoreDone::Unit),
+            StoreOp::Replace { file, data } => {
+                let mut new = SparseFile::default();
+                new.write(0, &data);
+                let content = Content { durable: Some(new.clone()), now: Some(new), pending: Vec::new() };
+                self.files.insert(file, content);
+                Ok(StoreDone::Unit)
+            }
+            StoreOp::Delete { file } => {
+                if self.now(file).is_some() {
+                    self.change(file, Change::Delete);
+                }
+                Ok(StoreDone::Unit)
+            }
+            StoreOp::List { kind, after, limit } => Ok(StoreDone::List(
+                self.files
+                    .iter()
+                    .filter(|(file, _)| is_of_kind(**file, kind) && after.is_none_or(|a| **file > a))
+                    .filter_map(|(&file, content)| Some((file, content.now.as_ref()?.len())))
+                    .take(limit as usize)
+                    .collect(),
+            )),
+            StoreOp::Len { file } => Ok(StoreDone::Len(self.now(file).map(SparseFile::len))),
+            StoreOp::Space => {
+                let free = self.capacity_bytes.saturating_sub(self.used());
+                Ok(StoreDone::Space(StoreSpace {
+                    bytes_total: self.capacity_bytes,
+                    bytes_free: free,
+                    bytes_avail: free,
+                    files_free: None,
+                }))
+            }
+        }
+    }
+}
+
+impl Content {
+    /// The machine dies: a part of `pending` has reached the disk.
+    fn lose(&mut self, rng: &mut Rng) {
+        let pending = std::mem::take(&mut self.pending);
+        // All or nothing is as likely as something in between: both find other bugs.
+        let (prefix, torn) = match rng.below(4) {
+            0 => (0, false),
+            1 => (pending.len(), false),
+            2 => (rng.below(pending.len() as u64 + 1) as usize, false),
+            _ => (0, true),
+        };
+        for (i, change) in pending.iter().enumerate() {
+            if i < prefix {
+                apply(&mut self.durable, change);
+            } else if torn {
+                tear(&mut self.durable, change, rng);
+            }
+        }
+        self.now = self.durable.clone();
+    }
+}
+
+fn apply(image: &mut Option<SparseFile>, change: &Change) {
+    match (change, image) {
+        (Change::Make { len }, image) => *image = Some(SparseFile::with_len(*len)),
+        (Change::Delete, image) => *image = None,
+        // Its making was lost.
+        (Change::Write { .. } | Change::Truncate { .. } | Change::Punch { .. }, None) => {}
+        (Change::Write { offset, data }, Some(image)) => {
+            image.write(*offset, data);
+        }
+        (Change::Truncate { len }, Some(image)) => {
+            image.truncate(*len);
+        }
+        (Change::Punch { offset, len }, Some(image)) => {
+            image.punch(*offset, *len);
+        }
+    }
+}
+
+/// Applies any part of a change.
+fn tear(image: &mut Option<SparseFile>, change: &Change, rng: &mut Rng) {
+    let Change::Write { offset, data } = change else {
+        if rng.below(2) == 0 {
+            apply(image, change);
+        }
+        return;
+    };
+    let Some(image) = image else { return };
+    let mut at = 0;
+    while at < data.len() {
+        let here = offset + at as u64;
+        let n = ((SECTOR_BYTES - here % SECTOR_BYTES) as usize).min(data.len() - at);
+        if rng.below(2) == 0 {
+            image.write(here, data.get(at..at + n).unwrap_or_default());
+        }
+        at += n;
+    }
+}
+
+fn is_of_kind(file: FileId, kind: FileKind) -> bool {
+    matches!(
+        (file, kind),
+        (FileId::Log(_), FileKind::Log) | (FileId::Run(_), FileKind::Run) | (FileId::Blob(_), FileKind::Blob)
+    )
+}
+
+fn kind_of(op: &StoreOp) -> Option<(FaultOp, FileId)> {
+    Some(match op {
+        StoreOp::Create { file, .. } => (FaultOp::Create, *file),
+        StoreOp::Write { file, .. } | StoreOp::WriteSummed { file, .. } => (FaultOp::Write, *file),
+        StoreOp::Read { file, .. } => (FaultOp::Read, *file),
+        StoreOp::Truncate { file, .. } | StoreOp::Punch { file, .. } => (FaultOp::Truncate, *file),
+        StoreOp::Allocate { file, .. } => (FaultOp::Allocate, *file),
+        StoreOp::Sync { file } => (FaultOp::Sync, *file),
+        StoreOp::Replace { file, .. } => (FaultOp::Replace, *file),
+        StoreOp::Delete { file } => (FaultOp::Delete, *file),
+        StoreOp::StartSync { .. } | StoreOp::List { .. } | StoreOp::Len { .. } | StoreOp::Space => {
+            return None;
+        }
+    })
+}
+
+impl Store for Life {
+    fn execute(&self, op: StoreOp) -> Result<StoreDone, StoreError> {
+        let mut disk = lock(&self.disk);
+        if disk.life != self.number {
+            return Err(StoreError::Stopped);
+        }
+        disk.run(op)
+    }
+    fn try_execute(&self, op: StoreOp) -> Result<Result<StoreDone, StoreError>, StoreOp> {
+        Ok(self.execute(op))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(store: &dyn Store, file: FileId, offset: u64, data: &'static [u8]) {
+        store.execute(StoreOp::Write { file, offset, data: vec![Bytes::from_static(data)] }).unwrap();
+    }
+    fn read(store: &dyn Store, file: FileId) -> Option<Vec<u8>> {
+        match store.execute(StoreOp::Read { file, offset: 0, len: 1 << 20 }) {
+            Ok(StoreDone::Bytes(bytes)) => Some(bytes.to_vec()),
+            Err(StoreError::NotFound { .. }) => None,
+            other => panic!("{other:?}"),
+        }
+    }
+    const RUN: FileId = FileId::Run(1);
+
+    #[test]
+    fn a_killed_process_loses_nothing_and_its_store_is_dead() {
+        let device = CrashDevice::new(u64::MAX);
+        let old = device.store();
+        write(&*old, RUN, 0, b"abc");
+        device.kill_process();
+        assert_eq!(old.execute(StoreOp::Space), Err(StoreError::Stopped));
+        assert_eq!(read(&*device.store(), RUN).as_deref(), Some(&b"abc"[..]));
+    }
+
+    #[test]
+    fn a_dead_machine_keeps_what_was_synced_and_any_part_of_the_rest() {
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 0..200 {
+            let device = CrashDevice::new(u64::MAX);
+            let store = device.store();
+            write(&*store, RUN, 0, &[1; 1024]);
+            store.execute(StoreOp::Sync { file: RUN }).unwrap();
+            write(&*store, RUN, 0, &[2; 1024]);
+            write(&*store, FileId::Run(2), 0, b"x");
+            device.power_loss(&mut Rng::new(seed));
+            let store = device.store();
+            let got = read(&*store, RUN).unwrap();
+            assert_eq!(got.len(), 1024);
+            seen.insert((got[0], got[1023], read(&*store, FileId::Run(2)).is_some()));
+        }
+        assert_eq!(seen.len(), 8, "{seen:?}");
+    }
+
+    #[test]
+    fn what_a_failed_sync_was_asked_for_never_becomes_durable() {
+        for seed in 0..20 {
+            let device = CrashDevice::new(u64::MAX);
+            let store = device.store();
+            write(&*store, RUN, 0, b"old");
+            store.execute(StoreOp::Sync { file: RUN }).unwrap();
+            write(&*store, RUN, 0, b"new");
+            let error = StoreError::Device("EIO".into());
+            let on = Some(FileKind::Run);
+            device.fail(Fault { op: FaultOp::Sync, on, nth: 1, error: error.clone() });
+            assert_eq!(store.execute(StoreOp::Sync { file: RUN }), Err(error));
+            store.execute(StoreOp::Sync { file: RUN }).unwrap();
+            device.power_loss(&mut Rng::new(seed));
+            assert_eq!(read(&*device.store(), RUN).as_deref(), Some(&b"old"[..]));
+        }
+    }
+
+    #[test]
+    fn behind_a_barrier_and_after_the_stop_nothing_survives() {
+        let device = CrashDevice::new(u64::MAX);
+        let store = device.store();
+        write(&*store, RUN, 0, b"a");
+        device.barrier();
+        write(&*store, RUN, 0, b"b");
+        device.kill_process();
+        let store = device.store();
+        assert_eq!(read(&*store, RUN).as_deref(), Some(&b"a"[..]));
+        device.stop_after(1);
+        write(&*store, RUN, 0, b"c");
+        assert!(device.is_stopped());
+        assert_eq!(store.execute(StoreOp::Delete { file: RUN }), Err(StoreError::Stopped));
+        device.kill_process();
+        assert_eq!(read(&*device.store(), RUN).as_deref(), Some(&b"c"[..]));
+    }
+
+    #[test]
+    fn a_full_device_says_so() {
+        let device = CrashDevice::new(1000);
+        let store = device.store();
+        write(&*store, RUN, 0, &[1; 900]);
+        let data = vec![Bytes::from_static(&[0; 200])];
+        let op = StoreOp::Write { file: RUN, offset: 900, data };
+        assert_eq!(store.execute(op), Err(StoreError::NoSpace));
+    }
+}

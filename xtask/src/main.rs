@@ -26,6 +26,8 @@ enum Task {
     Pjdfstest,
     /// Source tree, git, SQLite and fio on a real mount (all, or those named)
     Apps { names: Vec<String> },
+    /// Servers and mounts in network namespaces, in several orders, with kill -9 of each server
+    Netns,
     /// What one mount has completed the other sees: every change × every observation
     Matrix {
         #[arg(long, default_value_t = 100)]
@@ -39,6 +41,7 @@ fn main() -> Result<()> {
         Task::Policy => policy::run(),
         Task::Pjdfstest => e2e::pjdfstest(),
         Task::Apps { names } => e2e::apps(&names),
+        Task::Netns => e2e::netns(),
         Task::Matrix { rounds } => e2e::matrix(rounds),
     }
 }

@@ -76,7 +76,8 @@ pub(crate) fn run() -> Result<()> {
         let layer = layers.get(name).copied().unwrap_or(9);
         for d in p["dependencies"].as_array().into_iter().flatten() {
             let to = d["name"].as_str().unwrap_or_default();
-            if d["kind"].as_str() == Some("dev") {
+            // Test-only: dev-dependencies, and loom under its own cfg.
+            if d["kind"].as_str() == Some("dev") || d["target"].as_str() == Some("cfg(loom)") {
                 continue;
             }
             match layers.get(to) {

@@ -103,6 +103,19 @@ impl Osd {
         Super::new(label).write(ctx).await
     }
 
+    /// The label of a store, without opening it.
+    ///
+    /// # Errors
+    /// `Format` for an empty store, a damaged label or another format version.
+    pub async fn read_label(ctx: &Rc<Ctx>) -> Result<Label, OsdError> {
+        match Super::read(ctx).await? {
+            Some(found) => Ok(found.label),
+            None => Err(OsdError::Format(String::from(
+                "this is not a nacre target (it has no superblock): format it with `nacre mkfs`",
+            ))),
+        }
+    }
+
     /// Opens a formatted store: replays the log, starts the background tasks.
     ///
     /// # Errors

@@ -40,7 +40,8 @@ pub(crate) fn down(args: &DownArgs) -> Result<()> {
         [one] => one,
         [] => bail!("no `nacre up` runs{}\nhint: nacre status", of(args.mount.as_deref())),
         many => {
-            let mounts: Vec<_> = many.iter().flat_map(|e| &e.mounts).map(|m| m.display().to_string()).collect();
+            let mounts: Vec<_> =
+                many.iter().flat_map(|e| &e.mounts).map(|m| m.display().to_string()).collect();
             bail!("several run: {}\nhint: nacre down MOUNT", mounts.join(", "))
         }
     };
@@ -78,7 +79,10 @@ fn stop(entry: &Entry, timeout_s: u64) -> Result<()> {
     let mut poll = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
     let patience = rustix::event::Timespec { tv_sec: i64::try_from(timeout_s)?, tv_nsec: 0 };
     if rustix::event::poll(&mut poll, Some(&patience))? == 0 {
-        bail!("pid {} has not stopped within {timeout_s} s\nhint: see its log; SIGKILL loses nothing acknowledged", entry.pid);
+        bail!(
+            "pid {} has not stopped within {timeout_s} s\nhint: see its log; SIGKILL loses nothing acknowledged",
+            entry.pid
+        );
     }
     Ok(())
 }

@@ -42,8 +42,9 @@ pub(crate) fn run_dir() -> Result<PathBuf> {
             None => std::env::temp_dir().join(format!("nacre-{}", rustix::process::geteuid().as_raw())),
         },
     };
-    std::fs::create_dir_all(&dir)
-        .with_context(|| format!("cannot make the run directory {}\nhint: set NACRE_RUN_DIR", dir.display()))?;
+    std::fs::create_dir_all(&dir).with_context(|| {
+        format!("cannot make the run directory {}\nhint: set NACRE_RUN_DIR", dir.display())
+    })?;
     Ok(dir)
 }
 

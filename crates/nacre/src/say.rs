@@ -68,7 +68,10 @@ impl Table {
             .collect();
         let numeric: Vec<bool> = (0..columns)
             .map(|c| {
-                self.rows.iter().filter_map(|r| r.get(c)).all(|s| s.starts_with(|ch: char| ch.is_ascii_digit()))
+                self.rows
+                    .iter()
+                    .filter_map(|r| r.get(c))
+                    .all(|s| s.starts_with(|ch: char| ch.is_ascii_digit()))
             })
             .collect();
         for row in all() {
@@ -96,4 +99,12 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
         unit += 1;
     }
     if unit == 0 { format!("{bytes}") } else { format!("{value:.1}{}", UNITS[unit]) }
+}
+
+/// stdout and stderr become /dev/null: a parent that reads them sees the end.
+pub(crate) fn close_stdout() {
+    if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
+        drop(rustix::stdio::dup2_stdout(&null));
+        drop(rustix::stdio::dup2_stderr(&null));
+    }
 }

@@ -26,8 +26,8 @@ fn crc32c(bytes: &[u8]) -> u32 {
 impl Tool {
     /// Connects to the island `island` behind a process's socket.
     pub(crate) fn connect_unix(socket: &Path, island: &str) -> Result<Self> {
-        let stream = UnixStream::connect(socket)
-            .with_context(|| format!("nobody answers at {}", socket.display()))?;
+        let stream =
+            UnixStream::connect(socket).with_context(|| format!("nobody answers at {}", socket.display()))?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let mut tool = Self { stream, island: island.into(), next_xid: 1 };
@@ -65,7 +65,8 @@ impl Tool {
             if reply.header.status != 0 {
                 bail!("{}: {:?} refused: {}", self.island, R::OPCODE, Errno(reply.header.status));
             }
-            return R::Reply::from_slice(&reply.body).map_err(|e| anyhow::anyhow!("{}: bad reply: {e}", self.island));
+            return R::Reply::from_slice(&reply.body)
+                .map_err(|e| anyhow::anyhow!("{}: bad reply: {e}", self.island));
         }
     }
 

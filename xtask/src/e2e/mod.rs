@@ -2,9 +2,17 @@
 
 mod apps;
 mod matrix;
+mod netns;
 mod pjdfstest;
 mod system;
 
 pub(crate) use apps::run as apps;
 pub(crate) use matrix::run as matrix;
+pub(crate) use netns::run as netns;
 pub(crate) use pjdfstest::run as pjdfstest;
+
+/// A moment for another process to get on (never a condition of a test).
+fn pause() {
+    let moment = rustix::event::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    let _ = rustix::event::poll(&mut [], Some(&moment));
+}

@@ -135,7 +135,10 @@ fn median(values: &[f64]) -> f64 {
 }
 
 pub(crate) fn run(args: &MdArgs) -> Result<()> {
-    ensure!(args.processes >= 1 && args.items >= 1 && args.rounds >= 1, "processes, items and rounds start at 1");
+    ensure!(
+        args.processes >= 1 && args.items >= 1 && args.rounds >= 1,
+        "processes, items and rounds start at 1"
+    );
     let phases = if args.phases.is_empty() {
         Phase::ALL.to_vec()
     } else {

@@ -90,7 +90,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
         for t in &list {
             let uuid = format!("{}_UUID", t.target);
             let Some(space) = t.space else {
-                say::line(&format!("{uuid:<20}: inactive device ({})", t.error.as_deref().unwrap_or("no answer")));
+                say::line(&format!(
+                    "{uuid:<20}: inactive device ({})",
+                    t.error.as_deref().unwrap_or("no answer")
+                ));
                 continue;
             };
             say::line(&row(args, &uuid, space, &format!("{}[{}]", mount.display(), bracket(&t.target))));

@@ -51,18 +51,24 @@ pub(super) fn fid2path(args: &Fid2pathArgs) -> Result<()> {
     let (root, prefix) = if args.mount.contains('/') {
         (PathBuf::from(&args.mount), format!("{}/", args.mount.trim_end_matches('/')))
     } else {
-        let mount = registry::mount_of(&args.mount)?
-            .with_context(|| format!("no mount of {:?} on this machine\nhint: give the mount point", args.mount))?;
+        let mount = registry::mount_of(&args.mount)?.with_context(|| {
+            format!("no mount of {:?} on this machine\nhint: give the mount point", args.mount)
+        })?;
         (mount, String::new())
     };
     let mut all = Vec::new();
     for text in &args.fids {
         let Some(fid) = Fid::parse(text) else {
-            bail!("{text:?} is no FID\nhint: it looks like [0x101:0x3:0x0]; `nacre lfs path2fid FILE` shows one")
+            bail!(
+                "{text:?} is no FID\nhint: it looks like [0x101:0x3:0x0]; `nacre lfs path2fid FILE` shows one"
+            )
         };
-        let paths = attribute(&root, &format!("nacre.path.{fid}")).with_context(|| format!("no path of {fid}"))?;
+        let paths =
+            attribute(&root, &format!("nacre.path.{fid}")).with_context(|| format!("no path of {fid}"))?;
         if args.json {
-            all.push(serde_json::json!({ "fid": fid.to_string(), "paths": paths.lines().collect::<Vec<_>>() }));
+            all.push(
+                serde_json::json!({ "fid": fid.to_string(), "paths": paths.lines().collect::<Vec<_>>() }),
+            );
         } else {
             for path in paths.lines() {
                 say::line(&format!("{prefix}{}", path.trim_start_matches('/')));

@@ -2,7 +2,7 @@
 //!
 //! Objects have no ids of their own here, so the object table prints `seq:oid:stripe` as `l_fid`.
 
-use super::{Component, LayoutText, layout_of};
+use super::{Component, LayoutText, Stripe, layout_of};
 use crate::say;
 use anyhow::Result;
 use nacre_types::Fid;
@@ -74,7 +74,7 @@ fn collect(args: &Args, path: &Path, top: bool, out: &mut Vec<(PathBuf, LayoutTe
 fn print(args: &Args, path: &Path, text: &LayoutText) -> String {
     let Some(layout) = &text.layout else { return directory(args, path, text) };
     let Some(component) = layout.components.first() else { return format!("{}\n", path.display()) };
-    let first = component.stripes.first().map_or(-1, |&i| i64::from(i));
+    let first = component.stripes.first().map_or(-1, |s| i64::from(s.ost));
     let single = [
         (args.stripe_count, component.stripes.len().to_string()),
         (args.stripe_size, component.stripe_bytes.to_string()),
@@ -101,26 +101,24 @@ fn print(args: &Args, path: &Path, text: &LayoutText) -> String {
     let _ = writeln!(out, "lmm_pattern:       raid0");
     let _ = writeln!(out, "lmm_layout_gen:    {}", layout.generation);
     let _ = writeln!(out, "lmm_stripe_offset: {first}");
-    objects(args.yaml, component, fid, &mut out);
+    objects(args.yaml, component, &mut out);
     if !args.yaml {
         out.push('\n');
     }
     out
 }
 
-fn objects(yaml: bool, component: &Component, fid: Option<Fid>, out: &mut String) {
-    let (seq, oid) = fid.map_or((0, 0), |f| (f.seq.0, f.oid.0));
+fn objects(yaml: bool, component: &Component, out: &mut String) {
     if yaml {
         out.push_str("lmm_objects:\n");
     } else {
         out.push_str("\tobdidx\t\t l_fid (seq:oid:stripe)\n");
     }
-    for (stripe, ost) in component.stripes.iter().enumerate() {
-        let name = format!("{seq:#x}:{oid:#x}:{stripe:#x}");
+    for Stripe { ost, object } in &component.stripes {
         let _ = if yaml {
-            writeln!(out, "      - l_ost_idx: {ost}\n        l_fid:     {name}")
+            writeln!(out, "      - l_ost_idx: {ost}\n        l_fid:     {object}")
         } else {
-            writeln!(out, "\t{ost:6}\t\t {name}")
+            writeln!(out, "\t{ost:6}\t\t {object}")
         };
     }
 }
@@ -128,9 +126,9 @@ fn objects(yaml: bool, component: &Component, fid: Option<Fid>, out: &mut String
 fn directory(args: &Args, path: &Path, text: &LayoutText) -> String {
     let t = text.template.unwrap_or(text.default);
     let single = [
-        (args.stripe_count, t.stripe_count.to_string()),
-        (args.stripe_size, t.stripe_bytes.to_string()),
-        (args.stripe_index, t.first_ost.to_string()),
+        (args.stripe_count, t.count.to_string()),
+        (args.stripe_size, t.size.to_string()),
+        (args.stripe_index, t.first.to_string()),
     ];
     if let Some((_, value)) = single.into_iter().find(|(wanted, _)| *wanted) {
         return format!("{value}\n");
@@ -139,8 +137,8 @@ fn directory(args: &Args, path: &Path, text: &LayoutText) -> String {
     format!(
         "{}\nstripe_count:  {} stripe_size:   {} pattern:       {pattern} stripe_offset: {}\n\n",
         path.display(),
-        t.stripe_count,
-        t.stripe_bytes,
-        t.first_ost
+        t.count,
+        t.size,
+        t.first
     )
 }

@@ -69,13 +69,19 @@ struct Component {
     /// `None`: to the end.
     end: Option<u64>,
     stripe_bytes: u32,
-    stripes: Vec<u32>,
+    stripes: Vec<Stripe>,
+}
+#[derive(Debug, Serialize, Deserialize)]
+struct Stripe {
+    ost: u32,
+    /// `seq:oid:stripe`.
+    object: String,
 }
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Template {
-    stripe_count: i32,
-    stripe_bytes: u32,
-    first_ost: i32,
+    count: i32,
+    size: u32,
+    first: i32,
 }
 
 /// Reads a `nacre.*` attribute.
@@ -90,7 +96,10 @@ fn attribute(path: &Path, name: &str) -> Result<String> {
             }
             Err(rustix::io::Errno::RANGE) if size < 64 << 20 => size *= 4,
             Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => {
-                bail!("{} is not on a nacre file system\nhint: `nacre status` lists the mounts", path.display())
+                bail!(
+                    "{} is not on a nacre file system\nhint: `nacre status` lists the mounts",
+                    path.display()
+                )
             }
             Err(e) => return Err(e).with_context(|| path.display().to_string()),
         }

@@ -25,7 +25,11 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    ensure!(args.stripe_count >= -1, "stripe count {} makes no sense\nhint: -1 means all OSTs", args.stripe_count);
+    ensure!(
+        args.stripe_count >= -1,
+        "stripe count {} makes no sense\nhint: -1 means all OSTs",
+        args.stripe_count
+    );
     ensure!(
         args.stripe_size.is_multiple_of(64 << 10) && args.stripe_size <= u64::from(u32::MAX),
         "stripe size {} is not a multiple of 65536 below 4G",
@@ -52,7 +56,10 @@ pub(super) fn run(args: &Args) -> Result<()> {
                 path.display()
             ),
             Err(rustix::io::Errno::OPNOTSUPP) => {
-                bail!("{} is not on a nacre file system\nhint: `nacre status` lists the mounts", path.display())
+                bail!(
+                    "{} is not on a nacre file system\nhint: `nacre status` lists the mounts",
+                    path.display()
+                )
             }
             Err(e) => return Err(e).with_context(|| format!("cannot set the layout of {}", path.display())),
         }

@@ -1,0 +1,97 @@
+//! `nacre mkfs`: formats a target.
+
+use crate::{say, store};
+use anyhow::{Context as _, Result, bail};
+use nacre_osd_fs::{FsConfig, FsStore};
+use nacre_types::{FsName, TargetKind, TargetName};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+#[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BackFs {
+    /// A directory on any file system
+    Dir,
+    /// Memory: lives as long as its server (`serve mem:NAME`)
+    Mem,
+}
+
+#[derive(clap::Args, Debug)]
+#[command(group(clap::ArgGroup::new("kind").required(true).args(["mgs", "mdt", "ost"])))]
+pub(crate) struct MkfsArgs {
+    /// A management target
+    #[arg(long)]
+    mgs: bool,
+    /// A metadata target
+    #[arg(long)]
+    mdt: bool,
+    /// An object target
+    #[arg(long)]
+    ost: bool,
+    /// Name of the file system, at most 8 of A-Z a-z 0-9 _ -
+    #[arg(long, value_parser = parse_fsname)]
+    fsname: Option<FsName>,
+    /// Index of the target among its kind
+    #[arg(long)]
+    index: Option<u32>,
+    /// Address of the MGS: HOST[:PORT] or unix:PATH (several: repeat)
+    #[arg(long, value_name = "ADDRESS")]
+    mgsnode: Vec<String>,
+    /// What the target lives on
+    #[arg(long, value_enum, default_value = "dir")]
+    backfstype: BackFs,
+    /// Erase a target that is there already
+    #[arg(long)]
+    reformat: bool,
+    /// Directory of the target; made if it does not exist
+    target: PathBuf,
+}
+
+fn parse_fsname(text: &str) -> Result<FsName, String> {
+    FsName::parse(text).ok_or_else(|| format!("{text:?}: a name has 1 to 8 of A-Z a-z 0-9 _ -"))
+}
+
+impl MkfsArgs {
+    fn name(&self) -> Result<TargetName> {
+        if self.mgs {
+            if !self.mgsnode.is_empty() {
+                bail!("--mgsnode is for MDTs and OSTs: the MGS is what they look for");
+            }
+            return Ok(TargetName::Mgs);
+        }
+        let fs = self.fsname.clone().context("--fsname is missing\nhint: --fsname demo")?;
+        let kind = if self.mdt { TargetKind::Mdt } else { TargetKind::Ost };
+        let index = self.index.context("--index is missing\nhint: the first of a kind has --index 0")?;
+        if index > 0xffff {
+            bail!("--index {index} is over 65535");
+        }
+        if kind == TargetKind::Mdt && index > 0 {
+            bail!("--index {index}: this version serves one MDT per file system, index 0");
+        }
+        if self.mgsnode.is_empty() {
+            bail!(
+                "--mgsnode is missing\nhint: --mgsnode HOST:9988 or --mgsnode unix:PATH, where the MGS is served"
+            );
+        }
+        Ok(TargetName::Of { fs, kind, index })
+    }
+}
+
+pub(crate) fn run(args: &MkfsArgs) -> Result<()> {
+    let name = args.name()?;
+    for node in &args.mgsnode {
+        node.parse::<nacre_net::Address>()?;
+    }
+    if args.backfstype == BackFs::Mem {
+        bail!(
+            "a memory target has nothing to format\nhint: nacre serve mem:{name} makes and serves one (add ,ADDRESS of the \
+             MGS)"
+        );
+    }
+    let dir = &args.target;
+    let store: Arc<dyn nacre_node::Store> =
+        Arc::new(FsStore::format(dir, &FsConfig::default(), args.reformat)?);
+    store::format(&store, &name, &args.mgsnode, args.reformat)?;
+    say::line(&format!("formatted {name} in {}", dir.display()));
+    say::line(&format!("next: nacre serve {}", dir.display()));
+    Ok(())
+}

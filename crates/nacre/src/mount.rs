@@ -1,0 +1,214 @@
+//! `nacre mount`, and the mount of `nacre up`: the mount's island, the kernel's descriptor, the mount point.
+
+use crate::detach::{self, Talk};
+use crate::process::{self, Process, Signals};
+use crate::registry::{self, ProcessKind};
+use crate::{log, say, store, up};
+use anyhow::{Context as _, Result, bail};
+use nacre_client::MountConfig;
+use nacre_fuse::{FuseSink, FuseSource, MountIsland, MountOptions, SessionConfig};
+use nacre_net::Address;
+use nacre_node::{Ctx, Logic};
+use nacre_types::FsName;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct MountArgs {
+    /// What to mount: HOST[:PORT]:/FS or unix:PATH:/FS
+    #[arg(value_name = "ADDRESS:/FS")]
+    source: String,
+    /// Where
+    dir: PathBuf,
+    /// Options, separated by commas: ro, rw, nosuid, nodev, noexec
+    #[arg(short, long = "option", value_delimiter = ',', value_name = "OPTION")]
+    options: Vec<String>,
+    /// Return when it is mounted, and run in the background
+    #[arg(long)]
+    detach: bool,
+    #[command(flatten)]
+    child: detach::ChildArgs,
+}
+
+/// A mount of this process.
+pub(crate) struct Mounted {
+    pub(crate) dir: PathBuf,
+    /// Of the MGS, for another mount.
+    pub(crate) address: String,
+    source: Arc<FuseSource>,
+}
+
+impl Mounted {
+    /// Whether the kernel has let go of it.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.source.is_gone()
+    }
+    /// Unmounts; the island stays until the process stops it.
+    pub(crate) fn unmount(&self, lazy: bool) -> Result<()> {
+        if self.is_gone() {
+            return Ok(());
+        }
+        match nacre_fuse::unmount_fuse(&self.dir, lazy) {
+            Err(nacre_fuse::MountError::NotMounted(_)) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+}
+
+/// Fails with one sentence when `dir` cannot be mounted on; a missing directory is made.
+pub(crate) fn check_mount_point(dir: &Path) -> Result<()> {
+    if dir.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+        std::fs::create_dir_all(dir)
+            .with_context(|| format!("cannot make the mount point {}", dir.display()))?;
+    }
+    nacre_fuse::check_mount_point(dir)?;
+    Ok(())
+}
+
+/// `ADDRESS:/FS`.
+fn parse_source(text: &str) -> Result<(String, FsName)> {
+    let Some((address, fs)) = text.rsplit_once(":/") else {
+        bail!("{text:?} is not ADDRESS:/FS\nhint: 10.0.0.1:9988:/demo, or unix:/path/nacre.sock:/demo")
+    };
+    address.parse::<Address>()?;
+    let fs = FsName::parse(fs)
+        .with_context(|| format!("{fs:?} is no file system name (1 to 8 of A-Z a-z 0-9 _ -)"))?;
+    Ok((address.to_owned(), fs))
+}
+
+pub(crate) fn run(args: &MountArgs) -> Result<()> {
+    let (address, fs) = parse_source(&args.source)?;
+    let dir = up::absolute(&args.dir)?;
+    if args.detach && !args.child.is_child() {
+        return detach::spawn();
+    }
+    let options = Options::parse(&args.options)?;
+    check_mount_point(&dir)?;
+    args.child.detach()?;
+    let log_file = registry::run_dir()?.join(format!("{}.log", std::process::id()));
+    log::init(args.child.is_child().then_some(log_file.as_path()))?;
+    let talk = Talk::new(&args.child);
+    let mut signals = Signals::catch()?;
+    let mut process = Process::start(ProcessKind::Mount)?;
+    talk.service(&args.source, "connecting");
+    let mounted = attach_with(&process, &[address], &fs, &dir, &options, Some(&mut signals))?;
+    process.register(ProcessKind::Mount, Some(fs.as_str()), std::slice::from_ref(&mounted.dir))?;
+    talk.line(&format!("\nfile system {fs} is mounted on {}", mounted.dir.display()));
+    if args.child.is_child() {
+        talk.line(&format!("  log  {}", log_file.display()));
+    }
+    talk.line(&format!("next: nacre lfs df -h {0}; stop: nacre umount {0}", mounted.dir.display()));
+    talk.done();
+    loop {
+        if signals.wait().is_none() {
+            if mounted.is_gone() {
+                break;
+            }
+            process.check_lost()?;
+            continue;
+        }
+        match mounted.unmount(false) {
+            Ok(()) => break,
+            Err(e) => say::note(&format!("{e:#}")),
+        }
+    }
+    process.stop()
+}
+
+#[derive(Default)]
+struct Options {
+    read_only: bool,
+    no_suid: bool,
+    no_dev: bool,
+    no_exec: bool,
+}
+impl Options {
+    fn parse(list: &[String]) -> Result<Self> {
+        let mut options = Self::default();
+        for word in list {
+            match word.as_str() {
+                "ro" => options.read_only = true,
+                "rw" => options.read_only = false,
+                "nosuid" => options.no_suid = true,
+                "nodev" => options.no_dev = true,
+                "noexec" => options.no_exec = true,
+                other => bail!("unknown mount option {other:?}\nhint: ro, rw, nosuid, nodev, noexec"),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Makes the mount's island and mounts.
+pub(crate) fn attach(process: &Process, mgs: &[String], fs: &FsName, dir: &Path) -> Result<Mounted> {
+    attach_with(process, mgs, fs, dir, &Options::default(), None)
+}
+
+fn attach_with(
+    process: &Process,
+    mgs: &[String],
+    fs: &FsName,
+    dir: &Path,
+    options: &Options,
+    signals: Option<&mut Signals>,
+) -> Result<Mounted> {
+    let address = mgs.first().context("no address of the MGS")?.clone();
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let config = MountConfig {
+        mgs_addresses: mgs.to_vec(),
+        fs: fs.clone(),
+        name: format!("{host}:{}", dir.display()),
+        read_only: options.read_only,
+    };
+    let (sink, is_ready) = FuseSink::new();
+    let seed = store::random_u64();
+    // The name is the island's address for tools; a process may hold several mounts of one file system.
+    let name = format!("llite-{fs}-{:08x}", store::random_u64() as u32);
+    let island = process.node.add_island(&name, None, Some(sink), move || {
+        Box::new(MountIsland::new(&Ctx::new(seed), config)) as Box<dyn Logic>
+    })?;
+    wait_ready(&is_ready, &address, signals)?;
+    let mounted = nacre_fuse::mount_fuse(
+        dir,
+        &MountOptions {
+            source: format!("{address}:/{fs}"),
+            read_only: options.read_only,
+            no_suid: options.no_suid,
+            no_dev: options.no_dev,
+            no_exec: options.no_exec,
+            session: SessionConfig::default(),
+        },
+    )?;
+    let source = FuseSource::new(&mounted.channel, process::LOOPS, island, process::wake);
+    process.node.add_source(source.clone())?;
+    Ok(Mounted { dir: mounted.path, address, source })
+}
+
+/// Waits for the first connection, telling the person what is waited for; a signal ends it.
+fn wait_ready(
+    is_ready: &Receiver<Result<(), String>>,
+    address: &str,
+    mut signals: Option<&mut Signals>,
+) -> Result<()> {
+    const LOOK: Duration = Duration::from_millis(200);
+    const TELL_AFTER: u32 = 15;
+    for round in 0_u32.. {
+        match is_ready.recv_timeout(LOOK) {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(why)) => bail!("{why}"),
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => bail!("the mount ended: see the log"),
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
+        }
+        if round == TELL_AFTER {
+            say::note(&format!("waiting for the servers at {address} (Ctrl-C gives up)"));
+        }
+        if signals.as_mut().is_some_and(|s| s.pending()) {
+            bail!(
+                "given up: the servers at {address} did not answer\nhint: are the MGS and the MDT served there?"
+            );
+        }
+    }
+    Ok(())
+}

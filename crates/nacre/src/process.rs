@@ -1,0 +1,246 @@
+//! A process of servers and mounts: the node, its control socket, its entry in the registry, its signals.
+
+use crate::registry::{self, Entry, ProcessKind, Registration};
+use crate::{store, tool};
+use anyhow::{Context as _, Result, bail};
+use nacre_mdt::Mdt;
+use nacre_mgs::Mgs;
+use nacre_net::Address;
+use nacre_node::{Ctx, Logic, Store};
+use nacre_ost::Ost;
+use nacre_rt::{Config, EndReason, IslandRef, Node};
+use nacre_target::{TargetConfig, TargetIsland};
+use nacre_types::{TargetKind, TargetName};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Event loops of a process.
+pub(crate) const LOOPS: usize = 1;
+/// How long a silent client keeps its rights.
+const LEASE_MS: u32 = 10_000;
+/// Modifying requests of one client in flight, as a target allows them.
+const MAX_MOD_RPCS: u16 = 8;
+/// Planned stop of one island.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+/// How often an island may be reopened after a bug before the process gives up.
+const REOPEN_MAX: u32 = 3;
+
+/// A target to be served.
+#[derive(Clone)]
+pub(crate) struct Served {
+    pub(crate) name: TargetName,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) mgs_nodes: Vec<String>,
+    /// Where it lives, for people.
+    pub(crate) place: Option<PathBuf>,
+}
+
+pub(crate) struct Process {
+    pub(crate) node: Node,
+    pub(crate) socket: PathBuf,
+    targets: Arc<Targets>,
+    registration: Option<Registration>,
+}
+
+/// What the process serves, for reopening.
+#[derive(Default)]
+struct Targets {
+    served: Mutex<BTreeMap<String, (Served, Vec<String>, u32)>>,
+    /// A target of this process was lost for good: why.
+    lost: Mutex<Option<String>>,
+    /// An island of a bug is opened again (`up`) or ends the process (`serve`).
+    reopen: bool,
+}
+
+impl Process {
+    /// Starts the node and listens on the control socket.
+    pub(crate) fn start(kind: ProcessKind) -> Result<Self> {
+        let targets = Arc::new(Targets { reopen: kind == ProcessKind::Up, ..Targets::default() });
+        let on_end = targets.clone();
+        let node = Node::start(Config { loops: LOOPS, ..Config::default() }, move |node, island, reason| {
+            on_end.ended(node, island, reason)
+        })?;
+        let socket = registry::own_socket()?;
+        node.listen(&format!("unix:{}", socket.display()).parse::<Address>()?)?;
+        Ok(Self { node, socket, targets, registration: None })
+    }
+
+    /// Serves a target; it registers with its MGS under `addresses`.
+    pub(crate) fn serve(&self, served: &Served, addresses: &[String]) -> Result<()> {
+        self.targets.lock().insert(served.name.to_string(), (served.clone(), addresses.to_vec(), 0));
+        add_target(&self.node, served, addresses)
+    }
+
+    /// Waits until an island answers.
+    pub(crate) fn wait_ready(&self, island: &str, limit: Duration) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            match tool::ping(&self.socket, island) {
+                Ok(()) => return Ok(()),
+                Err(e) if start.elapsed() > limit => return Err(e),
+                Err(_) => {}
+            }
+            self.check_lost()?;
+            pause(Duration::from_millis(2));
+        }
+    }
+
+    /// Fails when a target of this process was lost.
+    pub(crate) fn check_lost(&self) -> Result<()> {
+        match &*self.targets.lost.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(why) => bail!("{why}"),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the registry what runs here.
+    pub(crate) fn register(&mut self, kind: ProcessKind, fs: Option<&str>, mounts: &[PathBuf]) -> Result<()> {
+        let islands = self.node.islands().iter().map(|i| i.name().to_owned()).collect();
+        let targets = self.targets.lock().values().filter_map(|(s, _, _)| s.place.clone()).collect();
+        self.registration = Some(Registration::new(Entry {
+            pid: 0,
+            start_time: 0,
+            kind,
+            socket: self.socket.clone(),
+            islands,
+            mounts: mounts.to_vec(),
+            fs: fs.map(str::to_owned),
+            targets,
+        })?);
+        Ok(())
+    }
+
+    /// Stops everything without loss: mounts first, then MDT, OSTs, MGS.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        let rank = |name: &str| match TargetName::parse(name).map(|t| t.kind()) {
+            None => 0,
+            Some(TargetKind::Mdt) => 1,
+            Some(TargetKind::Ost) => 2,
+            Some(TargetKind::Mgs) => 3,
+        };
+        let mut islands = self.node.islands();
+        islands.sort_by_key(|i| rank(i.name()));
+        let mut failed = Vec::new();
+        for island in islands {
+            match self.node.stop_island(&island, STOP_LIMIT) {
+                Ok(EndReason::Stopped) => {}
+                Ok(reason) => failed.push(format!("{}: {reason}", island.name())),
+                Err(e) => failed.push(e.to_string()),
+            }
+        }
+        self.node.shutdown();
+        drop(self.registration.take());
+        drop(std::fs::remove_file(&self.socket));
+        if failed.is_empty() {
+            return Ok(());
+        }
+        bail!(
+            "not everything stopped cleanly: {}\nhint: nothing acknowledged is lost; see the log",
+            failed.join("; ")
+        )
+    }
+}
+
+impl Targets {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, (Served, Vec<String>, u32)>> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ended(&self, node: &Node, island: &IslandRef, reason: &EndReason) {
+        if *reason == EndReason::Stopped {
+            return;
+        }
+        tracing::error!(island = island.name(), %reason, "island ended");
+        let again = match self.lock().get_mut(island.name()) {
+            Some((served, addresses, times)) if self.reopen && matches!(reason, EndReason::Panicked(_)) => {
+                *times += 1;
+                (*times <= REOPEN_MAX).then(|| (served.clone(), addresses.clone()))
+            }
+            _ => None,
+        };
+        if let Some((served, addresses)) = again {
+            match add_target(node, &served, &addresses) {
+                Ok(()) => {
+                    tracing::warn!(island = island.name(), "opened again from its store");
+                    return;
+                }
+                Err(e) => tracing::error!(island = island.name(), "cannot be opened again: {e:#}"),
+            }
+        }
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.get_or_insert(format!("{} ended: {reason}", island.name()));
+        wake();
+    }
+}
+
+fn add_target(node: &Node, served: &Served, addresses: &[String]) -> Result<()> {
+    let config = TargetConfig {
+        addresses: addresses.to_vec(),
+        mgs_nodes: served.mgs_nodes.clone(),
+        lease_ms: LEASE_MS,
+        max_mod_rpcs: MAX_MOD_RPCS,
+    };
+    let kind = served.name.kind();
+    let seed = store::random_u64();
+    node.add_island(&served.name.to_string(), Some(served.store.clone()), None, move || {
+        let ctx = Ctx::new(seed);
+        let osd = store::osd_config();
+        match kind {
+            TargetKind::Mgs => Box::new(TargetIsland::<Mgs>::new(&ctx, config, osd)) as Box<dyn Logic>,
+            TargetKind::Mdt => Box::new(TargetIsland::<Mdt>::new(&ctx, config, osd)),
+            TargetKind::Ost => Box::new(TargetIsland::<Ost>::new(&ctx, config, osd)),
+        }
+    })
+    .with_context(|| format!("cannot serve {}", served.name))?;
+    Ok(())
+}
+
+/// Opens a formatted target directory.
+pub(crate) fn open_target(dir: &Path) -> Result<Served> {
+    let store = store::open_dir(dir)?;
+    let label = store::label(&store).with_context(|| dir.display().to_string())?;
+    let name = label
+        .target()
+        .with_context(|| format!("{}: the label names no target ({:?})", dir.display(), label.name))?;
+    let place = Some(dir.canonicalize()?);
+    Ok(Served { name, store, mgs_nodes: label.mgs_nodes, place })
+}
+
+/// Waits a little between two looks at something that gives no event.
+pub(crate) fn pause(d: Duration) {
+    let t = rustix::event::Timespec { tv_sec: d.as_secs().cast_signed(), tv_nsec: d.subsec_nanos().into() };
+    let _ = rustix::event::poll(&mut [], Some(&t));
+}
+
+pub(crate) use signals::{Signals, wake};
+
+mod signals {
+    //! SIGINT and SIGTERM as something the main thread waits for.
+    use anyhow::Result;
+    use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+    use signal_hook::iterator::Signals as Iterator;
+
+    pub(crate) struct Signals(Iterator);
+
+    impl Signals {
+        /// From now on the signals do not end the process.
+        pub(crate) fn catch() -> Result<Self> {
+            Ok(Self(Iterator::new([SIGINT, SIGTERM, SIGUSR1])?))
+        }
+        /// The next one; `None` when something in the process wants the main thread to look.
+        pub(crate) fn wait(&mut self) -> Option<i32> {
+            self.0.forever().next().filter(|s| *s != SIGUSR1)
+        }
+        /// One that has come already.
+        pub(crate) fn pending(&mut self) -> bool {
+            self.0.pending().any(|s| s != SIGUSR1)
+        }
+    }
+
+    /// Makes [`Signals::wait`] return `None`.
+    pub(crate) fn wake() {
+        drop(signal_hook::low_level::raise(SIGUSR1));
+    }
+}

@@ -1,0 +1,106 @@
+//! `nacre serve`: a server process with any number of targets.
+
+use crate::process::{self, Process, Served, Signals};
+use crate::registry::ProcessKind;
+use crate::{log, say, store};
+use anyhow::{Context as _, Result, bail, ensure};
+use nacre_net::Address;
+use nacre_types::{TargetKind, TargetName};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct ServeArgs {
+    /// Formatted target directories; `mem:NAME[,MGS-ADDRESS]` makes a target in memory
+    #[arg(required = true)]
+    targets: Vec<String>,
+    /// Listen on TCP at this address. Without it only a unix socket in the first target's directory is served:
+    /// there is no authentication yet
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<String>,
+    /// Address that others shall use, if it is not the one of --listen
+    #[arg(long, value_name = "ADDR:PORT", requires = "listen")]
+    advertise: Option<String>,
+}
+
+pub(crate) fn run(args: &ServeArgs) -> Result<()> {
+    log::init(None)?;
+    let mut signals = Signals::catch()?;
+    let served = args.targets.iter().map(|t| target(t)).collect::<Result<Vec<_>>>()?;
+    let mut process = Process::start(ProcessKind::Serve)?;
+    let addresses = listen(&process, args, &served)?;
+    for target in &served {
+        process.serve(target, &addresses)?;
+    }
+    let fs = served.iter().find_map(|s| match &s.name {
+        TargetName::Of { fs, .. } => Some(fs.to_string()),
+        TargetName::Mgs => None,
+    });
+    process.register(ProcessKind::Serve, fs.as_deref(), &[])?;
+    for target in &served {
+        process.wait_ready(&target.name.to_string(), Duration::from_secs(60))?;
+        say::line(&format!("serving {} at {}", target.name, addresses.join(", ")));
+    }
+    if served.iter().any(|s| s.name.kind() == TargetKind::Mgs) {
+        let fs = fs.as_deref().unwrap_or("FS");
+        say::line(&format!("mount with: nacre mount {}:/{fs} DIR", addresses[0]));
+    }
+    if args.listen.is_some() {
+        say::line("no authentication yet: whoever reaches the address can read and write everything");
+    }
+    let signal = signals.wait();
+    if signal.is_none() {
+        process.check_lost()?;
+    }
+    say::note("stopping");
+    process.stop()
+}
+
+/// `DIR`, or `mem:NAME[,MGS]`.
+fn target(text: &str) -> Result<Served> {
+    let Some(rest) = text.strip_prefix("mem:") else {
+        return process::open_target(Path::new(text));
+    };
+    let mut parts = rest.split(',');
+    let name = parts.next().unwrap_or_default();
+    let name = TargetName::parse(name)
+        .with_context(|| format!("{name:?} is no target name\nhint: MGS, demo-MDT0000, demo-OST0000"))?;
+    let mgs_nodes: Vec<String> = parts.map(str::to_owned).collect();
+    ensure!(
+        name == TargetName::Mgs || !mgs_nodes.is_empty(),
+        "mem:{name} needs the address of its MGS\nhint: mem:{name},HOST:9988"
+    );
+    let store = store::memory();
+    store::format(&store, &name, &mgs_nodes, false)?;
+    Ok(Served { name, store, mgs_nodes, place: None })
+}
+
+/// Listens; the addresses under which the targets register.
+fn listen(process: &Process, args: &ServeArgs, served: &[Served]) -> Result<Vec<String>> {
+    if let Some(text) = &args.listen {
+        let bound = process.node.listen(&text.parse::<Address>()?)?.to_string();
+        let shown = args.advertise.clone().unwrap_or(bound);
+        if shown.starts_with("0.0.0.0") || shown.starts_with("[::]") {
+            bail!(
+                "{shown} is no address that others can use\nhint: --listen with a real one, or --advertise HOST:PORT"
+            );
+        }
+        return Ok(vec![shown]);
+    }
+    let socket = match served.iter().find_map(|s| s.place.as_deref()) {
+        Some(dir) => socket_in(dir, &process.socket),
+        None => process.socket.clone(),
+    };
+    let address = format!("unix:{}", socket.display());
+    if socket != process.socket {
+        process.node.listen(&address.parse::<Address>()?)?;
+    }
+    Ok(vec![address])
+}
+
+/// The socket of a data directory, or `fallback` where the path is too long for one.
+pub(crate) fn socket_in(dir: &Path, fallback: &Path) -> PathBuf {
+    const PATH_MAX: usize = 100;
+    let path = dir.join("nacre.sock");
+    if path.as_os_str().len() <= PATH_MAX { path } else { fallback.to_path_buf() }
+}

@@ -1,0 +1,113 @@
+//! Target directories: opening a store, formatting it, reading its label.
+
+use anyhow::{Context as _, Result, anyhow};
+use nacre_node::{Ctx, Effect, Event, Logic, Store, visit};
+use nacre_osd::{Label, Osd, OsdConfig};
+use nacre_osd_fs::{FsConfig, FsStore};
+use nacre_osd_mem::MemStore;
+use nacre_types::{ClientUuid, Instant, TargetName, Timestamp};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Bytes that a memory store may hold.
+const MEMORY_BYTES: u64 = 4 << 30;
+
+/// A random number from the kernel.
+pub(crate) fn random_u64() -> u64 {
+    let mut bytes = [0u8; 8];
+    // Without a kernel generator there is nothing better than the clock; it only seeds jitter then.
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(8) => u64::from_le_bytes(bytes),
+        _ => wall_clock().as_nanos() as u64,
+    }
+}
+
+pub(crate) fn random_uuid() -> ClientUuid {
+    let mut bytes = [0u8; 16];
+    for half in bytes.chunks_exact_mut(8) {
+        half.copy_from_slice(&random_u64().to_le_bytes());
+    }
+    ClientUuid(bytes)
+}
+
+fn wall_clock() -> Timestamp {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    Timestamp { sec: t.tv_sec, nsec: u32::try_from(t.tv_nsec).unwrap_or(0) }
+}
+
+/// Opens the store in a directory and locks it against a second server.
+pub(crate) fn open_dir(dir: &Path) -> Result<Arc<dyn Store>> {
+    Ok(Arc::new(FsStore::open(dir, &FsConfig::default())?))
+}
+
+/// A fresh memory store.
+pub(crate) fn memory() -> Arc<dyn Store> {
+    Arc::new(MemStore::new(MEMORY_BYTES))
+}
+
+/// Writes label and empty log.
+pub(crate) fn format(
+    store: &Arc<dyn Store>,
+    name: &TargetName,
+    mgs: &[String],
+    reformat: bool,
+) -> Result<()> {
+    let label = Label {
+        uuid: random_uuid(),
+        name: name.to_string(),
+        mgs_nodes: mgs.to_vec(),
+        format_version: nacre_osd::FORMAT_VERSION,
+    };
+    run_alone(store, |ctx| async move { Osd::format(&ctx, &label, &osd_config(), reformat).await })?
+        .map_err(|e| anyhow!("cannot format {name}: {e}"))
+}
+
+/// The label of a formatted store.
+pub(crate) fn label(store: &Arc<dyn Store>) -> Result<Label> {
+    run_alone(store, |ctx| async move { Osd::read_label(&ctx).await })?.map_err(|e| anyhow!("{e}"))
+}
+
+/// Bounds of a target's engine in this process.
+pub(crate) fn osd_config() -> OsdConfig {
+    OsdConfig::default()
+}
+
+/// A logic that is nothing but its context.
+struct Alone(Rc<Ctx>);
+impl Logic for Alone {
+    fn ctx(&self) -> &Rc<Ctx> {
+        &self.0
+    }
+    fn handle(&mut self, event: Event) {
+        drop(event);
+    }
+}
+
+/// Runs one future against a store on this thread, to its end.
+fn run_alone<T: 'static, F: Future<Output = T> + 'static>(
+    store: &Arc<dyn Store>,
+    make: impl FnOnce(Rc<Ctx>) -> F,
+) -> Result<T> {
+    let ctx = Ctx::new(random_u64());
+    let mut logic = Alone(ctx.clone());
+    let result = Rc::new(RefCell::new(None));
+    let slot = result.clone();
+    let future = make(ctx.clone());
+    ctx.spawn(async move { drop(slot.replace(Some(future.await))) });
+    let mut events = VecDeque::from([Event::Start]);
+    while let Some(event) = events.pop_front() {
+        let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let now = Instant(t.tv_sec.unsigned_abs() * 1_000_000_000 + t.tv_nsec.unsigned_abs());
+        visit(&mut logic, now, wall_clock(), event);
+        for effect in ctx.take_effects() {
+            if let Effect::Io { ticket, op } = effect {
+                events.push_back(Event::IoDone { ticket, result: store.execute(op) });
+            }
+        }
+    }
+    let value = result.borrow_mut().take();
+    value.context("a store operation never ended")
+}

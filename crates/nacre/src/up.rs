@@ -1,0 +1,286 @@
+//! `nacre up`: a whole file system on this machine from one command.
+//!
+//! MGS, one MDT and OSTs as islands of this process, on a directory that is kept between runs (or in memory),
+//! mounted through FUSE. Ctrl-C unmounts and stops without loss.
+
+use crate::detach::{self, Talk};
+use crate::mount::{self, Mounted};
+use crate::process::{self, Process, Served, Signals};
+use crate::registry::{self, ProcessKind};
+use crate::{down, log, say, serve, store};
+use anyhow::{Context as _, Result, bail, ensure};
+use nacre_types::{FsName, TargetKind, TargetName};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub(crate) const DEFAULT_MOUNT: &str = "/mnt/nacre";
+/// Tells a data directory of `up` from anything else.
+const MARKER: &str = "nacre-up.json";
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct UpArgs {
+    /// Where to mount; made if it does not exist
+    #[arg(default_value = DEFAULT_MOUNT)]
+    mount: PathBuf,
+    /// Where the data is kept (default: a directory under /var/lib/nacre that belongs to the mount point)
+    #[arg(long, conflicts_with = "ephemeral")]
+    dir: Option<PathBuf>,
+    /// Keep everything in memory; gone when it stops
+    #[arg(long)]
+    ephemeral: bool,
+    /// Return when it is mounted, and run in the background
+    #[arg(long)]
+    detach: bool,
+    /// Number of OSTs of a new file system
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    osts: u32,
+    /// Name of a new file system
+    #[arg(long, default_value = "nacre", value_parser = parse_fsname)]
+    fsname: FsName,
+    /// Also listen on TCP, for mounts on other hosts (there is no authentication yet)
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<String>,
+    #[command(flatten)]
+    child: detach::ChildArgs,
+}
+
+fn parse_fsname(text: &str) -> Result<FsName, String> {
+    FsName::parse(text).ok_or_else(|| format!("{text:?}: a name has 1 to 8 of A-Z a-z 0-9 _ -"))
+}
+
+/// What the marker file says.
+#[derive(Debug, Serialize, Deserialize)]
+struct Marker {
+    fsname: String,
+    osts: u32,
+}
+
+/// An absolute path without asking a file system that may not answer.
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
+    Ok(std::path::absolute(path)?)
+}
+
+/// The data directory that belongs to a mount point.
+pub(crate) fn default_dir(mount: &Path) -> Result<PathBuf> {
+    let base = if rustix::process::geteuid().is_root() {
+        PathBuf::from("/var/lib/nacre")
+    } else {
+        let home = std::env::var_os("HOME").context("HOME is not set\nhint: --dir DIR")?;
+        PathBuf::from(home).join(".local/share/nacre")
+    };
+    let name = absolute(mount)?.to_string_lossy().trim_matches('/').replace('/', "-");
+    Ok(base.join(name))
+}
+
+pub(crate) fn is_data_dir(dir: &Path) -> bool {
+    dir.join(MARKER).is_file()
+}
+
+pub(crate) fn run(args: &UpArgs) -> Result<()> {
+    let mount = absolute(&args.mount)?;
+    let dir = match (&args.dir, args.ephemeral) {
+        (_, true) => None,
+        (Some(dir), _) => Some(absolute(dir)?),
+        (None, _) => Some(default_dir(&mount)?),
+    };
+    if args.detach && !args.child.is_child() {
+        return detach::spawn();
+    }
+    // What can be wrong is found before anything is made.
+    mount::check_mount_point(&mount)?;
+    let log_file = match &dir {
+        Some(dir) => dir.join("nacre.log"),
+        None => registry::run_dir()?.join(format!("{}.log", std::process::id())),
+    };
+    let marker = dir.as_deref().map(|dir| prepare(dir, args)).transpose()?;
+    args.child.detach()?;
+    log::init(Some(&log_file)).with_context(|| format!("cannot write the log {}", log_file.display()))?;
+    let talk = Talk::new(&args.child);
+    let fsname = match &marker {
+        Some(m) => FsName::parse(&m.fsname).context("the marker file names no file system")?,
+        None => args.fsname.clone(),
+    };
+    let osts = marker.as_ref().map_or(args.osts, |m| m.osts);
+    let mut signals = Signals::catch()?;
+    let mut process = Process::start(ProcessKind::Up)?;
+    let result = start(args, &mut process, &talk, &mount, dir.as_deref(), &fsname, osts);
+    let mounted = match result {
+        Ok(mounted) => mounted,
+        Err(e) => {
+            drop(process.stop());
+            return Err(e);
+        }
+    };
+    banner(&talk, &process, &mounted, dir.as_deref(), &log_file, &fsname);
+    talk.done();
+    let lost = wait(&mut signals, &process, &mounted)?;
+    let stopped = process.stop();
+    if dir.is_none() {
+        say::note("stopped; it was in memory only and is gone");
+    } else {
+        say::note("stopped; the data is kept, the same command mounts it again");
+    }
+    lost.and(stopped)
+}
+
+/// Makes the data directory of a new file system, or reads what it is.
+fn prepare(dir: &Path, args: &UpArgs) -> Result<Marker> {
+    let path = dir.join(MARKER);
+    if path.is_file() {
+        let text = std::fs::read_to_string(&path)?;
+        return serde_json::from_str(&text).with_context(|| format!("{} is damaged", path.display()));
+    }
+    std::fs::create_dir_all(dir)
+        .with_context(|| format!("cannot make {}\nhint: --dir DIR", dir.display()))?;
+    let empty = std::fs::read_dir(dir)?.next().is_none();
+    ensure!(
+        empty,
+        "{} is not empty and was not made by `nacre up`\nhint: --dir with a new directory",
+        dir.display()
+    );
+    let marker = Marker { fsname: args.fsname.to_string(), osts: args.osts };
+    std::fs::write(&path, serde_json::to_vec_pretty(&marker)?)
+        .with_context(|| format!("cannot write to {}", dir.display()))?;
+    Ok(marker)
+}
+
+/// Every target of the file system: name and directory below the data directory.
+fn targets(fs: &FsName, osts: u32) -> Vec<(TargetName, String)> {
+    let of = |kind, index| TargetName::Of { fs: fs.clone(), kind, index };
+    let mut list = vec![(TargetName::Mgs, "mgs".to_owned()), (of(TargetKind::Mdt, 0), "mdt0".to_owned())];
+    list.extend((0..osts).map(|i| (of(TargetKind::Ost, i), format!("ost{i}"))));
+    list
+}
+
+fn start(
+    args: &UpArgs,
+    process: &mut Process,
+    talk: &Talk,
+    mount: &Path,
+    dir: Option<&Path>,
+    fs: &FsName,
+    osts: u32,
+) -> Result<Mounted> {
+    // The address is stable while the data is: another mount finds it again after a restart.
+    let socket = dir.map_or_else(|| process.socket.clone(), |d| serve::socket_in(d, &process.socket));
+    let mut addresses = vec![format!("unix:{}", socket.display())];
+    if socket != process.socket {
+        // Whoever holds the stores holds the socket: an old one is a dead one. The stores are locked below.
+        process.node.listen(&addresses[0].parse::<nacre_net::Address>()?)?;
+    }
+    if let Some(text) = &args.listen {
+        addresses.push(process.node.listen(&text.parse::<nacre_net::Address>()?)?.to_string());
+    }
+    let list = targets(fs, osts);
+    for (name, sub) in &list {
+        let served = match dir {
+            None => {
+                let store = store::memory();
+                store::format(&store, name, &addresses, false)?;
+                Served { name: name.clone(), store, mgs_nodes: addresses.clone(), place: None }
+            }
+            Some(dir) => open_or_format(&dir.join(sub), name, &addresses)?,
+        };
+        // Where the MGS is follows from where this process listens now, not from the label of a moved directory.
+        let served = Served { mgs_nodes: addresses.clone(), ..served };
+        talk.service(&name.to_string(), "starting");
+        process.serve(&served, &addresses)?;
+    }
+    for (name, _) in &list {
+        process.wait_ready(&name.to_string(), Duration::from_secs(120))?;
+        talk.service(&name.to_string(), "up");
+    }
+    talk.service(&mount.display().to_string(), "mounting");
+    let mounted = mount::attach(process, &addresses[..1], fs, mount)?;
+    process.register(ProcessKind::Up, Some(fs.as_str()), std::slice::from_ref(&mounted.dir))?;
+    talk.service(&mount.display().to_string(), "mounted");
+    Ok(mounted)
+}
+
+fn open_or_format(dir: &Path, name: &TargetName, mgs: &[String]) -> Result<Served> {
+    if !dir.exists() {
+        let store: std::sync::Arc<dyn nacre_node::Store> = std::sync::Arc::new(
+            nacre_osd_fs::FsStore::format(dir, &nacre_osd_fs::FsConfig::default(), false)?,
+        );
+        store::format(&store, name, mgs, false)?;
+        return Ok(Served {
+            name: name.clone(),
+            store,
+            mgs_nodes: mgs.to_vec(),
+            place: Some(dir.to_path_buf()),
+        });
+    }
+    let served = process::open_target(dir)?;
+    if served.name != *name {
+        bail!(
+            "{} holds {}, not {name}\nhint: nacre status; is it the right --dir?",
+            dir.display(),
+            served.name
+        );
+    }
+    Ok(served)
+}
+
+fn banner(talk: &Talk, process: &Process, mounted: &Mounted, dir: Option<&Path>, log: &Path, fs: &FsName) {
+    let space = rustix::fs::statvfs(&mounted.dir).ok();
+    let capacity = space.map_or_else(
+        || "unknown".into(),
+        |s| {
+            let unit = s.f_frsize;
+            format!(
+                "{} available of {}",
+                say::human_bytes(s.f_bavail * unit),
+                say::human_bytes(s.f_blocks * unit)
+            )
+        },
+    );
+    let names: Vec<_> = process.node.islands().iter().map(|i| i.name().to_owned()).collect();
+    let targets: Vec<_> =
+        names.iter().filter(|n| TargetName::parse(n).is_some()).map(String::as_str).collect();
+    let data = dir.map_or_else(|| "in memory: gone when it stops".into(), |d| d.display().to_string());
+    let down = if dir.is_some() && talk.is_detached() { "nacre down" } else { "Ctrl-C (or nacre down)" };
+    talk.line(&format!("\nfile system {fs} is mounted on {}", mounted.dir.display()));
+    talk.line(&format!("  capacity       {capacity}"));
+    talk.line(&format!("  targets        {}", targets.join(", ")));
+    talk.line(&format!("  data           {data}"));
+    talk.line(&format!("  log            {}", log.display()));
+    talk.line(&format!("  mount another: nacre mount {}:/{fs} DIR", mounted.address));
+    talk.line("  no authentication yet: whoever can reach this address can read and write everything");
+    talk.line(&format!(
+        "next: copy something to {}, nacre status, nacre lfs df -h; stop: {down}",
+        mounted.dir.display()
+    ));
+}
+
+/// Until a signal comes or a target is lost; then unmounts. The inner result says what was lost.
+fn wait(signals: &mut Signals, process: &Process, mounted: &Mounted) -> Result<Result<()>> {
+    let mut told = false;
+    loop {
+        let signal = signals.wait();
+        if signal.is_none() {
+            if mounted.is_gone() {
+                return Ok(Ok(()));
+            }
+            if let Err(e) = process.check_lost() {
+                mounted.unmount(true)?;
+                return Ok(Err(e));
+            }
+            continue;
+        }
+        match mounted.unmount(told) {
+            Ok(()) => return Ok(Ok(())),
+            Err(e) if !told => {
+                let holders = down::holders_of(&mounted.dir);
+                say::note(&format!(
+                    "cannot unmount {}: in use by {} ({e:#})\nhint: close them and press Ctrl-C again; a second Ctrl-C now \
+                     detaches it lazily",
+                    mounted.dir.display(),
+                    if holders.is_empty() { "somebody".into() } else { holders.join(", ") }
+                ));
+                told = true;
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}

@@ -6,7 +6,8 @@
 //! make existing objects grow leave that room alone. Bytes of an object are an estimate; on a device that others fill too the promise is only
 //! as good as the estimate, and ENOSPC says so.
 //! Invariants: the row changes in the transaction of what changes it; memory equals the row after each of these.
-//! Known and accepted: what a dead MDT was promised and never used stays promised, at most [`PROMISED_MAX`].
+//! What a dead MDT was promised and never used cannot be told from what it has used: so the promise is kept up to
+//! [`KEPT_PART`] of the store and forgotten beyond, and as long as there is other space more is granted.
 
 use alloc::rc::Rc;
 use core::cell::Cell;
@@ -21,8 +22,8 @@ pub(crate) const TABLE: Table = Table(table::OST_FIRST + 1);
 pub(crate) const KEY: &[u8] = b"objects";
 /// What the first write of an object needs beside its bytes: a block, and its rows.
 pub(crate) const OBJECT_BYTES: u64 = 8192;
-/// Promised objects at most.
-const PROMISED_MAX: u64 = 1 << 20;
+/// The part of the store, and of what is free, that is promised at most.
+const KEPT_PART: u64 = 16;
 /// How long the device's own numbers are believed, and with how much free space beyond the promise.
 const FRESH: Duration = Duration::from_secs(1);
 const PLENTY_BYTES: u64 = 1 << 30;
@@ -77,18 +78,20 @@ impl Room {
     /// How many of `wanted` objects can be promised now.
     pub(crate) async fn grantable(&self, wanted: u64) -> Result<u64, Errno> {
         let space = self.space().await?;
-        let promised = self.count.get().promised;
-        let by_space = (space.bytes_avail / OBJECT_BYTES).saturating_sub(promised);
-        let by_files = space.files_free.map_or(u64::MAX, |files| files.saturating_sub(promised));
-        Ok(wanted.min(by_space).min(by_files).min(PROMISED_MAX.saturating_sub(promised)))
+        let unpromised = space.bytes_avail.saturating_sub(self.kept_bytes());
+        let by_space = unpromised / KEPT_PART / OBJECT_BYTES;
+        let by_files = space.files_free.map_or(u64::MAX, |files| {
+            let kept = self.count.get().promised.min(files / KEPT_PART);
+            (files - kept) / KEPT_PART
+        });
+        Ok(wanted.min(by_space).min(by_files))
     }
 
     /// Lets `bytes` more be written to an existing object, or says ENOSPC: the promise is not touched.
     pub(crate) async fn grow(&self, bytes: u64) -> Result<(), Errno> {
-        let kept = self.count.get().promised.saturating_mul(OBJECT_BYTES);
-        if !self.believed(bytes, kept) {
+        if !self.believed(bytes) {
             let space = self.space().await?;
-            if space.bytes_avail < bytes.saturating_add(kept) {
+            if space.bytes_avail < bytes.saturating_add(self.kept_bytes()) {
                 return Err(Errno::ENOSPC);
             }
         }
@@ -96,16 +99,23 @@ impl Room {
         Ok(())
     }
 
-    fn believed(&self, bytes: u64, kept: u64) -> bool {
+    /// What is kept for promised objects.
+    fn kept_bytes(&self) -> u64 {
+        self.count.get().promised.saturating_mul(OBJECT_BYTES).min(self.space.get().bytes_total / KEPT_PART)
+    }
+
+    fn believed(&self, bytes: u64) -> bool {
         let fresh = self.asked.get().is_some_and(|at| self.core.ctx.now() - at < FRESH);
-        let needed = bytes.saturating_add(kept).saturating_add(self.used_since.get());
-        fresh && self.space.get().bytes_avail >= needed.saturating_add(PLENTY_BYTES)
+        let needed = bytes.saturating_add(self.kept_bytes()).saturating_add(self.used_since.get());
+        let space = self.space.get();
+        fresh && space.bytes_avail >= needed.saturating_add(PLENTY_BYTES.min(space.bytes_total / 8))
     }
 
     /// Puts the row after `objects` more were promised.
     pub(crate) fn promise(&self, tx: &mut Tx<'_>, objects: u64) {
         let c = self.count.get();
-        self.put(tx, ObjectCount { promised: c.promised.saturating_add(objects), ..c });
+        let most = (self.space.get().bytes_total / KEPT_PART / OBJECT_BYTES).max(c.promised);
+        self.put(tx, ObjectCount { promised: c.promised.saturating_add(objects).min(most), ..c });
     }
 
     /// Puts the row after an object has come into being.

@@ -301,6 +301,22 @@ fn reservations_are_kept_and_a_full_target_says_so() {
 }
 
 #[test]
+fn promises_to_an_mdt_that_died_again_and_again_do_not_fill_the_target() {
+    let mut c = Cluster::with_capacity(13, 1, 256 << 20);
+    for _ in 0..30 {
+        let granted = c.run(0, |c| async move { c.peer.call(&Reserve { objects: 8192 }).await }).unwrap();
+        assert!(granted.objects > 500, "{granted:?}");
+    }
+    let written = c.run(0, |c| async move {
+        for n in 0..200u64 {
+            c.write(object(1), n << 20, &vec![3; 1 << 20]).await?;
+        }
+        Ok::<(), Errno>(())
+    });
+    assert_eq!(written, Ok(()), "most of an empty target can be written");
+}
+
+#[test]
 fn hostile_arguments_are_refused() {
     let mut c = Cluster::new(11, 1);
     c.run(0, |c| async move {

@@ -11,6 +11,7 @@
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::disallowed_methods,
+    let_underscore_drop,
     reason = "a measuring program"
 )]
 

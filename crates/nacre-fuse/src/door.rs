@@ -53,6 +53,9 @@ impl<O: Ops> Door<O> {
         let stats = OpStats::new(ctx.wall());
         Rc::new(Self { ctx: ctx.clone(), ops, running: RefCell::default(), stats })
     }
+    pub fn file_system(&self) -> &Rc<O> {
+        &self.ops
+    }
     /// Requests that have not been answered.
     pub fn running(&self) -> usize {
         self.running.borrow().len()
@@ -142,7 +145,7 @@ impl<O: Ops> Door<O> {
 
     /// The island ends without a stop: what was decided is still sent, the rest is answered EIO. Tasks are not
     /// dropped (they and the context hold each other), so this cannot be left to them.
-    pub(crate) fn abandon(&self) {
+    pub fn abandon(&self) {
         for effect in self.ctx.take_effects() {
             if let Effect::Door(item) = effect
                 && let Ok(effect) = item.downcast::<FuseEffect>()

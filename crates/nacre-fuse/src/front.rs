@@ -103,11 +103,10 @@ impl Source for FuseSource {
     }
     fn ready(&self, node: &Node, index: usize) -> SourceState {
         let Some(channel) = self.channels.get(index) else { return SourceState::Ended };
-        let island = self.island();
         for _ in 0..REQUESTS_PER_TURN {
             match channel.read() {
                 // To a dead island: dropped there, and answered EIO by being dropped.
-                Ok(Read::Request(request)) => node.deliver(&island, Event::Door(Box::new(request))),
+                Ok(Read::Request(request)) => node.deliver(&self.island(), Event::Door(Box::new(request))),
                 Ok(Read::Empty) => break,
                 Ok(Read::Gone) => return self.end(),
                 Err(error) => {

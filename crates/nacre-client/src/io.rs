@@ -260,6 +260,7 @@ impl Client {
         lock: LockCookie,
     ) -> Result<FromObject, Errno> {
         let object = ObjectId { fid, stripe: range.stripe };
+        let _room = if lock == NO_LOCK { Some(ost.unlocked_reads.enter().await) } else { None };
         let mut data = Vec::new();
         let mut done = 0;
         loop {
@@ -286,6 +287,7 @@ impl Client {
         mtime: Timestamp,
     ) -> Result<(), Errno> {
         let object = ObjectId { fid: file.fid, stripe: range.stripe };
+        let _room = if lock == NO_LOCK { Some(ost.unlocked_writes.enter().await) } else { None };
         let mut buffers = stripes::gather(range, data);
         let mut done = 0;
         while done < range.len {
@@ -341,7 +343,12 @@ impl Client {
                 };
                 requests.push((self.ost(range.ost).await?, request));
             }
-            let replies = join_all(requests.iter().map(|(ost, request)| ost.call(request))).await;
+            let replies = join_all(requests.iter().map(|(ost, request)| async move {
+                let _room =
+                    if request.lock == NO_LOCK { Some(ost.unlocked_writes.enter().await) } else { None };
+                ost.call(request).await
+            }));
+            let replies = replies.await;
             let mut outcome = Ok(());
             for (range, reply) in ranges.iter().zip(replies) {
                 match reply {

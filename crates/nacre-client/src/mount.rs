@@ -5,7 +5,6 @@
 //! Calls wait for what they need, however long it is away. Not here: connections and resends (`nacre_node::Peer`).
 
 use crate::client::{Client, Connection, MountConfig};
-use crate::stats::Stats;
 use crate::target::Target;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -14,7 +13,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
-use nacre_node::{Ctx, Peer, PeerConfig, Peers, WaitList};
+use nacre_node::{Ctx, PeerConfig, Peers, WaitList};
 use nacre_types::{ClientUuid, Errno, Instant, OstIndex, TargetKind, TargetName, Timestamp};
 use nacre_wire::mgs::{ListTargets, TargetEntry, TargetList};
 use nacre_wire::target::{GetParams, Role};
@@ -64,11 +63,7 @@ impl Mount {
             addresses: config.mgs_addresses.clone(),
             max_mod_rpcs: 1,
         };
-        let mgs = Rc::new(Target {
-            name: mgs.target.clone(),
-            peer: Peer::new(ctx, &peers, mgs),
-            requests: Stats::new(ctx),
-        });
+        let mgs = Target::new(ctx, &peers, mgs, TargetKind::Mgs);
         Self {
             uuid,
             peers,
@@ -285,11 +280,7 @@ impl Client {
             addresses: entry.addresses.clone(),
             max_mod_rpcs,
         };
-        Rc::new(Target {
-            name: config.target.clone(),
-            peer: Peer::new(&self.ctx, &self.mount.peers, config),
-            requests: Stats::new(&self.ctx),
-        })
+        Target::new(&self.ctx, &self.mount.peers, config, entry.kind)
     }
 
     /// Callbacks and evictions of the MDT.

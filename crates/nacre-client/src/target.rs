@@ -1,13 +1,20 @@
-//! One target of the file system: its import, its name, its counters.
+//! One target of the file system: its import, its name, its counters, and room for what must never wait.
 
 use crate::stats::Stats;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_node::{Peer, RpcError};
-use nacre_types::{Codec, Errno};
+use core::cell::Cell;
+use nacre_node::{Ctx, Peer, PeerConfig, Peers, RpcError, WaitList};
+use nacre_types::{Codec, Errno, TargetKind};
 use nacre_wire::{Opcode, Rpc};
+
+/// Requests in flight to an OST, of all kinds.
+const OST_RPCS: u16 = 16;
+/// Of those, reads and writes without a lock, of each: they may wait at the OST for another mount, which
+/// may wait for an operation of ours that holds locks and needs to be sent. So they never take all the room.
+const UNLOCKED_MAX: u64 = 6;
 
 /// A target and what was asked of it.
 pub(crate) struct Target {
@@ -15,9 +22,26 @@ pub(crate) struct Target {
     pub(crate) peer: Rc<Peer>,
     /// Latency per request name.
     pub(crate) requests: Stats,
+    pub(crate) unlocked_reads: Gate,
+    pub(crate) unlocked_writes: Gate,
 }
 
 impl Target {
+    /// Starts to connect at once.
+    pub(crate) fn new(ctx: &Rc<Ctx>, peers: &Rc<Peers>, config: PeerConfig, kind: TargetKind) -> Rc<Self> {
+        let name = config.target.clone();
+        let peer = Peer::new(ctx, peers, config);
+        if kind == TargetKind::Ost {
+            peer.set_max_rpcs(OST_RPCS);
+        }
+        Rc::new(Self {
+            name,
+            peer,
+            requests: Stats::new(ctx),
+            unlocked_reads: Gate::new(ctx, UNLOCKED_MAX),
+            unlocked_writes: Gate::new(ctx, UNLOCKED_MAX),
+        })
+    }
     /// One request; waits as long as the target is away.
     pub(crate) async fn call<'a, R: Rpc + Codec<'a>>(&self, request: &R) -> Result<R::Reply, Errno> {
         let _timing = self.requests.time(request_name(R::OPCODE));
@@ -41,6 +65,37 @@ impl Target {
             );
         }
         error.into()
+    }
+}
+
+/// Lets a bounded number in, in the order in which they came.
+pub(crate) struct Gate {
+    limit: u64,
+    came: Cell<u64>,
+    left: Cell<u64>,
+    changed: WaitList,
+}
+impl Gate {
+    fn new(ctx: &Ctx, limit: u64) -> Self {
+        Self { limit, came: Cell::new(0), left: Cell::new(0), changed: ctx.wait_list() }
+    }
+    pub(crate) async fn enter(&self) -> Inside<'_> {
+        let number = self.came.get();
+        self.came.set(number + 1);
+        let inside = Inside(self);
+        while number >= self.left.get() + self.limit {
+            self.changed.wait().await;
+        }
+        inside
+    }
+}
+
+/// Dropping it lets the next one in.
+pub(crate) struct Inside<'a>(&'a Gate);
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.left.set(self.0.left.get() + 1);
+        self.0.changed.wake_all();
     }
 }
 

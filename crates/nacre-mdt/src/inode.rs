@@ -8,7 +8,7 @@ use crate::row::{
     Inode, LINK_BYTES_INLINE_MAX, LINKS_INLINE_MAX, ParentLink, Row, Stripes, XATTR_INLINE_MAX,
     XATTR_NAMES_MAX, XATTRS_INLINE_MAX, Xattr,
 };
-use crate::table::{self, CHOWN, DESTROY, FLOCK, FLOCK_WAIT, INODE, LINK, ORPHAN, UNSETTLED, XATTR};
+use crate::table::{self, CHOWN, DESTROY, FLOCK, INODE, LINK, ORPHAN, UNSETTLED, XATTR};
 use crate::view::{Note, Step, View};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -32,7 +32,12 @@ impl Inode {
     }
     /// What replies say about an inode.
     pub fn reply(&self) -> EntryReply {
-        EntryReply { attr: self.attr, layout: self.layout.clone(), kill_priv: self.has_privileges() }
+        EntryReply {
+            attr: self.attr,
+            layout: self.layout.clone(),
+            kill_priv: self.has_privileges(),
+            mtime_set_at: self.mtime_order,
+        }
     }
     /// Stripes of the file by OST.
     pub fn objects(&self) -> BTreeMap<OstIndex, Vec<u32>> {
@@ -118,14 +123,15 @@ impl View<'_> {
         }
         self.delete(UNSETTLED, &key);
         self.delete_prefix(FLOCK, &key);
-        self.delete_prefix(FLOCK_WAIT, &key);
         self.notes.push(Note::Removed(fid));
-        if inode.may_have_objects {
-            for (ost, stripes) in inode.objects() {
+        for (ost, stripes) in inode.objects() {
+            if inode.may_have_objects {
                 self.delete(CHOWN, &table::of_ost(ost, fid));
                 self.put(DESTROY, &table::of_ost(ost, fid), &Stripes { stripes });
+                self.notes.push(Note::OstWork(ost));
+            } else {
+                self.notes.extend(stripes.iter().map(|_| Note::Unused(ost)));
             }
-            self.notes.push(Note::OstWork);
         }
     }
 

@@ -63,16 +63,23 @@ pub fn apply_close(view: &mut View<'_>, export: Generation, args: &Close) -> Ste
     if opened.fid != args.fid {
         return Err(Errno::EINVAL.into());
     }
-    close(view, export, args.handle, opened, Ending::Closed(args.written))
+    let how = match (args.dirty, args.written) {
+        (false, _) => Ending::Unchanged,
+        (true, Some(written)) => Ending::Written(written),
+        (true, None) => Ending::Unknown,
+    };
+    close(view, export, args.handle, opened, how)
 }
 
 /// How an open ends.
 #[derive(Debug, Clone, Copy)]
 pub enum Ending {
-    /// By its client, who says what it wrote.
-    Closed(Option<Written>),
-    /// With its export: nobody says anything.
-    Dropped,
+    /// The client changed nothing.
+    Unchanged,
+    /// The client knows the state of every object.
+    Written(Written),
+    /// The client does not know, or is gone.
+    Unknown,
 }
 
 /// Ends an open; the last one of an orphan ends the inode.
@@ -86,7 +93,7 @@ pub fn close(view: &mut View<'_>, export: Generation, handle: OpenHandle, opened
     let mut changed = false;
     if opened.writes() && inode.is_regular() {
         changed = true;
-        settle_at_close(view, &mut inode, how)?;
+        settle_at_close(view, export, &mut inode, how)?;
     }
     view.delete(OPEN, &table::open(export, handle));
     view.notes.push(Note::Closed { export, handle });
@@ -100,25 +107,35 @@ pub fn close(view: &mut View<'_>, export: Generation, handle: OpenHandle, opened
 }
 
 /// Takes in what a writer says and decides whether the size is known now.
-fn settle_at_close(view: &mut View<'_>, inode: &mut Inode, how: Ending) -> Step<()> {
+fn settle_at_close(view: &mut View<'_>, export: Generation, inode: &mut Inode, how: Ending) -> Step<()> {
     let fid = inode.attr.fid;
-    let written = match how {
-        Ending::Closed(written) => written,
-        Ending::Dropped => None,
-    };
-    if let Some(w) = &written {
-        grow(inode, w);
-    }
-    match (view.opens.sole_writer(fid), how) {
-        (Some(before), Ending::Closed(written)) => {
-            inode.attr.size_state = SizeState::Exact;
-            if written.is_none() {
-                // No write was tried: no object has come into being.
-                inode.may_have_objects = before.objects;
-            }
+    let sole = view.opens.sole_writer(fid).filter(|(sole, _)| *sole == export);
+    match (how, sole) {
+        (Ending::Written(w), Some(_)) => {
+            inode.attr.size = w.size;
+            inode.attr.blocks = w.blocks;
+            inode.written_at(w.mtime);
         }
-        _ if view.opens.writers(fid) <= 1 => mark_unsettled(view, fid)?,
-        _ => {}
+        (Ending::Written(w), None) => grow(inode, &w),
+        (Ending::Unchanged | Ending::Unknown, _) => {}
+    }
+    if view.opens.writers(fid) > 1 {
+        // The others will say. One that cannot be asked any more has made the epoch a mixed one.
+        if matches!(how, Ending::Unknown) {
+            view.notes.push(Note::Mixed(fid));
+        }
+        return Ok(());
+    }
+    match (how, sole) {
+        // The report of the truncate decides.
+        _ if view.opens.is_being_cut(fid) => {}
+        (Ending::Unknown, _) | (_, None) => mark_unsettled(view, fid)?,
+        (Ending::Written(_), Some(_)) => inode.attr.size_state = SizeState::Exact,
+        (Ending::Unchanged, Some((_, objects))) => {
+            inode.attr.size_state = SizeState::Exact;
+            // No write was tried in this epoch: no object has come into being.
+            inode.may_have_objects = objects;
+        }
     }
     Ok(())
 }
@@ -127,7 +144,7 @@ fn settle_at_close(view: &mut View<'_>, inode: &mut Inode, how: Ending) -> Step<
 pub fn grow(inode: &mut Inode, w: &Written) {
     inode.attr.size = inode.attr.size.max(w.size);
     inode.attr.blocks = inode.attr.blocks.max(w.blocks);
-    inode.modified_at(w.mtime);
+    inode.written_at(w.mtime);
 }
 
 /// Lets the background ask the OSTs, also after a restart.

@@ -1,5 +1,8 @@
 //! Who has what open: the rows of [`crate::table::OPEN`] in memory, counted by file.
 //!
+//! An *epoch* of a file lasts from its first open for write to its last close of those. When one client alone wrote and cut the
+//! file in it, that client knows the size at the end; otherwise only the OSTs do.
+//!
 //! Invariants: equal to the table after every transaction; changed only after the transaction of the change has
 //! succeeded, in the same visit. Bounded by what exports may have open.
 
@@ -32,8 +35,8 @@ pub struct Before {
 /// What the MDT may conclude from the report of the last writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteEpoch {
-    /// One open for write since the size was exact, and no truncate: that writer knows the size.
-    Sole(Before),
+    /// Only this client has opened for write or cut since the size was exact: it knows the size.
+    Sole { export: Generation, objects: bool },
     /// Only the OSTs know the size.
     Mixed,
 }
@@ -50,6 +53,8 @@ struct File {
 pub struct Opens {
     rows: BTreeMap<(Generation, OpenHandle), Opened>,
     files: BTreeMap<Fid, File>,
+    /// Truncates whose report has not come, by client and file.
+    cuts: BTreeMap<(Generation, Fid), u32>,
 }
 
 impl Opens {
@@ -74,12 +79,21 @@ impl Opens {
     pub fn writers(&self, fid: Fid) -> u32 {
         self.files.get(&fid).map_or(0, |f| f.writers)
     }
-    /// Set when there is one writer and it knows the size.
-    pub fn sole_writer(&self, fid: Fid) -> Option<Before> {
-        match self.files.get(&fid)? {
-            File { writers: 1, epoch: WriteEpoch::Sole(before), .. } => Some(*before),
-            File { .. } => None,
+    /// The client that knows the size, because nobody else could have changed it; and whether there might have been
+    /// objects when its epoch began.
+    pub fn sole_writer(&self, fid: Fid) -> Option<(Generation, bool)> {
+        match self.files.get(&fid)?.epoch {
+            WriteEpoch::Sole { export, objects } => Some((export, objects)),
+            WriteEpoch::Mixed => None,
         }
+    }
+    /// A truncate of this file is under way.
+    pub fn is_being_cut(&self, fid: Fid) -> bool {
+        self.cuts.keys().any(|(_, f)| *f == fid)
+    }
+    /// Files whose truncates an export has not reported.
+    pub fn cuts_of(&self, export: Generation) -> Vec<Fid> {
+        self.cuts.keys().filter(|(g, _)| *g == export).map(|(_, fid)| *fid).collect()
     }
     /// Up to `limit` opens of an export.
     pub fn of_export(&self, export: Generation, limit: usize) -> Vec<(OpenHandle, Opened)> {
@@ -102,8 +116,13 @@ impl Opens {
         });
         file.opens += 1;
         if opened.writes() {
-            let sole = file.writers == 0 && before.exact;
-            file.epoch = if sole { WriteEpoch::Sole(before) } else { WriteEpoch::Mixed };
+            file.epoch = match file.epoch {
+                _ if file.writers == 0 && before.exact => {
+                    WriteEpoch::Sole { export, objects: before.objects }
+                }
+                WriteEpoch::Sole { export: sole, .. } if file.writers > 0 && sole == export => file.epoch,
+                WriteEpoch::Sole { .. } | WriteEpoch::Mixed => WriteEpoch::Mixed,
+            };
             file.writers += 1;
         }
     }
@@ -118,11 +137,36 @@ impl Opens {
             self.files.remove(&opened.fid);
         }
     }
-    /// Somebody cut the file: no writer's report can be trusted to be the size.
-    pub fn taint(&mut self, fid: Fid) {
+    /// Somebody who wrote cannot be asked any more.
+    pub fn mix(&mut self, fid: Fid) {
         if let Some(file) = self.files.get_mut(&fid) {
             file.epoch = WriteEpoch::Mixed;
         }
+    }
+    /// A client starts to cut a file.
+    pub fn cut(&mut self, export: Generation, fid: Fid) {
+        *self.cuts.entry((export, fid)).or_insert(0) += 1;
+        if let Some(file) = self.files.get_mut(&fid) {
+            file.epoch = match file.epoch {
+                WriteEpoch::Sole { export: sole, .. } if sole == export => {
+                    WriteEpoch::Sole { export, objects: true }
+                }
+                WriteEpoch::Sole { .. } | WriteEpoch::Mixed => WriteEpoch::Mixed,
+            };
+        }
+    }
+    /// It has reported.
+    pub fn cut_reported(&mut self, export: Generation, fid: Fid) {
+        if let Some(count) = self.cuts.get_mut(&(export, fid)) {
+            *count -= 1;
+            if *count == 0 {
+                self.cuts.remove(&(export, fid));
+            }
+        }
+    }
+    /// It will never report.
+    pub fn cut_forgotten(&mut self, export: Generation, fid: Fid) {
+        self.cuts.remove(&(export, fid));
     }
 }
 
@@ -135,25 +179,33 @@ mod tests {
     const OPEN: Before = Before { exact: false, objects: true };
 
     #[test]
-    fn only_a_lone_untainted_writer_knows_the_size() {
+    fn only_a_client_that_was_alone_knows_the_size() {
         let fid = Fid::new(Seq(0x100), Oid(1));
         let (a, b) = (Generation(1), Generation(2));
         let row = |flags| Opened { fid, flags };
+        let sole = |opens: &Opens| opens.sole_writer(fid).map(|(export, _)| export);
         let mut opens = Opens::default();
         opens.insert(a, OpenHandle(1), row(0), EXACT);
-        assert!(!opens.sole_writer(fid).is_some());
+        assert_eq!(sole(&opens), None);
         opens.insert(a, OpenHandle(2), row(1), EXACT);
-        assert!(opens.sole_writer(fid).is_some());
+        opens.insert(a, OpenHandle(3), row(2), OPEN);
+        opens.cut(a, fid);
+        assert_eq!(sole(&opens), Some(a));
+        assert!(opens.is_being_cut(fid));
+        opens.cut_reported(a, fid);
+        assert!(!opens.is_being_cut(fid));
         opens.insert(b, OpenHandle(1), row(2), OPEN);
         opens.remove(a, OpenHandle(2));
-        assert_eq!((opens.count(fid), opens.writers(fid), opens.sole_writer(fid).is_some()), (2, 1, false));
+        opens.remove(a, OpenHandle(3));
+        assert_eq!((opens.count(fid), opens.writers(fid), sole(&opens)), (2, 1, None));
         opens.remove(b, OpenHandle(1));
         opens.insert(b, OpenHandle(2), row(2), EXACT);
-        opens.taint(fid);
-        assert!(!opens.sole_writer(fid).is_some());
+        opens.cut(a, fid);
+        assert_eq!((sole(&opens), opens.cuts_of(a)), (None, alloc::vec![fid]));
+        opens.cut_forgotten(a, fid);
         opens.remove(b, OpenHandle(2));
         opens.remove(a, OpenHandle(1));
-        assert!(opens.is_empty());
+        assert!(opens.is_empty() && !opens.is_being_cut(fid));
         assert_eq!(opens.count(fid), 0);
     }
 }

@@ -108,11 +108,6 @@ codec_struct! {
     pub struct Flocks { pub locks: Vec<FileLock> }
 }
 codec_struct! {
-    /// A waiting lock request; `order` is its place among all waiters.
-    #[derive(Copy)]
-    pub struct FlockWaiter { pub order: u64, pub lock: FileLock }
-}
-codec_struct! {
     /// Who still owes the report of a truncate; `tainted`: only the OSTs know the size.
     pub struct Unsettled { pub pending: Vec<Generation>, pub tainted: bool }
 }
@@ -121,7 +116,6 @@ impl Row for Entry {}
 impl Row for Opened {}
 impl Row for Stripes {}
 impl Row for Flocks {}
-impl Row for FlockWaiter {}
 impl Row for Unsettled {}
 impl Row for nacre_types::ClientUuid {}
 impl Row for LayoutTemplate {}

@@ -85,8 +85,8 @@ fn chown(view: &mut View<'_>, inode: &mut Inode, set: &SetAttr) {
     if inode.may_have_objects {
         for (ost, stripes) in inode.objects() {
             view.put(CHOWN, &table::of_ost(ost, inode.attr.fid), &Stripes { stripes });
+            view.notes.push(Note::OstWork(ost));
         }
-        view.notes.push(Note::OstWork);
     }
 }
 
@@ -110,9 +110,10 @@ fn start_truncate(view: &mut View<'_>, export: Generation, inode: &mut Inode, ti
     if !inode.is_regular() {
         return Err(Errno::EINVAL.into());
     }
-    let was_exact = inode.attr.size_state == SizeState::Exact;
+    let trusted = inode.attr.size_state == SizeState::Exact
+        || view.opens.sole_writer(fid).is_some_and(|(sole, _)| sole == export);
     let old: Option<Unsettled> = view.row(UNSETTLED, &fid.key())?;
-    let mut row = old.unwrap_or(Unsettled { pending: Vec::new(), tainted: !was_exact });
+    let mut row = old.unwrap_or(Unsettled { pending: Vec::new(), tainted: !trusted });
     if row.pending.len() >= TRUNCATES_MAX {
         return Err(Errno::EBUSY.into());
     }
@@ -122,7 +123,7 @@ fn start_truncate(view: &mut View<'_>, export: Generation, inode: &mut Inode, ti
     inode.attr.size_state = SizeState::Open;
     inode.may_have_objects = true;
     inode.modified_at(time);
-    view.notes.push(Note::Cut(fid));
+    view.notes.push(Note::Cut { export, fid });
     Ok(())
 }
 
@@ -146,9 +147,10 @@ pub fn apply_report(view: &mut View<'_>, export: Generation, args: &ReportSize) 
         return Err(Errno::EINVAL.into());
     };
     row.pending.remove(at);
+    view.notes.push(Note::CutEnded { export, fid, last: false });
     inode.attr.size = args.written.size;
     inode.attr.blocks = args.written.blocks;
-    inode.modified_at(args.written.mtime);
+    inode.written_at(args.written.mtime);
     end_truncate(view, &mut inode, &row);
     view.put_changed(&mut inode);
     Ok(inode.reply())
@@ -173,6 +175,7 @@ fn end_truncate(view: &mut View<'_>, inode: &mut Inode, row: &Unsettled) {
 
 /// Forgets what a vanished export owed; the OSTs know the size.
 pub fn forget_truncates(view: &mut View<'_>, export: Generation, fid: Fid) -> Step<()> {
+    view.notes.push(Note::CutEnded { export, fid, last: true });
     let Some(mut row) = view.row::<Unsettled>(UNSETTLED, &fid.key())? else { return Ok(()) };
     if row.pending.contains(&export) {
         row.pending.retain(|g| *g != export);
@@ -196,9 +199,7 @@ pub fn apply_settle(view: &mut View<'_>, fid: Fid, size: u64, blocks: u64, mtime
     inode.attr.size = size;
     inode.attr.blocks = blocks;
     inode.attr.size_state = SizeState::Exact;
-    if mtime > inode.mtime_order {
-        inode.modified_at(mtime);
-    }
+    inode.written_at(mtime);
     view.delete(UNSETTLED, &fid.key());
     view.put_changed(&mut inode);
     Ok(())

@@ -24,16 +24,14 @@ pub const FLOCK: Table = Table(MDT_FIRST + 5);
 pub const SEQUENCE: Table = Table(MDT_FIRST + 6);
 /// Word → value: see [`meta`].
 pub const META: Table = Table(MDT_FIRST + 7);
-/// FID, client generation, cookie → [`crate::row::FlockWaiter`].
-pub const FLOCK_WAIT: Table = Table(MDT_FIRST + 8);
 /// FID, name → value of an extended attribute that is too large for the inode's row.
-pub const XATTR: Table = Table(MDT_FIRST + 9);
+pub const XATTR: Table = Table(MDT_FIRST + 8);
 /// FID, parent FID, name → empty: hard links beyond those in the inode's row.
-pub const LINK: Table = Table(MDT_FIRST + 10);
+pub const LINK: Table = Table(MDT_FIRST + 9);
 /// OST, FID → [`crate::row::Stripes`]: objects whose owner changed.
-pub const CHOWN: Table = Table(MDT_FIRST + 11);
+pub const CHOWN: Table = Table(MDT_FIRST + 10);
 /// FID → [`crate::row::Unsettled`]: a size that is `Open` although nobody may be writing.
-pub const UNSETTLED: Table = Table(MDT_FIRST + 12);
+pub const UNSETTLED: Table = Table(MDT_FIRST + 11);
 
 /// Keys of [`META`].
 pub mod meta {
@@ -98,20 +96,6 @@ pub fn flock_of(key: &[u8]) -> Option<(Fid, Generation, u64, u8)> {
     let owner = u64::from_be_bytes(key.get(16..24)?.try_into().ok()?);
     Some((fid, Generation(generation), owner, *key.get(24)?))
 }
-/// Key in [`FLOCK_WAIT`].
-pub fn flock_wait(fid: Fid, generation: Generation, cookie: u64) -> [u8; 24] {
-    let mut key = [0; 24];
-    key[..12].copy_from_slice(&fid.key());
-    key[12..16].copy_from_slice(&generation.0.to_be_bytes());
-    key[16..].copy_from_slice(&cookie.to_be_bytes());
-    key
-}
-/// Inverse of [`flock_wait`].
-pub fn flock_wait_of(key: &[u8]) -> Option<(Fid, Generation, u64)> {
-    let fid = Fid::from_key(key)?;
-    let generation = u32::from_be_bytes(key.get(12..16)?.try_into().ok()?);
-    Some((fid, Generation(generation), u64::from_be_bytes(key.get(16..24)?.try_into().ok()?)))
-}
 pub fn xattr(fid: Fid, name: &[u8]) -> Vec<u8> {
     [&fid.key()[..], name].concat()
 }
@@ -144,7 +128,6 @@ mod tests {
         assert_eq!(cookie_of(&entry(fid, 77)), Some(77));
         assert_eq!(open_of(&open(Generation(3), OpenHandle(9))), Some((Generation(3), OpenHandle(9))));
         assert_eq!(flock_of(&flock(fid, Generation(3), 5, 2)), Some((fid, Generation(3), 5, 2)));
-        assert_eq!(flock_wait_of(&flock_wait(fid, Generation(3), 5)), Some((fid, Generation(3), 5)));
         for prefix in [&fid.key()[..], &[0xff; 4], &[1, 0xff]] {
             let (from, to) = range_of(prefix);
             let inside = [prefix, &[0xff; 8]].concat();

@@ -14,7 +14,7 @@ use crate::table::{self, ENTRY, INODE};
 use alloc::vec::Vec;
 use nacre_osd::{Osd, OsdError, Pins, Table, Tx};
 use nacre_types::name::{DISCRIMINATORS, HashKey, cookie_base};
-use nacre_types::{Errno, Fid, Generation, OpenHandle, Owner, Timestamp, Transno};
+use nacre_types::{Errno, Fid, Generation, OpenHandle, OstIndex, Owner, Timestamp, Transno};
 use tracing::error;
 
 /// Why an attempt ended.
@@ -135,12 +135,18 @@ impl Slot {
 pub enum Note {
     Opened { export: Generation, handle: OpenHandle, opened: Opened, before: Before },
     Closed { export: Generation, handle: OpenHandle },
-    /// The file was cut.
-    Cut(Fid),
+    /// A client starts to cut the file.
+    Cut { export: Generation, fid: Fid },
+    /// It has reported; `last`: it will report no other one (its export is gone).
+    CutEnded { export: Generation, fid: Fid, last: bool },
+    /// Somebody who wrote cannot be asked any more.
+    Mixed(Fid),
     /// The background must ask the OSTs for the size.
     Unsettled(Fid),
-    /// Rows of [`table::DESTROY`] or [`table::CHOWN`] were written.
-    OstWork,
+    /// Rows of [`table::DESTROY`] or [`table::CHOWN`] were written for this OST.
+    OstWork(OstIndex),
+    /// The file never used what it had reserved on this OST.
+    Unused(OstIndex),
     /// The inode is gone, and with it its file locks.
     Removed(Fid),
 }
@@ -290,12 +296,20 @@ impl Inode {
     pub fn changed_at(&mut self, time: Timestamp) {
         self.attr.ctime = self.attr.ctime.max(time);
     }
-    /// Content (entries, bytes) was changed at `time`: mtime follows unless it was set later than that.
+    /// Entries of a directory were changed, or a file cut: mtime follows unless it was set later than that.
     pub fn modified_at(&mut self, time: Timestamp) {
         if time >= self.mtime_order {
             self.attr.mtime = time;
             self.mtime_order = time;
         }
         self.changed_at(time);
+    }
+    /// Bytes were written at `time`, reported later: they count only beyond what was set explicitly.
+    pub fn written_at(&mut self, time: Timestamp) {
+        if time > self.mtime_order {
+            self.attr.mtime = time;
+            self.mtime_order = time;
+            self.changed_at(time);
+        }
     }
 }

@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 use nacre_types::{Attr, Caller, Errno};
 
 /// Names of the attributes.
-pub const ACCESS: &[u8] = b"system.posix_acl_access";
-pub const DEFAULT: &[u8] = b"system.posix_acl_default";
+pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
+pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
 /// Entries of one ACL; more than any file system of the kernel stores.
@@ -33,14 +33,14 @@ struct AclEntry {
 
 /// A valid ACL.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Acl(Vec<AclEntry>);
+pub(crate) struct Acl(Vec<AclEntry>);
 
 impl Acl {
     /// From the value of the attribute; `None` for one that says "no ACL".
     ///
     /// # Errors
     /// EINVAL, EOPNOTSUPP for another version.
-    pub fn parse(bytes: &[u8]) -> Result<Option<Self>, Errno> {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Option<Self>, Errno> {
         if bytes.is_empty() {
             return Ok(None);
         }
@@ -65,7 +65,7 @@ impl Acl {
         let acl = Self(entries);
         if acl.is_valid() { Ok(Some(acl)) } else { Err(Errno::EINVAL) }
     }
-    pub fn to_bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(4 + self.0.len() * 8);
         out.extend_from_slice(&VERSION.to_le_bytes());
         for e in &self.0 {
@@ -97,18 +97,18 @@ impl Acl {
         self.0.iter().find(|e| e.tag == tag).map(|e| e.perm)
     }
     /// The nine permission bits that `stat` shows: the group bits are the mask when there is one.
-    pub fn mode_bits(&self) -> u32 {
+    pub(crate) fn mode_bits(&self) -> u32 {
         let owner = self.perm(tag::USER_OBJ).unwrap_or(0);
         let group = self.perm(tag::MASK).or(self.perm(tag::GROUP_OBJ)).unwrap_or(0);
         let other = self.perm(tag::OTHER).unwrap_or(0);
         u32::from(owner) << 6 | u32::from(group) << 3 | u32::from(other)
     }
     /// Says more than nine bits can.
-    pub fn is_extended(&self) -> bool {
+    pub(crate) fn is_extended(&self) -> bool {
         self.0.len() > 3
     }
     /// chmod(2): owner, mask (or group) and other take the new bits.
-    pub fn chmod(&mut self, mode: u32) {
+    pub(crate) fn chmod(&mut self, mode: u32) {
         let bits = |shift: u32| ((mode >> shift) & 7) as u16;
         let group = if self.perm(tag::MASK).is_some() { tag::MASK } else { tag::GROUP_OBJ };
         for (tag, perm) in [(tag::USER_OBJ, bits(6)), (group, bits(3)), (tag::OTHER, bits(0))] {
@@ -118,7 +118,7 @@ impl Acl {
         }
     }
     /// This default ACL as the access ACL of a new inode asked for with `mode`: nobody gets more than `mode` says.
-    pub fn inherited(&self, mode: u32) -> Self {
+    pub(crate) fn inherited(&self, mode: u32) -> Self {
         let mut acl = self.clone();
         let bits = |shift: u32| ((mode >> shift) & 7) as u16;
         let group = if acl.perm(tag::MASK).is_some() { tag::MASK } else { tag::GROUP_OBJ };
@@ -156,7 +156,7 @@ impl Acl {
 
 /// Whether the caller may read (4), write (2), execute (1) as far as its uid, gid and the groups we were told
 /// decide. The kernel's check comes first; this one is for what the kernel could not see.
-pub fn permits(attr: &Attr, acl: Option<&Acl>, caller: &Caller, want: u16) -> bool {
+pub(crate) fn permits(attr: &Attr, acl: Option<&Acl>, caller: &Caller, want: u16) -> bool {
     if caller.uid == 0 {
         return true;
     }

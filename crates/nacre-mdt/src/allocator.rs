@@ -5,36 +5,39 @@
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use nacre_types::{
-    Component, DEFAULT_STRIPE_BYTES, Errno, Extent, Layout, LayoutTemplate, OstIndex,
-};
+use nacre_types::{Component, DEFAULT_STRIPE_BYTES, Errno, Extent, Layout, LayoutTemplate, OstIndex};
 
 /// Chunk sizes are multiples of this.
-pub const STRIPE_BYTES_UNIT: u32 = 64 << 10;
+pub(crate) const STRIPE_BYTES_UNIT: u32 = 64 << 10;
 /// Most stripes of a file.
-pub const STRIPES_MAX: usize = 512;
+pub(crate) const STRIPES_MAX: usize = 512;
 
 /// What the MDT knows of an OST.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct OstRoom {
+pub(crate) struct OstRoom {
     /// It answered lately.
-    pub up: bool,
+    pub(crate) up: bool,
     /// Bytes that it would still take.
-    pub bytes_avail: u64,
+    pub(crate) bytes_avail: u64,
     /// Objects that it has room for, granted to us and not used.
-    pub objects: u64,
+    pub(crate) objects: u64,
+    /// It has no room for more objects.
+    pub(crate) refused: bool,
 }
 impl OstRoom {
+    fn full(&self) -> bool {
+        self.up && (self.bytes_avail < FULL_BELOW_BYTES || self.objects == 0 && self.refused)
+    }
     fn usable(&self) -> bool {
         self.up && self.objects > 0 && self.bytes_avail >= FULL_BELOW_BYTES
     }
 }
 /// An OST with less than this is full for new files.
-pub const FULL_BELOW_BYTES: u64 = 1 << 20;
+pub(crate) const FULL_BELOW_BYTES: u64 = 1 << 20;
 
 /// Why no layout could be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NoLayout {
+pub(crate) enum NoLayout {
     #[error("no OST is known: is one formatted, served and registered with the MGS?")]
     NoOsts,
     #[error("none of {known} OSTs can take a new file: {stopped} stopped, the others full")]
@@ -61,7 +64,7 @@ impl From<NoLayout> for Errno {
 }
 
 /// Refuses templates that no file could have.
-pub fn check_template(t: &LayoutTemplate) -> Result<(), NoLayout> {
+pub(crate) fn check_template(t: &LayoutTemplate) -> Result<(), NoLayout> {
     if !t.stripe_bytes.is_multiple_of(STRIPE_BYTES_UNIT) {
         return Err(NoLayout::StripeBytes(t.stripe_bytes));
     }
@@ -75,7 +78,11 @@ pub fn check_template(t: &LayoutTemplate) -> Result<(), NoLayout> {
 }
 
 /// Fields that `asked` leaves open come from `dir`, then from `default`.
-pub fn resolve(asked: Option<LayoutTemplate>, dir: Option<LayoutTemplate>, default: LayoutTemplate) -> LayoutTemplate {
+pub(crate) fn resolve(
+    asked: Option<LayoutTemplate>,
+    dir: Option<LayoutTemplate>,
+    default: LayoutTemplate,
+) -> LayoutTemplate {
     let mut t = LayoutTemplate::default();
     for source in [asked, dir, Some(default)].into_iter().flatten() {
         if t.stripe_count == 0 {
@@ -93,28 +100,32 @@ pub fn resolve(asked: Option<LayoutTemplate>, dir: Option<LayoutTemplate>, defau
 
 /// Every OST, by index, and where the next file starts.
 #[derive(Debug, Default)]
-pub struct Allocator {
+pub(crate) struct Allocator {
     rooms: BTreeMap<OstIndex, OstRoom>,
     next: usize,
 }
 
 impl Allocator {
-    pub fn room(&self, ost: OstIndex) -> Option<OstRoom> {
+    pub(crate) fn room(&self, ost: OstIndex) -> Option<OstRoom> {
         self.rooms.get(&ost).copied()
     }
-    pub fn set_room(&mut self, ost: OstIndex, room: OstRoom) {
+    pub(crate) fn set_room(&mut self, ost: OstIndex, room: OstRoom) {
         self.rooms.insert(ost, room);
     }
     /// Whether any OST can take a file.
-    pub fn any_usable(&self) -> bool {
+    pub(crate) fn any_usable(&self) -> bool {
         self.rooms.values().any(OstRoom::usable)
     }
-    pub fn osts(&self) -> impl Iterator<Item = (OstIndex, OstRoom)> + '_ {
+    /// Whether every OST has said that it is full: waiting does not help.
+    pub(crate) fn all_full(&self) -> bool {
+        !self.rooms.is_empty() && self.rooms.values().all(OstRoom::full)
+    }
+    pub(crate) fn osts(&self) -> impl Iterator<Item = (OstIndex, OstRoom)> + '_ {
         self.rooms.iter().map(|(&i, &r)| (i, r))
     }
 
     /// A layout for a new file.
-    pub fn layout(&mut self, t: &LayoutTemplate) -> Result<Layout, NoLayout> {
+    pub(crate) fn layout(&mut self, t: &LayoutTemplate) -> Result<Layout, NoLayout> {
         check_template(t)?;
         let usable: Vec<OstIndex> = self.rooms.iter().filter(|(_, r)| r.usable()).map(|(&i, _)| i).collect();
         let start = self.start(t.first_ost, &usable)?;
@@ -124,8 +135,7 @@ impl Allocator {
             n => usize::try_from(n).unwrap_or(1).min(usable.len()),
         }
         .min(STRIPES_MAX);
-        let stripes: Vec<OstIndex> =
-            usable.iter().cycle().skip(start).take(count).copied().collect();
+        let stripes: Vec<OstIndex> = usable.iter().cycle().skip(start).take(count).copied().collect();
         for ost in &stripes {
             if let Some(room) = self.rooms.get_mut(ost) {
                 room.objects -= 1;
@@ -170,7 +180,7 @@ mod tests {
     fn allocator(rooms: &[(bool, u64, u64)]) -> Allocator {
         let mut a = Allocator::default();
         for (i, &(up, mib, objects)) in rooms.iter().enumerate() {
-            a.set_room(OstIndex(i as u32), OstRoom { up, bytes_avail: mib << 20, objects });
+            a.set_room(OstIndex(i as u32), OstRoom { up, bytes_avail: mib << 20, objects, refused: false });
         }
         a
     }
@@ -203,10 +213,11 @@ mod tests {
 
     #[test]
     fn templates_fill_each_other_and_nonsense_is_refused() {
-        let t = resolve(Some(ask(2, -1)), Some(ask(1, 3)), LayoutTemplate {
-            stripe_bytes: 1 << 20,
-            ..LayoutTemplate::default()
-        });
+        let t = resolve(
+            Some(ask(2, -1)),
+            Some(ask(1, 3)),
+            LayoutTemplate { stripe_bytes: 1 << 20, ..LayoutTemplate::default() },
+        );
         assert_eq!(t, LayoutTemplate { stripe_count: 2, stripe_bytes: 1 << 20, first_ost: 3 });
         for bad in [ask(-2, -1), ask(513, -1), ask(1, -2), LayoutTemplate { stripe_bytes: 1, ..ask(1, -1) }] {
             assert!(check_template(&bad).is_err(), "{bad:?}");

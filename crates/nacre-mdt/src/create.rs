@@ -12,27 +12,28 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::name::HashKey;
 use nacre_types::{
-    Attr, ClientUuid, Errno, Fid, FileType, Generation, Layout, LayoutTemplate, Seq, SizeState, Timestamp, mode,
+    Attr, ClientUuid, Errno, Fid, FileType, Generation, Layout, LayoutTemplate, Seq, SizeState, Timestamp,
+    mode,
 };
 use nacre_wire::mdt::{Create, CreateReply};
 use tracing::warn;
 
 /// Longest target of a symbolic link.
-pub const SYMLINK_MAX: usize = 4095;
+pub(crate) const SYMLINK_MAX: usize = 4095;
 /// Size that `stat` shows for a directory.
 const DIR_BYTES: u64 = 4096;
 
 /// Who asks, and what the target lends to the operation.
-pub struct Maker<'a> {
-    pub export: Generation,
-    pub client: ClientUuid,
-    pub default: LayoutTemplate,
+pub(crate) struct Maker<'a> {
+    pub(crate) export: Generation,
+    pub(crate) client: ClientUuid,
+    pub(crate) default: LayoutTemplate,
     /// Chooses OSTs; called last, when nothing else can fail.
-    pub layout: &'a mut dyn FnMut(&LayoutTemplate) -> Result<Layout, Errno>,
+    pub(crate) layout: &'a mut dyn FnMut(&LayoutTemplate) -> Result<Layout, Errno>,
 }
 
 /// Rows that a create looks at.
-pub fn wants(hash: HashKey, args: &Create<'_>) -> Wants {
+pub(crate) fn wants(hash: HashKey, args: &Create<'_>) -> Wants {
     let mut wants = Wants::default();
     wants.inode(args.parent);
     wants.inode(args.fid);
@@ -41,7 +42,7 @@ pub fn wants(hash: HashKey, args: &Create<'_>) -> Wants {
     wants
 }
 
-pub fn apply(view: &mut View<'_>, maker: &mut Maker<'_>, args: &Create<'_>) -> Step<CreateReply> {
+pub(crate) fn apply(view: &mut View<'_>, maker: &mut Maker<'_>, args: &Create<'_>) -> Step<CreateReply> {
     check_name(args.name)?;
     let file_type = FileType::of_mode(args.mode).ok_or(Errno::EINVAL)?;
     if file_type == FileType::Symlink && args.target.is_empty() {
@@ -95,7 +96,11 @@ fn existing(view: &mut View<'_>, maker: &Maker<'_>, args: &Create<'_>, entry: &E
         FileType::Regular => {}
         FileType::Directory => return Err(Errno::EISDIR.into()),
         // The caller saw no name here a moment ago: it must look again and follow or open what is there now.
-        FileType::Symlink | FileType::Fifo | FileType::Socket | FileType::CharDevice | FileType::BlockDevice => {
+        FileType::Symlink
+        | FileType::Fifo
+        | FileType::Socket
+        | FileType::CharDevice
+        | FileType::BlockDevice => {
             return Err(Errno::ESTALE.into());
         }
     }
@@ -195,7 +200,7 @@ fn blank(fid: Fid, mode: u32, time: Timestamp) -> Inode {
 }
 
 /// The root directory of a new file system.
-pub fn root(time: Timestamp) -> Inode {
+pub(crate) fn root(time: Timestamp) -> Inode {
     let mut inode = blank(Fid::ROOT, mode::DIR | 0o755, time);
     inode.attr.nlink = 2;
     inode.attr.size = DIR_BYTES;

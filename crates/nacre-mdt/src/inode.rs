@@ -17,21 +17,21 @@ use nacre_types::{Caller, Errno, Fid, FileType, Layout, OstIndex, mode};
 use nacre_wire::mdt::EntryReply;
 
 /// Capabilities of a program file; a write or chown takes them away.
-pub const CAPABILITY: &[u8] = b"security.capability";
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 impl Inode {
-    pub fn is_regular(&self) -> bool {
+    pub(crate) fn is_regular(&self) -> bool {
         self.attr.file_type() == FileType::Regular
     }
     /// A write by an ordinary user must take something away first.
-    pub fn has_privileges(&self) -> bool {
+    pub(crate) fn has_privileges(&self) -> bool {
         self.is_regular()
             && (self.attr.mode & mode::SUID != 0
                 || self.attr.mode & (mode::SGID | mode::XGRP) == mode::SGID | mode::XGRP
                 || self.xattrs.iter().any(|x| x.name == CAPABILITY))
     }
     /// What replies say about an inode.
-    pub fn reply(&self) -> EntryReply {
+    pub(crate) fn reply(&self) -> EntryReply {
         EntryReply {
             attr: self.attr,
             layout: self.layout.clone(),
@@ -40,13 +40,13 @@ impl Inode {
         }
     }
     /// Stripes of the file by OST.
-    pub fn objects(&self) -> BTreeMap<OstIndex, Vec<u32>> {
+    pub(crate) fn objects(&self) -> BTreeMap<OstIndex, Vec<u32>> {
         stripes_by_ost(self.layout.as_ref())
     }
 }
 
 /// Stripe numbers of a layout by OST.
-pub fn stripes_by_ost(layout: Option<&Layout>) -> BTreeMap<OstIndex, Vec<u32>> {
+pub(crate) fn stripes_by_ost(layout: Option<&Layout>) -> BTreeMap<OstIndex, Vec<u32>> {
     let mut by_ost: BTreeMap<OstIndex, Vec<u32>> = BTreeMap::new();
     // Component 0 only: later components will number their stripes behind it.
     if let Some(component) = layout.and_then(|l| l.components.first()) {
@@ -58,7 +58,7 @@ pub fn stripes_by_ost(layout: Option<&Layout>) -> BTreeMap<OstIndex, Vec<u32>> {
 }
 
 /// In a sticky directory only its owner, the owner of the child and root may take a name away.
-pub fn check_sticky(dir: &Inode, child: &Inode, caller: &Caller) -> Result<(), Errno> {
+pub(crate) fn check_sticky(dir: &Inode, child: &Inode, caller: &Caller) -> Result<(), Errno> {
     let free = dir.attr.mode & mode::VTX == 0;
     if free || caller.uid == 0 || caller.uid == dir.attr.uid || caller.uid == child.attr.uid {
         Ok(())
@@ -70,7 +70,7 @@ pub fn check_sticky(dir: &Inode, child: &Inode, caller: &Caller) -> Result<(), E
 impl View<'_> {
     // ---- names of an inode
 
-    pub fn add_link(&mut self, inode: &mut Inode, parent: Fid, name: &[u8]) {
+    pub(crate) fn add_link(&mut self, inode: &mut Inode, parent: Fid, name: &[u8]) {
         let bytes: usize = inode.links.iter().map(|l| l.name.len()).sum();
         if inode.links.len() < LINKS_INLINE_MAX && bytes + name.len() <= LINK_BYTES_INLINE_MAX {
             inode.links.push(ParentLink { parent, name: Bytes::copy_from_slice(name) });
@@ -79,7 +79,7 @@ impl View<'_> {
             inode.links_beyond += 1;
         }
     }
-    pub fn remove_link(&mut self, inode: &mut Inode, parent: Fid, name: &[u8]) {
+    pub(crate) fn remove_link(&mut self, inode: &mut Inode, parent: Fid, name: &[u8]) {
         match inode.links.iter().position(|l| l.parent == parent && l.name == name) {
             Some(at) => {
                 inode.links.remove(at);
@@ -93,7 +93,7 @@ impl View<'_> {
 
     /// Takes one name (already removed from its directory) from an inode; the last one ends it, or makes it an
     /// orphan while it is open.
-    pub fn drop_name(&mut self, inode: &mut Inode, parent: Fid, name: &[u8]) {
+    pub(crate) fn drop_name(&mut self, inode: &mut Inode, parent: Fid, name: &[u8]) {
         self.remove_link(inode, parent, name);
         inode.attr.nlink = if inode.attr.is_dir() { 0 } else { inode.attr.nlink.saturating_sub(1) };
         if inode.attr.nlink > 0 {
@@ -107,7 +107,7 @@ impl View<'_> {
     }
 
     /// Ends an inode that has no name and no open.
-    pub fn destroy(&mut self, inode: &Inode) {
+    pub(crate) fn destroy(&mut self, inode: &Inode) {
         let fid = inode.attr.fid;
         let key = fid.key();
         self.delete(INODE, &key);
@@ -137,7 +137,7 @@ impl View<'_> {
 
     // ---- extended attributes
 
-    pub fn xattr(&mut self, inode: &Inode, name: &[u8]) -> Step<Option<Bytes>> {
+    pub(crate) fn xattr(&mut self, inode: &Inode, name: &[u8]) -> Step<Option<Bytes>> {
         let Some(found) = inode.xattrs.iter().find(|x| x.name == name) else { return Ok(None) };
         if let Some(value) = &found.value {
             return Ok(Some(value.clone()));
@@ -146,7 +146,7 @@ impl View<'_> {
         Ok(value.map(Bytes::copy_from_slice))
     }
     /// Sets or replaces; the caller stores the inode.
-    pub fn set_xattr(&mut self, inode: &mut Inode, name: &[u8], value: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn set_xattr(&mut self, inode: &mut Inode, name: &[u8], value: &[u8]) -> Result<(), Errno> {
         self.remove_xattr(inode, name);
         let names: usize = inode.xattrs.iter().map(|x| x.name.len() + 1).sum();
         if names + name.len() + 1 > XATTR_NAMES_MAX {
@@ -164,7 +164,7 @@ impl View<'_> {
         Ok(())
     }
     /// Whether it was there.
-    pub fn remove_xattr(&mut self, inode: &mut Inode, name: &[u8]) -> bool {
+    pub(crate) fn remove_xattr(&mut self, inode: &mut Inode, name: &[u8]) -> bool {
         let Some(at) = inode.xattrs.iter().position(|x| x.name == name) else { return false };
         if inode.xattrs.remove(at).value.is_none() {
             self.delete(XATTR, &table::xattr(inode.attr.fid, name));
@@ -172,14 +172,14 @@ impl View<'_> {
         true
     }
     /// An ACL of the inode. What is stored was valid when it was set; damage is EIO.
-    pub fn acl(&mut self, inode: &Inode, name: &[u8]) -> Step<Option<Acl>> {
+    pub(crate) fn acl(&mut self, inode: &Inode, name: &[u8]) -> Step<Option<Acl>> {
         match self.xattr(inode, name)? {
             None => Ok(None),
             Some(bytes) => Ok(Acl::parse(&bytes).map_err(|_| Errno::EIO)?),
         }
     }
     /// Stores an access ACL and the mode that goes with it; one that says no more than the mode is left out.
-    pub fn set_access_acl(&mut self, inode: &mut Inode, acl: &Acl) -> Result<(), Errno> {
+    pub(crate) fn set_access_acl(&mut self, inode: &mut Inode, acl: &Acl) -> Result<(), Errno> {
         inode.attr.mode = inode.attr.mode & !0o777 | acl.mode_bits();
         if acl.is_extended() {
             self.set_xattr(inode, acl::ACCESS, &acl.to_bytes())
@@ -189,7 +189,7 @@ impl View<'_> {
         }
     }
     /// What a write or chown by an ordinary user takes away.
-    pub fn kill_privileges(&mut self, inode: &mut Inode) {
+    pub(crate) fn kill_privileges(&mut self, inode: &mut Inode) {
         if inode.attr.is_dir() {
             return;
         }
@@ -203,7 +203,12 @@ impl View<'_> {
     // ---- rows that are not inodes
 
     /// Adds a row's content to what is there (both are small and rare).
-    pub fn update<R: Row>(&mut self, table: nacre_osd::Table, key: &[u8], change: impl FnOnce(Option<R>) -> Option<R>) -> Step<()> {
+    pub(crate) fn update<R: Row>(
+        &mut self,
+        table: nacre_osd::Table,
+        key: &[u8],
+        change: impl FnOnce(Option<R>) -> Option<R>,
+    ) -> Step<()> {
         let old = self.row::<R>(table, key)?;
         match change(old) {
             Some(row) => self.put(table, key, &row),

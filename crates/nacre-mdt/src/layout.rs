@@ -6,12 +6,12 @@ use crate::view::{Halt, Step, View, Wants};
 use nacre_types::{Errno, Layout, LayoutTemplate, SizeState};
 use nacre_wire::mdt::{EntryReply, SetLayout};
 
-pub fn wants(args: &SetLayout) -> Wants {
+pub(crate) fn wants(args: &SetLayout) -> Wants {
     wants_open(args.fid)
 }
 
 /// EEXIST: the file may have data, its layout stays.
-pub fn apply(
+pub(crate) fn apply(
     view: &mut View<'_>,
     default: LayoutTemplate,
     choose: &mut dyn FnMut(&LayoutTemplate) -> Result<Layout, Errno>,

@@ -1,1 +1,39 @@
+//! The metadata target: names, inodes, opens and file locks of a file system.
+//!
+//! A request is one operation over the rows of one transaction (`view`): an operation is a synchronous function that can be
+//! read on its own (`create`, `open`, `unlink`, `rename`, `setattr`, `xattr`, `layout`), the service (`mdt`) fetches what
+//! it asks for and runs it. What the OSTs owe is rows too (`ost_work`).
+//! Specification: `docs/disk-format.md` for the rows, `nacre_wire::mdt` for the messages.
+#![no_std]
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
+mod acl;
+mod allocator;
+mod clients;
+mod create;
+mod flocks;
+mod inode;
+mod layout;
+mod mdt;
+mod open;
+mod opens;
+mod ost_work;
+mod osts;
+mod params;
+mod read;
+mod refill;
+mod rename;
+pub mod row;
+mod setattr;
+mod start;
+mod stats;
+pub mod table;
+#[cfg(test)]
+mod testing;
+mod unlink;
+mod view;
+mod xattr;
+
+pub use mdt::Mdt;

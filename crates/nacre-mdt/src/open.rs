@@ -12,7 +12,12 @@ use nacre_types::{Errno, Fid, FileType, Generation, OpenHandle, SizeState};
 use nacre_wire::mdt::{Close, EntryReply, Open, OpenHow, Written};
 
 /// Stores the open of a loaded inode, and the inode if the open changes it.
-pub fn open_inode(view: &mut View<'_>, export: Generation, inode: &mut Inode, how: &OpenHow) -> Step<()> {
+pub(crate) fn open_inode(
+    view: &mut View<'_>,
+    export: Generation,
+    inode: &mut Inode,
+    how: &OpenHow,
+) -> Step<()> {
     let opened = Opened { fid: inode.attr.fid, flags: how.flags };
     match view.opens.get(export, how.handle) {
         Some(old) if old != opened => return Err(Errno::EINVAL.into()),
@@ -23,10 +28,7 @@ pub fn open_inode(view: &mut View<'_>, export: Generation, inode: &mut Inode, ho
     if opened.writes() && inode.attr.is_dir() {
         return Err(Errno::EISDIR.into());
     }
-    let before = Before {
-        exact: inode.attr.size_state == SizeState::Exact,
-        objects: inode.may_have_objects,
-    };
+    let before = Before { exact: inode.attr.size_state == SizeState::Exact, objects: inode.may_have_objects };
     if opened.writes() && inode.is_regular() {
         inode.attr.size_state = SizeState::Open;
         inode.may_have_objects = true;
@@ -37,13 +39,13 @@ pub fn open_inode(view: &mut View<'_>, export: Generation, inode: &mut Inode, ho
     Ok(())
 }
 
-pub fn wants_open(fid: Fid) -> Wants {
+pub(crate) fn wants_open(fid: Fid) -> Wants {
     let mut wants = Wants::default();
     wants.inode(fid);
     wants
 }
 
-pub fn apply_open(view: &mut View<'_>, export: Generation, args: &Open) -> Step<EntryReply> {
+pub(crate) fn apply_open(view: &mut View<'_>, export: Generation, args: &Open) -> Step<EntryReply> {
     let mut inode = view.file(args.fid)?;
     if inode.attr.file_type() == FileType::Symlink {
         return Err(Errno::ELOOP.into());
@@ -52,13 +54,13 @@ pub fn apply_open(view: &mut View<'_>, export: Generation, args: &Open) -> Step<
     Ok(inode.reply())
 }
 
-pub fn wants_close(export: Generation, args: &Close) -> Wants {
+pub(crate) fn wants_close(export: Generation, args: &Close) -> Wants {
     let mut wants = wants_open(args.fid);
     wants.key(OPEN, &table::open(export, args.handle));
     wants
 }
 
-pub fn apply_close(view: &mut View<'_>, export: Generation, args: &Close) -> Step<()> {
+pub(crate) fn apply_close(view: &mut View<'_>, export: Generation, args: &Close) -> Step<()> {
     let opened = view.opens.get(export, args.handle).ok_or(Errno::EBADF)?;
     if opened.fid != args.fid {
         return Err(Errno::EINVAL.into());
@@ -73,7 +75,7 @@ pub fn apply_close(view: &mut View<'_>, export: Generation, args: &Close) -> Ste
 
 /// How an open ends.
 #[derive(Debug, Clone, Copy)]
-pub enum Ending {
+pub(crate) enum Ending {
     /// The client changed nothing.
     Unchanged,
     /// The client knows the state of every object.
@@ -83,7 +85,13 @@ pub enum Ending {
 }
 
 /// Ends an open; the last one of an orphan ends the inode.
-pub fn close(view: &mut View<'_>, export: Generation, handle: OpenHandle, opened: Opened, how: Ending) -> Step<()> {
+pub(crate) fn close(
+    view: &mut View<'_>,
+    export: Generation,
+    handle: OpenHandle,
+    opened: Opened,
+    how: Ending,
+) -> Step<()> {
     let Some(mut inode) = view.inode(opened.fid)? else {
         // Cannot happen while rows and inodes agree; the open itself must be able to go.
         view.delete(OPEN, &table::open(export, handle));
@@ -141,14 +149,14 @@ fn settle_at_close(view: &mut View<'_>, export: Generation, inode: &mut Inode, h
 }
 
 /// Size, blocks and times of a writer, merged: they only grow.
-pub fn grow(inode: &mut Inode, w: &Written) {
+pub(crate) fn grow(inode: &mut Inode, w: &Written) {
     inode.attr.size = inode.attr.size.max(w.size);
     inode.attr.blocks = inode.attr.blocks.max(w.blocks);
     inode.written_at(w.mtime);
 }
 
 /// Lets the background ask the OSTs, also after a restart.
-pub fn mark_unsettled(view: &mut View<'_>, fid: Fid) -> Step<()> {
+pub(crate) fn mark_unsettled(view: &mut View<'_>, fid: Fid) -> Step<()> {
     view.update(UNSETTLED, &fid.key(), |old: Option<Unsettled>| {
         let mut row = old.unwrap_or(Unsettled { pending: Vec::new(), tainted: true });
         row.tainted = true;

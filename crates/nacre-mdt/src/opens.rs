@@ -12,24 +12,24 @@ use alloc::vec::Vec;
 use nacre_types::{Fid, Generation, OpenHandle};
 
 /// Opens of one export. More are refused with ENFILE's nearest relative.
-pub const OPENS_PER_EXPORT_MAX: usize = 1 << 20;
+pub(crate) const OPENS_PER_EXPORT_MAX: usize = 1 << 20;
 
 const ACCMODE: u32 = 3;
 
 impl Opened {
     /// `O_WRONLY` or `O_RDWR`.
-    pub fn writes(&self) -> bool {
+    pub(crate) fn writes(&self) -> bool {
         self.flags & ACCMODE != 0
     }
 }
 
 /// What the record said when an open came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Before {
+pub(crate) struct Before {
     /// The size was exact.
-    pub exact: bool,
+    pub(crate) exact: bool,
     /// The file might have objects.
-    pub objects: bool,
+    pub(crate) objects: bool,
 }
 
 /// What the MDT may conclude from the report of the last writer.
@@ -50,7 +50,7 @@ struct File {
 
 /// All opens of a target.
 #[derive(Debug, Default)]
-pub struct Opens {
+pub(crate) struct Opens {
     rows: BTreeMap<(Generation, OpenHandle), Opened>,
     files: BTreeMap<Fid, File>,
     /// Truncates whose report has not come, by client and file.
@@ -58,62 +58,56 @@ pub struct Opens {
 }
 
 impl Opens {
-    pub fn get(&self, export: Generation, handle: OpenHandle) -> Option<Opened> {
+    pub(crate) fn get(&self, export: Generation, handle: OpenHandle) -> Option<Opened> {
         self.rows.get(&(export, handle)).copied()
     }
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-    pub fn is_full(&self, export: Generation) -> bool {
+    pub(crate) fn is_full(&self, export: Generation) -> bool {
         self.rows.len() >= OPENS_PER_EXPORT_MAX
             && self.rows.range((export, OpenHandle(0))..=(export, OpenHandle(u64::MAX))).count()
                 >= OPENS_PER_EXPORT_MAX
     }
     /// Opens of a file by anybody.
-    pub fn count(&self, fid: Fid) -> u32 {
+    pub(crate) fn count(&self, fid: Fid) -> u32 {
         self.files.get(&fid).map_or(0, |f| f.opens)
     }
-    pub fn writers(&self, fid: Fid) -> u32 {
+    pub(crate) fn writers(&self, fid: Fid) -> u32 {
         self.files.get(&fid).map_or(0, |f| f.writers)
     }
     /// The client that knows the size, because nobody else could have changed it; and whether there might have been
     /// objects when its epoch began.
-    pub fn sole_writer(&self, fid: Fid) -> Option<(Generation, bool)> {
+    pub(crate) fn sole_writer(&self, fid: Fid) -> Option<(Generation, bool)> {
         match self.files.get(&fid)?.epoch {
             WriteEpoch::Sole { export, objects } => Some((export, objects)),
             WriteEpoch::Mixed => None,
         }
     }
     /// A truncate of this file is under way.
-    pub fn is_being_cut(&self, fid: Fid) -> bool {
+    pub(crate) fn is_being_cut(&self, fid: Fid) -> bool {
         self.cuts.keys().any(|(_, f)| *f == fid)
     }
     /// Files whose truncates an export has not reported.
-    pub fn cuts_of(&self, export: Generation) -> Vec<Fid> {
+    pub(crate) fn cuts_of(&self, export: Generation) -> Vec<Fid> {
         self.cuts.keys().filter(|(g, _)| *g == export).map(|(_, fid)| *fid).collect()
     }
     /// Up to `limit` opens of an export.
-    pub fn of_export(&self, export: Generation, limit: usize) -> Vec<(OpenHandle, Opened)> {
+    pub(crate) fn of_export(&self, export: Generation, limit: usize) -> Vec<(OpenHandle, Opened)> {
         self.rows
             .range((export, OpenHandle(0))..=(export, OpenHandle(u64::MAX)))
             .take(limit)
             .map(|(&(_, handle), &opened)| (handle, opened))
             .collect()
     }
-    pub fn insert(&mut self, export: Generation, handle: OpenHandle, opened: Opened, before: Before) {
+    pub(crate) fn insert(&mut self, export: Generation, handle: OpenHandle, opened: Opened, before: Before) {
         if let Some(old) = self.rows.insert((export, handle), opened) {
             // The same open again (a replay): counted already.
             assert!(old == opened, "an open handle was given to another file");
             return;
         }
-        let file = self.files.entry(opened.fid).or_insert(File {
-            opens: 0,
-            writers: 0,
-            epoch: WriteEpoch::Mixed,
-        });
+        let file =
+            self.files.entry(opened.fid).or_insert(File { opens: 0, writers: 0, epoch: WriteEpoch::Mixed });
         file.opens += 1;
         if opened.writes() {
             file.epoch = match file.epoch {
@@ -126,7 +120,7 @@ impl Opens {
             file.writers += 1;
         }
     }
-    pub fn remove(&mut self, export: Generation, handle: OpenHandle) {
+    pub(crate) fn remove(&mut self, export: Generation, handle: OpenHandle) {
         let Some(opened) = self.rows.remove(&(export, handle)) else { return };
         let Some(file) = self.files.get_mut(&opened.fid) else { return };
         file.opens -= 1;
@@ -138,13 +132,13 @@ impl Opens {
         }
     }
     /// Somebody who wrote cannot be asked any more.
-    pub fn mix(&mut self, fid: Fid) {
+    pub(crate) fn mix(&mut self, fid: Fid) {
         if let Some(file) = self.files.get_mut(&fid) {
             file.epoch = WriteEpoch::Mixed;
         }
     }
     /// A client starts to cut a file.
-    pub fn cut(&mut self, export: Generation, fid: Fid) {
+    pub(crate) fn cut(&mut self, export: Generation, fid: Fid) {
         *self.cuts.entry((export, fid)).or_insert(0) += 1;
         if let Some(file) = self.files.get_mut(&fid) {
             file.epoch = match file.epoch {
@@ -156,7 +150,7 @@ impl Opens {
         }
     }
     /// It has reported.
-    pub fn cut_reported(&mut self, export: Generation, fid: Fid) {
+    pub(crate) fn cut_reported(&mut self, export: Generation, fid: Fid) {
         if let Some(count) = self.cuts.get_mut(&(export, fid)) {
             *count -= 1;
             if *count == 0 {
@@ -165,7 +159,7 @@ impl Opens {
         }
     }
     /// It will never report.
-    pub fn cut_forgotten(&mut self, export: Generation, fid: Fid) {
+    pub(crate) fn cut_forgotten(&mut self, export: Generation, fid: Fid) {
         self.cuts.remove(&(export, fid));
     }
 }
@@ -205,7 +199,7 @@ mod tests {
         opens.cut_forgotten(a, fid);
         opens.remove(b, OpenHandle(2));
         opens.remove(a, OpenHandle(1));
-        assert!(opens.is_empty() && !opens.is_being_cut(fid));
+        assert!(opens.len() == 0 && !opens.is_being_cut(fid));
         assert_eq!(opens.count(fid), 0);
     }
 }

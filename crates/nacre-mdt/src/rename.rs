@@ -13,9 +13,9 @@ use nacre_types::{Errno, Fid, FileType, Timestamp};
 use nacre_wire::mdt::{Rename, rename_flags};
 
 /// Deepest directory that can be moved to another parent.
-pub const DEPTH_MAX: u32 = 1 << 16;
+pub(crate) const DEPTH_MAX: u32 = 1 << 16;
 
-pub fn wants(hash: HashKey, args: &Rename<'_>) -> Wants {
+pub(crate) fn wants(hash: HashKey, args: &Rename<'_>) -> Wants {
     let mut wants = Wants::default();
     wants.inode(args.parent);
     wants.inode(args.new_parent);
@@ -32,7 +32,7 @@ struct End<'a> {
     entry: Entry,
 }
 
-pub fn apply(view: &mut View<'_>, args: &Rename<'_>) -> Step<()> {
+pub(crate) fn apply(view: &mut View<'_>, args: &Rename<'_>) -> Step<()> {
     check_name(args.name)?;
     check_name(args.new_name)?;
     let exchange = match args.flags {
@@ -119,7 +119,13 @@ fn relink(view: &mut View<'_>, inode: &mut Inode, from: (Fid, &[u8]), to: (Fid, 
     view.put_changed(inode);
 }
 
-fn move_to(view: &mut View<'_>, args: &Rename<'_>, source: &End<'_>, mut child: Inode, cookie: u64) -> Step<()> {
+fn move_to(
+    view: &mut View<'_>,
+    args: &Rename<'_>,
+    source: &End<'_>,
+    mut child: Inode,
+    cookie: u64,
+) -> Step<()> {
     let subdir = i64::from(child.attr.is_dir());
     view.delete_entry(source.dir, source.cookie);
     let entry = Entry { name: Bytes::copy_from_slice(args.new_name), ..source.entry.clone() };

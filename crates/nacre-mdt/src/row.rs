@@ -168,7 +168,10 @@ mod tests {
             entries: 0,
             links: vec![ParentLink { parent: Fid::ROOT, name: Bytes::from_static(b"f") }],
             links_beyond: 0,
-            xattrs: vec![Xattr { name: Bytes::from_static(b"user.a"), value: Some(Bytes::from_static(b"v")) }],
+            xattrs: vec![Xattr {
+                name: Bytes::from_static(b"user.a"),
+                value: Some(Bytes::from_static(b"v")),
+            }],
         }
     }
 
@@ -178,23 +181,23 @@ mod tests {
         assert_eq!(
             hex(&row),
             concat!(
-                "01", // version
-                "000100000000000002000000", // fid
+                "01",                                              // version
+                "000100000000000002000000",                        // fid
                 "a4810000010000000200000000000000010000000000000", // mode uid gid projid nlink rdev
-                "00a0000000000000008000000000000000", // size blocks
+                "00a0000000000000008000000000000000",              // size blocks
                 "1000000000000000500000002000000000000000500000003000000000000000500000004000000000000000500000",
-                "0000700000000000000", // size state, version
-                "020000000000000005000000", // mtime order
-                "010000000001000000", // layout, generation, components
+                "0000700000000000000",                      // size state, version
+                "020000000000000005000000",                 // mtime order
+                "010000000001000000",                       // layout, generation, components
                 "0000000000000000ffffffffffffffff00001000", // extent, chunk
-                "0100000001000000", // stripes
-                "01", // may have objects
-                "00000000", // target
-                "00", // template
-                "0000000000000000", // entries
-                "01000000000000000000000001000000", // links: count, parent
-                "0100000066", // name
-                "00000000", // links beyond
+                "0100000001000000",                         // stripes
+                "01",                                       // may have objects
+                "00000000",                                 // target
+                "00",                                       // template
+                "0000000000000000",                         // entries
+                "01000000000000000000000001000000",         // links: count, parent
+                "0100000066",                               // name
+                "00000000",                                 // links beyond
                 "0100000006000000757365722e61010100000076", // xattrs
             )
         );

@@ -14,12 +14,12 @@ use nacre_types::{Caller, Errno, Fid, Generation, SetAttr, SizeState, Timestamp,
 use nacre_wire::mdt::{EntryReply, ReportSize, Setattr};
 
 /// Truncates of one file under way at a time.
-pub const TRUNCATES_MAX: usize = 64;
+pub(crate) const TRUNCATES_MAX: usize = 64;
 
-pub fn wants_setattr(args: &Setattr) -> Wants {
+pub(crate) fn wants_setattr(args: &Setattr) -> Wants {
     wants_size(args.fid, args.set.size.is_some())
 }
-pub fn wants_report(args: &ReportSize) -> Wants {
+pub(crate) fn wants_report(args: &ReportSize) -> Wants {
     wants_size(args.fid, args.truncate)
 }
 fn wants_size(fid: Fid, truncate: bool) -> Wants {
@@ -30,7 +30,7 @@ fn wants_size(fid: Fid, truncate: bool) -> Wants {
     wants
 }
 
-pub fn apply_setattr(view: &mut View<'_>, export: Generation, args: &Setattr) -> Step<EntryReply> {
+pub(crate) fn apply_setattr(view: &mut View<'_>, export: Generation, args: &Setattr) -> Step<EntryReply> {
     let mut inode = view.file(args.fid)?;
     check_owner(&inode, &args.set, &args.caller)?;
     if args.set.uid.is_some() || args.set.gid.is_some() {
@@ -127,7 +127,7 @@ fn start_truncate(view: &mut View<'_>, export: Generation, inode: &mut Inode, ti
     Ok(())
 }
 
-pub fn apply_report(view: &mut View<'_>, export: Generation, args: &ReportSize) -> Step<EntryReply> {
+pub(crate) fn apply_report(view: &mut View<'_>, export: Generation, args: &ReportSize) -> Step<EntryReply> {
     let fid = args.fid;
     let mut inode = view.file(fid)?;
     if !inode.is_regular() {
@@ -174,7 +174,7 @@ fn end_truncate(view: &mut View<'_>, inode: &mut Inode, row: &Unsettled) {
 }
 
 /// Forgets what a vanished export owed; the OSTs know the size.
-pub fn forget_truncates(view: &mut View<'_>, export: Generation, fid: Fid) -> Step<()> {
+pub(crate) fn forget_truncates(view: &mut View<'_>, export: Generation, fid: Fid) -> Step<()> {
     view.notes.push(Note::CutEnded { export, fid, last: true });
     let Some(mut row) = view.row::<Unsettled>(UNSETTLED, &fid.key())? else { return Ok(()) };
     if row.pending.contains(&export) {
@@ -187,7 +187,13 @@ pub fn forget_truncates(view: &mut View<'_>, export: Generation, fid: Fid) -> St
 }
 
 /// What the OSTs said about a file that nobody writes: stored unless somebody has come meanwhile.
-pub fn apply_settle(view: &mut View<'_>, fid: Fid, size: u64, blocks: u64, mtime: Timestamp) -> Step<()> {
+pub(crate) fn apply_settle(
+    view: &mut View<'_>,
+    fid: Fid,
+    size: u64,
+    blocks: u64,
+    mtime: Timestamp,
+) -> Step<()> {
     let Some(mut inode) = view.inode(fid)? else {
         view.delete(UNSETTLED, &fid.key());
         return Ok(());

@@ -20,16 +20,16 @@ struct Counter {
 
 /// One set of counters.
 #[derive(Debug)]
-pub struct Stats {
+pub(crate) struct Stats {
     start: Timestamp,
     counters: BTreeMap<&'static str, Counter>,
 }
 
 impl Stats {
-    pub fn new(now: Timestamp) -> Self {
+    pub(crate) fn new(now: Timestamp) -> Self {
         Self { start: now, counters: BTreeMap::new() }
     }
-    pub fn count(&mut self, op: &'static str, took: Duration) {
+    pub(crate) fn count(&mut self, op: &'static str, took: Duration) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let c = self.counters.entry(op).or_insert(Counter { min_us: u64::MAX, ..Counter::default() });
         c.samples += 1;
@@ -38,11 +38,11 @@ impl Stats {
         c.sum_us = c.sum_us.saturating_add(us);
         c.sum_squares = c.sum_squares.saturating_add(u128::from(us) * u128::from(us));
     }
-    pub fn clear(&mut self, now: Timestamp) {
+    pub(crate) fn clear(&mut self, now: Timestamp) {
         *self = Self::new(now);
     }
     /// The parameter's value: starts with a newline as the field prints it.
-    pub fn print(&self, now: Timestamp) -> String {
+    pub(crate) fn print(&self, now: Timestamp) -> String {
         let mut out = String::from("\n");
         let elapsed = Timestamp::from_nanos((now.as_nanos() - self.start.as_nanos()).max(0));
         for (name, t) in [("snapshot_time", now), ("start_time", self.start), ("elapsed_time", elapsed)] {

@@ -33,6 +33,9 @@ pub const CHOWN: Table = Table(MDT_FIRST + 10);
 /// FID → [`crate::row::Unsettled`]: a size that is `Open` although nobody may be writing.
 pub const UNSETTLED: Table = Table(MDT_FIRST + 11);
 
+/// OST → objects that it has granted and that were not used at the last clean stop (u64).
+pub const RESERVED: Table = Table(MDT_FIRST + 12);
+
 /// Keys of [`META`].
 pub mod meta {
     /// Next sequence to grant (u64).
@@ -72,6 +75,10 @@ pub fn open_of(key: &[u8]) -> Option<(Generation, OpenHandle)> {
 }
 pub fn sequence(seq: Seq) -> [u8; 8] {
     seq.0.to_be_bytes()
+}
+/// Key in [`RESERVED`].
+pub fn reserved(ost: OstIndex) -> [u8; 4] {
+    ost.0.to_be_bytes()
 }
 /// Key in [`DESTROY`] and [`CHOWN`].
 pub fn of_ost(ost: OstIndex, fid: Fid) -> [u8; 16] {

@@ -1,25 +1,25 @@
 //! Taking a name away: unlink and rmdir. Works on a full disk (the handler reserves with `frees`).
 
 use crate::inode::check_sticky;
-use crate::view::{Halt, Step, View, Wants, check_name};
-use nacre_types::name::HashKey;
-use nacre_types::{Errno, FileType};
-use nacre_wire::mdt::{Link, Unlink, EntryReply};
 use crate::row::Entry;
 use crate::view::Slot;
+use crate::view::{Halt, Step, View, Wants, check_name};
 use bytes::Bytes;
+use nacre_types::name::HashKey;
+use nacre_types::{Errno, FileType};
+use nacre_wire::mdt::{EntryReply, Link, Unlink};
 
 /// Most names of a file.
-pub const LINKS_MAX: u32 = 65_000;
+pub(crate) const LINKS_MAX: u32 = 65_000;
 
-pub fn wants_unlink(hash: HashKey, args: &Unlink<'_>) -> Wants {
+pub(crate) fn wants_unlink(hash: HashKey, args: &Unlink<'_>) -> Wants {
     let mut wants = Wants::default();
     wants.inode(args.parent);
     wants.name(hash, args.parent, args.name);
     wants
 }
 
-pub fn apply_unlink(view: &mut View<'_>, args: &Unlink<'_>) -> Step<()> {
+pub(crate) fn apply_unlink(view: &mut View<'_>, args: &Unlink<'_>) -> Step<()> {
     check_name(args.name)?;
     let mut dir = view.dir(args.parent)?;
     let found = view.slot(args.parent, args.name)?.taken();
@@ -47,7 +47,7 @@ pub fn apply_unlink(view: &mut View<'_>, args: &Unlink<'_>) -> Step<()> {
     Ok(())
 }
 
-pub fn wants_link(hash: HashKey, args: &Link<'_>) -> Wants {
+pub(crate) fn wants_link(hash: HashKey, args: &Link<'_>) -> Wants {
     let mut wants = Wants::default();
     wants.inode(args.parent);
     wants.inode(args.fid);
@@ -56,7 +56,7 @@ pub fn wants_link(hash: HashKey, args: &Link<'_>) -> Wants {
 }
 
 /// link(2).
-pub fn apply_link(view: &mut View<'_>, args: &Link<'_>) -> Step<EntryReply> {
+pub(crate) fn apply_link(view: &mut View<'_>, args: &Link<'_>) -> Step<EntryReply> {
     check_name(args.name)?;
     let mut dir = view.dir(args.parent)?;
     let slot = view.slot(args.parent, args.name)?;

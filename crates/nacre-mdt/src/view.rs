@@ -19,7 +19,7 @@ use tracing::error;
 
 /// Why an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Halt {
+pub(crate) enum Halt {
     Errno(Errno),
     /// Rows are missing in memory: fetch and run again.
     Retry,
@@ -30,10 +30,10 @@ impl From<Errno> for Halt {
     }
 }
 /// Result of a step of an operation.
-pub type Step<T> = Result<T, Halt>;
+pub(crate) type Step<T> = Result<T, Halt>;
 
 /// What an operation needs of a transaction. The engine's in a target; a map in model tests.
-pub trait Rows {
+pub(crate) trait Rows {
     fn transno(&self) -> Transno;
     fn is_pinned(&self, table: Table, key: &[u8]) -> bool;
     fn get(&self, table: Table, key: &[u8]) -> Option<&[u8]>;
@@ -68,28 +68,28 @@ impl Rows for Tx<'_> {
 
 /// Rows that the next attempt will need.
 #[derive(Debug, Default)]
-pub struct Wants {
+pub(crate) struct Wants {
     keys: Vec<(Table, Vec<u8>)>,
     ranges: Vec<(Table, Vec<u8>, Vec<u8>)>,
 }
 impl Wants {
-    pub fn key(&mut self, table: Table, key: &[u8]) {
+    pub(crate) fn key(&mut self, table: Table, key: &[u8]) {
         if !self.keys.iter().any(|(t, k)| *t == table && k == key) {
             self.keys.push((table, key.to_vec()));
         }
     }
-    pub fn inode(&mut self, fid: Fid) {
+    pub(crate) fn inode(&mut self, fid: Fid) {
         self.key(INODE, &fid.key());
     }
     /// The rows that `name` may have in `dir`.
-    pub fn name(&mut self, hash: HashKey, dir: Fid, name: &[u8]) {
+    pub(crate) fn name(&mut self, hash: HashKey, dir: Fid, name: &[u8]) {
         let (from, to) = table::entries_of_hash(dir, cookie_base(hash, name));
         if !self.ranges.iter().any(|(t, f, _)| *t == ENTRY && f[..] == from) {
             self.ranges.push((ENTRY, from.to_vec(), to.to_vec()));
         }
     }
     /// Reads everything on the list.
-    pub async fn fetch(&self, osd: &Osd) -> Result<Pins, OsdError> {
+    pub(crate) async fn fetch(&self, osd: &Osd) -> Result<Pins, OsdError> {
         let keys: Vec<(Table, &[u8])> = self.keys.iter().map(|(t, k)| (*t, &k[..])).collect();
         let mut pins = osd.fetch(&keys).await?;
         for (table, from, to) in &self.ranges {
@@ -109,7 +109,7 @@ impl Wants {
 
 /// What a name's place in a directory looks like.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Slot {
+pub(crate) enum Slot {
     Taken {
         cookie: u64,
         entry: Entry,
@@ -122,7 +122,7 @@ pub enum Slot {
     Full,
 }
 impl Slot {
-    pub fn taken(self) -> Option<(u64, Entry)> {
+    pub(crate) fn taken(self) -> Option<(u64, Entry)> {
         match self {
             Slot::Taken { cookie, entry } => Some((cookie, entry)),
             Slot::Free { .. } | Slot::Full => None,
@@ -132,13 +132,28 @@ impl Slot {
 
 /// What memory must learn when the transaction has succeeded, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Note {
-    Opened { export: Generation, handle: OpenHandle, opened: Opened, before: Before },
-    Closed { export: Generation, handle: OpenHandle },
+pub(crate) enum Note {
+    Opened {
+        export: Generation,
+        handle: OpenHandle,
+        opened: Opened,
+        before: Before,
+    },
+    Closed {
+        export: Generation,
+        handle: OpenHandle,
+    },
     /// A client starts to cut the file.
-    Cut { export: Generation, fid: Fid },
+    Cut {
+        export: Generation,
+        fid: Fid,
+    },
     /// It has reported; `last`: it will report no other one (its export is gone).
-    CutEnded { export: Generation, fid: Fid, last: bool },
+    CutEnded {
+        export: Generation,
+        fid: Fid,
+        last: bool,
+    },
     /// Somebody who wrote cannot be asked any more.
     Mixed(Fid),
     /// The background must ask the OSTs for the size.
@@ -152,13 +167,13 @@ pub enum Note {
 }
 
 /// An open transaction of the metadata target.
-pub struct View<'a> {
+pub(crate) struct View<'a> {
     rows: &'a mut dyn Rows,
     wants: &'a mut Wants,
     hash: HashKey,
     /// Opens as they were before this transaction.
-    pub opens: &'a Opens,
-    pub notes: Vec<Note>,
+    pub(crate) opens: &'a Opens,
+    pub(crate) notes: Vec<Note>,
 }
 
 /// A damaged row: named in the log by whoever stops at it.
@@ -168,19 +183,13 @@ fn damaged(table: Table, key: &[u8], e: RowError) -> Halt {
 }
 
 impl<'a> View<'a> {
-    pub fn new(rows: &'a mut dyn Rows, wants: &'a mut Wants, hash: HashKey, opens: &'a Opens) -> Self {
+    pub(crate) fn new(rows: &'a mut dyn Rows, wants: &'a mut Wants, hash: HashKey, opens: &'a Opens) -> Self {
         Self { rows, wants, hash, opens, notes: Vec::new() }
     }
-    pub fn transno(&self) -> Transno {
+    pub(crate) fn transno(&self) -> Transno {
         self.rows.transno()
     }
-    /// Asks for a row whose value is needed later in this attempt, so that one fetch brings several.
-    pub fn want_inode(&mut self, fid: Fid) {
-        if !self.rows.is_pinned(INODE, &fid.key()) {
-            self.wants.inode(fid);
-        }
-    }
-    pub fn row<R: Row>(&mut self, table: Table, key: &[u8]) -> Step<Option<R>> {
+    pub(crate) fn row<R: Row>(&mut self, table: Table, key: &[u8]) -> Step<Option<R>> {
         if !self.rows.is_pinned(table, key) {
             self.wants.key(table, key);
             return Err(Halt::Retry);
@@ -191,41 +200,41 @@ impl<'a> View<'a> {
         }
     }
     /// A row without a version byte of ours (values of extended attributes).
-    pub fn bytes(&mut self, table: Table, key: &[u8]) -> Step<Option<&[u8]>> {
+    pub(crate) fn bytes(&mut self, table: Table, key: &[u8]) -> Step<Option<&[u8]>> {
         if !self.rows.is_pinned(table, key) {
             self.wants.key(table, key);
             return Err(Halt::Retry);
         }
         Ok(self.rows.get(table, key))
     }
-    pub fn put<R: Row>(&mut self, table: Table, key: &[u8], row: &R) {
+    pub(crate) fn put<R: Row>(&mut self, table: Table, key: &[u8], row: &R) {
         self.rows.put(table, key, row.to_row());
     }
-    pub fn put_bytes(&mut self, table: Table, key: &[u8], value: Vec<u8>) {
+    pub(crate) fn put_bytes(&mut self, table: Table, key: &[u8], value: Vec<u8>) {
         self.rows.put(table, key, value);
     }
-    pub fn delete(&mut self, table: Table, key: &[u8]) {
+    pub(crate) fn delete(&mut self, table: Table, key: &[u8]) {
         self.rows.delete(table, key);
     }
-    pub fn delete_prefix(&mut self, table: Table, prefix: &[u8]) {
+    pub(crate) fn delete_prefix(&mut self, table: Table, prefix: &[u8]) {
         let (from, to) = table::range_of(prefix);
         self.rows.delete_range(table, &from, &to);
     }
-    pub fn account(&mut self, owner: Owner, objects: i64) {
+    pub(crate) fn account(&mut self, owner: Owner, objects: i64) {
         self.rows.account(owner, 0, objects);
     }
 
     // ---- inodes
 
-    pub fn inode(&mut self, fid: Fid) -> Step<Option<Inode>> {
+    pub(crate) fn inode(&mut self, fid: Fid) -> Step<Option<Inode>> {
         self.row(INODE, &fid.key())
     }
     /// The inode that somebody names by FID; ESTALE sends the kernel back to its lookup.
-    pub fn file(&mut self, fid: Fid) -> Step<Inode> {
+    pub(crate) fn file(&mut self, fid: Fid) -> Step<Inode> {
         self.inode(fid)?.ok_or(Halt::Errno(Errno::ESTALE))
     }
     /// A directory in which names are looked up or changed.
-    pub fn dir(&mut self, fid: Fid) -> Step<Inode> {
+    pub(crate) fn dir(&mut self, fid: Fid) -> Step<Inode> {
         let dir = self.inode(fid)?.ok_or(Halt::Errno(Errno::ENOENT))?;
         if !dir.attr.is_dir() {
             return Err(Errno::ENOTDIR.into());
@@ -236,11 +245,11 @@ impl<'a> View<'a> {
         Ok(dir)
     }
     /// Stores an inode without a new version (entries of a directory changed).
-    pub fn put_inode(&mut self, inode: &Inode) {
+    pub(crate) fn put_inode(&mut self, inode: &Inode) {
         self.put(INODE, &inode.attr.fid.key(), inode);
     }
     /// Stores an inode whose own attributes changed.
-    pub fn put_changed(&mut self, inode: &mut Inode) {
+    pub(crate) fn put_changed(&mut self, inode: &mut Inode) {
         inode.attr.version = self.transno().0;
         self.put_inode(inode);
     }
@@ -248,7 +257,7 @@ impl<'a> View<'a> {
     // ---- names
 
     /// Where `name` is, or would go.
-    pub fn slot(&mut self, dir: Fid, name: &[u8]) -> Step<Slot> {
+    pub(crate) fn slot(&mut self, dir: Fid, name: &[u8]) -> Step<Slot> {
         let base = cookie_base(self.hash, name);
         let mut free = None;
         for cookie in base..base + DISCRIMINATORS {
@@ -269,16 +278,16 @@ impl<'a> View<'a> {
         }
         Ok(free.map_or(Slot::Full, |cookie| Slot::Free { cookie }))
     }
-    pub fn put_entry(&mut self, dir: Fid, cookie: u64, entry: &Entry) {
+    pub(crate) fn put_entry(&mut self, dir: Fid, cookie: u64, entry: &Entry) {
         self.put(ENTRY, &table::entry(dir, cookie), entry);
     }
-    pub fn delete_entry(&mut self, dir: Fid, cookie: u64) {
+    pub(crate) fn delete_entry(&mut self, dir: Fid, cookie: u64) {
         self.delete(ENTRY, &table::entry(dir, cookie));
     }
 }
 
 /// Refuses what cannot be the name of an entry.
-pub fn check_name(name: &[u8]) -> Result<(), Errno> {
+pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
     if name.len() > nacre_types::name::NAME_MAX {
         return Err(Errno::ENAMETOOLONG);
     }
@@ -289,15 +298,15 @@ pub fn check_name(name: &[u8]) -> Result<(), Errno> {
 }
 
 impl Inode {
-    pub fn owner(&self) -> Owner {
+    pub(crate) fn owner(&self) -> Owner {
         Owner { uid: self.attr.uid, gid: self.attr.gid, projid: self.attr.projid }
     }
     /// ctime only grows.
-    pub fn changed_at(&mut self, time: Timestamp) {
+    pub(crate) fn changed_at(&mut self, time: Timestamp) {
         self.attr.ctime = self.attr.ctime.max(time);
     }
     /// Entries of a directory were changed, or a file cut: mtime follows unless it was set later than that.
-    pub fn modified_at(&mut self, time: Timestamp) {
+    pub(crate) fn modified_at(&mut self, time: Timestamp) {
         if time >= self.mtime_order {
             self.attr.mtime = time;
             self.mtime_order = time;
@@ -305,7 +314,7 @@ impl Inode {
         self.changed_at(time);
     }
     /// Bytes were written at `time`, reported later: they count only beyond what was set explicitly.
-    pub fn written_at(&mut self, time: Timestamp) {
+    pub(crate) fn written_at(&mut self, time: Timestamp) {
         if time > self.mtime_order {
             self.attr.mtime = time;
             self.mtime_order = time;

@@ -6,20 +6,19 @@
 use crate::acl::{self, Acl};
 use crate::open::wants_open;
 use crate::row::Inode;
-use crate::table::{self, XATTR};
 use crate::view::{Halt, Step, View, Wants};
 use nacre_types::{Errno, FileType, mode};
 use nacre_wire::mdt::{EntryReply, Removexattr, Setxattr};
 
 /// Longest name and value, as in the kernel.
-pub const NAME_MAX: usize = 255;
-pub const VALUE_MAX: usize = 64 << 10;
+pub(crate) const NAME_MAX: usize = 255;
+pub(crate) const VALUE_MAX: usize = 64 << 10;
 
 const CREATE: u32 = 1;
 const REPLACE: u32 = 2;
 
 /// Refuses what has no meaning here.
-pub fn check_name(name: &[u8]) -> Result<(), Errno> {
+pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
     if name.is_empty() || name.len() > NAME_MAX || name.contains(&0) {
         return Err(Errno::ERANGE);
     }
@@ -34,11 +33,11 @@ pub fn check_name(name: &[u8]) -> Result<(), Errno> {
     }
 }
 
-pub fn wants_set(args: &Setxattr<'_>) -> Wants {
+pub(crate) fn wants_set(args: &Setxattr<'_>) -> Wants {
     wants_open(args.fid)
 }
 
-pub fn apply_set(view: &mut View<'_>, args: &Setxattr<'_>) -> Step<EntryReply> {
+pub(crate) fn apply_set(view: &mut View<'_>, args: &Setxattr<'_>) -> Step<EntryReply> {
     check_name(args.name)?;
     if args.value.len() > VALUE_MAX {
         return Err(Errno::E2BIG.into());
@@ -95,11 +94,11 @@ fn set_acl(view: &mut View<'_>, inode: &mut Inode, args: &Setxattr<'_>) -> Step<
     Ok(())
 }
 
-pub fn wants_remove(args: &Removexattr<'_>) -> Wants {
+pub(crate) fn wants_remove(args: &Removexattr<'_>) -> Wants {
     wants_open(args.fid)
 }
 
-pub fn apply_remove(view: &mut View<'_>, args: &Removexattr<'_>) -> Step<EntryReply> {
+pub(crate) fn apply_remove(view: &mut View<'_>, args: &Removexattr<'_>) -> Step<EntryReply> {
     check_name(args.name)?;
     let mut inode = view.file(args.fid)?;
     let is_acl = args.name == acl::ACCESS || args.name == acl::DEFAULT;
@@ -110,10 +109,4 @@ pub fn apply_remove(view: &mut View<'_>, args: &Removexattr<'_>) -> Step<EntryRe
     inode.changed_at(args.time);
     view.put_changed(&mut inode);
     Ok(inode.reply())
-}
-
-/// Key of a value that is not in the inode's row.
-pub fn external(inode: &Inode, name: &[u8]) -> Option<(nacre_osd::Table, alloc::vec::Vec<u8>)> {
-    let found = inode.xattrs.iter().find(|x| x.name == name)?;
-    found.value.is_none().then(|| (XATTR, table::xattr(inode.attr.fid, name)))
 }

@@ -1,0 +1,348 @@
+//! The metadata target as a service: state in memory, the loop around an operation, dispatch.
+//!
+//! Invariants: what is in memory (opens, file locks, rooms of OSTs) follows the rows, changed in the visit
+//! of the transaction and never before it; a handler is a loop of fetch, reserve and one synchronous attempt.
+
+use crate::create::Maker;
+use crate::flocks::Flocks;
+use crate::opens::Opens;
+use crate::osts::Osts;
+use crate::stats::Stats;
+use crate::view::{Halt, Note, Rows, Step, View, Wants};
+use crate::{create, layout, open, rename, setattr, unlink, xattr};
+use alloc::rc::Rc;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use nacre_node::{Event, WaitList};
+use nacre_osd::Credits;
+use nacre_rpc::ReplyRecord;
+use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore};
+use nacre_types::name::HashKey;
+use nacre_types::{Codec, Errno, LayoutTemplate, Transno};
+use nacre_wire::Opcode;
+use nacre_wire::mdt::{
+    Close, Create, Flock, FlockCancel, GrantSeq, Link, Open, Removexattr, Rename, ReportSize, SetLayout,
+    Setattr, Setxattr, Unlink,
+};
+use nacre_wire::target::{Empty, Param, StatfsReply};
+use tracing::error;
+
+/// Attempts of one operation: each fetches at least one row more than the one before.
+const ATTEMPTS_MAX: u32 = 64;
+
+/// Upper bound of an inode's row: names, small attributes, a layout of [`crate::allocator::STRIPES_MAX`] stripes.
+const INODE_BYTES: u32 = 20 << 10;
+
+/// What an operation may write: `inodes` inode rows and as many other rows of a few hundred bytes.
+pub(crate) fn credits(inodes: u32, frees: bool) -> Credits {
+    Credits {
+        rows: inodes * 4 + RECORD_ROWS,
+        row_bytes: inodes * INODE_BYTES + RECORD_BYTES,
+        object_bytes: 0,
+        frees,
+    }
+}
+
+/// A served metadata target.
+pub struct Mdt {
+    pub(crate) core: Rc<TargetCore>,
+    pub(crate) hash: Cell<Option<HashKey>>,
+    pub(crate) hash_known: WaitList,
+    pub(crate) default: Cell<LayoutTemplate>,
+    pub(crate) opens: RefCell<Opens>,
+    pub(crate) flocks: RefCell<Flocks>,
+    pub(crate) osts: Rc<Osts>,
+    pub(crate) stats: RefCell<Stats>,
+}
+
+impl Mdt {
+    /// Key of the name hash; a new file system gets it from the MGS at its first start.
+    pub(crate) async fn hash(&self) -> HashKey {
+        loop {
+            if let Some(key) = self.hash.get() {
+                return key;
+            }
+            self.hash_known.wait().await;
+        }
+    }
+
+    /// Runs an operation on behalf of a request.
+    pub(crate) async fn change<T>(
+        &self,
+        request: &Request,
+        wants: Wants,
+        credits: Credits,
+        op: impl FnMut(&mut View<'_>) -> Step<T>,
+    ) -> Result<(Transno, T), Errno> {
+        self.attempts(Some(request), wants, credits, op).await
+    }
+    /// Runs a change of the target's own.
+    pub(crate) async fn change_local<T>(
+        &self,
+        wants: Wants,
+        credits: Credits,
+        op: impl FnMut(&mut View<'_>) -> Step<T>,
+    ) -> Result<(Transno, T), Errno> {
+        self.attempts(None, wants, credits, op).await
+    }
+
+    async fn attempts<T>(
+        &self,
+        request: Option<&Request>,
+        mut wants: Wants,
+        credits: Credits,
+        mut op: impl FnMut(&mut View<'_>) -> Step<T>,
+    ) -> Result<(Transno, T), Errno> {
+        let hash = self.hash().await;
+        for _ in 0..ATTEMPTS_MAX {
+            let reservation = self.core.osd.reserve(credits).await?;
+            let pins = wants.fetch(&self.core.osd).await?;
+            let mut retry = false;
+            let mut notes = Vec::new();
+            let mut attempt = |rows: &mut dyn Rows| {
+                let opens = self.opens.borrow();
+                let mut view = View::new(rows, &mut wants, hash, &opens);
+                let done = op(&mut view);
+                notes = core::mem::take(&mut view.notes);
+                done.map_err(|halt| match halt {
+                    Halt::Errno(e) => e,
+                    Halt::Retry => {
+                        retry = true;
+                        Errno::EAGAIN
+                    }
+                })
+            };
+            let done = match request {
+                Some(request) => self.core.transact(request, &pins, reservation, |tx| attempt(tx)),
+                None => self.core.transact_local(&pins, reservation, |tx| attempt(tx)),
+            };
+            match done {
+                Ok(done) => {
+                    notes.into_iter().for_each(|note| self.learn(note));
+                    return Ok(done);
+                }
+                Err(_) if retry => {}
+                Err(e) => return Err(e),
+            }
+        }
+        error!(target_name = %self.core.name, ?request, "an operation found new rows to read for ever: a bug");
+        Err(Errno::EIO)
+    }
+
+    /// Memory follows the rows.
+    fn learn(&self, note: Note) {
+        let mut opens = self.opens.borrow_mut();
+        match note {
+            Note::Opened { export, handle, opened, before } => {
+                opens.insert(export, handle, opened, before);
+                if opened.writes() {
+                    self.osts.disturb(opened.fid);
+                }
+            }
+            Note::Closed { export, handle } => opens.remove(export, handle),
+            Note::Cut { export, fid } => {
+                opens.cut(export, fid);
+                self.osts.disturb(fid);
+            }
+            Note::CutEnded { export, fid, last: false } => opens.cut_reported(export, fid),
+            Note::CutEnded { export, fid, last: true } => opens.cut_forgotten(export, fid),
+            Note::Mixed(fid) => opens.mix(fid),
+            Note::Unsettled(fid) => self.osts.ask_size(fid),
+            Note::OstWork(ost) => self.osts.kick(ost),
+            Note::Unused(ost) => self.osts.give_back(ost),
+            Note::Removed(fid) => self.flocks.borrow_mut().forget(fid),
+        }
+    }
+
+    async fn create(&self, request: &Request) -> Result<Reply, Errno> {
+        let args: Create<'_> = request.args()?;
+        let hash = self.hash().await;
+        let client = self.core.client_uuid(request.export).ok_or(Errno::ESTALE)?;
+        if nacre_types::FileType::of_mode(args.mode) == Some(nacre_types::FileType::Regular) {
+            self.osts.wait_usable().await;
+        }
+        let mut choose = |template: &LayoutTemplate| self.osts.layout(template);
+        let mut maker =
+            Maker { export: request.export, client, default: self.default.get(), layout: &mut choose };
+        let (transno, reply) = self
+            .change(request, create::wants(hash, &args), credits(4, false), |view| {
+                let reply = create::apply(view, &mut maker, &args)?;
+                self.core.set_record_data(request, u64::from(reply.created));
+                self.core.set_record_fid(request, reply.entry.attr.fid);
+                Ok(reply)
+            })
+            .await?;
+        Ok(Reply::of(&reply).with_transno(transno))
+    }
+
+    async fn rename(&self, request: &Request) -> Result<Reply, Errno> {
+        let args: Rename<'_> = request.args()?;
+        let mut wants = rename::wants(self.hash().await, &args);
+        if args.parent != args.new_parent {
+            self.want_ancestors(&mut wants, args.new_parent).await?;
+            if args.flags == nacre_wire::mdt::rename_flags::EXCHANGE {
+                self.want_ancestors(&mut wants, args.parent).await?;
+            }
+        }
+        self.run(request, wants, credits(8, true), |view| rename::apply(view, &args).map(|()| Empty {})).await
+    }
+
+    /// Runs an operation and encodes what it answers.
+    async fn run<'a, T: Codec<'a>>(
+        &self,
+        request: &Request,
+        wants: Wants,
+        credits: Credits,
+        op: impl FnMut(&mut View<'_>) -> Step<T>,
+    ) -> Result<Reply, Errno> {
+        let (transno, reply) = self.change(request, wants, credits, op).await?;
+        Ok(Reply::of(&reply).with_transno(transno))
+    }
+
+    async fn dispatch(self: &Rc<Self>, request: &Request) -> Result<Reply, Errno> {
+        let export = request.export;
+        match request.opcode {
+            Opcode::Lookup => self.lookup(&request.args()?).await,
+            Opcode::Getattr => self.getattr(&request.args()?).await,
+            Opcode::Readdir => self.readdir(&request.args()?).await,
+            Opcode::Readlink => self.readlink(&request.args()?).await,
+            Opcode::Getxattr => self.getxattr(&request.args()?).await,
+            Opcode::Listxattr => self.listxattr(&request.args()?).await,
+            Opcode::GetLayout => self.get_layout(&request.args()?).await,
+            Opcode::FidLinks => self.fid_links(&request.args()?).await,
+            Opcode::FlockTest => self.flock_test(request).await,
+            Opcode::GrantSeq => {
+                let _args: GrantSeq = request.args()?;
+                self.grant_seq(request).await
+            }
+            Opcode::Create => self.create(request).await,
+            Opcode::Open => {
+                let args: Open = request.args()?;
+                let wants = open::wants_open(args.fid);
+                self.run(request, wants, credits(1, false), |v| open::apply_open(v, export, &args)).await
+            }
+            Opcode::Close => {
+                let args: Close = request.args()?;
+                let wants = open::wants_close(export, &args);
+                let op = |v: &mut View<'_>| open::apply_close(v, export, &args).map(|()| Empty {});
+                self.run(request, wants, credits(2, true), op).await
+            }
+            Opcode::Link => {
+                let args: Link<'_> = request.args()?;
+                let wants = unlink::wants_link(self.hash().await, &args);
+                self.run(request, wants, credits(2, false), |v| unlink::apply_link(v, &args)).await
+            }
+            Opcode::Unlink => {
+                let args: Unlink<'_> = request.args()?;
+                let wants = unlink::wants_unlink(self.hash().await, &args);
+                let op = |v: &mut View<'_>| unlink::apply_unlink(v, &args).map(|()| Empty {});
+                self.run(request, wants, credits(3, true), op).await
+            }
+            Opcode::Rename => self.rename(request).await,
+            Opcode::Setattr => {
+                let args: Setattr = request.args()?;
+                let wants = setattr::wants_setattr(&args);
+                // A truncate frees space in the end; chmod and chown may be what makes an unlink possible.
+                self.run(request, wants, credits(3, true), |v| setattr::apply_setattr(v, export, &args)).await
+            }
+            Opcode::ReportSize => {
+                let args: ReportSize = request.args()?;
+                let wants = setattr::wants_report(&args);
+                self.run(request, wants, credits(2, true), |v| setattr::apply_report(v, export, &args)).await
+            }
+            Opcode::Setxattr => {
+                let args: Setxattr<'_> = request.args()?;
+                let mut room = credits(2, false);
+                room.row_bytes += args.value.len().min(xattr::VALUE_MAX) as u32;
+                self.run(request, xattr::wants_set(&args), room, |v| xattr::apply_set(v, &args)).await
+            }
+            Opcode::Removexattr => {
+                let args: Removexattr<'_> = request.args()?;
+                let wants = xattr::wants_remove(&args);
+                self.run(request, wants, credits(1, true), |v| xattr::apply_remove(v, &args)).await
+            }
+            Opcode::SetLayout => {
+                let args: SetLayout = request.args()?;
+                let default = self.default.get();
+                let mut choose = |template: &LayoutTemplate| self.osts.layout(template);
+                let op = |v: &mut View<'_>| layout::apply(v, default, &mut choose, &args);
+                self.run(request, layout::wants(&args), credits(1, false), op).await
+            }
+            Opcode::Flock => {
+                let args: Flock = request.args()?;
+                self.flock(request, &args).await
+            }
+            Opcode::FlockCancel => {
+                let args: FlockCancel = request.args()?;
+                self.flock_cancel(request, &args).await
+            }
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+}
+
+/// What the counters call an operation, in the field's words.
+fn counter(request: &Request) -> Option<&'static str> {
+    Some(match request.opcode {
+        Opcode::Lookup | Opcode::Getattr => "getattr",
+        Opcode::Readdir => "readpage",
+        Opcode::Readlink => "readlink",
+        Opcode::Getxattr | Opcode::Listxattr => "getxattr",
+        Opcode::Setxattr | Opcode::Removexattr => "setxattr",
+        Opcode::Create => {
+            let args: Create<'_> = request.args().ok()?;
+            match nacre_types::FileType::of_mode(args.mode) {
+                Some(nacre_types::FileType::Directory) => "mkdir",
+                _ => "mknod",
+            }
+        }
+        Opcode::Open => "open",
+        Opcode::Close => "close",
+        Opcode::Link => "link",
+        Opcode::Unlink => {
+            let args: Unlink<'_> = request.args().ok()?;
+            if args.directory { "rmdir" } else { "unlink" }
+        }
+        Opcode::Rename => "rename",
+        Opcode::Setattr | Opcode::ReportSize => "setattr",
+        _ => return None,
+    })
+}
+
+impl Service for Mdt {
+    async fn start(core: &Rc<TargetCore>) -> Result<Rc<Self>, String> {
+        crate::start::start(core).await
+    }
+    async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Errno> {
+        let began = self.core.ctx.now();
+        let result = self.dispatch(&request).await;
+        if let Some(op) = counter(&request) {
+            let took = self.core.ctx.now().saturating_since(began);
+            self.stats.borrow_mut().count(op, took);
+        }
+        result
+    }
+    async fn refill(self: Rc<Self>, request: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
+        crate::refill::refill(&self, &request, &record).await
+    }
+    async fn export_gone(self: Rc<Self>, export: ExportId) {
+        self.drop_export(export).await;
+    }
+    fn handle_event(&self, event: Event) -> Option<Event> {
+        Some(event)
+    }
+    async fn statfs(self: Rc<Self>) -> Result<StatfsReply, Errno> {
+        self.stats.borrow_mut().count("statfs", core::time::Duration::ZERO);
+        self.space().await
+    }
+    fn params(&self) -> Vec<Param> {
+        crate::params::list(self)
+    }
+    fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
+        crate::params::set(self, name, value)
+    }
+    async fn stop(self: Rc<Self>) {
+        self.osts.stop().await;
+    }
+}

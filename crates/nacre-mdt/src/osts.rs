@@ -1,0 +1,360 @@
+//! The OSTs as the metadata target knows them: who they are, whether they answer, what room they have granted.
+//!
+//! The list comes from the MGS and is asked for again when its version changes. Each OST has an import, a task that
+//! keeps a reservation of objects in hand, and a task that works off its rows (`ost_work.rs`).
+//! Invariants: a create never waits for an OST that is full; it waits for stopped ones only for a short outage; what is
+//! reserved and not used is kept over a clean restart.
+
+use crate::allocator::{Allocator, NoLayout, OstRoom};
+use crate::row::Row;
+use crate::table::{self, RESERVED};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::rc::Rc;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::time::Duration;
+use nacre_node::{Peer, PeerConfig, WaitList};
+use nacre_osd::{Credits, OsdError, Pins};
+use nacre_target::{Registration, TargetCore};
+use nacre_types::{Errno, Fid, Instant, Layout, LayoutTemplate, OstIndex, TargetKind, TargetName};
+use nacre_wire::mgs::TargetEntry;
+use nacre_wire::ost::Reserve;
+use nacre_wire::target::{Role, Statfs};
+use tracing::{info, warn};
+
+/// Objects reserved at a time, and when to ask for more.
+const RESERVE_OBJECTS: u64 = 8192;
+const RESERVE_BELOW: u64 = 4096;
+/// How often an OST is asked for its space.
+const STATFS_EVERY: Duration = Duration::from_secs(2);
+/// How often the version of the target list is looked at (no message).
+const LIST_EVERY: Duration = Duration::from_secs(1);
+/// How long creates wait when every OST is stopped, before they fail.
+const OUTAGE: Duration = Duration::from_secs(15);
+/// Connections' worth of modifying requests to one OST.
+const MOD_RPCS: u16 = 16;
+/// The same refusal is logged once in this time.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
+
+/// One OST.
+pub(crate) struct Ost {
+    pub(crate) index: OstIndex,
+    pub(crate) peer: Rc<Peer>,
+    /// There are rows for it, or the service stops.
+    pub(crate) work: WaitList,
+    pub(crate) has_work: Cell<bool>,
+    low: WaitList,
+}
+
+/// All OSTs of the file system. See the module.
+pub(crate) struct Osts {
+    core: Rc<TargetCore>,
+    allocator: RefCell<Allocator>,
+    peers: RefCell<BTreeMap<OstIndex, Rc<Ost>>>,
+    /// Room or connections have changed.
+    changed: WaitList,
+    pub(crate) stopping: Cell<bool>,
+    /// When an OST was last able to take a file (or the start).
+    last_usable: Cell<Instant>,
+    complained: Cell<Option<Instant>>,
+    /// Files whose size the OSTs must be asked for.
+    pub(crate) unsettled: RefCell<BTreeSet<Fid>>,
+    /// Those that could not be asked; tried again later.
+    pub(crate) later: RefCell<BTreeSet<Fid>>,
+    /// Those that are being asked; true: somebody has come meanwhile.
+    pub(crate) asking: RefCell<BTreeMap<Fid, bool>>,
+    pub(crate) ask: WaitList,
+    registration: RefCell<Option<Rc<Registration>>>,
+}
+
+impl Osts {
+    pub(crate) fn new(core: &Rc<TargetCore>) -> Rc<Self> {
+        Rc::new(Self {
+            core: core.clone(),
+            allocator: RefCell::default(),
+            peers: RefCell::default(),
+            changed: core.ctx.wait_list(),
+            stopping: Cell::new(false),
+            last_usable: Cell::new(core.ctx.now()),
+            complained: Cell::new(None),
+            unsettled: RefCell::default(),
+            later: RefCell::default(),
+            asking: RefCell::default(),
+            ask: core.ctx.wait_list(),
+            registration: RefCell::default(),
+        })
+    }
+
+    pub(crate) fn get(&self, index: OstIndex) -> Option<Rc<Ost>> {
+        self.peers.borrow().get(&index).cloned()
+    }
+    /// The import of an OST, if it can be asked now.
+    pub(crate) fn connected(&self, index: OstIndex) -> Option<Rc<Peer>> {
+        self.get(index).map(|ost| ost.peer.clone()).filter(|peer| peer.is_connected())
+    }
+    pub(crate) fn rooms(&self) -> Vec<(OstIndex, OstRoom)> {
+        self.refresh();
+        self.allocator.borrow().osts().collect()
+    }
+    /// Rows for this OST were written.
+    pub(crate) fn kick(&self, index: OstIndex) {
+        if let Some(ost) = self.get(index) {
+            ost.has_work.set(true);
+            ost.work.wake_all();
+        }
+    }
+    /// One object that was reserved for a file will never be.
+    pub(crate) fn give_back(&self, index: OstIndex) {
+        let mut allocator = self.allocator.borrow_mut();
+        if let Some(mut room) = allocator.room(index) {
+            room.objects += 1;
+            allocator.set_room(index, room);
+        }
+    }
+    /// The file's size must be asked for.
+    pub(crate) fn ask_size(&self, fid: Fid) {
+        self.unsettled.borrow_mut().insert(fid);
+        self.ask.wake_all();
+    }
+    /// Somebody writes or cuts the file: what is being asked about it is old.
+    pub(crate) fn disturb(&self, fid: Fid) {
+        if let Some(disturbed) = self.asking.borrow_mut().get_mut(&fid) {
+            *disturbed = true;
+        }
+    }
+
+    // ---- allocation
+
+    fn refresh(&self) {
+        let mut allocator = self.allocator.borrow_mut();
+        for (index, ost) in self.peers.borrow().iter() {
+            let mut room = allocator.room(*index).unwrap_or_default();
+            room.up = ost.peer.is_connected();
+            allocator.set_room(*index, room);
+        }
+        if allocator.any_usable() {
+            self.last_usable.set(self.core.ctx.now());
+        }
+    }
+    /// Waits while no OST can take a file but one may soon: at the start, and in a short outage.
+    pub(crate) async fn wait_usable(&self) {
+        loop {
+            self.refresh();
+            let hopeless = {
+                let allocator = self.allocator.borrow();
+                allocator.any_usable() || allocator.all_full()
+            };
+            let until = self.last_usable.get() + OUTAGE;
+            if hopeless || self.core.ctx.now() >= until {
+                return;
+            }
+            let _changed = self.core.ctx.timeout(until, self.changed.wait()).await;
+        }
+    }
+    /// A layout for a new file.
+    pub(crate) fn layout(&self, template: &LayoutTemplate) -> Result<Layout, Errno> {
+        self.refresh();
+        let layout = self.allocator.borrow_mut().layout(template);
+        match layout {
+            Ok(layout) => {
+                self.ask_for_more(&layout);
+                Ok(layout)
+            }
+            Err(e) => {
+                self.complain(e);
+                Err(e.into())
+            }
+        }
+    }
+    fn ask_for_more(&self, layout: &Layout) {
+        let allocator = self.allocator.borrow();
+        for index in layout.components.iter().flat_map(|c| &c.stripes) {
+            if allocator.room(*index).is_some_and(|r| r.objects <= RESERVE_BELOW && r.objects % 256 == 0)
+                && let Some(ost) = self.peers.borrow().get(index)
+            {
+                ost.low.wake_all();
+            }
+        }
+    }
+    fn complain(&self, e: NoLayout) {
+        let now = self.core.ctx.now();
+        if self.complained.get().is_none_or(|at| now >= at + COMPLAIN_EVERY) {
+            self.complained.set(Some(now));
+            warn!(target_name = %self.core.name, reason = %e, "a new file was refused its layout");
+        }
+    }
+
+    // ---- the list
+
+    /// Follows the MGS's list; `found` is called for each new OST.
+    pub(crate) async fn watch(
+        self: Rc<Self>,
+        registration: Rc<Registration>,
+        banked: BTreeMap<OstIndex, u64>,
+        found: impl Fn(Rc<Ost>),
+    ) {
+        *self.registration.borrow_mut() = Some(registration.clone());
+        let mut known = 0;
+        loop {
+            if self.stopping.get() {
+                return;
+            }
+            let version = registration.mgs().config_version();
+            if known == 0 || version != known {
+                match registration.targets().await {
+                    Ok(list) => {
+                        known = list.config_version;
+                        for entry in list.targets.iter().filter(|t| t.kind == TargetKind::Ost) {
+                            self.meet(entry, &banked, &found);
+                        }
+                    }
+                    Err(error) => {
+                        warn!(target_name = %self.core.name, %error, "no list of targets from the MGS")
+                    }
+                }
+            }
+            self.core.ctx.sleep(LIST_EVERY).await;
+        }
+    }
+    fn meet(
+        self: &Rc<Self>,
+        entry: &TargetEntry,
+        banked: &BTreeMap<OstIndex, u64>,
+        found: &impl Fn(Rc<Ost>),
+    ) {
+        let index = OstIndex(entry.index);
+        if let Some(ost) = self.get(index) {
+            ost.peer.set_addresses(entry.addresses.clone());
+            return;
+        }
+        let TargetName::Of { fs, .. } = &self.core.name else { return };
+        let target = TargetName::Of { fs: fs.clone(), kind: TargetKind::Ost, index: entry.index };
+        let config = PeerConfig {
+            client: self.core.osd.label().uuid,
+            role: Role::Target,
+            name: self.core.name.to_string(),
+            target: target.to_string(),
+            addresses: entry.addresses.clone(),
+            max_mod_rpcs: MOD_RPCS,
+        };
+        info!(target_name = %self.core.name, ost = %target, "a new OST");
+        let ctx = &self.core.ctx;
+        let ost = Rc::new(Ost {
+            index,
+            peer: Peer::new(ctx, &self.core.peers, config),
+            work: ctx.wait_list(),
+            has_work: Cell::new(true),
+            low: ctx.wait_list(),
+        });
+        let objects = banked.get(&index).copied().unwrap_or(0);
+        self.allocator.borrow_mut().set_room(index, OstRoom { objects, ..OstRoom::default() });
+        self.peers.borrow_mut().insert(index, ost.clone());
+        ctx.spawn(self.clone().keep_room(ost.clone()));
+        found(ost);
+    }
+
+    // ---- room
+
+    /// Keeps the numbers of an OST fresh and a reservation in hand.
+    async fn keep_room(self: Rc<Self>, ost: Rc<Ost>) {
+        while !self.stopping.get() {
+            let asked = self.ask_room(&ost).await;
+            self.changed.wake_all();
+            if let Err(error) = asked {
+                warn!(target_name = %self.core.name, ost = ost.index.0, %error, "an OST does not tell its room");
+            }
+            let until = self.core.ctx.now() + STATFS_EVERY;
+            let _low = self.core.ctx.timeout(until, ost.low.wait()).await;
+        }
+    }
+    async fn ask_room(&self, ost: &Ost) -> Result<(), nacre_node::RpcError> {
+        let space = ost.peer.call(&Statfs {}).await?;
+        let objects = self.update(ost.index, |room| room.bytes_avail = space.bytes_avail);
+        if objects >= RESERVE_BELOW {
+            return Ok(());
+        }
+        match ost.peer.call(&Reserve { objects: RESERVE_OBJECTS - objects }).await {
+            Ok(granted) => {
+                self.update(ost.index, |room| {
+                    room.objects += granted.objects;
+                    room.refused = false;
+                });
+                Ok(())
+            }
+            Err(nacre_node::RpcError::Errno(Errno::ENOSPC)) => {
+                self.update(ost.index, |room| room.refused = true);
+                Ok(())
+            }
+            Err(e) => Err(e),
+        }
+    }
+    fn update(&self, index: OstIndex, change: impl FnOnce(&mut OstRoom)) -> u64 {
+        let mut allocator = self.allocator.borrow_mut();
+        let mut room = allocator.room(index).unwrap_or_default();
+        change(&mut room);
+        allocator.set_room(index, room);
+        room.objects
+    }
+
+    // ---- start and stop
+
+    /// What was reserved at the last clean stop. It counts once: the rows go with the reading.
+    pub(crate) async fn load_reserved(core: &TargetCore) -> Result<BTreeMap<OstIndex, u64>, OsdError> {
+        let (from, to) = (Vec::new(), alloc::vec![0xff; 8]);
+        let rows = core.osd.scan(RESERVED, &from, &to, u32::MAX).await?;
+        let banked: BTreeMap<OstIndex, u64> = rows
+            .iter()
+            .filter_map(|(key, value)| {
+                let index = u32::from_be_bytes(key.get(..4)?.try_into().ok()?);
+                Some((OstIndex(index), u64::from_row(value).ok()?))
+            })
+            .collect();
+        if !rows.is_empty() {
+            let credits =
+                Credits { rows: rows.len() as u32, row_bytes: 64 * rows.len() as u32, ..Credits::default() };
+            let reservation = core.osd.reserve(credits).await?;
+            let deleted = core.transact_local(&Pins::default(), reservation, |tx| {
+                rows.iter().for_each(|(key, _)| tx.delete(RESERVED, key));
+                Ok(())
+            });
+            deleted.map_err(|e| OsdError::Stopped(e.to_string()))?;
+        }
+        Ok(banked)
+    }
+    /// Ends the tasks and the imports; keeps what is reserved.
+    pub(crate) async fn stop(&self) {
+        self.stopping.set(true);
+        self.ask.wake_all();
+        self.changed.wake_all();
+        let osts: Vec<Rc<Ost>> = self.peers.borrow().values().cloned().collect();
+        for ost in &osts {
+            ost.work.wake_all();
+            ost.low.wake_all();
+        }
+        if let Err(error) = self.store_reserved().await {
+            warn!(target_name = %self.core.name, %error, "the reservation at the OSTs is not kept over the restart");
+        }
+        for ost in osts {
+            ost.peer.disconnect().await;
+        }
+        let registration = self.registration.borrow_mut().take();
+        if let Some(registration) = registration {
+            registration.mgs().disconnect().await;
+        }
+    }
+    async fn store_reserved(&self) -> Result<(), Errno> {
+        let rooms: Vec<(OstIndex, OstRoom)> = self.allocator.borrow().osts().collect();
+        let credits =
+            Credits { rows: rooms.len() as u32, row_bytes: 64 * rooms.len() as u32, ..Credits::default() };
+        let reservation = self.core.osd.reserve(credits).await?;
+        self.core
+            .transact_local(&Pins::default(), reservation, |tx| {
+                for (index, room) in &rooms {
+                    tx.put(RESERVED, &table::reserved(*index), room.objects.to_row());
+                }
+                Ok(())
+            })
+            .map(|_| ())
+    }
+}

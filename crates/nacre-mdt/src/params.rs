@@ -1,0 +1,64 @@
+//! Parameters of a metadata target under the field's names.
+
+use crate::mdt::Mdt;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use nacre_wire::target::Param;
+
+pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
+    let row = |name: &str, value: String, writable: bool, help: &str| Param {
+        name: format!("mdt.{}.{name}", mdt.core.name),
+        value,
+        writable,
+        help: help.into(),
+    };
+    let stats = mdt.stats.borrow().print(mdt.core.ctx.wall());
+    let mut rows = alloc::vec![
+        row(
+            "md_stats",
+            stats,
+            true,
+            "operations since the start: count, min, max, sum, sum of squares; writing clears them"
+        ),
+        row("open_files", mdt.opens.borrow().len().to_string(), false, "handles that clients have open"),
+        row("file_locks", mdt.flocks.borrow().counts().0.to_string(), false, "flock and fcntl locks held"),
+        row(
+            "file_locks_waiting",
+            mdt.flocks.borrow().counts().1.to_string(),
+            false,
+            "flock and fcntl requests that wait"
+        ),
+        row(
+            "unsettled_files",
+            (mdt.osts.unsettled.borrow().len() + mdt.osts.later.borrow().len()).to_string(),
+            false,
+            "files whose size is being asked from the OSTs"
+        ),
+    ];
+    for (index, room) in mdt.osts.rooms() {
+        let name = format!("ost_room.{:04x}", index.0);
+        let value = format!(
+            "up={} avail_kb={} reserved={} full={}",
+            u8::from(room.up),
+            room.bytes_avail / 1024,
+            room.objects,
+            u8::from(room.refused)
+        );
+        rows.push(row(
+            &name,
+            value,
+            false,
+            "an OST as the allocator sees it: connected, free space, objects reserved",
+        ));
+    }
+    rows
+}
+
+pub(crate) fn set(mdt: &Mdt, name: &str, value: &str) -> Result<(), String> {
+    if name == format!("mdt.{}.md_stats", mdt.core.name) {
+        mdt.stats.borrow_mut().clear(mdt.core.ctx.wall());
+        return Ok(());
+    }
+    Err(format!("{name} cannot be set (value {value})"))
+}

@@ -2,9 +2,9 @@
 //!
 //! Reads only. What it looks at: every object row and its block rows (masks inside the size, block counts, blob
 //! long enough, with `sums` the sum of every written block), block rows and tombstones without or with an object,
-//! the count of objects, usage per owner. A blob without rows is space that a crash left behind, counted and not a
-//! problem; so is a sum that differs where an overwrite was cut off by a crash, as long as the operator knows of
-//! one: the number is told, the caller judges.
+//! the count of objects, usage per owner. Not problems, but counted and told: a blob without rows (space that a
+//! crash left behind), and a sum that differs. The latter is damage, or an overwrite that a crash cut off before its
+//! row was written and that nobody repeated: until overwritten regions are marked, nobody can tell.
 
 use crate::room::{self, ObjectCount};
 use crate::tombstone;
@@ -22,7 +22,7 @@ use nacre_types::{Codec, ObjectId};
 
 /// Rows of one scan.
 const PAGE: u32 = 512;
-/// Problems that are described; the others are only counted.
+/// Problems and notes that are described; the others are only counted.
 const DESCRIBED_MAX: usize = 100;
 const BLOCKS_PER_REGION: u64 = REGION_BYTES / BLOCK_BYTES;
 const SECTORS_PER_BLOCK: u64 = BLOCK_BYTES / 512;
@@ -42,6 +42,8 @@ pub struct Checked {
     pub problems: u64,
     /// The first of them, in words.
     pub descriptions: Vec<String>,
+    /// What may be well, in words; the first of it.
+    pub notes: Vec<String>,
 }
 
 impl Checked {
@@ -49,6 +51,11 @@ impl Checked {
         self.problems += 1;
         if self.descriptions.len() < DESCRIBED_MAX {
             self.descriptions.push(text);
+        }
+    }
+    fn note(&mut self, text: String) {
+        if self.notes.len() < DESCRIBED_MAX {
+            self.notes.push(text);
         }
     }
 }
@@ -199,8 +206,10 @@ impl Check<'_> {
         }
         self.found.sums_differ += differ.len() as u64;
         for at in differ {
-            self.found
-                .problem(format!("object {object}: the block at byte {at} does not match its checksum"));
+            self.found.note(format!(
+                "object {object}: the block at byte {at} does not match its checksum (an overwrite that a crash cut \
+                 off, or damage)"
+            ));
         }
         Ok(())
     }

@@ -67,6 +67,7 @@ fn osd_config() -> OsdConfig {
 
 /// A client of the OST: an import, the grants that came by callback.
 pub(crate) struct Client {
+    ctx: Rc<Ctx>,
     pub(crate) peer: Rc<Peer>,
     grants: RefCell<BTreeMap<LockCookie, ObjectState>>,
     pub(crate) blocking: RefCell<BTreeSet<LockCookie>>,
@@ -88,6 +89,7 @@ impl Client {
             },
         );
         let this = Rc::new(Self {
+            ctx: ctx.clone(),
             peer,
             grants: RefCell::default(),
             blocking: RefCell::default(),
@@ -166,6 +168,29 @@ impl Client {
                 return Ok(state);
             }
             self.changed.wait().await;
+        }
+    }
+    /// Like `lock`, asking again from time to time: a server that was restarted has forgotten who waits.
+    pub(crate) async fn lock_again(
+        &self,
+        object: ObjectId,
+        cookie: u64,
+        mode: LockMode,
+        extent: Extent,
+    ) -> Result<ObjectState, Errno> {
+        loop {
+            let until = self.ctx.now() + std::time::Duration::from_secs(1);
+            let request = Enqueue { object, cookie: LockCookie(cookie), mode, extent };
+            let reply = self.peer.call(&request).await?;
+            if reply.granted {
+                return Ok(reply.state);
+            }
+            while self.ctx.now() < until {
+                if let Some(state) = self.grants.borrow_mut().remove(&LockCookie(cookie)) {
+                    return Ok(state);
+                }
+                let _woken = self.ctx.timeout(until, self.changed.wait()).await;
+            }
         }
     }
     pub(crate) async fn cancel(&self, object: ObjectId, cookie: u64) -> Result<(), Errno> {

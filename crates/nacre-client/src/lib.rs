@@ -5,7 +5,8 @@
 //! Module map: `client` is the front door; its calls live by concept in `namespace`, `attr`, `file`, `io`, `flock`,
 //! `layout` and `space`. Below them: `mount` (targets and how they are found), `target` (one target with its
 //! counters), `fids` (sequences), `ranges` (order among the operations of this mount on one file), `locks` (extent
-//! locks of OSTs, for the time of one operation), `stripes` (which bytes lie where), `stats` and `params`.
+//! locks of OSTs, for the time of one operation), `stripes` (which bytes lie where), `stats`, `imports` and
+//! `params`.
 //! Caches will live under locks that `locks` keeps instead of cancelling; nothing above it has to know.
 //!
 //! Objects of the core refer to each other by FID, not by pointer, so that a mount can be cut into shards by FID.
@@ -17,6 +18,7 @@ mod client;
 mod fids;
 mod file;
 mod flock;
+mod imports;
 mod io;
 mod layout;
 mod locks;

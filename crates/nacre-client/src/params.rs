@@ -1,12 +1,17 @@
 //! Parameters of a mount under the field's names: `llite.*`, `mdc.*`, `osc.*`.
 
 use crate::client::Client;
+use crate::imports;
 use crate::target::Target;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use nacre_types::{TargetKind, TargetName};
 use nacre_wire::target::Param;
+
+/// Largest values of the limits.
+const MOD_RPCS_MAX: u16 = 511;
+const RPCS_MAX: u16 = 512;
 
 impl Client {
     /// Parameters (`llite.*`, `mdc.*`, `osc.*`).
@@ -33,12 +38,33 @@ impl Client {
                 true,
                 "Requests sent to the target: samples, unit, least, greatest, sum, sum of squares. Write 0 to clear.",
             ));
-            let state = if target.peer.is_connected() { "FULL" } else { "DISCONN" };
+            for (name, value, help) in [
+                ("state", imports::state(&self.ctx, &target), "State of the import and its history."),
+                ("import", imports::import(&device_name(&device), &target), "The import in full."),
+            ] {
+                params.push(param(format!("{device}.{name}"), value, false, help));
+            }
+            if device.starts_with("mgc") {
+                continue;
+            }
             params.push(param(
-                format!("{device}.state"),
-                format!("current_state: {state}\n"),
-                false,
-                "State of the import.",
+                format!("{device}.rpc_stats"),
+                imports::rpc_stats(&self.ctx, &target),
+                true,
+                "Modifying requests by the number in flight when each was sent. Write 0 to clear.",
+            ));
+            let (max_mod, max) = imports::limits(&target);
+            params.push(param(
+                format!("{device}.max_mod_rpcs_in_flight"),
+                max_mod,
+                true,
+                "Modifying requests in flight, 1 to 511, default 7 (OST: 8); the server's limit holds too.",
+            ));
+            params.push(param(
+                format!("{device}.max_rpcs_in_flight"),
+                max,
+                true,
+                "Requests in flight, 1 to 512, default 8 (OST: 16); at least one more than modifying ones.",
             ));
         }
         params
@@ -51,10 +77,22 @@ impl Client {
             return Ok(());
         }
         for target in self.mount.targets() {
-            if self.device(&target).is_some_and(|device| format!("{device}.stats") == name) {
-                target.requests.clear();
-                return Ok(());
+            let Some(device) = self.device(&target) else { continue };
+            let Some(field) = name.strip_prefix(&device).and_then(|rest| rest.strip_prefix('.')) else {
+                continue;
+            };
+            match field {
+                "stats" => target.requests.clear(),
+                "rpc_stats" => target.peer.clear_stats(),
+                "max_mod_rpcs_in_flight" => {
+                    target.peer.set_max_mod_rpcs(imports::parse_limit(name, value, MOD_RPCS_MAX)?);
+                }
+                "max_rpcs_in_flight" => {
+                    target.peer.set_max_rpcs(imports::parse_limit(name, value, RPCS_MAX)?);
+                }
+                _ => continue,
             }
+            return Ok(());
         }
         let is_known = self.params().iter().any(|p| p.name == name);
         Err(if is_known {
@@ -82,6 +120,11 @@ impl Client {
         };
         Some(format!("{kind}.{}-{suffix}-{}", target.name, self.instance()))
     }
+}
+
+/// `demo-MDT0000-mdc-0011223344556677` of `mdc.demo-MDT0000-mdc-0011223344556677`.
+fn device_name(device: &str) -> String {
+    device.split_once('.').map_or(device, |(_, name)| name).to_string()
 }
 
 fn param(name: String, value: String, writable: bool, help: &str) -> Param {

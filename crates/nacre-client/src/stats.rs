@@ -51,6 +51,10 @@ impl Stats {
         }
         self.lines.borrow_mut().entry(name).or_insert((Counter::default(), unit)).0.add(value);
     }
+    /// Since when it counts.
+    pub(crate) fn start(&self) -> Timestamp {
+        self.start.get().unwrap_or(self.ctx.wall())
+    }
     pub(crate) fn clear(&self) {
         self.lines.borrow_mut().clear();
         self.start.set(Some(self.ctx.wall()));
@@ -58,7 +62,7 @@ impl Stats {
     /// The table as `lctl get_param` prints it.
     pub(crate) fn render(&self) -> String {
         let now = self.ctx.wall();
-        let start = self.start.get().unwrap_or(now);
+        let start = self.start();
         let elapsed = Timestamp::from_nanos((now.as_nanos() - start.as_nanos()).max(0));
         let mut out = String::new();
         for (name, at) in [("snapshot_time", now), ("start_time", start), ("elapsed_time", elapsed)] {

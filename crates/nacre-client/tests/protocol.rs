@@ -357,3 +357,37 @@ fn an_unmount_closes_what_is_open_and_ends_every_task() {
     assert_eq!(bed.shared.borrow().closed.len(), 1);
     assert_eq!(bed.world.live_tasks(bed.mount), 0);
 }
+
+#[test]
+fn parameters_have_the_fields_names_and_count_requests() {
+    let mut bed = Bed::new(1);
+    let (_, handle) = bed.create("f");
+    bed.call(move |c| async move { c.release(handle, None).await }).unwrap();
+    let params = bed.call(|c| async move { c.params() });
+    let find = |suffix: &str| {
+        let found =
+            params.iter().find(|p| p.name.starts_with("mdc.demo-MDT0000-mdc-") && p.name.ends_with(suffix));
+        found.unwrap_or_else(|| panic!("no {suffix}")).clone()
+    };
+    let stats = find(".stats").value;
+    assert!(stats.contains("mds_reint_create            1 samples [usecs]"), "{stats}");
+    assert!(stats.contains("mds_close                   1 samples [usecs]"), "{stats}");
+    assert!(find(".state").value.starts_with("current_state: FULL\nstate_history:\n - [ 1"));
+    assert!(find(".import").value.contains("    target: demo-MDT0000_UUID\n    state: FULL\n"));
+    assert!(
+        find(".rpc_stats").value.contains("rpcs in flight        rpcs   %% cum %%\n0:\t\t"),
+        "{:?}",
+        find(".rpc_stats")
+    );
+    assert_eq!(find(".max_mod_rpcs_in_flight").value, "7");
+    let name = find(".max_mod_rpcs_in_flight").name;
+    bed.call(move |c| async move {
+        c.set_param(&name, "3").unwrap();
+        assert!(c.set_param(&name, "0").unwrap_err().contains("out of range"));
+        assert!(c.set_param("mdc.x.y", "1").unwrap_err().contains("no parameter"));
+        let now = c.params().into_iter().find(|p| p.name == name).unwrap();
+        assert_eq!(now.value, "3");
+    });
+    let llite = params.iter().find(|p| p.name.starts_with("llite.demo-")).unwrap();
+    assert!(llite.value.contains("create                      1 samples [usecs]"), "{}", llite.value);
+}

@@ -1,0 +1,106 @@
+//! What can be seen of an import, in the field's formats: `state`, `import`, `rpc_stats`.
+
+use crate::target::Target;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt::Write;
+use nacre_node::Ctx;
+use nacre_types::{Instant, Timestamp};
+
+/// `current_state` and the latest states with the wall clock second each began.
+pub(crate) fn state(ctx: &Ctx, target: &Target) -> String {
+    target.peer.with_import(|import| {
+        let mut out = format!("current_state: {}\nstate_history:\n", import.state());
+        for (at, state) in import.history().iter() {
+            line(&mut out, format_args!(" - [ {}, {state} ]", wall_of(ctx, at).sec));
+        }
+        out
+    })
+}
+
+/// The import as administrators know it; what does not exist here is left out.
+pub(crate) fn import(device: &str, target: &Target) -> String {
+    let connected = target.peer.is_connected();
+    target.peer.with_import(|import| {
+        let (connects, resent, evictions) = import.counts();
+        let config = import.config();
+        let nids: Vec<String> = config.addresses.iter().map(|a| format!("\"{a}\"")).collect();
+        let mut out = String::from("import:\n");
+        line(&mut out, format_args!("    name: {device}"));
+        line(&mut out, format_args!("    target: {}_UUID", target.name));
+        line(&mut out, format_args!("    state: {}", import.state()));
+        line(&mut out, format_args!("    connect_flags: [ multi_mod_rpcs ]"));
+        line(&mut out, format_args!("    connect_data:"));
+        line(&mut out, format_args!("       instance: {}", import.instance().unwrap_or(0)));
+        line(&mut out, format_args!("       max_mod_rpcs: {}", import.slots().limit()));
+        line(&mut out, format_args!("    connection:"));
+        line(&mut out, format_args!("       failover_nids: [ {} ]", nids.join(", ")));
+        let current = if connected { import.current_address() } else { None };
+        line(&mut out, format_args!("       current_connection: \"{}\"", current.unwrap_or("<none>")));
+        line(&mut out, format_args!("       connection_attempts: {connects}"));
+        line(&mut out, format_args!("       generation: {}", import.generation()));
+        line(&mut out, format_args!("       evictions: {evictions}"));
+        if let Some(error) = import.last_error() {
+            line(&mut out, format_args!("       last_error: \"{error}\""));
+        }
+        line(&mut out, format_args!("    rpcs:"));
+        line(&mut out, format_args!("       inflight: {}", import.in_flight()));
+        line(&mut out, format_args!("       waiting: {}", import.waiting()));
+        line(&mut out, format_args!("       resent: {resent}"));
+        line(&mut out, format_args!("    transactions:"));
+        line(&mut out, format_args!("       peer_committed: {}", import.last_committed()));
+        line(&mut out, format_args!("       peer_stable: {}", import.last_stable()));
+        out
+    })
+}
+
+/// Histogram of modifying requests in flight, from 0 up to the row that reaches 100 %.
+pub(crate) fn rpc_stats(ctx: &Ctx, target: &Target) -> String {
+    let now = ctx.wall();
+    let mut out = String::new();
+    let stamp = |at: Timestamp| format!("{}.{:09} secs.nsecs", at.sec, at.nsec);
+    let start = target.requests.start();
+    let elapsed = Timestamp::from_nanos((now.as_nanos() - start.as_nanos()).max(0));
+    for (name, at) in [("snapshot_time:", now), ("start_time:", start), ("elapsed_time:", elapsed)] {
+        line(&mut out, format_args!("{name:<25} {}", stamp(at)));
+    }
+    target.peer.with_import(|import| {
+        line(&mut out, format_args!("modify_RPCs_in_flight:  {}\n", import.slots().in_flight()));
+        line(&mut out, format_args!("\t\t\tmodify"));
+        line(&mut out, format_args!("rpcs in flight        rpcs   %% cum %%"));
+        let counts = import.slots().histogram().counts();
+        let total: u64 = counts.iter().sum();
+        let mut sum = 0;
+        for (in_flight, &count) in counts.iter().enumerate() {
+            sum += count;
+            let percent = |n: u64| (n * 100).checked_div(total).unwrap_or(0);
+            let place = format!("{in_flight}:");
+            line(&mut out, format_args!("{place}\t\t{count:>10} {:>3} {:>3}", percent(count), percent(sum)));
+        }
+    });
+    out
+}
+
+fn line(out: &mut String, args: core::fmt::Arguments<'_>) {
+    writeln!(out, "{args}").expect("a string takes everything");
+}
+
+/// Wall clock of a moment of the past.
+fn wall_of(ctx: &Ctx, at: Instant) -> Timestamp {
+    let ago = i128::try_from((ctx.now() - at).as_nanos()).unwrap_or(0);
+    Timestamp::from_nanos(ctx.wall().as_nanos() - ago)
+}
+
+/// A limit from what a user typed.
+pub(crate) fn parse_limit(name: &str, value: &str, most: u16) -> Result<u16, String> {
+    match value.trim().parse::<u16>() {
+        Ok(limit) if (1..=most).contains(&limit) => Ok(limit),
+        _ => Err(format!("{name}={value}: Numerical result out of range (1 to {most})")),
+    }
+}
+
+/// The limit that the user set and the one that holds.
+pub(crate) fn limits(target: &Target) -> (String, String) {
+    target.peer.with_import(|i| (i.config().max_mod_rpcs.to_string(), i.config().max_rpcs.to_string()))
+}

@@ -1,2 +1,44 @@
 //! The nacre binary: servers, mounts and tools behind one command line.
-fn main() {}
+//!
+//! Only wiring lives here: parse, put islands, stores and sockets together, run, talk to the person. What a request
+//! means is in the crates below. Called through a link named `lfs` or `lctl` it is that command.
+
+mod bench;
+mod check;
+mod cli;
+mod destroy;
+mod detach;
+mod down;
+mod lctl;
+mod lfs;
+mod log;
+mod mkfs;
+mod mount;
+mod process;
+mod registry;
+mod say;
+mod serve;
+mod status;
+mod store;
+mod tool;
+mod up;
+
+use clap::Parser as _;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut args: Vec<_> = std::env::args_os().collect();
+    let called = args.first().map(std::path::PathBuf::from);
+    let name = called.as_ref().and_then(|p| p.file_name()).and_then(|n| n.to_str()).unwrap_or("");
+    if matches!(name, "lfs" | "lctl") {
+        args.insert(1, name.into());
+    }
+    let cli = cli::Cli::parse_from(args);
+    match cli::run(&cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say::error(&error);
+            ExitCode::from(1)
+        }
+    }
+}

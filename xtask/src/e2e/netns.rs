@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const SERVERS: [(&str, &str); 3] = [("nc-mds", "10.77.0.1"), ("nc-oss0", "10.77.0.2"), ("nc-oss1", "10.77.0.3")];
+const SERVERS: [(&str, &str); 3] =
+    [("nc-mds", "10.77.0.1"), ("nc-oss0", "10.77.0.2"), ("nc-oss1", "10.77.0.3")];
 const CLIENTS: [(&str, &str); 2] = [("nc-cl0", "10.77.0.4"), ("nc-cl1", "10.77.0.5")];
 const BRIDGE: &str = "nc-bridge";
 /// Starting orders of the three servers and the two clients (3 and 4).
@@ -60,7 +61,10 @@ impl Cluster {
         let base = tempfile::Builder::new().prefix("nacre-netns-").tempdir()?;
         let me = Self { nacre: nacre.into(), base, running: (0..5).map(|_| None).collect() };
         let mkfs = |args: &str, dir: &str| {
-            sh(Command::new(&me.nacre).arg("mkfs").args(args.split_whitespace()).arg(me.base.path().join(dir)))
+            sh(Command::new(&me.nacre)
+                .arg("mkfs")
+                .args(args.split_whitespace())
+                .arg(me.base.path().join(dir)))
         };
         let mgs = format!("--fsname demo --mgsnode {}:9988", SERVERS[0].1);
         mkfs("--mgs", "mgs")?;
@@ -204,7 +208,10 @@ pub(crate) fn run() -> Result<()> {
     for order in &ORDERS {
         let start = Instant::now();
         one_order(&nacre, order).with_context(|| format!("starting order {order:?}"))?;
-        println!("order {order:?}: ok, 3 servers killed and restarted, {:.1} s", start.elapsed().as_secs_f64());
+        println!(
+            "order {order:?}: ok, 3 servers killed and restarted, {:.1} s",
+            start.elapsed().as_secs_f64()
+        );
     }
     Ok(())
 }

@@ -11,12 +11,15 @@ extern crate std;
 
 mod acl;
 mod allocator;
+pub mod check;
 mod clients;
 mod create;
 mod flocks;
 mod inode;
 mod layout;
 mod mdt;
+#[cfg(test)]
+mod model_tests;
 mod open;
 mod opens;
 mod ost_work;

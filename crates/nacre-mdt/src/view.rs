@@ -67,7 +67,7 @@ impl Rows for Tx<'_> {
 }
 
 /// Rows that the next attempt will need.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Wants {
     keys: Vec<(Table, Vec<u8>)>,
     ranges: Vec<(Table, Vec<u8>, Vec<u8>)>,
@@ -98,12 +98,9 @@ impl Wants {
         Ok(pins)
     }
     #[cfg(test)]
-    pub(crate) fn keys(&self) -> &[(Table, Vec<u8>)] {
-        &self.keys
-    }
-    #[cfg(test)]
-    pub(crate) fn ranges(&self) -> &[(Table, Vec<u8>, Vec<u8>)] {
-        &self.ranges
+    pub(crate) fn holds(&self, table: Table, key: &[u8]) -> bool {
+        self.keys.iter().any(|(t, k)| *t == table && k == key)
+            || self.ranges.iter().any(|(t, from, to)| *t == table && from[..] <= *key && *key < to[..])
     }
 }
 

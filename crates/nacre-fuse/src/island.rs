@@ -60,6 +60,8 @@ impl Logic for MountIsland {
                 Err(_) => warn!("something that is no FUSE request came to the door of a mount"),
             },
             Event::Start => {
+                // The clock had not been set when the island was built.
+                self.door.stats().clear(self.ctx.wall());
                 let (ctx, client) = (self.ctx.clone(), self.client.clone());
                 self.ctx.spawn(async move {
                     let ready = client.ready().await;

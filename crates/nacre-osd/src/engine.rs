@@ -30,8 +30,11 @@ pub struct OsdConfig {
     pub log_bytes_max: u64,
     /// Age of the oldest unsynced change, milliseconds.
     pub commit_interval_ms: u32,
-    /// Ballast file, bytes.
+    /// Ballast file, bytes (at most 1/16 of the device).
     pub ballast_bytes: u64,
+    /// Tables whose rows are looked for by ranges that share this many key bytes: the filters of runs answer for
+    /// such a range without a read.
+    pub bloom_prefixes: Vec<(Table, u8)>,
 }
 impl Default for OsdConfig {
     fn default() -> Self {
@@ -41,6 +44,7 @@ impl Default for OsdConfig {
             log_bytes_max: 256 << 20,
             commit_interval_ms: 1000,
             ballast_bytes: 64 << 20,
+            bloom_prefixes: Vec::new(),
         }
     }
 }
@@ -88,7 +92,10 @@ pub struct Osd {
     pub(crate) bytes_at_sync: Cell<u64>,
     pub(crate) failed: RefCell<Option<String>>,
     pub(crate) stopping: Cell<bool>,
-    pub(crate) room: RefCell<Room>,
+    pub(crate) room: Room,
+    /// A background task has found the device full.
+    pub(crate) device_full: Cell<bool>,
+    pub(crate) flush_asked: Cell<bool>,
     pub(crate) stats: Cell<OsdStats>,
     /// Wakes the committer.
     pub(crate) commit_kick: WaitList,
@@ -96,11 +103,12 @@ pub struct Osd {
     pub(crate) unsynced_kick: WaitList,
     /// Somebody's commit has ended, or the engine has failed.
     pub(crate) commit_done: WaitList,
-    /// Wakes flusher and merger.
+    /// Wakes the flusher.
     pub(crate) flush_kick: WaitList,
     pub(crate) log_kick: WaitList,
     /// Room has become free.
     pub(crate) room_kick: WaitList,
+    pub(crate) merge_kick: WaitList,
 }
 
 impl Osd {
@@ -178,7 +186,7 @@ impl Osd {
             self.log_kick.wake_all();
         }
         let dirty = state.mem.bytes().active;
-        if dirty > self.config.dirty_bytes_max / 2 || state.log.bytes() > self.config.log_bytes_max / 2 {
+        if dirty > self.config.dirty_bytes_max / 2 || state.log.full_bytes() > self.config.log_bytes_max / 2 {
             self.flush_kick.wake_all();
         }
     }
@@ -266,6 +274,7 @@ impl Osd {
             &self.flush_kick,
             &self.log_kick,
             &self.room_kick,
+            &self.merge_kick,
         ] {
             list.wake_all();
         }

@@ -20,9 +20,6 @@ pub(crate) struct IntervalUndo {
 }
 
 impl IntervalSet {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.by_start.is_empty()
-    }
     pub(crate) fn len(&self) -> usize {
         self.by_start.len()
     }

@@ -63,13 +63,6 @@ impl Key {
             Repr::Heap(bytes) => bytes,
         }
     }
-    /// Bytes outside the value itself.
-    pub(crate) fn heap_bytes(&self) -> usize {
-        match &self.0 {
-            Repr::Inline { .. } => 0,
-            Repr::Heap(bytes) => bytes.len(),
-        }
-    }
 }
 impl Borrow<[u8]> for Key {
     fn borrow(&self) -> &[u8] {

@@ -7,14 +7,17 @@
 extern crate alloc;
 
 mod accounts;
+mod bloom;
 mod commit;
 mod crc;
 mod engine;
 mod error;
+mod flush;
 mod interval;
 mod key;
 mod log;
 mod memtable;
+mod merge;
 mod object;
 mod object_change;
 pub mod object_rows;
@@ -25,6 +28,7 @@ mod reclaim;
 mod replay;
 mod reserve;
 mod run;
+mod run_set;
 mod state;
 pub mod summed;
 mod superblock;

@@ -157,8 +157,10 @@ impl LogWriter {
         let unused = if self.position == u64::MAX { 0 } else { self.segment_bytes - self.position };
         full - unused.min(full)
     }
-    pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
-        self.segments.iter()
+    /// Bytes of segments that are full: what a flush can make free.
+    pub(crate) fn full_bytes(&self) -> u64 {
+        let all: u64 = self.segments.iter().map(|s| s.bytes).sum();
+        if self.position == u64::MAX { all } else { all - self.segment_bytes }
     }
     pub(crate) fn ready_count(&self) -> usize {
         self.ready.len()
@@ -306,9 +308,6 @@ impl LogWriter {
 
     // ---- syncs
 
-    pub(crate) fn synced_lsn(&self) -> u64 {
-        self.synced_lsn
-    }
     /// Segments with records that no sync has covered.
     pub(crate) fn unsynced(&self) -> Vec<u64> {
         self.segments.iter().filter(|s| s.synced_lsn < s.last_lsn).map(|s| s.number).collect()

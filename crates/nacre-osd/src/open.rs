@@ -3,7 +3,6 @@
 //! Every opening starts a new log epoch in a new file. Before the superblock says so, the end of the epoch before
 //! is made durable and written down: a record that was seen once is never missing later.
 
-use crate::commit;
 use crate::engine::{Osd, OsdConfig, OsdStats};
 use crate::error::OsdError;
 use crate::log::{LogWriter, RecordKind};
@@ -91,14 +90,18 @@ impl Osd {
                 Err(e) => return Err(e),
             }
         }
+        // The superblock goes first and comes last: what is half formatted is nothing.
+        ctx.io(StoreOp::Delete { file: FileId::Super }).await?;
         for kind in [FileKind::Log, FileKind::Run, FileKind::Blob] {
             for (file, _) in list(ctx, kind).await? {
                 ctx.io(StoreOp::Delete { file }).await?;
             }
         }
-        ctx.io(StoreOp::Delete { file: FileId::Super }).await?;
         ctx.io(StoreOp::Delete { file: FileId::Ballast }).await?;
-        Self::make_ballast(ctx, config).await?;
+        match Self::make_ballast(ctx, config).await {
+            Ok(()) | Err(OsdError::NoSpace { .. }) => {}
+            Err(e) => return Err(e),
+        }
         let label = Label { format_version: FORMAT_VERSION, ..label.clone() };
         Super::new(label).write(ctx).await
     }
@@ -116,7 +119,8 @@ impl Osd {
         }
     }
 
-    /// Opens a formatted store: replays the log, starts the background tasks.
+    /// Opens a formatted store: replays the log, starts the background tasks. The island must give the log writes
+    /// of the engine to its driver from the visit on in which this ends.
     ///
     /// # Errors
     /// `Format` for an empty store or one of another version, `Corrupt` when synced bytes of the log are gone.
@@ -156,7 +160,7 @@ impl Osd {
             })?;
             ctx.yield_now().await;
         }
-        replay.finish(state.runs.flushed_lsn())?;
+        replay.finish(state.runs.flushed_lsn)?;
         tracing::debug!(target_name = %superblock.label.name, log = %replay.describe(), was_clean, "log read");
 
         // What was seen must stay: sync it before it is written down as the end of its epoch.
@@ -185,7 +189,7 @@ impl Osd {
             ctx.io(StoreOp::Delete { file: FileId::Log(*number) }).await?;
         }
 
-        state.last_transno = replay.last_transno.max(state.runs.last_transno());
+        state.last_transno = replay.last_transno;
         state.log = LogWriter::new(
             store,
             superblock.log_epoch,
@@ -195,6 +199,7 @@ impl Osd {
             core::mem::take(&mut replay.segments),
         );
         let last_transno = state.last_transno;
+        state.runs.set_cache_bytes_max((config.cache_bytes_max / 8).clamp(1 << 20, 32 << 20));
         let osd = Rc::new(Osd {
             ctx: ctx.clone(),
             label: superblock.label.clone(),
@@ -211,7 +216,9 @@ impl Osd {
             bytes_at_sync: Cell::new(0),
             failed: RefCell::new(None),
             stopping: Cell::new(false),
-            room: RefCell::new(Room::default()),
+            room: Room::default(),
+            device_full: Cell::new(false),
+            flush_asked: Cell::new(false),
             stats: Cell::new(OsdStats::default()),
             commit_kick: ctx.wait_list(),
             unsynced_kick: ctx.wait_list(),
@@ -219,13 +226,17 @@ impl Osd {
             flush_kick: ctx.wait_list(),
             log_kick: ctx.wait_list(),
             room_kick: ctx.wait_list(),
+            merge_kick: ctx.wait_list(),
             config,
         });
         osd.load_runs().await?;
+        osd.find_ballast().await?;
         osd.make_segment().await?;
         ctx.spawn(osd.clone().committer());
         ctx.spawn(osd.clone().commit_timer());
         ctx.spawn(osd.clone().segment_maker());
+        ctx.spawn(osd.clone().flusher());
+        ctx.spawn(osd.clone().merger());
         Ok(osd)
     }
 
@@ -272,27 +283,21 @@ impl Osd {
             }
             if self.state.borrow().log.ready_count() > 0 {
                 self.log_kick.wait().await;
+                self.restore_ballast().await;
                 continue;
             }
-            if let Err(e) = self.make_segment().await {
-                tracing::warn!(target_name = %self.label.name, error = %e, "log segment could not be made in advance");
-                self.ctx.sleep(core::time::Duration::from_millis(100)).await;
+            match self.make_segment().await {
+                Ok(()) => self.device_full.set(false),
+                Err(OsdError::Store(StoreError::NoSpace)) => {
+                    self.device_full.set(true);
+                    self.give_ballast().await;
+                    self.ctx.sleep(core::time::Duration::from_millis(100)).await;
+                }
+                Err(e) => {
+                    tracing::warn!(target_name = %self.label.name, error = %e, "log segment could not be made in advance");
+                    self.ctx.sleep(core::time::Duration::from_millis(100)).await;
+                }
             }
         }
-    }
-    async fn make_ballast(ctx: &Ctx, config: &OsdConfig) -> Result<(), OsdError> {
-        let device_bytes = match ctx.io(StoreOp::Space).await? {
-            StoreDone::Space(s) => s.bytes_total,
-            _ => 0,
-        };
-        let len = config.ballast_bytes.min(device_bytes / 16);
-        match ctx.io(StoreOp::Create { file: FileId::Ballast, len }).await {
-            Ok(_) | Err(StoreError::NoSpace) => Ok(()),
-            Err(e) => Err(e.into()),
-        }
-    }
-    pub(crate) async fn load_runs(&self) -> Result<(), OsdError> {
-        let _ = commit::GROUP_BYTES_MAX;
-        Ok(())
     }
 }

@@ -3,11 +3,11 @@
 //! Everything here is synchronous and does no I/O: bytes leave through [`State::log`] at the end of the visit, and
 //! come back through [`State::replay`].
 
-use crate::accounts::{Accounts, Usage, account_key, account_value, ids_of, parse_account};
+use crate::accounts::{AccountId, Accounts, Usage, account_key, account_value, ids_of, parse_account};
 use crate::key::Key;
 use crate::log::{LogWriter, RecordKind, RowOp};
 use crate::memtable::{Memtable, NO_SLOT, Undo};
-use crate::run::RunSet;
+use crate::run_set::RunSet;
 use crate::tx::{Pins, Tx, table};
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -23,6 +23,9 @@ pub(crate) struct State {
     pub(crate) serial: u64,
     pub(crate) undo: Vec<Undo>,
     pub(crate) charges: Vec<(Owner, i64, i64)>,
+    /// Accounts and log position of the frozen generation.
+    pub(crate) frozen_accounts: Vec<(AccountId, Usage)>,
+    pub(crate) frozen_lsn: u64,
     /// Length of the latest record.
     pub(crate) last_record_bytes: u64,
 }
@@ -45,6 +48,8 @@ impl State {
             serial: 0,
             undo: Vec::new(),
             charges: Vec::new(),
+            frozen_accounts: Vec::new(),
+            frozen_lsn: 0,
             last_record_bytes: 0,
         }
     }
@@ -146,10 +151,6 @@ impl State {
         self.undo.clear();
     }
 
-    pub(crate) fn runs_record(&mut self, body: &[u8]) -> Result<(), crate::error::OsdError> {
-        let _ = body;
-        Ok(())
-    }
     pub(crate) fn usage(&self, kind: u8, id: u32) -> Usage {
         self.accounts.usage((kind, id))
     }

@@ -44,6 +44,9 @@ pub struct Credits {
     pub frees: bool,
 }
 
+/// The longest key.
+pub(crate) const KEY_BYTES_MAX: usize = 4096;
+
 /// Rows held in memory for a transaction: what `fetch` has read. They stay until it is dropped.
 #[derive(Default)]
 pub struct Pins {
@@ -152,7 +155,11 @@ impl<'a> Tx<'a> {
         self.pins.ranges.iter().any(|(f, t)| *f <= from && to <= *t)
     }
     fn write(&mut self, table: Table, key: &[u8], value: Option<Bytes>) {
-        assert!(table != table::ACCOUNTING, "usage changes through `account` only");
+        assert!(
+            table.0 > table::ACCOUNTING.0,
+            "the engine's own tables: usage changes through `account` only"
+        );
+        assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
         let key = Key::new(table, key);
         match &value {
             Some(value) => self.state.log.put(key.raw(), value),

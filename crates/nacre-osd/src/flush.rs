@@ -1,0 +1,310 @@
+//! From memory to runs, and from many runs to one: the background tasks.
+//!
+//! A flush freezes what has changed, writes it to a new run, syncs the run, adds it to the list of runs (a log
+//! record), commits that, and only then deletes the log segments that nobody needs any more. A merge writes all
+//! runs of a moment as one. Both work in slices and leave the island in between.
+//! On a full device the ballast is given up before anything fails (`reserve.rs`).
+
+use crate::engine::Osd;
+use crate::error::OsdError;
+use crate::interval::IntervalSet;
+use crate::key::Key;
+use crate::log::RecordKind;
+use crate::merge::{MergeCursor, ReadAhead};
+use crate::run::{FOOTER_BYTES, Footer, Run, RunBuilder, RunList, RunMeta};
+use crate::run_set::Runs;
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::time::Duration;
+use nacre_node::{FileId, FileKind, StoreDone, StoreError, StoreOp};
+use nacre_types::Codec;
+
+/// More runs than this are merged into one.
+const RUNS_MAX: usize = 8;
+const SLICE_ROWS: usize = 256;
+const WRITE_BYTES: usize = 256 << 10;
+const MERGE_READ_BYTES: u32 = 256 << 10;
+/// Least memory of a row: bounds the number of frozen rows from above.
+const ROW_BYTES_MIN: u64 = 128;
+const RETRY: Duration = Duration::from_millis(500);
+
+impl Osd {
+    /// Reads the index of every run on the list; deletes run files that are not on it.
+    pub(crate) async fn load_runs(&self) -> Result<(), OsdError> {
+        let metas: Vec<RunMeta> = self.state.borrow().runs.metas.clone();
+        for (file, _) in crate::open::list(&self.ctx, FileKind::Run).await? {
+            let FileId::Run(id) = file else { continue };
+            self.state.borrow_mut().runs.used_id(id);
+            if metas.iter().all(|m| m.id != id) {
+                self.ctx.io(StoreOp::Delete { file }).await?;
+            }
+        }
+        let mut runs = Vec::new();
+        for meta in metas {
+            runs.push(Rc::new(load_run(&self.ctx, meta).await?));
+        }
+        if runs.is_empty() {
+            return Ok(());
+        }
+        self.state.borrow_mut().runs.load(runs);
+        // Accounts live in memory as a whole; those in the log are newer.
+        let runs = self.state.borrow().runs.list();
+        let table = crate::tx::table::ACCOUNTING;
+        let (mut from, to) = (Key::new(table, &[]), Key::upper(table, &[]));
+        let mut cursor = MergeCursor::new(&runs, &from, &to, ReadAhead::Bytes(MERGE_READ_BYTES));
+        loop {
+            let (rows, more) = cursor.chunk(self, &from, SLICE_ROWS).await?;
+            let mut state = self.state.borrow_mut();
+            for (key, value) in &rows {
+                if let Some((id, usage)) = crate::accounts::parse_account(key.raw(), value) {
+                    state.accounts.set_if_unknown(id, usage);
+                }
+            }
+            match rows.last() {
+                Some((key, _)) if more => from = key.successor(),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Task: writes runs when memory or log are half full.
+    pub(crate) async fn flusher(self: Rc<Self>) {
+        loop {
+            if self.has_failed() || self.stopping.get() {
+                return;
+            }
+            if !self.flush_wanted() {
+                self.flush_kick.wait().await;
+                continue;
+            }
+            if let Err(e) = self.flush().await {
+                self.background_failed("a table run could not be written", &e).await;
+            }
+        }
+    }
+    fn flush_wanted(&self) -> bool {
+        let state = self.state.borrow();
+        let bytes = state.mem.bytes();
+        // A frozen generation is left from a flush that failed.
+        state.mem.is_frozen()
+            || self.flush_asked.get() && state.mem.has_changes()
+            || bytes.active > self.config.dirty_bytes_max / 2
+            || state.log.bytes() > self.config.log_bytes_max / 2
+                && state.log.last_lsn > state.runs.flushed_lsn
+    }
+    /// Writes what has changed to a run now, whatever its size, and waits for it.
+    ///
+    /// # Errors
+    /// `Stopped`.
+    pub async fn checkpoint(&self) -> Result<(), OsdError> {
+        let goal = self.last_lsn.get();
+        let empty = || {
+            let state = self.state.borrow();
+            !state.mem.has_changes() && !state.mem.is_frozen()
+        };
+        while self.state.borrow().runs.flushed_lsn < goal && !empty() {
+            self.check_alive()?;
+            self.flush_asked.set(true);
+            self.flush_kick.wake_all();
+            self.room_kick.wait().await;
+        }
+        self.flush_asked.set(false);
+        self.check_alive()
+    }
+    async fn background_failed(&self, what: &str, error: &OsdError) {
+        if self.has_failed() || self.stopping.get() {
+            return;
+        }
+        if matches!(error, OsdError::Store(StoreError::NoSpace)) {
+            self.give_ballast().await;
+        } else {
+            tracing::warn!(target_name = %self.label.name, %error, "{what}, trying again");
+        }
+        self.device_full.set(matches!(error, OsdError::Store(StoreError::NoSpace)));
+        self.room_kick.wake_all();
+        self.ctx.sleep(RETRY).await;
+    }
+
+    async fn flush(&self) -> Result<(), OsdError> {
+        let (id, rows_max, ranges, below) = {
+            let mut state = self.state.borrow_mut();
+            if !state.mem.is_frozen() {
+                state.freeze();
+            }
+            let accounts = state.frozen_accounts.len();
+            let rows_max = (state.mem.bytes().frozen / ROW_BYTES_MIN) as usize + accounts;
+            let id = state.runs.take_id();
+            (id, rows_max, state.mem.frozen_ranges().clone(), !state.runs.is_empty())
+        };
+        // Range tombstones with nothing below them hide nothing.
+        let ranges = if below { ranges } else { IntervalSet::default() };
+        let mut builder = RunBuilder::new(id, rows_max, &self.config.bloom_prefixes);
+        for (id, usage) in &self.state.borrow().frozen_accounts {
+            builder.add(&crate::accounts::account_key(*id), Some(&crate::accounts::account_value(*usage)));
+        }
+        self.ctx.io(StoreOp::Create { file: FileId::Run(id), len: 0 }).await?;
+        let mut at = Some(Key::from_raw(&[]));
+        while let Some(from) = at {
+            {
+                let state = self.state.borrow();
+                at = state.mem.frozen_rows(from.raw(), SLICE_ROWS, |key, value| {
+                    if value.is_some() || state.runs.may_hold(key.raw()) {
+                        builder.add(key.raw(), value.map(|v| &v[..]));
+                    }
+                });
+            }
+            self.write_slice(id, &mut builder).await?;
+        }
+        let run = self.finish_run(builder, ranges).await?;
+        let lsn = {
+            let mut state = self.state.borrow_mut();
+            let flushed_lsn = state.frozen_lsn;
+            state.runs.push(Rc::new(run), flushed_lsn);
+            state.mem.flushed();
+            state.frozen_accounts.clear();
+            let list = state.runs.record().to_vec();
+            state.note(RecordKind::Runs, &list)
+        };
+        self.appended();
+        self.count(|s| s.flushes += 1);
+        self.device_full.set(false);
+        self.commit_lsn(lsn).await?;
+        let dropped = {
+            let mut state = self.state.borrow_mut();
+            let flushed_lsn = state.runs.flushed_lsn;
+            state.log.drop_through(flushed_lsn)
+        };
+        for number in dropped {
+            self.ctx.io(StoreOp::Delete { file: FileId::Log(number) }).await?;
+        }
+        self.room_kick.wake_all();
+        self.merge_kick.wake_all();
+        Ok(())
+    }
+    /// Writes what the builder has finished, if it is enough; leaves the island in any case.
+    async fn write_slice(&self, id: u64, builder: &mut RunBuilder) -> Result<(), OsdError> {
+        if builder.pending_bytes() < WRITE_BYTES {
+            self.slice_end().await;
+            return Ok(());
+        }
+        let (offset, data) = builder.take();
+        let data = alloc::vec![Bytes::from(data)];
+        self.ctx.io(StoreOp::Write { file: FileId::Run(id), offset, data }).await?;
+        self.check_alive()
+    }
+    async fn finish_run(&self, builder: RunBuilder, ranges: IntervalSet) -> Result<Run, OsdError> {
+        let (offset, data, run) = builder.finish(ranges);
+        let file = FileId::Run(run.meta.id);
+        self.ctx.io(StoreOp::Write { file, offset, data: alloc::vec![Bytes::from(data)] }).await?;
+        self.ctx.io(StoreOp::Sync { file }).await?;
+        self.check_alive()?;
+        Ok(run)
+    }
+
+    /// Task: merges runs when there are too many.
+    pub(crate) async fn merger(self: Rc<Self>) {
+        loop {
+            if self.has_failed() || self.stopping.get() {
+                return;
+            }
+            let runs = self.state.borrow().runs.list();
+            if runs.len() <= RUNS_MAX {
+                self.merge_kick.wait().await;
+                continue;
+            }
+            match self.merge(&runs).await {
+                Ok(()) => {}
+                Err(e @ OsdError::Corrupt { .. }) => {
+                    // Nothing is dropped silently: the runs stay as they are until somebody has looked.
+                    tracing::error!(target_name = %self.label.name, error = %e, "table runs cannot be merged");
+                    return;
+                }
+                Err(e) => self.background_failed("table runs could not be merged", &e).await,
+            }
+        }
+    }
+    async fn merge(&self, runs: &Runs) -> Result<(), OsdError> {
+        let id = self.state.borrow_mut().runs.take_id();
+        let rows_max: u64 = runs.iter().map(|r| r.meta.rows).sum();
+        let mut builder =
+            RunBuilder::new(id, usize::try_from(rows_max).unwrap_or(usize::MAX), &self.config.bloom_prefixes);
+        self.ctx.io(StoreOp::Create { file: FileId::Run(id), len: 0 }).await?;
+        let mut from = Key::from_raw(&[]);
+        let to = Key::from_raw(&[u8::MAX; 64]);
+        let mut cursor = MergeCursor::new(runs, &from, &to, ReadAhead::Bytes(MERGE_READ_BYTES));
+        let mut any = false;
+        loop {
+            let (rows, more) = cursor.chunk(self, &from, SLICE_ROWS).await?;
+            for (key, value) in &rows {
+                builder.add(key.raw(), Some(value));
+                any = true;
+            }
+            match rows.last() {
+                Some((key, _)) if more => from = key.successor(),
+                _ => break,
+            }
+            self.write_slice(id, &mut builder).await?;
+        }
+        // Nothing lies below: no tombstone is needed any more.
+        let run = match any {
+            true => Some(Rc::new(self.finish_run(builder, IntervalSet::default()).await?)),
+            false => {
+                self.ctx.io(StoreOp::Delete { file: FileId::Run(id) }).await?;
+                None
+            }
+        };
+        let (gone, lsn) = {
+            let mut state = self.state.borrow_mut();
+            let gone = state.runs.replace_oldest(runs.len(), run);
+            let list = state.runs.record().to_vec();
+            (gone, state.note(RecordKind::Runs, &list))
+        };
+        self.appended();
+        self.count(|s| s.merges += 1);
+        self.commit_lsn(lsn).await?;
+        for id in gone {
+            self.ctx.io(StoreOp::Delete { file: FileId::Run(id) }).await?;
+        }
+        self.room_kick.wake_all();
+        Ok(())
+    }
+}
+
+/// Reads footer and tail of a run.
+pub(crate) async fn load_run(ctx: &nacre_node::Ctx, meta: RunMeta) -> Result<Run, OsdError> {
+    let file = FileId::Run(meta.id);
+    let read = async |offset: u64, len: u64| -> Result<Bytes, OsdError> {
+        let len = u32::try_from(len)
+            .map_err(|_| OsdError::Corrupt { what: format!("run {}: an index of {len} bytes", meta.id) })?;
+        match ctx.io(StoreOp::Read { file, offset, len }).await {
+            Ok(StoreDone::Bytes(bytes)) => Ok(bytes),
+            Ok(_) => Ok(Bytes::new()),
+            Err(StoreError::NotFound { .. }) => {
+                Err(OsdError::Corrupt { what: format!("run {}: the file is missing", meta.id) })
+            }
+            Err(e) => Err(e.into()),
+        }
+    };
+    let footer = Footer::parse(meta.id, &read(meta.bytes.saturating_sub(FOOTER_BYTES), FOOTER_BYTES).await?)?;
+    let tail = read(footer.tail_at, footer.tail_len.min(meta.bytes)).await?;
+    Run::parse(meta, &footer, &tail)
+}
+
+impl crate::state::State {
+    /// Everything so far is to go into a run.
+    fn freeze(&mut self) {
+        self.mem.freeze();
+        self.frozen_accounts = self.accounts.freeze();
+        self.frozen_lsn = self.log.last_lsn;
+    }
+    /// Takes in a list of runs found in the log.
+    pub(crate) fn runs_record(&mut self, body: &[u8]) -> Result<(), OsdError> {
+        let list = RunList::from_slice(body)
+            .map_err(|e| OsdError::Corrupt { what: format!("the list of runs in the log ({e})") })?;
+        self.runs.metas = list.runs;
+        self.runs.flushed_lsn = list.flushed_lsn;
+        Ok(())
+    }
+}

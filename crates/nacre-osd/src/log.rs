@@ -367,10 +367,10 @@ fn take_row<'a>(rest: &mut &'a [u8]) -> Option<RowOp<'a>> {
     let (a, tail) = tail.split_at_checked(first)?;
     let (b, tail) = tail.split_at_checked(second)?;
     *rest = tail;
-    match head.first()? {
-        &OP_PUT => Some(RowOp::Put { key: a, value: b }),
-        &OP_DELETE => Some(RowOp::Delete { key: a }),
-        &OP_DELETE_RANGE => Some(RowOp::DeleteRange { from: a, to: b }),
+    match *head.first()? {
+        OP_PUT => Some(RowOp::Put { key: a, value: b }),
+        OP_DELETE => Some(RowOp::Delete { key: a }),
+        OP_DELETE_RANGE => Some(RowOp::DeleteRange { from: a, to: b }),
         _ => None,
     }
 }

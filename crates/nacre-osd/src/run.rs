@@ -409,7 +409,7 @@ mod tests {
         assert_eq!(at as usize, file.len());
         file.extend(rest);
         let footer = Footer::parse(3, &file[file.len() - 64..]).unwrap();
-        let tail = &file[footer.tail_at as usize..][..footer.tail_len as usize];
+        let tail = &file[footer.tail_at as usize..][..footer.tail_len as usize].to_vec();
         let run = Run::parse(built.meta, &footer, tail).unwrap();
         assert!(run.ranges.contains(Key::new(Table(6), b"aa").raw()));
         let mut got = BTreeMap::new();

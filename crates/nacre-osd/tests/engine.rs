@@ -1,4 +1,5 @@
 //! The engine over a store in memory: what handlers may rely on.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use nacre_node::Store;
 use nacre_osd::{Credits, OsdConfig, OsdError, Table, table};

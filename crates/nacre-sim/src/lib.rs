@@ -6,10 +6,12 @@
 //! mounts meet; `check` compares; `run` is one seed from start to end.
 
 pub mod check;
+pub mod cluster;
 pub mod common;
 pub mod model;
 pub mod mount;
 pub mod ops;
+pub mod run;
 pub mod world;
 
 pub use mount::{JobId, Jobs, MountIsland};

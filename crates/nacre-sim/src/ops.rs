@@ -6,6 +6,7 @@ use bytes::Bytes;
 use nacre_client::{Client, CreateArgs, Entry, WriteArgs};
 use nacre_node::Rng;
 use nacre_types::{Caller, Errno, Fid, FileType, LayoutTemplate, OpenHandle, SetAttr, mode};
+use nacre_wire::mdt::rename_flags::EXCHANGE;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -407,6 +408,11 @@ impl Op {
             Op::Rename { from, to, flags } => {
                 let from = parent(client, from).await?;
                 let to = parent(client, to).await?;
+                if *flags == EXCHANGE {
+                    // The kernel looks both up before it looks at the tree.
+                    client.lookup(from.0, from.1).await?;
+                    client.lookup(to.0, to.1).await?;
+                }
                 client.rename(from, to, *flags, root()).await.map(|()| Value::Unit)
             }
             Op::Write { path, offset, len, byte, sync } => {

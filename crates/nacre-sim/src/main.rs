@@ -1,0 +1,103 @@
+//! `nacre-sim --seeds N [--seed S]`: runs N seeds from S on, or the one seed S; a failing one prints a short trace.
+//!
+//! Exit status: 0 all seeds passed, 1 a seed failed, 2 wrong usage.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
+
+use nacre_sim::run::{Failure, Plan, Report, run};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+struct Options {
+    first: u64,
+    count: u64,
+    threads: usize,
+}
+
+fn parse() -> Result<Options, String> {
+    let mut options = Options { first: 0, count: 0, threads: 0 };
+    let (mut seed, mut args) = (None, std::env::args().skip(1));
+    while let Some(arg) = args.next() {
+        let value = args.next().ok_or(format!("{arg}: a number is missing"))?;
+        let number = match value.strip_prefix("0x") {
+            Some(hex) => u64::from_str_radix(hex, 16).ok(),
+            None => value.parse().ok(),
+        };
+        let number = number.ok_or(format!("{arg} {value}: not a number"))?;
+        match arg.as_str() {
+            "--seeds" => options.count = number,
+            "--seed" => seed = Some(number),
+            "--threads" => options.threads = usize::try_from(number).unwrap_or(1),
+            _ => return Err(format!("{arg}: unknown option")),
+        }
+    }
+    if options.count == 0 && seed.is_none() {
+        return Err("say --seeds N (how many) or --seed S (which one)".into());
+    }
+    options.first = seed.unwrap_or(1);
+    options.count = options.count.max(1);
+    if options.threads == 0 {
+        options.threads = std::thread::available_parallelism().map_or(1, usize::from);
+    }
+    Ok(options)
+}
+
+fn one(seed: u64) -> Result<Report, Failure> {
+    let plan = Plan::of(seed);
+    let outcome = catch_unwind(AssertUnwindSafe(|| run(&plan)));
+    outcome.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_string()));
+        Err(Failure { what: format!("panic: {}", text.unwrap_or_default()), trace: String::new() })
+    })
+}
+
+fn main() -> ExitCode {
+    let options = match parse() {
+        Ok(options) => options,
+        Err(what) => {
+            eprintln!(
+                "nacre-sim: {what}\nusage: nacre-sim --seeds N [--seed FIRST] [--threads N]\n       nacre-sim --seed S"
+            );
+            return ExitCode::from(2);
+        }
+    };
+    let next = AtomicU64::new(0);
+    let failed = AtomicBool::new(false);
+    let totals = Mutex::new((0u64, 0u64));
+    std::thread::scope(|scope| {
+        for _ in 0..options.threads.min(usize::try_from(options.count).unwrap_or(usize::MAX)) {
+            scope.spawn(|| {
+                while !failed.load(Ordering::Relaxed) {
+                    let n = next.fetch_add(1, Ordering::Relaxed);
+                    if n >= options.count {
+                        return;
+                    }
+                    let seed = options.first + n;
+                    match one(seed) {
+                        Ok(report) => {
+                            let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
+                            totals.0 += 1;
+                            totals.1 += report.operations;
+                        }
+                        Err(failure) => {
+                            if !failed.swap(true, Ordering::Relaxed) {
+                                println!("seed {seed} failed: {}\n", failure.what);
+                                println!("{:?}\nthe end of its trace:\n{}", Plan::of(seed), failure.trace);
+                                println!("reproduce: cargo run --release -p nacre-sim -- --seed {seed}");
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let (seeds, operations) = *totals.lock().unwrap_or_else(PoisonError::into_inner);
+    println!(
+        "{seeds} seeds, {operations} operations, {}",
+        if failed.load(Ordering::Relaxed) { "1 failed" } else { "0 failed" }
+    );
+    ExitCode::from(u8::from(failed.load(Ordering::Relaxed)))
+}

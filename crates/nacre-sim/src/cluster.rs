@@ -36,6 +36,7 @@ pub fn osd_config() -> OsdConfig {
         log_bytes_max: 4 << 20,
         commit_interval_ms: 200,
         ballast_bytes: 1 << 20,
+        ..OsdConfig::default()
     }
 }
 

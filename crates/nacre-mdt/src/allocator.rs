@@ -15,8 +15,10 @@ pub(crate) const STRIPES_MAX: usize = 512;
 /// What the MDT knows of an OST.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct OstRoom {
-    /// It answered lately.
+    /// It is connected.
     pub(crate) up: bool,
+    /// It has told its space since the start.
+    pub(crate) asked: bool,
     /// Bytes that it would still take.
     pub(crate) bytes_avail: u64,
     /// Objects that it has room for, granted to us and not used.
@@ -26,7 +28,7 @@ pub(crate) struct OstRoom {
 }
 impl OstRoom {
     fn full(&self) -> bool {
-        self.up && (self.bytes_avail < FULL_BELOW_BYTES || self.objects == 0 && self.refused)
+        self.up && self.asked && (self.bytes_avail < FULL_BELOW_BYTES || self.objects == 0 && self.refused)
     }
     fn usable(&self) -> bool {
         self.up && self.objects > 0 && self.bytes_avail >= FULL_BELOW_BYTES
@@ -180,7 +182,10 @@ mod tests {
     fn allocator(rooms: &[(bool, u64, u64)]) -> Allocator {
         let mut a = Allocator::default();
         for (i, &(up, mib, objects)) in rooms.iter().enumerate() {
-            a.set_room(OstIndex(i as u32), OstRoom { up, bytes_avail: mib << 20, objects, refused: false });
+            a.set_room(
+                OstIndex(i as u32),
+                OstRoom { up, asked: true, bytes_avail: mib << 20, objects, refused: false },
+            );
         }
         a
     }

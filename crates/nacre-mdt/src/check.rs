@@ -426,3 +426,25 @@ impl Check {
 fn text(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
+
+/// Rows read at a time.
+const SLICE: u32 = 1024;
+
+/// Checks every row of an open engine.
+///
+/// # Errors
+/// Those of the engine: rows that cannot be read at all.
+pub async fn check(ctx: &nacre_node::Ctx, osd: &nacre_osd::Osd) -> Result<Report, nacre_osd::OsdError> {
+    let mut check = Check::default();
+    for table in table::ALL {
+        let mut from: Vec<u8> = Vec::new();
+        loop {
+            let rows = osd.scan(table, &from, &[0xff; 320], SLICE).await?;
+            let Some((last, _)) = rows.last() else { break };
+            from = [&last[..], &[0]].concat();
+            rows.iter().for_each(|(key, value)| check.row(table, key, value));
+            ctx.yield_now().await;
+        }
+    }
+    Ok(check.finish())
+}

@@ -39,4 +39,5 @@ mod unlink;
 mod view;
 mod xattr;
 
+pub use check::check;
 pub use mdt::Mdt;

@@ -270,7 +270,10 @@ impl Osts {
     }
     async fn ask_room(&self, ost: &Ost) -> Result<(), nacre_node::RpcError> {
         let space = ost.peer.call(&Statfs {}).await?;
-        let objects = self.update(ost.index, |room| room.bytes_avail = space.bytes_avail);
+        let objects = self.update(ost.index, |room| {
+            room.bytes_avail = space.bytes_avail;
+            room.asked = true;
+        });
         if objects >= RESERVE_BELOW {
             return Ok(());
         }

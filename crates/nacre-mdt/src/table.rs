@@ -36,6 +36,10 @@ pub const UNSETTLED: Table = Table(MDT_FIRST + 11);
 /// OST → objects that it has granted and that were not used at the last clean stop (u64).
 pub const RESERVED: Table = Table(MDT_FIRST + 12);
 
+/// Every table of a metadata target.
+pub const ALL: [Table; 13] =
+    [META, SEQUENCE, INODE, ENTRY, LINK, XATTR, OPEN, ORPHAN, DESTROY, CHOWN, FLOCK, UNSETTLED, RESERVED];
+
 /// Keys of [`META`].
 pub mod meta {
     /// Next sequence to grant (u64).

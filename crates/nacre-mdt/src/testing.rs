@@ -104,7 +104,13 @@ impl Fs {
     pub(crate) fn new() -> Self {
         let mut allocator = Allocator::default();
         for n in 0..3 {
-            let room = OstRoom { up: true, bytes_avail: 1 << 40, objects: u64::MAX / 2, refused: false };
+            let room = OstRoom {
+                up: true,
+                asked: true,
+                bytes_avail: 1 << 40,
+                objects: u64::MAX / 2,
+                refused: false,
+            };
             allocator.set_room(OstIndex(n), room);
         }
         let mut fs = Self {

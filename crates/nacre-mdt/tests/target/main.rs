@@ -1,0 +1,332 @@
+//! A metadata target as its clients see it: names, opens, sizes, file locks; restarts, evictions, lost connections.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is missing")]
+
+mod support;
+
+use nacre_types::*;
+use nacre_wire::mdt::*;
+use std::collections::BTreeSet;
+use support::*;
+
+#[test]
+fn a_file_is_made_written_listed_and_removed_with_its_object() {
+    let mut c = Cluster::new(1, 2, 1);
+    let fid = c.run(0, |c| async move {
+        let dir = c.make(Fid::ROOT, b"dir", DIR).await.unwrap();
+        let made = c.make_open(dir, b"file", REG, Some((1, O_RDWR)), true).await.unwrap();
+        assert!(made.created);
+        let fid = made.entry.attr.fid;
+        assert_eq!(c.getattr(fid).await.unwrap().size_state, SizeState::Open);
+        let state = c.write(&made.entry, 0, 5000).await;
+        c.close(fid, 1, true, written(&state)).await.unwrap();
+        let attr = c.lookup(dir, b"file").await.unwrap();
+        assert_eq!((attr.size, attr.size_state), (5000, SizeState::Exact));
+        let page = c.readdir(dir, 0, 100).await;
+        assert!(page.eof);
+        assert_eq!(page.entries.iter().map(|e| &e.name[..]).collect::<Vec<_>>(), [b"file"]);
+        assert_eq!(c.unlink(Fid::ROOT, b"dir", true).await, Err(Errno::ENOTEMPTY));
+        c.unlink(dir, b"file", false).await.unwrap();
+        c.unlink(Fid::ROOT, b"dir", true).await.unwrap();
+        assert_eq!(c.lookup(Fid::ROOT, b"dir").await, Err(Errno::ENOENT));
+        fid
+    });
+    assert_eq!(c.run(0, move |c| async move { c.getattr(fid).await }), Err(Errno::ESTALE));
+    c.run_ms(5000);
+    let (report, osts) = c.check();
+    assert_eq!((report.inodes, report.entries, report.destroys), (1, 0, 0));
+    assert_eq!(osts.iter().map(|o| o.objects).sum::<u64>(), 0, "the object was destroyed");
+}
+
+#[test]
+fn an_existing_name_is_opened_and_an_exclusive_create_fails() {
+    let mut c = Cluster::new(2, 1, 2);
+    let fid = c.run(0, |c| async move { c.make(Fid::ROOT, b"f", REG).await.unwrap() });
+    c.run(1, move |c| async move {
+        let exclusive = c.make_open(Fid::ROOT, b"f", REG, Some((1, O_RDWR)), true).await;
+        assert_eq!(exclusive.map(|r| r.created), Err(Errno::EEXIST));
+        let opened = c.make_open(Fid::ROOT, b"f", REG, Some((1, O_RDWR)), false).await.unwrap();
+        assert_eq!((opened.created, opened.entry.attr.fid), (false, fid));
+        c.close(fid, 1, false, None).await.unwrap();
+        assert_eq!(c.close(fid, 1, false, None).await, Err(Errno::EBADF));
+        let foreign = Create {
+            fid: Fid::new(fid.seq, Oid(77)),
+            parent: Fid::ROOT,
+            name: b"g",
+            mode: DIR,
+            rdev: 0,
+            target: b"",
+            layout: None,
+            open: None,
+            exclusive: true,
+            caller: Caller::root(),
+            time: c.now(),
+        };
+        assert_eq!(c.call(&foreign).await.map(|_| ()), Err(Errno::EPERM), "a sequence of somebody else");
+        let impossible = Create { fid: Fid::new(Seq(1 << 41), Oid(1)), ..foreign };
+        assert_eq!(c.call(&impossible).await.map(|_| ()), Err(Errno::EINVAL));
+    });
+    c.check();
+}
+
+#[test]
+fn an_unlinked_open_file_survives_a_restart_and_ends_with_its_close() {
+    let mut c = Cluster::new(3, 1, 1);
+    let fid = c.run(0, |c| async move {
+        let made = c.make_open(Fid::ROOT, b"f", REG, Some((1, O_RDWR)), true).await.unwrap();
+        c.write(&made.entry, 0, 100).await;
+        c.unlink(Fid::ROOT, b"f", false).await.unwrap();
+        made.entry.attr.fid
+    });
+    c.restart();
+    c.run(0, move |c| async move {
+        assert_eq!(c.getattr(fid).await.unwrap().nlink, 0);
+        c.close(fid, 1, true, None).await.unwrap();
+        assert_eq!(c.getattr(fid).await, Err(Errno::ESTALE));
+    });
+    c.run_ms(5000);
+    let (report, osts) = c.check();
+    assert_eq!((report.inodes, report.orphans, report.opens), (1, 0, 0));
+    assert_eq!(osts[0].objects, 0);
+}
+
+#[test]
+fn a_client_that_vanishes_loses_its_opens_orphans_and_locks() {
+    let mut c = Cluster::new(4, 1, 2);
+    let fid = c.run(0, |c| async move {
+        let made = c.make_open(Fid::ROOT, b"orphan", REG, Some((1, O_RDWR)), true).await.unwrap();
+        c.write(&made.entry, 0, 100).await;
+        c.unlink(Fid::ROOT, b"orphan", false).await.unwrap();
+        let made = c.make_open(Fid::ROOT, b"kept", REG, Some((2, O_RDWR)), true).await.unwrap();
+        c.write(&made.entry, 0, 7777).await;
+        let fid = made.entry.attr.fid;
+        assert_eq!(c.flock(fid, FlockType::Write, (0, 9), None).await, Ok(FlockOutcome::Granted));
+        fid
+    });
+    let waiter = c.start(1, move |c| async move {
+        c.open(fid, 1, O_RDONLY).await.unwrap();
+        assert_eq!(c.flock(fid, FlockType::Read, (5, 5), Some(11)).await, Ok(FlockOutcome::Waiting));
+        let granted = c.granted(11).await;
+        c.flock(fid, FlockType::Unlock, (0, u64::MAX), None).await.unwrap();
+        c.close(fid, 1, false, None).await.unwrap();
+        granted
+    });
+    c.run_ms(1000);
+    let node = c.client_node(0);
+    c.world.kill(node);
+    assert_eq!(c.wait(&waiter), FlockOutcome::Granted);
+    c.run_ms(20_000);
+    let attr = c.run(1, move |c| async move { c.getattr(fid).await.unwrap() });
+    assert_eq!((attr.size, attr.size_state), (7777, SizeState::Exact), "the OST was asked");
+    let (report, osts) = c.check();
+    assert_eq!((report.inodes, report.orphans, report.opens, report.open_sizes), (2, 0, 0, 0));
+    assert_eq!(osts[0].objects, 1);
+}
+
+#[test]
+fn the_size_after_two_writers_or_an_unsure_one_comes_from_the_osts() {
+    let mut c = Cluster::new(5, 2, 2);
+    let made = c
+        .run(0, |c| async move { c.make_open(Fid::ROOT, b"f", REG, Some((1, O_RDWR)), true).await.unwrap() });
+    let fid = made.entry.attr.fid;
+    let entry = made.entry.clone();
+    c.run(1, move |c| async move {
+        c.open(fid, 1, O_RDWR).await.unwrap();
+        let state = c.write(&entry, 0, 100).await;
+        c.close(fid, 1, true, written(&state)).await.unwrap();
+    });
+    let entry = made.entry.clone();
+    c.run(0, move |c| async move {
+        let state = c.write(&entry, 0, 50).await;
+        // An older view than the object's.
+        let old = Written { size: 50, blocks: 8, mtime: state.mtime };
+        c.close(fid, 1, true, Some(old)).await.unwrap();
+        c.sleep_ms(3000).await;
+        let attr = c.getattr(fid).await.unwrap();
+        assert_eq!((attr.size, attr.size_state), (100, SizeState::Exact));
+        // Unsure: the client does not say what it wrote.
+        let reply = c.open(fid, 2, O_RDWR).await.unwrap();
+        c.write(&reply, 300, 10).await;
+        c.close(fid, 2, true, None).await.unwrap();
+        c.sleep_ms(3000).await;
+        let attr = c.getattr(fid).await.unwrap();
+        assert_eq!((attr.size, attr.size_state), (310, SizeState::Exact));
+        // A truncate: open until reported.
+        let set = SetAttr { size: Some(20), ..SetAttr::default() };
+        let truncate = Setattr { fid, set, caller: Caller::root(), time: c.now() };
+        let reply = c.call(&truncate).await.unwrap();
+        assert_eq!(reply.attr.size_state, SizeState::Open);
+        let state = c.cut(&reply, 20).await;
+        let report = ReportSize { fid, written: written(&state).unwrap(), truncate: true };
+        let attr = c.call(&report).await.unwrap().attr;
+        assert_eq!((attr.size, attr.size_state), (20, SizeState::Exact));
+    });
+    c.check();
+}
+
+#[test]
+fn a_listing_under_change_shows_every_lasting_entry_once() {
+    let mut c = Cluster::new(6, 1, 2);
+    let dir = c.run(0, |c| async move {
+        let dir = c.make(Fid::ROOT, b"d", DIR).await.unwrap();
+        for n in 0..300 {
+            c.make(dir, format!("keep{n}").as_bytes(), DIR).await.unwrap();
+            c.make(dir, format!("go{n}").as_bytes(), mode::LNK | 0o777).await.unwrap();
+        }
+        dir
+    });
+    let changer = c.start(1, move |c| async move {
+        for n in 0..300 {
+            c.unlink(dir, format!("go{n}").as_bytes(), false).await.unwrap();
+            c.make(dir, format!("come{n}").as_bytes(), DIR).await.unwrap();
+        }
+    });
+    let names = c.run(0, move |c| async move {
+        let (mut cookie, mut names) = (0, Vec::new());
+        loop {
+            let page = c.readdir(dir, cookie, 7).await;
+            assert!(page.entries.is_sorted_by_key(|e| e.cookie));
+            cookie = page.entries.last().map_or(cookie, |e| e.cookie);
+            names.extend(page.entries.into_iter().map(|e| e.name));
+            if page.eof {
+                return names;
+            }
+            c.sleep_ms(2).await;
+        }
+    });
+    c.wait(&changer);
+    let set: BTreeSet<_> = names.iter().collect();
+    assert_eq!(set.len(), names.len(), "a name twice");
+    assert_eq!(names.iter().filter(|n| n.starts_with(b"keep")).count(), 300);
+    let all = c.run(0, move |c| async move { c.readdir(dir, 0, 10_000).await });
+    assert_eq!((all.entries.len(), all.eof), (600, true));
+    let (report, _) = c.check();
+    assert_eq!(report.entries, 601);
+}
+
+#[test]
+fn two_clients_that_wait_for_each_other_are_told_of_the_deadlock() {
+    let mut c = Cluster::new(7, 1, 2);
+    let (a, b) = c.run(0, |c| async move {
+        let a = c.make(Fid::ROOT, b"a", REG).await.unwrap();
+        (a, c.make(Fid::ROOT, b"b", REG).await.unwrap())
+    });
+    let all = (0, u64::MAX);
+    c.run(0, move |c| async move {
+        assert_eq!(c.flock(a, FlockType::Write, all, None).await, Ok(FlockOutcome::Granted));
+    });
+    c.run(1, move |c| async move {
+        assert_eq!(c.flock(b, FlockType::Write, all, None).await, Ok(FlockOutcome::Granted));
+        assert_eq!(c.flock(a, FlockType::Write, (1, 1), None).await, Ok(FlockOutcome::Conflict));
+        let test = FileLock {
+            family: FlockFamily::Posix,
+            kind: FlockType::Read,
+            start: 0,
+            end: 0,
+            owner: 9,
+            pid: 1,
+        };
+        let conflict = c.call(&FlockTest { fid: a, lock: test }).await.unwrap().conflict.unwrap();
+        assert_eq!((conflict.pid, conflict.kind, conflict.end), (77, FlockType::Write, u64::MAX));
+        assert_eq!(c.flock(a, FlockType::Write, (1, 1), Some(5)).await, Ok(FlockOutcome::Waiting));
+    });
+    c.run(0, move |c| async move {
+        assert_eq!(c.flock(b, FlockType::Read, (1, 1), Some(5)).await, Ok(FlockOutcome::Deadlock));
+        c.flock(a, FlockType::Unlock, all, None).await.unwrap();
+    });
+    assert_eq!(c.run(1, |c| async move { c.granted(5).await }), FlockOutcome::Granted);
+    // Held locks are rows: a killed MDT still has them.
+    c.restart();
+    c.run(0, move |c| async move {
+        assert_eq!(c.flock(a, FlockType::Read, (1, 1), None).await, Ok(FlockOutcome::Conflict));
+        assert_eq!(c.flock(a, FlockType::Read, (2, 2), None).await, Ok(FlockOutcome::Granted));
+    });
+    c.check();
+}
+
+#[test]
+fn without_an_ost_a_file_is_enospc_and_a_directory_is_made() {
+    let mut c = Cluster::new(8, 0, 1);
+    c.run(0, |c| async move {
+        c.make(Fid::ROOT, b"d", DIR).await.unwrap();
+        assert_eq!(c.make(Fid::ROOT, b"f", REG).await, Err(Errno::ENOSPC));
+    });
+    c.check();
+}
+
+#[test]
+fn a_stopped_ost_is_left_out_and_its_destroys_wait_for_it() {
+    let mut c = Cluster::new(9, 2, 1);
+    c.run(0, |c| async move {
+        for n in 0..8u64 {
+            let name = format!("f{n}");
+            let made = c.make_open(Fid::ROOT, name.as_bytes(), REG, Some((n, O_RDWR)), true).await.unwrap();
+            let state = c.write(&made.entry, 0, 10).await;
+            c.close(made.entry.attr.fid, n, true, written(&state)).await.unwrap();
+        }
+    });
+    let node = c.ost_node(1);
+    c.world.kill(node);
+    c.run_ms(15_000);
+    let osts = c.run(0, |c| async move {
+        let mut osts = BTreeSet::new();
+        for n in 0..8 {
+            c.unlink(Fid::ROOT, format!("f{n}").as_bytes(), false).await.unwrap();
+            let made = c.make_open(Fid::ROOT, format!("g{n}").as_bytes(), REG, None, true).await.unwrap();
+            osts.extend(made.entry.layout.unwrap().components[0].stripes.clone());
+        }
+        osts
+    });
+    assert_eq!(osts, BTreeSet::from([OstIndex(0)]));
+    c.world.start(node);
+    c.run_ms(40_000);
+    let (report, osts) = c.check();
+    assert_eq!(report.destroys, 0);
+    assert_eq!(osts.iter().map(|o| o.objects).sum::<u64>(), 0);
+}
+
+#[test]
+fn changes_happen_once_over_lost_connections_and_restarts() {
+    for seed in 0..6 {
+        let mut c = Cluster::new(100 + seed, 2, 2);
+        let job = |me: u64| {
+            move |c: std::rc::Rc<support::Client>| async move {
+                let dir = c.make(Fid::ROOT, format!("d{me}").as_bytes(), DIR).await.unwrap();
+                for n in 0..40u64 {
+                    let (a, b) = (format!("a{n}"), format!("b{n}"));
+                    let made = c.make_open(dir, a.as_bytes(), REG, Some((n, O_RDWR)), true).await.unwrap();
+                    assert!(made.created);
+                    c.rename((dir, a.as_bytes()), (dir, b.as_bytes()), 0).await.unwrap();
+                    c.setattr(made.entry.attr.fid, SetAttr { uid: Some(5), ..SetAttr::default() })
+                        .await
+                        .unwrap();
+                    c.close(made.entry.attr.fid, n, false, None).await.unwrap();
+                    if n % 2 == 0 {
+                        c.unlink(dir, b.as_bytes(), false).await.unwrap();
+                    }
+                }
+                let page = c.readdir(dir, 0, 1000).await;
+                assert_eq!(page.entries.len(), 20);
+            }
+        };
+        let (a, b) = (c.start(0, job(0)), c.start(1, job(1)));
+        let mut rounds = 0;
+        while a.borrow().is_none() || b.borrow().is_none() {
+            rounds += 1;
+            assert!(rounds < 4000, "it does not end, seed {seed}:\n{}", c.world.trace(40));
+            c.run_ms(20);
+            match c.world.rng().below(12) {
+                0 => c.restart(),
+                1..=3 => {
+                    let node = [c.mdt, c.client_node(0), c.client_node(1)][rounds % 3];
+                    c.world.cut_some_link(node);
+                }
+                _ => {}
+            }
+        }
+        c.run_ms(20_000);
+        let (report, osts) = c.check();
+        assert_eq!((report.entries, report.opens), (42, 0), "seed {seed}");
+        assert_eq!(osts.iter().map(|o| o.objects).sum::<u64>(), 0);
+    }
+}

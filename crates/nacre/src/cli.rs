@@ -79,3 +79,11 @@ pub(crate) fn run(command: &Command) -> Result<()> {
         Command::Bench(BenchCommand::MdWorker(args)) => bench::worker(args),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_command_and_flag_is_well_formed() {
+        <super::Cli as clap::CommandFactory>::command().debug_assert();
+    }
+}

@@ -22,6 +22,8 @@ pub(crate) enum LfsCommand {
     #[command(visible_alias = "gs")]
     Getstripe(getstripe::Args),
     /// Show space (or inodes) per target
+    // -h is the field's "for people" here.
+    #[command(disable_help_flag = true)]
     Df(df::Args),
     /// Show the FID of files
     Path2fid(fid::Path2fidArgs),

@@ -20,6 +20,8 @@ mod layout;
 mod mdt;
 #[cfg(test)]
 mod model_tests;
+#[cfg(test)]
+mod op_tests;
 mod open;
 mod opens;
 mod ost_work;

@@ -127,6 +127,11 @@ fn settle_at_close(view: &mut View<'_>, export: Generation, inode: &mut Inode, h
         (Ending::Written(w), None) => grow(inode, &w),
         (Ending::Unchanged | Ending::Unknown, _) => {}
     }
+    let cut = view.opens.is_being_cut(fid);
+    if cut && !matches!(how, Ending::Unchanged) {
+        // Written before or after the cut? Its report must not be believed.
+        mark_unsettled(view, fid)?;
+    }
     if view.opens.writers(fid) > 1 {
         // The others will say. One that cannot be asked any more has made the epoch a mixed one.
         if matches!(how, Ending::Unknown) {
@@ -136,7 +141,7 @@ fn settle_at_close(view: &mut View<'_>, export: Generation, inode: &mut Inode, h
     }
     match (how, sole) {
         // The report of the truncate decides.
-        _ if view.opens.is_being_cut(fid) => {}
+        _ if cut => {}
         (Ending::Unknown, _) | (_, None) => mark_unsettled(view, fid)?,
         (Ending::Written(_), Some(_)) => inode.attr.size_state = SizeState::Exact,
         (Ending::Unchanged, Some((_, objects))) => {

@@ -11,7 +11,7 @@ use crate::interval::IntervalSet;
 use crate::key::Key;
 use crate::log::RecordKind;
 use crate::merge::{MergeCursor, ReadAhead};
-use crate::run::{FOOTER_BYTES, Footer, Run, RunBuilder, RunList, RunMeta};
+use crate::run::{FOOTER_BYTES, Footer, Run, RunBuilder, RunMeta};
 use crate::run_set::Runs;
 use alloc::format;
 use alloc::rc::Rc;
@@ -298,13 +298,5 @@ impl crate::state::State {
         self.mem.freeze();
         self.frozen_accounts = self.accounts.freeze();
         self.frozen_lsn = self.log.last_lsn;
-    }
-    /// Takes in a list of runs found in the log.
-    pub(crate) fn runs_record(&mut self, body: &[u8]) -> Result<(), OsdError> {
-        let list = RunList::from_slice(body)
-            .map_err(|e| OsdError::Corrupt { what: format!("the list of runs in the log ({e})") })?;
-        self.runs.metas = list.runs;
-        self.runs.flushed_lsn = list.flushed_lsn;
-        Ok(())
     }
 }

@@ -6,7 +6,7 @@
 use crate::engine::{Osd, OsdConfig, OsdStats};
 use crate::error::OsdError;
 use crate::log::{LogWriter, RecordKind};
-use crate::replay::Replay;
+use crate::replay::{plan, replay, summarize};
 use crate::reserve::Room;
 use crate::state::State;
 use crate::superblock::{FORMAT_VERSION, Label, Super};
@@ -20,7 +20,7 @@ use nacre_types::Transno;
 
 const READ_BYTES: u32 = 1 << 20;
 const SEGMENT_BYTES_MAX: u64 = 16 << 20;
-const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 
 /// All files of a kind.
 pub(crate) async fn list(ctx: &Ctx, kind: FileKind) -> Result<Vec<(FileId, u64)>, OsdError> {
@@ -57,7 +57,7 @@ pub(crate) async fn read_all(ctx: &Ctx, file: FileId, len: u64) -> Result<Vec<u8
 
 /// Length of new log segments: small where the log or the device is small.
 fn segment_bytes(config: &OsdConfig, device_bytes: u64) -> u64 {
-    let wanted = (config.log_bytes_max / 8).min(device_bytes / 64);
+    let wanted = (config.log_bytes_max / 8).min((device_bytes / 64).max(1 << 20));
     wanted.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX).next_multiple_of(4096)
 }
 
@@ -135,37 +135,44 @@ impl Osd {
         let old_epoch = superblock.log_epoch;
 
         // Read the log into memory.
-        let files = list(ctx, FileKind::Log).await?;
-        let mut state = State::new(LogWriter::new(store, 0, 1, SEGMENT_BYTES_MIN, 0, Vec::new()));
-        let mut replay = Replay::new(store, &superblock.epoch_ends);
+        let ends = superblock.epoch_ends.clone();
         let mut next_segment = superblock.next_segment;
-        for (file, len) in &files {
-            let FileId::Log(number) = *file else { continue };
+        let mut summaries = Vec::new();
+        for (file, len) in list(ctx, FileKind::Log).await? {
+            let FileId::Log(number) = file else { continue };
             next_segment = next_segment.max(number + 1);
-            let bytes = read_all(ctx, *file, *len).await?;
-            replay.segment(number, &bytes, |record| {
-                match record.kind {
-                    RecordKind::Change => {
-                        for row in record.rows() {
-                            let row = row.ok_or_else(|| OsdError::Corrupt {
-                                what: format!("rows of log record {}", record.lsn),
-                            })?;
-                            state.replay(&row);
-                        }
+            let bytes = read_all(ctx, file, len).await?;
+            summaries.push(summarize(store, &ends, number, &bytes)?);
+        }
+        let mut plan = plan(&summaries, &ends)?;
+        let mut state = State::new(LogWriter::new(store, 0, 1, SEGMENT_BYTES_MIN, 0, Vec::new()));
+        state.runs.metas = plan.runs.runs.clone();
+        state.runs.flushed_lsn = plan.runs.flushed_lsn;
+        for segment in plan.segments.iter().filter(|s| s.last_lsn > plan.runs.flushed_lsn) {
+            let bytes = read_all(ctx, FileId::Log(segment.number), segment.bytes).await?;
+            replay(&plan, &ends, segment, &bytes, |record| {
+                if record.kind == RecordKind::Change {
+                    for row in record.rows() {
+                        state.replay(&row.ok_or_else(|| OsdError::Corrupt {
+                            what: format!("rows of log record {}", record.lsn),
+                        })?);
                     }
-                    RecordKind::Runs => state.runs_record(record.body)?,
-                    RecordKind::Transno => {}
                 }
                 Ok(())
             })?;
             ctx.yield_now().await;
         }
-        replay.finish(state.runs.flushed_lsn)?;
-        tracing::debug!(target_name = %superblock.label.name, log = %replay.describe(), was_clean, "log read");
+        tracing::debug!(
+            target_name = %superblock.label.name,
+            segments = plan.segments.len(),
+            last_lsn = plan.last_lsn,
+            was_clean,
+            "log read"
+        );
 
         // What was seen must stay: sync it before it is written down as the end of its epoch.
         if !was_clean {
-            let syncs = replay.segments.iter().map(|s| ctx.io(StoreOp::Sync { file: FileId::Log(s.number) }));
+            let syncs = plan.segments.iter().map(|s| ctx.io(StoreOp::Sync { file: FileId::Log(s.number) }));
             for result in join_all(syncs).await {
                 result?;
             }
@@ -174,29 +181,29 @@ impl Osd {
             StoreDone::Space(s) => s.bytes_total,
             _ => u64::MAX,
         };
-        let last_lsn = replay.last_lsn;
+        let last_lsn = plan.last_lsn;
         superblock.epoch_ends.retain(|(epoch, _)| *epoch != old_epoch);
         superblock.epoch_ends.push((old_epoch, last_lsn));
         // Enough to check what is left of the log; older epochs have no segments.
-        let excess = superblock.epoch_ends.len().saturating_sub(1 + replay.segments.len());
+        let excess = superblock.epoch_ends.len().saturating_sub(1 + plan.segments.len());
         superblock.epoch_ends.drain(..excess);
         superblock.log_epoch += 1;
         superblock.instance += 1;
         superblock.clean = false;
         superblock.next_segment = next_segment;
         superblock.write(ctx).await?;
-        for number in &replay.unused {
+        for number in &plan.unused {
             ctx.io(StoreOp::Delete { file: FileId::Log(*number) }).await?;
         }
 
-        state.last_transno = replay.last_transno;
+        state.last_transno = plan.last_transno;
         state.log = LogWriter::new(
             store,
             superblock.log_epoch,
             next_segment,
             segment_bytes(&config, device_bytes),
             last_lsn,
-            core::mem::take(&mut replay.segments),
+            core::mem::take(&mut plan.segments),
         );
         let last_transno = state.last_transno;
         state.runs.set_cache_bytes_max((config.cache_bytes_max / 8).clamp(1 << 20, 32 << 20));

@@ -1,167 +1,222 @@
-//! Where the log ends: the rules by which segments become a prefix of records, or damage.
+//! Where the log begins and ends: the rules by which segments become a run of records without a gap, or damage.
 //!
-//! A value fed with whole segments in order of their numbers; no I/O. Used by `open` and by `check`.
+//! First each segment is summed up by itself, then [`plan`] decides. Segments that were deleted may be back after a
+//! power loss, with or without their neighbours: the log is the *latest* gapless chain of segments that reaches
+//! back to what its own list of runs says is flushed. It ends with its last whole record; if anything anywhere says
+//! that a later one had been synced, that is damage. No I/O in here; used by `open` and by `check`.
 
 use crate::error::OsdError;
-use crate::log::{LOG_VERSION, Record, Scan, Segment, SegmentHeader};
+use crate::log::{LOG_VERSION, Record, RecordKind, Scan, Segment, SegmentHeader};
+use crate::run::RunList;
 use alloc::format;
-use alloc::string::String;
 use alloc::vec::Vec;
+use nacre_types::Codec;
 
-/// Reads segments into records.
-pub(crate) struct Replay {
-    store: [u8; 16],
-    epoch_ends: Vec<(u32, u64)>,
-    /// Lsn of the last record taken in.
-    pub(crate) last_lsn: u64,
-    pub(crate) first_lsn: Option<u64>,
-    pub(crate) last_transno: u64,
-    /// Segments that hold records of the log.
-    pub(crate) segments: Vec<Segment>,
-    /// Segments that hold nothing that counts: never used, or behind the end of their epoch.
-    pub(crate) unused: Vec<u64>,
-    /// What the records seen so far say must be there.
+/// What one segment holds.
+#[derive(Debug)]
+pub(crate) struct Summary {
+    number: u64,
+    bytes: u64,
+    first_lsn: u64,
+    /// Of the last whole record; below `first_lsn` if there is none.
+    last_lsn: u64,
+    last_transno: u64,
+    /// The latest list of runs.
+    runs: Option<RunList>,
+    /// What its records, also those behind a gap, say was synced.
     synced_lsn: u64,
-    epoch: u32,
-    ended: bool,
 }
 
-impl Replay {
-    pub(crate) fn new(store: [u8; 16], epoch_ends: &[(u32, u64)]) -> Self {
-        Self {
-            store,
-            epoch_ends: epoch_ends.to_vec(),
-            last_lsn: 0,
-            first_lsn: None,
-            last_transno: 0,
-            segments: Vec::new(),
-            unused: Vec::new(),
-            synced_lsn: 0,
-            epoch: 0,
-            ended: false,
-        }
-    }
-    fn end_of(&self, epoch: u32) -> Option<u64> {
-        self.epoch_ends.iter().find(|(e, _)| *e == epoch).map(|(_, lsn)| *lsn)
-    }
-    fn damaged(&self, what: &str) -> OsdError {
-        OsdError::Corrupt {
-            what: format!(
-                "the log: record {} ({what}) is missing or broken although later ones were synced; the rows it held are lost: run `nacre check`, restore the target from a copy, or let clients replay into a fresh one",
-                self.last_lsn + 1
-            ),
-        }
-    }
-
-    /// Takes in a segment; `each` gets its records that count, in order.
-    ///
-    /// # Errors
-    /// `Corrupt` when records that had been synced are gone, `Format` for segments of another version or store.
-    pub(crate) fn segment(
-        &mut self,
-        number: u64,
-        bytes: &[u8],
-        mut each: impl FnMut(&Record<'_>) -> Result<(), OsdError>,
-    ) -> Result<(), OsdError> {
-        let Some(header) = SegmentHeader::parse(bytes) else {
-            // Made in advance, or its first write was lost: whatever follows decides.
-            self.unused.push(number);
-            return Ok(());
-        };
-        if header.version != LOG_VERSION || header.id.store != self.store || header.id.number != number {
-            return Err(OsdError::Format(format!(
-                "log segment {number} belongs to another store or format (version {}, number {}): remove it from this directory",
-                header.version, header.id.number
-            )));
-        }
-        if header.id.epoch != self.epoch {
-            self.finish_epoch()?;
-            self.epoch = header.id.epoch;
-            self.ended = false;
-        }
-        let mut scan = Scan::new(&header, bytes);
-        let limit = self.end_of(self.epoch).unwrap_or(u64::MAX);
-        let mut taken = 0u64;
-        if self.first_lsn.is_none() && header.first_lsn <= limit {
-            self.last_lsn = header.first_lsn - 1;
-        }
-        if !self.ended && header.first_lsn == self.last_lsn + 1 {
-            loop {
-                if self.last_lsn >= limit {
-                    self.ended = true;
-                    break;
-                }
-                let at = scan.at;
-                let Some(record) = scan.next() else { break };
-                if record.lsn != self.last_lsn + 1 {
-                    scan.at = at;
-                    break;
-                }
-                each(&record)?;
-                self.last_lsn = record.lsn;
-                self.last_transno = self.last_transno.max(record.transno);
-                self.synced_lsn = self.synced_lsn.max(record.synced_lsn);
-                self.first_lsn.get_or_insert(record.lsn);
-                taken += 1;
+/// Records of a segment that count, in order.
+fn records<'a>(header: &SegmentHeader, bytes: &'a [u8], end: u64) -> (Vec<Record<'a>>, Scan<'a>) {
+    let mut scan = Scan::new(header, bytes);
+    let mut records = Vec::new();
+    let mut lsn = header.first_lsn;
+    while lsn <= end {
+        let at = scan.at;
+        match scan.next() {
+            Some(record) if record.lsn == lsn => records.push(record),
+            _ => {
+                scan.at = at;
+                break;
             }
         }
-        if limit == u64::MAX {
-            self.synced_lsn = self.synced_lsn.max(scan.synced_beyond());
+        lsn += 1;
+    }
+    (records, scan)
+}
+fn end_of(epoch: u32, epoch_ends: &[(u32, u64)]) -> u64 {
+    epoch_ends.iter().find(|(e, _)| *e == epoch).map_or(u64::MAX, |(_, lsn)| *lsn)
+}
+
+/// Sums up a segment.
+///
+/// # Errors
+/// `Format` for segments of another version or store, `Corrupt` for a list of runs that cannot be read.
+pub(crate) fn summarize(
+    store: [u8; 16],
+    epoch_ends: &[(u32, u64)],
+    number: u64,
+    bytes: &[u8],
+) -> Result<Summary, OsdError> {
+    let mut summary = Summary {
+        number,
+        bytes: bytes.len() as u64,
+        first_lsn: u64::MAX,
+        last_lsn: 0,
+        last_transno: 0,
+        runs: None,
+        synced_lsn: 0,
+    };
+    // No header: made in advance, or its first write was lost.
+    let Some(header) = SegmentHeader::parse(bytes) else { return Ok(summary) };
+    if header.version != LOG_VERSION || header.id.store != store || header.id.number != number {
+        return Err(OsdError::Format(format!(
+            "log segment {number} belongs to another store or format (version {}, number {}): remove it from this directory",
+            header.version, header.id.number
+        )));
+    }
+    let end = end_of(header.id.epoch, epoch_ends);
+    let (records, scan) = records(&header, bytes, end);
+    if end == u64::MAX {
+        summary.synced_lsn = scan.synced_beyond();
+    }
+    summary.first_lsn = header.first_lsn;
+    summary.last_lsn = header.first_lsn - 1;
+    for record in records {
+        summary.last_lsn = record.lsn;
+        summary.last_transno = summary.last_transno.max(record.transno);
+        summary.synced_lsn = summary.synced_lsn.max(record.synced_lsn);
+        if record.kind == RecordKind::Runs {
+            let list = RunList::from_slice(record.body)
+                .map_err(|e| OsdError::Corrupt { what: format!("the list of runs in the log ({e})") })?;
+            summary.runs = Some(list);
         }
-        if taken == 0 {
-            self.unused.push(number);
-            return Ok(());
+    }
+    Ok(summary)
+}
+
+/// The log that counts.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// Segments of the chain, oldest first.
+    pub(crate) segments: Vec<Segment>,
+    /// Segments to delete: never used, behind the end, or flushed long ago.
+    pub(crate) unused: Vec<u64>,
+    pub(crate) last_lsn: u64,
+    pub(crate) last_transno: u64,
+    pub(crate) runs: RunList,
+}
+
+/// Decides from all segments in order of their numbers.
+///
+/// # Errors
+/// `Corrupt` when records that had been synced, or are needed, are gone.
+pub(crate) fn plan(summaries: &[Summary], epoch_ends: &[(u32, u64)]) -> Result<Plan, OsdError> {
+    let used: Vec<&Summary> = summaries.iter().filter(|s| s.last_lsn >= s.first_lsn).collect();
+    let mut plan = Plan::default();
+    // Chains from the latest to the oldest.
+    let mut end = used.len();
+    let mut chain: &[&Summary] = &[];
+    while end > 0 {
+        let mut begin = end - 1;
+        while begin > 0 && used[begin - 1].last_lsn + 1 == used[begin].first_lsn {
+            begin -= 1;
         }
-        self.segments.push(Segment {
-            number,
-            bytes: bytes.len() as u64,
-            last_lsn: self.last_lsn,
-            synced_lsn: self.last_lsn,
+        let candidate = &used[begin..end];
+        let runs = candidate.iter().rev().find_map(|s| s.runs.as_ref());
+        let flushed_lsn = runs.map_or(0, |r| r.flushed_lsn);
+        if candidate[0].first_lsn <= flushed_lsn + 1 {
+            chain = candidate;
+            plan.runs = runs.cloned().unwrap_or_default();
+            break;
+        }
+        end = begin;
+    }
+    for s in chain {
+        plan.last_lsn = s.last_lsn;
+        plan.last_transno = plan.last_transno.max(s.last_transno);
+        plan.segments.push(Segment {
+            number: s.number,
+            bytes: s.bytes,
+            last_lsn: s.last_lsn,
+            synced_lsn: s.last_lsn,
         });
-        Ok(())
     }
-    /// What an epoch promised must have been there.
-    fn finish_epoch(&mut self) -> Result<(), OsdError> {
-        if let Some(end) = self.end_of(self.epoch)
-            && self.last_lsn < end
-        {
-            return Err(self.damaged(&format!("epoch {} ended with record {end}", self.epoch)));
-        }
-        if self.last_lsn < self.synced_lsn {
-            return Err(self.damaged(&format!("synced up to record {}", self.synced_lsn)));
-        }
-        Ok(())
+    let in_chain = |s: &Summary| chain.iter().any(|c| c.number == s.number);
+    plan.unused = summaries.iter().filter(|s| !in_chain(s)).map(|s| s.number).collect();
+    let synced = summaries.iter().map(|s| s.synced_lsn).max().unwrap_or(0);
+    let ended = epoch_ends.iter().map(|(_, lsn)| *lsn).max().unwrap_or(0);
+    let known = synced.max(ended);
+    if plan.last_lsn < known {
+        return Err(OsdError::Corrupt {
+            what: format!(
+                "the log: it was durable up to record {known}, but record {} cannot be read; the changes from there on are lost: run `nacre check`, then restore the target from a copy",
+                plan.last_lsn + 1
+            ),
+        });
     }
-    /// All segments were given.
-    ///
-    /// # Errors
-    /// See `segment`. `known_end`: a clean stop wrote down the last lsn.
-    pub(crate) fn finish(&mut self, flushed_lsn: u64) -> Result<(), OsdError> {
-        self.finish_epoch()?;
-        if let Some((epoch, end)) = self.epoch_ends.last()
-            && self.last_lsn < *end
-            && flushed_lsn < *end
-        {
-            return Err(self.damaged(&format!("epoch {epoch} ended with record {end}")));
-        }
-        if let Some(first) = self.first_lsn
-            && first > flushed_lsn + 1
-        {
-            return Err(OsdError::Corrupt {
-                what: format!(
-                    "the log: it begins with record {first}, but records from {} on are needed",
-                    flushed_lsn + 1
-                ),
-            });
-        }
-        Ok(())
+    Ok(plan)
+}
+
+/// Gives the records of a planned segment that no run holds yet.
+///
+/// # Errors
+/// Those of `each`; `Corrupt` if the segment has changed since it was planned.
+pub(crate) fn replay(
+    plan: &Plan,
+    epoch_ends: &[(u32, u64)],
+    segment: &Segment,
+    bytes: &[u8],
+    mut each: impl FnMut(&Record<'_>) -> Result<(), OsdError>,
+) -> Result<(), OsdError> {
+    let Some(header) = SegmentHeader::parse(bytes) else {
+        return Err(OsdError::Corrupt { what: format!("log segment {}", segment.number) });
+    };
+    let (records, _) = records(&header, bytes, end_of(header.id.epoch, epoch_ends));
+    for record in records.iter().filter(|r| r.lsn > plan.runs.flushed_lsn && r.lsn <= plan.last_lsn) {
+        each(record)?;
     }
-    pub(crate) fn describe(&self) -> String {
-        format!(
-            "{} segments, records {} to {}",
-            self.segments.len(),
-            self.first_lsn.unwrap_or(0),
-            self.last_lsn
-        )
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(number: u64, first_lsn: u64, last_lsn: u64, synced_lsn: u64, flushed: Option<u64>) -> Summary {
+        Summary {
+            number,
+            bytes: 1,
+            first_lsn,
+            last_lsn,
+            last_transno: last_lsn,
+            runs: flushed.map(|flushed_lsn| RunList { flushed_lsn, runs: Vec::new() }),
+            synced_lsn,
+        }
+    }
+    /// Numbers of the chain, last lsn; or `None` for damage.
+    fn check(segments: &[Summary], ends: &[(u32, u64)], expected: Option<(&[u64], u64)>) {
+        let plan = plan(segments, ends);
+        let got = plan.as_ref().ok();
+        let numbers = got.map(|p| p.segments.iter().map(|s| s.number).collect::<Vec<_>>());
+        assert_eq!(numbers.as_deref(), expected.map(|e| e.0));
+        assert_eq!(got.map(|p| p.last_lsn), expected.map(|e| e.1));
+    }
+
+    #[test]
+    fn the_log_is_the_latest_chain_that_reaches_back_to_what_is_flushed() {
+        check(&[], &[], Some((&[], 0)));
+        let unused = || segment(9, u64::MAX, 0, 0, None);
+        check(&[segment(1, 1, 5, 3, None), segment(2, 6, 9, 7, None), unused()], &[], Some((&[1, 2], 9)));
+        // The tail of 1 was lost before it was synced: 2 does not count.
+        check(&[segment(1, 1, 4, 3, None), segment(2, 6, 9, 4, None)], &[], Some((&[1], 4)));
+        // It was synced: damage.
+        check(&[segment(1, 1, 4, 3, None), segment(2, 6, 9, 5, None)], &[], None);
+        // 1 had been deleted and is back, 2 is gone; the run list in 3 says why.
+        check(&[segment(1, 1, 4, 3, None), segment(3, 8, 12, 9, Some(9))], &[(1, 7)], Some((&[3], 12)));
+        // Needed records are gone.
+        check(&[segment(3, 8, 12, 9, Some(6))], &[], None);
+        check(&[], &[(1, 7)], None);
     }
 }

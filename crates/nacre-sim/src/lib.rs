@@ -8,6 +8,7 @@
 pub mod check;
 pub mod cluster;
 pub mod common;
+pub mod describe;
 pub mod model;
 pub mod mount;
 pub mod ops;

@@ -14,10 +14,12 @@ struct Options {
     first: u64,
     count: u64,
     threads: usize,
+    /// Lines of the trace of a failed seed.
+    trace: usize,
 }
 
 fn parse() -> Result<Options, String> {
-    let mut options = Options { first: 0, count: 0, threads: 0 };
+    let mut options = Options { first: 0, count: 0, threads: 0, trace: 60 };
     let (mut seed, mut args) = (None, std::env::args().skip(1));
     while let Some(arg) = args.next() {
         let value = args.next().ok_or(format!("{arg}: a number is missing"))?;
@@ -30,6 +32,7 @@ fn parse() -> Result<Options, String> {
             "--seeds" => options.count = number,
             "--seed" => seed = Some(number),
             "--threads" => options.threads = usize::try_from(number).unwrap_or(1),
+            "--trace" => options.trace = usize::try_from(number).unwrap_or(usize::MAX),
             _ => return Err(format!("{arg}: unknown option")),
         }
     }
@@ -44,9 +47,9 @@ fn parse() -> Result<Options, String> {
     Ok(options)
 }
 
-fn one(seed: u64) -> Result<Report, Failure> {
+fn one(seed: u64, trace: usize) -> Result<Report, Failure> {
     let plan = Plan::of(seed);
-    let outcome = catch_unwind(AssertUnwindSafe(|| run(&plan)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| run(&plan, trace)));
     outcome.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_string()));
@@ -59,7 +62,7 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(what) => {
             eprintln!(
-                "nacre-sim: {what}\nusage: nacre-sim --seeds N [--seed FIRST] [--threads N]\n       nacre-sim --seed S"
+                "nacre-sim: {what}\nusage: nacre-sim --seeds N [--seed FIRST] [--threads N]\n       nacre-sim --seed S [--trace LINES]"
             );
             return ExitCode::from(2);
         }
@@ -76,7 +79,7 @@ fn main() -> ExitCode {
                         return;
                     }
                     let seed = options.first + n;
-                    match one(seed) {
+                    match one(seed, options.trace) {
                         Ok(report) => {
                             let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
                             totals.0 += 1;

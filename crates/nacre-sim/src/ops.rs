@@ -6,7 +6,7 @@ use bytes::Bytes;
 use nacre_client::{Client, CreateArgs, Entry, WriteArgs};
 use nacre_node::Rng;
 use nacre_types::{Caller, Errno, Fid, FileType, LayoutTemplate, OpenHandle, SetAttr, mode};
-use nacre_wire::mdt::rename_flags::EXCHANGE;
+use nacre_wire::mdt::rename_flags::{EXCHANGE, NOREPLACE};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -167,6 +167,17 @@ impl Op {
             61 => Op::StatSlot(slot),
             _ => Op::Close(slot),
         }
+    }
+
+    /// Whether an outcome is the one that POSIX asks for. A rename into itself or onto its ancestor breaks several rules at
+    /// once; the kernel, which a mount does not have here, decides which one is named.
+    pub fn agrees(&self, got: &Outcome, want: &Outcome) -> bool {
+        if let (Op::Rename { from, to, .. }, Err(_), Err(_)) = (self, got, want)
+            && (from.starts_with(to.as_str()) || to.starts_with(from.as_str()))
+        {
+            return true;
+        }
+        got == want
     }
 
     /// The slot that it uses.
@@ -408,10 +419,12 @@ impl Op {
             Op::Rename { from, to, flags } => {
                 let from = parent(client, from).await?;
                 let to = parent(client, to).await?;
-                if *flags == EXCHANGE {
-                    // The kernel looks both up before it looks at the tree.
-                    client.lookup(from.0, from.1).await?;
-                    client.lookup(to.0, to.1).await?;
+                // The kernel looks both up before it looks at the tree.
+                client.lookup(from.0, from.1).await?;
+                match client.lookup(to.0, to.1).await {
+                    Ok(_) if *flags == NOREPLACE => return Err(Errno::EEXIST),
+                    Err(e) if *flags == EXCHANGE || e != Errno::ENOENT => return Err(e),
+                    _ => {}
                 }
                 client.rename(from, to, *flags, root()).await.map(|()| Value::Unit)
             }

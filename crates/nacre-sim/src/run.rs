@@ -104,9 +104,10 @@ enum Fault {
     Cut(NodeId),
 }
 
-/// Runs a plan.
-pub fn run(plan: &Plan) -> Result<Report, Failure> {
-    let cluster = Cluster::new(plan.seed, plan.osts, plan.mounts);
+/// Runs a plan; a failure carries so many lines of trace.
+pub fn run(plan: &Plan, trace_lines: usize) -> Result<Report, Failure> {
+    let mut cluster = Cluster::new(plan.seed, plan.osts, plan.mounts);
+    cluster.world.trace_max = trace_lines.max(1);
     let mut run = Run {
         plan: plan.clone(),
         cluster,
@@ -117,7 +118,7 @@ pub fn run(plan: &Plan) -> Result<Report, Failure> {
         usual_tasks: Vec::new(),
     };
     let result = run.all();
-    let trace = |run: &Run| run.cluster.world.trace(60);
+    let trace = |run: &Run| run.cluster.world.trace(trace_lines);
     match result {
         Ok(()) => {
             Ok(Report { operations: run.operations, virtual_ms: run.cluster.world.now_ns() / 1_000_000 })
@@ -274,7 +275,7 @@ impl Run {
             let world = &mut self.cluster.world;
             world.note(self.cluster.mounts[mount], || format!("task {number}: done {}", short(&got)));
             self.operations += 1;
-            if got != want {
+            if !op.agrees(&got, &want) {
                 return Err(format!(
                     "task {number} on mount{mount}: {op:?}\n     gave {}\n expected {}{}",
                     short(&got),

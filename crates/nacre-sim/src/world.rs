@@ -35,9 +35,6 @@ impl Default for Faults {
     }
 }
 
-/// Entries of the trace that are kept.
-const TRACE_MAX: usize = 400;
-
 type LinkId = u64;
 
 /// Makes the logic of an island; called at each of its starts.
@@ -101,6 +98,8 @@ pub struct World {
     pub fatal: Vec<String>,
     trace: VecDeque<(u64, String)>,
     pub tracing: bool,
+    /// Lines of the trace that are kept.
+    pub trace_max: usize,
 }
 
 impl World {
@@ -119,6 +118,7 @@ impl World {
             fatal: Vec::new(),
             trace: VecDeque::new(),
             tracing: true,
+            trace_max: 400,
         }
     }
 
@@ -350,23 +350,10 @@ impl World {
         link.busy_until[to] = at;
         let end = link.ends[to];
         if tracing {
-            let h = &frame.header;
-            let what = match nacre_wire::Opcode::from_number(h.opcode) {
-                Some(op) => format!("{op:?}"),
-                None => format!("{:#x}", h.opcode),
-            };
+            let what = crate::describe::frame(&frame);
             let to = self.nodes[end.node.0].name.clone();
-            self.note(id, || {
-                format!(
-                    "-> {to}: {:?} {what} xid {} tag {} transno {} status {} flags {:#x}, arrives {:.3} ms",
-                    h.kind,
-                    h.xid,
-                    h.tag,
-                    h.transno,
-                    h.status,
-                    h.flags,
-                    (at - 1_000_000_000) as f64 / 1e6
-                )
+            self.note(id, move || {
+                format!("-> {to}: {what} (arrives {:.3} ms)", (at - 1_000_000_000) as f64 / 1e6)
             });
         }
         let event = Event::Frame { conn: end.conn, frame };
@@ -463,7 +450,7 @@ impl World {
     /// A line of the trace.
     pub fn note(&mut self, id: NodeId, text: impl FnOnce() -> String) {
         if self.tracing {
-            if self.trace.len() == TRACE_MAX {
+            if self.trace.len() >= self.trace_max {
                 self.trace.pop_front();
             }
             let line = format!("{:<14} {}", self.nodes[id.0].name, text());

@@ -3,6 +3,10 @@
 //! Invariants: every request that wants a reply gets exactly one; a panic in one request is EIO for its caller and
 //! a line in the log, the mount lives on; a request under way is known by its number until its reply has been
 //! pushed, so that INTERRUPT finds it. Answers that need no file system are given without a task.
+//!
+//! A signal ends a waiting lock at once. Of other requests only those that change nothing are given up, and only
+//! when the servers have been away for [`PATIENCE`]: a process can be killed then, and a signal handler that runs
+//! while everything is well (timers, garbage collectors) never makes a call fail.
 //! Not here: what an operation does (`handlers`), reading and writing the device (`device.rs`).
 
 use crate::abi::op;
@@ -12,7 +16,7 @@ use crate::reply::{Body, FuseReply};
 use crate::request::FuseRequest;
 use crate::stats::OpStats;
 use nacre_node::{Ctx, Effect};
-use nacre_types::{Errno, LockCookie};
+use nacre_types::{Errno, Instant, LockCookie};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -20,7 +24,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tracing::error;
+
+/// How long a request that changes nothing waits for its servers after a signal.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a handler answers.
 pub(crate) type Answer = Result<Body, Errno>;
@@ -44,6 +52,7 @@ pub struct Door<O: Ops> {
 /// A request under way.
 struct Running {
     request: Rc<FuseRequest>,
+    start: Instant,
     /// A lock request that waits.
     waiting: Option<LockCookie>,
 }
@@ -126,15 +135,18 @@ impl<O: Ops> Door<O> {
         F: Future<Output = Answer> + 'static,
     {
         let request = Rc::new(request);
-        let running = Running { request: request.clone(), waiting: None };
+        let start = self.ctx.now();
+        let running = Running { request: request.clone(), start, waiting: None };
         self.running.borrow_mut().insert(request.unique(), running);
         let work = handler(self.clone(), request.clone());
         let door = self.clone();
-        let start = self.ctx.now();
         self.ctx.spawn(async move {
             let answer = catching(work, &request).await;
             door.stats.count(request.opcode(), door.ctx.now() - start, &answer);
-            door.reply(&request, answer);
+            // Given up meanwhile: the caller has its answer, and what was read is of no use.
+            if !request.is_answered() {
+                door.reply(&request, answer);
+            }
         });
     }
 
@@ -161,13 +173,24 @@ impl<O: Ops> Door<O> {
         }
     }
 
-    /// A signal for the caller of a request. Only a waiting lock can end early; the kernel waits for the others.
-    fn interrupt(&self, request: &FuseRequest) {
+    /// A signal for the caller of a request.
+    fn interrupt(self: &Rc<Self>, request: &FuseRequest) {
         let Ok(args) = request.args().take::<crate::abi::InterruptIn>() else { return };
-        let waiting = self.running.borrow().get(&args.unique).map(|running| running.waiting);
-        match waiting {
-            Some(Some(cookie)) => self.ops.flock_interrupt(cookie),
-            Some(None) => {}
+        let unique = args.unique;
+        let found = self.running.borrow().get(&unique).map(|r| (r.waiting, r.start, r.request.clone()));
+        match found {
+            Some((Some(cookie), ..)) => self.ops.flock_interrupt(cookie),
+            Some((None, start, target)) if changes_nothing(target.opcode()) => {
+                let door = self.clone();
+                self.ctx.spawn(async move {
+                    door.ctx.sleep_until(start + PATIENCE).await;
+                    if !target.is_answered() {
+                        door.reply(&target, Err(Errno::EINTR));
+                    }
+                });
+            }
+            // The kernel waits for its end.
+            Some(_) => {}
             // Read by another loop but not here yet (the kernel sends the interrupt again), or answered already
             // (the kernel knows and drops it).
             None => self.reply(request, Err(Errno::EAGAIN)),
@@ -180,6 +203,26 @@ impl<O: Ops> Door<O> {
             running.waiting = Some(cookie);
         }
     }
+}
+
+/// Whether the result of a request can be thrown away.
+fn changes_nothing(opcode: u32) -> bool {
+    matches!(
+        opcode,
+        op::LOOKUP
+            | op::GETATTR
+            | op::STATX
+            | op::STATFS
+            | op::READLINK
+            | op::READ
+            | op::READDIR
+            | op::READDIRPLUS
+            | op::GETXATTR
+            | op::LISTXATTR
+            | op::GETLK
+            | op::FSYNC
+            | op::FSYNCDIR
+    )
 }
 
 /// A handler's future, and EIO instead of its panic.
@@ -205,4 +248,124 @@ fn poll_catching(
         );
         Poll::Ready(Err(Errno::EIO))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::{Field, InHeader, InterruptIn};
+    use crate::device::Channel;
+    use nacre_client::{Entry, ReaddirPage};
+    use nacre_node::{WaitList, visit};
+    use nacre_types::{Fid, Timestamp};
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    /// Answers nothing until `away` is woken, then ENOENT.
+    struct Away(WaitList);
+    impl Ops for Away {
+        async fn lookup(&self, _: Fid, _: &[u8]) -> Result<Entry, Errno> {
+            self.0.wait().await;
+            Err(Errno::ENOENT)
+        }
+        async fn parent(&self, _: Fid) -> Result<Entry, Errno> {
+            Err(Errno::ENOENT)
+        }
+        async fn getattr(&self, _: Fid) -> Result<Entry, Errno> {
+            Err(Errno::ENOENT)
+        }
+        async fn readdir(&self, _: Fid, _: u64, _: u32, _: bool) -> Result<ReaddirPage, Errno> {
+            Ok(ReaddirPage { entries: Vec::new(), eof: true })
+        }
+    }
+
+    struct World {
+        ctx: Rc<Ctx>,
+        door: Rc<Door<Away>>,
+        now: u64,
+    }
+    struct At<'a>(&'a World, Option<FuseRequest>);
+    impl nacre_node::Logic for At<'_> {
+        fn ctx(&self) -> &Rc<Ctx> {
+            &self.0.ctx
+        }
+        fn handle(&mut self, _: nacre_node::Event) {
+            if let Some(request) = self.1.take() {
+                self.0.door.handle(request);
+            }
+        }
+    }
+    impl World {
+        fn new() -> Self {
+            let ctx = Ctx::new(1);
+            let door = Door::new(&ctx, Rc::new(Away(ctx.wait_list())));
+            Self { ctx, door, now: 0 }
+        }
+        /// A visit; gives back (unique, error) of the replies.
+        fn visit(&mut self, request: Option<FuseRequest>, after: Duration) -> Vec<(u64, i32)> {
+            self.now += after.as_nanos() as u64;
+            visit(&mut At(self, request), Instant(self.now), Timestamp::default(), nacre_node::Event::Start);
+            let effects = self.ctx.take_effects().into_iter();
+            let replies = effects.filter_map(|effect| match effect {
+                Effect::Door(item) => match *item.downcast::<FuseEffect>().ok()? {
+                    FuseEffect::Reply(reply) => Some(reply.unique_and_error()),
+                    FuseEffect::Ready(_) => None,
+                },
+                _ => None,
+            });
+            replies.collect()
+        }
+    }
+
+    fn request(opcode: u32, unique: u64, args: &[u8]) -> Option<FuseRequest> {
+        let len = (InHeader::BYTES + args.len()) as u32;
+        let mut data = Vec::new();
+        InHeader { len, opcode, unique, nodeid: 1, ..InHeader::default() }.put(&mut data);
+        data.extend_from_slice(args);
+        FuseRequest::parse(data.into(), Arc::new(Channel::detached())).ok()
+    }
+    fn interrupt(unique: u64) -> Option<FuseRequest> {
+        let mut args = Vec::new();
+        InterruptIn { unique }.put(&mut args);
+        request(op::INTERRUPT, unique | 1, &args)
+    }
+
+    #[test]
+    fn a_signal_gives_up_a_lookup_only_when_the_servers_stay_away() {
+        let ms = Duration::from_millis;
+        let mut world = World::new();
+        assert_eq!(world.visit(request(op::LOOKUP, 10, b"name\0"), ms(0)), []);
+        assert_eq!(world.visit(interrupt(10), ms(500)), []);
+        assert_eq!(world.visit(None, ms(1000)), []);
+        assert_eq!(world.visit(None, ms(600)), [(10, -Errno::EINTR.0)]);
+        // The task goes on; its result is nobody's.
+        world.door.file_system().0.wake_all();
+        assert_eq!(world.visit(None, ms(1)), []);
+        assert_eq!((world.door.running(), world.ctx.live_tasks()), (0, 0));
+        // Servers that answer in time: the call does not fail.
+        assert_eq!(world.visit(request(op::LOOKUP, 12, b"name\0"), ms(0)), []);
+        assert_eq!(world.visit(interrupt(12), ms(500)), []);
+        world.door.file_system().0.wake_all();
+        assert_eq!(world.visit(None, ms(1)), [(12, -Errno::ENOENT.0)]);
+        assert_eq!(world.visit(None, ms(9000)), []);
+        assert_eq!(world.visit(interrupt(99), ms(0)), [(99, -Errno::EAGAIN.0)], "not here: sent again");
+        assert_eq!(world.ctx.live_tasks(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn every_request_is_answered_once_whatever_its_bytes(
+            opcode in 0u32..60, args in proptest::collection::vec(any::<u8>(), 0..120)
+        ) {
+            let mut world = World::new();
+            let mut replies = world.visit(request(opcode, 6, &args), Duration::ZERO);
+            world.door.file_system().0.wake_all();
+            replies.extend(world.visit(None, Duration::ZERO));
+            let silent = [op::FORGET, op::BATCH_FORGET, op::NOTIFY_REPLY, op::INTERRUPT].contains(&opcode);
+            prop_assert!(replies.len() == 1 || silent, "{} replies to {}", replies.len(), op::name(opcode));
+            let stopped_on_a_bug = replies.iter().any(|(_, error)| *error == -Errno::EIO.0);
+            prop_assert!(!stopped_on_a_bug);
+            prop_assert_eq!((world.door.running(), world.ctx.live_tasks()), (0, 0));
+        }
+    }
 }

@@ -169,6 +169,11 @@ impl FuseReply {
         }
         Self { channel, head: body.head, bulk: body.bulk }
     }
+    #[cfg(test)]
+    pub(crate) fn unique_and_error(&self) -> (u64, i32) {
+        let header = OutHeader::take(&mut &self.head[..]).unwrap();
+        (header.unique, header.error)
+    }
     /// Hands it to the kernel: one system call on the descriptor that the request came from.
     pub fn send(self) {
         self.channel.write_reply(&self.head, &self.bulk);

@@ -51,6 +51,9 @@ impl FuseRequest {
         self.answered.set(true);
         FuseReply::new(self.channel.clone(), self.header.unique, answer)
     }
+    pub(crate) fn is_answered(&self) -> bool {
+        self.answered.get()
+    }
     /// Answers at once if nobody has: the island that worked at it is no more.
     pub(crate) fn abandon(&self) {
         if !self.answered.get() {

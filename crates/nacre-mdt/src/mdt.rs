@@ -181,9 +181,7 @@ impl Mdt {
         let mut wants = rename::wants(self.hash().await, &args);
         if args.parent != args.new_parent {
             self.want_ancestors(&mut wants, args.new_parent).await?;
-            if args.flags == nacre_wire::mdt::rename_flags::EXCHANGE {
-                self.want_ancestors(&mut wants, args.parent).await?;
-            }
+            self.want_ancestors(&mut wants, args.parent).await?;
         }
         self.run(request, wants, credits(8, true), |view| rename::apply(view, &args).map(|()| Empty {})).await
     }

@@ -97,13 +97,17 @@ impl Model {
         self.dir(b.0)?;
         let from = *self.dir(a.0)?.children.get(a.1).ok_or(Errno::ENOENT)?;
         let to = self.dir(b.0)?.children.get(b.1).copied();
-        if self.nodes[&from].mode == DIR && self.contains(from, b.0) {
-            return Err(Errno::EINVAL);
-        }
         match (flags, to) {
             (1, Some(_)) => return Err(Errno::EEXIST),
             (2, None) => return Err(Errno::ENOENT),
-            (_, Some(to)) if to == from => return Ok(()),
+            _ => {}
+        }
+        if self.nodes[&from].mode == DIR && self.contains(from, b.0) {
+            return Err(Errno::EINVAL);
+        }
+        match to {
+            Some(to) if to == from => return Ok(()),
+            Some(to) if flags != 2 && self.contains(to, a.0) => return Err(Errno::ENOTEMPTY),
             _ => {}
         }
         let is_dir = |m: &Self, fid: Fid| m.nodes[&fid].mode == DIR;

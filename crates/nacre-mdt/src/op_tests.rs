@@ -323,7 +323,7 @@ fn an_orphan_lives_until_its_last_close_also_for_a_directory() {
         fs.open(EXPORT, fid, 1, flags).unwrap();
         fs.open(OTHER, fid, 1, 0).unwrap();
         fs.unlink(ROOT, name, mode == DIR).unwrap();
-        assert_eq!(fs.create(fid, b"x", REG).is_err(), true);
+        assert!(fs.create(fid, b"x", REG).is_err());
         fs.close(EXPORT, fid, 1, false, None).unwrap();
         assert_eq!(fs.inode(fid).unwrap().attr.nlink, 0);
         fs.close(OTHER, fid, 1, false, None).unwrap();

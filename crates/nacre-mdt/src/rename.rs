@@ -48,24 +48,30 @@ pub(crate) fn apply(view: &mut View<'_>, args: &Rename<'_>) -> Step<()> {
     let source = End { dir: args.parent, name: args.name, cookie, entry };
     let child = view.file(source.entry.fid)?;
     check_sticky(&from_dir, &child, &args.caller)?;
-    if child.attr.is_dir() {
-        check_not_below(view, args.new_parent, child.attr.fid)?;
+    // The order of these refusals is the kernel's.
+    match target {
+        Slot::Free { .. } | Slot::Full if exchange => return Err(Errno::ENOENT.into()),
+        Slot::Taken { .. } if args.flags == rename_flags::NOREPLACE => return Err(Errno::EEXIST.into()),
+        Slot::Taken { .. } | Slot::Free { .. } | Slot::Full => {}
+    }
+    // Within one directory nothing can come below itself.
+    let moves = args.parent != args.new_parent;
+    if moves && child.attr.is_dir() && is_below(view, args.new_parent, child.attr.fid)? {
+        return Err(Errno::EINVAL.into());
     }
     match target {
         Slot::Full => Err(Errno::ENOSPC.into()),
-        Slot::Free { .. } if exchange => Err(Errno::ENOENT.into()),
         Slot::Free { cookie } => move_to(view, args, &source, child, cookie),
-        Slot::Taken { .. } if args.flags == rename_flags::NOREPLACE => Err(Errno::EEXIST.into()),
         // Two names of one file, or the same name: nothing to do.
         Slot::Taken { entry, .. } if entry.fid == source.entry.fid => Ok(()),
         Slot::Taken { cookie, entry } => {
             let target = End { dir: args.new_parent, name: args.new_name, cookie, entry };
             let other = view.file(target.entry.fid)?;
+            if moves && other.entries > 0 && is_below(view, args.parent, other.attr.fid)? {
+                return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY }.into());
+            }
             check_sticky(&to_dir, &other, &args.caller)?;
             if exchange {
-                if other.attr.is_dir() {
-                    check_not_below(view, args.parent, other.attr.fid)?;
-                }
                 swap(view, args.time, (source, child), (target, other))
             } else {
                 check_replaceable(&child, &other)?;
@@ -75,15 +81,15 @@ pub(crate) fn apply(view: &mut View<'_>, args: &Rename<'_>) -> Step<()> {
     }
 }
 
-/// EINVAL when `dir` is `fid` or lies below it.
-fn check_not_below(view: &mut View<'_>, dir: Fid, fid: Fid) -> Step<()> {
+/// Whether `dir` is `fid` or lies below it.
+fn is_below(view: &mut View<'_>, dir: Fid, fid: Fid) -> Step<bool> {
     let mut at = dir;
     for _ in 0..DEPTH_MAX {
         if at == fid {
-            return Err(Errno::EINVAL.into());
+            return Ok(true);
         }
         if at == Fid::ROOT {
-            return Ok(());
+            return Ok(false);
         }
         let inode = view.inode(at)?.ok_or(Halt::Errno(Errno::ENOENT))?;
         let Some(link) = inode.links.first() else { return Err(Errno::ENOENT.into()) };

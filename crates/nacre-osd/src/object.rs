@@ -73,6 +73,9 @@ pub struct Objects {
     pub(crate) work: WaitList,
     /// The write-back task has nothing to do and no timer.
     pub(crate) is_idle: Cell<bool>,
+    /// There may be RECLAIM rows, and the list that wakes the task for them.
+    pub(crate) has_reclaim: Cell<bool>,
+    pub(crate) reclaim_kick: WaitList,
     /// Fires once, at the stop.
     pub(crate) stopped: WaitList,
     pub(crate) stopping: Cell<bool>,
@@ -92,6 +95,8 @@ impl Objects {
             moved: ctx.wait_list(),
             work: ctx.wait_list(),
             is_idle: Cell::new(false),
+            has_reclaim: Cell::new(true),
+            reclaim_kick: ctx.wait_list(),
             stopped: ctx.wait_list(),
             stopping: Cell::new(false),
             tasks: Cell::new(2),
@@ -101,11 +106,17 @@ impl Objects {
         objects
     }
 
+    /// The engine below.
+    pub fn osd(&self) -> &Rc<Osd> {
+        &self.osd
+    }
+
     /// Makes all object bytes stable and ends the background tasks. The engine is stopped after it.
     pub async fn stop(&self) {
         self.stopping.set(true);
         self.work.wake_all();
         self.stopped.wake_all();
+        self.reclaim_kick.wake_all();
         // What the reclaim task may be waiting for; if it fails, that task hears of it too.
         drop(self.osd.commit(self.osd.last_transno()).await);
         while self.tasks.get() > 0 {

@@ -12,7 +12,7 @@ use crate::object_rows::{
     regions_of,
 };
 use crate::range_lock::RangeGuard;
-use crate::reclaim::{SLICE, let_go};
+use crate::reclaim::SLICE;
 use crate::summed::{BLOCK_BYTES, block_sum, zeros};
 use crate::tx::{Credits, Pins, Tx, table};
 use alloc::rc::Rc;
@@ -136,14 +136,14 @@ impl Objects {
         }
         let (guard, row, tail) = self.lock_to_change(object, offset, end, end).await?;
         let (mut offset, mut data) = (offset, data);
-        if let Some(tail) = tail {
+        if let Some(tail) = tail
+            && offset > row.size
+        {
             if block_floor(offset) == tail {
                 // Same block: the write itself begins at the old size.
-                if offset > row.size {
-                    let mut padded = zeros(offset - row.size);
-                    padded.append(&mut data);
-                    (offset, data) = (row.size, padded);
-                }
+                let mut padded = zeros(offset - row.size);
+                padded.append(&mut data);
+                (offset, data) = (row.size, padded);
             } else {
                 self.zero_tail(object, row.size).await?;
             }
@@ -330,7 +330,8 @@ impl Objects {
     /// Zeros from the size to the end of its block.
     async fn zero_tail(&self, object: ObjectId, size: u64) -> Result<(), OsdError> {
         let data = zeros(block_ceil(size) - size);
-        self.io(StoreOp::Write { file: FileId::Blob(object), offset: size, data }).await
+        let op = StoreOp::Write { file: FileId::Blob(object), offset: size, data };
+        self.ctx.io(op).await.map(drop).map_err(|error| store_error(error, BLOCK_BYTES))
     }
 
     async fn pins_of(&self, object: ObjectId, regions: &Range<u64>) -> Result<Pins, OsdError> {
@@ -448,7 +449,7 @@ impl Objects {
             let key = object_key(object);
             let pins = self.osd.fetch(&[(table::OBJECT, &key), (table::RECLAIM, &key)]).await?;
             let room = self.osd.reserve(Objects::small_credits(true)).await?;
-            self.osd.transact(&pins, room, |tx| let_go(tx, object, block_floor(from))).map(drop)
+            self.osd.transact(&pins, room, |tx| self.let_go(tx, object, block_floor(from))).map(drop)
         }
         .await;
         if let Err(error) = done {
@@ -483,7 +484,7 @@ impl Inner {
             // O_TRUNC of a file that never had an object.
             Change::Shrink { .. } if is_new => return Ok(ObjectRow::default()),
             Change::Shrink { size, freed, last_sum } => {
-                let freed = shrink(tx, object, &row, size, freed, last_sum)?;
+                let freed = shrink(tx, &self.objects, object, &row, size, freed, last_sum)?;
                 row.blocks = row.blocks.saturating_sub(freed * SECTORS_PER_BLOCK);
                 row.size = size;
             }
@@ -525,7 +526,7 @@ impl Inner {
                 .osd
                 .transact(&pins, room, |tx| match tx.get(table::OBJECT, &key) {
                     Some(_) => self.apply(tx, &Stamp::default()).map(drop),
-                    None => let_go(tx, object, 0),
+                    None => objects.let_go(tx, object, 0),
                 })
                 .map(drop)
         }
@@ -572,6 +573,7 @@ fn put_allocated(tx: &mut Tx<'_>, object: ObjectId, blocks: &Range<u64>) -> Resu
 /// Rows of a smaller size; answers how many blocks went.
 fn shrink(
     tx: &mut Tx<'_>,
+    objects: &Objects,
     object: ObjectId,
     row: &ObjectRow,
     size: u64,
@@ -601,7 +603,7 @@ fn shrink(
         freed
     };
     if freed > 0 || last_sum.is_some() {
-        let_go(tx, object, block_floor(size))?;
+        objects.let_go(tx, object, block_floor(size))?;
     }
     Ok(freed)
 }
@@ -618,7 +620,7 @@ fn destroy(
         tx.delete_range(table::BLOCK, &block_key(object, 0), &block_key(object, u64::MAX));
     }
     tx.account(row.owner, -sectors_as_bytes(row.blocks), -1);
-    let_go(tx, object, 0)?;
+    objects.let_go(tx, object, 0)?;
     objects.forget_unstable(object);
     objects.quarantined.borrow_mut().remove(&object);
     Ok(row)

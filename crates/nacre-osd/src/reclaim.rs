@@ -24,33 +24,40 @@ const CUTS_IN_FLIGHT: usize = 8;
 /// Block rows read in one slice.
 pub(crate) const SLICE: u32 = 256;
 
-/// In a change that lets go of blocks from `from` on.
-pub(crate) fn let_go(tx: &mut Tx<'_>, object: ObjectId, from: u64) -> Result<(), OsdError> {
-    let key = object_key(object);
-    let earlier = match tx.get(table::RECLAIM, &key) {
-        Some(bytes) => decode_reclaim(object, bytes)?.from,
-        None => u64::MAX,
-    };
-    let row = ReclaimRow { transno: tx.transno().0, from: from.min(earlier) };
-    tx.put(table::RECLAIM, &key, row.to_vec());
-    Ok(())
-}
-
 impl Objects {
-    /// The task: looks at the table after each interval and when told that there is something.
+    /// In a change that lets go of blocks from `from` on.
+    pub(crate) fn let_go(&self, tx: &mut Tx<'_>, object: ObjectId, from: u64) -> Result<(), OsdError> {
+        let key = object_key(object);
+        let earlier = match tx.get(table::RECLAIM, &key) {
+            Some(bytes) => decode_reclaim(object, bytes)?.from,
+            None => u64::MAX,
+        };
+        let row = ReclaimRow { transno: tx.transno().0, from: from.min(earlier) };
+        tx.put(table::RECLAIM, &key, row.to_vec());
+        self.has_reclaim.set(true);
+        self.reclaim_kick.wake_all();
+        Ok(())
+    }
+
+    /// The task: looks at the table at the start and whenever something was let go of, until it is empty.
     pub(crate) async fn reclaim(self: Rc<Self>) {
         let interval = Duration::from_millis(u64::from(self.config.stable_interval_ms));
-        // A store that refuses is asked again after an interval, not at once.
         while !self.stopping.get() {
-            match self.reclaim_round().await {
-                Ok(true) => continue,
-                Ok(false) => {}
-                Err(OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => break,
-                Err(error) => tracing::warn!(%error, "freeing object space failed, trying again later"),
+            if !self.has_reclaim.take() {
+                self.reclaim_kick.wait().await;
+                continue;
             }
-            let at = self.ctx.now() + interval;
-            while self.ctx.now() < at && !self.stopping.get() {
-                let _woken = self.ctx.timeout(at, self.stopped.wait()).await;
+            match self.reclaim_round().await {
+                Ok(may_be_more) => self.has_reclaim.set(may_be_more || self.has_reclaim.get()),
+                Err(OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "freeing object space failed, trying again");
+                    self.has_reclaim.set(true);
+                    let at = self.ctx.now() + interval;
+                    while self.ctx.now() < at && !self.stopping.get() {
+                        let _woken = self.ctx.timeout(at, self.stopped.wait()).await;
+                    }
+                }
             }
         }
         self.tasks.set(self.tasks.get() - 1);

@@ -1,0 +1,553 @@
+//! Byte objects against a model of plain byte vectors: random changes, restarts, crashes, concurrent writers.
+
+use bytes::Bytes;
+use nacre_node::{FileId, FileKind, Rng, Store, StoreDone, StoreError, StoreOp};
+use nacre_osd::object_rows::{BlockRow, block_key, region_of_key};
+use nacre_osd::summed::block_sum;
+use nacre_osd::{
+    BLOCK_BYTES, OBJECT_BYTES_MAX, ObjectRow, Objects, ObjectsConfig, OsdConfig, OsdError, Prepared, Stamp,
+    table,
+};
+use nacre_testkit::{CrashDevice, Fault, FaultOp, OsdDrive};
+use nacre_types::{Fid, ObjectId, Oid, Owner, Seq, Timestamp};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+
+fn object(n: u32) -> ObjectId {
+    ObjectId { fid: Fid::new(Seq(0x100), Oid(n)), stripe: n % 2 }
+}
+fn owner(n: u32) -> Owner {
+    Owner { uid: 1000 + n, gid: 100, projid: 0 }
+}
+fn stamp(n: u32) -> Stamp {
+    Stamp { owner: owner(n), mtime: Timestamp::from_nanos(i128::from(n) * 1_000_000_000) }
+}
+fn config() -> OsdConfig {
+    // A small log: it is read whole at each restart.
+    OsdConfig { ballast_bytes: 1 << 16, log_bytes_max: 4 << 20, ..OsdConfig::default() }
+}
+
+/// One life of a target: engine and object layer.
+struct Target {
+    device: CrashDevice,
+    store: Arc<dyn Store>,
+    drive: OsdDrive,
+    objects: Rc<Objects>,
+}
+
+impl Target {
+    fn format(device: &CrashDevice) -> Self {
+        OsdDrive::format(&device.store(), &config(), false).expect("formats");
+        Self::open(device)
+    }
+    fn open(device: &CrashDevice) -> Self {
+        let store = device.store();
+        let mut drive = OsdDrive::open(&store, &config()).expect("opens");
+        let objects = drive
+            .run(|osd| async move { Objects::start(&osd.ctx().clone(), &osd, ObjectsConfig::default()) })
+            .expect("starts");
+        Self { device: device.clone(), store, drive, objects }
+    }
+    fn run<T: 'static, F: Future<Output = T> + 'static>(&mut self, task: impl FnOnce(Rc<Objects>) -> F) -> T {
+        let objects = self.objects.clone();
+        self.drive.run(|_| task(objects)).expect("the island lives")
+    }
+    /// Lets background work come to its end.
+    fn settle(&mut self) {
+        while self.drive.drive.step() {}
+    }
+    /// The process dies and comes back.
+    fn kill(self) -> Self {
+        self.device.kill_process();
+        Self::open(&self.device)
+    }
+    fn power_loss(self, rng: &mut Rng) -> Self {
+        self.device.power_loss(rng);
+        Self::open(&self.device)
+    }
+
+    fn write(&mut self, object: ObjectId, offset: u64, data: Vec<u8>) -> Result<ObjectRow, OsdError> {
+        self.run(move |o| async move {
+            let prepared = o.prepare_write(object, offset, vec![Bytes::from(data)]).await?;
+            commit(&o, prepared, stamp(object.fid.oid.0)).await
+        })
+    }
+    fn truncate(&mut self, object: ObjectId, size: u64) -> Result<ObjectRow, OsdError> {
+        self.run(move |o| async move {
+            let prepared = o.prepare_truncate(object, size).await?;
+            commit(&o, prepared, stamp(object.fid.oid.0)).await
+        })
+    }
+    fn allocate(
+        &mut self,
+        object: ObjectId,
+        offset: u64,
+        len: u64,
+        keep_size: bool,
+    ) -> Result<ObjectRow, OsdError> {
+        self.run(move |o| async move {
+            let stamp = stamp(object.fid.oid.0);
+            let prepared = o.prepare_allocate(object, offset, len, keep_size, &stamp).await?;
+            commit(&o, prepared, stamp).await
+        })
+    }
+    fn destroy(&mut self, object: ObjectId) -> Result<ObjectRow, OsdError> {
+        self.run(move |o| async move {
+            let prepared = o.prepare_destroy(object).await?;
+            commit(&o, prepared, Stamp::default()).await
+        })
+    }
+    fn sync(&mut self, object: ObjectId) -> Result<(), OsdError> {
+        self.run(move |o| async move { o.sync(object).await })
+    }
+    fn read(&mut self, object: ObjectId, offset: u64, len: u32) -> Result<(ObjectRow, Vec<u8>), OsdError> {
+        self.run(move |o| async move {
+            let (row, bytes) = o.read(object, offset, len).await?;
+            Ok((row, bytes.concat()))
+        })
+    }
+    fn usage(&mut self, n: u32) -> (u64, u64) {
+        self.drive.run(move |osd| async move { osd.usage(0, 1000 + n).await.expect("usage") }).expect("lives")
+    }
+    fn blob_len(&self, object: ObjectId) -> Option<u64> {
+        match self.store.execute(StoreOp::Len { file: FileId::Blob(object) }) {
+            Ok(StoreDone::Len(len)) => len,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Block rows: allocated blocks, and every sum that does not fit its bytes.
+    fn check_rows(&mut self, object: ObjectId) -> (u64, Vec<u64>) {
+        let rows = self
+            .drive
+            .run(move |osd| async move {
+                let (from, to) = (block_key(object, 0), block_key(object, u64::MAX));
+                osd.scan(table::BLOCK, &from, &to, u32::MAX).await.expect("rows")
+            })
+            .expect("lives");
+        let mut allocated = 0;
+        let mut wrong = Vec::new();
+        for (key, value) in rows {
+            let region = region_of_key(&key).expect("a key");
+            let row = BlockRow::decode(&value).expect("a row");
+            assert_ne!(row.allocated, 0, "an empty row stays behind");
+            allocated += u64::from(row.allocated.count_ones());
+            for i in 0..64 {
+                let block = region * 64 + i;
+                if row.is_written(block) {
+                    let (_, bytes) = self.read(object, block * BLOCK_BYTES, 4096).expect("reads");
+                    if block_sum(&bytes) != row.sums[i as usize] {
+                        wrong.push(block);
+                    }
+                }
+            }
+        }
+        (allocated, wrong)
+    }
+}
+
+async fn commit(o: &Rc<Objects>, mut prepared: Prepared, stamp: Stamp) -> Result<ObjectRow, OsdError> {
+    let pins = prepared.take_pins();
+    let room = osd_of(o).reserve(prepared.credits()).await?;
+    let (_, row) = osd_of(o).transact(&pins, room, |tx| prepared.apply(tx, &stamp))?;
+    Ok(row)
+}
+fn osd_of(o: &Rc<Objects>) -> &Rc<nacre_osd::Osd> {
+    o.osd()
+}
+
+/// What an object should be.
+#[derive(Clone, Default)]
+struct Model {
+    bytes: Vec<u8>,
+    /// Allocated blocks.
+    blocks: std::collections::BTreeSet<u64>,
+}
+impl Model {
+    fn write(&mut self, offset: u64, data: &[u8]) {
+        let end = offset as usize + data.len();
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        self.bytes[offset as usize..end].copy_from_slice(data);
+        self.blocks.extend(offset / BLOCK_BYTES..(end as u64).div_ceil(BLOCK_BYTES));
+    }
+    fn truncate(&mut self, size: u64) {
+        // Like the kernel's file systems: growing keeps what was allocated beyond the size.
+        if size as usize <= self.bytes.len() {
+            self.blocks.retain(|&b| b < size.div_ceil(BLOCK_BYTES));
+        }
+        self.bytes.resize(size as usize, 0);
+    }
+    fn allocate(&mut self, offset: u64, len: u64, keep_size: bool) {
+        self.blocks.extend(offset / BLOCK_BYTES..(offset + len).div_ceil(BLOCK_BYTES));
+        if !keep_size && self.bytes.len() < (offset + len) as usize {
+            self.bytes.resize((offset + len) as usize, 0);
+        }
+    }
+}
+
+/// A random place: mostly near the size and borders of blocks, sometimes beyond a region.
+fn place(rng: &mut Rng, size: u64) -> u64 {
+    match rng.below(6) {
+        0 => size,
+        1 => size.saturating_sub(rng.below(5000)),
+        2 => rng.below(40) * BLOCK_BYTES,
+        3 => rng.below(400_000),
+        4 => (256 << 10) - 3000 + rng.below(6000),
+        _ => rng.below(30_000),
+    }
+}
+fn data(rng: &mut Rng, step: u64) -> Vec<u8> {
+    let n = match rng.below(4) {
+        0 => 1 + rng.below(100),
+        1 => 4096 * (1 + rng.below(4)),
+        2 => 1 + rng.below(80_000),
+        _ => 1 + rng.below(5000),
+    };
+    (0..n).map(|i| (step * 31 + i % 7 + 1) as u8).collect()
+}
+
+/// One random change of target and model.
+fn change(t: &mut Target, models: &mut BTreeMap<ObjectId, Model>, rng: &mut Rng, step: u64) -> ObjectId {
+    let id = object(rng.below(3) as u32);
+    let model = models.entry(id).or_default();
+    let size = model.bytes.len() as u64;
+    let row = match rng.below(10) {
+        0..=4 => {
+            let (offset, data) = (place(rng, size), data(rng, step));
+            model.write(offset, &data);
+            t.write(id, offset, data)
+        }
+        5..=7 => {
+            let size = place(rng, size);
+            model.truncate(size);
+            t.truncate(id, size)
+        }
+        8 => {
+            let (offset, len, keep) = (place(rng, size), 1 + rng.below(50_000), rng.below(2) == 0);
+            model.allocate(offset, len, keep);
+            t.allocate(id, offset, len, keep)
+        }
+        _ => {
+            *model = Model::default();
+            t.destroy(id).map(|_| ObjectRow::default())
+        }
+    };
+    let row = row.expect("changes");
+    assert_eq!(row.size, model.bytes.len() as u64, "step {step}");
+    assert_eq!(row.blocks, model.blocks.len() as u64 * 8, "step {step}");
+    id
+}
+
+fn compare(t: &mut Target, id: ObjectId, model: &Model, what: &str) {
+    let (row, bytes) = t.read(id, 0, 2 << 20).expect("reads");
+    assert_eq!((row.size, bytes.len()), (model.bytes.len() as u64, model.bytes.len()), "{what}");
+    let differ = bytes.iter().zip(&model.bytes).position(|(a, b)| a != b);
+    assert_eq!(differ, None, "{what}: first wrong byte");
+    let (allocated, wrong) = t.check_rows(id);
+    assert_eq!((allocated, row.blocks), (model.blocks.len() as u64, allocated * 8), "{what}");
+    assert_eq!(wrong, [], "{what}: sums");
+}
+
+#[test]
+fn random_changes_and_restarts_match_a_model() {
+    for seed in 0..10 {
+        let mut rng = Rng::new(seed);
+        let mut t = Target::format(&CrashDevice::new(u64::MAX));
+        let mut models = BTreeMap::new();
+        for step in 0..120 {
+            let id = change(&mut t, &mut models, &mut rng, step);
+            match rng.below(12) {
+                0 => t = t.kill(),
+                1 => t.settle(),
+                2 => t.sync(id).expect("syncs"),
+                _ => {}
+            }
+            let what = format!("seed {seed}, step {step}, {id}");
+            if rng.below(3) == 0 {
+                compare(&mut t, id, &models[&id], &what);
+            }
+            let model = &models[&id];
+            let (from, n) = (place(&mut rng, model.bytes.len() as u64), rng.below(20_000));
+            let (_, got) = t.read(id, from, n as u32).expect("reads");
+            let expected = model.bytes.iter().skip(from as usize).take(n as usize);
+            assert!(got.iter().eq(expected), "{what}: read of {n} at {from}");
+        }
+        for (id, model) in &models {
+            compare(&mut t, *id, model, &format!("seed {seed}, end, {id}"));
+        }
+        for n in 0..3 {
+            let model = models.get(&object(n));
+            let bytes = model.map_or(0, |m| m.blocks.len() as u64 * BLOCK_BYTES);
+            assert_eq!(t.usage(n).0, bytes, "seed {seed}: account of {n}");
+        }
+        t.settle();
+        let reclaim = t.drive.run(|osd| async move { osd.scan(table::RECLAIM, &[], &[], 10).await.unwrap() });
+        assert_eq!(reclaim.unwrap().len(), 0, "nothing is left to cut");
+        for n in 0..3 {
+            let end = models.get(&object(n)).and_then(|m| m.blocks.last().map(|b| (b + 1) * BLOCK_BYTES));
+            let size = models.get(&object(n)).map_or(0, |m| m.bytes.len() as u64);
+            assert!(
+                t.blob_len(object(n)).unwrap_or(0) <= end.unwrap_or(0).max(size),
+                "seed {seed}: {n} is cut"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_was_synced_survives_the_machine_and_the_rest_is_some_version() {
+    for seed in 0..60 {
+        let mut rng = Rng::new(1000 + seed);
+        let mut t = Target::format(&CrashDevice::new(u64::MAX));
+        let mut models: BTreeMap<ObjectId, Model> = BTreeMap::new();
+        // Every version ever: where bytes of a write that is in the log were lost, older ones may show.
+        let mut history: BTreeMap<ObjectId, Vec<Vec<u8>>> = BTreeMap::new();
+        for round in 0..4 {
+            // Every version since the last sync of each object, and which blocks were written since.
+            let mut versions: BTreeMap<ObjectId, Vec<Vec<u8>>> = BTreeMap::new();
+            for n in 0..3 {
+                t.sync(object(n)).expect("syncs");
+                let model = models.entry(object(n)).or_default();
+                versions.insert(object(n), vec![model.bytes.clone()]);
+            }
+            for step in 0..rng.below(12) {
+                let id = change(&mut t, &mut models, &mut rng, step + round * 50);
+                let list = versions.get_mut(&id).expect("all are there");
+                if rng.below(5) == 0 {
+                    t.sync(id).expect("syncs");
+                    // The log was synced for all, but the bytes of this object only.
+                    list.clear();
+                }
+                list.push(models[&id].bytes.clone());
+                history.entry(id).or_default().push(models[&id].bytes.clone());
+                if rng.below(6) == 0 {
+                    t.settle();
+                }
+            }
+            t = t.power_loss(&mut rng);
+            for n in 0..3 {
+                let id = object(n);
+                let (row, got) = t.read(id, 0, 2 << 20).expect("reads");
+                let list = &versions[&id];
+                let what = format!("seed {seed}, round {round}, {id}");
+                assert!(list.iter().any(|v| v.len() as u64 == row.size), "{what}: size {}", row.size);
+                let old = history.entry(id).or_default();
+                for (i, byte) in got.iter().enumerate() {
+                    let at = |v: &Vec<u8>| v.get(i).copied().unwrap_or(0);
+                    if list.iter().any(|v| at(v) == *byte) {
+                        continue;
+                    }
+                    let changed = list.iter().any(|v| v.get(i) != list[0].get(i));
+                    let is_old = *byte == 0 || old.iter().any(|v| at(v) == *byte);
+                    assert!(changed && is_old, "{what}: byte {i} is {byte}");
+                }
+                old.push(got.clone());
+                // Go on from what there is.
+                let model = models.entry(id).or_default();
+                model.bytes = got;
+                let rows = t.drive.run(move |osd| async move {
+                    let (from, to) = (block_key(id, 0), block_key(id, u64::MAX));
+                    osd.scan(table::BLOCK, &from, &to, u32::MAX).await.unwrap()
+                });
+                model.blocks.clear();
+                for (key, value) in rows.expect("lives") {
+                    let region = region_of_key(&key).expect("a key");
+                    let row = BlockRow::decode(&value).expect("a row");
+                    model
+                        .blocks
+                        .extend((0..64).filter(|i| row.allocated & (1 << i) != 0).map(|i| region * 64 + i));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn concurrent_writers_of_one_object_end_in_the_order_of_their_transnos() {
+    for seed in 0..30 {
+        let mut rng = Rng::new(seed);
+        let mut t = Target::format(&CrashDevice::new(u64::MAX));
+        t.drive.drive.shuffle = Some(Rng::new(seed + 7));
+        let id = object(1);
+        let log = Rc::new(std::cell::RefCell::new(BTreeMap::new()));
+        let mut model = Model::default();
+        for round in 0..5 {
+            for i in 0..8 {
+                let (o, log) = (t.objects.clone(), log.clone());
+                let size = model.bytes.len() as u64;
+                let (offset, bytes, is_cut) =
+                    (place(&mut rng, size), data(&mut rng, round * 8 + i), rng.below(5) == 0);
+                let gives_up = rng.below(8) == 0;
+                t.drive.start(move |osd| async move {
+                    let mut prepared = if is_cut {
+                        o.prepare_truncate(id, offset).await.expect("prepares")
+                    } else {
+                        o.prepare_write(id, offset, vec![Bytes::from(bytes.clone())]).await.expect("prepares")
+                    };
+                    if gives_up && is_cut {
+                        return;
+                    }
+                    let pins = prepared.take_pins();
+                    let room = osd.reserve(prepared.credits()).await.expect("room");
+                    let (transno, _) =
+                        osd.transact(&pins, room, |tx| prepared.apply(tx, &stamp(1))).expect("applies");
+                    log.borrow_mut().insert(transno, (offset, bytes, is_cut));
+                });
+            }
+            t.settle();
+            for (_, (offset, bytes, is_cut)) in log.take() {
+                if is_cut {
+                    model.truncate(offset);
+                } else {
+                    model.write(offset, &bytes);
+                }
+            }
+            compare(&mut t, id, &model, &format!("seed {seed}, round {round}"));
+        }
+    }
+}
+
+#[test]
+fn a_write_that_is_given_up_leaves_sums_that_fit() {
+    let mut t = Target::format(&CrashDevice::new(u64::MAX));
+    t.write(object(1), 0, vec![1; 10_000]).expect("writes");
+    for id in [object(1), object(2)] {
+        t.run(move |o| async move {
+            drop(o.prepare_write(id, 5000, vec![Bytes::from(vec![2; 9000])]).await.expect("prepares"));
+        });
+    }
+    t.settle();
+    let (_, bytes) = t.read(object(1), 0, 100_000).expect("reads");
+    assert!(bytes[..5000].iter().all(|&b| b == 1));
+    assert_eq!(t.check_rows(object(1)).1, []);
+    // Nobody knew whose the other one was: it does not exist, and neither do its bytes.
+    assert_eq!(t.read(object(2), 0, 100).expect("reads").0, ObjectRow::default());
+    assert_eq!(t.blob_len(object(2)), None);
+}
+
+#[test]
+fn a_truncate_or_destroy_touches_the_blob_only_when_it_is_durable() {
+    let mut t = Target::format(&CrashDevice::new(u64::MAX));
+    for n in 0..2 {
+        t.write(object(n), 0, vec![5; 50_000]).expect("writes");
+        t.sync(object(n)).expect("syncs");
+    }
+    // Whatever is in the log from now on is lost.
+    t.device.barrier();
+    t.truncate(object(0), 100).expect("truncates");
+    t.destroy(object(1)).expect("destroys");
+    assert_eq!(t.usage(1), (0, 0));
+    assert_eq!((t.blob_len(object(0)), t.blob_len(object(1))), (Some(53_248), Some(53_248)));
+    let mut lost = t.kill();
+    assert_eq!(lost.read(object(0), 0, 100_000).expect("reads").1, vec![5; 50_000]);
+    assert_eq!(lost.read(object(1), 0, 100_000).expect("reads").1, vec![5; 50_000]);
+    lost.truncate(object(0), 100).expect("truncates");
+    lost.destroy(object(1)).expect("destroys");
+    lost.settle();
+    assert_eq!(lost.blob_len(object(1)), None);
+    assert!(lost.blob_len(object(0)).expect("is there") <= BLOCK_BYTES);
+    // A late write makes it anew.
+    lost.write(object(1), 10, vec![9; 5]).expect("writes");
+    assert_eq!(lost.read(object(1), 0, 100).expect("reads").1, [[0; 10].as_slice(), &[9; 5]].concat());
+}
+
+#[test]
+fn sizes_up_to_the_last_byte_of_an_offset_work() {
+    let mut t = Target::format(&CrashDevice::new(u64::MAX));
+    let id = object(1);
+    let row = t.write(id, OBJECT_BYTES_MAX - 3, vec![7; 3]).expect("writes");
+    assert_eq!((row.size, row.blocks), (OBJECT_BYTES_MAX, 8));
+    assert_eq!(t.read(id, OBJECT_BYTES_MAX - 5, 100).expect("reads").1, [0, 0, 7, 7, 7]);
+    assert_eq!(t.read(id, u64::MAX - 1, 100).expect("reads").1, []);
+    assert_eq!(t.write(id, OBJECT_BYTES_MAX - 3, vec![7; 4]), Err(OsdError::TooLarge(id)));
+    assert_eq!(t.write(id, u64::MAX - 1, vec![7; 4]), Err(OsdError::TooLarge(id)));
+    assert_eq!(t.truncate(id, OBJECT_BYTES_MAX + 1), Err(OsdError::TooLarge(id)));
+    t.write(id, 16 << 40, vec![1; 5000]).expect("writes");
+    assert_eq!(t.truncate(id, (16 << 40) + 10).expect("truncates").blocks, 8);
+    assert_eq!(t.truncate(id, OBJECT_BYTES_MAX).expect("truncates").size, OBJECT_BYTES_MAX);
+    assert_eq!(t.read(id, (16 << 40) + 8, 4).expect("reads").1, [1, 1, 0, 0]);
+    assert_eq!(t.check_rows(id).1, []);
+}
+
+#[test]
+fn a_long_allocation_takes_several_transactions_and_one_account() {
+    let mut t = Target::format(&CrashDevice::new(u64::MAX));
+    let row = t.allocate(object(1), 100, 9 << 30, false).expect("allocates");
+    assert_eq!((row.size, row.blocks), ((9 << 30) + 100, (9 << 21) + 8));
+    assert_eq!(t.usage(1), ((9 << 30) + 4096, 1));
+    let row = t.truncate(object(1), 5000).expect("truncates");
+    assert_eq!(row.blocks, 16);
+    assert_eq!(t.usage(1), (8192, 1));
+}
+
+#[test]
+fn usage_follows_the_owner() {
+    let mut t = Target::format(&CrashDevice::new(u64::MAX));
+    t.write(object(1), 0, vec![1; 5000]).expect("writes");
+    t.run(move |o| async move {
+        let prepared = o.prepare_set_owner(object(1), owner(2)).await.expect("prepares");
+        commit(&o, prepared, Stamp::default()).await.expect("applies");
+        let prepared = o.prepare_set_owner(object(3), owner(2)).await.expect("prepares");
+        commit(&o, prepared, Stamp::default()).await.expect("applies");
+    });
+    t.write(object(1), 8192, vec![1; 1]).expect("writes");
+    assert_eq!((t.usage(1), t.usage(2)), ((0, 0), (3 * 4096, 1)));
+    let mtime = t.read(object(1), 0, 1).expect("reads").0.mtime;
+    assert_eq!(mtime, stamp(1).mtime, "a change of owner is no write");
+}
+
+#[test]
+fn a_failed_sync_takes_the_object_out_of_use_and_nothing_else() {
+    let mut t = Target::format(&CrashDevice::new(u64::MAX));
+    for n in 0..2 {
+        t.write(object(n), 0, vec![1; 5000]).expect("writes");
+    }
+    let error = StoreError::Device("EIO".into());
+    t.device.fail(Fault { op: FaultOp::Sync, on: Some(FileKind::Blob), nth: 1, error });
+    assert_eq!(t.sync(object(0)), Err(OsdError::Quarantined(object(0))));
+    assert_eq!(t.sync(object(1)), Ok(()));
+    let mut t = t.kill();
+    assert_eq!(t.read(object(0), 0, 10), Err(OsdError::Quarantined(object(0))));
+    assert_eq!(t.write(object(0), 0, vec![1]), Err(OsdError::Quarantined(object(0))));
+    assert_eq!(t.read(object(1), 0, 3).expect("reads").1, [1; 3]);
+    t.destroy(object(0)).expect("destroys");
+    assert_eq!(t.read(object(0), 0, 10).expect("reads").0, ObjectRow::default());
+}
+
+#[test]
+fn a_full_device_refuses_the_write_and_keeps_what_was_there() {
+    let device = CrashDevice::new(u64::MAX);
+    let mut t = Target::format(&device);
+    t.write(object(1), 0, vec![1; 5000]).expect("writes");
+    t.settle();
+    device.fail(Fault { op: FaultOp::Write, on: Some(FileKind::Blob), nth: 1, error: StoreError::NoSpace });
+    assert_eq!(t.write(object(1), 4000, vec![2; 90_000]), Err(OsdError::NoSpace { needed_bytes: 90_000 }));
+    let (row, bytes) = t.read(object(1), 0, 1 << 20).expect("reads");
+    assert_eq!((row.size, bytes), (5000, vec![1; 5000]));
+    assert_eq!(t.check_rows(object(1)).1, []);
+    t.write(object(1), 4000, vec![2; 90_000]).expect("there is room again");
+    assert_eq!(t.check_rows(object(1)), (23, vec![]));
+}
+
+#[test]
+fn background_write_back_moves_the_stable_number() {
+    let mut t = Target::format(&CrashDevice::new(u64::MAX));
+    let row = t.write(object(1), 0, vec![1; 5000]).expect("writes");
+    assert_eq!(t.objects.oldest_unstable().map(|t| t.0), Some(row.version));
+    t.settle();
+    assert_eq!(t.objects.oldest_unstable(), None);
+    assert!(t.drive.osd().last_stable().0 >= row.version);
+    let mut t = t.power_loss(&mut Rng::new(3));
+    assert_eq!(t.read(object(1), 0, 1 << 20).expect("reads").1, vec![1; 5000]);
+    t.write(object(1), 0, vec![2; 5000]).expect("writes");
+    t.run(|o| async move {
+        o.stop().await;
+        o.osd().stop().await.expect("stops");
+    });
+    let mut t = t.power_loss(&mut Rng::new(4));
+    assert_eq!(t.read(object(1), 0, 1 << 20).expect("reads").1, vec![2; 5000]);
+}

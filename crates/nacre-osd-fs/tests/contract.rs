@@ -18,8 +18,8 @@ impl Store for Temp {
 }
 
 fn make(config: &FsConfig) -> Box<dyn Store> {
-    let dir = tempfile::tempdir().unwrap();
-    let store = FsStore::format(dir.path(), config, false).unwrap();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = FsStore::format(dir.path(), config, false).expect("formats");
     Box::new(Temp { store, _dir: dir })
 }
 

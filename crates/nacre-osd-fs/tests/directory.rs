@@ -1,0 +1,125 @@
+//! Opening, locking, formatting; bounds on descriptors; what is foreign stays.
+
+use bytes::Bytes;
+use nacre_node::{FileId, Store, StoreDone, StoreError, StoreOp};
+use nacre_osd_fs::{FsConfig, FsStore, OpenError};
+use nacre_testkit::contract::blob;
+use std::fs;
+use std::path::Path;
+
+fn open(dir: &Path) -> Result<FsStore, OpenError> {
+    FsStore::open(dir, &FsConfig::default())
+}
+fn format(dir: &Path, reformat: bool) -> Result<FsStore, OpenError> {
+    FsStore::format(dir, &FsConfig::default(), reformat)
+}
+fn refusal(result: Result<FsStore, OpenError>) -> String {
+    match result {
+        Ok(_) => panic!("was not refused"),
+        Err(error) => error.to_string(),
+    }
+}
+fn write(store: &FsStore, file: FileId, text: &'static [u8]) {
+    let data = vec![Bytes::from_static(text)];
+    assert_eq!(store.execute(StoreOp::Write { file, offset: 0, data }), Ok(StoreDone::Unit));
+}
+fn read(store: &FsStore, file: FileId) -> Result<StoreDone, StoreError> {
+    store.execute(StoreOp::Read { file, offset: 0, len: 100 })
+}
+
+#[test]
+fn the_second_server_is_told_who_the_first_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = format(dir.path(), false).unwrap();
+    let text = refusal(open(dir.path()));
+    let me = format!("is in use by process {} (`", std::process::id());
+    assert!(text.contains(&me), "{text}");
+    assert!(text.contains("since 20") && text.contains(" UTC"), "{text}");
+    assert!(refusal(format(dir.path(), true)).contains(&me));
+    let holder = FsStore::holder(dir.path()).unwrap().unwrap();
+    assert!(holder.is_running_here());
+    drop(first);
+    assert_eq!(FsStore::holder(dir.path()).unwrap(), None);
+    drop(open(dir.path()).unwrap());
+}
+
+#[test]
+fn bytes_stay_from_one_opening_to_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = format(&dir.path().join("new"), false).unwrap();
+    write(&store, blob(1), b"hello");
+    store.execute(StoreOp::Replace { file: FileId::Super, data: Bytes::from_static(b"label") }).unwrap();
+    store.execute(StoreOp::Sync { file: blob(1) }).unwrap();
+    drop(store);
+    let store = open(&dir.path().join("new")).unwrap();
+    assert_eq!(read(&store, blob(1)), Ok(StoreDone::Bytes(Bytes::from_static(b"hello"))));
+    assert_eq!(read(&store, FileId::Super), Ok(StoreDone::Bytes(Bytes::from_static(b"label"))));
+}
+
+#[test]
+fn what_is_not_ours_is_neither_formatted_nor_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(refusal(open(dir.path())).contains("is not a nacre store; `nacre mkfs` makes one"));
+    assert!(refusal(open(&dir.path().join("none"))).contains("opening"));
+    fs::write(dir.path().join("thesis"), "years of work").unwrap();
+    let text = refusal(format(dir.path(), false));
+    assert!(text.contains("is not empty") && text.contains("`thesis`"), "{text}");
+    fs::create_dir(dir.path().join("log")).unwrap();
+    fs::write(dir.path().join("log/syslog"), "foreign").unwrap();
+    let store = format(dir.path(), true).unwrap();
+    store.execute(StoreOp::Replace { file: FileId::Super, data: Bytes::from_static(b"label") }).unwrap();
+    write(&store, blob(1), b"hello");
+    let far = StoreOp::Write { file: blob(1), offset: 1 << 50, data: vec![Bytes::from_static(b"far")] };
+    store.execute(far).unwrap();
+    store.execute(StoreOp::Create { file: FileId::Log(1), len: 5 }).unwrap();
+    drop(store);
+
+    let text = refusal(format(dir.path(), false));
+    assert!(text.contains("holds a nacre store already; --reformat deletes everything in it"), "{text}");
+    let store = format(dir.path(), true).unwrap();
+    for file in [blob(1), FileId::Log(1), FileId::Super] {
+        assert_eq!(store.execute(StoreOp::Len { file }), Ok(StoreDone::Len(None)));
+    }
+    assert_eq!(fs::read_to_string(dir.path().join("thesis")).unwrap(), "years of work");
+    assert_eq!(fs::read_to_string(dir.path().join("log/syslog")).unwrap(), "foreign");
+}
+
+#[test]
+fn descriptors_stay_within_their_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = FsConfig { descriptors_max: 16, ..FsConfig::default() };
+    let store = FsStore::format(dir.path(), &config, false).unwrap();
+    for n in 0..200 {
+        write(&store, blob(n), b"x");
+    }
+    assert_eq!(store.descriptors(), 16);
+    for n in 0..200 {
+        assert_eq!(store.execute(StoreOp::Sync { file: blob(n) }), Ok(StoreDone::Unit));
+    }
+    assert_eq!(store.descriptors(), 16);
+}
+
+#[test]
+fn a_symbolic_link_is_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = format(dir.path(), false).unwrap();
+    write(&store, FileId::Run(1), b"x");
+    fs::write(dir.path().join("target"), "secret").unwrap();
+    let link = dir.path().join("runs/0000000000000002");
+    std::os::unix::fs::symlink(dir.path().join("target"), link).unwrap();
+    match read(&store, FileId::Run(2)) {
+        Err(StoreError::Device(text)) => assert!(text.contains("opening") && text.contains("0002"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_new_log_segment_has_its_blocks() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = format(dir.path(), false).unwrap();
+    store.execute(StoreOp::Create { file: FileId::Log(1), len: 1 << 20 }).unwrap();
+    store.execute(StoreOp::Sync { file: FileId::Log(1) }).unwrap();
+    let stat = fs::metadata(dir.path().join("log/0000000000000001")).unwrap();
+    let blocks = std::os::unix::fs::MetadataExt::blocks(&stat);
+    assert!(blocks * 512 >= 1 << 20, "{blocks}");
+}

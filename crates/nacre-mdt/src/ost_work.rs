@@ -170,12 +170,16 @@ impl Mdt {
     pub(crate) async fn settle_sizes(self: Rc<Self>) {
         while !self.osts.stopping.get() {
             let room = ASKED_MAX.saturating_sub(self.osts.asking.borrow().len());
-            let next: Vec<Fid> = self.osts.unsettled.borrow().iter().take(room).copied().collect();
+            // A file that is being asked about waits for its turn: what was disturbed must stay disturbed.
+            let next: Vec<Fid> = {
+                let asking = self.osts.asking.borrow();
+                let unsettled = self.osts.unsettled.borrow();
+                unsettled.iter().filter(|fid| !asking.contains_key(fid)).take(room).copied().collect()
+            };
             for fid in next {
                 self.osts.unsettled.borrow_mut().remove(&fid);
-                if self.osts.asking.borrow_mut().insert(fid, false).is_none() {
-                    self.core.ctx.spawn(self.clone().settle(fid));
-                }
+                self.osts.asking.borrow_mut().insert(fid, false);
+                self.core.ctx.spawn(self.clone().settle(fid));
             }
             let until = self.core.ctx.now() + AGAIN;
             if self.core.ctx.timeout(until, self.osts.ask.wait()).await.is_none() {

@@ -47,10 +47,11 @@ pub trait Ops: 'static {
         let _ = entry;
         Validity::NONE
     }
-    /// How an open for `flags` is served: always by requests, until locks cover the page cache.
+    /// How an open for `flags` is served: always by requests, until locks cover the page cache. The kernel need not
+    /// order direct writes of one file: the client does, and between mounts nobody else can.
     fn fopen_flags(&self, fid: Fid, flags: u32) -> u32 {
         let _ = (fid, flags);
-        crate::abi::fopen::DIRECT_IO
+        crate::abi::fopen::DIRECT_IO | crate::abi::fopen::PARALLEL_DIRECT_WRITES
     }
 
     fn lookup(&self, parent: Fid, name: &[u8]) -> impl Future<Output = Answer<Entry>>;

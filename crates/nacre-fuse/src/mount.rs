@@ -100,7 +100,7 @@ pub fn mount_fuse(path: &Path, options: &MountOptions) -> Result<Mounted, MountE
     let channel = Arc::new(Channel::new(device, Arc::new(BufferPool::default())));
     match session::begin(&channel, options.session) {
         Ok(session) => {
-            info!(path = %path.display(), minor = session.minor, flags = session.flags, "mounted");
+            info!(path = %path.display(), minor = session.minor, flags = format_args!("{:#x}", session.flags), "mounted");
             Ok(Mounted { path, channel, session })
         }
         Err(e) => {

@@ -1,5 +1,6 @@
 //! Where log lines go: stderr for foreground processes, a file for detached ones. `NACRE_LOG` sets the level.
 
+use std::io::IsTerminal as _;
 use std::path::Path;
 use std::sync::Mutex;
 use tracing::Level;
@@ -19,7 +20,7 @@ pub(crate) fn init(file: Option<&Path>) -> std::io::Result<()> {
             let file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
             builder.with_ansi(false).with_writer(Mutex::new(file)).try_init()
         }
-        None => builder.with_writer(std::io::stderr).try_init(),
+        None => builder.with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).try_init(),
     };
     installed.map_err(|e| std::io::Error::other(e.to_string()))
 }

@@ -78,7 +78,7 @@ impl Registration {
 }
 impl Drop for Registration {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        drop(std::fs::remove_file(&self.path));
     }
 }
 
@@ -100,8 +100,8 @@ pub(crate) fn entries() -> Result<Vec<Entry>> {
         if start_time(entry.pid) == Some(entry.start_time) {
             list.push(entry);
         } else {
-            let _ = std::fs::remove_file(&path);
-            let _ = std::fs::remove_file(path.with_extension("sock"));
+            drop(std::fs::remove_file(&path));
+            drop(std::fs::remove_file(path.with_extension("sock")));
         }
     }
     list.sort_by_key(|e| e.pid);

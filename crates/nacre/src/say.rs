@@ -104,7 +104,7 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
 /// stdout and stderr become /dev/null: a parent that reads them sees the end.
 pub(crate) fn close_stdout() {
     if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
-        drop(rustix::stdio::dup2_stdout(&null));
-        drop(rustix::stdio::dup2_stderr(&null));
+        let _ = rustix::stdio::dup2_stdout(&null);
+        let _ = rustix::stdio::dup2_stderr(&null);
     }
 }

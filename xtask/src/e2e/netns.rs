@@ -83,8 +83,9 @@ impl Cluster {
     /// Starts server 0..3 or client 3..5.
     fn start(&mut self, who: usize) -> Result<()> {
         let (ns, address) = *SERVERS.iter().chain(&CLIENTS).nth(who).context("no such host")?;
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", ns]).arg(&self.nacre);
+        // Only the network is the host's own: `ip netns exec` would hide the mounts from us.
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{ns}")).arg("--").arg(&self.nacre);
         command.env("NACRE_RUN_DIR", self.base.path().join(format!("run{who}")));
         let dir = |name: &str| self.base.path().join(name);
         match who {

@@ -122,9 +122,9 @@ impl Drop for Crew {
         for (child, stdin, _) in self.workers.drain(..) {
             drop(stdin);
             let mut child = child;
-            let _ = child.wait();
+            drop(child.wait());
         }
-        let _ = std::fs::remove_dir_all(&self.base);
+        drop(std::fs::remove_dir_all(&self.base));
     }
 }
 

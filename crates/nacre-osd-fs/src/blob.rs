@@ -69,7 +69,6 @@ impl FsStore {
         let fail = self.fail("syncing", file);
         for chunk in self.far_chunks(object)? {
             if let Some(open) = self.open_chunk(file, chunk, false)? {
-                open.mark_clean();
                 retry(|| rustix::fs::fdatasync(open.fd())).map_err(&fail)?;
             }
         }
@@ -178,7 +177,7 @@ impl FsStore {
         if (args.keep_head || args.keep_tail) && !self.may_read_cached() {
             return None;
         }
-        match self.try_write_summed(file, args, &read_cached) {
+        match self.try_write_summed(file, args, self.cached_reader()) {
             Ok(sums) => Some(Ok(sums)),
             Err(Stopped::Failed(error)) => Some(Err(error)),
             Err(Stopped::WouldWait) => None,
@@ -208,6 +207,10 @@ impl FsStore {
         )
     }
 
+    fn cached_reader(&self) -> &'static ReadFn {
+        if self.features.in_memory { &read_full } else { &read_cached }
+    }
+
     /// Reads from the page cache; `None` when that does not do.
     pub(crate) fn read_cached(&self, file: FileId, offset: u64, len: u32) -> Option<Bytes> {
         if u64::from(len) > INLINE_BYTES_MAX || !self.may_read_cached() {
@@ -218,7 +221,7 @@ impl FsStore {
             return None;
         }
         let mut buf = vec![0; len as usize];
-        match read_cached(open.fd(), offset, &mut buf) {
+        match self.cached_reader()(open.fd(), offset, &mut buf) {
             Ok(n) => {
                 buf.truncate(n);
                 Some(buf.into())
@@ -249,7 +252,6 @@ impl FsStore {
             }
         }
         let Some(open) = self.open_chunk(file, target, true)? else { return Ok(()) };
-        open.mark_dirty();
         rustix::fs::ftruncate(open.fd(), len - target * self.chunk_bytes).map_err(&fail)
     }
 }

@@ -19,6 +19,8 @@ pub struct Features {
     pub allocate: bool,
     /// Reads can be tried in the page cache.
     pub cached_read: bool,
+    /// There is no disk to wait for.
+    pub in_memory: bool,
 }
 
 const A: &str = "probe.a";
@@ -35,15 +37,19 @@ pub(crate) fn probe(dirs: &Dirs) -> Result<Features, Errno> {
         write_zeros(rustix::fd::AsFd::as_fd(&a), 0, 8192)?;
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let mut byte = [0];
+        let file_system = name_of(rustix::fs::fstatfs(root)?.f_type);
+        let in_memory = file_system == "tmpfs";
         Ok(Features {
-            file_system: name_of(rustix::fs::fstatfs(root)?.f_type),
+            file_system,
+            in_memory,
             reflink: rustix::fs::ioctl_ficlone(&b, &a).is_ok(),
             punch: rustix::fs::fallocate(&a, hole, 0, 4096).is_ok(),
             allocate: rustix::fs::fallocate(&a, FallocateFlags::KEEP_SIZE, 0, 4096).is_ok(),
-            cached_read: !matches!(
-                read_cached(rustix::fd::AsFd::as_fd(&a), 0, &mut byte),
-                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS)
-            ),
+            cached_read: in_memory
+                || !matches!(
+                    read_cached(rustix::fd::AsFd::as_fd(&a), 0, &mut byte),
+                    Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS)
+                ),
         })
     })();
     for name in [A, B] {

@@ -17,7 +17,6 @@ use nacre_types::ObjectId;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -49,8 +48,6 @@ pub struct FsStore {
     /// Set when the kernel says that reads cannot be tried.
     pub(crate) no_cached_reads: AtomicBool,
     pub(crate) chunk_bytes: u64,
-    /// Files whose data was lost when their descriptor had to be closed; told at the next sync.
-    lost: Mutex<BTreeMap<FileId, String>>,
     /// The rest of a listing of blobs that is under way.
     listing: Mutex<Listing>,
 }
@@ -78,7 +75,6 @@ impl FsStore {
             no_cached_reads: AtomicBool::new(!features.cached_read),
             features,
             chunk_bytes,
-            lost: Mutex::default(),
             listing: Mutex::default(),
         }
     }
@@ -118,11 +114,7 @@ impl FsStore {
             _ => self.open_first(file, make),
         };
         let Some(open) = opened.map_err(self.fail("opening", file))? else { return Ok(None) };
-        let (open, evicted) = self.cache.put(key, open);
-        if let Some((key, old)) = evicted {
-            self.close(key, &old);
-        }
-        Ok(Some(open))
+        Ok(Some(self.cache.put(key, open)))
     }
 
     fn open_first(&self, file: FileId, make: bool) -> Result<Option<Open>, Errno> {
@@ -176,21 +168,8 @@ impl FsStore {
         retry(|| rustix::fs::openat(dir, path, flags, Mode::RUSR | Mode::WUSR))
     }
 
-    /// A descriptor leaves the cache. A loss of data that the kernel tells only to it is kept for the next sync.
-    fn close(&self, key: Key, open: &Open) {
-        if !open.is_dirty() {
-            return;
-        }
-        open.mark_clean();
-        if let Err(errno) = retry(|| rustix::fs::fdatasync(open.fd())) {
-            let text = store_error(errno, &self.what("writing back", key.file)).to_string();
-            self.lost.lock().unwrap_or_else(PoisonError::into_inner).insert(key.file, text);
-        }
-    }
-
     fn forget(&self, file: FileId) {
         self.cache.remove(Key { file, chunk: 0 });
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner).remove(&file);
     }
 
     // ---- operations
@@ -203,7 +182,6 @@ impl FsStore {
             Some(open) => open,
             None => return Err(StoreError::NotFound { file }),
         };
-        open.mark_dirty();
         // Real zeros, not extents marked as unwritten: a sync of a log segment must not need the journal.
         let filled = rustix::fs::ftruncate(open.fd(), 0).and_then(|()| write_zeros(open.fd(), 0, len));
         if let Err(errno) = filled {
@@ -235,16 +213,12 @@ impl FsStore {
 
     /// Syncs data and entry of a file, or the absence of its entry.
     fn sync(&self, file: FileId) -> Result<(), StoreError> {
-        if let Some(text) = self.lost.lock().unwrap_or_else(PoisonError::into_inner).remove(&file) {
-            return Err(StoreError::Device(text));
-        }
         if let Some(first) = self.open_chunk(file, 0, false)? {
             if first.has_chunks()
                 && let FileId::Blob(object) = file
             {
                 self.sync_chunks(object)?;
             }
-            first.mark_clean();
             retry(|| rustix::fs::fdatasync(first.fd())).map_err(self.fail("syncing", file))?;
         }
         self.dirs.sync(Place::of(file)).map_err(self.fail("syncing the directory of", file))
@@ -380,8 +354,6 @@ impl FsStore {
         let Some(open) = self.open_chunk(file, piece.chunk, make)? else {
             return Err(StoreError::NotFound { file });
         };
-        // Before the write: a sync that begins in between must not take the mark of what it may miss.
-        open.mark_dirty();
         write_all(open.fd(), piece.offset, data).map_err(self.fail("writing", file))
     }
 
@@ -406,14 +378,12 @@ impl FsStore {
         let Some(open) = self.open_chunk(file, 0, make)? else {
             return Err(StoreError::NotFound { file });
         };
-        open.mark_dirty();
         rustix::fs::ftruncate(open.fd(), len).map_err(self.fail("truncating", file))
     }
 
     fn allocate(&self, file: FileId, offset: u64, len: u64) -> Result<(), StoreError> {
         for piece in self.pieces(file, offset, len) {
             let Some(open) = self.open_chunk(file, piece.chunk, true)? else { continue };
-            open.mark_dirty();
             match retry(|| {
                 rustix::fs::fallocate(open.fd(), FallocateFlags::KEEP_SIZE, piece.offset, piece.len)
             }) {
@@ -429,7 +399,6 @@ impl FsStore {
     fn punch(&self, file: FileId, offset: u64, len: u64) -> Result<(), StoreError> {
         for piece in self.pieces(file, offset, len) {
             let Some(open) = self.open_chunk(file, piece.chunk, false)? else { continue };
-            open.mark_dirty();
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             match retry(|| rustix::fs::fallocate(open.fd(), hole, piece.offset, piece.len)) {
                 Ok(()) => {}

@@ -44,10 +44,18 @@ pub(crate) struct Process {
     registration: Option<Registration>,
 }
 
+/// A target that is being served.
+struct Serving {
+    served: Served,
+    addresses: Vec<String>,
+    /// How often it was opened again after a bug.
+    reopened: u32,
+}
+
 /// What the process serves, for reopening.
 #[derive(Default)]
 struct Targets {
-    served: Mutex<BTreeMap<String, (Served, Vec<String>, u32)>>,
+    served: Mutex<BTreeMap<String, Serving>>,
     /// A target of this process was lost for good: why.
     lost: Mutex<Option<String>>,
     /// An island of a bug is opened again (`up`) or ends the process (`serve`).
@@ -69,7 +77,8 @@ impl Process {
 
     /// Serves a target; it registers with its MGS under `addresses`.
     pub(crate) fn serve(&self, served: &Served, addresses: &[String]) -> Result<()> {
-        self.targets.lock().insert(served.name.to_string(), (served.clone(), addresses.to_vec(), 0));
+        let serving = Serving { served: served.clone(), addresses: addresses.to_vec(), reopened: 0 };
+        self.targets.lock().insert(served.name.to_string(), serving);
         add_target(&self.node, served, addresses)
     }
 
@@ -98,7 +107,7 @@ impl Process {
     /// Tells the registry what runs here.
     pub(crate) fn register(&mut self, kind: ProcessKind, fs: Option<&str>, mounts: &[PathBuf]) -> Result<()> {
         let islands = self.node.islands().iter().map(|i| i.name().to_owned()).collect();
-        let targets = self.targets.lock().values().filter_map(|(s, _, _)| s.place.clone()).collect();
+        let targets = self.targets.lock().values().filter_map(|s| s.served.place.clone()).collect();
         self.registration = Some(Registration::new(Entry {
             pid: 0,
             start_time: 0,
@@ -144,7 +153,7 @@ impl Process {
 }
 
 impl Targets {
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, (Served, Vec<String>, u32)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Serving>> {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -154,9 +163,9 @@ impl Targets {
         }
         tracing::error!(island = island.name(), %reason, "island ended");
         let again = match self.lock().get_mut(island.name()) {
-            Some((served, addresses, times)) if self.reopen && matches!(reason, EndReason::Panicked(_)) => {
-                *times += 1;
-                (*times <= REOPEN_MAX).then(|| (served.clone(), addresses.clone()))
+            Some(s) if self.reopen && matches!(reason, EndReason::Panicked(_)) => {
+                s.reopened += 1;
+                (s.reopened <= REOPEN_MAX).then(|| (s.served.clone(), s.addresses.clone()))
             }
             _ => None,
         };

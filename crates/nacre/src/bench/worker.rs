@@ -105,7 +105,7 @@ fn one(args: &WorkerArgs, phase: Phase, item: u32, data: &[u8]) -> std::io::Resu
             }
             drop(f);
         }
-        Phase::FileStat => drop(fs::symlink_metadata(path("file"))?),
+        Phase::FileStat => fs::symlink_metadata(path("file")).map(|_| ())?,
         Phase::FileRead => {
             let mut buf = vec![0; data.len().max(1)];
             let mut f = File::open(path("file"))?;
@@ -120,7 +120,7 @@ fn one(args: &WorkerArgs, phase: Phase, item: u32, data: &[u8]) -> std::io::Resu
             }
         }
         Phase::DirCreate => fs::create_dir(path("dir"))?,
-        Phase::DirStat => drop(fs::symlink_metadata(path("dir"))?),
+        Phase::DirStat => fs::symlink_metadata(path("dir")).map(|_| ())?,
         Phase::DirSetattr => fs::set_permissions(path("dir"), Permissions::from_mode(0o700))?,
         Phase::DirRename => fs::rename(path("dir"), path("dmoved"))?,
         Phase::DirRemove => {

@@ -128,6 +128,7 @@ impl Client {
             me: me.clone(),
         });
         ctx.spawn(client.clone().watch());
+        ctx.spawn(client.clone().watch_version());
         client
     }
 

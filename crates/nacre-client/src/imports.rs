@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 use nacre_node::Ctx;
 use nacre_types::{Instant, Timestamp};
+use nacre_wire::target::features;
 
 /// `current_state` and the latest states with the wall clock second each began.
 pub(crate) fn state(ctx: &Ctx, target: &Target) -> String {
@@ -30,10 +31,16 @@ pub(crate) fn import(device: &str, target: &Target) -> String {
         line(&mut out, format_args!("    name: {device}"));
         line(&mut out, format_args!("    target: {}_UUID", target.name));
         line(&mut out, format_args!("    state: {}", import.state()));
-        line(&mut out, format_args!("    connect_flags: [ multi_mod_rpcs ]"));
+        let flags: Vec<&str> = [(features::MULTI_MOD_RPCS, "multi_mod_rpcs"), (features::BATCH, "batch_rpc")]
+            .into_iter()
+            .filter(|(bit, _)| import.features() & bit != 0)
+            .map(|(_, name)| name)
+            .collect();
+        line(&mut out, format_args!("    connect_flags: [ {} ]", flags.join(", ")));
         line(&mut out, format_args!("    connect_data:"));
+        line(&mut out, format_args!("       flags: {:#x}", import.features()));
         line(&mut out, format_args!("       instance: {}", import.instance().unwrap_or(0)));
-        line(&mut out, format_args!("       max_mod_rpcs: {}", import.slots().limit()));
+        line(&mut out, format_args!("       max_mod_rpcs: {}", import.server_max_mod_rpcs().unwrap_or(0)));
         line(&mut out, format_args!("    connection:"));
         line(&mut out, format_args!("       failover_nids: [ {} ]", nids.join(", ")));
         let current = if connected { import.current_address() } else { None };
@@ -71,6 +78,7 @@ pub(crate) fn rpc_stats(ctx: &Ctx, target: &Target) -> String {
         line(&mut out, format_args!("rpcs in flight        rpcs   %% cum %%"));
         let counts = import.slots().histogram().counts();
         let total: u64 = counts.iter().sum();
+        let counts = if counts.is_empty() { &[0][..] } else { counts };
         let mut sum = 0;
         for (in_flight, &count) in counts.iter().enumerate() {
             sum += count;
@@ -97,6 +105,18 @@ pub(crate) fn parse_limit(name: &str, value: &str, most: u16) -> Result<u16, Str
     match value.trim().parse::<u16>() {
         Ok(limit) if (1..=most).contains(&limit) => Ok(limit),
         _ => Err(format!("{name}={value}: Numerical result out of range (1 to {most})")),
+    }
+}
+
+/// ERANGE beyond what the server agreed to, and where that is set.
+pub(crate) fn check_server_limit(name: &str, limit: u16, target: &Target) -> Result<(), String> {
+    match target.peer.with_import(|import| import.server_max_mod_rpcs()) {
+        Some(theirs) if limit > theirs => Err(format!(
+            "{name}={limit}: Numerical result out of range: the server allows {theirs}\nhint: raise \
+             mdt.{}.max_mod_rpcs_in_flight on the server; it holds from the next connect on",
+            target.name
+        )),
+        _ => Ok(()),
     }
 }
 

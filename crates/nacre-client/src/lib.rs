@@ -14,6 +14,7 @@
 extern crate alloc;
 
 mod attr;
+mod batch;
 mod client;
 mod fids;
 mod file;
@@ -31,4 +32,5 @@ mod stats;
 mod stripes;
 mod target;
 
+pub use batch::{Change, Changed};
 pub use client::{Client, Connection, CreateArgs, Entry, ListedEntry, MountConfig, ReaddirPage, WriteArgs};

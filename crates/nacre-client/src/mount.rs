@@ -15,7 +15,8 @@ use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use nacre_node::{Ctx, PeerConfig, Peers, WaitList};
 use nacre_types::{ClientUuid, Errno, Instant, OstIndex, TargetKind, TargetName, Timestamp};
-use nacre_wire::mgs::{ListTargets, TargetEntry, TargetList};
+use nacre_wire::matches;
+use nacre_wire::mgs::{KeptParam, ListTargets, TargetEntry, TargetList};
 use nacre_wire::target::{GetParams, Role};
 
 /// How often the list of targets is asked for.
@@ -38,6 +39,8 @@ pub(crate) struct Mount {
     mdt: RefCell<Option<Rc<Target>>>,
     osts: RefCell<BTreeMap<OstIndex, Rc<Target>>>,
     config_version: Cell<u64>,
+    /// Version of the list whose parameters were set last, and the targets known then.
+    kept: Cell<(u64, usize)>,
     /// Lists taken in so far, a new one tells waiters.
     lists: Cell<u64>,
     changed: WaitList,
@@ -71,6 +74,7 @@ impl Mount {
             mdt: RefCell::default(),
             osts: RefCell::default(),
             config_version: Cell::new(0),
+            kept: Cell::new((0, 0)),
             lists: Cell::new(0),
             changed: ctx.wait_list(),
             kick: ctx.wait_list(),
@@ -231,7 +235,40 @@ impl Client {
         )
     }
 
+    /// Asks for the list as soon as the MGS says that it has changed.
+    pub(crate) async fn watch_version(self: Rc<Self>) {
+        let mount = &self.mount;
+        while !mount.stopped.get() {
+            mount.mgs.peer.changed().await;
+            if mount.mgs.peer.config_version() > mount.config_version.get() {
+                mount.kick.wake_all();
+            }
+        }
+    }
+
+    /// Sets the parameters that the MGS keeps, once per version of the list.
+    fn apply_kept(&self, version: u64, kept: &[KeptParam]) {
+        let now = (version, self.mount.targets().len());
+        if kept.is_empty() || self.mount.kept.replace(now) == now {
+            return;
+        }
+        let params = self.params();
+        for KeptParam { name, value } in kept {
+            for param in params.iter().filter(|p| p.writable && matches(name, &p.name)) {
+                if let Err(reason) = self.set_param(&param.name, value) {
+                    tracing::warn!(reason, "a parameter that the MGS keeps is refused\nhint: nacre lctl set_param -P -d {name}");
+                }
+            }
+        }
+    }
+
     fn take_list(&self, list: TargetList) {
+        let (version, kept) = (list.config_version, list.params.clone());
+        self.take_targets(list);
+        self.apply_kept(version, &kept);
+    }
+
+    fn take_targets(&self, list: TargetList) {
         let mount = &self.mount;
         mount.config_version.set(list.config_version);
         for entry in list.targets {

@@ -85,7 +85,9 @@ impl Client {
                 "stats" => target.requests.clear(),
                 "rpc_stats" => target.peer.clear_stats(),
                 "max_mod_rpcs_in_flight" => {
-                    target.peer.set_max_mod_rpcs(imports::parse_limit(name, value, MOD_RPCS_MAX)?);
+                    let limit = imports::parse_limit(name, value, MOD_RPCS_MAX)?;
+                    imports::check_server_limit(name, limit, &target)?;
+                    target.peer.set_max_mod_rpcs(limit);
                 }
                 "max_rpcs_in_flight" => {
                     target.peer.set_max_rpcs(imports::parse_limit(name, value, RPCS_MAX)?);

@@ -113,6 +113,7 @@ fn request_name(opcode: Opcode) -> &'static str {
         Opcode::Shutdown => "shutdown",
         Opcode::RegisterTarget => "mgs_target_reg",
         Opcode::ListTargets => "mgs_config_read",
+        Opcode::KeepParam => "mgs_set_info",
         Opcode::GrantSeq => "seq_query",
         Opcode::Lookup => "mds_lookup",
         Opcode::Getattr => "mds_getattr",

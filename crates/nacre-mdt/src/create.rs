@@ -199,6 +199,11 @@ fn blank(fid: Fid, mode: u32, time: Timestamp) -> Inode {
     }
 }
 
+/// An inode of which only this is left.
+pub(crate) fn gone(fid: Fid, mode: u32, time: Timestamp) -> Inode {
+    blank(fid, mode, time)
+}
+
 /// The root directory of a new file system.
 pub(crate) fn root(time: Timestamp) -> Inode {
     let mut inode = blank(Fid::ROOT, mode::DIR | 0o755, time);

@@ -11,6 +11,7 @@ extern crate std;
 
 mod acl;
 mod allocator;
+mod batch;
 pub mod check;
 mod clients;
 mod create;

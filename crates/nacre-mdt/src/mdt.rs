@@ -132,22 +132,15 @@ impl Mdt {
 
     /// Memory follows the rows.
     fn learn(&self, note: Note) {
-        let mut opens = self.opens.borrow_mut();
+        self.opens.borrow_mut().learn(&note);
+        self.follow(note);
+    }
+    /// What follows of a change beside opens.
+    pub(crate) fn follow(&self, note: Note) {
         match note {
-            Note::Opened { export, handle, opened, before } => {
-                opens.insert(export, handle, opened, before);
-                if opened.writes() {
-                    self.osts.disturb(opened.fid);
-                }
-            }
-            Note::Closed { export, handle } => opens.remove(export, handle),
-            Note::Cut { export, fid } => {
-                opens.cut(export, fid);
-                self.osts.disturb(fid);
-            }
-            Note::CutEnded { export, fid, last: false } => opens.cut_reported(export, fid),
-            Note::CutEnded { export, fid, last: true } => opens.cut_forgotten(export, fid),
-            Note::Mixed(fid) => opens.mix(fid),
+            Note::Opened { opened, .. } if opened.writes() => self.osts.disturb(opened.fid),
+            Note::Opened { .. } | Note::Closed { .. } | Note::CutEnded { .. } | Note::Mixed(_) => {}
+            Note::Cut { fid, .. } => self.osts.disturb(fid),
             Note::Unsettled(fid) => self.osts.ask_size(fid),
             Note::OstWork(ost) => self.osts.kick(ost),
             Note::Unused(ost) => self.osts.give_back(ost),
@@ -275,6 +268,7 @@ impl Mdt {
                 let args: FlockCancel = request.args()?;
                 self.flock_cancel(request, &args).await
             }
+            Opcode::Batch => self.batch(request).await,
             _ => Err(Errno::EOPNOTSUPP),
         }
     }
@@ -304,6 +298,7 @@ fn counter(request: &Request) -> Option<&'static str> {
         }
         Opcode::Rename => "rename",
         Opcode::Setattr | Opcode::ReportSize => "setattr",
+        Opcode::Batch => "batch",
         _ => return None,
     })
 }
@@ -320,6 +315,9 @@ impl Service for Mdt {
             self.stats.borrow_mut().count(op, took);
         }
         result
+    }
+    fn operation(&self, request: &Request) -> Option<&'static str> {
+        counter(request)
     }
     async fn refill(self: Rc<Self>, request: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
         crate::refill::refill(&self, &request, &record).await

@@ -7,6 +7,7 @@
 //! succeeded, in the same visit. Bounded by what exports may have open.
 
 use crate::row::Opened;
+use crate::view::Note;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use nacre_types::{Fid, Generation, OpenHandle};
@@ -41,11 +42,19 @@ enum WriteEpoch {
     Mixed,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct File {
     opens: u32,
     writers: u32,
     epoch: WriteEpoch,
+}
+
+/// What one note overwrites, for [`Opens::restore`].
+#[derive(Debug)]
+pub(crate) struct Undo {
+    open: Option<((Generation, OpenHandle), Option<Opened>)>,
+    file: Option<(Fid, Option<File>)>,
+    cut: Option<((Generation, Fid), Option<u32>)>,
 }
 
 /// All opens of a target.
@@ -99,6 +108,48 @@ impl Opens {
             .take(limit)
             .map(|(&(_, handle), &opened)| (handle, opened))
             .collect()
+    }
+    /// Takes in what a transaction has changed.
+    pub(crate) fn learn(&mut self, note: &Note) {
+        match *note {
+            Note::Opened { export, handle, opened, before } => self.insert(export, handle, opened, before),
+            Note::Closed { export, handle } => self.remove(export, handle),
+            Note::Cut { export, fid } => self.cut(export, fid),
+            Note::CutEnded { export, fid, last: false } => self.cut_reported(export, fid),
+            Note::CutEnded { export, fid, last: true } => self.cut_forgotten(export, fid),
+            Note::Mixed(fid) => self.mix(fid),
+            Note::Unsettled(_) | Note::OstWork(_) | Note::Unused(_) | Note::Removed(_) => {}
+        }
+    }
+    /// What `learn` would overwrite.
+    pub(crate) fn before(&self, note: &Note) -> Undo {
+        let (open, fid, cut) = match *note {
+            Note::Opened { export, handle, opened, .. } => (Some((export, handle)), Some(opened.fid), None),
+            Note::Closed { export, handle } => {
+                (Some((export, handle)), self.get(export, handle).map(|o| o.fid), None)
+            }
+            Note::Cut { export, fid } | Note::CutEnded { export, fid, .. } => (None, Some(fid), Some((export, fid))),
+            Note::Mixed(fid) => (None, Some(fid), None),
+            Note::Unsettled(_) | Note::OstWork(_) | Note::Unused(_) | Note::Removed(_) => (None, None, None),
+        };
+        Undo {
+            open: open.map(|key| (key, self.rows.get(&key).copied())),
+            file: fid.map(|fid| (fid, self.files.get(&fid).copied())),
+            cut: cut.map(|key| (key, self.cuts.get(&key).copied())),
+        }
+    }
+    /// Takes back; the latest first.
+    pub(crate) fn restore(&mut self, undo: Undo) {
+        fn put_back<K: Ord, V>(map: &mut BTreeMap<K, V>, old: Option<(K, Option<V>)>) {
+            match old {
+                Some((key, Some(value))) => drop(map.insert(key, value)),
+                Some((key, None)) => drop(map.remove(&key)),
+                None => {}
+            }
+        }
+        put_back(&mut self.rows, undo.open);
+        put_back(&mut self.files, undo.file);
+        put_back(&mut self.cuts, undo.cut);
     }
     pub(crate) fn insert(&mut self, export: Generation, handle: OpenHandle, opened: Opened, before: Before) {
         if let Some(old) = self.rows.insert((export, handle), opened) {

@@ -6,11 +6,13 @@
 use crate::mdt::Mdt;
 use nacre_rpc::ReplyRecord;
 use nacre_target::{Reply, Request};
-use nacre_types::{Errno, Fid, Seq};
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_types::{Codec, Errno, Fid, Seq};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
-    Create, CreateReply, FlockOutcome, FlockReply, GrantSeqReply, Link, Open, Removexattr, ReportSize,
-    SetLayout, Setattr, Setxattr,
+    Batch, BatchReply, Create, CreateReply, FlockOutcome, FlockReply, GrantSeqReply, Link, Open, Removexattr, ReportSize,
+    SetLayout, Setattr, Setxattr, SubResult,
 };
 use nacre_wire::target::Empty;
 
@@ -18,34 +20,66 @@ pub(crate) async fn refill(mdt: &Mdt, request: &Request, record: &ReplyRecord) -
     if record.result != 0 {
         return Err(Errno(record.result));
     }
-    let reply = match request.opcode {
-        Opcode::Create => {
-            let _args: Create<'_> = request.args()?;
-            let entry = mdt.read_inode(record.fid).await?.reply();
-            Reply::of(&CreateReply { entry, created: record.data != 0 })
-        }
-        Opcode::Open => attributes(mdt, request.args::<Open>()?.fid).await?,
-        Opcode::Link => attributes(mdt, request.args::<Link<'_>>()?.fid).await?,
-        Opcode::Setattr => attributes(mdt, request.args::<Setattr>()?.fid).await?,
-        Opcode::ReportSize => attributes(mdt, request.args::<ReportSize>()?.fid).await?,
-        Opcode::Setxattr => attributes(mdt, request.args::<Setxattr<'_>>()?.fid).await?,
-        Opcode::Removexattr => attributes(mdt, request.args::<Removexattr<'_>>()?.fid).await?,
-        Opcode::SetLayout => attributes(mdt, request.args::<SetLayout>()?.fid).await?,
-        Opcode::Close | Opcode::Unlink | Opcode::Rename => Reply::of(&Empty {}),
+    let body = match request.opcode {
+        Opcode::Batch => batch(mdt, request, record).await?,
         Opcode::GrantSeq => {
             mdt.core.osd.commit(record.transno).await?;
-            Reply::of(&GrantSeqReply { seq: Seq(record.data) })
+            GrantSeqReply { seq: Seq(record.data) }.to_vec()
         }
         Opcode::Flock | Opcode::FlockCancel => {
             let number = u8::try_from(record.data).map_err(|_| Errno::EPROTO)?;
             let outcome = FlockOutcome::from_number(number).ok_or(Errno::EPROTO)?;
-            Reply::of(&FlockReply { outcome })
+            FlockReply { outcome }.to_vec()
         }
-        _ => return Err(Errno::EPROTO),
+        opcode => one(mdt, opcode, &request.body, record.data != 0, record.fid).await?,
     };
-    Ok(reply.with_transno(record.transno))
+    Ok(Reply { body, ..Reply::default() }.with_transno(record.transno))
 }
 
-async fn attributes(mdt: &Mdt, fid: Fid) -> Result<Reply, Errno> {
-    Ok(Reply::of(&mdt.read_inode(fid).await?.reply()))
+/// The reply of one change of the namespace.
+async fn one(mdt: &Mdt, opcode: Opcode, body: &[u8], created: bool, fid: Fid) -> Result<Vec<u8>, Errno> {
+    let fid = match opcode {
+        Opcode::Create => {
+            let entry = mdt.read_inode(fid).await?.reply();
+            return Ok(CreateReply { entry, created }.to_vec());
+        }
+        Opcode::Close | Opcode::Unlink | Opcode::Rename => return Ok(Empty {}.to_vec()),
+        Opcode::Open => Open::from_slice(body)?.fid,
+        Opcode::Link => Link::from_slice(body)?.fid,
+        Opcode::Setattr => Setattr::from_slice(body)?.fid,
+        Opcode::ReportSize => ReportSize::from_slice(body)?.fid,
+        Opcode::Setxattr => Setxattr::from_slice(body)?.fid,
+        Opcode::Removexattr => Removexattr::from_slice(body)?.fid,
+        Opcode::SetLayout => SetLayout::from_slice(body)?.fid,
+        _ => return Err(Errno::EPROTO),
+    };
+    Ok(mdt.read_inode(fid).await?.reply().to_vec())
+}
+
+/// A later sub-operation may have removed what an earlier one made: its attributes are then those of nothing.
+async fn batch(mdt: &Mdt, request: &Request, record: &ReplyRecord) -> Result<Vec<u8>, Errno> {
+    let args: Batch = request.args()?;
+    if args.operations.len() != record.results.len() {
+        return Err(Errno::EPROTO);
+    }
+    let mut results = Vec::new();
+    for (operation, record) in args.operations.iter().zip(&record.results) {
+        let (mut status, mut body) = (i32::from(record.result), Vec::new());
+        if status == 0 {
+            let opcode = Opcode::from_number(operation.opcode).ok_or(Errno::EPROTO)?;
+            match one(mdt, opcode, &operation.body, record.data != 0, record.fid).await {
+                Ok(reply) => body = reply,
+                Err(Errno::EPROTO) => return Err(Errno::EPROTO),
+                Err(_) if opcode == Opcode::Create => {
+                    let args = Create::from_slice(&operation.body)?;
+                    let mut entry = crate::create::gone(record.fid, args.mode, args.time).reply();
+                    entry.attr.nlink = 0;
+                    body = CreateReply { entry, created: record.data != 0 }.to_vec();
+                }
+                Err(e) => status = e.0,
+            }
+        }
+        results.push(SubResult { status, body: Bytes::from(body) });
+    }
+    Ok(BatchReply { results }.to_vec())
 }

@@ -81,6 +81,15 @@ impl Wants {
     pub(crate) fn inode(&mut self, fid: Fid) {
         self.key(INODE, &fid.key());
     }
+    /// Everything that `other` wants too.
+    pub(crate) fn merge(&mut self, other: Wants) {
+        other.keys.iter().for_each(|(table, key)| self.key(*table, key));
+        for range in other.ranges {
+            if !self.ranges.contains(&range) {
+                self.ranges.push(range);
+            }
+        }
+    }
     /// The rows that `name` may have in `dir`.
     pub(crate) fn name(&mut self, hash: HashKey, dir: Fid, name: &[u8]) {
         let (from, to) = table::entries_of_hash(dir, cookie_base(hash, name));

@@ -4,22 +4,27 @@
 //! never changes (cookies of directories depend on it); the version grows with every change of the list, and a
 //! registration that says nothing new changes nothing. Everything is bounded: file systems, targets, addresses.
 //! Rows: `MGS_FIRST` by name holds an [`FsRow`]; `MGS_FIRST + 1` by name, kind and index a [`TargetRow`];
-//! `MGS_FIRST + 2` under `version` the version of the list.
+//! `MGS_FIRST + 2` under `version` the version of the list; `MGS_FIRST + 3` by name the parameters kept.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use nacre_osd::{Table, Tx, table};
 use nacre_types::{ClientUuid, Codec, DecodeError, FsName, TargetKind, codec_struct};
-use nacre_wire::mgs::{RegisterReply, RegisterTarget, TargetEntry, TargetList};
+use nacre_wire::mgs::{KeepParam, KeptParam, RegisterReply, RegisterTarget, TargetEntry, TargetList};
 
 pub(crate) const FILE_SYSTEMS: Table = Table(table::MGS_FIRST);
 pub(crate) const TARGETS: Table = Table(table::MGS_FIRST + 1);
 pub(crate) const STATE: Table = Table(table::MGS_FIRST + 2);
+/// Name → value of a parameter that was set for good.
+pub(crate) const PARAMS: Table = Table(table::MGS_FIRST + 3);
 pub(crate) const VERSION_KEY: &[u8] = b"version";
 
 const FILE_SYSTEMS_MAX: usize = 256;
 const INDEX_MAX: u32 = 0xffff;
+const PARAMS_MAX: usize = 1024;
+const PARAM_NAME_BYTES_MAX: usize = 256;
+const PARAM_VALUE_BYTES_MAX: usize = 1024;
 const ADDRESSES_MAX: usize = 16;
 const ADDRESS_BYTES_MAX: usize = 256;
 
@@ -75,6 +80,15 @@ struct FileSystem {
 pub struct Registry {
     version: u64,
     file_systems: BTreeMap<FsName, FileSystem>,
+    params: BTreeMap<String, String>,
+}
+
+/// What keeping or forgetting a parameter changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParamChange {
+    version: u64,
+    name: String,
+    value: Option<String>,
 }
 
 impl Registry {
@@ -100,6 +114,46 @@ impl Registry {
         let fs = self.file_systems.get_mut(&row.fs).ok_or(missing)?;
         fs.targets.insert((row.kind, row.index), row);
         Ok(())
+    }
+
+    pub(crate) fn load_param(&mut self, key: &[u8], row: &[u8]) -> Result<(), DecodeError> {
+        self.params.insert(String::from_slice(key)?, String::from_slice(row)?);
+        Ok(())
+    }
+
+    // ---- parameters
+
+    /// What keeping this would change; `None`: it is so already.
+    ///
+    /// # Errors
+    /// `Invalid` beyond a bound.
+    pub fn check_param(&self, new: &KeepParam) -> Result<Option<ParamChange>, Refused> {
+        let value_bytes = new.value.as_ref().map_or(0, String::len);
+        if new.name.len() > PARAM_NAME_BYTES_MAX || value_bytes > PARAM_VALUE_BYTES_MAX {
+            return Err(Refused::Invalid { what: "a parameter has at most 256 bytes of name and 1024 of value" });
+        }
+        if self.params.get(&new.name) == new.value.as_ref() {
+            return Ok(None);
+        }
+        if new.value.is_some() && self.params.len() >= PARAMS_MAX {
+            return Err(Refused::Invalid { what: "at most 1024 parameters are kept" });
+        }
+        let (name, value) = (new.name.clone(), new.value.clone());
+        Ok(Some(ParamChange { version: self.version + 1, name, value }))
+    }
+    /// Takes a change in that was written.
+    pub fn apply_param(&mut self, change: ParamChange) {
+        assert!(change.version > self.version, "the version of the list only grows");
+        self.version = change.version;
+        match change.value {
+            Some(value) => self.params.insert(change.name, value),
+            None => self.params.remove(&change.name),
+        };
+    }
+    /// Parameters that are kept, by name.
+    pub fn kept(&self) -> Vec<KeptParam> {
+        let kept = |(name, value): (&String, &String)| KeptParam { name: name.clone(), value: value.clone() };
+        self.params.iter().map(kept).collect()
     }
 
     // ---- registration
@@ -174,10 +228,24 @@ impl Registry {
             config_version: self.version,
             hash_key: fs.row.hash_key,
             targets: fs.targets.values().map(entry).collect(),
+            params: self.kept(),
         })
     }
     pub fn file_systems(&self) -> impl Iterator<Item = (&FsName, impl Iterator<Item = &TargetRow>)> {
         self.file_systems.iter().map(|(name, fs)| (name, fs.targets.values()))
+    }
+}
+
+impl ParamChange {
+    pub(crate) const ROWS: u32 = 2;
+    pub(crate) const BYTES: u32 = (PARAM_NAME_BYTES_MAX + PARAM_VALUE_BYTES_MAX) as u32 + 128;
+
+    pub(crate) fn write(&self, tx: &mut Tx<'_>) {
+        match &self.value {
+            Some(value) => tx.put(PARAMS, &self.name.to_vec(), value.to_vec()),
+            None => tx.delete(PARAMS, &self.name.to_vec()),
+        }
+        tx.put(STATE, VERSION_KEY, self.version.to_vec());
     }
 }
 
@@ -243,6 +311,25 @@ mod tests {
         let refused = register(&mut r, &request("demo", 0, 2, "b"), (5, 6)).expect_err("taken");
         assert!(format!("{refused}").contains("another index"));
         assert_eq!(register(&mut r, &request("else", 0, 2, "b"), (5, 6)), Ok(true), "of another file system");
+    }
+
+    #[test]
+    fn parameters_are_kept_forgotten_and_told_with_the_list() {
+        let mut r = Registry::default();
+        register(&mut r, &request("demo", 0, 1, "a"), (5, 6)).expect("free");
+        let mut keep = |name: &str, value: Option<&str>| {
+            let new = KeepParam { name: name.to_string(), value: value.map(str::to_string) };
+            let change = r.check_param(&new).expect("within the bounds");
+            let changed = change.is_some();
+            change.into_iter().for_each(|c| r.apply_param(c));
+            let list = r.list(&FsName::parse("demo").expect("a name")).expect("it is there");
+            (changed, list.config_version, list.params.len())
+        };
+        assert_eq!(keep("mdc.*.max_rpcs_in_flight", Some("16")), (true, 2, 1));
+        assert_eq!(keep("mdc.*.max_rpcs_in_flight", Some("16")), (false, 2, 1));
+        assert_eq!(keep("mdc.*.max_rpcs_in_flight", None), (true, 3, 0));
+        let long = KeepParam { name: "x".repeat(257), value: None };
+        assert!(matches!(r.check_param(&long), Err(Refused::Invalid { .. })));
     }
 
     #[test]

@@ -3,7 +3,9 @@
 //! Invariants: a registration is answered when it is durable (the key of the name hash may never change under a
 //! file system that has used it); the list in memory is what the rows say, so it is changed after the write.
 
-use crate::registry::{Change, FILE_SYSTEMS, Refused, Registry, STATE, TARGETS, VERSION_KEY};
+use crate::registry::{
+    Change, FILE_SYSTEMS, PARAMS, ParamChange, Refused, Registry, STATE, TARGETS, VERSION_KEY,
+};
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
@@ -14,8 +16,8 @@ use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore};
 use nacre_types::{Errno, TargetName};
 use nacre_wire::Opcode;
-use nacre_wire::mgs::{ListTargets, RegisterTarget};
-use nacre_wire::target::{Param, StatfsReply};
+use nacre_wire::mgs::{KeepParam, ListTargets, RegisterTarget};
+use nacre_wire::target::{Empty, Param, StatfsReply};
 
 /// Rows of one scan.
 const PAGE: u32 = 1000;
@@ -43,7 +45,43 @@ impl Mgs {
         for (_, row) in all_rows(osd, TARGETS).await? {
             registry.load_target(&row)?;
         }
+        for (key, row) in all_rows(osd, PARAMS).await? {
+            registry.load_param(&key, &row)?;
+        }
         Ok(registry)
+    }
+
+    /// Keeps a parameter; whoever has it learns of it with the list of targets.
+    async fn keep_param(&self, request: &Request) -> Result<Reply, Errno> {
+        let new: KeepParam = request.args()?;
+        let credits = Credits {
+            rows: ParamChange::ROWS,
+            row_bytes: ParamChange::BYTES,
+            object_bytes: 0,
+            frees: new.value.is_none(),
+        };
+        let reservation = self.core.osd.reserve(credits).await?;
+        // Nothing waits between the check and the change.
+        let change = self.registry.borrow().check_param(&new).map_err(|refused| {
+            tracing::warn!(name = new.name, %refused, "parameter not kept");
+            Errno::EINVAL
+        })?;
+        let transno = match change {
+            None => self.core.osd.last_transno(),
+            Some(change) => {
+                let (transno, ()) = self.core.transact_local(&Pins::default(), reservation, |tx| {
+                    change.write(tx);
+                    Ok(())
+                })?;
+                tracing::info!(name = new.name, value = ?new.value, "parameter kept");
+                self.registry.borrow_mut().apply_param(change);
+                transno
+            }
+        };
+        self.core.osd.commit(transno).await?;
+        let kept = self.registry.borrow().kept();
+        self.core.apply_kept(self, &kept);
+        Ok(Reply::of(&Empty {}))
     }
 
     async fn register(&self, request: &Request) -> Result<Reply, Errno> {
@@ -123,13 +161,17 @@ impl Service for Mgs {
         let registry = Self::load(&core.osd)
             .await
             .map_err(|e| format!("the list of targets of the MGS cannot be read: {e}"))?;
-        Ok(Rc::new(Self { core: core.clone(), registry: RefCell::new(registry) }))
+        let mgs = Self { core: core.clone(), registry: RefCell::new(registry) };
+        let kept = mgs.registry.borrow().kept();
+        core.apply_kept(&mgs, &kept);
+        Ok(Rc::new(mgs))
     }
 
     async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Errno> {
         match request.opcode {
             Opcode::RegisterTarget => self.register(&request).await,
             Opcode::ListTargets => self.list(&request),
+            Opcode::KeepParam => self.keep_param(&request).await,
             _ => Err(Errno::EOPNOTSUPP),
         }
     }
@@ -172,6 +214,9 @@ impl Service for Mgs {
                 let line =
                     format!("{name}: {{ uuid: {}, addresses: [{}] }}\n", t.uuid, t.addresses.join(", "));
                 value.push_str(&line);
+            }
+            for kept in registry.kept() {
+                value.push_str(&format!("kept: {}={}\n", kept.name, kept.value));
             }
             params.push(Param {
                 name: format!("{}live.{fs}", self.core.param_prefix()),

@@ -44,4 +44,5 @@ pub use object_rows::{OBJECT_BYTES_MAX, ObjectRow, REGION_BYTES};
 pub use reserve::Reservation;
 pub use summed::BLOCK_BYTES;
 pub use superblock::{FORMAT_VERSION, Label};
+pub use state::Save;
 pub use tx::{Credits, Pins, Table, Tx, table};

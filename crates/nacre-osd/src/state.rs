@@ -31,7 +31,7 @@ pub(crate) struct State {
 }
 
 /// A point in an open transaction.
-pub(crate) struct Save {
+pub struct Save {
     undo: usize,
     charges: usize,
     log: (usize, u32),

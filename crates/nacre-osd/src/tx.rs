@@ -2,7 +2,7 @@
 
 use crate::key::Key;
 use crate::memtable::{NO_SLOT, Slot, Ticket};
-use crate::state::State;
+use crate::state::{Save, State};
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{Owner, Transno};
@@ -188,6 +188,14 @@ impl<'a> Tx<'a> {
     /// Charges (or, negative, credits) an owner.
     pub fn account(&mut self, owner: Owner, bytes: i64, objects: i64) {
         self.state.charges.push((owner, bytes, objects));
+    }
+    /// This point of the transaction, for [`Tx::roll_back`].
+    pub fn save(&self) -> Save {
+        self.state.save()
+    }
+    /// Takes back everything that was written since `save`.
+    pub fn roll_back(&mut self, save: Save) {
+        self.state.roll_back(save);
     }
     /// Runs a part of the transaction that may fail alone: an `Err` takes back what it has written.
     ///

@@ -313,8 +313,8 @@ impl<T> Import<T> {
         self.last_error = None;
         self.ping_sent = now;
         self.server_time = Some((now, reply.server_time));
-        let many = reply.features & features::MULTI_MOD_RPCS != 0;
-        self.slots.set_limit(if many { self.config.max_mod_rpcs.min(reply.max_mod_rpcs) } else { 1 });
+        self.agreed = Some((reply.features, reply.max_mod_rpcs));
+        self.limit_slots();
         self.lease.set_length(Duration::from_millis(u64::from(reply.lease_ms)));
         if self.target.replace(reply.target).is_some_and(|old| old != reply.target) {
             self.forget_commits(); // the target was made anew

@@ -64,6 +64,9 @@ pub struct Export {
     running: BTreeMap<Xid, Running>,
     callbacks: BTreeMap<Xid, Frame>,
     next_callback: u64,
+    records_max: usize,
+    released_by_xid: u64,
+    released_by_tag: u64,
 }
 
 impl Export {
@@ -80,6 +83,9 @@ impl Export {
             running: BTreeMap::new(),
             callbacks: BTreeMap::new(),
             next_callback: 1,
+            records_max: 0,
+            released_by_xid: 0,
+            released_by_tag: 0,
         }
     }
 
@@ -137,7 +143,7 @@ impl Export {
             return Admission::Drop;
         }
         if let Some(record) = self.records.get(&header.xid) {
-            return Admission::Reply(*record);
+            return Admission::Reply(record.clone());
         }
         if self.running.len() >= RUNNING_MAX {
             return Admission::Error(Errno::EPROTO);
@@ -186,6 +192,7 @@ impl Export {
         let newest = self.newest;
         while let Some((&xid, _)) = self.records.range(..=last_xid).find(|(xid, _)| **xid != newest) {
             self.records.remove(&xid);
+            self.released_by_xid += 1;
         }
     }
 
@@ -206,9 +213,10 @@ impl Export {
         if !self.keeps_record(record.tag, record.xid) {
             return;
         }
-        let xid = record.xid;
+        let (xid, tag) = (record.xid, record.tag);
         self.records.insert(xid, record);
-        let tag_use = self.tags.entry(record.tag).or_insert(TagUse { xid, epoch: ConnEpoch(0) });
+        self.records_max = self.records_max.max(self.records.len());
+        let tag_use = self.tags.entry(tag).or_insert(TagUse { xid, epoch: ConnEpoch(0) });
         if tag_use.xid < xid {
             let old = core::mem::replace(&mut tag_use.xid, xid);
             self.release(old);
@@ -223,8 +231,8 @@ impl Export {
     }
 
     fn release(&mut self, xid: Xid) {
-        if xid != self.newest {
-            self.records.remove(&xid);
+        if xid != self.newest && self.records.remove(&xid).is_some() {
+            self.released_by_tag += 1;
         }
     }
 
@@ -274,6 +282,10 @@ impl Export {
     }
     pub fn records(&self) -> impl ExactSizeIterator<Item = &ReplyRecord> + '_ {
         self.records.values()
+    }
+    /// Most records at a time, and how many were released by `last_xid` and by the next use of their tag.
+    pub fn record_counts(&self) -> (usize, u64, u64) {
+        (self.records_max, self.released_by_xid, self.released_by_tag)
     }
     pub fn unacknowledged_callbacks(&self) -> usize {
         self.callbacks.len()

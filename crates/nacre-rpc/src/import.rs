@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
 use nacre_types::{ClientUuid, ConnEpoch, Errno, Generation, Instant, Tag, Transno, Xid};
-use nacre_wire::target::Role;
+use nacre_wire::target::{Role, features};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
 
 /// What an import must know to connect.
@@ -142,6 +142,8 @@ pub struct Import<T> {
     pub(crate) ping: Option<(Xid, Instant)>,
     pub(crate) ping_sent: Instant,
     pub(crate) config_version: u64,
+    /// Features and slots that the target agreed to, once connected.
+    pub(crate) agreed: Option<(u64, u16)>,
     pub(crate) server_time: Option<(Instant, nacre_types::Timestamp)>,
     pub(crate) last_error: Option<String>,
     pub(crate) slots: Slots,
@@ -219,6 +221,7 @@ impl<T> Import<T> {
             ping: None,
             ping_sent: now,
             config_version: 0,
+            agreed: None,
             server_time: None,
             last_error: None,
             unreplied: BTreeMap::new(),
@@ -276,9 +279,18 @@ impl<T> Import<T> {
     /// Changes the configured limit of slots; the target's own limit holds from the next connect on.
     pub fn set_max_mod_rpcs(&mut self, now: Instant, limit: u16) {
         self.config.max_mod_rpcs = limit;
-        self.slots.set_limit(limit);
+        self.limit_slots();
         self.set_max_rpcs(self.config.max_rpcs);
         self.pump(now);
+    }
+    /// The lower of our limit and the target's; one slot where it does not know of more.
+    pub(crate) fn limit_slots(&mut self) {
+        let limit = match self.agreed {
+            Some((known, _)) if known & features::MULTI_MOD_RPCS == 0 => 1,
+            Some((_, theirs)) => self.config.max_mod_rpcs.min(theirs),
+            None => 1,
+        };
+        self.slots.set_limit(limit);
     }
     /// At least one more than the slots, so that a read finds its way past waiting changes.
     fn set_max_rpcs(&mut self, limit: u16) {
@@ -286,6 +298,9 @@ impl<T> Import<T> {
     }
     /// Changes how many ordinary requests may be in flight.
     pub fn set_max_rpcs_in_flight(&mut self, now: Instant, limit: u16) {
+        // The slots give way: they are fewer than the requests in flight.
+        self.config.max_mod_rpcs = self.config.max_mod_rpcs.min(limit.saturating_sub(1)).max(1);
+        self.limit_slots();
         self.set_max_rpcs(limit);
         self.pump(now);
     }
@@ -533,6 +548,14 @@ impl<T> Import<T> {
     }
     pub fn slots_mut(&mut self) -> &mut Slots {
         &mut self.slots
+    }
+    /// Slots that the target agrees to; `None` before the first connect.
+    pub fn server_max_mod_rpcs(&self) -> Option<u16> {
+        self.agreed.map(|(_, slots)| slots)
+    }
+    /// Features that both sides know.
+    pub fn features(&self) -> u64 {
+        self.agreed.map_or(0, |(features, _)| features)
     }
     pub fn replay_list(&self) -> &ReplayList {
         &self.replay

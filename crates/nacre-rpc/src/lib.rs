@@ -20,7 +20,7 @@ mod state;
 pub use export::{Admission, CallbacksFull, Export, RUNNING_MAX};
 pub use import::{CallError, Import, ImportConfig, ImportEffect, Request};
 pub use lease::ClientLease;
-pub use record::{PreVersions, ReplyRecord};
+pub use record::{PreVersions, ReplyRecord, SubRecord};
 pub use replay::{ReplayEntry, ReplayList};
 pub use slots::{MOD_RPCS_MAX, RPCS_MAX, RpcHistogram, Slots, TAG_MAX};
 pub use state::{ImportState, StateHistory};

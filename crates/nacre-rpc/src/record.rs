@@ -1,10 +1,10 @@
 //! Reply records: what a target remembers of a change so that its resend is answered and not executed.
 
+use alloc::vec::Vec;
 use nacre_types::{Codec, DecodeError, Fid, Generation, Reader, Tag, Transno, Writer, Xid, codec_struct};
 
 codec_struct! {
     /// Written in the transaction of its change.
-    #[derive(Copy)]
     pub struct ReplyRecord {
         pub transno: Transno,
         pub xid: Xid,
@@ -19,7 +19,25 @@ codec_struct! {
         pub pre_versions: PreVersions,
         /// Inode that was made or opened.
         pub fid: Fid,
+        /// Of a batch: one per sub-operation.
+        pub results: Vec<SubRecord>,
     }
+}
+codec_struct! {
+    /// Result of a sub-operation of a batch.
+    #[derive(Copy)]
+    pub struct SubRecord {
+        /// 0 or a positive errno.
+        pub result: u16,
+        /// What the operation needs to rebuild its reply (an open's disposition).
+        pub data: u8,
+        /// Inode that was made or opened.
+        pub fid: Fid,
+    }
+}
+impl SubRecord {
+    /// Bytes of an encoded one: a record with 64 of them stays below 1 KiB.
+    pub const BYTES: usize = 15;
 }
 
 /// Object versions, 0 where there is none.
@@ -54,9 +72,11 @@ mod tests {
             tag: Tag(6),
             pre_versions: PreVersions([Transno(0), Transno(7), Transno(0), Transno(0)]),
             fid: Fid::ROOT,
+            results: alloc::vec![SubRecord { result: 2, data: 1, fid: Fid::ROOT }],
         };
         let bytes = r.to_vec();
         assert_eq!(bytes[..8], [2, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(r.results[0].to_vec().len(), SubRecord::BYTES);
         assert_eq!(ReplyRecord::from_slice(&bytes), Ok(r));
     }
 }

@@ -24,6 +24,7 @@ fn record(xid: u64, tag: u16, transno: u64) -> ReplyRecord {
         generation: Generation(1),
         tag: Tag(tag),
         pre_versions: PreVersions::default(),
+        results: vec![],
         fid: Fid::ROOT,
     }
 }

@@ -211,6 +211,7 @@ impl World {
                 generation: Generation(1),
                 tag: h.tag,
                 pre_versions: PreVersions::default(),
+                results: vec![],
                 fid: Fid::ROOT,
             };
             self.durable.retain(|_, r| r.tag != h.tag);

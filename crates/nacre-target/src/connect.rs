@@ -54,6 +54,10 @@ impl<S: Service> Inner<S> {
             seen: true,
             refills: 0,
             notes: alloc::collections::BTreeMap::new(),
+            from: String::new(),
+            features: 0,
+            max_mod_rpcs: 1,
+            stats: crate::op_stats::OpStats::new(self.ctx.wall()),
         }
     }
 
@@ -115,9 +119,12 @@ impl<S: Service> Inner<S> {
         };
         let entry = exports.get_mut(id).ok_or(Errno::ESTALE)?;
         // Callbacks are taken out when the answer is sent: it goes before them.
-        entry.rpc.connect(epoch, core.max_mod_rpcs.get())?;
+        entry.rpc.connect(epoch, agreed_slots(core, connect))?;
         let old = entry.conn.replace(conn).filter(|old| *old != conn);
         (entry.seen, entry.lease_until) = (true, self.ctx.now() + lease(core));
+        entry.features = connect.features & features::ALL;
+        entry.max_mod_rpcs = agreed_slots(core, connect);
+        entry.from = self.conns.borrow().get(&conn).map(|c| c.from.clone()).unwrap_or_default();
         drop(exports);
         if let Some(old) = old {
             self.conns.borrow_mut().remove(&old);
@@ -185,7 +192,7 @@ impl<S: Service> Inner<S> {
         let reply = ConnectReply {
             target: core.osd.label().uuid,
             features: connect.features & features::ALL,
-            max_mod_rpcs: core.max_mod_rpcs.get(),
+            max_mod_rpcs: agreed_slots(core, connect),
             lease_ms: core.config.lease_ms,
             generation: id,
             evicted: connect.generation != Generation(0)
@@ -286,6 +293,13 @@ impl<S: Service> Inner<S> {
             _ => alloc::format!("nothing heard for {ms} ms"),
         }
     }
+}
+
+/// Slots of a client: one for who does not know of them.
+fn agreed_slots(core: &TargetCore, connect: &Connect) -> u16 {
+    let many = connect.features & features::MULTI_MOD_RPCS != 0;
+    // Not less where the client asks for less: it may raise its own limit while it is connected.
+    if many { core.max_mod_rpcs.get() } else { 1 }
 }
 
 pub(crate) fn lease(core: &TargetCore) -> Duration {

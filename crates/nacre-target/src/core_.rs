@@ -4,16 +4,18 @@
 //! has gone changes nothing any more; a callback is kept until its client has acknowledged it or has gone.
 
 use crate::exports::{Entry, Exports, Note, reply_key};
+use crate::registration::Registration;
 use crate::service::Request;
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use bytes::Bytes;
-use core::cell::{Cell, RefCell};
+use core::cell::{Cell, OnceCell, RefCell};
 use nacre_node::{Ctx, Effect, Peers, WaitList};
 use nacre_osd::{Osd, Pins, Reservation, Tx, table};
-use nacre_rpc::ReplyRecord;
+use nacre_rpc::{ReplyRecord, SubRecord};
 use nacre_types::{ClientUuid, Codec, Errno, Fid, TargetName, Transno};
+use nacre_wire::mgs::KeptParam;
 
 pub use crate::exports::ExportId;
 
@@ -48,6 +50,9 @@ pub struct TargetCore {
     pub(crate) doomed: RefCell<Vec<(ExportId, String)>>,
     /// Wakes the task that evicts.
     pub(crate) reaper: WaitList,
+    /// Parameters that the MGS keeps, as they were last set here.
+    pub(crate) kept: RefCell<Vec<KeptParam>>,
+    pub(crate) registration: OnceCell<Rc<Registration>>,
 }
 
 impl TargetCore {
@@ -63,6 +68,8 @@ impl TargetCore {
             instance: Cell::new(0),
             doomed: RefCell::default(),
             reaper: ctx.wait_list(),
+            kept: RefCell::default(),
+            registration: OnceCell::new(),
         })
     }
 
@@ -98,6 +105,7 @@ impl TargetCore {
                     tag,
                     pre_versions: nacre_rpc::PreVersions::default(),
                     fid: note.fid,
+                    results: note.results,
                 };
                 if in_rows {
                     tx.put(table::REPLY, &reply_key(request.export, tag), record.to_vec());
@@ -124,7 +132,7 @@ impl TargetCore {
     fn note(&self, request: &Request) -> Note {
         let exports = self.exports.borrow();
         let entry = exports.get(request.export);
-        entry.and_then(|e| e.notes.get(&request.header.xid).copied()).unwrap_or_default()
+        entry.and_then(|e| e.notes.get(&request.header.xid).cloned()).unwrap_or_default()
     }
     fn with_note(&self, request: &Request, set: impl FnOnce(&mut Note)) {
         if let Some(entry) = self.exports.borrow_mut().get_mut(request.export) {
@@ -139,6 +147,11 @@ impl TargetCore {
     /// The FID that the record of this request will carry (what was opened or made). Same time as `set_record_data`.
     pub fn set_record_fid(&self, request: &Request, fid: Fid) {
         self.with_note(request, |note| note.fid = fid);
+    }
+
+    /// The results of a batch that the record of this request will carry. Same time as `set_record_data`.
+    pub fn set_record_results(&self, request: &Request, results: Vec<SubRecord>) {
+        self.with_note(request, |note| note.results = results);
     }
 
     /// Who the client of an export is; `None` when the export has gone.

@@ -6,17 +6,17 @@
 use crate::connect::{Gone, lease};
 use crate::core_::{ExportId, TargetCore};
 use crate::island::Inner;
-use crate::params::matches;
+use crate::params::set_params;
 use crate::service::{Reply, Request, Service};
 use alloc::format;
 use alloc::rc::Rc;
-use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_node::{ConnId, Effect};
 use nacre_rpc::{Admission, RUNNING_MAX, ReplyRecord};
 use nacre_types::{Errno, Transno};
-use nacre_wire::target::{Empty, GetParams, ParamList, PingReply, SetParam, SetParamReply};
+use nacre_wire::matches;
+use nacre_wire::target::{Empty, GetParams, ParamList, PingReply};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
 
 impl<S: Service> Inner<S> {
@@ -138,15 +138,23 @@ impl<S: Service> Inner<S> {
         let request = Rc::new(Request { export: id, opcode, header, body, bulk });
         let (this, core, service) = (self.clone(), core.clone(), service.clone());
         self.running.set(self.running.get() + 1);
+        let began = self.ctx.now();
         self.ctx.spawn(async move {
+            let refilled = record.is_some();
             let result = match record {
                 Some(record) => service
-                    .refill(request.clone(), record)
+                    .clone()
+                    .refill(request.clone(), record.clone())
                     .await
                     .map(|reply| Reply { transno: record.transno, ..reply }),
                 None => this.execute(&core, &service, &request).await,
             };
-            this.finish(&core, &request, result, record.is_some());
+            if let Some(operation) = service.operation(&request)
+                && let Some(entry) = core.exports.borrow_mut().get_mut(id)
+            {
+                entry.stats.count(operation, this.ctx.now().saturating_since(began));
+            }
+            this.finish(&core, &request, result, refilled);
         });
     }
 
@@ -268,19 +276,4 @@ fn ends_others(header: &Header) -> bool {
         },
         Kind::Hello | Kind::HelloReply | Kind::Reply | Kind::Callback => false,
     }
-}
-
-fn set_params<S: Service>(core: &TargetCore, service: &S, set: &SetParam) -> SetParamReply {
-    let mut names: Vec<String> = core.common_params().into_iter().map(|p| p.name).collect();
-    names.extend(service.params().into_iter().map(|p| p.name));
-    names.retain(|name| matches(&set.name, name));
-    let mut refused = String::new();
-    for name in &names {
-        let done =
-            core.set_common_param(name, &set.value).unwrap_or_else(|| service.set_param(name, &set.value));
-        if let Err(sentence) = done {
-            refused = sentence.to_string();
-        }
-    }
-    SetParamReply { matched: u32::try_from(names.len()).unwrap_or(u32::MAX), refused }
 }

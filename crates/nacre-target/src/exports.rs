@@ -5,10 +5,12 @@
 //! record with its highest transno is only ever replaced by a newer one. Generations are never used twice.
 //! A tool has an export in memory only, under a generation from [`FIRST_TOOL`] on.
 
+use crate::op_stats::OpStats;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
+use alloc::vec::Vec;
 use nacre_node::ConnId;
-use nacre_rpc::Export;
+use nacre_rpc::{Export, SubRecord};
 use nacre_types::{ClientUuid, Generation, Instant, Tag, Transno, Xid, codec_struct};
 use nacre_wire::target::Role;
 
@@ -31,14 +33,15 @@ codec_struct! {
 }
 
 /// What the record of a request under way will carry.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Note {
     pub(crate) data: u64,
     pub(crate) fid: nacre_types::Fid,
+    pub(crate) results: Vec<SubRecord>,
 }
 impl Default for Note {
     fn default() -> Self {
-        Self { data: 0, fid: nacre_types::Fid::new(nacre_types::Seq(0), nacre_types::Oid(0)) }
+        Self { data: 0, fid: nacre_types::Fid::new(nacre_types::Seq(0), nacre_types::Oid(0)), results: Vec::new() }
     }
 }
 
@@ -59,6 +62,13 @@ pub(crate) struct Entry {
     /// Replies that are being rebuilt.
     pub(crate) refills: usize,
     pub(crate) notes: BTreeMap<Xid, Note>,
+    /// Where its latest connection came from, for people.
+    pub(crate) from: String,
+    /// Features that both sides know.
+    pub(crate) features: u64,
+    /// Slots that were agreed at its latest connect.
+    pub(crate) max_mod_rpcs: u16,
+    pub(crate) stats: OpStats,
 }
 impl Entry {
     pub(crate) fn has_lease(&self) -> bool {

@@ -149,7 +149,22 @@ impl<S: Service> Inner<S> {
         tracing::info!(target_name = %core.name, instance = core.instance(), clients, "target started");
         self.service.set(service).map_err(|_| String::from("the target was started twice"))?;
         self.ctx.spawn(self.clone().reap());
+        self.ctx.spawn(self.clone().follow_kept());
         Ok(())
+    }
+
+    /// Sets what the MGS keeps, now and whenever its list changes; ends with the import.
+    async fn follow_kept(self: Rc<Self>) {
+        let Some((core, service)) = self.started() else { return };
+        let Some(registration) = core.registration.get() else { return };
+        registration.registered().await;
+        while !self.stopping.get() {
+            let Ok(list) = registration.targets().await else { return };
+            core.apply_kept(&**service, &list.params);
+            while registration.mgs().config_version() <= list.config_version && !self.stopping.get() {
+                registration.mgs().changed().await;
+            }
+        }
     }
 
     /// Every known client gets its export back; it has a full lease from now on to come.

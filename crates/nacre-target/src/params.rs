@@ -1,52 +1,19 @@
-//! Parameters: patterns, and those that every target has.
+//! Parameters that every target has.
 
-use crate::core_::TargetCore;
+use crate::core_::{ExportId, TargetCore};
+use crate::exports::Entry;
+use crate::op_stats::OpStats;
+use crate::service::Service;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use nacre_types::TargetKind;
-use nacre_wire::target::Param;
+use nacre_wire::matches;
+use nacre_wire::mgs::KeptParam;
+use nacre_wire::target::{Param, SetParam, SetParamReply, features};
 
 /// Largest `max_mod_rpcs_in_flight` of a server.
 const MOD_RPCS_MAX: u16 = 512;
-
-/// Whether a parameter's name fits: part by part between dots, `*` for any characters of one part.
-pub fn matches(pattern: &str, name: &str) -> bool {
-    let (mut patterns, mut parts) = (pattern.split('.'), name.split('.'));
-    loop {
-        match (patterns.next(), parts.next()) {
-            (None, None) => return true,
-            (Some(pattern), Some(part)) if part_matches(pattern.as_bytes(), part.as_bytes()) => {}
-            _ => return false,
-        }
-    }
-}
-
-/// Linear: on a mismatch only the last star can take one more byte.
-fn part_matches(pattern: &[u8], part: &[u8]) -> bool {
-    let (mut p, mut n) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while n < part.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                star = Some((p, n));
-                p += 1;
-            }
-            Some(b) if Some(b) == part.get(n) => {
-                p += 1;
-                n += 1;
-            }
-            _ => match &mut star {
-                Some((at, taken)) => {
-                    *taken += 1;
-                    (p, n) = (*at + 1, *taken);
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern.get(p..).is_some_and(|rest| rest.iter().all(|b| *b == b'*'))
-}
 
 fn param(name: String, value: String, writable: bool, help: &str) -> Param {
     Param { name, value, writable, help: help.to_string() }
@@ -93,26 +60,22 @@ impl TargetCore {
             ),
         ];
         for (id, e) in exports.iter().filter(|(_, e)| e.has_lease()) {
-            let state = match (e.conn, e.seen) {
-                (Some(_), _) => "connected",
-                (None, true) => "disconnected",
-                (None, false) => "not seen since the target started",
-            };
-            let value = format!(
-                "name: {}\ngeneration: {id}\nstate: {state}\nlast_xid: {}\nlast_transno: {}\nrunning: {}\n\
-                 reply_records: {}\nunacknowledged_callbacks: {}\n",
-                e.name,
-                e.rpc.last_xid(),
-                e.rpc.last_transno(),
-                e.rpc.running().len(),
-                e.rpc.records().len(),
-                e.rpc.unacknowledged_callbacks(),
-            );
+            let prefix = format!("exports.{}.", e.uuid);
+            let named = |suffix: &str| name(&format!("{prefix}{suffix}"));
+            list.push(param(named("uuid"), format!("{}\n", e.uuid), false, "identity of a client"));
+            list.push(param(named("state"), self.export_state(id, e), false, "what is known of a client"));
+            list.push(param(named("export"), self.export_text(e), false, "a client's connection in full"));
             list.push(param(
-                name(&format!("exports.{}.state", e.uuid)),
-                value,
+                named("reply_data"),
+                reply_data(e),
                 false,
-                "what is known of a client",
+                "reply records of a client: now, most at a time, released by the client's last_xid and by their tag",
+            ));
+            list.push(param(
+                named("stats"),
+                e.stats.render(self.ctx.wall()),
+                true,
+                "operations of a client: count, min, max, sum, sum of squares; writing clears them",
             ));
         }
         list
@@ -121,6 +84,12 @@ impl TargetCore {
     /// `None`: not one of the common ones. `Err` is the sentence for the user.
     pub(crate) fn set_common_param(&self, name: &str, value: &str) -> Option<Result<(), String>> {
         let suffix = name.strip_prefix(&self.param_prefix())?;
+        if let Some(uuid) = suffix.strip_prefix("exports.").and_then(|rest| rest.strip_suffix(".stats")) {
+            let mut exports = self.exports.borrow_mut();
+            let id = exports.iter().find(|(_, e)| e.uuid.to_string() == uuid).map(|(id, _)| id)?;
+            exports.get_mut(id)?.stats = OpStats::new(self.ctx.wall());
+            return Some(Ok(()));
+        }
         if suffix != "max_mod_rpcs_in_flight" {
             return None;
         }
@@ -129,28 +98,86 @@ impl TargetCore {
                 self.max_mod_rpcs.set(n);
                 Ok(())
             }
-            _ => Err(format!("{name} takes a number from 1 to {MOD_RPCS_MAX}, not {value:?}")),
+            _ => Err(format!("{name}={value}: Numerical result out of range (1 to {MOD_RPCS_MAX})")),
         })
+    }
+
+    fn export_state(&self, id: ExportId, e: &Entry) -> String {
+        let state = match (e.conn, e.seen) {
+            (Some(_), _) => "connected",
+            (None, true) => "disconnected",
+            (None, false) => "not seen since the target started",
+        };
+        format!(
+            "name: {}\ngeneration: {id}\nstate: {state}\nlast_xid: {}\nlast_transno: {}\nrunning: {}\n\
+             unacknowledged_callbacks: {}\n",
+            e.name,
+            e.rpc.last_xid(),
+            e.rpc.last_transno(),
+            e.rpc.running().len(),
+            e.rpc.unacknowledged_callbacks(),
+        )
+    }
+
+    fn export_text(&self, e: &Entry) -> String {
+        let flags: Vec<&str> = [(features::MULTI_MOD_RPCS, "multi_mod_rpcs"), (features::BATCH, "batch_rpc")]
+            .into_iter()
+            .filter(|(bit, _)| e.features & bit != 0)
+            .map(|(_, name)| name)
+            .collect();
+        format!(
+            "{}:\n    name: {}\n    client: {}\n    connect_flags: [ {} ]\n    connect_data:\n       flags: {:#x}\n       \
+             instance: {}\n       max_mod_rpcs: {}\n    export_flags: [ {} ]\n",
+            e.uuid,
+            self.name,
+            e.from,
+            flags.join(", "),
+            e.features,
+            self.instance.get(),
+            e.max_mod_rpcs,
+            if e.lease_ending { "lease_ending" } else { "" },
+        )
+    }
+
+    /// Sets the parameters that the MGS keeps and this target has; once per change of the list.
+    pub fn apply_kept<S: Service>(&self, service: &S, kept: &[KeptParam]) {
+        if *self.kept.borrow() == kept {
+            return;
+        }
+        *self.kept.borrow_mut() = kept.to_vec();
+        for KeptParam { name, value } in kept {
+            let set = SetParam { name: name.clone(), value: value.clone() };
+            let reply = set_params(self, service, &set);
+            if reply.refused.is_empty() {
+                continue;
+            }
+            tracing::warn!(target_name = %self.name, reason = reply.refused,
+                "a parameter that the MGS keeps is refused\nhint: nacre lctl set_param -P -d {name}");
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_star_stays_within_its_part() {
-        for (pattern, name, fits) in [
-            ("mdt.*.uuid", "mdt.demo-MDT0000.uuid", true),
-            ("mdt.demo-*.num*", "mdt.demo-MDT0000.num_exports", true),
-            ("mdt.*", "mdt.demo-MDT0000.uuid", false),
-            ("*.*.*", "mdt.demo-MDT0000.uuid", true),
-            ("m*t.a*b*c.x", "mdt.aXbYbZc.x", true),
-            ("m*t.a*b*c.x", "mdt.aXbYbZ.x", false),
-            ("", "mdt", false),
-            ("mdt", "mdt", true),
-        ] {
-            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+/// Sets every parameter whose name fits.
+pub(crate) fn set_params<S: Service>(core: &TargetCore, service: &S, set: &SetParam) -> SetParamReply {
+    let mut names: Vec<String> = core.common_params().into_iter().map(|p| p.name).collect();
+    names.extend(service.params().into_iter().map(|p| p.name));
+    names.retain(|name| matches(&set.name, name));
+    let mut refused = String::new();
+    for name in &names {
+        let done =
+            core.set_common_param(name, &set.value).unwrap_or_else(|| service.set_param(name, &set.value));
+        if let Err(sentence) = done {
+            refused = sentence;
         }
     }
+    SetParamReply { matched: u32::try_from(names.len()).unwrap_or(u32::MAX), refused }
+}
+
+/// As the field prints it.
+fn reply_data(e: &Entry) -> String {
+    let (most, by_xid, by_tag) = e.rpc.record_counts();
+    format!(
+        "reply_cnt: {}\nreply_max: {most}\nreply_released_by_xid: {by_xid}\nreply_released_by_tag: {by_tag}\n",
+        e.rpc.records().len(),
+    )
 }

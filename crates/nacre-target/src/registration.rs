@@ -53,6 +53,8 @@ impl Registration {
         let changed = core.ctx.wait_list();
         let this = Rc::new(Self { mgs, fs: fs.clone(), reply: RefCell::new(None), changed });
         core.ctx.spawn(this.clone().run(core.clone(), request));
+        // A second start keeps the first: it would be a bug, and harmless.
+        let _first = core.registration.set(this.clone());
         Some(this)
     }
 

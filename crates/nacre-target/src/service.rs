@@ -61,6 +61,11 @@ pub trait Service: Sized + 'static {
         record: ReplyRecord,
     ) -> impl Future<Output = Result<Reply, Errno>>;
 
+    /// What the counters call a request, in the field's words.
+    fn operation(&self, _request: &Request) -> Option<&'static str> {
+        None
+    }
+
     /// An export has gone (disconnect or eviction): drop its locks, opens and orphans. Idempotent: it runs again
     /// after a crash in the middle.
     fn export_gone(self: Rc<Self>, export: ExportId) -> impl Future<Output = ()>;

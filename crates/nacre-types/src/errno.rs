@@ -62,6 +62,7 @@ errnos! {
     EINPROGRESS = 115, "in progress";
     ESTALE = 116, "stale file handle";
     EDQUOT = 122, "quota exceeded";
+    ECANCELED = 125, "canceled";
 }
 
 impl fmt::Display for Errno {

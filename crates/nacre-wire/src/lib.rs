@@ -11,9 +11,11 @@ pub mod mdt;
 pub mod mgs;
 mod opcode;
 pub mod ost;
+mod pattern;
 pub mod target;
 
 pub use frame::{
     Frame, FrameError, HEADER_BYTES, Header, Kind, Lengths, MAX_BODY_BYTES, MAX_BULK_BYTES, flags,
 };
 pub use opcode::{Class, Opcode, Rpc};
+pub use pattern::matches;

@@ -229,6 +229,26 @@ codec_struct! {
     pub struct FidLinksReply { pub links: Vec<(Fid, Bytes)> }
 }
 
+/// Sub-operations of a batch at most.
+pub const BATCH_MAX: usize = 64;
+codec_struct! {
+    /// One change of a batch: the opcode of a modifying request and its encoded body.
+    pub struct SubOperation { pub opcode: u16, pub body: Bytes }
+}
+codec_struct! {
+    /// Changes in order, in one transaction under one number: each sees those before it. One that fails leaves
+    /// nothing behind; the rest go on, or with `stop_at_error` are answered ECANCELED.
+    pub struct Batch { pub stop_at_error: bool, pub operations: Vec<SubOperation> }
+}
+codec_struct! {
+    /// 0 and the reply's body, or an errno.
+    pub struct SubResult { pub status: i32, pub body: Bytes }
+}
+codec_struct! {
+    /// As many results as there were operations.
+    pub struct BatchReply { pub results: Vec<SubResult> }
+}
+
 rpc! {
     GrantSeq => GrantSeq, Modify, GrantSeqReply;
     Lookup<'_> => Lookup, Read, EntryReply;
@@ -253,4 +273,5 @@ rpc! {
     SetLayout => SetLayout, Modify, EntryReply;
     GetLayout => GetLayout, Read, LayoutReply;
     FidLinks => FidLinks, Read, FidLinksReply;
+    Batch => Batch, Modify, BatchReply;
 }

@@ -1,6 +1,7 @@
 //! Messages of the management server.
 
 use crate::opcode::rpc;
+use crate::target::Empty;
 use alloc::string::String;
 use alloc::vec::Vec;
 use nacre_types::{ClientUuid, FsName, TargetKind, codec_struct};
@@ -38,10 +39,21 @@ codec_struct! {
         pub config_version: u64,
         pub hash_key: (u64, u64),
         pub targets: Vec<TargetEntry>,
+        /// Parameters that were set for good; whoever has one that matches sets it.
+        pub params: Vec<KeptParam>,
     }
+}
+codec_struct! {
+    /// A parameter of the whole installation: `*` matches within a dotted part of the name.
+    pub struct KeptParam { pub name: String, pub value: String }
+}
+codec_struct! {
+    /// Keeps a parameter (`set_param -P`), or forgets it when there is no value. Durable when answered; idempotent.
+    pub struct KeepParam { pub name: String, pub value: Option<String> }
 }
 
 rpc! {
     RegisterTarget => RegisterTarget, Modify, RegisterReply;
     ListTargets => ListTargets, Read, TargetList;
+    KeepParam => KeepParam, Read, Empty;
 }

@@ -18,6 +18,7 @@ codec_enum! {
         // MGS
         RegisterTarget = 0x10,
         ListTargets = 0x11,
+        KeepParam = 0x12,
         // MDT
         GrantSeq = 0x20,
         Lookup = 0x21,
@@ -112,6 +113,7 @@ impl Opcode {
             | Self::Status
             | Self::Shutdown
             | Self::ListTargets
+            | Self::KeepParam
             | Self::Lookup
             | Self::Getattr
             | Self::Readdir

@@ -12,7 +12,7 @@ pub mod features {
     /// Batches of sub-operations.
     pub const BATCH: u64 = 2;
     /// What this build knows.
-    pub const ALL: u64 = MULTI_MOD_RPCS;
+    pub const ALL: u64 = MULTI_MOD_RPCS | BATCH;
 }
 
 codec_enum! {

@@ -3,6 +3,7 @@
 use crate::{registry, say, tool};
 use anyhow::{Result, bail};
 use clap::Subcommand;
+use nacre_wire::mgs::KeepParam;
 use nacre_wire::target::{GetParams, Param, SetParam};
 
 #[derive(Subcommand, Debug)]
@@ -24,6 +25,12 @@ pub(crate) enum LctlCommand {
     /// Change parameters of the running processes
     #[command(name = "set_param")]
     SetParam {
+        /// Keep it: the MGS tells every process, now and whenever it starts. Run it where the MGS runs
+        #[arg(short = 'P')]
+        permanent: bool,
+        /// With -P: forget what is kept (NAME alone)
+        #[arg(short = 'd', requires = "permanent")]
+        delete: bool,
         /// `mdc.*.max_mod_rpcs_in_flight=7`
         #[arg(required = true, value_name = "NAME=VALUE")]
         settings: Vec<String>,
@@ -77,9 +84,12 @@ pub(crate) fn run(command: &LctlCommand) -> Result<()> {
             }
             Ok(())
         }
-        LctlCommand::SetParam { settings } => {
+        LctlCommand::SetParam { permanent, delete, settings } => {
             for setting in settings {
-                set(setting)?;
+                match permanent {
+                    true => keep(setting, *delete)?,
+                    false => set(setting)?,
+                }
             }
             Ok(())
         }
@@ -146,6 +156,28 @@ fn set(setting: &str) -> Result<()> {
     }
     if matched == 0 {
         bail!("set_param: no parameter matches '{name}'\nhint: nacre lctl list_param -F '*'");
+    }
+    Ok(())
+}
+
+/// Tells the MGS of this machine to keep a parameter, or to forget it.
+fn keep(setting: &str, delete: bool) -> Result<()> {
+    let (name, value) = match setting.split_once('=') {
+        Some((name, _)) if delete => (name, None),
+        None if delete => (setting, None),
+        Some((name, value)) => (name, Some(value.to_owned())),
+        None => bail!("set_param: {setting:?} is not NAME=VALUE"),
+    };
+    let name = name.replace('/', ".");
+    let found = registry::entries()?.into_iter().find(|e| e.islands.iter().any(|island| island == "MGS"));
+    let Some(entry) = found else {
+        bail!("set_param: no MGS runs on this machine\nhint: run `lctl set_param -P` where the MGS is served");
+    };
+    let mut tool = tool::Tool::connect_unix(&entry.socket, "MGS")?;
+    tool.call(&KeepParam { name: name.clone(), value: value.clone() })?;
+    match value {
+        Some(value) => say::line(&format!("{name}={value} (kept)")),
+        None => say::line(&format!("{name} (forgotten)")),
     }
     Ok(())
 }

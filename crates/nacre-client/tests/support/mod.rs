@@ -185,7 +185,7 @@ impl Fake {
         for index in 0..self.shared.borrow().stripes {
             targets.push(entry(TargetKind::Ost, index, format!("demo-OST{index:04x}")));
         }
-        body(&TargetList { config_version: 1, hash_key: (1, 2), targets })
+        body(&TargetList { config_version: 1, hash_key: (1, 2), targets, params: vec![] })
     }
 
     fn state(&self, object: ObjectId) -> ObjectState {

@@ -153,7 +153,12 @@ messages! {
             fs: fs(), kind: TargetKind::Mdt, index: 0, uuid: uuid(), addresses: vec!["unix:/x".into()],
         };
         ListTargets = ListTargets { fs: fs() };
+        KeepParam = KeepParam { name: "a.*.b".into(), value: Some("7".into()) };
         GrantSeq = GrantSeq {};
+        Batch = Batch {
+            stop_at_error: true,
+            operations: vec![SubOperation { opcode: 0x27, body: Bytes::from_static(b"b") }],
+        };
         Lookup<'_> = Lookup { parent: Fid::ROOT, name: b"a\xff" };
         Getattr = Getattr { fid: fid(1) };
         Readdir = Readdir { dir: Fid::ROOT, cookie: 1 << 62, entries_max: 1000, with_attrs: true };
@@ -217,7 +222,8 @@ messages! {
             StatfsReply { bytes_total: 5, bytes_free: 4, bytes_avail: 3, files_used: 2, files_free: 1 };
         Empty = Empty {};
         RegisterReply = RegisterReply { config_version: 1, hash_key: (2, 3) };
-        TargetList = TargetList { config_version: 1, hash_key: (2, 3), targets: vec![target_entry()] };
+        TargetList = TargetList { config_version: 1, hash_key: (2, 3), targets: vec![target_entry()],
+            params: vec![KeptParam { name: "a.*.b".into(), value: "7".into() }] };
         GrantSeqReply = GrantSeqReply { seq: Seq(0x1234) };
         EntryReply = entry();
         ReaddirReply = ReaddirReply {
@@ -228,6 +234,7 @@ messages! {
             eof: true,
         };
         CreateReply = CreateReply { entry: entry(), created: true };
+        BatchReply = BatchReply { results: vec![SubResult { status: 2, body: Bytes::from_static(b"r") }] };
         ReadlinkReply = ReadlinkReply { target: Bytes::from_static(b"t") };
         XattrReply = XattrReply { value: Bytes::from_static(b"v") };
         ListxattrReply = ListxattrReply { names: vec![Bytes::from_static(b"user.a")] };

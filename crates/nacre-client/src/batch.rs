@@ -1,0 +1,143 @@
+//! Several changes of the namespace in one request: one transaction, one round trip, a result each.
+//!
+//! Rules: changes happen in order and each sees those before it; one that fails leaves nothing behind. More than
+//! [`BATCH_MAX`] go in several requests, one after the other. A target that does not know batches gets the changes
+//! one by one.
+
+use crate::client::{Client, CreateArgs, Entry};
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_types::{Caller, Codec, Errno, Fid, SetAttr};
+use nacre_wire::mdt::{
+    BATCH_MAX, Batch, BatchReply, Create, CreateReply, EntryReply, Link, Rename, Setattr, SubOperation, SubResult,
+    Unlink,
+};
+use nacre_wire::target::features;
+use nacre_wire::Rpc;
+
+/// One change of a batch.
+#[derive(Debug, Clone)]
+pub enum Change<'a> {
+    /// mknod, mkdir, symlink: whatever the mode says. Fails when the name is there.
+    Make(CreateArgs<'a>),
+    Link { fid: Fid, parent: Fid, name: &'a [u8] },
+    /// unlink, or rmdir with `directory`.
+    Unlink { parent: Fid, name: &'a [u8], directory: bool },
+    Rename { from: (Fid, &'a [u8]), to: (Fid, &'a [u8]), flags: u32 },
+    /// Attributes without the size.
+    Setattr { fid: Fid, set: SetAttr },
+}
+
+/// What a change gave: the inode that was made, linked or changed. Its size is as the MDT knows it.
+pub type Changed = Result<Option<Entry>, Errno>;
+
+fn encoded<'a, R: Rpc + Codec<'a>>(request: &R) -> SubOperation {
+    SubOperation { opcode: R::OPCODE.number(), body: Bytes::from(request.to_vec()) }
+}
+
+impl Client {
+    /// Makes the changes in order; as many results. With `stop_at_error` those after a failed one of the same
+    /// request are answered ECANCELED.
+    ///
+    /// # Errors
+    /// Those of the request as a whole: then none of its changes was made.
+    pub async fn batch(
+        &self,
+        changes: &[Change<'_>],
+        caller: &Caller,
+        stop_at_error: bool,
+    ) -> Result<Vec<Changed>, Errno> {
+        let _timing = self.stats.time("batch");
+        self.check_writable()?;
+        let mdt = self.mdt().await?;
+        mdt.peer.connected().await;
+        let knows = mdt.peer.with_import(|import| import.features()) & features::BATCH != 0;
+        let limit = if knows { BATCH_MAX } else { 1 };
+        let mut all = Vec::with_capacity(changes.len());
+        for some in changes.chunks(limit) {
+            let mut operations = Vec::with_capacity(some.len());
+            for change in some {
+                operations.push(self.operation(change, caller).await?);
+            }
+            if knows {
+                let BatchReply { results } = self.change(&Batch { stop_at_error, operations }).await?;
+                if results.len() != some.len() {
+                    return Err(Errno::EPROTO);
+                }
+                all.extend(some.iter().zip(results).map(|(change, result)| changed(change, &result)));
+            } else {
+                for change in some {
+                    all.push(self.alone(change, caller).await);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    async fn operation(&self, change: &Change<'_>, caller: &Caller) -> Result<SubOperation, Errno> {
+        let (caller, time) = (caller.clone(), self.now());
+        Ok(match change {
+            Change::Make(args) => {
+                Self::check_name(args.name)?;
+                encoded(&Create {
+                    parent: args.parent,
+                    name: args.name,
+                    fid: self.new_fid().await?,
+                    mode: args.mode,
+                    rdev: args.rdev,
+                    target: args.target,
+                    layout: args.layout,
+                    open: None,
+                    exclusive: true,
+                    caller,
+                    time,
+                })
+            }
+            Change::Link { fid, parent, name } => {
+                encoded(&Link { fid: *fid, parent: *parent, name, caller, time })
+            }
+            Change::Unlink { parent, name, directory } => {
+                encoded(&Unlink { parent: *parent, name, directory: *directory, caller, time })
+            }
+            Change::Rename { from, to, flags } => encoded(&Rename {
+                parent: from.0,
+                name: from.1,
+                new_parent: to.0,
+                new_name: to.1,
+                flags: *flags,
+                caller,
+                time,
+            }),
+            Change::Setattr { set, .. } if set.size.is_some() => return Err(Errno::EINVAL),
+            Change::Setattr { fid, set } => encoded(&Setattr { fid: *fid, set: set.clone(), caller, time }),
+        })
+    }
+
+    async fn alone(&self, change: &Change<'_>, caller: &Caller) -> Changed {
+        let caller = caller.clone();
+        match change {
+            Change::Make(args) => self.make(args.clone()).await.map(Some),
+            Change::Link { fid, parent, name } => self.link(*fid, *parent, name, caller).await.map(Some),
+            Change::Unlink { parent, name, directory } => {
+                self.unlink(*parent, name, *directory, caller).await.map(|()| None)
+            }
+            Change::Rename { from, to, flags } => {
+                self.rename(*from, *to, *flags, caller).await.map(|()| None)
+            }
+            Change::Setattr { fid, set } => self.setattr(*fid, set.clone(), caller).await.map(Some),
+        }
+    }
+}
+
+fn changed(change: &Change<'_>, result: &SubResult) -> Changed {
+    if result.status != 0 {
+        return Err(Errno(result.status));
+    }
+    let entry = match change {
+        Change::Make(_) => CreateReply::from_slice(&result.body)?.entry,
+        Change::Link { .. } | Change::Setattr { .. } => EntryReply::from_slice(&result.body)?,
+        Change::Unlink { .. } | Change::Rename { .. } => return Ok(None),
+    };
+    Ok(Some(Entry::of(&entry)))
+}
+

@@ -1,0 +1,264 @@
+//! Several changes in one transaction: sub-operations in order, each sees those before it.
+//!
+//! Rules: one transno, one reply record with a result per sub-operation; a sub-operation that fails leaves nothing
+//! behind, neither in rows nor in memory; opens and truncates of earlier ones count for later ones at once and are
+//! taken back when the attempt has to be made again. Not here: file locks and sequences, which are no changes of the
+//! namespace; they are answered EOPNOTSUPP.
+
+use crate::create::Maker;
+use crate::mdt::{Mdt, credits};
+use crate::view::{Halt, Step, View, Wants};
+use crate::{create, layout, open, rename, setattr, unlink, xattr};
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::cell::RefCell;
+use nacre_osd::Credits;
+use nacre_rpc::SubRecord;
+use nacre_target::{Reply, Request};
+use nacre_types::name::HashKey;
+use nacre_types::{ClientUuid, Codec, Errno, Fid, FileType, Generation, Layout, LayoutTemplate, Seq};
+use nacre_wire::Opcode;
+use nacre_wire::mdt::{
+    BATCH_MAX, Batch, BatchReply, Close, Create, Link, Open, Removexattr, Rename, ReportSize, SetLayout, Setattr,
+    Setxattr, SubOperation, SubResult, Unlink,
+};
+use nacre_wire::target::Empty;
+use tracing::error;
+
+/// Attempts of one batch: each fetches at least one row more than the one before.
+const ATTEMPTS_MAX: usize = 16 * BATCH_MAX;
+/// What a result adds to the reply record.
+const RESULT_BYTES: u32 = SubRecord::BYTES as u32;
+
+/// A decoded sub-operation.
+enum Change<'a> {
+    Create(Create<'a>),
+    Open(Open),
+    Close(Close),
+    Link(Link<'a>),
+    Unlink(Unlink<'a>),
+    Rename(Rename<'a>),
+    Setattr(Setattr),
+    ReportSize(ReportSize),
+    Setxattr(Setxattr<'a>),
+    Removexattr(Removexattr<'a>),
+    SetLayout(SetLayout),
+    Unsupported,
+}
+
+/// What a sub-operation answers, and what its record keeps.
+struct Done {
+    body: Vec<u8>,
+    data: u8,
+    fid: Fid,
+}
+
+const NO_FID: Fid = Fid::new(Seq(0), nacre_types::Oid(0));
+
+fn done<'a>(reply: &impl Codec<'a>) -> Done {
+    Done { body: reply.to_vec(), data: 0, fid: NO_FID }
+}
+
+impl<'a> Change<'a> {
+    fn decode(op: &'a SubOperation) -> Result<Self, Errno> {
+        let body = &op.body[..];
+        Ok(match Opcode::from_number(op.opcode) {
+            Some(Opcode::Create) => Self::Create(Create::from_slice(body)?),
+            Some(Opcode::Open) => Self::Open(Open::from_slice(body)?),
+            Some(Opcode::Close) => Self::Close(Close::from_slice(body)?),
+            Some(Opcode::Link) => Self::Link(Link::from_slice(body)?),
+            Some(Opcode::Unlink) => Self::Unlink(Unlink::from_slice(body)?),
+            Some(Opcode::Rename) => Self::Rename(Rename::from_slice(body)?),
+            Some(Opcode::Setattr) => Self::Setattr(Setattr::from_slice(body)?),
+            Some(Opcode::ReportSize) => Self::ReportSize(ReportSize::from_slice(body)?),
+            Some(Opcode::Setxattr) => Self::Setxattr(Setxattr::from_slice(body)?),
+            Some(Opcode::Removexattr) => Self::Removexattr(Removexattr::from_slice(body)?),
+            Some(Opcode::SetLayout) => Self::SetLayout(SetLayout::from_slice(body)?),
+            _ => Self::Unsupported,
+        })
+    }
+
+    fn wants(&self, hash: HashKey, export: Generation) -> Wants {
+        match self {
+            Self::Create(args) => create::wants(hash, args),
+            Self::Open(args) => open::wants_open(args.fid),
+            Self::Close(args) => open::wants_close(export, args),
+            Self::Link(args) => unlink::wants_link(hash, args),
+            Self::Unlink(args) => unlink::wants_unlink(hash, args),
+            Self::Rename(args) => rename::wants(hash, args),
+            Self::Setattr(args) => setattr::wants_setattr(args),
+            Self::ReportSize(args) => setattr::wants_report(args),
+            Self::Setxattr(args) => xattr::wants_set(args),
+            Self::Removexattr(args) => xattr::wants_remove(args),
+            Self::SetLayout(args) => layout::wants(args),
+            Self::Unsupported => Wants::default(),
+        }
+    }
+
+    fn credits(&self) -> Credits {
+        match self {
+            Self::Create(_) => credits(4, false),
+            Self::Open(_) | Self::SetLayout(_) => credits(1, false),
+            Self::Link(_) => credits(2, false),
+            Self::Close(_) | Self::ReportSize(_) => credits(2, true),
+            Self::Unlink(_) | Self::Setattr(_) => credits(3, true),
+            Self::Rename(_) => credits(8, true),
+            Self::Setxattr(args) => {
+                let mut room = credits(2, false);
+                room.row_bytes += args.value.len().min(xattr::VALUE_MAX) as u32;
+                room
+            }
+            Self::Removexattr(_) => credits(1, true),
+            Self::Unsupported => Credits { frees: true, ..Credits::default() },
+        }
+    }
+}
+
+/// Who asks, and what the target lends.
+struct Lent<'a> {
+    export: Generation,
+    client: ClientUuid,
+    default: LayoutTemplate,
+    choose: &'a mut dyn FnMut(&LayoutTemplate) -> Result<Layout, Errno>,
+}
+
+fn apply(view: &mut View<'_>, lent: &mut Lent<'_>, change: &Change<'_>) -> Step<Done> {
+    let export = lent.export;
+    Ok(match change {
+        Change::Create(args) => {
+            let mut maker =
+                Maker { export, client: lent.client, default: lent.default, layout: &mut *lent.choose };
+            let reply = create::apply(view, &mut maker, args)?;
+            Done { body: reply.to_vec(), data: u8::from(reply.created), fid: reply.entry.attr.fid }
+        }
+        Change::Open(args) => done(&open::apply_open(view, export, args)?),
+        Change::Close(args) => {
+            open::apply_close(view, export, args)?;
+            done(&Empty {})
+        }
+        Change::Link(args) => done(&unlink::apply_link(view, args)?),
+        Change::Unlink(args) => {
+            unlink::apply_unlink(view, args)?;
+            done(&Empty {})
+        }
+        Change::Rename(args) => {
+            rename::apply(view, args)?;
+            done(&Empty {})
+        }
+        Change::Setattr(args) => done(&setattr::apply_setattr(view, export, args)?),
+        Change::ReportSize(args) => done(&setattr::apply_report(view, export, args)?),
+        Change::Setxattr(args) => done(&xattr::apply_set(view, args)?),
+        Change::Removexattr(args) => done(&xattr::apply_remove(view, args)?),
+        Change::SetLayout(args) => done(&layout::apply(view, lent.default, &mut *lent.choose, args)?),
+        Change::Unsupported => return Err(Errno::EOPNOTSUPP.into()),
+    })
+}
+
+impl Mdt {
+    pub(crate) async fn batch(&self, request: &Request) -> Result<Reply, Errno> {
+        let args: Batch = request.args()?;
+        if args.operations.is_empty() || args.operations.len() > BATCH_MAX {
+            return Err(Errno::EINVAL);
+        }
+        let changes = args.operations.iter().map(Change::decode).collect::<Result<Vec<_>, Errno>>()?;
+        let hash = self.hash().await;
+        let client = self.core.client_uuid(request.export).ok_or(Errno::ESTALE)?;
+        let mut wants = Wants::default();
+        let mut room = credits(0, true);
+        for change in &changes {
+            wants.merge(change.wants(hash, request.export));
+            let own = change.credits();
+            room.rows += own.rows;
+            room.row_bytes += own.row_bytes + RESULT_BYTES;
+            room.frees &= own.frees;
+            match change {
+                Change::Create(args) if FileType::of_mode(args.mode) == Some(FileType::Regular) => {
+                    self.osts.wait_usable().await;
+                }
+                Change::Rename(args) if args.parent != args.new_parent => {
+                    self.want_ancestors(&mut wants, args.new_parent).await?;
+                    if args.flags == nacre_wire::mdt::rename_flags::EXCHANGE {
+                        self.want_ancestors(&mut wants, args.parent).await?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        for _ in 0..ATTEMPTS_MAX {
+            let reservation = self.core.osd.reserve(room).await?;
+            let pins = wants.fetch(&self.core.osd).await?;
+            let mut retry = false;
+            let (mut notes, mut results) = (Vec::new(), Vec::new());
+            let outcome = self.core.transact(request, &pins, reservation, |tx| {
+                let mut opens = self.opens.borrow_mut();
+                let mut undo = Vec::new();
+                let mut records = Vec::new();
+                let mut stopped = false;
+                // Layouts of the sub-operation under way: given back when it comes to nothing.
+                let chosen = RefCell::new(Vec::new());
+                let mut choose = |template: &LayoutTemplate| {
+                    let layout = self.osts.layout(template)?;
+                    chosen.borrow_mut().push(layout.clone());
+                    Ok(layout)
+                };
+                let mut lent =
+                    Lent { export: request.export, client, default: self.default.get(), choose: &mut choose };
+                let mut kept_layouts: Vec<Layout> = Vec::new();
+                for change in &changes {
+                    if stopped {
+                        records.push(SubRecord { result: Errno::ECANCELED.0 as u16, data: 0, fid: NO_FID });
+                        results.push(SubResult { status: Errno::ECANCELED.0, body: Bytes::new() });
+                        continue;
+                    }
+                    let save = tx.save();
+                    let mut view = View::new(&mut *tx, &mut wants, hash, &opens);
+                    let step = apply(&mut view, &mut lent, change);
+                    let learnt = core::mem::take(&mut view.notes);
+                    let layouts = chosen.take();
+                    match step {
+                        Ok(Done { body, data, fid }) => {
+                            for note in learnt {
+                                undo.push(opens.before(&note));
+                                opens.learn(&note);
+                                notes.push(note);
+                            }
+                            kept_layouts.extend(layouts);
+                            records.push(SubRecord { result: 0, data, fid });
+                            results.push(SubResult { status: 0, body: Bytes::from(body) });
+                        }
+                        Err(Halt::Errno(e)) => {
+                            tx.roll_back(save);
+                            layouts.iter().for_each(|l| self.give_back(l));
+                            stopped = args.stop_at_error;
+                            records.push(SubRecord { result: e.0 as u16, data: 0, fid: NO_FID });
+                            results.push(SubResult { status: e.0, body: Bytes::new() });
+                        }
+                        Err(Halt::Retry) => {
+                            retry = true;
+                            undo.into_iter().rev().for_each(|u| opens.restore(u));
+                            layouts.iter().chain(&kept_layouts).for_each(|l| self.give_back(l));
+                            return Err(Errno::EAGAIN);
+                        }
+                    }
+                }
+                self.core.set_record_results(request, records);
+                Ok(())
+            });
+            match outcome {
+                Ok((transno, ())) => {
+                    notes.into_iter().for_each(|note| self.follow(note));
+                    return Ok(Reply::of(&BatchReply { results }).with_transno(transno));
+                }
+                Err(_) if retry => {}
+                Err(e) => return Err(e),
+            }
+        }
+        error!(target_name = %self.core.name, ?request, "a batch found new rows to read for ever: a bug");
+        Err(Errno::EIO)
+    }
+
+    /// What a layout of a file that is not made after all had reserved.
+    fn give_back(&self, layout: &Layout) {
+        layout.components.iter().flat_map(|c| &c.stripes).for_each(|ost| self.osts.give_back(*ost));
+    }
+}

@@ -1,0 +1,99 @@
+//! Batches over whole clusters: order, results, one transaction, exactly once.
+
+use nacre_client::{Change, Client, CreateArgs};
+use nacre_sim::{Cluster, NodeId};
+use nacre_types::{Caller, Errno, Fid, FileType};
+use std::rc::Rc;
+
+const SEC: u64 = 1_000_000_000;
+
+fn caller() -> Caller {
+    Caller { uid: 0, gid: 0, pid: 1, umask: 0o22, groups: vec![] }
+}
+fn make(parent: Fid, name: &[u8], mode: u32) -> Change<'_> {
+    Change::Make(CreateArgs {
+        parent,
+        name,
+        mode,
+        rdev: 0,
+        target: b"",
+        layout: None,
+        exclusive: true,
+        caller: caller(),
+    })
+}
+const DIR: u32 = 0o040755;
+const FILE: u32 = 0o100644;
+
+fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
+    c: &mut Cluster,
+    mount: NodeId,
+    job: impl FnOnce(Rc<Client>) -> F + Send + 'static,
+) -> T {
+    let id = c.jobs.start(&mut c.world, mount, job);
+    let done = c.jobs.wait(&mut c.world, id, 120 * SEC);
+    done.unwrap_or_else(|| panic!("the job never ends; {:?}\n{}", c.world.fatal, c.world.trace(60)))
+}
+
+#[test]
+fn sub_operations_see_each_other_and_failures_stay_alone() {
+    let mut c = Cluster::new(1, 2, 1);
+    let mount = c.mounts[0];
+    let outcome = run(&mut c, mount, async |client| {
+        let dir = client.batch(&[make(Fid::ROOT, b"d", DIR)], &caller(), false).await?;
+        let dir = dir[0].as_ref().map_err(|e| *e)?.as_ref().expect("made").attr.fid;
+        let changes = [
+            make(dir, b"a", FILE),
+            make(dir, b"a", FILE),
+            Change::Rename { from: (dir, b"a"), to: (dir, b"b"), flags: 0 },
+            Change::Unlink { parent: dir, name: b"a", directory: false },
+            make(dir, b"sub", DIR),
+            Change::Unlink { parent: Fid::ROOT, name: b"d", directory: true },
+            Change::Unlink { parent: dir, name: b"sub", directory: true },
+        ];
+        let results = client.batch(&changes, &caller(), false).await?;
+        let codes: Vec<i32> = results.iter().map(|r| r.as_ref().err().map_or(0, |e| e.0)).collect();
+        let stopped = client.batch(&[make(dir, b"b", FILE), make(dir, b"c", FILE)], &caller(), true).await?;
+        let stopped: Vec<_> = stopped.into_iter().map(|r| r.map(|_| ())).collect();
+        let page = client.readdir(dir, 2, 100, false).await?;
+        let names: Vec<_> = page.entries.iter().map(|e| (e.name.to_vec(), e.file_type)).collect();
+        Ok::<_, Errno>((codes, stopped, names))
+    });
+    let (codes, stopped, names) = outcome.expect("the batches are answered");
+    assert_eq!(codes, [0, Errno::EEXIST.0, 0, Errno::ENOENT.0, 0, Errno::ENOTEMPTY.0, 0]);
+    assert_eq!(stopped, [Err(Errno::EEXIST), Err(Errno::ECANCELED)]);
+    assert_eq!(names, [(b"b".to_vec(), FileType::Regular)]);
+}
+
+#[test]
+fn every_change_of_a_batch_happens_once_while_connections_break_and_the_target_is_killed() {
+    for seed in 1..=8 {
+        let mut c = Cluster::new(seed, 1, 1);
+        let (mount, mdt) = (c.mounts[0], c.servers[1]);
+        run(&mut c, mount, async |client| client.ready().await).expect("it starts");
+        let mut jobs = Vec::new();
+        for round in 0..20u32 {
+            jobs.push(c.jobs.start(&mut c.world, mount, async move |client| {
+                let names: Vec<Vec<u8>> = (0..16).map(|i| format!("f{round}.{i}").into_bytes()).collect();
+                let changes: Vec<Change<'_>> = names.iter().map(|n| make(Fid::ROOT, n, DIR)).collect();
+                client.batch(&changes, &caller(), false).await.map(|r| r.iter().filter(|r| r.is_err()).count())
+            }));
+            let pause = c.world.rng().below(8_000_000);
+            c.world.run_for(pause);
+            match c.world.rng().below(10) {
+                0..=2 => c.world.cut_some_link(mdt),
+                3 => {
+                    c.world.kill(mdt);
+                    c.world.start_later(mdt, 200_000_000);
+                }
+                _ => {}
+            }
+        }
+        for job in jobs {
+            let failed: Option<Result<usize, Errno>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
+            assert_eq!(failed, Some(Ok(0)), "seed {seed}: executed twice, or never answered\n{}", c.world.trace(40));
+        }
+        let nlink = run(&mut c, mount, async |client| client.getattr(Fid::ROOT).await.map(|e| e.attr.nlink));
+        assert_eq!(nlink, Ok(2 + 20 * 16), "seed {seed}");
+    }
+}

@@ -8,24 +8,39 @@ use crate::client::{Client, CreateArgs, Entry};
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{Caller, Codec, Errno, Fid, SetAttr};
+use nacre_wire::Rpc;
 use nacre_wire::mdt::{
-    BATCH_MAX, Batch, BatchReply, Create, CreateReply, EntryReply, Link, Rename, Setattr, SubOperation, SubResult,
-    Unlink,
+    BATCH_MAX, Batch, BatchReply, Create, CreateReply, EntryReply, Link, Rename, Setattr, SubOperation,
+    SubResult, Unlink,
 };
 use nacre_wire::target::features;
-use nacre_wire::Rpc;
 
 /// One change of a batch.
 #[derive(Debug, Clone)]
 pub enum Change<'a> {
     /// mknod, mkdir, symlink: whatever the mode says. Fails when the name is there.
     Make(CreateArgs<'a>),
-    Link { fid: Fid, parent: Fid, name: &'a [u8] },
+    Link {
+        fid: Fid,
+        parent: Fid,
+        name: &'a [u8],
+    },
     /// unlink, or rmdir with `directory`.
-    Unlink { parent: Fid, name: &'a [u8], directory: bool },
-    Rename { from: (Fid, &'a [u8]), to: (Fid, &'a [u8]), flags: u32 },
+    Unlink {
+        parent: Fid,
+        name: &'a [u8],
+        directory: bool,
+    },
+    Rename {
+        from: (Fid, &'a [u8]),
+        to: (Fid, &'a [u8]),
+        flags: u32,
+    },
     /// Attributes without the size.
-    Setattr { fid: Fid, set: SetAttr },
+    Setattr {
+        fid: Fid,
+        set: SetAttr,
+    },
 }
 
 /// What a change gave: the inode that was made, linked or changed. Its size is as the MDT knows it.
@@ -140,4 +155,3 @@ fn changed(change: &Change<'_>, result: &SubResult) -> Changed {
     };
     Ok(Some(Entry::of(&entry)))
 }
-

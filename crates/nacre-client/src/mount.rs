@@ -256,7 +256,10 @@ impl Client {
         for KeptParam { name, value } in kept {
             for param in params.iter().filter(|p| p.writable && matches(name, &p.name)) {
                 if let Err(reason) = self.set_param(&param.name, value) {
-                    tracing::warn!(reason, "a parameter that the MGS keeps is refused\nhint: nacre lctl set_param -P -d {name}");
+                    tracing::warn!(
+                        reason,
+                        "a parameter that the MGS keeps is refused\nhint: nacre lctl set_param -P -d {name}"
+                    );
                 }
             }
         }

@@ -111,6 +111,7 @@ fn request_name(opcode: Opcode) -> &'static str {
         Opcode::Sync => "sync",
         Opcode::Status => "status",
         Opcode::Shutdown => "shutdown",
+        Opcode::RecoveryRows => "recovery_rows",
         Opcode::RegisterTarget => "mgs_target_reg",
         Opcode::ListTargets => "mgs_config_read",
         Opcode::KeepParam => "mgs_set_info",

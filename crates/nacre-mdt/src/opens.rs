@@ -128,7 +128,9 @@ impl Opens {
             Note::Closed { export, handle } => {
                 (Some((export, handle)), self.get(export, handle).map(|o| o.fid), None)
             }
-            Note::Cut { export, fid } | Note::CutEnded { export, fid, .. } => (None, Some(fid), Some((export, fid))),
+            Note::Cut { export, fid } | Note::CutEnded { export, fid, .. } => {
+                (None, Some(fid), Some((export, fid)))
+            }
             Note::Mixed(fid) => (None, Some(fid), None),
             Note::Unsettled(_) | Note::OstWork(_) | Note::Unused(_) | Note::Removed(_) => (None, None, None),
         };

@@ -4,15 +4,15 @@
 //! answer, it holds whatever it opened, so the inode is still there.
 
 use crate::mdt::Mdt;
-use nacre_rpc::ReplyRecord;
-use nacre_target::{Reply, Request};
 use alloc::vec::Vec;
 use bytes::Bytes;
+use nacre_rpc::ReplyRecord;
+use nacre_target::{Reply, Request};
 use nacre_types::{Codec, Errno, Fid, Seq};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
-    Batch, BatchReply, Create, CreateReply, FlockOutcome, FlockReply, GrantSeqReply, Link, Open, Removexattr, ReportSize,
-    SetLayout, Setattr, Setxattr, SubResult,
+    Batch, BatchReply, Create, CreateReply, FlockOutcome, FlockReply, GrantSeqReply, Link, Open, Removexattr,
+    ReportSize, SetLayout, Setattr, Setxattr, SubResult,
 };
 use nacre_wire::target::Empty;
 

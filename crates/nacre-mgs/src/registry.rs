@@ -130,7 +130,9 @@ impl Registry {
     pub fn check_param(&self, new: &KeepParam) -> Result<Option<ParamChange>, Refused> {
         let value_bytes = new.value.as_ref().map_or(0, String::len);
         if new.name.len() > PARAM_NAME_BYTES_MAX || value_bytes > PARAM_VALUE_BYTES_MAX {
-            return Err(Refused::Invalid { what: "a parameter has at most 256 bytes of name and 1024 of value" });
+            return Err(Refused::Invalid {
+                what: "a parameter has at most 256 bytes of name and 1024 of value",
+            });
         }
         if self.params.get(&new.name) == new.value.as_ref() {
             return Ok(None);

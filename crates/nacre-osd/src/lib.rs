@@ -43,6 +43,6 @@ pub use object_change::{Prepared, Stamp};
 pub use object_rows::{OBJECT_BYTES_MAX, ObjectRow, REGION_BYTES};
 pub use reserve::Reservation;
 pub use summed::BLOCK_BYTES;
-pub use superblock::{FORMAT_VERSION, Label};
+pub use superblock::{FORMAT_VERSION, Label, label_of};
 pub use state::Save;
 pub use tx::{Credits, Pins, Table, Tx, table};

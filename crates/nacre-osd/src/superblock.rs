@@ -50,6 +50,14 @@ codec_struct! {
     }
 }
 
+/// The label in the bytes of a superblock's file, of a store that another process has open.
+///
+/// # Errors
+/// `Format` with the whole sentence for the operator.
+pub fn label_of(bytes: &[u8]) -> Result<Label, OsdError> {
+    Super::parse(bytes).map(|found| found.label)
+}
+
 impl Super {
     pub(crate) fn new(label: Label) -> Self {
         Self { label, instance: 0, log_epoch: 0, clean: true, next_segment: 1, epoch_ends: Vec::new() }

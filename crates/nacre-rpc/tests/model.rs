@@ -215,7 +215,7 @@ impl World {
                 fid: Fid::ROOT,
             };
             self.durable.retain(|_, r| r.tag != h.tag);
-            self.durable.insert(h.xid, record);
+            self.durable.insert(h.xid, record.clone());
             self.export.remember(record);
         }
         if let Some(epoch) = self.export.finish(h.xid) {
@@ -234,7 +234,7 @@ impl World {
         self.running.clear();
         self.wires.clear();
         self.instance += 1;
-        self.export = Export::restore(Generation(1), Transno(0), self.durable.values().copied());
+        self.export = Export::restore(Generation(1), Transno(0), self.durable.values().cloned());
         self.callbacks_sent = 0;
         self.callbacks_seen.clear();
         self.import.handle_closed(self.now, self.import.epoch(), "killed");

@@ -1,7 +1,8 @@
 //! Batches over whole clusters: order, results, one transaction, exactly once.
 
 use nacre_client::{Change, Client, CreateArgs};
-use nacre_sim::{Cluster, NodeId};
+use nacre_sim::NodeId;
+use nacre_sim::cluster::Cluster;
 use nacre_types::{Caller, Errno, Fid, FileType};
 use std::rc::Rc;
 
@@ -38,6 +39,7 @@ fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
 #[test]
 fn sub_operations_see_each_other_and_failures_stay_alone() {
     let mut c = Cluster::new(1, 2, 1);
+    c.world.run_for(SEC);
     let mount = c.mounts[0];
     let outcome = run(&mut c, mount, async |client| {
         let dir = client.batch(&[make(Fid::ROOT, b"d", DIR)], &caller(), false).await?;
@@ -69,6 +71,7 @@ fn sub_operations_see_each_other_and_failures_stay_alone() {
 fn every_change_of_a_batch_happens_once_while_connections_break_and_the_target_is_killed() {
     for seed in 1..=8 {
         let mut c = Cluster::new(seed, 1, 1);
+        c.world.run_for(SEC);
         let (mount, mdt) = (c.mounts[0], c.servers[1]);
         run(&mut c, mount, async |client| client.ready().await).expect("it starts");
         let mut jobs = Vec::new();
@@ -76,7 +79,10 @@ fn every_change_of_a_batch_happens_once_while_connections_break_and_the_target_i
             jobs.push(c.jobs.start(&mut c.world, mount, async move |client| {
                 let names: Vec<Vec<u8>> = (0..16).map(|i| format!("f{round}.{i}").into_bytes()).collect();
                 let changes: Vec<Change<'_>> = names.iter().map(|n| make(Fid::ROOT, n, DIR)).collect();
-                client.batch(&changes, &caller(), false).await.map(|r| r.iter().filter(|r| r.is_err()).count())
+                client
+                    .batch(&changes, &caller(), false)
+                    .await
+                    .map(|r| r.iter().filter(|r| r.is_err()).count())
             }));
             let pause = c.world.rng().below(8_000_000);
             c.world.run_for(pause);
@@ -91,7 +97,12 @@ fn every_change_of_a_batch_happens_once_while_connections_break_and_the_target_i
         }
         for job in jobs {
             let failed: Option<Result<usize, Errno>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
-            assert_eq!(failed, Some(Ok(0)), "seed {seed}: executed twice, or never answered\n{}", c.world.trace(40));
+            assert_eq!(
+                failed,
+                Some(Ok(0)),
+                "seed {seed}: executed twice, or never answered\n{}",
+                c.world.trace(40)
+            );
         }
         let nlink = run(&mut c, mount, async |client| client.getattr(Fid::ROOT).await.map(|e| e.attr.nlink));
         assert_eq!(nlink, Ok(2 + 20 * 16), "seed {seed}");

@@ -7,7 +7,8 @@
 
 use crate::core_::{ExportId, TargetCore};
 use crate::exports::{ClientRow, Entry, Exports, client_key, reply_end, reply_key};
-use crate::island::{GENERATION_KEY, Inner};
+use crate::island::{GENERATION_KEY, INCOMPAT_KEY, Inner};
+use crate::last_rcvd::INCOMPAT_MULTI_RPCS;
 use crate::service::Service;
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
@@ -154,17 +155,31 @@ impl<S: Service> Inner<S> {
     /// Writes the client's row and waits until it is durable.
     async fn keep_client(&self, core: &Rc<TargetCore>, id: ExportId) -> Result<(), Errno> {
         // On a full disk a client must be able to come in and delete.
-        let credits = Credits { rows: 2, row_bytes: 1024, object_bytes: 0, frees: true };
+        let credits = Credits { rows: 3, row_bytes: 1024, object_bytes: 0, frees: true };
         let reservation = core.osd.reserve(credits).await?;
         let row = {
             let exports = core.exports.borrow();
             let entry = exports.get(id).ok_or(Errno::ESTALE)?;
             let name = entry.name.chars().take(128).collect();
-            ClientRow { uuid: entry.uuid, generation: id, last_transno: Transno(0), name, role: entry.role }
+            ClientRow {
+                uuid: entry.uuid,
+                generation: id,
+                last_transno: Transno(0),
+                name,
+                role: entry.role,
+                features: entry.features,
+            }
         };
+        let many = row.features & features::MULTI_MOD_RPCS != 0;
+        if many {
+            core.incompat.set(core.incompat.get() | INCOMPAT_MULTI_RPCS);
+        }
         let (transno, ()) = core.transact_local(&Pins::default(), reservation, |tx| {
             tx.put(table::CLIENT, &client_key(id), row.to_vec());
             tx.put(table::TARGET, GENERATION_KEY, core.exports.borrow().last_generation().to_vec());
+            if many {
+                tx.put(table::TARGET, INCOMPAT_KEY, core.incompat.get().to_vec());
+            }
             Ok(())
         })?;
         core.osd.commit(transno).await?;

@@ -44,6 +44,8 @@ pub struct TargetCore {
     pub(crate) exports: RefCell<Exports>,
     /// Counts the starts of the target.
     pub(crate) instance: Cell<u64>,
+    /// Features that another server must know to serve this target.
+    pub(crate) incompat: Cell<u32>,
     /// `config.max_mod_rpcs` as set since.
     pub(crate) max_mod_rpcs: Cell<u16>,
     /// Exports to be evicted, with the cause.
@@ -66,6 +68,7 @@ impl TargetCore {
             config,
             exports: RefCell::default(),
             instance: Cell::new(0),
+            incompat: Cell::new(0),
             doomed: RefCell::default(),
             reaper: ctx.wait_list(),
             kept: RefCell::default(),

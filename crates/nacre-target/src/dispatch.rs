@@ -179,6 +179,9 @@ impl<S: Service> Inner<S> {
                 params.sort_by(|a, b| a.name.cmp(&b.name));
                 Ok(Reply::of(&ParamList { params }))
             }
+            Opcode::RecoveryRows => {
+                Ok(Reply::of(&crate::island::recovery_rows(core, &request.args()?).await?))
+            }
             Opcode::SetParam => Ok(Reply::of(&set_params(core, &**service, &request.args()?))),
             _ => service.clone().handle(request.clone()).await,
         }

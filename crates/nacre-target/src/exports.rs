@@ -29,6 +29,8 @@ codec_struct! {
         pub last_transno: Transno,
         pub name: String,
         pub role: Role,
+        /// Features agreed at its first connect.
+        pub features: u64,
     }
 }
 
@@ -41,7 +43,11 @@ pub(crate) struct Note {
 }
 impl Default for Note {
     fn default() -> Self {
-        Self { data: 0, fid: nacre_types::Fid::new(nacre_types::Seq(0), nacre_types::Oid(0)), results: Vec::new() }
+        Self {
+            data: 0,
+            fid: nacre_types::Fid::new(nacre_types::Seq(0), nacre_types::Oid(0)),
+            results: Vec::new(),
+        }
     }
 }
 

@@ -6,18 +6,21 @@
 
 use crate::core_::{ExportId, TargetConfig, TargetCore};
 use crate::exports::ClientRow;
+use crate::last_rcvd::INCOMPAT_KNOWN;
 use crate::service::Service;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use bytes::Bytes;
 use core::cell::{Cell, OnceCell, RefCell};
 use core::time::Duration;
 use nacre_node::{ConnId, Ctx, Effect, Event, Logic, StoreError, StoreOp, WaitList};
 use nacre_osd::{Credits, Osd, OsdConfig, Pins, table};
 use nacre_rpc::{Export, ReplyRecord};
-use nacre_types::{Codec, Errno, Generation};
+use nacre_types::{Codec, Errno, Generation, TargetName};
+use nacre_wire::target::{RecoveryRows, RecoveryRowsReply};
 
 /// Connections of a target; more are closed at once.
 const CONNS_MAX: usize = 65_536;
@@ -30,6 +33,8 @@ const PAGE: u32 = 1000;
 
 /// Row of `TARGET` that counts the starts.
 const INSTANCE_KEY: &[u8] = b"instance";
+/// Row of `TARGET` with the features that another server must know.
+pub(crate) const INCOMPAT_KEY: &[u8] = b"incompat";
 /// Row of `TARGET` with the latest generation.
 pub(crate) const GENERATION_KEY: &[u8] = b"generation";
 
@@ -142,6 +147,7 @@ impl<S: Service> Inner<S> {
         let core = TargetCore::new(&self.ctx, osd, name, self.config.clone());
         self.core.set(core.clone()).map_err(|_| String::from("the target was started twice"))?;
         let failed = |e: Errno| format!("{}: client records cannot be read: {e}", core.name);
+        self.check_features(&core).await?;
         self.load_clients(&core).await.map_err(failed)?;
         self.count_start(&core).await.map_err(failed)?;
         let service = S::start(&core).await?;
@@ -167,6 +173,24 @@ impl<S: Service> Inner<S> {
         }
     }
 
+    /// A target that a newer build has changed in ways that this one does not know is not served.
+    async fn check_features(&self, core: &Rc<TargetCore>) -> Result<(), String> {
+        let row = core.osd.get(table::TARGET, INCOMPAT_KEY).await;
+        let row = row.map_err(|e| format!("{}: its features cannot be read: {e}", core.name))?;
+        let incompat = row.map_or(Ok(0), |row| u32::from_slice(&row));
+        let incompat = incompat.map_err(|e| format!("{}: its features cannot be read: {e}", core.name))?;
+        if incompat & !INCOMPAT_KNOWN != 0 {
+            return Err(format!(
+                "{} uses features {:#x} that this build does not know\nhint: serve it with the release that wrote it, \
+                 or a newer one",
+                core.name,
+                incompat & !INCOMPAT_KNOWN
+            ));
+        }
+        core.incompat.set(incompat);
+        Ok(())
+    }
+
     /// Every known client gets its export back; it has a full lease from now on to come.
     async fn load_clients(&self, core: &Rc<TargetCore>) -> Result<(), Errno> {
         if let Some(row) = core.osd.get(table::TARGET, GENERATION_KEY).await? {
@@ -183,12 +207,13 @@ impl<S: Service> Inner<S> {
         each_row(&core.osd, table::CLIENT, |key, row| match ClientRow::from_slice(row) {
             Ok(row) => {
                 let mine = records.remove(&row.generation).unwrap_or_default();
+                let features = row.features;
                 let export = Export::restore(row.generation, row.last_transno, mine);
                 let mut exports = core.exports.borrow_mut();
                 exports.set_last_generation(row.generation);
                 exports.insert(self.new_entry(core, row.uuid, row.name, row.role, export));
                 if let Some(entry) = exports.get_mut(row.generation) {
-                    (entry.durable, entry.seen) = (true, false);
+                    (entry.durable, entry.seen, entry.features) = (true, false, features);
                 }
             }
             Err(error) => {
@@ -290,6 +315,33 @@ impl<S: Service> Inner<S> {
     pub(crate) fn started(&self) -> Option<(&Rc<TargetCore>, &Rc<S>)> {
         Some((self.core.get()?, self.service.get()?))
     }
+}
+
+/// One page of rows for the reader of records: clients, then records.
+pub(crate) async fn recovery_rows(
+    core: &TargetCore,
+    args: &RecoveryRows,
+) -> Result<RecoveryRowsReply, Errno> {
+    let table = if args.replies { table::REPLY } else { table::CLIENT };
+    let rows = core.osd.scan(table, &args.from, &[0xff; 16], PAGE).await?;
+    let next = rows.last().filter(|_| rows.len() >= PAGE as usize).map(|(key, _)| {
+        let mut next = key.to_vec();
+        next.push(0); // the key after it
+        Bytes::from(next)
+    });
+    let target_index = match &core.name {
+        TargetName::Mgs => 0,
+        TargetName::Of { index, .. } => *index,
+    };
+    Ok(RecoveryRowsReply {
+        name: core.name.to_string(),
+        incompat: core.incompat.get(),
+        last_transaction: core.osd.last_transno().0,
+        target_index,
+        mount_count: core.instance(),
+        rows: rows.into_iter().map(|(_, row)| row).collect(),
+        next,
+    })
 }
 
 /// Calls `each` for every row of a table, in slices.

@@ -10,6 +10,7 @@ mod core_;
 mod dispatch;
 mod exports;
 mod island;
+pub mod last_rcvd;
 mod op_stats;
 mod params;
 mod registration;

@@ -15,6 +15,7 @@ codec_enum! {
         Sync = 0x07,
         Status = 0x08,
         Shutdown = 0x09,
+        RecoveryRows = 0x0a,
         // MGS
         RegisterTarget = 0x10,
         ListTargets = 0x11,
@@ -112,6 +113,7 @@ impl Opcode {
             | Self::Sync
             | Self::Status
             | Self::Shutdown
+            | Self::RecoveryRows
             | Self::ListTargets
             | Self::KeepParam
             | Self::Lookup

@@ -3,6 +3,7 @@
 use crate::opcode::rpc;
 use alloc::string::String;
 use alloc::vec::Vec;
+use bytes::Bytes;
 use nacre_types::{ClientUuid, Generation, Timestamp, codec_enum, codec_struct};
 
 /// Bits of `features` in connect. The reply carries those that both sides know.
@@ -88,6 +89,23 @@ codec_struct! {
     /// Result of `SetParam`: an empty `refused`, or the sentence for the user.
     pub struct SetParamReply { pub matched: u32, pub refused: String }
 }
+codec_struct! {
+    /// A page of what a target keeps of its clients, for tools: client rows, or with `replies` reply records.
+    pub struct RecoveryRows { pub replies: bool, pub from: Bytes }
+}
+codec_struct! {
+    pub struct RecoveryRowsReply {
+        pub name: String,
+        pub incompat: u32,
+        pub last_transaction: u64,
+        pub target_index: u32,
+        pub mount_count: u64,
+        /// Rows as they are stored.
+        pub rows: Vec<Bytes>,
+        /// Where the next page begins.
+        pub next: Option<Bytes>,
+    }
+}
 codec_struct! { pub struct Statfs {} }
 codec_struct! {
     /// Space of a target, of its store's own honest numbers.
@@ -114,5 +132,6 @@ rpc! {
     GetParams => GetParams, Read, ParamList;
     SetParam => SetParam, Read, SetParamReply;
     Statfs => Statfs, Read, StatfsReply;
+    RecoveryRows => RecoveryRows, Read, RecoveryRowsReply;
     Sync => Sync, Read, Empty;
 }

@@ -1,6 +1,6 @@
 //! The command line: one definition per command and flag, from which parser and help are made.
 
-use crate::{bench, check, destroy, down, lctl, lfs, mkfs, mount, serve, status, up};
+use crate::{bench, check, destroy, down, lctl, lfs, lr_reader, mkfs, mount, serve, status, up};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -42,6 +42,9 @@ pub(crate) enum Command {
     Sync(down::SyncArgs),
     /// Verify a stopped target, read-only
     Check(check::CheckArgs),
+    /// Show what a target remembers of its clients: last_rcvd and reply data
+    #[command(name = "lr_reader")]
+    LrReader(lr_reader::LrReaderArgs),
     /// Layouts, space and FIDs, with the field's spellings
     #[command(subcommand)]
     Lfs(lfs::LfsCommand),
@@ -73,6 +76,7 @@ pub(crate) fn run(command: &Command) -> Result<()> {
         Command::Umount(args) => down::umount(args),
         Command::Sync(args) => down::sync(args),
         Command::Check(args) => check::run(args),
+        Command::LrReader(args) => lr_reader::run(args),
         Command::Lfs(command) => lfs::run(command),
         Command::Lctl(command) => lctl::run(command),
         Command::Bench(BenchCommand::Md(args)) => bench::md(args),

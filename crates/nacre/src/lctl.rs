@@ -171,7 +171,9 @@ fn keep(setting: &str, delete: bool) -> Result<()> {
     let name = name.replace('/', ".");
     let found = registry::entries()?.into_iter().find(|e| e.islands.iter().any(|island| island == "MGS"));
     let Some(entry) = found else {
-        bail!("set_param: no MGS runs on this machine\nhint: run `lctl set_param -P` where the MGS is served");
+        bail!(
+            "set_param: no MGS runs on this machine\nhint: run `lctl set_param -P` where the MGS is served"
+        );
     };
     let mut tool = tool::Tool::connect_unix(&entry.socket, "MGS")?;
     tool.call(&KeepParam { name: name.clone(), value: value.clone() })?;

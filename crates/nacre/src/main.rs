@@ -12,8 +12,10 @@ mod down;
 mod lctl;
 mod lfs;
 mod log;
+mod lr_reader;
 mod mkfs;
 mod mount;
+mod overlay;
 mod process;
 mod registry;
 mod say;
@@ -30,7 +32,7 @@ fn main() -> ExitCode {
     let mut args: Vec<_> = std::env::args_os().collect();
     let called = args.first().map(std::path::PathBuf::from);
     let name = called.as_ref().and_then(|p| p.file_name()).and_then(|n| n.to_str()).unwrap_or("");
-    if matches!(name, "lfs" | "lctl") {
+    if matches!(name, "lfs" | "lctl" | "lr_reader") {
         args.insert(1, name.into());
     }
     let cli = cli::Cli::parse_from(args);

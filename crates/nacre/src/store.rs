@@ -87,7 +87,7 @@ impl Logic for Alone {
 }
 
 /// Runs one future against a store on this thread, to its end.
-fn run_alone<T: 'static, F: Future<Output = T> + 'static>(
+pub(crate) fn run_alone<T: 'static, F: Future<Output = T> + 'static>(
     store: &Arc<dyn Store>,
     make: impl FnOnce(Rc<Ctx>) -> F,
 ) -> Result<T> {

@@ -153,6 +153,7 @@ messages! {
             fs: fs(), kind: TargetKind::Mdt, index: 0, uuid: uuid(), addresses: vec!["unix:/x".into()],
         };
         ListTargets = ListTargets { fs: fs() };
+        RecoveryRows = RecoveryRows { replies: true, from: Bytes::from_static(b"k") };
         KeepParam = KeepParam { name: "a.*.b".into(), value: Some("7".into()) };
         GrantSeq = GrantSeq {};
         Batch = Batch {
@@ -220,6 +221,10 @@ messages! {
         SetParamReply = SetParamReply { matched: 1, refused: "no".into() };
         StatfsReply =
             StatfsReply { bytes_total: 5, bytes_free: 4, bytes_avail: 3, files_used: 2, files_free: 1 };
+        RecoveryRowsReply = RecoveryRowsReply {
+            name: "demo-MDT0000".into(), incompat: 0x400, last_transaction: 9, target_index: 1, mount_count: 2,
+            rows: vec![Bytes::from_static(b"r")], next: Some(Bytes::from_static(b"n")),
+        };
         Empty = Empty {};
         RegisterReply = RegisterReply { config_version: 1, hash_key: (2, 3) };
         TargetList = TargetList { config_version: 1, hash_key: (2, 3), targets: vec![target_entry()],

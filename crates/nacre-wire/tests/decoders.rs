@@ -9,10 +9,9 @@ use nacre_wire::Opcode;
 use std::fmt::Write;
 
 /// Opcodes whose body is not a request of its own: callbacks, and those without a message yet.
-const NOT_REQUESTS: [Opcode; 6] = [
+const NOT_REQUESTS: [Opcode; 5] = [
     Opcode::Status,
     Opcode::Shutdown,
-    Opcode::Batch,
     Opcode::LockGranted,
     Opcode::LockBlocking,
     Opcode::FlockGranted,

@@ -22,6 +22,7 @@ mod object;
 mod object_change;
 pub mod object_rows;
 mod open;
+mod orphan;
 mod range_lock;
 mod read;
 mod reclaim;

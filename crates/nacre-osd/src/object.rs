@@ -83,7 +83,8 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Starts the background tasks (write-back, cutting of blobs). One per [`Osd`].
+    /// Starts the background tasks (write-back, cutting of blobs; after a crash the search for blobs without rows).
+    /// One per [`Osd`].
     pub fn start(ctx: &Rc<Ctx>, osd: &Rc<Osd>, config: ObjectsConfig) -> Rc<Self> {
         let objects = Rc::new(Self {
             ctx: ctx.clone(),
@@ -103,6 +104,10 @@ impl Objects {
         });
         ctx.spawn(objects.clone().write_back());
         ctx.spawn(objects.clone().reclaim());
+        if !osd.was_clean() {
+            objects.tasks.set(3);
+            ctx.spawn(objects.clone().sweep());
+        }
         objects
     }
 

@@ -23,7 +23,7 @@ use nacre_node::{FileId, StoreDone, StoreError, StoreOp};
 use nacre_types::{Codec, Extent, ObjectId, Owner, Timestamp};
 
 /// Most bytes that one allocation puts into one transaction; longer ones are cut.
-const ALLOCATE_SLICE_BYTES: u64 = 4 << 30;
+const ALLOCATE_SLICE_BYTES: u64 = 256 << 20;
 
 /// What a change says of the object besides its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -232,19 +232,32 @@ impl Objects {
         let mut at = offset;
         while end - at > ALLOCATE_SLICE_BYTES {
             let slice = blocks_of(at, block_floor(at + ALLOCATE_SLICE_BYTES));
-            let change = Change::Allocate { blocks: slice.clone(), size: 0 };
-            let guard = self.locks.lock(object, Extent::new(0, 0), true).await;
-            let pins = self.pins_of(object, &regions_of(&slice)).await?;
-            let mut prepared = self.prepared(object, guard, pins, allocate_credits(&slice), change);
-            let pins = prepared.take_pins();
-            let room = self.osd.reserve(prepared.credits()).await?;
-            self.osd.transact(&pins, room, |tx| prepared.apply(tx, stamp))?;
             at = slice.end * BLOCK_BYTES;
+            if let Err(error) = self.allocate_slice(object, slice, stamp).await {
+                self.leak(object, offset).await;
+                return Err(error);
+            }
         }
         let blocks = blocks_of(at, end);
         let pins = self.pins_of(object, &regions_of(&blocks)).await?;
         let credits = allocate_credits(&blocks);
         Ok(self.prepared(object, guard, pins, credits, Change::Allocate { blocks, size }))
+    }
+
+    /// Marks blocks as allocated in a transaction of its own, under the lock of the caller.
+    async fn allocate_slice(
+        self: &Rc<Self>,
+        object: ObjectId,
+        slice: Range<u64>,
+        stamp: &Stamp,
+    ) -> Result<(), OsdError> {
+        let guard = self.locks.lock(object, Extent::new(0, 0), true).await;
+        let pins = self.pins_of(object, &regions_of(&slice)).await?;
+        let credits = allocate_credits(&slice);
+        let room = self.osd.reserve(credits).await?;
+        let change = Change::Allocate { blocks: slice, size: 0 };
+        let prepared = self.prepared(object, guard, Pins::default(), credits, change);
+        self.osd.transact(&pins, room, |tx| prepared.apply(tx, stamp)).map(drop)
     }
 
     /// Removes the object; idempotent. Works for a quarantined one too.

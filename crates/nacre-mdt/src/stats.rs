@@ -41,9 +41,9 @@ impl Stats {
     pub(crate) fn clear(&mut self, now: Timestamp) {
         *self = Self::new(now);
     }
-    /// The parameter's value: starts with a newline as the field prints it.
+    /// The parameter's value.
     pub(crate) fn print(&self, now: Timestamp) -> String {
-        let mut out = String::from("\n");
+        let mut out = String::new();
         let elapsed = Timestamp::from_nanos((now.as_nanos() - self.start.as_nanos()).max(0));
         for (name, t) in [("snapshot_time", now), ("start_time", self.start), ("elapsed_time", elapsed)] {
             // Writing to a string cannot fail.
@@ -73,7 +73,7 @@ mod tests {
         stats.count("open", Duration::from_micros(5));
         assert_eq!(
             stats.print(at(12)),
-            "\nsnapshot_time                       12.000000007 secs.nsecs\n\
+            "snapshot_time                       12.000000007 secs.nsecs\n\
              start_time                          10.000000007 secs.nsecs\n\
              elapsed_time                        2.000000000 secs.nsecs\n\
              open                                2 samples [usecs] 3 5 8 34"

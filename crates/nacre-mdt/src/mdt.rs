@@ -8,6 +8,7 @@ use crate::flocks::Flocks;
 use crate::opens::Opens;
 use crate::osts::Osts;
 use crate::stats::Stats;
+use crate::table::{ENTRY, ENTRY_PREFIX};
 use crate::view::{Halt, Note, Rows, Step, View, Wants};
 use crate::{create, layout, open, rename, setattr, unlink, xattr};
 use alloc::rc::Rc;
@@ -15,7 +16,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use nacre_node::{Event, WaitList};
-use nacre_osd::Credits;
+use nacre_osd::{Credits, OsdConfig};
 use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore};
 use nacre_types::name::HashKey;
@@ -304,6 +305,10 @@ fn counter(request: &Request) -> Option<&'static str> {
 }
 
 impl Service for Mdt {
+    fn tune(osd: &mut OsdConfig) {
+        // A name is looked for by the keys of its hash, which differ in the last byte only.
+        osd.bloom_prefixes.push((ENTRY, ENTRY_PREFIX));
+    }
     async fn start(core: &Rc<TargetCore>) -> Result<Rc<Self>, String> {
         crate::start::start(core).await
     }

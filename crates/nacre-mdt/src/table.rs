@@ -57,6 +57,10 @@ pub fn entry(dir: Fid, cookie: u64) -> [u8; 20] {
     key[12..].copy_from_slice(&cookie.to_be_bytes());
     key
 }
+/// Bytes of a key of [`ENTRY`] that all names of one hash share: the last byte ends with the discriminator.
+pub const ENTRY_PREFIX: u8 = 19;
+const _: () = assert!(DISCRIMINATORS == 16);
+
 /// The keys that a name with this hash may have: `from <= key < to`.
 pub fn entries_of_hash(dir: Fid, base: u64) -> ([u8; 20], [u8; 20]) {
     (entry(dir, base), entry(dir, base + DISCRIMINATORS))

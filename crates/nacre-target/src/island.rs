@@ -71,7 +71,8 @@ pub struct TargetIsland<S: Service> {
 
 impl<S: Service> TargetIsland<S> {
     /// Opens the store and starts the service when [`Event::Start`] comes.
-    pub fn new(ctx: &Rc<Ctx>, config: TargetConfig, osd: OsdConfig) -> Self {
+    pub fn new(ctx: &Rc<Ctx>, config: TargetConfig, mut osd: OsdConfig) -> Self {
+        S::tune(&mut osd);
         let inner = Inner {
             ctx: ctx.clone(),
             config,

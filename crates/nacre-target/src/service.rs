@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::future::Future;
 use nacre_node::Event;
+use nacre_osd::OsdConfig;
 use nacre_rpc::ReplyRecord;
 use nacre_types::{Codec, Errno, Transno};
 use nacre_wire::target::{Param, StatfsReply};
@@ -48,6 +49,10 @@ impl Reply {
 
 /// A kind of target. Handlers run as tasks of the island; many are under way at a time.
 pub trait Service: Sized + 'static {
+    /// What this kind of target wants of its engine beyond the operator's settings.
+    fn tune(osd: &mut OsdConfig) {
+        let _ = osd;
+    }
     /// Reads what it needs from its rows; called once the engine is open, before any request.
     fn start(core: &Rc<TargetCore>) -> impl Future<Output = Result<Rc<Self>, String>>;
 

@@ -43,7 +43,7 @@ pub use object::{Objects, ObjectsConfig};
 pub use object_change::{Prepared, Stamp};
 pub use object_rows::{OBJECT_BYTES_MAX, ObjectRow, REGION_BYTES};
 pub use reserve::Reservation;
+pub use state::Save;
 pub use summed::BLOCK_BYTES;
 pub use superblock::{FORMAT_VERSION, Label, label_of};
-pub use state::Save;
 pub use tx::{Credits, Pins, Table, Tx, table};

@@ -222,6 +222,36 @@ mod tests {
     }
 
     #[test]
+    fn bytes_on_disk_are_those_of_the_format() {
+        let object = ObjectId { fid: Fid::new(Seq(0x102), Oid(3)), stripe: 4 };
+        let key = [0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 9];
+        assert_eq!(block_key(object, 9), key);
+        assert_eq!(object_key(object), key[..16]);
+        let mut row = BlockRow::default();
+        row.set(1, 0x0403_0201);
+        row.allocated |= 4;
+        assert_eq!(row.encode(), [6, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4]);
+        let reclaim = ReclaimRow { transno: 1, from: 4096 };
+        assert_eq!(reclaim.to_vec(), [1, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0]);
+        let row = ObjectRow {
+            size: 1,
+            blocks: 8,
+            owner: Owner { uid: 2, gid: 3, projid: 4 },
+            mtime: Timestamp::from_nanos(0),
+            version: 5,
+            flags: ObjectRow::QUARANTINED,
+        };
+        let bytes = row.to_vec();
+        assert_eq!(
+            bytes[..28],
+            [1, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]
+        );
+        assert_eq!(bytes[bytes.len() - 9..], [5, 0, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(bytes.len(), 28 + 12 + 9);
+        assert_eq!(ObjectRow::from_slice(&bytes), Ok(row));
+    }
+
+    #[test]
     fn masks_cut_ranges_at_regions() {
         assert_eq!(mask_of(0, &(0..64)), u64::MAX);
         assert_eq!(mask_of(1, &(63..66)), 0b11);

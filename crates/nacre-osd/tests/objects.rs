@@ -552,10 +552,12 @@ fn background_write_back_moves_the_stable_number() {
     assert_eq!(t.read(object(1), 0, 1 << 20).expect("reads").1, vec![2; 5000]);
 }
 
+type Models = BTreeMap<ObjectId, Model>;
+
 /// Runs a script of changes until the device stops; answers the states after each acknowledged change, the first
 /// being the empty one, and the one that was under way.
-fn run_script(t: &mut Target) -> (Vec<BTreeMap<ObjectId, Model>>, Option<BTreeMap<ObjectId, Model>>) {
-    let mut states: Vec<BTreeMap<ObjectId, Model>> = vec![BTreeMap::new()];
+fn run_script(t: &mut Target) -> (Vec<Models>, Option<Models>) {
+    let mut states: Vec<Models> = vec![BTreeMap::new()];
     for step in 0..14u32 {
         let id = object(step % 2);
         let mut next = states.last().expect("one is there").clone();

@@ -4,7 +4,7 @@
 //! a default ACL replaces the umask; a name that is there and was not asked for exclusively is opened instead.
 
 use crate::acl::{self, Acl};
-use crate::allocator::resolve;
+use crate::allocator::{check_template, resolve};
 use crate::row::{Entry, Inode};
 use crate::table::{self, SEQUENCE};
 use crate::view::{Halt, Slot, Step, View, Wants, check_name};
@@ -50,6 +50,9 @@ pub(crate) fn apply(view: &mut View<'_>, maker: &mut Maker<'_>, args: &Create<'_
     }
     if args.target.len() > SYMLINK_MAX {
         return Err(Errno::ENAMETOOLONG.into());
+    }
+    if let Some(template) = &args.layout {
+        check_template(template).map_err(Errno::from)?;
     }
     let mut dir = view.dir(args.parent)?;
     let cookie = match view.slot(args.parent, args.name)? {

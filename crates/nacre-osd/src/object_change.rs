@@ -23,7 +23,7 @@ use nacre_node::{FileId, StoreDone, StoreError, StoreOp};
 use nacre_types::{Codec, Extent, ObjectId, Owner, Timestamp};
 
 /// Most bytes that one allocation puts into one transaction; longer ones are cut.
-const ALLOCATE_SLICE_BYTES: u64 = 256 << 20;
+const ALLOCATE_SLICE_BYTES: u64 = 1 << 30;
 
 /// What a change says of the object besides its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -107,10 +107,9 @@ impl Drop for Prepared {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.take() {
             let objects = inner.objects.clone();
-            let pins = self.take_pins();
             let credits = Credits { frees: true, object_bytes: 0, ..self.credits };
-            if inner.needs_settling() {
-                objects.ctx.clone().spawn(inner.settle(pins, credits));
+            if let Some(blocks) = inner.blocks_to_settle() {
+                objects.ctx.clone().spawn(inner.settle(blocks, credits));
             }
         }
     }
@@ -523,17 +522,27 @@ impl Inner {
         Ok(row)
     }
 
-    /// Whether bytes have changed that rows speak of, or blocks are in the blob that none does.
-    fn needs_settling(&self) -> bool {
-        matches!(self.change, Change::Write { .. } | Change::Allocate { .. })
+    /// Blocks whose bytes have changed under their rows, or that are in the blob and in no row.
+    fn blocks_to_settle(&self) -> Option<Range<u64>> {
+        match &self.change {
+            Change::Write { first, sums, .. } => Some(*first..*first + sums.len() as u64),
+            Change::Allocate { blocks, .. } => Some(blocks.clone()),
+            Change::Shrink { .. }
+            | Change::Grow { .. }
+            | Change::Destroy
+            | Change::SetOwner { .. }
+            | Change::Nothing => None,
+        }
     }
 
     /// The caller gave up after the bytes were written: an object that exists has been written to, one that does
     /// not exist is cut away again.
-    async fn settle(self, pins: Pins, credits: Credits) {
+    async fn settle(self, blocks: Range<u64>, credits: Credits) {
         let (objects, object) = (self.objects.clone(), self.object);
         let key = object_key(object);
         let done: Result<(), OsdError> = async {
+            // The pins went with the transaction that did not come about.
+            let pins = objects.pins_of(object, &regions_of(&blocks)).await?;
             let room = objects.osd.reserve(credits).await?;
             objects
                 .osd

@@ -417,7 +417,10 @@ fn a_write_that_is_given_up_leaves_sums_that_fit() {
     t.write(object(1), 0, vec![1; 10_000]).expect("writes");
     for id in [object(1), object(2)] {
         t.run(move |o| async move {
-            drop(o.prepare_write(id, 5000, vec![Bytes::from(vec![2; 9000])]).await.expect("prepares"));
+            let mut prepared =
+                o.prepare_write(id, 5000, vec![Bytes::from(vec![2; 9000])]).await.expect("prepares");
+            drop(prepared.take_pins());
+            drop(prepared);
         });
     }
     t.settle();

@@ -39,12 +39,18 @@ struct Target {
 
 impl Target {
     fn format(device: &CrashDevice) -> Self {
-        OsdDrive::format(&device.store(), &config(), false).expect("formats");
-        Self::open(device)
+        Self::format_with(device, &config())
+    }
+    fn format_with(device: &CrashDevice, config: &OsdConfig) -> Self {
+        OsdDrive::format(&device.store(), config, false).expect("formats");
+        Self::open_with(device, config)
     }
     fn open(device: &CrashDevice) -> Self {
+        Self::open_with(device, &config())
+    }
+    fn open_with(device: &CrashDevice, config: &OsdConfig) -> Self {
         let store = device.store();
-        let mut drive = OsdDrive::open(&store, &config()).expect("opens");
+        let mut drive = OsdDrive::open(&store, config).expect("opens");
         let objects = drive
             .run(|osd| async move { Objects::start(&osd.ctx().clone(), &osd, ObjectsConfig::default()) })
             .expect("starts");
@@ -478,7 +484,8 @@ fn sizes_up_to_the_last_byte_of_an_offset_work() {
 
 #[test]
 fn a_long_allocation_takes_several_transactions_and_one_account() {
-    let mut t = Target::format(&CrashDevice::new(u64::MAX));
+    let big_log = OsdConfig { log_bytes_max: 64 << 20, ..config() };
+    let mut t = Target::format_with(&CrashDevice::new(u64::MAX), &big_log);
     let row = t.allocate(object(1), 100, 9 << 30, false).expect("allocates");
     assert_eq!((row.size, row.blocks), ((9 << 30) + 100, (9 << 21) + 8));
     assert_eq!(t.usage(1), ((9 << 30) + 4096, 1));

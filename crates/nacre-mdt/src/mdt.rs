@@ -8,7 +8,7 @@ use crate::flocks::Flocks;
 use crate::opens::Opens;
 use crate::osts::Osts;
 use crate::stats::Stats;
-use crate::table::{ENTRY, ENTRY_PREFIX};
+use crate::table::{ENTRY, ENTRY_PREFIX, FLOCK, LINK, XATTR};
 use crate::view::{Halt, Note, Rows, Step, View, Wants};
 use crate::{create, layout, open, rename, setattr, unlink, xattr};
 use alloc::rc::Rc;
@@ -308,6 +308,8 @@ impl Service for Mdt {
     fn tune(osd: &mut OsdConfig) {
         // A name is looked for by the keys of its hash, which differ in the last byte only.
         osd.bloom_prefixes.push((ENTRY, ENTRY_PREFIX));
+        // What hangs on an inode goes with it, as a range.
+        osd.bloom_prefixes.extend([LINK, XATTR, FLOCK].map(|table| (table, 12)));
     }
     async fn start(core: &Rc<TargetCore>) -> Result<Rc<Self>, String> {
         crate::start::start(core).await

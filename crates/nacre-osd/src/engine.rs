@@ -44,7 +44,7 @@ impl Default for OsdConfig {
             log_bytes_max: 256 << 20,
             commit_interval_ms: 1000,
             ballast_bytes: 64 << 20,
-            bloom_prefixes: Vec::new(),
+            bloom_prefixes: [(table::BLOCK, crate::object_rows::OBJECT_KEY_BYTES)].into(),
         }
     }
 }

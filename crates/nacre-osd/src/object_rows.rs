@@ -156,6 +156,9 @@ pub(crate) fn block_ceil(offset: u64) -> u64 {
     offset.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES)
 }
 
+/// All block rows of an object share so much of their key.
+pub(crate) const OBJECT_KEY_BYTES: u8 = 16;
+
 /// Key of an object's rows.
 pub fn object_key(object: ObjectId) -> [u8; 16] {
     let mut key = [0; 16];

@@ -53,9 +53,13 @@ impl State {
             last_record_bytes: 0,
         }
     }
-    /// Whether there may be rows that are not in memory.
-    pub(crate) fn below(&self) -> bool {
-        !self.runs.is_empty() || self.mem.is_frozen()
+    /// Whether a run, or the one that is being written, may hold the key: then its deletion must be kept.
+    pub(crate) fn below(&self, raw: &[u8]) -> bool {
+        self.mem.is_frozen() || self.runs.may_hold(raw)
+    }
+    /// The same for any key of `from..to`.
+    pub(crate) fn below_range(&self, from: &[u8], to: &[u8]) -> bool {
+        self.mem.is_frozen() || self.runs.list().iter().any(|run| run.may_overlap(from, to))
     }
 
     pub(crate) fn save(&self) -> Save {

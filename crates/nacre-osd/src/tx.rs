@@ -166,7 +166,7 @@ impl<'a> Tx<'a> {
             None => self.state.log.delete(key.raw()),
         }
         let hint = self.pins.slot(&key).unwrap_or(NO_SLOT);
-        let below = self.state.below();
+        let below = value.is_some() || self.state.below(key.raw());
         self.state.mem.write(key, hint, value, below, &mut self.state.undo);
     }
     pub fn put(&mut self, table: Table, key: &[u8], value: Vec<u8>) {
@@ -182,7 +182,7 @@ impl<'a> Tx<'a> {
             return;
         }
         self.state.log.delete_range(from.raw(), to.raw());
-        let below = self.state.below();
+        let below = self.state.below_range(from.raw(), to.raw());
         self.state.mem.delete_range(from, to, below, &mut self.state.undo);
     }
     /// Charges (or, negative, credits) an owner.

@@ -24,6 +24,11 @@ impl Client {
         Ok(())
     }
 
+    /// Every link of an inode: directory and name.
+    pub async fn links(&self, fid: Fid) -> Result<Vec<(Fid, Bytes)>, Errno> {
+        Ok(self.mdt().await?.call(&FidLinks { fid }).await?.links)
+    }
+
     /// Paths of an inode from the root, without a leading slash; one per hard link.
     pub async fn paths(&self, fid: Fid) -> Result<Vec<Bytes>, Errno> {
         let mdt = self.mdt().await?;

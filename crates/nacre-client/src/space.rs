@@ -1,9 +1,11 @@
-//! Space of the file system: the sum of its OSTs, and what the MDT says of inodes.
+//! Space of the file system: the sum of its OSTs' devices, and what the MDT says of inodes.
 //!
+//! OSTs on one device share its space: it is counted once, with the numbers of the one that can give least.
 //! A target that does not answer is left out of the sum (`df` must not hang because one OST is away).
 
 use crate::client::Client;
 use crate::target::Target;
+use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -19,17 +21,10 @@ impl Client {
     pub async fn statfs(&self) -> Result<StatfsReply, Errno> {
         let _timing = self.stats.time("statfs");
         let mdt = self.mdt().await?.call(&Statfs {}).await?;
-        let mut sum = StatfsReply { files_used: mdt.files_used, ..StatfsReply::default() };
-        let mut objects_free = 0u64;
-        for (_, answer) in self.statfs_of(self.mount.osts()).await {
-            if let Ok(ost) = answer {
-                sum.bytes_total = sum.bytes_total.saturating_add(ost.bytes_total);
-                sum.bytes_free = sum.bytes_free.saturating_add(ost.bytes_free);
-                sum.bytes_avail = sum.bytes_avail.saturating_add(ost.bytes_avail);
-                objects_free = objects_free.saturating_add(ost.files_free);
-            }
-        }
-        sum.files_free = mdt.files_free.min(objects_free);
+        let osts = self.statfs_of(self.mount.osts()).await;
+        let mut sum = sum_of(osts.iter().filter_map(|(_, answer)| answer.as_ref().ok()));
+        sum.files_used = mdt.files_used;
+        sum.files_free = mdt.files_free.min(sum.files_free);
         Ok(sum)
     }
 
@@ -52,5 +47,54 @@ impl Client {
             (target.name.clone(), answer.flatten().unwrap_or(Err(Errno::ETIMEDOUT)))
         };
         join_all(targets.into_iter().map(ask)).await
+    }
+}
+
+/// Adds up targets, each device once.
+fn sum_of<'a>(targets: impl Iterator<Item = &'a StatfsReply>) -> StatfsReply {
+    let mut devices: BTreeMap<u64, StatfsReply> = BTreeMap::new();
+    let mut sum = StatfsReply::default();
+    for t in targets {
+        match devices.get_mut(&t.device).filter(|_| t.device != 0) {
+            Some(d) => {
+                d.bytes_total = d.bytes_total.max(t.bytes_total);
+                d.bytes_free = d.bytes_free.min(t.bytes_free);
+                d.bytes_avail = d.bytes_avail.min(t.bytes_avail);
+                d.files_free = d.files_free.min(t.files_free);
+            }
+            None if t.device == 0 => add(&mut sum, t),
+            None => drop(devices.insert(t.device, *t)),
+        }
+    }
+    devices.values().for_each(|d| add(&mut sum, d));
+    sum
+}
+fn add(sum: &mut StatfsReply, t: &StatfsReply) {
+    sum.bytes_total = sum.bytes_total.saturating_add(t.bytes_total);
+    sum.bytes_free = sum.bytes_free.saturating_add(t.bytes_free);
+    sum.bytes_avail = sum.bytes_avail.saturating_add(t.bytes_avail);
+    sum.files_free = sum.files_free.saturating_add(t.files_free);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_of_several_targets_is_counted_once() {
+        let on = |device, avail| StatfsReply {
+            bytes_total: 100,
+            bytes_free: avail + 1,
+            bytes_avail: avail,
+            files_used: 0,
+            files_free: avail,
+            device,
+        };
+        let sum = |list: &[StatfsReply]| sum_of(list.iter());
+        assert_eq!(sum(&[on(7, 40), on(7, 30)]), on(0, 30), "the same device");
+        let two = sum(&[on(7, 40), on(8, 30), on(7, 50)]);
+        assert_eq!((two.bytes_total, two.bytes_avail, two.files_free), (200, 70, 70), "two devices");
+        let unknown = sum(&[on(0, 40), on(0, 30)]);
+        assert_eq!((unknown.bytes_total, unknown.bytes_free), (200, 72), "devices of their own");
     }
 }

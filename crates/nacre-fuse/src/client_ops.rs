@@ -128,6 +128,9 @@ impl Ops for ClientOps {
     async fn paths(&self, fid: Fid) -> Answer<Vec<Bytes>> {
         self.client.paths(fid).await
     }
+    async fn links(&self, fid: Fid) -> Answer<Vec<(Fid, Bytes)>> {
+        self.client.links(fid).await
+    }
     async fn statfs_targets(&self) -> Answer<Vec<(String, Answer<StatfsReply>)>> {
         self.client.statfs_targets().await
     }

@@ -196,6 +196,9 @@ pub trait Ops: 'static {
     fn paths(&self, fid: Fid) -> impl Future<Output = Answer<Vec<Bytes>>> {
         missing!(fid)
     }
+    fn links(&self, fid: Fid) -> impl Future<Output = Answer<Vec<(Fid, Bytes)>>> {
+        missing!(fid)
+    }
     fn statfs_targets(&self) -> impl Future<Output = Answer<Vec<(String, Answer<StatfsReply>)>>> {
         async { Err(MISSING) }
     }

@@ -6,6 +6,7 @@
 //! | `nacre.layout` | any | JSON, below | JSON or `count=N,size=BYTES,first=OST`, each optional; removed: the default |
 //! | `nacre.path` | any | all paths from the root, without leading slash, one per line | |
 //! | `nacre.path.[0x..:0x..:0x0]` | any (tools use the root) | the same for that FID | |
+//! | `nacre.links` | any | `[FID of the parent]/name` of every link, one per line | |
 //! | `nacre.df` | any | JSON list: one object per target | |
 //! | `nacre.sync` | any | makes durable what this mount has completed; `ok` | the same |
 //! | `nacre.mount` | any | `FSNAME-INSTANCE`, as in parameter names | |
@@ -30,6 +31,7 @@ pub(crate) enum VirtualName {
     Layout,
     /// Of the inode itself, or of another.
     Path(Option<Fid>),
+    Links,
     Df,
     Sync,
     Mount,
@@ -42,6 +44,7 @@ impl VirtualName {
             b"fid" => Ok(Self::Fid),
             b"layout" => Ok(Self::Layout),
             b"path" => Ok(Self::Path(None)),
+            b"links" => Ok(Self::Links),
             b"df" => Ok(Self::Df),
             b"sync" => Ok(Self::Sync),
             b"mount" => Ok(Self::Mount),
@@ -63,6 +66,11 @@ pub(crate) async fn get<O: Ops>(ops: &O, fid: Fid, name: VirtualName, probe: boo
         VirtualName::Path(other) => {
             let paths = ops.paths(other.unwrap_or(fid)).await?;
             return Ok(paths.join(&b'\n').into());
+        }
+        VirtualName::Links => {
+            let links = ops.links(fid).await?;
+            let lines = links.iter().map(|(parent, name)| [format!("{parent}/").as_bytes(), name].concat());
+            return Ok(lines.collect::<Vec<_>>().join(&b'\n').into());
         }
         VirtualName::Df => df_json(ops).await?.to_string(),
         VirtualName::Sync => {
@@ -90,7 +98,11 @@ pub(crate) async fn set<O: Ops>(
             ops.set_layout(fid, template, caller).await
         }
         VirtualName::Sync => ops.sync_all().await,
-        VirtualName::Fid | VirtualName::Path(_) | VirtualName::Df | VirtualName::Mount => Err(Errno::EPERM),
+        VirtualName::Fid
+        | VirtualName::Path(_)
+        | VirtualName::Links
+        | VirtualName::Df
+        | VirtualName::Mount => Err(Errno::EPERM),
     }
 }
 
@@ -143,6 +155,7 @@ async fn df_json<O: Ops>(ops: &O) -> Result<Value, Errno> {
         Ok(s) => json!({
             "target": target, "bytes_total": s.bytes_total, "bytes_free": s.bytes_free,
             "bytes_avail": s.bytes_avail, "files_used": s.files_used, "files_free": s.files_free,
+            "device": s.device,
         }),
         Err(errno) => json!({"target": target, "error": errno.to_string()}),
     });

@@ -212,6 +212,7 @@ impl Mdt {
             bytes_avail: space.bytes_avail,
             files_used,
             files_free: files_free.min(space.bytes_avail / BYTES_PER_INODE),
+            device: space.device,
         })
     }
 }

@@ -196,6 +196,7 @@ impl Service for Mgs {
             bytes_avail: space.bytes_avail,
             files_used: 0,
             files_free: space.files_free.unwrap_or(0),
+            device: space.device,
         })
     }
 

@@ -133,6 +133,8 @@ pub struct StoreSpace {
     pub bytes_avail: u64,
     /// Inodes that can still be made; `None` where the file system makes them from free space.
     pub files_free: Option<u64>,
+    /// Which device it is: stores with the same number share their space. 0: nobody shares it.
+    pub device: u64,
 }
 
 /// Why an operation failed.

@@ -8,6 +8,7 @@
 
 mod blob;
 mod cache;
+mod device;
 mod dirs;
 mod error;
 mod holder;

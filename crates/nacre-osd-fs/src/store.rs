@@ -6,6 +6,7 @@
 
 use crate::blob::Piece;
 use crate::cache::{Cache, Key, Open};
+use crate::device;
 use crate::dirs::{Dirs, names};
 use crate::open::{remove, remove_chunks};
 use crate::path::{Place, chunk_dir, name, parse_blob, parse_number};
@@ -48,6 +49,8 @@ pub struct FsStore {
     /// Set when the kernel says that reads cannot be tried.
     pub(crate) no_cached_reads: AtomicBool,
     pub(crate) chunk_bytes: u64,
+    /// Of the file system below, see `device.rs`.
+    device: u64,
     /// The rest of a listing of blobs that is under way.
     listing: Mutex<Listing>,
 }
@@ -68,6 +71,7 @@ impl FsStore {
         chunk_bytes: u64,
     ) -> Self {
         Self {
+            device: device::number(dirs.fd(Place::Root)),
             dirs,
             _lock: lock,
             path,
@@ -345,6 +349,7 @@ impl FsStore {
             bytes_free: bytes(s.f_bfree),
             bytes_avail: bytes(s.f_bavail),
             files_free: (s.f_files > 0).then_some(s.f_favail),
+            device: self.device,
         })
     }
 

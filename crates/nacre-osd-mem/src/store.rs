@@ -197,6 +197,7 @@ impl MemStore {
                     bytes_free: free,
                     bytes_avail: free,
                     files_free: None,
+                    device: 0,
                 }))
             }
         }

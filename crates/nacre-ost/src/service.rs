@@ -290,6 +290,7 @@ impl Service for Ost {
             bytes_avail: space.bytes_avail,
             files_used,
             files_free: files_free(&space, files_used),
+            device: space.device,
         };
         *self.statfs.borrow_mut() = reply;
         Ok(reply)

@@ -340,6 +340,7 @@ impl Disk {
                     bytes_free: free,
                     bytes_avail: free,
                     files_free: None,
+                    device: 0,
                 }))
             }
         }

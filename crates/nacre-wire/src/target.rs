@@ -118,6 +118,9 @@ codec_struct! {
         /// Objects or inodes: in use, and an honest estimate of how many more fit.
         pub files_used: u64,
         pub files_free: u64,
+        /// Which device the store is on: targets with the same number share their space, and whoever adds up counts
+        /// it once. 0: nobody shares it.
+        pub device: u64,
     }
 }
 codec_struct! {

@@ -435,7 +435,7 @@ impl Ops for MemFs {
     }
     async fn statfs(&self) -> Result<StatfsReply, Errno> {
         let (bytes_total, bytes_free, bytes_avail) = (1 << 30, 1 << 29, 1 << 28);
-        Ok(StatfsReply { bytes_total, bytes_free, bytes_avail, files_used: 5, files_free: 1000 })
+        Ok(StatfsReply { bytes_total, bytes_free, bytes_avail, files_used: 5, files_free: 1000, device: 0 })
     }
     async fn flock(
         &self,

@@ -220,7 +220,7 @@ messages! {
         };
         SetParamReply = SetParamReply { matched: 1, refused: "no".into() };
         StatfsReply =
-            StatfsReply { bytes_total: 5, bytes_free: 4, bytes_avail: 3, files_used: 2, files_free: 1 };
+            StatfsReply { bytes_total: 5, bytes_free: 4, bytes_avail: 3, files_used: 2, files_free: 1, device: 9 };
         RecoveryRowsReply = RecoveryRowsReply {
             name: "demo-MDT0000".into(), incompat: 0x400, last_transaction: 9, target_index: 1, mount_count: 2,
             rows: vec![Bytes::from_static(b"r")], next: Some(Bytes::from_static(b"n")),

@@ -45,6 +45,9 @@ struct Space {
     bytes_avail: u64,
     files_used: u64,
     files_free: u64,
+    /// Targets of one device share its space; 0: nobody shares it.
+    #[serde(default)]
+    device: u64,
 }
 
 fn mounts(wanted: Option<&PathBuf>) -> Result<Vec<PathBuf>> {
@@ -86,7 +89,6 @@ pub(super) fn run(args: &Args) -> Result<()> {
         let (used, free, percent) =
             if args.inodes { ("IUsed", "IFree", "IUse%") } else { ("Used", "Available", "Use%") };
         say::line(&format!("{:<20} {unit:>11} {used:>11} {free:>11} {percent:>4}  Mounted on", "UUID"));
-        let mut sum = Space::default();
         for t in &list {
             let uuid = format!("{}_UUID", t.target);
             let Some(space) = t.space else {
@@ -97,19 +99,40 @@ pub(super) fn run(args: &Args) -> Result<()> {
                 continue;
             };
             say::line(&row(args, &uuid, space, &format!("{}[{}]", mount.display(), bracket(&t.target))));
-            if t.target.contains("-OST") {
-                sum.bytes_total += space.bytes_total;
-                sum.bytes_free += space.bytes_free;
-                sum.bytes_avail += space.bytes_avail;
-                sum.files_free += space.files_free;
-            } else {
-                sum.files_used += space.files_used;
-            }
         }
         say::line("");
-        say::line(&row(args, "filesystem_summary:", sum, &mount.display().to_string()));
+        say::line(&row(args, "filesystem_summary:", summary(&list), &mount.display().to_string()));
     }
     Ok(())
+}
+
+/// The whole file system: space of the OSTs, each device once, and inodes of the MDT.
+fn summary(list: &[TargetSpace]) -> Space {
+    let mut sum = Space::default();
+    let mut devices: Vec<Space> = Vec::new();
+    for t in list {
+        let Some(space) = t.space else { continue };
+        if !t.target.contains("-OST") {
+            sum.files_used += space.files_used;
+            continue;
+        }
+        match devices.iter_mut().find(|d| d.device == space.device && d.device != 0) {
+            Some(d) => {
+                d.bytes_total = d.bytes_total.max(space.bytes_total);
+                d.bytes_free = d.bytes_free.min(space.bytes_free);
+                d.bytes_avail = d.bytes_avail.min(space.bytes_avail);
+                d.files_free = d.files_free.min(space.files_free);
+            }
+            None => devices.push(space),
+        }
+    }
+    for d in devices {
+        sum.bytes_total += d.bytes_total;
+        sum.bytes_free += d.bytes_free;
+        sum.bytes_avail += d.bytes_avail;
+        sum.files_free += d.files_free;
+    }
+    sum
 }
 
 fn row(args: &Args, name: &str, s: Space, place: &str) -> String {

@@ -95,6 +95,18 @@ pub async fn walk(client: &Client, base: &str) -> Result<BTreeMap<String, Seen>,
     Ok(all)
 }
 
+/// Removes everything below the root.
+pub async fn remove_all(client: &Client) -> Result<(), Errno> {
+    let all = walk(client, "").await?;
+    // Children sort after their parents.
+    for (path, seen) in all.iter().rev() {
+        let Some((parent, name)) = path.rsplit_once('/') else { continue };
+        let dir = crate::ops::resolve(client, parent).await?.attr.fid;
+        client.unlink(dir, name.as_bytes(), seen.stat.kind == 'd', Caller::root()).await?;
+    }
+    Ok(())
+}
+
 /// The first few differences, for people; empty when there are none.
 pub fn differences(expected: &BTreeMap<String, Seen>, seen: &BTreeMap<String, Seen>) -> Vec<String> {
     let mut out = Vec::new();

@@ -6,12 +6,13 @@ use nacre_client::MountConfig;
 use nacre_mdt::Mdt;
 use nacre_mgs::Mgs;
 use nacre_node::store::Store;
-use nacre_node::{Ctx, Effect, Logic};
+use nacre_node::{Ctx, Effect, Event, Logic, StoreError, StoreOp};
 use nacre_osd::{Label, Osd, OsdConfig};
 use nacre_osd_mem::MemStore;
 use nacre_ost::Ost;
-use nacre_target::{TargetConfig, TargetIsland};
+use nacre_target::{Service, TargetConfig, TargetIsland};
 use nacre_types::{ClientUuid, FsName, Instant, TargetKind, TargetName, Timestamp};
+use nacre_wire::target::Param;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,15 +26,17 @@ pub struct Cluster {
     pub jobs: Jobs,
     pub servers: Vec<NodeId>,
     pub mounts: Vec<NodeId>,
+    /// A mount that will be killed.
+    pub victim: Option<NodeId>,
     pub stores: Vec<Arc<dyn Store>>,
 }
 
 /// Small bounds, so that checkpoints and segments are reached.
 pub fn osd_config() -> OsdConfig {
     OsdConfig {
-        dirty_bytes_max: 8 << 20,
+        dirty_bytes_max: 16 << 20,
         cache_bytes_max: 1 << 20,
-        log_bytes_max: 4 << 20,
+        log_bytes_max: 16 << 20,
         commit_interval_ms: 200,
         ballast_bytes: 1 << 20,
         ..OsdConfig::default()
@@ -42,7 +45,7 @@ pub fn osd_config() -> OsdConfig {
 
 impl Cluster {
     /// Formats and starts everything; the mounts are there at once and wait for their servers.
-    pub fn new(seed: u64, ost_count: u32, mount_count: u32) -> Self {
+    pub fn new(seed: u64, ost_count: u32, mount_count: u32, with_victim: bool) -> Self {
         let mut world = World::new(seed);
         let fs = FsName::parse("demo").expect("a valid name");
         let mut names =
@@ -64,7 +67,8 @@ impl Cluster {
             stores.push(store);
         }
         let mut mounts = Vec::new();
-        for i in 0..mount_count {
+        let all_mounts = mount_count + u32::from(with_victim);
+        for i in 0..all_mounts {
             let config = MountConfig {
                 mgs_addresses: vec![World::address("MGS")],
                 fs: fs.clone(),
@@ -82,7 +86,23 @@ impl Cluster {
             let after_ns = world.rng().below(50_000_000);
             world.start_later(all.swap_remove(at), after_ns);
         }
-        Self { world, jobs: Jobs::default(), servers, mounts, stores }
+        let victim = if with_victim { mounts.pop() } else { None };
+        Self { world, jobs: Jobs::default(), servers, mounts, victim, stores }
+    }
+
+    /// Parameters of the servers by a condition on their names: (server, name, value).
+    pub fn params(&mut self, wanted: impl Fn(&str) -> bool) -> Vec<(String, String, String)> {
+        let mut found = Vec::new();
+        for &server in &self.servers {
+            self.world.tell(server, Event::Door(Box::new(())));
+            let Some((_, said)) = self.world.hear() else { continue };
+            let params = said.downcast::<Vec<Param>>().expect("servers say nothing but their parameters");
+            let name = self.world.name(server).to_string();
+            found.extend(
+                params.into_iter().filter(|p| wanted(&p.name)).map(|p| (name.clone(), p.name, p.value)),
+            );
+        }
+        found
     }
 }
 
@@ -94,9 +114,32 @@ fn target(ctx: &Rc<Ctx>, kind: TargetKind, address: &str) -> Box<dyn Logic> {
         max_mod_rpcs: 8,
     };
     match kind {
-        TargetKind::Mgs => Box::new(TargetIsland::<Mgs>::new(ctx, config, osd_config())),
-        TargetKind::Mdt => Box::new(TargetIsland::<Mdt>::new(ctx, config, osd_config())),
-        TargetKind::Ost => Box::new(TargetIsland::<Ost>::new(ctx, config, osd_config())),
+        TargetKind::Mgs => Box::new(Watched(TargetIsland::<Mgs>::new(ctx, config, osd_config()))),
+        TargetKind::Mdt => Box::new(Watched(TargetIsland::<Mdt>::new(ctx, config, osd_config()))),
+        TargetKind::Ost => Box::new(Watched(TargetIsland::<Ost>::new(ctx, config, osd_config()))),
+    }
+}
+
+/// A target that tells its parameters to whoever knocks at its door.
+struct Watched<S: Service>(TargetIsland<S>);
+impl<S: Service> Logic for Watched<S> {
+    fn ctx(&self) -> &Rc<Ctx> {
+        self.0.ctx()
+    }
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Door(_) => {
+                let params = self.0.service().map(|s| s.params()).unwrap_or_default();
+                self.0.ctx().push(Effect::Door(Box::new(params)));
+            }
+            other => self.0.handle(other),
+        }
+    }
+    fn log_writes(&mut self, out: &mut Vec<StoreOp>) {
+        self.0.log_writes(out);
+    }
+    fn log_failed(&mut self, error: &StoreError) {
+        self.0.log_failed(error);
     }
 }
 

@@ -1,56 +1,70 @@
-//! Work in which mounts meet on the same files at the same time.
+//! Work in which mounts meet on the same files at the same time. Several workers run on each mount.
 //!
-//! Each mount appends records to one file (each must be there once, whole, a mount's own in order), creates a series of
-//! names exclusively (each has one winner), and adds to a counter in a file under flock (none may be lost).
+//! Each worker appends records to one file (each must be there once, whole, a worker's own in order), creates a series of
+//! names exclusively (each has one winner), adds to a counter in a file under a file lock (none may be lost), and fills a
+//! board over several stripes in one write (a read in one request sees one fill, never a mixture).
 
 use crate::mount::{JobId, Jobs};
 use crate::ops::{Op, read_all, resolve, write_handle};
 use crate::world::{NodeId, World};
 use nacre_client::{Client, CreateArgs};
-use nacre_types::{Caller, Errno, LockCookie, OpenHandle, mode};
+use nacre_types::{Caller, Errno, mode};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
 use std::rc::Rc;
 
 const LOG: &str = "/common/log";
 const COUNTER: &str = "/common/counter";
-const ROUNDS: u32 = 6;
+const BOARD: &str = "/common/board";
+/// Over three stripes of the board, and less than a request of the kernel.
+const BOARD_BYTES: usize = 150_000;
+const ROUNDS: u32 = 4;
+const WORKERS_PER_MOUNT: usize = 2;
 const RECORD: usize = 48;
 
-/// What a mount has done.
+/// What a worker has done.
 struct Deeds {
-    mount: usize,
+    worker: usize,
     won: Vec<u32>,
     failed: Option<String>,
 }
 
-/// Jobs of all mounts.
-#[derive(Default)]
+/// Jobs of all workers.
 pub struct Common {
     jobs: Vec<JobId>,
+    family: FlockFamily,
+    /// Servers will be killed.
+    kills: bool,
     pub since_ns: u64,
 }
 
 /// What must be found.
 pub struct Expected {
-    mounts: usize,
+    workers: usize,
 }
 
 /// What a mount sees afterwards.
 pub struct Seen {
     log: Vec<u8>,
     counter: Vec<u8>,
+    board: Vec<u8>,
     names: usize,
 }
 
 impl Common {
+    pub fn new(family: FlockFamily, kills: bool) -> Self {
+        Self { jobs: Vec::new(), family, kills, since_ns: 0 }
+    }
     pub fn set_up() -> Vec<Op> {
         let create = |path: &str, stripes| Op::Create { path: path.into(), exclusive: true, stripes };
-        vec![Op::Mkdir("/common".into()), create(LOG, -1), create(COUNTER, 1)]
+        vec![Op::Mkdir("/common".into()), create(LOG, -1), create(COUNTER, 1), create(BOARD, 2)]
     }
+    /// Starts the workers of a mount.
     pub fn start(&mut self, world: &mut World, jobs: &mut Jobs, mount: NodeId) {
         self.since_ns = world.now_ns();
-        let number = self.jobs.len();
-        self.jobs.push(jobs.start(world, mount, move |client| work(client, number)));
+        for _ in 0..WORKERS_PER_MOUNT {
+            let (number, family, kills) = (self.jobs.len(), self.family, self.kills);
+            self.jobs.push(jobs.start(world, mount, move |client| work(client, number, family, kills)));
+        }
     }
     pub fn is_done(&self, jobs: &Jobs) -> bool {
         self.jobs.iter().all(|&job| jobs.is_done(job))
@@ -61,22 +75,22 @@ impl Common {
         for &job in &self.jobs {
             let deeds: Deeds = jobs.take(job).expect("all are done");
             if let Some(why) = deeds.failed {
-                return Err(format!("common work of mount{}: {why}", deeds.mount));
+                return Err(format!("common work of worker {}: {why}", deeds.worker));
             }
             for name in deeds.won {
-                winners[name as usize].push(deeds.mount);
+                winners[name as usize].push(deeds.worker);
             }
         }
         for (name, winners) in winners.iter().enumerate() {
             if winners.len() != 1 {
-                return Err(format!("exclusive create of n{name} was won by mounts {winners:?}"));
+                return Err(format!("exclusive create of n{name} was won by workers {winners:?}"));
             }
         }
-        Ok(Expected { mounts: self.jobs.len() })
+        Ok(Expected { workers: self.jobs.len() })
     }
     pub async fn read(client: Rc<Client>) -> Result<Seen, Errno> {
         let mut contents = Vec::new();
-        for path in [LOG, COUNTER] {
+        for path in [LOG, COUNTER, BOARD] {
             let entry = resolve(&client, path).await?;
             let (_, handle) = client.open(entry.attr.fid, 0, Caller::root()).await?;
             let data = read_all(&client, handle, 0, 1 << 20).await;
@@ -90,31 +104,33 @@ impl Common {
         let dir = resolve(&client, "/common").await?;
         let page = client.readdir(dir.attr.fid, 0, 1000, false).await?;
         let names = page.entries.iter().filter(|e| e.name.starts_with(b"n")).count();
+        let board = contents.pop().unwrap_or_default();
         let counter = contents.pop().unwrap_or_default();
-        Ok(Seen { log: contents.pop().unwrap_or_default(), counter, names })
+        Ok(Seen { log: contents.pop().unwrap_or_default(), counter, board, names })
     }
 }
 
 impl Expected {
     pub fn check(&self, seen: &Seen) -> Result<(), String> {
-        let want = self.mounts * ROUNDS as usize;
+        let want = self.workers * ROUNDS as usize;
         if seen.counter.len() != want {
             return Err(format!(
                 "the counter under flock is {}, expected {want}: an update was lost",
                 seen.counter.len()
             ));
         }
+        is_one_colour(&seen.board)?;
         if seen.names != ROUNDS as usize {
             return Err(format!("{} names were created, expected {ROUNDS}", seen.names));
         }
         if seen.log.len() != want * RECORD {
             return Err(format!("the log has {} bytes, expected {want} records of {RECORD}", seen.log.len()));
         }
-        let mut next = vec![0u32; self.mounts];
+        let mut next = vec![0u32; self.workers];
         for (at, bytes) in seen.log.chunks(RECORD).enumerate() {
-            let found = (0..self.mounts).find(|&m| bytes == record(m, next[m]).as_slice());
+            let found = (0..self.workers).find(|&m| bytes == record(m, next[m]).as_slice());
             match found {
-                Some(mount) => next[mount] += 1,
+                Some(worker) => next[worker] += 1,
                 None => {
                     let text = String::from_utf8_lossy(bytes);
                     return Err(format!(
@@ -127,8 +143,8 @@ impl Expected {
     }
 }
 
-fn record(mount: usize, round: u32) -> Vec<u8> {
-    let mut text = format!("mount {mount} round {round} ");
+fn record(worker: usize, round: u32) -> Vec<u8> {
+    let mut text = format!("worker {worker} round {round} ");
     while text.len() < RECORD - 1 {
         text.push('.');
     }
@@ -136,22 +152,28 @@ fn record(mount: usize, round: u32) -> Vec<u8> {
     text.into_bytes()
 }
 
-async fn work(client: Rc<Client>, mount: usize) -> Deeds {
-    let mut deeds = Deeds { mount, won: Vec::new(), failed: None };
-    if let Err((what, e)) = rounds(&client, mount, &mut deeds.won).await {
+async fn work(client: Rc<Client>, worker: usize, family: FlockFamily, kills: bool) -> Deeds {
+    let mut deeds = Deeds { worker, won: Vec::new(), failed: None };
+    if let Err((what, e)) = rounds(&client, worker, family, kills, &mut deeds.won).await {
         deeds.failed = Some(format!("{what}: {e}"));
     }
     deeds
 }
 
-async fn rounds(client: &Client, mount: usize, won: &mut Vec<u32>) -> Result<(), (String, Errno)> {
+async fn rounds(
+    client: &Client,
+    worker: usize,
+    family: FlockFamily,
+    kills: bool,
+    won: &mut Vec<u32>,
+) -> Result<(), (String, Errno)> {
     let named = |what: &str| {
         let what = what.to_string();
         move |e: Errno| (what.clone(), e)
     };
     let dir = resolve(client, "/common").await.map_err(named("lookup"))?.attr.fid;
     for round in 0..ROUNDS {
-        append(client, record(mount, round)).await.map_err(named("append"))?;
+        append(client, record(worker, round)).await.map_err(named("append"))?;
         let name = format!("n{round}");
         let args = CreateArgs {
             parent: dir,
@@ -171,7 +193,11 @@ async fn rounds(client: &Client, mount: usize, won: &mut Vec<u32>) -> Result<(),
             Err(Errno::EEXIST) => {}
             Err(e) => return Err((format!("create {name}"), e)),
         }
-        count(client).await.map_err(named("count under flock"))?;
+        count(client, worker, family).await.map_err(named("count under a file lock"))?;
+        let seen = paint(client, worker).await.map_err(named("paint"))?;
+        if !kills {
+            is_one_colour(&seen).map_err(|what| (what, Errno::EIO))?;
+        }
     }
     Ok(())
 }
@@ -184,19 +210,34 @@ async fn append(client: &Client, record: Vec<u8>) -> Result<(), Errno> {
     written.map(|_| ())
 }
 
-/// The counter is the length of the file; it grows by a read and a write at what was read.
-async fn count(client: &Client) -> Result<(), Errno> {
-    let fid = resolve(client, COUNTER).await?.attr.fid;
+/// Reads the board, then fills it; what was read.
+async fn paint(client: &Client, worker: usize) -> Result<Vec<u8>, Errno> {
+    let fid = resolve(client, BOARD).await?.attr.fid;
     let (_, handle) = client.open(fid, 2, Caller::root()).await?;
-    let counted = locked_count(client, handle).await;
+    let seen = client.read(handle, 0, BOARD_BYTES as u32).await?.concat();
+    let colour = b'A' + worker as u8;
+    write_handle(client, handle, Some(0), vec![colour; BOARD_BYTES], false).await?;
     client.release(handle, None).await?;
-    counted
+    Ok(seen)
 }
 
-async fn locked_count(client: &Client, handle: OpenHandle) -> Result<(), Errno> {
-    let lock =
-        |kind| FileLock { family: FlockFamily::Posix, kind, start: 0, end: u64::MAX, owner: 1, pid: 1 };
-    let cookie: LockCookie = client.new_cookie();
+fn is_one_colour(seen: &[u8]) -> Result<(), String> {
+    let cut = seen.windows(2).position(|two| two[0] != two[1]);
+    if !seen.is_empty() && (seen.len() != BOARD_BYTES || cut.is_some()) {
+        return Err(format!(
+            "a read of the board saw half a write: {} bytes, another colour after {cut:?}",
+            seen.len()
+        ));
+    }
+    Ok(())
+}
+
+/// The counter is the length of the file; it grows by a read and a write at what was read.
+async fn count(client: &Client, worker: usize, family: FlockFamily) -> Result<(), Errno> {
+    let fid = resolve(client, COUNTER).await?.attr.fid;
+    let (_, handle) = client.open(fid, 2, Caller::root()).await?;
+    let lock = |kind| FileLock { family, kind, start: 0, end: u64::MAX, owner: worker as u64, pid: 1 };
+    let cookie = client.new_cookie();
     match client.flock(handle, lock(FlockType::Write), Some(cookie)).await? {
         FlockOutcome::Granted => {}
         FlockOutcome::Waiting | FlockOutcome::Conflict | FlockOutcome::Deadlock => {
@@ -205,6 +246,37 @@ async fn locked_count(client: &Client, handle: OpenHandle) -> Result<(), Errno> 
     }
     let length = read_all(client, handle, 0, 1 << 16).await?.len() as u64;
     write_handle(client, handle, Some(length), vec![b'+'], false).await?;
-    client.flock(handle, lock(FlockType::Unlock), None).await?;
+    if worker.is_multiple_of(2) {
+        client.flock(handle, lock(FlockType::Unlock), None).await?;
+    }
+    // Otherwise the close drops the lock.
+    if family == FlockFamily::Posix {
+        client.flush(handle, worker as u64).await?;
+    }
+    client.release(handle, (family == FlockFamily::Flock).then_some(worker as u64)).await
+}
+
+/// A mount that will be killed: it holds the counter's lock, keeps a file without a name open and writes to it.
+pub async fn victim(client: Rc<Client>, family: FlockFamily) -> Result<(), Errno> {
+    let fid = resolve(&client, COUNTER).await?.attr.fid;
+    let (_, counter) = client.open(fid, 2, Caller::root()).await?;
+    let dir = resolve(&client, "/common").await?.attr.fid;
+    let name = b"victim";
+    let args = CreateArgs {
+        parent: dir,
+        name,
+        mode: mode::REG | 0o644,
+        rdev: 0,
+        target: &[],
+        layout: None,
+        exclusive: true,
+        caller: Caller::root(),
+    };
+    let (_, handle) = client.create(args, 2).await?;
+    write_handle(&client, handle, Some(0), vec![b'v'; 1000], false).await?;
+    client.unlink(dir, name, false, Caller::root()).await?;
+    let lock = FileLock { family, kind: FlockType::Write, start: 0, end: u64::MAX, owner: 99, pid: 1 };
+    let cookie = client.new_cookie();
+    client.flock(counter, lock, Some(cookie)).await?;
     Ok(())
 }

@@ -16,10 +16,12 @@ struct Options {
     threads: usize,
     /// Lines of the trace of a failed seed.
     trace: usize,
+    /// Print what the crates log.
+    log: bool,
 }
 
 fn parse() -> Result<Options, String> {
-    let mut options = Options { first: 0, count: 0, threads: 0, trace: 60 };
+    let mut options = Options { first: 0, count: 0, threads: 0, trace: 60, log: false };
     let (mut seed, mut args) = (None, std::env::args().skip(1));
     while let Some(arg) = args.next() {
         let value = args.next().ok_or(format!("{arg}: a number is missing"))?;
@@ -32,6 +34,7 @@ fn parse() -> Result<Options, String> {
             "--seeds" => options.count = number,
             "--seed" => seed = Some(number),
             "--threads" => options.threads = usize::try_from(number).unwrap_or(1),
+            "--log" => options.log = number > 0,
             "--trace" => options.trace = usize::try_from(number).unwrap_or(usize::MAX),
             _ => return Err(format!("{arg}: unknown option")),
         }
@@ -62,14 +65,20 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(what) => {
             eprintln!(
-                "nacre-sim: {what}\nusage: nacre-sim --seeds N [--seed FIRST] [--threads N]\n       nacre-sim --seed S [--trace LINES]"
+                "nacre-sim: {what}\nusage: nacre-sim --seeds N [--seed FIRST] [--threads N]\n       nacre-sim --seed S [--trace LINES] [--log 1]"
             );
             return ExitCode::from(2);
         }
     };
+    if options.log {
+        tracing_subscriber::fmt()
+            .without_time()
+            .with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG)
+            .init();
+    }
     let next = AtomicU64::new(0);
     let failed = AtomicBool::new(false);
-    let totals = Mutex::new((0u64, 0u64));
+    let totals = Mutex::new((0u64, Report::default()));
     std::thread::scope(|scope| {
         for _ in 0..options.threads.min(usize::try_from(options.count).unwrap_or(usize::MAX)) {
             scope.spawn(|| {
@@ -83,7 +92,11 @@ fn main() -> ExitCode {
                         Ok(report) => {
                             let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
                             totals.0 += 1;
-                            totals.1 += report.operations;
+                            totals.1.operations += report.operations;
+                            totals.1.kills += report.kills;
+                            totals.1.cuts += report.cuts;
+                            totals.1.evictions += report.evictions;
+                            totals.1.virtual_ms += report.virtual_ms;
                         }
                         Err(failure) => {
                             if !failed.swap(true, Ordering::Relaxed) {
@@ -97,10 +110,15 @@ fn main() -> ExitCode {
             });
         }
     });
-    let (seeds, operations) = *totals.lock().unwrap_or_else(PoisonError::into_inner);
+    let (seeds, r) = totals.lock().unwrap_or_else(PoisonError::into_inner).clone();
     println!(
-        "{seeds} seeds, {operations} operations, {}",
-        if failed.load(Ordering::Relaxed) { "1 failed" } else { "0 failed" }
+        "{} operations, {} servers killed, {} connections lost, {} mounts evicted, {} s of virtual time",
+        r.operations,
+        r.kills,
+        r.cuts,
+        r.evictions,
+        r.virtual_ms / 1000
     );
+    println!("{seeds} seeds passed, {} failed", u8::from(failed.load(Ordering::Relaxed)));
     ExitCode::from(u8::from(failed.load(Ordering::Relaxed)))
 }

@@ -7,12 +7,13 @@
 
 use crate::check;
 use crate::cluster::Cluster;
-use crate::common::Common;
+use crate::common::{self, Common};
 use crate::model::{Kind, Model, Outcome};
 use crate::mount::JobId;
 use crate::ops::{Op, Session};
 use crate::world::NodeId;
 use nacre_types::Errno;
+use nacre_wire::mdt::FlockFamily;
 use std::collections::BTreeMap;
 
 const SECOND: u64 = 1_000_000_000;
@@ -35,6 +36,10 @@ pub struct Plan {
     pub cuts: u32,
     /// The tasks meet on common files.
     pub common: bool,
+    /// A further mount dies while it holds a lock and an open file.
+    pub victim: bool,
+    /// A mount is stopped for longer than its lease.
+    pub pause: bool,
 }
 
 impl Plan {
@@ -53,6 +58,8 @@ impl Plan {
             kills: [0, 0, 1, 2, 3][pick(5) as usize],
             cuts: [0, 1, 3, 8][pick(4) as usize],
             common: pick(2) == 0,
+            victim: pick(4) == 0,
+            pause: pick(5) == 0,
         }
     }
 }
@@ -61,6 +68,9 @@ impl Plan {
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     pub operations: u64,
+    pub kills: u64,
+    pub cuts: u64,
+    pub evictions: u64,
     pub virtual_ms: u64,
 }
 
@@ -94,19 +104,27 @@ struct Run {
     common: Option<Common>,
     /// When servers die and connections break, in order of time.
     faults: Vec<(u64, Fault)>,
-    operations: u64,
+    report: Report,
     /// Tasks of each server when nothing happens.
     usual_tasks: Vec<usize>,
+    /// Objects and inodes of each target when there are no files.
+    usual_files: BTreeMap<String, u64>,
+    /// A mount that gets nothing to do, and will be stopped once it has nothing left to do.
+    pausing: Option<usize>,
 }
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     Kill(NodeId, u64),
     Cut(NodeId),
+    /// A mount dies and does not come back.
+    Die(NodeId),
+    /// The mount of this number is stopped for a while.
+    Pause(usize),
 }
 
 /// Runs a plan; a failure carries so many lines of trace.
 pub fn run(plan: &Plan, trace_lines: usize) -> Result<Report, Failure> {
-    let mut cluster = Cluster::new(plan.seed, plan.osts, plan.mounts);
+    let mut cluster = Cluster::new(plan.seed, plan.osts, plan.mounts, plan.victim);
     cluster.world.trace_max = trace_lines.max(1);
     let mut run = Run {
         plan: plan.clone(),
@@ -114,15 +132,15 @@ pub fn run(plan: &Plan, trace_lines: usize) -> Result<Report, Failure> {
         tasks: Vec::new(),
         common: None,
         faults: Vec::new(),
-        operations: 0,
+        report: Report::default(),
         usual_tasks: Vec::new(),
+        usual_files: BTreeMap::new(),
+        pausing: None,
     };
     let result = run.all();
     let trace = |run: &Run| run.cluster.world.trace(trace_lines);
     match result {
-        Ok(()) => {
-            Ok(Report { operations: run.operations, virtual_ms: run.cluster.world.now_ns() / 1_000_000 })
-        }
+        Ok(()) => Ok(Report { virtual_ms: run.cluster.world.now_ns() / 1_000_000, ..run.report }),
         Err(what) => Err(Failure { what, trace: trace(&run) }),
     }
 }
@@ -134,6 +152,7 @@ impl Run {
         while !self.is_done() {
             self.inject();
             self.collect()?;
+            self.pause_mount()?;
             self.launch();
             self.check_alive()?;
             if !self.cluster.world.step() {
@@ -141,6 +160,7 @@ impl Run {
             }
         }
         self.compare()?;
+        self.remove_all()?;
         self.shut_down()
     }
 
@@ -156,6 +176,7 @@ impl Run {
         }
         self.cluster.world.run_for(5 * SECOND);
         self.usual_tasks = self.cluster.servers.iter().map(|&s| self.cluster.world.live_tasks(s)).collect();
+        self.usual_files = self.files()?;
         for t in 0..self.plan.tasks {
             let base = format!("/t{t}");
             let made = self.one(0, Op::Mkdir(base.clone()))?;
@@ -174,12 +195,18 @@ impl Run {
             });
         }
         if self.plan.common {
-            let mut common = Common::default();
+            let family = [FlockFamily::Posix, FlockFamily::Flock][(self.plan.seed % 2) as usize];
+            let mut common = Common::new(family, self.plan.kills > 0);
             for op in Common::set_up() {
                 let made = self.one(0, op)?;
                 if made.is_err() {
                     return Err(format!("common files: {made:?}"));
                 }
+            }
+            if let Some(victim) = self.cluster.victim {
+                let world = &mut self.cluster.world;
+                world.run_until(STUCK_NS, |world| world.is_up(victim));
+                self.cluster.jobs.start(world, victim, move |client| common::victim(client, family));
             }
             for mount in self.cluster.mounts.clone() {
                 common.start(&mut self.cluster.world, &mut self.cluster.jobs, mount);
@@ -213,6 +240,13 @@ impl Run {
             let victim = self.cluster.servers[world.rng().below(self.cluster.servers.len() as u64) as usize];
             self.faults.push((at, Fault::Cut(victim)));
         }
+        if let Some(victim) = self.cluster.victim {
+            self.faults.push((world.now_ns() + world.rng().below(span), Fault::Die(victim)));
+        }
+        if self.plan.pause {
+            let mount = world.rng().below(self.cluster.mounts.len() as u64) as usize;
+            self.faults.push((world.now_ns() + world.rng().below(span), Fault::Pause(mount)));
+        }
         self.faults.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
     }
 
@@ -225,13 +259,69 @@ impl Run {
             self.faults.pop();
             match fault {
                 Fault::Kill(node, down_ns) if world.is_up(node) => {
+                    self.report.kills += 1;
                     world.kill(node);
                     world.start_later(node, down_ns);
                 }
                 Fault::Kill(..) => {}
-                Fault::Cut(node) => world.cut_some_link(node),
+                Fault::Cut(node) => {
+                    self.report.cuts += 1;
+                    world.cut_some_link(node);
+                }
+                Fault::Die(mount) => {
+                    self.report.evictions += 1;
+                    world.kill(mount);
+                }
+                Fault::Pause(mount) => self.pausing = Some(mount),
             }
         }
+    }
+
+    /// Stops the mount that is to be stopped, once nothing runs on it, for longer than a lease: it is evicted, and
+    /// its open handles are opened again behind its back. Those of removed files are lost, so all are closed.
+    fn pause_mount(&mut self) -> Result<(), String> {
+        let Some(mount) = self.pausing else { return Ok(()) };
+        let is_busy = self.tasks.iter().any(|t| t.running.as_ref().is_some_and(|r| r.mount == mount));
+        if is_busy || self.common.as_ref().is_some_and(|c| !c.is_done(&self.cluster.jobs)) {
+            return Ok(());
+        }
+        self.report.evictions += 1;
+        let node = self.cluster.mounts[mount];
+        self.cluster.world.pause(node, true);
+        let until = self.cluster.world.now_ns() + 16 * SECOND;
+        self.cluster.world.run_until(until, |_| false);
+        self.cluster.world.pause(node, false);
+        for t in 0..self.tasks.len() {
+            let slots: Vec<u32> =
+                self.tasks[t].slot_owner.iter().filter(|s| *s.1 == mount).map(|s| *s.0).collect();
+            for slot in slots {
+                self.tasks[t].slot_owner.remove(&slot);
+                let inode = self.tasks[t].model.open.remove(&slot);
+                let session = self.tasks[t].sessions[mount].clone();
+                let run = move |client: std::rc::Rc<nacre_client::Client>| async move {
+                    let read = Op::ReadSlot { slot, offset: 0, len: 100 }
+                        .execute(client.clone(), session.clone())
+                        .await;
+                    (read, Op::Close(slot).execute(client, session).await)
+                };
+                let (read, _): (Outcome, Outcome) = self.call(mount, run)?;
+                let task = &mut self.tasks[t];
+                if let Some(i) = inode
+                    && task.model.inode(i).nlink > 0
+                {
+                    let want = task.model.read(i, 0, 100);
+                    if read != want {
+                        return Err(format!(
+                            "after an eviction an open file on mount{mount} gave {}, expected {}",
+                            short(&read),
+                            short(&want)
+                        ));
+                    }
+                }
+            }
+        }
+        self.pausing = None;
+        Ok(())
     }
 
     fn is_done(&self) -> bool {
@@ -245,7 +335,6 @@ impl Run {
             if task.running.is_some() || task.left == 0 {
                 continue;
             }
-            task.left -= 1;
             let world = &mut self.cluster.world;
             let mount_count = self.cluster.mounts.len();
             let op = Op::random(world.rng(), &task.base, self.plan.big);
@@ -253,6 +342,10 @@ impl Run {
             if let Some(owner) = op.slot().and_then(|slot| task.slot_owner.get(&slot)) {
                 mount = *owner;
             }
+            if self.pausing == Some(mount) {
+                continue;
+            }
+            task.left -= 1;
             world.note(self.cluster.mounts[mount], || format!("task {number}: {op:?}"));
             let (session, work) = (task.sessions[mount].clone(), op.clone());
             let run = move |client| async move { work.execute(client, session).await };
@@ -274,7 +367,7 @@ impl Run {
             let want = op.apply(&mut task.model);
             let world = &mut self.cluster.world;
             world.note(self.cluster.mounts[mount], || format!("task {number}: done {}", short(&got)));
-            self.operations += 1;
+            self.report.operations += 1;
             if !op.agrees(&got, &want) {
                 return Err(format!(
                     "task {number} on mount{mount}: {op:?}\n     gave {}\n expected {}{}",
@@ -318,6 +411,11 @@ impl Run {
     /// Every mount shows what the models say.
     fn compare(&mut self) -> Result<(), String> {
         // Whatever a fault has left runs out, and servers that were killed come back.
+        if let Some(victim) = self.cluster.victim
+            && self.cluster.world.is_up(victim)
+        {
+            self.cluster.world.kill(victim);
+        }
         self.faults.clear();
         self.cluster.world.run_for(3 * SECOND);
         for slot in 0..crate::ops::SLOTS {
@@ -358,6 +456,33 @@ impl Run {
         Ok(())
     }
 
+    /// Removes every file; then nothing of them may be left on any target.
+    fn remove_all(&mut self) -> Result<(), String> {
+        let removed: Result<(), Errno> =
+            self.call(0, |client| async move { check::remove_all(&client).await })?;
+        removed.map_err(|e| format!("the trees cannot be removed: {e}"))?;
+        // An evicted mount's files go with its lease, objects after a commit.
+        let mut last = BTreeMap::new();
+        for _ in 0..40 {
+            self.cluster.world.run_for(SECOND);
+            last = self.files()?;
+            if last == self.usual_files {
+                return Ok(());
+            }
+        }
+        Err(format!("something is left of removed files: {last:?}, before them {:?}", self.usual_files))
+    }
+
+    /// Objects or inodes in use, by target.
+    fn files(&mut self) -> Result<BTreeMap<String, u64>, String> {
+        let found = self.call(0, |client| async move { client.statfs_targets().await })?;
+        let mut files = BTreeMap::new();
+        for (name, answer) in found.map_err(|e| format!("statfs: {e}"))? {
+            files.insert(name, answer.map_or(u64::MAX, |a| a.files_used));
+        }
+        Ok(files)
+    }
+
     fn call<T: Send + 'static, F: Future<Output = T> + 'static>(
         &mut self,
         mount: usize,
@@ -367,6 +492,30 @@ impl Run {
         let job = cluster.jobs.start(&mut cluster.world, cluster.mounts[mount], run);
         let value = cluster.jobs.wait(&mut cluster.world, job, STUCK_NS);
         value.ok_or_else(|| format!("a call on mount{mount} did not end"))
+    }
+
+    /// No open, no lock, no wait, no unsettled size stays on a server without clients.
+    fn nothing_left(&mut self) -> Result<(), String> {
+        const LEAVES: [&str; 6] = [
+            "open_files",
+            "file_locks",
+            "file_locks_waiting",
+            "unsettled_files",
+            "lock_count",
+            "lock_waiting",
+        ];
+        let mut left = Vec::new();
+        for _ in 0..30 {
+            left = self
+                .cluster
+                .params(|name| name.rsplit('.').next().is_some_and(|leaf| LEAVES.contains(&leaf)));
+            left.retain(|(_, _, value)| value.trim() != "0");
+            if left.is_empty() {
+                return Ok(());
+            }
+            self.cluster.world.run_for(SECOND);
+        }
+        Err(format!("left on servers without clients: {left:?}"))
     }
 
     /// Unmounts, stops, and looks at what is left.
@@ -397,6 +546,8 @@ impl Run {
                 ));
             }
         }
+        self.nothing_left()?;
+        let world = &mut self.cluster.world;
         let servers = self.cluster.servers.clone();
         for &server in servers.iter().rev() {
             world.tell(server, nacre_node::Event::Stop);

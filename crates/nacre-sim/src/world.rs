@@ -51,6 +51,9 @@ struct Node {
     next_inbound: u64,
     /// Earliest timer event that is queued.
     timer: Option<u64>,
+    /// SIGSTOP: what comes waits.
+    paused: bool,
+    waiting: Vec<Event>,
     /// Wall clock less virtual time.
     wall_offset_ns: i128,
 }
@@ -136,6 +139,8 @@ impl World {
             links: BTreeMap::new(),
             next_inbound: 1,
             timer: None,
+            paused: false,
+            waiting: Vec::new(),
             wall_offset_ns: 1_800_000_000_000_000_000 + skew_ns,
         });
         NodeId(self.nodes.len() - 1)
@@ -171,6 +176,17 @@ impl World {
             self.cut(link, "peer died");
         }
         self.nodes[id.0].links.clear();
+    }
+    /// SIGSTOP and SIGCONT: events of a stopped island wait, its timers too.
+    pub fn pause(&mut self, id: NodeId, paused: bool) {
+        self.note(id, || if paused { "stopped by SIGSTOP" } else { "goes on after SIGSTOP" }.into());
+        self.nodes[id.0].paused = paused;
+        if !paused {
+            for event in std::mem::take(&mut self.nodes[id.0].waiting) {
+                self.enter(id, event);
+            }
+            self.enter(id, Event::Timer);
+        }
     }
     pub fn is_up(&self, id: NodeId) -> bool {
         self.nodes[id.0].logic.is_some()
@@ -283,6 +299,10 @@ impl World {
     fn enter(&mut self, id: NodeId, event: Event) {
         let (now, wall) = self.clocks(id);
         let node = &mut self.nodes[id.0];
+        if node.paused {
+            node.waiting.push(event);
+            return;
+        }
         let Some((mut logic, ctx)) = node.logic.take() else { return };
         visit(logic.as_mut(), now, wall, event);
         let mut writes = Vec::new();

@@ -260,6 +260,8 @@ impl Osts {
     async fn keep_room(self: Rc<Self>, ost: Rc<Ost>) {
         while !self.stopping.get() {
             let asked = self.ask_room(&ost).await;
+            // Also while nothing is created: an outage is counted from when the last OST went, not from the last file.
+            self.refresh();
             self.changed.wake_all();
             if let Err(error) = asked {
                 warn!(target_name = %self.core.name, ost = ost.index.0, %error, "an OST does not tell its room");

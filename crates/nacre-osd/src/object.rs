@@ -9,7 +9,7 @@
 //! at or beyond the size are never trusted: a change that extends the object over them writes zeros first.
 //! (3) Block rows of a range change only under its exclusive range lock; size and block count of the object are
 //! merged at apply, so writers of different ranges do not wait for each other. (4) A change that was prepared and
-//! not applied is settled by a transaction of its own.
+//! not applied leaves sums that fit and blocks that are given back.
 //!
 //! Not here yet: checking sums on reads, regions marked dirty before an overwrite.
 
@@ -183,7 +183,8 @@ impl Objects {
         self.healthy_row(object).await.map(drop)
     }
 
-    /// Upper bound of what a write of `len` bytes at `offset` puts into its transaction.
+    /// Upper bound of what a write of `len` bytes at `offset` puts into its transaction and on the device. What a
+    /// prepared one still needs is in [`crate::Prepared::credits`].
     pub fn write_credits(offset: u64, len: u64) -> Credits {
         let blocks = blocks_of(offset, offset.saturating_add(len));
         let regions = regions_of(&blocks);

@@ -65,7 +65,7 @@ enum Change {
 }
 
 /// A change whose bytes are in place and whose range is locked. Apply it in a transaction. One that is dropped
-/// instead is settled by a transaction of its own, as far as the object's bytes have changed.
+/// instead never was, except that bytes it has overwritten stay overwritten.
 #[must_use = "the range of the object stays locked until it is applied or dropped"]
 pub struct Prepared {
     inner: Option<Inner>,
@@ -107,9 +107,8 @@ impl Drop for Prepared {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.take() {
             let objects = inner.objects.clone();
-            let credits = Credits { frees: true, object_bytes: 0, ..self.credits };
             if let Some(blocks) = inner.blocks_to_settle() {
-                objects.ctx.clone().spawn(inner.settle(blocks, credits));
+                objects.ctx.clone().spawn(inner.settle(blocks));
             }
         }
     }
@@ -169,7 +168,8 @@ impl Objects {
                 return Err(store_error(error, bytes));
             }
         };
-        let credits = Objects::write_credits(offset, end - offset);
+        // The bytes are on the device already: only rows need room.
+        let credits = Credits { object_bytes: 0, ..Objects::write_credits(offset, end - offset) };
         let change = Change::Write { first: blocks.start, sums, end, bytes };
         Ok(self.prepared(object, guard, pins, credits, change))
     }
@@ -397,30 +397,29 @@ impl Objects {
     }
 
     /// After a write that failed in the middle, under its lock: blocks that held data get the sums of what they
-    /// hold now, blocks that did not are given back.
+    /// hold now, blocks that did not are given back. An object that cannot be repaired is taken out of use.
     async fn repair(self: &Rc<Self>, object: ObjectId, blocks: &Range<u64>, size: u64) {
+        match self.sum_again(object, blocks, size).await {
+            Ok(()) => self.leak(object, blocks.start * BLOCK_BYTES).await,
+            Err(error) if is_stopped(&error) => {}
+            Err(error) => self.quarantine(object, &error).await,
+        }
+    }
+    async fn sum_again(
+        self: &Rc<Self>,
+        object: ObjectId,
+        blocks: &Range<u64>,
+        size: u64,
+    ) -> Result<(), OsdError> {
         let mut sums = Vec::new();
         for region in regions_of(blocks) {
-            let row = match self.block_row(object, region).await {
-                Ok(row) => row,
-                Err(error) => return self.quarantine(object, &error).await,
-            };
-            let mask = mask_of(region, blocks) & row.written;
+            let mask = mask_of(region, blocks) & self.block_row(object, region).await?.written;
             for block in (region * BLOCKS_PER_REGION..).take(64).filter(|b| mask & (1 << (b % 64)) != 0) {
                 let end = ((block + 1) * BLOCK_BYTES).min(size);
-                match self.sum_of(object, block, end).await {
-                    Ok(sum) => sums.push((block, sum)),
-                    Err(OsdError::Store(StoreError::Stopped)) => return,
-                    Err(error) => return self.quarantine(object, &error).await,
-                }
+                sums.push((block, self.sum_of(object, block, end).await?));
             }
         }
-        if !sums.is_empty()
-            && let Err(error) = self.put_sums(object, blocks, &sums).await
-        {
-            return self.quarantine(object, &error).await;
-        }
-        self.leak(object, blocks.start * BLOCK_BYTES).await;
+        if sums.is_empty() { Ok(()) } else { self.put_sums(object, blocks, &sums).await }
     }
     async fn sum_of(&self, object: ObjectId, block: u64, end: u64) -> Result<u32, OsdError> {
         let offset = block * BLOCK_BYTES;
@@ -464,7 +463,9 @@ impl Objects {
             self.osd.transact(&pins, room, |tx| self.let_go(tx, object, block_floor(from))).map(drop)
         }
         .await;
-        if let Err(error) = done {
+        if let Err(error) = done
+            && !is_stopped(&error)
+        {
             tracing::warn!(%object, %error, "space of a failed write is not given back");
         }
     }
@@ -535,26 +536,14 @@ impl Inner {
         }
     }
 
-    /// The caller gave up after the bytes were written: an object that exists has been written to, one that does
-    /// not exist is cut away again.
-    async fn settle(self, blocks: Range<u64>, credits: Credits) {
-        let (objects, object) = (self.objects.clone(), self.object);
-        let key = object_key(object);
-        let done: Result<(), OsdError> = async {
-            // The pins went with the transaction that did not come about.
-            let pins = objects.pins_of(object, &regions_of(&blocks)).await?;
-            let room = objects.osd.reserve(credits).await?;
-            objects
-                .osd
-                .transact(&pins, room, |tx| match tx.get(table::OBJECT, &key) {
-                    Some(_) => self.apply(tx, &Stamp::default()).map(drop),
-                    None => objects.let_go(tx, object, 0),
-                })
-                .map(drop)
-        }
-        .await;
-        match done {
-            Ok(()) | Err(OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => {}
+    /// The caller gave up after the bytes were written, under the lock that is still held: overwritten blocks get
+    /// sums that fit, everything else of the change is as if it had not been.
+    async fn settle(self, blocks: Range<u64>) {
+        let (objects, object) = (&self.objects, self.object);
+        match objects.row(object).await {
+            Ok(Some(row)) => objects.repair(object, &blocks, row.size).await,
+            Ok(None) => objects.leak(object, 0).await,
+            Err(error) if is_stopped(&error) => {}
             Err(error) => objects.quarantine(object, &error).await,
         }
     }
@@ -666,13 +655,19 @@ fn allocate_credits(blocks: &Range<u64>) -> Credits {
         rows: regions.saturating_add(2),
         // A region that holds data already has its sums too.
         row_bytes: regions.saturating_mul(24 + 16 + 256).saturating_add(256),
-        object_bytes: (blocks.end - blocks.start).saturating_mul(BLOCK_BYTES),
+        // They are taken from the device already.
+        object_bytes: 0,
         frees: false,
     }
 }
 
 fn end_of(object: ObjectId, offset: u64, len: u64) -> Result<u64, OsdError> {
     offset.checked_add(len).filter(|&end| end <= OBJECT_BYTES_MAX).ok_or(OsdError::TooLarge(object))
+}
+
+/// The target has ended: nothing is wrong with the object.
+fn is_stopped(error: &OsdError) -> bool {
+    matches!(error, OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped))
 }
 
 fn store_error(error: StoreError, needed_bytes: u64) -> OsdError {

@@ -430,8 +430,16 @@ fn a_write_that_is_given_up_leaves_sums_that_fit() {
         });
     }
     t.settle();
-    let (_, bytes) = t.read(object(1), 0, 100_000).expect("reads");
+    let (row, bytes) = t.read(object(1), 0, 100_000).expect("reads");
+    assert_eq!((row.size, row.blocks), (10_000, 24), "it never was");
     assert!(bytes[..5000].iter().all(|&b| b == 1));
+    assert!(t.blob_len(object(1)).expect("is there") <= 12_288, "new blocks are given back");
+    t.truncate(object(1), 14_000).expect("truncates");
+    assert_eq!(
+        t.read(object(1), 10_000, 4000).expect("reads").1,
+        [0; 4000],
+        "its bytes do not come to light"
+    );
     assert_eq!(t.check_rows(object(1)).1, []);
     // Nobody knew whose the other one was: it does not exist, and neither do its bytes.
     assert_eq!(t.read(object(2), 0, 100).expect("reads").0, ObjectRow::default());

@@ -1,9 +1,14 @@
 //! `cargo xtask ci`: the same command on every desk and in CI. Steps run in order of how fast they fail.
 
-use crate::policy;
 use crate::shell::{cargo, run as sh};
+use crate::{e2e, policy};
 use anyhow::{Context as _, Result};
 use std::time::Instant;
+
+/// Seeds of the smoke simulation.
+const SEEDS: u64 = 1000;
+/// The full matrix has 100 rounds: `cargo xtask matrix`.
+const MATRIX_ROUNDS: u32 = 2;
 
 type Step = (&'static str, fn() -> Result<()>);
 
@@ -19,6 +24,12 @@ const STEPS: &[Step] = &[
         || sh(cargo(&["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings")),
     ),
 ];
+
+/// Runs seeds 0.. of the simulator.
+pub(crate) fn sim(seeds: u64) -> Result<()> {
+    let seeds = seeds.to_string();
+    sh(&mut cargo(&["run", "--release", "--quiet", "--package", "nacre-sim", "--", "--seeds", &seeds]))
+}
 
 pub(crate) fn run() -> Result<()> {
     let mut times = Vec::new();

@@ -22,6 +22,11 @@ enum Task {
     Ci,
     /// Layers, allowed dependencies and licences, from `cargo metadata`
     Policy,
+    /// Whole clusters from seeds, with faults, against a model of POSIX
+    Sim {
+        #[arg(long, default_value_t = 1000)]
+        seeds: u64,
+    },
     /// POSIX cases on a real mount
     Pjdfstest,
     /// Source tree, git, SQLite and fio on a real mount (all, or those named)
@@ -39,6 +44,7 @@ fn main() -> Result<()> {
     match Cli::parse().task {
         Task::Ci => ci::run(),
         Task::Policy => policy::run(),
+        Task::Sim { seeds } => ci::sim(seeds),
         Task::Pjdfstest => e2e::pjdfstest(),
         Task::Apps { names } => e2e::apps(&names),
         Task::Netns => e2e::netns(),

@@ -19,6 +19,11 @@ const STEPS: &[Step] = &[
         sh(&mut cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
     }),
     ("tests", || sh(&mut cargo(&["test", "--workspace", "--quiet"]))),
+    ("simulation", || sim(SEEDS)),
+    ("pjdfstest", e2e::pjdfstest),
+    ("matrix", || e2e::matrix(MATRIX_ROUNDS)),
+    ("apps", || e2e::apps(&["git", "sqlite", "fio"].map(str::to_owned))),
+    ("netns", e2e::netns),
     (
         "docs",
         || sh(cargo(&["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings")),

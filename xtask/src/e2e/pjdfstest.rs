@@ -3,7 +3,7 @@
 use super::system::System;
 use crate::shell::{root, run as sh};
 use anyhow::{Context as _, Result, ensure};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const VERSION: &str = "0.2.2";
@@ -21,12 +21,15 @@ fn program() -> Result<PathBuf> {
     Ok(program)
 }
 
-fn run_on(dir: &std::path::Path) -> Result<()> {
+/// `elsewhere` is on another file system, for EXDEV.
+fn run_on(dir: &Path, elsewhere: &Path) -> Result<()> {
     let out = Command::new(program()?)
         .arg("-c")
         .arg(root().join("xtask/pjdfstest.toml"))
         .arg("-p")
         .arg(dir)
+        .arg("-s")
+        .arg(elsewhere)
         .output()?;
     let text = String::from_utf8_lossy(&out.stdout);
     for line in text.lines().filter(|l| l.contains("FAILED") || l.starts_with("Summary")) {
@@ -42,7 +45,7 @@ pub(crate) fn run() -> Result<()> {
     let dir = system.mount().join("pjdfstest");
     std::fs::create_dir(&dir)?;
     std::fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-    run_on(&dir)?;
+    run_on(&dir, &system.below("elsewhere")?)?;
     std::fs::remove_dir_all(&dir)?;
     system.down()
 }

@@ -3,7 +3,7 @@
 //!
 //! A run is a function of its seed. `world` drives islands and knows nothing of file systems; `cluster` makes
 //! targets and mounts; `model` is what POSIX says; `ops` are the operations that are tried, `common` those in which
-//! mounts meet; `check` compares; `run` is one seed from start to end.
+//! mounts meet; `check` compares, `offline` looks at what stopped targets hold; `run` is one seed from start to end.
 
 pub mod check;
 pub mod cluster;
@@ -11,6 +11,7 @@ pub mod common;
 pub mod describe;
 pub mod model;
 pub mod mount;
+pub mod offline;
 pub mod ops;
 pub mod run;
 pub mod world;

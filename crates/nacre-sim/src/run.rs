@@ -10,8 +10,10 @@ use crate::cluster::Cluster;
 use crate::common::{self, Common};
 use crate::model::{Kind, Model, Outcome};
 use crate::mount::JobId;
+use crate::offline;
 use crate::ops::{Op, Session};
 use crate::world::NodeId;
+use nacre_node::store::Store;
 use nacre_types::Errno;
 use nacre_wire::mdt::FlockFamily;
 use std::collections::BTreeMap;
@@ -161,7 +163,13 @@ impl Run {
         }
         self.compare()?;
         self.remove_all()?;
-        self.shut_down()
+        self.shut_down()?;
+        // The MGS comes first, then the MDT, then the OSTs.
+        let stores: Vec<&dyn Store> = self.cluster.stores.iter().map(|s| &**s).collect();
+        match stores.as_slice() {
+            [_, mdt, osts @ ..] => offline::check(*mdt, osts),
+            _ => Err("a file system without an MDT".into()),
+        }
     }
 
     fn set_up(&mut self) -> Result<(), String> {

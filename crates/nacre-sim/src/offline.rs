@@ -1,0 +1,75 @@
+//! What the stores of stopped targets hold: rows and objects agree, and nothing is left that nobody needs.
+
+use crate::cluster::osd_config;
+use nacre_node::store::Store;
+use nacre_node::{Ctx, Effect, StoreOp};
+use nacre_osd::Osd;
+use nacre_types::{Instant, Timestamp};
+use std::cell::RefCell;
+use std::future::Future;
+use std::rc::Rc;
+
+/// Opens the engine of a stopped target and runs something on it.
+fn with_engine<T: 'static, F: Future<Output = T> + 'static>(
+    store: &dyn Store,
+    run: impl FnOnce(Rc<Ctx>, Rc<Osd>) -> F + 'static,
+) -> Result<T, String> {
+    let ctx = Ctx::new(1);
+    ctx.set_time(Instant(1), Timestamp::default());
+    let engine: Rc<RefCell<Option<Rc<Osd>>>> = Rc::default();
+    let result: Rc<RefCell<Option<Result<T, String>>>> = Rc::default();
+    let (inner, opened, told) = (ctx.clone(), engine.clone(), result.clone());
+    ctx.spawn(async move {
+        let value = match Osd::open(&inner, osd_config()).await {
+            Ok(osd) => {
+                *opened.borrow_mut() = Some(osd.clone());
+                Ok(run(inner, osd).await)
+            }
+            Err(e) => Err(e.to_string()),
+        };
+        *told.borrow_mut() = Some(value);
+    });
+    loop {
+        ctx.run();
+        if let Some(osd) = engine.borrow().as_ref() {
+            let mut writes: Vec<StoreOp> = Vec::new();
+            osd.log_writes(&mut writes);
+            for op in writes {
+                store.execute(op).map_err(|e| e.to_string())?;
+            }
+        }
+        if let Some(result) = result.borrow_mut().take() {
+            return result;
+        }
+        let effects = ctx.take_effects();
+        if effects.is_empty() {
+            let at = ctx.deadline().ok_or("the check waits for nothing")?;
+            ctx.set_time(at, Timestamp::default());
+        }
+        for effect in effects {
+            if let Effect::Io { ticket, op } = effect {
+                ctx.complete_io(ticket, store.execute(op));
+            }
+        }
+    }
+}
+
+/// The MDT's rows have no problem, nobody has anything open, every object of the OSTs has its file.
+pub fn check(mdt: &dyn Store, osts: &[&dyn Store]) -> Result<(), String> {
+    let report = with_engine(mdt, |ctx, osd| async move { nacre_mdt::check(&ctx, &osd).await })?
+        .map_err(|e| format!("the MDT's rows cannot be read: {e}"))?;
+    if report.problems > 0 {
+        return Err(format!("the MDT's rows do not agree:\n  {}", report.sentences.join("\n  ")));
+    }
+    if report.opens + report.orphans > 0 {
+        return Err(format!("{} opens and {} orphans at rest", report.opens, report.orphans));
+    }
+    for (n, store) in osts.iter().enumerate() {
+        let found = with_engine(*store, |ctx, osd| async move { nacre_ost::check(&ctx, &osd, true).await })?
+            .map_err(|e| format!("the rows of OST {n} cannot be read: {e}"))?;
+        if found.problems > 0 || found.sums_differ > 0 {
+            return Err(format!("OST {n}: {found:?}"));
+        }
+    }
+    Ok(())
+}

@@ -43,11 +43,14 @@ impl SparseFile {
             let n = rest.len().min(PAGE_BYTES as usize - start);
             let (now, later) = rest.split_at(n);
             let page = Arc::make_mut(self.pages.entry(at / PAGE_BYTES).or_default());
-            if page.len() < start + n {
-                grown += (start + n - page.len()) as u64;
-                page.resize(start + n, 0);
+            grown += (start + n).saturating_sub(page.len()) as u64;
+            if page.len() <= start {
+                page.resize(start, 0);
+                page.extend_from_slice(now);
+            } else {
+                page.resize(page.len().max(start + n), 0);
+                page[start..start + n].copy_from_slice(now);
             }
-            page[start..start + n].copy_from_slice(now);
             at += n as u64;
             rest = later;
         }

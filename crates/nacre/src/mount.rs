@@ -9,6 +9,7 @@ use nacre_client::MountConfig;
 use nacre_fuse::{FuseSink, FuseSource, MountIsland, MountOptions, SessionConfig};
 use nacre_net::Address;
 use nacre_node::{Ctx, Logic};
+use nacre_rt::{IslandRef, Node};
 use nacre_types::FsName;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -162,13 +163,9 @@ fn attach_with(
         name: format!("{host}:{}", dir.display()),
         read_only: options.read_only,
     };
-    let (sink, is_ready) = FuseSink::new();
-    let seed = store::random_u64();
     // The name is the island's address for tools; a process may hold several mounts of one file system.
     let name = format!("llite-{fs}-{:08x}", store::random_u64() as u32);
-    let island = process.node.add_island(&name, None, Some(sink), move || {
-        Box::new(MountIsland::new(&Ctx::new(seed), config)) as Box<dyn Logic>
-    })?;
+    let (island, is_ready) = make_island(&process.node, &name, &config)?;
     wait_ready(&is_ready, &address, signals)?;
     let mounted = nacre_fuse::mount_fuse(
         dir,
@@ -183,7 +180,26 @@ fn attach_with(
     )?;
     let source = FuseSource::new(&mounted.channel, process::LOOPS, island, process::wake);
     process.node.add_source(source.clone())?;
+    let kept = source.clone();
+    process.keep_mount(&name.clone(), move |node| {
+        kept.replace_island(make_island(node, &name, &config)?.0);
+        Ok(())
+    });
     Ok(Mounted { dir: mounted.path, address, source })
+}
+
+/// The island of a mount; the receiver is told when it has reached its servers.
+fn make_island(
+    node: &Node,
+    name: &str,
+    config: &MountConfig,
+) -> Result<(IslandRef, Receiver<Result<(), String>>)> {
+    let (sink, is_ready) = FuseSink::new();
+    let (seed, config) = (store::random_u64(), config.clone());
+    let island = node.add_island(name, None, Some(sink), move || {
+        Box::new(MountIsland::new(&Ctx::new(seed), config)) as Box<dyn Logic>
+    })?;
+    Ok((island, is_ready))
 }
 
 /// Waits for the first connection, telling the person what is waited for; a signal ends it.

@@ -52,9 +52,14 @@ struct Serving {
     reopened: u32,
 }
 
+/// Makes the island of a mount again.
+type Revive = Arc<dyn Fn(&Node) -> Result<()> + Send + Sync>;
+
 /// What the process serves, for reopening.
 #[derive(Default)]
 struct Targets {
+    /// Mounts by the names of their islands, and how often each was made again.
+    mounts: Mutex<BTreeMap<String, (Revive, u32)>>,
     served: Mutex<BTreeMap<String, Serving>>,
     /// A target of this process was lost for good: why.
     lost: Mutex<Option<String>>,
@@ -80,6 +85,16 @@ impl Process {
         let serving = Serving { served: served.clone(), addresses: addresses.to_vec(), reopened: 0 };
         self.targets.lock().insert(served.name.to_string(), serving);
         add_target(&self.node, served, addresses)
+    }
+
+    /// A mount outlives a bug of its island: `revive` makes it again.
+    pub(crate) fn keep_mount(
+        &self,
+        island: &str,
+        revive: impl Fn(&Node) -> Result<()> + Send + Sync + 'static,
+    ) {
+        let mut mounts = self.targets.mounts.lock().unwrap_or_else(PoisonError::into_inner);
+        mounts.insert(island.to_owned(), (Arc::new(revive), 0));
     }
 
     /// Waits until an island answers.
@@ -157,6 +172,13 @@ impl Targets {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn mount_to_revive(&self, island: &str, reason: &EndReason) -> Option<Revive> {
+        let mut mounts = self.mounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let (revive, times) = mounts.get_mut(island).filter(|_| matches!(reason, EndReason::Panicked(_)))?;
+        *times += 1;
+        (*times <= REOPEN_MAX).then(|| revive.clone())
+    }
+
     fn ended(&self, node: &Node, island: &IslandRef, reason: &EndReason) {
         if *reason == EndReason::Stopped {
             return;
@@ -169,6 +191,15 @@ impl Targets {
             }
             _ => None,
         };
+        if let Some(revive) = self.mount_to_revive(island.name(), reason) {
+            match revive(node) {
+                Ok(()) => {
+                    tracing::warn!(island = island.name(), "made again; files that were open are gone");
+                    return;
+                }
+                Err(e) => tracing::error!(island = island.name(), "cannot be made again: {e:#}"),
+            }
+        }
         if let Some((served, addresses)) = again {
             match add_target(node, &served, &addresses) {
                 Ok(()) => {

@@ -28,7 +28,8 @@ const WRITE_BYTES: usize = 256 << 10;
 const MERGE_READ_BYTES: u32 = 256 << 10;
 /// Least memory of a row: bounds the number of frozen rows from above.
 const ROW_BYTES_MIN: u64 = 128;
-const RETRY: Duration = Duration::from_millis(500);
+/// Doubled with every failure in a row.
+const RETRY: Duration = Duration::from_millis(50);
 
 impl Osd {
     /// Reads the index of every run on the list; deletes run files that are not on it.
@@ -71,6 +72,7 @@ impl Osd {
 
     /// Task: writes runs when memory or log are half full.
     pub(crate) async fn flusher(self: Rc<Self>) {
+        let mut failures = 0;
         loop {
             if self.has_failed() || self.stopping.get() {
                 return;
@@ -79,8 +81,13 @@ impl Osd {
                 self.flush_kick.wait().await;
                 continue;
             }
-            if let Err(e) = self.flush().await {
-                self.background_failed("a table run could not be written", &e).await;
+            match self.flush().await {
+                Ok(()) => failures = 0,
+                Err(e) => {
+                    failures += 1;
+                    self.background_failed("a table run could not be written", &e, failures.min(4), true)
+                        .await;
+                }
             }
         }
     }
@@ -113,30 +120,42 @@ impl Osd {
         self.flush_asked.set(false);
         self.check_alive()
     }
-    async fn background_failed(&self, what: &str, error: &OsdError) {
+    async fn background_failed(&self, what: &str, error: &OsdError, failures: u32, ballast_helps: bool) {
         if self.has_failed() || self.stopping.get() {
             return;
         }
         if matches!(error, OsdError::Store(StoreError::NoSpace)) {
-            self.give_ballast().await;
+            if ballast_helps {
+                self.device_full.set(true);
+                self.give_ballast().await;
+            }
         } else {
             tracing::warn!(target_name = %self.label.name, %error, "{what}, trying again");
         }
-        self.device_full.set(matches!(error, OsdError::Store(StoreError::NoSpace)));
         self.room_kick.wake_all();
-        self.ctx.sleep(RETRY).await;
+        self.ctx.sleep(RETRY * (1 << failures)).await;
     }
 
     async fn flush(&self) -> Result<(), OsdError> {
-        let (id, rows_max, ranges, below) = {
+        let id = self.state.borrow_mut().runs.take_id();
+        match self.write_frozen(id).await {
+            Ok(run) => self.install(run).await,
+            Err(e) => {
+                // What was written of it takes room that others need.
+                self.ctx.io(StoreOp::Delete { file: FileId::Run(id) }).await.ok();
+                Err(e)
+            }
+        }
+    }
+    async fn write_frozen(&self, id: u64) -> Result<Run, OsdError> {
+        let (rows_max, ranges, below) = {
             let mut state = self.state.borrow_mut();
             if !state.mem.is_frozen() {
                 state.freeze();
             }
             let accounts = state.frozen_accounts.len();
             let rows_max = (state.mem.bytes().frozen / ROW_BYTES_MIN) as usize + accounts;
-            let id = state.runs.take_id();
-            (id, rows_max, state.mem.frozen_ranges().clone(), !state.runs.is_empty())
+            (rows_max, state.mem.frozen_ranges().clone(), !state.runs.is_empty())
         };
         // Range tombstones with nothing below them hide nothing.
         let ranges = if below { ranges } else { IntervalSet::default() };
@@ -157,7 +176,9 @@ impl Osd {
             }
             self.write_slice(id, &mut builder).await?;
         }
-        let run = self.finish_run(builder, ranges).await?;
+        self.finish_run(builder, ranges).await
+    }
+    async fn install(&self, run: Run) -> Result<(), OsdError> {
         let lsn = {
             let mut state = self.state.borrow_mut();
             let flushed_lsn = state.frozen_lsn;
@@ -205,6 +226,7 @@ impl Osd {
 
     /// Task: merges runs when there are too many.
     pub(crate) async fn merger(self: Rc<Self>) {
+        let mut failures = 0;
         loop {
             if self.has_failed() || self.stopping.get() {
                 return;
@@ -215,18 +237,49 @@ impl Osd {
                 continue;
             }
             match self.merge(&runs).await {
-                Ok(()) => {}
+                Ok(()) => failures = 0,
                 Err(e @ OsdError::Corrupt { .. }) => {
                     // Nothing is dropped silently: the runs stay as they are until somebody has looked.
                     tracing::error!(target_name = %self.label.name, error = %e, "table runs cannot be merged");
                     return;
                 }
-                Err(e) => self.background_failed("table runs could not be merged", &e).await,
+                Err(e) => {
+                    failures += 1;
+                    // Given up in vain it would be missed by a flush.
+                    let helps = self.ballast_makes_room_for(runs.iter().map(|r| r.meta.bytes).sum()).await;
+                    self.background_failed("table runs could not be merged", &e, failures.min(8), helps)
+                        .await;
+                }
             }
         }
     }
     async fn merge(&self, runs: &Runs) -> Result<(), OsdError> {
         let id = self.state.borrow_mut().runs.take_id();
+        let run = match self.write_merged(id, runs).await {
+            Ok(Some(run)) => Some(Rc::new(run)),
+            other => {
+                self.ctx.io(StoreOp::Delete { file: FileId::Run(id) }).await.ok();
+                other?;
+                None
+            }
+        };
+        let (gone, lsn) = {
+            let mut state = self.state.borrow_mut();
+            let gone = state.runs.replace_oldest(runs.len(), run);
+            let list = state.runs.record().to_vec();
+            (gone, state.note(RecordKind::Runs, &list))
+        };
+        self.appended();
+        self.count(|s| s.merges += 1);
+        self.commit_lsn(lsn).await?;
+        for id in gone {
+            self.ctx.io(StoreOp::Delete { file: FileId::Run(id) }).await?;
+        }
+        self.room_kick.wake_all();
+        Ok(())
+    }
+    /// All rows of some runs, the oldest among them; `None` if nothing is left.
+    async fn write_merged(&self, id: u64, runs: &Runs) -> Result<Option<Run>, OsdError> {
         let rows_max: u64 = runs.iter().map(|r| r.meta.rows).sum();
         let mut builder =
             RunBuilder::new(id, usize::try_from(rows_max).unwrap_or(usize::MAX), &self.config.bloom_prefixes);
@@ -247,28 +300,11 @@ impl Osd {
             }
             self.write_slice(id, &mut builder).await?;
         }
-        // Nothing lies below: no tombstone is needed any more.
-        let run = match any {
-            true => Some(Rc::new(self.finish_run(builder, IntervalSet::default()).await?)),
-            false => {
-                self.ctx.io(StoreOp::Delete { file: FileId::Run(id) }).await?;
-                None
-            }
-        };
-        let (gone, lsn) = {
-            let mut state = self.state.borrow_mut();
-            let gone = state.runs.replace_oldest(runs.len(), run);
-            let list = state.runs.record().to_vec();
-            (gone, state.note(RecordKind::Runs, &list))
-        };
-        self.appended();
-        self.count(|s| s.merges += 1);
-        self.commit_lsn(lsn).await?;
-        for id in gone {
-            self.ctx.io(StoreOp::Delete { file: FileId::Run(id) }).await?;
+        if !any {
+            return Ok(None);
         }
-        self.room_kick.wake_all();
-        Ok(())
+        // Nothing lies below: no tombstone is needed any more.
+        self.finish_run(builder, IntervalSet::default()).await.map(Some)
     }
 }
 

@@ -173,7 +173,7 @@ impl Osd {
         let count = count.count().max(1);
         self.read_blocks(run, index, count).await
     }
-    async fn read_blocks(
+    pub(crate) async fn read_blocks(
         &self,
         run: &Rc<Run>,
         index: usize,

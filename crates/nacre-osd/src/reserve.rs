@@ -125,7 +125,8 @@ impl Osd {
         // Changed rows become a run; the log needs its next segments; ballast that is missing must come back.
         let ballast = if self.room.ballast_given.get() { self.config.ballast_bytes } else { 0 };
         let ballast = ballast.min(self.room.space.get().bytes_total / 16);
-        let kept = bytes.active + bytes.frozen + 2 * state.log.segment_bytes() + ballast;
+        // A merge writes all runs once more before the old ones go.
+        let kept = bytes.active + bytes.frozen + 2 * state.log.segment_bytes() + ballast + state.runs.bytes();
         self.room.space.get().bytes_avail.saturating_sub(self.room.taken.get()).saturating_sub(kept)
     }
     async fn check_space(&self, credits: &Credits, needed: u64) -> Result<(), OsdError> {
@@ -198,6 +199,10 @@ impl Osd {
         let len = self.ctx.io(StoreOp::Len { file: FileId::Ballast }).await?;
         self.room.ballast_given.set(!matches!(len, StoreDone::Len(Some(n)) if n > 0));
         Ok(())
+    }
+    pub(crate) async fn ballast_makes_room_for(&self, bytes: u64) -> bool {
+        let space = self.ask_space().await.unwrap_or_default();
+        space.bytes_avail + self.config.ballast_bytes.min(space.bytes_total / 16) >= bytes
     }
     /// Gives up the ballast: only for what frees space in the end.
     pub(crate) async fn give_ballast(&self) {

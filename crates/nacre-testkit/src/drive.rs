@@ -106,6 +106,12 @@ pub struct OsdLogic {
     ctx: Rc<Ctx>,
     osd: Rc<RefCell<Option<Rc<Osd>>>>,
 }
+impl OsdLogic {
+    /// `osd` is filled in when the engine is open.
+    pub fn new(ctx: Rc<Ctx>, osd: Rc<RefCell<Option<Rc<Osd>>>>) -> Self {
+        Self { ctx, osd }
+    }
+}
 impl Logic for OsdLogic {
     fn ctx(&self) -> &Rc<Ctx> {
         &self.ctx

@@ -1,0 +1,190 @@
+//! Offline verification of what the engine itself has written: superblock, log, runs, order of rows, sums.
+//!
+//! Every row is shown to the caller, whose crates know what the rows mean (`nacre_mdt::check`, `nacre_ost::check`);
+//! totals per owner are reported so that they can be compared with what the rows add up to. Nothing is changed.
+
+use crate::accounts::Usage;
+use crate::engine::Osd;
+use crate::error::OsdError;
+use crate::offline::offline;
+use crate::run::Run;
+use crate::superblock::Label;
+use crate::tx::Table;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use nacre_node::{FileId, FileKind, Store};
+
+const PAGE: u32 = 1000;
+/// Sentences that are kept.
+const SENTENCES_MAX: usize = 1000;
+
+/// What a check found.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    pub label: Option<Label>,
+    /// It was stopped as planned.
+    pub was_clean: bool,
+    pub instance: u64,
+    pub last_transno: u64,
+    pub log_bytes: u64,
+    pub runs: u64,
+    pub run_bytes: u64,
+    /// Rows per table, newest versions only.
+    pub rows: BTreeMap<u8, u64>,
+    /// Usage per (kind, id): kind 0 user, 1 group, 2 project.
+    pub usage: BTreeMap<(u8, u32), Usage>,
+    pub problems: u64,
+    /// The first of them, in words.
+    pub sentences: Vec<String>,
+}
+
+impl Report {
+    /// Adds a problem.
+    pub fn problem(&mut self, sentence: String) {
+        self.problems += 1;
+        if self.sentences.len() < SENTENCES_MAX {
+            self.sentences.push(sentence);
+        }
+    }
+    /// Compares the accounts with what the rows add up to.
+    pub fn compare_usage(&mut self, rows: &BTreeMap<(u8, u32), Usage>) {
+        let kinds = ["user", "group", "project"];
+        let ids: Vec<(u8, u32)> = self.usage.keys().chain(rows.keys()).copied().collect();
+        let mut last = None;
+        let mut ids = ids;
+        ids.sort_unstable();
+        for id in ids {
+            if last.replace(id) == Some(id) {
+                continue;
+            }
+            let account = self.usage.get(&id).copied().unwrap_or_default();
+            let found = rows.get(&id).copied().unwrap_or_default();
+            if account != found {
+                let kind = kinds.get(usize::from(id.0)).unwrap_or(&"owner");
+                self.problem(format!(
+                    "{kind} {}: {} bytes in {} objects are charged, the rows add up to {} bytes in {} objects",
+                    id.1, account.bytes, account.objects, found.bytes, found.objects
+                ));
+            }
+        }
+    }
+}
+
+/// Verifies a stopped store; `row` is shown every row in key order.
+pub fn check(store: &dyn Store, row: impl FnMut(Table, &[u8], &[u8]) + 'static) -> Report {
+    match offline(store, async move |osd| check_open(&osd, row).await) {
+        Ok(report) => report,
+        Err(e) => {
+            let mut report = Report::default();
+            report.problem(match e {
+                OsdError::Format(text) => text,
+                other => format!("the store cannot be opened: {other}"),
+            });
+            report
+        }
+    }
+}
+
+/// The same on an engine that is open (and idle).
+pub async fn check_open(osd: &Rc<Osd>, mut row: impl FnMut(Table, &[u8], &[u8])) -> Report {
+    let stats = osd.stats();
+    let mut report = Report {
+        label: Some(osd.label().clone()),
+        was_clean: osd.was_clean(),
+        // Opening counts.
+        instance: osd.instance() - 1,
+        last_transno: osd.last_transno().0,
+        log_bytes: stats.log_bytes,
+        runs: stats.runs,
+        run_bytes: stats.run_bytes,
+        ..Report::default()
+    };
+    let runs = osd.state.borrow().runs.list();
+    for run in runs.iter() {
+        osd.check_run(run, &mut report).await;
+    }
+    match crate::open::list(osd.ctx(), FileKind::Run).await {
+        Ok(files) => {
+            for (file, len) in files {
+                let FileId::Run(id) = file else { continue };
+                if let Some(run) = runs.iter().find(|r| r.meta.id == id)
+                    && run.meta.bytes != len
+                {
+                    report.problem(format!("run {id} has {len} bytes, {} are listed", run.meta.bytes));
+                }
+            }
+        }
+        Err(e) => report.problem(format!("the runs cannot be listed: {e}")),
+    }
+    // What lies behind a damaged block of a table is not shown.
+    for table in 0..=u8::MAX {
+        let table = Table(table);
+        let mut from: Vec<u8> = Vec::new();
+        loop {
+            match osd.scan(table, &from, &[], PAGE).await {
+                Ok(rows) => {
+                    let Some((last, _)) = rows.last() else { break };
+                    from = Vec::from(&last[..]);
+                    from.push(0);
+                    *report.rows.entry(table.0).or_default() += rows.len() as u64;
+                    for (key, value) in &rows {
+                        row(table, key, value);
+                    }
+                }
+                Err(e) => {
+                    report.problem(format!("rows of table {} from {from:02x?} on: {e}", table.0));
+                    break;
+                }
+            }
+        }
+    }
+    let state = osd.state.borrow();
+    report.usage = state.accounts.iter().filter(|(_, u)| *u != Usage::default()).collect();
+    report
+}
+
+impl Osd {
+    /// Reads every block of a run.
+    async fn check_run(&self, run: &Rc<Run>, report: &mut Report) {
+        let id = run.meta.id;
+        let mut rows = 0u64;
+        let mut damaged = false;
+        let mut last: Option<bytes::Bytes> = None;
+        for (index, block) in run.blocks.iter().enumerate() {
+            let mut block_rows = match self.read_block(run, index).await {
+                Ok(rows) => rows,
+                Err(e) => {
+                    damaged = true;
+                    report.problem(e.to_string());
+                    continue;
+                }
+            };
+            let mut first = true;
+            while let Some((key, _)) = block_rows.next() {
+                if core::mem::take(&mut first) && key != block.first.raw() {
+                    report
+                        .problem(format!("run {id}: block {index} does not begin with the key of the index"));
+                }
+                if last.as_ref().is_some_and(|l| *l >= key) {
+                    report.problem(format!("run {id}: rows of block {index} are out of order"));
+                }
+                if run.block_for(&key) != Some(index) {
+                    report.problem(format!(
+                        "run {id}: a row of block {index} is not found by filter and index"
+                    ));
+                }
+                last = Some(key);
+                rows += 1;
+            }
+        }
+        if rows != run.meta.rows && !damaged {
+            report.problem(format!("run {id} holds {rows} rows, {} are listed", run.meta.rows));
+        }
+    }
+    async fn read_block(&self, run: &Rc<Run>, index: usize) -> Result<crate::run::BlockRows, OsdError> {
+        Ok(self.read_blocks(run, index, 1).await?.pop_front().unwrap_or_default())
+    }
+}

@@ -1,0 +1,228 @@
+//! Full devices, full memory, damaged blocks, and the check that finds what is wrong.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use nacre_node::{FileId, FileKind, Store, StoreDone, StoreOp};
+use nacre_osd::{Credits, Osd, OsdConfig, OsdError, Table, Usage, check};
+use nacre_osd_mem::MemStore;
+use nacre_testkit::{CrashDevice, OsdDrive};
+use nacre_types::Owner;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+const T: Table = Table(33);
+
+fn config() -> OsdConfig {
+    OsdConfig {
+        dirty_bytes_max: 256 << 10,
+        cache_bytes_max: 64 << 10,
+        log_bytes_max: 1 << 20,
+        ballast_bytes: 1 << 20,
+        ..OsdConfig::default()
+    }
+}
+async fn put(osd: &Osd, n: u32, len: usize) -> Result<(), OsdError> {
+    let key = n.to_be_bytes();
+    let pins = osd.fetch(&[(T, &key)]).await?;
+    let room = osd.reserve(Credits { rows: 1, row_bytes: 100 + len as u32, ..Credits::default() }).await?;
+    let owner = Owner { uid: n % 3, gid: 1, projid: 0 };
+    let done = osd.transact(&pins, room, |tx| {
+        tx.put(T, &key, vec![n as u8; len]);
+        tx.account(owner, len as i64, 1);
+        Ok::<_, OsdError>(())
+    });
+    done.map(drop)
+}
+async fn delete(osd: &Osd, n: u32) -> Result<(), OsdError> {
+    let key = n.to_be_bytes();
+    let pins = osd.fetch(&[(T, &key)]).await?;
+    let credits = Credits { rows: 1, row_bytes: 100, frees: true, ..Credits::default() };
+    let room = osd.reserve(credits).await?;
+    osd.transact(&pins, room, |tx| {
+        tx.delete(T, &key);
+        Ok::<_, OsdError>(())
+    })
+    .map(drop)
+}
+
+#[test]
+fn memory_stays_within_its_bounds_whatever_is_written() {
+    let device = CrashDevice::new(1 << 30);
+    OsdDrive::format(&device.store(), &config(), false).unwrap();
+    let mut d = OsdDrive::open(&device.store(), &config()).unwrap();
+    for round in 0..60u32 {
+        d.run(move |osd| async move {
+            for n in 0..100 {
+                put(&osd, round * 100 + n, 400).await.unwrap();
+            }
+        })
+        .unwrap();
+        let s = d.osd().stats();
+        assert!(s.dirty_bytes <= config().dirty_bytes_max + 1000, "{s:?}");
+        assert!(s.clean_bytes <= config().cache_bytes_max + config().dirty_bytes_max, "{s:?}");
+        assert!(s.log_bytes <= 2 * config().log_bytes_max, "{s:?}");
+    }
+    let s = d.osd().stats();
+    assert!(s.flushes > 10 && s.slowed_writers > 0 && s.runs <= 10, "{s:?}");
+    let rows = d.run(|osd| async move { osd.scan(T, b"", b"", u32::MAX).await.unwrap().len() }).unwrap();
+    assert_eq!(rows, 6000);
+}
+
+#[test]
+fn a_full_disk_says_so_and_can_be_emptied() {
+    let store: Arc<dyn Store> = Arc::new(MemStore::new(24 << 20));
+    OsdDrive::format(&store, &config(), false).unwrap();
+    let mut d = OsdDrive::open(&store, &config()).unwrap();
+    let written = d
+        .run(|osd| async move {
+            for n in 0.. {
+                match put(&osd, n, 4000).await {
+                    Ok(()) => {}
+                    Err(OsdError::NoSpace { .. }) => return n,
+                    Err(e) => panic!("{e}"),
+                }
+            }
+            0
+        })
+        .unwrap();
+    assert!(written > 2000, "{written}");
+    // Objects take the rest of the device: not even the log has room now.
+    let blob = nacre_types::ObjectId { fid: nacre_types::Fid::ROOT, stripe: 0 };
+    let mut at = 0;
+    while store
+        .execute(StoreOp::Write { file: FileId::Blob(blob), offset: at, data: vec![vec![1; 4096].into()] })
+        .is_ok()
+    {
+        at += 4096;
+    }
+    // (An answer of the device is believed for a second.)
+    let full = d
+        .run(move |osd| async move {
+            osd.ctx().sleep(std::time::Duration::from_secs(2)).await;
+            put(&osd, u32::MAX, 100).await
+        })
+        .unwrap();
+    assert!(matches!(full, Err(OsdError::NoSpace { .. })));
+    let left = d.run(move |osd| async move {
+        for n in 0..written {
+            delete(&osd, n).await.unwrap();
+        }
+        osd.checkpoint().await.unwrap();
+        osd.scan(T, b"", b"", u32::MAX).await.unwrap().len()
+    });
+    assert_eq!(left, Some(0), "{:?} {:?}", d.drive.ended(), d.osd().stats());
+    // Room comes back with what the objects give.
+    store.execute(StoreOp::Delete { file: FileId::Blob(blob) }).unwrap();
+    let again = d
+        .run(move |osd| async move {
+            osd.ctx().sleep(std::time::Duration::from_secs(5)).await;
+            put(&osd, 1, 4000).await
+        })
+        .unwrap();
+    assert_eq!(again, Ok(()));
+}
+
+/// A store with some runs, stopped as planned.
+fn filled() -> CrashDevice {
+    let device = CrashDevice::new(1 << 30);
+    OsdDrive::format(&device.store(), &config(), false).unwrap();
+    let mut d = OsdDrive::open(&device.store(), &config()).unwrap();
+    d.run(|osd| async move {
+        for n in 0..3000 {
+            put(&osd, n, 300).await.unwrap();
+        }
+        osd.stop().await.unwrap();
+    })
+    .unwrap();
+    drop(d);
+    device
+}
+fn files(store: &dyn Store) -> Vec<(FileId, u64)> {
+    let mut all = Vec::new();
+    for kind in [FileKind::Log, FileKind::Run, FileKind::Blob] {
+        if let StoreDone::List(l) = store.execute(StoreOp::List { kind, after: None, limit: 1000 }).unwrap() {
+            all.extend(l);
+        }
+    }
+    all
+}
+
+#[test]
+fn a_check_of_a_good_store_finds_nothing_and_changes_nothing() {
+    let device = filled();
+    let store = device.store();
+    let (before, changes) = (files(&*store), device.changes());
+    let found = Rc::new(RefCell::new(BTreeMap::<(u8, u32), Usage>::new()));
+    let f = found.clone();
+    let mut report = check::check(&*store, move |table, key, value| {
+        if table == T {
+            let n = u32::from_be_bytes(key.try_into().unwrap());
+            for id in [(0, n % 3), (1, 1), (2, 0)] {
+                let mut f = f.borrow_mut();
+                let usage = f.entry(id).or_default();
+                usage.bytes += value.len() as u64;
+                usage.objects += 1;
+            }
+        }
+    });
+    report.compare_usage(&found.borrow());
+    assert_eq!((report.problems, &report.sentences[..]), (0, &[][..]));
+    assert_eq!(report.rows.get(&T.0), Some(&3000));
+    assert!(report.was_clean && report.runs > 0 && report.instance == 1);
+    found.borrow_mut().remove(&(0, 2));
+    report.compare_usage(&found.borrow());
+    assert!(report.sentences[0].contains("user 2"), "{:?}", report.sentences);
+    assert_eq!((files(&*store), device.changes()), (before, changes));
+}
+
+#[test]
+fn a_damaged_block_costs_its_keys_only_and_is_named() {
+    let device = filled();
+    let runs = files(&*device.store());
+    let (run, _) = runs.iter().find(|(f, _)| matches!(f, FileId::Run(_))).unwrap();
+    device.flip(*run, 9000);
+    let report = check::check(&*device.store(), |_, _, _| {});
+    assert!(report.problems > 0 && report.sentences.iter().any(|s| s.contains("run")), "{report:?}");
+    let mut d = OsdDrive::open(&device.store(), &config()).unwrap();
+    let (good, bad) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let (g, b) = (good.clone(), bad.clone());
+    d.run(move |osd| async move {
+        for n in 0..3000u32 {
+            match osd.get(T, &n.to_be_bytes()).await {
+                Ok(Some(value)) => g.set(g.get() + u32::from(value[..] == [n as u8; 300])),
+                Err(OsdError::Corrupt { .. }) => b.set(b.get() + 1),
+                other => panic!("{n}: {other:?}"),
+            }
+        }
+        // The keys can be written again.
+        for n in 0..3000 {
+            delete(&osd, n).await.ok();
+        }
+    })
+    .unwrap();
+    assert!(
+        bad.get() > 5 && bad.get() < 30 && good.get() + bad.get() == 3000,
+        "{} {}",
+        good.get(),
+        bad.get()
+    );
+    assert_eq!(d.osd().stats().corrupt_blocks, 1);
+}
+
+#[test]
+fn a_check_says_in_words_what_is_wrong() {
+    let empty: Arc<dyn Store> = CrashDevice::new(1 << 20).store();
+    let report = check::check(&*empty, |_, _, _| {});
+    assert!(report.sentences[0].contains("mkfs"), "{:?}", report.sentences);
+    let device = filled();
+    device.flip(FileId::Super, 60);
+    let report = check::check(&*device.store(), |_, _, _| {});
+    assert!(report.sentences[0].contains("superblock"), "{:?}", report.sentences);
+    let device = filled();
+    let run = files(&*device.store()).into_iter().find(|(f, _)| matches!(f, FileId::Run(_))).unwrap().0;
+    device.store().execute(StoreOp::Delete { file: run }).unwrap();
+    let report = check::check(&*device.store(), |_, _, _| {});
+    assert!(report.sentences[0].contains("run"), "{:?}", report.sentences);
+}

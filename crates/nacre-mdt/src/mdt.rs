@@ -23,7 +23,7 @@ use nacre_types::name::HashKey;
 use nacre_types::{Codec, Errno, LayoutTemplate, Transno};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
-    Close, Create, Flock, FlockCancel, GrantSeq, Link, Open, Removexattr, Rename, ReportSize, SetLayout,
+    Close, Create, CreateReply, EntryReply, Flock, FlockCancel, GrantSeq, Link, Open, Removexattr, Rename, ReportSize, SetLayout,
     Setattr, Setxattr, Unlink,
 };
 use nacre_wire::target::{Empty, Param, StatfsReply};
@@ -153,10 +153,16 @@ impl Mdt {
         let args: Create<'_> = request.args()?;
         let hash = self.hash().await;
         let client = self.core.client_uuid(request.export).ok_or(Errno::ESTALE)?;
-        if nacre_types::FileType::of_mode(args.mode) == Some(nacre_types::FileType::Regular) {
+        let regular = nacre_types::FileType::of_mode(args.mode) == Some(nacre_types::FileType::Regular);
+        if regular && request.replayed_transno().is_none() {
             self.osts.wait_usable().await;
         }
-        let mut choose = |template: &LayoutTemplate| self.osts.layout(template);
+        let before = request.replayed_reply().and_then(|body| CreateReply::from_slice(body).ok());
+        let before = before.and_then(|reply| reply.entry.layout);
+        let mut choose = |template: &LayoutTemplate| match &before {
+            Some(layout) => Ok(layout.clone()),
+            None => self.osts.layout(template),
+        };
         let mut maker =
             Maker { export: request.export, client, default: self.default.get(), layout: &mut choose };
         let (transno, reply) = self
@@ -257,7 +263,12 @@ impl Mdt {
             Opcode::SetLayout => {
                 let args: SetLayout = request.args()?;
                 let default = self.default.get();
-                let mut choose = |template: &LayoutTemplate| self.osts.layout(template);
+                let before = request.replayed_reply().and_then(|body| EntryReply::from_slice(body).ok());
+                let before = before.and_then(|reply| reply.layout);
+                let mut choose = |template: &LayoutTemplate| match &before {
+                    Some(layout) => Ok(layout.clone()),
+                    None => self.osts.layout(template),
+                };
                 let op = |v: &mut View<'_>| layout::apply(v, default, &mut choose, &args);
                 self.run(request, layout::wants(&args), credits(1, false), op).await
             }

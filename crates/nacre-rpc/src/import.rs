@@ -252,7 +252,7 @@ impl<T> Import<T> {
 
     /// Whether one more call may wait here. A caller without room waits until calls have ended.
     pub fn has_room(&self) -> bool {
-        self.waiting() + self.unreplied.len() < Self::WAITING_MAX
+        self.waiting() + self.unreplied.len() < Self::WAITING_MAX && !self.replay.is_full()
     }
 
     /// Sends a request as soon as its class may be sent; [`ImportEffect::Done`] brings `token` back.
@@ -339,8 +339,9 @@ impl<T> Import<T> {
             let waiting = self.waiting_entry(request, token);
             self.delayed.insert((now + Self::IN_PROGRESS_PAUSE, waiting.serial), waiting);
         } else {
-            if frame.header.transno > self.last_committed && call.frame.bulk.is_empty() {
-                self.replay.keep(frame.header.transno, call.frame);
+            let safe = if call.frame.bulk.is_empty() { self.last_committed } else { self.last_stable };
+            if frame.header.transno > safe {
+                self.replay.keep(frame.header.transno, call.frame, frame.body.clone());
             }
             let took = now.saturating_since(call.first_sent);
             self.done(call.token, frame.header.opcode, Ok(frame), took);
@@ -355,9 +356,9 @@ impl<T> Import<T> {
         }
         if header.last_committed > self.last_committed {
             self.last_committed = header.last_committed;
-            self.replay.committed(header.last_committed);
         }
         self.last_stable = self.last_stable.max(header.last_stable);
+        self.replay.safe(self.last_committed, self.last_stable);
     }
 
     fn handle_callback(&mut self, frame: Frame) {

@@ -134,7 +134,7 @@ impl Script {
         self.drain();
         let h = self.header(Kind::Reply, self.ping_xid.0);
         let epoch = h.epoch;
-        let body = PingReply { config_version: 9 }.to_vec();
+        let body = PingReply { config_version: 9, recovery_ms: 0 }.to_vec();
         self.import.handle_frame(self.now, epoch, Frame::new(h, body));
     }
     fn callback(&mut self, xid: u64) {

@@ -112,6 +112,7 @@ fn target(ctx: &Rc<Ctx>, kind: TargetKind, address: &str) -> Box<dyn Logic> {
         mgs_nodes: if kind == TargetKind::Mgs { Vec::new() } else { vec![World::address("MGS")] },
         lease_ms: 10_000,
         max_mod_rpcs: 8,
+        boot: [1; 16],
     };
     match kind {
         TargetKind::Mgs => Box::new(Watched(TargetIsland::<Mgs>::new(ctx, config, osd_config()))),

@@ -4,6 +4,7 @@
 //! has gone changes nothing any more; a callback is kept until its client has acknowledged it or has gone.
 
 use crate::exports::{Entry, Exports, Note, reply_key};
+use crate::recovery::{RECOVERY_KEY, Recovery, Told};
 use crate::registration::Registration;
 use crate::service::Request;
 use alloc::rc::Rc;
@@ -28,6 +29,9 @@ pub struct TargetConfig {
     pub mgs_nodes: Vec<String>,
     pub lease_ms: u32,
     pub max_mod_rpcs: u16,
+    /// Tells one boot of the machine from another: what a killed process had written survives it, what a lost
+    /// machine had not synced does not.
+    pub boot: [u8; 16],
 }
 
 /// Rows and bytes that a reply record adds to a transaction.
@@ -54,6 +58,9 @@ pub struct TargetCore {
     pub(crate) reaper: WaitList,
     /// Parameters that the MGS keeps, as they were last set here.
     pub(crate) kept: RefCell<Vec<KeptParam>>,
+    pub(crate) recovery: RefCell<Option<Recovery>>,
+    /// The latest recovery that is over.
+    pub(crate) recovered: Cell<Option<Told>>,
     pub(crate) registration: OnceCell<Rc<Registration>>,
 }
 
@@ -72,6 +79,8 @@ impl TargetCore {
             doomed: RefCell::default(),
             reaper: ctx.wait_list(),
             kept: RefCell::default(),
+            recovery: RefCell::default(),
+            recovered: Cell::default(),
             registration: OnceCell::new(),
         })
     }
@@ -95,8 +104,12 @@ impl TargetCore {
             (tag.0 != 0 && entry.rpc.keeps_record(tag, xid), entry.has_lease())
         };
         let mut made = None;
-        let done = self.osd.transact(pins, reservation, |tx| {
+        let again = request.replayed_transno();
+        let done = self.osd.transact_at(again, pins, reservation, |tx| {
             let value = change(tx)?;
+            if let Some(transno) = again.max(self.recovery.borrow().as_ref().map(|r| r.base)).filter(|_| again.is_some()) {
+                tx.put(table::TARGET, RECOVERY_KEY, transno.to_vec());
+            }
             if keeps {
                 let note = self.note(request);
                 let record = ReplyRecord {

@@ -19,8 +19,8 @@ use nacre_types::name::HashKey;
 use nacre_types::{ClientUuid, Codec, Errno, Fid, FileType, Generation, Layout, LayoutTemplate, Seq};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
-    BATCH_MAX, Batch, BatchReply, Close, Create, CreateReply, EntryReply, Link, Open, Removexattr, Rename, ReportSize, SetLayout,
-    Setattr, Setxattr, SubOperation, SubResult, Unlink,
+    BATCH_MAX, Batch, BatchReply, Close, Create, CreateReply, EntryReply, Link, Open, Removexattr, Rename,
+    ReportSize, SetLayout, Setattr, Setxattr, SubOperation, SubResult, Unlink,
 };
 use nacre_wire::target::Empty;
 use tracing::error;
@@ -187,7 +187,10 @@ impl Mdt {
             room.row_bytes += own.row_bytes + RESULT_BYTES;
             room.frees &= own.frees;
             match change {
-                Change::Create(args) if request.replayed_transno().is_none() && FileType::of_mode(args.mode) == Some(FileType::Regular) => {
+                Change::Create(args)
+                    if request.replayed_transno().is_none()
+                        && FileType::of_mode(args.mode) == Some(FileType::Regular) =>
+                {
                     self.osts.wait_usable().await;
                 }
                 Change::Rename(args) if args.parent != args.new_parent => {

@@ -23,8 +23,8 @@ use nacre_types::name::HashKey;
 use nacre_types::{Codec, Errno, LayoutTemplate, Transno};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
-    Close, Create, CreateReply, EntryReply, Flock, FlockCancel, GrantSeq, Link, Open, Removexattr, Rename, ReportSize, SetLayout,
-    Setattr, Setxattr, Unlink,
+    Close, Create, CreateReply, EntryReply, Flock, FlockCancel, GrantSeq, Link, Open, Removexattr, Rename,
+    ReportSize, SetLayout, Setattr, Setxattr, Unlink,
 };
 use nacre_wire::target::{Empty, Param, StatfsReply};
 use tracing::error;

@@ -294,7 +294,9 @@ impl<T> Import<T> {
             Link::Replaying { at, xid: mine, sent } if xid == mine => {
                 self.replay_answered(now, frame, at, sent)
             }
-            Link::ReplayDone { xid: mine, sent } if xid == mine => self.replay_done_answered(now, frame, sent),
+            Link::ReplayDone { xid: mine, sent } if xid == mine => {
+                self.replay_done_answered(now, frame, sent)
+            }
             Link::Leaving { xid: mine, .. } if xid == mine => self.gone(now),
             Link::Down { .. }
             | Link::Opening { .. }
@@ -350,6 +352,8 @@ impl<T> Import<T> {
             self.evicted(now);
         }
         self.generation = reply.generation;
+        // What a recovery that broke off had made again is in the list before the answer says what is safe.
+        self.replay.settle();
         self.note_answer(&frame.header, sent);
         if self.instance.replace(reply.instance).is_some_and(|old| old != reply.instance) {
             self.forget_callbacks();
@@ -357,7 +361,6 @@ impl<T> Import<T> {
             self.effects.push_back(ImportEffect::Restarted { instance: reply.instance });
         }
         if self.replay_due {
-            self.replay.settle();
             self.enter(now, ImportState::Replay);
             self.replay_next(now);
         } else {

@@ -145,6 +145,12 @@ impl World {
         });
         NodeId(self.nodes.len() - 1)
     }
+    /// The store of an island that is down: its device has lost something.
+    pub fn set_store(&mut self, id: NodeId, store: Arc<dyn Store>) {
+        let node = &mut self.nodes[id.0];
+        assert!(node.logic.is_none(), "{} runs", node.name);
+        node.store = Some(store);
+    }
     pub fn address(name: &str) -> String {
         format!("sim:{name}")
     }

@@ -99,14 +99,7 @@ impl<S: Service> Inner<S> {
 
     /// A new client during recovery: it is told how long it takes at the most, and asks again. Of one that was
     /// started anew nothing can be replayed any more.
-    fn put_off(
-        &self,
-        core: &Rc<TargetCore>,
-        conn: ConnId,
-        header: &Header,
-        connect: &Connect,
-        known: bool,
-    ) {
+    fn put_off(&self, core: &Rc<TargetCore>, conn: ConnId, header: &Header, connect: &Connect, known: bool) {
         if known && let Some(old) = core.exports.borrow().of_client(connect.client) {
             core.leave_recovery(old);
         }

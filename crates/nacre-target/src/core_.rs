@@ -107,7 +107,9 @@ impl TargetCore {
         let again = request.replayed_transno();
         let done = self.osd.transact_at(again, pins, reservation, |tx| {
             let value = change(tx)?;
-            if let Some(transno) = again.max(self.recovery.borrow().as_ref().map(|r| r.base)).filter(|_| again.is_some()) {
+            if let Some(transno) =
+                again.max(self.recovery.borrow().as_ref().map(|r| r.base)).filter(|_| again.is_some())
+            {
                 tx.put(table::TARGET, RECOVERY_KEY, transno.to_vec());
             }
             if keeps {

@@ -135,7 +135,8 @@ impl<S: Service> Inner<S> {
             if frame.header.has(flags::REPLAY_DONE) {
                 core.replay_done(id);
             }
-            let reply = PingReply { config_version: service.config_version(), recovery_ms: core.recovery_ms() };
+            let reply =
+                PingReply { config_version: service.config_version(), recovery_ms: core.recovery_ms() };
             let reply = Reply::of(&reply);
             self.send_reply(core, conn, &frame.header, Ok(reply));
         }

@@ -12,7 +12,7 @@
 use crate::connect::{Gone, lease};
 use crate::core_::{ExportId, TargetCore};
 use crate::island::Inner;
-use crate::service::Service;
+use crate::service::{Reply, Service};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::rc::Rc;
@@ -198,11 +198,22 @@ impl<S: Service> Inner<S> {
     /// One change again, with its old number.
     async fn replay(self: &Rc<Self>, core: &Rc<TargetCore>, service: &Rc<S>, export: ExportId, frame: Frame) {
         let Some(opcode) = Opcode::from_number(frame.header.opcode) else { return };
+        let old = frame.header.transno;
+        let base = core.recovery.borrow().as_ref().map_or(Transno(0), |r| r.base);
+        if old <= base && opcode != Opcode::Write {
+            // It was not lost, and its record may have been replaced since: it is as it was.
+            let conn = core.exports.borrow().get(export).and_then(|e| e.conn);
+            if let Some(conn) = conn {
+                let body = frame.bulk.first().map(|body| body.to_vec()).unwrap_or_default();
+                let reply = Reply { body, transno: old, ..Reply::default() };
+                self.send_reply(core, conn, &frame.header, Ok(reply));
+            }
+            return;
+        }
         let admission = match core.exports.borrow_mut().get_mut(export) {
             Some(entry) => entry.rpc.admit(&frame.header, opcode.class()),
             None => return,
         };
-        let old = frame.header.transno;
         let result = match admission {
             Admission::Execute => self.run(core, service, export, opcode, frame, None).await,
             Admission::Reply(record) => {
@@ -283,6 +294,10 @@ pub(crate) const BOOT_KEY: &[u8] = b"boot";
 pub(crate) fn announce(core: &TargetCore) {
     let clients = core.recovery.borrow().as_ref().map_or(0, |r| r.waiting.len());
     let name = core.name.to_string();
-    tracing::warn!(target_name = name, clients, lease_ms = core.config.lease_ms,
-        "the machine was lost: in recovery until every known client has reported or a lease has passed");
+    tracing::warn!(
+        target_name = name,
+        clients,
+        lease_ms = core.config.lease_ms,
+        "the machine was lost: in recovery until every known client has reported or a lease has passed"
+    );
 }

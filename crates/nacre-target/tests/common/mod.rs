@@ -161,7 +161,7 @@ pub fn target_config(lease_ms: u32) -> TargetConfig {
         mgs_nodes: vec![World::address("MGS")],
         lease_ms,
         max_mod_rpcs: 8,
-            boot: [1; 16],
+        boot: [1; 16],
     }
 }
 

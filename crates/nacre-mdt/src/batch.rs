@@ -6,6 +6,7 @@
 //! namespace; they are answered EOPNOTSUPP.
 
 use crate::create::Maker;
+use crate::held::Touched;
 use crate::mdt::{Mdt, credits};
 use crate::view::{Halt, Step, View, Wants};
 use crate::{create, layout, open, rename, setattr, unlink, xattr};
@@ -209,6 +210,8 @@ impl Mdt {
             let reservation = self.core.osd.reserve(room).await?;
             let pins = wants.fetch(&self.core.osd).await?;
             let mut retry = false;
+            let mut first = None;
+            let mut touched = self.tracks(request).then(Touched::default);
             let (mut notes, mut results) = (Vec::new(), Vec::new());
             let outcome = self.core.transact(request, &pins, reservation, |tx| {
                 let mut opens = self.opens.borrow_mut();
@@ -238,7 +241,9 @@ impl Mdt {
                     }
                     let save = tx.save();
                     let mut view = View::new(&mut *tx, &mut wants, hash, &opens);
+                    view.touched = touched.take();
                     let step = apply(&mut view, &mut lent, change);
+                    touched = view.touched.take();
                     let learnt = core::mem::take(&mut view.notes);
                     let layouts = chosen.take();
                     match step {
@@ -267,15 +272,27 @@ impl Mdt {
                         }
                     }
                 }
+                if let Some(touched) = &touched {
+                    first = self.must_be_committed(request, touched);
+                    if first.is_some() {
+                        undo.into_iter().rev().for_each(|u| opens.restore(u));
+                        kept_layouts.iter().for_each(|l| self.give_back(l));
+                        return Err(Errno::EAGAIN);
+                    }
+                }
                 self.core.set_record_results(request, records);
                 Ok(())
             });
             match outcome {
                 Ok((transno, ())) => {
                     notes.into_iter().for_each(|note| self.follow(note));
+                    if let Some(touched) = touched {
+                        self.hold(request, transno, touched);
+                    }
                     return Ok(Reply::of(&BatchReply { results }).with_transno(transno));
                 }
                 Err(_) if retry => {}
+                Err(_) if let Some(first) = first => self.core.osd.commit(first).await?,
                 Err(e) => return Err(e),
             }
         }

@@ -5,6 +5,7 @@
 
 use crate::create::Maker;
 use crate::flocks::Flocks;
+use crate::held::{Held, Touched};
 use crate::opens::Opens;
 use crate::osts::Osts;
 use crate::stats::Stats;
@@ -55,6 +56,7 @@ pub struct Mdt {
     pub(crate) flocks: RefCell<Flocks>,
     pub(crate) osts: Rc<Osts>,
     pub(crate) stats: RefCell<Stats>,
+    pub(crate) held: RefCell<Held>,
 }
 
 impl Mdt {
@@ -96,16 +98,27 @@ impl Mdt {
         mut op: impl FnMut(&mut View<'_>) -> Step<T>,
     ) -> Result<(Transno, T), Errno> {
         let hash = self.hash().await;
+        let track = request.is_some_and(|request| self.tracks(request));
         for _ in 0..ATTEMPTS_MAX {
             let reservation = self.core.osd.reserve(credits).await?;
             let pins = wants.fetch(&self.core.osd).await?;
             let mut retry = false;
+            let mut first = None;
+            let mut touched = None;
             let mut notes = Vec::new();
             let mut attempt = |rows: &mut dyn Rows| {
                 let opens = self.opens.borrow();
                 let mut view = View::new(rows, &mut wants, hash, &opens);
+                view.touched = track.then(Touched::default);
                 let done = op(&mut view);
                 notes = core::mem::take(&mut view.notes);
+                touched = view.touched.take();
+                if let (Ok(_), Some(request), Some(touched)) = (&done, request, &touched) {
+                    first = self.must_be_committed(request, touched);
+                    if first.is_some() {
+                        return Err(Errno::EAGAIN);
+                    }
+                }
                 done.map_err(|halt| match halt {
                     Halt::Errno(e) => e,
                     Halt::Retry => {
@@ -121,9 +134,13 @@ impl Mdt {
             match done {
                 Ok(done) => {
                     notes.into_iter().for_each(|note| self.learn(note));
+                    if let (Some(request), Some(touched)) = (request, touched) {
+                        self.hold(request, done.0, touched);
+                    }
                     return Ok(done);
                 }
                 Err(_) if retry => {}
+                Err(_) if let Some(first) = first => self.core.osd.commit(first).await?,
                 Err(e) => return Err(e),
             }
         }

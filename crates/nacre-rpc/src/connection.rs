@@ -166,6 +166,12 @@ impl<T> Import<T> {
                 if self.link == Link::Up && now >= self.ping_at() {
                     self.send_ping(now);
                 }
+                if self.link == Link::Up && self.ack_at.is_some_and(|at| now >= at) {
+                    self.ack_at = None;
+                    let mut header = Header::new(Kind::Ack, 0);
+                    header.last_xid = self.last_xid();
+                    self.send(header, Bytes::new(), Vec::new());
+                }
             }
             Link::Leaving { until, .. } => {
                 if now >= until {
@@ -191,7 +197,10 @@ impl<T> Import<T> {
             Link::Queued { again_at } => Some(again_at),
             Link::Connecting { .. } | Link::Replaying { .. } | Link::ReplayDone { .. } => Some(silent_at),
             Link::ReplayWait { again_at } => Some(again_at),
-            Link::Up => Some(silent_at.min(self.ping_at())),
+            Link::Up => {
+                let ack_at = self.ack_at.unwrap_or(Instant(u64::MAX));
+                Some(silent_at.min(self.ping_at()).min(ack_at))
+            }
             Link::Leaving { until, .. } => Some(until),
             Link::Gone => None,
         };

@@ -144,6 +144,8 @@ pub struct Import<T> {
     pub(crate) config_version: u64,
     /// Features and slots that the target agreed to, once connected.
     pub(crate) agreed: Option<(u64, u16)>,
+    /// When the target is told that the latest replies have come, unless a request tells it before.
+    pub(crate) ack_at: Option<Instant>,
     pub(crate) server_time: Option<(Instant, nacre_types::Timestamp)>,
     pub(crate) last_error: Option<String>,
     pub(crate) slots: Slots,
@@ -201,6 +203,8 @@ impl<T> Import<T> {
     pub const WAITING_MAX: usize = 65_536;
     /// Pause before a request that was answered EINPROGRESS is sent again.
     const IN_PROGRESS_PAUSE: Duration = Duration::from_millis(200);
+    /// An idle client says after that time that it has the reply to its latest change: others may wait for it.
+    const ACK_AFTER: Duration = Duration::from_millis(1);
 
     /// An import that connects at once.
     pub fn new(now: Instant, config: ImportConfig) -> Self {
@@ -222,6 +226,7 @@ impl<T> Import<T> {
             ping_sent: now,
             config_version: 0,
             agreed: None,
+            ack_at: None,
             server_time: None,
             last_error: None,
             unreplied: BTreeMap::new(),
@@ -340,6 +345,9 @@ impl<T> Import<T> {
             self.delayed.insert((now + Self::IN_PROGRESS_PAUSE, waiting.serial), waiting);
         } else {
             let safe = if call.frame.bulk.is_empty() { self.last_committed } else { self.last_stable };
+            if frame.header.transno > Transno(0) {
+                self.ack_at = Some(now + Self::ACK_AFTER);
+            }
             if frame.header.transno > safe {
                 self.replay.keep(frame.header.transno, call.frame, frame.body.clone());
             }
@@ -441,6 +449,7 @@ impl<T> Import<T> {
         let xid = frame.header.xid;
         let call = Outstanding { frame, class, token: waiting.token, sent: now, first_sent: now };
         self.unreplied.insert(xid, call);
+        self.ack_at = None;
         let mut frame = self.unreplied[&xid].frame.clone();
         frame.header.last_xid = self.last_xid();
         self.effects.push_back(ImportEffect::Send { epoch: self.epoch, frame });

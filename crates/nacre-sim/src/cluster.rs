@@ -34,6 +34,8 @@ pub struct Cluster {
     pub devices: Vec<CrashDevice>,
     /// Counts the machines that were lost: a target started after one is on another boot.
     boots: Rc<Cell<u8>>,
+    /// Of targets that are started from now on.
+    pub ack_or_commit: Rc<Cell<bool>>,
 }
 
 /// Small bounds, so that checkpoints and segments are reached.
@@ -84,6 +86,7 @@ impl Cluster {
         let mut stores = Vec::new();
         let mut devices = Vec::new();
         let boots = Rc::new(Cell::new(1));
+        let ack_or_commit = Rc::new(Cell::new(true));
         for name in &names {
             let store: Arc<dyn Store> = if on_devices {
                 devices.push(CrashDevice::new(STORE_BYTES));
@@ -94,8 +97,8 @@ impl Cluster {
             format(&*store, name, &mut world);
             let kind = name.kind();
             let address = World::address(&name.to_string());
-            let boots = boots.clone();
-            let start = move |ctx: &Rc<Ctx>| target(ctx, kind, &address, boots.get());
+            let (boots, rule) = (boots.clone(), ack_or_commit.clone());
+            let start = move |ctx: &Rc<Ctx>| target(ctx, kind, &address, &boots, &rule);
             servers.push(world.add(&name.to_string(), Some(store.clone()), Box::new(start)));
             stores.push(store);
         }
@@ -120,7 +123,7 @@ impl Cluster {
             world.start_later(all.swap_remove(at), after_ns);
         }
         let victim = if with_victim { mounts.pop() } else { None };
-        Self { world, jobs: Jobs::default(), servers, mounts, victim, stores, devices, boots }
+        Self { world, jobs: Jobs::default(), servers, mounts, victim, stores, devices, boots, ack_or_commit }
     }
 
     /// Parameters of the servers by a condition on their names: (server, name, value).
@@ -139,13 +142,20 @@ impl Cluster {
     }
 }
 
-fn target(ctx: &Rc<Ctx>, kind: TargetKind, address: &str, boot: u8) -> Box<dyn Logic> {
+fn target(
+    ctx: &Rc<Ctx>,
+    kind: TargetKind,
+    address: &str,
+    boot: &Cell<u8>,
+    rule: &Cell<bool>,
+) -> Box<dyn Logic> {
     let config = TargetConfig {
         addresses: vec![address.to_string()],
         mgs_nodes: if kind == TargetKind::Mgs { Vec::new() } else { vec![World::address("MGS")] },
         lease_ms: 10_000,
         max_mod_rpcs: 8,
-        boot: [boot; 16],
+        boot: [boot.get(); 16],
+        ack_or_commit: rule.get(),
     };
     match kind {
         TargetKind::Mgs => Box::new(Watched(TargetIsland::<Mgs>::new(ctx, config, osd_config()))),

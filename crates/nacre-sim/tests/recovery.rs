@@ -174,3 +174,49 @@ fn answered_data_survives_the_loss_of_the_machine_of_its_ost() {
         assert_eq!((read.len(), differs), (expected.len(), None), "seed {seed}\n{}", c.world.trace(60));
     }
 }
+
+/// A makes X and never hears of it, B makes X/f and is answered, the machine dies: whether X/f is there.
+fn dependent_change_survives(seed: u64, rule: bool) -> bool {
+    let mut c = Cluster::on_devices(seed, 1, 2);
+    c.ack_or_commit.set(rule);
+    c.world.run_for(SEC);
+    let (a, b) = (c.mounts[0], c.mounts[1]);
+    for mount in [a, b] {
+        run(&mut c, mount, async |client| {
+            make(&client, Fid::ROOT, &format!("{:?}", client.new_cookie()), DIR).await
+        })
+        .ok();
+    }
+    c.world.run_for(SEC);
+    c.world.deafen(a, true);
+    let first = c.jobs.start(&mut c.world, a, async |client| make(&client, Fid::ROOT, "X", DIR).await);
+    let answered = run(&mut c, b, async |client| {
+        let x = loop {
+            if let Ok(entry) = client.lookup(Fid::ROOT, b"X").await {
+                break entry.attr.fid;
+            }
+        };
+        make(&client, x, "f", DIR).await
+    });
+    answered.expect("B is answered");
+    c.power_loss(MDT);
+    c.world.deafen(a, false);
+    let mdt = c.servers[MDT];
+    c.world.start_later(mdt, 100_000_000);
+    let made: Option<Result<Fid, Errno>> = c.jobs.wait(&mut c.world, first, 60 * SEC);
+    let x = made.expect("A is answered in the end").expect("X is made");
+    run(&mut c, b, async move |client| client.lookup(x, b"f").await.is_ok())
+}
+
+#[test]
+fn a_change_that_builds_on_one_whose_reply_was_lost_survives() {
+    for seed in 1..=20 {
+        assert!(dependent_change_survives(seed, true), "seed {seed}");
+    }
+}
+
+#[test]
+fn without_acknowledge_or_commit_such_a_change_is_lost() {
+    let lost = (1..=20).filter(|&seed| !dependent_change_survives(seed, false)).count();
+    assert!(lost > 0, "the rule is for nothing");
+}

@@ -15,7 +15,7 @@ use core::cell::{Cell, OnceCell, RefCell};
 use nacre_node::{Ctx, Effect, Peers, WaitList};
 use nacre_osd::{Osd, Pins, Reservation, Tx, table};
 use nacre_rpc::{ReplyRecord, SubRecord};
-use nacre_types::{ClientUuid, Codec, Errno, Fid, TargetName, Transno};
+use nacre_types::{ClientUuid, Codec, Errno, Fid, TargetName, Transno, Xid};
 use nacre_wire::mgs::KeptParam;
 
 pub use crate::exports::ExportId;
@@ -32,6 +32,9 @@ pub struct TargetConfig {
     /// Tells one boot of the machine from another: what a killed process had written survives it, what a lost
     /// machine had not synced does not.
     pub boot: [u8; 16],
+    /// A change that builds on one of another client who may not know of it yet waits for its commit. Off only to
+    /// show what it is for.
+    pub ack_or_commit: bool,
 }
 
 /// Rows and bytes that a reply record adds to a transaction.
@@ -172,6 +175,13 @@ impl TargetCore {
         self.with_note(request, |note| note.results = results);
     }
 
+    /// Whether a client is known to have the reply to this request.
+    pub fn has_reply(&self, export: ExportId, xid: Xid) -> bool {
+        self.exports.borrow().get(export).is_some_and(|e| e.rpc.last_xid() >= xid)
+    }
+    pub fn has_several_clients(&self) -> bool {
+        self.exports.borrow().len() > 1
+    }
     /// Who the client of an export is; `None` when the export has gone.
     pub fn client_uuid(&self, export: ExportId) -> Option<ClientUuid> {
         self.exports.borrow().get(export).map(|e| e.uuid)

@@ -162,6 +162,7 @@ pub fn target_config(lease_ms: u32) -> TargetConfig {
         lease_ms,
         max_mod_rpcs: 8,
         boot: [1; 16],
+        ack_or_commit: true,
     }
 }
 

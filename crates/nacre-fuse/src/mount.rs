@@ -78,11 +78,7 @@ pub struct Mounted {
 /// A sentence for the user; nothing is left mounted then.
 pub fn mount_fuse(path: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
     let path = check_mount_point(path)?;
-    let device = open_device().map_err(|e| match e {
-        Errno::NOENT | Errno::NODEV | Errno::NXIO => MountError::NoFuse,
-        Errno::ACCESS | Errno::PERM => MountError::DeviceForbidden,
-        source => MountError::Os { what: "opening", path: "/dev/fuse".to_owned(), source },
-    })?;
+    let device = device()?;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let fd = rustix::fd::AsRawFd::as_raw_fd(&device);
     let data = format!("fd={fd},rootmode=40000,user_id={uid},group_id={gid},allow_other,default_permissions");
@@ -108,6 +104,22 @@ pub fn mount_fuse(path: &Path, options: &MountOptions) -> Result<Mounted, MountE
             Err(e.into())
         }
     }
+}
+
+fn device() -> Result<rustix::fd::OwnedFd, MountError> {
+    open_device().map_err(|e| match e {
+        Errno::NOENT | Errno::NODEV | Errno::NXIO => MountError::NoFuse,
+        Errno::ACCESS | Errno::PERM => MountError::DeviceForbidden,
+        source => MountError::Os { what: "opening", path: "/dev/fuse".to_owned(), source },
+    })
+}
+
+/// Whether this process may use FUSE at all.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn check_device() -> Result<(), MountError> {
+    device().map(drop)
 }
 
 /// Checks that `path` can be mounted on, clears it if a dead mount of ours is there. Gives back its real path.

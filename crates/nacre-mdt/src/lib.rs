@@ -16,7 +16,6 @@ pub mod check;
 mod clients;
 mod create;
 mod flocks;
-mod held;
 mod inode;
 mod layout;
 mod mdt;

@@ -20,7 +20,7 @@ pub enum OsdError {
     /// The log could not be written or synced: the target has stopped.
     #[error("target stopped: {0}")]
     Stopped(String),
-    #[error("store")]
+    #[error(transparent)]
     Store(#[from] StoreError),
 }
 

@@ -73,7 +73,7 @@ impl Osd {
         if !cold.is_empty() {
             let state = self.state.borrow();
             for key in cold {
-                let slot = state.mem.slot(&key).unwrap_or(NO_SLOT);
+                let slot = state.mem.slot(key.raw()).unwrap_or(NO_SLOT);
                 pins.push(key, slot);
             }
         }
@@ -81,7 +81,7 @@ impl Osd {
         Ok(())
     }
     fn known(&self, state: &crate::state::State, key: &Key) -> Known {
-        match state.mem.slot(key) {
+        match state.mem.slot(key.raw()) {
             Some(slot) => Known::Row(slot),
             None if !state.runs.may_hold(key.raw()) || state.mem.hides(key.raw()) => Known::Absent,
             None => Known::Cold,
@@ -118,7 +118,7 @@ impl Osd {
                 }
             }
             let mut state = self.state.borrow_mut();
-            if state.mem.slot(key).is_some() {
+            if state.mem.slot(key.raw()).is_some() {
                 return Ok(());
             }
             if state.runs.generation != generation {
@@ -261,7 +261,7 @@ impl Osd {
         let mut seen = 0;
         let mut ended = None;
         {
-            let mut memory = state.mem.range(from, end).peekable();
+            let mut memory = state.mem.range(from.raw(), end.raw()).peekable();
             let mut runs = runs.into_iter().peekable();
             let slice_max = limit.min(SLICE_ROWS * 4);
             for step in 0.. {

@@ -171,7 +171,6 @@ impl Osd {
         let free = self.free_bytes();
         Ok(StoreSpace {
             bytes_avail: free,
-            bytes_free: free.max(space.bytes_free.min(free)),
             files_free: Some(space.files_free.unwrap_or(free / 4096)),
             ..space
         })

@@ -142,9 +142,7 @@ impl Export {
             running.epoch = header.epoch;
             return Admission::Drop;
         }
-        // Data may be lost although its rows are not: a write is always made again.
-        let data = replay && header.opcode == Opcode::Write.number();
-        if let Some(record) = self.records.get(&header.xid).filter(|_| !data) {
+        if let Some(record) = self.records.get(&header.xid) {
             return Admission::Reply(record.clone());
         }
         if self.running.len() >= RUNNING_MAX {

@@ -63,13 +63,13 @@ fn strip(why: &str) -> String {
 /// Where a starting process talks: a terminal, or the pipe to the parent.
 pub(crate) struct Talk {
     detached: bool,
-    terminal: bool,
+    live: say::Live,
     open: Cell<bool>,
 }
 
 impl Talk {
     pub(crate) fn new(args: &ChildArgs) -> Self {
-        Self { detached: args.is_child(), terminal: say::is_terminal(), open: Cell::new(true) }
+        Self { detached: args.is_child(), live: say::Live::new(), open: Cell::new(true) }
     }
     pub(crate) fn is_detached(&self) -> bool {
         self.detached
@@ -81,9 +81,13 @@ impl Talk {
     }
     /// A live line per service: on a terminal as it happens, otherwise only its last word.
     pub(crate) fn service(&self, name: &str, state: &str) {
-        if self.terminal || matches!(state, "up" | "mounted") {
-            self.line(&format!("  {name:<20} {state}"));
+        if self.open.get() {
+            self.live.state(name, state, matches!(state, "up" | "mounted"));
         }
+    }
+    /// The live lines end here; ordinary ones follow.
+    pub(crate) fn services_end(&self) {
+        self.live.end();
     }
     /// It is up: a parent goes on.
     pub(crate) fn done(&self) {

@@ -57,18 +57,16 @@ pub(crate) fn down(args: &DownArgs) -> Result<()> {
         }
     }
     stop(entry, args.timeout)?;
-    say::line(&format!("stopped (pid {}); data is kept in {}", entry.pid, show(&entry.targets)));
+    let end = match entry.targets.first().and_then(|t| t.parent()) {
+        Some(dir) => format!("the data is kept in {}", dir.display()),
+        None => "it was in memory only and is gone".into(),
+    };
+    say::line(&format!("stopped (pid {}); {end}", entry.pid));
     Ok(())
 }
 
 fn of(mount: Option<&Path>) -> String {
     mount.map(|m| format!(" on {}", m.display())).unwrap_or_default()
-}
-fn show(paths: &[PathBuf]) -> String {
-    if paths.is_empty() {
-        return "memory only: gone".into();
-    }
-    paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// SIGTERM, then waits for the process to be gone.
@@ -88,16 +86,21 @@ fn stop(entry: &Entry, timeout_s: u64) -> Result<()> {
 }
 
 pub(crate) fn umount(args: &UmountArgs) -> Result<()> {
+    // Only ours: what it answers is known, and a wrong path unmounts nothing else.
+    let place = up::absolute(&args.mount)?;
+    if nacre_fuse::mounted_type(&place).is_some_and(|what| what != nacre_fuse::FS_TYPE) {
+        bail!("{} is not a nacre mount\nhint: nacre status lists the mounts", args.mount.display());
+    }
     let flags = if args.lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(&args.mount, flags) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::BUSY) => bail!(
             "{} is in use by {}\nhint: close them, or nacre umount --lazy {}",
             args.mount.display(),
-            holders_of(&args.mount).join(", "),
+            held_by(&up::absolute(&args.mount)?),
             args.mount.display()
         ),
-        Err(rustix::io::Errno::INVAL) => {
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {
             bail!("{} is not a mount point\nhint: nacre status lists the mounts", args.mount.display())
         }
         Err(e) => Err(e).with_context(|| format!("cannot unmount {}", args.mount.display())),
@@ -107,8 +110,11 @@ pub(crate) fn umount(args: &UmountArgs) -> Result<()> {
 pub(crate) fn sync(args: &SyncArgs) -> Result<()> {
     match rustix::fs::setxattr(&args.mount, "nacre.sync", b"1", rustix::fs::XattrFlags::empty()) {
         Ok(()) => Ok(()),
-        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NODATA) => {
-            bail!("{} is not a nacre mount\nhint: nacre status lists the mounts", args.mount.display())
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NODATA | rustix::io::Errno::PERM) => {
+            bail!(
+                "{} is not on a nacre file system\nhint: nacre status lists the mounts",
+                args.mount.display()
+            )
         }
         Err(e) => Err(e).with_context(|| format!("cannot sync {}", args.mount.display())),
     }
@@ -116,18 +122,11 @@ pub(crate) fn sync(args: &SyncArgs) -> Result<()> {
 
 /// Processes that have something open on, or stand in, a mount point: `pid (name)`.
 pub(crate) fn holders_of(mount: &Path) -> Vec<String> {
-    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let mut holders = Vec::new();
-    for process in processes.flatten() {
-        let Some(pid) = process.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
-        let links = ["cwd", "root", "exe"].map(|l| process.path().join(l)).into_iter().chain(
-            std::fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten().map(|e| e.path()),
-        );
-        // readlink only: a stat would ask the file system that is being stopped.
-        if links.filter_map(|l| std::fs::read_link(l).ok()).any(|target| target.starts_with(mount)) {
-            let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-            holders.push(format!("{pid} ({})", name.trim()));
-        }
-    }
-    holders
+    nacre_fuse::holders(mount).into_iter().map(|h| format!("{} ({})", h.pid, h.command)).collect()
+}
+
+/// The same in words.
+pub(crate) fn held_by(mount: &Path) -> String {
+    let holders = holders_of(mount);
+    if holders.is_empty() { "somebody (not seen in /proc)".into() } else { holders.join(", ") }
 }

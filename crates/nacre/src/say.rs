@@ -2,8 +2,9 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is where the binary talks")]
 
 use anyhow::Result;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use std::cell::RefCell;
 use std::io::{IsTerminal as _, Write as _};
 
 /// A line of output.
@@ -23,9 +24,27 @@ pub(crate) fn note(text: &str) {
     drop(writeln!(std::io::stderr(), "{text}"));
 }
 
-/// An error with its causes and hints.
+/// An error with its causes, then what to do.
 pub(crate) fn error(error: &anyhow::Error) {
-    note(&format!("nacre: {error:#}"));
+    note(&format!("nacre: {}", sentence(error)));
+}
+
+/// Causes in one sentence from the outermost on, then each hint in a line of its own.
+pub(crate) fn sentence(error: &anyhow::Error) -> String {
+    let (mut causes, mut hints) = (Vec::<String>::new(), Vec::<String>::new());
+    for cause in error.chain() {
+        let text = cause.to_string();
+        let (hint, said): (Vec<&str>, Vec<&str>) =
+            text.lines().partition(|l| l.trim_start().starts_with("hint:"));
+        let said = said.join("\n");
+        // An error that passes its cause on as its own text is said once.
+        if !said.is_empty() && causes.last().is_none_or(|last| !last.ends_with(&said)) {
+            causes.push(said);
+        }
+        hints.extend(hint.into_iter().map(|h| h.trim_start().to_owned()));
+    }
+    hints.dedup();
+    std::iter::once(causes.join(": ")).chain(hints).collect::<Vec<_>>().join("\n")
 }
 
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<()> {
@@ -41,11 +60,6 @@ pub(crate) fn progress(total: u64, what: &'static str) -> ProgressBar {
     }
     bar.set_message(what);
     bar
-}
-
-/// Whether a person watches.
-pub(crate) fn is_terminal() -> bool {
-    std::io::stdout().is_terminal()
 }
 
 /// A table with columns as wide as their widest cell; numbers to the right.
@@ -106,5 +120,67 @@ pub(crate) fn close_stdout() {
     if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(&null);
         let _ = rustix::stdio::dup2_stderr(&null);
+    }
+}
+
+/// One line per service that changes in place while a person watches; otherwise each end is a line.
+pub(crate) struct Live {
+    bars: Option<(MultiProgress, RefCell<Vec<Line>>)>,
+}
+/// A service and its line.
+type Line = (String, ProgressBar);
+
+impl Live {
+    pub(crate) fn new() -> Self {
+        let draw = || (MultiProgress::with_draw_target(ProgressDrawTarget::stderr()), RefCell::default());
+        Self { bars: std::io::stderr().is_terminal().then(draw) }
+    }
+    /// A new state of a service; `done`: its last.
+    pub(crate) fn state(&self, name: &str, state: &str, done: bool) {
+        let Some((all, lines)) = &self.bars else {
+            if done {
+                line(&format!("  {name:<24} {state}"));
+            }
+            return;
+        };
+        let mut lines = lines.borrow_mut();
+        let bar = match lines.iter().find(|(n, _)| n == name) {
+            Some((_, bar)) => bar.clone(),
+            None => {
+                let bar = all.add(ProgressBar::no_length());
+                if let Ok(style) = ProgressStyle::with_template("  {prefix:24} {msg}") {
+                    bar.set_style(style);
+                }
+                bar.set_prefix(name.to_owned());
+                lines.push((name.to_owned(), bar.clone()));
+                bar
+            }
+        };
+        if done {
+            bar.finish_with_message(state.to_owned());
+        } else {
+            bar.set_message(state.to_owned());
+            bar.tick();
+        }
+    }
+    /// Leaves the lines as they are; what did not come so far keeps its last word.
+    pub(crate) fn end(&self) {
+        if let Some((_, lines)) = &self.bars {
+            lines.borrow().iter().for_each(|(_, bar)| bar.abandon());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sentence;
+    use anyhow::{Context as _, anyhow};
+
+    #[test]
+    fn hints_come_after_the_whole_sentence() {
+        let cause = anyhow!("permission denied\n  hint: be root");
+        let error = Err::<(), _>(cause).context("cannot make /x\nhint: --dir DIR").unwrap_err();
+        assert_eq!(sentence(&error), "cannot make /x: permission denied\nhint: --dir DIR\nhint: be root");
+        assert_eq!(sentence(&anyhow!("a: b").context("a: b")), "a: b");
     }
 }

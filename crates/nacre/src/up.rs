@@ -7,14 +7,18 @@ use crate::detach::{self, Talk};
 use crate::mount::{self, Mounted};
 use crate::process::{self, Process, Served, Signals};
 use crate::registry::{self, ProcessKind};
+use crate::tool::Tool;
 use crate::{down, log, say, serve, store};
 use anyhow::{Context as _, Result, bail, ensure};
 use nacre_types::{FsName, TargetKind, TargetName};
+use nacre_wire::target::{GetParams, Param};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) const DEFAULT_MOUNT: &str = "/mnt/nacre";
+/// What an empty target takes: its log's first segments and its ballast.
+const TARGET_BYTES_MIN: u64 = 100 << 20;
 /// Tells a data directory of `up` from anything else.
 const MARKER: &str = "nacre-up.json";
 
@@ -54,6 +58,21 @@ fn parse_fsname(text: &str) -> Result<FsName, String> {
 struct Marker {
     fsname: String,
     osts: u32,
+    /// Every target was formatted: one that is missing now is lost, and must not be made anew.
+    #[serde(default)]
+    complete: bool,
+}
+impl Marker {
+    fn write(&self, dir: &Path) -> Result<()> {
+        let (path, new) = (dir.join(MARKER), dir.join(format!("{MARKER}.new")));
+        let write = || {
+            let file = std::fs::File::create(&new)?;
+            serde_json::to_writer_pretty(&file, self)?;
+            file.sync_all()?;
+            std::fs::rename(&new, &path)
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))
+    }
 }
 
 /// An absolute path without asking a file system that may not answer.
@@ -77,6 +96,15 @@ pub(crate) fn is_data_dir(dir: &Path) -> bool {
     dir.join(MARKER).is_file()
 }
 
+/// Every target directory of a data directory.
+pub(crate) fn target_dirs(dir: &Path) -> Result<Vec<PathBuf>> {
+    let path = dir.join(MARKER);
+    let marker: Marker = serde_json::from_slice(&std::fs::read(&path)?)
+        .with_context(|| format!("{} is damaged", path.display()))?;
+    let fs = FsName::parse(&marker.fsname).context("the marker file names no file system")?;
+    Ok(targets(&fs, marker.osts).into_iter().map(|(_, sub)| dir.join(sub)).collect())
+}
+
 pub(crate) fn run(args: &UpArgs) -> Result<()> {
     let mount = absolute(&args.mount)?;
     let dir = match (&args.dir, args.ephemeral) {
@@ -88,6 +116,14 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
         return detach::spawn();
     }
     // What can be wrong is found before anything is made.
+    let running = registry::entries()?.into_iter().find(|e| e.mounts.contains(&mount));
+    if let Some(other) = running {
+        bail!(
+            "{} is mounted already, by process {}\nhint: nacre down {0} stops it; or name another mount point",
+            mount.display(),
+            other.pid
+        );
+    }
     mount::check_mount_point(&mount)?;
     let log_file = match &dir {
         Some(dir) => dir.join("nacre.log"),
@@ -104,7 +140,8 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     let osts = marker.as_ref().map_or(args.osts, |m| m.osts);
     let mut signals = Signals::catch()?;
     let mut process = Process::start(ProcessKind::Up)?;
-    let result = start(args, &mut process, &talk, &mount, dir.as_deref(), &fsname, osts);
+    let result = start(args, &mut process, &talk, &mount, dir.as_deref(), &fsname, marker.as_ref(), osts);
+    talk.services_end();
     let mounted = match result {
         Ok(mounted) => mounted,
         Err(e) => {
@@ -139,9 +176,23 @@ fn prepare(dir: &Path, args: &UpArgs) -> Result<Marker> {
         "{} is not empty and was not made by `nacre up`\nhint: --dir with a new directory",
         dir.display()
     );
-    let marker = Marker { fsname: args.fsname.to_string(), osts: args.osts };
-    std::fs::write(&path, serde_json::to_vec_pretty(&marker)?)
-        .with_context(|| format!("cannot write to {}", dir.display()))?;
+    let needed = u64::from(args.osts + 2) * TARGET_BYTES_MIN;
+    let space = rustix::fs::statvfs(dir)?;
+    let available = space.f_bavail.saturating_mul(space.f_frsize);
+    if available < needed {
+        // Nothing was made in it.
+        drop(std::fs::remove_dir(dir));
+        bail!(
+            "{} has no space for a new file system: {} are available, {} targets need {}\nhint: --dir on a larger disk, or \
+             fewer --osts",
+            dir.display(),
+            say::human_bytes(available),
+            args.osts + 2,
+            say::human_bytes(needed)
+        );
+    }
+    let marker = Marker { fsname: args.fsname.to_string(), osts: args.osts, complete: false };
+    marker.write(dir)?;
     Ok(marker)
 }
 
@@ -153,6 +204,7 @@ fn targets(fs: &FsName, osts: u32) -> Vec<(TargetName, String)> {
     list
 }
 
+#[allow(clippy::too_many_arguments, reason = "what `up` is made of, once")]
 fn start(
     args: &UpArgs,
     process: &mut Process,
@@ -160,31 +212,43 @@ fn start(
     mount: &Path,
     dir: Option<&Path>,
     fs: &FsName,
+    marker: Option<&Marker>,
     osts: u32,
 ) -> Result<Mounted> {
     // The address is stable while the data is: another mount finds it again after a restart.
     let socket = dir.map_or_else(|| process.socket.clone(), |d| serve::socket_in(d, &process.socket));
     let mut addresses = vec![format!("unix:{}", socket.display())];
+    let list = targets(fs, osts);
+    // The stores first: their locks say who else has them.
+    let mut all = Vec::new();
+    for (name, sub) in &list {
+        talk.service(&name.to_string(), "opening");
+        all.push(match dir {
+            None => {
+                let store = store::memory();
+                store::format(&store, name, &addresses, false)?;
+                Served { name: name.clone(), store, mgs_nodes: Vec::new(), place: None }
+            }
+            Some(dir) => {
+                let complete = marker.is_some_and(|m| m.complete);
+                open_or_format(&dir.join(sub), name, &addresses, complete)?
+            }
+        });
+    }
+    if let (Some(dir), Some(marker)) = (dir, marker.filter(|m| !m.complete)) {
+        Marker { fsname: marker.fsname.clone(), osts: marker.osts, complete: true }.write(dir)?;
+    }
     if socket != process.socket {
-        // Whoever holds the stores holds the socket: an old one is a dead one. The stores are locked below.
+        // Whoever holds the stores holds the socket: an old one is a dead one.
         process.node.listen(&addresses[0].parse::<nacre_net::Address>()?)?;
     }
     if let Some(text) = &args.listen {
         addresses.push(process.node.listen(&text.parse::<nacre_net::Address>()?)?.to_string());
     }
-    let list = targets(fs, osts);
-    for (name, sub) in &list {
-        let served = match dir {
-            None => {
-                let store = store::memory();
-                store::format(&store, name, &addresses, false)?;
-                Served { name: name.clone(), store, mgs_nodes: addresses.clone(), place: None }
-            }
-            Some(dir) => open_or_format(&dir.join(sub), name, &addresses)?,
-        };
+    for served in all {
         // Where the MGS is follows from where this process listens now, not from the label of a moved directory.
         let served = Served { mgs_nodes: addresses.clone(), ..served };
-        talk.service(&name.to_string(), "starting");
+        talk.service(&served.name.to_string(), "starting");
         process.serve(&served, &addresses)?;
     }
     for (name, _) in &list {
@@ -193,13 +257,46 @@ fn start(
     }
     talk.service(&mount.display().to_string(), "mounting");
     let mounted = mount::attach(process, &addresses[..1], fs, mount)?;
+    wait_for_osts(process, fs, osts)?;
     process.register(ProcessKind::Up, Some(fs.as_str()), std::slice::from_ref(&mounted.dir))?;
     talk.service(&mount.display().to_string(), "mounted");
     Ok(mounted)
 }
 
-fn open_or_format(dir: &Path, name: &TargetName, mgs: &[String]) -> Result<Served> {
-    if !dir.exists() {
+/// Waits until the MDT can place files on every OST, so that the first file has the layout that was asked for. One that
+/// is full, or late, is not waited for: new files do without it.
+fn wait_for_osts(process: &Process, fs: &FsName, osts: u32) -> Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let mdt = TargetName::Of { fs: fs.clone(), kind: TargetKind::Mdt, index: 0 }.to_string();
+    let mut tool = Tool::connect_unix(&process.socket, &mdt)?;
+    let asked = GetParams { pattern: format!("mdt.{mdt}.ost_room.*") };
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        let rooms = tool.call(&asked)?.params;
+        let settled = |room: &&Param| {
+            let has = |word| room.value.split(' ').any(|w| w == word);
+            has("up=1") && (!has("reserved=0") || has("full=1"))
+        };
+        if rooms.iter().filter(settled).count() >= osts as usize {
+            return Ok(());
+        }
+        process.check_lost()?;
+        process::pause(Duration::from_millis(2));
+    }
+    tracing::warn!(osts, "not every OST can take files yet");
+    Ok(())
+}
+
+/// `complete`: the target was there once.
+fn open_or_format(dir: &Path, name: &TargetName, mgs: &[String], complete: bool) -> Result<Served> {
+    if !dir.join("super").exists() {
+        ensure!(
+            !complete,
+            "{name} is missing: {} holds a part of the file system and is not there (or has lost its file `super`)\n\
+             hint: put it back; or begin anew with nacre destroy",
+            dir.display()
+        );
+        // New, or left half made by an `up` that was ended.
         let store: std::sync::Arc<dyn nacre_node::Store> = std::sync::Arc::new(
             nacre_osd_fs::FsStore::format(dir, &nacre_osd_fs::FsConfig::default(), false)?,
         );
@@ -239,7 +336,7 @@ fn banner(talk: &Talk, process: &Process, mounted: &Mounted, dir: Option<&Path>,
     let targets: Vec<_> =
         names.iter().filter(|n| TargetName::parse(n).is_some()).map(String::as_str).collect();
     let data = dir.map_or_else(|| "in memory: gone when it stops".into(), |d| d.display().to_string());
-    let down = if dir.is_some() && talk.is_detached() { "nacre down" } else { "Ctrl-C (or nacre down)" };
+    let down = if talk.is_detached() { "nacre down" } else { "Ctrl-C (or nacre down)" };
     talk.line(&format!("\nfile system {fs} is mounted on {}", mounted.dir.display()));
     talk.line(&format!("  capacity       {capacity}"));
     talk.line(&format!("  targets        {}", targets.join(", ")));
@@ -271,12 +368,12 @@ fn wait(signals: &mut Signals, process: &Process, mounted: &Mounted) -> Result<R
         match mounted.unmount(told) {
             Ok(()) => return Ok(Ok(())),
             Err(e) if !told => {
-                let holders = down::holders_of(&mounted.dir);
+                tracing::info!("cannot unmount: {e:#}");
                 say::note(&format!(
-                    "cannot unmount {}: in use by {} ({e:#})\nhint: close them and press Ctrl-C again; a second Ctrl-C now \
-                     detaches it lazily",
+                    "cannot unmount {}: in use by {}\nhint: close them and press Ctrl-C again; pressed while they are \
+                     open it detaches the mount lazily",
                     mounted.dir.display(),
-                    if holders.is_empty() { "somebody".into() } else { holders.join(", ") }
+                    down::held_by(&mounted.dir)
                 ));
                 told = true;
             }

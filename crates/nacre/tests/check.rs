@@ -1,0 +1,123 @@
+//! `nacre check`: silent on what is whole, exact on what is damaged. Needs root and /dev/fuse; without them the tests
+//! say so and pass.
+#![allow(clippy::unwrap_used, clippy::print_stderr, clippy::disallowed_methods, reason = "tests")]
+
+mod machine;
+
+use machine::Machine;
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+/// Files below a directory, largest first.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut dirs = vec![dir.to_path_buf()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { dirs.push(path) } else { found.push(path) }
+        }
+    }
+    found.sort_by_key(|f| std::cmp::Reverse(f.metadata().unwrap().len()));
+    found
+}
+
+fn flip(file: &Path, at: u64) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(file).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x20], at).unwrap();
+}
+
+/// A file system that was used and stopped.
+fn used(m: &Machine) -> PathBuf {
+    let up = m.up();
+    for n in 0..50 {
+        fs::create_dir(m.mount().join(format!("d{n}"))).unwrap();
+        fs::write(m.mount().join(format!("d{n}/f")), vec![n; 5000]).unwrap();
+    }
+    fs::remove_file(m.mount().join("d7/f")).unwrap();
+    fs::rename(m.mount().join("d8/f"), m.mount().join("d7/g")).unwrap();
+    let wide = m.mount().join("wide");
+    m.good(&["lfs", "setstripe", "-c", "2", "-S", "64K", wide.to_str().unwrap()]);
+    fs::write(&wide, vec![1; 300_000]).unwrap();
+    fs::OpenOptions::new().write(true).open(&wide).unwrap().set_len(100_000).unwrap();
+    up.stop();
+    m.path("data")
+}
+
+#[test]
+fn what_is_whole_is_ok_and_told_in_numbers() {
+    let Some(m) = Machine::new() else { return };
+    let data = used(&m);
+    let out = m.good(&["check", "--data", data.to_str().unwrap()]);
+    assert_eq!(out.matches(" ok").count(), 5, "{out}");
+    assert!(out.contains("objects compared 5"), "{out}");
+    let json: serde_json::Value =
+        serde_json::from_str(&m.good(&["check", "--json", data.to_str().unwrap()])).unwrap();
+    assert_eq!(json["problems"], 0);
+    assert_eq!(json["targets"][1]["target"], "nacre-MDT0000");
+    assert_eq!(json["targets"][1]["counts"]["directories"], 51);
+    assert_eq!(json["targets"][1]["clean"], true);
+    // Nothing was changed: it starts as planned stops do.
+    let again = m.good(&["check", data.join("mdt0").to_str().unwrap(), data.join("ost1").to_str().unwrap()]);
+    assert!(!again.contains("not stopped as planned"), "{again}");
+}
+
+#[test]
+fn damage_is_found_and_named() {
+    let Some(m) = Machine::new() else { return };
+    let data = used(&m);
+    let check = |args: &[&str]| {
+        let args: Vec<_> = ["check"].iter().chain(args).copied().chain([data.to_str().unwrap()]).collect();
+        m.nacre(&args)
+    };
+    // A byte of file data.
+    let object = files(&data.join("ost0/objects")).swap_remove(0);
+    flip(&object, 100);
+    assert!(check(&[]).ok, "data is read with --data only");
+    let said = check(&["--data"]);
+    assert_eq!(said.code, Some(1), "{}", said.out);
+    assert!(said.out.contains("byte 0 does not match its checksum"), "{}", said.out);
+    assert!(said.err.contains("1 problem was found") && said.err.contains("hint:"), "{}", said.err);
+    flip(&object, 100);
+    assert!(check(&["--data"]).ok);
+
+    // An object's file that is gone.
+    fs::rename(&object, m.path("kept")).unwrap();
+    let said = check(&[]);
+    assert!(
+        said.code == Some(1) && said.out.contains("nacre-OST0000") && said.out.contains("is gone"),
+        "{}",
+        said.out
+    );
+    fs::rename(m.path("kept"), &object).unwrap();
+
+    // Rows of the MDT.
+    let rows = files(&data.join("mdt0")).into_iter().find(|f| {
+        let text = f.to_string_lossy().into_owned();
+        (text.contains("/runs/") || text.contains("/log/"))
+            && fs::read(f).unwrap().iter().skip(4096).any(|b| *b != 0)
+    });
+    flip(&rows.unwrap(), 4100);
+    let said = check(&[]);
+    assert!(said.code == Some(1) && said.out.contains("nacre-MDT0000"), "{} {}", said.out, said.err);
+}
+
+#[test]
+fn an_ost_of_another_time_does_not_fit_its_mdt() {
+    let Some(m) = Machine::new() else { return };
+    let up = m.up();
+    up.stop();
+    let copy =
+        std::process::Command::new("cp").arg("-a").arg(m.path("data/mdt0")).arg(m.path("old")).status();
+    assert!(copy.unwrap().success());
+    let data = used(&m);
+    fs::rename(data.join("mdt0"), m.path("new")).unwrap();
+    fs::rename(m.path("old"), data.join("mdt0")).unwrap();
+    let said = m.nacre(&["check", data.to_str().unwrap()]);
+    assert_eq!(said.code, Some(1));
+    assert!(said.out.contains("belongs to no file"), "{}", said.out);
+    assert!(said.out.contains(" more"), "not all of them are shown: {}", said.out);
+}

@@ -1,0 +1,195 @@
+//! A machine of its own for one test: a run directory, directories, background processes that end with it.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
+
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything here may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Machine {
+    dir: tempfile::TempDir,
+}
+
+/// What a command did.
+pub struct Said {
+    pub ok: bool,
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Machine {
+    /// `None`, with a word on stderr, where nothing can be mounted.
+    pub fn new() -> Option<Self> {
+        if !rustix::process::getuid().is_root() || !Path::new("/dev/fuse").exists() {
+            eprintln!("skipped: needs root and /dev/fuse");
+            return None;
+        }
+        let dir = tempfile::Builder::new().prefix("nacre-cli-").tempdir().unwrap();
+        Some(Self { dir })
+    }
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+    /// A directory, made.
+    pub fn made(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nacre"));
+        command.env("NACRE_RUN_DIR", self.path("run")).env_remove("NACRE_LOG").stdin(Stdio::null());
+        command
+    }
+    /// Runs it to its end.
+    pub fn nacre<S: AsRef<OsStr>>(&self, args: &[S]) -> Said {
+        said(self.command().args(args).output().unwrap())
+    }
+    /// Runs it; it must succeed.
+    pub fn good<S: AsRef<OsStr>>(&self, args: &[S]) -> String {
+        let said = self.nacre(args);
+        assert!(said.ok, "failed: {}\n{}", said.out, said.err);
+        said.out
+    }
+    /// Runs it; it must fail, and say every one of `words`.
+    pub fn refused<S: AsRef<OsStr>>(&self, args: &[S], words: &[&str]) -> String {
+        let said = self.nacre(args);
+        assert_eq!(said.code, Some(1), "{} {}", said.out, said.err);
+        for word in words {
+            assert!(said.err.contains(word), "{word:?} is not in: {}", said.err);
+        }
+        said.err
+    }
+    /// Starts it in the background and waits until a line of its stdout begins with `until`.
+    pub fn start<S: AsRef<OsStr>>(&self, args: &[S], until: &str) -> Running {
+        let mut command = self.command();
+        let mut child = command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut running = Running { child, said: String::new(), stdout };
+        let mut line = String::new();
+        while running.stdout.read_line(&mut line).unwrap() > 0 {
+            let found = line.trim_start().starts_with(until);
+            running.said.push_str(&line);
+            line.clear();
+            if found {
+                return running;
+            }
+        }
+        let mut why = String::new();
+        running.child.stderr.take().unwrap().read_to_string(&mut why).unwrap();
+        panic!("ended before it said {until:?}: {}{why}", running.said);
+    }
+    /// `nacre up MNT --dir DIR`, in the foreground of a process of its own.
+    pub fn up(&self) -> Running {
+        self.up_with(&[])
+    }
+    pub fn up_with(&self, more: &[&str]) -> Running {
+        let (mount, data) = (self.mount(), self.path("data"));
+        let mut args = vec!["up", mount.to_str().unwrap(), "--dir", data.to_str().unwrap()];
+        args.extend(more);
+        self.start(&args, "next: ")
+    }
+    pub fn mount(&self) -> PathBuf {
+        self.path("mnt")
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // What a failed test left mounted must not keep the directory.
+        let Ok(table) = std::fs::read_to_string("/proc/self/mountinfo") else { return };
+        let mut points: Vec<&str> = table.lines().filter_map(|l| l.split(' ').nth(4)).collect();
+        points.reverse();
+        for point in points.iter().filter(|p| Path::new(p).starts_with(self.dir.path())) {
+            let _ = rustix::mount::unmount(*point, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
+pub fn said(output: Output) -> Said {
+    Said {
+        ok: output.status.success(),
+        code: output.status.code(),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// A process in the background; killed when dropped.
+pub struct Running {
+    child: Child,
+    /// What it said until it was up.
+    pub said: String,
+    stdout: BufReader<std::process::ChildStdout>,
+}
+
+impl Running {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+    /// The address in the line `mount another: nacre mount ADDRESS DIR`.
+    pub fn address(&self) -> String {
+        let line = self.said.lines().find(|l| l.contains("mount another:")).unwrap();
+        line.split_whitespace().rev().nth(1).unwrap().to_owned()
+    }
+    /// The next line on stderr that holds `word`.
+    pub fn complains(&mut self, word: &str) -> String {
+        let mut stderr = BufReader::new(self.child.stderr.take().unwrap());
+        let mut line = String::new();
+        while stderr.read_line(&mut line).unwrap() > 0 {
+            if line.contains(word) {
+                self.child.stderr = Some(stderr.into_inner());
+                return line;
+            }
+            line.clear();
+        }
+        panic!("{word:?} was not said");
+    }
+    /// Waits for its end.
+    pub fn ended(mut self) -> Said {
+        eventually("it ends", || self.child.try_wait().unwrap().is_some());
+        let (mut out, mut err) = (String::new(), String::new());
+        self.stdout.read_to_string(&mut out).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        let status = self.child.wait().unwrap();
+        Said { ok: status.success(), code: status.code(), out, err }
+    }
+    /// SIGINT, and a clean end.
+    pub fn stop(self) -> Said {
+        self.signal(rustix::process::Signal::INT);
+        let said = self.ended();
+        assert!(said.ok, "{} {}", said.out, said.err);
+        said
+    }
+    /// SIGKILL.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Waits until something is so.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        let t = rustix::event::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+        let _ = rustix::event::poll(&mut [], Some(&t));
+    }
+}

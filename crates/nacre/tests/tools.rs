@@ -1,0 +1,137 @@
+//! Commands for many hosts and tools, used rightly and wrongly. Needs root and /dev/fuse; without them the tests say
+//! so and pass.
+#![allow(clippy::unwrap_used, clippy::print_stderr, clippy::disallowed_methods, reason = "tests")]
+
+mod machine;
+
+use machine::{Machine, said};
+use rustix::process::Signal;
+use std::fs;
+use std::process::{Command, Stdio};
+
+#[test]
+fn tools_on_nothing_say_what_to_start() {
+    let Some(m) = Machine::new() else { return };
+    let plain = m.made("plain");
+    let plain = plain.to_str().unwrap();
+    m.refused(&["lfs", "df"], &["no nacre file system is mounted here", "hint: nacre up"]);
+    for args in [
+        vec!["lfs", "getstripe", plain],
+        vec!["lfs", "setstripe", "-c", "1", plain],
+        vec!["lfs", "df", plain],
+        vec!["lfs", "path2fid", plain],
+        vec!["sync", plain],
+    ] {
+        m.refused(&args, &["is not on a nacre file system", "hint:"]);
+    }
+    m.refused(&["lfs", "fid2path", "demo", "[0x1:0x1:0x0]"], &["no mount of \"demo\"", "hint:"]);
+    m.refused(&["lfs", "getstripe", m.path("none").to_str().unwrap()], &["none", "No such file"]);
+    m.refused(&["lctl", "get_param", "*.*.stats"], &["no parameter matches", "hint:"]);
+    m.refused(&["lctl", "set_param", "x"], &["is not NAME=VALUE"]);
+    m.refused(&["umount", plain], &["is not a mount point", "hint:"]);
+    m.refused(&["umount", m.path("none").to_str().unwrap()], &["is not a mount point"]);
+    m.refused(&["umount", "/proc"], &["is not a nacre mount"]);
+    m.refused(&["serve", plain], &["is not a nacre store", "nacre mkfs"]);
+    m.refused(&["check", plain], &["is not a nacre store", "nacre mkfs"]);
+    m.refused(&["check", m.path("none").to_str().unwrap()], &["none", "does not exist"]);
+    assert!(m.good(&["lctl", "dl"]).is_empty());
+}
+
+#[test]
+fn links_named_lfs_and_lctl_are_those_commands() {
+    let Some(m) = Machine::new() else { return };
+    let up = m.up();
+    let run = |name: &str, args: &[&str]| {
+        let link = m.path(name);
+        drop(std::os::unix::fs::symlink(m.command().get_program(), &link));
+        said(Command::new(&link).args(args).env("NACRE_RUN_DIR", m.path("run")).output().unwrap())
+    };
+    let file = m.mount().join("f");
+    let file = file.to_str().unwrap();
+    assert!(run("lfs", &["setstripe", "-c", "2", "-S", "64K", file]).ok);
+    assert_eq!(run("lfs", &["getstripe", "-c", file]).out, "2\n");
+    let df = run("lfs", &["df", "-h"]).out;
+    assert!(df.contains("nacre-OST0001_UUID") && df.contains("filesystem_summary:"), "{df}");
+    let fid = run("lfs", &["path2fid", file]).out;
+    assert_eq!(run("lfs", &["fid2path", "nacre", fid.trim()]).out, "f\n");
+    fs::hard_link(file, m.mount().join("g")).unwrap();
+    assert_eq!(run("lfs", &["path2fid", "--parents", file]).out, "[0x0:0x1:0x0]/f\t[0x0:0x1:0x0]/g\n");
+    assert!(run("lctl", &["dl"]).out.contains("UP mdt nacre-MDT0000"));
+    assert!(run("lctl", &["get_param", "-n", "*.*.kbytestotal"]).ok);
+    let json: serde_json::Value = serde_json::from_str(&run("lfs", &["df", "--json"]).out).unwrap();
+    assert_eq!(json["targets"].as_array().unwrap().len(), 3);
+    let json: serde_json::Value = serde_json::from_str(&m.good(&["status", "--json"])).unwrap();
+    assert_eq!(json[0]["kind"], "up");
+    up.stop();
+}
+
+#[test]
+fn mkfs_refuses_what_makes_no_target() {
+    let Some(m) = Machine::new() else { return };
+    let dir = m.path("t");
+    let dir = dir.to_str().unwrap();
+    m.refused(&["mkfs", "--mgs", "--mgsnode", "h:1", dir], &["--mgsnode is for MDTs and OSTs"]);
+    m.refused(&["mkfs", "--ost", dir], &["--fsname is missing", "hint:"]);
+    m.refused(&["mkfs", "--ost", "--fsname", "demo", dir], &["--index is missing", "hint:"]);
+    m.refused(
+        &["mkfs", "--ost", "--fsname", "demo", "--index", "0", dir],
+        &["--mgsnode is missing", "hint:"],
+    );
+    m.refused(&["mkfs", "--mdt", "--fsname", "demo", "--index", "1", "--mgsnode", "h:1", dir], &["one MDT"]);
+    m.refused(
+        &["mkfs", "--ost", "--fsname", "demo", "--index", "0", "--mgsnode", "h:x", dir],
+        &["is not an address", "hint:"],
+    );
+    assert_eq!(m.nacre(&["mkfs", dir]).code, Some(2), "wrong usage");
+    m.good(&["mkfs", "--mgs", dir]);
+    m.refused(&["mkfs", "--mgs", dir], &["holds a nacre store already", "--reformat"]);
+    m.good(&["mkfs", "--mgs", "--reformat", dir]);
+}
+
+#[test]
+fn a_target_is_served_once_and_a_mount_that_nobody_answers_ends_with_ctrl_c() {
+    let Some(m) = Machine::new() else { return };
+    let dir = m.path("mgs");
+    let dir = dir.to_str().unwrap();
+    m.good(&["mkfs", "--mgs", dir]);
+    let served = m.start(&["serve", dir], "mount with:");
+    let pid = served.pid().to_string();
+    m.refused(&["serve", dir], &["is in use by process", &pid]);
+    m.refused(&["mkfs", "--mgs", "--reformat", dir], &["is in use by process", &pid]);
+
+    let mount = |source: &str| {
+        m.command()
+            .args(["mount", source, m.mount().to_str().unwrap()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    // Nobody there; and a file system that this MGS does not know (yet).
+    for source in
+        [format!("unix:{}:/demo", m.path("nobody").display()), format!("unix:{dir}/nacre.sock:/other")]
+    {
+        let child = mount(&source);
+        let pid = rustix::process::Pid::from_child(&child);
+        let waiting = std::thread::spawn(move || {
+            let mut child = child;
+            let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
+            let mut line = String::new();
+            std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();
+            rustix::process::kill_process(pid, Signal::INT).unwrap();
+            let mut rest = String::new();
+            std::io::Read::read_to_string(&mut stderr, &mut rest).unwrap();
+            (child.wait().unwrap().code(), line + &rest)
+        });
+        let (code, text) = waiting.join().unwrap();
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains("given up") || text.contains("other"), "{text}");
+        assert!(text.contains("hint:"), "{text}");
+    }
+    m.refused(&["mount", "nonsense", m.mount().to_str().unwrap()], &["is not ADDRESS:/FS", "hint:"]);
+    m.refused(
+        &["mount", "h:/demo", m.mount().to_str().unwrap(), "-o", "sync"],
+        &["unknown mount option \"sync\"", "hint: ro, rw"],
+    );
+    served.stop();
+}

@@ -1,0 +1,292 @@
+//! `nacre up`, `down`, `destroy` as a person uses them: on real mounts, with everything that is commonly done wrong.
+//! Needs root and /dev/fuse; without them the tests say so and pass.
+#![allow(clippy::unwrap_used, clippy::print_stderr, clippy::disallowed_methods, reason = "tests")]
+
+mod machine;
+
+use machine::{Machine, said};
+use rustix::process::Signal;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::process::{Command, Stdio};
+
+#[test]
+fn data_is_kept_between_runs_and_the_banner_says_what_to_know() {
+    let Some(m) = Machine::new() else { return };
+    let up = m.up();
+    for word in
+        ["capacity", "targets", "MGS, nacre-MDT0000", "data ", "log ", "no authentication yet", "next: "]
+    {
+        assert!(up.said.contains(word), "{word} is not in {}", up.said);
+    }
+    fs::write(m.mount().join("a"), "kept").unwrap();
+    fs::create_dir(m.mount().join("d")).unwrap();
+    assert!(up.stop().err.contains("data is kept"));
+    assert_eq!(fs::read_dir(m.mount()).unwrap().count(), 0, "unmounted");
+
+    let up = m.up();
+    assert_eq!(fs::read_to_string(m.mount().join("a")).unwrap(), "kept");
+    // The space of two targets on one device is that of the device.
+    let (here, below) =
+        (rustix::fs::statvfs(m.mount()).unwrap(), rustix::fs::statvfs(m.path("data")).unwrap());
+    assert_eq!(here.f_blocks * here.f_frsize, below.f_blocks * below.f_frsize);
+    up.stop();
+}
+
+#[test]
+fn a_second_mount_through_the_printed_address_sees_the_same_files() {
+    let Some(m) = Machine::new() else { return };
+    let up = m.up();
+    let (second, third) = (m.path("second"), m.path("third"));
+    let address = up.address();
+    let mount = m.start(&["mount", &address, second.to_str().unwrap()], "next: ");
+    fs::write(m.mount().join("a"), "one").unwrap();
+    assert_eq!(fs::read_to_string(second.join("a")).unwrap(), "one");
+    fs::write(second.join("a"), "two!").unwrap();
+    assert_eq!(fs::read_to_string(m.mount().join("a")).unwrap(), "two!");
+
+    // A mount that only reads.
+    m.good(&["mount", &address, third.to_str().unwrap(), "-o", "ro", "--detach"]);
+    assert_eq!(fs::read_to_string(third.join("a")).unwrap(), "two!");
+    let refused = fs::write(third.join("b"), "").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
+    m.good(&["umount", third.to_str().unwrap()]);
+
+    m.good(&["sync", second.to_str().unwrap()]);
+    m.good(&["umount", second.to_str().unwrap()]);
+    assert!(mount.ended().ok);
+    up.stop();
+}
+
+#[test]
+fn wrong_mount_points_are_refused_with_a_sentence_and_leave_nothing() {
+    let Some(m) = Machine::new() else { return };
+    let up = |mount: &str| {
+        let (mount, data) = (m.path(mount), m.path("data"));
+        m.nacre(&["up", mount.to_str().unwrap(), "--dir", data.to_str().unwrap()])
+    };
+    let refused = |mount: &str, words: &[&str]| {
+        let said = up(mount);
+        assert_eq!(said.code, Some(1), "{}", said.err);
+        words.iter().for_each(|w| assert!(said.err.contains(w), "{w:?} is not in: {}", said.err));
+        assert!(!m.path("data").exists(), "nothing was made");
+    };
+    fs::write(m.path("file"), "").unwrap();
+    refused("file", &["is not a directory", "hint:"]);
+    refused("file/below", &["is not a directory", "hint:"]);
+    fs::write(m.made("full").join("x"), "").unwrap();
+    refused("full", &["is not empty", "hint:"]);
+    m.refused(
+        &["up", "/proc", "--dir", m.path("data").to_str().unwrap()],
+        &["is a mount point already", "hint:"],
+    );
+    m.refused(
+        &["up", "/proc/none", "--dir", m.path("data").to_str().unwrap()],
+        &["cannot make the mount point"],
+    );
+    fs::write(m.made("foreign").join("x"), "").unwrap();
+    m.refused(
+        &["up", m.mount().to_str().unwrap(), "--dir", m.path("foreign").to_str().unwrap()],
+        &["is not empty and was not made by `nacre up`", "hint: --dir"],
+    );
+}
+
+#[test]
+fn a_second_up_on_the_same_mount_or_data_names_the_first_and_others_run_beside_it() {
+    let Some(m) = Machine::new() else { return };
+    let first = m.up();
+    let pid = first.pid().to_string();
+    let (data, mount, other) = (m.path("data"), m.mount(), m.path("other"));
+    m.refused(
+        &["up", mount.to_str().unwrap(), "--dir", m.path("data2").to_str().unwrap()],
+        &["is mounted already, by process", &pid, "hint: nacre down"],
+    );
+    m.refused(
+        &["up", other.to_str().unwrap(), "--dir", data.to_str().unwrap()],
+        &["is in use by process", &pid],
+    );
+    m.refused(&["serve", data.join("ost0").to_str().unwrap()], &["is in use by process", &pid]);
+    m.refused(
+        &["destroy", "--dir", data.to_str().unwrap(), "--yes"],
+        &["is in use by pid", &pid, "nacre down"],
+    );
+    m.refused(&["check", data.to_str().unwrap()], &["in use by process", &pid]);
+
+    // Two at once, the second in memory.
+    let second = m.start(&["up", other.to_str().unwrap(), "--ephemeral"], "next: ");
+    fs::write(other.join("x"), "in memory").unwrap();
+    assert!(!mount.join("x").exists());
+    m.refused(&["down"], &["several run", "hint: nacre down MOUNT"]);
+    let status = m.good(&["status"]);
+    assert_eq!(status.matches("nacre-MDT0000").count(), 2, "{status}");
+    assert!(m.good(&["down", other.to_str().unwrap()]).contains("in memory only"));
+    assert!(second.ended().err.contains("it was in memory only and is gone"));
+    let said = m.good(&["down"]);
+    assert!(said.contains(&format!("the data is kept in {}", data.display())), "{said}");
+    assert!(first.ended().ok);
+    assert!(m.good(&["status"]).contains("nothing runs"));
+    m.refused(&["down"], &["no `nacre up` runs"]);
+}
+
+#[test]
+fn a_dead_mount_point_is_cleared_by_the_next_up_and_nothing_acknowledged_is_lost() {
+    let Some(m) = Machine::new() else { return };
+    let up = m.up();
+    let file = fs::File::create(m.mount().join("a")).unwrap();
+    file.write_all_at(b"acknowledged", 0).unwrap();
+    up.kill();
+    drop(file);
+    let dead = fs::metadata(m.mount()).unwrap_err();
+    assert_eq!(dead.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()));
+    let up = m.up();
+    assert_eq!(fs::read_to_string(m.mount().join("a")).unwrap(), "acknowledged");
+    up.stop();
+    m.good(&["check", m.path("data").to_str().unwrap()]);
+}
+
+#[test]
+fn ctrl_c_with_an_open_file_says_who_holds_it_and_the_second_detaches_lazily() {
+    let Some(m) = Machine::new() else { return };
+    let mut up = m.up();
+    let mut holder = Command::new("sh")
+        .args(["-c", "exec 3>\"$1\"; echo open; read wait", "holder"])
+        .arg(m.mount().join("held"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut open = [0; 5];
+    std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut open).unwrap();
+    let pid = holder.id().to_string();
+    let busy = m.refused(&["down"], &["is in use by", "hint:"]);
+    assert!(busy.contains(&pid), "{busy}");
+    m.refused(&["umount", m.mount().to_str().unwrap()], &["is in use by", &pid, "--lazy"]);
+    up.signal(Signal::INT);
+    let said = up.complains("cannot unmount");
+    assert!(said.contains(&pid), "{said}");
+    assert!(m.mount().join("held").exists(), "it goes on");
+    up.signal(Signal::INT);
+    assert!(up.ended().ok);
+    holder.stdin.take().unwrap().write_all(b"\n").unwrap();
+    holder.wait().unwrap();
+}
+
+#[test]
+fn a_busy_port_is_named() {
+    let Some(m) = Machine::new() else { return };
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let up =
+        ["up", m.mount().to_str().unwrap(), "--dir", m.path("data").to_str().unwrap(), "--listen", &address]
+            .map(str::to_owned);
+    m.refused(&up, &[&address, "is in use by another process", "hint:"]);
+    let detached: Vec<_> = up.iter().cloned().chain(["--detach".to_owned()]).collect();
+    let said = m.refused(&detached, &[&address, "is in use by another process", "hint:"]);
+    assert_eq!(said.matches("nacre: ").count(), 1, "{said}");
+    drop(taken);
+    // Nothing of the refused ones is in the way.
+    m.up_with(&["--listen", &address]).stop();
+}
+
+#[test]
+fn without_dev_fuse_one_sentence_says_so() {
+    let Some(m) = Machine::new() else { return };
+    // A mount namespace whose /dev is empty but for what a shell needs.
+    let script =
+        "mount -t tmpfs none /dev && mknod /dev/null c 1 3 && mknod /dev/urandom c 1 9 && exec \"$@\"";
+    let nacre = m.command();
+    let run = said(
+        Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"])
+            .arg(nacre.get_program())
+            .args(["up", m.mount().to_str().unwrap(), "--dir", m.path("data").to_str().unwrap()])
+            .env("NACRE_RUN_DIR", m.path("run"))
+            .output()
+            .unwrap(),
+    );
+    assert_eq!(run.code, Some(1), "{}", run.err);
+    assert!(
+        run.err.contains("there is no /dev/fuse") && run.err.contains("hint: modprobe fuse"),
+        "{}",
+        run.err
+    );
+    assert!(!m.path("data").exists(), "nothing was made");
+}
+
+#[test]
+fn a_full_disk_is_enospc_and_unlink_makes_room() {
+    let Some(m) = Machine::new() else { return };
+    let disk = m.made("disk");
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("none", &disk, "tmpfs", flags, Some(c"size=640m")).unwrap();
+    let (mount, data) = (m.mount(), disk.join("data"));
+    let up = m.start(&["up", mount.to_str().unwrap(), "--dir", data.to_str().unwrap()], "next: ");
+    let piece = vec![7u8; 8 << 20];
+    let mut written = 0;
+    let full = (0..200).find_map(|n| match fs::write(mount.join(format!("f{n}")), &piece) {
+        Ok(()) => {
+            written += 1;
+            None
+        }
+        Err(e) => Some(e),
+    });
+    assert_eq!(full.unwrap().raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()));
+    assert!(written > 4, "{written} files fitted");
+    fs::remove_file(mount.join("f0")).unwrap();
+    fs::remove_file(mount.join("f1")).unwrap();
+    machine::eventually("there is room again", || fs::write(mount.join("again"), vec![1u8; 1 << 20]).is_ok());
+    up.stop();
+    // A disk that is full from the beginning.
+    let small = m.made("small");
+    rustix::mount::mount("none", &small, "tmpfs", flags, Some(c"size=1m")).unwrap();
+    m.refused(
+        &["up", mount.to_str().unwrap(), "--dir", small.join("data").to_str().unwrap()],
+        &["no space", "hint:"],
+    );
+}
+
+#[test]
+fn another_format_version_and_damage_of_the_label_are_refused() {
+    let Some(m) = Machine::new() else { return };
+    m.up().stop();
+    let up =
+        ["up", m.mount().to_str().unwrap(), "--dir", m.path("data").to_str().unwrap()].map(str::to_owned);
+    let label = m.path("data/ost1/super");
+    let good = fs::read(&label).unwrap();
+    let with = |at: usize| {
+        let mut bytes = good.clone();
+        bytes[at] ^= 0x40;
+        fs::write(&label, bytes).unwrap();
+    };
+    with(8);
+    m.refused(
+        &up,
+        &["ost1", "format version 65", "this program knows version 1", "use the program that wrote it"],
+    );
+    with(0);
+    m.refused(&up, &["ost1", "is not a nacre target"]);
+    with(24);
+    m.refused(&up, &["ost1", "damaged"]);
+    // A part that is gone is not made anew.
+    fs::rename(m.path("data/ost1"), m.path("elsewhere")).unwrap();
+    m.refused(&up, &["nacre-OST0001 is missing", "hint: put it back"]);
+    fs::rename(m.path("elsewhere"), m.path("data/ost1")).unwrap();
+    fs::write(&label, &good).unwrap();
+    m.up().stop();
+}
+
+#[test]
+fn destroy_removes_what_up_made_and_nothing_else() {
+    let Some(m) = Machine::new() else { return };
+    m.up().stop();
+    fs::write(m.made("foreign").join("x"), "").unwrap();
+    m.refused(
+        &["destroy", "--yes", "--dir", m.path("foreign").to_str().unwrap()],
+        &["was not made by `nacre up`"],
+    );
+    m.refused(&["destroy", "--yes", "--dir", m.path("none").to_str().unwrap()], &["nothing to destroy"]);
+    m.refused(&["destroy", "--dir", m.path("data").to_str().unwrap()], &["not asked", "--yes"]);
+    m.good(&["destroy", "--yes", "--dir", m.path("data").to_str().unwrap()]);
+    assert!(!m.path("data").exists() && m.path("foreign/x").exists());
+}

@@ -10,6 +10,7 @@ use crate::file::{FileState, is_regular};
 use crate::locks::HeldExtent;
 use crate::ranges::Share;
 use crate::stripes;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use nacre_node::join_all;
 use nacre_types::{Caller, Component, Errno, Extent, Fid, ObjectId, OstIndex, SetAttr, SizeState, Timestamp};
@@ -68,7 +69,8 @@ impl Client {
             return Ok(Entry::of(&reply));
         };
         let all: Vec<u32> = (0u32..).take(component.stripes.len()).collect();
-        let states = self.glimpse(reply.attr.fid, component, &all).await?;
+        // In a box, as it is rare and large: every lookup and create has room for it otherwise.
+        let states = Box::pin(self.glimpse(reply.attr.fid, component, &all)).await?;
         Ok(Entry::with(&reply, stripes::resolve(component, &states)))
     }
 

@@ -138,7 +138,8 @@ impl<O: Ops> Door<O> {
         let start = self.ctx.now();
         let running = Running { request: request.clone(), start, waiting: None };
         self.running.borrow_mut().insert(request.unique(), running);
-        let work = handler(self.clone(), request.clone());
+        // In a box before it goes anywhere: moved as it is, its kilobytes would be copied at every step.
+        let work = Box::pin(handler(self.clone(), request.clone()));
         let door = self.clone();
         self.ctx.spawn(async move {
             let answer = catching(work, &request).await;
@@ -226,9 +227,11 @@ fn changes_nothing(opcode: u32) -> bool {
 }
 
 /// A handler's future, and EIO instead of its panic.
-async fn catching(work: impl Future<Output = Answer>, request: &FuseRequest) -> Answer {
-    let mut work = Box::pin(work);
-    std::future::poll_fn(move |cx| poll_catching(work.as_mut(), cx, request)).await
+fn catching(
+    mut work: Pin<Box<impl Future<Output = Answer>>>,
+    request: &FuseRequest,
+) -> impl Future<Output = Answer> {
+    std::future::poll_fn(move |cx| poll_catching(work.as_mut(), cx, request))
 }
 
 fn poll_catching(

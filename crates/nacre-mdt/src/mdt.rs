@@ -11,6 +11,7 @@ use crate::stats::Stats;
 use crate::table::{ENTRY, ENTRY_PREFIX, FLOCK, LINK, XATTR};
 use crate::view::{Halt, Note, Rows, Step, View, Wants};
 use crate::{create, layout, open, rename, setattr, unlink, xattr};
+use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -193,10 +194,16 @@ impl Mdt {
     }
 
     async fn dispatch(self: &Rc<Self>, request: &Request) -> Result<Reply, Errno> {
-        let export = request.export;
         match request.opcode {
             Opcode::Lookup => self.lookup(&request.args()?).await,
             Opcode::Getattr => self.getattr(&request.args()?).await,
+            // In a box: the task of a lookup would be as large as the largest of them.
+            _ => Box::pin(self.dispatch_other(request)).await,
+        }
+    }
+    async fn dispatch_other(self: &Rc<Self>, request: &Request) -> Result<Reply, Errno> {
+        let export = request.export;
+        match request.opcode {
             Opcode::Readdir => self.readdir(&request.args()?).await,
             Opcode::Readlink => self.readlink(&request.args()?).await,
             Opcode::Getxattr => self.getxattr(&request.args()?).await,

@@ -10,6 +10,7 @@ use crate::key::Key;
 use crate::memtable::{NO_SLOT, Ticket};
 use crate::merge::{MergeCursor, ReadAhead};
 use crate::tx::{Pins, Table};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_node::join_all;
@@ -66,7 +67,7 @@ impl Osd {
             }
         }
         for keys in cold.chunks(COLD_READS_MAX) {
-            for result in join_all(keys.iter().map(|key| self.load(key))).await {
+            for result in Box::pin(join_all(keys.iter().map(|key| self.load(key)))).await {
                 result?;
             }
         }
@@ -175,7 +176,8 @@ impl Osd {
                     Known::Cold => state.mem.evict(self.config.cache_bytes_max, EVICT_STEPS),
                 }
             }
-            self.load(&key).await?;
+            // Rare, and large: the tasks of readers stay small without it.
+            Box::pin(self.load(&key)).await?;
         }
     }
     pub(crate) async fn scan_rows(
@@ -220,7 +222,7 @@ impl Osd {
             while at < *to && left > 0 {
                 let (rows, more) = if cold {
                     let wanted = left.min(SLICE_ROWS);
-                    let chunk = cursor.chunk(self, &at, wanted).await;
+                    let chunk = Box::pin(cursor.chunk(self, &at, wanted)).await;
                     if self.state.borrow().runs.generation != generation {
                         continue 'lists;
                     }

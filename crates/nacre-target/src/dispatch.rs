@@ -8,6 +8,7 @@ use crate::core_::{ExportId, TargetCore};
 use crate::island::Inner;
 use crate::params::set_params;
 use crate::service::{Reply, Request, Service};
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -142,9 +143,8 @@ impl<S: Service> Inner<S> {
         self.ctx.spawn(async move {
             let refilled = record.is_some();
             let result = match record {
-                Some(record) => service
-                    .clone()
-                    .refill(request.clone(), record.clone())
+                // What is rare is in a box, so that the task of every request is small.
+                Some(record) => Box::pin(service.clone().refill(request.clone(), record.clone()))
                     .await
                     .map(|reply| Reply { transno: record.transno, ..reply }),
                 None => this.execute(&core, &service, &request).await,
@@ -165,10 +165,10 @@ impl<S: Service> Inner<S> {
         request: &Rc<Request>,
     ) -> Result<Reply, Errno> {
         match request.opcode {
-            Opcode::Statfs => Ok(Reply::of(&service.clone().statfs().await?)),
+            Opcode::Statfs => Ok(Reply::of(&Box::pin(service.clone().statfs()).await?)),
             Opcode::Sync => {
-                service.clone().sync().await?;
-                core.osd.commit(core.osd.last_transno()).await?;
+                Box::pin(service.clone().sync()).await?;
+                Box::pin(core.osd.commit(core.osd.last_transno())).await?;
                 Ok(Reply::of(&Empty {}))
             }
             Opcode::GetParams => {

@@ -22,6 +22,7 @@ mod say;
 mod serve;
 mod status;
 mod store;
+mod takeover;
 mod tool;
 mod up;
 

@@ -2,7 +2,7 @@
 
 use crate::process::{self, Process, Served, Signals};
 use crate::registry::ProcessKind;
-use crate::{log, say, store};
+use crate::{log, say, store, takeover};
 use anyhow::{Context as _, Result, bail, ensure};
 use nacre_net::Address;
 use nacre_types::{TargetKind, TargetName};
@@ -21,11 +21,19 @@ pub(crate) struct ServeArgs {
     /// Address that others shall use, if it is not the one of --listen
     #[arg(long, value_name = "ADDR:PORT", requires = "listen")]
     advertise: Option<String>,
+    /// End the process of this host that serves the targets now (one that hangs, or was stopped by a signal)
+    #[arg(long)]
+    takeover: bool,
 }
 
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     log::init(None)?;
     let mut signals = Signals::catch()?;
+    if args.takeover {
+        for dir in args.targets.iter().filter(|t| !t.starts_with("mem:")) {
+            takeover::take_over(Path::new(dir))?;
+        }
+    }
     let served = args.targets.iter().map(|t| target(t)).collect::<Result<Vec<_>>>()?;
     let mut process = Process::start(ProcessKind::Serve)?;
     let addresses = listen(&process, args, &served)?;

@@ -24,6 +24,7 @@ use nacre_types::Codec;
 /// More runs than this are merged into one.
 const RUNS_MAX: usize = 8;
 const SLICE_ROWS: usize = 256;
+const EVICT_ROWS: usize = 1024;
 const WRITE_BYTES: usize = 256 << 10;
 const MERGE_READ_BYTES: u32 = 256 << 10;
 /// Least memory of a row: bounds the number of frozen rows from above.
@@ -202,7 +203,19 @@ impl Osd {
         }
         self.room_kick.wake_all();
         self.merge_kick.wake_all();
+        self.evict().await;
         Ok(())
+    }
+    /// What has just become clean may be more than the cache holds.
+    async fn evict(&self) {
+        let max = self.config.cache_bytes_max;
+        // Two rounds over all rows are enough: the first takes the marks away, the second the rows.
+        let mut steps = 3 * self.state.borrow().mem.rows();
+        while steps > 0 && self.state.borrow().mem.bytes().clean > max && !self.stopping.get() {
+            self.state.borrow_mut().mem.evict(max, EVICT_ROWS);
+            steps = steps.saturating_sub(EVICT_ROWS);
+            self.slice_end().await;
+        }
     }
     /// Writes what the builder has finished, if it is enough; leaves the island in any case.
     async fn write_slice(&self, id: u64, builder: &mut RunBuilder) -> Result<(), OsdError> {

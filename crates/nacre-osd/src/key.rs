@@ -76,11 +76,13 @@ impl PartialEq for Key {
 }
 impl Eq for Key {}
 impl PartialOrd for Key {
+    #[inline]
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 impl Ord for Key {
+    #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
         self.raw().cmp(other.raw())
     }

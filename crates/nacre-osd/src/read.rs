@@ -17,8 +17,8 @@ use nacre_node::join_all;
 
 /// Rows of one slice of a scan.
 const SLICE_ROWS: usize = 256;
-/// Clean rows looked at for eviction at each fetch.
-const EVICT_STEPS: usize = 64;
+/// Clean rows looked at for eviction at each fetch (the flusher does most of it).
+const EVICT_STEPS: usize = 8;
 /// Reads of scans that want many rows.
 const SCAN_READ_BYTES: u32 = 64 << 10;
 /// Cold rows of one fetch that are read at the same time.

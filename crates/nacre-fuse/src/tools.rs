@@ -43,7 +43,7 @@ fn answer(parameters: &dyn Parameters, ctx: &Ctx, frame: &Frame) -> Result<Vec<u
             }
             .to_vec())
         }
-        Some(Opcode::Ping) => Ok(PingReply { config_version: 0 }.to_vec()),
+        Some(Opcode::Ping) => Ok(PingReply { config_version: 0, recovery_ms: 0 }.to_vec()),
         Some(Opcode::Disconnect) => Ok(Empty {}.to_vec()),
         Some(Opcode::GetParams) => {
             let GetParams { pattern } = GetParams::from_slice(&frame.body)?;

@@ -6,12 +6,13 @@
 //! namespace; they are answered EOPNOTSUPP.
 
 use crate::create::Maker;
+use crate::held::Touched;
 use crate::mdt::{Mdt, credits};
 use crate::view::{Halt, Step, View, Wants};
 use crate::{create, layout, open, rename, setattr, unlink, xattr};
 use alloc::vec::Vec;
 use bytes::Bytes;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use nacre_osd::Credits;
 use nacre_rpc::SubRecord;
 use nacre_target::{Reply, Request};
@@ -19,8 +20,8 @@ use nacre_types::name::HashKey;
 use nacre_types::{ClientUuid, Codec, Errno, Fid, FileType, Generation, Layout, LayoutTemplate, Seq};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
-    BATCH_MAX, Batch, BatchReply, Close, Create, Link, Open, Removexattr, Rename, ReportSize, SetLayout,
-    Setattr, Setxattr, SubOperation, SubResult, Unlink,
+    BATCH_MAX, Batch, BatchReply, Close, Create, CreateReply, EntryReply, Link, Open, Removexattr, Rename,
+    ReportSize, SetLayout, Setattr, Setxattr, SubOperation, SubResult, Unlink,
 };
 use nacre_wire::target::Empty;
 use tracing::error;
@@ -121,6 +122,14 @@ fn room(inodes: u32, frees: bool) -> Credits {
     Credits { rows: inodes * 4, row_bytes: inodes * INODE_BYTES, object_bytes: 0, frees }
 }
 
+/// The layout in a reply to a create or to a change of the layout.
+fn layout_in(body: &[u8]) -> Option<Layout> {
+    match CreateReply::from_slice(body) {
+        Ok(reply) => reply.entry.layout,
+        Err(_) => EntryReply::from_slice(body).ok()?.layout,
+    }
+}
+
 /// Who asks, and what the target lends.
 struct Lent<'a> {
     export: Generation,
@@ -179,7 +188,10 @@ impl Mdt {
             room.row_bytes += own.row_bytes + RESULT_BYTES;
             room.frees &= own.frees;
             match change {
-                Change::Create(args) if FileType::of_mode(args.mode) == Some(FileType::Regular) => {
+                Change::Create(args)
+                    if request.replayed_transno().is_none()
+                        && FileType::of_mode(args.mode) == Some(FileType::Regular) =>
+                {
                     self.osts.wait_usable().await;
                 }
                 Change::Rename(args) if args.parent != args.new_parent => {
@@ -191,10 +203,15 @@ impl Mdt {
                 _ => {}
             }
         }
+        // Layouts come out as they did when the batch was made first.
+        let again = request.replayed_reply().and_then(|body| BatchReply::from_slice(body).ok());
+        let again = again.map_or(Vec::new(), |reply| reply.results);
         for _ in 0..ATTEMPTS_MAX {
             let reservation = self.core.osd.reserve(room).await?;
             let pins = wants.fetch(&self.core.osd).await?;
             let mut retry = false;
+            let mut first = None;
+            let mut touched = self.tracks(request).then(Touched::default);
             let (mut notes, mut results) = (Vec::new(), Vec::new());
             let outcome = self.core.transact(request, &pins, reservation, |tx| {
                 let mut opens = self.opens.borrow_mut();
@@ -203,7 +220,11 @@ impl Mdt {
                 let mut stopped = false;
                 // Layouts of the sub-operation under way: given back when it comes to nothing.
                 let chosen = RefCell::new(Vec::new());
+                let at = Cell::new(0);
                 let mut choose = |template: &LayoutTemplate| {
+                    if let Some(layout) = again.get(at.get()).and_then(|result| layout_in(&result.body)) {
+                        return Ok(layout);
+                    }
                     let layout = self.osts.layout(template)?;
                     chosen.borrow_mut().push(layout.clone());
                     Ok(layout)
@@ -211,7 +232,8 @@ impl Mdt {
                 let mut lent =
                     Lent { export: request.export, client, default: self.default.get(), choose: &mut choose };
                 let mut kept_layouts: Vec<Layout> = Vec::new();
-                for change in &changes {
+                for (number, change) in changes.iter().enumerate() {
+                    at.set(number);
                     if stopped {
                         records.push(SubRecord { result: Errno::ECANCELED.0 as u16, data: 0, fid: NO_FID });
                         results.push(SubResult { status: Errno::ECANCELED.0, body: Bytes::new() });
@@ -219,7 +241,9 @@ impl Mdt {
                     }
                     let save = tx.save();
                     let mut view = View::new(&mut *tx, &mut wants, hash, &opens);
+                    view.touched = touched.take();
                     let step = apply(&mut view, &mut lent, change);
+                    touched = view.touched.take();
                     let learnt = core::mem::take(&mut view.notes);
                     let layouts = chosen.take();
                     match step {
@@ -248,15 +272,27 @@ impl Mdt {
                         }
                     }
                 }
+                if let Some(touched) = &touched {
+                    first = self.must_be_committed(request, touched);
+                    if first.is_some() {
+                        undo.into_iter().rev().for_each(|u| opens.restore(u));
+                        kept_layouts.iter().for_each(|l| self.give_back(l));
+                        return Err(Errno::EAGAIN);
+                    }
+                }
                 self.core.set_record_results(request, records);
                 Ok(())
             });
             match outcome {
                 Ok((transno, ())) => {
                     notes.into_iter().for_each(|note| self.follow(note));
+                    if let Some(touched) = touched {
+                        self.hold(request, transno, touched);
+                    }
                     return Ok(Reply::of(&BatchReply { results }).with_transno(transno));
                 }
                 Err(_) if retry => {}
+                Err(_) if let Some(first) = first => self.core.osd.commit(first).await?,
                 Err(e) => return Err(e),
             }
         }

@@ -16,6 +16,7 @@ pub mod check;
 mod clients;
 mod create;
 mod flocks;
+mod held;
 mod inode;
 mod layout;
 mod mdt;

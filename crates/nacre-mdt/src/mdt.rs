@@ -5,6 +5,7 @@
 
 use crate::create::Maker;
 use crate::flocks::Flocks;
+use crate::held::{Held, Touched};
 use crate::opens::Opens;
 use crate::osts::Osts;
 use crate::stats::Stats;
@@ -24,8 +25,8 @@ use nacre_types::name::HashKey;
 use nacre_types::{Codec, Errno, LayoutTemplate, Transno};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
-    Close, Create, Flock, FlockCancel, GrantSeq, Link, Open, Removexattr, Rename, ReportSize, SetLayout,
-    Setattr, Setxattr, Unlink,
+    Close, Create, CreateReply, EntryReply, Flock, FlockCancel, GrantSeq, Link, Open, Removexattr, Rename,
+    ReportSize, SetLayout, Setattr, Setxattr, Unlink,
 };
 use nacre_wire::target::{Empty, Param, StatfsReply};
 use tracing::error;
@@ -56,6 +57,7 @@ pub struct Mdt {
     pub(crate) flocks: RefCell<Flocks>,
     pub(crate) osts: Rc<Osts>,
     pub(crate) stats: RefCell<Stats>,
+    pub(crate) held: RefCell<Held>,
 }
 
 impl Mdt {
@@ -97,16 +99,27 @@ impl Mdt {
         mut op: impl FnMut(&mut View<'_>) -> Step<T>,
     ) -> Result<(Transno, T), Errno> {
         let hash = self.hash().await;
+        let track = request.is_some_and(|request| self.tracks(request));
         for _ in 0..ATTEMPTS_MAX {
             let reservation = self.core.osd.reserve(credits).await?;
             let pins = wants.fetch(&self.core.osd).await?;
             let mut retry = false;
+            let mut first = None;
+            let mut touched = None;
             let mut notes = Vec::new();
             let mut attempt = |rows: &mut dyn Rows| {
                 let opens = self.opens.borrow();
                 let mut view = View::new(rows, &mut wants, hash, &opens);
+                view.touched = track.then(Touched::default);
                 let done = op(&mut view);
                 notes = core::mem::take(&mut view.notes);
+                touched = view.touched.take();
+                if let (Ok(_), Some(request), Some(touched)) = (&done, request, &touched) {
+                    first = self.must_be_committed(request, touched);
+                    if first.is_some() {
+                        return Err(Errno::EAGAIN);
+                    }
+                }
                 done.map_err(|halt| match halt {
                     Halt::Errno(e) => e,
                     Halt::Retry => {
@@ -122,9 +135,13 @@ impl Mdt {
             match done {
                 Ok(done) => {
                     notes.into_iter().for_each(|note| self.learn(note));
+                    if let (Some(request), Some(touched)) = (request, touched) {
+                        self.hold(request, done.0, touched);
+                    }
                     return Ok(done);
                 }
                 Err(_) if retry => {}
+                Err(_) if let Some(first) = first => self.core.osd.commit(first).await?,
                 Err(e) => return Err(e),
             }
         }
@@ -154,10 +171,16 @@ impl Mdt {
         let args: Create<'_> = request.args()?;
         let hash = self.hash().await;
         let client = self.core.client_uuid(request.export).ok_or(Errno::ESTALE)?;
-        if nacre_types::FileType::of_mode(args.mode) == Some(nacre_types::FileType::Regular) {
+        let regular = nacre_types::FileType::of_mode(args.mode) == Some(nacre_types::FileType::Regular);
+        if regular && request.replayed_transno().is_none() {
             self.osts.wait_usable().await;
         }
-        let mut choose = |template: &LayoutTemplate| self.osts.layout(template);
+        let before = request.replayed_reply().and_then(|body| CreateReply::from_slice(body).ok());
+        let before = before.and_then(|reply| reply.entry.layout);
+        let mut choose = |template: &LayoutTemplate| match &before {
+            Some(layout) => Ok(layout.clone()),
+            None => self.osts.layout(template),
+        };
         let mut maker =
             Maker { export: request.export, client, default: self.default.get(), layout: &mut choose };
         let (transno, reply) = self
@@ -264,7 +287,12 @@ impl Mdt {
             Opcode::SetLayout => {
                 let args: SetLayout = request.args()?;
                 let default = self.default.get();
-                let mut choose = |template: &LayoutTemplate| self.osts.layout(template);
+                let before = request.replayed_reply().and_then(|body| EntryReply::from_slice(body).ok());
+                let before = before.and_then(|reply| reply.layout);
+                let mut choose = |template: &LayoutTemplate| match &before {
+                    Some(layout) => Ok(layout.clone()),
+                    None => self.osts.layout(template),
+                };
                 let op = |v: &mut View<'_>| layout::apply(v, default, &mut choose, &args);
                 self.run(request, layout::wants(&args), credits(1, false), op).await
             }

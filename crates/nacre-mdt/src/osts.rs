@@ -209,6 +209,7 @@ impl Osts {
                             self.meet(entry, &banked, &found);
                         }
                     }
+                    Err(_) if self.stopping.get() => return,
                     Err(error) => {
                         warn!(target_name = %self.core.name, %error, "no list of targets from the MGS")
                     }
@@ -263,7 +264,9 @@ impl Osts {
             // Also while nothing is created: an outage is counted from when the last OST went, not from the last file.
             self.refresh();
             self.changed.wake_all();
-            if let Err(error) = asked {
+            if let Err(error) = asked
+                && !self.stopping.get()
+            {
                 warn!(target_name = %self.core.name, ost = ost.index.0, %error, "an OST does not tell its room");
             }
             let until = self.core.ctx.now() + STATFS_EVERY;

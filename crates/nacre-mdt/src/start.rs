@@ -66,6 +66,7 @@ async fn load(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, StartError> {
         flocks: RefCell::new(flocks),
         osts: Osts::new(core),
         stats: RefCell::new(Stats::new(core.ctx.wall())),
+        held: RefCell::default(),
     });
     info!(target_name = %core.name, opens = mdt.opens.borrow().len(), "metadata target has read its rows");
     unsettled.into_iter().for_each(|fid| mdt.osts.ask_size(fid));

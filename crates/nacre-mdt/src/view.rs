@@ -8,6 +8,7 @@
 //!
 //! Invariants: an operation that returns an error has left nothing behind; the number of attempts is bounded.
 
+use crate::held::{Key, Touched};
 use crate::opens::{Before, Opens};
 use crate::row::{Entry, Inode, Opened, Row, RowError};
 use crate::table::{self, ENTRY, INODE};
@@ -180,6 +181,8 @@ pub(crate) struct View<'a> {
     /// Opens as they were before this transaction.
     pub(crate) opens: &'a Opens,
     pub(crate) notes: Vec<Note>,
+    /// What is looked at and changed, if somebody wants to know.
+    pub(crate) touched: Option<Touched>,
 }
 
 /// A damaged row: named in the log by whoever stops at it.
@@ -190,7 +193,7 @@ fn damaged(table: Table, key: &[u8], e: RowError) -> Halt {
 
 impl<'a> View<'a> {
     pub(crate) fn new(rows: &'a mut dyn Rows, wants: &'a mut Wants, hash: HashKey, opens: &'a Opens) -> Self {
-        Self { rows, wants, hash, opens, notes: Vec::new() }
+        Self { rows, wants, hash, opens, notes: Vec::new(), touched: None }
     }
     pub(crate) fn transno(&self) -> Transno {
         self.rows.transno()
@@ -233,6 +236,9 @@ impl<'a> View<'a> {
     // ---- inodes
 
     pub(crate) fn inode(&mut self, fid: Fid) -> Step<Option<Inode>> {
+        if let Some(touched) = &mut self.touched {
+            touched.seen.push(Key::inode(fid));
+        }
         self.row(INODE, &fid.key())
     }
     /// The inode that somebody names by FID; ESTALE sends the kernel back to its lookup.
@@ -252,6 +258,11 @@ impl<'a> View<'a> {
     }
     /// Stores an inode without a new version (entries of a directory changed).
     pub(crate) fn put_inode(&mut self, inode: &Inode) {
+        if inode.attr.version == self.transno().0
+            && let Some(touched) = &mut self.touched
+        {
+            touched.made.push(Key::inode(inode.attr.fid));
+        }
         self.put(INODE, &inode.attr.fid.key(), inode);
     }
     /// Stores an inode whose own attributes changed.
@@ -265,6 +276,9 @@ impl<'a> View<'a> {
     /// Where `name` is, or would go.
     pub(crate) fn slot(&mut self, dir: Fid, name: &[u8]) -> Step<Slot> {
         let base = cookie_base(self.hash, name);
+        if let Some(touched) = &mut self.touched {
+            touched.seen.push(Key::name(dir, base));
+        }
         let mut free = None;
         for cookie in base..base + DISCRIMINATORS {
             let key = table::entry(dir, cookie);
@@ -285,9 +299,16 @@ impl<'a> View<'a> {
         Ok(free.map_or(Slot::Full, |cookie| Slot::Free { cookie }))
     }
     pub(crate) fn put_entry(&mut self, dir: Fid, cookie: u64, entry: &Entry) {
+        self.made_name(dir, cookie);
         self.put(ENTRY, &table::entry(dir, cookie), entry);
     }
+    fn made_name(&mut self, dir: Fid, cookie: u64) {
+        if let Some(touched) = &mut self.touched {
+            touched.made.push(Key::name(dir, cookie));
+        }
+    }
     pub(crate) fn delete_entry(&mut self, dir: Fid, cookie: u64) {
+        self.made_name(dir, cookie);
         self.delete(ENTRY, &table::entry(dir, cookie));
     }
 }

@@ -142,19 +142,21 @@ impl Osd {
         }
         self.scan_rows(table, from, to, limit).await
     }
-    /// One change. `Err` of the closure leaves nothing behind and uses no transno.
+    /// [`Osd::transact`] of a change that was lost and is made again under its old number (`None`: a new one).
+    /// Numbers of changes made again lie below those of this epoch, so `last_transno` does not move.
     ///
     /// # Errors
     /// Those of the closure.
-    pub fn transact<T, E>(
+    pub fn transact_at<T, E>(
         &self,
+        again: Option<Transno>,
         pins: &Pins,
         reservation: Reservation,
         change: impl FnOnce(&mut Tx<'_>) -> Result<T, E>,
     ) -> Result<(Transno, T), E> {
         let (transno, value, bytes) = {
             let mut state = self.state.borrow_mut();
-            let (transno, value) = state.transact(pins, change)?;
+            let (transno, value) = state.transact(again, pins, change)?;
             (transno, value, state.last_record_bytes)
         };
         let credits = reservation.credits();
@@ -167,9 +169,21 @@ impl Osd {
                 s.credits_exceeded += 1;
             }
         });
-        self.last_transno.set(transno.0);
+        self.last_transno.set(self.last_transno.get().max(transno.0));
         self.appended();
         Ok((transno, value))
+    }
+    /// One change. `Err` of the closure leaves nothing behind and uses no transno.
+    ///
+    /// # Errors
+    /// Those of the closure.
+    pub fn transact<T, E>(
+        &self,
+        pins: &Pins,
+        reservation: Reservation,
+        change: impl FnOnce(&mut Tx<'_>) -> Result<T, E>,
+    ) -> Result<(Transno, T), E> {
+        self.transact_at(None, pins, reservation, change)
     }
     /// Something was added to the log.
     pub(crate) fn appended(&self) {

@@ -69,9 +69,28 @@ impl Borrow<[u8]> for Key {
         self.raw()
     }
 }
+/// Eight bytes as a number that orders like them.
+fn word(bytes: &[u8; INLINE_BYTES], at: usize) -> u64 {
+    let mut w = [0; 8];
+    w.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_be_bytes(w)
+}
+/// Order of inline keys: padded with zeros as numbers, then the shorter first. The same as that of their bytes,
+/// without a call (measured: half of the time of a tree search went into memcmp).
+fn compare_inline(a: &[u8; INLINE_BYTES], a_len: u8, b: &[u8; INLINE_BYTES], b_len: u8) -> Ordering {
+    const LAST: usize = INLINE_BYTES - 8;
+    for at in [0, 8, 16] {
+        let (x, y) = (word(a, at), word(b, at));
+        if x != y {
+            return x.cmp(&y);
+        }
+    }
+    // The last word overlaps the one before, which is equal.
+    (word(a, LAST), a_len).cmp(&(word(b, LAST), b_len))
+}
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
-        self.raw() == other.raw()
+        self.cmp(other) == Ordering::Equal
     }
 }
 impl Eq for Key {}
@@ -84,7 +103,12 @@ impl PartialOrd for Key {
 impl Ord for Key {
     #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
-        self.raw().cmp(other.raw())
+        match (&self.0, &other.0) {
+            (Repr::Inline { len: a_len, bytes: a }, Repr::Inline { len: b_len, bytes: b }) => {
+                compare_inline(a, *a_len, b, *b_len)
+            }
+            _ => self.raw().cmp(other.raw()),
+        }
     }
 }
 impl fmt::Debug for Key {
@@ -114,5 +138,24 @@ mod tests {
         ];
         assert!(keys.windows(2).all(|w| w[0] < w[1]));
         assert!(keys.iter().all(|k| Key::from_raw(k.raw()) == *k));
+    }
+
+    #[test]
+    fn keys_order_as_their_bytes_do() {
+        let mut seed = 1u64;
+        let mut next = |n: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % n
+        };
+        let mut make = || {
+            let len = next(34) as usize;
+            Key::from_raw(&(0..len).map(|_| next(2) as u8 * next(256) as u8).collect::<alloc::vec::Vec<_>>())
+        };
+        for _ in 0..20_000 {
+            let (a, b) = (make(), make());
+            assert_eq!(a.cmp(&b), a.raw().cmp(b.raw()), "{a:?} {b:?}");
+            let c = Key::from_raw(&a.raw()[..a.raw().len() / 2]);
+            assert_eq!(a.cmp(&c), a.raw().cmp(c.raw()), "{a:?} {c:?}");
+        }
     }
 }

@@ -12,6 +12,7 @@
 use crate::interval::{IntervalSet, IntervalUndo};
 use crate::key::Key;
 use alloc::boxed::Box;
+use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -114,10 +115,38 @@ pub(crate) struct MemBytes {
     pub(crate) clean: u64,
 }
 
-pub(crate) struct Memtable {
-    map: BTreeMap<Key, Slot>,
+/// Rows by slot. Grows by chunks: no visit pays for copying it.
+#[derive(Default)]
+struct Slab {
     chunks: Vec<Box<[Row]>>,
     free: Vec<Slot>,
+}
+impl Slab {
+    fn row(&self, slot: Slot) -> &Row {
+        &self.chunks[slot as usize / CHUNK_ROWS][slot as usize % CHUNK_ROWS]
+    }
+    fn row_mut(&mut self, slot: Slot) -> &mut Row {
+        &mut self.chunks[slot as usize / CHUNK_ROWS][slot as usize % CHUNK_ROWS]
+    }
+    fn add(&mut self, row: Row) -> Slot {
+        if self.free.is_empty() {
+            let base = self.chunks.len() * CHUNK_ROWS;
+            self.chunks.push((0..CHUNK_ROWS).map(|_| Row::default()).collect());
+            self.free.extend((base..base + CHUNK_ROWS).rev().map(|s| s as Slot));
+        }
+        let slot = self.free.pop().expect("a chunk was just added");
+        *self.row_mut(slot) = row;
+        slot
+    }
+    fn take(&mut self, slot: Slot) -> Row {
+        self.free.push(slot);
+        core::mem::take(self.row_mut(slot))
+    }
+}
+
+pub(crate) struct Memtable {
+    map: BTreeMap<Key, Slot>,
+    slab: Slab,
     /// Range tombstones of the current generation, and of the frozen one.
     active_ranges: IntervalSet,
     frozen_ranges: IntervalSet,
@@ -135,8 +164,7 @@ impl Default for Memtable {
     fn default() -> Self {
         Self {
             map: BTreeMap::new(),
-            chunks: Vec::new(),
-            free: Vec::new(),
+            slab: Slab::default(),
             active_ranges: IntervalSet::default(),
             frozen_ranges: IntervalSet::default(),
             current_gen: 1,
@@ -171,13 +199,13 @@ impl Memtable {
         self.serial
     }
     pub(crate) fn row(&self, slot: Slot) -> &Row {
-        &self.chunks[slot as usize / CHUNK_ROWS][slot as usize % CHUNK_ROWS]
+        self.slab.row(slot)
     }
     fn row_mut(&mut self, slot: Slot) -> &mut Row {
-        &mut self.chunks[slot as usize / CHUNK_ROWS][slot as usize % CHUNK_ROWS]
+        self.slab.row_mut(slot)
     }
-    pub(crate) fn slot(&self, raw: &[u8]) -> Option<Slot> {
-        self.map.get(raw).copied()
+    pub(crate) fn slot(&self, key: &Key) -> Option<Slot> {
+        self.map.get(key).copied()
     }
     pub(crate) fn touch(&mut self, slot: Slot) {
         let serial = self.serial;
@@ -190,12 +218,12 @@ impl Memtable {
     /// Rows and absences in `from..to`, in order.
     pub(crate) fn range<'a>(
         &'a self,
-        from: &[u8],
-        to: &[u8],
+        from: &Key,
+        to: &Key,
     ) -> impl Iterator<Item = (&'a Key, Slot)> + use<'a> {
         // An inverted range would panic in the tree.
         let to = if from > to { from } else { to };
-        self.map.range::<[u8], _>((Bound::Included(from), Bound::Excluded(to))).map(|(k, s)| (k, *s))
+        self.map.range::<Key, _>((Bound::Included(from), Bound::Excluded(to))).map(|(k, s)| (k, *s))
     }
 
     fn charge(&mut self, generation: u32, add: usize, sub: usize) {
@@ -208,21 +236,10 @@ impl Memtable {
         };
         *counter = (*counter + add as u64).saturating_sub(sub as u64);
     }
-    fn new_slot(&mut self, row: Row) -> Slot {
-        if self.free.is_empty() {
-            let base = self.chunks.len() * CHUNK_ROWS;
-            self.chunks.push((0..CHUNK_ROWS).map(|_| Row::default()).collect());
-            self.free.extend((base..base + CHUNK_ROWS).rev().map(|s| s as Slot));
-        }
-        let slot = self.free.pop().expect("a chunk was just added");
-        *self.row_mut(slot) = row;
-        slot
-    }
-
     /// Caches what the runs say of a key that is not here.
     pub(crate) fn insert_clean(&mut self, key: Key, value: Option<Bytes>) -> Slot {
         let bytes = row_bytes(key.raw(), value.as_ref());
-        let slot = self.new_slot(Row { value, touch: self.serial, generation: 0 });
+        let slot = self.slab.add(Row { value, touch: self.serial, generation: 0 });
         self.bytes.clean += bytes as u64;
         let before = self.map.insert(key, slot);
         assert!(before.is_none(), "a cached row was inserted twice");
@@ -242,21 +259,24 @@ impl Memtable {
         let bytes = row_bytes(key.raw(), value.as_ref());
         let generation = if value.is_none() && !below { 0 } else { self.current_gen };
         let row = Row { value, touch: self.serial, generation };
-        let slot = if hint == NO_SLOT { self.slot(key.raw()) } else { Some(hint) };
         self.charge(generation, bytes, 0);
-        match slot {
-            Some(slot) => {
-                let old = core::mem::replace(self.row_mut(slot), row);
-                let old_bytes = row_bytes(key.raw(), old.value.as_ref());
-                self.charge(old.generation, 0, old_bytes);
-                undo.push(Undo::Row { slot, old, bytes });
+        let slot = if hint == NO_SLOT {
+            match self.map.entry(key.clone()) {
+                Entry::Occupied(entry) => *entry.get(),
+                Entry::Vacant(entry) => {
+                    let slot = self.slab.add(row);
+                    entry.insert(slot);
+                    undo.push(Undo::New { slot, key });
+                    return;
+                }
             }
-            None => {
-                let slot = self.new_slot(row);
-                self.map.insert(key.clone(), slot);
-                undo.push(Undo::New { slot, key });
-            }
-        }
+        } else {
+            hint
+        };
+        let old = core::mem::replace(self.row_mut(slot), row);
+        let old_bytes = row_bytes(key.raw(), old.value.as_ref());
+        self.charge(old.generation, 0, old_bytes);
+        undo.push(Undo::Row { slot, old, bytes });
     }
 
     /// Deletes every row of `from..to`, here and, if there is something below, in runs.
@@ -264,8 +284,7 @@ impl Memtable {
         if from >= to {
             return;
         }
-        let slots: Vec<(Slot, usize)> =
-            self.range(from.raw(), to.raw()).map(|(k, s)| (s, k.raw().len())).collect();
+        let slots: Vec<(Slot, usize)> = self.range(&from, &to).map(|(k, s)| (s, k.raw().len())).collect();
         for (slot, key_len) in slots {
             let heap_key = if key_len > 30 { key_len } else { 0 };
             // Clean: the tombstone says the same, so the row need not be kept.
@@ -298,10 +317,9 @@ impl Memtable {
                     *self.row_mut(slot) = Row { touch, ..old };
                 }
                 Undo::New { slot, key } => {
-                    let now = core::mem::take(self.row_mut(slot));
+                    let now = self.slab.take(slot);
                     self.charge(now.generation, 0, row_bytes(key.raw(), now.value.as_ref()));
                     self.map.remove(&key);
-                    self.free.push(slot);
                 }
                 Undo::Range(change) => {
                     self.active_ranges.undo(change);
@@ -381,11 +399,10 @@ impl Memtable {
             }
         }
         for (key, slot) in victims {
-            let row = core::mem::take(self.row_mut(slot));
+            let row = self.slab.take(slot);
             self.bytes.clean =
                 self.bytes.clean.saturating_sub(row_bytes(key.raw(), row.value.as_ref()) as u64);
             self.map.remove(&key);
-            self.free.push(slot);
         }
         match last {
             Some(key) => self.sweep_at = key.successor(),

@@ -74,7 +74,7 @@ impl Osd {
         if !cold.is_empty() {
             let state = self.state.borrow();
             for key in cold {
-                let slot = state.mem.slot(key.raw()).unwrap_or(NO_SLOT);
+                let slot = state.mem.slot(&key).unwrap_or(NO_SLOT);
                 pins.push(key, slot);
             }
         }
@@ -82,7 +82,7 @@ impl Osd {
         Ok(())
     }
     fn known(&self, state: &crate::state::State, key: &Key) -> Known {
-        match state.mem.slot(key.raw()) {
+        match state.mem.slot(key) {
             Some(slot) => Known::Row(slot),
             None if !state.runs.may_hold(key.raw()) || state.mem.hides(key.raw()) => Known::Absent,
             None => Known::Cold,
@@ -119,7 +119,7 @@ impl Osd {
                 }
             }
             let mut state = self.state.borrow_mut();
-            if state.mem.slot(key.raw()).is_some() {
+            if state.mem.slot(key).is_some() {
                 return Ok(());
             }
             if state.runs.generation != generation {
@@ -263,7 +263,7 @@ impl Osd {
         let mut seen = 0;
         let mut ended = None;
         {
-            let mut memory = state.mem.range(from.raw(), end.raw()).peekable();
+            let mut memory = state.mem.range(from, end).peekable();
             let mut runs = runs.into_iter().peekable();
             let slice_max = limit.min(SLICE_ROWS * 4);
             for step in 0.. {

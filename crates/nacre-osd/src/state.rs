@@ -71,19 +71,20 @@ impl State {
         self.log.back_to(save.log);
     }
 
-    /// One change; `Err` leaves nothing behind.
+    /// One change, under an old number if it is made again; `Err` leaves nothing behind.
     pub(crate) fn transact<T, E>(
         &mut self,
+        again: Option<Transno>,
         pins: &Pins,
         change: impl FnOnce(&mut Tx<'_>) -> Result<T, E>,
     ) -> Result<(Transno, T), E> {
-        let transno = self.last_transno + 1;
+        let transno = again.map_or(self.last_transno + 1, |old| old.0);
         self.serial = self.mem.next_serial();
         self.log.begin();
         match change(&mut Tx::new(self, pins, Transno(transno))) {
             Ok(value) => {
                 self.settle_charges();
-                self.last_transno = transno;
+                self.last_transno = self.last_transno.max(transno);
                 self.last_record_bytes = self.log.end(RecordKind::Change, transno);
                 self.undo.clear();
                 Ok((Transno(transno), value))

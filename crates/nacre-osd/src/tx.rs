@@ -106,10 +106,10 @@ impl<'a> Tx<'a> {
     fn look(&self, key: &Key) -> Option<Option<Slot>> {
         match self.pins.slot(key) {
             Some(slot) if slot != NO_SLOT => return Some(Some(slot)),
-            Some(_) => return Some(self.state.mem.slot(key.raw())),
+            Some(_) => return Some(self.state.mem.slot(key)),
             None => {}
         }
-        let slot = self.state.mem.slot(key.raw());
+        let slot = self.state.mem.slot(key);
         if self.pins.covers(key) {
             return Some(slot);
         }
@@ -144,7 +144,7 @@ impl<'a> Tx<'a> {
         let (from, to) = (Key::new(table, from), Key::upper(table, to));
         let held = self.pins.ranges.iter().any(|(f, t)| *f <= from && to <= *t);
         assert!(held || from >= to, "{from:?} .. {to:?} was read in a transaction without a pin");
-        self.state.mem.range(from.raw(), to.raw()).filter_map(|(key, slot)| {
+        self.state.mem.range(&from, &to).filter_map(|(key, slot)| {
             let value = self.state.mem.row(slot).value.as_deref()?;
             Some((key.raw().get(1..)?, value))
         })

@@ -20,7 +20,7 @@ use nacre_dlm::Mode;
 use nacre_osd::{Objects, ObjectsConfig, OsdError, Pins, Stamp};
 use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, Registration, Reply, Request, Service, TargetCore};
-use nacre_types::{Errno, Extent, ObjectId};
+use nacre_types::{Errno, Extent, LockCookie, ObjectId};
 use nacre_wire::ost::{
     Allocate, Cancel, Destroy, Enqueue, EnqueueReply, Glimpse, ObjectState, Read, ReadReply, Reserve,
     ReserveReply, SetOwner, SyncObject, Truncate, Write, WriteReply,
@@ -82,7 +82,8 @@ impl Ost {
         if extent.is_empty() {
             return Err(Errno::EINVAL);
         }
-        let _held = self.locks.hold(request.export, args.lock, args.object, Mode::Pw, extent).await?;
+        let _held =
+            self.locks.hold(request.export, cover(request, args.lock), args.object, Mode::Pw, extent).await?;
         self.store.tombstones.refuse(args.object)?;
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
         let data = request.bulk.clone();
@@ -95,7 +96,8 @@ impl Ost {
         let args: Truncate = request.args()?;
         range(args.object, args.size, 0)?;
         let extent = Extent::new(args.size, u64::MAX);
-        let _held = self.locks.hold(request.export, args.lock, args.object, Mode::Pw, extent).await?;
+        let _held =
+            self.locks.hold(request.export, cover(request, args.lock), args.object, Mode::Pw, extent).await?;
         self.store.tombstones.refuse(args.object)?;
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
         let (transno, state) = self.store.truncate(request, args.object, stamp, args.size).await?;
@@ -108,7 +110,8 @@ impl Ost {
         if extent.is_empty() {
             return Err(Errno::EINVAL);
         }
-        let _held = self.locks.hold(request.export, args.lock, args.object, Mode::Pw, extent).await?;
+        let _held =
+            self.locks.hold(request.export, cover(request, args.lock), args.object, Mode::Pw, extent).await?;
         self.store.tombstones.refuse(args.object)?;
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
         let range = (extent.start, extent.end);
@@ -210,6 +213,11 @@ impl Ost {
             _ => Err(Errno::EOPNOTSUPP),
         }
     }
+}
+
+/// The client's lock, which is gone when a change is made again: the target locks for it then.
+fn cover(request: &Request, lock: LockCookie) -> LockCookie {
+    if request.replayed_transno().is_some() { LockCookie(0) } else { lock }
 }
 
 /// The field's name of an operation in `stats`.

@@ -20,6 +20,10 @@ use nacre_wire::{Frame, Header, Kind, Opcode, flags};
 const PING_AFTER: Duration = Duration::from_secs(3);
 /// Nothing heard for that long: the connection is half open.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(7);
+/// How often a target in recovery is asked whether it is over, at the most.
+const REPLAY_ASK_MS: u64 = 200;
+/// A target that has to commit before more may be sent is asked that often.
+const COMMIT_ASK: Duration = Duration::from_millis(100);
 /// Opening a connection may take that long before the next address is tried.
 const OPEN_MAX: Duration = Duration::from_secs(5);
 /// The server is told of a planned end, but not waited for longer than this.
@@ -51,6 +55,15 @@ pub(crate) enum Link {
         xid: Xid,
         sent: Instant,
     },
+    /// The target was told that there is nothing more to replay, and answers whether others have.
+    ReplayDone {
+        xid: Xid,
+        sent: Instant,
+    },
+    /// Others have; it is asked again.
+    ReplayWait {
+        again_at: Instant,
+    },
     Up,
     /// Disconnect was sent.
     Leaving {
@@ -65,6 +78,7 @@ impl Link {
     pub(crate) fn stands(self) -> bool {
         match self {
             Self::Connecting { .. } | Self::Queued { .. } | Self::Replaying { .. } | Self::Up => true,
+            Self::ReplayDone { .. } | Self::ReplayWait { .. } => true,
             Self::Leaving { .. } => true,
             Self::Down { .. } | Self::Opening { .. } | Self::Gone => false,
         }
@@ -115,6 +129,8 @@ impl<T> Import<T> {
             | Link::Opening { .. }
             | Link::Connecting { .. }
             | Link::Queued { .. }
+            | Link::ReplayDone { .. }
+            | Link::ReplayWait { .. }
             | Link::Replaying { .. } => self.gone(now),
         }
     }
@@ -137,11 +153,24 @@ impl<T> Import<T> {
                     self.send_connect(now);
                 }
             }
-            Link::Connecting { .. } | Link::Replaying { .. } => self.check_silence(now),
+            Link::Connecting { .. } | Link::Replaying { .. } | Link::ReplayDone { .. } => {
+                self.check_silence(now);
+            }
+            Link::ReplayWait { again_at } => {
+                if now >= again_at {
+                    self.send_replay_done(now);
+                }
+            }
             Link::Up => {
                 self.check_silence(now);
                 if self.link == Link::Up && now >= self.ping_at() {
                     self.send_ping(now);
+                }
+                if self.link == Link::Up && self.ack_at.is_some_and(|at| now >= at) {
+                    self.ack_at = None;
+                    let mut header = Header::new(Kind::Ack, 0);
+                    header.last_xid = self.last_xid();
+                    self.send(header, Bytes::new(), Vec::new());
                 }
             }
             Link::Leaving { until, .. } => {
@@ -166,8 +195,12 @@ impl<T> Import<T> {
             Link::Down { retry_at } => Some(retry_at),
             Link::Opening { since } => Some(since + OPEN_MAX),
             Link::Queued { again_at } => Some(again_at),
-            Link::Connecting { .. } | Link::Replaying { .. } => Some(silent_at),
-            Link::Up => Some(silent_at.min(self.ping_at())),
+            Link::Connecting { .. } | Link::Replaying { .. } | Link::ReplayDone { .. } => Some(silent_at),
+            Link::ReplayWait { again_at } => Some(again_at),
+            Link::Up => {
+                let ack_at = self.ack_at.unwrap_or(Instant(u64::MAX));
+                Some(silent_at.min(self.ping_at()).min(ack_at))
+            }
             Link::Leaving { until, .. } => Some(until),
             Link::Gone => None,
         };
@@ -219,7 +252,7 @@ impl<T> Import<T> {
                 self.effects.push_back(ImportEffect::Stopped);
                 return;
             }
-            Link::Up | Link::Replaying { .. } => {} // this address was good: first try it again
+            Link::Up | Link::Replaying { .. } | Link::ReplayDone { .. } | Link::ReplayWait { .. } => {} // this address was good: first try it again
             Link::Opening { .. } | Link::Connecting { .. } | Link::Queued { .. } => {
                 self.attempts += 1;
                 self.address = (self.address + 1) % self.config.addresses.len().max(1);
@@ -270,12 +303,17 @@ impl<T> Import<T> {
             Link::Replaying { at, xid: mine, sent } if xid == mine => {
                 self.replay_answered(now, frame, at, sent)
             }
+            Link::ReplayDone { xid: mine, sent } if xid == mine => {
+                self.replay_done_answered(now, frame, sent)
+            }
             Link::Leaving { xid: mine, .. } if xid == mine => self.gone(now),
             Link::Down { .. }
             | Link::Opening { .. }
             | Link::Connecting { .. }
             | Link::Queued { .. }
             | Link::Replaying { .. }
+            | Link::ReplayDone { .. }
+            | Link::ReplayWait { .. }
             | Link::Up
             | Link::Leaving { .. }
             | Link::Gone => match self.ping {
@@ -323,6 +361,8 @@ impl<T> Import<T> {
             self.evicted(now);
         }
         self.generation = reply.generation;
+        // What a recovery that broke off had made again is in the list before the answer says what is safe.
+        self.replay.settle();
         self.note_answer(&frame.header, sent);
         if self.instance.replace(reply.instance).is_some_and(|old| old != reply.instance) {
             self.forget_callbacks();
@@ -330,7 +370,6 @@ impl<T> Import<T> {
             self.effects.push_back(ImportEffect::Restarted { instance: reply.instance });
         }
         if self.replay_due {
-            self.replay.settle();
             self.enter(now, ImportState::Replay);
             self.replay_next(now);
         } else {
@@ -351,13 +390,13 @@ impl<T> Import<T> {
     /// Sends the first change that the target has lost; one at a time.
     fn replay_next(&mut self, now: Instant) {
         let Some(entry) = self.replay.first() else {
-            self.replay.settle();
-            self.replay_due = false;
             self.enter(now, ImportState::ReplayLocks); // no lock is cached yet
-            self.enter(now, ImportState::ReplayWait); // the target does not make its clients wait yet
-            return self.recover(now);
+            return self.send_replay_done(now);
         };
-        let Frame { mut header, body, bulk } = entry.request;
+        let Frame { mut header, body, mut bulk } = entry.request;
+        if bulk.is_empty() {
+            bulk.push(entry.reply); // it must come out the same
+        }
         header.flags |= flags::REPLAY;
         header.transno = entry.transno;
         header.last_xid = Xid(0);
@@ -375,6 +414,32 @@ impl<T> Import<T> {
         self.replay_next(now);
     }
 
+    /// Says that nothing more is to be replayed. Asked again until the target serves everybody.
+    fn send_replay_done(&mut self, now: Instant) {
+        self.enter(now, ImportState::ReplayWait);
+        let mut header = Header::new(Kind::Request, Opcode::Ping.number());
+        header.flags |= flags::REPLAY_DONE;
+        header.last_xid = self.last_xid();
+        header.xid = self.take_xid();
+        self.link = Link::ReplayDone { xid: header.xid, sent: now };
+        self.send(header, Bytes::new(), Vec::new());
+    }
+
+    fn replay_done_answered(&mut self, now: Instant, frame: &Frame, sent: Instant) {
+        let recovery_ms = PingReply::from_slice(&frame.body).map_or(0, |reply| reply.recovery_ms);
+        if recovery_ms > 0 {
+            self.note_answer(&frame.header, sent);
+            let pause = Duration::from_millis(u64::from(recovery_ms).min(REPLAY_ASK_MS));
+            self.link = Link::ReplayWait { again_at: now + pause };
+            return;
+        }
+        // What was made again counts under its number before the answer says what is safe.
+        self.replay.settle();
+        self.replay_due = false;
+        self.note_answer(&frame.header, sent);
+        self.recover(now);
+    }
+
     fn recover(&mut self, now: Instant) {
         self.enter(now, ImportState::Recover);
         self.link = Link::Up;
@@ -388,6 +453,7 @@ impl<T> Import<T> {
     fn ping_at(&self) -> Instant {
         match self.ping {
             Some(_) => Instant(u64::MAX),
+            None if self.replay.is_full() => self.ping_sent + COMMIT_ASK,
             None => self.lease.renewed().unwrap_or(self.ping_sent).max(self.ping_sent) + PING_AFTER,
         }
     }

@@ -144,6 +144,8 @@ pub struct Import<T> {
     pub(crate) config_version: u64,
     /// Features and slots that the target agreed to, once connected.
     pub(crate) agreed: Option<(u64, u16)>,
+    /// When the target is told that the latest replies have come, unless a request tells it before.
+    pub(crate) ack_at: Option<Instant>,
     pub(crate) server_time: Option<(Instant, nacre_types::Timestamp)>,
     pub(crate) last_error: Option<String>,
     pub(crate) slots: Slots,
@@ -201,6 +203,8 @@ impl<T> Import<T> {
     pub const WAITING_MAX: usize = 65_536;
     /// Pause before a request that was answered EINPROGRESS is sent again.
     const IN_PROGRESS_PAUSE: Duration = Duration::from_millis(200);
+    /// An idle client says after that time that it has the reply to its latest change: others may wait for it.
+    const ACK_AFTER: Duration = Duration::from_millis(1);
 
     /// An import that connects at once.
     pub fn new(now: Instant, config: ImportConfig) -> Self {
@@ -222,6 +226,7 @@ impl<T> Import<T> {
             ping_sent: now,
             config_version: 0,
             agreed: None,
+            ack_at: None,
             server_time: None,
             last_error: None,
             unreplied: BTreeMap::new(),
@@ -252,7 +257,7 @@ impl<T> Import<T> {
 
     /// Whether one more call may wait here. A caller without room waits until calls have ended.
     pub fn has_room(&self) -> bool {
-        self.waiting() + self.unreplied.len() < Self::WAITING_MAX
+        self.waiting() + self.unreplied.len() < Self::WAITING_MAX && !self.replay.is_full()
     }
 
     /// Sends a request as soon as its class may be sent; [`ImportEffect::Done`] brings `token` back.
@@ -339,8 +344,12 @@ impl<T> Import<T> {
             let waiting = self.waiting_entry(request, token);
             self.delayed.insert((now + Self::IN_PROGRESS_PAUSE, waiting.serial), waiting);
         } else {
-            if frame.header.transno > self.last_committed && call.frame.bulk.is_empty() {
-                self.replay.keep(frame.header.transno, call.frame);
+            let safe = if call.frame.bulk.is_empty() { self.last_committed } else { self.last_stable };
+            if frame.header.transno > Transno(0) {
+                self.ack_at = Some(now + Self::ACK_AFTER);
+            }
+            if frame.header.transno > safe {
+                self.replay.keep(frame.header.transno, call.frame, frame.body.clone());
             }
             let took = now.saturating_since(call.first_sent);
             self.done(call.token, frame.header.opcode, Ok(frame), took);
@@ -355,9 +364,9 @@ impl<T> Import<T> {
         }
         if header.last_committed > self.last_committed {
             self.last_committed = header.last_committed;
-            self.replay.committed(header.last_committed);
         }
         self.last_stable = self.last_stable.max(header.last_stable);
+        self.replay.safe(self.last_committed, self.last_stable);
     }
 
     fn handle_callback(&mut self, frame: Frame) {
@@ -440,6 +449,7 @@ impl<T> Import<T> {
         let xid = frame.header.xid;
         let call = Outstanding { frame, class, token: waiting.token, sent: now, first_sent: now };
         self.unreplied.insert(xid, call);
+        self.ack_at = None;
         let mut frame = self.unreplied[&xid].frame.clone();
         frame.header.last_xid = self.last_xid();
         self.effects.push_back(ImportEffect::Send { epoch: self.epoch, frame });

@@ -1,87 +1,143 @@
-//! Answered changes that the target may still lose: kept until `last_committed` passes them.
+//! Answered changes that the target may still lose: kept until it says that they are safe.
 //!
-//! Invariants: in transno order; the list is bounded in entries and bytes. What falls out
-//! at the bound can no longer be replayed: it is counted, and the count is shown.
+//! Invariants: in transno order; a change is kept until `last_committed` passes it, a write of data until
+//! `last_stable` does; with each the answer is kept, because the change must come out the same again. Both lists
+//! are bounded: a full list of changes holds callers back, of data the oldest falls out (it could no longer be
+//! replayed: it is counted, and the count is shown).
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use bytes::Bytes;
 use nacre_types::{Transno, Xid};
 use nacre_wire::Frame;
 
-/// A change as it was sent, with the number it was given.
+/// A change as it was sent, the number it was given, and its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplayEntry {
     pub request: Frame,
     pub transno: Transno,
+    pub reply: Bytes,
+}
+
+#[derive(Debug)]
+struct Kept {
+    request: Frame,
+    reply: Bytes,
+}
+impl Kept {
+    fn cost(&self) -> usize {
+        self.request.cost() + self.reply.len()
+    }
+}
+
+/// Changes of one kind.
+#[derive(Debug, Default)]
+struct List {
+    entries: BTreeMap<(Transno, Xid), Kept>,
+    bytes: usize,
+}
+impl List {
+    fn insert(&mut self, key: (Transno, Xid), kept: Kept) {
+        self.bytes += kept.cost();
+        if let Some(old) = self.entries.insert(key, kept) {
+            self.bytes -= old.cost();
+        }
+    }
+    fn remove(&mut self, key: (Transno, Xid)) -> Option<Kept> {
+        let kept = self.entries.remove(&key)?;
+        self.bytes -= kept.cost();
+        Some(kept)
+    }
+    fn pop_first(&mut self) -> bool {
+        match self.entries.pop_first() {
+            Some((_, old)) => {
+                self.bytes -= old.cost();
+                true
+            }
+            None => false,
+        }
+    }
+    fn safe(&mut self, up_to: Transno) {
+        while self.entries.first_key_value().is_some_and(|(key, _)| key.0 <= up_to) {
+            self.pop_first();
+        }
+    }
+    fn first(&self) -> Option<(&(Transno, Xid), &Kept)> {
+        self.entries.first_key_value()
+    }
 }
 
 /// The replay list of one import.
 #[derive(Debug, Default)]
 pub struct ReplayList {
-    entries: BTreeMap<(Transno, Xid), Frame>,
+    changes: List,
+    /// Writes of data, with the bytes.
+    writes: List,
     /// Replayed in the recovery under way, with their numbers as of now.
     done: Vec<ReplayEntry>,
-    bytes: usize,
     dropped: u64,
 }
 
 impl ReplayList {
-    /// Bounds of the list.
-    pub const ENTRIES_MAX: usize = 65_536;
-    pub const BYTES_MAX: usize = 64 << 20;
+    /// Changes that may be kept: a second's worth at the pace of the fastest target.
+    pub const ENTRIES_MAX: usize = 1 << 18;
+    pub const BYTES_MAX: usize = 128 << 20;
+    /// Data that may be kept.
+    pub const DATA_BYTES_MAX: usize = 32 << 20;
 
-    pub(crate) fn keep(&mut self, transno: Transno, request: Frame) {
-        self.bytes += request.cost();
-        if let Some(old) = self.entries.insert((transno, request.header.xid), request) {
-            self.bytes -= old.cost();
-        }
-        while self.entries.len() > Self::ENTRIES_MAX || self.bytes > Self::BYTES_MAX {
-            let Some((_, old)) = self.entries.pop_first() else { break };
-            self.bytes -= old.cost();
-            self.dropped += 1;
+    pub(crate) fn keep(&mut self, transno: Transno, request: Frame, reply: Bytes) {
+        let key = (transno, request.header.xid);
+        if request.bulk.is_empty() {
+            self.changes.insert(key, Kept { request, reply });
+        } else {
+            self.writes.insert(key, Kept { request, reply });
+            while self.writes.bytes > Self::DATA_BYTES_MAX && self.writes.pop_first() {
+                self.dropped += 1;
+            }
         }
     }
     /// Forgets what can no longer be lost.
-    pub(crate) fn committed(&mut self, last_committed: Transno) {
-        while let Some(first) = self.entries.first_entry()
-            && first.key().0 <= last_committed
-        {
-            self.bytes -= first.remove().cost();
-        }
+    pub(crate) fn safe(&mut self, last_committed: Transno, last_stable: Transno) {
+        self.changes.safe(last_committed);
+        self.writes.safe(last_stable);
     }
     pub(crate) fn clear(&mut self) {
-        self.entries.clear();
-        self.done.clear();
-        self.bytes = 0;
+        *self = Self { dropped: self.dropped, ..Self::default() };
+    }
+    /// No further change may be made before some are committed.
+    pub fn is_full(&self) -> bool {
+        self.changes.entries.len() >= Self::ENTRIES_MAX || self.changes.bytes >= Self::BYTES_MAX
     }
     /// The next change to replay.
     pub(crate) fn first(&self) -> Option<ReplayEntry> {
-        let (key, request) = self.entries.first_key_value()?;
-        Some(ReplayEntry { request: request.clone(), transno: key.0 })
+        let lists = [self.changes.first(), self.writes.first()];
+        let (key, kept) = lists.into_iter().flatten().min_by_key(|(key, _)| **key)?;
+        Some(ReplayEntry { request: kept.request.clone(), transno: key.0, reply: kept.reply.clone() })
     }
     /// The change `(transno, xid)` was replayed and has the number `now` (0: it could not be done again).
     pub(crate) fn replayed(&mut self, transno: Transno, xid: Xid, now: Transno) {
-        if let Some(request) = self.entries.remove(&(transno, xid)) {
-            self.bytes -= request.cost();
-            if now != Transno(0) {
-                self.done.push(ReplayEntry { request, transno: now });
-            }
+        let key = (transno, xid);
+        let kept = self.changes.remove(key).or_else(|| self.writes.remove(key));
+        if let Some(Kept { request, reply }) = kept
+            && now != Transno(0)
+        {
+            self.done.push(ReplayEntry { request, transno: now, reply });
         }
     }
     /// The replay is over, or will begin again: everything is in the list under its newest number.
     pub(crate) fn settle(&mut self) {
         for entry in core::mem::take(&mut self.done) {
-            self.keep(entry.transno, entry.request);
+            self.keep(entry.transno, entry.request, entry.reply);
         }
     }
     pub fn len(&self) -> usize {
-        self.entries.len() + self.done.len()
+        self.changes.entries.len() + self.writes.entries.len() + self.done.len()
     }
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.changes.bytes + self.writes.bytes
     }
     /// Entries that fell out at the bound.
     pub fn dropped(&self) -> u64 {

@@ -134,7 +134,7 @@ impl Script {
         self.drain();
         let h = self.header(Kind::Reply, self.ping_xid.0);
         let epoch = h.epoch;
-        let body = PingReply { config_version: 9 }.to_vec();
+        let body = PingReply { config_version: 9, recovery_ms: 0 }.to_vec();
         self.import.handle_frame(self.now, epoch, Frame::new(h, body));
     }
     fn callback(&mut self, xid: u64) {
@@ -354,7 +354,9 @@ fn changes_are_kept_until_committed_and_replayed_to_a_new_instance() {
     assert_eq!(s.take()[2..], ["Create x2 t1 l0 replay 11"]);
     s.reply_with(2, 0, 11, 10);
     s.reply_with(3, Errno::ENOENT.0, 0, 10);
-    assert_eq!(s.take(), ["Create x3 t2 l0 replay 12", "lost 12", "Create* x5 t4 l4"]);
+    assert_eq!(s.take(), ["Create x3 t2 l0 replay 12", "lost 12", "ping"], "says that it has nothing more");
+    s.pong();
+    assert_eq!(s.take(), ["Create* x5 t4 l4"]);
     s.reply_with(5, 0, 13, 13);
     assert_eq!(s.import.replay_list().len(), 0);
     let replayed = ["REPLAY", "REPLAY_LOCKS", "REPLAY_WAIT", "RECOVER", "FULL"];

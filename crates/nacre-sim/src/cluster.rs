@@ -11,9 +11,10 @@ use nacre_osd::{Label, Osd, OsdConfig};
 use nacre_osd_mem::MemStore;
 use nacre_ost::Ost;
 use nacre_target::{Service, TargetConfig, TargetIsland};
+use nacre_testkit::CrashDevice;
 use nacre_types::{ClientUuid, FsName, Instant, TargetKind, TargetName, Timestamp};
 use nacre_wire::target::Param;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -29,6 +30,12 @@ pub struct Cluster {
     /// A mount that will be killed.
     pub victim: Option<NodeId>,
     pub stores: Vec<Arc<dyn Store>>,
+    /// Under the stores of servers that can lose their machine, in their order.
+    pub devices: Vec<CrashDevice>,
+    /// Counts the machines that were lost: a target started after one is on another boot.
+    boots: Rc<Cell<u8>>,
+    /// Of targets that are started from now on.
+    pub ack_or_commit: Rc<Cell<bool>>,
 }
 
 /// Small bounds, so that checkpoints and segments are reached.
@@ -46,6 +53,26 @@ pub fn osd_config() -> OsdConfig {
 impl Cluster {
     /// Formats and starts everything; the mounts are there at once and wait for their servers.
     pub fn new(seed: u64, ost_count: u32, mount_count: u32, with_victim: bool) -> Self {
+        Self::build(seed, ost_count, mount_count, with_victim, false)
+    }
+
+    /// The same on devices that forget what was not synced, see [`Cluster::power_loss`].
+    pub fn on_devices(seed: u64, ost_count: u32, mount_count: u32) -> Self {
+        Self::build(seed, ost_count, mount_count, false, true)
+    }
+
+    /// The machine of a server dies: of what was not synced any part is gone. It is started by the caller.
+    pub fn power_loss(&mut self, server: usize) {
+        let id = self.servers[server];
+        self.world.kill(id);
+        self.boots.set(self.boots.get() + 1);
+        let device = &self.devices[server];
+        device.power_loss(self.world.rng());
+        self.stores[server] = device.store();
+        self.world.set_store(id, self.stores[server].clone());
+    }
+
+    fn build(seed: u64, ost_count: u32, mount_count: u32, with_victim: bool, on_devices: bool) -> Self {
         let mut world = World::new(seed);
         let fs = FsName::parse("demo").expect("a valid name");
         let mut names =
@@ -57,12 +84,21 @@ impl Cluster {
         }));
         let mut servers = Vec::new();
         let mut stores = Vec::new();
+        let mut devices = Vec::new();
+        let boots = Rc::new(Cell::new(1));
+        let ack_or_commit = Rc::new(Cell::new(true));
         for name in &names {
-            let store: Arc<dyn Store> = Arc::new(MemStore::new(STORE_BYTES));
+            let store: Arc<dyn Store> = if on_devices {
+                devices.push(CrashDevice::new(STORE_BYTES));
+                devices[devices.len() - 1].store()
+            } else {
+                Arc::new(MemStore::new(STORE_BYTES))
+            };
             format(&*store, name, &mut world);
             let kind = name.kind();
             let address = World::address(&name.to_string());
-            let start = move |ctx: &Rc<Ctx>| target(ctx, kind, &address);
+            let (boots, rule) = (boots.clone(), ack_or_commit.clone());
+            let start = move |ctx: &Rc<Ctx>| target(ctx, kind, &address, &boots, &rule);
             servers.push(world.add(&name.to_string(), Some(store.clone()), Box::new(start)));
             stores.push(store);
         }
@@ -87,7 +123,7 @@ impl Cluster {
             world.start_later(all.swap_remove(at), after_ns);
         }
         let victim = if with_victim { mounts.pop() } else { None };
-        Self { world, jobs: Jobs::default(), servers, mounts, victim, stores }
+        Self { world, jobs: Jobs::default(), servers, mounts, victim, stores, devices, boots, ack_or_commit }
     }
 
     /// Parameters of the servers by a condition on their names: (server, name, value).
@@ -106,12 +142,20 @@ impl Cluster {
     }
 }
 
-fn target(ctx: &Rc<Ctx>, kind: TargetKind, address: &str) -> Box<dyn Logic> {
+fn target(
+    ctx: &Rc<Ctx>,
+    kind: TargetKind,
+    address: &str,
+    boot: &Cell<u8>,
+    rule: &Cell<bool>,
+) -> Box<dyn Logic> {
     let config = TargetConfig {
         addresses: vec![address.to_string()],
         mgs_nodes: if kind == TargetKind::Mgs { Vec::new() } else { vec![World::address("MGS")] },
         lease_ms: 10_000,
         max_mod_rpcs: 8,
+        boot: [boot.get(); 16],
+        ack_or_commit: rule.get(),
     };
     match kind {
         TargetKind::Mgs => Box::new(Watched(TargetIsland::<Mgs>::new(ctx, config, osd_config()))),

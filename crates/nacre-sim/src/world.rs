@@ -53,6 +53,8 @@ struct Node {
     timer: Option<u64>,
     /// SIGSTOP: what comes waits.
     paused: bool,
+    /// Frames to it are lost.
+    deaf: bool,
     waiting: Vec<Event>,
     /// Wall clock less virtual time.
     wall_offset_ns: i128,
@@ -140,10 +142,17 @@ impl World {
             next_inbound: 1,
             timer: None,
             paused: false,
+            deaf: false,
             waiting: Vec::new(),
             wall_offset_ns: 1_800_000_000_000_000_000 + skew_ns,
         });
         NodeId(self.nodes.len() - 1)
+    }
+    /// The store of an island that is down: its device has lost something.
+    pub fn set_store(&mut self, id: NodeId, store: Arc<dyn Store>) {
+        let node = &mut self.nodes[id.0];
+        assert!(node.logic.is_none(), "{} runs", node.name);
+        node.store = Some(store);
     }
     pub fn address(name: &str) -> String {
         format!("sim:{name}")
@@ -187,6 +196,12 @@ impl World {
             }
             self.enter(id, Event::Timer);
         }
+    }
+    /// One-way partition: frames to this island are lost, what it sends arrives. Its connections must end before it
+    /// hears again.
+    pub fn deafen(&mut self, id: NodeId, deaf: bool) {
+        self.note(id, || if deaf { "hears nothing from now on" } else { "hears again" }.into());
+        self.nodes[id.0].deaf = deaf;
     }
     pub fn is_up(&self, id: NodeId) -> bool {
         self.nodes[id.0].logic.is_some()
@@ -434,6 +449,9 @@ impl World {
         let end = link.ends[to];
         let node = &mut self.nodes[end.node.0];
         if node.life != end.life || !node.links.contains_key(&end.conn) {
+            return;
+        }
+        if node.deaf && !is_end {
             return;
         }
         if is_end {

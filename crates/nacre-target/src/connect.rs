@@ -67,6 +67,11 @@ impl<S: Service> Inner<S> {
             Ok(connect) => connect,
             Err(error) => return self.protocol_error(core, conn, &error.to_string()),
         };
+        let known = core.exports.borrow().of_client(connect.client).is_some();
+        let anew = connect.role == Role::Target && connect.generation == Generation(0);
+        if core.in_recovery() && connect.role != Role::Tool && (!known || anew) {
+            return self.put_off(core, conn, &frame.header, &connect, known);
+        }
         let id = match self.admit_client(core, conn, frame.header.epoch, &connect) {
             Ok(id) => id,
             Err(error) => {
@@ -89,6 +94,34 @@ impl<S: Service> Inner<S> {
                     }
                 }
             });
+        }
+    }
+
+    /// A new client during recovery: it is told how long it takes at the most, and asks again. Of one that was
+    /// started anew nothing can be replayed any more.
+    fn put_off(&self, core: &Rc<TargetCore>, conn: ConnId, header: &Header, connect: &Connect, known: bool) {
+        if known && let Some(old) = core.exports.borrow().of_client(connect.client) {
+            core.leave_recovery(old);
+        }
+        tracing::info!(target_name = %core.name, client = %connect.client, name = connect.name,
+            recovery_ms = core.recovery_ms(), "new client waits for the end of the recovery");
+        let reply = self.connect_reply(core, connect, Generation(0));
+        self.send_reply(core, conn, header, Ok(crate::Reply::of(&reply)));
+    }
+
+    fn connect_reply(&self, core: &TargetCore, connect: &Connect, id: ExportId) -> ConnectReply {
+        ConnectReply {
+            target: core.osd.label().uuid,
+            features: connect.features & features::ALL,
+            max_mod_rpcs: agreed_slots(core, connect),
+            lease_ms: core.config.lease_ms,
+            generation: id,
+            evicted: connect.generation != Generation(0)
+                && connect.generation != id
+                && connect.role != Role::Tool,
+            instance: core.instance(),
+            server_time: self.ctx.wall(),
+            recovery_ms: if id == Generation(0) { core.recovery_ms() } else { 0 },
         }
     }
 
@@ -204,19 +237,7 @@ impl<S: Service> Inner<S> {
             }
             entry.rpc.callbacks()
         };
-        let reply = ConnectReply {
-            target: core.osd.label().uuid,
-            features: connect.features & features::ALL,
-            max_mod_rpcs: agreed_slots(core, connect),
-            lease_ms: core.config.lease_ms,
-            generation: id,
-            evicted: connect.generation != Generation(0)
-                && connect.generation != id
-                && connect.role != Role::Tool,
-            instance: core.instance(),
-            server_time: self.ctx.wall(),
-            recovery_ms: 0,
-        };
+        let reply = self.connect_reply(core, connect, id);
         self.send_reply(core, conn, header, Ok(crate::Reply::of(&reply)));
         for frame in callbacks {
             self.ctx.push(Effect::Send { conn, frame });
@@ -243,6 +264,7 @@ impl<S: Service> Inner<S> {
     /// Takes the export away at once; what it held goes in a task.
     pub(crate) fn drop_export(&self, core: &Rc<TargetCore>, id: ExportId, why: Gone) {
         let Some(entry) = core.exports.borrow_mut().remove(id) else { return };
+        core.leave_recovery(id);
         let (client, name) = (entry.uuid, entry.name.as_str());
         match why {
             Gone::Disconnected => {
@@ -281,12 +303,17 @@ impl<S: Service> Inner<S> {
             for (id, cause) in doomed {
                 self.drop_export(&core, id, Gone::Evicted(cause));
             }
-            let expired: Vec<ExportId> = core.exports.borrow().expired(self.ctx.now()).collect();
+            let mut expired: Vec<ExportId> = core.exports.borrow().expired(self.ctx.now()).collect();
+            if core.in_recovery() {
+                // Whoever was never seen is given up at the end of the recovery.
+                expired.retain(|id| core.exports.borrow().get(*id).is_some_and(|e| e.seen));
+            }
             for id in expired {
                 let cause = self.silence(&core, id);
                 self.drop_export(&core, id, Gone::Evicted(cause));
             }
             let next = core.exports.borrow().next_lease_end();
+            let next = next.map(|at| if core.in_recovery() { at.max(self.ctx.now() + LATE) } else { at });
             match next {
                 Some(at) => {
                     let _woken = self.ctx.timeout(at, core.reaper.wait()).await;

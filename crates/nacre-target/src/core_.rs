@@ -4,6 +4,7 @@
 //! has gone changes nothing any more; a callback is kept until its client has acknowledged it or has gone.
 
 use crate::exports::{Entry, Exports, Note, reply_key};
+use crate::recovery::{RECOVERY_KEY, Recovery, Told};
 use crate::registration::Registration;
 use crate::service::Request;
 use alloc::rc::Rc;
@@ -14,7 +15,7 @@ use core::cell::{Cell, OnceCell, RefCell};
 use nacre_node::{Ctx, Effect, Peers, WaitList};
 use nacre_osd::{Osd, Pins, Reservation, Tx, table};
 use nacre_rpc::{ReplyRecord, SubRecord};
-use nacre_types::{ClientUuid, Codec, Errno, Fid, TargetName, Transno};
+use nacre_types::{ClientUuid, Codec, Errno, Fid, TargetName, Transno, Xid};
 use nacre_wire::mgs::KeptParam;
 
 pub use crate::exports::ExportId;
@@ -28,6 +29,12 @@ pub struct TargetConfig {
     pub mgs_nodes: Vec<String>,
     pub lease_ms: u32,
     pub max_mod_rpcs: u16,
+    /// Tells one boot of the machine from another: what a killed process had written survives it, what a lost
+    /// machine had not synced does not.
+    pub boot: [u8; 16],
+    /// A change that builds on one of another client who may not know of it yet waits for its commit. Off only to
+    /// show what it is for.
+    pub ack_or_commit: bool,
 }
 
 /// Rows and bytes that a reply record adds to a transaction.
@@ -54,6 +61,9 @@ pub struct TargetCore {
     pub(crate) reaper: WaitList,
     /// Parameters that the MGS keeps, as they were last set here.
     pub(crate) kept: RefCell<Vec<KeptParam>>,
+    pub(crate) recovery: RefCell<Option<Recovery>>,
+    /// The latest recovery that is over.
+    pub(crate) recovered: Cell<Option<Told>>,
     pub(crate) registration: OnceCell<Rc<Registration>>,
 }
 
@@ -72,6 +82,8 @@ impl TargetCore {
             doomed: RefCell::default(),
             reaper: ctx.wait_list(),
             kept: RefCell::default(),
+            recovery: RefCell::default(),
+            recovered: Cell::default(),
             registration: OnceCell::new(),
         })
     }
@@ -95,8 +107,14 @@ impl TargetCore {
             (tag.0 != 0 && entry.rpc.keeps_record(tag, xid), entry.has_lease())
         };
         let mut made = None;
-        let done = self.osd.transact(pins, reservation, |tx| {
+        let again = request.replayed_transno();
+        let done = self.osd.transact_at(again, pins, reservation, |tx| {
             let value = change(tx)?;
+            if let Some(transno) =
+                again.max(self.recovery.borrow().as_ref().map(|r| r.base)).filter(|_| again.is_some())
+            {
+                tx.put(table::TARGET, RECOVERY_KEY, transno.to_vec());
+            }
             if keeps {
                 let note = self.note(request);
                 let record = ReplyRecord {
@@ -157,6 +175,13 @@ impl TargetCore {
         self.with_note(request, |note| note.results = results);
     }
 
+    /// Whether a client is known to have the reply to this request.
+    pub fn has_reply(&self, export: ExportId, xid: Xid) -> bool {
+        self.exports.borrow().get(export).is_some_and(|e| e.rpc.last_xid() >= xid)
+    }
+    pub fn has_several_clients(&self) -> bool {
+        self.exports.borrow().len() > 1
+    }
     /// Who the client of an export is; `None` when the export has gone.
     pub fn client_uuid(&self, export: ExportId) -> Option<ClientUuid> {
         self.exports.borrow().get(export).map(|e| e.uuid)

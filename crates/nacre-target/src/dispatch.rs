@@ -17,7 +17,7 @@ use nacre_node::{ConnId, Effect};
 use nacre_rpc::{Admission, RUNNING_MAX, ReplyRecord};
 use nacre_types::{Errno, Transno};
 use nacre_wire::matches;
-use nacre_wire::target::{Empty, GetParams, ParamList, PingReply};
+use nacre_wire::target::{Empty, GetParams, ParamList, PingReply, Role};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
 
 impl<S: Service> Inner<S> {
@@ -77,6 +77,19 @@ impl<S: Service> Inner<S> {
             return self.send_reply(core, conn, &frame.header, Err(Errno::EOPNOTSUPP));
         };
         let class = opcode.class();
+        let replay = frame.header.has(flags::REPLAY);
+        if core.in_recovery() && class != Class::Import {
+            let tool = core.exports.borrow().get(id).is_some_and(|e| e.role == Role::Tool);
+            if replay {
+                return core.queue_replay(id, frame);
+            }
+            if !tool {
+                return self.send_reply(core, conn, &frame.header, Err(Errno::EINPROGRESS));
+            }
+        } else if replay && class != Class::Import {
+            // Nothing was lost: the client learns it with this reply.
+            return self.send_reply(core, conn, &frame.header, Err(Errno::ESTALE));
+        }
         let admission = match core.exports.borrow_mut().get_mut(id) {
             Some(entry) => match entry.rpc.admit(&frame.header, class) {
                 Admission::Reply(_) if entry.refills >= RUNNING_MAX => Admission::Error(Errno::EPROTO),
@@ -120,7 +133,12 @@ impl<S: Service> Inner<S> {
             }
             self.drop_export(core, id, Gone::Disconnected);
         } else {
-            let reply = Reply::of(&PingReply { config_version: service.config_version() });
+            if frame.header.has(flags::REPLAY_DONE) {
+                core.replay_done(id);
+            }
+            let reply =
+                PingReply { config_version: service.config_version(), recovery_ms: core.recovery_ms() };
+            let reply = Reply::of(&reply);
             self.send_reply(core, conn, &frame.header, Ok(reply));
         }
     }
@@ -135,27 +153,42 @@ impl<S: Service> Inner<S> {
         frame: Frame,
         record: Option<ReplyRecord>,
     ) {
+        let (this, core, service) = (self.clone(), core.clone(), service.clone());
+        self.ctx.spawn(async move {
+            let _answered = this.run(&core, &service, id, opcode, frame, record).await;
+        });
+    }
+
+    /// Executes an admitted request, or rebuilds its reply, and answers it.
+    pub(crate) async fn run(
+        self: &Rc<Self>,
+        core: &Rc<TargetCore>,
+        service: &Rc<S>,
+        id: ExportId,
+        opcode: Opcode,
+        frame: Frame,
+        record: Option<ReplyRecord>,
+    ) -> Result<(), Errno> {
         let Frame { header, body, bulk } = frame;
         let request = Rc::new(Request { export: id, opcode, header, body, bulk });
-        let (this, core, service) = (self.clone(), core.clone(), service.clone());
         self.running.set(self.running.get() + 1);
         let began = self.ctx.now();
-        self.ctx.spawn(async move {
-            let refilled = record.is_some();
-            let result = match record {
-                // What is rare is in a box, so that the task of every request is small.
-                Some(record) => Box::pin(service.clone().refill(request.clone(), record.clone()))
-                    .await
-                    .map(|reply| Reply { transno: record.transno, ..reply }),
-                None => this.execute(&core, &service, &request).await,
-            };
-            if let Some(operation) = service.operation(&request)
-                && let Some(entry) = core.exports.borrow_mut().get_mut(id)
-            {
-                entry.stats.count(operation, this.ctx.now().saturating_since(began));
-            }
-            this.finish(&core, &request, result, refilled);
-        });
+        let refilled = record.is_some();
+        let result = match record {
+            // What is rare is in a box, so that the task of every request is small.
+            Some(record) => Box::pin(service.clone().refill(request.clone(), record.clone()))
+                .await
+                .map(|reply| Reply { transno: record.transno, ..reply }),
+            None => self.execute(core, service, &request).await,
+        };
+        if let Some(operation) = service.operation(&request)
+            && let Some(entry) = core.exports.borrow_mut().get_mut(id)
+        {
+            entry.stats.count(operation, self.ctx.now().saturating_since(began));
+        }
+        let outcome = result.as_ref().map(|_| ()).map_err(|e| *e);
+        self.finish(core, &request, result, refilled);
+        outcome
     }
 
     async fn execute(
@@ -247,8 +280,7 @@ impl<S: Service> Inner<S> {
         header.tag = request.tag;
         header.epoch = epoch;
         header.job = request.job;
-        header.last_committed = core.osd.last_committed();
-        header.last_stable = core.osd.last_stable();
+        (header.last_committed, header.last_stable) = core.commit_numbers();
         let reply = result.unwrap_or_else(|error| {
             header.status = error.0;
             Reply { body: Vec::new(), bulk: Vec::new(), transno: Transno(0) }

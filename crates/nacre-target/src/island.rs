@@ -7,6 +7,7 @@
 use crate::core_::{ExportId, TargetConfig, TargetCore};
 use crate::exports::ClientRow;
 use crate::last_rcvd::INCOMPAT_KNOWN;
+use crate::recovery::{BOOT_KEY, RECOVERY_KEY};
 use crate::service::Service;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -19,7 +20,7 @@ use core::time::Duration;
 use nacre_node::{ConnId, Ctx, Effect, Event, Logic, StoreError, StoreOp, WaitList};
 use nacre_osd::{Credits, Osd, OsdConfig, Pins, table};
 use nacre_rpc::{Export, ReplyRecord};
-use nacre_types::{Codec, Errno, Generation, TargetName};
+use nacre_types::{Codec, Errno, Generation, TargetName, Transno};
 use nacre_wire::target::{RecoveryRows, RecoveryRowsReply};
 
 /// Connections of a target; more are closed at once.
@@ -150,13 +151,22 @@ impl<S: Service> Inner<S> {
         let failed = |e: Errno| format!("{}: client records cannot be read: {e}", core.name);
         self.check_features(&core).await?;
         self.load_clients(&core).await.map_err(failed)?;
-        self.count_start(&core).await.map_err(failed)?;
+        let loss = self.find_loss(&core).await.map_err(failed)?;
+        if let Some(base) = loss {
+            core.osd.raise_epoch();
+            core.begin_recovery(base);
+            crate::recovery::announce(&core);
+        }
+        self.count_start(&core, loss).await.map_err(failed)?;
         let service = S::start(&core).await?;
         let clients = core.exports.borrow().len();
         tracing::info!(target_name = %core.name, instance = core.instance(), clients, "target started");
         self.service.set(service).map_err(|_| String::from("the target was started twice"))?;
         self.ctx.spawn(self.clone().reap());
         self.ctx.spawn(self.clone().follow_kept());
+        if core.in_recovery() {
+            self.ctx.spawn(self.clone().recover());
+        }
         Ok(())
     }
 
@@ -225,16 +235,20 @@ impl<S: Service> Inner<S> {
     }
 
     /// A new instance; with it everything that the log held is committed, so that no client replays what is here.
-    async fn count_start(&self, core: &Rc<TargetCore>) -> Result<(), Errno> {
+    async fn count_start(&self, core: &Rc<TargetCore>, loss: Option<Transno>) -> Result<(), Errno> {
         let before = match core.osd.get(table::TARGET, INSTANCE_KEY).await? {
             Some(row) => u64::from_slice(&row)?,
             None => 0,
         };
         core.instance.set(before + 1);
-        let credits = Credits { rows: 1, row_bytes: 64, object_bytes: 0, frees: true };
+        let credits = Credits { rows: 3, row_bytes: 192, object_bytes: 0, frees: true };
         let reservation = core.osd.reserve(credits).await?;
         let (transno, ()) = core.transact_local(&Pins::default(), reservation, |tx| {
             tx.put(table::TARGET, INSTANCE_KEY, (before + 1).to_vec());
+            tx.put(table::TARGET, BOOT_KEY, core.config.boot.to_vec());
+            if let Some(base) = loss {
+                tx.put(table::TARGET, RECOVERY_KEY, base.to_vec());
+            }
             Ok(())
         })?;
         Ok(core.osd.commit(transno).await?)

@@ -13,6 +13,7 @@ mod island;
 pub mod last_rcvd;
 mod op_stats;
 mod params;
+mod recovery;
 mod registration;
 mod service;
 

@@ -59,6 +59,12 @@ impl TargetCore {
                 "modifying requests a client may have in flight, 1 to 512, default 8; holds for new connections",
             ),
         ];
+        list.push(param(
+            name("recovery_status"),
+            self.recovery_status(),
+            false,
+            "recovery after the loss of a machine: state, clients, requests made again",
+        ));
         for (id, e) in exports.iter().filter(|(_, e)| e.has_lease()) {
             let prefix = format!("exports.{}.", e.uuid);
             let named = |suffix: &str| name(&format!("{prefix}{suffix}"));

@@ -11,7 +11,7 @@ use nacre_osd::OsdConfig;
 use nacre_rpc::ReplyRecord;
 use nacre_types::{Codec, Errno, Transno};
 use nacre_wire::target::{Param, StatfsReply};
-use nacre_wire::{Header, Opcode};
+use nacre_wire::{Header, Opcode, flags};
 
 /// An admitted request. Arguments are views into `body`.
 #[derive(Debug)]
@@ -26,6 +26,15 @@ impl Request {
     /// Decodes the arguments.
     pub fn args<'a, T: Codec<'a>>(&'a self) -> Result<T, Errno> {
         Ok(T::from_slice(&self.body)?)
+    }
+    /// The number that a change had when it was made first, and gets again.
+    pub fn replayed_transno(&self) -> Option<Transno> {
+        self.header.has(flags::REPLAY).then_some(self.header.transno)
+    }
+    /// What was answered when the change was made first: it must come out the same. Not for writes of data.
+    pub fn replayed_reply(&self) -> Option<&Bytes> {
+        self.replayed_transno()?;
+        self.bulk.first().filter(|_| self.opcode != Opcode::Write)
     }
 }
 

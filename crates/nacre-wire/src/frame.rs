@@ -48,6 +48,8 @@ pub mod flags {
     pub const EARLY: u32 = 16;
     /// Not in a slot: the sender was told "one slot" or does not know of slots.
     pub const NO_SLOTS: u32 = 32;
+    /// A ping: the sender has nothing more to replay.
+    pub const REPLAY_DONE: u32 = 64;
 }
 
 /// What every frame says about itself.

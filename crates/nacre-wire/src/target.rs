@@ -67,6 +67,8 @@ codec_struct! {
     pub struct PingReply {
         /// Version of the file system's target list as this server knows it; 0 = not the MGS.
         pub config_version: u64,
+        /// Milliseconds until recovery ends at the latest, 0 = not recovering. Who has replayed asks again.
+        pub recovery_ms: u32,
     }
 }
 codec_struct! {

@@ -221,6 +221,8 @@ fn add_target(node: &Node, served: &Served, addresses: &[String]) -> Result<()> 
         mgs_nodes: served.mgs_nodes.clone(),
         lease_ms: LEASE_MS,
         max_mod_rpcs: MAX_MOD_RPCS,
+        boot: store::boot_id(),
+        ack_or_commit: true,
     };
     let kind = served.name.kind();
     let seed = store::random_u64();

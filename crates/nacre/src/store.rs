@@ -25,6 +25,16 @@ pub(crate) fn random_u64() -> u64 {
     }
 }
 
+/// This boot of the machine; random where the kernel does not say, which counts as another boot each time.
+pub(crate) fn boot_id() -> [u8; 16] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    match u128::from_str_radix(&digits, 16) {
+        Ok(id) => id.to_be_bytes(),
+        Err(_) => random_uuid().0,
+    }
+}
+
 pub(crate) fn random_uuid() -> ClientUuid {
     let mut bytes = [0u8; 16];
     for half in bytes.chunks_exact_mut(8) {

@@ -155,7 +155,7 @@ impl Fake {
                 })
             }
             Opcode::Disconnect => body(&Empty {}),
-            Opcode::Ping => body(&PingReply { config_version: 1 }),
+            Opcode::Ping => body(&PingReply { config_version: 1, recovery_ms: 0 }),
             Opcode::GetParams => {
                 let live = Param {
                     name: "mgs.MGS.live.demo".into(),

@@ -330,3 +330,73 @@ fn changes_happen_once_over_lost_connections_and_restarts() {
         assert_eq!(osts.iter().map(|o| o.objects).sum::<u64>(), 0);
     }
 }
+
+#[test]
+fn layouts_come_from_the_request_the_directory_and_the_default() {
+    let mut c = Cluster::new(10, 3, 1);
+    c.run(0, |c| async move {
+        let dir = c.make(Fid::ROOT, b"d", DIR).await.unwrap();
+        let template = LayoutTemplate { stripe_count: 2, stripe_bytes: 4 << 20, first_ost: -1 };
+        let set = |fid, template| SetLayout { fid, template, caller: Caller::root(), time: c.now() };
+        c.call(&set(dir, template)).await.unwrap();
+        let sub = c.make(dir, b"sub", DIR).await.unwrap();
+        let f = c.make(sub, b"f", REG).await.unwrap();
+        let told = c.call(&GetLayout { fid: f }).await.unwrap();
+        let component = &told.layout.unwrap().components[0];
+        assert_eq!((component.stripes.len(), component.stripe_bytes), (2, 4 << 20));
+        assert_eq!((told.default.stripe_count, told.default.stripe_bytes), (1, 1 << 20));
+        assert_eq!(c.call(&GetLayout { fid: sub }).await.unwrap().template, Some(template));
+        // Never written: it may change; then not any more.
+        let all = LayoutTemplate { stripe_count: -1, stripe_bytes: 0, first_ost: 2 };
+        let reply = c.call(&set(f, all)).await.unwrap();
+        let layout = reply.layout.unwrap();
+        let osts: Vec<u32> = layout.components[0].stripes.iter().map(|o| o.0).collect();
+        assert_eq!((layout.generation, osts), (1, vec![2, 0, 1]));
+        let reply = c.open(f, 1, O_RDWR).await.unwrap();
+        let state = c.write(&reply, 0, 1).await;
+        c.close(f, 1, true, written(&state)).await.unwrap();
+        assert_eq!(c.call(&set(f, template)).await.map(|_| ()), Err(Errno::EEXIST));
+        let odd = LayoutTemplate { stripe_bytes: 1000, ..template };
+        assert_eq!(c.call(&set(dir, odd)).await.map(|_| ()), Err(Errno::EINVAL));
+        let unknown = LayoutTemplate { first_ost: 9, ..template };
+        c.call(&set(dir, unknown)).await.unwrap();
+        assert_eq!(c.make(dir, b"x", REG).await, Err(Errno::ENXIO));
+        let links = c.call(&FidLinks { fid: f }).await.unwrap().links;
+        assert_eq!(links, [(sub, bytes::Bytes::from_static(b"f"))]);
+    });
+    c.check();
+}
+
+#[test]
+fn owners_of_objects_follow_a_chown() {
+    let mut c = Cluster::new(11, 1, 1);
+    c.run(0, |c| async move {
+        let made = c.make_open(Fid::ROOT, b"f", REG, Some((1, O_RDWR)), true).await.unwrap();
+        let fid = made.entry.attr.fid;
+        let state = c.write(&made.entry, 0, 9000).await;
+        c.close(fid, 1, true, written(&state)).await.unwrap();
+        c.setattr(fid, SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() }).await.unwrap();
+    });
+    c.run_ms(5000);
+    let (report, osts) = c.check();
+    assert_eq!(report.owners.get(&Owner { uid: 7, gid: 8, projid: 0 }), Some(&1));
+    assert_eq!((osts[0].objects, osts[0].problems), (1, 0));
+}
+
+#[test]
+fn a_clean_stop_keeps_the_reservation_and_a_kill_does_not_lose_files() {
+    let mut c = Cluster::new(12, 1, 1);
+    c.run(0, |c| async move { c.make(Fid::ROOT, b"a", REG).await.unwrap() });
+    let node = c.mdt;
+    c.world.tell(node, nacre_node::Event::Stop);
+    c.run_ms(5000);
+    assert!(c.world.take_stopped().contains(&node));
+    c.world.kill(node);
+    c.world.start(node);
+    c.run(0, |c| async move {
+        c.make(Fid::ROOT, b"b", REG).await.unwrap();
+        assert_eq!(c.readdir(Fid::ROOT, 0, 10).await.entries.len(), 2);
+    });
+    let (report, _) = c.check();
+    assert_eq!(report.inodes, 3);
+}

@@ -304,6 +304,8 @@ fn add_target<S: Service>(world: &mut World, name: &str, number: u8) -> (NodeId,
         mgs_nodes: label.mgs_nodes,
         lease_ms: LEASE_MS,
         max_mod_rpcs: 8,
+        boot: [1; 16],
+        ack_or_commit: true,
     };
     let start = move |ctx: &Rc<Ctx>| -> Box<dyn Logic> {
         Box::new(TargetIsland::<S>::new(ctx, config.clone(), osd_config()))

@@ -257,6 +257,8 @@ impl Cluster {
             mgs_nodes: vec![World::address("MGS")],
             lease_ms: LEASE_MS,
             max_mod_rpcs: 8,
+            boot: [1; 16],
+            ack_or_commit: true,
         };
         let start = move |ctx: &Rc<Ctx>| -> Box<dyn Logic> {
             Box::new(TargetIsland::<Ost>::new(ctx, config.clone(), osd_config()))

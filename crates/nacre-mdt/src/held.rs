@@ -1,0 +1,90 @@
+//! Acknowledge or commit: what a client has changed and may not know of yet is not built upon by others.
+//!
+//! Why: A makes X and its reply is lost; B sees X, makes X/f and is answered; the machine dies. B replays X/f and finds no
+//! X, because A will only resend after the replay: answered work would be lost by a single failure. So a change
+//! of one client that meets rows which another has changed, who is not known to have the reply, waits until they are
+//! committed. Reads wait for nothing: what they saw comes back with the resend.
+//!
+//! Names count by directory and hash, inodes by their own change: names in one directory do not meet. Bounded by
+//! what is uncommitted; with one client nothing is kept.
+
+use crate::mdt::Mdt;
+use crate::table;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use nacre_target::{ExportId, Request};
+use nacre_types::name::DISCRIMINATORS;
+use nacre_types::{Fid, Transno, Xid};
+
+/// An inode, or the names of one hash in a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key([u8; 20]);
+impl Key {
+    pub(crate) fn inode(fid: Fid) -> Self {
+        // No name has this cookie.
+        Self(table::entry(fid, 0))
+    }
+    pub(crate) fn name(dir: Fid, cookie: u64) -> Self {
+        Self(table::entry(dir, cookie - cookie % DISCRIMINATORS))
+    }
+}
+
+/// What an operation looked at and what it changed.
+#[derive(Debug, Default)]
+pub(crate) struct Touched {
+    pub(crate) seen: Vec<Key>,
+    pub(crate) made: Vec<Key>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Change {
+    export: ExportId,
+    xid: Xid,
+    transno: Transno,
+}
+
+/// Changes that are not committed, by what they changed.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    latest: BTreeMap<Key, Change>,
+    order: VecDeque<(Transno, Key)>,
+}
+impl Held {
+    fn committed(&mut self, last_committed: Transno) {
+        while let Some((transno, key)) = self.order.front().copied()
+            && transno <= last_committed
+        {
+            self.order.pop_front();
+            if self.latest.get(&key).is_some_and(|c| c.transno <= transno) {
+                self.latest.remove(&key);
+            }
+        }
+    }
+}
+
+impl Mdt {
+    /// Whether changes of this request have to be told apart from those of others.
+    pub(crate) fn tracks(&self, request: &Request) -> bool {
+        self.core.config.ack_or_commit
+            && request.replayed_transno().is_none()
+            && self.core.has_several_clients()
+    }
+    /// Up to where has to be committed before this may be built upon.
+    pub(crate) fn must_be_committed(&self, request: &Request, touched: &Touched) -> Option<Transno> {
+        let mut held = self.held.borrow_mut();
+        held.committed(self.core.osd.last_committed());
+        let others = touched.seen.iter().chain(&touched.made).filter_map(|key| held.latest.get(key));
+        others
+            .filter(|c| c.export != request.export && !self.core.has_reply(c.export, c.xid))
+            .map(|c| c.transno)
+            .max()
+    }
+    /// Until it is committed or its client has the reply, others wait.
+    pub(crate) fn hold(&self, request: &Request, transno: Transno, touched: Touched) {
+        let mut held = self.held.borrow_mut();
+        for key in touched.made {
+            held.latest.insert(key, Change { export: request.export, xid: request.header.xid, transno });
+            held.order.push_back((transno, key));
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Loss of machines: what was answered is there again, exactly once, and nobody waits for longer than a lease.
+
+use nacre_client::{Client, CreateArgs, WriteArgs};
+use nacre_sim::NodeId;
+use nacre_sim::cluster::Cluster;
+use nacre_types::{Caller, Errno, Fid};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+const SEC: u64 = 1_000_000_000;
+const MDT: usize = 1;
+const OST: usize = 2;
+const DIR: u32 = 0o040755;
+const FILE: u32 = 0o100644;
+
+fn caller() -> Caller {
+    Caller { uid: 0, gid: 0, pid: 1, umask: 0o22, groups: vec![] }
+}
+async fn make(client: &Client, parent: Fid, name: &str, mode: u32) -> Result<Fid, Errno> {
+    let args = CreateArgs {
+        parent,
+        name: name.as_bytes(),
+        mode,
+        rdev: 0,
+        target: b"",
+        layout: None,
+        exclusive: true,
+        caller: caller(),
+    };
+    client.make(args).await.map(|entry| entry.attr.fid)
+}
+fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
+    c: &mut Cluster,
+    mount: NodeId,
+    job: impl FnOnce(Rc<Client>) -> F + Send + 'static,
+) -> T {
+    let id = c.jobs.start(&mut c.world, mount, job);
+    let done = c.jobs.wait(&mut c.world, id, 120 * SEC);
+    done.unwrap_or_else(|| panic!("the job never ends; {:?}\n{}", c.world.fatal, c.world.trace(60)))
+}
+fn names(c: &mut Cluster, mount: NodeId) -> BTreeSet<String> {
+    let page = run(c, mount, async |client| client.readdir(Fid::ROOT, 2, 1000, false).await);
+    let entries = page.expect("the root is readable").entries;
+    entries.into_iter().map(|e| String::from_utf8_lossy(&e.name).into_owned()).collect()
+}
+fn cluster(seed: u64, mounts: u32) -> Cluster {
+    let mut c = Cluster::on_devices(seed, 1, mounts);
+    c.world.run_for(SEC);
+    for mount in c.mounts.clone() {
+        run(&mut c, mount, async |client| client.ready().await).expect("it starts");
+    }
+    c
+}
+
+#[test]
+fn answered_changes_of_two_mounts_survive_the_loss_of_the_machine_of_the_mdt() {
+    for seed in 1..=30 {
+        let mut c = cluster(seed, 2);
+        let mut jobs = Vec::new();
+        for number in 0..2 {
+            let mount = c.mounts[number];
+            jobs.push(c.jobs.start(&mut c.world, mount, async move |client| {
+                let mut expected = BTreeSet::new();
+                let mut last = format!("m{number}.moved.0");
+                make(&client, Fid::ROOT, &last, FILE).await?;
+                for i in 1..40 {
+                    let kept = format!("m{number}.kept.{i}");
+                    make(&client, Fid::ROOT, &kept, if i % 2 == 0 { DIR } else { FILE }).await?;
+                    expected.insert(kept);
+                    let gone = format!("m{number}.gone.{i}");
+                    make(&client, Fid::ROOT, &gone, DIR).await?;
+                    client.unlink(Fid::ROOT, gone.as_bytes(), true, caller()).await?;
+                    let next = format!("m{number}.moved.{i}");
+                    client
+                        .rename((Fid::ROOT, last.as_bytes()), (Fid::ROOT, next.as_bytes()), 0, caller())
+                        .await?;
+                    last = next;
+                }
+                expected.insert(last);
+                Ok::<_, Errno>(expected)
+            }));
+        }
+        let mut losses = 0;
+        while losses < 3 {
+            let pause = 5_000_000 + c.world.rng().below(60_000_000);
+            c.world.run_for(pause);
+            c.power_loss(MDT);
+            losses += 1;
+            let mdt = c.servers[MDT];
+            c.world.start_later(mdt, 300_000_000);
+            let settle = c.world.rng().below(1_500_000_000);
+            c.world.run_for(settle);
+        }
+        let mut expected = BTreeSet::new();
+        for job in jobs {
+            let done: Option<Result<BTreeSet<String>, Errno>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
+            match done {
+                Some(Ok(names)) => expected.extend(names),
+                other => panic!("seed {seed}: {other:?} {:?}\n{}", c.world.fatal, c.world.trace(80)),
+            }
+        }
+        let mount = c.mounts[0];
+        let found = names(&mut c, mount);
+        assert_eq!(found, expected, "seed {seed}\n{}", c.world.trace(80));
+    }
+}
+
+#[test]
+fn an_absent_client_ends_the_window_with_its_lease() {
+    let mut c = cluster(3, 2);
+    let (stays, leaves) = (c.mounts[0], c.mounts[1]);
+    run(&mut c, leaves, async |client| make(&client, Fid::ROOT, "theirs", DIR).await).expect("made");
+    run(&mut c, stays, async |client| make(&client, Fid::ROOT, "ours", DIR).await).expect("made");
+    c.world.kill(leaves);
+    c.power_loss(MDT);
+    let mdt = c.servers[MDT];
+    c.world.start(mdt);
+    let start = c.world.now_ns();
+    run(&mut c, stays, async |client| make(&client, Fid::ROOT, "after", DIR).await).expect("made");
+    let took = c.world.now_ns() - start;
+    assert!((9 * SEC..12 * SEC).contains(&took), "{took}");
+    let found = names(&mut c, stays);
+    assert!(found.contains("ours") && found.contains("after"), "{found:?}");
+}
+
+#[test]
+fn answered_data_survives_the_loss_of_the_machine_of_its_ost() {
+    for seed in 1..=20 {
+        let mut c = cluster(seed, 2);
+        let writer = c.mounts[0];
+        let fid = run(&mut c, writer, async |client| {
+            let (entry, handle) = {
+                let args = CreateArgs {
+                    parent: Fid::ROOT,
+                    name: b"data",
+                    mode: FILE,
+                    rdev: 0,
+                    target: b"",
+                    layout: None,
+                    exclusive: true,
+                    caller: caller(),
+                };
+                client.create(args, 2).await?
+            };
+            for i in 0..50u64 {
+                let data = bytes::Bytes::from(vec![i as u8; 3000]);
+                let args = WriteArgs {
+                    handle,
+                    offset: i * 3000,
+                    append: false,
+                    data,
+                    kill_suidgid: false,
+                    sync: false,
+                };
+                client.write(args).await?;
+            }
+            Ok::<_, Errno>(entry.attr.fid)
+        });
+        let fid = fid.expect("written");
+        let pause = c.world.rng().below(1_500_000_000);
+        c.world.run_for(pause);
+        c.power_loss(OST);
+        let ost = c.servers[OST];
+        c.world.start_later(ost, 100_000_000);
+        let reader = c.mounts[1];
+        let read = run(&mut c, reader, async move |client| {
+            let (_, handle) = client.open(fid, 0, caller()).await?;
+            let bytes = client.read(handle, 0, 150_000).await?;
+            Ok::<_, Errno>(bytes.iter().flat_map(|b| b.to_vec()).collect::<Vec<u8>>())
+        });
+        let read = read.expect("readable");
+        let expected: Vec<u8> = (0..50u8).flat_map(|i| vec![i; 3000]).collect();
+        let differs = read.iter().zip(&expected).position(|(a, b)| a != b);
+        assert_eq!((read.len(), differs), (expected.len(), None), "seed {seed}\n{}", c.world.trace(60));
+    }
+}
+
+/// A makes X and never hears of it, B makes X/f and is answered, the machine dies: whether X/f is there.
+fn dependent_change_survives(seed: u64, rule: bool) -> bool {
+    let mut c = Cluster::on_devices(seed, 1, 2);
+    c.ack_or_commit.set(rule);
+    c.world.run_for(SEC);
+    let (a, b) = (c.mounts[0], c.mounts[1]);
+    for mount in [a, b] {
+        run(&mut c, mount, async |client| {
+            make(&client, Fid::ROOT, &format!("{:?}", client.new_cookie()), DIR).await
+        })
+        .ok();
+    }
+    c.world.run_for(SEC);
+    c.world.deafen(a, true);
+    let first = c.jobs.start(&mut c.world, a, async |client| make(&client, Fid::ROOT, "X", DIR).await);
+    let answered = run(&mut c, b, async |client| {
+        let x = loop {
+            if let Ok(entry) = client.lookup(Fid::ROOT, b"X").await {
+                break entry.attr.fid;
+            }
+        };
+        make(&client, x, "f", DIR).await
+    });
+    answered.expect("B is answered");
+    c.power_loss(MDT);
+    c.world.deafen(a, false);
+    let mdt = c.servers[MDT];
+    c.world.start_later(mdt, 100_000_000);
+    let made: Option<Result<Fid, Errno>> = c.jobs.wait(&mut c.world, first, 60 * SEC);
+    let x = made.expect("A is answered in the end").expect("X is made");
+    run(&mut c, b, async move |client| client.lookup(x, b"f").await.is_ok())
+}
+
+#[test]
+fn a_change_that_builds_on_one_whose_reply_was_lost_survives() {
+    for seed in 1..=20 {
+        assert!(dependent_change_survives(seed, true), "seed {seed}");
+    }
+}
+
+#[test]
+fn without_acknowledge_or_commit_such_a_change_is_lost() {
+    let lost = (1..=20).filter(|&seed| !dependent_change_survives(seed, false)).count();
+    assert!(lost > 0, "the rule is for nothing");
+}

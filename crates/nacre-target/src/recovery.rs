@@ -1,0 +1,303 @@
+//! Recovery: after the loss of a machine the clients of a target make again what its log has lost.
+//!
+//! Rules: it is due when the target starts on another boot of the machine than before (what a killed process had
+//! written is still there), or when an earlier recovery did not end. Every known client reports; one that has not
+//! when a lease has passed since the start is given up. Changes are made one at a time in the order of their old
+//! numbers, which they get again; before the next one is chosen every client that has not reported the end has one
+//! in the queue. Meanwhile `last_committed` is that of the loss, new clients are told how long they have to wait, and
+//! the target's own changes have numbers of the next epoch. A change that fails now ends its client's export when
+//! the recovery is over. How far it has come is in the log, so that a second loss begins where the first stopped.
+//! Not here: the client's side (`nacre_rpc::Import`), what a change means (the services).
+
+use crate::connect::{Gone, lease};
+use crate::core_::{ExportId, TargetCore};
+use crate::island::Inner;
+use crate::service::{Reply, Service};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::time::Duration;
+use nacre_node::WaitList;
+use nacre_osd::{Credits, Pins, table};
+use nacre_rpc::Admission;
+use nacre_types::{Codec, Errno, Instant, Timestamp, Transno};
+use nacre_wire::{Frame, Opcode};
+
+/// Row of `TARGET`: the latest change that needs no replay. Only there while a recovery is under way.
+pub(crate) const RECOVERY_KEY: &[u8] = b"recovery";
+
+/// A recovery under way.
+pub(crate) struct Recovery {
+    /// Everything up to this is in the log; what came after was lost.
+    pub(crate) base: Transno,
+    started: Instant,
+    /// Clients that have not reported the end of their replay.
+    waiting: BTreeSet<ExportId>,
+    /// The next change of each, under its old number.
+    queue: BTreeMap<(Transno, ExportId), Frame>,
+    failed: BTreeMap<ExportId, String>,
+    told: Told,
+    kick: Rc<WaitList>,
+}
+
+/// What `recovery_status` says.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Told {
+    start: Timestamp,
+    duration: Duration,
+    clients: usize,
+    completed: usize,
+    replayed: u64,
+    evicted: usize,
+    last_transno: Transno,
+}
+
+impl TargetCore {
+    pub(crate) fn in_recovery(&self) -> bool {
+        self.recovery.borrow().is_some()
+    }
+    /// Milliseconds until the recovery ends at the latest; 0 when none is under way.
+    pub(crate) fn recovery_ms(&self) -> u32 {
+        let recovery = self.recovery.borrow();
+        let Some(r) = &*recovery else { return 0 };
+        let left = (r.started + lease(self)).saturating_since(self.ctx.now());
+        u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1)
+    }
+    /// What replies say of durability.
+    pub(crate) fn commit_numbers(&self) -> (Transno, Transno) {
+        match &*self.recovery.borrow() {
+            Some(r) => (r.base, Transno(0)),
+            None => (self.osd.last_committed(), self.osd.last_stable()),
+        }
+    }
+    /// Begins a recovery; nothing waits for clients when there are none.
+    pub(crate) fn begin_recovery(&self, base: Transno) {
+        let waiting: BTreeSet<ExportId> =
+            self.exports.borrow().iter().filter(|(_, e)| e.has_lease()).map(|(id, _)| id).collect();
+        let told = Told { start: self.ctx.wall(), clients: waiting.len(), ..Told::default() };
+        *self.recovery.borrow_mut() = Some(Recovery {
+            base,
+            started: self.ctx.now(),
+            waiting,
+            queue: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            told,
+            kick: Rc::new(self.ctx.wait_list()),
+        });
+    }
+    /// A client has made again everything that it had.
+    pub(crate) fn replay_done(&self, export: ExportId) {
+        if let Some(r) = &mut *self.recovery.borrow_mut()
+            && r.waiting.remove(&export)
+        {
+            r.told.completed += 1;
+            r.kick.wake_all();
+        }
+    }
+    /// An export has gone: nobody waits for it.
+    pub(crate) fn leave_recovery(&self, export: ExportId) {
+        if let Some(r) = &mut *self.recovery.borrow_mut() {
+            r.waiting.remove(&export);
+            r.queue.retain(|(_, id), _| *id != export);
+            r.kick.wake_all();
+        }
+    }
+    /// A change that is to be made again; its latest copy counts.
+    pub(crate) fn queue_replay(&self, export: ExportId, frame: Frame) {
+        if let Some(r) = &mut *self.recovery.borrow_mut() {
+            r.queue.retain(|(_, id), _| *id != export);
+            r.queue.insert((frame.header.transno, export), frame);
+            r.kick.wake_all();
+        }
+    }
+    /// `mdt.*.recovery_status` in the field's words.
+    pub(crate) fn recovery_status(&self) -> String {
+        if let Some(r) = &*self.recovery.borrow() {
+            let connected = self.exports.borrow().iter().filter(|(_, e)| e.has_lease() && e.seen).count();
+            let status = if connected == 0 { "WAITING_FOR_CLIENTS" } else { "RECOVERING" };
+            return format!(
+                "status: {status}\nrecovery_start: {}\ntime_remaining: {}\nconnected_clients: {connected}/{}\n\
+                 completed_clients: {}\nreplayed_requests: {}\nqueued_requests: {}\nnext_transno: {}\n",
+                r.told.start.sec,
+                self.recovery_ms().div_ceil(1000),
+                r.told.clients,
+                r.told.completed,
+                r.told.replayed,
+                r.queue.len(),
+                r.queue.first_key_value().map_or(r.base.0 + 1, |((transno, _), _)| transno.0),
+            );
+        }
+        match self.recovered.get() {
+            None => String::from("status: INACTIVE\n"),
+            Some(t) => format!(
+                "status: COMPLETE\nrecovery_start: {}\nrecovery_duration: {}\ncompleted_clients: {}/{}\n\
+                 evicted_clients: {}\nreplayed_requests: {}\nlast_transno: {}\nVBR: DISABLED\nIR: DISABLED\n",
+                t.start.sec,
+                t.duration.as_secs(),
+                t.completed,
+                t.clients,
+                t.evicted,
+                t.replayed,
+                t.last_transno,
+            ),
+        }
+    }
+
+    /// What is to be done next.
+    fn next_step(&self) -> Step {
+        let mut recovery = self.recovery.borrow_mut();
+        let Some(r) = &mut *recovery else { return Step::End };
+        let now = self.ctx.now();
+        if now >= r.started + lease(self) {
+            // Whoever is here and renews its lease is waited for; the others have had theirs.
+            let exports = self.exports.borrow();
+            r.waiting.retain(|id| exports.get(*id).is_some_and(|e| e.seen && e.lease_until > now));
+        }
+        let ready = r.waiting.iter().all(|id| r.queue.keys().any(|(_, of)| of == id));
+        if ready && let Some(((_, export), frame)) = r.queue.pop_first() {
+            return Step::Replay(export, frame);
+        }
+        if ready { Step::End } else { Step::Wait }
+    }
+}
+
+enum Step {
+    Replay(ExportId, Frame),
+    Wait,
+    End,
+}
+
+impl<S: Service> Inner<S> {
+    /// The recovery from its begin to its end.
+    pub(crate) async fn recover(self: Rc<Self>) {
+        let Some((core, service)) = self.started().map(|(c, s)| (c.clone(), s.clone())) else { return };
+        while !self.stopping.get() {
+            match core.next_step() {
+                Step::Replay(export, frame) => self.replay(&core, &service, export, frame).await,
+                Step::Wait => {
+                    let kick = match &*core.recovery.borrow() {
+                        Some(r) => r.kick.clone(),
+                        None => return,
+                    };
+                    // Leases run out without an event.
+                    let soon = self.ctx.now() + Duration::from_millis(100);
+                    let _kicked = self.ctx.timeout(soon, kick.wait()).await;
+                }
+                Step::End => {
+                    if let Err(error) = self.end_recovery(&core, &service).await {
+                        tracing::error!(target_name = %core.name, %error, "the recovery cannot be made durable");
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// One change again, with its old number.
+    async fn replay(self: &Rc<Self>, core: &Rc<TargetCore>, service: &Rc<S>, export: ExportId, frame: Frame) {
+        let Some(opcode) = Opcode::from_number(frame.header.opcode) else { return };
+        let old = frame.header.transno;
+        let base = core.recovery.borrow().as_ref().map_or(Transno(0), |r| r.base);
+        if old <= base && opcode != Opcode::Write {
+            // It was not lost, and its record may have been replaced since: it is as it was.
+            let conn = core.exports.borrow().get(export).and_then(|e| e.conn);
+            if let Some(conn) = conn {
+                let body = frame.bulk.first().map(|body| body.to_vec()).unwrap_or_default();
+                let reply = Reply { body, transno: old, ..Reply::default() };
+                self.send_reply(core, conn, &frame.header, Ok(reply));
+            }
+            return;
+        }
+        let admission = match core.exports.borrow_mut().get_mut(export) {
+            Some(entry) => entry.rpc.admit(&frame.header, opcode.class()),
+            None => return,
+        };
+        let result = match admission {
+            Admission::Execute => self.run(core, service, export, opcode, frame, None).await,
+            Admission::Reply(record) => {
+                if let Some(entry) = core.exports.borrow_mut().get_mut(export) {
+                    entry.refills += 1;
+                }
+                self.run(core, service, export, opcode, frame, Some(record)).await
+            }
+            Admission::Drop => return, // of a connection that is gone: it comes again
+            Admission::Error(error) => Err(error),
+        };
+        let mut recovery = core.recovery.borrow_mut();
+        let Some(r) = &mut *recovery else { return };
+        r.told.replayed += 1;
+        if let Err(error) = result {
+            tracing::error!(target_name = %core.name, generation = %export, transno = %old, ?opcode, %error,
+                "a change that was answered cannot be made again: its client is evicted after the recovery");
+            r.failed.entry(export).or_insert_with(|| format!("its change {old} failed in replay: {error}"));
+        }
+    }
+
+    async fn end_recovery(self: &Rc<Self>, core: &Rc<TargetCore>, service: &Rc<S>) -> Result<(), Errno> {
+        service.clone().sync().await?;
+        let credits = Credits { rows: 1, row_bytes: 64, object_bytes: 0, frees: true };
+        let reservation = core.osd.reserve(credits).await?;
+        let (transno, ()) = core.transact_local(&Pins::default(), reservation, |tx| {
+            tx.delete(table::TARGET, RECOVERY_KEY);
+            Ok(())
+        })?;
+        core.osd.commit(transno).await?;
+        let Some(r) = core.recovery.borrow_mut().take() else { return Ok(()) };
+        let absent: Vec<ExportId> = {
+            let exports = core.exports.borrow();
+            exports.iter().filter(|(_, e)| e.has_lease() && !e.seen).map(|(id, _)| id).collect()
+        };
+        let evicted = absent.len() + r.failed.len();
+        for id in absent {
+            let cause = format!("not seen for {} ms since the target was started", core.config.lease_ms);
+            self.drop_export(core, id, Gone::Evicted(cause));
+        }
+        for (id, cause) in r.failed {
+            self.drop_export(core, id, Gone::Evicted(cause));
+        }
+        let told = Told {
+            duration: self.ctx.now().saturating_since(r.started),
+            last_transno: transno,
+            evicted,
+            ..r.told
+        };
+        core.recovered.set(Some(told));
+        tracing::info!(target_name = %core.name, clients = told.clients, completed = told.completed, evicted,
+            replayed = told.replayed, milliseconds = told.duration.as_millis() as u64, "recovery over");
+        Ok(())
+    }
+
+    /// Whether changes may have been lost since the latest start, and up to where they were not.
+    pub(crate) async fn find_loss(&self, core: &Rc<TargetCore>) -> Result<Option<Transno>, Errno> {
+        let boot = core.osd.get(table::TARGET, BOOT_KEY).await?;
+        let unfinished = match core.osd.get(table::TARGET, RECOVERY_KEY).await? {
+            Some(row) => Some(Transno::from_slice(&row)?),
+            None => None,
+        };
+        let same_boot = boot.is_some_and(|row| row[..] == core.config.boot[..]);
+        let nobody = core.exports.borrow().iter().all(|(_, e)| !e.has_lease());
+        let clean = core.osd.was_clean() || same_boot;
+        Ok(match unfinished {
+            Some(base) => Some(base),
+            None if nobody || clean => None,
+            None => Some(core.osd.last_transno()),
+        })
+    }
+}
+
+/// Row of `TARGET`: the boot of the machine on which the target was last started.
+pub(crate) const BOOT_KEY: &[u8] = b"boot";
+
+/// For the log.
+pub(crate) fn announce(core: &TargetCore) {
+    let clients = core.recovery.borrow().as_ref().map_or(0, |r| r.waiting.len());
+    let name = core.name.to_string();
+    tracing::warn!(
+        target_name = name,
+        clients,
+        lease_ms = core.config.lease_ms,
+        "the machine was lost: in recovery until every known client has reported or a lease has passed"
+    );
+}

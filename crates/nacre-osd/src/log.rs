@@ -539,6 +539,25 @@ mod tests {
     }
 
     #[test]
+    fn golden_bytes_of_header_and_record() {
+        let mut w = writer();
+        w.begin();
+        w.put(b"\x20key", b"value");
+        w.delete_range(b"\x20a", b"\x20b");
+        w.end(RecordKind::Change, 0x0102_0304);
+        let mut ops = Vec::new();
+        w.take_writes(&mut ops);
+        let mut files = alloc::collections::BTreeMap::new();
+        apply(&mut files, &ops);
+        let bytes = &files[&1][..152];
+        let header = b"NACRELOG\x01\0\0\0\x03\0\0\0\x01\0\0\0\0\0\0\0\x0b\0\0\0\0\0\0\0";
+        assert_eq!(bytes[..32], header[..]);
+        assert_eq!(bytes[68..72], 71u32.to_le_bytes());
+        assert_eq!(bytes[104..117], b"\x01\x04\0\0\0\x05\0\0\0\x20key"[..]);
+        assert_eq!(crc32c(bytes), 0x26cc_9bf2, "{bytes:02x?}");
+    }
+
+    #[test]
     fn a_broken_record_ends_the_log_and_later_synced_ones_betray_damage() {
         let mut w = writer();
         for n in 0..4u8 {

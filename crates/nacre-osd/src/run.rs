@@ -390,6 +390,19 @@ mod tests {
     use alloc::collections::BTreeMap;
 
     #[test]
+    fn golden_bytes_of_a_run() {
+        let mut b = RunBuilder::new(7, 4, &alloc::vec![(Table(5), 4)]);
+        b.add(Key::new(Table(5), b"one").raw(), Some(b"1"));
+        b.add(Key::new(Table(5), b"two").raw(), None);
+        let mut ranges = IntervalSet::default();
+        drop(ranges.insert(Key::new(Table(6), b"a"), Key::new(Table(6), b"b")));
+        let (_, bytes, run) = b.finish(ranges);
+        assert_eq!(run.meta.bytes, bytes.len() as u64);
+        assert_eq!(bytes[8..19], b"\x02\0\0\0\x04\0\x01\0\0\0\x05"[..]);
+        assert_eq!(crc32c(&bytes), 0x8e8c_4351, "{bytes:02x?}");
+    }
+
+    #[test]
     fn a_run_comes_back_block_by_block_and_damage_stays_in_its_block() {
         let prefixes = alloc::vec![(Table(5), 4)];
         let mut b = RunBuilder::new(3, 2000, &prefixes);

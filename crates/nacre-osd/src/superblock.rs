@@ -127,6 +127,7 @@ mod tests {
         };
         let s = Super { epoch_ends: alloc::vec![(1, 77)], ..Super::new(label) };
         let bytes = s.to_bytes();
+        assert_eq!(crc32c(&bytes), 0x2665_f547, "golden bytes: {bytes:02x?}");
         assert_eq!(Super::parse(&bytes), Ok(s));
         let text = |b: &[u8]| Super::parse(b).unwrap_err().to_string();
         assert!(text(b"hello").contains("not a nacre target"));

@@ -33,6 +33,13 @@ enum Task {
     Apps { names: Vec<String> },
     /// Servers and mounts in network namespaces, in several orders, with kill -9 of each server
     Netns,
+    /// kill -9 of every kind of process while programs work on two mounts
+    Crash {
+        #[arg(long, default_value_t = 10.0)]
+        minutes: f64,
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// What one mount has completed the other sees: every change × every observation
     Matrix {
         #[arg(long, default_value_t = 100)]
@@ -48,6 +55,7 @@ fn main() -> Result<()> {
         Task::Pjdfstest => e2e::pjdfstest(),
         Task::Apps { names } => e2e::apps(&names),
         Task::Netns => e2e::netns(),
+        Task::Crash { minutes, seed } => e2e::crash(minutes, seed),
         Task::Matrix { rounds } => e2e::matrix(rounds),
     }
 }

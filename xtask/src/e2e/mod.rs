@@ -1,12 +1,14 @@
 //! Tests on real mounts. Each starts its own `nacre up` in a temporary directory and stops it.
 
 mod apps;
+mod crash;
 mod matrix;
 mod netns;
 mod pjdfstest;
 mod system;
 
 pub(crate) use apps::run as apps;
+pub(crate) use crash::run as crash;
 pub(crate) use matrix::run as matrix;
 pub(crate) use netns::run as netns;
 pub(crate) use pjdfstest::run as pjdfstest;

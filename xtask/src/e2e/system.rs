@@ -5,8 +5,11 @@ use anyhow::{Context as _, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The release binary, built if needed.
+/// The release binary, built if needed; or the one that `NACRE_BINARY` names.
 pub(crate) fn binary() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("NACRE_BINARY") {
+        return Ok(path.into());
+    }
     run(&mut cargo(&["build", "--release", "--quiet", "--package", "nacre"]))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     Ok(target.join("release/nacre"))

@@ -21,14 +21,18 @@ const SHOWN_MAX: usize = 20;
 
 #[derive(clap::Args, Debug)]
 #[command(
+    about = "Verify a stopped target, read-only",
     long_about = "Verify stopped targets, read-only.\n\n\
-        Checked are the superblock, the log, every block of every run, and that the rows agree with each other: names, \
-        links, counts, layouts, objects, blocks, usage per owner. If the MDT and every OST of a file system are given \
-        (the data directory of an `up` holds them all), also that every object belongs to a file, or waits to be \
-        destroyed, and is not longer than its file.\n\n\
-        A target that is served is refused; the message names the process. Exit status: 0 everything agrees, 1 \
-        damage was found or a target could not be looked at.",
-    after_help = "Examples:\n  nacre check /var/lib/nacre/mnt-nacre\n  nacre check --data /data/ost0 /data/ost1"
+        Checked are the superblock, the log, every block of every run, and that the rows agree\n\
+        with each other: names, links, counts, layouts, objects, blocks, usage per owner. If the\n\
+        MDT and OSTs of a file system are given (the data directory of an `up` holds them all),\n\
+        also that every object belongs to a file, or waits to be destroyed, and is not longer\n\
+        than its file.\n\n\
+        A target that is served is refused; the message names the process. Exit status: 0 all\n\
+        agrees, 1 damage was found or a target could not be looked at.",
+    after_help = "Examples:\n\
+        \x20 nacre check /var/lib/nacre/mnt-nacre\n\
+        \x20 nacre check --data /data/ost0 /data/ost1"
 )]
 pub(crate) struct CheckArgs {
     /// JSON with stable keys

@@ -22,34 +22,43 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Start a whole file system on this machine and mount it
+    // What each of them says of itself is in its own file.
     Up(up::UpArgs),
-    /// Unmount and stop what `up` started, without loss
     Down(down::DownArgs),
-    /// Show the nacre processes, targets and mounts of this machine
     Status(status::StatusArgs),
-    /// Remove the data that `up` left in a directory
     Destroy(destroy::DestroyArgs),
-    /// Format a target
     Mkfs(mkfs::MkfsArgs),
-    /// Serve formatted targets
     Serve(serve::ServeArgs),
-    /// Mount a file system
     Mount(mount::MountArgs),
-    /// Unmount
     Umount(down::UmountArgs),
-    /// Make everything that this mount has completed durable (sync(2) does not reach a FUSE daemon)
     Sync(down::SyncArgs),
-    /// Verify a stopped target, read-only
     Check(check::CheckArgs),
     /// Show what a target remembers of its clients: last_rcvd and reply data
     #[command(name = "lr_reader")]
     LrReader(lr_reader::LrReaderArgs),
     /// Layouts, space and FIDs, with the field's spellings
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        long_about = "Layouts, space and FIDs of mounted files, with the spellings and the output of the field's `lfs`.\n\
+            A link to this program named `lfs` is this command.",
+        after_help = "Examples:\n\
+            \x20 nacre lfs setstripe -c -1 -S 4M /mnt/nacre/big    new files there: over all OSTs\n\
+            \x20 nacre lfs getstripe /mnt/nacre/big/file\n\
+            \x20 nacre lfs df -h\n\
+            \x20 nacre lfs fid2path /mnt/nacre $(nacre lfs path2fid /mnt/nacre/file)"
+    )]
     Lfs(lfs::LfsCommand),
     /// Parameters and devices, with the field's spellings
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        long_about = "Parameters and devices of every nacre process on this machine, with the spellings of the field's\n\
+            `lctl`. A link to this program named `lctl` is this command.",
+        after_help = "Examples:\n\
+            \x20 nacre lctl list_param '*.*'\n\
+            \x20 nacre lctl get_param 'mdc.*.stats'\n\
+            \x20 nacre lctl set_param 'mdc.*.max_mod_rpcs_in_flight=7'\n\
+            \x20 nacre lctl dl"
+    )]
     Lctl(lctl::LctlCommand),
     /// Measure a file system
     #[command(subcommand)]

@@ -6,6 +6,15 @@ use std::io::{BufRead as _, IsTerminal as _};
 use std::path::PathBuf;
 
 #[derive(clap::Args, Debug)]
+#[command(
+    about = "Remove the data that `up` left in a directory",
+    long_about = "Remove the data that `nacre up` keeps in a directory.\n\
+        \n\
+        Refused while it runs, and for directories that `nacre up` did not make.",
+    after_help = "Examples:\n\
+        \x20 nacre destroy                    the data of /mnt/nacre\n\
+        \x20 nacre destroy --dir /data/a --yes"
+)]
 pub(crate) struct DestroyArgs {
     /// Mount point that was given to `up` (default: /mnt/nacre)
     #[arg(default_value = up::DEFAULT_MOUNT)]

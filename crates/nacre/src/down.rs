@@ -8,6 +8,16 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args, Debug)]
+#[command(
+    about = "Unmount and stop what `up` started, without loss",
+    long_about = "Unmount and stop what `nacre up` started, without loss.\n\
+        \n\
+        Refused while files are open; the message names the processes. The data is kept;\n\
+        `nacre destroy` removes it.",
+    after_help = "Examples:\n\
+        \x20 nacre down               the only one that runs\n\
+        \x20 nacre down /mnt/a        the one mounted there"
+)]
 pub(crate) struct DownArgs {
     /// Mount point of the `up` to stop (default: the only one that runs)
     mount: Option<PathBuf>,
@@ -17,6 +27,16 @@ pub(crate) struct DownArgs {
 }
 
 #[derive(clap::Args, Debug)]
+#[command(
+    about = "Unmount",
+    long_about = "Unmount a nacre file system.\n\
+        \n\
+        The process of `nacre mount` ends with its mount; the process of `nacre up` stops\n\
+        its servers, too. Anything else that is mounted is left alone.",
+    after_help = "Examples:\n\
+        \x20 nacre umount /mnt/demo\n\
+        \x20 nacre umount --lazy /mnt/demo    now, although files are open"
+)]
 pub(crate) struct UmountArgs {
     mount: PathBuf,
     /// Detach now, finish when the last file is closed
@@ -25,6 +45,15 @@ pub(crate) struct UmountArgs {
 }
 
 #[derive(clap::Args, Debug)]
+#[command(
+    about = "Make everything that this mount has completed durable (sync(2) does not reach a FUSE daemon)",
+    long_about = "Make everything durable that this mount has completed.\n\
+        \n\
+        sync(2) and syncfs(2) do not reach a FUSE file system; this does. Files that need\n\
+        it one by one use fsync(2) as everywhere.",
+    after_help = "Examples:\n\
+        \x20 nacre sync /mnt/nacre"
+)]
 pub(crate) struct SyncArgs {
     mount: PathBuf,
 }

@@ -17,9 +17,11 @@ pub(crate) enum LctlCommand {
         /// With unit, range, default and meaning
         #[arg(short = 'H', long)]
         describe: bool,
+        /// JSON with stable keys
         #[arg(long)]
         json: bool,
-        #[arg(required = true)]
+        /// Names, with `*` for anything within a part: `mdc.*.stats`
+        #[arg(required = true, value_name = "PATTERN")]
         patterns: Vec<String>,
     },
     /// Change parameters of the running processes
@@ -41,7 +43,8 @@ pub(crate) enum LctlCommand {
         /// Mark what can be set with `=`
         #[arg(short = 'F')]
         mark: bool,
-        #[arg(required = true)]
+        /// Names, with `*` for anything within a part: `mdc.*.stats`
+        #[arg(required = true, value_name = "PATTERN")]
         patterns: Vec<String>,
     },
     /// List the islands (targets and mounts) of this machine

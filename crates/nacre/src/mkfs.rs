@@ -16,6 +16,17 @@ pub(crate) enum BackFs {
 }
 
 #[derive(clap::Args, Debug)]
+#[command(
+    about = "Format a target",
+    long_about = "Format a target: the directory that one server's data lives in.\n\n\
+        A file system has one management target (MGS), one metadata target (MDT, index 0)\n\
+        and any number of object targets (OST, index 0, 1, ...). All but the MGS need the\n\
+        address of the MGS and the name of the file system.",
+    after_help = "Examples:\n\
+        \x20 nacre mkfs --mgs /data/mgs\n\
+        \x20 nacre mkfs --mdt --fsname demo --index 0 --mgsnode 10.0.0.1:9988 /data/mdt0\n\
+        \x20 nacre mkfs --ost --fsname demo --index 0 --mgsnode 10.0.0.1:9988 /data/ost0"
+)]
 #[command(group(clap::ArgGroup::new("kind").required(true).args(["mgs", "mdt", "ost"])))]
 pub(crate) struct MkfsArgs {
     /// A management target

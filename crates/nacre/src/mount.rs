@@ -17,6 +17,17 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 #[derive(clap::Args, Debug)]
+#[command(
+    about = "Mount a file system",
+    long_about = "Mount a file system.\n\
+        \n\
+        ADDRESS is that of the management target (MGS): HOST[:PORT], or unix:PATH on the\n\
+        same machine. The process serves the mount until it is unmounted, or Ctrl-C.\n\
+        Servers that do not answer are waited for; Ctrl-C gives up.",
+    after_help = "Examples:\n\
+        \x20 nacre mount 10.0.0.1:9988:/demo /mnt/demo\n\
+        \x20 nacre mount unix:/var/lib/nacre/mnt-nacre/nacre.sock:/nacre /mnt/b -o ro --detach"
+)]
 pub(crate) struct MountArgs {
     /// What to mount: HOST[:PORT]:/FS or unix:PATH:/FS
     #[arg(value_name = "ADDRESS:/FS")]

@@ -10,6 +10,21 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 #[derive(clap::Args, Debug)]
+#[command(
+    about = "Serve formatted targets",
+    long_about = "Serve formatted targets until Ctrl-C or SIGTERM.\n\
+        \n\
+        Any number of targets in one process, on any number of hosts, started in any order.\n\
+        Servers that are not there yet are waited for. A target that is served already is\n\
+        refused; the message names the process. Stopping, or killing, a server loses nothing\n\
+        acknowledged: clients wait and go on when it is back.",
+    after_help = "Examples:\n\
+        \x20 nacre serve /data/mgs /data/mdt0 --listen 10.0.0.1:9988\n\
+        \x20 nacre serve /data/ost0 --listen 0.0.0.0:9988 --advertise 10.0.0.2:9988\n\
+        \n\
+        There is no authentication yet: whoever reaches the address can read and write\n\
+        everything."
+)]
 pub(crate) struct ServeArgs {
     /// Formatted target directories; `mem:NAME[,MGS-ADDRESS]` makes a target in memory
     #[arg(required = true)]

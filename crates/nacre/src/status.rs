@@ -7,6 +7,17 @@ use nacre_wire::target::{Statfs, StatfsReply};
 use serde::Serialize;
 
 #[derive(clap::Args, Debug)]
+#[command(
+    about = "Show the nacre processes, targets and mounts of this machine",
+    long_about = "Show the nacre processes of this machine with their targets and mounts.\n\
+        \n\
+        `size` and `available` are those of the device a target is on: targets that share\n\
+        a device show the same space. `objects` counts the inodes of an MDT and the objects\n\
+        of an OST.",
+    after_help = "Examples:\n\
+        \x20 nacre status\n\
+        \x20 nacre status --json"
+)]
 pub(crate) struct StatusArgs {
     /// JSON with stable keys
     #[arg(long)]
@@ -47,7 +58,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
         say::line("nothing runs on this machine\nhint: nacre up /mnt/nacre");
         return Ok(());
     }
-    let mut table = say::Table::new(&["pid", "kind", "name", "state", "size", "available", "inodes"]);
+    let mut table = say::Table::new(&["pid", "kind", "name", "state", "size", "available", "objects"]);
     let text = |v: Option<u64>| v.map(say::human_bytes).unwrap_or_else(|| "-".into());
     for p in &processes {
         for i in &p.state {

@@ -23,6 +23,23 @@ const TARGET_BYTES_MIN: u64 = 100 << 20;
 const MARKER: &str = "nacre-up.json";
 
 #[derive(clap::Args, Debug)]
+#[command(
+    about = "Start a whole file system on this machine and mount it",
+    long_about = "Start a whole file system on this machine and mount it.\n\
+        \n\
+        One process serves a management target (MGS), a metadata target (MDT) and object\n\
+        targets (OSTs) from a directory that is kept between runs, and mounts the file\n\
+        system. The next `nacre up` with the same mount point (or --dir) finds the same data.\n\
+        \n\
+        Ctrl-C unmounts and stops without loss. If files are open it says who holds them;\n\
+        a second Ctrl-C detaches the mount lazily. A mount point that a killed process\n\
+        left behind is cleared.",
+    after_help = "Examples:\n\
+        \x20 nacre up                                  mount on /mnt/nacre\n\
+        \x20 nacre up /mnt/a --dir /data/a --osts 4    a new file system with four OSTs\n\
+        \x20 nacre up /mnt/t --ephemeral --detach      in memory, in the background\n\
+        \x20 nacre up --listen 10.0.0.1:9988           mounts on other hosts may come, too"
+)]
 pub(crate) struct UpArgs {
     /// Where to mount; made if it does not exist
     #[arg(default_value = DEFAULT_MOUNT)]

@@ -14,6 +14,7 @@ pub(crate) struct Args {
     /// Sizes for people
     #[arg(short = 'h', long)]
     human_readable: bool,
+    /// JSON with stable keys
     #[arg(long)]
     json: bool,
     /// Show this help

@@ -11,6 +11,7 @@ pub(crate) struct Path2fidArgs {
     /// Also show the FID of the parent of every link
     #[arg(long)]
     parents: bool,
+    /// JSON with stable keys
     #[arg(long)]
     json: bool,
     #[arg(required = true)]
@@ -19,6 +20,7 @@ pub(crate) struct Path2fidArgs {
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Fid2pathArgs {
+    /// JSON with stable keys
     #[arg(long)]
     json: bool,
     /// Mount point, or name of a mounted file system (paths are then relative to its root)

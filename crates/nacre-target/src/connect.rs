@@ -147,7 +147,11 @@ impl<S: Service> Inner<S> {
                 }
                 let generation = exports.next_generation(connect.role);
                 let (uuid, name) = (connect.client, connect.name.clone());
-                tracing::info!(target_name = %core.name, client = %uuid, name, %generation, "new client");
+                if connect.role == Role::Tool {
+                    tracing::debug!(target_name = %core.name, name, "a tool asks");
+                } else {
+                    tracing::info!(target_name = %core.name, client = %uuid, name, %generation, "new client");
+                }
                 exports.insert(self.new_entry(core, uuid, name, connect.role, Export::new(generation)))
             }
         };

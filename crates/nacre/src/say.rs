@@ -62,6 +62,13 @@ pub(crate) fn progress(total: u64, what: &'static str) -> ProgressBar {
     bar
 }
 
+/// After the `^C` that a terminal shows.
+pub(crate) fn after_ctrl_c() {
+    if std::io::stderr().is_terminal() {
+        note("");
+    }
+}
+
 /// A table with columns as wide as their widest cell; numbers to the right.
 pub(crate) struct Table {
     pub(crate) head: Vec<String>,
@@ -167,6 +174,8 @@ impl Live {
     pub(crate) fn end(&self) {
         if let Some((_, lines)) = &self.bars {
             lines.borrow().iter().for_each(|(_, bar)| bar.abandon());
+            // The cursor stands behind the last of them.
+            note("");
         }
     }
 }

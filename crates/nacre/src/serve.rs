@@ -64,6 +64,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         process.wait_ready(&target.name.to_string(), Duration::from_secs(60))?;
         say::line(&format!("serving {} at {}", target.name, addresses.join(", ")));
     }
+    let elsewhere = served.iter().find(|s| s.name != TargetName::Mgs);
+    if let Some(target) = elsewhere.filter(|_| served.iter().all(|s| s.name != TargetName::Mgs)) {
+        say::line(&format!("registering with the MGS at {} once it answers", target.mgs_nodes.join(" or ")));
+    }
     if served.iter().any(|s| s.name.kind() == TargetKind::Mgs) {
         let fs = fs.as_deref().unwrap_or("FS");
         say::line(&format!("mount with: nacre mount {}:/{fs} DIR", addresses[0]));

@@ -356,7 +356,12 @@ fn banner(talk: &Talk, process: &Process, mounted: &Mounted, dir: Option<&Path>,
     let down = if talk.is_detached() { "nacre down" } else { "Ctrl-C (or nacre down)" };
     talk.line(&format!("\nfile system {fs} is mounted on {}", mounted.dir.display()));
     talk.line(&format!("  capacity       {capacity}"));
-    talk.line(&format!("  targets        {}", targets.join(", ")));
+    const SHOWN_MAX: usize = 8;
+    let targets = match targets.as_slice() {
+        [first, .., last] if targets.len() > SHOWN_MAX => format!("{} from {first} to {last}", targets.len()),
+        all => all.join(", "),
+    };
+    talk.line(&format!("  targets        {targets}"));
     talk.line(&format!("  data           {data}"));
     talk.line(&format!("  log            {}", log.display()));
     talk.line(&format!("  mount another: nacre mount {}:/{fs} DIR", mounted.address));
@@ -382,6 +387,7 @@ fn wait(signals: &mut Signals, process: &Process, mounted: &Mounted) -> Result<R
             }
             continue;
         }
+        say::after_ctrl_c();
         match mounted.unmount(told) {
             Ok(()) => return Ok(Ok(())),
             Err(e) if !told => {

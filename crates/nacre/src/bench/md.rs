@@ -38,7 +38,6 @@ pub(crate) struct MdArgs {
     #[arg(long, value_delimiter = ',', value_name = "PHASE,…")]
     phases: Vec<String>,
     /// Print JSON with stable keys instead of a table.
-    /// JSON with stable keys
     #[arg(long)]
     json: bool,
 }

@@ -18,7 +18,9 @@ use nacre_node::Ctx;
 use nacre_types::{
     Attr, Caller, Component, Errno, Extent, Fid, FileType, Layout, OpenHandle, Owner, SetAttr, mode,
 };
-use nacre_wire::mdt::{Close, Create, EntryReply, FlockFamily, Open as OpenRequest, OpenHow, Written};
+use nacre_wire::mdt::{
+    Close, Create, EntryReply, FlockFamily, Getattr, Open as OpenRequest, OpenHow, Written,
+};
 use nacre_wire::ost::ObjectState;
 
 /// Bits of open(2) that matter here.
@@ -349,6 +351,24 @@ impl Client {
         }
         let states: Vec<ObjectState> = states.into_iter().map(Option::unwrap_or_default).collect();
         (Some(stripes::resolve(&component, &states)), certain)
+    }
+
+    /// A usable handle for reading or writing. One that has taken file locks is used under the MDT's lease only: beyond
+    /// it somebody else may have the locks, and the OSTs know nothing of them.
+    pub(crate) async fn handle_under_lease(&self, handle: OpenHandle) -> Result<Rc<Open>, Errno> {
+        let open = self.files.handle(handle)?;
+        if !open.lock_owners.borrow().is_empty() {
+            let mdt = self.mdt().await?;
+            while !mdt.peer.lease_ok() {
+                // Any answer renews the lease, or tells of the eviction first. EIO: this very request was evicted.
+                match mdt.call(&Getattr { fid: open.file.fid }).await {
+                    Ok(_) | Err(Errno::ESTALE) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            return self.files.handle(handle);
+        }
+        Ok(open)
     }
 
     /// The MDT has forgotten this client. A handle that held locks is lost, the others are opened again by FID.

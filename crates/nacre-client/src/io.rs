@@ -43,7 +43,7 @@ impl Client {
     /// At most `len` bytes; fewer only at the end of the file.
     pub async fn read(&self, handle: OpenHandle, offset: u64, len: u32) -> Result<Vec<Bytes>, Errno> {
         let _timing = self.stats.time("read");
-        let open = self.files.handle(handle)?;
+        let open = self.handle_under_lease(handle).await?;
         let file = &open.file;
         let end = offset.saturating_add(u64::from(len)).min(FILE_BYTES_MAX);
         if offset >= end {
@@ -71,7 +71,7 @@ impl Client {
     /// Bytes written (all of them, or an error).
     pub async fn write(&self, args: WriteArgs) -> Result<u32, Errno> {
         let _timing = self.stats.time("write");
-        let open = self.files.handle(args.handle)?;
+        let open = self.handle_under_lease(args.handle).await?;
         let file = &open.file;
         let len = args.data.len() as u64;
         if len == 0 {
@@ -315,7 +315,7 @@ impl Client {
         keep_size: bool,
     ) -> Result<(), Errno> {
         let _timing = self.stats.time("fallocate");
-        let open = self.files.handle(handle)?;
+        let open = self.handle_under_lease(handle).await?;
         let file = &open.file;
         if len == 0 {
             return Err(Errno::EINVAL);

@@ -4,6 +4,7 @@ use nacre_client::{Client, CreateArgs, WriteArgs};
 use nacre_sim::NodeId;
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Caller, Errno, Fid};
+use nacre_wire::mdt::{FileLock, FlockFamily, FlockType};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -219,4 +220,53 @@ fn a_change_that_builds_on_one_whose_reply_was_lost_survives() {
 fn without_acknowledge_or_commit_such_a_change_is_lost() {
     let lost = (1..=20).filter(|&seed| !dependent_change_survives(seed, false)).count();
     assert!(lost > 0, "the rule is for nothing");
+}
+
+/// A mount that slept longer than its lease finds its file lock with somebody else: its handle writes nothing more.
+#[test]
+fn a_mount_that_slept_beyond_its_lease_does_not_write_under_a_lock_it_has_lost() {
+    for seed in 1..=10 {
+        let mut c = cluster(seed, 2);
+        let (sleeper, other) = (c.mounts[0], c.mounts[1]);
+        let lock = |owner| FileLock {
+            family: FlockFamily::Flock,
+            kind: FlockType::Write,
+            start: 0,
+            end: u64::MAX,
+            owner,
+            pid: 1,
+        };
+        let write = |handle, byte: u8| WriteArgs {
+            handle,
+            offset: 0,
+            append: false,
+            data: bytes::Bytes::from(vec![byte; 100]),
+            kill_suidgid: false,
+            sync: false,
+        };
+        let (fid, mine) = run(&mut c, sleeper, async move |client| {
+            let fid = make(&client, Fid::ROOT, "shared", FILE).await?;
+            let (_, handle) = client.open(fid, 2, caller()).await?;
+            client.flock(handle, lock(1), None).await?;
+            client.write(write(handle, 1)).await?;
+            Ok::<_, Errno>((fid, handle))
+        })
+        .expect("locked and written");
+        c.world.pause(sleeper, true);
+        run(&mut c, other, async move |client| {
+            let (_, handle) = client.open(fid, 2, caller()).await?;
+            let cookie = client.new_cookie();
+            client.flock(handle, lock(2), Some(cookie)).await?;
+            client.write(write(handle, 2)).await
+        })
+        .expect("the lock is free after a lease");
+        c.world.pause(sleeper, false);
+        let late = run(&mut c, sleeper, async move |client| client.write(write(mine, 3)).await);
+        let found = run(&mut c, other, async move |client| {
+            let (_, handle) = client.open(fid, 0, caller()).await?;
+            client.read(handle, 0, 1).await
+        });
+        let found = found.expect("readable").concat();
+        assert_eq!((late, found), (Err(Errno::EIO), vec![2]), "seed {seed}\n{}", c.world.trace(60));
+    }
 }

@@ -208,6 +208,15 @@ impl Ctx {
     pub fn deadline(&self) -> Option<Instant> {
         self.timers.borrow().first_key_value().map(|(key, _)| key.0)
     }
+    /// The island is gone: drops its tasks where they stand, and what they wait for. Only for drivers, and only
+    /// once the logic has been dropped: a task of a living island always runs to its end.
+    pub fn abandon(&self) {
+        self.executor.abandon();
+        let io = core::mem::take(&mut *self.io.borrow_mut());
+        drop(io);
+        self.timers.borrow_mut().clear();
+        self.effects.borrow_mut().clear();
+    }
     /// Tasks that have not ended (a leak check for tests).
     pub fn live_tasks(&self) -> usize {
         self.executor.live()

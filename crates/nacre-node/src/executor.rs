@@ -105,6 +105,19 @@ impl Executor {
         }
     }
 
+    /// Drops every task where it stands. Tasks hold what holds the executor: without this nothing of a dead island
+    /// is ever given back.
+    pub(crate) fn abandon(&self) {
+        // What a task drops may wake others or spawn: nothing is borrowed meanwhile.
+        let mut at = 0;
+        while at < self.slots.borrow().len() {
+            let task = self.slots.borrow_mut().get_mut(at).and_then(|slot| slot.task.take());
+            drop(task);
+            at += 1;
+        }
+        self.ready.borrow_mut().clear();
+    }
+
     /// Tasks that have not ended.
     pub(crate) fn live(&self) -> usize {
         self.slots.borrow().len() - self.free.borrow().len()
@@ -224,6 +237,24 @@ pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn abandoned_tasks_give_back_what_they_hold() {
+        let ex = Executor::new();
+        let held = Rc::new(());
+        for _ in 0..100 {
+            let (mine, (_tx, rx)) = (held.clone(), promise::<u32>(&ex));
+            let keep = ex.clone();
+            ex.spawn(async move {
+                let _both = (mine, keep, _tx);
+                rx.await;
+            });
+        }
+        ex.run();
+        assert_eq!((Rc::strong_count(&held), ex.live()), (101, 100));
+        ex.abandon();
+        assert_eq!((Rc::strong_count(&held), Rc::strong_count(&ex)), (1, 1));
+    }
 
     #[test]
     fn tasks_meet_through_promises_and_slots_are_reused() {

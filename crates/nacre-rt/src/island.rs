@@ -354,7 +354,12 @@ impl IslandRef {
     fn die(&self, inside: &mut Inside, reason: EndReason) {
         let Some(logic) = inside.logic.take() else { return };
         inside.log_ops.clear();
-        if catch_unwind(AssertUnwindSafe(|| drop(logic))).is_err() {
+        let give_back = || {
+            let ctx = logic.ctx().clone();
+            drop(logic);
+            ctx.abandon();
+        };
+        if catch_unwind(AssertUnwindSafe(give_back)).is_err() {
             tracing::warn!(island = self.name(), "panicked again while it was dropped");
         }
         self.0.alive.store(false, Ordering::Release);

@@ -107,6 +107,21 @@ pub struct World {
     pub trace_max: usize,
 }
 
+impl Node {
+    /// The island is gone, and everything that its tasks hold.
+    fn end(&mut self) {
+        if let Some((logic, ctx)) = self.logic.take() {
+            drop(logic);
+            ctx.abandon();
+        }
+    }
+}
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
 impl World {
     pub fn new(seed: u64) -> Self {
         Self {
@@ -179,7 +194,7 @@ impl World {
     /// kill -9: the island is gone between two visits; what its store has executed stays.
     pub fn kill(&mut self, id: NodeId) {
         self.note(id, || "killed".into());
-        self.nodes[id.0].logic = None;
+        self.nodes[id.0].end();
         let links: Vec<LinkId> = self.nodes[id.0].links.values().copied().collect();
         for link in links {
             self.cut(link, "peer died");

@@ -26,6 +26,12 @@ pub struct Drive<L: Logic> {
     ended: Option<String>,
 }
 
+impl<L: Logic> Drop for Drive<L> {
+    fn drop(&mut self) {
+        self.logic.ctx().abandon();
+    }
+}
+
 impl<L: Logic> Drive<L> {
     pub fn new(logic: L, store: Arc<dyn Store>) -> Self {
         Self {

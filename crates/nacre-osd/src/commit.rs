@@ -60,7 +60,7 @@ impl Osd {
     pub(crate) async fn committer(self: Rc<Self>) {
         loop {
             while self.wanted_lsn.get() <= self.committed_lsn.get() {
-                if self.has_failed() || self.stopping.get() {
+                if self.has_failed() {
                     return;
                 }
                 self.commit_kick.wait().await;
@@ -95,7 +95,7 @@ impl Osd {
     pub(crate) async fn commit_timer(self: Rc<Self>) {
         let interval = Duration::from_millis(u64::from(self.config.commit_interval_ms));
         loop {
-            if self.has_failed() || self.stopping.get() {
+            if self.has_failed() {
                 return;
             }
             match self.unsynced_since.get() {

@@ -91,7 +91,10 @@ pub struct Osd {
     /// Of `OsdStats::log_bytes_written`, when the latest sync began.
     pub(crate) bytes_at_sync: Cell<u64>,
     pub(crate) failed: RefCell<Option<String>>,
-    pub(crate) stopping: Cell<bool>,
+    /// `stop` was called: background work ends.
+    pub(crate) halting: Cell<bool>,
+    /// Background tasks that have not ended.
+    pub(crate) tasks: Cell<u32>,
     pub(crate) room: Room,
     /// A background task has found the device full.
     pub(crate) device_full: Cell<bool>,
@@ -109,6 +112,8 @@ pub struct Osd {
     /// Room has become free.
     pub(crate) room_kick: WaitList,
     pub(crate) merge_kick: WaitList,
+    /// Cuts the pauses of background tasks short, and tells of their ends.
+    pub(crate) halt_kick: WaitList,
 }
 
 impl Osd {
@@ -289,6 +294,7 @@ impl Osd {
             &self.log_kick,
             &self.room_kick,
             &self.merge_kick,
+            &self.halt_kick,
         ] {
             list.wake_all();
         }

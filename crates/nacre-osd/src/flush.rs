@@ -15,6 +15,7 @@ use crate::run::{FOOTER_BYTES, Footer, Run, RunBuilder, RunMeta};
 use crate::run_set::Runs;
 use alloc::format;
 use alloc::rc::Rc;
+use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
@@ -75,7 +76,7 @@ impl Osd {
     pub(crate) async fn flusher(self: Rc<Self>) {
         let mut failures = 0;
         loop {
-            if self.has_failed() || self.stopping.get() {
+            if self.halted().is_err() {
                 return;
             }
             if !self.flush_wanted() {
@@ -122,7 +123,7 @@ impl Osd {
         self.check_alive()
     }
     async fn background_failed(&self, what: &str, error: &OsdError, failures: u32, ballast_helps: bool) {
-        if self.has_failed() || self.stopping.get() {
+        if self.halted().is_err() {
             return;
         }
         if matches!(error, OsdError::Store(StoreError::NoSpace)) {
@@ -134,7 +135,16 @@ impl Osd {
             tracing::warn!(target_name = %self.label.name, %error, "{what}, trying again");
         }
         self.room_kick.wake_all();
-        self.ctx.sleep(RETRY * (1 << failures)).await;
+        let until = self.ctx.now() + RETRY * (1 << failures);
+        let _cut_short = self.ctx.timeout(until, self.halt_kick.wait()).await;
+    }
+    /// Background work goes on unless the engine stops.
+    pub(crate) fn halted(&self) -> Result<(), OsdError> {
+        self.check_alive()?;
+        match self.halting.get() {
+            true => Err(OsdError::Stopped(String::from("as planned"))),
+            false => Ok(()),
+        }
     }
 
     async fn flush(&self) -> Result<(), OsdError> {
@@ -211,7 +221,7 @@ impl Osd {
         let max = self.config.cache_bytes_max;
         // Two rounds over all rows are enough: the first takes the marks away, the second the rows.
         let mut steps = 3 * self.state.borrow().mem.rows();
-        while steps > 0 && self.state.borrow().mem.bytes().clean > max && !self.stopping.get() {
+        while steps > 0 && self.state.borrow().mem.bytes().clean > max && self.halted().is_ok() {
             self.state.borrow_mut().mem.evict(max, EVICT_ROWS);
             steps = steps.saturating_sub(EVICT_ROWS);
             self.slice_end().await;
@@ -221,19 +231,20 @@ impl Osd {
     async fn write_slice(&self, id: u64, builder: &mut RunBuilder) -> Result<(), OsdError> {
         if builder.pending_bytes() < WRITE_BYTES {
             self.slice_end().await;
-            return Ok(());
+            return self.halted();
         }
         let (offset, data) = builder.take();
         let data = alloc::vec![Bytes::from(data)];
         self.ctx.io(StoreOp::Write { file: FileId::Run(id), offset, data }).await?;
-        self.check_alive()
+        self.halted()
     }
     async fn finish_run(&self, builder: RunBuilder, ranges: IntervalSet) -> Result<Run, OsdError> {
         let (offset, data, run) = builder.finish(ranges);
         let file = FileId::Run(run.meta.id);
         self.ctx.io(StoreOp::Write { file, offset, data: alloc::vec![Bytes::from(data)] }).await?;
         self.ctx.io(StoreOp::Sync { file }).await?;
-        self.check_alive()?;
+        // From here on it is installed to the end: `stop` waits for that.
+        self.halted()?;
         Ok(run)
     }
 
@@ -241,7 +252,7 @@ impl Osd {
     pub(crate) async fn merger(self: Rc<Self>) {
         let mut failures = 0;
         loop {
-            if self.has_failed() || self.stopping.get() {
+            if self.halted().is_err() {
                 return;
             }
             let runs = self.state.borrow().runs.list();

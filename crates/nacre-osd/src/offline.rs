@@ -96,12 +96,7 @@ pub fn offline<T: 'static>(
         let config =
             OsdConfig { dirty_bytes_max: u64::MAX / 4, log_bytes_max: u64::MAX / 4, ..OsdConfig::default() };
         let value = match Osd::open(&c, config).await {
-            Ok(osd) => {
-                let value = task(osd.clone()).await;
-                osd.stopping.set(true);
-                osd.wake_everybody();
-                Ok(value)
-            }
+            Ok(osd) => Ok(task(osd).await),
             Err(e) => Err(e),
         };
         *place.borrow_mut() = Some(value);
@@ -119,12 +114,16 @@ pub fn offline<T: 'static>(
             }
         }
         if let Some(value) = result.borrow_mut().take() {
+            ctx.abandon();
             return value;
         }
         if idle {
             match ctx.deadline() {
                 Some(at) => now = now.max(at),
-                None => return Err(OsdError::Stopped(String::from("the check cannot go on"))),
+                None => {
+                    ctx.abandon();
+                    return Err(OsdError::Stopped(String::from("the check cannot go on")));
+                }
             }
         }
     }

@@ -15,6 +15,7 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
+use core::future::Future;
 use nacre_node::{Ctx, FileId, FileKind, StoreDone, StoreError, StoreOp, join_all};
 use nacre_types::Transno;
 
@@ -222,7 +223,8 @@ impl Osd {
             unsynced_since: Cell::new(None),
             bytes_at_sync: Cell::new(0),
             failed: RefCell::new(None),
-            stopping: Cell::new(false),
+            halting: Cell::new(false),
+            tasks: Cell::new(0),
             room: Room::default(),
             device_full: Cell::new(false),
             flush_asked: Cell::new(false),
@@ -234,6 +236,7 @@ impl Osd {
             log_kick: ctx.wait_list(),
             room_kick: ctx.wait_list(),
             merge_kick: ctx.wait_list(),
+            halt_kick: ctx.wait_list(),
             config,
         });
         osd.load_runs().await?;
@@ -241,10 +244,20 @@ impl Osd {
         osd.make_segment().await?;
         ctx.spawn(osd.clone().committer());
         ctx.spawn(osd.clone().commit_timer());
-        ctx.spawn(osd.clone().segment_maker());
-        ctx.spawn(osd.clone().flusher());
-        ctx.spawn(osd.clone().merger());
+        osd.background(osd.clone().segment_maker());
+        osd.background(osd.clone().flusher());
+        osd.background(osd.clone().merger());
         Ok(osd)
+    }
+    /// A task that `stop` waits for.
+    fn background(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
+        self.tasks.set(self.tasks.get() + 1);
+        let osd = self.clone();
+        self.ctx.spawn(async move {
+            task.await;
+            osd.tasks.set(osd.tasks.get() - 1);
+            osd.halt_kick.wake_all();
+        });
     }
 
     /// Commits, writes the clean mark, stops the background tasks.
@@ -252,10 +265,20 @@ impl Osd {
     /// # Errors
     /// `Stopped` when the log failed before; the store is not clean then.
     pub async fn stop(&self) -> Result<(), OsdError> {
+        self.check_alive()?;
+        // From now on nobody gets room. First those end that write runs and delete log segments: nothing of theirs may come after the clean mark.
+        self.halting.set(true);
+        self.wake_everybody();
+        while self.tasks.get() > 0 {
+            self.halt_kick.wait().await;
+        }
+        // Who has room already may use it.
+        while self.reserved() > 0 {
+            self.check_alive()?;
+            self.slice_end().await;
+        }
         self.commit(Transno(self.last_transno.get())).await?;
         self.commit_lsn(self.last_lsn.get()).await?;
-        self.stopping.set(true);
-        self.wake_everybody();
         let superblock = {
             let mut s = self.superblock.borrow_mut();
             let last_lsn = self.last_lsn.get();
@@ -264,6 +287,9 @@ impl Osd {
             s.epoch_ends.push((epoch, last_lsn));
             s.clone()
         };
+        // Whatever was written to the log from here on would be forgotten: it is refused.
+        *self.failed.borrow_mut() = Some(String::from("stopped as planned"));
+        self.wake_everybody();
         superblock.write(&self.ctx).await
     }
 
@@ -282,10 +308,14 @@ impl Osd {
         self.room_kick.wake_all();
         Ok(())
     }
+    async fn pause(&self) {
+        let until = self.ctx.now() + core::time::Duration::from_millis(100);
+        let _cut_short = self.ctx.timeout(until, self.halt_kick.wait()).await;
+    }
     /// Task: one segment is always ready.
     pub(crate) async fn segment_maker(self: Rc<Self>) {
         loop {
-            if self.has_failed() || self.stopping.get() {
+            if self.halted().is_err() {
                 return;
             }
             if self.state.borrow().log.ready_count() > 0 {
@@ -298,11 +328,11 @@ impl Osd {
                 Err(OsdError::Store(StoreError::NoSpace)) => {
                     self.device_full.set(true);
                     self.give_ballast().await;
-                    self.ctx.sleep(core::time::Duration::from_millis(100)).await;
+                    self.pause().await;
                 }
                 Err(e) => {
                     tracing::warn!(target_name = %self.label.name, error = %e, "log segment could not be made in advance");
-                    self.ctx.sleep(core::time::Duration::from_millis(100)).await;
+                    self.pause().await;
                 }
             }
         }

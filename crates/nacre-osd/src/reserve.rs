@@ -32,6 +32,7 @@ pub(crate) struct Room {
 }
 #[derive(Default)]
 struct Promised {
+    count: Cell<u32>,
     row_bytes: Cell<u64>,
     object_bytes: Cell<u64>,
 }
@@ -46,6 +47,7 @@ impl Reservation {
     fn new(credits: Credits, row_bytes: u64, promised: &Rc<Promised>) -> Self {
         promised.row_bytes.set(promised.row_bytes.get() + row_bytes);
         promised.object_bytes.set(promised.object_bytes.get() + credits.object_bytes);
+        promised.count.set(promised.count.get() + 1);
         Self { credits, row_bytes, promised: promised.clone() }
     }
     pub(crate) fn credits(&self) -> Credits {
@@ -55,6 +57,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         let p = &self.promised;
+        p.count.set(p.count.get() - 1);
         p.row_bytes.set(p.row_bytes.get() - self.row_bytes);
         p.object_bytes.set(p.object_bytes.get() - self.credits.object_bytes);
     }
@@ -75,7 +78,7 @@ impl Osd {
         let needed_bytes = row_bytes + credits.object_bytes;
         let mut slowed = false;
         loop {
-            self.check_alive()?;
+            self.halted()?;
             let (memory, log, room, body_max, changed) = {
                 let state = self.state.borrow();
                 let bytes = state.mem.bytes();
@@ -115,9 +118,14 @@ impl Osd {
             break;
         }
         self.check_space(&credits, needed_bytes).await?;
+        self.halted()?;
         Ok(Reservation::new(credits, row_bytes, &self.room.promised))
     }
 
+    /// Reservations that were neither used nor given back.
+    pub(crate) fn reserved(&self) -> u32 {
+        self.room.promised.count.get()
+    }
     /// Bytes that may still be promised to changes that do not free.
     fn free_bytes(&self) -> u64 {
         let state = self.state.borrow();

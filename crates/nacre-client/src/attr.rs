@@ -6,7 +6,7 @@
 //! locks, so that reports arrive in the order of the changes. Not here: what the MDT makes of a report.
 
 use crate::client::{Client, Entry};
-use crate::file::{FileState, is_regular};
+use crate::file::{FileState, OwnChanges, is_regular};
 use crate::locks::HeldExtent;
 use crate::ranges::Share;
 use crate::stripes;
@@ -68,6 +68,16 @@ impl Client {
         let Some(component) = reply.layout.as_ref().and_then(stripes::only_component) else {
             return Ok(Entry::of(&reply));
         };
+        if reply.yours
+            && let Some(own) = self.files.used(reply.attr.fid).and_then(|file| file.own_changes())
+        {
+            // No await since the reply came: the writers that the MDT speaks of are those of this moment, because
+            // opens and closes are answered on the same connection.
+            return Ok(match own {
+                OwnChanges::None => Entry::of(&reply),
+                OwnChanges::States(states) => Entry::with(&reply, stripes::resolve(component, &states)),
+            });
+        }
         let all: Vec<u32> = (0u32..).take(component.stripes.len()).collect();
         // In a box, as it is rare and large: every lookup and create has room for it otherwise.
         let states = Box::pin(self.glimpse(reply.attr.fid, component, &all)).await?;

@@ -121,6 +121,16 @@ impl FileState {
             *self.known.borrow_mut() = states.iter().copied().map(Some).collect();
         }
     }
+    /// What this mount's writers have made of the file since the first of them opened it; `None`: not known.
+    pub(crate) fn own_changes(&self) -> Option<OwnChanges> {
+        if self.writers.get() == 0 {
+            return None;
+        }
+        if !self.dirty.get() {
+            return Some(OwnChanges::None);
+        }
+        self.known.borrow().iter().copied().collect::<Option<Vec<_>>>().map(OwnChanges::States)
+    }
     fn writer_opened(&self, created: bool) {
         if self.writers.get() == 0 {
             self.dirty.set(false);
@@ -137,6 +147,13 @@ impl FileState {
             self.known.borrow_mut().clear();
         }
     }
+}
+
+/// What a mount knows that the MDT does not.
+pub(crate) enum OwnChanges {
+    None,
+    /// One for each object.
+    States(Vec<ObjectState>),
 }
 
 /// Keeps a [`FileState`] in the table.

@@ -54,6 +54,38 @@ fn the_size_of_an_open_file_is_asked_from_all_stripes() {
 }
 
 #[test]
+fn the_size_of_a_file_that_only_this_mount_writes_is_known_here() {
+    let mut bed = Bed::new(2);
+    let (fid, handle) = bed.create("f");
+    let yours = |bed: &Bed, yours| bed.shared.borrow_mut().inodes.get_mut(&fid).unwrap().yours = yours;
+    let size = |bed: &mut Bed| {
+        bed.log();
+        bed.call(move |c| async move { c.getattr(fid).await.unwrap().attr.size })
+    };
+    yours(&bed, true);
+    assert_eq!(size(&mut bed), 0);
+    assert_eq!(bed.log(), ["MDT0000 Getattr"]);
+    bed.call(move |c| async move { c.write(write_args(handle, 5, b"x")).await }).unwrap();
+    assert_eq!(size(&mut bed), 6);
+    assert_eq!(bed.log(), ["MDT0000 Getattr"]);
+    // A write of which nobody knows what it did.
+    bed.shared.borrow_mut().refuse.push((Opcode::Write, Errno::EIO));
+    bed.call(move |c| async move { c.write(write_args(handle, 6, b"y")).await }).unwrap_err();
+    assert_eq!(size(&mut bed), 6);
+    assert_eq!(bed.log(), ["MDT0000 Getattr", "OST0000 Glimpse 0", "OST0001 Glimpse 1"]);
+    bed.call(move |c| async move { c.release(handle, None).await }).unwrap();
+    // Opened anew, nothing written yet: what the MDT says is right.
+    let (_, handle) = bed.call(move |c| async move { c.open(fid, 2, Caller::root()).await.unwrap() });
+    assert_eq!(size(&mut bed), 6);
+    assert_eq!(bed.log(), ["MDT0000 Getattr"]);
+    // Somebody else has opened it too.
+    yours(&bed, false);
+    assert_eq!(size(&mut bed), 6);
+    assert_eq!(bed.log(), ["MDT0000 Getattr", "OST0000 Glimpse 0", "OST0001 Glimpse 1"]);
+    bed.call(move |c| async move { c.release(handle, None).await }).unwrap();
+}
+
+#[test]
 fn an_explicit_time_outlives_the_writes_before_it() {
     let mut bed = Bed::new(1);
     let (fid, handle) = bed.create("f");

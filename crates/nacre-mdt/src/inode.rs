@@ -37,6 +37,7 @@ impl Inode {
             layout: self.layout.clone(),
             kill_priv: self.has_privileges(),
             mtime_set_at: self.mtime_order,
+            yours: false,
         }
     }
     /// Stripes of the file by OST.

@@ -218,8 +218,8 @@ impl Mdt {
 
     async fn dispatch(self: &Rc<Self>, request: &Request) -> Result<Reply, Errno> {
         match request.opcode {
-            Opcode::Lookup => self.lookup(&request.args()?).await,
-            Opcode::Getattr => self.getattr(&request.args()?).await,
+            Opcode::Lookup => self.lookup(request.export, &request.args()?).await,
+            Opcode::Getattr => self.getattr(request.export, &request.args()?).await,
             // In a box: the task of a lookup would be as large as the largest of them.
             _ => Box::pin(self.dispatch_other(request)).await,
         }

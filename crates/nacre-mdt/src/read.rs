@@ -10,9 +10,9 @@ use crate::view::Wants;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_osd::Table;
-use nacre_target::Reply;
+use nacre_target::{ExportId, Reply};
 use nacre_types::name::{DISCRIMINATORS, NAME_MAX, cookie_base};
-use nacre_types::{Errno, Fid, FileType};
+use nacre_types::{Errno, Fid, FileType, SizeState};
 use nacre_wire::mdt::{
     DirEntry, EntryReply, FidLinks, FidLinksReply, GetLayout, Getattr, Getxattr, LayoutReply, Listxattr,
     ListxattrReply, Lookup, Readdir, ReaddirReply, Readlink, ReadlinkReply, XattrReply,
@@ -42,14 +42,24 @@ impl Mdt {
         self.read_row(INODE, &fid.key()).await?.ok_or(Errno::ESTALE)
     }
 
-    pub(crate) async fn lookup(&self, args: &Lookup<'_>) -> Result<Reply, Errno> {
+    /// What `export` is told of an inode.
+    fn reply_to(&self, export: ExportId, inode: &Inode) -> Reply {
+        let mut reply = inode.reply();
+        let (opens, fid) = (self.opens.borrow(), inode.attr.fid);
+        reply.yours = inode.attr.size_state == SizeState::Open
+            && opens.sole_writer(fid).is_some_and(|(writer, _)| writer == export)
+            && !opens.is_being_cut(fid);
+        Reply::of(&reply)
+    }
+
+    pub(crate) async fn lookup(&self, export: ExportId, args: &Lookup<'_>) -> Result<Reply, Errno> {
         if args.name.len() > NAME_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
         for _ in 0..LOOKUPS_MAX {
             let Some(entry) = self.find_entry(args.parent, args.name).await? else { break };
             if let Some(inode) = self.read_row::<Inode>(INODE, &entry.fid.key()).await? {
-                return Ok(Reply::of(&inode.reply()));
+                return Ok(self.reply_to(export, &inode));
             }
         }
         let dir: Option<Inode> = self.read_row(INODE, &args.parent.key()).await?;
@@ -78,8 +88,8 @@ impl Mdt {
         })
     }
 
-    pub(crate) async fn getattr(&self, args: &Getattr) -> Result<Reply, Errno> {
-        Ok(Reply::of(&self.read_inode(args.fid).await?.reply()))
+    pub(crate) async fn getattr(&self, export: ExportId, args: &Getattr) -> Result<Reply, Errno> {
+        Ok(self.reply_to(export, &self.read_inode(args.fid).await?))
     }
 
     pub(crate) async fn readdir(&self, args: &Readdir) -> Result<Reply, Errno> {

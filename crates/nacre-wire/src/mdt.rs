@@ -31,6 +31,9 @@ codec_struct! {
         /// When the modification time was last set explicitly (utimensat; `Setattr::time` of that request).
         /// Writes up to this moment do not count for mtime: neither an object's nor `Written::mtime`.
         pub mtime_set_at: Timestamp,
+        /// Of a size that is `Open`: nobody but the asker can have changed the file since it was `Exact`, so what
+        /// `attr` says is wrong by the asker's own writes only.
+        pub yours: bool,
     }
 }
 

@@ -273,7 +273,13 @@ impl Fake {
         let stripes = (0..self.shared.borrow().stripes).map(OstIndex).collect();
         let component = Component { extent: Extent::ALL, stripe_bytes: 4, stripes };
         let layout = Layout { generation: 1, components: vec![component] };
-        EntryReply { attr, layout: Some(layout), kill_priv: false, mtime_set_at: Timestamp::default() }
+        EntryReply {
+            attr,
+            layout: Some(layout),
+            kill_priv: false,
+            mtime_set_at: Timestamp::default(),
+            yours: false,
+        }
     }
 
     fn mdt(&mut self, opcode: Opcode, frame: &Frame) -> Reply {

@@ -124,6 +124,34 @@ fn a_client_that_vanishes_loses_its_opens_orphans_and_locks() {
 }
 
 #[test]
+fn a_size_is_left_to_a_writer_who_is_alone() {
+    let mut c = Cluster::new(6, 2, 2);
+    let yours = |c: &mut Cluster, client, fid| {
+        c.run(client, move |c| async move { c.call(&Getattr { fid }).await.unwrap().yours })
+    };
+    let made = c
+        .run(0, |c| async move { c.make_open(Fid::ROOT, b"f", REG, Some((1, O_RDWR)), true).await.unwrap() });
+    let fid = made.entry.attr.fid;
+    assert!(yours(&mut c, 0, fid) && !yours(&mut c, 1, fid));
+    // Somebody else cuts it, or opens it for writing: it is nobody's until the last close.
+    c.run(1, move |c| async move { c.open(fid, 1, O_RDWR).await.unwrap() });
+    assert!(!yours(&mut c, 0, fid) && !yours(&mut c, 1, fid));
+    c.run(1, move |c| async move { c.close(fid, 1, false, None).await.unwrap() });
+    assert!(!yours(&mut c, 0, fid));
+    c.run(0, move |c| async move { c.close(fid, 1, false, None).await.unwrap() });
+    c.run(0, |c| async move { c.sleep_ms(3000).await });
+    assert!(!yours(&mut c, 0, fid), "the size is exact");
+    c.run(0, move |c| async move {
+        c.open(fid, 2, O_RDWR).await.unwrap();
+        assert!(c.call(&Getattr { fid }).await.unwrap().yours);
+        let set = SetAttr { size: Some(20), ..SetAttr::default() };
+        let truncate = Setattr { fid, set, caller: Caller::root(), time: c.now() };
+        c.call(&truncate).await.unwrap();
+        assert!(!c.call(&Getattr { fid }).await.unwrap().yours, "being cut");
+    });
+}
+
+#[test]
 fn the_size_after_two_writers_or_an_unsure_one_comes_from_the_osts() {
     let mut c = Cluster::new(5, 2, 2);
     let made = c

@@ -70,7 +70,7 @@ fn template() -> LayoutTemplate {
     LayoutTemplate { stripe_count: -1, stripe_bytes: 65536, first_ost: 2 }
 }
 fn entry() -> EntryReply {
-    EntryReply { attr: attr(), layout: Some(layout()), kill_priv: true, mtime_set_at: time(5) }
+    EntryReply { attr: attr(), layout: Some(layout()), kill_priv: true, mtime_set_at: time(5), yours: true }
 }
 fn how() -> OpenHow {
     OpenHow { handle: OpenHandle(9), flags: 0o1002 }

@@ -214,6 +214,10 @@ impl Osd {
         change(&mut s);
         self.stats.set(s);
     }
+    /// The bounds it was opened with.
+    pub fn config(&self) -> &OsdConfig {
+        &self.config
+    }
     pub fn stats(&self) -> OsdStats {
         let state = self.state.borrow();
         let bytes = state.mem.bytes();

@@ -65,6 +65,12 @@ impl TargetCore {
             false,
             "recovery after the loss of a machine: state, clients, requests made again",
         ));
+        list.push(param(
+            name("storage"),
+            self.storage_text(),
+            false,
+            "the storage engine: what it holds, of how much",
+        ));
         for (id, e) in exports.iter().filter(|(_, e)| e.has_lease()) {
             let prefix = format!("exports.{}.", e.uuid);
             let named = |suffix: &str| name(&format!("{prefix}{suffix}"));
@@ -85,6 +91,29 @@ impl TargetCore {
             ));
         }
         list
+    }
+
+    fn storage_text(&self) -> String {
+        let (s, max) = (self.osd.stats(), self.osd.config());
+        format!(
+            "rows_in_memory: {}\nclean_bytes: {} of {}\ndirty_bytes: {} of {}\nlog_bytes: {} of {}\nruns: {}\n\
+             run_bytes: {}\ntransactions: {}\nsyncs: {}\nflushes: {}\nmerges: {}\ncold_reads: {}\nslowed_writers: {}",
+            s.rows_in_memory,
+            s.clean_bytes,
+            max.cache_bytes_max,
+            s.dirty_bytes,
+            max.dirty_bytes_max,
+            s.log_bytes,
+            max.log_bytes_max,
+            s.runs,
+            s.run_bytes,
+            s.transactions,
+            s.syncs,
+            s.flushes,
+            s.merges,
+            s.cold_reads,
+            s.slowed_writers,
+        )
     }
 
     /// `None`: not one of the common ones. `Err` is the sentence for the user.

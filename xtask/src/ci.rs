@@ -21,6 +21,7 @@ const STEPS: &[Step] = &[
     ("tests", || sh(&mut cargo(&["test", "--workspace", "--quiet"]))),
     ("simulation", || sim(SEEDS)),
     ("pjdfstest", e2e::pjdfstest),
+    ("trips", e2e::trips),
     ("matrix", || e2e::matrix(MATRIX_ROUNDS)),
     ("apps", || e2e::apps(&["git", "sqlite", "fio"].map(str::to_owned))),
     ("netns", e2e::netns),

@@ -40,6 +40,8 @@ enum Task {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Messages and wake-ups per operation on a real mount
+    Trips,
     /// What one mount has completed the other sees: every change × every observation
     Matrix {
         #[arg(long, default_value_t = 100)]
@@ -56,6 +58,7 @@ fn main() -> Result<()> {
         Task::Apps { names } => e2e::apps(&names),
         Task::Netns => e2e::netns(),
         Task::Crash { minutes, seed } => e2e::crash(minutes, seed),
+        Task::Trips => e2e::trips(),
         Task::Matrix { rounds } => e2e::matrix(rounds),
     }
 }

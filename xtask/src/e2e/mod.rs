@@ -6,12 +6,14 @@ mod matrix;
 mod netns;
 mod pjdfstest;
 mod system;
+mod trips;
 
 pub(crate) use apps::run as apps;
 pub(crate) use crash::run as crash;
 pub(crate) use matrix::run as matrix;
 pub(crate) use netns::run as netns;
 pub(crate) use pjdfstest::run as pjdfstest;
+pub(crate) use trips::run as trips;
 
 /// A moment for another process to get on (never a condition of a test).
 fn pause() {

@@ -1,6 +1,7 @@
 //! The targets and mounts of one file system in a world.
 
 use crate::mount::{Jobs, MountIsland};
+use crate::run::STUCK_NS;
 use crate::world::{NodeId, World};
 use nacre_client::MountConfig;
 use nacre_mdt::Mdt;
@@ -18,6 +19,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
+const FS: &str = "demo";
 /// Bytes of each target's store.
 const STORE_BYTES: u64 = 256 << 20;
 
@@ -74,7 +76,7 @@ impl Cluster {
 
     fn build(seed: u64, ost_count: u32, mount_count: u32, with_victim: bool, on_devices: bool) -> Self {
         let mut world = World::new(seed);
-        let fs = FsName::parse("demo").expect("a valid name");
+        let fs = FsName::parse(FS).expect("a valid name");
         let mut names =
             vec![TargetName::Mgs, TargetName::Of { fs: fs.clone(), kind: TargetKind::Mdt, index: 0 }];
         names.extend((0..ost_count).map(|index| TargetName::Of {
@@ -126,6 +128,36 @@ impl Cluster {
         Self { world, jobs: Jobs::default(), servers, mounts, victim, stores, devices, boots, ack_or_commit }
     }
 
+    /// Waits until the mounts from `first` on are ready.
+    pub fn ready(&mut self, first: usize) -> Result<(), String> {
+        for &mount in &self.mounts[first..] {
+            let until = self.world.now_ns() + STUCK_NS;
+            self.world.run_until(until, |world| world.is_up(mount));
+            let job = self.jobs.start(&mut self.world, mount, |client| async move { client.ready().await });
+            match self.jobs.wait::<Result<(), String>>(&mut self.world, job, STUCK_NS) {
+                Some(ready) => ready?,
+                None => return Err("a mount does not get ready".into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The machine dies with everything on it, and comes back; there is one more mount then.
+    pub fn lose_power(&mut self) -> Result<(), String> {
+        for &node in &self.mounts {
+            self.world.kill(node);
+        }
+        for server in 0..self.servers.len() {
+            self.power_loss(server);
+            self.world.start_later(self.servers[server], 50_000_000);
+        }
+        let name = format!("mount{}", self.mounts.len());
+        let mount = add_mount(&mut self.world, &name);
+        self.world.start_later(mount, 50_000_000);
+        self.mounts.push(mount);
+        Ok(())
+    }
+
     /// Parameters of the servers by a condition on their names: (server, name, value).
     pub fn params(&mut self, wanted: impl Fn(&str) -> bool) -> Vec<(String, String, String)> {
         let mut found = Vec::new();
@@ -140,6 +172,17 @@ impl Cluster {
         }
         found
     }
+}
+
+fn add_mount(world: &mut World, name: &str) -> NodeId {
+    let config = MountConfig {
+        mgs_addresses: vec![World::address("MGS")],
+        fs: FsName::parse(FS).expect("a valid name"),
+        name: name.to_string(),
+        read_only: false,
+    };
+    let start = move |ctx: &Rc<Ctx>| Box::new(MountIsland::new(ctx, config.clone())) as Box<dyn Logic>;
+    world.add(name, None, Box::new(start))
 }
 
 fn target(

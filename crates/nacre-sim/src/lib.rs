@@ -13,6 +13,7 @@ pub mod model;
 pub mod mount;
 pub mod offline;
 pub mod ops;
+pub mod power;
 pub mod run;
 pub mod world;
 

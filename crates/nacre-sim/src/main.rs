@@ -96,6 +96,7 @@ fn main() -> ExitCode {
                             totals.1.kills += report.kills;
                             totals.1.cuts += report.cuts;
                             totals.1.evictions += report.evictions;
+                            totals.1.power_losses += report.power_losses;
                             totals.1.virtual_ms += report.virtual_ms;
                         }
                         Err(failure) => {
@@ -112,11 +113,13 @@ fn main() -> ExitCode {
     });
     let (seeds, r) = totals.lock().unwrap_or_else(PoisonError::into_inner).clone();
     println!(
-        "{} operations, {} servers killed, {} connections lost, {} mounts evicted, {} s of virtual time",
+        "{} operations, {} servers killed, {} connections lost, {} mounts evicted, \
+         {} losses of power, {} s of virtual time",
         r.operations,
         r.kills,
         r.cuts,
         r.evictions,
+        r.power_losses,
         r.virtual_ms / 1000
     );
     println!("{seeds} seeds passed, {} failed", u8::from(failed.load(Ordering::Relaxed)));

@@ -77,6 +77,8 @@ pub enum Op {
     Removexattr(String, String),
     Listxattr(String),
     Fsync(String),
+    /// Everything that this mount has completed.
+    SyncAll,
     /// Keeps the file open in a slot.
     Open(u32, String),
     WriteSlot {
@@ -245,6 +247,7 @@ impl Op {
                 m.listxattr(p)
             }
             Op::Fsync(p) => m.file(p).map(|_| Value::Unit),
+            Op::SyncAll => Ok(Value::Unit),
             Op::Open(slot, p) => {
                 let i = m.file(p)?;
                 if m.open.contains_key(slot) {
@@ -512,6 +515,7 @@ impl Op {
                 client.release(handle, None).await?;
                 done.map(|()| Value::Unit)
             }
+            Op::SyncAll => client.sync_all().await.map(|()| Value::Unit),
             Op::Open(slot, p) => {
                 let fid = file(client, p).await?;
                 if session.slots().contains_key(slot) {

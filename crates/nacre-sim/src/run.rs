@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 const SECOND: u64 = 1_000_000_000;
 /// An operation that takes longer is stuck.
-const STUCK_NS: u64 = 180 * SECOND;
+pub const STUCK_NS: u64 = 180 * SECOND;
 
 /// What a seed tries.
 #[derive(Debug, Clone)]
@@ -42,6 +42,8 @@ pub struct Plan {
     pub victim: bool,
     /// A mount is stopped for longer than its lease.
     pub pause: bool,
+    /// The whole machine loses its power once, and that is all (see `power`).
+    pub power: bool,
 }
 
 impl Plan {
@@ -62,6 +64,7 @@ impl Plan {
             common: pick(2) == 0,
             victim: pick(4) == 0,
             pause: pick(5) == 0,
+            power: pick(6) == 0,
         }
     }
 }
@@ -73,6 +76,7 @@ pub struct Report {
     pub kills: u64,
     pub cuts: u64,
     pub evictions: u64,
+    pub power_losses: u64,
     pub virtual_ms: u64,
 }
 
@@ -126,6 +130,9 @@ enum Fault {
 
 /// Runs a plan; a failure carries so many lines of trace.
 pub fn run(plan: &Plan, trace_lines: usize) -> Result<Report, Failure> {
+    if plan.power {
+        return crate::power::run(plan, trace_lines);
+    }
     let mut cluster = Cluster::new(plan.seed, plan.osts, plan.mounts, plan.victim);
     cluster.world.trace_max = trace_lines.max(1);
     let mut run = Run {
@@ -173,15 +180,7 @@ impl Run {
     }
 
     fn set_up(&mut self) -> Result<(), String> {
-        for mount in self.cluster.mounts.clone() {
-            let world = &mut self.cluster.world;
-            world.run_until(STUCK_NS, |world| world.is_up(mount));
-            let job = self.cluster.jobs.start(world, mount, |client| async move { client.ready().await });
-            match self.cluster.jobs.wait::<Result<(), String>>(world, job, STUCK_NS) {
-                Some(ready) => ready?,
-                None => return Err("a mount does not get ready".into()),
-            }
-        }
+        self.cluster.ready(0)?;
         self.cluster.world.run_for(5 * SECOND);
         self.usual_tasks = self.cluster.servers.iter().map(|&s| self.cluster.world.live_tasks(s)).collect();
         self.usual_files = self.files()?;

@@ -1,0 +1,212 @@
+//! Loss of power of the whole machine: servers, mounts and everything that was not synced.
+//!
+//! What must hold afterwards: the namespace is that of some moment between the last sync and the loss (each
+//! target keeps a prefix of its own changes), and every file that was not changed since it was last synced has its
+//! bytes. Files changed since may have any mixture, and are not looked at.
+
+use crate::check::{self, Seen};
+use crate::cluster::Cluster;
+use crate::model::{Kind, Model, Outcome};
+use crate::ops::{Op, Session};
+use crate::run::{Failure, Plan, Report, STUCK_NS};
+use nacre_types::Errno;
+use std::collections::BTreeMap;
+
+type Tree = BTreeMap<String, Seen>;
+
+/// What was true after each operation since the namespace was last durable.
+struct History {
+    /// After the operation of this number, from `first` on.
+    snapshots: Vec<Model>,
+    first: usize,
+    /// The operation that made an inode's bytes durable.
+    synced: BTreeMap<usize, usize>,
+    synced_all: usize,
+}
+
+impl History {
+    fn last(&self) -> usize {
+        self.first + self.snapshots.len() - 1
+    }
+    /// The namespace is durable as it is now.
+    fn sync_namespace(&mut self) {
+        self.first = self.last();
+        self.snapshots.drain(..self.snapshots.len() - 1);
+    }
+    /// Bytes of an inode that no operation has changed since they were synced.
+    fn certain(&self, i: usize, bytes_before: &BTreeMap<usize, Vec<(usize, Vec<u8>)>>) -> Option<Vec<u8>> {
+        let synced = self.synced.get(&i).copied().unwrap_or(0).max(self.synced_all);
+        let changes = bytes_before.get(&i)?;
+        match changes.last() {
+            Some((at, bytes)) if *at <= synced => Some(bytes.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// Runs a plan up to the loss of power, and looks at what is left.
+pub fn run(plan: &Plan, trace_lines: usize) -> Result<Report, Failure> {
+    let mut cluster = Cluster::on_devices(plan.seed, plan.osts, plan.mounts);
+    cluster.world.trace_max = trace_lines.max(1);
+    let mut report = Report { power_losses: 1, ..Report::default() };
+    match lose_power(plan, &mut cluster, &mut report) {
+        Ok(()) => {
+            report.virtual_ms = cluster.world.now_ns() / 1_000_000;
+            Ok(report)
+        }
+        Err(what) => Err(Failure { what, trace: cluster.world.trace(trace_lines) }),
+    }
+}
+
+fn lose_power(plan: &Plan, cluster: &mut Cluster, report: &mut Report) -> Result<(), String> {
+    cluster.ready(0)?;
+    let mut model = Model::default();
+    let mut history =
+        History { snapshots: vec![model.clone()], first: 0, synced: BTreeMap::new(), synced_all: 0 };
+    // Every state of a file's bytes, by the operation that made it.
+    let mut bytes: BTreeMap<usize, Vec<(usize, Vec<u8>)>> = BTreeMap::new();
+    let sessions: Vec<Session> = cluster.mounts.iter().map(|_| Session::default()).collect();
+    let mut slot_owner: BTreeMap<u32, usize> = BTreeMap::new();
+    let operations = 10 + cluster.world.rng().below(u64::from(plan.ops_per_task) * 2) as usize;
+    for number in 1..=operations {
+        let op = match cluster.world.rng().below(20) {
+            0 => Op::SyncAll,
+            _ => Op::random(cluster.world.rng(), "", plan.big),
+        };
+        let mount_count = cluster.mounts.len() as u64;
+        let mut mount = cluster.world.rng().below(mount_count) as usize;
+        if let Some(owner) = op.slot().and_then(|slot| slot_owner.get(&slot)) {
+            mount = *owner;
+        }
+        let node = cluster.mounts[mount];
+        cluster.world.note(node, || format!("operation {number}: {op:?}"));
+        let (session, work) = (sessions[mount].clone(), op.clone());
+        let job = cluster.jobs.start(&mut cluster.world, node, move |client| async move {
+            work.execute(client, session).await
+        });
+        let is_last = number == operations;
+        if is_last {
+            // The power goes somewhere in the last one, or shortly after it.
+            let until = cluster.world.now_ns() + cluster.world.rng().below(20_000_000);
+            cluster.world.run_until(until, |_| false);
+            cluster.jobs.collect(&mut cluster.world);
+        }
+        let got: Option<Outcome> = match is_last {
+            true => cluster.jobs.take(job),
+            false => cluster.jobs.wait(&mut cluster.world, job, STUCK_NS),
+        };
+        let want = op.apply(&mut model);
+        match &got {
+            Some(got) if !op.agrees(got, &want) => {
+                return Err(format!("{op:?} gave {got:?}, expected {want:?}"));
+            }
+            None if !is_last => return Err(format!("{op:?} did not end")),
+            _ => {}
+        }
+        report.operations += 1;
+        match (&op, want.is_ok()) {
+            (Op::Open(slot, _), true) => {
+                slot_owner.insert(*slot, mount);
+            }
+            (Op::Close(slot), true) => {
+                slot_owner.remove(slot);
+            }
+            _ => {}
+        }
+        for (i, inode) in model.inodes.iter().enumerate() {
+            if let Kind::File(now) = &inode.kind {
+                let states = bytes.entry(i).or_default();
+                if states.last().is_none_or(|(_, last)| last != now) {
+                    states.push((number, now.clone()));
+                }
+            }
+        }
+        history.snapshots.push(model.clone());
+        match &op {
+            _ if got.is_none() => {}
+            Op::SyncAll => {
+                history.sync_namespace();
+                history.synced_all = number;
+            }
+            Op::Fsync(path) if want.is_ok() => {
+                history.sync_namespace();
+                if let Ok(i) = model.resolve(path) {
+                    history.synced.insert(i, number);
+                }
+            }
+            _ => {}
+        }
+    }
+    cluster.lose_power()?;
+    let fresh = cluster.mounts.len() - 1;
+    cluster.ready(fresh)?;
+    let job = cluster.jobs.start(&mut cluster.world, cluster.mounts[fresh], |client| async move {
+        check::walk(&client, "").await
+    });
+    let seen: Result<Tree, Errno> = cluster
+        .jobs
+        .wait(&mut cluster.world, job, STUCK_NS)
+        .ok_or("the tree cannot be walked after a loss of power")?;
+    let seen = seen.map_err(|e| format!("the tree cannot be walked after a loss of power: {e}"))?;
+    judge(&history, &bytes, &seen)
+}
+
+/// Finds the moment whose namespace is seen, then compares the bytes that are certain.
+fn judge(
+    history: &History,
+    bytes: &BTreeMap<usize, Vec<(usize, Vec<u8>)>>,
+    seen: &Tree,
+) -> Result<(), String> {
+    let shown = names_only(seen);
+    let mut nearest: Option<Vec<String>> = None;
+    for model in history.snapshots.iter().rev() {
+        let expected = check::expected(model, "");
+        let differences = check::differences(&names_only(&expected), &shown);
+        if differences.is_empty() {
+            return judge_bytes(history, bytes, model, seen);
+        }
+        if nearest.as_ref().is_none_or(|n| n.len() > differences.len()) {
+            nearest = Some(differences);
+        }
+    }
+    Err(format!(
+        "after a loss of power the names are those of no moment since operation {} (of {}); the nearest differs by\n  {}",
+        history.first,
+        history.last(),
+        nearest.unwrap_or_default().join("\n  ")
+    ))
+}
+
+fn judge_bytes(
+    history: &History,
+    bytes: &BTreeMap<usize, Vec<(usize, Vec<u8>)>>,
+    model: &Model,
+    seen: &Tree,
+) -> Result<(), String> {
+    for (path, got) in seen {
+        let Ok(i) = model.resolve(path) else { continue };
+        let (Kind::File(_), Some(want)) = (&model.inode(i).kind, history.certain(i, bytes)) else { continue };
+        if got.bytes != want || got.stat.size != want.len() as u64 {
+            let at = got.bytes.iter().zip(&want).position(|(a, b)| a != b);
+            return Err(format!(
+                "after a loss of power {path}, unchanged since it was synced, has {} bytes, says {}, expected {}; differs at {at:?}",
+                got.bytes.len(),
+                got.stat.size,
+                want.len()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The tree without sizes and bytes of files.
+fn names_only(tree: &Tree) -> Tree {
+    let mut tree = tree.clone();
+    for seen in tree.values_mut() {
+        if seen.stat.kind == 'f' {
+            seen.stat.size = 0;
+            seen.bytes.clear();
+        }
+    }
+    tree
+}

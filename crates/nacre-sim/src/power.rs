@@ -67,12 +67,19 @@ fn lose_power(plan: &Plan, cluster: &mut Cluster, report: &mut Report) -> Result
     let mut bytes: BTreeMap<usize, Vec<(usize, Vec<u8>)>> = BTreeMap::new();
     let sessions: Vec<Session> = cluster.mounts.iter().map(|_| Session::default()).collect();
     let mut slot_owner: BTreeMap<u32, usize> = BTreeMap::new();
+    // The file that was written last.
+    let mut written: Option<String> = None;
     let operations = 10 + cluster.world.rng().below(u64::from(plan.ops_per_task) * 2) as usize;
     for number in 1..=operations {
-        let op = match cluster.world.rng().below(20) {
-            0 => Op::SyncAll,
+        let op = match (cluster.world.rng().below(20), written.take()) {
+            (0, _) => Op::SyncAll,
+            // What an editor does: writes, and syncs what it has written.
+            (1..=6, Some(path)) => Op::Fsync(path),
             _ => Op::random(cluster.world.rng(), "", plan.big),
         };
+        if let Op::Write { path, .. } | Op::Append { path, .. } = &op {
+            written = Some(path.clone());
+        }
         let mount_count = cluster.mounts.len() as u64;
         let mut mount = cluster.world.rng().below(mount_count) as usize;
         if let Some(owner) = op.slot().and_then(|slot| slot_owner.get(&slot)) {

@@ -6,7 +6,7 @@
 use crate::engine::{Osd, OsdConfig, OsdStats};
 use crate::error::OsdError;
 use crate::log::{LogWriter, RecordKind};
-use crate::replay::{plan, replay, summarize};
+use crate::replay::{Epochs, plan, replay, summarize};
 use crate::reserve::Room;
 use crate::state::State;
 use crate::superblock::{FORMAT_VERSION, Label, Super};
@@ -137,21 +137,22 @@ impl Osd {
 
         // Read the log into memory.
         let ends = superblock.epoch_ends.clone();
+        let epochs = Epochs { latest: old_epoch, ends: &ends };
         let mut next_segment = superblock.next_segment;
         let mut summaries = Vec::new();
         for (file, len) in list(ctx, FileKind::Log).await? {
             let FileId::Log(number) = file else { continue };
             next_segment = next_segment.max(number + 1);
             let bytes = read_all(ctx, file, len).await?;
-            summaries.push(summarize(store, &ends, number, &bytes)?);
+            summaries.push(summarize(store, &epochs, number, &bytes)?);
         }
-        let mut plan = plan(&summaries, &ends)?;
+        let mut plan = plan(&summaries, &epochs)?;
         let mut state = State::new(LogWriter::new(store, 0, 1, SEGMENT_BYTES_MIN, 0, Vec::new()));
         state.runs.metas = plan.runs.runs.clone();
         state.runs.flushed_lsn = plan.runs.flushed_lsn;
         for segment in plan.segments.iter().filter(|s| s.last_lsn > plan.runs.flushed_lsn) {
             let bytes = read_all(ctx, FileId::Log(segment.number), segment.bytes).await?;
-            replay(&plan, &ends, segment, &bytes, |record| {
+            replay(&plan, &epochs, segment, &bytes, |record| {
                 if record.kind == RecordKind::Change {
                     for row in record.rows() {
                         state.replay(&row.ok_or_else(|| OsdError::Corrupt {
@@ -185,9 +186,7 @@ impl Osd {
         let last_lsn = plan.last_lsn;
         superblock.epoch_ends.retain(|(epoch, _)| *epoch != old_epoch);
         superblock.epoch_ends.push((old_epoch, last_lsn));
-        // Enough to check what is left of the log; older epochs have no segments.
-        let excess = superblock.epoch_ends.len().saturating_sub(1 + plan.segments.len());
-        superblock.epoch_ends.drain(..excess);
+        superblock.epoch_ends.retain(|(epoch, _)| *epoch == old_epoch || plan.epochs.contains(epoch));
         superblock.log_epoch += 1;
         superblock.instance += 1;
         superblock.clean = false;

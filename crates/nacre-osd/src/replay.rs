@@ -12,10 +12,19 @@ use alloc::format;
 use alloc::vec::Vec;
 use nacre_types::Codec;
 
+/// What the superblock says of log epochs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Epochs<'a> {
+    pub(crate) latest: u32,
+    /// Last lsn of those that have ended and may have segments.
+    pub(crate) ends: &'a [(u32, u64)],
+}
+
 /// What one segment holds.
 #[derive(Debug)]
 pub(crate) struct Summary {
     number: u64,
+    epoch: u32,
     bytes: u64,
     first_lsn: u64,
     /// Of the last whole record; below `first_lsn` if there is none.
@@ -45,8 +54,11 @@ fn records<'a>(header: &SegmentHeader, bytes: &'a [u8], end: u64) -> (Vec<Record
     }
     (records, scan)
 }
-fn end_of(epoch: u32, epoch_ends: &[(u32, u64)]) -> u64 {
-    epoch_ends.iter().find(|(e, _)| *e == epoch).map_or(u64::MAX, |(_, lsn)| *lsn)
+/// Last lsn that counts of an epoch. The latest epoch is open; of an earlier one that is not listed nothing counts: its
+/// segments were deleted and are back.
+fn end_of(epoch: u32, epochs: &Epochs<'_>) -> u64 {
+    let listed = epochs.ends.iter().find(|(e, _)| *e == epoch).map(|(_, lsn)| *lsn);
+    listed.unwrap_or(if epoch >= epochs.latest { u64::MAX } else { 0 })
 }
 
 /// Sums up a segment.
@@ -55,12 +67,13 @@ fn end_of(epoch: u32, epoch_ends: &[(u32, u64)]) -> u64 {
 /// `Format` for segments of another version or store, `Corrupt` for a list of runs that cannot be read.
 pub(crate) fn summarize(
     store: [u8; 16],
-    epoch_ends: &[(u32, u64)],
+    epochs: &Epochs<'_>,
     number: u64,
     bytes: &[u8],
 ) -> Result<Summary, OsdError> {
     let mut summary = Summary {
         number,
+        epoch: 0,
         bytes: bytes.len() as u64,
         first_lsn: u64::MAX,
         last_lsn: 0,
@@ -76,11 +89,12 @@ pub(crate) fn summarize(
             header.version, header.id.number
         )));
     }
-    let end = end_of(header.id.epoch, epoch_ends);
+    let end = end_of(header.id.epoch, epochs);
     let (records, scan) = records(&header, bytes, end);
     if end == u64::MAX {
         summary.synced_lsn = scan.synced_beyond();
     }
+    summary.epoch = header.id.epoch;
     summary.first_lsn = header.first_lsn;
     summary.last_lsn = header.first_lsn - 1;
     for record in records {
@@ -101,6 +115,8 @@ pub(crate) fn summarize(
 pub(crate) struct Plan {
     /// Segments of the chain, oldest first.
     pub(crate) segments: Vec<Segment>,
+    /// Epochs of these segments.
+    pub(crate) epochs: Vec<u32>,
     /// Segments to delete: never used, behind the end, or flushed long ago.
     pub(crate) unused: Vec<u64>,
     pub(crate) last_lsn: u64,
@@ -112,7 +128,7 @@ pub(crate) struct Plan {
 ///
 /// # Errors
 /// `Corrupt` when records that had been synced, or are needed, are gone.
-pub(crate) fn plan(summaries: &[Summary], epoch_ends: &[(u32, u64)]) -> Result<Plan, OsdError> {
+pub(crate) fn plan(summaries: &[Summary], epochs: &Epochs<'_>) -> Result<Plan, OsdError> {
     let used: Vec<&Summary> = summaries.iter().filter(|s| s.last_lsn >= s.first_lsn).collect();
     let mut plan = Plan::default();
     // Chains from the latest to the oldest.
@@ -135,6 +151,7 @@ pub(crate) fn plan(summaries: &[Summary], epoch_ends: &[(u32, u64)]) -> Result<P
     }
     for s in chain {
         plan.last_lsn = s.last_lsn;
+        plan.epochs.push(s.epoch);
         plan.last_transno = plan.last_transno.max(s.last_transno);
         plan.segments.push(Segment {
             number: s.number,
@@ -146,7 +163,7 @@ pub(crate) fn plan(summaries: &[Summary], epoch_ends: &[(u32, u64)]) -> Result<P
     let in_chain = |s: &Summary| chain.iter().any(|c| c.number == s.number);
     plan.unused = summaries.iter().filter(|s| !in_chain(s)).map(|s| s.number).collect();
     let synced = summaries.iter().map(|s| s.synced_lsn).max().unwrap_or(0);
-    let ended = epoch_ends.iter().map(|(_, lsn)| *lsn).max().unwrap_or(0);
+    let ended = epochs.ends.iter().map(|(_, lsn)| *lsn).max().unwrap_or(0);
     let known = synced.max(ended);
     if plan.last_lsn < known {
         return Err(OsdError::Corrupt {
@@ -165,7 +182,7 @@ pub(crate) fn plan(summaries: &[Summary], epoch_ends: &[(u32, u64)]) -> Result<P
 /// Those of `each`; `Corrupt` if the segment has changed since it was planned.
 pub(crate) fn replay(
     plan: &Plan,
-    epoch_ends: &[(u32, u64)],
+    epochs: &Epochs<'_>,
     segment: &Segment,
     bytes: &[u8],
     mut each: impl FnMut(&Record<'_>) -> Result<(), OsdError>,
@@ -173,7 +190,7 @@ pub(crate) fn replay(
     let Some(header) = SegmentHeader::parse(bytes) else {
         return Err(OsdError::Corrupt { what: format!("log segment {}", segment.number) });
     };
-    let (records, _) = records(&header, bytes, end_of(header.id.epoch, epoch_ends));
+    let (records, _) = records(&header, bytes, end_of(header.id.epoch, epochs));
     for record in records.iter().filter(|r| r.lsn > plan.runs.flushed_lsn && r.lsn <= plan.last_lsn) {
         each(record)?;
     }
@@ -187,6 +204,7 @@ mod tests {
     fn segment(number: u64, first_lsn: u64, last_lsn: u64, synced_lsn: u64, flushed: Option<u64>) -> Summary {
         Summary {
             number,
+            epoch: 1,
             bytes: 1,
             first_lsn,
             last_lsn,
@@ -197,7 +215,7 @@ mod tests {
     }
     /// Numbers of the chain, last lsn; or `None` for damage.
     fn check(segments: &[Summary], ends: &[(u32, u64)], expected: Option<(&[u64], u64)>) {
-        let plan = plan(segments, ends);
+        let plan = plan(segments, &Epochs { latest: 9, ends });
         let got = plan.as_ref().ok();
         let numbers = got.map(|p| p.segments.iter().map(|s| s.number).collect::<Vec<_>>());
         assert_eq!(numbers.as_deref(), expected.map(|e| e.0));

@@ -2,10 +2,8 @@
 
 use crate::{say, store};
 use anyhow::{Context as _, Result, bail};
-use nacre_osd_fs::{FsConfig, FsStore};
 use nacre_types::{FsName, TargetKind, TargetName};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 #[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BackFs {
@@ -99,8 +97,7 @@ pub(crate) fn run(args: &MkfsArgs) -> Result<()> {
         );
     }
     let dir = &args.target;
-    let store: Arc<dyn nacre_node::Store> =
-        Arc::new(FsStore::format(dir, &FsConfig::default(), args.reformat)?);
+    let store = store::format_dir(dir, args.reformat)?;
     store::format(&store, &name, &args.mgsnode, args.reformat)?;
     say::line(&format!("formatted {name} in {}", dir.display()));
     say::line(&format!("next: nacre serve {}", dir.display()));

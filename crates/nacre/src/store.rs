@@ -3,9 +3,10 @@
 use anyhow::{Context as _, Result, anyhow};
 use nacre_node::{Ctx, Effect, Event, Logic, Store, visit};
 use nacre_osd::{Label, Osd, OsdConfig};
-use nacre_osd_fs::{FsConfig, FsStore};
+use nacre_osd_fs::{FsConfig, FsStore, OpenError};
 use nacre_osd_mem::MemStore;
 use nacre_types::{ClientUuid, Instant, TargetName, Timestamp};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -14,6 +15,8 @@ use std::sync::Arc;
 
 /// Bytes that a memory store may hold.
 const MEMORY_BYTES: u64 = 4 << 30;
+/// Open files for the 66 targets of the largest `up`.
+const DESCRIPTORS_WANTED: u64 = 128 << 10;
 
 /// A random number from the kernel.
 pub(crate) fn random_u64() -> u64 {
@@ -50,7 +53,47 @@ fn wall_clock() -> Timestamp {
 
 /// Opens the store in a directory and locks it against a second server.
 pub(crate) fn open_dir(dir: &Path) -> Result<Arc<dyn Store>> {
-    Ok(Arc::new(FsStore::open(dir, &FsConfig::default())?))
+    with_descriptors(|config| FsStore::open(dir, config))
+}
+
+/// Makes an empty store in a directory.
+pub(crate) fn format_dir(dir: &Path, reformat: bool) -> Result<Arc<dyn Store>> {
+    with_descriptors(|config| FsStore::format(dir, config, reformat))
+}
+
+fn with_descriptors(make: impl FnOnce(&FsConfig) -> Result<FsStore, OpenError>) -> Result<Arc<dyn Store>> {
+    let limit = raise_descriptor_limit();
+    let mut config = FsConfig::default();
+    // A store's directories take some 260 descriptors; with those of a few stores the rest must go round.
+    config.descriptors_max = config.descriptors_max.min(usize::try_from(limit / 8).unwrap_or(usize::MAX));
+    match make(&config) {
+        Ok(store) => Ok(Arc::new(store)),
+        Err(OpenError::Io { what, path, source }) if source.raw_os_error() == Some(EMFILE) => {
+            let hint = "raise it: each target needs 300 at least, 1500 are good";
+            Err(anyhow!("{what} {path}: {source}\nhint: `ulimit -n` is {limit}, {hint}"))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+const EMFILE: i32 = rustix::io::Errno::MFILE.raw_os_error();
+
+/// Lifts the limit of open files as far as this process may, and says what it is. The usual 1024 is too little for
+/// the targets of one `up`; nothing here uses select(2), the reason for that number.
+fn raise_descriptor_limit() -> u64 {
+    let now = getrlimit(Resource::Nofile);
+    let enough = |limit: Option<u64>| limit.is_none_or(|n| n >= DESCRIPTORS_WANTED);
+    if enough(now.current) {
+        return now.current.unwrap_or(u64::MAX);
+    }
+    let wanted = Some(DESCRIPTORS_WANTED);
+    let tries = [
+        Rlimit { current: wanted, maximum: if enough(now.maximum) { now.maximum } else { wanted } },
+        Rlimit { current: now.maximum, maximum: now.maximum },
+    ];
+    // Only root may lift the upper limit.
+    let _ = tries.into_iter().find(|limit| setrlimit(Resource::Nofile, *limit).is_ok());
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// A fresh memory store.

@@ -314,9 +314,7 @@ fn open_or_format(dir: &Path, name: &TargetName, mgs: &[String], complete: bool)
             dir.display()
         );
         // New, or left half made by an `up` that was ended.
-        let store: std::sync::Arc<dyn nacre_node::Store> = std::sync::Arc::new(
-            nacre_osd_fs::FsStore::format(dir, &nacre_osd_fs::FsConfig::default(), false)?,
-        );
+        let store = store::format_dir(dir, false)?;
         store::format(&store, name, mgs, false)?;
         return Ok(Served {
             name: name.clone(),

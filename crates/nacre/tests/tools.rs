@@ -50,6 +50,12 @@ fn links_named_lfs_and_lctl_are_those_commands() {
     let file = file.to_str().unwrap();
     assert!(run("lfs", &["setstripe", "-c", "2", "-S", "64K", file]).ok);
     assert_eq!(run("lfs", &["getstripe", "-c", file]).out, "2\n");
+    let nowhere = m.mount().join("nowhere");
+    m.refused(
+        &["lfs", "setstripe", "-i", "9", nowhere.to_str().unwrap()],
+        &["index 9 does not exist", "hint:"],
+    );
+    assert!(!nowhere.exists(), "a file without the layout is not wanted");
     let df = run("lfs", &["df", "-h"]).out;
     assert!(df.contains("nacre-OST0001_UUID") && df.contains("filesystem_summary:"), "{df}");
     let fid = run("lfs", &["path2fid", file]).out;

@@ -42,15 +42,27 @@ pub(super) fn run(args: &Args) -> Result<()> {
                 .with_context(|| format!("cannot remove the layout of {}", path.display()))?;
             continue;
         }
-        if !path.exists() {
+        let made = !path.exists();
+        if made {
             std::fs::OpenOptions::new()
                 .write(true)
                 .create_new(true)
                 .open(path)
                 .with_context(|| format!("cannot make {}", path.display()))?;
         }
-        match rustix::fs::setxattr(path, "nacre.layout", text.as_bytes(), XattrFlags::empty()) {
+        let result = rustix::fs::setxattr(path, "nacre.layout", text.as_bytes(), XattrFlags::empty());
+        if made && result.is_err() {
+            // Not asked for without the layout.
+            drop(std::fs::remove_file(path));
+        }
+        match result {
             Ok(()) => {}
+            Err(rustix::io::Errno::NXIO) => bail!(
+                "{}: the OST with index {} does not exist, or is stopped or full\n\
+                 hint: `nacre lfs df` shows the OSTs; -i -1 lets the MDT choose",
+                path.display(),
+                args.stripe_index
+            ),
             Err(rustix::io::Errno::EXIST | rustix::io::Errno::BUSY) => bail!(
                 "{} has data: its layout cannot be changed\nhint: set the layout on a new file and copy",
                 path.display()

@@ -72,6 +72,10 @@ impl Mounted {
 /// Fails with one sentence when `dir` cannot be mounted on; a missing directory is made.
 pub(crate) fn check_mount_point(dir: &Path) -> Result<()> {
     nacre_fuse::check_device()?;
+    if !rustix::process::geteuid().is_root() {
+        // The kernel would say so, but only after everything else was made.
+        return Err(nacre_fuse::MountError::Forbidden.into());
+    }
     if dir.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
         std::fs::create_dir_all(dir)
             .with_context(|| format!("cannot make the mount point {}", dir.display()))?;

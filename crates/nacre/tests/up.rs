@@ -58,6 +58,13 @@ fn a_second_mount_through_the_printed_address_sees_the_same_files() {
     fs::write(second.join("a"), "two!").unwrap();
     assert_eq!(fs::read_to_string(m.mount().join("a")).unwrap(), "two!");
 
+    // The same server, another file system.
+    let other = address.replace(":/nacre", ":/other");
+    m.refused(
+        &["mount", &other, m.path("none").to_str().unwrap()],
+        &["does not know a file system `other`", "it knows: nacre", "hint: check the name"],
+    );
+
     // A mount that only reads.
     m.good(&["mount", &address, third.to_str().unwrap(), "-o", "ro", "--detach"]);
     assert_eq!(fs::read_to_string(third.join("a")).unwrap(), "two!");

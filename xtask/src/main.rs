@@ -8,6 +8,7 @@ mod shell;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use nacre_testkit::proxy::{self, ProxyFaults};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Checks, tests and measurements of nacre")]
@@ -42,6 +43,27 @@ enum Task {
     },
     /// Messages and wake-ups per operation on a real mount
     Trips,
+    /// Stands between a client and a server and delays, drops, doubles and swaps whole frames
+    Proxy {
+        /// Where clients connect (what the server advertises)
+        #[arg(long)]
+        listen: String,
+        /// Where the server listens
+        #[arg(long)]
+        to: String,
+        /// Each way, microseconds
+        #[arg(long, default_value_t = 500)]
+        delay_us: u64,
+        /// One frame in so many; 0 = none
+        #[arg(long, default_value_t = 0)]
+        drop_one_in: u64,
+        #[arg(long, default_value_t = 0)]
+        double_one_in: u64,
+        #[arg(long, default_value_t = 0)]
+        swap_one_in: u64,
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// What one mount has completed the other sees: every change × every observation
     Matrix {
         #[arg(long, default_value_t = 100)]
@@ -59,6 +81,11 @@ fn main() -> Result<()> {
         Task::Netns => e2e::netns(),
         Task::Crash { minutes, seed } => e2e::crash(minutes, seed),
         Task::Trips => e2e::trips(),
+        Task::Proxy { listen, to, delay_us, drop_one_in, double_one_in, swap_one_in, seed } => {
+            let delay = std::time::Duration::from_micros(delay_us);
+            let faults = ProxyFaults { delay, drop_one_in, double_one_in, swap_one_in, seed };
+            Ok(proxy::run(&std::net::TcpListener::bind(listen)?, &to, faults)?)
+        }
         Task::Matrix { rounds } => e2e::matrix(rounds),
     }
 }

@@ -297,7 +297,7 @@ impl Service for Ost {
             bytes_free: space.bytes_free,
             bytes_avail: space.bytes_avail,
             files_used,
-            files_free: files_free(&space, files_used),
+            files_free: files_free(&space, self.core.osd.usage_total()),
             device: space.device,
         };
         *self.statfs.borrow_mut() = reply;
@@ -387,9 +387,9 @@ impl Ost {
 }
 
 /// How many more objects fit: the device's own number where it has one, else by the average object so far.
-fn files_free(space: &nacre_node::StoreSpace, files_used: u64) -> u64 {
-    let used = space.bytes_total.saturating_sub(space.bytes_free);
-    let average = used.checked_div(files_used).unwrap_or(0).max(crate::room::OBJECT_BYTES);
+/// The average is of this target's own objects: others may use the device too.
+fn files_free(space: &nacre_node::StoreSpace, usage: nacre_osd::Usage) -> u64 {
+    let average = usage.bytes.checked_div(usage.objects).unwrap_or(0).max(crate::room::OBJECT_BYTES);
     let estimate = space.bytes_avail / average;
     space.files_free.map_or(estimate, |files| files.min(estimate.max(1)))
 }

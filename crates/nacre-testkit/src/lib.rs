@@ -4,6 +4,7 @@
 pub mod contract;
 mod crash;
 mod drive;
+pub mod proxy;
 
 pub use crash::{CrashDevice, Fault, FaultOp};
 pub use drive::{Drive, OsdDrive, OsdLogic, test_label};

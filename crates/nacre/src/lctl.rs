@@ -140,10 +140,18 @@ fn matching(pattern: &str) -> Result<Vec<Param>> {
 }
 
 fn set(setting: &str) -> Result<()> {
+    for line in apply(setting)? {
+        say::line(&line);
+    }
+    Ok(())
+}
+
+/// Sets every parameter that matches; what was set.
+pub(crate) fn apply(setting: &str) -> Result<Vec<String>> {
     let Some((name, value)) = setting.split_once('=') else {
         bail!("set_param: {setting:?} is not NAME=VALUE")
     };
-    let mut matched = 0;
+    let mut done = Vec::new();
     for entry in registry::entries()? {
         for island in &entry.islands {
             let mut tool = tool::Tool::connect_unix(&entry.socket, island)?;
@@ -152,15 +160,14 @@ fn set(setting: &str) -> Result<()> {
                 if !reply.refused.is_empty() {
                     bail!("set_param: setting {}={value}: {}", p.name, reply.refused);
                 }
-                say::line(&format!("{}={value}", p.name));
-                matched += 1;
+                done.push(format!("{}={value}", p.name));
             }
         }
     }
-    if matched == 0 {
+    if done.is_empty() {
         bail!("set_param: no parameter matches '{name}'\nhint: nacre lctl list_param -F '*'");
     }
-    Ok(())
+    Ok(done)
 }
 
 /// Tells the MGS of this machine to keep a parameter, or to forget it.

@@ -7,12 +7,13 @@
 use super::worker::Phase;
 use crate::say;
 use anyhow::{Context as _, Result, bail, ensure};
+use indicatif::ProgressBar;
 use serde::Serialize;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Clone)]
 pub(crate) struct MdArgs {
     /// Directory to work in; a subdirectory is made and removed.
     dir: PathBuf,
@@ -21,10 +22,10 @@ pub(crate) struct MdArgs {
     vs: Option<PathBuf>,
     /// Files and directories per process.
     #[arg(short = 'n', long, default_value_t = 1000)]
-    items: u32,
+    pub(super) items: u32,
     /// Processes.
     #[arg(short, long, default_value_t = 1)]
-    processes: u32,
+    pub(super) processes: u32,
     /// All processes in one directory (default: a directory each).
     #[arg(long)]
     shared: bool,
@@ -33,13 +34,27 @@ pub(crate) struct MdArgs {
     data: usize,
     /// Rounds; the median is shown.
     #[arg(short, long, default_value_t = 3)]
-    rounds: u32,
+    pub(super) rounds: u32,
     /// Phases to run, in order (default: all).
     #[arg(long, value_delimiter = ',', value_name = "PHASE,…")]
     phases: Vec<String>,
+    /// Measure at several values of mdc.*.max_mod_rpcs_in_flight of this machine's mounts, and compare with the first
+    #[arg(long, value_delimiter = ',', value_name = "LIMIT,…", num_args = 0..=1, require_equals = true,
+          default_missing_value = "1,2,4,7,16,64", conflicts_with = "vs")]
+    pub(super) sweep: Option<Vec<u16>>,
+    /// With --sweep: draw the result into this file (SVG)
+    #[arg(long, value_name = "FILE", requires = "sweep")]
+    pub(super) picture: Option<PathBuf>,
     /// Print JSON with stable keys instead of a table.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
+}
+
+impl MdArgs {
+    /// The same load, once.
+    pub(super) fn one_round(&self) -> Self {
+        Self { rounds: 1, ..self.clone() }
+    }
 }
 
 #[derive(Serialize)]
@@ -128,32 +143,38 @@ impl Drop for Crew {
     }
 }
 
-fn median(values: &[f64]) -> f64 {
+/// Per phase, per round.
+type Rates = Vec<Vec<f64>>;
+
+pub(super) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
-pub(crate) fn run(args: &MdArgs) -> Result<()> {
+/// The phases that were asked for.
+pub(super) fn phases(args: &MdArgs, default: &[Phase]) -> Result<Vec<Phase>> {
     ensure!(
         args.processes >= 1 && args.items >= 1 && args.rounds >= 1,
         "processes, items and rounds start at 1"
     );
-    let phases = if args.phases.is_empty() {
-        Phase::ALL.to_vec()
-    } else {
-        args.phases
+    if args.phases.is_empty() {
+        return Ok(default.to_vec());
+    }
+    args.phases
             .iter()
             .map(|name| {
                 Phase::parse(name).with_context(|| {
                     format!("unknown phase {name:?}\nhint: one of {}", Phase::ALL.map(Phase::name).join(", "))
                 })
             })
-            .collect::<Result<_>>()?
-    };
+            .collect()
+}
+
+/// Rates per phase and round, of the directory and of the one to compare with.
+pub(super) fn measure(args: &MdArgs, phases: &[Phase], bar: &ProgressBar) -> Result<(Rates, Rates)> {
     let mut ours = vec![Vec::new(); phases.len()];
     let mut theirs = vec![Vec::new(); phases.len()];
-    let bar = say::progress(u64::from(args.rounds) * phases.len() as u64, "phases");
     for round in 0..args.rounds {
         let mut crew = Crew::start(&args.dir, round, args)?;
         let mut other = args.vs.as_deref().map(|dir| Crew::start(dir, round, args)).transpose()?;
@@ -165,6 +186,16 @@ pub(crate) fn run(args: &MdArgs) -> Result<()> {
             bar.inc(1);
         }
     }
+    Ok((ours, theirs))
+}
+
+pub(crate) fn run(args: &MdArgs) -> Result<()> {
+    if let Some(limits) = &args.sweep {
+        return super::sweep::run(args, limits);
+    }
+    let phases = phases(args, &Phase::ALL)?;
+    let bar = say::progress(u64::from(args.rounds) * phases.len() as u64, "phases");
+    let (ours, theirs) = measure(args, &phases, &bar)?;
     bar.finish_and_clear();
     let rows = phases
         .iter()

@@ -1,0 +1,144 @@
+//! A proxy between a client and a server, in user space: delays, drops, doubles and reorders whole frames.
+//!
+//! There is no netem where the tests run. Each connection is two threads per direction: one reads whole frames, one
+//! sends them when they are due, so that a delay costs no rate. A transport promises order or its end; so a frame
+//! that is dropped ends its connection, as a lost packet of a broken network does in the end. Doubled and swapped
+//! frames test what the protocol promises beyond that.
+
+use nacre_wire::HEADER_BYTES;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+/// Frames on their way in one direction of a connection.
+const QUEUE_MAX: usize = 4096;
+/// Where a header says how long body and bulk are.
+const BODY_LEN_AT: usize = 20;
+const BULK_LEN_AT: usize = 80;
+
+/// What happens to frames; one in so many, 0 = none.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ProxyFaults {
+    /// Each way.
+    pub delay: Duration,
+    /// Its connection ends with it.
+    pub drop_one_in: u64,
+    pub double_one_in: u64,
+    /// Changes place with the next one.
+    pub swap_one_in: u64,
+    pub seed: u64,
+}
+
+/// Serves connections to `listener` with connections to `server` until the process ends.
+///
+/// # Errors
+/// When the listener fails.
+pub fn run(listener: &TcpListener, server: &str, faults: ProxyFaults) -> std::io::Result<()> {
+    for (number, client) in (1..).zip(listener.incoming()) {
+        let client = client?;
+        let Ok(server) = TcpStream::connect(server) else { continue }; // the client tries again
+        client.set_nodelay(true)?;
+        server.set_nodelay(true)?;
+        for (at, from, to) in [(0, &client, &server), (1, &server, &client)] {
+            let seed = (faults.seed ^ (number * 2 + at)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let (sender, receiver) = sync_channel(QUEUE_MAX);
+            let (reads, writes) = (from.try_clone()?, to.try_clone()?);
+            thread("proxy read", move || read_frames(reads, &sender, faults, seed))?;
+            thread("proxy write", move || write_frames(writes, &receiver))?;
+        }
+    }
+    Ok(())
+}
+
+fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name(name.into()).spawn(body).map(drop)
+}
+
+type Due = (Instant, Vec<u8>);
+
+fn read_frames(mut from: TcpStream, to: &SyncSender<Due>, faults: ProxyFaults, seed: u64) {
+    let mut random = seed;
+    let mut one_in = |n: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        n > 0 && (random >> 11) % n == 0
+    };
+    let mut held: Option<Vec<u8>> = None;
+    while let Ok(frame) = read_frame(&mut from) {
+        if one_in(faults.drop_one_in) {
+            break;
+        }
+        let double = one_in(faults.double_one_in).then(|| frame.clone());
+        if held.is_none() && one_in(faults.swap_one_in) {
+            held = Some(frame);
+            continue;
+        }
+        let due = Instant::now() + faults.delay;
+        for frame in [Some(frame), double, held.take()].into_iter().flatten() {
+            if to.send((due, frame)).is_err() {
+                break;
+            }
+        }
+    }
+    // Both directions end.
+    drop(from.shutdown(Shutdown::Both));
+}
+
+fn read_frame(from: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+    let mut frame = vec![0; HEADER_BYTES];
+    from.read_exact(&mut frame)?;
+    let length = |at: usize| -> usize {
+        frame.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes) as usize
+    };
+    let rest = length(BODY_LEN_AT) + length(BULK_LEN_AT);
+    frame.resize(HEADER_BYTES + rest, 0);
+    from.read_exact(&mut frame[HEADER_BYTES..])?;
+    Ok(frame)
+}
+
+fn write_frames(mut to: TcpStream, from: &Receiver<Due>) {
+    while let Ok((due, frame)) = from.recv() {
+        while let Some(left) = due.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            std::thread::park_timeout(left);
+        }
+        if to.write_all(&frame).is_err() {
+            break;
+        }
+    }
+    drop(to.shutdown(Shutdown::Both));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_wire::{Frame, Header, Kind};
+
+    #[test]
+    fn frames_arrive_whole_doubled_and_late() {
+        let sum = |_: &[u8]| 7;
+        let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let to = server.local_addr().expect("bound").to_string();
+        let proxy = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = proxy.local_addr().expect("bound");
+        let delay = Duration::from_millis(20);
+        thread("proxy", move || {
+            let faults = ProxyFaults { delay, double_one_in: 1, ..ProxyFaults::default() };
+            drop(run(&proxy, &to, faults));
+        })
+        .expect("a thread");
+        let began = Instant::now();
+        let mut client = TcpStream::connect(address).expect("the proxy listens");
+        let mut frame = Frame::new(Header::new(Kind::Request, 1), vec![1, 2, 3]);
+        frame.bulk.push(bytes::Bytes::from_static(b"bulk"));
+        let mut bytes = frame.encode_header(0, sum).to_vec();
+        bytes.extend_from_slice(b"\x01\x02\x03bulk");
+        client.write_all(&bytes).expect("sent");
+        let (mut served, _) = server.accept().expect("the proxy connects");
+        for _ in 0..2 {
+            assert_eq!(read_frame(&mut served).expect("a frame"), bytes);
+        }
+        assert!(began.elapsed() >= delay);
+    }
+}

@@ -2,7 +2,7 @@
 //!
 //! Write-ahead log + ordered memtable + group commit + sorted runs. Tables hold rows (key bytes → value bytes);
 //! objects hold bytes with a block row per 256 KiB. A change is one closure over a [`Tx`]; it gets the next
-//! [`Transno`] of the target and is in the log before the visit that made it ends.
+//! `Transno` of the target and is in the log before the visit that made it ends.
 #![no_std]
 extern crate alloc;
 

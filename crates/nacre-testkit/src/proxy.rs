@@ -63,7 +63,7 @@ fn read_frames(mut from: TcpStream, to: &SyncSender<Due>, faults: ProxyFaults, s
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        n > 0 && (random >> 11) % n == 0
+        n > 0 && (random >> 11).is_multiple_of(n)
     };
     let mut held: Option<Vec<u8>> = None;
     while let Ok(frame) = read_frame(&mut from) {

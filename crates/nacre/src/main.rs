@@ -3,6 +3,8 @@
 //! Only wiring lives here: parse, put islands, stores and sockets together, run, talk to the person. What a request
 //! means is in the crates below. Called through a link named `lfs` or `lctl` it is that command.
 
+#![allow(rustdoc::broken_intra_doc_links, reason = "help texts show HOST[:PORT]; they are no Markdown")]
+
 mod bench;
 mod check;
 mod cli;

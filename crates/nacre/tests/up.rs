@@ -37,8 +37,10 @@ fn data_is_kept_between_runs_and_the_banner_says_what_to_know() {
 #[test]
 fn the_usual_limit_of_open_files_is_lifted() {
     let Some(m) = Machine::new() else { return };
-    let few = rustix::process::Rlimit { current: Some(256), maximum: Some(1024) };
-    rustix::process::setrlimit(rustix::process::Resource::Nofile, few).unwrap();
+    // Of this process and so of every child; each lifts it for itself.
+    let limit = rustix::process::Resource::Nofile;
+    let few = rustix::process::Rlimit { current: Some(256), ..rustix::process::getrlimit(limit) };
+    rustix::process::setrlimit(limit, few).unwrap();
     let up = m.up();
     for i in 0..600 {
         fs::write(m.mount().join(format!("f{i}")), "x").unwrap();

@@ -162,13 +162,13 @@ pub(super) fn phases(args: &MdArgs, default: &[Phase]) -> Result<Vec<Phase>> {
         return Ok(default.to_vec());
     }
     args.phases
-            .iter()
-            .map(|name| {
-                Phase::parse(name).with_context(|| {
-                    format!("unknown phase {name:?}\nhint: one of {}", Phase::ALL.map(Phase::name).join(", "))
-                })
+        .iter()
+        .map(|name| {
+            Phase::parse(name).with_context(|| {
+                format!("unknown phase {name:?}\nhint: one of {}", Phase::ALL.map(Phase::name).join(", "))
             })
-            .collect()
+        })
+        .collect()
 }
 
 /// Rates per phase and round, of the directory and of the one to compare with.

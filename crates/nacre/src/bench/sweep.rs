@@ -49,7 +49,8 @@ pub(super) fn run(args: &MdArgs, limits: &[u16]) -> Result<()> {
     let outcome = (|| -> Result<()> {
         for _ in 0..args.rounds {
             for (column, limit) in limits.iter().enumerate() {
-                lctl::apply(&format!("{PARAM}={limit}")).context("the sweep needs a mount on this machine")?;
+                lctl::apply(&format!("{PARAM}={limit}"))
+                    .context("the sweep needs a mount on this machine")?;
                 let (ours, _) = measure(&args.one_round(), &phases, &bar)?;
                 for (row, values) in ours.into_iter().enumerate() {
                     rates[row][column].extend(values);
@@ -64,7 +65,11 @@ pub(super) fn run(args: &MdArgs, limits: &[u16]) -> Result<()> {
     let rows = phases.iter().zip(&rates).map(|(phase, columns)| {
         let medians: Vec<f64> = columns.iter().map(|values| median(values)).collect();
         let first = medians.first().copied().unwrap_or(0.0).max(1e-9);
-        Row { phase: phase.name(), ratio: medians.iter().map(|m| m / first).collect(), ops_per_second: medians }
+        Row {
+            phase: phase.name(),
+            ratio: medians.iter().map(|m| m / first).collect(),
+            ops_per_second: medians,
+        }
     });
     let report = Report {
         limits,
@@ -87,7 +92,8 @@ pub(super) fn run(args: &MdArgs, limits: &[u16]) -> Result<()> {
     let mut table = say::Table::new(&["phase"]);
     table.head.extend(head);
     for row in &report.rows {
-        let cells = row.ops_per_second.iter().zip(&row.ratio).map(|(rate, ratio)| format!("{rate:.0} (×{ratio:.1})"));
+        let cells =
+            row.ops_per_second.iter().zip(&row.ratio).map(|(rate, ratio)| format!("{rate:.0} (×{ratio:.1})"));
         table.row(std::iter::once(row.phase.to_owned()).chain(cells).collect());
     }
     table.print();
@@ -121,7 +127,11 @@ fn picture(report: &Report<'_>) -> String {
         ));
     }
     for &limit in report.limits {
-        add(format!("<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{limit}</text>", x(limit), HEIGHT - BOTTOM + 18.0));
+        add(format!(
+            "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{limit}</text>",
+            x(limit),
+            HEIGHT - BOTTOM + 18.0
+        ));
     }
     add(format!(
         "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">max_mod_rpcs_in_flight (operations per second, {} processes)</text>",

@@ -53,7 +53,16 @@ impl Served {
 impl Drop for Served {
     fn drop(&mut self) {
         if let Some(solo) = self.solo.take() {
-            let clean = unmount_fuse(&self.path, std::thread::panicking());
+            // A child that another test is starting holds our descriptors until its exec: busy for a moment.
+            let start = std::time::Instant::now();
+            let clean = loop {
+                match unmount_fuse(&self.path, std::thread::panicking()) {
+                    Err(MountError::Busy { .. }) if start.elapsed().as_secs() < 20 => {
+                        std::thread::yield_now()
+                    }
+                    other => break other,
+                }
+            };
             if !std::thread::panicking() {
                 clean.unwrap();
                 solo.thread.join().unwrap();

@@ -356,8 +356,8 @@ impl Peer {
                 }
                 self.import.borrow_mut().callback_done(frame.header.xid);
             }
-            ImportEffect::Evicted => {
-                tracing::warn!(target_name = %self.target, client = %self.name,
+            ImportEffect::Evicted { cause } => {
+                tracing::warn!(target_name = %self.target, client = %self.name, cause,
                     "evicted by the target: locks and opens there are gone, the import goes on");
                 let handler = self.on_evicted.borrow().clone();
                 if let Some(handler) = handler {

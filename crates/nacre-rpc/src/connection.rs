@@ -358,7 +358,7 @@ impl<T> Import<T> {
             self.forget_commits(); // the target was made anew
         }
         if reply.evicted || (self.generation != Generation(0) && self.generation != reply.generation) {
-            self.evicted(now);
+            self.evicted(now, reply.cause);
         }
         self.generation = reply.generation;
         // What a recovery that broke off had made again is in the list before the answer says what is safe.
@@ -377,13 +377,13 @@ impl<T> Import<T> {
         }
     }
 
-    fn evicted(&mut self, now: Instant) {
+    fn evicted(&mut self, now: Instant, cause: String) {
         self.evictions += 1;
         self.lease.forget();
         self.replay.clear();
         self.forget_callbacks();
         self.enter(now, ImportState::Evicted);
-        self.effects.push_back(ImportEffect::Evicted);
+        self.effects.push_back(ImportEffect::Evicted { cause });
         self.fail_evicted();
     }
 

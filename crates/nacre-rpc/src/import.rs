@@ -86,8 +86,10 @@ pub enum ImportEffect<T> {
     State {
         state: ImportState,
     },
-    /// Locks and opens of this client at the target are gone.
-    Evicted,
+    /// Locks and opens of this client at the target are gone; the target says why.
+    Evicted {
+        cause: String,
+    },
     /// The target has been started anew since the last connection.
     Restarted {
         instance: u64,

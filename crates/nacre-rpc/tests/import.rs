@@ -67,7 +67,7 @@ impl Script {
                     format!("callback {}", frame.header.xid)
                 }
                 ImportEffect::State { .. } | ImportEffect::Lost { .. } => continue,
-                ImportEffect::Evicted => "EVICTED".into(),
+                ImportEffect::Evicted { .. } => "EVICTED".into(),
                 ImportEffect::Restarted { .. } => "RESTARTED".into(),
                 ImportEffect::ReplayFailed { transno, .. } => format!("lost {transno}"),
                 ImportEffect::Stopped => "end".into(),
@@ -161,7 +161,7 @@ impl Script {
             evicted: server.evicted,
             instance: server.instance,
             server_time: Timestamp::default(),
-            recovery_ms: 0,
+            recovery_ms: 0, cause: String::new(),
         };
         let mut h = self.header(Kind::Reply, self.connect_xid.0);
         h.last_committed = Transno(server.last_committed);

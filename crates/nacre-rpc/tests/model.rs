@@ -106,7 +106,7 @@ impl World {
                     self.import.callback_done(frame.header.xid);
                 }
                 ImportEffect::Restarted { .. } | ImportEffect::State { .. } | ImportEffect::Lost { .. } => {}
-                ImportEffect::Evicted | ImportEffect::Stopped | ImportEffect::ReplayFailed { .. } => {
+                ImportEffect::Evicted { .. } | ImportEffect::Stopped | ImportEffect::ReplayFailed { .. } => {
                     panic!("{effect:?}")
                 }
             }
@@ -183,7 +183,7 @@ impl World {
             evicted: false,
             instance: self.instance,
             server_time: Timestamp::default(),
-            recovery_ms: 0,
+            recovery_ms: 0, cause: String::new(),
         };
         self.reply(frame.header.epoch, &frame.header, 0, reply.to_vec());
         for callback in callbacks {

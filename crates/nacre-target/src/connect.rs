@@ -110,15 +110,17 @@ impl<S: Service> Inner<S> {
     }
 
     fn connect_reply(&self, core: &TargetCore, connect: &Connect, id: ExportId) -> ConnectReply {
+        let evicted = connect.generation != Generation(0)
+            && connect.generation != id
+            && connect.role != Role::Tool;
         ConnectReply {
             target: core.osd.label().uuid,
             features: connect.features & features::ALL,
             max_mod_rpcs: agreed_slots(core, connect),
             lease_ms: core.config.lease_ms,
             generation: id,
-            evicted: connect.generation != Generation(0)
-                && connect.generation != id
-                && connect.role != Role::Tool,
+            evicted,
+            cause: if evicted { core.eviction_cause(connect.client) } else { String::new() },
             instance: core.instance(),
             server_time: self.ctx.wall(),
             recovery_ms: if id == Generation(0) { core.recovery_ms() } else { 0 },
@@ -278,6 +280,7 @@ impl<S: Service> Inner<S> {
                 tracing::info!(target_name = %core.name, %client, name, "client was started anew")
             }
             Gone::Evicted(cause) => {
+                core.note_eviction(client, &cause);
                 tracing::warn!(target_name = %core.name, %client, name, cause,
                     "client evicted: its locks, opens and unfinished requests are dropped");
                 if let Some(conn) = entry.conn {

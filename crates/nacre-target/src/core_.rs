@@ -7,6 +7,7 @@ use crate::exports::{Entry, Exports, Note, reply_key};
 use crate::recovery::{RECOVERY_KEY, Recovery, Told};
 use crate::registration::Registration;
 use crate::service::Request;
+use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -61,6 +62,8 @@ pub struct TargetCore {
     pub(crate) reaper: WaitList,
     /// Parameters that the MGS keeps, as they were last set here.
     pub(crate) kept: RefCell<Vec<KeptParam>>,
+    /// The latest evictions with their causes, for the clients that ask; bounded.
+    pub(crate) evictions: RefCell<VecDeque<(ClientUuid, String)>>,
     pub(crate) recovery: RefCell<Option<Recovery>>,
     /// The latest recovery that is over.
     pub(crate) recovered: Cell<Option<Told>>,
@@ -82,6 +85,7 @@ impl TargetCore {
             doomed: RefCell::default(),
             reaper: ctx.wait_list(),
             kept: RefCell::default(),
+            evictions: RefCell::default(),
             recovery: RefCell::default(),
             recovered: Cell::default(),
             registration: OnceCell::new(),
@@ -175,6 +179,23 @@ impl TargetCore {
         self.with_note(request, |note| note.results = results);
     }
 
+    /// Evictions that are remembered.
+    const EVICTIONS_MAX: usize = 256;
+    pub(crate) fn note_eviction(&self, client: ClientUuid, cause: &str) {
+        let mut evictions = self.evictions.borrow_mut();
+        if evictions.len() >= Self::EVICTIONS_MAX {
+            evictions.pop_front();
+        }
+        evictions.push_back((client, String::from(cause)));
+    }
+    /// Why a client was evicted, as far as it is remembered.
+    pub(crate) fn eviction_cause(&self, client: ClientUuid) -> String {
+        let evictions = self.evictions.borrow();
+        match evictions.iter().rev().find(|(uuid, _)| *uuid == client) {
+            Some((_, cause)) => cause.clone(),
+            None => String::from("not known any more: the target was started again since"),
+        }
+    }
     /// Whether a client is known to have the reply to this request.
     pub fn has_reply(&self, export: ExportId, xid: Xid) -> bool {
         self.exports.borrow().get(export).is_some_and(|e| e.rpc.last_xid() >= xid)

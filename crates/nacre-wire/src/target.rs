@@ -58,6 +58,8 @@ codec_struct! {
         pub server_time: Timestamp,
         /// Milliseconds until recovery ends, 0 = not recovering. The client waits and connects again.
         pub recovery_ms: u32,
+        /// With `evicted`: why, for the client's log.
+        pub cause: String,
     }
 }
 codec_struct! { pub struct Disconnect {} }

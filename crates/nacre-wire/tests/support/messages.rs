@@ -212,7 +212,7 @@ messages! {
     others {
         ConnectReply = ConnectReply {
             target: uuid(), features: 1, max_mod_rpcs: 8, lease_ms: 10_000, generation: Generation(3),
-            evicted: false, instance: 2, server_time: time(1), recovery_ms: 0,
+            evicted: false, instance: 2, server_time: time(1), recovery_ms: 0, cause: "c".into(),
         };
         PingReply = PingReply { config_version: 3, recovery_ms: 4 };
         ParamList = ParamList {

@@ -39,7 +39,8 @@ fn answer(parameters: &dyn Parameters, ctx: &Ctx, frame: &Frame) -> Result<Vec<u
                 evicted: false,
                 instance: 0,
                 server_time: ctx.wall(),
-                recovery_ms: 0, cause: String::new(),
+                recovery_ms: 0,
+                cause: String::new(),
             }
             .to_vec())
         }

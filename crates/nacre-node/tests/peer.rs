@@ -104,7 +104,8 @@ impl Test {
             evicted: self.evicted,
             instance: self.instance,
             server_time: Timestamp { sec: 107, nsec: 0 },
-            recovery_ms: 0, cause: String::new(),
+            recovery_ms: 0,
+            cause: String::new(),
         };
         self.reply_event(request, 0, body.to_vec())
     }

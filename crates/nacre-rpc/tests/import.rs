@@ -161,7 +161,8 @@ impl Script {
             evicted: server.evicted,
             instance: server.instance,
             server_time: Timestamp::default(),
-            recovery_ms: 0, cause: String::new(),
+            recovery_ms: 0,
+            cause: String::new(),
         };
         let mut h = self.header(Kind::Reply, self.connect_xid.0);
         h.last_committed = Transno(server.last_committed);

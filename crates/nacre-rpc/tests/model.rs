@@ -183,7 +183,8 @@ impl World {
             evicted: false,
             instance: self.instance,
             server_time: Timestamp::default(),
-            recovery_ms: 0, cause: String::new(),
+            recovery_ms: 0,
+            cause: String::new(),
         };
         self.reply(frame.header.epoch, &frame.header, 0, reply.to_vec());
         for callback in callbacks {

@@ -110,9 +110,8 @@ impl<S: Service> Inner<S> {
     }
 
     fn connect_reply(&self, core: &TargetCore, connect: &Connect, id: ExportId) -> ConnectReply {
-        let evicted = connect.generation != Generation(0)
-            && connect.generation != id
-            && connect.role != Role::Tool;
+        let evicted =
+            connect.generation != Generation(0) && connect.generation != id && connect.role != Role::Tool;
         ConnectReply {
             target: core.osd.label().uuid,
             features: connect.features & features::ALL,

@@ -151,7 +151,8 @@ impl Fake {
                     evicted: false,
                     instance: 1,
                     server_time: self.ctx.wall(),
-                    recovery_ms: 0, cause: String::new(),
+                    recovery_ms: 0,
+                    cause: String::new(),
                 })
             }
             Opcode::Disconnect => body(&Empty {}),

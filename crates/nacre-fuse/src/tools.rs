@@ -41,10 +41,14 @@ fn answer(parameters: &dyn Parameters, ctx: &Ctx, frame: &Frame) -> Result<Vec<u
                 server_time: ctx.wall(),
                 recovery_ms: 0,
                 cause: String::new(),
+                process: 0,
+                ended: 0,
             }
             .to_vec())
         }
-        Some(Opcode::Ping) => Ok(PingReply { config_version: 0, recovery_ms: 0 }.to_vec()),
+        Some(Opcode::Ping) => {
+            Ok(PingReply { config_version: 0, recovery_ms: 0, process: 0, ended: 0 }.to_vec())
+        }
         Some(Opcode::Disconnect) => Ok(Empty {}.to_vec()),
         Some(Opcode::GetParams) => {
             let GetParams { pattern } = GetParams::from_slice(&frame.body)?;

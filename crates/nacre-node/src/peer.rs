@@ -127,6 +127,7 @@ impl Peer {
             rearm: ctx.wait_list(),
             wall_offset_ns: Cell::new(0),
         });
+        peer.import.borrow_mut().set_ping_rank(peers.made.replace(peers.made.get() + 1));
         peer.drain();
         ctx.spawn(peer.clone().keep_deadlines());
         peer
@@ -365,6 +366,18 @@ impl Peer {
                 }
             }
             ImportEffect::State { state } => self.entered(state),
+            ImportEffect::Recovering { seconds } => {
+                tracing::warn!(target_name = %self.target, client = %self.name, seconds,
+                    "waiting: the target is in recovery and takes new clients when those that it knows have come back, \
+                     after so many seconds at the latest");
+                self.changed.wake_all();
+            }
+            ImportEffect::Answered { process, sent } => {
+                for peer in self.peers.connected() {
+                    peer.import.borrow_mut().handle_neighbour(self.ctx.now(), process, sent);
+                    peer.drain();
+                }
+            }
             ImportEffect::Restarted { instance } => {
                 tracing::info!(target_name = %self.target, instance, "the target was started anew");
             }
@@ -424,8 +437,13 @@ impl Peer {
 #[derive(Default)]
 pub struct Peers {
     by_conn: RefCell<BTreeMap<ConnId, Rc<Peer>>>,
+    /// Imports so far.
+    made: Cell<u32>,
 }
 impl Peers {
+    fn connected(&self) -> Vec<Rc<Peer>> {
+        self.by_conn.borrow().values().cloned().collect()
+    }
     /// Routes an event of an outbound connection; gives it back if it belongs to nobody here (late events of
     /// connections that are gone may be dropped).
     pub fn handle(&self, event: Event) -> Option<Event> {

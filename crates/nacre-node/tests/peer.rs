@@ -106,6 +106,8 @@ impl Test {
             server_time: Timestamp { sec: 107, nsec: 0 },
             recovery_ms: 0,
             cause: String::new(),
+            process: 0,
+            ended: 0,
         };
         self.reply_event(request, 0, body.to_vec())
     }

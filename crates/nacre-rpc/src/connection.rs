@@ -2,7 +2,9 @@
 //!
 //! Invariants: each attempt has its own epoch, and events of any other epoch do nothing; after a handshake
 //! requests go out in the order replay, resend, new; a connection from which nothing was heard for
-//! [`SILENCE_MAX`] is given up (pings see to it that a living one is heard). Deadlines are times of the caller.
+//! 7/10 of the lease is given up; pings, sent when the lease was renewed 3/10 ago, see to it that a living one is
+//! heard. An idle import sends none when another import to the same server process was answered: that answer renews it
+//! too, see [`Import::handle_neighbour`]. Deadlines are times of the caller.
 
 use crate::import::{CallError, Import, ImportEffect};
 use crate::state::ImportState;
@@ -16,16 +18,14 @@ use nacre_types::{Codec, ConnEpoch, Errno, Generation, Instant, Transno, Xid};
 use nacre_wire::target::{Connect, ConnectReply, PingReply, features};
 use nacre_wire::{Frame, Header, Kind, Opcode, flags};
 
-/// A ping goes out when the lease was renewed that long ago.
-const PING_AFTER: Duration = Duration::from_secs(3);
-/// Nothing heard for that long: the connection is half open.
-pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(7);
 /// How often a target in recovery is asked whether it is over, at the most.
 const REPLAY_ASK_MS: u64 = 200;
 /// A target that has to commit before more may be sent is asked that often.
 const COMMIT_ASK: Duration = Duration::from_millis(100);
 /// Opening a connection may take that long before the next address is tried.
 const OPEN_MAX: Duration = Duration::from_secs(5);
+/// Imports beyond this many wait no longer for others to ping first.
+const PING_RANK_MAX: u32 = 20;
 /// The server is told of a planned end, but not waited for longer than this.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
 /// Pauses between attempts, doubled per round through the addresses.
@@ -186,7 +186,7 @@ impl<T> Import<T> {
 
     /// When `handle_timeout` is wanted.
     pub fn poll_deadline(&self) -> Option<Instant> {
-        let silent_at = self.last_heard + SILENCE_MAX;
+        let silent_at = self.silent_at();
         let link = match self.link {
             Link::Down { retry_at } if self.config.addresses.is_empty() => {
                 let _ = retry_at; // nothing to try until there are addresses
@@ -219,6 +219,7 @@ impl<T> Import<T> {
         self.effects.push_back(ImportEffect::Open { epoch: self.epoch, address: address.clone() });
         self.link = Link::Opening { since: now };
         self.ping = None;
+        self.process = (0, 0);
         self.enter(now, ImportState::Connecting);
     }
 
@@ -322,6 +323,11 @@ impl<T> Import<T> {
                     self.note_answer(&frame.header, sent);
                     if let Ok(reply) = PingReply::from_slice(&frame.body) {
                         self.config_version = reply.config_version;
+                        let process = (reply.process, reply.ended);
+                        self.note_process(&frame.header, process);
+                        if process.0 != 0 {
+                            self.effects.push_back(ImportEffect::Answered { process, sent });
+                        }
                     }
                     self.pump(now);
                 }
@@ -344,6 +350,13 @@ impl<T> Import<T> {
         if reply.recovery_ms > 0 {
             let pause = Duration::from_millis(u64::from(reply.recovery_ms.min(1000)));
             self.link = Link::Queued { again_at: now + pause };
+            let seconds = reply.recovery_ms.div_ceil(1000);
+            if self.state.current() != ImportState::ReplayWait {
+                self.effects.push_back(ImportEffect::Recovering { seconds });
+            }
+            self.last_error = Some(format!(
+                "in recovery: it waits for the clients that it knows, for {seconds} s more at the most"
+            ));
             return self.enter(now, ImportState::ReplayWait);
         }
         self.attempts = 0;
@@ -352,6 +365,7 @@ impl<T> Import<T> {
         self.ping_sent = now;
         self.server_time = Some((now, reply.server_time));
         self.agreed = Some((reply.features, reply.max_mod_rpcs));
+        self.note_process(&frame.header, (reply.process, reply.ended));
         self.limit_slots();
         self.lease.set_length(Duration::from_millis(u64::from(reply.lease_ms)));
         if self.target.replace(reply.target).is_some_and(|old| old != reply.target) {
@@ -454,7 +468,12 @@ impl<T> Import<T> {
         match self.ping {
             Some(_) => Instant(u64::MAX),
             None if self.replay.is_full() => self.ping_sent + COMMIT_ASK,
-            None => self.lease.renewed().unwrap_or(self.ping_sent).max(self.ping_sent) + PING_AFTER,
+            None if self.is_idle() => {
+                let turn = self.lease.length() / 200 * self.ping_rank;
+                self.lease.renewed().unwrap_or(self.ping_sent).max(self.ping_sent) + self.ping_after() + turn
+            }
+            // What is under way is waited for on this very connection: it must be heard itself.
+            None => self.direct.max(self.ping_sent) + self.ping_after(),
         }
     }
 
@@ -468,8 +487,42 @@ impl<T> Import<T> {
     }
 
     fn check_silence(&mut self, now: Instant) {
-        if now >= self.last_heard + SILENCE_MAX {
-            self.lose(now, "nothing heard for 7 s, not even an answer to a ping");
+        if now >= self.silent_at() {
+            let ms = (self.lease.length() * 7 / 10).as_millis();
+            self.lose(now, &format!("nothing heard for {ms} ms, not even an answer to a ping"));
         }
+    }
+    fn silent_at(&self) -> Instant {
+        self.last_heard + self.lease.length() * 7 / 10
+    }
+    fn ping_after(&self) -> Duration {
+        self.lease.length() * 3 / 10
+    }
+    /// Nothing is under way, and no commit number is waited for.
+    fn is_idle(&self) -> bool {
+        self.unreplied.is_empty() && self.replay.is_empty()
+    }
+
+    // ---- neighbours: imports of this client to other targets of the same server process
+
+    /// Imports of one client have different ones, so that of those that become idle together one pings first.
+    pub fn set_ping_rank(&mut self, rank: u32) {
+        self.ping_rank = rank.min(PING_RANK_MAX);
+    }
+    /// A ping of a neighbour, sent at `sent`, was answered. It renews this lease if no lease has ended in the process
+    /// since the latest answer to this import itself.
+    pub fn handle_neighbour(&mut self, now: Instant, process: (u64, u64), sent: Instant) {
+        if self.link != Link::Up || process.0 == 0 || self.process != process {
+            return;
+        }
+        self.lease.renew(sent);
+        if self.is_idle() {
+            self.last_heard = now;
+        }
+        self.pump(now);
+    }
+    /// What an answer to this import says of its server process.
+    fn note_process(&mut self, header: &Header, process: (u64, u64)) {
+        self.process = if header.has(flags::LEASE_ENDING) { (0, 0) } else { process };
     }
 }

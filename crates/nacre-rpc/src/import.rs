@@ -90,6 +90,15 @@ pub enum ImportEffect<T> {
     Evicted {
         cause: String,
     },
+    /// The target serves nobody new until its recovery is over, so many seconds at the most.
+    Recovering {
+        seconds: u32,
+    },
+    /// A ping was answered: it renews the neighbours too, see [`Import::handle_neighbour`].
+    Answered {
+        process: (u64, u64),
+        sent: Instant,
+    },
     /// The target has been started anew since the last connection.
     Restarted {
         instance: u64,
@@ -143,6 +152,11 @@ pub struct Import<T> {
     pub(crate) last_heard: Instant,
     pub(crate) ping: Option<(Xid, Instant)>,
     pub(crate) ping_sent: Instant,
+    pub(crate) ping_rank: u32,
+    /// When the latest request that was answered to this import itself was sent.
+    pub(crate) direct: Instant,
+    /// The server process, and how many leases had ended there, as of the latest answer to this import itself.
+    pub(crate) process: (u64, u64),
     pub(crate) config_version: u64,
     /// Features and slots that the target agreed to, once connected.
     pub(crate) agreed: Option<(u64, u16)>,
@@ -226,6 +240,9 @@ impl<T> Import<T> {
             last_heard: now,
             ping: None,
             ping_sent: now,
+            ping_rank: 0,
+            direct: now,
+            process: (0, 0),
             config_version: 0,
             agreed: None,
             ack_at: None,
@@ -364,6 +381,7 @@ impl<T> Import<T> {
         if !header.has(flags::LEASE_ENDING) {
             self.lease.renew(sent);
         }
+        self.direct = self.direct.max(sent);
         if header.last_committed > self.last_committed {
             self.last_committed = header.last_committed;
         }

@@ -14,6 +14,8 @@ struct Script {
     log: Vec<String>,
     connect_xid: Xid,
     ping_xid: Xid,
+    /// What the server says of its process.
+    process: (u64, u64),
 }
 
 struct Server {
@@ -40,7 +42,7 @@ impl Script {
         };
         let now = Instant(1_000_000_000_000);
         let import = Import::new(now, config);
-        Self { now, import, log: Vec::new(), connect_xid: Xid(0), ping_xid: Xid(0) }
+        Self { now, import, log: Vec::new(), connect_xid: Xid(0), ping_xid: Xid(0), process: (0, 0) }
     }
     fn connected(max_mod_rpcs: u16) -> Self {
         let mut s = Self::new(max_mod_rpcs);
@@ -69,6 +71,8 @@ impl Script {
                 ImportEffect::State { .. } | ImportEffect::Lost { .. } => continue,
                 ImportEffect::Evicted { .. } => "EVICTED".into(),
                 ImportEffect::Restarted { .. } => "RESTARTED".into(),
+                ImportEffect::Recovering { seconds } => format!("recovering {seconds}"),
+                ImportEffect::Answered { .. } => "neighbours".into(),
                 ImportEffect::ReplayFailed { transno, .. } => format!("lost {transno}"),
                 ImportEffect::Stopped => "end".into(),
             };
@@ -134,7 +138,8 @@ impl Script {
         self.drain();
         let h = self.header(Kind::Reply, self.ping_xid.0);
         let epoch = h.epoch;
-        let body = PingReply { config_version: 9, recovery_ms: 0 }.to_vec();
+        let (process, ended) = self.process;
+        let body = PingReply { config_version: 9, recovery_ms: 0, process, ended }.to_vec();
         self.import.handle_frame(self.now, epoch, Frame::new(h, body));
     }
     fn callback(&mut self, xid: u64) {
@@ -163,6 +168,8 @@ impl Script {
             server_time: Timestamp::default(),
             recovery_ms: 0,
             cause: String::new(),
+            process: self.process.0,
+            ended: self.process.1,
         };
         let mut h = self.header(Kind::Reply, self.connect_xid.0);
         h.last_committed = Transno(server.last_committed);
@@ -310,6 +317,48 @@ fn the_lease_counts_from_sending_and_two_thirds_may_be_used() {
     s.reply(2);
     assert!(s.import.lease_ok(s.now + 5 * SEC), "6 s after the request was sent");
     assert!(!s.import.lease_ok(s.now + 6 * SEC));
+}
+
+#[test]
+fn an_answered_ping_of_a_neighbour_renews_an_idle_import_of_the_same_process() {
+    let mut s = Script::new(7);
+    s.process = (5, 1);
+    s.connect(SERVER);
+    s.take();
+    for _ in 0..10 {
+        s.pass(2 * SEC);
+        s.import.handle_neighbour(s.now, (5, 1), s.now);
+    }
+    assert_eq!(s.take(), [""; 0], "no ping of its own, and no lost connection");
+    assert!(s.import.lease_ok(s.now));
+    // A lease has ended in that process, perhaps this one: only its own answer counts.
+    s.pass(2 * SEC);
+    s.import.handle_neighbour(s.now, (5, 2), s.now);
+    s.pass(SEC);
+    assert_eq!(s.take(), ["ping"]);
+    s.process = (5, 2);
+    s.pong();
+    assert_eq!(s.take(), ["neighbours"], "and the others hear of it");
+    s.import.handle_neighbour(s.now + 3 * SEC, (5, 2), s.now + 3 * SEC);
+    assert!(s.import.lease_ok(s.now + 9 * SEC));
+    s.import.handle_neighbour(s.now + 6 * SEC, (6, 2), s.now + 6 * SEC);
+    assert!(!s.import.lease_ok(s.now + 10 * SEC), "another process");
+}
+
+#[test]
+fn an_import_with_a_request_under_way_watches_its_own_connection() {
+    let mut s = Script::new(7);
+    s.process = (5, 1);
+    s.connect(SERVER);
+    s.take();
+    s.read(1);
+    s.take();
+    for _ in 0..4 {
+        s.pass(2 * SEC);
+        s.import.handle_neighbour(s.now, (5, 1), s.now);
+    }
+    let log = s.take();
+    assert!(log.contains(&"ping".into()) && log.contains(&"close".into()), "{log:?}");
 }
 
 #[test]

@@ -106,6 +106,7 @@ impl World {
                     self.import.callback_done(frame.header.xid);
                 }
                 ImportEffect::Restarted { .. } | ImportEffect::State { .. } | ImportEffect::Lost { .. } => {}
+                ImportEffect::Recovering { .. } | ImportEffect::Answered { .. } => {}
                 ImportEffect::Evicted { .. } | ImportEffect::Stopped | ImportEffect::ReplayFailed { .. } => {
                     panic!("{effect:?}")
                 }
@@ -185,6 +186,8 @@ impl World {
             server_time: Timestamp::default(),
             recovery_ms: 0,
             cause: String::new(),
+            process: 0,
+            ended: 0,
         };
         self.reply(frame.header.epoch, &frame.header, 0, reply.to_vec());
         for callback in callbacks {

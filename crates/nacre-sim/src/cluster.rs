@@ -1,5 +1,6 @@
 //! The targets and mounts of one file system in a world.
 
+use crate::household::Household;
 use crate::mount::{Jobs, MountIsland};
 use crate::run::STUCK_NS;
 use crate::world::{NodeId, World};
@@ -89,6 +90,8 @@ impl Cluster {
         let mut devices = Vec::new();
         let boots = Rc::new(Cell::new(1));
         let ack_or_commit = Rc::new(Cell::new(true));
+        // Every other file system is served by one process.
+        let household = seed.is_multiple_of(2).then(|| Arc::new(Household::default()));
         for name in &names {
             let store: Arc<dyn Store> = if on_devices {
                 devices.push(CrashDevice::new(STORE_BYTES));
@@ -99,8 +102,8 @@ impl Cluster {
             format(&*store, name, &mut world);
             let kind = name.kind();
             let address = World::address(&name.to_string());
-            let (boots, rule) = (boots.clone(), ack_or_commit.clone());
-            let start = move |ctx: &Rc<Ctx>| target(ctx, kind, &address, &boots, &rule);
+            let (boots, rule, household) = (boots.clone(), ack_or_commit.clone(), household.clone());
+            let start = move |ctx: &Rc<Ctx>| target(ctx, kind, &address, &boots, &rule, household.as_ref());
             servers.push(world.add(&name.to_string(), Some(store.clone()), Box::new(start)));
             stores.push(store);
         }
@@ -191,6 +194,7 @@ fn target(
     address: &str,
     boot: &Cell<u8>,
     rule: &Cell<bool>,
+    household: Option<&Arc<Household>>,
 ) -> Box<dyn Logic> {
     let config = TargetConfig {
         addresses: vec![address.to_string()],
@@ -201,10 +205,17 @@ fn target(
         ack_or_commit: rule.get(),
     };
     match kind {
-        TargetKind::Mgs => Box::new(Watched(TargetIsland::<Mgs>::new(ctx, config, osd_config()))),
-        TargetKind::Mdt => Box::new(Watched(TargetIsland::<Mdt>::new(ctx, config, osd_config()))),
-        TargetKind::Ost => Box::new(Watched(TargetIsland::<Ost>::new(ctx, config, osd_config()))),
+        TargetKind::Mgs => watched(TargetIsland::<Mgs>::new(ctx, config, osd_config()), household),
+        TargetKind::Mdt => watched(TargetIsland::<Mdt>::new(ctx, config, osd_config()), household),
+        TargetKind::Ost => watched(TargetIsland::<Ost>::new(ctx, config, osd_config()), household),
     }
+}
+
+fn watched<S: Service>(island: TargetIsland<S>, household: Option<&Arc<Household>>) -> Box<dyn Logic> {
+    Box::new(Watched(match household {
+        Some(household) => island.with_neighbours(household.clone()),
+        None => island,
+    }))
 }
 
 /// A target that tells its parameters to whoever knocks at its door.

@@ -9,6 +9,7 @@ pub mod check;
 pub mod cluster;
 pub mod common;
 pub mod describe;
+pub mod household;
 pub mod model;
 pub mod mount;
 pub mod offline;

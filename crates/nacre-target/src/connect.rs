@@ -1,28 +1,23 @@
-//! Who is a client: connect, disconnect, lease, eviction.
+//! Who is a client: connect, disconnect, the end of an export.
 //!
 //! Invariants: a client's row is committed before its connect is answered; an export that goes takes its locks,
 //! opens and orphans with it (the service's `export_gone`) before its row is deleted, so that a crash in the
-//! middle repeats it; nobody is evicted before a full lease has passed since the last message, or since the
-//! start of the target. Every eviction is logged with its cause.
+//! middle repeats it. Every eviction is logged with its cause. When one is due is `lease.rs`.
 
 use crate::core_::{ExportId, TargetCore};
 use crate::exports::{ClientRow, Entry, Exports, client_key, reply_end, reply_key};
 use crate::island::{GENERATION_KEY, INCOMPAT_KEY, Inner};
 use crate::last_rcvd::INCOMPAT_MULTI_RPCS;
+use crate::lease::lease;
 use crate::service::Service;
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
-use alloc::vec::Vec;
-use core::time::Duration;
 use nacre_node::{ConnId, Effect};
 use nacre_osd::{Credits, Pins, table};
 use nacre_rpc::Export;
 use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Generation, Tag, Transno};
 use nacre_wire::target::{Connect, ConnectReply, Role, features};
 use nacre_wire::{Frame, Header};
-
-/// The task of the leases woken later than this says that the target itself did not run.
-const LATE: Duration = Duration::from_secs(1);
 
 /// Why an export goes.
 pub(crate) enum Gone {
@@ -50,7 +45,8 @@ impl<S: Service> Inner<S> {
             rpc,
             conn: None,
             lease_until: self.ctx.now() + lease(core),
-            lease_ending: false,
+            ending: None,
+            callback_since: None,
             durable: role == Role::Tool,
             seen: true,
             refills: 0,
@@ -110,6 +106,7 @@ impl<S: Service> Inner<S> {
     }
 
     fn connect_reply(&self, core: &TargetCore, connect: &Connect, id: ExportId) -> ConnectReply {
+        let (process, ended) = core.process();
         let evicted =
             connect.generation != Generation(0) && connect.generation != id && connect.role != Role::Tool;
         ConnectReply {
@@ -123,6 +120,8 @@ impl<S: Service> Inner<S> {
             instance: core.instance(),
             server_time: self.ctx.wall(),
             recovery_ms: if id == Generation(0) { core.recovery_ms() } else { 0 },
+            process,
+            ended,
         }
     }
 
@@ -161,6 +160,7 @@ impl<S: Service> Inner<S> {
         entry.rpc.connect(epoch, agreed_slots(core, connect))?;
         let old = entry.conn.replace(conn).filter(|old| *old != conn);
         (entry.seen, entry.lease_until) = (true, self.ctx.now() + lease(core));
+        entry.callback_since = (entry.rpc.unacknowledged_callbacks() > 0).then(|| self.ctx.now());
         entry.features = connect.features & features::ALL;
         entry.max_mod_rpcs = agreed_slots(core, connect);
         entry.from = self.conns.borrow().get(&conn).map(|c| c.from.clone()).unwrap_or_default();
@@ -257,7 +257,8 @@ impl<S: Service> Inner<S> {
         if let Some(entry) = exports.get_mut(id)
             && entry.conn == Some(conn)
         {
-            entry.conn = None;
+            (entry.conn, entry.callback_since) = (None, None);
+            core.leave_neighbours(entry);
             if !entry.has_lease() {
                 exports.remove(id);
             }
@@ -279,6 +280,7 @@ impl<S: Service> Inner<S> {
                 tracing::info!(target_name = %core.name, %client, name, "client was started anew")
             }
             Gone::Evicted(cause) => {
+                core.note_end();
                 core.note_eviction(client, &cause);
                 tracing::warn!(target_name = %core.name, %client, name, cause,
                     "client evicted: its locks, opens and unfinished requests are dropped");
@@ -300,47 +302,6 @@ impl<S: Service> Inner<S> {
             }
         });
     }
-
-    /// Evicts whose lease has run out, and whom others have found guilty. Ends with the target.
-    pub(crate) async fn reap(self: Rc<Self>) {
-        let Some(core) = self.core.get().cloned() else { return };
-        while !self.stopping.get() {
-            let doomed = core::mem::take(&mut *core.doomed.borrow_mut());
-            for (id, cause) in doomed {
-                self.drop_export(&core, id, Gone::Evicted(cause));
-            }
-            let mut expired: Vec<ExportId> = core.exports.borrow().expired(self.ctx.now()).collect();
-            if core.in_recovery() {
-                // Whoever was never seen is given up at the end of the recovery.
-                expired.retain(|id| core.exports.borrow().get(*id).is_some_and(|e| e.seen));
-            }
-            for id in expired {
-                let cause = self.silence(&core, id);
-                self.drop_export(&core, id, Gone::Evicted(cause));
-            }
-            let next = core.exports.borrow().next_lease_end();
-            let next = next.map(|at| if core.in_recovery() { at.max(self.ctx.now() + LATE) } else { at });
-            match next {
-                Some(at) => {
-                    let _woken = self.ctx.timeout(at, core.reaper.wait()).await;
-                    if self.ctx.now() > at + LATE {
-                        // This process stood still, not its clients: what they sent meanwhile has not been read.
-                        core.exports.borrow_mut().renew_all(self.ctx.now() + lease(&core));
-                    }
-                }
-                None => core.reaper.wait().await,
-            }
-        }
-    }
-
-    fn silence(&self, core: &TargetCore, id: ExportId) -> String {
-        let ms = core.config.lease_ms;
-        match core.exports.borrow().get(id) {
-            Some(entry) if !entry.seen => alloc::format!("not seen for {ms} ms since the target was started"),
-            Some(entry) if entry.lease_ending => String::from("did not give up a lock in time"),
-            _ => alloc::format!("nothing heard for {ms} ms"),
-        }
-    }
 }
 
 /// Slots of a client: one for who does not know of them.
@@ -348,10 +309,6 @@ fn agreed_slots(core: &TargetCore, connect: &Connect) -> u16 {
     let many = connect.features & features::MULTI_MOD_RPCS != 0;
     // Not less where the client asks for less: it may raise its own limit while it is connected.
     if many { core.max_mod_rpcs.get() } else { 1 }
-}
-
-pub(crate) fn lease(core: &TargetCore) -> Duration {
-    Duration::from_millis(u64::from(core.config.lease_ms))
 }
 
 async fn forget_client(core: &Rc<TargetCore>, id: ExportId) -> Result<(), Errno> {

@@ -4,12 +4,14 @@
 //! has gone changes nothing any more; a callback is kept until its client has acknowledged it or has gone.
 
 use crate::exports::{Entry, Exports, Note, reply_key};
+use crate::lease::Neighbours;
 use crate::recovery::{RECOVERY_KEY, Recovery, Told};
 use crate::registration::Registration;
 use crate::service::Request;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::{Cell, OnceCell, RefCell};
@@ -49,6 +51,8 @@ pub struct TargetCore {
     pub peers: Rc<Peers>,
     pub name: TargetName,
     pub config: TargetConfig,
+    /// The other targets of this process.
+    pub(crate) neighbours: Option<Arc<dyn Neighbours>>,
     pub(crate) exports: RefCell<Exports>,
     /// Counts the starts of the target.
     pub(crate) instance: Cell<u64>,
@@ -71,7 +75,13 @@ pub struct TargetCore {
 }
 
 impl TargetCore {
-    pub(crate) fn new(ctx: &Rc<Ctx>, osd: Rc<Osd>, name: TargetName, config: TargetConfig) -> Rc<Self> {
+    pub(crate) fn new(
+        ctx: &Rc<Ctx>,
+        osd: Rc<Osd>,
+        name: TargetName,
+        config: TargetConfig,
+        neighbours: Option<Arc<dyn Neighbours>>,
+    ) -> Rc<Self> {
         Rc::new(Self {
             ctx: ctx.clone(),
             osd,
@@ -79,6 +89,7 @@ impl TargetCore {
             name,
             max_mod_rpcs: Cell::new(config.max_mod_rpcs),
             config,
+            neighbours,
             exports: RefCell::default(),
             instance: Cell::new(0),
             incompat: Cell::new(0),
@@ -221,19 +232,20 @@ impl TargetCore {
     }
 
     /// Sends a callback to the client of an export; kept and sent again until acknowledged. Without effect when
-    /// the export has gone.
+    /// the export has gone, or acknowledges so little that it will.
     pub fn callback<'a, R: Codec<'a>>(&self, export: ExportId, opcode: nacre_wire::Opcode, body: &R) {
         let mut exports = self.exports.borrow_mut();
         let Some(entry) = exports.get_mut(export) else { return };
         match entry.rpc.callback(opcode, Bytes::from(body.to_vec())) {
             Ok(frame) => {
                 if let Some(conn) = entry.conn {
+                    entry.callback_since = entry.callback_since.or(Some(self.ctx.now()));
                     self.ctx.push(Effect::Send { conn, frame });
                 }
             }
             Err(full) => {
                 drop(exports);
-                self.evict(export, full.to_string());
+                self.end_lease(export, full.to_string());
             }
         }
     }
@@ -248,15 +260,7 @@ impl TargetCore {
             self.reaper.wake_all();
         }
     }
-    /// A callback deadline has passed: the lease of this export ends, and every reply says so.
-    pub fn end_lease(&self, export: ExportId) {
-        self.with_export(export, |entry| entry.lease_ending = true);
-    }
-    /// The callback was served after all.
-    pub fn keep_lease(&self, export: ExportId) {
-        self.with_export(export, |entry| entry.lease_ending = false);
-    }
-    fn with_export(&self, export: ExportId, change: impl FnOnce(&mut Entry)) {
+    pub(crate) fn with_export(&self, export: ExportId, change: impl FnOnce(&mut Entry)) {
         if let Some(entry) = self.exports.borrow_mut().get_mut(export) {
             change(entry);
         }

@@ -1,9 +1,9 @@
 //! The way of a request: frame, admission, task, reply.
 //!
 //! Invariants: `Export::admit` decides, nothing here does; a reply leaves on the epoch of the latest copy of its
-//! request or not at all; every message of a client renews its lease, unless that lease is ending.
+//! request or not at all; every message of a client renews its lease.
 
-use crate::connect::{Gone, lease};
+use crate::connect::Gone;
 use crate::core_::{ExportId, TargetCore};
 use crate::island::Inner;
 use crate::params::set_params;
@@ -51,16 +51,10 @@ impl<S: Service> Inner<S> {
         {
             if header.kind == Kind::CallbackAck {
                 entry.rpc.handle_callback_ack(header.xid);
+                let more = entry.rpc.unacknowledged_callbacks() > 0;
+                entry.callback_since = more.then(|| self.ctx.now());
             }
             entry.rpc.handle_last_xid(header.last_xid);
-        }
-    }
-
-    fn renew(&self, core: &TargetCore, id: ExportId) {
-        if let Some(entry) = core.exports.borrow_mut().get_mut(id)
-            && !entry.lease_ending
-        {
-            entry.lease_until = self.ctx.now() + lease(core);
         }
     }
 
@@ -136,9 +130,9 @@ impl<S: Service> Inner<S> {
             if frame.header.has(flags::REPLAY_DONE) {
                 core.replay_done(id);
             }
-            let reply =
-                PingReply { config_version: service.config_version(), recovery_ms: core.recovery_ms() };
-            let reply = Reply::of(&reply);
+            let (process, ended) = core.pinged(id);
+            let (config_version, recovery_ms) = (service.config_version(), core.recovery_ms());
+            let reply = Reply::of(&PingReply { config_version, recovery_ms, process, ended });
             self.send_reply(core, conn, &frame.header, Ok(reply));
         }
     }
@@ -269,7 +263,7 @@ impl<S: Service> Inner<S> {
     ) {
         let export = self.conns.borrow().get(&conn).and_then(|c| c.export);
         let (epoch, ending) = match export
-            .and_then(|id| core.exports.borrow().get(id).map(|e| (e.rpc.epoch(), e.lease_ending)))
+            .and_then(|id| core.exports.borrow().get(id).map(|e| (e.rpc.epoch(), e.ending.is_some())))
         {
             Some(state) => state,
             None => (request.epoch, false),

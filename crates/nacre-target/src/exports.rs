@@ -59,8 +59,10 @@ pub(crate) struct Entry {
     pub(crate) rpc: Export,
     pub(crate) conn: Option<ConnId>,
     pub(crate) lease_until: Instant,
-    /// The lease is not renewed any more.
-    pub(crate) lease_ending: bool,
+    /// The lease is not renewed any more: why.
+    pub(crate) ending: Option<String>,
+    /// Since when a callback of the current connection is not acknowledged.
+    pub(crate) callback_since: Option<Instant>,
     /// Its row is committed.
     pub(crate) durable: bool,
     /// Has connected since the start of the target.
@@ -146,12 +148,6 @@ impl Exports {
     /// Without tools.
     pub(crate) fn len(&self) -> usize {
         self.by_uuid.len()
-    }
-    /// Nobody's lease ends before `until`.
-    pub(crate) fn renew_all(&mut self, until: Instant) {
-        for entry in self.by_id.values_mut() {
-            entry.lease_until = entry.lease_until.max(until);
-        }
     }
     /// When the next lease runs out.
     pub(crate) fn next_lease_end(&self) -> Option<Instant> {

@@ -7,12 +7,14 @@
 use crate::core_::{ExportId, TargetConfig, TargetCore};
 use crate::exports::ClientRow;
 use crate::last_rcvd::INCOMPAT_KNOWN;
+use crate::lease::Neighbours;
 use crate::recovery::{BOOT_KEY, RECOVERY_KEY};
 use crate::service::Service;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::{Cell, OnceCell, RefCell};
@@ -51,6 +53,7 @@ pub(crate) struct Inner<S: Service> {
     pub(crate) ctx: Rc<Ctx>,
     config: TargetConfig,
     osd_config: OsdConfig,
+    neighbours: OnceCell<Arc<dyn Neighbours>>,
     pub(crate) core: OnceCell<Rc<TargetCore>>,
     pub(crate) service: OnceCell<Rc<S>>,
     pub(crate) conns: RefCell<BTreeMap<ConnId, Conn>>,
@@ -78,6 +81,7 @@ impl<S: Service> TargetIsland<S> {
             ctx: ctx.clone(),
             config,
             osd_config: osd,
+            neighbours: OnceCell::new(),
             core: OnceCell::new(),
             service: OnceCell::new(),
             conns: RefCell::default(),
@@ -88,6 +92,11 @@ impl<S: Service> TargetIsland<S> {
             idle: ctx.wait_list(),
         };
         Self { inner: Rc::new(inner) }
+    }
+    /// Tells the target of the others in its process; before it starts.
+    pub fn with_neighbours(self, neighbours: Arc<dyn Neighbours>) -> Self {
+        let _first = self.inner.neighbours.set(neighbours);
+        self
     }
     /// The parts, once the service has started: for drivers in the same process and for tests.
     pub fn core(&self) -> Option<&Rc<TargetCore>> {
@@ -146,7 +155,11 @@ impl<S: Service> Inner<S> {
         let label = osd.label().name.clone();
         let name =
             osd.label().target().ok_or_else(|| format!("the store's label is {label:?}, not a target"))?;
-        let core = TargetCore::new(&self.ctx, osd, name, self.config.clone());
+        let neighbours = self.neighbours.get().cloned();
+        if let Some(neighbours) = &neighbours {
+            neighbours.end(); // whatever was granted before this start
+        }
+        let core = TargetCore::new(&self.ctx, osd, name, self.config.clone(), neighbours);
         self.core.set(core.clone()).map_err(|_| String::from("the target was started twice"))?;
         let failed = |e: Errno| format!("{}: client records cannot be read: {e}", core.name);
         self.check_features(&core).await?;

@@ -170,7 +170,7 @@ impl TargetCore {
             e.features,
             self.instance.get(),
             e.max_mod_rpcs,
-            if e.lease_ending { "lease_ending" } else { "" },
+            if e.ending.is_some() { "lease_ending" } else { "" },
         )
     }
 

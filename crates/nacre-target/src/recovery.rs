@@ -9,9 +9,10 @@
 //! the recovery is over. How far it has come is in the log, so that a second loss begins where the first stopped.
 //! Not here: the client's side (`nacre_rpc::Import`), what a change means (the services).
 
-use crate::connect::{Gone, lease};
+use crate::connect::Gone;
 use crate::core_::{ExportId, TargetCore};
 use crate::island::Inner;
+use crate::lease::{lease, standstill};
 use crate::service::{Reply, Service};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -33,6 +34,8 @@ pub(crate) struct Recovery {
     /// Everything up to this is in the log; what came after was lost.
     pub(crate) base: Transno,
     started: Instant,
+    /// Clients that were not seen by then are given up.
+    until: Instant,
     /// Clients that have not reported the end of their replay.
     waiting: BTreeSet<ExportId>,
     /// The next change of each, under its old number.
@@ -62,7 +65,7 @@ impl TargetCore {
     pub(crate) fn recovery_ms(&self) -> u32 {
         let recovery = self.recovery.borrow();
         let Some(r) = &*recovery else { return 0 };
-        let left = (r.started + lease(self)).saturating_since(self.ctx.now());
+        let left = r.until.saturating_since(self.ctx.now());
         u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1)
     }
     /// What replies say of durability.
@@ -80,6 +83,7 @@ impl TargetCore {
         *self.recovery.borrow_mut() = Some(Recovery {
             base,
             started: self.ctx.now(),
+            until: self.ctx.now() + lease(self),
             waiting,
             queue: BTreeMap::new(),
             failed: BTreeMap::new(),
@@ -150,7 +154,7 @@ impl TargetCore {
         let mut recovery = self.recovery.borrow_mut();
         let Some(r) = &mut *recovery else { return Step::End };
         let now = self.ctx.now();
-        if now >= r.started + lease(self) {
+        if now >= r.until {
             // Whoever is here and renews its lease is waited for; the others have had theirs.
             let exports = self.exports.borrow();
             r.waiting.retain(|id| exports.get(*id).is_some_and(|e| e.seen && e.lease_until > now));
@@ -184,6 +188,12 @@ impl<S: Service> Inner<S> {
                     // Leases run out without an event.
                     let soon = self.ctx.now() + Duration::from_millis(100);
                     let _kicked = self.ctx.timeout(soon, kick.wait()).await;
+                    let now = self.ctx.now();
+                    if now > soon + standstill(&core)
+                        && let Some(r) = &mut *core.recovery.borrow_mut()
+                    {
+                        r.until = now + lease(&core); // this process stood still, not its clients
+                    }
                 }
                 Step::End => {
                     if let Err(error) = self.end_recovery(&core, &service).await {

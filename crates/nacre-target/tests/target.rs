@@ -118,6 +118,25 @@ fn after_a_restart_clients_come_back_and_who_does_not_is_evicted() {
     assert_eq!(param(&mut jobs, &mut w, tool, "*.*.num_exports"), ["1"]);
 }
 
+/// Whatever the length of the stop: the client's messages wait in the target's sockets and count.
+#[test]
+fn a_target_that_stood_still_evicts_nobody() {
+    for ms in (7_000..14_000).step_by(100) {
+        let (mut w, target) = ledger(ms);
+        let c = add_client(&mut w, TARGET, 1, Role::Client);
+        let mut jobs = Jobs::default();
+        assert_eq!(jobs.run(&mut w, c, |a| add(a, 5)), Ok(5));
+        let idle = w.rng().below(5 * SEC);
+        w.run_for(idle);
+        w.pause(target, true);
+        w.run_for(ms * 1_000_000);
+        w.pause(target, false);
+        w.run_for(15 * SEC);
+        assert_eq!(jobs.run(&mut w, c, |a| add(a, 5)), Ok(10));
+        assert_eq!(jobs.run(&mut w, c, async |a| a.evictions.get()), 0, "{ms} ms\n{}", w.trace(40));
+    }
+}
+
 #[test]
 fn an_evicted_client_learns_it_and_goes_on() {
     let (mut w, _) = ledger(5);
@@ -219,10 +238,12 @@ fn a_planned_stop_answers_what_runs_and_the_rest_goes_to_the_next_instance() {
     assert_eq!(jobs.take::<Result<u64, RpcError>>(late), Some(Ok(4 + SLOW)));
 }
 
-/// Sends frames as they are and tells what comes back.
+/// Sends frames as they are and tells what comes back; acknowledges no callback.
 struct Raw {
     ctx: Rc<Ctx>,
     frames: Vec<Frame>,
+    /// Pings each second.
+    lives: bool,
 }
 impl Logic for Raw {
     fn ctx(&self) -> &Rc<Ctx> {
@@ -238,9 +259,21 @@ impl Logic for Raw {
                 for frame in self.frames.drain(..) {
                     self.ctx.push(Effect::Send { conn, frame });
                 }
+                let ctx = self.ctx.clone();
+                let pings = if self.lives { 60 } else { 0 };
+                self.ctx.spawn(async move {
+                    for second in 0..pings {
+                        ctx.sleep(std::time::Duration::from_secs(1)).await;
+                        let mut h = Header::new(Kind::Request, Opcode::Ping.number());
+                        (h.xid, h.epoch) = (Xid(100 + second), ConnEpoch(1));
+                        ctx.push(Effect::Send { conn, frame: Frame::new(h, Vec::new()) });
+                    }
+                });
             }
             Event::Frame { frame, .. } => {
-                self.ctx.push(Effect::Door(Box::new(format!("status {}", frame.header.status))));
+                let ending = if frame.header.has(nacre_wire::flags::LEASE_ENDING) { " ending" } else { "" };
+                let said = format!("status {}{ending}", frame.header.status);
+                self.ctx.push(Effect::Door(Box::new(said)));
             }
             Event::Closed { .. } => self.ctx.push(Effect::Door(Box::new("closed".to_string()))),
             _ => {}
@@ -248,22 +281,57 @@ impl Logic for Raw {
     }
 }
 
+fn connect(role: Role) -> Frame {
+    use nacre_types::Codec;
+    let body = nacre_wire::target::Connect {
+        client: nacre_types::ClientUuid([3; 16]),
+        role,
+        name: "raw".into(),
+        features: 1,
+        max_mod_rpcs: 1,
+        generation: nacre_types::Generation(0),
+    };
+    let mut h = Header::new(Kind::Request, Opcode::Connect.number());
+    (h.xid, h.epoch) = (Xid(1), ConnEpoch(1));
+    Frame::new(h, body.to_vec())
+}
+
+/// It lives and answers, and yet does not take in what it is told: its lease ends, it is told so, then it is evicted.
+#[test]
+fn a_client_that_does_not_acknowledge_a_callback_loses_its_lease() {
+    use nacre_types::Codec;
+    let (mut w, _) = ledger(12);
+    w.run_for(SEC);
+    let object = nacre_types::ObjectId { fid: nacre_types::Fid::ROOT, stripe: 0 };
+    let mut h = Header::new(Kind::Request, Opcode::Glimpse.number());
+    (h.xid, h.epoch) = (Xid(2), ConnEpoch(1));
+    let frames = vec![connect(Role::Client), Frame::new(h, Glimpse { object }.to_vec())];
+    let start = w.now_ns();
+    let raw = move |ctx: &Rc<Ctx>| {
+        Box::new(Raw { ctx: ctx.clone(), frames: frames.clone(), lives: true }) as Box<dyn Logic>
+    };
+    let node = w.add("raw", None, Box::new(raw));
+    w.start(node);
+    let (mut ending, mut closed) = (None, None);
+    while closed.is_none() && w.now_ns() < start + 60 * SEC {
+        w.run_for(SEC / 10);
+        while let Some((_, said)) = w.hear() {
+            let said = *said.downcast::<String>().expect("text");
+            let at = w.now_ns() - start;
+            match said.as_str() {
+                "status 0 ending" => ending = ending.or(Some(at)),
+                "closed" => closed = Some(at),
+                _ => {}
+            }
+        }
+    }
+    let (ending, closed) = (ending.expect("told"), closed.expect("evicted"));
+    assert!((10 * SEC..22 * SEC).contains(&ending), "{ending}");
+    assert!((ending + 8 * SEC..ending + 13 * SEC).contains(&closed), "{ending} {closed}");
+}
+
 #[test]
 fn hostile_messages_are_refused_and_their_connection_closed() {
-    use nacre_types::Codec;
-    let connect = |epoch: u32| {
-        let body = nacre_wire::target::Connect {
-            client: nacre_types::ClientUuid([3; 16]),
-            role: Role::Tool,
-            name: "raw".into(),
-            features: 1,
-            max_mod_rpcs: 1,
-            generation: nacre_types::Generation(0),
-        };
-        let mut h = Header::new(Kind::Request, Opcode::Connect.number());
-        (h.xid, h.epoch) = (Xid(1), ConnEpoch(epoch));
-        Frame::new(h, body.to_vec())
-    };
     let request = |opcode: u16, xid: u64, tag: u16, body: &[u8]| {
         let mut h = Header::new(Kind::Request, opcode);
         (h.xid, h.epoch, h.tag) = (Xid(xid), ConnEpoch(1), nacre_types::Tag(tag));
@@ -276,15 +344,23 @@ fn hostile_messages_are_refused_and_their_connection_closed() {
         (
             "connect without a body",
             vec![{
-                let mut f = connect(1);
+                let mut f = connect(Role::Tool);
                 f.body = Default::default();
                 f
             }],
             &["closed"],
         ),
-        ("unknown opcode", vec![connect(1), request(0xfff, 2, 0, &[])], &["status 0", "status 95"]),
-        ("no tag", vec![connect(1), request(reserve, 2, 0, &[])], &["status 0", "status 71", "closed"]),
-        ("short body", vec![connect(1), request(reserve, 2, 1, &[1])], &["status 0", "status 71", "closed"]),
+        ("unknown opcode", vec![connect(Role::Tool), request(0xfff, 2, 0, &[])], &["status 0", "status 95"]),
+        (
+            "no tag",
+            vec![connect(Role::Tool), request(reserve, 2, 0, &[])],
+            &["status 0", "status 71", "closed"],
+        ),
+        (
+            "short body",
+            vec![connect(Role::Tool), request(reserve, 2, 1, &[1])],
+            &["status 0", "status 71", "closed"],
+        ),
     ];
     for (what, frames, expected) in cases {
         let (mut w, target) = ledger(10);
@@ -292,7 +368,7 @@ fn hostile_messages_are_refused_and_their_connection_closed() {
         let node = w.add(
             "raw",
             None,
-            Box::new(move |ctx| Box::new(Raw { ctx: ctx.clone(), frames: frames.clone() })),
+            Box::new(move |ctx| Box::new(Raw { ctx: ctx.clone(), frames: frames.clone(), lives: false })),
         );
         w.start(node);
         w.run_for(SEC);

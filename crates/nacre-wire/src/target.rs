@@ -60,6 +60,9 @@ codec_struct! {
         pub recovery_ms: u32,
         /// With `evicted`: why, for the client's log.
         pub cause: String,
+        /// Names the server process; 0: it does not say. See `PingReply`.
+        pub process: u64,
+        pub ended: u64,
     }
 }
 codec_struct! { pub struct Disconnect {} }
@@ -71,6 +74,10 @@ codec_struct! {
         pub config_version: u64,
         /// Milliseconds until recovery ends at the latest, 0 = not recovering. Who has replayed asks again.
         pub recovery_ms: u32,
+        /// Names the server process. Its answer renews the leases of the client's other exports in it whose latest
+        /// direct answer had the same `ended`: the number of leases that have ended there so far.
+        pub process: u64,
+        pub ended: u64,
     }
 }
 codec_struct! {

@@ -17,6 +17,7 @@ mod log;
 mod lr_reader;
 mod mkfs;
 mod mount;
+mod neighbours;
 mod overlay;
 mod process;
 mod registry;

@@ -1,5 +1,6 @@
 //! A process of servers and mounts: the node, its control socket, its entry in the registry, its signals.
 
+use crate::neighbours::Household;
 use crate::registry::{self, Entry, ProcessKind, Registration};
 use crate::{store, tool};
 use anyhow::{Context as _, Result, bail};
@@ -13,13 +14,14 @@ use nacre_target::{TargetConfig, TargetIsland};
 use nacre_types::{TargetKind, TargetName};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Event loops of a process.
 pub(crate) const LOOPS: usize = 1;
-/// How long a silent client keeps its rights.
-const LEASE_MS: u32 = 10_000;
+/// How long a silent client keeps its rights, unless said otherwise.
+pub(crate) const LEASE_MS: u32 = 10_000;
 /// Modifying requests of one client in flight, as a target allows them.
 const MAX_MOD_RPCS: u16 = 8;
 /// Planned stop of one island.
@@ -56,13 +58,15 @@ struct Serving {
 type Revive = Arc<dyn Fn(&Node) -> Result<()> + Send + Sync>;
 
 /// What the process serves, for reopening.
-#[derive(Default)]
 struct Targets {
     /// Mounts by the names of their islands, and how often each was made again.
     mounts: Mutex<BTreeMap<String, (Revive, u32)>>,
     served: Mutex<BTreeMap<String, Serving>>,
     /// A target of this process was lost for good: why.
     lost: Mutex<Option<String>>,
+    household: Arc<Household>,
+    /// Of targets that are opened from now on.
+    lease_ms: AtomicU32,
     /// An island of a bug is opened again (`up`) or ends the process (`serve`).
     reopen: bool,
 }
@@ -70,7 +74,14 @@ struct Targets {
 impl Process {
     /// Starts the node and listens on the control socket.
     pub(crate) fn start(kind: ProcessKind) -> Result<Self> {
-        let targets = Arc::new(Targets { reopen: kind == ProcessKind::Up, ..Targets::default() });
+        let targets = Arc::new(Targets {
+            mounts: Mutex::default(),
+            served: Mutex::default(),
+            lost: Mutex::default(),
+            household: Household::new(),
+            lease_ms: AtomicU32::new(LEASE_MS),
+            reopen: kind == ProcessKind::Up,
+        });
         let on_end = targets.clone();
         let node = Node::start(Config { loops: LOOPS, ..Config::default() }, move |node, island, reason| {
             on_end.ended(node, island, reason)
@@ -84,7 +95,13 @@ impl Process {
     pub(crate) fn serve(&self, served: &Served, addresses: &[String]) -> Result<()> {
         let serving = Serving { served: served.clone(), addresses: addresses.to_vec(), reopened: 0 };
         self.targets.lock().insert(served.name.to_string(), serving);
-        add_target(&self.node, served, addresses)
+        add_target(&self.node, &self.targets, served, addresses)
+    }
+
+    /// The lease that targets give their clients, if it is not the usual one; before they are served.
+    pub(crate) fn set_lease(&self, lease: Duration) {
+        let ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
+        self.targets.lease_ms.store(ms, Ordering::Relaxed);
     }
 
     /// A mount outlives a bug of its island: `revive` makes it again.
@@ -201,7 +218,7 @@ impl Targets {
             }
         }
         if let Some((served, addresses)) = again {
-            match add_target(node, &served, &addresses) {
+            match add_target(node, self, &served, &addresses) {
                 Ok(()) => {
                     tracing::warn!(island = island.name(), "opened again from its store");
                     return;
@@ -215,24 +232,32 @@ impl Targets {
     }
 }
 
-fn add_target(node: &Node, served: &Served, addresses: &[String]) -> Result<()> {
+fn add_target(node: &Node, targets: &Targets, served: &Served, addresses: &[String]) -> Result<()> {
     let config = TargetConfig {
         addresses: addresses.to_vec(),
         mgs_nodes: served.mgs_nodes.clone(),
-        lease_ms: LEASE_MS,
+        lease_ms: targets.lease_ms.load(Ordering::Relaxed),
         max_mod_rpcs: MAX_MOD_RPCS,
         boot: store::boot_id(),
         ack_or_commit: true,
     };
     let kind = served.name.kind();
+    let household = targets.household.clone();
     let seed = store::random_u64();
     node.add_island(&served.name.to_string(), Some(served.store.clone()), None, move || {
         let ctx = Ctx::new(seed);
         let osd = store::osd_config();
         match kind {
-            TargetKind::Mgs => Box::new(TargetIsland::<Mgs>::new(&ctx, config, osd)) as Box<dyn Logic>,
-            TargetKind::Mdt => Box::new(TargetIsland::<Mdt>::new(&ctx, config, osd)),
-            TargetKind::Ost => Box::new(TargetIsland::<Ost>::new(&ctx, config, osd)),
+            TargetKind::Mgs => {
+                Box::new(TargetIsland::<Mgs>::new(&ctx, config, osd).with_neighbours(household))
+                    as Box<dyn Logic>
+            }
+            TargetKind::Mdt => {
+                Box::new(TargetIsland::<Mdt>::new(&ctx, config, osd).with_neighbours(household))
+            }
+            TargetKind::Ost => {
+                Box::new(TargetIsland::<Ost>::new(&ctx, config, osd).with_neighbours(household))
+            }
         }
     })
     .with_context(|| format!("cannot serve {}", served.name))?;

@@ -39,6 +39,16 @@ pub(crate) struct ServeArgs {
     /// End the process of this host that serves the targets now (one that hangs, or was stopped by a signal)
     #[arg(long)]
     takeover: bool,
+    /// How long a client that is not heard keeps what it holds, and the longest time that a recovery waits for one
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = lease)]
+    lease: f64,
+}
+
+fn lease(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (1.0..=300.0).contains(&seconds) => Ok(seconds),
+        _ => Err("a number of seconds from 1 to 300 is wanted".to_owned()),
+    }
 }
 
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
@@ -51,6 +61,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     }
     let served = args.targets.iter().map(|t| target(t)).collect::<Result<Vec<_>>>()?;
     let mut process = Process::start(ProcessKind::Serve)?;
+    process.set_lease(Duration::from_secs_f64(args.lease));
     let addresses = listen(&process, args, &served)?;
     for target in &served {
         process.serve(target, &addresses)?;

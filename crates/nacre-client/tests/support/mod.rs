@@ -153,10 +153,12 @@ impl Fake {
                     server_time: self.ctx.wall(),
                     recovery_ms: 0,
                     cause: String::new(),
+                    process: 0,
+                    ended: 0,
                 })
             }
             Opcode::Disconnect => body(&Empty {}),
-            Opcode::Ping => body(&PingReply { config_version: 1, recovery_ms: 0 }),
+            Opcode::Ping => body(&PingReply { config_version: 1, recovery_ms: 0, process: 0, ended: 0 }),
             Opcode::GetParams => {
                 let live = Param {
                     name: "mgs.MGS.live.demo".into(),

@@ -212,9 +212,9 @@ messages! {
     others {
         ConnectReply = ConnectReply {
             target: uuid(), features: 1, max_mod_rpcs: 8, lease_ms: 10_000, generation: Generation(3),
-            evicted: false, instance: 2, server_time: time(1), recovery_ms: 0, cause: "c".into(),
+            evicted: false, instance: 2, server_time: time(1), recovery_ms: 0, cause: "c".into(), process: 5, ended: 6,
         };
-        PingReply = PingReply { config_version: 3, recovery_ms: 4 };
+        PingReply = PingReply { config_version: 3, recovery_ms: 4, process: 5, ended: 6 };
         ParamList = ParamList {
             params: vec![Param { name: "a".into(), value: "1".into(), writable: true, help: "h".into() }],
         };

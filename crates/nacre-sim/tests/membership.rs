@@ -1,0 +1,135 @@
+//! Who counts as alive: pings, servers that stood still, planned stops.
+
+use nacre_client::{Client, CreateArgs, WriteArgs};
+use nacre_sim::NodeId;
+use nacre_sim::cluster::Cluster;
+use nacre_types::{Caller, Errno, Fid, OpenHandle};
+use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
+use std::rc::Rc;
+
+const SEC: u64 = 1_000_000_000;
+const MDT: usize = 1;
+/// Even seeds: all targets are one process.
+const ONE_PROCESS: u64 = 2;
+
+fn caller() -> Caller {
+    Caller { uid: 0, gid: 0, pid: 1, umask: 0o22, groups: vec![] }
+}
+fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
+    c: &mut Cluster,
+    mount: NodeId,
+    job: impl FnOnce(Rc<Client>) -> F + Send + 'static,
+) -> T {
+    let id = c.jobs.start(&mut c.world, mount, job);
+    let done = c.jobs.wait(&mut c.world, id, 120 * SEC);
+    done.unwrap_or_else(|| panic!("the job never ends; {:?}\n{}", c.world.fatal, c.world.trace(60)))
+}
+fn cluster(seed: u64, osts: u32, mounts: u32) -> Cluster {
+    let mut c = Cluster::on_devices(seed, osts, mounts);
+    c.world.run_for(SEC);
+    for mount in c.mounts.clone() {
+        run(&mut c, mount, async |client| client.ready().await).expect("it starts");
+    }
+    c
+}
+fn whole(owner: u64) -> FileLock {
+    let (family, kind) = (FlockFamily::Posix, FlockType::Write);
+    FileLock { family, kind, start: 0, end: u64::MAX, owner, pid: 1 }
+}
+/// A file that this mount has locked and written.
+async fn locked_file(client: Rc<Client>) -> Result<OpenHandle, Errno> {
+    let args = CreateArgs {
+        parent: Fid::ROOT,
+        name: b"locked",
+        mode: 0o100644,
+        rdev: 0,
+        target: b"",
+        layout: None,
+        exclusive: true,
+        caller: caller(),
+    };
+    let (_, handle) = client.create(args, 2).await?;
+    client.flock(handle, whole(1), None).await?;
+    write(client, handle).await?;
+    Ok(handle)
+}
+async fn write(client: Rc<Client>, handle: OpenHandle) -> Result<u32, Errno> {
+    let data = bytes::Bytes::from_static(b"hello");
+    client.write(WriteArgs { handle, offset: 0, append: false, data, kill_suidgid: false, sync: false }).await
+}
+
+/// Pings that a mount has sent in a minute in which nobody wanted anything.
+fn pings_of_an_idle_minute(seed: u64) -> usize {
+    let mut c = cluster(seed, 4, 1);
+    c.world.run_for(15 * SEC);
+    c.world.trace_max = 100_000;
+    let before = c.world.now_ns();
+    c.world.run_for(60 * SEC);
+    let trace = c.world.trace(100_000);
+    let since = (before - SEC) as f64 / 1e6;
+    let mine = |line: &&str| {
+        let at: f64 = line.split_whitespace().next().and_then(|w| w.parse().ok()).unwrap_or(0.0);
+        at >= since && line.contains("mount0         -> ") && line.contains(": Ping ")
+    };
+    let pings = trace.lines().filter(mine).count();
+    let mount = c.mounts[0];
+    assert!(run(&mut c, mount, async |client| client.connections().iter().all(|t| t.connected)));
+    pings
+}
+
+#[test]
+fn an_idle_mount_sends_one_ping_to_each_server_process() {
+    let one = pings_of_an_idle_minute(ONE_PROCESS);
+    let six = pings_of_an_idle_minute(ONE_PROCESS + 1);
+    // Every ten seconds the list of targets is asked for, which is a message to the MGS as good as a ping.
+    assert!((14..=24).contains(&one), "{one} pings, {six} with six processes");
+    assert!(six > 4 * one, "{one} pings, {six} with six processes");
+}
+
+/// The lease of an MDT that is never pinged itself is as good as any: nobody gets the lock meanwhile.
+#[test]
+fn what_a_neighbours_ping_renews_is_kept() {
+    let mut c = cluster(ONE_PROCESS, 2, 2);
+    let (holder, other) = (c.mounts[0], c.mounts[1]);
+    let handle = run(&mut c, holder, locked_file).expect("locked");
+    c.world.run_for(60 * SEC);
+    assert_eq!(run(&mut c, holder, async move |client| write(client, handle).await), Ok(5));
+    // A holder that is gone is gone for all of them.
+    c.world.kill(holder);
+    let start = c.world.now_ns();
+    let locked = run(&mut c, other, async |client| {
+        let found = client.lookup(Fid::ROOT, b"locked").await?;
+        let (_, handle) = client.open(found.attr.fid, 2, caller()).await?;
+        let cookie = client.new_cookie();
+        client.flock(handle, whole(2), Some(cookie)).await
+    });
+    assert_eq!(locked, Ok(FlockOutcome::Granted));
+    let waited = c.world.now_ns() - start;
+    assert!((6 * SEC..20 * SEC).contains(&waited), "{waited}");
+}
+
+/// SIGSTOP of a server process: when it goes on nobody has lost anything.
+#[test]
+fn a_server_process_that_stood_still_evicts_nobody() {
+    for step in 0..24 {
+        let mut c = cluster(ONE_PROCESS + step, 1, 1);
+        let mount = c.mounts[0];
+        let handle = run(&mut c, mount, locked_file).expect("locked");
+        let idle = c.world.rng().below(4 * SEC);
+        c.world.run_for(idle);
+        let stopped = match step % 2 {
+            0 => c.servers.clone(),
+            _ => vec![c.servers[MDT]],
+        };
+        for &server in &stopped {
+            c.world.pause(server, true);
+        }
+        c.world.run_for(6 * SEC + step * SEC / 3);
+        for &server in &stopped {
+            c.world.pause(server, false);
+        }
+        c.world.run_for(15 * SEC);
+        let wrote = run(&mut c, mount, async move |client| write(client, handle).await);
+        assert_eq!(wrote, Ok(5), "step {step}\n{}", c.world.trace(60));
+    }
+}

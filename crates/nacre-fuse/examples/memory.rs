@@ -25,5 +25,5 @@ fn main() {
     };
     let mounted = mount_fuse(dir.as_ref(), &options).unwrap_or_else(|e| panic!("{e}"));
     println!("mounted on {}", mounted.path.display());
-    Solo::serve(mounted.channel, MemFs::new).thread.join().unwrap();
+    Solo::serve(mounted.channel, MemFs::new).join();
 }

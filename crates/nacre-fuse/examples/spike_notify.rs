@@ -170,7 +170,7 @@ fn main() {
     let failures = spike.failures.load(Ordering::Relaxed);
     let Spike { path, solo, notifier, .. } = spike;
     unmount_fuse(&path, false).unwrap();
-    solo.thread.join().unwrap();
+    solo.stop();
     drop(notifier);
     println!("{}", if failures == 0 { "verdict: every rule holds" } else { "verdict: FAILED" });
     std::process::exit(i32::from(failures != 0));

@@ -4,31 +4,27 @@
 //! a line in the log, the mount lives on; a request under way is known by its number until its reply has been
 //! pushed, so that INTERRUPT finds it. Answers that need no file system are given without a task.
 //!
-//! A signal ends a waiting lock at once. Of other requests only those that change nothing are given up, and only
-//! when the servers have been away for [`PATIENCE`]: a process can be killed then, and a signal handler that runs
-//! while everything is well (timers, garbage collectors) never makes a call fail.
-//! Not here: what an operation does (`handlers`), reading and writing the device (`device.rs`).
+//! Not here: what an operation does (`handlers`), what a signal does (`interrupt.rs`), reading and writing the device
+//! (`device.rs`).
 
 use crate::abi::op;
 use crate::handlers::{attrs, data, dirs, locks, names, xattrs};
+use crate::interrupt::Dying;
 use crate::ops::Ops;
 use crate::reply::{Body, FuseReply};
 use crate::request::FuseRequest;
 use crate::stats::OpStats;
 use nacre_node::{Ctx, Effect};
 use nacre_types::{Errno, Instant, LockCookie};
-use std::cell::RefCell;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
-use tracing::error;
-
-/// How long a request that changes nothing waits for its servers after a signal.
-const PATIENCE: Duration = Duration::from_secs(2);
+use tracing::{error, warn};
 
 /// What a handler answers.
 pub(crate) type Answer = Result<Body, Errno>;
@@ -39,28 +35,32 @@ pub enum FuseEffect {
     Reply(FuseReply),
     /// The first connection to the servers is made, or never will be (a sentence for the user).
     Ready(Result<(), String>),
+    /// Whether the caller of a request is ending; [`Dying`](crate::Dying) comes back if so.
+    IsDying { unique: u64, pid: u32 },
 }
 
 /// The requests of one mount under way, and the file system that serves them.
 pub struct Door<O: Ops> {
     pub(crate) ctx: Rc<Ctx>,
     pub(crate) ops: Rc<O>,
-    running: RefCell<BTreeMap<u64, Running>>,
+    pub(crate) running: RefCell<BTreeMap<u64, Running>>,
+    /// Tasks whose callers have their answer already.
+    pub(crate) given_up: Cell<usize>,
     pub(crate) stats: OpStats,
 }
 
 /// A request under way.
-struct Running {
-    request: Rc<FuseRequest>,
-    start: Instant,
+pub(crate) struct Running {
+    pub(crate) request: Rc<FuseRequest>,
+    pub(crate) start: Instant,
     /// A lock request that waits.
-    waiting: Option<LockCookie>,
+    pub(crate) waiting: Option<LockCookie>,
 }
 
 impl<O: Ops> Door<O> {
     pub fn new(ctx: &Rc<Ctx>, ops: Rc<O>) -> Rc<Self> {
         let stats = OpStats::new(ctx.wall());
-        Rc::new(Self { ctx: ctx.clone(), ops, running: RefCell::default(), stats })
+        Rc::new(Self { ctx: ctx.clone(), ops, running: RefCell::default(), given_up: Cell::new(0), stats })
     }
     pub fn file_system(&self) -> &Rc<O> {
         &self.ops
@@ -71,6 +71,15 @@ impl<O: Ops> Door<O> {
     }
     pub fn stats(&self) -> &OpStats {
         &self.stats
+    }
+
+    /// Takes in an [`Event::Door`](nacre_node::Event::Door): a request, or what its front end has found out.
+    pub fn event(self: &Rc<Self>, item: Box<dyn Any + Send>) {
+        match item.downcast::<FuseRequest>().map_err(|item| item.downcast::<Dying>()) {
+            Ok(request) => self.handle(*request),
+            Err(Ok(dying)) => self.caller_dies(*dying),
+            Err(Err(_)) => warn!("something that is no FUSE request came to the door of a mount"),
+        }
     }
 
     /// Takes in a request. Its reply is pushed as [`FuseEffect::Reply`], in this visit or a later one.
@@ -144,14 +153,16 @@ impl<O: Ops> Door<O> {
         self.ctx.spawn(async move {
             let answer = catching(work, &request).await;
             door.stats.count(request.opcode(), door.ctx.now() - start, &answer);
-            // Given up meanwhile: the caller has its answer, and what was read is of no use.
-            if !request.is_answered() {
+            if request.is_answered() {
+                // Given up (`interrupt.rs`): the caller has its answer.
+                door.given_up.set(door.given_up.get().saturating_sub(1));
+            } else {
                 door.reply(&request, answer);
             }
         });
     }
 
-    fn reply(&self, request: &FuseRequest, answer: Answer) {
+    pub(crate) fn reply(&self, request: &FuseRequest, answer: Answer) {
         self.running.borrow_mut().remove(&request.unique());
         self.ctx.push(Effect::Door(Box::new(FuseEffect::Reply(request.reply(answer)))));
     }
@@ -174,56 +185,12 @@ impl<O: Ops> Door<O> {
         }
     }
 
-    /// A signal for the caller of a request.
-    fn interrupt(self: &Rc<Self>, request: &FuseRequest) {
-        let Ok(args) = request.args().take::<crate::abi::InterruptIn>() else { return };
-        let unique = args.unique;
-        let found = self.running.borrow().get(&unique).map(|r| (r.waiting, r.start, r.request.clone()));
-        match found {
-            Some((Some(cookie), ..)) => self.ops.flock_interrupt(cookie),
-            Some((None, start, target)) if changes_nothing(target.opcode()) => {
-                let door = self.clone();
-                self.ctx.spawn(async move {
-                    door.ctx.sleep_until(start + PATIENCE).await;
-                    if !target.is_answered() {
-                        door.reply(&target, Err(Errno::EINTR));
-                    }
-                });
-            }
-            // The kernel waits for its end.
-            Some(_) => {}
-            // Read by another loop but not here yet (the kernel sends the interrupt again), or answered already
-            // (the kernel knows and drops it).
-            None => self.reply(request, Err(Errno::EAGAIN)),
-        }
-    }
-
     /// Says that a request waits for a lock: INTERRUPT ends it by this cookie.
     pub(crate) fn waits(&self, request: &FuseRequest, cookie: LockCookie) {
         if let Some(running) = self.running.borrow_mut().get_mut(&request.unique()) {
             running.waiting = Some(cookie);
         }
     }
-}
-
-/// Whether the result of a request can be thrown away.
-fn changes_nothing(opcode: u32) -> bool {
-    matches!(
-        opcode,
-        op::LOOKUP
-            | op::GETATTR
-            | op::STATX
-            | op::STATFS
-            | op::READLINK
-            | op::READ
-            | op::READDIR
-            | op::READDIRPLUS
-            | op::GETXATTR
-            | op::LISTXATTR
-            | op::GETLK
-            | op::FSYNC
-            | op::FSYNCDIR
-    )
 }
 
 /// A handler's future, and EIO instead of its panic.
@@ -256,20 +223,55 @@ fn poll_catching(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::{Field, InHeader, InterruptIn};
+    use crate::abi::{self, Field, InHeader, InterruptIn};
     use crate::device::Channel;
     use nacre_client::{Entry, ReaddirPage};
     use nacre_node::{WaitList, visit};
-    use nacre_types::{Fid, Timestamp};
+    use nacre_types::{Attr, Caller, Fid, OpenHandle, Timestamp};
+    use nacre_wire::mdt::{FileLock, FlockOutcome, FlockType};
     use proptest::prelude::*;
     use std::sync::Arc;
+    use std::time::Duration;
 
-    /// Answers nothing until `away` is woken, then ENOENT.
-    struct Away(WaitList);
+    /// Answers nothing until it is woken: ENOENT, and opens succeed.
+    struct Away {
+        back: WaitList,
+        opened: Cell<i32>,
+        locked: Cell<i32>,
+    }
     impl Ops for Away {
         async fn lookup(&self, _: Fid, _: &[u8]) -> Result<Entry, Errno> {
-            self.0.wait().await;
+            self.back.wait().await;
             Err(Errno::ENOENT)
+        }
+        async fn make(&self, _: nacre_client::CreateArgs<'_>) -> Result<Entry, Errno> {
+            self.back.wait().await;
+            Err(Errno::ENOENT)
+        }
+        async fn open(&self, fid: Fid, _: u32, _: Caller) -> Result<(Entry, OpenHandle), Errno> {
+            self.back.wait().await;
+            self.opened.set(self.opened.get() + 1);
+            Ok((Entry { attr: Attr { fid, ..no_attr() }, kill_priv: false }, OpenHandle(5)))
+        }
+        async fn release(&self, handle: OpenHandle, _: Option<u64>) -> Result<(), Errno> {
+            self.opened.set(self.opened.get() - i32::from(handle == OpenHandle(5)));
+            Ok(())
+        }
+        async fn flock(
+            &self,
+            _: OpenHandle,
+            lock: FileLock,
+            wait: Option<LockCookie>,
+        ) -> Result<FlockOutcome, Errno> {
+            if wait.is_some() {
+                self.back.wait().await;
+            }
+            self.locked.set(self.locked.get() + if lock.kind == FlockType::Unlock { -1 } else { 1 });
+            Ok(FlockOutcome::Granted)
+        }
+        async fn flush(&self, _: OpenHandle, _: u64) -> Result<(), Errno> {
+            self.back.wait().await;
+            Ok(())
         }
         async fn parent(&self, _: Fid) -> Result<Entry, Errno> {
             Err(Errno::ENOENT)
@@ -282,10 +284,33 @@ mod tests {
         }
     }
 
+    fn no_attr() -> Attr {
+        let zero = Timestamp::default();
+        Attr {
+            fid: Fid::ROOT,
+            mode: 0o100644,
+            uid: 0,
+            gid: 0,
+            projid: 0,
+            nlink: 1,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: zero,
+            mtime: zero,
+            ctime: zero,
+            btime: zero,
+            size_state: nacre_types::SizeState::Exact,
+            version: 1,
+        }
+    }
+
     struct World {
         ctx: Rc<Ctx>,
         door: Rc<Door<Away>>,
         now: u64,
+        /// Callers that the front end was asked about.
+        asked: Vec<(u64, u32)>,
     }
     struct At<'a>(&'a World, Option<FuseRequest>);
     impl nacre_node::Logic for At<'_> {
@@ -301,8 +326,13 @@ mod tests {
     impl World {
         fn new() -> Self {
             let ctx = Ctx::new(1);
-            let door = Door::new(&ctx, Rc::new(Away(ctx.wait_list())));
-            Self { ctx, door, now: 0 }
+            let away = Away { back: ctx.wait_list(), opened: Cell::new(0), locked: Cell::new(0) };
+            let door = Door::new(&ctx, Rc::new(away));
+            Self { ctx, door, now: 0, asked: Vec::new() }
+        }
+        /// The servers answer.
+        fn back(&self) {
+            self.door.file_system().back.wake_all();
         }
         /// A visit; gives back (unique, error) of the replies.
         fn visit(&mut self, request: Option<FuseRequest>, after: Duration) -> Vec<(u64, i32)> {
@@ -313,6 +343,10 @@ mod tests {
                 Effect::Door(item) => match *item.downcast::<FuseEffect>().ok()? {
                     FuseEffect::Reply(reply) => Some(reply.unique_and_error()),
                     FuseEffect::Ready(_) => None,
+                    FuseEffect::IsDying { unique, pid } => {
+                        self.asked.push((unique, pid));
+                        None
+                    }
                 },
                 _ => None,
             });
@@ -323,7 +357,7 @@ mod tests {
     fn request(opcode: u32, unique: u64, args: &[u8]) -> Option<FuseRequest> {
         let len = (InHeader::BYTES + args.len()) as u32;
         let mut data = Vec::new();
-        InHeader { len, opcode, unique, nodeid: 1, ..InHeader::default() }.put(&mut data);
+        InHeader { len, opcode, unique, nodeid: 1, pid: 77, ..InHeader::default() }.put(&mut data);
         data.extend_from_slice(args);
         FuseRequest::parse(data.into(), Arc::new(Channel::detached())).ok()
     }
@@ -342,17 +376,76 @@ mod tests {
         assert_eq!(world.visit(None, ms(1000)), []);
         assert_eq!(world.visit(None, ms(600)), [(10, -Errno::EINTR.0)]);
         // The task goes on; its result is nobody's.
-        world.door.file_system().0.wake_all();
+        world.back();
         assert_eq!(world.visit(None, ms(1)), []);
         assert_eq!((world.door.running(), world.ctx.live_tasks()), (0, 0));
         // Servers that answer in time: the call does not fail.
         assert_eq!(world.visit(request(op::LOOKUP, 12, b"name\0"), ms(0)), []);
         assert_eq!(world.visit(interrupt(12), ms(500)), []);
-        world.door.file_system().0.wake_all();
+        world.back();
         assert_eq!(world.visit(None, ms(1)), [(12, -Errno::ENOENT.0)]);
         assert_eq!(world.visit(None, ms(9000)), []);
         assert_eq!(world.visit(interrupt(99), ms(0)), [(99, -Errno::EAGAIN.0)], "not here: sent again");
         assert_eq!(world.ctx.live_tasks(), 0);
+    }
+
+    /// Requests that a signal alone does not end, as their callers end.
+    fn given_up(opcode: u32, args: &[u8]) -> World {
+        let mut world = World::new();
+        assert_eq!(world.visit(request(opcode, 20, args), Duration::ZERO), []);
+        assert_eq!(world.visit(interrupt(20), Duration::ZERO), []);
+        assert_eq!(world.visit(None, Duration::from_secs(1)), []);
+        assert_eq!(world.asked, [], "servers that answer in time are not hurried");
+        assert_eq!(world.visit(None, Duration::from_secs(2)), []);
+        assert_eq!(world.visit(None, Duration::from_secs(1)), []);
+        assert_eq!(world.asked, [(20, 77), (20, 77)], "asked again and again");
+        world.door.caller_dies(Dying { unique: 21 });
+        world.door.caller_dies(Dying { unique: 20 });
+        world.door.caller_dies(Dying { unique: 20 });
+        assert_eq!(world.visit(None, Duration::ZERO), [(20, -Errno::EINTR.0)]);
+        world.back();
+        assert_eq!(world.visit(None, Duration::from_secs(1)), []);
+        assert_eq!((world.door.running(), world.door.given_up.get(), world.ctx.live_tasks()), (0, 0, 0));
+        world
+    }
+
+    #[test]
+    fn a_change_is_given_up_only_for_a_caller_that_ends() {
+        let mut args = Vec::new();
+        abi::MkdirIn { mode: 0o755, umask: 0 }.put(&mut args);
+        args.extend_from_slice(b"d\0");
+        given_up(op::MKDIR, &args);
+        args.clear();
+        abi::LkIn {
+            fh: 5,
+            lk: abi::FileLock { end: 9, kind: 1, ..Default::default() },
+            ..Default::default()
+        }
+        .put(&mut args);
+        let world = given_up(op::SETLKW, &args);
+        assert_eq!(world.door.file_system().locked.get(), 0, "the lock that nobody waits for is dropped");
+    }
+
+    #[test]
+    fn an_exiting_process_is_not_kept_by_its_close_and_an_open_given_up_is_closed() {
+        let secs = Duration::from_secs;
+        let mut args = Vec::new();
+        abi::FlushIn { fh: 5, ..Default::default() }.put(&mut args);
+        let mut world = World::new();
+        assert_eq!(world.visit(request(op::FLUSH, 30, &args), secs(0)), []);
+        assert_eq!(world.visit(None, secs(3)), []);
+        assert_eq!(world.asked, [(30, 77)], "without an interrupt");
+        world.door.caller_dies(Dying { unique: 30 });
+        assert_eq!(world.visit(None, secs(0)), [(30, -Errno::EINTR.0)]);
+        args.clear();
+        abi::OpenIn { flags: 2, open_flags: 0 }.put(&mut args);
+        assert_eq!(world.visit(request(op::OPEN, 40, &args), secs(0)), []);
+        assert_eq!(world.visit(interrupt(40), secs(0)), []);
+        assert_eq!(world.visit(None, secs(3)), [(40, -Errno::EINTR.0)]);
+        world.back();
+        assert_eq!(world.visit(None, secs(1)), []);
+        assert_eq!(world.door.file_system().opened.get(), 0);
+        assert_eq!((world.door.running(), world.door.given_up.get(), world.ctx.live_tasks()), (0, 0, 0));
     }
 
     proptest! {
@@ -362,7 +455,7 @@ mod tests {
         ) {
             let mut world = World::new();
             let mut replies = world.visit(request(opcode, 6, &args), Duration::ZERO);
-            world.door.file_system().0.wake_all();
+            world.back();
             replies.extend(world.visit(None, Duration::ZERO));
             let silent = [op::FORGET, op::BATCH_FORGET, op::NOTIFY_REPLY, op::INTERRUPT].contains(&opcode);
             prop_assert!(replies.len() == 1 || silent, "{} replies to {}", replies.len(), op::name(opcode));

@@ -6,12 +6,10 @@
 use crate::client_ops::ClientOps;
 use crate::door::{Door, FuseEffect};
 use crate::ops::Ops;
-use crate::request::FuseRequest;
 use crate::tools;
 use nacre_client::{Client, MountConfig};
 use nacre_node::{Ctx, Effect, Event, Logic};
 use std::rc::Rc;
-use tracing::warn;
 
 /// A mounted file system as an island.
 pub struct MountIsland {
@@ -55,10 +53,7 @@ impl Logic for MountIsland {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Door(item) => match item.downcast::<FuseRequest>() {
-                Ok(request) => self.door.handle(*request),
-                Err(_) => warn!("something that is no FUSE request came to the door of a mount"),
-            },
+            Event::Door(item) => self.door.event(item),
             Event::Start => {
                 // The clock had not been set when the island was built.
                 self.door.stats().clear(self.ctx.wall());

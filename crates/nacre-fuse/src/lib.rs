@@ -13,6 +13,7 @@ mod device;
 mod door;
 mod front;
 mod handlers;
+mod interrupt;
 mod island;
 mod mount;
 mod notify;
@@ -28,6 +29,7 @@ pub use client_ops::ClientOps;
 pub use device::{Channel, MAX_WRITE_BYTES, Read};
 pub use door::{Door, FuseEffect};
 pub use front::{FuseSink, FuseSource};
+pub use interrupt::Dying;
 pub use island::MountIsland;
 pub use mount::{
     FS_TYPE, Holder, MountError, MountOptions, Mounted, check_device, check_mount_point, holders, mount_fuse,

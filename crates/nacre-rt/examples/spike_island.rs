@@ -96,7 +96,7 @@ struct Door {
     stop: AtomicBool,
 }
 impl DoorSink for Door {
-    fn door(&self, item: Box<dyn Any + Send>) {
+    fn door(&self, _: &IslandRef, item: Box<dyn Any + Send>) {
         if item.downcast_ref::<bool>() == Some(&true) {
             self.opened.store(true, Relaxed);
             return;

@@ -195,7 +195,7 @@ impl IslandRef {
     }
     pub(crate) fn door(&self, item: Box<dyn Any + Send>) {
         match self.0.door.get() {
-            Some(sink) => sink.door(item),
+            Some(sink) => sink.door(self, item),
             None => tracing::warn!(island = self.name(), "an answer for a front end, but none is attached"),
         }
     }

@@ -77,8 +77,8 @@ impl RtError {
 /// Takes the answers and notifications of an island for its front end.
 pub trait DoorSink: Send + Sync {
     /// Called outside the island by whoever left it, in the order of the effects of a visit. Must not block; may
-    /// deliver events (they come in their turn).
-    fn door(&self, item: Box<dyn Any + Send>);
+    /// deliver events, to `island` too (they come in their turn).
+    fn door(&self, island: &IslandRef, item: Box<dyn Any + Send>);
 }
 
 /// What a [`Source`] says after it has read.

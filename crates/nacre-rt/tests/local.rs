@@ -124,11 +124,11 @@ fn timers_fire_also_when_a_nearer_deadline_comes_from_another_thread() {
 }
 
 /// A front end that answers from within its sink.
-struct Answering(std::sync::mpsc::SyncSender<Report>, std::sync::OnceLock<nacre_rt::IslandRef>);
+struct Answering(std::sync::mpsc::SyncSender<Report>);
 impl nacre_rt::DoorSink for Answering {
-    fn door(&self, item: Box<dyn std::any::Any + Send>) {
+    fn door(&self, island: &nacre_rt::IslandRef, item: Box<dyn std::any::Any + Send>) {
         let report = *item.downcast::<Report>().unwrap();
-        if let (Report::Frame(conn, 1, _), Some(island)) = (&report, self.1.get()) {
+        if let Report::Frame(conn, 1, _) = &report {
             tell(island, Order::Send(*conn, request(2, b"from the sink")));
         }
         self.0.try_send(report).unwrap();
@@ -139,9 +139,7 @@ impl nacre_rt::DoorSink for Answering {
 fn a_sink_may_deliver_and_its_event_comes_in_its_turn() {
     let (node, _) = node(1);
     let (sender, heard) = std::sync::mpsc::sync_channel(100);
-    let sink = Arc::new(Answering(sender, std::sync::OnceLock::new()));
-    let a = node.add_island("a", None, Some(sink.clone()), Puppet::make(false)).unwrap();
-    sink.1.set(a.clone()).unwrap();
+    let a = node.add_island("a", None, Some(Arc::new(Answering(sender))), Puppet::make(false)).unwrap();
     node.add_island("b", None, None, Puppet::make(true)).unwrap_or_else(|e| panic!("{e}"));
     tell(&a, Order::Open { conn: 1, address: "local".into(), target: "b".into() });
     tell(&a, Order::Send(ConnId(1), request(1, b"")));

@@ -3,11 +3,13 @@
 use crate::abi::{self, o};
 use crate::device::MAX_WRITE_BYTES;
 use crate::door::{Answer, Door};
+use crate::interrupt::PATIENCE;
 use crate::ops::{Opened, Ops};
 use crate::reply::Body;
 use crate::request::FuseRequest;
 use nacre_client::WriteArgs;
 use nacre_types::{Errno, OpenHandle};
+use std::pin::pin;
 use std::rc::Rc;
 
 /// The kernel sends a truncate as SETATTR after the open (no ATOMIC_O_TRUNC), so O_TRUNC never comes here.
@@ -15,7 +17,16 @@ pub(crate) async fn open<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) ->
     let abi::OpenIn { flags, .. } = request.args().take()?;
     let fid = request.fid()?;
     let (_, handle) = door.ops.open(fid, flags & !o::TRUNC, request.caller(0)).await?;
+    close_if_given_up(&door, &request, handle).await;
     Ok(Body::opened(Opened { handle, fopen_flags: door.ops.fopen_flags(fid, flags) }))
+}
+
+/// Nobody will release what the caller never got.
+pub(crate) async fn close_if_given_up<O: Ops>(door: &Door<O>, request: &FuseRequest, handle: OpenHandle) {
+    if request.is_answered() {
+        // Its only failure is that the handle is gone already.
+        let _ = door.ops.release(handle, None).await;
+    }
 }
 
 pub(crate) async fn read<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
@@ -52,8 +63,17 @@ pub(crate) async fn write<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
 
 pub(crate) async fn flush<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
     let abi::FlushIn { fh, lock_owner, .. } = request.args().take()?;
-    door.ops.flush(OpenHandle(fh), lock_owner).await?;
-    Ok(Body::empty())
+    let start = door.ctx.now();
+    let mut work = pin!(door.ops.flush(OpenHandle(fh), lock_owner));
+    let done = match door.ctx.timeout(start + PATIENCE, work.as_mut()).await {
+        Some(done) => done,
+        None => {
+            // A process that ends closes its files, and gets no signal any more.
+            door.ctx.spawn(door.clone().patiently(request, start));
+            work.await
+        }
+    };
+    done.map(|()| Body::empty())
 }
 
 pub(crate) async fn release<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {

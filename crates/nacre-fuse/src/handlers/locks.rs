@@ -7,7 +7,7 @@ use crate::door::{Answer, Door};
 use crate::ops::Ops;
 use crate::reply::Body;
 use crate::request::FuseRequest;
-use nacre_types::{Errno, OpenHandle};
+use nacre_types::{Errno, LockCookie, OpenHandle};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
 use std::rc::Rc;
 
@@ -38,16 +38,24 @@ pub(crate) async fn getlk<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
 }
 
 pub(crate) async fn setlk<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
-    let args: abi::LkIn = request.args().take()?;
-    outcome(door.ops.flock(OpenHandle(args.fh), file_lock(&args)?, None).await?)
+    lock(&door, &request, None).await
 }
 
 pub(crate) async fn setlkw<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
-    let args: abi::LkIn = request.args().take()?;
-    let lock = file_lock(&args)?;
     let cookie = door.ops.new_cookie();
     door.waits(&request, cookie);
-    outcome(door.ops.flock(OpenHandle(args.fh), lock, Some(cookie)).await?)
+    lock(&door, &request, Some(cookie)).await
+}
+
+async fn lock<O: Ops>(door: &Door<O>, request: &FuseRequest, wait: Option<LockCookie>) -> Answer {
+    let args: abi::LkIn = request.args().take()?;
+    let (handle, lock) = (OpenHandle(args.fh), file_lock(&args)?);
+    let granted = door.ops.flock(handle, lock, wait).await?;
+    if request.is_answered() && granted == FlockOutcome::Granted {
+        // Given up, its caller is ending: the kernel may have dropped its locks before this one was there.
+        let _ = door.ops.flock(handle, FileLock { kind: FlockType::Unlock, ..lock }, None).await;
+    }
+    outcome(granted)
 }
 
 fn outcome(outcome: FlockOutcome) -> Answer {

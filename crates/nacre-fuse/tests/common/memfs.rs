@@ -290,6 +290,7 @@ impl Ops for MemFs {
     }
     async fn flush(&self, handle: OpenHandle, lock_owner: u64) -> Result<(), Errno> {
         let fid = self.file(handle)?;
+        self.gate("flush", fid).await;
         let posix = nacre_wire::mdt::FlockFamily::Posix;
         self.locks.borrow_mut().retain(|(f, l)| *f != fid || l.owner != lock_owner || l.family != posix);
         self.changed.wake_all();

@@ -1,12 +1,13 @@
 //! Drives one file system on one thread: reads requests, runs the visit, sends the replies. The reader of the FUSE
 //! queue is this thread alone, which makes it the strictest driver for everything about held-back requests.
 
-use nacre_fuse::{Channel, Door, FuseEffect, FuseRequest, Ops, Read};
+use nacre_fuse::{Channel, Door, FuseEffect, Ops, Read};
 use nacre_node::{Ctx, Effect, Event, Logic, visit};
 use nacre_types::{Instant, Timestamp};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -14,19 +15,20 @@ type Call<O> = Box<dyn FnOnce(&O) + Send>;
 
 struct Shared<O> {
     calls: Mutex<Vec<Call<O>>>,
+    stopping: AtomicBool,
     wake: OwnedFd,
 }
 
-/// A served mount. Join it after the unmount.
+/// A served mount.
 pub struct Solo<O> {
     shared: Arc<Shared<O>>,
-    pub thread: JoinHandle<()>,
+    thread: JoinHandle<()>,
 }
 
 impl<O: Ops> Solo<O> {
     pub fn serve(channel: Arc<Channel>, make: impl FnOnce(&Rc<Ctx>) -> O + Send + 'static) -> Self {
         let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
-        let shared = Arc::new(Shared { calls: Mutex::default(), wake });
+        let shared = Arc::new(Shared { calls: Mutex::default(), stopping: AtomicBool::new(false), wake });
         let inner = shared.clone();
         let thread = std::thread::Builder::new().name("solo".to_owned());
         let thread = thread.spawn(move || run(&channel, make, &inner)).unwrap();
@@ -36,6 +38,17 @@ impl<O: Ops> Solo<O> {
     pub fn call(&self, call: impl FnOnce(&O) + Send + 'static) {
         self.shared.calls.lock().unwrap().push(Box::new(call));
         rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes()).unwrap();
+    }
+    /// Waits until the kernel has let go of the mount.
+    pub fn join(self) {
+        self.thread.join().unwrap();
+    }
+    /// Ends it, after the unmount. Not left to the kernel: as long as a process has a mount name space that was copied
+    /// while the mount was there, the file system lives on.
+    pub fn stop(self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes()).unwrap();
+        self.thread.join().unwrap();
     }
     /// Like `call`, and waits for its result.
     pub fn ask<R: Send + 'static>(&self, ask: impl FnOnce(&O) -> R + Send + 'static) -> R {
@@ -55,7 +68,7 @@ impl<O: Ops> Logic for SoloLogic<O> {
     }
     fn handle(&mut self, event: Event) {
         if let Event::Door(item) = event {
-            self.door.handle(*item.downcast::<FuseRequest>().unwrap());
+            self.door.event(item);
         }
     }
 }
@@ -64,7 +77,7 @@ fn run<O: Ops>(channel: &Arc<Channel>, make: impl FnOnce(&Rc<Ctx>) -> O, shared:
     let ctx = Ctx::new(1);
     let ops = Rc::new(make(&ctx));
     let mut logic = SoloLogic { ctx: ctx.clone(), door: Door::new(&ctx, ops.clone()) };
-    loop {
+    while !shared.stopping.load(Ordering::Acquire) {
         match channel.read() {
             Ok(Read::Request(request)) => step(&mut logic, Event::Door(Box::new(request))),
             Ok(Read::Gone) => return,

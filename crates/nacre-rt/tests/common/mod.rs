@@ -28,7 +28,7 @@ pub enum Report {
 
 pub struct Reports(SyncSender<Report>);
 impl DoorSink for Reports {
-    fn door(&self, item: Box<dyn Any + Send>) {
+    fn door(&self, _: &IslandRef, item: Box<dyn Any + Send>) {
         let report = *item.downcast::<Report>().expect("a report");
         self.0.try_send(report).expect("the test listens");
     }

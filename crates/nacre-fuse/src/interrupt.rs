@@ -1,0 +1,97 @@
+//! Signals: when a caller gets its call back although the servers have not answered.
+//!
+//! A waiting lock ends at once. A request that changes nothing is given up when the servers have been away for
+//! [`PATIENCE`]: a signal handler that runs while everything is well (timers, garbage collectors) never makes a call
+//! fail. A request that changes something is given up only when its caller is ending, because nobody will look at its
+//! result then; EINTR for a change that may still happen would be a lie to everybody else. So every process can be
+//! killed, however long the servers stay away.
+//!
+//! The task of a request that was given up goes on to its end: the change happens once or never, as after a crash of
+//! the caller. What the caller would have had to give back (an open handle, a lock) the handlers give back.
+//! Invariants: a request has one answer; at most [`GIVEN_UP_MAX`] tasks work for nobody.
+
+use crate::abi::{InterruptIn, op};
+use crate::door::{Door, FuseEffect};
+use crate::ops::Ops;
+use crate::request::FuseRequest;
+use nacre_node::Effect;
+use nacre_types::{Errno, Instant};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// How long a request waits for its servers before a signal counts.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+/// How often it is looked whether a caller is ending.
+const LOOK: Duration = Duration::from_millis(500);
+/// Beyond this callers wait: what was given up still has its place in a server's queue.
+const GIVEN_UP_MAX: usize = 10_000;
+
+/// The caller of request `unique` is ending: comes to the island as [`nacre_node::Event::Door`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dying {
+    pub unique: u64,
+}
+
+impl<O: Ops> Door<O> {
+    /// A signal for the caller of a request.
+    pub(crate) fn interrupt(self: &Rc<Self>, request: &FuseRequest) {
+        let Ok(args) = request.args().take::<InterruptIn>() else { return };
+        let found = self.running.borrow().get(&args.unique).map(|r| (r.waiting, r.start, r.request.clone()));
+        // Read by another loop but not here yet (the kernel sends the interrupt again), or answered already (the
+        // kernel knows and drops it).
+        let Some((waiting, start, target)) = found else { return self.reply(request, Err(Errno::EAGAIN)) };
+        if let Some(cookie) = waiting {
+            self.ops.flock_interrupt(cookie);
+        }
+        self.ctx.spawn(self.clone().patiently(target, start));
+    }
+
+    /// Gives `target` up when it is time. Also for requests of which the kernel sends no interrupt.
+    pub(crate) async fn patiently(self: Rc<Self>, target: Rc<FuseRequest>, start: Instant) {
+        self.ctx.sleep_until(start + PATIENCE).await;
+        while !target.is_answered() {
+            if changes_nothing(target.opcode()) {
+                return self.give_up(&target);
+            }
+            let (unique, pid) = (target.unique(), target.header.pid);
+            self.ctx.push(Effect::Door(Box::new(FuseEffect::IsDying { unique, pid })));
+            self.ctx.sleep(LOOK).await;
+        }
+    }
+
+    /// The answer to [`FuseEffect::IsDying`].
+    pub fn caller_dies(&self, Dying { unique }: Dying) {
+        let target = self.running.borrow().get(&unique).map(|r| r.request.clone());
+        if let Some(target) = target {
+            self.give_up(&target);
+        }
+    }
+
+    fn give_up(&self, target: &FuseRequest) {
+        if !target.is_answered() && self.given_up.get() < GIVEN_UP_MAX {
+            self.given_up.set(self.given_up.get() + 1);
+            self.reply(target, Err(Errno::EINTR));
+        }
+    }
+}
+
+/// Whether the result of a request can be thrown away.
+fn changes_nothing(opcode: u32) -> bool {
+    matches!(
+        opcode,
+        op::LOOKUP
+            | op::GETATTR
+            | op::STATX
+            | op::STATFS
+            | op::READLINK
+            | op::OPEN
+            | op::READ
+            | op::READDIR
+            | op::READDIRPLUS
+            | op::GETXATTR
+            | op::LISTXATTR
+            | op::GETLK
+            | op::FSYNC
+            | op::FSYNCDIR
+    )
+}

@@ -37,6 +37,12 @@ pub(crate) fn sim(seeds: u64) -> Result<()> {
     sh(&mut cargo(&["run", "--release", "--quiet", "--package", "nacre-sim", "--", "--seeds", &seeds]))
 }
 
+/// The tests of `crates/nacre/tests/membership.rs` with their log lines.
+pub(crate) fn membership(lease: f64) -> Result<()> {
+    let args = ["test", "--package", "nacre", "--test", "membership", "--", "--nocapture"];
+    sh(cargo(&args).env("NACRE_TEST_LEASE", lease.to_string()))
+}
+
 pub(crate) fn run() -> Result<()> {
     let mut times = Vec::new();
     for (name, step) in STEPS {

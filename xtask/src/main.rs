@@ -41,6 +41,12 @@ enum Task {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// SIGSTOP, SIGKILL and takeover of servers and mounts with the lease of production (CI: a shorter one)
+    Membership {
+        /// Seconds; a mount is stopped for three times as long
+        #[arg(long, default_value_t = 10.0)]
+        lease: f64,
+    },
     /// Messages and wake-ups per operation on a real mount
     Trips,
     /// Stands between a client and a server and delays, drops, doubles and swaps whole frames
@@ -80,6 +86,7 @@ fn main() -> Result<()> {
         Task::Apps { names } => e2e::apps(&names),
         Task::Netns => e2e::netns(),
         Task::Crash { minutes, seed } => e2e::crash(minutes, seed),
+        Task::Membership { lease } => ci::membership(lease),
         Task::Trips => e2e::trips(),
         Task::Proxy { listen, to, delay_us, drop_one_in, double_one_in, swap_one_in, seed } => {
             let delay = std::time::Duration::from_micros(delay_us);

@@ -31,6 +31,12 @@ impl Holder {
         start_ticks(self.pid) == Some(self.start_ticks)
     }
 
+    /// Whether it is a process of this host that has ended, or is about to: its lock goes with it.
+    pub fn is_ending(&self) -> bool {
+        let here = rustix::system::uname().nodename().to_string_lossy() == self.host;
+        here && (!self.is_running_here() || is_dying(self.pid))
+    }
+
     pub(crate) fn to_text(&self) -> String {
         let Self { pid, start_ticks, host, command, since } = self;
         format!("pid {pid}\nstart {start_ticks}\nhost {host}\nsince {since}\ncommand {command}\n")
@@ -61,10 +67,28 @@ impl fmt::Display for Holder {
 }
 
 fn start_ticks(pid: u32) -> Option<u64> {
+    stat_field(pid, 19)?.parse().ok()
+}
+
+/// A field of `/proc/PID/stat`, counted from the third.
+fn stat_field(pid: u32, field: usize) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field is the command in brackets and may hold anything: count from behind it.
     let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_whitespace().nth(19)?.parse().ok()
+    rest.split_whitespace().nth(field).map(String::from)
+}
+
+/// Killed and not gone: on its way out, waiting for its parent, or about to take the signal.
+fn is_dying(pid: u32) -> bool {
+    const EXITING: u64 = 4; // PF_EXITING of linux/sched.h
+    const SIGKILL: u64 = 1 << 8;
+    let flags: u64 = stat_field(pid, 6).and_then(|f| f.parse().ok()).unwrap_or(0);
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = status.lines().filter_map(|line| {
+        let set = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(set.trim(), 16).ok()
+    });
+    flags & EXITING != 0 || pending.into_iter().any(|set| set & SIGKILL != 0)
 }
 
 /// `2026-11-21 03:18:36 UTC`.
@@ -100,6 +124,22 @@ mod tests {
         assert!(me.is_running_here());
         assert!(!Holder { start_ticks: me.start_ticks + 1, ..me }.is_running_here());
         assert_eq!(Holder::from_text("garbage"), Holder::default());
+    }
+
+    #[test]
+    fn a_killed_process_is_ending_before_it_is_gone() {
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().expect("a child");
+        let holder = Holder {
+            pid: child.id(),
+            start_ticks: start_ticks(child.id()).expect("it runs"),
+            ..Holder::me()
+        };
+        assert!(!holder.is_ending());
+        child.kill().expect("killed");
+        assert!(holder.is_ending(), "nobody has waited for it");
+        child.wait().expect("gone");
+        assert!(holder.is_ending());
+        assert!(!Holder { host: "elsewhere".into(), ..holder }.is_ending(), "nobody can see that from here");
     }
 
     #[test]

@@ -4,10 +4,11 @@ use crate::process::{self, Process, Served, Signals};
 use crate::registry::ProcessKind;
 use crate::{log, say, store, takeover};
 use anyhow::{Context as _, Result, bail, ensure};
-use nacre_net::Address;
+use nacre_net::{Address, NetError};
+use nacre_rt::RtError;
 use nacre_types::{TargetKind, TargetName};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -116,7 +117,7 @@ fn target(text: &str) -> Result<Served> {
 /// Listens; the addresses under which the targets register.
 fn listen(process: &Process, args: &ServeArgs, served: &[Served]) -> Result<Vec<String>> {
     if let Some(text) = &args.listen {
-        let bound = process.node.listen(&text.parse::<Address>()?)?.to_string();
+        let bound = bind(process, &text.parse()?)?.to_string();
         let shown = args.advertise.clone().unwrap_or(bound);
         if shown.starts_with("0.0.0.0") || shown.starts_with("[::]") {
             bail!(
@@ -131,9 +132,23 @@ fn listen(process: &Process, args: &ServeArgs, served: &[Served]) -> Result<Vec<
     };
     let address = format!("unix:{}", socket.display());
     if socket != process.socket {
-        process.node.listen(&address.parse::<Address>()?)?;
+        bind(process, &address.parse()?)?;
     }
     Ok(vec![address])
+}
+
+/// Listens; a server that was killed a moment ago may have the address still.
+fn bind(process: &Process, address: &Address) -> Result<Address> {
+    const DYING_MAX: Duration = Duration::from_secs(2);
+    let until = Instant::now() + DYING_MAX;
+    loop {
+        match process.node.listen(address) {
+            Err(RtError::Net(NetError::InUse { .. })) if Instant::now() < until => {
+                process::pause(Duration::from_millis(20));
+            }
+            bound => return Ok(bound?),
+        }
+    }
 }
 
 /// The socket of a data directory, or `fallback` where the path is too long for one.

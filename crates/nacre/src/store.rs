@@ -1,20 +1,24 @@
 //! Target directories: opening a store, formatting it, reading its label.
 
+use crate::{process, say};
 use anyhow::{Context as _, Result, anyhow};
 use nacre_node::{Ctx, Effect, Event, Logic, Store, visit};
 use nacre_osd::{Label, Osd, OsdConfig};
 use nacre_osd_fs::{FsConfig, FsStore, OpenError};
 use nacre_osd_mem::MemStore;
-use nacre_types::{ClientUuid, Instant, TargetName, Timestamp};
+use nacre_types::{ClientUuid, Instant as IslandTime, TargetName, Timestamp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Bytes that a memory store may hold.
 const MEMORY_BYTES: u64 = 4 << 30;
+/// The kernel has taken a killed process apart by then, or it waits for a device.
+const DYING_MAX: Duration = Duration::from_secs(10);
 /// Open files for the 66 targets of the largest `up`.
 const DESCRIPTORS_WANTED: u64 = 128 << 10;
 
@@ -51,9 +55,25 @@ fn wall_clock() -> Timestamp {
     Timestamp { sec: t.tv_sec, nsec: u32::try_from(t.tv_nsec).unwrap_or(0) }
 }
 
-/// Opens the store in a directory and locks it against a second server.
+/// Opens the store in a directory and locks it against a second server. One that was killed a moment ago may have the
+/// lock still: it is waited for, shortly.
 pub(crate) fn open_dir(dir: &Path) -> Result<Arc<dyn Store>> {
-    with_descriptors(|config| FsStore::open(dir, config))
+    let until = Instant::now() + DYING_MAX;
+    let mut told = false;
+    with_descriptors(|config| {
+        loop {
+            match FsStore::open(dir, config) {
+                Err(OpenError::Busy { holder, .. }) if holder.is_ending() && Instant::now() < until => {
+                    if !told {
+                        say::note(&format!("{}: waiting for the end of {holder}", dir.display()));
+                        told = true;
+                    }
+                    process::pause(Duration::from_millis(5));
+                }
+                opened => return opened,
+            }
+        }
+    })
 }
 
 /// Makes an empty store in a directory.
@@ -153,7 +173,7 @@ pub(crate) fn run_alone<T: 'static, F: Future<Output = T> + 'static>(
     let mut events = VecDeque::from([Event::Start]);
     while let Some(event) = events.pop_front() {
         let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        let now = Instant(t.tv_sec.unsigned_abs() * 1_000_000_000 + t.tv_nsec.unsigned_abs());
+        let now = IslandTime(t.tv_sec.unsigned_abs() * 1_000_000_000 + t.tv_nsec.unsigned_abs());
         visit(&mut logic, now, wall_clock(), event);
         for effect in ctx.take_effects() {
             if let Effect::Io { ticket, op } = effect {

@@ -1,0 +1,353 @@
+//! Processes that stop, die and come back, as servers and mounts see them. Needs root and /dev/fuse; without them the
+//! tests say so and pass. `NACRE_TEST_LEASE` is the lease in seconds (2), stops are three times as long.
+#![allow(clippy::unwrap_used, clippy::print_stderr, clippy::disallowed_methods, reason = "tests")]
+
+mod machine;
+
+use machine::{Machine, eventually};
+use rustix::fs::FlockOperation;
+use rustix::process::Signal;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn lease() -> f64 {
+    std::env::var("NACRE_TEST_LEASE").ok().and_then(|text| text.parse().ok()).unwrap_or(2.0)
+}
+fn wait(seconds: f64) {
+    let until = Instant::now() + Duration::from_secs_f64(seconds);
+    eventually("time passes", || Instant::now() >= until);
+}
+
+/// A server or mount with its log in a file.
+struct Daemon {
+    child: Child,
+    log: PathBuf,
+}
+impl Daemon {
+    fn spawn(command: &mut Command, log: &Path) -> Self {
+        let file = OpenOptions::new().create(true).append(true).open(log).unwrap();
+        command.stdout(Stdio::null()).stderr(file);
+        Self { child: command.spawn().unwrap(), log: log.into() }
+    }
+    fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
+    }
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+    /// Waits for a line with all of these words.
+    fn says(&self, words: &[&str]) -> String {
+        let find = || {
+            let log = self.log();
+            log.lines().find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)
+        };
+        let until = Instant::now() + Duration::from_secs(40);
+        eventually("the log says it", || find().is_some() || Instant::now() > until);
+        find().unwrap_or_else(|| panic!("{words:?} is not in {}:\n{}", self.log.display(), self.log()))
+    }
+}
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Servers and mounts of one file system, each a process.
+struct Cluster<'a> {
+    m: &'a Machine,
+    lease: f64,
+}
+impl<'a> Cluster<'a> {
+    fn format(m: &'a Machine) -> Self {
+        let this = Self { m, lease: lease() };
+        m.good(&["mkfs", "--mgs", this.dir("mgs").to_str().unwrap()]);
+        let mgs = this.mgs();
+        for (kind, name) in [("--mdt", "mdt"), ("--ost", "ost")] {
+            let dir = this.dir(name);
+            let dir = dir.to_str().unwrap();
+            m.good(&["mkfs", kind, "--index", "0", "--fsname", "demo", "--mgsnode", &mgs, dir]);
+        }
+        this
+    }
+    fn dir(&self, name: &str) -> PathBuf {
+        self.m.path(name)
+    }
+    fn mgs(&self) -> String {
+        format!("unix:{}", self.dir("mgs").join("nacre.sock").display())
+    }
+    fn serve_command(&self, target: &str, more: &[&str]) -> Command {
+        let mut command = self.m.command();
+        command.arg("serve").arg(self.dir(target)).args(["--lease", &self.lease.to_string()]).args(more);
+        command
+    }
+    fn serve_with(&self, target: &str, more: &[&str]) -> Daemon {
+        Daemon::spawn(&mut self.serve_command(target, more), &self.dir(&format!("{target}.log")))
+    }
+    fn serve(&self, target: &str) -> Daemon {
+        self.serve_with(target, &[])
+    }
+    /// The same on a machine that has been started anew meanwhile.
+    fn serve_after_boot(&self, target: &str, boot: u32) -> Daemon {
+        let id = self.dir("boot_id");
+        fs::write(&id, format!("00000000-0000-0000-0000-{boot:012}\n")).unwrap();
+        let script = r#"mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@""#;
+        let inner = self.serve_command(target, &[]);
+        let mut command = Command::new("unshare");
+        command
+            .args(["--mount", "sh", "-c", script])
+            .arg(&id)
+            .arg(inner.get_program())
+            .args(inner.get_args());
+        for (name, value) in inner.get_envs() {
+            if let Some(value) = value {
+                command.env(name, value);
+            }
+        }
+        Daemon::spawn(&mut command, &self.dir(&format!("{target}.log")))
+    }
+    fn mnt(&self, name: &str) -> PathBuf {
+        self.m.made(name)
+    }
+    fn mount_begins(&self, name: &str) -> Daemon {
+        let dir = self.mnt(name);
+        let mut command = self.m.command();
+        command.arg("mount").arg(format!("{}:/demo", self.mgs())).arg(&dir);
+        Daemon::spawn(&mut command, &self.dir(&format!("{name}.log")))
+    }
+    fn mount(&self, name: &str) -> Daemon {
+        let daemon = self.mount_begins(name);
+        self.wait_mounted(name);
+        daemon
+    }
+    fn wait_mounted(&self, name: &str) {
+        let line = format!(" {} fuse", self.mnt(name).display());
+        eventually(&format!("{name} is mounted"), || {
+            fs::read_to_string("/proc/mounts").unwrap().contains(&line)
+        });
+    }
+    fn all(&self) -> [Daemon; 3] {
+        ["mgs", "mdt", "ost"].map(|target| self.serve(target))
+    }
+}
+
+fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+fn read_all(file: &mut File) -> std::io::Result<String> {
+    let mut text = String::new();
+    file.rewind()?;
+    file.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// The mount is stopped for three leases; another takes its locks and changes its files.
+#[test]
+fn a_mount_that_was_stopped_loses_what_it_had_locked_and_nothing_else() {
+    let Some(m) = Machine::new() else { return };
+    let c = Cluster::format(&m);
+    let [_mgs, mdt, ost] = c.all();
+    let (sleeper, _other) = (c.mount("a"), c.mount("b"));
+    let (a, b) = (c.mnt("a"), c.mnt("b"));
+    for name in ["locked", "flocked", "plain", "appended", "moved"] {
+        fs::write(a.join(name), "by a\n").unwrap();
+    }
+    let mut locked = open(&a.join("locked"));
+    rustix::fs::fcntl_lock(&locked, FlockOperation::LockExclusive).unwrap();
+    let mut flocked = open(&a.join("flocked"));
+    rustix::fs::flock(&flocked, FlockOperation::LockExclusive).unwrap();
+    let (mut plain, mut moved) = (open(&a.join("plain")), open(&a.join("moved")));
+    let mut appended = OpenOptions::new().append(true).open(a.join("appended")).unwrap();
+
+    sleeper.signal(Signal::STOP);
+    let stopped = Instant::now();
+    let mut theirs = open(&b.join("locked"));
+    rustix::fs::fcntl_lock(&theirs, FlockOperation::LockExclusive).unwrap();
+    let waited = stopped.elapsed().as_secs_f64();
+    assert!(waited >= lease() * 0.6, "the lock was given away after {waited} s");
+    theirs.write_all(b"by b\n").unwrap();
+    rustix::fs::flock(&open(&b.join("flocked")), FlockOperation::LockExclusive).unwrap();
+    fs::write(b.join("plain"), "by b\n").unwrap();
+    fs::write(b.join("appended"), "by b\n").unwrap();
+    fs::rename(b.join("moved"), b.join("elsewhere")).unwrap();
+    wait((lease() * 3.0 - stopped.elapsed().as_secs_f64()).max(0.0));
+    sleeper.signal(Signal::CONT);
+
+    // What was locked fails, reading and writing, as long as the handle is open; whatever its lock was.
+    for file in [&mut locked, &mut flocked] {
+        assert_eq!(file.write(b"late").unwrap_err().raw_os_error(), Some(5));
+        assert_eq!(read_all(file).unwrap_err().raw_os_error(), Some(5));
+    }
+    assert_eq!(fs::read_to_string(b.join("locked")).unwrap(), "by b\n");
+    // Everything else goes on, and shows what has happened meanwhile.
+    assert_eq!(read_all(&mut plain).unwrap(), "by b\n");
+    plain.write_all(b"and a\n").unwrap();
+    appended.write_all(b"and a\n").unwrap();
+    assert_eq!(read_all(&mut moved).unwrap(), "by a\n");
+    assert_eq!(fs::read_to_string(b.join("plain")).unwrap(), "by b\nand a\n");
+    assert_eq!(fs::read_to_string(b.join("appended")).unwrap(), "by b\nand a\n");
+    assert!(!a.join("moved").exists() && a.join("elsewhere").exists());
+    drop((locked, flocked));
+    let mut again = open(&a.join("flocked"));
+    rustix::fs::flock(&again, FlockOperation::LockExclusive).unwrap();
+    again.write_all(b"a is back").unwrap();
+
+    let ms = format!("nothing heard for {} ms", (lease() * 1000.0) as u32);
+    let name = format!("{}", a.display());
+    for server in [&mdt, &ost] {
+        eprintln!("server: {}", server.says(&["client evicted", &name, &ms]));
+    }
+    eprintln!("mount: {}", sleeper.says(&["evicted by the target", "demo-MDT0000", &ms]));
+    sleeper.says(&["evicted by the target", "demo-OST0000", &ms]);
+    eprintln!("mount: {}", sleeper.says(&["handles with file locks fail with EIO"]));
+    drop(theirs);
+}
+
+/// Servers that are stopped for a lease and a little: their clients waited, and lose nothing.
+#[test]
+fn a_server_that_was_stopped_evicts_nobody() {
+    let Some(m) = Machine::new() else { return };
+    let c = Cluster::format(&m);
+    let [_mgs, mdt, ost] = c.all();
+    let mount = c.mount("a");
+    let mut file = open(&c.mnt("a").join("locked"));
+    rustix::fs::fcntl_lock(&file, FlockOperation::LockExclusive).unwrap();
+    for round in 0..4 {
+        mdt.signal(Signal::STOP);
+        ost.signal(Signal::STOP);
+        wait(lease() * (0.9 + 0.1 * f64::from(round)));
+        mdt.signal(Signal::CONT);
+        ost.signal(Signal::CONT);
+        writeln!(file, "round {round}").unwrap();
+    }
+    assert_eq!(read_all(&mut file).unwrap().lines().count(), 4);
+    assert!(!mount.log().contains("evicted"), "{}", mount.log());
+    // The MDT itself was silent at the MGS for longer than a lease: that is another matter.
+    for log in [mdt.log(), ost.log()] {
+        assert!(!log.contains("client evicted"), "{log}");
+    }
+}
+
+#[test]
+fn a_new_mount_is_told_of_a_recovery_and_waits_for_the_lease_of_who_is_absent() {
+    let Some(m) = Machine::new() else { return };
+    // Long enough for a mount to start on a busy machine.
+    let c = Cluster { lease: lease().max(8.0), ..Cluster::format(&m) };
+    let [_mgs, mut mdt, _ost] = c.all();
+    let (_stays, mut leaves) = (c.mount("a"), c.mount("b"));
+    fs::write(c.mnt("a").join("f"), "before").unwrap();
+    leaves.kill();
+    mdt.kill();
+    let mdt = c.serve_after_boot("mdt", 1);
+    mdt.says(&["the machine was lost: in recovery"]);
+    let new = c.mount_begins("c");
+    let told = new.says(&["waiting: the target is in recovery", "seconds="]);
+    eprintln!("{told}");
+    let param = ["lctl", "get_param", "-n", "mdt.demo-MDT0000.recovery_status"];
+    let during = m.good(&param);
+    assert!(during.contains("status: RECOVERING") && during.contains("time_remaining:"), "{during}");
+    mdt.says(&["new client waits for the end of the recovery"]);
+    // Whoever is known goes on as soon as it is over.
+    assert_eq!(fs::read_to_string(c.mnt("a").join("f")).unwrap(), "before");
+    c.wait_mounted("c");
+    assert_eq!(fs::read_to_string(c.mnt("c").join("f")).unwrap(), "before");
+    let after = m.good(&param);
+    assert!(after.contains("status: COMPLETE") && after.contains("evicted_clients: 1"), "{after}");
+    mdt.says(&["client evicted", "not seen for"]);
+}
+
+#[test]
+fn a_planned_stop_leaves_nothing_to_replay_even_for_another_boot() {
+    let Some(m) = Machine::new() else { return };
+    let c = Cluster::format(&m);
+    let [_mgs, mut mdt, mut ost] = c.all();
+    let _mount = c.mount("a");
+    fs::write(c.mnt("a").join("f"), "before").unwrap();
+    for (server, name) in [(&mut mdt, "mdt"), (&mut ost, "ost")] {
+        server.signal(Signal::TERM);
+        assert!(server.child.wait().unwrap().success());
+        fs::write(c.dir(&format!("{name}.log")), "").unwrap();
+    }
+    let (mdt, ost) = (c.serve_after_boot("mdt", 1), c.serve_after_boot("ost", 1));
+    assert_eq!(fs::read_to_string(c.mnt("a").join("f")).unwrap(), "before");
+    fs::write(c.mnt("a").join("g"), "after").unwrap();
+    for server in [&mdt, &ost] {
+        server.says(&["target started"]);
+        assert!(!server.log().contains("in recovery"), "{}", server.log());
+    }
+    let status = m.good(&["lctl", "get_param", "-n", "mdt.demo-MDT0000.recovery_status"]);
+    assert_eq!(status, "status: INACTIVE\n");
+}
+
+#[test]
+fn a_store_whose_server_was_just_killed_is_served_again_at_once() {
+    let Some(m) = Machine::new() else { return };
+    let c = Cluster::format(&m);
+    let mut server = c.serve("mgs");
+    server.says(&["target started"]);
+    let second = c.serve_command("mgs", &[]).output().unwrap();
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(!second.status.success() && said.contains("is in use by process"), "{said}");
+    for _ in 0..15 {
+        fs::write(c.dir("mgs.log"), "").unwrap();
+        // Nobody has waited for it: it may be on its way out still.
+        server.signal(Signal::KILL);
+        let next = c.serve("mgs");
+        next.says(&["target started"]);
+        server = next;
+    }
+}
+
+/// Counts of a process in `/proc/PID/io`; they can be read until somebody has waited for it.
+fn write_calls(pid: u32) -> u64 {
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap();
+    let line = io.lines().find_map(|line| line.strip_prefix("syscw: ")).unwrap();
+    line.trim().parse().unwrap()
+}
+fn log_files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut files: Vec<PathBuf> = fs::read_dir(dir.join("log")).unwrap().map(|e| e.unwrap().path()).collect();
+    files.sort();
+    files.into_iter().map(|path| (path.clone(), fs::read(&path).unwrap_or_default())).collect()
+}
+
+#[test]
+fn after_a_takeover_the_old_server_writes_nothing() {
+    let Some(m) = Machine::new() else { return };
+    let c = Cluster::format(&m);
+    let [_mgs, mut old, _ost] = c.all();
+    let _mount = c.mount("a");
+    let dir = c.mnt("a").join("d");
+    fs::create_dir(&dir).unwrap();
+    let writer = std::thread::spawn(move || {
+        for i in 0..200 {
+            fs::write(dir.join(format!("f{i}")), format!("{i}")).unwrap();
+        }
+    });
+    eventually("some files are there", || fs::read_dir(c.mnt("a").join("d")).unwrap().count() > 20);
+    old.signal(Signal::STOP);
+    let (before, files) = (write_calls(old.child.id()), log_files(&c.dir("mdt")));
+    fs::rename(c.dir("mdt.log"), c.dir("old.log")).unwrap();
+    let refused = c.serve_command("mdt", &[]).output().unwrap();
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--takeover"));
+    let new = c.serve_with("mdt", &["--takeover"]);
+    new.says(&["took", "over from process"]);
+    // It would go on now, if it were there.
+    let _gone = rustix::process::kill_process(rustix::process::Pid::from_child(&old.child), Signal::CONT);
+    writer.join().unwrap();
+    let written = write_calls(old.child.id()) - before;
+    assert_eq!(old.child.wait().unwrap().signal(), Some(9));
+    let changed = files.iter().filter(|(path, was)| path.exists() && fs::read(path).unwrap() != *was).count();
+    eprintln!("{written} writes by the old server after the takeover, {changed} of its log files changed");
+    assert_eq!((written, changed), (0, 0));
+    for i in 0..200 {
+        assert_eq!(fs::read_to_string(c.mnt("a").join(format!("d/f{i}"))).unwrap(), format!("{i}"));
+    }
+}

@@ -49,6 +49,28 @@ enum Task {
     },
     /// Messages and wake-ups per operation on a real mount
     Trips,
+    /// Changes per second of one mount by max_mod_rpcs_in_flight, the servers a round trip away: table and picture
+    Sweep {
+        /// Round trip, microseconds
+        #[arg(long, default_value_t = 1000)]
+        rtt_us: u64,
+        /// Processes on the mount, a directory each
+        #[arg(short, long, default_value_t = 16)]
+        processes: u32,
+        /// Files and directories of each
+        #[arg(short = 'n', long, default_value_t = 100)]
+        items: u32,
+        #[arg(short, long, default_value_t = 3)]
+        rounds: u32,
+        #[arg(long, value_delimiter = ',', default_value = "1,2,4,7,16,64")]
+        limits: Vec<u16>,
+        /// The client library alone, without the kernel's look-ups
+        #[arg(long)]
+        library: bool,
+        /// Draws here (SVG)
+        #[arg(long)]
+        picture: Option<std::path::PathBuf>,
+    },
     /// Stands between a client and a server and delays, drops, doubles and swaps whole frames
     Proxy {
         /// Where clients connect (what the server advertises)
@@ -88,6 +110,9 @@ fn main() -> Result<()> {
         Task::Crash { minutes, seed } => e2e::crash(minutes, seed),
         Task::Membership { lease } => ci::membership(lease),
         Task::Trips => e2e::trips(),
+        Task::Sweep { rtt_us, processes, items, rounds, limits, library, picture } => {
+            e2e::sweep(&e2e::Sweep { rtt_us, processes, items, rounds, limits, library, picture })
+        }
         Task::Proxy { listen, to, delay_us, drop_one_in, double_one_in, swap_one_in, seed } => {
             let delay = std::time::Duration::from_micros(delay_us);
             let faults = ProxyFaults { delay, drop_one_in, double_one_in, swap_one_in, seed };

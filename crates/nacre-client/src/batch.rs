@@ -82,7 +82,7 @@ impl Client {
                 all.extend(some.iter().zip(results).map(|(change, result)| changed(change, &result)));
             } else {
                 for change in some {
-                    all.push(self.alone(change, caller).await);
+                    all.push(self.apply(change, caller).await);
                 }
             }
         }
@@ -128,7 +128,8 @@ impl Client {
         })
     }
 
-    async fn alone(&self, change: &Change<'_>, caller: &Caller) -> Changed {
+    /// Makes one change in a request of its own.
+    pub async fn apply(&self, change: &Change<'_>, caller: &Caller) -> Changed {
         let caller = caller.clone();
         match change {
             Change::Make(args) => self.make(args.clone()).await.map(Some),

@@ -235,6 +235,26 @@ fn type_in_table(table: &str, path: &Path) -> Option<String> {
     })
 }
 
+/// The nacre mount that `path` (absolute, resolved) lies in: its mount point, and its source `ADDRESS:/FS`.
+pub fn mount_of(path: &Path) -> Option<(PathBuf, String)> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    mount_in_table(&table, path)
+}
+
+fn mount_in_table(table: &str, path: &Path) -> Option<(PathBuf, String)> {
+    // The deepest mount point above the path holds it; of several on one place the latest.
+    let points = table.lines().filter_map(|line| {
+        let point = PathBuf::from(unescape(line.split(' ').nth(4)?));
+        let (_, rest) = line.split_once(" - ")?;
+        path.starts_with(&point).then_some((point, rest))
+    });
+    let (point, rest) = points.max_by_key(|(point, _)| point.components().count())?;
+    let mut words = rest.split(' ');
+    let ours = words.next() == Some(FS_TYPE);
+    let source = unescape(words.next().filter(|_| ours)?);
+    Some((point, source.into_string().ok()?))
+}
+
 /// Mount tables write blank, tab, newline and backslash as three octal digits.
 fn unescape(text: &str) -> std::ffi::OsString {
     use std::os::unix::ffi::OsStringExt;
@@ -323,6 +343,10 @@ mod tests {
         assert_eq!(type_in_table(table, Path::new("/mnt/a b")).as_deref(), Some("fuse.nacre"));
         assert_eq!(type_in_table(table, Path::new("/mnt/c")).as_deref(), Some("fuse.nacre"));
         assert_eq!(type_in_table(table, Path::new("/mnt")), None);
+        let found = |path: &str| mount_in_table(table, Path::new(path));
+        assert_eq!(found("/mnt/a b/c/d"), Some(("/mnt/a b".into(), "unix:/x".into())));
+        assert_eq!(found("/mnt/c"), Some(("/mnt/c".into(), "y".into())));
+        assert_eq!(found("/mnt/d"), None, "another file system");
     }
 
     #[test]

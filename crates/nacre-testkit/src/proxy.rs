@@ -6,13 +6,15 @@
 //! frames test what the protocol promises beyond that.
 
 use nacre_wire::HEADER_BYTES;
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Frames on their way in one direction of a connection.
 const QUEUE_MAX: usize = 4096;
+/// Read at a time.
+const READ_BYTES: usize = 64 << 10;
 /// Where a header says how long body and bulk are.
 const BODY_LEN_AT: usize = 20;
 const BULK_LEN_AT: usize = 80;
@@ -57,7 +59,7 @@ fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<(
 
 type Due = (Instant, Vec<u8>);
 
-fn read_frames(mut from: TcpStream, to: &SyncSender<Due>, faults: ProxyFaults, seed: u64) {
+fn read_frames(from: TcpStream, to: &SyncSender<Due>, faults: ProxyFaults, seed: u64) {
     let mut random = seed;
     let mut one_in = |n: u64| {
         random ^= random << 13;
@@ -66,6 +68,7 @@ fn read_frames(mut from: TcpStream, to: &SyncSender<Due>, faults: ProxyFaults, s
         n > 0 && (random >> 11).is_multiple_of(n)
     };
     let mut held: Option<Vec<u8>> = None;
+    let mut from = BufReader::with_capacity(READ_BYTES, from);
     while let Ok(frame) = read_frame(&mut from) {
         if one_in(faults.drop_one_in) {
             break;
@@ -83,10 +86,10 @@ fn read_frames(mut from: TcpStream, to: &SyncSender<Due>, faults: ProxyFaults, s
         }
     }
     // Both directions end.
-    drop(from.shutdown(Shutdown::Both));
+    drop(from.get_ref().shutdown(Shutdown::Both));
 }
 
-fn read_frame(from: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+fn read_frame(from: &mut impl Read) -> std::io::Result<Vec<u8>> {
     let mut frame = vec![0; HEADER_BYTES];
     from.read_exact(&mut frame)?;
     let length = |at: usize| -> usize {
@@ -98,14 +101,25 @@ fn read_frame(from: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     Ok(frame)
 }
 
+/// Sends every frame when it is due; those that are due together go together.
 fn write_frames(mut to: TcpStream, from: &Receiver<Due>) {
-    while let Ok((due, frame)) = from.recv() {
+    let mut next = from.recv().ok();
+    while let Some((due, mut bytes)) = next {
         while let Some(left) = due.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             std::thread::park_timeout(left);
         }
-        if to.write_all(&frame).is_err() {
+        let now = Instant::now();
+        next = loop {
+            match from.try_recv() {
+                Ok((due, frame)) if due <= now => bytes.extend_from_slice(&frame),
+                Ok(later) => break Some(later),
+                Err(_) => break None,
+            }
+        };
+        if to.write_all(&bytes).is_err() {
             break;
         }
+        next = next.or_else(|| from.recv().ok());
     }
     drop(to.shutdown(Shutdown::Both));
 }

@@ -67,7 +67,7 @@ pub(crate) enum Command {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum BenchCommand {
-    /// Metadata: create, stat, read, setattr, rename, remove of files and directories
+    // What it says of itself is in its own file.
     Md(bench::MdArgs),
     #[command(hide = true)]
     MdWorker(bench::WorkerArgs),

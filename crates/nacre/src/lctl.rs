@@ -119,7 +119,7 @@ pub(crate) fn run(command: &LctlCommand) -> Result<()> {
 }
 
 /// Parameters of every island on this machine that match.
-fn matching(pattern: &str) -> Result<Vec<Param>> {
+pub(crate) fn matching(pattern: &str) -> Result<Vec<Param>> {
     let pattern = pattern.replace('/', ".");
     let mut all: Vec<Param> = Vec::new();
     for entry in registry::entries()? {

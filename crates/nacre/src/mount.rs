@@ -85,7 +85,7 @@ pub(crate) fn check_mount_point(dir: &Path) -> Result<()> {
 }
 
 /// `ADDRESS:/FS`.
-fn parse_source(text: &str) -> Result<(String, FsName)> {
+pub(crate) fn parse_source(text: &str) -> Result<(String, FsName)> {
     let Some((address, fs)) = text.rsplit_once(":/") else {
         bail!("{text:?} is not ADDRESS:/FS\nhint: 10.0.0.1:9988:/demo, or unix:/path/nacre.sock:/demo")
     };
@@ -219,7 +219,7 @@ fn make_island(
 }
 
 /// Waits for the first connection, telling the person what is waited for; a signal ends it.
-fn wait_ready(
+pub(crate) fn wait_ready(
     is_ready: &Receiver<Result<(), String>>,
     address: &str,
     mut signals: Option<&mut Signals>,

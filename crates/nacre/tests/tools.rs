@@ -71,6 +71,66 @@ fn links_named_lfs_and_lctl_are_those_commands() {
     up.stop();
 }
 
+/// The loads of `bench md` beside the plain one: limits of slots in turn, and the client library without the kernel.
+#[test]
+fn bench_md_sweeps_and_batches() {
+    let Some(m) = Machine::new() else { return };
+    let up = m.up();
+    let mount = m.mount();
+    let mount = mount.to_str().unwrap();
+    let limits =
+        || m.good(&["lctl", "get_param", "mdc.*.max_mod_rpcs_in_flight", "mdc.*.max_rpcs_in_flight"]);
+    let before = limits();
+    let picture = m.path("sweep.svg");
+    let json = m.good(&[
+        "bench",
+        "md",
+        mount,
+        "--sweep=1,8",
+        "-n",
+        "5",
+        "-p",
+        "2",
+        "-r",
+        "1",
+        "--json",
+        "--picture",
+        picture.to_str().unwrap(),
+    ]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["limits"], serde_json::json!([1, 8]));
+    let create = &json["rows"][0];
+    assert_eq!((create["phase"].as_str(), create["ratio"][0].as_f64()), (Some("file-create"), Some(1.0)));
+    assert!(create["rpcs_per_operation"].as_f64() >= Some(2.0), "a create and a close: {create}");
+    assert!(fs::read_to_string(picture).unwrap().contains("file-create"));
+    assert_eq!(limits(), before, "put back");
+    m.refused(
+        &["bench", "md", mount, "--sweep=1,64", "-n", "1"],
+        &["Numerical result out of range", "hint: raise"],
+    );
+    assert_eq!(limits(), before, "put back");
+
+    fs::create_dir(m.mount().join("below")).unwrap();
+    for place in [m.mount().join("below").display().to_string(), format!("{}/below", up.address())] {
+        let phases = "--phases=file-create,file-setattr,file-rename,file-remove,dir-create,dir-remove";
+        let args =
+            ["bench", "md", &place, "--batch", "8", "-n", "16", "-p", "2", "-r", "1", "--json", phases];
+        let json: serde_json::Value = serde_json::from_str(&m.good(&args)).unwrap();
+        for row in json["rows"].as_array().unwrap() {
+            assert_eq!(row["one_by_one"]["rpcs_per_operation"].as_f64(), Some(1.0), "{row}");
+            assert_eq!(row["batch"]["rpcs_per_operation"].as_f64(), Some(1.0 / 8.0), "{row}");
+        }
+        assert_eq!(json["rows"].as_array().unwrap().len(), 6);
+    }
+    assert_eq!(fs::read_dir(m.mount().join("below")).unwrap().count(), 0, "nothing is left");
+    m.refused(
+        &["bench", "md", "nowhere", "--batch", "8"],
+        &["is neither a directory nor ADDRESS:/FS", "hint:"],
+    );
+    m.refused(&["bench", "md", mount, "--batch", "8", "--phases=file-stat"], &["file-stat is no change"]);
+    up.stop();
+}
+
 #[test]
 fn mkfs_refuses_what_makes_no_target() {
     let Some(m) = Machine::new() else { return };

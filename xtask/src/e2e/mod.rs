@@ -5,6 +5,7 @@ mod crash;
 mod matrix;
 mod netns;
 mod pjdfstest;
+mod sweep;
 mod system;
 mod trips;
 
@@ -13,6 +14,7 @@ pub(crate) use crash::run as crash;
 pub(crate) use matrix::run as matrix;
 pub(crate) use netns::run as netns;
 pub(crate) use pjdfstest::run as pjdfstest;
+pub(crate) use sweep::{Sweep, run as sweep};
 pub(crate) use trips::run as trips;
 
 /// A moment for another process to get on (never a condition of a test).

@@ -4,57 +4,78 @@
 //! that a noisy machine disturbs both alike; the ratio is the figure to quote. A rate is operations of all
 //! processes over the time from the first start to the last end.
 
+use super::crew::{Crew, OnMount};
+use super::library::Library;
 use super::worker::Phase;
+use super::{batch, sweep};
 use crate::say;
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use indicatif::ProgressBar;
 use serde::Serialize;
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-#[derive(clap::Args, Debug, Clone)]
+#[derive(clap::Args, Debug)]
+#[command(
+    about = "Metadata: create, stat, read, setattr, rename, remove of files and directories",
+    long_about = "Metadata rates: create, stat, read, setattr, rename and remove of files and directories.\n\
+        \n\
+        Works on any directory of any file system, with --vs on two in turn. A directory of its\n\
+        own is made and removed. Each process works in a directory of its own, in which names\n\
+        are looked up without a path before them, as mdtest does. A rate is the operations of all\n\
+        processes over the time from the first start to the last end.\n\
+        \n\
+        --sweep repeats the load on a nacre mount for several limits of modifying requests in\n\
+        flight (mdc.*.max_mod_rpcs_in_flight) and shows what each limit brings. The limits are put\n\
+        back at the end. max_rpcs_in_flight is the same throughout: large enough for all.\n\
+        \n\
+        --batch N leaves the kernel out: the tasks of one client, in this process, make their\n\
+        changes through the client library, one by one and N in a request, in turn. A file\n\
+        is made without being opened there (one request; a program needs two, open and close).",
+    after_help = "Examples:\n\
+        \x20 nacre bench md /mnt/nacre --vs /tmp -p 2\n\
+        \x20 nacre bench md /mnt/nacre -p 16 --sweep=1,2,4,8 --picture sweep.svg\n\
+        \x20 nacre bench md /mnt/nacre -p 4 --batch 64            the file system mounted there\n\
+        \x20 nacre bench md 10.0.0.1:9988:/demo/bench --batch 64  no mount is needed\n\
+        \x20 nacre bench md 10.0.0.1:9988:/demo --batch 1 --sweep -p 16"
+)]
 pub(crate) struct MdArgs {
-    /// Directory to work in; a subdirectory is made and removed.
-    dir: PathBuf,
-    /// A second directory, measured in turn with the first; a ratio column is added.
+    /// Directory to work in; with --batch also ADDRESS:/FS[/DIR] of a file system that is not mounted
+    #[arg(value_name = "DIR")]
+    pub(super) dir: String,
+    /// A second directory, measured in turn with the first; a ratio column is added
     #[arg(long, value_name = "DIR")]
     vs: Option<PathBuf>,
-    /// Files and directories per process.
-    #[arg(short = 'n', long, default_value_t = 1000)]
+    /// Files and directories per process
+    #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) items: u32,
-    /// Processes.
-    #[arg(short, long, default_value_t = 1)]
+    /// Processes
+    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(super) processes: u32,
-    /// All processes in one directory (default: a directory each).
+    /// All processes in one directory (default: a directory each)
     #[arg(long)]
-    shared: bool,
-    /// Bytes written to each file, and read in the read phase.
+    pub(super) shared: bool,
+    /// Bytes written to each file, and read in the read phase
     #[arg(long, default_value_t = 0, value_name = "BYTES")]
-    data: usize,
-    /// Rounds; the median is shown.
-    #[arg(short, long, default_value_t = 3)]
+    pub(super) data: usize,
+    /// Rounds; the median is shown
+    #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) rounds: u32,
-    /// Phases to run, in order (default: all).
+    /// Phases to run, in order (default: all; --sweep and --batch: the changes)
     #[arg(long, value_delimiter = ',', value_name = "PHASE,…")]
     phases: Vec<String>,
-    /// Measure at several values of mdc.*.max_mod_rpcs_in_flight of this machine's mounts, and compare with the first
+    /// Through the client library: N changes in a request (1 to 64) against one by one
+    #[arg(long, value_name = "N", conflicts_with_all = ["vs", "data"], value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(super) batch: Option<u16>,
+    /// Measure at several limits of modifying requests in flight [without a value: 1,2,4,7,16,64]
     #[arg(long, value_delimiter = ',', value_name = "LIMIT,…", num_args = 0..=1, require_equals = true,
           default_missing_value = "1,2,4,7,16,64", conflicts_with = "vs")]
     pub(super) sweep: Option<Vec<u16>>,
     /// With --sweep: draw the result into this file (SVG)
     #[arg(long, value_name = "FILE", requires = "sweep")]
     pub(super) picture: Option<PathBuf>,
-    /// Print JSON with stable keys instead of a table.
+    /// Print JSON with stable keys instead of a table
     #[arg(long)]
     pub(super) json: bool,
-}
-
-impl MdArgs {
-    /// The same load, once.
-    pub(super) fn one_round(&self) -> Self {
-        Self { rounds: 1, ..self.clone() }
-    }
 }
 
 #[derive(Serialize)]
@@ -71,7 +92,7 @@ struct Row {
 
 #[derive(Serialize)]
 struct Report<'a> {
-    directory: &'a Path,
+    directory: &'a str,
     vs: Option<&'a Path>,
     processes: u32,
     items_per_process: u32,
@@ -79,68 +100,6 @@ struct Report<'a> {
     data_bytes: usize,
     rounds: u32,
     rows: Vec<Row>,
-}
-
-/// Worker processes on one directory.
-struct Crew {
-    base: PathBuf,
-    workers: Vec<(Child, ChildStdin, BufReader<ChildStdout>)>,
-}
-
-impl Crew {
-    fn start(dir: &Path, round: u32, args: &MdArgs) -> Result<Self> {
-        let base = dir.join(format!("nacre-bench-{}-{round}", std::process::id()));
-        std::fs::create_dir(&base).with_context(|| format!("cannot make {}", base.display()))?;
-        let mut crew = Crew { base, workers: Vec::new() };
-        for rank in 0..args.processes {
-            let own = if args.shared { crew.base.clone() } else { crew.base.join(format!("p{rank}")) };
-            if !args.shared {
-                std::fs::create_dir(&own)?;
-            }
-            let mut child = Command::new(std::env::current_exe()?)
-                .args(["bench", "md-worker", "--rank", &rank.to_string(), "--items", &args.items.to_string()])
-                .args(["--data-bytes", &args.data.to_string(), "--dir"])
-                .arg(&own)
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn()?;
-            let stdin = child.stdin.take().context("worker without stdin")?;
-            let stdout = BufReader::new(child.stdout.take().context("worker without stdout")?);
-            crew.workers.push((child, stdin, stdout));
-        }
-        Ok(crew)
-    }
-
-    /// Runs one phase in all workers; operations per second.
-    fn run(&mut self, phase: Phase) -> Result<f64> {
-        for (_, stdin, _) in &mut self.workers {
-            writeln!(stdin, "{}", phase.name())?;
-        }
-        let (mut first, mut last, mut operations) = (u64::MAX, 0, 0);
-        for (child, _, stdout) in &mut self.workers {
-            let mut line = String::new();
-            stdout.read_line(&mut line)?;
-            let numbers: Vec<u64> = line.split_whitespace().filter_map(|n| n.parse().ok()).collect();
-            let [start, end, n] = numbers[..] else {
-                bail!("worker {} stopped in phase {} (its message is above)", child.id(), phase.name())
-            };
-            first = first.min(start);
-            last = last.max(end);
-            operations += n;
-        }
-        Ok(operations as f64 * 1e9 / (last.saturating_sub(first).max(1)) as f64)
-    }
-}
-
-impl Drop for Crew {
-    fn drop(&mut self) {
-        for (child, stdin, _) in self.workers.drain(..) {
-            drop(stdin);
-            let mut child = child;
-            drop(child.wait());
-        }
-        drop(std::fs::remove_dir_all(&self.base));
-    }
 }
 
 /// Per phase, per round.
@@ -154,10 +113,6 @@ pub(super) fn median(values: &[f64]) -> f64 {
 
 /// The phases that were asked for.
 pub(super) fn phases(args: &MdArgs, default: &[Phase]) -> Result<Vec<Phase>> {
-    ensure!(
-        args.processes >= 1 && args.items >= 1 && args.rounds >= 1,
-        "processes, items and rounds start at 1"
-    );
     if args.phases.is_empty() {
         return Ok(default.to_vec());
     }
@@ -171,12 +126,21 @@ pub(super) fn phases(args: &MdArgs, default: &[Phase]) -> Result<Vec<Phase>> {
         .collect()
 }
 
+/// The phases for a load of the client library, which makes changes only.
+pub(super) fn changes(args: &MdArgs) -> Result<Vec<Phase>> {
+    let phases = phases(args, &Phase::CHANGES)?;
+    if let Some(phase) = phases.iter().find(|p| args.batch.is_some() && !p.is_change()) {
+        bail!("{} is no change: --batch has {}", phase.name(), Phase::CHANGES.map(Phase::name).join(", "));
+    }
+    Ok(phases)
+}
+
 /// Rates per phase and round, of the directory and of the one to compare with.
-pub(super) fn measure(args: &MdArgs, phases: &[Phase], bar: &ProgressBar) -> Result<(Rates, Rates)> {
+fn measure(args: &MdArgs, phases: &[Phase], bar: &ProgressBar) -> Result<(Rates, Rates)> {
     let mut ours = vec![Vec::new(); phases.len()];
     let mut theirs = vec![Vec::new(); phases.len()];
     for round in 0..args.rounds {
-        let mut crew = Crew::start(&args.dir, round, args)?;
+        let mut crew = Crew::start(Path::new(&args.dir), round, args)?;
         let mut other = args.vs.as_deref().map(|dir| Crew::start(dir, round, args)).transpose()?;
         for (at, &phase) in phases.iter().enumerate() {
             ours[at].push(crew.run(phase)?);
@@ -190,9 +154,16 @@ pub(super) fn measure(args: &MdArgs, phases: &[Phase], bar: &ProgressBar) -> Res
 }
 
 pub(crate) fn run(args: &MdArgs) -> Result<()> {
-    if let Some(limits) = &args.sweep {
-        return super::sweep::run(args, limits);
+    match (&args.sweep, args.batch) {
+        (Some(limits), None) => sweep::run(args, limits, &mut OnMount::new(args)?),
+        (Some(limits), Some(batch)) => sweep::run(args, limits, &mut Library::start(args, batch)?),
+        (None, Some(batch)) => batch::run(args, batch),
+        (None, None) => compare(args),
     }
+}
+
+/// One directory, or two in turn.
+fn compare(args: &MdArgs) -> Result<()> {
     let phases = phases(args, &Phase::ALL)?;
     let bar = say::progress(u64::from(args.rounds) * phases.len() as u64, "phases");
     let (ours, theirs) = measure(args, &phases, &bar)?;

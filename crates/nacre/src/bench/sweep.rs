@@ -1,176 +1,181 @@
 //! `nacre bench md --sweep`: the same load at several limits of modifying requests in flight, as a table and a picture.
 //!
-//! The limit is set on the mounts of this machine and put back at the end. Values above the server's limit are refused
-//! by the mount (it says where to raise it). All limits are measured in each round, so that a noisy machine
-//! disturbs all alike; the ratio is against the first limit.
+//! Only `max_mod_rpcs_in_flight` varies; it is put back at the end. Values above the server's limit are refused by
+//! the mount (it says where to raise it). All limits are measured in each round, so that a noisy machine disturbs
+//! all alike; the ratio is against the first limit. Whether a limit was used is asked of the mount itself
+//! (`rpc_stats`), and so is how many requests an operation takes: a program that looks names up between its changes
+//! cannot fill more slots than its share of changes.
 
-use super::md::{MdArgs, measure, median, phases};
+use super::chart;
+use super::md::{MdArgs, changes, median};
+use super::site::{Mdc, Site};
 use super::worker::Phase;
-use crate::{lctl, say};
+use crate::say;
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
-use std::fmt::Write as _;
 
-const PARAM: &str = "mdc.*.max_mod_rpcs_in_flight";
-const PHASES: [Phase; 6] = [
-    Phase::FileCreate,
-    Phase::FileSetattr,
-    Phase::FileRemove,
-    Phase::DirCreate,
-    Phase::DirSetattr,
-    Phase::DirRemove,
-];
-const COLOURS: [&str; 8] =
-    ["#1b6ca8", "#d1495b", "#2e933c", "#8e5ea2", "#c77700", "#00798c", "#555555", "#a0522d"];
+const LIMIT: &str = "max_mod_rpcs_in_flight";
+const ALL_LIMIT: &str = "max_rpcs_in_flight";
+const ALL_LIMIT_MAX: u32 = 512;
 
-#[derive(Serialize)]
-struct Row {
-    phase: &'static str,
+#[derive(Serialize, Default)]
+pub(super) struct Row {
+    pub(super) phase: &'static str,
     /// Median operations per second at each limit.
-    ops_per_second: Vec<f64>,
+    pub(super) ops_per_second: Vec<f64>,
     /// Against the first limit.
-    ratio: Vec<f64>,
+    pub(super) ratio: Vec<f64>,
+    /// Modifying requests in flight when each was sent: mean at each limit, from the latest round.
+    pub(super) in_flight_mean: Vec<f64>,
+    pub(super) in_flight_most: Vec<u64>,
+    /// Requests to the MDT per operation, of all limits.
+    pub(super) rpcs_per_operation: f64,
 }
 
-#[derive(Serialize)]
-struct Report<'a> {
-    limits: &'a [u16],
-    processes: u32,
-    items_per_process: u32,
-    rounds: u32,
-    rows: Vec<Row>,
+#[derive(Serialize, Default)]
+pub(super) struct Report<'a> {
+    pub(super) limits: &'a [u16],
+    pub(super) processes: u32,
+    pub(super) items_per_process: u32,
+    pub(super) rounds: u32,
+    /// Changes in a request, without the kernel; absent: programs on a mount.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) batch: Option<u16>,
+    /// The shortest time that any request took.
+    pub(super) round_trip_us: u64,
+    pub(super) rows: Vec<Row>,
 }
 
-pub(super) fn run(args: &MdArgs, limits: &[u16]) -> Result<()> {
+/// What one phase did at one limit, round by round.
+#[derive(Default, Clone)]
+struct Cell {
+    rates: Vec<f64>,
+    in_flight: (f64, u64),
+    requests: u64,
+    round_trip_us: Option<u64>,
+}
+
+pub(super) fn run(args: &MdArgs, limits: &[u16], site: &mut dyn Site) -> Result<()> {
     ensure!(!limits.is_empty(), "--sweep needs at least one limit");
-    let phases = phases(args, &PHASES)?;
+    let phases = changes(args)?;
+    let before = site.mdc()?;
+    ensure!(
+        before.named(LIMIT).next().is_some(),
+        "no nacre mount answers on this machine\nhint: nacre status lists them"
+    );
+    let cells = measure(args, limits, &phases, site);
+    // The sum of the limits bounds the one of changes, so it is put back first.
+    for param in before.named(ALL_LIMIT).chain(before.named(LIMIT)) {
+        site.set(param, &param.value).context("the limits cannot be put back")?;
+    }
+    let report = report(args, limits, &phases, &cells?);
+    if let Some(file) = &args.picture {
+        chart::draw(&report, file)?;
+    }
+    if args.json { say::json(&report) } else { print(&report) }
+}
+
+fn measure(args: &MdArgs, limits: &[u16], phases: &[Phase], site: &mut dyn Site) -> Result<Vec<Vec<Cell>>> {
+    let mut cells = vec![vec![Cell::default(); limits.len()]; phases.len()];
+    let most = limits.iter().copied().max().unwrap_or(1);
+    // Room for every worker's reads beside all slots.
+    let room = (u32::from(most) + args.processes + 1).min(ALL_LIMIT_MAX);
+    set_all(site, ALL_LIMIT, &room.to_string())?;
     let bar = say::progress(u64::from(args.rounds) * (limits.len() * phases.len()) as u64, "phases");
-    let mut rates = vec![vec![Vec::new(); limits.len()]; phases.len()];
-    let outcome = (|| -> Result<()> {
-        for _ in 0..args.rounds {
-            for (column, limit) in limits.iter().enumerate() {
-                lctl::apply(&format!("{PARAM}={limit}"))
-                    .context("the sweep needs a mount on this machine")?;
-                let (ours, _) = measure(&args.one_round(), &phases, &bar)?;
-                for (row, values) in ours.into_iter().enumerate() {
-                    rates[row][column].extend(values);
-                }
+    for round in 0..args.rounds {
+        for (column, limit) in limits.iter().enumerate() {
+            set_all(site, LIMIT, &limit.to_string())?;
+            site.begin(round)?;
+            for (row, &phase) in phases.iter().enumerate() {
+                set_all(site, "rpc_stats", "0")?;
+                set_all(site, "stats", "0")?;
+                let rate = site.run(phase)?;
+                let after = site.mdc()?;
+                let cell = &mut cells[row][column];
+                cell.rates.push(rate);
+                cell.in_flight = after.in_flight();
+                cell.requests += after.requests();
+                cell.round_trip_us = cell.round_trip_us.min(after.round_trip_us()).or(after.round_trip_us());
+                bar.inc(1);
             }
+            site.end()?;
         }
-        Ok(())
-    })();
+    }
     bar.finish_and_clear();
-    lctl::apply(&format!("{PARAM}=7"))?;
-    outcome?;
-    let rows = phases.iter().zip(&rates).map(|(phase, columns)| {
-        let medians: Vec<f64> = columns.iter().map(|values| median(values)).collect();
-        let first = medians.first().copied().unwrap_or(0.0).max(1e-9);
+    Ok(cells)
+}
+
+fn set_all(site: &mut dyn Site, field: &str, value: &str) -> Result<()> {
+    let Mdc(params) = site.mdc()?;
+    for param in Mdc(params).named(field) {
+        site.set(param, value)?;
+    }
+    Ok(())
+}
+
+fn report<'a>(args: &MdArgs, limits: &'a [u16], phases: &[Phase], cells: &[Vec<Cell>]) -> Report<'a> {
+    let operations = f64::from(args.rounds) * f64::from(args.items) * f64::from(args.processes);
+    let rows = phases.iter().zip(cells).map(|(phase, columns)| {
+        let ops_per_second: Vec<f64> = columns.iter().map(|c| median(&c.rates)).collect();
+        let first = ops_per_second.first().copied().unwrap_or(0.0).max(1e-9);
+        let requests: u64 = columns.iter().map(|c| c.requests).sum();
         Row {
             phase: phase.name(),
-            ratio: medians.iter().map(|m| m / first).collect(),
-            ops_per_second: medians,
+            ratio: ops_per_second.iter().map(|rate| rate / first).collect(),
+            ops_per_second,
+            in_flight_mean: columns.iter().map(|c| c.in_flight.0).collect(),
+            in_flight_most: columns.iter().map(|c| c.in_flight.1).collect(),
+            rpcs_per_operation: requests as f64 / operations / limits.len() as f64,
         }
     });
-    let report = Report {
+    Report {
         limits,
         processes: args.processes,
         items_per_process: args.items,
         rounds: args.rounds,
+        batch: args.batch,
+        round_trip_us: cells.iter().flatten().filter_map(|c| c.round_trip_us).min().unwrap_or(0),
         rows: rows.collect(),
+    }
+}
+
+fn print(report: &Report<'_>) -> Result<()> {
+    let who = match report.batch {
+        Some(1) => "tasks of one client".to_owned(),
+        Some(n) => format!("tasks of one client, {n} changes in a request"),
+        None => "processes on one mount".to_owned(),
     };
-    if let Some(file) = &args.picture {
-        std::fs::write(file, picture(&report)).with_context(|| format!("cannot write {}", file.display()))?;
-    }
-    if args.json {
-        return say::json(&report);
-    }
     say::line(&format!(
-        "{} process(es), {} items each, {} round(s); operations per second at {PARAM}, and times the first",
-        args.processes, args.items, args.rounds
+        "{} {who}, {} items each, {} round(s), round trip {:.2} ms",
+        report.processes,
+        report.items_per_process,
+        report.rounds,
+        report.round_trip_us as f64 / 1000.0
     ));
-    let head: Vec<String> = limits.iter().map(u16::to_string).collect();
-    let mut table = say::Table::new(&["phase"]);
-    table.head.extend(head);
-    for row in &report.rows {
-        let cells =
-            row.ops_per_second.iter().zip(&row.ratio).map(|(rate, ratio)| format!("{rate:.0} (×{ratio:.1})"));
-        table.row(std::iter::once(row.phase.to_owned()).chain(cells).collect());
-    }
-    table.print();
+    let head: Vec<String> = report.limits.iter().map(u16::to_string).collect();
+    let table = |title: &str, last: &str, cells: &dyn Fn(&Row) -> (Vec<String>, String)| {
+        say::line(&format!("\n{title}"));
+        let mut table = say::Table::new(&["phase"]);
+        table.head.extend(head.iter().cloned());
+        table.head.extend((!last.is_empty()).then(|| last.to_owned()));
+        for row in &report.rows {
+            let (mut all, end) = cells(row);
+            all.insert(0, row.phase.to_owned());
+            all.push(end);
+            table.row(all);
+        }
+        table.print();
+    };
+    table(&format!("operations per second at mdc.*.{LIMIT}, and times the first"), "RPCs/op", &|row| {
+        let cells = row.ops_per_second.iter().zip(&row.ratio);
+        (
+            cells.map(|(rate, ratio)| format!("{rate:.0} ×{ratio:.2}")).collect(),
+            format!("{:.2}", row.rpcs_per_operation),
+        )
+    });
+    table("modifying requests in flight when each was sent: mean (most)", "", &|row| {
+        let cells = row.in_flight_mean.iter().zip(&row.in_flight_most);
+        (cells.map(|(mean, most)| format!("{mean:.1} ({most})")).collect(), String::new())
+    });
     Ok(())
-}
-
-/// Lines over the limits on a logarithmic axis.
-fn picture(report: &Report<'_>) -> String {
-    const WIDTH: f64 = 720.0;
-    const HEIGHT: f64 = 420.0;
-    const LEFT: f64 = 70.0;
-    const BOTTOM: f64 = 50.0;
-    let right = WIDTH - 150.0;
-    let most = report.rows.iter().flat_map(|r| &r.ops_per_second).copied().fold(1.0, f64::max) * 1.05;
-    let widest = f64::from(report.limits.iter().copied().max().unwrap_or(1).max(2)).log2();
-    let x = |limit: u16| LEFT + f64::from(limit.max(1)).log2() / widest * (right - LEFT);
-    let y = |rate: f64| HEIGHT - BOTTOM - rate / most * (HEIGHT - BOTTOM - 20.0);
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-    );
-    let mut add = |text: String| writeln!(out, "{text}").expect("a string takes everything");
-    for part in 0..=4 {
-        let rate = most * f64::from(part) / 4.0;
-        add(format!(
-            "<line x1=\"{LEFT}\" x2=\"{right}\" y1=\"{0:.1}\" y2=\"{0:.1}\" stroke=\"#ddd\"/>\
-             <text x=\"{1}\" y=\"{2:.1}\" text-anchor=\"end\">{rate:.0}</text>",
-            y(rate),
-            LEFT - 6.0,
-            y(rate) + 4.0
-        ));
-    }
-    for &limit in report.limits {
-        add(format!(
-            "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{limit}</text>",
-            x(limit),
-            HEIGHT - BOTTOM + 18.0
-        ));
-    }
-    add(format!(
-        "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">max_mod_rpcs_in_flight (operations per second, {} processes)</text>",
-        (LEFT + right) / 2.0,
-        HEIGHT - 12.0,
-        report.processes
-    ));
-    for (number, row) in report.rows.iter().enumerate() {
-        let colour = COLOURS[number % COLOURS.len()];
-        let points: Vec<String> = report
-            .limits
-            .iter()
-            .zip(&row.ops_per_second)
-            .map(|(limit, rate)| format!("{:.1},{:.1}", x(*limit), y(*rate)))
-            .collect();
-        add(format!(
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\
-             <text x=\"{}\" y=\"{}\" fill=\"{colour}\">{}</text>",
-            points.join(" "),
-            right + 10.0,
-            40 + 18 * number,
-            row.phase
-        ));
-    }
-    out.push_str("</svg>\n");
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_picture_has_a_line_for_each_phase() {
-        let row = |phase| Row { phase, ops_per_second: vec![100.0, 400.0], ratio: vec![1.0, 4.0] };
-        let rows = vec![row("file-create"), row("dir-create")];
-        let report = Report { limits: &[1, 8], processes: 16, items_per_process: 10, rounds: 1, rows };
-        let text = picture(&report);
-        assert!(text.starts_with("<svg ") && text.trim_end().ends_with("</svg>"));
-        assert_eq!(text.matches("<polyline").count(), 2);
-    }
 }

@@ -52,6 +52,15 @@ impl Phase {
         Phase::DirRename,
         Phase::DirRemove,
     ];
+    /// What takes a slot. Each phase finds what the one before it left.
+    pub(super) const CHANGES: [Phase; 6] = [
+        Phase::FileCreate,
+        Phase::FileSetattr,
+        Phase::FileRemove,
+        Phase::DirCreate,
+        Phase::DirSetattr,
+        Phase::DirRemove,
+    ];
     pub(super) fn name(self) -> &'static str {
         match self {
             Phase::FileCreate => "file-create",
@@ -67,6 +76,10 @@ impl Phase {
             Phase::DirRemove => "dir-remove",
         }
     }
+    /// Whether it is a change of a name or an attribute, as the client core makes many of in one request.
+    pub(super) fn is_change(self) -> bool {
+        !matches!(self, Phase::FileStat | Phase::FileRead | Phase::DirStat)
+    }
     pub(super) fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|p| p.name() == name)
     }
@@ -79,24 +92,35 @@ fn now_ns() -> u64 {
 
 pub(crate) fn run(args: &WorkerArgs) -> Result<()> {
     let data = vec![0x5a_u8; args.data_bytes];
+    // As mdtest does: what is measured is one name, not the way to it.
+    std::env::set_current_dir(&args.dir).with_context(|| args.dir.display().to_string())?;
     let stdin = std::io::stdin().lock();
     let mut stdout = std::io::stdout().lock();
+    let mut done = Vec::new();
     for line in stdin.lines() {
         let line = line?;
         let Some(phase) = Phase::parse(line.trim()) else { bail!("unknown phase {line:?}") };
+        let removes = match phase {
+            Phase::FileRemove => Some(Phase::FileRename),
+            Phase::DirRemove => Some(Phase::DirRename),
+            _ => None,
+        };
+        let moved = removes.is_some_and(|rename| done.contains(&rename));
         let start = now_ns();
         for item in 0..args.items {
-            one(args, phase, item, &data)
+            one(args, phase, moved, item, &data)
                 .with_context(|| format!("{} of item {item} in {}", phase.name(), args.dir.display()))?;
         }
+        done.push(phase);
         writeln!(stdout, "{start} {} {}", now_ns(), args.items)?;
         stdout.flush()?;
     }
     Ok(())
 }
 
-fn one(args: &WorkerArgs, phase: Phase, item: u32, data: &[u8]) -> std::io::Result<()> {
-    let path = |prefix: &str| args.dir.join(format!("{prefix}.{}.{item}", args.rank));
+/// `moved`: a rename phase has run on what is to be removed.
+fn one(args: &WorkerArgs, phase: Phase, moved: bool, item: u32, data: &[u8]) -> std::io::Result<()> {
+    let path = |prefix: &str| PathBuf::from(format!("{prefix}.{}.{item}", args.rank));
     match phase {
         Phase::FileCreate => {
             let mut f = OpenOptions::new().write(true).create_new(true).open(path("file"))?;
@@ -113,21 +137,12 @@ fn one(args: &WorkerArgs, phase: Phase, item: u32, data: &[u8]) -> std::io::Resu
         }
         Phase::FileSetattr => fs::set_permissions(path("file"), Permissions::from_mode(0o600))?,
         Phase::FileRename => fs::rename(path("file"), path("moved"))?,
-        // Whatever ran before it: the renamed file or the first one.
-        Phase::FileRemove => {
-            if fs::remove_file(path("moved")).is_err() {
-                fs::remove_file(path("file"))?;
-            }
-        }
+        Phase::FileRemove => fs::remove_file(path(if moved { "moved" } else { "file" }))?,
         Phase::DirCreate => fs::create_dir(path("dir"))?,
         Phase::DirStat => fs::symlink_metadata(path("dir")).map(|_| ())?,
         Phase::DirSetattr => fs::set_permissions(path("dir"), Permissions::from_mode(0o700))?,
         Phase::DirRename => fs::rename(path("dir"), path("dmoved"))?,
-        Phase::DirRemove => {
-            if fs::remove_dir(path("dmoved")).is_err() {
-                fs::remove_dir(path("dir"))?;
-            }
-        }
+        Phase::DirRemove => fs::remove_dir(path(if moved { "dmoved" } else { "dir" }))?,
     }
     Ok(())
 }

@@ -2,7 +2,8 @@
 //!
 //! Invariants: (1) a waiting request is answered at once and completed by a callback, so it holds no slot; (2) a cookie is
 //! known here before its request leaves; (3) an interrupted wait ends with the MDT's word on who was first, the grant or
-//! the signal; (4) what a handle has locked is remembered until the MDT has been told to drop it.
+//! the signal; (4) a callback says that it is time to ask again: only a grant that answers a request of this client is one
+//! that it can make again when the MDT's machine is lost; (5) what a handle has locked is remembered until the MDT has been told to drop it.
 
 use crate::client::Client;
 use crate::file::Open;
@@ -18,13 +19,16 @@ use nacre_wire::mdt::{
 };
 use nacre_wire::{Frame, Opcode};
 
-/// A waiting request is repeated this often: a server that was restarted has forgotten who waits.
+/// A waiting request is repeated this often, whatever happens. (A server that was restarted has forgotten who waits:
+/// it is asked again at once.)
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 /// One waiting `flock` call.
 struct Waiting {
     outcome: Cell<Option<Result<FlockOutcome, Errno>>>,
     interrupted: Cell<bool>,
+    /// The MDT has forgotten who waits.
+    forgotten: Cell<bool>,
     changed: WaitList,
 }
 
@@ -44,6 +48,13 @@ impl Flocks {
     pub(crate) fn listen(&self, peer: &Peer) {
         let waiting = self.waiting.clone();
         peer.on_callback(Box::new(move |frame| granted(&waiting, frame)));
+        let waiting = self.waiting.clone();
+        peer.on_restarted(Box::new(move || {
+            for waiting in waiting.borrow().values() {
+                waiting.forgotten.set(true);
+                waiting.changed.wake_all();
+            }
+        }));
     }
     /// The MDT has forgotten every request.
     pub(crate) fn evicted(&self) {
@@ -56,6 +67,7 @@ impl Flocks {
         let waiting = Rc::new(Waiting {
             outcome: Cell::new(None),
             interrupted: Cell::new(false),
+            forgotten: Cell::new(false),
             changed: ctx.wait_list(),
         });
         self.waiting.borrow_mut().insert(cookie, waiting.clone());
@@ -109,12 +121,15 @@ impl Client {
         let request = Flock { fid: open.file.fid, lock, wait: wait.is_some(), cookie };
         loop {
             let mdt = self.mdt().await?;
+            registered.waiting.forgotten.set(false);
             match mdt.call(&request).await?.outcome {
                 FlockOutcome::Waiting => {}
                 outcome => return Ok(outcome),
             }
-            if let Some(outcome) = self.wait_for_grant(&registered.waiting).await {
-                return outcome;
+            match self.wait_for_grant(&registered.waiting).await {
+                Some(Ok(FlockOutcome::Granted)) => continue,
+                Some(outcome) => return outcome,
+                None => {}
             }
             if registered.waiting.interrupted.get() {
                 let cancel = FlockCancel { fid: open.file.fid, cookie };
@@ -133,7 +148,7 @@ impl Client {
             if let Some(outcome) = waiting.outcome.take() {
                 return Some(outcome);
             }
-            if waiting.interrupted.get() || self.ctx.now() >= ask_again {
+            if waiting.interrupted.get() || waiting.forgotten.get() || self.ctx.now() >= ask_again {
                 return None;
             }
             let _ = self.ctx.timeout(ask_again, waiting.changed.wait()).await;

@@ -8,13 +8,14 @@
 use crate::create::Maker;
 use crate::held::Touched;
 use crate::mdt::{Mdt, credits};
+use crate::versions::Digest;
 use crate::view::{Halt, Step, View, Wants};
 use crate::{create, layout, open, rename, setattr, unlink, xattr};
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use nacre_osd::Credits;
-use nacre_rpc::SubRecord;
+use nacre_rpc::{PreVersions, SubRecord};
 use nacre_target::{Reply, Request};
 use nacre_types::name::HashKey;
 use nacre_types::{ClientUuid, Codec, Errno, Fid, FileType, Generation, Layout, LayoutTemplate, Seq};
@@ -24,7 +25,7 @@ use nacre_wire::mdt::{
     ReportSize, SetLayout, Setattr, Setxattr, SubOperation, SubResult, Unlink,
 };
 use nacre_wire::target::Empty;
-use tracing::error;
+use tracing::{error, warn};
 
 /// Attempts of one batch: each fetches at least one row more than the one before.
 const ATTEMPTS_MAX: usize = 16 * BATCH_MAX;
@@ -206,6 +207,7 @@ impl Mdt {
         // Layouts come out as they did when the batch was made first.
         let again = request.replayed_reply().and_then(|body| BatchReply::from_slice(body).ok());
         let again = again.map_or(Vec::new(), |reply| reply.results);
+        let expected = request.replayed_versions();
         for _ in 0..ATTEMPTS_MAX {
             let reservation = self.core.osd.reserve(room).await?;
             let pins = wants.fetch(&self.core.osd).await?;
@@ -217,6 +219,7 @@ impl Mdt {
                 let mut opens = self.opens.borrow_mut();
                 let mut undo = Vec::new();
                 let mut records = Vec::new();
+                let mut digest = Digest::new();
                 let mut stopped = false;
                 // Layouts of the sub-operation under way: given back when it comes to nothing.
                 let chosen = RefCell::new(Vec::new());
@@ -243,6 +246,7 @@ impl Mdt {
                     let mut view = View::new(&mut *tx, &mut wants, hash, &opens);
                     view.touched = touched.take();
                     let step = apply(&mut view, &mut lent, change);
+                    let found = view.versions.found;
                     touched = view.touched.take();
                     let learnt = core::mem::take(&mut view.notes);
                     let layouts = chosen.take();
@@ -255,16 +259,19 @@ impl Mdt {
                             }
                             kept_layouts.extend(layouts);
                             records.push(SubRecord { result: 0, data, fid });
+                            digest.add(&found, &SubRecord { result: 0, data, fid });
                             results.push(SubResult { status: 0, body: Bytes::from(body) });
                         }
                         Err(Halt::Errno(e)) => {
                             tx.roll_back(save);
                             layouts.iter().for_each(|l| self.give_back(l));
                             stopped = args.stop_at_error;
-                            records.push(SubRecord { result: e.0 as u16, data: 0, fid: NO_FID });
+                            let record = SubRecord { result: e.0 as u16, data: 0, fid: NO_FID };
+                            records.push(record);
+                            digest.add(&PreVersions::default(), &record);
                             results.push(SubResult { status: e.0, body: Bytes::new() });
                         }
-                        Err(Halt::Retry) => {
+                        Err(Halt::Retry | Halt::Commit) => {
                             retry = true;
                             undo.into_iter().rev().for_each(|u| opens.restore(u));
                             layouts.iter().chain(&kept_layouts).for_each(|l| self.give_back(l));
@@ -280,6 +287,14 @@ impl Mdt {
                         return Err(Errno::EAGAIN);
                     }
                 }
+                if expected.is_some_and(|expected| expected != digest.versions()) {
+                    warn!(target_name = %self.core.name,
+                        "replay of a batch refused: a change that it builds on is lost");
+                    undo.into_iter().rev().for_each(|u| opens.restore(u));
+                    kept_layouts.iter().for_each(|l| self.give_back(l));
+                    return Err(Errno::EOVERFLOW);
+                }
+                self.core.set_record_versions(request, digest.versions());
                 self.core.set_record_results(request, records);
                 Ok(())
             });

@@ -7,6 +7,7 @@ use crate::acl::{self, Acl};
 use crate::allocator::{check_template, resolve};
 use crate::row::{Entry, Inode};
 use crate::table::{self, SEQUENCE};
+use crate::versions::PARENT;
 use crate::view::{Halt, Slot, Step, View, Wants, check_name};
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -55,7 +56,10 @@ pub(crate) fn apply(view: &mut View<'_>, maker: &mut Maker<'_>, args: &Create<'_
         check_template(template).map_err(Errno::from)?;
     }
     let mut dir = view.dir(args.parent)?;
-    let cookie = match view.slot(args.parent, args.name)? {
+    view.depends_on(PARENT, &dir)?;
+    let slot = view.slot(args.parent, args.name)?;
+    view.depends_on_name(args.parent, &slot)?;
+    let cookie = match slot {
         Slot::Taken { entry, .. } => return existing(view, maker, args, &entry),
         Slot::Free { cookie } => cookie,
         Slot::Full => {
@@ -81,8 +85,8 @@ pub(crate) fn apply(view: &mut View<'_>, maker: &mut Maker<'_>, args: &Create<'_
         None => view.put_inode(&inode),
     }
     view.account(inode.owner(), 1);
-    let entry = Entry { name: Bytes::copy_from_slice(args.name), fid: args.fid, file_type };
-    view.put_entry(args.parent, cookie, &entry);
+    let entry = Entry { name: Bytes::copy_from_slice(args.name), fid: args.fid, file_type, version: 0 };
+    view.put_name(args.parent, cookie, entry);
     dir.entries += 1;
     if file_type == FileType::Directory {
         dir.attr.nlink = dir.attr.nlink.checked_add(1).ok_or(Errno::EMLINK)?;
@@ -109,11 +113,14 @@ fn existing(view: &mut View<'_>, maker: &Maker<'_>, args: &Create<'_>, entry: &E
     }
     let mut inode = view.file(entry.fid)?;
     let acl = view.acl(&inode, acl::ACCESS)?;
-    let want = match how.flags & 3 {
-        0 => 4,
-        1 => 2,
-        _ => 6,
-    };
+    // Who cuts a file must be allowed to write it, even when it is opened for reading.
+    let cuts = if how.flags & crate::open::O_TRUNC != 0 { 2 } else { 0 };
+    let want = cuts
+        | match how.flags & 3 {
+            0 => 4,
+            1 => 2,
+            _ => 6,
+        };
     if !acl::permits(&inode.attr, acl.as_ref(), &args.caller, want) {
         // The kernel has not checked this file, and it knows more groups than we do: it must look again.
         return Err(Errno::ESTALE.into());

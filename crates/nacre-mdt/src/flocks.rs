@@ -4,24 +4,27 @@
 //! waited is a row before its callback leaves. Waits are not rows: a client asks again after a restart, with the same
 //! cookie.
 
+use crate::held::{Key, Touched};
 use crate::mdt::Mdt;
 use crate::row::Flocks as FlockRow;
 use crate::table::{self, FLOCK, INODE};
-use crate::view::{View, Wants};
+use crate::view::{Halt, View, Wants};
 use alloc::vec::Vec;
 use nacre_dlm::flock::{Family, FlockSpace, Kind, Lock, Outcome, Owner};
 use nacre_osd::Credits;
 use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request};
-use nacre_types::{Errno, Fid, Generation};
+use nacre_types::{Codec, Errno, Fid, Generation};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
     FileLock, Flock, FlockCancel, FlockFamily, FlockGranted, FlockOutcome, FlockReply, FlockTest,
     FlockTestReply, FlockType,
 };
-use tracing::error;
+use tracing::{error, warn};
 
 /// Waiters served, or files dropped, by one transaction.
 const SLICE: usize = 16;
+/// Data of the record of a request that was refused with an errno: this and the errno.
+pub(crate) const REFUSED: u64 = 1 << 8;
 /// Bytes of one range in a row, and of a row around its ranges.
 const LOCK_BYTES: usize = 40;
 const ROW_BYTES: usize = 80;
@@ -46,6 +49,24 @@ impl Flocks {
     }
     pub(crate) fn counts(&self) -> (usize, usize) {
         self.space.counts()
+    }
+    /// What a request of `owner` meets and what it may give up, for those who come after it.
+    fn touch(&self, fid: Fid, owner: Owner, lock: &FileLock, touched: &mut Touched) {
+        let held = self.space.held(fid, owner);
+        let had = |kind| held.iter().any(|lock| lock.kind == kind);
+        match kind_of(lock) {
+            Some(Kind::Read) => touched.seen.push(Key::file_lock(fid, true)),
+            Some(Kind::Write) => {
+                touched.seen.extend([true, false].map(|writing| Key::file_lock(fid, writing)))
+            }
+            None => {}
+        }
+        // An unlock, a weaker lock, or a flock that is given up before the wait for a stronger one.
+        for (kind, writing) in [(Kind::Read, false), (Kind::Write, true)] {
+            if had(kind) {
+                touched.made.push(Key::file_lock(fid, writing));
+            }
+        }
     }
     /// Rows of all owners whose locks have changed.
     fn store(&mut self, view: &mut View<'_>) {
@@ -131,25 +152,45 @@ impl Mdt {
         }
         let owner = owner_of(request.export, &args.lock);
         let wait = args.wait.then_some(args.cookie);
-        self.change_flocks(request, args.fid, |space| match kind_of(&args.lock) {
-            Some(kind) => space.lock(args.fid, owner, to_lock(&args.lock, kind), wait),
-            None => {
-                let all = to_lock(&args.lock, Kind::Read);
-                space.unlock(args.fid, owner, all.start, all.end)
+        let before = request.replayed_reply().and_then(|body| FlockReply::from_slice(body).ok());
+        let before = before.map(|reply| reply.outcome);
+        self.change_flocks(request, args.fid, Some((owner, args.lock)), |space| {
+            match (kind_of(&args.lock), before) {
+                // What was refused then is not granted now: its caller has gone on without the lock.
+                (Some(_), Some(FlockOutcome::Conflict)) => Ok(Outcome::Conflict),
+                (Some(_), Some(FlockOutcome::Deadlock)) => Ok(Outcome::Deadlock),
+                (Some(kind), before) => {
+                    let lock = to_lock(&args.lock, kind);
+                    let had = before == Some(FlockOutcome::Granted);
+                    match space.test(args.fid, owner, &lock) {
+                        Some((holder, _)) if had => {
+                            warn!(fid = %args.fid, holder = %holder.client,
+                            "replay refused: a file lock is free only after a change that is lost");
+                            Err(Errno::EOVERFLOW)
+                        }
+                        _ => Ok(space.lock(args.fid, owner, lock, wait)),
+                    }
+                }
+                (None, _) => {
+                    let all = to_lock(&args.lock, Kind::Read);
+                    Ok(space.unlock(args.fid, owner, all.start, all.end))
+                }
             }
         })
         .await
     }
 
     pub(crate) async fn flock_cancel(&self, request: &Request, args: &FlockCancel) -> Result<Reply, Errno> {
-        self.change_flocks(request, args.fid, |space| space.cancel(request.export, args.cookie)).await
+        self.change_flocks(request, args.fid, None, |space| Ok(space.cancel(request.export, args.cookie)))
+            .await
     }
 
     async fn change_flocks(
         &self,
         request: &Request,
         fid: Fid,
-        mut change: impl FnMut(&mut FlockSpace) -> Outcome,
+        asked: Option<(Owner, FileLock)>,
+        mut change: impl FnMut(&mut FlockSpace) -> Result<Outcome, Errno>,
     ) -> Result<Reply, Errno> {
         let mut wants = Wants::default();
         wants.inode(fid);
@@ -158,13 +199,20 @@ impl Mdt {
             .change(request, wants, room, |view| {
                 view.file(fid)?;
                 let mut flocks = self.flocks.borrow_mut();
+                if let (Some((owner, lock)), Some(touched)) = (&asked, &mut view.touched) {
+                    flocks.touch(fid, *owner, lock, touched);
+                    if self.must_be_committed(request, touched).is_some() {
+                        return Err(Halt::Commit); // the locks in memory are not changed yet
+                    }
+                }
+                let outcome = change(&mut flocks.space)?;
                 // From here on nothing fails: memory and rows change together.
-                let outcome = change(&mut flocks.space);
                 flocks.space.settle(SLICE);
                 flocks.store(view);
                 drop(flocks);
                 let reply = outcome_to_wire(outcome);
-                self.core.set_record_data(request, reply.map_or(0, |o| u64::from(o.number())));
+                let data = reply.map_or_else(|e| REFUSED + e.0 as u64, |o| u64::from(o.number()));
+                self.core.set_record_data(request, data);
                 Ok(reply)
             })
             .await?;
@@ -248,7 +296,11 @@ impl Mdt {
                 })
                 .await;
             match done {
-                Ok((_, more)) => {
+                Ok((transno, more)) => {
+                    // Who gets a lock now must find it free in replay, when the one who had it is gone.
+                    if let Err(e) = self.core.osd.commit(transno).await {
+                        error!(target_name = %self.core.name, error = %e, "dropped file locks are not durable");
+                    }
                     self.tell_waiters();
                     self.settle_flocks().await;
                     if !more {

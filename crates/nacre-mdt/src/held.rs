@@ -5,7 +5,8 @@
 //! of one client that meets rows which another has changed, who is not known to have the reply, waits until they are
 //! committed. Reads wait for nothing: what they saw comes back with the resend.
 //!
-//! Names count by directory and hash, inodes by their own change: names in one directory do not meet. Bounded by
+//! Names count by directory and hash, inodes by their own change: names in one directory do not meet. Of file locks the
+//! release counts: who gets one that another client has just given up could not get it again in replay. Bounded by
 //! what is uncommitted; with one client nothing is kept.
 
 use crate::mdt::Mdt;
@@ -16,13 +17,18 @@ use nacre_target::{ExportId, Request};
 use nacre_types::name::DISCRIMINATORS;
 use nacre_types::{Fid, Transno, Xid};
 
-/// An inode, or the names of one hash in a directory.
+/// An inode, the names of one hash in a directory, or what file locks keep others from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key([u8; 20]);
 impl Key {
     pub(crate) fn inode(fid: Fid) -> Self {
         // No name has this cookie.
         Self(table::entry(fid, 0))
+    }
+    /// File locks: of reading (those keep writers out), or of writing (they keep everybody out).
+    pub(crate) fn file_lock(fid: Fid, writing: bool) -> Self {
+        // No name has these cookies either.
+        Self(table::entry(fid, 1 + u64::from(writing)))
     }
     pub(crate) fn name(dir: Fid, cookie: u64) -> Self {
         Self(table::entry(dir, cookie - cookie % DISCRIMINATORS))

@@ -2,6 +2,7 @@
 
 use crate::allocator::{NoLayout, check_template, resolve};
 use crate::open::wants_open;
+use crate::versions::CHILD;
 use crate::view::{Halt, Step, View, Wants};
 use nacre_types::{Errno, Layout, LayoutTemplate, SizeState};
 use nacre_wire::mdt::{EntryReply, SetLayout};
@@ -18,6 +19,7 @@ pub(crate) fn apply(
     args: &SetLayout,
 ) -> Step<EntryReply> {
     let mut inode = view.file(args.fid)?;
+    view.depends_on(CHILD, &inode)?;
     if args.caller.uid != 0 && args.caller.uid != inode.attr.uid {
         return Err(Errno::EPERM.into());
     }

@@ -40,6 +40,7 @@ pub mod table;
 #[cfg(test)]
 mod testing;
 mod unlink;
+mod versions;
 mod view;
 mod xattr;
 

@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use nacre_node::{Event, WaitList};
 use nacre_osd::{Credits, OsdConfig};
-use nacre_rpc::ReplyRecord;
+use nacre_rpc::{PreVersions, ReplyRecord};
 use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore};
 use nacre_types::name::HashKey;
 use nacre_types::{Codec, Errno, LayoutTemplate, Transno};
@@ -100,6 +100,7 @@ impl Mdt {
     ) -> Result<(Transno, T), Errno> {
         let hash = self.hash().await;
         let track = request.is_some_and(|request| self.tracks(request));
+        let expected = request.and_then(Request::replayed_versions);
         for _ in 0..ATTEMPTS_MAX {
             let reservation = self.core.osd.reserve(credits).await?;
             let pins = wants.fetch(&self.core.osd).await?;
@@ -111,18 +112,26 @@ impl Mdt {
                 let opens = self.opens.borrow();
                 let mut view = View::new(rows, &mut wants, hash, &opens);
                 view.touched = track.then(Touched::default);
+                view.versions.expected = expected;
                 let done = op(&mut view);
+                let found = view.versions.found;
                 notes = core::mem::take(&mut view.notes);
                 touched = view.touched.take();
-                if let (Ok(_), Some(request), Some(touched)) = (&done, request, &touched) {
+                if let (Ok(_) | Err(Halt::Commit), Some(request), Some(touched)) = (&done, request, &touched)
+                {
                     first = self.must_be_committed(request, touched);
                     if first.is_some() {
                         return Err(Errno::EAGAIN);
                     }
                 }
+                if let (Ok(_), Some(request)) = (&done, request)
+                    && found != PreVersions::default()
+                {
+                    self.core.set_record_versions(request, found);
+                }
                 done.map_err(|halt| match halt {
                     Halt::Errno(e) => e,
-                    Halt::Retry => {
+                    Halt::Retry | Halt::Commit => {
                         retry = true;
                         Errno::EAGAIN
                     }

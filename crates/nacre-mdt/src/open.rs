@@ -11,6 +11,9 @@ use alloc::vec::Vec;
 use nacre_types::{Errno, Fid, FileType, Generation, OpenHandle, SizeState};
 use nacre_wire::mdt::{Close, EntryReply, Open, OpenHow, Written};
 
+/// Of open(2): a moment of the open, no part of what it is.
+pub(crate) const O_TRUNC: u32 = 0o1000;
+
 /// Stores the open of a loaded inode, and the inode if the open changes it.
 pub(crate) fn open_inode(
     view: &mut View<'_>,
@@ -18,7 +21,7 @@ pub(crate) fn open_inode(
     inode: &mut Inode,
     how: &OpenHow,
 ) -> Step<()> {
-    let opened = Opened { fid: inode.attr.fid, flags: how.flags };
+    let opened = Opened { fid: inode.attr.fid, flags: how.flags & !O_TRUNC };
     match view.opens.get(export, how.handle) {
         Some(old) if old != opened => return Err(Errno::EINVAL.into()),
         Some(_) => {}
@@ -109,7 +112,7 @@ pub(crate) fn close(
         view.delete(ORPHAN, &opened.fid.key());
         view.destroy(&inode);
     } else if changed {
-        view.put_changed(&mut inode);
+        view.put_inode(&inode);
     }
     Ok(())
 }

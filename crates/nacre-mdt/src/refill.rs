@@ -3,6 +3,7 @@
 //! Rules: nothing is executed; what a record cannot say (attributes) is read by FID. Since the client has not had the
 //! answer, it holds whatever it opened, so the inode is still there.
 
+use crate::flocks::REFUSED;
 use crate::mdt::Mdt;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -27,6 +28,9 @@ pub(crate) async fn refill(mdt: &Mdt, request: &Request, record: &ReplyRecord) -
             GrantSeqReply { seq: Seq(record.data) }.to_vec()
         }
         Opcode::Flock | Opcode::FlockCancel => {
+            if let Some(errno) = record.data.checked_sub(REFUSED) {
+                return Err(Errno(i32::try_from(errno).map_err(|_| Errno::EPROTO)?));
+            }
             let number = u8::try_from(record.data).map_err(|_| Errno::EPROTO)?;
             let outcome = FlockOutcome::from_number(number).ok_or(Errno::EPROTO)?;
             FlockReply { outcome }.to_vec()

@@ -6,6 +6,7 @@
 
 use crate::inode::check_sticky;
 use crate::row::{Entry, Inode};
+use crate::versions::{SOURCE_CHILD, SOURCE_DIR, TARGET_CHILD, TARGET_DIR};
 use crate::view::{Halt, Slot, Step, View, Wants, check_name};
 use bytes::Bytes;
 use nacre_types::name::HashKey;
@@ -42,11 +43,15 @@ pub(crate) fn apply(view: &mut View<'_>, args: &Rename<'_>) -> Step<()> {
     };
     let from_dir = view.dir(args.parent)?;
     let to_dir = view.dir(args.new_parent)?;
+    view.depends_on(SOURCE_DIR, &from_dir)?;
+    view.depends_on(TARGET_DIR, &to_dir)?;
     let source = view.slot(args.parent, args.name)?.taken();
     let target = view.slot(args.new_parent, args.new_name)?;
     let (cookie, entry) = source.ok_or(Halt::Errno(Errno::ENOENT))?;
     let source = End { dir: args.parent, name: args.name, cookie, entry };
     let child = view.file(source.entry.fid)?;
+    // What a name is shows in the version of its inode: it changes with the names.
+    view.depends_on(SOURCE_CHILD, &child)?;
     check_sticky(&from_dir, &child, &args.caller)?;
     // The order of these refusals is the kernel's.
     match target {
@@ -61,12 +66,16 @@ pub(crate) fn apply(view: &mut View<'_>, args: &Rename<'_>) -> Step<()> {
     }
     match target {
         Slot::Full => Err(Errno::ENOSPC.into()),
-        Slot::Free { cookie } => move_to(view, args, &source, child, cookie),
+        Slot::Free { cookie } => {
+            view.depends_on_nothing(TARGET_CHILD, args.new_parent)?;
+            move_to(view, args, &source, child, cookie)
+        }
         // Two names of one file, or the same name: nothing to do.
-        Slot::Taken { entry, .. } if entry.fid == source.entry.fid => Ok(()),
+        Slot::Taken { entry, .. } if entry.fid == source.entry.fid => view.depends_on(TARGET_CHILD, &child),
         Slot::Taken { cookie, entry } => {
             let target = End { dir: args.new_parent, name: args.new_name, cookie, entry };
             let other = view.file(target.entry.fid)?;
+            view.depends_on(TARGET_CHILD, &other)?;
             if moves && other.entries > 0 && is_below(view, args.parent, other.attr.fid)? {
                 return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY }.into());
             }
@@ -135,7 +144,7 @@ fn move_to(
     let subdir = i64::from(child.attr.is_dir());
     view.delete_entry(source.dir, source.cookie);
     let entry = Entry { name: Bytes::copy_from_slice(args.new_name), ..source.entry.clone() };
-    view.put_entry(args.new_parent, cookie, &entry);
+    view.put_name(args.new_parent, cookie, entry);
     relink(view, &mut child, (source.dir, source.name), (args.new_parent, args.new_name), args.time);
     if source.dir == args.new_parent {
         return adjust(view, source.dir, 0, 0, args.time);
@@ -155,7 +164,7 @@ fn replace(
     let subdir = i64::from(child.attr.is_dir());
     view.delete_entry(source.dir, source.cookie);
     let entry = Entry { name: Bytes::copy_from_slice(target.name), ..source.entry.clone() };
-    view.put_entry(target.dir, target.cookie, &entry);
+    view.put_name(target.dir, target.cookie, entry);
     other.changed_at(args.time);
     view.drop_name(&mut other, target.dir, target.name);
     relink(view, &mut child, (source.dir, source.name), (target.dir, target.name), args.time);
@@ -177,9 +186,10 @@ fn swap(
         name: end.entry.name.clone(),
         fid: of.entry.fid,
         file_type: of.entry.file_type,
+        version: 0,
     };
-    view.put_entry(source.dir, source.cookie, &fids(&source, &target));
-    view.put_entry(target.dir, target.cookie, &fids(&target, &source));
+    view.put_name(source.dir, source.cookie, fids(&source, &target));
+    view.put_name(target.dir, target.cookie, fids(&target, &source));
     relink(view, &mut child, (source.dir, source.name), (target.dir, target.name), time);
     relink(view, &mut other, (target.dir, target.name), (source.dir, source.name), time);
     let is_dir = |end: &End<'_>| i64::from(end.entry.file_type == FileType::Directory);

@@ -11,8 +11,6 @@ use nacre_types::{
 };
 use nacre_wire::mdt::FileLock;
 
-/// Version that this build writes and reads.
-pub const VERSION: u8 = 1;
 /// Hard links kept in the inode's row; more of them are rows of their own.
 pub const LINKS_INLINE_MAX: usize = 8;
 /// Bytes of their names.
@@ -29,17 +27,19 @@ pub const XATTR_NAMES_MAX: usize = 8 << 10;
 pub enum RowError {
     #[error("the row is empty")]
     Empty,
-    #[error("row version {0}, this build reads {VERSION}: use the release that wrote it, or a newer one")]
-    Version(u8),
+    #[error("row version {found}, this build reads {known}: use the release that wrote it, or a newer one")]
+    Version { found: u8, known: u8 },
     #[error("{0}")]
     Damaged(#[from] DecodeError),
 }
 
 /// A row: version byte and fields.
 pub trait Row: for<'a> Codec<'a> {
+    /// Version that this build writes and reads.
+    const VERSION: u8 = 1;
     fn to_row(&self) -> Vec<u8> {
         let mut w = Writer::new();
-        VERSION.encode(&mut w);
+        Self::VERSION.encode(&mut w);
         self.encode(&mut w);
         w.buf
     }
@@ -48,13 +48,13 @@ pub trait Row: for<'a> Codec<'a> {
     fn from_row(bytes: &[u8]) -> Result<Self, RowError> {
         match bytes.split_first() {
             None => Err(RowError::Empty),
-            Some((&VERSION, rest)) => {
+            Some((&found, rest)) if found == Self::VERSION => {
                 let mut r = Reader::new(rest);
                 let row = Self::decode(&mut r)?;
                 r.finish()?;
                 Ok(row)
             }
-            Some((&other, _)) => Err(RowError::Version(other)),
+            Some((&found, _)) => Err(RowError::Version { found, known: Self::VERSION }),
         }
     }
 }
@@ -91,8 +91,8 @@ codec_struct! {
     }
 }
 codec_struct! {
-    /// A name in a directory.
-    pub struct Entry { pub name: Bytes, pub fid: Fid, pub file_type: FileType }
+    /// A name in a directory; `version`: transno of the change that made it what it is.
+    pub struct Entry { pub name: Bytes, pub fid: Fid, pub file_type: FileType, pub version: u64 }
 }
 codec_struct! {
     /// An open of a client. `flags` as in open(2).
@@ -112,7 +112,9 @@ codec_struct! {
     pub struct Unsettled { pub pending: Vec<Generation>, pub tainted: bool }
 }
 impl Row for Inode {}
-impl Row for Entry {}
+impl Row for Entry {
+    const VERSION: u8 = 2;
+}
 impl Row for Opened {}
 impl Row for Stripes {}
 impl Row for Flocks {}
@@ -207,8 +209,8 @@ mod tests {
     #[test]
     fn small_rows_have_the_golden_bytes() {
         let fid = Fid::new(Seq(0x100), Oid(2));
-        let entry = Entry { name: Bytes::from_static(b"ab"), fid, file_type: FileType::Regular };
-        assert_eq!(hex(&entry.to_row()), "0102000000616200010000000000000200000008");
+        let entry = Entry { name: Bytes::from_static(b"ab"), fid, file_type: FileType::Regular, version: 7 };
+        assert_eq!(hex(&entry.to_row()), "02020000006162000100000000000002000000080700000000000000");
         assert_eq!(hex(&Opened { fid, flags: 2 }.to_row()), "0100010000000000000200000002000000");
         assert_eq!(hex(&Stripes { stripes: vec![3] }.to_row()), "010100000003000000");
         let unsettled = Unsettled { pending: vec![Generation(1)], tainted: false };
@@ -224,6 +226,6 @@ mod tests {
         row.push(0);
         assert!(matches!(Inode::from_row(&row), Err(RowError::Damaged(_))));
         row[0] = 9;
-        assert_eq!(Inode::from_row(&row), Err(RowError::Version(9)));
+        assert_eq!(Inode::from_row(&row), Err(RowError::Version { found: 9, known: 1 }));
     }
 }

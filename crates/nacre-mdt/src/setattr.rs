@@ -8,6 +8,7 @@ use crate::acl;
 use crate::open::{grow, wants_open};
 use crate::row::{Inode, Stripes, Unsettled};
 use crate::table::{self, CHOWN, UNSETTLED};
+use crate::versions::CHILD;
 use crate::view::{Note, Step, View, Wants};
 use alloc::vec::Vec;
 use nacre_types::{Caller, Errno, Fid, Generation, SetAttr, SizeState, Timestamp, mode};
@@ -32,6 +33,7 @@ fn wants_size(fid: Fid, truncate: bool) -> Wants {
 
 pub(crate) fn apply_setattr(view: &mut View<'_>, export: Generation, args: &Setattr) -> Step<EntryReply> {
     let mut inode = view.file(args.fid)?;
+    view.depends_on(CHILD, &inode)?;
     check_owner(&inode, &args.set, &args.caller)?;
     if args.set.uid.is_some() || args.set.gid.is_some() {
         chown(view, &mut inode, &args.set);
@@ -136,7 +138,7 @@ pub(crate) fn apply_report(view: &mut View<'_>, export: Generation, args: &Repor
     if !args.truncate {
         if inode.attr.size_state == SizeState::Open {
             grow(&mut inode, &args.written);
-            view.put_changed(&mut inode);
+            view.put_inode(&inode);
         }
         return Ok(inode.reply());
     }
@@ -152,7 +154,7 @@ pub(crate) fn apply_report(view: &mut View<'_>, export: Generation, args: &Repor
     inode.attr.blocks = args.written.blocks;
     inode.written_at(args.written.mtime);
     end_truncate(view, &mut inode, &row);
-    view.put_changed(&mut inode);
+    view.put_inode(&inode);
     Ok(inode.reply())
 }
 
@@ -207,6 +209,6 @@ pub(crate) fn apply_settle(
     inode.attr.size_state = SizeState::Exact;
     inode.written_at(mtime);
     view.delete(UNSETTLED, &fid.key());
-    view.put_changed(&mut inode);
+    view.put_inode(&inode);
     Ok(())
 }

@@ -163,7 +163,7 @@ impl Fs {
             let done = op(&mut view);
             let notes = core::mem::take(&mut view.notes);
             match done {
-                Err(Halt::Retry) => continue,
+                Err(Halt::Retry | Halt::Commit) => continue,
                 Err(Halt::Errno(e)) => return Err(e),
                 Ok(value) => {
                     let MapTx { changes, objects, transno, .. } = tx;

@@ -2,6 +2,7 @@
 
 use crate::inode::check_sticky;
 use crate::row::Entry;
+use crate::versions::{CHILD, PARENT};
 use crate::view::Slot;
 use crate::view::{Halt, Step, View, Wants, check_name};
 use bytes::Bytes;
@@ -22,8 +23,10 @@ pub(crate) fn wants_unlink(hash: HashKey, args: &Unlink<'_>) -> Wants {
 pub(crate) fn apply_unlink(view: &mut View<'_>, args: &Unlink<'_>) -> Step<()> {
     check_name(args.name)?;
     let mut dir = view.dir(args.parent)?;
-    let found = view.slot(args.parent, args.name)?.taken();
-    let (cookie, entry) = found.ok_or(Halt::Errno(Errno::ENOENT))?;
+    view.depends_on(PARENT, &dir)?;
+    let slot = view.slot(args.parent, args.name)?;
+    view.depends_on_name(args.parent, &slot)?;
+    let (cookie, entry) = slot.taken().ok_or(Halt::Errno(Errno::ENOENT))?;
     match (args.directory, entry.file_type) {
         (true, FileType::Directory) => {}
         (true, _) => return Err(Errno::ENOTDIR.into()),
@@ -31,6 +34,7 @@ pub(crate) fn apply_unlink(view: &mut View<'_>, args: &Unlink<'_>) -> Step<()> {
         (false, _) => {}
     }
     let mut child = view.file(entry.fid)?;
+    view.depends_on(CHILD, &child)?;
     check_sticky(&dir, &child, &args.caller)?;
     if args.directory && child.entries > 0 {
         return Err(Errno::ENOTEMPTY.into());
@@ -59,8 +63,11 @@ pub(crate) fn wants_link(hash: HashKey, args: &Link<'_>) -> Wants {
 pub(crate) fn apply_link(view: &mut View<'_>, args: &Link<'_>) -> Step<EntryReply> {
     check_name(args.name)?;
     let mut dir = view.dir(args.parent)?;
+    view.depends_on(PARENT, &dir)?;
     let slot = view.slot(args.parent, args.name)?;
+    view.depends_on_name(args.parent, &slot)?;
     let mut inode = view.file(args.fid)?;
+    view.depends_on(CHILD, &inode)?;
     let cookie = match slot {
         Slot::Taken { .. } => return Err(Errno::EEXIST.into()),
         Slot::Free { cookie } => cookie,
@@ -75,9 +82,9 @@ pub(crate) fn apply_link(view: &mut View<'_>, args: &Link<'_>) -> Step<EntryRepl
     if inode.attr.nlink >= LINKS_MAX {
         return Err(Errno::EMLINK.into());
     }
-    let entry =
-        Entry { name: Bytes::copy_from_slice(args.name), fid: args.fid, file_type: inode.attr.file_type() };
-    view.put_entry(args.parent, cookie, &entry);
+    let name = Bytes::copy_from_slice(args.name);
+    let entry = Entry { name, fid: args.fid, file_type: inode.attr.file_type(), version: 0 };
+    view.put_name(args.parent, cookie, entry);
     view.add_link(&mut inode, args.parent, args.name);
     inode.attr.nlink += 1;
     inode.changed_at(args.time);

@@ -12,6 +12,7 @@ use crate::held::{Key, Touched};
 use crate::opens::{Before, Opens};
 use crate::row::{Entry, Inode, Opened, Row, RowError};
 use crate::table::{self, ENTRY, INODE};
+use crate::versions::Versions;
 use alloc::vec::Vec;
 use nacre_osd::{Osd, OsdError, Pins, Table, Tx};
 use nacre_types::name::{DISCRIMINATORS, HashKey, cookie_base};
@@ -24,6 +25,8 @@ pub(crate) enum Halt {
     Errno(Errno),
     /// Rows are missing in memory: fetch and run again.
     Retry,
+    /// What it builds on must be committed first (found before anything in memory was changed).
+    Commit,
 }
 impl From<Errno> for Halt {
     fn from(e: Errno) -> Self {
@@ -183,6 +186,7 @@ pub(crate) struct View<'a> {
     pub(crate) notes: Vec<Note>,
     /// What is looked at and changed, if somebody wants to know.
     pub(crate) touched: Option<Touched>,
+    pub(crate) versions: Versions,
 }
 
 /// A damaged row: named in the log by whoever stops at it.
@@ -193,7 +197,7 @@ fn damaged(table: Table, key: &[u8], e: RowError) -> Halt {
 
 impl<'a> View<'a> {
     pub(crate) fn new(rows: &'a mut dyn Rows, wants: &'a mut Wants, hash: HashKey, opens: &'a Opens) -> Self {
-        Self { rows, wants, hash, opens, notes: Vec::new(), touched: None }
+        Self { rows, wants, hash, opens, notes: Vec::new(), touched: None, versions: Versions::default() }
     }
     pub(crate) fn transno(&self) -> Transno {
         self.rows.transno()
@@ -256,7 +260,7 @@ impl<'a> View<'a> {
         }
         Ok(dir)
     }
-    /// Stores an inode without a new version (entries of a directory changed).
+    /// Stores an inode without a new version (entries of a directory changed, a writer has reported).
     pub(crate) fn put_inode(&mut self, inode: &Inode) {
         if inode.attr.version == self.transno().0
             && let Some(touched) = &mut self.touched

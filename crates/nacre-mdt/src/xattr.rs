@@ -6,6 +6,7 @@
 use crate::acl::{self, Acl};
 use crate::open::wants_open;
 use crate::row::Inode;
+use crate::versions::CHILD;
 use crate::view::{Halt, Step, View, Wants};
 use nacre_types::{Errno, FileType, mode};
 use nacre_wire::mdt::{EntryReply, Removexattr, Setxattr};
@@ -43,6 +44,7 @@ pub(crate) fn apply_set(view: &mut View<'_>, args: &Setxattr<'_>) -> Step<EntryR
         return Err(Errno::E2BIG.into());
     }
     let mut inode = view.file(args.fid)?;
+    view.depends_on(CHILD, &inode)?;
     if args.name.starts_with(b"user.") && !inode.is_regular() && !inode.attr.is_dir() {
         return Err(Errno::EPERM.into());
     }
@@ -101,6 +103,7 @@ pub(crate) fn wants_remove(args: &Removexattr<'_>) -> Wants {
 pub(crate) fn apply_remove(view: &mut View<'_>, args: &Removexattr<'_>) -> Step<EntryReply> {
     check_name(args.name)?;
     let mut inode = view.file(args.fid)?;
+    view.depends_on(CHILD, &inode)?;
     let is_acl = args.name == acl::ACCESS || args.name == acl::DEFAULT;
     if !view.remove_xattr(&mut inode, args.name) {
         // An ACL that says no more than the mode is there and not stored.

@@ -14,7 +14,7 @@ use crate::peer_stats::{OpStats, PeerStats};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::rc::{Rc, Weak};
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::{Cell, RefCell};
@@ -87,6 +87,7 @@ pub struct Peer {
     conn: Cell<Option<(ConnId, ConnEpoch)>>,
     on_callback: RefCell<Option<Rc<CallbackHandler>>>,
     on_evicted: RefCell<Option<Rc<EvictionHandler>>>,
+    on_restarted: RefCell<Option<Rc<EvictionHandler>>>,
     stats: RefCell<PeerStats>,
     /// The state of the import, what it has learnt, or the room in it has changed.
     changed: WaitList,
@@ -120,6 +121,7 @@ impl Peer {
             conn: Cell::new(None),
             on_callback: RefCell::new(None),
             on_evicted: RefCell::new(None),
+            on_restarted: RefCell::new(None),
             stats: RefCell::default(),
             changed: ctx.wait_list(),
             stopped: Cell::new(false),
@@ -184,6 +186,10 @@ impl Peer {
     /// Told each time the target says that this client was evicted, before any call on the new export.
     pub fn on_evicted(&self, handler: EvictionHandler) {
         *self.on_evicted.borrow_mut() = Some(Rc::new(handler));
+    }
+    /// Told each time the target turns out to be another instance than before: what it kept in memory is gone.
+    pub fn on_restarted(&self, handler: EvictionHandler) {
+        *self.on_restarted.borrow_mut() = Some(Rc::new(handler));
     }
     /// The target may be elsewhere now.
     pub fn set_addresses(&self, addresses: Vec<String>) {
@@ -380,10 +386,20 @@ impl Peer {
             }
             ImportEffect::Restarted { instance } => {
                 tracing::info!(target_name = %self.target, instance, "the target was started anew");
+                let handler = self.on_restarted.borrow().clone();
+                if let Some(handler) = handler {
+                    handler();
+                }
             }
             ImportEffect::ReplayFailed { transno, error } => {
-                tracing::error!(target_name = %self.target, %transno, %error,
-                    "a change that the target lost could not be made again");
+                let error = match error {
+                    Errno::EOVERFLOW => {
+                        String::from("it builds on a change of a client that did not come back")
+                    }
+                    error => error.to_string(),
+                };
+                tracing::error!(target_name = %self.target, %transno, error,
+                    "a change that the target lost could not be made again: it evicts this client");
             }
             ImportEffect::Lost { reason } => {
                 tracing::debug!(target_name = %self.target, reason, "not connected");

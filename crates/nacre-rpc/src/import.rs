@@ -368,7 +368,9 @@ impl<T> Import<T> {
                 self.ack_at = Some(now + Self::ACK_AFTER);
             }
             if frame.header.transno > safe {
-                self.replay.keep(frame.header.transno, call.frame, frame.body.clone());
+                let mut request = call.frame;
+                request.header.flags |= frame.header.flags & flags::VERSIONS;
+                self.replay.keep(frame.header.transno, request, frame.body.clone());
             }
             let took = now.saturating_since(call.first_sent);
             self.done(call.token, frame.header.opcode, Ok(frame), took);

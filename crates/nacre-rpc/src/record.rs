@@ -40,9 +40,14 @@ impl SubRecord {
     pub const BYTES: usize = 15;
 }
 
-/// Object versions, 0 where there is none.
+/// Versions of what a change depends on, as they were before it; 0 where there was nothing or nothing counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PreVersions(pub [Transno; 4]);
+
+impl PreVersions {
+    /// Bytes of encoded ones: they end the body of a reply that has them.
+    pub const BYTES: usize = 32;
+}
 
 impl<'a> Codec<'a> for PreVersions {
     fn encode(&self, w: &mut Writer) {

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use core::cell::{Cell, OnceCell, RefCell};
 use nacre_node::{Ctx, Effect, Peers, WaitList};
 use nacre_osd::{Osd, Pins, Reservation, Tx, table};
-use nacre_rpc::{ReplyRecord, SubRecord};
+use nacre_rpc::{PreVersions, ReplyRecord, SubRecord};
 use nacre_types::{ClientUuid, Codec, Errno, Fid, TargetName, Transno, Xid};
 use nacre_wire::mgs::KeptParam;
 
@@ -139,7 +139,7 @@ impl TargetCore {
                     result: 0,
                     generation: request.export,
                     tag,
-                    pre_versions: nacre_rpc::PreVersions::default(),
+                    pre_versions: note.versions,
                     fid: note.fid,
                     results: note.results,
                 };
@@ -188,6 +188,11 @@ impl TargetCore {
     /// The results of a batch that the record of this request will carry. Same time as `set_record_data`.
     pub fn set_record_results(&self, request: &Request, results: Vec<SubRecord>) {
         self.with_note(request, |note| note.results = results);
+    }
+    /// Versions of what the change depends on, before it: for the record and the reply. Same time as
+    /// `set_record_data`.
+    pub fn set_record_versions(&self, request: &Request, versions: PreVersions) {
+        self.with_note(request, |note| note.versions = versions);
     }
 
     /// Evictions that are remembered.

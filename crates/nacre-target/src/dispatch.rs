@@ -11,11 +11,10 @@ use crate::service::{Reply, Request, Service};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::rc::Rc;
-use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_node::{ConnId, Effect};
-use nacre_rpc::{Admission, RUNNING_MAX, ReplyRecord};
-use nacre_types::{Errno, Transno};
+use nacre_rpc::{Admission, PreVersions, RUNNING_MAX, ReplyRecord};
+use nacre_types::{Codec, Errno};
 use nacre_wire::matches;
 use nacre_wire::target::{Empty, GetParams, ParamList, PingReply, Role};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
@@ -172,7 +171,7 @@ impl<S: Service> Inner<S> {
             // What is rare is in a box, so that the task of every request is small.
             Some(record) => Box::pin(service.clone().refill(request.clone(), record.clone()))
                 .await
-                .map(|reply| Reply { transno: record.transno, ..reply }),
+                .map(|reply| Reply { transno: record.transno, versions: record.pre_versions, ..reply }),
             None => self.execute(core, service, &request).await,
         };
         if let Some(operation) = service.operation(&request)
@@ -215,7 +214,13 @@ impl<S: Service> Inner<S> {
     }
 
     /// Sends the reply, if anybody still waits for it there.
-    fn finish(&self, core: &Rc<TargetCore>, request: &Request, result: Result<Reply, Errno>, refilled: bool) {
+    fn finish(
+        &self,
+        core: &Rc<TargetCore>,
+        request: &Request,
+        mut result: Result<Reply, Errno>,
+        refilled: bool,
+    ) {
         self.running.set(self.running.get() - 1);
         if self.running.get() == 0 {
             self.idle.wake_all();
@@ -227,7 +232,10 @@ impl<S: Service> Inner<S> {
                 entry.refills -= 1;
                 Some(request.header.epoch).filter(|epoch| *epoch == entry.rpc.epoch())
             } else {
-                entry.notes.remove(&request.header.xid);
+                let note = entry.notes.remove(&request.header.xid);
+                if let (Some(note), Ok(reply)) = (note, &mut result) {
+                    reply.versions = note.versions;
+                }
                 entry.rpc.finish(request.header.xid)
             };
             epoch.and(entry.conn)
@@ -277,10 +285,15 @@ impl<S: Service> Inner<S> {
         (header.last_committed, header.last_stable) = core.commit_numbers();
         let reply = result.unwrap_or_else(|error| {
             header.status = error.0;
-            Reply { body: Vec::new(), bulk: Vec::new(), transno: Transno(0) }
+            Reply::default()
         });
         header.transno = reply.transno;
-        let frame = Frame { header, body: Bytes::from(reply.body), bulk: reply.bulk };
+        let mut body = reply.body;
+        if reply.versions != PreVersions::default() {
+            header.flags |= flags::VERSIONS;
+            body.extend(reply.versions.to_vec());
+        }
+        let frame = Frame { header, body: Bytes::from(body), bulk: reply.bulk };
         self.ctx.push(Effect::Send { conn, frame });
     }
 

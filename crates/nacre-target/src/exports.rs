@@ -10,7 +10,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use nacre_node::ConnId;
-use nacre_rpc::{Export, SubRecord};
+use nacre_rpc::{Export, PreVersions, SubRecord};
 use nacre_types::{ClientUuid, Generation, Instant, Tag, Transno, Xid, codec_struct};
 use nacre_wire::target::Role;
 
@@ -40,6 +40,7 @@ pub(crate) struct Note {
     pub(crate) data: u64,
     pub(crate) fid: nacre_types::Fid,
     pub(crate) results: Vec<SubRecord>,
+    pub(crate) versions: PreVersions,
 }
 impl Default for Note {
     fn default() -> Self {
@@ -47,6 +48,7 @@ impl Default for Note {
             data: 0,
             fid: nacre_types::Fid::new(nacre_types::Seq(0), nacre_types::Oid(0)),
             results: Vec::new(),
+            versions: PreVersions::default(),
         }
     }
 }

@@ -5,8 +5,10 @@
 //! when a lease has passed since the start is given up. Changes are made one at a time in the order of their old
 //! numbers, which they get again; before the next one is chosen every client that has not reported the end has one
 //! in the queue. Meanwhile `last_committed` is that of the loss, new clients are told how long they have to wait, and
-//! the target's own changes have numbers of the next epoch. A change that fails now ends its client's export when
-//! the recovery is over. How far it has come is in the log, so that a second loss begins where the first stopped.
+//! the target's own changes have numbers of the next epoch. A gap stays a gap: what an absent client does not replay
+//! is lost, and whether a change builds on it is the service's to find out (it gets the versions that the change met
+//! when it was made first). A change that fails now ends its client's export when the recovery is over. How far it
+//! has come is in the log, so that a second loss begins where the first stopped.
 //! Not here: the client's side (`nacre_rpc::Import`), what a change means (the services).
 
 use crate::connect::Gone;
@@ -137,7 +139,7 @@ impl TargetCore {
             None => String::from("status: INACTIVE\n"),
             Some(t) => format!(
                 "status: COMPLETE\nrecovery_start: {}\nrecovery_duration: {}\ncompleted_clients: {}/{}\n\
-                 evicted_clients: {}\nreplayed_requests: {}\nlast_transno: {}\nVBR: DISABLED\nIR: DISABLED\n",
+                 evicted_clients: {}\nreplayed_requests: {}\nlast_transno: {}\nVBR: {}\nIR: DISABLED\n",
                 t.start.sec,
                 t.duration.as_secs(),
                 t.completed,
@@ -145,6 +147,8 @@ impl TargetCore {
                 t.evicted,
                 t.replayed,
                 t.last_transno,
+                // In the field's words: whether replays had to do with changes missing.
+                if t.evicted > 0 { "ENABLED" } else { "DISABLED" },
             ),
         }
     }
@@ -241,7 +245,11 @@ impl<S: Service> Inner<S> {
         if let Err(error) = result {
             tracing::error!(target_name = %core.name, generation = %export, transno = %old, ?opcode, %error,
                 "a change that was answered cannot be made again: its client is evicted after the recovery");
-            r.failed.entry(export).or_insert_with(|| format!("its change {old} failed in replay: {error}"));
+            let why = match error {
+                Errno::EOVERFLOW => String::from("it builds on a change of a client that did not come back"),
+                error => error.to_string(),
+            };
+            r.failed.entry(export).or_insert_with(|| format!("its change {old} cannot be made again: {why}"));
         }
     }
 

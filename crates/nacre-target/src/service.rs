@@ -8,7 +8,7 @@ use bytes::Bytes;
 use core::future::Future;
 use nacre_node::Event;
 use nacre_osd::OsdConfig;
-use nacre_rpc::ReplyRecord;
+use nacre_rpc::{PreVersions, ReplyRecord};
 use nacre_types::{Codec, Errno, Transno};
 use nacre_wire::target::{Param, StatfsReply};
 use nacre_wire::{Header, Opcode, flags};
@@ -36,6 +36,13 @@ impl Request {
         self.replayed_transno()?;
         self.bulk.first().filter(|_| self.opcode != Opcode::Write)
     }
+    /// Versions of what the change depended on when it was made first: another one now means that a change which
+    /// it builds on is lost.
+    pub fn replayed_versions(&self) -> Option<PreVersions> {
+        let reply = self.replayed_reply().filter(|_| self.header.has(flags::VERSIONS))?;
+        let versions = reply.len().checked_sub(PreVersions::BYTES).and_then(|at| reply.get(at..))?;
+        PreVersions::from_slice(versions).ok()
+    }
 }
 
 /// What goes back. Errors are the `Err` of the handler.
@@ -45,10 +52,12 @@ pub struct Reply {
     pub bulk: Vec<Bytes>,
     /// 0: changed nothing.
     pub transno: Transno,
+    /// Filled in by the target: see [`TargetCore::set_record_versions`].
+    pub versions: PreVersions,
 }
 impl Reply {
     pub fn of<'a, T: Codec<'a>>(body: &T) -> Self {
-        Self { body: body.to_vec(), bulk: Vec::new(), transno: Transno(0) }
+        Self { body: body.to_vec(), ..Self::default() }
     }
     pub fn with_transno(mut self, transno: Transno) -> Self {
         self.transno = transno;

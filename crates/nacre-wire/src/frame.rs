@@ -50,6 +50,8 @@ pub mod flags {
     pub const NO_SLOTS: u32 = 32;
     /// A ping: the sender has nothing more to replay.
     pub const REPLAY_DONE: u32 = 64;
+    /// Reply: the versions before the change follow its body, four u64. Replay: the reply that comes with it has them.
+    pub const VERSIONS: u32 = 128;
 }
 
 /// What every frame says about itself.

@@ -1,0 +1,52 @@
+//! What the scripts over whole clusters share.
+
+use nacre_client::{Client, CreateArgs};
+use nacre_sim::NodeId;
+use nacre_sim::cluster::Cluster;
+use nacre_types::{Caller, Errno, Fid};
+use std::rc::Rc;
+
+pub(crate) const SEC: u64 = 1_000_000_000;
+/// Place of the MDT among the servers of a cluster.
+pub(crate) const MDT: usize = 1;
+pub(crate) const DIR: u32 = 0o040755;
+pub(crate) const FILE: u32 = 0o100644;
+
+pub(crate) fn caller() -> Caller {
+    Caller { uid: 0, gid: 0, pid: 1, umask: 0o22, groups: vec![] }
+}
+/// Arguments of a new inode that must not be there yet.
+pub(crate) fn new(parent: Fid, name: &str, mode: u32) -> CreateArgs<'_> {
+    CreateArgs {
+        parent,
+        name: name.as_bytes(),
+        mode,
+        rdev: 0,
+        target: b"",
+        layout: None,
+        exclusive: true,
+        caller: caller(),
+    }
+}
+pub(crate) async fn make(client: &Client, parent: Fid, name: &str, mode: u32) -> Result<Fid, Errno> {
+    client.make(new(parent, name, mode)).await.map(|entry| entry.attr.fid)
+}
+/// Does a job on a mount and waits for it.
+pub(crate) fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
+    c: &mut Cluster,
+    mount: NodeId,
+    job: impl FnOnce(Rc<Client>) -> F + Send + 'static,
+) -> T {
+    let id = c.jobs.start(&mut c.world, mount, job);
+    let done = c.jobs.wait(&mut c.world, id, 120 * SEC);
+    done.unwrap_or_else(|| panic!("the job never ends; {:?}\n{}", c.world.fatal, c.world.trace(60)))
+}
+/// A cluster on devices that lose what was not synced, ready.
+pub(crate) fn on_devices(seed: u64, mounts: u32) -> Cluster {
+    let mut c = Cluster::on_devices(seed, 1, mounts);
+    c.world.run_for(SEC);
+    for mount in c.mounts.clone() {
+        run(&mut c, mount, async |client| client.ready().await).expect("it starts");
+    }
+    c
+}

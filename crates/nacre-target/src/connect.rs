@@ -6,8 +6,7 @@
 
 use crate::core_::{ExportId, TargetCore};
 use crate::exports::{ClientRow, Entry, Exports, client_key, reply_end, reply_key};
-use crate::island::{GENERATION_KEY, INCOMPAT_KEY, Inner};
-use crate::last_rcvd::INCOMPAT_MULTI_RPCS;
+use crate::island::{GENERATION_KEY, Inner};
 use crate::lease::lease;
 use crate::service::Service;
 use alloc::rc::Rc;
@@ -15,7 +14,7 @@ use alloc::string::{String, ToString};
 use nacre_node::{ConnId, Effect};
 use nacre_osd::{Credits, Pins, table};
 use nacre_rpc::Export;
-use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Generation, Tag, Transno};
+use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Generation, Tag};
 use nacre_wire::target::{Connect, ConnectReply, Role, features};
 use nacre_wire::{Frame, Header};
 
@@ -75,7 +74,10 @@ impl<S: Service> Inner<S> {
                 return self.close(conn);
             }
         };
-        let durable = core.exports.borrow().get(id).is_some_and(|e| e.durable);
+        let durable = core.exports.borrow().get(id).is_some_and(|e| {
+            let slots = e.has_lease() && e.features & features::MULTI_MOD_RPCS != 0;
+            e.durable && (!slots || core.incompat.is_known(id))
+        });
         if durable {
             self.answer_connect(core, conn, id, &frame.header, &connect);
         } else {
@@ -202,22 +204,16 @@ impl<S: Service> Inner<S> {
             ClientRow {
                 uuid: entry.uuid,
                 generation: id,
-                last_transno: Transno(0),
+                last_transno: entry.rpc.last_transno(),
                 name,
                 role: entry.role,
                 features: entry.features,
             }
         };
-        let many = row.features & features::MULTI_MOD_RPCS != 0;
-        if many {
-            core.incompat.set(core.incompat.get() | INCOMPAT_MULTI_RPCS);
-        }
         let (transno, ()) = core.transact_local(&Pins::default(), reservation, |tx| {
             tx.put(table::CLIENT, &client_key(id), row.to_vec());
             tx.put(table::TARGET, GENERATION_KEY, core.exports.borrow().last_generation().to_vec());
-            if many {
-                tx.put(table::TARGET, INCOMPAT_KEY, core.incompat.get().to_vec());
-            }
+            core.incompat.came(tx, id, row.features);
             Ok(())
         })?;
         core.osd.commit(transno).await?;
@@ -312,11 +308,12 @@ fn agreed_slots(core: &TargetCore, connect: &Connect) -> u16 {
 }
 
 async fn forget_client(core: &Rc<TargetCore>, id: ExportId) -> Result<(), Errno> {
-    let credits = Credits { rows: 2, row_bytes: 128, object_bytes: 0, frees: true };
+    let credits = Credits { rows: 3, row_bytes: 192, object_bytes: 0, frees: true };
     let reservation = core.osd.reserve(credits).await?;
     core.transact_local(&Pins::default(), reservation, |tx| {
         tx.delete_range(table::REPLY, &reply_key(id, Tag(0)), &reply_end(id));
         tx.delete(table::CLIENT, &client_key(id));
+        core.incompat.left(tx, id, core.in_recovery());
         Ok(())
     })?;
     Ok(())

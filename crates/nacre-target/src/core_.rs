@@ -4,6 +4,7 @@
 //! has gone changes nothing any more; a callback is kept until its client has acknowledged it or has gone.
 
 use crate::exports::{Entry, Exports, Note, reply_key};
+use crate::incompat::Incompat;
 use crate::lease::Neighbours;
 use crate::recovery::{RECOVERY_KEY, Recovery, Told};
 use crate::registration::Registration;
@@ -56,8 +57,7 @@ pub struct TargetCore {
     pub(crate) exports: RefCell<Exports>,
     /// Counts the starts of the target.
     pub(crate) instance: Cell<u64>,
-    /// Features that another server must know to serve this target.
-    pub(crate) incompat: Cell<u32>,
+    pub(crate) incompat: Incompat,
     /// `config.max_mod_rpcs` as set since.
     pub(crate) max_mod_rpcs: Cell<u16>,
     /// Exports to be evicted, with the cause.
@@ -92,7 +92,7 @@ impl TargetCore {
             neighbours,
             exports: RefCell::default(),
             instance: Cell::new(0),
-            incompat: Cell::new(0),
+            incompat: Incompat::default(),
             doomed: RefCell::default(),
             reaper: ctx.wait_list(),
             kept: RefCell::default(),

@@ -6,7 +6,6 @@
 
 use crate::core_::{ExportId, TargetConfig, TargetCore};
 use crate::exports::ClientRow;
-use crate::last_rcvd::INCOMPAT_KNOWN;
 use crate::lease::Neighbours;
 use crate::recovery::{BOOT_KEY, RECOVERY_KEY};
 use crate::service::Service;
@@ -36,8 +35,6 @@ const PAGE: u32 = 1000;
 
 /// Row of `TARGET` that counts the starts.
 const INSTANCE_KEY: &[u8] = b"instance";
-/// Row of `TARGET` with the features that another server must know.
-pub(crate) const INCOMPAT_KEY: &[u8] = b"incompat";
 /// Row of `TARGET` with the latest generation.
 pub(crate) const GENERATION_KEY: &[u8] = b"generation";
 
@@ -162,7 +159,7 @@ impl<S: Service> Inner<S> {
         let core = TargetCore::new(&self.ctx, osd, name, self.config.clone(), neighbours);
         self.core.set(core.clone()).map_err(|_| String::from("the target was started twice"))?;
         let failed = |e: Errno| format!("{}: client records cannot be read: {e}", core.name);
-        self.check_features(&core).await?;
+        core.incompat.load(&core.osd, &core.name).await?;
         self.load_clients(&core).await.map_err(failed)?;
         let loss = self.find_loss(&core).await.map_err(failed)?;
         if let Some(base) = loss {
@@ -197,24 +194,6 @@ impl<S: Service> Inner<S> {
         }
     }
 
-    /// A target that a newer build has changed in ways that this one does not know is not served.
-    async fn check_features(&self, core: &Rc<TargetCore>) -> Result<(), String> {
-        let row = core.osd.get(table::TARGET, INCOMPAT_KEY).await;
-        let row = row.map_err(|e| format!("{}: its features cannot be read: {e}", core.name))?;
-        let incompat = row.map_or(Ok(0), |row| u32::from_slice(&row));
-        let incompat = incompat.map_err(|e| format!("{}: its features cannot be read: {e}", core.name))?;
-        if incompat & !INCOMPAT_KNOWN != 0 {
-            return Err(format!(
-                "{} uses features {:#x} that this build does not know\nhint: serve it with the release that wrote it, \
-                 or a newer one",
-                core.name,
-                incompat & !INCOMPAT_KNOWN
-            ));
-        }
-        core.incompat.set(incompat);
-        Ok(())
-    }
-
     /// Every known client gets its export back; it has a full lease from now on to come.
     async fn load_clients(&self, core: &Rc<TargetCore>) -> Result<(), Errno> {
         if let Some(row) = core.osd.get(table::TARGET, GENERATION_KEY).await? {
@@ -234,6 +213,7 @@ impl<S: Service> Inner<S> {
                 let features = row.features;
                 let export = Export::restore(row.generation, row.last_transno, mine);
                 let mut exports = core.exports.borrow_mut();
+                core.incompat.found(row.generation, features);
                 exports.set_last_generation(row.generation);
                 exports.insert(self.new_entry(core, row.uuid, row.name, row.role, export));
                 if let Some(entry) = exports.get_mut(row.generation) {
@@ -254,13 +234,14 @@ impl<S: Service> Inner<S> {
             None => 0,
         };
         core.instance.set(before + 1);
-        let credits = Credits { rows: 3, row_bytes: 192, object_bytes: 0, frees: true };
+        let credits = Credits { rows: 4, row_bytes: 192, object_bytes: 0, frees: true };
         let reservation = core.osd.reserve(credits).await?;
         let (transno, ()) = core.transact_local(&Pins::default(), reservation, |tx| {
             tx.put(table::TARGET, INSTANCE_KEY, (before + 1).to_vec());
             tx.put(table::TARGET, BOOT_KEY, core.config.boot.to_vec());
-            if let Some(base) = loss {
-                tx.put(table::TARGET, RECOVERY_KEY, base.to_vec());
+            match loss {
+                Some(base) => tx.put(table::TARGET, RECOVERY_KEY, base.to_vec()),
+                None => core.incompat.clear_unused(tx),
             }
             Ok(())
         })?;
@@ -363,7 +344,7 @@ pub(crate) async fn recovery_rows(
     };
     Ok(RecoveryRowsReply {
         name: core.name.to_string(),
-        incompat: core.incompat.get(),
+        incompat: core.incompat.flags(),
         last_transaction: core.osd.last_transno().0,
         target_index,
         mount_count: core.instance(),

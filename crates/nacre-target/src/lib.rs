@@ -9,6 +9,7 @@ mod connect;
 mod core_;
 mod dispatch;
 mod exports;
+mod incompat;
 mod island;
 pub mod last_rcvd;
 mod lease;

@@ -89,10 +89,6 @@ pub enum StoreOp {
     Sync {
         file: FileId,
     },
-    /// Starts write-back of a blob without waiting.
-    StartSync {
-        file: FileId,
-    },
     /// Replaces the whole file atomically and durably.
     Replace {
         file: FileId,

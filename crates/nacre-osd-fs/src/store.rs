@@ -437,9 +437,6 @@ impl FsStore {
             }
             StoreOp::Punch { file, offset, len } => self.punch(file, offset, len).map(|()| StoreDone::Unit),
             StoreOp::Sync { file } => self.sync(file).map(|()| StoreDone::Unit),
-            // The kernel offers no way to start write-back without unsafe code (sync_file_range) or dropping clean
-            // pages (fadvise); its own flusher and the sync that follows within the interval do the work.
-            StoreOp::StartSync { .. } => Ok(StoreDone::Unit),
             StoreOp::Replace { file, data } => self.replace(file, data).map(|()| StoreDone::Unit),
             StoreOp::Delete { file } => self.delete(file).map(|()| StoreDone::Unit),
             StoreOp::List { kind, after, limit } => {
@@ -478,7 +475,7 @@ impl Store for FsStore {
                     None => Err(op),
                 }
             }
-            StoreOp::StartSync { .. } | StoreOp::Space => Ok(self.run(op)),
+            StoreOp::Space => Ok(self.run(op)),
             _ => Err(op),
         }
     }

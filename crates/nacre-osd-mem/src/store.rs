@@ -165,7 +165,7 @@ impl MemStore {
                 }
                 Ok(StoreDone::Unit)
             }
-            StoreOp::Sync { .. } | StoreOp::StartSync { .. } => Ok(StoreDone::Unit),
+            StoreOp::Sync { .. } => Ok(StoreDone::Unit),
             StoreOp::Delete { file } => {
                 let old = self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&file);
                 self.forget(file, old);

@@ -60,6 +60,9 @@ impl Bloom {
         let (at, bits) = self.place(hash);
         self.words.iter().skip(at).zip(bits).all(|(word, bit)| word & bit == bit)
     }
+    pub(crate) fn bytes(&self) -> usize {
+        self.words.len() * size_of::<u64>()
+    }
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         self.words.iter().flat_map(|w| w.to_le_bytes()).collect()
     }

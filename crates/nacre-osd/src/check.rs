@@ -152,7 +152,8 @@ impl Osd {
         let id = run.meta.id;
         let mut rows = 0u64;
         let mut damaged = false;
-        let mut last: Option<bytes::Bytes> = None;
+        let mut deleted = 0u64;
+        let mut last = Vec::new();
         for (index, block) in run.blocks.iter().enumerate() {
             let mut block_rows = match self.read_block(run, index).await {
                 Ok(rows) => rows,
@@ -162,26 +163,34 @@ impl Osd {
                     continue;
                 }
             };
-            let mut first = true;
-            while let Some((key, _)) = block_rows.next() {
-                if core::mem::take(&mut first) && key != block.first.raw() {
-                    report
-                        .problem(format!("run {id}: block {index} does not begin with the key of the index"));
-                }
-                if last.as_ref().is_some_and(|l| *l >= key) {
+            if block_rows.key() != Some(block.first.raw()) {
+                report.problem(format!("run {id}: block {index} does not begin with the key of the index"));
+            }
+            while let Some(key) = block_rows.key() {
+                if rows > 0 && last[..] >= *key {
                     report.problem(format!("run {id}: rows of block {index} are out of order"));
                 }
-                if run.block_for(&key) != Some(index) {
+                if run.block_for(key) != Some(index) {
                     report.problem(format!(
                         "run {id}: a row of block {index} is not found by filter and index"
                     ));
                 }
-                last = Some(key);
+                last.clear();
+                last.extend_from_slice(key);
                 rows += 1;
+                deleted += u64::from(block_rows.value().is_none());
+                block_rows.step();
             }
         }
         if rows != run.meta.rows && !damaged {
             report.problem(format!("run {id} holds {rows} rows, {} are listed", run.meta.rows));
+        }
+        // Runs of earlier programs do not count theirs.
+        if run.deleted != deleted && run.deleted != 0 && !damaged {
+            report.problem(format!(
+                "run {id} holds {deleted} rows of deleted keys, its footer says {}",
+                run.deleted
+            ));
         }
     }
     async fn read_block(&self, run: &Rc<Run>, index: usize) -> Result<crate::run::BlockRows, OsdError> {

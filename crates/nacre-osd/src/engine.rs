@@ -57,6 +57,9 @@ pub struct OsdStats {
     pub syncs: u64,
     pub flushes: u64,
     pub merges: u64,
+    /// Bytes of the runs that flushes, and that merges, have written.
+    pub flush_bytes_written: u64,
+    pub merge_bytes_written: u64,
     pub cold_reads: u64,
     pub corrupt_blocks: u64,
     pub slowed_writers: u64,
@@ -70,6 +73,8 @@ pub struct OsdStats {
     pub log_bytes: u64,
     pub runs: u64,
     pub run_bytes: u64,
+    /// Indexes and filters of runs, in memory.
+    pub run_index_bytes: u64,
 }
 
 /// One target's storage. Lives on the target's island.
@@ -96,6 +101,8 @@ pub struct Osd {
     /// Background tasks that have not ended.
     pub(crate) tasks: Cell<u32>,
     pub(crate) room: Room,
+    /// A merge is under way.
+    pub(crate) merging: Cell<bool>,
     /// A background task has found the device full.
     pub(crate) device_full: Cell<bool>,
     pub(crate) flush_asked: Cell<bool>,
@@ -166,13 +173,14 @@ impl Osd {
         };
         let credits = reservation.credits();
         drop(reservation);
+        // Accounting rows and headers are the engine's own.
+        let exceeded = bytes > u64::from(credits.row_bytes) + u64::from(credits.rows) * 16 + 640;
+        // What was promised to others may be gone: a bug of the handler, found by every test that runs into it.
+        debug_assert!(!exceeded, "transaction {transno:?} wrote {bytes} bytes of log, reserved were {credits:?}");
         self.count(|s| {
             s.transactions += 1;
             s.log_bytes_written += bytes;
-            // Accounting rows and headers are the engine's own.
-            if bytes > u64::from(credits.row_bytes) + u64::from(credits.rows) * 16 + 640 {
-                s.credits_exceeded += 1;
-            }
+            s.credits_exceeded += u64::from(exceeded);
         });
         self.last_transno.set(self.last_transno.get().max(transno.0));
         self.appended();
@@ -228,6 +236,7 @@ impl Osd {
             log_bytes: state.log.bytes(),
             runs: state.runs.len() as u64,
             run_bytes: state.runs.bytes(),
+            run_index_bytes: state.runs.index_bytes(),
             account_underflows: state.accounts.underflows,
             ..self.stats.get()
         }

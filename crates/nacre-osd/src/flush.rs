@@ -1,8 +1,8 @@
 //! From memory to runs, and from many runs to one: the background tasks.
 //!
 //! A flush freezes what has changed, writes it to a new run, syncs the run, adds it to the list of runs (a log
-//! record), commits that, and only then deletes the log segments that nobody needs any more. A merge writes all
-//! runs of a moment as one. Both work in slices and leave the island in between.
+//! record), commits that, and only then deletes the log segments that nobody needs any more. It works in slices and
+//! leaves the island in between. Runs are merged by `tiers.rs`.
 //! On a full device the ballast is given up before anything fails (`reserve.rs`).
 
 use crate::engine::Osd;
@@ -10,9 +10,8 @@ use crate::error::OsdError;
 use crate::interval::IntervalSet;
 use crate::key::Key;
 use crate::log::RecordKind;
-use crate::merge::{MergeCursor, ReadAhead};
-use crate::run::{FOOTER_BYTES, Footer, Run, RunBuilder, RunMeta};
-use crate::run_set::Runs;
+use crate::merge::{Deleted, MergeCursor, ReadAhead};
+use crate::run::{BlockRows, FOOTER_BYTES, Footer, Run, RunBuilder, RunMeta};
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -22,12 +21,12 @@ use core::time::Duration;
 use nacre_node::{FileId, FileKind, StoreDone, StoreError, StoreOp};
 use nacre_types::Codec;
 
-/// More runs than this are merged into one.
-const RUNS_MAX: usize = 8;
-const SLICE_ROWS: usize = 256;
+/// With so many runs a flush waits for the merge that is under way.
+const RUNS_MAX: usize = 64;
+pub(crate) const SLICE_ROWS: usize = 256;
 const EVICT_ROWS: usize = 1024;
 const WRITE_BYTES: usize = 256 << 10;
-const MERGE_READ_BYTES: u32 = 256 << 10;
+pub(crate) const MERGE_READ_BYTES: u32 = 256 << 10;
 /// Least memory of a row: bounds the number of frozen rows from above.
 const ROW_BYTES_MIN: u64 = 128;
 /// Doubled with every failure in a row.
@@ -55,21 +54,17 @@ impl Osd {
         // Accounts live in memory as a whole; those in the log are newer.
         let runs = self.state.borrow().runs.list();
         let table = crate::tx::table::ACCOUNTING;
-        let (mut from, to) = (Key::new(table, &[]), Key::upper(table, &[]));
-        let mut cursor = MergeCursor::new(&runs, &from, &to, ReadAhead::Bytes(MERGE_READ_BYTES));
-        loop {
-            let (rows, more) = cursor.chunk(self, &from, SLICE_ROWS).await?;
-            let mut state = self.state.borrow_mut();
-            for (key, value) in &rows {
-                if let Some((id, usage)) = crate::accounts::parse_account(key.raw(), value) {
-                    state.accounts.set_if_unknown(id, usage);
-                }
+        let (from, to) = (Key::new(table, &[]), Key::upper(table, &[]));
+        let ahead = ReadAhead::Bytes(MERGE_READ_BYTES);
+        let mut cursor = MergeCursor::new(&runs, &from, &to, ahead, Deleted::Drop);
+        let set = |row: &BlockRows| {
+            let account = row.key().zip(row.value()).and_then(|(k, v)| crate::accounts::parse_account(k, v));
+            if let Some((id, usage)) = account {
+                self.state.borrow_mut().accounts.set_if_unknown(id, usage);
             }
-            match rows.last() {
-                Some((key, _)) if more => from = key.successor(),
-                _ => return Ok(()),
-            }
-        }
+        };
+        while cursor.rows(self, SLICE_ROWS, set).await? {}
+        Ok(())
     }
 
     /// Task: writes runs when memory or log are half full.
@@ -81,6 +76,10 @@ impl Osd {
             }
             if !self.flush_wanted() {
                 self.flush_kick.wait().await;
+                continue;
+            }
+            if self.merging.get() && self.state.borrow().runs.len() >= RUNS_MAX {
+                self.room_kick.wait().await;
                 continue;
             }
             match self.flush().await {
@@ -122,7 +121,13 @@ impl Osd {
         self.flush_asked.set(false);
         self.check_alive()
     }
-    async fn background_failed(&self, what: &str, error: &OsdError, failures: u32, ballast_helps: bool) {
+    pub(crate) async fn background_failed(
+        &self,
+        what: &str,
+        error: &OsdError,
+        failures: u32,
+        ballast_helps: bool,
+    ) {
         if self.halted().is_err() {
             return;
         }
@@ -190,6 +195,7 @@ impl Osd {
         self.finish_run(builder, ranges).await
     }
     async fn install(&self, run: Run) -> Result<(), OsdError> {
+        let bytes = run.meta.bytes;
         let lsn = {
             let mut state = self.state.borrow_mut();
             let flushed_lsn = state.frozen_lsn;
@@ -200,7 +206,10 @@ impl Osd {
             state.note(RecordKind::Runs, &list)
         };
         self.appended();
-        self.count(|s| s.flushes += 1);
+        self.count(|s| {
+            s.flushes += 1;
+            s.flush_bytes_written += bytes;
+        });
         self.device_full.set(false);
         self.commit_lsn(lsn).await?;
         let dropped = {
@@ -228,7 +237,7 @@ impl Osd {
         }
     }
     /// Writes what the builder has finished, if it is enough; leaves the island in any case.
-    async fn write_slice(&self, id: u64, builder: &mut RunBuilder) -> Result<(), OsdError> {
+    pub(crate) async fn write_slice(&self, id: u64, builder: &mut RunBuilder) -> Result<(), OsdError> {
         if builder.pending_bytes() < WRITE_BYTES {
             self.slice_end().await;
             return self.halted();
@@ -238,7 +247,7 @@ impl Osd {
         self.ctx.io(StoreOp::Write { file: FileId::Run(id), offset, data }).await?;
         self.halted()
     }
-    async fn finish_run(&self, builder: RunBuilder, ranges: IntervalSet) -> Result<Run, OsdError> {
+    pub(crate) async fn finish_run(&self, builder: RunBuilder, ranges: IntervalSet) -> Result<Run, OsdError> {
         let (offset, data, run) = builder.finish(ranges);
         let file = FileId::Run(run.meta.id);
         self.ctx.io(StoreOp::Write { file, offset, data: alloc::vec![Bytes::from(data)] }).await?;
@@ -246,89 +255,6 @@ impl Osd {
         // From here on it is installed to the end: `stop` waits for that.
         self.halted()?;
         Ok(run)
-    }
-
-    /// Task: merges runs when there are too many.
-    pub(crate) async fn merger(self: Rc<Self>) {
-        let mut failures = 0;
-        loop {
-            if self.halted().is_err() {
-                return;
-            }
-            let runs = self.state.borrow().runs.list();
-            if runs.len() <= RUNS_MAX {
-                self.merge_kick.wait().await;
-                continue;
-            }
-            match self.merge(&runs).await {
-                Ok(()) => failures = 0,
-                Err(e @ OsdError::Corrupt { .. }) => {
-                    // Nothing is dropped silently: the runs stay as they are until somebody has looked.
-                    tracing::error!(target_name = %self.label.name, error = %e, "table runs cannot be merged");
-                    return;
-                }
-                Err(e) => {
-                    failures += 1;
-                    // Given up in vain it would be missed by a flush.
-                    let helps = self.ballast_makes_room_for(runs.iter().map(|r| r.meta.bytes).sum()).await;
-                    self.background_failed("table runs could not be merged", &e, failures.min(8), helps)
-                        .await;
-                }
-            }
-        }
-    }
-    async fn merge(&self, runs: &Runs) -> Result<(), OsdError> {
-        let id = self.state.borrow_mut().runs.take_id();
-        let run = match self.write_merged(id, runs).await {
-            Ok(Some(run)) => Some(Rc::new(run)),
-            other => {
-                self.ctx.io(StoreOp::Delete { file: FileId::Run(id) }).await.ok();
-                other?;
-                None
-            }
-        };
-        let (gone, lsn) = {
-            let mut state = self.state.borrow_mut();
-            let gone = state.runs.replace_oldest(runs.len(), run);
-            let list = state.runs.record().to_vec();
-            (gone, state.note(RecordKind::Runs, &list))
-        };
-        self.appended();
-        self.count(|s| s.merges += 1);
-        self.commit_lsn(lsn).await?;
-        for id in gone {
-            self.ctx.io(StoreOp::Delete { file: FileId::Run(id) }).await?;
-        }
-        self.room_kick.wake_all();
-        Ok(())
-    }
-    /// All rows of some runs, the oldest among them; `None` if nothing is left.
-    async fn write_merged(&self, id: u64, runs: &Runs) -> Result<Option<Run>, OsdError> {
-        let rows_max: u64 = runs.iter().map(|r| r.meta.rows).sum();
-        let mut builder =
-            RunBuilder::new(id, usize::try_from(rows_max).unwrap_or(usize::MAX), &self.config.bloom_prefixes);
-        self.ctx.io(StoreOp::Create { file: FileId::Run(id), len: 0 }).await?;
-        let mut from = Key::from_raw(&[]);
-        let to = Key::from_raw(&[u8::MAX; 64]);
-        let mut cursor = MergeCursor::new(runs, &from, &to, ReadAhead::Bytes(MERGE_READ_BYTES));
-        let mut any = false;
-        loop {
-            let (rows, more) = cursor.chunk(self, &from, SLICE_ROWS).await?;
-            for (key, value) in &rows {
-                builder.add(key.raw(), Some(value));
-                any = true;
-            }
-            match rows.last() {
-                Some((key, _)) if more => from = key.successor(),
-                _ => break,
-            }
-            self.write_slice(id, &mut builder).await?;
-        }
-        if !any {
-            return Ok(None);
-        }
-        // Nothing lies below: no tombstone is needed any more.
-        self.finish_run(builder, IntervalSet::default()).await.map(Some)
     }
 }
 

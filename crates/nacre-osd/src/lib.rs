@@ -37,6 +37,7 @@ mod run_set;
 mod state;
 pub mod summed;
 mod superblock;
+mod tiers;
 mod tx;
 mod writeback;
 

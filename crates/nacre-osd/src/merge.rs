@@ -3,13 +3,14 @@
 use crate::engine::Osd;
 use crate::error::OsdError;
 use crate::key::Key;
-use crate::run::{BlockRows, Run, RunRow, open_block};
-use crate::run_set::Runs;
+use crate::run::{BlockRows, Run, open_block};
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use bytes::Bytes;
 use nacre_node::{FileId, StoreDone, StoreOp};
+
+/// Rows looked at between two places where the island may be left.
+const SLICE_ROWS: usize = 256;
 
 /// How a run is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,26 +21,37 @@ pub(crate) enum ReadAhead {
     Bytes(u32),
 }
 
+/// What becomes of rows that say "deleted".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deleted {
+    /// They hide older rows and are left out.
+    Drop,
+    /// They are given too: runs below these may hold what they hide.
+    Keep,
+}
+
 /// One run, from a key on.
 struct RunCursor {
     run: Rc<Run>,
     /// Next block to load.
     next_block: usize,
+    /// Blocks read in advance; the current row is that of the first.
     loaded: VecDeque<BlockRows>,
-    row: Option<RunRow>,
 }
 
 /// Runs merged, from a key up to another.
 pub(crate) struct MergeCursor {
     /// Oldest first, as the list of runs.
     cursors: Vec<RunCursor>,
+    from: Key,
     to: Key,
     ahead: ReadAhead,
+    deleted: Deleted,
 }
 
 impl MergeCursor {
-    /// Rows of `from..to`. `every`: do not leave out a run because of its filter.
-    pub(crate) fn new(runs: &Runs, from: &Key, to: &Key, ahead: ReadAhead) -> Self {
+    /// Rows of `from..to` in some runs, oldest first.
+    pub(crate) fn new(runs: &[Rc<Run>], from: &Key, to: &Key, ahead: ReadAhead, deleted: Deleted) -> Self {
         let cursors = runs
             .iter()
             .map(|run| {
@@ -48,98 +60,127 @@ impl MergeCursor {
                 } else {
                     usize::MAX
                 };
-                RunCursor { run: run.clone(), next_block, loaded: VecDeque::new(), row: None }
+                RunCursor { run: run.clone(), next_block, loaded: VecDeque::new() }
             })
             .collect();
-        Self { cursors, to: to.clone(), ahead }
+        Self { cursors, from: from.clone(), to: to.clone(), ahead, deleted }
     }
     /// Whether any run can have something to give.
     pub(crate) fn is_empty(&self) -> bool {
         self.cursors.iter().all(|c| c.next_block == usize::MAX)
     }
-    /// At most `limit` live rows from `from` on; `None` in the second place when there are no more.
-    pub(crate) async fn chunk(
+    /// Gives the next rows in order, at most `limit`; whether there may be more.
+    pub(crate) async fn rows(
         &mut self,
         osd: &Osd,
-        from: &Key,
         limit: usize,
-    ) -> Result<(Vec<(Key, Bytes)>, bool), OsdError> {
-        let mut rows = Vec::new();
-        // Deleted rows count as work too: a visit stays short in a field of tombstones.
-        for _ in 0..limit.max(64) * 4 {
-            if rows.len() == limit {
-                return Ok((rows, true));
+        mut each: impl FnMut(&BlockRows),
+    ) -> Result<bool, OsdError> {
+        let (mut given, mut seen) = (0, 0);
+        while given < limit {
+            // Hidden rows count as work too: a visit stays short in a field of tombstones.
+            if seen >= SLICE_ROWS.max(limit) {
+                if given > 0 {
+                    return Ok(true);
+                }
+                seen = 0;
+                osd.slice_end().await;
             }
             for c in &mut self.cursors {
-                c.fill(osd, from.raw(), self.to.raw(), self.ahead).await?;
+                c.fill(osd, self.from.raw(), self.to.raw(), self.ahead).await?;
             }
-            let lowest = self.cursors.iter().filter_map(|c| c.row.as_ref().map(|(k, _)| k)).min().cloned();
-            let Some(lowest) = lowest else { return Ok((rows, false)) };
-            let mut winner = None;
-            let mut hidden = false;
-            for c in self.cursors.iter_mut().rev() {
-                if winner.is_none() {
-                    let here = c.row.as_ref().is_some_and(|(k, _)| *k == lowest);
-                    if here {
-                        winner = c.row.take();
-                    } else {
-                        hidden |= c.run.ranges.contains(&lowest);
-                    }
-                } else if c.row.as_ref().is_some_and(|(k, _)| *k == lowest) {
-                    c.row = None;
+            loop {
+                let Some(newest) = self.newest_of_lowest() else { return Ok(false) };
+                seen += 1;
+                given += usize::from(self.give(newest, &mut each));
+                let dry = self.step_over(newest);
+                if dry || given == limit || seen >= SLICE_ROWS.max(limit) {
+                    break;
                 }
             }
-            if let Some((key, Some(value))) = winner
-                && !hidden
+        }
+        Ok(true)
+    }
+    /// The newest run that has the lowest key.
+    fn newest_of_lowest(&self) -> Option<usize> {
+        let mut lowest: Option<(usize, &[u8])> = None;
+        for (n, c) in self.cursors.iter().enumerate().rev() {
+            if let Some(key) = c.key()
+                && lowest.is_none_or(|(_, l)| key < l)
             {
-                rows.push((Key::from_raw(&key), value));
+                lowest = Some((n, key));
             }
         }
-        // Where the next chunk must begin is not known from the rows alone: go on until one is found.
-        match rows.is_empty() {
-            true => {
-                osd.slice_end().await;
-                alloc::boxed::Box::pin(self.chunk(osd, from, limit)).await
-            }
-            false => Ok((rows, true)),
+        lowest.map(|(n, _)| n)
+    }
+    /// Gives the row of a cursor, unless it is hidden.
+    fn give(&self, newest: usize, each: &mut impl FnMut(&BlockRows)) -> bool {
+        let row = self.cursors.get(newest).and_then(|c| c.loaded.front());
+        let Some((row, key)) = row.and_then(|row| Some((row, row.key()?))) else { return false };
+        let dropped = self.deleted == Deleted::Drop && row.value().is_none();
+        if dropped || self.cursors.iter().skip(newest + 1).any(|c| c.run.ranges.contains(key)) {
+            return false;
         }
+        each(row);
+        true
+    }
+    /// Moves this and all older runs with the same key on; whether one must be filled again.
+    fn step_over(&mut self, newest: usize) -> bool {
+        let Some((winner, older)) = self.cursors.get_mut(..=newest).and_then(|c| c.split_last_mut()) else {
+            return true;
+        };
+        let mut dry = false;
+        for c in older {
+            if c.key().is_some_and(|key| winner.key() == Some(key)) {
+                dry |= c.step(self.to.raw());
+            }
+        }
+        winner.step(self.to.raw()) || dry
     }
 }
 
 impl RunCursor {
-    /// Makes `row` the next row, if there is one in `from..to`.
-    async fn fill(&mut self, osd: &Osd, from: &[u8], to: &[u8], ahead: ReadAhead) -> Result<(), OsdError> {
-        while self.row.is_none() {
-            if let Some(rows) = self.loaded.front_mut() {
-                match rows.next() {
-                    Some((key, _)) if &key[..] < from => {}
-                    Some((key, _)) if &key[..] >= to => {
-                        self.loaded.clear();
-                        self.next_block = usize::MAX;
-                    }
-                    Some(row) => self.row = Some(row),
-                    None => {
-                        self.loaded.pop_front();
-                    }
-                }
-                continue;
-            }
-            match self.run.blocks.get(self.next_block) {
-                Some(b) if b.first.raw() < to => {}
-                _ => {
+    fn key(&self) -> Option<&[u8]> {
+        self.loaded.front()?.key()
+    }
+    /// To the next row; whether blocks must be read for it.
+    fn step(&mut self, to: &[u8]) -> bool {
+        if let Some(rows) = self.loaded.front_mut() {
+            rows.step();
+        }
+        self.settle(to)
+    }
+    /// Lets go of blocks without further rows and of all that is beyond the end; whether blocks must be read.
+    fn settle(&mut self, to: &[u8]) -> bool {
+        while let Some(rows) = self.loaded.front() {
+            match rows.key() {
+                Some(key) if key < to => return false,
+                Some(_) => {
+                    self.loaded.clear();
                     self.next_block = usize::MAX;
-                    return Ok(());
                 }
+                None => drop(self.loaded.pop_front()),
+            }
+        }
+        self.next_block != usize::MAX
+    }
+    /// Reads blocks until there is a row, if there is one in `from..to`.
+    async fn fill(&mut self, osd: &Osd, from: &[u8], to: &[u8], ahead: ReadAhead) -> Result<(), OsdError> {
+        while self.settle(to) {
+            if self.run.blocks.get(self.next_block).is_none_or(|b| b.first.raw() >= to) {
+                self.next_block = usize::MAX;
+                return Ok(());
             }
             match ahead {
-                ReadAhead::Cached => {
-                    self.loaded.push_back(osd.block(&self.run, self.next_block).await?);
-                    self.next_block += 1;
-                }
+                ReadAhead::Cached => self.loaded.push_back(osd.block(&self.run, self.next_block).await?),
                 ReadAhead::Bytes(max) => {
                     self.loaded = osd.blocks(&self.run, self.next_block, to, max).await?;
-                    self.next_block += self.loaded.len();
                 }
+            }
+            self.next_block += self.loaded.len();
+            if let Some(rows) = self.loaded.front_mut() {
+                // Only the first block may begin before `from`.
+                rows.seek(from);
             }
         }
         Ok(())
@@ -186,7 +227,9 @@ impl Osd {
         let len = u32::try_from(len).expect("bounded by the caller, and a row by a log segment");
         self.count(|s| s.cold_reads += 1);
         let read = self.ctx.io(StoreOp::Read { file: FileId::Run(run.meta.id), offset, len }).await?;
-        let StoreDone::Bytes(bytes) = read else { return Ok(VecDeque::new()) };
+        let StoreDone::Bytes(bytes) = read else {
+            return Err(OsdError::Format(alloc::format!("the store answered {read:?} to Read")));
+        };
         let mut rows = VecDeque::with_capacity(count);
         for (n, b) in blocks.iter().enumerate() {
             let at = (b.offset - offset) as usize;

@@ -37,7 +37,7 @@ impl Overlay {
                 self.files.insert(file, None);
                 Ok(StoreDone::Unit)
             }
-            StoreOp::Sync { .. } | StoreOp::StartSync { .. } => Ok(StoreDone::Unit),
+            StoreOp::Sync { .. } => Ok(StoreDone::Unit),
             StoreOp::Write { file, offset, data } => match self.files.get_mut(&file) {
                 Some(Some(bytes)) => {
                     let mut at = usize::try_from(offset).map_err(|_| StoreError::NoSpace)?;

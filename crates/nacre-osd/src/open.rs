@@ -225,6 +225,7 @@ impl Osd {
             halting: Cell::new(false),
             tasks: Cell::new(0),
             room: Room::default(),
+            merging: Cell::new(false),
             device_full: Cell::new(false),
             flush_asked: Cell::new(false),
             stats: Cell::new(OsdStats::default()),

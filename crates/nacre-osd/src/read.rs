@@ -8,7 +8,8 @@ use crate::engine::Osd;
 use crate::error::OsdError;
 use crate::key::Key;
 use crate::memtable::{NO_SLOT, Ticket};
-use crate::merge::{MergeCursor, ReadAhead};
+use crate::merge::{Deleted, MergeCursor, ReadAhead};
+use crate::run::BlockRows;
 use crate::tx::{Pins, Table};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -100,11 +101,9 @@ impl Osd {
                 if let Some(index) = run.block_for(key.raw()) {
                     match self.block(run, index).await {
                         Ok(mut rows) => {
-                            let row = core::iter::from_fn(|| rows.next()).find(|(k, _)| &k[..] >= key.raw());
-                            if let Some((k, value)) = row
-                                && &k[..] == key.raw()
-                            {
-                                found = Ok(value);
+                            if rows.seek(key.raw()) {
+                                // The copy does not keep the block alive.
+                                found = Ok(rows.value().map(Bytes::copy_from_slice));
                                 break;
                             }
                         }
@@ -125,8 +124,7 @@ impl Osd {
             if state.runs.generation != generation {
                 continue;
             }
-            // The copy does not keep the block alive.
-            let value = found?.map(|v| Bytes::copy_from_slice(&v));
+            let value = found?;
             let value = if state.mem.hides(key.raw()) { None } else { value };
             state.mem.insert_clean(key.clone(), value);
             return Ok(());
@@ -217,19 +215,21 @@ impl Osd {
                 (state.runs.list(), state.runs.generation)
             };
             let ahead = if left > 64 { ReadAhead::Bytes(SCAN_READ_BYTES) } else { ReadAhead::Cached };
-            let mut cursor = MergeCursor::new(&runs, &at, to, ahead);
+            let mut cursor = MergeCursor::new(&runs, &at, to, ahead, Deleted::Drop);
             let cold = !cursor.is_empty();
             while at < *to && left > 0 {
-                let (rows, more) = if cold {
-                    let wanted = left.min(SLICE_ROWS);
-                    let chunk = Box::pin(cursor.chunk(self, &at, wanted)).await;
+                let mut rows = Vec::new();
+                let mut more = false;
+                if cold {
+                    let keep = |row: &BlockRows| {
+                        rows.extend(row.key().zip(row.value_bytes()).map(|(k, v)| (Key::from_raw(k), v)));
+                    };
+                    let read = Box::pin(cursor.rows(self, left.min(SLICE_ROWS), keep)).await;
                     if self.state.borrow().runs.generation != generation {
                         continue 'lists;
                     }
-                    chunk?
-                } else {
-                    (Vec::new(), false)
-                };
+                    more = read?;
+                }
                 let end = match rows.last() {
                     Some((key, _)) if more => key.successor(),
                     _ => to.clone(),

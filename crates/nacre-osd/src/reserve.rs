@@ -207,6 +207,10 @@ impl Osd {
         self.room.ballast_given.set(!matches!(len, StoreDone::Len(Some(n)) if n > 0));
         Ok(())
     }
+    /// The ballast was given up and could not be made again.
+    pub(crate) fn is_full(&self) -> bool {
+        self.room.ballast_given.get()
+    }
     pub(crate) async fn ballast_makes_room_for(&self, bytes: u64) -> bool {
         let space = self.ask_space().await.unwrap_or_default();
         space.bytes_avail + self.config.ballast_bytes.min(space.bytes_total / 16) >= bytes

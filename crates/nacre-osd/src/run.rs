@@ -88,12 +88,19 @@ pub(crate) struct Run {
     pub(crate) meta: RunMeta,
     pub(crate) blocks: Vec<BlockRef>,
     pub(crate) ranges: IntervalSet,
+    /// Rows that say "deleted".
+    pub(crate) deleted: u64,
     bloom: Bloom,
     prefixes: Prefixes,
     last: Option<Key>,
 }
 
 impl Run {
+    /// What it takes of memory while it is live, keys that are longer than usual not counted.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        let ranges = self.ranges.len() * size_of::<(Key, Key)>();
+        (self.blocks.len() * size_of::<BlockRef>() + self.bloom.bytes() + ranges) as u64
+    }
     /// Block that may hold the key; `None`: the run does not have it.
     pub(crate) fn block_for(&self, raw: &[u8]) -> Option<usize> {
         if !self.bloom.may_hold(hash(bloom_part(&self.prefixes, raw))) {
@@ -123,29 +130,63 @@ impl Run {
     }
 }
 
-/// A row of a block: key and value (`None`: deleted).
-pub(crate) type RunRow = (Bytes, Option<Bytes>);
+/// Where a row lies in the bytes of its block.
+#[derive(Debug, Clone, Copy)]
+struct RowAt {
+    key: usize,
+    value: usize,
+    end: usize,
+    deleted: bool,
+}
+fn row_at(bytes: &[u8], at: usize) -> Option<RowAt> {
+    let rest = bytes.get(at..)?;
+    let key_len = usize::from(u16::from_le_bytes(rest.get(..2)?.try_into().ok()?));
+    let value_len = u32_at(rest, 2)?;
+    let deleted = value_len == DELETED;
+    let key = at + ROW_HEADER_BYTES;
+    let value = key + key_len;
+    let end = value + if deleted { 0 } else { value_len as usize };
+    (end <= bytes.len()).then_some(RowAt { key, value, end, deleted })
+}
 
-/// Rows of a checked block, one after the other.
+/// A checked block and a place in it: the current row, until there are no more.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BlockRows {
     bytes: Bytes,
-    at: usize,
+    row: Option<RowAt>,
 }
 impl BlockRows {
-    pub(crate) fn next(&mut self) -> Option<RunRow> {
-        let rest = self.bytes.get(self.at..)?;
-        let key_len = usize::from(u16::from_le_bytes(rest.get(..2)?.try_into().ok()?));
-        let value_len = u32_at(rest, 2)?;
-        let key_at = self.at + ROW_HEADER_BYTES;
-        let value_at = key_at + key_len;
-        let end = value_at + if value_len == DELETED { 0 } else { value_len as usize };
-        if end > self.bytes.len() {
-            return None;
+    fn new(bytes: Bytes) -> Self {
+        let row = row_at(&bytes, 0);
+        Self { bytes, row }
+    }
+    /// Key of the current row; `None`: there are no more.
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        let row = self.row?;
+        self.bytes.get(row.key..row.value)
+    }
+    /// Value of the current row; `None`: it was deleted.
+    pub(crate) fn value(&self) -> Option<&[u8]> {
+        let row = self.row.filter(|row| !row.deleted)?;
+        self.bytes.get(row.value..row.end)
+    }
+    /// The same as bytes that keep the block alive.
+    pub(crate) fn value_bytes(&self) -> Option<Bytes> {
+        let row = self.row.filter(|row| !row.deleted)?;
+        Some(self.bytes.slice(row.value..row.end))
+    }
+    pub(crate) fn step(&mut self) {
+        self.row = self.row.and_then(|row| row_at(&self.bytes, row.end));
+    }
+    /// Goes on to the first row at or beyond a key; whether it has that key.
+    pub(crate) fn seek(&mut self, raw: &[u8]) -> bool {
+        while let Some(key) = self.key() {
+            if key >= raw {
+                return key == raw;
+            }
+            self.step();
         }
-        self.at = end;
-        let value = (value_len != DELETED).then(|| self.bytes.slice(value_at..end));
-        Some((self.bytes.slice(key_at..value_at), value))
+        false
     }
 }
 
@@ -166,7 +207,7 @@ pub(crate) fn open_block(run: &Run, index: usize, bytes: &Bytes) -> Result<Block
             && u32_at(bytes, 0) == bytes.get(4..).map(|body| block_sum(run.meta.id, b.offset, body))
     });
     match (block, good) {
-        (Some(_), true) => Ok(BlockRows { bytes: bytes.slice(BLOCK_HEADER_BYTES..), at: 0 }),
+        (Some(_), true) => Ok(BlockRows::new(bytes.slice(BLOCK_HEADER_BYTES..))),
         (Some(b), false) => Err(OsdError::Corrupt {
             what: format!("run {} at byte {} (rows from {:?} on)", run.meta.id, b.offset, b.first),
         }),
@@ -181,11 +222,13 @@ pub(crate) struct RunBuilder {
     blocks: Vec<BlockRef>,
     bloom: Bloom,
     rows: u64,
+    deleted: u64,
     /// The block that grows, header included.
     block: Vec<u8>,
     block_rows: u32,
     block_first: Option<Key>,
-    last: Option<Key>,
+    /// Key of the last row.
+    last: Vec<u8>,
     /// Finished bytes that were not taken yet.
     out: Vec<u8>,
     offset: u64,
@@ -200,24 +243,24 @@ impl RunBuilder {
             blocks: Vec::new(),
             bloom: Bloom::for_keys(rows_max),
             rows: 0,
+            deleted: 0,
             block: Vec::with_capacity(8192),
             block_rows: 0,
             block_first: None,
-            last: None,
+            last: Vec::new(),
             out: Vec::new(),
             offset: 0,
         }
     }
     pub(crate) fn add(&mut self, raw: &[u8], value: Option<&[u8]>) {
-        assert!(self.last.as_ref().is_none_or(|last| last.raw() < raw), "rows of a run must ascend");
+        assert!(self.rows == 0 || self.last[..] < *raw, "rows of a run must ascend");
         let row_bytes = ROW_HEADER_BYTES + raw.len() + value.map_or(0, <[u8]>::len);
         if !self.block.is_empty() && self.block.len() + row_bytes > BLOCK_TARGET_BYTES {
             self.end_block();
         }
-        let key = Key::from_raw(raw);
         if self.block.is_empty() {
             self.block.resize(BLOCK_HEADER_BYTES, 0);
-            self.block_first = Some(key.clone());
+            self.block_first = Some(Key::from_raw(raw));
         }
         let key_len = u16::try_from(raw.len()).expect("keys are checked when they are written");
         self.block.extend_from_slice(&key_len.to_le_bytes());
@@ -228,7 +271,9 @@ impl RunBuilder {
         self.bloom.add(hash(bloom_part(&self.prefixes, raw)));
         self.block_rows += 1;
         self.rows += 1;
-        self.last = Some(key);
+        self.deleted += u64::from(value.is_none());
+        self.last.clear();
+        self.last.extend_from_slice(raw);
     }
     fn end_block(&mut self) {
         let Some(first) = self.block_first.take() else { return };
@@ -241,6 +286,9 @@ impl RunBuilder {
         self.blocks.push(BlockRef { first, offset, len: self.block.len() as u32 });
         self.out.append(&mut self.block);
         self.block_rows = 0;
+    }
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows == 0
     }
     pub(crate) fn pending_bytes(&self) -> usize {
         self.out.len()
@@ -267,7 +315,7 @@ impl RunBuilder {
             tail.extend_from_slice(&b.len.to_le_bytes());
             bytes(&mut tail, b.first.raw());
         }
-        bytes(&mut tail, self.last.as_ref().map_or(&[], Key::raw));
+        bytes(&mut tail, &self.last);
         tail.extend_from_slice(&(ranges.len() as u32).to_le_bytes());
         for (from, to) in ranges.iter() {
             bytes(&mut tail, from.raw());
@@ -287,6 +335,7 @@ impl RunBuilder {
         footer[24..32].copy_from_slice(&tail_at.to_le_bytes());
         footer[32..40].copy_from_slice(&(tail.len() as u64).to_le_bytes());
         footer[40..48].copy_from_slice(&self.rows.to_le_bytes());
+        footer[48..56].copy_from_slice(&self.deleted.to_le_bytes());
         let sum = crc32c(&footer[..60]);
         footer[60..].copy_from_slice(&sum.to_le_bytes());
 
@@ -297,9 +346,10 @@ impl RunBuilder {
             meta: RunMeta { id: self.id, bytes: at + out.len() as u64, rows: self.rows },
             blocks: self.blocks,
             ranges,
+            deleted: self.deleted,
             bloom: self.bloom,
             prefixes: self.prefixes,
-            last: self.last,
+            last: (self.rows > 0).then(|| Key::from_raw(&self.last)),
         };
         (at, out, run)
     }
@@ -311,6 +361,7 @@ pub(crate) struct Footer {
     pub(crate) tail_len: u64,
     tail_sum: u32,
     rows: u64,
+    deleted: u64,
 }
 impl Footer {
     pub(crate) fn parse(id: u64, bytes: &[u8]) -> Result<Self, OsdError> {
@@ -329,6 +380,7 @@ impl Footer {
             tail_at: field(24)?,
             tail_len: field(32)?,
             rows: field(40)?,
+            deleted: field(48)?,
             tail_sum: u32_at(f, 12).ok_or_else(corrupt)?,
         })
     }
@@ -344,9 +396,9 @@ impl Run {
         if crc32c(tail) != footer.tail_sum || footer.rows != meta.rows {
             return Err(corrupt());
         }
-        Self::parse_tail(meta, tail).ok_or_else(corrupt)
+        Self::parse_tail(meta, footer.deleted, tail).ok_or_else(corrupt)
     }
-    fn parse_tail(meta: RunMeta, tail: &[u8]) -> Option<Self> {
+    fn parse_tail(meta: RunMeta, deleted: u64, tail: &[u8]) -> Option<Self> {
         let mut rest = tail;
         fn take<'t>(rest: &mut &'t [u8], n: usize) -> Option<&'t [u8]> {
             let (a, b) = rest.split_at_checked(n)?;
@@ -380,7 +432,7 @@ impl Run {
         }
         let bloom = Bloom::from_bytes(bytes(&mut rest)?)?;
         let last = (!last.is_empty()).then(|| Key::from_raw(last));
-        Some(Self { meta, blocks, ranges, bloom, prefixes, last })
+        Some(Self { meta, blocks, ranges, deleted, bloom, prefixes, last })
     }
 }
 
@@ -399,6 +451,8 @@ mod tests {
         let (_, bytes, run) = b.finish(ranges);
         assert_eq!(run.meta.bytes, bytes.len() as u64);
         assert_eq!(bytes[8..19], b"\x02\0\0\0\x04\0\x01\0\0\0\x05"[..]);
+        // Rows and deleted rows in the footer: its own sum at the end hides it from the sum of all.
+        assert_eq!(bytes[bytes.len() - 24..][..16], b"\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0"[..]);
         assert_eq!(crc32c(&bytes), 0x8e8c_4351, "{bytes:02x?}");
     }
 
@@ -425,6 +479,7 @@ mod tests {
         let footer = Footer::parse(3, &file[file.len() - 64..]).unwrap();
         let tail = &file[footer.tail_at as usize..][..footer.tail_len as usize].to_vec();
         let run = Run::parse(built.meta, &footer, tail).unwrap();
+        assert_eq!((run.deleted, built.deleted), (334, 334));
         assert!(run.ranges.contains(Key::new(Table(6), b"aa").raw()));
         let mut got = BTreeMap::new();
         let mut bad = 0;
@@ -432,7 +487,12 @@ mod tests {
         for (n, r) in run.blocks.iter().enumerate() {
             let bytes = Bytes::copy_from_slice(&file[r.offset as usize..][..r.len as usize]);
             match open_block(&run, n, &bytes) {
-                Ok(mut rows) => got.extend(core::iter::from_fn(|| rows.next())),
+                Ok(mut rows) => {
+                    while let Some(key) = rows.key() {
+                        got.insert(Bytes::copy_from_slice(key), rows.value_bytes());
+                        rows.step();
+                    }
+                }
                 Err(e) => {
                     bad += 1;
                     assert!(alloc::string::ToString::to_string(&e).contains("run 3"));

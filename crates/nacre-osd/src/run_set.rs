@@ -4,6 +4,10 @@ use crate::run::{BlockRows, Run, RunList, RunMeta};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
+use core::ops::Range;
+
+/// Damaged blocks that are remembered, and one of each damaged run.
+const DAMAGED_MAX: usize = 4096;
 
 /// A list of runs, oldest first; never changed, only replaced.
 pub(crate) type Runs = Rc<[Rc<Run>]>;
@@ -51,6 +55,10 @@ impl RunSet {
     pub(crate) fn bytes(&self) -> u64 {
         self.list.iter().map(|r| r.meta.bytes).sum()
     }
+    /// Indexes and filters of all runs in memory.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        self.list.iter().map(|r| r.index_bytes()).sum()
+    }
     pub(crate) fn list(&self) -> Runs {
         self.list.clone()
     }
@@ -80,13 +88,11 @@ impl RunSet {
         self.flushed_lsn = flushed_lsn;
         self.set(list);
     }
-    /// Puts one run (or none, if nothing is left) in place of the oldest `count`.
-    pub(crate) fn replace_oldest(&mut self, count: usize, run: Option<Rc<Run>>) -> Vec<u64> {
+    /// Puts one run (or none, if nothing is left) in place of some neighbours. Runs that were added since they were
+    /// chosen stand behind them, so their places are the same.
+    pub(crate) fn replace(&mut self, places: Range<usize>, run: Option<Rc<Run>>) -> Vec<u64> {
         let mut list = self.list.to_vec();
-        let gone: Vec<u64> = list.drain(..count).map(|r| r.meta.id).collect();
-        if let Some(run) = run {
-            list.insert(0, run);
-        }
+        let gone: Vec<u64> = list.splice(places, run).map(|r| r.meta.id).collect();
         self.cache.retain(|(id, _), _| !gone.contains(id));
         self.cache_order.retain(|(id, _)| !gone.contains(id));
         self.cache_bytes = self.cache.values().map(|(_, len)| u64::from(*len)).sum();
@@ -118,6 +124,11 @@ impl RunSet {
     }
     /// Notes a damaged block; `true` the first time.
     pub(crate) fn note_damage(&mut self, run: u64, block: usize) -> bool {
-        self.damaged.len() < 4096 && self.damaged.insert((run, block))
+        // One of each run is noted in any case: it must not be merged.
+        (self.damaged.len() < DAMAGED_MAX || !self.is_damaged(run)) && self.damaged.insert((run, block))
+    }
+    /// Whether a block of the run was found damaged.
+    pub(crate) fn is_damaged(&self, run: u64) -> bool {
+        self.damaged.range((run, 0)..=(run, usize::MAX)).next().is_some()
     }
 }

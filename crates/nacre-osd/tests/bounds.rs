@@ -70,6 +70,63 @@ fn memory_stays_within_its_bounds_whatever_is_written() {
     assert_eq!(rows, 6000);
 }
 
+/// Small runs: hundreds of flushes.
+fn small_runs() -> OsdConfig {
+    OsdConfig { dirty_bytes_max: 16 << 10, cache_bytes_max: 16 << 10, log_bytes_max: 512 << 10, ..config() }
+}
+
+#[test]
+fn merges_write_each_byte_a_logarithmic_number_of_times() {
+    let store: Arc<dyn Store> = Arc::new(MemStore::new(1 << 30));
+    OsdDrive::format(&store, &small_runs(), false).unwrap();
+    let mut d = OsdDrive::open(&store, &small_runs()).unwrap();
+    const ROWS: u32 = 24_000;
+    d.run(|osd| async move {
+        for n in 0..ROWS {
+            // Keys in no order: every run holds some of everywhere.
+            put(&osd, n.wrapping_mul(0x9e37_79b1), 100).await.unwrap();
+        }
+        osd.checkpoint().await.unwrap();
+    })
+    .unwrap();
+    let s = d.osd().stats();
+    assert!(s.flushes > 400 && s.merges > 50, "{s:?}");
+    let doublings = u64::from(s.flushes.ilog2());
+    assert!(s.merge_bytes_written <= s.flush_bytes_written * (doublings + 1), "{s:?}");
+    assert!(s.runs <= 4 + doublings + 3, "{s:?}");
+    let rows = d.run(|osd| async move { osd.scan(T, b"", b"", u32::MAX).await.unwrap().len() }).unwrap();
+    assert_eq!(rows as u32, ROWS);
+}
+
+#[test]
+fn what_was_overwritten_or_deleted_leaves_the_runs() {
+    let store: Arc<dyn Store> = Arc::new(MemStore::new(1 << 30));
+    OsdDrive::format(&store, &small_runs(), false).unwrap();
+    let mut d = OsdDrive::open(&store, &small_runs()).unwrap();
+    const KEYS: u32 = 2000;
+    d.run(|osd| async move {
+        for n in 0..KEYS * 8 {
+            put(&osd, n.wrapping_mul(0x9e37_79b1) % KEYS, 100).await.unwrap();
+        }
+        osd.checkpoint().await.unwrap();
+    })
+    .unwrap();
+    let live = u64::from(KEYS) * 120;
+    let s = d.osd().stats();
+    assert!(s.run_bytes <= 3 * live, "{live} bytes are live: {s:?}");
+    d.run(|osd| async move {
+        for n in 0..KEYS {
+            delete(&osd, n).await.unwrap();
+        }
+        osd.checkpoint().await.unwrap();
+        // The merge that is under way ends.
+        osd.ctx().sleep(std::time::Duration::from_secs(60)).await;
+    })
+    .unwrap();
+    let s = d.osd().stats();
+    assert!(s.run_bytes <= live / 4, "{live} bytes were live: {s:?}");
+}
+
 #[test]
 fn a_full_disk_says_so_and_can_be_emptied() {
     let store: Arc<dyn Store> = Arc::new(MemStore::new(24 << 20));
@@ -209,6 +266,35 @@ fn a_damaged_block_costs_its_keys_only_and_is_named() {
         bad.get()
     );
     assert_eq!(d.osd().stats().corrupt_blocks, 1);
+}
+
+#[test]
+fn a_damaged_run_is_left_as_it_is_and_newer_ones_are_merged() {
+    let device = filled();
+    let runs = files(&*device.store());
+    let (damaged, len) = *runs.iter().find(|(f, _)| matches!(f, FileId::Run(_))).unwrap();
+    device.flip(damaged, 9000);
+    let mut d = OsdDrive::open(&device.store(), &config()).unwrap();
+    d.run(|osd| async move {
+        for n in 10_000..20_000 {
+            put(&osd, n, 300).await.unwrap();
+        }
+        osd.checkpoint().await.unwrap();
+    })
+    .unwrap();
+    let s = d.osd().stats();
+    assert!(s.flushes > 20 && s.runs < 16, "{s:?}");
+    assert_eq!(s.corrupt_blocks, 1);
+    assert!(files(&*device.store()).contains(&(damaged, len)), "it can still be looked at");
+    // What the run holds beside the damage is there, and so is everything newer.
+    let read = d.run(|osd| async move {
+        let mut good = 0;
+        for n in (0..3000u32).chain(10_000..20_000) {
+            good += u32::from(matches!(osd.get(T, &n.to_be_bytes()).await, Ok(Some(_))));
+        }
+        good
+    });
+    assert!(read > Some(12_900), "{read:?}");
 }
 
 #[test]

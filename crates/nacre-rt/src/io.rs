@@ -81,7 +81,6 @@ fn payload_bytes(op: &StoreOp) -> usize {
         | StoreOp::Allocate { .. }
         | StoreOp::Punch { .. }
         | StoreOp::Sync { .. }
-        | StoreOp::StartSync { .. }
         | StoreOp::Delete { .. }
         | StoreOp::List { .. }
         | StoreOp::Len { .. }

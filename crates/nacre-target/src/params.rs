@@ -97,7 +97,8 @@ impl TargetCore {
         let (s, max) = (self.osd.stats(), self.osd.config());
         format!(
             "rows_in_memory: {}\nclean_bytes: {} of {}\ndirty_bytes: {} of {}\nlog_bytes: {} of {}\nruns: {}\n\
-             run_bytes: {}\ntransactions: {}\nsyncs: {}\nflushes: {}\nmerges: {}\ncold_reads: {}\nslowed_writers: {}",
+             run_bytes: {}\nrun_index_bytes: {}\ntransactions: {}\nsyncs: {}\nflushes: {}\nflush_bytes_written: {}\n\
+             merges: {}\nmerge_bytes_written: {}\ncold_reads: {}\nslowed_writers: {}\ncredits_exceeded: {}",
             s.rows_in_memory,
             s.clean_bytes,
             max.cache_bytes_max,
@@ -107,12 +108,16 @@ impl TargetCore {
             max.log_bytes_max,
             s.runs,
             s.run_bytes,
+            s.run_index_bytes,
             s.transactions,
             s.syncs,
             s.flushes,
+            s.flush_bytes_written,
             s.merges,
+            s.merge_bytes_written,
             s.cold_reads,
             s.slowed_writers,
+            s.credits_exceeded,
         )
     }
 

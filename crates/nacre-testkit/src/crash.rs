@@ -310,7 +310,6 @@ impl Disk {
                 }
                 Ok(StoreDone::Unit)
             }
-            StoreOp::StartSync { .. } => Ok(StoreDone::Unit),
             StoreOp::Replace { file, data } => {
                 let mut new = SparseFile::default();
                 new.write(0, &data);
@@ -424,9 +423,7 @@ fn kind_of(op: &StoreOp) -> Option<(FaultOp, FileId)> {
         StoreOp::Sync { file } => (FaultOp::Sync, *file),
         StoreOp::Replace { file, .. } => (FaultOp::Replace, *file),
         StoreOp::Delete { file } => (FaultOp::Delete, *file),
-        StoreOp::StartSync { .. } | StoreOp::List { .. } | StoreOp::Len { .. } | StoreOp::Space => {
-            return None;
-        }
+        StoreOp::List { .. } | StoreOp::Len { .. } | StoreOp::Space => return None,
     })
 }
 

@@ -1,7 +1,7 @@
 //! Blobs cut into chunk files, and the reads and writes that must not wait for the disk.
 
-use crate::dirs::{OPEN_DIR, names};
-use crate::path::{Place, chunk_dir, name};
+use crate::dirs::names;
+use crate::path::{chunk_dir, chunk_path, path};
 use crate::raw::{read_append, read_cached, read_full, retry};
 use crate::store::{FsStore, INLINE_BYTES_MAX};
 use bytes::Bytes;
@@ -9,7 +9,6 @@ use nacre_node::{FileId, StoreError};
 use nacre_osd::summed::{SummedWrite, write_summed};
 use nacre_types::ObjectId;
 use rustix::fd::{AsFd, BorrowedFd};
-use rustix::fs::Mode;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 
@@ -52,8 +51,7 @@ impl FsStore {
     /// Numbers of the chunks beyond the first, in order.
     pub(crate) fn far_chunks(&self, object: ObjectId) -> Result<Vec<u64>, StoreError> {
         let file = FileId::Blob(object);
-        let dir = self.dirs.fd(Place::of(file));
-        let chunks = match rustix::fs::openat(dir, chunk_dir(object), OPEN_DIR, Mode::empty()) {
+        let chunks = match self.open_dir(&chunk_dir(object)) {
             Err(Errno::NOENT) => return Ok(Vec::new()),
             other => other.map_err(self.fail("listing chunks of", file))?,
         };
@@ -72,8 +70,7 @@ impl FsStore {
                 retry(|| rustix::fs::fdatasync(open.fd())).map_err(&fail)?;
             }
         }
-        let dir = self.dirs.fd(Place::of(file));
-        match rustix::fs::openat(dir, chunk_dir(object), OPEN_DIR, Mode::empty()) {
+        match self.open_dir(&chunk_dir(object)) {
             Ok(chunks) => retry(|| rustix::fs::fsync(&chunks)).map_err(&fail),
             Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(fail(errno)),
@@ -119,13 +116,12 @@ impl FsStore {
     pub(crate) fn blob_len(&self, object: ObjectId) -> Result<Option<u64>, StoreError> {
         let file = FileId::Blob(object);
         for chunk in self.far_chunks(object)?.into_iter().rev() {
-            let path = format!("{}/{chunk:x}", chunk_dir(object));
-            let len = self.stat(file, &path)?.unwrap_or(0);
+            let len = self.stat(file, &chunk_path(object, chunk))?.unwrap_or(0);
             if len > 0 {
                 return Ok(Some(chunk * self.chunk_bytes + len));
             }
         }
-        self.stat(file, &name(file))
+        self.stat(file, &path(file))
     }
 
     pub(crate) fn write(&self, file: FileId, offset: u64, data: &[Bytes]) -> Result<(), StoreError> {
@@ -244,11 +240,9 @@ impl FsStore {
             other => other.unwrap_or(false),
         };
         if has_chunks {
-            let dir = self.dirs.fd(Place::of(file));
             for chunk in self.far_chunks(object)?.into_iter().rev().filter(|&c| c > target) {
                 self.forget_chunk(object, chunk);
-                let path = format!("{}/{chunk:x}", chunk_dir(object));
-                crate::open::remove(dir, &path).map_err(&fail)?;
+                crate::open::remove(self.dirs.root(), &chunk_path(object, chunk)).map_err(&fail)?;
             }
         }
         let Some(open) = self.open_chunk(file, target, true)? else { return Ok(()) };

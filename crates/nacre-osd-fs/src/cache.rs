@@ -100,6 +100,19 @@ impl Cache {
         self.lock().remove(key)
     }
 
+    /// Closes half of what is kept, the oldest; whether anything was. For a process that has no descriptor left.
+    pub(crate) fn shrink(&self) -> bool {
+        let mut gone = Vec::new();
+        let mut lru = self.lock();
+        for _ in 0..lru.open.len().div_ceil(2) {
+            let oldest = lru.by_age.values().next().copied();
+            gone.extend(oldest.and_then(|oldest| lru.remove(oldest)));
+        }
+        // Closed outside the lock.
+        drop(lru);
+        !gone.is_empty()
+    }
+
     /// Descriptors kept.
     pub(crate) fn len(&self) -> usize {
         self.lock().open.len()

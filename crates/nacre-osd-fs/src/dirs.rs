@@ -1,15 +1,18 @@
-//! Directories of the store: their descriptors, and which of them have entries that are not durable.
+//! Directories of the store: where they are, and which of them have entries that are not durable.
+//!
+//! Only the store's own directory is held open. The others are reached by path below it (a component more costs less
+//! than a table of descriptors, of which a process with many stores has too few) and opened for a listing or a sync.
+//! A sync through a new descriptor is good: the kernel keeps a failed write-back for whoever opens next.
 
 use crate::error::OpenError;
 use crate::path::Place;
 use crate::raw::retry;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, OFlags};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 struct Directory {
-    fd: OwnedFd,
     /// Counts entries made and removed. Begins with 1: a process that was killed may have left some.
     changes: AtomicU64,
     /// Value of `changes` at the last sync.
@@ -17,52 +20,52 @@ struct Directory {
 }
 
 /// All directories of one store.
-pub(crate) struct Dirs(Vec<Directory>);
+pub(crate) struct Dirs {
+    root: OwnedFd,
+    all: Vec<Directory>,
+}
 
 pub(crate) const OPEN_DIR: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
 impl Dirs {
-    /// Opens them all; they must be there.
+    /// Looks whether they are all there.
     pub(crate) fn open(root: OwnedFd, path: &str) -> Result<Self, OpenError> {
-        let mut all = Vec::with_capacity(Place::COUNT);
-        for place in Place::all() {
-            let fd = match place {
-                Place::Root => root.try_clone().map_err(|e| OpenError::Io {
-                    what: "opening",
-                    path: path.into(),
-                    source: e,
-                })?,
-                Place::Log | Place::Runs | Place::Objects(_) => {
-                    match rustix::fs::openat(&root, place.path(), OPEN_DIR, Mode::empty()) {
-                        Err(Errno::NOENT) => return Err(OpenError::NotAStore { path: path.into() }),
-                        other => {
-                            other.map_err(OpenError::io("opening", &format!("{path}/{}", place.path())))?
-                        }
-                    }
+        for place in Place::all().filter(|p| *p != Place::Root) {
+            match rustix::fs::statat(&root, place.path(), AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {}
+                Ok(_) | Err(Errno::NOENT) => return Err(OpenError::NotAStore { path: path.into() }),
+                Err(errno) => {
+                    return Err(OpenError::io("looking at", &format!("{path}/{}", place.path()))(errno));
                 }
-            };
-            all.push(Directory { fd, changes: AtomicU64::new(1), synced: AtomicU64::new(0) });
+            }
         }
-        Ok(Self(all))
+        let new = || Directory { changes: AtomicU64::new(1), synced: AtomicU64::new(0) };
+        Ok(Self { root, all: Place::all().map(|_| new()).collect() })
     }
 
-    fn at(&self, place: Place) -> &Directory {
-        self.0.get(place.index()).expect("`open` made one per place")
+    /// The store's own directory: paths of all files begin there.
+    pub(crate) fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
     }
-    pub(crate) fn fd(&self, place: Place) -> BorrowedFd<'_> {
-        self.at(place).fd.as_fd()
+    fn at(&self, place: Place) -> &Directory {
+        self.all.get(place.index()).expect("`open` made one per place")
     }
     /// An entry was made or removed.
     pub(crate) fn changed(&self, place: Place) {
         self.at(place).changes.fetch_add(1, Ordering::AcqRel);
     }
-    /// Makes all entries made or removed so far durable.
-    pub(crate) fn sync(&self, place: Place) -> Result<(), Errno> {
+    /// Makes all entries made or removed so far durable, through what `open` gives.
+    pub(crate) fn sync(
+        &self,
+        place: Place,
+        open: impl FnOnce() -> Result<OwnedFd, Errno>,
+    ) -> Result<(), Errno> {
         let dir = self.at(place);
         let changes = dir.changes.load(Ordering::Acquire);
         if dir.synced.load(Ordering::Acquire) < changes {
-            retry(|| rustix::fs::fsync(&dir.fd))?;
+            let fd = open()?;
+            retry(|| rustix::fs::fsync(&fd))?;
             dir.synced.fetch_max(changes, Ordering::AcqRel);
         }
         Ok(())

@@ -1,11 +1,10 @@
 //! Opening, locking and formatting the directory of a store.
 
-use crate::cache::Cache;
 use crate::dirs::{Dirs, OPEN_DIR, names};
 use crate::error::OpenError;
 use crate::holder::Holder;
 use crate::path::{FANOUT, Place, parse_blob, parse_number};
-use crate::probe::probe;
+use crate::probe::{Features, probe};
 use crate::raw::{read_append, retry, write_all};
 use crate::store::{FsConfig, FsStore};
 use bytes::Bytes;
@@ -23,15 +22,29 @@ impl FsStore {
     /// # Errors
     /// `Busy` names the process that serves it; `NotAStore` when it was never formatted.
     pub fn open(path: &Path, config: &FsConfig) -> Result<Self, OpenError> {
-        let text = path.display().to_string();
-        let root = open_root(path)?;
-        for name in ["log", "runs", "objects"] {
-            if !exists(root.as_fd(), name).map_err(OpenError::io("looking into", &text))? {
-                return Err(OpenError::NotAStore { path: text });
-            }
-        }
+        let (root, text) = open_formatted(path)?;
         let lock = take_lock(root.as_fd(), &text)?;
         Self::build(root, lock, text, config)
+    }
+
+    /// Opens a formatted directory of which nothing is going to be changed, and takes its lock as far as the medium
+    /// lets: where nothing can be written a lock file that is there is locked as it is.
+    ///
+    /// # Errors
+    /// Those of [`FsStore::open`].
+    pub fn open_read_only(path: &Path, config: &FsConfig) -> Result<Self, OpenError> {
+        let (root, text) = open_formatted(path)?;
+        let lock = match take_lock(root.as_fd(), &text) {
+            Err(OpenError::Io { source, .. })
+                if source.raw_os_error() == Some(Errno::ROFS.raw_os_error()) =>
+            {
+                lock_as_it_is(root.as_fd(), &text)?
+            }
+            other => other?,
+        };
+        let dirs = Dirs::open(root, &text)?;
+        let features = Features { cached_read: true, ..Features::default() };
+        Ok(Self::new(dirs, Lock { read_only: true, ..lock }, text, features, config))
     }
 
     /// Makes an empty store of a directory, which is made if need be, and takes its lock. With `reformat` the
@@ -77,10 +90,10 @@ impl FsStore {
         Self::build(root, lock, text, config)
     }
 
-    fn build(root: OwnedFd, lock: OwnedFd, path: String, config: &FsConfig) -> Result<Self, OpenError> {
+    fn build(root: OwnedFd, lock: Lock, path: String, config: &FsConfig) -> Result<Self, OpenError> {
         let dirs = Dirs::open(root, &path)?;
         let features = probe(&dirs).map_err(OpenError::io("trying out", &path))?;
-        Ok(Self::new(dirs, lock, path, Cache::new(config.descriptors_max), features, config.chunk_bytes))
+        Ok(Self::new(dirs, lock, path, features, config))
     }
 
     /// Who serves the store in this directory now; `None` when nobody does.
@@ -108,27 +121,60 @@ fn open_root(path: &Path) -> Result<OwnedFd, OpenError> {
         .map_err(OpenError::io("opening", &path.display().to_string()))
 }
 
-/// The lock ends with the descriptor, that is with the process.
-fn take_lock(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, OpenError> {
+/// The lock of a store's directory: it ends with the descriptor, that is with the process.
+pub(crate) struct Lock {
+    /// `None`: on a read-only medium without a lock file, where nobody can serve it.
+    pub(crate) fd: Option<OwnedFd>,
+    pub(crate) read_only: bool,
+}
+
+fn open_formatted(path: &Path) -> Result<(OwnedFd, String), OpenError> {
+    let text = path.display().to_string();
+    let root = open_root(path)?;
+    for name in ["log", "runs", "objects"] {
+        if !exists(root.as_fd(), name).map_err(OpenError::io("looking into", &text))? {
+            return Err(OpenError::NotAStore { path: text });
+        }
+    }
+    Ok((root, text))
+}
+
+fn take_lock(root: BorrowedFd<'_>, path: &str) -> Result<Lock, OpenError> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let lock = rustix::fs::openat(root, "lock", flags, FILE_MODE)
         .map_err(OpenError::io("opening the lock file of", path))?;
-    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => {
-            let mut text = Vec::new();
-            read_append(lock.as_fd(), 0, 4096, &mut text)
-                .map_err(OpenError::io("reading the lock file of", path))?;
-            let holder = Holder::from_text(&String::from_utf8_lossy(&text));
-            return Err(OpenError::Busy { path: path.into(), holder });
-        }
-        Err(e) => return Err(OpenError::io("locking", path)(e)),
-    }
+    try_lock(lock.as_fd(), path)?;
     let text = Bytes::from(Holder::me().to_text());
     rustix::fs::ftruncate(&lock, 0)
         .and_then(|()| write_all(lock.as_fd(), 0, &[text]))
         .map_err(OpenError::io("writing the lock file of", path))?;
-    Ok(lock)
+    Ok(Lock { fd: Some(lock), read_only: false })
+}
+
+/// On a medium where nothing can be written.
+fn lock_as_it_is(root: BorrowedFd<'_>, path: &str) -> Result<Lock, OpenError> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let fd = match rustix::fs::openat(root, "lock", flags, Mode::empty()) {
+        Err(Errno::NOENT) => None,
+        other => Some(other.map_err(OpenError::io("opening the lock file of", path))?),
+    };
+    if let Some(fd) = &fd {
+        try_lock(fd.as_fd(), path)?;
+    }
+    Ok(Lock { fd, read_only: true })
+}
+
+fn try_lock(lock: BorrowedFd<'_>, path: &str) -> Result<(), OpenError> {
+    match rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => {
+            let mut text = Vec::new();
+            read_append(lock, 0, 4096, &mut text).map_err(OpenError::io("reading the lock file of", path))?;
+            let holder = Holder::from_text(&String::from_utf8_lossy(&text));
+            Err(OpenError::Busy { path: path.into(), holder })
+        }
+        Err(e) => Err(OpenError::io("locking", path)(e)),
+    }
 }
 
 fn exists(dir: BorrowedFd<'_>, name: &str) -> Result<bool, Errno> {

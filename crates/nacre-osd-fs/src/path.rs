@@ -35,7 +35,6 @@ impl Place {
             Self::Objects(n) => 3 + n as usize,
         }
     }
-    pub(crate) const COUNT: usize = 3 + FANOUT;
     pub(crate) fn all() -> impl Iterator<Item = Place> {
         [Self::Root, Self::Log, Self::Runs].into_iter().chain((0..=u8::MAX).map(Self::Objects))
     }
@@ -59,34 +58,42 @@ fn fan(object: ObjectId) -> u8 {
     (mixed >> 56) as u8
 }
 
-/// Name of a file in its directory.
-pub(crate) fn name(file: FileId) -> String {
+/// Path of a file from the store's directory.
+pub(crate) fn path(file: FileId) -> String {
     match file {
         FileId::Super => String::from("super"),
         FileId::Ballast => String::from("ballast"),
-        FileId::Log(n) | FileId::Run(n) => format!("{n:016x}"),
-        FileId::Blob(o) => format!("{:x}.{:x}.{:x}", o.fid.seq.0, o.fid.oid.0, o.stripe),
+        FileId::Log(n) => format!("log/{n:016x}"),
+        FileId::Run(n) => format!("runs/{n:016x}"),
+        FileId::Blob(o) => {
+            format!("objects/{:02x}/{:x}.{:x}.{:x}", fan(o), o.fid.seq.0, o.fid.oid.0, o.stripe)
+        }
     }
 }
 
-/// Name of the directory with the chunks of a blob beyond the first.
+/// Path of the directory with the chunks of a blob beyond the first.
 pub(crate) fn chunk_dir(object: ObjectId) -> String {
-    format!("{}.d", name(FileId::Blob(object)))
+    format!("{}.d", path(FileId::Blob(object)))
+}
+/// Path of a chunk beyond the first.
+pub(crate) fn chunk_path(object: ObjectId, chunk: u64) -> String {
+    format!("{}/{chunk:x}", chunk_dir(object))
 }
 
-/// Inverse of [`name`] for a log segment or run.
+/// From the name of a log segment or run.
 pub(crate) fn parse_number(name: &str) -> Option<u64> {
     (name.len() == 16).then(|| u64::from_str_radix(name, 16).ok()).flatten()
 }
 
-/// Inverse of [`name`] for a blob.
+/// From the name of a blob's file. What is not written as we write it is not ours.
 pub(crate) fn parse_blob(text: &str) -> Option<ObjectId> {
     let mut parts = text.split('.');
     let seq = u64::from_str_radix(parts.next()?, 16).ok()?;
     let oid = u32::from_str_radix(parts.next()?, 16).ok()?;
     let stripe = u32::from_str_radix(parts.next()?, 16).ok()?;
     let object = ObjectId { fid: Fid::new(Seq(seq), Oid(oid)), stripe };
-    (parts.next().is_none() && name(FileId::Blob(object)) == text).then_some(object)
+    let ours = format!("{seq:x}.{oid:x}.{stripe:x}");
+    (parts.next().is_none() && ours == text).then_some(object)
 }
 
 #[cfg(test)]
@@ -96,11 +103,13 @@ mod tests {
     #[test]
     fn names_are_exact_inverses_and_chunk_directories_are_no_blobs() {
         let object = ObjectId { fid: Fid::new(Seq(0x1234), Oid(0xff)), stripe: 3 };
-        assert_eq!(parse_blob(&name(FileId::Blob(object))), Some(object));
-        assert_eq!(parse_blob(&chunk_dir(object)), None);
+        let of = |path: String| parse_blob(path.rsplit('/').next().unwrap());
+        assert_eq!(of(path(FileId::Blob(object))), Some(object));
+        assert_eq!(of(chunk_dir(object)), None);
+        assert!(path(FileId::Blob(object)).starts_with(&Place::of(FileId::Blob(object)).path()));
         assert_eq!(parse_blob("0x1.2.3"), None);
         assert_eq!(parse_blob("+1.2.3"), None);
-        assert_eq!(parse_number(&name(FileId::Log(77))), Some(77));
+        assert_eq!(parse_number(path(FileId::Log(77)).strip_prefix("log/").unwrap()), Some(77));
         assert_eq!(parse_number("77"), None);
     }
 

@@ -1,7 +1,6 @@
 //! What the file system below can do: tried, not assumed from its name.
 
 use crate::dirs::Dirs;
-use crate::path::Place;
 use crate::raw::{read_cached, write_zeros};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -28,7 +27,7 @@ const B: &str = "probe.b";
 
 /// Tries it with two small files, which are removed again.
 pub(crate) fn probe(dirs: &Dirs) -> Result<Features, Errno> {
-    let root = dirs.fd(Place::Root);
+    let root = dirs.root();
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let mode = Mode::RUSR | Mode::WUSR;
     let result = (|| {

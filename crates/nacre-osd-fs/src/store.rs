@@ -7,15 +7,15 @@
 use crate::blob::Piece;
 use crate::cache::{Cache, Key, Open};
 use crate::device;
-use crate::dirs::{Dirs, names};
-use crate::open::{remove, remove_chunks};
-use crate::path::{Place, chunk_dir, name, parse_blob, parse_number};
+use crate::dirs::{Dirs, OPEN_DIR, names};
+use crate::open::{Lock, remove, remove_chunks};
+use crate::path::{Place, chunk_dir, chunk_path, parse_blob, parse_number, path};
 use crate::probe::Features;
 use crate::raw::{read_full, retry, store_error, write_all, write_zeros};
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp, StoreSpace};
 use nacre_types::ObjectId;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// How a store is run.
 #[derive(Debug, Clone)]
 pub struct FsConfig {
-    /// Descriptors of files kept open (259 for directories come on top).
+    /// Descriptors of files kept open (two of the store itself come on top).
     pub descriptors_max: usize,
     /// Bytes of one file of a blob. Part of the format: tests only change it.
     pub chunk_bytes: u64,
@@ -42,7 +42,9 @@ pub(crate) const INLINE_BYTES_MAX: u64 = 256 << 10;
 /// A store on a directory. Dropping it gives the lock back.
 pub struct FsStore {
     pub(crate) dirs: Dirs,
-    _lock: OwnedFd,
+    /// `None`: on a read-only medium that was never served from here, nobody can serve it.
+    _lock: Option<OwnedFd>,
+    read_only: bool,
     path: String,
     cache: Cache,
     pub(crate) features: Features,
@@ -62,23 +64,17 @@ struct Listing {
 }
 
 impl FsStore {
-    pub(crate) fn new(
-        dirs: Dirs,
-        lock: OwnedFd,
-        path: String,
-        cache: Cache,
-        features: Features,
-        chunk_bytes: u64,
-    ) -> Self {
+    pub(crate) fn new(dirs: Dirs, lock: Lock, path: String, features: Features, config: &FsConfig) -> Self {
         Self {
-            device: device::number(dirs.fd(Place::Root)),
+            device: device::number(dirs.root()),
             dirs,
-            _lock: lock,
+            _lock: lock.fd,
+            read_only: lock.read_only,
             path,
-            cache,
+            cache: Cache::new(config.descriptors_max),
             no_cached_reads: AtomicBool::new(!features.cached_read),
             features,
-            chunk_bytes,
+            chunk_bytes: config.chunk_bytes,
             listing: Mutex::default(),
         }
     }
@@ -94,7 +90,7 @@ impl FsStore {
 
     /// For error texts: operation, file, directory.
     pub(crate) fn what(&self, op: &str, file: FileId) -> String {
-        format!("{op} {}/{}/{}", self.path, Place::of(file).path(), name(file))
+        format!("{op} {}/{}", self.path, path(file))
     }
     pub(crate) fn fail(&self, op: &'static str, file: FileId) -> impl Fn(Errno) -> StoreError + '_ {
         move |errno| store_error(errno, &self.what(op, file))
@@ -122,30 +118,26 @@ impl FsStore {
     }
 
     fn open_first(&self, file: FileId, make: bool) -> Result<Option<Open>, Errno> {
-        let place = Place::of(file);
-        let dir = self.dirs.fd(place);
-        let (fd, made) = match self.open_at(dir, &name(file), OFlags::empty()) {
+        let path = path(file);
+        let (fd, made) = match self.open_at(&path, OFlags::empty()) {
             Ok(fd) => (fd, false),
             Err(Errno::NOENT) if !make => return Ok(None),
-            Err(Errno::NOENT) => (self.open_at(dir, &name(file), OFlags::CREATE)?, true),
+            Err(Errno::NOENT) => (self.open_at(&path, OFlags::CREATE)?, true),
             Err(e) => return Err(e),
         };
         if made {
-            self.dirs.changed(place);
+            self.dirs.changed(Place::of(file));
         }
         let has_chunks = match file {
-            FileId::Blob(object) if !made => {
-                exists(rustix::fs::statat(dir, chunk_dir(object), AtFlags::SYMLINK_NOFOLLOW))?
-            }
+            FileId::Blob(object) if !made => self.has_chunk_dir(object)?,
             _ => false,
         };
         Ok(Some(Open::new(fd, has_chunks)))
     }
 
     fn open_far_chunk(&self, object: ObjectId, chunk: u64, make: bool) -> Result<Option<Open>, Errno> {
-        let dir = self.dirs.fd(Place::of(FileId::Blob(object)));
-        let path = format!("{}/{chunk:x}", chunk_dir(object));
-        match self.open_at(dir, &path, OFlags::empty()) {
+        let path = chunk_path(object, chunk);
+        match self.open_at(&path, OFlags::empty()) {
             Ok(fd) => return Ok(Some(Open::new(fd, false))),
             Err(Errno::NOENT) if !make => return Ok(None),
             Err(Errno::NOENT) => {}
@@ -155,21 +147,44 @@ impl FsStore {
             StoreError::NoSpace => Errno::NOSPC,
             _ => Errno::IO,
         })?;
-        match rustix::fs::mkdirat(dir, chunk_dir(object), Mode::RWXU) {
+        match rustix::fs::mkdirat(self.dirs.root(), chunk_dir(object), Mode::RWXU) {
             Ok(()) => self.dirs.changed(Place::of(FileId::Blob(object))),
             Err(Errno::EXIST) => {}
             Err(e) => return Err(e),
         }
-        let fd = self.open_at(dir, &path, OFlags::CREATE)?;
+        let fd = self.open_at(&path, OFlags::CREATE)?;
         if let Some(first) = first {
             first.set_has_chunks();
         }
         Ok(Some(Open::new(fd, false)))
     }
 
-    fn open_at(&self, dir: rustix::fd::BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let flags = flags | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        retry(|| rustix::fs::openat(dir, path, flags, Mode::RUSR | Mode::WUSR))
+    fn open_at(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let access = if self.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        let flags = flags | access | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        self.with_descriptor(|| rustix::fs::openat(self.dirs.root(), path, flags, Mode::RUSR | Mode::WUSR))
+    }
+    /// A directory, for a listing or a sync.
+    pub(crate) fn open_dir(&self, path: &str) -> Result<OwnedFd, Errno> {
+        self.with_descriptor(|| rustix::fs::openat(self.dirs.root(), path, OPEN_DIR, Mode::empty()))
+    }
+    /// Opens; where the process has no descriptor left those that are only kept are given up first: a sync that fails
+    /// for such a reason would cost an object, or the target.
+    fn with_descriptor(&self, open: impl Fn() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
+        loop {
+            match retry(&open) {
+                Err(Errno::MFILE | Errno::NFILE) if self.cache.shrink() => {}
+                other => return other,
+            }
+        }
+    }
+    fn sync_dir_of(&self, file: FileId) -> Result<(), StoreError> {
+        let place = Place::of(file);
+        let synced = self.dirs.sync(place, || self.open_dir(&place.path()));
+        synced.map_err(self.fail("syncing the directory of", file))
+    }
+    fn has_chunk_dir(&self, object: ObjectId) -> Result<bool, Errno> {
+        exists(rustix::fs::statat(self.dirs.root(), chunk_dir(object), AtFlags::SYMLINK_NOFOLLOW))
     }
 
     fn forget(&self, file: FileId) {
@@ -196,11 +211,11 @@ impl FsStore {
     }
 
     fn replace(&self, file: FileId, data: Bytes) -> Result<(), StoreError> {
-        let place = Place::of(file);
-        let dir = self.dirs.fd(place);
-        let (old, new) = (name(file), format!("{}.new", name(file)));
+        let dir = self.dirs.root();
+        let old = path(file);
+        let new = format!("{old}.new");
         let replaced = (|| {
-            let fd = self.open_at(dir, &new, OFlags::CREATE | OFlags::TRUNC)?;
+            let fd = self.open_at(&new, OFlags::CREATE | OFlags::TRUNC)?;
             write_all(rustix::fd::AsFd::as_fd(&fd), 0, &[data])?;
             retry(|| rustix::fs::fsync(&fd))?;
             rustix::fs::renameat(dir, &new, dir, &old)
@@ -211,8 +226,8 @@ impl FsStore {
             return Err(self.fail("replacing", file)(errno));
         }
         self.forget(file);
-        self.dirs.changed(place);
-        self.dirs.sync(place).map_err(self.fail("syncing the directory of", file))
+        self.dirs.changed(Place::of(file));
+        self.sync_dir_of(file)
     }
 
     /// Syncs data and entry of a file, or the absence of its entry.
@@ -225,7 +240,7 @@ impl FsStore {
             }
             retry(|| rustix::fs::fdatasync(first.fd())).map_err(self.fail("syncing", file))?;
         }
-        self.dirs.sync(Place::of(file)).map_err(self.fail("syncing the directory of", file))
+        self.sync_dir_of(file)
     }
 
     fn delete(&self, file: FileId) -> Result<(), StoreError> {
@@ -234,29 +249,27 @@ impl FsStore {
         }
         self.forget(file);
         let place = Place::of(file);
-        remove(self.dirs.fd(place), &name(file)).map_err(self.fail("deleting", file))?;
+        remove(self.dirs.root(), &path(file)).map_err(self.fail("deleting", file))?;
         self.dirs.changed(place);
         Ok(())
     }
 
     fn delete_blob(&self, object: ObjectId) -> Result<(), StoreError> {
         let file = FileId::Blob(object);
-        let place = Place::of(file);
-        let dir = self.dirs.fd(place);
         let has_chunks = match self.cache.get(Key { file, chunk: 0 }) {
             Some(open) => open.has_chunks(),
-            None => exists(rustix::fs::statat(dir, chunk_dir(object), AtFlags::SYMLINK_NOFOLLOW))
-                .map_err(self.fail("deleting", file))?,
+            None => self.has_chunk_dir(object).map_err(self.fail("deleting", file))?,
         };
         if has_chunks {
             for chunk in self.far_chunks(object)? {
                 self.cache.remove(Key { file, chunk });
             }
-            remove_chunks(dir, &chunk_dir(object)).map_err(self.fail("deleting chunks of", file))?;
+            remove_chunks(self.dirs.root(), &chunk_dir(object))
+                .map_err(self.fail("deleting chunks of", file))?;
         }
         self.forget(file);
-        remove(dir, &name(file)).map_err(self.fail("deleting", file))?;
-        self.dirs.changed(place);
+        remove(self.dirs.root(), &path(file)).map_err(self.fail("deleting", file))?;
+        self.dirs.changed(Place::of(file));
         Ok(())
     }
 
@@ -277,8 +290,7 @@ impl FsStore {
             FileKind::Log => (Place::Log, FileId::Log),
             FileKind::Run | FileKind::Blob => (Place::Runs, FileId::Run),
         };
-        let fail = |errno| store_error(errno, &format!("listing {}/{}", self.path, place.path()));
-        let found = names(self.dirs.fd(place)).map_err(fail)?;
+        let found = self.names(place)?;
         let mut files: Vec<FileId> = found.iter().filter_map(|n| parse_number(n)).map(make).collect();
         files.sort_unstable();
         let mut out = Vec::new();
@@ -293,6 +305,12 @@ impl FsStore {
         Ok(out)
     }
 
+    fn names(&self, place: Place) -> Result<Vec<String>, StoreError> {
+        let path = place.path();
+        let found = self.open_dir(&path).and_then(|dir| names(dir.as_fd()));
+        found.map_err(|errno| store_error(errno, &format!("listing {}/{path}", self.path)))
+    }
+
     /// Directories are in the order of hashes, answers in that of ids: a listing is a snapshot of the names made at
     /// its first page.
     fn list_blobs(&self, after: Option<FileId>, limit: usize) -> Result<Vec<(FileId, u64)>, StoreError> {
@@ -304,8 +322,7 @@ impl FsStore {
         if rest.len() == 0 {
             let mut all = Vec::new();
             for place in (0..=u8::MAX).map(Place::Objects) {
-                let fail = |errno| store_error(errno, &format!("listing {}/{}", self.path, place.path()));
-                all.extend(names(self.dirs.fd(place)).map_err(fail)?.iter().filter_map(|n| parse_blob(n)));
+                all.extend(self.names(place)?.iter().filter_map(|n| parse_blob(n)));
             }
             all.retain(|&object| after.is_none_or(|a| FileId::Blob(object) > a));
             all.sort_unstable();
@@ -330,10 +347,10 @@ impl FsStore {
         if let FileId::Blob(object) = file {
             return self.blob_len(object);
         }
-        self.stat(file, &name(file))
+        self.stat(file, &path(file))
     }
     pub(crate) fn stat(&self, file: FileId, path: &str) -> Result<Option<u64>, StoreError> {
-        match rustix::fs::statat(self.dirs.fd(Place::of(file)), path, AtFlags::SYMLINK_NOFOLLOW) {
+        match rustix::fs::statat(self.dirs.root(), path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(u64::try_from(stat.st_size).unwrap_or(0))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(self.fail("looking at", file)(errno)),
@@ -341,7 +358,7 @@ impl FsStore {
     }
 
     fn space(&self) -> Result<StoreSpace, StoreError> {
-        let s = rustix::fs::fstatvfs(self.dirs.fd(Place::Root))
+        let s = rustix::fs::fstatvfs(self.dirs.root())
             .map_err(|errno| store_error(errno, &format!("statfs of {}", self.path)))?;
         let bytes = |blocks: u64| blocks.saturating_mul(s.f_frsize);
         Ok(StoreSpace {
@@ -421,6 +438,11 @@ impl FsStore {
     }
 
     fn run(&self, op: StoreOp) -> Result<StoreDone, StoreError> {
+        let reads =
+            matches!(op, StoreOp::Read { .. } | StoreOp::List { .. } | StoreOp::Len { .. } | StoreOp::Space);
+        if self.read_only && !reads {
+            return Err(StoreError::Device(format!("{} was opened for reading only", self.path)));
+        }
         match op {
             StoreOp::Create { file, len } => self.create(file, len).map(|()| StoreDone::Unit),
             StoreOp::Write { file, offset, data } => {

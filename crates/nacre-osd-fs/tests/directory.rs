@@ -100,6 +100,41 @@ fn descriptors_stay_within_their_bound() {
 }
 
 #[test]
+fn a_store_takes_few_descriptors_and_gives_up_those_it_only_keeps() {
+    let open = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let dir = tempfile::tempdir().unwrap();
+    let before = open();
+    let store = format(dir.path(), false).unwrap();
+    // Other tests of this process open files, too.
+    assert!(open() < before + 64, "{} and before {before}", open());
+    for n in 0..100 {
+        // Neighbours lie together: these are in as many directories as there can be.
+        write(&store, blob(n * 1024), b"x");
+        assert_eq!(store.execute(StoreOp::Sync { file: blob(n * 1024) }), Ok(StoreDone::Unit));
+    }
+    assert_eq!(store.descriptors(), 100);
+}
+
+#[test]
+fn a_store_that_is_only_looked_at_is_locked_and_not_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = FsConfig::default();
+    drop(format(dir.path(), false).unwrap());
+    let looking = FsStore::open_read_only(dir.path(), &config).unwrap();
+    assert!(refusal(open(dir.path())).contains("is in use by process"));
+    assert!(refusal(FsStore::open_read_only(dir.path(), &config)).contains("is in use by process"));
+    let data = vec![Bytes::from_static(b"x")];
+    assert!(looking.execute(StoreOp::Write { file: blob(1), offset: 0, data }).is_err());
+    assert_eq!(looking.execute(StoreOp::Len { file: blob(1) }), Ok(StoreDone::Len(None)));
+    drop(looking);
+    let store = open(dir.path()).unwrap();
+    write(&store, blob(1), b"hello");
+    drop(store);
+    let looking = FsStore::open_read_only(dir.path(), &config).unwrap();
+    assert_eq!(read(&looking, blob(1)), Ok(StoreDone::Bytes(Bytes::from_static(b"hello"))));
+}
+
+#[test]
 fn a_symbolic_link_is_not_followed() {
     let dir = tempfile::tempdir().unwrap();
     let store = format(dir.path(), false).unwrap();

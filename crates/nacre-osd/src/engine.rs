@@ -176,7 +176,10 @@ impl Osd {
         // Accounting rows and headers are the engine's own.
         let exceeded = bytes > u64::from(credits.row_bytes) + u64::from(credits.rows) * 16 + 640;
         // What was promised to others may be gone: a bug of the handler, found by every test that runs into it.
-        debug_assert!(!exceeded, "transaction {transno:?} wrote {bytes} bytes of log, reserved were {credits:?}");
+        debug_assert!(
+            !exceeded,
+            "transaction {transno:?} wrote {bytes} bytes of log, reserved were {credits:?}"
+        );
         self.count(|s| {
             s.transactions += 1;
             s.log_bytes_written += bytes;

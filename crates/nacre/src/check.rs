@@ -66,7 +66,7 @@ struct Found {
 pub(crate) fn run(args: &CheckArgs) -> Result<()> {
     let targets = targets(&args.dirs)?;
     // All locks are taken before anything is said.
-    let opened = targets.iter().map(|dir| process::open_target(dir)).collect::<Result<Vec<_>>>()?;
+    let opened = targets.iter().map(|dir| process::open_target_read_only(dir)).collect::<Result<Vec<_>>>()?;
     let mut cross = Cross::default();
     let mut found = Vec::new();
     for served in &opened {

@@ -47,7 +47,7 @@ pub(crate) fn run(args: &LrReaderArgs) -> Result<()> {
 
 /// Stopped: read here. Served: asked where it is served.
 fn of_directory(dir: &Path) -> Result<Records> {
-    match store::open_dir(dir) {
+    match store::open_dir_read_only(dir) {
         Ok(store) => stopped(store).with_context(|| dir.display().to_string()),
         Err(error) => {
             let holder = nacre_osd_fs::FsStore::holder(dir).ok().flatten();

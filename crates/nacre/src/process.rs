@@ -266,7 +266,13 @@ fn add_target(node: &Node, targets: &Targets, served: &Served, addresses: &[Stri
 
 /// Opens a formatted target directory.
 pub(crate) fn open_target(dir: &Path) -> Result<Served> {
-    let store = store::open_dir(dir)?;
+    served(dir, store::open_dir(dir)?)
+}
+/// Opens a formatted target directory of which nothing is going to be changed.
+pub(crate) fn open_target_read_only(dir: &Path) -> Result<Served> {
+    served(dir, store::open_dir_read_only(dir)?)
+}
+fn served(dir: &Path, store: Arc<dyn Store>) -> Result<Served> {
     let label = store::label(&store).with_context(|| dir.display().to_string())?;
     let name = label
         .target()

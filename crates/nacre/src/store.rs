@@ -76,6 +76,11 @@ pub(crate) fn open_dir(dir: &Path) -> Result<Arc<dyn Store>> {
     })
 }
 
+/// Opens the store in a directory of which nothing is going to be changed.
+pub(crate) fn open_dir_read_only(dir: &Path) -> Result<Arc<dyn Store>> {
+    with_descriptors(|config| FsStore::open_read_only(dir, config))
+}
+
 /// Makes an empty store in a directory.
 pub(crate) fn format_dir(dir: &Path, reformat: bool) -> Result<Arc<dyn Store>> {
     with_descriptors(|config| FsStore::format(dir, config, reformat))
@@ -84,12 +89,12 @@ pub(crate) fn format_dir(dir: &Path, reformat: bool) -> Result<Arc<dyn Store>> {
 fn with_descriptors(make: impl FnOnce(&FsConfig) -> Result<FsStore, OpenError>) -> Result<Arc<dyn Store>> {
     let limit = raise_descriptor_limit();
     let mut config = FsConfig::default();
-    // A store's directories take some 260 descriptors; with those of a few stores the rest must go round.
+    // Half of the limit is for the stores of one process, of which there are four as a rule.
     config.descriptors_max = config.descriptors_max.min(usize::try_from(limit / 8).unwrap_or(usize::MAX));
     match make(&config) {
         Ok(store) => Ok(Arc::new(store)),
         Err(OpenError::Io { what, path, source }) if source.raw_os_error() == Some(EMFILE) => {
-            let hint = "raise it: each target needs 300 at least, 1500 are good";
+            let hint = "raise it: 1024 do for the targets of one `up`, 1100 for each target are good";
             Err(anyhow!("{what} {path}: {source}\nhint: `ulimit -n` is {limit}, {hint}"))
         }
         Err(error) => Err(error.into()),

@@ -138,6 +138,10 @@ impl Osd {
     pub fn was_clean(&self) -> bool {
         self.was_clean
     }
+    /// How often it was opened after it had not been stopped as planned, this time included.
+    pub fn unclean_stops(&self) -> u64 {
+        self.superblock.borrow().unclean_stops
+    }
     /// Rows with `from <= key < to` in key order, at most `limit`. An empty `to` is the end of the table.
     ///
     /// # Errors

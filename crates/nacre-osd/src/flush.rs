@@ -155,7 +155,10 @@ impl Osd {
     async fn flush(&self) -> Result<(), OsdError> {
         let id = self.state.borrow_mut().runs.take_id();
         match self.write_frozen(id).await {
-            Ok(run) => self.install(run).await,
+            Ok(run) => {
+                self.evict(self.clean_max_beside_frozen()).await;
+                self.install(run).await
+            }
             Err(e) => {
                 // What was written of it takes room that others need.
                 self.ctx.io(StoreOp::Delete { file: FileId::Run(id) }).await.ok();
@@ -183,7 +186,9 @@ impl Osd {
         let mut at = Some(Key::from_raw(&[]));
         while let Some(from) = at {
             {
-                let state = self.state.borrow();
+                let max = self.clean_max_beside_frozen();
+                let mut state = self.state.borrow_mut();
+                state.mem.evict(max, EVICT_ROWS, false);
                 at = state.mem.frozen_rows(from.raw(), SLICE_ROWS, |key, value| {
                     if value.is_some() || state.runs.may_hold(key.raw()) {
                         builder.add(key.raw(), value.map(|v| &v[..]));
@@ -222,17 +227,21 @@ impl Osd {
         }
         self.room_kick.wake_all();
         self.merge_kick.wake_all();
-        self.evict().await;
+        // Nothing to do unless more was frozen than the cache may hold.
+        self.evict(self.config.cache_bytes_max).await;
         Ok(())
     }
-    /// What has just become clean may be more than the cache holds.
-    async fn evict(&self) {
-        let max = self.config.cache_bytes_max;
-        // Two rounds over all rows are enough: the first takes the marks away, the second the rows.
-        let mut steps = 3 * self.state.borrow().mem.rows();
-        while steps > 0 && self.state.borrow().mem.bytes().clean > max && self.halted().is_ok() {
-            self.state.borrow_mut().mem.evict(max, EVICT_ROWS);
-            steps = steps.saturating_sub(EVICT_ROWS);
+    /// Room is made for what is about to become clean before it does: memory never holds more than both bounds.
+    fn clean_max_beside_frozen(&self) -> u64 {
+        self.config.cache_bytes_max.saturating_sub(self.state.borrow().mem.bytes().frozen)
+    }
+    async fn evict(&self, max: u64) {
+        // One round takes the marks away, the next the rows; what is still used then goes, too. Pinned rows stay.
+        let rows = self.state.borrow().mem.rows();
+        let mut steps = 0;
+        while steps <= 3 * rows && self.state.borrow().mem.bytes().clean > max && self.halted().is_ok() {
+            self.state.borrow_mut().mem.evict(max, EVICT_ROWS, steps > 2 * rows);
+            steps += EVICT_ROWS;
             self.slice_end().await;
         }
     }

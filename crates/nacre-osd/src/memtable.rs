@@ -23,6 +23,9 @@ use core::ops::Bound;
 /// Tree node share, slab entry and allocator overhead of a row.
 const ROW_OVERHEAD_BYTES: usize = 144;
 const CHUNK_ROWS: usize = 1024;
+/// Clean rows looked at for eviction when some come in, and when there are far too many (the flusher does most of it).
+const EVICT_STEPS: usize = 8;
+const EVICT_STEPS_HARD: usize = 256;
 
 /// Index of a row in the slab. Stays valid while the row is pinned.
 pub(crate) type Slot = u32;
@@ -375,15 +378,23 @@ impl Memtable {
         self.bytes.clean += core::mem::take(&mut self.bytes.frozen);
         self.frozen_ranges = IntervalSet::default();
     }
-    /// Drops clean rows until they are within `max` bytes, looking at no more than `steps` rows.
-    pub(crate) fn evict(&mut self, max: u64, steps: usize) {
+    /// Before clean rows come in: lets go of others, the more the further they are beyond `max` bytes.
+    pub(crate) fn make_way(&mut self, max: u64, rows: usize) {
+        let hard = self.bytes.clean > max + max / 8;
+        let steps = if hard { EVICT_STEPS_HARD } else { EVICT_STEPS };
+        self.evict(max, steps.max(rows * 4), hard);
+    }
+    /// Drops clean rows until they are within `max` bytes, looking at no more than `steps` rows. `hard`: also such as
+    /// were used since the round before.
+    pub(crate) fn evict(&mut self, max: u64, steps: usize, hard: bool) {
         if self.bytes.clean <= max {
             return;
         }
+        let mut over = self.bytes.clean - max;
         let oldest = self.live.oldest();
         let mut victims = Vec::new();
-        let mut last = None;
-        {
+        let next = {
+            let mut last = None;
             let mut rows =
                 self.map.range::<[u8], _>((Bound::Included(self.sweep_at.raw()), Bound::Unbounded));
             for _ in 0..steps {
@@ -391,21 +402,27 @@ impl Memtable {
                     last = None;
                     break;
                 };
-                last = Some(key.clone());
+                last = Some(key);
                 let row = self.row(*slot);
-                if row.generation <= self.clean_gen && row.touch < oldest && row.touch <= self.sweep_mark {
+                let unused = hard || row.touch <= self.sweep_mark;
+                if row.generation <= self.clean_gen && row.touch < oldest && unused {
                     victims.push((key.clone(), *slot));
+                    over = over.saturating_sub(row_bytes(key.raw(), row.value.as_ref()) as u64);
+                    if over == 0 {
+                        break;
+                    }
                 }
             }
-        }
+            last.map(Key::successor)
+        };
         for (key, slot) in victims {
             let row = self.slab.take(slot);
             self.bytes.clean =
                 self.bytes.clean.saturating_sub(row_bytes(key.raw(), row.value.as_ref()) as u64);
             self.map.remove(&key);
         }
-        match last {
-            Some(key) => self.sweep_at = key.successor(),
+        match next {
+            Some(key) => self.sweep_at = key,
             None => {
                 // A second chance: what was used since the round before stays.
                 self.sweep_at = Key::from_raw(&[]);

@@ -190,6 +190,7 @@ impl Osd {
         superblock.log_epoch += 1;
         superblock.instance += 1;
         superblock.clean = false;
+        superblock.unclean_stops += u64::from(!was_clean);
         superblock.next_segment = next_segment;
         superblock.write(ctx).await?;
         for number in &plan.unused {

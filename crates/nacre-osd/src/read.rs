@@ -18,8 +18,6 @@ use nacre_node::join_all;
 
 /// Rows of one slice of a scan.
 const SLICE_ROWS: usize = 256;
-/// Clean rows looked at for eviction at each fetch (the flusher does most of it).
-const EVICT_STEPS: usize = 8;
 /// Reads of scans that want many rows.
 const SCAN_READ_BYTES: u32 = 64 << 10;
 /// Cold rows of one fetch that are read at the same time.
@@ -52,7 +50,7 @@ impl Osd {
         let mut cold = Vec::new();
         {
             let mut state = self.state.borrow_mut();
-            state.mem.evict(self.config.cache_bytes_max, EVICT_STEPS);
+            state.mem.make_way(self.config.cache_bytes_max, 0);
             let serial = state.mem.next_serial();
             pins.hold(Ticket::new(state.mem.live(), serial));
             for (table, key) in keys {
@@ -126,6 +124,7 @@ impl Osd {
             }
             let value = found?;
             let value = if state.mem.hides(key.raw()) { None } else { value };
+            state.mem.make_way(self.config.cache_bytes_max, 1);
             state.mem.insert_clean(key.clone(), value);
             return Ok(());
         }
@@ -147,7 +146,7 @@ impl Osd {
         self.check_alive()?;
         {
             let mut state = self.state.borrow_mut();
-            state.mem.evict(self.config.cache_bytes_max, EVICT_STEPS);
+            state.mem.make_way(self.config.cache_bytes_max, 0);
             let serial = state.mem.next_serial();
             pins.hold(Ticket::new(state.mem.live(), serial));
         }
@@ -171,7 +170,7 @@ impl Osd {
                         return Ok(state.mem.row(slot).value.clone());
                     }
                     Known::Absent => return Ok(None),
-                    Known::Cold => state.mem.evict(self.config.cache_bytes_max, EVICT_STEPS),
+                    Known::Cold => {}
                 }
             }
             // Rare, and large: the tasks of readers stay small without it.
@@ -308,6 +307,7 @@ impl Osd {
             for slot in touch {
                 state.mem.touch(slot);
             }
+            state.mem.make_way(self.config.cache_bytes_max, load.len());
             for (key, value) in load {
                 state.mem.insert_clean(key, Some(Bytes::copy_from_slice(&value)));
             }

@@ -47,6 +47,9 @@ codec_struct! {
         pub next_segment: u64,
         /// (epoch, last lsn) of earlier epochs whose segments may still be needed, oldest first.
         pub epoch_ends: Vec<(u32, u64)>,
+        /// How often it was opened after it had not been stopped as planned. (The last field: superblocks of before
+        /// it was counted end where it begins.)
+        pub unclean_stops: u64,
     }
 }
 
@@ -60,16 +63,26 @@ pub fn label_of(bytes: &[u8]) -> Result<Label, OsdError> {
 
 impl Super {
     pub(crate) fn new(label: Label) -> Self {
-        Self { label, instance: 0, log_epoch: 0, clean: true, next_segment: 1, epoch_ends: Vec::new() }
+        Self {
+            label,
+            instance: 0,
+            log_epoch: 0,
+            clean: true,
+            next_segment: 1,
+            epoch_ends: Vec::new(),
+            unclean_stops: 0,
+        }
     }
     pub(crate) fn to_bytes(&self) -> Bytes {
-        let payload = self.to_vec();
+        Self::framed(&self.to_vec())
+    }
+    fn framed(payload: &[u8]) -> Bytes {
         let mut out = Vec::with_capacity(HEAD_BYTES + payload.len());
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
         out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
-        out.extend_from_slice(&crc32c(&payload).to_le_bytes());
-        out.extend_from_slice(&payload);
+        out.extend_from_slice(&crc32c(payload).to_le_bytes());
+        out.extend_from_slice(payload);
         Bytes::from(out)
     }
     /// # Errors
@@ -89,7 +102,10 @@ impl Super {
             )));
         }
         let payload = bytes.get(HEAD_BYTES..).and_then(|p| p.get(..number(12) as usize));
-        let whole = payload.filter(|p| crc32c(p) == number(16)).and_then(|p| Self::from_slice(p).ok());
+        let whole = payload.filter(|p| crc32c(p) == number(16)).and_then(|p| {
+            let shorter = || Self::from_slice(&[p, &[0; 8]].concat()).ok();
+            Self::from_slice(p).ok().or_else(shorter)
+        });
         whole.ok_or_else(|| {
             OsdError::Format(String::from(
                 "the superblock of this target is damaged (its checksum is wrong): restore the file `super` from a backup; log and runs are untouched",
@@ -125,10 +141,14 @@ mod tests {
             mgs_nodes: alloc::vec![String::from("unix:/run/x")],
             format_version: FORMAT_VERSION,
         };
-        let s = Super { epoch_ends: alloc::vec![(1, 77)], ..Super::new(label) };
+        let s = Super { epoch_ends: alloc::vec![(1, 77)], unclean_stops: 3, ..Super::new(label) };
         let bytes = s.to_bytes();
-        assert_eq!(crc32c(&bytes), 0x2665_f547, "golden bytes: {bytes:02x?}");
-        assert_eq!(Super::parse(&bytes), Ok(s));
+        assert_eq!(crc32c(&bytes), 0x7136_ef32, "golden bytes: {bytes:02x?}");
+        assert_eq!(Super::parse(&bytes).as_ref(), Ok(&s));
+        // One of before unclean stops were counted.
+        let payload = s.to_vec();
+        let shorter = Super::framed(&payload[..payload.len() - 8]);
+        assert_eq!(Super::parse(&shorter), Ok(Super { unclean_stops: 0, ..s }));
         let text = |b: &[u8]| Super::parse(b).unwrap_err().to_string();
         assert!(text(b"hello").contains("not a nacre target"));
         let mut other = Vec::from(&bytes[..]);

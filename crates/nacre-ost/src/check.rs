@@ -3,8 +3,9 @@
 //! Reads only. What it looks at: every object row and its block rows (masks inside the size, block counts, blob
 //! long enough, with `sums` the sum of every written block), block rows and tombstones without or with an object,
 //! the count of objects, usage per owner. Not problems, but counted and told: a blob without rows (space that a
-//! crash left behind), and a sum that differs. The latter is damage, or an overwrite that a crash cut off before its
-//! row was written and that nobody repeated: until overwritten regions are marked, nobody can tell.
+//! crash left behind), and a sum that differs where the target was ever stopped without a plan: an overwrite that a
+//! crash cut off before its row was written and that nobody repeated looks like that, and until overwritten regions
+//! are marked, nobody can tell it from damage.
 
 use crate::room::{self, ObjectCount};
 use crate::tombstone;
@@ -205,11 +206,15 @@ impl Check<'_> {
             }
         }
         self.found.sums_differ += differ.len() as u64;
+        // What a crash cuts off between bytes and record stays until it is written again.
+        let explained = self.osd.unclean_stops() > 0;
         for at in differ {
-            self.found.note(format!(
-                "object {object}: the block at byte {at} does not match its checksum (an overwrite that a crash cut \
-                 off, or damage)"
-            ));
+            let text = format!("object {object}: the block at byte {at} does not match its checksum");
+            if explained {
+                self.found.note(format!("{text}: an overwrite that a crash cut off, unless it is damage"));
+            } else {
+                self.found.problem(text);
+            }
         }
         Ok(())
     }

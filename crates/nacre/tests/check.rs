@@ -4,10 +4,12 @@
 
 mod machine;
 
-use machine::Machine;
+use machine::{Machine, eventually};
+use rustix::mount::MountFlags;
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Files below a directory, largest first.
 fn files(dir: &Path) -> Vec<PathBuf> {
@@ -120,4 +122,73 @@ fn an_ost_of_another_time_does_not_fit_its_mdt() {
     assert_eq!(said.code, Some(1));
     assert!(said.out.contains("belongs to no file"), "{}", said.out);
     assert!(said.out.contains(" more"), "not all of them are shown: {}", said.out);
+}
+
+#[test]
+fn a_read_only_medium_is_checked_as_it_is() {
+    let Some(m) = Machine::new() else { return };
+    let data = used(&m);
+    let (data, seen) = (data.to_str().unwrap(), m.made("seen"));
+    rustix::mount::mount_bind(data, &seen).unwrap();
+    rustix::mount::mount_remount(&seen, MountFlags::BIND | MountFlags::RDONLY, "").unwrap();
+    fs::write(seen.join("x"), "").unwrap_err();
+    let seen = seen.to_str().unwrap();
+    let out = m.good(&["check", "--data", seen]);
+    assert_eq!(out.matches(" ok").count(), 5, "{out}");
+    m.good(&["lr_reader", "-c", "-r", &format!("{seen}/mdt0")]);
+    // Whoever serves it elsewhere is found there, too.
+    let up = m.up();
+    m.refused(&["check", seen], &["is in use by process"]);
+    up.stop();
+    // Nor does it need a lock file.
+    fs::remove_file(m.path("data/mdt0/lock")).unwrap();
+    m.good(&["check", &format!("{seen}/mdt0")]);
+}
+
+#[test]
+fn after_each_kill_it_is_clean_and_what_a_kill_cut_off_is_a_note() {
+    let Some(m) = Machine::new() else { return };
+    for round in 0..4u8 {
+        let up = m.up();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for worker in 0..2 {
+                let (dir, stop) = (m.mount().join(format!("w{worker}")), &stop);
+                scope.spawn(move || work(&dir, round, stop));
+            }
+            // In the middle of it, after a different amount of work each time.
+            let busy = m.mount().join("w1");
+            let wanted = 40 + usize::from(round) * 30;
+            eventually("there is work", || fs::read_dir(&busy).is_ok_and(|d| d.count() > wanted));
+            stop.store(true, Ordering::Relaxed);
+            up.kill();
+            // The mount is dead now: this answers what waits for it.
+            let _ = rustix::mount::unmount(m.mount(), rustix::mount::UnmountFlags::DETACH);
+        });
+        let out = m.good(&["check", "--data", m.path("data").to_str().unwrap()]);
+        assert!(out.contains("was not stopped as planned"), "{out}");
+    }
+    let data = m.path("data");
+    m.up().stop();
+    let out = m.good(&["check", "--data", data.to_str().unwrap()]);
+    assert!(!out.contains("was not stopped as planned"), "{out}");
+    // Bytes that were written and whose record was not.
+    flip(&files(&data.join("ost0/objects")).swap_remove(0), 100);
+    let out = m.good(&["check", "--data", data.to_str().unwrap()]);
+    assert!(out.contains("note: ") && out.contains("an overwrite that a crash cut off"), "{out}");
+}
+
+/// Makes files and overwrites them in place, until the mount dies or it is told to stop.
+fn work(dir: &Path, round: u8, stop: &AtomicBool) {
+    let _there_already = fs::create_dir(dir);
+    for n in 0u64.. {
+        let path = dir.join(format!("f{}", n % 300));
+        let file = fs::OpenOptions::new().write(true).create(true).truncate(n % 7 == 0).open(&path);
+        let Ok(file) = file else { return };
+        let wrote = file.write_all_at(&vec![round; 3000 + (n % 11) as usize * 4000], n % 5 * 1000);
+        let renamed = if n % 13 == 0 { fs::rename(&path, dir.join("other")) } else { Ok(()) };
+        if wrote.is_err() || renamed.is_err() || stop.load(Ordering::Relaxed) {
+            return;
+        }
+    }
 }

@@ -49,6 +49,28 @@ fn the_usual_limit_of_open_files_is_lifted() {
 }
 
 #[test]
+fn the_usual_limit_does_where_it_cannot_be_lifted() {
+    let Some(m) = Machine::new() else { return };
+    // Of this thread and so of every child: not even root may lift the upper limit then.
+    let lift = rustix::thread::CapabilitySet::SYS_RESOURCE;
+    rustix::thread::remove_capability_from_bounding_set(lift).unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 1024 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_nacre")]);
+    command.args(["up", m.mount().to_str().unwrap(), "--dir", m.path("data").to_str().unwrap()]);
+    let up = m.start_command(command, "next: ");
+    let limits = fs::read_to_string(format!("/proc/{}/limits", up.pid())).unwrap();
+    let open_files = limits.lines().find(|l| l.starts_with("Max open files")).unwrap();
+    assert_eq!(open_files.matches("1024").count(), 2, "{open_files}");
+    // More files than descriptors, written, and read when their descriptors have been closed again.
+    let path = |n: usize| m.mount().join(format!("f{n}"));
+    (0..1500).for_each(|n| fs::write(path(n), n.to_string()).unwrap());
+    let open = fs::read_dir(format!("/proc/{}/fd", up.pid())).unwrap().count();
+    assert!(open < 800, "{open} descriptors are open");
+    (0..1500).for_each(|n| assert_eq!(fs::read_to_string(path(n)).unwrap(), n.to_string()));
+    up.stop();
+}
+
+#[test]
 fn a_second_mount_through_the_printed_address_sees_the_same_files() {
     let Some(m) = Machine::new() else { return };
     let up = m.up();

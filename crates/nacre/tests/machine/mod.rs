@@ -68,7 +68,13 @@ impl Machine {
     /// Starts it in the background and waits until a line of its stdout begins with `until`.
     pub fn start<S: AsRef<OsStr>>(&self, args: &[S], until: &str) -> Running {
         let mut command = self.command();
-        let mut child = command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        command.args(args);
+        self.start_command(command, until)
+    }
+    /// The same with a command that has been made otherwise.
+    pub fn start_command(&self, mut command: Command, until: &str) -> Running {
+        command.env("NACRE_RUN_DIR", self.path("run")).stdin(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let mut running = Running { child, said: String::new(), stdout };
         let mut line = String::new();

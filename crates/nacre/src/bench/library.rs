@@ -38,7 +38,7 @@ struct Answers {
     answers: SyncSender<Answer>,
 }
 impl DoorSink for Answers {
-    fn door(&self, item: Box<dyn Any + Send>) {
+    fn door(&self, _island: &IslandRef, item: Box<dyn Any + Send>) {
         // Nobody listens any more only when this process is ending.
         match item.downcast::<Answer>() {
             Ok(answer) => drop(self.answers.try_send(*answer)),

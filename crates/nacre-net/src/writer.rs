@@ -26,13 +26,14 @@ pub struct Writer {
     pieces: VecDeque<Bytes>,
     /// Bytes of the first piece that have left.
     offset: usize,
+    sent_bytes: u64,
     /// The peer checks bodies (not over a unix socket, where the kernel copies memory to memory).
     sums: bool,
 }
 
 impl Writer {
     pub fn new(sums: bool) -> Self {
-        Self { pieces: VecDeque::new(), offset: 0, sums }
+        Self { pieces: VecDeque::new(), offset: 0, sent_bytes: 0, sums }
     }
     pub fn push(&mut self, frame: Frame) {
         let body_sum = if self.sums { sum::of_parts(&frame.body, &frame.bulk) } else { 0 };
@@ -48,6 +49,10 @@ impl Writer {
             self.pieces.push_back(frame.body);
         }
         self.pieces.extend(frame.bulk.into_iter().filter(|b| !b.is_empty()));
+    }
+    /// Bytes that the socket has taken so far.
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent_bytes
     }
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
@@ -69,7 +74,10 @@ impl Writer {
             }
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
             match sendmsg(&fd, &slices[..count], &mut SendAncillaryBuffer::default(), flags) {
-                Ok(sent) => self.advance(sent),
+                Ok(sent) => {
+                    self.sent_bytes += sent as u64;
+                    self.advance(sent);
+                }
                 Err(rustix::io::Errno::AGAIN) => return Ok(Sent::Blocked),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),

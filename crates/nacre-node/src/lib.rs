@@ -7,6 +7,7 @@
 #![no_std]
 extern crate alloc;
 
+mod complaints;
 mod ctx;
 mod event;
 mod executor;
@@ -16,6 +17,7 @@ mod peer_stats;
 mod permit;
 pub mod store;
 
+pub use complaints::Complaints;
 pub use ctx::{Ctx, Rng};
 pub use event::{ConnId, Effect, Event, IoTicket, Logic, visit};
 pub use executor::{Awaited, Promise, TaskId, WaitList, join_all};

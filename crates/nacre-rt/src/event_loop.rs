@@ -149,6 +149,7 @@ pub(crate) fn run(node: &Node, index: usize) {
         index,
         entries: BTreeMap::new(),
         timed: BTreeSet::new(),
+        swept: clock::now(),
         busy_since: clock::now(),
         needless: 0,
     };
@@ -174,6 +175,8 @@ struct EventLoop<'a> {
     entries: BTreeMap<u64, Entry>,
     /// Entries that may have a deadline: sockets in their handshake, listeners that rest.
     timed: BTreeSet<u64>,
+    /// When it was last looked whether sockets move.
+    swept: Instant,
     /// End of the last pause in the kernel.
     busy_since: Instant,
     needless: u32,
@@ -182,7 +185,7 @@ struct EventLoop<'a> {
 impl EventLoop<'_> {
     fn turn(&mut self, events: &mut Vec<epoll::Event>) {
         self.take_commands();
-        let next = self.fire_timers().min(self.entry_deadlines());
+        let next = self.fire_timers().min(self.entry_deadlines()).min(self.sweep());
         driver::run();
         self.wait(events, next);
         for event in events.drain(..) {
@@ -356,11 +359,34 @@ impl EventLoop<'_> {
         });
         for token in ended {
             if let Some(Entry::Socket(socket)) = self.entries.get_mut(&token) {
-                socket.timed_out();
+                socket.timed_out(self.shared);
             }
             self.drop_entry(token);
         }
         next
+    }
+
+    /// Looks now and then whether sockets move; returns when to look again.
+    fn sweep(&mut self) -> u64 {
+        let every = (self.shared.config.stall_max / 4).min(SLEEP_MAX);
+        let now = clock::now();
+        if now < self.swept + every {
+            return (self.swept + every).0;
+        }
+        let stood_still = now > self.swept + 2 * every;
+        self.swept = now;
+        let mut ended = Vec::new();
+        for (token, entry) in &mut self.entries {
+            if let Entry::Socket(socket) = entry
+                && socket.check_progress(self.shared, now, stood_still)
+            {
+                ended.push(*token);
+            }
+        }
+        for token in ended {
+            self.drop_entry(token);
+        }
+        (now + every).0
     }
 
     // ---- sources

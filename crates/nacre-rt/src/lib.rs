@@ -6,7 +6,7 @@
 //! waits for a device (`io.rs`), and a socket that belongs to another loop (`event_loop.rs`).
 //!
 //! Map: `entry.rs` the entry lock; `island.rs` a visit, its effects, the end of an island; `driver.rs` the queue
-//! of a thread; `conn.rs` and `open.rs` connections; `socket.rs` and `listen.rs` those to other processes;
+//! of a thread; `conn.rs` and `open.rs` connections; `socket.rs`, `progress.rs` and `listen.rs` those to other processes;
 //! `io.rs` store operations; `event_loop.rs` epoll, timers, sources; `node.rs` the front door.
 
 mod clock;
@@ -19,6 +19,7 @@ mod island;
 mod listen;
 mod node;
 mod open;
+mod progress;
 mod socket;
 mod stats;
 

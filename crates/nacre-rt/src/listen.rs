@@ -62,7 +62,7 @@ impl Listener {
             if shared.sockets.fetch_add(1, Ordering::Relaxed) >= max {
                 shared.sockets.fetch_sub(1, Ordering::Relaxed);
                 shared.stats.connections_refused.add(1);
-                tracing::warn!(peer = accepted.peer, max, "connection refused, there are too many");
+                shared.complain(&accepted.peer, &format!("refused, there are {max} connections already"));
                 continue;
             }
             let socket = Box::new(Socket::accepted(accepted));

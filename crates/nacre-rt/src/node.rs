@@ -4,9 +4,9 @@ use crate::event_loop::{self, LoopHandle};
 use crate::io::IoPool;
 use crate::island::{EndReason, IslandRef};
 use crate::stats::NodeStats;
-use crate::{driver, listen};
+use crate::{clock, driver, listen};
 use nacre_net::Address;
-use nacre_node::{ConnId, Event, Logic, Store};
+use nacre_node::{Complaints, ConnId, Event, Logic, Store};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -32,6 +32,8 @@ pub struct Config {
     pub connections_max: usize,
     /// For the first words of a connection, in either direction.
     pub handshake_max: Duration,
+    /// A peer that neither completes what it sends nor takes what it is sent is given up after that time.
+    pub stall_max: Duration,
     /// A further loop helps with the front ends' descriptors once the first was busy for so long.
     pub help_after: Duration,
 }
@@ -45,6 +47,7 @@ impl Default for Config {
             send_queue_bytes_max: 64 << 20,
             connections_max: 4096,
             handshake_max: Duration::from_secs(10),
+            stall_max: Duration::from_secs(30),
             help_after: Duration::from_micros(100),
         }
     }
@@ -112,6 +115,7 @@ pub(crate) struct Shared {
     pub(crate) stats: NodeStats,
     pub(crate) loops: Vec<LoopHandle>,
     pub(crate) sockets: AtomicUsize,
+    complaints: Mutex<Complaints>,
     islands: RwLock<BTreeMap<String, IslandRef>>,
     addresses: RwLock<Vec<Address>>,
     next_inbound: AtomicU64,
@@ -150,6 +154,7 @@ impl Node {
             stats: NodeStats::default(),
             loops,
             sockets: AtomicUsize::new(0),
+            complaints: Mutex::default(),
             islands: RwLock::default(),
             addresses: RwLock::default(),
             next_inbound: AtomicU64::new(1),
@@ -298,6 +303,13 @@ impl Shared {
     }
     pub(crate) fn inbound_id(&self) -> ConnId {
         ConnId(ConnId::INBOUND | self.next_inbound.fetch_add(1, Ordering::Relaxed))
+    }
+    /// Why a peer was turned away, for the log.
+    pub(crate) fn complain(&self, peer: &str, what: &str) {
+        let allowed = self.complaints.lock().unwrap_or_else(PoisonError::into_inner).allow(clock::now());
+        if let Some(left_out) = allowed {
+            tracing::warn!(peer, what, left_out, "connection closed");
+        }
     }
     /// A number that no other source, listener or socket has.
     pub(crate) fn token(&self) -> u64 {

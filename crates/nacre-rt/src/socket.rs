@@ -14,6 +14,7 @@ use crate::driver::{self, Work};
 use crate::event_loop::{Command, LoopHandle};
 use crate::island::IslandRef;
 use crate::node::{Node, Shared};
+use crate::progress::Progress;
 use nacre_net::{Accepted, Address, Candidate, Decoder, Limits, NetError, Received, Scratch, Sent, Writer};
 use nacre_node::{ConnId, Event, Next, Outbox};
 use nacre_types::{Errno, Instant};
@@ -23,7 +24,7 @@ use rustix::fd::OwnedFd;
 use rustix::net::Shutdown;
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Reads of one socket before others get their turn.
@@ -45,6 +46,8 @@ pub(crate) struct SocketLink {
     /// Why we ended it, if it was us.
     broken_off: OnceLock<String>,
     blocked: Mutex<Blocked>,
+    /// How often everything that waited for room was sent.
+    unblocked: AtomicU64,
 }
 
 /// Who waits for room in the socket.
@@ -62,6 +65,10 @@ pub(crate) struct Socket {
     decoder: Decoder,
     phase: Phase,
     deadline: Option<Instant>,
+    received_bytes: u64,
+    received_frames: u64,
+    incoming: Progress,
+    outgoing: Progress,
 }
 
 enum Phase {
@@ -148,7 +155,16 @@ thread_local! {
 
 impl Socket {
     fn new(link: Arc<SocketLink>, phase: Phase) -> Self {
-        Self { link, decoder: Decoder::new(Limits::hello()), phase, deadline: None }
+        Self {
+            link,
+            decoder: Decoder::new(Limits::hello()),
+            phase,
+            deadline: None,
+            received_bytes: 0,
+            received_frames: 0,
+            incoming: Progress::default(),
+            outgoing: Progress::default(),
+        }
     }
     pub(crate) fn accepted(accepted: Accepted) -> Self {
         Self::new(SocketLink::new(accepted.fd, accepted.peer, accepted.sums), Phase::Unnamed)
@@ -176,11 +192,34 @@ impl Socket {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
-    pub(crate) fn timed_out(&mut self) {
+    pub(crate) fn timed_out(&mut self, shared: &Shared) {
         if matches!(self.phase, Phase::Unnamed) {
-            tracing::warn!(peer = self.link.peer, "connection closed, it never said what it wants");
+            shared.complain(&self.link.peer, "it never said what it wants");
         }
         self.lost("no answer in time");
+    }
+    /// Gives up a peer that neither completes what it sends nor takes what it is sent; `true`: it has. With `stood_still`
+    /// it was this process that did nothing.
+    pub(crate) fn check_progress(&mut self, shared: &Shared, now: Instant, stood_still: bool) -> bool {
+        if stood_still {
+            self.incoming.forget();
+            self.outgoing.forget();
+        }
+        let max = shared.config.stall_max;
+        let (bytes, frames) = (self.received_bytes, self.received_frames);
+        let within = !self.decoder.is_between_frames();
+        let (waits, sent, ends) = self.link.sending();
+        let what = if self.incoming.is_stalled(now, within, bytes, frames, max) {
+            "began a frame and does not go on with it"
+        } else if self.outgoing.is_stalled(now, waits, sent, ends, max) {
+            "does not read what it is sent"
+        } else {
+            return false;
+        };
+        let reason = format!("{what}, for {} s", max.as_secs_f64());
+        shared.complain(&self.link.peer, &reason);
+        self.lost(&reason);
+        true
     }
 
     /// Something can be done; `false` when the socket is finished.
@@ -243,6 +282,10 @@ impl Socket {
                 )
             });
             shared.stats.frames_received.add(frames.len() as u64);
+            self.received_frames += frames.len() as u64;
+            if let Ok(Received::Bytes { bytes, .. }) = received {
+                self.received_bytes += bytes as u64;
+            }
             for frame in frames {
                 self.take_frame(shared, frame)?;
             }
@@ -254,7 +297,7 @@ impl Socket {
                 }
                 Ok(Received::End) => return Err("closed by the peer in the middle of a frame".to_owned()),
                 Err(NetError::Frame(error)) => {
-                    tracing::warn!(peer = self.link.peer, %error, "connection closed");
+                    shared.complain(&self.link.peer, &error.to_string());
                     return Err(error.to_string());
                 }
                 Err(error) => return Err(error.to_string()),
@@ -268,7 +311,7 @@ impl Socket {
         match &self.phase {
             Phase::Open { island, conn } => {
                 if matches!(frame.header.kind, Kind::Hello | Kind::HelloReply) {
-                    tracing::warn!(peer = self.link.peer, "connection closed, it greeted twice");
+                    shared.complain(&self.link.peer, "it greeted twice");
                     return Err("greeted twice".to_owned());
                 }
                 driver::push(Work::Event(island.clone(), Event::Frame { conn: conn.id, frame }));
@@ -293,7 +336,7 @@ impl Socket {
 
     fn take_hello(&mut self, shared: &Arc<Shared>, frame: &Frame) -> Result<(), String> {
         let name = nacre_net::read_hello(frame).map_err(|error| {
-            tracing::warn!(peer = self.link.peer, %error, "connection closed");
+            shared.complain(&self.link.peer, &error.to_string());
             error.to_string()
         })?;
         let Some(island) = Node::from(shared.clone()).island(name).filter(IslandRef::is_alive) else {
@@ -352,6 +395,7 @@ impl SocketLink {
             node: OnceLock::new(),
             broken_off: OnceLock::new(),
             blocked: Mutex::default(),
+            unblocked: AtomicU64::new(0),
         })
     }
 
@@ -418,13 +462,22 @@ impl SocketLink {
         match sent {
             Ok(Sent::Blocked) if self.wait_for_room(&conn) => return,
             Ok(Sent::Blocked) => conn.outbox.with(Outbox::close),
-            Ok(Sent::All) => self.watch_for(EventFlags::IN),
+            Ok(Sent::All) => {
+                self.unblocked.fetch_add(1, Ordering::Relaxed);
+                self.watch_for(EventFlags::IN);
+            }
             Err(error) => {
                 conn.outbox.with(Outbox::close);
                 self.break_off(format!("send failed: {error}"));
             }
         }
         self.drain(&conn);
+    }
+
+    /// Whether something waits for room, the bytes sent so far, and how often all that waited was sent.
+    fn sending(&self) -> (bool, u64, u64) {
+        let waits = self.lock_blocked().conn.is_some();
+        (waits, self.lock_writer().sent_bytes(), self.unblocked.load(Ordering::Relaxed))
     }
 
     /// Leaves the send token with the socket; `false` when its loop has given it up.

@@ -234,6 +234,45 @@ fn a_peer_that_does_not_read_loses_its_connection() {
     server.shutdown();
 }
 
+/// One peer begins a frame and drips bytes, one asks and reads nothing: both are given up, with the reason; a third
+/// that is only quiet is not.
+#[test]
+fn who_drips_bytes_or_reads_nothing_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { stall_max: std::time::Duration::from_millis(300), ..Config::default() };
+    let server = Node::start(config, |_, _, _| {}).unwrap();
+    let (far_sink, far) = reports();
+    let b = server.add_island("b", None, Some(far_sink), Puppet::make(false)).unwrap();
+    server.listen(&unix(&dir)).unwrap();
+    let connect = || {
+        let mut raw = UnixStream::connect(dir.path().join("s")).unwrap();
+        raw.write_all(&hello_bytes("b")).unwrap();
+        let Report::Accepted(conn) = next(&far) else { panic!("accepted") };
+        (raw, conn)
+    };
+    let ((mut drips, drip), (_mute, mute), (mut quiet, idle)) = (connect(), connect(), connect());
+    let bytes = request(1, b"").encode_header(0, crc_fast::crc32_iscsi);
+    let started = std::time::Instant::now();
+    for byte in &bytes {
+        if drips.write_all(&[*byte]).is_err() {
+            break;
+        }
+        let moment = rustix::event::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        rustix::event::poll(&mut [], Some(&moment)).unwrap();
+    }
+    let Report::Closed(conn, reason) = next(&far) else { panic!("closed") };
+    assert!(conn == drip && reason.contains("began a frame and does not go on with it"), "{reason}");
+    assert!(started.elapsed() < common::LIMIT);
+    let mut frame = request(2, b"");
+    frame.bulk = vec![vec![0; 1 << 20].into()];
+    tell(&b, Order::Send(mute, frame));
+    let Report::Closed(conn, reason) = next(&far) else { panic!("closed") };
+    assert!(conn == mute && reason.contains("does not read what it is sent"), "{reason}");
+    quiet.write_all(&request(3, b"").encode_header(0, crc_fast::crc32_iscsi)).unwrap();
+    assert_eq!(next(&far), Report::Frame(idle, 3, Vec::new()));
+    server.shutdown();
+}
+
 #[test]
 fn who_never_says_what_it_wants_or_never_answers_is_given_up() {
     let dir = tempfile::tempdir().unwrap();

@@ -22,8 +22,12 @@ use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
 impl<S: Service> Inner<S> {
     pub(crate) fn handle_frame(self: &Rc<Self>, conn: ConnId, frame: Frame) {
         let Some((core, service)) = self.started() else { return };
-        let Some(export) = self.conns.borrow().get(&conn).map(|c| c.export) else {
-            return; // of a connection that was closed here
+        let export = match self.conns.borrow_mut().get_mut(&conn) {
+            Some(c) => {
+                c.heard = self.ctx.now();
+                c.export
+            }
+            None => return, // of a connection that was closed here
         };
         if self.stopping.get() && !ends_others(&frame.header) {
             return; // its sender asks the next instance again
@@ -301,7 +305,11 @@ impl<S: Service> Inner<S> {
     pub(crate) fn protocol_error(&self, core: &TargetCore, conn: ConnId, what: &str) {
         let from = self.conns.borrow().get(&conn).map(|c| c.from.clone());
         if let Some(from) = from {
-            tracing::warn!(target_name = %core.name, from, what, "protocol error: connection closed");
+            let allowed = self.complaints.borrow_mut().allow(self.ctx.now());
+            if let Some(left_out) = allowed {
+                tracing::warn!(target_name = %core.name, from, what, left_out,
+                    "protocol error: connection closed");
+            }
             self.close(conn);
         }
     }

@@ -18,14 +18,18 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::{Cell, OnceCell, RefCell};
 use core::time::Duration;
-use nacre_node::{ConnId, Ctx, Effect, Event, Logic, StoreError, StoreOp, WaitList};
+use nacre_node::{Complaints, ConnId, Ctx, Effect, Event, Logic, StoreError, StoreOp, WaitList};
 use nacre_osd::{Credits, Osd, OsdConfig, Pins, table};
 use nacre_rpc::{Export, ReplyRecord};
-use nacre_types::{Codec, Errno, Generation, TargetName, Transno};
+use nacre_types::{Codec, Errno, Generation, Instant, TargetName, Transno};
 use nacre_wire::target::{RecoveryRows, RecoveryRowsReply};
 
 /// Connections of a target; more are closed at once.
 const CONNS_MAX: usize = 65_536;
+/// Who is connected to the process and not to the target says what it wants within this time.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// A tool asks and goes.
+const TOOL_QUIET_MAX: Duration = Duration::from_secs(60);
 /// Events that may come before the target has started.
 const EARLY_MAX: usize = 4096;
 /// A planned stop waits for running requests no longer than this.
@@ -42,6 +46,8 @@ pub(crate) const GENERATION_KEY: &[u8] = b"generation";
 pub(crate) struct Conn {
     /// For people.
     pub(crate) from: String,
+    /// When a frame came last.
+    pub(crate) heard: Instant,
     pub(crate) export: Option<ExportId>,
 }
 
@@ -54,6 +60,9 @@ pub(crate) struct Inner<S: Service> {
     pub(crate) core: OnceCell<Rc<TargetCore>>,
     pub(crate) service: OnceCell<Rc<S>>,
     pub(crate) conns: RefCell<BTreeMap<ConnId, Conn>>,
+    /// Wakes the task that gives up connections without a lease.
+    strangers: WaitList,
+    pub(crate) complaints: RefCell<Complaints>,
     /// Came before the service had started.
     early: RefCell<VecDeque<Event>>,
     /// The start has ended, well or not.
@@ -82,6 +91,8 @@ impl<S: Service> TargetIsland<S> {
             core: OnceCell::new(),
             service: OnceCell::new(),
             conns: RefCell::default(),
+            strangers: ctx.wait_list(),
+            complaints: RefCell::default(),
             early: RefCell::default(),
             start_ended: Cell::new(false),
             stopping: Cell::new(false),
@@ -173,6 +184,7 @@ impl<S: Service> Inner<S> {
         tracing::info!(target_name = %core.name, instance = core.instance(), clients, "target started");
         self.service.set(service).map_err(|_| String::from("the target was started twice"))?;
         self.ctx.spawn(self.clone().reap());
+        self.ctx.spawn(self.clone().watch_strangers());
         self.ctx.spawn(self.clone().follow_kept());
         if core.in_recovery() {
             self.ctx.spawn(self.clone().recover());
@@ -305,12 +317,42 @@ impl<S: Service> Inner<S> {
         }
     }
 
+    /// Gives up connections that no lease watches over: those that do not connect, and idle tools.
+    async fn watch_strangers(self: Rc<Self>) {
+        let Some(core) = self.core.get().cloned() else { return };
+        while !self.stopping.get() {
+            let now = self.ctx.now();
+            let quiet_max = |c: &Conn| match c.export {
+                None => Some(CONNECT_MAX),
+                Some(id) => {
+                    core.exports.borrow().get(id).is_none_or(|e| !e.has_lease()).then_some(TOOL_QUIET_MAX)
+                }
+            };
+            let (mut watched, mut over) = (false, Vec::new());
+            for (conn, c) in self.conns.borrow().iter() {
+                let Some(max) = quiet_max(c) else { continue };
+                watched = true;
+                if c.heard + max <= now {
+                    over.push(*conn);
+                }
+            }
+            for conn in over {
+                self.protocol_error(&core, conn, "it said nothing for too long and has no lease");
+            }
+            match watched {
+                true => self.ctx.sleep(CONNECT_MAX / 4).await,
+                false => self.strangers.wait().await,
+            }
+        }
+    }
+
     fn accepted(&self, conn: ConnId, from: String) {
         let mut conns = self.conns.borrow_mut();
         if conns.len() >= CONNS_MAX || self.stopping.get() {
             return self.ctx.push(Effect::Close { conn });
         }
-        conns.insert(conn, Conn { from, export: None });
+        conns.insert(conn, Conn { from, heard: self.ctx.now(), export: None });
+        self.strangers.wake_all();
     }
 
     /// Closes a connection from this side.

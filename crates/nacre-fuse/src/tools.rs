@@ -7,7 +7,7 @@ use nacre_types::{ClientUuid, Codec, Errno, Generation};
 use nacre_wire::target::{
     Connect, ConnectReply, Empty, GetParams, Param, ParamList, PingReply, SetParam, SetParamReply,
 };
-use nacre_wire::{Frame, Header, Kind, Opcode};
+use nacre_wire::{Frame, Header, Kind, Opcode, matches};
 
 /// Where parameters come from.
 pub(crate) trait Parameters {
@@ -94,26 +94,6 @@ fn reply(ctx: &Ctx, conn: ConnId, request: &Header, answer: Result<Vec<u8>, Errn
         Vec::new()
     });
     ctx.push(Effect::Send { conn, frame: Frame::new(header, body) });
-}
-
-/// Whether `name` fits `pattern`: dotted parts pairwise, `*` for any characters within a part.
-fn matches(pattern: &str, name: &str) -> bool {
-    let (mut patterns, mut names) = (pattern.split('.'), name.split('.'));
-    loop {
-        match (patterns.next(), names.next()) {
-            (None, None) => return true,
-            (Some(p), Some(n)) if part_matches(p.as_bytes(), n.as_bytes()) => {}
-            _ => return false,
-        }
-    }
-}
-
-fn part_matches(pattern: &[u8], name: &[u8]) -> bool {
-    match pattern.split_first() {
-        None => name.is_empty(),
-        Some((b'*', rest)) => (0..=name.len()).any(|n| part_matches(rest, name.get(n..).unwrap_or_default())),
-        Some((c, rest)) => name.split_first().is_some_and(|(n, name)| c == n && part_matches(rest, name)),
-    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
-//! Patterns of parameter names: `mdc.*.max_mod_rpcs_in_flight`.
+//! Patterns of parameter names: `mdc.*.max_mod_rpcs_in_flight`, `mdt.**`.
 
-/// Whether a parameter's name fits: part by part between dots, `*` for any characters of one part.
+/// Whether a parameter's name fits: part by part between dots, `*` for any characters of one part,
+/// `**` as the last part for one or more parts.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (mut patterns, mut parts) = (pattern.split('.'), name.split('.'));
     loop {
         match (patterns.next(), parts.next()) {
             (None, None) => return true,
+            (Some("**"), Some(_)) if patterns.clone().next().is_none() => return true,
             (Some(pattern), Some(part)) if part_matches(pattern.as_bytes(), part.as_bytes()) => {}
             _ => return false,
         }
@@ -51,6 +53,11 @@ mod tests {
             ("*.*.*", "mdt.demo-MDT0000.uuid", true),
             ("m*t.a*b*c.x", "mdt.aXbYbZc.x", true),
             ("m*t.a*b*c.x", "mdt.aXbYbZ.x", false),
+            ("mdt.**", "mdt.demo-MDT0000.uuid", true),
+            ("mdt.*.exports.**", "mdt.demo-MDT0000.exports.a.stats", true),
+            ("mdt.*.exports.**", "mdt.demo-MDT0000.exports", false),
+            ("**", "mdt.demo-MDT0000.uuid", true),
+            ("**.uuid", "mdt.demo-MDT0000.uuid", false),
             ("", "mdt", false),
             ("mdt", "mdt", true),
         ] {

@@ -54,7 +54,7 @@ pub(crate) enum Command {
         long_about = "Parameters and devices of every nacre process on this machine, with the spellings of the field's\n\
             `lctl`. A link to this program named `lctl` is this command.",
         after_help = "Examples:\n\
-            \x20 nacre lctl list_param '*.*'\n\
+            \x20 nacre lctl list_param '*'            what there is; -R mdt: everything below mdt\n\
             \x20 nacre lctl get_param 'mdc.*.stats'\n\
             \x20 nacre lctl set_param 'mdc.*.max_mod_rpcs_in_flight=7'\n\
             \x20 nacre lctl dl"

@@ -5,6 +5,7 @@ use anyhow::{Result, bail};
 use clap::Subcommand;
 use nacre_wire::mgs::KeepParam;
 use nacre_wire::target::{GetParams, Param, SetParam};
+use std::collections::BTreeMap;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum LctlCommand {
@@ -20,7 +21,7 @@ pub(crate) enum LctlCommand {
         /// JSON with stable keys
         #[arg(long)]
         json: bool,
-        /// Names, with `*` for anything within a part: `mdc.*.stats`
+        /// Names, with `*` for anything within a part, `**` for all parts that follow: `mdc.*.stats`, `mdt.**`
         #[arg(required = true, value_name = "PATTERN")]
         patterns: Vec<String>,
     },
@@ -37,9 +38,19 @@ pub(crate) enum LctlCommand {
         #[arg(required = true, value_name = "NAME=VALUE")]
         settings: Vec<String>,
     },
-    /// List the names of parameters
-    #[command(name = "list_param")]
+    /// List the names of parameters, part by part
+    #[command(
+        name = "list_param",
+        after_help = "Examples:\n\
+            \x20 nacre lctl list_param '*'           what there is: llite, mdc, mdt, …\n\
+            \x20 nacre lctl list_param 'mdc.*'       the connections to metadata targets\n\
+            \x20 nacre lctl list_param -F 'mdc.*.*'  their parameters; `=`: can be set\n\
+            \x20 nacre lctl list_param -R mdt        everything below"
+    )]
     ListParam {
+        /// With everything below
+        #[arg(short = 'R')]
+        recursive: bool,
         /// Mark what can be set with `=`
         #[arg(short = 'F')]
         mark: bool,
@@ -54,35 +65,33 @@ pub(crate) enum LctlCommand {
 pub(crate) fn run(command: &LctlCommand) -> Result<()> {
     match command {
         LctlCommand::GetParam { values_only, describe, json, patterns } => {
-            let mut all = Vec::new();
+            let (mut all, mut missing) = (Vec::new(), Vec::new());
             for pattern in patterns {
                 let found = matching(pattern)?;
                 if found.is_empty() {
-                    bail!("get_param: no parameter matches '{pattern}'\nhint: nacre lctl list_param '*'");
+                    missing.push(format!("'{pattern}'"));
                 }
                 all.extend(found);
             }
             if *json {
                 let map: serde_json::Map<_, _> = all.into_iter().map(|p| (p.name, p.value.into())).collect();
-                return say::json(&map);
+                say::json(&map)?;
+            } else {
+                all.iter().for_each(|p| print(p, *values_only, *describe));
             }
-            for p in all {
-                let several = p.value.trim_end().contains('\n');
-                match (values_only, several) {
-                    (true, _) => say::line(p.value.trim_end()),
-                    (false, true) => say::line(&format!("{}=\n{}", p.name, p.value.trim_end())),
-                    (false, false) => say::line(&format!("{}={}", p.name, p.value.trim_end())),
-                }
-                if *describe {
-                    say::line(&format!("    {}", p.help));
-                }
+            if missing.is_empty() {
+                return Ok(());
             }
-            Ok(())
+            bail!("get_param: no parameter matches {}\nhint: nacre lctl list_param '*'", missing.join(", "))
         }
-        LctlCommand::ListParam { mark, patterns } => {
+        LctlCommand::ListParam { recursive, mark, patterns } => {
             for pattern in patterns {
-                for p in matching(pattern)? {
-                    say::line(&format!("{}{}", p.name, if *mark && p.writable { "=" } else { "" }));
+                let found = list(pattern, *recursive)?;
+                if found.is_empty() {
+                    bail!("list_param: no parameter matches '{pattern}'\nhint: nacre lctl list_param '*'");
+                }
+                for (name, writable) in found {
+                    say::line(&format!("{name}{}", if *mark && writable { "=" } else { "" }));
                 }
             }
             Ok(())
@@ -139,35 +148,72 @@ pub(crate) fn matching(pattern: &str) -> Result<Vec<Param>> {
     Ok(all)
 }
 
-fn set(setting: &str) -> Result<()> {
-    for line in apply(setting)? {
-        say::line(&line);
+/// `NAME=VALUE`, a text of several lines below its name.
+fn print(p: &Param, values_only: bool, describe: bool) {
+    let several = p.value.trim_end().contains('\n');
+    match (values_only, several) {
+        (true, _) => say::line(p.value.trim_end()),
+        (false, true) => say::line(&format!("{}=\n{}", p.name, p.value.trim_end())),
+        (false, false) => say::line(&format!("{}={}", p.name, p.value.trim_end())),
     }
-    Ok(())
+    if describe {
+        say::line(&format!("    {}", p.help));
+    }
 }
 
-/// Sets every parameter that matches; what was set.
-pub(crate) fn apply(setting: &str) -> Result<Vec<String>> {
+/// Names that the pattern fits, whole or as far as it goes, and whether they can be set.
+fn list(pattern: &str, recursive: bool) -> Result<BTreeMap<String, bool>> {
+    let depth = pattern.split(['.', '/']).count();
+    let mut found = matching(pattern)?;
+    found.extend(matching(&format!("{pattern}.**"))?);
+    let mut names = BTreeMap::new();
+    for Param { name, writable, .. } in found {
+        let parts: Vec<&str> = name.split('.').collect();
+        let shown = if recursive || pattern.ends_with("**") { depth..=parts.len() } else { depth..=depth };
+        for depth in shown {
+            names.insert(parts[..depth].join("."), writable && depth == parts.len());
+        }
+    }
+    Ok(names)
+}
+
+fn set(setting: &str) -> Result<()> {
+    let (done, refused) = try_apply(setting)?;
+    done.iter().for_each(|line| say::line(line));
+    if refused.is_empty() { Ok(()) } else { bail!("{}", refused.join("\n")) }
+}
+
+/// Sets every parameter that matches; one that is refused is an error.
+pub(crate) fn apply(setting: &str) -> Result<()> {
+    match try_apply(setting)?.1.first() {
+        Some(refused) => bail!("{refused}"),
+        None => Ok(()),
+    }
+}
+
+/// Sets every parameter that matches: what was set, and the sentences of those that refuse.
+fn try_apply(setting: &str) -> Result<(Vec<String>, Vec<String>)> {
     let Some((name, value)) = setting.split_once('=') else {
         bail!("set_param: {setting:?} is not NAME=VALUE")
     };
-    let mut done = Vec::new();
+    let (mut done, mut refused) = (Vec::new(), Vec::new());
     for entry in registry::entries()? {
         for island in &entry.islands {
             let mut tool = tool::Tool::connect_unix(&entry.socket, island)?;
             for p in tool.call(&GetParams { pattern: name.replace('/', ".") })?.params {
-                let reply = tool.call(&SetParam { name: p.name.clone(), value: value.into() })?;
-                if !reply.refused.is_empty() {
-                    bail!("set_param: setting {}={value}: {}", p.name, reply.refused);
+                let set = format!("{}={value}", p.name);
+                match tool.call(&SetParam { name: p.name, value: value.into() })?.refused {
+                    none if none.is_empty() => done.push(set),
+                    why if why.starts_with(&set) => refused.push(format!("set_param: setting {why}")),
+                    why => refused.push(format!("set_param: {why}")),
                 }
-                done.push(format!("{}={value}", p.name));
             }
         }
     }
-    if done.is_empty() {
-        bail!("set_param: no parameter matches '{name}'\nhint: nacre lctl list_param -F '*'");
+    if done.is_empty() && refused.is_empty() {
+        bail!("set_param: no parameter matches '{name}'\nhint: nacre lctl list_param -FR '*'");
     }
-    Ok(done)
+    Ok((done, refused))
 }
 
 /// Tells the MGS of this machine to keep a parameter, or to forget it.

@@ -15,6 +15,7 @@ mod lctl;
 mod lfs;
 mod log;
 mod lr_reader;
+mod metrics;
 mod mkfs;
 mod mount;
 mod neighbours;

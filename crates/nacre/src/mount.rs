@@ -1,6 +1,7 @@
 //! `nacre mount`, and the mount of `nacre up`: the mount's island, the kernel's descriptor, the mount point.
 
 use crate::detach::{self, Talk};
+use crate::metrics::MetricsArgs;
 use crate::process::{self, Process, Signals};
 use crate::registry::{self, ProcessKind};
 use crate::{log, say, store, up};
@@ -40,6 +41,8 @@ pub(crate) struct MountArgs {
     /// Return when it is mounted, and run in the background
     #[arg(long)]
     detach: bool,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     #[command(flatten)]
     child: detach::ChildArgs,
 }
@@ -109,12 +112,16 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
     let talk = Talk::new(&args.child);
     let mut signals = Signals::catch()?;
     let mut process = Process::start(ProcessKind::Mount)?;
+    let metrics = args.metrics.serve(&process.node, &process.socket)?;
     talk.service(&args.source, "connecting");
     let mounted = attach_with(&process, &[address], &fs, &dir, &options, Some(&mut signals))?;
     process.register(ProcessKind::Mount, Some(fs.as_str()), std::slice::from_ref(&mounted.dir))?;
     talk.line(&format!("\nfile system {fs} is mounted on {}", mounted.dir.display()));
     if args.child.is_child() {
         talk.line(&format!("  log  {}", log_file.display()));
+    }
+    if let Some(text) = &metrics {
+        talk.line(&format!("  {text}"));
     }
     talk.line(&format!("next: nacre lfs df -h {0}; stop: nacre umount {0}", mounted.dir.display()));
     talk.done();

@@ -1,5 +1,6 @@
 //! `nacre serve`: a server process with any number of targets.
 
+use crate::metrics::MetricsArgs;
 use crate::process::{self, Process, Served, Signals};
 use crate::registry::ProcessKind;
 use crate::{log, say, store, takeover};
@@ -43,6 +44,8 @@ pub(crate) struct ServeArgs {
     /// How long a client that is not heard keeps what it holds, and the longest time that a recovery waits for one
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = lease)]
     lease: f64,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 fn lease(text: &str) -> Result<f64, String> {
@@ -62,6 +65,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     }
     let served = args.targets.iter().map(|t| target(t)).collect::<Result<Vec<_>>>()?;
     let mut process = Process::start(ProcessKind::Serve)?;
+    let metrics = args.metrics.serve(&process.node, &process.socket)?;
     process.set_lease(Duration::from_secs_f64(args.lease));
     let addresses = listen(&process, args, &served)?;
     for target in &served {
@@ -83,6 +87,9 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     if served.iter().any(|s| s.name.kind() == TargetKind::Mgs) {
         let fs = fs.as_deref().unwrap_or("FS");
         say::line(&format!("mount with: nacre mount {}:/{fs} DIR", addresses[0]));
+    }
+    if let Some(text) = metrics {
+        say::line(&text);
     }
     if args.listen.is_some() {
         say::line("no authentication yet: whoever reaches the address can read and write everything");

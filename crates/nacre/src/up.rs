@@ -4,6 +4,7 @@
 //! mounted through FUSE. Ctrl-C unmounts and stops without loss.
 
 use crate::detach::{self, Talk};
+use crate::metrics::MetricsArgs;
 use crate::mount::{self, Mounted};
 use crate::process::{self, Process, Served, Signals};
 use crate::registry::{self, ProcessKind};
@@ -62,6 +63,8 @@ pub(crate) struct UpArgs {
     /// Also listen on TCP, for mounts on other hosts (there is no authentication yet)
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<String>,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     #[command(flatten)]
     child: detach::ChildArgs,
 }
@@ -157,6 +160,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     let osts = marker.as_ref().map_or(args.osts, |m| m.osts);
     let mut signals = Signals::catch()?;
     let mut process = Process::start(ProcessKind::Up)?;
+    let metrics = args.metrics.serve(&process.node, &process.socket)?;
     let result = start(args, &mut process, &talk, &mount, dir.as_deref(), &fsname, marker.as_ref(), osts);
     talk.services_end();
     let mounted = match result {
@@ -166,6 +170,9 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
             return Err(e);
         }
     };
+    if let Some(text) = metrics {
+        talk.line(&format!("\n{text}"));
+    }
     banner(&talk, &process, &mounted, dir.as_deref(), &log_file, &fsname);
     talk.done();
     let lost = wait(&mut signals, &process, &mounted)?;

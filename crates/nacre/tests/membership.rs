@@ -174,7 +174,7 @@ fn a_mount_that_was_stopped_loses_what_it_had_locked_and_nothing_else() {
     let waited = stopped.elapsed().as_secs_f64();
     assert!(waited >= lease() * 0.6, "the lock was given away after {waited} s");
     theirs.write_all(b"by b\n").unwrap();
-    rustix::fs::flock(&open(&b.join("flocked")), FlockOperation::LockExclusive).unwrap();
+    rustix::fs::flock(open(&b.join("flocked")), FlockOperation::LockExclusive).unwrap();
     fs::write(b.join("plain"), "by b\n").unwrap();
     fs::write(b.join("appended"), "by b\n").unwrap();
     fs::rename(b.join("moved"), b.join("elsewhere")).unwrap();

@@ -7,6 +7,7 @@ mod machine;
 use machine::{Machine, said};
 use rustix::process::Signal;
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
 
 #[test]
@@ -200,4 +201,40 @@ fn a_target_is_served_once_and_a_mount_that_nobody_answers_ends_with_ctrl_c() {
         &["unknown mount option \"sync\"", "hint: ro, rw"],
     );
     served.stop();
+}
+
+#[test]
+fn metrics_are_served_where_a_collector_asks() {
+    let Some(m) = Machine::new() else { return };
+    let up = m.up_with(&["--metrics", "127.0.0.1:0"]);
+    let url = up.said.lines().find_map(|l| l.strip_prefix("metrics at ")).unwrap().to_owned();
+    let address = url.strip_prefix("http://").and_then(|u| u.strip_suffix("/metrics")).unwrap();
+    let get = |path: &str| {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    fs::write(m.mount().join("f"), "x").unwrap();
+    let text = get("/metrics");
+    assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+    for word in [
+        "# TYPE nacre_mdc_rpc_stats histogram",
+        "nacre_mdc_stats_samples_total{device=\"nacre-MDT0000-mdc-",
+        "op=\"mds_reint_create\"} 1\n",
+        "nacre_mdc_import_state{",
+        "nacre_mdt_num_exports{device=\"nacre-MDT0000\"} 1\n",
+        "nacre_mdt_exports_reply_data_reply_cnt{",
+        "nacre_mdt_recovery_status_status{",
+        "nacre_obdfilter_",
+    ] {
+        assert!(text.contains(word), "{word} in {text}");
+    }
+    assert!(get("/else").starts_with("HTTP/1.1 404 "));
+    m.refused(
+        &["up", m.path("other").to_str().unwrap(), "--ephemeral", "--metrics", address],
+        &["cannot serve metrics at", "in use", "hint:"],
+    );
+    up.stop();
 }

@@ -105,6 +105,6 @@ impl Site for OnMount<'_> {
         Ok(Mdc(lctl::matching("mdc.*.*")?))
     }
     fn set(&mut self, param: &Param, value: &str) -> Result<()> {
-        lctl::apply(&format!("{}={value}", param.name)).map(drop)
+        lctl::apply(&format!("{}={value}", param.name))
     }
 }

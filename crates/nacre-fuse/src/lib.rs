@@ -32,8 +32,8 @@ pub use front::{FuseSink, FuseSource};
 pub use interrupt::Dying;
 pub use island::MountIsland;
 pub use mount::{
-    FS_TYPE, Holder, MountError, MountOptions, Mounted, check_device, check_mount_point, holders, mount_fuse, mount_of,
-    mounted_type, unmount_fuse,
+    FS_TYPE, Holder, MountError, MountOptions, Mounted, check_device, check_mount_point, holders, mount_fuse,
+    mount_of, mounted_type, unmount_fuse,
 };
 pub use notify::{Done, Notification, Notifier};
 pub use ops::{Opened, Ops, Validity};

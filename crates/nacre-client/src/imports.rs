@@ -13,7 +13,11 @@ use nacre_wire::target::features;
 pub(crate) fn state(ctx: &Ctx, target: &Target) -> String {
     target.peer.with_import(|import| {
         let mut out = format!("current_state: {}\nstate_history:\n", import.state());
+        // An import is made before its island's first visit tells the time.
+        let first =
+            import.history().iter().map(|(at, _)| at).find(|at| *at > Instant(0)).unwrap_or(ctx.now());
         for (at, state) in import.history().iter() {
+            let at = at.max(first);
             line(&mut out, format_args!(" - [ {}, {state} ]", wall_of(ctx, at).sec));
         }
         out
@@ -74,20 +78,24 @@ pub(crate) fn rpc_stats(ctx: &Ctx, target: &Target) -> String {
     }
     target.peer.with_import(|import| {
         line(&mut out, format_args!("modify_RPCs_in_flight:  {}\n", import.slots().in_flight()));
-        line(&mut out, format_args!("\t\t\tmodify"));
-        line(&mut out, format_args!("rpcs in flight        rpcs   %% cum %%"));
-        let counts = import.slots().histogram().counts();
-        let total: u64 = counts.iter().sum();
-        let counts = if counts.is_empty() { &[0][..] } else { counts };
-        let mut sum = 0;
-        for (in_flight, &count) in counts.iter().enumerate() {
-            sum += count;
-            let percent = |n: u64| (n * 100).checked_div(total).unwrap_or(0);
-            let place = format!("{in_flight}:");
-            line(&mut out, format_args!("{place}\t\t{count:>10} {:>3} {:>3}", percent(count), percent(sum)));
-        }
+        histogram(&mut out, import.slots().histogram().counts());
     });
     out
+}
+
+/// Rows up to the one that reaches 100 %; the field's spelling, doubled signs included.
+fn histogram(out: &mut String, counts: &[u64]) {
+    line(out, format_args!("\t\t\tmodify"));
+    line(out, format_args!("rpcs in flight        rpcs   %% cum %%"));
+    let total: u64 = counts.iter().sum();
+    let counts = if counts.is_empty() { &[0][..] } else { counts };
+    let mut sum = 0;
+    for (in_flight, &count) in counts.iter().enumerate() {
+        sum += count;
+        let percent = |n: u64| (n * 100).checked_div(total).unwrap_or(0);
+        let place = format!("{in_flight}:");
+        line(out, format_args!("{place}\t\t{count:>10} {:>3} {:>3}", percent(count), percent(sum)));
+    }
 }
 
 fn line(out: &mut String, args: core::fmt::Arguments<'_>) {
@@ -123,4 +131,22 @@ pub(crate) fn check_server_limit(name: &str, limit: u16, target: &Target) -> Res
 /// The limit that the user set and the one that holds.
 pub(crate) fn limits(target: &Target) -> (String, String) {
     target.peer.with_import(|i| (i.config().max_mod_rpcs.to_string(), i.config().max_rpcs.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_histogram_goes_up_to_the_row_that_completes_it() {
+        let mut out = String::new();
+        histogram(&mut out, &[0, 3, 0, 30, 1967]);
+        let want = "\t\t\tmodify\nrpcs in flight        rpcs   %% cum %%\n\
+                    0:\t\t         0   0   0\n1:\t\t         3   0   0\n2:\t\t         0   0   0\n\
+                    3:\t\t        30   1   1\n4:\t\t      1967  98 100\n";
+        assert_eq!(out, want);
+        out.clear();
+        histogram(&mut out, &[]);
+        assert!(out.ends_with("0:\t\t         0   0   0\n"));
+    }
 }

@@ -44,7 +44,8 @@ fn main() -> ExitCode {
     match cli::run(&cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say::error(&error);
+            // The field's tools begin so, and scripts look for it.
+            say::error(if matches!(name, "lctl" | "lfs") { "error" } else { "nacre" }, &error);
             ExitCode::from(1)
         }
     }

@@ -25,8 +25,8 @@ pub(crate) fn note(text: &str) {
 }
 
 /// An error with its causes, then what to do.
-pub(crate) fn error(error: &anyhow::Error) {
-    note(&format!("nacre: {}", sentence(error)));
+pub(crate) fn error(who: &str, error: &anyhow::Error) {
+    note(&format!("{who}: {}", sentence(error)));
 }
 
 /// Causes in one sentence from the outermost on, then each hint in a line of its own.

@@ -153,25 +153,54 @@ impl Client {
         let client = self.me();
         self.ctx.spawn(async move {
             client.close_all().await;
+            client.answered().await;
             done.fulfil(());
         });
-        self.patiently(closed).await;
+        if !self.patiently(closed).await {
+            for (target_name, unanswered, not_durable) in self.unanswered() {
+                tracing::warn!(
+                    %target_name, unanswered, not_durable,
+                    "does not answer at unmount: what it has not answered may be lost, and what is not durable if its machine \
+                     was lost, too"
+                );
+            }
+        }
         self.mount.stop();
-        let farewells = self.mount.targets().into_iter().map(|target| {
+        let farewells = self.mount.targets().into_iter().map(|target| async move {
             let (done, gone) = self.ctx.promise();
+            let name = target.name.clone();
             self.ctx.spawn(async move {
                 target.peer.disconnect().await;
                 done.fulfil(());
             });
-            self.patiently(gone)
+            if !self.patiently(gone).await {
+                tracing::warn!(target_name = %name, "does not answer at unmount: it drops this client after its lease");
+            }
         });
         join_all(farewells).await;
     }
 
-    async fn patiently(&self, done: impl Future<Output = Option<()>>) {
-        if self.ctx.timeout(self.ctx.now() + UNMOUNT_PATIENCE, done).await.is_none() {
-            tracing::warn!(fs = %self.config.fs, "a server does not answer at unmount: it will drop this client after its lease");
+    /// Targets with requests that have no answer: how many, and how many answered ones are not known to be durable.
+    fn unanswered(&self) -> Vec<(String, usize, usize)> {
+        // Not the MGS: it is asked again and again, and keeps nothing of ours.
+        let targets = self.mount.known_mdt().into_iter().chain(self.mount.osts());
+        let counts = targets.map(|t| {
+            let (open, list) = t.peer.with_import(|i| (i.in_flight() + i.waiting(), i.replay_list().len()));
+            (t.name.clone(), open, list)
+        });
+        counts.filter(|(_, open, _)| *open > 0).collect()
+    }
+
+    /// Until every request has its answer: closes, and calls whose callers were killed.
+    async fn answered(&self) {
+        const LOOK: Duration = Duration::from_millis(10);
+        while !self.unanswered().is_empty() {
+            self.ctx.sleep(LOOK).await;
         }
+    }
+
+    async fn patiently(&self, done: impl Future<Output = Option<()>>) -> bool {
+        self.ctx.timeout(self.ctx.now() + UNMOUNT_PATIENCE, done).await.is_some()
     }
 
     // ---- for the modules of the calls

@@ -169,7 +169,7 @@ fn main() {
     println!("threads of the pool at the end: {}", spike.notifier.threads());
     let failures = spike.failures.load(Ordering::Relaxed);
     let Spike { path, solo, notifier, .. } = spike;
-    unmount_fuse(&path, false).unwrap();
+    unmount_fuse(&path, nacre_fuse::Unmount::Idle).unwrap();
     solo.stop();
     drop(notifier);
     println!("{}", if failures == 0 { "verdict: every rule holds" } else { "verdict: FAILED" });

@@ -7,7 +7,7 @@
 //! Not here: what an operation does (`handlers`), what a signal does (`interrupt.rs`), reading and writing the device
 //! (`device.rs`).
 
-use crate::abi::op;
+use crate::abi::{InHeader, op};
 use crate::handlers::{attrs, data, dirs, locks, names, xattrs};
 use crate::interrupt::Dying;
 use crate::ops::Ops;
@@ -71,6 +71,16 @@ impl<O: Ops> Door<O> {
     }
     pub fn stats(&self) -> &OpStats {
         &self.stats
+    }
+    /// The requests under way, a line for each: operation, pid of the caller (0 = unknown), milliseconds so far.
+    pub fn waiting_text(&self) -> String {
+        const LINES_MAX: usize = 1000;
+        let now = self.ctx.now();
+        let line = |r: &Running| {
+            let InHeader { opcode, pid, .. } = r.request.header;
+            format!("{} {pid} {}\n", op::name(opcode).to_lowercase(), (now - r.start).as_millis())
+        };
+        self.running.borrow().values().take(LINES_MAX).map(line).collect()
     }
 
     /// Takes in an [`Event::Door`](nacre_node::Event::Door): a request, or what its front end has found out.
@@ -223,7 +233,7 @@ fn poll_catching(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::abi::{self, Field, InHeader, InterruptIn};
+    use crate::abi::{self, Field, InterruptIn};
     use crate::device::Channel;
     use nacre_client::{Entry, ReaddirPage};
     use nacre_node::{WaitList, visit};
@@ -395,6 +405,7 @@ mod tests {
         assert_eq!(world.visit(request(opcode, 20, args), Duration::ZERO), []);
         assert_eq!(world.visit(interrupt(20), Duration::ZERO), []);
         assert_eq!(world.visit(None, Duration::from_secs(1)), []);
+        assert_eq!(world.door.waiting_text(), format!("{} 77 1000\n", op::name(opcode).to_lowercase()));
         assert_eq!(world.asked, [], "servers that answer in time are not hurried");
         assert_eq!(world.visit(None, Duration::from_secs(2)), []);
         assert_eq!(world.visit(None, Duration::from_secs(1)), []);

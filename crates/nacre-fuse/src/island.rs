@@ -93,6 +93,13 @@ impl tools::Parameters for Parameters<'_> {
                    Any value clears them."
                 .to_owned(),
         });
+        params.push(nacre_wire::target::Param {
+            name: format!("llite.{}.fuse_waiting", self.door.ops.mount_text()),
+            value: self.door.waiting_text(),
+            writable: false,
+            help: "Calls that wait for an answer: operation, pid of the caller (0: not known), milliseconds so far."
+                .to_owned(),
+        });
         params
     }
     fn set(&self, name: &str, value: &str) -> Result<(), String> {

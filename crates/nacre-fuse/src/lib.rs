@@ -22,7 +22,9 @@ mod reply;
 mod request;
 mod session;
 mod stats;
+mod table;
 mod tools;
+mod unmount;
 mod virtual_xattr;
 
 pub use client_ops::ClientOps;
@@ -31,13 +33,12 @@ pub use door::{Door, FuseEffect};
 pub use front::{FuseSink, FuseSource};
 pub use interrupt::Dying;
 pub use island::MountIsland;
-pub use mount::{
-    FS_TYPE, Holder, MountError, MountOptions, Mounted, check_device, check_mount_point, holders, mount_fuse,
-    mount_of, mounted_type, unmount_fuse,
-};
+pub use mount::{FS_TYPE, MountError, MountOptions, Mounted, check_device, check_mount_point, mount_fuse};
 pub use notify::{Done, Notification, Notifier};
 pub use ops::{Opened, Ops, Validity};
 pub use reply::{Body, FuseReply};
 pub use request::{Args, FuseRequest};
 pub use session::{Session, SessionConfig, SessionError};
 pub use stats::OpStats;
+pub use table::{mount_of, mounted_type};
+pub use unmount::{Holder, Unmount, elsewhere, holders, shortened, unmount_fuse, users};

@@ -1,10 +1,10 @@
-//! Mounting and unmounting: the mount point checked first, every refusal one sentence that says what to do.
+//! Mounting: the mount point checked first, every refusal one sentence that says what to do.
 //!
 //! A mount point whose server died (`kill -9`) answers ENOTCONN to everybody; if it is one of ours it is cleared.
-//! Unmounting may need our answers (dirty mapped pages are written): never call it on a thread that serves requests.
 
 use crate::device::{BufferPool, Channel, open_device};
 use crate::session::{self, Session, SessionConfig, SessionError};
+use crate::table::mounted_type;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -53,7 +53,10 @@ pub enum MountError {
     Forbidden,
     #[error("{0} is not a mounted nacre file system\n  hint: `mount -t {FS_TYPE}` lists them")]
     NotMounted(String),
-    #[error("{path} is in use{by}\n  hint: close what uses it, or unmount lazily: umount -l {path}")]
+    #[error(
+        "{path} is in use{by}\n  hint: close what uses it; or nacre umount --lazy {path} (gone when the last file is closed), \
+         --force (open files and waiting calls fail)"
+    )]
     Busy { path: String, by: String },
     #[error("{what} {path} failed")]
     Os { what: &'static str, path: String, source: Errno },
@@ -217,137 +220,9 @@ fn clear_dead(place: &Path) -> Result<(), MountError> {
     Ok(())
 }
 
-/// Type of the file system mounted on exactly `path` (the topmost one), if any.
-pub fn mounted_type(path: &Path) -> Option<String> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    type_in_table(&table, path)
-}
-
-fn type_in_table(table: &str, path: &Path) -> Option<String> {
-    // ID parent major:minor root MOUNTPOINT options... - TYPE source options
-    table.lines().rev().find_map(|line| {
-        let point = line.split(' ').nth(4)?;
-        if Path::new(&unescape(point)) != path {
-            return None;
-        }
-        let (_, rest) = line.split_once(" - ")?;
-        rest.split(' ').next().map(ToOwned::to_owned)
-    })
-}
-
-/// The nacre mount that `path` (absolute, resolved) lies in: its mount point, and its source `ADDRESS:/FS`.
-pub fn mount_of(path: &Path) -> Option<(PathBuf, String)> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    mount_in_table(&table, path)
-}
-
-fn mount_in_table(table: &str, path: &Path) -> Option<(PathBuf, String)> {
-    // The deepest mount point above the path holds it; of several on one place the latest.
-    let points = table.lines().filter_map(|line| {
-        let point = PathBuf::from(unescape(line.split(' ').nth(4)?));
-        let (_, rest) = line.split_once(" - ")?;
-        path.starts_with(&point).then_some((point, rest))
-    });
-    let (point, rest) = points.max_by_key(|(point, _)| point.components().count())?;
-    let mut words = rest.split(' ');
-    let ours = words.next() == Some(FS_TYPE);
-    let source = unescape(words.next().filter(|_| ours)?);
-    Some((point, source.into_string().ok()?))
-}
-
-/// Mount tables write blank, tab, newline and backslash as three octal digits.
-fn unescape(text: &str) -> std::ffi::OsString {
-    use std::os::unix::ffi::OsStringExt;
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let escape = after.get(..3).filter(|_| first == b'\\').and_then(|digits| str::from_utf8(digits).ok());
-        match escape.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = after.get(3..).unwrap_or_default();
-            }
-            None => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    std::ffi::OsString::from_vec(bytes)
-}
-
-/// Unmounts; `lazy`: the name is gone at once, the file system when its last file is closed.
-///
-/// # Errors
-/// `Busy` names the processes that use it, as far as /proc shows them.
-pub fn unmount_fuse(path: &Path, lazy: bool) -> Result<(), MountError> {
-    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    unmount(path, flags | UnmountFlags::NOFOLLOW).map_err(|e| match e {
-        Errno::BUSY => MountError::Busy { path: text(path), by: holders_text(&holders(path)) },
-        Errno::INVAL | Errno::NOENT => MountError::NotMounted(text(path)),
-        Errno::PERM => MountError::Forbidden,
-        source => MountError::Os { what: "unmounting", path: text(path), source },
-    })
-}
-
-/// A process that has something of a mount open.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
-    pub pid: u32,
-    pub command: String,
-}
-
-/// Who has a file or directory below `path` open, or runs from it. Reads /proc only: asking the mount itself could
-/// hang when its servers are away.
-pub fn holders(path: &Path) -> Vec<Holder> {
-    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let mut found = Vec::new();
-    for process in processes.flatten() {
-        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let dir = process.path();
-        let fixed = ["cwd", "root", "exe"].map(|name| dir.join(name));
-        let fds = std::fs::read_dir(dir.join("fd")).into_iter().flatten().flatten().map(|e| e.path());
-        let maps = std::fs::read_dir(dir.join("map_files")).into_iter().flatten().flatten().map(|e| e.path());
-        let mut links = fixed.into_iter().chain(fds).chain(maps);
-        if links.any(|link| std::fs::read_link(link).is_ok_and(|target| target.starts_with(path))) {
-            let command = std::fs::read_to_string(dir.join("comm")).unwrap_or_default();
-            found.push(Holder { pid, command: command.trim_end().to_owned() });
-        }
-    }
-    found.sort_by_key(|h| h.pid);
-    found
-}
-
-fn holders_text(holders: &[Holder]) -> String {
-    const NAMED_MAX: usize = 5;
-    if holders.is_empty() {
-        return String::new();
-    }
-    let named: Vec<String> =
-        holders.iter().take(NAMED_MAX).map(|h| format!("{} (pid {})", h.command, h.pid)).collect();
-    let more = holders.len().saturating_sub(NAMED_MAX);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!(" by {}{more}", named.join(", "))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_topmost_mount_of_a_path_counts_and_blanks_are_read() {
-        let table = "22 1 0:20 / / rw - ext4 /dev/vda rw\n\
-                     30 22 0:31 / /mnt/a\\040b rw,nosuid shared:1 - fuse.nacre unix:/x rw\n\
-                     31 30 0:32 / /mnt/c rw - tmpfs tmpfs rw\n\
-                     32 31 0:33 / /mnt/c rw - fuse.nacre y rw\n";
-        assert_eq!(type_in_table(table, Path::new("/mnt/a b")).as_deref(), Some("fuse.nacre"));
-        assert_eq!(type_in_table(table, Path::new("/mnt/c")).as_deref(), Some("fuse.nacre"));
-        assert_eq!(type_in_table(table, Path::new("/mnt")), None);
-        let found = |path: &str| mount_in_table(table, Path::new(path));
-        assert_eq!(found("/mnt/a b/c/d"), Some(("/mnt/a b".into(), "unix:/x".into())));
-        assert_eq!(found("/mnt/c"), Some(("/mnt/c".into(), "y".into())));
-        assert_eq!(found("/mnt/d"), None, "another file system");
-    }
 
     #[test]
     fn wrong_mount_points_are_refused_in_one_sentence_with_a_hint() {
@@ -363,16 +238,5 @@ mod tests {
         assert!(check(Path::new("/proc")).contains("is a mount point already (proc)"));
         std::fs::remove_file(&file).unwrap();
         assert_eq!(check_mount_point(dir.path()).unwrap(), dir.path().canonicalize().unwrap());
-    }
-
-    #[test]
-    fn who_holds_a_file_is_named() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().canonicalize().unwrap();
-        assert_eq!(holders(&path), vec![]);
-        let _held = std::fs::File::create(path.join("f")).unwrap();
-        let found = holders(&path);
-        assert!(found.iter().any(|h| h.pid == std::process::id()), "{found:?}");
-        assert!(holders_text(&found).contains(&format!("pid {}", std::process::id())));
     }
 }

@@ -6,7 +6,9 @@ mod common;
 
 use common::memfs::MemFs;
 use common::solo::Solo;
-use nacre_fuse::{MountError, MountOptions, SessionConfig, check_mount_point, mount_fuse, unmount_fuse};
+use nacre_fuse::{
+    MountError, MountOptions, SessionConfig, Unmount, check_mount_point, mount_fuse, unmount_fuse,
+};
 use rustix::fs::{self, AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
@@ -54,7 +56,7 @@ impl Drop for Served {
     fn drop(&mut self) {
         if let Some(solo) = self.solo.take() {
             if std::thread::panicking() {
-                drop(unmount_fuse(&self.path, true));
+                drop(unmount_fuse(&self.path, Unmount::Force));
             } else {
                 common::unmount(&self.path);
             }
@@ -290,7 +292,7 @@ os.close(fd)
 fn a_busy_mount_names_who_uses_it() {
     let Some(m) = served() else { return };
     let held = File::create(m.at("f")).unwrap();
-    let error = unmount_fuse(&m.path, false).unwrap_err();
+    let error = unmount_fuse(&m.path, Unmount::Idle).unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, MountError::Busy { .. }), "{text}");
     assert!(text.contains(&format!("pid {}", std::process::id())), "{text}");

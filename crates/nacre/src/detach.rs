@@ -1,13 +1,14 @@
 //! `--detach`: the same command again in a session of its own; the first one shows what it says and ends.
 //!
-//! The child writes its banner to a pipe and closes it when it is up; if the child fails before that, its message
-//! and its exit status are the parent's.
+//! The child writes its banner to a pipe and closes it when it is up; until then its stderr and its terminal's signals
+//! are the parent's, and it ends with the parent.
 
 use crate::say;
 use anyhow::{Context as _, Result, bail};
+use rustix::process::Signal;
 use std::cell::Cell;
-use std::io::Read as _;
-use std::os::unix::process::CommandExt as _;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
 
 /// Set in the background process.
@@ -21,10 +22,11 @@ impl ChildArgs {
     pub(crate) fn is_child(&self) -> bool {
         std::env::var_os(VARIABLE).is_some()
     }
-    /// Leaves the terminal, in the background process only.
+    /// In the background process only: leaves the directory, and does not outlive the command before it is up.
     pub(crate) fn detach(&self) -> Result<()> {
         if self.is_child() {
             std::env::set_current_dir("/")?;
+            rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
         }
         Ok(())
     }
@@ -37,27 +39,30 @@ pub(crate) fn spawn() -> Result<()> {
         .env(VARIABLE, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
         .spawn()?;
-    let mut text = String::new();
-    child.stdout.take().context("no pipe")?.read_to_string(&mut text)?;
-    say::raw(&text);
-    if text.contains("\nnext: ") {
+    let mut stdout = BufReader::new(child.stdout.take().context("no pipe")?);
+    let (mut line, mut up) = (String::new(), false);
+    while stdout.read_line(&mut line)? > 0 {
+        up |= line.starts_with("next: ");
+        say::raw(&line);
+        line.clear();
+    }
+    if up {
         return Ok(());
     }
-    let mut why = String::new();
-    child.stderr.take().context("no pipe")?.read_to_string(&mut why)?;
-    let status = child.wait()?;
-    bail!(
-        "{}",
-        if why.trim().is_empty() { format!("the background process ended: {status}") } else { strip(&why) }
-    );
+    match child.wait()?.signal() {
+        Some(signal) => bail!("the background process was ended by signal {signal} before it was up"),
+        None => Err(anyhow::Error::msg(Said)),
+    }
 }
 
-/// The child's own `nacre: ` is not said twice.
-fn strip(why: &str) -> String {
-    why.trim().strip_prefix("nacre: ").unwrap_or(why.trim()).to_owned()
+/// The failure of a child that has said itself what it is.
+#[derive(Debug)]
+pub(crate) struct Said;
+impl std::fmt::Display for Said {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the background process has failed")
+    }
 }
 
 /// Where a starting process talks: a terminal, or the pipe to the parent.
@@ -93,6 +98,12 @@ impl Talk {
     pub(crate) fn done(&self) {
         if self.detached {
             self.open.set(false);
+            // In a session of its own it hears nothing of the terminal any more.
+            let alone = rustix::process::set_parent_process_death_signal(None)
+                .and_then(|()| rustix::process::setsid());
+            if let Err(error) = alone {
+                tracing::warn!(%error, "still tied to the terminal");
+            }
             say::close_stdout();
         }
     }

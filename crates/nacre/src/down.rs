@@ -1,11 +1,15 @@
 //! `nacre down`, `nacre umount`, `nacre sync`: ending and flushing what runs.
 
 use crate::registry::{self, Entry, ProcessKind};
+use crate::tool::Tool;
 use crate::{say, up};
 use anyhow::{Context as _, Result, bail};
-use rustix::mount::UnmountFlags;
+use nacre_fuse::{MountError, Unmount};
+use nacre_wire::target::GetParams;
+use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -35,13 +39,17 @@ pub(crate) struct DownArgs {
         its servers, too. Anything else that is mounted is left alone.",
     after_help = "Examples:\n\
         \x20 nacre umount /mnt/demo\n\
-        \x20 nacre umount --lazy /mnt/demo    now, although files are open"
+        \x20 nacre umount --lazy /mnt/demo    now, although files are open\n\
+        \x20 nacre umount --force /mnt/demo   now, although servers are away and calls wait"
 )]
 pub(crate) struct UmountArgs {
     mount: PathBuf,
     /// Detach now, finish when the last file is closed
     #[arg(short, long)]
     lazy: bool,
+    /// Now: calls that wait for servers and files that are open get errors
+    #[arg(short, long)]
+    force: bool,
 }
 
 #[derive(clap::Args, Debug)]
@@ -75,13 +83,11 @@ pub(crate) fn down(args: &DownArgs) -> Result<()> {
         }
     };
     for mount in &entry.mounts {
-        let holders = holders_of(mount);
-        if !holders.is_empty() {
+        let users = nacre_fuse::users(mount);
+        if !users.is_empty() {
             bail!(
-                "{} is in use by {}\nhint: close them, or `nacre umount --lazy {}` and then `nacre down`",
+                "{} is in use by {users}\nhint: close them, or nacre umount --lazy {0}: it stops when the last of them is closed",
                 mount.display(),
-                holders.join(", "),
-                mount.display()
             );
         }
     }
@@ -103,9 +109,7 @@ fn stop(entry: &Entry, timeout_s: u64) -> Result<()> {
     let pid = Pid::from_raw(entry.pid).context("bad pid in the registry")?;
     let fd = pidfd_open(pid, PidfdFlags::empty()).with_context(|| format!("pid {} is gone", entry.pid))?;
     pidfd_send_signal(&fd, Signal::TERM)?;
-    let mut poll = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
-    let patience = rustix::event::Timespec { tv_sec: i64::try_from(timeout_s)?, tv_nsec: 0 };
-    if rustix::event::poll(&mut poll, Some(&patience))? == 0 {
+    if !ends_within(&fd, Duration::from_secs(timeout_s))? {
         bail!(
             "pid {} has not stopped within {timeout_s} s\nhint: see its log; SIGKILL loses nothing acknowledged",
             entry.pid
@@ -116,24 +120,73 @@ fn stop(entry: &Entry, timeout_s: u64) -> Result<()> {
 
 pub(crate) fn umount(args: &UmountArgs) -> Result<()> {
     // Only ours: what it answers is known, and a wrong path unmounts nothing else.
-    let place = up::absolute(&args.mount)?;
-    if nacre_fuse::mounted_type(&place).is_some_and(|what| what != nacre_fuse::FS_TYPE) {
-        bail!("{} is not a nacre mount\nhint: nacre status lists the mounts", args.mount.display());
+    let mut place = up::absolute(&args.mount)?;
+    if nacre_fuse::mounted_type(&place).is_none() {
+        place = place.canonicalize().unwrap_or(place);
     }
-    let flags = if args.lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    match rustix::mount::unmount(&args.mount, flags) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::BUSY) => bail!(
-            "{} is in use by {}\nhint: close them, or nacre umount --lazy {}",
-            args.mount.display(),
-            held_by(&up::absolute(&args.mount)?),
-            args.mount.display()
-        ),
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {
-            bail!("{} is not a mount point\nhint: nacre status lists the mounts", args.mount.display())
+    match nacre_fuse::mounted_type(&place) {
+        Some(what) if what == nacre_fuse::FS_TYPE => {}
+        Some(_) => {
+            bail!("{} is not a nacre mount\nhint: nacre status lists the mounts", args.mount.display())
         }
-        Err(e) => Err(e).with_context(|| format!("cannot unmount {}", args.mount.display())),
+        None => bail!("{} is not a mount point\nhint: nacre status lists the mounts", args.mount.display()),
     }
+    let how = match (args.lazy, args.force) {
+        (_, true) => Unmount::Force,
+        (true, false) => Unmount::Lazy,
+        (false, false) => Unmount::Idle,
+    };
+    let process = registry::entries()?.into_iter().find(|e| e.mounts.contains(&place));
+    let elsewhere = nacre_fuse::elsewhere(&place);
+    let users = if args.lazy { nacre_fuse::users(&place) } else { String::new() };
+    nacre_fuse::unmount_fuse(&place, how).map_err(|e| match e {
+        // Who waits for a server cannot be seen from outside of the mount's process.
+        MountError::Busy { path, .. } => {
+            MountError::Busy { path, by: format!(" by {}", self::users(&place)) }
+        }
+        other => other,
+    })?;
+    if !elsewhere.is_empty() {
+        let list: Vec<_> = elsewhere.iter().map(ToString::to_string).collect();
+        say::note(&format!(
+            "unmounted here; still mounted in the mount name space of {}, until that ends",
+            list.join(", ")
+        ));
+    } else if !users.is_empty() {
+        say::note(&format!("detached; its process goes on until the last file is closed, by {users}"));
+    } else if let Some(process) = process.filter(|p| p.kind == ProcessKind::Mount) {
+        wait_for_end(&process)?;
+    }
+    Ok(())
+}
+
+/// The process of a mount takes leave of its servers: a moment, or longer when they do not answer.
+fn wait_for_end(entry: &Entry) -> Result<()> {
+    const QUIET: Duration = Duration::from_secs(1);
+    const LIMIT: Duration = Duration::from_secs(30);
+    let Some(fd) = Pid::from_raw(entry.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {
+        return Ok(());
+    };
+    if ends_within(&fd, QUIET)? {
+        return Ok(());
+    }
+    say::note(&format!(
+        "unmounted; its process (pid {}) waits for servers that do not answer, for about 10 s",
+        entry.pid
+    ));
+    if !ends_within(&fd, LIMIT)? {
+        bail!(
+            "process {} has not ended within {LIMIT:?}\nhint: see its log; SIGKILL loses nothing now",
+            entry.pid
+        );
+    }
+    Ok(())
+}
+
+fn ends_within(process: &OwnedFd, limit: Duration) -> Result<bool> {
+    let mut poll = [rustix::event::PollFd::new(process, rustix::event::PollFlags::IN)];
+    let limit = rustix::event::Timespec { tv_sec: i64::try_from(limit.as_secs())?, tv_nsec: 0 };
+    Ok(rustix::event::poll(&mut poll, Some(&limit))? > 0)
 }
 
 pub(crate) fn sync(args: &SyncArgs) -> Result<()> {
@@ -149,13 +202,37 @@ pub(crate) fn sync(args: &SyncArgs) -> Result<()> {
     }
 }
 
-/// Processes that have something open on, or stand in, a mount point: `pid (name)`.
-pub(crate) fn holders_of(mount: &Path) -> Vec<String> {
-    nacre_fuse::holders(mount).into_iter().map(|h| format!("{} ({})", h.pid, h.command)).collect()
+/// What uses a mount, in words: what /proc shows, else the calls that its process has not answered.
+pub(crate) fn users(mount: &Path) -> String {
+    let users = nacre_fuse::users(mount);
+    if !users.is_empty() {
+        return users;
+    }
+    let waiting = waiting_calls(mount).unwrap_or_default();
+    if waiting.is_empty() {
+        return "somebody who is not seen in /proc".to_owned();
+    }
+    format!("calls that wait for servers: {}", nacre_fuse::shortened(&waiting))
 }
 
-/// The same in words.
-pub(crate) fn held_by(mount: &Path) -> String {
-    let holders = holders_of(mount);
-    if holders.is_empty() { "somebody (not seen in /proc)".into() } else { holders.join(", ") }
+/// `cat (pid 7) in lookup for 12 s`, as the process of the mount knows it.
+fn waiting_calls(mount: &Path) -> Result<Vec<String>> {
+    let processes = registry::entries()?.into_iter().filter(|e| e.mounts.iter().any(|m| m == mount));
+    let mut calls = Vec::new();
+    for entry in processes {
+        for island in entry.islands.iter().filter(|name| name.starts_with("llite-")) {
+            let asked = GetParams { pattern: "llite.*.fuse_waiting".to_owned() };
+            let params = Tool::connect_unix(&entry.socket, island)?.call(&asked)?.params;
+            calls.extend(params.iter().flat_map(|p| p.value.lines()).map(waiting_call));
+        }
+    }
+    Ok(calls)
+}
+
+fn waiting_call(line: &str) -> String {
+    let mut words = line.split(' ');
+    let mut next = || words.next().unwrap_or("?");
+    let (operation, pid, ms) = (next(), next(), next().parse::<u64>().unwrap_or(0));
+    let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    format!("{} (pid {pid}) in {operation} for {} s", command.trim_end(), ms / 1000)
 }

@@ -14,7 +14,9 @@ pub(crate) fn init(file: Option<&Path>) -> std::io::Result<()> {
         Ok("error") => Level::ERROR,
         _ => Level::INFO,
     };
-    let builder = tracing_subscriber::fmt().with_max_level(level).with_target(false);
+    // A line that cannot be written (the terminal is gone) is lost; complaining about it on stderr would be a panic.
+    let builder =
+        tracing_subscriber::fmt().with_max_level(level).with_target(false).log_internal_errors(false);
     let installed = match file {
         Some(path) => {
             let file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;

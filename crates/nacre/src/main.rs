@@ -44,8 +44,10 @@ fn main() -> ExitCode {
     match cli::run(&cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The field's tools begin so, and scripts look for it.
-            say::error(if matches!(name, "lctl" | "lfs") { "error" } else { "nacre" }, &error);
+            if !error.is::<detach::Said>() {
+                // The field's tools begin so, and scripts look for it.
+                say::error(if matches!(name, "lctl" | "lfs") { "error" } else { "nacre" }, &error);
+            }
             ExitCode::from(1)
         }
     }

@@ -2,12 +2,12 @@
 
 use crate::detach::{self, Talk};
 use crate::metrics::MetricsArgs;
-use crate::process::{self, Process, Signals};
+use crate::process::{self, Process, Signals, Woken};
 use crate::registry::{self, ProcessKind};
-use crate::{log, say, store, up};
+use crate::{down, log, say, store, up};
 use anyhow::{Context as _, Result, bail};
 use nacre_client::MountConfig;
-use nacre_fuse::{FuseSink, FuseSource, MountIsland, MountOptions, SessionConfig};
+use nacre_fuse::{FuseSink, FuseSource, MountIsland, MountOptions, SessionConfig, Unmount};
 use nacre_net::Address;
 use nacre_node::{Ctx, Logic};
 use nacre_rt::{IslandRef, Node};
@@ -61,14 +61,49 @@ impl Mounted {
         self.source.is_gone()
     }
     /// Unmounts; the island stays until the process stops it.
-    pub(crate) fn unmount(&self, lazy: bool) -> Result<()> {
+    fn unmount(&self, how: Unmount) -> Result<()> {
         if self.is_gone() {
             return Ok(());
         }
-        match nacre_fuse::unmount_fuse(&self.dir, lazy) {
+        match nacre_fuse::unmount_fuse(&self.dir, how) {
             Err(nacre_fuse::MountError::NotMounted(_)) => Ok(()),
             other => Ok(other?),
         }
+    }
+
+    /// Until somebody unmounts, a signal comes (then it unmounts) or a target of the process is lost. The inner result
+    /// says what was lost.
+    pub(crate) fn serve(&self, signals: &mut Signals, process: &Process) -> Result<Result<()>> {
+        let mut told = false;
+        while !self.is_gone() {
+            if let Err(lost) = process.check_lost() {
+                self.unmount(Unmount::Lazy)?;
+                return Ok(Err(lost));
+            }
+            match signals.wait() {
+                Woken::Inside => {}
+                // Whoever has files open keeps them; the end comes with the last of them.
+                Woken::HungUp => self.unmount(Unmount::Lazy)?,
+                Woken::Asked => {
+                    say::after_ctrl_c();
+                    match self.unmount(if told { Unmount::Lazy } else { Unmount::Idle }) {
+                        Ok(()) => break,
+                        Err(e) if !told => {
+                            tracing::info!("cannot unmount: {e:#}");
+                            say::note(&format!(
+                                "cannot unmount {}: in use by {}\nhint: close them and press Ctrl-C again; pressed while \
+                                 they are open it detaches the mount lazily and stops, and they fail",
+                                self.dir.display(),
+                                down::users(&self.dir)
+                            ));
+                            told = true;
+                        }
+                        Err(e) => return Err(e),
+                    }
+                }
+            }
+        }
+        Ok(Ok(()))
     }
 }
 
@@ -125,20 +160,8 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
     }
     talk.line(&format!("next: nacre lfs df -h {0}; stop: nacre umount {0}", mounted.dir.display()));
     talk.done();
-    loop {
-        if signals.wait().is_none() {
-            if mounted.is_gone() {
-                break;
-            }
-            process.check_lost()?;
-            continue;
-        }
-        match mounted.unmount(false) {
-            Ok(()) => break,
-            Err(e) => say::note(&format!("{e:#}")),
-        }
-    }
-    process.stop()
+    let lost = mounted.serve(&mut signals, &process)?;
+    lost.and(process.stop(&mut signals))
 }
 
 #[derive(Default)]

@@ -2,7 +2,7 @@
 
 use crate::neighbours::Household;
 use crate::registry::{self, Entry, ProcessKind, Registration};
-use crate::{store, tool};
+use crate::{say, store, tool};
 use anyhow::{Context as _, Result, bail};
 use nacre_mdt::Mdt;
 use nacre_mgs::Mgs;
@@ -26,6 +26,8 @@ pub(crate) const LEASE_MS: u32 = 10_000;
 const MAX_MOD_RPCS: u16 = 8;
 /// Planned stop of one island.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
+/// A stop that takes longer is talked of.
+const STOP_QUIET: Duration = Duration::from_secs(1);
 /// How often an island may be reopened after a bug before the process gives up.
 const REOPEN_MAX: u32 = 3;
 
@@ -153,8 +155,8 @@ impl Process {
         Ok(())
     }
 
-    /// Stops everything without loss: mounts first, then MDT, OSTs, MGS.
-    pub(crate) fn stop(mut self) -> Result<()> {
+    /// Stops everything without loss: mounts first, then MDT, OSTs, MGS. A signal meanwhile ends it as a crash would.
+    pub(crate) fn stop(mut self, signals: &mut Signals) -> Result<()> {
         let rank = |name: &str| match TargetName::parse(name).map(|t| t.kind()) {
             None => 0,
             Some(TargetKind::Mdt) => 1,
@@ -165,10 +167,8 @@ impl Process {
         islands.sort_by_key(|i| rank(i.name()));
         let mut failed = Vec::new();
         for island in islands {
-            match self.node.stop_island(&island, STOP_LIMIT) {
-                Ok(EndReason::Stopped) => {}
-                Ok(reason) => failed.push(format!("{}: {reason}", island.name())),
-                Err(e) => failed.push(e.to_string()),
+            if let Err(e) = stop_island(&island, signals) {
+                failed.push(e.to_string());
             }
         }
         self.node.shutdown();
@@ -181,6 +181,34 @@ impl Process {
             "not everything stopped cleanly: {}\nhint: nothing acknowledged is lost; see the log",
             failed.join("; ")
         )
+    }
+}
+
+fn stop_island(island: &IslandRef, signals: &mut Signals) -> Result<()> {
+    const LOOK: Duration = Duration::from_millis(50);
+    let name = island.name();
+    let start = Instant::now();
+    let mut told = false;
+    island.deliver(nacre_node::Event::Stop);
+    loop {
+        match island.wait_end(LOOK) {
+            Some(EndReason::Stopped) => return Ok(()),
+            Some(reason) => bail!("{name}: {reason}"),
+            None => {}
+        }
+        if signals.hurry() {
+            bail!("{name} was told to end at once");
+        }
+        if start.elapsed() > STOP_LIMIT {
+            bail!("{name} has not stopped within {STOP_LIMIT:?}");
+        }
+        if start.elapsed() > STOP_QUIET && !std::mem::replace(&mut told, true) {
+            let what = match TargetName::parse(name) {
+                Some(_) => format!("{name} is being stopped"),
+                None => "telling the servers that the mount ends".to_owned(),
+            };
+            say::note(&format!("{what}, {} s at most; Ctrl-C ends at once", STOP_LIMIT.as_secs()));
+        }
     }
 }
 
@@ -287,32 +315,68 @@ pub(crate) fn pause(d: Duration) {
     let _ = rustix::event::poll(&mut [], Some(&t));
 }
 
-pub(crate) use signals::{Signals, wake};
+pub(crate) use signals::{Signals, Woken, wake};
 
 mod signals {
-    //! SIGINT and SIGTERM as something the main thread waits for.
+    //! What is to end a process, as something the main thread waits for.
     use anyhow::Result;
-    use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
     use signal_hook::iterator::Signals as Iterator;
 
     pub(crate) struct Signals(Iterator);
 
-    impl Signals {
-        /// From now on the signals do not end the process.
-        pub(crate) fn catch() -> Result<Self> {
-            Ok(Self(Iterator::new([SIGINT, SIGTERM, SIGUSR1])?))
-        }
-        /// The next one; `None` when something in the process wants the main thread to look.
-        pub(crate) fn wait(&mut self) -> Option<i32> {
-            self.0.forever().next().filter(|s| *s != SIGUSR1)
-        }
-        /// One that has come already.
-        pub(crate) fn pending(&mut self) -> bool {
-            self.0.pending().any(|s| s != SIGUSR1)
+    /// Why the main thread looks.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Woken {
+        /// Ctrl-C, or a polite kill.
+        Asked,
+        /// The terminal is gone: nobody reads and nobody asks twice.
+        HungUp,
+        /// Something in the process wants it.
+        Inside,
+    }
+    impl Woken {
+        fn of(signal: i32) -> Self {
+            match signal {
+                SIGUSR1 => Self::Inside,
+                SIGHUP => Self::HungUp,
+                _ => Self::Asked,
+            }
         }
     }
 
-    /// Makes [`Signals::wait`] return `None`.
+    impl Signals {
+        /// From now on the signals do not end the process.
+        pub(crate) fn catch() -> Result<Self> {
+            let mut signals = vec![SIGINT, SIGTERM, SIGUSR1];
+            // nohup(1) means it.
+            if !is_ignored(SIGHUP) {
+                signals.push(SIGHUP);
+            }
+            Ok(Self(Iterator::new(signals)?))
+        }
+        /// The next one.
+        pub(crate) fn wait(&mut self) -> Woken {
+            self.0.forever().next().map_or(Woken::Inside, Woken::of)
+        }
+        /// Whether somebody wants the end already.
+        pub(crate) fn pending(&mut self) -> bool {
+            self.0.pending().any(|s| Woken::of(s) != Woken::Inside)
+        }
+        /// Whether somebody wants it now. A terminal that goes away sends more than one SIGHUP.
+        pub(crate) fn hurry(&mut self) -> bool {
+            self.0.pending().any(|s| Woken::of(s) == Woken::Asked)
+        }
+    }
+
+    fn is_ignored(signal: i32) -> bool {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mask = status.lines().find_map(|l| l.strip_prefix("SigIgn:"));
+        let mask = mask.and_then(|m| u64::from_str_radix(m.trim(), 16).ok()).unwrap_or(0);
+        mask & (1 << (signal - 1)) != 0
+    }
+
+    /// Makes [`Signals::wait`] return.
     pub(crate) fn wake() {
         drop(signal_hook::low_level::raise(SIGUSR1));
     }

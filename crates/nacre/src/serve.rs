@@ -1,7 +1,7 @@
 //! `nacre serve`: a server process with any number of targets.
 
 use crate::metrics::MetricsArgs;
-use crate::process::{self, Process, Served, Signals};
+use crate::process::{self, Process, Served, Signals, Woken};
 use crate::registry::ProcessKind;
 use crate::{log, say, store, takeover};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -94,12 +94,11 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     if args.listen.is_some() {
         say::line("no authentication yet: whoever reaches the address can read and write everything");
     }
-    let signal = signals.wait();
-    if signal.is_none() {
+    while signals.wait() == Woken::Inside {
         process.check_lost()?;
     }
     say::note("stopping");
-    process.stop()
+    process.stop(&mut signals)
 }
 
 /// `DIR`, or `mem:NAME[,MGS]`.

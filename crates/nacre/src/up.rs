@@ -9,7 +9,7 @@ use crate::mount::{self, Mounted};
 use crate::process::{self, Process, Served, Signals};
 use crate::registry::{self, ProcessKind};
 use crate::tool::Tool;
-use crate::{down, log, say, serve, store};
+use crate::{log, say, serve, store};
 use anyhow::{Context as _, Result, bail, ensure};
 use nacre_types::{FsName, TargetKind, TargetName};
 use nacre_wire::target::{GetParams, Param};
@@ -166,7 +166,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     let mounted = match result {
         Ok(mounted) => mounted,
         Err(e) => {
-            drop(process.stop());
+            drop(process.stop(&mut signals));
             return Err(e);
         }
     };
@@ -175,8 +175,8 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     }
     banner(&talk, &process, &mounted, dir.as_deref(), &log_file, &fsname);
     talk.done();
-    let lost = wait(&mut signals, &process, &mounted)?;
-    let stopped = process.stop();
+    let lost = mounted.serve(&mut signals, &process)?;
+    let stopped = process.stop(&mut signals);
     if dir.is_none() {
         say::note("stopped; it was in memory only and is gone");
     } else {
@@ -375,37 +375,4 @@ fn banner(talk: &Talk, process: &Process, mounted: &Mounted, dir: Option<&Path>,
         "next: copy something to {}, nacre status, nacre lfs df -h; stop: {down}",
         mounted.dir.display()
     ));
-}
-
-/// Until a signal comes or a target is lost; then unmounts. The inner result says what was lost.
-fn wait(signals: &mut Signals, process: &Process, mounted: &Mounted) -> Result<Result<()>> {
-    let mut told = false;
-    loop {
-        let signal = signals.wait();
-        if signal.is_none() {
-            if mounted.is_gone() {
-                return Ok(Ok(()));
-            }
-            if let Err(e) = process.check_lost() {
-                mounted.unmount(true)?;
-                return Ok(Err(e));
-            }
-            continue;
-        }
-        say::after_ctrl_c();
-        match mounted.unmount(told) {
-            Ok(()) => return Ok(Ok(())),
-            Err(e) if !told => {
-                tracing::info!("cannot unmount: {e:#}");
-                say::note(&format!(
-                    "cannot unmount {}: in use by {}\nhint: close them and press Ctrl-C again; pressed while they are \
-                     open it detaches the mount lazily",
-                    mounted.dir.display(),
-                    down::held_by(&mounted.dir)
-                ));
-                told = true;
-            }
-            Err(e) => return Err(e),
-        }
-    }
 }

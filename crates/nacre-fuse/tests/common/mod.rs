@@ -6,7 +6,7 @@
 pub mod memfs;
 pub mod solo;
 
-use nacre_fuse::{MountError, unmount_fuse};
+use nacre_fuse::{MountError, Unmount, unmount_fuse};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 /// Unmounts. A child that another test of this process is starting has our descriptors until its exec: such a mount is
 /// busy for a moment.
 pub fn unmount(path: &Path) {
-    eventually("it is not busy any more", || match unmount_fuse(path, false) {
+    eventually("it is not busy any more", || match unmount_fuse(path, Unmount::Idle) {
         Err(MountError::Busy { .. }) => false,
         other => {
             other.unwrap();

@@ -160,6 +160,9 @@ impl Running {
         }
         panic!("{word:?} was not said");
     }
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
     /// Waits for its end.
     pub fn ended(mut self) -> Said {
         eventually("it ends", || self.child.try_wait().unwrap().is_some());

@@ -1,0 +1,108 @@
+//! The table of mounts, as the kernel writes it in /proc/PID/mountinfo. Names there are bytes, not text.
+
+use crate::mount::FS_TYPE;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+/// One mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Line {
+    pub(crate) point: PathBuf,
+    /// `major:minor`: one for each file system, the same for every copy of its mount.
+    pub(crate) device: String,
+    pub(crate) fs_type: String,
+    source: OsString,
+}
+
+/// Type of the file system mounted on exactly `path` (the topmost one), if any.
+pub fn mounted_type(path: &Path) -> Option<String> {
+    mount_on(&own()?, path).map(|line| line.fs_type)
+}
+
+/// The nacre mount that `path` (absolute, resolved) lies in: its mount point, and its source `ADDRESS:/FS`.
+pub fn mount_of(path: &Path) -> Option<(PathBuf, String)> {
+    ours_above(&own()?, path)
+}
+
+fn ours_above(table: &[Line], path: &Path) -> Option<(PathBuf, String)> {
+    // The deepest mount point above the path holds it; of several on one place the latest.
+    let above = table.iter().filter(|line| path.starts_with(&line.point));
+    let line = above.max_by_key(|line| line.point.components().count()).filter(|l| l.fs_type == FS_TYPE)?;
+    Some((line.point.clone(), line.source.clone().into_string().ok()?))
+}
+
+/// The mounts of this process's name space.
+pub(crate) fn own() -> Option<Vec<Line>> {
+    of("self".as_ref())
+}
+
+/// The mounts of the name space of another process, if it lives and may be looked at.
+pub(crate) fn of(pid: &OsStr) -> Option<Vec<Line>> {
+    std::fs::read(Path::new("/proc").join(pid).join("mountinfo")).ok().map(|table| parse(&table))
+}
+
+/// The topmost mount on exactly `path`.
+pub(crate) fn mount_on(table: &[Line], path: &Path) -> Option<Line> {
+    table.iter().rev().find(|line| line.point == path).cloned()
+}
+
+fn parse(table: &[u8]) -> Vec<Line> {
+    // ID parent major:minor root MOUNTPOINT options... - TYPE source options
+    let line = |text: &[u8]| {
+        let mut words = text.split(|&b| b == b' ');
+        let device = String::from_utf8_lossy(words.nth(2)?).into_owned();
+        let point = unescape(words.nth(1)?).into();
+        let mut words = words.skip_while(|w| *w != b"-").skip(1);
+        let fs_type = String::from_utf8_lossy(words.next()?).into_owned();
+        Some(Line { point, device, fs_type, source: unescape(words.next()?) })
+    };
+    table.split(|&b| b == b'\n').filter_map(line).collect()
+}
+
+/// Mount tables write blank, tab, newline and backslash as three octal digits.
+fn unescape(text: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, after)) = rest.split_first() {
+        let escape = after.get(..3).filter(|_| first == b'\\').and_then(|digits| str::from_utf8(digits).ok());
+        match escape.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = after.get(3..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    OsString::from_vec(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStrExt as _;
+
+    #[test]
+    fn the_topmost_mount_of_a_path_counts_and_names_are_bytes() {
+        let table = parse(
+            b"22 1 0:20 / / rw - ext4 /dev/vda rw\n\
+              30 22 0:31 / /mnt/a\\040b rw,nosuid shared:1 - fuse.nacre unix:/x rw\n\
+              31 30 0:32 / /mnt/c rw - tmpfs tmpfs rw\n\
+              32 31 0:33 / /mnt/c rw - fuse.nacre y rw\n\
+              33 22 0:34 / /mnt/\xff rw - tmpfs t rw\n",
+        );
+        let kind = |path: &str| mount_on(&table, Path::new(path)).map(|line| line.fs_type);
+        assert_eq!(kind("/mnt/a b").as_deref(), Some("fuse.nacre"));
+        assert_eq!(kind("/mnt/c").as_deref(), Some("fuse.nacre"));
+        assert_eq!(kind("/mnt"), None);
+        assert!(mount_on(&table, Path::new(OsStr::from_bytes(b"/mnt/\xff"))).is_some());
+        assert_eq!(mount_on(&table, Path::new("/mnt/c")).unwrap().device, "0:33");
+        let found = |path: &str| ours_above(&table, Path::new(path));
+        assert_eq!(found("/mnt/a b/c/d"), Some(("/mnt/a b".into(), "unix:/x".into())));
+        assert_eq!(found("/mnt/c"), Some(("/mnt/c".into(), "y".into())));
+        assert_eq!(found("/mnt/d"), None, "another file system");
+    }
+}

@@ -1,0 +1,248 @@
+//! The life of a mount: every way to end it, servers that are away, name spaces that have a copy. Needs root and
+//! /dev/fuse; without them the tests say so and pass.
+#![allow(clippy::unwrap_used, clippy::print_stderr, clippy::disallowed_methods, reason = "tests")]
+
+mod machine;
+
+use machine::{Machine, Running, eventually};
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A file system, and a second mount of it in a process of its own.
+struct Second {
+    m: Machine,
+    up: Running,
+    address: String,
+}
+
+impl Second {
+    fn new() -> Option<Self> {
+        let m = Machine::new()?;
+        let up = m.up();
+        let address = up.address();
+        Some(Self { m, up, address })
+    }
+    fn dir(&self) -> PathBuf {
+        self.m.path("b")
+    }
+    fn mount(&self) -> Running {
+        self.m.start(&["mount", &self.address, self.dir().to_str().unwrap()], "next: ")
+    }
+    fn umount(&self, flags: &[&str]) -> machine::Said {
+        let dir = self.dir();
+        let args: Vec<&str> =
+            ["umount"].iter().chain(flags).copied().chain([dir.to_str().unwrap()]).collect();
+        let said = self.m.nacre(&args);
+        assert!(said.ok, "{}", said.err);
+        said
+    }
+    fn is_mounted(&self) -> bool {
+        fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&format!(" {} ", self.dir().display()))
+    }
+    fn open(&self) -> File {
+        let file = File::create(self.dir().join("held")).unwrap();
+        (&file).write_all(b"before").unwrap();
+        file
+    }
+}
+
+fn ended_well(mount: Running) {
+    let said = mount.ended();
+    assert!(said.ok, "{} {}", said.out, said.err);
+}
+
+fn kill(mut child: Child) {
+    child.kill().unwrap();
+    eventually("a killed process ends", || child.try_wait().unwrap().is_some());
+}
+
+/// Waits until a process waits for the answer to a request of a mount.
+fn is_waiting(child: &Child) {
+    let wchan = format!("/proc/{}/wchan", child.id());
+    eventually("it waits", || fs::read_to_string(&wchan).unwrap().contains("request_wait_answer"));
+}
+
+#[test]
+fn every_signal_ends_an_idle_mount_and_leaves_nothing_behind() {
+    let Some(s) = Second::new() else { return };
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let mount = s.mount();
+        fs::write(s.dir().join("f"), "x").unwrap();
+        mount.signal(signal);
+        ended_well(mount);
+        assert!(!s.is_mounted(), "{signal:?}");
+    }
+    // A terminal that goes away asks nobody: open files go on to their end.
+    let mount = s.mount();
+    let file = s.open();
+    mount.signal(Signal::HUP);
+    eventually("the name is gone", || !s.is_mounted());
+    mount.signal(Signal::HUP);
+    (&file).write_all(b"after").unwrap();
+    drop(file);
+    ended_well(mount);
+    assert_eq!(fs::read(s.m.mount().join("held")).unwrap(), b"beforeafter");
+    s.up.stop();
+}
+
+#[test]
+fn the_second_ctrl_c_ends_a_mount_with_open_files_and_a_killed_one_is_mounted_over() {
+    let Some(s) = Second::new() else { return };
+    let mut mount = s.mount();
+    let file = s.open();
+    mount.signal(Signal::INT);
+    let said = mount.complains("cannot unmount");
+    assert!(said.contains(&format!("(pid {})", std::process::id())), "{said}");
+    (&file).write_all(b"after").unwrap();
+    mount.signal(Signal::INT);
+    ended_well(mount);
+    assert!(!s.is_mounted());
+    assert!((&file).write_all(b"too late").is_err());
+    drop(file);
+    s.mount().kill();
+    assert!(s.is_mounted());
+    let mount = s.mount();
+    assert_eq!(fs::read(s.dir().join("held")).unwrap(), b"beforeafter");
+    assert!(Command::new("umount").arg(s.dir()).status().unwrap().success());
+    ended_well(mount);
+    s.up.stop();
+}
+
+#[test]
+fn lazily_detached_or_copied_a_mount_lives_until_its_last_user_and_umount_says_so() {
+    let Some(s) = Second::new() else { return };
+    let mount = s.mount();
+    let file = s.open();
+    let said = s.umount(&["--lazy"]);
+    assert!(said.err.contains(&format!("(pid {})", std::process::id())), "{}", said.err);
+    assert!(!s.is_mounted());
+    (&file).write_all(b"after").unwrap();
+    drop(file);
+    ended_well(mount);
+
+    let mut mount = s.mount();
+    let copy = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sleep", "1000"])
+        .spawn()
+        .unwrap();
+    let name_space = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).unwrap();
+    let command = format!("/proc/{}/comm", copy.id());
+    eventually("the name space is there", || {
+        name_space(&copy.id().to_string()) != name_space("self")
+            && fs::read_to_string(&command).unwrap() == "sleep\n"
+    });
+    let said = s.umount(&[]);
+    assert!(said.err.contains(&format!("sleep (pid {})", copy.id())), "{}", said.err);
+    assert!(!s.is_mounted());
+    assert!(mount.is_running());
+    kill(copy);
+    ended_well(mount);
+    s.up.stop();
+}
+
+#[test]
+fn servers_that_are_away_keep_neither_processes_nor_the_mount() {
+    let Some(s) = Second::new() else { return };
+    let mount = s.mount();
+    let _file = s.open();
+    s.up.signal(Signal::STOP);
+    let run = |program: &str, name: &str| {
+        let mut command = Command::new(program);
+        command.arg(s.dir().join(name)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let mkdir = run("mkdir", "d");
+    is_waiting(&mkdir);
+    kill(mkdir);
+    let mut cat = run("cat", "held");
+    is_waiting(&cat);
+    let busy = s.m.refused(&["umount", s.dir().to_str().unwrap()], &["is in use by", "--force"]);
+    assert!(busy.contains(&format!("(pid {})", std::process::id())), "{busy}");
+    let said = s.umount(&["--force"]);
+    assert!(!s.is_mounted(), "{}", said.err);
+    assert!(!cat.wait().unwrap().success());
+    ended_well(mount);
+    s.up.signal(Signal::CONT);
+    s.up.stop();
+}
+
+#[test]
+fn without_its_servers_a_mount_is_unmounted_and_its_process_gives_up() {
+    let Some(s) = Second::new() else { return };
+    let mount = s.mount();
+    fs::write(s.dir().join("f"), "acknowledged").unwrap();
+    let file = s.open();
+    let Second { m, up, address } = s;
+    up.kill();
+    let dir = m.path("b");
+    // Closing waits for nobody; the server hears of it later, or never.
+    drop(file);
+    let waiting = Command::new("cat").arg(dir.join("f")).spawn().unwrap();
+    is_waiting(&waiting);
+    // Only a call that waits is in the way: it has no descriptor that could be seen.
+    m.refused(
+        &["umount", dir.to_str().unwrap()],
+        &["calls that wait for servers:", &format!("cat (pid {}) in ", waiting.id())],
+    );
+    kill(waiting);
+    let said = m.nacre(&["umount", dir.to_str().unwrap()]);
+    assert!(said.ok, "{}", said.err);
+    let said = mount.ended();
+    assert!(said.ok && said.err.contains("unanswered="), "{} {}", said.out, said.err);
+    let up = m.up();
+    assert_eq!(up.address(), address);
+    assert_eq!(fs::read(m.mount().join("f")).unwrap(), b"acknowledged");
+    up.stop();
+}
+
+/// `nacre mount` of servers that were never there, until it says so.
+fn waiting_mount(m: &Machine, more: &[&str]) -> (Child, BufReader<std::process::ChildStderr>) {
+    let source = format!("unix:{}:/demo", m.path("none.sock").display());
+    let dir = m.path("b");
+    let mut command = m.command();
+    command.args(["mount", &source, dir.to_str().unwrap()]).args(more);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0).spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("waiting for the servers at") {
+        line.clear();
+        assert!(stderr.read_line(&mut line).unwrap() > 0, "it ended: {:?}", child.wait());
+    }
+    (child, stderr)
+}
+
+fn rest(stderr: BufReader<std::process::ChildStderr>) -> String {
+    stderr.lines().map(|l| l.unwrap() + "\n").collect()
+}
+
+fn is_not_mounted(dir: &Path) {
+    assert!(fs::read_dir(dir).unwrap().next().is_none());
+}
+
+#[test]
+fn a_mount_whose_servers_are_not_there_says_so_and_is_given_up_by_ctrl_c() {
+    let Some(m) = Machine::new() else { return };
+    let (mut child, stderr) = waiting_mount(&m, &[]);
+    let group = Pid::from_child(&child);
+    kill_process_group(group, Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert!(rest(stderr).contains("did not answer"));
+    is_not_mounted(&m.path("b"));
+    // In the background: the command waits and talks, and Ctrl-C reaches both, as does the end of the command alone.
+    for alone in [false, true] {
+        let (mut child, stderr) = waiting_mount(&m, &["--detach"]);
+        let group = Pid::from_child(&child);
+        if alone {
+            child.kill().unwrap();
+        } else {
+            kill_process_group(group, Signal::INT).unwrap();
+        }
+        child.wait().unwrap();
+        eventually("nobody is left", || test_kill_process_group(group).is_err());
+        drop(stderr);
+    }
+    is_not_mounted(&m.path("b"));
+}

@@ -27,10 +27,10 @@ pub(crate) struct OstRoom {
     pub(crate) refused: bool,
 }
 impl OstRoom {
-    fn full(&self) -> bool {
+    pub(crate) fn full(&self) -> bool {
         self.up && self.asked && (self.bytes_avail < FULL_BELOW_BYTES || self.objects == 0 && self.refused)
     }
-    fn usable(&self) -> bool {
+    pub(crate) fn usable(&self) -> bool {
         self.up && self.objects > 0 && self.bytes_avail >= FULL_BELOW_BYTES
     }
 }
@@ -124,6 +124,11 @@ impl Allocator {
     }
     pub(crate) fn osts(&self) -> impl Iterator<Item = (OstIndex, OstRoom)> + '_ {
         self.rooms.iter().map(|(&i, &r)| (i, r))
+    }
+
+    /// Whether of every OST it is known whether it can take a file.
+    pub(crate) fn all_known(&self) -> bool {
+        self.rooms.values().all(|room| room.usable() || room.full())
     }
 
     /// A layout for a new file.

@@ -262,6 +262,12 @@ impl Mdt {
                             digest.add(&found, &SubRecord { result: 0, data, fid });
                             results.push(SubResult { status: 0, body: Bytes::from(body) });
                         }
+                        Err(Halt::Errno(Errno::EINPROGRESS)) => {
+                            // An OST may come soon: the whole batch is sent again.
+                            undo.into_iter().rev().for_each(|u| opens.restore(u));
+                            layouts.iter().chain(&kept_layouts).for_each(|l| self.give_back(l));
+                            return Err(Errno::EINPROGRESS);
+                        }
                         Err(Halt::Errno(e)) => {
                             tx.roll_back(save);
                             layouts.iter().for_each(|l| self.give_back(l));

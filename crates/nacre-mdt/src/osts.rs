@@ -32,6 +32,8 @@ const STATFS_EVERY: Duration = Duration::from_secs(2);
 const LIST_EVERY: Duration = Duration::from_secs(1);
 /// How long creates wait when every OST is stopped, before they fail.
 const OUTAGE: Duration = Duration::from_secs(15);
+/// How long a file of several stripes waits for those that have not been heard of since the start.
+const FIRST_WORD: Duration = Duration::from_secs(3);
 /// Connections' worth of modifying requests to one OST.
 const MOD_RPCS: u16 = 16;
 /// The same refusal is logged once in this time.
@@ -45,6 +47,8 @@ pub(crate) struct Ost {
     pub(crate) work: WaitList,
     pub(crate) has_work: Cell<bool>,
     low: WaitList,
+    /// When it was last able to take a file (or was met).
+    last_usable: Cell<Instant>,
 }
 
 /// All OSTs of the file system. See the module.
@@ -55,7 +59,8 @@ pub(crate) struct Osts {
     /// Room or connections have changed.
     changed: WaitList,
     pub(crate) stopping: Cell<bool>,
-    /// When an OST was last able to take a file (or the start).
+    started: Instant,
+    /// When any OST was last able to take a file (or the start).
     last_usable: Cell<Instant>,
     complained: Cell<Option<Instant>>,
     /// Files whose size the OSTs must be asked for.
@@ -76,6 +81,7 @@ impl Osts {
             peers: RefCell::default(),
             changed: core.ctx.wait_list(),
             stopping: Cell::new(false),
+            started: core.ctx.now(),
             last_usable: Cell::new(core.ctx.now()),
             complained: Cell::new(None),
             unsettled: RefCell::default(),
@@ -131,6 +137,9 @@ impl Osts {
         for (index, ost) in self.peers.borrow().iter() {
             let mut room = allocator.room(*index).unwrap_or_default();
             room.up = ost.peer.is_connected();
+            if room.usable() {
+                ost.last_usable.set(self.core.ctx.now());
+            }
             allocator.set_room(*index, room);
         }
         if allocator.any_usable() {
@@ -152,9 +161,27 @@ impl Osts {
             let _changed = self.core.ctx.timeout(until, self.changed.wait()).await;
         }
     }
-    /// A layout for a new file.
+    /// Whether the OSTs that the template wants may soon be able to: at the start, and in a short outage.
+    fn may_come(&self, template: &LayoutTemplate) -> bool {
+        let (now, allocator) = (self.core.ctx.now(), self.allocator.borrow());
+        let first = u32::try_from(template.first_ost).ok().and_then(|index| self.get(OstIndex(index)));
+        match first {
+            Some(ost) => {
+                let room = allocator.room(ost.index).unwrap_or_default();
+                !room.usable() && !room.full() && now < ost.last_usable.get() + OUTAGE
+            }
+            None => {
+                let several = !matches!(template.stripe_count, 0 | 1);
+                several && !allocator.all_known() && now < self.started + FIRST_WORD
+            }
+        }
+    }
+    /// A layout for a new file. EINPROGRESS: not yet, the client asks again.
     pub(crate) fn layout(&self, template: &LayoutTemplate) -> Result<Layout, Errno> {
         self.refresh();
+        if self.may_come(template) {
+            return Err(Errno::EINPROGRESS);
+        }
         let layout = self.allocator.borrow_mut().layout(template);
         match layout {
             Ok(layout) => {
@@ -247,6 +274,7 @@ impl Osts {
             work: ctx.wait_list(),
             has_work: Cell::new(true),
             low: ctx.wait_list(),
+            last_usable: Cell::new(ctx.now()),
         });
         let objects = banked.get(&index).copied().unwrap_or(0);
         self.allocator.borrow_mut().set_room(index, OstRoom { objects, ..OstRoom::default() });

@@ -28,9 +28,13 @@ const OPEN_MAX: Duration = Duration::from_secs(5);
 const PING_RANK_MAX: u32 = 20;
 /// The server is told of a planned end, but not waited for longer than this.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
-/// Pauses between attempts, doubled per round through the addresses.
+/// Pauses between attempts, doubled per round through the addresses. A server that was restarted is found soon; one
+/// that stays away is asked less often.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_millis(500);
+const PAUSE_SOON: Duration = Duration::from_millis(160);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Rounds until the pauses grow beyond `PAUSE_SOON`: some 10 s.
+const SOON_ROUNDS: u32 = 80;
 
 /// What the connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -269,7 +273,8 @@ impl<T> Import<T> {
     /// Doubles with each round through the addresses; half of it is chance, against storms.
     fn pause(&mut self) -> Duration {
         let round = self.attempts / u32::try_from(self.config.addresses.len().max(1)).unwrap_or(u32::MAX);
-        let full = PAUSE_MIN.saturating_mul(1 << round.min(10)).min(PAUSE_MAX);
+        let most = if round < SOON_ROUNDS { PAUSE_SOON } else { PAUSE_MAX };
+        let full = PAUSE_MIN.saturating_mul(1 << round.min(10)).min(most);
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

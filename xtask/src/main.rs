@@ -34,13 +34,8 @@ enum Task {
     Apps { names: Vec<String> },
     /// Servers and mounts in network namespaces, in several orders, with kill -9 of each server
     Netns,
-    /// kill -9 of every kind of process while programs work on two mounts
-    Crash {
-        #[arg(long, default_value_t = 10.0)]
-        minutes: f64,
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-    },
+    /// kill -9, SIGSTOP and cut links of every kind of process while programs work on two mounts
+    Crash(e2e::CrashOptions),
     /// SIGSTOP, SIGKILL and takeover of servers and mounts with the lease of production (CI: a shorter one)
     Membership {
         /// Seconds; a mount is stopped for three times as long
@@ -107,7 +102,7 @@ fn main() -> Result<()> {
         Task::Pjdfstest => e2e::pjdfstest(),
         Task::Apps { names } => e2e::apps(&names),
         Task::Netns => e2e::netns(),
-        Task::Crash { minutes, seed } => e2e::crash(minutes, seed),
+        Task::Crash(options) => e2e::crash(&options),
         Task::Membership { lease } => ci::membership(lease),
         Task::Trips => e2e::trips(),
         Task::Sweep { rtt_us, processes, items, rounds, limits, library, picture } => {

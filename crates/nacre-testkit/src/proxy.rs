@@ -6,15 +6,19 @@
 //! frames test what the protocol promises beyond that.
 
 use nacre_wire::HEADER_BYTES;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::io::{BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Frames on their way in one direction of a connection.
 const QUEUE_MAX: usize = 4096;
 /// Read at a time.
 const READ_BYTES: usize = 64 << 10;
+/// A frame that is to be overtaken is late by so much more.
+const OVERTAKEN_BY: Duration = Duration::from_millis(10);
 /// Where a header says how long body and bulk are.
 const BODY_LEN_AT: usize = 20;
 const BULK_LEN_AT: usize = 80;
@@ -27,7 +31,7 @@ pub struct ProxyFaults {
     /// Its connection ends with it.
     pub drop_one_in: u64,
     pub double_one_in: u64,
-    /// Changes place with the next one.
+    /// Those that follow within [`OVERTAKEN_BY`] overtake it.
     pub swap_one_in: u64,
     pub seed: u64,
 }
@@ -57,7 +61,8 @@ fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<(
     std::thread::Builder::new().name(name.into()).spawn(body).map(drop)
 }
 
-type Due = (Instant, Vec<u8>);
+/// When a frame leaves, its number on the connection, its bytes.
+type Due = (Instant, u64, Vec<u8>);
 
 fn read_frames(from: TcpStream, to: &SyncSender<Due>, faults: ProxyFaults, seed: u64) {
     let mut random = seed;
@@ -67,20 +72,19 @@ fn read_frames(from: TcpStream, to: &SyncSender<Due>, faults: ProxyFaults, seed:
         random ^= random << 17;
         n > 0 && (random >> 11).is_multiple_of(n)
     };
-    let mut held: Option<Vec<u8>> = None;
+    let mut number = 0;
     let mut from = BufReader::with_capacity(READ_BYTES, from);
     while let Ok(frame) = read_frame(&mut from) {
         if one_in(faults.drop_one_in) {
             break;
         }
         let double = one_in(faults.double_one_in).then(|| frame.clone());
-        if held.is_none() && one_in(faults.swap_one_in) {
-            held = Some(frame);
-            continue;
-        }
+        let late = if one_in(faults.swap_one_in) { OVERTAKEN_BY } else { Duration::ZERO };
         let due = Instant::now() + faults.delay;
-        for frame in [Some(frame), double, held.take()].into_iter().flatten() {
-            if to.send((due, frame)).is_err() {
+        for (due, frame) in [Some((due + late, frame)), double.map(|copy| (due, copy))].into_iter().flatten()
+        {
+            number += 1;
+            if to.send((due, number, frame)).is_err() {
                 break;
             }
         }
@@ -103,23 +107,36 @@ fn read_frame(from: &mut impl Read) -> std::io::Result<Vec<u8>> {
 
 /// Sends every frame when it is due; those that are due together go together.
 fn write_frames(mut to: TcpStream, from: &Receiver<Due>) {
-    let mut next = from.recv().ok();
-    while let Some((due, mut bytes)) = next {
-        while let Some(left) = due.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
-            std::thread::park_timeout(left);
-        }
-        let now = Instant::now();
-        next = loop {
-            match from.try_recv() {
-                Ok((due, frame)) if due <= now => bytes.extend_from_slice(&frame),
-                Ok(later) => break Some(later),
-                Err(_) => break None,
+    let mut waiting: BinaryHeap<Reverse<Due>> = BinaryHeap::new();
+    let mut open = true;
+    while open || !waiting.is_empty() {
+        let next = match waiting.peek() {
+            None => from.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(Reverse((due, ..))) => {
+                let left = due.saturating_duration_since(Instant::now());
+                if !open {
+                    std::thread::park_timeout(left); // nothing more comes; what is on its way arrives
+                    Err(RecvTimeoutError::Timeout)
+                } else if left.is_zero() {
+                    Err(RecvTimeoutError::Timeout)
+                } else {
+                    from.recv_timeout(left)
+                }
             }
         };
-        if to.write_all(&bytes).is_err() {
-            break;
+        match next {
+            Ok(frame) => waiting.push(Reverse(frame)),
+            Err(RecvTimeoutError::Disconnected) => open = false,
+            Err(RecvTimeoutError::Timeout) => {
+                let (now, mut bytes) = (Instant::now(), Vec::new());
+                while waiting.peek().is_some_and(|Reverse((due, ..))| *due <= now) {
+                    bytes.extend(waiting.pop().map(|Reverse((_, _, frame))| frame).unwrap_or_default());
+                }
+                if to.write_all(&bytes).is_err() {
+                    break;
+                }
+            }
         }
-        next = next.or_else(|| from.recv().ok());
     }
     drop(to.shutdown(Shutdown::Both));
 }
@@ -154,5 +171,21 @@ mod tests {
             assert_eq!(read_frame(&mut served).expect("a frame"), bytes);
         }
         assert!(began.elapsed() >= delay);
+    }
+
+    #[test]
+    fn a_late_frame_is_overtaken_and_not_kept() {
+        let (sender, receiver) = sync_channel(QUEUE_MAX);
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let to = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        let (mut arrives, _) = listener.accept().expect("connected");
+        thread("proxy write", move || write_frames(to, &receiver)).expect("a thread");
+        let now = Instant::now();
+        for (late, number, byte) in [(OVERTAKEN_BY, 1, b'a'), (Duration::ZERO, 2, b'b')] {
+            sender.send((now + late, number, vec![byte])).expect("it receives");
+        }
+        let mut order = [0; 2];
+        arrives.read_exact(&mut order).expect("both arrive");
+        assert_eq!(&order, b"ba");
     }
 }

@@ -4,13 +4,14 @@ mod apps;
 mod crash;
 mod matrix;
 mod netns;
+mod network;
 mod pjdfstest;
 mod sweep;
 mod system;
 mod trips;
 
 pub(crate) use apps::run as apps;
-pub(crate) use crash::run as crash;
+pub(crate) use crash::{Options as CrashOptions, run as crash};
 pub(crate) use matrix::run as matrix;
 pub(crate) use netns::run as netns;
 pub(crate) use pjdfstest::run as pjdfstest;

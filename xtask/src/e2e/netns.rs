@@ -3,6 +3,7 @@
 //! For several orders of start: the same files are seen from both mounts, `lfs getstripe` is right, and after
 //! `kill -9` and restart of each server nothing is lost and the clients went on.
 
+use super::network::Network;
 use super::system::binary;
 use crate::shell::{output, run as sh};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -11,62 +12,35 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const SERVERS: [(&str, &str); 3] =
-    [("nc-mds", "10.77.0.1"), ("nc-oss0", "10.77.0.2"), ("nc-oss1", "10.77.0.3")];
-const CLIENTS: [(&str, &str); 2] = [("nc-cl0", "10.77.0.4"), ("nc-cl1", "10.77.0.5")];
-const BRIDGE: &str = "nc-bridge";
+/// Three servers, two clients.
+const HOSTS: [(&str, &str); 5] = [
+    ("mds", "10.77.0.1"),
+    ("oss0", "10.77.0.2"),
+    ("oss1", "10.77.0.3"),
+    ("cl0", "10.77.0.4"),
+    ("cl1", "10.77.0.5"),
+];
 /// Starting orders of the three servers and the two clients (3 and 4).
 const ORDERS: [[usize; 5]; 3] = [[0, 1, 2, 3, 4], [3, 2, 1, 4, 0], [1, 3, 0, 4, 2]];
 
-/// The hosts: one namespace holds the bridge, each host has one of its own. Removed when dropped.
-struct Network;
-impl Network {
-    fn new() -> Result<Self> {
-        Self::clear();
-        let network = Self;
-        let ip = |args: &str| sh(Command::new("ip").args(args.split_whitespace()));
-        ip(&format!("netns add {BRIDGE}"))?;
-        ip(&format!("-n {BRIDGE} link add br0 type bridge"))?;
-        ip(&format!("-n {BRIDGE} link set br0 up"))?;
-        for (name, address) in SERVERS.iter().chain(&CLIENTS) {
-            ip(&format!("netns add {name}"))?;
-            ip(&format!("link add {name} netns {BRIDGE} type veth peer name eth0 netns {name}"))?;
-            ip(&format!("-n {BRIDGE} link set {name} master br0 up"))?;
-            ip(&format!("-n {name} addr add {address}/24 dev eth0"))?;
-            ip(&format!("-n {name} link set eth0 up"))?;
-            ip(&format!("-n {name} link set lo up"))?;
-        }
-        Ok(network)
-    }
-    fn clear() {
-        for (name, _) in SERVERS.iter().chain(&CLIENTS).chain(&[(BRIDGE, "")]) {
-            drop(Command::new("ip").args(["netns", "del", name]).stderr(Stdio::null()).status());
-        }
-    }
-}
-impl Drop for Network {
-    fn drop(&mut self) {
-        Self::clear();
-    }
-}
-
-struct Cluster {
+struct Cluster<'a> {
+    network: &'a Network,
     nacre: PathBuf,
     base: tempfile::TempDir,
     running: Vec<Option<Child>>,
 }
 
-impl Cluster {
-    fn format(nacre: &Path) -> Result<Self> {
+impl<'a> Cluster<'a> {
+    fn format(network: &'a Network, nacre: &Path) -> Result<Self> {
         let base = tempfile::Builder::new().prefix("nacre-netns-").tempdir()?;
-        let me = Self { nacre: nacre.into(), base, running: (0..5).map(|_| None).collect() };
+        let me = Self { network, nacre: nacre.into(), base, running: (0..5).map(|_| None).collect() };
         let mkfs = |args: &str, dir: &str| {
             sh(Command::new(&me.nacre)
                 .arg("mkfs")
                 .args(args.split_whitespace())
                 .arg(me.base.path().join(dir)))
         };
-        let mgs = format!("--fsname demo --mgsnode {}:9988", SERVERS[0].1);
+        let mgs = format!("--fsname demo --mgsnode {}:9988", HOSTS[0].1);
         mkfs("--mgs", "mgs")?;
         mkfs(&format!("--mdt --index 0 {mgs}"), "mdt0")?;
         mkfs(&format!("--ost --index 0 {mgs}"), "ost0")?;
@@ -82,10 +56,8 @@ impl Cluster {
 
     /// Starts server 0..3 or client 3..5.
     fn start(&mut self, who: usize) -> Result<()> {
-        let (ns, address) = *SERVERS.iter().chain(&CLIENTS).nth(who).context("no such host")?;
-        // Only the network is the host's own: `ip netns exec` would hide the mounts from us.
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/run/netns/{ns}")).arg("--").arg(&self.nacre);
+        let (host, address) = *HOSTS.get(who).context("no such host")?;
+        let mut command = self.network.on(host, &self.nacre);
         command.env("NACRE_RUN_DIR", self.base.path().join(format!("run{who}")));
         let dir = |name: &str| self.base.path().join(name);
         match who {
@@ -93,7 +65,7 @@ impl Cluster {
             1 => command.arg("serve").arg(dir("ost0")),
             2 => command.arg("serve").arg(dir("ost1")),
             client => {
-                command.arg("mount").arg(format!("{}:9988:/demo", SERVERS[0].1)).arg(self.mount(client - 3))
+                command.arg("mount").arg(format!("{}:9988:/demo", HOSTS[0].1)).arg(self.mount(client - 3))
             }
         };
         if who < 3 {
@@ -130,7 +102,7 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
+impl Drop for Cluster<'_> {
     fn drop(&mut self) {
         for i in 0..2 {
             drop(Command::new("umount").arg("-l").arg(self.mount(i)).stderr(Stdio::null()).status());
@@ -148,8 +120,8 @@ fn content(i: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + i * 7) as u8).collect()
 }
 
-fn one_order(nacre: &Path, order: &[usize; 5]) -> Result<()> {
-    let mut cluster = Cluster::format(nacre)?;
+fn one_order(network: &Network, nacre: &Path, order: &[usize; 5]) -> Result<()> {
+    let mut cluster = Cluster::format(network, nacre)?;
     for &who in order {
         cluster.start(who)?;
         super::pause();
@@ -218,10 +190,10 @@ fn one_order(nacre: &Path, order: &[usize; 5]) -> Result<()> {
 
 pub(crate) fn run() -> Result<()> {
     let nacre = binary()?;
-    let _network = Network::new()?;
+    let network = Network::new("nc-", &HOSTS)?;
     for order in &ORDERS {
         let start = Instant::now();
-        one_order(&nacre, order).with_context(|| format!("starting order {order:?}"))?;
+        one_order(&network, &nacre, order).with_context(|| format!("starting order {order:?}"))?;
         println!(
             "order {order:?}: ok, 3 servers killed and restarted, {:.1} s",
             start.elapsed().as_secs_f64()

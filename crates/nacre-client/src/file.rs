@@ -247,7 +247,8 @@ impl Client {
             rdev: 0,
             target: &[],
             layout: args.layout,
-            open: Some(how),
+            // The MDT must know that a file which is there will be cut: the kernel has not checked that one.
+            open: Some(OpenHow { flags: how.flags | flags & O_TRUNC, ..how }),
             exclusive: args.exclusive,
             caller: args.caller.clone(),
             time: self.now(),

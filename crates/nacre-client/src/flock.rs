@@ -128,7 +128,11 @@ impl Client {
             }
             match self.wait_for_grant(&registered.waiting).await {
                 Some(Ok(FlockOutcome::Granted)) => continue,
-                Some(outcome) => return outcome,
+                Some(Ok(outcome)) => return Ok(outcome),
+                Some(Err(error)) => {
+                    self.withdraw(&request).await;
+                    return Err(error);
+                }
                 None => {}
             }
             if registered.waiting.interrupted.get() {
@@ -138,6 +142,22 @@ impl Client {
                     _ => Err(Errno::EINTR),
                 };
             }
+        }
+    }
+
+    /// Ends a wait whose caller has gone. It may have come to the MDT after the eviction that ended it here.
+    async fn withdraw(&self, request: &Flock) {
+        let withdrawn = async {
+            let mdt = self.mdt().await?;
+            let cancel = FlockCancel { fid: request.fid, cookie: request.cookie };
+            if mdt.call(&cancel).await?.outcome == FlockOutcome::Granted {
+                let lock = FileLock { kind: FlockType::Unlock, ..request.lock };
+                mdt.call(&Flock { fid: request.fid, lock, wait: false, cookie: self.new_cookie() }).await?;
+            }
+            Ok::<_, Errno>(())
+        };
+        if let Err(error) = withdrawn.await {
+            tracing::warn!(fid = %request.fid, %error, "a wait for a file lock could not be withdrawn");
         }
     }
 

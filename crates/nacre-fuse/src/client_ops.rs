@@ -64,6 +64,12 @@ impl Ops for ClientOps {
     ) -> Answer<ReaddirPage> {
         self.client.readdir(dir, cookie, entries_max, with_attrs).await
     }
+    async fn opendir(&self, fid: Fid, caller: Caller) -> Answer<OpenHandle> {
+        self.client.open(fid, 0, caller).await.map(|(_, handle)| handle)
+    }
+    async fn releasedir(&self, handle: OpenHandle) -> Answer<()> {
+        self.client.release(handle, None).await
+    }
     async fn link(&self, fid: Fid, parent: Fid, name: &[u8], caller: Caller) -> Answer<Entry> {
         self.client.link(fid, parent, name, caller).await
     }

@@ -127,9 +127,8 @@ impl<O: Ops> Door<O> {
             op::SETLK => self.run(request, locks::setlk),
             op::SETLKW => self.run(request, locks::setlkw),
             op::INTERRUPT => self.interrupt(&request),
-            // The kernel has looked at the directory just before, and keeps no state of ours.
-            op::OPENDIR => self.reply(&request, dirs::opendir()),
-            op::RELEASEDIR => self.reply(&request, Ok(Body::empty())),
+            op::OPENDIR => self.run(request, dirs::opendir),
+            op::RELEASEDIR => self.run(request, dirs::releasedir),
             op::DESTROY => self.reply(&request, Ok(Body::empty())),
             // Node numbers need no table, so forgetting one is nothing. No reply.
             op::FORGET | op::BATCH_FORGET | op::NOTIFY_REPLY => {}

@@ -92,6 +92,15 @@ pub trait Ops: 'static {
     fn fsync(&self, fid: Fid, data_only: bool) -> impl Future<Output = Answer<()>> {
         missing!(fid, data_only)
     }
+    /// A handle that keeps the directory when it is removed.
+    fn opendir(&self, fid: Fid, caller: Caller) -> impl Future<Output = Answer<OpenHandle>> {
+        let _ = (&fid, &caller);
+        async { Ok(OpenHandle(0)) }
+    }
+    fn releasedir(&self, handle: OpenHandle) -> impl Future<Output = Answer<()>> {
+        let _ = &handle;
+        async { Ok(()) }
+    }
     fn readdir(
         &self,
         dir: Fid,

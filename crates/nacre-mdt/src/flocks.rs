@@ -159,6 +159,13 @@ impl Mdt {
                 // What was refused then is not granted now: its caller has gone on without the lock.
                 (Some(_), Some(FlockOutcome::Conflict)) => Ok(Outcome::Conflict),
                 (Some(_), Some(FlockOutcome::Deadlock)) => Ok(Outcome::Deadlock),
+                // Who waited asks again after the recovery. Until then nobody waits: locks go to those who had them.
+                (Some(_), Some(FlockOutcome::Waiting)) => {
+                    if owner.family == Family::Flock {
+                        space.unlock(args.fid, owner, 0, u64::MAX); // what it gave up before it waited
+                    }
+                    Ok(Outcome::Waiting)
+                }
                 (Some(kind), before) => {
                     let lock = to_lock(&args.lock, kind);
                     let had = before == Some(FlockOutcome::Granted);

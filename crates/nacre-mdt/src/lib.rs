@@ -35,7 +35,6 @@ mod rename;
 pub mod row;
 mod setattr;
 mod start;
-mod stats;
 pub mod table;
 #[cfg(test)]
 mod testing;

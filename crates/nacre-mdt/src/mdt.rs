@@ -8,7 +8,6 @@ use crate::flocks::Flocks;
 use crate::held::{Held, Touched};
 use crate::opens::Opens;
 use crate::osts::Osts;
-use crate::stats::Stats;
 use crate::table::{ENTRY, ENTRY_PREFIX, FLOCK, LINK, XATTR};
 use crate::view::{Halt, Note, Rows, Step, View, Wants};
 use crate::{create, layout, open, rename, setattr, unlink, xattr};
@@ -20,7 +19,7 @@ use core::cell::{Cell, RefCell};
 use nacre_node::{Event, WaitList};
 use nacre_osd::{Credits, OsdConfig};
 use nacre_rpc::{PreVersions, ReplyRecord};
-use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore};
+use nacre_target::{ExportId, OpStats, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore};
 use nacre_types::name::HashKey;
 use nacre_types::{Codec, Errno, LayoutTemplate, Transno};
 use nacre_wire::Opcode;
@@ -56,7 +55,7 @@ pub struct Mdt {
     pub(crate) opens: RefCell<Opens>,
     pub(crate) flocks: RefCell<Flocks>,
     pub(crate) osts: Rc<Osts>,
-    pub(crate) stats: RefCell<Stats>,
+    pub(crate) stats: RefCell<OpStats>,
     pub(crate) held: RefCell<Held>,
 }
 

@@ -331,3 +331,30 @@ fn an_orphan_lives_until_its_last_close_also_for_a_directory() {
     }
     assert_eq!(fs.open(EXPORT, ROOT, 5, 1), Err(Errno::EISDIR).map(|_: ()| unreachable!()));
 }
+
+/// The kernel saw no name and has checked nothing; another mount has made the file meanwhile.
+#[test]
+fn a_create_that_finds_a_file_opens_and_cuts_it_only_with_permission() {
+    const O_TRUNC: u32 = 0o1000;
+    let mut fs = Fs::new();
+    let args = fs.create_args(ROOT, b"f", mode::REG | 0o640);
+    fs.create_with(&nacre_wire::mdt::Create { caller: user(7, 0), ..args }).unwrap();
+    let mut handle = 0;
+    let mut open = |uid: u32, flags: u32| {
+        handle += 1;
+        let how = nacre_wire::mdt::OpenHow { handle: nacre_types::OpenHandle(handle), flags };
+        let args = fs.create_args(ROOT, b"f", REG);
+        let caller = Caller { uid, gid: 7, ..user(uid, 0) };
+        let args = nacre_wire::mdt::Create { open: Some(how), exclusive: false, caller, ..args };
+        let done = fs.create_with(&args).map(|reply| reply.created);
+        let flags = fs.opens.get(EXPORT, nacre_types::OpenHandle(handle)).map(|o| o.flags);
+        (done, flags)
+    };
+    // The owner, one of the group, somebody else. ESTALE: the kernel looks again, and decides.
+    assert_eq!(open(7, 2 | O_TRUNC), (Ok(false), Some(2)));
+    assert_eq!(open(8, 0), (Ok(false), Some(0)));
+    for flags in [1, 2, O_TRUNC, 1 | O_TRUNC] {
+        assert_eq!(open(8, flags), (Err(Errno::ESTALE), None), "{flags:o}");
+    }
+    assert_eq!(open(0, O_TRUNC), (Ok(false), Some(0)));
+}

@@ -4,6 +4,7 @@ use crate::mdt::Mdt;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use nacre_target::OpStats;
 use nacre_wire::target::Param;
 
 pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
@@ -13,7 +14,7 @@ pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
         writable,
         help: help.into(),
     };
-    let stats = mdt.stats.borrow().print(mdt.core.ctx.wall());
+    let stats = mdt.stats.borrow().render(mdt.core.ctx.wall());
     let mut rows = alloc::vec![
         row(
             "md_stats",
@@ -57,7 +58,7 @@ pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
 
 pub(crate) fn set(mdt: &Mdt, name: &str, value: &str) -> Result<(), String> {
     if name == format!("mdt.{}.md_stats", mdt.core.name) {
-        mdt.stats.borrow_mut().clear(mdt.core.ctx.wall());
+        *mdt.stats.borrow_mut() = OpStats::new(mdt.core.ctx.wall());
         return Ok(());
     }
     Err(format!("{name} cannot be set (value {value})"))

@@ -6,7 +6,6 @@ use crate::mdt::Mdt;
 use crate::opens::{Before, Opens};
 use crate::osts::Osts;
 use crate::row::{Flocks as FlockRow, Opened, Row, RowError, Unsettled};
-use crate::stats::Stats;
 use crate::table::{self, FLOCK, INODE, META, OPEN, ORPHAN, UNSETTLED, meta};
 use crate::view::Wants;
 use alloc::format;
@@ -16,7 +15,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use nacre_osd::{Credits, Osd, OsdError, Pins, Table};
-use nacre_target::{Registration, TargetCore};
+use nacre_target::{OpStats, Registration, TargetCore};
 use nacre_types::name::HashKey;
 use nacre_types::{DEFAULT_STRIPE_BYTES, Fid, LayoutTemplate, Seq};
 use tracing::{error, info};
@@ -65,7 +64,7 @@ async fn load(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, StartError> {
         opens: RefCell::new(opens),
         flocks: RefCell::new(flocks),
         osts: Osts::new(core),
-        stats: RefCell::new(Stats::new(core.ctx.wall())),
+        stats: RefCell::new(OpStats::new(core.ctx.wall())),
         held: RefCell::default(),
     });
     info!(target_name = %core.name, opens = mdt.opens.borrow().len(), "metadata target has read its rows");

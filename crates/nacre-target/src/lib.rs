@@ -24,5 +24,6 @@ pub use exports::ClientRow;
 pub use island::TargetIsland;
 pub use lease::Neighbours;
 pub use nacre_wire::matches;
+pub use op_stats::OpStats;
 pub use registration::Registration;
 pub use service::{Reply, Request, Service};

@@ -20,16 +20,17 @@ struct Counter {
 
 /// One set of counters.
 #[derive(Debug)]
-pub(crate) struct OpStats {
+pub struct OpStats {
     start: Timestamp,
     counters: BTreeMap<&'static str, Counter>,
 }
 
 impl OpStats {
-    pub(crate) fn new(now: Timestamp) -> Self {
+    pub fn new(now: Timestamp) -> Self {
         Self { start: now, counters: BTreeMap::new() }
     }
-    pub(crate) fn count(&mut self, operation: &'static str, took: Duration) {
+    /// An operation has taken so long.
+    pub fn count(&mut self, operation: &'static str, took: Duration) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let c = self.counters.entry(operation).or_default();
         c.least = if c.samples == 0 { us } else { c.least.min(us) };
@@ -39,16 +40,16 @@ impl OpStats {
         c.squares = c.squares.saturating_add(u128::from(us) * u128::from(us));
     }
     /// As `lctl get_param` prints it.
-    pub(crate) fn render(&self, now: Timestamp) -> String {
+    pub fn render(&self, now: Timestamp) -> String {
         let mut out = String::new();
         let elapsed = Timestamp::from_nanos((now.as_nanos() - self.start.as_nanos()).max(0));
         for (name, t) in [("snapshot_time", now), ("start_time", self.start), ("elapsed_time", elapsed)] {
             let stamp = alloc::format!("{}.{:09}", t.sec, t.nsec);
-            writeln!(out, "{name:<23} {stamp} secs.nsecs").expect("a string takes everything");
+            writeln!(out, "{name:<35} {stamp} secs.nsecs").expect("a string takes everything");
         }
         for (name, c) in &self.counters {
             let Counter { samples, least, greatest, sum, squares } = c;
-            writeln!(out, "{name:<23} {samples} samples [usecs] {least} {greatest} {sum} {squares}")
+            writeln!(out, "{name:<35} {samples} samples [usecs] {least} {greatest} {sum} {squares}")
                 .expect("a string takes everything");
         }
         out
@@ -67,10 +68,10 @@ mod tests {
         stats.count("mkdir", Duration::from_micros(5));
         assert_eq!(
             stats.render(at(12)),
-            "snapshot_time           12.000000007 secs.nsecs\n\
-             start_time              10.000000007 secs.nsecs\n\
-             elapsed_time            2.000000000 secs.nsecs\n\
-             mkdir                   2 samples [usecs] 3 5 8 34\n"
+            "snapshot_time                       12.000000007 secs.nsecs\n\
+             start_time                          10.000000007 secs.nsecs\n\
+             elapsed_time                        2.000000000 secs.nsecs\n\
+             mkdir                               2 samples [usecs] 3 5 8 34\n"
         );
     }
 }

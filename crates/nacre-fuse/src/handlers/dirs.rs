@@ -1,7 +1,8 @@
-//! Directory listings: OPENDIR, READDIR, READDIRPLUS.
+//! Directory listings: OPENDIR, READDIR, READDIRPLUS, RELEASEDIR.
 //!
 //! The kernel's offset is the cookie of the last entry it has; cookies are stable, so no state is kept between
-//! two requests, and a listing goes on correctly while others change the directory.
+//! two requests, and a listing goes on correctly while others change the directory. An open directory is open at the MDT:
+//! one that is removed meanwhile stays, empty and without a name, until it is closed.
 
 use crate::abi::{self, Dirent, EntryOut, Field, align8};
 use crate::door::{Answer, Door};
@@ -12,9 +13,19 @@ use nacre_client::ListedEntry;
 use nacre_types::OpenHandle;
 use std::rc::Rc;
 
-/// Nothing to open: a listing needs only the FID and the cookie.
-pub(crate) fn opendir() -> Answer {
-    Ok(Body::opened(Opened { handle: OpenHandle(0), fopen_flags: 0 }))
+pub(crate) async fn opendir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let handle = door.ops.opendir(request.fid()?, request.caller(0)).await?;
+    if request.is_answered() {
+        // Nobody will release what the caller never got. Its only failure is that the handle is gone already.
+        let _ = door.ops.releasedir(handle).await;
+    }
+    Ok(Body::opened(Opened { handle, fopen_flags: 0 }))
+}
+
+pub(crate) async fn releasedir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+    let abi::ReleaseIn { fh, .. } = request.args().take()?;
+    door.ops.releasedir(OpenHandle(fh)).await?;
+    Ok(Body::empty())
 }
 
 /// Bytes of a name that we reckon with when we ask for a page: names that are longer on average cost another

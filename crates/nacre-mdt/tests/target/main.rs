@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
+mod resend;
 mod support;
 
 use nacre_types::*;
@@ -88,6 +89,41 @@ fn an_unlinked_open_file_survives_a_restart_and_ends_with_its_close() {
     let (report, osts) = c.check();
     assert_eq!((report.inodes, report.orphans, report.opens), (1, 0, 0));
     assert_eq!(osts[0].objects, 0);
+}
+
+#[test]
+fn a_directory_that_is_removed_while_open_stays_empty_and_nameless_until_its_close() {
+    let mut c = Cluster::new(31, 1, 2);
+    let dir = c.run(0, |c| async move {
+        let dir = c.make(Fid::ROOT, b"d", DIR).await.unwrap();
+        c.open(dir, 1, O_RDONLY).await.unwrap();
+        dir
+    });
+    // Another client takes it away: one by rmdir, one by a rename over it.
+    let over = c.run(1, move |c| async move {
+        c.unlink(Fid::ROOT, b"d", true).await.unwrap();
+        let over = c.make(Fid::ROOT, b"over", DIR).await.unwrap();
+        c.open(over, 1, O_RDONLY).await.unwrap();
+        over
+    });
+    c.run(0, move |c| async move {
+        c.make(Fid::ROOT, b"new", DIR).await.unwrap();
+        c.rename((Fid::ROOT, b"new"), (Fid::ROOT, b"over"), 0).await.unwrap();
+    });
+    c.restart();
+    for (client, fid) in [(0, dir), (1, over)] {
+        c.run(client, move |c| async move {
+            assert_eq!(c.getattr(fid).await.unwrap().nlink, 0);
+            let page = c.readdir(fid, 0, 10).await;
+            assert_eq!((page.entries.len(), page.eof), (0, true));
+            assert_eq!(c.make(fid, b"x", DIR).await, Err(Errno::ENOENT));
+            assert_eq!(c.rename((Fid::ROOT, b"over"), (fid, b"x"), 0).await, Err(Errno::ENOENT));
+            c.close(fid, 1, false, None).await.unwrap();
+            assert_eq!(c.getattr(fid).await, Err(Errno::ESTALE));
+        });
+    }
+    let (report, _) = c.check();
+    assert_eq!((report.inodes, report.orphans, report.opens), (2, 0, 0));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::rc::Rc;
 pub(crate) const SEC: u64 = 1_000_000_000;
 /// Place of the MDT among the servers of a cluster.
 pub(crate) const MDT: usize = 1;
+#[allow(dead_code, reason = "each script uses its part")]
 pub(crate) const DIR: u32 = 0o040755;
 pub(crate) const FILE: u32 = 0o100644;
 

@@ -1,0 +1,183 @@
+//! File locks over kills of the MDT and the loss of its machine: who waits goes on waiting and gets the lock, and
+//! never do two hold it.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use nacre_client::Client;
+use nacre_sim::cluster::Cluster;
+use nacre_types::{Errno, Fid, OpenHandle};
+use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use support::{FILE, MDT, SEC, caller, make, on_devices, run};
+
+fn lock(family: FlockFamily, kind: FlockType, owner: u64) -> FileLock {
+    FileLock { family, kind, start: 0, end: u64::MAX, owner, pid: 1 }
+}
+fn file(c: &mut Cluster) -> Fid {
+    let mount = c.mounts[0];
+    run(c, mount, async |client| make(&client, Fid::ROOT, "locked", FILE).await).expect("made")
+}
+async fn open(client: &Client, fid: Fid) -> Result<OpenHandle, Errno> {
+    client.open(fid, 2, caller()).await.map(|(_, handle)| handle)
+}
+
+#[test]
+fn who_waits_while_the_mdt_is_killed_waits_again_and_gets_the_lock() {
+    for seed in 1..=12 {
+        let family = if seed % 2 == 0 { FlockFamily::Flock } else { FlockFamily::Posix };
+        let mut c = on_devices(seed, 2);
+        let fid = file(&mut c);
+        let (holder, waiter, mdt) = (c.mounts[0], c.mounts[1], c.servers[MDT]);
+        let held = run(&mut c, holder, async move |client| {
+            let handle = open(&client, fid).await?;
+            client.flock(handle, lock(family, FlockType::Write, 1), None).await?;
+            Ok::<_, Errno>(handle)
+        });
+        let held = held.expect("locked");
+        let wait = c.jobs.start(&mut c.world, waiter, async move |client| {
+            let handle = open(&client, fid).await?;
+            let cookie = client.new_cookie();
+            client.flock(handle, lock(family, FlockType::Write, 2), Some(cookie)).await
+        });
+        c.world.run_for(SEC / 2);
+        assert!(!c.jobs.is_done(wait));
+        if seed % 3 == 0 {
+            c.power_loss(MDT);
+        } else {
+            c.world.kill(mdt);
+        }
+        c.world.start_later(mdt, 100_000_000);
+        c.world.run_for(2 * SEC);
+        c.jobs.collect(&mut c.world);
+        assert!(!c.jobs.is_done(wait), "seed {seed}: granted although it is held\n{}", c.world.trace(60));
+        if seed % 4 < 2 {
+            let unlock = lock(family, FlockType::Unlock, 1);
+            run(&mut c, holder, async move |client| client.flock(held, unlock, None).await)
+                .expect("unlocked");
+        } else {
+            c.world.kill(holder);
+        }
+        let got: Option<Result<FlockOutcome, Errno>> = c.jobs.wait(&mut c.world, wait, 30 * SEC);
+        assert_eq!(got, Some(Ok(FlockOutcome::Granted)), "seed {seed}\n{}", c.world.trace(60));
+    }
+}
+
+/// A lock that came with a callback is part of a change of somebody else, which may be lost with the machine.
+#[test]
+fn a_lock_that_was_waited_for_is_still_held_after_the_loss_of_the_machine() {
+    for seed in 1..=16 {
+        let mut c = on_devices(seed, 3);
+        let fid = file(&mut c);
+        let nodes = c.mounts.clone();
+        let family = FlockFamily::Posix;
+        let held = run(&mut c, nodes[0], async move |client| {
+            let handle = open(&client, fid).await?;
+            client.flock(handle, lock(family, FlockType::Write, 1), None).await?;
+            Ok::<_, Errno>(handle)
+        });
+        let held = held.expect("locked");
+        let wait = c.jobs.start(&mut c.world, nodes[1], async move |client| {
+            let handle = open(&client, fid).await?;
+            let cookie = client.new_cookie();
+            client.flock(handle, lock(family, FlockType::Write, 2), Some(cookie)).await
+        });
+        // The wait itself is committed, and nobody remembers it after the loss.
+        c.world.run_for(SEC);
+        let unlock = lock(family, FlockType::Unlock, 1);
+        run(&mut c, nodes[0], async move |client| client.flock(held, unlock, None).await).expect("unlocked");
+        let got: Option<Result<FlockOutcome, Errno>> = c.jobs.wait(&mut c.world, wait, SEC);
+        assert_eq!(got, Some(Ok(FlockOutcome::Granted)), "seed {seed}");
+        c.power_loss(MDT);
+        let mdt = c.servers[MDT];
+        c.world.start_later(mdt, 100_000_000);
+        let third = run(&mut c, nodes[2], async move |client| {
+            let handle = open(&client, fid).await?;
+            client.flock(handle, lock(family, FlockType::Write, 3), None).await
+        });
+        assert_eq!(third, Ok(FlockOutcome::Conflict), "seed {seed}: two hold it\n{}", c.world.trace(80));
+    }
+}
+
+/// Evicted while it waits: its call ends with an error, and the lock does not go to nobody.
+#[test]
+fn a_wait_ends_with_the_eviction_and_others_get_the_lock() {
+    for seed in 1..=8 {
+        let mut c = on_devices(seed, 3);
+        let fid = file(&mut c);
+        let nodes = c.mounts.clone();
+        let family = FlockFamily::Flock;
+        let locking = |number: u64| {
+            async move |client: Rc<Client>| {
+                let handle = open(&client, fid).await?;
+                let cookie = client.new_cookie();
+                client.flock(handle, lock(family, FlockType::Write, number), Some(cookie)).await?;
+                Ok::<_, Errno>(handle)
+            }
+        };
+        let held = run(&mut c, nodes[0], locking(1)).expect("locked");
+        let wait = c.jobs.start(&mut c.world, nodes[1], locking(2));
+        c.world.run_for(SEC);
+        c.world.pause(nodes[1], true);
+        c.world.run_for(15 * SEC);
+        c.world.pause(nodes[1], false);
+        let ended: Option<Result<OpenHandle, Errno>> = c.jobs.wait(&mut c.world, wait, 10 * SEC);
+        assert_eq!(ended, Some(Err(Errno::EIO)), "seed {seed}");
+        c.world.run_for(SEC);
+        let unlock = lock(family, FlockType::Unlock, 1);
+        run(&mut c, nodes[0], async move |client| client.flock(held, unlock, None).await).expect("unlocked");
+        run(&mut c, nodes[2], locking(3)).expect("the lock is free");
+    }
+}
+
+#[test]
+fn never_do_two_hold_a_lock_while_the_mdt_and_its_machine_come_and_go() {
+    for seed in 1..=30 {
+        let mut c = on_devices(seed, 3);
+        let fid = file(&mut c);
+        let (inside, rounds) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let mut jobs = Vec::new();
+        for (number, mount) in (1..).zip(c.mounts.clone()) {
+            let (inside, rounds) = (inside.clone(), rounds.clone());
+            let family = if seed % 2 == 0 { FlockFamily::Flock } else { FlockFamily::Posix };
+            jobs.push(c.jobs.start(&mut c.world, mount, move |client: Rc<Client>| async move {
+                let handle = open(&client, fid).await?;
+                for _ in 0..25 {
+                    let cookie = client.new_cookie();
+                    let got =
+                        client.flock(handle, lock(family, FlockType::Write, number), Some(cookie)).await?;
+                    assert_eq!(got, FlockOutcome::Granted);
+                    assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "two hold the lock");
+                    client.getattr(fid).await?;
+                    inside.fetch_sub(1, Ordering::Relaxed);
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                    client.flock(handle, lock(family, FlockType::Unlock, number), None).await?;
+                }
+                Ok::<_, Errno>(())
+            }));
+        }
+        let mdt = c.servers[MDT];
+        for _ in 0..8 {
+            let pause = c.world.rng().below(80_000_000);
+            c.world.run_for(pause);
+            match c.world.rng().below(4) {
+                0 => c.power_loss(MDT),
+                1 => c.world.kill(mdt),
+                2 => {
+                    c.world.cut_some_link(mdt);
+                    continue;
+                }
+                _ => continue,
+            }
+            c.world.start_later(mdt, 50_000_000);
+            let settle = c.world.rng().below(1_500_000_000);
+            c.world.run_for(settle);
+        }
+        for job in jobs {
+            let done: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, job, 120 * SEC);
+            assert_eq!(done, Some(Ok(())), "seed {seed}: {rounds:?} rounds\n{}", c.world.trace(80));
+        }
+    }
+}

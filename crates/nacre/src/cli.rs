@@ -33,7 +33,6 @@ pub(crate) enum Command {
     Umount(down::UmountArgs),
     Sync(down::SyncArgs),
     Check(check::CheckArgs),
-    /// Show what a target remembers of its clients: last_rcvd and reply data
     #[command(name = "lr_reader")]
     LrReader(lr_reader::LrReaderArgs),
     /// Layouts, space and FIDs, with the field's spellings

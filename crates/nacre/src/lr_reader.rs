@@ -15,6 +15,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 #[derive(clap::Args, Debug)]
+#[command(
+    about = "Show what a target remembers of its clients: last_rcvd and reply data",
+    long_about = "Show what a target remembers of its clients, so that after a restart every change was made\n\
+        exactly once: the header of last_rcvd, its clients (-c) and their reply records (-r), as YAML.\n\
+        \n\
+        A stopped target is read without being changed; one that is served is asked where it is\n\
+        served, on this machine. A link to this program named `lr_reader` is this command.\n\
+        \n\
+        A client's own last_* numbers stay 0, as in the field: what counts is in its reply records, one\n\
+        for each of its slots that was used and not released yet. last_data is what a repeated reply\n\
+        must say again (of an open: how it went).",
+    after_help = "Examples:\n\
+        \x20 nacre lr_reader /data/mdt0\n\
+        \x20 nacre lr_reader -c -r /data/mdt0\n\
+        \x20 nacre lr_reader -r demo-MDT0000      by name, while it is served (also one in memory)"
+)]
 pub(crate) struct LrReaderArgs {
     /// Display client information
     #[arg(short, long)]

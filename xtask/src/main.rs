@@ -66,6 +66,14 @@ enum Task {
         #[arg(long)]
         picture: Option<std::path::PathBuf>,
     },
+    /// What a create costs in a file system full of files, against an empty one; memory and restart (TMPDIR says where)
+    Million {
+        #[arg(long, default_value_t = 1_000_000)]
+        files: u64,
+        /// Turns of 10 000 files in both
+        #[arg(long, default_value_t = 20)]
+        rounds: u32,
+    },
     /// Stands between a client and a server and delays, drops, doubles and swaps whole frames
     Proxy {
         /// Where clients connect (what the server advertises)
@@ -105,6 +113,7 @@ fn main() -> Result<()> {
         Task::Crash(options) => e2e::crash(&options),
         Task::Membership { lease } => ci::membership(lease),
         Task::Trips => e2e::trips(),
+        Task::Million { files, rounds } => e2e::million(files, rounds),
         Task::Sweep { rtt_us, processes, items, rounds, limits, library, picture } => {
             e2e::sweep(&e2e::Sweep { rtt_us, processes, items, rounds, limits, library, picture })
         }

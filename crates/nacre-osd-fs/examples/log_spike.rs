@@ -2,7 +2,7 @@
 //! kill -9 at random instants over real files.
 //!
 //! `log_spike cpu [ROWS]`   µs of CPU per transaction of 3 rows (about 300 B), in memory and with real log writes
-//! `log_spike bounded [ROWS]`  the same within the default bounds, flushes and merges paid
+//! `log_spike bounded [ROWS] [MIB]`  the same within the default or other bounds, flushes and merges paid
 //! `log_spike sync [DIR]`   fdatasync of the log with appends going on
 //! `log_spike kill [ROUNDS] [DIR]`  a child writes, is killed, and everything it was told is looked for
 
@@ -35,11 +35,17 @@ fn main() {
             number(1, 300_000),
             OsdConfig { dirty_bytes_max: 4 << 30, log_bytes_max: 4 << 30, ..OsdConfig::default() },
         ),
-        Some("bounded") => cpu(number(1, 1_000_000), OsdConfig::default()),
+        Some("bounded") => {
+            let bytes = number(2, 256) << 20;
+            let (dirty_bytes_max, cache_bytes_max, log_bytes_max) = (bytes, bytes, bytes);
+            let bounds =
+                OsdConfig { dirty_bytes_max, cache_bytes_max, log_bytes_max, ..OsdConfig::default() };
+            cpu(number(1, 1_000_000), bounds);
+        }
         Some("sync") => sync(&dir(1)),
         Some("kill") => kill(number(1, 50), &dir(2)),
         Some("child") => child(&dir(1), number(2, 0)),
-        _ => println!("log_spike cpu [ROWS] | bounded [ROWS] | sync [DIR] | kill [ROUNDS] [DIR]"),
+        _ => println!("log_spike cpu [ROWS] | bounded [ROWS] [MIB] | sync [DIR] | kill [ROUNDS] [DIR]"),
     }
 }
 

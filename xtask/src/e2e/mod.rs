@@ -3,6 +3,7 @@
 mod apps;
 mod crash;
 mod matrix;
+mod million;
 mod netns;
 mod network;
 mod pjdfstest;
@@ -13,6 +14,7 @@ mod trips;
 pub(crate) use apps::run as apps;
 pub(crate) use crash::{Options as CrashOptions, run as crash};
 pub(crate) use matrix::run as matrix;
+pub(crate) use million::run as million;
 pub(crate) use netns::run as netns;
 pub(crate) use pjdfstest::run as pjdfstest;
 pub(crate) use sweep::{Sweep, run as sweep};

@@ -1,7 +1,7 @@
 //! A running file system for a test: `nacre up` with its own run directory, data and mount points.
 
 use crate::shell::{cargo, output, root, run};
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -28,14 +28,57 @@ impl System {
     pub(crate) fn up() -> Result<Self> {
         let base = tempfile::Builder::new().prefix("nacre-e2e-").tempdir()?;
         let mut system = Self { binary: binary()?, base, address: String::new(), mounts: Vec::new() };
-        let (mount, data) = (system.base.path().join("mnt"), system.base.path().join("data"));
+        let mount = system.base.path().join("mnt");
         std::fs::create_dir(&mount)?;
-        system.mounts.push(mount.clone());
-        let text = output(system.nacre().arg("up").arg(&mount).arg("--dir").arg(&data).arg("--detach"))?;
+        system.mounts.push(mount);
+        system.up_again()?;
+        Ok(system)
+    }
+
+    /// Starts it (again, after [`System::kill`]).
+    pub(crate) fn up_again(&mut self) -> Result<()> {
+        let data = self.base.path().join("data");
+        let text = output(self.nacre().arg("up").arg(self.mount()).arg("--dir").arg(&data).arg("--detach"))?;
         let line = text.lines().find_map(|l| l.split_once("mount another: nacre mount "));
         let (_, rest) = line.with_context(|| format!("no line `mount another:` in\n{text}"))?;
-        system.address = rest.split_whitespace().next().unwrap_or_default().to_owned();
-        Ok(system)
+        self.address = rest.split_whitespace().next().unwrap_or_default().to_owned();
+        Ok(())
+    }
+
+    /// The process of `up`.
+    pub(crate) fn pid(&self) -> Result<u32> {
+        let mount = self.mount().display().to_string();
+        for process in std::fs::read_dir("/proc")?.flatten() {
+            let Some(pid) = process.file_name().to_str().and_then(|n| n.parse().ok()) else { continue };
+            let line = std::fs::read_to_string(process.path().join("cmdline")).unwrap_or_default();
+            if line.contains("\0up\0") && line.contains(&mount) {
+                return Ok(pid);
+            }
+        }
+        bail!("no process serves {mount}")
+    }
+
+    /// kill -9 of `up`; the dead mount point stays.
+    pub(crate) fn kill(&self) -> Result<()> {
+        let pid = self.pid()?;
+        run(Command::new("kill").args(["-9", &pid.to_string()]))?;
+        while self.pid().is_ok_and(|p| p == pid) {
+            super::pause();
+        }
+        Ok(())
+    }
+
+    /// No transaction of any target has written more than it had said before.
+    fn check_credits(&self) -> Result<()> {
+        let mut get = self.nacre();
+        get.args(["lctl", "get_param", "-n", "mgs.*.storage", "mdt.*.storage", "obdfilter.*.storage"]);
+        let text = output(&mut get)?;
+        let counts: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("credits_exceeded: ")).collect();
+        ensure!(
+            counts.len() == 4 && counts.iter().all(|n| *n == "0"),
+            "credits exceeded: {counts:?}\n{text}"
+        );
+        Ok(())
     }
 
     /// A nacre command with this system's run directory.
@@ -68,6 +111,7 @@ impl System {
 
     /// Stops everything; an error if something did not stop cleanly.
     pub(crate) fn down(mut self) -> Result<()> {
+        self.check_credits()?;
         for mount in self.mounts.split_off(1).iter().rev() {
             run(self.nacre().arg("umount").arg(mount))?;
         }

@@ -70,7 +70,7 @@ pub(crate) fn run() -> Result<()> {
         }
         check(case, &difference(&before, &counts(&system)?)).with_context(|| case.name.to_owned())?;
     }
-    wake_ups(&dir)?;
+    wake_ups(&system, &dir)?;
     system.down()
 }
 
@@ -133,12 +133,12 @@ fn difference(before: &Counts, after: &Counts) -> Counts {
 }
 
 /// Creates while strace watches every thread of the process: only the loop that reads requests may do anything.
-fn wake_ups(dir: &Path) -> Result<()> {
+fn wake_ups(system: &System, dir: &Path) -> Result<()> {
     if Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_err() {
         println!("wake-ups: not counted, there is no strace");
         return Ok(());
     }
-    let pid = holder_of(dir)?;
+    let pid = system.pid()?;
     let file = tempfile::NamedTempFile::new()?;
     let mut strace = Command::new("strace");
     strace.args(["-f", "-qq", "-e", "trace=read,write,futex", "-p", &pid.to_string(), "-o"]).arg(file.path());
@@ -183,17 +183,4 @@ fn wakes_within_requests(trace: &str) -> (u64, u64) {
         }
     }
     (requests, woken)
-}
-
-/// The process that serves the mount, by its command line.
-fn holder_of(dir: &Path) -> Result<u32> {
-    let mount = dir.parent().context("no mount point")?.display().to_string();
-    for process in fs::read_dir("/proc")?.flatten() {
-        let Some(pid) = process.file_name().to_str().and_then(|n| n.parse().ok()) else { continue };
-        let line = fs::read_to_string(process.path().join("cmdline")).unwrap_or_default();
-        if line.contains("\0up\0") && line.contains(&mount) {
-            return Ok(pid);
-        }
-    }
-    bail!("no process serves {mount}")
 }

@@ -5,6 +5,8 @@
 //! `Transno` of the target and is in the log before the visit that made it ends.
 #![no_std]
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 mod accounts;
 mod bloom;
@@ -14,6 +16,8 @@ mod crc;
 mod engine;
 mod error;
 mod flush;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod interval;
 mod key;
 mod log;
@@ -31,6 +35,9 @@ mod range_lock;
 mod read;
 mod reclaim;
 mod replay;
+#[cfg(test)]
+#[path = "../../../fuzz/support/replay.rs"]
+mod replay_corpus;
 mod reserve;
 mod run;
 mod run_set;

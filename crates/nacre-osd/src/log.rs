@@ -59,7 +59,7 @@ pub(crate) struct SegmentId {
 }
 impl SegmentId {
     /// What record sums of this segment are mixed with.
-    fn seed(&self) -> u32 {
+    pub(crate) fn seed(&self) -> u32 {
         let mut b = [0u8; 28];
         b[..8].copy_from_slice(&self.number.to_le_bytes());
         b[8..12].copy_from_slice(&self.epoch.to_le_bytes());

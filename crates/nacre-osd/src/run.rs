@@ -195,6 +195,15 @@ fn block_sum(run: u64, offset: u64, body: &[u8]) -> u32 {
     crc32c(body) ^ (place >> 32) as u32
 }
 
+/// Makes the sum and the length of a damaged block good, so that what lies behind them is reached.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn sign_block(block: &mut [u8], run: u64, offset: u64) {
+    let Some(body) = block.len().checked_sub(BLOCK_HEADER_BYTES) else { return };
+    block[4..8].copy_from_slice(&(body as u32).to_le_bytes());
+    let sum = block_sum(run, offset, &block[4..]);
+    block[..4].copy_from_slice(&sum.to_le_bytes());
+}
+
 /// Checks the bytes of a block and gives its rows.
 ///
 /// # Errors

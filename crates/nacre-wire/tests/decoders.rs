@@ -4,6 +4,8 @@
 mod hostile;
 #[path = "support/messages.rs"]
 mod messages;
+#[path = "../../../fuzz/support/replay.rs"]
+mod replay;
 
 use nacre_wire::Opcode;
 use std::fmt::Write;
@@ -152,31 +154,17 @@ fn random_bytes_are_refused_or_are_messages() {
 
 #[test]
 fn the_corpus_of_the_fuzz_target_is_taken_in() {
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/frame");
-    let mut files = 0;
-    for entry in std::fs::read_dir(dir).unwrap() {
-        hostile::take_in(&std::fs::read(entry.unwrap().path()).unwrap());
-        files += 1;
-    }
-    assert!(
-        files >= Opcode::ALL.len() - NOT_REQUESTS.len(),
-        "{files} files: a request of each opcode at least"
-    );
+    replay::replay("frame", hostile::take_in);
 }
 
 /// `NACRE_BLESS=1` makes the seeds of the corpus: a good frame of every request, and the classic lies.
 #[test]
 fn the_corpus_has_a_good_frame_of_every_request() {
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/frame");
-    let bless = std::env::var_os("NACRE_BLESS").is_some();
-    for (name, bytes) in seeds() {
-        let path = format!("{dir}/{name}");
-        if bless {
-            std::fs::create_dir_all(dir).unwrap();
-            std::fs::write(&path, &bytes).unwrap();
-        }
-        assert_eq!(std::fs::read(&path).unwrap_or_default(), bytes, "{name}");
-    }
+    let seeds = seeds();
+    replay::seeds(
+        "frame",
+        &seeds.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect::<Vec<_>>(),
+    );
 }
 
 fn seeds() -> Vec<(String, Vec<u8>)> {

@@ -30,6 +30,11 @@ mod takeover;
 mod tool;
 mod up;
 
+#[cfg(test)]
+#[path = "../../../fuzz/support/replay.rs"]
+#[allow(dead_code, reason = "the seeds are written by tests/corpus.rs")]
+mod replay;
+
 use clap::Parser as _;
 use std::process::ExitCode;
 

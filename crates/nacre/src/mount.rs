@@ -274,3 +274,17 @@ pub(crate) fn wait_ready(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::parse_source;
+
+    #[test]
+    fn what_a_user_types_is_an_address_or_refused() {
+        crate::replay::replay("text", |bytes| {
+            if let Ok((address, fs)) = parse_source(&String::from_utf8_lossy(bytes)) {
+                assert_eq!(parse_source(&format!("{address}:/{fs}")).ok(), Some((address, fs)));
+            }
+        });
+    }
+}

@@ -141,5 +141,6 @@ mod tests {
         for bad in ["", "M", "1X", "99999999999999999999", "18446744073709551615T"] {
             assert!(parse_size(bad).is_err(), "{bad}");
         }
+        crate::replay::replay("text", |bytes| drop(parse_size(&String::from_utf8_lossy(bytes))));
     }
 }

@@ -1,0 +1,8 @@
+//! A row of a table; the first byte chooses which.
+#![no_main]
+
+#[allow(dead_code, reason = "each target uses a part")]
+#[path = "../support/targets.rs"]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::row(data));

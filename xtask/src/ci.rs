@@ -24,7 +24,9 @@ const STEPS: &[Step] = &[
     ("trips", e2e::trips),
     ("matrix", || e2e::matrix(MATRIX_ROUNDS)),
     ("apps", || e2e::apps(&["git", "sqlite", "fio"].map(str::to_owned))),
+    ("edges", e2e::edges),
     ("netns", e2e::netns),
+    ("crash", || e2e::crash(&e2e::CrashOptions::short())),
     (
         "docs",
         || sh(cargo(&["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings")),

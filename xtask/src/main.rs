@@ -32,6 +32,8 @@ enum Task {
     Pjdfstest,
     /// Source tree, git, SQLite and fio on a real mount (all, or those named)
     Apps { names: Vec<String> },
+    /// Rare calls on two mounts: handles over a remount, OFD locks, huge sparse files, inherited ACLs
+    Edges,
     /// Servers and mounts in network namespaces, in several orders, with kill -9 of each server
     Netns,
     /// kill -9, SIGSTOP and cut links of every kind of process while programs work on two mounts
@@ -109,6 +111,7 @@ fn main() -> Result<()> {
         Task::Sim { seeds } => ci::sim(seeds),
         Task::Pjdfstest => e2e::pjdfstest(),
         Task::Apps { names } => e2e::apps(&names),
+        Task::Edges => e2e::edges(),
         Task::Netns => e2e::netns(),
         Task::Crash(options) => e2e::crash(&options),
         Task::Membership { lease } => ci::membership(lease),

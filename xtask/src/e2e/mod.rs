@@ -2,6 +2,7 @@
 
 mod apps;
 mod crash;
+mod edges;
 mod matrix;
 mod million;
 mod netns;
@@ -13,6 +14,7 @@ mod trips;
 
 pub(crate) use apps::run as apps;
 pub(crate) use crash::{Options as CrashOptions, run as crash};
+pub(crate) use edges::run as edges;
 pub(crate) use matrix::run as matrix;
 pub(crate) use million::run as million;
 pub(crate) use netns::run as netns;

@@ -59,6 +59,15 @@ pub(crate) struct Options {
     keep: bool,
 }
 
+impl Options {
+    /// What CI runs each time.
+    pub(crate) fn short() -> Self {
+        const MINUTES: f64 = 0.5;
+        let (faults, loads) = (Vec::new(), Vec::new());
+        Self { minutes: MINUTES, seed: 8, faults, loads, mdt_kills: None, json: false, keep: false }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Load {
     /// Names, appends, links of many workers, each outcome known

@@ -116,6 +116,15 @@ pub(crate) fn parse_limit(name: &str, value: &str, most: u16) -> Result<u16, Str
     }
 }
 
+/// 0 or 1 from what a user typed.
+pub(crate) fn parse_switch(name: &str, value: &str) -> Result<bool, String> {
+    match value.trim() {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err(format!("{name}={value}: Invalid argument (0 or 1)")),
+    }
+}
+
 /// ERANGE beyond what the server agreed to, and where that is set.
 pub(crate) fn check_server_limit(name: &str, limit: u16, target: &Target) -> Result<(), String> {
     match target.peer.with_import(|import| import.server_max_mod_rpcs()) {

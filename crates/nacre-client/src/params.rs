@@ -47,6 +47,14 @@ impl Client {
             if device.starts_with("mgc") {
                 continue;
             }
+            if device.starts_with("osc") {
+                params.push(param(
+                    format!("{device}.active"),
+                    u8::from(target.peer.with_import(|import| import.is_active())).to_string(),
+                    true,
+                    "1: a server that is down is waited for. 0: what needs it fails at once (EIO).",
+                ));
+            }
             params.push(param(
                 format!("{device}.rpc_stats"),
                 imports::rpc_stats(&self.ctx, &target),
@@ -88,6 +96,11 @@ impl Client {
                     let limit = imports::parse_limit(name, value, MOD_RPCS_MAX)?;
                     imports::check_server_limit(name, limit, &target)?;
                     target.peer.set_max_mod_rpcs(limit);
+                }
+                "active" if device.starts_with("osc") => {
+                    let active = imports::parse_switch(name, value)?;
+                    target.peer.set_active(active);
+                    tracing::warn!(target_name = %target.name, active, "set by the administrator");
                 }
                 "max_rpcs_in_flight" => {
                     target.peer.set_max_rpcs(imports::parse_limit(name, value, RPCS_MAX)?);

@@ -64,6 +64,9 @@ impl Target {
                 "evicted by the target while a request was under way: the caller gets EIO"
             );
         }
+        if error == RpcError::Inactive {
+            tracing::debug!(target_name = %self.name, ?opcode, "deactivated: the caller gets EIO");
+        }
         error.into()
     }
 }

@@ -47,6 +47,8 @@ pub(crate) struct Ost {
     pub(crate) work: WaitList,
     pub(crate) has_work: Cell<bool>,
     low: WaitList,
+    /// The administrator lets it have new files.
+    active: Cell<bool>,
     /// When it was last able to take a file (or was met).
     last_usable: Cell<Instant>,
 }
@@ -103,6 +105,19 @@ impl Osts {
         self.refresh();
         self.allocator.borrow().osts().collect()
     }
+    /// `osp.*.active` of each OST.
+    pub(crate) fn active(&self) -> Vec<(OstIndex, bool)> {
+        self.peers.borrow().iter().map(|(index, ost)| (*index, ost.active.get())).collect()
+    }
+    /// New files leave the OST out, or do not. Its old ones are the business of the clients.
+    pub(crate) fn set_active(&self, index: OstIndex, active: bool) {
+        if let Some(ost) = self.get(index) {
+            ost.active.set(active);
+            warn!(target_name = %self.core.name, ost = index.0, active, "set by the administrator");
+            self.refresh();
+            self.changed.wake_all();
+        }
+    }
     /// Rows for this OST were written.
     pub(crate) fn kick(&self, index: OstIndex) {
         if let Some(ost) = self.get(index) {
@@ -136,7 +151,7 @@ impl Osts {
         let mut allocator = self.allocator.borrow_mut();
         for (index, ost) in self.peers.borrow().iter() {
             let mut room = allocator.room(*index).unwrap_or_default();
-            room.up = ost.peer.is_connected();
+            room.up = ost.peer.is_connected() && ost.active.get();
             if room.usable() {
                 ost.last_usable.set(self.core.ctx.now());
             }
@@ -168,7 +183,7 @@ impl Osts {
         match first {
             Some(ost) => {
                 let room = allocator.room(ost.index).unwrap_or_default();
-                !room.usable() && !room.full() && now < ost.last_usable.get() + OUTAGE
+                ost.active.get() && !room.usable() && !room.full() && now < ost.last_usable.get() + OUTAGE
             }
             None => {
                 let several = !matches!(template.stripe_count, 0 | 1);
@@ -274,6 +289,7 @@ impl Osts {
             work: ctx.wait_list(),
             has_work: Cell::new(true),
             low: ctx.wait_list(),
+            active: Cell::new(true),
             last_usable: Cell::new(ctx.now()),
         });
         let objects = banked.get(&index).copied().unwrap_or(0);

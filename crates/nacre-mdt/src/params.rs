@@ -5,6 +5,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use nacre_target::OpStats;
+use nacre_types::OstIndex;
 use nacre_wire::target::Param;
 
 pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
@@ -53,12 +54,36 @@ pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
             "an OST as the allocator sees it: connected, free space, objects reserved",
         ));
     }
+    rows.extend(mdt.osts.active().into_iter().map(|(index, active)| Param {
+        name: active_name(mdt, index),
+        value: u8::from(active).to_string(),
+        writable: true,
+        help: "1: new files may go to the OST. 0: they leave it out.".into(),
+    }));
     rows
+}
+
+/// `osp.demo-OST0001-osc-MDT0000.active`.
+fn active_name(mdt: &Mdt, index: OstIndex) -> String {
+    let name = mdt.core.name.to_string();
+    let (fs, mdt) = name.split_once('-').unwrap_or((&name, ""));
+    format!("osp.{fs}-OST{:04x}-osc-{mdt}.active", index.0)
 }
 
 pub(crate) fn set(mdt: &Mdt, name: &str, value: &str) -> Result<(), String> {
     if name == format!("mdt.{}.md_stats", mdt.core.name) {
         *mdt.stats.borrow_mut() = OpStats::new(mdt.core.ctx.wall());
+        return Ok(());
+    }
+    if let Some((index, _)) =
+        mdt.osts.active().into_iter().find(|(index, _)| name == active_name(mdt, *index))
+    {
+        let active = match value.trim() {
+            "0" => false,
+            "1" => true,
+            _ => return Err(format!("{name}={value}: Invalid argument (0 or 1)")),
+        };
+        mdt.osts.set_active(index, active);
         return Ok(());
     }
     Err(format!("{name} cannot be set (value {value})"))

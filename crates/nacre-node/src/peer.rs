@@ -35,12 +35,15 @@ pub enum RpcError {
     /// The import was stopped.
     #[error("stopped")]
     Stopped,
+    /// The target was deactivated here.
+    #[error("deactivated by the administrator")]
+    Inactive,
 }
 impl From<RpcError> for Errno {
     fn from(e: RpcError) -> Self {
         match e {
             RpcError::Errno(e) => e,
-            RpcError::Evicted => Errno::EIO,
+            RpcError::Evicted | RpcError::Inactive => Errno::EIO,
             RpcError::Stopped => Errno::ESHUTDOWN,
         }
     }
@@ -50,6 +53,7 @@ impl From<CallError> for RpcError {
         match e {
             CallError::Evicted => RpcError::Evicted,
             CallError::Stopped => RpcError::Stopped,
+            CallError::Inactive => RpcError::Inactive,
         }
     }
 }
@@ -166,7 +170,7 @@ impl Peer {
     /// # Errors
     /// As for `call`.
     pub async fn send(&self, request: nacre_rpc::Request) -> Result<Frame, RpcError> {
-        while !self.import.borrow().has_room() {
+        while !self.import.borrow().has_room() && self.import.borrow().is_active() {
             self.changed.wait().await;
         }
         let (promise, answer) = self.ctx.promise();
@@ -205,6 +209,12 @@ impl Peer {
     pub fn set_max_rpcs(&self, limit: u16) {
         self.import.borrow_mut().set_max_rpcs_in_flight(self.ctx.now(), limit);
         self.drain();
+    }
+    /// Whether calls wait for the target (as ever) or fail at once.
+    pub fn set_active(&self, active: bool) {
+        self.import.borrow_mut().set_active(self.ctx.now(), active);
+        self.drain();
+        self.changed.wake_all();
     }
     /// Ends: outstanding calls finish with `Stopped`, the server is told.
     pub async fn disconnect(&self) {

@@ -54,6 +54,9 @@ pub enum CallError {
     Evicted,
     #[error("the import was stopped")]
     Stopped,
+    /// See [`Import::set_active`]. Executed or not.
+    #[error("deactivated by the administrator")]
+    Inactive,
 }
 
 /// What the driver must do.
@@ -141,6 +144,7 @@ pub struct Import<T> {
     pub(crate) config: ImportConfig,
     pub(crate) state: StateHistory,
     pub(crate) link: Link,
+    pub(crate) active: bool,
     pub(crate) epoch: ConnEpoch,
     pub(crate) address: usize,
     pub(crate) attempts: u32,
@@ -230,6 +234,7 @@ impl<T> Import<T> {
             config,
             state: StateHistory::new(),
             link: Link::Down { retry_at: now },
+            active: true,
             epoch: ConnEpoch(0),
             address: 0,
             attempts: 0,
@@ -285,11 +290,34 @@ impl<T> Import<T> {
             self.done(token, request.opcode.number(), Err(CallError::Stopped), Duration::ZERO);
             return;
         }
+        if !self.active && request.class != Class::Callback {
+            self.done(token, request.opcode.number(), Err(CallError::Inactive), Duration::ZERO);
+            return;
+        }
         self.enqueue(request, token);
         if self.link == Link::Up && !self.lease.ok(now) {
             self.handle_timeout(now); // the lease must be renewed first: send the ping now
         }
         self.pump(now);
+    }
+
+    /// Nobody waits for a target that is not active: calls fail at once, those under way too. What gives locks back is
+    /// still sent, sooner or later; the connection is kept or looked for as ever.
+    pub fn set_active(&mut self, now: Instant, active: bool) {
+        self.active = active;
+        if !active {
+            let kept = core::mem::take(&mut self.urgent);
+            let sent = core::mem::take(&mut self.unreplied);
+            let (kept_sent, given_up): (BTreeMap<_, _>, BTreeMap<_, _>) =
+                sent.into_iter().partition(|(_, call)| Lane::of(call.class) == Lane::Urgent);
+            self.unreplied = given_up;
+            self.fail_all(CallError::Inactive);
+            (self.unreplied, self.urgent) = (kept_sent, kept);
+        }
+        self.pump(now);
+    }
+    pub fn is_active(&self) -> bool {
+        self.active
     }
 
     /// The callback has been taken in by its handler: tells the target.

@@ -63,6 +63,7 @@ impl Script {
                     Ok(frame) => format!("{token} done {}", frame.header.status),
                     Err(CallError::Evicted) => format!("{token} evicted"),
                     Err(CallError::Stopped) => format!("{token} stopped"),
+                    Err(CallError::Inactive) => format!("{token} inactive"),
                 },
                 ImportEffect::Callback { frame } => {
                     self.import.callback_done(frame.header.xid);
@@ -265,6 +266,26 @@ fn after_a_reconnect_the_unanswered_are_resent_in_xid_order_before_new_ones() {
     s.reply(2);
     s.reply(2);
     assert_eq!(s.take(), ["1 done 0"], "once");
+}
+
+#[test]
+fn what_a_deactivated_target_was_asked_fails_and_its_tags_are_free() {
+    let mut s = Script::connected(2);
+    (1..=4).for_each(|n| s.change(n));
+    s.read(5);
+    s.take();
+    s.import.set_active(s.now, false);
+    assert_eq!(s.take(), ["1 inactive", "2 inactive", "5 inactive", "3 inactive", "4 inactive"]);
+    s.change(6);
+    assert_eq!(s.take(), ["6 inactive"]);
+    s.import.set_active(s.now, true);
+    s.change(7);
+    assert_eq!(s.take(), ["Create x5 t1 l4"], "nothing of what failed is waited for, or sent again");
+    s.reply(1);
+    assert_eq!(s.take(), Vec::<String>::new(), "a late answer means nothing");
+    s.close();
+    s.connect(SERVER);
+    assert_eq!(s.take(), ["open a", "connect", "Create* x5 t1 l4"]);
 }
 
 #[test]

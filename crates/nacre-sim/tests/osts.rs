@@ -1,6 +1,6 @@
 //! OSTs that are away: what new files, and files on them, make of it.
 
-use nacre_client::{Client, CreateArgs};
+use nacre_client::{Client, CreateArgs, WriteArgs};
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Caller, Errno, Fid, LayoutTemplate, OstIndex};
 use std::rc::Rc;
@@ -25,14 +25,11 @@ fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
     let id = c.jobs.start(&mut c.world, mount, job);
     c.jobs.wait(&mut c.world, id, limit_ns)
 }
-/// Makes a file; the OSTs of its stripes.
-async fn make(
-    client: &Client,
-    name: &str,
-    stripe_count: i32,
-    first_ost: i32,
-) -> Result<Vec<OstIndex>, Errno> {
-    let args = CreateArgs {
+fn caller() -> Caller {
+    Caller { uid: 0, gid: 0, pid: 1, umask: 0o22, groups: vec![] }
+}
+fn args(name: &str, stripe_count: i32, first_ost: i32) -> CreateArgs<'_> {
+    CreateArgs {
         parent: Fid::ROOT,
         name: name.as_bytes(),
         mode: 0o100644,
@@ -40,9 +37,17 @@ async fn make(
         target: b"",
         layout: Some(LayoutTemplate { stripe_count, stripe_bytes: 0, first_ost }),
         exclusive: true,
-        caller: Caller { uid: 0, gid: 0, pid: 1, umask: 0o22, groups: vec![] },
-    };
-    let fid = client.make(args).await?.attr.fid;
+        caller: caller(),
+    }
+}
+/// Makes a file; the OSTs of its stripes.
+async fn make(
+    client: &Client,
+    name: &str,
+    stripe_count: i32,
+    first_ost: i32,
+) -> Result<Vec<OstIndex>, Errno> {
+    let fid = client.make(args(name, stripe_count, first_ost)).await?.attr.fid;
     let layout = client.layout(fid).await?.layout.ok_or(Errno::EIO)?;
     Ok(layout.components.into_iter().flat_map(|c| c.stripes).collect())
 }
@@ -75,5 +80,56 @@ fn a_new_file_waits_for_the_osts_that_it_is_to_be_on() {
         c.world.run_for(20 * SEC);
         let refused = run(&mut c, SEC, async |client| make(&client, "never", 1, 1).await);
         assert_eq!(refused, Some(Err(Errno::ENXIO)), "seed {seed}");
+    }
+}
+
+async fn write(client: &Client, name: &str, first_ost: i32) -> Result<Fid, Errno> {
+    let (entry, handle) = client.create(args(name, 1, first_ost), 2).await?;
+    let data = bytes::Bytes::from_static(b"kept");
+    let write = WriteArgs { handle, offset: 0, append: false, data, kill_suidgid: false, sync: true };
+    client.write(write).await?;
+    client.release(handle, None).await.map(|()| entry.attr.fid)
+}
+async fn read(client: &Client, fid: Fid) -> Result<Vec<u8>, Errno> {
+    let (_, handle) = client.open(fid, 0, caller()).await?;
+    let bytes = client.read(handle, 0, 100).await;
+    client.release(handle, None).await?;
+    Ok(bytes?.concat())
+}
+fn set_active(c: &mut Cluster, active: &'static str) {
+    run(c, SEC, async move |client| {
+        let name = client.params().into_iter().map(|p| p.name);
+        let name = name.into_iter().find(|n| n.contains("OST0001") && n.ends_with(".active"));
+        client.set_param(&name.expect("there is one"), active).expect("it is set")
+    })
+    .expect("at once");
+}
+
+#[test]
+fn a_stopped_ost_is_waited_for_unless_it_was_deactivated() {
+    for seed in 1..=20 {
+        let mut c = cluster(seed);
+        let ost1 = c.servers[OST1];
+        let [zero, one] = [0, 1].map(|ost| {
+            let made =
+                run(&mut c, 30 * SEC, async move |client| write(&client, &format!("on{ost}"), ost).await);
+            made.expect("in time").expect("written")
+        });
+        c.world.kill(ost1);
+        let mount = c.mounts[0];
+        let waits = c.jobs.start(&mut c.world, mount, async move |client| read(&client, one).await);
+        c.world.run_for(30 * SEC);
+        assert!(!c.jobs.is_done(waits), "seed {seed}");
+        set_active(&mut c, "0");
+        let failed: Option<Result<Vec<u8>, Errno>> = c.jobs.wait(&mut c.world, waits, 3 * SEC);
+        assert_eq!(failed, Some(Err(Errno::EIO)), "seed {seed}");
+        let failed = run(&mut c, SEC / 2, async move |client| read(&client, one).await);
+        assert_eq!(failed, Some(Err(Errno::EIO)), "seed {seed}");
+        let other = run(&mut c, SEC / 2, async move |client| read(&client, zero).await);
+        assert_eq!(other, Some(Ok(b"kept".to_vec())), "seed {seed}");
+        set_active(&mut c, "1");
+        c.world.start_later(ost1, SEC);
+        let again = run(&mut c, 30 * SEC, async move |client| read(&client, one).await);
+        assert_eq!(again, Some(Ok(b"kept".to_vec())), "seed {seed}");
     }
 }

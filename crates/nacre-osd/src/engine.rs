@@ -90,7 +90,10 @@ pub struct Osd {
     pub(crate) last_lsn: Cell<u64>,
     pub(crate) committed: Cell<u64>,
     pub(crate) committed_lsn: Cell<u64>,
-    pub(crate) stable_hold: Cell<Option<Transno>>,
+    pub(crate) stable: Cell<Option<Transno>>,
+    pub(crate) stable_held: Cell<bool>,
+    /// Becomes it when the transaction of the first number is committed.
+    pub(crate) stable_next: Cell<Option<(Transno, Transno)>>,
     pub(crate) wanted_lsn: Cell<u64>,
     pub(crate) unsynced_since: Cell<Option<Instant>>,
     /// Of `OsdStats::log_bytes_written`, when the latest sync began.
@@ -254,15 +257,37 @@ impl Osd {
     pub fn last_committed(&self) -> Transno {
         Transno(self.committed.get())
     }
-    /// The bytes of writes up to this are stable.
+    /// The bytes of writes up to this are stable, and that they are is durable itself: a restart says no less. Without
+    /// an object layer everything committed is.
     pub fn last_stable(&self) -> Transno {
-        let committed = self.committed.get();
-        Transno(self.stable_hold.get().map_or(committed, |oldest| committed.min(oldest.0.saturating_sub(1))))
+        let Some(stable) = self.stable.get() else { return self.last_committed() };
+        match self.stable_next.get() {
+            Some((row, next)) if row <= self.last_committed() => {
+                self.stable_next.set(None);
+                self.stable.set(Some(next));
+                next
+            }
+            _ => stable,
+        }
     }
-    /// Bytes of objects written by transactions from `oldest` on are not stable yet (`None`: all are):
-    /// `last_stable` stays below it. Called by the object layer whenever it changes.
-    pub fn hold_stable(&self, oldest: Option<Transno>) {
-        self.stable_hold.set(oldest);
+    /// There is an object layer; this is stable now.
+    pub fn begin_stable(&self, stable: Transno) {
+        self.stable.set(Some(stable));
+        self.stable_next.set(None);
+    }
+    /// While changes that were lost are made again: what the log knows of may have lost its bytes, so that a sync says
+    /// nothing.
+    pub fn hold_stable(&self, held: bool) {
+        self.stable_held.set(held);
+    }
+    /// The row that says that `stable` is was written by the transaction `row`, and counts when it is committed.
+    pub fn note_stable(&self, row: Transno, stable: Transno) {
+        self.stable_next.set(Some((row, stable)));
+    }
+    /// The transaction of such a row that is not committed.
+    pub(crate) fn stable_pending(&self) -> Option<Transno> {
+        self.last_stable();
+        self.stable_next.get().map(|(row, _)| row)
     }
     /// The next transaction gets a number of the next epoch (high 32 bits): after each finished recovery.
     pub fn raise_epoch(&self) {

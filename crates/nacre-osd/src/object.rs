@@ -83,9 +83,13 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Starts the background tasks (write-back, cutting of blobs; after a crash the search for blobs without rows).
+    /// Starts the background tasks (write-back, cutting of blobs; after a crash the search for
+    /// blobs without rows and the sync of what the former process wrote).
     /// One per [`Osd`].
-    pub fn start(ctx: &Rc<Ctx>, osd: &Rc<Osd>, config: ObjectsConfig) -> Rc<Self> {
+    ///
+    /// # Errors
+    /// The target's own rows cannot be read.
+    pub async fn start(ctx: &Rc<Ctx>, osd: &Rc<Osd>, config: ObjectsConfig) -> Result<Rc<Self>, OsdError> {
         let objects = Rc::new(Self {
             ctx: ctx.clone(),
             osd: osd.clone(),
@@ -102,13 +106,15 @@ impl Objects {
             stopping: Cell::new(false),
             tasks: Cell::new(2),
         });
+        objects.begin_stable().await?;
         ctx.spawn(objects.clone().write_back());
         ctx.spawn(objects.clone().reclaim());
         if !osd.was_clean() {
-            objects.tasks.set(3);
+            objects.tasks.set(4);
             ctx.spawn(objects.clone().sweep());
+            ctx.spawn(objects.clone().sync_former());
         }
-        objects
+        Ok(objects)
     }
 
     /// The engine below.

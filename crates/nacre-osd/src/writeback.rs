@@ -1,13 +1,14 @@
 //! Write-back of object bytes: which objects hold bytes that are not on stable storage, and the task that syncs
-//! them. Moves `last_stable`.
+//! them. Moves `last_stable`: a row says how far it is, so that after a crash no more is claimed than was durable, and
+//! only objects that were changed later are synced again.
 //!
 //! Invariants: an object is in [`Unstable`] from the apply of a write until a sync that began after it has
 //! succeeded; a failed sync is never tried again (the kernel has dropped the pages): the object is quarantined.
 
 use crate::error::OsdError;
 use crate::object::{Objects, wrong_answer};
-use crate::object_rows::{ObjectRow, decode_object, object_key};
-use crate::tx::table;
+use crate::object_rows::{ObjectRow, decode_object, object_key, object_of_key};
+use crate::tx::{Pins, table};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -22,6 +23,10 @@ pub(crate) struct Unstable {
     /// Oldest write of each, those whose sync is under way included.
     ages: BTreeSet<(Transno, ObjectId)>,
     bytes: u64,
+    /// The latest write.
+    newest: Transno,
+    /// After a crash: what a former process wrote from here on may not be stable yet.
+    former: Option<Transno>,
 }
 #[derive(Clone, Copy)]
 struct Bytes {
@@ -32,6 +37,7 @@ struct Bytes {
 impl Unstable {
     fn add(&mut self, object: ObjectId, transno: Transno, bytes: u64) {
         self.bytes += bytes;
+        self.newest = self.newest.max(transno);
         let entry = self.objects.entry(object).or_insert(Bytes { oldest: transno, bytes: 0 });
         entry.bytes += bytes;
         self.ages.insert((entry.oldest, object));
@@ -45,9 +51,19 @@ impl Unstable {
         self.ages.remove(&(taken.oldest, object));
     }
     fn oldest(&self) -> Option<Transno> {
-        self.ages.first().map(|&(transno, _)| transno)
+        let oldest = self.ages.first().map(|&(transno, _)| transno);
+        oldest.into_iter().chain(self.former).min()
+    }
+    /// Everything up to this is stable.
+    fn stable(&self) -> Transno {
+        self.oldest().map_or(self.newest, |oldest| self.newest.min(Transno(oldest.0.saturating_sub(1))))
     }
 }
+
+/// Row of `TARGET`: the bytes of every write up to this number are stable.
+pub(crate) const STABLE_KEY: &[u8] = b"stable";
+/// Rows of one scan.
+const PAGE: u32 = 1000;
 
 impl Objects {
     /// The oldest transno whose bytes are not stable.
@@ -59,7 +75,6 @@ impl Objects {
     pub(crate) fn note_unstable(&self, object: ObjectId, transno: Transno, bytes: u64) {
         let was_pressed = self.is_pressed();
         self.unstable.borrow_mut().add(object, transno, bytes);
-        self.osd.hold_stable(self.oldest_unstable());
         if self.is_idle.get() || (self.is_pressed() && !was_pressed) {
             self.work.wake_all();
         }
@@ -72,7 +87,6 @@ impl Objects {
                 unstable.ended(object, taken);
             }
         }
-        self.osd.hold_stable(self.oldest_unstable());
         self.moved.wake_all();
     }
 
@@ -102,7 +116,6 @@ impl Objects {
         let result = self.ctx.io(StoreOp::Sync { file: FileId::Blob(object) }).await;
         if let Some(taken) = taken {
             self.unstable.borrow_mut().ended(object, taken);
-            self.osd.hold_stable(self.oldest_unstable());
         }
         self.moved.wake_all();
         match result {
@@ -126,6 +139,7 @@ impl Objects {
                 self.sync_batch().await;
             }
         }
+        self.note_stable().await;
     }
 
     /// Syncs what is unstable now, some objects at a time.
@@ -175,10 +189,99 @@ impl Objects {
             .map(drop)
     }
 
+    /// Says durably how far the bytes are stable, if that has moved.
+    async fn note_stable(&self) {
+        // Under load the next round does it; at the end of the work nobody else would.
+        while let Some(row) = self.osd.stable_pending() {
+            if !self.unstable.borrow().objects.is_empty() || self.osd.committed(row).await.is_err() {
+                return;
+            }
+        }
+        let stable = self.unstable.borrow().stable();
+        if stable <= self.osd.last_stable() || self.osd.stable_held.get() {
+            return;
+        }
+        let noted = match self.osd.reserve(Objects::small_credits(true)).await {
+            Ok(room) => self.osd.transact(&Pins::default(), room, |tx| {
+                tx.put(table::TARGET, STABLE_KEY, stable.to_vec());
+                Ok::<(), OsdError>(())
+            }),
+            Err(error) => Err(error),
+        };
+        match noted {
+            Ok((row, ())) => self.osd.note_stable(row, stable),
+            Err(error) => tracing::debug!(%error, "clients keep their writes for longer"),
+        }
+    }
+
+    /// What a start after a crash knows: the bytes of which writes are stable.
+    pub(crate) async fn begin_stable(&self) -> Result<(), OsdError> {
+        if self.osd.was_clean() {
+            self.osd.begin_stable(self.osd.last_transno());
+            return Ok(());
+        }
+        let stable = match self.osd.get(table::TARGET, STABLE_KEY).await? {
+            Some(row) => Transno::from_slice(&row).map_err(|_| wrong_answer("stable row"))?,
+            None => Transno(0),
+        };
+        self.osd.begin_stable(stable);
+        self.unstable.borrow_mut().former = Some(Transno(stable.0 + 1));
+        Ok(())
+    }
+
+    /// The task after a crash: syncs every object that was changed since. The kernel may hold its bytes still, which a
+    /// killed process leaves behind.
+    pub(crate) async fn sync_former(self: Rc<Self>) {
+        match self.sync_changed_since(self.osd.last_stable()).await {
+            Ok((synced, newest)) => {
+                {
+                    let mut unstable = self.unstable.borrow_mut();
+                    unstable.former = None;
+                    unstable.newest = unstable.newest.max(newest);
+                }
+                if synced > 0 {
+                    tracing::info!(synced, "objects with bytes of the former process are stable");
+                }
+                self.note_stable().await;
+            }
+            Err(OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => {}
+            Err(error) => tracing::error!(%error,
+                "objects changed before a crash cannot be listed: syncs of the whole target wait for ever"),
+        }
+        self.tasks.set(self.tasks.get() - 1);
+        self.moved.wake_all();
+    }
+
+    async fn sync_changed_since(&self, stable: Transno) -> Result<(u64, Transno), OsdError> {
+        let (mut from, mut synced, mut newest) = (Vec::new(), 0, stable);
+        loop {
+            let rows = self.osd.scan(table::OBJECT, &from, &[0xff; 21], PAGE).await?;
+            let full = rows.len() == PAGE as usize;
+            for (key, value) in &rows {
+                let Some(object) = object_of_key(key) else { continue };
+                let row = decode_object(object, value)?;
+                if row.version > stable.0 {
+                    newest = newest.max(Transno(row.version));
+                    synced += 1;
+                    // Whatever failed has been logged and the object is quarantined.
+                    drop(self.sync_bytes(object).await);
+                }
+            }
+            match rows.last() {
+                Some((key, _)) if full => {
+                    from = key.to_vec();
+                    from.push(0); // the key after it
+                }
+                _ => return Ok((synced, newest)),
+            }
+        }
+    }
+
     /// The task: what was written an interval ago is synced, some objects at a time.
     pub(crate) async fn write_back(self: Rc<Self>) {
         let interval = Duration::from_millis(u64::from(self.config.stable_interval_ms));
         loop {
+            self.note_stable().await;
             if self.unstable.borrow().objects.is_empty() {
                 if self.stopping.get() {
                     break;

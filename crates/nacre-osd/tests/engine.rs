@@ -121,11 +121,16 @@ fn commit_moves_the_committed_number_and_the_interval_does_it_alone() {
     assert_eq!(d.osd().last_committed(), t);
     assert_eq!(d.osd().last_stable(), t);
     let t = put(&mut d, b"a", b"2");
-    d.osd().hold_stable(Some(t));
+    d.osd().begin_stable(Transno(t.0 - 1));
     let before = d.drive.now();
     while d.drive.step() {}
     assert_eq!(d.osd().last_committed(), t);
     assert_eq!(d.osd().last_stable(), Transno(t.0 - 1));
+    let row = put(&mut d, b"stable", b"2");
+    d.osd().note_stable(row, t);
+    assert_eq!(d.osd().last_stable(), Transno(t.0 - 1), "not durable yet");
+    while d.drive.step() {}
+    assert_eq!(d.osd().last_stable(), t);
     assert!(d.drive.now() > before);
     let syncs = d.osd().stats().syncs;
     while d.drive.step() {}

@@ -52,7 +52,10 @@ impl Target {
         let store = device.store();
         let mut drive = OsdDrive::open(&store, config).expect("opens");
         let objects = drive
-            .run(|osd| async move { Objects::start(&osd.ctx().clone(), &osd, ObjectsConfig::default()) })
+            .run(
+                |osd| async move { Objects::start(&osd.ctx().clone(), &osd, ObjectsConfig::default()).await },
+            )
+            .expect("lives")
             .expect("starts");
         Self { device: device.clone(), store, drive, objects }
     }
@@ -568,6 +571,35 @@ fn background_write_back_moves_the_stable_number() {
     });
     let mut t = t.power_loss(&mut Rng::new(4));
     assert_eq!(t.read(object(1), 0, 1 << 20).expect("reads").1, vec![2; 5000]);
+}
+
+/// A killed process leaves bytes in the kernel's cache: they are not called stable before they are synced.
+#[test]
+fn after_a_kill_nothing_is_called_stable_that_a_lost_machine_would_take() {
+    for seed in 0..40 {
+        let mut rng = Rng::new(seed);
+        let mut t = Target::format(&CrashDevice::new(u64::MAX));
+        let first = t.write(object(1), 0, vec![1; 5000]).expect("writes");
+        t.settle();
+        t.settle();
+        assert!(t.drive.osd().last_stable().0 >= first.version);
+        let second = t.write(object(2), 0, vec![2; 50_000]).expect("writes");
+        let mut t = t.kill();
+        let stable = t.drive.osd().last_stable().0;
+        assert!((first.version..second.version).contains(&stable), "{stable}");
+        assert!(t.objects.oldest_unstable().is_some_and(|oldest| oldest.0 <= second.version));
+        // A sync of the whole target covers what the former process wrote.
+        t.run(|o| async move {
+            o.sync_all().await;
+            let osd = o.osd().clone();
+            osd.commit(osd.last_transno()).await.expect("commits");
+        });
+        let mut t = t.power_loss(&mut rng);
+        assert_eq!(t.read(object(2), 0, 1 << 20).expect("reads").1, vec![2; 50_000], "seed {seed}");
+        t.settle();
+        t.settle();
+        assert!(t.drive.osd().last_stable().0 >= second.version);
+    }
 }
 
 type Models = BTreeMap<ObjectId, Model>;

@@ -246,6 +246,7 @@ impl Service for Ost {
         let tombstones = Tombstones::load(core).await.map_err(|e| opening(&e))?;
         let room = Room::load(core).await.map_err(|e| opening(&e))?;
         let objects = Objects::start(&core.ctx, &core.osd, ObjectsConfig::default());
+        let objects = objects.await.map_err(|e| opening(&e))?;
         let store = Store::new(core, objects, room, tombstones);
         let mut counters = Counters::default();
         counters.clear(core.ctx.wall());

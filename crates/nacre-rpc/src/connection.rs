@@ -424,6 +424,11 @@ impl<T> Import<T> {
     }
 
     fn replay_answered(&mut self, now: Instant, frame: &Frame, at: Transno, sent: Instant) {
+        if frame.header.status == Errno::EALREADY.0 {
+            // Nothing was lost this time; what is kept is kept for the next.
+            self.note_answer(&frame.header, sent);
+            return self.send_replay_done(now);
+        }
         self.replay.replayed(at, frame.header.xid, frame.header.transno);
         self.note_answer(&frame.header, sent);
         if frame.header.status != 0 {

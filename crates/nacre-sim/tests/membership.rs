@@ -1,61 +1,30 @@
 //! Who counts as alive: pings, servers that stood still, planned stops.
 
-use nacre_client::{Client, CreateArgs, WriteArgs};
-use nacre_sim::NodeId;
-use nacre_sim::cluster::Cluster;
-use nacre_types::{Caller, Errno, Fid, OpenHandle};
+mod common;
+
+use common::{SEC, caller, cluster, create, run, write};
+use nacre_client::Client;
+use nacre_types::{Errno, Fid, OpenHandle};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
 use std::rc::Rc;
 
-const SEC: u64 = 1_000_000_000;
 const MDT: usize = 1;
 /// Even seeds: all targets are one process.
 const ONE_PROCESS: u64 = 2;
 
-fn caller() -> Caller {
-    Caller { uid: 0, gid: 0, pid: 1, umask: 0o22, groups: vec![] }
-}
-fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
-    c: &mut Cluster,
-    mount: NodeId,
-    job: impl FnOnce(Rc<Client>) -> F + Send + 'static,
-) -> T {
-    let id = c.jobs.start(&mut c.world, mount, job);
-    let done = c.jobs.wait(&mut c.world, id, 120 * SEC);
-    done.unwrap_or_else(|| panic!("the job never ends; {:?}\n{}", c.world.fatal, c.world.trace(60)))
-}
-fn cluster(seed: u64, osts: u32, mounts: u32) -> Cluster {
-    let mut c = Cluster::on_devices(seed, osts, mounts);
-    c.world.run_for(SEC);
-    for mount in c.mounts.clone() {
-        run(&mut c, mount, async |client| client.ready().await).expect("it starts");
-    }
-    c
-}
 fn whole(owner: u64) -> FileLock {
     let (family, kind) = (FlockFamily::Posix, FlockType::Write);
     FileLock { family, kind, start: 0, end: u64::MAX, owner, pid: 1 }
 }
 /// A file that this mount has locked and written.
 async fn locked_file(client: Rc<Client>) -> Result<OpenHandle, Errno> {
-    let args = CreateArgs {
-        parent: Fid::ROOT,
-        name: b"locked",
-        mode: 0o100644,
-        rdev: 0,
-        target: b"",
-        layout: None,
-        exclusive: true,
-        caller: caller(),
-    };
-    let (_, handle) = client.create(args, 2).await?;
+    let (_, handle) = create(&client, "locked").await?;
     client.flock(handle, whole(1), None).await?;
-    write(client, handle).await?;
+    hello(client, handle).await?;
     Ok(handle)
 }
-async fn write(client: Rc<Client>, handle: OpenHandle) -> Result<u32, Errno> {
-    let data = bytes::Bytes::from_static(b"hello");
-    client.write(WriteArgs { handle, offset: 0, append: false, data, kill_suidgid: false, sync: false }).await
+async fn hello(client: Rc<Client>, handle: OpenHandle) -> Result<u32, Errno> {
+    write(&client, handle, 0, b"hello".to_vec()).await
 }
 
 /// Pings that a mount has sent in a minute in which nobody wanted anything.
@@ -93,7 +62,7 @@ fn what_a_neighbours_ping_renews_is_kept() {
     let (holder, other) = (c.mounts[0], c.mounts[1]);
     let handle = run(&mut c, holder, locked_file).expect("locked");
     c.world.run_for(60 * SEC);
-    assert_eq!(run(&mut c, holder, async move |client| write(client, handle).await), Ok(5));
+    assert_eq!(run(&mut c, holder, async move |client| hello(client, handle).await), Ok(5));
     // A holder that is gone is gone for all of them.
     c.world.kill(holder);
     let start = c.world.now_ns();
@@ -129,7 +98,7 @@ fn a_server_process_that_stood_still_evicts_nobody() {
             c.world.pause(server, false);
         }
         c.world.run_for(15 * SEC);
-        let wrote = run(&mut c, mount, async move |client| write(client, handle).await);
+        let wrote = run(&mut c, mount, async move |client| hello(client, handle).await);
         assert_eq!(wrote, Ok(5), "step {step}\n{}", c.world.trace(60));
     }
 }

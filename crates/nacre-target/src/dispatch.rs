@@ -84,8 +84,8 @@ impl<S: Service> Inner<S> {
                 return self.send_reply(core, conn, &frame.header, Err(Errno::EINPROGRESS));
             }
         } else if replay && class != Class::Import {
-            // Nothing was lost: the client learns it with this reply.
-            return self.send_reply(core, conn, &frame.header, Err(Errno::ESTALE));
+            // Nothing was lost: the client learns it with this reply, and keeps what is not stable yet.
+            return self.send_reply(core, conn, &frame.header, Err(Errno::EALREADY));
         }
         let admission = match core.exports.borrow_mut().get_mut(id) {
             Some(entry) => match entry.rpc.admit(&frame.header, class) {

@@ -82,6 +82,7 @@ impl TargetCore {
         let waiting: BTreeSet<ExportId> =
             self.exports.borrow().iter().filter(|(_, e)| e.has_lease()).map(|(id, _)| id).collect();
         let told = Told { start: self.ctx.wall(), clients: waiting.len(), ..Told::default() };
+        self.osd.hold_stable(true);
         *self.recovery.borrow_mut() = Some(Recovery {
             base,
             started: self.ctx.now(),
@@ -214,11 +215,14 @@ impl<S: Service> Inner<S> {
         let Some(opcode) = Opcode::from_number(frame.header.opcode) else { return };
         let old = frame.header.transno;
         let base = core.recovery.borrow().as_ref().map_or(Transno(0), |r| r.base);
-        if old <= base && opcode != Opcode::Write {
+        // Of a write the rows may be there and the bytes lost, unless they were stable: then another's later bytes may be.
+        let safe = if opcode == Opcode::Write { base.min(core.osd.last_stable()) } else { base };
+        if old <= safe {
             // It was not lost, and its record may have been replaced since: it is as it was.
             let conn = core.exports.borrow().get(export).and_then(|e| e.conn);
             if let Some(conn) = conn {
-                let body = frame.bulk.first().map(|body| body.to_vec()).unwrap_or_default();
+                let answer = frame.bulk.first().filter(|_| opcode != Opcode::Write);
+                let body = answer.map(|body| body.to_vec()).unwrap_or_default();
                 let reply = Reply { body, transno: old, ..Reply::default() };
                 self.send_reply(core, conn, &frame.header, Ok(reply));
             }
@@ -264,6 +268,7 @@ impl<S: Service> Inner<S> {
         })?;
         core.osd.commit(transno).await?;
         let Some(r) = core.recovery.borrow_mut().take() else { return Ok(()) };
+        core.osd.hold_stable(false);
         let absent: Vec<ExportId> = {
             let exports = core.exports.borrow();
             exports.iter().filter(|(_, e)| e.has_lease() && !e.seen).map(|(id, _)| id).collect()
@@ -285,7 +290,7 @@ impl<S: Service> Inner<S> {
         core.recovered.set(Some(told));
         tracing::info!(target_name = %core.name, clients = told.clients, completed = told.completed, evicted,
             replayed = told.replayed, milliseconds = told.duration.as_millis() as u64, "recovery over");
-        Ok(())
+        service.clone().sync().await // what is stable may be said again
     }
 
     /// Whether changes may have been lost since the latest start, and up to where they were not.

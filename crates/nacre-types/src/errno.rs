@@ -56,6 +56,7 @@ errnos! {
     EPROTO = 71, "protocol error";
     EOVERFLOW = 75, "value too large";
     EOPNOTSUPP = 95, "not supported";
+    EALREADY = 114, "done already";
     ENOTCONN = 107, "not connected";
     ESHUTDOWN = 108, "shut down";
     ETIMEDOUT = 110, "timed out";

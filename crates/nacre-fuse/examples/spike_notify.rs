@@ -142,10 +142,10 @@ fn main() {
         no_exec: false,
         session: SessionConfig { readdirplus: true, ..SessionConfig::default() },
     };
-    let mounted = mount_fuse(dir.path(), &options).unwrap();
+    let mut mounted = mount_fuse(dir.path(), &options).unwrap();
     println!("kernel interface 7.{}, INC_EPOCH {}", mounted.session.minor, mounted.session.has_epoch());
     let notifier = Notifier::new(mounted.channel.clone()).unwrap();
-    let solo = Solo::serve(mounted.channel.clone(), MemFs::new);
+    let solo = Solo::serve(&mut mounted, MemFs::new);
     solo.ask(|fs| {
         let long = Duration::from_secs(3600);
         fs.validity.set(Validity { entry: long, attr: long });

@@ -131,6 +131,11 @@ abi! {
     NotifyInvalInode = 24 { ino: u64, off: i64, len: i64 }
     NotifyInvalEntry = 16 { parent: u64, namelen: u32, flags: u32 }
     NotifyDelete = 24 { parent: u64, child: u64, namelen: u32, padding: u32 }
+    NotifyRetrieve = 32 { notify_unique: u64, nodeid: u64, offset: u64, size: u32, padding: u32 }
+    /// `fuse_uring_ent_in_out`: the ring's part of a slot's header.
+    UringEntry = 32 { flags: u64, commit_id: u64, payload_sz: u32, padding: u32, reserved: u64 }
+    /// `fuse_uring_cmd_req`: the argument of a command to the ring.
+    UringCommand = 24 { flags: u64, commit_id: u64, qid: u16, padding0: u16, padding1: u32 }
 }
 impl StatxOut {
     pub const SPARE_BYTES: usize = 288 - 176;
@@ -258,6 +263,7 @@ pub mod op {
 pub mod notify {
     pub const INVAL_INODE: i32 = 2;
     pub const INVAL_ENTRY: i32 = 3;
+    pub const RETRIEVE: i32 = 5;
     pub const DELETE: i32 = 6;
     pub const INC_EPOCH: i32 = 8;
 }
@@ -283,6 +289,13 @@ pub mod init {
     pub const INIT_EXT: u64 = 1 << 30;
     pub const CREATE_SUPP_GROUP: u64 = 1 << 34;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub const OVER_IO_URING: u64 = 1 << 41;
+}
+
+/// Commands to the ring.
+pub mod uring {
+    pub const REGISTER: u32 = 1;
+    pub const COMMIT_AND_FETCH: u32 = 2;
 }
 
 /// Flags of the OPEN reply.

@@ -33,6 +33,21 @@ impl BufferPool {
         let free = self.free.lock().ok().and_then(|mut free| free.pop());
         free.unwrap_or_else(|| vec![0; BUFFER_BYTES])
     }
+    /// The parts one after the other: copied out when they are small, in a buffer on loan otherwise.
+    pub(crate) fn bytes(self: &Arc<Self>, parts: &[&[u8]]) -> Bytes {
+        let len = parts.iter().map(|part| part.len()).sum();
+        if len <= COPY_MAX_BYTES || len > BUFFER_BYTES {
+            return Bytes::from(parts.concat());
+        }
+        let mut buffer = self.take();
+        let mut to = &mut buffer[..];
+        for part in parts {
+            let (here, rest) = to.split_at_mut(part.len());
+            here.copy_from_slice(part);
+            to = rest;
+        }
+        Bytes::from_owner(Loan { pool: self.clone(), buffer, len })
+    }
     fn give(&self, buffer: Vec<u8>) {
         if let Ok(mut free) = self.free.lock()
             && free.len() < POOL_MAX
@@ -82,6 +97,10 @@ impl Channel {
     #[cfg(test)]
     pub(crate) fn detached() -> Self {
         Self { fd: None, pool: Arc::default() }
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<BufferPool> {
+        &self.pool
     }
 
     /// The descriptor, for polling.

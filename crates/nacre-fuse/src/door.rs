@@ -14,6 +14,7 @@ use crate::ops::Ops;
 use crate::reply::{Body, FuseReply};
 use crate::request::FuseRequest;
 use crate::stats::OpStats;
+use crate::uring::{Ticket, Transport};
 use nacre_node::{Ctx, Effect};
 use nacre_types::{Errno, Instant, LockCookie};
 use std::any::Any;
@@ -37,6 +38,8 @@ pub enum FuseEffect {
     Ready(Result<(), String>),
     /// Whether the caller of a request is ending; [`Dying`](crate::Dying) comes back if so.
     IsDying { unique: u64, pid: u32 },
+    /// A lock request from a ring may have to wait, and the kernel tells of no signal that came before it.
+    LockWaits { ticket: Ticket, pid: u32 },
 }
 
 /// The requests of one mount under way, and the file system that serves them.
@@ -47,6 +50,7 @@ pub struct Door<O: Ops> {
     /// Tasks whose callers have their answer already.
     pub(crate) given_up: Cell<usize>,
     pub(crate) stats: OpStats,
+    transport: RefCell<String>,
 }
 
 /// A request under way.
@@ -60,7 +64,14 @@ pub(crate) struct Running {
 impl<O: Ops> Door<O> {
     pub fn new(ctx: &Rc<Ctx>, ops: Rc<O>) -> Rc<Self> {
         let stats = OpStats::new(ctx.wall());
-        Rc::new(Self { ctx: ctx.clone(), ops, running: RefCell::default(), given_up: Cell::new(0), stats })
+        Rc::new(Self {
+            ctx: ctx.clone(),
+            ops,
+            running: RefCell::default(),
+            given_up: Cell::new(0),
+            stats,
+            transport: RefCell::default(),
+        })
     }
     pub fn file_system(&self) -> &Rc<O> {
         &self.ops
@@ -85,11 +96,19 @@ impl<O: Ops> Door<O> {
 
     /// Takes in an [`Event::Door`](nacre_node::Event::Door): a request, or what its front end has found out.
     pub fn event(self: &Rc<Self>, item: Box<dyn Any + Send>) {
-        match item.downcast::<FuseRequest>().map_err(|item| item.downcast::<Dying>()) {
-            Ok(request) => self.handle(*request),
-            Err(Ok(dying)) => self.caller_dies(*dying),
+        let item = match item.downcast::<FuseRequest>() {
+            Ok(request) => return self.handle(*request),
+            Err(item) => item,
+        };
+        match item.downcast::<Dying>().map_err(|item| item.downcast::<Transport>()) {
+            Ok(dying) => self.caller_dies(*dying),
+            Err(Ok(transport)) => *self.transport.borrow_mut() = transport.to_string(),
             Err(Err(_)) => warn!("something that is no FUSE request came to the door of a mount"),
         }
+    }
+    /// How requests come in, for people; empty before the mount.
+    pub fn transport(&self) -> String {
+        self.transport.borrow().clone()
     }
 
     /// Takes in a request. Its reply is pushed as [`FuseEffect::Reply`], in this visit or a later one.
@@ -198,6 +217,10 @@ impl<O: Ops> Door<O> {
     pub(crate) fn waits(&self, request: &FuseRequest, cookie: LockCookie) {
         if let Some(running) = self.running.borrow_mut().get_mut(&request.unique()) {
             running.waiting = Some(cookie);
+        }
+        if let Some(ticket) = request.ticket() {
+            let pid = request.header.pid;
+            self.ctx.push(Effect::Door(Box::new(FuseEffect::LockWaits { ticket, pid })));
         }
     }
 }
@@ -351,7 +374,7 @@ mod tests {
             let replies = effects.filter_map(|effect| match effect {
                 Effect::Door(item) => match *item.downcast::<FuseEffect>().ok()? {
                     FuseEffect::Reply(reply) => Some(reply.unique_and_error()),
-                    FuseEffect::Ready(_) => None,
+                    FuseEffect::Ready(_) | FuseEffect::LockWaits { .. } => None,
                     FuseEffect::IsDying { unique, pid } => {
                         self.asked.push((unique, pid));
                         None

@@ -7,13 +7,15 @@
 use crate::device::{Channel, Read};
 use crate::door::FuseEffect;
 use crate::interrupt::Dying;
+use crate::mount::Mounted;
+use crate::uring::{Running, Transport};
 use nacre_node::Event;
-use nacre_rt::{DoorSink, IslandRef, Node, Source, SourceState};
+use nacre_rt::{DoorSink, IslandRef, Node, RtError, Source, SourceState};
 use rustix::fd::BorrowedFd;
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use tracing::{error, warn};
 
 /// Takes what a mount's island has for its front end: replies are sent at once.
@@ -36,6 +38,7 @@ impl DoorSink for FuseSink {
                     island.deliver(Event::Door(Box::new(Dying { unique })));
                 }
             }
+            Ok(FuseEffect::LockWaits { ticket, pid }) => ticket.waits(pid),
             // Nobody waits for a second readiness (a client that was made again).
             Ok(FuseEffect::Ready(result)) => drop(self.ready.try_send(result)),
             Err(_) => warn!("an effect that is not the FUSE door's came to it"),
@@ -66,22 +69,30 @@ pub struct FuseSource {
     channels: Vec<Arc<Channel>>,
     /// Replaced when the island ended on a bug and was made again.
     island: RwLock<IslandRef>,
+    transport: Transport,
+    rings: OnceLock<Running>,
     gone: AtomicBool,
     on_gone: Box<dyn Fn() + Send + Sync>,
 }
 
 impl FuseSource {
-    /// `loops`: event loops of the node; each gets a descriptor if the kernel gives one. `on_gone` is called once,
-    /// on an event loop, when the kernel has let go of the mount.
-    pub fn new(
-        channel: &Arc<Channel>,
-        loops: usize,
+    /// Serves `mounted` from now on. Each of the node's loops gets a descriptor if the kernel gives one; with rings
+    /// one is enough for what they do not carry. `on_gone` is called once, on a thread of the node, when the kernel
+    /// has let go of the mount.
+    ///
+    /// # Errors
+    /// Those of the node; the mount is to be unmounted then.
+    pub fn start(
+        node: &Node,
+        mounted: &mut Mounted,
         island: IslandRef,
         on_gone: impl Fn() + Send + Sync + 'static,
-    ) -> Arc<Self> {
-        let mut channels = vec![channel.clone()];
+    ) -> Result<Arc<Self>, RtError> {
+        let rings = mounted.take_rings();
+        let loops = if rings.is_some() { 1 } else { node.loops() };
+        let mut channels = vec![mounted.channel.clone()];
         while channels.len() < loops {
-            match channel.clone_channel() {
+            match mounted.channel.clone_channel() {
                 Ok(clone) => channels.push(Arc::new(clone)),
                 Err(error) => {
                     warn!(%error, "no further descriptor of /dev/fuse; one event loop serves the mount");
@@ -89,12 +100,27 @@ impl FuseSource {
                 }
             }
         }
-        Arc::new(Self {
+        let source = Arc::new(Self {
             channels,
             island: RwLock::new(island),
+            transport: mounted.transport.clone(),
+            rings: OnceLock::new(),
             gone: AtomicBool::new(false),
             on_gone: Box::new(on_gone),
-        })
+        });
+        node.add_source(source.clone())?;
+        source.tell_transport();
+        if let Some(rings) = rings {
+            let running = rings.start(node, &source)?;
+            let _first = source.rings.set(running);
+            if source.is_gone() {
+                source.end_rings();
+            }
+        }
+        Ok(source)
+    }
+    pub fn transport(&self) -> &Transport {
+        &self.transport
     }
     /// The island that requests go to now.
     pub fn island(&self) -> IslandRef {
@@ -104,16 +130,27 @@ impl FuseSource {
     /// old one had were answered EIO when it was dropped.
     pub fn replace_island(&self, island: IslandRef) {
         *self.island.write().unwrap_or_else(PoisonError::into_inner) = island;
+        self.tell_transport();
+    }
+    fn tell_transport(&self) {
+        self.island().deliver(Event::Door(Box::new(self.transport.clone())));
     }
     /// Whether the kernel has let go of the mount.
     pub fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Acquire)
+        self.gone.load(Ordering::SeqCst)
     }
-    fn end(&self) -> SourceState {
-        if !self.gone.swap(true, Ordering::AcqRel) {
+    /// The mount is gone, or of no use any more.
+    pub(crate) fn end(&self) -> SourceState {
+        if !self.gone.swap(true, Ordering::SeqCst) {
+            self.end_rings();
             (self.on_gone)();
         }
         SourceState::Ended
+    }
+    fn end_rings(&self) {
+        if let Some(rings) = self.rings.get() {
+            rings.mount_is_gone();
+        }
     }
 }
 

@@ -100,6 +100,14 @@ impl tools::Parameters for Parameters<'_> {
             help: "Calls that wait for an answer: operation, pid of the caller (0: not known), milliseconds so far."
                 .to_owned(),
         });
+        params.push(nacre_wire::target::Param {
+            name: format!("llite.{}.transport", self.door.ops.mount_text()),
+            value: self.door.transport(),
+            writable: false,
+            help: "How the kernel's requests come: through io_uring, answered on the CPU of the caller, or through \
+                   /dev/fuse, and why."
+                .to_owned(),
+        });
         params
     }
     fn set(&self, name: &str, value: &str) -> Result<(), String> {

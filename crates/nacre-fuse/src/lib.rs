@@ -2,7 +2,8 @@
 //!
 //! Our own thin layer on the kernel interface 7.45. The way of a request: [`Channel::read`] on the thread of an
 //! event loop → `Event::Door(FuseRequest)` into the [`MountIsland`] → a task of [`Door`] that calls the client →
-//! `Effect::Door(FuseEffect::Reply)` → whoever leaves the island sends it. No thread is woken on the way.
+//! `Effect::Door(FuseEffect::Reply)` → whoever leaves the island sends it. No thread is woken on the way. Where the kernel
+//! allows it requests come through io_uring instead, a queue and a thread per CPU (`uring`).
 //!
 //! Nothing is cached in the kernel yet: validity 0, every open FOPEN_DIRECT_IO. Node number = inode number = FID,
 //! so there is no table of nodes and FORGET means nothing.
@@ -25,6 +26,7 @@ mod stats;
 mod table;
 mod tools;
 mod unmount;
+mod uring;
 mod virtual_xattr;
 
 pub use client_ops::ClientOps;
@@ -37,8 +39,9 @@ pub use mount::{FS_TYPE, MountError, MountOptions, Mounted, check_device, check_
 pub use notify::{Done, Notification, Notifier};
 pub use ops::{Opened, Ops, Validity};
 pub use reply::{Body, FuseReply};
-pub use request::{Args, FuseRequest};
+pub use request::{Args, FuseRequest, Origin};
 pub use session::{Session, SessionConfig, SessionError};
 pub use stats::OpStats;
 pub use table::{mount_of, mounted_type};
 pub use unmount::{Holder, Unmount, elsewhere, holders, shortened, unmount_fuse, users};
+pub use uring::{ENABLE_PATH, Ticket, Transport, WhyDevice};

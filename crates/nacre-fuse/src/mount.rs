@@ -5,6 +5,7 @@
 use crate::device::{BufferPool, Channel, open_device};
 use crate::session::{self, Session, SessionConfig, SessionError};
 use crate::table::mounted_type;
+use crate::uring::{Rings, Transport, WhyDevice};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -73,6 +74,14 @@ pub struct Mounted {
     pub path: PathBuf,
     pub channel: Arc<Channel>,
     pub session: Session,
+    pub transport: Transport,
+    /// To be started; requests wait for them.
+    rings: Option<Rings>,
+}
+impl Mounted {
+    pub(crate) fn take_rings(&mut self) -> Option<Rings> {
+        self.rings.take()
+    }
 }
 
 /// Mounts on `path`. Accesses to it wait from now on until requests are served.
@@ -97,10 +106,20 @@ pub fn mount_fuse(path: &Path, options: &MountOptions) -> Result<Mounted, MountE
         source => MountError::Os { what: "mounting on", path: text(&path), source },
     })?;
     let channel = Arc::new(Channel::new(device, Arc::new(BufferPool::default())));
-    match session::begin(&channel, options.session) {
+    let (rings, why) = match options.session.rings.then(|| Rings::prepare(&channel)) {
+        Some(Ok(rings)) => (Some(rings), WhyDevice::Unknown),
+        Some(Err(why)) => (None, why),
+        None => (None, WhyDevice::NotWanted),
+    };
+    match session::begin(&channel, SessionConfig { rings: rings.is_some(), ..options.session }) {
         Ok(session) => {
-            info!(path = %path.display(), minor = session.minor, flags = format_args!("{:#x}", session.flags), "mounted");
-            Ok(Mounted { path, channel, session })
+            let rings = rings.filter(|_| session.has_rings());
+            let transport = match &rings {
+                Some(rings) => Transport::Rings { threads: rings.threads() },
+                None => Transport::Device(why),
+            };
+            info!(path = %path.display(), minor = session.minor, flags = format_args!("{:#x}", session.flags), %transport, "mounted");
+            Ok(Mounted { path, channel, session, transport, rings })
         }
         Err(e) => {
             let _ = unmount(&path, UnmountFlags::DETACH);

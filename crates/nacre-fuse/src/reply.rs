@@ -1,12 +1,11 @@
 //! Replies: header and structures in one buffer, bulk bytes by reference behind it.
 
 use crate::abi::{self, EntryOut, Field, OutHeader};
-use crate::device::Channel;
 use crate::ops::{Opened, Validity};
+use crate::request::Origin;
 use bytes::Bytes;
 use nacre_client::Entry;
 use nacre_types::{Attr, Errno, Timestamp};
-use std::sync::Arc;
 
 /// What a handler answers: the structure bytes (room for the header in front), then bulk.
 #[derive(Debug, Default)]
@@ -141,7 +140,7 @@ pub(crate) fn statx_out(entry: &Entry, validity: Validity) -> Body {
 
 /// A complete reply, ready for whoever leaves the island.
 pub struct FuseReply {
-    channel: Arc<Channel>,
+    origin: Origin,
     head: Vec<u8>,
     bulk: Vec<Bytes>,
 }
@@ -150,7 +149,7 @@ pub struct FuseReply {
 const PARTS_MAX: usize = 1000;
 
 impl FuseReply {
-    pub(crate) fn new(channel: Arc<Channel>, unique: u64, result: Result<Body, Errno>) -> Self {
+    pub(crate) fn new(origin: impl Into<Origin>, unique: u64, result: Result<Body, Errno>) -> Self {
         let (error, mut body) = match result {
             Ok(body) => (0, body),
             Err(errno) => (-errno.0, Body::empty()),
@@ -167,23 +166,29 @@ impl FuseReply {
         for (to, from) in body.head.iter_mut().zip(&header) {
             *to = *from;
         }
-        Self { channel, head: body.head, bulk: body.bulk }
+        Self { origin: origin.into(), head: body.head, bulk: body.bulk }
     }
     #[cfg(test)]
     pub(crate) fn unique_and_error(&self) -> (u64, i32) {
         let header = OutHeader::take(&mut &self.head[..]).unwrap();
         (header.unique, header.error)
     }
-    /// Hands it to the kernel: one system call on the descriptor that the request came from.
+    /// Hands it to the kernel: one system call on the descriptor that the request came from, or through the thread
+    /// of its ring.
     pub fn send(self) {
-        self.channel.write_reply(&self.head, &self.bulk);
+        match self.origin {
+            Origin::Device(channel) => channel.write_reply(&self.head, &self.bulk),
+            Origin::Ring(ticket) => ticket.answer(self.head, self.bulk),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::Channel;
     use nacre_types::{Fid, Oid, Seq, SizeState};
+    use std::sync::Arc;
 
     fn entry() -> Entry {
         let t = Timestamp { sec: -2, nsec: 5 };

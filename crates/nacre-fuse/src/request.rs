@@ -7,22 +7,40 @@
 use crate::abi::{self, Field, InHeader, Short, op};
 use crate::device::Channel;
 use crate::reply::{Body, FuseReply};
+use crate::uring::Ticket;
 use bytes::Bytes;
 use nacre_types::{Caller, Errno, Fid};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// One request, from whichever descriptor it was read; its reply must go back through the same.
+/// Where a request came from and its reply goes: the kernel knows it nowhere else.
+#[derive(Clone)]
+pub enum Origin {
+    Device(Arc<Channel>),
+    Ring(Ticket),
+}
+impl From<Arc<Channel>> for Origin {
+    fn from(channel: Arc<Channel>) -> Self {
+        Self::Device(channel)
+    }
+}
+impl From<Ticket> for Origin {
+    fn from(ticket: Ticket) -> Self {
+        Self::Ring(ticket)
+    }
+}
+
+/// One request, through whichever transport it came.
 pub struct FuseRequest {
     pub(crate) header: InHeader,
     data: Bytes,
-    channel: Arc<Channel>,
+    origin: Origin,
     answered: Cell<bool>,
 }
 
 impl FuseRequest {
     /// Checks the header of what one read returned.
-    pub fn parse(data: Bytes, channel: Arc<Channel>) -> Result<Self, Short> {
+    pub fn parse(data: Bytes, origin: impl Into<Origin>) -> Result<Self, Short> {
         let header = InHeader::take(&mut &data[..])?;
         if header.len as usize != data.len()
             || usize::from(header.total_extlen) * 8 > data.len() - InHeader::BYTES
@@ -31,7 +49,7 @@ impl FuseRequest {
         }
         // The kernel waits for no answer to these.
         let silent = [op::FORGET, op::BATCH_FORGET, op::INTERRUPT, op::NOTIFY_REPLY].contains(&header.opcode);
-        Ok(Self { header, data, channel, answered: Cell::new(silent) })
+        Ok(Self { header, data, origin: origin.into(), answered: Cell::new(silent) })
     }
     pub fn opcode(&self) -> u32 {
         self.header.opcode
@@ -46,10 +64,17 @@ impl FuseRequest {
     pub fn fid(&self) -> Result<Fid, Errno> {
         fid_of(self.header.nodeid)
     }
-    /// The reply, through the descriptor that the request came from. The first call is the answer.
+    /// The reply, to where the request came from. The first call is the answer.
     pub fn reply(&self, answer: Result<Body, Errno>) -> FuseReply {
         self.answered.set(true);
-        FuseReply::new(self.channel.clone(), self.header.unique, answer)
+        FuseReply::new(self.origin.clone(), self.header.unique, answer)
+    }
+    /// Its place in a ring, if it came through one.
+    pub(crate) fn ticket(&self) -> Option<Ticket> {
+        match &self.origin {
+            Origin::Ring(ticket) => Some(ticket.clone()),
+            Origin::Device(_) => None,
+        }
     }
     pub(crate) fn is_answered(&self) -> bool {
         self.answered.get()

@@ -41,10 +41,12 @@ pub struct SessionConfig {
     pub readdirplus: bool,
     /// Asynchronous requests (read-ahead, direct AIO) under way at a time.
     pub background_max: u16,
+    /// Requests through io_uring where the kernel allows it.
+    pub rings: bool,
 }
 impl Default for SessionConfig {
     fn default() -> Self {
-        Self { readdirplus: false, background_max: 64 }
+        Self { readdirplus: false, background_max: 64, rings: true }
     }
 }
 
@@ -59,6 +61,10 @@ impl Session {
     /// INC_EPOCH is understood (7.44).
     pub fn has_epoch(&self) -> bool {
         self.minor >= 44
+    }
+    /// Requests wait until there are rings.
+    pub(crate) fn has_rings(&self) -> bool {
+        self.flags & init::OVER_IO_URING != 0
     }
 }
 
@@ -94,7 +100,8 @@ fn negotiate(args: &InitIn, config: SessionConfig) -> Result<(Session, InitOut),
         return Err(SessionError::Missing { missing });
     }
     let readdirplus = if config.readdirplus { READDIRPLUS } else { 0 };
-    let flags = offered & (REQUIRED | WANTED | readdirplus);
+    let rings = if config.rings { init::OVER_IO_URING } else { 0 };
+    let flags = offered & (REQUIRED | WANTED | readdirplus | rings);
     let out = InitOut {
         major: abi::MAJOR,
         minor: abi::MINOR,
@@ -161,7 +168,7 @@ mod tests {
     fn what_is_agreed_is_what_both_know_and_no_more() {
         let all = u64::MAX;
         let (session, out) = negotiate(&kernel(45, all), SessionConfig::default()).unwrap();
-        assert_eq!(session.flags, REQUIRED | WANTED);
+        assert_eq!(session.flags, REQUIRED | WANTED | init::OVER_IO_URING);
         assert_eq!(u64::from(out.flags) | u64::from(out.flags2) << 32, session.flags);
         assert_eq!((out.max_write, out.max_pages, session.has_epoch()), (1 << 20, 256, true));
         let (session, _) = negotiate(&kernel(40, REQUIRED), SessionConfig::default()).unwrap();

@@ -86,12 +86,12 @@ fn mount(loops: usize, hold: Option<&'static str>) -> Option<Mount> {
         no_exec: false,
         session: SessionConfig::default(),
     };
-    let mounted = mount_fuse(dir.path(), &options).unwrap();
+    let mut mounted = mount_fuse(dir.path(), &options).unwrap();
     let gone = Arc::new(AtomicBool::new(false));
     let told = gone.clone();
-    let source =
-        FuseSource::new(&mounted.channel, loops, island, move || told.store(true, Ordering::Release));
-    node.add_source(source.clone()).unwrap();
+    let on_gone = move || told.store(true, Ordering::Release);
+    let source = FuseSource::start(&node, &mut mounted, island, on_gone).unwrap();
+    eprintln!("{}", source.transport());
     Some(Mount { node, path: mounted.path, source, gone, held, _dir: dir })
 }
 impl Mount {

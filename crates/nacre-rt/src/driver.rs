@@ -56,6 +56,8 @@ struct Thread {
     visiting: Cell<bool>,
     /// Index of the event loop that runs on this thread.
     event_loop: Cell<Option<usize>>,
+    /// Looks at the kernel between two turns of work.
+    takes_turns: Cell<bool>,
 }
 
 thread_local! {
@@ -64,6 +66,7 @@ thread_local! {
         working: Cell::new(false),
         visiting: Cell::new(false),
         event_loop: Cell::new(None),
+        takes_turns: Cell::new(false),
     } };
 }
 
@@ -79,7 +82,7 @@ pub(crate) fn deliver(island: &IslandRef, event: Event) {
     run();
 }
 
-/// Works until the queue is empty, or, on an event loop, until a turn is over.
+/// Works until the queue is empty, or, on a thread that takes turns, until one is over.
 pub(crate) fn run() {
     THREAD.with(|t| {
         assert!(!t.visiting.get(), "work was started from inside a visit to an island");
@@ -87,7 +90,7 @@ pub(crate) fn run() {
             return;
         }
         let _done = ResetOnDrop(&t.working);
-        let mut left = if t.event_loop.get().is_some() { WORK_PER_TURN } else { usize::MAX };
+        let mut left = if t.takes_turns.get() { WORK_PER_TURN } else { usize::MAX };
         while left > 0 {
             // The borrow ends before the work is done: it puts more into the queue.
             let Some(work) = t.queue.borrow_mut().pop_front() else { break };
@@ -107,6 +110,11 @@ pub(crate) fn is_idle() -> bool {
 
 pub(crate) fn set_event_loop(index: usize) {
     THREAD.with(|t| t.event_loop.set(Some(index)));
+    take_turns();
+}
+/// This thread comes back to its queue after a look at the kernel.
+pub(crate) fn take_turns() {
+    THREAD.with(|t| t.takes_turns.set(true));
 }
 pub(crate) fn event_loop() -> Option<usize> {
     THREAD.with(|t| t.event_loop.get())

@@ -160,9 +160,8 @@ pub(crate) fn run(node: &Node, index: usize) {
 }
 
 fn pin(index: usize) {
-    let mut cpus = rustix::thread::CpuSet::new();
-    cpus.set(index % std::thread::available_parallelism().map_or(1, usize::from));
-    if let Err(error) = rustix::thread::sched_setaffinity(None, &cpus) {
+    let cpu = index % std::thread::available_parallelism().map_or(1, usize::from);
+    if let Err(error) = crate::server::bind(cpu) {
         tracing::warn!(index, %error, "cannot bind an event loop to its CPU");
     }
 }

@@ -7,7 +7,8 @@
 //!
 //! Map: `entry.rs` the entry lock; `island.rs` a visit, its effects, the end of an island; `driver.rs` the queue
 //! of a thread; `conn.rs` and `open.rs` connections; `socket.rs`, `progress.rs` and `listen.rs` those to other processes;
-//! `io.rs` store operations; `event_loop.rs` epoll, timers, sources; `node.rs` the front door.
+//! `io.rs` store operations; `event_loop.rs` epoll, timers, sources; `server.rs` threads bound to a CPU; `node.rs` the
+//! front door.
 
 mod clock;
 mod conn;
@@ -20,10 +21,12 @@ mod listen;
 mod node;
 mod open;
 mod progress;
+mod server;
 mod socket;
 mod stats;
 
 pub use clock::{now, wall};
 pub use island::{EndReason, IslandRef};
 pub use node::{Config, DoorSink, Node, RtError, Source, SourceId, SourceState};
+pub use server::{Server, bind};
 pub use stats::{IslandStats, NodeStats, Times};

@@ -3,6 +3,7 @@
 use crate::event_loop::{self, LoopHandle};
 use crate::io::IoPool;
 use crate::island::{EndReason, IslandRef};
+use crate::server::Server;
 use crate::stats::NodeStats;
 use crate::{clock, driver, listen};
 use nacre_net::Address;
@@ -11,7 +12,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -122,6 +123,7 @@ pub(crate) struct Shared {
     next_token: AtomicU64,
     next_loop: AtomicUsize,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    servers: Mutex<Vec<Weak<dyn Server>>>,
     stopping: AtomicBool,
 }
 
@@ -161,6 +163,7 @@ impl Node {
             next_token: AtomicU64::new(1),
             next_loop: AtomicUsize::new(0),
             threads: Mutex::default(),
+            servers: Mutex::default(),
             stopping: AtomicBool::new(false),
         }));
         for index in 0..count {
@@ -236,6 +239,10 @@ impl Node {
         self.0.addresses.write().unwrap_or_else(PoisonError::into_inner).push(address);
     }
 
+    /// Event loops.
+    pub fn loops(&self) -> usize {
+        self.0.loops.len()
+    }
     /// Watches a front end's descriptor on loop 0, and on others under load.
     ///
     /// # Errors
@@ -282,6 +289,7 @@ impl Node {
         for handle in &self.0.loops {
             handle.wake(&self.0.stats);
         }
+        self.0.stop_servers();
         self.0.io_pool.stop();
         let threads = std::mem::take(&mut *self.0.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
@@ -341,6 +349,17 @@ impl Shared {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         threads.retain(|t| !t.is_finished());
         threads.push(thread);
+    }
+    pub(crate) fn keep_server(&self, server: &Arc<dyn Server>) {
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        servers.retain(|s| s.strong_count() > 0);
+        servers.push(Arc::downgrade(server));
+    }
+    pub(crate) fn stop_servers(&self) {
+        let servers = std::mem::take(&mut *self.servers.lock().unwrap_or_else(PoisonError::into_inner));
+        for server in servers.iter().filter_map(Weak::upgrade) {
+            server.stop();
+        }
     }
     /// Calls `f` for every living island.
     pub(crate) fn each_island(&self, mut f: impl FnMut(&IslandRef)) {

@@ -7,7 +7,9 @@ use crate::registry::{self, ProcessKind};
 use crate::{down, log, say, store, up};
 use anyhow::{Context as _, Result, bail};
 use nacre_client::MountConfig;
-use nacre_fuse::{FuseSink, FuseSource, MountIsland, MountOptions, SessionConfig, Unmount};
+use nacre_fuse::{
+    FuseSink, FuseSource, MountIsland, MountOptions, SessionConfig, Transport, Unmount, WhyDevice,
+};
 use nacre_net::Address;
 use nacre_node::{Ctx, Logic};
 use nacre_rt::{IslandRef, Node};
@@ -35,7 +37,7 @@ pub(crate) struct MountArgs {
     source: String,
     /// Where
     dir: PathBuf,
-    /// Options, separated by commas: ro, rw, nosuid, nodev, noexec
+    /// Options, separated by commas: ro, rw, nosuid, nodev, noexec, nouring (requests through /dev/fuse only)
     #[arg(short, long = "option", value_delimiter = ',', value_name = "OPTION")]
     options: Vec<String>,
     /// Return when it is mounted, and run in the background
@@ -59,6 +61,11 @@ impl Mounted {
     /// Whether the kernel has let go of it.
     pub(crate) fn is_gone(&self) -> bool {
         self.source.is_gone()
+    }
+    /// What would make it faster, if there is something.
+    pub(crate) fn hint(&self) -> Option<String> {
+        let off = *self.source.transport() == Transport::Device(WhyDevice::Disabled);
+        off.then(|| format!("faster from the next mount on: echo Y > {}", nacre_fuse::ENABLE_PATH))
     }
     /// Unmounts; the island stays until the process stops it.
     fn unmount(&self, how: Unmount) -> Result<()> {
@@ -158,6 +165,9 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
     if let Some(text) = &metrics {
         talk.line(&format!("  {text}"));
     }
+    if let Some(hint) = mounted.hint() {
+        talk.line(&format!("  {hint}"));
+    }
     talk.line(&format!("next: nacre lfs df -h {0}; stop: nacre umount {0}", mounted.dir.display()));
     talk.done();
     let lost = mounted.serve(&mut signals, &process)?;
@@ -170,6 +180,7 @@ struct Options {
     no_suid: bool,
     no_dev: bool,
     no_exec: bool,
+    no_uring: bool,
 }
 impl Options {
     fn parse(list: &[String]) -> Result<Self> {
@@ -181,7 +192,10 @@ impl Options {
                 "nosuid" => options.no_suid = true,
                 "nodev" => options.no_dev = true,
                 "noexec" => options.no_exec = true,
-                other => bail!("unknown mount option {other:?}\nhint: ro, rw, nosuid, nodev, noexec"),
+                "nouring" => options.no_uring = true,
+                other => {
+                    bail!("unknown mount option {other:?}\nhint: ro, rw, nosuid, nodev, noexec, nouring")
+                }
             }
         }
         Ok(options)
@@ -189,8 +203,14 @@ impl Options {
 }
 
 /// Makes the mount's island and mounts.
-pub(crate) fn attach(process: &Process, mgs: &[String], fs: &FsName, dir: &Path) -> Result<Mounted> {
-    attach_with(process, mgs, fs, dir, &Options::default(), None)
+pub(crate) fn attach(
+    process: &Process,
+    mgs: &[String],
+    fs: &FsName,
+    dir: &Path,
+    no_uring: bool,
+) -> Result<Mounted> {
+    attach_with(process, mgs, fs, dir, &Options { no_uring, ..Options::default() }, None)
 }
 
 fn attach_with(
@@ -213,7 +233,7 @@ fn attach_with(
     let name = format!("llite-{fs}-{:08x}", store::random_u64() as u32);
     let (island, is_ready) = make_island(&process.node, &name, &config)?;
     wait_ready(&is_ready, &address, signals)?;
-    let mounted = nacre_fuse::mount_fuse(
+    let mut mounted = nacre_fuse::mount_fuse(
         dir,
         &MountOptions {
             source: format!("{address}:/{fs}"),
@@ -221,11 +241,16 @@ fn attach_with(
             no_suid: options.no_suid,
             no_dev: options.no_dev,
             no_exec: options.no_exec,
-            session: SessionConfig::default(),
+            session: SessionConfig { rings: !options.no_uring, ..SessionConfig::default() },
         },
     )?;
-    let source = FuseSource::new(&mounted.channel, process::LOOPS, island, process::wake);
-    process.node.add_source(source.clone())?;
+    let source = match FuseSource::start(&process.node, &mut mounted, island, process::wake) {
+        Ok(source) => source,
+        Err(error) => {
+            drop(nacre_fuse::unmount_fuse(dir, Unmount::Force));
+            return Err(error.into());
+        }
+    };
     let kept = source.clone();
     process.keep_mount(&name.clone(), move |node| {
         kept.replace_island(make_island(node, &name, &config)?.0);

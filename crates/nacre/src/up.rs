@@ -63,6 +63,9 @@ pub(crate) struct UpArgs {
     /// Also listen on TCP, for mounts on other hosts (there is no authentication yet)
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<String>,
+    /// Take the kernel's requests through /dev/fuse only, not through io_uring
+    #[arg(long)]
+    no_uring: bool,
     #[command(flatten)]
     metrics: MetricsArgs,
     #[command(flatten)]
@@ -280,7 +283,7 @@ fn start(
         talk.service(&name.to_string(), "up");
     }
     talk.service(&mount.display().to_string(), "mounting");
-    let mounted = mount::attach(process, &addresses[..1], fs, mount)?;
+    let mounted = mount::attach(process, &addresses[..1], fs, mount, args.no_uring)?;
     wait_for_osts(process, fs, osts)?;
     process.register(ProcessKind::Up, Some(fs.as_str()), std::slice::from_ref(&mounted.dir))?;
     talk.service(&mount.display().to_string(), "mounted");
@@ -370,6 +373,9 @@ fn banner(talk: &Talk, process: &Process, mounted: &Mounted, dir: Option<&Path>,
     talk.line(&format!("  data           {data}"));
     talk.line(&format!("  log            {}", log.display()));
     talk.line(&format!("  mount another: nacre mount {}:/{fs} DIR", mounted.address));
+    if let Some(hint) = mounted.hint() {
+        talk.line(&format!("  {hint}"));
+    }
     talk.line("  no authentication yet: whoever can reach this address can read and write everything");
     talk.line(&format!(
         "next: copy something to {}, nacre status, nacre lfs df -h; stop: {down}",

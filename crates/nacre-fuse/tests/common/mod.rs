@@ -22,6 +22,13 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// Waits for what a person decides.
+pub fn forever(mut condition: impl FnMut() -> bool) {
+    while !condition() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Unmounts. A child that another test of this process is starting has our descriptors until its exec: such a mount is
 /// busy for a moment.
 pub fn unmount(path: &Path) {

@@ -1,0 +1,550 @@
+//! The thread of a ring: takes requests on the CPU on which they were made, carries them through, commits replies.
+//!
+//! One turn: replies that have been decided become commits; the ring is entered once, which submits them and waits;
+//! requests that have come are delivered to the mount's island. A reply that is decided elsewhere (after a sync, on
+//! a server's answer) is posted and the thread is woken, at most once per sleep: the kernel takes a reply only from
+//! the thread that owns the slot.
+//!
+//! **Held requests.** A request that waits (for a lock, for its servers) keeps its slot, and the kernel gives a
+//! request a slot only when it is made or when another is committed. So when every slot of a queue is held, new
+//! ones are registered, up to [`SLOTS_MAX`]; and because those do not serve requests that are waiting in the kernel
+//! already, the thread makes a request of its own ("kick", the answer to a RETRIEVE of nothing), whose commit
+//! fetches one of them, until a commit has fetched nothing. A RETRIEVE needs a regular file that the kernel has: that
+//! of a held lock or read; without one nothing is held that waits for another request. Near the bound waiting locks
+//! are refused with ENOLCK, so that the request that ends a wait always finds a slot.
+//!
+//! **Signals.** The kernel sends no INTERRUPT for a signal that came before the request had reached us. So a lock
+//! that begins to wait is looked at once: if a signal is pending for its caller then, it is interrupted here.
+
+use super::ring::{Completion, Ring, WAKE};
+use super::slots::{ENTRY_AT, HEADER_BYTES, OPERATION_AT, PAYLOAD_BYTES};
+use crate::abi::{self, Field, InHeader, OutHeader, UringEntry, op};
+use crate::device::{BufferPool, Channel};
+use crate::front::FuseSource;
+use crate::request::FuseRequest;
+use bytes::Bytes;
+use nacre_node::Event;
+use nacre_rt::{Node, Server};
+use nacre_types::Errno;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+use std::collections::BTreeSet;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use tracing::{debug, error, warn};
+
+/// Slots of a queue at first: requests of one CPU that are under way at a time, as a rule.
+const SLOTS_AT_FIRST: usize = 8;
+/// Requests of one CPU that can be held at a time. A slot is a megabyte of address space.
+const SLOTS_MAX: usize = 4096;
+/// Slots that waiting locks must leave.
+const SLOTS_RESERVED: usize = 64;
+/// Slots whose buffer may stay in memory after a large request.
+const WARM_SLOTS: u32 = 16;
+/// Unlike any number that the kernel gives to a request.
+const KICK: u64 = 1 << 62;
+
+/// What other threads have for the thread of a ring.
+enum Post {
+    Answer(Answer),
+    /// A lock request of the process `pid` begins to wait.
+    Waits {
+        slot: u32,
+        commit_id: u64,
+        pid: u32,
+    },
+}
+
+struct Answer {
+    slot: u32,
+    commit_id: u64,
+    /// With its header.
+    head: Vec<u8>,
+    bulk: Vec<Bytes>,
+}
+
+/// What others see of a ring.
+pub(super) struct Hub {
+    posts: Mutex<Vec<Post>>,
+    /// The thread is in the kernel or about to go there; whoever takes it away wakes it.
+    sleeps: AtomicBool,
+    wake: OwnedFd,
+    stopping: AtomicBool,
+    /// The kernel has let go of the mount.
+    gone: AtomicBool,
+}
+impl Hub {
+    fn new() -> rustix::io::Result<Self> {
+        Ok(Self {
+            posts: Mutex::default(),
+            sleeps: AtomicBool::new(false),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            stopping: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+        })
+    }
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Post>> {
+        self.posts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    fn post(&self, post: Post) {
+        self.lock().push(post);
+        self.rouse();
+    }
+    fn rouse(&self) {
+        // SeqCst: the sleeper says that it sleeps and then looks at what we have just written.
+        if self.sleeps.swap(false, Ordering::SeqCst)
+            && let Err(error) = rustix::io::write(&self.wake, &1u64.to_ne_bytes())
+        {
+            error!(%error, "cannot wake the thread of a ring");
+        }
+    }
+    pub(super) fn mount_is_gone(&self) {
+        self.gone.store(true, Ordering::SeqCst);
+        self.rouse();
+    }
+}
+
+/// Where the reply to a request from a ring goes.
+#[derive(Clone)]
+pub struct Ticket {
+    hub: Arc<Hub>,
+    slot: u32,
+    commit_id: u64,
+}
+impl Ticket {
+    pub(crate) fn answer(&self, head: Vec<u8>, bulk: Vec<Bytes>) {
+        let Self { slot, commit_id, .. } = *self;
+        self.hub.post(Post::Answer(Answer { slot, commit_id, head, bulk }));
+    }
+    /// The request waits for a lock.
+    pub(crate) fn waits(&self, pid: u32) {
+        let Self { slot, commit_id, .. } = *self;
+        self.hub.post(Post::Waits { slot, commit_id, pid });
+    }
+}
+
+/// One queue of the connection: that of one CPU.
+#[derive(Clone, Copy)]
+struct Queue {
+    /// Its number is that of the CPU.
+    cpu: u16,
+    slots: usize,
+    /// Of them in the kernel, waiting for a request.
+    free: usize,
+    slots_max: usize,
+    /// All its slots were held: requests may wait for one in the kernel.
+    starved: bool,
+    /// A kick has not been committed yet.
+    kicking: bool,
+}
+impl Queue {
+    fn new(cpu: u16) -> Self {
+        Self { cpu, slots: 0, free: 0, slots_max: SLOTS_MAX, starved: false, kicking: false }
+    }
+}
+
+/// A ring before and after its thread runs.
+pub(super) struct RingServer {
+    pub(super) hub: Arc<Hub>,
+    ring: Mutex<Option<Ring>>,
+    /// CPUs that it serves: its own, and those that are not there now.
+    queues: Vec<u16>,
+    channel: Arc<Channel>,
+    source: OnceLock<Weak<FuseSource>>,
+}
+
+impl RingServer {
+    pub(super) fn new(queues: Vec<u16>, channel: &Arc<Channel>) -> io::Result<Self> {
+        Ok(Self {
+            hub: Arc::new(Hub::new()?),
+            ring: Mutex::new(Some(Ring::new()?)),
+            queues,
+            channel: channel.clone(),
+            source: OnceLock::new(),
+        })
+    }
+    pub(super) fn attach(&self, source: &Arc<FuseSource>) {
+        let _first = self.source.set(Arc::downgrade(source));
+    }
+    /// Lets the kernel go back to /dev/fuse; instead of running it.
+    pub(super) fn refuse(&self) -> io::Result<()> {
+        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (Some(mut ring), Some(fd)) = (ring, self.channel.poll_fd()) else { return Ok(()) };
+        ring.enable(fd)?;
+        ring.refuse()
+    }
+}
+
+impl Server for RingServer {
+    fn run(&self, node: &Node) {
+        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (Some(ring), Some(source)) = (ring, self.source.get().and_then(Weak::upgrade)) else { return };
+        let queues = self.queues.iter().map(|&cpu| Queue::new(cpu)).collect();
+        let mut turns = Turns {
+            node,
+            hub: &self.hub,
+            channel: &self.channel,
+            pool: self.channel.pool().clone(),
+            source,
+            ring,
+            queues,
+            requests: Vec::new(),
+            kicked: BTreeSet::new(),
+            next_kick: KICK,
+            cpu: self.queues.first().copied(),
+        };
+        let ended = catch_unwind(AssertUnwindSafe(|| turns.run()));
+        let error = match ended {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error,
+            Err(_) => io::Error::other("a bug"),
+        };
+        error!(%error, cpus = ?self.queues, "a ring failed; the mount is given up");
+        turns.source.end();
+    }
+    fn stop(&self) {
+        self.hub.stopping.store(true, Ordering::SeqCst);
+        self.hub.rouse();
+    }
+}
+
+/// What a slot is about.
+#[derive(Clone, Copy)]
+struct Held {
+    queue: usize,
+    /// Of the request in it; 0 = none.
+    commit_id: u64,
+    /// Of the request in it, if that is one of an open regular file.
+    file: Option<u64>,
+    /// Its payload buffer may be in memory.
+    large: bool,
+    dead: bool,
+}
+
+struct Turns<'a> {
+    node: &'a Node,
+    hub: &'a Arc<Hub>,
+    channel: &'a Arc<Channel>,
+    pool: Arc<BufferPool>,
+    source: Arc<FuseSource>,
+    ring: Ring,
+    queues: Vec<Queue>,
+    /// By slot.
+    requests: Vec<Held>,
+    /// Slots that were committed after a kick in this turn.
+    kicked: BTreeSet<u32>,
+    next_kick: u64,
+    /// This thread's CPU.
+    cpu: Option<u16>,
+}
+
+impl Turns<'_> {
+    fn run(&mut self) -> io::Result<()> {
+        let Some(fd) = self.channel.poll_fd() else { return Ok(()) };
+        self.ring.enable(fd)?;
+        self.ring.watch(&self.hub.wake)?;
+        for queue in 0..self.queues.len() {
+            // A queue of a CPU that is not there needs one slot, because the kernel asks for one.
+            let count = if queue == 0 { SLOTS_AT_FIRST } else { 1 };
+            self.grow(queue, count)?;
+        }
+        loop {
+            self.take_posts()?;
+            self.feed_starved()?;
+            let wait = self.node.work() && self.kicked.is_empty() && self.may_sleep();
+            let entered = self.ring.enter(wait);
+            self.hub.sleeps.store(false, Ordering::SeqCst);
+            entered?;
+            self.take_completions()?;
+            if self.is_over() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Says that the thread sleeps, unless there is something to do.
+    fn may_sleep(&self) -> bool {
+        self.hub.sleeps.store(true, Ordering::SeqCst);
+        // Whoever wrote before it could see that we sleep is seen here.
+        self.hub.lock().is_empty() && !self.is_over()
+    }
+    fn is_over(&self) -> bool {
+        self.hub.stopping.load(Ordering::SeqCst)
+            || (self.hub.gone.load(Ordering::SeqCst) && self.queues.iter().all(|q| q.free == 0))
+    }
+
+    // ---- completions
+
+    fn take_completions(&mut self) -> io::Result<()> {
+        // Entering the ring has carried these commits out: if one fetched a request, its completion is here.
+        let mut kicked = std::mem::take(&mut self.kicked);
+        // Bounded by the number of slots: one command per slot at a time.
+        while let Some(Completion { user_data, result, more }) = self.ring.completion() {
+            if user_data == WAKE {
+                let mut count = [0; 8];
+                let _spurious = rustix::io::read(&self.hub.wake, &mut count);
+                if !more {
+                    self.ring.watch(&self.hub.wake)?;
+                }
+                continue;
+            }
+            let Ok(slot) = u32::try_from(user_data) else { continue };
+            self.ring.slots.take_back(slot);
+            let Some(held) = self.requests.get_mut(slot as usize) else { continue };
+            if let Some(queue) = self.queues.get_mut(held.queue) {
+                queue.free -= 1;
+            }
+            if result == 0 {
+                if kicked.remove(&slot)
+                    && let Some(queue) = self.queues.get_mut(held.queue)
+                {
+                    queue.kicking = false; // again, there may be more
+                }
+                self.arrived(slot)?;
+            } else {
+                held.dead = true;
+                self.lost(slot, result);
+            }
+        }
+        for slot in kicked {
+            let queue = self.requests.get(slot as usize).and_then(|h| self.queues.get_mut(h.queue));
+            if let Some(queue) = queue {
+                (queue.kicking, queue.starved) = (false, false);
+            }
+        }
+        Ok(())
+    }
+
+    /// A command that ended without a request.
+    fn lost(&mut self, slot: u32, result: i32) {
+        let error = rustix::io::Errno::from_raw_os_error(-result);
+        match error {
+            // The end of the mount.
+            rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED | rustix::io::Errno::CANCELED => {
+                self.hub.gone.store(true, Ordering::SeqCst);
+            }
+            // The kernel had given the request up already.
+            rustix::io::Errno::NOENT => debug!(slot, "the kernel did not know the request of a reply"),
+            error => {
+                warn!(slot, %error, "the kernel refused a command to a ring");
+                let queue = self.requests.get(slot as usize).and_then(|h| self.queues.get_mut(h.queue));
+                if let Some(queue) = queue {
+                    queue.slots_max = queue.slots;
+                }
+            }
+        }
+    }
+
+    /// A request stands in `slot`.
+    fn arrived(&mut self, slot: u32) -> io::Result<()> {
+        let (header, payload) = self.ring.slots.memory(slot);
+        let request = InHeader::take(&mut &header[..]);
+        let entry = UringEntry::take(&mut header.get(ENTRY_AT..).unwrap_or_default());
+        let (Ok(request), Ok(entry)) = (request, entry) else { return Ok(()) };
+        let Some(held) = self.requests.get_mut(slot as usize) else { return Ok(()) };
+        held.commit_id = entry.commit_id;
+        let of_a_file =
+            matches!(request.opcode, op::SETLKW | op::SETLK | op::READ | op::WRITE | op::FSYNC | op::FLUSH);
+        held.file = of_a_file.then_some(request.nodeid);
+        let payload_len = entry.payload_sz as usize;
+        held.large |= payload_len > 4096;
+        let queue = held.queue;
+        if request.opcode == op::NOTIFY_REPLY {
+            self.answer(slot, &plain(request.unique, 0), &[])?;
+            self.kicked.insert(slot);
+            return Ok(());
+        }
+        let operation_len = (request.len as usize).wrapping_sub(InHeader::BYTES).wrapping_sub(payload_len);
+        let parts = (
+            header.get(..InHeader::BYTES),
+            header.get(OPERATION_AT..OPERATION_AT.saturating_add(operation_len).min(ENTRY_AT)),
+            payload.get(..payload_len),
+        );
+        let (Some(head), Some(operation), Some(payload)) = parts else {
+            error!(slot, len = request.len, payload_len, "the kernel sent a request that is not one");
+            return self.answer(slot, &plain(request.unique, -Errno::EIO.0), &[]);
+        };
+        let data = self.pool.bytes(&[head, operation, payload]);
+        let full = self.queues.get(queue).is_some_and(|q| q.slots >= q.slots_max && q.free < SLOTS_RESERVED);
+        if full && request.opcode == op::SETLKW {
+            return self.answer(slot, &plain(request.unique, -Errno::ENOLCK.0), &[]);
+        }
+        let ticket = Ticket { hub: self.hub.clone(), slot, commit_id: entry.commit_id };
+        match FuseRequest::parse(data, ticket) {
+            Ok(request) => self.node.deliver(&self.source.island(), Event::Door(Box::new(request))),
+            Err(abi::Short) => {
+                error!(slot, len = request.len, "the kernel sent a request that is not one");
+                self.answer(slot, &plain(request.unique, -Errno::EIO.0), &[])?;
+            }
+        }
+        Ok(())
+    }
+
+    // ---- replies
+
+    fn take_posts(&mut self) -> io::Result<()> {
+        let posts = std::mem::take(&mut *self.hub.lock());
+        for post in posts {
+            match post {
+                Post::Answer(a) if self.holds(a.slot, a.commit_id) => {
+                    self.answer(a.slot, &a.head, &a.bulk)?
+                }
+                Post::Waits { slot, commit_id, pid } if self.holds(slot, commit_id) => {
+                    if has_signal(pid) {
+                        self.interrupt(commit_id);
+                    }
+                }
+                Post::Answer(_) | Post::Waits { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the request is the one in the slot and unanswered.
+    fn holds(&self, slot: u32, commit_id: u64) -> bool {
+        let held = self.requests.get(slot as usize);
+        self.ring.slots.is_ours(slot) && held.is_some_and(|h| h.commit_id == commit_id && !h.dead)
+    }
+
+    /// Writes a reply into its slot and commits it.
+    fn answer(&mut self, slot: u32, head: &[u8], bulk: &[Bytes]) -> io::Result<()> {
+        let Some(held) = self.requests.get_mut(slot as usize) else { return Ok(()) };
+        let commit_id = std::mem::take(&mut held.commit_id);
+        let (head, body) = head.split_at_checked(OutHeader::BYTES).unwrap_or_default();
+        let len = body.len() + bulk.iter().map(Bytes::len).sum::<usize>();
+        if held.large && len <= 4096 && slot >= WARM_SLOTS {
+            held.large = false;
+            self.ring.slots.release_payload(slot);
+        }
+        held.large |= len > 4096;
+        let (header, payload) = self.ring.slots.memory(slot);
+        if len > PAYLOAD_BYTES {
+            error!(len, "a reply is longer than its buffer; its caller gets an input/output error");
+            put_reply(header, &plain(commit_id, -Errno::EIO.0), commit_id, 0);
+        } else {
+            let mut to = payload;
+            for part in std::iter::once(body).chain(bulk.iter().map(|b| &b[..])) {
+                let (here, rest) = to.split_at_mut(part.len());
+                here.copy_from_slice(part);
+                to = rest;
+            }
+            put_reply(header, head, commit_id, len as u32);
+        }
+        let Some(queue) = self.queues.get_mut(held.queue) else { return Ok(()) };
+        queue.free += 1;
+        self.ring.commit(queue.cpu, slot, commit_id)
+    }
+
+    /// As if the kernel had sent INTERRUPT for a request.
+    fn interrupt(&self, unique: u64) {
+        let mut data = Vec::new();
+        let len = (InHeader::BYTES + abi::InterruptIn::BYTES) as u32;
+        InHeader { len, opcode: op::INTERRUPT, unique: unique | 1, ..InHeader::default() }.put(&mut data);
+        abi::InterruptIn { unique }.put(&mut data);
+        if let Ok(request) = FuseRequest::parse(data.into(), self.channel.clone()) {
+            self.node.deliver(&self.source.island(), Event::Door(Box::new(request)));
+        }
+    }
+
+    // ---- slots
+
+    /// A queue all of whose slots are held gets more.
+    fn feed_starved(&mut self) -> io::Result<()> {
+        for index in 0..self.queues.len() {
+            let Some(&Queue { slots, free, slots_max, .. }) = self.queues.get(index) else { continue };
+            if free == 0 && slots < slots_max && !self.hub.gone.load(Ordering::SeqCst) {
+                self.grow(index, slots.max(SLOTS_AT_FIRST).min(slots_max - slots))?;
+            }
+            let Some(queue) = self.queues.get_mut(index) else { continue };
+            queue.starved |= free == 0;
+            if queue.starved && !queue.kicking && queue.free > 0 {
+                // The kernel must have the slots before the kick looks for one.
+                self.ring.enter(false)?;
+                self.kick(index);
+            }
+        }
+        Ok(())
+    }
+    fn grow(&mut self, index: usize, count: usize) -> io::Result<()> {
+        let first = self.ring.slots.len();
+        let Some(queue) = self.queues.get_mut(index) else { return Ok(()) };
+        if let Err(error) = self.ring.slots.grow(count) {
+            // Those that are held go on, and every answer serves the next.
+            warn!(%error, slots = queue.slots, cpu = queue.cpu, "no memory for further requests of one CPU");
+            queue.slots_max = queue.slots;
+            return Ok(());
+        }
+        for slot in first..first + count {
+            let held = Held { queue: index, commit_id: 0, file: None, large: false, dead: false };
+            self.requests.push(held);
+            self.ring.register(queue.cpu, slot as u32)?;
+        }
+        queue.slots += count;
+        queue.free += count;
+        Ok(())
+    }
+
+    /// Makes a request on the queue, whose commit fetches one that has waited for a slot.
+    fn kick(&mut self, index: usize) {
+        /// Files that are tried.
+        const TRIES: usize = 8;
+        let (Some(queue), Some(own)) = (self.queues.get_mut(index), self.cpu) else { return };
+        let held = self.requests.iter().filter(|h| h.queue == index && h.commit_id != 0 && !h.dead);
+        // The kernel puts the request into the queue of the CPU we are on. It does not wait for anything.
+        if queue.cpu != own {
+            let _offline = nacre_rt::bind(usize::from(queue.cpu));
+        }
+        for file in held.filter_map(|h| h.file).take(TRIES) {
+            self.next_kick += 2;
+            match self.channel.write_notification(&retrieve_nothing(file, self.next_kick)) {
+                Ok(()) => {
+                    queue.kicking = true;
+                    break;
+                }
+                Err(error) => debug!(%error, file, "no request of our own about this file"),
+            }
+        }
+        if queue.cpu != own {
+            let _offline = nacre_rt::bind(usize::from(own));
+        }
+    }
+}
+
+/// Asks the kernel for no bytes of a file's cache: it answers with a request.
+fn retrieve_nothing(nodeid: u64, notify_unique: u64) -> Vec<u8> {
+    let mut message = Vec::new();
+    let len = (OutHeader::BYTES + abi::NotifyRetrieve::BYTES) as u32;
+    OutHeader { len, error: abi::notify::RETRIEVE, unique: 0 }.put(&mut message);
+    abi::NotifyRetrieve { notify_unique, nodeid, ..Default::default() }.put(&mut message);
+    message
+}
+
+/// A reply without a body.
+fn plain(unique: u64, error: i32) -> Vec<u8> {
+    let mut head = Vec::with_capacity(OutHeader::BYTES);
+    OutHeader { len: OutHeader::BYTES as u32, error, unique }.put(&mut head);
+    head
+}
+
+fn put_reply(header: &mut [u8; HEADER_BYTES], head: &[u8], commit_id: u64, payload_sz: u32) {
+    let mut entry = Vec::with_capacity(UringEntry::BYTES);
+    UringEntry { commit_id, payload_sz, ..UringEntry::default() }.put(&mut entry);
+    for (to, from) in header.iter_mut().zip(head) {
+        *to = *from;
+    }
+    for (to, from) in header.iter_mut().skip(ENTRY_AT).zip(&entry) {
+        *to = *from;
+    }
+}
+
+/// Whether a signal waits for a thread that it does not block.
+fn has_signal(pid: u32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
+    let set = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0)
+    };
+    (set("SigPnd:") | set("ShdPnd:")) & !set("SigBlk:") != 0
+}

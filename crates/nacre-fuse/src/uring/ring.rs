@@ -1,0 +1,143 @@
+//! One io_uring: commands to the FUSE connection in, completions out. Used by one thread after [`Ring::enable`].
+//!
+//! A command names a queue of the connection (one per CPU) and a slot. REGISTER gives the kernel a new slot to put a
+//! request into, COMMIT hands it the reply that stands in a slot and the slot for the next request. Specification:
+//! `<linux/fuse.h>`, `fuse_uring_cmd_req`. Not here: what is in a slot (`queue.rs`).
+
+use super::slots::Slots;
+use crate::abi::{Field, UringCommand, uring};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::io;
+
+/// Commands that can wait to be submitted; a full queue is submitted early.
+const SUBMISSIONS: u32 = 64;
+/// Completions before the kernel has to keep them itself.
+const COMPLETIONS: u32 = 256;
+/// `user_data` of the poll of the eventfd; those of commands are slot numbers.
+pub(super) const WAKE: u64 = u64::MAX;
+/// Place of the connection in the ring's table of files.
+const CONNECTION: types::Fixed = types::Fixed(0);
+/// Where an SQE has `len`: the number of entries that `addr` points to.
+const LEN_AT: usize = 24;
+
+pub(super) struct Ring {
+    /// First: closed before the slots are dropped.
+    io: IoUring<squeue::Entry128, cqueue::Entry>,
+    pub(super) slots: Slots,
+}
+
+/// A completion.
+pub(super) struct Completion {
+    pub(super) user_data: u64,
+    pub(super) result: i32,
+    /// Of a poll: it goes on.
+    pub(super) more: bool,
+}
+
+impl Ring {
+    /// Makes a ring that takes nothing yet; any thread may do that.
+    ///
+    /// # Errors
+    /// EPERM where io_uring is forbidden, ENOSYS and EINVAL where it is too old.
+    pub(super) fn new() -> io::Result<Self> {
+        let io = IoUring::builder()
+            .setup_cqsize(COMPLETIONS)
+            .setup_r_disabled()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .setup_submit_all()
+            .dontfork()
+            .build(SUBMISSIONS)?;
+        Ok(Self { io, slots: Slots::default() })
+    }
+
+    /// Makes the calling thread the one that uses it, and `connection` what its commands go to.
+    pub(super) fn enable(&mut self, connection: BorrowedFd<'_>) -> io::Result<()> {
+        self.io.submitter().register_enable_rings()?;
+        self.io.submitter().register_files(&[connection.as_raw_fd()])
+    }
+
+    /// Tells of every write to `wake`, until a completion says that there is no more.
+    pub(super) fn watch(&mut self, wake: &impl AsFd) -> io::Result<()> {
+        let events = rustix::event::PollFlags::IN.bits();
+        let poll = opcode::PollAdd::new(types::Fd(wake.as_fd().as_raw_fd()), events.into()).multi(true);
+        self.push(&poll.build().user_data(WAKE).into())
+    }
+
+    /// A new slot for queue `queue`.
+    pub(super) fn register(&mut self, queue: u16, slot: u32) -> io::Result<()> {
+        let entry = self.command(uring::REGISTER, queue, slot, 0);
+        let parts = self.slots.parts_address(slot);
+        self.slots.give(slot);
+        self.push(&with_parts(entry, parts))
+    }
+    /// The reply to request `commit_id` stands in `slot`, which takes the next request then.
+    pub(super) fn commit(&mut self, queue: u16, slot: u32, commit_id: u64) -> io::Result<()> {
+        let entry = self.command(uring::COMMIT_AND_FETCH, queue, slot, commit_id);
+        self.slots.give(slot);
+        self.push(&entry)
+    }
+    /// A REGISTER that the kernel refuses: it goes back to /dev/fuse then, and lets requests through that have
+    /// waited for the rings.
+    pub(super) fn refuse(&mut self) -> io::Result<()> {
+        let entry = self.command(uring::REGISTER, u16::MAX, 0, 0);
+        self.push(&entry)?;
+        self.enter(true)
+    }
+
+    fn command(&self, command: u32, queue: u16, slot: u32, commit_id: u64) -> squeue::Entry128 {
+        let mut bytes = Vec::with_capacity(UringCommand::BYTES);
+        UringCommand { flags: 0, commit_id, qid: queue, ..UringCommand::default() }.put(&mut bytes);
+        let mut argument = [0; 80];
+        for (to, from) in argument.iter_mut().zip(&bytes) {
+            *to = *from;
+        }
+        opcode::UringCmd80::new(CONNECTION, command).cmd(argument).build().user_data(u64::from(slot))
+    }
+
+    fn push(&mut self, entry: &squeue::Entry128) -> io::Result<()> {
+        if self.io.submission().is_full() {
+            self.io.submit()?;
+        }
+        // SAFETY: the memory that the entry names is the connection's slot, which is not freed or looked at before
+        // its completion has been seen (`Slots`), or a descriptor, which holds no memory of ours.
+        #[allow(unsafe_code, reason = "docs/unsafe.md")]
+        let pushed = unsafe { self.io.submission().push(entry) };
+        pushed.map_err(|_| io::Error::other("the submission queue of a ring stays full"))
+    }
+
+    /// Submits what was pushed; `wait`: until there is a completion.
+    pub(super) fn enter(&mut self, wait: bool) -> io::Result<()> {
+        match self.io.submit_and_wait(usize::from(wait)) {
+            Ok(_) => Ok(()),
+            // A signal; or completions first.
+            Err(e) if matches!(e.raw_os_error(), Some(4 | 16)) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+    pub(super) fn completion(&mut self) -> Option<Completion> {
+        let entry = self.io.completion().next()?;
+        let more = cqueue::more(entry.flags());
+        Some(Completion { user_data: entry.user_data(), result: entry.result(), more })
+    }
+}
+
+/// Sets `addr` and `len` to the two parts of a slot; the crate can set only the first.
+fn with_parts(entry: squeue::Entry128, address: u64) -> squeue::Entry128 {
+    const _: () = assert!(size_of::<squeue::Entry128>() == 128);
+    // SAFETY: Entry128 is a C structure of 128 bytes without padding (the kernel's submission entry).
+    #[allow(unsafe_code, reason = "docs/unsafe.md")]
+    let mut bytes: [u8; 128] = unsafe { std::mem::transmute(entry) };
+    for (to, from) in
+        bytes.iter_mut().skip(LEN_AT - 8).zip(address.to_le_bytes().into_iter().chain(2u32.to_le_bytes()))
+    {
+        *to = from;
+    }
+    // SAFETY: as above; every pattern of bytes is a submission entry.
+    #[allow(unsafe_code, reason = "docs/unsafe.md")]
+    unsafe {
+        std::mem::transmute(bytes)
+    }
+}

@@ -1,0 +1,74 @@
+//! Threads of front ends that wait for the kernel in their own way (a ring per CPU), bound to a CPU.
+//!
+//! Such a thread delivers events as an event loop does and carries out what follows; it has no sockets and no
+//! timers. Its owner is the node: [`Node::shutdown`] stops and joins it.
+
+use crate::driver;
+use crate::node::{Node, RtError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// What a thread of its own serves.
+pub trait Server: Send + Sync {
+    /// The life of the thread: returns when the other side is gone, or after [`Server::stop`]. Calls
+    /// [`Node::work`] before it sleeps.
+    fn run(&self, node: &Node);
+    /// Ends [`Server::run`] soon. Called from another thread, at any time.
+    fn stop(&self);
+}
+
+impl Node {
+    /// Starts the thread of `server`, bound to `cpu` (unless the CPU has gone: then wherever the scheduler puts it).
+    ///
+    /// # Errors
+    /// `Stopping` during [`Node::shutdown`], `System` when there is no thread to be had.
+    pub fn start_server(
+        &self,
+        name: &str,
+        cpu: Option<usize>,
+        server: Arc<dyn Server>,
+    ) -> Result<(), RtError> {
+        let shared = self.shared();
+        let (node, serving, label) = (self.clone(), server.clone(), name.to_owned());
+        let body = move || {
+            if let Some(cpu) = cpu
+                && let Err(error) = bind(cpu)
+            {
+                tracing::debug!(cpu, %error, "cannot bind a thread to its CPU");
+            }
+            driver::take_turns();
+            if catch_unwind(AssertUnwindSafe(|| serving.run(&node))).is_err() {
+                tracing::error!(thread = label, "a bug of a front end ended its thread");
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(body)
+            .map_err(|e| RtError::system("cannot start a thread", e))?;
+        shared.keep_server(&server);
+        shared.keep_thread(thread);
+        if shared.is_stopping() {
+            shared.stop_servers();
+        }
+        Ok(())
+    }
+
+    /// Carries out what is left on this thread's queue, up to one turn. False: there is more, do not sleep.
+    pub fn work(&self) -> bool {
+        driver::run();
+        driver::is_idle()
+    }
+}
+
+/// Binds this thread to a CPU.
+///
+/// # Errors
+/// EINVAL when the CPU is offline or not among those that this process may use.
+pub fn bind(cpu: usize) -> rustix::io::Result<()> {
+    let mut cpus = rustix::thread::CpuSet::new();
+    if cpu >= rustix::thread::CpuSet::MAX_CPU {
+        return Err(rustix::io::Errno::INVAL);
+    }
+    cpus.set(cpu);
+    rustix::thread::sched_setaffinity(None, &cpus)
+}

@@ -188,7 +188,8 @@ impl Osd {
             {
                 let max = self.clean_max_beside_frozen();
                 let mut state = self.state.borrow_mut();
-                state.mem.evict(max, EVICT_ROWS, false);
+                state.mem.sweep_from(&from);
+                state.mem.evict(max, SLICE_ROWS);
                 at = state.mem.frozen_rows(from.raw(), SLICE_ROWS, |key, value| {
                     if value.is_some() || state.runs.may_hold(key.raw()) {
                         builder.add(key.raw(), value.map(|v| &v[..]));
@@ -236,12 +237,11 @@ impl Osd {
         self.config.cache_bytes_max.saturating_sub(self.state.borrow().mem.bytes().frozen)
     }
     async fn evict(&self, max: u64) {
-        // One round takes the marks away, the next the rows; what is still used then goes, too. Pinned rows stay.
-        let rows = self.state.borrow().mem.rows();
-        let mut steps = 0;
-        while steps <= 3 * rows && self.state.borrow().mem.bytes().clean > max && self.halted().is_ok() {
-            self.state.borrow_mut().mem.evict(max, EVICT_ROWS, steps > 2 * rows);
-            steps += EVICT_ROWS;
+        // One round is about enough, and a second for what the sample had not told. Pinned rows stay.
+        let mut steps = 2 * self.state.borrow().mem.rows() + EVICT_ROWS;
+        while steps > 0 && self.state.borrow().mem.bytes().clean > max && self.halted().is_ok() {
+            self.state.borrow_mut().mem.evict(max, EVICT_ROWS);
+            steps = steps.saturating_sub(EVICT_ROWS);
             self.slice_end().await;
         }
     }

@@ -290,7 +290,8 @@ impl LogWriter {
             return;
         }
         let number = self.segments.back().expect("bytes belong to a segment").number;
-        let capacity = self.buffer.capacity().min(4096);
+        // Room for a visit like this one: small pieces are what allocators are quick with.
+        let capacity = self.buffer.len().next_multiple_of(256).min(4096);
         let data = core::mem::replace(&mut self.buffer, Vec::with_capacity(capacity));
         let len = data.len() as u64;
         self.full.push(StoreOp::Write {

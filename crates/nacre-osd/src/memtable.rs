@@ -25,7 +25,9 @@ const ROW_OVERHEAD_BYTES: usize = 144;
 const CHUNK_ROWS: usize = 1024;
 /// Clean rows looked at for eviction when some come in, and when there are far too many (the flusher does most of it).
 const EVICT_STEPS: usize = 8;
-const EVICT_STEPS_HARD: usize = 256;
+const EVICT_STEPS_FAR: usize = 256;
+/// Rows looked at to know which are old.
+const SAMPLE_ROWS: usize = 512;
 
 /// Index of a row in the slab. Stays valid while the row is pinned.
 pub(crate) type Slot = u32;
@@ -158,9 +160,9 @@ pub(crate) struct Memtable {
     serial: u64,
     live: Rc<LivePins>,
     bytes: MemBytes,
+    /// Where eviction goes on, and the latest use of what it takes in this round (found when it takes something).
     sweep_at: Key,
-    sweep_mark: u64,
-    next_mark: u64,
+    sweep_mark: Option<u64>,
 }
 
 impl Default for Memtable {
@@ -176,8 +178,7 @@ impl Default for Memtable {
             live: Rc::default(),
             bytes: MemBytes::default(),
             sweep_at: Key::from_raw(&[]),
-            sweep_mark: 0,
-            next_mark: 0,
+            sweep_mark: None,
         }
     }
 }
@@ -380,17 +381,29 @@ impl Memtable {
     }
     /// Before clean rows come in: lets go of others, the more the further they are beyond `max` bytes.
     pub(crate) fn make_way(&mut self, max: u64, rows: usize) {
-        let hard = self.bytes.clean > max + max / 8;
-        let steps = if hard { EVICT_STEPS_HARD } else { EVICT_STEPS };
-        self.evict(max, steps.max(rows * 4), hard);
+        let far = self.bytes.clean > max + max / 8;
+        let steps = if far { EVICT_STEPS_FAR } else { EVICT_STEPS };
+        self.evict(max, steps.max(rows * 8));
     }
-    /// Drops clean rows until they are within `max` bytes, looking at no more than `steps` rows. `hard`: also such as
-    /// were used since the round before.
-    pub(crate) fn evict(&mut self, max: u64, steps: usize, hard: bool) {
+    /// Eviction goes on here, where the caller has just been: rows that are in the processor's caches cost little.
+    pub(crate) fn sweep_from(&mut self, from: &Key) {
+        if from.raw().is_empty() {
+            self.sweep_mark = None;
+        }
+        self.sweep_at = from.clone();
+    }
+    /// Drops clean rows until they are within `max` bytes, those that were not used for longest, looking at no more
+    /// than `steps` rows.
+    pub(crate) fn evict(&mut self, max: u64, steps: usize) {
         if self.bytes.clean <= max {
             return;
         }
         let mut over = self.bytes.clean - max;
+        let mark = match self.sweep_mark {
+            Some(mark) => mark,
+            None => self.mark_for(over.max(self.bytes.clean / 4)),
+        };
+        self.sweep_mark = Some(mark);
         let oldest = self.live.oldest();
         let mut victims = Vec::new();
         let next = {
@@ -404,8 +417,7 @@ impl Memtable {
                 };
                 last = Some(key);
                 let row = self.row(*slot);
-                let unused = hard || row.touch <= self.sweep_mark;
-                if row.generation <= self.clean_gen && row.touch < oldest && unused {
+                if row.generation <= self.clean_gen && row.touch < oldest && row.touch <= mark {
                     victims.push((key.clone(), *slot));
                     over = over.saturating_sub(row_bytes(key.raw(), row.value.as_ref()) as u64);
                     if over == 0 {
@@ -424,11 +436,86 @@ impl Memtable {
         match next {
             Some(key) => self.sweep_at = key,
             None => {
-                // A second chance: what was used since the round before stays.
                 self.sweep_at = Key::from_raw(&[]);
-                self.sweep_mark = self.next_mark;
-                self.next_mark = self.serial;
+                self.sweep_mark = None;
             }
         }
+    }
+    /// Serial at or below which about so many of the clean bytes were last used, from a sample of the rows: one round
+    /// with it frees them. (A mark per row that the next round looks at was tried: two and three rounds for each flush,
+    /// four times the cost of the flush itself.)
+    fn mark_for(&self, bytes: u64) -> u64 {
+        let slots = self.slab.chunks.len() * CHUNK_ROWS;
+        // Odd, because the rows of equal requests come in equal patterns.
+        let stride = slots / SAMPLE_ROWS | 1;
+        let sample = (0..slots).step_by(stride).map(|slot| self.row(slot as Slot));
+        // Free slots were never used.
+        let clean = sample.filter(|row| row.touch > 0 && row.generation <= self.clean_gen);
+        let mut touches: Vec<u64> = clean.map(|row| row.touch).collect();
+        touches.sort_unstable();
+        let at = touches.len() as u64 * bytes / self.bytes.clean.max(1);
+        let at = usize::try_from(at).unwrap_or(usize::MAX).min(touches.len().saturating_sub(1));
+        // So few that none was met: any of them.
+        touches.get(at).copied().unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tx::Table;
+
+    fn filled(rows: u32) -> Memtable {
+        let mut mem = Memtable::default();
+        for n in 0..rows {
+            mem.next_serial();
+            // In no order of age.
+            let key = Key::new(Table(9), &n.wrapping_mul(0x9e37_79b1).to_be_bytes());
+            mem.insert_clean(key, Some(Bytes::from(alloc::vec![1; 56])));
+        }
+        mem
+    }
+
+    #[test]
+    fn one_round_frees_what_is_wanted_and_takes_what_was_not_used_for_longest() {
+        let rows = 30_000u32;
+        let mut mem = filled(rows);
+        let bytes = mem.bytes().clean;
+        mem.evict(bytes / 2, rows as usize);
+        let left = mem.bytes().clean;
+        assert!(left <= bytes * 11 / 20 && left >= bytes / 2 - 200, "{left} of {bytes}");
+        let touches = |mem: &Memtable| -> Vec<u64> {
+            let all = mem.range(&Key::from_raw(&[]), &Key::from_raw(&[255; 40]));
+            all.map(|(_, slot)| mem.row(slot).touch).collect()
+        };
+        let young = touches(&mem).into_iter().filter(|t| *t > u64::from(rows) * 11 / 20).count();
+        assert!(young >= rows as usize * 43 / 100, "{young} of {rows} young rows are left");
+        // Little by little it goes on to the end.
+        for _ in 0..rows {
+            mem.evict(0, 8);
+        }
+        assert_eq!((mem.rows(), mem.bytes().clean), (0, 0));
+    }
+
+    #[test]
+    fn pinned_and_changed_rows_stay() {
+        let mut mem = filled(100);
+        let serial = mem.next_serial();
+        let _pin = Ticket::new(mem.live(), serial);
+        let keys: Vec<Key> =
+            (0..100u32).map(|n| Key::new(Table(9), &n.wrapping_mul(0x9e37_79b1).to_be_bytes())).collect();
+        for key in keys.iter().take(10) {
+            let slot = mem.slot(key).unwrap();
+            mem.touch(slot);
+        }
+        let mut undo = Vec::new();
+        for key in keys.iter().skip(90) {
+            mem.write(key.clone(), NO_SLOT, Some(Bytes::new()), true, &mut undo);
+        }
+        for _ in 0..20 {
+            mem.evict(0, 100);
+        }
+        assert_eq!(mem.rows(), 20);
+        assert!(keys.iter().enumerate().all(|(n, k)| mem.slot(k).is_some() == !(10..90).contains(&n)));
     }
 }

@@ -170,7 +170,13 @@ impl<'a> Tx<'a> {
         self.state.mem.write(key, hint, value, below, &mut self.state.undo);
     }
     pub fn put(&mut self, table: Table, key: &[u8], value: Vec<u8>) {
-        self.write(table, key, Some(Bytes::from(value.into_boxed_slice())));
+        // What was encoded has grown beyond its length. Cut down in place it would leave a piece too small for the next
+        // row behind each row; a copy of the right size gives the large buffer back at once, still warm.
+        let value = match value.capacity() == value.len() {
+            true => Bytes::from(value),
+            false => Bytes::copy_from_slice(&value),
+        };
+        self.write(table, key, Some(value));
     }
     pub fn delete(&mut self, table: Table, key: &[u8]) {
         self.write(table, key, None);

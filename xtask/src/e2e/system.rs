@@ -62,7 +62,9 @@ impl System {
     pub(crate) fn kill(&self) -> Result<()> {
         let pid = self.pid()?;
         run(Command::new("kill").args(["-9", &pid.to_string()]))?;
-        while self.pid().is_ok_and(|p| p == pid) {
+        // It is gone when nothing of it is left but perhaps its number.
+        let stat = format!("/proc/{pid}/stat");
+        while std::fs::read_to_string(&stat).is_ok_and(|s| !s.contains(") Z ")) {
             super::pause();
         }
         Ok(())

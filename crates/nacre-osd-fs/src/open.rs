@@ -177,7 +177,7 @@ fn try_lock(lock: BorrowedFd<'_>, path: &str) -> Result<(), OpenError> {
     }
 }
 
-fn exists(dir: BorrowedFd<'_>, name: &str) -> Result<bool, Errno> {
+pub(crate) fn exists(dir: BorrowedFd<'_>, name: &str) -> Result<bool, Errno> {
     match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(_) => Ok(true),
         Err(Errno::NOENT) => Ok(false),

@@ -8,7 +8,7 @@ use crate::blob::Piece;
 use crate::cache::{Cache, Key, Open};
 use crate::device;
 use crate::dirs::{Dirs, OPEN_DIR, names};
-use crate::open::{Lock, remove, remove_chunks};
+use crate::open::{Lock, exists, remove, remove_chunks};
 use crate::path::{Place, chunk_dir, chunk_path, parse_blob, parse_number, path};
 use crate::probe::Features;
 use crate::raw::{read_full, retry, store_error, write_all, write_zeros};
@@ -184,7 +184,7 @@ impl FsStore {
         synced.map_err(self.fail("syncing the directory of", file))
     }
     fn has_chunk_dir(&self, object: ObjectId) -> Result<bool, Errno> {
-        exists(rustix::fs::statat(self.dirs.root(), chunk_dir(object), AtFlags::SYMLINK_NOFOLLOW))
+        exists(self.dirs.root(), &chunk_dir(object))
     }
 
     fn forget(&self, file: FileId) {
@@ -476,6 +476,9 @@ impl Store for FsStore {
     }
 
     fn try_execute(&self, op: StoreOp) -> Result<Result<StoreDone, StoreError>, StoreOp> {
+        if self.read_only {
+            return Err(op);
+        }
         match &op {
             StoreOp::Read { file, offset, len } => match self.read_cached(*file, *offset, *len) {
                 Some(bytes) => Ok(Ok(StoreDone::Bytes(bytes))),
@@ -505,14 +508,6 @@ impl Store for FsStore {
 
 pub(crate) fn total(data: &[Bytes]) -> u64 {
     data.iter().map(|b| b.len() as u64).sum()
-}
-
-fn exists<T>(looked: Result<T, Errno>) -> Result<bool, Errno> {
-    match looked {
-        Ok(_) => Ok(true),
-        Err(Errno::NOENT) => Ok(false),
-        Err(e) => Err(e),
-    }
 }
 
 impl FsStore {

@@ -447,7 +447,7 @@ impl Memtable {
     fn mark_for(&self, bytes: u64) -> u64 {
         let slots = self.slab.chunks.len() * CHUNK_ROWS;
         // Odd, because the rows of equal requests come in equal patterns.
-        let stride = slots / SAMPLE_ROWS | 1;
+        let stride = (slots / SAMPLE_ROWS) | 1;
         let sample = (0..slots).step_by(stride).map(|slot| self.row(slot as Slot));
         // Free slots were never used.
         let clean = sample.filter(|row| row.touch > 0 && row.generation <= self.clean_gen);
@@ -516,6 +516,6 @@ mod tests {
             mem.evict(0, 100);
         }
         assert_eq!(mem.rows(), 20);
-        assert!(keys.iter().enumerate().all(|(n, k)| mem.slot(k).is_some() == !(10..90).contains(&n)));
+        assert!(keys.iter().enumerate().all(|(n, k)| mem.slot(k).is_none() == (10..90).contains(&n)));
     }
 }

@@ -422,11 +422,18 @@ impl Run {
             take(rest, n)
         }
         let count = number(&mut rest)?;
-        let mut blocks = Vec::with_capacity((count as usize).min(rest.len() / 16));
+        let mut blocks: Vec<BlockRef> = Vec::with_capacity((count as usize).min(rest.len() / 16));
+        let mut end = 0;
         for _ in 0..count {
             let offset = u64_at(take(&mut rest, 8)?, 0)?;
             let len = number(&mut rest)?;
-            blocks.push(BlockRef { offset, len, first: Key::from_raw(bytes(&mut rest)?) });
+            let block = BlockRef { offset, len, first: Key::from_raw(bytes(&mut rest)?) };
+            // One after the other, from the beginning of the file on, in the order of their keys.
+            if offset != end || blocks.last().is_some_and(|before| before.first >= block.first) {
+                return None;
+            }
+            end += u64::from(len);
+            blocks.push(block);
         }
         let last = bytes(&mut rest)?;
         let mut ranges = IntervalSet::default();

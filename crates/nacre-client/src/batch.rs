@@ -10,8 +10,8 @@ use bytes::Bytes;
 use nacre_types::{Caller, Codec, Errno, Fid, SetAttr};
 use nacre_wire::Rpc;
 use nacre_wire::mdt::{
-    BATCH_MAX, Batch, BatchReply, Create, CreateReply, EntryReply, Link, Rename, Setattr, SubOperation,
-    SubResult, Unlink,
+    BATCH_MAX, Batch, BatchReply, CreateReply, EntryReply, Link, Rename, Setattr, SubOperation, SubResult,
+    Unlink,
 };
 use nacre_wire::target::features;
 
@@ -93,20 +93,8 @@ impl Client {
         let (caller, time) = (caller.clone(), self.now());
         Ok(match change {
             Change::Make(args) => {
-                Self::check_name(args.name)?;
-                encoded(&Create {
-                    parent: args.parent,
-                    name: args.name,
-                    fid: self.new_fid().await?,
-                    mode: args.mode,
-                    rdev: args.rdev,
-                    target: args.target,
-                    layout: args.layout,
-                    open: None,
-                    exclusive: true,
-                    caller,
-                    time,
-                })
+                let args = CreateArgs { exclusive: true, caller, ..args.clone() };
+                encoded(&self.create_request(args, None).await?)
             }
             Change::Link { fid, parent, name } => {
                 encoded(&Link { fid: *fid, parent: *parent, name, caller, time })

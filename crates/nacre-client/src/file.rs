@@ -18,9 +18,7 @@ use nacre_node::Ctx;
 use nacre_types::{
     Attr, Caller, Component, Errno, Extent, Fid, FileType, Layout, OpenHandle, Owner, SetAttr, mode,
 };
-use nacre_wire::mdt::{
-    Close, Create, EntryReply, FlockFamily, Getattr, Open as OpenRequest, OpenHow, Written,
-};
+use nacre_wire::mdt::{Close, EntryReply, FlockFamily, Getattr, Open as OpenRequest, OpenHow, Written};
 use nacre_wire::ost::ObjectState;
 
 /// Bits of open(2) that matter here.
@@ -234,25 +232,13 @@ impl Client {
     pub async fn create(&self, args: CreateArgs<'_>, flags: u32) -> Result<(Entry, OpenHandle), Errno> {
         let _timing = self.stats.time("create");
         self.check_writable()?;
-        Self::check_name(args.name)?;
         if FileType::of_mode(args.mode) != Some(FileType::Regular) {
             return Err(Errno::EINVAL);
         }
         let how = OpenHow { handle: self.new_handle(), flags: flags & (O_ACCMODE | O_APPEND) };
-        let request = Create {
-            parent: args.parent,
-            name: args.name,
-            fid: self.new_fid().await?,
-            mode: args.mode,
-            rdev: 0,
-            target: &[],
-            layout: args.layout,
-            // The MDT must know that a file which is there will be cut: the kernel has not checked that one.
-            open: Some(OpenHow { flags: how.flags | flags & O_TRUNC, ..how }),
-            exclusive: args.exclusive,
-            caller: args.caller.clone(),
-            time: self.now(),
-        };
+        // The MDT must know that a file which is there will be cut: the kernel has not checked that one.
+        let asked = OpenHow { flags: how.flags | flags & O_TRUNC, ..how };
+        let request = self.create_request(args.clone(), Some(asked)).await?;
         let reply = self.change(&request).await?;
         self.opened(&reply.entry, how, args.caller.clone(), reply.created);
         if !reply.created && flags & O_TRUNC != 0 {

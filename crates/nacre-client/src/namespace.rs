@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{Caller, Errno, Fid, FileType, name};
 use nacre_wire::mdt::{
-    Create, FidLinks, Getattr, Getxattr, Link, Listxattr, Lookup, Readdir, Readlink, Removexattr, Rename,
-    Setxattr, Unlink,
+    Create, FidLinks, Getattr, Getxattr, Link, Listxattr, Lookup, OpenHow, Readdir, Readlink, Removexattr,
+    Rename, Setxattr, Unlink,
 };
 
 /// Most entries asked for at a time: a reply has to fit a frame.
@@ -60,14 +60,25 @@ impl Client {
             _ => "mknod",
         });
         self.check_writable()?;
-        Self::check_name(args.name)?;
         if args.target.len() > SYMLINK_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
         if file_type == FileType::Symlink && args.target.is_empty() {
             return Err(Errno::ENOENT);
         }
-        let request = Create {
+        let request = self.create_request(CreateArgs { exclusive: true, ..args }, None).await?;
+        let reply = self.change(&request).await?;
+        Ok(Entry::of(&reply.entry))
+    }
+
+    /// The request that makes an inode, with a FID of ours.
+    pub(crate) async fn create_request<'a>(
+        &self,
+        args: CreateArgs<'a>,
+        open: Option<OpenHow>,
+    ) -> Result<Create<'a>, Errno> {
+        Self::check_name(args.name)?;
+        Ok(Create {
             parent: args.parent,
             name: args.name,
             fid: self.new_fid().await?,
@@ -75,13 +86,11 @@ impl Client {
             rdev: args.rdev,
             target: args.target,
             layout: args.layout,
-            open: None,
-            exclusive: true,
+            open,
+            exclusive: args.exclusive,
             caller: args.caller,
             time: self.now(),
-        };
-        let reply = self.change(&request).await?;
-        Ok(Entry::of(&reply.entry))
+        })
     }
 
     pub async fn link(&self, fid: Fid, parent: Fid, name: &[u8], caller: Caller) -> Result<Entry, Errno> {

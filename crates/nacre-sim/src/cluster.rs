@@ -2,6 +2,7 @@
 
 use crate::household::Household;
 use crate::mount::{Jobs, MountIsland};
+use crate::offline::{self, osd_config};
 use crate::run::STUCK_NS;
 use crate::world::{NodeId, World};
 use nacre_client::MountConfig;
@@ -9,14 +10,14 @@ use nacre_mdt::Mdt;
 use nacre_mgs::Mgs;
 use nacre_node::store::Store;
 use nacre_node::{Ctx, Effect, Event, Logic, StoreError, StoreOp};
-use nacre_osd::{Label, Osd, OsdConfig};
+use nacre_osd::Label;
 use nacre_osd_mem::MemStore;
 use nacre_ost::Ost;
 use nacre_target::{Service, TargetConfig, TargetIsland};
 use nacre_testkit::CrashDevice;
 use nacre_types::{ClientUuid, FsName, Instant, TargetKind, TargetName, Timestamp};
 use nacre_wire::target::Param;
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -39,18 +40,6 @@ pub struct Cluster {
     boots: Rc<Cell<u8>>,
     /// Of targets that are started from now on.
     pub ack_or_commit: Rc<Cell<bool>>,
-}
-
-/// Small bounds, so that checkpoints and segments are reached.
-pub fn osd_config() -> OsdConfig {
-    OsdConfig {
-        dirty_bytes_max: 16 << 20,
-        cache_bytes_max: 1 << 20,
-        log_bytes_max: 16 << 20,
-        commit_interval_ms: 200,
-        ballast_bytes: 1 << 20,
-        ..OsdConfig::default()
-    }
 }
 
 impl Cluster {
@@ -255,26 +244,5 @@ fn format(store: &dyn Store, name: &TargetName, world: &mut World) {
         mgs_nodes,
         format_version: nacre_osd::FORMAT_VERSION,
     };
-    let outcome = Rc::new(RefCell::new(None));
-    let (inner, told) = (ctx.clone(), outcome.clone());
-    ctx.spawn(async move {
-        *told.borrow_mut() = Some(Osd::format(&inner, &label, &osd_config(), false).await);
-    });
-    loop {
-        ctx.run();
-        let effects = ctx.take_effects();
-        if effects.is_empty() {
-            break;
-        }
-        for effect in effects {
-            if let Effect::Io { ticket, op } = effect {
-                ctx.complete_io(ticket, store.execute(op));
-            }
-        }
-    }
-    match outcome.take() {
-        Some(Ok(())) => {}
-        Some(Err(e)) => panic!("formatting {name} failed: {e}"),
-        None => panic!("formatting {name} did not end"),
-    }
+    offline::format(store, label, &ctx);
 }

@@ -3,8 +3,10 @@
 //!
 //! A run is a function of its seed. `world` drives islands and knows nothing of file systems; `cluster` makes
 //! targets and mounts; `model` is what POSIX says; `ops` are the operations that are tried, `common` those in which
-//! mounts meet; `check` compares, `offline` looks at what stopped targets hold; `run` is one seed from start to end.
+//! mounts meet; `check` compares, `offline` formats and looks at what stopped targets hold; `bed` is for tests of
+//! one kind of target; `run` is one seed from start to end.
 
+pub mod bed;
 pub mod check;
 pub mod cluster;
 pub mod common;

@@ -1,16 +1,56 @@
 //! What the stores of stopped targets hold: rows and objects agree, and nothing is left that nobody needs.
 
-use crate::cluster::osd_config;
 use nacre_node::store::Store;
 use nacre_node::{Ctx, Effect, StoreOp};
-use nacre_osd::Osd;
+use nacre_osd::{Label, Osd, OsdConfig};
 use nacre_types::{Instant, Timestamp};
 use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
 
+/// Small bounds, so that checkpoints and segments are reached.
+pub fn osd_config() -> OsdConfig {
+    OsdConfig {
+        dirty_bytes_max: 16 << 20,
+        cache_bytes_max: 1 << 20,
+        log_bytes_max: 16 << 20,
+        commit_interval_ms: 200,
+        ballast_bytes: 1 << 20,
+        ..OsdConfig::default()
+    }
+}
+
+/// Writes the label of a new target, as mkfs does.
+///
+/// # Panics
+/// When the store refuses.
+pub fn format(store: &dyn Store, label: Label, ctx: &Rc<Ctx>) {
+    let outcome = Rc::new(RefCell::new(None));
+    let (inner, told, name) = (ctx.clone(), outcome.clone(), label.name.clone());
+    ctx.spawn(async move {
+        *told.borrow_mut() = Some(Osd::format(&inner, &label, &osd_config(), false).await);
+    });
+    loop {
+        ctx.run();
+        let effects = ctx.take_effects();
+        if effects.is_empty() {
+            break;
+        }
+        for effect in effects {
+            if let Effect::Io { ticket, op } = effect {
+                ctx.complete_io(ticket, store.execute(op));
+            }
+        }
+    }
+    match outcome.take() {
+        Some(Ok(())) => {}
+        Some(Err(e)) => panic!("formatting {name} failed: {e}"),
+        None => panic!("formatting {name} did not end"),
+    }
+}
+
 /// Opens the engine of a stopped target and runs something on it.
-fn with_engine<T: 'static, F: Future<Output = T> + 'static>(
+pub fn with_engine<T: 'static, F: Future<Output = T> + 'static>(
     store: &dyn Store,
     run: impl FnOnce(Rc<Ctx>, Rc<Osd>) -> F + 'static,
 ) -> Result<T, String> {

@@ -1,39 +1,15 @@
 //! Batches over whole clusters: order, results, one transaction, exactly once.
 
-use nacre_client::{Change, Client, CreateArgs};
-use nacre_sim::NodeId;
+#[path = "support/mod.rs"]
+mod support;
+
+use nacre_client::Change;
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Caller, Errno, Fid, FileType};
-use std::rc::Rc;
+use nacre_types::{Errno, Fid, FileType};
+use support::{DIR, FILE, SEC, caller, new, run};
 
-const SEC: u64 = 1_000_000_000;
-
-fn caller() -> Caller {
-    Caller { uid: 0, gid: 0, pid: 1, umask: 0o22, groups: vec![] }
-}
 fn make(parent: Fid, name: &[u8], mode: u32) -> Change<'_> {
-    Change::Make(CreateArgs {
-        parent,
-        name,
-        mode,
-        rdev: 0,
-        target: b"",
-        layout: None,
-        exclusive: true,
-        caller: caller(),
-    })
-}
-const DIR: u32 = 0o040755;
-const FILE: u32 = 0o100644;
-
-fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
-    c: &mut Cluster,
-    mount: NodeId,
-    job: impl FnOnce(Rc<Client>) -> F + Send + 'static,
-) -> T {
-    let id = c.jobs.start(&mut c.world, mount, job);
-    let done = c.jobs.wait(&mut c.world, id, 120 * SEC);
-    done.unwrap_or_else(|| panic!("the job never ends; {:?}\n{}", c.world.fatal, c.world.trace(60)))
+    Change::Make(new(parent, name, mode))
 }
 
 #[test]

@@ -1,58 +1,24 @@
 //! Loss of machines: what was answered is there again, exactly once, and nobody waits for longer than a lease.
 
-use nacre_client::{Client, CreateArgs, WriteArgs};
+#[path = "support/mod.rs"]
+mod support;
+
+use nacre_client::WriteArgs;
 use nacre_sim::NodeId;
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Caller, Errno, Fid};
+use nacre_types::{Errno, Fid};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockType};
 use std::collections::BTreeSet;
-use std::rc::Rc;
+use support::{DIR, FILE, MDT, SEC, caller, make, new, on_devices as cluster, run};
 
-const SEC: u64 = 1_000_000_000;
-const MDT: usize = 1;
+/// Place of the OST among the servers of a cluster.
 const OST: usize = 2;
-const DIR: u32 = 0o040755;
-const FILE: u32 = 0o100644;
 
-fn caller() -> Caller {
-    Caller { uid: 0, gid: 0, pid: 1, umask: 0o22, groups: vec![] }
-}
-async fn make(client: &Client, parent: Fid, name: &str, mode: u32) -> Result<Fid, Errno> {
-    let args = CreateArgs {
-        parent,
-        name: name.as_bytes(),
-        mode,
-        rdev: 0,
-        target: b"",
-        layout: None,
-        exclusive: true,
-        caller: caller(),
-    };
-    client.make(args).await.map(|entry| entry.attr.fid)
-}
-fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
-    c: &mut Cluster,
-    mount: NodeId,
-    job: impl FnOnce(Rc<Client>) -> F + Send + 'static,
-) -> T {
-    let id = c.jobs.start(&mut c.world, mount, job);
-    let done = c.jobs.wait(&mut c.world, id, 120 * SEC);
-    done.unwrap_or_else(|| panic!("the job never ends; {:?}\n{}", c.world.fatal, c.world.trace(60)))
-}
 fn names(c: &mut Cluster, mount: NodeId) -> BTreeSet<String> {
     let page = run(c, mount, async |client| client.readdir(Fid::ROOT, 2, 1000, false).await);
     let entries = page.expect("the root is readable").entries;
     entries.into_iter().map(|e| String::from_utf8_lossy(&e.name).into_owned()).collect()
 }
-fn cluster(seed: u64, mounts: u32) -> Cluster {
-    let mut c = Cluster::on_devices(seed, 1, mounts);
-    c.world.run_for(SEC);
-    for mount in c.mounts.clone() {
-        run(&mut c, mount, async |client| client.ready().await).expect("it starts");
-    }
-    c
-}
-
 #[test]
 fn answered_changes_of_two_mounts_survive_the_loss_of_the_machine_of_the_mdt() {
     for seed in 1..=30 {
@@ -130,19 +96,7 @@ fn answered_data_survives_the_loss_of_the_machine_of_its_ost() {
         let mut c = cluster(seed, 2);
         let writer = c.mounts[0];
         let fid = run(&mut c, writer, async |client| {
-            let (entry, handle) = {
-                let args = CreateArgs {
-                    parent: Fid::ROOT,
-                    name: b"data",
-                    mode: FILE,
-                    rdev: 0,
-                    target: b"",
-                    layout: None,
-                    exclusive: true,
-                    caller: caller(),
-                };
-                client.create(args, 2).await?
-            };
+            let (entry, handle) = client.create(new(Fid::ROOT, "data", FILE), 2).await?;
             for i in 0..50u64 {
                 let data = bytes::Bytes::from(vec![i as u8; 3000]);
                 let args = WriteArgs {

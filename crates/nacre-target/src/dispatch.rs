@@ -87,18 +87,7 @@ impl<S: Service> Inner<S> {
             // Nothing was lost: the client learns it with this reply, and keeps what is not stable yet.
             return self.send_reply(core, conn, &frame.header, Err(Errno::EALREADY));
         }
-        let admission = match core.exports.borrow_mut().get_mut(id) {
-            Some(entry) => match entry.rpc.admit(&frame.header, class) {
-                Admission::Reply(_) if entry.refills >= RUNNING_MAX => Admission::Error(Errno::EPROTO),
-                Admission::Reply(record) => {
-                    entry.refills += 1;
-                    Admission::Reply(record)
-                }
-                other => other,
-            },
-            None => Admission::Drop,
-        };
-        match admission {
+        match admit(core, id, &frame.header, class) {
             Admission::Execute if class == Class::Import => {
                 self.execute_import(core, service, conn, id, opcode, &frame)
             }
@@ -325,5 +314,19 @@ fn ends_others(header: &Header) -> bool {
             None => false,
         },
         Kind::Hello | Kind::HelloReply | Kind::Reply | Kind::Callback => false,
+    }
+}
+
+/// What becomes of a request; replies that are rebuilt are counted and bounded.
+pub(crate) fn admit(core: &TargetCore, id: ExportId, header: &Header, class: Class) -> Admission {
+    let mut exports = core.exports.borrow_mut();
+    let Some(entry) = exports.get_mut(id) else { return Admission::Drop };
+    match entry.rpc.admit(header, class) {
+        Admission::Reply(_) if entry.refills >= RUNNING_MAX => Admission::Error(Errno::EPROTO),
+        Admission::Reply(record) => {
+            entry.refills += 1;
+            Admission::Reply(record)
+        }
+        other => other,
     }
 }

@@ -13,6 +13,7 @@
 
 use crate::connect::Gone;
 use crate::core_::{ExportId, TargetCore};
+use crate::dispatch::admit;
 use crate::island::Inner;
 use crate::lease::{lease, standstill};
 use crate::service::{Reply, Service};
@@ -228,18 +229,9 @@ impl<S: Service> Inner<S> {
             }
             return;
         }
-        let admission = match core.exports.borrow_mut().get_mut(export) {
-            Some(entry) => entry.rpc.admit(&frame.header, opcode.class()),
-            None => return,
-        };
-        let result = match admission {
+        let result = match admit(core, export, &frame.header, opcode.class()) {
             Admission::Execute => self.run(core, service, export, opcode, frame, None).await,
-            Admission::Reply(record) => {
-                if let Some(entry) = core.exports.borrow_mut().get_mut(export) {
-                    entry.refills += 1;
-                }
-                self.run(core, service, export, opcode, frame, Some(record)).await
-            }
+            Admission::Reply(record) => self.run(core, service, export, opcode, frame, Some(record)).await,
             Admission::Drop => return, // of a connection that is gone: it comes again
             Admission::Error(error) => Err(error),
         };

@@ -4,75 +4,30 @@
 use bytes::Bytes;
 use nacre_mdt::Mdt;
 use nacre_mgs::Mgs;
-use nacre_node::store::Store;
-use nacre_node::{Ctx, Event, Logic, Peer, PeerConfig, Peers, WaitList};
-use nacre_osd::{Label, Osd, OsdConfig};
+use nacre_node::{Ctx, Peer, PeerConfig, Peers, WaitList};
 use nacre_osd_mem::MemStore;
 use nacre_ost::{Checked, Ost};
+use nacre_sim::bed::Bed;
+use nacre_sim::offline::with_engine;
 use nacre_sim::{NodeId, World};
-use nacre_target::{Service, TargetConfig, TargetIsland};
 use nacre_types::*;
 use nacre_wire::mdt::*;
 use nacre_wire::ost::{ObjectState, Truncate as CutObject, Write};
 use nacre_wire::target::Role;
 use nacre_wire::{Frame, Opcode, Rpc};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
-use std::future::Future;
-use std::pin::Pin;
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 
-pub(crate) const SECOND: u64 = 1_000_000_000;
-const LEASE_MS: u32 = 10_000;
+/// Of each target.
+const STORE_BYTES: u64 = 1 << 30;
 const MDT: &str = "demo-MDT0000";
 pub(crate) const REG: u32 = mode::REG | 0o644;
 pub(crate) const DIR: u32 = mode::DIR | 0o755;
 pub(crate) const O_RDONLY: u32 = 0;
 pub(crate) const O_RDWR: u32 = 2;
-
-/// Runs a future of a context that talks to nobody but its store.
-fn block_on<T: 'static>(
-    ctx: &Rc<Ctx>,
-    store: &dyn Store,
-    log: impl Fn(&mut Vec<nacre_node::StoreOp>),
-    future: impl Future<Output = T> + 'static,
-) -> T {
-    use nacre_node::Effect;
-    let value = Rc::new(RefCell::new(None));
-    let slot = value.clone();
-    ctx.spawn(async move { *slot.borrow_mut() = Some(future.await) });
-    loop {
-        ctx.run();
-        let mut writes = Vec::new();
-        log(&mut writes);
-        for op in writes {
-            store.execute(op).expect("log writes of a test succeed");
-        }
-        if let Some(value) = value.borrow_mut().take() {
-            return value;
-        }
-        let effects = ctx.take_effects();
-        if effects.is_empty() {
-            let at = ctx.deadline().expect("a future waits for a store or for a time");
-            ctx.set_time(at, Timestamp { sec: 1_800_000_000, nsec: 0 });
-        }
-        for effect in effects {
-            if let Effect::Io { ticket, op } = effect {
-                ctx.complete_io(ticket, store.execute(op));
-            }
-        }
-    }
-}
-
-fn osd_config() -> OsdConfig {
-    OsdConfig {
-        ballast_bytes: 1 << 20,
-        log_bytes_max: 16 << 20,
-        dirty_bytes_max: 16 << 20,
-        ..OsdConfig::default()
-    }
-}
 
 /// A client: an import of the MDT, imports of the OSTs, the lock callbacks.
 pub(crate) struct Client {
@@ -254,180 +209,66 @@ pub(crate) fn ost_name(n: u32) -> String {
     format!("demo-OST{n:04x}")
 }
 
-type Task = Pin<Box<dyn Future<Output = ()>>>;
-type Job = Box<dyn FnOnce(Rc<Client>) -> Task>;
-type JobQueue = Rc<RefCell<VecDeque<Job>>>;
-
-struct ClientIsland {
-    ctx: Rc<Ctx>,
-    peers: Rc<Peers>,
-    client: Rc<Client>,
-    jobs: JobQueue,
-}
-impl Logic for ClientIsland {
-    fn ctx(&self) -> &Rc<Ctx> {
-        &self.ctx
-    }
-    fn handle(&mut self, event: Event) {
-        if let Some(Event::Door(_)) = self.peers.handle(event) {
-            let jobs: Vec<Job> = self.jobs.borrow_mut().drain(..).collect();
-            for job in jobs {
-                self.ctx.spawn(job(self.client.clone()));
-            }
-        }
-    }
-}
-
-/// The value of a job, once it has ended.
-pub(crate) type Pending<T> = Rc<RefCell<Option<T>>>;
-
 /// A file system and its clients.
 pub(crate) struct Cluster {
-    pub(crate) world: World,
+    bed: Bed<Client>,
     pub(crate) mdt: NodeId,
     mdt_store: Arc<MemStore>,
     osts: Vec<(NodeId, Arc<MemStore>)>,
-    clients: Vec<(NodeId, JobQueue)>,
 }
-
-fn add_target<S: Service>(world: &mut World, name: &str, number: u8) -> (NodeId, Arc<MemStore>) {
-    let store = Arc::new(MemStore::new(1 << 30));
-    let ctx = Ctx::new(1);
-    let mgs_nodes = if name == "MGS" { vec![] } else { vec![World::address("MGS")] };
-    let label = Label { uuid: ClientUuid([number; 16]), name: name.into(), mgs_nodes, format_version: 1 };
-    let (format_ctx, format_label) = (ctx.clone(), label.clone());
-    block_on(&ctx, &*store, |_| (), async move {
-        Osd::format(&format_ctx, &format_label, &osd_config(), false).await.unwrap();
-    });
-    let config = TargetConfig {
-        addresses: vec![World::address(name)],
-        mgs_nodes: label.mgs_nodes,
-        lease_ms: LEASE_MS,
-        max_mod_rpcs: 8,
-        boot: [1; 16],
-        ack_or_commit: true,
-    };
-    let start = move |ctx: &Rc<Ctx>| -> Box<dyn Logic> {
-        Box::new(TargetIsland::<S>::new(ctx, config.clone(), osd_config()))
-    };
-    let node = world.add(name, Some(store.clone()), Box::new(start));
-    world.start(node);
-    (node, store)
+impl Deref for Cluster {
+    type Target = Bed<Client>;
+    fn deref(&self) -> &Bed<Client> {
+        &self.bed
+    }
+}
+impl DerefMut for Cluster {
+    fn deref_mut(&mut self) -> &mut Bed<Client> {
+        &mut self.bed
+    }
 }
 
 impl Cluster {
     pub(crate) fn new(seed: u64, osts: u32, clients: u8) -> Self {
-        let mut world = World::new(seed);
-        add_target::<Mgs>(&mut world, "MGS", 0xe0);
-        let (mdt, mdt_store) = add_target::<Mdt>(&mut world, MDT, 0xe1);
+        let mut bed = Bed::new(seed);
+        bed.add_target::<Mgs>("MGS", 0xe0, STORE_BYTES);
+        let (mdt, mdt_store) = bed.add_target::<Mdt>(MDT, 0xe1, STORE_BYTES);
         let osts: Vec<_> =
-            (0..osts).map(|n| add_target::<Ost>(&mut world, &ost_name(n), 0xe8 + n as u8)).collect();
-        let mut this = Self { world, mdt, mdt_store, osts, clients: Vec::new() };
+            (0..osts).map(|n| bed.add_target::<Ost>(&ost_name(n), 0xe8 + n as u8, STORE_BYTES)).collect();
+        let ost_count = osts.len() as u32;
         for number in 1..=clients {
-            this.add_client(number);
+            bed.add_caller(move |ctx, peers| Client::new(ctx, peers, number, ost_count));
         }
-        this
-    }
-    fn add_client(&mut self, number: u8) {
-        let jobs = JobQueue::default();
-        let queue = jobs.clone();
-        let osts = self.osts.len() as u32;
-        let start = move |ctx: &Rc<Ctx>| -> Box<dyn Logic> {
-            let peers = Rc::new(Peers::default());
-            let client = Client::new(ctx, &peers, number, osts);
-            Box::new(ClientIsland { ctx: ctx.clone(), peers, client, jobs: queue.clone() })
-        };
-        let node = self.world.add(&format!("client{number}"), None, Box::new(start));
-        self.world.start(node);
-        self.clients.push((node, jobs));
-    }
-    pub(crate) fn client_node(&self, client: usize) -> NodeId {
-        self.clients[client].0
+        Self { bed, mdt, mdt_store, osts }
     }
     pub(crate) fn ost_node(&self, ost: usize) -> NodeId {
         self.osts[ost].0
     }
-
-    /// Starts a job on a client.
-    pub(crate) fn start<T: 'static, F: Future<Output = T> + 'static>(
-        &mut self,
-        client: usize,
-        job: impl FnOnce(Rc<Client>) -> F + 'static,
-    ) -> Pending<T> {
-        let value = Pending::default();
-        let slot = value.clone();
-        let (node, jobs) = &self.clients[client];
-        jobs.borrow_mut().push_back(Box::new(move |client| {
-            Box::pin(async move {
-                let got = job(client).await;
-                *slot.borrow_mut() = Some(got);
-            })
-        }));
-        let node = *node;
-        self.world.tell(node, Event::Door(Box::new(())));
-        value
-    }
-    /// Lets the world run until a job has ended.
-    pub(crate) fn wait<T>(&mut self, pending: &Pending<T>) -> T {
-        let until = self.world.now_ns() + 120 * SECOND;
-        let done = self.world.run_until(until, |world| {
-            assert!(world.fatal.is_empty(), "{:?}", world.fatal);
-            pending.borrow().is_some()
-        });
-        assert!(done, "the job does not end:\n{}", self.world.trace(60));
-        pending.borrow_mut().take().unwrap()
-    }
-    pub(crate) fn run<T: 'static, F: Future<Output = T> + 'static>(
-        &mut self,
-        client: usize,
-        job: impl FnOnce(Rc<Client>) -> F + 'static,
-    ) -> T {
-        let pending = self.start(client, job);
-        self.wait(&pending)
-    }
-    pub(crate) fn run_ms(&mut self, ms: u64) {
-        self.world.run_for(ms * 1_000_000);
-        assert!(self.world.fatal.is_empty(), "{:?}", self.world.fatal);
-    }
     /// kill -9 and a new start of the MDT.
     pub(crate) fn restart(&mut self) {
-        self.world.kill(self.mdt);
-        self.world.start(self.mdt);
+        self.bed.world.kill(self.mdt);
+        self.bed.world.start(self.mdt);
     }
     /// kill -9 of everything; the rows of the MDT have no problem. Also gives what each OST holds.
     pub(crate) fn check(mut self) -> (nacre_mdt::check::Report, Vec<Checked>) {
-        self.world.kill(self.mdt);
+        self.bed.world.kill(self.mdt);
         let report =
-            offline(&self.mdt_store, |ctx, osd| async move { nacre_mdt::check(&ctx, &osd).await.unwrap() });
+            with_engine(
+                &*self.mdt_store,
+                |ctx, osd| async move { nacre_mdt::check(&ctx, &osd).await.unwrap() },
+            )
+            .unwrap();
         assert_eq!(report.sentences, Vec::<String>::new());
         let mut osts = Vec::new();
         for (node, store) in &self.osts {
-            self.world.kill(*node);
-            osts.push(offline(
-                store,
-                |ctx, osd| async move { nacre_ost::check(&ctx, &osd, true).await.unwrap() },
-            ));
+            self.bed.world.kill(*node);
+            let found =
+                with_engine(
+                    &**store,
+                    |ctx, osd| async move { nacre_ost::check(&ctx, &osd, true).await.unwrap() },
+                );
+            osts.push(found.unwrap());
         }
         (report, osts)
     }
-}
-
-/// Runs something on an engine that no target serves.
-fn offline<T: 'static, F: Future<Output = T> + 'static>(
-    store: &Arc<MemStore>,
-    run: impl FnOnce(Rc<Ctx>, Rc<Osd>) -> F + 'static,
-) -> T {
-    let ctx = Ctx::new(2);
-    let osd: Rc<RefCell<Option<Rc<Osd>>>> = Rc::default();
-    let (inner, slot) = (ctx.clone(), osd.clone());
-    let log = |out: &mut Vec<nacre_node::StoreOp>| {
-        if let Some(osd) = osd.borrow().as_ref() {
-            osd.log_writes(out);
-        }
-    };
-    block_on(&ctx, &**store, log, async move {
-        let osd = Osd::open(&inner, osd_config()).await.unwrap();
-        *slot.borrow_mut() = Some(osd.clone());
-        run(inner, osd).await
-    })
 }

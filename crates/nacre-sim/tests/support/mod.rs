@@ -1,4 +1,5 @@
 //! What the scripts over whole clusters share.
+#![allow(dead_code, reason = "each script uses its part")]
 
 use nacre_client::{Client, CreateArgs};
 use nacre_sim::NodeId;
@@ -9,7 +10,6 @@ use std::rc::Rc;
 pub(crate) const SEC: u64 = 1_000_000_000;
 /// Place of the MDT among the servers of a cluster.
 pub(crate) const MDT: usize = 1;
-#[allow(dead_code, reason = "each script uses its part")]
 pub(crate) const DIR: u32 = 0o040755;
 pub(crate) const FILE: u32 = 0o100644;
 
@@ -17,10 +17,10 @@ pub(crate) fn caller() -> Caller {
     Caller { uid: 0, gid: 0, pid: 1, umask: 0o22, groups: vec![] }
 }
 /// Arguments of a new inode that must not be there yet.
-pub(crate) fn new(parent: Fid, name: &str, mode: u32) -> CreateArgs<'_> {
+pub(crate) fn new<'a>(parent: Fid, name: &'a (impl AsRef<[u8]> + ?Sized), mode: u32) -> CreateArgs<'a> {
     CreateArgs {
         parent,
-        name: name.as_bytes(),
+        name: name.as_ref(),
         mode,
         rdev: 0,
         target: b"",

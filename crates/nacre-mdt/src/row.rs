@@ -48,15 +48,18 @@ pub trait Row: for<'a> Codec<'a> {
     fn from_row(bytes: &[u8]) -> Result<Self, RowError> {
         match bytes.split_first() {
             None => Err(RowError::Empty),
-            Some((&found, rest)) if found == Self::VERSION => {
-                let mut r = Reader::new(rest);
-                let row = Self::decode(&mut r)?;
-                r.finish()?;
-                Ok(row)
-            }
+            Some((&found, rest)) if found == Self::VERSION => fields(rest),
             Some((&found, _)) => Err(RowError::Version { found, known: Self::VERSION }),
         }
     }
+}
+
+/// What follows the version byte.
+fn fields<R: for<'a> Codec<'a>>(bytes: &[u8]) -> Result<R, RowError> {
+    let mut r = Reader::new(bytes);
+    let row = R::decode(&mut r)?;
+    r.finish()?;
+    Ok(row)
 }
 
 codec_struct! {
@@ -114,6 +117,19 @@ codec_struct! {
 impl Row for Inode {}
 impl Row for Entry {
     const VERSION: u8 = 2;
+
+    /// Rows of version 1 have no version of their name: it counts as made before everything.
+    fn from_row(bytes: &[u8]) -> Result<Self, RowError> {
+        match bytes.split_first() {
+            None => Err(RowError::Empty),
+            Some((&Self::VERSION, rest)) => fields(rest),
+            Some((1, rest)) => {
+                let ((name, fid), file_type) = fields(rest)?;
+                Ok(Self { name, fid, file_type, version: 0 })
+            }
+            Some((&found, _)) => Err(RowError::Version { found, known: Self::VERSION }),
+        }
+    }
 }
 impl Row for Opened {}
 impl Row for Stripes {}
@@ -211,6 +227,10 @@ mod tests {
         let fid = Fid::new(Seq(0x100), Oid(2));
         let entry = Entry { name: Bytes::from_static(b"ab"), fid, file_type: FileType::Regular, version: 7 };
         assert_eq!(hex(&entry.to_row()), "02020000006162000100000000000002000000080700000000000000");
+        let mut older = entry.to_row();
+        older.truncate(older.len() - 8);
+        older[0] = 1;
+        assert_eq!(Entry::from_row(&older), Ok(Entry { version: 0, ..entry }));
         assert_eq!(hex(&Opened { fid, flags: 2 }.to_row()), "0100010000000000000200000002000000");
         assert_eq!(hex(&Stripes { stripes: vec![3] }.to_row()), "010100000003000000");
         let unsettled = Unsettled { pending: vec![Generation(1)], tainted: false };

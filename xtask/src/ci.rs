@@ -19,11 +19,16 @@ const STEPS: &[Step] = &[
         sh(&mut cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
     }),
     ("tests", || sh(&mut cargo(&["test", "--workspace", "--quiet"]))),
+    ("tests over io_uring", || {
+        let args = ["test", "--package", "nacre-fuse", "--quiet", "--test", "mount", "--test", "node"];
+        e2e::with_uring(true, || sh(&mut cargo(&args)))
+    }),
     ("simulation", || sim(SEEDS)),
-    ("pjdfstest", e2e::pjdfstest),
-    ("trips", e2e::trips),
-    ("matrix", || e2e::matrix(MATRIX_ROUNDS)),
-    ("apps", || e2e::apps(&["git", "sqlite", "fio"].map(str::to_owned))),
+    ("pjdfstest", || e2e::with_uring(true, e2e::pjdfstest)),
+    // It watches the reads of /dev/fuse.
+    ("trips", || e2e::with_uring(false, e2e::trips)),
+    ("matrix", || e2e::with_uring(true, || e2e::matrix(MATRIX_ROUNDS))),
+    ("apps", || e2e::with_uring(false, || e2e::apps(&["git", "sqlite", "fio"].map(str::to_owned)))),
     ("edges", e2e::edges),
     ("netns", e2e::netns),
     ("crash", || e2e::crash(&e2e::CrashOptions::short())),

@@ -10,6 +10,7 @@ mod network;
 mod pjdfstest;
 mod sweep;
 mod system;
+mod transport;
 mod trips;
 
 pub(crate) use apps::run as apps;
@@ -20,6 +21,7 @@ pub(crate) use million::run as million;
 pub(crate) use netns::run as netns;
 pub(crate) use pjdfstest::run as pjdfstest;
 pub(crate) use sweep::{Sweep, run as sweep};
+pub(crate) use transport::with_uring;
 pub(crate) use trips::run as trips;
 
 /// A moment for another process to get on (never a condition of a test).

@@ -4,6 +4,7 @@
 
 mod machine;
 
+use machine::daemon::Daemon;
 use machine::{Machine, eventually};
 use rustix::fs::FlockOperation;
 use rustix::process::Signal;
@@ -11,7 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 fn lease() -> f64 {
@@ -20,45 +21,6 @@ fn lease() -> f64 {
 fn wait(seconds: f64) {
     let until = Instant::now() + Duration::from_secs_f64(seconds);
     eventually("time passes", || Instant::now() >= until);
-}
-
-/// A server or mount with its log in a file.
-struct Daemon {
-    child: Child,
-    log: PathBuf,
-}
-impl Daemon {
-    fn spawn(command: &mut Command, log: &Path) -> Self {
-        let file = OpenOptions::new().create(true).append(true).open(log).unwrap();
-        command.stdout(Stdio::null()).stderr(file);
-        Self { child: command.spawn().unwrap(), log: log.into() }
-    }
-    fn signal(&self, signal: Signal) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
-    }
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-    fn log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap()
-    }
-    /// Waits for a line with all of these words.
-    fn says(&self, words: &[&str]) -> String {
-        let find = || {
-            let log = self.log();
-            log.lines().find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)
-        };
-        let until = Instant::now() + Duration::from_secs(40);
-        eventually("the log says it", || find().is_some() || Instant::now() > until);
-        find().unwrap_or_else(|| panic!("{words:?} is not in {}:\n{}", self.log.display(), self.log()))
-    }
-}
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
 }
 
 /// Servers and mounts of one file system, each a process.

@@ -1,6 +1,8 @@
 //! A machine of its own for one test: a run directory, directories, background processes that end with it.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
+pub mod daemon;
+
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};

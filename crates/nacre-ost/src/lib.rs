@@ -7,6 +7,7 @@ extern crate alloc;
 
 mod check;
 mod counters;
+mod held;
 mod locks;
 mod object;
 mod room;

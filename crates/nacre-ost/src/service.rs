@@ -6,6 +6,7 @@
 //! Not here: how bytes lie on the device (`nacre_osd`), who may ask (`nacre_target`).
 
 use crate::counters::{Bulk, Counters};
+use crate::held::Held;
 use crate::locks::Locks;
 use crate::object::{By, OWN_CREDITS, Store};
 use crate::room::Room;
@@ -37,9 +38,10 @@ const OFFSET_MAX: u64 = i64::MAX as u64;
 
 /// An object target.
 pub struct Ost {
-    core: Rc<TargetCore>,
+    pub(crate) core: Rc<TargetCore>,
     locks: Rc<Locks>,
-    store: Rc<Store>,
+    pub(crate) store: Rc<Store>,
+    pub(crate) held: RefCell<Held>,
     counters: RefCell<Counters>,
     registration: Option<Rc<Registration>>,
     statfs: RefCell<StatfsReply>,
@@ -87,7 +89,9 @@ impl Ost {
         self.store.tombstones.refuse(args.object)?;
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
         let data = request.bulk.clone();
+        self.wait_for_held(request, args.object, extent).await?;
         let (transno, state) = self.store.write(request, args.object, stamp, args.offset, data).await?;
+        self.hold(request, args.object, extent, transno).await?;
         self.counters.borrow_mut().count_bulk(Bulk::Write, len);
         Ok(Reply::of(&WriteReply { state }).with_transno(transno))
     }
@@ -100,7 +104,9 @@ impl Ost {
             self.locks.hold(request.export, cover(request, args.lock), args.object, Mode::Pw, extent).await?;
         self.store.tombstones.refuse(args.object)?;
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
+        self.wait_for_held(request, args.object, extent).await?;
         let (transno, state) = self.store.truncate(request, args.object, stamp, args.size).await?;
+        self.hold(request, args.object, extent, transno).await?;
         Ok(Reply::of(&WriteReply { state }).with_transno(transno))
     }
 
@@ -254,6 +260,7 @@ impl Service for Ost {
             core: core.clone(),
             locks: Locks::new(core, &store),
             store,
+            held: RefCell::default(),
             counters: RefCell::new(counters),
             registration: Registration::start(core),
             statfs: RefCell::default(),

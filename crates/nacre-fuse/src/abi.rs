@@ -137,6 +137,16 @@ abi! {
     /// `fuse_uring_cmd_req`: the argument of a command to the ring.
     UringCommand = 24 { flags: u64, commit_id: u64, qid: u16, padding0: u16, padding1: u32 }
 }
+
+impl OutHeader {
+    /// Writes it into the room in front of a message.
+    pub(crate) fn put_in_front(&self, message: &mut [u8]) {
+        let bytes = self.len.to_le_bytes().into_iter().chain(self.error.to_le_bytes());
+        for (to, from) in message.iter_mut().zip(bytes.chain(self.unique.to_le_bytes())) {
+            *to = from;
+        }
+    }
+}
 impl StatxOut {
     pub const SPARE_BYTES: usize = 288 - 176;
 }

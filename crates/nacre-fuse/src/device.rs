@@ -164,9 +164,9 @@ impl Channel {
                 warn!(error = %e, ?header, "the kernel refused a reply; its caller gets an input/output error");
                 // The request still waits in the kernel: without an answer its caller would hang.
                 if let Ok(header) = header {
-                    let mut again = Vec::with_capacity(abi::OutHeader::BYTES);
+                    let mut again = [0; abi::OutHeader::BYTES];
                     let eio = -nacre_types::Errno::EIO.0;
-                    abi::OutHeader { len: 16, error: eio, unique: header.unique }.put(&mut again);
+                    abi::OutHeader { len: 16, error: eio, unique: header.unique }.put_in_front(&mut again);
                     let _ = rustix::io::write(fd, &again);
                 }
             }

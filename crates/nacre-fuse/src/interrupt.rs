@@ -85,6 +85,7 @@ fn changes_nothing(opcode: u32) -> bool {
             | op::STATFS
             | op::READLINK
             | op::OPEN
+            | op::OPENDIR
             | op::READ
             | op::READDIR
             | op::READDIRPLUS

@@ -52,12 +52,8 @@ impl Notification {
             }
             Self::IncEpoch => notify::INC_EPOCH,
         };
-        let mut header = Vec::with_capacity(OutHeader::BYTES);
         let len = u32::try_from(out.len()).expect("a name has at most 255 bytes");
-        OutHeader { len, error: code, unique: 0 }.put(&mut header);
-        for (to, from) in out.iter_mut().zip(&header) {
-            *to = *from;
-        }
+        OutHeader { len, error: code, unique: 0 }.put_in_front(&mut out);
         out
     }
 }

@@ -161,11 +161,7 @@ impl FuseReply {
         }
         let len = body.head.len() + body.bulk.iter().map(Bytes::len).sum::<usize>();
         let len = u32::try_from(len).expect("a reply is at most max_write and a header long");
-        let mut header = Vec::with_capacity(OutHeader::BYTES);
-        OutHeader { len, error, unique }.put(&mut header);
-        for (to, from) in body.head.iter_mut().zip(&header) {
-            *to = *from;
-        }
+        OutHeader { len, error, unique }.put_in_front(&mut body.head);
         Self { origin: origin.into(), head: body.head, bulk: body.bulk }
     }
     #[cfg(test)]

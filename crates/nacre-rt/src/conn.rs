@@ -54,6 +54,10 @@ impl Conn {
         Arc::new(Self { id, outbox: Guarded::new(Outbox::new(bytes_max)), link: OnceLock::from(link) })
     }
 
+    pub(crate) fn is_socket(&self) -> bool {
+        matches!(self.link.get(), Some(Link::Socket(_)))
+    }
+
     pub(crate) fn push(&self, out: Out) -> Result<(), OutboxError> {
         let cost = match &out {
             Out::Frame(frame) => match self.link.get() {

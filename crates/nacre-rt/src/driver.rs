@@ -50,8 +50,13 @@ pub(crate) enum Work {
     Ended(IslandRef, EndReason),
 }
 
+/// Sends held back at most: what one system call more would have brought to the peer earlier.
+const HELD_MAX: usize = 8;
+
 struct Thread {
     queue: RefCell<VecDeque<Work>>,
+    /// Connections whose sends wait for the end of [`together`]; `None` outside of it.
+    held: RefCell<Option<Vec<Arc<Conn>>>>,
     working: Cell<bool>,
     visiting: Cell<bool>,
     /// Index of the event loop that runs on this thread.
@@ -63,6 +68,7 @@ struct Thread {
 thread_local! {
     static THREAD: Thread = const { Thread {
         queue: RefCell::new(VecDeque::new()),
+        held: RefCell::new(None),
         working: Cell::new(false),
         visiting: Cell::new(false),
         event_loop: Cell::new(None),
@@ -104,6 +110,32 @@ pub(crate) fn run() {
     });
 }
 
+/// Runs `f` on an event loop; what it leads to that goes over sockets is sent after it, a few frames with one call.
+pub(crate) fn together<R>(f: impl FnOnce() -> R) -> R {
+    THREAD.with(|t| *t.held.borrow_mut() = Some(Vec::new()));
+    let result = f();
+    THREAD.with(|t| {
+        let held = t.held.borrow_mut().take().unwrap_or_default();
+        t.queue.borrow_mut().extend(held.into_iter().map(Work::Drain));
+    });
+    run();
+    result
+}
+
+/// Sends what is in the outbox of `conn`, or leaves it for the end of [`together`].
+fn drain(conn: &Arc<Conn>) {
+    let held = THREAD.with(|t| {
+        let mut held = t.held.borrow_mut();
+        let list = held.as_mut().filter(|_| conn.is_socket())?;
+        list.push(conn.clone());
+        Some(if list.len() < HELD_MAX { Vec::new() } else { std::mem::take(list) })
+    });
+    match held {
+        None => conn.drain(),
+        Some(list) => list.iter().for_each(Conn::drain),
+    }
+}
+
 pub(crate) fn is_idle() -> bool {
     THREAD.with(|t| t.queue.borrow().is_empty())
 }
@@ -143,7 +175,7 @@ fn carry_out(work: Work) {
     match work {
         Work::Event(island, event) => island.visit(event),
         Work::Accept { island, conn, from } => island.accept(conn, from),
-        Work::Drain(conn) => conn.drain(),
+        Work::Drain(conn) => drain(&conn),
         Work::StartSending(conn) => {
             conn.outbox.with(nacre_node::Outbox::give_back);
             conn.drain();

@@ -233,12 +233,13 @@ impl EventLoop<'_> {
         let Some(entry) = self.entries.get_mut(&token) else { return };
         let goes_on = match entry {
             Entry::Source(source) => {
-                let read = catch_unwind(AssertUnwindSafe(|| source.ready(self.node, self.index)));
+                let read = driver::together(|| {
+                    catch_unwind(AssertUnwindSafe(|| source.ready(self.node, self.index)))
+                });
                 let state = read.unwrap_or_else(|_| {
                     tracing::error!("a bug of a front end: its requests are not read any more");
                     SourceState::Ended
                 });
-                driver::run();
                 if self.index > 0 {
                     self.count_needless();
                 }

@@ -78,3 +78,48 @@ fn a_second_loop_helps_only_when_the_first_is_busy() {
     assert_eq!(shared.iter().sum::<u64>(), 500);
     assert!(shared[1] > 0, "{shared:?}");
 }
+
+/// One byte brings this many requests.
+struct Burst {
+    stream: UnixStream,
+    requests: u64,
+    island: IslandRef,
+}
+impl Source for Burst {
+    fn fd(&self, _: usize) -> Option<BorrowedFd<'_>> {
+        Some(self.stream.as_fd())
+    }
+    fn ready(&self, node: &Node, _: usize) -> SourceState {
+        (&self.stream).read_exact(&mut [0]).unwrap();
+        for n in 0..self.requests {
+            let order = Order::Send(ConnId(1), common::request(n, b""));
+            node.deliver(&self.island, Event::Door(Box::new(order)));
+        }
+        SourceState::More
+    }
+}
+
+#[test]
+fn requests_that_are_read_together_leave_together_a_few_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = format!("unix:{}", dir.path().join("s").display());
+    let (server, client) = (common::node(1).0, common::node(1).0);
+    server.add_island("b", None, None, Puppet::make(true)).unwrap();
+    server.listen(&address.parse().unwrap()).unwrap();
+    let (sink, heard) = reports();
+    let a = client.add_island("a", None, Some(sink), Puppet::make(false)).unwrap();
+    common::tell(&a, Order::Open { conn: 1, address, target: "b".into() });
+    assert_eq!(next(&heard), Report::Opened(ConnId(1)));
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    let source = Arc::new(Burst { stream: theirs, requests: 20, island: a });
+    let id = client.add_source(source).unwrap();
+    let before = client.stats().sends();
+    ours.write_all(b"!").unwrap();
+    for n in 0..20 {
+        assert_eq!(next(&heard), Report::Frame(ConnId(1), n, Vec::new()));
+    }
+    assert_eq!(client.stats().sends() - before, 3, "8, 8 and 4");
+    client.remove_source(id);
+    client.shutdown();
+    server.shutdown();
+}

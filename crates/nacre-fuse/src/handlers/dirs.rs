@@ -5,6 +5,7 @@
 //! one that is removed meanwhile stays, empty and without a name, until it is closed.
 
 use crate::abi::{self, Dirent, EntryOut, Field, align8};
+use crate::device::MAX_WRITE_BYTES;
 use crate::door::{Answer, Door};
 use crate::ops::{Opened, Ops};
 use crate::reply::{Body, entry_out};
@@ -73,7 +74,8 @@ struct Listing {
 }
 impl Listing {
     fn new(size: u32) -> Self {
-        Self { body: Body::with_room(size as usize), left: size as usize }
+        let left = size.min(MAX_WRITE_BYTES) as usize;
+        Self { body: Body::with_room(left), left }
     }
     /// Appends one entry; false when it does not fit any more.
     fn add(&mut self, head: Option<EntryOut>, entry: &ListedEntry) -> bool {

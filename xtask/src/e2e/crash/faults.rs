@@ -195,14 +195,21 @@ impl<'a> Faults<'a> {
             Fault::EvictMount => {
                 self.shared.mount_fault(mount);
                 let done = self.freeze(SERVERS.len() + mount, EVICTED_AFTER);
-                // Calls that were under way fail now; the probe says when others do not.
-                wait(Duration::from_millis(500));
+                let back = self.after_eviction();
                 self.shared.mount_fault(mount);
-                done
+                back.and(done)
             }
             Fault::CutServer => {
                 let time = self.span();
-                self.cut(server, time)
+                if time < LEASE {
+                    return self.cut(server, time);
+                }
+                // Nobody was heard for a lease: every client is evicted, and what was under way fails.
+                (0..MOUNTS).for_each(|mount| self.shared.mount_fault(mount));
+                let done = self.cut(server, time);
+                let back = self.after_eviction();
+                (0..MOUNTS).for_each(|mount| self.shared.mount_fault(mount));
+                back.and(done)
             }
             Fault::CutMount => {
                 let time = Duration::from_millis(200 + self.rng.below(4000));
@@ -286,6 +293,19 @@ impl<'a> Faults<'a> {
         eprintln!("           its lock was free after {:.2} s", killed.elapsed().as_secs_f64());
     }
 
+    /// Calls that were under way at an eviction fail; later ones do not.
+    fn after_eviction(&mut self) -> Result<()> {
+        const TRIES: u32 = 10;
+        wait(Duration::from_millis(500));
+        for _ in 1..TRIES {
+            if self.probe().is_ok() {
+                return Ok(());
+            }
+            wait(Duration::from_millis(500));
+        }
+        self.probe()
+    }
+
     /// Calls that need everybody have come back, through both mounts.
     fn probe(&mut self) -> Result<()> {
         let (sender, receiver) = sync_channel(1);
@@ -305,7 +325,7 @@ impl<'a> Faults<'a> {
 fn probe(mount: &Path, round: u64) -> Io<()> {
     for dir in ["probe0", "probe1"] {
         let path = mount.join(dir).join(format!("probe{round}"));
-        let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&path)?;
         file.write_all(b"probe")?;
         file.sync_all()?;
         drop(file);

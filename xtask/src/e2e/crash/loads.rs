@@ -20,6 +20,16 @@ pub(super) struct Places {
     pub(super) scratch: PathBuf,
 }
 
+impl Places {
+    /// A file that is there once the run is over.
+    fn over(&self) -> PathBuf {
+        self.scratch.join("over")
+    }
+    pub(super) fn tell_over(&self) -> Result<()> {
+        Ok(fs::write(self.over(), "")?)
+    }
+}
+
 /// How a program ended.
 enum Ended {
     Well(String),
@@ -204,11 +214,12 @@ pub(super) fn git(shared: &Shared, places: &Places) -> Result<()> {
 
 /// Moves money between accounts in one database on both mounts; says which transactions were committed.
 const BANK: &str = r#"
-import sqlite3, sys, random
-path, writer, first = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+import os, sqlite3, sys, random
+path, writer, first, over = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 r = random.Random(first * 2 + writer)
 c = sqlite3.connect(path, timeout=120, isolation_level=None)
 for n in range(first, first + 40):
+    if os.path.exists(over): break
     a, b, m = r.randrange(100), r.randrange(100), r.randrange(10)
     c.execute("BEGIN IMMEDIATE")
     c.execute("UPDATE account SET money = money - ? WHERE id = ?", (m, a))
@@ -256,6 +267,7 @@ impl Bank {
         while !shared.stop.load(Ordering::Relaxed) {
             let step = Step::new(shared, "sqlite", mounts);
             let mut command = Self::python(BANK, &file, &[mount as u64, next]);
+            command.arg(places.over());
             let errors = places.scratch.join(format!("bank{mount}.err"));
             let mut child = command.stdout(Stdio::piped()).stderr(fs::File::create(&errors)?).spawn()?;
             // Each line is a committed transaction. (The end of the run waits for the last of them.)

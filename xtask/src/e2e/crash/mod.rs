@@ -177,36 +177,43 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             }
         };
         for worker in &mut workers {
-            running.push(scope.spawn(|| worker.work()));
+            running.push(("worker", scope.spawn(|| worker.work())));
         }
         let (shared, places, bank) = (&shared, &places, &bank);
         for load in loads.iter().copied() {
             match load {
                 Load::Meta => {}
-                Load::Untar => running.push(scope.spawn(move || tell("untar", loads::untar(shared, places)))),
-                Load::Git => running.push(scope.spawn(move || tell("git", loads::git(shared, places)))),
+                Load::Untar => {
+                    running.push(("untar", scope.spawn(move || tell("untar", loads::untar(shared, places)))));
+                }
+                Load::Git => {
+                    running.push(("git", scope.spawn(move || tell("git", loads::git(shared, places)))));
+                }
                 Load::Sqlite => {
                     for mount in 0..MOUNTS {
-                        running.push(scope.spawn(move || tell("sqlite", bank.write(shared, places, mount))));
+                        let write = move || tell("sqlite", bank.write(shared, places, mount));
+                        running.push(("sqlite", scope.spawn(write)));
                     }
                 }
             }
         }
         let outcome = faults.run();
         shared.stop.store(true, Ordering::Relaxed);
+        tell("end", places.tell_over());
         let until = Instant::now() + PATIENCE + PATIENCE / 2;
-        while running.iter().any(|r| !r.is_finished()) && Instant::now() < until {
+        while running.iter().any(|(_, r)| !r.is_finished()) && Instant::now() < until {
             wait(Duration::from_millis(20));
         }
-        let hang = running.iter().filter(|r| !r.is_finished()).count();
-        if hang > 0 {
-            shared.violation(format!("{hang} programs hang; their mounts are killed"));
+        let hang: Vec<&str> =
+            running.iter().filter(|(_, r)| !r.is_finished()).map(|(name, _)| *name).collect();
+        if !hang.is_empty() {
+            shared.violation(format!("{} hang; their mounts are killed", hang.join(", ")));
             for mount in 0..MOUNTS {
                 shared.mount_fault(mount);
                 drop(faults.cluster.kill_mount(mount));
             }
         }
-        outcome.map(|()| hang == 0)
+        outcome.map(|()| hang.is_empty())
     });
     let report = faults.report();
     match outcome {

@@ -273,8 +273,6 @@ fn tune_tcp(fd: &OwnedFd) {
         .and_then(|()| sockopt::set_tcp_keepidle(fd, Duration::from_secs(10)))
         .and_then(|()| sockopt::set_tcp_keepintvl(fd, Duration::from_secs(5)))
         .and_then(|()| sockopt::set_tcp_keepcnt(fd, 4))
-        // After a cut the first lost segments are tried again every 0.2 s, not after doubled pauses.
-        .and_then(|()| sockopt::set_tcp_thin_linear_timeouts(fd, true))
         .and_then(|()| sockopt::set_tcp_user_timeout(fd, UNACKNOWLEDGED_MAX.as_millis() as u32));
     if let Err(error) = tuned {
         tracing::debug!(%error, "a TCP option could not be set");

@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for developers talks on the terminal")]
 
 mod ci;
+mod cost;
 mod e2e;
 mod policy;
 mod shell;
@@ -76,6 +77,8 @@ enum Task {
         #[arg(long, default_value_t = 20)]
         rounds: u32,
     },
+    /// CPU cost of a create on the metadata target, with and without reply records (needs valgrind)
+    Cost,
     /// Stands between a client and a server and delays, drops, doubles and swaps whole frames
     Proxy {
         /// Where clients connect (what the server advertises)
@@ -120,6 +123,7 @@ fn main() -> Result<()> {
         Task::Sweep { rtt_us, processes, items, rounds, limits, library, picture } => {
             e2e::sweep(&e2e::Sweep { rtt_us, processes, items, rounds, limits, library, picture })
         }
+        Task::Cost => cost::run(),
         Task::Proxy { listen, to, delay_us, drop_one_in, double_one_in, swap_one_in, seed } => {
             let delay = std::time::Duration::from_micros(delay_us);
             let faults = ProxyFaults { delay, drop_one_in, double_one_in, swap_one_in, seed };

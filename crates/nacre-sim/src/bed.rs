@@ -53,12 +53,30 @@ pub struct Bed<C> {
     callers: Vec<(NodeId, JobQueue<C>)>,
 }
 
+/// Makes the logic of a target.
+pub type MakeTarget = fn(&Rc<Ctx>, TargetConfig) -> Box<dyn Logic>;
+
+/// A target as it is.
+pub fn target<S: Service>(ctx: &Rc<Ctx>, config: TargetConfig) -> Box<dyn Logic> {
+    Box::new(TargetIsland::<S>::new(ctx, config, osd_config()))
+}
+
 impl<C: 'static> Bed<C> {
     pub fn new(seed: u64) -> Self {
         Self { world: World::new(seed), callers: Vec::new() }
     }
     /// Formats and starts a target; its uuid is `number` throughout.
     pub fn add_target<S: Service>(&mut self, name: &str, number: u8, bytes: u64) -> (NodeId, Arc<MemStore>) {
+        self.add_made(name, number, bytes, target::<S>)
+    }
+    /// The same with a logic of its own.
+    pub fn add_made(
+        &mut self,
+        name: &str,
+        number: u8,
+        bytes: u64,
+        make: MakeTarget,
+    ) -> (NodeId, Arc<MemStore>) {
         let store = Arc::new(MemStore::new(bytes));
         let mgs_nodes = if name == "MGS" { vec![] } else { vec![World::address("MGS")] };
         let uuid = ClientUuid([number; 16]);
@@ -72,10 +90,9 @@ impl<C: 'static> Bed<C> {
             max_mod_rpcs: 8,
             boot: [1; 16],
             ack_or_commit: true,
+            reply_records: true,
         };
-        let start = move |ctx: &Rc<Ctx>| -> Box<dyn Logic> {
-            Box::new(TargetIsland::<S>::new(ctx, config.clone(), osd_config()))
-        };
+        let start = move |ctx: &Rc<Ctx>| make(ctx, config.clone());
         let node = self.world.add(name, Some(store.clone()), Box::new(start));
         self.world.start(node);
         (node, store)

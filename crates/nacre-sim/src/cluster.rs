@@ -192,6 +192,7 @@ fn target(
         max_mod_rpcs: 8,
         boot: [boot.get(); 16],
         ack_or_commit: rule.get(),
+        reply_records: true,
     };
     match kind {
         TargetKind::Mgs => watched(TargetIsland::<Mgs>::new(ctx, config, osd_config()), household),

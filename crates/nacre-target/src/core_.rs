@@ -39,6 +39,8 @@ pub struct TargetConfig {
     /// A change that builds on one of another client who may not know of it yet waits for its commit. Off only to
     /// show what it is for.
     pub ack_or_commit: bool,
+    /// A change and its reply record are one transaction. Off only to measure what the records cost.
+    pub reply_records: bool,
 }
 
 /// Rows and bytes that a reply record adds to a transaction.
@@ -119,7 +121,7 @@ impl TargetCore {
         let (keeps, in_rows) = {
             let exports = self.exports.borrow();
             let entry = exports.get(request.export).ok_or(Errno::ESTALE)?;
-            (tag.0 != 0 && entry.rpc.keeps_record(tag, xid), entry.has_lease())
+            (self.config.reply_records && tag.0 != 0 && entry.rpc.keeps_record(tag, xid), entry.has_lease())
         };
         let mut made = None;
         let again = request.replayed_transno();

@@ -268,6 +268,7 @@ fn add_target(node: &Node, targets: &Targets, served: &Served, addresses: &[Stri
         max_mod_rpcs: MAX_MOD_RPCS,
         boot: store::boot_id(),
         ack_or_commit: true,
+        reply_records: true,
     };
     let kind = served.name.kind();
     let household = targets.household.clone();

@@ -230,9 +230,12 @@ impl DerefMut for Cluster {
 
 impl Cluster {
     pub(crate) fn new(seed: u64, osts: u32, clients: u8) -> Self {
+        Self::with_mdt(seed, osts, clients, nacre_sim::bed::target::<Mdt>)
+    }
+    pub(crate) fn with_mdt(seed: u64, osts: u32, clients: u8, make: nacre_sim::bed::MakeTarget) -> Self {
         let mut bed = Bed::new(seed);
         bed.add_target::<Mgs>("MGS", 0xe0, STORE_BYTES);
-        let (mdt, mdt_store) = bed.add_target::<Mdt>(MDT, 0xe1, STORE_BYTES);
+        let (mdt, mdt_store) = bed.add_made(MDT, 0xe1, STORE_BYTES, make);
         let osts: Vec<_> =
             (0..osts).map(|n| bed.add_target::<Ost>(&ost_name(n), 0xe8 + n as u8, STORE_BYTES)).collect();
         let ost_count = osts.len() as u32;

@@ -163,6 +163,7 @@ pub fn target_config(lease_ms: u32) -> TargetConfig {
         max_mod_rpcs: 8,
         boot: [1; 16],
         ack_or_commit: true,
+        reply_records: true,
     }
 }
 

@@ -1,0 +1,72 @@
+//! The load of `cargo xtask cost`: N changes through a metadata target in the simulator, the same at every run.
+//!
+//! `create_cost create|mkdir with|without N`. Everything that the target does for a message happens in
+//! [`visit_mdt`] and [`log_mdt`], so that a profiler can count these alone: no client, network or object target.
+#![allow(clippy::unwrap_used, reason = "a measurement")]
+
+#[allow(dead_code, unused_imports, reason = "the tests use the rest")]
+#[path = "../tests/target/support.rs"]
+mod support;
+
+use nacre_mdt::Mdt;
+use nacre_node::{Ctx, Event, Logic, StoreError, StoreOp};
+use nacre_target::TargetConfig;
+use nacre_types::Fid;
+use std::rc::Rc;
+use support::{Cluster, DIR, O_RDWR, REG};
+
+/// A metadata target whose work is done where it can be counted.
+struct Counted(Box<dyn Logic>);
+
+#[inline(never)]
+fn visit_mdt(mdt: &mut dyn Logic, event: Event) {
+    mdt.handle(event);
+    mdt.ctx().clone().run();
+}
+#[inline(never)]
+fn log_mdt(mdt: &mut dyn Logic, out: &mut Vec<StoreOp>) {
+    mdt.log_writes(out);
+}
+
+impl Logic for Counted {
+    fn ctx(&self) -> &Rc<Ctx> {
+        self.0.ctx()
+    }
+    fn handle(&mut self, event: Event) {
+        visit_mdt(&mut *self.0, event);
+    }
+    fn log_writes(&mut self, out: &mut Vec<StoreOp>) {
+        log_mdt(&mut *self.0, out);
+    }
+    fn log_failed(&mut self, error: &StoreError) {
+        self.0.log_failed(error);
+    }
+}
+
+fn with_records(ctx: &Rc<Ctx>, config: TargetConfig) -> Box<dyn Logic> {
+    Box::new(Counted(nacre_sim::bed::target::<Mdt>(ctx, config)))
+}
+fn without_records(ctx: &Rc<Ctx>, config: TargetConfig) -> Box<dyn Logic> {
+    with_records(ctx, TargetConfig { reply_records: false, ..config })
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let [_, op, records, count] = &args[..] else { panic!("create_cost create|mkdir with|without N") };
+    let (mkdir, count) = (op == "mkdir", count.parse::<u32>().unwrap());
+    let make = if records == "without" { without_records } else { with_records };
+    let mut cluster = Cluster::with_mdt(1, 2, 1, make);
+    cluster.run(0, move |client| async move {
+        for n in 0..count {
+            let name = format!("file.0.{n}");
+            if mkdir {
+                client.make(Fid::ROOT, name.as_bytes(), DIR).await.unwrap();
+            } else {
+                let handle = u64::from(n) + 1;
+                let open = Some((handle, O_RDWR));
+                let made = client.make_open(Fid::ROOT, name.as_bytes(), REG, open, true).await.unwrap();
+                client.close(made.entry.attr.fid, handle, false, None).await.unwrap();
+            }
+        }
+    });
+}

@@ -4,6 +4,7 @@
 mod ci;
 mod cost;
 mod e2e;
+mod mutants;
 mod policy;
 mod shell;
 
@@ -28,6 +29,14 @@ enum Task {
     Sim {
         #[arg(long, default_value_t = 1000)]
         seeds: u64,
+    },
+    /// Bugs planted into a copy of the tree, one at a time: the simulator must find each
+    Mutants {
+        #[arg(long, default_value_t = 1000)]
+        seeds: u64,
+        /// Only those whose name contains this
+        #[arg(default_value = "")]
+        only: String,
     },
     /// POSIX cases on a real mount
     Pjdfstest,
@@ -112,6 +121,7 @@ fn main() -> Result<()> {
         Task::Ci => ci::run(),
         Task::Policy => policy::run(),
         Task::Sim { seeds } => ci::sim(seeds),
+        Task::Mutants { seeds, only } => mutants::run(seeds, &only),
         Task::Pjdfstest => e2e::pjdfstest(),
         Task::Apps { names } => e2e::apps(&names),
         Task::Edges => e2e::edges(),

@@ -142,6 +142,13 @@ impl Client {
         self.files.is_idle() && self.locks.is_idle() && self.flocks.is_idle()
     }
 
+    /// Requests and slots that are out, by target: nothing while the mount has nothing to do.
+    pub fn requests_left(&self) -> Vec<String> {
+        let targets = self.mount.targets();
+        let left = targets.iter().filter_map(|target| target.requests_left());
+        left.collect()
+    }
+
     /// A cookie for a waiting lock.
     pub fn new_cookie(&self) -> LockCookie {
         LockCookie(self.next_number())

@@ -1,6 +1,7 @@
 //! One target of the file system: its import, its name, its counters, and room for what must never wait.
 
 use crate::stats::Stats;
+use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -55,6 +56,14 @@ impl Target {
     ) -> Result<(R::Reply, Vec<Bytes>), Errno> {
         let _timing = self.requests.time(request_name(R::OPCODE));
         self.peer.call_bulk(request, bulk).await.map_err(|e| self.explain(R::OPCODE, e))
+    }
+    /// What is under way to it, for people; `None` when nothing is.
+    pub(crate) fn requests_left(&self) -> Option<String> {
+        let (sent, waiting, slots) =
+            self.peer.with_import(|i| (i.in_flight(), i.waiting(), i.slots().in_flight()));
+        let idle = (sent, waiting, slots) == (0, 0, 0);
+        (!idle)
+            .then(|| format!("{}: {sent} requests sent, {waiting} waiting, {slots} slots in use", self.name))
     }
     fn explain(&self, opcode: Opcode, error: RpcError) -> Errno {
         if error == RpcError::Evicted {

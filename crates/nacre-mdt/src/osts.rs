@@ -187,7 +187,10 @@ impl Osts {
             }
             None => {
                 let several = !matches!(template.stripe_count, 0 | 1);
-                several && !allocator.all_known() && now < self.started + FIRST_WORD
+                // The last one may have gone while the rows of the operation were read.
+                let outage = !allocator.any_usable() && !allocator.all_full();
+                (outage && now < self.last_usable.get() + OUTAGE)
+                    || (several && !allocator.all_known() && now < self.started + FIRST_WORD)
             }
         }
     }

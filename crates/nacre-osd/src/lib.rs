@@ -27,6 +27,7 @@ mod object;
 mod object_apply;
 mod object_change;
 mod object_repair;
+mod object_restore;
 pub mod object_rows;
 mod offline;
 mod open;

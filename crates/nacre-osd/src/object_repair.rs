@@ -43,7 +43,7 @@ impl Objects {
         }
         if sums.is_empty() { Ok(()) } else { self.put_sums(object, blocks, &sums).await }
     }
-    async fn sum_of(&self, object: ObjectId, block: u64, end: u64) -> Result<u32, OsdError> {
+    pub(crate) async fn sum_of(&self, object: ObjectId, block: u64, end: u64) -> Result<u32, OsdError> {
         let offset = block * BLOCK_BYTES;
         let len = u32::try_from(end.saturating_sub(offset)).expect("at most a block");
         match self.ctx.io(StoreOp::Read { file: FileId::Blob(object), offset, len }).await? {

@@ -92,6 +92,13 @@ impl Store {
         self.change(By::Request(request), object, stamp, prepared).await
     }
 
+    pub(crate) async fn restore(&self, object: ObjectId, offset: u64, data: &[Bytes]) -> Result<(), Errno> {
+        self.objects.restore(object, offset, data).await.map_err(|e| told(object, e))
+    }
+    pub(crate) async fn restore_cut(&self, object: ObjectId, size: u64) -> Result<(), Errno> {
+        self.objects.restore_cut(object, size).await.map_err(|e| told(object, e))
+    }
+
     pub(crate) async fn truncate(
         &self,
         request: &Request,

@@ -21,7 +21,7 @@ use nacre_dlm::Mode;
 use nacre_osd::{Objects, ObjectsConfig, OsdError, Pins, Stamp};
 use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, Registration, Reply, Request, Service, TargetCore};
-use nacre_types::{Errno, Extent, LockCookie, ObjectId};
+use nacre_types::{Errno, Extent, LockCookie, ObjectId, Transno};
 use nacre_wire::ost::{
     Allocate, Cancel, Destroy, Enqueue, EnqueueReply, Glimpse, ObjectState, Read, ReadReply, Reserve,
     ReserveReply, SetOwner, SyncObject, Truncate, Write, WriteReply,
@@ -84,6 +84,9 @@ impl Ost {
         if extent.is_empty() {
             return Err(Errno::EINVAL);
         }
+        if let Some(written) = request.replayed_transno().filter(|t| self.core.may_have_lost_bytes(*t)) {
+            return self.restore(request, written).await;
+        }
         let _held =
             self.locks.hold(request.export, cover(request, args.lock), args.object, Mode::Pw, extent).await?;
         self.store.tombstones.refuse(args.object)?;
@@ -96,10 +99,24 @@ impl Ost {
         Ok(Reply::of(&WriteReply { state }).with_transno(transno))
     }
 
+    /// The machine was lost: the rows of this write are there, its bytes perhaps not. No lock is waited for: its client's
+    /// is gone, and the locks of others do not matter to bytes that the rows promise already.
+    async fn restore(&self, request: &Request, written: Transno) -> Result<Reply, Errno> {
+        let args: Write = request.args()?;
+        let len = request.bulk.iter().map(|b| b.len() as u64).sum();
+        range(args.object, args.offset, len)?;
+        self.store.restore(args.object, args.offset, &request.bulk).await?;
+        Ok(self.refilled_state(args.object).await?.with_transno(written))
+    }
+
     async fn truncate(&self, request: &Request) -> Result<Reply, Errno> {
         let args: Truncate = request.args()?;
         range(args.object, args.size, 0)?;
         let extent = Extent::new(args.size, u64::MAX);
+        if let Some(cut) = request.replayed_transno().filter(|t| self.core.may_have_lost_bytes(*t)) {
+            self.store.restore_cut(args.object, args.size).await?;
+            return Ok(self.refilled_state(args.object).await?.with_transno(cut));
+        }
         let _held =
             self.locks.hold(request.export, cover(request, args.lock), args.object, Mode::Pw, extent).await?;
         self.store.tombstones.refuse(args.object)?;
@@ -284,6 +301,9 @@ impl Service for Ost {
 
     async fn refill(self: Rc<Self>, request: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
         let reply = match request.opcode {
+            Opcode::Write if self.core.may_have_lost_bytes(record.transno) => {
+                return self.restore(&request, record.transno).await;
+            }
             Opcode::Write => self.refilled_state(request.args::<Write>()?.object).await?,
             Opcode::Truncate => self.refilled_state(request.args::<Truncate>()?.object).await?,
             Opcode::Allocate => self.refilled_state(request.args::<Allocate>()?.object).await?,

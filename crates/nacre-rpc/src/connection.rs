@@ -18,7 +18,7 @@ use nacre_types::{Codec, ConnEpoch, Errno, Generation, Instant, Transno, Xid};
 use nacre_wire::target::{Connect, ConnectReply, PingReply, features};
 use nacre_wire::{Frame, Header, Kind, Opcode, flags};
 
-/// How often a target in recovery is asked whether it is over, at the most.
+/// A target in recovery is asked that often whether it is over; up to ten times as often when it will be soon.
 const REPLAY_ASK_MS: u64 = 200;
 /// A target that has to commit before more may be sent is asked that often.
 const COMMIT_ASK: Duration = Duration::from_millis(100);
@@ -453,7 +453,8 @@ impl<T> Import<T> {
         let recovery_ms = PingReply::from_slice(&frame.body).map_or(0, |reply| reply.recovery_ms);
         if recovery_ms > 0 {
             self.note_answer(&frame.header, sent);
-            let pause = Duration::from_millis(u64::from(recovery_ms).min(REPLAY_ASK_MS));
+            let pause =
+                Duration::from_millis(u64::from(recovery_ms).clamp(REPLAY_ASK_MS / 10, REPLAY_ASK_MS));
             self.link = Link::ReplayWait { again_at: now + pause };
             return;
         }

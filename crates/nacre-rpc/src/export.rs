@@ -8,7 +8,7 @@
 
 use crate::record::ReplyRecord;
 use crate::slots::TAG_MAX;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{ConnEpoch, Errno, Generation, Tag, Transno, Xid};
@@ -62,6 +62,8 @@ pub struct Export {
     records: BTreeMap<Xid, ReplyRecord>,
     tags: BTreeMap<Tag, TagUse>,
     running: BTreeMap<Xid, Running>,
+    /// Requests of this epoch that leave a trace without a tag; on one connection none is sent twice.
+    untagged: BTreeSet<Xid>,
     callbacks: BTreeMap<Xid, Frame>,
     next_callback: u64,
     records_max: usize,
@@ -81,6 +83,7 @@ impl Export {
             records: BTreeMap::new(),
             tags: BTreeMap::new(),
             running: BTreeMap::new(),
+            untagged: BTreeSet::new(),
             callbacks: BTreeMap::new(),
             next_callback: 1,
             records_max: 0,
@@ -112,6 +115,7 @@ impl Export {
             return Err(Errno::ESTALE);
         }
         self.epoch = epoch;
+        self.untagged.clear();
         // Requests of a higher limit that was agreed earlier may still be outstanding.
         self.tags_max = self.tags_max.max(max_mod_rpcs.saturating_add(2)).min(TAG_MAX);
         for frame in self.callbacks.values_mut() {
@@ -143,7 +147,7 @@ impl Export {
             return Admission::Drop;
         }
         // Data may be lost although its rows are not: a write is always made again.
-        let data = replay && header.opcode == Opcode::Write.number();
+        let data = replay && Opcode::from_number(header.opcode).is_some_and(Opcode::changes_bytes);
         if let Some(record) = self.records.get(&header.xid).filter(|_| !data) {
             return Admission::Reply(record.clone());
         }
@@ -158,6 +162,10 @@ impl Export {
                 if !replay && let Some(refusal) = self.take_tag(header) {
                     return refusal;
                 }
+            }
+            // A lock that was given back would be granted once more, to nobody.
+            Class::Read if header.opcode == Opcode::Enqueue.number() && !self.untagged.insert(header.xid) => {
+                return Admission::Drop;
             }
             Class::Read | Class::Callback | Class::Import => {}
         }
@@ -190,6 +198,7 @@ impl Export {
             return;
         }
         self.last_xid = last_xid;
+        self.untagged = self.untagged.split_off(&last_xid);
         // All but the one with the highest transno: the search passes over one record at most.
         let newest = self.newest;
         while let Some((&xid, _)) = self.records.range(..=last_xid).find(|(xid, _)| **xid != newest) {

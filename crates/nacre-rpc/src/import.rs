@@ -8,7 +8,7 @@
 
 use crate::connection::Link;
 use crate::lease::ClientLease;
-use crate::replay::ReplayList;
+use crate::replay::{ReplayList, is_data};
 use crate::slots::{RPCS_MAX, Slots};
 use crate::state::{ImportState, StateHistory};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -367,7 +367,7 @@ impl<T> Import<T> {
         self.last_heard = now;
         match frame.header.kind {
             Kind::Reply => self.handle_reply(now, frame),
-            Kind::Callback => self.handle_callback(frame),
+            Kind::Callback => self.handle_callback(now, frame),
             Kind::Hello | Kind::HelloReply | Kind::Request | Kind::CallbackAck | Kind::Ack => {
                 self.lose(now, "the target sent a frame that only clients send");
             }
@@ -391,7 +391,7 @@ impl<T> Import<T> {
             let waiting = self.waiting_entry(request, token);
             self.delayed.insert((now + Self::IN_PROGRESS_PAUSE, waiting.serial), waiting);
         } else {
-            let safe = if call.frame.bulk.is_empty() { self.last_committed } else { self.last_stable };
+            let safe = if is_data(&call.frame) { self.last_stable } else { self.last_committed };
             if frame.header.transno > Transno(0) {
                 self.ack_at = Some(now + Self::ACK_AFTER);
             }
@@ -419,10 +419,18 @@ impl<T> Import<T> {
         self.replay.safe(self.last_committed, self.last_stable);
     }
 
-    fn handle_callback(&mut self, frame: Frame) {
+    fn handle_callback(&mut self, now: Instant, frame: Frame) {
+        if matches!(self.link, Link::Connecting { .. } | Link::Queued { .. }) {
+            // Its number means nothing before the target has said which instance it is.
+            return self.lose(now, "a callback before the answer to connect");
+        }
         if frame.header.xid <= self.callback_seen {
             self.callback_done(frame.header.xid); // the acknowledgement was lost
             return;
+        }
+        if frame.header.xid.0 > self.callback_seen.0 + 1 {
+            // Those that are missing are sent again, in order, on the next connection.
+            return self.lose(now, "a callback is missing");
         }
         self.callback_seen = frame.header.xid;
         self.effects.push_back(ImportEffect::Callback { frame });

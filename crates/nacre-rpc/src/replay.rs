@@ -9,7 +9,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{Transno, Xid};
-use nacre_wire::Frame;
+use nacre_wire::{Frame, Opcode};
 
 /// A change as it was sent, the number it was given, and its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,11 +71,16 @@ impl List {
 #[derive(Debug, Default)]
 pub struct ReplayList {
     changes: List,
-    /// Writes of data, with the bytes.
+    /// Writes of data, with the bytes, and truncates.
     writes: List,
     /// Replayed in the recovery under way, with their numbers as of now.
     done: Vec<ReplayEntry>,
     dropped: u64,
+}
+
+/// Kept until its bytes are stable, not only its rows committed.
+pub(crate) fn is_data(request: &Frame) -> bool {
+    Opcode::from_number(request.header.opcode).is_some_and(Opcode::changes_bytes)
 }
 
 impl ReplayList {
@@ -87,7 +92,7 @@ impl ReplayList {
 
     pub(crate) fn keep(&mut self, transno: Transno, request: Frame, reply: Bytes) {
         let key = (transno, request.header.xid);
-        if request.bulk.is_empty() {
+        if !is_data(&request) {
             self.changes.insert(key, Kept { request, reply });
         } else {
             self.writes.insert(key, Kept { request, reply });

@@ -468,3 +468,12 @@ fn stop_ends_every_call_and_tells_the_target() {
     assert_eq!(s.take(), ["close", "end"]);
     assert_eq!(s.import.poll_deadline(), None);
 }
+
+#[test]
+fn a_callback_behind_a_missing_one_is_not_taken_in() {
+    let mut s = Script::connected(7);
+    s.callback(1);
+    assert_eq!(s.take(), ["callback 1", "ack 1"]);
+    s.callback(3);
+    assert_eq!(s.take(), ["close"], "the missing one comes first on the next connection");
+}

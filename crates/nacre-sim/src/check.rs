@@ -15,15 +15,18 @@ pub struct Seen {
     pub xattrs: BTreeMap<String, Vec<u8>>,
 }
 
+/// What is seen, by path.
+pub type Tree = BTreeMap<String, Seen>;
+
 /// Everything below a path of the model, the path itself included.
-pub fn expected(model: &Model, base: &str) -> BTreeMap<String, Seen> {
+pub fn expected(model: &Model, base: &str) -> Tree {
     let mut all = BTreeMap::new();
     if let Ok(i) = model.resolve(base) {
         expect(model, i, base.trim_end_matches('/').to_string(), &mut all);
     }
     all
 }
-fn expect(model: &Model, i: usize, path: String, all: &mut BTreeMap<String, Seen>) {
+fn expect(model: &Model, i: usize, path: String, all: &mut Tree) {
     let inode = model.inode(i);
     let bytes = match &inode.kind {
         Kind::File(content) => content.clone(),
@@ -43,7 +46,7 @@ fn expect(model: &Model, i: usize, path: String, all: &mut BTreeMap<String, Seen
 }
 
 /// Everything below `base` as a mount shows it.
-pub async fn walk(client: &Client, base: &str) -> Result<BTreeMap<String, Seen>, Errno> {
+pub async fn walk(client: &Client, base: &str) -> Result<Tree, Errno> {
     let mut all = BTreeMap::new();
     let top = crate::ops::resolve(client, base).await?;
     let mut queue = vec![(base.trim_end_matches('/').to_string(), top.attr.fid)];
@@ -108,7 +111,7 @@ pub async fn remove_all(client: &Client) -> Result<(), Errno> {
 }
 
 /// The first few differences, for people; empty when there are none.
-pub fn differences(expected: &BTreeMap<String, Seen>, seen: &BTreeMap<String, Seen>) -> Vec<String> {
+pub fn differences(expected: &Tree, seen: &Tree) -> Vec<String> {
     let mut out = Vec::new();
     for (path, want) in expected {
         match seen.get(path) {

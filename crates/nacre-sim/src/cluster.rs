@@ -2,7 +2,9 @@
 
 use crate::household::Household;
 use crate::mount::{Jobs, MountIsland};
+use crate::net::Noise;
 use crate::offline::{self, osd_config};
+use crate::plan::Plan;
 use crate::run::STUCK_NS;
 use crate::world::{NodeId, World};
 use nacre_client::MountConfig;
@@ -18,12 +20,15 @@ use nacre_testkit::CrashDevice;
 use nacre_types::{ClientUuid, FsName, Instant, TargetKind, TargetName, Timestamp};
 use nacre_wire::target::Param;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 const FS: &str = "demo";
 /// Bytes of each target's store.
 const STORE_BYTES: u64 = 256 << 20;
+/// Far worse than a broken quartz; the margin of a lease is a third.
+const DRIFT_PPM: u64 = 40_000;
 
 /// A file system: one MGS, one MDT, OSTs, mounts.
 pub struct Cluster {
@@ -40,17 +45,33 @@ pub struct Cluster {
     boots: Rc<Cell<u8>>,
     /// Of targets that are started from now on.
     pub ack_or_commit: Rc<Cell<bool>>,
+    /// The targets are islands of one process: it stops, or is cut off, as a whole.
+    pub one_process: bool,
+    replaced: u32,
 }
 
 impl Cluster {
     /// Formats and starts everything; the mounts are there at once and wait for their servers.
-    pub fn new(seed: u64, ost_count: u32, mount_count: u32, with_victim: bool) -> Self {
-        Self::build(seed, ost_count, mount_count, with_victim, false)
+    pub fn new(seed: u64, ost_count: u32, mount_count: u32) -> Self {
+        Self::build(seed, Noise::default(), ost_count, mount_count, false)
     }
 
     /// The same on devices that forget what was not synced, see [`Cluster::power_loss`].
     pub fn on_devices(seed: u64, ost_count: u32, mount_count: u32) -> Self {
-        Self::build(seed, ost_count, mount_count, false, true)
+        Self::build(seed, Noise::default(), ost_count, mount_count, true)
+    }
+
+    /// What a plan asks for.
+    pub fn of(plan: &Plan) -> Self {
+        let n = plan.noise_one_in;
+        let noise = Noise { drop_one_in: 4 * n, double_one_in: n, swap_one_in: n };
+        let on_devices = plan.power || plan.machines > 0;
+        let mounts = plan.mounts + u32::from(plan.victim);
+        let mut cluster = Self::build(plan.seed, noise, plan.osts, mounts, on_devices);
+        if plan.victim {
+            cluster.victim = cluster.mounts.pop();
+        }
+        cluster
     }
 
     /// The machine of a server dies: of what was not synced any part is gone. It is started by the caller.
@@ -64,8 +85,10 @@ impl Cluster {
         self.world.set_store(id, self.stores[server].clone());
     }
 
-    fn build(seed: u64, ost_count: u32, mount_count: u32, with_victim: bool, on_devices: bool) -> Self {
+    fn build(seed: u64, noise: Noise, ost_count: u32, mount_count: u32, on_devices: bool) -> Self {
         let mut world = World::new(seed);
+        world.faults.noise = noise;
+        world.faults.drift_ppm = DRIFT_PPM;
         let fs = FsName::parse(FS).expect("a valid name");
         let mut names =
             vec![TargetName::Mgs, TargetName::Of { fs: fs.clone(), kind: TargetKind::Mdt, index: 0 }];
@@ -80,7 +103,8 @@ impl Cluster {
         let boots = Rc::new(Cell::new(1));
         let ack_or_commit = Rc::new(Cell::new(true));
         // Every other file system is served by one process.
-        let household = seed.is_multiple_of(2).then(|| Arc::new(Household::default()));
+        let one_process = seed.is_multiple_of(2);
+        let household = one_process.then(|| Arc::new(Household::default()));
         for name in &names {
             let store: Arc<dyn Store> = if on_devices {
                 devices.push(CrashDevice::new(STORE_BYTES));
@@ -93,22 +117,15 @@ impl Cluster {
             let address = World::address(&name.to_string());
             let (boots, rule, household) = (boots.clone(), ack_or_commit.clone(), household.clone());
             let start = move |ctx: &Rc<Ctx>| target(ctx, kind, &address, &boots, &rule, household.as_ref());
-            servers.push(world.add(&name.to_string(), Some(store.clone()), Box::new(start)));
+            let server = world.add(&name.to_string(), Some(store.clone()), Box::new(start));
+            if one_process {
+                world.share_clock(server, *servers.first().unwrap_or(&server));
+            }
+            servers.push(server);
             stores.push(store);
         }
-        let mut mounts = Vec::new();
-        let all_mounts = mount_count + u32::from(with_victim);
-        for i in 0..all_mounts {
-            let config = MountConfig {
-                mgs_addresses: vec![World::address("MGS")],
-                fs: fs.clone(),
-                name: format!("mount{i}"),
-                read_only: false,
-            };
-            let start =
-                move |ctx: &Rc<Ctx>| Box::new(MountIsland::new(ctx, config.clone())) as Box<dyn Logic>;
-            mounts.push(world.add(&format!("mount{i}"), None, Box::new(start)));
-        }
+        let mounts: Vec<NodeId> =
+            (0..mount_count).map(|i| add_mount(&mut world, &format!("mount{i}"))).collect();
         // In any order.
         let mut all: Vec<NodeId> = servers.iter().chain(&mounts).copied().collect();
         while !all.is_empty() {
@@ -116,8 +133,19 @@ impl Cluster {
             let after_ns = world.rng().below(50_000_000);
             world.start_later(all.swap_remove(at), after_ns);
         }
-        let victim = if with_victim { mounts.pop() } else { None };
-        Self { world, jobs: Jobs::default(), servers, mounts, victim, stores, devices, boots, ack_or_commit }
+        Self {
+            world,
+            jobs: Jobs::default(),
+            servers,
+            mounts,
+            victim: None,
+            stores,
+            devices,
+            boots,
+            ack_or_commit,
+            replaced: 0,
+            one_process,
+        }
     }
 
     /// Waits until the mounts from `first` on are ready.
@@ -150,10 +178,34 @@ impl Cluster {
         Ok(())
     }
 
+    /// A new mount in the place of one that died.
+    pub fn replace_mount(&mut self, number: usize) -> Result<(), String> {
+        self.replaced += 1;
+        let mount = add_mount(&mut self.world, &format!("mount{number}.{}", self.replaced));
+        self.mounts[number] = mount;
+        self.world.start(mount);
+        self.ready(number)
+    }
+
+    /// Clients that each server knows.
+    pub fn exports(&mut self) -> BTreeMap<String, u64> {
+        let found = self.params(|name| name.ends_with(".num_exports"));
+        found.into_iter().map(|(server, _, n)| (server, n.parse().expect("a number"))).collect()
+    }
+
+    /// The process of an island: other islands that stop with it.
+    pub fn process_of(&self, node: NodeId) -> Vec<NodeId> {
+        if self.one_process && self.servers.contains(&node) { self.servers.clone() } else { vec![node] }
+    }
+
     /// Parameters of the servers by a condition on their names: (server, name, value).
     pub fn params(&mut self, wanted: impl Fn(&str) -> bool) -> Vec<(String, String, String)> {
         let mut found = Vec::new();
+        self.jobs.collect(&mut self.world);
         for &server in &self.servers {
+            if self.world.is_paused(server) {
+                continue;
+            }
             self.world.tell(server, Event::Door(Box::new(())));
             let Some((_, said)) = self.world.hear() else { continue };
             let params = said.downcast::<Vec<Param>>().expect("servers say nothing but their parameters");
@@ -217,7 +269,8 @@ impl<S: Service> Logic for Watched<S> {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Door(_) => {
-                let params = self.0.service().map(|s| s.params()).unwrap_or_default();
+                let params = self.0.core().zip(self.0.service()).map(|(core, s)| core.all_params(&**s));
+                let params = params.unwrap_or_default();
                 self.0.ctx().push(Effect::Door(Box::new(params)));
             }
             other => self.0.handle(other),

@@ -1,24 +1,32 @@
 //! A whole cluster in one process from one seed: the same logic crates as the binary, with virtual time, a network
 //! of ordered connections with random delays, stores in memory, and faults.
 //!
-//! A run is a function of its seed. `world` drives islands and knows nothing of file systems; `cluster` makes
-//! targets and mounts; `model` is what POSIX says; `ops` are the operations that are tried, `common` those in which
-//! mounts meet; `check` compares, `offline` formats and looks at what stopped targets hold; `bed` is for tests of
-//! one kind of target; `run` is one seed from start to end.
+//! A run is a function of its seed. `world` drives islands, `net` is what is between them; both know nothing of file
+//! systems. `cluster` makes targets and mounts; `model` is what POSIX says; `ops` are the operations that are tried,
+//! `common` those in which mounts meet; `faults` is what goes wrong; `check` compares, `rest` looks at what is left,
+//! `offline` formats targets and looks at what stopped ones hold; `bed` is for tests of one kind of target; `run` is one
+//! seed from start to end, `plan` what it tries.
 
 pub mod bed;
 pub mod check;
+mod clock;
 pub mod cluster;
 pub mod common;
 pub mod describe;
+mod faults;
 pub mod household;
 pub mod model;
 pub mod mount;
+pub mod net;
 pub mod offline;
 pub mod ops;
+pub mod plan;
 pub mod power;
+mod rest;
 pub mod run;
+mod task;
 pub mod world;
 
 pub use mount::{JobId, Jobs, MountIsland};
-pub use world::{Faults, NodeId, World};
+pub use net::Noise;
+pub use world::{DieAt, Faults, NodeId, World};

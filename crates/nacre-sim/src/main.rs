@@ -1,14 +1,19 @@
-//! `nacre-sim --seeds N [--seed S]`: runs N seeds from S on, or the one seed S; a failing one prints a short trace.
+//! `nacre-sim --seeds N [--seed S]`: runs N seeds from S on, or the one seed S; the first that fails prints a short
+//! trace.
 //!
 //! Exit status: 0 all seeds passed, 1 a seed failed, 2 wrong usage.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
-use nacre_sim::run::{Failure, Plan, Report, run};
+use nacre_sim::plan::{Failure, Plan, Report};
+use nacre_sim::run::run;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+
+/// After so many failed seeds no more are begun.
+const FAILURES_MAX: u64 = 20;
 
 struct Options {
     first: u64,
@@ -77,51 +82,64 @@ fn main() -> ExitCode {
             .init();
     }
     let next = AtomicU64::new(0);
-    let failed = AtomicBool::new(false);
-    let totals = Mutex::new((0u64, Report::default()));
+    let totals = Mutex::new(Totals::default());
     std::thread::scope(|scope| {
         for _ in 0..options.threads.min(usize::try_from(options.count).unwrap_or(usize::MAX)) {
             scope.spawn(|| {
-                while !failed.load(Ordering::Relaxed) {
+                loop {
                     let n = next.fetch_add(1, Ordering::Relaxed);
                     if n >= options.count {
                         return;
                     }
-                    let seed = options.first + n;
-                    match one(seed, options.trace) {
-                        Ok(report) => {
-                            let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
-                            totals.0 += 1;
-                            totals.1.operations += report.operations;
-                            totals.1.kills += report.kills;
-                            totals.1.cuts += report.cuts;
-                            totals.1.evictions += report.evictions;
-                            totals.1.power_losses += report.power_losses;
-                            totals.1.virtual_ms += report.virtual_ms;
-                        }
-                        Err(failure) => {
-                            if !failed.swap(true, Ordering::Relaxed) {
-                                println!("seed {seed} failed: {}\n", failure.what);
-                                println!("{:?}\nthe end of its trace:\n{}", Plan::of(seed), failure.trace);
-                                println!("reproduce: cargo run --release -p nacre-sim -- --seed {seed}");
-                            }
-                        }
+                    let outcome = one(options.first + n, options.trace);
+                    let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
+                    totals.add(options.first + n, outcome);
+                    if totals.failed >= FAILURES_MAX {
+                        return;
                     }
                 }
             });
         }
     });
-    let (seeds, r) = totals.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let Totals { passed, failed, report: r } = totals.into_inner().unwrap_or_else(PoisonError::into_inner);
     println!(
-        "{} operations, {} servers killed, {} connections lost, {} mounts evicted, \
-         {} losses of power, {} s of virtual time",
+        "{} operations, {} servers killed, {} machines lost, {} connections lost, {} processes stopped or cut off, \
+         {} mounts evicted, {} s of virtual time",
         r.operations,
         r.kills,
+        r.machines,
         r.cuts,
+        r.outages,
         r.evictions,
-        r.power_losses,
         r.virtual_ms / 1000
     );
-    println!("{seeds} seeds passed, {} failed", u8::from(failed.load(Ordering::Relaxed)));
-    ExitCode::from(u8::from(failed.load(Ordering::Relaxed)))
+    println!("{passed} seeds passed, {failed} failed");
+    ExitCode::from(u8::from(failed > 0))
+}
+
+/// All seeds so far.
+#[derive(Default)]
+struct Totals {
+    passed: u64,
+    failed: u64,
+    report: Report,
+}
+impl Totals {
+    /// The first failure is shown with its trace, the others with their reason.
+    fn add(&mut self, seed: u64, outcome: Result<Report, Failure>) {
+        match outcome {
+            Ok(report) => {
+                self.passed += 1;
+                self.report.add(&report);
+            }
+            Err(Failure { what, trace }) => {
+                self.failed += 1;
+                println!("seed {seed} failed: {what}");
+                if self.failed == 1 {
+                    println!("\n{:?}\nthe end of its trace:\n{trace}", Plan::of(seed));
+                    println!("reproduce: cargo run --release -p nacre-sim -- --seed {seed}\n");
+                }
+            }
+        }
+    }
 }

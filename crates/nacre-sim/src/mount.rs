@@ -50,6 +50,15 @@ impl Logic for MountIsland {
     }
 }
 
+/// What a mount without work should not have: slots, requests, locks, handles.
+pub fn left_at_rest(client: &Client) -> Vec<String> {
+    let mut left = client.requests_left();
+    if !client.is_idle() {
+        left.push("open handles, or locks that it waits for".into());
+    }
+    left
+}
+
 /// A job under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(u64);

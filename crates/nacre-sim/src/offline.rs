@@ -2,7 +2,7 @@
 
 use nacre_node::store::Store;
 use nacre_node::{Ctx, Effect, StoreOp};
-use nacre_osd::{Label, Osd, OsdConfig};
+use nacre_osd::{Label, Osd, OsdConfig, table};
 use nacre_types::{Instant, Timestamp};
 use std::cell::RefCell;
 use std::future::Future;
@@ -48,6 +48,9 @@ pub fn format(store: &dyn Store, label: Label, ctx: &Rc<Ctx>) {
         None => panic!("formatting {name} did not end"),
     }
 }
+
+/// More than any seed leaves.
+const ROWS_MAX: u32 = 100_000;
 
 /// Opens the engine of a stopped target and runs something on it.
 pub fn with_engine<T: 'static, F: Future<Output = T> + 'static>(
@@ -112,4 +115,19 @@ pub fn check(mdt: &dyn Store, osts: &[&dyn Store]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Every reply record belongs to a client whose row is there.
+pub fn check_records(store: &dyn Store) -> Result<(), String> {
+    let rows = with_engine(store, |_, osd| async move {
+        let clients = osd.scan(table::CLIENT, &[], &[0xff; 16], ROWS_MAX).await?;
+        Ok::<_, nacre_osd::OsdError>((clients, osd.scan(table::REPLY, &[], &[0xff; 16], ROWS_MAX).await?))
+    })?;
+    let (clients, replies) = rows.map_err(|e| format!("the rows of clients cannot be read: {e}"))?;
+    // A record's key begins with its client's.
+    let strays = replies.iter().filter(|(key, _)| clients.iter().all(|(client, _)| !key.starts_with(client)));
+    match strays.count() {
+        0 => Ok(()),
+        n => Err(format!("{n} reply records of clients that are gone, of {}", replies.len())),
+    }
 }

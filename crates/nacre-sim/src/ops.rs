@@ -182,6 +182,36 @@ impl Op {
         got == want
     }
 
+    /// Whether it is made wholly or not at all, wherever its mount dies: it changes nothing, or in one request.
+    pub fn is_one_change(&self) -> bool {
+        match self {
+            Op::Mkdir(_) | Op::Mkfifo(_) | Op::Symlink(..) | Op::Create { .. } | Op::Link(..) => true,
+            Op::Unlink(_) | Op::Rmdir(_) | Op::Rename { .. } | Op::Chmod(..) | Op::Setxattr { .. } => true,
+            Op::Removexattr(..) => true,
+            Op::Stat(_) | Op::Readdir { .. } | Op::Readlink(_) | Op::Getxattr(..) | Op::Listxattr(_) => true,
+            Op::Read { .. } | Op::Fsync(_) | Op::SyncAll => true,
+            Op::Write { .. } | Op::Append { .. } | Op::Truncate(..) | Op::Allocate { .. } => false,
+            Op::Open(..) | Op::WriteSlot { .. } | Op::ReadSlot { .. } | Op::StatSlot(_) | Op::Close(_) => {
+                false
+            }
+        }
+    }
+
+    /// Whether it leaves anything behind.
+    pub fn is_change(&self) -> bool {
+        !matches!(
+            self,
+            Op::Stat(_)
+                | Op::Readdir { .. }
+                | Op::Readlink(_)
+                | Op::Getxattr(..)
+                | Op::Listxattr(_)
+                | Op::Read { .. }
+                | Op::Fsync(_)
+                | Op::SyncAll
+        )
+    }
+
     /// The slot that it uses.
     pub fn slot(&self) -> Option<u32> {
         match self {

@@ -4,15 +4,14 @@
 //! target keeps a prefix of its own changes), and every file that was not changed since it was last synced has its
 //! bytes. Files changed since may have any mixture, and are not looked at.
 
-use crate::check::{self, Seen};
+use crate::check::{self, Tree};
 use crate::cluster::Cluster;
 use crate::model::{Kind, Model, Outcome};
 use crate::ops::{Op, Session};
-use crate::run::{Failure, Plan, Report, STUCK_NS};
+use crate::plan::{Failure, Plan, Report};
+use crate::run::STUCK_NS;
 use nacre_types::Errno;
 use std::collections::BTreeMap;
-
-type Tree = BTreeMap<String, Seen>;
 
 /// What was true after each operation since the namespace was last durable.
 struct History {
@@ -46,9 +45,9 @@ impl History {
 
 /// Runs a plan up to the loss of power, and looks at what is left.
 pub fn run(plan: &Plan, trace_lines: usize) -> Result<Report, Failure> {
-    let mut cluster = Cluster::on_devices(plan.seed, plan.osts, plan.mounts);
+    let mut cluster = Cluster::of(plan);
     cluster.world.trace_max = trace_lines.max(1);
-    let mut report = Report { power_losses: 1, ..Report::default() };
+    let mut report = Report { machines: 1, ..Report::default() };
     match lose_power(plan, &mut cluster, &mut report) {
         Ok(()) => {
             report.virtual_ms = cluster.world.now_ns() / 1_000_000;

@@ -1,16 +1,15 @@
-//! Islands, virtual time and the network between them.
+//! Islands, virtual time, and what kills or stops islands. The network between them is in `net`.
 //!
-//! Invariants: one thing happens at a time, in the order of (time, serial); frames of one direction of a connection
-//! arrive in order or not at all; nothing is ordered between two connections; the log writes of a visit are
-//! executed before its effects leave; what a store was asked and has not executed when its island is killed is
-//! never executed. Every choice comes from the seed.
+//! Invariants: one thing happens at a time, in the order of (time, serial); each island has clocks of its own; the log
+//! writes of a visit are executed before its effects leave; what a store was asked and has not executed when its island
+//! is killed is never executed. Every choice comes from the seed.
 
+use crate::clock::Clock;
+use crate::net::{End, Link, LinkId, Noise};
 use nacre_node::store::Store;
 use nacre_node::{ConnId, Ctx, Effect, Event, IoTicket, Logic, Rng, StoreOp, visit};
-use nacre_types::{Instant, Timestamp};
-use nacre_wire::Frame;
 use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -28,60 +27,67 @@ pub struct Faults {
     pub slow_us: u64,
     /// A store operation takes this long, at least and at most, in microseconds; a sync ten times as long.
     pub io_us: (u64, u64),
+    /// What happens to frames on their way.
+    pub noise: Noise,
+    /// Clocks of islands that are added run faster or slower by up to so many parts per million.
+    pub drift_ppm: u64,
 }
 impl Default for Faults {
     fn default() -> Self {
-        Self { delay_us: (20, 200), slow_one_in: 20, slow_us: 20_000, io_us: (5, 300) }
+        Self {
+            delay_us: (20, 200),
+            slow_one_in: 20,
+            slow_us: 20_000,
+            io_us: (5, 300),
+            noise: Noise::default(),
+            drift_ppm: 0,
+        }
     }
 }
 
-type LinkId = u64;
+/// Where in a visit an island dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DieAt {
+    /// The log write of the visit is not made.
+    BeforeLog,
+    /// A part of it is: the kernel has cut it short.
+    InLog,
+    /// It is made, and no effect of the visit leaves: committed, not answered.
+    AfterLog,
+}
 
 /// Makes the logic of an island; called at each of its starts.
 pub type Start = Box<dyn Fn(&Rc<Ctx>) -> Box<dyn Logic>>;
 
-struct Node {
-    name: String,
+pub(crate) struct Node {
+    pub(crate) name: String,
     start: Start,
     store: Option<Arc<dyn Store>>,
     logic: Option<(Box<dyn Logic>, Rc<Ctx>)>,
     /// Counts the starts: what was meant for an earlier life is dropped.
-    life: u64,
-    links: BTreeMap<ConnId, LinkId>,
-    next_inbound: u64,
+    pub(crate) life: u64,
+    pub(crate) links: BTreeMap<ConnId, LinkId>,
+    pub(crate) next_inbound: u64,
     /// Earliest timer event that is queued.
     timer: Option<u64>,
     /// SIGSTOP: what comes waits.
     paused: bool,
-    /// Frames to it are lost.
-    deaf: bool,
     waiting: Vec<Event>,
-    /// Wall clock less virtual time.
-    wall_offset_ns: i128,
+    clock: Clock,
+    /// The next visit that writes the log is its last; it is started again after so many nanoseconds.
+    dying: Option<(DieAt, u64)>,
 }
 
-/// One end of a connection.
-#[derive(Clone, Copy)]
-struct End {
-    node: NodeId,
-    life: u64,
-    conn: ConnId,
-}
-
-struct Link {
-    ends: [End; 2],
-    /// When the last thing sent to each end arrives.
-    busy_until: [u64; 2],
-    cut: bool,
-}
-
-enum Action {
+pub(crate) enum Action {
     Visit { node: NodeId, life: u64, event: Event },
     Timer { node: NodeId, life: u64 },
     Connect { from: End, address: String, target: String },
     Deliver { link: LinkId, to: usize, event: Event },
     Execute { node: NodeId, life: u64, ticket: IoTicket, op: StoreOp },
     Start { node: NodeId },
+    Resume { node: NodeId },
+    Heal { from: NodeId, to: NodeId },
+    Lose { link: LinkId },
 }
 
 /// What an island said to its front end.
@@ -89,14 +95,22 @@ pub type Said = Box<dyn Any + Send>;
 
 /// Everything.
 pub struct World {
-    now_ns: u64,
+    pub(crate) now_ns: u64,
     serial: u64,
-    rng: Rng,
+    pub(crate) rng: Rng,
     pub faults: Faults,
     queue: BTreeMap<(u64, u64), Action>,
-    nodes: Vec<Node>,
-    links: BTreeMap<LinkId, Link>,
-    next_link: LinkId,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) links: BTreeMap<LinkId, Link>,
+    pub(crate) next_link: LinkId,
+    /// Nothing comes from the first to the second, until when.
+    pub(crate) blocked: BTreeSet<(NodeId, NodeId)>,
+    /// What waits for the end of that, in order.
+    pub(crate) held: Vec<(NodeId, NodeId, Action)>,
+    /// Closed before they stood.
+    pub(crate) given_up: BTreeSet<(NodeId, ConnId)>,
+    /// When a process last died, started, went on, or was reached again.
+    pub last_fault_ns: u64,
     said: VecDeque<(NodeId, Said)>,
     stopped: Vec<NodeId>,
     /// An island that could not go on: its name and why.
@@ -133,6 +147,10 @@ impl World {
             nodes: Vec::new(),
             links: BTreeMap::new(),
             next_link: 1,
+            blocked: BTreeSet::new(),
+            held: Vec::new(),
+            given_up: BTreeSet::new(),
+            last_fault_ns: 0,
             said: VecDeque::new(),
             stopped: Vec::new(),
             fatal: Vec::new(),
@@ -146,7 +164,7 @@ impl World {
 
     /// A new island under a name that is also its address (`sim:NAME`). It starts with [`World::start`].
     pub fn add(&mut self, name: &str, store: Option<Arc<dyn Store>>, start: Start) -> NodeId {
-        let skew_ns = i128::from(self.rng.below(4_000_000_000)) - 2_000_000_000;
+        let clock = Clock::random(&mut self.rng, self.now_ns, self.faults.drift_ppm);
         self.nodes.push(Node {
             name: name.to_string(),
             start,
@@ -157,9 +175,9 @@ impl World {
             next_inbound: 1,
             timer: None,
             paused: false,
-            deaf: false,
             waiting: Vec::new(),
-            wall_offset_ns: 1_800_000_000_000_000_000 + skew_ns,
+            clock,
+            dying: None,
         });
         NodeId(self.nodes.len() - 1)
     }
@@ -168,6 +186,10 @@ impl World {
         let node = &mut self.nodes[id.0];
         assert!(node.logic.is_none(), "{} runs", node.name);
         node.store = Some(store);
+    }
+    /// Both are on one machine: they have its clocks.
+    pub fn share_clock(&mut self, id: NodeId, with: NodeId) {
+        self.nodes[id.0].clock = self.nodes[with.0].clock;
     }
     pub fn address(name: &str) -> String {
         format!("sim:{name}")
@@ -179,9 +201,12 @@ impl World {
         assert!(node.logic.is_none(), "{} runs already", node.name);
         node.life += 1;
         node.timer = None;
+        node.paused = false;
+        node.waiting.clear();
         let ctx = Ctx::new(seed);
-        let (now, wall) = self.clocks(id);
+        let (now, wall) = node.clock.read(self.now_ns);
         ctx.set_time(now, wall);
+        self.last_fault_ns = self.now_ns;
         let logic = (self.nodes[id.0].start)(&ctx);
         self.nodes[id.0].logic = Some((logic, ctx));
         self.note(id, || "start".into());
@@ -194,16 +219,20 @@ impl World {
     /// kill -9: the island is gone between two visits; what its store has executed stays.
     pub fn kill(&mut self, id: NodeId) {
         self.note(id, || "killed".into());
+        self.last_fault_ns = self.now_ns;
+        self.nodes[id.0].dying = None;
         self.nodes[id.0].end();
-        let links: Vec<LinkId> = self.nodes[id.0].links.values().copied().collect();
-        for link in links {
-            self.cut(link, "peer died");
-        }
+        self.cut_all(id, "peer died");
         self.nodes[id.0].links.clear();
+    }
+    /// kill -9 within the next visit that writes the log; it starts again after a while.
+    pub fn kill_in_visit(&mut self, id: NodeId, at: DieAt, down_ns: u64) {
+        self.nodes[id.0].dying = Some((at, down_ns));
     }
     /// SIGSTOP and SIGCONT: events of a stopped island wait, its timers too.
     pub fn pause(&mut self, id: NodeId, paused: bool) {
         self.note(id, || if paused { "stopped by SIGSTOP" } else { "goes on after SIGSTOP" }.into());
+        self.last_fault_ns = self.now_ns;
         self.nodes[id.0].paused = paused;
         if !paused {
             for event in std::mem::take(&mut self.nodes[id.0].waiting) {
@@ -212,35 +241,36 @@ impl World {
             self.enter(id, Event::Timer);
         }
     }
-    /// One-way partition: frames to this island are lost, what it sends arrives. Its connections must end before it
-    /// hears again.
-    pub fn deafen(&mut self, id: NodeId, deaf: bool) {
-        self.note(id, || if deaf { "hears nothing from now on" } else { "hears again" }.into());
-        self.nodes[id.0].deaf = deaf;
+    /// SIGSTOP, and SIGCONT after a while.
+    pub fn pause_for(&mut self, id: NodeId, ns: u64) {
+        if self.is_up(id) && !self.nodes[id.0].paused {
+            self.pause(id, true);
+            self.push_action(self.now_ns + ns, Action::Resume { node: id });
+        }
+    }
+    pub fn is_paused(&self, id: NodeId) -> bool {
+        self.nodes[id.0].paused
+    }
+    /// Somebody sets the clock: the wall clock jumps, the other does not.
+    pub fn set_wall(&mut self, id: NodeId, by_ns: i64) {
+        self.note(id, || format!("its wall clock is set by {} s", by_ns / 1_000_000_000));
+        self.nodes[id.0].clock.jump(by_ns);
+    }
+    /// Whatever was to go wrong later does not; who is stopped or not heard comes back.
+    pub fn end_faults(&mut self) {
+        self.faults.noise = Noise::default();
+        for id in (0..self.nodes.len()).map(NodeId) {
+            self.nodes[id.0].dying = None;
+            if self.nodes[id.0].paused {
+                self.pause(id, false);
+            }
+        }
+        for (from, to) in self.blocked.clone() {
+            self.heal(from, to);
+        }
     }
     pub fn is_up(&self, id: NodeId) -> bool {
         self.nodes[id.0].logic.is_some()
-    }
-    /// Breaks one of an island's connections; both ends notice some time later.
-    pub fn cut_some_link(&mut self, id: NodeId) {
-        let links: Vec<LinkId> = self.nodes[id.0].links.values().copied().collect();
-        if !links.is_empty() {
-            let chosen = links[self.rng.below(links.len() as u64) as usize];
-            self.note(id, || "connection lost".into());
-            self.cut(chosen, "connection reset");
-        }
-    }
-    fn cut(&mut self, id: LinkId, reason: &str) {
-        let Some(link) = self.links.get_mut(&id) else { return };
-        if std::mem::replace(&mut link.cut, true) {
-            return;
-        }
-        let ends = link.ends;
-        for (side, _) in ends.iter().enumerate() {
-            let at = self.now_ns + self.delay_ns();
-            let event = Event::Closed { conn: ends[side].conn, reason: reason.to_string() };
-            self.push_action(at, Action::Deliver { link: id, to: side, event });
-        }
     }
 
     // ---- running
@@ -291,7 +321,14 @@ impl World {
                     self.start(node);
                 }
             }
-            Action::Connect { from, address, target } => self.connect(from, &address, &target),
+            Action::Resume { node } => {
+                if self.nodes[node.0].paused {
+                    self.pause(node, false);
+                }
+            }
+            Action::Heal { from, to } => self.heal(from, to),
+            Action::Lose { link } => self.cut(link, "connection reset"),
+            Action::Connect { from, address, target } => self.connect(from, address, target),
             Action::Deliver { link, to, event } => self.deliver(link, to, event),
             Action::Execute { node, life, ticket, op } => self.execute(node, life, ticket, op),
         }
@@ -320,23 +357,24 @@ impl World {
         self.run_until(until, |_| false);
     }
 
-    fn clocks(&self, id: NodeId) -> (Instant, Timestamp) {
-        let wall = i128::from(self.now_ns) + self.nodes[id.0].wall_offset_ns;
-        (Instant(self.now_ns), Timestamp::from_nanos(wall))
-    }
-
     /// One visit, its log writes, its effects.
-    fn enter(&mut self, id: NodeId, event: Event) {
-        let (now, wall) = self.clocks(id);
+    pub(crate) fn enter(&mut self, id: NodeId, event: Event) {
         let node = &mut self.nodes[id.0];
         if node.paused {
             node.waiting.push(event);
             return;
         }
+        let (now, wall) = node.clock.read(self.now_ns);
         let Some((mut logic, ctx)) = node.logic.take() else { return };
         visit(logic.as_mut(), now, wall, event);
         let mut writes = Vec::new();
         logic.log_writes(&mut writes);
+        let dying = node.dying.take_if(|_| !writes.is_empty());
+        match dying {
+            Some((DieAt::BeforeLog, _)) => writes.clear(),
+            Some((DieAt::InLog, _)) => cut_short(&mut writes, &mut self.rng),
+            Some((DieAt::AfterLog, _)) | None => {}
+        }
         if let Some(store) = &node.store {
             for op in writes {
                 if let Err(error) = store.execute(op) {
@@ -349,12 +387,19 @@ impl World {
         let effects = ctx.take_effects();
         let deadline = ctx.deadline();
         node.logic = Some((logic, ctx));
-        if let Some(Instant(at)) = deadline
-            && node.timer.is_none_or(|timer| at < timer)
-        {
-            node.timer = Some(at);
-            let life = node.life;
-            self.push_action(at.max(self.now_ns), Action::Timer { node: id, life });
+        if let Some((at, down_ns)) = dying {
+            self.note(id, || format!("dies {at:?}"));
+            self.kill(id);
+            return self.start_later(id, down_ns);
+        }
+        let node = &mut self.nodes[id.0];
+        if let Some(local) = deadline {
+            let at = node.clock.when(local);
+            if node.timer.is_none_or(|timer| at < timer) {
+                node.timer = Some(at);
+                let life = node.life;
+                self.push_action(at.max(self.now_ns), Action::Timer { node: id, life });
+            }
         }
         for effect in effects {
             self.carry_out(id, effect);
@@ -390,91 +435,6 @@ impl World {
         }
     }
 
-    fn send(&mut self, id: NodeId, conn: ConnId, frame: Frame) {
-        let Some(&link_id) = self.nodes[id.0].links.get(&conn) else { return };
-        let delay = self.delay_ns();
-        let (now, tracing) = (self.now_ns, self.tracing);
-        let Some(link) = self.links.get_mut(&link_id) else { return };
-        let to = usize::from(link.ends[0].node == id && link.ends[0].conn == conn);
-        let at = link.busy_until[to].max(now + delay);
-        link.busy_until[to] = at;
-        let end = link.ends[to];
-        if tracing {
-            let what = crate::describe::frame(&frame);
-            let to = self.nodes[end.node.0].name.clone();
-            self.note(id, move || {
-                format!("-> {to}: {what} (arrives {:.3} ms)", (at - 1_000_000_000) as f64 / 1e6)
-            });
-        }
-        let event = Event::Frame { conn: end.conn, frame };
-        self.push_action(at, Action::Deliver { link: link_id, to, event });
-    }
-
-    fn close(&mut self, id: NodeId, conn: ConnId) {
-        let Some(link_id) = self.nodes[id.0].links.remove(&conn) else { return };
-        let delay = self.delay_ns();
-        let now = self.now_ns;
-        let Some(link) = self.links.get_mut(&link_id) else { return };
-        let to = usize::from(link.ends[0].node == id && link.ends[0].conn == conn);
-        let at = link.busy_until[to].max(now + delay);
-        link.busy_until[to] = at;
-        let event = Event::Closed { conn: link.ends[to].conn, reason: "closed by peer".into() };
-        self.push_action(at, Action::Deliver { link: link_id, to, event });
-    }
-
-    fn connect(&mut self, from: End, address: &str, target: &str) {
-        if self.nodes[from.node.0].life != from.life {
-            return;
-        }
-        let found = self
-            .nodes
-            .iter()
-            .position(|n| n.logic.is_some() && n.name == target && Self::address(&n.name) == address);
-        let Some(found) = found else {
-            let reason = format!("{address}: connection refused");
-            self.enter(from.node, Event::Closed { conn: from.conn, reason });
-            return;
-        };
-        let to = NodeId(found);
-        let from_name = self.nodes[from.node.0].name.clone();
-        let node = &mut self.nodes[found];
-        let conn = ConnId(ConnId::INBOUND | node.next_inbound);
-        node.next_inbound += 1;
-        let far = End { node: to, life: node.life, conn };
-        let id = self.next_link;
-        self.next_link += 1;
-        let opened = self.now_ns + self.delay_ns();
-        self.links.insert(id, Link { ends: [from, far], busy_until: [opened, self.now_ns], cut: false });
-        self.nodes[found].links.insert(conn, id);
-        self.nodes[from.node.0].links.insert(from.conn, id);
-        self.enter(to, Event::Accepted { conn, from: from_name });
-        self.push_action(
-            opened,
-            Action::Deliver { link: id, to: 0, event: Event::Opened { conn: from.conn } },
-        );
-    }
-
-    fn deliver(&mut self, id: LinkId, to: usize, event: Event) {
-        let Some(link) = self.links.get_mut(&id) else { return };
-        let is_end = matches!(event, Event::Closed { .. });
-        // What was under way when the connection broke is lost.
-        if link.cut && !is_end {
-            return;
-        }
-        let end = link.ends[to];
-        let node = &mut self.nodes[end.node.0];
-        if node.life != end.life || !node.links.contains_key(&end.conn) {
-            return;
-        }
-        if node.deaf && !is_end {
-            return;
-        }
-        if is_end {
-            node.links.remove(&end.conn);
-        }
-        self.enter(end.node, event);
-    }
-
     fn execute(&mut self, id: NodeId, life: u64, ticket: IoTicket, op: StoreOp) {
         if self.nodes[id.0].life != life || self.nodes[id.0].logic.is_none() {
             return;
@@ -486,14 +446,7 @@ impl World {
         self.push_action(at, Action::Visit { node: id, life, event: Event::IoDone { ticket, result } });
     }
 
-    fn delay_ns(&mut self) -> u64 {
-        let (least, most) = self.faults.delay_us;
-        let slow = self.faults.slow_one_in > 0 && self.rng.below(self.faults.slow_one_in) == 0;
-        let most = if slow { self.faults.slow_us.max(most) } else { most };
-        1000 * (least + self.rng.below(most.saturating_sub(least).max(1)))
-    }
-
-    fn push_action(&mut self, at_ns: u64, action: Action) {
+    pub(crate) fn push_action(&mut self, at_ns: u64, action: Action) {
         self.serial += 1;
         self.queue.insert((at_ns, self.serial), action);
     }
@@ -518,5 +471,19 @@ impl World {
             out.push_str(&format!("{:12.3} ms  {line}\n", (at - 1_000_000_000) as f64 / 1e6));
         }
         out
+    }
+}
+
+/// What a kernel has written of a log when its process died in the middle: the first bytes.
+fn cut_short(writes: &mut Vec<StoreOp>, rng: &mut Rng) {
+    let whole = rng.below(writes.len() as u64) as usize;
+    writes.truncate(whole + 1);
+    if let Some(StoreOp::Write { data, .. }) = writes.last_mut() {
+        let mut left = rng.below(data.iter().map(|b| b.len() as u64).sum()) as usize;
+        data.retain_mut(|bytes| {
+            bytes.truncate(left);
+            left -= bytes.len();
+            !bytes.is_empty()
+        });
     }
 }

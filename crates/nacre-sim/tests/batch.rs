@@ -14,7 +14,7 @@ fn make(parent: Fid, name: &[u8], mode: u32) -> Change<'_> {
 
 #[test]
 fn sub_operations_see_each_other_and_failures_stay_alone() {
-    let mut c = Cluster::new(1, 2, 1, false);
+    let mut c = Cluster::new(1, 2, 1);
     c.world.run_for(SEC);
     let mount = c.mounts[0];
     let outcome = run(&mut c, mount, async |client| {
@@ -46,7 +46,7 @@ fn sub_operations_see_each_other_and_failures_stay_alone() {
 #[test]
 fn every_change_of_a_batch_happens_once_while_connections_break_and_the_target_is_killed() {
     for seed in 1..=8 {
-        let mut c = Cluster::new(seed, 1, 1, false);
+        let mut c = Cluster::new(seed, 1, 1);
         c.world.run_for(SEC);
         let (mount, mdt) = (c.mounts[0], c.servers[1]);
         run(&mut c, mount, async |client| client.ready().await).expect("it starts");

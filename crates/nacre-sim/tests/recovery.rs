@@ -143,7 +143,8 @@ fn dependent_change_survives(seed: u64, rule: bool) -> bool {
         .ok();
     }
     c.world.run_for(SEC);
-    c.world.deafen(a, true);
+    let mdt = c.servers[MDT];
+    c.world.block(mdt, a);
     let first = c.jobs.start(&mut c.world, a, async |client| make(&client, Fid::ROOT, "X", DIR).await);
     let answered = run(&mut c, b, async |client| {
         let x = loop {
@@ -155,8 +156,7 @@ fn dependent_change_survives(seed: u64, rule: bool) -> bool {
     });
     answered.expect("B is answered");
     c.power_loss(MDT);
-    c.world.deafen(a, false);
-    let mdt = c.servers[MDT];
+    c.world.heal(mdt, a);
     c.world.start_later(mdt, 100_000_000);
     let made: Option<Result<Fid, Errno>> = c.jobs.wait(&mut c.world, first, 60 * SEC);
     let x = made.expect("A is answered in the end").expect("X is made");

@@ -71,6 +71,8 @@ pub struct TargetCore {
     /// The latest evictions with their causes, for the clients that ask; bounded.
     pub(crate) evictions: RefCell<VecDeque<(ClientUuid, String)>>,
     pub(crate) recovery: RefCell<Option<Recovery>>,
+    /// Bytes of objects written by changes up to this may have been lost with the machine, their rows not.
+    pub(crate) bytes_lost_to: Cell<Transno>,
     /// The latest recovery that is over.
     pub(crate) recovered: Cell<Option<Told>>,
     pub(crate) registration: OnceCell<Rc<Registration>>,
@@ -100,6 +102,7 @@ impl TargetCore {
             kept: RefCell::default(),
             evictions: RefCell::default(),
             recovery: RefCell::default(),
+            bytes_lost_to: Cell::default(),
             recovered: Cell::default(),
             registration: OnceCell::new(),
         })
@@ -232,6 +235,10 @@ impl TargetCore {
     /// Exports there are, without tools.
     pub fn export_ids(&self) -> Vec<ExportId> {
         self.exports.borrow().iter().filter(|(_, e)| e.has_lease()).map(|(id, _)| id).collect()
+    }
+    /// Whether the bytes of a write may be gone although its rows are there.
+    pub fn may_have_lost_bytes(&self, written: Transno) -> bool {
+        written <= self.bytes_lost_to.get()
     }
     /// Counts the starts of this target.
     pub fn instance(&self) -> u64 {

@@ -192,10 +192,8 @@ impl<S: Service> Inner<S> {
             }
             Opcode::GetParams => {
                 let pattern = request.args::<GetParams>()?.pattern;
-                let mut params = core.common_params();
-                params.extend(service.params());
+                let mut params = core.all_params(&**service);
                 params.retain(|p| matches(&pattern, &p.name));
-                params.sort_by(|a, b| a.name.cmp(&b.name));
                 Ok(Reply::of(&ParamList { params }))
             }
             Opcode::RecoveryRows => {

@@ -4,6 +4,7 @@
 //! earlier waits (bounded) or is not answered, and its sender asks the next instance again. Requests are tasks,
 //! one each. Who may ask is `connect.rs`, what becomes of a request is `dispatch.rs`.
 
+use crate::connect::Gone;
 use crate::core_::{ExportId, TargetConfig, TargetCore};
 use crate::exports::ClientRow;
 use crate::lease::Neighbours;
@@ -171,7 +172,7 @@ impl<S: Service> Inner<S> {
         self.core.set(core.clone()).map_err(|_| String::from("the target was started twice"))?;
         let failed = |e: Errno| format!("{}: client records cannot be read: {e}", core.name);
         core.incompat.load(&core.osd, &core.name).await?;
-        self.load_clients(&core).await.map_err(failed)?;
+        let superseded = self.load_clients(&core).await.map_err(failed)?;
         let loss = self.find_loss(&core).await.map_err(failed)?;
         if let Some(base) = loss {
             core.osd.raise_epoch();
@@ -183,6 +184,9 @@ impl<S: Service> Inner<S> {
         let clients = core.exports.borrow().len();
         tracing::info!(target_name = %core.name, instance = core.instance(), clients, "target started");
         self.service.set(service).map_err(|_| String::from("the target was started twice"))?;
+        for id in superseded {
+            self.drop_export(&core, id, Gone::Replaced);
+        }
         self.ctx.spawn(self.clone().reap());
         self.ctx.spawn(self.clone().watch_strangers());
         self.ctx.spawn(self.clone().follow_kept());
@@ -206,8 +210,10 @@ impl<S: Service> Inner<S> {
         }
     }
 
-    /// Every known client gets its export back; it has a full lease from now on to come.
-    async fn load_clients(&self, core: &Rc<TargetCore>) -> Result<(), Errno> {
+    /// Every known client gets its export back; it has a full lease from now on to come. Gives exports in whose place
+    /// another has come.
+    async fn load_clients(&self, core: &Rc<TargetCore>) -> Result<Vec<ExportId>, Errno> {
+        let mut superseded = Vec::new();
         if let Some(row) = core.osd.get(table::TARGET, GENERATION_KEY).await? {
             core.exports.borrow_mut().set_last_generation(Generation::from_slice(&row)?);
         }
@@ -225,6 +231,9 @@ impl<S: Service> Inner<S> {
                 let features = row.features;
                 let export = Export::restore(row.generation, row.last_transno, mine);
                 let mut exports = core.exports.borrow_mut();
+                // Rows come in the order of their generations: of a target that was started anew the older one is
+                // there when this process died before it was deleted.
+                superseded.extend(exports.of_client(row.uuid));
                 core.incompat.found(row.generation, features);
                 exports.set_last_generation(row.generation);
                 exports.insert(self.new_entry(core, row.uuid, row.name, row.role, export));
@@ -236,7 +245,8 @@ impl<S: Service> Inner<S> {
                 tracing::error!(target_name = %core.name, ?key, %error, "client record cannot be read: skipped");
             }
         })
-        .await
+        .await?;
+        Ok(superseded)
     }
 
     /// A new instance; with it everything that the log held is committed, so that no client replays what is here.

@@ -30,6 +30,14 @@ impl TargetCore {
         format!("{component}.{}.", self.name)
     }
 
+    /// Every parameter of a target.
+    pub fn all_params<S: Service>(&self, service: &S) -> Vec<Param> {
+        let mut params = self.common_params();
+        params.extend(service.params());
+        params.sort_by(|a, b| a.name.cmp(&b.name));
+        params
+    }
+
     /// The parameters that every target has.
     pub(crate) fn common_params(&self) -> Vec<Param> {
         let prefix = self.param_prefix();
@@ -199,8 +207,7 @@ impl TargetCore {
 
 /// Sets every parameter whose name fits.
 pub(crate) fn set_params<S: Service>(core: &TargetCore, service: &S, set: &SetParam) -> SetParamReply {
-    let mut names: Vec<String> = core.common_params().into_iter().map(|p| p.name).collect();
-    names.extend(service.params().into_iter().map(|p| p.name));
+    let mut names: Vec<String> = core.all_params(service).into_iter().map(|p| p.name).collect();
     names.retain(|name| matches(&set.name, name));
     let mut refused = String::new();
     for name in &names {

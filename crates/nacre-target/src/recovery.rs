@@ -43,6 +43,8 @@ pub(crate) struct Recovery {
     waiting: BTreeSet<ExportId>,
     /// The next change of each, under its old number.
     queue: BTreeMap<(Transno, ExportId), Frame>,
+    /// The latest change that each has made again.
+    made: BTreeMap<ExportId, Transno>,
     failed: BTreeMap<ExportId, String>,
     told: Told,
     kick: Rc<WaitList>,
@@ -84,12 +86,14 @@ impl TargetCore {
             self.exports.borrow().iter().filter(|(_, e)| e.has_lease()).map(|(id, _)| id).collect();
         let told = Told { start: self.ctx.wall(), clients: waiting.len(), ..Told::default() };
         self.osd.hold_stable(true);
+        self.bytes_lost_to.set(base);
         *self.recovery.borrow_mut() = Some(Recovery {
             base,
             started: self.ctx.now(),
             until: self.ctx.now() + lease(self),
             waiting,
             queue: BTreeMap::new(),
+            made: BTreeMap::new(),
             failed: BTreeMap::new(),
             told,
             kick: Rc::new(self.ctx.wait_list()),
@@ -115,6 +119,13 @@ impl TargetCore {
     /// A change that is to be made again; its latest copy counts.
     pub(crate) fn queue_replay(&self, export: ExportId, frame: Frame) {
         if let Some(r) = &mut *self.recovery.borrow_mut() {
+            let (at, epoch) = (frame.header.transno, frame.header.epoch);
+            if r.queue
+                .iter()
+                .any(|((queued, id), f)| *id == export && *queued > at && f.header.epoch == epoch)
+            {
+                return; // a late copy of one that was answered
+            }
             r.queue.retain(|(_, id), _| *id != export);
             r.queue.insert((frame.header.transno, export), frame);
             r.kick.wake_all();
@@ -215,11 +226,15 @@ impl<S: Service> Inner<S> {
     async fn replay(self: &Rc<Self>, core: &Rc<TargetCore>, service: &Rc<S>, export: ExportId, frame: Frame) {
         let Some(opcode) = Opcode::from_number(frame.header.opcode) else { return };
         let old = frame.header.transno;
-        let base = core.recovery.borrow().as_ref().map_or(Transno(0), |r| r.base);
+        let (base, made) = match &*core.recovery.borrow() {
+            Some(r) => (r.base, r.made.get(&export).copied().unwrap_or_default()),
+            None => return,
+        };
         // Of a write the rows may be there and the bytes lost, unless they were stable: then another's later bytes may be.
-        let safe = if opcode == Opcode::Write { base.min(core.osd.last_stable()) } else { base };
-        if old <= safe {
-            // It was not lost, and its record may have been replaced since: it is as it was.
+        let safe = if opcode.changes_bytes() { base.min(core.osd.last_stable()) } else { base };
+        if old <= safe.max(made) {
+            // It was not lost, or its client has lost the answer and begun again. Its record may have been replaced
+            // since, and others may have built on it: it is as it was.
             let conn = core.exports.borrow().get(export).and_then(|e| e.conn);
             if let Some(conn) = conn {
                 let answer = frame.bulk.first().filter(|_| opcode != Opcode::Write);
@@ -238,6 +253,7 @@ impl<S: Service> Inner<S> {
         let mut recovery = core.recovery.borrow_mut();
         let Some(r) = &mut *recovery else { return };
         r.told.replayed += 1;
+        r.made.insert(export, old);
         if let Err(error) = result {
             tracing::error!(target_name = %core.name, generation = %export, transno = %old, ?opcode, %error,
                 "a change that was answered cannot be made again: its client is evicted after the recovery");

@@ -80,6 +80,10 @@ pub enum Class {
 }
 
 impl Opcode {
+    /// Whether it changes bytes of objects, which may be lost with a machine although its rows are not.
+    pub fn changes_bytes(self) -> bool {
+        matches!(self, Self::Write | Self::Truncate)
+    }
     /// How a request of this kind is treated: what [`Rpc::CLASS`] says, for those who have only the number.
     pub fn class(self) -> Class {
         match self {

@@ -1,0 +1,98 @@
+//! After the loss of a machine: bytes that a committed write has lost are put back.
+//!
+//! The rows of such a write are in the log, and say what its blocks held in the end, whatever came after it: a later
+//! write, a truncate, the end of the object. So bytes go only into blocks that do not hold what their sums say. Whoever
+//! knows of an older state than others (that some later write is stable, say) cannot bring it back that way.
+
+use crate::error::OsdError;
+use crate::object::{Objects, wrong_answer};
+use crate::object_rows::{
+    BLOCKS_PER_REGION, block_floor, block_key, blocks_of, decode_block, region_of_key, regions_of,
+};
+use crate::summed::BLOCK_BYTES;
+use crate::tx::table;
+use alloc::rc::Rc;
+use alloc::vec;
+use bytes::Bytes;
+use nacre_node::{FileId, StoreDone, StoreOp};
+use nacre_types::{Extent, ObjectId};
+
+/// Rows of one scan.
+const SLICE: u32 = 64;
+
+impl Objects {
+    /// Puts `data` of a write whose rows are there back where it was lost. Rows do not change.
+    ///
+    /// # Errors
+    /// Those of the store and of the engine.
+    pub async fn restore(
+        self: &Rc<Self>,
+        object: ObjectId,
+        offset: u64,
+        data: &[Bytes],
+    ) -> Result<(), OsdError> {
+        let data = data.concat();
+        let end = offset.saturating_add(data.len() as u64);
+        self.restore_range(object, offset, end, |from, to| {
+            let place = |at: u64| usize::try_from(at - offset).expect("within the data");
+            data.get(place(from)..place(to)).map(Bytes::copy_from_slice).unwrap_or_default()
+        })
+        .await
+    }
+    /// The same for a truncate: what follows is zeros until later writes say otherwise.
+    ///
+    /// # Errors
+    /// Those of the store and of the engine.
+    pub async fn restore_cut(self: &Rc<Self>, object: ObjectId, size: u64) -> Result<(), OsdError> {
+        let zeros = |from, to| Bytes::from(vec![0; usize::try_from(to - from).expect("at most a block")]);
+        self.restore_range(object, size, u64::MAX, zeros).await
+    }
+
+    /// Puts bytes into the written blocks of a range that do not hold what they should.
+    async fn restore_range(
+        self: &Rc<Self>,
+        object: ObjectId,
+        offset: u64,
+        end: u64,
+        bytes: impl Fn(u64, u64) -> Bytes,
+    ) -> Result<(), OsdError> {
+        let _guard = self.locks.lock(object, Extent::new(block_floor(offset), u64::MAX), true).await;
+        let Some(row) = self.row(object).await? else { return Ok(()) };
+        let end = end.min(row.size);
+        if offset >= end {
+            return Ok(());
+        }
+        // Only regions that have a row: the range may be all that a file can be.
+        let regions = regions_of(&blocks_of(offset, end));
+        let (mut next, last) = (block_key(object, regions.start), block_key(object, regions.end));
+        loop {
+            let rows = self.osd().scan(table::BLOCK, &next, &last, SLICE).await?;
+            for (key, value) in &rows {
+                let region = region_of_key(key).unwrap_or_default();
+                next = block_key(object, region + 1);
+                let row_of_blocks = decode_block(object, region, value)?;
+                for (block, sum) in (region * BLOCKS_PER_REGION..).zip(row_of_blocks.sums) {
+                    let first = block * BLOCK_BYTES;
+                    let (from, to) = (first.max(offset), (first + BLOCK_BYTES).min(end));
+                    if row_of_blocks.is_written(block)
+                        && from < to
+                        && self.sum_of(object, block, (first + BLOCK_BYTES).min(row.size)).await? != sum
+                    {
+                        self.put_back(object, from, bytes(from, to)).await?;
+                    }
+                }
+            }
+            if rows.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+    async fn put_back(&self, object: ObjectId, offset: u64, lost: Bytes) -> Result<(), OsdError> {
+        self.note_unstable(object, self.osd().last_transno(), lost.len() as u64);
+        let op = StoreOp::Write { file: FileId::Blob(object), offset, data: vec![lost] };
+        match self.ctx.io(op).await? {
+            StoreDone::Unit => Ok(()),
+            _ => Err(wrong_answer("write")),
+        }
+    }
+}

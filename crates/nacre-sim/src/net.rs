@@ -1,0 +1,230 @@
+//! The network between islands: connections that promise order or their end, and what can go wrong with them.
+//!
+//! Invariants: frames of one direction of a connection arrive in order or not at all, as long as there is no
+//! [`Noise`]; nothing is ordered between two connections; what is under way when a connection breaks is lost. Across
+//! a partition nothing comes through in that direction, neither frames nor the end of a connection; when it heals,
+//! what waited comes in order, unless its connection has broken meanwhile.
+
+use crate::world::{Action, NodeId, World};
+use nacre_node::{ConnId, Event};
+use nacre_wire::Frame;
+
+pub(crate) type LinkId = u64;
+
+/// What a proxy or a broken network does to single frames: one in so many, 0 = none.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Noise {
+    /// It never arrives; its connection ends some time later, others may still come through until then.
+    pub drop_one_in: u64,
+    /// A copy comes later, behind what was sent after it.
+    pub double_one_in: u64,
+    /// It comes later, behind what was sent after it.
+    pub swap_one_in: u64,
+}
+
+/// One end of a connection.
+#[derive(Clone, Copy)]
+pub(crate) struct End {
+    pub(crate) node: NodeId,
+    pub(crate) life: u64,
+    pub(crate) conn: ConnId,
+}
+
+pub(crate) struct Link {
+    ends: [End; 2],
+    /// When the last thing sent to each end arrives.
+    busy_until: [u64; 2],
+    cut: bool,
+}
+
+impl World {
+    // ---- faults
+
+    /// Breaks one of an island's connections; both ends notice some time later.
+    pub fn cut_some_link(&mut self, id: NodeId) {
+        let links: Vec<LinkId> = self.nodes[id.0].links.values().copied().collect();
+        if !links.is_empty() {
+            let chosen = links[self.rng.below(links.len() as u64) as usize];
+            self.note(id, || "connection lost".into());
+            self.cut(chosen, "connection reset");
+        }
+    }
+    /// Nothing comes from the one to the other any more.
+    pub fn block(&mut self, from: NodeId, to: NodeId) {
+        let name = self.name(to).to_string();
+        self.note(from, || format!("is not heard any more by {name}"));
+        self.blocked.insert((from, to));
+        self.last_fault_ns = self.now_ns;
+    }
+    /// The same for a while.
+    pub fn block_for(&mut self, from: NodeId, to: NodeId, ns: u64) {
+        self.block(from, to);
+        self.push_action(self.now_ns + ns, Action::Heal { from, to });
+    }
+    /// The way is free again.
+    pub fn heal(&mut self, from: NodeId, to: NodeId) {
+        if !self.blocked.remove(&(from, to)) {
+            return;
+        }
+        let name = self.name(to).to_string();
+        self.note(from, || format!("is heard again by {name}"));
+        self.last_fault_ns = self.now_ns;
+        let at = self.now_ns + self.delay_ns();
+        let (free, held) =
+            std::mem::take(&mut self.held).into_iter().partition(|(f, t, _)| (*f, *t) == (from, to));
+        self.held = held;
+        let free: Vec<(NodeId, NodeId, Action)> = free;
+        for (_, _, action) in free {
+            if let Action::Deliver { link, to, .. } = &action
+                && let Some(link) = self.links.get_mut(link)
+            {
+                link.busy_until[*to] = link.busy_until[*to].max(at);
+            }
+            self.push_action(at, action);
+        }
+    }
+    /// One-way partition: whatever is sent to this island waits; what it sends arrives.
+    pub fn deafen(&mut self, id: NodeId, deaf: bool) {
+        for other in (0..self.nodes.len()).map(NodeId).filter(|other| *other != id) {
+            if deaf { self.block(other, id) } else { self.heal(other, id) }
+        }
+    }
+    /// Ends every connection of an island.
+    pub(crate) fn cut_all(&mut self, id: NodeId, reason: &str) {
+        let links: Vec<LinkId> = self.nodes[id.0].links.values().copied().collect();
+        for link in links {
+            self.cut(link, reason);
+        }
+    }
+    pub(crate) fn cut(&mut self, id: LinkId, reason: &str) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        if std::mem::replace(&mut link.cut, true) {
+            return;
+        }
+        let ends = link.ends;
+        for (side, end) in ends.iter().enumerate() {
+            let at = self.now_ns + self.delay_ns();
+            let event = Event::Closed { conn: end.conn, reason: reason.to_string() };
+            self.push_action(at, Action::Deliver { link: id, to: side, event });
+        }
+    }
+
+    // ---- effects of islands
+
+    pub(crate) fn send(&mut self, id: NodeId, conn: ConnId, frame: Frame) {
+        let Some(&link_id) = self.nodes[id.0].links.get(&conn) else { return };
+        let (delay, noise, now) = (self.delay_ns(), self.faults.noise, self.now_ns);
+        let mut strikes = |one_in: u64| one_in > 0 && self.rng.below(one_in) == 0;
+        let (drop, double, swap) =
+            (strikes(noise.drop_one_in), strikes(noise.double_one_in), strikes(noise.swap_one_in));
+        let late = self.delay_ns() + self.rng.below(3_000_000);
+        let Some(link) = self.links.get_mut(&link_id) else { return };
+        let to = usize::from(link.ends[0].node == id && link.ends[0].conn == conn);
+        let mut at = link.busy_until[to].max(now + delay);
+        if swap {
+            at += late;
+        } else {
+            link.busy_until[to] = at;
+        }
+        let end = link.ends[to];
+        if self.tracing {
+            let what = crate::describe::frame(&frame);
+            let to = self.nodes[end.node.0].name.clone();
+            let fate = match (drop, double, swap) {
+                (true, _, _) => ", lost",
+                (_, true, _) => ", doubled",
+                (_, _, true) => ", overtaken",
+                _ => "",
+            };
+            self.note(id, move || {
+                format!("-> {to}: {what} (arrives {:.3} ms{fate})", (at - 1_000_000_000) as f64 / 1e6)
+            });
+        }
+        if drop {
+            return self.push_action(at + late, Action::Lose { link: link_id });
+        }
+        if double {
+            let event = Event::Frame { conn: end.conn, frame: frame.clone() };
+            self.push_action(at + late, Action::Deliver { link: link_id, to, event });
+        }
+        let event = Event::Frame { conn: end.conn, frame };
+        self.push_action(at, Action::Deliver { link: link_id, to, event });
+    }
+
+    pub(crate) fn close(&mut self, id: NodeId, conn: ConnId) {
+        let Some(link_id) = self.nodes[id.0].links.remove(&conn) else {
+            self.given_up.insert((id, conn)); // it does not stand yet
+            return;
+        };
+        let delay = self.delay_ns();
+        let now = self.now_ns;
+        let Some(link) = self.links.get_mut(&link_id) else { return };
+        let to = usize::from(link.ends[0].node == id && link.ends[0].conn == conn);
+        let at = link.busy_until[to].max(now + delay);
+        link.busy_until[to] = at;
+        let event = Event::Closed { conn: link.ends[to].conn, reason: "closed by peer".into() };
+        self.push_action(at, Action::Deliver { link: link_id, to, event });
+    }
+
+    pub(crate) fn connect(&mut self, from: End, address: String, target: String) {
+        if self.nodes[from.node.0].life != from.life || self.given_up.remove(&(from.node, from.conn)) {
+            return;
+        }
+        let machine = self.nodes.iter().position(|n| n.name == target && Self::address(&n.name) == address);
+        if let Some(to) = machine.map(NodeId) {
+            // It takes both ways.
+            for way in [(from.node, to), (to, from.node)] {
+                if self.blocked.contains(&way) {
+                    return self.held.push((way.0, way.1, Action::Connect { from, address, target }));
+                }
+            }
+        }
+        let Some(found) = machine.filter(|&n| self.is_up(NodeId(n))) else {
+            let reason = format!("{address}: connection refused");
+            return self.enter(from.node, Event::Closed { conn: from.conn, reason });
+        };
+        let to = NodeId(found);
+        let from_name = self.nodes[from.node.0].name.clone();
+        let node = &mut self.nodes[found];
+        let conn = ConnId(ConnId::INBOUND | node.next_inbound);
+        node.next_inbound += 1;
+        let far = End { node: to, life: node.life, conn };
+        let id = self.next_link;
+        self.next_link += 1;
+        let opened = self.now_ns + self.delay_ns();
+        self.links.insert(id, Link { ends: [from, far], busy_until: [opened, self.now_ns], cut: false });
+        self.nodes[found].links.insert(conn, id);
+        self.nodes[from.node.0].links.insert(from.conn, id);
+        self.enter(to, Event::Accepted { conn, from: from_name });
+        let event = Event::Opened { conn: from.conn };
+        self.push_action(opened, Action::Deliver { link: id, to: 0, event });
+    }
+
+    pub(crate) fn deliver(&mut self, id: LinkId, to: usize, event: Event) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let is_end = matches!(event, Event::Closed { .. });
+        // What was under way when the connection broke is lost.
+        if link.cut && !is_end {
+            return;
+        }
+        let (end, from) = (link.ends[to], link.ends[1 - to].node);
+        if self.blocked.contains(&(from, end.node)) {
+            return self.held.push((from, end.node, Action::Deliver { link: id, to, event }));
+        }
+        let node = &mut self.nodes[end.node.0];
+        if node.life != end.life || !node.links.contains_key(&end.conn) {
+            return;
+        }
+        if is_end {
+            node.links.remove(&end.conn);
+        }
+        self.enter(end.node, event);
+    }
+
+    pub(crate) fn delay_ns(&mut self) -> u64 {
+        let (least, most) = self.faults.delay_us;
+        let slow = self.faults.slow_one_in > 0 && self.rng.below(self.faults.slow_one_in) == 0;
+        let most = if slow { self.faults.slow_us.max(most) } else { most };
+        1000 * (least + self.rng.below(most.saturating_sub(least).max(1)))
+    }
+}

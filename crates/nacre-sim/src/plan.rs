@@ -1,0 +1,105 @@
+//! What a seed tries, what it has shown, and why it failed.
+
+use nacre_node::Rng;
+
+/// What a seed tries.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub seed: u64,
+    pub mounts: u32,
+    pub osts: u32,
+    pub tasks: u32,
+    pub ops_per_task: u32,
+    /// Files over several stripes.
+    pub big: bool,
+    /// Servers killed and started again.
+    pub kills: u32,
+    /// Servers whose machine is lost, one at a time; their clients live.
+    pub machines: u32,
+    /// Connections lost.
+    pub cuts: u32,
+    /// Processes stopped for shorter than a lease (a mount) or for as long as it likes (a server).
+    pub stops: u32,
+    /// Two processes do not hear each other for a while, one way or both.
+    pub partitions: u32,
+    /// Wall clocks that are set.
+    pub clocks: u32,
+    /// One frame in so many is lost with its connection, doubled, or overtaken; 0 = none.
+    pub noise_one_in: u64,
+    /// The tasks meet on common files.
+    pub common: bool,
+    /// A further mount dies while it holds a lock and an open file.
+    pub victim: bool,
+    /// A mount dies with what it has under way, and another comes in its place.
+    pub replace: bool,
+    /// A mount is stopped for longer than its lease.
+    pub sleep: bool,
+    /// The whole machine loses its power once, and that is all (see `power`).
+    pub power: bool,
+}
+
+impl Plan {
+    /// Everything follows from the seed.
+    pub fn of(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x6e61_6372_6500);
+        let mut pick = |n: u64| rng.below(n) as u32;
+        let tasks = 1 + pick(3);
+        let machines = [0, 0, 0, 1, 2, 3][pick(6) as usize];
+        // A client that goes takes what it had made since with it: not together with the loss of a machine.
+        let clients_go = machines == 0;
+        Self {
+            seed,
+            mounts: 2 + pick(2),
+            osts: 1 + pick(3),
+            tasks,
+            ops_per_task: (60 + pick(60)) / tasks,
+            big: pick(3) == 0,
+            kills: [0, 0, 1, 2, 3][pick(5) as usize],
+            machines,
+            cuts: [0, 1, 3, 8][pick(4) as usize],
+            stops: [0, 0, 0, 1, 2][pick(5) as usize],
+            partitions: [0, 0, 0, 1, 2][pick(5) as usize],
+            clocks: [0, 0, 1][pick(3) as usize],
+            noise_one_in: [0, 0, 0, 0, 500, 100, 20][pick(7) as usize],
+            common: pick(2) == 0,
+            victim: pick(4) == 0 && clients_go,
+            replace: pick(5) == 0 && clients_go,
+            sleep: pick(5) == 0 && clients_go,
+            power: pick(6) == 0,
+        }
+    }
+}
+
+/// What a seed has shown.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    pub operations: u64,
+    pub kills: u64,
+    pub cuts: u64,
+    /// Processes stopped, or not heard for a while.
+    pub outages: u64,
+    /// Mounts that died, or slept for longer than their lease.
+    pub evictions: u64,
+    /// Machines lost.
+    pub machines: u64,
+    pub virtual_ms: u64,
+}
+impl Report {
+    pub fn add(&mut self, other: &Self) {
+        let Self { operations, kills, cuts, outages, evictions, machines, virtual_ms } = other;
+        self.operations += operations;
+        self.kills += kills;
+        self.cuts += cuts;
+        self.outages += outages;
+        self.evictions += evictions;
+        self.machines += machines;
+        self.virtual_ms += virtual_ms;
+    }
+}
+
+/// Why a seed failed, with the last of what happened.
+#[derive(Debug)]
+pub struct Failure {
+    pub what: String,
+    pub trace: String,
+}

@@ -1,0 +1,25 @@
+//! Seeds beyond those of every run that have failed once. What each found is in its line.
+
+use nacre_sim::plan::Plan;
+use nacre_sim::run::run;
+
+const SEEDS: [(u64, &str); 9] = [
+    (1010, "a file lock's row stayed when its unlock had to wait for a commit"),
+    (1075, "a recovery did not end: a late copy of a change took the place of the next one in the queue"),
+    (2034, "a client that lost its connection in the middle of its replay was evicted"),
+    (3015, "a recovery waited for an export in whose place another had come"),
+    (3019, "a doubled enqueue was granted after its cancel, to nobody"),
+    (3030, "bytes that a killed OST had left in the kernel's memory counted as stable"),
+    (5067, "bytes were put back under a lock for which another client's locks waited"),
+    (5128, "a create failed because the last OST went while its rows were read"),
+    (5196, "a change that was replayed twice evicted its client"),
+];
+
+#[test]
+fn seeds_that_have_failed_once_pass() {
+    for (seed, found) in SEEDS {
+        if let Err(failure) = run(&Plan::of(seed), 60) {
+            panic!("seed {seed} ({found}): {}\n{}", failure.what, failure.trace);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! `cargo xtask mutants`: bugs planted one at a time into a copy of the tree; the simulator must find each.
+//!
+//! A mutation is a piece of text that is there once, and what it becomes; so the product knows nothing of it, and one that
+//! no longer fits is an error, not a mutation that nobody looks for. The copy has its own target directory. Seeds come
+//! first, then the scripts; what finds neither is printed as `not found`, and the command fails.
+
+use crate::shell::{cargo, output, root};
+use anyhow::{Context as _, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+struct Mutation {
+    name: &'static str,
+    file: &'static str,
+    from: &'static str,
+    to: &'static str,
+}
+
+const fn planted(name: &'static str, file: &'static str, from: &'static str, to: &'static str) -> Mutation {
+    Mutation { name, file, from, to }
+}
+
+const MUTATIONS: &[Mutation] = &[
+    planted(
+        "the reply record is dropped",
+        "crates/nacre-target/src/core_.rs",
+        "entry.rpc.remember(record);",
+        "drop(record);",
+    ),
+    planted(
+        "the record is not in the transaction",
+        "crates/nacre-target/src/core_.rs",
+        "tx.put(table::REPLY, &reply_key(request.export, tag), record.to_vec());",
+        "",
+    ),
+    planted(
+        "the lease is not looked at",
+        "crates/nacre-rpc/src/lease.rs",
+        "self.usable_until().is_some_and(|end| now < end)",
+        "self.usable_until().is_some_and(|_| now >= Instant(0))",
+    ),
+    planted(
+        "replay goes backwards",
+        "crates/nacre-rpc/src/replay.rs",
+        ".min_by_key(|(key, _)| **key)?;",
+        ".max_by_key(|(key, _)| **key)?;",
+    ),
+    planted(
+        "a replay is not waited for",
+        "crates/nacre-target/src/recovery.rs",
+        "if ready { Step::End } else { Step::Wait }",
+        "Step::End",
+    ),
+    planted(
+        "a tag is used again too early",
+        "crates/nacre-rpc/src/slots.rs",
+        "self.used[word] |= 1 << bit;",
+        "self.used[word] |= u64::from(bit != 0) << bit;",
+    ),
+    planted(
+        "an older epoch is answered",
+        "crates/nacre-rpc/src/export.rs",
+        "if header.epoch < self.epoch {\n            return Admission::Drop;",
+        "if header.epoch < ConnEpoch(0) {\n            return Admission::Drop;",
+    ),
+    planted(
+        "a running copy is executed",
+        "crates/nacre-rpc/src/export.rs",
+        "running.epoch = header.epoch;\n            return Admission::Drop;",
+        "running.epoch = header.epoch;\n            return Admission::Execute;",
+    ),
+    planted(
+        "a resent request is a new one",
+        "crates/nacre-rpc/src/export.rs",
+        ".filter(|_| !data)",
+        ".filter(|_| !data && replay)",
+    ),
+    planted(
+        "the answer leaves before the log is written",
+        "crates/nacre-target/src/island.rs",
+        "core.osd.log_writes(out);",
+        "if core.ctx.random().is_multiple_of(2) { core.osd.log_writes(out); }",
+    ),
+    planted(
+        "acknowledge or commit is skipped",
+        "crates/nacre-mdt/src/held.rs",
+        "self.core.config.ack_or_commit\n",
+        "!self.core.config.ack_or_commit\n",
+    ),
+    planted(
+        "last_xid releases nothing",
+        "crates/nacre-rpc/src/export.rs",
+        "self.records.remove(&xid);\n            self.released_by_xid += 1;",
+        "self.released_by_xid += u64::from(xid > Xid(0));\n            break;",
+    ),
+    planted(
+        "locks of an evicted client stay",
+        "crates/nacre-ost/src/service.rs",
+        "self.locks.drop_owner(export).await;",
+        "let _ = export;",
+    ),
+    planted(
+        "records of a client that is gone stay",
+        "crates/nacre-target/src/connect.rs",
+        "tx.delete_range(table::REPLY, &reply_key(id, Tag(0)), &reply_end(id));",
+        "",
+    ),
+    planted(
+        "callbacks may be missing",
+        "crates/nacre-rpc/src/import.rs",
+        "frame.header.xid.0 > self.callback_seen.0 + 1",
+        "frame.header.xid.0 > u64::MAX - 1",
+    ),
+    planted(
+        "a change is replayed twice",
+        "crates/nacre-target/src/recovery.rs",
+        "if old <= safe.max(made) {",
+        "if old <= safe && made.0 < u64::MAX {",
+    ),
+    planted(
+        "lost bytes are not put back",
+        "crates/nacre-osd/src/object_restore.rs",
+        "if row_of_blocks.is_written(block)\n",
+        "if sum == 1\n                        && row_of_blocks.is_written(block)\n",
+    ),
+];
+
+/// Plants each bug, or those whose name has `only` in it, and looks for it in so many seeds.
+pub(crate) fn run(seeds: u64, only: &str) -> Result<()> {
+    let tree = root().join("target/mutants/tree");
+    let mut missed = 0;
+    println!("{:<48} found by", "planted bug");
+    for mutation in MUTATIONS.iter().filter(|m| m.name.contains(only)) {
+        copy_tree(&tree)?;
+        let file = tree.join(mutation.file);
+        std::fs::write(&file, mutated(mutation)?)?;
+        let found = hunt(&tree, seeds)?;
+        missed += u32::from(found.is_none());
+        println!("{:<48} {}", mutation.name, found.unwrap_or_else(|| "not found".into()));
+    }
+    ensure!(missed == 0, "{missed} planted bugs were not found");
+    Ok(())
+}
+
+/// The file with the bug in it.
+fn mutated(m: &Mutation) -> Result<String> {
+    let text = std::fs::read_to_string(root().join(m.file)).context(m.file)?;
+    let times = text.matches(m.from).count();
+    ensure!(times == 1, "{}: {:?} is {times} times in {}, it must be there once", m.name, m.from, m.file);
+    Ok(text.replacen(m.from, m.to, 1))
+}
+
+/// What git knows of, as it is now. Files that have not changed keep their times, so that little is built again.
+fn copy_tree(to: &Path) -> Result<()> {
+    let files = output(Command::new("git").args(["ls-files"]).current_dir(root()))?;
+    for name in files.lines() {
+        let (from, to) = (root().join(name), to.join(name));
+        let Ok(bytes) = std::fs::read(&from) else { continue }; // deleted, and not committed yet
+        if std::fs::read(&to).is_ok_and(|old| old == bytes) {
+            continue;
+        }
+        std::fs::create_dir_all(to.parent().unwrap_or(&to))?;
+        std::fs::write(&to, bytes)?;
+    }
+    Ok(())
+}
+
+/// The seed or the script that fails.
+fn hunt(tree: &Path, seeds: u64) -> Result<Option<String>> {
+    let target: PathBuf = root().join("target/mutants/target");
+    let here = |args: &[&str]| {
+        let mut command = cargo(args);
+        command.current_dir(tree).env("CARGO_TARGET_DIR", &target);
+        command
+    };
+    output(&mut here(&["build", "--release", "--quiet", "--package", "nacre-sim"]))?;
+    let seeds = seeds.to_string();
+    let said =
+        Command::new(target.join("release/nacre-sim")).args(["--seeds", &seeds, "--trace", "1"]).output()?;
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    if let Some(line) = said.lines().find(|line| line.starts_with("seed ")) {
+        return Ok(Some(line.chars().take(120).collect()));
+    }
+    let tests = here(&["test", "--release", "--quiet", "--package", "nacre-sim"]).output()?;
+    let said = String::from_utf8_lossy(&tests.stdout).into_owned();
+    let failed = said.lines().find(|line| line.starts_with("---- "));
+    Ok((!tests.status.success()).then(|| failed.unwrap_or("a script").to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mutation_fits() {
+        for mutation in MUTATIONS {
+            if let Err(error) = mutated(mutation) {
+                panic!("{error}");
+            }
+        }
+    }
+}

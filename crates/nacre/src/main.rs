@@ -38,6 +38,11 @@ mod replay;
 use clap::Parser as _;
 use std::process::ExitCode;
 
+/// A mount and its servers keep millions of small rows: glibc's search for a free piece costs 12 % of a create in a
+/// file system of a million files.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let mut args: Vec<_> = std::env::args_os().collect();
     let called = args.first().map(std::path::PathBuf::from);

@@ -107,7 +107,7 @@ fn texts() {
         ("unix", "unix:/run/nacre/up.sock"),
         ("pattern", "m*t.*.exports.**\nmdt.demo-MDT0000.exports.a.stats"),
         ("stars", "*a*a*a*a*a*a*b.x\naaaaaaaaaaaaaaaaaaaaaaaa.x"),
-        ("target", "demo-MDT0000"),
+        ("fsname-target", "demo-MDT0000"),
         ("ost", "demo-OSTffff"),
         ("fid", "[0x200000401:0x3:0x0]"),
         ("source", "unix:/a b/nacre.sock:/demo/below"),

@@ -401,6 +401,13 @@ impl Client {
                 if let Err(error) = result {
                     tracing::error!(fid = %open.file.fid, %error, "an open file was lost with the eviction: its handle fails with EIO");
                     open.stale.set(true);
+                } else if let Some(mdt) = client.mount.known_mdt()
+                    && !client.files.handles.borrow().contains_key(&open.handle)
+                {
+                    // It was released meanwhile, and its close may have come before this open.
+                    let close =
+                        Close { fid: open.file.fid, handle: open.handle, dirty: false, written: None };
+                    let _ = mdt.call(&close).await; // an error means that it is closed
                 }
             });
         }

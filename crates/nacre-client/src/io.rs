@@ -364,11 +364,14 @@ impl Client {
         .await
     }
 
-    /// The file's bytes and its inode are durable when it returns.
-    pub async fn fsync(&self, fid: Fid, data_only: bool) -> Result<(), Errno> {
+    /// The file's bytes and its inode are durable when it returns; fdatasync(2) is the same, since sizes live with the
+    /// objects and every inode change is one log record. A handle that has lost its locks hears of it here: what its
+    /// caller does next (remove a journal) would be done to the files of the next holder.
+    pub async fn fsync(&self, fid: Fid, handle: Option<OpenHandle>) -> Result<(), Errno> {
         let _timing = self.stats.time("fsync");
-        // Sizes live with the objects and every inode change is one log record: less is not cheaper.
-        let _ = data_only;
+        if let Some(handle) = handle {
+            self.handle_under_lease(handle).await?;
+        }
         let Some(file) = self.files.used(fid) else {
             return self.sync_mdt().await;
         };

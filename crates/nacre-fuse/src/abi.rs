@@ -336,7 +336,6 @@ pub const WRITE_CACHE: u32 = 1;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 pub const LK_FLOCK: u32 = 1;
-pub const FSYNC_FDATASYNC: u32 = 1;
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1;
 /// Type of the extension with supplementary groups.
 pub const EXT_GROUPS: u32 = 32;

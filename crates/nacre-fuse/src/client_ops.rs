@@ -52,8 +52,8 @@ impl Ops for ClientOps {
     async fn release(&self, handle: OpenHandle, flock_owner: Option<u64>) -> Answer<()> {
         self.client.release(handle, flock_owner).await
     }
-    async fn fsync(&self, fid: Fid, data_only: bool) -> Answer<()> {
-        self.client.fsync(fid, data_only).await
+    async fn fsync(&self, fid: Fid, handle: Option<OpenHandle>) -> Answer<()> {
+        self.client.fsync(fid, handle).await
     }
     async fn readdir(
         &self,

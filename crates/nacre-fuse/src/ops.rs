@@ -89,8 +89,9 @@ pub trait Ops: 'static {
     fn release(&self, handle: OpenHandle, flock_owner: Option<u64>) -> impl Future<Output = Answer<()>> {
         missing!(handle, flock_owner)
     }
-    fn fsync(&self, fid: Fid, data_only: bool) -> impl Future<Output = Answer<()>> {
-        missing!(fid, data_only)
+    /// `handle`: that of a file, a directory has none.
+    fn fsync(&self, fid: Fid, handle: Option<OpenHandle>) -> impl Future<Output = Answer<()>> {
+        missing!(fid, handle)
     }
     /// A handle that keeps the directory when it is removed.
     fn opendir(&self, fid: Fid, caller: Caller) -> impl Future<Output = Answer<OpenHandle>> {

@@ -527,7 +527,9 @@ impl<T> Import<T> {
         self.resent += self.unreplied.len() as u64;
     }
 
-    /// Ends what the evicted export may have executed. Reads go again under the new export: they leave no trace.
+    /// Ends every change that was called for before the eviction was known: the evicted export may have executed it, or
+    /// the new one would execute it without the locks under which its caller called. Reads go again under the new
+    /// export: they leave no trace. Closes and cancels that were not sent may go: they only give up what is gone.
     pub(crate) fn fail_evicted(&mut self) {
         let mut reads = Vec::new();
         for (_, call) in core::mem::take(&mut self.unreplied) {
@@ -543,6 +545,12 @@ impl<T> Import<T> {
             let (request, token) = call.into_request();
             // Serial 0: before everything that has not been sent yet.
             self.reads.push_front(Waiting { serial: 0, request, token });
+        }
+        let is_change = |w: &mut Waiting<T>| Lane::of(w.request.class) == Lane::Change;
+        let delayed: Vec<_> = self.delayed.extract_if(.., |_, w| is_change(w)).collect();
+        let unsent = core::mem::take(&mut self.changes).into_iter();
+        for w in unsent.chain(delayed.into_iter().map(|(_, w)| w)).collect::<Vec<_>>() {
+            self.done(w.token, w.request.opcode.number(), Err(CallError::Evicted), Duration::ZERO);
         }
     }
 

@@ -402,7 +402,7 @@ fn an_eviction_ends_changes_and_repeats_reads() {
     s.take();
     s.close();
     s.connect(Server { generation: 2, evicted: true, ..SERVER });
-    assert_eq!(s.take()[2..], ["EVICTED", "1 evicted", "Lookup x5 t0 l4", "Create x6 t1 l4"]);
+    assert_eq!(s.take()[2..], ["EVICTED", "1 evicted", "3 evicted", "Lookup x5 t0 l4"]);
     assert_eq!(s.states()[4..], ["DISCONN", "CONNECTING", "EVICTED", "RECOVER", "FULL"]);
     assert_eq!(s.import.generation(), Generation(2));
 }

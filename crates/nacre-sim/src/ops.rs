@@ -541,7 +541,7 @@ impl Op {
             Op::Fsync(p) => {
                 let fid = file(client, p).await?;
                 let (_, handle) = client.open(fid, 0, root()).await?;
-                let done = client.fsync(fid, false).await;
+                let done = client.fsync(fid, Some(handle)).await;
                 client.release(handle, None).await?;
                 done.map(|()| Value::Unit)
             }

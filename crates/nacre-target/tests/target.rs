@@ -148,6 +148,7 @@ fn an_evicted_client_learns_it_and_goes_on() {
     w.run_for(SEC / 10);
     let object = nacre_types::ObjectId { fid: nacre_types::Fid::ROOT, stripe: 1 };
     jobs.run(&mut w, tool, async move |a| a.peer.call(&SyncObject { object }).await.expect("evicted"));
+    assert_eq!(jobs.run(&mut w, c, |a| add(a, 7)), Err(RpcError::Evicted), "called before it is known");
     assert_eq!(jobs.run(&mut w, c, |a| add(a, 7)), Ok(12));
     assert_eq!(jobs.run(&mut w, c, async |a| a.evictions.get()), 1);
     assert!(jobs.is_done(&mut w, slow));

@@ -85,8 +85,9 @@ pub(crate) async fn release<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>)
 
 /// Also FSYNCDIR: what a directory's entries depend on is the same log.
 pub(crate) async fn fsync<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
-    let abi::FsyncIn { fsync_flags, .. } = request.args().take()?;
-    door.ops.fsync(request.fid()?, fsync_flags & abi::FSYNC_FDATASYNC != 0).await?;
+    let abi::FsyncIn { fh, .. } = request.args().take()?;
+    let handle = (request.opcode() == abi::op::FSYNC).then_some(OpenHandle(fh));
+    door.ops.fsync(request.fid()?, handle).await?;
     Ok(Body::empty())
 }
 

@@ -311,7 +311,7 @@ impl Ops for MemFs {
         }
         Ok(())
     }
-    async fn fsync(&self, _: Fid, _: bool) -> Result<(), Errno> {
+    async fn fsync(&self, _: Fid, _: Option<OpenHandle>) -> Result<(), Errno> {
         Ok(())
     }
     async fn readdir(&self, dir: Fid, cookie: u64, max: u32, attrs: bool) -> Result<ReaddirPage, Errno> {

@@ -31,7 +31,7 @@ pub struct ProxyFaults {
     /// Its connection ends with it.
     pub drop_one_in: u64,
     pub double_one_in: u64,
-    /// Those that follow within [`OVERTAKEN_BY`] overtake it.
+    /// Those that follow within 10 ms overtake it.
     pub swap_one_in: u64,
     pub seed: u64,
 }

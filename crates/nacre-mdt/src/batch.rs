@@ -278,12 +278,17 @@ impl Mdt {
                             results.push(SubResult { status: e.0, body: Bytes::new() });
                         }
                         Err(Halt::Retry | Halt::Commit) => {
+                            // The others go on, only to say what they miss: one more fetch, not one for each.
                             retry = true;
-                            undo.into_iter().rev().for_each(|u| opens.restore(u));
-                            layouts.iter().chain(&kept_layouts).for_each(|l| self.give_back(l));
-                            return Err(Errno::EAGAIN);
+                            tx.roll_back(save);
+                            layouts.iter().for_each(|l| self.give_back(l));
                         }
                     }
+                }
+                if retry {
+                    undo.into_iter().rev().for_each(|u| opens.restore(u));
+                    kept_layouts.iter().for_each(|l| self.give_back(l));
+                    return Err(Errno::EAGAIN);
                 }
                 if let Some(touched) = &touched {
                     first = self.must_be_committed(request, touched);

@@ -102,7 +102,8 @@ impl<'a> Change<'a> {
     fn credits(&self) -> Credits {
         match self {
             Self::Create(_) => room(4, false),
-            Self::Open(_) | Self::SetLayout(_) => room(1, false),
+            Self::SetLayout(_) => room(1, false),
+            Self::Open(_) => room(1, true),
             Self::Link(_) => room(2, false),
             Self::Close(_) | Self::ReportSize(_) => room(2, true),
             Self::Unlink(_) | Self::Setattr(_) => room(3, true),

@@ -62,6 +62,18 @@ fn segment_bytes(config: &OsdConfig, device_bytes: u64) -> u64 {
     wanted.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX).next_multiple_of(4096)
 }
 
+/// Writes the superblock, on a full device into the room of the ballast: a target that cannot start cannot be emptied.
+async fn write_full_or_not(superblock: &Super, ctx: &Ctx) -> Result<(), OsdError> {
+    match superblock.write(ctx).await {
+        Err(OsdError::Store(StoreError::NoSpace)) => {
+            tracing::warn!(target_name = %superblock.label.name, "the device is full: ballast given up, delete something");
+            ctx.io(StoreOp::Delete { file: FileId::Ballast }).await?;
+            superblock.write(ctx).await
+        }
+        other => other,
+    }
+}
+
 impl Osd {
     /// Writes label and empty log into an empty store.
     ///
@@ -192,7 +204,7 @@ impl Osd {
         superblock.clean = false;
         superblock.unclean_stops += u64::from(!was_clean);
         superblock.next_segment = next_segment;
-        superblock.write(ctx).await?;
+        write_full_or_not(&superblock, ctx).await?;
         for number in &plan.unused {
             ctx.io(StoreOp::Delete { file: FileId::Log(*number) }).await?;
         }
@@ -244,7 +256,14 @@ impl Osd {
         });
         osd.load_runs().await?;
         osd.find_ballast().await?;
-        osd.make_segment().await?;
+        match osd.make_segment().await {
+            // A full device must be served: how else could anything be deleted?
+            Err(OsdError::Store(StoreError::NoSpace)) if !osd.is_full() => {
+                osd.give_ballast().await;
+                osd.make_segment().await?;
+            }
+            other => other?,
+        }
         ctx.spawn(osd.clone().committer());
         ctx.spawn(osd.clone().commit_timer());
         osd.background(osd.clone().segment_maker());
@@ -293,7 +312,7 @@ impl Osd {
         // Whatever was written to the log from here on would be forgotten: it is refused.
         *self.failed.borrow_mut() = Some(String::from("stopped as planned"));
         self.wake_everybody();
-        superblock.write(&self.ctx).await
+        write_full_or_not(&superblock, &self.ctx).await
     }
 
     /// Makes one log segment in advance.

@@ -219,6 +219,36 @@ fn a_full_disk_says_so_and_can_be_emptied() {
     assert_eq!(again, Ok(()));
 }
 
+#[test]
+fn a_full_disk_can_be_opened_and_emptied() {
+    let store: Arc<dyn Store> = Arc::new(MemStore::new(24 << 20));
+    OsdDrive::format(&store, &config(), false).unwrap();
+    let mut d = OsdDrive::open(&store, &config()).unwrap();
+    d.run(|osd| async move {
+        for n in 0..100 {
+            put(&osd, n, 4000).await.unwrap();
+        }
+    })
+    .unwrap();
+    drop(d);
+    let blob = nacre_types::ObjectId { fid: nacre_types::Fid::ROOT, stripe: 0 };
+    let mut at = 0;
+    while store
+        .execute(StoreOp::Write { file: FileId::Blob(blob), offset: at, data: vec![vec![1; 4096].into()] })
+        .is_ok()
+    {
+        at += 4096;
+    }
+    let mut d = OsdDrive::open(&store, &config()).unwrap();
+    let left = d.run(|osd| async move {
+        for n in 0..100 {
+            delete(&osd, n).await.unwrap();
+        }
+        osd.scan(T, b"", b"", u32::MAX).await.unwrap().len()
+    });
+    assert_eq!(left, Some(0), "{:?}", d.drive.ended());
+}
+
 /// A store with some runs, stopped as planned.
 fn filled() -> CrashDevice {
     let device = CrashDevice::new(1 << 30);

@@ -276,6 +276,19 @@ fn a_full_disk_is_enospc_and_unlink_makes_room() {
     });
     assert_eq!(full.unwrap().raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()));
     assert!(written > 4, "{written} files fitted");
+    // Somebody else takes the rest: what is there can be listed and read, and after a crash it is served again.
+    let mut rest = fs::File::create(disk.join("rest")).unwrap();
+    while std::io::Write::write(&mut rest, &piece[..4096]).is_ok() {}
+    machine::eventually("the MDT is full", || {
+        fs::create_dir(mount.join("dir")).or_else(|_| fs::remove_dir(mount.join("dir"))).is_err()
+    });
+    let listed = || fs::read_dir(&mount).map(|d| d.filter_map(Result::ok).count());
+    assert!(listed().unwrap() >= written);
+    assert!(fs::read(mount.join("f0")).is_ok_and(|bytes| bytes == piece));
+    up.kill();
+    let up = m.start(&["up", mount.to_str().unwrap(), "--dir", data.to_str().unwrap()], "next: ");
+    assert!(listed().unwrap() >= written);
+    assert!(fs::read(mount.join("f0")).is_ok_and(|bytes| bytes == piece));
     // Half of it: the targets' own logs may take a segment (16 MiB) of what becomes free.
     for n in 0..written / 2 {
         fs::remove_file(mount.join(format!("f{n}"))).unwrap();

@@ -129,7 +129,7 @@ impl<S: Service> Inner<S> {
 
     /// Finds or makes the export and ties it to the connection.
     fn admit_client(
-        &self,
+        self: &Rc<Self>,
         core: &Rc<TargetCore>,
         conn: ConnId,
         epoch: ConnEpoch,
@@ -180,7 +180,13 @@ impl<S: Service> Inner<S> {
 
     /// A target uses its own uuid: when it comes without a generation on a later connection, it was started anew
     /// and nothing of its former export is wanted. (A mount's uuid is new at each start.)
-    fn replaces(&self, core: &Rc<TargetCore>, id: ExportId, conn: ConnId, connect: &Connect) -> bool {
+    fn replaces(
+        self: &Rc<Self>,
+        core: &Rc<TargetCore>,
+        id: ExportId,
+        conn: ConnId,
+        connect: &Connect,
+    ) -> bool {
         let later = {
             let exports = core.exports.borrow();
             exports.get(id).is_some_and(|e| e.conn.is_none_or(|old| old < conn))
@@ -264,7 +270,7 @@ impl<S: Service> Inner<S> {
     // ---- the end of an export
 
     /// Takes the export away at once; what it held goes in a task.
-    pub(crate) fn drop_export(&self, core: &Rc<TargetCore>, id: ExportId, why: Gone) {
+    pub(crate) fn drop_export(self: &Rc<Self>, core: &Rc<TargetCore>, id: ExportId, why: Gone) {
         let Some(entry) = core.exports.borrow_mut().remove(id) else { return };
         core.leave_recovery(id);
         let (client, name) = (entry.uuid, entry.name.as_str());
@@ -290,11 +296,18 @@ impl<S: Service> Inner<S> {
             return;
         }
         let (Some(service), core) = (self.service.get().cloned(), core.clone()) else { return };
+        // A planned stop waits for it as for a request.
+        self.running.set(self.running.get() + 1);
+        let this = self.clone();
         self.ctx.spawn(async move {
             service.export_gone(id).await;
             if let Err(error) = forget_client(&core, id).await {
                 // The row is found at the next start and does the same again.
                 tracing::warn!(target_name = %core.name, generation = %id, %error, "client record not deleted");
+            }
+            this.running.set(this.running.get() - 1);
+            if this.running.get() == 0 {
+                this.idle.wake_all();
             }
         });
     }

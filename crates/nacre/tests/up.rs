@@ -305,6 +305,16 @@ fn a_full_disk_is_enospc_and_unlink_makes_room() {
 }
 
 #[test]
+fn a_planned_stop_leaves_no_client_behind() {
+    let Some(m) = Machine::new() else { return };
+    m.up().stop();
+    m.up().stop();
+    let log = fs::read_to_string(m.path("data/nacre.log")).unwrap();
+    assert!(log.contains("target_name=nacre-MDT0000 instance=2 clients=0"), "{log}");
+    assert!(!log.contains("not deleted"), "{log}");
+}
+
+#[test]
 fn another_format_version_and_damage_of_the_label_are_refused() {
     let Some(m) = Machine::new() else { return };
     m.up().stop();

@@ -10,8 +10,8 @@ pub enum OpenError {
     )]
     Busy { path: String, holder: Holder },
     #[error(
-        "{path} is not empty and not a nacre store (it holds `{example}`); choose another directory, \
-         or --reformat to put a store beside what is there"
+        "{path} is not empty and not a nacre store (it holds `{example}`): nothing in it was changed; choose another \
+         directory, or empty this one"
     )]
     NotEmpty { path: String, example: String },
     #[error("{path} holds a nacre store already; --reformat deletes everything in it")]

@@ -48,10 +48,10 @@ impl FsStore {
     }
 
     /// Makes an empty store of a directory, which is made if need be, and takes its lock. With `reformat` the
-    /// files of an earlier store are deleted; files of others are never touched.
+    /// files of a store that is there are deleted.
     ///
     /// # Errors
-    /// `NotEmpty`, `HoldsStore` without `reformat`; `Busy`.
+    /// `NotEmpty`: there are files and no store; `HoldsStore` without `reformat`; `Busy`.
     pub fn format(path: &Path, config: &FsConfig, reformat: bool) -> Result<Self, OpenError> {
         let text = path.display().to_string();
         match std::fs::create_dir(path) {
@@ -61,14 +61,13 @@ impl FsStore {
         }
         let root = open_root(path)?;
         let found = names(root.as_fd()).map_err(OpenError::io("reading", &text))?;
-        if !reformat {
-            if found.iter().any(|n| n == "super") {
+        if found.iter().any(|n| n == "super") {
+            if !reformat {
                 return Err(OpenError::HoldsStore { path: text });
             }
-            let foreign = |n: &&String| !OURS.contains(&n.as_str()) && n.as_str() != "lost+found";
-            if let Some(example) = found.iter().find(foreign) {
-                return Err(OpenError::NotEmpty { path: text, example: example.clone() });
-            }
+        } else if let Some(example) = found.iter().find(|n| !OURS.contains(&n.as_str())) {
+            // Not even with `reformat`: what it would delete may be somebody's `log` or `objects`.
+            return Err(OpenError::NotEmpty { path: text, example: example.clone() });
         }
         let lock = take_lock(root.as_fd(), &text)?;
         // The label goes first: what is half deleted is not a store.
@@ -111,8 +110,19 @@ impl FsStore {
     }
 }
 
-/// What a store's directory may hold.
-const OURS: [&str; 8] = ["super", "super.new", "ballast", "ballast.new", "lock", "log", "runs", "objects"];
+/// What the directory of a store may hold, also of one that was not made to the end.
+const OURS: [&str; 10] = [
+    "super",
+    "super.new",
+    "ballast",
+    "ballast.new",
+    "lock",
+    "log",
+    "runs",
+    "objects",
+    "nacre.sock",
+    "lost+found",
+];
 const _: () = assert!(FANOUT == 256, "`Place::all` counts with a u8");
 
 fn open_root(path: &Path) -> Result<OwnedFd, OpenError> {

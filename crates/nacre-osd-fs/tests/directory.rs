@@ -64,9 +64,12 @@ fn what_is_not_ours_is_neither_formatted_nor_deleted() {
     fs::write(dir.path().join("thesis"), "years of work").unwrap();
     let text = refusal(format(dir.path(), false));
     assert!(text.contains("is not empty") && text.contains("`thesis`"), "{text}");
+    assert_eq!(refusal(format(dir.path(), true)), text, "a directory of others is no store to erase");
+    fs::remove_file(dir.path().join("thesis")).unwrap();
     fs::create_dir(dir.path().join("log")).unwrap();
     fs::write(dir.path().join("log/syslog"), "foreign").unwrap();
-    let store = format(dir.path(), true).unwrap();
+    let store = format(dir.path(), false).unwrap();
+    fs::write(dir.path().join("thesis"), "years of work").unwrap();
     store.execute(StoreOp::Replace { file: FileId::Super, data: Bytes::from_static(b"label") }).unwrap();
     write(&store, blob(1), b"hello");
     let far = StoreOp::Write { file: blob(1), offset: 1 << 50, data: vec![Bytes::from_static(b"far")] };

@@ -48,7 +48,7 @@ pub(crate) struct MkfsArgs {
     /// What the target lives on
     #[arg(long, value_enum, default_value = "dir")]
     backfstype: BackFs,
-    /// Erase a target that is there already
+    /// Erase the target that is there already (a directory of other files is refused)
     #[arg(long)]
     reformat: bool,
     /// Directory of the target; made if it does not exist

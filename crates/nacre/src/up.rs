@@ -345,7 +345,12 @@ fn open_or_format(dir: &Path, name: &TargetName, mgs: &[String], complete: bool)
 }
 
 fn banner(talk: &Talk, process: &Process, mounted: &Mounted, dir: Option<&Path>, log: &Path, fs: &FsName) {
-    let space = rustix::fs::statvfs(&mounted.dir).ok();
+    // The mount is there a moment before it has found the object targets.
+    let mut looks = (0..40).map(|n| {
+        process::pause(Duration::from_millis(if n == 0 { 0 } else { 50 }));
+        rustix::fs::statvfs(&mounted.dir).ok()
+    });
+    let space = looks.find(|space| space.as_ref().is_none_or(|s| s.f_blocks > 0)).flatten();
     let capacity = space.map_or_else(
         || "unknown".into(),
         |s| {

@@ -70,11 +70,12 @@ fn micros(time: Duration, files: u64) -> f64 {
 }
 
 pub(crate) fn run(files: u64, rounds: u32) -> Result<()> {
-    for many in [false, true] {
+    let shapes = [false, true].map(|many| {
         println!("{files} files in {}", if many { "many directories" } else { "one directory" });
-        shape(many, files.next_multiple_of(TURN), rounds)?;
-    }
-    Ok(())
+        let outcome = shape(many, files.next_multiple_of(TURN), rounds);
+        outcome.inspect_err(|error| println!("  {error}"))
+    });
+    shapes.into_iter().collect()
 }
 
 fn shape(many: bool, files: u64, rounds: u32) -> Result<()> {

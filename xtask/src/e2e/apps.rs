@@ -99,8 +99,10 @@ fn sqlite(dir: &Path, _: &Path) -> Result<()> {
     Ok(())
 }
 
-fn fio(dir: &Path, _: &Path) -> Result<()> {
+fn fio(dir: &Path, scratch: &Path) -> Result<()> {
     sh(Command::new("fio")
+        // It leaves its state files where it stands.
+        .current_dir(scratch)
         .args([
             "--name=verify",
             "--rw=randrw",

@@ -65,7 +65,12 @@ impl Mounted {
     /// What would make it faster, if there is something.
     pub(crate) fn hint(&self) -> Option<String> {
         let off = *self.source.transport() == Transport::Device(WhyDevice::Disabled);
-        off.then(|| format!("faster from the next mount on: echo Y > {}", nacre_fuse::ENABLE_PATH))
+        off.then(|| {
+            format!(
+                "a single busy process is faster after: echo Y > {}; mount again",
+                nacre_fuse::ENABLE_PATH
+            )
+        })
     }
     /// Unmounts; the island stays until the process stops it.
     fn unmount(&self, how: Unmount) -> Result<()> {

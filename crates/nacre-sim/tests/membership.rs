@@ -1,12 +1,12 @@
 //! Who counts as alive: pings, servers that stood still, planned stops.
 
-mod common;
+mod support;
 
-use common::{SEC, caller, cluster, create, run, write};
 use nacre_client::Client;
 use nacre_types::{Errno, Fid, OpenHandle};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
 use std::rc::Rc;
+use support::{SEC, caller, cluster, create, run, write};
 
 const MDT: usize = 1;
 /// Even seeds: all targets are one process.

@@ -1,11 +1,11 @@
 //! Data between the kernel's cache and the device: an OST says that bytes are stable only when they are.
 
-mod common;
+mod support;
 
-use common::{SEC, caller, cluster, create, run, write};
 use nacre_sim::NodeId;
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Errno, Fid};
+use support::{SEC, caller, cluster, create, run, write};
 
 const OST: usize = 2;
 

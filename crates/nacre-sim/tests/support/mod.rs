@@ -1,10 +1,10 @@
 //! What the scripts over whole clusters share.
 #![allow(dead_code, reason = "each script uses its part")]
 
-use nacre_client::{Client, CreateArgs};
+use nacre_client::{Client, CreateArgs, WriteArgs};
 use nacre_sim::NodeId;
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Caller, Errno, Fid};
+use nacre_types::{Caller, Errno, Fid, OpenHandle};
 use std::rc::Rc;
 
 pub(crate) const SEC: u64 = 1_000_000_000;
@@ -43,11 +43,30 @@ pub(crate) fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
     done.unwrap_or_else(|| panic!("the job never ends; {:?}\n{}", c.world.fatal, c.world.trace(60)))
 }
 /// A cluster on devices that lose what was not synced, ready.
-pub(crate) fn on_devices(seed: u64, mounts: u32) -> Cluster {
-    let mut c = Cluster::on_devices(seed, 1, mounts);
+pub(crate) fn cluster(seed: u64, osts: u32, mounts: u32) -> Cluster {
+    let mut c = Cluster::on_devices(seed, osts, mounts);
     c.world.run_for(SEC);
     for mount in c.mounts.clone() {
         run(&mut c, mount, async |client| client.ready().await).expect("it starts");
     }
     c
+}
+/// The same with one OST.
+pub(crate) fn on_devices(seed: u64, mounts: u32) -> Cluster {
+    cluster(seed, 1, mounts)
+}
+
+/// A new file in the root directory, open for writing.
+pub(crate) async fn create(client: &Client, name: &str) -> Result<(Fid, OpenHandle), Errno> {
+    let (entry, handle) = client.create(new(Fid::ROOT, name, FILE), 2).await?;
+    Ok((entry.attr.fid, handle))
+}
+pub(crate) async fn write(
+    client: &Client,
+    handle: OpenHandle,
+    offset: u64,
+    data: Vec<u8>,
+) -> Result<u32, Errno> {
+    let data = bytes::Bytes::from(data);
+    client.write(WriteArgs { handle, offset, append: false, data, kill_suidgid: false, sync: false }).await
 }

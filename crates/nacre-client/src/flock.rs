@@ -3,7 +3,8 @@
 //! Invariants: (1) a waiting request is answered at once and completed by a callback, so it holds no slot; (2) a cookie is
 //! known here before its request leaves; (3) an interrupted wait ends with the MDT's word on who was first, the grant or
 //! the signal; (4) a callback says that it is time to ask again: only a grant that answers a request of this client is one
-//! that it can make again when the MDT's machine is lost; (5) what a handle has locked is remembered until the MDT has been told to drop it.
+//! that it can make again when the MDT's machine is lost; (5) what a handle has locked is remembered until the MDT has
+//! been told to drop it.
 
 use crate::client::Client;
 use crate::file::Open;

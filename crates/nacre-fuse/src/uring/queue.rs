@@ -458,7 +458,10 @@ impl Turns<'_> {
                 self.grow(index, slots.max(SLOTS_AT_FIRST).min(slots_max - slots))?;
             }
             let Some(queue) = self.queues.get_mut(index) else { continue };
-            queue.starved |= free == 0;
+            if free == 0 {
+                // A kick that was made before may itself wait in the kernel for a slot.
+                (queue.starved, queue.kicking) = (true, false);
+            }
             if queue.starved && !queue.kicking && queue.free > 0 {
                 // The kernel must have the slots before the kick looks for one.
                 self.ring.enter(false)?;

@@ -2,9 +2,9 @@
 //!
 //! Rules: any message renews its client's lease; an answered ping renews those of the client's other exports in this
 //! process too ([`Neighbours`]). A client that does not acknowledge its callbacks is not renewed any more and is told
-//! so in every reply. Whoever is overdue is given up only after the target has been running, and so reading its
-//! sockets, for a while without a gap: time in which this process stood still (SIGSTOP, a machine that was suspended)
-//! does not count against its clients. Nobody is evicted before a full lease has passed since the last message, or
+//! so in every reply. Whoever is overdue, with a message or with an acknowledgement, is given up only after the target has
+//! been running, and so reading its sockets, for a while without a gap: time in which this process stood still (SIGSTOP, a
+//! machine that was suspended) does not count against its clients. Nobody is evicted before a full lease has passed since the last message, or
 //! since the start of the target.
 
 use crate::connect::Gone;
@@ -63,13 +63,14 @@ impl TargetCore {
             }
         });
     }
-    /// Ends the leases of those who have not acknowledged a callback for a whole lease.
-    fn end_overdue(&self) {
+    /// Who has not acknowledged a callback for a whole lease.
+    fn overdue(&self) -> Vec<ExportId> {
         let (now, limit) = (self.ctx.now(), lease(self));
         let overdue = |e: &Entry| e.ending.is_none() && e.callback_since.is_some_and(|at| at + limit <= now);
-        let ids: Vec<ExportId> =
-            self.exports.borrow().iter().filter(|(_, e)| overdue(e)).map(|(id, _)| id).collect();
-        for id in ids {
+        self.exports.borrow().iter().filter(|(_, e)| overdue(e)).map(|(id, _)| id).collect()
+    }
+    fn end_overdue(&self) {
+        for id in self.overdue() {
             self.end_lease(id, format!("a callback was not acknowledged for {} ms", self.config.lease_ms));
         }
     }
@@ -150,11 +151,10 @@ impl<S: Service> Inner<S> {
             for (id, cause) in doomed {
                 self.drop_export(&core, id, Gone::Evicted(cause));
             }
-            core.end_overdue();
-            let suspects = core.suspects();
-            if !suspects.is_empty() {
+            if !core.suspects().is_empty() || !core.overdue().is_empty() {
                 if self.is_reading(&core).await && !self.stopping.get() {
-                    for id in suspects {
+                    core.end_overdue();
+                    for id in core.suspects() {
                         if let Some(cause) = core.verdict(id) {
                             self.drop_export(&core, id, Gone::Evicted(cause));
                         }

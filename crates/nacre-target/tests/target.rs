@@ -137,6 +137,30 @@ fn a_target_that_stood_still_evicts_nobody() {
     }
 }
 
+/// A callback is under way when it stops: the acknowledgement waits in its sockets, behind what others have sent.
+#[test]
+fn a_target_that_stood_still_after_a_callback_evicts_nobody() {
+    for step in 0..30 {
+        let (mut w, target) = ledger(step);
+        let c = add_client(&mut w, TARGET, 1, Role::Client);
+        let other = add_client(&mut w, TARGET, 2, Role::Client);
+        let mut jobs = Jobs::default();
+        for client in [c, other] {
+            assert!(jobs.run(&mut w, client, |a| add(a, 5)).is_ok());
+        }
+        let object = nacre_types::ObjectId { fid: nacre_types::Fid::ROOT, stripe: 0 };
+        let called = jobs.start(&mut w, c, async move |a| a.peer.call(&Glimpse { object }).await.is_ok());
+        w.run_for(step * 20_000);
+        w.pause(target, true);
+        jobs.start(&mut w, other, |a| add(a, 5));
+        w.run_for(10_200_000_000 + step * SEC / 10);
+        w.pause(target, false);
+        w.run_for(30 * SEC);
+        assert!(jobs.is_done(&mut w, called));
+        assert_eq!(jobs.run(&mut w, c, async |a| a.evictions.get()), 0, "step {step}\n{}", w.trace(40));
+    }
+}
+
 #[test]
 fn an_evicted_client_learns_it_and_goes_on() {
     let (mut w, _) = ledger(5);

@@ -154,9 +154,13 @@ fn take_lock(root: BorrowedFd<'_>, path: &str) -> Result<Lock, OpenError> {
     let lock = rustix::fs::openat(root, "lock", flags, FILE_MODE)
         .map_err(OpenError::io("opening the lock file of", path))?;
     try_lock(lock.as_fd(), path)?;
-    let text = Bytes::from(Holder::me().to_text());
-    rustix::fs::ftruncate(&lock, 0)
-        .and_then(|()| write_all(lock.as_fd(), 0, &[text]))
+    // Written over, not cut: on a full device the block that it has must not go to others.
+    let mut text = Holder::me().to_text();
+    let before = rustix::fs::fstat(&lock).map_or(0, |stat| usize::try_from(stat.st_size).unwrap_or(0));
+    while text.len() < before {
+        text.push('\n');
+    }
+    write_all(lock.as_fd(), 0, &[Bytes::from(text)])
         .map_err(OpenError::io("writing the lock file of", path))?;
     Ok(Lock { fd: Some(lock), read_only: false })
 }

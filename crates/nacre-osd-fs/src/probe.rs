@@ -25,25 +25,43 @@ pub struct Features {
 const A: &str = "probe.a";
 const B: &str = "probe.b";
 
-/// Tries it with two small files, which are removed again.
+/// Tries it with two small files, which are removed again. A full device is no reason not to open a store: what cannot
+/// be tried for want of room is not used, or found out at its first use.
 pub(crate) fn probe(dirs: &Dirs) -> Result<Features, Errno> {
     let root = dirs.root();
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let mode = Mode::RUSR | Mode::WUSR;
     let result = (|| {
-        let a = rustix::fs::openat(root, A, flags, mode)?;
-        let b = rustix::fs::openat(root, B, flags, mode)?;
-        write_zeros(rustix::fd::AsFd::as_fd(&a), 0, 8192)?;
-        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let mut byte = [0];
         let file_system = name_of(rustix::fs::fstatfs(root)?.f_type);
         let in_memory = file_system == "tmpfs";
+        let made = rustix::fs::openat(root, A, flags, mode)
+            .and_then(|a| Ok((a, rustix::fs::openat(root, B, flags, mode)?)));
+        let (a, b) = match made {
+            Err(e) if is_full(e) => {
+                return Ok(Features {
+                    file_system,
+                    in_memory,
+                    cached_read: in_memory,
+                    ..Features::default()
+                });
+            }
+            made => made?,
+        };
+        match write_zeros(rustix::fd::AsFd::as_fd(&a), 0, 8192) {
+            Err(e) if is_full(e) => {}
+            written => written?,
+        }
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let mut byte = [0];
         Ok(Features {
             file_system,
             in_memory,
             reflink: rustix::fs::ioctl_ficlone(&b, &a).is_ok(),
             punch: rustix::fs::fallocate(&a, hole, 0, 4096).is_ok(),
-            allocate: rustix::fs::fallocate(&a, FallocateFlags::KEEP_SIZE, 0, 4096).is_ok(),
+            allocate: match rustix::fs::fallocate(&a, FallocateFlags::KEEP_SIZE, 0, 4096) {
+                Ok(()) => true,
+                Err(e) => is_full(e),
+            },
             cached_read: in_memory
                 || !matches!(
                     read_cached(rustix::fd::AsFd::as_fd(&a), 0, &mut byte),
@@ -58,6 +76,10 @@ pub(crate) fn probe(dirs: &Dirs) -> Result<Features, Errno> {
         }
     }
     result
+}
+
+fn is_full(e: Errno) -> bool {
+    matches!(e, Errno::NOSPC | Errno::DQUOT)
 }
 
 fn name_of(magic: rustix::fs::FsWord) -> String {

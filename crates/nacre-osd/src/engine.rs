@@ -32,6 +32,8 @@ pub struct OsdConfig {
     pub commit_interval_ms: u32,
     /// Ballast file, bytes (at most 1/16 of the device).
     pub ballast_bytes: u64,
+    /// Log segments that earlier openings may leave behind; beyond that a start writes them to a run.
+    pub old_segments_max: usize,
     /// Tables whose rows are looked for by ranges that share this many key bytes: the filters of runs answer for
     /// such a range without a read.
     pub bloom_prefixes: Vec<(Table, u8)>,
@@ -44,6 +46,7 @@ impl Default for OsdConfig {
             log_bytes_max: 256 << 20,
             commit_interval_ms: 1000,
             ballast_bytes: 64 << 20,
+            old_segments_max: 8,
             bloom_prefixes: [(table::BLOCK, crate::object_rows::OBJECT_KEY_BYTES)].into(),
         }
     }

@@ -8,6 +8,11 @@ use nacre_types::{Errno, ObjectId};
 pub enum OsdError {
     #[error("no space on the target, {needed_bytes} bytes needed")]
     NoSpace { needed_bytes: u64 },
+    /// The device is full, and nothing of the target's own is left that could be given up.
+    #[error(
+        "there is no room to start: the device is full and the target's reserve is used up\nhint: free a few MiB on the file system below this target (not inside the target), then start it again: files can then be removed through a mount"
+    )]
+    NoRoomToStart,
     #[error("checksum mismatch in {what}")]
     Corrupt { what: String },
     #[error("object {0} is quarantined")]
@@ -27,7 +32,9 @@ pub enum OsdError {
 impl From<OsdError> for Errno {
     fn from(e: OsdError) -> Self {
         match e {
-            OsdError::NoSpace { .. } | OsdError::Store(StoreError::NoSpace) => Errno::ENOSPC,
+            OsdError::NoSpace { .. } | OsdError::NoRoomToStart | OsdError::Store(StoreError::NoSpace) => {
+                Errno::ENOSPC
+            }
             OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped) => Errno::ESHUTDOWN,
             OsdError::TooLarge(_) => Errno::EFBIG,
             OsdError::Corrupt { .. }

@@ -82,6 +82,8 @@ impl Osd {
                 self.room_kick.wait().await;
                 continue;
             }
+            // Who asks from here on wants another one.
+            self.flush_asked.set(false);
             match self.flush().await {
                 Ok(()) => failures = 0,
                 Err(e) => {
@@ -99,7 +101,8 @@ impl Osd {
         state.mem.is_frozen()
             || self.flush_asked.get() && state.mem.has_changes()
             || bytes.active > self.config.dirty_bytes_max / 2
-            || state.log.bytes() > self.config.log_bytes_max / 2
+            || (state.log.bytes() > self.config.log_bytes_max / 2
+                || state.log.old_count() > self.config.old_segments_max)
                 && state.log.last_lsn > state.runs.flushed_lsn
     }
     /// Writes what has changed to a run now, whatever its size, and waits for it.

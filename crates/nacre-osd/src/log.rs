@@ -94,7 +94,10 @@ pub(crate) struct Segment {
 pub(crate) struct LogWriter {
     epoch: u32,
     store: [u8; 16],
+    /// Length of segments where there is room.
     segment_bytes: u64,
+    /// Segments below this number are of earlier epochs.
+    first_number: u64,
     /// Live segments, oldest first; the last one is written to.
     segments: VecDeque<Segment>,
     /// Where in the last segment the next record begins.
@@ -105,8 +108,8 @@ pub(crate) struct LogWriter {
     buffer_at: u64,
     /// Writes of this visit to segments that are full now.
     full: Vec<StoreOp>,
-    /// Made in advance.
-    ready: VecDeque<u64>,
+    /// Made in advance: numbers and lengths.
+    ready: VecDeque<(u64, u64)>,
     next_number: u64,
     pub(crate) last_lsn: u64,
     synced_lsn: u64,
@@ -129,6 +132,7 @@ impl LogWriter {
             epoch,
             store,
             segment_bytes,
+            first_number: next_number,
             segments: old.into(),
             position: u64::MAX, // the first record opens a segment
             seed: 0,
@@ -146,21 +150,30 @@ impl LogWriter {
 
     /// The largest body that fits a record.
     pub(crate) fn body_bytes_max(&self) -> u64 {
-        self.segment_bytes - (SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES + ALIGN) as u64
+        body_bytes(self.segment_bytes)
     }
     pub(crate) fn segment_bytes(&self) -> u64 {
         self.segment_bytes
     }
+    /// What the segment that is written to can still take.
+    fn bytes_left(&self) -> u64 {
+        let open = self.segments.back().filter(|_| self.position != u64::MAX);
+        open.map_or(0, |s| s.bytes.saturating_sub(self.position))
+    }
     /// Bytes held by live segments.
     pub(crate) fn bytes(&self) -> u64 {
         let full: u64 = self.segments.iter().map(|s| s.bytes).sum();
-        let unused = if self.position == u64::MAX { 0 } else { self.segment_bytes - self.position };
-        full - unused.min(full)
+        full - self.bytes_left().min(full)
     }
     /// Bytes of segments that are full: what a flush can make free.
     pub(crate) fn full_bytes(&self) -> u64 {
         let all: u64 = self.segments.iter().map(|s| s.bytes).sum();
-        if self.position == u64::MAX { all } else { all - self.segment_bytes }
+        let open = self.segments.back().filter(|_| self.position != u64::MAX);
+        all - open.map_or(0, |s| s.bytes)
+    }
+    /// Segments that earlier openings have left.
+    pub(crate) fn old_count(&self) -> usize {
+        self.segments.iter().filter(|s| s.number < self.first_number).count()
     }
     pub(crate) fn ready_count(&self) -> usize {
         self.ready.len()
@@ -173,17 +186,23 @@ impl LogWriter {
     }
     /// The segment was made and is full of zeros. `false`: a later one is in use already (order of numbers is
     /// the order of the log), delete it.
-    pub(crate) fn add_ready(&mut self, number: u64) -> bool {
+    pub(crate) fn add_ready(&mut self, number: u64, bytes: u64) -> bool {
         let fits = self.segments.back().is_none_or(|s| s.number < number);
         if fits {
-            self.ready.push_back(number);
+            self.ready.push_back((number, bytes));
         }
         fits
     }
-    /// Bytes that can be appended without making a segment.
-    pub(crate) fn room(&self) -> u64 {
-        let here = if self.position == u64::MAX { 0 } else { self.segment_bytes - self.position };
-        here + self.ready.len() as u64 * self.body_bytes_max()
+    /// What fits the next segment as one record; anything while none is ready.
+    pub(crate) fn ready_body(&self) -> u64 {
+        self.ready.front().map_or(u64::MAX, |(_, bytes)| body_bytes(*bytes))
+    }
+    /// Bytes that can be appended without making a segment, by changes none of which is larger than `record`.
+    pub(crate) fn room(&self, record: u64) -> u64 {
+        let record = record + (RECORD_HEADER_BYTES + ALIGN) as u64;
+        let usable = |bytes: u64| if bytes >= record { bytes } else { 0 };
+        let ready = self.ready.iter().map(|(_, bytes)| usable(body_bytes(*bytes)));
+        usable(self.bytes_left()) + ready.sum::<u64>()
     }
 
     // ---- records
@@ -242,8 +261,8 @@ impl LogWriter {
             "a transaction of {len} bytes is larger than a log segment"
         );
         self.last_lsn += 1;
-        if self.position == u64::MAX || self.position + padded as u64 > self.segment_bytes {
-            self.next_segment();
+        if self.bytes_left() < padded as u64 {
+            self.next_segment(padded as u64);
         }
         let record = &mut self.buffer[self.record_at..];
         record[4..8].copy_from_slice(&(len as u32).to_le_bytes());
@@ -259,23 +278,29 @@ impl LogWriter {
         segment.last_lsn = self.last_lsn;
         padded as u64
     }
-    /// Closes the last segment and moves the open record to a new one.
-    fn next_segment(&mut self) {
+    /// Closes the last segment and moves the open record, of `record_bytes`, to a new one.
+    fn next_segment(&mut self, record_bytes: u64) {
         let record = self.buffer.split_off(self.record_at);
         self.flush_buffer();
-        let number = match self.ready.pop_front() {
-            Some(n) => n,
+        // One that was made small on a full device may be too small.
+        while let Some((number, _)) =
+            self.ready.pop_front_if(|(_, bytes)| *bytes < record_bytes + SEGMENT_HEADER_BYTES as u64)
+        {
+            self.full.push(StoreOp::Delete { file: FileId::Log(number) });
+        }
+        let (number, bytes) = match self.ready.pop_front() {
+            Some(ready) => ready,
             None => {
                 let n = self.take_number();
                 self.full.push(StoreOp::Create { file: FileId::Log(n), len: self.segment_bytes });
-                n
+                (n, self.segment_bytes)
             }
         };
         let id = SegmentId { number, epoch: self.epoch, store: self.store };
         self.seed = id.seed();
         self.segments.push_back(Segment {
             number,
-            bytes: self.segment_bytes,
+            bytes,
             last_lsn: self.last_lsn - 1,
             synced_lsn: self.last_lsn - 1,
         });
@@ -333,6 +358,11 @@ impl LogWriter {
         }
         dropped
     }
+}
+
+/// What fits a segment of this length, as one record.
+fn body_bytes(segment_bytes: u64) -> u64 {
+    segment_bytes.saturating_sub((SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES + ALIGN) as u64)
 }
 
 /// A record as read back.

@@ -37,7 +37,8 @@ impl Overlay {
                 self.files.insert(file, None);
                 Ok(StoreDone::Unit)
             }
-            StoreOp::Sync { .. } => Ok(StoreDone::Unit),
+            // Of a log segment what is cut off is nothing that is read.
+            StoreOp::Sync { .. } | StoreOp::Truncate { file: FileId::Log(_), .. } => Ok(StoreDone::Unit),
             StoreOp::Write { file, offset, data } => match self.files.get_mut(&file) {
                 Some(Some(bytes)) => {
                     let mut at = usize::try_from(offset).map_err(|_| StoreError::NoSpace)?;
@@ -93,8 +94,12 @@ pub fn offline<T: 'static>(
     let c = ctx.clone();
     ctx.spawn(async move {
         // Nothing is to be flushed.
-        let config =
-            OsdConfig { dirty_bytes_max: u64::MAX / 4, log_bytes_max: u64::MAX / 4, ..OsdConfig::default() };
+        let config = OsdConfig {
+            dirty_bytes_max: u64::MAX / 4,
+            log_bytes_max: u64::MAX / 4,
+            old_segments_max: usize::MAX,
+            ..OsdConfig::default()
+        };
         let value = match Osd::open(&c, config).await {
             Ok(osd) => Ok(task(osd).await),
             Err(e) => Err(e),

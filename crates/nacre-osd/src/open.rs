@@ -22,6 +22,8 @@ use nacre_types::Transno;
 const READ_BYTES: u32 = 1 << 20;
 const SEGMENT_BYTES_MAX: u64 = 16 << 20;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
+/// A new segment takes at most this part of what is free.
+const SEGMENTS_IN_FREE: u64 = 8;
 
 /// All files of a kind.
 pub(crate) async fn list(ctx: &Ctx, kind: FileKind) -> Result<Vec<(FileId, u64)>, OsdError> {
@@ -62,16 +64,24 @@ fn segment_bytes(config: &OsdConfig, device_bytes: u64) -> u64 {
     wanted.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX).next_multiple_of(4096)
 }
 
-/// Writes the superblock, on a full device into the room of the ballast: a target that cannot start cannot be emptied.
-async fn write_full_or_not(superblock: &Super, ctx: &Ctx) -> Result<(), OsdError> {
-    match superblock.write(ctx).await {
-        Err(OsdError::Store(StoreError::NoSpace)) => {
-            tracing::warn!(target_name = %superblock.label.name, "the device is full: ballast given up, delete something");
-            ctx.io(StoreOp::Delete { file: FileId::Ballast }).await?;
-            superblock.write(ctx).await
+/// Writes the superblock, on a full device into the room of log segments that nobody needs, or of the ballast: a
+/// target that cannot start cannot be emptied.
+async fn write_full_or_not(superblock: &Super, unused: &[u64], ctx: &Ctx) -> Result<(), OsdError> {
+    let full = |written: &Result<(), OsdError>| *written == Err(OsdError::Store(StoreError::NoSpace));
+    let mut written = superblock.write(ctx).await;
+    if full(&written) && !unused.is_empty() {
+        // Emptied, not deleted: as long as the superblock does not say otherwise their numbers are in use.
+        for number in unused {
+            ctx.io(StoreOp::Truncate { file: FileId::Log(*number), len: 0 }).await?;
         }
-        other => other,
+        written = superblock.write(ctx).await;
     }
+    if full(&written) {
+        tracing::warn!(target_name = %superblock.label.name, "the device is full: ballast given up, delete something");
+        ctx.io(StoreOp::Delete { file: FileId::Ballast }).await?;
+        written = superblock.write(ctx).await;
+    }
+    if full(&written) { Err(OsdError::NoRoomToStart) } else { written }
 }
 
 impl Osd {
@@ -191,6 +201,13 @@ impl Osd {
                 result?;
             }
         }
+        // Nothing is written to these segments any more: what they hold behind their last record is room for others.
+        for (number, bytes) in core::mem::take(&mut plan.cuts) {
+            ctx.io(StoreOp::Truncate { file: FileId::Log(number), len: bytes }).await?;
+            for segment in plan.segments.iter_mut().filter(|s| s.number == number) {
+                segment.bytes = bytes;
+            }
+        }
         let device_bytes = match ctx.io(StoreOp::Space).await? {
             StoreDone::Space(s) => s.bytes_total,
             _ => u64::MAX,
@@ -204,10 +221,7 @@ impl Osd {
         superblock.clean = false;
         superblock.unclean_stops += u64::from(!was_clean);
         superblock.next_segment = next_segment;
-        write_full_or_not(&superblock, ctx).await?;
-        for number in &plan.unused {
-            ctx.io(StoreOp::Delete { file: FileId::Log(*number) }).await?;
-        }
+        write_full_or_not(&superblock, &plan.unused, ctx).await?;
 
         state.last_transno = plan.last_transno;
         state.log = LogWriter::new(
@@ -218,6 +232,10 @@ impl Osd {
             last_lsn,
             core::mem::take(&mut plan.segments),
         );
+        plan.unused.extend(state.log.drop_through(plan.runs.flushed_lsn));
+        for number in &plan.unused {
+            ctx.io(StoreOp::Delete { file: FileId::Log(*number) }).await?;
+        }
         let last_transno = state.last_transno;
         state.runs.set_cache_bytes_max((config.cache_bytes_max / 8).clamp(1 << 20, 32 << 20));
         let osd = Rc::new(Osd {
@@ -256,13 +274,13 @@ impl Osd {
         });
         osd.load_runs().await?;
         osd.find_ballast().await?;
-        match osd.make_segment().await {
-            // A full device must be served: how else could anything be deleted?
-            Err(OsdError::Store(StoreError::NoSpace)) if !osd.is_full() => {
-                osd.give_ballast().await;
-                osd.make_segment().await?;
+        // A full device must be served: how else could anything be deleted?
+        while let Err(error) = osd.make_segment().await {
+            match error {
+                OsdError::Store(StoreError::NoSpace) if !osd.is_full() => osd.give_ballast().await,
+                OsdError::Store(StoreError::NoSpace) => return Err(OsdError::NoRoomToStart),
+                other => return Err(other),
             }
-            other => other?,
         }
         ctx.spawn(osd.clone().committer());
         ctx.spawn(osd.clone().commit_timer());
@@ -312,18 +330,28 @@ impl Osd {
         // Whatever was written to the log from here on would be forgotten: it is refused.
         *self.failed.borrow_mut() = Some(String::from("stopped as planned"));
         self.wake_everybody();
-        write_full_or_not(&superblock, &self.ctx).await
+        write_full_or_not(&superblock, &[], &self.ctx).await
     }
 
-    /// Makes one log segment in advance.
+    /// Makes one log segment in advance: a small one where there is little room.
     pub(crate) async fn make_segment(&self) -> Result<(), OsdError> {
-        let (number, len) = {
+        let free = self.ask_space().await?.bytes_avail;
+        let (number, wanted) = {
             let mut state = self.state.borrow_mut();
             (state.log.take_number(), state.log.segment_bytes())
         };
         let file = FileId::Log(number);
-        self.ctx.io(StoreOp::Create { file, len }).await?;
-        let fits = self.state.borrow_mut().log.add_ready(number);
+        let mut len = wanted.min((free / SEGMENTS_IN_FREE).max(SEGMENT_BYTES_MIN).next_multiple_of(4096));
+        while let Err(error) = self.ctx.io(StoreOp::Create { file, len }).await {
+            // Others may have taken what was free, or it is not for this user.
+            if error != StoreError::NoSpace || len == SEGMENT_BYTES_MIN {
+                return Err(error.into());
+            }
+            len = (len / 4).max(SEGMENT_BYTES_MIN).next_multiple_of(4096);
+        }
+        self.room.tight.set(len < wanted);
+        self.room.stuck.set(false);
+        let fits = self.state.borrow_mut().log.add_ready(number, len);
         if !fits {
             self.ctx.io(StoreOp::Delete { file }).await?;
         }
@@ -348,9 +376,18 @@ impl Osd {
             match self.make_segment().await {
                 Ok(()) => self.device_full.set(false),
                 Err(OsdError::Store(StoreError::NoSpace)) => {
+                    let nothing_left = self.is_full();
                     self.device_full.set(true);
+                    self.room.tight.set(true);
                     self.give_ballast().await;
-                    self.pause().await;
+                    // What is in the log may take less room in a run.
+                    self.flush_asked.set(true);
+                    self.flush_kick.wake_all();
+                    if nothing_left {
+                        self.room.stuck.set(true);
+                        self.room_kick.wake_all();
+                        self.pause().await;
+                    }
                 }
                 Err(e) => {
                     tracing::warn!(target_name = %self.label.name, error = %e, "log segment could not be made in advance");

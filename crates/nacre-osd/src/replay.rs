@@ -20,6 +20,9 @@ pub(crate) struct Epochs<'a> {
     pub(crate) ends: &'a [(u32, u64)],
 }
 
+/// A block of the device.
+const CUT_BYTES: u64 = 4096;
+
 /// What one segment holds.
 #[derive(Debug)]
 pub(crate) struct Summary {
@@ -27,6 +30,8 @@ pub(crate) struct Summary {
     epoch: u32,
     bytes: u64,
     first_lsn: u64,
+    /// Where its last record that counts ends.
+    end_bytes: u64,
     /// Of the last whole record; below `first_lsn` if there is none.
     last_lsn: u64,
     last_transno: u64,
@@ -76,6 +81,7 @@ pub(crate) fn summarize(
         epoch: 0,
         bytes: bytes.len() as u64,
         first_lsn: u64::MAX,
+        end_bytes: 0,
         last_lsn: 0,
         last_transno: 0,
         runs: None,
@@ -94,6 +100,7 @@ pub(crate) fn summarize(
     if end == u64::MAX {
         summary.synced_lsn = scan.synced_beyond();
     }
+    summary.end_bytes = scan.at as u64;
     summary.epoch = header.id.epoch;
     summary.first_lsn = header.first_lsn;
     summary.last_lsn = header.first_lsn - 1;
@@ -117,6 +124,8 @@ pub(crate) struct Plan {
     pub(crate) segments: Vec<Segment>,
     /// Epochs of these segments.
     pub(crate) epochs: Vec<u32>,
+    /// Segments of the chain with more behind their last record than is worth keeping, and the lengths that do.
+    pub(crate) cuts: Vec<(u64, u64)>,
     /// Segments to delete: never used, behind the end, or flushed long ago.
     pub(crate) unused: Vec<u64>,
     pub(crate) last_lsn: u64,
@@ -150,6 +159,10 @@ pub(crate) fn plan(summaries: &[Summary], epochs: &Epochs<'_>) -> Result<Plan, O
         end = begin;
     }
     for s in chain {
+        let needed = s.end_bytes.next_multiple_of(CUT_BYTES);
+        if needed < s.bytes {
+            plan.cuts.push((s.number, needed));
+        }
         plan.last_lsn = s.last_lsn;
         plan.epochs.push(s.epoch);
         plan.last_transno = plan.last_transno.max(s.last_transno);
@@ -207,6 +220,7 @@ mod tests {
             epoch: 1,
             bytes: 1,
             first_lsn,
+            end_bytes: 1,
             last_lsn,
             last_transno: last_lsn,
             runs: flushed.map(|flushed_lsn| RunList { flushed_lsn, runs: Vec::new() }),

@@ -19,6 +19,10 @@ const SLOW_MAX: Duration = Duration::from_millis(10);
 /// Age of the device's answer that is still good.
 const SPACE_AGE: Duration = Duration::from_secs(1);
 const ROW_OVERHEAD: u64 = 160;
+/// Room in the log for the engine's own records, on a full device.
+const NOTES_BYTES: u64 = 8 << 10;
+/// How often who waits for room in the log of a full device looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// What is promised and not used yet, and what the device has.
 #[derive(Default)]
@@ -29,6 +33,10 @@ pub(crate) struct Room {
     /// Promised since the device was asked.
     taken: Cell<u64>,
     ballast_given: Cell<bool>,
+    /// Segments are made smaller than they should be, or not at all: what cannot be appended must not be begun.
+    pub(crate) tight: Cell<bool>,
+    /// No segment can be made, and there is no ballast any more.
+    pub(crate) stuck: Cell<bool>,
 }
 #[derive(Default)]
 struct Promised {
@@ -79,15 +87,22 @@ impl Osd {
         let mut slowed = false;
         loop {
             self.halted()?;
-            let (memory, log, room, body_max, changed) = {
+            let promised = self.room.promised.row_bytes.get();
+            let (memory, log, room, record, body_max, changed) = {
                 let state = self.state.borrow();
                 let bytes = state.mem.bytes();
                 let changed = bytes.active + bytes.frozen;
+                // What is reserved is an upper bound, mostly far from what is written.
+                let record = match self.room.tight.get() {
+                    true => row_bytes.min(state.log.ready_body() / 2),
+                    false => row_bytes,
+                };
                 let log_max = self.config.log_bytes_max.max(4 * state.log.segment_bytes());
                 (
                     fullness(changed + row_bytes, self.config.dirty_bytes_max),
                     fullness(state.log.bytes(), log_max),
-                    state.log.room().saturating_sub(self.room.promised.row_bytes.get()),
+                    state.log.room(record).saturating_sub(promised),
+                    record,
                     state.log.body_bytes_max(),
                     changed > 0,
                 )
@@ -100,8 +115,17 @@ impl Osd {
                 self.flush_kick.wake_all();
             }
             // A change that frees goes on as long as it can: the log may still grow into the ballast's room.
-            if self.device_full.get() && !credits.frees && (full >= 1.0 || room < row_bytes) {
+            if self.device_full.get() && !credits.frees && (full >= 1.0 || room < record) {
                 return Err(OsdError::NoSpace { needed_bytes });
+            }
+            if self.room.tight.get() && room < record + NOTES_BYTES {
+                if self.room.stuck.get() && promised == 0 {
+                    return Err(OsdError::NoSpace { needed_bytes });
+                }
+                self.log_kick.wake_all();
+                let until = self.ctx.now() + LOOK_AGAIN;
+                let _made = self.ctx.timeout(until, self.room_kick.wait()).await;
+                continue;
             }
             if full >= 1.0 && changed {
                 self.room_kick.wait().await;
@@ -131,8 +155,7 @@ impl Osd {
         let state = self.state.borrow();
         let bytes = state.mem.bytes();
         // Changed rows become a run; the log needs its next segments; ballast that is missing must come back.
-        let ballast = if self.room.ballast_given.get() { self.config.ballast_bytes } else { 0 };
-        let ballast = ballast.min(self.room.space.get().bytes_total / 16);
+        let ballast = if self.room.ballast_given.get() { self.ballast_bytes() } else { 0 };
         // A merge writes all runs once more before the old ones go.
         let kept = bytes.active + bytes.frozen + 2 * state.log.segment_bytes() + ballast + state.runs.bytes();
         self.room.space.get().bytes_avail.saturating_sub(self.room.taken.get()).saturating_sub(kept)
@@ -154,7 +177,7 @@ impl Osd {
         self.room.taken.set(self.room.taken.get() + credits.object_bytes);
         Ok(())
     }
-    async fn ask_space(&self) -> Result<StoreSpace, OsdError> {
+    pub(crate) async fn ask_space(&self) -> Result<StoreSpace, OsdError> {
         // Many may find the answer too old at once: one question is enough.
         self.room.asked_at.set(Some(self.ctx.now()));
         match self.ctx.io(StoreOp::Space).await? {
@@ -201,6 +224,10 @@ impl Osd {
             Err(e) => Err(e.into()),
         }
     }
+    /// Length of the ballast on this device.
+    fn ballast_bytes(&self) -> u64 {
+        self.config.ballast_bytes.min(self.room.space.get().bytes_total / 16)
+    }
     /// Whether the ballast is there after a restart.
     pub(crate) async fn find_ballast(&self) -> Result<(), OsdError> {
         let len = self.ctx.io(StoreOp::Len { file: FileId::Ballast }).await?;
@@ -213,7 +240,7 @@ impl Osd {
     }
     pub(crate) async fn ballast_makes_room_for(&self, bytes: u64) -> bool {
         let space = self.ask_space().await.unwrap_or_default();
-        space.bytes_avail + self.config.ballast_bytes.min(space.bytes_total / 16) >= bytes
+        space.bytes_avail + self.ballast_bytes() >= bytes
     }
     /// Gives up the ballast: only for what frees space in the end.
     pub(crate) async fn give_ballast(&self) {
@@ -229,7 +256,7 @@ impl Osd {
     }
     /// Makes the ballast again when there is more than enough room.
     pub(crate) async fn restore_ballast(&self) {
-        if !self.room.ballast_given.get() || self.free_bytes() < self.config.ballast_bytes {
+        if !self.room.ballast_given.get() || self.free_bytes() < self.ballast_bytes() {
             return;
         }
         if Self::make_ballast(&self.ctx, &self.config).await.is_ok() {

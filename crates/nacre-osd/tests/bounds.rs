@@ -249,6 +249,135 @@ fn a_full_disk_can_be_opened_and_emptied() {
     assert_eq!(left, Some(0), "{:?}", d.drive.ended());
 }
 
+/// Bytes of all log segments.
+fn log_bytes(store: &Arc<dyn Store>) -> u64 {
+    files(&**store).iter().filter(|(f, _)| matches!(f, FileId::Log(_))).map(|(_, len)| len).sum()
+}
+/// Takes all that is free.
+fn fill(store: &Arc<dyn Store>) -> FileId {
+    let file = FileId::Blob(nacre_types::ObjectId { fid: nacre_types::Fid::ROOT, stripe: 0 });
+    let StoreDone::Len(len) = store.execute(StoreOp::Len { file }).unwrap() else { panic!() };
+    let mut at = len.unwrap_or(0);
+    while store.execute(StoreOp::Write { file, offset: at, data: vec![vec![1; 4096].into()] }).is_ok() {
+        at += 4096;
+    }
+    file
+}
+/// Segments as large as the device lets them be: a start that keeps one needs a 24th of the device.
+fn large_log() -> OsdConfig {
+    OsdConfig { log_bytes_max: 64 << 20, dirty_bytes_max: 64 << 20, ..config() }
+}
+async fn count(osd: Rc<Osd>) -> usize {
+    osd.scan(T, b"", b"", u32::MAX).await.unwrap().len()
+}
+
+#[test]
+fn starts_without_a_planned_stop_do_not_fill_the_device_with_logs() {
+    let store: Arc<dyn Store> = Arc::new(MemStore::new(24 << 20));
+    OsdDrive::format(&store, &large_log(), false).unwrap();
+    for n in 0..100 {
+        let mut d = OsdDrive::open(&store, &large_log()).unwrap();
+        let rows = d.run(move |osd| async move {
+            put(&osd, n, 3000).await.unwrap();
+            // What a start has asked for in the background is done.
+            osd.ctx().sleep(std::time::Duration::from_secs(1)).await;
+            count(osd).await
+        });
+        assert_eq!(rows, Some(n as usize + 1));
+        assert!(log_bytes(&store) <= (3 << 20) + 100_000, "start {n}: {} bytes", log_bytes(&store));
+    }
+}
+
+#[test]
+fn a_full_disk_can_be_opened_again_and_again() {
+    let store: Arc<dyn Store> = Arc::new(MemStore::new(24 << 20));
+    OsdDrive::format(&store, &large_log(), false).unwrap();
+    let mut d = OsdDrive::open(&store, &large_log()).unwrap();
+    d.run(|osd| async move {
+        for n in 0..100 {
+            put(&osd, n, 4000).await.unwrap();
+        }
+    })
+    .unwrap();
+    drop(d);
+    for n in 0..100 {
+        // Somebody else takes what the first start has made free.
+        if n < 2 {
+            fill(&store);
+        }
+        let mut d = OsdDrive::open(&store, &large_log()).unwrap_or_else(|e| panic!("start {n}: {e}"));
+        let left = d.run(move |osd| async move {
+            delete(&osd, n).await.unwrap();
+            count(osd).await
+        });
+        assert_eq!(left, Some(99 - n as usize), "{:?}", d.drive.ended());
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_to_the_last_byte_refuses_and_forgets_nothing() {
+    let store: Arc<dyn Store> = Arc::new(MemStore::new(24 << 20));
+    OsdDrive::format(&store, &config(), false).unwrap();
+    let mut d = OsdDrive::open(&store, &config()).unwrap();
+    d.run(|osd| async move {
+        for n in 0..1000 {
+            put(&osd, n, 400).await.unwrap();
+        }
+    })
+    .unwrap();
+    // Changes that free go on until the room of the ballast, too, was taken by others; then they are refused, and the
+    // target lives.
+    let (mut at, mut refused) = (0, false);
+    let mut blob = fill(&store);
+    for _ in 0..10_000 {
+        blob = fill(&store);
+        let n = at % 1000;
+        // A row that is not there may be deleted again: that takes room in the log, too.
+        match d.run(move |osd| async move { delete(&osd, n).await }).unwrap() {
+            Ok(()) => at += 1,
+            Err(OsdError::NoSpace { .. }) => refused = true,
+            Err(e) => panic!("{e}"),
+        }
+        if refused {
+            break;
+        }
+    }
+    assert!(refused && at > 100, "{at}");
+    let deleted = (at as usize).min(1000);
+    assert_eq!(d.run(count), Some(1000 - deleted), "{:?}", d.drive.ended());
+    drop(d);
+    // A start takes what the segments of the one before had left; when that is used up, it says so.
+    let mut starts = 0;
+    let error = loop {
+        fill(&store);
+        match OsdDrive::open(&store, &config()) {
+            Ok(d) => drop(d),
+            Err(e) => break e,
+        }
+        starts += 1;
+        if starts > 200 {
+            // It needs nothing more than it gives back.
+            break OsdError::NoRoomToStart;
+        }
+    };
+    assert_eq!(error, OsdError::NoRoomToStart);
+    assert!(error.to_string().contains("free a few MiB"), "{error}");
+    store.execute(StoreOp::Delete { file: blob }).unwrap();
+    let mut d = OsdDrive::open(&store, &config()).unwrap();
+    assert_eq!(d.run(count), Some(1000 - deleted));
+    // Room is there again: it is written to, and the ballast comes back.
+    let ballast = d.run(|osd| async move {
+        for n in 0..2000 {
+            put(&osd, n, 400).await.unwrap();
+        }
+        osd.ctx().sleep(std::time::Duration::from_secs(5)).await;
+        put(&osd, 1, 400).await.unwrap();
+        osd.ctx().sleep(std::time::Duration::from_secs(5)).await;
+        osd.ctx().io(StoreOp::Len { file: FileId::Ballast }).await
+    });
+    assert_eq!(ballast, Some(Ok(StoreDone::Len(Some(1 << 20)))));
+}
+
 /// A store with some runs, stopped as planned.
 fn filled() -> CrashDevice {
     let device = CrashDevice::new(1 << 30);

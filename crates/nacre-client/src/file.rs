@@ -41,6 +41,9 @@ pub(crate) struct FileState {
     known: RefCell<Vec<Option<ObjectState>>>,
     /// Something was written since the first writer opened.
     dirty: Cell<bool>,
+    /// The MDT has evicted this mount while there were writers: others may have changed the file since, so replies to
+    /// this mount tell nothing until the last of those writers is gone.
+    others_wrote: Cell<bool>,
     /// Count of this mount's metadata changes when the MDT was last synced for this file.
     pub(crate) synced_at: Cell<Option<u64>>,
 }
@@ -56,6 +59,7 @@ impl FileState {
             writers: Cell::new(0),
             known: RefCell::default(),
             dirty: Cell::new(false),
+            others_wrote: Cell::new(false),
             synced_at: Cell::new(None),
         }
     }
@@ -90,6 +94,9 @@ impl FileState {
             return;
         }
         self.dirty.set(true);
+        if self.others_wrote.get() {
+            return;
+        }
         let mut known = self.known.borrow_mut();
         let stripe = stripe as usize;
         if known.len() <= stripe {
@@ -116,7 +123,16 @@ impl FileState {
     pub(crate) fn note_truncated(&self, states: &[ObjectState]) {
         if self.writers.get() > 0 {
             self.dirty.set(true);
-            *self.known.borrow_mut() = states.iter().copied().map(Some).collect();
+            if !self.others_wrote.get() {
+                *self.known.borrow_mut() = states.iter().copied().map(Some).collect();
+            }
+        }
+    }
+    /// The MDT has forgotten this mount's opens.
+    fn evicted(&self) {
+        if self.writers.get() > 0 {
+            self.others_wrote.set(true);
+            self.known.borrow_mut().fill(None);
         }
     }
     /// What this mount's writers have made of the file since the first of them opened it; `None`: not known.
@@ -142,6 +158,7 @@ impl FileState {
         self.writers.set(self.writers.get().saturating_sub(1));
         if self.writers.get() == 0 {
             self.dirty.set(false);
+            self.others_wrote.set(false);
             self.known.borrow_mut().clear();
         }
     }
@@ -299,7 +316,11 @@ impl Client {
         }
         if open.stale.get() {
             if open.is_writer() {
+                let dirty = open.file.dirty.get();
                 open.file.writer_closes();
+                if dirty {
+                    self.close_anew(&open).await;
+                }
             }
             return Ok(());
         }
@@ -314,17 +335,46 @@ impl Client {
     }
 
     async fn close(&self, open: &Open) -> Result<(), Errno> {
-        let file = &open.file;
-        let mdt = self.mdt().await?;
-        if !open.is_writer() {
-            mdt.call(&Close { fid: file.fid, handle: open.handle, dirty: false, written: None }).await?;
-            return Ok(());
+        let (dirty, closed) = self.send_close(open).await;
+        if dirty && matches!(closed, Err(Errno::EBADF | Errno::EIO)) {
+            self.close_anew(open).await;
         }
-        if !file.dirty.get() {
-            file.writer_closes();
-            self.note_change();
-            mdt.call(&Close { fid: file.fid, handle: open.handle, dirty: false, written: None }).await?;
-            return Ok(());
+        match closed {
+            // Evicted before it came to the MDT: the open went with the export.
+            Err(Errno::EBADF) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// After an eviction that the close met: the MDT took the size when it evicted, and this mount may have written since.
+    async fn close_anew(&self, open: &Open) {
+        let (fid, handle) = (open.file.fid, self.new_handle());
+        let request =
+            OpenRequest { fid, how: OpenHow { handle, flags: open.flags }, caller: Caller::root() };
+        let Ok(mdt) = self.mdt().await else { return };
+        // An error means that the file is gone, and its size with it.
+        if mdt.call(&request).await.is_ok()
+            && let Err(error) = mdt.call(&Close { fid, handle, dirty: true, written: None }).await
+        {
+            tracing::error!(%fid, %error, "evicted again while a written file was closed: its size may be an old one");
+        }
+    }
+
+    /// Whether the file was written, and what became of the close.
+    async fn send_close(&self, open: &Open) -> (bool, Result<(), Errno>) {
+        let file = &open.file;
+        let dirty = open.is_writer() && file.dirty.get();
+        let mdt = match self.mdt().await {
+            Ok(mdt) => mdt,
+            Err(error) => return (dirty, Err(error)),
+        };
+        if !dirty {
+            if open.is_writer() {
+                file.writer_closes();
+                self.note_change();
+            }
+            let close = Close { fid: file.fid, handle: open.handle, dirty: false, written: None };
+            return (false, mdt.call(&close).await.map(drop));
         }
         let _alone = file.ranges.acquire(Extent::ALL, Share::Exclusive).await;
         let (written, certain) = self.written(file).await;
@@ -332,8 +382,8 @@ impl Client {
         self.note_change();
         // What is not certain is not said: the MDT asks the OSTs itself, later.
         let written = written.filter(|_| certain);
-        mdt.call(&Close { fid: file.fid, handle: open.handle, dirty: true, written }).await?;
-        Ok(())
+        let close = Close { fid: file.fid, handle: open.handle, dirty: true, written };
+        (true, mdt.call(&close).await.map(drop))
     }
 
     /// What a close may say of the file, and whether that is all there is to say.
@@ -386,6 +436,7 @@ impl Client {
         self.fids.forget();
         self.flocks.evicted();
         for open in opens {
+            open.file.evicted();
             if !open.lock_owners.borrow().is_empty() {
                 open.stale.set(true);
                 continue;

@@ -20,7 +20,8 @@ use nacre_wire::{Frame, Opcode};
 /// A waiting request is repeated this often: a server that was restarted has forgotten who waits.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
-type Waiting = RefCell<BTreeMap<LockCookie, Promise<ObjectState>>>;
+/// With each grant: which start of the OST it came from.
+type Waiting = RefCell<BTreeMap<LockCookie, Promise<(ObjectState, Option<u64>)>>>;
 
 /// Requests that wait for a grant. Bounded by the operations under way.
 #[derive(Default)]
@@ -33,13 +34,16 @@ impl ExtentLocks {
         self.waiting.borrow().is_empty()
     }
     /// Takes the callbacks of an OST.
-    pub(crate) fn listen(&self, peer: &Peer) {
-        let waiting = self.waiting.clone();
-        peer.on_callback(Box::new(move |frame| granted(&waiting, frame)));
+    pub(crate) fn listen(&self, peer: &Rc<Peer>) {
+        let (waiting, from) = (self.waiting.clone(), Rc::downgrade(peer));
+        peer.on_callback(Box::new(move |frame| {
+            let instance = from.upgrade().and_then(|peer| peer.with_import(|import| import.instance()));
+            granted(&waiting, instance, frame);
+        }));
     }
 }
 
-fn granted(waiting: &Waiting, frame: &Frame) {
+fn granted(waiting: &Waiting, instance: Option<u64>, frame: &Frame) {
     // `LockBlocking` needs no answer: these locks go at the end of their operation anyway.
     if frame.header.opcode != Opcode::LockGranted.number() {
         return;
@@ -48,7 +52,7 @@ fn granted(waiting: &Waiting, frame: &Frame) {
         Ok(grant) => {
             let promise = waiting.borrow_mut().remove(&grant.cookie);
             if let Some(promise) = promise {
-                promise.fulfil(grant.state);
+                promise.fulfil((grant.state, instance));
             }
         }
         Err(error) => tracing::error!(%error, "a lock callback of an OST cannot be read, it is ignored"),
@@ -108,9 +112,15 @@ impl Client {
                     return Err(e);
                 }
             }
-            if let Some(Some(state)) = self.ctx.timeout(self.ctx.now() + ASK_AGAIN, &mut grant).await {
-                held.state = state;
-                return Ok(held);
+            if let Some(Some((state, by))) = self.ctx.timeout(self.ctx.now() + ASK_AGAIN, &mut grant).await {
+                if by == ost.peer.with_import(|import| import.instance()) {
+                    held.state = state;
+                    return Ok(held);
+                }
+                // Granted by a process that is gone, while the answer was on its way: its successor let us wait.
+                let (promise, again) = self.ctx.promise();
+                self.locks.waiting.borrow_mut().insert(cookie, promise);
+                grant = again;
             }
         }
     }

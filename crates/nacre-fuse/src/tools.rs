@@ -43,6 +43,7 @@ fn answer(parameters: &dyn Parameters, ctx: &Ctx, frame: &Frame) -> Result<Vec<u
                 cause: String::new(),
                 process: 0,
                 ended: 0,
+                made: Vec::new(),
             }
             .to_vec())
         }

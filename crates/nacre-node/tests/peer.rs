@@ -108,6 +108,7 @@ impl Test {
             cause: String::new(),
             process: 0,
             ended: 0,
+            made: Vec::new(),
         };
         self.reply_event(request, 0, body.to_vec())
     }

@@ -7,6 +7,7 @@
 //! too, see [`Import::handle_neighbour`]. Deadlines are times of the caller.
 
 use crate::import::{CallError, Import, ImportEffect};
+use crate::replay::is_data;
 use crate::state::ImportState;
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -15,7 +16,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
 use nacre_types::{Codec, ConnEpoch, Errno, Generation, Instant, Transno, Xid};
-use nacre_wire::target::{Connect, ConnectReply, PingReply, features};
+use nacre_wire::target::{Connect, ConnectReply, Made, PingReply, features};
 use nacre_wire::{Frame, Header, Kind, Opcode, flags};
 
 /// A target in recovery is asked that often whether it is over; up to ten times as often when it will be soon.
@@ -382,6 +383,7 @@ impl<T> Import<T> {
         self.generation = reply.generation;
         // What a recovery that broke off had made again is in the list before the answer says what is safe.
         self.replay.settle();
+        self.keep_unanswered(&reply.made);
         self.note_answer(&frame.header, sent);
         if self.instance.replace(reply.instance).is_some_and(|old| old != reply.instance) {
             self.forget_callbacks();
@@ -393,6 +395,18 @@ impl<T> Import<T> {
             self.replay_next(now);
         } else {
             self.recover(now);
+        }
+    }
+
+    /// Writes that the target has in its log and that were never answered: their bytes may be lost. They are put back in
+    /// their turn, before anybody can change the same blocks; the answer comes with the resend.
+    fn keep_unanswered(&mut self, made: &[Made]) {
+        for &Made { xid, transno } in made {
+            if let Some(call) = self.unreplied.get(&xid)
+                && is_data(&call.frame)
+            {
+                self.replay.keep(transno, call.frame.clone(), Bytes::new());
+            }
         }
     }
 

@@ -171,6 +171,7 @@ impl Script {
             cause: String::new(),
             process: self.process.0,
             ended: self.process.1,
+            made: Vec::new(),
         };
         let mut h = self.header(Kind::Reply, self.connect_xid.0);
         h.last_committed = Transno(server.last_committed);

@@ -188,6 +188,7 @@ impl World {
             cause: String::new(),
             process: 0,
             ended: 0,
+            made: Vec::new(),
         };
         self.reply(frame.header.epoch, &frame.header, 0, reply.to_vec());
         for callback in callbacks {

@@ -124,6 +124,7 @@ impl<S: Service> Inner<S> {
             recovery_ms: if id == Generation(0) { core.recovery_ms() } else { 0 },
             process,
             ended,
+            made: core.made_before_loss(id),
         }
     }
 

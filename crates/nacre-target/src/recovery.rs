@@ -27,6 +27,7 @@ use nacre_node::WaitList;
 use nacre_osd::{Credits, Pins, table};
 use nacre_rpc::Admission;
 use nacre_types::{Codec, Errno, Instant, Timestamp, Transno};
+use nacre_wire::target::Made;
 use nacre_wire::{Frame, Opcode};
 
 /// Row of `TARGET`: the latest change that needs no replay. Only there while a recovery is under way.
@@ -98,6 +99,15 @@ impl TargetCore {
             told,
             kick: Rc::new(self.ctx.wait_list()),
         });
+    }
+    /// What the log holds of a client's changes. The answers may be lost, and of writes the bytes: only the client knows
+    /// which, and makes those again with the others, in their order.
+    pub(crate) fn made_before_loss(&self, export: ExportId) -> Vec<Made> {
+        let Some(base) = self.recovery.borrow().as_ref().map(|r| r.base) else { return Vec::new() };
+        let exports = self.exports.borrow();
+        let records = exports.get(export).into_iter().flat_map(|e| e.rpc.records());
+        let made = records.filter(|record| record.transno <= base);
+        made.map(|record| Made { xid: record.xid, transno: record.transno }).collect()
     }
     /// A client has made again everything that it had.
     pub(crate) fn replay_done(&self, export: ExportId) {

@@ -4,7 +4,7 @@ use crate::opcode::rpc;
 use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{ClientUuid, Generation, Timestamp, codec_enum, codec_struct};
+use nacre_types::{ClientUuid, Generation, Timestamp, Transno, Xid, codec_enum, codec_struct};
 
 /// Bits of `features` in connect. The reply carries those that both sides know.
 pub mod features {
@@ -63,6 +63,14 @@ codec_struct! {
         /// Names the server process; 0: it does not say. See `PingReply`.
         pub process: u64,
         pub ended: u64,
+        /// In a recovery: changes of this client that are in the log. It may not have the answers.
+        pub made: Vec<Made>,
+    }
+}
+codec_struct! {
+    pub struct Made {
+        pub xid: Xid,
+        pub transno: Transno,
     }
 }
 codec_struct! { pub struct Disconnect {} }

@@ -155,6 +155,7 @@ impl Fake {
                     cause: String::new(),
                     process: 0,
                     ended: 0,
+                    made: Vec::new(),
                 })
             }
             Opcode::Disconnect => body(&Empty {}),

@@ -213,6 +213,7 @@ messages! {
         ConnectReply = ConnectReply {
             target: uuid(), features: 1, max_mod_rpcs: 8, lease_ms: 10_000, generation: Generation(3),
             evicted: false, instance: 2, server_time: time(1), recovery_ms: 0, cause: "c".into(), process: 5, ended: 6,
+            made: vec![Made { xid: Xid(4), transno: Transno(5) }],
         };
         PingReply = PingReply { config_version: 3, recovery_ms: 4, process: 5, ended: 6 };
         ParamList = ParamList {

@@ -13,6 +13,7 @@ use crate::stripes::{self, ObjectRange};
 use crate::target::Target;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 use bytes::Bytes;
 use nacre_node::join_all;
 use nacre_types::{Component, Errno, Extent, Fid, LockCookie, ObjectId, OpenHandle, SetAttr, Timestamp};
@@ -37,6 +38,29 @@ struct Locked {
     range: ObjectRange,
     ost: Rc<Target>,
     held: HeldExtent,
+}
+
+/// One object's part of an append.
+struct Part {
+    range: ObjectRange,
+    /// The object's size before.
+    before: u64,
+    /// It is written, and could not be taken back.
+    done: bool,
+}
+
+/// An append whose locks were lost half way.
+struct Begun {
+    parts: Vec<Part>,
+}
+impl Begun {
+    /// Whether what is missing still belongs where the rest is: nobody has written where it goes, or cut what is there.
+    fn goes_on(&self, states: &[ObjectState]) -> bool {
+        self.parts.iter().all(|part| {
+            let size = states.get(part.range.stripe as usize).map_or(0, |state| state.size);
+            if part.done { size >= part.range.extent().end } else { size == part.before }
+        })
+    }
 }
 
 impl Client {
@@ -87,7 +111,8 @@ impl Client {
         let _order = file.ranges.acquire(extent, Share::Exclusive).await;
         let component = file.component()?;
         let written = if args.append {
-            self.retry_lost_locks(|| self.append(file, &component, &args.data)).await?
+            let begun = RefCell::default();
+            self.retry_lost_locks(|| self.append(file, &component, &args.data, &begun)).await?
         } else {
             check_end(args.offset, len)?;
             let ranges = stripes::by_object(&component, args.offset, len);
@@ -200,8 +225,14 @@ impl Client {
         join_all(writes).await.into_iter().collect()
     }
 
-    /// Finds the end of the file under locks on all of it, and writes there.
-    async fn append(&self, file: &FileState, component: &Component, data: &Bytes) -> Result<Vec<u32>, Errno> {
+    /// Finds the end of the file under locks on all of it, and writes there; or ends what an earlier try has `begun`.
+    async fn append(
+        &self,
+        file: &FileState,
+        component: &Component,
+        data: &Bytes,
+        begun: &RefCell<Option<Begun>>,
+    ) -> Result<Vec<u32>, Errno> {
         let mut locks = Vec::with_capacity(component.stripes.len());
         for (stripe, &ost) in (0u32..).zip(&component.stripes) {
             let ost = self.ost(ost).await?;
@@ -209,46 +240,67 @@ impl Client {
                 self.lock_extent(&ost, ObjectId { fid: file.fid, stripe }, LockMode::Pw, Extent::ALL).await?;
             locks.push((ost, held));
         }
-        let sizes =
-            (0u32..).zip(&locks).map(|(stripe, (_, held))| component.file_size(stripe, held.state.size));
-        let end = sizes.max().unwrap_or(0);
-        let len = data.len() as u64;
-        check_end(end, len)?;
-        let ranges = stripes::by_object(component, end, len);
+        let states: Vec<ObjectState> = locks.iter().map(|(_, held)| held.state).collect();
+        let parts = match begun.take().filter(|begun| begun.goes_on(&states)) {
+            Some(begun) => begun.parts,
+            None => {
+                let sizes = (0u32..).zip(&states).map(|(stripe, state)| component.file_size(stripe, state.size));
+                let end = sizes.max().unwrap_or(0);
+                let len = data.len() as u64;
+                check_end(end, len)?;
+                let ranges = stripes::by_object(component, end, len);
+                let part = |range: ObjectRange| {
+                    let before = states.get(range.stripe as usize).map_or(0, |state| state.size);
+                    Part { range, before, done: false }
+                };
+                ranges.into_iter().map(part).collect()
+            }
+        };
         let mtime = self.now();
-        let writes = ranges.iter().filter_map(|range| {
-            let (ost, held) = locks.get(range.stripe as usize)?;
-            Some(self.write_object(ost, file, range, data, held.cookie, mtime))
+        let writes = parts.iter().map(|part| async {
+            let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;
+            if part.done {
+                return Ok(());
+            }
+            self.write_object(ost, file, &part.range, data, held.cookie, mtime).await
         });
         let written = join_all(writes).await;
-        if let Some(&Err(e)) = written.iter().find(|w| w.is_err()) {
-            // The next appender must not find a piece of ours behind a hole: what was written is cut off again.
-            let undone = ranges.iter().zip(&written).filter(|(_, w)| w.is_ok()).filter_map(|(range, _)| {
-                let (ost, held) = locks.get(range.stripe as usize)?;
-                Some(self.cut_back(ost, file, range.stripe, held, mtime))
-            });
-            join_all(undone).await;
-            return Err(e);
+        let Some(&Err(error)) = written.iter().find(|w| w.is_err()) else {
+            return Ok(parts.iter().map(|part| part.range.stripe).collect());
+        };
+        // The next appender must not find a piece of ours behind a hole: what was written is cut off again, unless the
+        // lock for that is lost as well. Then the next try writes what is missing.
+        let undone = parts.iter().zip(&written).map(|(part, written)| async {
+            let cut = match locks.get(part.range.stripe as usize) {
+                Some((ost, held)) if written.is_ok() => self.cut_back(ost, file, part, held, mtime).await,
+                _ => Ok(()),
+            };
+            Part { range: part.range.clone(), before: part.before, done: cut.is_err() }
+        });
+        let parts: Vec<Part> = join_all(undone).await;
+        if parts.iter().any(|part| part.done) {
+            if error != Errno::ESTALE {
+                tracing::error!(fid = %file.fid, "a failed append could not be taken back: the file has a hole with a piece of it behind");
+            }
+            begun.replace(Some(Begun { parts }));
         }
-        Ok(ranges.iter().map(|r| r.stripe).collect())
+        Err(error)
     }
 
-    /// Sets an object back to the size it had when its lock was granted.
+    /// Sets an object back to the size it had before the append.
     async fn cut_back(
         &self,
         ost: &Target,
         file: &FileState,
-        stripe: u32,
+        part: &Part,
         held: &HeldExtent,
         mtime: Timestamp,
-    ) {
-        let object = ObjectId { fid: file.fid, stripe };
-        file.note_uncertain(stripe);
+    ) -> Result<(), Errno> {
+        let object = ObjectId { fid: file.fid, stripe: part.range.stripe };
+        file.note_uncertain(part.range.stripe);
         let request =
-            Truncate { object, size: held.state.size, owner: file.owner(), mtime, lock: held.cookie };
-        if let Err(error) = ost.call(&request).await {
-            tracing::error!(%object, %error, "a failed append could not be taken back: the file has a hole with a piece of it behind");
-        }
+            Truncate { object, size: part.before, owner: file.owner(), mtime, lock: held.cookie };
+        ost.call(&request).await.map(drop)
     }
 
     /// Reads one object's range; ends where the object ends.

@@ -7,7 +7,7 @@ mod support;
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Errno, Fid, OpenHandle};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
-use support::{FILE, SEC, caller, make, on_devices, run};
+use support::{FILE, SEC, caller, create, make, on_devices, run, write};
 
 fn lock(kind: FlockType, owner: u64) -> FileLock {
     FileLock { family: FlockFamily::Posix, kind, start: 0, end: u64::MAX, owner, pid: 1 }
@@ -90,5 +90,61 @@ fn a_sync_through_a_handle_that_has_lost_its_locks_fails() {
         c.world.pause(first, false);
         let synced: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, synced, 10 * SEC);
         assert_eq!(synced, Some(Err(Errno::EIO)), "seed {seed}\n{}", c.world.trace(60));
+    }
+}
+
+/// What a mount knew of a file before its eviction, others have changed since.
+#[test]
+fn a_close_after_the_eviction_does_not_bring_an_old_size_back() {
+    for seed in 1..=8 {
+        let mut c = on_devices(seed, 2);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let made = run(&mut c, first, async |client| {
+            let (fid, handle) = create(&client, "f").await?;
+            write(&client, handle, 0, vec![1; 100]).await.map(|_| (fid, handle))
+        });
+        let (fid, handle) = made.expect("made");
+        c.world.pause(first, true);
+        c.world.run_for(15 * SEC);
+        let theirs = run(&mut c, second, async move |client| {
+            let (_, handle) = client.open(fid, 2, caller()).await?;
+            write(&client, handle, 100, vec![2; 900]).await?;
+            client.release(handle, None).await
+        });
+        assert_eq!(theirs, Ok(()), "seed {seed}");
+        c.world.pause(first, false);
+        c.world.run_for(SEC);
+        let closed = run(&mut c, first, async move |client| client.release(handle, None).await);
+        assert_eq!(closed, Ok(()), "seed {seed}");
+        let size =
+            run(&mut c, second, async move |client| client.getattr(fid).await.map(|entry| entry.attr.size));
+        assert_eq!(size, Ok(1000), "seed {seed}\n{}", c.world.trace(60));
+    }
+}
+
+/// The MDT has taken the size when it evicted; the OST still served this mount.
+#[test]
+fn what_was_written_after_the_eviction_counts_at_the_close() {
+    for seed in 1..=8 {
+        let mut c = on_devices(seed, 2);
+        let (first, second, mdt) = (c.mounts[0], c.mounts[1], c.servers[support::MDT]);
+        let made = run(&mut c, first, async |client| {
+            let (fid, handle) = create(&client, "f").await?;
+            write(&client, handle, 0, vec![1; 100]).await.map(|_| (fid, handle))
+        });
+        let (fid, handle) = made.expect("made");
+        c.world.block_for(first, mdt, 20 * SEC);
+        c.world.run_for(18 * SEC);
+        let wrote =
+            run(&mut c, first, async move |client| write(&client, handle, 100, vec![2; 900]).await.map(drop));
+        assert_eq!(wrote, Ok(()), "seed {seed}");
+        let closing =
+            c.jobs.start(&mut c.world, first, async move |client| client.release(handle, None).await);
+        let closed: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, closing, 30 * SEC);
+        assert_eq!(closed, Some(Ok(())), "seed {seed}");
+        c.world.run_for(2 * SEC);
+        let size =
+            run(&mut c, second, async move |client| client.getattr(fid).await.map(|entry| entry.attr.size));
+        assert_eq!(size, Ok(1000), "seed {seed}\n{}", c.world.trace(60));
     }
 }

@@ -3,17 +3,22 @@
 use nacre_sim::plan::Plan;
 use nacre_sim::run::run;
 
-const SEEDS: [(u64, &str); 10] = [
+const SEEDS: [(u64, &str); 15] = [
     (1010, "a file lock's row stayed when its unlock had to wait for a commit"),
     (1075, "a recovery did not end: a late copy of a change took the place of the next one in the queue"),
     (1654, "a server that had stood still held an unread acknowledgement against its client"),
     (2034, "a client that lost its connection in the middle of its replay was evicted"),
+    (2789, "a lock was used that an OST had granted before its restart"),
     (3015, "a recovery waited for an export in whose place another had come"),
     (3019, "a doubled enqueue was granted after its cancel, to nobody"),
     (3030, "bytes that a killed OST had left in the kernel's memory counted as stable"),
+    (3853, "a close that waited for a connection failed after the eviction"),
+    (3944, "a close after an eviction said a size that another mount had changed since"),
     (5067, "bytes were put back under a lock for which another client's locks waited"),
     (5128, "a create failed because the last OST went while its rows were read"),
     (5196, "a change that was replayed twice evicted its client"),
+    (10622, "a program got a lock from another of its mount, whose unanswered unlock was lost with the machine"),
+    (17754, "an append was made twice after both its OSTs had lost its locks"),
 ];
 
 #[test]

@@ -122,3 +122,40 @@ fn a_write_that_was_never_answered_does_not_cover_a_later_one() {
 fn without_acknowledge_or_commit_it_does() {
     assert!((1..=20).any(|seed| !the_later_write_stays(seed, false)), "the rule is for nothing");
 }
+
+/// A's write is in the log, its answer and its bytes are lost; B writes beside it, in the same block, as soon as the OST
+/// is back; then the machine is lost once more. A's bytes must be there, since A is told so in the end.
+#[test]
+fn a_write_in_the_log_whose_answer_was_lost_keeps_its_bytes() {
+    for seed in 1..=40 {
+        let mut c = cluster(seed, 1, 2);
+        let (a, b) = (c.mounts[0], c.mounts[1]);
+        let made = run(&mut c, a, async |client| {
+            let (fid, handle) = create(&client, "f").await?;
+            write(&client, handle, 0, vec![1; 48]).await.map(|_| (fid, handle))
+        });
+        let (fid, at_a) = made.expect("made");
+        let at_b =
+            run(&mut c, b, async move |client| client.open(fid, 2, caller()).await.map(|(_, handle)| handle));
+        let at_b = at_b.expect("open");
+        c.world.run_for(3 * SEC);
+        c.world.deafen(a, true);
+        let first =
+            c.jobs.start(&mut c.world, a, async move |client| write(&client, at_a, 48, vec![2; 48]).await);
+        c.world.run_for(2_000_000);
+        for loss in 0..2 {
+            c.power_loss(OST);
+            let ost = c.servers[OST];
+            c.world.start_later(ost, 100_000_000);
+            c.world.deafen(a, false);
+            if loss == 0 {
+                let second = run(&mut c, b, async move |client| write(&client, at_b, 96, vec![3; 48]).await);
+                assert_eq!(second, Ok(48), "seed {seed}");
+                let done: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, first, 60 * SEC);
+                assert_eq!(done, Some(Ok(48)), "seed {seed}");
+            }
+        }
+        let found = read(&mut c, b, fid).expect("readable");
+        assert!(found == [[1; 48], [2; 48], [3; 48]].concat(), "seed {seed}\n{}", c.world.trace(60));
+    }
+}

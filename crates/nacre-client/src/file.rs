@@ -349,8 +349,7 @@ impl Client {
     /// After an eviction that the close met: the MDT took the size when it evicted, and this mount may have written since.
     async fn close_anew(&self, open: &Open) {
         let (fid, handle) = (open.file.fid, self.new_handle());
-        let request =
-            OpenRequest { fid, how: OpenHow { handle, flags: open.flags }, caller: Caller::root() };
+        let request = OpenRequest { fid, how: OpenHow { handle, flags: open.flags }, caller: Caller::root() };
         let Ok(mdt) = self.mdt().await else { return };
         // An error means that the file is gone, and its size with it.
         if mdt.call(&request).await.is_ok()

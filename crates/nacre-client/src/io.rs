@@ -13,8 +13,8 @@ use crate::stripes::{self, ObjectRange};
 use crate::target::Target;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use core::cell::RefCell;
 use bytes::Bytes;
+use core::cell::RefCell;
 use nacre_node::join_all;
 use nacre_types::{Component, Errno, Extent, Fid, LockCookie, ObjectId, OpenHandle, SetAttr, Timestamp};
 use nacre_wire::mdt::Setattr;
@@ -244,7 +244,8 @@ impl Client {
         let parts = match begun.take().filter(|begun| begun.goes_on(&states)) {
             Some(begun) => begun.parts,
             None => {
-                let sizes = (0u32..).zip(&states).map(|(stripe, state)| component.file_size(stripe, state.size));
+                let sizes =
+                    (0u32..).zip(&states).map(|(stripe, state)| component.file_size(stripe, state.size));
                 let end = sizes.max().unwrap_or(0);
                 let len = data.len() as u64;
                 check_end(end, len)?;
@@ -298,8 +299,7 @@ impl Client {
     ) -> Result<(), Errno> {
         let object = ObjectId { fid: file.fid, stripe: part.range.stripe };
         file.note_uncertain(part.range.stripe);
-        let request =
-            Truncate { object, size: part.before, owner: file.owner(), mtime, lock: held.cookie };
+        let request = Truncate { object, size: part.before, owner: file.owner(), mtime, lock: held.cookie };
         ost.call(&request).await.map(drop)
     }
 

@@ -58,7 +58,8 @@ struct Change {
 impl Change {
     /// Whether a request of `export` for `owner` has to do with somebody else's change.
     fn is_of_another(&self, export: ExportId, owner: Option<Owner>) -> bool {
-        self.export != export || (owner.is_some() && self.owner.is_some() && (self.several || self.owner != owner))
+        self.export != export
+            || (owner.is_some() && self.owner.is_some() && (self.several || self.owner != owner))
     }
 }
 

@@ -19,7 +19,10 @@ fn an_append_of_which_one_object_has_its_part_is_ended_not_made_twice() {
             let data: Vec<u8> = (0..160_000u32).map(|i| (i / 7) as u8).collect();
             let made = run(&mut c, first, async |client| {
                 let layout = LayoutTemplate { stripe_count: 2, stripe_bytes: 64 << 10, first_ost: -1 };
-                let args = nacre_client::CreateArgs { layout: Some(layout), ..new(nacre_types::Fid::ROOT, "f", FILE) };
+                let args = nacre_client::CreateArgs {
+                    layout: Some(layout),
+                    ..new(nacre_types::Fid::ROOT, "f", FILE)
+                };
                 client.create(args, 2).await
             });
             let (entry, handle) = made.expect("made");
@@ -28,8 +31,14 @@ fn an_append_of_which_one_object_has_its_part_is_ended_not_made_twice() {
             c.world.kill_in_visit(c.servers[3], b, SEC);
             let bytes = bytes::Bytes::from(data.clone());
             let appended = run(&mut c, first, async move |client| {
-                let args =
-                    WriteArgs { handle, offset: 0, append: true, data: bytes, kill_suidgid: false, sync: false };
+                let args = WriteArgs {
+                    handle,
+                    offset: 0,
+                    append: true,
+                    data: bytes,
+                    kill_suidgid: false,
+                    sync: false,
+                };
                 client.write(args).await
             });
             assert_eq!(appended, Ok(160_000), "seed {seed}");

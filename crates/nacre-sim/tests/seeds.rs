@@ -17,7 +17,10 @@ const SEEDS: [(u64, &str); 15] = [
     (5067, "bytes were put back under a lock for which another client's locks waited"),
     (5128, "a create failed because the last OST went while its rows were read"),
     (5196, "a change that was replayed twice evicted its client"),
-    (10622, "a program got a lock from another of its mount, whose unanswered unlock was lost with the machine"),
+    (
+        10622,
+        "a program got a lock from another of its mount, whose unanswered unlock was lost with the machine",
+    ),
     (17754, "an append was made twice after both its OSTs had lost its locks"),
 ];
 

@@ -1,8 +1,9 @@
 //! `cargo xtask mutants`: bugs planted one at a time into a copy of the tree; the simulator must find each.
 //!
 //! A mutation is a piece of text that is there once, and what it becomes; so the product knows nothing of it, and one that
-//! no longer fits is an error, not a mutation that nobody looks for. The copy has its own target directory. Seeds come
-//! first, then the scripts; what finds neither is printed as `not found`, and the command fails.
+//! no longer fits is an error, not a mutation that nobody looks for. The copy has its own target directory. Where a test is
+//! named it must find the bug; else seeds come first, then the scripts. What nothing finds is printed as `not found`, and
+//! the command fails.
 
 use crate::shell::{cargo, output, root};
 use anyhow::{Context as _, Result, ensure};
@@ -12,117 +13,210 @@ use std::process::Command;
 struct Mutation {
     name: &'static str,
     file: &'static str,
-    from: &'static str,
-    to: &'static str,
+    /// What becomes of what; each text is there once.
+    edits: &'static [(&'static str, &'static str)],
+    /// Package, file of tests, test. `None`: any seed or script.
+    test: Option<(&'static str, &'static str, &'static str)>,
 }
 
-const fn planted(name: &'static str, file: &'static str, from: &'static str, to: &'static str) -> Mutation {
-    Mutation { name, file, from, to }
+const fn planted(
+    name: &'static str,
+    file: &'static str,
+    edits: &'static [(&'static str, &'static str)],
+) -> Mutation {
+    Mutation { name, file, edits, test: None }
+}
+impl Mutation {
+    const fn found_by(self, package: &'static str, tests: &'static str, test: &'static str) -> Self {
+        Self { test: Some((package, tests, test)), ..self }
+    }
 }
 
 const MUTATIONS: &[Mutation] = &[
     planted(
         "the reply record is dropped",
         "crates/nacre-target/src/core_.rs",
-        "entry.rpc.remember(record);",
-        "drop(record);",
+        &[("entry.rpc.remember(record);", "drop(record);")],
     ),
     planted(
         "the record is not in the transaction",
         "crates/nacre-target/src/core_.rs",
-        "tx.put(table::REPLY, &reply_key(request.export, tag), record.to_vec());",
-        "",
+        &[("tx.put(table::REPLY, &reply_key(request.export, tag), record.to_vec());", "")],
     ),
     planted(
         "the lease is not looked at",
         "crates/nacre-rpc/src/lease.rs",
-        "self.usable_until().is_some_and(|end| now < end)",
-        "self.usable_until().is_some_and(|_| now >= Instant(0))",
+        &[(
+            "self.usable_until().is_some_and(|end| now < end)",
+            "self.usable_until().is_some_and(|_| now >= Instant(0))",
+        )],
     ),
     planted(
         "replay goes backwards",
         "crates/nacre-rpc/src/replay.rs",
-        ".min_by_key(|(key, _)| **key)?;",
-        ".max_by_key(|(key, _)| **key)?;",
+        &[(".min_by_key(|(key, _)| **key)?;", ".max_by_key(|(key, _)| **key)?;")],
     ),
     planted(
         "a replay is not waited for",
         "crates/nacre-target/src/recovery.rs",
-        "if ready { Step::End } else { Step::Wait }",
-        "Step::End",
+        &[("if ready { Step::End } else { Step::Wait }", "Step::End")],
     ),
     planted(
         "a tag is used again too early",
         "crates/nacre-rpc/src/slots.rs",
-        "self.used[word] |= 1 << bit;",
-        "self.used[word] |= u64::from(bit != 0) << bit;",
+        &[("self.used[word] |= 1 << bit;", "self.used[word] |= u64::from(bit != 0) << bit;")],
     ),
     planted(
         "an older epoch is answered",
         "crates/nacre-rpc/src/export.rs",
-        "if header.epoch < self.epoch {\n            return Admission::Drop;",
-        "if header.epoch < ConnEpoch(0) {\n            return Admission::Drop;",
+        &[(
+            "if header.epoch < self.epoch {\n            return Admission::Drop;",
+            "if header.epoch < ConnEpoch(0) {\n            return Admission::Drop;",
+        )],
     ),
     planted(
         "a running copy is executed",
         "crates/nacre-rpc/src/export.rs",
-        "running.epoch = header.epoch;\n            return Admission::Drop;",
-        "running.epoch = header.epoch;\n            return Admission::Execute;",
+        &[(
+            "running.epoch = header.epoch;\n            return Admission::Drop;",
+            "running.epoch = header.epoch;\n            return Admission::Execute;",
+        )],
     ),
     planted(
         "a resent request is a new one",
         "crates/nacre-rpc/src/export.rs",
-        ".filter(|_| !data)",
-        ".filter(|_| !data && replay)",
+        &[(".filter(|_| !data)", ".filter(|_| !data && replay)")],
     ),
     planted(
         "the answer leaves before the log is written",
         "crates/nacre-target/src/island.rs",
-        "core.osd.log_writes(out);",
-        "if core.ctx.random().is_multiple_of(2) { core.osd.log_writes(out); }",
+        &[(
+            "core.osd.log_writes(out);",
+            "if core.ctx.random().is_multiple_of(2) { core.osd.log_writes(out); }",
+        )],
     ),
     planted(
         "acknowledge or commit is skipped",
         "crates/nacre-mdt/src/held.rs",
-        "self.core.config.ack_or_commit\n",
-        "!self.core.config.ack_or_commit\n",
+        &[("self.core.config.ack_or_commit\n", "!self.core.config.ack_or_commit\n")],
     ),
     planted(
         "last_xid releases nothing",
         "crates/nacre-rpc/src/export.rs",
-        "self.records.remove(&xid);\n            self.released_by_xid += 1;",
-        "self.released_by_xid += u64::from(xid > Xid(0));\n            break;",
+        &[(
+            "self.records.remove(&xid);\n            self.released_by_xid += 1;",
+            "self.released_by_xid += u64::from(xid > Xid(0));\n            break;",
+        )],
     ),
     planted(
         "locks of an evicted client stay",
         "crates/nacre-ost/src/service.rs",
-        "self.locks.drop_owner(export).await;",
-        "let _ = export;",
+        &[("self.locks.drop_owner(export).await;", "let _ = export;")],
     ),
     planted(
         "records of a client that is gone stay",
         "crates/nacre-target/src/connect.rs",
-        "tx.delete_range(table::REPLY, &reply_key(id, Tag(0)), &reply_end(id));",
-        "",
+        &[("tx.delete_range(table::REPLY, &reply_key(id, Tag(0)), &reply_end(id));", "")],
     ),
     planted(
         "callbacks may be missing",
         "crates/nacre-rpc/src/import.rs",
-        "frame.header.xid.0 > self.callback_seen.0 + 1",
-        "frame.header.xid.0 > u64::MAX - 1",
+        &[("frame.header.xid.0 > self.callback_seen.0 + 1", "frame.header.xid.0 > u64::MAX - 1")],
     ),
     planted(
         "a change is replayed twice",
         "crates/nacre-target/src/recovery.rs",
-        "if old <= safe.max(made) {",
-        "if old <= safe && made.0 < u64::MAX {",
+        &[("if old <= safe.max(made) {", "if old <= safe && made.0 < u64::MAX {")],
     ),
     planted(
         "lost bytes are not put back",
         "crates/nacre-osd/src/object_restore.rs",
-        "if row_of_blocks.is_written(block)\n",
-        "if sum == 1\n                        && row_of_blocks.is_written(block)\n",
+        &[(
+            "if row_of_blocks.is_written(block)\n",
+            "if sum == 1\n                        && row_of_blocks.is_written(block)\n",
+        )],
     ),
+    planted(
+        "bytes are called stable without a sync",
+        "crates/nacre-osd/src/writeback.rs",
+        &[(
+            "let result = self.ctx.io(StoreOp::Sync { file: FileId::Blob(object) }).await;",
+            "let result: Result<StoreDone, StoreError> = Ok(StoreDone::Unit);",
+        )],
+    )
+    .found_by("nacre-sim", "stable", "what_was_written_before_a_kill_survives_the_machine_too"),
+    planted(
+        "opens are forgotten at a start",
+        "crates/nacre-mdt/src/start.rs",
+        &[(
+            "opens.insert(generation, handle, row::<Opened>(OPEN, &value)?, before);",
+            "let _ = (generation, handle, before);",
+        )],
+    ),
+    planted(
+        "an append is made twice",
+        "crates/nacre-client/src/io.rs",
+        &[(
+            "begun.take().filter(|begun| begun.goes_on(&states))",
+            "begun.take().filter(|begun| begun.goes_on(&[]))",
+        )],
+    )
+    .found_by(
+        "nacre-sim",
+        "appends",
+        "an_append_of_which_one_object_has_its_part_is_ended_not_made_twice",
+    ),
+    planted(
+        "the xid comes before the slot",
+        "crates/nacre-rpc/src/import.rs",
+        &[
+            ("self.next_serial += 1;", "self.next_serial = self.take_xid().0;"),
+            (
+                "header.xid = self.take_xid();\n        header.job = job;",
+                "header.xid = Xid(waiting.serial);\n        header.job = job;",
+            ),
+        ],
+    )
+    .found_by("nacre-rpc", "import", "the_xid_comes_after_the_slot_so_that_xids_of_a_tag_increase"),
+    planted(
+        "last_xid releases the record with the highest transno",
+        "crates/nacre-rpc/src/export.rs",
+        &[(".find(|(xid, _)| **xid != newest)", ".find(|(xid, _)| **xid != newest || **xid <= last_xid)")],
+    )
+    .found_by(
+        "nacre-rpc",
+        "export",
+        "records_go_with_last_xid_but_never_the_one_with_the_highest_transno",
+    ),
+    planted(
+        "replays of several clients are not put in order",
+        "crates/nacre-target/src/recovery.rs",
+        &[("r.queue.pop_first()", "r.queue.pop_last()")],
+    ),
+    planted(
+        "a write that was never answered is not made again in its turn",
+        "crates/nacre-rpc/src/connection.rs",
+        &[("self.keep_unanswered(&reply.made);", "")],
+    )
+    .found_by("nacre-sim", "stable", "a_write_in_the_log_whose_answer_was_lost_keeps_its_bytes"),
+    planted(
+        "acknowledge or commit is skipped for bytes",
+        "crates/nacre-ost/src/held.rs",
+        &[("self.core.config.ack_or_commit\n", "!self.core.config.ack_or_commit\n")],
+    )
+    .found_by("nacre-sim", "stable", "a_write_that_was_never_answered_does_not_cover_a_later_one"),
+    planted(
+        "an evicted mount still knows the size",
+        "crates/nacre-client/src/file.rs",
+        &[("open.file.evicted();", "")],
+    )
+    .found_by("nacre-sim", "evictions", "a_close_after_the_eviction_does_not_bring_an_old_size_back"),
+    planted(
+        "a close that an eviction refused tells nobody",
+        "crates/nacre-client/src/file.rs",
+        &[("if dirty && matches!(closed,", "if !dirty && matches!(closed,")],
+    )
+    .found_by("nacre-sim", "evictions", "what_was_written_after_the_eviction_counts_at_the_close"),
 ];
 
 /// Plants each bug, or those whose name has `only` in it, and looks for it in so many seeds.
@@ -134,7 +228,7 @@ pub(crate) fn run(seeds: u64, only: &str) -> Result<()> {
         copy_tree(&tree)?;
         let file = tree.join(mutation.file);
         std::fs::write(&file, mutated(mutation)?)?;
-        let found = hunt(&tree, seeds)?;
+        let found = hunt(&tree, mutation, seeds)?;
         missed += u32::from(found.is_none());
         println!("{:<48} {}", mutation.name, found.unwrap_or_else(|| "not found".into()));
     }
@@ -144,10 +238,13 @@ pub(crate) fn run(seeds: u64, only: &str) -> Result<()> {
 
 /// The file with the bug in it.
 fn mutated(m: &Mutation) -> Result<String> {
-    let text = std::fs::read_to_string(root().join(m.file)).context(m.file)?;
-    let times = text.matches(m.from).count();
-    ensure!(times == 1, "{}: {:?} is {times} times in {}, it must be there once", m.name, m.from, m.file);
-    Ok(text.replacen(m.from, m.to, 1))
+    let mut text = std::fs::read_to_string(root().join(m.file)).context(m.file)?;
+    for (from, to) in m.edits {
+        let times = text.matches(from).count();
+        ensure!(times == 1, "{}: {from:?} is {times} times in {}, it must be there once", m.name, m.file);
+        text = text.replacen(from, to, 1);
+    }
+    Ok(text)
 }
 
 /// What git knows of, as it is now. Files that have not changed keep their times, so that little is built again.
@@ -166,13 +263,21 @@ fn copy_tree(to: &Path) -> Result<()> {
 }
 
 /// The seed or the script that fails.
-fn hunt(tree: &Path, seeds: u64) -> Result<Option<String>> {
+fn hunt(tree: &Path, mutation: &Mutation, seeds: u64) -> Result<Option<String>> {
     let target: PathBuf = root().join("target/mutants/target");
     let here = |args: &[&str]| {
         let mut command = cargo(args);
         command.current_dir(tree).env("CARGO_TARGET_DIR", &target);
         command
     };
+    if let Some((package, tests, test)) = mutation.test {
+        let test_of = ["test", "--quiet", "--package", package, "--test", tests];
+        output(here(&test_of).arg("--no-run"))?;
+        let ended = here(&test_of).args(["--", "--exact", test]).output()?;
+        let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+        ensure!(!said.contains(" 0 passed; 0 failed"), "{}: no test {test} in {tests}", mutation.name);
+        return Ok((!ended.status.success()).then(|| format!("{tests}: {test}")));
+    }
     output(&mut here(&["build", "--release", "--quiet", "--package", "nacre-sim"]))?;
     let seeds = seeds.to_string();
     let said =

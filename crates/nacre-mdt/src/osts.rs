@@ -64,6 +64,8 @@ pub(crate) struct Osts {
     started: Instant,
     /// When any OST was last able to take a file (or the start).
     last_usable: Cell<Instant>,
+    /// When this process was last seen running.
+    ran_at: Cell<Instant>,
     complained: Cell<Option<Instant>>,
     /// Files whose size the OSTs must be asked for.
     pub(crate) unsettled: RefCell<BTreeSet<Fid>>,
@@ -85,6 +87,7 @@ impl Osts {
             stopping: Cell::new(false),
             started: core.ctx.now(),
             last_usable: Cell::new(core.ctx.now()),
+            ran_at: Cell::new(core.ctx.now()),
             complained: Cell::new(None),
             unsettled: RefCell::default(),
             later: RefCell::default(),
@@ -148,6 +151,7 @@ impl Osts {
     // ---- allocation
 
     fn refresh(&self) {
+        self.skip_standstill();
         let mut allocator = self.allocator.borrow_mut();
         for (index, ost) in self.peers.borrow().iter() {
             let mut room = allocator.room(*index).unwrap_or_default();
@@ -159,6 +163,24 @@ impl Osts {
         }
         if allocator.any_usable() {
             self.last_usable.set(self.core.ctx.now());
+        }
+    }
+    /// Time in which this process stood still is no outage of others: nobody has heard them, or they stood still as well.
+    fn skip_standstill(&self) {
+        let now = self.core.ctx.now();
+        let gap = now.saturating_since(self.ran_at.replace(now));
+        if gap > 2 * LIST_EVERY {
+            let peers = self.peers.borrow();
+            for last in peers.values().map(|ost| &ost.last_usable).chain([&self.last_usable]) {
+                last.set(last.get() + gap);
+            }
+        }
+    }
+    /// Looks at the OSTs so often that a standstill shows.
+    async fn tick(self: Rc<Self>) {
+        while !self.stopping.get() {
+            self.refresh();
+            self.core.ctx.sleep(LIST_EVERY).await;
         }
     }
     /// Waits while no OST can take a file but one may soon: at the start, and in a short outage.
@@ -240,6 +262,7 @@ impl Osts {
         found: impl Fn(Rc<Ost>),
     ) {
         *self.registration.borrow_mut() = Some(registration.clone());
+        self.core.ctx.spawn(self.clone().tick());
         let mut known = 0;
         loop {
             if self.stopping.get() {

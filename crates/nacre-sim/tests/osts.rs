@@ -133,3 +133,20 @@ fn a_stopped_ost_is_waited_for_unless_it_was_deactivated() {
         assert_eq!(again, Some(Ok(b"kept".to_vec())), "seed {seed}");
     }
 }
+
+/// All servers stand still for longer than an outage may last: that is none.
+#[test]
+fn time_in_which_the_servers_stood_still_is_no_outage() {
+    for seed in 1..=10 {
+        let mut c = cluster(seed);
+        let servers = c.servers.clone();
+        servers.iter().for_each(|server| c.world.pause(*server, true));
+        let mount = c.mounts[0];
+        let job =
+            c.jobs.start(&mut c.world, mount, async |client| client.make(args("f", 1, -1)).await.map(drop));
+        c.world.run_for(20 * SEC);
+        servers.iter().for_each(|server| c.world.pause(*server, false));
+        let made: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, job, 30 * SEC);
+        assert_eq!(made, Some(Ok(())), "seed {seed}\n{}", c.world.trace(60));
+    }
+}

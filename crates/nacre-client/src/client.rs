@@ -82,6 +82,16 @@ pub struct ReaddirPage {
     pub eof: bool,
 }
 
+/// What a front end hears until its mount can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Attach {
+    /// Not yet: what is waited for and why, a part of a sentence.
+    Waits(String),
+    Ready,
+    /// Never: a sentence for the user.
+    Hopeless(String),
+}
+
 /// State of a connection to a target, for people.
 #[derive(Debug, Clone)]
 pub struct Connection {

@@ -108,23 +108,6 @@ fn wall_of(ctx: &Ctx, at: Instant) -> Timestamp {
     Timestamp::from_nanos(ctx.wall().as_nanos() - ago)
 }
 
-/// A limit from what a user typed.
-pub(crate) fn parse_limit(name: &str, value: &str, most: u16) -> Result<u16, String> {
-    match value.trim().parse::<u16>() {
-        Ok(limit) if (1..=most).contains(&limit) => Ok(limit),
-        _ => Err(format!("{name}={value}: Numerical result out of range (1 to {most})")),
-    }
-}
-
-/// 0 or 1 from what a user typed.
-pub(crate) fn parse_switch(name: &str, value: &str) -> Result<bool, String> {
-    match value.trim() {
-        "0" => Ok(false),
-        "1" => Ok(true),
-        _ => Err(format!("{name}={value}: Invalid argument (0 or 1)")),
-    }
-}
-
 /// ERANGE beyond what the server agreed to, and where that is set.
 pub(crate) fn check_server_limit(name: &str, limit: u16, target: &Target) -> Result<(), String> {
     match target.peer.with_import(|import| import.server_max_mod_rpcs()) {

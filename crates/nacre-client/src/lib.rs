@@ -33,4 +33,6 @@ mod stripes;
 mod target;
 
 pub use batch::{Change, Changed};
-pub use client::{Client, Connection, CreateArgs, Entry, ListedEntry, MountConfig, ReaddirPage, WriteArgs};
+pub use client::{
+    Attach, Client, Connection, CreateArgs, Entry, ListedEntry, MountConfig, ReaddirPage, WriteArgs,
+};

@@ -4,7 +4,7 @@
 //! reached (it may be elsewhere now). A target that has left the list is kept: its files do not vanish with it.
 //! Calls wait for what they need, however long it is away. Not here: connections and resends (`nacre_node::Peer`).
 
-use crate::client::{Client, Connection, MountConfig};
+use crate::client::{Attach, Client, Connection, MountConfig};
 use crate::target::Target;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -27,6 +27,8 @@ const POLL_MISSING: Duration = Duration::from_secs(1);
 const UNKNOWN_FS: Duration = Duration::from_secs(3);
 /// The same while the MGS knows none: its targets are probably starting.
 const EMPTY_MGS: Duration = Duration::from_secs(30);
+/// How long whoever attaches hears nothing.
+const ATTACH_QUIET: Duration = Duration::from_secs(1);
 /// Modifying requests in flight per MDT and per OST.
 const MDT_MOD_RPCS: u16 = 7;
 const OST_MOD_RPCS: u16 = 8;
@@ -170,6 +172,41 @@ impl Client {
                 return Ok(());
             }
             self.mount.changed.wait().await;
+        }
+    }
+
+    /// The same; while it lasts `tell` hears what is waited for, at each change, and at last how it ended.
+    pub async fn attach(&self, tell: impl Fn(Attach)) {
+        let mut told = String::new();
+        let end = loop {
+            if let Some(end) = self.ctx.timeout(self.ctx.now() + ATTACH_QUIET, self.ready()).await {
+                break end;
+            }
+            let waits = self.waits_for();
+            if waits != told {
+                tell(Attach::Waits(waits.clone()));
+                told = waits;
+            }
+        };
+        tell(end.map_or_else(Attach::Hopeless, |()| Attach::Ready));
+    }
+
+    fn waits_for(&self) -> String {
+        let missing = |t: &Target| {
+            let at = t.peer.with_import(|import| import.config().addresses.join(", "));
+            match t.peer.last_error() {
+                Some(why) if why.contains(&at) => format!("{}: {why}", t.name),
+                Some(why) => format!("{} at {at}: {why}", t.name),
+                None => format!("{} at {at}: no answer so far", t.name),
+            }
+        };
+        let mgs = &self.mount.mgs;
+        match self.mount.known_mdt() {
+            Some(mdt) => missing(&mdt),
+            None if mgs.peer.is_connected() => {
+                format!("the metadata target of `{}`: the MGS does not know it yet", self.config.fs)
+            }
+            None => missing(mgs),
         }
     }
 

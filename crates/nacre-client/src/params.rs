@@ -7,11 +7,8 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use nacre_types::{TargetKind, TargetName};
+use nacre_wire::settings::{CLIENT_MOD_RPCS_MAX, CLIENT_RPCS_MAX, parse_limit, parse_switch};
 use nacre_wire::target::Param;
-
-/// Largest values of the limits.
-const MOD_RPCS_MAX: u16 = 511;
-const RPCS_MAX: u16 = 512;
 
 impl Client {
     /// Parameters (`llite.*`, `mdc.*`, `osc.*`).
@@ -93,17 +90,17 @@ impl Client {
                 "stats" => target.requests.clear(),
                 "rpc_stats" => target.peer.clear_stats(),
                 "max_mod_rpcs_in_flight" => {
-                    let limit = imports::parse_limit(name, value, MOD_RPCS_MAX)?;
+                    let limit = parse_limit(name, value, CLIENT_MOD_RPCS_MAX)?;
                     imports::check_server_limit(name, limit, &target)?;
                     target.peer.set_max_mod_rpcs(limit);
                 }
                 "active" if device.starts_with("osc") => {
-                    let active = imports::parse_switch(name, value)?;
+                    let active = parse_switch(name, value)?;
                     target.peer.set_active(active);
                     tracing::warn!(target_name = %target.name, active, "set by the administrator");
                 }
                 "max_rpcs_in_flight" => {
-                    target.peer.set_max_rpcs(imports::parse_limit(name, value, RPCS_MAX)?);
+                    target.peer.set_max_rpcs(parse_limit(name, value, CLIENT_RPCS_MAX)?);
                 }
                 _ => continue,
             }

@@ -15,6 +15,7 @@ use crate::reply::{Body, FuseReply};
 use crate::request::FuseRequest;
 use crate::stats::OpStats;
 use crate::uring::{Ticket, Transport};
+use nacre_client::Attach;
 use nacre_node::{Ctx, Effect};
 use nacre_types::{Errno, Instant, LockCookie};
 use std::any::Any;
@@ -34,8 +35,8 @@ pub(crate) type Answer = Result<Body, Errno>;
 pub enum FuseEffect {
     /// To be sent at once by whoever leaves the island.
     Reply(FuseReply),
-    /// The first connection to the servers is made, or never will be (a sentence for the user).
-    Ready(Result<(), String>),
+    /// How far the first connection to the servers is.
+    Attach(Attach),
     /// Whether the caller of a request is ending; [`Dying`](crate::Dying) comes back if so.
     IsDying { unique: u64, pid: u32 },
     /// A lock request from a ring may have to wait, and the kernel tells of no signal that came before it.
@@ -374,7 +375,7 @@ mod tests {
             let replies = effects.filter_map(|effect| match effect {
                 Effect::Door(item) => match *item.downcast::<FuseEffect>().ok()? {
                     FuseEffect::Reply(reply) => Some(reply.unique_and_error()),
-                    FuseEffect::Ready(_) | FuseEffect::LockWaits { .. } => None,
+                    FuseEffect::Attach(_) | FuseEffect::LockWaits { .. } => None,
                     FuseEffect::IsDying { unique, pid } => {
                         self.asked.push((unique, pid));
                         None

@@ -9,24 +9,25 @@ use crate::door::FuseEffect;
 use crate::interrupt::Dying;
 use crate::mount::Mounted;
 use crate::uring::{Running, Transport};
+use nacre_client::Attach;
 use nacre_node::Event;
 use nacre_rt::{DoorSink, IslandRef, Node, RtError, Source, SourceState};
 use rustix::fd::BorrowedFd;
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use tracing::{error, warn};
 
 /// Takes what a mount's island has for its front end: replies are sent at once.
 pub struct FuseSink {
-    ready: SyncSender<Result<(), String>>,
+    attach: Sender<Attach>,
 }
 impl FuseSink {
-    /// The receiver is told once the client has reached its servers, or a sentence why it never will.
-    pub fn new() -> (Arc<Self>, Receiver<Result<(), String>>) {
-        let (ready, is_ready) = sync_channel(1);
-        (Arc::new(Self { ready }), is_ready)
+    /// The receiver hears of the way to the servers, about once a second at most, and of its end.
+    pub fn new() -> (Arc<Self>, Receiver<Attach>) {
+        let (attach, news) = channel();
+        (Arc::new(Self { attach }), news)
     }
 }
 impl DoorSink for FuseSink {
@@ -39,8 +40,8 @@ impl DoorSink for FuseSink {
                 }
             }
             Ok(FuseEffect::LockWaits { ticket, pid }) => ticket.waits(pid),
-            // Nobody waits for a second readiness (a client that was made again).
-            Ok(FuseEffect::Ready(result)) => drop(self.ready.try_send(result)),
+            // Nobody listens to a second attachment (a client that was made again).
+            Ok(FuseEffect::Attach(news)) => drop(self.attach.send(news)),
             Err(_) => warn!("an effect that is not the FUSE door's came to it"),
         }
     }

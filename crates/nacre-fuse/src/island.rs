@@ -20,7 +20,7 @@ pub struct MountIsland {
 }
 
 impl MountIsland {
-    /// Starts the client. [`FuseEffect::Ready`] follows when it has reached its servers.
+    /// Starts the client. [`FuseEffect::Attach`] tells when it has reached its servers.
     pub fn new(ctx: &Rc<Ctx>, config: MountConfig) -> Self {
         let client = Client::new(ctx, config);
         let door = Door::new(ctx, Rc::new(ClientOps { client: client.clone() }));
@@ -59,8 +59,8 @@ impl Logic for MountIsland {
                 self.door.stats().clear(self.ctx.wall());
                 let (ctx, client) = (self.ctx.clone(), self.client.clone());
                 self.ctx.spawn(async move {
-                    let ready = client.ready().await;
-                    ctx.push(Effect::Door(Box::new(FuseEffect::Ready(ready))));
+                    let tell = |news| ctx.push(Effect::Door(Box::new(FuseEffect::Attach(news))));
+                    client.attach(tell).await;
                 });
             }
             Event::Stop => self.stop(),

@@ -5,12 +5,10 @@
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use nacre_types::{Component, DEFAULT_STRIPE_BYTES, Errno, Extent, Layout, LayoutTemplate, OstIndex};
-
-/// Chunk sizes are multiples of this.
-pub(crate) const STRIPE_BYTES_UNIT: u32 = 64 << 10;
-/// Most stripes of a file.
-pub(crate) const STRIPES_MAX: usize = 512;
+use nacre_types::{
+    Component, DEFAULT_STRIPE_BYTES, Errno, Extent, Layout, LayoutTemplate, OstIndex, STRIPE_BYTES_UNIT,
+    STRIPES_MAX,
+};
 
 /// What the MDT knows of an OST.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -70,7 +68,7 @@ pub(crate) fn check_template(t: &LayoutTemplate) -> Result<(), NoLayout> {
     if !t.stripe_bytes.is_multiple_of(STRIPE_BYTES_UNIT) {
         return Err(NoLayout::StripeBytes(t.stripe_bytes));
     }
-    if t.stripe_count < -1 || t.stripe_count > STRIPES_MAX as i32 {
+    if t.stripe_count < -1 || t.stripe_count > STRIPES_MAX.into() {
         return Err(NoLayout::StripeCount(t.stripe_count));
     }
     if t.first_ost < -1 {
@@ -141,7 +139,7 @@ impl Allocator {
             0 => 1,
             n => usize::try_from(n).unwrap_or(1).min(usable.len()),
         }
-        .min(STRIPES_MAX);
+        .min(STRIPES_MAX.into());
         let stripes: Vec<OstIndex> = usable.iter().cycle().skip(start).take(count).copied().collect();
         for ost in &stripes {
             if let Some(room) = self.rooms.get_mut(ost) {

@@ -7,7 +7,6 @@
 //! are the same set; link and entry counts; every directory hangs below the root; orphans are open and nameless; layouts
 //! are sane; large attributes have their rows; FIDs come from granted sequences; nothing is destroyed that lives.
 
-use crate::allocator::STRIPE_BYTES_UNIT;
 use crate::row::{Entry, Flocks, Inode, Opened, Row, Stripes, Unsettled};
 use crate::table::{
     self, CHOWN, DESTROY, ENTRY, FLOCK, INODE, LINK, META, OPEN, ORPHAN, RESERVED, SEQUENCE, UNSETTLED,
@@ -20,7 +19,7 @@ use alloc::vec::Vec;
 use core::hash::Hasher;
 use nacre_osd::Table;
 use nacre_types::name::{self, DISCRIMINATORS, HashKey};
-use nacre_types::{ClientUuid, Fid, FileType, LayoutTemplate, Owner, Seq, SizeState};
+use nacre_types::{ClientUuid, Fid, FileType, LayoutTemplate, Owner, STRIPE_BYTES_UNIT, Seq, SizeState};
 
 /// Sentences that are kept.
 const SENTENCES_MAX: usize = 1000;

@@ -33,7 +33,7 @@ use tracing::error;
 /// Attempts of one operation: each fetches at least one row more than the one before.
 const ATTEMPTS_MAX: u32 = 64;
 
-/// Upper bound of an inode's row: names, small attributes, a layout of [`crate::allocator::STRIPES_MAX`] stripes.
+/// Upper bound of an inode's row: names, small attributes, a layout of [`nacre_types::STRIPES_MAX`] stripes.
 const INODE_BYTES: u32 = 20 << 10;
 
 /// What an operation may write: `inodes` inode rows and as many other rows of a few hundred bytes.

@@ -6,6 +6,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use nacre_target::OpStats;
 use nacre_types::OstIndex;
+use nacre_wire::settings::parse_switch;
 use nacre_wire::target::Param;
 
 pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
@@ -78,12 +79,7 @@ pub(crate) fn set(mdt: &Mdt, name: &str, value: &str) -> Result<(), String> {
     if let Some((index, _)) =
         mdt.osts.active().into_iter().find(|(index, _)| name == active_name(mdt, *index))
     {
-        let active = match value.trim() {
-            "0" => false,
-            "1" => true,
-            _ => return Err(format!("{name}={value}: Invalid argument (0 or 1)")),
-        };
-        mdt.osts.set_active(index, active);
+        mdt.osts.set_active(index, parse_switch(name, value)?);
         return Ok(());
     }
     Err(format!("{name} cannot be set (value {value})"))

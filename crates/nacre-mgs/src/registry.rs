@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use nacre_osd::{Table, Tx, table};
 use nacre_types::{ClientUuid, Codec, DecodeError, FsName, TargetKind, codec_struct};
 use nacre_wire::mgs::{KeepParam, KeptParam, RegisterReply, RegisterTarget, TargetEntry, TargetList};
+use nacre_wire::settings::check_setting;
 
 pub(crate) const FILE_SYSTEMS: Table = Table(table::MGS_FIRST);
 pub(crate) const TARGETS: Table = Table(table::MGS_FIRST + 1);
@@ -136,6 +137,13 @@ impl Registry {
         }
         if self.params.get(&new.name) == new.value.as_ref() {
             return Ok(None);
+        }
+        if let Some(value) = &new.value
+            && check_setting(&new.name, value).is_err()
+        {
+            return Err(Refused::Invalid {
+                what: "no parameter that could be kept has this name and takes this value",
+            });
         }
         if new.value.is_some() && self.params.len() >= PARAMS_MAX {
             return Err(Refused::Invalid { what: "at most 1024 parameters are kept" });
@@ -330,6 +338,14 @@ mod tests {
         assert_eq!(keep("mdc.*.max_rpcs_in_flight", Some("16")), (true, 2, 1));
         assert_eq!(keep("mdc.*.max_rpcs_in_flight", Some("16")), (false, 2, 1));
         assert_eq!(keep("mdc.*.max_rpcs_in_flight", None), (true, 3, 0));
+        for (name, value) in
+            [("mdc.*.max_rpcs_in_flight", "0"), ("mdc.*.max_rpcs", "8"), ("mdc.*.stats", "0")]
+        {
+            let bad = KeepParam { name: name.into(), value: Some(value.into()) };
+            assert!(matches!(r.check_param(&bad), Err(Refused::Invalid { .. })), "{name}={value}");
+            // One that an earlier version has kept can be forgotten.
+            assert!(r.check_param(&KeepParam { value: None, ..bad }).is_ok());
+        }
         let long = KeepParam { name: "x".repeat(257), value: None };
         assert!(matches!(r.check_param(&long), Err(Refused::Invalid { .. })));
     }

@@ -75,6 +75,22 @@ impl FromStr for Address {
     }
 }
 
+impl Address {
+    /// The same for whoever reads it in another working directory.
+    ///
+    /// # Errors
+    /// An absolute path that is too long for a socket.
+    pub fn absolute(self) -> Result<Self, AddressError> {
+        match self {
+            Self::Unix(path) => {
+                let path = std::path::absolute(&path).unwrap_or(path);
+                format!("unix:{}", path.display()).parse()
+            }
+            other => Ok(other),
+        }
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -97,6 +113,16 @@ mod tests {
         }
         assert_eq!("mds1".parse::<Address>().unwrap().to_string(), "mds1:9988");
         assert_eq!("[::1]".parse::<Address>().unwrap().to_string(), "[::1]:9988");
+    }
+
+    #[test]
+    fn a_relative_socket_becomes_absolute() {
+        let here = std::env::current_dir().unwrap();
+        let absolute = |text: &str| text.parse::<Address>().unwrap().absolute().unwrap().to_string();
+        assert_eq!(absolute("unix:a/b.sock"), format!("unix:{}/a/b.sock", here.display()));
+        for text in ["unix:/a/b.sock", "local", "mds1:1234"] {
+            assert_eq!(absolute(text), text);
+        }
     }
 
     #[test]

@@ -10,10 +10,8 @@ use alloc::vec::Vec;
 use nacre_types::TargetKind;
 use nacre_wire::matches;
 use nacre_wire::mgs::KeptParam;
+use nacre_wire::settings::{SERVER_MOD_RPCS_MAX, parse_limit};
 use nacre_wire::target::{Param, SetParam, SetParamReply, features};
-
-/// Largest `max_mod_rpcs_in_flight` of a server.
-const MOD_RPCS_MAX: u16 = 512;
 
 fn param(name: String, value: String, writable: bool, help: &str) -> Param {
     Param { name, value, writable, help: help.to_string() }
@@ -141,13 +139,7 @@ impl TargetCore {
         if suffix != "max_mod_rpcs_in_flight" {
             return None;
         }
-        Some(match value.parse::<u16>() {
-            Ok(n) if (1..=MOD_RPCS_MAX).contains(&n) => {
-                self.max_mod_rpcs.set(n);
-                Ok(())
-            }
-            _ => Err(format!("{name}={value}: Numerical result out of range (1 to {MOD_RPCS_MAX})")),
-        })
+        Some(parse_limit(name, value, SERVER_MOD_RPCS_MAX).map(|n| self.max_mod_rpcs.set(n)))
     }
 
     fn export_state(&self, id: ExportId, e: &Entry) -> String {

@@ -8,6 +8,10 @@ use alloc::vec::Vec;
 
 /// Chunk size of the default layout.
 pub const DEFAULT_STRIPE_BYTES: u32 = 1 << 20;
+/// Chunk sizes are multiples of this.
+pub const STRIPE_BYTES_UNIT: u32 = 64 << 10;
+/// Most stripes of a file.
+pub const STRIPES_MAX: u16 = 512;
 
 codec_struct! {
     /// Name of an object on its OST.

@@ -23,5 +23,8 @@ pub use id::{
     ClientUuid, ConnEpoch, FsName, Generation, LockCookie, OpenHandle, OstIndex, Tag, TargetKind, TargetName,
     Transno, Xid,
 };
-pub use layout::{Component, DEFAULT_STRIPE_BYTES, Extent, Layout, LayoutTemplate, ObjectId, StripePiece};
+pub use layout::{
+    Component, DEFAULT_STRIPE_BYTES, Extent, Layout, LayoutTemplate, ObjectId, STRIPE_BYTES_UNIT,
+    STRIPES_MAX, StripePiece,
+};
 pub use time::{Instant, Timestamp};

@@ -12,6 +12,7 @@ pub mod mgs;
 mod opcode;
 pub mod ost;
 mod pattern;
+pub mod settings;
 pub mod target;
 
 pub use frame::{

@@ -12,7 +12,7 @@ use nacre_osd::Usage;
 use nacre_types::{Owner, TargetKind, TargetName};
 use serde::Serialize;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -110,6 +110,9 @@ fn targets(dirs: &[PathBuf]) -> Result<Vec<PathBuf>> {
             list.push(dir.clone());
         }
     }
+    // One that is named twice is looked at once: the second lock would meet the first.
+    let mut seen = BTreeSet::new();
+    list.retain(|dir| seen.insert(dir.canonicalize().unwrap_or_else(|_| dir.clone())));
     Ok(list)
 }
 

@@ -43,6 +43,7 @@ pub(crate) struct DownArgs {
         \x20 nacre umount --force /mnt/demo   now, although servers are away and calls wait"
 )]
 pub(crate) struct UmountArgs {
+    /// The mount point
     mount: PathBuf,
     /// Detach now, finish when the last file is closed
     #[arg(short, long)]
@@ -63,6 +64,7 @@ pub(crate) struct UmountArgs {
         \x20 nacre sync /mnt/nacre"
 )]
 pub(crate) struct SyncArgs {
+    /// The mount point, or any file of the mount
     mount: PathBuf,
 }
 

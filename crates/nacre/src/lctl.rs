@@ -1,9 +1,10 @@
 //! `nacre lctl …` (and the link named `lctl`): parameters and devices of every nacre process on this machine.
 
 use crate::{registry, say, tool};
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::Subcommand;
 use nacre_wire::mgs::KeepParam;
+use nacre_wire::settings::{NotKept, check_setting};
 use nacre_wire::target::{GetParams, Param, SetParam};
 use std::collections::BTreeMap;
 
@@ -97,13 +98,10 @@ pub(crate) fn run(command: &LctlCommand) -> Result<()> {
             Ok(())
         }
         LctlCommand::SetParam { permanent, delete, settings } => {
-            for setting in settings {
-                match permanent {
-                    true => keep(setting, *delete)?,
-                    false => set(setting)?,
-                }
+            if *permanent {
+                return keep(settings, *delete);
             }
-            Ok(())
+            settings.iter().try_for_each(|setting| set(setting))
         }
         LctlCommand::Dl => {
             let mut number = 0;
@@ -216,8 +214,46 @@ fn try_apply(setting: &str) -> Result<(Vec<String>, Vec<String>)> {
     Ok((done, refused))
 }
 
-/// Tells the MGS of this machine to keep a parameter, or to forget it.
-fn keep(setting: &str, delete: bool) -> Result<()> {
+/// Tells the MGS of this machine (each, if several run) to keep parameters, or to forget them. Nothing is kept of a
+/// command of which something is refused.
+fn keep(settings: &[String], delete: bool) -> Result<()> {
+    let all = settings.iter().map(|text| kept(text, delete)).collect::<Result<Vec<KeepParam>>>()?;
+    let mut mgs = Vec::new();
+    for entry in registry::entries()?.iter().filter(|e| e.islands.iter().any(|island| island == "MGS")) {
+        mgs.push(tool::Tool::connect_unix(&entry.socket, "MGS")?);
+    }
+    if mgs.is_empty() {
+        bail!(
+            "set_param: no MGS runs on this machine\nhint: run `lctl set_param -P` where the MGS is served"
+        );
+    }
+    for KeepParam { name, value } in &all {
+        let mut known = value.is_some();
+        for tool in &mut mgs {
+            known = known || is_kept(tool, name)?;
+            tool.call(&KeepParam { name: name.clone(), value: value.clone() })?;
+        }
+        ensure!(
+            known,
+            "set_param: '{name}' is not kept\nhint: nacre lctl get_param 'mgs.MGS.live.*' shows what is"
+        );
+        match value {
+            Some(value) => say::line(&format!("{name}={value} (kept)")),
+            None => say::line(&format!("{name} (forgotten)")),
+        }
+    }
+    Ok(())
+}
+
+/// Whether the MGS has a value for a name; `mgs.MGS.live.*` shows it with every file system.
+fn is_kept(mgs: &mut tool::Tool, name: &str) -> Result<bool> {
+    let shown = mgs.call(&GetParams { pattern: "mgs.MGS.live.*".into() })?.params;
+    let kept = format!("kept: {name}=");
+    Ok(shown.is_empty() || shown.iter().any(|p| p.value.lines().any(|line| line.starts_with(&kept))))
+}
+
+/// What `set_param -P` asks for; refused as `set_param` without it would be.
+fn kept(setting: &str, delete: bool) -> Result<KeepParam> {
     let (name, value) = match setting.split_once('=') {
         Some((name, _)) if delete => (name, None),
         None if delete => (setting, None),
@@ -225,17 +261,13 @@ fn keep(setting: &str, delete: bool) -> Result<()> {
         None => bail!("set_param: {setting:?} is not NAME=VALUE"),
     };
     let name = name.replace('/', ".");
-    let found = registry::entries()?.into_iter().find(|e| e.islands.iter().any(|island| island == "MGS"));
-    let Some(entry) = found else {
-        bail!(
-            "set_param: no MGS runs on this machine\nhint: run `lctl set_param -P` where the MGS is served"
-        );
-    };
-    let mut tool = tool::Tool::connect_unix(&entry.socket, "MGS")?;
-    tool.call(&KeepParam { name: name.clone(), value: value.clone() })?;
-    match value {
-        Some(value) => say::line(&format!("{name}={value} (kept)")),
-        None => say::line(&format!("{name} (forgotten)")),
+    match value.as_deref().map_or(Ok(()), |value| check_setting(&name, value)) {
+        Ok(()) => Ok(KeepParam { name, value }),
+        Err(NotKept::Unknown) => {
+            bail!(
+                "set_param: no parameter that can be kept matches '{name}'\nhint: nacre lctl list_param -FR '*'"
+            )
+        }
+        Err(NotKept::Value(why)) => bail!("set_param: setting {why}"),
     }
-    Ok(())
 }

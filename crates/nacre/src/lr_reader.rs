@@ -3,7 +3,7 @@
 //! A stopped target is read from its store without changing it; one that is served is asked over its socket.
 
 use crate::overlay::Overlay;
-use crate::{registry, say, store, tool};
+use crate::{process, registry, say, store, tool};
 use anyhow::{Context as _, Result, anyhow, bail};
 use nacre_osd::{Osd, table};
 use nacre_rpc::ReplyRecord;
@@ -63,6 +63,7 @@ pub(crate) fn run(args: &LrReaderArgs) -> Result<()> {
 
 /// Stopped: read here. Served: asked where it is served.
 fn of_directory(dir: &Path) -> Result<Records> {
+    process::check_is_target(dir)?;
     match store::open_dir_read_only(dir) {
         Ok(store) => stopped(store).with_context(|| dir.display().to_string()),
         Err(error) => {

@@ -58,8 +58,8 @@ fn answer(mut stream: TcpStream, node: &Node, socket: &Path) -> Result<()> {
     let request = lines.next().context("an empty request")??;
     // The rest of the head says nothing of interest, but a client may not like to be cut off in it.
     while lines.next().is_some_and(|line| line.is_ok_and(|l| !l.is_empty())) {}
-    let (status, body) = match request.split(' ').collect::<Vec<_>>()[..] {
-        ["GET", "/metrics" | "/", ..] => {
+    let (status, body) = match Asked::of(&request) {
+        Asked::Metrics => {
             let mut params = Vec::new();
             for island in node.islands() {
                 // One that does not answer now has no figures now.
@@ -69,15 +69,40 @@ fn answer(mut stream: TcpStream, node: &Node, socket: &Path) -> Result<()> {
             }
             ("200 OK", render(&params))
         }
-        _ => ("404 Not Found", "GET /metrics\n".into()),
+        Asked::OtherPath => ("404 Not Found", "nothing is here: the metrics are at /metrics\n".into()),
+        Asked::OtherMethod => ("405 Method Not Allowed\r\nAllow: GET, HEAD", "GET /metrics\n".into()),
     };
     write!(
         stream,
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+         Content-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     )?;
+    if !request.starts_with("HEAD ") {
+        stream.write_all(body.as_bytes())?;
+    }
     Ok(())
+}
+
+/// What the first line of a request wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Metrics,
+    OtherPath,
+    OtherMethod,
+}
+impl Asked {
+    fn of(request: &str) -> Self {
+        let mut words = request.split(' ');
+        let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        // Collectors may add parameters; there are none that mean something here.
+        let path = target.split(['?', '#']).next().unwrap_or_default();
+        match (method, path) {
+            ("GET" | "HEAD", "/metrics" | "/metrics/" | "/") => Self::Metrics,
+            ("GET" | "HEAD", _) => Self::OtherPath,
+            _ => Self::OtherMethod,
+        }
+    }
 }
 
 /// Metrics by name: kind, help, lines.
@@ -219,6 +244,25 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_collector_asks_in_more_than_one_way() {
+        for (request, want) in [
+            ("GET /metrics HTTP/1.1", Asked::Metrics),
+            ("GET /metrics?x=1&name[]=a HTTP/1.1", Asked::Metrics),
+            ("GET / HTTP/1.0", Asked::Metrics),
+            ("GET /metrics", Asked::Metrics),
+            ("HEAD /metrics HTTP/1.1", Asked::Metrics),
+            ("GET /metric HTTP/1.1", Asked::OtherPath),
+            ("GET /metrics/x HTTP/1.1", Asked::OtherPath),
+            ("HEAD /x HTTP/1.1", Asked::OtherPath),
+            ("POST /metrics HTTP/1.1", Asked::OtherMethod),
+            ("", Asked::OtherMethod),
+        ] {
+            assert_eq!(Asked::of(request), want, "{request}");
+        }
+        crate::replay::replay("text", |bytes| drop(Asked::of(&String::from_utf8_lossy(bytes))));
+    }
 
     #[test]
     fn every_figure_has_the_name_of_its_parameter() {

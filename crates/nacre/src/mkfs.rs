@@ -1,6 +1,6 @@
 //! `nacre mkfs`: formats a target.
 
-use crate::{say, store};
+use crate::{process, say, store};
 use anyhow::{Context as _, Result, bail};
 use nacre_types::{FsName, TargetKind, TargetName};
 use std::path::PathBuf;
@@ -65,6 +65,11 @@ impl MkfsArgs {
             if !self.mgsnode.is_empty() {
                 bail!("--mgsnode is for MDTs and OSTs: the MGS is what they look for");
             }
+            if self.fsname.is_some() || self.index.is_some() {
+                bail!(
+                    "--fsname and --index are for MDTs and OSTs: an MGS is alone and serves any file system"
+                );
+            }
             return Ok(TargetName::Mgs);
         }
         let fs = self.fsname.clone().context("--fsname is missing\nhint: --fsname demo")?;
@@ -87,9 +92,9 @@ impl MkfsArgs {
 
 pub(crate) fn run(args: &MkfsArgs) -> Result<()> {
     let name = args.name()?;
-    for node in &args.mgsnode {
-        node.parse::<nacre_net::Address>()?;
-    }
+    // What is written down is read by servers in other directories.
+    let mgs_nodes =
+        args.mgsnode.iter().map(|node| process::shared_address(node)).collect::<Result<Vec<_>>>()?;
     if args.backfstype == BackFs::Mem {
         bail!(
             "a memory target has nothing to format\nhint: nacre serve mem:{name} makes and serves one (add ,ADDRESS of the \
@@ -98,7 +103,7 @@ pub(crate) fn run(args: &MkfsArgs) -> Result<()> {
     }
     let dir = &args.target;
     let store = store::format_dir(dir, args.reformat)?;
-    store::format(&store, &name, &args.mgsnode, args.reformat)?;
+    store::format(&store, &name, &mgs_nodes, args.reformat)?;
     say::line(&format!("formatted {name} in {}", dir.display()));
     say::line(&format!("next: nacre serve {}", dir.display()));
     Ok(())

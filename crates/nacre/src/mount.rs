@@ -6,11 +6,10 @@ use crate::process::{self, Process, Signals, Woken};
 use crate::registry::{self, ProcessKind};
 use crate::{down, log, say, store, up};
 use anyhow::{Context as _, Result, bail};
-use nacre_client::MountConfig;
+use nacre_client::{Attach, MountConfig};
 use nacre_fuse::{
     FuseSink, FuseSource, MountIsland, MountOptions, SessionConfig, Transport, Unmount, WhyDevice,
 };
-use nacre_net::Address;
 use nacre_node::{Ctx, Logic};
 use nacre_rt::{IslandRef, Node};
 use nacre_types::FsName;
@@ -139,10 +138,11 @@ pub(crate) fn parse_source(text: &str) -> Result<(String, FsName)> {
     let Some((address, fs)) = text.rsplit_once(":/") else {
         bail!("{text:?} is not ADDRESS:/FS\nhint: 10.0.0.1:9988:/demo, or unix:/path/nacre.sock:/demo")
     };
-    address.parse::<Address>()?;
+    // What the kernel's table of mounts shows is read elsewhere.
+    let address = process::shared_address(address)?;
     let fs = FsName::parse(fs)
         .with_context(|| format!("{fs:?} is no file system name (1 to 8 of A-Z a-z 0-9 _ -)"))?;
-    Ok((address.to_owned(), fs))
+    Ok((address, fs))
 }
 
 pub(crate) fn run(args: &MountArgs) -> Result<()> {
@@ -236,8 +236,8 @@ fn attach_with(
     };
     // The name is the island's address for tools; a process may hold several mounts of one file system.
     let name = format!("llite-{fs}-{:08x}", store::random_u64() as u32);
-    let (island, is_ready) = make_island(&process.node, &name, &config)?;
-    wait_ready(&is_ready, &address, signals)?;
+    let (island, news) = make_island(&process.node, &name, &config)?;
+    wait_ready(&news, &address, signals)?;
     let mut mounted = nacre_fuse::mount_fuse(
         dir,
         &MountOptions {
@@ -264,45 +264,41 @@ fn attach_with(
     Ok(Mounted { dir: mounted.path, address, source })
 }
 
-/// The island of a mount; the receiver is told when it has reached its servers.
-fn make_island(
-    node: &Node,
-    name: &str,
-    config: &MountConfig,
-) -> Result<(IslandRef, Receiver<Result<(), String>>)> {
-    let (sink, is_ready) = FuseSink::new();
+/// The island of a mount, and what it tells on the way to its servers.
+fn make_island(node: &Node, name: &str, config: &MountConfig) -> Result<(IslandRef, Receiver<Attach>)> {
+    let (sink, news) = FuseSink::new();
     let (seed, config) = (store::random_u64(), config.clone());
     let island = node.add_island(name, None, Some(sink), move || {
         Box::new(MountIsland::new(&Ctx::new(seed), config)) as Box<dyn Logic>
     })?;
-    Ok((island, is_ready))
+    Ok((island, news))
 }
 
-/// Waits for the first connection, telling the person what is waited for; a signal ends it.
+/// Waits for the first connection, telling the person what is waited for, and why; a signal ends it.
 pub(crate) fn wait_ready(
-    is_ready: &Receiver<Result<(), String>>,
+    news: &Receiver<Attach>,
     address: &str,
     mut signals: Option<&mut Signals>,
 ) -> Result<()> {
     const LOOK: Duration = Duration::from_millis(200);
-    const TELL_AFTER: u32 = 15;
-    for round in 0_u32.. {
-        match is_ready.recv_timeout(LOOK) {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(why)) => bail!("{why}"),
+    let mut waits = None;
+    loop {
+        match news.recv_timeout(LOOK) {
+            Ok(Attach::Ready) => return Ok(()),
+            Ok(Attach::Hopeless(why)) => bail!("{why}"),
+            Ok(Attach::Waits(what)) => {
+                let hint = if waits.is_none() { " (Ctrl-C gives up)" } else { "" };
+                say::note(&format!("waiting for {what}{hint}"));
+                waits = Some(what);
+            }
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => bail!("the mount ended: see the log"),
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
         }
-        if round == TELL_AFTER {
-            say::note(&format!("waiting for the servers at {address} (Ctrl-C gives up)"));
-        }
         if signals.as_mut().is_some_and(|s| s.pending()) {
-            bail!(
-                "given up: the servers at {address} did not answer\nhint: are the MGS and the MDT served there?"
-            );
+            let what = waits.unwrap_or_else(|| format!("the servers at {address}"));
+            bail!("given up waiting for {what}\nhint: are the MGS and the MDT served there?");
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]

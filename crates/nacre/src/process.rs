@@ -2,8 +2,8 @@
 
 use crate::neighbours::Household;
 use crate::registry::{self, Entry, ProcessKind, Registration};
-use crate::{say, store, tool};
-use anyhow::{Context as _, Result, bail};
+use crate::{say, store, tool, up};
+use anyhow::{Context as _, Result, bail, ensure};
 use nacre_mdt::Mdt;
 use nacre_mgs::Mgs;
 use nacre_net::Address;
@@ -156,7 +156,7 @@ impl Process {
     }
 
     /// Stops everything without loss: mounts first, then MDT, OSTs, MGS. A signal meanwhile ends it as a crash would.
-    pub(crate) fn stop(mut self, signals: &mut Signals) -> Result<()> {
+    pub(crate) fn stop(self, signals: &mut Signals) -> Result<()> {
         let rank = |name: &str| match TargetName::parse(name).map(|t| t.kind()) {
             None => 0,
             Some(TargetKind::Mdt) => 1,
@@ -172,8 +172,6 @@ impl Process {
             }
         }
         self.node.shutdown();
-        drop(self.registration.take());
-        drop(std::fs::remove_file(&self.socket));
         if failed.is_empty() {
             return Ok(());
         }
@@ -181,6 +179,14 @@ impl Process {
             "not everything stopped cleanly: {}\nhint: nothing acknowledged is lost; see the log",
             failed.join("; ")
         )
+    }
+}
+
+impl Drop for Process {
+    /// Also when it never got as far as to be stopped.
+    fn drop(&mut self) {
+        drop(self.registration.take());
+        drop(std::fs::remove_file(&self.socket));
     }
 }
 
@@ -293,13 +299,36 @@ fn add_target(node: &Node, targets: &Targets, served: &Served, addresses: &[Stri
     Ok(())
 }
 
+/// An address that other processes are told: absolute, and not of this process only.
+pub(crate) fn shared_address(text: &str) -> Result<String> {
+    let address = text.parse::<Address>()?.absolute()?;
+    ensure!(
+        address != Address::Local,
+        "`local` is no address that others can use\nhint: HOST[:PORT] or unix:PATH"
+    );
+    Ok(address.to_string())
+}
+
 /// Opens a formatted target directory.
 pub(crate) fn open_target(dir: &Path) -> Result<Served> {
+    check_is_target(dir)?;
     served(dir, store::open_dir(dir)?)
 }
 /// Opens a formatted target directory of which nothing is going to be changed.
 pub(crate) fn open_target_read_only(dir: &Path) -> Result<Served> {
+    check_is_target(dir)?;
     served(dir, store::open_dir_read_only(dir)?)
+}
+/// What is typed in place of a target.
+pub(crate) fn check_is_target(dir: &Path) -> Result<()> {
+    ensure!(dir.exists(), "{} does not exist\nhint: nacre mkfs makes a target", dir.display());
+    ensure!(
+        !up::is_data_dir(dir),
+        "{} is the data directory of an `up`, its targets are the directories in it\nhint: {}",
+        dir.display(),
+        dir.join("mdt0").display()
+    );
+    Ok(())
 }
 fn served(dir: &Path, store: Arc<dyn Store>) -> Result<Served> {
     let label = store::label(&store).with_context(|| dir.display().to_string())?;

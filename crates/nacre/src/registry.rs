@@ -84,14 +84,49 @@ impl Drop for Registration {
 
 /// Path of the control socket of this process.
 pub(crate) fn own_socket() -> Result<PathBuf> {
-    Ok(run_dir()?.join(format!("{}.sock", std::process::id())))
+    let dir = run_dir()?;
+    clear_logs(&dir)?;
+    Ok(dir.join(format!("{}.sock", std::process::id())))
 }
 
-/// Every living process, by pid.
+/// Logs of dead processes, which may say why, but not of all that ever were.
+const DEAD_LOGS_MAX: usize = 16;
+
+fn clear_logs(dir: &Path) -> Result<()> {
+    let mut dead = Vec::new();
+    for file in std::fs::read_dir(dir)?.flatten() {
+        let path = file.path();
+        if path.extension().is_some_and(|e| e == "log")
+            && pid_of(&path).is_some_and(|pid| start_time(pid).is_none())
+        {
+            dead.push((file.metadata().and_then(|m| m.modified()).ok(), path));
+        }
+    }
+    dead.sort();
+    dead.iter().rev().skip(DEAD_LOGS_MAX).for_each(|(_, path)| drop(std::fs::remove_file(path)));
+    Ok(())
+}
+
+/// The process whose file this is.
+fn pid_of(path: &Path) -> Option<i32> {
+    path.file_stem()?.to_str()?.parse().ok()
+}
+
+/// Entry or socket of a process that is gone. Its log stays: it may say why.
+fn is_left_over(path: &Path) -> bool {
+    let ours = path.extension().is_some_and(|e| e == "json" || e == "sock" || e == "tmp");
+    ours && pid_of(path).is_some_and(|pid| start_time(pid).is_none())
+}
+
+/// Every living process, by pid. What dead ones have left is cleared away.
 pub(crate) fn entries() -> Result<Vec<Entry>> {
     let mut list = Vec::new();
     for file in std::fs::read_dir(run_dir()?)? {
         let path = file?.path();
+        if is_left_over(&path) {
+            drop(std::fs::remove_file(&path));
+            continue;
+        }
         if path.extension().is_none_or(|e| e != "json") {
             continue;
         }
@@ -100,8 +135,8 @@ pub(crate) fn entries() -> Result<Vec<Entry>> {
         if start_time(entry.pid) == Some(entry.start_time) {
             list.push(entry);
         } else {
+            // The socket may be that of another process with the same pid, which has not registered yet.
             drop(std::fs::remove_file(&path));
-            drop(std::fs::remove_file(path.with_extension("sock")));
         }
     }
     list.sort_by_key(|e| e.pid);

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 )]
 pub(crate) struct ServeArgs {
     /// Formatted target directories; `mem:NAME[,MGS-ADDRESS]` makes a target in memory
-    #[arg(required = true)]
+    #[arg(required = true, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     targets: Vec<String>,
     /// Listen on TCP at this address. Without it only a unix socket in the first target's directory is served:
     /// there is no authentication yet
@@ -110,7 +110,7 @@ fn target(text: &str) -> Result<Served> {
     let name = parts.next().unwrap_or_default();
     let name = TargetName::parse(name)
         .with_context(|| format!("{name:?} is no target name\nhint: MGS, demo-MDT0000, demo-OST0000"))?;
-    let mgs_nodes: Vec<String> = parts.map(str::to_owned).collect();
+    let mgs_nodes = parts.map(process::shared_address).collect::<Result<Vec<String>>>()?;
     ensure!(
         name == TargetName::Mgs || !mgs_nodes.is_empty(),
         "mem:{name} needs the address of its MGS\nhint: mem:{name},HOST:9988"
@@ -123,8 +123,9 @@ fn target(text: &str) -> Result<Served> {
 /// Listens; the addresses under which the targets register.
 fn listen(process: &Process, args: &ServeArgs, served: &[Served]) -> Result<Vec<String>> {
     if let Some(text) = &args.listen {
-        let bound = bind(process, &text.parse()?)?.to_string();
-        let shown = args.advertise.clone().unwrap_or(bound);
+        let advertise = args.advertise.as_deref().map(process::shared_address).transpose()?;
+        let bound = bind(process, &text.parse::<Address>()?.absolute()?)?.to_string();
+        let shown = advertise.unwrap_or(bound);
         if shown.starts_with("0.0.0.0") || shown.starts_with("[::]") {
             bail!(
                 "{shown} is no address that others can use\nhint: --listen with a real one, or --advertise HOST:PORT"

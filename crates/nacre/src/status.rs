@@ -3,7 +3,8 @@
 use crate::registry::{self, Entry};
 use crate::{say, tool};
 use anyhow::Result;
-use nacre_wire::target::{Statfs, StatfsReply};
+use nacre_types::TargetKind;
+use nacre_wire::target::{Ping, Statfs};
 use serde::Serialize;
 
 #[derive(clap::Args, Debug)]
@@ -47,7 +48,12 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
     let processes: Vec<Process> = registry::entries()?
         .into_iter()
         .map(|entry| {
-            let state = entry.islands.iter().map(|name| island(&entry, name)).collect();
+            // At once: a process that hangs would be waited for as many times as it has islands.
+            let state = std::thread::scope(|scope| {
+                let asked: Vec<_> =
+                    entry.islands.iter().map(|name| scope.spawn(|| island(&entry, name))).collect();
+                asked.into_iter().filter_map(|thread| thread.join().ok()).collect()
+            });
             Process { entry, state }
         })
         .collect();
@@ -83,14 +89,15 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
 }
 
 fn island(entry: &Entry, name: &str) -> Island {
-    let space: Option<StatfsReply> = nacre_types::TargetName::parse(name)
-        .filter(|t| t.kind() != nacre_types::TargetKind::Mgs)
-        .and_then(|_| tool::Tool::connect_unix(&entry.socket, name).ok())
-        .and_then(|mut t| t.call(&Statfs {}).ok());
-    let up = space.is_some() || tool::ping(&entry.socket, name).is_ok();
+    let has_space = nacre_types::TargetName::parse(name).is_some_and(|t| t.kind() != TargetKind::Mgs);
+    let (mut answers, mut space) = (false, None);
+    if let Ok(mut tool) = tool::Tool::connect_unix(&entry.socket, name) {
+        space = if has_space { tool.call(&Statfs {}).ok() } else { None };
+        answers = space.is_some() || tool.call(&Ping {}).is_ok();
+    }
     Island {
         name: name.into(),
-        state: if up { "up" } else { "no answer" },
+        state: if answers { "up" } else { "no answer" },
         bytes_total: space.map(|s| s.bytes_total),
         bytes_avail: space.map(|s| s.bytes_avail),
         files_used: space.map(|s| s.files_used),

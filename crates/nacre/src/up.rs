@@ -270,7 +270,7 @@ fn start(
         process.node.listen(&addresses[0].parse::<nacre_net::Address>()?)?;
     }
     if let Some(text) = &args.listen {
-        addresses.push(process.node.listen(&text.parse::<nacre_net::Address>()?)?.to_string());
+        addresses.push(process.node.listen(&text.parse::<nacre_net::Address>()?.absolute()?)?.to_string());
     }
     for served in all {
         // Where the MGS is follows from where this process listens now, not from the label of a moved directory.

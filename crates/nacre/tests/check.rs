@@ -55,6 +55,10 @@ fn what_is_whole_is_ok_and_told_in_numbers() {
     let data = used(&m);
     let out = m.good(&["check", "--data", data.to_str().unwrap()]);
     assert_eq!(out.matches(" ok").count(), 5, "{out}");
+    // Twice the same, in two ways.
+    let twice =
+        m.good(&["check", "--data", data.to_str().unwrap(), data.join("../data/mdt0").to_str().unwrap()]);
+    assert_eq!(twice, out);
     assert!(out.contains("objects compared 5"), "{out}");
     let json: serde_json::Value =
         serde_json::from_str(&m.good(&["check", "--json", data.to_str().unwrap()])).unwrap();

@@ -34,7 +34,11 @@ fn tools_on_nothing_say_what_to_start() {
     m.refused(&["umount", "/proc"], &["is not a nacre mount"]);
     m.refused(&["serve", plain], &["is not a nacre store", "nacre mkfs"]);
     m.refused(&["check", plain], &["is not a nacre store", "nacre mkfs"]);
-    m.refused(&["check", m.path("none").to_str().unwrap()], &["none", "does not exist"]);
+    for command in ["check", "serve", "lr_reader"] {
+        m.refused(&[command, m.path("none").to_str().unwrap()], &["none", "does not exist"]);
+    }
+    let usage = m.nacre(&["serve", ""]);
+    assert_eq!((usage.code, usage.err.contains("a value is required")), (Some(2), true), "{}", usage.err);
     assert!(m.good(&["lctl", "dl"]).is_empty());
 }
 
@@ -49,6 +53,24 @@ fn links_named_lfs_and_lctl_are_those_commands() {
     };
     let file = m.mount().join("f");
     let file = file.to_str().unwrap();
+    for (option, bad, range) in [
+        ("-c", "2001", "1 to 512"),
+        ("-c", "513", "1 to 512"),
+        ("-c", "-2", "1 to 512"),
+        ("-S", "100", "a multiple of 64K below 4G"),
+        ("-S", "4G", "a multiple of 64K below 4G"),
+        ("-i", "65536", "0 to 65535"),
+        ("-i", "-2", "0 to 65535"),
+    ] {
+        let said = run("lfs", &["setstripe", option, bad, file]);
+        assert!(
+            !said.ok && said.err.contains("is out of range: ") && said.err.contains(range),
+            "{}",
+            said.err
+        );
+        assert!(said.err.contains(bad.trim_end_matches('G')), "{}", said.err);
+    }
+    assert!(!m.mount().join("f").exists());
     assert!(run("lfs", &["setstripe", "-c", "2", "-S", "64K", file]).ok);
     assert_eq!(run("lfs", &["getstripe", "-c", file]).out, "2\n");
     let nowhere = m.mount().join("nowhere");
@@ -61,12 +83,14 @@ fn links_named_lfs_and_lctl_are_those_commands() {
     assert!(df.contains("nacre-OST0001_UUID") && df.contains("filesystem_summary:"), "{df}");
     let fid = run("lfs", &["path2fid", file]).out;
     assert_eq!(run("lfs", &["fid2path", "nacre", fid.trim()]).out, "f\n");
+    let here = m.command().args(["lfs", "fid2path", "mnt", fid.trim()]).current_dir(m.path("")).output();
+    assert_eq!(said(here.unwrap()).out, "mnt/f\n", "a directory without a slash");
     fs::hard_link(file, m.mount().join("g")).unwrap();
     assert_eq!(run("lfs", &["path2fid", "--parents", file]).out, "[0x0:0x1:0x0]/f\t[0x0:0x1:0x0]/g\n");
     assert!(run("lctl", &["dl"]).out.contains("UP mdt nacre-MDT0000"));
     assert!(run("lctl", &["get_param", "-n", "*.*.kbytestotal"]).ok);
     let json: serde_json::Value = serde_json::from_str(&run("lfs", &["df", "--json"]).out).unwrap();
-    assert_eq!(json["targets"].as_array().unwrap().len(), 3);
+    assert_eq!(json[0]["targets"].as_array().unwrap().len(), 3);
     let json: serde_json::Value = serde_json::from_str(&m.good(&["status", "--json"])).unwrap();
     assert_eq!(json[0]["kind"], "up");
     up.stop();
@@ -138,6 +162,7 @@ fn mkfs_refuses_what_makes_no_target() {
     let dir = m.path("t");
     let dir = dir.to_str().unwrap();
     m.refused(&["mkfs", "--mgs", "--mgsnode", "h:1", dir], &["--mgsnode is for MDTs and OSTs"]);
+    m.refused(&["mkfs", "--mgs", "--index", "1", dir], &["are for MDTs and OSTs"]);
     m.refused(&["mkfs", "--ost", dir], &["--fsname is missing", "hint:"]);
     m.refused(&["mkfs", "--ost", "--fsname", "demo", dir], &["--index is missing", "hint:"]);
     m.refused(
@@ -149,10 +174,89 @@ fn mkfs_refuses_what_makes_no_target() {
         &["mkfs", "--ost", "--fsname", "demo", "--index", "0", "--mgsnode", "h:x", dir],
         &["is not an address", "hint:"],
     );
+    let ost = ["mkfs", "--ost", "--fsname", "demo", "--index", "0", "--mgsnode"];
+    m.refused(&[&ost[..], &["local", dir]].concat(), &["no address that others can use", "hint:"]);
     assert_eq!(m.nacre(&["mkfs", dir]).code, Some(2), "wrong usage");
     m.good(&["mkfs", "--mgs", dir]);
     m.refused(&["mkfs", "--mgs", dir], &["holds a nacre store already", "--reformat"]);
     m.good(&["mkfs", "--mgs", "--reformat", dir]);
+
+    // A server that is started elsewhere finds the MGS.
+    let relative = ["unix:mgs/nacre.sock", "ost"];
+    m.made("run");
+    let made = m.command().args([&ost[..], &relative].concat()).current_dir(m.path("")).output().unwrap();
+    assert!(made.status.success());
+    let served = m.start(&["serve", m.path("ost").to_str().unwrap()], "registering");
+    assert!(served.said.contains(&format!("unix:{}", m.path("mgs/nacre.sock").display())), "{}", served.said);
+    served.stop();
+}
+
+#[test]
+fn what_dead_processes_have_left_confuses_nobody() {
+    let Some(m) = Machine::new() else { return };
+    let run = m.made("run");
+    let mut gone = Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let entry = |pid: u32| {
+        let entry = serde_json::json!({
+            "pid": pid, "start_time": 1, "kind": "up", "socket": run.join(format!("{pid}.sock")),
+            "islands": ["MGS"], "mounts": [m.mount()], "fs": "nacre", "targets": [m.path("data/mgs")],
+        });
+        fs::write(run.join(format!("{pid}.json")), entry.to_string()).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(run.join(format!("{pid}.sock"))).unwrap());
+    };
+    // One is gone, one has given its pid to another process, one was killed while it registered.
+    let (gone, other) = (gone.id(), std::process::id());
+    entry(gone);
+    entry(other);
+    fs::write(run.join(format!("{gone}.tmp")), "{").unwrap();
+    fs::write(run.join("nonsense.json"), "{").unwrap();
+    for n in 0..40 {
+        fs::write(run.join(format!("{}.log", 100_000_000 + n)), "").unwrap();
+    }
+    assert_eq!(m.good(&["status", "--json"]), "[]\n");
+    m.refused(&["down"], &["no `nacre up` runs"]);
+    let up = m.up();
+    assert!(m.good(&["status"]).contains(&up.pid().to_string()));
+    let left: Vec<String> =
+        fs::read_dir(&run).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap()).collect();
+    let is_left = |name: String| left.contains(&name);
+    for end in ["json", "sock", "tmp"] {
+        assert!(!is_left(format!("{gone}.{end}")), "{left:?}");
+    }
+    assert!(!is_left(format!("{other}.json")), "{left:?}");
+    assert!(is_left(format!("{other}.sock")), "it may be the other's: {left:?}");
+    assert_eq!(left.iter().filter(|name| name.ends_with(".log")).count(), 16, "{left:?}");
+    m.good(&["down"]);
+    assert!(up.ended().ok);
+}
+
+#[test]
+fn what_the_mgs_keeps_is_checked_first() {
+    let Some(m) = Machine::new() else { return };
+    m.refused(&["lctl", "set_param", "-P", "mdc.*.max_rpcs_in_flight=9"], &["no MGS runs", "hint:"]);
+    let up = m.up();
+    let kept = || m.good(&["lctl", "get_param", "mgs.MGS.live.*"]).matches("kept: ").count();
+    let keep = |more: &[&str]| -> Vec<String> {
+        ["lctl", "set_param", "-P"].iter().chain(more).map(ToString::to_string).collect()
+    };
+    m.refused(
+        &keep(&["mdc.*.max_rpcs_in_flight=9", "mdc.*.max_mod_rpcs_in_flight=0"]),
+        &["set_param: setting mdc.*.max_mod_rpcs_in_flight=0: Numerical result out of range (1 to 511)"],
+    );
+    m.refused(&keep(&["osc.*.active=2"]), &["osc.*.active=2: Invalid argument (0 or 1)"]);
+    m.refused(&keep(&["mdc.*.max_rpcs=9"]), &["no parameter", "matches 'mdc.*.max_rpcs'", "hint:"]);
+    m.refused(&keep(&["mdc.*.stats=0"]), &["no parameter that can be kept"]);
+    m.refused(&keep(&["-d", "mdc.*.max_rpcs_in_flight"]), &["is not kept", "hint:"]);
+    assert_eq!(kept(), 0);
+    m.good(&keep(&["mdc.*.max_rpcs_in_flight=9"]));
+    assert_eq!(kept(), 1);
+    machine::eventually("it holds", || {
+        m.good(&["lctl", "get_param", "-n", "mdc.*.max_rpcs_in_flight"]).trim() == "9"
+    });
+    m.good(&keep(&["-d", "mdc.*.max_rpcs_in_flight"]));
+    assert_eq!(kept(), 0);
+    up.stop();
 }
 
 #[test]
@@ -175,16 +279,21 @@ fn a_target_is_served_once_and_a_mount_that_nobody_answers_ends_with_ctrl_c() {
             .unwrap()
     };
     // Nobody there; and a file system that this MGS does not know (yet).
-    for source in
-        [format!("unix:{}:/demo", m.path("nobody").display()), format!("unix:{dir}/nacre.sock:/other")]
-    {
+    for (source, why) in [
+        (format!("unix:{}:/demo", m.path("nobody").display()), "No such file or directory"),
+        ("127.0.0.1:1:/demo".to_owned(), "Connection refused"),
+        ("no-such-host.invalid:/demo".to_owned(), "cannot find the host no-such-host.invalid"),
+        (format!("unix:{dir}/nacre.sock:/other"), "other"),
+    ] {
         let child = mount(&source);
         let pid = rustix::process::Pid::from_child(&child);
         let waiting = std::thread::spawn(move || {
             let mut child = child;
             let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
             let mut line = String::new();
-            std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();
+            while !line.contains("waiting for ") {
+                assert_ne!(std::io::BufRead::read_line(&mut stderr, &mut line).unwrap(), 0, "{line}");
+            }
             rustix::process::kill_process(pid, Signal::INT).unwrap();
             let mut rest = String::new();
             std::io::Read::read_to_string(&mut stderr, &mut rest).unwrap();
@@ -192,7 +301,7 @@ fn a_target_is_served_once_and_a_mount_that_nobody_answers_ends_with_ctrl_c() {
         });
         let (code, text) = waiting.join().unwrap();
         assert_eq!(code, Some(1), "{text}");
-        assert!(text.contains("given up") || text.contains("other"), "{text}");
+        assert!(text.contains(why) && (why == "other" || text.contains("given up")), "{text}");
         assert!(text.contains("hint:"), "{text}");
     }
     m.refused(&["mount", "nonsense", m.mount().to_str().unwrap()], &["is not ADDRESS:/FS", "hint:"]);
@@ -209,13 +318,14 @@ fn metrics_are_served_where_a_collector_asks() {
     let up = m.up_with(&["--metrics", "127.0.0.1:0"]);
     let url = up.said.lines().find_map(|l| l.strip_prefix("metrics at ")).unwrap().to_owned();
     let address = url.strip_prefix("http://").and_then(|u| u.strip_suffix("/metrics")).unwrap();
-    let get = |path: &str| {
+    let ask = |what: &str| {
         let mut stream = std::net::TcpStream::connect(address).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        write!(stream, "{what} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         text
     };
+    let get = |path: &str| ask(&format!("GET {path}"));
     fs::write(m.mount().join("f"), "x").unwrap();
     let text = get("/metrics");
     assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
@@ -231,7 +341,11 @@ fn metrics_are_served_where_a_collector_asks() {
     ] {
         assert!(text.contains(word), "{word} in {text}");
     }
-    assert!(get("/else").starts_with("HTTP/1.1 404 "));
+    assert!(get("/metrics?x=1").starts_with("HTTP/1.1 200 OK\r\n"));
+    let head = ask("HEAD /metrics");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.ends_with("\r\n\r\n"), "{head}");
+    assert!(get("/else").starts_with("HTTP/1.1 404 ") && get("/else").contains("are at /metrics"));
+    assert!(ask("POST /metrics").starts_with("HTTP/1.1 405 "));
     m.refused(
         &["up", m.path("other").to_str().unwrap(), "--ephemeral", "--metrics", address],
         &["cannot serve metrics at", "in use", "hint:"],

@@ -9,7 +9,7 @@ use super::tasks::{Answer, BenchIsland, Order, Outcome, Plan};
 use super::worker::Phase;
 use crate::{mount, process, store};
 use anyhow::{Context as _, Result, bail};
-use nacre_client::MountConfig;
+use nacre_client::{Attach, MountConfig};
 use nacre_node::{Ctx, Event, Logic};
 use nacre_rt::{Config, DoorSink, IslandRef, Node};
 use nacre_types::FsName;
@@ -17,7 +17,7 @@ use nacre_wire::target::Param;
 use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
 /// How long the client may take to say goodbye.
@@ -34,7 +34,7 @@ pub(super) struct Library {
 
 /// Brings the island's answers to the main thread.
 struct Answers {
-    ready: SyncSender<Result<(), String>>,
+    attach: Sender<Attach>,
     answers: SyncSender<Answer>,
 }
 impl DoorSink for Answers {
@@ -42,7 +42,7 @@ impl DoorSink for Answers {
         // Nobody listens any more only when this process is ending.
         match item.downcast::<Answer>() {
             Ok(answer) => drop(self.answers.try_send(*answer)),
-            Err(item) => drop(item.downcast::<Result<(), String>>().map(|ready| self.ready.try_send(*ready))),
+            Err(item) => drop(item.downcast::<Attach>().map(|news| self.attach.send(*news))),
         }
     }
 }
@@ -65,19 +65,19 @@ impl Library {
             shared: args.shared,
             batch: usize::from(batch),
         };
-        let (ready, is_ready) = sync_channel(1);
+        let (attach, news) = channel();
         let (to, answers) = sync_channel(ANSWERS_MAX);
         let lost = to.clone();
         let node =
             Node::start(Config { loops: process::LOOPS, ..Config::default() }, move |_, _, reason| {
                 drop(lost.try_send(Err(format!("the client ended: {reason}"))));
             })?;
-        let sink = Arc::new(Answers { ready, answers: to });
+        let sink = Arc::new(Answers { attach, answers: to });
         let seed = store::random_u64();
         let island = node.add_island("bench", None, Some(sink), move || {
             Box::new(BenchIsland::new(&Ctx::new(seed), config, plan)) as Box<dyn Logic>
         })?;
-        mount::wait_ready(&is_ready, &address, None)?;
+        mount::wait_ready(&news, &address, None)?;
         Ok(Self { node, island, answers })
     }
 

@@ -123,8 +123,7 @@ impl Logic for BenchIsland {
                 Err(_) => warn!("something that is no order came to the door of a load"),
             },
             Event::Start => drop(self.ctx.spawn(async move {
-                let ready = client.ready().await;
-                ctx.push(Effect::Door(Box::new(ready)));
+                client.attach(|news| ctx.push(Effect::Door(Box::new(news)))).await;
             })),
             Event::Stop => drop(self.ctx.spawn(async move {
                 client.unmount().await;

@@ -74,12 +74,14 @@ fn bracket(target: &str) -> String {
 }
 
 pub(super) fn run(args: &Args) -> Result<()> {
-    for mount in mounts(args.mount.as_ref())? {
+    let mounts = mounts(args.mount.as_ref())?;
+    if args.json {
+        let of = |mount: &PathBuf| Ok(serde_json::json!({ "mount": mount, "targets": targets(mount)? }));
+        // One document, however many mounts there are.
+        return say::json(&mounts.iter().map(of).collect::<Result<Vec<_>>>()?);
+    }
+    for mount in mounts {
         let list = targets(&mount)?;
-        if args.json {
-            say::json(&serde_json::json!({ "mount": mount, "targets": list }))?;
-            continue;
-        }
         let unit = if args.inodes {
             "Inodes"
         } else if args.human_readable {

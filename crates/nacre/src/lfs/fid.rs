@@ -50,14 +50,15 @@ pub(super) fn path2fid(args: &Path2fidArgs) -> Result<()> {
 }
 
 pub(super) fn fid2path(args: &Fid2pathArgs) -> Result<()> {
-    let (root, prefix) = if args.mount.contains('/') {
-        (PathBuf::from(&args.mount), format!("{}/", args.mount.trim_end_matches('/')))
-    } else {
-        let mount = registry::mount_of(&args.mount)?.with_context(|| {
-            format!("no mount of {:?} on this machine\nhint: give the mount point", args.mount)
-        })?;
-        (mount, String::new())
+    // A name without a slash is that of a file system; if none has it, a directory.
+    let mount = if args.mount.contains('/') { None } else { registry::mount_of(&args.mount)? };
+    let (root, prefix) = match mount {
+        Some(mount) => (mount, String::new()),
+        None => (PathBuf::from(&args.mount), format!("{}/", args.mount.trim_end_matches('/'))),
     };
+    if !root.exists() {
+        bail!("no mount of {:?} on this machine\nhint: give the mount point", args.mount);
+    }
     let mut all = Vec::new();
     for text in &args.fids {
         let Some(fid) = Fid::parse(text) else {

@@ -2,20 +2,21 @@
 
 use super::parse_size;
 use anyhow::{Context as _, Result, bail, ensure};
+use nacre_types::{STRIPE_BYTES_UNIT, STRIPES_MAX};
 use rustix::fs::XattrFlags;
 use std::path::PathBuf;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Number of stripes; -1 = over all OSTs, 0 = the file system's default
+    /// Number of stripes, 1 to 512; -1 = over all OSTs, 0 = the file system's default
     #[arg(short = 'c', long, default_value_t = 0, allow_negative_numbers = true, value_name = "COUNT")]
-    stripe_count: i32,
-    /// Bytes per stripe before the next OST is used, a multiple of 64K; 0 = default
+    stripe_count: i64,
+    /// Bytes per stripe before the next OST is used, a multiple of 64K below 4G; 0 = default
     #[arg(short = 'S', long, default_value = "0", value_parser = parse_size, value_name = "SIZE")]
     stripe_size: u64,
     /// Index of the first OST; -1 = chosen round robin
     #[arg(short = 'i', long, default_value_t = -1, allow_negative_numbers = true, value_name = "OST")]
-    stripe_index: i32,
+    stripe_index: i64,
     /// Remove what was set on the directory
     #[arg(short = 'd', long, conflicts_with_all = ["stripe_count", "stripe_size", "stripe_index"])]
     delete: bool,
@@ -26,14 +27,20 @@ pub(crate) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<()> {
     ensure!(
-        args.stripe_count >= -1,
-        "stripe count {} makes no sense\nhint: -1 means all OSTs",
+        (-1..=i64::from(STRIPES_MAX)).contains(&args.stripe_count),
+        "stripe count {} is out of range: 1 to {STRIPES_MAX}, -1 = over all OSTs, 0 = the default",
         args.stripe_count
     );
     ensure!(
-        args.stripe_size.is_multiple_of(64 << 10) && args.stripe_size <= u64::from(u32::MAX),
-        "stripe size {} is not a multiple of 65536 below 4G",
+        args.stripe_size.is_multiple_of(STRIPE_BYTES_UNIT.into()) && args.stripe_size <= u32::MAX.into(),
+        "stripe size {} is out of range: a multiple of 64K below 4G, 0 = the default",
         args.stripe_size
+    );
+    ensure!(
+        (-1..=i64::from(u16::MAX)).contains(&args.stripe_index),
+        "stripe index {} is out of range: 0 to {}, -1 = any OST\nhint: `nacre lfs osts` lists them",
+        args.stripe_index,
+        u16::MAX
     );
     let text = format!("count={},size={},first={}", args.stripe_count, args.stripe_size, args.stripe_index);
     for path in &args.paths {

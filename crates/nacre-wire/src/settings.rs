@@ -1,0 +1,131 @@
+//! Parameters that hold for good (`set_param -P`), and the values they take.
+//!
+//! The MGS keeps a value for processes that it has never met, so it must know what they would take; and everybody
+//! refuses a value with the same words.
+
+use crate::pattern::matches;
+use alloc::format;
+use alloc::string::String;
+
+/// Greatest limits of a client: modifying requests, and all.
+pub const CLIENT_MOD_RPCS_MAX: u16 = 511;
+pub const CLIENT_RPCS_MAX: u16 = 512;
+/// Greatest `max_mod_rpcs_in_flight` of a server.
+pub const SERVER_MOD_RPCS_MAX: u16 = 512;
+
+#[derive(Clone, Copy)]
+enum Values {
+    /// From 1 on.
+    UpTo(u16),
+    Switch,
+}
+use Values::{Switch, UpTo};
+
+/// Counters are not here: there is nothing to keep in clearing them.
+const SETTINGS: &[(&str, &str, Values)] = &[
+    ("mdc", "max_mod_rpcs_in_flight", UpTo(CLIENT_MOD_RPCS_MAX)),
+    ("mdc", "max_rpcs_in_flight", UpTo(CLIENT_RPCS_MAX)),
+    ("osc", "max_mod_rpcs_in_flight", UpTo(CLIENT_MOD_RPCS_MAX)),
+    ("osc", "max_rpcs_in_flight", UpTo(CLIENT_RPCS_MAX)),
+    ("osc", "active", Switch),
+    ("osp", "active", Switch),
+    ("mgs", "max_mod_rpcs_in_flight", UpTo(SERVER_MOD_RPCS_MAX)),
+    ("mdt", "max_mod_rpcs_in_flight", UpTo(SERVER_MOD_RPCS_MAX)),
+    ("obdfilter", "max_mod_rpcs_in_flight", UpTo(SERVER_MOD_RPCS_MAX)),
+];
+
+/// Why a parameter is not kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotKept {
+    /// No parameter that could be kept has such a name.
+    Unknown,
+    /// The sentence for the user, `NAME=VALUE: …`.
+    Value(String),
+}
+
+/// Whether the parameters whose names fit `pattern` may be set to `value` for good.
+///
+/// # Errors
+/// See [`NotKept`].
+pub fn check_setting(pattern: &str, value: &str) -> Result<(), NotKept> {
+    // The device may be one that nobody knows yet: whatever the pattern says of it fits itself.
+    let device = pattern.split('.').nth(1).unwrap_or_default();
+    let mut known = false;
+    for (component, field, values) in SETTINGS {
+        if matches(pattern, &format!("{component}.{device}.{field}")) {
+            known = true;
+            match *values {
+                UpTo(most) => parse_limit(pattern, value, most).map(drop),
+                Switch => parse_switch(pattern, value).map(drop),
+            }
+            .map_err(NotKept::Value)?;
+        }
+    }
+    if known { Ok(()) } else { Err(NotKept::Unknown) }
+}
+
+/// A limit from what a user typed.
+///
+/// # Errors
+/// The sentence for the user.
+pub fn parse_limit(name: &str, value: &str, most: u16) -> Result<u16, String> {
+    match value.trim().parse::<u16>() {
+        Ok(limit) if (1..=most).contains(&limit) => Ok(limit),
+        _ => Err(format!("{name}={value}: Numerical result out of range (1 to {most})")),
+    }
+}
+
+/// 0 or 1 from what a user typed.
+///
+/// # Errors
+/// The sentence for the user.
+pub fn parse_switch(name: &str, value: &str) -> Result<bool, String> {
+    match value.trim() {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err(format!("{name}={value}: Invalid argument (0 or 1)")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_would_take_is_not_kept() {
+        for (name, value) in [
+            ("mdc.*.max_mod_rpcs_in_flight", "511"),
+            ("mdc.demo-MDT0000-mdc-*.max_rpcs_in_flight", "512"),
+            ("*.*.max_mod_rpcs_in_flight", " 7"),
+            ("osc.*OST0001*.active", "0"),
+            ("osp.demo-OST0001-osc-MDT0000.act*", "1"),
+            ("mdt.demo-MDT0000.max_mod_rpcs_in_flight", "512"),
+        ] {
+            assert_eq!(check_setting(name, value), Ok(()), "{name}={value}");
+        }
+        for name in [
+            "",
+            "*",
+            "mdc",
+            "mdc.*",
+            "mdc.max_rpcs_in_flight",
+            "mdc.*.stats",
+            "mdc.*.max_mod_rpc_in_flight",
+            "mdc.*.max_rpcs_in_flight.x",
+            "llite.*.stats",
+        ] {
+            assert_eq!(check_setting(name, "1"), Err(NotKept::Unknown), "{name}");
+        }
+        for (name, value) in [
+            ("mdc.*.max_mod_rpcs_in_flight", "512"),
+            // Some of those that fit take it, others do not.
+            ("*.*.max_mod_rpcs_in_flight", "512"),
+            ("mdc.*.max_rpcs_in_flight", "0"),
+            ("mdc.*.max_rpcs_in_flight", "many"),
+            ("osc.*.active", "2"),
+        ] {
+            let Err(NotKept::Value(why)) = check_setting(name, value) else { panic!("{name}={value}") };
+            assert!(why.starts_with(&format!("{name}={value}: ")), "{why}");
+        }
+    }
+}

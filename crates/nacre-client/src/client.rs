@@ -91,6 +91,10 @@ pub enum Attach {
     /// Never: a sentence for the user.
     Hopeless(String),
 }
+impl Attach {
+    /// No front end hears more, whatever happens on the way.
+    pub const NEWS_MAX: usize = 32;
+}
 
 /// State of a connection to a target, for people.
 #[derive(Debug, Clone)]

@@ -175,17 +175,17 @@ impl Client {
         }
     }
 
-    /// The same; while it lasts `tell` hears what is waited for, at each change, and at last how it ended.
+    /// The same; while it lasts `tell` hears what is waited for, once each, and at last how it ended.
     pub async fn attach(&self, tell: impl Fn(Attach)) {
-        let mut told = String::new();
+        let mut told = Vec::new();
         let end = loop {
             if let Some(end) = self.ctx.timeout(self.ctx.now() + ATTACH_QUIET, self.ready()).await {
                 break end;
             }
             let waits = self.waits_for();
-            if waits != told {
+            if !told.contains(&waits) && told.len() + 1 < Attach::NEWS_MAX {
                 tell(Attach::Waits(waits.clone()));
-                told = waits;
+                told.push(waits);
             }
         };
         tell(end.map_or_else(Attach::Hopeless, |()| Attach::Ready));

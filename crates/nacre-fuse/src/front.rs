@@ -15,18 +15,18 @@ use nacre_rt::{DoorSink, IslandRef, Node, RtError, Source, SourceState};
 use rustix::fd::BorrowedFd;
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use tracing::{error, warn};
 
 /// Takes what a mount's island has for its front end: replies are sent at once.
 pub struct FuseSink {
-    attach: Sender<Attach>,
+    attach: SyncSender<Attach>,
 }
 impl FuseSink {
-    /// The receiver hears of the way to the servers, about once a second at most, and of its end.
+    /// The receiver hears of the way to the servers, and of its end.
     pub fn new() -> (Arc<Self>, Receiver<Attach>) {
-        let (attach, news) = channel();
+        let (attach, news) = sync_channel(Attach::NEWS_MAX);
         (Arc::new(Self { attach }), news)
     }
 }
@@ -41,7 +41,7 @@ impl DoorSink for FuseSink {
             }
             Ok(FuseEffect::LockWaits { ticket, pid }) => ticket.waits(pid),
             // Nobody listens to a second attachment (a client that was made again).
-            Ok(FuseEffect::Attach(news)) => drop(self.attach.send(news)),
+            Ok(FuseEffect::Attach(news)) => drop(self.attach.try_send(news)),
             Err(_) => warn!("an effect that is not the FUSE door's came to it"),
         }
     }

@@ -17,7 +17,7 @@ use nacre_wire::target::Param;
 use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 /// How long the client may take to say goodbye.
@@ -34,7 +34,7 @@ pub(super) struct Library {
 
 /// Brings the island's answers to the main thread.
 struct Answers {
-    attach: Sender<Attach>,
+    attach: SyncSender<Attach>,
     answers: SyncSender<Answer>,
 }
 impl DoorSink for Answers {
@@ -42,7 +42,7 @@ impl DoorSink for Answers {
         // Nobody listens any more only when this process is ending.
         match item.downcast::<Answer>() {
             Ok(answer) => drop(self.answers.try_send(*answer)),
-            Err(item) => drop(item.downcast::<Attach>().map(|news| self.attach.send(*news))),
+            Err(item) => drop(item.downcast::<Attach>().map(|news| self.attach.try_send(*news))),
         }
     }
 }
@@ -65,7 +65,7 @@ impl Library {
             shared: args.shared,
             batch: usize::from(batch),
         };
-        let (attach, news) = channel();
+        let (attach, news) = sync_channel(Attach::NEWS_MAX);
         let (to, answers) = sync_channel(ANSWERS_MAX);
         let lost = to.clone();
         let node =

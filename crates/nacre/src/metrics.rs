@@ -261,7 +261,9 @@ mod tests {
         ] {
             assert_eq!(Asked::of(request), want, "{request}");
         }
-        crate::replay::replay("text", |bytes| drop(Asked::of(&String::from_utf8_lossy(bytes))));
+        crate::replay::replay("text", |bytes| {
+            let _any = Asked::of(&String::from_utf8_lossy(bytes));
+        });
     }
 
     #[test]

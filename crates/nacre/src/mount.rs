@@ -287,16 +287,22 @@ pub(crate) fn wait_ready(
             Ok(Attach::Ready) => return Ok(()),
             Ok(Attach::Hopeless(why)) => bail!("{why}"),
             Ok(Attach::Waits(what)) => {
-                let hint = if waits.is_none() { " (Ctrl-C gives up)" } else { "" };
-                say::note(&format!("waiting for {what}{hint}"));
+                match waits {
+                    None => {
+                        say::note(&format!("waiting for the servers at {address} (Ctrl-C gives up): {what}"))
+                    }
+                    Some(_) => say::note(&format!("waiting for {what}")),
+                }
                 waits = Some(what);
             }
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => bail!("the mount ended: see the log"),
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
         }
         if signals.as_mut().is_some_and(|s| s.pending()) {
-            let what = waits.unwrap_or_else(|| format!("the servers at {address}"));
-            bail!("given up waiting for {what}\nhint: are the MGS and the MDT served there?");
+            let why = waits.map(|what| format!(": {what}")).unwrap_or_default();
+            bail!(
+                "given up: the servers at {address} did not answer{why}\nhint: are the MGS and the MDT served there?"
+            );
         }
     }
 }

@@ -42,22 +42,22 @@ pub fn unmount_fuse(path: &Path, how: Unmount) -> Result<(), MountError> {
     result.map_err(|e| refused(path, e))
 }
 
-/// In use, but perhaps by somebody who is ending: a process that has exited a moment ago, a child before its exec.
+/// In use, but perhaps by somebody who is ending: a process that has exited a moment ago, a child before its exec
+/// (which has its parent's descriptors, and is seen with them).
 fn wait_for_nobody(path: &Path, attempt: impl Fn() -> rustix::io::Result<()>) -> Result<(), MountError> {
     const LOOKS: u32 = 20;
     const PAUSE: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
     for _ in 0..LOOKS {
-        let by = users(path);
-        if !by.is_empty() {
-            return Err(MountError::Busy { path: path.display().to_string(), by: format!(" by {by}") });
-        }
         let _ = rustix::event::poll(&mut [], Some(&PAUSE));
         match attempt() {
             Err(Errno::BUSY) => {}
             other => return other.map_err(|e| refused(path, e)),
         }
     }
-    Err(refused(path, Errno::BUSY))
+    match users(path) {
+        nobody if nobody.is_empty() => Err(refused(path, Errno::BUSY)),
+        by => Err(MountError::Busy { path: path.display().to_string(), by: format!(" by {by}") }),
+    }
 }
 
 fn refused(path: &Path, error: Errno) -> MountError {

@@ -66,7 +66,9 @@ impl FromStr for Address {
         if host == "unix" {
             return bad("`unix` is followed by the path of a socket");
         }
-        if host.bytes().any(|b| b.is_ascii_whitespace() || b.is_ascii_control() || matches!(b, b'/' | b'@')) {
+        if host.bytes().any(|b| {
+            b.is_ascii_whitespace() || b.is_ascii_control() || matches!(b, b'/' | b'@' | b'[' | b']')
+        }) {
             return bad("a host name has no such character");
         }
         let port = match port.map(u16::from_str) {
@@ -130,9 +132,10 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_refused_with_the_reason() {
-        for text in
-            ["", "unix:", ":1", "a:b", "a:70000", "::1", "[::1", "[::1]x", "a b", "a/b", "unix", "[unix]:1"]
-        {
+        for text in [
+            "", "unix:", ":1", "a:b", "a:70000", "::1", "[::1", "[::1]x", "a b", "a/b", "unix", "[unix]:1",
+            "[[f]",
+        ] {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(error.contains("hint:"), "{text}: {error}");
         }

@@ -112,6 +112,8 @@ fn texts() {
         ("fid", "[0x200000401:0x3:0x0]"),
         ("source", "unix:/a b/nacre.sock:/demo/below"),
         ("size", "18446744073709551615T"),
+        ("bracket", "[[f]"),
+        ("unix-host", "unix"),
     ];
     replay::seeds("text", &seeds.map(|(name, text)| (name, text.as_bytes().to_vec())));
     replay::replay("text", targets::text);

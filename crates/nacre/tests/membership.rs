@@ -286,13 +286,6 @@ fn log_files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     files.sort();
     files.into_iter().map(|path| (path.clone(), fs::read(&path).unwrap_or_default())).collect()
 }
-/// SIGSTOP returns before every thread stands still: one in a write ends it first.
-fn stands_still(pid: u32) -> bool {
-    fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|task| {
-        let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
-    })
-}
 
 #[test]
 fn after_a_takeover_the_old_server_writes_nothing() {
@@ -309,7 +302,7 @@ fn after_a_takeover_the_old_server_writes_nothing() {
     });
     eventually("some files are there", || fs::read_dir(c.mnt("a").join("d")).unwrap().count() > 20);
     old.signal(Signal::STOP);
-    eventually("every thread has stopped", || stands_still(old.child.id()));
+    eventually("every thread has stopped", || machine::stands_still(old.child.id()));
     let (before, files) = (write_calls(old.child.id()), log_files(&c.dir("mdt")));
     fs::rename(c.dir("mdt.log"), c.dir("old.log")).unwrap();
     let refused = c.serve_command("mdt", &[]).output().unwrap();

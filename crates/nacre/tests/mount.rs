@@ -150,6 +150,7 @@ fn servers_that_are_away_keep_neither_processes_nor_the_mount() {
     let mount = s.mount();
     let _file = s.open();
     s.up.signal(Signal::STOP);
+    eventually("every thread has stopped", || machine::stands_still(s.up.pid()));
     let run = |program: &str, name: &str| {
         let mut command = Command::new(program);
         command.arg(s.dir().join(name)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()

@@ -167,10 +167,14 @@ impl Running {
     }
     /// Waits for its end.
     pub fn ended(mut self) -> Said {
-        eventually("it ends", || self.child.try_wait().unwrap().is_some());
+        let in_time = within_patience(|| self.child.try_wait().unwrap().is_some());
+        if !in_time {
+            self.child.kill().unwrap();
+        }
         let (mut out, mut err) = (String::new(), String::new());
         self.stdout.read_to_string(&mut out).unwrap();
         self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        assert!(in_time, "not within {PATIENCE:?}: it ends; it said: {out}{err}");
         let status = self.child.wait().unwrap();
         Said { ok: status.success(), code: status.code(), out, err }
     }
@@ -195,12 +199,27 @@ impl Drop for Running {
     }
 }
 
+/// SIGSTOP returns before every thread stands still: one in a write ends it first.
+pub fn stands_still(pid: u32) -> bool {
+    std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|task| {
+        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    })
+}
+
 /// Waits until something is so.
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    assert!(within_patience(condition), "not within {PATIENCE:?}: {what}");
+}
+
+fn within_patience(mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        if start.elapsed() >= PATIENCE {
+            return false;
+        }
         let t = rustix::event::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
         let _ = rustix::event::poll(&mut [], Some(&t));
     }
+    true
 }

@@ -23,7 +23,7 @@ use std::vec::Vec;
 pub(crate) const SEQ: Seq = Seq(0x100);
 pub(crate) const CLIENT: ClientUuid = ClientUuid([7; 16]);
 pub(crate) const EXPORT: Generation = Generation(1);
-const HASH: HashKey = HashKey(11, 12);
+pub(crate) const HASH: HashKey = HashKey(11, 12);
 
 /// Attributes of some inode.
 pub(crate) fn attr(mode: u32, uid: u32, gid: u32) -> Attr {
@@ -71,6 +71,13 @@ impl Rows for MapTx<'_> {
             Some(change) => change.as_deref(),
             None => self.base.get(&key).map(|v| &v[..]),
         }
+    }
+    fn each(&self, table: Table, from: &[u8], to: &[u8], row: &mut dyn FnMut(&[u8], &[u8])) -> bool {
+        let range = (table, from.to_vec())..(table, to.to_vec());
+        let mut rows: BTreeMap<_, _> = self.base.range(range.clone()).map(|(k, v)| (k, Some(v))).collect();
+        rows.extend(self.changes.range(range).map(|(k, v)| (k, v.as_ref())));
+        rows.into_iter().for_each(|((_, key), value)| value.into_iter().for_each(|value| row(key, value)));
+        self.fetched.holds_range(table, from, to)
     }
     fn put(&mut self, table: Table, key: &[u8], value: Vec<u8>) {
         self.changes.insert((table, key.to_vec()), Some(value));
@@ -196,6 +203,9 @@ impl Fs {
     pub(crate) fn rows(&self, table: Table) -> Vec<(Vec<u8>, Vec<u8>)> {
         let all = self.rows.iter().filter(|((t, _), _)| *t == table);
         all.map(|((_, key), value)| (key.clone(), value.clone())).collect()
+    }
+    pub(crate) fn put_row<R: Row>(&mut self, table: Table, key: &[u8], row: &R) {
+        self.rows.insert((table, key.to_vec()), row.to_row());
     }
     pub(crate) fn inode(&self, fid: Fid) -> Option<Inode> {
         self.rows.get(&(INODE, fid.key().to_vec())).map(|row| Inode::from_row(row).unwrap())

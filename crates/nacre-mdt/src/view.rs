@@ -41,6 +41,8 @@ pub(crate) trait Rows {
     fn transno(&self) -> Transno;
     fn is_pinned(&self, table: Table, key: &[u8]) -> bool;
     fn get(&self, table: Table, key: &[u8]) -> Option<&[u8]>;
+    /// Gives keys and values of `from..to` in order; `false`: the range is not pinned as a whole.
+    fn each(&self, table: Table, from: &[u8], to: &[u8], row: &mut dyn FnMut(&[u8], &[u8])) -> bool;
     fn put(&mut self, table: Table, key: &[u8], value: Vec<u8>);
     fn delete(&mut self, table: Table, key: &[u8]);
     fn delete_range(&mut self, table: Table, from: &[u8], to: &[u8]);
@@ -55,6 +57,13 @@ impl Rows for Tx<'_> {
     }
     fn get(&self, table: Table, key: &[u8]) -> Option<&[u8]> {
         Tx::get(self, table, key)
+    }
+    fn each(&self, table: Table, from: &[u8], to: &[u8], row: &mut dyn FnMut(&[u8], &[u8])) -> bool {
+        let pinned = self.is_range_pinned(table, from, to);
+        if pinned {
+            self.range(table, from, to).for_each(|(key, value)| row(key, value));
+        }
+        pinned
     }
     fn put(&mut self, table: Table, key: &[u8], value: Vec<u8>) {
         Tx::put(self, table, key, value);
@@ -114,6 +123,10 @@ impl Wants {
     pub(crate) fn holds(&self, table: Table, key: &[u8]) -> bool {
         self.keys.iter().any(|(t, k)| *t == table && k == key)
             || self.ranges.iter().any(|(t, from, to)| *t == table && from[..] <= *key && *key < to[..])
+    }
+    #[cfg(test)]
+    pub(crate) fn holds_range(&self, table: Table, from: &[u8], to: &[u8]) -> bool {
+        self.ranges.iter().any(|(t, f, end)| *t == table && f[..] <= *from && *to <= end[..])
     }
 }
 
@@ -283,24 +296,26 @@ impl<'a> View<'a> {
         if let Some(touched) = &mut self.touched {
             touched.seen.push(Key::name(dir, base));
         }
-        let mut free = None;
-        for cookie in base..base + DISCRIMINATORS {
-            let key = table::entry(dir, cookie);
-            if !self.rows.is_pinned(ENTRY, &key) {
-                self.wants.name(self.hash, dir, name);
-                return Err(Halt::Retry);
+        let (from, to) = table::entries_of_hash(dir, base);
+        // Lowest cookie that no row has had so far, and the row with the name.
+        let (mut free, mut taken) = (base, Ok(None));
+        let pinned = self.rows.each(ENTRY, &from, &to, &mut |key, bytes| {
+            let cookie = table::cookie_of(key).unwrap_or_default();
+            free += u64::from(cookie == free);
+            if let Ok(None) = taken {
+                let entry = Entry::from_row(bytes).map_err(|e| damaged(ENTRY, key, e));
+                taken = entry.map(|entry| (entry.name == name).then_some((cookie, entry)));
             }
-            match self.rows.get(ENTRY, &key) {
-                None => free = free.or(Some(cookie)),
-                Some(bytes) => {
-                    let entry = Entry::from_row(bytes).map_err(|e| damaged(ENTRY, &key, e))?;
-                    if entry.name == name {
-                        return Ok(Slot::Taken { cookie, entry });
-                    }
-                }
-            }
+        });
+        if !pinned {
+            self.wants.name(self.hash, dir, name);
+            return Err(Halt::Retry);
         }
-        Ok(free.map_or(Slot::Full, |cookie| Slot::Free { cookie }))
+        Ok(match taken? {
+            Some((cookie, entry)) => Slot::Taken { cookie, entry },
+            None if free < base + DISCRIMINATORS => Slot::Free { cookie: free },
+            None => Slot::Full,
+        })
     }
     pub(crate) fn put_entry(&mut self, dir: Fid, cookie: u64, entry: &Entry) {
         self.made_name(dir, cookie);
@@ -351,5 +366,40 @@ impl Inode {
             self.mtime_order = time;
             self.changed_at(time);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Fs, HASH};
+    use bytes::Bytes;
+    use nacre_types::FileType;
+
+    #[test]
+    fn a_name_goes_to_the_lowest_cookie_of_its_hash_that_no_other_has() {
+        let mut fs = Fs::new();
+        let base = cookie_base(HASH, b"x");
+        let entry = |name: &'static [u8]| {
+            let name = Bytes::from_static(name);
+            Entry { name, fid: Fid::ROOT, file_type: FileType::Regular, version: 0 }
+        };
+        let slot = |fs: &mut Fs| fs.transact(Wants::default(), |view| view.slot(Fid::ROOT, b"x")).unwrap();
+        let put =
+            |fs: &mut Fs, cookie, name| fs.put_row(ENTRY, &table::entry(Fid::ROOT, cookie), &entry(name));
+        // Those of the hashes before and behind it are others'.
+        put(&mut fs, base - 1, b"x");
+        put(&mut fs, base + DISCRIMINATORS, b"x");
+        assert_eq!(slot(&mut fs), Slot::Free { cookie: base });
+        for n in [1, 0, 3] {
+            put(&mut fs, base + n, b"y");
+        }
+        assert_eq!(slot(&mut fs), Slot::Free { cookie: base + 2 });
+        put(&mut fs, base + 5, b"x");
+        assert_eq!(slot(&mut fs), Slot::Taken { cookie: base + 5, entry: entry(b"x") });
+        for n in 0..DISCRIMINATORS {
+            put(&mut fs, base + n, b"y");
+        }
+        assert_eq!(slot(&mut fs), Slot::Full);
     }
 }

@@ -26,6 +26,10 @@ const CHUNK_ROWS: usize = 1024;
 /// Clean rows looked at for eviction when some come in, and when there are far too many (the flusher does most of it).
 const EVICT_STEPS: usize = 8;
 const EVICT_STEPS_FAR: usize = 256;
+/// Deleted rows that are remembered while a pin may need them; the others wait for eviction.
+const GONE_MAX: usize = 4096;
+/// Of these are looked at before rows come in: more than a request deletes.
+const GONE_STEPS: usize = 8;
 /// Rows looked at to know which are old.
 const SAMPLE_ROWS: usize = 512;
 
@@ -163,6 +167,8 @@ pub(crate) struct Memtable {
     /// Where eviction goes on, and the latest use of what it takes in this round (found when it takes something).
     sweep_at: Key,
     sweep_mark: Option<u64>,
+    /// Keys of rows that say no more than that nothing is below: they go when no pin needs them.
+    gone: VecDeque<(u64, Key)>,
 }
 
 impl Default for Memtable {
@@ -179,6 +185,7 @@ impl Default for Memtable {
             bytes: MemBytes::default(),
             sweep_at: Key::from_raw(&[]),
             sweep_mark: None,
+            gone: VecDeque::new(),
         }
     }
 }
@@ -262,6 +269,9 @@ impl Memtable {
     ) {
         let bytes = row_bytes(key.raw(), value.as_ref());
         let generation = if value.is_none() && !below { 0 } else { self.current_gen };
+        if generation == 0 && self.gone.len() < GONE_MAX {
+            self.gone.push_back((self.serial, key.clone()));
+        }
         let row = Row { value, touch: self.serial, generation };
         self.charge(generation, bytes, 0);
         let slot = if hint == NO_SLOT {
@@ -379,8 +389,26 @@ impl Memtable {
         self.bytes.clean += core::mem::take(&mut self.bytes.frozen);
         self.frozen_ranges = IntervalSet::default();
     }
+    /// Lets go of rows that were deleted and were in no run: rows that do not live long (opens) leave nothing behind
+    /// that makes the tree deeper and has to be evicted.
+    fn forget_gone(&mut self) {
+        let oldest = self.live.oldest();
+        for _ in 0..GONE_STEPS {
+            let Some((_, key)) = self.gone.pop_front_if(|(serial, _)| *serial < oldest) else { return };
+            let Entry::Occupied(entry) = self.map.entry(key) else { continue };
+            let row = self.slab.row(*entry.get());
+            // Written again, or used by somebody who still holds it.
+            if row.value.is_some() || row.generation > self.clean_gen || row.touch >= oldest {
+                continue;
+            }
+            let (key, slot) = entry.remove_entry();
+            self.slab.take(slot);
+            self.bytes.clean = self.bytes.clean.saturating_sub(row_bytes(key.raw(), None) as u64);
+        }
+    }
     /// Before clean rows come in: lets go of others, the more the further they are beyond `max` bytes.
     pub(crate) fn make_way(&mut self, max: u64, rows: usize) {
+        self.forget_gone();
         let far = self.bytes.clean > max + max / 8;
         let steps = if far { EVICT_STEPS_FAR } else { EVICT_STEPS };
         self.evict(max, steps.max(rows * 8));
@@ -395,7 +423,7 @@ impl Memtable {
     /// Drops clean rows until they are within `max` bytes, those that were not used for longest, looking at no more
     /// than `steps` rows.
     pub(crate) fn evict(&mut self, max: u64, steps: usize) {
-        if self.bytes.clean <= max {
+        if self.bytes.clean <= max || steps == 0 {
             return;
         }
         let mut over = self.bytes.clean - max;
@@ -404,34 +432,38 @@ impl Memtable {
             None => self.mark_for(over.max(self.bytes.clean / 4)),
         };
         self.sweep_mark = Some(mark);
-        let oldest = self.live.oldest();
-        let mut victims = Vec::new();
-        let next = {
-            let mut last = None;
-            let mut rows =
-                self.map.range::<[u8], _>((Bound::Included(self.sweep_at.raw()), Bound::Unbounded));
-            for _ in 0..steps {
-                let Some((key, slot)) = rows.next() else {
-                    last = None;
+        let (oldest, clean_gen, slab) = (self.live.oldest(), self.clean_gen, &self.slab);
+        let may_go = |slot: Slot| {
+            let row = slab.row(slot);
+            (row.generation <= clean_gen && row.touch < oldest && row.touch <= mark).then_some(row)
+        };
+        let (mut last, mut some) = (None, false);
+        let mut rows = self.map.range::<[u8], _>((Bound::Included(self.sweep_at.raw()), Bound::Unbounded));
+        for _ in 0..steps {
+            let Some((key, slot)) = rows.next() else {
+                last = None;
+                break;
+            };
+            last = Some(key);
+            if let Some(row) = may_go(*slot) {
+                some = true;
+                over = over.saturating_sub(row_bytes(key.raw(), row.value.as_ref()) as u64);
+                if over == 0 {
                     break;
-                };
-                last = Some(key);
-                let row = self.row(*slot);
-                if row.generation <= self.clean_gen && row.touch < oldest && row.touch <= mark {
-                    victims.push((key.clone(), *slot));
-                    over = over.saturating_sub(row_bytes(key.raw(), row.value.as_ref()) as u64);
-                    if over == 0 {
-                        break;
-                    }
                 }
             }
-            last.map(Key::successor)
-        };
-        for (key, slot) in victims {
-            let row = self.slab.take(slot);
-            self.bytes.clean =
-                self.bytes.clean.saturating_sub(row_bytes(key.raw(), row.value.as_ref()) as u64);
-            self.map.remove(&key);
+        }
+        let next = last.map(Key::successor);
+        if some {
+            // Taken out on a second way along the same nodes: a search for each costs more.
+            let end = next.clone().map_or(Bound::Unbounded, Bound::Excluded);
+            let range = (Bound::Included(self.sweep_at.clone()), end);
+            let victims: Vec<_> = self.map.extract_if(range, |_, slot| may_go(*slot).is_some()).collect();
+            for (key, slot) in victims {
+                let row = self.slab.take(slot);
+                let bytes = row_bytes(key.raw(), row.value.as_ref()) as u64;
+                self.bytes.clean = self.bytes.clean.saturating_sub(bytes);
+            }
         }
         match next {
             Some(key) => self.sweep_at = key,
@@ -517,5 +549,31 @@ mod tests {
         }
         assert_eq!(mem.rows(), 20);
         assert!(keys.iter().enumerate().all(|(n, k)| mem.slot(k).is_none() == (10..90).contains(&n)));
+    }
+
+    #[test]
+    fn what_was_deleted_and_is_in_no_run_leaves_nothing_behind() {
+        let mut mem = Memtable::default();
+        let mut undo = Vec::new();
+        let keys: Vec<Key> = (0..30u8).map(|n| Key::new(Table(9), &[n])).collect();
+        for key in &keys {
+            mem.write(key.clone(), NO_SLOT, Some(Bytes::new()), true, &mut undo);
+        }
+        let serial = mem.next_serial();
+        let pin = Ticket::new(mem.live(), serial);
+        for (n, key) in keys.iter().enumerate() {
+            // Runs may hold the first ten.
+            mem.write(key.clone(), NO_SLOT, None, n < 10, &mut undo);
+        }
+        mem.make_way(1 << 30, 0);
+        assert_eq!(mem.rows(), 30, "a pin needs them");
+        drop(pin);
+        // Written again: it stays.
+        mem.write(keys[29].clone(), NO_SLOT, Some(Bytes::new()), true, &mut undo);
+        for _ in 0..30 {
+            mem.make_way(1 << 30, 0);
+        }
+        assert!(keys.iter().enumerate().all(|(n, k)| mem.slot(k).is_none() == (10..29).contains(&n)));
+        assert_eq!((mem.rows(), mem.bytes().clean), (11, 0));
     }
 }

@@ -381,6 +381,9 @@ impl<T> Import<T> {
         if self.handle_own_reply(now, &frame) {
             return;
         }
+        if frame.header.has(flags::REPLAY) {
+            return; // a second answer to a replay: the call itself may still wait for its own
+        }
         let Some(call) = self.unreplied.remove(&frame.header.xid) else {
             return; // a second answer
         };

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use core::time::Duration;
 use nacre_rpc::{CallError, Import, ImportConfig, ImportEffect, ImportState, Request};
 use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Generation, Instant, Timestamp, Transno, Xid};
-use nacre_wire::target::{ConnectReply, PingReply, Role, features};
+use nacre_wire::target::{ConnectReply, Made, PingReply, Role, features};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
 
 /// An import with a clock, and what it did since it was last asked, as short words.
@@ -16,6 +16,8 @@ struct Script {
     ping_xid: Xid,
     /// What the server says of its process.
     process: (u64, u64),
+    /// What the target has in its log: (xid, transno).
+    made: Vec<(u64, u64)>,
 }
 
 struct Server {
@@ -42,7 +44,8 @@ impl Script {
         };
         let now = Instant(1_000_000_000_000);
         let import = Import::new(now, config);
-        Self { now, import, log: Vec::new(), connect_xid: Xid(0), ping_xid: Xid(0), process: (0, 0) }
+        let (log, made) = (Vec::new(), Vec::new());
+        Self { now, import, log, connect_xid: Xid(0), ping_xid: Xid(0), process: (0, 0), made }
     }
     fn connected(max_mod_rpcs: u16) -> Self {
         let mut s = Self::new(max_mod_rpcs);
@@ -132,6 +135,13 @@ impl Script {
         let epoch = h.epoch;
         self.import.handle_frame(self.now, epoch, Frame::new(h, Vec::new()));
     }
+    fn replayed(&mut self, xid: u64, transno: u64) {
+        let mut h = self.header(Kind::Reply, xid);
+        h.transno = Transno(transno);
+        h.flags = flags::REPLAY;
+        let epoch = h.epoch;
+        self.import.handle_frame(self.now, epoch, Frame::new(h, Vec::new()));
+    }
     fn reply(&mut self, xid: u64) {
         self.reply_with(xid, 0, 0, 0);
     }
@@ -171,7 +181,7 @@ impl Script {
             cause: String::new(),
             process: self.process.0,
             ended: self.process.1,
-            made: Vec::new(),
+            made: self.made.iter().map(|&(xid, at)| Made { xid: Xid(xid), transno: Transno(at) }).collect(),
         };
         let mut h = self.header(Kind::Reply, self.connect_xid.0);
         h.last_committed = Transno(server.last_committed);
@@ -434,6 +444,30 @@ fn changes_are_kept_until_committed_and_replayed_to_a_new_instance() {
     assert_eq!(s.import.replay_list().len(), 0);
     let replayed = ["REPLAY", "REPLAY_LOCKS", "REPLAY_WAIT", "RECOVER", "FULL"];
     assert!(s.states().ends_with(&replayed.map(String::from)));
+}
+
+#[test]
+fn a_write_in_the_log_that_was_never_answered_has_its_turn_and_then_its_own_answer() {
+    let mut s = Script::connected(7);
+    s.call(1, Opcode::Write, Class::Modify);
+    s.change(2);
+    s.take();
+    s.close();
+    s.made = vec![(1, 10), (2, 11), (3, 12)];
+    s.connect(Server { instance: 2, ..SERVER });
+    assert_eq!(
+        s.take()[2..],
+        ["RESTARTED", "Write x2 t1 l0 replay 11"],
+        "a change without bytes is not lost"
+    );
+    s.replayed(2, 11);
+    s.take();
+    s.pong();
+    assert_eq!(s.take(), ["Write* x2 t1 l1", "Create* x3 t2 l1"]);
+    s.replayed(2, 11);
+    assert_eq!(s.take(), [""; 0], "a second answer to the replay");
+    s.reply_with(2, 0, 11, 0);
+    assert_eq!(s.take(), ["1 done 0"]);
 }
 
 #[test]

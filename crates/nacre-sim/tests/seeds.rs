@@ -3,12 +3,13 @@
 use nacre_sim::plan::Plan;
 use nacre_sim::run::run;
 
-const SEEDS: [(u64, &str); 15] = [
+const SEEDS: [(u64, &str); 16] = [
     (1010, "a file lock's row stayed when its unlock had to wait for a commit"),
     (1075, "a recovery did not end: a late copy of a change took the place of the next one in the queue"),
     (1654, "a server that had stood still held an unread acknowledgement against its client"),
     (2034, "a client that lost its connection in the middle of its replay was evicted"),
     (2789, "a lock was used that an OST had granted before its restart"),
+    (2861, "a second answer to a replay was taken for that to the call"),
     (3015, "a recovery waited for an export in whose place another had come"),
     (3019, "a doubled enqueue was granted after its cancel, to nobody"),
     (3030, "bytes that a killed OST had left in the kernel's memory counted as stable"),

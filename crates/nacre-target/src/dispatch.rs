@@ -268,7 +268,8 @@ impl<S: Service> Inner<S> {
             None => (request.epoch, false),
         };
         let mut header = Header::new(Kind::Reply, request.opcode);
-        header.flags = extra_flags | if ending { flags::LEASE_ENDING } else { 0 };
+        header.flags = extra_flags | request.flags & flags::REPLAY;
+        header.flags |= if ending { flags::LEASE_ENDING } else { 0 };
         header.xid = request.xid;
         header.tag = request.tag;
         header.epoch = epoch;

@@ -2,8 +2,8 @@
 //!
 //! A mutation is a piece of text that is there once, and what it becomes; so the product knows nothing of it, and one that
 //! no longer fits is an error, not a mutation that nobody looks for. The copy has its own target directory. Where a test is
-//! named it must find the bug; else seeds come first, then the scripts. What nothing finds is printed as `not found`, and
-//! the command fails.
+//! named it must find the bug; else seeds come first, then the scripts. Nothing is
+//! optimised: building would take longer. What nothing finds is printed as `not found`, and the command fails.
 
 use crate::shell::{cargo, output, root};
 use anyhow::{Context as _, Result, ensure};
@@ -50,12 +50,14 @@ const MUTATIONS: &[Mutation] = &[
             "self.usable_until().is_some_and(|end| now < end)",
             "self.usable_until().is_some_and(|_| now >= Instant(0))",
         )],
-    ),
+    )
+    .found_by("nacre-rpc", "import", "beyond_the_lease_new_calls_wait_for_an_answered_ping"),
     planted(
         "replay goes backwards",
         "crates/nacre-rpc/src/replay.rs",
-        &[(".min_by_key(|(key, _)| **key)?;", ".max_by_key(|(key, _)| **key)?;")],
-    ),
+        &[("self.entries.first_key_value()\n    }", "self.entries.last_key_value()\n    }")],
+    )
+    .found_by("nacre-rpc", "import", "changes_are_kept_until_committed_and_replayed_to_a_new_instance"),
     planted(
         "a replay is not waited for",
         "crates/nacre-target/src/recovery.rs",
@@ -73,7 +75,8 @@ const MUTATIONS: &[Mutation] = &[
             "if header.epoch < self.epoch {\n            return Admission::Drop;",
             "if header.epoch < ConnEpoch(0) {\n            return Admission::Drop;",
         )],
-    ),
+    )
+    .found_by("nacre-rpc", "export", "a_request_of_an_old_epoch_is_dropped_silently"),
     planted(
         "a running copy is executed",
         "crates/nacre-rpc/src/export.rs",
@@ -81,12 +84,18 @@ const MUTATIONS: &[Mutation] = &[
             "running.epoch = header.epoch;\n            return Admission::Drop;",
             "running.epoch = header.epoch;\n            return Admission::Execute;",
         )],
+    )
+    .found_by(
+        "nacre-rpc",
+        "export",
+        "resend_of_a_running_request_is_dropped_and_its_reply_goes_to_the_newest_epoch",
     ),
     planted(
         "a resent request is a new one",
         "crates/nacre-rpc/src/export.rs",
         &[(".filter(|_| !data)", ".filter(|_| !data && replay)")],
-    ),
+    )
+    .found_by("nacre-rpc", "export", "resend_after_lost_reply_returns_first_result"),
     planted(
         "the answer leaves before the log is written",
         "crates/nacre-target/src/island.rs",
@@ -107,6 +116,11 @@ const MUTATIONS: &[Mutation] = &[
             "self.records.remove(&xid);\n            self.released_by_xid += 1;",
             "self.released_by_xid += u64::from(xid > Xid(0));\n            break;",
         )],
+    )
+    .found_by(
+        "nacre-rpc",
+        "export",
+        "records_go_with_last_xid_but_never_the_one_with_the_highest_transno",
     ),
     planted(
         "locks of an evicted client stay",
@@ -122,7 +136,8 @@ const MUTATIONS: &[Mutation] = &[
         "callbacks may be missing",
         "crates/nacre-rpc/src/import.rs",
         &[("frame.header.xid.0 > self.callback_seen.0 + 1", "frame.header.xid.0 > u64::MAX - 1")],
-    ),
+    )
+    .found_by("nacre-rpc", "import", "a_callback_behind_a_missing_one_is_not_taken_in"),
     planted(
         "a change is replayed twice",
         "crates/nacre-target/src/recovery.rs",
@@ -217,6 +232,19 @@ const MUTATIONS: &[Mutation] = &[
         &[("if dirty && matches!(closed,", "if !dirty && matches!(closed,")],
     )
     .found_by("nacre-sim", "evictions", "what_was_written_after_the_eviction_counts_at_the_close"),
+    planted(
+        "the new epoch is in the log before the loss is",
+        "crates/nacre-osd/src/engine.rs",
+        &[(
+            "self.last_transno.set(state.last_transno);",
+            "state.note(crate::log::RecordKind::Transno, &[]); self.last_transno.set(state.last_transno);",
+        )],
+    )
+    .found_by(
+        "nacre-sim",
+        "recovery",
+        "a_start_that_dies_after_the_loss_of_the_machine_does_not_hide_the_loss",
+    ),
 ];
 
 /// Plants each bug, or those whose name has `only` in it, and looks for it in so many seeds.
@@ -278,15 +306,16 @@ fn hunt(tree: &Path, mutation: &Mutation, seeds: u64) -> Result<Option<String>> 
         ensure!(!said.contains(" 0 passed; 0 failed"), "{}: no test {test} in {tests}", mutation.name);
         return Ok((!ended.status.success()).then(|| format!("{tests}: {test}")));
     }
-    output(&mut here(&["build", "--release", "--quiet", "--package", "nacre-sim"]))?;
+    output(&mut here(&["build", "--quiet", "--package", "nacre-sim"]))?;
     let seeds = seeds.to_string();
-    let said =
-        Command::new(target.join("release/nacre-sim")).args(["--seeds", &seeds, "--trace", "1"]).output()?;
+    let said = Command::new(target.join("debug/nacre-sim"))
+        .args(["--seeds", &seeds, "--trace", "1", "--failures", "1"])
+        .output()?;
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     if let Some(line) = said.lines().find(|line| line.starts_with("seed ")) {
         return Ok(Some(line.chars().take(120).collect()));
     }
-    let tests = here(&["test", "--release", "--quiet", "--package", "nacre-sim"]).output()?;
+    let tests = here(&["test", "--quiet", "--package", "nacre-sim"]).output()?;
     let said = String::from_utf8_lossy(&tests.stdout).into_owned();
     let failed = said.lines().find(|line| line.starts_with("---- "));
     Ok((!tests.status.success()).then(|| failed.unwrap_or("a script").to_owned()))

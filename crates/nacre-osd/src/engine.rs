@@ -6,7 +6,6 @@
 
 use crate::accounts::Usage;
 use crate::error::OsdError;
-use crate::log::RecordKind;
 use crate::reserve::{Reservation, Room};
 use crate::state::State;
 use crate::superblock::{Label, Super};
@@ -292,16 +291,12 @@ impl Osd {
         self.last_stable();
         self.stable_next.get().map(|(row, _)| row)
     }
-    /// The next transaction gets a number of the next epoch (high 32 bits): after each finished recovery.
+    /// The next transaction gets a number of the next epoch (high 32 bits). Nothing is written: the epoch is raised when
+    /// that transaction is in the log, and with it what it says about the one before.
     pub fn raise_epoch(&self) {
-        let transno = {
-            let mut state = self.state.borrow_mut();
-            state.last_transno = ((state.last_transno >> 32) + 1) << 32;
-            state.note(RecordKind::Transno, &[]);
-            state.last_transno
-        };
-        self.last_transno.set(transno);
-        self.appended();
+        let mut state = self.state.borrow_mut();
+        state.last_transno = ((state.last_transno >> 32) + 1) << 32;
+        self.last_transno.set(state.last_transno);
     }
     /// Usage of an owner kind by id: (bytes, objects). `kind`: 0 user, 1 group, 2 project.
     ///

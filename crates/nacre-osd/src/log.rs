@@ -29,7 +29,7 @@ pub(crate) enum RecordKind {
     Change = 1,
     /// The list of runs (`run_list.rs`).
     Runs = 2,
-    /// Nothing but its transno: the numbers up to it are used up.
+    /// Nothing but its transno: the numbers up to it are used up. Earlier builds wrote it.
     Transno = 3,
 }
 impl RecordKind {

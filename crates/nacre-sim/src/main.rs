@@ -12,9 +12,6 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// After so many failed seeds no more are begun.
-const FAILURES_MAX: u64 = 20;
-
 struct Options {
     first: u64,
     count: u64,
@@ -23,10 +20,12 @@ struct Options {
     trace: usize,
     /// Print what the crates log.
     log: bool,
+    /// After so many failed seeds no more are begun.
+    failures: u64,
 }
 
 fn parse() -> Result<Options, String> {
-    let mut options = Options { first: 0, count: 0, threads: 0, trace: 60, log: false };
+    let mut options = Options { first: 0, count: 0, threads: 0, trace: 60, log: false, failures: 20 };
     let (mut seed, mut args) = (None, std::env::args().skip(1));
     while let Some(arg) = args.next() {
         let value = args.next().ok_or(format!("{arg}: a number is missing"))?;
@@ -39,6 +38,7 @@ fn parse() -> Result<Options, String> {
             "--seeds" => options.count = number,
             "--seed" => seed = Some(number),
             "--threads" => options.threads = usize::try_from(number).unwrap_or(1),
+            "--failures" => options.failures = number,
             "--log" => options.log = number > 0,
             "--trace" => options.trace = usize::try_from(number).unwrap_or(usize::MAX),
             _ => return Err(format!("{arg}: unknown option")),
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(what) => {
             eprintln!(
-                "nacre-sim: {what}\nusage: nacre-sim --seeds N [--seed FIRST] [--threads N]\n       nacre-sim --seed S [--trace LINES] [--log 1]"
+                "nacre-sim: {what}\nusage: nacre-sim --seeds N [--seed FIRST] [--threads N] [--failures N]\n       nacre-sim --seed S [--trace LINES] [--log 1]"
             );
             return ExitCode::from(2);
         }
@@ -94,7 +94,7 @@ fn main() -> ExitCode {
                     let outcome = one(options.first + n, options.trace);
                     let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
                     totals.add(options.first + n, outcome);
-                    if totals.failed >= FAILURES_MAX {
+                    if totals.failed >= options.failures {
                         return;
                     }
                 }

@@ -157,24 +157,30 @@ fn lose_power(plan: &Plan, cluster: &mut Cluster, report: &mut Report) -> Result
     judge(&history, &bytes, &seen)
 }
 
-/// Finds the moment whose namespace is seen, then compares the bytes that are certain.
+/// Finds a moment whose namespace is seen, with the bytes that are certain. (Several may have the same names: of two files
+/// that were exchanged only the bytes tell.)
 fn judge(
     history: &History,
     bytes: &BTreeMap<usize, Vec<(usize, Vec<u8>)>>,
     seen: &Tree,
 ) -> Result<(), String> {
     let shown = names_only(seen);
-    let mut nearest: Option<Vec<String>> = None;
+    let (mut nearest, mut wrong): (Option<Vec<String>>, _) = (None, Ok(()));
     for model in history.snapshots.iter().rev() {
         let expected = check::expected(model, "");
         let differences = check::differences(&names_only(&expected), &shown);
         if differences.is_empty() {
-            return judge_bytes(history, bytes, model, seen);
+            match judge_bytes(history, bytes, model, seen) {
+                Ok(()) => return Ok(()),
+                latest if wrong.is_ok() => wrong = latest,
+                Err(_) => {}
+            }
         }
         if nearest.as_ref().is_none_or(|n| n.len() > differences.len()) {
             nearest = Some(differences);
         }
     }
+    wrong?;
     Err(format!(
         "after a loss of power the names are those of no moment since operation {} (of {}); the nearest differs by\n  {}",
         history.first,

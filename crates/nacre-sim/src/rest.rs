@@ -100,12 +100,17 @@ impl Run {
 
     /// Objects or inodes in use, by target.
     pub(crate) fn files(&mut self) -> Result<BTreeMap<String, u64>, String> {
-        let found = self.call(0, |client| async move { client.statfs_targets().await })?;
-        let mut files = BTreeMap::new();
-        for (name, answer) in found.map_err(|e| format!("statfs: {e}"))? {
-            files.insert(name, answer.map_or(u64::MAX, |a| a.files_used));
+        for _ in 0..30 {
+            let found = self.call(0, |client| async move { client.statfs_targets().await })?;
+            let found = found.map_err(|e| format!("statfs: {e}"))?;
+            // One that was not reached in time tells nothing.
+            let files = found.into_iter().map(|(name, answer)| Some((name, answer.ok()?.files_used)));
+            if let Some(files) = files.collect() {
+                return Ok(files);
+            }
+            self.cluster.world.run_for(SECOND);
         }
-        Ok(files)
+        Err("statfs does not reach all targets".into())
     }
 
     /// No open, no lock, no wait, no unsettled size, no export stays on a server without clients.

@@ -4,8 +4,8 @@
 mod support;
 
 use nacre_client::WriteArgs;
-use nacre_sim::NodeId;
 use nacre_sim::cluster::Cluster;
+use nacre_sim::{DieAt, NodeId};
 use nacre_types::{Errno, Fid};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockType};
 use std::collections::BTreeSet;
@@ -222,5 +222,27 @@ fn a_mount_that_slept_beyond_its_lease_does_not_write_under_a_lock_it_has_lost()
         });
         let found = found.expect("readable").concat();
         assert_eq!((late, found), (Err(Errno::EIO), vec![2]), "seed {seed}\n{}", c.world.trace(60));
+    }
+}
+
+/// The first start after the loss dies in its first log write; the second must know of the loss all the same.
+#[test]
+fn a_start_that_dies_after_the_loss_of_the_machine_does_not_hide_the_loss() {
+    for seed in 1..=20 {
+        for at in [DieAt::BeforeLog, DieAt::InLog, DieAt::AfterLog] {
+            let mut c = cluster(seed, 1);
+            let (mount, mdt) = (c.mounts[0], c.servers[MDT]);
+            c.world.run_for(3 * SEC);
+            for name in ["a", "b", "c"] {
+                run(&mut c, mount, async move |client| make(&client, Fid::ROOT, name, FILE).await)
+                    .expect("made");
+            }
+            c.power_loss(MDT);
+            c.world.kill_in_visit(mdt, at, SEC);
+            c.world.start(mdt);
+            c.world.run_for(3 * SEC);
+            let expected = ["a", "b", "c"].map(String::from).into();
+            assert_eq!(names(&mut c, mount), expected, "seed {seed}, {at:?}\n{}", c.world.trace(60));
+        }
     }
 }

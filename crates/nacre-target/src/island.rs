@@ -175,7 +175,6 @@ impl<S: Service> Inner<S> {
         let superseded = self.load_clients(&core).await.map_err(failed)?;
         let loss = self.find_loss(&core).await.map_err(failed)?;
         if let Some(base) = loss {
-            core.osd.raise_epoch();
             core.begin_recovery(base);
             crate::recovery::announce(&core);
         }
@@ -258,6 +257,11 @@ impl<S: Service> Inner<S> {
         core.instance.set(before + 1);
         let credits = Credits { rows: 4, row_bytes: 192, object_bytes: 0, frees: true };
         let reservation = core.osd.reserve(credits).await?;
+        if loss.is_some() {
+            // One record says both that there is a recovery and that numbers of a new epoch are in use: a start that dies
+            // before it must leave the latest number of the old one to the next.
+            core.osd.raise_epoch();
+        }
         let (transno, ()) = core.transact_local(&Pins::default(), reservation, |tx| {
             tx.put(table::TARGET, INSTANCE_KEY, (before + 1).to_vec());
             tx.put(table::TARGET, BOOT_KEY, core.config.boot.to_vec());

@@ -108,7 +108,8 @@ const MUTATIONS: &[Mutation] = &[
         "acknowledge or commit is skipped",
         "crates/nacre-mdt/src/held.rs",
         &[("self.core.config.ack_or_commit\n", "!self.core.config.ack_or_commit\n")],
-    ),
+    )
+    .found_by("nacre-sim", "recovery", "a_change_that_builds_on_one_whose_reply_was_lost_survives"),
     planted(
         "last_xid releases nothing",
         "crates/nacre-rpc/src/export.rs",

@@ -6,6 +6,7 @@
 //! locks, so that reports arrive in the order of the changes. Not here: what the MDT makes of a report.
 
 use crate::client::{Client, Entry};
+use crate::dirs::Touches;
 use crate::file::{FileState, OwnChanges, is_regular};
 use crate::locks::HeldExtent;
 use crate::ranges::Share;
@@ -42,7 +43,11 @@ impl Entry {
 impl Client {
     pub async fn getattr(&self, fid: Fid) -> Result<Entry, Errno> {
         let _timing = self.stats.time("getattr");
-        let reply = self.mdt().await?.call(&Getattr { fid }).await?;
+        if let Some(entry) = self.dirs.attrs(self.holds_usable(), fid) {
+            self.stats.event("dir_attr_cached");
+            return Ok(entry);
+        }
+        let reply = self.read_inode(&Getattr { fid }).await?;
         self.resolve(reply).await
     }
 
@@ -53,7 +58,8 @@ impl Client {
         if let Some(size) = set.size {
             return self.truncate(fid, size, set, caller).await;
         }
-        let reply = self.change(&Setattr { fid, set, caller, time: self.now() }).await?;
+        let request = Setattr { fid, set, caller, time: self.now() };
+        let reply = self.change_dirs(Touches::dir(fid), &request).await?;
         if let Some(file) = self.files.used(fid) {
             file.learn(&reply);
         }

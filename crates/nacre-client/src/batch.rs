@@ -5,6 +5,7 @@
 //! one by one.
 
 use crate::client::{Client, CreateArgs, Entry};
+use crate::dirs::Touches;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{Caller, Codec, Errno, Fid, SetAttr};
@@ -43,6 +44,21 @@ pub enum Change<'a> {
     },
 }
 
+impl Change<'_> {
+    fn touch(&self, touches: &mut Touches) {
+        match self {
+            Change::Make(args) => touches.add_dir(args.parent),
+            Change::Link { parent, .. } => touches.add_dir(*parent),
+            Change::Unlink { parent, name, .. } => touches.add_name(*parent, name),
+            Change::Rename { from, to, .. } => {
+                touches.add_name(from.0, from.1);
+                touches.add_name(to.0, to.1);
+            }
+            Change::Setattr { fid, .. } => touches.add_dir(*fid),
+        }
+    }
+}
+
 /// What a change gave: the inode that was made, linked or changed. Its size is as the MDT knows it.
 pub type Changed = Result<Option<Entry>, Errno>;
 
@@ -75,7 +91,10 @@ impl Client {
                 operations.push(self.operation(change, caller).await?);
             }
             if knows {
-                let BatchReply { results } = self.change(&Batch { stop_at_error, operations }).await?;
+                let mut touches = Touches::default();
+                some.iter().for_each(|change| change.touch(&mut touches));
+                let request = Batch { stop_at_error, operations };
+                let BatchReply { results } = self.change_dirs(touches, &request).await?;
                 if results.len() != some.len() {
                     return Err(Errno::EPROTO);
                 }

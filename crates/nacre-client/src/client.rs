@@ -1,5 +1,6 @@
 //! The front door: one API for all doors of a mount, FUSE first. The calls stand with their concepts.
 
+use crate::dirs::{Dirs, Touches};
 use crate::fids::Fids;
 use crate::file::Files;
 use crate::flock::Flocks;
@@ -14,9 +15,10 @@ use core::cell::Cell;
 use core::time::Duration;
 use nacre_node::{Ctx, Event, join_all};
 use nacre_types::{
-    Attr, Caller, Codec, Errno, Fid, FileType, FsName, LayoutTemplate, LockCookie, OpenHandle,
+    Attr, Caller, Codec, ConnEpoch, Errno, Fid, FileType, FsName, LayoutTemplate, LockCookie, OpenHandle,
 };
-use nacre_wire::Rpc;
+use nacre_wire::mdt::EntryReply;
+use nacre_wire::{Rpc, flags};
 
 /// What a mount is told.
 #[derive(Debug, Clone)]
@@ -117,6 +119,7 @@ pub struct Client {
     pub(crate) fids: Fids,
     pub(crate) locks: ExtentLocks,
     pub(crate) flocks: Flocks,
+    pub(crate) dirs: Rc<Dirs>,
     pub(crate) stats: Stats,
     /// Metadata changes of this mount so far.
     pub(crate) changes: Cell<u64>,
@@ -136,6 +139,7 @@ impl Client {
             fids: Fids::new(ctx),
             locks: ExtentLocks::default(),
             flocks: Flocks::default(),
+            dirs: Rc::default(),
             stats: Stats::new(ctx),
             changes: Cell::new(0),
             last_number: Cell::new(0),
@@ -153,7 +157,7 @@ impl Client {
 
     /// Whether nothing is open and nothing waits: for leak checks at rest.
     pub fn is_idle(&self) -> bool {
-        self.files.is_idle() && self.locks.is_idle() && self.flocks.is_idle()
+        self.files.is_idle() && self.locks.is_idle() && self.flocks.is_idle() && self.dirs.is_idle()
     }
 
     /// Requests and slots that are out, by target: nothing while the mount has nothing to do.
@@ -246,10 +250,37 @@ impl Client {
     pub(crate) fn note_change(&self) {
         self.changes.set(self.changes.get() + 1);
     }
-    /// A change at the MDT.
+    /// A change at the MDT that leaves directories alone.
     pub(crate) async fn change<'a, R: Rpc + Codec<'a>>(&self, request: &R) -> Result<R::Reply, Errno> {
+        self.change_dirs(Touches::default(), request).await
+    }
+    /// A change at the MDT of these directories and names.
+    pub(crate) async fn change_dirs<'a, R: Rpc + Codec<'a>>(
+        &self,
+        touches: Touches,
+        request: &R,
+    ) -> Result<R::Reply, Errno> {
         let mdt = self.mdt().await?;
         self.note_change();
-        mdt.call(request).await
+        let changing = self.dirs.begin(touches);
+        let (reply, frame) = mdt.call_whole(request, 0).await?;
+        changing.answered(mdt.peer.with_import(|import| import.epoch()), &frame);
+        Ok(reply)
+    }
+    /// A read of the MDT that may bring a hold of the directory that it is about.
+    pub(crate) async fn read_inode<'a, R>(&self, request: &R) -> Result<EntryReply, Errno>
+    where
+        R: Rpc<Reply = EntryReply> + Codec<'a>,
+    {
+        let mdt = self.mdt().await?;
+        let wanted = if self.dirs.is_on() { flags::MAY_HOLD } else { 0 };
+        let (reply, frame) = mdt.call_whole(request, wanted).await?;
+        self.dirs.granted(mdt.peer.with_import(|import| import.epoch()), &frame, &reply);
+        Ok(reply)
+    }
+    /// The epoch on which holds of the MDT may be used now.
+    pub(crate) fn holds_usable(&self) -> Option<ConnEpoch> {
+        let mdt = self.mount.known_mdt()?;
+        mdt.peer.with_import(|import| import.lease_ok(self.ctx.now()).then(|| import.epoch()))
     }
 }

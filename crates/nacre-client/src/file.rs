@@ -7,6 +7,7 @@
 //! client could have changed the file since; otherwise it asks the OSTs itself.
 
 use crate::client::{Client, CreateArgs, Entry};
+use crate::dirs::Touches;
 use crate::ranges::{RangeLock, Share};
 use crate::stripes;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -256,7 +257,7 @@ impl Client {
         // The MDT must know that a file which is there will be cut: the kernel has not checked that one.
         let asked = OpenHow { flags: how.flags | flags & O_TRUNC, ..how };
         let request = self.create_request(args.clone(), Some(asked)).await?;
-        let reply = self.change(&request).await?;
+        let reply = self.change_dirs(Touches::dir(args.parent), &request).await?;
         self.opened(&reply.entry, how, args.caller.clone(), reply.created);
         if !reply.created && flags & O_TRUNC != 0 {
             // The kernel thinks that it has made the file and does not cut it.

@@ -48,14 +48,17 @@ impl Flocks {
     /// Takes the callbacks of the MDT.
     pub(crate) fn listen(&self, peer: &Peer) {
         let waiting = self.waiting.clone();
-        peer.on_callback(Box::new(move |frame| granted(&waiting, frame)));
-        let waiting = self.waiting.clone();
         peer.on_restarted(Box::new(move || {
             for waiting in waiting.borrow().values() {
                 waiting.forgotten.set(true);
                 waiting.changed.wake_all();
             }
         }));
+    }
+    /// What takes the callbacks of file locks.
+    pub(crate) fn callbacks(&self) -> impl Fn(&Frame) + 'static {
+        let waiting = self.waiting.clone();
+        move |frame| granted(&waiting, frame)
     }
     /// The MDT has forgotten every request.
     pub(crate) fn evicted(&self) {

@@ -1,6 +1,7 @@
 //! Layouts and paths, for `lfs`.
 
 use crate::client::Client;
+use crate::dirs::Touches;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -17,7 +18,8 @@ impl Client {
 
     pub async fn set_layout(&self, fid: Fid, template: LayoutTemplate, caller: Caller) -> Result<(), Errno> {
         self.check_writable()?;
-        let reply = self.change(&SetLayout { fid, template, caller, time: self.now() }).await?;
+        let request = SetLayout { fid, template, caller, time: self.now() };
+        let reply = self.change_dirs(Touches::dir(fid), &request).await?;
         if let Some(file) = self.files.used(fid) {
             file.learn(&reply);
         }

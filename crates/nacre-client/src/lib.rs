@@ -16,6 +16,7 @@ extern crate alloc;
 mod attr;
 mod batch;
 mod client;
+mod dirs;
 mod fids;
 mod file;
 mod flock;

@@ -15,9 +15,9 @@ use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use nacre_node::{Ctx, PeerConfig, Peers, WaitList};
 use nacre_types::{ClientUuid, Errno, Instant, OstIndex, TargetKind, TargetName, Timestamp};
-use nacre_wire::matches;
 use nacre_wire::mgs::{KeptParam, ListTargets, TargetEntry, TargetList};
 use nacre_wire::target::{GetParams, Role};
+use nacre_wire::{Opcode, matches};
 
 /// How often the list of targets is asked for.
 const POLL: Duration = Duration::from_secs(10);
@@ -363,6 +363,14 @@ impl Client {
     /// Callbacks and evictions of the MDT.
     fn adopt_mdt(&self, mdt: &Rc<Target>) {
         self.flocks.listen(&mdt.peer);
+        let (flocks, dirs) = (self.flocks.callbacks(), self.dirs.clone());
+        mdt.peer.on_callback(alloc::boxed::Box::new(move |frame| {
+            if frame.header.opcode == Opcode::RevokeDir.number() {
+                dirs.revoked(frame);
+            } else {
+                flocks(frame);
+            }
+        }));
         let client = self.weak();
         mdt.peer.on_evicted(alloc::boxed::Box::new(move || {
             if let Some(client) = client.upgrade() {

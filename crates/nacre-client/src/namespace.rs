@@ -1,6 +1,7 @@
 //! Names: lookup, new inodes, links, removal, rename, listings, extended attributes.
 
 use crate::client::{Client, CreateArgs, Entry, ListedEntry, ReaddirPage};
+use crate::dirs::Touches;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{Caller, Errno, Fid, FileType, name};
@@ -25,7 +26,11 @@ impl Client {
             b".." => self.parent(parent).await,
             _ => {
                 Self::check_name(name)?;
-                let reply = self.mdt().await?.call(&Lookup { parent, name }).await?;
+                if let Some(entry) = self.dirs.named(self.holds_usable(), parent, name) {
+                    self.stats.event("dir_attr_cached");
+                    return Ok(entry);
+                }
+                let reply = self.read_inode(&Lookup { parent, name }).await?;
                 self.resolve(reply).await
             }
         }
@@ -66,8 +71,8 @@ impl Client {
         if file_type == FileType::Symlink && args.target.is_empty() {
             return Err(Errno::ENOENT);
         }
-        let request = self.create_request(CreateArgs { exclusive: true, ..args }, None).await?;
-        let reply = self.change(&request).await?;
+        let request = self.create_request(CreateArgs { exclusive: true, ..args.clone() }, None).await?;
+        let reply = self.change_dirs(Touches::dir(args.parent), &request).await?;
         Ok(Entry::of(&reply.entry))
     }
 
@@ -97,7 +102,8 @@ impl Client {
         let _timing = self.stats.time("link");
         self.check_writable()?;
         Self::check_name(name)?;
-        let reply = self.change(&Link { fid, parent, name, caller, time: self.now() }).await?;
+        let request = Link { fid, parent, name, caller, time: self.now() };
+        let reply = self.change_dirs(Touches::dir(parent), &request).await?;
         self.resolve(reply).await
     }
 
@@ -112,7 +118,8 @@ impl Client {
         let _timing = self.stats.time(if directory { "rmdir" } else { "unlink" });
         self.check_writable()?;
         Self::check_name(name)?;
-        self.change(&Unlink { parent, name, directory, caller, time: self.now() }).await?;
+        let request = Unlink { parent, name, directory, caller, time: self.now() };
+        self.change_dirs(Touches::names(&[(parent, name)]), &request).await?;
         Ok(())
     }
 
@@ -136,7 +143,7 @@ impl Client {
             caller,
             time: self.now(),
         };
-        self.change(&request).await?;
+        self.change_dirs(Touches::names(&[from, to]), &request).await?;
         Ok(())
     }
 
@@ -211,7 +218,7 @@ impl Client {
             return Err(Errno::E2BIG);
         }
         let request = Setxattr { fid, name, value, flags, kill_sgid, caller, time: self.now() };
-        let reply = self.change(&request).await?;
+        let reply = self.change_dirs(Touches::dir(fid), &request).await?;
         // File capabilities are an attribute too: the next write may have to take them away.
         if let Some(file) = self.files.used(fid) {
             file.learn(&reply);
@@ -228,7 +235,8 @@ impl Client {
         let _timing = self.stats.time("removexattr");
         self.check_writable()?;
         Self::check_xattr_name(name)?;
-        let reply = self.change(&Removexattr { fid, name, time: self.now() }).await?;
+        let request = Removexattr { fid, name, time: self.now() };
+        let reply = self.change_dirs(Touches::dir(fid), &request).await?;
         if let Some(file) = self.files.used(fid) {
             file.learn(&reply);
         }

@@ -26,6 +26,13 @@ impl Client {
                 false,
                 "Identity of this mount, new at each start.",
             ),
+            param(
+                self.llite("dir_attr_cache"),
+                u8::from(self.dirs.is_on()).to_string(),
+                true,
+                "1 (default): attributes of directories are kept as long as the MDT lets this mount hold them. 0: asked each \
+                 time.",
+            ),
         ];
         for target in self.mount.targets() {
             let Some(device) = self.device(&target) else { continue };
@@ -79,6 +86,10 @@ impl Client {
     pub fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
         if name == self.llite("stats") {
             self.stats.clear();
+            return Ok(());
+        }
+        if name == self.llite("dir_attr_cache") {
+            self.dirs.set_on(parse_switch(name, value)?);
             return Ok(());
         }
         for target in self.mount.targets() {

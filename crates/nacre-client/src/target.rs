@@ -9,7 +9,7 @@ use bytes::Bytes;
 use core::cell::Cell;
 use nacre_node::{Ctx, Peer, PeerConfig, Peers, RpcError, WaitList};
 use nacre_types::{Codec, Errno, TargetKind};
-use nacre_wire::{Opcode, Rpc};
+use nacre_wire::{Frame, Opcode, Rpc};
 
 /// Requests in flight to an OST, of all kinds.
 const OST_RPCS: u16 = 16;
@@ -47,6 +47,15 @@ impl Target {
     pub(crate) async fn call<'a, R: Rpc + Codec<'a>>(&self, request: &R) -> Result<R::Reply, Errno> {
         let _timing = self.requests.time(request_name(R::OPCODE));
         self.peer.call(request).await.map_err(|e| self.explain(R::OPCODE, e))
+    }
+    /// Like `call`, with flags of the request's header, and with the reply's frame.
+    pub(crate) async fn call_whole<'a, R: Rpc + Codec<'a>>(
+        &self,
+        request: &R,
+        flags: u32,
+    ) -> Result<(R::Reply, Frame), Errno> {
+        let _timing = self.requests.time(request_name(R::OPCODE));
+        self.peer.call_whole(request, flags, Vec::new()).await.map_err(|e| self.explain(R::OPCODE, e))
     }
     /// Like `call`, with bulk bytes in both directions.
     pub(crate) async fn call_bulk<'a, R: Rpc + Codec<'a>>(
@@ -162,7 +171,7 @@ fn request_name(opcode: Opcode) -> &'static str {
         Opcode::Enqueue => "ldlm_extent_enqueue",
         Opcode::Cancel => "ldlm_cancel",
         Opcode::Reserve => "ost_reserve",
-        Opcode::LockGranted | Opcode::LockBlocking | Opcode::FlockGranted => "callback",
+        Opcode::LockGranted | Opcode::LockBlocking | Opcode::FlockGranted | Opcode::RevokeDir => "callback",
         #[allow(unreachable_patterns, reason = "opcodes of newer builds")]
         _ => "other",
     }

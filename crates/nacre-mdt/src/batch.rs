@@ -216,6 +216,7 @@ impl Mdt {
             let mut first = None;
             let mut touched = self.tracks(request).then(Touched::default);
             let (mut notes, mut results) = (Vec::new(), Vec::new());
+            let (mut dirs, mut in_the_way) = (Vec::new(), false);
             let outcome = self.core.transact(request, &pins, reservation, |tx| {
                 let mut opens = self.opens.borrow_mut();
                 let mut undo = Vec::new();
@@ -250,9 +251,11 @@ impl Mdt {
                     let found = view.versions.found;
                     touched = view.touched.take();
                     let learnt = core::mem::take(&mut view.notes);
+                    let changed = core::mem::take(&mut view.dirs);
                     let layouts = chosen.take();
                     match step {
                         Ok(Done { body, data, fid }) => {
+                            dirs.extend(changed);
                             for note in learnt {
                                 undo.push(opens.before(&note));
                                 opens.learn(&note);
@@ -291,6 +294,12 @@ impl Mdt {
                     kept_layouts.iter().for_each(|l| self.give_back(l));
                     return Err(Errno::EAGAIN);
                 }
+                if self.is_held(Some(request), &dirs) {
+                    in_the_way = true;
+                    undo.into_iter().rev().for_each(|u| opens.restore(u));
+                    kept_layouts.iter().for_each(|l| self.give_back(l));
+                    return Err(Errno::EAGAIN);
+                }
                 if let Some(touched) = &touched {
                     first = self.must_be_committed(request, touched);
                     if first.is_some() {
@@ -310,15 +319,18 @@ impl Mdt {
                 self.core.set_record_results(request, records);
                 Ok(())
             });
+            drop(pins);
             match outcome {
                 Ok((transno, ())) => {
                     notes.into_iter().for_each(|note| self.follow(note));
+                    self.dirs_changed(Some(request), dirs);
                     if let Some(touched) = touched {
                         self.hold(request, transno, touched);
                     }
                     return Ok(Reply::of(&BatchReply { results }).with_transno(transno));
                 }
                 Err(_) if retry => {}
+                Err(_) if in_the_way => self.end_holds(Some(request), &dirs).await,
                 Err(_) if let Some(first) = first => self.core.osd.commit(first).await?,
                 Err(e) => return Err(e),
             }

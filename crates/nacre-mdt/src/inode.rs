@@ -4,6 +4,7 @@
 //! either an orphan row or gone; the objects of a gone inode are rows of the destroy table in the same transaction.
 
 use crate::acl::{self, Acl};
+use crate::dirs::DirChange;
 use crate::row::{
     Inode, LINK_BYTES_INLINE_MAX, LINKS_INLINE_MAX, ParentLink, Row, Stripes, XATTR_INLINE_MAX,
     XATTR_NAMES_MAX, XATTRS_INLINE_MAX, Xattr,
@@ -119,6 +120,9 @@ impl View<'_> {
             self.delete_prefix(XATTR, &key);
         }
         self.account(inode.owner(), -1);
+        if inode.attr.is_dir() {
+            self.dirs.push(DirChange::Removed(fid));
+        }
         if !inode.is_regular() {
             return;
         }

@@ -15,6 +15,7 @@ mod batch;
 pub mod check;
 mod clients;
 mod create;
+mod dirs;
 mod flocks;
 mod held;
 mod inode;

@@ -4,6 +4,7 @@
 //! of the transaction and never before it; a handler is a loop of fetch, reserve and one synchronous attempt.
 
 use crate::create::Maker;
+use crate::dirs::Dirs;
 use crate::flocks::Flocks;
 use crate::held::{Held, Touched};
 use crate::opens::Opens;
@@ -21,7 +22,7 @@ use nacre_osd::{Credits, OsdConfig};
 use nacre_rpc::{PreVersions, ReplyRecord};
 use nacre_target::{ExportId, OpStats, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore};
 use nacre_types::name::HashKey;
-use nacre_types::{Codec, Errno, LayoutTemplate, Transno};
+use nacre_types::{Codec, Errno, LayoutTemplate, Transno, Xid};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
     Close, Create, CreateReply, EntryReply, Flock, FlockCancel, GrantSeq, Link, Open, Removexattr, Rename,
@@ -57,6 +58,7 @@ pub struct Mdt {
     pub(crate) osts: Rc<Osts>,
     pub(crate) stats: RefCell<OpStats>,
     pub(crate) held: RefCell<Held>,
+    pub(crate) dirs: Dirs,
 }
 
 impl Mdt {
@@ -107,6 +109,8 @@ impl Mdt {
             let mut first = None;
             let mut touched = None;
             let mut notes = Vec::new();
+            let mut dirs = Vec::new();
+            let mut in_the_way = false;
             let mut attempt = |rows: &mut dyn Rows| {
                 let opens = self.opens.borrow();
                 let mut view = View::new(rows, &mut wants, hash, &opens);
@@ -116,6 +120,11 @@ impl Mdt {
                 let found = view.versions.found;
                 notes = core::mem::take(&mut view.notes);
                 touched = view.touched.take();
+                dirs = core::mem::take(&mut view.dirs);
+                if done.is_ok() && self.is_held(request, &dirs) {
+                    in_the_way = true;
+                    return Err(Errno::EAGAIN);
+                }
                 if let (Ok(_) | Err(Halt::Commit), Some(request), Some(touched)) = (&done, request, &touched)
                 {
                     first = self.must_be_committed(request, touched);
@@ -140,15 +149,18 @@ impl Mdt {
                 Some(request) => self.core.transact(request, &pins, reservation, |tx| attempt(tx)),
                 None => self.core.transact_local(&pins, reservation, |tx| attempt(tx)),
             };
+            drop(pins);
             match done {
                 Ok(done) => {
                     notes.into_iter().for_each(|note| self.learn(note));
+                    self.dirs_changed(request, dirs);
                     if let (Some(request), Some(touched)) = (request, touched) {
                         self.hold(request, done.0, touched);
                     }
                     return Ok(done);
                 }
                 Err(_) if retry => {}
+                Err(_) if in_the_way => self.end_holds(request, &dirs).await,
                 Err(_) if let Some(first) = first => self.core.osd.commit(first).await?,
                 Err(e) => return Err(e),
             }
@@ -226,8 +238,8 @@ impl Mdt {
 
     async fn dispatch(self: &Rc<Self>, request: &Request) -> Result<Reply, Errno> {
         match request.opcode {
-            Opcode::Lookup => self.lookup(request.export, &request.args()?).await,
-            Opcode::Getattr => self.getattr(request.export, &request.args()?).await,
+            Opcode::Lookup => self.lookup(request, &request.args()?).await,
+            Opcode::Getattr => self.getattr(request, &request.args()?).await,
             // In a box: the task of a lookup would be as large as the largest of them.
             _ => Box::pin(self.dispatch_other(request)).await,
         }
@@ -376,7 +388,14 @@ impl Service for Mdt {
         crate::refill::refill(&self, &request, &record).await
     }
     async fn export_gone(self: Rc<Self>, export: ExportId) {
+        self.dirs.drop_export(export);
         self.drop_export(export).await;
+    }
+    fn connected(&self, export: ExportId) {
+        self.dirs.drop_export(export);
+    }
+    fn acknowledged(&self, export: ExportId, callback: Xid) {
+        self.dirs.acknowledged(export, callback);
     }
     fn handle_event(&self, event: Event) -> Option<Event> {
         Some(event)

@@ -6,7 +6,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use nacre_target::OpStats;
 use nacre_types::OstIndex;
-use nacre_wire::settings::parse_switch;
+use nacre_wire::settings::{DIR_HOLDS_MAX, parse_limit, parse_switch};
 use nacre_wire::target::Param;
 
 pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
@@ -25,6 +25,18 @@ pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
             "operations since the start: count, min, max, sum, sum of squares; writing clears them"
         ),
         row("open_files", mdt.opens.borrow().len().to_string(), false, "handles that clients have open"),
+        row(
+            "dir_holds",
+            mdt.dirs.count().to_string(),
+            false,
+            "directories that clients may answer for out of their memory, counted once for each of them"
+        ),
+        row(
+            "dir_holds_max",
+            mdt.dirs.limit().to_string(),
+            true,
+            "the same of one client at most, 1 to 65535, default 1024; at the limit the oldest one ends"
+        ),
         row("file_locks", mdt.flocks.borrow().counts().0.to_string(), false, "flock and fcntl locks held"),
         row(
             "file_locks_waiting",
@@ -74,6 +86,10 @@ fn active_name(mdt: &Mdt, index: OstIndex) -> String {
 pub(crate) fn set(mdt: &Mdt, name: &str, value: &str) -> Result<(), String> {
     if name == format!("mdt.{}.md_stats", mdt.core.name) {
         *mdt.stats.borrow_mut() = OpStats::new(mdt.core.ctx.wall());
+        return Ok(());
+    }
+    if name == format!("mdt.{}.dir_holds_max", mdt.core.name) {
+        mdt.dirs.set_limit(usize::from(parse_limit(name, value, DIR_HOLDS_MAX)?));
         return Ok(());
     }
     if let Some((index, _)) =

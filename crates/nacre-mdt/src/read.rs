@@ -10,7 +10,7 @@ use crate::view::Wants;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_osd::Table;
-use nacre_target::{ExportId, Reply};
+use nacre_target::{ExportId, Reply, Request};
 use nacre_types::name::{DISCRIMINATORS, NAME_MAX, cookie_base};
 use nacre_types::{Errno, Fid, FileType, SizeState};
 use nacre_wire::mdt::{
@@ -52,14 +52,18 @@ impl Mdt {
         Reply::of(&reply)
     }
 
-    pub(crate) async fn lookup(&self, export: ExportId, args: &Lookup<'_>) -> Result<Reply, Errno> {
+    pub(crate) async fn lookup(&self, request: &Request, args: &Lookup<'_>) -> Result<Reply, Errno> {
         if args.name.len() > NAME_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
         for _ in 0..LOOKUPS_MAX {
             let Some(entry) = self.find_entry(args.parent, args.name).await? else { break };
+            let claim =
+                if entry.file_type == FileType::Directory { self.claim(request, entry.fid) } else { None };
             if let Some(inode) = self.read_row::<Inode>(INODE, &entry.fid.key()).await? {
-                return Ok(self.reply_to(export, &inode));
+                let mut reply = self.reply_to(request.export, &inode);
+                reply.tail = self.granted(claim, &inode);
+                return Ok(reply);
             }
         }
         let dir: Option<Inode> = self.read_row(INODE, &args.parent.key()).await?;
@@ -88,8 +92,15 @@ impl Mdt {
         })
     }
 
-    pub(crate) async fn getattr(&self, export: ExportId, args: &Getattr) -> Result<Reply, Errno> {
-        Ok(self.reply_to(export, &self.read_inode(args.fid).await?))
+    pub(crate) async fn getattr(&self, request: &Request, args: &Getattr) -> Result<Reply, Errno> {
+        let mut inode = self.read_inode(args.fid).await?;
+        let claim = if inode.attr.is_dir() { self.claim(request, args.fid) } else { None };
+        if claim.is_some() {
+            inode = self.read_inode(args.fid).await?; // as it is while it is held
+        }
+        let mut reply = self.reply_to(request.export, &inode);
+        reply.tail = self.granted(claim, &inode);
+        Ok(reply)
     }
 
     pub(crate) async fn readdir(&self, args: &Readdir) -> Result<Reply, Errno> {

@@ -1,6 +1,7 @@
 //! Start of a metadata target: what its rows say, in memory; the root of a new file system; background tasks.
 
 use crate::create;
+use crate::dirs::Dirs;
 use crate::flocks::Flocks;
 use crate::mdt::Mdt;
 use crate::opens::{Before, Opens};
@@ -66,6 +67,7 @@ async fn load(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, StartError> {
         osts: Osts::new(core),
         stats: RefCell::new(OpStats::new(core.ctx.wall())),
         held: RefCell::default(),
+        dirs: Dirs::new(&core.ctx),
     });
     info!(target_name = %core.name, opens = mdt.opens.borrow().len(), "metadata target has read its rows");
     unsettled.into_iter().for_each(|fid| mdt.osts.ask_size(fid));

@@ -8,6 +8,7 @@
 //!
 //! Invariants: an operation that returns an error has left nothing behind; the number of attempts is bounded.
 
+use crate::dirs::DirChange;
 use crate::held::{Key, Touched};
 use crate::opens::{Before, Opens};
 use crate::row::{Entry, Inode, Opened, Row, RowError};
@@ -197,6 +198,8 @@ pub(crate) struct View<'a> {
     /// Opens as they were before this transaction.
     pub(crate) opens: &'a Opens,
     pub(crate) notes: Vec<Note>,
+    /// Directories that are changed or removed, in order.
+    pub(crate) dirs: Vec<DirChange>,
     /// What is looked at and changed, if somebody wants to know.
     pub(crate) touched: Option<Touched>,
     pub(crate) versions: Versions,
@@ -210,7 +213,16 @@ fn damaged(table: Table, key: &[u8], e: RowError) -> Halt {
 
 impl<'a> View<'a> {
     pub(crate) fn new(rows: &'a mut dyn Rows, wants: &'a mut Wants, hash: HashKey, opens: &'a Opens) -> Self {
-        Self { rows, wants, hash, opens, notes: Vec::new(), touched: None, versions: Versions::default() }
+        Self {
+            rows,
+            wants,
+            hash,
+            opens,
+            notes: Vec::new(),
+            dirs: Vec::new(),
+            touched: None,
+            versions: Versions::default(),
+        }
     }
     pub(crate) fn transno(&self) -> Transno {
         self.rows.transno()
@@ -279,6 +291,9 @@ impl<'a> View<'a> {
             && let Some(touched) = &mut self.touched
         {
             touched.made.push(Key::inode(inode.attr.fid));
+        }
+        if inode.attr.is_dir() {
+            self.dirs.push(DirChange::of(inode));
         }
         self.put(INODE, &inode.attr.fid.key(), inode);
     }

@@ -154,11 +154,20 @@ impl Peer {
         request: &R,
         bulk: Vec<Bytes>,
     ) -> Result<(R::Reply, Vec<Bytes>), RpcError> {
+        self.call_whole(request, 0, bulk).await.map(|(reply, frame)| (reply, frame.bulk))
+    }
+    /// Like `call_bulk`, with flags of the request's header, and with the reply's frame.
+    pub async fn call_whole<'a, R: Rpc + Codec<'a>>(
+        &self,
+        request: &R,
+        flags: u32,
+        bulk: Vec<Bytes>,
+    ) -> Result<(R::Reply, Frame), RpcError> {
         let body = Bytes::from(request.to_vec());
-        let frame =
-            self.send(nacre_rpc::Request { opcode: R::OPCODE, class: R::CLASS, body, bulk, job: 0 }).await?;
+        let request = nacre_rpc::Request { opcode: R::OPCODE, class: R::CLASS, flags, body, bulk, job: 0 };
+        let frame = self.send(request).await?;
         match R::Reply::from_slice(&frame.body) {
-            Ok(reply) => Ok((reply, frame.bulk)),
+            Ok(reply) => Ok((reply, frame)),
             Err(error) => {
                 tracing::warn!(target_name = %self.target, opcode = ?R::OPCODE, %error, "reply cannot be read");
                 Err(RpcError::Errno(Errno::EPROTO))

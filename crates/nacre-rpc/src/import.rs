@@ -40,6 +40,8 @@ pub struct ImportConfig {
 pub struct Request {
     pub opcode: Opcode,
     pub class: Class,
+    /// Of the header: what the caller wants beyond what the import says itself.
+    pub flags: u32,
     pub body: Bytes,
     pub bulk: Vec<Bytes>,
     pub job: u64,
@@ -497,8 +499,9 @@ impl<T> Import<T> {
     }
 
     fn send_first(&mut self, now: Instant, lane: Lane, waiting: Waiting<T>) {
-        let Request { opcode, class, body, bulk, job } = waiting.request;
+        let Request { opcode, class, flags, body, bulk, job } = waiting.request;
         let mut header = Header::new(Kind::Request, opcode.number());
+        header.flags = flags;
         if lane.has_slot() {
             header.tag = self.slots.take(lane == Lane::Close).expect("next_lane asked for the slot");
         }
@@ -703,6 +706,7 @@ impl<T> Outstanding<T> {
         let request = Request {
             opcode,
             class: self.class,
+            flags: self.frame.header.flags,
             body: self.frame.body,
             bulk: self.frame.bulk,
             job: self.frame.header.job,

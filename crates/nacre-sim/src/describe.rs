@@ -109,6 +109,7 @@ fn callback(opcode: Opcode, body: &[u8]) -> String {
         Opcode::LockGranted => show::<ost::LockGranted>(body),
         Opcode::LockBlocking => show::<ost::LockBlocking>(body),
         Opcode::FlockGranted => show::<mdt::FlockGranted>(body),
+        Opcode::RevokeDir => show::<mdt::RevokeDir>(body),
         _ => String::new(),
     }
 }

@@ -52,6 +52,7 @@ impl<S: Service> Inner<S> {
             notes: alloc::collections::BTreeMap::new(),
             from: String::new(),
             features: 0,
+            row_features: 0,
             max_mod_rpcs: 1,
             stats: crate::op_stats::OpStats::new(self.ctx.wall()),
         }
@@ -76,7 +77,8 @@ impl<S: Service> Inner<S> {
         };
         let durable = core.exports.borrow().get(id).is_some_and(|e| {
             let slots = e.has_lease() && e.features & features::MULTI_MOD_RPCS != 0;
-            e.durable && (!slots || core.incompat.is_known(id))
+            let holds = e.has_lease() && e.features & !e.row_features & features::DIR_HOLDS != 0;
+            e.durable && (!slots || core.incompat.is_known(id)) && !holds
         });
         if durable {
             self.answer_connect(core, conn, id, &frame.header, &connect);
@@ -176,6 +178,10 @@ impl<S: Service> Inner<S> {
             c.export = Some(id);
         }
         core.reaper.wake_all();
+        if let Some(service) = self.service.get() {
+            service.connected(id);
+        }
+        core.came.wake_all();
         Ok(id)
     }
 
@@ -225,7 +231,8 @@ impl<S: Service> Inner<S> {
         })?;
         core.osd.commit(transno).await?;
         let mut exports = core.exports.borrow_mut();
-        exports.get_mut(id).ok_or(Errno::ESTALE)?.durable = true;
+        let entry = exports.get_mut(id).ok_or(Errno::ESTALE)?;
+        (entry.durable, entry.row_features) = (true, row.features);
         Ok(())
     }
 
@@ -274,6 +281,7 @@ impl<S: Service> Inner<S> {
     pub(crate) fn drop_export(self: &Rc<Self>, core: &Rc<TargetCore>, id: ExportId, why: Gone) {
         let Some(entry) = core.exports.borrow_mut().remove(id) else { return };
         core.leave_recovery(id);
+        core.came.wake_all();
         let (client, name) = (entry.uuid, entry.name.as_str());
         match why {
             Gone::Disconnected => {

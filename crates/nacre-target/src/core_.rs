@@ -19,8 +19,9 @@ use core::cell::{Cell, OnceCell, RefCell};
 use nacre_node::{Ctx, Effect, Peers, WaitList};
 use nacre_osd::{Osd, Pins, Reservation, Tx, table};
 use nacre_rpc::{PreVersions, ReplyRecord, SubRecord};
-use nacre_types::{ClientUuid, Codec, Errno, Fid, TargetName, Transno, Xid};
+use nacre_types::{ClientUuid, Codec, Errno, Fid, Instant, TargetName, Transno, Xid};
 use nacre_wire::mgs::KeptParam;
+use nacre_wire::target::{Role, features};
 
 pub use crate::exports::ExportId;
 
@@ -66,6 +67,10 @@ pub struct TargetCore {
     pub(crate) doomed: RefCell<Vec<(ExportId, String)>>,
     /// Wakes the task that evicts.
     pub(crate) reaper: WaitList,
+    /// Some client of an earlier start may not have connected yet.
+    pub(crate) some_unseen: Cell<bool>,
+    /// A client has connected, or an export has gone.
+    pub(crate) came: WaitList,
     /// Parameters that the MGS keeps, as they were last set here.
     pub(crate) kept: RefCell<Vec<KeptParam>>,
     /// The latest evictions with their causes, for the clients that ask; bounded.
@@ -99,6 +104,8 @@ impl TargetCore {
             incompat: Incompat::default(),
             doomed: RefCell::default(),
             reaper: ctx.wait_list(),
+            some_unseen: Cell::new(true),
+            came: ctx.wait_list(),
             kept: RefCell::default(),
             evictions: RefCell::default(),
             recovery: RefCell::default(),
@@ -200,6 +207,11 @@ impl TargetCore {
         self.with_note(request, |note| note.versions = versions);
     }
 
+    /// An encoded `DirTail` for the reply of this change, once it is made.
+    pub fn set_tail(&self, request: &Request, tail: Vec<u8>) {
+        self.with_note(request, |note| note.tail = tail);
+    }
+
     /// Evictions that are remembered.
     const EVICTIONS_MAX: usize = 256;
     pub(crate) fn note_eviction(&self, client: ClientUuid, cause: &str) {
@@ -246,22 +258,63 @@ impl TargetCore {
     }
 
     /// Sends a callback to the client of an export; kept and sent again until acknowledged. Without effect when
-    /// the export has gone, or acknowledges so little that it will.
-    pub fn callback<'a, R: Codec<'a>>(&self, export: ExportId, opcode: nacre_wire::Opcode, body: &R) {
+    /// the export has gone, or acknowledges so little that it will. Gives its number, for
+    /// [`Service::acknowledged`](crate::Service::acknowledged).
+    pub fn callback<'a, R: Codec<'a>>(
+        &self,
+        export: ExportId,
+        opcode: nacre_wire::Opcode,
+        body: &R,
+    ) -> Option<Xid> {
         let mut exports = self.exports.borrow_mut();
-        let Some(entry) = exports.get_mut(export) else { return };
+        let entry = exports.get_mut(export)?;
         match entry.rpc.callback(opcode, Bytes::from(body.to_vec())) {
             Ok(frame) => {
+                let number = frame.header.xid;
                 if let Some(conn) = entry.conn {
                     entry.callback_since = entry.callback_since.or(Some(self.ctx.now()));
                     self.ctx.push(Effect::Send { conn, frame });
                 }
+                Some(number)
             }
             Err(full) => {
                 drop(exports);
                 self.end_lease(export, full.to_string());
+                None
             }
         }
+    }
+    /// Whether this client may be granted holds: a restart will know that it may have some.
+    pub fn may_hold(&self, export: ExportId) -> bool {
+        let exports = self.exports.borrow();
+        exports.get(export).is_some_and(|e| e.features & e.row_features & features::DIR_HOLDS != 0)
+    }
+    /// Waits until no client can believe in a hold that an earlier start of this target has granted: each has connected
+    /// again, which ends its holds, or its lease has run out. True: there was something to wait for.
+    pub async fn earlier_holds_ended(&self) -> bool {
+        let mut waited = false;
+        while let Some(until) = self.earlier_holds() {
+            waited = true;
+            let _came = self.ctx.timeout(until, self.came.wait()).await;
+        }
+        waited
+    }
+    /// When the next of those leases runs out.
+    pub fn earlier_holds(&self) -> Option<Instant> {
+        if !self.some_unseen.get() {
+            return None;
+        }
+        let now = self.ctx.now();
+        let exports = self.exports.borrow();
+        let unseen = exports.iter().filter(|(_, e)| {
+            !e.seen
+                && e.role == Role::Client
+                && e.row_features & features::DIR_HOLDS != 0
+                && e.lease_until > now
+        });
+        let next = unseen.map(|(_, e)| e.lease_until).min();
+        self.some_unseen.set(next.is_some());
+        next
     }
     /// Whether the export is still there.
     pub fn is_connected(&self, export: ExportId) -> bool {

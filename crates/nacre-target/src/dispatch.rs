@@ -58,6 +58,13 @@ impl<S: Service> Inner<S> {
                 entry.callback_since = more.then(|| self.ctx.now());
             }
             entry.rpc.handle_last_xid(header.last_xid);
+        } else {
+            return;
+        }
+        if header.kind == Kind::CallbackAck
+            && let Some(service) = self.service.get()
+        {
+            service.acknowledged(id, header.xid);
         }
     }
 
@@ -226,6 +233,7 @@ impl<S: Service> Inner<S> {
                 let note = entry.notes.remove(&request.header.xid);
                 if let (Some(note), Ok(reply)) = (note, &mut result) {
                     reply.versions = note.versions;
+                    reply.tail.extend(note.tail);
                 }
                 entry.rpc.finish(request.header.xid)
             };
@@ -281,6 +289,11 @@ impl<S: Service> Inner<S> {
         });
         header.transno = reply.transno;
         let mut body = reply.body;
+        if !reply.tail.is_empty() {
+            header.flags |= flags::DIRS;
+            body.extend_from_slice(&reply.tail);
+            body.extend((reply.tail.len() as u32).to_le_bytes());
+        }
         if reply.versions != PreVersions::default() {
             header.flags |= flags::VERSIONS;
             body.extend(reply.versions.to_vec());

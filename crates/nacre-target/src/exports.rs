@@ -41,6 +41,8 @@ pub(crate) struct Note {
     pub(crate) fid: nacre_types::Fid,
     pub(crate) results: Vec<SubRecord>,
     pub(crate) versions: PreVersions,
+    /// Of the reply, not of the record.
+    pub(crate) tail: Vec<u8>,
 }
 impl Default for Note {
     fn default() -> Self {
@@ -49,6 +51,7 @@ impl Default for Note {
             fid: nacre_types::Fid::new(nacre_types::Seq(0), nacre_types::Oid(0)),
             results: Vec::new(),
             versions: PreVersions::default(),
+            tail: Vec::new(),
         }
     }
 }
@@ -76,6 +79,8 @@ pub(crate) struct Entry {
     pub(crate) from: String,
     /// Features that both sides know.
     pub(crate) features: u64,
+    /// The same as of its row: what a restart will know.
+    pub(crate) row_features: u64,
     /// Slots that were agreed at its latest connect.
     pub(crate) max_mod_rpcs: u16,
     pub(crate) stats: OpStats,

@@ -237,7 +237,8 @@ impl<S: Service> Inner<S> {
                 exports.set_last_generation(row.generation);
                 exports.insert(self.new_entry(core, row.uuid, row.name, row.role, export));
                 if let Some(entry) = exports.get_mut(row.generation) {
-                    (entry.durable, entry.seen, entry.features) = (true, false, features);
+                    (entry.durable, entry.seen) = (true, false);
+                    (entry.features, entry.row_features) = (features, features);
                 }
             }
             Err(error) => {

@@ -9,7 +9,7 @@ use core::future::Future;
 use nacre_node::Event;
 use nacre_osd::OsdConfig;
 use nacre_rpc::{PreVersions, ReplyRecord};
-use nacre_types::{Codec, Errno, Transno};
+use nacre_types::{Codec, Errno, Transno, Xid};
 use nacre_wire::target::{Param, StatfsReply};
 use nacre_wire::{Header, Opcode, flags};
 
@@ -54,6 +54,8 @@ pub struct Reply {
     pub transno: Transno,
     /// Filled in by the target: see [`TargetCore::set_record_versions`].
     pub versions: PreVersions,
+    /// An encoded `DirTail`, or nothing.
+    pub tail: Vec<u8>,
 }
 impl Reply {
     pub fn of<'a, T: Codec<'a>>(body: &T) -> Self {
@@ -92,6 +94,11 @@ pub trait Service: Sized + 'static {
     /// An export has gone (disconnect or eviction): drop its locks, opens and orphans. Idempotent: it runs again
     /// after a crash in the middle.
     fn export_gone(self: Rc<Self>, export: ExportId) -> impl Future<Output = ()>;
+
+    /// A client has connected on a new epoch: what it took as granted on earlier ones has ended with them.
+    fn connected(&self, _export: ExportId) {}
+    /// A client has taken in the callback of this number.
+    fn acknowledged(&self, _export: ExportId, _callback: Xid) {}
 
     /// Events of outbound connections of the service itself; gives back what is not its own.
     fn handle_event(&self, event: Event) -> Option<Event> {

@@ -52,6 +52,10 @@ pub mod flags {
     pub const REPLAY_DONE: u32 = 64;
     /// Reply: the versions before the change follow its body, four u64. Replay: the reply that comes with it has them.
     pub const VERSIONS: u32 = 128;
+    /// Request: the sender takes a hold of the directory that the reply is about (see [`crate::mdt::DirTail`]).
+    pub const MAY_HOLD: u32 = 256;
+    /// Reply: a [`crate::mdt::DirTail`] follows the body, and its length as u32; versions come behind it.
+    pub const DIRS: u32 = 512;
 }
 
 /// What every frame says about itself.
@@ -143,6 +147,17 @@ pub struct Lengths {
 impl Frame {
     pub fn new(header: Header, body: Vec<u8>) -> Self {
         Self { header, body: Bytes::from(body), bulk: Vec::new() }
+    }
+    /// What follows the body of a reply with [`flags::DIRS`]; `None` as well when it cannot be.
+    pub fn dir_tail(&self) -> Option<&[u8]> {
+        const VERSIONS_BYTES: usize = 32;
+        if !self.header.has(flags::DIRS) {
+            return None;
+        }
+        let versions = if self.header.has(flags::VERSIONS) { VERSIONS_BYTES } else { 0 };
+        let end = self.body.len().checked_sub(versions + 4)?;
+        let len = u32::from_le_bytes(self.body.get(end..end + 4)?.try_into().ok()?) as usize;
+        self.body.get(end.checked_sub(len)?..end)
     }
     pub fn bulk_len(&self) -> usize {
         self.bulk.iter().map(Bytes::len).sum()

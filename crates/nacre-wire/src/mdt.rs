@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{
     Attr, Caller, Fid, FileType, Layout, LayoutTemplate, LockCookie, OpenHandle, Seq, SetAttr, Timestamp,
-    codec_enum, codec_struct,
+    Transno, codec_enum, codec_struct,
 };
 
 codec_struct! {
@@ -35,6 +35,37 @@ codec_struct! {
         /// `attr` says is wrong by the asker's own writes only.
         pub yours: bool,
     }
+}
+
+codec_struct! {
+    /// A directory as a change has left it, with its one name (the root has an empty one).
+    pub struct DirState { pub attr: Attr, pub kill_priv: bool, pub parent: Fid, pub name: Bytes }
+}
+codec_struct! {
+    /// The directory of this reply is held from now on: its client may answer for it, on the connection epoch of the
+    /// reply and as long as its lease may be used.
+    pub struct DirGrant {
+        /// Revokes that this client was sent before. Who has seen a later one takes no hold.
+        pub revokes: u64,
+        /// Changes up to this are in the reply.
+        pub seen: Transno,
+        pub parent: Fid,
+        pub name: Bytes,
+    }
+}
+codec_struct! {
+    /// What follows the body of a reply with `flags::DIRS`.
+    pub struct DirTail {
+        pub granted: Option<DirGrant>,
+        /// Directories that the asker holds and has changed with this request, as it left them.
+        pub changed: Vec<DirState>,
+        /// Directories that it held and has removed.
+        pub removed: Vec<Fid>,
+    }
+}
+codec_struct! {
+    /// Callback: the hold of a directory ends with the acknowledgement. They are numbered from 1.
+    pub struct RevokeDir { pub fid: Fid, pub number: u64 }
 }
 
 codec_struct! {

@@ -61,6 +61,7 @@ codec_enum! {
         LockGranted = 0x60,
         LockBlocking = 0x61,
         FlockGranted = 0x62,
+        RevokeDir = 0x63,
     }
 }
 
@@ -135,7 +136,8 @@ impl Opcode {
             | Self::Enqueue
             | Self::LockGranted
             | Self::LockBlocking
-            | Self::FlockGranted => Class::Read,
+            | Self::FlockGranted
+            | Self::RevokeDir => Class::Read,
         }
     }
 }

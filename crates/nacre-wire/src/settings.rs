@@ -12,6 +12,8 @@ pub const CLIENT_MOD_RPCS_MAX: u16 = 511;
 pub const CLIENT_RPCS_MAX: u16 = 512;
 /// Greatest `max_mod_rpcs_in_flight` of a server.
 pub const SERVER_MOD_RPCS_MAX: u16 = 512;
+/// Greatest number of directories that one client may hold.
+pub const DIR_HOLDS_MAX: u16 = 65_535;
 
 #[derive(Clone, Copy)]
 enum Values {
@@ -29,6 +31,8 @@ const SETTINGS: &[(&str, &str, Values)] = &[
     ("osc", "max_rpcs_in_flight", UpTo(CLIENT_RPCS_MAX)),
     ("osc", "active", Switch),
     ("osp", "active", Switch),
+    ("llite", "dir_attr_cache", Switch),
+    ("mdt", "dir_holds_max", UpTo(DIR_HOLDS_MAX)),
     ("mgs", "max_mod_rpcs_in_flight", UpTo(SERVER_MOD_RPCS_MAX)),
     ("mdt", "max_mod_rpcs_in_flight", UpTo(SERVER_MOD_RPCS_MAX)),
     ("obdfilter", "max_mod_rpcs_in_flight", UpTo(SERVER_MOD_RPCS_MAX)),

@@ -12,8 +12,10 @@ pub mod features {
     pub const MULTI_MOD_RPCS: u64 = 1;
     /// Batches of sub-operations.
     pub const BATCH: u64 = 2;
+    /// Holds of directories (`DirTail`): the client knows when they end.
+    pub const DIR_HOLDS: u64 = 4;
     /// What this build knows.
-    pub const ALL: u64 = MULTI_MOD_RPCS | BATCH;
+    pub const ALL: u64 = MULTI_MOD_RPCS | BATCH | DIR_HOLDS;
 }
 
 codec_enum! {

@@ -1,0 +1,300 @@
+//! Directories that the MDT lets this mount hold: their names and attributes are answered from here.
+//!
+//! Rules: (1) a hold is worth something on the connection epoch of its grant and while the lease may be used; a
+//! new epoch has none. (2) A revoke ends it, and the acknowledgement leaves after this table has forgotten it. A task that
+//! brings a grant may run after a later revoke was taken in: revokes are numbered, the grant says how many came
+//! before it, and one that is older than the latest revoke is not taken. (3) Attributes carry the number of the change up
+//! to which they are known; older ones never replace newer ones. (4) While a change of this mount to a directory or its
+//! name is unanswered, the MDT is asked: others may have seen the effect. (5) An answer without attributes (rebuilt from
+//! a record) leaves a hold without attributes; the next question fills it. Bounded; nothing else is cached.
+
+use crate::client::Entry;
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::cell::{Cell, RefCell};
+use nacre_types::{Codec, ConnEpoch, Fid, Transno};
+use nacre_wire::Frame;
+use nacre_wire::mdt::{DirGrant, DirState, DirTail, EntryReply, RevokeDir};
+
+/// Directories kept; the MDT has a bound of its own.
+const DIRS_MAX: usize = 65_536;
+
+/// What a request may change.
+#[derive(Debug, Default)]
+pub(crate) struct Touches {
+    dirs: Vec<Fid>,
+    names: Vec<(Fid, Bytes)>,
+}
+impl Touches {
+    /// Attributes of a directory, or entries that come into it.
+    pub(crate) fn dir(fid: Fid) -> Self {
+        Self { dirs: alloc::vec![fid], names: Vec::new() }
+    }
+    /// Names that may go or change, with their directories.
+    pub(crate) fn names(names: &[(Fid, &[u8])]) -> Self {
+        let mut touches = Self::default();
+        names.iter().for_each(|(parent, name)| touches.add_name(*parent, name));
+        touches
+    }
+    pub(crate) fn add_dir(&mut self, fid: Fid) {
+        self.dirs.push(fid);
+    }
+    pub(crate) fn add_name(&mut self, parent: Fid, name: &[u8]) {
+        self.dirs.push(parent);
+        self.names.push((parent, Bytes::copy_from_slice(name)));
+    }
+}
+
+/// A directory that is held.
+#[derive(Debug)]
+struct Dir {
+    attrs: Option<Entry>,
+    /// Changes up to this are in the attributes, or would have to be.
+    seen: Transno,
+    parent: Fid,
+    name: Bytes,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    epoch: ConnEpoch,
+    /// Number of the latest revoke of this epoch.
+    revokes: u64,
+    dirs: BTreeMap<Fid, Dir>,
+    names: BTreeMap<Fid, BTreeMap<Bytes, Fid>>,
+    /// The latest change of this mount to a directory that is not in the table: a read that has not seen it may be
+    /// under way.
+    unnoted: Transno,
+    /// Unanswered changes of this mount.
+    changing_dirs: BTreeMap<Fid, u32>,
+    changing_names: Vec<(Fid, Bytes)>,
+}
+
+impl Table {
+    /// What was granted on earlier epochs has ended. False: it is this one that has.
+    fn enter(&mut self, epoch: ConnEpoch) -> bool {
+        if epoch > self.epoch {
+            self.clear();
+            (self.epoch, self.revokes, self.unnoted) = (epoch, 0, Transno(0));
+        }
+        epoch == self.epoch
+    }
+    fn clear(&mut self) {
+        self.dirs.clear();
+        self.names.clear();
+    }
+    fn remove(&mut self, fid: Fid) {
+        if let Some(dir) = self.dirs.remove(&fid) {
+            self.forget_name(fid, dir.parent, &dir.name);
+        }
+    }
+    fn forget_name(&mut self, fid: Fid, parent: Fid, name: &[u8]) {
+        let Some(names) = self.names.get_mut(&parent) else { return };
+        if names.get(name) == Some(&fid) {
+            names.remove(name);
+        }
+        if names.is_empty() {
+            self.names.remove(&parent);
+        }
+    }
+    fn set_name(&mut self, fid: Fid, parent: Fid, name: Bytes) {
+        if let Some(dir) = self.dirs.get_mut(&fid) {
+            let old = (dir.parent, core::mem::replace(&mut dir.name, name.clone()));
+            dir.parent = parent;
+            self.forget_name(fid, old.0, &old.1);
+        }
+        // The root has no name.
+        if !name.is_empty() {
+            self.names.entry(parent).or_default().insert(name, fid);
+        }
+    }
+    fn usable(&self, fid: Fid) -> Option<&Entry> {
+        let dir = self.dirs.get(&fid)?;
+        let attrs = dir.attrs.as_ref()?;
+        let changing = self.changing_dirs.contains_key(&fid) || self.is_changing(dir.parent, &dir.name);
+        (!changing).then_some(attrs)
+    }
+    fn is_changing(&self, parent: Fid, name: &[u8]) -> bool {
+        self.changing_names.iter().any(|(p, n)| *p == parent && n == name)
+    }
+
+    fn grant(&mut self, granted: DirGrant, reply: &EntryReply) {
+        let fid = reply.attr.fid;
+        if granted.revokes < self.revokes || !self.dirs.contains_key(&fid) && self.dirs.len() >= DIRS_MAX {
+            return;
+        }
+        let DirGrant { seen, parent, name, .. } = granted;
+        let new = Dir { attrs: None, seen: self.unnoted, parent, name: name.clone() };
+        let dir = self.dirs.entry(fid).or_insert(new);
+        if seen >= dir.seen {
+            (dir.attrs, dir.seen) = (Some(Entry::of(reply)), seen);
+            self.set_name(fid, parent, name);
+        }
+    }
+    /// A change of this mount, numbered `at`, has left a directory like this.
+    fn changed(&mut self, at: Transno, state: DirState) {
+        let fid = state.attr.fid;
+        match self.dirs.get_mut(&fid) {
+            Some(dir) if at >= dir.seen => {
+                let entry = Entry { attr: state.attr, kill_priv: state.kill_priv };
+                (dir.attrs, dir.seen) = (Some(entry), at);
+                self.set_name(fid, state.parent, state.name);
+            }
+            Some(_) => {}
+            None => self.unnoted = self.unnoted.max(at),
+        }
+    }
+    /// A change of this mount, numbered `at`, may have left it like anything.
+    fn unknown(&mut self, at: Transno, fid: Fid) {
+        if let Some(dir) = self.dirs.get_mut(&fid).filter(|dir| at >= dir.seen) {
+            (dir.attrs, dir.seen) = (None, at);
+        }
+    }
+}
+
+/// What is held.
+pub(crate) struct Dirs {
+    on: Cell<bool>,
+    table: RefCell<Table>,
+}
+impl Default for Dirs {
+    fn default() -> Self {
+        Self { on: Cell::new(true), table: RefCell::default() }
+    }
+}
+
+impl Dirs {
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.get()
+    }
+    pub(crate) fn set_on(&self, on: bool) {
+        self.on.set(on);
+        self.table.borrow_mut().clear();
+    }
+    pub(crate) fn is_idle(&self) -> bool {
+        let table = self.table.borrow();
+        table.changing_dirs.is_empty() && table.changing_names.is_empty()
+    }
+
+    /// Attributes of a directory, on the epoch on which holds may be used now.
+    pub(crate) fn attrs(&self, epoch: Option<ConnEpoch>, fid: Fid) -> Option<Entry> {
+        let table = self.table.borrow();
+        let usable = self.on.get() && epoch == Some(table.epoch);
+        usable.then(|| table.usable(fid).cloned())?
+    }
+    /// The directory of that name.
+    pub(crate) fn named(&self, epoch: Option<ConnEpoch>, parent: Fid, name: &[u8]) -> Option<Entry> {
+        let fid = {
+            let table = self.table.borrow();
+            let fid = *table.names.get(&parent)?.get(name)?;
+            (!table.is_changing(parent, name)).then_some(fid)?
+        };
+        self.attrs(epoch, fid)
+    }
+
+    /// The answer to a read. `epoch` is that of the import now.
+    pub(crate) fn granted(&self, epoch: ConnEpoch, frame: &Frame, reply: &EntryReply) {
+        let mut table = self.table.borrow_mut();
+        if let Some(DirTail { granted: Some(granted), .. }) = tail(frame)
+            && self.on.get()
+            && frame.header.epoch == epoch
+            && table.enter(epoch)
+        {
+            table.grant(granted, reply);
+        }
+    }
+    /// The MDT takes a hold back; it has it when this returns and the acknowledgement has arrived.
+    pub(crate) fn revoked(&self, frame: &Frame) {
+        let mut table = self.table.borrow_mut();
+        match RevokeDir::from_slice(&frame.body) {
+            Ok(revoke) => {
+                if table.enter(frame.header.epoch) {
+                    table.revokes = table.revokes.max(revoke.number);
+                    table.remove(revoke.fid);
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "a revoke of the MDT cannot be read: every hold is given up");
+                table.clear();
+                table.revokes = u64::MAX; // until the next epoch
+            }
+        }
+    }
+
+    /// A change of this mount is about to be asked for.
+    pub(crate) fn begin(self: &Rc<Self>, touches: Touches) -> Changing {
+        let mut table = self.table.borrow_mut();
+        for fid in &touches.dirs {
+            *table.changing_dirs.entry(*fid).or_default() += 1;
+        }
+        table.changing_names.extend(touches.names.iter().cloned());
+        drop(table);
+        Changing { dirs: self.clone(), touches }
+    }
+}
+
+fn tail(frame: &Frame) -> Option<DirTail> {
+    let bytes = frame.dir_tail()?;
+    match DirTail::from_slice(bytes) {
+        Ok(tail) => Some(tail),
+        Err(error) => {
+            tracing::error!(%error, "what an answer of the MDT says of directories cannot be read");
+            None
+        }
+    }
+}
+
+/// An unanswered change of this mount; dropping it says that it has its answer.
+pub(crate) struct Changing {
+    dirs: Rc<Dirs>,
+    touches: Touches,
+}
+impl Changing {
+    /// It is made. `epoch` is that of the import now.
+    pub(crate) fn answered(self, epoch: ConnEpoch, frame: &Frame) {
+        let mut table = self.dirs.table.borrow_mut();
+        // What is granted on a later epoch has seen this change.
+        if frame.header.epoch != epoch || !table.enter(epoch) {
+            return;
+        }
+        let at = frame.header.transno;
+        match tail(frame) {
+            Some(DirTail { changed, removed, .. }) => {
+                changed.into_iter().for_each(|state| table.changed(at, state));
+                for fid in removed {
+                    table.remove(fid);
+                    table.unnoted = table.unnoted.max(at);
+                }
+            }
+            None => {
+                table.unnoted = table.unnoted.max(at);
+                let Touches { dirs, names } = &self.touches;
+                dirs.iter().for_each(|fid| table.unknown(at, *fid));
+                for (parent, name) in names {
+                    let fid = table.names.get(parent).and_then(|names| names.get(name)).copied();
+                    fid.into_iter().for_each(|fid| table.unknown(at, fid));
+                }
+            }
+        }
+    }
+}
+impl Drop for Changing {
+    fn drop(&mut self) {
+        let mut table = self.dirs.table.borrow_mut();
+        for fid in &self.touches.dirs {
+            if let Some(count) = table.changing_dirs.get_mut(fid) {
+                *count -= 1;
+                if *count == 0 {
+                    table.changing_dirs.remove(fid);
+                }
+            }
+        }
+        for name in &self.touches.names {
+            if let Some(at) = table.changing_names.iter().position(|n| n == name) {
+                table.changing_names.swap_remove(at);
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Holds of directories: a mount that answers out of its memory never shows what another mount's completed change has
+//! replaced, whatever happens to connections, leases and the MDT.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use nacre_client::Client;
+use nacre_sim::NodeId;
+use nacre_sim::cluster::Cluster;
+use nacre_types::{Errno, Fid};
+use std::rc::Rc;
+use support::{DIR, FILE, MDT, SEC, caller, make, on_devices, run};
+
+const MS: u64 = 1_000_000;
+/// The lease, and what reading and evicting take beyond it.
+const LEASE: u64 = 13 * SEC;
+
+async fn nlink(client: &Client, dir: Fid) -> Result<u32, Errno> {
+    client.getattr(dir).await.map(|entry| entry.attr.nlink)
+}
+/// Answers that came out of the memory of a mount.
+fn cached(c: &mut Cluster, mount: NodeId) -> u64 {
+    let text = run(c, mount, async |client: Rc<Client>| {
+        let stats =
+            client.params().into_iter().find(|p| p.name.starts_with("llite.") && p.name.ends_with(".stats"));
+        stats.expect("a mount has it").value
+    });
+    let line = text.lines().find(|line| line.starts_with("dir_attr_cached"));
+    line.map_or(0, |line| line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number"))
+}
+
+/// Two mounts, and a directory that the first holds.
+fn with_a_hold(seed: u64) -> (Cluster, [NodeId; 2], Fid) {
+    let mut c = on_devices(seed, 2);
+    let [first, second] = [c.mounts[0], c.mounts[1]];
+    let made = run(&mut c, first, async |client| make(&client, Fid::ROOT, "d", DIR).await);
+    let dir = made.expect("made");
+    let before = cached(&mut c, first);
+    let seen = run(&mut c, first, async move |client| {
+        client.lookup(Fid::ROOT, b"d").await?;
+        client.lookup(Fid::ROOT, b"d").await?;
+        nlink(&client, dir).await
+    });
+    assert_eq!(seen, Ok(2), "seed {seed}");
+    assert_eq!(
+        cached(&mut c, first),
+        before + 2,
+        "seed {seed}: the name and the attributes are answered from memory"
+    );
+    (c, [first, second], dir)
+}
+
+fn separate(c: &mut Cluster, mount: NodeId, apart: bool) {
+    let mdt = c.servers[MDT];
+    for (from, to) in [(mount, mdt), (mdt, mount)] {
+        if apart { c.world.block(from, to) } else { c.world.heal(from, to) }
+    }
+}
+
+/// The second mount makes a directory in `dir`; the first, which may be cut off, asks all the time. Gives how long that
+/// took; an answer to a question that was asked afterwards must know of it.
+fn changed_by_the_second(c: &mut Cluster, [first, second]: [NodeId; 2], dir: Fid, seed: u64) -> u64 {
+    let began = c.world.now_ns();
+    let change =
+        c.jobs.start(&mut c.world, second, async move |client| make(&client, dir, "theirs", DIR).await);
+    let mut ended = None;
+    let mut asked = Vec::new();
+    while c.world.now_ns() < began + 15 * SEC {
+        c.world.run_for(100 * MS);
+        c.jobs.collect(&mut c.world);
+        if ended.is_none() && c.jobs.is_done(change) {
+            let made: Option<Result<Fid, Errno>> = c.jobs.take(change);
+            made.expect("it is done").expect("made");
+            ended = Some(c.world.now_ns());
+        }
+        let job = c.jobs.start(&mut c.world, first, async move |client| nlink(&client, dir).await);
+        asked.push((job, c.world.now_ns()));
+    }
+    let ended = ended.unwrap_or_else(|| panic!("seed {seed}: the change never ends\n{}", c.world.trace(60)));
+    separate(c, first, false);
+    for (job, at) in asked {
+        let got: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
+        let got = got.unwrap_or_else(|| panic!("seed {seed}: a question is never answered"));
+        let got = got.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        assert!(
+            got == 3 || (got == 2 && at < ended),
+            "seed {seed}: asked at {at}, changed at {ended}, got {got}"
+        );
+    }
+    ended - began
+}
+
+#[test]
+fn a_change_of_another_mount_is_seen_at_once() {
+    for seed in 1..=8 {
+        let (mut c, mounts, dir) = with_a_hold(seed);
+        let took = changed_by_the_second(&mut c, mounts, dir, seed);
+        assert!(took < SEC, "seed {seed}: nobody waits for a lease");
+    }
+}
+
+#[test]
+fn a_name_that_another_mount_takes_away_or_gives_to_another_is_seen_at_once() {
+    for seed in 1..=8 {
+        let (mut c, [first, second], dir) = with_a_hold(seed);
+        let renamed = run(&mut c, second, async |client| {
+            client.rename((Fid::ROOT, b"d"), (Fid::ROOT, b"e"), 0, caller()).await
+        });
+        assert_eq!(renamed, Ok(()), "seed {seed}");
+        let looked = run(&mut c, first, async |client| {
+            let fid = |found: Result<nacre_client::Entry, Errno>| found.map(|entry| entry.attr.fid);
+            (fid(client.lookup(Fid::ROOT, b"d").await), fid(client.lookup(Fid::ROOT, b"e").await))
+        });
+        assert_eq!(looked, (Err(Errno::ENOENT), Ok(dir)), "seed {seed}");
+        let removed =
+            run(&mut c, second, async |client| client.unlink(Fid::ROOT, b"e", true, caller()).await);
+        assert_eq!(removed, Ok(()), "seed {seed}");
+        let looked = run(&mut c, first, async move |client| {
+            (client.lookup(Fid::ROOT, b"e").await.map(drop), client.getattr(dir).await.map(drop))
+        });
+        assert_eq!(looked, (Err(Errno::ENOENT), Err(Errno::ESTALE)), "seed {seed}");
+    }
+}
+
+/// Its own change ends nothing: the reply brings the attributes.
+#[test]
+fn own_changes_keep_the_hold() {
+    for seed in 1..=4 {
+        let (mut c, [first, _], dir) = with_a_hold(seed);
+        let before = cached(&mut c, first);
+        let seen = run(&mut c, first, async move |client| {
+            make(&client, dir, "sub", DIR).await?;
+            let one = nlink(&client, dir).await?;
+            client.unlink(dir, b"sub", true, caller()).await?;
+            let none = nlink(&client, dir).await?;
+            client.rename((Fid::ROOT, b"d"), (Fid::ROOT, b"e"), 0, caller()).await?;
+            let gone = client.lookup(Fid::ROOT, b"d").await.map(drop);
+            let there = client.lookup(Fid::ROOT, b"e").await.map(|e| e.attr.fid);
+            Ok::<_, Errno>((one, none, gone, there))
+        });
+        assert_eq!(seen, Ok((3, 2, Err(Errno::ENOENT), Ok(dir))), "seed {seed}");
+        assert_eq!(cached(&mut c, first), before + 3, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_mount_that_is_cut_off_holds_up_others_for_a_lease_and_is_silent_before() {
+    for seed in 1..=8 {
+        let (mut c, [first, second], dir) = with_a_hold(seed);
+        separate(&mut c, first, true);
+        let took = changed_by_the_second(&mut c, [first, second], dir, seed);
+        assert!((3 * SEC..LEASE).contains(&took), "seed {seed}: {took} ns");
+    }
+}
+
+#[test]
+fn an_mdt_that_has_forgotten_its_holds_waits_for_those_who_may_believe_in_them() {
+    for seed in 1..=8 {
+        let (mut c, [first, second], dir) = with_a_hold(seed);
+        separate(&mut c, first, true);
+        let mdt = c.servers[MDT];
+        c.world.kill(mdt);
+        c.world.start(mdt);
+        let took = changed_by_the_second(&mut c, [first, second], dir, seed);
+        assert!(took < LEASE, "seed {seed}: {took} ns");
+    }
+}
+
+#[test]
+fn after_a_restart_nobody_waits_when_everybody_is_there() {
+    for seed in 1..=4 {
+        let (mut c, mounts, dir) = with_a_hold(seed);
+        let mdt = c.servers[MDT];
+        c.world.kill(mdt);
+        c.world.start(mdt);
+        let took = changed_by_the_second(&mut c, mounts, dir, seed);
+        assert!(took < 3 * SEC, "seed {seed}: {took} ns");
+    }
+}
+
+#[test]
+fn a_hold_ends_with_its_connection() {
+    for seed in 1..=8 {
+        let (mut c, mounts, dir) = with_a_hold(seed);
+        for _ in 0..12 {
+            c.world.cut_some_link(mounts[0]);
+            c.world.run_for(300 * MS);
+        }
+        changed_by_the_second(&mut c, mounts, dir, seed);
+    }
+}
+
+/// The first mount's change is made and its reply does not come; the second has seen what it did.
+#[test]
+fn what_others_have_seen_of_an_unanswered_change_is_not_denied() {
+    for seed in 1..=8 {
+        let (mut c, [first, second], dir) = with_a_hold(seed);
+        let mdt = c.servers[MDT];
+        c.world.block(mdt, first);
+        let own = c.jobs.start(&mut c.world, first, async move |client| make(&client, dir, "own", DIR).await);
+        c.world.run_for(300 * MS);
+        assert_eq!(run(&mut c, second, async move |client| nlink(&client, dir).await), Ok(3), "seed {seed}");
+        let asked = c.jobs.start(&mut c.world, first, async move |client| nlink(&client, dir).await);
+        c.world.run_for(SEC);
+        c.world.heal(mdt, first);
+        let got: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, asked, 60 * SEC);
+        assert_eq!(got, Some(Ok(3)), "seed {seed}\n{}", c.world.trace(60));
+        let own: Option<Result<Fid, Errno>> = c.jobs.wait(&mut c.world, own, 60 * SEC);
+        assert!(own.is_some_and(|made| made.is_ok()), "seed {seed}");
+    }
+}
+
+/// A grant and a revoke on their way at the same time, on a network that doubles frames and swaps them.
+#[test]
+fn a_grant_that_a_revoke_has_overtaken_is_not_taken() {
+    for seed in 1..=150 {
+        let mut c = on_devices(seed, 2);
+        let [first, second] = [c.mounts[0], c.mounts[1]];
+        let dir = run(&mut c, first, async |client| make(&client, Fid::ROOT, "d", DIR).await).expect("made");
+        c.world.faults.noise.swap_one_in = 4;
+        c.world.faults.noise.double_one_in = 8;
+        let look = c.jobs.start(&mut c.world, first, async move |client| nlink(&client, dir).await);
+        c.world.run_for(seed * 5_000);
+        let change =
+            c.jobs.start(&mut c.world, second, async move |client| make(&client, dir, "x", DIR).await);
+        let made: Option<Result<Fid, Errno>> = c.jobs.wait(&mut c.world, change, 60 * SEC);
+        assert!(made.is_some_and(|made| made.is_ok()), "seed {seed}");
+        c.world.faults.noise = Default::default();
+        let _: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, look, 60 * SEC);
+        let got = run(&mut c, first, async move |client| nlink(&client, dir).await);
+        assert_eq!(got, Ok(3), "seed {seed}\n{}", c.world.trace(60));
+    }
+}
+
+/// More directories than may be held: the oldest go, and everything is as before.
+#[test]
+fn holds_are_bounded() {
+    let (mut c, [first, second], _) = with_a_hold(1);
+    let seen = run(&mut c, first, async |client| {
+        for i in 0..1100 {
+            make(&client, Fid::ROOT, &format!("n{i}"), DIR).await?;
+        }
+        for _ in 0..2 {
+            for i in 0..1100 {
+                client.lookup(Fid::ROOT, format!("n{i}").as_bytes()).await?;
+            }
+        }
+        Ok::<_, Errno>(())
+    });
+    assert_eq!(seen, Ok(()));
+    let held = c.params(|name| name.ends_with(".dir_holds"));
+    let held: u64 = held.iter().map(|(_, _, n)| n.parse::<u64>().expect("a number")).sum();
+    assert!((900..=1024).contains(&held), "{held}");
+    let made = run(&mut c, second, async |client| {
+        let dir = client.lookup(Fid::ROOT, b"n0").await?.attr.fid;
+        make(&client, dir, "f", FILE).await
+    });
+    assert!(made.is_ok());
+}

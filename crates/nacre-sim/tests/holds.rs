@@ -178,15 +178,69 @@ fn after_a_restart_nobody_waits_when_everybody_is_there() {
     }
 }
 
+/// Whatever is granted on the new connection: what was on the old one is not worth anything again.
 #[test]
 fn a_hold_ends_with_its_connection() {
     for seed in 1..=8 {
-        let (mut c, mounts, dir) = with_a_hold(seed);
+        let (mut c, [first, second], dir) = with_a_hold(seed);
+        let other = run(&mut c, first, async |client| {
+            let other = make(&client, Fid::ROOT, "other", DIR).await?;
+            nlink(&client, other).await.map(|_| other)
+        });
+        let other = other.expect("made");
         for _ in 0..12 {
-            c.world.cut_some_link(mounts[0]);
+            c.world.cut_some_link(first);
             c.world.run_for(300 * MS);
         }
-        changed_by_the_second(&mut c, mounts, dir, seed);
+        assert_eq!(run(&mut c, first, async move |client| nlink(&client, other).await), Ok(2), "seed {seed}");
+        let made = run(&mut c, second, async move |client| make(&client, dir, "x", DIR).await);
+        assert!(made.is_ok(), "seed {seed}");
+        assert_eq!(run(&mut c, first, async move |client| nlink(&client, dir).await), Ok(3), "seed {seed}");
+    }
+}
+
+/// It does not know yet that its lease is over and its connection gone.
+#[test]
+fn a_mount_that_stood_still_for_longer_than_its_lease_asks() {
+    for seed in 1..=8 {
+        let (mut c, [first, second], dir) = with_a_hold(seed);
+        c.world.pause(first, true);
+        let made = run(&mut c, second, async move |client| make(&client, dir, "x", DIR).await);
+        assert!(made.is_ok(), "seed {seed}");
+        let asked = c.jobs.start(&mut c.world, first, async move |client| nlink(&client, dir).await);
+        c.world.pause(first, false);
+        let got: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, asked, 60 * SEC);
+        assert_eq!(got, Some(Ok(3)), "seed {seed}");
+    }
+}
+
+/// Reads and changes of one mount side by side, with answers that overtake each other: what is kept in the end is the
+/// latest.
+#[test]
+fn an_answer_from_before_a_change_does_not_replace_what_the_change_has_brought() {
+    for seed in 1..=150 {
+        let mut c = on_devices(seed, 1);
+        let first = c.mounts[0];
+        let dir = run(&mut c, first, async |client| make(&client, Fid::ROOT, "d", DIR).await).expect("made");
+        c.world.faults.noise.swap_one_in = 3;
+        let mut reads = Vec::new();
+        let mut change = None;
+        for step in 0..8 {
+            reads.push(c.jobs.start(&mut c.world, first, async move |client| nlink(&client, dir).await));
+            if step == 4 {
+                let make = async move |client: Rc<Client>| make(&client, dir, "x", DIR).await;
+                change = Some(c.jobs.start(&mut c.world, first, make));
+            }
+            c.world.run_for(seed * 2_000);
+        }
+        let made: Option<Result<Fid, Errno>> = c.jobs.wait(&mut c.world, change.expect("step 4"), 60 * SEC);
+        assert!(made.is_some_and(|made| made.is_ok()), "seed {seed}");
+        for read in reads {
+            let _: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, read, 60 * SEC);
+        }
+        c.world.faults.noise = Default::default();
+        let got = run(&mut c, first, async move |client| nlink(&client, dir).await);
+        assert_eq!(got, Ok(3), "seed {seed}\n{}", c.world.trace(60));
     }
 }
 

@@ -246,6 +246,68 @@ const MUTATIONS: &[Mutation] = &[
         "recovery",
         "a_start_that_dies_after_the_loss_of_the_machine_does_not_hide_the_loss",
     ),
+    planted(
+        "holds are not revoked",
+        "crates/nacre-mdt/src/dirs.rs",
+        &[(
+            "dirs.iter().any(|dir| table.others(own, dir.fid()).next().is_some())",
+            "dirs.iter().any(|dir| table.others(own, dir.fid()).count() > 1000)",
+        )],
+    )
+    .found_by("nacre-sim", "holds", "a_change_of_another_mount_is_seen_at_once"),
+    planted(
+        "a revoke is acknowledged and not obeyed",
+        "crates/nacre-client/src/dirs.rs",
+        &[("table.remove(revoke.fid);", "")],
+    )
+    .found_by("nacre-sim", "holds", "a_change_of_another_mount_is_seen_at_once"),
+    planted(
+        "holds outlive their connection",
+        "crates/nacre-client/src/dirs.rs",
+        &[("            self.clear();\n            (self.epoch", "            (self.epoch")],
+    )
+    .found_by("nacre-sim", "holds", "a_hold_ends_with_its_connection"),
+    planted(
+        "holds outlive the lease",
+        "crates/nacre-client/src/client.rs",
+        &[("import.lease_ok(self.ctx.now()).then(|| import.epoch())", "Some(import.epoch())")],
+    )
+    .found_by("nacre-sim", "holds", "a_mount_that_stood_still_for_longer_than_its_lease_asks"),
+    planted(
+        "an unanswered change is denied",
+        "crates/nacre-client/src/dirs.rs",
+        &[("(!changing).then_some(attrs)", "Some(attrs).filter(|_| changing || !changing)")],
+    )
+    .found_by("nacre-sim", "holds", "what_others_have_seen_of_an_unanswered_change_is_not_denied"),
+    planted(
+        "holds of before a restart are not waited for",
+        "crates/nacre-mdt/src/dirs.rs",
+        &[(
+            "!dirs.is_empty() && self.core.earlier_holds().is_some()",
+            "dirs.len() > 1000 && self.core.earlier_holds().is_some()",
+        )],
+    )
+    .found_by(
+        "nacre-sim",
+        "holds",
+        "an_mdt_that_has_forgotten_its_holds_waits_for_those_who_may_believe_in_them",
+    ),
+    planted(
+        "a grant from before a revoke is taken",
+        "crates/nacre-client/src/dirs.rs",
+        &[("granted.revokes < self.revokes ||", "granted.revokes == u64::MAX ||")],
+    )
+    .found_by("nacre-sim", "holds", "a_grant_that_a_revoke_has_overtaken_is_not_taken"),
+    planted(
+        "older attributes replace newer ones",
+        "crates/nacre-client/src/dirs.rs",
+        &[("if seen >= dir.seen {", "if seen >= Transno(0) {")],
+    )
+    .found_by(
+        "nacre-sim",
+        "holds",
+        "an_answer_from_before_a_change_does_not_replace_what_the_change_has_brought",
+    ),
 ];
 
 /// Plants each bug, or those whose name has `only` in it, and looks for it in so many seeds.

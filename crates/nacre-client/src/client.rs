@@ -190,6 +190,7 @@ impl Client {
                 );
             }
         }
+        self.dirs.set_on(false); // they end with the farewell
         self.mount.stop();
         let farewells = self.mount.targets().into_iter().map(|target| async move {
             let (done, gone) = self.ctx.promise();

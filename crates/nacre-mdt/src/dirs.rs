@@ -149,15 +149,21 @@ impl Dirs {
         self.limit.set(limit);
     }
 
-    /// The client believes in none of its holds any more: it has a new connection epoch, or none, or no lease.
-    pub(crate) fn drop_export(&self, export: ExportId) {
+    /// The client believes in none of its holds any more: it has a new connection epoch. Its revokes are counted on,
+    /// because those that it has not acknowledged are sent again.
+    pub(crate) fn connected(&self, export: ExportId) {
         let mut table = self.table.borrow_mut();
-        let Some(client) = table.clients.remove(&export) else { return };
-        for fid in client.holds.into_values() {
-            table.remove(export, fid); // of a client that is out of the table already
+        let Some(client) = table.clients.get_mut(&export) else { return };
+        for fid in core::mem::take(&mut client.holds).into_values() {
+            table.remove(export, fid);
         }
         drop(table);
         self.ended.wake_all();
+    }
+    /// It has left, or its lease is over.
+    pub(crate) fn drop_export(&self, export: ExportId) {
+        self.connected(export);
+        self.table.borrow_mut().clients.remove(&export);
     }
     /// The client has taken in a callback, perhaps a revoke.
     pub(crate) fn acknowledged(&self, export: ExportId, callback: Xid) {

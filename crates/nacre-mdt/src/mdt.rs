@@ -392,7 +392,7 @@ impl Service for Mdt {
         self.drop_export(export).await;
     }
     fn connected(&self, export: ExportId) {
-        self.dirs.drop_export(export);
+        self.dirs.connected(export);
     }
     fn acknowledged(&self, export: ExportId, callback: Xid) {
         self.dirs.acknowledged(export, callback);

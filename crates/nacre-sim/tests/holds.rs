@@ -199,6 +199,30 @@ fn a_hold_ends_with_its_connection() {
     }
 }
 
+/// A revoke that was on its way when the connection broke comes again on the next one, and does not keep later grants out.
+#[test]
+fn a_revoke_that_was_lost_with_its_connection_ends_nothing_that_is_granted_later() {
+    for seed in 1..=8 {
+        let (mut c, [first, second], dir) = with_a_hold(seed);
+        let mdt = c.servers[MDT];
+        c.world.block(mdt, first);
+        let change =
+            c.jobs.start(&mut c.world, second, async move |client| make(&client, dir, "x", DIR).await);
+        c.world.run_for(300 * MS);
+        for _ in 0..12 {
+            c.world.cut_some_link(first);
+        }
+        c.world.heal(mdt, first);
+        let made: Option<Result<Fid, Errno>> = c.jobs.wait(&mut c.world, change, 60 * SEC);
+        assert!(made.is_some_and(|made| made.is_ok()), "seed {seed}");
+        c.world.run_for(2 * SEC);
+        assert_eq!(run(&mut c, first, async move |client| nlink(&client, dir).await), Ok(3), "seed {seed}");
+        let before = cached(&mut c, first);
+        assert_eq!(run(&mut c, first, async move |client| nlink(&client, dir).await), Ok(3), "seed {seed}");
+        assert_eq!(cached(&mut c, first), before + 1, "seed {seed}: it is held again");
+    }
+}
+
 /// It does not know yet that its lease is over and its connection gone.
 #[test]
 fn a_mount_that_stood_still_for_longer_than_its_lease_asks() {

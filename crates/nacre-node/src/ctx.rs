@@ -72,6 +72,7 @@ pub struct Ctx {
     io: RefCell<BTreeMap<u64, Promise<Result<StoreDone, StoreError>>>>,
     timers: RefCell<BTreeMap<(Instant, u64), TaskId>>,
     serial: Cell<u64>,
+    barred: Cell<bool>,
 }
 
 impl Ctx {
@@ -85,6 +86,7 @@ impl Ctx {
             io: RefCell::default(),
             timers: RefCell::default(),
             serial: Cell::new(1),
+            barred: Cell::new(false),
         })
     }
 
@@ -129,11 +131,23 @@ impl Ctx {
     /// # Errors
     /// Those of the store; `Stopped` when the driver drops it unexecuted.
     pub async fn io(&self, op: StoreOp) -> Result<StoreDone, StoreError> {
+        if self.barred.get() && !op.only_reads() {
+            return core::future::pending().await;
+        }
         let ticket = self.next_serial();
         let (promise, done) = self.promise();
         self.io.borrow_mut().insert(ticket, promise);
         self.push(Effect::Io { ticket: IoTicket(ticket), op });
         done.await.unwrap_or(Err(StoreError::Stopped))
+    }
+
+    /// From now on no change reaches the store, and who waits for one waits until the island is gone: for tests of
+    /// what is lost with a machine. The log, which is not waited for, is the island's to withhold.
+    pub fn raise_barrier(&self) {
+        self.barred.set(true);
+    }
+    pub fn is_barred(&self) -> bool {
+        self.barred.get()
     }
 
     /// Ends when `at` has come. Dropped earlier, it leaves no timer behind.

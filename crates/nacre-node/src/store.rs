@@ -109,6 +109,24 @@ pub enum StoreOp {
     Space,
 }
 
+impl StoreOp {
+    /// Whether the store is the same afterwards, and no more durable.
+    pub(crate) fn only_reads(&self) -> bool {
+        match self {
+            Self::Read { .. } | Self::List { .. } | Self::Len { .. } | Self::Space => true,
+            Self::Create { .. }
+            | Self::Write { .. }
+            | Self::WriteSummed { .. }
+            | Self::Truncate { .. }
+            | Self::Allocate { .. }
+            | Self::Punch { .. }
+            | Self::Sync { .. }
+            | Self::Replace { .. }
+            | Self::Delete { .. } => false,
+        }
+    }
+}
+
 /// What an operation answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreDone {

@@ -15,10 +15,10 @@ use nacre_node::{Ctx, Effect, Event, Logic, StoreError, StoreOp};
 use nacre_osd::Label;
 use nacre_osd_mem::MemStore;
 use nacre_ost::Ost;
-use nacre_target::{Service, TargetConfig, TargetIsland};
+use nacre_target::{Service, TargetConfig, TargetIsland, set_params};
 use nacre_testkit::CrashDevice;
 use nacre_types::{ClientUuid, FsName, Instant, TargetKind, TargetName, Timestamp};
-use nacre_wire::target::Param;
+use nacre_wire::target::{Param, SetParam};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -218,6 +218,14 @@ impl Cluster {
     }
 }
 
+impl Cluster {
+    /// Sets parameters of a server that has started.
+    pub fn set_param(&mut self, server: usize, name: &str, value: &str) {
+        let set = SetParam { name: name.into(), value: value.into() };
+        self.world.tell(self.servers[server], Event::Door(Box::new(set)));
+    }
+}
+
 fn add_mount(world: &mut World, name: &str) -> NodeId {
     let config = MountConfig {
         mgs_addresses: vec![World::address("MGS")],
@@ -245,6 +253,7 @@ fn target(
         boot: [boot.get(); 16],
         ack_or_commit: rule.get(),
         reply_records: true,
+        fault_points: true,
     };
     match kind {
         TargetKind::Mgs => watched(TargetIsland::<Mgs>::new(ctx, config, osd_config()), household),
@@ -260,7 +269,7 @@ fn watched<S: Service>(island: TargetIsland<S>, household: Option<&Arc<Household
     }))
 }
 
-/// A target that tells its parameters to whoever knocks at its door.
+/// A target that tells its parameters to whoever knocks at its door, or has them set.
 struct Watched<S: Service>(TargetIsland<S>);
 impl<S: Service> Logic for Watched<S> {
     fn ctx(&self) -> &Rc<Ctx> {
@@ -268,10 +277,14 @@ impl<S: Service> Logic for Watched<S> {
     }
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Door(_) => {
-                let params = self.0.core().zip(self.0.service()).map(|(core, s)| core.all_params(&**s));
-                let params = params.unwrap_or_default();
-                self.0.ctx().push(Effect::Door(Box::new(params)));
+            Event::Door(wish) => {
+                let Some((core, service)) = self.0.core().zip(self.0.service()) else { return };
+                if let Ok(set) = wish.downcast::<SetParam>() {
+                    let reply = set_params(core, &**service, &set);
+                    assert!(reply.matched > 0 && reply.refused.is_empty(), "{set:?}: {}", reply.refused);
+                    return;
+                }
+                self.0.ctx().push(Effect::Door(Box::new(core.all_params(&**service))));
             }
             other => self.0.handle(other),
         }

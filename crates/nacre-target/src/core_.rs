@@ -4,6 +4,7 @@
 //! has gone changes nothing any more; a callback is kept until its client has acknowledged it or has gone.
 
 use crate::exports::{Entry, Exports, Note, reply_key};
+use crate::fault::Faults;
 use crate::incompat::Incompat;
 use crate::lease::Neighbours;
 use crate::recovery::{RECOVERY_KEY, Recovery, Told};
@@ -42,6 +43,8 @@ pub struct TargetConfig {
     pub ack_or_commit: bool,
     /// A change and its reply record are one transaction. Off only to measure what the records cost.
     pub reply_records: bool,
+    /// [`crate::Fault`]s may be set: in builds for tests.
+    pub fault_points: bool,
 }
 
 /// Rows and bytes that a reply record adds to a transaction.
@@ -81,6 +84,7 @@ pub struct TargetCore {
     /// The latest recovery that is over.
     pub(crate) recovered: Cell<Option<Told>>,
     pub(crate) registration: OnceCell<Rc<Registration>>,
+    pub(crate) faults: Faults,
 }
 
 impl TargetCore {
@@ -112,6 +116,7 @@ impl TargetCore {
             bytes_lost_to: Cell::default(),
             recovered: Cell::default(),
             registration: OnceCell::new(),
+            faults: Faults::default(),
         })
     }
 

@@ -5,6 +5,7 @@
 
 use crate::connect::Gone;
 use crate::core_::{ExportId, TargetCore};
+use crate::fault::Fault;
 use crate::island::Inner;
 use crate::params::set_params;
 use crate::service::{Reply, Request, Service};
@@ -94,11 +95,19 @@ impl<S: Service> Inner<S> {
             // Nothing was lost: the client learns it with this reply, and keeps what is not stable yet.
             return self.send_reply(core, conn, &frame.header, Err(Errno::EALREADY));
         }
+        if core.faults.strikes_change(Fault::RequestLostBefore, class) {
+            return self.close(conn);
+        }
         match admit(core, id, &frame.header, class) {
             Admission::Execute if class == Class::Import => {
                 self.execute_import(core, service, conn, id, opcode, &frame)
             }
-            Admission::Execute => self.spawn(core, service, id, opcode, frame, None),
+            Admission::Execute => {
+                self.spawn(core, service, id, opcode, frame, None);
+                if core.faults.strikes_change(Fault::RequestLostAfter, class) {
+                    self.close(conn);
+                }
+            }
             Admission::Reply(record) => self.spawn(core, service, id, opcode, frame, Some(record)),
             Admission::Drop => {}
             Admission::Error(error) => {
@@ -180,6 +189,13 @@ impl<S: Service> Inner<S> {
             entry.stats.count(operation, self.ctx.now().saturating_since(began));
         }
         let outcome = result.as_ref().map(|_| ()).map_err(|e| *e);
+        if let Some(transno) = result.as_ref().ok().map(|reply| reply.transno).filter(|t| t.0 > 0)
+            && core.faults.strikes(Fault::CrashAfterCommit)
+        {
+            let _durable = Box::pin(core.osd.commit(transno)).await;
+            self.ctx.push(Effect::Fatal(format!("fault point {}", Fault::CrashAfterCommit.name())));
+            return outcome; // not finished: nobody is answered
+        }
         self.finish(core, &request, result, refilled);
         outcome
     }
@@ -240,6 +256,9 @@ impl<S: Service> Inner<S> {
             epoch.and(entry.conn)
         };
         let Some(conn) = conn else { return };
+        if core.faults.strikes_change(Fault::ReplyLost, request.opcode.class()) {
+            return self.close(conn);
+        }
         let unreadable = result.as_ref().is_err_and(|e| *e == Errno::EPROTO);
         let extra = if refilled { flags::RECONSTRUCTED } else { 0 };
         self.send_reply_with(core, conn, &request.header, result, extra);

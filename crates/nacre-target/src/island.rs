@@ -134,6 +134,10 @@ impl<S: Service> Logic for TargetIsland<S> {
     fn log_writes(&mut self, out: &mut Vec<StoreOp>) {
         if let Some(core) = self.inner.core.get() {
             core.osd.log_writes(out);
+            if self.inner.ctx.is_barred() {
+                out.clear();
+            }
+            core.faults.end_of_visit(&self.inner.ctx);
         }
     }
     fn log_failed(&mut self, error: &StoreError) {
@@ -282,6 +286,9 @@ impl<S: Service> Inner<S> {
             self.idle.wait().await;
         }
         while self.running.get() > 0 && self.ctx.timeout(deadline, self.idle.wait()).await.is_some() {}
+        if self.ctx.is_barred() {
+            return self.ctx.push(Effect::Stopped); // as a crash: nothing can be handed over
+        }
         if let Some(service) = self.service.get() {
             service.clone().stop().await;
         }

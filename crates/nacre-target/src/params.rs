@@ -66,6 +66,18 @@ impl TargetCore {
             ),
         ];
         list.push(param(
+            name("fail_loc"),
+            self.faults.fail_loc(&self.ctx),
+            true,
+            "the fault point that is set, 0 for none; only builds for tests have any",
+        ));
+        list.push(param(
+            name("fail_val"),
+            self.faults.fail_val(),
+            true,
+            "how often a fault point that is set then strikes, from 1, default 1",
+        ));
+        list.push(param(
             name("recovery_status"),
             self.recovery_status(),
             false,
@@ -136,8 +148,17 @@ impl TargetCore {
             exports.get_mut(id)?.stats = OpStats::new(self.ctx.wall());
             return Some(Ok(()));
         }
-        if suffix != "max_mod_rpcs_in_flight" {
-            return None;
+        if matches!(suffix, "fail_loc" | "fail_val") && !self.config.fault_points {
+            return Some(Err(format!(
+                "{name}={value}: this is a release build, it has no fault points\nhint: they are in what `cargo build` \
+                 makes without --release, for tests"
+            )));
+        }
+        match suffix {
+            "fail_loc" => return Some(self.faults.set_loc(&self.ctx, name, value)),
+            "fail_val" => return Some(self.faults.set_val(name, value)),
+            "max_mod_rpcs_in_flight" => {}
+            _ => return None,
         }
         Some(parse_limit(name, value, SERVER_MOD_RPCS_MAX).map(|n| self.max_mod_rpcs.set(n)))
     }
@@ -200,7 +221,7 @@ impl TargetCore {
 }
 
 /// Sets every parameter whose name fits.
-pub(crate) fn set_params<S: Service>(core: &TargetCore, service: &S, set: &SetParam) -> SetParamReply {
+pub fn set_params<S: Service>(core: &TargetCore, service: &S, set: &SetParam) -> SetParamReply {
     let mut names: Vec<String> = core.all_params(service).into_iter().map(|p| p.name).collect();
     names.retain(|name| matches(&set.name, name));
     let mut refused = String::new();

@@ -3,9 +3,10 @@
 
 mod common;
 
-use common::{Jobs, Ledger, SEC, SLOW, TARGET, add, add_client, ledger};
+use common::{Jobs, Ledger, SEC, SLOW, TARGET, add, add_client, config, ledger, store, target_config};
 use nacre_node::{ConnId, Ctx, Effect, Event, Logic, RpcError};
 use nacre_sim::World;
+use nacre_target::{TargetConfig, TargetIsland};
 use nacre_types::{ConnEpoch, Errno, Xid};
 use nacre_wire::ost::{Glimpse, SyncObject};
 use nacre_wire::target::{GetParams, Role, SetParam, Statfs, Sync};
@@ -239,6 +240,43 @@ fn parameters_are_found_by_pattern_and_set() {
     assert!(set("*.*.max_mod_rpcs_in_flight", "0").1.contains("out of range (1 to 512)"));
     assert_eq!(set("*.*.nothing", "1").0, 0);
     assert_eq!(param(&mut jobs, &mut w, tool, "*.*.max_mod_rpcs_in_flight"), ["16"]);
+}
+
+#[test]
+fn fault_points_are_set_by_name_or_number_and_never_in_a_release_build() {
+    for fault_points in [true, false] {
+        let mut w = World::new(12);
+        let store = store(&mut w, TARGET, &[]);
+        let start = move |ctx: &Rc<Ctx>| -> Box<dyn Logic> {
+            let config_of_build = TargetConfig { fault_points, ..target_config(10_000) };
+            Box::new(TargetIsland::<Ledger>::new(ctx, config_of_build, config()))
+        };
+        let target = w.add(TARGET, Some(store), Box::new(start));
+        w.start(target);
+        let tool = add_client(&mut w, TARGET, 9, Role::Tool);
+        let mut jobs = Jobs::default();
+        let (mut refusals, mut seen) = (Vec::new(), Vec::new());
+        for (name, value) in [
+            ("fail_val", "2"),
+            ("fail_loc", "0x3"),
+            ("fail_loc", "crash"),
+            ("fail_loc", "0"),
+            ("fail_loc", "barrier"),
+        ] {
+            let set = SetParam { name: format!("*.*.{name}"), value: value.into() };
+            let reply = jobs.run(&mut w, tool, async move |a| a.peer.call(&set).await.expect("answered"));
+            refusals.push(reply.refused);
+            seen.extend(param(&mut jobs, &mut w, tool, "*.*.fail_loc"));
+        }
+        if fault_points {
+            assert_eq!(seen, ["0", "reply_lost", "reply_lost", "0", "barrier"]);
+            assert_eq!(refusals.iter().filter(|r| r.is_empty()).count(), 4, "{refusals:?}");
+            assert!(refusals[2].contains("no such fault point"), "{refusals:?}");
+        } else {
+            assert_eq!(seen, ["0"; 5]);
+            assert!(refusals.iter().all(|r| r.contains("this is a release build")), "{refusals:?}");
+        }
+    }
 }
 
 #[test]

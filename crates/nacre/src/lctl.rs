@@ -125,9 +125,17 @@ pub(crate) fn run(command: &LctlCommand) -> Result<()> {
     }
 }
 
+/// A pattern as processes know it. The field has one `fail_loc` per machine; here each target has its own.
+fn whole(pattern: &str) -> String {
+    match pattern {
+        "fail_loc" | "fail_val" => format!("*.*.{pattern}"),
+        _ => pattern.replace('/', "."),
+    }
+}
+
 /// Parameters of every island on this machine that match.
 pub(crate) fn matching(pattern: &str) -> Result<Vec<Param>> {
-    let pattern = pattern.replace('/', ".");
+    let pattern = whole(pattern);
     let mut all: Vec<Param> = Vec::new();
     for entry in registry::entries()? {
         for island in &entry.islands {
@@ -198,7 +206,7 @@ fn try_apply(setting: &str) -> Result<(Vec<String>, Vec<String>)> {
     for entry in registry::entries()? {
         for island in &entry.islands {
             let mut tool = tool::Tool::connect_unix(&entry.socket, island)?;
-            for p in tool.call(&GetParams { pattern: name.replace('/', ".") })?.params {
+            for p in tool.call(&GetParams { pattern: whole(name) })?.params {
                 let set = format!("{}={value}", p.name);
                 match tool.call(&SetParam { name: p.name, value: value.into() })?.refused {
                     none if none.is_empty() => done.push(set),

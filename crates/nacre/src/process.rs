@@ -275,6 +275,7 @@ fn add_target(node: &Node, targets: &Targets, served: &Served, addresses: &[Stri
         boot: store::boot_id(),
         ack_or_commit: true,
         reply_records: true,
+        fault_points: cfg!(debug_assertions),
     };
     let kind = served.name.kind();
     let household = targets.household.clone();

@@ -4,7 +4,7 @@
 
 mod machine;
 
-use machine::daemon::Daemon;
+use machine::cluster::{Cluster, lease};
 use machine::{Machine, eventually};
 use rustix::fs::FlockOperation;
 use rustix::process::Signal;
@@ -12,93 +12,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-fn lease() -> f64 {
-    std::env::var("NACRE_TEST_LEASE").ok().and_then(|text| text.parse().ok()).unwrap_or(2.0)
-}
 fn wait(seconds: f64) {
     let until = Instant::now() + Duration::from_secs_f64(seconds);
     eventually("time passes", || Instant::now() >= until);
-}
-
-/// Servers and mounts of one file system, each a process.
-struct Cluster<'a> {
-    m: &'a Machine,
-    lease: f64,
-}
-impl<'a> Cluster<'a> {
-    fn format(m: &'a Machine) -> Self {
-        let this = Self { m, lease: lease() };
-        m.good(&["mkfs", "--mgs", this.dir("mgs").to_str().unwrap()]);
-        let mgs = this.mgs();
-        for (kind, name) in [("--mdt", "mdt"), ("--ost", "ost")] {
-            let dir = this.dir(name);
-            let dir = dir.to_str().unwrap();
-            m.good(&["mkfs", kind, "--index", "0", "--fsname", "demo", "--mgsnode", &mgs, dir]);
-        }
-        this
-    }
-    fn dir(&self, name: &str) -> PathBuf {
-        self.m.path(name)
-    }
-    fn mgs(&self) -> String {
-        format!("unix:{}", self.dir("mgs").join("nacre.sock").display())
-    }
-    fn serve_command(&self, target: &str, more: &[&str]) -> Command {
-        let mut command = self.m.command();
-        command.arg("serve").arg(self.dir(target)).args(["--lease", &self.lease.to_string()]).args(more);
-        command
-    }
-    fn serve_with(&self, target: &str, more: &[&str]) -> Daemon {
-        Daemon::spawn(&mut self.serve_command(target, more), &self.dir(&format!("{target}.log")))
-    }
-    fn serve(&self, target: &str) -> Daemon {
-        self.serve_with(target, &[])
-    }
-    /// The same on a machine that has been started anew meanwhile.
-    fn serve_after_boot(&self, target: &str, boot: u32) -> Daemon {
-        let id = self.dir("boot_id");
-        fs::write(&id, format!("00000000-0000-0000-0000-{boot:012}\n")).unwrap();
-        let script = r#"mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@""#;
-        let inner = self.serve_command(target, &[]);
-        let mut command = Command::new("unshare");
-        command
-            .args(["--mount", "sh", "-c", script])
-            .arg(&id)
-            .arg(inner.get_program())
-            .args(inner.get_args());
-        for (name, value) in inner.get_envs() {
-            if let Some(value) = value {
-                command.env(name, value);
-            }
-        }
-        Daemon::spawn(&mut command, &self.dir(&format!("{target}.log")))
-    }
-    fn mnt(&self, name: &str) -> PathBuf {
-        self.m.made(name)
-    }
-    fn mount_begins(&self, name: &str) -> Daemon {
-        let dir = self.mnt(name);
-        let mut command = self.m.command();
-        command.arg("mount").arg(format!("{}:/demo", self.mgs())).arg(&dir);
-        Daemon::spawn(&mut command, &self.dir(&format!("{name}.log")))
-    }
-    fn mount(&self, name: &str) -> Daemon {
-        let daemon = self.mount_begins(name);
-        self.wait_mounted(name);
-        daemon
-    }
-    fn wait_mounted(&self, name: &str) {
-        let line = format!(" {} fuse", self.mnt(name).display());
-        eventually(&format!("{name} is mounted"), || {
-            fs::read_to_string("/proc/mounts").unwrap().contains(&line)
-        });
-    }
-    fn all(&self) -> [Daemon; 3] {
-        ["mgs", "mdt", "ost"].map(|target| self.serve(target))
-    }
 }
 
 fn open(path: &Path) -> File {
@@ -315,10 +233,8 @@ fn after_a_takeover_the_old_server_writes_nothing() {
     let written = write_calls(old.child.id()) - before;
     assert_eq!(old.child.wait().unwrap().signal(), Some(9));
     // The new server cuts what is behind the last whole record, and removes segments that it has flushed.
-    let changed = files
-        .iter()
-        .filter(|(path, was)| path.exists() && !was.starts_with(&fs::read(path).unwrap()))
-        .count();
+    let changed =
+        files.iter().filter(|(path, was)| fs::read(path).is_ok_and(|now| !was.starts_with(&now))).count();
     eprintln!("{written} writes by the old server after the takeover, {changed} of its log files changed");
     assert_eq!((written, changed), (0, 0));
     for i in 0..200 {

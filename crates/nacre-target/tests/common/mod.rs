@@ -164,6 +164,7 @@ pub fn target_config(lease_ms: u32) -> TargetConfig {
         boot: [1; 16],
         ack_or_commit: true,
         reply_records: true,
+        fault_points: true,
     }
 }
 

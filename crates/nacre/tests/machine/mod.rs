@@ -1,6 +1,7 @@
 //! A machine of its own for one test: a run directory, directories, background processes that end with it.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
+pub mod cluster;
 pub mod daemon;
 
 use std::ffi::OsStr;

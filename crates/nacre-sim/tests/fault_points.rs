@@ -1,0 +1,248 @@
+//! Each fault point, by its name: every operation happens exactly once, and nothing that was synced is lost.
+
+mod support;
+
+use nacre_client::{Change, Client, WriteArgs};
+use nacre_sim::cluster::Cluster;
+use nacre_sim::{JobId, NodeId};
+use nacre_target::Fault;
+use nacre_types::{Errno, Fid};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use support::{DIR, FILE, MDT, SEC, caller, cluster, create, make, new, run, write};
+
+/// Place of the OST among the servers of a cluster.
+const OST: usize = 2;
+
+fn set(c: &mut Cluster, server: usize, fault: Fault, times: u32) {
+    c.set_param(server, "*.*.fail_val", &times.to_string());
+    c.set_param(server, "*.*.fail_loc", fault.name());
+}
+fn fail_loc(c: &mut Cluster, server: usize) -> String {
+    let name = c.world.name(c.servers[server]).to_string();
+    let found = c.params(|p| p.ends_with(".fail_loc")).into_iter().find(|(of, ..)| *of == name);
+    found.expect("every target has it").2
+}
+/// What is in the root directory, and how many links it has.
+fn tree(c: &mut Cluster, mount: NodeId) -> BTreeMap<String, u32> {
+    run(c, mount, async |client| {
+        let mut found = BTreeMap::new();
+        for entry in client.readdir(Fid::ROOT, 2, 1000, false).await?.entries {
+            let nlink = client.getattr(entry.fid).await?.attr.nlink;
+            found.insert(String::from_utf8_lossy(&entry.name).into_owned(), nlink);
+        }
+        Ok::<_, Errno>(found)
+    })
+    .expect("the root is readable")
+}
+
+/// None of these gives the same result when it is done twice.
+async fn changes(client: Rc<Client>) -> Result<(), Errno> {
+    for i in 0..6 {
+        let name = |what: &str| format!("{what}{i}");
+        let fid = make(&client, Fid::ROOT, &name("file"), FILE).await?;
+        client.link(fid, Fid::ROOT, name("link").as_bytes(), caller()).await?;
+        make(&client, Fid::ROOT, &name("dir"), DIR).await?;
+        let (from, to) = (name("dir"), name("moved"));
+        client.rename((Fid::ROOT, from.as_bytes()), (Fid::ROOT, to.as_bytes()), 0, caller()).await?;
+        make(&client, Fid::ROOT, &name("gone"), FILE).await?;
+        client.unlink(Fid::ROOT, name("gone").as_bytes(), false, caller()).await?;
+        let (_, handle) = create(&client, &name("open")).await?;
+        client.release(handle, None).await?;
+        let batch: Vec<String> = (0..3).map(|n| format!("batch{i}.{n}")).collect();
+        let batch: Vec<Change<'_>> =
+            batch.iter().map(|name| Change::Make(new(Fid::ROOT, name, FILE))).collect();
+        for made in client.batch(&batch, &caller(), false).await? {
+            made?;
+        }
+    }
+    Ok(())
+}
+fn changed() -> BTreeMap<String, u32> {
+    let per_round = |i: u32| {
+        let names = [("file", 2), ("link", 2), ("moved", 2), ("open", 1)];
+        let single = names.map(|(name, links)| (format!("{name}{i}"), links));
+        single.into_iter().chain((0..3).map(move |n| (format!("batch{i}.{n}"), 1)))
+    };
+    (0..6).flat_map(per_round).collect()
+}
+
+/// Waits until a server ends at its fault point, and starts it again.
+fn crash(c: &mut Cluster, server: usize) {
+    let until = c.world.now_ns() + 60 * SEC;
+    assert!(c.world.run_until(until, |world| !world.fatal.is_empty()), "no crash\n{}", c.world.trace(60));
+    let why = std::mem::take(&mut c.world.fatal);
+    assert!(why.len() == 1 && why[0].contains("fault point crash_after_commit"), "{why:?}");
+    let node = c.servers[server];
+    c.world.kill(node);
+    c.world.start_later(node, 200_000_000);
+}
+fn wait<T: 'static>(c: &mut Cluster, job: JobId) -> T {
+    let done = c.jobs.wait(&mut c.world, job, 120 * SEC);
+    done.unwrap_or_else(|| panic!("the job never ends; {:?}\n{}", c.world.fatal, c.world.trace(60)))
+}
+
+#[test]
+fn changes_of_names_happen_once_at_every_fault_point() {
+    let faults =
+        [Fault::RequestLostBefore, Fault::RequestLostAfter, Fault::ReplyLost, Fault::CrashAfterCommit];
+    for seed in 1..=8 {
+        for fault in faults {
+            let mut c = cluster(seed, 1, 2);
+            let (mount, other) = (c.mounts[0], c.mounts[1]);
+            // A crash ends the process, and with it what was set.
+            let times = if fault == Fault::CrashAfterCommit { 1 } else { 1 + seed as u32 * 3 };
+            let job = c.jobs.start(&mut c.world, mount, changes);
+            let pause = c.world.rng().below(4_000_000);
+            c.world.run_for(pause);
+            set(&mut c, MDT, fault, times);
+            if fault == Fault::CrashAfterCommit {
+                crash(&mut c, MDT);
+            }
+            let done: Result<(), Errno> = wait(&mut c, job);
+            assert_eq!(done, Ok(()), "{fault:?}, seed {seed}\n{}", c.world.trace(80));
+            assert_eq!(tree(&mut c, other), changed(), "{fault:?}, seed {seed}\n{}", c.world.trace(80));
+            assert_eq!(fail_loc(&mut c, MDT), "0", "{fault:?} has not struck, seed {seed}");
+        }
+    }
+}
+
+/// Appends: each byte is there once, in its place.
+#[test]
+fn appends_happen_once_at_every_fault_point() {
+    let faults =
+        [Fault::RequestLostBefore, Fault::RequestLostAfter, Fault::ReplyLost, Fault::CrashAfterCommit];
+    for seed in 1..=8 {
+        for fault in faults {
+            let mut c = cluster(seed, 1, 2);
+            let (mount, other) = (c.mounts[0], c.mounts[1]);
+            let fid = run(&mut c, mount, async |client| create(&client, "f").await).expect("made").0;
+            set(&mut c, OST, fault, if fault == Fault::CrashAfterCommit { 1 } else { 3 });
+            let job = c.jobs.start(&mut c.world, mount, async move |client| {
+                let (_, handle) = client.open(fid, 2, caller()).await?;
+                for i in 0..20u8 {
+                    let data = bytes::Bytes::from(vec![i; 700]);
+                    let args =
+                        WriteArgs { handle, offset: 0, append: true, data, kill_suidgid: false, sync: false };
+                    client.write(args).await?;
+                }
+                Ok::<_, Errno>(())
+            });
+            if fault == Fault::CrashAfterCommit {
+                crash(&mut c, OST);
+            }
+            let done: Result<(), Errno> = wait(&mut c, job);
+            assert_eq!(done, Ok(()), "{fault:?}, seed {seed}\n{}", c.world.trace(80));
+            let found = run(&mut c, other, async move |client| {
+                let (_, handle) = client.open(fid, 0, caller()).await?;
+                Ok::<_, Errno>(client.read(handle, 0, 1 << 20).await?.concat())
+            });
+            let expected: Vec<u8> = (0..20u8).flat_map(|i| vec![i; 700]).collect();
+            assert!(found.expect("readable") == expected, "{fault:?}, seed {seed}\n{}", c.world.trace(80));
+            assert_eq!(fail_loc(&mut c, OST), "0", "{fault:?} has not struck, seed {seed}");
+        }
+    }
+}
+
+fn numbered(numbers: std::ops::Range<u32>) -> BTreeSet<String> {
+    numbers.map(|i| format!("f{i:02}")).collect()
+}
+async fn make_numbered(client: Rc<Client>, numbers: std::ops::Range<u32>) -> Result<(), Errno> {
+    for name in numbered(numbers) {
+        make(&client, Fid::ROOT, &name, FILE).await?;
+    }
+    Ok(())
+}
+/// A sync that was asked for behind the barrier: it must not end.
+fn sync_behind_the_barrier(c: &mut Cluster, mount: NodeId, seed: u64) -> JobId {
+    let sync = c.jobs.start(&mut c.world, mount, async |client| client.sync_all().await);
+    c.world.run_for(8 * SEC);
+    c.jobs.collect(&mut c.world);
+    assert!(!c.jobs.is_done(sync), "seed {seed}: something is called durable behind the barrier");
+    sync
+}
+
+#[test]
+fn behind_a_barrier_everybody_is_lost_but_a_prefix_with_all_that_was_synced() {
+    let mut kept = BTreeSet::new();
+    for seed in 1..=20 {
+        let mut c = cluster(seed, 1, 1);
+        let mount = c.mounts[0];
+        run(&mut c, mount, async |client| {
+            make_numbered(client.clone(), 0..20).await?;
+            client.sync_all().await
+        })
+        .expect("synced");
+        run(&mut c, mount, async |client| make_numbered(client, 20..30).await).expect("answered");
+        set(&mut c, MDT, Fault::Barrier, 1);
+        run(&mut c, mount, async |client| make_numbered(client, 30..40).await).expect("answered");
+        sync_behind_the_barrier(&mut c, mount, seed);
+        assert_eq!(fail_loc(&mut c, MDT), "barrier");
+        c.lose_power().expect("starts");
+        let fresh = c.mounts.len() - 1;
+        c.ready(fresh).expect("ready");
+        let fresh = c.mounts[fresh];
+        let found: BTreeSet<String> = tree(&mut c, fresh).into_keys().collect();
+        assert!(
+            (20..=30).contains(&found.len()),
+            "seed {seed}: {} files\n{}",
+            found.len(),
+            c.world.trace(60)
+        );
+        assert_eq!(found, numbered(0..found.len() as u32), "seed {seed}: not a prefix");
+        kept.insert(found.len());
+    }
+    assert!(kept.contains(&30), "what was written before the barrier is never kept: {kept:?}");
+}
+
+#[test]
+fn what_was_answered_behind_a_barrier_is_made_again_by_its_clients() {
+    for seed in 1..=10 {
+        let mut c = cluster(seed, 1, 2);
+        let (mount, other) = (c.mounts[0], c.mounts[1]);
+        run(&mut c, mount, async |client| make_numbered(client, 0..10).await).expect("answered");
+        set(&mut c, MDT, Fault::Barrier, 1);
+        run(&mut c, mount, async |client| make_numbered(client, 10..20).await).expect("answered");
+        let sync = sync_behind_the_barrier(&mut c, mount, seed);
+        c.power_loss(MDT);
+        let mdt = c.servers[MDT];
+        c.world.start_later(mdt, 200_000_000);
+        assert_eq!(wait::<Result<(), Errno>>(&mut c, sync), Ok(()), "seed {seed}");
+        let found: BTreeSet<String> = tree(&mut c, other).into_keys().collect();
+        assert_eq!(found, numbered(0..20), "seed {seed}\n{}", c.world.trace(80));
+    }
+}
+
+/// On an OST a write of bytes waits behind the barrier, and is made once the target is back.
+#[test]
+fn bytes_behind_a_barrier_are_written_when_the_target_is_back() {
+    for seed in 1..=10 {
+        let mut c = cluster(seed, 1, 2);
+        let (mount, other) = (c.mounts[0], c.mounts[1]);
+        let (fid, handle) = run(&mut c, mount, async |client| {
+            let (fid, handle) = create(&client, "f").await?;
+            write(&client, handle, 0, vec![1; 9000]).await?;
+            client.fsync(fid, Some(handle)).await?;
+            Ok::<_, Errno>((fid, handle))
+        })
+        .expect("synced");
+        set(&mut c, OST, Fault::Barrier, 1);
+        let late = c.jobs.start(&mut c.world, mount, async move |client| {
+            write(&client, handle, 5000, vec![2; 9000]).await?;
+            client.fsync(fid, Some(handle)).await
+        });
+        c.world.run_for(5 * SEC);
+        c.jobs.collect(&mut c.world);
+        assert!(!c.jobs.is_done(late), "seed {seed}: something is called durable behind the barrier");
+        c.power_loss(OST);
+        let ost = c.servers[OST];
+        c.world.start_later(ost, 200_000_000);
+        assert_eq!(wait::<Result<(), Errno>>(&mut c, late), Ok(()), "seed {seed}");
+        let found = run(&mut c, other, async move |client| {
+            let (_, handle) = client.open(fid, 0, caller()).await?;
+            Ok::<_, Errno>(client.read(handle, 0, 1 << 20).await?.concat())
+        });
+        let expected = [vec![1; 5000], vec![2; 9000]].concat();
+        assert!(found.expect("readable") == expected, "seed {seed}\n{}", c.world.trace(80));
+    }
+}

@@ -1,0 +1,127 @@
+//! Fault points: named moments at which a target goes wrong on purpose, once or so many times.
+//!
+//! Set by `lctl set_param fail_loc=NAME` in builds for tests ([`crate::TargetConfig::fault_points`]), and by the
+//! simulator. All but the barrier strike at the next change that a client with a lease asks for. Nothing is lost on a
+//! connection that stands, so whatever is lost here takes its connection with it, and the client sends it again.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use core::cell::Cell;
+use nacre_node::Ctx;
+use nacre_wire::Class;
+
+/// What goes wrong, and when. The numbers are for `fail_loc=0x…`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The request is not executed.
+    RequestLostBefore = 1,
+    /// It is executed, but its connection ends before that: the copy meets it running, or its record.
+    RequestLostAfter = 2,
+    /// The reply is there, and the connection ends instead of carrying it.
+    ReplyLost = 3,
+    /// The change is durable, then the target ends without having answered.
+    CrashAfterCommit = 4,
+    /// Nothing reaches the store from now on: the log goes nowhere, and who waits for the device waits. What was
+    /// answered and not committed is lost with the process then, as it would be with the machine.
+    Barrier = 5,
+}
+
+impl Fault {
+    pub const ALL: [Self; 5] = [
+        Self::RequestLostBefore,
+        Self::RequestLostAfter,
+        Self::ReplyLost,
+        Self::CrashAfterCommit,
+        Self::Barrier,
+    ];
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RequestLostBefore => "request_lost_before",
+            Self::RequestLostAfter => "request_lost_after",
+            Self::ReplyLost => "reply_lost",
+            Self::CrashAfterCommit => "crash_after_commit",
+            Self::Barrier => "barrier",
+        }
+    }
+    /// Its name, or its number as `0x…`.
+    fn parse(text: &str) -> Option<Self> {
+        let number = text.strip_prefix("0x").and_then(|hex| u32::from_str_radix(hex, 16).ok());
+        Self::ALL.into_iter().find(|f| f.name() == text || number == Some(*f as u32))
+    }
+}
+
+/// The fault point that is set on a target.
+pub(crate) struct Faults {
+    set: Cell<Option<Fault>>,
+    /// How often a fault that is set strikes.
+    times: Cell<u32>,
+    /// How often this one still does.
+    left: Cell<u32>,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self { set: Cell::new(None), times: Cell::new(1), left: Cell::new(0) }
+    }
+}
+
+impl Faults {
+    /// Whether it is this fault's moment; counts.
+    pub(crate) fn strikes(&self, fault: Fault) -> bool {
+        if self.set.get() != Some(fault) {
+            return false;
+        }
+        self.left.set(self.left.get() - 1);
+        if self.left.get() == 0 {
+            self.set.set(None);
+        }
+        tracing::warn!(fault = fault.name(), left = self.left.get(), "fault point");
+        true
+    }
+    /// The same for a request, which is spared unless it is a change.
+    pub(crate) fn strikes_change(&self, fault: Fault, class: Class) -> bool {
+        matches!(class, Class::Modify | Class::Close) && self.strikes(fault)
+    }
+    /// Between two visits: the log of the visit in which the barrier was set is still written, so that no sync which
+    /// that visit has asked for says too much.
+    pub(crate) fn end_of_visit(&self, ctx: &Ctx) {
+        if self.strikes(Fault::Barrier) {
+            ctx.raise_barrier();
+        }
+    }
+
+    // ---- parameters
+
+    pub(crate) fn fail_loc(&self, ctx: &Ctx) -> String {
+        match self.set.get() {
+            Some(fault) => fault.name().to_string(),
+            None if ctx.is_barred() => Fault::Barrier.name().to_string(),
+            None => "0".to_string(),
+        }
+    }
+    pub(crate) fn fail_val(&self) -> String {
+        self.times.get().to_string()
+    }
+    pub(crate) fn set_loc(&self, ctx: &Ctx, name: &str, value: &str) -> Result<(), String> {
+        if ctx.is_barred() {
+            return Err(format!("{name}={value}: the barrier holds until the target is started again"));
+        }
+        let fault = Fault::parse(value);
+        if fault.is_none() && !matches!(value, "0" | "0x0") {
+            let names = Fault::ALL.map(Fault::name).join(", ");
+            return Err(format!("{name}={value}: no such fault point\nhint: {names}, or 0 for none"));
+        }
+        self.set.set(fault);
+        self.left.set(self.times.get());
+        Ok(())
+    }
+    pub(crate) fn set_val(&self, name: &str, value: &str) -> Result<(), String> {
+        match value.parse() {
+            Ok(times) if times > 0 => {
+                self.times.set(times);
+                Ok(())
+            }
+            _ => Err(format!("{name}={value}: a number of times from 1 is wanted")),
+        }
+    }
+}

@@ -26,6 +26,8 @@ pub struct Accepted {
     pub fd: OwnedFd,
     /// For people.
     pub peer: String,
+    /// Where it is (TCP).
+    pub from: Option<IpAddr>,
     /// Bodies are checked (TCP).
     pub sums: bool,
 }
@@ -157,16 +159,17 @@ pub fn accept(listener: impl AsFd, address: &Address) -> Result<Option<Accepted>
         Err(error) => return Err(NetError::io(format!("accept on {address}"), error)),
     };
     let sums = matches!(address, Address::Tcp { .. });
+    let from = from.filter(|_| sums).and_then(|a| SocketAddr::try_from(a).ok());
     let peer = if sums {
         tune_tcp(&fd);
-        from.and_then(|a| SocketAddr::try_from(a).ok()).map_or_else(|| "tcp".to_owned(), |a| a.to_string())
+        from.map_or_else(|| "tcp".to_owned(), |a| a.to_string())
     } else {
         match sockopt::socket_peercred(&fd) {
             Ok(cred) => format!("unix pid {}", cred.pid.as_raw_nonzero()),
             Err(_) => "unix".to_owned(),
         }
     };
-    Ok(Some(Accepted { fd, peer, sums }))
+    Ok(Some(Accepted { fd, peer, from: from.map(|a| a.ip()), sums }))
 }
 
 /// Begins to connect; the socket becomes writable when it stands or has failed ([`connect_result`]).

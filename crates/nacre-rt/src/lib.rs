@@ -15,6 +15,7 @@ mod conn;
 mod driver;
 mod entry;
 mod event_loop;
+mod gate;
 mod io;
 mod island;
 mod listen;

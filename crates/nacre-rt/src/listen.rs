@@ -2,12 +2,14 @@
 
 use crate::clock;
 use crate::event_loop::{Command, LoopHandle};
+use crate::gate::Gate;
 use crate::node::{Node, RtError, Shared};
 use crate::socket::Socket;
 use nacre_net::Address;
 use nacre_types::Instant;
 use rustix::event::epoll::EventFlags;
 use rustix::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -18,6 +20,7 @@ const REST: Duration = Duration::from_millis(100);
 pub(crate) struct Listener {
     pub(crate) fd: OwnedFd,
     pub(crate) address: Address,
+    gate: Arc<Gate>,
     rests_until: Option<Instant>,
     watched: bool,
 }
@@ -33,7 +36,8 @@ pub(crate) enum Accepting {
 pub(crate) fn listen(node: &Node, address: &Address) -> Result<Address, RtError> {
     let shared = node.shared();
     let (fd, bound) = nacre_net::listen(address)?;
-    let listener = Listener { fd, address: bound.clone(), rests_until: None, watched: true };
+    let gate = Gate::new(shared.config.connections_max, shared.config.connections_per_host_max);
+    let listener = Listener { fd, address: bound.clone(), gate, rests_until: None, watched: true };
     if let Some(first) = shared.loops.first() {
         first.command(Command::AddListener(shared.token(), listener), &shared.stats);
     }
@@ -58,14 +62,16 @@ impl Listener {
                     return Accepting::Rests;
                 }
             };
-            let max = shared.config.connections_max;
-            if shared.sockets.fetch_add(1, Ordering::Relaxed) >= max {
-                shared.sockets.fetch_sub(1, Ordering::Relaxed);
-                shared.stats.connections_refused.add(1);
-                shared.complain(&accepted.peer, &format!("refused, there are {max} connections already"));
-                continue;
-            }
-            let socket = Box::new(Socket::accepted(accepted));
+            let place = match self.gate.admit(accepted.from) {
+                Ok(place) => place,
+                Err(why) => {
+                    shared.stats.connections_refused.add(1);
+                    shared.complain(&accepted.peer, &why);
+                    continue;
+                }
+            };
+            shared.sockets.fetch_add(1, Ordering::Relaxed);
+            let socket = Box::new(Socket::accepted(accepted, place));
             if let Some(handle) = shared.loops.get(shared.next_loop()) {
                 handle.command(Command::AddSocket(shared.token(), socket), &shared.stats);
             }

@@ -29,8 +29,10 @@ pub struct Config {
     pub io_inline_bytes: usize,
     /// What may wait for a peer that does not read; beyond it the connection is closed.
     pub send_queue_bytes_max: usize,
-    /// Sockets to other processes; beyond it nobody is let in.
+    /// Connections that are let in at one address; more are refused.
     pub connections_max: usize,
+    /// Of these, connections from one host.
+    pub connections_per_host_max: usize,
     /// For the first words of a connection, in either direction.
     pub handshake_max: Duration,
     /// A peer that neither completes what it sends nor takes what it is sent is given up after that time.
@@ -47,6 +49,7 @@ impl Default for Config {
             io_inline_bytes: 256 << 10,
             send_queue_bytes_max: 64 << 20,
             connections_max: 4096,
+            connections_per_host_max: 1024,
             handshake_max: Duration::from_secs(10),
             stall_max: Duration::from_secs(30),
             help_after: Duration::from_micros(100),

@@ -12,6 +12,7 @@ use crate::clock;
 use crate::conn::{Conn, Link, Out};
 use crate::driver::{self, Work};
 use crate::event_loop::{Command, LoopHandle};
+use crate::gate::Place;
 use crate::island::IslandRef;
 use crate::node::{Node, Shared};
 use crate::progress::Progress;
@@ -48,6 +49,8 @@ pub(crate) struct SocketLink {
     blocked: Mutex<Blocked>,
     /// How often everything that waited for room was sent.
     unblocked: AtomicU64,
+    /// Behind the listener's gate, as long as the descriptor is open.
+    _place: Option<Place>,
 }
 
 /// Who waits for room in the socket.
@@ -134,7 +137,7 @@ impl Opening {
 
     fn hand_to_loop(self, fd: OwnedFd, candidate: Candidate) {
         let node = self.island.inner().node.clone();
-        let link = SocketLink::new(fd, candidate.to_string(), candidate.sums());
+        let link = SocketLink::new(fd, candidate.to_string(), candidate.sums(), None);
         let socket = Box::new(Socket::new(link, Phase::Connecting(self, candidate)));
         node.sockets.fetch_add(1, Ordering::Relaxed);
         if let Some(handle) = node.loops.get(node.loop_for_new_socket()) {
@@ -166,8 +169,8 @@ impl Socket {
             outgoing: Progress::default(),
         }
     }
-    pub(crate) fn accepted(accepted: Accepted) -> Self {
-        Self::new(SocketLink::new(accepted.fd, accepted.peer, accepted.sums), Phase::Unnamed)
+    pub(crate) fn accepted(accepted: Accepted, place: Place) -> Self {
+        Self::new(SocketLink::new(accepted.fd, accepted.peer, accepted.sums, Some(place)), Phase::Unnamed)
     }
 
     /// The loop takes the socket over.
@@ -386,7 +389,7 @@ impl Socket {
 // ---- the sender's side
 
 impl SocketLink {
-    fn new(fd: OwnedFd, peer: String, sums: bool) -> Arc<Self> {
+    fn new(fd: OwnedFd, peer: String, sums: bool, place: Option<Place>) -> Arc<Self> {
         Arc::new(Self {
             fd,
             peer,
@@ -396,6 +399,7 @@ impl SocketLink {
             broken_off: OnceLock::new(),
             blocked: Mutex::default(),
             unblocked: AtomicU64::new(0),
+            _place: place,
         })
     }
 

@@ -8,6 +8,7 @@
 mod bench;
 mod check;
 mod cli;
+mod connections;
 mod destroy;
 mod detach;
 mod down;

@@ -76,6 +76,10 @@ struct Targets {
 impl Process {
     /// Starts the node and listens on the control socket.
     pub(crate) fn start(kind: ProcessKind) -> Result<Self> {
+        Self::start_with(kind, Config::default())
+    }
+    /// The same with limits of its own.
+    pub(crate) fn start_with(kind: ProcessKind, config: Config) -> Result<Self> {
         let targets = Arc::new(Targets {
             mounts: Mutex::default(),
             served: Mutex::default(),
@@ -85,7 +89,7 @@ impl Process {
             reopen: kind == ProcessKind::Up,
         });
         let on_end = targets.clone();
-        let node = Node::start(Config { loops: LOOPS, ..Config::default() }, move |node, island, reason| {
+        let node = Node::start(Config { loops: LOOPS, ..config }, move |node, island, reason| {
             on_end.ended(node, island, reason)
         })?;
         let socket = registry::own_socket()?;

@@ -1,5 +1,6 @@
 //! `nacre serve`: a server process with any number of targets.
 
+use crate::connections::ConnectionArgs;
 use crate::metrics::MetricsArgs;
 use crate::process::{self, Process, Served, Signals, Woken};
 use crate::registry::ProcessKind;
@@ -45,6 +46,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = lease)]
     lease: f64,
     #[command(flatten)]
+    connections: ConnectionArgs,
+    #[command(flatten)]
     metrics: MetricsArgs,
 }
 
@@ -64,7 +67,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         }
     }
     let served = args.targets.iter().map(|t| target(t)).collect::<Result<Vec<_>>>()?;
-    let mut process = Process::start(ProcessKind::Serve)?;
+    let mut process = Process::start_with(ProcessKind::Serve, args.connections.config())?;
     let metrics = args.metrics.serve(&process.node, &process.socket)?;
     process.set_lease(Duration::from_secs_f64(args.lease));
     let addresses = listen(&process, args, &served)?;

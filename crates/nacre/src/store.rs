@@ -105,7 +105,7 @@ const EMFILE: i32 = rustix::io::Errno::MFILE.raw_os_error();
 
 /// Lifts the limit of open files as far as this process may, and says what it is. The usual 1024 is too little for
 /// the targets of one `up`; nothing here uses select(2), the reason for that number.
-fn raise_descriptor_limit() -> u64 {
+pub(crate) fn raise_descriptor_limit() -> u64 {
     let now = getrlimit(Resource::Nofile);
     let enough = |limit: Option<u64>| limit.is_none_or(|n| n >= DESCRIPTORS_WANTED);
     if enough(now.current) {

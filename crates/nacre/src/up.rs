@@ -3,6 +3,7 @@
 //! MGS, one MDT and OSTs as islands of this process, on a directory that is kept between runs (or in memory),
 //! mounted through FUSE. Ctrl-C unmounts and stops without loss.
 
+use crate::connections::ConnectionArgs;
 use crate::detach::{self, Talk};
 use crate::metrics::MetricsArgs;
 use crate::mount::{self, Mounted};
@@ -66,6 +67,8 @@ pub(crate) struct UpArgs {
     /// Take the kernel's requests through /dev/fuse only, not through io_uring
     #[arg(long)]
     no_uring: bool,
+    #[command(flatten)]
+    connections: ConnectionArgs,
     #[command(flatten)]
     metrics: MetricsArgs,
     #[command(flatten)]
@@ -162,7 +165,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     };
     let osts = marker.as_ref().map_or(args.osts, |m| m.osts);
     let mut signals = Signals::catch()?;
-    let mut process = Process::start(ProcessKind::Up)?;
+    let mut process = Process::start_with(ProcessKind::Up, args.connections.config())?;
     let metrics = args.metrics.serve(&process.node, &process.socket)?;
     let result = start(args, &mut process, &talk, &mount, dir.as_deref(), &fsname, marker.as_ref(), osts);
     talk.services_end();

@@ -1,7 +1,8 @@
 //! Three server processes and two client mounts in network namespaces of their own, over TCP.
 //!
 //! For several orders of start: the same files are seen from both mounts, `lfs getstripe` is right, and after
-//! `kill -9` and restart of each server nothing is lost and the clients went on.
+//! `kill -9` and restart of each server nothing is lost and the clients went on. Then links go down without a word, of a
+//! client and of a server, for less and for more than a lease: half-open connections cost nobody more than that.
 
 use super::network::Network;
 use super::system::binary;
@@ -21,6 +22,8 @@ const HOSTS: [(&str, &str); 5] = [
     ("cl1", "10.77.0.5"),
 ];
 /// Starting orders of the three servers and the two clients (3 and 4).
+/// Seconds, of the servers under half-open connections.
+const LEASE: u64 = 3;
 const ORDERS: [[usize; 5]; 3] = [[0, 1, 2, 3, 4], [3, 2, 1, 4, 0], [1, 3, 0, 4, 2]];
 
 struct Cluster<'a> {
@@ -28,12 +31,15 @@ struct Cluster<'a> {
     nacre: PathBuf,
     base: tempfile::TempDir,
     running: Vec<Option<Child>>,
+    /// Seconds, of servers that are started from now on.
+    lease: u64,
 }
 
 impl<'a> Cluster<'a> {
     fn format(network: &'a Network, nacre: &Path) -> Result<Self> {
         let base = tempfile::Builder::new().prefix("nacre-netns-").tempdir()?;
-        let me = Self { network, nacre: nacre.into(), base, running: (0..5).map(|_| None).collect() };
+        let me =
+            Self { network, nacre: nacre.into(), base, running: (0..5).map(|_| None).collect(), lease: 10 };
         let mkfs = |args: &str, dir: &str| {
             sh(Command::new(&me.nacre)
                 .arg("mkfs")
@@ -69,7 +75,7 @@ impl<'a> Cluster<'a> {
             }
         };
         if who < 3 {
-            command.args(["--listen", &format!("{address}:9988")]);
+            command.args(["--listen", &format!("{address}:9988"), "--lease", &self.lease.to_string()]);
         }
         let log = fs::File::options().create(true).append(true).open(dir(&format!("log{who}")))?;
         self.running[who] = Some(command.stdout(Stdio::null()).stderr(log).spawn()?);
@@ -188,6 +194,93 @@ fn one_order(network: &Network, nacre: &Path, order: &[usize; 5]) -> Result<()> 
     Ok(())
 }
 
+/// Sockets of servers and clients, in the order of the hosts.
+fn sockets(cluster: &Cluster<'_>) -> Result<Vec<usize>> {
+    let of = |child: &Option<Child>| {
+        let pid = child.as_ref().context("not running")?.id();
+        let fds = fs::read_dir(format!("/proc/{pid}/fd"))?;
+        let targets = fds.filter_map(|fd| fs::read_link(fd.ok()?.path()).ok());
+        Ok(targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count())
+    };
+    cluster.running.iter().map(of).collect()
+}
+fn eventually(what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result<f64> {
+    let start = Instant::now();
+    while !condition().with_context(|| what.to_owned())? {
+        ensure!(start.elapsed() < Duration::from_secs(60), "not within 60 s: {what}");
+        super::pause();
+    }
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// The link of `host` is down for so many leases while both clients work: 60 files each, made and read again.
+fn link_down(cluster: &Cluster<'_>, who: usize, leases: f64, round: &str) -> Result<()> {
+    let (network, host) = (cluster.network, HOSTS.get(who).context("no such host")?.0);
+    let before = sockets(cluster)?;
+    let work = |client: usize| {
+        let dir = cluster.mount(client).join(format!("{round}.{client}"));
+        std::thread::Builder::new().spawn(move || -> Result<u32> {
+            let mut failed = 0;
+            fs::create_dir(&dir)?;
+            for i in 0..60 {
+                let file = dir.join(format!("f{i}"));
+                // What was under way when the mount was evicted fails, and only that.
+                while let Err(error) = fs::write(&file, content(i, 5000)) {
+                    ensure!(error.raw_os_error() == Some(5), "{}: {error}", file.display());
+                    failed += 1;
+                    ensure!(failed <= 20, "{}: fails for ever", file.display());
+                }
+                super::pause();
+            }
+            Ok(failed)
+        })
+    };
+    let workers = [work(0)?, work(1)?];
+    super::pause();
+    network.link(host, false)?;
+    let down = Instant::now();
+    let lasts = Duration::from_secs_f64(LEASE as f64 * leases);
+    if who >= 3 && leases > 1.0 {
+        // The servers give up a client that they do not hear, and everything that it had with them.
+        let lower = || Ok(sockets(cluster)?.iter().zip(&before).take(3).all(|(now, then)| now < then));
+        let took = eventually("the servers close what the client had", lower)?;
+        println!("  {host} is cut off: its connections are closed at all servers after {took:.1} s");
+    }
+    eventually("time passes", || Ok(down.elapsed() >= lasts))?;
+    network.link(host, true)?;
+    let mut failed = Vec::new();
+    for (client, worker) in workers.into_iter().enumerate() {
+        let result = worker.join().map_err(|_| anyhow::anyhow!("a worker panicked"))?;
+        failed.push(result.with_context(|| format!("client {client}; {}", cluster.logs()))?);
+    }
+    let after = eventually("as many sockets as before", || Ok(sockets(cluster)? == before));
+    let after = after.with_context(|| format!("{before:?} before, {:?} now", sockets(cluster)))?;
+    println!(
+        "  {host} down for {leases} leases: calls that failed {failed:?}, sockets {before:?} again, {after:.1} s later"
+    );
+    ensure!(leases > 1.0 || failed == [0, 0], "a cut that is shorter than the lease costs nothing");
+    for (reader, writer) in [(0, 1), (1, 0)] {
+        for i in 0..60 {
+            let file = cluster.mount(reader).join(format!("{round}.{writer}/f{i}"));
+            ensure!(fs::read(&file)? == content(i, 5000), "{} differs", file.display());
+        }
+    }
+    Ok(())
+}
+
+fn half_open(network: &Network, nacre: &Path) -> Result<()> {
+    let mut cluster = Cluster::format(network, nacre)?;
+    cluster.lease = LEASE;
+    (0..5).try_for_each(|who| cluster.start(who))?;
+    cluster.wait_mounted()?;
+    for (who, name) in [(3, "client"), (1, "oss"), (0, "mds")] {
+        for (leases, length) in [(0.5, "short"), (2.5, "long")] {
+            link_down(&cluster, who, leases, &format!("{name}.{length}"))?;
+        }
+    }
+    (0..2).try_for_each(|c| sh(Command::new("umount").arg(cluster.mount(c))))
+}
+
 pub(crate) fn run() -> Result<()> {
     let nacre = binary()?;
     let network = Network::new("nc-", &HOSTS)?;
@@ -199,5 +292,8 @@ pub(crate) fn run() -> Result<()> {
             start.elapsed().as_secs_f64()
         );
     }
+    let start = Instant::now();
+    half_open(&network, &nacre).context("half-open connections")?;
+    println!("half-open connections: ok, {:.1} s", start.elapsed().as_secs_f64());
     Ok(())
 }

@@ -39,6 +39,8 @@ const CODECS: &[(&str, Decode)] = codecs![
     Layout,
     LayoutTemplate,
     Fid,
+    nacre_rpc::PreVersions,
+    nacre_rpc::SubRecord,
 ];
 /// Rows with a version before them.
 const MDT_ROWS: &[(&str, Decode)] = mdt_rows![Inode, Entry, Opened, Stripes, Flocks, Unsettled];
@@ -60,6 +62,21 @@ pub(crate) fn row(data: &[u8]) {
             let _ = (component.file_size(7, u64::MAX), component.object_size(u32::MAX, u64::MAX));
         }
     }
+}
+
+/// Rows of a metadata target as the offline check reads them: each is led by its table, and by how long its key and its
+/// value are. Whatever they are, the check ends with a verdict.
+pub(crate) fn check(mut data: &[u8]) {
+    let mut check = nacre_mdt::check::Check::default();
+    while let Some((&[table, key_len, low, high], rest)) = data.split_first_chunk::<4>() {
+        let Some((key, rest)) = rest.split_at_checked(key_len.into()) else { break };
+        let Some((value, rest)) = rest.split_at_checked(u16::from_le_bytes([low, high]).into()) else { break };
+        data = rest;
+        let tables = nacre_mdt::table::ALL;
+        check.row(tables[usize::from(table) % tables.len()], key, value);
+    }
+    let report = check.finish();
+    assert!(report.problems > 0 || report.entries > 0 || report.inodes > 0, "there is no root directory");
 }
 
 /// A text: names, addresses, patterns.
@@ -101,6 +118,9 @@ pub(crate) fn stream(data: &[u8]) {
         let taken: usize =
             frames.iter().map(|f| f.body.len() + f.bulk.iter().map(|b| b.len()).sum::<usize>()).sum();
         assert!(taken <= bytes.len(), "a decoder invents nothing");
+        for frame in &frames {
+            let _greeting = (nacre_net::read_hello(frame).is_ok(), nacre_net::read_hello_reply(frame).is_ok());
+        }
     }
 }
 

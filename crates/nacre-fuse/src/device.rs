@@ -94,7 +94,7 @@ impl Channel {
     pub(crate) fn new(fd: OwnedFd, pool: Arc<BufferPool>) -> Self {
         Self { fd: Some(fd), pool }
     }
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn detached() -> Self {
         Self { fd: None, pool: Arc::default() }
     }

@@ -54,7 +54,7 @@ fn is_dying(pid: u32) -> bool {
     pid != 0 && stat.is_ok_and(|stat| stat_says_dying(&stat))
 }
 
-fn stat_says_dying(stat: &str) -> bool {
+pub(crate) fn stat_says_dying(stat: &str) -> bool {
     const PF_EXITING: u64 = 4;
     const SIGKILL_PENDING: u64 = 1 << (9 - 1);
     // The name is in parentheses and may hold anything; field 3 is the first after it.

@@ -14,11 +14,16 @@ mod device;
 mod door;
 mod front;
 mod handlers;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod interrupt;
 mod island;
 mod mount;
 mod notify;
 mod ops;
+#[cfg(test)]
+#[path = "../../../fuzz/support/replay.rs"]
+mod replay_corpus;
 mod reply;
 mod request;
 mod session;

@@ -164,7 +164,7 @@ impl FuseReply {
         OutHeader { len, error, unique }.put_in_front(&mut body.head);
         Self { origin: origin.into(), head: body.head, bulk: body.bulk }
     }
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn unique_and_error(&self) -> (u64, i32) {
         let header = OutHeader::take(&mut &self.head[..]).unwrap();
         (header.unique, header.error)

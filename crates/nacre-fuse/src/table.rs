@@ -47,7 +47,7 @@ pub(crate) fn mount_on(table: &[Line], path: &Path) -> Option<Line> {
     table.iter().rev().find(|line| line.point == path).cloned()
 }
 
-fn parse(table: &[u8]) -> Vec<Line> {
+pub(crate) fn parse(table: &[u8]) -> Vec<Line> {
     // ID parent major:minor root MOUNTPOINT options... - TYPE source options
     let line = |text: &[u8]| {
         let mut words = text.split(|&b| b == b' ');

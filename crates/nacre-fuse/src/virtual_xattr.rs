@@ -163,7 +163,7 @@ async fn df_json<O: Ops>(ops: &O) -> Result<Value, Errno> {
 }
 
 /// JSON, or `count=..,size=..,first=..`; `None` for anything else.
-fn parse_template(text: &str) -> Option<LayoutTemplate> {
+pub(crate) fn parse_template(text: &str) -> Option<LayoutTemplate> {
     let text = text.trim().trim_end_matches('\0');
     let mut template = LayoutTemplate::default();
     let mut put = |key: &str, number: i64| -> Option<()> {

@@ -18,6 +18,8 @@ mod create;
 mod dirs;
 mod flocks;
 mod held;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod inode;
 mod layout;
 mod mdt;
@@ -33,6 +35,9 @@ mod params;
 mod read;
 mod refill;
 mod rename;
+#[cfg(test)]
+#[path = "../../../fuzz/support/replay.rs"]
+mod replay_corpus;
 pub mod row;
 mod setattr;
 mod start;

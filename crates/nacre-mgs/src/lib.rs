@@ -4,8 +4,15 @@
 //! connections, records and leases (`nacre-target`), file data and names (the other targets).
 #![no_std]
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod registry;
+#[cfg(test)]
+#[path = "../../../fuzz/support/replay.rs"]
+mod replay_corpus;
 mod service;
 
 pub use registry::{FsRow, Refused, Registry, TargetRow};

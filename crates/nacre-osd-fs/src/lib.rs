@@ -12,10 +12,15 @@ mod device;
 mod dirs;
 mod error;
 mod holder;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod open;
 mod path;
 mod probe;
 mod raw;
+#[cfg(test)]
+#[path = "../../../fuzz/support/replay.rs"]
+mod replay_corpus;
 mod store;
 
 pub use error::OpenError;

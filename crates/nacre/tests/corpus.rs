@@ -17,6 +17,38 @@ fn layout() -> Layout {
     }
 }
 
+fn inode(fid: Fid) -> Inode {
+    let time = Timestamp { sec: 1, nsec: 2 };
+    Inode {
+        attr: Attr {
+            fid,
+            mode: 0o100644,
+            uid: 1000,
+            gid: 100,
+            projid: 5,
+            nlink: 2,
+            rdev: 0,
+            size: 1 << 40,
+            blocks: 8,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            size_state: SizeState::Open,
+            version: 77,
+        },
+        mtime_order: time,
+        layout: Some(layout()),
+        may_have_objects: true,
+        target: "target".into(),
+        template: Some(LayoutTemplate::default()),
+        entries: 3,
+        links: vec![ParentLink { parent: fid, name: "file".into() }],
+        links_beyond: 1,
+        xattrs: vec![Xattr { name: "user.a".into(), value: Some("b".into()) }],
+    }
+}
+
 #[test]
 fn rows() {
     let fid = Fid::new(Seq(0x400), Oid(9));
@@ -46,35 +78,7 @@ fn rows() {
         format_version: nacre_osd::FORMAT_VERSION,
     };
     let template = LayoutTemplate::default();
-    let time = Timestamp { sec: 1, nsec: 2 };
-    let inode = Inode {
-        attr: Attr {
-            fid,
-            mode: 0o100644,
-            uid: 1000,
-            gid: 100,
-            projid: 5,
-            nlink: 2,
-            rdev: 0,
-            size: 1 << 40,
-            blocks: 8,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: time,
-            size_state: SizeState::Open,
-            version: 77,
-        },
-        mtime_order: time,
-        layout: Some(layout()),
-        may_have_objects: true,
-        target: "target".into(),
-        template: Some(template),
-        entries: 3,
-        links: vec![ParentLink { parent: fid, name: "file".into() }],
-        links_beyond: 1,
-        xattrs: vec![Xattr { name: "user.a".into(), value: Some("b".into()) }],
-    };
+    let inode = inode(fid);
     let entry = Entry { name: "file".into(), fid, file_type: FileType::Regular, version: 8 };
     // The numbers are places in the list of `targets.rs`.
     let seeds: Vec<(&str, u8, Vec<u8>)> = vec![
@@ -96,6 +100,29 @@ fn rows() {
         seeds.into_iter().map(|(name, which, bytes)| (name, [vec![which], bytes].concat())).collect();
     replay::seeds("row", &seeds);
     replay::replay("row", targets::row);
+}
+
+#[test]
+fn rows_of_a_whole_target() {
+    let row = |table: u8, key: &[u8], value: &[u8]| {
+        let head = [table, key.len() as u8, value.len() as u8, (value.len() >> 8) as u8];
+        [&head[..], key, value].concat()
+    };
+    // The numbers are places in `nacre_mdt::table::ALL`.
+    let fid = Fid::new(Seq(0x100), Oid(9));
+    let entry = Entry { name: "file".into(), fid, file_type: FileType::Regular, version: 8 };
+    let rows = [
+        row(0, nacre_mdt::table::meta::NEXT_SEQ, &0x101u64.to_row()),
+        row(2, &Fid::ROOT.key(), &inode(Fid::ROOT).to_row()),
+        row(2, &fid.key(), &inode(fid).to_row()),
+        row(3, &[&Fid::ROOT.key()[..], &7u64.to_be_bytes()].concat(), &entry.to_row()),
+        row(6, &[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9], &Opened { fid, flags: 2 }.to_row()),
+        row(7, &fid.key(), &[]),
+        row(8, &[&[0, 0, 0, 1][..], &fid.key()].concat(), &Stripes { stripes: vec![1, 2] }.to_row()),
+        row(11, &fid.key(), &Unsettled { pending: vec![Generation(1)], tainted: true }.to_row()),
+    ];
+    replay::seeds("check", &[("rows", rows.concat()), ("root", rows[1].clone()), ("zeros", vec![0; 64])]);
+    replay::replay("check", targets::check);
 }
 
 #[test]

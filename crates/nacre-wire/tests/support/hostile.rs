@@ -2,6 +2,8 @@
 //! test and the fuzz target (`fuzz/`).
 
 use super::messages;
+use nacre_types::Codec as _;
+use nacre_wire::mdt::Batch;
 use nacre_wire::{HEADER_BYTES, Header, Opcode};
 
 /// Any function serves as checksum here: the transport brings the real one.
@@ -27,6 +29,19 @@ pub(crate) fn take_in(data: &[u8]) {
             settle(message.decode, body);
         }
         settle(|body| messages::decode_reply(opcode, body), body);
+        // A callback is a message without a reply.
+        let name = format!("{opcode:?}");
+        for message in messages::all().iter().filter(|m| m.opcode.is_none() && m.name == name) {
+            settle(message.decode, body);
+        }
+        if let (Opcode::Batch, Ok(batch)) = (opcode, Batch::from_slice(body)) {
+            for operation in &batch.operations {
+                let opcode = Opcode::from_number(operation.opcode);
+                for message in messages::all().iter().filter(|m| m.opcode.is_some() && m.opcode == opcode) {
+                    settle(message.decode, &operation.body);
+                }
+            }
+        }
     }
 }
 

@@ -70,7 +70,9 @@ pub(crate) fn check(mut data: &[u8]) {
     let mut check = nacre_mdt::check::Check::default();
     while let Some((&[table, key_len, low, high], rest)) = data.split_first_chunk::<4>() {
         let Some((key, rest)) = rest.split_at_checked(key_len.into()) else { break };
-        let Some((value, rest)) = rest.split_at_checked(u16::from_le_bytes([low, high]).into()) else { break };
+        let Some((value, rest)) = rest.split_at_checked(u16::from_le_bytes([low, high]).into()) else {
+            break;
+        };
         data = rest;
         let tables = nacre_mdt::table::ALL;
         check.row(tables[usize::from(table) % tables.len()], key, value);
@@ -119,7 +121,8 @@ pub(crate) fn stream(data: &[u8]) {
             frames.iter().map(|f| f.body.len() + f.bulk.iter().map(|b| b.len()).sum::<usize>()).sum();
         assert!(taken <= bytes.len(), "a decoder invents nothing");
         for frame in &frames {
-            let _greeting = (nacre_net::read_hello(frame).is_ok(), nacre_net::read_hello_reply(frame).is_ok());
+            let _greeting =
+                (nacre_net::read_hello(frame).is_ok(), nacre_net::read_hello_reply(frame).is_ok());
         }
     }
 }

@@ -68,14 +68,7 @@ pub(crate) fn import(device: &str, target: &Target) -> String {
 
 /// Histogram of modifying requests in flight, from 0 up to the row that reaches 100 %.
 pub(crate) fn rpc_stats(ctx: &Ctx, target: &Target) -> String {
-    let now = ctx.wall();
-    let mut out = String::new();
-    let stamp = |at: Timestamp| format!("{}.{:09} secs.nsecs", at.sec, at.nsec);
-    let start = target.requests.start();
-    let elapsed = Timestamp::from_nanos((now.as_nanos() - start.as_nanos()).max(0));
-    for (name, at) in [("snapshot_time:", now), ("start_time:", start), ("elapsed_time:", elapsed)] {
-        line(&mut out, format_args!("{name:<25} {}", stamp(at)));
-    }
+    let mut out = clocks(target.requests.start(), ctx.wall(), ":", 26);
     target.peer.with_import(|import| {
         line(&mut out, format_args!("modify_RPCs_in_flight:  {}\n", import.slots().in_flight()));
         histogram(&mut out, import.slots().histogram().counts());

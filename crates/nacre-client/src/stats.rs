@@ -6,32 +6,13 @@ use alloc::string::String;
 use core::cell::{Cell, RefCell};
 use core::fmt::Write;
 use nacre_node::Ctx;
-use nacre_types::{Instant, Timestamp};
-
-/// One line.
-#[derive(Debug, Clone, Copy, Default)]
-struct Counter {
-    samples: u64,
-    least: u64,
-    greatest: u64,
-    sum: u64,
-    squares: u128,
-}
-impl Counter {
-    fn add(&mut self, value: u64) {
-        self.least = if self.samples == 0 { value } else { self.least.min(value) };
-        self.greatest = self.greatest.max(value);
-        self.samples += 1;
-        self.sum = self.sum.saturating_add(value);
-        self.squares = self.squares.saturating_add(u128::from(value) * u128::from(value));
-    }
-}
+use nacre_types::{Instant, Samples, Timestamp, clocks};
 
 /// A table of counters, one name per line. The names are constants of the code, so the table is bounded.
 pub(crate) struct Stats {
     ctx: Rc<Ctx>,
     start: Cell<Option<Timestamp>>,
-    lines: RefCell<BTreeMap<&'static str, (Counter, &'static str)>>,
+    lines: RefCell<BTreeMap<&'static str, (Samples, &'static str)>>,
 }
 
 impl Stats {
@@ -52,7 +33,7 @@ impl Stats {
         if self.start.get().is_none() {
             self.start.set(Some(self.ctx.wall()));
         }
-        self.lines.borrow_mut().entry(name).or_insert((Counter::default(), unit)).0.add(value);
+        self.lines.borrow_mut().entry(name).or_insert((Samples::default(), unit)).0.add(value);
     }
     /// Since when it counts.
     pub(crate) fn start(&self) -> Timestamp {
@@ -64,21 +45,9 @@ impl Stats {
     }
     /// The table as `lctl get_param` prints it.
     pub(crate) fn render(&self) -> String {
-        let now = self.ctx.wall();
-        let start = self.start();
-        let elapsed = Timestamp::from_nanos((now.as_nanos() - start.as_nanos()).max(0));
-        let mut out = String::new();
-        for (name, at) in [("snapshot_time", now), ("start_time", start), ("elapsed_time", elapsed)] {
-            let value = alloc::format!("{}.{:09}", at.sec, at.nsec);
-            writeln!(out, "{name:<35} {value} secs.nsecs").expect("a string takes everything");
-        }
+        let mut out = clocks(self.start(), self.ctx.wall(), "", 36);
         for (name, (c, unit)) in &*self.lines.borrow() {
-            writeln!(
-                out,
-                "{name:<27} {} samples [{unit}] {} {} {} {}",
-                c.samples, c.least, c.greatest, c.sum, c.squares
-            )
-            .expect("a string takes everything");
+            writeln!(out, "{name:<27} {}", c.line(unit)).expect("a string takes everything");
         }
         out
     }

@@ -55,7 +55,9 @@ pub fn request(data: &[u8]) {
 }
 
 fn take_in(data: &[u8]) {
-    let Ok(request) = FuseRequest::parse(Bytes::copy_from_slice(data), Arc::new(Channel::detached())) else { return };
+    let Ok(request) = FuseRequest::parse(Bytes::copy_from_slice(data), Arc::new(Channel::detached())) else {
+        return;
+    };
     let opcode = request.opcode();
     let ctx = Ctx::new(1);
     let door = Door::new(&ctx, Rc::new(Nothing));
@@ -128,22 +130,40 @@ mod tests {
             },
             b"",
         );
-        let setxattr = with(
-            |out| abi::SetxattrIn { size: 7, ..Default::default() }.put(out),
-            b"nacre.layout\0count=1",
-        );
+        let setxattr =
+            with(|out| abi::SetxattrIn { size: 7, ..Default::default() }.put(out), b"nacre.layout\0count=1");
         let all = [
             ("lookup", request_of(op::LOOKUP, 0, b"name\0")),
             ("mkdir", request_of(op::MKDIR, 2, &mkdir)),
             ("create", request_of(op::CREATE, 0, &with(|out| abi::CreateIn::default().put(out), b"name\0"))),
             ("symlink", request_of(op::SYMLINK, 0, b"name\0target\0")),
-            ("rename", request_of(op::RENAME2, 0, &with(|out| abi::Rename2In::default().put(out), b"a\0b\0"))),
+            (
+                "rename",
+                request_of(op::RENAME2, 0, &with(|out| abi::Rename2In::default().put(out), b"a\0b\0")),
+            ),
             ("setattr", request_of(op::SETATTR, 0, &with(|out| abi::SetattrIn::default().put(out), b""))),
-            ("write", request_of(op::WRITE, 0, &with(|out| abi::WriteIn { size: 3, ..Default::default() }.put(out), b"abc"))),
-            ("read", request_of(op::READ, 0, &with(|out| abi::ReadIn { size: 4096, ..Default::default() }.put(out), b""))),
+            (
+                "write",
+                request_of(
+                    op::WRITE,
+                    0,
+                    &with(|out| abi::WriteIn { size: 3, ..Default::default() }.put(out), b"abc"),
+                ),
+            ),
+            (
+                "read",
+                request_of(
+                    op::READ,
+                    0,
+                    &with(|out| abi::ReadIn { size: 4096, ..Default::default() }.put(out), b""),
+                ),
+            ),
             ("setxattr", request_of(op::SETXATTR, 0, &setxattr)),
             ("setlk", request_of(op::SETLKW, 0, &with(|out| abi::LkIn::default().put(out), b""))),
-            ("interrupt", request_of(op::INTERRUPT, 0, &with(|out| abi::InterruptIn { unique: 8 }.put(out), b""))),
+            (
+                "interrupt",
+                request_of(op::INTERRUPT, 0, &with(|out| abi::InterruptIn { unique: 8 }.put(out), b"")),
+            ),
         ];
         seeds("request", &all);
         replay("request", request);

@@ -4,29 +4,10 @@
 
 use crate::abi::op;
 use crate::door::Answer;
-use nacre_types::Timestamp;
+use nacre_types::{Samples, Timestamp, clocks};
 use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::time::Duration;
-
-/// Samples of one operation.
-#[derive(Debug, Clone, Copy, Default)]
-struct Samples {
-    count: u64,
-    min_us: u64,
-    max_us: u64,
-    sum_us: u64,
-    sum_squares: u64,
-}
-impl Samples {
-    fn add(&mut self, us: u64) {
-        self.min_us = if self.count == 0 { us } else { self.min_us.min(us) };
-        self.max_us = self.max_us.max(us);
-        self.count += 1;
-        self.sum_us = self.sum_us.saturating_add(us);
-        self.sum_squares = self.sum_squares.saturating_add(us.saturating_mul(us));
-    }
-}
 
 struct Counters {
     start: Timestamp,
@@ -59,21 +40,10 @@ impl OpStats {
     /// The text of `llite.*.stats`.
     pub fn text(&self, now: Timestamp) -> String {
         let counters = self.0.borrow();
-        let elapsed = now.as_nanos() - counters.start.as_nanos();
-        let mut text = String::new();
-        for (name, t) in [
-            ("snapshot_time", now),
-            ("start_time", counters.start),
-            ("elapsed_time", Timestamp::from_nanos(elapsed)),
-        ] {
-            line(&mut text, name, format_args!("{}.{:09} secs.nsecs", t.sec, t.nsec));
-        }
+        let mut text = clocks(counters.start, now, "", 25);
         for (opcode, s) in (0u32..).zip(&counters.ops) {
             if s.count > 0 {
-                let Samples { count, min_us, max_us, sum_us, sum_squares } = s;
-                let numbers =
-                    format_args!("{count} samples [usecs] {min_us} {max_us} {sum_us} {sum_squares}");
-                line(&mut text, &field_name(opcode), numbers);
+                line(&mut text, &field_name(opcode), format_args!("{}", s.line("usecs")));
             }
         }
         if counters.errors > 0 {

@@ -64,7 +64,15 @@ mod tests {
     fn access_control_lists() {
         let none = u32::MAX;
         let plain = value(&[(1, 7, none), (4, 5, none), (0x20, 0, none)]);
-        let named = value(&[(1, 7, none), (2, 6, 12), (4, 5, none), (8, 7, 34), (8, 1, 5), (0x10, 7, none), (0x20, 0, none)]);
+        let named = value(&[
+            (1, 7, none),
+            (2, 6, 12),
+            (4, 5, none),
+            (8, 7, 34),
+            (8, 1, 5),
+            (0x10, 7, none),
+            (0x20, 0, none),
+        ]);
         assert!(matches!((Acl::parse(&plain), Acl::parse(&named)), (Ok(Some(_)), Ok(Some(_)))));
         seeds("acl", &[("plain", plain), ("named", named), ("zeros", alloc::vec![0; 28])]);
         replay("acl", acl);

@@ -57,7 +57,10 @@ mod tests {
             row(2, Vec::new(), target.to_vec()),
             row(3, name.to_vec(), String::from("9").to_vec()),
         ];
-        seeds("registry", &[("rows", all.concat()), ("orphan", all[2].clone()), ("zeros", alloc::vec![0; 64])]);
+        seeds(
+            "registry",
+            &[("rows", all.concat()), ("orphan", all[2].clone()), ("zeros", alloc::vec![0; 64])],
+        );
         replay("registry", registry);
     }
 }

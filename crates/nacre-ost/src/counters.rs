@@ -4,21 +4,10 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use core::fmt::Write;
-use nacre_types::Timestamp;
+use nacre_types::{Samples, Timestamp, clocks};
 
 /// Powers of two from 1 page on.
 const BUCKETS: usize = 13;
-
-/// Count, least, greatest, sum and sum of squares of one kind of sample.
-#[derive(Debug, Clone, Copy)]
-struct Samples {
-    unit: &'static str,
-    count: u64,
-    min: u64,
-    max: u64,
-    sum: u64,
-    squares: u64,
-}
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Histogram([u64; BUCKETS]);
@@ -34,7 +23,7 @@ impl Histogram {
 /// Counters since the start, or since they were cleared.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    samples: BTreeMap<&'static str, Samples>,
+    samples: BTreeMap<&'static str, (Samples, &'static str)>,
     pages: [Histogram; 2],
     start: Timestamp,
 }
@@ -46,22 +35,12 @@ pub(crate) enum Bulk {
     Write = 1,
 }
 
-fn clock(t: Timestamp) -> String {
-    format!("{}.{:09}", t.sec, t.nsec)
-}
-
 impl Counters {
     pub(crate) fn clear(&mut self, now: Timestamp) {
         *self = Self { start: now, ..Self::default() };
     }
     pub(crate) fn count(&mut self, name: &'static str, unit: &'static str, value: u64) {
-        let fresh = Samples { unit, count: 0, min: u64::MAX, max: 0, sum: 0, squares: 0 };
-        let s = self.samples.entry(name).or_insert(fresh);
-        s.count += 1;
-        s.min = s.min.min(value);
-        s.max = s.max.max(value);
-        s.sum = s.sum.saturating_add(value);
-        s.squares = s.squares.saturating_add(value.saturating_mul(value));
+        self.samples.entry(name).or_insert((Samples::default(), unit)).0.add(value);
     }
     pub(crate) fn count_bulk(&mut self, direction: Bulk, bytes: u64) {
         let name = if direction == Bulk::Read { "read_bytes" } else { "write_bytes" };
@@ -71,10 +50,9 @@ impl Counters {
 
     /// As `obdfilter.*.stats` prints it.
     pub(crate) fn stats(&self, now: Timestamp) -> String {
-        let mut out = self.clocks(now, 36);
-        for (name, s) in &self.samples {
-            let Samples { unit, count, min, max, sum, squares } = s;
-            let line = writeln!(out, "{name:<35} {count} samples [{unit}] {min} {max} {sum} {squares}");
+        let mut out = clocks(self.start, now, "", 36);
+        for (name, (samples, unit)) in &self.samples {
+            let line = writeln!(out, "{name:<35} {}", samples.line(unit));
             debug_assert!(line.is_ok());
         }
         out
@@ -82,7 +60,7 @@ impl Counters {
 
     /// As `brw_stats` prints its first table.
     pub(crate) fn brw_stats(&self, now: Timestamp) -> String {
-        let mut out = self.clocks(now, 26);
+        let mut out = clocks(self.start, now, ":", 26);
         out.push_str("\n                           read      |     write\n");
         out.push_str("pages per bulk r/w     rpcs  % cum % |  rpcs        % cum %\n");
         let totals = self.pages.map(|h| h.0.iter().sum::<u64>());
@@ -100,18 +78,6 @@ impl Counters {
             let (rp, rc, wp, wc) =
                 (percent(r, rt), percent(sums[0], rt), percent(w, wt), percent(sums[1], wt));
             let line = writeln!(out, "{name}\t\t {r:>10} {rp:>3} {rc:>3}   | {w:>4} {wp:>3} {wc:>3}");
-            debug_assert!(line.is_ok());
-        }
-        out
-    }
-
-    fn clocks(&self, now: Timestamp, width: usize) -> String {
-        let elapsed = Timestamp::from_nanos(now.as_nanos() - self.start.as_nanos());
-        let mut out = String::new();
-        let colon = if width == 26 { ":" } else { "" };
-        for (name, t) in [("snapshot_time", now), ("start_time", self.start), ("elapsed_time", elapsed)] {
-            let name = format!("{name}{colon}");
-            let line = writeln!(out, "{name:<width$}{} secs.nsecs", clock(t));
             debug_assert!(line.is_ok());
         }
         out

@@ -7,22 +7,13 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use core::fmt::Write;
 use core::time::Duration;
-use nacre_types::Timestamp;
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Counter {
-    samples: u64,
-    least: u64,
-    greatest: u64,
-    sum: u64,
-    squares: u128,
-}
+use nacre_types::{Samples, Timestamp, clocks};
 
 /// One set of counters.
 #[derive(Debug)]
 pub struct OpStats {
     start: Timestamp,
-    counters: BTreeMap<&'static str, Counter>,
+    counters: BTreeMap<&'static str, Samples>,
 }
 
 impl OpStats {
@@ -32,25 +23,13 @@ impl OpStats {
     /// An operation has taken so long.
     pub fn count(&mut self, operation: &'static str, took: Duration) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let c = self.counters.entry(operation).or_default();
-        c.least = if c.samples == 0 { us } else { c.least.min(us) };
-        c.greatest = c.greatest.max(us);
-        c.samples += 1;
-        c.sum = c.sum.saturating_add(us);
-        c.squares = c.squares.saturating_add(u128::from(us) * u128::from(us));
+        self.counters.entry(operation).or_default().add(us);
     }
     /// As `lctl get_param` prints it.
     pub fn render(&self, now: Timestamp) -> String {
-        let mut out = String::new();
-        let elapsed = Timestamp::from_nanos((now.as_nanos() - self.start.as_nanos()).max(0));
-        for (name, t) in [("snapshot_time", now), ("start_time", self.start), ("elapsed_time", elapsed)] {
-            let stamp = alloc::format!("{}.{:09}", t.sec, t.nsec);
-            writeln!(out, "{name:<35} {stamp} secs.nsecs").expect("a string takes everything");
-        }
-        for (name, c) in &self.counters {
-            let Counter { samples, least, greatest, sum, squares } = c;
-            writeln!(out, "{name:<35} {samples} samples [usecs] {least} {greatest} {sum} {squares}")
-                .expect("a string takes everything");
+        let mut out = clocks(self.start, now, "", 36);
+        for (name, samples) in &self.counters {
+            writeln!(out, "{name:<35} {}", samples.line("usecs")).expect("a string takes everything");
         }
         out
     }

@@ -13,6 +13,7 @@ mod fid;
 mod id;
 mod layout;
 pub mod name;
+mod samples;
 mod time;
 
 pub use attr::{Attr, Caller, FileType, Owner, SetAttr, SizeState, mode};
@@ -27,4 +28,5 @@ pub use layout::{
     Component, DEFAULT_STRIPE_BYTES, Extent, Layout, LayoutTemplate, ObjectId, STRIPE_BYTES_UNIT,
     STRIPES_MAX, StripePiece,
 };
+pub use samples::{Samples, clocks};
 pub use time::{Instant, Timestamp};

@@ -6,7 +6,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt::Write;
 use nacre_node::Ctx;
-use nacre_types::{Instant, Timestamp};
+use nacre_types::{Instant, Timestamp, clocks};
 use nacre_wire::target::features;
 
 /// `current_state` and the latest states with the wall clock second each began.

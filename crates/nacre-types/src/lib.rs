@@ -1,5 +1,5 @@
-//! The words every other crate speaks: identifiers, quantities, attributes, layouts, error numbers and the
-//! little-endian codec. No I/O, no policy.
+//! The words every other crate speaks: identifiers, quantities, attributes, layouts, error numbers, counters
+//! and the little-endian codec. No I/O, no policy.
 //!
 //! Invariants: every identifier that could be mistaken for another is a newtype; every stored integer is
 //! `u8`..`u64`, little-endian. Not here: messages (`nacre-wire`), rows of a target's tables (the target's crate).

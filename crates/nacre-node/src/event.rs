@@ -29,10 +29,12 @@ pub struct IoTicket(pub u64);
 pub enum Event {
     /// The first event of an island's life.
     Start,
-    /// A peer has connected to this island (its `Hello` named it). `from` is for people.
+    /// A peer has connected to this island (its `Hello` named it). `from` is for people; `local`: the peer is in this
+    /// process, and dies with it.
     Accepted {
         conn: ConnId,
         from: String,
+        local: bool,
     },
     /// The connection that an [`Effect::Open`] asked for stands; frames may be sent.
     Opened {

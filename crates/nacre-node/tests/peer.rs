@@ -252,7 +252,9 @@ fn disconnect_ends_calls_tells_the_server_and_leaves_no_task() {
 fn events_of_other_connections_are_given_back() {
     let t = Test::new();
     let inbound = ConnId(ConnId::INBOUND | 1);
-    assert!(t.island.peers.handle(Event::Accepted { conn: inbound, from: "x".into() }).is_some());
+    assert!(
+        t.island.peers.handle(Event::Accepted { conn: inbound, from: "x".into(), local: false }).is_some()
+    );
     assert!(t.island.peers.handle(Event::Opened { conn: inbound }).is_some());
     assert!(t.island.peers.handle(Event::Opened { conn: ConnId(999) }).is_some());
     assert!(t.peer.is_connected());

@@ -29,6 +29,7 @@ pub(crate) enum Work {
         island: IslandRef,
         conn: Arc<Conn>,
         from: String,
+        local: bool,
     },
     /// Sends what is in the outbox, if nobody else is at it.
     Drain(Arc<Conn>),
@@ -174,7 +175,7 @@ impl Drop for ResetOnDrop<'_> {
 fn carry_out(work: Work) {
     match work {
         Work::Event(island, event) => island.visit(event),
-        Work::Accept { island, conn, from } => island.accept(conn, from),
+        Work::Accept { island, conn, from, local } => island.accept(conn, from, local),
         Work::Drain(conn) => drain(&conn),
         Work::StartSending(conn) => {
             conn.outbox.with(nacre_node::Outbox::give_back);

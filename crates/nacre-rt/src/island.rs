@@ -189,9 +189,9 @@ impl IslandRef {
         self.enter(None, event);
     }
     /// A peer has connected: `conn` becomes known to the island in the visit that tells it.
-    pub(crate) fn accept(&self, conn: Arc<Conn>, from: String) {
+    pub(crate) fn accept(&self, conn: Arc<Conn>, from: String, local: bool) {
         let id = conn.id;
-        self.enter(Some(conn), Event::Accepted { conn: id, from });
+        self.enter(Some(conn), Event::Accepted { conn: id, from, local });
     }
     pub(crate) fn door(&self, item: Box<dyn Any + Send>) {
         match self.0.door.get() {

@@ -33,7 +33,12 @@ fn open_local(opener: &IslandRef, near: &Arc<Conn>, target: &str) {
     let _fresh = far.push(Out::Opened);
     let linked = near.link.set(Link::Local { island: peer.downgrade(), conn: far.id });
     assert!(linked.is_ok(), "a connection is opened once");
-    driver::push(Work::Accept { island: peer, conn: far.clone(), from: opener.name().to_owned() });
+    driver::push(Work::Accept {
+        island: peer,
+        conn: far.clone(),
+        from: opener.name().to_owned(),
+        local: true,
+    });
     driver::push(Work::Drain(far));
     // After the peer has heard of the connection, or its first frame would come from a stranger.
     driver::push(Work::StartSending(near.clone()));

@@ -360,7 +360,7 @@ impl Socket {
         let conn = Conn::linked(id, Link::Socket(self.link.clone()), shared.config.send_queue_bytes_max);
         let _fresh = conn.push(Out::Frame(nacre_net::hello_reply()));
         let from = self.link.peer.clone();
-        driver::push(Work::Accept { island: island.clone(), conn: conn.clone(), from });
+        driver::push(Work::Accept { island: island.clone(), conn: conn.clone(), from, local: false });
         driver::push(Work::Drain(conn.clone()));
         self.open(island, conn);
         Ok(())

@@ -195,7 +195,7 @@ impl World {
         self.links.insert(id, Link { ends: [from, far], busy_until: [opened, self.now_ns], cut: false });
         self.nodes[found].links.insert(conn, id);
         self.nodes[from.node.0].links.insert(from.conn, id);
-        self.enter(to, Event::Accepted { conn, from: from_name });
+        self.enter(to, Event::Accepted { conn, from: from_name, local: false });
         let event = Event::Opened { conn: from.conn };
         self.push_action(opened, Action::Deliver { link: id, to: 0, event });
     }

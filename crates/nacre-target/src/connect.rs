@@ -51,6 +51,7 @@ impl<S: Service> Inner<S> {
             refills: 0,
             notes: alloc::collections::BTreeMap::new(),
             from: String::new(),
+            local: false,
             features: 0,
             row_features: 0,
             max_mod_rpcs: 1,
@@ -77,7 +78,8 @@ impl<S: Service> Inner<S> {
         };
         let durable = core.exports.borrow().get(id).is_some_and(|e| {
             let slots = e.has_lease() && e.features & features::MULTI_MOD_RPCS != 0;
-            let holds = e.has_lease() && e.features & !e.row_features & features::DIR_HOLDS != 0;
+            let lacks_holds = e.features & !e.row_features & features::DIR_HOLDS != 0;
+            let holds = e.has_lease() && !e.local && lacks_holds;
             e.durable && (!slots || core.incompat.is_known(id)) && !holds
         });
         if durable {
@@ -168,7 +170,9 @@ impl<S: Service> Inner<S> {
         entry.callback_since = (entry.rpc.unacknowledged_callbacks() > 0).then(|| self.ctx.now());
         entry.features = connect.features & features::ALL;
         entry.max_mod_rpcs = agreed_slots(core, connect);
-        entry.from = self.conns.borrow().get(&conn).map(|c| c.from.clone()).unwrap_or_default();
+        if let Some(c) = self.conns.borrow().get(&conn) {
+            (entry.from, entry.local) = (c.from.clone(), c.local);
+        }
         drop(exports);
         if let Some(old) = old {
             self.conns.borrow_mut().remove(&old);
@@ -214,13 +218,15 @@ impl<S: Service> Inner<S> {
             let exports = core.exports.borrow();
             let entry = exports.get(id).ok_or(Errno::ESTALE)?;
             let name = entry.name.chars().take(128).collect();
+            // Who dies with this process believes in nothing afterwards: a restart need not wait for it.
+            let unkept = if entry.local { features::DIR_HOLDS } else { 0 };
             ClientRow {
                 uuid: entry.uuid,
                 generation: id,
                 last_transno: entry.rpc.last_transno(),
                 name,
                 role: entry.role,
-                features: entry.features,
+                features: entry.features & !unkept,
             }
         };
         let (transno, ()) = core.transact_local(&Pins::default(), reservation, |tx| {

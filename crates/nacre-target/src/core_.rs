@@ -292,7 +292,9 @@ impl TargetCore {
     /// Whether this client may be granted holds: a restart will know that it may have some.
     pub fn may_hold(&self, export: ExportId) -> bool {
         let exports = self.exports.borrow();
-        exports.get(export).is_some_and(|e| e.features & e.row_features & features::DIR_HOLDS != 0)
+        exports.get(export).is_some_and(|e| {
+            e.features & features::DIR_HOLDS != 0 && (e.local || e.row_features & features::DIR_HOLDS != 0)
+        })
     }
     /// Waits until no client can believe in a hold that an earlier start of this target has granted: each has connected
     /// again, which ends its holds, or its lease has run out. True: there was something to wait for.

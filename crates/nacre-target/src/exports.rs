@@ -77,6 +77,8 @@ pub(crate) struct Entry {
     pub(crate) notes: BTreeMap<Xid, Note>,
     /// Where its latest connection came from, for people.
     pub(crate) from: String,
+    /// In this process.
+    pub(crate) local: bool,
     /// Features that both sides know.
     pub(crate) features: u64,
     /// The same as of its row: what a restart will know.

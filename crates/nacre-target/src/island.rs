@@ -47,6 +47,8 @@ pub(crate) const GENERATION_KEY: &[u8] = b"generation";
 pub(crate) struct Conn {
     /// For people.
     pub(crate) from: String,
+    /// From this process.
+    pub(crate) local: bool,
     /// When a frame came last.
     pub(crate) heard: Instant,
     pub(crate) export: Option<ExportId>,
@@ -318,7 +320,7 @@ impl<S: Service> Inner<S> {
         };
         let Some(event) = service.handle_event(event) else { return };
         match event {
-            Event::Accepted { conn, from } => self.accepted(conn, from),
+            Event::Accepted { conn, from, local } => self.accepted(conn, from, local),
             Event::Frame { conn, frame } => self.handle_frame(conn, frame),
             Event::Closed { conn, .. } => self.conn_gone(conn),
             Event::Start
@@ -368,12 +370,12 @@ impl<S: Service> Inner<S> {
         }
     }
 
-    fn accepted(&self, conn: ConnId, from: String) {
+    fn accepted(&self, conn: ConnId, from: String, local: bool) {
         let mut conns = self.conns.borrow_mut();
         if conns.len() >= CONNS_MAX || self.stopping.get() {
             return self.ctx.push(Effect::Close { conn });
         }
-        conns.insert(conn, Conn { from, heard: self.ctx.now(), export: None });
+        conns.insert(conn, Conn { from, local, heard: self.ctx.now(), export: None });
         self.strangers.wake_all();
     }
 

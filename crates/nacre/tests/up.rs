@@ -189,6 +189,22 @@ fn a_dead_mount_point_is_cleared_by_the_next_up_and_nothing_acknowledged_is_lost
 }
 
 #[test]
+fn nobody_waits_for_a_mount_that_died_with_its_servers() {
+    let Some(m) = Machine::new() else { return };
+    let exports = || m.good(&["lctl", "get_param", "-n", "mdt.*.exports.*.export"]);
+    let up = m.up();
+    fs::create_dir(m.mount().join("d")).unwrap();
+    assert!(m.mount().join("d").is_dir());
+    assert!(exports().contains("dir_holds"));
+    up.kill();
+    let up = m.up();
+    fs::create_dir(m.mount().join("d/e")).unwrap();
+    // Of clients that may believe in a hold there is the new mount only.
+    assert_eq!(exports().matches("dir_holds").count(), 1, "{}", exports());
+    up.stop();
+}
+
+#[test]
 fn ctrl_c_with_an_open_file_says_who_holds_it_and_the_second_detaches_lazily() {
     let Some(m) = Machine::new() else { return };
     let mut up = m.up();

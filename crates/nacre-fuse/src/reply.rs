@@ -166,7 +166,7 @@ impl FuseReply {
     }
     #[cfg(any(test, fuzzing))]
     pub(crate) fn unique_and_error(&self) -> (u64, i32) {
-        let header = OutHeader::take(&mut &self.head[..]).expect("a reply has a header");
+        let header = OutHeader::take(&mut &self.head[..]).expect("a reply begins with its header");
         (header.unique, header.error)
     }
     /// Hands it to the kernel: one system call on the descriptor that the request came from, or through the thread

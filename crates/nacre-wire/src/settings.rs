@@ -29,6 +29,7 @@ const SETTINGS: &[(&str, &str, Values)] = &[
     ("mdc", "max_rpcs_in_flight", UpTo(CLIENT_RPCS_MAX)),
     ("osc", "max_mod_rpcs_in_flight", UpTo(CLIENT_MOD_RPCS_MAX)),
     ("osc", "max_rpcs_in_flight", UpTo(CLIENT_RPCS_MAX)),
+    ("llite", "dir_attr_cache", Switch),
     ("osc", "active", Switch),
     ("osp", "active", Switch),
     ("llite", "dir_attr_cache", Switch),

@@ -118,6 +118,9 @@ impl Table {
                 self.paused.remove(&fid);
             }
         }
+        if self.paused.get(&fid).is_some_and(|until| *until > now + PAUSE / 2) {
+            return;
+        }
         self.paused.insert(fid, now + PAUSE);
         self.pauses.push_back((now + PAUSE, fid));
     }
@@ -265,24 +268,23 @@ impl Mdt {
     pub(crate) async fn end_holds(&self, request: Option<&Request>, dirs: &[DirChange]) {
         self.core.earlier_holds_ended().await;
         let own = request.map(|r| r.export);
-        let mut revoked: Vec<Fid> = Vec::new();
-        for fid in dirs.iter().map(DirChange::fid) {
-            let holders: Vec<ExportId> =
-                self.dirs.table.borrow().others(own, fid).map(|(export, _)| export).collect();
-            for export in &holders {
-                self.dirs.revoke(&self.core, *export, fid);
+        let fids: Vec<Fid> = dirs.iter().map(DirChange::fid).collect();
+        let held = || -> Vec<(ExportId, Fid)> {
+            let table = self.dirs.table.borrow();
+            fids.iter().flat_map(|fid| table.others(own, *fid).map(|(export, _)| (export, *fid))).collect()
+        };
+        // All of them have to be free at one time. The pause keeps one that is free already from being held anew
+        // while another is waited for; what was granted after a long wait is revoked again.
+        loop {
+            let held = held();
+            if held.is_empty() {
+                return;
             }
-            if !holders.is_empty() {
-                revoked.push(fid);
-            }
-        }
-        let is_held = |fid: &Fid| self.dirs.table.borrow().others(own, *fid).next().is_some();
-        while revoked.iter().any(is_held) {
+            let now = self.core.ctx.now();
+            fids.iter().for_each(|fid| self.dirs.table.borrow_mut().pause(now, *fid));
+            held.into_iter().for_each(|(export, fid)| self.dirs.revoke(&self.core, export, fid));
             self.dirs.ended.wait().await;
         }
-        let now = self.core.ctx.now();
-        let mut table = self.dirs.table.borrow_mut();
-        revoked.into_iter().for_each(|fid| table.pause(now, fid));
     }
 
     /// A change is made: its client learns what became of the directories that it holds.

@@ -37,6 +37,9 @@ pub(crate) fn open_inode(
         inode.may_have_objects = true;
     }
     view.put_inode(inode);
+    if inode.attr.is_dir() {
+        view.dirs.pop(); // nothing that a holder answers for has changed
+    }
     view.put(OPEN, &table::open(export, how.handle), &opened);
     view.notes.push(Note::Opened { export, handle: how.handle, opened, before });
     Ok(())

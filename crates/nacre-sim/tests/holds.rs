@@ -310,6 +310,47 @@ fn a_grant_that_a_revoke_has_overtaken_is_not_taken() {
     }
 }
 
+/// A rename between two directories, each held by another mount. While the acknowledgement of the one is under way the
+/// other mount asks for its own again.
+#[test]
+fn two_directories_that_two_others_hold_are_free_at_one_time() {
+    for seed in 1..=10 {
+        let mut c = on_devices(seed, 3);
+        let [first, second, third] = [c.mounts[0], c.mounts[1], c.mounts[2]];
+        let dirs = run(&mut c, first, async |client| {
+            let [p, q] =
+                [make(&client, Fid::ROOT, "p", DIR).await?, make(&client, Fid::ROOT, "q", DIR).await?];
+            make(&client, p, "x", FILE).await.map(|_| [p, q])
+        });
+        let [mut p, mut q] = dirs.expect("made");
+        for _ in 0..4 {
+            c.world.run_for(2 * SEC);
+            for (mount, dir) in [(second, p), (third, q)] {
+                let got = run(&mut c, mount, async move |client| nlink(&client, dir).await);
+                assert_eq!(got, Ok(2), "seed {seed}");
+            }
+            separate(&mut c, third, true);
+            let change = c.jobs.start(&mut c.world, first, async move |client| {
+                client.rename((p, b"x"), (q, b"x"), 0, caller()).await
+            });
+            for i in 0..200 {
+                c.world.run_for(10 * MS);
+                if i == 30 {
+                    separate(&mut c, third, false);
+                }
+                let asked = c.jobs.start(&mut c.world, second, async move |client| nlink(&client, p).await);
+                c.world.run_for(MS);
+                c.jobs.collect(&mut c.world);
+                let _: Option<Result<u32, Errno>> = c.jobs.take(asked);
+            }
+            assert!(c.jobs.is_done(change), "seed {seed}: waits for ever\n{}", c.world.trace(60));
+            let moved: Option<Result<(), Errno>> = c.jobs.take(change);
+            assert_eq!(moved, Some(Ok(())), "seed {seed}");
+            (p, q) = (q, p);
+        }
+    }
+}
+
 /// More directories than may be held: the oldest go, and everything is as before.
 #[test]
 fn holds_are_bounded() {

@@ -21,9 +21,9 @@ const HOSTS: [(&str, &str); 5] = [
     ("cl0", "10.77.0.4"),
     ("cl1", "10.77.0.5"),
 ];
-/// Starting orders of the three servers and the two clients (3 and 4).
 /// Seconds, of the servers under half-open connections.
 const LEASE: u64 = 3;
+/// Starting orders of the three servers and the two clients (3 and 4).
 const ORDERS: [[usize; 5]; 3] = [[0, 1, 2, 3, 4], [3, 2, 1, 4, 0], [1, 3, 0, 4, 2]];
 
 struct Cluster<'a> {
@@ -90,15 +90,28 @@ impl<'a> Cluster<'a> {
     }
 
     fn wait_mounted(&self) -> Result<()> {
-        let start = Instant::now();
-        loop {
+        let mounted = || {
             let table = fs::read_to_string("/proc/mounts")?;
-            if (0..2).all(|c| table.contains(&format!(" {} ", self.mount(c).display()))) {
-                return Ok(());
-            }
-            ensure!(start.elapsed() < Duration::from_secs(60), "not mounted after 60 s: see {}", self.logs());
-            super::pause();
-        }
+            Ok((0..2).all(|c| table.contains(&format!(" {} ", self.mount(c).display()))))
+        };
+        eventually("mounted", mounted).map(drop).with_context(|| self.logs())
+    }
+    /// Waits until the MDT stripes over both OSTs; the directory whose files are striped so.
+    ///
+    /// It learns of an OST that came last within a second or two; before, a file gets what there is.
+    fn wait_both_osts(&self) -> Result<PathBuf> {
+        let striped = self.mount(0).join("striped");
+        fs::create_dir(&striped)?;
+        sh(Command::new(&self.nacre).args(["lfs", "setstripe", "-c", "2", "-S", "64K"]).arg(&striped))?;
+        let both = || {
+            let probe = striped.join("probe");
+            fs::write(&probe, "x")?;
+            let stripes = output(Command::new(&self.nacre).args(["lfs", "getstripe", "-c"]).arg(&probe))?;
+            fs::remove_file(&probe)?;
+            Ok(stripes.trim() == "2")
+        };
+        eventually("the MDT uses both OSTs", both)?;
+        Ok(striped)
     }
     fn logs(&self) -> String {
         (0..5)
@@ -134,22 +147,7 @@ fn one_order(network: &Network, nacre: &Path, order: &[usize; 5]) -> Result<()> 
     }
     cluster.wait_mounted()?;
     let (a, b) = (cluster.mount(0), cluster.mount(1));
-    let striped = a.join("striped");
-    fs::create_dir(&striped)?;
-    sh(Command::new(nacre).args(["lfs", "setstripe", "-c", "2", "-S", "64K"]).arg(&striped))?;
-    // The MDT learns of an OST that came last within a second or two; before, a file gets what there is.
-    let start = Instant::now();
-    loop {
-        let probe = striped.join("probe");
-        fs::write(&probe, "x")?;
-        let stripes = output(Command::new(nacre).args(["lfs", "getstripe", "-c"]).arg(&probe))?;
-        fs::remove_file(&probe)?;
-        if stripes.trim() == "2" {
-            break;
-        }
-        ensure!(start.elapsed() < Duration::from_secs(30), "the MDT uses {} OSTs after 30 s", stripes.trim());
-        super::pause();
-    }
+    let striped = cluster.wait_both_osts()?;
     for i in 0..20 {
         fs::write(striped.join(format!("f{i}")), content(i, 300_000 + i))?;
     }
@@ -273,6 +271,14 @@ fn half_open(network: &Network, nacre: &Path) -> Result<()> {
     cluster.lease = LEASE;
     (0..5).try_for_each(|who| cluster.start(who))?;
     cluster.wait_mounted()?;
+    // From here on everybody is connected to everybody, and the number of sockets says who has lost one.
+    let striped = cluster.wait_both_osts()?;
+    for c in 0..2 {
+        fs::write(
+            cluster.mount(c).join(striped.file_name().context("a name")?).join(format!("from{c}")),
+            content(c, 1 << 17),
+        )?;
+    }
     for (who, name) in [(3, "client"), (1, "oss"), (0, "mds")] {
         for (leases, length) in [(0.5, "short"), (2.5, "long")] {
             link_down(&cluster, who, leases, &format!("{name}.{length}"))?;

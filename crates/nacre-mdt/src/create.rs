@@ -211,7 +211,9 @@ fn blank(fid: Fid, mode: u32, time: Timestamp) -> Inode {
 
 /// An inode of which only this is left.
 pub(crate) fn gone(fid: Fid, mode: u32, time: Timestamp) -> Inode {
-    blank(fid, mode, time)
+    let mut inode = blank(fid, mode, time);
+    inode.attr.nlink = 0;
+    inode
 }
 
 /// The root directory of a new file system.

@@ -1,7 +1,7 @@
 //! Replies of requests that were executed before: from the record and the rows of today.
 //!
 //! Rules: nothing is executed; what a record cannot say (attributes) is read by FID. Since the client has not had the
-//! answer, it holds whatever it opened, so the inode is still there.
+//! answer, it holds whatever it opened, so that inode is still there; what it made without opening it may be gone.
 
 use crate::flocks::REFUSED;
 use crate::mdt::Mdt;
@@ -44,7 +44,14 @@ pub(crate) async fn refill(mdt: &Mdt, request: &Request, record: &ReplyRecord) -
 async fn one(mdt: &Mdt, opcode: Opcode, body: &[u8], created: bool, fid: Fid) -> Result<Vec<u8>, Errno> {
     let fid = match opcode {
         Opcode::Create => {
-            let entry = mdt.read_inode(fid).await?.reply();
+            let entry = match mdt.read_inode(fid).await {
+                // Made, and removed since: by another program, or later in the same batch.
+                Err(Errno::ESTALE) => {
+                    let args = Create::from_slice(body)?;
+                    crate::create::gone(fid, args.mode, args.time).reply()
+                }
+                inode => inode?.reply(),
+            };
             return Ok(CreateReply { entry, created }.to_vec());
         }
         Opcode::Close | Opcode::Unlink | Opcode::Rename => return Ok(Empty {}.to_vec()),
@@ -60,7 +67,6 @@ async fn one(mdt: &Mdt, opcode: Opcode, body: &[u8], created: bool, fid: Fid) ->
     Ok(mdt.read_inode(fid).await?.reply().to_vec())
 }
 
-/// A later sub-operation may have removed what an earlier one made: its attributes are then those of nothing.
 async fn batch(mdt: &Mdt, request: &Request, record: &ReplyRecord) -> Result<Vec<u8>, Errno> {
     let args: Batch = request.args()?;
     if args.operations.len() != record.results.len() {
@@ -74,12 +80,6 @@ async fn batch(mdt: &Mdt, request: &Request, record: &ReplyRecord) -> Result<Vec
             match one(mdt, opcode, &operation.body, record.data != 0, record.fid).await {
                 Ok(reply) => body = reply,
                 Err(Errno::EPROTO) => return Err(Errno::EPROTO),
-                Err(_) if opcode == Opcode::Create => {
-                    let args = Create::from_slice(&operation.body)?;
-                    let mut entry = crate::create::gone(record.fid, args.mode, args.time).reply();
-                    entry.attr.nlink = 0;
-                    body = CreateReply { entry, created: record.data != 0 }.to_vec();
-                }
                 Err(e) => status = e.0,
             }
         }

@@ -49,6 +49,14 @@ impl World {
             self.cut(chosen, "connection reset");
         }
     }
+    /// Breaks the connections between two islands.
+    pub fn cut_between(&mut self, a: NodeId, b: NodeId) {
+        let of = |link: &Link| link.ends.map(|end| end.node);
+        let found = self.links.iter().filter(|(_, link)| of(link) == [a, b] || of(link) == [b, a]);
+        let links: Vec<LinkId> = found.map(|(id, _)| *id).collect();
+        self.note(a, || "connection lost".into());
+        links.into_iter().for_each(|link| self.cut(link, "connection reset"));
+    }
     /// Nothing comes from the one to the other any more.
     pub fn block(&mut self, from: NodeId, to: NodeId) {
         let name = self.name(to).to_string();

@@ -50,6 +50,7 @@ impl<S: Service> Inner<S> {
             seen: true,
             refills: 0,
             notes: alloc::collections::BTreeMap::new(),
+            answers: Default::default(),
             from: String::new(),
             local: false,
             features: 0,
@@ -165,6 +166,7 @@ impl<S: Service> Inner<S> {
         let entry = exports.get_mut(id).ok_or(Errno::ESTALE)?;
         // Callbacks are taken out when the answer is sent: it goes before them.
         entry.rpc.connect(epoch, agreed_slots(core, connect))?;
+        entry.answers.connected(entry.rpc.last_transno());
         let old = entry.conn.replace(conn).filter(|old| *old != conn);
         (entry.seen, entry.lease_until) = (true, self.ctx.now() + lease(core));
         entry.callback_since = (entry.rpc.unacknowledged_callbacks() > 0).then(|| self.ctx.now());

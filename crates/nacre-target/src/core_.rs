@@ -167,8 +167,13 @@ impl TargetCore {
             }
             Ok::<T, Errno>(value)
         })?;
-        if let (Some(record), Some(entry)) = (made, self.exports.borrow_mut().get_mut(request.export)) {
-            entry.rpc.remember(record);
+        if let Some(entry) = self.exports.borrow_mut().get_mut(request.export) {
+            if let Some(record) = made {
+                entry.rpc.remember(record);
+            }
+            if again.is_none() {
+                entry.answers.made(done.0, self.osd.last_committed());
+            }
         }
         Ok(done)
     }

@@ -15,7 +15,7 @@ use alloc::rc::Rc;
 use bytes::Bytes;
 use nacre_node::{ConnId, Effect};
 use nacre_rpc::{Admission, PreVersions, RUNNING_MAX, ReplyRecord};
-use nacre_types::{Codec, Errno};
+use nacre_types::{Codec, Errno, Transno};
 use nacre_wire::matches;
 use nacre_wire::target::{Empty, GetParams, ParamList, PingReply, Role};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
@@ -196,8 +196,27 @@ impl<S: Service> Inner<S> {
             self.ctx.push(Effect::Fatal(format!("fault point {}", Fault::CrashAfterCommit.name())));
             return outcome; // not finished: nobody is answered
         }
+        let result = match self.missing(core, &request, &result) {
+            None => result,
+            Some(missing) => Box::pin(core.osd.commit(missing)).await.map_err(Errno::from).and(result),
+        };
         self.finish(core, &request, result, refilled);
         outcome
+    }
+
+    /// What has to be committed before this may be answered.
+    fn missing(
+        &self,
+        core: &TargetCore,
+        request: &Request,
+        result: &Result<Reply, Errno>,
+    ) -> Option<Transno> {
+        let transno = result.as_ref().ok().map(|reply| reply.transno).filter(|t| t.0 > 0)?;
+        if !core.config.ack_or_commit || request.replayed_transno().is_some() {
+            return None;
+        }
+        let exports = core.exports.borrow();
+        exports.get(request.export)?.answers.missing(transno, core.osd.last_committed())
     }
 
     async fn execute(
@@ -253,7 +272,11 @@ impl<S: Service> Inner<S> {
                 }
                 entry.rpc.finish(request.header.xid)
             };
-            epoch.and(entry.conn)
+            let conn = epoch.and(entry.conn);
+            if let (Some(_), Ok(reply)) = (conn, &result) {
+                entry.answers.answered(reply.transno);
+            }
+            conn
         };
         let Some(conn) = conn else { return };
         if core.faults.strikes_change(Fault::ReplyLost, request.opcode.class()) {

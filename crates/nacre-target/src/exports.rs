@@ -5,6 +5,7 @@
 //! record with its highest transno is only ever replaced by a newer one. Generations are never used twice.
 //! A tool has an export in memory only, under a generation from [`FIRST_TOOL`] on.
 
+use crate::answers::Answers;
 use crate::op_stats::OpStats;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -75,6 +76,7 @@ pub(crate) struct Entry {
     /// Replies that are being rebuilt.
     pub(crate) refills: usize,
     pub(crate) notes: BTreeMap<Xid, Note>,
+    pub(crate) answers: Answers,
     /// Where its latest connection came from, for people.
     pub(crate) from: String,
     /// In this process.

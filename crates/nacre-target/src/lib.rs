@@ -5,6 +5,7 @@
 #![no_std]
 extern crate alloc;
 
+mod answers;
 mod connect;
 mod core_;
 mod dispatch;

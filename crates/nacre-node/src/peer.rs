@@ -347,8 +347,7 @@ impl Peer {
                 let conn = self.ctx.next_conn();
                 self.forget_conn();
                 self.conn.set(Some((conn, epoch)));
-                let me = self.me.upgrade().expect("`self` is alive, and only ever inside its Rc");
-                self.peers.by_conn.borrow_mut().insert(conn, me);
+                self.peers.by_conn.borrow_mut().insert(conn, self.me.clone());
                 self.ctx.push(Effect::Open { conn, address, target: self.target.clone() });
             }
             ImportEffect::Send { epoch, frame } => {
@@ -468,16 +467,16 @@ impl Peer {
     }
 }
 
-/// The imports of an island, found by connection.
+/// The imports of an island, found by connection. It keeps none of them alive: they know it.
 #[derive(Default)]
 pub struct Peers {
-    by_conn: RefCell<BTreeMap<ConnId, Rc<Peer>>>,
+    by_conn: RefCell<BTreeMap<ConnId, Weak<Peer>>>,
     /// Imports so far.
     made: Cell<u32>,
 }
 impl Peers {
     fn connected(&self) -> Vec<Rc<Peer>> {
-        self.by_conn.borrow().values().cloned().collect()
+        self.by_conn.borrow().values().filter_map(Weak::upgrade).collect()
     }
     /// Routes an event of an outbound connection; gives it back if it belongs to nobody here (late events of
     /// connections that are gone may be dropped).
@@ -491,7 +490,7 @@ impl Peers {
             | Event::Door(_)
             | Event::Stop => return Some(event),
         };
-        let peer = self.by_conn.borrow().get(&conn).cloned();
+        let peer = self.by_conn.borrow().get(&conn).and_then(Weak::upgrade);
         match peer {
             Some(peer) => {
                 peer.handle(conn, event);

@@ -127,6 +127,8 @@ impl Node {
         if let Some((logic, ctx)) = self.logic.take() {
             drop(logic);
             ctx.abandon();
+            let held = Rc::strong_count(&ctx) - 1;
+            assert!(held == 0 || std::thread::panicking(), "{}: {held} cycles keep a dead island", self.name);
         }
     }
 }

@@ -63,6 +63,11 @@ fn done<'a>(reply: &impl Codec<'a>) -> Done {
     Done { body: reply.to_vec(), data: 0, fid: NO_FID }
 }
 
+/// Of an inode that may have gone when the reply is made again.
+fn told(reply: &EntryReply) -> Done {
+    Done { data: crate::refill::type_number(reply), ..done(reply) }
+}
+
 impl<'a> Change<'a> {
     fn decode(op: &'a SubOperation) -> Result<Self, Errno> {
         let body = &op.body[..];
@@ -154,7 +159,7 @@ fn apply(view: &mut View<'_>, lent: &mut Lent<'_>, change: &Change<'_>) -> Step<
             open::apply_close(view, export, args)?;
             done(&Empty {})
         }
-        Change::Link(args) => done(&unlink::apply_link(view, args)?),
+        Change::Link(args) => told(&unlink::apply_link(view, args)?),
         Change::Unlink(args) => {
             unlink::apply_unlink(view, args)?;
             done(&Empty {})
@@ -163,11 +168,11 @@ fn apply(view: &mut View<'_>, lent: &mut Lent<'_>, change: &Change<'_>) -> Step<
             rename::apply(view, args)?;
             done(&Empty {})
         }
-        Change::Setattr(args) => done(&setattr::apply_setattr(view, export, args)?),
-        Change::ReportSize(args) => done(&setattr::apply_report(view, export, args)?),
-        Change::Setxattr(args) => done(&xattr::apply_set(view, args)?),
-        Change::Removexattr(args) => done(&xattr::apply_remove(view, args)?),
-        Change::SetLayout(args) => done(&layout::apply(view, lent.default, &mut *lent.choose, args)?),
+        Change::Setattr(args) => told(&setattr::apply_setattr(view, export, args)?),
+        Change::ReportSize(args) => told(&setattr::apply_report(view, export, args)?),
+        Change::Setxattr(args) => told(&xattr::apply_set(view, args)?),
+        Change::Removexattr(args) => told(&xattr::apply_remove(view, args)?),
+        Change::SetLayout(args) => told(&layout::apply(view, lent.default, &mut *lent.choose, args)?),
         Change::Unsupported => return Err(Errno::EOPNOTSUPP.into()),
     })
 }

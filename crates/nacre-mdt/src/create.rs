@@ -178,7 +178,8 @@ fn new_inode(dir: &Inode, args: &Create<'_>, file_type: FileType) -> Inode {
     inode
 }
 
-fn blank(fid: Fid, mode: u32, time: Timestamp) -> Inode {
+/// An inode of which only this is known.
+pub(crate) fn blank(fid: Fid, mode: u32, time: Timestamp) -> Inode {
     Inode {
         attr: Attr {
             fid,
@@ -209,10 +210,11 @@ fn blank(fid: Fid, mode: u32, time: Timestamp) -> Inode {
     }
 }
 
-/// An inode of which only this is left.
-pub(crate) fn gone(fid: Fid, mode: u32, time: Timestamp) -> Inode {
-    let mut inode = blank(fid, mode, time);
-    inode.attr.nlink = 0;
+/// What is known of an inode that was made and is gone: whatever its directory had handed down is not.
+pub(crate) fn gone(fid: Fid, args: &Create<'_>) -> Inode {
+    let permissions = args.mode & mode::PERM & !(args.caller.umask & 0o777);
+    let mut inode = blank(fid, args.mode & mode::FMT | permissions, args.time);
+    (inode.attr.uid, inode.attr.gid) = (args.caller.uid, args.caller.gid);
     inode
 }
 

@@ -11,7 +11,7 @@ use crate::opens::Opens;
 use crate::osts::Osts;
 use crate::table::{ENTRY, ENTRY_PREFIX, FLOCK, INODE, LINK, OPEN, XATTR};
 use crate::view::{Halt, Note, Rows, Step, View, Wants};
-use crate::{create, layout, open, rename, setattr, unlink, xattr};
+use crate::{create, layout, open, refill, rename, setattr, unlink, xattr};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -236,6 +236,23 @@ impl Mdt {
         Ok(Reply::of(&reply).with_transno(transno))
     }
 
+    /// The same of an operation that tells of an inode, whose type the record keeps: it may have gone when the reply is
+    /// made again.
+    async fn run_on(
+        &self,
+        request: &Request,
+        wants: Wants,
+        credits: Credits,
+        mut op: impl FnMut(&mut View<'_>) -> Step<EntryReply>,
+    ) -> Result<Reply, Errno> {
+        let op = |view: &mut View<'_>| {
+            let reply = op(view)?;
+            self.core.set_record_data(request, u64::from(refill::type_number(&reply)));
+            Ok(reply)
+        };
+        self.run(request, wants, credits, op).await
+    }
+
     async fn dispatch(self: &Rc<Self>, request: &Request) -> Result<Reply, Errno> {
         match request.opcode {
             Opcode::Lookup => self.lookup(request, &request.args()?).await,
@@ -274,7 +291,7 @@ impl Mdt {
             Opcode::Link => {
                 let args: Link<'_> = request.args()?;
                 let wants = unlink::wants_link(self.hash().await, &args);
-                self.run(request, wants, credits(2, false), |v| unlink::apply_link(v, &args)).await
+                self.run_on(request, wants, credits(2, false), |v| unlink::apply_link(v, &args)).await
             }
             Opcode::Unlink => {
                 let args: Unlink<'_> = request.args()?;
@@ -287,23 +304,23 @@ impl Mdt {
                 let args: Setattr = request.args()?;
                 let wants = setattr::wants_setattr(&args);
                 // A truncate frees space in the end; chmod and chown may be what makes an unlink possible.
-                self.run(request, wants, credits(3, true), |v| setattr::apply_setattr(v, export, &args)).await
+                self.run_on(request, wants, credits(3, true), |v| setattr::apply_setattr(v, export, &args)).await
             }
             Opcode::ReportSize => {
                 let args: ReportSize = request.args()?;
                 let wants = setattr::wants_report(&args);
-                self.run(request, wants, credits(2, true), |v| setattr::apply_report(v, export, &args)).await
+                self.run_on(request, wants, credits(2, true), |v| setattr::apply_report(v, export, &args)).await
             }
             Opcode::Setxattr => {
                 let args: Setxattr<'_> = request.args()?;
                 let mut room = credits(2, false);
                 room.row_bytes += args.value.len().min(xattr::VALUE_MAX) as u32;
-                self.run(request, xattr::wants_set(&args), room, |v| xattr::apply_set(v, &args)).await
+                self.run_on(request, xattr::wants_set(&args), room, |v| xattr::apply_set(v, &args)).await
             }
             Opcode::Removexattr => {
                 let args: Removexattr<'_> = request.args()?;
                 let wants = xattr::wants_remove(&args);
-                self.run(request, wants, credits(1, true), |v| xattr::apply_remove(v, &args)).await
+                self.run_on(request, wants, credits(1, true), |v| xattr::apply_remove(v, &args)).await
             }
             Opcode::SetLayout => {
                 let args: SetLayout = request.args()?;
@@ -315,7 +332,7 @@ impl Mdt {
                     None => self.osts.layout(template),
                 };
                 let op = |v: &mut View<'_>| layout::apply(v, default, &mut choose, &args);
-                self.run(request, layout::wants(&args), credits(1, false), op).await
+                self.run_on(request, layout::wants(&args), credits(1, false), op).await
             }
             Opcode::Flock => {
                 let args: Flock = request.args()?;
@@ -385,7 +402,7 @@ impl Service for Mdt {
         counter(request)
     }
     async fn refill(self: Rc<Self>, request: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
-        crate::refill::refill(&self, &request, &record).await
+        refill::refill(&self, &request, &record).await
     }
     async fn export_gone(self: Rc<Self>, export: ExportId) {
         self.dirs.drop_export(export);

@@ -274,12 +274,12 @@ impl Mdt {
                         Err(Halt::Errno(Errno::EINPROGRESS)) => {
                             // An OST may come soon: the whole batch is sent again.
                             undo.into_iter().rev().for_each(|u| opens.restore(u));
-                            layouts.iter().chain(&kept_layouts).for_each(|l| self.give_back(l));
+                            layouts.iter().chain(&kept_layouts).for_each(|l| self.osts.give_back_all(l));
                             return Err(Errno::EINPROGRESS);
                         }
                         Err(Halt::Errno(e)) => {
                             tx.roll_back(save);
-                            layouts.iter().for_each(|l| self.give_back(l));
+                            layouts.iter().for_each(|l| self.osts.give_back_all(l));
                             stopped = args.stop_at_error;
                             let record = SubRecord { result: e.0 as u16, data: 0, fid: NO_FID };
                             records.push(record);
@@ -290,26 +290,26 @@ impl Mdt {
                             // The others go on, only to say what they miss: one more fetch, not one for each.
                             retry = true;
                             tx.roll_back(save);
-                            layouts.iter().for_each(|l| self.give_back(l));
+                            layouts.iter().for_each(|l| self.osts.give_back_all(l));
                         }
                     }
                 }
                 if retry {
                     undo.into_iter().rev().for_each(|u| opens.restore(u));
-                    kept_layouts.iter().for_each(|l| self.give_back(l));
+                    kept_layouts.iter().for_each(|l| self.osts.give_back_all(l));
                     return Err(Errno::EAGAIN);
                 }
                 if self.is_held(Some(request), &dirs) {
                     in_the_way = true;
                     undo.into_iter().rev().for_each(|u| opens.restore(u));
-                    kept_layouts.iter().for_each(|l| self.give_back(l));
+                    kept_layouts.iter().for_each(|l| self.osts.give_back_all(l));
                     return Err(Errno::EAGAIN);
                 }
                 if let Some(touched) = &touched {
                     first = self.must_be_committed(request, touched);
                     if first.is_some() {
                         undo.into_iter().rev().for_each(|u| opens.restore(u));
-                        kept_layouts.iter().for_each(|l| self.give_back(l));
+                        kept_layouts.iter().for_each(|l| self.osts.give_back_all(l));
                         return Err(Errno::EAGAIN);
                     }
                 }
@@ -317,7 +317,7 @@ impl Mdt {
                     warn!(target_name = %self.core.name,
                         "replay of a batch refused: a change that it builds on is lost");
                     undo.into_iter().rev().for_each(|u| opens.restore(u));
-                    kept_layouts.iter().for_each(|l| self.give_back(l));
+                    kept_layouts.iter().for_each(|l| self.osts.give_back_all(l));
                     return Err(Errno::EOVERFLOW);
                 }
                 self.core.set_record_versions(request, digest.versions());
@@ -342,10 +342,5 @@ impl Mdt {
         }
         error!(target_name = %self.core.name, ?request, "a batch found new rows to read for ever: a bug");
         Err(Errno::EIO)
-    }
-
-    /// What a layout of a file that is not made after all had reserved.
-    fn give_back(&self, layout: &Layout) {
-        layout.components.iter().flat_map(|c| &c.stripes).for_each(|ost| self.osts.give_back(*ost));
     }
 }

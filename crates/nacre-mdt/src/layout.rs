@@ -3,7 +3,7 @@
 use crate::allocator::{NoLayout, check_template, resolve};
 use crate::open::wants_open;
 use crate::versions::CHILD;
-use crate::view::{Halt, Step, View, Wants};
+use crate::view::{Halt, Note, Step, View, Wants};
 use nacre_types::{Errno, Layout, LayoutTemplate, SizeState};
 use nacre_wire::mdt::{EntryReply, SetLayout};
 
@@ -37,6 +37,9 @@ pub(crate) fn apply(
         }
         let generation = inode.layout.as_ref().map_or(0, |l| l.generation + 1);
         let layout = choose(&resolve(Some(args.template), None, default))?;
+        for (ost, stripes) in inode.objects() {
+            view.notes.extend(stripes.iter().map(|_| Note::Unused(ost)));
+        }
         inode.layout = Some(Layout { generation, ..layout });
     } else {
         return Err(Errno::EINVAL.into());

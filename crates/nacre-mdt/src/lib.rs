@@ -14,6 +14,7 @@ mod allocator;
 mod batch;
 pub mod check;
 mod clients;
+mod choice;
 mod create;
 mod dirs;
 mod flocks;

@@ -3,6 +3,7 @@
 //! Invariants: what is in memory (opens, file locks, rooms of OSTs) follows the rows, changed in the visit
 //! of the transaction and never before it; a handler is a loop of fetch, reserve and one synchronous attempt.
 
+use crate::choice::Choice;
 use crate::create::Maker;
 use crate::dirs::Dirs;
 use crate::flocks::Flocks;
@@ -197,10 +198,8 @@ impl Mdt {
         }
         let before = request.replayed_reply().and_then(|body| CreateReply::from_slice(body).ok());
         let before = before.and_then(|reply| reply.entry.layout);
-        let mut choose = |template: &LayoutTemplate| match &before {
-            Some(layout) => Ok(layout.clone()),
-            None => self.osts.layout(template),
-        };
+        let choice = Choice::new(&self.osts, before);
+        let mut choose = |template: &LayoutTemplate| choice.layout(template);
         let mut maker =
             Maker { export: request.export, client, default: self.default.get(), layout: &mut choose };
         let (transno, reply) = self
@@ -211,6 +210,7 @@ impl Mdt {
                 Ok(reply)
             })
             .await?;
+        choice.keep();
         Ok(Reply::of(&reply).with_transno(transno))
     }
 
@@ -327,12 +327,12 @@ impl Mdt {
                 let default = self.default.get();
                 let before = request.replayed_reply().and_then(|body| EntryReply::from_slice(body).ok());
                 let before = before.and_then(|reply| reply.layout);
-                let mut choose = |template: &LayoutTemplate| match &before {
-                    Some(layout) => Ok(layout.clone()),
-                    None => self.osts.layout(template),
-                };
+                let choice = Choice::new(&self.osts, before);
+                let mut choose = |template: &LayoutTemplate| choice.layout(template);
                 let op = |v: &mut View<'_>| layout::apply(v, default, &mut choose, &args);
-                self.run_on(request, layout::wants(&args), credits(1, false), op).await
+                let done = self.run_on(request, layout::wants(&args), credits(1, false), op).await?;
+                choice.keep();
+                Ok(done)
             }
             Opcode::Flock => {
                 let args: Flock = request.args()?;

@@ -136,6 +136,10 @@ impl Osts {
             allocator.set_room(index, room);
         }
     }
+    /// What a layout of a file that is not made after all had reserved.
+    pub(crate) fn give_back_all(&self, layout: &Layout) {
+        layout.components.iter().flat_map(|c| &c.stripes).for_each(|ost| self.give_back(*ost));
+    }
     /// The file's size must be asked for.
     pub(crate) fn ask_size(&self, fid: Fid) {
         self.unsettled.borrow_mut().insert(fid);

@@ -61,13 +61,13 @@ impl Gate {
             return Err(format!("refused, {} connections are there already (--max-connections)", inside.all));
         }
         if let Some(host) = host {
-            let of_host = inside.by_host.entry(host).or_default();
-            if *of_host >= self.per_host_max {
+            let of_host = inside.by_host.get(&host).copied().unwrap_or(0);
+            if of_host >= self.per_host_max {
                 return Err(format!(
                     "refused, {of_host} connections of that host are there already (--max-connections-per-host)"
                 ));
             }
-            *of_host += 1;
+            inside.by_host.insert(host, of_host + 1);
         }
         inside.all += 1;
         Ok(Place { gate: self.clone(), host })
@@ -113,5 +113,14 @@ mod tests {
         drop(inside);
         let left = gate.lock();
         assert!(left.all == 0 && left.by_host.is_empty(), "{left:?}");
+    }
+
+    #[test]
+    fn who_is_refused_leaves_nothing_behind() {
+        let gate = Gate::new(5, 0);
+        for host in 1..=100 {
+            assert!(gate.admit(Some(IpAddr::from([10, 0, 0, host]))).is_err());
+        }
+        assert!(gate.lock().by_host.is_empty());
     }
 }

@@ -279,9 +279,11 @@ impl Client {
         self.dirs.granted(mdt.peer.with_import(|import| import.epoch()), &frame, &reply);
         Ok(reply)
     }
-    /// The epoch on which holds of the MDT may be used now.
+    /// The epoch on which holds of the MDT may be used now. Without a connection there is none: an MDT of this process
+    /// waits for nobody's lease when it has been started again, as its mounts hear of it at once.
     pub(crate) fn holds_usable(&self) -> Option<ConnEpoch> {
         let mdt = self.mount.known_mdt()?;
-        mdt.peer.with_import(|import| import.lease_ok(self.ctx.now()).then(|| import.epoch()))
+        let up = mdt.peer.is_connected();
+        mdt.peer.with_import(|import| (up && import.lease_ok(self.ctx.now())).then(|| import.epoch()))
     }
 }

@@ -171,7 +171,10 @@ impl Dirs {
     }
     pub(crate) fn set_on(&self, on: bool) {
         self.on.set(on);
-        self.table.borrow_mut().clear();
+        let mut table = self.table.borrow_mut();
+        // Of what is forgotten a read that is older than it may be under way.
+        table.unnoted = table.dirs.values().map(|dir| dir.seen).fold(table.unnoted, Transno::max);
+        table.clear();
     }
     pub(crate) fn is_idle(&self) -> bool {
         let table = self.table.borrow();

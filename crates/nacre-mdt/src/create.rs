@@ -80,10 +80,10 @@ pub(crate) fn apply(view: &mut View<'_>, maker: &mut Maker<'_>, args: &Create<'_
     }
     view.add_link(&mut inode, args.parent, args.name);
     inode.attr.version = view.transno().0;
-    match opening {
-        Some(how) => crate::open::open_inode(view, maker.export, &mut inode, how)?,
-        None => view.put_inode(&inode),
+    if let Some(how) = opening {
+        crate::open::open_inode(view, maker.export, &mut inode, how)?;
     }
+    view.put_inode(&inode);
     view.account(inode.owner(), 1);
     let entry = Entry { name: Bytes::copy_from_slice(args.name), fid: args.fid, file_type, version: 0 };
     view.put_name(args.parent, cookie, entry);
@@ -125,7 +125,9 @@ fn existing(view: &mut View<'_>, maker: &Maker<'_>, args: &Create<'_>, entry: &E
         // The kernel has not checked this file, and it knows more groups than we do: it must look again.
         return Err(Errno::ESTALE.into());
     }
-    crate::open::open_inode(view, maker.export, &mut inode, how)?;
+    if crate::open::open_inode(view, maker.export, &mut inode, how)? {
+        view.put_inode(&inode);
+    }
     Ok(CreateReply { entry: inode.reply(), created: false })
 }
 

@@ -14,13 +14,13 @@ use nacre_wire::mdt::{Close, EntryReply, Open, OpenHow, Written};
 /// Of open(2): a moment of the open, no part of what it is.
 pub(crate) const O_TRUNC: u32 = 0o1000;
 
-/// Stores the open of a loaded inode, and the inode if the open changes it.
+/// Stores the open of a loaded inode. True: the inode is another one by it, and has to be stored as well.
 pub(crate) fn open_inode(
     view: &mut View<'_>,
     export: Generation,
     inode: &mut Inode,
     how: &OpenHow,
-) -> Step<()> {
+) -> Step<bool> {
     let opened = Opened { fid: inode.attr.fid, flags: how.flags & !O_TRUNC };
     match view.opens.get(export, how.handle) {
         Some(old) if old != opened => return Err(Errno::EINVAL.into()),
@@ -32,17 +32,14 @@ pub(crate) fn open_inode(
         return Err(Errno::EISDIR.into());
     }
     let before = Before { exact: inode.attr.size_state == SizeState::Exact, objects: inode.may_have_objects };
-    if opened.writes() && inode.is_regular() {
+    let changes = opened.writes() && inode.is_regular() && (before.exact || !before.objects);
+    if changes {
         inode.attr.size_state = SizeState::Open;
         inode.may_have_objects = true;
     }
-    view.put_inode(inode);
-    if inode.attr.is_dir() {
-        view.dirs.pop(); // nothing that a holder answers for has changed
-    }
     view.put(OPEN, &table::open(export, how.handle), &opened);
     view.notes.push(Note::Opened { export, handle: how.handle, opened, before });
-    Ok(())
+    Ok(changes)
 }
 
 pub(crate) fn wants_open(fid: Fid) -> Wants {
@@ -56,7 +53,9 @@ pub(crate) fn apply_open(view: &mut View<'_>, export: Generation, args: &Open) -
     if inode.attr.file_type() == FileType::Symlink {
         return Err(Errno::ELOOP.into());
     }
-    open_inode(view, export, &mut inode, &args.how)?;
+    if open_inode(view, export, &mut inode, &args.how)? {
+        view.put_inode(&inode);
+    }
     Ok(inode.reply())
 }
 

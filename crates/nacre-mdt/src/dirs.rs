@@ -6,7 +6,8 @@
 //! The acknowledgement of the revoke is the end of the hold; it ends as well with the connection epoch, the export, or
 //! (after a restart, which forgets holds) the leases of those who have not connected again. A client's own change does
 //! not end its hold: the reply brings what became of the directory. A grant waits for nothing, and there is none for a
-//! while after a revoke, so that a directory in which several clients work does not go to and fro. Bounded per client.
+//! while after a revoke, so that a directory in which several clients work does not go to and fro. Bounded per client; at
+//! the bound the oldest hold makes room once it has stood for a while.
 //! Not here: what the client does with it (`nacre-client/src/dirs.rs`).
 
 use crate::mdt::Mdt;
@@ -25,6 +26,9 @@ use nacre_wire::{Opcode, flags};
 
 /// Holds of one client, unless set otherwise.
 const LIMIT: usize = 1024;
+/// At the limit a hold is kept for so long before another one takes its place: whoever walks through a large tree asks for
+/// each directory once, and would otherwise end a hold with each.
+const KEPT: Duration = Duration::from_secs(30);
 /// After a revoke a directory is not held by anybody for so long.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -74,8 +78,8 @@ struct Hold {
 
 #[derive(Debug, Default)]
 struct Client {
-    /// By serial: the oldest first.
-    holds: BTreeMap<u64, Fid>,
+    /// By serial, the oldest first; since when.
+    holds: BTreeMap<u64, (Fid, Instant)>,
     /// Revokes that it was sent in its life, and those that it has not acknowledged, by their callbacks.
     revokes: u64,
     revoking: BTreeMap<Xid, Fid>,
@@ -134,19 +138,29 @@ impl Table {
 pub(crate) struct Dirs {
     table: RefCell<Table>,
     limit: Cell<usize>,
+    /// Revokes that were sent.
+    revokes: Cell<u64>,
     /// A hold has ended.
     ended: WaitList,
 }
 
 impl Dirs {
     pub(crate) fn new(ctx: &Rc<Ctx>) -> Self {
-        Self { table: RefCell::default(), limit: Cell::new(LIMIT), ended: ctx.wait_list() }
+        Self {
+            table: RefCell::default(),
+            limit: Cell::new(LIMIT),
+            revokes: Cell::new(0),
+            ended: ctx.wait_list(),
+        }
     }
     pub(crate) fn count(&self) -> usize {
         self.table.borrow().clients.values().map(|c| c.holds.len()).sum()
     }
     pub(crate) fn limit(&self) -> usize {
         self.limit.get()
+    }
+    pub(crate) fn revokes(&self) -> u64 {
+        self.revokes.get()
     }
     pub(crate) fn set_limit(&self, limit: usize) {
         self.limit.set(limit);
@@ -157,7 +171,7 @@ impl Dirs {
     pub(crate) fn connected(&self, export: ExportId) {
         let mut table = self.table.borrow_mut();
         let Some(client) = table.clients.get_mut(&export) else { return };
-        for fid in core::mem::take(&mut client.holds).into_values() {
+        for (fid, _) in core::mem::take(&mut client.holds).into_values() {
             table.remove(export, fid);
         }
         drop(table);
@@ -184,8 +198,8 @@ impl Dirs {
 
     fn claim(&self, core: &TargetCore, export: ExportId, fid: Fid) -> Option<Claim> {
         let mut table = self.table.borrow_mut();
-        let seen = core.osd.last_transno();
-        if table.is_paused(core.ctx.now(), fid) {
+        let (now, seen) = (core.ctx.now(), core.osd.last_transno());
+        if table.is_paused(now, fid) {
             return None;
         }
         if let Some(Hold { serial, .. }) = table.holds(export, fid) {
@@ -193,16 +207,18 @@ impl Dirs {
         }
         let client = table.clients.entry(export).or_default();
         if client.holds.len() >= self.limit.get() {
-            let oldest = client.holds.first_key_value().map(|(_, fid)| *fid);
+            let above = client.holds.len() > self.limit.get(); // it was lowered
+            let mut oldest = client.holds.first_key_value().map(|(_, hold)| *hold);
+            oldest = oldest.filter(|(_, since)| above || now >= *since + KEPT);
             drop(table);
-            if let Some(oldest) = oldest {
+            if let Some((oldest, _)) = oldest {
                 self.revoke(core, export, oldest);
             }
             return None;
         }
         table.serial += 1;
         let serial = table.serial;
-        table.clients.entry(export).or_default().holds.insert(serial, fid);
+        table.clients.entry(export).or_default().holds.insert(serial, (fid, now));
         table.dirs.entry(fid).or_default().insert(export, Hold { serial, revoke: None });
         Some(Claim { export, fid, serial, seen })
     }
@@ -224,6 +240,7 @@ impl Dirs {
             }
             let client = table.clients.entry(export).or_default();
             client.revokes += 1;
+            self.revokes.set(self.revokes.get() + 1);
             client.revokes
         };
         // Without a number the export is gone or will be, and its holds with it.
@@ -244,11 +261,17 @@ impl Mdt {
         let wanted = request.header.has(flags::MAY_HOLD) && self.core.may_hold(request.export);
         wanted.then(|| self.dirs.claim(&self.core, request.export, fid))?
     }
+    /// The directory has gone before it could be read.
+    pub(crate) fn disclaim(&self, claim: Option<Claim>) {
+        if let Some(claim) = claim {
+            self.dirs.forget(claim.export, claim.fid);
+        }
+    }
     /// The tail of the reply to that read. Nothing may be waited for after this.
     pub(crate) fn granted(&self, claim: Option<Claim>, inode: &Inode) -> Vec<u8> {
         let Some(claim) = claim else { return Vec::new() };
         if !inode.attr.is_dir() || inode.attr.nlink == 0 || claim.fid != inode.attr.fid {
-            self.dirs.forget(claim.export, claim.fid);
+            self.disclaim(Some(claim));
             return Vec::new();
         }
         let Some(revokes) = self.dirs.stands(&claim) else { return Vec::new() };

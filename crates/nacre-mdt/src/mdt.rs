@@ -304,12 +304,14 @@ impl Mdt {
                 let args: Setattr = request.args()?;
                 let wants = setattr::wants_setattr(&args);
                 // A truncate frees space in the end; chmod and chown may be what makes an unlink possible.
-                self.run_on(request, wants, credits(3, true), |v| setattr::apply_setattr(v, export, &args)).await
+                self.run_on(request, wants, credits(3, true), |v| setattr::apply_setattr(v, export, &args))
+                    .await
             }
             Opcode::ReportSize => {
                 let args: ReportSize = request.args()?;
                 let wants = setattr::wants_report(&args);
-                self.run_on(request, wants, credits(2, true), |v| setattr::apply_report(v, export, &args)).await
+                self.run_on(request, wants, credits(2, true), |v| setattr::apply_report(v, export, &args))
+                    .await
             }
             Opcode::Setxattr => {
                 let args: Setxattr<'_> = request.args()?;

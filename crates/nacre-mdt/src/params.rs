@@ -35,7 +35,13 @@ pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
             "dir_holds_max",
             mdt.dirs.limit().to_string(),
             true,
-            "the same of one client at most, 1 to 65535, default 1024; at the limit the oldest one ends"
+            "the same of one client at most, 1 to 65535, default 1024; at the limit one ends for another after 30 s"
+        ),
+        row(
+            "dir_hold_revokes",
+            mdt.dirs.revokes().to_string(),
+            false,
+            "holds of directories that clients were told to give up since the start"
         ),
         row("file_locks", mdt.flocks.borrow().counts().0.to_string(), false, "flock and fcntl locks held"),
         row(

@@ -15,8 +15,8 @@ use nacre_target::{Reply, Request};
 use nacre_types::{Codec, Errno, Fid, Seq, Timestamp, mode};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
-    Batch, BatchReply, Create, CreateReply, EntryReply, FlockOutcome, FlockReply, GrantSeqReply, Link, Open, Removexattr,
-    ReportSize, SetLayout, Setattr, Setxattr, SubResult,
+    Batch, BatchReply, Create, CreateReply, EntryReply, FlockOutcome, FlockReply, GrantSeqReply, Link, Open,
+    Removexattr, ReportSize, SetLayout, Setattr, Setxattr, SubResult,
 };
 use nacre_wire::target::Empty;
 

@@ -376,3 +376,83 @@ fn holds_are_bounded() {
     });
     assert!(made.is_ok());
 }
+
+fn revokes(c: &mut Cluster) -> u64 {
+    let sent = c.params(|name| name.ends_with(".dir_hold_revokes"));
+    sent.iter().map(|(_, _, n)| n.parse::<u64>().expect("a number")).sum()
+}
+
+/// Walks through a tree of more directories than may be held, again and again: that takes no hold away, until they have
+/// stood for a while.
+#[test]
+fn who_walks_through_a_large_tree_ends_few_holds() {
+    let (mut c, [first, _], _) = with_a_hold(1);
+    c.set_param(MDT, "mdt.*.dir_holds_max", "16");
+    let walk = async |client: Rc<Client>| {
+        for i in 0..100 {
+            client.lookup(Fid::ROOT, format!("n{i}").as_bytes()).await?;
+        }
+        Ok::<_, Errno>(())
+    };
+    let made = run(&mut c, first, async |client| {
+        for i in 0..100 {
+            make(&client, Fid::ROOT, &format!("n{i}"), DIR).await?;
+        }
+        Ok::<_, Errno>(())
+    });
+    assert_eq!(made, Ok(()));
+    let before = (revokes(&mut c), cached(&mut c, first));
+    for _ in 0..4 {
+        assert_eq!(run(&mut c, first, walk), Ok(()));
+    }
+    assert_eq!(revokes(&mut c), before.0, "nothing is taken away from who may hold it");
+    let held = cached(&mut c, first) - before.1;
+    assert!(held >= 3 * 12, "{held} of 300 answers out of the memory, with 16 holds");
+    // Others get their turn.
+    c.world.run_for(31 * SEC);
+    let before = cached(&mut c, first);
+    for _ in 0..3 {
+        let seen = run(&mut c, first, async |client| client.lookup(Fid::ROOT, b"n99").await.map(drop));
+        assert_eq!(seen, Ok(()));
+        c.world.run_for(100 * MS);
+    }
+    assert!(cached(&mut c, first) > before, "it is held after all");
+    for _ in 0..4 {
+        assert_eq!(run(&mut c, first, walk), Ok(()));
+    }
+    assert!((1..=17).contains(&revokes(&mut c)), "{} revokes", revokes(&mut c));
+}
+
+/// A mount of the MDT's own process hears at once that the MDT was started again, and nobody waits for its lease.
+#[test]
+fn without_a_connection_nothing_is_answered_from_memory() {
+    for seed in 1..=4 {
+        let (mut c, [first, _], dir) = with_a_hold(seed);
+        let mdt = c.servers[MDT];
+        c.world.kill(mdt);
+        c.world.run_for(100 * MS);
+        let asked = c.jobs.start(&mut c.world, first, async move |client| nlink(&client, dir).await);
+        c.world.run_for(SEC);
+        c.jobs.collect(&mut c.world);
+        assert!(!c.jobs.is_done(asked), "seed {seed}");
+        c.world.start(mdt);
+        let got: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, asked, 60 * SEC);
+        assert_eq!(got, Some(Ok(2)), "seed {seed}");
+    }
+}
+
+#[test]
+fn an_open_of_a_directory_by_another_ends_no_hold() {
+    for seed in 1..=4 {
+        let (mut c, [first, second], dir) = with_a_hold(seed);
+        let (before, sent) = (cached(&mut c, first), revokes(&mut c));
+        let listed = run(&mut c, second, async move |client| {
+            let (_, handle) = client.open(dir, 0, caller()).await?;
+            let page = client.readdir(dir, 0, 100, false).await?;
+            client.release(handle, None).await.map(|()| page.entries.len())
+        });
+        assert_eq!(listed, Ok(2), "seed {seed}");
+        assert_eq!(run(&mut c, first, async move |client| nlink(&client, dir).await), Ok(2), "seed {seed}");
+        assert_eq!((cached(&mut c, first), revokes(&mut c)), (before + 1, sent), "seed {seed}");
+    }
+}

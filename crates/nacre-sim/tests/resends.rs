@@ -59,7 +59,8 @@ fn what_was_made_and_is_removed_before_the_resend_was_made() {
                 client.make(nacre_client::CreateArgs { target, ..new(Fid::ROOT, "x", mode) }).await
             };
             let (c, made) = removed_before_the_resend(seed, false, make);
-            let attr = made.unwrap_or_else(|e| panic!("{mode:o}, seed {seed}: {e}\n{}", c.world.trace(60))).attr;
+            let attr =
+                made.unwrap_or_else(|e| panic!("{mode:o}, seed {seed}: {e}\n{}", c.world.trace(60))).attr;
             assert_eq!((attr.mode & 0o170000, attr.nlink), (mode & 0o170000, 0), "seed {seed}");
         }
     }

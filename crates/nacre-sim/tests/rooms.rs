@@ -72,6 +72,7 @@ fn another_layout_gives_the_room_of_the_old_one_back() {
     });
     changed.expect("changed");
     assert_eq!(reserved(&mut c), room - 1);
-    run(&mut c, first, async |client| client.unlink(Fid::ROOT, b"f", false, caller()).await).expect("removed");
+    run(&mut c, first, async |client| client.unlink(Fid::ROOT, b"f", false, caller()).await)
+        .expect("removed");
     assert_eq!(reserved(&mut c), room);
 }

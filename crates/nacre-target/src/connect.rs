@@ -91,7 +91,11 @@ impl<S: Service> Inner<S> {
                 match this.keep_client(&core, id).await {
                     Ok(()) => this.answer_connect(&core, conn, id, &frame.header, &connect),
                     Err(error) => {
-                        core.exports.borrow_mut().remove(id);
+                        // One that was known before has locks and opens, and its row as it was.
+                        let known = core.exports.borrow().get(id).is_some_and(|e| e.durable);
+                        if !known {
+                            core.exports.borrow_mut().remove(id);
+                        }
                         this.send_reply(&core, conn, &frame.header, Err(error));
                         this.close(conn);
                     }

@@ -17,6 +17,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::{Cell, OnceCell, RefCell};
+use core::time::Duration;
 use nacre_node::{Ctx, Effect, Peers, WaitList};
 use nacre_osd::{Osd, Pins, Reservation, Tx, table};
 use nacre_rpc::{PreVersions, ReplyRecord, SubRecord};
@@ -64,6 +65,8 @@ pub struct TargetCore {
     /// Counts the starts of the target.
     pub(crate) instance: Cell<u64>,
     pub(crate) incompat: Incompat,
+    /// The longest lease that clients of earlier starts may believe in.
+    pub(crate) earlier_lease: Cell<Duration>,
     /// `config.max_mod_rpcs` as set since.
     pub(crate) max_mod_rpcs: Cell<u16>,
     /// Exports to be evicted, with the cause.
@@ -106,6 +109,7 @@ impl TargetCore {
             exports: RefCell::default(),
             instance: Cell::new(0),
             incompat: Incompat::default(),
+            earlier_lease: Cell::default(),
             doomed: RefCell::default(),
             reaper: ctx.wait_list(),
             some_unseen: Cell::new(true),

@@ -7,7 +7,7 @@
 use crate::connect::Gone;
 use crate::core_::{ExportId, TargetConfig, TargetCore};
 use crate::exports::ClientRow;
-use crate::lease::Neighbours;
+use crate::lease::{LEASE_KEY, Neighbours, earlier_lease, lease};
 use crate::recovery::{BOOT_KEY, RECOVERY_KEY};
 use crate::service::Service;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -193,6 +193,9 @@ impl<S: Service> Inner<S> {
             self.drop_export(&core, id, Gone::Replaced);
         }
         self.ctx.spawn(self.clone().reap());
+        if core.earlier_lease.get() > lease(&core) {
+            self.ctx.spawn(self.clone().forget_earlier_lease());
+        }
         self.ctx.spawn(self.clone().watch_strangers());
         self.ctx.spawn(self.clone().follow_kept());
         if core.in_recovery() {
@@ -215,12 +218,15 @@ impl<S: Service> Inner<S> {
         }
     }
 
-    /// Every known client gets its export back; it has a full lease from now on to come. Gives exports in whose place
+    /// Every known client gets its export back; it has a full lease from now on to come, as it was or as it is. Gives exports in whose place
     /// another has come.
     async fn load_clients(&self, core: &Rc<TargetCore>) -> Result<Vec<ExportId>, Errno> {
         let mut superseded = Vec::new();
         if let Some(row) = core.osd.get(table::TARGET, GENERATION_KEY).await? {
             core.exports.borrow_mut().set_last_generation(Generation::from_slice(&row)?);
+        }
+        if let Some(row) = core.osd.get(table::TARGET, LEASE_KEY).await? {
+            core.earlier_lease.set(Duration::from_millis(u64::from(u32::from_slice(&row)?)));
         }
         let mut records: BTreeMap<Generation, Vec<ReplyRecord>> = BTreeMap::new();
         each_row(&core.osd, table::REPLY, |key, row| match ReplyRecord::from_slice(row) {
@@ -245,6 +251,7 @@ impl<S: Service> Inner<S> {
                 if let Some(entry) = exports.get_mut(row.generation) {
                     (entry.durable, entry.seen) = (true, false);
                     (entry.features, entry.row_features) = (features, features);
+                    entry.lease_until = self.ctx.now() + earlier_lease(core);
                 }
             }
             Err(error) => {
@@ -262,7 +269,7 @@ impl<S: Service> Inner<S> {
             None => 0,
         };
         core.instance.set(before + 1);
-        let credits = Credits { rows: 4, row_bytes: 192, object_bytes: 0, frees: true };
+        let credits = Credits { rows: 5, row_bytes: 256, object_bytes: 0, frees: true };
         let reservation = core.osd.reserve(credits).await?;
         if loss.is_some() {
             // One record says both that there is a recovery and that numbers of a new epoch are in use: a start that dies
@@ -272,6 +279,7 @@ impl<S: Service> Inner<S> {
         let (transno, ()) = core.transact_local(&Pins::default(), reservation, |tx| {
             tx.put(table::TARGET, INSTANCE_KEY, (before + 1).to_vec());
             tx.put(table::TARGET, BOOT_KEY, core.config.boot.to_vec());
+            tx.put(table::TARGET, LEASE_KEY, (earlier_lease(core).as_millis() as u32).to_vec());
             match loss {
                 Some(base) => tx.put(table::TARGET, RECOVERY_KEY, base.to_vec()),
                 None => core.incompat.clear_unused(tx),

@@ -5,7 +5,7 @@
 //! so in every reply. Whoever is overdue, with a message or with an acknowledgement, is given up only after the target has
 //! been running, and so reading its sockets, for a while without a gap: time in which this process stood still (SIGSTOP, a
 //! machine that was suspended) does not count against its clients. Nobody is evicted before a full lease has passed since the last message, or
-//! since the start of the target.
+//! since the start of the target; who has not connected since then has the lease of that time, if it was longer.
 
 use crate::connect::Gone;
 use crate::core_::{ExportId, TargetCore};
@@ -18,7 +18,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
-use nacre_types::{ClientUuid, Instant};
+use nacre_osd::{Credits, Pins, table};
+use nacre_types::{ClientUuid, Codec, Instant};
 
 /// What the targets of one process know together of their clients, so that an idle client sends one ping per process.
 ///
@@ -37,11 +38,17 @@ pub trait Neighbours: fmt::Debug + Send + Sync {
     fn ended(&self) -> u64;
 }
 
+/// Row of `TARGET`: the longest lease, in milliseconds, that a client may have been told of.
+pub(crate) const LEASE_KEY: &[u8] = b"lease";
 /// Before somebody is evicted the target has been running for so many steps, each of a 50th of the lease.
 const WATCH_STEPS: u32 = 5;
 
 pub(crate) fn lease(core: &TargetCore) -> Duration {
     Duration::from_millis(u64::from(core.config.lease_ms))
+}
+/// For clients of an earlier start: the lease that they were told of may have been a longer one.
+pub(crate) fn earlier_lease(core: &TargetCore) -> Duration {
+    core.earlier_lease.get().max(lease(core))
 }
 fn a_lease_before(core: &TargetCore, now: Instant) -> Instant {
     Instant(now.0.saturating_sub(u64::from(core.config.lease_ms) * 1_000_000))
@@ -121,6 +128,7 @@ impl TargetCore {
             return Some(cause.clone());
         }
         if !entry.seen {
+            let ms = earlier_lease(self).as_millis();
             return Some(format!("not seen for {ms} ms since the target was started"));
         }
         if let Some(n) = self.neighbours.as_ref().filter(|_| entry.conn.is_some())
@@ -171,6 +179,30 @@ impl<S: Service> Inner<S> {
                 }
                 None => core.reaper.wait().await,
             }
+        }
+    }
+
+    /// After a start with a shorter lease than before: once the former one has passed, nobody believes in it any more. A
+    /// start that comes earlier has to wait as long again.
+    pub(crate) async fn forget_earlier_lease(self: Rc<Self>) {
+        let Some(core) = self.core.get().cloned() else { return };
+        let until = self.ctx.now() + earlier_lease(&core);
+        while self.ctx.now() < until && !self.stopping.get() {
+            let _woken = self.ctx.timeout(until, core.reaper.wait()).await;
+        }
+        if self.stopping.get() || core.earlier_lease.get() <= lease(&core) {
+            return;
+        }
+        let credits = Credits { rows: 1, row_bytes: 64, object_bytes: 0, frees: true };
+        let forgotten = match core.osd.reserve(credits).await {
+            Ok(reservation) => core.transact_local(&Pins::default(), reservation, |tx| {
+                tx.put(table::TARGET, LEASE_KEY, core.config.lease_ms.to_vec());
+                Ok(())
+            }),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = forgotten {
+            tracing::warn!(target_name = %core.name, %error, "the next start waits for a lease that is not in force any more");
         }
     }
 

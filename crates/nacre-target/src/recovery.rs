@@ -15,7 +15,7 @@ use crate::connect::Gone;
 use crate::core_::{ExportId, TargetCore};
 use crate::dispatch::admit;
 use crate::island::Inner;
-use crate::lease::{lease, standstill};
+use crate::lease::{earlier_lease, standstill};
 use crate::service::{Reply, Service};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -91,7 +91,7 @@ impl TargetCore {
         *self.recovery.borrow_mut() = Some(Recovery {
             base,
             started: self.ctx.now(),
-            until: self.ctx.now() + lease(self),
+            until: self.ctx.now() + earlier_lease(self),
             waiting,
             queue: BTreeMap::new(),
             made: BTreeMap::new(),
@@ -219,7 +219,7 @@ impl<S: Service> Inner<S> {
                     if now > soon + standstill(&core)
                         && let Some(r) = &mut *core.recovery.borrow_mut()
                     {
-                        r.until = now + lease(&core); // this process stood still, not its clients
+                        r.until = now + earlier_lease(&core); // this process stood still, not its clients
                     }
                 }
                 Step::End => {
@@ -293,7 +293,8 @@ impl<S: Service> Inner<S> {
         };
         let evicted = absent.len() + r.failed.len();
         for id in absent {
-            let cause = format!("not seen for {} ms since the target was started", core.config.lease_ms);
+            let ms = earlier_lease(core).as_millis();
+            let cause = format!("not seen for {ms} ms since the target was started");
             self.drop_export(core, id, Gone::Evicted(cause));
         }
         for (id, cause) in r.failed {
@@ -339,7 +340,7 @@ pub(crate) fn announce(core: &TargetCore) {
     tracing::warn!(
         target_name = name,
         clients,
-        lease_ms = core.config.lease_ms,
+        lease_ms = earlier_lease(core).as_millis() as u64,
         "the machine was lost: in recovery until every known client has reported or a lease has passed"
     );
 }

@@ -11,6 +11,7 @@ use nacre_types::{ConnEpoch, Errno, Xid};
 use nacre_wire::ost::{Glimpse, SyncObject};
 use nacre_wire::target::{GetParams, Role, SetParam, Statfs, Sync};
 use nacre_wire::{Frame, Header, Kind, Opcode};
+use std::cell::Cell;
 use std::rc::Rc;
 
 fn param(jobs: &mut Jobs, world: &mut World, tool: nacre_sim::NodeId, pattern: &'static str) -> Vec<String> {
@@ -117,6 +118,48 @@ fn after_a_restart_clients_come_back_and_who_does_not_is_evicted() {
     assert_eq!(param(&mut jobs, &mut w, tool, "*.*.instance"), ["2"]);
     w.run_for(12 * SEC);
     assert_eq!(param(&mut jobs, &mut w, tool, "*.*.num_exports"), ["1"]);
+}
+
+/// A client goes on believing in the lease that it was told of, whatever the target is started with.
+#[test]
+fn after_a_restart_with_a_shorter_lease_the_longer_one_is_waited_for() {
+    let mut w = World::new(4);
+    let store = store(&mut w, TARGET, &[]);
+    let lease_ms = Rc::new(Cell::new(20_000));
+    let told = lease_ms.clone();
+    let start = move |ctx: &Rc<Ctx>| -> Box<dyn Logic> {
+        Box::new(TargetIsland::<Ledger>::new(ctx, target_config(told.get()), config()))
+    };
+    let target = w.add(TARGET, Some(store), Box::new(start));
+    w.start(target);
+    let mut jobs = Jobs::default();
+    let again = |w: &mut World, wait: u64| {
+        w.kill(target);
+        w.start(target);
+        w.run_for(wait);
+    };
+    let comes_and_dies = |w: &mut World, jobs: &mut Jobs, uuid: u8| {
+        let client = add_client(w, TARGET, uuid, Role::Client);
+        jobs.run(w, client, |a| add(a, 5)).expect("added");
+        w.kill(client);
+    };
+    let tool = add_client(&mut w, TARGET, 9, Role::Tool);
+    let known = |w: &mut World, jobs: &mut Jobs| param(jobs, w, tool, "*.*.num_exports").concat();
+    comes_and_dies(&mut w, &mut jobs, 1);
+    lease_ms.set(5_000);
+    again(&mut w, 18 * SEC);
+    assert_eq!(known(&mut w, &mut jobs), "1");
+    // It may still believe, and this start has to know as well.
+    again(&mut w, 18 * SEC);
+    assert_eq!(known(&mut w, &mut jobs), "1");
+    w.run_for(4 * SEC);
+    assert_eq!(known(&mut w, &mut jobs), "0");
+    // From now on there is nobody who was told of the longer one.
+    comes_and_dies(&mut w, &mut jobs, 2);
+    again(&mut w, 4 * SEC);
+    assert_eq!(known(&mut w, &mut jobs), "1");
+    w.run_for(4 * SEC);
+    assert_eq!(known(&mut w, &mut jobs), "0");
 }
 
 /// Whatever the length of the stop: the client's messages wait in the target's sockets and count.

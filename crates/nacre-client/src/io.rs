@@ -11,6 +11,7 @@ use crate::locks::HeldExtent;
 use crate::ranges::Share;
 use crate::stripes::{self, ObjectRange};
 use crate::target::Target;
+use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -41,6 +42,7 @@ struct Locked {
 }
 
 /// One object's part of an append.
+#[derive(Debug, Clone)]
 struct Part {
     range: ObjectRange,
     /// The object's size before.
@@ -49,18 +51,15 @@ struct Part {
     done: bool,
 }
 
-/// An append whose locks were lost half way.
-struct Begun {
-    parts: Vec<Part>,
-}
-impl Begun {
-    /// Whether what is missing still belongs where the rest is: nobody has written where it goes, or cut what is there.
-    fn goes_on(&self, states: &[ObjectState]) -> bool {
-        self.parts.iter().all(|part| {
-            let size = states.get(part.range.stripe as usize).map_or(0, |state| state.size);
-            if part.done { size >= part.range.extent().end } else { size == part.before }
-        })
-    }
+/// What is left of an append whose locks were lost half way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// Its pieces, and its place: what is missing can be written there.
+    Place,
+    /// Its pieces. Others have written where the rest belongs.
+    Pieces,
+    /// Not even those: others have cut them away, or written over them.
+    Nothing,
 }
 
 impl Client {
@@ -111,7 +110,7 @@ impl Client {
         let _order = file.ranges.acquire(extent, Share::Exclusive).await;
         let component = file.component()?;
         let written = if args.append {
-            let begun = RefCell::default();
+            let begun = RefCell::new(Vec::new());
             self.retry_lost_locks(|| self.append(file, &component, &args.data, &begun)).await?
         } else {
             check_end(args.offset, len)?;
@@ -231,7 +230,7 @@ impl Client {
         file: &FileState,
         component: &Component,
         data: &Bytes,
-        begun: &RefCell<Option<Begun>>,
+        begun: &RefCell<Vec<Part>>,
     ) -> Result<Vec<u32>, Errno> {
         let mut locks = Vec::with_capacity(component.stripes.len());
         for (stripe, &ost) in (0u32..).zip(&component.stripes) {
@@ -240,10 +239,20 @@ impl Client {
                 self.lock_extent(&ost, ObjectId { fid: file.fid, stripe }, LockMode::Pw, Extent::ALL).await?;
             locks.push((ost, held));
         }
-        let states: Vec<ObjectState> = locks.iter().map(|(_, held)| held.state).collect();
-        let parts = match begun.take().filter(|begun| begun.goes_on(&states)) {
-            Some(begun) => begun.parts,
-            None => {
+        let mtime = self.now();
+        let earlier = begun.borrow().clone();
+        let left = match earlier.is_empty() {
+            true => Left::Nothing,
+            false => Box::pin(self.left_of_append(file, &earlier, data, &locks)).await?,
+        };
+        if left == Left::Pieces {
+            Box::pin(self.erase(file, &earlier, data, &locks, mtime)).await?;
+        }
+        let parts = match left {
+            Left::Place => earlier,
+            Left::Pieces | Left::Nothing => {
+                begun.take();
+                let states: Vec<ObjectState> = locks.iter().map(|(_, held)| held.state).collect();
                 let sizes =
                     (0u32..).zip(&states).map(|(stripe, state)| component.file_size(stripe, state.size));
                 let end = sizes.max().unwrap_or(0);
@@ -257,7 +266,6 @@ impl Client {
                 ranges.into_iter().map(part).collect()
             }
         };
-        let mtime = self.now();
         let writes = parts.iter().map(|part| async {
             let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;
             if part.done {
@@ -270,22 +278,66 @@ impl Client {
             return Ok(parts.iter().map(|part| part.range.stripe).collect());
         };
         // The next appender must not find a piece of ours behind a hole: what was written is cut off again, unless the
-        // lock for that is lost as well. Then the next try writes what is missing.
+        // lock for that is lost as well. Then the next try writes what is missing. (What an earlier try has begun may
+        // have others' bytes behind it and is not cut.)
         let undone = parts.iter().zip(&written).map(|(part, written)| async {
             let cut = match locks.get(part.range.stripe as usize) {
-                Some((ost, held)) if written.is_ok() => self.cut_back(ost, file, part, held, mtime).await,
+                Some((ost, held)) if written.is_ok() && left != Left::Place => {
+                    self.cut_back(ost, file, part, held, mtime).await
+                }
                 _ => Ok(()),
             };
-            Part { range: part.range.clone(), before: part.before, done: cut.is_err() }
+            let done = cut.is_err() || written.is_ok() && left == Left::Place;
+            Part { range: part.range.clone(), before: part.before, done }
         });
         let parts: Vec<Part> = join_all(undone).await;
         if parts.iter().any(|part| part.done) {
             if error != Errno::ESTALE {
                 tracing::error!(fid = %file.fid, "a failed append could not be taken back: the file has a hole with a piece of it behind");
             }
-            begun.replace(Some(Begun { parts }));
+            begun.replace(parts);
         }
         Err(error)
+    }
+
+    /// Looks at what an earlier try of an append has written, and at where the rest of it belongs.
+    async fn left_of_append(
+        &self,
+        file: &FileState,
+        parts: &[Part],
+        data: &Bytes,
+        locks: &[(Rc<Target>, HeldExtent)],
+    ) -> Result<Left, Errno> {
+        let mut left = Left::Place;
+        for part in parts {
+            let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;
+            let (found, _) = self.read_object(ost, file.fid, &part.range, held.cookie).await?;
+            let (found, ours) = (found.concat(), stripes::gather(&part.range, data).concat());
+            if part.done && found != ours {
+                return Ok(Left::Nothing);
+            }
+            if !part.done && found.iter().zip(&ours).any(|(found, ours)| *found != 0 && found != ours) {
+                left = Left::Pieces;
+            }
+        }
+        Ok(left)
+    }
+
+    /// Makes a hole of the pieces: the append is made elsewhere, and must not be there twice.
+    async fn erase(
+        &self,
+        file: &FileState,
+        parts: &[Part],
+        data: &Bytes,
+        locks: &[(Rc<Target>, HeldExtent)],
+        mtime: Timestamp,
+    ) -> Result<(), Errno> {
+        let zeros = Bytes::from(alloc::vec![0; data.len()]);
+        for part in parts.iter().filter(|part| part.done) {
+            let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;
+            self.write_object(ost, file, &part.range, &zeros, held.cookie, mtime).await?;
+        }
+        Ok(())
     }
 
     /// Sets an object back to the size it had before the append.

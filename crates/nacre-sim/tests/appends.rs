@@ -2,52 +2,125 @@
 
 mod support;
 
-use nacre_client::WriteArgs;
-use nacre_sim::DieAt;
-use nacre_types::{Errno, LayoutTemplate};
+use bytes::Bytes;
+use nacre_client::{Client, CreateArgs, WriteArgs};
+use nacre_sim::cluster::Cluster;
+use nacre_sim::{DieAt, JobId};
+use nacre_types::{Errno, Fid, LayoutTemplate, OpenHandle};
+use std::rc::Rc;
 use support::{FILE, SEC, caller, cluster, new, run};
+
+const DEATHS: [DieAt; 3] = [DieAt::BeforeLog, DieAt::InLog, DieAt::AfterLog];
+
+/// Two mounts that have a file over both OSTs open.
+fn scene(seed: u64) -> (Cluster, Fid, [OpenHandle; 2]) {
+    let mut c = cluster(seed, 2, 2);
+    let (first, second) = (c.mounts[0], c.mounts[1]);
+    let made = run(&mut c, first, async |client| {
+        let layout = LayoutTemplate { stripe_count: 2, stripe_bytes: 64 << 10, first_ost: -1 };
+        let args = CreateArgs { layout: Some(layout), ..new(Fid::ROOT, "f", FILE) };
+        client.create(args, 2).await
+    });
+    let (entry, one) = made.expect("made");
+    let fid = entry.attr.fid;
+    let opened = run(&mut c, second, async move |client| client.open(fid, 2, caller()).await);
+    c.world.run_for(3 * SEC);
+    (c, fid, [one, opened.expect("opened").1])
+}
+fn record(of: u8, bytes: u32) -> Vec<u8> {
+    (0..bytes).map(|i| (i / 7 % 100) as u8 * 2 + 1 + of).collect() // no zeros: those are holes
+}
+async fn append(client: Rc<Client>, handle: OpenHandle, data: Vec<u8>) -> Result<u32, Errno> {
+    let data = Bytes::from(data);
+    client.write(WriteArgs { handle, offset: 0, append: true, data, kill_suidgid: false, sync: false }).await
+}
+fn read(c: &mut Cluster, fid: Fid) -> Vec<u8> {
+    let second = c.mounts[1];
+    let found = run(c, second, async move |client| {
+        let (_, handle) = client.open(fid, 0, caller()).await?;
+        Ok::<_, Errno>(client.read(handle, 0, 1 << 20).await?.concat())
+    });
+    found.expect("readable")
+}
+fn wait<T: 'static>(c: &mut Cluster, job: JobId) -> T {
+    let done = c.jobs.wait(&mut c.world, job, 120 * SEC);
+    done.unwrap_or_else(|| panic!("the job never ends; {:?}\n{}", c.world.fatal, c.world.trace(60)))
+}
 
 /// Both OSTs die under an append; one has its part in the log, the other has not. The locks are gone with them, so the
 /// part cannot be cut off again.
 #[test]
 fn an_append_of_which_one_object_has_its_part_is_ended_not_made_twice() {
-    let deaths = [DieAt::BeforeLog, DieAt::InLog, DieAt::AfterLog];
     for seed in 1..=12 {
-        for (a, b) in deaths.iter().flat_map(|a| deaths.iter().map(move |b| (*a, *b))) {
-            let mut c = cluster(seed, 2, 2);
-            let (first, second) = (c.mounts[0], c.mounts[1]);
-            let data: Vec<u8> = (0..160_000u32).map(|i| (i / 7) as u8).collect();
-            let made = run(&mut c, first, async |client| {
-                let layout = LayoutTemplate { stripe_count: 2, stripe_bytes: 64 << 10, first_ost: -1 };
-                let args = nacre_client::CreateArgs {
-                    layout: Some(layout),
-                    ..new(nacre_types::Fid::ROOT, "f", FILE)
-                };
-                client.create(args, 2).await
-            });
-            let (entry, handle) = made.expect("made");
-            c.world.run_for(3 * SEC);
+        for (a, b) in DEATHS.iter().flat_map(|a| DEATHS.iter().map(move |b| (*a, *b))) {
+            let (mut c, fid, [handle, _]) = scene(seed);
+            let first = c.mounts[0];
+            let data = record(0, 160_000);
             c.world.kill_in_visit(c.servers[2], a, SEC);
             c.world.kill_in_visit(c.servers[3], b, SEC);
-            let bytes = bytes::Bytes::from(data.clone());
-            let appended = run(&mut c, first, async move |client| {
-                let args = WriteArgs {
-                    handle,
-                    offset: 0,
-                    append: true,
-                    data: bytes,
-                    kill_suidgid: false,
-                    sync: false,
-                };
-                client.write(args).await
-            });
+            let bytes = data.clone();
+            let appended = run(&mut c, first, async move |client| append(client, handle, bytes).await);
             assert_eq!(appended, Ok(160_000), "seed {seed}");
-            let found = run(&mut c, second, async move |client| {
-                let (_, handle) = client.open(entry.attr.fid, 0, caller()).await?;
-                Ok::<_, Errno>(client.read(handle, 0, 1 << 20).await?.concat())
-            });
-            let found = found.expect("readable");
+            let found = read(&mut c, fid);
             assert!(found == data, "seed {seed}, {a:?} {b:?}: {} bytes\n{}", found.len(), c.world.trace(60));
+        }
+    }
+}
+
+/// The same of two mounts at once: when the OSTs are back each may be the first to have the locks.
+#[test]
+fn an_append_that_was_begun_is_ended_although_another_one_came_in_between() {
+    for seed in 7..=12 {
+        for (a, b) in DEATHS.iter().flat_map(|a| DEATHS.iter().map(move |b| (*a, *b))) {
+            for bytes in [100, 70_000, 160_000] {
+                let (mut c, fid, handles) = scene(seed);
+                let records = [record(0, 160_000), record(1, bytes)];
+                let mounts = [c.mounts[0], c.mounts[1]];
+                c.world.kill_in_visit(c.servers[2], a, SEC);
+                c.world.kill_in_visit(c.servers[3], b, SEC);
+                let jobs = [0, 1].map(|i| {
+                    let (handle, data) = (handles[i], records[i].clone());
+                    c.jobs.start(&mut c.world, mounts[i], async move |client| {
+                        append(client, handle, data).await
+                    })
+                });
+                for (job, record) in jobs.into_iter().zip(&records) {
+                    assert_eq!(
+                        wait::<Result<u32, Errno>>(&mut c, job),
+                        Ok(record.len() as u32),
+                        "seed {seed}"
+                    );
+                }
+                let mut found = read(&mut c, fid);
+                // Where the other one has come between the pieces, a hole is left of them.
+                found.retain(|byte| *byte != 0);
+                let [one, two] = &records;
+                let whole = [[&one[..], two].concat(), [&two[..], one].concat()].contains(&found);
+                assert!(whole, "seed {seed}, {a:?} {b:?}: {} bytes\n{}", found.len(), c.world.trace(60));
+            }
+        }
+    }
+}
+
+/// Another mount cuts the file to nothing in between: the append is made as a whole, at its end.
+#[test]
+fn an_append_that_was_begun_and_cut_away_begins_anew() {
+    for seed in 1..=12 {
+        for (a, b) in DEATHS.iter().flat_map(|a| DEATHS.iter().map(move |b| (*a, *b))) {
+            let (mut c, fid, [handle, _]) = scene(seed);
+            let (first, second) = (c.mounts[0], c.mounts[1]);
+            let data = record(0, 160_000);
+            c.world.kill_in_visit(c.servers[2], a, SEC);
+            c.world.kill_in_visit(c.servers[3], b, SEC);
+            let bytes = data.clone();
+            let job =
+                c.jobs.start(&mut c.world, first, async move |client| append(client, handle, bytes).await);
+            let set = nacre_types::SetAttr { size: Some(0), ..Default::default() };
+            let cut = run(&mut c, second, async move |client| client.setattr(fid, set, caller()).await);
+            cut.expect("cut");
+            assert_eq!(wait::<Result<u32, Errno>>(&mut c, job), Ok(160_000), "seed {seed}");
+            let found = read(&mut c, fid);
+            assert!(found.is_empty() || found == data, "seed {seed}, {a:?} {b:?}: {} bytes", found.len());
         }
     }
 }

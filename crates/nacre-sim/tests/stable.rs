@@ -4,7 +4,7 @@ mod support;
 
 use nacre_sim::NodeId;
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Errno, Fid};
+use nacre_types::{Errno, Fid, OpenHandle};
 use support::{SEC, caller, cluster, create, run, write};
 
 const OST: usize = 2;
@@ -14,6 +14,27 @@ fn read(c: &mut Cluster, mount: NodeId, fid: Fid) -> Result<Vec<u8>, Errno> {
         let (_, handle) = client.open(fid, 0, caller()).await?;
         Ok(client.read(handle, 0, 1 << 20).await?.concat())
     })
+}
+
+/// A new file that both mounts have open; from here on the first one hears nothing.
+fn a_deaf_writer(c: &mut Cluster, data: Vec<u8>) -> (Fid, [OpenHandle; 2]) {
+    let (a, b) = (c.mounts[0], c.mounts[1]);
+    let made = run(c, a, async |client| {
+        let (fid, handle) = create(&client, "f").await?;
+        write(&client, handle, 0, data).await.map(|_| (fid, handle))
+    });
+    let (fid, at_a) = made.expect("made");
+    let at_b = run(c, b, async move |client| client.open(fid, 2, caller()).await.map(|(_, handle)| handle));
+    c.world.run_for(3 * SEC);
+    c.world.deafen(a, true);
+    (fid, [at_a, at_b.expect("open")])
+}
+/// The machine of the OST is lost and comes back, and the first mount hears again.
+fn lose_the_machine(c: &mut Cluster) {
+    c.power_loss(OST);
+    c.world.deafen(c.mounts[0], false);
+    let ost = c.servers[OST];
+    c.world.start_later(ost, 100_000_000);
 }
 
 /// The OST's process is killed and comes back, then its machine dies: the writer makes the lost bytes again.
@@ -55,24 +76,12 @@ fn what_was_written_before_a_kill_survives_the_machine_too() {
 fn a_replayed_write_does_not_cover_a_later_one_that_is_stable() {
     for seed in 1..=30 {
         let mut c = cluster(seed, 1, 2);
-        let (a, b) = (c.mounts[0], c.mounts[1]);
-        let fid = run(&mut c, a, async |client| {
-            let (fid, handle) = create(&client, "f").await?;
-            write(&client, handle, 0, vec![1; 9000]).await.map(|_| fid)
-        });
-        let fid = fid.expect("written");
-        c.world.deafen(a, true);
-        run(&mut c, b, async move |client| {
-            let (_, handle) = client.open(fid, 2, caller()).await?;
-            write(&client, handle, 0, vec![2; 9000]).await
-        })
-        .expect("written");
+        let b = c.mounts[1];
+        let (fid, [_, at_b]) = a_deaf_writer(&mut c, vec![1; 9000]);
+        run(&mut c, b, async move |client| write(&client, at_b, 0, vec![2; 9000]).await).expect("written");
         let pause = c.world.rng().below(5_000_000_000);
         c.world.run_for(pause);
-        c.power_loss(OST);
-        c.world.deafen(a, false);
-        let ost = c.servers[OST];
-        c.world.start_later(ost, 100_000_000);
+        lose_the_machine(&mut c);
         let found = read(&mut c, b, fid).expect("readable");
         assert!(found == vec![2; 9000], "seed {seed}\n{}", c.world.trace(60));
     }
@@ -85,16 +94,7 @@ fn the_later_write_stays(seed: u64, rule: bool) -> bool {
     c.ack_or_commit.set(rule);
     c.world.run_for(SEC);
     let (a, b) = (c.mounts[0], c.mounts[1]);
-    let made = run(&mut c, a, async |client| {
-        let (fid, handle) = create(&client, "f").await?;
-        write(&client, handle, 0, vec![0; 9000]).await.map(|_| (fid, handle))
-    });
-    let (fid, at_a) = made.expect("made");
-    let at_b =
-        run(&mut c, b, async move |client| client.open(fid, 2, caller()).await.map(|(_, handle)| handle));
-    let at_b = at_b.expect("open");
-    c.world.run_for(3 * SEC);
-    c.world.deafen(a, true);
+    let (fid, [at_a, at_b]) = a_deaf_writer(&mut c, vec![0; 9000]);
     let first =
         c.jobs.start(&mut c.world, a, async move |client| write(&client, at_a, 0, vec![1; 9000]).await);
     let answered = run(&mut c, b, async move |client| {
@@ -102,10 +102,7 @@ fn the_later_write_stays(seed: u64, rule: bool) -> bool {
         write(&client, at_b, 0, vec![2; 9000]).await
     });
     answered.expect("B is answered");
-    c.power_loss(OST);
-    c.world.deafen(a, false);
-    let ost = c.servers[OST];
-    c.world.start_later(ost, 100_000_000);
+    lose_the_machine(&mut c);
     let done: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, first, 60 * SEC);
     assert_eq!(done, Some(Ok(9000)), "seed {seed}");
     read(&mut c, b, fid).expect("readable") == vec![2; 9000]
@@ -130,24 +127,12 @@ fn a_write_in_the_log_whose_answer_was_lost_keeps_its_bytes() {
     for seed in 1..=40 {
         let mut c = cluster(seed, 1, 2);
         let (a, b) = (c.mounts[0], c.mounts[1]);
-        let made = run(&mut c, a, async |client| {
-            let (fid, handle) = create(&client, "f").await?;
-            write(&client, handle, 0, vec![1; 48]).await.map(|_| (fid, handle))
-        });
-        let (fid, at_a) = made.expect("made");
-        let at_b =
-            run(&mut c, b, async move |client| client.open(fid, 2, caller()).await.map(|(_, handle)| handle));
-        let at_b = at_b.expect("open");
-        c.world.run_for(3 * SEC);
-        c.world.deafen(a, true);
+        let (fid, [at_a, at_b]) = a_deaf_writer(&mut c, vec![1; 48]);
         let first =
             c.jobs.start(&mut c.world, a, async move |client| write(&client, at_a, 48, vec![2; 48]).await);
         c.world.run_for(2_000_000);
         for loss in 0..2 {
-            c.power_loss(OST);
-            let ost = c.servers[OST];
-            c.world.start_later(ost, 100_000_000);
-            c.world.deafen(a, false);
+            lose_the_machine(&mut c);
             if loss == 0 {
                 let second = run(&mut c, b, async move |client| write(&client, at_b, 96, vec![3; 48]).await);
                 assert_eq!(second, Ok(48), "seed {seed}");

@@ -4,7 +4,7 @@
 //! number of the task that polls it; waking a finished task does nothing.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -184,8 +184,14 @@ impl<T> Future for Awaited<T> {
 /// Tasks that wait for a condition to change. The waiter checks its condition again when it wakes.
 pub struct WaitList {
     executor: Rc<Executor>,
-    waiters: RefCell<Vec<TaskId>>,
+    waiters: RefCell<Waiters>,
     round: Cell<u64>,
+}
+/// The same tasks twice: in the order in which they came, and to be found. There may be thousands.
+#[derive(Default)]
+struct Waiters {
+    order: Vec<TaskId>,
+    known: BTreeSet<TaskId>,
 }
 impl WaitList {
     pub(crate) fn new(executor: &Rc<Executor>) -> Self {
@@ -193,7 +199,7 @@ impl WaitList {
     }
     pub fn wake_all(&self) {
         self.round.set(self.round.get() + 1);
-        for task in self.waiters.borrow_mut().drain(..) {
+        for task in core::mem::take(&mut *self.waiters.borrow_mut()).order {
             self.executor.wake(task);
         }
     }
@@ -206,8 +212,8 @@ impl WaitList {
             }
             if let Some(task) = self.executor.current() {
                 let mut waiters = self.waiters.borrow_mut();
-                if !waiters.contains(&task) {
-                    waiters.push(task);
+                if waiters.known.insert(task) {
+                    waiters.order.push(task);
                 }
             }
             Poll::Pending

@@ -68,13 +68,13 @@ impl TargetCore {
         list.push(param(
             name("fail_loc"),
             self.faults.fail_loc(&self.ctx),
-            true,
+            self.config.fault_points,
             "the fault point that is set, 0 for none; only builds for tests have any",
         ));
         list.push(param(
             name("fail_val"),
             self.faults.fail_val(),
-            true,
+            self.config.fault_points,
             "how often a fault point that is set then strikes, from 1, default 1",
         ));
         list.push(param(

@@ -311,6 +311,10 @@ fn fault_points_are_set_by_name_or_number_and_never_in_a_release_build() {
             refusals.push(reply.refused);
             seen.extend(param(&mut jobs, &mut w, tool, "*.*.fail_loc"));
         }
+        let listed = jobs.run(&mut w, tool, async |a| {
+            a.peer.call(&GetParams { pattern: "*.*.fail_*".into() }).await.expect("params").params
+        });
+        assert_eq!(listed.iter().map(|p| p.writable).collect::<Vec<_>>(), [fault_points; 2]);
         if fault_points {
             assert_eq!(seen, ["0", "reply_lost", "reply_lost", "0", "barrier"]);
             assert_eq!(refusals.iter().filter(|r| r.is_empty()).count(), 4, "{refusals:?}");

@@ -1,5 +1,9 @@
-//! Lines of a log that strangers can cause: so many per second, the rest is counted.
+//! Lines of a log that strangers can cause: so many per second, the rest is counted. And what is wrong with those who are
+//! asked again and again: said when it changes, and from time to time.
 
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use core::time::Duration;
 use nacre_types::Instant;
 
 /// See the module.
@@ -27,9 +31,69 @@ impl Complaints {
     }
 }
 
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Grievances {
+    peers: BTreeMap<String, Grievance>,
+}
+#[derive(Debug)]
+struct Grievance {
+    what: String,
+    next: Instant,
+    pause: Duration,
+    left_out: u64,
+}
+
+impl Grievances {
+    /// The first pause; each is twice as long as the one before.
+    const PAUSE: Duration = Duration::from_secs(60);
+    const PAUSE_MAX: Duration = Duration::from_secs(3600);
+    const PEERS_MAX: usize = 256;
+
+    /// Whether to say now what is wrong with a peer; if so, how often that was left out.
+    pub fn allow(&mut self, peer: &str, what: &str, now: Instant) -> Option<u64> {
+        if let Some(known) = self.peers.get_mut(peer).filter(|known| known.what == what) {
+            if now < known.next {
+                known.left_out += 1;
+                return None;
+            }
+            known.pause = (known.pause * 2).min(Self::PAUSE_MAX);
+            known.next = now + known.pause;
+            return Some(core::mem::take(&mut known.left_out));
+        }
+        if self.peers.len() >= Self::PEERS_MAX {
+            let oldest = self.peers.iter().min_by_key(|(_, known)| known.next).map(|(peer, _)| peer.clone());
+            oldest.and_then(|peer| self.peers.remove(&peer));
+        }
+        let new = Grievance { what: what.into(), next: now + Self::PAUSE, pause: Self::PAUSE, left_out: 0 };
+        let old = self.peers.insert(peer.into(), new);
+        Some(old.map_or(0, |old| old.left_out))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_wrong_is_said_when_it_changes_and_else_ever_more_rarely() {
+        let mut grievances = Grievances::default();
+        let mut said = alloc::vec::Vec::new();
+        for second in 0..1000u64 {
+            let what = if second < 500 { "no frame" } else { "another version" };
+            for _ in 0..8 {
+                let now = Instant(second * 1_000_000_000);
+                said.extend(grievances.allow("host:1", what, now).map(|left_out| (second, left_out)));
+            }
+        }
+        let expected =
+            [(0, 0), (60, 479), (180, 959), (420, 1919), (500, 639), (560, 479), (680, 959), (920, 1919)];
+        assert_eq!(said, expected);
+        for host in 0..1000 {
+            assert!(grievances.allow(&alloc::format!("host:{host}"), "no frame", Instant(0)).is_some());
+        }
+        assert_eq!(grievances.peers.len(), Grievances::PEERS_MAX);
+    }
 
     #[test]
     fn a_flood_makes_ten_lines_a_second_and_a_count() {

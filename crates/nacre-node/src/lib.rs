@@ -17,7 +17,7 @@ mod peer_stats;
 mod permit;
 pub mod store;
 
-pub use complaints::Complaints;
+pub use complaints::{Complaints, Grievances};
 pub use ctx::{Ctx, Rng};
 pub use event::{ConnId, Effect, Event, IoTicket, Logic, visit};
 pub use executor::{Awaited, Promise, TaskId, WaitList, join_all};

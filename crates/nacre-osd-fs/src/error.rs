@@ -5,9 +5,7 @@ use crate::holder::Holder;
 /// See the module.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error(
-        "{path} is in use by {holder}; stop it first, or serve it with --takeover, which ends that process"
-    )]
+    #[error("{path} is in use by {holder}; stop that first")]
     Busy { path: String, holder: Holder },
     #[error(
         "{path} is not empty and not a nacre store (it holds `{example}`): nothing in it was changed; choose another \

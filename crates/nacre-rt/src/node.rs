@@ -7,7 +7,7 @@ use crate::server::Server;
 use crate::stats::NodeStats;
 use crate::{clock, driver, listen};
 use nacre_net::Address;
-use nacre_node::{Complaints, ConnId, Event, Logic, Store};
+use nacre_node::{Complaints, ConnId, Event, Grievances, Logic, Store};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -120,6 +120,7 @@ pub(crate) struct Shared {
     pub(crate) loops: Vec<LoopHandle>,
     pub(crate) sockets: AtomicUsize,
     complaints: Mutex<Complaints>,
+    grievances: Mutex<Grievances>,
     islands: RwLock<BTreeMap<String, IslandRef>>,
     addresses: RwLock<Vec<Address>>,
     next_inbound: AtomicU64,
@@ -160,6 +161,7 @@ impl Node {
             loops,
             sockets: AtomicUsize::new(0),
             complaints: Mutex::default(),
+            grievances: Mutex::default(),
             islands: RwLock::default(),
             addresses: RwLock::default(),
             next_inbound: AtomicU64::new(1),
@@ -320,6 +322,13 @@ impl Shared {
         let allowed = self.complaints.lock().unwrap_or_else(PoisonError::into_inner).allow(clock::now());
         if let Some(left_out) = allowed {
             tracing::warn!(peer, what, left_out, "connection closed");
+        }
+    }
+    /// What is wrong with one whom we asked, and will again; for the log.
+    pub(crate) fn complain_again(&self, peer: &str, what: &str) {
+        let mut grievances = self.grievances.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(left_out) = grievances.allow(peer, what, clock::now()) {
+            tracing::warn!(peer, what, left_out, "no connection, trying again");
         }
     }
     /// A number that no other source, listener or socket has.

@@ -19,7 +19,7 @@ use crate::progress::Progress;
 use nacre_net::{Accepted, Address, Candidate, Decoder, Limits, NetError, Received, Scratch, Sent, Writer};
 use nacre_node::{ConnId, Event, Next, Outbox};
 use nacre_types::{Errno, Instant};
-use nacre_wire::{Frame, Kind};
+use nacre_wire::{Frame, FrameError, Kind};
 use rustix::event::epoll::EventFlags;
 use rustix::fd::OwnedFd;
 use rustix::net::Shutdown;
@@ -300,8 +300,16 @@ impl Socket {
                 }
                 Ok(Received::End) => return Err("closed by the peer in the middle of a frame".to_owned()),
                 Err(NetError::Frame(error)) => {
-                    shared.complain(&self.link.peer, &error.to_string());
-                    return Err(error.to_string());
+                    let sentence = error.to_string();
+                    match self.phase {
+                        Phase::Greeting(_) => shared.complain_again(&self.link.peer, &sentence),
+                        _ => shared.complain(&self.link.peer, &sentence),
+                    }
+                    if matches!((&self.phase, error), (Phase::Unnamed, FrameError::BadVersion(_))) {
+                        // Its header tells the other side which of us is older.
+                        let _unsent = self.link.write_now(nacre_net::hello_refused(Errno::EPROTO, &sentence));
+                    }
+                    return Err(sentence);
                 }
                 Err(error) => return Err(error.to_string()),
             }

@@ -212,6 +212,44 @@ fn garbage_closes_its_connection_and_nothing_else() {
     server.shutdown();
 }
 
+/// Both sides get a sentence and not an error of some decoder: the one that was called answers in its own version.
+#[test]
+fn a_peer_of_another_release_learns_which_side_is_older() {
+    fn of_version(version: u16, frame: &nacre_wire::Frame) -> Vec<u8> {
+        let mut bytes = frame.encode_header(0, crc_fast::crc32_iscsi).to_vec();
+        bytes[4..6].copy_from_slice(&version.to_le_bytes());
+        bytes.extend_from_slice(&frame.body);
+        bytes
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (server, _) = node(1);
+    server.listen(&unix(&dir)).unwrap();
+    for (version, whom) in [(0, "upgrade the other side"), (99, "upgrade this side")] {
+        let mut raw = UnixStream::connect(dir.path().join("s")).unwrap();
+        raw.write_all(&of_version(version, &nacre_net::hello("b"))).unwrap();
+        let mut answer = Vec::new();
+        raw.read_to_end(&mut answer).unwrap();
+        let header = answer.first_chunk().expect("an answer");
+        let (header, _) = nacre_wire::Header::decode(header, crc_fast::crc32_iscsi).expect("in its version");
+        assert_eq!(header.kind, nacre_wire::Kind::HelloReply);
+        let sentence = String::from_utf8_lossy(&answer[nacre_wire::HEADER_BYTES..]);
+        let version = format!("protocol version {version}, ");
+        assert!(sentence.contains(&version) && sentence.contains(whom), "{sentence}");
+    }
+    server.shutdown();
+    // The one that calls.
+    let listener = std::os::unix::net::UnixListener::bind(dir.path().join("s")).unwrap();
+    let (client, _) = node(1);
+    let (sink, heard) = reports();
+    let a = client.add_island("a", None, Some(sink), Puppet::make(false)).unwrap();
+    tell(&a, Order::Open { conn: 1, address: unix(&dir).to_string(), target: "b".into() });
+    let (mut raw, _) = listener.accept().unwrap();
+    raw.write_all(&of_version(99, &nacre_net::hello_refused(nacre_types::Errno::EPROTO, "what?"))).unwrap();
+    let Report::Closed(_, reason) = next(&heard) else { panic!("closed") };
+    assert!(reason.contains("protocol version 99, a newer one"), "{reason}");
+    client.shutdown();
+}
+
 #[test]
 fn a_peer_that_does_not_read_loses_its_connection() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,7 @@
 //! The frame: a fixed header, a body, and bulk bytes that no decoder looks at.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{Codec, ConnEpoch, Reader, Tag, Transno, Writer, Xid, codec_enum};
@@ -123,7 +125,7 @@ pub struct Frame {
 pub enum FrameError {
     #[error("not a nacre frame (magic {0:#010x})")]
     BadMagic(u32),
-    #[error("protocol version {0}, this build speaks {VERSION}: use the same release on both sides")]
+    #[error("{}", other_version(*.0))]
     BadVersion(u16),
     #[error("header does not match its checksum")]
     BadChecksum,
@@ -133,6 +135,15 @@ pub enum FrameError {
     TooLarge { what: &'static str, bytes: u32, limit: u32 },
     #[error("unknown frame kind {0}")]
     BadKind(u8),
+}
+
+/// What to do about a peer of another release.
+fn other_version(theirs: u16) -> String {
+    let (age, whom) =
+        if theirs < VERSION { ("an older", "the other side") } else { ("a newer", "this side") };
+    format!(
+        "it speaks protocol version {theirs}, {age} one than {VERSION} here: upgrade {whom}, both need the same release"
+    )
 }
 
 /// Lengths and body checksum that travel with a header.

@@ -5,8 +5,9 @@ use crate::metrics::MetricsArgs;
 use crate::process::{self, Process, Served, Signals, Woken};
 use crate::registry::ProcessKind;
 use crate::{log, say, store, takeover};
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use nacre_net::{Address, NetError};
+use nacre_osd_fs::OpenError;
 use nacre_rt::RtError;
 use nacre_types::{TargetKind, TargetName};
 use std::path::{Path, PathBuf};
@@ -107,7 +108,13 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
 /// `DIR`, or `mem:NAME[,MGS]`.
 fn target(text: &str) -> Result<Served> {
     let Some(rest) = text.strip_prefix("mem:") else {
-        return process::open_target(Path::new(text));
+        let opened = process::open_target(Path::new(text));
+        return opened.map_err(|error| match error.downcast_ref() {
+            Some(OpenError::Busy { .. }) => {
+                anyhow!("{error}\nhint: nacre serve --takeover ends that process and serves its target")
+            }
+            _ => error,
+        });
     };
     let mut parts = rest.split(',');
     let name = parts.next().unwrap_or_default();

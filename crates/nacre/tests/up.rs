@@ -145,11 +145,12 @@ fn a_second_up_on_the_same_mount_or_data_names_the_first_and_others_run_beside_i
         &["up", mount.to_str().unwrap(), "--dir", m.path("data2").to_str().unwrap()],
         &["is mounted already, by process", &pid, "hint: nacre down"],
     );
-    m.refused(
+    let no_such_flag = m.refused(
         &["up", other.to_str().unwrap(), "--dir", data.to_str().unwrap()],
         &["is in use by process", &pid],
     );
-    m.refused(&["serve", data.join("ost0").to_str().unwrap()], &["is in use by process", &pid]);
+    assert!(!no_such_flag.contains("--takeover"), "{no_such_flag}");
+    m.refused(&["serve", data.join("ost0").to_str().unwrap()], &["is in use by process", &pid, "--takeover"]);
     m.refused(
         &["destroy", "--dir", data.to_str().unwrap(), "--yes"],
         &["is in use by pid", &pid, "nacre down"],

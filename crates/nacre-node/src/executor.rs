@@ -108,12 +108,14 @@ impl Executor {
     /// Drops every task where it stands. Tasks hold what holds the executor: without this nothing of a dead island
     /// is ever given back.
     pub(crate) fn abandon(&self) {
-        // What a task drops may wake others or spawn: nothing is borrowed meanwhile.
-        let mut at = 0;
-        while at < self.slots.borrow().len() {
-            let task = self.slots.borrow_mut().get_mut(at).and_then(|slot| slot.task.take());
-            drop(task);
-            at += 1;
+        // What a task drops may wake others or spawn, in any slot: nothing is borrowed meanwhile, and the last round
+        // finds nothing.
+        loop {
+            let tasks: Vec<Task> =
+                self.slots.borrow_mut().iter_mut().filter_map(|slot| slot.task.take()).collect();
+            if tasks.is_empty() {
+                break;
+            }
         }
         self.ready.borrow_mut().clear();
     }
@@ -260,6 +262,28 @@ mod tests {
         assert_eq!((Rc::strong_count(&held), ex.live()), (101, 100));
         ex.abandon();
         assert_eq!((Rc::strong_count(&held), Rc::strong_count(&ex)), (1, 1));
+    }
+
+    #[test]
+    fn a_task_that_spawns_when_it_is_abandoned_gives_everything_back_too() {
+        struct Guard(Rc<Executor>);
+        impl Drop for Guard {
+            fn drop(&mut self) {
+                let held = self.0.clone();
+                self.0.spawn(async move { drop(held) });
+            }
+        }
+        let ex = Executor::new();
+        ex.spawn(async {}); // its slot is free for the next, before that of the task that waits
+        let (guard, (_tx, rx)) = (Guard(ex.clone()), promise::<u32>(&ex));
+        ex.spawn(async move {
+            rx.await;
+            drop(guard);
+        });
+        ex.run();
+        ex.abandon();
+        drop(_tx);
+        assert_eq!(Rc::strong_count(&ex), 1);
     }
 
     #[test]

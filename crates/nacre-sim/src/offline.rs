@@ -42,6 +42,7 @@ pub fn format(store: &dyn Store, label: Label, ctx: &Rc<Ctx>) {
             }
         }
     }
+    ctx.abandon();
     match outcome.take() {
         Some(Ok(())) => {}
         Some(Err(e)) => panic!("formatting {name} failed: {e}"),
@@ -82,6 +83,9 @@ pub fn with_engine<T: 'static, F: Future<Output = T> + 'static>(
             }
         }
         if let Some(result) = result.borrow_mut().take() {
+            drop(engine.take());
+            ctx.abandon(); // its tasks in the background
+            assert_eq!(Rc::strong_count(&ctx), 1, "cycles keep an engine");
             return result;
         }
         let effects = ctx.take_effects();

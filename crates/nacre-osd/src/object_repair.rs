@@ -51,7 +51,7 @@ impl Objects {
             _ => Err(wrong_answer("read")),
         }
     }
-    async fn put_sums(
+    pub(crate) async fn put_sums(
         self: &Rc<Self>,
         object: ObjectId,
         blocks: &Range<u64>,
@@ -64,10 +64,13 @@ impl Objects {
         let room = self.osd.reserve(credits).await?;
         self.osd
             .transact(&pins, room, |tx| {
-                for &(block, sum) in sums {
-                    let region = block / BLOCKS_PER_REGION;
+                for of_region in sums.chunk_by(|a, b| a.0 / BLOCKS_PER_REGION == b.0 / BLOCKS_PER_REGION) {
+                    let Some((first, _)) = of_region.first() else { continue };
+                    let region = first / BLOCKS_PER_REGION;
                     let mut row = block_of_tx(tx, object, region)?;
-                    row.set(block, sum);
+                    for &(block, sum) in of_region {
+                        row.set(block, sum);
+                    }
                     tx.put(table::BLOCK, &block_key(object, region), row.encode());
                 }
                 self.note_unstable(object, tx.transno(), bytes);

@@ -61,7 +61,7 @@ impl Unstable {
 }
 
 /// Row of `TARGET`: the bytes of every write up to this number are stable.
-pub(crate) const STABLE_KEY: &[u8] = b"stable";
+pub const STABLE_KEY: &[u8] = b"stable";
 /// Rows of one scan.
 const PAGE: u32 = 1000;
 

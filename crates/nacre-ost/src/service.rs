@@ -317,6 +317,10 @@ impl Service for Ost {
         self.locks.drop_owner(export).await;
     }
 
+    fn recovered(self: Rc<Self>) {
+        self.store.objects.sum_lost();
+    }
+
     async fn statfs(self: Rc<Self>) -> Result<StatfsReply, Errno> {
         let space = self.store.room.space().await?;
         let files_used = self.store.room.count().existing;

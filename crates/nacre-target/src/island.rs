@@ -20,9 +20,9 @@ use bytes::Bytes;
 use core::cell::{Cell, OnceCell, RefCell};
 use core::time::Duration;
 use nacre_node::{Complaints, ConnId, Ctx, Effect, Event, Logic, StoreError, StoreOp, WaitList};
-use nacre_osd::{Credits, Osd, OsdConfig, Pins, table};
+use nacre_osd::{Credits, Osd, OsdConfig, Pins, STABLE_KEY, UNSUMMED_KEY, table};
 use nacre_rpc::{Export, ReplyRecord};
-use nacre_types::{Codec, Errno, Generation, Instant, TargetName, Transno};
+use nacre_types::{Codec, Errno, Generation, Instant, TargetKind, TargetName, Transno};
 use nacre_wire::target::{RecoveryRows, RecoveryRowsReply};
 
 /// Connections of a target; more are closed at once.
@@ -200,6 +200,8 @@ impl<S: Service> Inner<S> {
         self.ctx.spawn(self.clone().follow_kept());
         if core.in_recovery() {
             self.ctx.spawn(self.clone().recover());
+        } else if let Some(service) = self.service.get() {
+            service.clone().recovered();
         }
         Ok(())
     }
@@ -269,7 +271,8 @@ impl<S: Service> Inner<S> {
             None => 0,
         };
         core.instance.set(before + 1);
-        let credits = Credits { rows: 5, row_bytes: 256, object_bytes: 0, frees: true };
+        let unsummed = self.unsummed(core).await?;
+        let credits = Credits { rows: 6, row_bytes: 320, object_bytes: 0, frees: true };
         let reservation = core.osd.reserve(credits).await?;
         if loss.is_some() {
             // One record says both that there is a recovery and that numbers of a new epoch are in use: a start that dies
@@ -280,6 +283,9 @@ impl<S: Service> Inner<S> {
             tx.put(table::TARGET, INSTANCE_KEY, (before + 1).to_vec());
             tx.put(table::TARGET, BOOT_KEY, core.config.boot.to_vec());
             tx.put(table::TARGET, LEASE_KEY, (earlier_lease(core).as_millis() as u32).to_vec());
+            if let Some(stable) = unsummed {
+                tx.put(table::TARGET, UNSUMMED_KEY, stable);
+            }
             match loss {
                 Some(base) => tx.put(table::TARGET, RECOVERY_KEY, base.to_vec()),
                 None => core.incompat.clear_unused(tx),
@@ -287,6 +293,19 @@ impl<S: Service> Inner<S> {
             Ok(())
         })?;
         Ok(core.osd.commit(transno).await?)
+    }
+
+    /// Of an OST whose machine was lost: since when bytes may not be what the rows say.
+    async fn unsummed(&self, core: &Rc<TargetCore>) -> Result<Option<Vec<u8>>, Errno> {
+        let is_ost = core.name.kind() == TargetKind::Ost;
+        if !is_ost
+            || !self.has_lost_machine(core).await?
+            || core.osd.get(table::TARGET, UNSUMMED_KEY).await?.is_some()
+        {
+            return Ok(None); // nothing is, or it is known since an earlier loss
+        }
+        let stable = core.osd.get(table::TARGET, STABLE_KEY).await?;
+        Ok(Some(stable.map_or_else(|| Transno(0).to_vec(), |row| row[..].to_vec())))
     }
 
     async fn stop(self: Rc<Self>) {

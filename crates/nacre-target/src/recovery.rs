@@ -287,6 +287,7 @@ impl<S: Service> Inner<S> {
         core.osd.commit(transno).await?;
         let Some(r) = core.recovery.borrow_mut().take() else { return Ok(()) };
         core.osd.hold_stable(false);
+        service.clone().recovered();
         let absent: Vec<ExportId> = {
             let exports = core.exports.borrow();
             exports.iter().filter(|(_, e)| e.has_lease() && !e.seen).map(|(id, _)| id).collect()
@@ -312,19 +313,21 @@ impl<S: Service> Inner<S> {
         service.clone().sync().await // what is stable may be said again
     }
 
+    /// The latest stop was not planned, and the machine was another boot.
+    pub(crate) async fn has_lost_machine(&self, core: &Rc<TargetCore>) -> Result<bool, Errno> {
+        let boot = core.osd.get(table::TARGET, BOOT_KEY).await?;
+        Ok(!core.osd.was_clean() && boot.is_none_or(|row| row[..] != core.config.boot[..]))
+    }
     /// Whether changes may have been lost since the latest start, and up to where they were not.
     pub(crate) async fn find_loss(&self, core: &Rc<TargetCore>) -> Result<Option<Transno>, Errno> {
-        let boot = core.osd.get(table::TARGET, BOOT_KEY).await?;
         let unfinished = match core.osd.get(table::TARGET, RECOVERY_KEY).await? {
             Some(row) => Some(Transno::from_slice(&row)?),
             None => None,
         };
-        let same_boot = boot.is_some_and(|row| row[..] == core.config.boot[..]);
         let nobody = core.exports.borrow().iter().all(|(_, e)| !e.has_lease());
-        let clean = core.osd.was_clean() || same_boot;
         Ok(match unfinished {
             Some(base) => Some(base),
-            None if nobody || clean => None,
+            None if nobody || !self.has_lost_machine(core).await? => None,
             None => Some(core.osd.last_transno()),
         })
     }

@@ -100,6 +100,9 @@ pub trait Service: Sized + 'static {
     /// A client has taken in the callback of this number.
     fn acknowledged(&self, _export: ExportId, _callback: Xid) {}
 
+    /// The target has started and serves everybody: no recovery was due, or it is over.
+    fn recovered(self: Rc<Self>) {}
+
     /// Events of outbound connections of the service itself; gives back what is not its own.
     fn handle_event(&self, event: Event) -> Option<Event> {
         Some(event)

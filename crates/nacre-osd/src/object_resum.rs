@@ -1,0 +1,144 @@
+//! After the loss of a machine: sums of bytes that nobody has put back.
+//!
+//! The rows of a write may be in the log while its bytes are lost, and its client may never come to make it again. The
+//! device then holds older bytes, some of the new ones, or nothing. So once the recovery is over every object that was
+//! changed after the last stable write is read, blocks get the sums of what they hold, and blocks that are not on the
+//! device at all are written with zeros.
+//!
+//! Invariants: a row ([`UNSUMMED_KEY`]) is there from the start that found the loss until all of this is durable, so
+//! that the next start goes on with it; it begins only when nobody can put bytes back any more, because what is put
+//! back goes where sums do not fit. It runs beside requests, a region at a time under its range lock.
+
+use crate::error::OsdError;
+use crate::object::{Objects, wrong_answer};
+use crate::object_rows::{
+    BLOCKS_PER_REGION, REGION_BYTES, block_key, decode_object, object_of_key, region_of_key,
+};
+use crate::summed::{BLOCK_BYTES, block_sum, zeros};
+use crate::tx::{Pins, table};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use nacre_node::{FileId, StoreDone, StoreError, StoreOp};
+use nacre_types::{Codec, Extent, ObjectId, Transno};
+
+/// Row of `TARGET`: objects changed after this may have sums of bytes that were lost.
+pub const UNSUMMED_KEY: &[u8] = b"unsummed";
+
+/// Rows of one scan.
+const PAGE: u32 = 256;
+
+impl Objects {
+    /// Starts the task, if there is something to do. Nobody puts bytes back from here on.
+    pub fn sum_lost(self: &Rc<Self>) {
+        self.tasks.set(self.tasks.get() + 1);
+        let this = self.clone();
+        self.ctx.spawn(async move {
+            match this.sum_all().await {
+                Ok(0) | Err(OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => {}
+                Ok(blocks) => tracing::warn!(
+                    blocks,
+                    "blocks whose latest bytes were lost with the machine, and not made again, hold older ones or zeros"
+                ),
+                Err(error) => tracing::error!(%error,
+                    "sums of bytes that were lost with the machine stay, and are looked at again at the next start"),
+            }
+            this.tasks.set(this.tasks.get() - 1);
+            this.moved.wake_all();
+        });
+    }
+
+    /// How many blocks had other sums.
+    async fn sum_all(self: &Rc<Self>) -> Result<u64, OsdError> {
+        let Some(row) = self.osd.get(table::TARGET, UNSUMMED_KEY).await? else { return Ok(0) };
+        let stable = Transno::from_slice(&row).map_err(|_| wrong_answer("unsummed row"))?;
+        let (mut from, mut found) = (Vec::new(), 0);
+        loop {
+            let rows = self.osd.scan(table::OBJECT, &from, &[0xff; 21], PAGE).await?;
+            let Some((last, _)) = rows.last() else { break };
+            from = last.to_vec();
+            from.push(0); // the key after it
+            for (key, value) in &rows {
+                let Some(object) = object_of_key(key) else { continue };
+                let row = decode_object(object, value)?;
+                if row.version > stable.0 && !row.is_quarantined() {
+                    let blocks = self.sum_object(object).await?;
+                    if blocks > 0 {
+                        drop(self.sync_bytes(object).await); // whatever failed is logged, the object quarantined
+                    }
+                    found += blocks;
+                }
+                if self.stopping.get() {
+                    return Ok(found);
+                }
+            }
+        }
+        self.osd.commit(self.osd.last_transno()).await?;
+        let room = self.osd.reserve(Objects::small_credits(true)).await?;
+        self.osd
+            .transact(&Pins::default(), room, |tx| {
+                tx.delete(table::TARGET, UNSUMMED_KEY);
+                Ok::<(), OsdError>(())
+            })
+            .map(|_| found)
+    }
+
+    async fn sum_object(self: &Rc<Self>, object: ObjectId) -> Result<u64, OsdError> {
+        let (mut next, last) = (block_key(object, 0), block_key(object, u64::MAX));
+        let mut found = 0;
+        loop {
+            let rows = self.osd.scan(table::BLOCK, &next, &last, PAGE).await?;
+            if rows.is_empty() {
+                return Ok(found);
+            }
+            for (key, _) in &rows {
+                let region = region_of_key(key).unwrap_or_default();
+                next = block_key(object, region + 1);
+                found += self.sum_region(object, region).await?;
+                if self.stopping.get() {
+                    return Ok(found);
+                }
+            }
+        }
+    }
+
+    async fn sum_region(self: &Rc<Self>, object: ObjectId, region: u64) -> Result<u64, OsdError> {
+        let start = region.saturating_mul(REGION_BYTES);
+        let range = Extent::new(start, start.saturating_add(REGION_BYTES));
+        let _guard = self.locks.lock(object, range, true).await;
+        let row = self.row(object).await?.unwrap_or_default();
+        let blocks = self.block_row(object, region).await?;
+        if blocks.written == 0 || start >= row.size {
+            return Ok(0);
+        }
+        let file = FileId::Blob(object);
+        let len = u32::try_from((row.size - start).min(REGION_BYTES)).expect("at most a region");
+        let StoreDone::Bytes(bytes) = self.ctx.io(StoreOp::Read { file, offset: start, len }).await? else {
+            return Err(wrong_answer("read"));
+        };
+        let there = bytes.len() as u64;
+        let (mut sums, mut missing) = (Vec::new(), 0);
+        for (at, sum) in (0..BLOCKS_PER_REGION).zip(blocks.sums) {
+            let (from, to) = (at * BLOCK_BYTES, ((at + 1) * BLOCK_BYTES).min(u64::from(len)));
+            if blocks.written & (1 << at) == 0 || from >= to {
+                continue;
+            }
+            if there < to {
+                missing += 1;
+                let from = from.max(there);
+                self.note_unstable(object, self.osd.last_transno(), to - from);
+                let op = StoreOp::Write { file, offset: start + from, data: zeros(to - from) };
+                self.ctx.io(op).await?;
+            }
+            let held = bytes.slice(from.min(there) as usize..to.min(there) as usize);
+            if block_sum(&held) != sum {
+                sums.push((region * BLOCKS_PER_REGION + at, block_sum(&held)));
+            }
+        }
+        if sums.is_empty() {
+            return Ok(missing);
+        }
+        let all = region * BLOCKS_PER_REGION..(region + 1) * BLOCKS_PER_REGION;
+        self.put_sums(object, &all, &sums).await?;
+        Ok(missing.max(sums.len() as u64))
+    }
+}

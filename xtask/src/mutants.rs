@@ -308,6 +308,30 @@ const MUTATIONS: &[Mutation] = &[
         "holds",
         "an_answer_from_before_a_change_does_not_replace_what_the_change_has_brought",
     ),
+    planted(
+        "closes that go together end with the first that fails",
+        "crates/nacre-client/src/closes.rs",
+        &[("stop_at_error: false", "stop_at_error: true")],
+    )
+    .found_by("nacre-sim", "closes", "closes_that_an_eviction_meets_bring_no_old_size"),
+    planted(
+        "closes that go together have one result",
+        "crates/nacre-client/src/closes.rs",
+        &[("results.iter().map(|r| result(r.status))", "results.iter().map(|_| result(results[0].status))")],
+    )
+    .found_by("nacre-client", "protocol", "each_of_the_closes_that_go_together_has_its_own_result"),
+    planted(
+        "closes that go together need an ordinary slot",
+        "crates/nacre-client/src/target.rs",
+        &[("self.peer.call_as(Class::Close,", "self.peer.call_as(Class::Modify,")],
+    )
+    .found_by("nacre-client", "protocol", "closes_that_wait_for_slots_go_together_in_the_extra_slot"),
+    planted(
+        "the record of a batch has no results",
+        "crates/nacre-mdt/src/batch.rs",
+        &[("self.core.set_record_results(request, records);", "drop(records);")],
+    )
+    .found_by("nacre-sim", "closes", "each_close_happens_once_at_every_fault_point"),
 ];
 
 /// Plants each bug, or those whose name has `only` in it, and looks for it in so many seeds.

@@ -62,7 +62,7 @@ impl Change<'_> {
 /// What a change gave: the inode that was made, linked or changed. Its size is as the MDT knows it.
 pub type Changed = Result<Option<Entry>, Errno>;
 
-fn encoded<'a, R: Rpc + Codec<'a>>(request: &R) -> SubOperation {
+pub(crate) fn encoded<'a, R: Rpc + Codec<'a>>(request: &R) -> SubOperation {
     SubOperation { opcode: R::OPCODE.number(), body: Bytes::from(request.to_vec()) }
 }
 

@@ -1,5 +1,6 @@
 //! The front door: one API for all doors of a mount, FUSE first. The calls stand with their concepts.
 
+use crate::closes::Closes;
 use crate::dirs::{Dirs, Touches};
 use crate::fids::Fids;
 use crate::file::Files;
@@ -120,6 +121,7 @@ pub struct Client {
     pub(crate) locks: ExtentLocks,
     pub(crate) flocks: Flocks,
     pub(crate) dirs: Rc<Dirs>,
+    pub(crate) closes: Closes,
     pub(crate) stats: Stats,
     /// Metadata changes of this mount so far.
     pub(crate) changes: Cell<u64>,
@@ -140,6 +142,7 @@ impl Client {
             locks: ExtentLocks::default(),
             flocks: Flocks::default(),
             dirs: Rc::default(),
+            closes: Closes::default(),
             stats: Stats::new(ctx),
             changes: Cell::new(0),
             last_number: Cell::new(0),
@@ -157,7 +160,8 @@ impl Client {
 
     /// Whether nothing is open and nothing waits: for leak checks at rest.
     pub fn is_idle(&self) -> bool {
-        self.files.is_idle() && self.locks.is_idle() && self.flocks.is_idle() && self.dirs.is_idle()
+        let closed = self.files.is_idle() && self.closes.is_idle();
+        closed && self.locks.is_idle() && self.flocks.is_idle() && self.dirs.is_idle()
     }
 
     /// Requests and slots that are out, by target: nothing while the mount has nothing to do.
@@ -220,7 +224,7 @@ impl Client {
     /// Until every request has its answer: closes, and calls whose callers were killed.
     async fn answered(&self) {
         const LOOK: Duration = Duration::from_millis(10);
-        while !self.unanswered().is_empty() {
+        while !self.unanswered().is_empty() || !self.closes.is_idle() {
             self.ctx.sleep(LOOK).await;
         }
     }

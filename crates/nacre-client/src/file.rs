@@ -354,7 +354,7 @@ impl Client {
         let Ok(mdt) = self.mdt().await else { return };
         // An error means that the file is gone, and its size with it.
         if mdt.call(&request).await.is_ok()
-            && let Err(error) = mdt.call(&Close { fid, handle, dirty: true, written: None }).await
+            && let Err(error) = self.call_close(&mdt, Close { fid, handle, dirty: true, written: None }).await
         {
             tracing::error!(%fid, %error, "evicted again while a written file was closed: its size may be an old one");
         }
@@ -374,7 +374,7 @@ impl Client {
                 self.note_change();
             }
             let close = Close { fid: file.fid, handle: open.handle, dirty: false, written: None };
-            return (false, mdt.call(&close).await.map(drop));
+            return (false, self.call_close(&mdt, close).await);
         }
         let _alone = file.ranges.acquire(Extent::ALL, Share::Exclusive).await;
         let (written, certain) = self.written(file).await;
@@ -383,7 +383,7 @@ impl Client {
         // What is not certain is not said: the MDT asks the OSTs itself, later.
         let written = written.filter(|_| certain);
         let close = Close { fid: file.fid, handle: open.handle, dirty: true, written };
-        (true, mdt.call(&close).await.map(drop))
+        (true, self.call_close(&mdt, close).await)
     }
 
     /// What a close may say of the file, and whether that is all there is to say.
@@ -458,7 +458,7 @@ impl Client {
                     // It was released meanwhile, and its close may have come before this open.
                     let close =
                         Close { fid: open.file.fid, handle: open.handle, dirty: false, written: None };
-                    let _ = mdt.call(&close).await; // an error means that it is closed
+                    let _ = client.call_close(&mdt, close).await; // an error means that it is closed
                 }
             });
         }

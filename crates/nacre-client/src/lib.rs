@@ -4,7 +4,7 @@
 //!
 //! Module map: `client` is the front door; its calls live by concept in `namespace`, `attr`, `file`, `io`, `flock`,
 //! `layout` and `space`. Below them: `mount` (targets and how they are found), `target` (one target with its
-//! counters), `fids` (sequences), `ranges` (order among the operations of this mount on one file), `locks` (extent
+//! counters), `closes` (closes that go together), `fids` (sequences), `ranges` (order among the operations of this mount on one file), `locks` (extent
 //! locks of OSTs, for the time of one operation), `stripes` (which bytes lie where), `stats`, `imports` and
 //! `params`.
 //! Caches will live under locks that `locks` keeps instead of cancelling; nothing above it has to know.
@@ -16,6 +16,7 @@ extern crate alloc;
 mod attr;
 mod batch;
 mod client;
+mod closes;
 mod dirs;
 mod fids;
 mod file;

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use core::cell::Cell;
 use nacre_node::{Ctx, Peer, PeerConfig, Peers, RpcError, WaitList};
 use nacre_types::{Codec, Errno, TargetKind};
-use nacre_wire::{Frame, Opcode, Rpc};
+use nacre_wire::mdt::{Batch, BatchReply};
+use nacre_wire::{Class, Frame, Opcode, Rpc};
 
 /// Requests in flight to an OST, of all kinds.
 const OST_RPCS: u16 = 16;
@@ -56,6 +57,12 @@ impl Target {
     ) -> Result<(R::Reply, Frame), Errno> {
         let _timing = self.requests.time(request_name(R::OPCODE));
         self.peer.call_whole(request, flags, Vec::new()).await.map_err(|e| self.explain(R::OPCODE, e))
+    }
+    /// A batch of nothing but closes: it may use the extra slot of CLOSE.
+    pub(crate) async fn call_as_close(&self, request: &Batch) -> Result<BatchReply, Errno> {
+        let _timing = self.requests.time(request_name(Opcode::Batch));
+        let reply = self.peer.call_as(Class::Close, request, 0, Vec::new()).await;
+        reply.map(|(reply, _)| reply).map_err(|e| self.explain(Opcode::Batch, e))
     }
     /// Like `call`, with bulk bytes in both directions.
     pub(crate) async fn call_bulk<'a, R: Rpc + Codec<'a>>(

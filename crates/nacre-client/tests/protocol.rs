@@ -426,3 +426,130 @@ fn parameters_have_the_fields_names_and_count_requests() {
     let llite = params.iter().find(|p| p.name.starts_with("llite.demo-")).unwrap();
     assert!(llite.value.contains("create                      1 samples [usecs]"), "{}", llite.value);
 }
+
+/// So many files, open, and one slot for changes at the MDT.
+fn open_with_one_slot<const N: usize>(bed: &mut Bed, names: [&'static str; N]) -> [OpenHandle; N] {
+    let handles = names.map(|name| bed.create(name).1);
+    bed.call(|c| async move {
+        let mut names = c.params().into_iter().map(|p| p.name);
+        let limit = names.find(|n| n.starts_with("mdc.") && n.ends_with("max_mod_rpcs_in_flight"));
+        c.set_param(&limit.unwrap(), "1").unwrap();
+    });
+    bed.log();
+    handles
+}
+fn close(bed: &mut Bed, handle: OpenHandle) -> nacre_sim::JobId {
+    bed.start(move |c| async move { c.release(handle, None).await })
+}
+/// Something else takes the slot.
+fn take_the_slot(bed: &mut Bed) {
+    bed.shared.borrow_mut().hold.extend([Opcode::Create, Opcode::Close, Opcode::Batch]);
+    bed.start(|c| async move {
+        let args = nacre_client::CreateArgs {
+            parent: Fid::ROOT,
+            name: b"other",
+            mode: mode::REG | 0o644,
+            rdev: 0,
+            target: &[],
+            layout: None,
+            exclusive: true,
+            caller: Caller::root(),
+        };
+        c.make(args).await.map(drop)
+    });
+    assert_eq!(bed.log(), ["MDT0000 Create"]);
+}
+
+#[test]
+fn closes_that_wait_for_slots_go_together_in_the_extra_slot() {
+    let mut bed = Bed::new(1);
+    let [a, b, c, d] = open_with_one_slot(&mut bed, ["a", "b", "c", "d"]);
+    take_the_slot(&mut bed);
+    let first = close(&mut bed, a);
+    assert_eq!(bed.log(), ["MDT0000 Close"], "a lone close waits for nothing");
+    let rest = [b, c].map(|handle| close(&mut bed, handle));
+    assert_eq!(bed.log(), Vec::<String>::new());
+    bed.answer_held(Opcode::Close);
+    assert_eq!(bed.log(), ["MDT0000 Batch of 2"], "the only slot is still taken");
+    let last = close(&mut bed, d);
+    assert_eq!(bed.log(), Vec::<String>::new());
+    bed.answer_held(Opcode::Batch);
+    assert_eq!(bed.log(), ["MDT0000 Close"], "and a lone one is what it is");
+    bed.release();
+    bed.settle();
+    for job in [first, rest[0], rest[1], last] {
+        assert_eq!(bed.jobs.take(job), Some(Ok::<(), Errno>(())));
+    }
+    assert!(bed.call(|c| async move { c.is_idle() }));
+}
+
+#[test]
+fn each_of_the_closes_that_go_together_has_its_own_result() {
+    let mut bed = Bed::new(1);
+    let [a, b, c, d] = open_with_one_slot(&mut bed, ["a", "b", "c", "d"]);
+    take_the_slot(&mut bed);
+    let first = close(&mut bed, a);
+    let rest = [b, c, d].map(|handle| close(&mut bed, handle));
+    bed.settle();
+    bed.shared.borrow_mut().refuse.push((Opcode::Close, Errno::ENOSPC));
+    bed.release();
+    bed.settle();
+    let results = [first, rest[0], rest[1], rest[2]].map(|job| bed.jobs.take(job));
+    let ok = Some(Ok::<(), Errno>(()));
+    assert_eq!(results, [ok, Some(Err(Errno::ENOSPC)), ok, ok]);
+    // The request as a whole.
+    let [a, b, c] = open_with_one_slot(&mut bed, ["e", "f", "g"]);
+    take_the_slot(&mut bed);
+    let jobs = [a, b, c].map(|handle| close(&mut bed, handle));
+    bed.settle();
+    bed.shared.borrow_mut().refuse.push((Opcode::Batch, Errno::EROFS));
+    bed.release();
+    bed.settle();
+    let refused = Some(Err(Errno::EROFS));
+    assert_eq!(jobs.map(|job| bed.jobs.take(job)), [ok, refused, refused]);
+}
+
+/// On a full device a close alone finds room, and is what makes room.
+#[test]
+fn closes_for_which_there_is_no_room_together_go_alone() {
+    let mut bed = Bed::new(1);
+    let [a, b, c] = open_with_one_slot(&mut bed, ["a", "b", "c"]);
+    take_the_slot(&mut bed);
+    let jobs = [a, b, c].map(|handle| close(&mut bed, handle));
+    bed.log();
+    bed.shared.borrow_mut().refuse.push((Opcode::Batch, Errno::ENOSPC));
+    bed.release();
+    assert_eq!(bed.log(), ["MDT0000 Batch refused", "MDT0000 Close", "MDT0000 Close"]);
+    assert_eq!(jobs.map(|job| bed.jobs.take(job)), [Some(Ok::<(), Errno>(())); 3]);
+}
+
+#[test]
+fn a_full_batch_of_closes_waits_for_no_other() {
+    let mut bed = Bed::new(1);
+    let names: Vec<&'static str> = (0..130).map(|i| &*Box::leak(format!("f{i}").into_boxed_str())).collect();
+    let handles: Vec<OpenHandle> = names.into_iter().map(|name| bed.create(name).1).collect();
+    bed.log();
+    bed.shared.borrow_mut().hold.extend([Opcode::Close, Opcode::Batch]);
+    let jobs: Vec<_> = handles.iter().map(|handle| close(&mut bed, *handle)).collect();
+    // Four while half of the seven slots are free, one that begins to collect, one full batch; the rest waits.
+    let alone = ["MDT0000 Close"; 5].map(String::from).to_vec();
+    assert_eq!(bed.log(), [alone, vec!["MDT0000 Batch of 64".into()]].concat());
+    bed.release();
+    assert_eq!(bed.log(), ["MDT0000 Batch of 61"]);
+    for job in jobs {
+        assert_eq!(bed.jobs.take(job), Some(Ok::<(), Errno>(())));
+    }
+}
+
+#[test]
+fn a_server_that_does_not_know_batches_gets_each_close_alone() {
+    let mut bed = Bed::new(1);
+    bed.shared.borrow_mut().lacks = nacre_wire::target::features::BATCH;
+    let [a, b, c] = open_with_one_slot(&mut bed, ["a", "b", "c"]);
+    take_the_slot(&mut bed);
+    let jobs = [a, b, c].map(|handle| close(&mut bed, handle));
+    assert_eq!(bed.log(), ["MDT0000 Close"]);
+    bed.release();
+    assert_eq!(bed.log(), ["MDT0000 Close", "MDT0000 Close"]);
+    assert_eq!(jobs.map(|job| bed.jobs.take(job)), [Some(Ok::<(), Errno>(())); 3]);
+}

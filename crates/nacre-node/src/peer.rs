@@ -21,7 +21,7 @@ use core::cell::{Cell, RefCell};
 use nacre_rpc::{CallError, Import, ImportConfig, ImportEffect, ImportState};
 use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Instant, Transno};
 use nacre_wire::target::Role;
-use nacre_wire::{Frame, Rpc};
+use nacre_wire::{Class, Frame, Rpc};
 
 /// Why a call has no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -163,8 +163,18 @@ impl Peer {
         flags: u32,
         bulk: Vec<Bytes>,
     ) -> Result<(R::Reply, Frame), RpcError> {
+        self.call_as(R::CLASS, request, flags, bulk).await
+    }
+    /// Like `call_whole`, treated here as a request of another class.
+    pub async fn call_as<'a, R: Rpc + Codec<'a>>(
+        &self,
+        class: Class,
+        request: &R,
+        flags: u32,
+        bulk: Vec<Bytes>,
+    ) -> Result<(R::Reply, Frame), RpcError> {
         let body = Bytes::from(request.to_vec());
-        let request = nacre_rpc::Request { opcode: R::OPCODE, class: R::CLASS, flags, body, bulk, job: 0 };
+        let request = nacre_rpc::Request { opcode: R::OPCODE, class, flags, body, bulk, job: 0 };
         let frame = self.send(request).await?;
         match R::Reply::from_slice(&frame.body) {
             Ok(reply) => Ok((reply, frame)),

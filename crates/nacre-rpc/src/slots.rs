@@ -1,8 +1,8 @@
 //! Slots of modifying requests: how many may be outstanding, and which tag each carries.
 //!
 //! Invariants: a tag is the lowest free bit + 1 and belongs to one outstanding request; at most `limit` tags are
-//! out, plus one when that one is a CLOSE (a lock cancel may have to close a file: without the extra slot it
-//! could wait for itself). Requests that serve a callback take no slot and never come here.
+//! out, plus one when that one is a CLOSE, or a batch of nothing else (a lock cancel may have to close a file: without
+//! the extra slot it could wait for itself). Requests that serve a callback take no slot and never come here.
 
 use alloc::vec::Vec;
 use nacre_types::Tag;

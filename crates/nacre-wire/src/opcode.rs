@@ -72,7 +72,7 @@ pub enum Class {
     Read,
     /// May change something: takes a slot; a reply record decides about its resend.
     Modify,
-    /// Like `Modify`, and may use the extra slot of CLOSE.
+    /// Like `Modify`, and may use the extra slot of CLOSE. A client counts a batch of nothing but closes here too.
     Close,
     /// Serves a callback (cancel, flush): no slot needed, admitted beyond every bound, idempotent.
     Callback,

@@ -36,7 +36,25 @@ pub struct Shared {
     /// Answer to FlockCancel.
     pub cancel_outcome: Option<FlockOutcome>,
     pub stripes: u32,
+    /// Features that the targets do not know.
+    pub lacks: u64,
     sequences: u64,
+}
+
+impl Shared {
+    fn refused(&mut self, opcode: Opcode) -> Option<Errno> {
+        let at = self.refuse.iter().position(|(o, _)| *o == opcode)?;
+        Some(self.refuse.remove(at).1)
+    }
+    fn close(&mut self, close: Close) -> Result<(), Errno> {
+        let entry = self.inodes.get_mut(&close.fid).ok_or(Errno::ENOENT)?;
+        entry.attr.size_state = SizeState::Exact;
+        if let Some(written) = close.written {
+            entry.attr.size = written.size;
+        }
+        self.closed.push(close);
+        Ok(())
+    }
 }
 
 type Reply = Result<(Vec<u8>, Vec<Bytes>), Errno>;
@@ -52,7 +70,8 @@ struct Fake {
 
 /// Tells a fake to answer what it holds, or to send a callback.
 enum Order {
-    Release,
+    /// What it holds of these opcodes.
+    Release(BTreeSet<Opcode>),
     Callback(Opcode, Vec<u8>),
 }
 
@@ -72,10 +91,11 @@ impl Logic for Fake {
             Event::Accepted { conn, .. } => self.conns.push(conn),
             Event::Frame { conn, frame } if frame.header.kind == Kind::Request => self.request(conn, frame),
             Event::Door(order) => match *order.downcast::<Order>().unwrap() {
-                Order::Release => {
+                Order::Release(opcodes) => {
                     let held = std::mem::take(&mut self.shared.borrow_mut().held);
                     for (name, conn, reply) in held {
-                        if name == self.name {
+                        let opcode = Opcode::from_number(reply.header.opcode).unwrap();
+                        if name == self.name && opcodes.contains(&opcode) {
                             self.ctx.push(Effect::Send { conn, frame: reply });
                         } else {
                             self.shared.borrow_mut().held.push((name, conn, reply));
@@ -99,11 +119,7 @@ impl Logic for Fake {
 impl Fake {
     fn request(&mut self, conn: ConnId, frame: Frame) {
         let opcode = Opcode::from_number(frame.header.opcode).unwrap();
-        let refused = {
-            let mut shared = self.shared.borrow_mut();
-            let at = shared.refuse.iter().position(|(o, _)| *o == opcode);
-            at.map(|at| shared.refuse.remove(at).1)
-        };
+        let refused = self.shared.borrow_mut().refused(opcode);
         let answer = match refused {
             Some(errno) => {
                 self.log(format!("{opcode:?} refused"));
@@ -144,7 +160,7 @@ impl Fake {
                 self.epoch = frame.header.epoch;
                 body(&ConnectReply {
                     target: ClientUuid([1; 16]),
-                    features: request.features,
+                    features: request.features & !self.shared.borrow().lacks,
                     max_mod_rpcs: 8,
                     lease_ms: 10_000,
                     generation: Generation(1),
@@ -292,6 +308,7 @@ impl Fake {
                 let r: Flock = args(frame);
                 format!("Flock {:?}{}", r.lock.kind, if r.wait { " wait" } else { "" })
             }
+            Opcode::Batch => format!("Batch of {}", args::<Batch>(frame).operations.len()),
             other => format!("{other:?}"),
         });
         let mut shared = self.shared.borrow_mut();
@@ -324,14 +341,20 @@ impl Fake {
                 body(&*entry)
             }
             Opcode::Close => {
-                let close: Close = args(frame);
-                let entry = shared.inodes.get_mut(&close.fid).ok_or(Errno::ENOENT)?;
-                entry.attr.size_state = SizeState::Exact;
-                if let Some(written) = close.written {
-                    entry.attr.size = written.size;
-                }
-                shared.closed.push(close);
+                shared.close(args(frame))?;
                 body(&Empty {})
+            }
+            // Of closes.
+            Opcode::Batch => {
+                let batch: Batch = args(frame);
+                let results = batch.operations.iter().map(|operation| {
+                    let done = match shared.refused(Opcode::Close) {
+                        Some(errno) => Err(errno),
+                        None => shared.close(Close::from_slice(&operation.body).unwrap()),
+                    };
+                    SubResult { status: done.err().map_or(0, |e| e.0), body: Empty {}.to_vec().into() }
+                });
+                body(&BatchReply { results: results.collect() })
             }
             Opcode::Getattr => {
                 let r: Getattr = args(frame);
@@ -455,11 +478,18 @@ impl Bed {
     }
     /// Answers what is held back, and holds nothing back from now on.
     pub fn release(&mut self) {
-        self.shared.borrow_mut().hold.clear();
+        let held = std::mem::take(&mut self.shared.borrow_mut().hold);
+        self.answer(held);
+    }
+    /// Answers what is held back of an opcode; later ones are held back as before.
+    pub fn answer_held(&mut self, opcode: Opcode) {
+        self.answer(BTreeSet::from([opcode]));
+    }
+    fn answer(&mut self, opcodes: BTreeSet<Opcode>) {
         let names: BTreeSet<String> =
             self.shared.borrow().held.iter().map(|(name, _, _)| name.clone()).collect();
         for name in names {
-            self.order(&name, || Order::Release);
+            self.order(&name, || Order::Release(opcodes.clone()));
         }
     }
     pub fn callback<'a>(&mut self, target: &str, opcode: Opcode, body: &impl Codec<'a>) {

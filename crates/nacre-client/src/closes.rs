@@ -1,0 +1,109 @@
+//! Closes on their way to the MDT: alone while there are slots enough, several in one request while there are not.
+//!
+//! Why: a program that makes files takes two slots for each, and nobody waits for the close. With all slots in use half of
+//! them would be spent on closes; together these need one, the extra slot that a CLOSE may use.
+//!
+//! Rules: (1) a close before which nothing waits is sent at once, as what it is. (2) While slots are scarce one request of
+//! closes is under way; what comes meanwhile collects and goes when that is answered, or when it fills a batch. So no
+//! close waits for anything but another close, and a lone one for nothing. (3) A batch of closes is treated as a CLOSE on its way. (4)
+//! Each close gets its own result, or that of the request as a whole. Bounded by what a client may have open at the MDT.
+
+use crate::batch::encoded;
+use crate::client::Client;
+use crate::target::Target;
+use alloc::collections::VecDeque;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use nacre_node::{Promise, join_all};
+use nacre_types::Errno;
+use nacre_wire::mdt::{BATCH_MAX, Batch, BatchReply, Close};
+use nacre_wire::target::features;
+
+/// A close that collects.
+struct Waiting {
+    close: Close,
+    answer: Promise<Result<(), Errno>>,
+}
+
+/// Closes that are not sent yet.
+#[derive(Default)]
+pub(crate) struct Closes {
+    waiting: RefCell<VecDeque<Waiting>>,
+    /// Requests of closes that have collected.
+    under_way: Cell<u32>,
+}
+impl Closes {
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting.borrow().is_empty() && self.under_way.get() == 0
+    }
+    /// Those that go now, under way from here on.
+    fn due(&self) -> Option<Vec<Waiting>> {
+        let mut waiting = self.waiting.borrow_mut();
+        let full = waiting.len() >= BATCH_MAX;
+        if waiting.is_empty() || (self.under_way.get() > 0 && !full) {
+            return None;
+        }
+        self.under_way.set(self.under_way.get() + 1);
+        let count = waiting.len().min(BATCH_MAX);
+        Some(waiting.drain(..count).collect())
+    }
+    fn answered(&self) {
+        self.under_way.set(self.under_way.get() - 1);
+    }
+}
+
+fn knows_batches(mdt: &Target) -> bool {
+    mdt.peer.with_import(|import| import.features() & features::BATCH != 0)
+}
+/// Others need the slots.
+fn is_scarce(mdt: &Target) -> bool {
+    mdt.peer.with_import(|import| {
+        let slots = import.slots();
+        2 * slots.in_flight() >= slots.limit() || import.waiting() > 0
+    })
+}
+
+impl Client {
+    /// Sends a close, perhaps with others; ends with its answer.
+    pub(crate) async fn call_close(&self, mdt: &Rc<Target>, close: Close) -> Result<(), Errno> {
+        if !is_scarce(mdt) || !knows_batches(mdt) {
+            return mdt.call(&close).await.map(drop);
+        }
+        let (answer, answered) = self.ctx.promise();
+        self.closes.waiting.borrow_mut().push_back(Waiting { close, answer });
+        if let Some(due) = self.closes.due() {
+            self.ctx.spawn(self.me().send_closes(mdt.clone(), due));
+        }
+        answered.await.unwrap_or(Err(Errno::ESHUTDOWN))
+    }
+
+    /// Sends these, and what has collected meanwhile.
+    async fn send_closes(self: Rc<Self>, mdt: Rc<Target>, due: Vec<Waiting>) {
+        let mut next = Some(due);
+        while let Some(due) = next {
+            let results = send_together(&mdt, &due).await;
+            self.closes.answered();
+            due.into_iter().zip(results).for_each(|(w, result)| w.answer.fulfil(result));
+            next = self.closes.due();
+        }
+    }
+}
+
+/// As many results as there are closes.
+async fn send_together(mdt: &Target, due: &[Waiting]) -> Vec<Result<(), Errno>> {
+    if due.len() > 1 && knows_batches(mdt) {
+        let operations = due.iter().map(|w| encoded(&w.close)).collect();
+        match mdt.call_as_close(&Batch { stop_at_error: false, operations }).await {
+            Ok(BatchReply { results }) if results.len() == due.len() => {
+                let result = |status| if status == 0 { Ok(()) } else { Err(Errno(status)) };
+                return results.iter().map(|r| result(r.status)).collect();
+            }
+            Ok(_) => return alloc::vec![Err(Errno::EPROTO); due.len()],
+            // None was made. A full device may have room for one at a time, and closes are what gives it room again.
+            Err(Errno::ENOSPC) => {}
+            Err(error) => return alloc::vec![Err(error); due.len()],
+        }
+    }
+    join_all(due.iter().map(async |w| mdt.call(&w.close).await.map(drop))).await
+}

@@ -333,6 +333,11 @@ impl Client {
         mtime: Timestamp,
     ) -> Result<(), Errno> {
         let zeros = Bytes::from(alloc::vec![0; data.len()]);
+        tracing::warn!(
+            fid = %file.fid,
+            bytes = data.len(),
+            "object servers died under an append and others have appended since: it goes to the end, a hole is where it was begun"
+        );
         for part in parts.iter().filter(|part| part.done) {
             let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;
             self.write_object(ost, file, &part.range, &zeros, held.cookie, mtime).await?;

@@ -5,7 +5,7 @@ use crate::mount::{Jobs, MountIsland};
 use crate::net::Noise;
 use crate::offline::{self, osd_config};
 use crate::plan::Plan;
-use crate::run::STUCK_NS;
+use crate::run::{SECOND, STUCK_NS};
 use crate::world::{NodeId, World};
 use nacre_client::MountConfig;
 use nacre_mdt::Mdt;
@@ -176,6 +176,22 @@ impl Cluster {
         self.world.start_later(mount, 50_000_000);
         self.mounts.push(mount);
         Ok(())
+    }
+
+    /// Planned stops, one server after the other.
+    pub fn stop_servers(&mut self) -> Result<(), String> {
+        let world = &mut self.world;
+        for &server in self.servers.iter().rev() {
+            world.tell(server, Event::Stop);
+            let until = world.now_ns() + 60 * SECOND;
+            if !world.run_until(until, |world| world.take_stopped().contains(&server)) {
+                return Err(format!("{} does not stop", world.name(server)));
+            }
+        }
+        match world.fatal.first() {
+            Some(fatal) => Err(format!("an island gave up: {fatal}")),
+            None => Ok(()),
+        }
     }
 
     /// A new mount in the place of one that died.

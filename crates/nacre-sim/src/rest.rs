@@ -5,7 +5,6 @@ use crate::common::Common;
 use crate::ops::{Op, SLOTS};
 use crate::run::{Run, SECOND};
 use crate::{model::Outcome, offline};
-use nacre_node::Event;
 use nacre_node::store::Store;
 use nacre_types::Errno;
 use std::collections::BTreeMap;
@@ -24,7 +23,7 @@ impl Run {
         let stores: Vec<&dyn Store> = self.cluster.stores.iter().map(|s| &**s).collect();
         match stores.as_slice() {
             [mgs, mdt, osts @ ..] => {
-                offline::check(*mdt, osts)?;
+                offline::check(*mdt, osts, true)?;
                 for (n, store) in [*mgs, *mdt].iter().chain(osts).enumerate() {
                     let name = self.cluster.world.name(self.cluster.servers[n]).to_string();
                     offline::check_records(*store).map_err(|what| format!("{name}: {what}"))?;
@@ -171,19 +170,6 @@ impl Run {
             }
         }
         self.nothing_left()?;
-        let world = &mut self.cluster.world;
-        let servers = self.cluster.servers.clone();
-        for &server in servers.iter().rev() {
-            world.tell(server, Event::Stop);
-            let until = world.now_ns() + 60 * SECOND;
-            let stopped = world.run_until(until, |world| world.take_stopped().contains(&server));
-            if !stopped {
-                return Err(format!("{} does not stop", world.name(server)));
-            }
-        }
-        match world.fatal.first() {
-            Some(fatal) => Err(format!("an island gave up: {fatal}")),
-            None => Ok(()),
-        }
+        self.cluster.stop_servers()
     }
 }

@@ -99,3 +99,64 @@ fn also_when_the_ost_is_killed_or_lost_again_meanwhile() {
         nothing_false_is_left(seed, Some(seed % 2 == 0));
     }
 }
+
+/// Two write in the same blocks, one returns after each loss of the machine: whatever it was answered is there.
+#[test]
+fn answered_bytes_beside_lost_ones_survive_one_loss_after_another() {
+    for seed in 1..=40 {
+        let mut c = cluster(seed, 1, 3);
+        let (leaves, stays, reader, ost) = (c.mounts[0], c.mounts[1], c.mounts[2], c.servers[OST]);
+        let made = run(&mut c, leaves, async |client| {
+            let (fid, handle) = create(&client, "f").await?;
+            write(&client, handle, 0, vec![1; 200_000]).await.map(|_| (fid, handle))
+        });
+        let (fid, theirs) = made.expect("written");
+        let mine = run(&mut c, stays, async move |client| client.open(fid, 2, caller()).await);
+        let (_, mine) = mine.expect("open");
+        c.world.run_for(3 * SEC);
+        // Bytes of even thousands are of the one, those of odd ones of the other.
+        run(&mut c, leaves, async move |client| {
+            for i in 0..100u64 {
+                write(&client, theirs, 2 * i * 1000, vec![2; 1000]).await?;
+            }
+            Ok::<_, Errno>(())
+        })
+        .expect("written");
+        let mut expected = vec![1; 200_000];
+        for loss in 0..3u8 {
+            let first = u64::from(loss) * 30;
+            let done = run(&mut c, stays, async move |client| {
+                for i in first..first + 40 {
+                    write(&client, mine, (2 * i + 1) * 1000, vec![3 + loss; 1000]).await?;
+                }
+                Ok::<_, Errno>(())
+            });
+            assert_eq!(done, Ok(()), "seed {seed}, loss {loss}");
+            for i in first as usize..first as usize + 40 {
+                expected[(2 * i + 1) * 1000..(2 * i + 2) * 1000].fill(3 + loss);
+            }
+            let pause = c.world.rng().below(1500 * MS);
+            c.world.run_for(pause);
+            if loss == 0 {
+                c.world.kill(leaves);
+            }
+            c.power_loss(OST);
+            c.world.start_later(ost, 100 * MS);
+            let pause = if loss == 0 { 11 * SEC } else { SEC };
+            let pause = pause + c.world.rng().below(SEC);
+            c.world.run_for(pause);
+        }
+        let found = read(&mut c, reader, fid).expect("readable");
+        assert_eq!(found.len(), expected.len(), "seed {seed}");
+        let wrong = (0..found.len()).find(|at| {
+            found[*at] != expected[*at] && (at / 1000 % 2 == 1 || ![0, 1, 2].contains(&found[*at]))
+        });
+        assert_eq!(
+            wrong,
+            None,
+            "seed {seed}: {} {}",
+            found[wrong.unwrap_or(0)],
+            expected[wrong.unwrap_or(0)]
+        );
+    }
+}

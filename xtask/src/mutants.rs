@@ -173,8 +173,8 @@ const MUTATIONS: &[Mutation] = &[
         "an append is made twice",
         "crates/nacre-client/src/io.rs",
         &[(
-            "begun.take().filter(|begun| begun.goes_on(&states))",
-            "begun.take().filter(|begun| begun.goes_on(&[]))",
+            "false => Box::pin(self.left_of_append(file, &earlier, data, &locks)).await?,",
+            "false => Left::Nothing,",
         )],
     )
     .found_by(
@@ -270,7 +270,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "holds outlive the lease",
         "crates/nacre-client/src/client.rs",
-        &[("import.lease_ok(self.ctx.now()).then(|| import.epoch())", "Some(import.epoch())")],
+        &[("(up && import.lease_ok(self.ctx.now())).then(|| import.epoch())", "up.then(|| import.epoch())")],
     )
     .found_by("nacre-sim", "holds", "a_mount_that_stood_still_for_longer_than_its_lease_asks"),
     planted(
@@ -332,6 +332,25 @@ const MUTATIONS: &[Mutation] = &[
         &[("self.core.set_record_results(request, records);", "drop(records);")],
     )
     .found_by("nacre-sim", "closes", "each_close_happens_once_at_every_fault_point"),
+    planted(
+        "a new connection forgets what was not answered on the one before",
+        "crates/nacre-target/src/answers.rs",
+        &[("self.before = last;", "let _ = last;")],
+    )
+    .found_by(
+        "nacre-sim",
+        "one_mount",
+        "an_answered_change_survives_that_builds_on_one_of_its_own_mount_whose_answer_was_lost",
+    ),
+    planted(
+        "what a second loss interrupts is not summed",
+        "crates/nacre-osd/src/object_resum.rs",
+        &[(
+            "found += blocks;\n                }\n                if self.stopping.get() {",
+            "found += blocks;\n                }\n                if found > 0 {",
+        )],
+    )
+    .found_by("nacre-sim", "lost_bytes", "after_the_recovery_sums_are_those_of_the_bytes_that_are_there"),
 ];
 
 /// Plants each bug, or those whose name has `only` in it, and looks for it in so many seeds.

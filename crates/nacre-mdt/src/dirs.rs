@@ -261,17 +261,11 @@ impl Mdt {
         let wanted = request.header.has(flags::MAY_HOLD) && self.core.may_hold(request.export);
         wanted.then(|| self.dirs.claim(&self.core, request.export, fid))?
     }
-    /// The directory has gone before it could be read.
-    pub(crate) fn disclaim(&self, claim: Option<Claim>) {
-        if let Some(claim) = claim {
-            self.dirs.forget(claim.export, claim.fid);
-        }
-    }
     /// The tail of the reply to that read. Nothing may be waited for after this.
     pub(crate) fn granted(&self, claim: Option<Claim>, inode: &Inode) -> Vec<u8> {
         let Some(claim) = claim else { return Vec::new() };
         if !inode.attr.is_dir() || inode.attr.nlink == 0 || claim.fid != inode.attr.fid {
-            self.disclaim(Some(claim));
+            self.dirs.forget(claim.export, claim.fid);
             return Vec::new();
         }
         let Some(revokes) = self.dirs.stands(&claim) else { return Vec::new() };

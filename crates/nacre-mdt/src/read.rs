@@ -60,13 +60,11 @@ impl Mdt {
             let Some(entry) = self.find_entry(args.parent, args.name).await? else { break };
             let claim =
                 if entry.file_type == FileType::Directory { self.claim(request, entry.fid) } else { None };
-            match self.read_row::<Inode>(INODE, &entry.fid.key()).await? {
-                Some(inode) => {
-                    let mut reply = self.reply_to(request.export, &inode);
-                    reply.tail = self.granted(claim, &inode);
-                    return Ok(reply);
-                }
-                None => self.disclaim(claim),
+            // It is there now: who removes it from here on ends the claim.
+            if let Some(inode) = self.read_row::<Inode>(INODE, &entry.fid.key()).await? {
+                let mut reply = self.reply_to(request.export, &inode);
+                reply.tail = self.granted(claim, &inode);
+                return Ok(reply);
             }
         }
         let dir: Option<Inode> = self.read_row(INODE, &args.parent.key()).await?;
@@ -99,14 +97,7 @@ impl Mdt {
         let mut inode = self.read_inode(args.fid).await?;
         let claim = if inode.attr.is_dir() { self.claim(request, args.fid) } else { None };
         if claim.is_some() {
-            // As it is while it is held.
-            inode = match self.read_inode(args.fid).await {
-                Err(Errno::ESTALE) => {
-                    self.disclaim(claim);
-                    return Err(Errno::ESTALE);
-                }
-                found => found?,
-            };
+            inode = self.read_inode(args.fid).await?; // as it is while it is held
         }
         let mut reply = self.reply_to(request.export, &inode);
         reply.tail = self.granted(claim, &inode);

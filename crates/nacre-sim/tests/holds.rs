@@ -463,3 +463,45 @@ fn an_open_of_a_directory_by_another_ends_no_hold() {
         assert_eq!((cached(&mut c, first), revokes(&mut c)), (before + 1, sent), "seed {seed}");
     }
 }
+
+/// Lookups on a cold store, and directories that are removed under them: no hold of one that is gone is left.
+#[test]
+fn of_a_directory_that_vanishes_under_a_lookup_no_hold_is_left() {
+    for seed in 1..=30 {
+        let mut c = on_devices(seed, 2);
+        let [first, second] = [c.mounts[0], c.mounts[1]];
+        let made = run(&mut c, first, async |client| {
+            for i in 0..20 {
+                make(&client, Fid::ROOT, &format!("n{i}"), DIR).await?;
+            }
+            Ok::<_, Errno>(())
+        });
+        assert_eq!(made, Ok(()), "seed {seed}");
+        let mdt = c.servers[MDT];
+        c.world.tell(mdt, nacre_node::Event::Stop);
+        let until = c.world.now_ns() + 20 * SEC;
+        assert!(c.world.run_until(until, |world| !world.take_stopped().is_empty()), "seed {seed}");
+        c.world.kill(mdt);
+        c.world.start(mdt);
+        c.world.run_for(2 * SEC);
+        let mut jobs = Vec::new();
+        for i in 0..20 {
+            jobs.push(c.jobs.start(&mut c.world, second, async move |client| {
+                client.unlink(Fid::ROOT, format!("n{i}").as_bytes(), true, caller()).await
+            }));
+            let pause = c.world.rng().below(MS);
+            c.world.run_for(pause);
+            c.jobs.start(&mut c.world, first, async move |client| {
+                client.lookup(Fid::ROOT, format!("n{i}").as_bytes()).await.map(drop)
+            });
+        }
+        for job in jobs {
+            let done: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
+            assert_eq!(done, Some(Ok(())), "seed {seed}");
+        }
+        c.world.run_for(2 * SEC);
+        run(&mut c, second, async |client| make(&client, Fid::ROOT, "last", DIR).await).expect("made");
+        let held = c.params(|name| name.ends_with(".dir_holds"));
+        assert_eq!(held[0].2, "0", "seed {seed}: the root was changed by another, the rest is gone");
+    }
+}

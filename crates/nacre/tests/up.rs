@@ -296,8 +296,11 @@ fn a_full_disk_is_enospc_and_unlink_makes_room() {
     // Somebody else takes the rest: what is there can be listed and read, and after a crash it is served again.
     let mut rest = fs::File::create(disk.join("rest")).unwrap();
     while std::io::Write::write(&mut rest, &piece[..4096]).is_ok() {}
+    // A segment of its log (16 MiB) may have been there already, so it takes large changes.
+    let (target, link) = ("x".repeat(4000), mount.join("link"));
     machine::eventually("the MDT is full", || {
-        fs::create_dir(mount.join("dir")).or_else(|_| fs::remove_dir(mount.join("dir"))).is_err()
+        let change = || std::os::unix::fs::symlink(&target, &link).or_else(|_| fs::remove_file(&link));
+        (0..100).any(|_| change().is_err())
     });
     let listed = || fs::read_dir(&mount).map(|d| d.filter_map(Result::ok).count());
     assert!(listed().unwrap() >= written);

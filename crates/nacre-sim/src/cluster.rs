@@ -235,6 +235,18 @@ impl Cluster {
 }
 
 impl Cluster {
+    /// Slots of all mounts for changes at the MDT. They must be ready.
+    pub fn limit_slots(&mut self, limit: u16) {
+        for &mount in &self.mounts {
+            self.jobs.start(&mut self.world, mount, move |client| async move {
+                let mut names = client.params().into_iter().map(|p| p.name);
+                let name = names.find(|n| n.starts_with("mdc.") && n.ends_with(".max_mod_rpcs_in_flight"));
+                client
+                    .set_param(&name.expect("a ready mount knows the MDT"), &limit.to_string())
+                    .expect("it is set");
+            });
+        }
+    }
     /// Sets parameters of a server that has started.
     pub fn set_param(&mut self, server: usize, name: &str, value: &str) {
         let set = SetParam { name: name.into(), value: value.into() };

@@ -36,6 +36,8 @@ pub struct Plan {
     pub sleep: bool,
     /// The whole machine loses its power once, and that is all (see `power`).
     pub power: bool,
+    /// Mounts have one slot for changes, so that closes go together.
+    pub one_slot: bool,
 }
 
 impl Plan {
@@ -66,6 +68,7 @@ impl Plan {
             replace: pick(5) == 0 && clients_go,
             sleep: pick(5) == 0 && clients_go,
             power: pick(6) == 0,
+            one_slot: pick(3) == 0,
         }
     }
 }

@@ -93,6 +93,9 @@ impl Run {
 
     fn set_up(&mut self) -> Result<(), String> {
         self.cluster.ready(0)?;
+        if self.plan.one_slot {
+            self.cluster.limit_slots(1);
+        }
         self.cluster.world.run_for(5 * SECOND);
         self.usual_tasks = self.cluster.servers.iter().map(|&s| self.cluster.world.live_tasks(s)).collect();
         self.usual_files = self.files()?;

@@ -20,17 +20,14 @@ type Closed = Vec<Result<(), Errno>>;
 fn size(number: usize) -> u64 {
     100 + number as u64
 }
-/// Two mounts; the first has files open and has written them. Every other seed gives it one slot.
+/// Two mounts; the first has files open and has written them. Every other seed gives them one slot.
 fn scene(seed: u64) -> (Cluster, [NodeId; 2], Opened) {
     let mut c = cluster(seed, 1, 2);
     let mounts = [c.mounts[0], c.mounts[1]];
+    if seed.is_multiple_of(2) {
+        c.limit_slots(1);
+    }
     let opened = run(&mut c, mounts[0], async move |client| {
-        if seed.is_multiple_of(2) {
-            let names = client.params().into_iter().map(|p| p.name);
-            let limit =
-                names.into_iter().find(|n| n.starts_with("mdc.") && n.ends_with("max_mod_rpcs_in_flight"));
-            client.set_param(&limit.expect("a mount has it"), "1").expect("it is set");
-        }
         let files = (0..FILES).map(async |number| {
             let (fid, handle) = create(&client, &format!("f{number}")).await?;
             write(&client, handle, 0, vec![1; size(number) as usize]).await.map(|_| (fid, handle))

@@ -3,7 +3,7 @@
 use nacre_sim::plan::Plan;
 use nacre_sim::run::run;
 
-const SEEDS: [(u64, &str); 16] = [
+const SEEDS: [(u64, &str); 17] = [
     (1010, "a file lock's row stayed when its unlock had to wait for a commit"),
     (1075, "a recovery did not end: a late copy of a change took the place of the next one in the queue"),
     (1654, "a server that had stood still held an unread acknowledgement against its client"),
@@ -21,6 +21,10 @@ const SEEDS: [(u64, &str); 16] = [
     (
         10622,
         "a program got a lock from another of its mount, whose unanswered unlock was lost with the machine",
+    ),
+    (
+        100_151,
+        "a recovery waited for ever for a client whose first connect had not been answered before the loss",
     ),
     (17754, "an append was made twice after both its OSTs had lost its locks"),
 ];

@@ -66,7 +66,8 @@ impl<S: Service> Inner<S> {
             Err(error) => return self.protocol_error(core, conn, &error.to_string()),
         };
         let known = core.exports.borrow().of_client(connect.client).is_some();
-        let anew = connect.role == Role::Target && connect.generation == Generation(0);
+        // Or its first connect was never answered: it does not know that it is waited for.
+        let anew = connect.generation == Generation(0);
         if core.in_recovery() && connect.role != Role::Tool && (!known || anew) {
             return self.put_off(core, conn, &frame.header, &connect, known);
         }

@@ -346,11 +346,24 @@ const MUTATIONS: &[Mutation] = &[
         "what a second loss interrupts is not summed",
         "crates/nacre-osd/src/object_resum.rs",
         &[(
-            "found += blocks;\n                }\n                if self.stopping.get() {",
-            "found += blocks;\n                }\n                if found > 0 {",
+            "machine stay\");\n                    }\n                }\n                if self.stopping.get() {",
+            "machine stay\");\n                    }\n                }\n                if found > 0 {",
         )],
     )
     .found_by("nacre-sim", "lost_bytes", "after_the_recovery_sums_are_those_of_the_bytes_that_are_there"),
+    planted(
+        "locks of writes over several objects die with the OST",
+        "crates/nacre-ost/src/kept.rs",
+        &[(
+            "Lock { args, in_row: true });",
+            "Lock { args, in_row: true });\n                this.locks.borrow_mut().clear();",
+        )],
+    )
+    .found_by(
+        "nacre-sim",
+        "appends",
+        "a_read_sees_a_write_over_two_objects_whole_although_an_ost_dies_under_it",
+    ),
 ];
 
 /// Plants each bug, or those whose name has `only` in it, and looks for it in so many seeds.

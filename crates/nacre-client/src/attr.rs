@@ -199,7 +199,7 @@ impl Client {
         for (stripe, &ost) in (0u32..).zip(&component.stripes) {
             let extent = Extent::new(component.object_size(stripe, size), u64::MAX);
             let ost = self.ost(ost).await?;
-            locks.push(self.lock_extent(&ost, ObjectId { fid, stripe }, LockMode::Pw, extent).await?);
+            locks.push(self.lock_extent(&ost, ObjectId { fid, stripe }, LockMode::Pw, extent, false).await?);
             osts.push(ost);
         }
         let owner = file.owner();

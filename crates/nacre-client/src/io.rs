@@ -164,10 +164,11 @@ impl Client {
         lock_mode: LockMode,
     ) -> Result<Vec<Locked>, Errno> {
         let mut locked = Vec::with_capacity(ranges.len());
+        let kept = ranges.len() > 1 && lock_mode != LockMode::Pr;
         for range in ranges {
             let ost = self.ost(range.ost).await?;
             let object = ObjectId { fid, stripe: range.stripe };
-            let held = self.lock_extent(&ost, object, lock_mode, range.extent()).await?;
+            let held = self.lock_extent(&ost, object, lock_mode, range.extent(), kept).await?;
             locked.push(Locked { range: range.clone(), ost, held });
         }
         Ok(locked)
@@ -233,10 +234,13 @@ impl Client {
         begun: &RefCell<Vec<Part>>,
     ) -> Result<Vec<u32>, Errno> {
         let mut locks = Vec::with_capacity(component.stripes.len());
+        // Nobody comes in between when an OST is killed under it: the pieces belong together.
+        let kept = component.stripes.len() > 1;
         for (stripe, &ost) in (0u32..).zip(&component.stripes) {
             let ost = self.ost(ost).await?;
-            let held =
-                self.lock_extent(&ost, ObjectId { fid: file.fid, stripe }, LockMode::Pw, Extent::ALL).await?;
+            let held = self
+                .lock_extent(&ost, ObjectId { fid: file.fid, stripe }, LockMode::Pw, Extent::ALL, kept)
+                .await?;
             locks.push((ost, held));
         }
         let mtime = self.now();
@@ -336,7 +340,7 @@ impl Client {
         tracing::warn!(
             fid = %file.fid,
             bytes = data.len(),
-            "object servers died under an append and others have appended since: it goes to the end, a hole is where it was begun"
+            "locks were lost under an append and others have appended since: it goes to the end, a hole is where it was begun"
         );
         for part in parts.iter().filter(|part| part.done) {
             let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;

@@ -79,13 +79,14 @@ impl Drop for HeldExtent {
 }
 
 impl Client {
-    /// Takes a lock; waits for those who hold conflicting ones.
+    /// Takes a lock; waits for those who hold conflicting ones. One that is `kept` survives a kill of the OST's process.
     pub(crate) async fn lock_extent(
         &self,
         ost: &Rc<Target>,
         object: ObjectId,
         mode: LockMode,
         extent: Extent,
+        kept: bool,
     ) -> Result<HeldExtent, Errno> {
         let cookie = self.new_cookie();
         let (promise, mut grant) = self.ctx.promise();
@@ -99,7 +100,7 @@ impl Client {
             state: ObjectState::default(),
         };
         loop {
-            let answer = ost.call(&Enqueue { object, cookie, mode, extent }).await;
+            let answer = ost.call(&Enqueue { object, cookie, mode, extent, kept }).await;
             match answer {
                 Ok(reply) if reply.granted => {
                     self.locks.waiting.borrow_mut().remove(&cookie);

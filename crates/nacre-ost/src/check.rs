@@ -7,6 +7,7 @@
 //! crash cut off before its row was written and that nobody repeated looks like that, and until overwritten regions
 //! are marked, nobody can tell it from damage.
 
+use crate::kept;
 use crate::room::{self, ObjectCount};
 use crate::tombstone;
 use alloc::collections::BTreeMap;
@@ -35,6 +36,8 @@ pub struct Checked {
     /// Allocated, in units of 512 bytes.
     pub blocks: u64,
     pub tombstones: u64,
+    /// Locks that the next start brings back.
+    pub kept_locks: u64,
     /// Blobs that no row speaks of.
     pub blobs_without_rows: u64,
     /// Written blocks whose sum was compared, and those where it differs.
@@ -81,6 +84,7 @@ pub async fn check(ctx: &Rc<Ctx>, osd: &Rc<Osd>, sums: bool) -> Result<Checked, 
     check.objects().await?;
     check.strays().await?;
     check.tombstones().await?;
+    check.kept_locks().await?;
     check.blobs().await?;
     check.count().await?;
     check.accounts().await?;
@@ -251,6 +255,21 @@ impl Check<'_> {
                 };
                 if self.osd.get(table::OBJECT, key).await?.is_some() {
                     self.found.problem(format!("object {object} was destroyed and is there"));
+                }
+            }
+        }
+    }
+
+    async fn kept_locks(&mut self) -> Result<(), OsdError> {
+        let mut from = Vec::new();
+        loop {
+            let rows = self.page(kept::TABLE, &from).await?;
+            let Some((last, _)) = rows.last() else { return Ok(()) };
+            from = after(last);
+            for (key, value) in &rows {
+                self.found.kept_locks += 1;
+                if kept::parse(key, value).is_none() {
+                    self.found.problem(format!("the row {key:02x?} of a lock cannot be read"));
                 }
             }
         }

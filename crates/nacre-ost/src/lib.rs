@@ -8,6 +8,7 @@ extern crate alloc;
 mod check;
 mod counters;
 mod held;
+mod kept;
 mod locks;
 mod object;
 mod room;

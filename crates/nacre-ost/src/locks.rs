@@ -3,14 +3,16 @@
 //! Invariants: an operation holds its lock as a guard, from before it looks at the object until its reply stands;
 //! a request under a client's lock pins that lock, so that neither a cancel nor an eviction lets a stranger in
 //! while bytes move; a client that had to wait is told as soon as its turn has come, with the object's state.
-//! Not here: which request needs which lock (`service.rs`), deadlines (the export's lease).
+//! Not here: which locks a restart brings back (`kept.rs`), which request needs which lock (`service.rs`), deadlines (the export's lease).
 
+use crate::kept::Kept;
 use crate::object::Store;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use core::cell::RefCell;
 use nacre_dlm::{Enqueued, Holder, LockEffect, LockError, LockId, LockRequest, LockSpace, Mode, ResourceId};
 use nacre_node::Promise;
+use nacre_osd::OsdError;
 use nacre_target::{ExportId, TargetCore};
 use nacre_types::{Errno, Extent, Generation, LockCookie, ObjectId};
 use nacre_wire::Opcode;
@@ -26,6 +28,7 @@ pub(crate) struct Locks {
     core: Rc<TargetCore>,
     store: Rc<Store>,
     space: RefCell<LockSpace>,
+    kept: Kept,
     /// Operations that wait, by their lock.
     waiting: RefCell<BTreeMap<LockId, Promise<()>>>,
 }
@@ -64,6 +67,17 @@ fn mode(wire: LockMode) -> Mode {
     }
 }
 
+/// What a client asks for, under its own name for it.
+fn clients(export: ExportId, args: &Enqueue) -> LockRequest {
+    LockRequest {
+        resource: args.object.into(),
+        mode: mode(args.mode),
+        extent: args.extent,
+        holder: Holder::Client { export, cookie: args.cookie },
+        ignore_own: false,
+    }
+}
+
 fn refused(e: LockError) -> Errno {
     match e {
         LockError::TooMany { .. } => Errno::ENOLCK,
@@ -73,11 +87,19 @@ fn refused(e: LockError) -> Errno {
 }
 
 impl Locks {
-    pub(crate) fn new(core: &Rc<TargetCore>, store: &Rc<Store>) -> Rc<Self> {
+    /// With the locks that were kept.
+    pub(crate) fn new(core: &Rc<TargetCore>, store: &Rc<Store>, kept: Kept) -> Rc<Self> {
+        let mut space = LockSpace::new(LOCKS_PER_CLIENT_MAX);
+        for (export, args) in kept.all() {
+            if !space.enqueue(clients(export, &args)).is_ok_and(|lock| lock.granted) {
+                tracing::error!(target_name = %core.name, object = %args.object, "a kept lock meets another one");
+            }
+        }
         Rc::new(Self {
             core: core.clone(),
             store: store.clone(),
-            space: RefCell::new(LockSpace::new(LOCKS_PER_CLIENT_MAX)),
+            space: RefCell::new(space),
+            kept,
             waiting: RefCell::default(),
         })
     }
@@ -146,30 +168,45 @@ impl Locks {
     /// # Errors
     /// `ENOLCK` at the limit of locks per client, `EPROTO` when the cookie names another lock, `EINVAL` for an
     /// empty extent.
-    pub(crate) fn enqueue(self: &Rc<Self>, export: ExportId, args: &Enqueue) -> Result<bool, Errno> {
+    pub(crate) async fn enqueue(self: &Rc<Self>, export: ExportId, args: &Enqueue) -> Result<bool, Errno> {
         if args.cookie == LockCookie(0) {
             return Err(Errno::EPROTO);
         }
-        let request = LockRequest {
-            resource: args.object.into(),
-            mode: mode(args.mode),
-            extent: args.extent,
-            holder: Holder::Client { export, cookie: args.cookie },
-            ignore_own: false,
-        };
-        let answer = self.space.borrow_mut().enqueue(request).map_err(refused)?;
+        let answer = self.space.borrow_mut().enqueue(clients(export, args)).map_err(refused)?;
         self.carry_out();
+        if args.kept && !self.core.is_local(export) {
+            self.kept.want(export, args);
+        }
+        if answer.granted
+            && let Err(error) = self.kept.granted(export, args.cookie).await
+        {
+            drop(self.cancel(export, args.cookie).await); // a stopped engine answers nobody
+            return Err(error);
+        }
         Ok(answer.granted)
     }
 
     /// A client lets go. Unknown cookies are fine: the cancel may be a resent one.
-    pub(crate) fn cancel(self: &Rc<Self>, export: ExportId, cookie: LockCookie) {
+    ///
+    /// # Errors
+    /// Those of the engine, which has stopped then.
+    pub(crate) async fn cancel(
+        self: &Rc<Self>,
+        export: ExportId,
+        cookie: LockCookie,
+    ) -> Result<(), OsdError> {
+        self.kept.ended(export, cookie).await?;
         self.space.borrow_mut().cancel_cookie(export, cookie);
         self.carry_out();
+        Ok(())
     }
 
     /// Drops everything that a vanished client holds or awaits.
     pub(crate) async fn drop_owner(self: &Rc<Self>, export: ExportId) {
+        if let Err(error) = self.kept.owner_gone(export).await {
+            tracing::warn!(target_name = %self.core.name, %error, "rows of locks stay until the next start");
+            return;
+        }
         loop {
             let done = self.space.borrow_mut().drop_owner(export, DROP_SLICE);
             self.carry_out();
@@ -215,13 +252,17 @@ impl Locks {
     async fn tell_granted(self: Rc<Self>, lock: LockId, export: ExportId, cookie: LockCookie) {
         let resource = self.space.borrow().resource(lock);
         let Some(object) = resource.and_then(ResourceId::object) else { return };
-        let state = match self.store.state(object).await {
+        let state = match self.kept.granted(export, cookie).await {
+            Ok(()) => self.store.state(object).await,
+            Err(error) => Err(error),
+        };
+        let state = match state {
             Ok(state) => state,
             Err(error) => {
                 // The client must not wait for ever, and must not believe a size: without the lock its next
                 // request is refused, it asks again, and that answer is the error.
                 tracing::error!(%object, %error, "the state of a locked object cannot be read");
-                self.cancel(export, cookie);
+                drop(self.cancel(export, cookie).await); // a stopped engine answers nobody
                 self.core.callback(
                     export,
                     Opcode::LockGranted,

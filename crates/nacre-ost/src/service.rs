@@ -7,9 +7,10 @@
 
 use crate::counters::{Bulk, Counters};
 use crate::held::Held;
+use crate::kept::Kept;
 use crate::locks::Locks;
 use crate::object::{By, OWN_CREDITS, Store};
-use crate::room::Room;
+use crate::room::{OBJECT_BYTES, Room};
 use crate::tombstone::Tombstones;
 use alloc::format;
 use alloc::rc::Rc;
@@ -185,22 +186,22 @@ impl Ost {
     async fn enqueue(&self, request: &Request) -> Result<Reply, Errno> {
         let args: Enqueue = request.args()?;
         valid(args.object)?;
-        let granted = self.locks.enqueue(request.export, &args)?;
+        let granted = self.locks.enqueue(request.export, &args).await?;
         if !granted {
             return Ok(Reply::of(&EnqueueReply { granted, state: ObjectState::default() }));
         }
         match self.store.state(args.object).await {
             Ok(state) => Ok(Reply::of(&EnqueueReply { granted, state })),
             Err(errno) => {
-                self.locks.cancel(request.export, args.cookie);
+                self.locks.cancel(request.export, args.cookie).await?;
                 Err(errno)
             }
         }
     }
 
-    fn cancel(&self, request: &Request) -> Result<Reply, Errno> {
+    async fn cancel(&self, request: &Request) -> Result<Reply, Errno> {
         let args: Cancel = request.args()?;
-        self.locks.cancel(request.export, args.cookie);
+        self.locks.cancel(request.export, args.cookie).await?;
         Ok(Reply::of(&Empty {}))
     }
 
@@ -231,7 +232,7 @@ impl Ost {
             Opcode::Destroy => self.destroy(request).await,
             Opcode::SyncObject => self.sync_object(request).await,
             Opcode::Enqueue => self.enqueue(request).await,
-            Opcode::Cancel => self.cancel(request),
+            Opcode::Cancel => self.cancel(request).await,
             Opcode::Reserve => self.reserve(request).await,
             _ => Err(Errno::EOPNOTSUPP),
         }
@@ -271,11 +272,12 @@ impl Service for Ost {
         let objects = Objects::start(&core.ctx, &core.osd, ObjectsConfig::default());
         let objects = objects.await.map_err(|e| opening(&e))?;
         let store = Store::new(core, objects, room, tombstones);
+        let kept = Kept::load(core).await.map_err(|e| opening(&e))?;
         let mut counters = Counters::default();
         counters.clear(core.ctx.wall());
         let this = Rc::new(Self {
             core: core.clone(),
-            locks: Locks::new(core, &store),
+            locks: Locks::new(core, &store, kept),
             store,
             held: RefCell::default(),
             counters: RefCell::new(counters),
@@ -421,7 +423,6 @@ impl Ost {
 /// How many more objects fit: the device's own number where it has one, else by the average object so far.
 /// The average is of this target's own objects: others may use the device too.
 fn files_free(space: &nacre_node::StoreSpace, usage: nacre_osd::Usage) -> u64 {
-    let average = usage.bytes.checked_div(usage.objects).unwrap_or(0).max(crate::room::OBJECT_BYTES);
-    let estimate = space.bytes_avail / average;
-    space.files_free.map_or(estimate, |files| files.min(estimate.max(1)))
+    let average = usage.bytes.checked_div(usage.objects).unwrap_or(0).max(OBJECT_BYTES);
+    space.files_free.map_or(space.bytes_avail / average, |files| files.min(space.bytes_avail / OBJECT_BYTES))
 }

@@ -298,6 +298,10 @@ impl TargetCore {
             }
         }
     }
+    /// Whether this client is a mount in the target's own process.
+    pub fn is_local(&self, export: ExportId) -> bool {
+        self.exports.borrow().get(export).is_some_and(|e| e.local)
+    }
     /// Whether this client may be granted holds: a restart will know that it may have some.
     pub fn may_hold(&self, export: ExportId) -> bool {
         let exports = self.exports.borrow();

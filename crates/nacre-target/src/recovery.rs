@@ -64,7 +64,8 @@ pub(crate) struct Told {
 }
 
 impl TargetCore {
-    pub(crate) fn in_recovery(&self) -> bool {
+    /// Whether changes that were lost with the machine are being made again.
+    pub fn in_recovery(&self) -> bool {
         self.recovery.borrow().is_some()
     }
     /// Milliseconds until the recovery ends at the latest; 0 when none is under way.

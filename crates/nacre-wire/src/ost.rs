@@ -70,7 +70,14 @@ codec_enum! {
 }
 codec_struct! {
     /// Asks for an extent lock; granted exactly as asked. Idempotent by its cookie.
-    pub struct Enqueue { pub object: ObjectId, pub cookie: LockCookie, pub mode: LockMode, pub extent: Extent }
+    pub struct Enqueue {
+        pub object: ObjectId,
+        pub cookie: LockCookie,
+        pub mode: LockMode,
+        pub extent: Extent,
+        /// It is to survive a kill of the OST's process.
+        pub kept: bool,
+    }
 }
 codec_struct! {
     pub struct EnqueueReply {

@@ -6,6 +6,7 @@
 use crate::pattern::matches;
 use alloc::format;
 use alloc::string::String;
+use core::num::IntErrorKind;
 
 /// Greatest limits of a client: modifying requests, and all.
 pub const CLIENT_MOD_RPCS_MAX: u16 = 511;
@@ -74,8 +75,11 @@ pub fn check_setting(pattern: &str, value: &str) -> Result<(), NotKept> {
 /// # Errors
 /// The sentence for the user.
 pub fn parse_limit(name: &str, value: &str, most: u16) -> Result<u16, String> {
-    match value.trim().parse::<u16>() {
-        Ok(limit) if (1..=most).contains(&limit) => Ok(limit),
+    match value.trim().parse::<i64>() {
+        Ok(limit) if (1..=i64::from(most)).contains(&limit) => Ok(limit as u16),
+        Err(e) if *e.kind() == IntErrorKind::InvalidDigit => {
+            Err(format!("{name}={value}: Invalid argument (1 to {most})"))
+        }
         _ => Err(format!("{name}={value}: Numerical result out of range (1 to {most})")),
     }
 }

@@ -113,7 +113,13 @@ fn a_lock_that_does_not_cover_or_is_not_held_is_refused() {
         );
         assert_eq!(c.write_under(o, 200, b"x", LockCookie(9)).await, Err(Errno::ESTALE), "never granted");
         c.write_under(o, 200, b"x", LockCookie(2)).await.unwrap();
-        let again = Enqueue { object: o, cookie: LockCookie(2), mode: LockMode::Pw, extent: Extent::ALL };
+        let again = Enqueue {
+            object: o,
+            cookie: LockCookie(2),
+            mode: LockMode::Pw,
+            extent: Extent::ALL,
+            kept: false,
+        };
         assert_eq!(c.peer.call(&again).await.map_err(Errno::from), Err(Errno::EPROTO), "cookie in use");
         let empty = Enqueue { extent: Extent::new(5, 5), cookie: LockCookie(7), ..again };
         assert_eq!(c.peer.call(&empty).await.map_err(Errno::from), Err(Errno::EINVAL));
@@ -226,7 +232,13 @@ fn a_waiting_lock_can_be_withdrawn() {
     c.run(0, move |c| async move { c.lock(o, 1, LockMode::Pw, Extent::ALL).await.unwrap() });
     let waits = c.run(1, move |c| async move {
         c.peer
-            .call(&Enqueue { object: o, cookie: LockCookie(1), mode: LockMode::Pw, extent: Extent::ALL })
+            .call(&Enqueue {
+                object: o,
+                cookie: LockCookie(1),
+                mode: LockMode::Pw,
+                extent: Extent::ALL,
+                kept: false,
+            })
             .await
     });
     assert!(!waits.unwrap().granted);
@@ -361,4 +373,54 @@ fn allocated_space_is_charged_and_read_as_zeros() {
     });
     let found = c.check();
     assert_eq!((found.blocks, found.problems), (2048, 0), "{found:?}");
+}
+
+#[test]
+fn a_kept_lock_survives_a_kill_until_it_is_given_back_or_its_client_is_gone() {
+    let mut c = Cluster::new(10, 3);
+    let o = object(1);
+    let enqueue = move |cookie, kept| Enqueue {
+        object: o,
+        cookie: LockCookie(cookie),
+        mode: LockMode::Pw,
+        extent: Extent::new(cookie * 100, cookie * 100 + 100),
+        kept,
+    };
+    c.run(0, move |c| async move {
+        for (cookie, kept) in [(1, true), (2, false), (3, true)] {
+            assert!(c.peer.call(&enqueue(cookie, kept)).await.unwrap().granted);
+        }
+        c.cancel(o, 3).await.unwrap();
+    });
+    c.restart();
+    let other = c.start(1, move |c| async move { c.write(o, 100, b"other").await });
+    c.run(0, move |c| async move {
+        assert!(c.peer.call(&enqueue(1, true)).await.unwrap().granted, "the same again");
+        c.write_under(o, 100, b"mine", LockCookie(1)).await.unwrap();
+        for gone in [2, 3] {
+            let written = c.write_under(o, gone * 100, b"x", LockCookie(gone)).await;
+            assert_eq!(written, Err(Errno::ESTALE), "lock {gone}");
+        }
+    });
+    c.run(1, move |c| async move { c.write(o, 200, b"free").await.unwrap() });
+    c.run_ms(100);
+    assert!(other.borrow().is_none(), "the lock is there before anybody asks");
+    c.run(0, move |c| async move { c.cancel(o, 1).await.unwrap() });
+    c.wait(&other).unwrap();
+
+    // One that had to wait, and whose client then vanishes.
+    c.run(1, move |c| async move { c.lock(o, 1, LockMode::Pw, Extent::ALL).await.unwrap() });
+    let waits = c.run(0, move |c| async move { c.peer.call(&enqueue(4, true)).await.unwrap() });
+    assert!(!waits.granted);
+    c.run(1, move |c| async move { c.cancel(o, 1).await.unwrap() });
+    c.run_ms(100);
+    let dead = c.client_node(0);
+    c.world.kill(dead);
+    c.restart();
+    let third = c.start(2, move |c| async move { c.write(o, 400, b"third").await });
+    c.run_ms(500);
+    assert!(third.borrow().is_none(), "until the lease is over");
+    c.wait(&third).unwrap();
+    let found = c.check();
+    assert_eq!((found.problems, found.kept_locks), (0, 0), "{found:?}");
 }

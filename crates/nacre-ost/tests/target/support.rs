@@ -114,7 +114,7 @@ impl Client {
         extent: Extent,
     ) -> Result<ObjectState, Errno> {
         let cookie = LockCookie(cookie);
-        let reply = self.peer.call(&Enqueue { object, cookie, mode, extent }).await?;
+        let reply = self.peer.call(&Enqueue { object, cookie, mode, extent, kept: false }).await?;
         if reply.granted {
             return Ok(reply.state);
         }
@@ -135,7 +135,7 @@ impl Client {
     ) -> Result<ObjectState, Errno> {
         loop {
             let until = self.ctx.now() + std::time::Duration::from_secs(1);
-            let request = Enqueue { object, cookie: LockCookie(cookie), mode, extent };
+            let request = Enqueue { object, cookie: LockCookie(cookie), mode, extent, kept: false };
             let reply = self.peer.call(&request).await?;
             if reply.granted {
                 return Ok(reply.state);

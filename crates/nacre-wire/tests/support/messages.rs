@@ -205,6 +205,7 @@ messages! {
         SyncObject = SyncObject { object: object() };
         Enqueue = Enqueue {
             object: object(), cookie: LockCookie(1), mode: LockMode::Pw, extent: Extent::new(0, u64::MAX),
+            kept: true,
         };
         Cancel = Cancel { object: object(), cookie: LockCookie(1) };
         Reserve = Reserve { objects: 1000 };

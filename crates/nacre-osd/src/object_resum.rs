@@ -51,7 +51,7 @@ impl Objects {
     async fn sum_all(self: &Rc<Self>) -> Result<u64, OsdError> {
         let Some(row) = self.osd.get(table::TARGET, UNSUMMED_KEY).await? else { return Ok(0) };
         let stable = Transno::from_slice(&row).map_err(|_| wrong_answer("unsummed row"))?;
-        let (mut from, mut found) = (Vec::new(), 0);
+        let (mut from, mut found, mut left) = (Vec::new(), 0, 0);
         loop {
             let rows = self.osd.scan(table::OBJECT, &from, &[0xff; 21], PAGE).await?;
             let Some((last, _)) = rows.last() else { break };
@@ -59,18 +59,25 @@ impl Objects {
             from.push(0); // the key after it
             for (key, value) in &rows {
                 let Some(object) = object_of_key(key) else { continue };
-                let row = decode_object(object, value)?;
-                if row.version > stable.0 && !row.is_quarantined() {
-                    let blocks = self.sum_object(object).await?;
-                    if blocks > 0 {
-                        drop(self.sync_bytes(object).await); // whatever failed is logged, the object quarantined
+                match self.sum_if_later(object, value, stable).await {
+                    Ok(blocks) => found += blocks,
+                    Err(error @ (OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped))) => {
+                        return Err(error);
                     }
-                    found += blocks;
+                    // The others have a right to theirs.
+                    Err(error) => {
+                        left += 1;
+                        tracing::error!(%object, %error, "sums of bytes that were lost with the machine stay");
+                    }
                 }
                 if self.stopping.get() {
                     return Ok(found);
                 }
             }
+        }
+        if left > 0 {
+            tracing::error!(objects = left, "the next start looks at the sums of all again");
+            return Ok(found);
         }
         self.osd.commit(self.osd.last_transno()).await?;
         let room = self.osd.reserve(Objects::small_credits(true)).await?;
@@ -80,6 +87,23 @@ impl Objects {
                 Ok::<(), OsdError>(())
             })
             .map(|_| found)
+    }
+
+    async fn sum_if_later(
+        self: &Rc<Self>,
+        object: ObjectId,
+        row: &[u8],
+        stable: Transno,
+    ) -> Result<u64, OsdError> {
+        let row = decode_object(object, row)?;
+        if row.version <= stable.0 || row.is_quarantined() {
+            return Ok(0);
+        }
+        let blocks = self.sum_object(object).await?;
+        if blocks > 0 {
+            drop(self.sync_bytes(object).await); // whatever failed is logged, the object quarantined
+        }
+        Ok(blocks)
     }
 
     async fn sum_object(self: &Rc<Self>, object: ObjectId) -> Result<u64, OsdError> {

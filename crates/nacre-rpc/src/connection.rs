@@ -354,7 +354,8 @@ impl<T> Import<T> {
             Err(e) => return self.lose(now, &format!("connect reply cannot be read: {e}")),
         };
         if reply.recovery_ms > 0 {
-            let pause = Duration::from_millis(u64::from(reply.recovery_ms.min(1000)));
+            let pause =
+                Duration::from_millis(u64::from(reply.recovery_ms.clamp(REPLAY_ASK_MS as u32 / 10, 1000)));
             self.link = Link::Queued { again_at: now + pause };
             let seconds = reply.recovery_ms.div_ceil(1000);
             if self.state.current() != ImportState::ReplayWait {

@@ -22,6 +22,7 @@ use nacre_node::{Ctx, Effect, Peers, WaitList};
 use nacre_osd::{Osd, Pins, Reservation, Tx, table};
 use nacre_rpc::{PreVersions, ReplyRecord, SubRecord};
 use nacre_types::{ClientUuid, Codec, Errno, Fid, Instant, TargetName, Transno, Xid};
+use nacre_wire::Opcode;
 use nacre_wire::mgs::KeptParam;
 use nacre_wire::target::{Role, features};
 
@@ -175,7 +176,8 @@ impl TargetCore {
             if let Some(record) = made {
                 entry.rpc.remember(record);
             }
-            if again.is_none() {
+            // Nobody has anything of a sequence before its answer, which waits for a commit.
+            if again.is_none() && request.opcode != Opcode::GrantSeq {
                 entry.answers.made(done.0, self.osd.last_committed());
             }
         }

@@ -272,7 +272,11 @@ const MUTATIONS: &[Mutation] = &[
         "crates/nacre-client/src/client.rs",
         &[("(up && import.lease_ok(self.ctx.now())).then(|| import.epoch())", "up.then(|| import.epoch())")],
     )
-    .found_by("nacre-sim", "holds", "a_mount_that_stood_still_for_longer_than_its_lease_asks"),
+    .found_by(
+        "nacre-sim",
+        "holds",
+        "a_mount_that_is_cut_off_holds_up_others_for_a_lease_and_is_silent_before",
+    ),
     planted(
         "an unanswered change is denied",
         "crates/nacre-client/src/dirs.rs",

@@ -182,6 +182,11 @@ impl Cluster {
     pub(super) fn start_mount(&mut self, at: usize) -> Result<()> {
         let (name, _) = HOSTS[SERVERS.len() + at];
         let dir = self.mount(at);
+        // Programs made files where nothing was mounted.
+        if !is_mounted(&dir)? {
+            fs::remove_dir_all(&dir)?;
+            fs::create_dir(&dir)?;
+        }
         let mut mount = self.network.on(name, &self.nacre);
         self.environment(&mut mount);
         mount.arg("mount").arg(format!("{}:9988:/demo", HOSTS[0].1)).arg(&dir).process_group(0);

@@ -170,12 +170,16 @@ const MUTATIONS: &[Mutation] = &[
         )],
     ),
     planted(
-        "an append is made twice",
+        "an append whose locks are lost is made twice",
         "crates/nacre-client/src/io.rs",
-        &[(
-            "false => Box::pin(self.left_of_append(file, &earlier, data, &locks)).await?,",
-            "false => Left::Nothing,",
-        )],
+        &[
+            // What a kill of the OSTs leaves them does not hide it.
+            ("let kept = component.stripes.len() > 1;", "let kept = component.stripes.len() > 1000;"),
+            (
+                "false => Box::pin(self.left_of_append(file, &earlier, data, &locks)).await?,",
+                "false => Left::Nothing,",
+            ),
+        ],
     )
     .found_by(
         "nacre-sim",
@@ -364,9 +368,9 @@ const MUTATIONS: &[Mutation] = &[
         )],
     )
     .found_by(
-        "nacre-sim",
-        "appends",
-        "a_read_sees_a_write_over_two_objects_whole_although_an_ost_dies_under_it",
+        "nacre-ost",
+        "target",
+        "a_kept_lock_survives_a_kill_until_it_is_given_back_or_its_client_is_gone",
     ),
 ];
 

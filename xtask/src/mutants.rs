@@ -272,14 +272,18 @@ const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "holds", "a_hold_ends_with_its_connection"),
     planted(
+        // Either condition alone hides the loss of the other.
         "holds outlive the lease",
         "crates/nacre-client/src/client.rs",
-        &[("(up && import.lease_ok(self.ctx.now())).then(|| import.epoch())", "up.then(|| import.epoch())")],
+        &[(
+            "(up && import.lease_ok(self.ctx.now())).then(|| import.epoch())",
+            "Some(import.epoch()).filter(|_| up || !up)",
+        )],
     )
     .found_by(
         "nacre-sim",
         "holds",
-        "a_mount_that_is_cut_off_holds_up_others_for_a_lease_and_is_silent_before",
+        "a_mount_that_stood_still_for_longer_than_its_lease_asks",
     ),
     planted(
         "an unanswered change is denied",

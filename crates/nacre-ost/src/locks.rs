@@ -3,7 +3,8 @@
 //! Invariants: an operation holds its lock as a guard, from before it looks at the object until its reply stands;
 //! a request under a client's lock pins that lock, so that neither a cancel nor an eviction lets a stranger in
 //! while bytes move; a client that had to wait is told as soon as its turn has come, with the object's state.
-//! Not here: which locks a restart brings back (`kept.rs`), which request needs which lock (`service.rs`), deadlines (the export's lease).
+//! Not here: which locks a restart brings back (`kept.rs`), which request needs which lock (`service.rs`), deadlines
+//! (the export's lease).
 
 use crate::kept::Kept;
 use crate::object::Store;

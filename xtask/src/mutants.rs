@@ -59,6 +59,18 @@ const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-rpc", "import", "changes_are_kept_until_committed_and_replayed_to_a_new_instance"),
     planted(
+        "a change of a dead mount is made when its turn comes",
+        "crates/nacre-mdt/src/mdt.rs",
+        &[("Some(request) if let Err(gone) = self.core.still_wanted(request) => Err(gone),\n", "")],
+    )
+    .found_by("nacre-sim", "holds", "what_a_dead_mount_waited_to_change_is_not_changed_when_its_turn_comes"),
+    planted(
+        "the task of an abandoned request answers for its next copy",
+        "crates/nacre-rpc/src/export.rs",
+        &[(".filter(|running| running.began == began)", "")],
+    )
+    .found_by("nacre-rpc", "model", "every_change_is_executed_exactly_once_and_every_call_is_answered"),
+    planted(
         "a replay is not waited for",
         "crates/nacre-target/src/recovery.rs",
         &[("if ready { Step::End } else { Step::Wait }", "Step::End")],

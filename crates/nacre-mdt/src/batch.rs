@@ -222,6 +222,7 @@ impl Mdt {
             let mut touched = self.tracks(request).then(Touched::default);
             let (mut notes, mut results) = (Vec::new(), Vec::new());
             let (mut dirs, mut in_the_way) = (Vec::new(), false);
+            self.core.still_wanted(request)?;
             let outcome = self.core.transact(request, &pins, reservation, |tx| {
                 let mut opens = self.opens.borrow_mut();
                 let mut undo = Vec::new();

@@ -147,6 +147,7 @@ impl Mdt {
                 })
             };
             let done = match request {
+                Some(request) if let Err(gone) = self.core.still_wanted(request) => Err(gone),
                 Some(request) => self.core.transact(request, &pins, reservation, |tx| attempt(tx)),
                 None => self.core.transact_local(&pins, reservation, |tx| attempt(tx)),
             };

@@ -73,7 +73,7 @@ impl Ost {
             self.store.sync(object).await?;
             self.held.borrow_mut().forget(object, |change| change.transno <= last);
         }
-        Ok(())
+        self.core.still_wanted(request)
     }
 
     /// A change was made: until its client has the reply or it is durable, others wait for it.

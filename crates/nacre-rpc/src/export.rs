@@ -1,7 +1,7 @@
 //! One client as a target sees it: what is executed, what is answered from memory, what is dropped.
 //!
 //! Invariants: (1) a request with a tag is executed once per xid: a copy of a running one is dropped, a copy of a
-//! finished one is answered from its record; (2) the record with the client's highest transno is never
+//! finished one is answered from its record, a copy of an abandoned one is executed; (2) the record with the client's highest transno is never
 //! released before a newer one; (3) at most one record and one running request per tag, so everything here is
 //! bounded by the number of tags and by [`RUNNING_MAX`]; (4) callbacks are kept until acknowledged.
 //! [`Export::admit`] is the one place that decides. Not here: how records are stored and read back.
@@ -38,6 +38,8 @@ pub struct CallbacksFull;
 #[derive(Debug)]
 struct Running {
     tag: Tag,
+    /// Of the copy that is executed.
+    began: ConnEpoch,
     /// Of the latest copy: the reply goes there.
     epoch: ConnEpoch,
 }
@@ -169,7 +171,8 @@ impl Export {
             }
             Class::Read | Class::Callback | Class::Import => {}
         }
-        self.running.insert(header.xid, Running { tag: header.tag, epoch: header.epoch });
+        self.running
+            .insert(header.xid, Running { tag: header.tag, began: header.epoch, epoch: header.epoch });
         Admission::Execute
     }
 
@@ -234,11 +237,16 @@ impl Export {
         }
     }
 
-    /// The request has been executed. Gives the epoch on which its reply may leave; `None`: on no connection, its
-    /// next copy asks again.
-    pub fn finish(&mut self, xid: Xid) -> Option<ConnEpoch> {
-        let running = self.running.remove(&xid)?;
-        (running.epoch == self.epoch).then_some(running.epoch)
+    /// The request that was admitted on epoch `began` has been executed. Gives the epoch on which its reply may leave;
+    /// `None`: on no connection, its next copy asks again.
+    pub fn finish(&mut self, xid: Xid, began: ConnEpoch) -> Option<ConnEpoch> {
+        let running = self.running.get(&xid).filter(|running| running.began == began)?.epoch;
+        self.running.remove(&xid);
+        (running == self.epoch).then_some(running)
+    }
+    /// A running request is not carried out: its next copy is executed, even before the task of this one has ended.
+    pub fn abandon(&mut self, xid: Xid) {
+        self.running.remove(&xid);
     }
 
     fn release(&mut self, xid: Xid) {

@@ -37,7 +37,7 @@ fn export() -> Export {
 fn change(e: &mut Export, h: &Header, transno: u64) {
     assert_eq!(e.admit(h, Class::Modify), Admission::Execute);
     e.remember(record(h.xid.0, h.tag.0, transno));
-    assert_eq!(e.finish(h.xid), Some(h.epoch));
+    assert_eq!(e.finish(h.xid, h.epoch), Some(h.epoch));
 }
 fn xids(e: &Export) -> Vec<u64> {
     e.records().map(|r| r.xid.0).collect()
@@ -59,10 +59,26 @@ fn resend_of_a_running_request_is_dropped_and_its_reply_goes_to_the_newest_epoch
     e.connect(ConnEpoch(2), 7).expect("the script");
     assert_eq!(e.admit(&resent(5, 1, 4, 2), Class::Modify), Admission::Drop);
     e.remember(record(5, 1, 100));
-    assert_eq!(e.finish(Xid(5)), Some(ConnEpoch(2)));
+    assert_eq!(e.finish(Xid(5), ConnEpoch(1)), Some(ConnEpoch(2)));
     e.remember(record(6, 2, 101));
-    assert_eq!(e.finish(Xid(6)), None, "its copy has not come yet and will be answered from the record");
+    assert_eq!(
+        e.finish(Xid(6), ConnEpoch(1)),
+        None,
+        "its copy has not come yet and will be answered from the record"
+    );
     assert_eq!(e.admit(&resent(6, 2, 4, 2), Class::Modify), Admission::Reply(record(6, 2, 101)));
+}
+
+#[test]
+fn a_copy_of_an_abandoned_request_is_executed_and_the_task_of_the_first_answers_nothing() {
+    let mut e = export();
+    assert_eq!(e.admit(&request(5, 1, 4, 1), Class::Modify), Admission::Execute);
+    e.abandon(Xid(5));
+    e.connect(ConnEpoch(2), 7).expect("the script");
+    assert_eq!(e.admit(&resent(5, 1, 4, 2), Class::Modify), Admission::Execute);
+    assert_eq!(e.finish(Xid(5), ConnEpoch(1)), None);
+    assert_eq!(e.admit(&resent(5, 1, 4, 2), Class::Modify), Admission::Drop, "the second is still executed");
+    assert_eq!(e.finish(Xid(5), ConnEpoch(2)), Some(ConnEpoch(2)));
 }
 
 #[test]
@@ -94,7 +110,7 @@ fn an_older_xid_of_the_same_tag_is_a_protocol_error() {
 fn a_doubled_message_of_a_failed_change_is_not_executed_again() {
     let mut e = export();
     assert_eq!(e.admit(&request(5, 1, 4, 1), Class::Modify), Admission::Execute);
-    assert_eq!(e.finish(Xid(5)), Some(ConnEpoch(1)));
+    assert_eq!(e.finish(Xid(5), ConnEpoch(1)), Some(ConnEpoch(1)));
     assert_eq!(e.admit(&request(5, 1, 4, 1), Class::Modify), Admission::Drop);
     e.connect(ConnEpoch(2), 7).expect("the script");
     assert_eq!(e.admit(&resent(5, 1, 4, 2), Class::Modify), Admission::Execute, "its reply was lost");

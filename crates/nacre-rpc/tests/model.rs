@@ -38,6 +38,8 @@ struct World {
     next_transno: u64,
     durable: BTreeMap<Xid, ReplyRecord>,
     running: Vec<Header>,
+    /// Tasks of requests that were not carried out, not ended yet.
+    abandoned: Vec<Header>,
     bodies: BTreeMap<Xid, Bytes>,
     // What happened.
     executed: BTreeMap<u32, Vec<u64>>,
@@ -70,6 +72,7 @@ impl World {
             next_transno: 1,
             durable: BTreeMap::new(),
             running: Vec::new(),
+            abandoned: Vec::new(),
             bodies: BTreeMap::new(),
             executed: BTreeMap::new(),
             answered: BTreeMap::new(),
@@ -202,6 +205,13 @@ impl World {
         }
         let n = self.dice.below(self.running.len() as u64) as usize;
         let h = self.running.swap_remove(n);
+        if let Some(late) = self.abandoned.pop() {
+            assert_eq!(self.export.finish(late.xid, late.epoch), None, "its next copy is on its own");
+        }
+        if !self.wires.contains_key(&self.export.epoch()) && self.dice.below(2) == 0 {
+            self.export.abandon(h.xid);
+            return self.abandoned.push(h);
+        }
         let token = u32::from_slice(&self.bodies[&h.xid]).expect("the script");
         let mut transno = 0;
         if h.tag.0 != 0 {
@@ -223,7 +233,7 @@ impl World {
             self.durable.insert(h.xid, record.clone());
             self.export.remember(record);
         }
-        if let Some(epoch) = self.export.finish(h.xid) {
+        if let Some(epoch) = self.export.finish(h.xid, h.epoch) {
             self.reply(epoch, &h, transno, Vec::new());
         }
     }
@@ -237,6 +247,7 @@ impl World {
     }
     fn restart(&mut self) {
         self.running.clear();
+        self.abandoned.clear();
         self.wires.clear();
         self.instance += 1;
         self.export = Export::restore(Generation(1), Transno(0), self.durable.values().cloned());

@@ -505,3 +505,55 @@ fn of_a_directory_that_vanishes_under_a_lookup_no_hold_is_left() {
         assert_eq!(held[0].2, "0", "seed {seed}: the root was changed by another, the rest is gone");
     }
 }
+
+/// A mount holds `d` and is cut off; another wants to make `d/theirs`, and at that time loses its connection or dies. A
+/// third looks.
+fn while_a_change_waits(seed: u64, what: impl FnOnce(&mut Cluster, NodeId)) -> (Cluster, NodeId, Fid) {
+    let mut c = on_devices(seed, 3);
+    let [first, second, third] = [c.mounts[0], c.mounts[1], c.mounts[2]];
+    let dir = run(&mut c, first, async |client| make(&client, Fid::ROOT, "d", DIR).await).expect("made");
+    run(&mut c, first, async move |client| nlink(&client, dir).await).expect("it is held");
+    run(&mut c, second, async |client| client.getattr(Fid::ROOT).await.map(drop)).expect("it lives");
+    separate(&mut c, first, true);
+    c.world.run_for(5 * SEC);
+    c.jobs.start(&mut c.world, second, async move |client| {
+        make(&client, dir, "theirs", DIR).await.expect("made at the first go");
+    });
+    c.world.run_for(100 * MS);
+    assert_eq!(
+        run(&mut c, third, async move |client| nlink(&client, dir).await),
+        Ok(2),
+        "seed {seed}: it waits"
+    );
+    what(&mut c, second);
+    (c, third, dir)
+}
+
+#[test]
+fn what_a_dead_mount_waited_to_change_is_not_changed_when_its_turn_comes() {
+    for seed in 1..=8 {
+        let (mut c, third, dir) = while_a_change_waits(seed, |c, second| c.world.kill(second));
+        // Between the ends of the first one's lease and of the second's, and after both.
+        for after in [7 * SEC, 10 * SEC] {
+            c.world.run_for(after);
+            let seen = run(&mut c, third, async move |client| nlink(&client, dir).await);
+            assert_eq!(seen, Ok(2), "seed {seed}: a change of a mount that died seconds ago");
+        }
+    }
+}
+
+#[test]
+fn what_a_mount_waited_to_change_as_its_connection_broke_is_changed_once() {
+    for seed in 1..=8 {
+        let (mut c, third, dir) = while_a_change_waits(seed, |c, second| {
+            separate(c, second, true);
+            c.world.cut_between(second, c.servers[MDT]);
+            c.world.run_for(6 * SEC);
+            separate(c, second, false);
+        });
+        // The first one's lease goes on where the MDT has an OST for a neighbour, until its acknowledgement is overdue.
+        c.world.run_for(20 * SEC);
+        let seen = run(&mut c, third, async move |client| nlink(&client, dir).await);
+        assert_eq!(seen, Ok(3), "seed {seed}");
+    }
+}

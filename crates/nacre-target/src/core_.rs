@@ -183,6 +183,26 @@ impl TargetCore {
         }
         Ok(done)
     }
+    /// Asked before a change that may have waited is made. Once the connection of its client is gone it is not: a client
+    /// that lives sends it again, and of one that died nobody shall see a change after its end, for as long as its lease
+    /// keeps its export. What is replayed was answered.
+    ///
+    /// # Errors
+    /// ENOTCONN, which nobody is told: the next copy is executed as if this one had been lost on its way.
+    pub fn still_wanted(&self, request: &Request) -> Result<(), Errno> {
+        let mut exports = self.exports.borrow_mut();
+        match exports.get_mut(request.export) {
+            Some(entry) if entry.conn.is_none() && request.replayed_transno().is_none() => {
+                tracing::debug!(target_name = %self.name, client = %entry.uuid, xid = %request.header.xid,
+                    opcode = ?request.opcode, "not made: the connection of its client is gone");
+                entry.rpc.abandon(request.header.xid);
+                Err(Errno::ENOTCONN)
+            }
+            Some(_) => Ok(()),
+            None => Err(Errno::ESTALE),
+        }
+    }
+
     /// A change of the target's own (background work): no reply record.
     pub fn transact_local<T>(
         &self,
@@ -196,11 +216,11 @@ impl TargetCore {
     fn note(&self, request: &Request) -> Note {
         let exports = self.exports.borrow();
         let entry = exports.get(request.export);
-        entry.and_then(|e| e.notes.get(&request.header.xid).cloned()).unwrap_or_default()
+        entry.and_then(|e| e.notes.get(&request.execution()).cloned()).unwrap_or_default()
     }
     fn with_note(&self, request: &Request, set: impl FnOnce(&mut Note)) {
         if let Some(entry) = self.exports.borrow_mut().get_mut(request.export) {
-            set(entry.notes.entry(request.header.xid).or_default());
+            set(entry.notes.entry(request.execution()).or_default());
         }
     }
     /// The `data` that the record of this request will carry (a disposition). Before or inside the closure of

@@ -102,12 +102,7 @@ impl<S: Service> Inner<S> {
             Admission::Execute if class == Class::Import => {
                 self.execute_import(core, service, conn, id, opcode, &frame)
             }
-            Admission::Execute => {
-                self.spawn(core, service, id, opcode, frame, None);
-                if core.faults.strikes_change(Fault::RequestLostAfter, class) {
-                    self.close(conn);
-                }
-            }
+            Admission::Execute => self.spawn(core, service, id, opcode, frame, None),
             Admission::Reply(record) => self.spawn(core, service, id, opcode, frame, Some(record)),
             Admission::Drop => {}
             Admission::Error(error) => {
@@ -183,6 +178,10 @@ impl<S: Service> Inner<S> {
                 .map(|reply| Reply { transno: record.transno, versions: record.pre_versions, ..reply }),
             None => self.execute(core, service, &request).await,
         };
+        if !refilled && core.faults.strikes_change(Fault::RequestLostAfter, request.opcode.class()) {
+            let conn = core.exports.borrow().get(id).and_then(|entry| entry.conn);
+            conn.into_iter().for_each(|conn| self.close(conn));
+        }
         if let Some(operation) = service.operation(&request)
             && let Some(entry) = core.exports.borrow_mut().get_mut(id)
         {
@@ -265,12 +264,12 @@ impl<S: Service> Inner<S> {
                 entry.refills -= 1;
                 Some(request.header.epoch).filter(|epoch| *epoch == entry.rpc.epoch())
             } else {
-                let note = entry.notes.remove(&request.header.xid);
+                let note = entry.notes.remove(&request.execution());
                 if let (Some(note), Ok(reply)) = (note, &mut result) {
                     reply.versions = note.versions;
                     reply.tail.extend(note.tail);
                 }
-                entry.rpc.finish(request.header.xid)
+                entry.rpc.finish(request.header.xid, request.header.epoch)
             };
             let conn = epoch.and(entry.conn);
             if let (Some(_), Ok(reply)) = (conn, &result) {

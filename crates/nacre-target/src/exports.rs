@@ -12,7 +12,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use nacre_node::ConnId;
 use nacre_rpc::{Export, PreVersions, SubRecord};
-use nacre_types::{ClientUuid, Generation, Instant, Tag, Transno, Xid, codec_struct};
+use nacre_types::{ClientUuid, ConnEpoch, Generation, Instant, Tag, Transno, Xid, codec_struct};
 use nacre_wire::target::Role;
 
 /// An export: the generation of its client record.
@@ -75,7 +75,8 @@ pub(crate) struct Entry {
     pub(crate) seen: bool,
     /// Replies that are being rebuilt.
     pub(crate) refills: usize,
-    pub(crate) notes: BTreeMap<Xid, Note>,
+    /// By xid and the epoch of the copy that is executed.
+    pub(crate) notes: BTreeMap<(Xid, ConnEpoch), Note>,
     pub(crate) answers: Answers,
     /// Where its latest connection came from, for people.
     pub(crate) from: String,

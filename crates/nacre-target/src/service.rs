@@ -9,7 +9,7 @@ use core::future::Future;
 use nacre_node::Event;
 use nacre_osd::OsdConfig;
 use nacre_rpc::{PreVersions, ReplyRecord};
-use nacre_types::{Codec, Errno, Transno, Xid};
+use nacre_types::{Codec, ConnEpoch, Errno, Transno, Xid};
 use nacre_wire::target::{Param, StatfsReply};
 use nacre_wire::{Header, Opcode, flags};
 
@@ -26,6 +26,10 @@ impl Request {
     /// Decodes the arguments.
     pub fn args<'a, T: Codec<'a>>(&'a self) -> Result<T, Errno> {
         Ok(T::from_slice(&self.body)?)
+    }
+    /// What tells this execution from one of a later copy.
+    pub(crate) fn execution(&self) -> (Xid, ConnEpoch) {
+        (self.header.xid, self.header.epoch)
     }
     /// The number that a change had when it was made first, and gets again.
     pub fn replayed_transno(&self) -> Option<Transno> {

@@ -123,15 +123,12 @@ impl<'a> Faults<'a> {
             }
         }
         wait(Duration::from_millis(SETTLE_MS));
-        self.until_evicted();
-        Ok(())
-    }
-    /// Waits until nothing of a killed mount is left.
-    fn until_evicted(&self) {
+        // Until nothing of a killed mount is left.
         let evicted = self.mount_killed.map(|at| at + EVICTED_AFTER);
         if let Some(left) = evicted.and_then(|at| at.checked_duration_since(Instant::now())) {
             wait(left);
         }
+        Ok(())
     }
     fn choose(&mut self) -> Fault {
         let wanted = &self.options.faults;
@@ -260,9 +257,6 @@ impl<'a> Faults<'a> {
 
     /// A mount dies with a lock, and with an open file that has no name: both go with its lease.
     fn kill_mount(&mut self, mount: usize) -> Result<(String, Instant)> {
-        // What the one killed before has left holds up changes until its lease is over. Of a mount that is killed while such
-        // a change waits at the MDT nobody knows when it is made: a worker could not say what it must find.
-        self.until_evicted();
         let (mine, other) = (self.cluster.mount(mount), self.cluster.mount(1 - mount));
         let name = format!("held{}", self.round);
         let mut held = File::create(mine.join(&name))?;

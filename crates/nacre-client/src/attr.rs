@@ -151,7 +151,8 @@ impl Client {
             return Err(Errno::EINVAL);
         }
         let component = file.component()?;
-        let (states, locks) = match self.retry_lost_locks(|| self.cut(&file, &component, size, mtime)).await {
+        let (states, locks) = match self.retry_lost_locks(|_| self.cut(&file, &component, size, mtime)).await
+        {
             Ok(done) => done,
             Err(e) => {
                 self.report_failed_cut(&file, &component, mtime).await;
@@ -199,7 +200,9 @@ impl Client {
         for (stripe, &ost) in (0u32..).zip(&component.stripes) {
             let extent = Extent::new(component.object_size(stripe, size), u64::MAX);
             let ost = self.ost(ost).await?;
-            locks.push(self.lock_extent(&ost, ObjectId { fid, stripe }, LockMode::Pw, extent, false).await?);
+            // The MDT waits for what becomes of it.
+            let object = ObjectId { fid, stripe };
+            locks.push(self.lock_extent(&ost, object, LockMode::Pw, extent, false, false).await?);
             osts.push(ost);
         }
         let owner = file.owner();

@@ -208,6 +208,7 @@ impl Client {
             }
         });
         join_all(farewells).await;
+        self.locks.ask_again(); // calls whose callers were killed end as well
     }
 
     /// Targets with requests that have no answer: how many, and how many answered ones are not known to be durable.

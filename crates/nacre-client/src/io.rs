@@ -86,7 +86,8 @@ impl Client {
                 return Ok(data);
             }
         }
-        let data = self.retry_lost_locks(|| self.read_locked(file, &component, &ranges, offset, end)).await?;
+        let data =
+            self.retry_lost_locks(|_| self.read_locked(file, &component, &ranges, offset, end)).await?;
         self.stats.bytes("read_bytes", data.iter().map(|b| b.len() as u64).sum());
         Ok(data)
     }
@@ -111,7 +112,7 @@ impl Client {
         let component = file.component()?;
         let written = if args.append {
             let begun = RefCell::new(Vec::new());
-            self.retry_lost_locks(|| self.append(file, &component, &args.data, &begun)).await?
+            self.retry_lost_locks(|first| self.append(file, &component, &args.data, &begun, first)).await?
         } else {
             check_end(args.offset, len)?;
             let ranges = stripes::by_object(&component, args.offset, len);
@@ -138,23 +139,24 @@ impl Client {
             let ost = self.ost(range.ost).await?;
             self.write_object(&ost, file, range, data, NO_LOCK, mtime).await?;
         } else {
-            self.retry_lost_locks(|| self.write_locked(file, &ranges, data, mtime)).await?;
+            self.retry_lost_locks(|first| self.write_locked(file, &ranges, data, mtime, first)).await?;
         }
         Ok(ranges.iter().map(|r| r.stripe).collect())
     }
 
-    /// Does an operation again whose locks went with their server's process (`ESTALE`).
+    /// Does an operation again whose locks went with their server's process (`ESTALE`). It is told whether this is the
+    /// first try: what was begun must be ended, whether anybody still wants it or not.
     pub(crate) async fn retry_lost_locks<T, F: Future<Output = Result<T, Errno>>>(
         &self,
-        operation: impl Fn() -> F,
+        operation: impl Fn(bool) -> F,
     ) -> Result<T, Errno> {
-        for _ in 1..TRIES {
-            match operation().await {
+        for number in 1..TRIES {
+            match operation(number == 1).await {
                 Err(Errno::ESTALE) => {}
                 other => return other,
             }
         }
-        operation().await
+        operation(false).await
     }
 
     async fn lock_ranges(
@@ -162,13 +164,14 @@ impl Client {
         fid: Fid,
         ranges: &[ObjectRange],
         lock_mode: LockMode,
+        leaves: bool,
     ) -> Result<Vec<Locked>, Errno> {
         let mut locked = Vec::with_capacity(ranges.len());
         let kept = ranges.len() > 1 && lock_mode != LockMode::Pr;
         for range in ranges {
             let ost = self.ost(range.ost).await?;
             let object = ObjectId { fid, stripe: range.stripe };
-            let held = self.lock_extent(&ost, object, lock_mode, range.extent(), kept).await?;
+            let held = self.lock_extent(&ost, object, lock_mode, range.extent(), kept, leaves).await?;
             locked.push(Locked { range: range.clone(), ost, held });
         }
         Ok(locked)
@@ -182,7 +185,7 @@ impl Client {
         offset: u64,
         end: u64,
     ) -> Result<Vec<Bytes>, Errno> {
-        let locked = self.lock_ranges(file.fid, ranges, LockMode::Pr).await?;
+        let locked = self.lock_ranges(file.fid, ranges, LockMode::Pr, true).await?;
         let reads = locked.iter().map(|l| async {
             if l.held.state.size <= l.range.offset {
                 return Ok((Vec::new(), l.held.state));
@@ -218,8 +221,9 @@ impl Client {
         ranges: &[ObjectRange],
         data: &Bytes,
         mtime: Timestamp,
+        leaves: bool,
     ) -> Result<(), Errno> {
-        let locked = self.lock_ranges(file.fid, ranges, LockMode::Pw).await?;
+        let locked = self.lock_ranges(file.fid, ranges, LockMode::Pw, leaves).await?;
         let writes =
             locked.iter().map(|l| self.write_object(&l.ost, file, &l.range, data, l.held.cookie, mtime));
         join_all(writes).await.into_iter().collect()
@@ -232,15 +236,15 @@ impl Client {
         component: &Component,
         data: &Bytes,
         begun: &RefCell<Vec<Part>>,
+        leaves: bool,
     ) -> Result<Vec<u32>, Errno> {
         let mut locks = Vec::with_capacity(component.stripes.len());
         // Nobody comes in between when an OST is killed under it: the pieces belong together.
         let kept = component.stripes.len() > 1;
         for (stripe, &ost) in (0u32..).zip(&component.stripes) {
             let ost = self.ost(ost).await?;
-            let held = self
-                .lock_extent(&ost, ObjectId { fid: file.fid, stripe }, LockMode::Pw, Extent::ALL, kept)
-                .await?;
+            let object = ObjectId { fid: file.fid, stripe };
+            let held = self.lock_extent(&ost, object, LockMode::Pw, Extent::ALL, kept, leaves).await?;
             locks.push((ost, held));
         }
         let mtime = self.now();
@@ -437,11 +441,11 @@ impl Client {
         let _order = file.ranges.acquire(Extent::new(offset, offset + len), Share::Exclusive).await;
         let component = file.component()?;
         let mtime = self.now();
-        let ranges = stripes::allocation(&component, offset, len);
-        self.retry_lost_locks(|| async {
+        let ranges = &stripes::allocation(&component, offset, len);
+        self.retry_lost_locks(|first| async move {
             let locked = match ranges.as_slice() {
                 [_] => Vec::new(),
-                _ => self.lock_ranges(file.fid, &ranges, LockMode::Pw).await?,
+                _ => self.lock_ranges(file.fid, ranges, LockMode::Pw, first).await?,
             };
             let mut requests = Vec::with_capacity(ranges.len());
             for (i, range) in ranges.iter().enumerate() {

@@ -2,60 +2,99 @@
 //!
 //! Invariants: (1) a cookie is known here before its request leaves, so a callback that overtakes the reply finds
 //! it; (2) locks of one operation are taken in (stripe, offset) order; (3) every lock that was asked for is
-//! cancelled, also when the operation fails: dropping [`HeldExtent`] sends the cancel. Not here: operations of
-//! this mount among each other (`ranges`), keeping locks with what they cover (the cache to come).
+//! cancelled, also when the operation fails: dropping [`HeldExtent`] sends the cancel. A callback is repeated until it
+//! has come, and an OST that has forgotten who waits makes itself known (another instance, an eviction): so nobody asks
+//! again without a reason. Not here: operations of this mount among each other (`ranges`), keeping locks with what they
+//! cover (the cache to come).
 
 use crate::client::Client;
 use crate::target::Target;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
-use core::cell::RefCell;
-use core::time::Duration;
-use nacre_node::{Ctx, Peer, Promise};
+use core::cell::{Cell, RefCell};
+use nacre_node::{Ctx, Peer, WaitList};
 use nacre_types::{Codec, Errno, Extent, LockCookie, ObjectId};
 use nacre_wire::ost::{Cancel, Enqueue, LockGranted, LockMode, ObjectState};
 use nacre_wire::{Frame, Opcode};
 
-/// A waiting request is repeated this often: a server that was restarted has forgotten who waits.
-const ASK_AGAIN: Duration = Duration::from_secs(2);
+/// A lock that is asked for.
+struct Waiting {
+    granted: Cell<Option<ObjectState>>,
+    /// Its OST may not know any more who waits.
+    forgotten: Cell<bool>,
+    changed: WaitList,
+}
 
-/// With each grant: which start of the OST it came from.
-type Waiting = RefCell<BTreeMap<LockCookie, Promise<(ObjectState, Option<u64>)>>>;
+type Table = RefCell<BTreeMap<LockCookie, Rc<Waiting>>>;
 
 /// Requests that wait for a grant. Bounded by the operations under way.
 #[derive(Default)]
 pub(crate) struct ExtentLocks {
-    waiting: Rc<Waiting>,
+    waiting: Rc<Table>,
 }
 
 impl ExtentLocks {
     pub(crate) fn is_idle(&self) -> bool {
         self.waiting.borrow().is_empty()
     }
-    /// Takes the callbacks of an OST.
-    pub(crate) fn listen(&self, peer: &Rc<Peer>) {
-        let (waiting, from) = (self.waiting.clone(), Rc::downgrade(peer));
-        peer.on_callback(Box::new(move |frame| {
-            let instance = from.upgrade().and_then(|peer| peer.with_import(|import| import.instance()));
-            granted(&waiting, instance, frame);
-        }));
+    /// Takes the callbacks of an OST, and hears when it forgets them.
+    pub(crate) fn listen(&self, peer: &Peer) {
+        let waiting = self.waiting.clone();
+        peer.on_callback(Box::new(move |frame| granted(&waiting, frame)));
+        let forgets = || {
+            let waiting = self.waiting.clone();
+            Box::new(move || ask_again(&waiting))
+        };
+        peer.on_restarted(forgets());
+        peer.on_evicted(forgets());
+    }
+    /// Whoever waits asks again.
+    pub(crate) fn ask_again(&self) {
+        ask_again(&self.waiting);
+    }
+    fn register(&self, ctx: &Ctx, cookie: LockCookie) -> Registered {
+        let (granted, forgotten, changed) = (Cell::default(), Cell::default(), ctx.wait_list());
+        let waiting = Rc::new(Waiting { granted, forgotten, changed });
+        self.waiting.borrow_mut().insert(cookie, waiting.clone());
+        Registered { table: self.waiting.clone(), cookie, waiting }
     }
 }
 
-fn granted(waiting: &Waiting, instance: Option<u64>, frame: &Frame) {
+/// A grant of the process that is gone is none. Those who wait at other OSTs are told what they know.
+fn ask_again(waiting: &Table) {
+    for waiting in waiting.borrow().values() {
+        waiting.granted.set(None);
+        waiting.forgotten.set(true);
+        waiting.changed.wake_all();
+    }
+}
+
+fn granted(waiting: &Table, frame: &Frame) {
     // `LockBlocking` needs no answer: these locks go at the end of their operation anyway.
     if frame.header.opcode != Opcode::LockGranted.number() {
         return;
     }
     match LockGranted::from_slice(&frame.body) {
         Ok(grant) => {
-            let promise = waiting.borrow_mut().remove(&grant.cookie);
-            if let Some(promise) = promise {
-                promise.fulfil((grant.state, instance));
+            if let Some(waiting) = waiting.borrow().get(&grant.cookie) {
+                waiting.granted.set(Some(grant.state));
+                waiting.changed.wake_all();
             }
         }
         Err(error) => tracing::error!(%error, "a lock callback of an OST cannot be read, it is ignored"),
+    }
+}
+
+/// A place in the table.
+struct Registered {
+    table: Rc<Table>,
+    cookie: LockCookie,
+    waiting: Rc<Waiting>,
+}
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.table.borrow_mut().remove(&self.cookie);
     }
 }
 
@@ -80,6 +119,7 @@ impl Drop for HeldExtent {
 
 impl Client {
     /// Takes a lock; waits for those who hold conflicting ones. One that is `kept` survives a kill of the OST's process.
+    /// With `leaves` the wait ends with EINTR once nobody wants the operation any more.
     pub(crate) async fn lock_extent(
         &self,
         ost: &Rc<Target>,
@@ -87,10 +127,11 @@ impl Client {
         mode: LockMode,
         extent: Extent,
         kept: bool,
+        leaves: bool,
     ) -> Result<HeldExtent, Errno> {
         let cookie = self.new_cookie();
-        let (promise, mut grant) = self.ctx.promise();
-        self.locks.waiting.borrow_mut().insert(cookie, promise);
+        let registered = self.locks.register(&self.ctx, cookie);
+        let waiting = &registered.waiting;
         // From here on the request may be queued at the OST: the guard withdraws it whatever happens.
         let mut held = HeldExtent {
             ctx: self.ctx.clone(),
@@ -100,28 +141,23 @@ impl Client {
             state: ObjectState::default(),
         };
         loop {
-            let answer = ost.call(&Enqueue { object, cookie, mode, extent, kept }).await;
-            match answer {
-                Ok(reply) if reply.granted => {
-                    self.locks.waiting.borrow_mut().remove(&cookie);
-                    held.state = reply.state;
-                    return Ok(held);
-                }
-                Ok(_) => {}
-                Err(e) => {
-                    self.locks.waiting.borrow_mut().remove(&cookie);
-                    return Err(e);
-                }
+            waiting.forgotten.set(false);
+            let reply = ost.call(&Enqueue { object, cookie, mode, extent, kept }).await?;
+            if reply.granted {
+                held.state = reply.state;
+                return Ok(held);
             }
-            if let Some(Some((state, by))) = self.ctx.timeout(self.ctx.now() + ASK_AGAIN, &mut grant).await {
-                if by == ost.peer.with_import(|import| import.instance()) {
+            while !waiting.forgotten.get() {
+                if let Some(state) = waiting.granted.take() {
                     held.state = state;
                     return Ok(held);
                 }
-                // Granted by a process that is gone, while the answer was on its way: its successor let us wait.
-                let (promise, again) = self.ctx.promise();
-                self.locks.waiting.borrow_mut().insert(cookie, promise);
-                grant = again;
+                let turn = waiting.changed.wait();
+                if !leaves {
+                    turn.await;
+                } else if self.ctx.while_wanted(turn).await.is_none() {
+                    return Err(Errno::EINTR);
+                }
             }
         }
     }

@@ -108,6 +108,7 @@ impl Client {
                 "active" if device.starts_with("osc") => {
                     let active = parse_switch(name, value)?;
                     target.peer.set_active(active);
+                    self.locks.ask_again();
                     tracing::warn!(target_name = %target.name, active, "set by the administrator");
                 }
                 "max_rpcs_in_flight" => {

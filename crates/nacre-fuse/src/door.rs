@@ -16,7 +16,7 @@ use crate::request::FuseRequest;
 use crate::stats::OpStats;
 use crate::uring::{Ticket, Transport};
 use nacre_client::Attach;
-use nacre_node::{Ctx, Effect};
+use nacre_node::{Ctx, Effect, TaskId};
 use nacre_types::{Errno, Instant, LockCookie};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -58,6 +58,7 @@ pub struct Door<O: Ops> {
 pub(crate) struct Running {
     pub(crate) request: Rc<FuseRequest>,
     pub(crate) start: Instant,
+    pub(crate) task: TaskId,
     /// A lock request that waits.
     pub(crate) waiting: Option<LockCookie>,
 }
@@ -174,12 +175,11 @@ impl<O: Ops> Door<O> {
     {
         let request = Rc::new(request);
         let start = self.ctx.now();
-        let running = Running { request: request.clone(), start, waiting: None };
-        self.running.borrow_mut().insert(request.unique(), running);
+        let running = request.clone();
         // In a box before it goes anywhere: moved as it is, its kilobytes would be copied at every step.
         let work = Box::pin(handler(self.clone(), request.clone()));
         let door = self.clone();
-        self.ctx.spawn(async move {
+        let task = self.ctx.spawn(async move {
             let answer = catching(work, &request).await;
             door.stats.count(request.opcode(), door.ctx.now() - start, &answer);
             if request.is_answered() {
@@ -189,6 +189,9 @@ impl<O: Ops> Door<O> {
                 door.reply(&request, answer);
             }
         });
+        // It starts later in this visit.
+        let running = Running { request: running, start, task, waiting: None };
+        self.running.borrow_mut().insert(running.request.unique(), running);
     }
 
     pub(crate) fn reply(&self, request: &FuseRequest, answer: Answer) {

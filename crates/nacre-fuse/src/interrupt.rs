@@ -7,7 +7,8 @@
 //! killed, however long the servers stay away.
 //!
 //! The task of a request that was given up goes on to its end: the change happens once or never, as after a crash of
-//! the caller. What the caller would have had to give back (an open handle, a lock) the handlers give back.
+//! the caller. It is told that nobody wants its result, so a read or write that still waits for an extent lock leaves the
+//! OST's queue. What the caller would have had to give back (an open handle, a lock) the handlers give back.
 //! Invariants: a request has one answer; at most [`GIVEN_UP_MAX`] tasks work for nobody.
 
 use crate::abi::{InterruptIn, op};
@@ -70,6 +71,9 @@ impl<O: Ops> Door<O> {
     fn give_up(&self, target: &FuseRequest) {
         if !target.is_answered() && self.given_up.get() < GIVEN_UP_MAX {
             self.given_up.set(self.given_up.get() + 1);
+            if let Some(running) = self.running.borrow().get(&target.unique()) {
+                self.ctx.unwanted(running.task);
+            }
             self.reply(target, Err(Errno::EINTR));
         }
     }

@@ -107,6 +107,10 @@ impl Ctx {
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) -> TaskId {
         self.executor.spawn(future)
     }
+    /// Nobody wants the result of that task any more. It goes on, and may look where it waits.
+    pub fn unwanted(&self, task: TaskId) {
+        self.executor.unwanted(task);
+    }
     pub fn promise<T>(&self) -> (Promise<T>, Awaited<T>) {
         promise(&self.executor)
     }
@@ -167,6 +171,17 @@ impl Ctx {
                 return Poll::Ready(Some(value));
             }
             timer.as_mut().poll(cx).map(|()| None)
+        })
+        .await
+    }
+    /// The future's value, or `None` once nobody wants the result of the running task. The future is dropped then, as
+    /// by [`Ctx::timeout`].
+    pub async fn while_wanted<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
+        core::future::poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(value) => Poll::Ready(Some(value)),
+            Poll::Pending if self.executor.is_unwanted() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
         })
         .await
     }

@@ -1,7 +1,8 @@
 //! Tasks of one island: boxed futures woken by number. No wakers, no atomics, no threads.
 //!
 //! Invariants: a task runs to its end, none is dropped half way while the island lives; a future registers the
-//! number of the task that polls it; waking a finished task does nothing.
+//! number of the task that polls it; waking a finished task does nothing. Nobody may want the result of a task any more:
+//! it is told, and where it waits for something that can be left it may look.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
@@ -25,6 +26,7 @@ struct Slot {
     generation: u32,
     task: Option<Task>,
     queued: bool,
+    unwanted: bool,
 }
 
 /// Shared by everything that can wake: the queue of runnable tasks.
@@ -48,12 +50,13 @@ impl Executor {
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + 'static) -> TaskId {
         let mut slots = self.slots.borrow_mut();
         let slot = self.free.borrow_mut().pop().unwrap_or_else(|| {
-            slots.push(Slot { generation: 0, task: None, queued: false });
+            slots.push(Slot { generation: 0, task: None, queued: false, unwanted: false });
             (slots.len() - 1) as u32
         });
         let entry = &mut slots[slot as usize];
         entry.task = Some(Box::pin(future));
         entry.queued = true;
+        entry.unwanted = false;
         let id = TaskId { slot, generation: entry.generation };
         self.ready.borrow_mut().push_back(id);
         id
@@ -67,6 +70,20 @@ impl Executor {
             slot.queued = true;
             self.ready.borrow_mut().push_back(id);
         }
+    }
+
+    /// Nobody wants the result of this task any more.
+    pub(crate) fn unwanted(&self, id: TaskId) {
+        if let Some(slot) = self.slots.borrow_mut().get_mut(id.slot as usize)
+            && slot.generation == id.generation
+        {
+            slot.unwanted = true;
+        }
+        self.wake(id);
+    }
+    pub(crate) fn is_unwanted(&self) -> bool {
+        let slots = self.slots.borrow();
+        self.current.get().and_then(|id| slots.get(id.slot as usize)).is_some_and(|slot| slot.unwanted)
     }
 
     /// The task that is being polled.

@@ -2,7 +2,7 @@
 
 use crate::world::{NodeId, World};
 use nacre_client::{Client, MountConfig};
-use nacre_node::{Ctx, Effect, Event, Logic};
+use nacre_node::{Ctx, Effect, Event, Logic, TaskId};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -18,6 +18,9 @@ struct Job {
     run: Run,
 }
 
+/// Nobody wants the value of this job any more.
+struct GiveUp(u64);
+
 /// The value of a job.
 struct Done {
     id: u64,
@@ -28,10 +31,11 @@ struct Done {
 pub struct MountIsland {
     ctx: Rc<Ctx>,
     client: Rc<Client>,
+    jobs: BTreeMap<u64, TaskId>,
 }
 impl MountIsland {
     pub fn new(ctx: &Rc<Ctx>, config: MountConfig) -> Self {
-        Self { ctx: ctx.clone(), client: Client::new(ctx, config) }
+        Self { ctx: ctx.clone(), client: Client::new(ctx, config), jobs: BTreeMap::new() }
     }
 }
 impl Logic for MountIsland {
@@ -41,12 +45,17 @@ impl Logic for MountIsland {
     fn handle(&mut self, event: Event) {
         let Some(event) = self.client.handle_event(event) else { return };
         let Event::Door(job) = event else { return };
+        let job = match job.downcast::<GiveUp>() {
+            Ok(job) => return self.jobs.get(&job.0).into_iter().for_each(|task| self.ctx.unwanted(*task)),
+            Err(job) => job,
+        };
         let Job { id, run } = *job.downcast::<Job>().expect("only jobs come through this door");
         let (ctx, client) = (self.ctx.clone(), self.client.clone());
-        self.ctx.spawn(async move {
+        let task = self.ctx.spawn(async move {
             let value = run(client).await;
             ctx.push(Effect::Door(Box::new(Done { id, value })));
         });
+        self.jobs.insert(id, task);
     }
 }
 
@@ -90,6 +99,11 @@ impl Jobs {
         world.tell(mount, Event::Door(Box::new(Job { id: self.last, run })));
         self.collect(world);
         JobId(self.last)
+    }
+    /// Nobody waits for the job any more, as when its caller is killed.
+    pub fn give_up(&mut self, world: &mut World, mount: NodeId, id: JobId) {
+        world.tell(mount, Event::Door(Box::new(GiveUp(id.0))));
+        self.collect(world);
     }
     /// Takes in what mounts have said.
     pub fn collect(&mut self, world: &mut World) {

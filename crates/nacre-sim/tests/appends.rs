@@ -16,15 +16,16 @@ const DEATHS: [DieAt; 3] = [DieAt::BeforeLog, DieAt::InLog, DieAt::AfterLog];
 fn scene(seed: u64) -> (Cluster, Fid, [OpenHandle; 2]) {
     let mut c = cluster(seed, 2, 2);
     let (first, second) = (c.mounts[0], c.mounts[1]);
+    c.world.run_for(3 * SEC); // the MDT knows both
     let made = run(&mut c, first, async |client| {
-        let layout = LayoutTemplate { stripe_count: 2, stripe_bytes: 64 << 10, first_ost: -1 };
+        let layout = LayoutTemplate { stripe_count: 2, stripe_bytes: 64 << 10, first_ost: 0 };
         let args = CreateArgs { layout: Some(layout), ..new(Fid::ROOT, "f", FILE) };
         client.create(args, 2).await
     });
     let (entry, one) = made.expect("made");
     let fid = entry.attr.fid;
     let opened = run(&mut c, second, async move |client| client.open(fid, 2, caller()).await);
-    c.world.run_for(3 * SEC);
+    c.world.run_for(SEC);
     (c, fid, [one, opened.expect("opened").1])
 }
 fn record(of: u8, bytes: u32) -> Vec<u8> {
@@ -119,5 +120,62 @@ fn an_append_that_was_begun_and_cut_away_begins_anew() {
             let found = read(&mut c, fid);
             assert!(found.is_empty() || found == data, "seed {seed}, {a:?} {b:?}: {} bytes", found.len());
         }
+    }
+}
+
+/// The first mount's append has the lock of one object and waits for the OST of the other one, which is down; that of the
+/// second waits for the lock.
+fn one_waits_for_the_other(seed: u64) -> (Cluster, Fid, [JobId; 2]) {
+    let (mut c, fid, handles) = scene(seed);
+    let down = c.servers[3];
+    c.world.kill(down);
+    let jobs = [0, 1].map(|i| {
+        let (mount, handle) = (c.mounts[i], handles[i]);
+        let job = c.jobs.start(&mut c.world, mount, async move |client| {
+            append(client, handle, record(i as u8, 100)).await
+        });
+        c.world.run_for(SEC / 2);
+        job
+    });
+    let awaiting = awaited(&mut c);
+    assert_eq!(awaiting, 1, "seed {seed}\n{}", c.world.trace(60));
+    (c, fid, jobs)
+}
+/// Locks for which somebody waits, on all OSTs that are up.
+fn awaited(c: &mut Cluster) -> u64 {
+    let waiting = c.params(|name| name.ends_with(".lock_waiting"));
+    waiting.iter().map(|(_, _, n)| n.parse::<u64>().expect("a number")).sum()
+}
+
+/// A killed OST knows nobody who waits. Whoever does asks as soon as it is back.
+#[test]
+fn who_waits_for_a_lock_asks_a_restarted_ost_at_once() {
+    for seed in 1..=10 {
+        let (mut c, fid, [first, second]) = one_waits_for_the_other(seed);
+        let (ost0, ost1) = (c.servers[2], c.servers[3]);
+        c.world.kill(ost0);
+        c.world.start(ost0);
+        c.world.run_for(SEC / 2);
+        assert_eq!(awaited(&mut c), 1, "seed {seed}\n{}", c.world.trace(60));
+        c.world.start(ost1);
+        assert_eq!(wait::<Result<u32, Errno>>(&mut c, first), Ok(100), "seed {seed}");
+        assert_eq!(wait::<Result<u32, Errno>>(&mut c, second), Ok(100), "seed {seed}");
+        assert_eq!(read(&mut c, fid), [record(0, 100), record(1, 100)].concat(), "seed {seed}");
+    }
+}
+
+/// The caller of the one that waits is killed: its wait ends at the OST too, and nothing of it is written.
+#[test]
+fn who_is_not_waited_for_any_more_leaves_the_queue() {
+    for seed in 1..=10 {
+        let (mut c, fid, [first, second]) = one_waits_for_the_other(seed);
+        let (ost1, mount) = (c.servers[3], c.mounts[1]);
+        c.jobs.give_up(&mut c.world, mount, second);
+        c.world.run_for(SEC / 2);
+        assert_eq!(awaited(&mut c), 0, "seed {seed}\n{}", c.world.trace(60));
+        assert_eq!(wait::<Result<u32, Errno>>(&mut c, second), Err(Errno::EINTR), "seed {seed}");
+        c.world.start(ost1);
+        assert_eq!(wait::<Result<u32, Errno>>(&mut c, first), Ok(100), "seed {seed}");
+        assert_eq!(read(&mut c, fid), record(0, 100), "seed {seed}");
     }
 }

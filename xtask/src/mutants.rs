@@ -333,6 +333,18 @@ const MUTATIONS: &[Mutation] = &[
         "an_answer_from_before_a_change_does_not_replace_what_the_change_has_brought",
     ),
     planted(
+        "who waits for an extent lock does not hear of a restart",
+        "crates/nacre-client/src/locks.rs",
+        &[("        peer.on_restarted(forgets());\n", "")],
+    )
+    .found_by("nacre-sim", "appends", "who_waits_for_a_lock_asks_a_restarted_ost_at_once"),
+    planted(
+        "who is not waited for any more stays in the queue",
+        "crates/nacre-client/src/locks.rs",
+        &[("if !leaves {", "if leaves || !leaves {")],
+    )
+    .found_by("nacre-sim", "appends", "who_is_not_waited_for_any_more_leaves_the_queue"),
+    planted(
         "closes that go together end with the first that fails",
         "crates/nacre-client/src/closes.rs",
         &[("stop_at_error: false", "stop_at_error: true")],

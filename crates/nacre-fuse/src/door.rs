@@ -261,6 +261,7 @@ mod tests {
     use super::*;
     use crate::abi::{self, Field, InterruptIn};
     use crate::device::Channel;
+    use bytes::Bytes;
     use nacre_client::{Entry, ReaddirPage};
     use nacre_node::{WaitList, visit};
     use nacre_types::{Attr, Caller, Fid, OpenHandle, Timestamp};
@@ -271,6 +272,7 @@ mod tests {
 
     /// Answers nothing until it is woken: ENOENT, and opens succeed.
     struct Away {
+        ctx: Rc<Ctx>,
         back: WaitList,
         opened: Cell<i32>,
         locked: Cell<i32>,
@@ -304,6 +306,10 @@ mod tests {
             }
             self.locked.set(self.locked.get() + if lock.kind == FlockType::Unlock { -1 } else { 1 });
             Ok(FlockOutcome::Granted)
+        }
+        async fn read(&self, _: OpenHandle, _: u64, _: u32) -> Result<Vec<Bytes>, Errno> {
+            let back = self.ctx.while_wanted(self.back.wait()).await;
+            back.map(|()| Vec::new()).ok_or(Errno::EINTR)
         }
         async fn flush(&self, _: OpenHandle, _: u64) -> Result<(), Errno> {
             self.back.wait().await;
@@ -362,7 +368,8 @@ mod tests {
     impl World {
         fn new() -> Self {
             let ctx = Ctx::new(1);
-            let away = Away { back: ctx.wait_list(), opened: Cell::new(0), locked: Cell::new(0) };
+            let away =
+                Away { ctx: ctx.clone(), back: ctx.wait_list(), opened: Cell::new(0), locked: Cell::new(0) };
             let door = Door::new(&ctx, Rc::new(away));
             Self { ctx, door, now: 0, asked: Vec::new() }
         }
@@ -461,6 +468,19 @@ mod tests {
         .put(&mut args);
         let world = given_up(op::SETLKW, &args);
         assert_eq!(world.door.file_system().locked.get(), 0, "the lock that nobody waits for is dropped");
+    }
+
+    #[test]
+    fn the_task_of_a_read_that_is_given_up_hears_of_it() {
+        let secs = Duration::from_secs;
+        let mut args = Vec::new();
+        abi::ReadIn { fh: 5, size: 10, ..Default::default() }.put(&mut args);
+        let mut world = World::new();
+        assert_eq!(world.visit(request(op::READ, 50, &args), secs(0)), []);
+        assert_eq!(world.visit(interrupt(50), secs(0)), []);
+        assert_eq!(world.ctx.live_tasks(), 2);
+        assert_eq!(world.visit(None, secs(3)), [(50, -Errno::EINTR.0)]);
+        assert_eq!((world.door.running(), world.door.given_up.get(), world.ctx.live_tasks()), (0, 0, 0));
     }
 
     #[test]

@@ -395,11 +395,7 @@ const MUTATIONS: &[Mutation] = &[
             "Lock { args, in_row: true });\n                this.locks.borrow_mut().clear();",
         )],
     )
-    .found_by(
-        "nacre-ost",
-        "target",
-        "a_kept_lock_survives_a_kill_until_it_is_given_back_or_its_client_is_gone",
-    ),
+    .found_by("nacre-sim", "striped_writes", "nobody_reads_half_of_a_write_whose_ost_was_killed"),
 ];
 
 /// Plants each bug, or those whose name has `only` in it, and looks for it in so many seeds.

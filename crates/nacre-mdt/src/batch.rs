@@ -18,7 +18,9 @@ use nacre_osd::Credits;
 use nacre_rpc::{PreVersions, SubRecord};
 use nacre_target::{Reply, Request};
 use nacre_types::name::HashKey;
-use nacre_types::{ClientUuid, Codec, Errno, Fid, FileType, Generation, Layout, LayoutTemplate, Seq};
+use nacre_types::{
+    ClientUuid, Codec, Errno, Fid, FileType, Generation, Layout, LayoutTemplate, Seq, Transno,
+};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
     BATCH_MAX, Batch, BatchReply, Close, Create, CreateReply, EntryReply, Link, Open, Removexattr, Rename,
@@ -29,10 +31,25 @@ use tracing::{error, warn};
 
 /// Attempts of one batch: each fetches at least one row more than the one before.
 const ATTEMPTS_MAX: usize = 16 * BATCH_MAX;
-/// Bytes of an inode's row in the middle: 64 rows of the largest kind in one transaction do not happen.
+/// Bytes of an inode's row in the middle. What is written beyond that (orphans over hundreds of OSTs that are closed
+/// together) is reserved when it is known.
 const INODE_BYTES: u32 = 2 << 10;
 /// What a result adds to the reply record.
 const RESULT_BYTES: u32 = SubRecord::BYTES as u32;
+
+/// Why an attempt has come to nothing.
+enum Again {
+    /// Rows were missing.
+    Fetch,
+    /// It writes more than was reserved: so much.
+    Reserve(Credits),
+    /// Others hold directories that it changes.
+    EndHolds,
+    /// What it builds on has to be committed first.
+    Commit(Transno),
+    /// A replay that builds on a change that is lost.
+    Never,
+}
 
 /// A decoded sub-operation.
 enum Change<'a> {
@@ -187,12 +204,15 @@ impl Mdt {
         let hash = self.hash().await;
         let client = self.core.client_uuid(request.export).ok_or(Errno::ESTALE)?;
         let mut wants = Wants::default();
-        let mut room = credits(0, true);
+        // Of the record, which is written last.
+        let mut own = credits(0, true);
+        own.row_bytes += RESULT_BYTES * changes.len() as u32;
+        let mut room = own;
         for change in &changes {
             wants.merge(change.wants(hash, request.export));
             let own = change.credits();
             room.rows += own.rows;
-            room.row_bytes += own.row_bytes + RESULT_BYTES;
+            room.row_bytes += own.row_bytes;
             room.frees &= own.frees;
             match change {
                 Change::Create(args)
@@ -211,29 +231,28 @@ impl Mdt {
             }
         }
         // Layouts come out as they did when the batch was made first.
-        let again = request.replayed_reply().and_then(|body| BatchReply::from_slice(body).ok());
-        let again = again.map_or(Vec::new(), |reply| reply.results);
+        let before = request.replayed_reply().and_then(|body| BatchReply::from_slice(body).ok());
+        let before = before.map_or(Vec::new(), |reply| reply.results);
         let expected = request.replayed_versions();
         for _ in 0..ATTEMPTS_MAX {
             let reservation = self.core.osd.reserve(room).await?;
             let pins = wants.fetch(&self.core.osd).await?;
-            let mut retry = false;
-            let mut first = None;
+            let mut again = None;
             let mut touched = self.tracks(request).then(Touched::default);
             let (mut notes, mut results) = (Vec::new(), Vec::new());
-            let (mut dirs, mut in_the_way) = (Vec::new(), false);
+            let mut dirs = Vec::new();
             self.core.still_wanted(request)?;
             let outcome = self.core.transact(request, &pins, reservation, |tx| {
                 let mut opens = self.opens.borrow_mut();
                 let mut undo = Vec::new();
                 let mut records = Vec::new();
                 let mut digest = Digest::new();
-                let mut stopped = false;
+                let (mut stopped, mut retry) = (false, false);
                 // Layouts of the sub-operation under way: given back when it comes to nothing.
                 let chosen = RefCell::new(Vec::new());
                 let at = Cell::new(0);
                 let mut choose = |template: &LayoutTemplate| {
-                    if let Some(layout) = again.get(at.get()).and_then(|result| layout_in(&result.body)) {
+                    if let Some(layout) = before.get(at.get()).and_then(|result| layout_in(&result.body)) {
                         return Ok(layout);
                     }
                     let layout = self.osts.layout(template)?;
@@ -295,28 +314,25 @@ impl Mdt {
                         }
                     }
                 }
-                if retry {
-                    undo.into_iter().rev().for_each(|u| opens.restore(u));
-                    kept_layouts.iter().for_each(|l| self.osts.give_back_all(l));
-                    return Err(Errno::EAGAIN);
-                }
-                if self.is_held(Some(request), &dirs) {
-                    in_the_way = true;
-                    undo.into_iter().rev().for_each(|u| opens.restore(u));
-                    kept_layouts.iter().for_each(|l| self.osts.give_back_all(l));
-                    return Err(Errno::EAGAIN);
-                }
-                if let Some(touched) = &touched {
-                    first = self.must_be_committed(request, touched);
-                    if first.is_some() {
-                        undo.into_iter().rev().for_each(|u| opens.restore(u));
-                        kept_layouts.iter().for_each(|l| self.osts.give_back_all(l));
-                        return Err(Errno::EAGAIN);
-                    }
-                }
-                if expected.is_some_and(|expected| expected != digest.versions()) {
-                    warn!(target_name = %self.core.name,
-                        "replay of a batch refused: a change that it builds on is lost");
+                let (rows, row_bytes) = tx.written();
+                let (rows, row_bytes) = (rows + own.rows, row_bytes + own.row_bytes);
+                again = if retry {
+                    Some(Again::Fetch)
+                } else if self.is_held(Some(request), &dirs) {
+                    Some(Again::EndHolds)
+                } else if let Some(touched) = &touched
+                    && let Some(first) = self.must_be_committed(request, touched)
+                {
+                    Some(Again::Commit(first))
+                } else if rows > room.rows || row_bytes > room.row_bytes {
+                    let (rows, row_bytes) = (rows.max(room.rows), row_bytes.max(room.row_bytes));
+                    Some(Again::Reserve(Credits { rows, row_bytes, ..room }))
+                } else if expected.is_some_and(|expected| expected != digest.versions()) {
+                    Some(Again::Never)
+                } else {
+                    None
+                };
+                if again.is_some() {
                     undo.into_iter().rev().for_each(|u| opens.restore(u));
                     kept_layouts.iter().for_each(|l| self.osts.give_back_all(l));
                     return Err(Errno::EOVERFLOW);
@@ -335,10 +351,18 @@ impl Mdt {
                     }
                     return Ok(Reply::of(&BatchReply { results }).with_transno(transno));
                 }
-                Err(_) if retry => {}
-                Err(_) if in_the_way => self.end_holds(Some(request), &dirs).await,
-                Err(_) if let Some(first) = first => self.core.osd.commit(first).await?,
-                Err(e) => return Err(e),
+                Err(e) => match again {
+                    Some(Again::Fetch) => {}
+                    Some(Again::Reserve(needed)) => room = needed,
+                    Some(Again::EndHolds) => self.end_holds(Some(request), &dirs).await,
+                    Some(Again::Commit(first)) => self.core.osd.commit(first).await?,
+                    Some(Again::Never) => {
+                        warn!(target_name = %self.core.name,
+                            "replay of a batch refused: a change that it builds on is lost");
+                        return Err(e);
+                    }
+                    None => return Err(e),
+                },
             }
         }
         error!(target_name = %self.core.name, ?request, "a batch found new rows to read for ever: a bug");

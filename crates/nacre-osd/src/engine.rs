@@ -182,8 +182,7 @@ impl Osd {
         };
         let credits = reservation.credits();
         drop(reservation);
-        // Accounting rows and headers are the engine's own.
-        let exceeded = bytes > u64::from(credits.row_bytes) + u64::from(credits.rows) * 16 + 640;
+        let exceeded = bytes > credits.record_bytes();
         // What was promised to others may be gone: a bug of the handler, found by every test that runs into it.
         debug_assert!(
             !exceeded,

@@ -241,6 +241,10 @@ impl LogWriter {
     pub(crate) fn mark(&self) -> (usize, u32) {
         (self.buffer.len(), self.record_rows)
     }
+    /// Rows and bytes of the open record so far.
+    pub(crate) fn written(&self) -> (u32, u64) {
+        (self.record_rows, (self.buffer.len() - self.record_at) as u64)
+    }
     pub(crate) fn back_to(&mut self, mark: (usize, u32)) {
         self.buffer.truncate(mark.0);
         self.record_rows = mark.1;

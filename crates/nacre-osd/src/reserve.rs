@@ -107,7 +107,7 @@ impl Osd {
                     changed > 0,
                 )
             };
-            if row_bytes > body_max {
+            if credits.record_bytes() > body_max {
                 return Err(OsdError::NoSpace { needed_bytes });
             }
             let full = memory.max(log);

@@ -44,6 +44,13 @@ pub struct Credits {
     pub frees: bool,
 }
 
+impl Credits {
+    /// Upper bound of the record in the log. (Accounting rows and headers are the engine's own.)
+    pub(crate) fn record_bytes(&self) -> u64 {
+        u64::from(self.row_bytes) + u64::from(self.rows) * 16 + 640
+    }
+}
+
 /// The longest key.
 pub(crate) const KEY_BYTES_MAX: usize = 4096;
 
@@ -194,6 +201,12 @@ impl<'a> Tx<'a> {
     /// Charges (or, negative, credits) an owner.
     pub fn account(&mut self, owner: Owner, bytes: i64, objects: i64) {
         self.state.charges.push((owner, bytes, objects));
+    }
+    /// What of its [`Credits`] this transaction has used so far: rows, and their bytes in the log. (The rows of accounts
+    /// come at its end and are not the caller's to reserve.)
+    pub fn written(&self) -> (u32, u32) {
+        let (rows, bytes) = self.state.log.written();
+        (rows, u32::try_from(bytes).unwrap_or(u32::MAX))
     }
     /// This point of the transaction, for [`Tx::roll_back`].
     pub fn save(&self) -> Save {

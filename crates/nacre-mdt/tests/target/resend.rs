@@ -5,11 +5,9 @@
 //! afterwards must be the same. That it was not executed again is seen in the MDT's own counters.
 
 use crate::support::*;
-use bytes::Bytes;
 use nacre_types::*;
 use nacre_wire::Opcode;
 use nacre_wire::mdt::*;
-use nacre_wire::target::GetParams;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -81,10 +79,6 @@ fn lock(fid: Fid, kind: FlockType) -> Flock {
     let lock = FileLock { family: FlockFamily::Posix, kind, start: 0, end: 9, owner: 9, pid: 77 };
     Flock { fid, lock, wait: false, cookie: LockCookie(3) }
 }
-fn sub<'a, R: nacre_wire::Rpc + Codec<'a>>(request: &R) -> SubOperation {
-    SubOperation { opcode: R::OPCODE.number(), body: Bytes::from(request.to_vec()) }
-}
-
 const ROOT: Fid = Fid::ROOT;
 const CASES: &[Case] = &[
     case!("create", "mknod", |c, s| told(c.make_open(ROOT, b"new", REG, None, true).await, created)),
@@ -240,10 +234,6 @@ async fn tree(c: Rc<Client>, set: Set) -> Vec<String> {
     found.push(format!("{} opens, {} locks", opens, param(&c, "mdt.*.file_locks").await));
     found.sort();
     found
-}
-async fn param(c: &Client, pattern: &str) -> String {
-    let list = c.call(&GetParams { pattern: pattern.into() }).await.unwrap().params;
-    list.into_iter().map(|p| p.value).collect()
 }
 /// How often the MDT has executed what this counter counts, since its start.
 async fn executed(c: &Client, counter: &str) -> u64 {

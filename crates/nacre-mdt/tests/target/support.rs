@@ -13,7 +13,7 @@ use nacre_sim::{NodeId, World};
 use nacre_types::*;
 use nacre_wire::mdt::*;
 use nacre_wire::ost::{ObjectState, Truncate as CutObject, Write};
-use nacre_wire::target::Role;
+use nacre_wire::target::{GetParams, Role};
 use nacre_wire::{Frame, Opcode, Rpc};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -198,6 +198,16 @@ impl Client {
     }
 }
 
+/// A part of a batch.
+pub(crate) fn sub<'a, R: Rpc + Codec<'a>>(request: &R) -> SubOperation {
+    SubOperation { opcode: R::OPCODE.number(), body: Bytes::from(request.to_vec()) }
+}
+/// Values of parameters of the MDT.
+pub(crate) async fn param(c: &Client, pattern: &str) -> String {
+    let list = c.call(&GetParams { pattern: pattern.into() }).await.unwrap().params;
+    list.into_iter().map(|p| p.value).collect()
+}
+
 fn object(entry: &EntryReply) -> (usize, ObjectId) {
     let ost = entry.layout.as_ref().unwrap().components[0].stripes[0];
     (ost.0 as usize, ObjectId { fid: entry.attr.fid, stripe: 0 })
@@ -237,7 +247,7 @@ impl Cluster {
         bed.add_target::<Mgs>("MGS", 0xe0, STORE_BYTES);
         let (mdt, mdt_store) = bed.add_made(MDT, 0xe1, STORE_BYTES, make);
         let osts: Vec<_> =
-            (0..osts).map(|n| bed.add_target::<Ost>(&ost_name(n), 0xe8 + n as u8, STORE_BYTES)).collect();
+            (0..osts).map(|n| bed.add_target::<Ost>(&ost_name(n), 64 + n as u8, STORE_BYTES)).collect();
         let ost_count = osts.len() as u32;
         for number in 1..=clients {
             bed.add_caller(move |ctx, peers| Client::new(ctx, peers, number, ost_count));

@@ -26,8 +26,8 @@ use nacre_types::name::HashKey;
 use nacre_types::{Codec, Errno, LayoutTemplate, Transno, Xid};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
-    Close, Create, CreateReply, EntryReply, Flock, FlockCancel, GrantSeq, Link, Open, Removexattr, Rename,
-    ReportSize, SetLayout, Setattr, Setxattr, Unlink,
+    Batch, Close, Create, CreateReply, EntryReply, Flock, FlockCancel, GrantSeq, Link, Open, Removexattr,
+    Rename, ReportSize, SetLayout, Setattr, Setxattr, Unlink,
 };
 use nacre_wire::target::{Empty, Param, StatfsReply};
 use tracing::error;
@@ -351,16 +351,26 @@ impl Mdt {
     }
 }
 
+/// Counts the operations of a request, those of a batch under their own names.
+fn count_operations(request: &Request, count: &mut dyn FnMut(&'static str)) {
+    if request.opcode != Opcode::Batch {
+        return counter(request.opcode, &request.body).into_iter().for_each(count);
+    }
+    let Ok(Batch { operations, .. }) = request.args() else { return };
+    let known = operations.iter().filter_map(|op| Opcode::from_number(op.opcode).zip(Some(&op.body)));
+    known.filter_map(|(opcode, body)| counter(opcode, body)).for_each(count);
+}
+
 /// What the counters call an operation, in the field's words.
-fn counter(request: &Request) -> Option<&'static str> {
-    Some(match request.opcode {
+fn counter(opcode: Opcode, body: &[u8]) -> Option<&'static str> {
+    Some(match opcode {
         Opcode::Lookup | Opcode::Getattr => "getattr",
         Opcode::Readdir => "readpage",
         Opcode::Readlink => "readlink",
         Opcode::Getxattr | Opcode::Listxattr => "getxattr",
         Opcode::Setxattr | Opcode::Removexattr => "setxattr",
         Opcode::Create => {
-            let args: Create<'_> = request.args().ok()?;
+            let args = Create::from_slice(body).ok()?;
             match nacre_types::FileType::of_mode(args.mode) {
                 Some(nacre_types::FileType::Directory) => "mkdir",
                 _ => "mknod",
@@ -370,12 +380,11 @@ fn counter(request: &Request) -> Option<&'static str> {
         Opcode::Close => "close",
         Opcode::Link => "link",
         Opcode::Unlink => {
-            let args: Unlink<'_> = request.args().ok()?;
+            let args = Unlink::from_slice(body).ok()?;
             if args.directory { "rmdir" } else { "unlink" }
         }
         Opcode::Rename => "rename",
         Opcode::Setattr | Opcode::ReportSize => "setattr",
-        Opcode::Batch => "batch",
         _ => return None,
     })
 }
@@ -395,14 +404,13 @@ impl Service for Mdt {
     async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Errno> {
         let began = self.core.ctx.now();
         let result = self.dispatch(&request).await;
-        if let Some(op) = counter(&request) {
-            let took = self.core.ctx.now().saturating_since(began);
-            self.stats.borrow_mut().count(op, took);
-        }
+        let took = self.core.ctx.now().saturating_since(began);
+        let mut stats = self.stats.borrow_mut();
+        count_operations(&request, &mut |operation| stats.count(operation, took));
         result
     }
-    fn operation(&self, request: &Request) -> Option<&'static str> {
-        counter(request)
+    fn count_operations(&self, request: &Request, count: &mut dyn FnMut(&'static str)) {
+        count_operations(request, count);
     }
     async fn refill(self: Rc<Self>, request: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
         refill::refill(&self, &request, &record).await

@@ -182,10 +182,9 @@ impl<S: Service> Inner<S> {
             let conn = core.exports.borrow().get(id).and_then(|entry| entry.conn);
             conn.into_iter().for_each(|conn| self.close(conn));
         }
-        if let Some(operation) = service.operation(&request)
-            && let Some(entry) = core.exports.borrow_mut().get_mut(id)
-        {
-            entry.stats.count(operation, self.ctx.now().saturating_since(began));
+        if let Some(entry) = core.exports.borrow_mut().get_mut(id) {
+            let took = self.ctx.now().saturating_since(began);
+            service.count_operations(&request, &mut |operation| entry.stats.count(operation, took));
         }
         let outcome = result.as_ref().map(|_| ()).map_err(|e| *e);
         if let Some(transno) = result.as_ref().ok().map(|reply| reply.transno).filter(|t| t.0 > 0)

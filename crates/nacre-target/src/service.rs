@@ -90,10 +90,8 @@ pub trait Service: Sized + 'static {
         record: ReplyRecord,
     ) -> impl Future<Output = Result<Reply, Errno>>;
 
-    /// What the counters call a request, in the field's words.
-    fn operation(&self, _request: &Request) -> Option<&'static str> {
-        None
-    }
+    /// Counts the operations of a request, in the field's words.
+    fn count_operations(&self, _request: &Request, _count: &mut dyn FnMut(&'static str)) {}
 
     /// An export has gone (disconnect or eviction): drop its locks, opens and orphans. Idempotent: it runs again
     /// after a crash in the middle.

@@ -1,4 +1,4 @@
-//! Many changes in one request: what they need together.
+//! Many changes in one request: what they need together, and how they are counted.
 
 use crate::support::*;
 use nacre_types::*;
@@ -38,4 +38,37 @@ fn orphans_over_many_osts_are_closed_together() {
     });
     let (report, _) = c.check();
     assert_eq!((report.inodes, report.orphans), (1, 0));
+}
+
+#[test]
+fn the_changes_of_a_batch_are_counted_under_their_own_names() {
+    let mut c = Cluster::new(22, 1, 1);
+    c.run(0, |c| async move {
+        let dir = c.make(Fid::ROOT, b"d", DIR).await.unwrap();
+        let unlink = |name, directory| Unlink {
+            parent: Fid::ROOT,
+            name,
+            directory,
+            caller: Caller::root(),
+            time: c.now(),
+        };
+        let mode = Setattr {
+            fid: dir,
+            set: SetAttr { mode: Some(0o700), ..SetAttr::default() },
+            caller: Caller::root(),
+            time: c.now(),
+        };
+        let operations =
+            vec![sub(&mode), sub(&mode), sub(&unlink(b"d", true)), sub(&unlink(b"nothing", false))];
+        c.call(&Batch { stop_at_error: false, operations }).await.unwrap();
+        for pattern in ["mdt.*.md_stats", "mdt.*.exports.*.stats"] {
+            let stats = param(&c, pattern).await;
+            let count = |name: &str| {
+                let line = stats.lines().find(|line| line.starts_with(&format!("{name} ")));
+                line.map_or("0", |line| line[name.len()..].trim_start().split(' ').next().unwrap()).to_owned()
+            };
+            let counts = ["mkdir", "setattr", "rmdir", "unlink", "batch"].map(count);
+            assert_eq!(counts, ["1", "2", "1", "1", "0"], "{pattern}: {stats}");
+        }
+    });
 }

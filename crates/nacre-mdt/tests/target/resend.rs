@@ -168,7 +168,7 @@ const CASES: &[Case] = &[
         told(c.call(&lock(s.open, FlockType::Write)).await, |r| format!("{:?}", r.outcome))
     }),
     case!("sequence", "", |c, s| told(c.call(&GrantSeq {}).await, |r| format!("{:?}", r.seq))),
-    case!("batch", "batch", |c, s| {
+    case!("batch", "rename", |c, s| {
         let (caller, time) = (Caller::root(), c.now());
         let name = |parent, name| Unlink { parent, name, directory: false, caller: Caller::root(), time };
         let new = Create {

@@ -464,11 +464,15 @@ impl Client {
         }
     }
 
-    /// Closes whatever is open.
+    /// Closes whatever is open. An MDT that does not answer is complained of once.
     pub(crate) async fn close_all(&self) {
         let handles: Vec<OpenHandle> = self.files.handles.borrow().keys().copied().collect();
+        let mut failed = Vec::new();
         for handle in handles {
-            self.release_now(handle).await;
+            failed.extend(self.release(handle, None).await.err());
+        }
+        if let Some(error) = failed.last() {
+            tracing::warn!(handles = failed.len(), %error, "open files could not be closed at the MDT");
         }
     }
 }

@@ -1,9 +1,10 @@
 //! `nacre destroy`: removes the data of an `up` that is not running.
 
+use crate::registry::ProcessKind;
 use crate::{registry, say, up};
 use anyhow::{Context as _, Result, bail, ensure};
 use std::io::{BufRead as _, IsTerminal as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -28,15 +29,20 @@ pub(crate) struct DestroyArgs {
 }
 
 pub(crate) fn run(args: &DestroyArgs) -> Result<()> {
+    let entries = registry::entries()?;
     let dir = match &args.dir {
         Some(dir) => dir.clone(),
-        None => up::default_dir(&args.mount)?,
+        None => dir_of(&args.mount, &entries)?,
     };
     if !dir.exists() {
-        bail!("{} does not exist: nothing to destroy", dir.display());
+        let hint = match args.dir {
+            Some(_) => "",
+            None => "\nhint: if `nacre up` was given a --dir, give it here too: nacre destroy --dir DIR",
+        };
+        bail!("{} does not exist: nothing to destroy{hint}", dir.display());
     }
     let dir = dir.canonicalize()?;
-    for entry in registry::entries()? {
+    for entry in entries {
         let used = entry.targets.iter().any(|t| t.starts_with(&dir));
         ensure!(!used, "{} is in use by pid {}\nhint: nacre down first", dir.display(), entry.pid);
     }
@@ -55,4 +61,15 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<()> {
     std::fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     say::line(&format!("removed {}", dir.display()));
     Ok(())
+}
+
+/// The data directory that belongs to a mount point. One that is mounted may have its data elsewhere.
+fn dir_of(mount: &Path, running: &[registry::Entry]) -> Result<PathBuf> {
+    let mount = up::absolute(mount)?;
+    let Some(entry) = running.iter().find(|e| e.kind == ProcessKind::Up && e.mounts.contains(&mount)) else {
+        return up::default_dir(&mount);
+    };
+    let data = entry.targets.first().and_then(|target| target.parent());
+    let then = data.map_or(String::new(), |dir| format!(", then nacre destroy --dir {}", dir.display()));
+    bail!("{} is in use by pid {}\nhint: nacre down {0} first{then}", mount.display(), entry.pid);
 }

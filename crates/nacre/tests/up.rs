@@ -155,6 +155,11 @@ fn a_second_up_on_the_same_mount_or_data_names_the_first_and_others_run_beside_i
         &["destroy", "--dir", data.to_str().unwrap(), "--yes"],
         &["is in use by pid", &pid, "nacre down"],
     );
+    let then = format!("then nacre destroy --dir {}", data.display());
+    m.refused(
+        &["destroy", mount.to_str().unwrap(), "--yes"],
+        &["is in use by pid", &pid, "nacre down", &then],
+    );
     m.refused(&["check", data.to_str().unwrap()], &["in use by process", &pid]);
 
     // Two at once, the second in memory.
@@ -378,6 +383,8 @@ fn destroy_removes_what_up_made_and_nothing_else() {
         &["was not made by `nacre up`"],
     );
     m.refused(&["destroy", "--yes", "--dir", m.path("none").to_str().unwrap()], &["nothing to destroy"]);
+    let mount = m.mount();
+    m.refused(&["destroy", "--yes", mount.to_str().unwrap()], &["nothing to destroy", "hint:", "--dir DIR"]);
     m.refused(&["destroy", "--dir", m.path("data").to_str().unwrap()], &["not asked", "--yes"]);
     m.good(&["destroy", "--yes", "--dir", m.path("data").to_str().unwrap()]);
     assert!(!m.path("data").exists() && m.path("foreign/x").exists());

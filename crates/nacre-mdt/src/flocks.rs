@@ -52,7 +52,6 @@ impl Flocks {
     }
     /// What a request of `owner` meets and what it may give up, for those who come after it.
     fn touch(&self, fid: Fid, owner: Owner, lock: &FileLock, touched: &mut Touched) {
-        touched.owner = Some(owner);
         let held = self.space.held(fid, owner);
         let had = |kind| held.iter().any(|lock| lock.kind == kind);
         match kind_of(lock) {

@@ -6,15 +6,14 @@
 //! committed. Reads wait for nothing: what they saw comes back with the resend.
 //!
 //! Names count by directory and hash, inodes by their own change: names in one directory do not meet. Of file locks the
-//! release counts: who gets one that another has just given up could not get it again in replay. Programs of one mount
-//! do not wait for each other's answers, so here another is also another owner of the same client. Bounded by what is
-//! uncommitted; with one client nothing is kept.
+//! release counts: who gets one that another has just given up could not get it again in replay. Other programs of the
+//! same client are no others: their answers leave in order, or what they leave behind is committed (`answers.rs` of
+//! nacre-target). Bounded by what is uncommitted; with one client nothing is kept.
 
 use crate::mdt::Mdt;
 use crate::table;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use nacre_dlm::flock::Owner;
 use nacre_target::{ExportId, Request};
 use nacre_types::name::DISCRIMINATORS;
 use nacre_types::{Fid, Transno, Xid};
@@ -42,8 +41,6 @@ impl Key {
 pub(crate) struct Touched {
     pub(crate) seen: Vec<Key>,
     pub(crate) made: Vec<Key>,
-    /// Of a file lock: whose.
-    pub(crate) owner: Option<Owner>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -51,16 +48,6 @@ struct Change {
     export: ExportId,
     xid: Xid,
     transno: Transno,
-    owner: Option<Owner>,
-    /// Other owners of the client have given something up since it had all replies.
-    several: bool,
-}
-impl Change {
-    /// Whether a request of `export` for `owner` has to do with somebody else's change.
-    fn is_of_another(&self, export: ExportId, owner: Option<Owner>) -> bool {
-        self.export != export
-            || (owner.is_some() && self.owner.is_some() && (self.several || self.owner != owner))
-    }
 }
 
 /// Changes that are not committed, by what they changed.
@@ -95,29 +82,15 @@ impl Mdt {
         held.committed(self.core.osd.last_committed());
         let others = touched.seen.iter().chain(&touched.made).filter_map(|key| held.latest.get(key));
         others
-            .filter(|c| c.is_of_another(request.export, touched.owner))
-            .filter(|c| !self.core.has_reply(c.export, c.xid))
+            .filter(|c| c.export != request.export && !self.core.has_reply(c.export, c.xid))
             .map(|c| c.transno)
             .max()
     }
     /// Until it is committed or its client has the reply, others wait.
     pub(crate) fn hold(&self, request: &Request, transno: Transno, touched: Touched) {
         let mut held = self.held.borrow_mut();
-        let new = Change {
-            export: request.export,
-            xid: request.header.xid,
-            transno,
-            owner: touched.owner,
-            several: false,
-        };
+        let change = Change { export: request.export, xid: request.header.xid, transno };
         for key in touched.made {
-            let old = held.latest.get(&key).filter(|old| old.export == new.export);
-            let old = old.filter(|old| !self.core.has_reply(old.export, old.xid));
-            let change = old.map_or(new, |old| Change {
-                xid: old.xid.max(new.xid),
-                several: old.several || old.owner != new.owner,
-                ..new
-            });
             held.latest.insert(key, change);
             held.order.push_back((transno, key));
         }

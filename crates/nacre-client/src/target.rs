@@ -179,7 +179,5 @@ fn request_name(opcode: Opcode) -> &'static str {
         Opcode::Cancel => "ldlm_cancel",
         Opcode::Reserve => "ost_reserve",
         Opcode::LockGranted | Opcode::LockBlocking | Opcode::FlockGranted | Opcode::RevokeDir => "callback",
-        #[allow(unreachable_patterns, reason = "opcodes of newer builds")]
-        _ => "other",
     }
 }

@@ -16,9 +16,6 @@ use nacre_wire::Frame;
 pub struct ConnId(pub u64);
 impl ConnId {
     pub const INBOUND: u64 = 1 << 63;
-    pub fn is_inbound(self) -> bool {
-        self.0 & Self::INBOUND != 0
-    }
 }
 
 /// Names a store operation under way.

@@ -180,12 +180,6 @@ impl<T> Drop for Promise<T> {
         }
     }
 }
-impl<T> Awaited<T> {
-    /// The value if it is there already.
-    pub fn try_take(&self) -> Option<T> {
-        self.0.value.borrow_mut().take()
-    }
-}
 impl<T> Future for Awaited<T> {
     type Output = Option<T>;
     fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<T>> {

@@ -13,7 +13,6 @@ mod event;
 mod executor;
 mod outbox;
 mod peer;
-mod peer_stats;
 mod permit;
 pub mod store;
 
@@ -23,6 +22,5 @@ pub use event::{ConnId, Effect, Event, IoTicket, Logic, visit};
 pub use executor::{Awaited, Promise, TaskId, WaitList, join_all};
 pub use outbox::{Next, Outbox, OutboxError};
 pub use peer::{Peer, PeerConfig, Peers, RpcError};
-pub use peer_stats::OpStats;
 pub use permit::{Permit, Revoked};
 pub use store::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp, StoreSpace};

@@ -114,9 +114,6 @@ impl<T> Outbox<T> {
         self.queue.clear();
         self.bytes = 0;
     }
-    pub fn is_closed(&self) -> bool {
-        self.closed
-    }
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }

@@ -10,7 +10,6 @@
 use crate::ctx::Ctx;
 use crate::event::{ConnId, Effect, Event};
 use crate::executor::{Promise, WaitList};
-use crate::peer_stats::{OpStats, PeerStats};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::rc::{Rc, Weak};
@@ -92,7 +91,6 @@ pub struct Peer {
     on_callback: RefCell<Option<Rc<CallbackHandler>>>,
     on_evicted: RefCell<Option<Rc<EvictionHandler>>>,
     on_restarted: RefCell<Option<Rc<EvictionHandler>>>,
-    stats: RefCell<PeerStats>,
     /// The state of the import, what it has learnt, or the room in it has changed.
     changed: WaitList,
     stopped: Cell<bool>,
@@ -126,7 +124,6 @@ impl Peer {
             on_callback: RefCell::new(None),
             on_evicted: RefCell::new(None),
             on_restarted: RefCell::new(None),
-            stats: RefCell::default(),
             changed: ctx.wait_list(),
             stopped: Cell::new(false),
             armed: Cell::new(Instant(u64::MAX)),
@@ -287,12 +284,7 @@ impl Peer {
     pub fn target(&self) -> &str {
         &self.target
     }
-    /// Counts and times per opcode.
-    pub fn stats(&self) -> Vec<(u16, OpStats)> {
-        self.stats.borrow().iter().collect()
-    }
     pub fn clear_stats(&self) {
-        self.stats.borrow_mut().clear();
         self.import.borrow_mut().slots_mut().histogram_mut().clear();
     }
     /// Looks at the import: state and history, slots, replay list, counts.
@@ -375,10 +367,7 @@ impl Peer {
                     self.ctx.push(Effect::Close { conn });
                 }
             }
-            ImportEffect::Done { token, opcode, result, took } => {
-                if let Ok(frame) = &result {
-                    self.stats.borrow_mut().add(opcode, took, frame.header.status != 0);
-                }
+            ImportEffect::Done { token, result } => {
                 token.fulfil(result);
                 self.changed.wake_all();
             }

@@ -68,9 +68,6 @@ impl Permit {
             _ => Revoked::InUse,
         }
     }
-    pub fn is_revoked(&self) -> bool {
-        self.0.load(Ordering::Acquire) & REVOKED != 0
-    }
     /// Uses that have not ended.
     pub fn users(&self) -> u64 {
         self.0.load(Ordering::Relaxed) & !REVOKED

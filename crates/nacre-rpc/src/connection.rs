@@ -193,10 +193,7 @@ impl<T> Import<T> {
     pub fn poll_deadline(&self) -> Option<Instant> {
         let silent_at = self.silent_at();
         let link = match self.link {
-            Link::Down { retry_at } if self.config.addresses.is_empty() => {
-                let _ = retry_at; // nothing to try until there are addresses
-                None
-            }
+            Link::Down { .. } if self.config.addresses.is_empty() => None, // there is nothing to try
             Link::Down { retry_at } => Some(retry_at),
             Link::Opening { since } => Some(since + OPEN_MAX),
             Link::Queued { again_at } => Some(again_at),

@@ -16,7 +16,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
-use nacre_types::{ClientUuid, ConnEpoch, Errno, Generation, Instant, Tag, Transno, Xid};
+use nacre_types::{ClientUuid, ConnEpoch, Errno, Generation, Instant, Transno, Xid};
 use nacre_wire::target::{Role, features};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
 
@@ -76,12 +76,10 @@ pub enum ImportEffect<T> {
     Close {
         epoch: ConnEpoch,
     },
-    /// A call has ended; `took` counts from its first sending.
+    /// A call has ended.
     Done {
         token: T,
-        opcode: u16,
         result: Result<Frame, CallError>,
-        took: Duration,
     },
     /// Hand it to its handler, then call [`Import::callback_done`].
     Callback {
@@ -137,7 +135,6 @@ pub(crate) struct Outstanding<T> {
     pub(crate) token: T,
     /// Latest copy.
     pub(crate) sent: Instant,
-    first_sent: Instant,
 }
 
 /// The import of one target. `T` is the caller's token of a call.
@@ -289,11 +286,11 @@ impl<T> Import<T> {
     /// Sends a request as soon as its class may be sent; [`ImportEffect::Done`] brings `token` back.
     pub fn call(&mut self, now: Instant, request: Request, token: T) {
         if self.link == Link::Gone || matches!(self.link, Link::Leaving { .. }) {
-            self.done(token, request.opcode.number(), Err(CallError::Stopped), Duration::ZERO);
+            self.done(token, Err(CallError::Stopped));
             return;
         }
         if !self.active && request.class != Class::Callback {
-            self.done(token, request.opcode.number(), Err(CallError::Inactive), Duration::ZERO);
+            self.done(token, Err(CallError::Inactive));
             return;
         }
         self.enqueue(request, token);
@@ -405,8 +402,7 @@ impl<T> Import<T> {
                 request.header.flags |= frame.header.flags & flags::VERSIONS;
                 self.replay.keep(frame.header.transno, request, frame.body.clone());
             }
-            let took = now.saturating_since(call.first_sent);
-            self.done(call.token, frame.header.opcode, Ok(frame), took);
+            self.done(call.token, Ok(frame));
         }
         self.pump(now);
     }
@@ -506,16 +502,14 @@ impl<T> Import<T> {
             header.tag = self.slots.take(lane == Lane::Close).expect("next_lane asked for the slot");
         }
         self.in_flight += u16::from(lane.counts());
+        header.last_xid = self.last_xid();
         header.xid = self.take_xid();
         header.job = job;
         header.epoch = self.epoch;
         let frame = Frame { header, body, bulk };
-        let xid = frame.header.xid;
-        let call = Outstanding { frame, class, token: waiting.token, sent: now, first_sent: now };
-        self.unreplied.insert(xid, call);
+        let call = Outstanding { frame: frame.clone(), class, token: waiting.token, sent: now };
+        self.unreplied.insert(frame.header.xid, call);
         self.ack_at = None;
-        let mut frame = self.unreplied[&xid].frame.clone();
-        frame.header.last_xid = self.last_xid();
         self.effects.push_back(ImportEffect::Send { epoch: self.epoch, frame });
     }
 
@@ -543,7 +537,7 @@ impl<T> Import<T> {
             match Lane::of(call.class) {
                 Lane::Read => reads.push(call),
                 Lane::Change | Lane::Close | Lane::Urgent => {
-                    self.done(call.token, call.frame.header.opcode, Err(CallError::Evicted), Duration::ZERO);
+                    self.done(call.token, Err(CallError::Evicted));
                 }
             }
         }
@@ -556,7 +550,7 @@ impl<T> Import<T> {
         let delayed: Vec<_> = self.delayed.extract_if(.., |_, w| is_change(w)).collect();
         let unsent = core::mem::take(&mut self.changes).into_iter();
         for w in unsent.chain(delayed.into_iter().map(|(_, w)| w)).collect::<Vec<_>>() {
-            self.done(w.token, w.request.opcode.number(), Err(CallError::Evicted), Duration::ZERO);
+            self.done(w.token, Err(CallError::Evicted));
         }
     }
 
@@ -564,13 +558,13 @@ impl<T> Import<T> {
     pub(crate) fn fail_all(&mut self, error: CallError) {
         for (_, call) in core::mem::take(&mut self.unreplied) {
             self.free(&call);
-            self.done(call.token, call.frame.header.opcode, Err(error), Duration::ZERO);
+            self.done(call.token, Err(error));
         }
         let delayed = core::mem::take(&mut self.delayed).into_values();
         let queues = [&mut self.urgent, &mut self.closes, &mut self.changes, &mut self.reads];
         let waiting: Vec<_> = queues.into_iter().flat_map(core::mem::take).chain(delayed).collect();
         for w in waiting {
-            self.done(w.token, w.request.opcode.number(), Err(error), Duration::ZERO);
+            self.done(w.token, Err(error));
         }
     }
 
@@ -607,8 +601,8 @@ impl<T> Import<T> {
         let waiting = self.waiting_entry(request, token);
         self.queue(Lane::of(waiting.request.class)).push_back(waiting);
     }
-    fn done(&mut self, token: T, opcode: u16, result: Result<Frame, CallError>, took: Duration) {
-        self.effects.push_back(ImportEffect::Done { token, opcode, result, took });
+    fn done(&mut self, token: T, result: Result<Frame, CallError>) {
+        self.effects.push_back(ImportEffect::Done { token, result });
     }
 
     // ---- what can be seen
@@ -693,10 +687,6 @@ impl<T> Import<T> {
     /// Connections that stood, requests sent again, evictions.
     pub fn counts(&self) -> (u64, u64, u64) {
         (self.connects, self.resent, self.evictions)
-    }
-    /// Tags and xids of what is outstanding, in xid order.
-    pub fn outstanding(&self) -> impl Iterator<Item = (Xid, Tag)> + '_ {
-        self.unreplied.values().map(|c| (c.frame.header.xid, c.frame.header.tag))
     }
 }
 

@@ -276,14 +276,6 @@ impl TargetCore {
     pub fn client_uuid(&self, export: ExportId) -> Option<ClientUuid> {
         self.exports.borrow().get(export).map(|e| e.uuid)
     }
-    /// For people: what the client calls itself.
-    pub fn client_name(&self, export: ExportId) -> Option<String> {
-        self.exports.borrow().get(export).map(|e| e.name.clone())
-    }
-    /// Exports there are, without tools.
-    pub fn export_ids(&self) -> Vec<ExportId> {
-        self.exports.borrow().iter().filter(|(_, e)| e.has_lease()).map(|(id, _)| id).collect()
-    }
     /// Whether the bytes of a write may be gone although its rows are there.
     pub fn may_have_lost_bytes(&self, written: Transno) -> bool {
         written <= self.bytes_lost_to.get()

@@ -121,16 +121,6 @@ impl CrashDevice {
     pub fn fail(&self, fault: Fault) {
         self.lock().faults.push(fault);
     }
-    /// Faults that have not fired.
-    pub fn faults_left(&self) -> usize {
-        self.lock().faults.len()
-    }
-    pub fn clear_faults(&self) {
-        self.lock().faults.clear();
-    }
-    pub fn set_capacity(&self, bytes: u64) {
-        self.lock().capacity_bytes = bytes;
-    }
 
     /// Operations so far that change the device or sync: the points at which it can crash.
     pub fn changes(&self) -> u64 {

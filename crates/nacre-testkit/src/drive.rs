@@ -51,12 +51,6 @@ impl<L: Logic> Drive<L> {
     pub fn now(&self) -> Instant {
         self.now
     }
-    pub fn set_now(&mut self, now: Instant) {
-        self.now = now;
-    }
-    pub fn pending_io(&self) -> usize {
-        self.pending.len()
-    }
     /// One visit and what follows from it, store operations excepted.
     pub fn enter(&mut self, event: Event) {
         if self.ended.is_some() {

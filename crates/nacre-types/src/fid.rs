@@ -14,7 +14,6 @@ const SEQ_LIMIT: u64 = 1 << 40;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
 impl Seq {
-    pub const LOCAL: Seq = Seq(0);
     pub const FIRST_CLIENT: Seq = Seq(0x100);
     pub const LIMIT: Seq = Seq(SEQ_LIMIT);
 }
@@ -24,13 +23,6 @@ impl Seq {
 pub struct Oid(pub u32);
 
 codec_newtype!(Seq(u64), Oid(u32));
-
-/// Half-open range of sequences.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SeqRange {
-    pub start: Seq,
-    pub end: Seq,
-}
 
 /// The identity of a file, directory or other inode. 12 bytes on wire and disk.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

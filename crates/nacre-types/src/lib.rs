@@ -19,7 +19,7 @@ mod time;
 pub use attr::{Attr, Caller, FileType, Owner, SetAttr, SizeState, mode};
 pub use codec::{Codec, DecodeError, Reader, Writer};
 pub use errno::Errno;
-pub use fid::{Fid, OIDS_PER_SEQ, Oid, Seq, SeqRange};
+pub use fid::{Fid, OIDS_PER_SEQ, Oid, Seq};
 pub use id::{
     ClientUuid, ConnEpoch, FsName, Generation, LockCookie, OpenHandle, OstIndex, Tag, TargetKind, TargetName,
     Transno, Xid,

@@ -10,8 +10,7 @@ use core::hash::Hasher;
 pub const NAME_MAX: usize = 255;
 /// Discriminators per hash.
 pub const DISCRIMINATORS: u64 = 16;
-/// Cookie of `.`, of `..`, and "before everything".
-pub const COOKIE_START: u64 = 0;
+/// Cookies of `.` and of `..`; 0 is before everything.
 pub const COOKIE_DOT: u64 = 1;
 pub const COOKIE_DOTDOT: u64 = 2;
 

@@ -436,11 +436,8 @@ const SLICE: u32 = 1024;
 pub async fn check(ctx: &nacre_node::Ctx, osd: &nacre_osd::Osd) -> Result<Report, nacre_osd::OsdError> {
     let mut check = Check::default();
     for table in table::ALL {
-        let mut from: Vec<u8> = Vec::new();
-        loop {
-            let rows = osd.scan(table, &from, &[0xff; 320], SLICE).await?;
-            let Some((last, _)) = rows.last() else { break };
-            from = [&last[..], &[0]].concat();
+        let mut pages = osd.pages(table, SLICE);
+        while let Some(rows) = pages.next().await? {
             rows.iter().for_each(|(key, value)| check.row(table, key, value));
             ctx.yield_now().await;
         }

@@ -12,7 +12,6 @@ use crate::table::{self, CHOWN, DESTROY, INODE, UNSETTLED};
 use crate::view::Wants;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use bytes::Bytes;
 use core::time::Duration;
 use nacre_node::{Peer, RpcError, join_all};
 use nacre_osd::{Credits, Table};
@@ -94,15 +93,12 @@ impl Mdt {
     }
 
     async fn rows_of(&self, table: Table, ost: &Ost) -> Result<Vec<(Fid, Stripes)>, RpcError> {
-        let (mut from, to) = table::range_of(&ost.index.0.to_be_bytes());
+        let (from, to) = table::range_of(&ost.index.0.to_be_bytes());
+        let mut pages = self.core.osd.pages(table, SLICE as u32).within(&from, &to);
         let mut found = Vec::new();
-        loop {
-            let rows: Vec<(Bytes, Bytes)> = self
-                .core
-                .osd
-                .scan(table, &from, &to, SLICE as u32)
-                .await
-                .map_err(|e| RpcError::Errno(e.into()))?;
+        while found.len() < ROUND_ROWS
+            && let Some(rows) = pages.next().await.map_err(|e| RpcError::Errno(e.into()))?
+        {
             for (key, value) in &rows {
                 match (key.get(4..).and_then(Fid::from_key), Stripes::from_row(value)) {
                     (Some(fid), Ok(row)) => found.push((fid, row)),
@@ -112,14 +108,9 @@ impl Mdt {
                     }
                 }
             }
-            match rows.last() {
-                Some((last, _)) if rows.len() == SLICE && found.len() < ROUND_ROWS => {
-                    from = [&last[..], &[0]].concat();
-                }
-                _ => return Ok(found),
-            }
             self.core.ctx.yield_now().await;
         }
+        Ok(found)
     }
 
     async fn delete_rows(&self, ost: &Ost, rows: &[(Fid, Stripes)]) -> Result<(), RpcError> {

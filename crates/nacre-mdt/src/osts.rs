@@ -383,8 +383,7 @@ impl Osts {
 
     /// What was reserved at the last clean stop. It counts once: the rows go with the reading.
     pub(crate) async fn load_reserved(core: &TargetCore) -> Result<BTreeMap<OstIndex, u64>, OsdError> {
-        let (from, to) = (Vec::new(), alloc::vec![0xff; 8]);
-        let rows = core.osd.scan(RESERVED, &from, &to, u32::MAX).await?;
+        let rows = core.osd.scan(RESERVED, &[], &[], u32::MAX).await?;
         let banked: BTreeMap<OstIndex, u64> = rows
             .iter()
             .filter_map(|(key, value)| {

@@ -191,11 +191,9 @@ impl Mdt {
         let inode = self.read_inode(args.fid).await?;
         let mut links: Vec<(Fid, Bytes)> = inode.links.into_iter().map(|l| (l.parent, l.name)).collect();
         if inode.links_beyond > 0 {
-            let (mut from, to) = table::range_of(&args.fid.key());
-            loop {
-                let rows = self.core.osd.scan(LINK, &from, &to, SLICE).await?;
-                let Some((last, _)) = rows.last() else { break };
-                from = [&last[..], &[0]].concat();
+            let (from, to) = table::range_of(&args.fid.key());
+            let mut pages = self.core.osd.pages(LINK, SLICE).within(&from, &to);
+            while let Some(rows) = pages.next().await? {
                 links.extend(rows.iter().filter_map(|(key, _)| {
                     Some((Fid::from_key(key.get(12..)?)?, Bytes::copy_from_slice(key.get(24..)?)))
                 }));

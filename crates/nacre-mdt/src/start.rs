@@ -13,7 +13,6 @@ use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
-use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use nacre_osd::{Credits, Osd, OsdError, Pins, Table};
 use nacre_target::{OpStats, Registration, TargetCore};
@@ -41,18 +40,18 @@ async fn load(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, StartError> {
     let mut opens = Opens::default();
     // Nobody remembers who wrote what: the OSTs will be asked.
     let before = Before { exact: false, objects: true };
-    for (key, value) in all(osd, OPEN).await? {
+    for (key, value) in osd.pages(OPEN, SLICE).all().await? {
         let (generation, handle) = table::open_of(&key).ok_or(StartError::Key(OPEN))?;
         opens.insert(generation, handle, row::<Opened>(OPEN, &value)?, before);
     }
     let mut unsettled = Vec::new();
-    for (key, value) in all(osd, UNSETTLED).await? {
+    for (key, value) in osd.pages(UNSETTLED, SLICE).all().await? {
         let fid = Fid::from_key(&key).ok_or(StartError::Key(UNSETTLED))?;
         row::<Unsettled>(UNSETTLED, &value)?.pending.iter().for_each(|export| opens.cut(*export, fid));
         unsettled.push(fid);
     }
     let mut flocks = Flocks::default();
-    for (key, value) in all(osd, FLOCK).await? {
+    for (key, value) in osd.pages(FLOCK, SLICE).all().await? {
         let (fid, generation, _, _) = table::flock_of(&key).ok_or(StartError::Key(FLOCK))?;
         flocks.load(fid, generation, &row::<FlockRow>(FLOCK, &value)?.locks);
     }
@@ -101,19 +100,6 @@ fn row<R: Row>(table: Table, bytes: &[u8]) -> Result<R, StartError> {
 }
 async fn read<R: Row>(osd: &Osd, table: Table, key: &[u8]) -> Result<Option<R>, StartError> {
     osd.get(table, key).await?.map(|bytes| row(table, &bytes)).transpose()
-}
-
-/// Every row of a table that is small by nature.
-async fn all(osd: &Osd, table: Table) -> Result<Vec<(Bytes, Bytes)>, StartError> {
-    let to = [0xff; 64];
-    let mut from: Vec<u8> = Vec::new();
-    let mut rows = Vec::new();
-    loop {
-        let some = osd.scan(table, &from, &to, SLICE).await?;
-        let Some((last, _)) = some.last() else { return Ok(rows) };
-        from = [&last[..], &[0]].concat();
-        rows.extend(some);
-    }
 }
 
 /// Makes the root directory and the counter of sequences of a new file system.
@@ -170,7 +156,7 @@ impl Mdt {
 
     /// Ends orphans that nobody has open. There are none while rows agree; a damaged row must not keep space.
     async fn end_stray_orphans(self: Rc<Self>) {
-        let rows = match all(&self.core.osd, ORPHAN).await {
+        let rows = match self.core.osd.pages(ORPHAN, SLICE).all().await {
             Ok(rows) => rows,
             Err(e) => {
                 error!(target_name = %self.core.name, error = %e, "orphans cannot be listed");

@@ -11,7 +11,7 @@ use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::cell::RefCell;
-use nacre_osd::{Credits, Osd, Pins, Table};
+use nacre_osd::{Credits, Osd, Pins};
 use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore};
 use nacre_types::{Errno, TargetName};
@@ -29,23 +29,18 @@ pub struct Mgs {
 }
 
 impl Mgs {
-    /// Looks at the list.
-    pub fn with_registry<T>(&self, look: impl FnOnce(&Registry) -> T) -> T {
-        look(&self.registry.borrow())
-    }
-
     async fn load(osd: &Osd) -> Result<Registry, Errno> {
         let mut registry = Registry::default();
         if let Some(row) = osd.get(STATE, VERSION_KEY).await? {
             registry.load_version(&row)?;
         }
-        for (key, row) in all_rows(osd, FILE_SYSTEMS).await? {
+        for (key, row) in osd.pages(FILE_SYSTEMS, PAGE).all().await? {
             registry.load_fs(&key, &row)?;
         }
-        for (_, row) in all_rows(osd, TARGETS).await? {
+        for (_, row) in osd.pages(TARGETS, PAGE).all().await? {
             registry.load_target(&row)?;
         }
-        for (key, row) in all_rows(osd, PARAMS).await? {
+        for (key, row) in osd.pages(PARAMS, PAGE).all().await? {
             registry.load_param(&key, &row)?;
         }
         Ok(registry)
@@ -132,24 +127,6 @@ fn refuse(new: &RegisterTarget, refused: &Refused) -> Errno {
         Refused::Taken { .. } => Errno::EEXIST,
         Refused::Invalid { .. } => Errno::EINVAL,
         Refused::Full => Errno::ENOSPC,
-    }
-}
-
-/// The whole of a small table.
-async fn all_rows(osd: &Osd, table: Table) -> Result<Vec<(bytes::Bytes, bytes::Bytes)>, Errno> {
-    let mut all = Vec::new();
-    let mut from: Vec<u8> = Vec::new();
-    loop {
-        let rows = osd.scan(table, &from, &[0xff; 32], PAGE).await?;
-        let full = rows.len() >= PAGE as usize;
-        all.extend(rows);
-        match all.last() {
-            Some((key, _)) if full => {
-                from = key.to_vec();
-                from.push(0);
-            }
-            _ => return Ok(all),
-        }
     }
 }
 

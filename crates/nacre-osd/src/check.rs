@@ -122,19 +122,18 @@ pub async fn check_open(osd: &Rc<Osd>, mut row: impl FnMut(Table, &[u8], &[u8]))
     // What lies behind a damaged block of a table is not shown.
     for table in 0..=u8::MAX {
         let table = Table(table);
-        let mut from: Vec<u8> = Vec::new();
+        let mut pages = osd.pages(table, PAGE);
         loop {
-            match osd.scan(table, &from, &[], PAGE).await {
-                Ok(rows) => {
-                    let Some((last, _)) = rows.last() else { break };
-                    from = Vec::from(&last[..]);
-                    from.push(0);
+            match pages.next().await {
+                Ok(None) => break,
+                Ok(Some(rows)) => {
                     *report.rows.entry(table.0).or_default() += rows.len() as u64;
                     for (key, value) in &rows {
                         row(table, key, value);
                     }
                 }
                 Err(e) => {
+                    let from = pages.reached();
                     report.problem(format!("rows of table {} from {from:02x?} on: {e}", table.0));
                     break;
                 }

@@ -51,12 +51,9 @@ impl Objects {
     async fn sum_all(self: &Rc<Self>) -> Result<u64, OsdError> {
         let Some(row) = self.osd.get(table::TARGET, UNSUMMED_KEY).await? else { return Ok(0) };
         let stable = Transno::from_slice(&row).map_err(|_| wrong_answer("unsummed row"))?;
-        let (mut from, mut found, mut left) = (Vec::new(), 0, 0);
-        loop {
-            let rows = self.osd.scan(table::OBJECT, &from, &[0xff; 21], PAGE).await?;
-            let Some((last, _)) = rows.last() else { break };
-            from = last.to_vec();
-            from.push(0); // the key after it
+        let (mut found, mut left) = (0, 0);
+        let mut pages = self.osd.pages(table::OBJECT, PAGE);
+        while let Some(rows) = pages.next().await? {
             for (key, value) in &rows {
                 let Some(object) = object_of_key(key) else { continue };
                 match self.sum_if_later(object, value, stable).await {

@@ -253,10 +253,9 @@ impl Objects {
     }
 
     async fn sync_changed_since(&self, stable: Transno) -> Result<(u64, Transno), OsdError> {
-        let (mut from, mut synced, mut newest) = (Vec::new(), 0, stable);
-        loop {
-            let rows = self.osd.scan(table::OBJECT, &from, &[0xff; 21], PAGE).await?;
-            let full = rows.len() == PAGE as usize;
+        let (mut synced, mut newest) = (0, stable);
+        let mut pages = self.osd.pages(table::OBJECT, PAGE);
+        while let Some(rows) = pages.next().await? {
             for (key, value) in &rows {
                 let Some(object) = object_of_key(key) else { continue };
                 let row = decode_object(object, value)?;
@@ -267,14 +266,8 @@ impl Objects {
                     drop(self.sync_bytes(object).await);
                 }
             }
-            match rows.last() {
-                Some((key, _)) if full => {
-                    from = key.to_vec();
-                    from.push(0); // the key after it
-                }
-                _ => return Ok((synced, newest)),
-            }
         }
+        Ok((synced, newest))
     }
 
     /// The task: what was written an interval ago is synced, some objects at a time.

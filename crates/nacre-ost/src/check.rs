@@ -15,11 +15,10 @@ use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
-use bytes::Bytes;
 use nacre_node::{Ctx, FileId, FileKind, StoreDone, StoreOp};
 use nacre_osd::object_rows::{BlockRow, block_key, object_key, object_of_key, region_of_key};
 use nacre_osd::summed::block_sum;
-use nacre_osd::{BLOCK_BYTES, OBJECT_BYTES_MAX, ObjectRow, Osd, OsdError, REGION_BYTES, Table, table};
+use nacre_osd::{BLOCK_BYTES, OBJECT_BYTES_MAX, ObjectRow, Osd, OsdError, REGION_BYTES, key_after, table};
 use nacre_types::{Codec, ObjectId};
 
 /// Rows of one scan.
@@ -91,24 +90,10 @@ pub async fn check(ctx: &Rc<Ctx>, osd: &Rc<Osd>, sums: bool) -> Result<Checked, 
     Ok(check.found)
 }
 
-/// The key after one.
-fn after(key: &[u8]) -> Vec<u8> {
-    let mut next = key.to_vec();
-    next.push(0);
-    next
-}
-
 impl Check<'_> {
-    async fn page(&self, table: Table, from: &[u8]) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
-        self.osd.scan(table, from, &[0xff; 32], PAGE).await
-    }
-
     async fn objects(&mut self) -> Result<(), OsdError> {
-        let mut from = Vec::new();
-        loop {
-            let rows = self.page(table::OBJECT, &from).await?;
-            let Some((last, _)) = rows.last() else { return Ok(()) };
-            from = after(last);
+        let mut pages = self.osd.pages(table::OBJECT, PAGE);
+        while let Some(rows) = pages.next().await? {
             for (key, value) in &rows {
                 let object = object_of_key(key).filter(|o| key.len() == 16 && o.fid.is_valid());
                 match (object, ObjectRow::from_slice(value)) {
@@ -117,6 +102,7 @@ impl Check<'_> {
                 }
             }
         }
+        Ok(())
     }
 
     async fn object(&mut self, object: ObjectId, row: &ObjectRow) -> Result<(), OsdError> {
@@ -134,12 +120,9 @@ impl Check<'_> {
             self.found.problem(format!("object {object} has an impossible size, {} bytes", row.size));
         }
         let (mut allocated, mut written_end) = (0, 0);
-        let mut from = block_key(object, 0).to_vec();
-        let to = after(&block_key(object, u64::MAX));
-        loop {
-            let rows = self.osd.scan(table::BLOCK, &from, &to, PAGE).await?;
-            let Some((last, _)) = rows.last() else { break };
-            from = after(last);
+        let (from, to) = (block_key(object, 0), key_after(&block_key(object, u64::MAX)));
+        let mut pages = self.osd.pages(table::BLOCK, PAGE).within(&from, &to);
+        while let Some(rows) = pages.next().await? {
             for (key, value) in &rows {
                 let (Some(region), Some(blocks)) = (region_of_key(key), BlockRow::decode(value)) else {
                     self.found.problem(format!("a block row of object {object} cannot be read"));
@@ -227,26 +210,23 @@ impl Check<'_> {
     async fn strays(&mut self) -> Result<(), OsdError> {
         let mut from = Vec::new();
         loop {
-            let rows = self.page(table::BLOCK, &from).await?;
+            let rows = self.osd.scan(table::BLOCK, &from, &[], 1).await?;
             let Some((key, _)) = rows.first() else { return Ok(()) };
             let Some(object) = object_of_key(key) else {
                 self.found.problem(format!("block row {key:02x?} cannot be read"));
-                from = after(key);
+                from = key_after(key);
                 continue;
             };
             if self.osd.get(table::OBJECT, &object_key(object)).await?.is_none() {
                 self.found.problem(format!("block rows of {object}, which is not there"));
             }
-            from = after(&block_key(object, u64::MAX));
+            from = key_after(&block_key(object, u64::MAX));
         }
     }
 
     async fn tombstones(&mut self) -> Result<(), OsdError> {
-        let mut from = Vec::new();
-        loop {
-            let rows = self.page(tombstone::TABLE, &from).await?;
-            let Some((last, _)) = rows.last() else { return Ok(()) };
-            from = after(last);
+        let mut pages = self.osd.pages(tombstone::TABLE, PAGE);
+        while let Some(rows) = pages.next().await? {
             for (key, _) in &rows {
                 self.found.tombstones += 1;
                 let Some(object) = object_of_key(key) else {
@@ -258,14 +238,12 @@ impl Check<'_> {
                 }
             }
         }
+        Ok(())
     }
 
     async fn kept_locks(&mut self) -> Result<(), OsdError> {
-        let mut from = Vec::new();
-        loop {
-            let rows = self.page(kept::TABLE, &from).await?;
-            let Some((last, _)) = rows.last() else { return Ok(()) };
-            from = after(last);
+        let mut pages = self.osd.pages(kept::TABLE, PAGE);
+        while let Some(rows) = pages.next().await? {
             for (key, value) in &rows {
                 self.found.kept_locks += 1;
                 if kept::parse(key, value).is_none() {
@@ -273,6 +251,7 @@ impl Check<'_> {
                 }
             }
         }
+        Ok(())
     }
 
     async fn blobs(&mut self) -> Result<(), OsdError> {

@@ -54,12 +54,8 @@ impl Kept {
     /// Reads the rows.
     pub(crate) async fn load(core: &Rc<TargetCore>) -> Result<Self, OsdError> {
         let this = Self { core: core.clone(), locks: RefCell::default() };
-        let mut from = Vec::new();
-        loop {
-            let rows = core.osd.scan(TABLE, &from, &[0xff; KEY_BYTES + 1], 1024).await?;
-            let Some((last, _)) = rows.last() else { break };
-            from = last.to_vec();
-            from.push(0);
+        let mut pages = core.osd.pages(TABLE, 1024);
+        while let Some(rows) = pages.next().await? {
             for (key, value) in &rows {
                 let Some((export, args)) = parse(key, value) else {
                     tracing::error!(target_name = %core.name, ?key, "the row of a lock cannot be read, it is ignored");

@@ -47,12 +47,8 @@ impl Tombstones {
     pub(crate) async fn load(core: &Rc<TargetCore>) -> Result<Rc<Self>, OsdError> {
         let changed = core.ctx.wait_list();
         let this = Rc::new(Self { core: core.clone(), index: RefCell::default(), changed });
-        let mut from = Vec::new();
-        loop {
-            let rows = core.osd.scan(TABLE, &from, &[0xff; 17], 1024).await?;
-            let Some((last, _)) = rows.last() else { break };
-            from = last.to_vec();
-            from.push(0);
+        let mut pages = core.osd.pages(TABLE, 1024);
+        while let Some(rows) = pages.next().await? {
             for object in rows.iter().filter_map(|(key, _)| object_of_key(key)) {
                 this.add(object);
             }

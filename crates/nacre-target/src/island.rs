@@ -20,7 +20,7 @@ use bytes::Bytes;
 use core::cell::{Cell, OnceCell, RefCell};
 use core::time::Duration;
 use nacre_node::{Complaints, ConnId, Ctx, Effect, Event, Logic, StoreError, StoreOp, WaitList};
-use nacre_osd::{Credits, Osd, OsdConfig, Pins, STABLE_KEY, UNSUMMED_KEY, table};
+use nacre_osd::{Credits, Osd, OsdConfig, Pins, STABLE_KEY, UNSUMMED_KEY, key_after, table};
 use nacre_rpc::{Export, ReplyRecord};
 use nacre_types::{Codec, Errno, Generation, Instant, TargetKind, TargetName, Transno};
 use nacre_wire::target::{RecoveryRows, RecoveryRowsReply};
@@ -231,36 +231,41 @@ impl<S: Service> Inner<S> {
             core.earlier_lease.set(Duration::from_millis(u64::from(u32::from_slice(&row)?)));
         }
         let mut records: BTreeMap<Generation, Vec<ReplyRecord>> = BTreeMap::new();
-        each_row(&core.osd, table::REPLY, |key, row| match ReplyRecord::from_slice(row) {
-            Ok(record) => records.entry(record.generation).or_default().push(record),
-            Err(error) => {
-                tracing::error!(target_name = %core.name, ?key, %error, "reply record cannot be read: skipped");
-            }
-        })
-        .await?;
-        each_row(&core.osd, table::CLIENT, |key, row| match ClientRow::from_slice(row) {
-            Ok(row) => {
-                let mine = records.remove(&row.generation).unwrap_or_default();
-                let features = row.features;
-                let export = Export::restore(row.generation, row.last_transno, mine);
-                let mut exports = core.exports.borrow_mut();
-                // Rows come in the order of their generations: of a target that was started anew the older one is
-                // there when this process died before it was deleted.
-                superseded.extend(exports.of_client(row.uuid));
-                core.incompat.found(row.generation, features);
-                exports.set_last_generation(row.generation);
-                exports.insert(self.new_entry(core, row.uuid, row.name, row.role, export));
-                if let Some(entry) = exports.get_mut(row.generation) {
-                    (entry.durable, entry.seen) = (true, false);
-                    (entry.features, entry.row_features) = (features, features);
-                    entry.lease_until = self.ctx.now() + earlier_lease(core);
+        let mut pages = core.osd.pages(table::REPLY, PAGE);
+        while let Some(rows) = pages.next().await? {
+            for (key, row) in rows {
+                match ReplyRecord::from_slice(&row) {
+                    Ok(record) => records.entry(record.generation).or_default().push(record),
+                    Err(error) => {
+                        tracing::error!(target_name = %core.name, ?key, %error, "reply record cannot be read: skipped");
+                    }
                 }
             }
-            Err(error) => {
-                tracing::error!(target_name = %core.name, ?key, %error, "client record cannot be read: skipped");
+        }
+        for (key, row) in core.osd.pages(table::CLIENT, PAGE).all().await? {
+            let row = match ClientRow::from_slice(&row) {
+                Ok(row) => row,
+                Err(error) => {
+                    tracing::error!(target_name = %core.name, ?key, %error, "client record cannot be read: skipped");
+                    continue;
+                }
+            };
+            let mine = records.remove(&row.generation).unwrap_or_default();
+            let features = row.features;
+            let export = Export::restore(row.generation, row.last_transno, mine);
+            let mut exports = core.exports.borrow_mut();
+            // Rows come in the order of their generations: of a target that was started anew the older one is
+            // there when this process died before it was deleted.
+            superseded.extend(exports.of_client(row.uuid));
+            core.incompat.found(row.generation, features);
+            exports.set_last_generation(row.generation);
+            exports.insert(self.new_entry(core, row.uuid, row.name, row.role, export));
+            if let Some(entry) = exports.get_mut(row.generation) {
+                (entry.durable, entry.seen) = (true, false);
+                (entry.features, entry.row_features) = (features, features);
+                entry.lease_until = self.ctx.now() + earlier_lease(core);
             }
-        })
-        .await?;
+        }
         Ok(superseded)
     }
 
@@ -425,12 +430,9 @@ pub(crate) async fn recovery_rows(
     args: &RecoveryRows,
 ) -> Result<RecoveryRowsReply, Errno> {
     let table = if args.replies { table::REPLY } else { table::CLIENT };
-    let rows = core.osd.scan(table, &args.from, &[0xff; 16], PAGE).await?;
-    let next = rows.last().filter(|_| rows.len() >= PAGE as usize).map(|(key, _)| {
-        let mut next = key.to_vec();
-        next.push(0); // the key after it
-        Bytes::from(next)
-    });
+    let rows = core.osd.scan(table, &args.from, &[], PAGE).await?;
+    let full = rows.len() >= PAGE as usize;
+    let next = rows.last().filter(|_| full).map(|(key, _)| Bytes::from(key_after(key)));
     let target_index = match &core.name {
         TargetName::Mgs => 0,
         TargetName::Of { index, .. } => *index,
@@ -444,26 +446,4 @@ pub(crate) async fn recovery_rows(
         rows: rows.into_iter().map(|(_, row)| row).collect(),
         next,
     })
-}
-
-/// Calls `each` for every row of a table, in slices.
-async fn each_row(
-    osd: &Osd,
-    table: nacre_osd::Table,
-    mut each: impl FnMut(&[u8], &[u8]),
-) -> Result<(), Errno> {
-    let mut from: Vec<u8> = Vec::new();
-    loop {
-        let rows = osd.scan(table, &from, &[0xff; 16], PAGE).await?;
-        for (key, value) in &rows {
-            each(key, value);
-        }
-        match rows.last() {
-            Some((key, _)) if rows.len() >= PAGE as usize => {
-                from = key.to_vec();
-                from.push(0); // the key after it
-            }
-            _ => return Ok(()),
-        }
-    }
 }

@@ -221,12 +221,7 @@ impl Mdt {
                 {
                     self.osts.wait_usable().await;
                 }
-                Change::Rename(args) if args.parent != args.new_parent => {
-                    self.want_ancestors(&mut wants, args.new_parent).await?;
-                    if args.flags == nacre_wire::mdt::rename_flags::EXCHANGE {
-                        self.want_ancestors(&mut wants, args.parent).await?;
-                    }
-                }
+                Change::Rename(args) => self.want_ways_up(&mut wants, args).await?,
                 _ => {}
             }
         }
@@ -248,20 +243,22 @@ impl Mdt {
                 let mut records = Vec::new();
                 let mut digest = Digest::new();
                 let (mut stopped, mut retry) = (false, false);
-                // Layouts of the sub-operation under way: given back when it comes to nothing.
-                let chosen = RefCell::new(Vec::new());
+                // Layouts with new room: given back when their sub-operation, or the whole batch, comes to nothing.
+                let taken = RefCell::new(Vec::new());
+                let give_back = |from: usize| {
+                    taken.borrow_mut().drain(from..).for_each(|layout| self.osts.give_back_all(&layout));
+                };
                 let at = Cell::new(0);
                 let mut choose = |template: &LayoutTemplate| {
                     if let Some(layout) = before.get(at.get()).and_then(|result| layout_in(&result.body)) {
                         return Ok(layout);
                     }
                     let layout = self.osts.layout(template)?;
-                    chosen.borrow_mut().push(layout.clone());
+                    taken.borrow_mut().push(layout.clone());
                     Ok(layout)
                 };
                 let mut lent =
                     Lent { export: request.export, client, default: self.default.get(), choose: &mut choose };
-                let mut kept_layouts: Vec<Layout> = Vec::new();
                 for (number, change) in changes.iter().enumerate() {
                     at.set(number);
                     if stopped {
@@ -269,7 +266,7 @@ impl Mdt {
                         results.push(SubResult { status: Errno::ECANCELED.0, body: Bytes::new() });
                         continue;
                     }
-                    let save = tx.save();
+                    let (save, taken_before) = (tx.save(), taken.borrow().len());
                     let mut view = View::new(&mut *tx, &mut wants, hash, &opens);
                     view.touched = touched.take();
                     let step = apply(&mut view, &mut lent, change);
@@ -277,7 +274,6 @@ impl Mdt {
                     touched = view.touched.take();
                     let learnt = core::mem::take(&mut view.notes);
                     let changed = core::mem::take(&mut view.dirs);
-                    let layouts = chosen.take();
                     match step {
                         Ok(Done { body, data, fid }) => {
                             dirs.extend(changed);
@@ -286,7 +282,6 @@ impl Mdt {
                                 opens.learn(&note);
                                 notes.push(note);
                             }
-                            kept_layouts.extend(layouts);
                             records.push(SubRecord { result: 0, data, fid });
                             digest.add(&found, &SubRecord { result: 0, data, fid });
                             results.push(SubResult { status: 0, body: Bytes::from(body) });
@@ -294,12 +289,12 @@ impl Mdt {
                         Err(Halt::Errno(Errno::EINPROGRESS)) => {
                             // An OST may come soon: the whole batch is sent again.
                             undo.into_iter().rev().for_each(|u| opens.restore(u));
-                            layouts.iter().chain(&kept_layouts).for_each(|l| self.osts.give_back_all(l));
+                            give_back(0);
                             return Err(Errno::EINPROGRESS);
                         }
                         Err(Halt::Errno(e)) => {
                             tx.roll_back(save);
-                            layouts.iter().for_each(|l| self.osts.give_back_all(l));
+                            give_back(taken_before);
                             stopped = args.stop_at_error;
                             let record = SubRecord { result: e.0 as u16, data: 0, fid: NO_FID };
                             records.push(record);
@@ -310,7 +305,7 @@ impl Mdt {
                             // The others go on, only to say what they miss: one more fetch, not one for each.
                             retry = true;
                             tx.roll_back(save);
-                            layouts.iter().for_each(|l| self.osts.give_back_all(l));
+                            give_back(taken_before);
                         }
                     }
                 }
@@ -334,7 +329,7 @@ impl Mdt {
                 };
                 if again.is_some() {
                     undo.into_iter().rev().for_each(|u| opens.restore(u));
-                    kept_layouts.iter().for_each(|l| self.osts.give_back_all(l));
+                    give_back(0);
                     return Err(Errno::EOVERFLOW);
                 }
                 self.core.set_record_versions(request, digest.versions());

@@ -218,10 +218,7 @@ impl Mdt {
     async fn rename(&self, request: &Request) -> Result<Reply, Errno> {
         let args: Rename<'_> = request.args()?;
         let mut wants = rename::wants(self.hash().await, &args);
-        if args.parent != args.new_parent {
-            self.want_ancestors(&mut wants, args.new_parent).await?;
-            self.want_ancestors(&mut wants, args.parent).await?;
-        }
+        self.want_ways_up(&mut wants, &args).await?;
         self.run(request, wants, credits(8, true), |view| rename::apply(view, &args).map(|()| Empty {})).await
     }
 

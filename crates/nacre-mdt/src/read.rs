@@ -15,7 +15,7 @@ use nacre_types::name::{DISCRIMINATORS, NAME_MAX, cookie_base};
 use nacre_types::{Errno, Fid, FileType, SizeState};
 use nacre_wire::mdt::{
     DirEntry, EntryReply, FidLinks, FidLinksReply, GetLayout, Getattr, Getxattr, LayoutReply, Listxattr,
-    ListxattrReply, Lookup, Readdir, ReaddirReply, Readlink, ReadlinkReply, XattrReply,
+    ListxattrReply, Lookup, Readdir, ReaddirReply, Readlink, ReadlinkReply, Rename, XattrReply,
 };
 use nacre_wire::target::StatfsReply;
 use tracing::error;
@@ -203,8 +203,15 @@ impl Mdt {
         Ok(Reply::of(&FidLinksReply { links }))
     }
 
-    /// Brings the inodes from a directory up to the root into memory, so that a rename can walk them at once.
-    pub(crate) async fn want_ancestors(&self, wants: &mut Wants, dir: Fid) -> Result<(), Errno> {
+    /// Brings the inodes from both directories of a rename up to the root into memory, so that it can walk them at once.
+    pub(crate) async fn want_ways_up(&self, wants: &mut Wants, args: &Rename<'_>) -> Result<(), Errno> {
+        if args.parent != args.new_parent {
+            self.want_ancestors(wants, args.new_parent).await?;
+            self.want_ancestors(wants, args.parent).await?;
+        }
+        Ok(())
+    }
+    async fn want_ancestors(&self, wants: &mut Wants, dir: Fid) -> Result<(), Errno> {
         let mut at = dir;
         for _ in 0..crate::rename::DEPTH_MAX {
             if at == Fid::ROOT {

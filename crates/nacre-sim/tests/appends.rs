@@ -2,13 +2,11 @@
 
 mod support;
 
-use bytes::Bytes;
-use nacre_client::{Client, CreateArgs, WriteArgs};
+use nacre_client::CreateArgs;
 use nacre_sim::cluster::Cluster;
 use nacre_sim::{DieAt, JobId};
 use nacre_types::{Errno, Fid, LayoutTemplate, OpenHandle};
-use std::rc::Rc;
-use support::{FILE, SEC, caller, cluster, new, run};
+use support::{FILE, SEC, append, caller, cluster, new, read, run, wait};
 
 const DEATHS: [DieAt; 3] = [DieAt::BeforeLog, DieAt::InLog, DieAt::AfterLog];
 
@@ -31,21 +29,11 @@ fn scene(seed: u64) -> (Cluster, Fid, [OpenHandle; 2]) {
 fn record(of: u8, bytes: u32) -> Vec<u8> {
     (0..bytes).map(|i| (i / 7 % 100) as u8 * 2 + 1 + of).collect() // no zeros: those are holes
 }
-async fn append(client: Rc<Client>, handle: OpenHandle, data: Vec<u8>) -> Result<u32, Errno> {
-    let data = Bytes::from(data);
-    client.write(WriteArgs { handle, offset: 0, append: true, data, kill_suidgid: false, sync: false }).await
-}
-fn read(c: &mut Cluster, fid: Fid) -> Vec<u8> {
+
+/// What the second mount sees.
+fn seen(c: &mut Cluster, fid: Fid) -> Vec<u8> {
     let second = c.mounts[1];
-    let found = run(c, second, async move |client| {
-        let (_, handle) = client.open(fid, 0, caller()).await?;
-        Ok::<_, Errno>(client.read(handle, 0, 1 << 20).await?.concat())
-    });
-    found.expect("readable")
-}
-fn wait<T: 'static>(c: &mut Cluster, job: JobId) -> T {
-    let done = c.jobs.wait(&mut c.world, job, 120 * SEC);
-    done.unwrap_or_else(|| panic!("the job never ends; {:?}\n{}", c.world.fatal, c.world.trace(60)))
+    read(c, second, fid).expect("readable")
 }
 
 /// Both OSTs die under an append; one has its part in the log, the other has not.
@@ -59,9 +47,9 @@ fn an_append_of_which_one_object_has_its_part_is_ended_not_made_twice() {
             c.world.kill_in_visit(c.servers[2], a, SEC);
             c.world.kill_in_visit(c.servers[3], b, SEC);
             let bytes = data.clone();
-            let appended = run(&mut c, first, async move |client| append(client, handle, bytes).await);
+            let appended = run(&mut c, first, async move |client| append(&client, handle, bytes).await);
             assert_eq!(appended, Ok(160_000), "seed {seed}");
-            let found = read(&mut c, fid);
+            let found = seen(&mut c, fid);
             assert!(found == data, "seed {seed}, {a:?} {b:?}: {} bytes\n{}", found.len(), c.world.trace(60));
         }
     }
@@ -81,7 +69,7 @@ fn an_append_that_was_begun_is_ended_although_another_one_came_in_between() {
                 let jobs = [0, 1].map(|i| {
                     let (handle, data) = (handles[i], records[i].clone());
                     c.jobs.start(&mut c.world, mounts[i], async move |client| {
-                        append(client, handle, data).await
+                        append(&client, handle, data).await
                     })
                 });
                 for (job, record) in jobs.into_iter().zip(&records) {
@@ -91,7 +79,7 @@ fn an_append_that_was_begun_is_ended_although_another_one_came_in_between() {
                         "seed {seed}"
                     );
                 }
-                let found = read(&mut c, fid);
+                let found = seen(&mut c, fid);
                 let [one, two] = &records;
                 let whole = [[&one[..], two].concat(), [&two[..], one].concat()].contains(&found);
                 assert!(whole, "seed {seed}, {a:?} {b:?}: {} bytes\n{}", found.len(), c.world.trace(60));
@@ -112,12 +100,12 @@ fn an_append_that_was_begun_and_cut_away_begins_anew() {
             c.world.kill_in_visit(c.servers[3], b, SEC);
             let bytes = data.clone();
             let job =
-                c.jobs.start(&mut c.world, first, async move |client| append(client, handle, bytes).await);
+                c.jobs.start(&mut c.world, first, async move |client| append(&client, handle, bytes).await);
             let set = nacre_types::SetAttr { size: Some(0), ..Default::default() };
             let cut = run(&mut c, second, async move |client| client.setattr(fid, set, caller()).await);
             cut.expect("cut");
             assert_eq!(wait::<Result<u32, Errno>>(&mut c, job), Ok(160_000), "seed {seed}");
-            let found = read(&mut c, fid);
+            let found = seen(&mut c, fid);
             assert!(found.is_empty() || found == data, "seed {seed}, {a:?} {b:?}: {} bytes", found.len());
         }
     }
@@ -132,7 +120,7 @@ fn one_waits_for_the_other(seed: u64) -> (Cluster, Fid, [JobId; 2]) {
     let jobs = [0, 1].map(|i| {
         let (mount, handle) = (c.mounts[i], handles[i]);
         let job = c.jobs.start(&mut c.world, mount, async move |client| {
-            append(client, handle, record(i as u8, 100)).await
+            append(&client, handle, record(i as u8, 100)).await
         });
         c.world.run_for(SEC / 2);
         job
@@ -160,7 +148,7 @@ fn who_waits_for_a_lock_asks_a_restarted_ost_at_once() {
         c.world.start(ost1);
         assert_eq!(wait::<Result<u32, Errno>>(&mut c, first), Ok(100), "seed {seed}");
         assert_eq!(wait::<Result<u32, Errno>>(&mut c, second), Ok(100), "seed {seed}");
-        assert_eq!(read(&mut c, fid), [record(0, 100), record(1, 100)].concat(), "seed {seed}");
+        assert_eq!(seen(&mut c, fid), [record(0, 100), record(1, 100)].concat(), "seed {seed}");
     }
 }
 
@@ -176,6 +164,6 @@ fn who_is_not_waited_for_any_more_leaves_the_queue() {
         assert_eq!(wait::<Result<u32, Errno>>(&mut c, second), Err(Errno::EINTR), "seed {seed}");
         c.world.start(ost1);
         assert_eq!(wait::<Result<u32, Errno>>(&mut c, first), Ok(100), "seed {seed}");
-        assert_eq!(read(&mut c, fid), record(0, 100), "seed {seed}");
+        assert_eq!(seen(&mut c, fid), record(0, 100), "seed {seed}");
     }
 }

@@ -1,6 +1,5 @@
 //! Batches over whole clusters: order, results, one transaction, exactly once.
 
-#[path = "support/mod.rs"]
 mod support;
 
 use nacre_client::Change;

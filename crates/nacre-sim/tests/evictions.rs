@@ -1,7 +1,6 @@
 //! A mount that stood still beyond its lease: what programs called before it knew of its eviction is not done any more.
 //! They called it under locks that others have by now.
 
-#[path = "support/mod.rs"]
 mod support;
 
 use nacre_sim::cluster::Cluster;

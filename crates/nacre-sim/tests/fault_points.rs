@@ -2,17 +2,14 @@
 
 mod support;
 
-use nacre_client::{Change, Client, WriteArgs};
+use nacre_client::{Change, Client};
 use nacre_sim::cluster::Cluster;
 use nacre_sim::{JobId, NodeId};
 use nacre_target::Fault;
 use nacre_types::{Errno, Fid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use support::{DIR, FILE, MDT, SEC, caller, cluster, create, make, new, run, write};
-
-/// Place of the OST among the servers of a cluster.
-const OST: usize = 2;
+use support::{DIR, FILE, MDT, OST, SEC, append, caller, cluster, create, make, new, read, run, wait, write};
 
 fn set(c: &mut Cluster, server: usize, fault: Fault, times: u32) {
     c.set_param(server, "*.*.fail_val", &times.to_string());
@@ -77,10 +74,6 @@ fn crash(c: &mut Cluster, server: usize) {
     c.world.kill(node);
     c.world.start_later(node, 200_000_000);
 }
-fn wait<T: 'static>(c: &mut Cluster, job: JobId) -> T {
-    let done = c.jobs.wait(&mut c.world, job, 120 * SEC);
-    done.unwrap_or_else(|| panic!("the job never ends; {:?}\n{}", c.world.fatal, c.world.trace(60)))
-}
 
 /// Does a job on the first mount while each fault strikes at a server, `times(seed)` times; then `check` looks from the
 /// second one.
@@ -131,9 +124,7 @@ fn appends_happen_once_at_every_fault_point() {
     let job = |client: Rc<Client>, fid: Fid| async move {
         let (_, handle) = client.open(fid, 2, caller()).await?;
         for i in 0..20u8 {
-            let data = bytes::Bytes::from(vec![i; 700]);
-            let args = WriteArgs { handle, offset: 0, append: true, data, kill_suidgid: false, sync: false };
-            client.write(args).await?;
+            append(&client, handle, vec![i; 700]).await?;
         }
         Ok(())
     };
@@ -143,11 +134,7 @@ fn appends_happen_once_at_every_fault_point() {
         set_up,
         job,
         |c, other, fid| {
-            let found = run(c, other, async move |client| {
-                let (_, handle) = client.open(fid, 0, caller()).await?;
-                Ok::<_, Errno>(client.read(handle, 0, 1 << 20).await?.concat())
-            });
-            found.expect("readable") == (0..20u8).flat_map(|i| vec![i; 700]).collect::<Vec<_>>()
+            read(c, other, fid).expect("readable") == (0..20u8).flat_map(|i| vec![i; 700]).collect::<Vec<_>>()
         },
     );
 }
@@ -246,11 +233,8 @@ fn bytes_behind_a_barrier_are_written_when_the_target_is_back() {
         let ost = c.servers[OST];
         c.world.start_later(ost, 200_000_000);
         assert_eq!(wait::<Result<(), Errno>>(&mut c, late), Ok(()), "seed {seed}");
-        let found = run(&mut c, other, async move |client| {
-            let (_, handle) = client.open(fid, 0, caller()).await?;
-            Ok::<_, Errno>(client.read(handle, 0, 1 << 20).await?.concat())
-        });
+        let found = read(&mut c, other, fid).expect("readable");
         let expected = [vec![1; 5000], vec![2; 9000]].concat();
-        assert!(found.expect("readable") == expected, "seed {seed}\n{}", c.world.trace(80));
+        assert!(found == expected, "seed {seed}\n{}", c.world.trace(80));
     }
 }

@@ -1,7 +1,6 @@
 //! File locks over kills of the MDT and the loss of its machine: who waits goes on waiting and gets the lock, and
 //! never do two hold it.
 
-#[path = "support/mod.rs"]
 mod support;
 
 use nacre_client::Client;

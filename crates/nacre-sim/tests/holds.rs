@@ -1,7 +1,6 @@
 //! Holds of directories: a mount that answers out of its memory never shows what another mount's completed change has
 //! replaced, whatever happens to connections, leases and the MDT.
 
-#[path = "support/mod.rs"]
 mod support;
 
 use nacre_client::Client;
@@ -9,9 +8,8 @@ use nacre_sim::NodeId;
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Errno, Fid};
 use std::rc::Rc;
-use support::{DIR, FILE, MDT, SEC, caller, make, on_devices, run};
+use support::{DIR, FILE, MDT, MS, SEC, caller, make, on_devices, run};
 
-const MS: u64 = 1_000_000;
 /// The lease, and what reading and evicting take beyond it.
 const LEASE: u64 = 13 * SEC;
 

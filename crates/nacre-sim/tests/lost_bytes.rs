@@ -1,25 +1,15 @@
 //! Bytes that nobody can put back: their client does not return after the loss of an OST's machine. A reader sees what
 //! was there before, what was written, or zeros; and the OST's rows agree with its bytes in the end.
 
-#[path = "support/mod.rs"]
 mod support;
 
 use nacre_node::Event;
 use nacre_sim::cluster::Cluster;
 use nacre_sim::offline::with_engine;
-use nacre_types::{Errno, Fid};
-use support::{SEC, caller, cluster, create, run, write};
+use nacre_types::Errno;
+use support::{MS, OST, SEC, caller, cluster, create, read, run, write};
 
-const OST: usize = 2;
-const MS: u64 = 1_000_000;
 const LEN: u64 = 700_000;
-
-fn read(c: &mut Cluster, mount: nacre_sim::NodeId, fid: Fid) -> Result<Vec<u8>, Errno> {
-    run(c, mount, async move |client| {
-        let (_, handle) = client.open(fid, 0, caller()).await?;
-        Ok(client.read(handle, 0, 2 << 20).await?.concat())
-    })
-}
 
 /// What `nacre check --data` finds on the OST, once it has stopped as planned: problems, and blocks with other sums.
 fn checked(c: &mut Cluster) -> (u64, u64, Vec<String>) {

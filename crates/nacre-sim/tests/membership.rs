@@ -6,9 +6,8 @@ use nacre_client::Client;
 use nacre_types::{Errno, Fid, OpenHandle};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
 use std::rc::Rc;
-use support::{SEC, caller, cluster, create, run, write};
+use support::{MDT, SEC, caller, cluster, create, run, write};
 
-const MDT: usize = 1;
 /// Even seeds: all targets are one process.
 const ONE_PROCESS: u64 = 2;
 

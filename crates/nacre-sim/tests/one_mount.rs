@@ -1,16 +1,13 @@
 //! Changes of one mount that build on each other: one whose answer was lost with its connection, one that was answered.
 //! The machine of the MDT dies; both are there in the end, and the mount is not evicted.
 
-#[path = "support/mod.rs"]
 mod support;
 
 use nacre_client::Client;
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Errno, Fid, SetAttr};
 use std::rc::Rc;
-use support::{DIR, FILE, MDT, SEC, caller, make, on_devices, run};
-
-const MS: u64 = 1_000_000;
+use support::{DIR, FILE, MDT, MS, SEC, caller, make, on_devices, run};
 
 /// What `first` does, while a rename of `held/a` to `free/b`, which was sent before it, waits for another mount's hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,18 +1,18 @@
 //! OSTs that are away: what new files, and files on them, make of it.
 
+mod support;
+
 use nacre_client::{Client, CreateArgs, WriteArgs};
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Caller, Errno, Fid, LayoutTemplate, OstIndex};
+use nacre_types::{Errno, Fid, LayoutTemplate, OstIndex};
 use std::rc::Rc;
+use support::{FILE, MDT, SEC, caller, new};
 
-const SEC: u64 = 1_000_000_000;
-const MDT: usize = 1;
 const OST1: usize = 3;
 
 fn cluster(seed: u64) -> Cluster {
-    let mut c = Cluster::on_devices(seed, 2, 1);
-    c.world.run_for(3 * SEC);
-    run(&mut c, 60 * SEC, async |client| client.ready().await).expect("it starts").expect("it starts");
+    let mut c = support::cluster(seed, 2, 1);
+    c.world.run_for(2 * SEC); // the MDT knows them, too
     c
 }
 /// `None`: the job does not end in time.
@@ -25,20 +25,9 @@ fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
     let id = c.jobs.start(&mut c.world, mount, job);
     c.jobs.wait(&mut c.world, id, limit_ns)
 }
-fn caller() -> Caller {
-    Caller { uid: 0, gid: 0, pid: 1, umask: 0o22, groups: vec![] }
-}
 fn args(name: &str, stripe_count: i32, first_ost: i32) -> CreateArgs<'_> {
-    CreateArgs {
-        parent: Fid::ROOT,
-        name: name.as_bytes(),
-        mode: 0o100644,
-        rdev: 0,
-        target: b"",
-        layout: Some(LayoutTemplate { stripe_count, stripe_bytes: 0, first_ost }),
-        exclusive: true,
-        caller: caller(),
-    }
+    let layout = LayoutTemplate { stripe_count, stripe_bytes: 0, first_ost };
+    CreateArgs { layout: Some(layout), ..new(Fid::ROOT, name, FILE) }
 }
 /// Makes a file; the OSTs of its stripes.
 async fn make(

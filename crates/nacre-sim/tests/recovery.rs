@@ -1,18 +1,13 @@
 //! Loss of machines: what was answered is there again, exactly once, and nobody waits for longer than a lease.
 
-#[path = "support/mod.rs"]
 mod support;
 
-use nacre_client::WriteArgs;
 use nacre_sim::cluster::Cluster;
 use nacre_sim::{DieAt, NodeId};
 use nacre_types::{Errno, Fid};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockType};
 use std::collections::BTreeSet;
-use support::{DIR, FILE, MDT, SEC, caller, make, new, on_devices as cluster, run};
-
-/// Place of the OST among the servers of a cluster.
-const OST: usize = 2;
+use support::{DIR, FILE, MDT, OST, SEC, caller, create, make, on_devices as cluster, read, run, write};
 
 fn names(c: &mut Cluster, mount: NodeId) -> BTreeSet<String> {
     let page = run(c, mount, async |client| client.readdir(Fid::ROOT, 2, 1000, false).await);
@@ -96,20 +91,11 @@ fn answered_data_survives_the_loss_of_the_machine_of_its_ost() {
         let mut c = cluster(seed, 2);
         let writer = c.mounts[0];
         let fid = run(&mut c, writer, async |client| {
-            let (entry, handle) = client.create(new(Fid::ROOT, "data", FILE), 2).await?;
+            let (fid, handle) = create(&client, "data").await?;
             for i in 0..50u64 {
-                let data = bytes::Bytes::from(vec![i as u8; 3000]);
-                let args = WriteArgs {
-                    handle,
-                    offset: i * 3000,
-                    append: false,
-                    data,
-                    kill_suidgid: false,
-                    sync: false,
-                };
-                client.write(args).await?;
+                write(&client, handle, i * 3000, vec![i as u8; 3000]).await?;
             }
-            Ok::<_, Errno>(entry.attr.fid)
+            Ok::<_, Errno>(fid)
         });
         let fid = fid.expect("written");
         let pause = c.world.rng().below(1_500_000_000);
@@ -118,12 +104,7 @@ fn answered_data_survives_the_loss_of_the_machine_of_its_ost() {
         let ost = c.servers[OST];
         c.world.start_later(ost, 100_000_000);
         let reader = c.mounts[1];
-        let read = run(&mut c, reader, async move |client| {
-            let (_, handle) = client.open(fid, 0, caller()).await?;
-            let bytes = client.read(handle, 0, 150_000).await?;
-            Ok::<_, Errno>(bytes.iter().flat_map(|b| b.to_vec()).collect::<Vec<u8>>())
-        });
-        let read = read.expect("readable");
+        let read = read(&mut c, reader, fid).expect("readable");
         let expected: Vec<u8> = (0..50u8).flat_map(|i| vec![i; 3000]).collect();
         let differs = read.iter().zip(&expected).position(|(a, b)| a != b);
         assert_eq!((read.len(), differs), (expected.len(), None), "seed {seed}\n{}", c.world.trace(60));
@@ -190,19 +171,11 @@ fn a_mount_that_slept_beyond_its_lease_does_not_write_under_a_lock_it_has_lost()
             owner,
             pid: 1,
         };
-        let write = |handle, byte: u8| WriteArgs {
-            handle,
-            offset: 0,
-            append: false,
-            data: bytes::Bytes::from(vec![byte; 100]),
-            kill_suidgid: false,
-            sync: false,
-        };
         let (fid, mine) = run(&mut c, sleeper, async move |client| {
             let fid = make(&client, Fid::ROOT, "shared", FILE).await?;
             let (_, handle) = client.open(fid, 2, caller()).await?;
             client.flock(handle, lock(1), None).await?;
-            client.write(write(handle, 1)).await?;
+            write(&client, handle, 0, vec![1; 100]).await?;
             Ok::<_, Errno>((fid, handle))
         })
         .expect("locked and written");
@@ -211,17 +184,13 @@ fn a_mount_that_slept_beyond_its_lease_does_not_write_under_a_lock_it_has_lost()
             let (_, handle) = client.open(fid, 2, caller()).await?;
             let cookie = client.new_cookie();
             client.flock(handle, lock(2), Some(cookie)).await?;
-            client.write(write(handle, 2)).await
+            write(&client, handle, 0, vec![2; 100]).await
         })
         .expect("the lock is free after a lease");
         c.world.pause(sleeper, false);
-        let late = run(&mut c, sleeper, async move |client| client.write(write(mine, 3)).await);
-        let found = run(&mut c, other, async move |client| {
-            let (_, handle) = client.open(fid, 0, caller()).await?;
-            client.read(handle, 0, 1).await
-        });
-        let found = found.expect("readable").concat();
-        assert_eq!((late, found), (Err(Errno::EIO), vec![2]), "seed {seed}\n{}", c.world.trace(60));
+        let late = run(&mut c, sleeper, async move |client| write(&client, mine, 0, vec![3; 100]).await);
+        let found = read(&mut c, other, fid).expect("readable");
+        assert_eq!((late, found), (Err(Errno::EIO), vec![2; 100]), "seed {seed}\n{}", c.world.trace(60));
     }
 }
 

@@ -7,12 +7,10 @@ use nacre_client::{Change, Client};
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Errno, Fid, LayoutTemplate, SetAttr};
 use std::rc::Rc;
-use support::{DIR, FILE, MDT, SEC, caller, make, new, on_devices, run};
+use support::{DIR, FILE, MDT, MS, SEC, caller, make, new, on_devices, run};
 
 const SYMLINK: u32 = 0o120777;
 const FIFO: u32 = 0o010644;
-const MS: u64 = 1_000_000;
-
 /// The first mount makes a change of `x` (or makes it) and does not hear of it; the second removes every name of it.
 fn removed_before_the_resend<T: Send + 'static, F: Future<Output = Result<T, Errno>> + 'static>(
     seed: u64,

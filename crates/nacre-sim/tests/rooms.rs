@@ -7,9 +7,7 @@ use nacre_client::Client;
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Errno, Fid, LayoutTemplate};
 use std::rc::Rc;
-use support::{DIR, FILE, MDT, SEC, caller, make, on_devices, run};
-
-const MS: u64 = 1_000_000;
+use support::{DIR, FILE, MDT, MS, SEC, caller, make, on_devices, run};
 
 fn reserved(c: &mut Cluster) -> u64 {
     let room = c.params(|name| name.contains(".ost_room.")).into_iter().next().expect("there is an OST").2;

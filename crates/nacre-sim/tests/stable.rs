@@ -2,19 +2,9 @@
 
 mod support;
 
-use nacre_sim::NodeId;
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Errno, Fid, OpenHandle};
-use support::{SEC, caller, cluster, create, run, write};
-
-const OST: usize = 2;
-
-fn read(c: &mut Cluster, mount: NodeId, fid: Fid) -> Result<Vec<u8>, Errno> {
-    run(c, mount, async move |client| {
-        let (_, handle) = client.open(fid, 0, caller()).await?;
-        Ok(client.read(handle, 0, 1 << 20).await?.concat())
-    })
-}
+use support::{OST, SEC, caller, cluster, create, read, run, write};
 
 /// A new file that both mounts have open; from here on the first one hears nothing.
 fn a_deaf_writer(c: &mut Cluster, data: Vec<u8>) -> (Fid, [OpenHandle; 2]) {

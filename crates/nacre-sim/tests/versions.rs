@@ -3,7 +3,6 @@
 //!
 //! Every mount holds a file lock from before the loss: it is usable afterwards exactly when the mount was not evicted.
 
-#[path = "support/mod.rs"]
 mod support;
 
 use bytes::Bytes;

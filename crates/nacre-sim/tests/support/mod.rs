@@ -2,14 +2,16 @@
 #![allow(dead_code, reason = "each script uses its part")]
 
 use nacre_client::{Client, CreateArgs, WriteArgs};
-use nacre_sim::NodeId;
 use nacre_sim::cluster::Cluster;
+use nacre_sim::{JobId, NodeId};
 use nacre_types::{Caller, Errno, Fid, OpenHandle};
 use std::rc::Rc;
 
 pub(crate) const SEC: u64 = 1_000_000_000;
-/// Place of the MDT among the servers of a cluster.
+pub(crate) const MS: u64 = SEC / 1000;
+/// Places of the MDT and of the first OST among the servers of a cluster.
 pub(crate) const MDT: usize = 1;
+pub(crate) const OST: usize = 2;
 pub(crate) const DIR: u32 = 0o040755;
 pub(crate) const FILE: u32 = 0o100644;
 
@@ -39,7 +41,11 @@ pub(crate) fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
     job: impl FnOnce(Rc<Client>) -> F + Send + 'static,
 ) -> T {
     let id = c.jobs.start(&mut c.world, mount, job);
-    let done = c.jobs.wait(&mut c.world, id, 120 * SEC);
+    wait(c, id)
+}
+/// Waits for a job that was started.
+pub(crate) fn wait<T: 'static>(c: &mut Cluster, job: JobId) -> T {
+    let done = c.jobs.wait(&mut c.world, job, 120 * SEC);
     done.unwrap_or_else(|| panic!("the job never ends; {:?}\n{}", c.world.fatal, c.world.trace(60)))
 }
 /// A cluster on devices that lose what was not synced, ready.
@@ -67,6 +73,18 @@ pub(crate) async fn write(
     offset: u64,
     data: Vec<u8>,
 ) -> Result<u32, Errno> {
-    let data = bytes::Bytes::from(data);
-    client.write(WriteArgs { handle, offset, append: false, data, kill_suidgid: false, sync: false }).await
+    client.write(args(handle, offset, data)).await
+}
+pub(crate) async fn append(client: &Client, handle: OpenHandle, data: Vec<u8>) -> Result<u32, Errno> {
+    client.write(WriteArgs { append: true, ..args(handle, 0, data) }).await
+}
+fn args(handle: OpenHandle, offset: u64, data: Vec<u8>) -> WriteArgs {
+    WriteArgs { handle, offset, append: false, data: data.into(), kill_suidgid: false, sync: false }
+}
+/// The bytes of a file, as a mount sees them that opens it now.
+pub(crate) fn read(c: &mut Cluster, mount: NodeId, fid: Fid) -> Result<Vec<u8>, Errno> {
+    run(c, mount, async move |client| {
+        let (_, handle) = client.open(fid, 0, caller()).await?;
+        Ok(client.read(handle, 0, 2 << 20).await?.concat())
+    })
 }

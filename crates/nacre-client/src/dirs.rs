@@ -305,27 +305,11 @@ impl Drop for Changing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nacre_types::{Attr, Oid, Seq, SizeState, Timestamp, mode};
+    use nacre_types::{Attr, Oid, Seq, Timestamp, mode};
 
     fn attr(nlink: u32) -> Attr {
-        let time = Timestamp::default();
-        Attr {
-            fid: Fid::new(Seq(0x100), Oid(1)),
-            mode: mode::DIR | 0o755,
-            uid: 0,
-            gid: 0,
-            projid: 0,
-            nlink,
-            rdev: 0,
-            size: 4096,
-            blocks: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: time,
-            size_state: SizeState::Exact,
-            version: 0,
-        }
+        let fid = Fid::new(Seq(0x100), Oid(1));
+        Attr { nlink, size: 4096, ..Attr::new(fid, mode::DIR | 0o755, Timestamp::default()) }
     }
     fn grant(dirs: &Dirs, seen: u64, nlink: u32) {
         let reply = EntryReply {

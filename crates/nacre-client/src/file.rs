@@ -19,13 +19,10 @@ use nacre_node::Ctx;
 use nacre_types::{
     Attr, Caller, Component, Errno, Extent, Fid, FileType, Layout, OpenHandle, Owner, SetAttr, mode,
 };
-use nacre_wire::mdt::{Close, EntryReply, FlockFamily, Getattr, Open as OpenRequest, OpenHow, Written};
+use nacre_wire::mdt::{
+    Close, EntryReply, FlockFamily, Getattr, Open as OpenRequest, OpenHow, Written, open_flags,
+};
 use nacre_wire::ost::ObjectState;
-
-/// Bits of open(2) that matter here.
-pub(crate) const O_ACCMODE: u32 = 3;
-pub(crate) const O_TRUNC: u32 = 0o1000;
-const O_APPEND: u32 = 0o2000;
 
 /// What this mount knows of a file that it uses.
 pub(crate) struct FileState {
@@ -205,7 +202,7 @@ pub(crate) struct Open {
 }
 impl Open {
     fn is_writer(&self) -> bool {
-        self.flags & O_ACCMODE != 0
+        self.flags & open_flags::ACCMODE != 0
     }
 }
 
@@ -253,13 +250,14 @@ impl Client {
         if FileType::of_mode(args.mode) != Some(FileType::Regular) {
             return Err(Errno::EINVAL);
         }
-        let how = OpenHow { handle: self.new_handle(), flags: flags & (O_ACCMODE | O_APPEND) };
+        let how =
+            OpenHow { handle: self.new_handle(), flags: flags & (open_flags::ACCMODE | open_flags::APPEND) };
         // The MDT must know that a file which is there will be cut: the kernel has not checked that one.
-        let asked = OpenHow { flags: how.flags | flags & O_TRUNC, ..how };
+        let asked = OpenHow { flags: how.flags | flags & open_flags::TRUNC, ..how };
         let request = self.create_request(args.clone(), Some(asked)).await?;
         let reply = self.change_dirs(Touches::dir(args.parent), &request).await?;
         self.opened(&reply.entry, how, args.caller.clone(), reply.created);
-        if !reply.created && flags & O_TRUNC != 0 {
+        if !reply.created && flags & open_flags::TRUNC != 0 {
             // The kernel thinks that it has made the file and does not cut it.
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             return match self.truncate(reply.entry.attr.fid, 0, set, args.caller).await {
@@ -276,10 +274,11 @@ impl Client {
 
     pub async fn open(&self, fid: Fid, flags: u32, caller: Caller) -> Result<(Entry, OpenHandle), Errno> {
         let _timing = self.stats.time("open");
-        if flags & O_ACCMODE != 0 {
+        if flags & open_flags::ACCMODE != 0 {
             self.check_writable()?;
         }
-        let how = OpenHow { handle: self.new_handle(), flags: flags & (O_ACCMODE | O_APPEND) };
+        let how =
+            OpenHow { handle: self.new_handle(), flags: flags & (open_flags::ACCMODE | open_flags::APPEND) };
         let reply = self.mdt().await?.call(&OpenRequest { fid, how, caller: caller.clone() }).await?;
         self.opened(&reply, how, caller, false);
         match self.resolve(reply).await {

@@ -12,11 +12,6 @@ use nacre_wire::mdt::{
 
 /// Most entries asked for at a time: a reply has to fit a frame.
 const ENTRIES_MAX: u32 = 1024;
-/// Longest target of a symbolic link.
-const SYMLINK_MAX: usize = 4095;
-/// Longest extended attribute and its name.
-const XATTR_MAX: usize = 65536;
-const XATTR_NAME_MAX: usize = 255;
 
 impl Client {
     pub async fn lookup(&self, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
@@ -65,7 +60,7 @@ impl Client {
             _ => "mknod",
         });
         self.check_writable()?;
-        if args.target.len() > SYMLINK_MAX {
+        if args.target.len() > name::SYMLINK_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
         if file_type == FileType::Symlink && args.target.is_empty() {
@@ -214,7 +209,7 @@ impl Client {
         let _timing = self.stats.time("setxattr");
         self.check_writable()?;
         Self::check_xattr_name(name)?;
-        if value.len() > XATTR_MAX {
+        if value.len() > name::XATTR_VALUE_MAX {
             return Err(Errno::E2BIG);
         }
         let request = Setxattr { fid, name, value, flags, kill_sgid, caller, time: self.now() };
@@ -253,6 +248,6 @@ impl Client {
     }
 
     fn check_xattr_name(name: &[u8]) -> Result<(), Errno> {
-        if name.len() > XATTR_NAME_MAX || name.is_empty() { Err(Errno::ERANGE) } else { Ok(()) }
+        if name.len() > name::XATTR_NAME_MAX || name.is_empty() { Err(Errno::ERANGE) } else { Ok(()) }
     }
 }

@@ -327,24 +327,7 @@ mod tests {
     }
 
     fn no_attr() -> Attr {
-        let zero = Timestamp::default();
-        Attr {
-            fid: Fid::ROOT,
-            mode: 0o100644,
-            uid: 0,
-            gid: 0,
-            projid: 0,
-            nlink: 1,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: zero,
-            mtime: zero,
-            ctime: zero,
-            btime: zero,
-            size_state: nacre_types::SizeState::Exact,
-            version: 1,
-        }
+        Attr::new(Fid::ROOT, 0o100644, Timestamp::default())
     }
 
     struct World {

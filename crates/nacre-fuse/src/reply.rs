@@ -183,27 +183,18 @@ impl FuseReply {
 mod tests {
     use super::*;
     use crate::device::Channel;
-    use nacre_types::{Fid, Oid, Seq, SizeState};
+    use nacre_types::{Fid, Oid, Seq};
     use std::sync::Arc;
 
     fn entry() -> Entry {
         let t = Timestamp { sec: -2, nsec: 5 };
         let attr = Attr {
-            fid: Fid::new(Seq(0x100), Oid(3)),
-            mode: 0o100644,
-            uid: 1,
             gid: 2,
-            projid: 0,
-            nlink: 1,
+            uid: 1,
             rdev: (259 << 8) | 7 | (1 << 20),
             size: 9,
             blocks: 8,
-            atime: t,
-            mtime: t,
-            ctime: t,
-            btime: t,
-            size_state: SizeState::Exact,
-            version: 1,
+            ..Attr::new(Fid::new(Seq(0x100), Oid(3)), 0o100644, t)
         };
         Entry { attr, kill_priv: false }
     }

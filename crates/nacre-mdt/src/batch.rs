@@ -17,10 +17,8 @@ use core::cell::{Cell, RefCell};
 use nacre_osd::Credits;
 use nacre_rpc::{PreVersions, SubRecord};
 use nacre_target::{Reply, Request};
-use nacre_types::name::HashKey;
-use nacre_types::{
-    ClientUuid, Codec, Errno, Fid, FileType, Generation, Layout, LayoutTemplate, Seq, Transno,
-};
+use nacre_types::name::{HashKey, XATTR_VALUE_MAX};
+use nacre_types::{ClientUuid, Codec, Errno, Fid, FileType, Generation, Layout, LayoutTemplate, Transno};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
     BATCH_MAX, Batch, BatchReply, Close, Create, CreateReply, EntryReply, Link, Open, Removexattr, Rename,
@@ -74,10 +72,8 @@ struct Done {
     fid: Fid,
 }
 
-const NO_FID: Fid = Fid::new(Seq(0), nacre_types::Oid(0));
-
 fn done<'a>(reply: &impl Codec<'a>) -> Done {
-    Done { body: reply.to_vec(), data: 0, fid: NO_FID }
+    Done { body: reply.to_vec(), data: 0, fid: Fid::default() }
 }
 
 /// Of an inode that may have gone when the reply is made again.
@@ -132,7 +128,7 @@ impl<'a> Change<'a> {
             Self::Rename(_) => room(8, true),
             Self::Setxattr(args) => {
                 let mut room = room(2, false);
-                room.row_bytes += args.value.len().min(xattr::VALUE_MAX) as u32;
+                room.row_bytes += args.value.len().min(XATTR_VALUE_MAX) as u32;
                 room
             }
             Self::Removexattr(_) => room(1, true),
@@ -262,7 +258,11 @@ impl Mdt {
                 for (number, change) in changes.iter().enumerate() {
                     at.set(number);
                     if stopped {
-                        records.push(SubRecord { result: Errno::ECANCELED.0 as u16, data: 0, fid: NO_FID });
+                        records.push(SubRecord {
+                            result: Errno::ECANCELED.0 as u16,
+                            data: 0,
+                            fid: Fid::default(),
+                        });
                         results.push(SubResult { status: Errno::ECANCELED.0, body: Bytes::new() });
                         continue;
                     }
@@ -296,7 +296,7 @@ impl Mdt {
                             tx.roll_back(save);
                             give_back(taken_before);
                             stopped = args.stop_at_error;
-                            let record = SubRecord { result: e.0 as u16, data: 0, fid: NO_FID };
+                            let record = SubRecord { result: e.0 as u16, data: 0, fid: Fid::default() };
                             records.push(record);
                             digest.add(&PreVersions::default(), &record);
                             results.push(SubResult { status: e.0, body: Bytes::new() });

@@ -11,16 +11,13 @@ use crate::versions::PARENT;
 use crate::view::{Halt, Slot, Step, View, Wants, check_name};
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::name::HashKey;
+use nacre_types::name::{self, HashKey};
 use nacre_types::{
-    Attr, ClientUuid, Errno, Fid, FileType, Generation, Layout, LayoutTemplate, Seq, SizeState, Timestamp,
-    mode,
+    Attr, ClientUuid, Errno, Fid, FileType, Generation, Layout, LayoutTemplate, Seq, Timestamp, mode,
 };
-use nacre_wire::mdt::{Create, CreateReply};
+use nacre_wire::mdt::{Create, CreateReply, open_flags};
 use tracing::warn;
 
-/// Longest target of a symbolic link.
-pub(crate) const SYMLINK_MAX: usize = 4095;
 /// Size that `stat` shows for a directory.
 const DIR_BYTES: u64 = 4096;
 
@@ -49,7 +46,7 @@ pub(crate) fn apply(view: &mut View<'_>, maker: &mut Maker<'_>, args: &Create<'_
     if file_type == FileType::Symlink && args.target.is_empty() {
         return Err(Errno::ENOENT.into());
     }
-    if args.target.len() > SYMLINK_MAX {
+    if args.target.len() > name::SYMLINK_MAX {
         return Err(Errno::ENAMETOOLONG.into());
     }
     if let Some(template) = &args.layout {
@@ -114,9 +111,9 @@ fn existing(view: &mut View<'_>, maker: &Maker<'_>, args: &Create<'_>, entry: &E
     let mut inode = view.file(entry.fid)?;
     let acl = view.acl(&inode, acl::ACCESS)?;
     // Who cuts a file must be allowed to write it, even when it is opened for reading.
-    let cuts = if how.flags & crate::open::O_TRUNC != 0 { 2 } else { 0 };
+    let cuts = if how.flags & open_flags::TRUNC != 0 { 2 } else { 0 };
     let want = cuts
-        | match how.flags & 3 {
+        | match how.flags & open_flags::ACCMODE {
             0 => 4,
             1 => 2,
             _ => 6,
@@ -183,23 +180,7 @@ fn new_inode(dir: &Inode, args: &Create<'_>, file_type: FileType) -> Inode {
 /// An inode of which only this is known.
 pub(crate) fn blank(fid: Fid, mode: u32, time: Timestamp) -> Inode {
     Inode {
-        attr: Attr {
-            fid,
-            mode,
-            uid: 0,
-            gid: 0,
-            projid: 0,
-            nlink: 1,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: time,
-            size_state: SizeState::Exact,
-            version: 0,
-        },
+        attr: Attr::new(fid, mode, time),
         mtime_order: time,
         layout: None,
         may_have_objects: false,

@@ -2,7 +2,7 @@
 
 use crate::acl::{Acl, permits};
 use alloc::vec::Vec;
-use nacre_types::{Attr, Caller, Fid, SizeState, Timestamp};
+use nacre_types::{Attr, Caller, Fid, Timestamp};
 
 /// The value of an ACL's attribute: what is taken is given back as it was, and no right comes from nowhere.
 pub fn acl(bytes: &[u8]) {
@@ -12,7 +12,7 @@ pub fn acl(bytes: &[u8]) {
     assert_eq!(inherited.mode_bits() & !0o750, 0);
     assert_eq!(Acl::parse(&inherited.to_bytes()), Ok(Some(inherited)));
     let nobody = Caller { uid: 12, gid: 34, pid: 1, umask: 0, groups: Vec::from([5, 6]) };
-    let attr = attr();
+    let attr = Attr { uid: 1, gid: 2, ..Attr::new(Fid::ROOT, 0o100755, Timestamp::default()) };
     for want in 0..8 {
         let may = permits(&attr, Some(&acl), &nobody, want);
         assert!(may || want > 0, "nothing may always be done");
@@ -22,27 +22,6 @@ pub fn acl(bytes: &[u8]) {
     acl.chmod(0);
     assert_eq!(acl.mode_bits(), 0);
     assert!(!permits(&attr, Some(&acl), &nobody, 4));
-}
-
-fn attr() -> Attr {
-    let time = Timestamp { sec: 1, nsec: 2 };
-    Attr {
-        fid: Fid::ROOT,
-        mode: 0o100755,
-        uid: 1,
-        gid: 2,
-        projid: 0,
-        nlink: 1,
-        rdev: 0,
-        size: 0,
-        blocks: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        size_state: SizeState::Exact,
-        version: 0,
-    }
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use nacre_node::{Event, WaitList};
 use nacre_osd::{Credits, OsdConfig};
 use nacre_rpc::{PreVersions, ReplyRecord};
 use nacre_target::{ExportId, OpStats, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore};
-use nacre_types::name::HashKey;
+use nacre_types::name::{HashKey, XATTR_VALUE_MAX};
 use nacre_types::{Codec, Errno, LayoutTemplate, Transno, Xid};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
@@ -314,7 +314,7 @@ impl Mdt {
             Opcode::Setxattr => {
                 let args: Setxattr<'_> = request.args()?;
                 let mut room = credits(2, false);
-                room.row_bytes += args.value.len().min(xattr::VALUE_MAX) as u32;
+                room.row_bytes += args.value.len().min(XATTR_VALUE_MAX) as u32;
                 self.run_on(request, xattr::wants_set(&args), room, |v| xattr::apply_set(v, &args)).await
             }
             Opcode::Removexattr => {

@@ -9,10 +9,7 @@ use crate::table::{self, OPEN, ORPHAN, UNSETTLED};
 use crate::view::{Note, Step, View, Wants};
 use alloc::vec::Vec;
 use nacre_types::{Errno, Fid, FileType, Generation, OpenHandle, SizeState};
-use nacre_wire::mdt::{Close, EntryReply, Open, OpenHow, Written};
-
-/// Of open(2): a moment of the open, no part of what it is.
-pub(crate) const O_TRUNC: u32 = 0o1000;
+use nacre_wire::mdt::{Close, EntryReply, Open, OpenHow, Written, open_flags};
 
 /// Stores the open of a loaded inode. True: the inode is another one by it, and has to be stored as well.
 pub(crate) fn open_inode(
@@ -21,7 +18,7 @@ pub(crate) fn open_inode(
     inode: &mut Inode,
     how: &OpenHow,
 ) -> Step<bool> {
-    let opened = Opened { fid: inode.attr.fid, flags: how.flags & !O_TRUNC };
+    let opened = Opened { fid: inode.attr.fid, flags: how.flags & !open_flags::TRUNC };
     match view.opens.get(export, how.handle) {
         Some(old) if old != opened => return Err(Errno::EINVAL.into()),
         Some(_) => {}

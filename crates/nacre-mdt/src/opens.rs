@@ -11,16 +11,15 @@ use crate::view::Note;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use nacre_types::{Fid, Generation, OpenHandle};
+use nacre_wire::mdt::open_flags;
 
 /// Opens of one export. More are refused with ENFILE's nearest relative.
 pub(crate) const OPENS_PER_EXPORT_MAX: usize = 1 << 20;
 
-const ACCMODE: u32 = 3;
-
 impl Opened {
     /// `O_WRONLY` or `O_RDWR`.
     pub(crate) fn writes(&self) -> bool {
-        self.flags & ACCMODE != 0
+        self.flags & open_flags::ACCMODE != 0
     }
 }
 

@@ -12,7 +12,7 @@ use nacre_osd::Table;
 use nacre_types::name::HashKey;
 use nacre_types::{
     Attr, Caller, ClientUuid, Errno, Fid, Generation, LayoutTemplate, Oid, OpenHandle, OstIndex, Owner, Seq,
-    SetAttr, SizeState, Timestamp, Transno,
+    SetAttr, Timestamp, Transno,
 };
 use nacre_wire::mdt::{
     Close, Create, CreateReply, EntryReply, Link, Open, OpenHow, Rename, ReportSize, Setattr, Unlink, Written,
@@ -27,24 +27,7 @@ pub(crate) const HASH: HashKey = HashKey(11, 12);
 
 /// Attributes of some inode.
 pub(crate) fn attr(mode: u32, uid: u32, gid: u32) -> Attr {
-    let t = Timestamp::default();
-    Attr {
-        fid: Fid::ROOT,
-        mode,
-        uid,
-        gid,
-        projid: 0,
-        nlink: 1,
-        rdev: 0,
-        size: 0,
-        blocks: 0,
-        atime: t,
-        mtime: t,
-        ctime: t,
-        btime: t,
-        size_state: SizeState::Exact,
-        version: 0,
-    }
+    Attr { uid, gid, ..Attr::new(Fid::ROOT, mode, Timestamp::default()) }
 }
 
 type Map = BTreeMap<(Table, Vec<u8>), Vec<u8>>;

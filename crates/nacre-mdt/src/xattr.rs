@@ -8,19 +8,16 @@ use crate::open::wants_open;
 use crate::row::Inode;
 use crate::versions::CHILD;
 use crate::view::{Halt, Step, View, Wants};
+use nacre_types::name::{XATTR_NAME_MAX, XATTR_VALUE_MAX};
 use nacre_types::{Errno, FileType, mode};
 use nacre_wire::mdt::{EntryReply, Removexattr, Setxattr};
-
-/// Longest name and value, as in the kernel.
-pub(crate) const NAME_MAX: usize = 255;
-pub(crate) const VALUE_MAX: usize = 64 << 10;
 
 const CREATE: u32 = 1;
 const REPLACE: u32 = 2;
 
 /// Refuses what has no meaning here.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
-    if name.is_empty() || name.len() > NAME_MAX || name.contains(&0) {
+    if name.is_empty() || name.len() > XATTR_NAME_MAX || name.contains(&0) {
         return Err(Errno::ERANGE);
     }
     if name == acl::ACCESS || name == acl::DEFAULT {
@@ -40,7 +37,7 @@ pub(crate) fn wants_set(args: &Setxattr<'_>) -> Wants {
 
 pub(crate) fn apply_set(view: &mut View<'_>, args: &Setxattr<'_>) -> Step<EntryReply> {
     check_name(args.name)?;
-    if args.value.len() > VALUE_MAX {
+    if args.value.len() > XATTR_VALUE_MAX {
         return Err(Errno::E2BIG.into());
     }
     let mut inode = view.file(args.fid)?;

@@ -12,7 +12,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use nacre_node::ConnId;
 use nacre_rpc::{Export, PreVersions, SubRecord};
-use nacre_types::{ClientUuid, ConnEpoch, Generation, Instant, Tag, Transno, Xid, codec_struct};
+use nacre_types::{ClientUuid, ConnEpoch, Fid, Generation, Instant, Tag, Transno, Xid, codec_struct};
 use nacre_wire::target::Role;
 
 /// An export: the generation of its client record.
@@ -36,25 +36,14 @@ codec_struct! {
 }
 
 /// What the record of a request under way will carry.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Note {
     pub(crate) data: u64,
-    pub(crate) fid: nacre_types::Fid,
+    pub(crate) fid: Fid,
     pub(crate) results: Vec<SubRecord>,
     pub(crate) versions: PreVersions,
     /// Of the reply, not of the record.
     pub(crate) tail: Vec<u8>,
-}
-impl Default for Note {
-    fn default() -> Self {
-        Self {
-            data: 0,
-            fid: nacre_types::Fid::new(nacre_types::Seq(0), nacre_types::Oid(0)),
-            results: Vec::new(),
-            versions: PreVersions::default(),
-            tail: Vec::new(),
-        }
-    }
 }
 
 /// One client.

@@ -73,6 +73,26 @@ codec_struct! {
     }
 }
 impl Attr {
+    /// Of an inode with one name and nothing in it, that belongs to root.
+    pub fn new(fid: Fid, mode: u32, time: Timestamp) -> Self {
+        Self {
+            fid,
+            mode,
+            uid: 0,
+            gid: 0,
+            projid: 0,
+            nlink: 1,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            size_state: SizeState::Exact,
+            version: 0,
+        }
+    }
     pub fn file_type(&self) -> FileType {
         FileType::of_mode(self.mode).unwrap_or(FileType::Regular)
     }

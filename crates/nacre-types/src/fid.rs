@@ -11,7 +11,7 @@ pub const OIDS_PER_SEQ: u32 = 1 << 24;
 const SEQ_LIMIT: u64 = 1 << 40;
 
 /// A FID sequence. 0 is the file system's own (root), 1..=0xff are reserved, clients get those above.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Seq(pub u64);
 impl Seq {
     pub const FIRST_CLIENT: Seq = Seq(0x100);
@@ -19,13 +19,13 @@ impl Seq {
 }
 
 /// An object id inside its sequence, below [`OIDS_PER_SEQ`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Oid(pub u32);
 
 codec_newtype!(Seq(u64), Oid(u32));
 
-/// The identity of a file, directory or other inode. 12 bytes on wire and disk.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// The identity of a file, directory or other inode. 12 bytes on wire and disk. The default names nothing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Fid {
     pub seq: Seq,
     pub oid: Oid,

@@ -8,6 +8,11 @@ use core::hash::Hasher;
 
 /// Longest name in bytes.
 pub const NAME_MAX: usize = 255;
+/// Longest target of a symbolic link.
+pub const SYMLINK_MAX: usize = 4095;
+/// Longest name and value of an extended attribute, as in the kernel.
+pub const XATTR_NAME_MAX: usize = 255;
+pub const XATTR_VALUE_MAX: usize = 64 << 10;
 /// Discriminators per hash.
 pub const DISCRIMINATORS: u64 = 16;
 /// Cookies of `.` and of `..`; 0 is before everything.

@@ -88,7 +88,7 @@ codec_struct! {
     #[derive(Copy)]
     pub struct OpenHow {
         pub handle: OpenHandle,
-        /// `O_ACCMODE`, `O_TRUNC`, `O_APPEND` bits of open(2).
+        /// See [`open_flags`].
         pub flags: u32,
     }
 }
@@ -155,6 +155,14 @@ codec_struct! {
         pub caller: Caller,
         pub time: Timestamp,
     }
+}
+/// Bits of open(2) that mean something to a target.
+pub mod open_flags {
+    /// Not 0: for writing.
+    pub const ACCMODE: u32 = 0o3;
+    /// A moment of the open, no part of what it is.
+    pub const TRUNC: u32 = 0o1000;
+    pub const APPEND: u32 = 0o2000;
 }
 /// Flags of [`Rename`], as in renameat2(2).
 pub mod rename_flags {

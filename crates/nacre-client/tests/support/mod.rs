@@ -273,23 +273,7 @@ impl Fake {
     }
 
     fn inode(&self, fid: Fid, mode: u32) -> EntryReply {
-        let attr = Attr {
-            fid,
-            mode,
-            uid: 0,
-            gid: 0,
-            projid: 0,
-            nlink: 1,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: Timestamp::default(),
-            mtime: Timestamp::default(),
-            ctime: Timestamp::default(),
-            btime: Timestamp::default(),
-            size_state: SizeState::Exact,
-            version: 1,
-        };
+        let attr = Attr::new(fid, mode, Timestamp::default());
         let stripes = (0..self.shared.borrow().stripes).map(OstIndex).collect();
         let component = Component { extent: Extent::ALL, stripe_bytes: 4, stripes };
         let layout = Layout { generation: 1, components: vec![component] };

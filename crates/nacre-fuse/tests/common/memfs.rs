@@ -5,9 +5,7 @@ use bytes::Bytes;
 use nacre_client::{CreateArgs, Entry, ListedEntry, ReaddirPage, WriteArgs};
 use nacre_fuse::{Ops, Validity};
 use nacre_node::{Ctx, WaitList};
-use nacre_types::{
-    Attr, Caller, Errno, Fid, LockCookie, Oid, OpenHandle, Seq, SetAttr, SizeState, mode, name,
-};
+use nacre_types::{Attr, Caller, Errno, Fid, LockCookie, Oid, OpenHandle, Seq, SetAttr, mode, name};
 use nacre_wire::mdt::{FileLock, FlockOutcome, FlockType, rename_flags};
 use nacre_wire::target::StatfsReply;
 use std::cell::{Cell, RefCell};
@@ -112,23 +110,11 @@ impl MemFs {
         self.serial.get()
     }
     fn inode(&self, fid: Fid, parent: Fid, mode: u32, caller: &Caller) -> Inode {
-        let now = self.ctx.wall();
         let attr = Attr {
-            fid,
-            mode,
             uid: caller.uid,
             gid: caller.gid,
-            projid: 0,
             nlink: if mode & mode::FMT == mode::DIR { 2 } else { 1 },
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            btime: now,
-            size_state: SizeState::Exact,
-            version: 1,
+            ..Attr::new(fid, mode, self.ctx.wall())
         };
         Inode { attr, parent, data: Vec::new(), entries: BTreeMap::new(), xattrs: BTreeMap::new(), opens: 0 }
     }

@@ -44,6 +44,8 @@ pub(crate) struct FileState {
     others_wrote: Cell<bool>,
     /// Count of this mount's metadata changes when the MDT was last synced for this file.
     pub(crate) synced_at: Cell<Option<u64>>,
+    /// File locks were taken through some handle of it: only then a close has to look for them in all of them.
+    pub(crate) was_locked: Cell<bool>,
 }
 
 impl FileState {
@@ -59,6 +61,7 @@ impl FileState {
             dirty: Cell::new(false),
             others_wrote: Cell::new(false),
             synced_at: Cell::new(None),
+            was_locked: Cell::new(false),
         }
     }
     /// Takes in a reply about the inode.

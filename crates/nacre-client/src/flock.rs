@@ -119,6 +119,7 @@ impl Client {
         if lock.kind != FlockType::Unlock {
             // Before the request: a handle that is released meanwhile must know what to drop.
             open.lock_owners.borrow_mut().insert((lock.family, lock.owner));
+            open.file.was_locked.set(true);
         }
         let cookie = wait.unwrap_or_else(|| self.new_cookie());
         let registered = self.flocks.register(&self.ctx, cookie);
@@ -196,6 +197,9 @@ impl Client {
     /// Writes go straight to the OSTs, so there is no error left to report here.
     pub async fn flush(&self, handle: OpenHandle, lock_owner: u64) -> Result<(), Errno> {
         let open = self.files.handle(handle)?;
+        if !open.file.was_locked.get() {
+            return Ok(()); // every close comes here
+        }
         let key = (FlockFamily::Posix, lock_owner);
         // Any descriptor of the file, closed by the owner, drops all its locks on the file.
         let mut had_locks = false;

@@ -392,9 +392,7 @@ impl Osts {
             })
             .collect();
         if !rows.is_empty() {
-            let credits =
-                Credits { rows: rows.len() as u32, row_bytes: 64 * rows.len() as u32, ..Credits::default() };
-            let reservation = core.osd.reserve(credits).await?;
+            let reservation = core.osd.reserve(credits(rows.len())).await?;
             let deleted = core.transact_local(&Pins::default(), reservation, |tx| {
                 rows.iter().for_each(|(key, _)| tx.delete(RESERVED, key));
                 Ok(())
@@ -426,9 +424,7 @@ impl Osts {
     }
     async fn store_reserved(&self) -> Result<(), Errno> {
         let rooms: Vec<(OstIndex, OstRoom)> = self.allocator.borrow().osts().collect();
-        let credits =
-            Credits { rows: rooms.len() as u32, row_bytes: 64 * rooms.len() as u32, ..Credits::default() };
-        let reservation = self.core.osd.reserve(credits).await?;
+        let reservation = self.core.osd.reserve(credits(rooms.len())).await?;
         self.core
             .transact_local(&Pins::default(), reservation, |tx| {
                 for (index, room) in &rooms {
@@ -438,4 +434,10 @@ impl Osts {
             })
             .map(|_| ())
     }
+}
+
+/// Rows of a reservation go with the next start: a full disk keeps no target from it.
+fn credits(rows: usize) -> Credits {
+    let rows = rows as u32;
+    Credits { rows, row_bytes: 64 * rows, frees: true, ..Credits::default() }
 }

@@ -452,11 +452,8 @@ fn owners_of_objects_follow_a_chown() {
 fn a_clean_stop_keeps_the_reservation_and_a_kill_does_not_lose_files() {
     let mut c = Cluster::new(12, 1, 1);
     c.run(0, |c| async move { c.make(Fid::ROOT, b"a", REG).await.unwrap() });
+    c.stop_mdt();
     let node = c.mdt;
-    c.world.tell(node, nacre_node::Event::Stop);
-    c.run_ms(5000);
-    assert!(c.world.take_stopped().contains(&node));
-    c.world.kill(node);
     c.world.start(node);
     c.run(0, |c| async move {
         c.make(Fid::ROOT, b"b", REG).await.unwrap();
@@ -464,4 +461,22 @@ fn a_clean_stop_keeps_the_reservation_and_a_kill_does_not_lose_files() {
     });
     let (report, _) = c.check();
     assert_eq!(report.inodes, 3);
+}
+
+/// The rows of the reservation that it kept go at the start.
+#[test]
+fn a_target_whose_disk_others_have_filled_starts_and_what_is_there_can_be_removed() {
+    let mut c = Cluster::new(13, 1, 1);
+    c.run(0, |c| async move { c.make(Fid::ROOT, b"a", REG).await.unwrap() });
+    c.run_ms(3000);
+    c.stop_mdt();
+    c.fill_disk_of_mdt();
+    let node = c.mdt;
+    c.world.start(node);
+    c.run(0, |c| async move {
+        assert_eq!(c.make(Fid::ROOT, b"b", DIR).await, Err(Errno::ENOSPC));
+        c.unlink(Fid::ROOT, b"a", false).await.unwrap();
+    });
+    let (report, _) = c.check();
+    assert_eq!(report.inodes, 1);
 }

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use nacre_mdt::Mdt;
 use nacre_mgs::Mgs;
-use nacre_node::{Ctx, Peer, PeerConfig, Peers, WaitList};
+use nacre_node::{Ctx, Event, FileId, Peer, PeerConfig, Peers, Store as _, StoreOp, WaitList};
 use nacre_osd_mem::MemStore;
 use nacre_ost::{Checked, Ost};
 use nacre_sim::bed::Bed;
@@ -21,8 +21,9 @@ use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Of each target.
+/// Of each OST and of the MGS; of the MDT, which is filled in a test.
 const STORE_BYTES: u64 = 1 << 30;
+const MDT_BYTES: u64 = 128 << 20;
 const MDT: &str = "demo-MDT0000";
 pub(crate) const REG: u32 = mode::REG | 0o644;
 pub(crate) const DIR: u32 = mode::DIR | 0o755;
@@ -245,7 +246,7 @@ impl Cluster {
     pub(crate) fn with_mdt(seed: u64, osts: u32, clients: u8, make: nacre_sim::bed::MakeTarget) -> Self {
         let mut bed = Bed::new(seed);
         bed.add_target::<Mgs>("MGS", 0xe0, STORE_BYTES);
-        let (mdt, mdt_store) = bed.add_made(MDT, 0xe1, STORE_BYTES, make);
+        let (mdt, mdt_store) = bed.add_made(MDT, 0xe1, MDT_BYTES, make);
         let osts: Vec<_> =
             (0..osts).map(|n| bed.add_target::<Ost>(&ost_name(n), 64 + n as u8, STORE_BYTES)).collect();
         let ost_count = osts.len() as u32;
@@ -256,6 +257,26 @@ impl Cluster {
     }
     pub(crate) fn ost_node(&self, ost: usize) -> NodeId {
         self.osts[ost].0
+    }
+    /// A planned stop of the MDT, which stays away.
+    pub(crate) fn stop_mdt(&mut self) {
+        let mdt = self.mdt;
+        self.bed.world.tell(mdt, Event::Stop);
+        self.bed.run_ms(5000);
+        assert!(self.bed.world.take_stopped().contains(&mdt));
+        self.bed.world.kill(mdt);
+    }
+    /// Others have filled the disk of the MDT.
+    pub(crate) fn fill_disk_of_mdt(&self) {
+        let file = FileId::Blob(ObjectId { fid: Fid::new(Seq(0x7777), Oid(7)), stripe: 0 });
+        for piece in [1 << 20, 1 << 10] {
+            let data = Bytes::from(vec![7; piece]);
+            let write = |at| StoreOp::Write { file, offset: at, data: vec![data.clone()] };
+            let mut at = (1 << 40) + (piece as u64) * (1 << 20);
+            while self.mdt_store.execute(write(at)).is_ok() {
+                at += piece as u64;
+            }
+        }
     }
     /// kill -9 and a new start of the MDT.
     pub(crate) fn restart(&mut self) {

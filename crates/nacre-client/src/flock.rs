@@ -216,7 +216,9 @@ impl Client {
     pub(crate) async fn drop_locks_of(&self, open: &Open) {
         let owners = core::mem::take(&mut *open.lock_owners.borrow_mut());
         for (family, owner) in owners {
-            if let Err(error) = self.unlock_all(open.file.fid, family, owner).await {
+            if let Err(error) = self.unlock_all(open.file.fid, family, owner).await
+                && error != Errno::ESHUTDOWN
+            {
                 tracing::warn!(fid = %open.file.fid, %error, "the MDT could not drop the locks of a closed file");
             }
         }

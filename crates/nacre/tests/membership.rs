@@ -91,6 +91,27 @@ fn a_mount_that_was_stopped_loses_what_it_had_locked_and_nothing_else() {
     drop(theirs);
 }
 
+/// Files with locks are open when a mount is taken away whose MDT stands still: its log says so, not once for each.
+#[test]
+fn a_mount_that_ends_without_its_mdt_complains_in_a_few_lines() {
+    let Some(m) = Machine::new() else { return };
+    let c = Cluster::format(&m);
+    let [_mgs, mdt, _ost] = c.all();
+    let mut mount = c.mount("a");
+    let a = c.mnt("a");
+    let files: Vec<File> = (0..20).map(|i| open(&a.join(format!("f{i}")))).collect();
+    files.iter().for_each(|file| rustix::fs::fcntl_lock(file, FlockOperation::LockExclusive).unwrap());
+    mdt.signal(Signal::STOP);
+    mount.signal(Signal::TERM);
+    eventually("it says that files are open", || mount.log().contains("press Ctrl-C again"));
+    mount.signal(Signal::TERM);
+    mount.child.wait().unwrap();
+    mdt.signal(Signal::CONT);
+    let log = mount.log();
+    assert!(log.contains("open files could not be closed at the MDT handles=20"), "{log}");
+    assert!(log.matches(" WARN ").count() <= 4, "{log}");
+}
+
 /// Servers that are stopped for a lease and a little: their clients waited, and lose nothing.
 #[test]
 fn a_server_that_was_stopped_evicts_nobody() {

@@ -345,6 +345,12 @@ const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "appends", "who_is_not_waited_for_any_more_leaves_the_queue"),
     planted(
+        "a batch writes more than it has reserved",
+        "crates/nacre-mdt/src/batch.rs",
+        &[("} else if rows > room.rows || row_bytes > room.row_bytes {", "} else if rows == u32::MAX {")],
+    )
+    .found_by("nacre-mdt", "target", "batches::orphans_over_many_osts_are_closed_together"),
+    planted(
         "closes that go together end with the first that fails",
         "crates/nacre-client/src/closes.rs",
         &[("stop_at_error: false", "stop_at_error: true")],

@@ -146,6 +146,32 @@ const MUTATIONS: &[Mutation] = &[
         &[("tx.delete_range(table::REPLY, &reply_key(id, Tag(0)), &reply_end(id));", "")],
     ),
     planted(
+        "slots of calls that an eviction ended stay taken",
+        "crates/nacre-rpc/src/import.rs",
+        &[(
+            "self.free(&call);\n            match Lane::of(call.class) {",
+            "match Lane::of(call.class) {",
+        )],
+    ),
+    planted(
+        "an orphan stays after its last close",
+        "crates/nacre-mdt/src/open.rs",
+        &[("view.opens.count(opened.fid) <= 1 {", "view.opens.count(opened.fid) == 0 {")],
+    ),
+    planted(
+        "objects of removed files stay",
+        "crates/nacre-mdt/src/inode.rs",
+        &[(
+            "self.put(DESTROY, &table::of_ost(ost, fid), &Stripes { stripes });",
+            "let _ = (DESTROY, fid, Stripes { stripes });",
+        )],
+    ),
+    planted(
+        "a recovery waits for those who have reported",
+        "crates/nacre-target/src/recovery.rs",
+        &[("&& r.waiting.remove(&export)", "&& r.waiting.contains(&export)")],
+    ),
+    planted(
         "callbacks may be missing",
         "crates/nacre-rpc/src/import.rs",
         &[("frame.header.xid.0 > self.callback_seen.0 + 1", "frame.header.xid.0 > u64::MAX - 1")],

@@ -35,12 +35,7 @@ pub(crate) fn import(device: &str, target: &Target) -> String {
         line(&mut out, format_args!("    name: {device}"));
         line(&mut out, format_args!("    target: {}_UUID", target.name));
         line(&mut out, format_args!("    state: {}", import.state()));
-        let flags: Vec<&str> = [(features::MULTI_MOD_RPCS, "multi_mod_rpcs"), (features::BATCH, "batch_rpc")]
-            .into_iter()
-            .filter(|(bit, _)| import.features() & bit != 0)
-            .map(|(_, name)| name)
-            .collect();
-        line(&mut out, format_args!("    connect_flags: [ {} ]", flags.join(", ")));
+        line(&mut out, format_args!("    connect_flags: [ {} ]", features::names(import.features())));
         line(&mut out, format_args!("    connect_data:"));
         line(&mut out, format_args!("       flags: {:#x}", import.features()));
         line(&mut out, format_args!("       instance: {}", import.instance().unwrap_or(0)));
@@ -59,16 +54,21 @@ pub(crate) fn import(device: &str, target: &Target) -> String {
         line(&mut out, format_args!("       inflight: {}", import.in_flight()));
         line(&mut out, format_args!("       waiting: {}", import.waiting()));
         line(&mut out, format_args!("       resent: {resent}"));
+        line(&mut out, format_args!("       avg_waittime: {} usecs", target.requests.average("usecs")));
         line(&mut out, format_args!("    transactions:"));
         line(&mut out, format_args!("       peer_committed: {}", import.last_committed()));
         line(&mut out, format_args!("       peer_stable: {}", import.last_stable()));
+        let kept = import.replay_list();
+        line(&mut out, format_args!("       kept_for_replay: {}", kept.len()));
+        line(&mut out, format_args!("       kept_bytes: {}", kept.bytes()));
+        line(&mut out, format_args!("       kept_no_longer: {}", kept.dropped()));
         out
     })
 }
 
 /// Histogram of modifying requests in flight, from 0 up to the row that reaches 100 %.
 pub(crate) fn rpc_stats(ctx: &Ctx, target: &Target) -> String {
-    let mut out = clocks(target.requests.start(), ctx.wall(), ":", 26);
+    let mut out = clocks(target.slots_since(), ctx.wall(), ":", 26);
     target.peer.with_import(|import| {
         line(&mut out, format_args!("modify_RPCs_in_flight:  {}\n", import.slots().in_flight()));
         histogram(&mut out, import.slots().histogram().counts());
@@ -104,11 +104,14 @@ fn wall_of(ctx: &Ctx, at: Instant) -> Timestamp {
 /// ERANGE beyond what the server agreed to, and where that is set.
 pub(crate) fn check_server_limit(name: &str, limit: u16, target: &Target) -> Result<(), String> {
     match target.peer.with_import(|import| import.server_max_mod_rpcs()) {
-        Some(theirs) if limit > theirs => Err(format!(
-            "{name}={limit}: Numerical result out of range: the server allows {theirs}\nhint: raise \
-             mdt.{}.max_mod_rpcs_in_flight on the server; it holds from the next connect on",
-            target.name
-        )),
+        Some(theirs) if limit > theirs => {
+            let component = if name.starts_with("osc.") { "obdfilter" } else { "mdt" };
+            Err(format!(
+                "{name}={limit}: Numerical result out of range: the server allows {theirs}\nhint: raise \
+                 {component}.{}.max_mod_rpcs_in_flight on the server; it holds from the next connect on",
+                target.name
+            ))
+        }
         _ => Ok(()),
     }
 }

@@ -98,8 +98,8 @@ impl Client {
                 continue;
             };
             match field {
-                "stats" => target.requests.clear(),
-                "rpc_stats" => target.peer.clear_stats(),
+                "stats" => target.clear_requests(),
+                "rpc_stats" => target.clear_slots(self.ctx.wall()),
                 "max_mod_rpcs_in_flight" => {
                     let limit = parse_limit(name, value, CLIENT_MOD_RPCS_MAX)?;
                     imports::check_server_limit(name, limit, &target)?;

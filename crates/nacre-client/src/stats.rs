@@ -39,6 +39,13 @@ impl Stats {
     pub(crate) fn start(&self) -> Timestamp {
         self.start.get().unwrap_or(self.ctx.wall())
     }
+    /// Of everything that is counted in this unit.
+    pub(crate) fn average(&self, unit: &str) -> u64 {
+        let lines = self.lines.borrow();
+        let counted = lines.values().filter(|(_, u)| *u == unit).map(|(samples, _)| samples.total());
+        let (count, sum) = counted.fold((0, 0_u64), |(n, all), (count, sum)| (n + count, all.saturating_add(sum)));
+        sum.checked_div(count).unwrap_or(0)
+    }
     pub(crate) fn clear(&self) {
         self.lines.borrow_mut().clear();
         self.start.set(Some(self.ctx.wall()));

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::Cell;
 use nacre_node::{Ctx, Peer, PeerConfig, Peers, RpcError, WaitList};
-use nacre_types::{Codec, Errno, TargetKind};
+use nacre_types::{Codec, Errno, TargetKind, Timestamp};
 use nacre_wire::mdt::{Batch, BatchReply};
 use nacre_wire::{Class, Frame, Opcode, Rpc};
 
@@ -24,6 +24,8 @@ pub(crate) struct Target {
     pub(crate) peer: Rc<Peer>,
     /// Latency per request name.
     pub(crate) requests: Stats,
+    /// Since when `rpc_stats` counts, if not since the first request.
+    slots_since: Cell<Option<Timestamp>>,
     pub(crate) unlocked_reads: Gate,
     pub(crate) unlocked_writes: Gate,
 }
@@ -40,6 +42,7 @@ impl Target {
             name,
             peer,
             requests: Stats::new(ctx),
+            slots_since: Cell::new(None),
             unlocked_reads: Gate::new(ctx, UNLOCKED_MAX),
             unlocked_writes: Gate::new(ctx, UNLOCKED_MAX),
         })
@@ -72,6 +75,20 @@ impl Target {
     ) -> Result<(R::Reply, Vec<Bytes>), Errno> {
         let _timing = self.requests.time(request_name(R::OPCODE));
         self.peer.call_bulk(request, bulk).await.map_err(|e| self.explain(R::OPCODE, e))
+    }
+    /// Since when `rpc_stats` counts.
+    pub(crate) fn slots_since(&self) -> Timestamp {
+        self.slots_since.get().unwrap_or(self.requests.start())
+    }
+    /// `rpc_stats` counts from now on.
+    pub(crate) fn clear_slots(&self, now: Timestamp) {
+        self.peer.clear_stats();
+        self.slots_since.set(Some(now));
+    }
+    /// `stats` counts from now on; `rpc_stats` goes on.
+    pub(crate) fn clear_requests(&self) {
+        self.slots_since.set(Some(self.slots_since()));
+        self.requests.clear();
     }
     /// What is under way to it, for people; `None` when nothing is.
     pub(crate) fn requests_left(&self) -> Option<String> {

@@ -223,6 +223,13 @@ impl LockSpace {
         covers.then(|| self.id(slot))
     }
 
+    /// What a client may change under its granted lock of this name.
+    pub fn changing(&self, export: Generation, cookie: LockCookie) -> Option<ResourceId> {
+        let &slot = self.cookies.get(&(export, cookie))?;
+        let lock = self.lock(slot);
+        (lock.granted && self.forest.node(slot).mode.covers(Mode::Pw)).then_some(lock.resource)
+    }
+
     /// An operation begins under a granted lock: the lock stays until [`LockSpace::unuse`].
     pub fn use_lock(&mut self, lock: LockId) -> bool {
         match self.slot(lock) {

@@ -9,6 +9,9 @@
 //! release counts: who gets one that another has just given up could not get it again in replay. Other programs of the
 //! same client are no others: their answers leave in order, or what they leave behind is committed (`answers.rs` of
 //! nacre-target). Bounded by what is uncommitted; with one client nothing is kept.
+//!
+//! `mdt.*.commit_on_sharing` does not ask whether the other client has the reply: then nobody builds on what two losses
+//! at once, of the machine and of that client, would take away.
 
 use crate::mdt::Mdt;
 use crate::table;
@@ -82,7 +85,8 @@ impl Mdt {
         held.committed(self.core.osd.last_committed());
         let others = touched.seen.iter().chain(&touched.made).filter_map(|key| held.latest.get(key));
         others
-            .filter(|c| c.export != request.export && !self.core.has_reply(c.export, c.xid))
+            .filter(|c| c.export != request.export)
+            .filter(|c| self.commit_on_sharing.get() || !self.core.has_reply(c.export, c.xid))
             .map(|c| c.transno)
             .max()
     }

@@ -59,6 +59,8 @@ pub struct Mdt {
     pub(crate) osts: Rc<Osts>,
     pub(crate) stats: RefCell<OpStats>,
     pub(crate) held: RefCell<Held>,
+    /// Acknowledged or not: what another client has changed is committed before it is built upon.
+    pub(crate) commit_on_sharing: Cell<bool>,
     pub(crate) dirs: Dirs,
 }
 

@@ -26,6 +26,13 @@ pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
         ),
         row("open_files", mdt.opens.borrow().len().to_string(), false, "handles that clients have open"),
         row(
+            "commit_on_sharing",
+            u8::from(mdt.commit_on_sharing.get()).to_string(),
+            true,
+            "1: what another client has changed is durable before a change may build on it. 0 (default): not if that client \
+             has its reply, and can make it again"
+        ),
+        row(
             "dir_holds",
             mdt.dirs.count().to_string(),
             false,
@@ -96,6 +103,10 @@ pub(crate) fn set(mdt: &Mdt, name: &str, value: &str) -> Result<(), String> {
     }
     if name == format!("mdt.{}.dir_holds_max", mdt.core.name) {
         mdt.dirs.set_limit(usize::from(parse_limit(name, value, DIR_HOLDS_MAX)?));
+        return Ok(());
+    }
+    if name == format!("mdt.{}.commit_on_sharing", mdt.core.name) {
+        mdt.commit_on_sharing.set(parse_switch(name, value)?);
         return Ok(());
     }
     if let Some((index, _)) =

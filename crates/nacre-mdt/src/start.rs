@@ -66,6 +66,7 @@ async fn load(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, StartError> {
         osts: Osts::new(core),
         stats: RefCell::new(OpStats::new(core.ctx.wall())),
         held: RefCell::default(),
+        commit_on_sharing: Cell::new(false),
         dirs: Dirs::new(&core.ctx),
     });
     info!(target_name = %core.name, opens = mdt.opens.borrow().len(), "metadata target has read its rows");

@@ -187,6 +187,11 @@ impl Locks {
         Ok(answer.granted)
     }
 
+    /// What a client may have changed under this lock of its own.
+    pub(crate) fn written_under(&self, export: ExportId, cookie: LockCookie) -> Option<ObjectId> {
+        self.space.borrow().changing(export, cookie)?.object()
+    }
+
     /// A client lets go. Unknown cookies are fine: the cancel may be a resent one.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use nacre_dlm::Mode;
 use nacre_osd::{Objects, ObjectsConfig, OsdError, Pins, Stamp};
@@ -27,6 +27,7 @@ use nacre_wire::ost::{
     Allocate, Cancel, Destroy, Enqueue, EnqueueReply, Glimpse, ObjectState, Read, ReadReply, Reserve,
     ReserveReply, SetOwner, SyncObject, Truncate, Write, WriteReply,
 };
+use nacre_wire::settings::parse_switch;
 use nacre_wire::target::{Empty, Param, StatfsReply};
 use nacre_wire::{MAX_BULK_BYTES, Opcode};
 
@@ -43,6 +44,8 @@ pub struct Ost {
     locks: Rc<Locks>,
     pub(crate) store: Rc<Store>,
     pub(crate) held: RefCell<Held>,
+    /// What was written under a client's lock goes to the device when the lock is given back.
+    sync_on_cancel: Cell<bool>,
     counters: RefCell<Counters>,
     registration: Option<Rc<Registration>>,
     statfs: RefCell<StatfsReply>,
@@ -201,7 +204,17 @@ impl Ost {
 
     async fn cancel(&self, request: &Request) -> Result<Reply, Errno> {
         let args: Cancel = request.args()?;
+        let written = self.locks.written_under(request.export, args.cookie);
         self.locks.cancel(request.export, args.cookie).await?;
+        if let Some(object) = written.filter(|_| self.sync_on_cancel.get()) {
+            let store = self.store.clone();
+            // Begun, not waited for.
+            self.core.ctx.spawn(async move {
+                if let Err(error) = store.sync(object).await {
+                    tracing::warn!(%object, %error, "not durable at the end of its lock");
+                }
+            });
+        }
         Ok(Reply::of(&Empty {}))
     }
 
@@ -280,6 +293,7 @@ impl Service for Ost {
             locks: Locks::new(core, &store, kept),
             store,
             held: RefCell::default(),
+            sync_on_cancel: Cell::new(false),
             counters: RefCell::new(counters),
             registration: Registration::start(core),
             statfs: RefCell::default(),
@@ -380,6 +394,13 @@ impl Service for Ost {
                 false,
                 "destroyed objects that refuse late writes"
             ),
+            row(
+                "sync_on_cancel",
+                u8::from(self.sync_on_cancel.get()).to_string(),
+                true,
+                "1: when a client gives a lock for writing back, what it wrote goes to the device; nobody waits for it. 0: \
+                 default"
+            ),
             row("lock_count", locks.to_string(), false, "extent locks held or awaited"),
             row("lock_waiting", waiting.to_string(), false, "extent locks awaited"),
         ];
@@ -395,6 +416,10 @@ impl Service for Ost {
         match (field, value.trim()) {
             ("stats" | "brw_stats", "0" | "clear") => {
                 self.counters.borrow_mut().clear(self.core.ctx.wall());
+                Ok(())
+            }
+            ("sync_on_cancel", value) => {
+                self.sync_on_cancel.set(parse_switch(name, value)?);
                 Ok(())
             }
             ("stats" | "brw_stats", _) => Err(format!("{name}: write 0 to clear the counters")),

@@ -105,6 +105,8 @@ impl Export {
             export.remember(record);
         }
         export.last_transno = export.last_transno.max(last_transno);
+        // Nobody knows which limit was agreed then, and its requests come again with their tags.
+        export.tags_max = TAG_MAX;
         export
     }
 

@@ -155,6 +155,15 @@ fn tags_beyond_the_agreed_limit_are_refused() {
     assert_eq!(e.admit(&request(5, 9, 4, 1), Class::Close), Admission::Execute);
 }
 
+/// The limit may have been a higher one before it.
+#[test]
+fn after_a_restart_tags_of_the_time_before_are_not_refused() {
+    let mut e = Export::restore(Generation(1), Transno(90), []);
+    e.connect(ConnEpoch(4), 8).expect("the script");
+    assert_eq!(e.admit(&resent(9, 64, 6, 4), Class::Modify), Admission::Execute);
+    assert_eq!(e.admit(&resent(10, 514, 6, 4), Class::Modify), Admission::Error(Errno::EPROTO));
+}
+
 #[test]
 fn after_a_restart_records_decide_and_the_highest_transno_is_known() {
     let mut e = Export::restore(Generation(1), Transno(90), [record(8, 2, 101), record(7, 1, 100)]);

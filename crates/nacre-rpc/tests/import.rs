@@ -246,6 +246,31 @@ fn one_close_passes_the_limit_and_serves_the_first_waiting_one() {
 }
 
 #[test]
+fn a_raised_limit_wakes_who_waits_and_all_requests_are_more_than_changes() {
+    let limits = |s: &Script| {
+        let config = s.import.config();
+        (config.max_mod_rpcs, config.max_rpcs, s.import.slots().limit())
+    };
+    let mut s = Script::connected(2);
+    (1..=9).for_each(|n| s.change(n));
+    assert_eq!(s.take().len(), 2);
+    s.import.set_max_mod_rpcs(s.now, 4);
+    assert_eq!(s.take(), ["Create x4 t3 l1", "Create x5 t4 l1"]);
+    s.import.set_max_mod_rpcs(s.now, 8);
+    assert_eq!((s.take().len(), limits(&s)), (4, (8, 9, 8)));
+    (10..=11).for_each(|n| s.read(n));
+    assert_eq!(s.take(), ["Lookup x10 t0 l1"], "a read finds its way past the changes, one more does not");
+    s.import.set_max_rpcs_in_flight(s.now, 12);
+    assert_eq!(s.take(), ["Lookup x11 t0 l1"]);
+    s.import.set_max_mod_rpcs(s.now, 20);
+    assert_eq!((s.take().len(), limits(&s)), (0, (20, 21, 8)), "the server's limit holds too");
+    s.import.set_max_rpcs_in_flight(s.now, 4);
+    assert_eq!(limits(&s), (3, 4, 3));
+    s.import.set_max_rpcs_in_flight(s.now, 1);
+    assert_eq!(limits(&s), (1, 2, 1));
+}
+
+#[test]
 fn a_server_without_the_feature_gives_one_slot() {
     let mut s = Script::new(7);
     s.connect(Server { many: false, ..SERVER });

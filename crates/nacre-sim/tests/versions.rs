@@ -120,6 +120,40 @@ fn a_gap_in_a_shared_directory_does_not_touch_those_who_work_beside_it() {
     assert!(lost > 0, "there was no gap");
 }
 
+/// Makes y of x, one way or another.
+async fn build(client: Rc<Client>, dir: Fid, way: u64) -> Result<(), Errno> {
+    let x = client.lookup(dir, b"x").await?.attr.fid;
+    match way % 4 {
+        0 => client.rename((dir, b"x"), (dir, b"y"), 0, caller()).await,
+        1 => client.link(x, dir, b"y", caller()).await.map(|_| ()),
+        2 => {
+            let batch = [Change::Rename { from: (dir, b"x"), to: (dir, b"y"), flags: 0 }];
+            client.batch(&batch, &caller(), true).await.map(|_| ())
+        }
+        // The name alone: gone, and another file under it.
+        _ => {
+            client.unlink(dir, b"x", false, caller()).await?;
+            make(&client, dir, "y", FILE).await.map(|_| ())
+        }
+    }
+}
+
+/// The loss of a machine and of a client at once, which evicts others in the next test.
+#[test]
+fn with_commit_on_sharing_nobody_builds_on_what_two_losses_would_take() {
+    for seed in 1..=24 {
+        let mut s = scene(seed, 2);
+        let (dir, nodes) = (s.dir, s.c.mounts.clone());
+        s.c.set_param(MDT, "mdt.*.commit_on_sharing", "1");
+        run(&mut s.c, nodes[0], async move |client| make(&client, dir, "x", FILE).await).expect("made");
+        s.c.world.run_for(5_000_000);
+        run(&mut s.c, nodes[1], move |client| build(client, dir, seed)).expect("built");
+        s.lose(0);
+        assert!(!s.was_evicted(1), "seed {seed}\n{}", s.c.world.trace(80));
+        assert!(s.names(1).contains("y"), "seed {seed}");
+    }
+}
+
 #[test]
 fn who_has_built_on_a_change_that_is_lost_is_evicted_alone() {
     let mut lost = 0;
@@ -130,23 +164,7 @@ fn who_has_built_on_a_change_that_is_lost_is_evicted_alone() {
         run(&mut s.c, nodes[0], async move |client| make(&client, dir, "x", FILE).await).expect("made");
         // Its reply is acknowledged: nobody has to wait for a commit.
         s.c.world.run_for(5_000_000);
-        let build = move |client: Rc<Client>| async move {
-            let x = client.lookup(dir, b"x").await?.attr.fid;
-            match seed % 4 {
-                0 => client.rename((dir, b"x"), (dir, b"y"), 0, caller()).await,
-                1 => client.link(x, dir, b"y", caller()).await.map(|_| ()),
-                2 => {
-                    let batch = [Change::Rename { from: (dir, b"x"), to: (dir, b"y"), flags: 0 }];
-                    client.batch(&batch, &caller(), true).await.map(|_| ())
-                }
-                // The name alone: gone, and another file under it.
-                _ => {
-                    client.unlink(dir, b"x", false, caller()).await?;
-                    make(&client, dir, "y", FILE).await.map(|_| ())
-                }
-            }
-        };
-        run(&mut s.c, nodes[1], build).expect("built");
+        run(&mut s.c, nodes[1], move |client| build(client, dir, seed)).expect("built");
         run(&mut s.c, nodes[2], async move |client| make(&client, dir, "beside", DIR).await).expect("made");
         s.lose(0);
         assert!(!s.was_evicted(2), "seed {seed}\n{}", s.c.world.trace(80));

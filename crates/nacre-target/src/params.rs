@@ -181,20 +181,13 @@ impl TargetCore {
     }
 
     fn export_text(&self, e: &Entry) -> String {
-        let names = [
-            (features::MULTI_MOD_RPCS, "multi_mod_rpcs"),
-            (features::BATCH, "batch_rpc"),
-            (features::DIR_HOLDS, "dir_holds"),
-        ];
-        let flags: Vec<&str> =
-            names.into_iter().filter(|(bit, _)| e.features & bit != 0).map(|(_, name)| name).collect();
         format!(
             "{}:\n    name: {}\n    client: {}\n    connect_flags: [ {} ]\n    connect_data:\n       flags: {:#x}\n       \
              instance: {}\n       max_mod_rpcs: {}\n    export_flags: [ {} ]\n",
             e.uuid,
             self.name,
             e.from,
-            flags.join(", "),
+            features::names(e.features),
             e.features,
             self.instance.get(),
             e.max_mod_rpcs,

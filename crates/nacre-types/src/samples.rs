@@ -22,6 +22,10 @@ impl Samples {
         self.sum = self.sum.saturating_add(value);
         self.squares = self.squares.saturating_add(u128::from(value) * u128::from(value));
     }
+    /// How many, and their sum.
+    pub fn total(&self) -> (u64, u64) {
+        (self.count, self.sum)
+    }
     /// What follows the name in a line of `stats`.
     pub fn line(&self, unit: &str) -> impl fmt::Display {
         let Self { count, least, greatest, sum, squares } = *self;

@@ -8,6 +8,9 @@ use nacre_types::{ClientUuid, Generation, Timestamp, Transno, Xid, codec_enum, c
 
 /// Bits of `features` in connect. The reply carries those that both sides know.
 pub mod features {
+    use alloc::string::String;
+    use alloc::vec::Vec;
+
     /// Several modifying requests in flight, each with a tag and a reply record.
     pub const MULTI_MOD_RPCS: u64 = 1;
     /// Batches of sub-operations.
@@ -16,6 +19,13 @@ pub mod features {
     pub const DIR_HOLDS: u64 = 4;
     /// What this build knows.
     pub const ALL: u64 = MULTI_MOD_RPCS | BATCH | DIR_HOLDS;
+
+    /// The names of those in `bits`, for people; the field's where it has one.
+    pub fn names(bits: u64) -> String {
+        let names = [(MULTI_MOD_RPCS, "multi_mod_rpcs"), (BATCH, "batch_rpc"), (DIR_HOLDS, "dir_holds")];
+        let known = names.into_iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| name);
+        known.collect::<Vec<_>>().join(", ")
+    }
 }
 
 codec_enum! {

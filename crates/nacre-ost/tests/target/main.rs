@@ -8,7 +8,7 @@ mod support;
 
 use nacre_types::*;
 use nacre_wire::ost::*;
-use nacre_wire::target::Statfs;
+use nacre_wire::target::{SetParam, Statfs};
 use support::*;
 
 #[test]
@@ -95,6 +95,28 @@ fn a_write_without_a_lock_waits_for_the_locks_of_others() {
     c.wait(&inside).unwrap();
     let byte = c.run(0, move |c| async move { c.read(o, 50, 1).await }).unwrap();
     assert_eq!(byte, b"b");
+}
+
+#[test]
+fn what_was_written_under_a_lock_is_durable_soon_after_its_cancel_where_that_is_set() {
+    for (set, left) in [("0", 1), ("1", 0)] {
+        let mut c = Cluster::new(5, 1);
+        let o = object(1);
+        c.run(0, move |c| async move {
+            let set = SetParam { name: "obdfilter.*.sync_on_cancel".into(), value: set.into() };
+            let reply = c.peer.call(&set).await.unwrap();
+            assert_eq!((reply.matched, reply.refused.as_str()), (1, ""));
+            c.lock(o, 1, LockMode::Pw, Extent::ALL).await.unwrap();
+            c.write_under(o, 0, b"x", LockCookie(1)).await.unwrap();
+            c.cancel(o, 1).await.unwrap();
+        });
+        c.run_ms(50);
+        let kept = c.run(0, move |c| async move {
+            c.glimpse(o).await.unwrap();
+            c.peer.with_import(|import| import.replay_list().len())
+        });
+        assert_eq!(kept, left, "sync_on_cancel={set}");
+    }
 }
 
 #[test]

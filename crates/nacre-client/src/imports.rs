@@ -116,9 +116,13 @@ pub(crate) fn check_server_limit(name: &str, limit: u16, target: &Target) -> Res
     }
 }
 
-/// The limit that the user set and the one that holds.
+/// Limits of modifying requests and of all, as they hold: not beyond what the server agreed to.
 pub(crate) fn limits(target: &Target) -> (String, String) {
-    target.peer.with_import(|i| (i.config().max_mod_rpcs.to_string(), i.config().max_rpcs.to_string()))
+    target.peer.with_import(|i| {
+        let agreed = i.server_max_mod_rpcs().map(|_| i.slots().limit());
+        let changes = agreed.unwrap_or(i.config().max_mod_rpcs);
+        (changes.to_string(), i.config().max_rpcs.to_string())
+    })
 }
 
 #[cfg(test)]

@@ -292,7 +292,7 @@ impl Client {
         let params = self.params();
         for KeptParam { name, value } in kept {
             for param in params.iter().filter(|p| p.writable && matches(name, &p.name)) {
-                if let Err(reason) = self.set_param(&param.name, value) {
+                if let Err(reason) = self.set(&param.name, value, true) {
                     tracing::warn!(
                         reason,
                         "a parameter that the MGS keeps is refused\nhint: nacre lctl set_param -P -d {name}"

@@ -84,6 +84,10 @@ impl Client {
 
     /// Sets one parameter; `Err` is the sentence for the user.
     pub fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
+        self.set(name, value, false)
+    }
+    /// One that the MGS keeps may be more than a server agrees to today: it counts from the connect on that allows it.
+    pub(crate) fn set(&self, name: &str, value: &str, is_kept: bool) -> Result<(), String> {
         if name == self.llite("stats") {
             self.stats.clear();
             return Ok(());
@@ -102,7 +106,9 @@ impl Client {
                 "rpc_stats" => target.clear_slots(self.ctx.wall()),
                 "max_mod_rpcs_in_flight" => {
                     let limit = parse_limit(name, value, CLIENT_MOD_RPCS_MAX)?;
-                    imports::check_server_limit(name, limit, &target)?;
+                    if !is_kept {
+                        imports::check_server_limit(name, limit, &target)?;
+                    }
                     target.peer.set_max_mod_rpcs(limit);
                 }
                 "active" if device.starts_with("osc") => {

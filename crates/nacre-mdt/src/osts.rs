@@ -273,7 +273,8 @@ impl Osts {
                 return;
             }
             let version = registration.mgs().config_version();
-            if known == 0 || version != known {
+            // It comes with a ping, and no ping is needed while lists are asked for.
+            if known == 0 || version > known {
                 match registration.targets().await {
                     Ok(list) => {
                         known = list.config_version;

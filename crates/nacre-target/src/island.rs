@@ -186,6 +186,7 @@ impl<S: Service> Inner<S> {
         }
         self.count_start(&core, loss).await.map_err(failed)?;
         let service = S::start(&core).await?;
+        core.restore_kept(&*service).await.map_err(failed)?;
         let clients = core.exports.borrow().len();
         tracing::info!(target_name = %core.name, instance = core.instance(), clients, "target started");
         self.service.set(service).map_err(|_| String::from("the target was started twice"))?;
@@ -213,7 +214,9 @@ impl<S: Service> Inner<S> {
         registration.registered().await;
         while !self.stopping.get() {
             let Ok(list) = registration.targets().await else { return };
-            core.apply_kept(&**service, &list.params);
+            if let Err(error) = core.keep(&**service, &list.params).await {
+                tracing::warn!(target_name = %core.name, %error, "the next start will not know what the MGS keeps at once");
+            }
             while registration.mgs().config_version() <= list.config_version && !self.stopping.get() {
                 registration.mgs().changed().await;
             }

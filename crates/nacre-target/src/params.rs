@@ -7,11 +7,15 @@ use crate::service::Service;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use nacre_types::TargetKind;
+use nacre_osd::{Credits, Pins, table};
+use nacre_types::{Codec, Errno, TargetKind};
 use nacre_wire::matches;
 use nacre_wire::mgs::KeptParam;
 use nacre_wire::settings::{SERVER_MOD_RPCS_MAX, parse_limit};
 use nacre_wire::target::{Param, SetParam, SetParamReply, features};
+
+/// Row of `TARGET`: the parameters of this target that the MGS keeps.
+const KEPT_KEY: &[u8] = b"kept";
 
 fn param(name: String, value: String, writable: bool, help: &str) -> Param {
     Param { name, value, writable, help: help.to_string() }
@@ -195,12 +199,47 @@ impl TargetCore {
         )
     }
 
+    /// What the MGS kept when it was last heard: it holds from the start, before a client connects.
+    pub(crate) async fn restore_kept<S: Service>(&self, service: &S) -> Result<(), Errno> {
+        if let Some(row) = self.osd.get(table::TARGET, KEPT_KEY).await? {
+            match Vec::<KeptParam>::from_slice(&row) {
+                Ok(kept) => self.set_kept(service, &kept),
+                Err(error) => tracing::error!(target_name = %self.name, %error,
+                    "the parameters that the MGS keeps cannot be read: they hold again once it answers"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets what the MGS keeps, and remembers it for the next start.
+    pub(crate) async fn keep<S: Service>(&self, service: &S, list: &[KeptParam]) -> Result<(), Errno> {
+        self.apply_kept(service, list);
+        let names: Vec<String> = self.all_params(service).into_iter().map(|p| p.name).collect();
+        let is_ours = |kept: &&KeptParam| names.iter().any(|name| matches(&kept.name, name));
+        let row = Codec::to_vec(&list.iter().filter(is_ours).cloned().collect::<Vec<_>>());
+        let old = self.osd.get(table::TARGET, KEPT_KEY).await?;
+        if old.map_or(row == Codec::to_vec(&Vec::<KeptParam>::new()), |old| old[..] == row[..]) {
+            return Ok(());
+        }
+        let row_bytes = u32::try_from(row.len()).unwrap_or(u32::MAX).saturating_add(64);
+        let credits = Credits { rows: 1, row_bytes, object_bytes: 0, frees: false };
+        let reservation = self.osd.reserve(credits).await?;
+        self.transact_local(&Pins::default(), reservation, |tx| {
+            tx.put(table::TARGET, KEPT_KEY, row);
+            Ok(())
+        })?;
+        Ok(())
+    }
+
     /// Sets the parameters that the MGS keeps and this target has; once per change of the list.
     pub fn apply_kept<S: Service>(&self, service: &S, kept: &[KeptParam]) {
         if *self.kept.borrow() == kept {
             return;
         }
         *self.kept.borrow_mut() = kept.to_vec();
+        self.set_kept(service, kept);
+    }
+    fn set_kept<S: Service>(&self, service: &S, kept: &[KeptParam]) {
         for KeptParam { name, value } in kept {
             let set = SetParam { name: name.clone(), value: value.clone() };
             let reply = set_params(self, service, &set);

@@ -78,7 +78,7 @@ pub fn check_setting(pattern: &str, value: &str) -> Result<(), NotKept> {
 pub fn parse_limit(name: &str, value: &str, most: u16) -> Result<u16, String> {
     match value.trim().parse::<i64>() {
         Ok(limit) if (1..=i64::from(most)).contains(&limit) => Ok(limit as u16),
-        Err(e) if *e.kind() == IntErrorKind::InvalidDigit => {
+        Err(e) if matches!(e.kind(), IntErrorKind::InvalidDigit | IntErrorKind::Empty) => {
             Err(format!("{name}={value}: Invalid argument (1 to {most})"))
         }
         _ => Err(format!("{name}={value}: Numerical result out of range (1 to {most})")),

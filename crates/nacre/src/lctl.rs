@@ -208,8 +208,8 @@ fn try_apply(setting: &str) -> Result<(Vec<String>, Vec<String>)> {
             let mut tool = tool::Tool::connect_unix(&entry.socket, island)?;
             for p in tool.call(&GetParams { pattern: whole(name) })?.params {
                 let set = format!("{}={value}", p.name);
-                match tool.call(&SetParam { name: p.name, value: value.into() })?.refused {
-                    none if none.is_empty() => done.push(set),
+                match tool.call(&SetParam { name: p.name.clone(), value: value.into() })?.refused {
+                    none if none.is_empty() => done.push(as_it_is(&mut tool, p.name, value)?),
                     why if why.starts_with(&set) => refused.push(format!("set_param: setting {why}")),
                     why => refused.push(format!("set_param: {why}")),
                 }
@@ -220,6 +220,13 @@ fn try_apply(setting: &str) -> Result<(Vec<String>, Vec<String>)> {
         bail!("set_param: no parameter matches '{name}'\nhint: nacre lctl list_param -FR '*'");
     }
     Ok((done, refused))
+}
+
+/// `NAME=VALUE` with the value that holds now: another one may have bounded it. Of a text, what was asked for.
+fn as_it_is(tool: &mut tool::Tool, name: String, asked: &str) -> Result<String> {
+    let now = tool.call(&GetParams { pattern: name.clone() })?.params.into_iter().next();
+    let value = now.map(|p| p.value).filter(|value| !value.trim_end().contains('\n'));
+    Ok(format!("{name}={}", value.as_deref().unwrap_or(asked).trim_end()))
 }
 
 /// Tells the MGS of this machine (each, if several run) to keep parameters, or to forget them. Nothing is kept of a

@@ -262,3 +262,28 @@ fn after_a_takeover_the_old_server_writes_nothing() {
         assert_eq!(fs::read_to_string(c.mnt("a").join(format!("d/f{i}"))).unwrap(), format!("{i}"));
     }
 }
+
+/// A server has them from its start: a client may be there before the MGS is.
+#[test]
+fn what_the_mgs_keeps_holds_on_a_running_server_and_before_the_first_client_after_a_kill() {
+    let Some(m) = Machine::new() else { return };
+    let c = Cluster::format(&m);
+    let [_mgs, mut mdt, _ost] = c.all();
+    let _mount = c.mount("a");
+    let shown = |name: &str| m.good(&["lctl", "get_param", "-n", name]).trim().to_owned();
+    m.good(&[
+        "lctl",
+        "set_param",
+        "-P",
+        "mdt.*.max_mod_rpcs_in_flight=64",
+        "mdc.*.max_mod_rpcs_in_flight=32",
+        "obdfilter.*.sync_on_cancel=1",
+    ]);
+    eventually("it holds on the MDT", || shown("mdt.*.max_mod_rpcs_in_flight") == "64");
+    eventually("it holds on the OST", || shown("obdfilter.*.sync_on_cancel") == "1");
+    eventually("it is what was agreed", || shown("mdc.*.max_mod_rpcs_in_flight") == "8");
+    mdt.kill();
+    let _mdt = c.serve("mdt");
+    eventually("it is agreed", || shown("mdc.*.max_mod_rpcs_in_flight") == "32");
+    assert_eq!(shown("mdc.*.max_rpcs_in_flight"), "33");
+}

@@ -43,7 +43,8 @@ impl Stats {
     pub(crate) fn average(&self, unit: &str) -> u64 {
         let lines = self.lines.borrow();
         let counted = lines.values().filter(|(_, u)| *u == unit).map(|(samples, _)| samples.total());
-        let (count, sum) = counted.fold((0, 0_u64), |(n, all), (count, sum)| (n + count, all.saturating_add(sum)));
+        let (count, sum) =
+            counted.fold((0, 0_u64), |(n, all), (count, sum)| (n + count, all.saturating_add(sum)));
         sum.checked_div(count).unwrap_or(0)
     }
     pub(crate) fn clear(&self) {

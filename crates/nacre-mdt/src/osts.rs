@@ -273,8 +273,8 @@ impl Osts {
                 return;
             }
             let version = registration.mgs().config_version();
-            // It comes with a ping, and no ping is needed while lists are asked for.
-            if known == 0 || version > known {
+            // The version comes with a ping, and no ping is needed while lists are asked for: each second one is, then.
+            if known == 0 || version != known {
                 match registration.targets().await {
                     Ok(list) => {
                         known = list.config_version;

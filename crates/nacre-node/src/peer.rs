@@ -257,6 +257,10 @@ impl Peer {
     pub async fn changed(&self) {
         self.changed.wait().await;
     }
+    /// Ends these waits: something beside the import has changed.
+    pub fn wake(&self) {
+        self.changed.wake_all();
+    }
     /// Whether locks of this target may be used now.
     pub fn lease_ok(&self) -> bool {
         self.import.borrow().lease_ok(self.ctx.now())

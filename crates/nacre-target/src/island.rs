@@ -217,7 +217,7 @@ impl<S: Service> Inner<S> {
             if let Err(error) = core.keep(&**service, &list.params).await {
                 tracing::warn!(target_name = %core.name, %error, "the next start will not know what the MGS keeps at once");
             }
-            while registration.mgs().config_version() <= list.config_version && !self.stopping.get() {
+            while registration.version() <= list.config_version && !self.stopping.get() {
                 registration.mgs().changed().await;
             }
         }

@@ -8,7 +8,7 @@
 use crate::core_::TargetCore;
 use alloc::rc::Rc;
 use alloc::string::ToString;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use nacre_node::{Peer, PeerConfig, RpcError, WaitList};
 use nacre_types::{Errno, FsName, TargetName};
@@ -24,6 +24,8 @@ pub struct Registration {
     fs: FsName,
     reply: RefCell<Option<RegisterReply>>,
     changed: WaitList,
+    /// Of the latest list.
+    version: Cell<u64>,
 }
 
 impl Registration {
@@ -51,7 +53,8 @@ impl Registration {
             addresses: core.config.addresses.clone(),
         };
         let changed = core.ctx.wait_list();
-        let this = Rc::new(Self { mgs, fs: fs.clone(), reply: RefCell::new(None), changed });
+        let this =
+            Rc::new(Self { mgs, fs: fs.clone(), reply: RefCell::new(None), changed, version: Cell::new(0) });
         core.ctx.spawn(this.clone().run(core.clone(), request));
         // A second start keeps the first: it would be a bug, and harmless.
         let _first = core.registration.set(this.clone());
@@ -78,7 +81,17 @@ impl Registration {
     /// # Errors
     /// Those of the call.
     pub async fn targets(&self) -> Result<TargetList, RpcError> {
-        self.mgs.call(&ListTargets { fs: self.fs.clone() }).await
+        let list = self.mgs.call(&ListTargets { fs: self.fs.clone() }).await?;
+        if self.version.replace(list.config_version) != list.config_version {
+            self.mgs.wake();
+        }
+        Ok(list)
+    }
+
+    /// The version of the list at the MGS, as a list or a ping has told last. What changes it wakes who waits for the
+    /// import.
+    pub fn version(&self) -> u64 {
+        self.version.get().max(self.mgs.config_version())
     }
 
     /// The import, for other questions and for [`Peer::disconnect`] at the end.

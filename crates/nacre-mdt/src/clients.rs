@@ -49,7 +49,7 @@ impl Mdt {
                 let mut wants = Wants::default();
                 wants.inode(opened.fid);
                 let done = self
-                    .change_local(wants, credits(1, true), |view| {
+                    .change_local(wants, credits(2, true), |view| {
                         close(view, export, *handle, *opened, Ending::Unknown)
                     })
                     .await;

@@ -23,7 +23,7 @@ use nacre_osd::{Credits, OsdConfig};
 use nacre_rpc::{PreVersions, ReplyRecord};
 use nacre_target::{ExportId, OpStats, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore};
 use nacre_types::name::{HashKey, XATTR_VALUE_MAX};
-use nacre_types::{Codec, Errno, LayoutTemplate, Transno, Xid};
+use nacre_types::{Codec, Errno, LayoutTemplate, STRIPES_MAX, Transno, Xid};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
     Batch, Close, Create, CreateReply, EntryReply, Flock, FlockCancel, GrantSeq, Link, Open, Removexattr,
@@ -37,6 +37,11 @@ const ATTEMPTS_MAX: u32 = 64;
 
 /// Upper bound of an inode's row: names, small attributes, a layout of [`nacre_types::STRIPES_MAX`] stripes.
 const INODE_BYTES: u32 = 20 << 10;
+
+/// Of a file that goes, for each OST that it is on: a key of CHOWN and a row of DESTROY.
+const GONE_BYTES: u32 = 64;
+// The end of an inode needs the room of two.
+const _: () = assert!(STRIPES_MAX as u32 * GONE_BYTES + 1024 <= 2 * INODE_BYTES);
 
 /// What an operation may write: `inodes` inode rows and as many other rows of a few hundred bytes.
 pub(crate) fn credits(inodes: u32, frees: bool) -> Credits {

@@ -169,7 +169,7 @@ impl Mdt {
             let mut wants = Wants::default();
             wants.inode(fid);
             let ended = self
-                .change_local(wants, crate::mdt::credits(1, true), |view| {
+                .change_local(wants, crate::mdt::credits(2, true), |view| {
                     if view.opens.count(fid) > 0 {
                         return Ok(());
                     }

@@ -65,7 +65,7 @@ impl<C: 'static> Bed<C> {
     pub fn new(seed: u64) -> Self {
         Self { world: World::new(seed), callers: Vec::new() }
     }
-    /// Formats and starts a target; its uuid is `number` throughout.
+    /// Formats and starts a target; its uuid comes from name and number.
     pub fn add_target<S: Service>(&mut self, name: &str, number: u8, bytes: u64) -> (NodeId, Arc<MemStore>) {
         self.add_made(name, number, bytes, target::<S>)
     }
@@ -79,7 +79,7 @@ impl<C: 'static> Bed<C> {
     ) -> (NodeId, Arc<MemStore>) {
         let store = Arc::new(MemStore::new(bytes));
         let mgs_nodes = if name == "MGS" { vec![] } else { vec![World::address("MGS")] };
-        let uuid = ClientUuid([number; 16]);
+        let uuid = ClientUuid(core::array::from_fn(|i| name.as_bytes()[i % name.len()] ^ number));
         let format_version = nacre_osd::FORMAT_VERSION;
         let label = Label { uuid, name: name.into(), mgs_nodes: mgs_nodes.clone(), format_version };
         offline::format(&*store, label, &Ctx::new(1));

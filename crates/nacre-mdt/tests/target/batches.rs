@@ -4,6 +4,27 @@ use crate::support::*;
 use nacre_types::*;
 use nacre_wire::mdt::*;
 
+/// Makes a file over all OSTs, opens it as `handle`, and removes its name.
+async fn orphan(c: &Client, handle: u64, osts: u32) -> Fid {
+    let request = Create {
+        parent: Fid::ROOT,
+        name: b"wide",
+        fid: c.new_fid().await,
+        mode: REG,
+        rdev: 0,
+        target: b"",
+        layout: Some(LayoutTemplate { stripe_count: -1, stripe_bytes: 0, first_ost: -1 }),
+        open: Some(OpenHow { handle: OpenHandle(handle), flags: O_RDWR }),
+        exclusive: true,
+        caller: Caller::root(),
+        time: c.now(),
+    };
+    let made = c.call(&request).await.unwrap().entry;
+    assert_eq!(made.layout.unwrap().components[0].stripes.len(), osts as usize);
+    c.unlink(Fid::ROOT, b"wide", false).await.unwrap();
+    request.fid
+}
+
 /// Each removal leaves a row for each OST, far more than an ordinary close writes.
 #[test]
 fn orphans_over_many_osts_are_closed_together() {
@@ -13,28 +34,26 @@ fn orphans_over_many_osts_are_closed_together() {
     c.run(0, |c| async move {
         let mut closes = Vec::new();
         for number in 0..BATCH_MAX as u64 {
-            let request = Create {
-                parent: Fid::ROOT,
-                name: b"wide",
-                fid: c.new_fid().await,
-                mode: REG,
-                rdev: 0,
-                target: b"",
-                layout: Some(LayoutTemplate { stripe_count: -1, stripe_bytes: 0, first_ost: -1 }),
-                open: Some(OpenHow { handle: OpenHandle(number), flags: O_RDWR }),
-                exclusive: true,
-                caller: Caller::root(),
-                time: c.now(),
-            };
-            let made = c.call(&request).await.unwrap().entry;
-            assert_eq!(made.layout.unwrap().components[0].stripes.len(), OSTS as usize);
-            c.unlink(Fid::ROOT, b"wide", false).await.unwrap();
-            let fid = request.fid;
+            let fid = orphan(&c, number, OSTS).await;
             closes.push(sub(&Close { fid, handle: OpenHandle(number), dirty: true, written: None }));
         }
         let closed = c.call(&Batch { stop_at_error: false, operations: closes }).await.unwrap();
         assert!(closed.results.iter().all(|r| r.status == 0), "{closed:?}");
         assert_eq!(closed.results.len(), BATCH_MAX);
+    });
+    let (report, _) = c.check();
+    assert_eq!((report.inodes, report.orphans), (1, 0));
+}
+
+/// As above, of a client that has gone.
+#[test]
+fn an_orphan_over_hundreds_of_osts_ends_with_its_client() {
+    const OSTS: u32 = 360;
+    let mut c = Cluster::new(23, OSTS, 1);
+    c.run_ms(3000);
+    c.run(0, |c| async move {
+        orphan(&c, 1, OSTS).await;
+        c.leave().await;
     });
     let (report, _) = c.check();
     assert_eq!((report.inodes, report.orphans), (1, 0));

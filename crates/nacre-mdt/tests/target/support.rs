@@ -194,6 +194,9 @@ impl Client {
         let request = CutObject { object, size, owner, mtime: self.now(), lock: LockCookie(0) };
         self.osts[ost].call(&request).await.unwrap().state
     }
+    pub(crate) async fn leave(&self) {
+        self.mdt.disconnect().await;
+    }
     pub(crate) async fn sleep_ms(&self, ms: u64) {
         self.ctx.sleep(std::time::Duration::from_millis(ms)).await;
     }
@@ -247,8 +250,9 @@ impl Cluster {
         let mut bed = Bed::new(seed);
         bed.add_target::<Mgs>("MGS", 0xe0, STORE_BYTES);
         let (mdt, mdt_store) = bed.add_made(MDT, 0xe1, MDT_BYTES, make);
-        let osts: Vec<_> =
-            (0..osts).map(|n| bed.add_target::<Ost>(&ost_name(n), 64 + n as u8, STORE_BYTES)).collect();
+        let osts: Vec<_> = (0..osts)
+            .map(|n| bed.add_target::<Ost>(&ost_name(n), 64u8.wrapping_add(n as u8), STORE_BYTES))
+            .collect();
         let ost_count = osts.len() as u32;
         for number in 1..=clients {
             bed.add_caller(move |ctx, peers| Client::new(ctx, peers, number, ost_count));

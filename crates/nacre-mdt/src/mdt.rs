@@ -21,7 +21,7 @@ use core::cell::{Cell, RefCell};
 use nacre_node::{Event, WaitList};
 use nacre_osd::{Credits, OsdConfig};
 use nacre_rpc::{PreVersions, ReplyRecord};
-use nacre_target::{ExportId, OpStats, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore};
+use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore};
 use nacre_types::name::{HashKey, XATTR_VALUE_MAX};
 use nacre_types::{Codec, Errno, LayoutTemplate, STRIPES_MAX, Transno, Xid};
 use nacre_wire::Opcode;
@@ -62,7 +62,6 @@ pub struct Mdt {
     pub(crate) opens: RefCell<Opens>,
     pub(crate) flocks: RefCell<Flocks>,
     pub(crate) osts: Rc<Osts>,
-    pub(crate) stats: RefCell<OpStats>,
     pub(crate) held: RefCell<Held>,
     /// Acknowledged or not: what another client has changed is committed before it is built upon.
     pub(crate) commit_on_sharing: Cell<bool>,
@@ -355,16 +354,6 @@ impl Mdt {
     }
 }
 
-/// Counts the operations of a request, those of a batch under their own names.
-fn count_operations(request: &Request, count: &mut dyn FnMut(&'static str)) {
-    if request.opcode != Opcode::Batch {
-        return counter(request.opcode, &request.body).into_iter().for_each(count);
-    }
-    let Ok(Batch { operations, .. }) = request.args() else { return };
-    let known = operations.iter().filter_map(|op| Opcode::from_number(op.opcode).zip(Some(&op.body)));
-    known.filter_map(|(opcode, body)| counter(opcode, body)).for_each(count);
-}
-
 /// What the counters call an operation, in the field's words.
 fn counter(opcode: Opcode, body: &[u8]) -> Option<&'static str> {
     Some(match opcode {
@@ -389,6 +378,7 @@ fn counter(opcode: Opcode, body: &[u8]) -> Option<&'static str> {
         }
         Opcode::Rename => "rename",
         Opcode::Setattr | Opcode::ReportSize => "setattr",
+        Opcode::Statfs => "statfs",
         _ => return None,
     })
 }
@@ -406,15 +396,16 @@ impl Service for Mdt {
         crate::start::start(core).await
     }
     async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Errno> {
-        let began = self.core.ctx.now();
-        let result = self.dispatch(&request).await;
-        let took = self.core.ctx.now().saturating_since(began);
-        let mut stats = self.stats.borrow_mut();
-        count_operations(&request, &mut |operation| stats.count(operation, took));
-        result
+        self.dispatch(&request).await
     }
+    /// Those of a batch under their own names.
     fn count_operations(&self, request: &Request, count: &mut dyn FnMut(&'static str)) {
-        count_operations(request, count);
+        if request.opcode != Opcode::Batch {
+            return counter(request.opcode, &request.body).into_iter().for_each(count);
+        }
+        let Ok(Batch { operations, .. }) = request.args() else { return };
+        let known = operations.iter().filter_map(|op| Opcode::from_number(op.opcode).zip(Some(&op.body)));
+        known.filter_map(|(opcode, body)| counter(opcode, body)).for_each(count);
     }
     async fn refill(self: Rc<Self>, request: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
         refill::refill(&self, &request, &record).await
@@ -433,7 +424,6 @@ impl Service for Mdt {
         Some(event)
     }
     async fn statfs(self: Rc<Self>) -> Result<StatfsReply, Errno> {
-        self.stats.borrow_mut().count("statfs", core::time::Duration::ZERO);
         self.space().await
     }
     fn params(&self) -> Vec<Param> {

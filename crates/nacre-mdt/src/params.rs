@@ -4,7 +4,6 @@ use crate::mdt::Mdt;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use nacre_target::OpStats;
 use nacre_types::OstIndex;
 use nacre_wire::settings::{DIR_HOLDS_MAX, parse_limit, parse_switch};
 use nacre_wire::target::Param;
@@ -16,7 +15,7 @@ pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
         writable,
         help: help.into(),
     };
-    let stats = mdt.stats.borrow().render(mdt.core.ctx.wall());
+    let stats = mdt.core.stats.borrow().render(mdt.core.ctx.wall());
     let mut rows = alloc::vec![
         row(
             "md_stats",
@@ -98,7 +97,7 @@ fn active_name(mdt: &Mdt, index: OstIndex) -> String {
 
 pub(crate) fn set(mdt: &Mdt, name: &str, value: &str) -> Result<(), String> {
     if name == format!("mdt.{}.md_stats", mdt.core.name) {
-        *mdt.stats.borrow_mut() = OpStats::new(mdt.core.ctx.wall());
+        mdt.core.clear_stats();
         return Ok(());
     }
     if name == format!("mdt.{}.dir_holds_max", mdt.core.name) {

@@ -15,7 +15,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use nacre_osd::{Credits, Osd, OsdError, Pins, Table};
-use nacre_target::{OpStats, Registration, TargetCore};
+use nacre_target::{Registration, TargetCore};
 use nacre_types::name::HashKey;
 use nacre_types::{DEFAULT_STRIPE_BYTES, Fid, LayoutTemplate, Seq};
 use tracing::{error, info};
@@ -64,7 +64,6 @@ async fn load(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, StartError> {
         opens: RefCell::new(opens),
         flocks: RefCell::new(flocks),
         osts: Osts::new(core),
-        stats: RefCell::new(OpStats::new(core.ctx.wall())),
         held: RefCell::default(),
         commit_on_sharing: Cell::new(false),
         dirs: Dirs::new(&core.ctx),

@@ -48,10 +48,6 @@ impl Held {
     }
 }
 
-fn overlap(a: Extent, b: Extent) -> bool {
-    a.start < b.end && b.start < a.end
-}
-
 impl Ost {
     /// Waits until nothing of another client that this change covers can be lost.
     pub(crate) async fn wait_for_held(
@@ -62,7 +58,7 @@ impl Ost {
     ) -> Result<(), Errno> {
         let meets = |change: &Change| {
             change.export != request.export
-                && overlap(change.extent, extent)
+                && change.extent.overlaps(extent)
                 && change.transno > self.core.osd.last_stable()
                 && !self.core.has_reply(change.export, change.xid)
         };

@@ -5,8 +5,8 @@
 #![no_std]
 extern crate alloc;
 
+mod bulk_sizes;
 mod check;
-mod counters;
 mod held;
 mod kept;
 mod locks;

@@ -5,7 +5,7 @@
 //! later change. mtime never moves back: a late resend cannot make a file look older.
 //! Not here: how bytes lie on the device (`nacre_osd`), who may ask (`nacre_target`).
 
-use crate::counters::{Bulk, Counters};
+use crate::bulk_sizes::{Bulk, BulkSizes};
 use crate::held::Held;
 use crate::kept::Kept;
 use crate::locks::Locks;
@@ -46,7 +46,7 @@ pub struct Ost {
     pub(crate) held: RefCell<Held>,
     /// What was written under a client's lock goes to the device when the lock is given back.
     sync_on_cancel: Cell<bool>,
-    counters: RefCell<Counters>,
+    bulk_sizes: RefCell<BulkSizes>,
     registration: Option<Rc<Registration>>,
     statfs: RefCell<StatfsReply>,
 }
@@ -77,7 +77,7 @@ impl Ost {
         let _held = self.locks.hold(request.export, args.lock, args.object, Mode::Pr, extent).await?;
         let (bulk, state) = self.store.read(args.object, args.offset, args.len).await?;
         let bytes = bulk.iter().map(|b| b.len() as u64).sum();
-        self.counters.borrow_mut().count_bulk(Bulk::Read, bytes);
+        self.count_bulk(Bulk::Read, bytes);
         Ok(Reply { bulk, ..Reply::of(&ReadReply { state }) })
     }
 
@@ -99,7 +99,7 @@ impl Ost {
         self.wait_for_held(request, args.object, extent).await?;
         let (transno, state) = self.store.write(request, args.object, stamp, args.offset, data).await?;
         self.hold(request, args.object, extent, transno).await?;
-        self.counters.borrow_mut().count_bulk(Bulk::Write, len);
+        self.count_bulk(Bulk::Write, len);
         Ok(Reply::of(&WriteReply { state }).with_transno(transno))
     }
 
@@ -286,15 +286,13 @@ impl Service for Ost {
         let objects = objects.await.map_err(|e| opening(&e))?;
         let store = Store::new(core, objects, room, tombstones);
         let kept = Kept::load(core).await.map_err(|e| opening(&e))?;
-        let mut counters = Counters::default();
-        counters.clear(core.ctx.wall());
         let this = Rc::new(Self {
             core: core.clone(),
             locks: Locks::new(core, &store, kept),
             store,
             held: RefCell::default(),
             sync_on_cancel: Cell::new(false),
-            counters: RefCell::new(counters),
+            bulk_sizes: RefCell::new(BulkSizes::new(core.ctx.wall())),
             registration: Registration::start(core),
             statfs: RefCell::default(),
         });
@@ -306,13 +304,10 @@ impl Service for Ost {
     }
 
     async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Errno> {
-        let start = self.core.ctx.now();
-        let reply = self.dispatch(&request).await;
-        if let Some(name) = counter(request.opcode) {
-            let micros = u64::try_from((self.core.ctx.now() - start).as_micros()).unwrap_or(u64::MAX);
-            self.counters.borrow_mut().count(name, "usecs", micros);
-        }
-        reply
+        self.dispatch(&request).await
+    }
+    fn count_operations(&self, request: &Request, count: &mut dyn FnMut(&'static str)) {
+        counter(request.opcode).into_iter().for_each(count);
     }
 
     async fn refill(self: Rc<Self>, request: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
@@ -361,7 +356,7 @@ impl Service for Ost {
         let now = self.core.ctx.wall();
         let s = *self.statfs.borrow();
         let (locks, waiting) = self.locks.counts();
-        let counters = self.counters.borrow();
+        let stats = self.core.stats.borrow().render(now);
         let kb = |bytes: u64| (bytes / 1024).to_string();
         let row = |name: &str, value: String, writable: bool, help: &str| Param {
             name: format!("obdfilter.{}.{name}", self.core.name),
@@ -370,8 +365,13 @@ impl Service for Ost {
             help: help.into(),
         };
         let mut rows = alloc::vec![
-            row("stats", counters.stats(now), true, "operations since the start; writing 0 clears them"),
-            row("brw_stats", counters.brw_stats(now), true, "sizes of bulk transfers; writing 0 clears them"),
+            row("stats", stats, true, "operations since the start; writing 0 clears them"),
+            row(
+                "brw_stats",
+                self.bulk_sizes.borrow().render(now),
+                true,
+                "sizes of bulk transfers; writing 0 clears them"
+            ),
             row("kbytestotal", kb(s.bytes_total), false, "size of the store, KiB"),
             row("kbytesfree", kb(s.bytes_free), false, "free on the device, KiB"),
             row("kbytesavail", kb(s.bytes_avail), false, "free for objects, KiB, at the last statfs"),
@@ -415,7 +415,8 @@ impl Service for Ost {
         let field = name.rsplit('.').next().unwrap_or(name);
         match (field, value.trim()) {
             ("stats" | "brw_stats", "0" | "clear") => {
-                self.counters.borrow_mut().clear(self.core.ctx.wall());
+                *self.bulk_sizes.borrow_mut() = BulkSizes::new(self.core.ctx.wall());
+                self.core.clear_stats();
                 Ok(())
             }
             ("sync_on_cancel", value) => {
@@ -439,6 +440,11 @@ impl Service for Ost {
 }
 
 impl Ost {
+    fn count_bulk(&self, direction: Bulk, bytes: u64) {
+        let name = if direction == Bulk::Read { "read_bytes" } else { "write_bytes" };
+        self.core.stats.borrow_mut().count_bytes(name, bytes);
+        self.bulk_sizes.borrow_mut().count(direction, bytes);
+    }
     async fn refilled_state(&self, object: ObjectId) -> Result<Reply, Errno> {
         let state = self.store.state(object).await?;
         Ok(Reply::of(&WriteReply { state }))

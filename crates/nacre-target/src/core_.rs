@@ -7,6 +7,7 @@ use crate::exports::{Entry, Exports, Note, reply_key};
 use crate::fault::Faults;
 use crate::incompat::Incompat;
 use crate::lease::Neighbours;
+use crate::op_stats::OpStats;
 use crate::recovery::{RECOVERY_KEY, Recovery, Told};
 use crate::registration::Registration;
 use crate::service::Request;
@@ -88,6 +89,8 @@ pub struct TargetCore {
     /// The latest recovery that is over.
     pub(crate) recovered: Cell<Option<Told>>,
     pub(crate) registration: OnceCell<Rc<Registration>>,
+    /// Operations of all clients, without replies that were rebuilt; those of each client are in its export.
+    pub stats: RefCell<OpStats>,
     pub(crate) faults: Faults,
 }
 
@@ -121,6 +124,7 @@ impl TargetCore {
             bytes_lost_to: Cell::default(),
             recovered: Cell::default(),
             registration: OnceCell::new(),
+            stats: RefCell::new(OpStats::new(ctx.wall())),
             faults: Faults::default(),
         })
     }
@@ -349,6 +353,10 @@ impl TargetCore {
         let next = unseen.map(|(_, e)| e.lease_until).min();
         self.some_unseen.set(next.is_some());
         next
+    }
+    /// Counts anew from now on.
+    pub fn clear_stats(&self) {
+        *self.stats.borrow_mut() = OpStats::new(self.ctx.wall());
     }
     /// Whether the export is still there.
     pub fn is_connected(&self, export: ExportId) -> bool {

@@ -184,7 +184,13 @@ impl<S: Service> Inner<S> {
         }
         if let Some(entry) = core.exports.borrow_mut().get_mut(id) {
             let took = self.ctx.now().saturating_since(began);
-            service.count_operations(&request, &mut |operation| entry.stats.count(operation, took));
+            let mut all = core.stats.borrow_mut();
+            service.count_operations(&request, &mut |operation| {
+                entry.stats.count(operation, took);
+                if !refilled {
+                    all.count(operation, took);
+                }
+            });
         }
         let outcome = result.as_ref().map(|_| ()).map_err(|e| *e);
         if let Some(transno) = result.as_ref().ok().map(|reply| reply.transno).filter(|t| t.0 > 0)

@@ -13,7 +13,8 @@ use nacre_types::{Samples, Timestamp, clocks};
 #[derive(Debug)]
 pub struct OpStats {
     start: Timestamp,
-    counters: BTreeMap<&'static str, Samples>,
+    /// With the unit of each.
+    counters: BTreeMap<&'static str, (Samples, &'static str)>,
 }
 
 impl OpStats {
@@ -22,14 +23,20 @@ impl OpStats {
     }
     /// An operation has taken so long.
     pub fn count(&mut self, operation: &'static str, took: Duration) {
-        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.counters.entry(operation).or_default().add(us);
+        self.add(operation, "usecs", u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+    }
+    /// An operation was about so many bytes.
+    pub fn count_bytes(&mut self, name: &'static str, bytes: u64) {
+        self.add(name, "bytes", bytes);
+    }
+    fn add(&mut self, name: &'static str, unit: &'static str, value: u64) {
+        self.counters.entry(name).or_insert((Samples::default(), unit)).0.add(value);
     }
     /// As `lctl get_param` prints it.
     pub fn render(&self, now: Timestamp) -> String {
         let mut out = clocks(self.start, now, "", 36);
-        for (name, samples) in &self.counters {
-            writeln!(out, "{name:<35} {}", samples.line("usecs")).expect("a string takes everything");
+        for (name, (samples, unit)) in &self.counters {
+            writeln!(out, "{name:<35} {}", samples.line(unit)).expect("a string takes everything");
         }
         out
     }
@@ -45,12 +52,14 @@ mod tests {
         let mut stats = OpStats::new(at(10));
         stats.count("mkdir", Duration::from_micros(3));
         stats.count("mkdir", Duration::from_micros(5));
+        stats.count_bytes("write_bytes", 2 << 20);
         assert_eq!(
             stats.render(at(12)),
             "snapshot_time                       12.000000007 secs.nsecs\n\
              start_time                          10.000000007 secs.nsecs\n\
              elapsed_time                        2.000000000 secs.nsecs\n\
-             mkdir                               2 samples [usecs] 3 5 8 34\n"
+             mkdir                               2 samples [usecs] 3 5 8 34\n\
+             write_bytes                         1 samples [bytes] 2097152 2097152 2097152 4398046511104\n"
         );
     }
 }

@@ -8,7 +8,7 @@ mod support;
 
 use nacre_types::*;
 use nacre_wire::ost::*;
-use nacre_wire::target::{SetParam, Statfs};
+use nacre_wire::target::{GetParams, SetParam, Statfs};
 use support::*;
 
 #[test]
@@ -350,6 +350,35 @@ fn promises_to_an_mdt_that_died_again_and_again_do_not_fill_the_target() {
         Ok::<(), Errno>(())
     });
     assert_eq!(written, Ok(()), "most of an empty target can be written");
+}
+
+#[test]
+fn operations_are_counted_in_all_and_of_each_client() {
+    let mut c = Cluster::new(14, 2);
+    c.run(0, |c| async move {
+        c.write(object(1), 0, &[1; 5000]).await.unwrap();
+        c.write(object(1), 9, &[1; 5000]).await.unwrap();
+        c.destroy(object(1)).await.unwrap();
+    });
+    c.run(1, |c| async move {
+        c.read(object(2), 0, 10).await.unwrap();
+        let told = c.peer.call(&GetParams { pattern: "obdfilter.*.**".into() }).await.unwrap().params;
+        let counts = |stats: &str| -> Vec<(String, String)> {
+            let words = stats.lines().skip(3).map(|line| line.split_whitespace());
+            let counts = words.map(|mut words| Some((words.next()?.into(), words.next()?.into())));
+            counts.map(|count| count.expect("name and count")).collect()
+        };
+        let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            pairs.iter().map(|(name, n)| ((*name).into(), (*n).into())).collect()
+        };
+        let all = told.iter().find(|p| p.name.ends_with("-OST0000.stats")).unwrap();
+        let expected =
+            [("destroy", "1"), ("read", "1"), ("read_bytes", "1"), ("write", "2"), ("write_bytes", "2")];
+        assert_eq!(counts(&all.value), pairs(&expected), "{}", all.value);
+        let of_clients = told.iter().filter(|p| p.name.contains(".exports.") && p.name.ends_with(".stats"));
+        let of_clients: Vec<_> = of_clients.map(|p| counts(&p.value)).collect();
+        assert_eq!(of_clients, [pairs(&[("destroy", "1"), ("write", "2")]), pairs(&[("read", "1")])]);
+    });
 }
 
 #[test]

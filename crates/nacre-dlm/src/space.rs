@@ -1,7 +1,6 @@
 //! The lock space of a target: resources, holders, a fair queue.
 //!
-//! Invariants: (1) two granted locks of one resource conflict only when the younger one ignored its own client's
-//! older lock; (2) a lock waits exactly while an older lock, granted or waiting, conflicts with it, so a waiter is
+//! Invariants: (1) two granted locks of one resource do not conflict, whoever holds them; (2) a lock waits exactly while an older lock, granted or waiting, conflicts with it, so a waiter is
 //! never overtaken; (3) every waiter is on the watch list of one such lock, so no wake-up is lost; (4) a lock that
 //! is in use by a running operation stays until the operation ends, whatever its holder does.
 //! Not here: deadlines and eviction (the target's), files' byte-range locks (`flock.rs`).
@@ -41,16 +40,8 @@ pub struct LockId {
 pub enum Holder {
     /// A client, until it cancels or its export has gone.
     Client { export: Generation, cookie: LockCookie },
-    /// A running operation of the target, on behalf of an export if there is one.
-    Operation { export: Option<Generation> },
-}
-impl Holder {
-    fn export(self) -> Option<Generation> {
-        match self {
-            Holder::Client { export, .. } => Some(export),
-            Holder::Operation { export } => export,
-        }
-    }
+    /// A running operation of the target.
+    Operation,
 }
 
 /// A lock that is wanted.
@@ -60,8 +51,6 @@ pub struct LockRequest {
     pub mode: Mode,
     pub extent: Extent,
     pub holder: Holder,
-    /// Locks that the same client holds already do not stand in the way: the client orders its own operations.
-    pub ignore_own: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +83,6 @@ pub enum LockError {
 struct Lock {
     resource: ResourceId,
     holder: Holder,
-    ignore_own: bool,
     granted: bool,
     /// Its holder has let go of it; it stays for the operations that use it.
     released: bool,
@@ -327,7 +315,6 @@ impl LockSpace {
         self.locks[slot as usize] = Some(Lock {
             resource: request.resource,
             holder: request.holder,
-            ignore_own: request.ignore_own,
             granted: false,
             released: false,
             users: 0,
@@ -400,15 +387,7 @@ impl LockSpace {
 
     // ---- conflicts
 
-    /// Whether `younger` must wait for `older`, given that modes conflict and extents overlap.
-    fn stands_in_the_way(&self, older: Slot, younger: Slot) -> bool {
-        let (older, younger) = (self.lock(older), self.lock(younger));
-        let own =
-            matches!(older.holder, Holder::Client { .. }) && older.holder.export() == younger.holder.export();
-        !(own && younger.ignore_own)
-    }
-
-    /// Older locks that may conflict with `slot`.
+    /// Older locks that conflict with `slot`.
     fn older(&self, slot: Slot) -> Query {
         let node = self.forest.node(slot);
         Query {
@@ -422,7 +401,7 @@ impl LockSpace {
 
     /// The youngest older lock that `slot` must wait for.
     fn blocker(&self, slot: Slot) -> Option<Slot> {
-        self.forest.youngest(self.root(slot), &self.older(slot), &|older| self.stands_in_the_way(older, slot))
+        self.forest.youngest(self.root(slot), &self.older(slot))
     }
 
     fn watch(&mut self, waiter: Slot, blocker: Slot) {
@@ -447,9 +426,7 @@ impl LockSpace {
             return;
         }
         let younger = Query { age_from: node.age + 1, age_to: u64::MAX, ..self.older(slot) };
-        let wanted =
-            self.forest.youngest(self.root(slot), &younger, &|other| self.stands_in_the_way(slot, other));
-        if wanted.is_some() {
+        if self.forest.youngest(self.root(slot), &younger).is_some() {
             self.tell(slot);
         }
     }
@@ -460,9 +437,7 @@ impl LockSpace {
         let mut holders = Vec::new();
         self.forest.each(self.root(slot), &query, &mut |older| holders.push(older));
         for older in holders {
-            if self.stands_in_the_way(older, slot) {
-                self.tell(older);
-            }
+            self.tell(older);
         }
     }
 

@@ -179,10 +179,10 @@ impl Forest {
         self.sum_up(root);
     }
 
-    /// The youngest node that fits and is accepted.
-    pub(crate) fn youngest(&self, root: Slot, q: &Query, accept: &dyn Fn(Slot) -> bool) -> Option<Slot> {
+    /// The youngest node that fits.
+    pub(crate) fn youngest(&self, root: Slot, q: &Query) -> Option<Slot> {
         let mut best = None;
-        self.youngest_in(root, q, accept, &mut best);
+        self.youngest_in(root, q, &mut best);
         best
     }
 
@@ -201,7 +201,7 @@ impl Forest {
         }
     }
 
-    fn youngest_in(&self, at: Slot, q: &Query, accept: &dyn Fn(Slot) -> bool, best: &mut Option<Slot>) {
+    fn youngest_in(&self, at: Slot, q: &Query, best: &mut Option<Slot>) {
         if at == NIL {
             return;
         }
@@ -210,7 +210,7 @@ impl Forest {
         if beaten || !node.sums.may_fit(q) {
             return;
         }
-        if node.fits(q) && best.is_none_or(|b| self.node(b).age < node.age) && accept(at) {
+        if node.fits(q) && best.is_none_or(|b| self.node(b).age < node.age) {
             *best = Some(at);
         }
         let (mut first, mut second) = (node.left, node.right);
@@ -219,7 +219,7 @@ impl Forest {
         }
         for child in [first, second] {
             if child != node.right || node.extent.start < q.extent.end {
-                self.youngest_in(child, q, accept, best);
+                self.youngest_in(child, q, best);
             }
         }
     }

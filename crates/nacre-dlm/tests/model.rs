@@ -8,8 +8,8 @@ const LIMIT: u32 = 12;
 
 #[derive(Debug, Clone)]
 enum Step {
-    Enqueue { resource: u64, mode: Mode, extent: Extent, export: u32, cookie: u64, ignore_own: bool },
-    Operation { resource: u64, mode: Mode, extent: Extent, export: u32, ignore_own: bool },
+    Enqueue { resource: u64, mode: Mode, extent: Extent, export: u32, cookie: u64 },
+    Operation { resource: u64, mode: Mode, extent: Extent },
     Cancel(usize),
     CancelCookie { export: u32, cookie: u64 },
     Use(usize),
@@ -31,16 +31,11 @@ fn extent() -> impl Strategy<Value = Extent> {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => (0u64..2, mode(), extent(), 1u32..4, 0u64..12, any::<bool>()).prop_map(
-            |(resource, mode, extent, export, cookie, ignore_own)| Step::Enqueue {
-                resource, mode, extent, export, cookie, ignore_own
-            }
+        6 => (0u64..2, mode(), extent(), 1u32..4, 0u64..12).prop_map(
+            |(resource, mode, extent, export, cookie)| Step::Enqueue { resource, mode, extent, export, cookie }
         ),
-        4 => (0u64..2, mode(), extent(), 1u32..4, any::<bool>()).prop_map(
-            |(resource, mode, extent, export, ignore_own)| Step::Operation {
-                resource, mode, extent, export, ignore_own
-            }
-        ),
+        4 => (0u64..2, mode(), extent())
+            .prop_map(|(resource, mode, extent)| Step::Operation { resource, mode, extent }),
         6 => any::<usize>().prop_map(Step::Cancel),
         2 => (1u32..4, 0u64..12).prop_map(|(export, cookie)| Step::CancelCookie { export, cookie }),
         2 => any::<usize>().prop_map(Step::Use),
@@ -60,17 +55,9 @@ struct Entry {
 }
 
 impl Entry {
-    fn conflicts_with_older(&self, older: &Entry) -> bool {
+    fn conflicts_with(&self, older: &Entry) -> bool {
         let (r, o) = (&self.request, &older.request);
-        let export = |h: Holder| match h {
-            Holder::Client { export, .. } => Some(export),
-            Holder::Operation { export } => export,
-        };
-        let own = matches!(o.holder, Holder::Client { .. }) && export(o.holder) == export(r.holder);
-        r.resource == o.resource
-            && r.extent.overlaps(o.extent)
-            && !r.mode.is_compatible(o.mode)
-            && !(own && r.ignore_own)
+        r.resource == o.resource && r.extent.overlaps(o.extent) && !r.mode.is_compatible(o.mode)
     }
     fn is_client(&self) -> bool {
         matches!(self.request.holder, Holder::Client { .. })
@@ -91,7 +78,7 @@ impl Model {
         for at in 0..self.locks.len() {
             let (older, rest) = self.locks.split_at_mut(at);
             let lock = &mut rest[0];
-            if !lock.granted && !older.iter().any(|o| lock.conflicts_with_older(o)) {
+            if !lock.granted && !older.iter().any(|o| lock.conflicts_with(o)) {
                 lock.granted = true;
                 granted.push(lock.id);
             }
@@ -99,7 +86,7 @@ impl Model {
         for at in 0..self.locks.len() {
             let (older, rest) = self.locks.split_at_mut(at + 1);
             let lock = &mut older[at];
-            let wanted = rest.iter().any(|y| !y.granted && y.conflicts_with_older(lock));
+            let wanted = rest.iter().any(|y| !y.granted && y.conflicts_with(lock));
             if wanted && lock.granted && !lock.told && !lock.released && lock.is_client() {
                 lock.told = true;
                 told.push(lock.id);
@@ -144,7 +131,7 @@ fn check(space: &mut LockSpace, model: &mut Model, answered: Option<Enqueued>) {
     assert_eq!(space.waiting(), model.locks.iter().filter(|l| !l.granted).count());
     for (at, lock) in model.locks.iter().enumerate().filter(|(_, l)| l.granted) {
         for older in model.locks[..at].iter().filter(|o| o.granted) {
-            assert!(!lock.conflicts_with_older(older), "two incompatible grants");
+            assert!(!lock.conflicts_with(older), "two incompatible grants");
         }
     }
 }
@@ -152,8 +139,7 @@ fn check(space: &mut LockSpace, model: &mut Model, answered: Option<Enqueued>) {
 fn enqueue(space: &mut LockSpace, model: &mut Model, request: LockRequest) {
     if let Holder::Client { export, cookie } = request.holder {
         if let Some(known) = model.find_cookie(export.0, cookie.0) {
-            let same = LockRequest { ignore_own: known.request.ignore_own, ..request } == known.request;
-            let expected = if same {
+            let expected = if request == known.request {
                 Ok(Enqueued { lock: known.id, granted: known.granted })
             } else {
                 Err(LockError::CookieInUse)
@@ -181,15 +167,14 @@ fn enqueue(space: &mut LockSpace, model: &mut Model, request: LockRequest) {
 
 fn apply(space: &mut LockSpace, model: &mut Model, step: Step) {
     match step {
-        Step::Enqueue { resource, mode, extent, export, cookie, ignore_own } => {
+        Step::Enqueue { resource, mode, extent, export, cookie } => {
             let holder = Holder::Client { export: Generation(export), cookie: LockCookie(cookie) };
             let resource = ResourceId([resource, 0, 0, 0]);
-            return enqueue(space, model, LockRequest { resource, mode, extent, holder, ignore_own });
+            return enqueue(space, model, LockRequest { resource, mode, extent, holder });
         }
-        Step::Operation { resource, mode, extent, export, ignore_own } => {
-            let holder = Holder::Operation { export: Some(Generation(export)) };
-            let resource = ResourceId([resource, 0, 0, 0]);
-            return enqueue(space, model, LockRequest { resource, mode, extent, holder, ignore_own });
+        Step::Operation { resource, mode, extent } => {
+            let (resource, holder) = (ResourceId([resource, 0, 0, 0]), Holder::Operation);
+            return enqueue(space, model, LockRequest { resource, mode, extent, holder });
         }
         Step::Cancel(n) => {
             if let Some(lock) = model.pick(n) {
@@ -272,7 +257,7 @@ fn many_locks_of_one_resource_cost_no_quadratic_search() {
     let resource = ResourceId([1, 2, 0, 0]);
     let request = |space: &mut LockSpace, n: u64, mode, extent| {
         let holder = Holder::Client { export: Generation(1 + (n % 7) as u32), cookie: LockCookie(n) };
-        space.enqueue(LockRequest { resource, mode, extent, holder, ignore_own: false }).unwrap()
+        space.enqueue(LockRequest { resource, mode, extent, holder }).unwrap()
     };
     let disjoint: Vec<_> =
         (0..N).map(|n| request(&mut space, n, Mode::Pw, Extent::new(n * 4096, (n + 1) * 4096))).collect();

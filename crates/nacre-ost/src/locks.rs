@@ -15,7 +15,7 @@ use nacre_dlm::{Enqueued, Holder, LockEffect, LockError, LockId, LockRequest, Lo
 use nacre_node::Promise;
 use nacre_osd::OsdError;
 use nacre_target::{ExportId, TargetCore};
-use nacre_types::{Errno, Extent, Generation, LockCookie, ObjectId};
+use nacre_types::{Errno, Extent, LockCookie, ObjectId};
 use nacre_wire::Opcode;
 use nacre_wire::ost::{Enqueue, LockBlocking, LockGranted, LockMode, ObjectState};
 
@@ -75,7 +75,6 @@ fn clients(export: ExportId, args: &Enqueue) -> LockRequest {
         mode: mode(args.mode),
         extent: args.extent,
         holder: Holder::Client { export, cookie: args.cookie },
-        ignore_own: false,
     }
 }
 
@@ -120,7 +119,7 @@ impl Locks {
         extent: Extent,
     ) -> Result<Held, Errno> {
         if cookie == LockCookie(0) {
-            self.hold_own(Some(export), object, mode, extent).await
+            self.hold_own(object, mode, extent).await
         } else {
             self.use_clients(export, cookie, object, mode, extent)
         }
@@ -129,13 +128,11 @@ impl Locks {
     /// A lock of the operation itself; waits for whoever came before.
     pub(crate) async fn hold_own(
         self: &Rc<Self>,
-        export: Option<Generation>,
         object: ObjectId,
         mode: Mode,
         extent: Extent,
     ) -> Result<Held, Errno> {
-        let holder = Holder::Operation { export };
-        let request = LockRequest { resource: object.into(), mode, extent, holder, ignore_own: false };
+        let request = LockRequest { resource: object.into(), mode, extent, holder: Holder::Operation };
         let Enqueued { lock, granted } = self.space.borrow_mut().enqueue(request).map_err(refused)?;
         let held = Held { locks: self.clone(), lock, kind: Kind::Own };
         if !granted {
@@ -234,7 +231,7 @@ impl Locks {
         loop {
             let Some(effect) = self.space.borrow_mut().poll_effect() else { break };
             match effect {
-                LockEffect::Granted { lock, holder: Holder::Operation { .. } } => {
+                LockEffect::Granted { lock, holder: Holder::Operation } => {
                     let promise = self.waiting.borrow_mut().remove(&lock);
                     if let Some(promise) = promise {
                         promise.fulfil(());
@@ -250,7 +247,7 @@ impl Locks {
                         core.callback(export, Opcode::LockBlocking, &LockBlocking { cookie });
                     });
                 }
-                LockEffect::Blocking { holder: Holder::Operation { .. }, .. } => {}
+                LockEffect::Blocking { holder: Holder::Operation, .. } => {}
             }
         }
     }

@@ -171,7 +171,7 @@ impl Ost {
         let mut transno = Default::default();
         for (at, &object) in objects.iter().enumerate() {
             valid(object)?;
-            let _held = self.locks.hold_own(Some(request.export), object, Mode::Pw, Extent::ALL).await?;
+            let _held = self.locks.hold_own(object, Mode::Pw, Extent::ALL).await?;
             let last = at + 1 == objects.len();
             let by = if last { By::Request(request) } else { By::Target };
             transno = self.store.destroy(by, object).await?;

@@ -156,14 +156,6 @@ impl<O: Ops> Door<O> {
             op::IOCTL => self.reply(&request, Err(Errno::ENOTTY)),
             // The kernel does not ask again and does without: access by mode bits, copies by read and write,
             // O_TMPFILE refused with EOPNOTSUPP, SEEK_HOLE finds the end.
-            op::ACCESS
-            | op::LSEEK
-            | op::COPY_FILE_RANGE
-            | op::COPY_FILE_RANGE_64
-            | op::TMPFILE
-            | op::BMAP
-            | op::POLL
-            | op::SYNCFS => self.reply(&request, Err(Errno::ENOSYS)),
             _ => self.reply(&request, Err(Errno::ENOSYS)),
         }
     }

@@ -59,12 +59,8 @@ fn line(text: &mut String, name: &str, rest: std::fmt::Arguments<'_>) {
 
 /// The field's word where it has one.
 fn field_name(opcode: u32) -> String {
-    match opcode {
-        op::RELEASE => "close".to_owned(),
-        op::SETLK | op::SETLKW => op::name(opcode).to_lowercase(),
-        op::RENAME2 => "rename2".to_owned(),
-        _ => op::name(opcode).to_lowercase(),
-    }
+    let name = if opcode == op::RELEASE { "close" } else { op::name(opcode) };
+    name.to_lowercase()
 }
 
 #[cfg(test)]

@@ -151,10 +151,10 @@ impl TargetCore {
         let again = request.replayed_transno();
         let done = self.osd.transact_at(again, pins, reservation, |tx| {
             let value = change(tx)?;
-            if let Some(transno) =
-                again.max(self.recovery.borrow().as_ref().map(|r| r.base)).filter(|_| again.is_some())
-            {
-                tx.put(table::TARGET, RECOVERY_KEY, transno.to_vec());
+            if let Some(again) = again {
+                // So far has the recovery come.
+                let base = self.recovery.borrow().as_ref().map_or(again, |r| r.base);
+                tx.put(table::TARGET, RECOVERY_KEY, again.max(base).to_vec());
             }
             if keeps {
                 let note = self.note(request);

@@ -222,8 +222,8 @@ impl Export {
         if record.transno > self.last_transno {
             self.last_transno = record.transno;
             let older = core::mem::replace(&mut self.newest, record.xid);
-            if older <= self.last_xid {
-                self.records.remove(&older); // it was kept for its transno alone
+            if older <= self.last_xid && self.records.remove(&older).is_some() {
+                self.released_by_xid += 1; // it was kept for its transno alone
             }
         }
         if !self.keeps_record(record.tag, record.xid) {

@@ -130,6 +130,15 @@ fn records_go_with_last_xid_but_never_the_one_with_the_highest_transno() {
 }
 
 #[test]
+fn records_that_last_xid_releases_are_counted_also_when_they_were_the_newest() {
+    let mut e = export();
+    for xid in 5..=9 {
+        change(&mut e, &request(xid, 1 + (xid % 2) as u16, xid - 1, 1), 100 + xid);
+    }
+    assert_eq!((xids(&e), e.record_counts()), (vec![9], (1, 4, 0)));
+}
+
+#[test]
 fn a_record_goes_when_its_tag_is_used_again() {
     let mut e = export();
     change(&mut e, &request(5, 1, 3, 1), 100);

@@ -24,8 +24,8 @@ use std::sync::Arc;
         served, on this machine. A link to this program named `lr_reader` is this command.\n\
         \n\
         A client's own last_* numbers stay 0, as in the field: what counts is in its reply records, one\n\
-        for each of its slots that was used and not released yet. last_data is what a repeated reply\n\
-        must say again (of an open: how it went).",
+        for each of its slots that was used: of the latest change in it, also when the client is known\n\
+        to have the reply. last_data is what a repeated reply must say again (of an open: how it went).",
     after_help = "Examples:\n\
         \x20 nacre lr_reader /data/mdt0\n\
         \x20 nacre lr_reader -c -r /data/mdt0\n\

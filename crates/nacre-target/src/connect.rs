@@ -317,6 +317,11 @@ impl<S: Service> Inner<S> {
         if !entry.has_lease() {
             return;
         }
+        self.clear_after(core, id);
+    }
+
+    /// What an export that is not there any more has left, in a task.
+    pub(crate) fn clear_after(self: &Rc<Self>, core: &Rc<TargetCore>, id: ExportId) {
         let (Some(service), core) = (self.service.get().cloned(), core.clone()) else { return };
         // A planned stop waits for it as for a request.
         self.running.set(self.running.get() + 1);

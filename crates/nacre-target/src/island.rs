@@ -178,7 +178,7 @@ impl<S: Service> Inner<S> {
         self.core.set(core.clone()).map_err(|_| String::from("the target was started twice"))?;
         let failed = |e: Errno| format!("{}: client records cannot be read: {e}", core.name);
         core.incompat.load(&core.osd, &core.name).await?;
-        let superseded = self.load_clients(&core).await.map_err(failed)?;
+        let (superseded, nobodys) = self.load_clients(&core).await.map_err(failed)?;
         let loss = self.find_loss(&core).await.map_err(failed)?;
         if let Some(base) = loss {
             core.begin_recovery(base);
@@ -192,6 +192,10 @@ impl<S: Service> Inner<S> {
         self.service.set(service).map_err(|_| String::from("the target was started twice"))?;
         for id in superseded {
             self.drop_export(&core, id, Gone::Replaced);
+        }
+        for id in nobodys {
+            tracing::warn!(target_name = %core.name, generation = %id, "reply records of a client that is not known: deleted");
+            self.clear_after(&core, id);
         }
         self.ctx.spawn(self.clone().reap());
         if core.earlier_lease.get() > lease(&core) {
@@ -223,9 +227,9 @@ impl<S: Service> Inner<S> {
         }
     }
 
-    /// Every known client gets its export back; it has a full lease from now on to come, as it was or as it is. Gives exports in whose place
-    /// another has come.
-    async fn load_clients(&self, core: &Rc<TargetCore>) -> Result<Vec<ExportId>, Errno> {
+    /// Every known client gets its export back; it has a full lease from now on to come, as it was or as it is. Gives
+    /// exports in whose place another has come, and those of which there are records and nothing else.
+    async fn load_clients(&self, core: &Rc<TargetCore>) -> Result<(Vec<ExportId>, Vec<ExportId>), Errno> {
         let mut superseded = Vec::new();
         if let Some(row) = core.osd.get(table::TARGET, GENERATION_KEY).await? {
             core.exports.borrow_mut().set_last_generation(Generation::from_slice(&row)?);
@@ -269,7 +273,7 @@ impl<S: Service> Inner<S> {
                 entry.lease_until = self.ctx.now() + earlier_lease(core);
             }
         }
-        Ok(superseded)
+        Ok((superseded, records.into_keys().collect()))
     }
 
     /// A new instance; with it everything that the log held is committed, so that no client replays what is here.

@@ -249,7 +249,7 @@ impl<S: Service> Inner<S> {
             let conn = core.exports.borrow().get(export).and_then(|e| e.conn);
             if let Some(conn) = conn {
                 let answer = frame.bulk.first().filter(|_| opcode != Opcode::Write);
-                let body = answer.map(|body| body.to_vec()).unwrap_or_default();
+                let body = answer.map(|body| body[..].to_vec()).unwrap_or_default();
                 let reply = Reply { body, transno: old, ..Reply::default() };
                 self.send_reply(core, conn, &frame.header, Ok(reply));
             }

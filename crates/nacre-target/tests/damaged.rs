@@ -9,14 +9,15 @@ use nacre_osd_mem::MemStore;
 use nacre_rpc::ReplyRecord;
 use nacre_sim::offline::{check_records, with_engine};
 use nacre_sim::{NodeId, World};
-use nacre_types::{Codec, Generation, Tag};
-use nacre_wire::target::Role;
+use nacre_target::ClientRow;
+use nacre_types::{ClientUuid, Codec, Generation, Tag, Transno};
+use nacre_wire::target::{RecoveryRows, Role};
 use std::sync::Arc;
 
 /// Changes the rows of a target that does not run.
 fn put(store: &dyn Store, rows: Vec<(Table, Vec<u8>, Vec<u8>)>) {
     let done = with_engine(store, |_, osd| async move {
-        let credits = Credits { rows: 8, row_bytes: 4096, object_bytes: 0, frees: true };
+        let credits = Credits { rows: 5000, row_bytes: 1 << 20, object_bytes: 0, frees: true };
         let room = osd.reserve(credits).await?;
         let (transno, ()) = osd.transact(&Pins::default(), room, |tx| {
             rows.into_iter().for_each(|(table, key, value)| tx.put(table, &key, value));
@@ -72,6 +73,51 @@ fn what_cannot_be_read_of_clients_is_skipped_and_what_belongs_to_nobody_goes() {
     w.kill(target);
     assert!(records(&*store).iter().all(|(key, _)| key[..4] != [0, 0, 0, 77]), "it is nobody's");
     check_records(&*store).expect("every record has its client");
+}
+
+/// They are read, and told to `lr_reader`, a page at a time.
+#[test]
+fn thousands_of_clients_and_records_come_back() {
+    let (mut w, mut jobs, store, target, _) = killed(33);
+    let row = ReplyRecord::from_slice(&records(&*store)[0].1).expect("a record");
+    let mut rows = Vec::new();
+    for n in 2..=2500_u32 {
+        let client = ClientRow {
+            uuid: ClientUuid([n.to_le_bytes(); 4].concat().try_into().expect("16 bytes")),
+            generation: Generation(n),
+            last_transno: Transno(0),
+            name: "one of many".into(),
+            role: Role::Client,
+            features: 1,
+        };
+        let record = ReplyRecord { generation: Generation(n), tag: Tag(n as u16), ..row.clone() };
+        rows.push((table::CLIENT, n.to_be_bytes().to_vec(), client.to_vec()));
+        let key = [&n.to_be_bytes()[..], &(n as u16).to_be_bytes()[..]].concat();
+        rows.push((table::REPLY, key, record.to_vec()));
+    }
+    put(&*store, rows);
+    w.start(target);
+    let last = add_client(&mut w, TARGET, 2, Role::Client);
+    assert_eq!(jobs.run(&mut w, last, |a| add(a, 5)), Ok(10), "{:?}", w.fatal);
+    w.kill(target);
+    w.start(target);
+    assert_eq!(jobs.run(&mut w, last, |a| add(a, 5)), Ok(15), "{:?}", w.fatal);
+    assert_eq!(jobs.run(&mut w, last, async |a| a.evictions.get()), 0, "its row is among the last");
+    let tool = add_client(&mut w, TARGET, 9, Role::Tool);
+    for replies in [false, true] {
+        let (told, pages) = jobs.run(&mut w, tool, async move |a| {
+            let (mut from, mut told, mut pages) = (bytes::Bytes::new(), 0, 0);
+            loop {
+                let page = a.peer.call(&RecoveryRows { replies, from }).await.expect("readable");
+                (told, pages) = (told + page.rows.len(), pages + 1);
+                match page.next {
+                    Some(next) => from = next,
+                    None => return (told, pages),
+                }
+            }
+        });
+        assert_eq!((told, pages), (2501, 3), "replies: {replies}");
+    }
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! One client as a target sees it: what is executed, what is answered from memory, what is dropped.
 //!
 //! Invariants: (1) a request with a tag is executed once per xid: a copy of a running one is dropped, a copy of a
-//! finished one is answered from its record, a copy of an abandoned one is executed; (2) the record with the client's highest transno is never
-//! released before a newer one; (3) at most one record and one running request per tag, so everything here is
-//! bounded by the number of tags and by [`RUNNING_MAX`]; (4) callbacks are kept until acknowledged.
+//! finished one is answered from its record, a copy of an abandoned one is executed; (2) the record with the client's
+//! highest transno is never released before a newer one; (3) at most one record and one running request per tag, so
+//! everything here is bounded by the number of tags, by [`RUNNING_MAX`] and by `UNTAGGED_MAX`; (4) callbacks are kept
+//! until acknowledged.
 //! [`Export::admit`] is the one place that decides. Not here: how records are stored and read back.
 
 use crate::record::ReplyRecord;
@@ -16,6 +17,8 @@ use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
 
 /// Requests of one client that may be executed side by side. A client in good order stays far below.
 pub const RUNNING_MAX: usize = 1024;
+/// Requests without a tag that are remembered; whoever needs more has to connect anew.
+const UNTAGGED_MAX: usize = 1 << 20;
 /// Callbacks that may wait for their acknowledgement.
 const CALLBACKS_MAX: usize = 16_384;
 
@@ -167,9 +170,13 @@ impl Export {
                     return refusal;
                 }
             }
-            // A lock that was given back would be granted once more, to nobody.
-            Class::Read if header.opcode == Opcode::Enqueue.number() && !self.untagged.insert(header.xid) => {
-                return Admission::Drop;
+            Class::Read if header.opcode == Opcode::Enqueue.number() => {
+                if self.untagged.len() >= UNTAGGED_MAX {
+                    return Admission::Error(Errno::EPROTO);
+                }
+                if !self.untagged.insert(header.xid) {
+                    return Admission::Drop; // a lock that was given back would be granted once more, to nobody
+                }
             }
             Class::Read | Class::Callback | Class::Import => {}
         }

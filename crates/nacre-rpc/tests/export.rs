@@ -214,3 +214,23 @@ fn a_flood_is_refused() {
     }
     assert_eq!(acked, 16_384);
 }
+
+/// They are remembered beyond a request that is not answered: until the connection ends, or there are too many.
+#[test]
+fn locks_that_are_asked_for_beyond_an_unanswered_request_have_a_bound() {
+    let mut e = export();
+    let enqueue = |e: &mut Export, xid: u64, epoch: u32| {
+        let mut h = Header::new(Kind::Request, Opcode::Enqueue.number());
+        (h.xid, h.epoch) = (Xid(xid), ConnEpoch(epoch));
+        let admitted = e.admit(&h, Class::Read);
+        e.finish(h.xid, h.epoch);
+        admitted
+    };
+    let refused = (1..2_000_000).find(|xid| enqueue(&mut e, *xid, 1) != Admission::Execute);
+    let refused = refused.expect("a bound");
+    assert!(refused > 1_000_000, "{refused}: sooner than a slow device is to blame");
+    assert_eq!(enqueue(&mut e, refused, 1), Admission::Error(Errno::EPROTO));
+    e.connect(ConnEpoch(2), 7).expect("it connects again");
+    assert_eq!(enqueue(&mut e, refused, 2), Admission::Execute);
+    assert_eq!(enqueue(&mut e, refused, 2), Admission::Drop, "a doubled message");
+}

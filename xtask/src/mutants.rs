@@ -35,12 +35,12 @@ impl Mutation {
 const MUTATIONS: &[Mutation] = &[
     planted(
         "the reply record is dropped",
-        "crates/nacre-target/src/core_.rs",
+        "crates/nacre-target/src/target_core.rs",
         &[("entry.rpc.remember(record);", "drop(record);")],
     ),
     planted(
         "the record is not in the transaction",
-        "crates/nacre-target/src/core_.rs",
+        "crates/nacre-target/src/target_core.rs",
         &[("tx.put(table::REPLY, &reply_key(request.export, tag), record.to_vec());", "")],
     ),
     planted(

@@ -4,11 +4,11 @@
 //! opens and orphans with it (the service's `export_gone`) before its row is deleted, so that a crash in the
 //! middle repeats it. Every eviction is logged with its cause. When one is due is `lease.rs`.
 
-use crate::core_::{ExportId, TargetCore};
 use crate::exports::{ClientRow, Entry, Exports, client_key, reply_end, reply_key};
 use crate::island::{GENERATION_KEY, Inner};
 use crate::lease::lease;
 use crate::service::Service;
+use crate::target_core::{ExportId, TargetCore};
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use nacre_node::{ConnId, Effect};

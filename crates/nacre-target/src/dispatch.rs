@@ -4,11 +4,11 @@
 //! request or not at all; every message of a client renews its lease.
 
 use crate::connect::Gone;
-use crate::core_::{ExportId, TargetCore};
 use crate::fault::Fault;
 use crate::island::Inner;
 use crate::params::set_params;
 use crate::service::{Reply, Request, Service};
+use crate::target_core::{ExportId, TargetCore};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::rc::Rc;

@@ -5,11 +5,11 @@
 //! one each. Who may ask is `connect.rs`, what becomes of a request is `dispatch.rs`.
 
 use crate::connect::Gone;
-use crate::core_::{ExportId, TargetConfig, TargetCore};
 use crate::exports::ClientRow;
 use crate::lease::{LEASE_KEY, Neighbours, earlier_lease, lease};
 use crate::recovery::{BOOT_KEY, RECOVERY_KEY};
 use crate::service::Service;
+use crate::target_core::{ExportId, TargetConfig, TargetCore};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::rc::Rc;

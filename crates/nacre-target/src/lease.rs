@@ -8,10 +8,10 @@
 //! since the start of the target; who has not connected since then has the lease of that time, if it was longer.
 
 use crate::connect::Gone;
-use crate::core_::{ExportId, TargetCore};
 use crate::exports::Entry;
 use crate::island::Inner;
 use crate::service::Service;
+use crate::target_core::{ExportId, TargetCore};
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;

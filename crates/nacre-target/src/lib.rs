@@ -7,7 +7,6 @@ extern crate alloc;
 
 mod answers;
 mod connect;
-mod core_;
 mod dispatch;
 mod exports;
 mod fault;
@@ -20,8 +19,8 @@ mod params;
 mod recovery;
 mod registration;
 mod service;
+mod target_core;
 
-pub use core_::{ExportId, RECORD_BYTES, RECORD_ROWS, TargetConfig, TargetCore};
 pub use exports::ClientRow;
 pub use fault::Fault;
 pub use island::TargetIsland;
@@ -31,3 +30,4 @@ pub use op_stats::OpStats;
 pub use params::set_params;
 pub use registration::Registration;
 pub use service::{Reply, Request, Service};
+pub use target_core::{ExportId, RECORD_BYTES, RECORD_ROWS, TargetConfig, TargetCore};

@@ -1,9 +1,9 @@
 //! Parameters that every target has.
 
-use crate::core_::{ExportId, TargetCore};
 use crate::exports::Entry;
 use crate::op_stats::OpStats;
 use crate::service::Service;
+use crate::target_core::{ExportId, TargetCore};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

@@ -12,11 +12,11 @@
 //! Not here: the client's side (`nacre_rpc::Import`), what a change means (the services).
 
 use crate::connect::Gone;
-use crate::core_::{ExportId, TargetCore};
 use crate::dispatch::admit;
 use crate::island::Inner;
 use crate::lease::{earlier_lease, standstill};
 use crate::service::{Reply, Service};
+use crate::target_core::{ExportId, TargetCore};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::rc::Rc;

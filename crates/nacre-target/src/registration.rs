@@ -5,7 +5,7 @@
 //! not stop the target from serving those that know it already.
 //! Not here: what an MDT does with the list of targets.
 
-use crate::core_::TargetCore;
+use crate::target_core::TargetCore;
 use alloc::rc::Rc;
 use alloc::string::ToString;
 use core::cell::{Cell, RefCell};

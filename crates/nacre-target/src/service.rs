@@ -1,6 +1,6 @@
 //! What a kind of target must provide.
 
-use crate::core_::{ExportId, TargetCore};
+use crate::target_core::{ExportId, TargetCore};
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;

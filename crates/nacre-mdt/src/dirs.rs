@@ -7,8 +7,7 @@
 //! (after a restart, which forgets holds) the leases of those who have not connected again. A client's own change does
 //! not end its hold: the reply brings what became of the directory. A grant waits for nothing, and there is none for a
 //! while after a revoke, so that a directory in which several clients work does not go to and fro. Bounded per client; at
-//! the bound the oldest hold makes room once it has stood for a while, and for one in so many that are asked for: what is
-//! used most is asked for most, and has a place soon.
+//! the bound the oldest hold makes room once it has stood for a while.
 //! Not here: what the client does with it (`nacre-client/src/dirs.rs`).
 
 use crate::mdt::Mdt;
@@ -30,8 +29,6 @@ const LIMIT: usize = 1024;
 /// At the limit a hold is kept for so long before another one takes its place: whoever walks through a large tree asks for
 /// each directory once, and would otherwise end a hold with each.
 const KEPT: Duration = Duration::from_secs(30);
-/// One in so many for which there is no room makes room at once: a client may have gone on to other directories.
-const TURN: u64 = 16;
 /// After a revoke a directory is not held by anybody for so long.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -83,8 +80,6 @@ struct Hold {
 struct Client {
     /// By serial, the oldest first; since when.
     holds: BTreeMap<u64, (Fid, Instant)>,
-    /// Directories that it could not hold for want of room.
-    missed: u64,
     /// Revokes that it was sent in its life, and those that it has not acknowledged, by their callbacks.
     revokes: u64,
     revoking: BTreeMap<Xid, Fid>,
@@ -212,11 +207,9 @@ impl Dirs {
         }
         let client = table.clients.entry(export).or_default();
         if client.holds.len() >= self.limit.get() {
-            client.missed += 1;
             let above = client.holds.len() > self.limit.get(); // it was lowered
-            let turn = client.missed.is_multiple_of(TURN);
             let mut oldest = client.holds.first_key_value().map(|(_, hold)| *hold);
-            oldest = oldest.filter(|(_, since)| above || turn || now >= *since + KEPT);
+            oldest = oldest.filter(|(_, since)| above || now >= *since + KEPT);
             drop(table);
             if let Some((oldest, _)) = oldest {
                 self.revoke(core, export, oldest);

@@ -380,7 +380,7 @@ fn revokes(c: &mut Cluster) -> u64 {
     sent.iter().map(|(_, _, n)| n.parse::<u64>().expect("a number")).sum()
 }
 
-/// Walks through a tree of more directories than may be held, again and again: that takes few holds away, until they have
+/// Walks through a tree of more directories than may be held, again and again: that takes no hold away, until they have
 /// stood for a while.
 #[test]
 fn who_walks_through_a_large_tree_ends_few_holds() {
@@ -403,8 +403,7 @@ fn who_walks_through_a_large_tree_ends_few_holds() {
     for _ in 0..4 {
         assert_eq!(run(&mut c, first, walk), Ok(()));
     }
-    let ended = revokes(&mut c) - before.0;
-    assert!(ended <= 4 * 100 / 16, "{ended} revokes in 400 lookups");
+    assert_eq!(revokes(&mut c), before.0, "nothing is taken away from who may hold it");
     let held = cached(&mut c, first) - before.1;
     assert!(held >= 3 * 12, "{held} of 300 answers out of the memory, with 16 holds");
     // Others get their turn.
@@ -419,43 +418,7 @@ fn who_walks_through_a_large_tree_ends_few_holds() {
     for _ in 0..4 {
         assert_eq!(run(&mut c, first, walk), Ok(()));
     }
-    assert!((1..=80).contains(&revokes(&mut c)), "{} revokes", revokes(&mut c));
-}
-
-/// A program goes on to other directories when as many are held as may be: soon those are held.
-#[test]
-fn who_goes_on_to_other_directories_holds_them_soon() {
-    let (mut c, [first, _], _) = with_a_hold(1);
-    c.set_param(MDT, "mdt.*.dir_holds_max", "16");
-    let names = |from: u32| (from..from + 12).map(|i| format!("n{i}"));
-    let made = run(&mut c, first, async move |client| {
-        for name in names(0).chain(names(50)) {
-            make(&client, Fid::ROOT, &name, DIR).await?;
-        }
-        Ok::<_, Errno>(())
-    });
-    assert_eq!(made, Ok(()));
-    for from in [0, 50] {
-        for _ in 0..60 {
-            let walked = run(&mut c, first, async move |client| {
-                for name in names(from) {
-                    client.lookup(Fid::ROOT, name.as_bytes()).await?;
-                }
-                Ok::<_, Errno>(())
-            });
-            assert_eq!(walked, Ok(()));
-        }
-        let before = cached(&mut c, first);
-        let looked = run(&mut c, first, async move |client| {
-            for name in names(from) {
-                client.lookup(Fid::ROOT, name.as_bytes()).await?;
-            }
-            Ok::<_, Errno>(())
-        });
-        assert_eq!(looked, Ok(()));
-        assert_eq!(cached(&mut c, first) - before, 12, "from {from}, {} revokes", revokes(&mut c));
-    }
-    assert!(c.world.now_ns() < 25 * SEC, "nothing has stood for long");
+    assert!((1..=17).contains(&revokes(&mut c)), "{} revokes", revokes(&mut c));
 }
 
 /// A mount of the MDT's own process hears at once that the MDT was started again, and nobody waits for its lease.

@@ -146,11 +146,11 @@ const MUTATIONS: &[Mutation] = &[
         &[("tx.delete_range(table::REPLY, &reply_key(id, Tag(0)), &reply_end(id));", "")],
     ),
     planted(
-        "slots of calls that an eviction ended stay taken",
+        "slots of calls that were refused stay taken",
         "crates/nacre-rpc/src/import.rs",
         &[(
-            "self.free(&call);\n            match Lane::of(call.class) {",
-            "match Lane::of(call.class) {",
+            "self.free(&call);\n        if frame.header.status",
+            "if frame.header.status <= 0 { self.free(&call); }\n        if frame.header.status",
         )],
     ),
     planted(

@@ -21,8 +21,8 @@ use nacre_wire::mdt::{
 };
 use tracing::{error, warn};
 
-/// Waiters served, or files dropped, by one transaction.
-const SLICE: usize = 16;
+/// Waiters served by one transaction. Few, so that its worst case fits the log of a small device.
+const SLICE: usize = 4;
 /// Data of the record of a request that was refused with an errno: this and the errno.
 pub(crate) const REFUSED: u64 = 1 << 8;
 /// Bytes of one range in a row, and of a row around its ranges.

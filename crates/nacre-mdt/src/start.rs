@@ -132,7 +132,8 @@ impl Mdt {
                 "the MGS has another name hash than this target: this target belongs to another file system, \
                  or the MGS was formatted anew; names are looked up with the target's own"),
             None => {
-                let room = Credits { rows: 1, row_bytes: 64, ..Credits::default() };
+                // Also on a full device: nothing is found without it.
+                let room = Credits { rows: 1, row_bytes: 64, frees: true, ..Credits::default() };
                 let reservation = match self.core.osd.reserve(room).await {
                     Ok(reservation) => reservation,
                     Err(e) => {

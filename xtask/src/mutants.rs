@@ -59,6 +59,12 @@ const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-rpc", "import", "changes_are_kept_until_committed_and_replayed_to_a_new_instance"),
     planted(
+        "a write that was made after the eviction is a success",
+        "crates/nacre-client/src/io.rs",
+        &[("        self.still_under_lease(&open, args.handle).await?;\n", "")],
+    )
+    .found_by("nacre-sim", "evictions", "a_write_that_an_ost_made_after_the_eviction_is_no_success"),
+    planted(
         "a change of a dead mount is made when its turn comes",
         "crates/nacre-mdt/src/mdt.rs",
         &[("Some(request) if let Err(gone) = self.core.still_wanted(request) => Err(gone),\n", "")],

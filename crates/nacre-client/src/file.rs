@@ -427,6 +427,15 @@ impl Client {
         Ok(open)
     }
 
+    /// Asked when an operation is done: of one that an OST kept waiting beyond the lease nobody knows whose the file locks
+    /// were when it was made.
+    pub(crate) async fn still_under_lease(&self, open: &Open, handle: OpenHandle) -> Result<(), Errno> {
+        if open.lock_owners.borrow().is_empty() {
+            return Ok(());
+        }
+        self.handle_under_lease(handle).await.map(drop)
+    }
+
     /// The MDT has forgotten this client. A handle that held locks is lost, the others are opened again by FID.
     pub(crate) fn evicted_by_mdt(&self) {
         let opens = self.files.all();

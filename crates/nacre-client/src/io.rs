@@ -82,12 +82,14 @@ impl Client {
             let (data, _) = self.read_object(&ost, file.fid, range, NO_LOCK).await?;
             let read = data.iter().map(|b| b.len() as u64).sum::<u64>();
             if read == range.len || component.stripes.len() == 1 {
+                self.still_under_lease(&open, handle).await?;
                 self.stats.bytes("read_bytes", read);
                 return Ok(data);
             }
         }
         let data =
             self.retry_lost_locks(|_| self.read_locked(file, &component, &ranges, offset, end)).await?;
+        self.still_under_lease(&open, handle).await?;
         self.stats.bytes("read_bytes", data.iter().map(|b| b.len() as u64).sum());
         Ok(data)
     }
@@ -122,6 +124,7 @@ impl Client {
             self.sync_objects(file.fid, &component, &written).await?;
             self.sync_inode(file).await?;
         }
+        self.still_under_lease(&open, args.handle).await?;
         self.stats.bytes("write_bytes", len);
         u32::try_from(len).map_err(|_| Errno::EINVAL)
     }
@@ -478,7 +481,8 @@ impl Client {
             }
             outcome
         })
-        .await
+        .await?;
+        self.still_under_lease(&open, handle).await
     }
 
     /// The file's bytes and its inode are durable when it returns; fdatasync(2) is the same, since sizes live with the

@@ -14,6 +14,11 @@ pub enum OpenError {
     NotEmpty { path: String, example: String },
     #[error("{path} holds a nacre store already; --reformat deletes everything in it")]
     HoldsStore { path: String },
+    #[error(
+        "{path} holds the files of a nacre store (`{example}`), but not its label, the file `super`: put that back from a \
+         copy of the store; to give the data up, `nacre mkfs --reformat` deletes everything in it"
+    )]
+    NoLabel { path: String, example: String },
     #[error("{path} is not a nacre store; `nacre mkfs` makes one")]
     NotAStore { path: String },
     #[error("{what} {path}: {source}")]

@@ -51,7 +51,7 @@ impl FsStore {
     /// files of a store that is there are deleted.
     ///
     /// # Errors
-    /// `NotEmpty`: there are files and no store; `HoldsStore` without `reformat`; `Busy`.
+    /// `NotEmpty`: there are files and no store; `HoldsStore`, `NoLabel` without `reformat`; `Busy`.
     pub fn format(path: &Path, config: &FsConfig, reformat: bool) -> Result<Self, OpenError> {
         let text = path.display().to_string();
         match std::fs::create_dir(path) {
@@ -68,6 +68,8 @@ impl FsStore {
         } else if let Some(example) = found.iter().find(|n| !OURS.contains(&n.as_str())) {
             // Not even with `reformat`: what it would delete may be somebody's `log` or `objects`.
             return Err(OpenError::NotEmpty { path: text, example: example.clone() });
+        } else if !reformat {
+            refuse_without_label(root.as_fd(), &text)?;
         }
         let lock = take_lock(root.as_fd(), &text)?;
         // The label goes first: what is half deleted is not a store.
@@ -146,7 +148,40 @@ fn open_formatted(path: &Path) -> Result<(OwnedFd, String), OpenError> {
             return Err(OpenError::NotAStore { path: text });
         }
     }
+    refuse_without_label(root.as_fd(), &text)?;
     Ok((root, text))
+}
+
+/// A label that is missing must not make a store look like an empty directory.
+fn refuse_without_label(root: BorrowedFd<'_>, path: &str) -> Result<(), OpenError> {
+    let look = || -> Result<Option<String>, Errno> {
+        if exists(root, "super")? {
+            return Ok(None);
+        }
+        for place in Place::all().filter(|place| *place != Place::Root) {
+            let found = match rustix::fs::openat(root, place.path(), OPEN_DIR, Mode::empty()) {
+                Ok(dir) => names(dir.as_fd())?.into_iter().find(|name| is_of_store(place, name)),
+                Err(Errno::NOENT) => None,
+                Err(e) => return Err(e),
+            };
+            if let Some(name) = found {
+                return Ok(Some(format!("{}/{name}", place.path())));
+            }
+        }
+        Ok(None)
+    };
+    match look().map_err(OpenError::io("looking into", path))? {
+        Some(example) => Err(OpenError::NoLabel { path: String::from(path), example }),
+        None => Ok(()),
+    }
+}
+/// Whether this is a file, or a chunk directory, of ours.
+fn is_of_store(place: Place, name: &str) -> bool {
+    match place {
+        Place::Root => false,
+        Place::Log | Place::Runs => parse_number(name).is_some(),
+        Place::Objects(_) => parse_blob(name.strip_suffix(".d").unwrap_or(name)).is_some(),
+    }
 }
 
 fn take_lock(root: BorrowedFd<'_>, path: &str) -> Result<Lock, OpenError> {
@@ -218,16 +253,11 @@ pub(crate) fn remove(dir: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
 /// `--reformat` somebody may have named a directory by mistake.
 fn empty(root: BorrowedFd<'_>, place: Place) -> Result<(), Errno> {
     let dir = rustix::fs::openat(root, place.path(), OPEN_DIR, Mode::empty())?;
-    for name in names(dir.as_fd())? {
-        match place {
-            Place::Root => {}
-            Place::Log | Place::Runs if parse_number(&name).is_some() => remove(dir.as_fd(), &name)?,
-            Place::Log | Place::Runs => {}
-            Place::Objects(_) if parse_blob(&name).is_some() => remove(dir.as_fd(), &name)?,
-            Place::Objects(_) if name.strip_suffix(".d").and_then(parse_blob).is_some() => {
-                remove_chunks(dir.as_fd(), &name)?;
-            }
-            Place::Objects(_) => {}
+    for name in names(dir.as_fd())?.iter().filter(|name| is_of_store(place, name)) {
+        if matches!(place, Place::Objects(_)) && name.ends_with(".d") {
+            remove_chunks(dir.as_fd(), name)?;
+        } else {
+            remove(dir.as_fd(), name)?;
         }
     }
     Ok(())

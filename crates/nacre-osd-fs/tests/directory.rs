@@ -77,6 +77,20 @@ fn what_is_not_ours_is_neither_formatted_nor_deleted() {
     store.execute(StoreOp::Create { file: FileId::Log(1), len: 5 }).unwrap();
     drop(store);
 
+    // Without its label it is not taken for an empty directory.
+    let aside = tempfile::tempdir().unwrap();
+    let move_to = |from: &Path, to: &Path| {
+        for name in ["super", "thesis"] {
+            fs::rename(from.join(name), to.join(name)).unwrap();
+        }
+    };
+    move_to(dir.path(), aside.path());
+    for refused in [format(dir.path(), false), open(dir.path())] {
+        let text = refusal(refused);
+        assert!(text.contains("(`log/0000000000000001`), but not its label"), "{text}");
+    }
+    move_to(aside.path(), dir.path());
+
     let text = refusal(format(dir.path(), false));
     assert!(text.contains("holds a nacre store already; --reformat deletes everything in it"), "{text}");
     let store = format(dir.path(), true).unwrap();
@@ -131,6 +145,7 @@ fn a_store_that_is_only_looked_at_is_locked_and_not_changed() {
     assert_eq!(looking.execute(StoreOp::Len { file: blob(1) }), Ok(StoreDone::Len(None)));
     drop(looking);
     let store = open(dir.path()).unwrap();
+    store.execute(StoreOp::Replace { file: FileId::Super, data: Bytes::from_static(b"label") }).unwrap();
     write(&store, blob(1), b"hello");
     drop(store);
     let looking = FsStore::open_read_only(dir.path(), &config).unwrap();

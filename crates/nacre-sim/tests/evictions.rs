@@ -147,3 +147,31 @@ fn what_was_written_after_the_eviction_counts_at_the_close() {
         assert_eq!(size, Ok(1000), "seed {seed}\n{}", c.world.trace(60));
     }
 }
+
+/// A write waits for an OST that stands still, its mount is evicted by the MDT, and the OST, which knows nothing of file
+/// locks, makes it when it goes on: the program must not believe that this was under its lock.
+#[test]
+fn a_write_that_an_ost_made_after_the_eviction_is_no_success() {
+    for seed in 1..=8 {
+        let (mut c, fid, handle) = with_a_lock(seed);
+        let (first, second, ost) = (c.mounts[0], c.mounts[1], c.servers[2]);
+        let opened = run(&mut c, second, async move |client| client.open(fid, 2, caller()).await);
+        let other = opened.expect("opened").1;
+        c.world.pause(ost, true);
+        let asked = c
+            .jobs
+            .start(&mut c.world, first, async move |client| write(&client, handle, 0, vec![1; 4096]).await);
+        c.world.run_for(SEC / 10);
+        c.world.pause(first, true);
+        c.world.run_for(15 * SEC);
+        let theirs = run(&mut c, second, async move |client| {
+            client.flock(other, lock(FlockType::Write, 2), None).await
+        });
+        assert_eq!(theirs, Ok(FlockOutcome::Granted), "seed {seed}");
+        c.world.pause(ost, false);
+        c.world.run_for(SEC);
+        c.world.pause(first, false);
+        let got: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, asked, 30 * SEC);
+        assert_eq!(got, Some(Err(Errno::EIO)), "seed {seed}\n{}", c.world.trace(60));
+    }
+}

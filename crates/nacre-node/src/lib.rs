@@ -11,6 +11,7 @@ mod complaints;
 mod ctx;
 mod event;
 mod executor;
+mod outage;
 mod outbox;
 mod peer;
 mod permit;

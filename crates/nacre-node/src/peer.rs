@@ -7,9 +7,11 @@
 //! effects are carried out in order; one task per peer keeps its deadlines. A body is encoded once, and a call
 //! costs one promise.
 
+use crate::complaints::Complaints;
 use crate::ctx::Ctx;
 use crate::event::{ConnId, Effect, Event};
 use crate::executor::{Promise, WaitList};
+use crate::outage::Outage;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::rc::{Rc, Weak};
@@ -99,6 +101,7 @@ pub struct Peer {
     rearm: WaitList,
     /// The server's wall clock less ours.
     wall_offset_ns: Cell<i64>,
+    outage: Outage,
 }
 
 impl Peer {
@@ -129,6 +132,7 @@ impl Peer {
             armed: Cell::new(Instant(u64::MAX)),
             rearm: ctx.wait_list(),
             wall_offset_ns: Cell::new(0),
+            outage: Outage::default(),
         });
         peer.import.borrow_mut().set_ping_rank(peers.made.replace(peers.made.get() + 1));
         peer.drain();
@@ -341,10 +345,20 @@ impl Peer {
             let Some(effect) = self.import.borrow_mut().poll_effect() else { break };
             self.carry_out(effect);
         }
-        let deadline = self.import.borrow().poll_deadline();
-        if deadline.is_some_and(|at| at < self.armed.get()) {
+        if self.outage.was_said() {
+            self.look_at_outage();
+        }
+        if self.deadline().is_some_and(|at| at < self.armed.get()) {
             self.rearm.wake_all();
         }
+    }
+    fn deadline(&self) -> Option<Instant> {
+        let import = self.import.borrow();
+        [import.poll_deadline(), self.outage.look_at(&import)].into_iter().flatten().min()
+    }
+    fn look_at_outage(&self) {
+        let who = (self.name.as_str(), self.target.as_str());
+        self.outage.look(self.ctx.now(), &self.import.borrow(), who, &self.peers.complaints);
     }
 
     fn carry_out(&self, effect: ImportEffect<Answer>) {
@@ -443,17 +457,19 @@ impl Peer {
                 let offset = server.as_nanos() - self.ctx.wall().as_nanos();
                 self.wall_offset_ns.set(i64::try_from(offset).unwrap_or(0));
             }
-            tracing::info!(target_name = %self.target, address = import.current_address(), "connected");
+            if !self.outage.was_said() {
+                tracing::info!(target_name = %self.target, address = import.current_address(), "connected");
+            }
         }
         self.changed.wake_all();
     }
 
     async fn keep_deadlines(self: Rc<Self>) {
         while !self.stopped.get() {
-            let deadline = self.import.borrow().poll_deadline();
-            match deadline {
+            match self.deadline() {
                 Some(at) if at <= self.ctx.now() => {
                     self.import.borrow_mut().handle_timeout(self.ctx.now());
+                    self.look_at_outage();
                     self.drain();
                     self.changed.wake_all();
                 }
@@ -476,6 +492,8 @@ pub struct Peers {
     by_conn: RefCell<BTreeMap<ConnId, Weak<Peer>>>,
     /// Imports so far.
     made: Cell<u32>,
+    /// Of outages: many targets may be away.
+    complaints: RefCell<Complaints>,
 }
 impl Peers {
     fn connected(&self) -> Vec<Rc<Peer>> {

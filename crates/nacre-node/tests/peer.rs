@@ -6,7 +6,10 @@ use nacre_node::{ConnId, Ctx, Effect, Event, Logic, Peer, PeerConfig, Peers, Rpc
 use nacre_types::{ClientUuid, Codec, Errno, Generation, Instant, LockCookie, Timestamp};
 use nacre_wire::target::{ConnectReply, Role, Statfs, StatfsReply, features};
 use nacre_wire::{Frame, Header, Kind, Opcode, flags};
+use std::io::Write;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 struct Island {
     ctx: Rc<Ctx>,
@@ -33,6 +36,32 @@ struct Test {
     instance: u64,
     generation: u32,
     evicted: bool,
+    /// Nobody listens at the address.
+    refuses: bool,
+}
+
+/// Lines of the log.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+impl Log {
+    fn begin(&self) -> impl Sized + use<> {
+        let log = self.clone();
+        let lines = tracing_subscriber::fmt().with_ansi(false).with_target(false).without_time();
+        lines.with_writer(move || log.clone()).set_default()
+    }
+    /// What has come since the last call.
+    fn take(&self) -> String {
+        String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap()
+    }
 }
 
 impl Test {
@@ -61,6 +90,7 @@ impl Test {
             instance: 1,
             generation: 1,
             evicted: false,
+            refuses: false,
         };
         test.visit(Event::Timer);
         test
@@ -75,7 +105,10 @@ impl Test {
                     assert_eq!(target, "demo-MDT0000");
                     self.conn = conn;
                     self.opened += 1;
-                    answers.push(Event::Opened { conn });
+                    answers.push(match self.refuses {
+                        true => Event::Closed { conn, reason: "Connection refused".into() },
+                        false => Event::Opened { conn },
+                    });
                 }
                 Effect::Send { conn, frame } => {
                     assert_eq!(conn, self.conn);
@@ -273,4 +306,74 @@ fn a_dropped_sleep_leaves_no_timer() {
     promise.fulfil(3);
     ctx.run();
     assert_eq!(ctx.deadline(), before);
+}
+
+#[test]
+fn an_outage_is_in_the_log_while_somebody_waits_in_a_few_lines() {
+    let log = Log::default();
+    let _lines = log.begin();
+    let mut t = Test::new();
+    log.take();
+    // A restart: nobody needs to know more.
+    let a = t.statfs();
+    t.requests.clear();
+    t.refuses = true;
+    t.visit(Event::Closed { conn: t.conn, reason: "reset by peer".into() });
+    t.pass(Duration::from_millis(1900));
+    assert_eq!(log.take(), "");
+    // It lasts.
+    t.pass(Duration::from_millis(200));
+    let waiting = " WARN waiting for demo-MDT0000 (unix:/a): Connection refused, since 2 s, 1 request waits client=\"test\"\n";
+    assert_eq!(log.take(), waiting);
+    let _b = t.statfs();
+    t.pass(Duration::from_secs(88));
+    let again = log.take();
+    assert!(again.contains("since 62 s, 2 requests wait"), "{again}");
+    assert_eq!(again.lines().count(), 1, "{again}");
+    t.pass(Duration::from_secs(3600));
+    assert_eq!(log.take().lines().count(), 4, "ever more rarely");
+    t.refuses = false;
+    t.pass(Duration::from_secs(1));
+    let back = log.take();
+    assert!(back.starts_with(" INFO demo-MDT0000 (unix:/a): connected again after 369"), "{back}");
+    assert_eq!(back.lines().count(), 1, "{back}");
+    t.answer(0, space(1));
+    assert_eq!(*a.borrow(), Some(Ok(1)));
+    // The next one is another.
+    t.refuses = true;
+    t.visit(Event::Closed { conn: t.conn, reason: "reset by peer".into() });
+    t.pass(Duration::from_millis(2100));
+    assert!(log.take().contains("since 2 s, 1 request waits"));
+}
+
+#[test]
+fn a_server_that_stands_still_is_in_the_log_before_its_connection_is_given_up() {
+    let log = Log::default();
+    let _lines = log.begin();
+    let mut t = Test::new();
+    log.take();
+    let _a = t.statfs();
+    t.pass(Duration::from_secs(6));
+    let said = log.take();
+    assert!(said.contains("waiting for demo-MDT0000 (unix:/a): it does not answer, since 2 s"), "{said}");
+    assert_eq!((said.lines().count(), t.opened), (1, 1));
+    t.requests.remove(0);
+    t.answer(0, 0u64.to_vec());
+    assert!(log.take().contains("connected again after 3 s"));
+    t.pass(Duration::from_secs(1));
+    assert_eq!(log.take(), "");
+}
+
+#[test]
+fn a_target_that_nobody_waits_for_may_be_away_for_half_a_minute() {
+    let log = Log::default();
+    let _lines = log.begin();
+    let mut t = Test::new();
+    log.take();
+    t.refuses = true;
+    t.visit(Event::Closed { conn: t.conn, reason: "reset by peer".into() });
+    t.pass(Duration::from_secs(29));
+    assert_eq!(log.take(), "");
+    t.pass(Duration::from_secs(3));
+    assert!(log.take().contains("no connection to demo-MDT0000 (unix:/a): Connection refused, since 30 s"));
 }

@@ -255,7 +255,9 @@ impl<T> Import<T> {
                 self.effects.push_back(ImportEffect::Stopped);
                 return;
             }
-            Link::Up | Link::Replaying { .. } | Link::ReplayDone { .. } | Link::ReplayWait { .. } => {} // this address was good: first try it again
+            // This address was good: first try it again.
+            Link::Up => self.away_since = self.away_since().unwrap_or(now),
+            Link::Replaying { .. } | Link::ReplayDone { .. } | Link::ReplayWait { .. } => {}
             Link::Opening { .. } | Link::Connecting { .. } | Link::Queued { .. } => {
                 self.attempts += 1;
                 self.address = (self.address + 1) % self.config.addresses.len().max(1);

@@ -153,6 +153,8 @@ pub struct Import<T> {
     pub(crate) instance: Option<u64>,
     pub(crate) lease: ClientLease,
     pub(crate) last_heard: Instant,
+    /// When the latest connection that stood was lost, see [`Import::away_since`].
+    pub(crate) away_since: Instant,
     pub(crate) ping: Option<(Xid, Instant)>,
     pub(crate) ping_sent: Instant,
     pub(crate) ping_rank: u32,
@@ -242,6 +244,7 @@ impl<T> Import<T> {
             instance: None,
             lease: ClientLease::new(),
             last_heard: now,
+            away_since: now,
             ping: None,
             ping_sent: now,
             ping_rank: 0,
@@ -679,6 +682,20 @@ impl<T> Import<T> {
     /// Address in use, or the next to be tried.
     pub fn current_address(&self) -> Option<&str> {
         self.config.addresses.get(self.address).map(String::as_str)
+    }
+    /// Since when the target is away: the connection lost, not ready for requests, or a ping on it unanswered. `None` while
+    /// it answers, and after the end.
+    pub fn away_since(&self) -> Option<Instant> {
+        match self.link {
+            Link::Up => self.ping.filter(|(_, sent)| self.last_heard <= *sent).map(|(_, sent)| sent),
+            Link::Leaving { .. } | Link::Gone => None,
+            Link::Down { .. } | Link::Opening { .. } | Link::Connecting { .. } | Link::Queued { .. } => {
+                Some(self.away_since)
+            }
+            Link::Replaying { .. } | Link::ReplayDone { .. } | Link::ReplayWait { .. } => {
+                Some(self.away_since)
+            }
+        }
     }
     /// Why the last connection was lost or refused.
     pub fn last_error(&self) -> Option<&str> {

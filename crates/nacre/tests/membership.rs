@@ -112,6 +112,35 @@ fn a_mount_that_ends_without_its_mdt_complains_in_a_few_lines() {
     assert!(log.matches(" WARN ").count() <= 4, "{log}");
 }
 
+/// A call waits for servers that are gone or stand still; the log of its mount says for which, and when they are back.
+#[test]
+fn a_mount_says_which_server_its_calls_wait_for() {
+    let Some(m) = Machine::new() else { return };
+    let c = Cluster::format(&m);
+    let [_mgs, mut mdt, ost] = c.all();
+    let mount = c.mount("a");
+    let a = c.mnt("a");
+    fs::write(a.join("f"), "before").unwrap();
+    ost.signal(Signal::STOP);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            eprintln!("{}", mount.says(&["WARN", "waiting for demo-OST0000 (", " wait"]));
+            ost.signal(Signal::CONT);
+        });
+        assert_eq!(fs::read_to_string(a.join("f")).unwrap(), "before");
+    });
+    eprintln!("{}", mount.says(&["INFO", "demo-OST0000", "connected again after"]));
+    mdt.kill();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| fs::write(a.join("g"), "after"));
+        eprintln!("{}", mount.says(&["WARN", "waiting for demo-MDT0000 (", " wait"]));
+        mdt = c.serve("mdt");
+        writer.join().unwrap().unwrap();
+    });
+    eprintln!("{}", mount.says(&["INFO", "demo-MDT0000", "connected again after"]));
+    assert!(mount.log().matches(" WARN waiting for").count() <= 3, "{}", mount.log());
+}
+
 /// Servers that are stopped for a lease and a little: their clients waited, and lose nothing.
 #[test]
 fn a_server_that_was_stopped_evicts_nobody() {

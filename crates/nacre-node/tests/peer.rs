@@ -1,4 +1,5 @@
 //! A peer on a test island against a scripted server: futures, callbacks, timers and effects meet.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use core::cell::RefCell;
 use core::time::Duration;

@@ -18,6 +18,8 @@ pub enum FileId {
     Super,
     /// Reserved space, given up for unlink, checkpoint and merge on a full device.
     Ballast,
+    /// How far the log is durable: small, written over in place, never synced after it was made.
+    Mark,
     /// Segment of the log.
     Log(u64),
     /// Immutable sorted run.

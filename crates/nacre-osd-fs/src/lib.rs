@@ -1,6 +1,6 @@
 //! A store on a directory of any kernel file system (ext4, XFS, Btrfs, ZFS, tmpfs).
 //!
-//! Layout of the directory: `super`, `lock`, `ballast`, `log/…`, `runs/…`, `objects/hh/…`. Files are opened by path
+//! Layout of the directory: `super`, `lock`, `ballast`, `mark`, `log/…`, `runs/…`, `objects/hh/…`. Files are opened by path
 //! under directory descriptors, never through symbolic links, as an ordinary user may; the number of open
 //! descriptors is bounded. Objects beyond what a file system can hold in one file are cut into chunk files.
 //!

@@ -74,7 +74,7 @@ impl FsStore {
         let lock = take_lock(root.as_fd(), &text)?;
         // The label goes first: what is half deleted is not a store.
         remove(root.as_fd(), "super").map_err(OpenError::io("deleting `super` of", &text))?;
-        for name in ["super.new", "ballast", "ballast.new"] {
+        for name in ["super.new", "ballast", "ballast.new", "mark"] {
             remove(root.as_fd(), name).map_err(OpenError::io("deleting files of", &text))?;
         }
         make_dir(root.as_fd(), "objects").map_err(OpenError::io("making `objects` in", &text))?;
@@ -113,11 +113,12 @@ impl FsStore {
 }
 
 /// What the directory of a store may hold, also of one that was not made to the end.
-const OURS: [&str; 10] = [
+const OURS: [&str; 11] = [
     "super",
     "super.new",
     "ballast",
     "ballast.new",
+    "mark",
     "lock",
     "log",
     "runs",

@@ -20,7 +20,7 @@ pub(crate) enum Place {
 impl Place {
     pub(crate) fn of(file: FileId) -> Self {
         match file {
-            FileId::Super | FileId::Ballast => Self::Root,
+            FileId::Super | FileId::Ballast | FileId::Mark => Self::Root,
             FileId::Log(_) => Self::Log,
             FileId::Run(_) => Self::Runs,
             FileId::Blob(object) => Self::Objects(fan(object)),
@@ -63,6 +63,7 @@ pub(crate) fn path(file: FileId) -> String {
     match file {
         FileId::Super => String::from("super"),
         FileId::Ballast => String::from("ballast"),
+        FileId::Mark => String::from("mark"),
         FileId::Log(n) => format!("log/{n:016x}"),
         FileId::Run(n) => format!("runs/{n:016x}"),
         FileId::Blob(o) => {

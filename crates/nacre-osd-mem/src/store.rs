@@ -38,7 +38,9 @@ impl MemStore {
                 let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
                 Ok(files.entry(file).or_default().clone())
             }
-            FileId::Super | FileId::Ballast | FileId::Log(_) => Err(StoreError::NotFound { file }),
+            FileId::Super | FileId::Ballast | FileId::Mark | FileId::Log(_) => {
+                Err(StoreError::NotFound { file })
+            }
         }
     }
 

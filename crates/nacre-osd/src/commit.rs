@@ -7,6 +7,7 @@
 
 use crate::engine::Osd;
 use crate::error::OsdError;
+use crate::mark::Mark;
 use alloc::format;
 use alloc::rc::Rc;
 use core::time::Duration;
@@ -58,6 +59,8 @@ impl Osd {
 
     /// Task: syncs whenever somebody wants it.
     pub(crate) async fn committer(self: Rc<Self>) {
+        let (store, epoch) = (self.label.uuid.0, self.superblock.borrow().log_epoch);
+        let mut mark_failed = false;
         loop {
             while self.wanted_lsn.get() <= self.committed_lsn.get() {
                 if self.has_failed() {
@@ -88,6 +91,12 @@ impl Osd {
             self.committed.set(transno);
             self.commit_done.wake_all();
             self.log_kick.wake_all();
+            // Whoever waits has been woken: only the next commit comes after it, so that marks are written in order.
+            if let Err(error) = self.ctx.io(Mark { epoch, lsn, store }.write()).await
+                && !core::mem::replace(&mut mark_failed, true)
+            {
+                tracing::warn!(target_name = %self.label.name, %error, "the mark of the log cannot be written");
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 
 use crate::crc::crc32c;
 use crate::log::{RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, Scan, SegmentHeader, u32_at};
+use crate::mark::{MARK_BYTES, Mark};
 use crate::run::{FOOTER_BYTES, Footer, Run, RunList, RunMeta, open_block, sign_block};
 use crate::superblock::Super;
 use alloc::vec::Vec;
@@ -87,8 +88,9 @@ fn read_run(id: u64, bytes: &[u8]) {
     }
 }
 
-/// The superblock, and the list of runs.
+/// The superblock, the list of runs, and the mark of the log.
 pub fn superblock(bytes: &[u8]) {
+    mark(bytes);
     let settle = |found: Super| assert_eq!(Super::parse(&found.to_bytes()).ok(), Some(found));
     drop(Super::parse(bytes).map(settle));
     if let Some(payload) = bytes.get(20..) {
@@ -105,6 +107,17 @@ pub fn superblock(bytes: &[u8]) {
             assert_eq!(RunList::from_slice(&again).map(|l| l.to_vec()), Ok(again));
         }
     }
+}
+
+fn mark(bytes: &[u8]) {
+    let settle = |found: Mark| assert_eq!(found.to_bytes(), bytes[..MARK_BYTES]);
+    Mark::parse(bytes).map_or((), settle);
+    let mut signed = bytes.to_vec();
+    let Some(head) = signed.get_mut(..MARK_BYTES) else { return };
+    head[..12].copy_from_slice(b"NACREMRK\x01\0\0\0");
+    let sum = crc32c(&head[..40]);
+    head[40..].copy_from_slice(&sum.to_le_bytes());
+    assert_eq!(Mark::parse(&signed).map(Mark::to_bytes).as_ref().map(|b| &b[..]), signed.get(..MARK_BYTES));
 }
 
 #[cfg(test)]
@@ -167,7 +180,9 @@ mod tests {
         };
         let list = RunList { flushed_lsn: 9, runs: vec![RunMeta { id: 3, bytes: 5000, rows: 20 }] };
         let list = [vec![0; 20], list.to_vec()].concat();
-        seeds("superblock", &[("label", Super::new(label).to_bytes().to_vec()), ("runs", list)]);
+        let mark = Mark { epoch: 2, lsn: 77, store: [7; 16] }.to_bytes().to_vec();
+        let label = Super::new(label).to_bytes().to_vec();
+        seeds("superblock", &[("label", label), ("runs", list), ("mark", mark)]);
         replay("superblock", superblock);
     }
 }

@@ -21,6 +21,7 @@ pub mod hostile;
 mod interval;
 mod key;
 mod log;
+mod mark;
 mod memtable;
 mod merge;
 mod object;

@@ -38,7 +38,9 @@ impl Overlay {
                 Ok(StoreDone::Unit)
             }
             // Of a log segment what is cut off is nothing that is read.
-            StoreOp::Sync { .. } | StoreOp::Truncate { file: FileId::Log(_), .. } => Ok(StoreDone::Unit),
+            StoreOp::Sync { .. }
+            | StoreOp::Truncate { file: FileId::Log(_), .. }
+            | StoreOp::Write { file: FileId::Mark, .. } => Ok(StoreDone::Unit),
             StoreOp::Write { file, offset, data } => match self.files.get_mut(&file) {
                 Some(Some(bytes)) => {
                     let mut at = usize::try_from(offset).map_err(|_| StoreError::NoSpace)?;

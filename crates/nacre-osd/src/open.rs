@@ -6,6 +6,7 @@
 use crate::engine::{Osd, OsdConfig, OsdStats};
 use crate::error::OsdError;
 use crate::log::{LogWriter, RecordKind};
+use crate::mark::Mark;
 use crate::replay::{Epochs, plan, replay, summarize};
 use crate::reserve::Room;
 use crate::state::State;
@@ -121,6 +122,13 @@ impl Osd {
             }
         }
         ctx.io(StoreOp::Delete { file: FileId::Ballast }).await?;
+        // An old one must not come back beside the new log, whose records begin anew.
+        ctx.io(StoreOp::Delete { file: FileId::Mark }).await?;
+        match Mark::make(ctx).await {
+            Ok(()) | Err(StoreError::NoSpace) => {}
+            Err(e) => return Err(e.into()),
+        }
+        ctx.io(StoreOp::Sync { file: FileId::Mark }).await?;
         match Self::make_ballast(ctx, config).await {
             Ok(()) | Err(OsdError::NoSpace { .. }) => {}
             Err(e) => return Err(e),
@@ -159,7 +167,8 @@ impl Osd {
 
         // Read the log into memory.
         let ends = superblock.epoch_ends.clone();
-        let epochs = Epochs { latest: old_epoch, ends: &ends };
+        let mark = Mark::read(ctx, store, old_epoch).await;
+        let epochs = Epochs { latest: old_epoch, ends: &ends, mark };
         let mut next_segment = superblock.next_segment;
         let mut summaries = Vec::new();
         for (file, len) in list(ctx, FileKind::Log).await? {
@@ -274,6 +283,7 @@ impl Osd {
         });
         osd.load_runs().await?;
         osd.find_ballast().await?;
+        Mark::make_if_missing(ctx).await;
         // A full device must be served: how else could anything be deleted?
         while let Err(error) = osd.make_segment().await {
             match error {

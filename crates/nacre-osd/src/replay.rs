@@ -18,6 +18,8 @@ pub(crate) struct Epochs<'a> {
     pub(crate) latest: u32,
     /// Last lsn of those that have ended and may have segments.
     pub(crate) ends: &'a [(u32, u64)],
+    /// Up to which lsn the log is durable, as the mark says.
+    pub(crate) mark: u64,
 }
 
 /// A block of the device.
@@ -177,7 +179,7 @@ pub(crate) fn plan(summaries: &[Summary], epochs: &Epochs<'_>) -> Result<Plan, O
     plan.unused = summaries.iter().filter(|s| !in_chain(s)).map(|s| s.number).collect();
     let synced = summaries.iter().map(|s| s.synced_lsn).max().unwrap_or(0);
     let ended = epochs.ends.iter().map(|(_, lsn)| *lsn).max().unwrap_or(0);
-    let known = synced.max(ended);
+    let known = synced.max(ended).max(epochs.mark);
     if plan.last_lsn < known {
         return Err(OsdError::Corrupt {
             what: format!(
@@ -229,7 +231,10 @@ mod tests {
     }
     /// Numbers of the chain, last lsn; or `None` for damage.
     fn check(segments: &[Summary], ends: &[(u32, u64)], expected: Option<(&[u64], u64)>) {
-        let plan = plan(segments, &Epochs { latest: 9, ends });
+        check_marked(segments, ends, 0, expected);
+    }
+    fn check_marked(segments: &[Summary], ends: &[(u32, u64)], mark: u64, expected: Option<(&[u64], u64)>) {
+        let plan = plan(segments, &Epochs { latest: 9, ends, mark });
         let got = plan.as_ref().ok();
         let numbers = got.map(|p| p.segments.iter().map(|s| s.number).collect::<Vec<_>>());
         assert_eq!(numbers.as_deref(), expected.map(|e| e.0));
@@ -250,5 +255,20 @@ mod tests {
         // Needed records are gone.
         check(&[segment(3, 8, 12, 9, Some(6))], &[], None);
         check(&[], &[(1, 7)], None);
+    }
+
+    #[test]
+    fn a_log_that_ends_before_the_mark_is_damaged() {
+        let first = || segment(1, 1, 5, 3, None);
+        check_marked(&[first(), segment(2, 6, 9, 5, None)], &[], 9, Some((&[1, 2], 9)));
+        // 2 is missing, or empty, or cut.
+        check_marked(&[first()], &[], 9, None);
+        check_marked(&[first(), segment(2, u64::MAX, 0, 0, None)], &[], 9, None);
+        check_marked(&[first(), segment(2, 6, 8, 5, None)], &[], 9, None);
+        check_marked(&[], &[], 1, None);
+        // What lies behind the mark may be gone.
+        check_marked(&[first()], &[], 5, Some((&[1], 5)));
+        // Everything up to the mark is in runs, and its segments are deleted.
+        check_marked(&[segment(3, 10, 12, 9, Some(9))], &[], 9, Some((&[3], 12)));
     }
 }

@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use nacre_node::{FileId, FileKind, Rng, StoreError};
+use nacre_node::{FileId, FileKind, Rng, StoreDone, StoreError, StoreOp};
 use nacre_osd::{Credits, Osd, OsdConfig, OsdError, Table};
 use nacre_testkit::{CrashDevice, Fault, FaultOp, OsdDrive};
 use nacre_types::{Owner, Transno};
@@ -244,8 +244,8 @@ fn damage_of_synced_log_bytes_is_told_and_not_taken_for_the_end() {
     let store = device.store();
     let mut hit = false;
     for segment in (1..20).rev() {
-        let Ok(nacre_node::StoreDone::Bytes(b)) =
-            store.execute(nacre_node::StoreOp::Read { file: FileId::Log(segment), offset: 0, len: 4096 })
+        let Ok(StoreDone::Bytes(b)) =
+            store.execute(StoreOp::Read { file: FileId::Log(segment), offset: 0, len: 4096 })
         else {
             continue;
         };
@@ -261,4 +261,76 @@ fn damage_of_synced_log_bytes_is_told_and_not_taken_for_the_end() {
         Err(e) => panic!("{e}"),
         Ok(_) => panic!("opened over damage"),
     }
+}
+
+/// Ways in which the newest segment that was written to is lost.
+#[derive(Debug, Clone, Copy)]
+enum Loss {
+    Missing,
+    Emptied,
+    Cut,
+    Zeroed,
+}
+
+#[test]
+fn the_loss_of_the_newest_segment_of_a_crashed_store_is_told() {
+    let words = [Loss::Missing, Loss::Emptied, Loss::Cut, Loss::Zeroed];
+    for (loss, marked) in words.into_iter().flat_map(|l| [(l, true), (l, false)]) {
+        let device = fresh();
+        let store = device.store();
+        let mut d = OsdDrive::open(&store, &OsdConfig { dirty_bytes_max: 1 << 20, ..config() }).unwrap();
+        let progress = Rc::new(Progress::default());
+        let p = progress.clone();
+        d.run(move |osd| work(osd, 1, 26, p)).unwrap();
+        assert_eq!(progress.durable.get(), 26);
+        // The mark is not waited for.
+        while d.drive.io() {}
+        device.kill_process();
+        let store = device.store();
+        let newest = (1..20).rev().map(FileId::Log).find(|&file| {
+            let read = store.execute(StoreOp::Read { file, offset: 0, len: 4096 });
+            matches!(read, Ok(StoreDone::Bytes(b)) if b.get(..8) == Some(b"NACRELOG"))
+        });
+        let file = newest.unwrap();
+        let op = match loss {
+            Loss::Missing => StoreOp::Delete { file },
+            Loss::Emptied => StoreOp::Truncate { file, len: 0 },
+            Loss::Cut => StoreOp::Truncate { file, len: 1000 },
+            Loss::Zeroed => StoreOp::Create { file, len: 64 << 10 },
+        };
+        store.execute(op).unwrap();
+        if !marked {
+            // That this is what the mark is for.
+            device.flip(FileId::Mark, 17);
+        }
+        let problems = nacre_osd::check::check(&*store, |_, _, _| {}).sentences;
+        assert_eq!(problems.iter().any(|s| s.contains("was durable up to record")), marked, "{problems:?}");
+        match OsdDrive::open(&store, &config()).map(drop) {
+            Err(OsdError::Corrupt { what }) => {
+                assert!(marked && what.contains("was durable up to record"), "{loss:?}: {what}");
+            }
+            other => assert!(!marked && other.is_ok(), "{loss:?}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_mark_that_cannot_be_read_or_written_stops_nobody() {
+    let device = fresh();
+    assert!(life(&device, 1, 120).is_some());
+    device.kill_process();
+    // Of a store of before it was kept, and of another store.
+    let store = device.store();
+    store.execute(StoreOp::Delete { file: FileId::Mark }).unwrap();
+    let n = check(&device, "without a mark");
+    assert!(n > 30);
+    let len = store.execute(StoreOp::Len { file: FileId::Mark });
+    assert_eq!(len, Ok(StoreDone::Len(Some(44))), "made again");
+    let mut d = OsdDrive::open(&store, &config()).unwrap();
+    store.execute(StoreOp::Delete { file: FileId::Mark }).unwrap();
+    let progress = Rc::new(Progress::default());
+    let p = progress.clone();
+    d.run(move |osd| work(osd, n + 1, n + 30, p)).unwrap();
+    assert!(progress.durable.get() > n);
+    assert_eq!(d.drive.ended(), None);
 }

@@ -101,7 +101,7 @@ pub fn what_is_missing_is_missing(store: &dyn Store) {
 }
 
 pub fn create_makes_zeros_and_empties(store: &dyn Store) {
-    for file in [FileId::Log(3), FileId::Ballast, FileId::Run(1)] {
+    for file in [FileId::Log(3), FileId::Ballast, FileId::Mark, FileId::Run(1)] {
         done(store, StoreOp::Create { file, len: 3 << 20 });
         assert_eq!(len(store, file), Some(3 << 20));
         write(store, file, 1 << 20, b"record");

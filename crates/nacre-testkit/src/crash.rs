@@ -174,7 +174,7 @@ impl Disk {
             FileId::Log(_) => Some(FileKind::Log),
             FileId::Run(_) => Some(FileKind::Run),
             FileId::Blob(_) => Some(FileKind::Blob),
-            FileId::Super | FileId::Ballast => None,
+            FileId::Super | FileId::Ballast | FileId::Mark => None,
         };
         let mut due = None;
         for (i, fault) in self.faults.iter_mut().enumerate() {
@@ -206,7 +206,9 @@ impl Disk {
                 self.change(file, Change::Make { len: 0 });
                 Ok(())
             }
-            FileId::Super | FileId::Ballast | FileId::Log(_) => Err(StoreError::NotFound { file }),
+            FileId::Super | FileId::Ballast | FileId::Mark | FileId::Log(_) => {
+                Err(StoreError::NotFound { file })
+            }
         }
     }
     fn write(&mut self, file: FileId, offset: u64, data: &[Bytes]) -> Result<(), StoreError> {

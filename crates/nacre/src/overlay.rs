@@ -1,6 +1,6 @@
 //! A store that takes changes and never makes them: to open a stopped target without touching it.
 //!
-//! What is small (superblock, log) is copied at the first look; runs and blobs are read where they are. Changes go
+//! What is small (superblock, mark, log) is copied at the first look; runs and blobs are read where they are. Changes go
 //! to memory and end with the value.
 
 use nacre_node::store::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp};
@@ -24,9 +24,11 @@ impl Overlay {
     /// Those of reading the base.
     pub(crate) fn new(base: Arc<dyn Store>) -> Result<Self, StoreError> {
         let top = MemStore::new(TOP_BYTES);
-        if let StoreDone::Len(Some(len)) = base.execute(StoreOp::Len { file: FileId::Super })? {
-            let data = read_all(&*base, FileId::Super, len)?;
-            top.execute(StoreOp::Replace { file: FileId::Super, data: data.into() })?;
+        for file in [FileId::Super, FileId::Mark] {
+            if let StoreDone::Len(Some(len)) = base.execute(StoreOp::Len { file })? {
+                let data = read_all(&*base, file, len)?;
+                top.execute(StoreOp::Replace { file, data: data.into() })?;
+            }
         }
         for (file, len) in list(&*base, FileKind::Log)? {
             top.execute(StoreOp::Create { file, len })?;

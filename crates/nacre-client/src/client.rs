@@ -108,7 +108,7 @@ pub struct Connection {
     pub error: Option<String>,
 }
 
-/// How long an unmount waits for servers that do not answer.
+/// How long an unmount waits for calls: for servers that do not answer, or for other mounts.
 const UNMOUNT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A mounted file system.
@@ -176,7 +176,7 @@ impl Client {
         LockCookie(self.next_number())
     }
 
-    /// Closes everything, tells the servers. Servers that do not answer are given up after a few seconds.
+    /// Closes everything, tells the servers. Calls that wait are given up after a few seconds.
     pub async fn unmount(&self) {
         let (done, closed) = self.ctx.promise();
         let client = self.me();
@@ -187,6 +187,16 @@ impl Client {
         });
         if !self.patiently(closed).await {
             for (target_name, unanswered, not_durable) in self.unanswered() {
+                let connected =
+                    self.mount.targets().iter().any(|t| t.name == target_name && t.peer.is_connected());
+                if connected {
+                    tracing::warn!(
+                        %target_name, unanswered, not_durable,
+                        "calls wait at unmount, for the server or for other mounts, and are given up: what was not answered \
+                         may be lost"
+                    );
+                    continue;
+                }
                 tracing::warn!(
                     %target_name, unanswered, not_durable,
                     "does not answer at unmount: what it has not answered may be lost, and what is not durable if its machine \

@@ -18,7 +18,7 @@ pub enum Unmount {
     Idle,
     /// The name is gone at once, the file system when its last file is closed.
     Lazy,
-    /// Calls that wait for servers fail, open files are cut off, the name is gone: works always.
+    /// Calls that wait fail, open files are cut off, the name is gone: works always.
     Force,
 }
 

@@ -48,7 +48,7 @@ pub(crate) struct UmountArgs {
     /// Detach now, finish when the last file is closed
     #[arg(short, long)]
     lazy: bool,
-    /// Now: calls that wait for servers and files that are open get errors
+    /// Now: calls that wait (for servers, for other mounts) and files that are open get errors
     #[arg(short, long)]
     force: bool,
 }
@@ -162,7 +162,7 @@ pub(crate) fn umount(args: &UmountArgs) -> Result<()> {
     Ok(())
 }
 
-/// The process of a mount takes leave of its servers: a moment, or longer when they do not answer.
+/// The process of a mount takes leave of its servers: a moment, or longer when calls wait for them or for other mounts.
 fn wait_for_end(entry: &Entry) -> Result<()> {
     const QUIET: Duration = Duration::from_secs(1);
     const LIMIT: Duration = Duration::from_secs(30);
@@ -173,7 +173,7 @@ fn wait_for_end(entry: &Entry) -> Result<()> {
         return Ok(());
     }
     say::note(&format!(
-        "unmounted; its process (pid {}) waits for servers that do not answer, for about 10 s",
+        "unmounted; its process (pid {}) ends calls that wait for servers or for other mounts, for about 10 s",
         entry.pid
     ));
     if !ends_within(&fd, LIMIT)? {
@@ -214,7 +214,7 @@ pub(crate) fn users(mount: &Path) -> String {
     if waiting.is_empty() {
         return "somebody who is not seen in /proc".to_owned();
     }
-    format!("calls that wait for servers: {}", nacre_fuse::shortened(&waiting))
+    format!("calls that wait for servers or for other mounts: {}", nacre_fuse::shortened(&waiting))
 }
 
 /// `cat (pid 7) in lookup for 12 s`, as the process of the mount knows it.

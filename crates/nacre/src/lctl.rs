@@ -67,8 +67,8 @@ pub(crate) fn run(command: &LctlCommand) -> Result<()> {
     match command {
         LctlCommand::GetParam { values_only, describe, json, patterns } => {
             let (mut all, mut missing) = (Vec::new(), Vec::new());
-            for pattern in patterns {
-                let found = matching(pattern)?;
+            let answers = ask(patterns)?;
+            for (pattern, found) in patterns.iter().zip(answers.found) {
                 if found.is_empty() {
                     missing.push(format!("'{pattern}'"));
                 }
@@ -83,13 +83,13 @@ pub(crate) fn run(command: &LctlCommand) -> Result<()> {
             if missing.is_empty() {
                 return Ok(());
             }
-            bail!("get_param: no parameter matches {}\nhint: nacre lctl list_param '*'", missing.join(", "))
+            bail!("get_param: {}", nothing(&missing.join(", "), answers.silent))
         }
         LctlCommand::ListParam { recursive, mark, patterns } => {
             for pattern in patterns {
-                let found = list(pattern, *recursive)?;
+                let (found, silent) = list(pattern, *recursive)?;
                 if found.is_empty() {
-                    bail!("list_param: no parameter matches '{pattern}'\nhint: nacre lctl list_param '*'");
+                    bail!("list_param: {}", nothing(&format!("'{pattern}'"), silent));
                 }
                 for (name, writable) in found {
                     say::line(&format!("{name}{}", if *mark && writable { "=" } else { "" }));
@@ -105,8 +105,10 @@ pub(crate) fn run(command: &LctlCommand) -> Result<()> {
         }
         LctlCommand::Dl => {
             let mut number = 0;
-            for entry in registry::entries()? {
-                for island in &entry.islands {
+            let entries = registry::entries()?;
+            let states = tool::ask_all(&entries, |entry, island| tool::ping(&entry.socket, island).is_ok());
+            for (entry, states) in entries.iter().zip(states) {
+                for (island, up) in entry.islands.iter().zip(states) {
                     let kind = match nacre_types::TargetName::parse(island) {
                         Some(name) => match name.kind() {
                             nacre_types::TargetKind::Mgs => "mgs",
@@ -115,7 +117,7 @@ pub(crate) fn run(command: &LctlCommand) -> Result<()> {
                         },
                         None => "llite",
                     };
-                    let state = if tool::ping(&entry.socket, island).is_ok() { "UP" } else { "DN" };
+                    let state = if up { "UP" } else { "DN" };
                     say::line(&format!("{number:3} {state} {kind} {island} {island}_UUID {}", entry.pid));
                     number += 1;
                 }
@@ -133,25 +135,54 @@ fn whole(pattern: &str) -> String {
     }
 }
 
-/// Parameters of every island on this machine that match.
-pub(crate) fn matching(pattern: &str) -> Result<Vec<Param>> {
-    let pattern = whole(pattern);
-    let mut all: Vec<Param> = Vec::new();
-    for entry in registry::entries()? {
-        for island in &entry.islands {
-            let mut tool = match tool::Tool::connect_unix(&entry.socket, island) {
-                Ok(tool) => tool,
-                Err(e) => {
-                    say::note(&format!("nacre: {island} (pid {}) does not answer: {e:#}", entry.pid));
-                    continue;
-                }
-            };
-            all.extend(tool.call(&GetParams { pattern: pattern.clone() })?.params);
+/// What the islands of this machine say of some patterns.
+struct Answers {
+    /// Of each pattern, in their order.
+    found: Vec<Vec<Param>>,
+    /// Islands that did not answer; it was said which.
+    silent: usize,
+}
+
+/// Parameters of every island on this machine that match, by pattern.
+fn ask(patterns: &[String]) -> Result<Answers> {
+    let entries = registry::entries()?;
+    let one = |entry: &registry::Entry, island: &str| -> Result<Vec<Vec<Param>>> {
+        let mut tool = tool::Tool::connect_unix(&entry.socket, island)?;
+        let get = |pattern: &String| Ok(tool.call(&GetParams { pattern: whole(pattern) })?.params);
+        patterns.iter().map(get).collect()
+    };
+    let mut answers = Answers { found: vec![Vec::new(); patterns.len()], silent: 0 };
+    for answer in tool::ask_all(&entries, one).into_iter().flatten() {
+        match answer {
+            Ok(params) => {
+                answers.found.iter_mut().zip(params).for_each(|(all, params)| all.extend(params));
+            }
+            Err(e) => {
+                say::note(&format!("nacre: {e:#}"));
+                answers.silent += 1;
+            }
         }
     }
-    all.sort_by(|a, b| a.name.cmp(&b.name));
-    all.dedup_by(|a, b| a.name == b.name);
-    Ok(all)
+    for all in &mut answers.found {
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all.dedup_by(|a, b| a.name == b.name);
+    }
+    Ok(answers)
+}
+
+/// Parameters of every island on this machine that match.
+pub(crate) fn matching(pattern: &str) -> Result<Vec<Param>> {
+    Ok(ask(&[pattern.to_owned()])?.found.concat())
+}
+
+/// Why there is nothing to show.
+fn nothing(patterns: &str, silent: usize) -> String {
+    match silent {
+        0 => format!("no parameter matches {patterns}\nhint: nacre lctl list_param '*'"),
+        n => format!(
+            "no parameter matches {patterns} where somebody answers ({n} did not)\nhint: nacre status"
+        ),
+    }
 }
 
 /// `NAME=VALUE`, a text of several lines below its name.
@@ -167,20 +198,19 @@ fn print(p: &Param, values_only: bool, describe: bool) {
     }
 }
 
-/// Names that the pattern fits, whole or as far as it goes, and whether they can be set.
-fn list(pattern: &str, recursive: bool) -> Result<BTreeMap<String, bool>> {
+/// Names that the pattern fits, whole or as far as it goes, and whether they can be set; and how many did not answer.
+fn list(pattern: &str, recursive: bool) -> Result<(BTreeMap<String, bool>, usize)> {
     let depth = pattern.split(['.', '/']).count();
-    let mut found = matching(pattern)?;
-    found.extend(matching(&format!("{pattern}.**"))?);
+    let answers = ask(&[pattern.to_owned(), format!("{pattern}.**")])?;
     let mut names = BTreeMap::new();
-    for Param { name, writable, .. } in found {
+    for Param { name, writable, .. } in answers.found.concat() {
         let parts: Vec<&str> = name.split('.').collect();
         let shown = if recursive || pattern.ends_with("**") { depth..=parts.len() } else { depth..=depth };
         for depth in shown {
             names.insert(parts[..depth].join("."), writable && depth == parts.len());
         }
     }
-    Ok(names)
+    Ok((names, answers.silent))
 }
 
 fn set(setting: &str) -> Result<()> {
@@ -203,23 +233,43 @@ fn try_apply(setting: &str) -> Result<(Vec<String>, Vec<String>)> {
         bail!("set_param: {setting:?} is not NAME=VALUE")
     };
     let (mut done, mut refused) = (Vec::new(), Vec::new());
-    for entry in registry::entries()? {
-        for island in &entry.islands {
-            let mut tool = tool::Tool::connect_unix(&entry.socket, island)?;
-            for p in tool.call(&GetParams { pattern: whole(name) })?.params {
-                let set = format!("{}={value}", p.name);
-                match tool.call(&SetParam { name: p.name.clone(), value: value.into() })?.refused {
-                    none if none.is_empty() => done.push(as_it_is(&mut tool, p.name, value)?),
-                    why if why.starts_with(&set) => refused.push(format!("set_param: setting {why}")),
-                    why => refused.push(format!("set_param: {why}")),
-                }
-            }
+    let one = |entry: &registry::Entry, island: &str| {
+        let (mut done, mut refused) = (Vec::new(), Vec::new());
+        if let Err(e) = apply_in(entry, island, (name, value), &mut done, &mut refused) {
+            refused.push(format!("set_param: {e:#}"));
         }
+        (done, refused)
+    };
+    // One that hangs keeps nobody else from it.
+    for (set, not_set) in tool::ask_all(&registry::entries()?, one).into_iter().flatten() {
+        done.extend(set);
+        refused.extend(not_set);
     }
     if done.is_empty() && refused.is_empty() {
         bail!("set_param: no parameter matches '{name}'\nhint: nacre lctl list_param -FR '*'");
     }
     Ok((done, refused))
+}
+
+fn apply_in(
+    entry: &registry::Entry,
+    island: &str,
+    (name, value): (&str, &str),
+    done: &mut Vec<String>,
+    refused: &mut Vec<String>,
+) -> Result<()> {
+    let mut tool = tool::Tool::connect_unix(&entry.socket, island)?;
+    let params = tool.call(&GetParams { pattern: whole(name) })?.params;
+    tool.wait_for(tool::PATIENCE_LONG)?;
+    for p in params {
+        let set = format!("{}={value}", p.name);
+        match tool.call(&SetParam { name: p.name.clone(), value: value.into() })?.refused {
+            none if none.is_empty() => done.push(as_it_is(&mut tool, p.name, value)?),
+            why if why.starts_with(&set) => refused.push(format!("set_param: setting {why}")),
+            why => refused.push(format!("set_param: {why}")),
+        }
+    }
+    Ok(())
 }
 
 /// `NAME=VALUE` with the value that holds now: another one may have bounded it. Of a text, what was asked for.
@@ -235,7 +285,9 @@ fn keep(settings: &[String], delete: bool) -> Result<()> {
     let all = settings.iter().map(|text| kept(text, delete)).collect::<Result<Vec<KeepParam>>>()?;
     let mut mgs = Vec::new();
     for entry in registry::entries()?.iter().filter(|e| e.islands.iter().any(|island| island == "MGS")) {
-        mgs.push(tool::Tool::connect_unix(&entry.socket, "MGS")?);
+        let mut tool = tool::Tool::connect_unix(&entry.socket, "MGS")?;
+        tool.wait_for(tool::PATIENCE_LONG)?;
+        mgs.push(tool);
     }
     if mgs.is_empty() {
         bail!(

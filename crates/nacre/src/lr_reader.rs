@@ -92,6 +92,15 @@ fn live(name: &str) -> Result<Records> {
 }
 
 fn ask(socket: &Path, name: &str) -> Result<Records> {
+    pages(socket, name).map_err(|error| match tool::is_no_answer(&error) {
+        true => anyhow!(
+            "{error}\nhint: once the process has ended, the directory of the target can be read: nacre lr_reader DIR"
+        ),
+        false => error,
+    })
+}
+
+fn pages(socket: &Path, name: &str) -> Result<Records> {
     let mut tool = tool::Tool::connect_unix(socket, name)?;
     let mut pages = |replies: bool| -> Result<(LastRcvd, Vec<bytes::Bytes>)> {
         let (mut from, mut rows) = (bytes::Bytes::new(), Vec::new());

@@ -108,7 +108,7 @@ fn clear_logs(dir: &Path) -> Result<()> {
 }
 
 /// The process whose file this is.
-fn pid_of(path: &Path) -> Option<i32> {
+pub(crate) fn pid_of(path: &Path) -> Option<i32> {
     path.file_stem()?.to_str()?.parse().ok()
 }
 

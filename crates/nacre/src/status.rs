@@ -25,6 +25,8 @@ pub(crate) struct StatusArgs {
     json: bool,
 }
 
+const UP: &str = "up";
+
 #[derive(Serialize)]
 struct Island {
     name: String,
@@ -45,18 +47,10 @@ struct Process {
 }
 
 pub(crate) fn run(args: &StatusArgs) -> Result<()> {
-    let processes: Vec<Process> = registry::entries()?
-        .into_iter()
-        .map(|entry| {
-            // At once: a process that hangs would be waited for as many times as it has islands.
-            let state = std::thread::scope(|scope| {
-                let asked: Vec<_> =
-                    entry.islands.iter().map(|name| scope.spawn(|| island(&entry, name))).collect();
-                asked.into_iter().filter_map(|thread| thread.join().ok()).collect()
-            });
-            Process { entry, state }
-        })
-        .collect();
+    let entries = registry::entries()?;
+    let states = tool::ask_all(&entries, island);
+    let processes: Vec<Process> =
+        entries.into_iter().zip(states).map(|(entry, state)| Process { entry, state }).collect();
     if args.json {
         return say::json(&processes);
     }
@@ -80,6 +74,12 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
         }
     }
     table.print();
+    for silent in processes.iter().filter(|p| p.state.iter().any(|island| island.state != UP)) {
+        say::line(&format!(
+            "no answer: the process may be stopped or busy (pid {}); `nacre status` waits 2 s",
+            silent.entry.pid
+        ));
+    }
     for p in &processes {
         for mount in &p.entry.mounts {
             say::line(&format!("mounted: {} (pid {})", mount.display(), p.entry.pid));
@@ -92,12 +92,19 @@ fn island(entry: &Entry, name: &str) -> Island {
     let has_space = nacre_types::TargetName::parse(name).is_some_and(|t| t.kind() != TargetKind::Mgs);
     let (mut answers, mut space) = (false, None);
     if let Ok(mut tool) = tool::Tool::connect_unix(&entry.socket, name) {
-        space = if has_space { tool.call(&Statfs {}).ok() } else { None };
-        answers = space.is_some() || tool.call(&Ping {}).is_ok();
+        let asked = has_space.then(|| tool.call(&Statfs {}));
+        answers = match asked {
+            Some(Ok(found)) => {
+                space = Some(found);
+                true
+            }
+            Some(Err(error)) if tool::is_no_answer(&error) => false,
+            Some(Err(_)) | None => tool.call(&Ping {}).is_ok(),
+        };
     }
     Island {
         name: name.into(),
-        state: if answers { "up" } else { "no answer" },
+        state: if answers { UP } else { "no answer" },
         bytes_total: space.map(|s| s.bytes_total),
         bytes_avail: space.map(|s| s.bytes_avail),
         files_used: space.map(|s| s.files_used),

@@ -1,21 +1,44 @@
 //! A blocking connection of a tool to one island of a running process: the same public messages as everybody's.
 
+use crate::registry::{self, Entry};
 use anyhow::{Context as _, Result, bail};
 use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Generation, Xid};
 use nacre_wire::target::{Connect, Ping, Role};
 use nacre_wire::{Frame, HEADER_BYTES, Header, Kind, Rpc};
-use std::io::{Read, Write as _};
+use std::io::{ErrorKind, Read, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
-/// How long a tool waits for one answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a tool waits for one answer: what is shown is at hand, and a process that is stopped must not hold up the others.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The same of a change, or where nothing goes on without the answer.
+pub(crate) const PATIENCE_LONG: Duration = Duration::from_secs(10);
 
 pub(crate) struct Tool {
     stream: UnixStream,
     island: String,
+    /// Of the process behind the socket.
+    pid: i32,
+    patience: Duration,
     next_xid: u64,
+}
+
+/// A process is there and has said nothing in time.
+#[derive(Debug)]
+pub(crate) struct NoAnswer {
+    island: String,
+    pid: i32,
+    patience: Duration,
+}
+impl std::error::Error for NoAnswer {}
+impl std::fmt::Display for NoAnswer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { island, pid, patience } = self;
+        let seconds = patience.as_secs();
+        write!(f, "{island}: no answer within {seconds} s: the process may be stopped or busy (pid {pid})")
+    }
 }
 
 fn crc32c(bytes: &[u8]) -> u32 {
@@ -26,11 +49,11 @@ fn crc32c(bytes: &[u8]) -> u32 {
 impl Tool {
     /// Connects to the island `island` behind a process's socket.
     pub(crate) fn connect_unix(socket: &Path, island: &str) -> Result<Self> {
-        let stream =
-            UnixStream::connect(socket).with_context(|| format!("nobody answers at {}", socket.display()))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let mut tool = Self { stream, island: island.into(), next_xid: 1 };
+        let stream = UnixStream::connect(socket)
+            .with_context(|| format!("{island}: nobody answers at {}", socket.display()))?;
+        let pid = registry::pid_of(socket).unwrap_or(0);
+        let mut tool = Self { stream, island: island.into(), pid, patience: PATIENCE, next_xid: 1 };
+        tool.wait_for(PATIENCE)?;
         tool.send(&Frame::new(Header::new(Kind::Hello, 0), island.as_bytes().to_vec()))?;
         let hello = tool.receive()?;
         if hello.header.status != 0 {
@@ -47,6 +70,13 @@ impl Tool {
             generation: Generation(0),
         })?;
         Ok(tool)
+    }
+
+    /// How long it waits from now on.
+    pub(crate) fn wait_for(&mut self, patience: Duration) -> Result<()> {
+        self.patience = patience;
+        self.stream.set_read_timeout(Some(patience))?;
+        Ok(self.stream.set_write_timeout(Some(patience))?)
     }
 
     /// One request, one reply.
@@ -72,21 +102,52 @@ impl Tool {
 
     fn send(&mut self, frame: &Frame) -> Result<()> {
         let sum = crc32c(&frame.body);
-        self.stream.write_all(&frame.encode_header(sum, crc32c))?;
-        self.stream.write_all(&frame.body)?;
-        Ok(())
+        let head = frame.encode_header(sum, crc32c);
+        let sent = self.stream.write_all(&head).and_then(|()| self.stream.write_all(&frame.body));
+        sent.map_err(|e| self.failed(e))
     }
 
     fn receive(&mut self) -> Result<Frame> {
         let mut bytes = [0u8; HEADER_BYTES];
-        self.stream.read_exact(&mut bytes).with_context(|| format!("{} does not answer", self.island))?;
+        self.stream.read_exact(&mut bytes).map_err(|e| self.failed(e))?;
         let (header, lengths) = Header::decode(&bytes, crc32c)?;
         let mut body = Vec::new();
         let total = u64::from(lengths.body_bytes) + u64::from(lengths.bulk_bytes);
-        (&mut self.stream).take(total).read_to_end(&mut body)?;
+        (&mut self.stream).take(total).read_to_end(&mut body).map_err(|e| self.failed(e))?;
         body.truncate(lengths.body_bytes as usize);
         Ok(Frame::new(header, body))
     }
+
+    fn failed(&self, error: std::io::Error) -> anyhow::Error {
+        let Self { island, pid, patience, .. } = self;
+        match error.kind() {
+            // What a timeout of a socket is.
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                NoAnswer { island: island.clone(), pid: *pid, patience: *patience }.into()
+            }
+            _ => anyhow::Error::new(error).context(format!("{island} (pid {pid}) does not answer")),
+        }
+    }
+}
+
+/// Whether an error is one of time.
+pub(crate) fn is_no_answer(error: &anyhow::Error) -> bool {
+    error.is::<NoAnswer>()
+}
+
+/// Asks every island of these processes, all at once: one that hangs is waited for once, not by each in turn. The answers
+/// are in order.
+pub(crate) fn ask_all<T: Send>(entries: &[Entry], ask: impl Fn(&Entry, &str) -> T + Sync) -> Vec<Vec<T>> {
+    let ask = &ask;
+    std::thread::scope(|scope| {
+        let of_process = |entry| {
+            let Entry { islands, .. }: &Entry = entry;
+            islands.iter().map(|island| scope.spawn(move || ask(entry, island))).collect::<Vec<_>>()
+        };
+        let asked: Vec<_> = entries.iter().map(of_process).collect();
+        let answer = |thread: ScopedJoinHandle<'_, T>| thread.join().expect("a question does not panic");
+        asked.into_iter().map(|threads| threads.into_iter().map(answer).collect()).collect()
+    })
 }
 
 /// Whether an island answers.

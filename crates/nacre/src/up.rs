@@ -9,7 +9,7 @@ use crate::metrics::MetricsArgs;
 use crate::mount::{self, Mounted};
 use crate::process::{self, Process, Served, Signals};
 use crate::registry::{self, ProcessKind};
-use crate::tool::Tool;
+use crate::tool::{self, Tool};
 use crate::{log, say, serve, store};
 use anyhow::{Context as _, Result, bail, ensure};
 use nacre_types::{FsName, TargetKind, TargetName};
@@ -299,6 +299,7 @@ fn wait_for_osts(process: &Process, fs: &FsName, osts: u32) -> Result<()> {
     const PATIENCE: Duration = Duration::from_secs(10);
     let mdt = TargetName::Of { fs: fs.clone(), kind: TargetKind::Mdt, index: 0 }.to_string();
     let mut tool = Tool::connect_unix(&process.socket, &mdt)?;
+    tool.wait_for(tool::PATIENCE_LONG)?;
     let asked = GetParams { pattern: format!("mdt.{mdt}.ost_room.*") };
     let start = Instant::now();
     while start.elapsed() < PATIENCE {

@@ -186,7 +186,7 @@ fn without_its_servers_a_mount_is_unmounted_and_its_process_gives_up() {
     // Only a call that waits is in the way: it has no descriptor that could be seen.
     m.refused(
         &["umount", dir.to_str().unwrap()],
-        &["calls that wait for servers:", &format!("cat (pid {}) in ", waiting.id())],
+        &["calls that wait for servers or for other mounts:", &format!("cat (pid {}) in ", waiting.id())],
     );
     kill(waiting);
     let said = m.nacre(&["umount", dir.to_str().unwrap()]);

@@ -4,7 +4,8 @@
 
 mod machine;
 
-use machine::{Machine, said};
+use machine::cluster::Cluster;
+use machine::{Machine, eventually, said};
 use rustix::process::Signal;
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -351,4 +352,34 @@ fn metrics_are_served_where_a_collector_asks() {
         &["cannot serve metrics at", "in use", "hint:"],
     );
     up.stop();
+}
+
+/// One server stands still: the tools show what the others say, once, and name the process.
+#[test]
+fn tools_do_not_wait_for_each_process_that_stands_still_in_turn() {
+    let Some(m) = Machine::new() else { return };
+    let c = Cluster::format(&m);
+    let [_mgs, mdt, ost] = c.all();
+    for server in [&mdt, &ost] {
+        server.says(&["target started"]);
+    }
+    let up = |name: &str| m.good(&["lctl", "dl"]).contains(&format!("UP {name}"));
+    eventually("all are there", || up("mgs") && up("mdt") && up("obdfilter"));
+    ost.signal(Signal::STOP);
+    eventually("every thread has stopped", || machine::stands_still(ost.child.id()));
+    let silent = format!("no answer within 2 s: the process may be stopped or busy (pid {})", ost.child.id());
+    let said = m.nacre(&["lctl", "get_param", "mdt.*.num_exports", "mdt.*.recovery_status"]);
+    assert!(said.ok && said.out.contains("mdt.demo-MDT0000.num_exports="), "{} {}", said.out, said.err);
+    assert_eq!(said.err.matches(&format!("demo-OST0000: {silent}")).count(), 1, "{}", said.err);
+    m.refused(&["lctl", "get_param", "obdfilter.*.kbytestotal"], &["where somebody answers (1 did not)"]);
+    assert!(m.good(&["lctl", "dl"]).contains("DN obdfilter demo-OST0000"));
+    let status = m.good(&["status"]);
+    assert!(status.contains("no answer") && status.contains("demo-MDT0000"), "{status}");
+    assert!(status.contains(&format!("busy (pid {})", ost.child.id())), "{status}");
+    let dir = c.dir("ost");
+    for device in ["demo-OST0000", dir.to_str().unwrap()] {
+        m.refused(&["lr_reader", device], &[&silent, "can be read: nacre lr_reader DIR"]);
+    }
+    m.refused(&["lctl", "set_param", "*.*.fail_loc=0"], &[&silent]);
+    ost.signal(Signal::CONT);
 }

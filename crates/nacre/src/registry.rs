@@ -120,27 +120,42 @@ fn is_left_over(path: &Path) -> bool {
 
 /// Every living process, by pid. What dead ones have left is cleared away.
 pub(crate) fn entries() -> Result<Vec<Entry>> {
-    let mut list = Vec::new();
+    Ok(with_fallen()?.0)
+}
+
+/// Every living process, and those that ended without taking leave of targets in directories that nobody serves since:
+/// their entries stay. By pid.
+pub(crate) fn with_fallen() -> Result<(Vec<Entry>, Vec<Entry>)> {
+    let (mut list, mut dead) = (Vec::new(), Vec::new());
     for file in std::fs::read_dir(run_dir()?)? {
         let path = file?.path();
-        if is_left_over(&path) {
-            drop(std::fs::remove_file(&path));
-            continue;
-        }
+        let left_over = is_left_over(&path);
         if path.extension().is_none_or(|e| e != "json") {
+            if left_over {
+                drop(std::fs::remove_file(&path));
+            }
             continue;
         }
-        let Ok(text) = std::fs::read(&path) else { continue };
-        let Ok(entry) = serde_json::from_slice::<Entry>(&text) else { continue };
-        if start_time(entry.pid) == Some(entry.start_time) {
-            list.push(entry);
-        } else {
+        match std::fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok()) {
+            Some(entry) if start_time(entry.pid) == Some(entry.start_time) => list.push(entry),
             // The socket may be that of another process with the same pid, which has not registered yet.
+            Some(entry) => dead.push((path, entry)),
+            None if left_over => drop(std::fs::remove_file(&path)),
+            None => {}
+        }
+    }
+    let served = |dir: &PathBuf| list.iter().any(|e: &Entry| e.targets.contains(dir));
+    let mut fallen = Vec::new();
+    for (path, entry) in dead {
+        if entry.targets.iter().any(|dir| dir.exists() && !served(dir)) {
+            fallen.push(entry);
+        } else {
             drop(std::fs::remove_file(&path));
         }
     }
     list.sort_by_key(|e| e.pid);
-    Ok(list)
+    fallen.sort_by_key(|e| e.pid);
+    Ok((list, fallen))
 }
 
 /// Every mount point on this machine.

@@ -26,6 +26,7 @@ pub(crate) struct StatusArgs {
 }
 
 const UP: &str = "up";
+const SILENT: &str = "no answer";
 
 #[derive(Serialize)]
 struct Island {
@@ -47,10 +48,14 @@ struct Process {
 }
 
 pub(crate) fn run(args: &StatusArgs) -> Result<()> {
-    let entries = registry::entries()?;
+    let (entries, fallen) = registry::with_fallen()?;
     let states = tool::ask_all(&entries, island);
-    let processes: Vec<Process> =
-        entries.into_iter().zip(states).map(|(entry, state)| Process { entry, state }).collect();
+    let processes: Vec<Process> = entries
+        .into_iter()
+        .zip(states)
+        .map(|(entry, state)| Process { entry, state })
+        .chain(fallen.into_iter().map(down))
+        .collect();
     if args.json {
         return say::json(&processes);
     }
@@ -74,7 +79,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
         }
     }
     table.print();
-    for silent in processes.iter().filter(|p| p.state.iter().any(|island| island.state != UP)) {
+    for silent in processes.iter().filter(|p| p.state.iter().any(|island| island.state == SILENT)) {
         say::line(&format!(
             "no answer: the process may be stopped or busy (pid {}); `nacre status` waits 2 s",
             silent.entry.pid
@@ -86,6 +91,20 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A process that ended without taking leave: its targets are in their directories, and nobody serves them.
+fn down(mut entry: Entry) -> Process {
+    entry.mounts.clear();
+    entry.islands.retain(|name| nacre_types::TargetName::parse(name).is_some());
+    let island = |name: &String| Island {
+        name: name.clone(),
+        state: "down",
+        bytes_total: None,
+        bytes_avail: None,
+        files_used: None,
+    };
+    Process { state: entry.islands.iter().map(island).collect(), entry }
 }
 
 fn island(entry: &Entry, name: &str) -> Island {
@@ -104,7 +123,7 @@ fn island(entry: &Entry, name: &str) -> Island {
     }
     Island {
         name: name.into(),
-        state: if answers { UP } else { "no answer" },
+        state: if answers { UP } else { SILENT },
         bytes_total: space.map(|s| s.bytes_total),
         bytes_avail: space.map(|s| s.bytes_avail),
         files_used: space.map(|s| s.files_used),

@@ -359,7 +359,7 @@ fn metrics_are_served_where_a_collector_asks() {
 fn tools_do_not_wait_for_each_process_that_stands_still_in_turn() {
     let Some(m) = Machine::new() else { return };
     let c = Cluster::format(&m);
-    let [_mgs, mdt, ost] = c.all();
+    let [_mgs, mdt, mut ost] = c.all();
     for server in [&mdt, &ost] {
         server.says(&["target started"]);
     }
@@ -382,4 +382,14 @@ fn tools_do_not_wait_for_each_process_that_stands_still_in_turn() {
     }
     m.refused(&["lctl", "set_param", "*.*.fail_loc=0"], &[&silent]);
     ost.signal(Signal::CONT);
+    // A killed one is known until its target is served again.
+    ost.kill();
+    let is_down = || {
+        let status = m.good(&["status"]);
+        status.lines().any(|line| line.contains("demo-OST0000") && line.contains("down"))
+    };
+    assert!(is_down() && is_down());
+    let _ost = c.serve("ost");
+    eventually("it is served again", || !is_down());
+    eventually("it is up", || up("obdfilter"));
 }

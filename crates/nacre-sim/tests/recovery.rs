@@ -215,3 +215,25 @@ fn a_start_that_dies_after_the_loss_of_the_machine_does_not_hide_the_loss() {
         }
     }
 }
+
+/// The MDT is stopped for longer than a lease while it starts after the loss of its machine: its clients have waited in its
+/// sockets, and what it had answered them comes back.
+#[test]
+fn a_recovery_that_begins_with_a_standstill_waits_for_its_clients() {
+    for seed in 1..=2 {
+        for at in (0..SEC / 50).step_by(1_000_000) {
+            let mut c = cluster(seed, 1);
+            let (mount, mdt) = (c.mounts[0], c.servers[MDT]);
+            run(&mut c, mount, async |client| make(&client, Fid::ROOT, "x", DIR).await).expect("made");
+            c.power_loss(MDT);
+            c.world.start(mdt);
+            c.world.run_for(at);
+            c.world.pause(mdt, true);
+            c.world.run_for(12 * SEC);
+            c.world.pause(mdt, false);
+            c.world.run_for(2 * SEC);
+            let found = run(&mut c, mount, async |client| client.lookup(Fid::ROOT, b"x").await.map(drop));
+            assert_eq!(found, Ok(()), "seed {seed}, stopped after {at} ns\n{}", c.world.trace(60));
+        }
+    }
+}

@@ -207,7 +207,7 @@ impl<S: Service> Inner<S> {
     }
 
     /// Whether this target has been running for a while without a gap: what came has been read then.
-    async fn is_reading(&self, core: &TargetCore) -> bool {
+    pub(crate) async fn is_reading(&self, core: &TargetCore) -> bool {
         let step = lease(core) / 50;
         for _ in 0..WATCH_STEPS {
             let due = self.ctx.now() + step;

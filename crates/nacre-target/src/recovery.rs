@@ -13,6 +13,7 @@
 
 use crate::connect::Gone;
 use crate::dispatch::admit;
+use crate::exports::Entry;
 use crate::island::Inner;
 use crate::lease::{earlier_lease, standstill};
 use crate::service::{Reply, Service};
@@ -42,6 +43,8 @@ pub(crate) struct Recovery {
     until: Instant,
     /// Clients that have not reported the end of their replay.
     waiting: BTreeSet<ExportId>,
+    /// Given up: what they had is lost, also if they come before the end.
+    late: BTreeSet<ExportId>,
     /// The next change of each, under its old number.
     queue: BTreeMap<(Transno, ExportId), Frame>,
     /// The latest change that each has made again.
@@ -94,6 +97,7 @@ impl TargetCore {
             started: self.ctx.now(),
             until: self.ctx.now() + earlier_lease(self),
             waiting,
+            late: BTreeSet::new(),
             queue: BTreeMap::new(),
             made: BTreeMap::new(),
             failed: BTreeMap::new(),
@@ -113,7 +117,7 @@ impl TargetCore {
     /// A client has made again everything that it had.
     pub(crate) fn replay_done(&self, export: ExportId) {
         if let Some(r) = &mut *self.recovery.borrow_mut()
-            && r.waiting.remove(&export)
+            && (r.waiting.remove(&export) || r.late.remove(&export))
         {
             r.told.completed += 1;
             r.kick.wake_all();
@@ -123,6 +127,7 @@ impl TargetCore {
     pub(crate) fn leave_recovery(&self, export: ExportId) {
         if let Some(r) = &mut *self.recovery.borrow_mut() {
             r.waiting.remove(&export);
+            r.late.remove(&export);
             r.queue.retain(|(_, id), _| *id != export);
             r.kick.wake_all();
         }
@@ -177,15 +182,33 @@ impl TargetCore {
         }
     }
 
+    /// Whoever is here and renews its lease is waited for; the others have had theirs.
+    fn is_late(&self, recovery: &Recovery, export: ExportId) -> bool {
+        let (now, exports) = (self.ctx.now(), self.exports.borrow());
+        now >= recovery.until && exports.get(export).is_none_or(|e| !e.seen || e.lease_until <= now)
+    }
+    fn give_up_late(&self) {
+        let mut recovery = self.recovery.borrow_mut();
+        let Some(r) = &mut *recovery else { return };
+        let late: Vec<ExportId> = r.waiting.iter().copied().filter(|id| self.is_late(r, *id)).collect();
+        for id in late {
+            r.waiting.remove(&id);
+            r.late.insert(id);
+        }
+    }
+    /// Clients have a lease from now on.
+    fn prolong_recovery(&self) {
+        if let Some(r) = &mut *self.recovery.borrow_mut() {
+            r.until = self.ctx.now() + earlier_lease(self);
+        }
+    }
+
     /// What is to be done next.
     fn next_step(&self) -> Step {
         let mut recovery = self.recovery.borrow_mut();
         let Some(r) = &mut *recovery else { return Step::End };
-        let now = self.ctx.now();
-        if now >= r.until {
-            // Whoever is here and renews its lease is waited for; the others have had theirs.
-            let exports = self.exports.borrow();
-            r.waiting.retain(|id| exports.get(*id).is_some_and(|e| e.seen && e.lease_until > now));
+        if r.waiting.iter().any(|id| self.is_late(r, *id)) {
+            return Step::GiveUp;
         }
         let ready = r.waiting.iter().all(|id| r.queue.keys().any(|(_, of)| of == id));
         if ready && let Some(((_, export), frame)) = r.queue.pop_first() {
@@ -197,6 +220,8 @@ impl TargetCore {
 
 enum Step {
     Replay(ExportId, Frame),
+    /// Somebody's time is over.
+    GiveUp,
     Wait,
     End,
 }
@@ -205,6 +230,7 @@ impl<S: Service> Inner<S> {
     /// The recovery from its begin to its end.
     pub(crate) async fn recover(self: Rc<Self>) {
         let Some((core, service)) = self.started().map(|(c, s)| (c.clone(), s.clone())) else { return };
+        core.prolong_recovery(); // nobody could come before
         while !self.stopping.get() {
             match core.next_step() {
                 Step::Replay(export, frame) => self.replay(&core, &service, export, frame).await,
@@ -216,13 +242,12 @@ impl<S: Service> Inner<S> {
                     // Leases run out without an event.
                     let soon = self.ctx.now() + Duration::from_millis(100);
                     let _kicked = self.ctx.timeout(soon, kick.wait()).await;
-                    let now = self.ctx.now();
-                    if now > soon + standstill(&core)
-                        && let Some(r) = &mut *core.recovery.borrow_mut()
-                    {
-                        r.until = now + earlier_lease(&core); // this process stood still, not its clients
+                    if self.ctx.now() > soon + standstill(&core) {
+                        core.prolong_recovery(); // this process stood still, not its clients
                     }
                 }
+                Step::GiveUp if self.is_reading(&core).await => core.give_up_late(),
+                Step::GiveUp => core.prolong_recovery(),
                 Step::End => {
                     if let Err(error) = self.end_recovery(&core, &service).await {
                         tracing::error!(target_name = %core.name, %error, "the recovery cannot be made durable");
@@ -291,12 +316,14 @@ impl<S: Service> Inner<S> {
         service.clone().recovered();
         let absent: Vec<ExportId> = {
             let exports = core.exports.borrow();
-            exports.iter().filter(|(_, e)| e.has_lease() && !e.seen).map(|(id, _)| id).collect()
+            let absent = |id: &ExportId, e: &Entry| e.has_lease() && (!e.seen || r.late.contains(id));
+            exports.iter().filter(|(id, e)| absent(id, e)).map(|(id, _)| id).collect()
         };
         let evicted = absent.len() + r.failed.len();
         for id in absent {
             let ms = earlier_lease(core).as_millis();
-            let cause = format!("not seen for {ms} ms since the target was started");
+            let cause =
+                format!("not seen for {ms} ms since the target was started, or not to the end of its replay");
             self.drop_export(core, id, Gone::Evicted(cause));
         }
         for (id, cause) in r.failed {

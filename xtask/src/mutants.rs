@@ -175,7 +175,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "a recovery waits for those who have reported",
         "crates/nacre-target/src/recovery.rs",
-        &[("&& r.waiting.remove(&export)", "&& r.waiting.contains(&export)")],
+        &[("&& (r.waiting.remove(&export) || r.late.remove(&export))", "&& r.waiting.contains(&export)")],
     ),
     planted(
         "callbacks may be missing",

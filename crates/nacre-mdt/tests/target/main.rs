@@ -399,6 +399,7 @@ fn changes_happen_once_over_lost_connections_and_restarts() {
 #[test]
 fn layouts_come_from_the_request_the_directory_and_the_default() {
     let mut c = Cluster::new(10, 3, 1);
+    c.run_ms(3000); // the MDT knows all OSTs
     c.run(0, |c| async move {
         let dir = c.make(Fid::ROOT, b"d", DIR).await.unwrap();
         let template = LayoutTemplate { stripe_count: 2, stripe_bytes: 4 << 20, first_ost: -1 };

@@ -188,6 +188,7 @@ impl Run {
         let node = self.cluster.mounts[mount];
         self.cluster.world.pause(node, true);
         self.cluster.world.run_for(SLEEP_NS);
+        self.collect()?; // what other mounts have changed meanwhile
         self.cluster.world.pause(node, false);
         for t in 0..self.tasks.len() {
             if let Some(running) = self.tasks[t].running.as_mut().filter(|r| r.mount == mount) {
@@ -195,6 +196,8 @@ impl Run {
             }
             for slot in self.tasks[t].slots_of(mount) {
                 let wanted = self.tasks[t].forget_slot(slot);
+                let elsewhere = self.tasks[t].running.as_ref().is_some_and(|r| r.mount != mount);
+                let wanted = wanted.filter(|_| !elsewhere); // it may change that file just now
                 let session = self.tasks[t].sessions[mount].clone();
                 let run = move |client: std::rc::Rc<nacre_client::Client>| async move {
                     let read = Op::ReadSlot { slot, offset: 0, len: 100 }

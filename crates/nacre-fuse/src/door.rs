@@ -9,7 +9,7 @@
 
 use crate::abi::{InHeader, op};
 use crate::handlers::{attrs, data, dirs, locks, names, xattrs};
-use crate::interrupt::Dying;
+use crate::interrupt::Interrupted;
 use crate::ops::Ops;
 use crate::reply::{Body, FuseReply};
 use crate::request::FuseRequest;
@@ -37,8 +37,8 @@ pub enum FuseEffect {
     Reply(FuseReply),
     /// How far the first connection to the servers is.
     Attach(Attach),
-    /// Whether the caller of a request is ending; [`Dying`](crate::Dying) comes back if so.
-    IsDying { unique: u64, pid: u32 },
+    /// Why the caller of a request was interrupted; [`Interrupted`] comes back if it is to have an answer.
+    LookAtCaller { unique: u64, pid: u32 },
     /// A lock request from a ring may have to wait, and the kernel tells of no signal that came before it.
     LockWaits { ticket: Ticket, pid: u32 },
 }
@@ -102,8 +102,8 @@ impl<O: Ops> Door<O> {
             Ok(request) => return self.handle(*request),
             Err(item) => item,
         };
-        match item.downcast::<Dying>().map_err(|item| item.downcast::<Transport>()) {
-            Ok(dying) => self.caller_dies(*dying),
+        match item.downcast::<Interrupted>().map_err(|item| item.downcast::<Transport>()) {
+            Ok(interrupted) => self.interrupted(*interrupted),
             Err(Ok(transport)) => *self.transport.borrow_mut() = transport.to_string(),
             Err(Err(_)) => warn!("something that is no FUSE request came to the door of a mount"),
         }
@@ -252,6 +252,7 @@ fn poll_catching(
 mod tests {
     use super::*;
     use crate::abi::{self, Field, InterruptIn};
+    use crate::caller::Reason::{self, Asked, Ends};
     use crate::device::Channel;
     use bytes::Bytes;
     use nacre_client::{Entry, ReaddirPage};
@@ -361,7 +362,7 @@ mod tests {
                 Effect::Door(item) => match *item.downcast::<FuseEffect>().ok()? {
                     FuseEffect::Reply(reply) => Some(reply.unique_and_error()),
                     FuseEffect::Attach(_) | FuseEffect::LockWaits { .. } => None,
-                    FuseEffect::IsDying { unique, pid } => {
+                    FuseEffect::LookAtCaller { unique, pid } => {
                         self.asked.push((unique, pid));
                         None
                     }
@@ -379,6 +380,9 @@ mod tests {
         data.extend_from_slice(args);
         FuseRequest::parse(data.into(), Arc::new(Channel::detached())).ok()
     }
+    fn for_this(unique: u64, reason: Reason) -> Interrupted {
+        Interrupted { unique, reason }
+    }
     fn interrupt(unique: u64) -> Option<FuseRequest> {
         let mut args = Vec::new();
         InterruptIn { unique }.put(&mut args);
@@ -392,16 +396,27 @@ mod tests {
         assert_eq!(world.visit(request(op::LOOKUP, 10, b"name\0"), ms(0)), []);
         assert_eq!(world.visit(interrupt(10), ms(500)), []);
         assert_eq!(world.visit(None, ms(1000)), []);
-        assert_eq!(world.visit(None, ms(600)), [(10, -Errno::EINTR.0)]);
+        assert_eq!(world.asked, [], "servers that answer in time are not hurried");
+        assert_eq!(world.visit(None, ms(600)), [], "an interrupt alone may mean nothing");
+        assert_eq!(world.asked, [(10, 77)]);
+        world.door.interrupted(for_this(10, Asked));
+        assert_eq!(world.visit(None, ms(0)), [(10, -Errno::EINTR.0)]);
         // The task goes on; its result is nobody's.
         world.back();
-        assert_eq!(world.visit(None, ms(1)), []);
+        assert_eq!(world.visit(None, ms(500)), []);
         assert_eq!((world.door.running(), world.ctx.live_tasks()), (0, 0));
         // Servers that answer in time: the call does not fail.
         assert_eq!(world.visit(request(op::LOOKUP, 12, b"name\0"), ms(0)), []);
         assert_eq!(world.visit(interrupt(12), ms(500)), []);
         world.back();
         assert_eq!(world.visit(None, ms(1)), [(12, -Errno::ENOENT.0)]);
+        assert_eq!(world.visit(None, ms(9000)), []);
+        // And those that were interrupted by nothing.
+        assert_eq!(world.visit(request(op::LOOKUP, 14, b"name\0"), ms(0)), []);
+        assert_eq!(world.visit(interrupt(14), ms(0)), []);
+        assert_eq!(world.visit(None, ms(9000)), []);
+        world.back();
+        assert_eq!(world.visit(None, ms(1)), [(14, -Errno::ENOENT.0)]);
         assert_eq!(world.visit(None, ms(9000)), []);
         assert_eq!(world.visit(interrupt(99), ms(0)), [(99, -Errno::EAGAIN.0)], "not here: sent again");
         assert_eq!(world.ctx.live_tasks(), 0);
@@ -418,9 +433,11 @@ mod tests {
         assert_eq!(world.visit(None, Duration::from_secs(2)), []);
         assert_eq!(world.visit(None, Duration::from_secs(1)), []);
         assert_eq!(world.asked, [(20, 77), (20, 77)], "asked again and again");
-        world.door.caller_dies(Dying { unique: 21 });
-        world.door.caller_dies(Dying { unique: 20 });
-        world.door.caller_dies(Dying { unique: 20 });
+        world.door.interrupted(for_this(20, Asked));
+        assert_eq!(world.visit(None, Duration::ZERO), [], "a handler that waits does not end a change");
+        world.door.interrupted(for_this(21, Ends));
+        world.door.interrupted(for_this(20, Ends));
+        world.door.interrupted(for_this(20, Ends));
         assert_eq!(world.visit(None, Duration::ZERO), [(20, -Errno::EINTR.0)]);
         world.back();
         assert_eq!(world.visit(None, Duration::from_secs(1)), []);
@@ -454,7 +471,11 @@ mod tests {
         assert_eq!(world.visit(request(op::READ, 50, &args), secs(0)), []);
         assert_eq!(world.visit(interrupt(50), secs(0)), []);
         assert_eq!(world.ctx.live_tasks(), 2);
-        assert_eq!(world.visit(None, secs(3)), [(50, -Errno::EINTR.0)]);
+        assert_eq!(world.visit(None, secs(3)), []);
+        world.door.interrupted(for_this(50, Asked));
+        assert_eq!(world.visit(None, secs(0)), [(50, -Errno::EINTR.0)]);
+        assert_eq!(world.ctx.live_tasks(), 1, "the one that looked at the caller");
+        assert_eq!(world.visit(None, secs(1)), []);
         assert_eq!((world.door.running(), world.door.given_up.get(), world.ctx.live_tasks()), (0, 0, 0));
     }
 
@@ -467,13 +488,15 @@ mod tests {
         assert_eq!(world.visit(request(op::FLUSH, 30, &args), secs(0)), []);
         assert_eq!(world.visit(None, secs(3)), []);
         assert_eq!(world.asked, [(30, 77)], "without an interrupt");
-        world.door.caller_dies(Dying { unique: 30 });
+        world.door.interrupted(for_this(30, Ends));
         assert_eq!(world.visit(None, secs(0)), [(30, -Errno::EINTR.0)]);
         args.clear();
         abi::OpenIn { flags: 2, open_flags: 0 }.put(&mut args);
         assert_eq!(world.visit(request(op::OPEN, 40, &args), secs(0)), []);
         assert_eq!(world.visit(interrupt(40), secs(0)), []);
-        assert_eq!(world.visit(None, secs(3)), [(40, -Errno::EINTR.0)]);
+        assert_eq!(world.visit(None, secs(3)), []);
+        world.door.interrupted(for_this(40, Asked));
+        assert_eq!(world.visit(None, secs(0)), [(40, -Errno::EINTR.0)]);
         world.back();
         assert_eq!(world.visit(None, secs(1)), []);
         assert_eq!(world.door.file_system().opened.get(), 0);

@@ -4,9 +4,10 @@
 //! thread, [`FuseSink`] sends on whichever thread left the island. A loop above the first has a descriptor of its
 //! own, so that the kernel keeps their requests apart.
 
+use crate::caller;
 use crate::device::{Channel, Read};
 use crate::door::FuseEffect;
-use crate::interrupt::Dying;
+use crate::interrupt::Interrupted;
 use crate::mount::Mounted;
 use crate::uring::{Running, Transport};
 use nacre_client::Attach;
@@ -34,9 +35,9 @@ impl DoorSink for FuseSink {
     fn door(&self, island: &IslandRef, item: Box<dyn Any + Send>) {
         match item.downcast::<FuseEffect>().map(|effect| *effect) {
             Ok(FuseEffect::Reply(reply)) => reply.send(),
-            Ok(FuseEffect::IsDying { unique, pid }) => {
-                if is_dying(pid) {
-                    island.deliver(Event::Door(Box::new(Dying { unique })));
+            Ok(FuseEffect::LookAtCaller { unique, pid }) => {
+                if let Some(reason) = caller::reason(pid) {
+                    island.deliver(Event::Door(Box::new(Interrupted { unique, reason })));
                 }
             }
             Ok(FuseEffect::LockWaits { ticket, pid }) => ticket.waits(pid),
@@ -45,23 +46,6 @@ impl DoorSink for FuseSink {
             Err(_) => warn!("an effect that is not the FUSE door's came to it"),
         }
     }
-}
-
-/// Whether a task is on its way to its end: SIGKILL is pending (the kernel sends it to every thread that a fatal signal
-/// ends), or it has begun to exit. Not known is no: a task of a foreign pid name space has number 0.
-fn is_dying(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-    pid != 0 && stat.is_ok_and(|stat| stat_says_dying(&stat))
-}
-
-pub(crate) fn stat_says_dying(stat: &str) -> bool {
-    const PF_EXITING: u64 = 4;
-    const SIGKILL_PENDING: u64 = 1 << (9 - 1);
-    // The name is in parentheses and may hold anything; field 3 is the first after it.
-    let Some((_, rest)) = stat.rsplit_once(')') else { return false };
-    let field = |number: usize| rest.split_whitespace().nth(number - 3).and_then(|f| f.parse::<u64>().ok());
-    field(9).is_some_and(|flags| flags & PF_EXITING != 0)
-        || field(31).is_some_and(|pending| pending & SIGKILL_PENDING != 0)
 }
 
 /// The descriptors of a mount as the event loops see them.
@@ -177,24 +161,5 @@ impl Source for FuseSource {
             }
         }
         SourceState::More
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_ending_task_is_told_from_a_living_one() {
-        let stat = |flags: u64, pending: u64| {
-            format!(
-                "7 (a) b) D 1 7 7 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0 18446744073709551615 0 0 0 0 0 {pending} 0 0 0"
-            )
-        };
-        assert!(!stat_says_dying(&stat(0x40_0000, 0x4000)), "SIGTERM alone may have a handler");
-        assert!(stat_says_dying(&stat(0x40_0004, 0)));
-        assert!(stat_says_dying(&stat(0x40_0000, 0x100)));
-        assert!(!stat_says_dying("") && !stat_says_dying("7 (a"));
-        assert!(!is_dying(std::process::id()) && !is_dying(0));
     }
 }

@@ -87,7 +87,7 @@ pub fn text(data: &[u8]) {
     }
     let _names = VirtualName::parse(data);
     let text = String::from_utf8_lossy(data);
-    let _dying = crate::front::stat_says_dying(&text);
+    crate::caller::look_at(&text);
     if let Some(template) = parse_template(&text) {
         let again = format!(
             "count={},size={},first={}",

@@ -1,10 +1,11 @@
 //! Signals: when a caller gets its call back although the servers have not answered.
 //!
-//! A waiting lock ends at once. A request that changes nothing is given up when the servers have been away for
-//! [`PATIENCE`]: a signal handler that runs while everything is well (timers, garbage collectors) never makes a call
-//! fail. A request that changes something is given up only when its caller is ending, because nobody will look at its
-//! result then; EINTR for a change that may still happen would be a lie to everybody else. So every process can be
-//! killed, however long the servers stay away.
+//! A waiting lock ends at once (the kernel restarts the call if it was nothing). Any other request waits for its servers
+//! for [`PATIENCE`]; then it is looked why its caller was interrupted (`caller.rs`). A caller that is ending gets its call
+//! back whatever it was: nobody will look at the result, and every process can be killed, however long the servers stay
+//! away. One that handles a signal by which programs are asked to give up gets it back if it changes nothing; EINTR for
+//! a change that may still happen would be a lie to everybody else. An interrupt without such a signal means nothing:
+//! stat(2) and link(2) have no EINTR.
 //!
 //! The task of a request that was given up goes on to its end: the change happens once or never, as after a crash of
 //! the caller. It is told that nobody wants its result, so a read or write that still waits for an extent lock leaves the
@@ -12,6 +13,7 @@
 //! Invariants: a request has one answer; at most [`GIVEN_UP_MAX`] tasks work for nobody.
 
 use crate::abi::{InterruptIn, op};
+use crate::caller::Reason;
 use crate::door::{Door, FuseEffect};
 use crate::ops::Ops;
 use crate::request::FuseRequest;
@@ -22,15 +24,16 @@ use std::time::Duration;
 
 /// How long a request waits for its servers before a signal counts.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
-/// How often it is looked whether a caller is ending.
+/// How often a caller is looked at.
 const LOOK: Duration = Duration::from_millis(500);
 /// Beyond this callers wait: what was given up still has its place in a server's queue.
 const GIVEN_UP_MAX: usize = 10_000;
 
-/// The caller of request `unique` is ending: comes to the island as [`nacre_node::Event::Door`].
+/// The caller of request `unique` should get its call back: comes to the island as [`nacre_node::Event::Door`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Dying {
-    pub unique: u64,
+pub struct Interrupted {
+    pub(crate) unique: u64,
+    pub(crate) reason: Reason,
 }
 
 impl<O: Ops> Door<O> {
@@ -51,19 +54,18 @@ impl<O: Ops> Door<O> {
     pub(crate) async fn patiently(self: Rc<Self>, target: Rc<FuseRequest>, start: Instant) {
         self.ctx.sleep_until(start + PATIENCE).await;
         while !target.is_answered() {
-            if changes_nothing(target.opcode()) {
-                return self.give_up(&target);
-            }
             let (unique, pid) = (target.unique(), target.header.pid);
-            self.ctx.push(Effect::Door(Box::new(FuseEffect::IsDying { unique, pid })));
+            self.ctx.push(Effect::Door(Box::new(FuseEffect::LookAtCaller { unique, pid })));
             self.ctx.sleep(LOOK).await;
         }
     }
 
-    /// The answer to [`FuseEffect::IsDying`].
-    pub fn caller_dies(&self, Dying { unique }: Dying) {
+    /// The answer to [`FuseEffect::LookAtCaller`].
+    pub(crate) fn interrupted(&self, Interrupted { unique, reason }: Interrupted) {
         let target = self.running.borrow().get(&unique).map(|r| r.request.clone());
-        if let Some(target) = target {
+        if let Some(target) = target
+            && (reason == Reason::Ends || changes_nothing(target.opcode()))
+        {
             self.give_up(&target);
         }
     }

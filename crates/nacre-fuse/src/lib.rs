@@ -9,6 +9,7 @@
 //! so there is no table of nodes and FORGET means nothing.
 
 pub mod abi;
+mod caller;
 mod client_ops;
 mod device;
 mod door;
@@ -38,7 +39,7 @@ pub use client_ops::ClientOps;
 pub use device::{Channel, MAX_WRITE_BYTES, Read};
 pub use door::{Door, FuseEffect};
 pub use front::{FuseSink, FuseSource};
-pub use interrupt::Dying;
+pub use interrupt::Interrupted;
 pub use island::MountIsland;
 pub use mount::{FS_TYPE, MountError, MountOptions, Mounted, check_device, check_mount_point, mount_fuse};
 pub use notify::{Done, Notification, Notifier};

@@ -19,6 +19,7 @@
 use super::ring::{Completion, Ring, WAKE};
 use super::slots::{ENTRY_AT, HEADER_BYTES, OPERATION_AT, PAYLOAD_BYTES};
 use crate::abi::{self, Field, InHeader, OutHeader, UringEntry, op};
+use crate::caller;
 use crate::device::{BufferPool, Channel};
 use crate::front::FuseSource;
 use crate::request::FuseRequest;
@@ -392,7 +393,7 @@ impl Turns<'_> {
                     self.answer(a.slot, &a.head, &a.bulk)?
                 }
                 Post::Waits { slot, commit_id, pid } if self.holds(slot, commit_id) => {
-                    if has_signal(pid) {
+                    if caller::has_signal(pid) {
                         self.interrupt(commit_id);
                     }
                 }
@@ -540,14 +541,4 @@ fn put_reply(header: &mut [u8; HEADER_BYTES], head: &[u8], commit_id: u64, paylo
     for (to, from) in header.iter_mut().skip(ENTRY_AT).zip(&entry) {
         *to = *from;
     }
-}
-
-/// Whether a signal waits for a thread that it does not block.
-fn has_signal(pid: u32) -> bool {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
-    let set = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0)
-    };
-    (set("SigPnd:") | set("ShdPnd:")) & !set("SigBlk:") != 0
 }

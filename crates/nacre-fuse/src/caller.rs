@@ -1,0 +1,109 @@
+//! What `/proc` says of the caller of a request: whether it is ending, and which signals wait for it.
+//!
+//! The kernel's INTERRUPT names no signal and may come for one that nobody hears of: a child that ends while the main thread
+//! of a program is inside posix_spawn, where all signals are blocked, interrupts another thread with a SIGCHLD that has no
+//! handler. So it is a reason to look here, not to answer.
+
+/// Why the caller of a waiting request should get its call back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// It is on its way to its end and looks at no result.
+    Ends,
+    /// It has a handler for a signal that waits and that asks programs to end or to give up.
+    Asked,
+}
+
+/// Looks at a thread by its number. The caller of a foreign pid name space has number 0: nothing is known of it, and an
+/// interrupt is taken at its word.
+pub(crate) fn reason(pid: u32) -> Option<Reason> {
+    let read = |what| std::fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap_or_default();
+    match pid {
+        0 => Some(Reason::Asked),
+        _ if stat_says_ending(&read("stat")) => Some(Reason::Ends),
+        _ => Signals::of_status(&read("status")).ask().then_some(Reason::Asked),
+    }
+}
+
+/// Whether a signal waits for a thread that it does not block.
+pub(crate) fn has_signal(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+    status.is_ok_and(|status| Signals::of_status(&status).waiting() != 0)
+}
+
+/// SIGKILL is pending (the kernel sends it to every thread that a fatal signal ends), or the thread has begun to exit.
+fn stat_says_ending(stat: &str) -> bool {
+    const PF_EXITING: u64 = 4;
+    // The name is in parentheses and may hold anything; field 3 is the first after it.
+    let Some((_, rest)) = stat.rsplit_once(')') else { return false };
+    let field = |number: usize| rest.split_whitespace().nth(number - 3).and_then(|f| f.parse::<u64>().ok());
+    field(9).is_some_and(|flags| flags & PF_EXITING != 0) || field(31).is_some_and(|set| set & bit(9) != 0)
+}
+
+/// Sets of signals of a thread.
+#[derive(Debug, Default)]
+struct Signals {
+    pending: u64,
+    blocked: u64,
+    handled: u64,
+}
+impl Signals {
+    fn of_status(status: &str) -> Self {
+        let set = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0)
+        };
+        let pending = set("SigPnd:") | set("ShdPnd:");
+        Self { pending, blocked: set("SigBlk:"), handled: set("SigCgt:") }
+    }
+    fn waiting(&self) -> u64 {
+        self.pending & !self.blocked
+    }
+    /// INT, QUIT, ALRM and TERM; what runtimes, collectors and profilers send themselves must not make a call fail.
+    fn ask(&self) -> bool {
+        self.waiting() & self.handled & (bit(2) | bit(3) | bit(14) | bit(15)) != 0
+    }
+}
+
+fn bit(signal: u32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Text as `/proc` might have it, for the fuzzers.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn look_at(text: &str) {
+    let _ = (stat_says_ending(text), Signals::of_status(text).ask());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ending_task_is_told_from_a_living_one() {
+        let stat = |flags: u64, pending: u64| {
+            format!(
+                "7 (a) b) D 1 7 7 0 -1 {flags} 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0 18446744073709551615 0 0 0 0 0 {pending} 0 0 0"
+            )
+        };
+        assert!(!stat_says_ending(&stat(0x40_0000, 0x4000)), "SIGTERM alone may have a handler");
+        assert!(stat_says_ending(&stat(0x40_0004, 0)));
+        assert!(stat_says_ending(&stat(0x40_0000, 0x100)));
+        assert!(!stat_says_ending("") && !stat_says_ending("7 (a"));
+        assert_eq!((reason(std::process::id()), reason(0)), (None, Some(Reason::Asked)));
+    }
+
+    #[test]
+    fn only_signals_that_ask_for_an_end_and_have_a_handler_count() {
+        let asks = |private: u64, shared: u64, blocked: u64, handled: u64| {
+            let text = format!(
+                "Name:\ta\nSigQ:\t0/9\nSigPnd:\t{private:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\nSigIgn:\t0\nSigCgt:\t{handled:016x}\n"
+            );
+            Signals::of_status(&text).ask()
+        };
+        assert!(!asks(0, 0, 0, u64::MAX), "woken without a signal");
+        assert!(!asks(0, bit(17), 0, 0x1_0000_0440), "CHLD; as it was seen");
+        assert!(asks(bit(14), 0, 0, bit(14)) && asks(0, bit(2), 0, bit(2)));
+        assert!(!asks(bit(14), 0, 0, bit(2)) && !asks(0, bit(2), bit(2), bit(2)));
+        assert!(!asks(bit(10), bit(23), 0, u64::MAX), "USR1, URG");
+    }
+}

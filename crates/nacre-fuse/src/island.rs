@@ -55,8 +55,6 @@ impl Logic for MountIsland {
         match event {
             Event::Door(item) => self.door.event(item),
             Event::Start => {
-                // The clock had not been set when the island was built.
-                self.door.stats().clear(self.ctx.wall());
                 let (ctx, client) = (self.ctx.clone(), self.client.clone());
                 self.ctx.spawn(async move {
                     let tell = |news| ctx.push(Effect::Door(Box::new(FuseEffect::Attach(news))));

@@ -61,10 +61,9 @@ struct Mount {
 fn add(node: &Node, name: &str, hold: Option<&'static str>, held: &Arc<AtomicU32>) -> IslandRef {
     let (sink, _) = FuseSink::new();
     let held = held.clone();
-    let make = move || -> Box<dyn Logic> {
-        let ctx = Ctx::new(1);
-        let door = Door::new(&ctx, Rc::new(MemFs::new(&ctx)));
-        Box::new(MemIsland { ctx, door, hold, held })
+    let make = move |ctx: &Rc<Ctx>| -> Box<dyn Logic> {
+        let door = Door::new(ctx, Rc::new(MemFs::new(ctx)));
+        Box::new(MemIsland { ctx: ctx.clone(), door, hold, held })
     };
     node.add_island(name, None, Some(sink), make).unwrap()
 }

@@ -12,8 +12,6 @@ use nacre_types::Instant;
 #[derive(Default)]
 pub(crate) struct Outage {
     looked: Cell<Instant>,
-    /// The first look at an import that was made before its island was told the time.
-    began: Cell<Option<Instant>>,
     /// Since when it is away, once that was said.
     said: Cell<Option<Instant>>,
     grievances: RefCell<Grievances>,
@@ -49,14 +47,6 @@ impl Outage {
                 tracing::info!(client, "{target}{}: connected again after {seconds} s", at(import));
             }
             return;
-        };
-        let since = match self.began.get() {
-            _ if since != Instant::default() => since,
-            Some(began) => began,
-            None => {
-                self.began.set(Some(now));
-                now
-            }
         };
         if now < since.max(self.looked.get()) + Self::QUIET {
             self.looked.set(self.looked.get().max(since));

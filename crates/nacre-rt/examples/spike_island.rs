@@ -142,11 +142,13 @@ fn wait_for(condition: impl Fn() -> bool) {
     }
 }
 fn asker(node: &Node, door: &Arc<Door>, inside: Duration, address: String) -> IslandRef {
-    let make = move || -> Box<dyn Logic> { Box::new(Asker { ctx: Ctx::new(1), inside, next: 0, address }) };
+    let make = move |ctx: &Rc<Ctx>| -> Box<dyn Logic> {
+        Box::new(Asker { ctx: ctx.clone(), inside, next: 0, address })
+    };
     node.add_island("a", None, Some(door.clone()), make).unwrap()
 }
 fn answerer(node: &Node, inside: Duration) -> IslandRef {
-    let make = move || -> Box<dyn Logic> { Box::new(Answerer { ctx: Ctx::new(2), inside }) };
+    let make = move |ctx: &Rc<Ctx>| -> Box<dyn Logic> { Box::new(Answerer { ctx: ctx.clone(), inside }) };
     node.add_island("b", None, None, make).unwrap()
 }
 fn pause(d: Duration) {

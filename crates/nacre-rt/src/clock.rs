@@ -1,4 +1,4 @@
-//! The two clocks of a visit, read from the vdso.
+//! What an island has from outside: its two clocks, read from the vdso, and its chance.
 
 use nacre_types::{Instant, Timestamp};
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -17,6 +17,16 @@ pub fn now() -> Instant {
 pub fn wall() -> Timestamp {
     let t = clock_gettime(ClockId::Realtime);
     Timestamp { sec: t.tv_sec, nsec: u32::try_from(t.tv_nsec).unwrap_or(0) }
+}
+
+/// A random number from the kernel.
+pub fn random() -> u64 {
+    let mut bytes = [0u8; 8];
+    // Without a kernel generator there is nothing better than the clock; it only seeds jitter then.
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(8) => u64::from_le_bytes(bytes),
+        _ => wall().as_nanos() as u64,
+    }
 }
 
 pub(crate) fn timespec(d: Duration) -> Timespec {

@@ -16,11 +16,12 @@ use crate::io::SyncThread;
 use crate::node::{DoorSink, Shared};
 use crate::stats::IslandStats;
 use crate::{clock, node::Node};
-use nacre_node::{ConnId, Effect, Event, Logic, Permit, Revoked, Store, StoreOp};
+use nacre_node::{ConnId, Ctx, Effect, Event, Logic, Permit, Revoked, Store, StoreOp};
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -134,14 +135,15 @@ impl IslandRef {
         node: Arc<Shared>,
         name: &str,
         store: Option<Arc<dyn Store>>,
-        make: impl FnOnce() -> Box<dyn Logic> + Send,
+        make: impl FnOnce(&Rc<Ctx>) -> Box<dyn Logic> + Send,
     ) -> Self {
         Self(Arc::new(Island {
             name: name.to_owned(),
-            confined: Confined::build(|| Inside {
-                logic: Some(make()),
-                conns: BTreeMap::new(),
-                log_ops: Vec::new(),
+            confined: Confined::build(|| {
+                // What begins while it is built (a connection, a lease) begins now.
+                let ctx = Ctx::new(clock::random());
+                ctx.set_time(clock::now(), clock::wall());
+                Inside { logic: Some(make(&ctx)), conns: BTreeMap::new(), log_ops: Vec::new() }
             }),
             node,
             store,

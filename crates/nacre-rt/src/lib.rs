@@ -26,7 +26,7 @@ mod server;
 mod socket;
 mod stats;
 
-pub use clock::{now, wall};
+pub use clock::{now, random, wall};
 pub use island::{EndReason, IslandRef};
 pub use node::{Config, DoorSink, Node, RtError, Source, SourceId, SourceState};
 pub use server::{Server, bind};

@@ -7,10 +7,11 @@ use crate::server::Server;
 use crate::stats::NodeStats;
 use crate::{clock, driver, listen};
 use nacre_net::Address;
-use nacre_node::{Complaints, ConnId, Event, Grievances, Logic, Store};
+use nacre_node::{Complaints, ConnId, Ctx, Event, Grievances, Logic, Store};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::thread::JoinHandle;
@@ -182,7 +183,8 @@ impl Node {
         Ok(node)
     }
 
-    /// Builds an island, makes it known by its name and brings it [`Event::Start`]. `make` runs on this thread.
+    /// Builds an island around a context that knows the time, makes it known by its name and brings it [`Event::Start`].
+    /// `make` runs on this thread.
     ///
     /// # Errors
     /// `NameTaken` while one of that name lives, `Stopping` during [`Node::shutdown`].
@@ -191,7 +193,7 @@ impl Node {
         name: &str,
         store: Option<Arc<dyn Store>>,
         door: Option<Arc<dyn DoorSink>>,
-        make: impl FnOnce() -> Box<dyn Logic> + Send,
+        make: impl FnOnce(&Rc<Ctx>) -> Box<dyn Logic> + Send,
     ) -> Result<IslandRef, RtError> {
         let taken = || RtError::NameTaken { name: name.to_owned() };
         if self.0.is_stopping() {

@@ -3,7 +3,7 @@
 //! comes after, and in the end nothing is left behind.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use nacre_node::{ConnId, Ctx, Effect, Event, Logic};
+use nacre_node::{ConnId, Ctx, Effect, Event, Logic, Rng};
 use nacre_rt::{Config, EndReason, IslandRef, Node};
 use nacre_types::Xid;
 use nacre_wire::{Frame, Header, Kind};
@@ -24,6 +24,7 @@ enum State {
 /// Does something random at each door event and checks whatever it hears.
 struct Walker {
     ctx: Rc<Ctx>,
+    rng: Rng,
     peers: Vec<(String, String)>,
     conns: BTreeMap<ConnId, State>,
     stopping: bool,
@@ -31,7 +32,7 @@ struct Walker {
 }
 impl Walker {
     fn step(&mut self) {
-        let random = self.ctx.random();
+        let random = self.rng.next_u64();
         let pick = self.conns.keys().nth((random >> 8) as usize % self.conns.len().max(1)).copied();
         match (random % 16, pick) {
             (0 | 1, _) | (_, None) if self.conns.len() < CONNS_MAX => {
@@ -121,9 +122,10 @@ impl World {
         let open_conns = Arc::new(AtomicUsize::new(0));
         let (peers, count) = (self.peers.clone(), open_conns.clone());
         let seed = self.seed.fetch_add(1, Ordering::SeqCst) as u64;
-        let make = move || -> Box<dyn Logic> {
+        let make = move |ctx: &Rc<Ctx>| -> Box<dyn Logic> {
             Box::new(Walker {
-                ctx: Ctx::new(seed),
+                ctx: ctx.clone(),
+                rng: Rng::new(seed),
                 peers,
                 conns: BTreeMap::new(),
                 stopping: false,

@@ -4,13 +4,13 @@ use crate::detach::{self, Talk};
 use crate::metrics::MetricsArgs;
 use crate::process::{self, Process, Signals, Woken};
 use crate::registry::{self, ProcessKind};
-use crate::{down, log, say, store, up};
+use crate::{down, log, say, up};
 use anyhow::{Context as _, Result, bail};
 use nacre_client::{Attach, MountConfig};
 use nacre_fuse::{
     FuseSink, FuseSource, MountIsland, MountOptions, SessionConfig, Transport, Unmount, WhyDevice,
 };
-use nacre_node::{Ctx, Logic};
+use nacre_node::Logic;
 use nacre_rt::{IslandRef, Node};
 use nacre_types::FsName;
 use std::path::{Path, PathBuf};
@@ -235,7 +235,7 @@ fn attach_with(
         read_only: options.read_only,
     };
     // The name is the island's address for tools; a process may hold several mounts of one file system.
-    let name = format!("llite-{fs}-{:08x}", store::random_u64() as u32);
+    let name = format!("llite-{fs}-{:08x}", nacre_rt::random() as u32);
     let (island, news) = make_island(&process.node, &name, &config)?;
     wait_ready(&news, &address, signals)?;
     let mut mounted = nacre_fuse::mount_fuse(
@@ -267,9 +267,9 @@ fn attach_with(
 /// The island of a mount, and what it tells on the way to its servers.
 fn make_island(node: &Node, name: &str, config: &MountConfig) -> Result<(IslandRef, Receiver<Attach>)> {
     let (sink, news) = FuseSink::new();
-    let (seed, config) = (store::random_u64(), config.clone());
-    let island = node.add_island(name, None, Some(sink), move || {
-        Box::new(MountIsland::new(&Ctx::new(seed), config)) as Box<dyn Logic>
+    let config = config.clone();
+    let island = node.add_island(name, None, Some(sink), move |ctx| {
+        Box::new(MountIsland::new(ctx, config)) as Box<dyn Logic>
     })?;
     Ok((island, news))
 }

@@ -1,6 +1,5 @@
 //! Which clients the targets of this process have heard: one ping of an idle client is good for all of them.
 
-use crate::store;
 use nacre_target::Neighbours;
 use nacre_types::{ClientUuid, Instant};
 use std::collections::HashMap;
@@ -25,7 +24,7 @@ struct State {
 
 impl Household {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { process: store::random_u64().max(1), state: Mutex::default() })
+        Arc::new(Self { process: nacre_rt::random().max(1), state: Mutex::default() })
     }
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

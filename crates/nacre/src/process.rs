@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nacre_mdt::Mdt;
 use nacre_mgs::Mgs;
 use nacre_net::Address;
-use nacre_node::{Ctx, Logic, Store};
+use nacre_node::{Logic, Store};
 use nacre_ost::Ost;
 use nacre_rt::{Config, EndReason, IslandRef, Node};
 use nacre_target::{TargetConfig, TargetIsland};
@@ -283,20 +283,18 @@ fn add_target(node: &Node, targets: &Targets, served: &Served, addresses: &[Stri
     };
     let kind = served.name.kind();
     let household = targets.household.clone();
-    let seed = store::random_u64();
-    node.add_island(&served.name.to_string(), Some(served.store.clone()), None, move || {
-        let ctx = Ctx::new(seed);
+    node.add_island(&served.name.to_string(), Some(served.store.clone()), None, move |ctx| {
         let osd = store::osd_config();
         match kind {
             TargetKind::Mgs => {
-                Box::new(TargetIsland::<Mgs>::new(&ctx, config, osd).with_neighbours(household))
+                Box::new(TargetIsland::<Mgs>::new(ctx, config, osd).with_neighbours(household))
                     as Box<dyn Logic>
             }
             TargetKind::Mdt => {
-                Box::new(TargetIsland::<Mdt>::new(&ctx, config, osd).with_neighbours(household))
+                Box::new(TargetIsland::<Mdt>::new(ctx, config, osd).with_neighbours(household))
             }
             TargetKind::Ost => {
-                Box::new(TargetIsland::<Ost>::new(&ctx, config, osd).with_neighbours(household))
+                Box::new(TargetIsland::<Ost>::new(ctx, config, osd).with_neighbours(household))
             }
         }
     })

@@ -6,7 +6,7 @@ use nacre_node::{Ctx, Effect, Event, Logic, Store, visit};
 use nacre_osd::{Label, Osd, OsdConfig};
 use nacre_osd_fs::{FsConfig, FsStore, OpenError};
 use nacre_osd_mem::MemStore;
-use nacre_types::{ClientUuid, Instant as IslandTime, TargetName, Timestamp};
+use nacre_types::{ClientUuid, TargetName};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -22,16 +22,6 @@ const DYING_MAX: Duration = Duration::from_secs(10);
 /// Open files for the 66 targets of the largest `up`.
 const DESCRIPTORS_WANTED: u64 = 128 << 10;
 
-/// A random number from the kernel.
-pub(crate) fn random_u64() -> u64 {
-    let mut bytes = [0u8; 8];
-    // Without a kernel generator there is nothing better than the clock; it only seeds jitter then.
-    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
-        Ok(8) => u64::from_le_bytes(bytes),
-        _ => wall_clock().as_nanos() as u64,
-    }
-}
-
 /// This boot of the machine; random where the kernel does not say, which counts as another boot each time.
 pub(crate) fn boot_id() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -45,14 +35,9 @@ pub(crate) fn boot_id() -> [u8; 16] {
 pub(crate) fn random_uuid() -> ClientUuid {
     let mut bytes = [0u8; 16];
     for half in bytes.chunks_exact_mut(8) {
-        half.copy_from_slice(&random_u64().to_le_bytes());
+        half.copy_from_slice(&nacre_rt::random().to_le_bytes());
     }
     ClientUuid(bytes)
-}
-
-fn wall_clock() -> Timestamp {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    Timestamp { sec: t.tv_sec, nsec: u32::try_from(t.tv_nsec).unwrap_or(0) }
 }
 
 /// Opens the store in a directory and locks it against a second server. One that was killed a moment ago may have the
@@ -169,7 +154,7 @@ pub(crate) fn run_alone<T: 'static, F: Future<Output = T> + 'static>(
     store: &Arc<dyn Store>,
     make: impl FnOnce(Rc<Ctx>) -> F,
 ) -> Result<T> {
-    let ctx = Ctx::new(random_u64());
+    let ctx = Ctx::new(nacre_rt::random());
     let mut logic = Alone(ctx.clone());
     let result = Rc::new(RefCell::new(None));
     let slot = result.clone();
@@ -177,9 +162,7 @@ pub(crate) fn run_alone<T: 'static, F: Future<Output = T> + 'static>(
     ctx.spawn(async move { drop(slot.replace(Some(future.await))) });
     let mut events = VecDeque::from([Event::Start]);
     while let Some(event) = events.pop_front() {
-        let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        let now = IslandTime(t.tv_sec.unsigned_abs() * 1_000_000_000 + t.tv_nsec.unsigned_abs());
-        visit(&mut logic, now, wall_clock(), event);
+        visit(&mut logic, nacre_rt::now(), nacre_rt::wall(), event);
         for effect in ctx.take_effects() {
             if let Effect::Io { ticket, op } = effect {
                 events.push_back(Event::IoDone { ticket, result: store.execute(op) });

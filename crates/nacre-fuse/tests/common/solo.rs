@@ -22,10 +22,9 @@ impl<O: Ops> Solo<O> {
     pub fn serve(mounted: &mut Mounted, make: impl FnOnce(&Rc<Ctx>) -> O + Send + 'static) -> Self {
         let node = Node::start(Config::default(), |_, _, _| {}).unwrap();
         let (sink, _) = FuseSink::new();
-        let logic = || -> Box<dyn Logic> {
-            let ctx = Ctx::new(1);
-            let door = Door::new(&ctx, Rc::new(make(&ctx)));
-            Box::new(SoloLogic { ctx, door })
+        let logic = |ctx: &Rc<Ctx>| -> Box<dyn Logic> {
+            let door = Door::new(ctx, Rc::new(make(ctx)));
+            Box::new(SoloLogic { ctx: ctx.clone(), door })
         };
         let island = node.add_island("solo", None, Some(sink), logic).unwrap();
         let gone = Arc::new(AtomicBool::new(false));

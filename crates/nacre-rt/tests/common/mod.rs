@@ -64,8 +64,8 @@ pub struct Puppet {
     expected: BTreeMap<u64, u64>,
 }
 impl Puppet {
-    pub fn make(echo: bool) -> impl FnOnce() -> Box<dyn Logic> + Send {
-        move || Box::new(Puppet { ctx: Ctx::new(1), echo, log: Vec::new(), expected: BTreeMap::new() })
+    pub fn make(echo: bool) -> impl FnOnce(&Rc<Ctx>) -> Box<dyn Logic> + Send {
+        move |ctx| Box::new(Puppet { ctx: ctx.clone(), echo, log: Vec::new(), expected: BTreeMap::new() })
     }
     fn report(&self, report: Report) {
         self.ctx.push(Effect::Door(Box::new(report)));

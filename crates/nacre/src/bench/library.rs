@@ -7,10 +7,10 @@ use super::md::MdArgs;
 use super::site::{Mdc, Site};
 use super::tasks::{Answer, BenchIsland, Order, Outcome, Plan};
 use super::worker::Phase;
-use crate::{mount, process, store};
+use crate::{mount, process};
 use anyhow::{Context as _, Result, bail};
 use nacre_client::{Attach, MountConfig};
-use nacre_node::{Ctx, Event, Logic};
+use nacre_node::{Event, Logic};
 use nacre_rt::{Config, DoorSink, IslandRef, Node};
 use nacre_types::FsName;
 use nacre_wire::target::Param;
@@ -73,9 +73,8 @@ impl Library {
                 drop(lost.try_send(Err(format!("the client ended: {reason}"))));
             })?;
         let sink = Arc::new(Answers { attach, answers: to });
-        let seed = store::random_u64();
-        let island = node.add_island("bench", None, Some(sink), move || {
-            Box::new(BenchIsland::new(&Ctx::new(seed), config, plan)) as Box<dyn Logic>
+        let island = node.add_island("bench", None, Some(sink), move |ctx| {
+            Box::new(BenchIsland::new(ctx, config, plan)) as Box<dyn Logic>
         })?;
         mount::wait_ready(&news, &address, None)?;
         Ok(Self { node, island, answers })

@@ -6,6 +6,7 @@
 //! reserved and not used is kept over a clean restart.
 
 use crate::allocator::{Allocator, NoLayout, OstRoom};
+use crate::params::active_name;
 use crate::row::Row;
 use crate::table::{self, RESERVED};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -18,8 +19,9 @@ use nacre_node::{Peer, PeerConfig, WaitList};
 use nacre_osd::{Credits, OsdError, Pins};
 use nacre_target::{Registration, TargetCore};
 use nacre_types::{Errno, Fid, Instant, Layout, LayoutTemplate, OstIndex, TargetKind, TargetName};
-use nacre_wire::mgs::TargetEntry;
+use nacre_wire::mgs::{KeptParam, TargetEntry};
 use nacre_wire::ost::Reserve;
+use nacre_wire::settings::parse_switch;
 use nacre_wire::target::{Role, Statfs};
 use tracing::{info, warn};
 
@@ -279,7 +281,7 @@ impl Osts {
                     Ok(list) => {
                         known = list.config_version;
                         for entry in list.targets.iter().filter(|t| t.kind == TargetKind::Ost) {
-                            self.meet(entry, &banked, &found);
+                            self.meet(entry, &list.params, &banked, &found);
                         }
                     }
                     Err(_) if self.stopping.get() => return,
@@ -294,6 +296,7 @@ impl Osts {
     fn meet(
         self: &Rc<Self>,
         entry: &TargetEntry,
+        kept: &[KeptParam],
         banked: &BTreeMap<OstIndex, u64>,
         found: &impl Fn(Rc<Ost>),
     ) {
@@ -312,7 +315,9 @@ impl Osts {
             addresses: entry.addresses.clone(),
             max_mod_rpcs: MOD_RPCS,
         };
-        info!(target_name = %self.core.name, ost = %target, "a new OST");
+        let active = self.core.kept_of(&active_name(&self.core, index), kept);
+        let active = active.is_none_or(|value| parse_switch("active", &value) != Ok(false));
+        info!(target_name = %self.core.name, ost = %target, active, "a new OST");
         let ctx = &self.core.ctx;
         let ost = Rc::new(Ost {
             index,
@@ -320,7 +325,7 @@ impl Osts {
             work: ctx.wait_list(),
             has_work: Cell::new(true),
             low: ctx.wait_list(),
-            active: Cell::new(true),
+            active: Cell::new(active),
             last_usable: Cell::new(ctx.now()),
         });
         let objects = banked.get(&index).copied().unwrap_or(0);

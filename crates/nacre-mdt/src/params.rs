@@ -4,6 +4,7 @@ use crate::mdt::Mdt;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use nacre_target::TargetCore;
 use nacre_types::OstIndex;
 use nacre_wire::settings::{DIR_HOLDS_MAX, parse_limit, parse_switch};
 use nacre_wire::target::Param;
@@ -80,7 +81,7 @@ pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
         ));
     }
     rows.extend(mdt.osts.active().into_iter().map(|(index, active)| Param {
-        name: active_name(mdt, index),
+        name: active_name(&mdt.core, index),
         value: u8::from(active).to_string(),
         writable: true,
         help: "1: new files may go to the OST. 0: they leave it out.".into(),
@@ -89,8 +90,8 @@ pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
 }
 
 /// `osp.demo-OST0001-osc-MDT0000.active`.
-fn active_name(mdt: &Mdt, index: OstIndex) -> String {
-    let name = mdt.core.name.to_string();
+pub(crate) fn active_name(core: &TargetCore, index: OstIndex) -> String {
+    let name = core.name.to_string();
     let (fs, mdt) = name.split_once('-').unwrap_or((&name, ""));
     format!("osp.{fs}-OST{:04x}-osc-{mdt}.active", index.0)
 }
@@ -109,7 +110,7 @@ pub(crate) fn set(mdt: &Mdt, name: &str, value: &str) -> Result<(), String> {
         return Ok(());
     }
     if let Some((index, _)) =
-        mdt.osts.active().into_iter().find(|(index, _)| name == active_name(mdt, *index))
+        mdt.osts.active().into_iter().find(|(index, _)| name == active_name(&mdt.core, *index))
     {
         mdt.osts.set_active(index, parse_switch(name, value)?);
         return Ok(());

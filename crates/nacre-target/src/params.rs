@@ -239,6 +239,13 @@ impl TargetCore {
         *self.kept.borrow_mut() = kept.to_vec();
         self.set_kept(service, kept);
     }
+    /// What is kept of a parameter that is new here, say of a target that was met just now in `list`. That list may be
+    /// older than the one that was applied last, or newer.
+    pub fn kept_of(&self, name: &str, list: &[KeptParam]) -> Option<String> {
+        let applied = self.kept.borrow();
+        let kept = list.iter().chain(applied.iter()).rfind(|kept| matches(&kept.name, name))?;
+        Some(kept.value.clone())
+    }
     fn set_kept<S: Service>(&self, service: &S, kept: &[KeptParam]) {
         for KeptParam { name, value } in kept {
             let set = SetParam { name: name.clone(), value: value.clone() };

@@ -6,8 +6,10 @@ mod batches;
 mod resend;
 mod support;
 
+use nacre_ost::Ost;
 use nacre_types::*;
 use nacre_wire::mdt::*;
+use nacre_wire::mgs::KeepParam;
 use std::collections::BTreeSet;
 use support::*;
 
@@ -348,6 +350,25 @@ fn a_stopped_ost_is_left_out_and_its_destroys_wait_for_it() {
     let (report, osts) = c.check();
     assert_eq!(report.destroys, 0);
     assert_eq!(osts.iter().map(|o| o.objects).sum::<u64>(), 0);
+}
+
+#[test]
+fn an_ost_that_comes_later_is_as_the_administrator_wants_all_of_them_for_good() {
+    let mut c = Cluster::new(9, 1, 1);
+    let active = |c: &mut Cluster| c.run(0, |c| async move { param(&c, "osp.*.active").await });
+    c.run(0, |c| async move {
+        c.make(Fid::ROOT, b"f", REG).await.unwrap();
+        c.mgs.call(&KeepParam { name: "osp.*.active".into(), value: Some("0".into()) }).await.unwrap();
+    });
+    c.run_ms(5000);
+    assert_eq!(active(&mut c), "0");
+    c.add_target::<Ost>("demo-OST0001", 65, 1 << 30);
+    c.run_ms(5000);
+    assert_eq!(active(&mut c), "00");
+    c.restart();
+    let created = c.run(0, |c| async move { c.make(Fid::ROOT, b"g", REG).await });
+    assert_eq!(created, Err(Errno::ENOSPC));
+    assert_eq!(active(&mut c), "00");
 }
 
 #[test]

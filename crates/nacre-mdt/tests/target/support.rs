@@ -34,6 +34,7 @@ pub(crate) const O_RDWR: u32 = 2;
 pub(crate) struct Client {
     ctx: Rc<Ctx>,
     mdt: Rc<Peer>,
+    pub(crate) mgs: Rc<Peer>,
     osts: Vec<Rc<Peer>>,
     granted: RefCell<BTreeMap<LockCookie, FlockOutcome>>,
     changed: WaitList,
@@ -57,6 +58,7 @@ impl Client {
         let this = Rc::new(Self {
             ctx: ctx.clone(),
             mdt: peer(MDT),
+            mgs: peer("MGS"),
             osts: (0..osts).map(|n| peer(&ost_name(n))).collect(),
             granted: RefCell::default(),
             changed: ctx.wait_list(),

@@ -112,6 +112,9 @@ impl Allocator {
     pub(crate) fn set_room(&mut self, ost: OstIndex, room: OstRoom) {
         self.rooms.insert(ost, room);
     }
+    pub(crate) fn rooms_mut(&mut self) -> impl Iterator<Item = (&OstIndex, &mut OstRoom)> {
+        self.rooms.iter_mut()
+    }
     /// Whether any OST can take a file.
     pub(crate) fn any_usable(&self) -> bool {
         self.rooms.values().any(OstRoom::usable)

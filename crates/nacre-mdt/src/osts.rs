@@ -158,17 +158,16 @@ impl Osts {
 
     fn refresh(&self) {
         self.skip_standstill();
+        let now = self.core.ctx.now();
+        let peers = self.peers.borrow();
         let mut allocator = self.allocator.borrow_mut();
-        for (index, ost) in self.peers.borrow().iter() {
-            let mut room = allocator.room(*index).unwrap_or_default();
+        for ((index, room), ost) in allocator.rooms_mut().zip(peers.values()) {
+            assert_eq!(*index, ost.index, "an OST and its room come together");
             room.up = ost.peer.is_connected() && ost.active.get();
             if room.usable() {
-                ost.last_usable.set(self.core.ctx.now());
+                ost.last_usable.set(now);
+                self.last_usable.set(now);
             }
-            allocator.set_room(*index, room);
-        }
-        if allocator.any_usable() {
-            self.last_usable.set(self.core.ctx.now());
         }
     }
     /// Time in which this process stood still is no outage of others: nobody has heard them, or they stood still as well.
@@ -189,16 +188,14 @@ impl Osts {
             self.core.ctx.sleep(LIST_EVERY).await;
         }
     }
-    /// Waits while no OST can take a file but one may soon: at the start, and in a short outage.
+    /// Waits while no OST can take a file but one may soon: at the start, and in a short outage. The last look may be a
+    /// second old: whoever chooses looks again.
     pub(crate) async fn wait_usable(&self) {
-        loop {
+        while !self.allocator.borrow().any_usable() {
             self.refresh();
-            let hopeless = {
-                let allocator = self.allocator.borrow();
-                allocator.any_usable() || allocator.all_full()
-            };
+            let done = self.allocator.borrow().any_usable() || self.allocator.borrow().all_full();
             let until = self.last_usable.get() + OUTAGE;
-            if hopeless || self.core.ctx.now() >= until {
+            if done || self.core.ctx.now() >= until {
                 return;
             }
             let _changed = self.core.ctx.timeout(until, self.changed.wait()).await;

@@ -42,6 +42,7 @@ impl Mdt {
         loop {
             let opens = self.opens.borrow().of_export(export, SLICE);
             if opens.is_empty() {
+                self.opens.borrow_mut().forget(export);
                 break;
             }
             // One transaction each: a later one of the same file must see what the earlier left.

@@ -59,7 +59,8 @@ pub(crate) struct Undo {
 /// All opens of a target.
 #[derive(Debug, Default)]
 pub(crate) struct Opens {
-    rows: BTreeMap<(Generation, OpenHandle), Opened>,
+    /// An export stays until it is gone: most have one open at a time.
+    rows: BTreeMap<Generation, BTreeMap<OpenHandle, Opened>>,
     files: BTreeMap<Fid, File>,
     /// Truncates whose report has not come, by client and file.
     cuts: BTreeMap<(Generation, Fid), u32>,
@@ -67,15 +68,13 @@ pub(crate) struct Opens {
 
 impl Opens {
     pub(crate) fn get(&self, export: Generation, handle: OpenHandle) -> Option<Opened> {
-        self.rows.get(&(export, handle)).copied()
+        self.rows.get(&export)?.get(&handle).copied()
     }
     pub(crate) fn len(&self) -> usize {
-        self.rows.len()
+        self.rows.values().map(BTreeMap::len).sum()
     }
     pub(crate) fn is_full(&self, export: Generation) -> bool {
-        self.rows.len() >= OPENS_PER_EXPORT_MAX
-            && self.rows.range((export, OpenHandle(0))..=(export, OpenHandle(u64::MAX))).count()
-                >= OPENS_PER_EXPORT_MAX
+        self.rows.get(&export).is_some_and(|opens| opens.len() >= OPENS_PER_EXPORT_MAX)
     }
     /// Opens of a file by anybody.
     pub(crate) fn count(&self, fid: Fid) -> u32 {
@@ -102,11 +101,8 @@ impl Opens {
     }
     /// Up to `limit` opens of an export.
     pub(crate) fn of_export(&self, export: Generation, limit: usize) -> Vec<(OpenHandle, Opened)> {
-        self.rows
-            .range((export, OpenHandle(0))..=(export, OpenHandle(u64::MAX)))
-            .take(limit)
-            .map(|(&(_, handle), &opened)| (handle, opened))
-            .collect()
+        let opens = self.rows.get(&export).into_iter().flatten();
+        opens.take(limit).map(|(&handle, &opened)| (handle, opened)).collect()
     }
     /// Takes in what a transaction has changed.
     pub(crate) fn learn(&mut self, note: &Note) {
@@ -134,7 +130,7 @@ impl Opens {
             Note::Unsettled(_) | Note::OstWork(_) | Note::Unused(_) | Note::Removed(_) => (None, None, None),
         };
         Undo {
-            open: open.map(|key| (key, self.rows.get(&key).copied())),
+            open: open.map(|(export, handle)| ((export, handle), self.get(export, handle))),
             file: fid.map(|fid| (fid, self.files.get(&fid).copied())),
             cut: cut.map(|key| (key, self.cuts.get(&key).copied())),
         }
@@ -148,12 +144,16 @@ impl Opens {
                 None => {}
             }
         }
-        put_back(&mut self.rows, undo.open);
+        match undo.open {
+            Some(((export, handle), Some(opened))) => drop(self.put(export, handle, opened)),
+            Some(((export, handle), None)) => drop(self.take(export, handle)),
+            None => {}
+        }
         put_back(&mut self.files, undo.file);
         put_back(&mut self.cuts, undo.cut);
     }
     pub(crate) fn insert(&mut self, export: Generation, handle: OpenHandle, opened: Opened, before: Before) {
-        if let Some(old) = self.rows.insert((export, handle), opened) {
+        if let Some(old) = self.put(export, handle, opened) {
             // The same open again (a replay): counted already.
             assert!(old == opened, "an open handle was given to another file");
             return;
@@ -173,7 +173,7 @@ impl Opens {
         }
     }
     pub(crate) fn remove(&mut self, export: Generation, handle: OpenHandle) {
-        let Some(opened) = self.rows.remove(&(export, handle)) else { return };
+        let Some(opened) = self.take(export, handle) else { return };
         let Some(file) = self.files.get_mut(&opened.fid) else { return };
         file.opens -= 1;
         if opened.writes() {
@@ -182,6 +182,16 @@ impl Opens {
         if file.opens == 0 {
             self.files.remove(&opened.fid);
         }
+    }
+    /// The export is gone and has no open any more.
+    pub(crate) fn forget(&mut self, export: Generation) {
+        self.rows.remove(&export);
+    }
+    fn put(&mut self, export: Generation, handle: OpenHandle, opened: Opened) -> Option<Opened> {
+        self.rows.entry(export).or_default().insert(handle, opened)
+    }
+    fn take(&mut self, export: Generation, handle: OpenHandle) -> Option<Opened> {
+        self.rows.get_mut(&export)?.remove(&handle)
     }
     /// Somebody who wrote cannot be asked any more.
     pub(crate) fn mix(&mut self, fid: Fid) {
@@ -253,5 +263,23 @@ mod tests {
         opens.remove(a, OpenHandle(1));
         assert!(opens.len() == 0 && !opens.is_being_cut(fid));
         assert_eq!(opens.count(fid), 0);
+    }
+
+    #[test]
+    fn an_export_at_its_limit_is_full_and_others_are_not() {
+        let opened = Opened { fid: Fid::new(Seq(0x100), Oid(1)), flags: 0 };
+        let (a, b) = (Generation(1), Generation(2));
+        let mut opens = Opens::default();
+        for handle in 0..OPENS_PER_EXPORT_MAX as u64 {
+            assert!(!opens.is_full(a));
+            opens.insert(a, OpenHandle(handle), opened, EXACT);
+        }
+        assert!(opens.is_full(a) && !opens.is_full(b));
+        let closed = Note::Closed { export: a, handle: OpenHandle(5) };
+        let undo = opens.before(&closed);
+        opens.learn(&closed);
+        assert!(!opens.is_full(a));
+        opens.restore(undo);
+        assert!(opens.is_full(a));
     }
 }

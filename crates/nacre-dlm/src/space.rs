@@ -109,10 +109,10 @@ pub struct LockSpace {
 }
 
 impl LockSpace {
-    /// An empty space; a client may hold or await `locks_per_client_max` locks.
-    pub fn new(locks_per_client_max: u32) -> Self {
+    /// An empty space; a client may hold or await `locks_per_client_max` locks. No client may know `seed`.
+    pub fn new(locks_per_client_max: u32, seed: u64) -> Self {
         Self {
-            forest: Forest::default(),
+            forest: Forest::new(seed),
             locks: Vec::new(),
             free: Vec::new(),
             roots: BTreeMap::new(),

@@ -46,17 +46,10 @@ pub(crate) struct Query {
     pub(crate) only_untold: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Forest {
     nodes: Vec<Node>,
-}
-
-/// splitmix64's finisher: tree heights do not depend on a hostile order of requests alone.
-fn priority(age: u64) -> u64 {
-    let mut z = age.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    seed: u64,
 }
 
 impl Node {
@@ -105,6 +98,10 @@ impl Sums {
 }
 
 impl Forest {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { nodes: Vec::new(), seed }
+    }
+
     /// Puts the node of a lock into its slot; slots are used without gaps at the end.
     pub(crate) fn place(&mut self, slot: Slot, node: Node) {
         let at = slot as usize;
@@ -121,13 +118,21 @@ impl Forest {
         &self.nodes[slot as usize]
     }
 
+    /// splitmix64's finisher: whoever does not know the seed cannot ask in an order that makes the trees high.
+    fn priority(&self, slot: Slot) -> u64 {
+        let mut z = self.node(slot).age.wrapping_add(self.seed);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
     /// Links a placed node into the tree at `root`; the new root.
     pub(crate) fn insert(&mut self, root: Slot, slot: Slot) -> Slot {
         if root == NIL {
             return slot;
         }
-        let (key, rank) = (self.node(slot).key(), priority(self.node(slot).age));
-        if rank > priority(self.node(root).age) {
+        let key = self.node(slot).key();
+        if self.priority(slot) > self.priority(root) {
             let (left, right) = self.split(root, key);
             let node = &mut self.nodes[slot as usize];
             (node.left, node.right) = (left, right);
@@ -262,7 +267,7 @@ impl Forest {
         if low == NIL || high == NIL {
             return if low == NIL { high } else { low };
         }
-        if priority(self.node(low).age) > priority(self.node(high).age) {
+        if self.priority(low) > self.priority(high) {
             let right = self.merge(self.node(low).right, high);
             self.nodes[low as usize].right = right;
             self.sum_up(low);
@@ -273,5 +278,43 @@ impl Forest {
             self.sum_up(high);
             high
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODES: u32 = 1000;
+
+    fn forest(seed: u64, starts: &[u64]) -> (Forest, Slot) {
+        let (mut forest, mut root) = (Forest::new(seed), NIL);
+        for (slot, &start) in (0..).zip(starts) {
+            forest.place(slot, Node::new(Extent::new(start, start + 1), u64::from(slot), Mode::Pr));
+            root = forest.insert(root, slot);
+        }
+        (forest, root)
+    }
+    fn height(forest: &Forest, root: Slot) -> u32 {
+        if root == NIL {
+            return 0;
+        }
+        let node = forest.node(root);
+        1 + height(forest, node.left).max(height(forest, node.right))
+    }
+
+    #[test]
+    fn only_who_knows_the_seed_could_make_a_tree_high() {
+        let (known, _) = forest(7, &alloc::vec![0; NODES as usize]);
+        let mut by_priority: Vec<Slot> = (0..NODES).collect();
+        by_priority.sort_by_key(|&slot| known.priority(slot));
+        let mut hostile = alloc::vec![0; NODES as usize];
+        (0..).zip(by_priority).for_each(|(start, slot)| hostile[slot as usize] = start);
+        let heights = |seed| {
+            let (forest, root) = forest(seed, &hostile);
+            height(&forest, root)
+        };
+        assert_eq!(heights(7), NODES);
+        assert!((8..20).all(|seed| heights(seed) < 50));
     }
 }

@@ -229,7 +229,7 @@ proptest! {
 
     #[test]
     fn random_histories_end_as_the_naive_model_says(steps in prop::collection::vec(step(), 1..120)) {
-        let (mut space, mut model) = (LockSpace::new(LIMIT), Model::default());
+        let (mut space, mut model) = (LockSpace::new(LIMIT, 1), Model::default());
         for step in steps {
             apply(&mut space, &mut model, step);
         }
@@ -253,7 +253,7 @@ proptest! {
 #[test]
 fn many_locks_of_one_resource_cost_no_quadratic_search() {
     const N: u64 = 10_000;
-    let mut space = LockSpace::new(u32::MAX);
+    let mut space = LockSpace::new(u32::MAX, 1);
     let resource = ResourceId([1, 2, 0, 0]);
     let request = |space: &mut LockSpace, n: u64, mode, extent| {
         let holder = Holder::Client { export: Generation(1 + (n % 7) as u32), cookie: LockCookie(n) };

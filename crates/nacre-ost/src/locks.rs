@@ -89,7 +89,7 @@ fn refused(e: LockError) -> Errno {
 impl Locks {
     /// With the locks that were kept.
     pub(crate) fn new(core: &Rc<TargetCore>, store: &Rc<Store>, kept: Kept) -> Rc<Self> {
-        let mut space = LockSpace::new(LOCKS_PER_CLIENT_MAX);
+        let mut space = LockSpace::new(LOCKS_PER_CLIENT_MAX, core.ctx.random());
         for (export, args) in kept.all() {
             if !space.enqueue(clients(export, &args)).is_ok_and(|lock| lock.granted) {
                 tracing::error!(target_name = %core.name, object = %args.object, "a kept lock meets another one");

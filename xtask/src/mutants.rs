@@ -367,9 +367,25 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "who waits for an extent lock does not hear of a restart",
         "crates/nacre-client/src/locks.rs",
-        &[("        peer.on_restarted(forgets());\n", "")],
+        &[("        peer.on_restarted(self.asks_again());\n", "")],
     )
     .found_by("nacre-sim", "appends", "who_waits_for_a_lock_asks_a_restarted_ost_at_once"),
+    planted(
+        "who waits for a file lock does not hear of a restart",
+        "crates/nacre-client/src/mount.rs",
+        &[("        mdt.peer.on_restarted(self.flocks.asks_again());\n", "")],
+    )
+    .found_by("nacre-sim", "file_locks", "who_waits_while_the_mdt_is_killed_waits_again_and_gets_the_lock"),
+    planted(
+        "an MDT that was restarted is believed not to have granted a lock",
+        "crates/nacre-client/src/flock.rs",
+        &[("                    _ if registered.is_forgotten() => {}\n", "")],
+    )
+    .found_by(
+        "nacre-sim",
+        "file_locks",
+        "a_wait_that_is_interrupted_while_the_mdt_is_killed_leaves_no_lock_behind",
+    ),
     planted(
         "who is not waited for any more stays in the queue",
         "crates/nacre-client/src/locks.rs",

@@ -218,7 +218,9 @@ impl Client {
             }
         });
         join_all(farewells).await;
-        self.locks.ask_again(); // calls whose callers were killed end as well
+        // Calls whose callers were killed end as well.
+        self.locks.ask_again();
+        self.flocks.ask_again();
     }
 
     /// Targets with requests that have no answer: how many, and how many answered ones are not known to be durable.

@@ -445,7 +445,7 @@ impl Client {
             "evicted by the MDT: handles with file locks fail with EIO from now on, the others are opened again"
         );
         self.fids.forget();
-        self.flocks.evicted();
+        self.flocks.ask_again();
         for open in opens {
             open.file.evicted();
             if !open.lock_owners.borrow().is_empty() {

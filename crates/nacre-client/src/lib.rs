@@ -33,6 +33,7 @@ mod space;
 mod stats;
 mod stripes;
 mod target;
+mod waits;
 
 pub use batch::{Change, Changed};
 pub use client::{

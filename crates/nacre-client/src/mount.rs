@@ -362,13 +362,13 @@ impl Client {
 
     /// Callbacks and evictions of the MDT.
     fn adopt_mdt(&self, mdt: &Rc<Target>) {
-        self.flocks.listen(&mdt.peer);
-        let (flocks, dirs) = (self.flocks.callbacks(), self.dirs.clone());
+        mdt.peer.on_restarted(self.flocks.asks_again());
+        let (flocks, dirs) = (self.flocks.clone(), self.dirs.clone());
         mdt.peer.on_callback(alloc::boxed::Box::new(move |frame| {
             if frame.header.opcode == Opcode::RevokeDir.number() {
                 dirs.revoked(frame);
             } else {
-                flocks(frame);
+                flocks.handle(frame);
             }
         }));
         let client = self.weak();

@@ -283,9 +283,8 @@ fn a_waiting_lock_is_asked_for_again_at_the_callback() {
     let (_, handle) = bed.create("f");
     bed.shared.borrow_mut().contended = true;
     bed.log();
-    let cookie = LockCookie(77);
-    let job =
-        bed.start(move |c| async move { c.flock(handle, lock(FlockType::Write, 5), Some(cookie)).await });
+    let cookie = LockCookie(bed.call(|c| async move { c.new_cookie().0 }) + 1);
+    let job = bed.start(move |c| async move { c.flock(handle, lock(FlockType::Write, 5), true).await });
     assert_eq!(bed.log(), ["MDT0000 Flock Write wait"]);
     assert!(!bed.jobs.is_done(job));
     let grant = FlockGranted { cookie, outcome: FlockOutcome::Granted };
@@ -306,11 +305,9 @@ fn an_interrupted_lock_ends_with_the_targets_word_on_who_was_first() {
         bed.shared.borrow_mut().contended = true;
         bed.shared.borrow_mut().cancel_outcome = Some(answer);
         bed.log();
-        let cookie = LockCookie(77);
-        let job =
-            bed.start(move |c| async move { c.flock(handle, lock(FlockType::Write, 5), Some(cookie)).await });
+        let job = bed.start(move |c| async move { c.flock(handle, lock(FlockType::Write, 5), true).await });
         bed.settle();
-        bed.call(move |c| async move { c.flock_interrupt(cookie) });
+        bed.jobs.give_up(&mut bed.world, bed.mount, job);
         assert_eq!(bed.jobs.wait(&mut bed.world, job, SECOND), Some(expected));
         assert_eq!(bed.log(), ["MDT0000 Flock Write wait", "MDT0000 FlockCancel"]);
     }
@@ -322,11 +319,9 @@ fn an_interrupt_before_the_answer_is_not_lost() {
     let (_, handle) = bed.create("f");
     bed.shared.borrow_mut().contended = true;
     bed.shared.borrow_mut().hold.insert(Opcode::Flock);
-    let cookie = LockCookie(77);
-    let job =
-        bed.start(move |c| async move { c.flock(handle, lock(FlockType::Write, 5), Some(cookie)).await });
+    let job = bed.start(move |c| async move { c.flock(handle, lock(FlockType::Write, 5), true).await });
     bed.settle();
-    bed.call(move |c| async move { c.flock_interrupt(cookie) });
+    bed.jobs.give_up(&mut bed.world, bed.mount, job);
     bed.release();
     assert_eq!(bed.jobs.wait(&mut bed.world, job, SECOND), Some(Err::<FlockOutcome, _>(Errno::EINTR)));
 }
@@ -336,8 +331,8 @@ fn closing_any_descriptor_drops_the_owners_posix_locks_and_release_the_rest() {
     let mut bed = Bed::new(1);
     let (fid, first) = bed.create("f");
     let (_, second) = bed.call(move |c| async move { c.open(fid, 0, Caller::root()).await.unwrap() });
-    bed.call(move |c| async move { c.flock(first, lock(FlockType::Write, 5), None).await.unwrap() });
-    bed.call(move |c| async move { c.flock(first, lock(FlockType::Read, 6), None).await.unwrap() });
+    bed.call(move |c| async move { c.flock(first, lock(FlockType::Write, 5), false).await.unwrap() });
+    bed.call(move |c| async move { c.flock(first, lock(FlockType::Read, 6), false).await.unwrap() });
     bed.log();
     bed.call(move |c| async move { c.flush(second, 5).await.unwrap() });
     assert_eq!(bed.log(), ["MDT0000 Flock Unlock"]);

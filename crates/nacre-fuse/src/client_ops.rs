@@ -3,7 +3,7 @@
 use crate::ops::Ops;
 use bytes::Bytes;
 use nacre_client::{Client, CreateArgs, Entry, ReaddirPage, WriteArgs};
-use nacre_types::{Caller, Errno, Fid, LayoutTemplate, LockCookie, OpenHandle, SetAttr};
+use nacre_types::{Caller, Errno, Fid, LayoutTemplate, OpenHandle, SetAttr};
 use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
 use nacre_wire::target::{Param, StatfsReply};
 use std::rc::Rc;
@@ -105,19 +105,8 @@ impl Ops for ClientOps {
     async fn statfs(&self) -> Answer<StatfsReply> {
         self.client.statfs().await
     }
-    async fn flock(
-        &self,
-        handle: OpenHandle,
-        lock: FileLock,
-        wait: Option<LockCookie>,
-    ) -> Answer<FlockOutcome> {
+    async fn flock(&self, handle: OpenHandle, lock: FileLock, wait: bool) -> Answer<FlockOutcome> {
         self.client.flock(handle, lock, wait).await
-    }
-    fn flock_interrupt(&self, cookie: LockCookie) {
-        self.client.flock_interrupt(cookie);
-    }
-    fn new_cookie(&self) -> LockCookie {
-        self.client.new_cookie()
     }
     async fn flock_test(&self, fid: Fid, lock: FileLock) -> Answer<Option<FileLock>> {
         self.client.flock_test(fid, lock).await

@@ -17,7 +17,7 @@ use crate::stats::OpStats;
 use crate::uring::{Ticket, Transport};
 use nacre_client::Attach;
 use nacre_node::{Ctx, Effect, TaskId};
-use nacre_types::{Errno, Instant, LockCookie};
+use nacre_types::{Errno, Instant};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -59,8 +59,6 @@ pub(crate) struct Running {
     pub(crate) request: Rc<FuseRequest>,
     pub(crate) start: Instant,
     pub(crate) task: TaskId,
-    /// A lock request that waits.
-    pub(crate) waiting: Option<LockCookie>,
 }
 
 impl<O: Ops> Door<O> {
@@ -182,7 +180,7 @@ impl<O: Ops> Door<O> {
             }
         });
         // It starts later in this visit.
-        let running = Running { request: running, start, task, waiting: None };
+        let running = Running { request: running, start, task };
         self.running.borrow_mut().insert(running.request.unique(), running);
     }
 
@@ -209,11 +207,8 @@ impl<O: Ops> Door<O> {
         }
     }
 
-    /// Says that a request waits for a lock: INTERRUPT ends it by this cookie.
-    pub(crate) fn waits(&self, request: &FuseRequest, cookie: LockCookie) {
-        if let Some(running) = self.running.borrow_mut().get_mut(&request.unique()) {
-            running.waiting = Some(cookie);
-        }
+    /// Says that a request waits for a lock.
+    pub(crate) fn waits(&self, request: &FuseRequest) {
         if let Some(ticket) = request.ticket() {
             let pid = request.header.pid;
             self.ctx.push(Effect::Door(Box::new(FuseEffect::LockWaits { ticket, pid })));
@@ -288,13 +283,8 @@ mod tests {
             self.opened.set(self.opened.get() - i32::from(handle == OpenHandle(5)));
             Ok(())
         }
-        async fn flock(
-            &self,
-            _: OpenHandle,
-            lock: FileLock,
-            wait: Option<LockCookie>,
-        ) -> Result<FlockOutcome, Errno> {
-            if wait.is_some() {
+        async fn flock(&self, _: OpenHandle, lock: FileLock, wait: bool) -> Result<FlockOutcome, Errno> {
+            if wait {
                 self.back.wait().await;
             }
             self.locked.set(self.locked.get() + if lock.kind == FlockType::Unlock { -1 } else { 1 });

@@ -40,12 +40,12 @@ impl<O: Ops> Door<O> {
     /// A signal for the caller of a request.
     pub(crate) fn interrupt(self: &Rc<Self>, request: &FuseRequest) {
         let Ok(args) = request.args().take::<InterruptIn>() else { return };
-        let found = self.running.borrow().get(&args.unique).map(|r| (r.waiting, r.start, r.request.clone()));
+        let found = self.running.borrow().get(&args.unique).map(|r| (r.task, r.start, r.request.clone()));
         // Read by another loop but not here yet (the kernel sends the interrupt again), or answered already (the
         // kernel knows and drops it).
-        let Some((waiting, start, target)) = found else { return self.reply(request, Err(Errno::EAGAIN)) };
-        if let Some(cookie) = waiting {
-            self.ops.flock_interrupt(cookie);
+        let Some((task, start, target)) = found else { return self.reply(request, Err(Errno::EAGAIN)) };
+        if target.opcode() == op::SETLKW {
+            self.ctx.unwanted(task);
         }
         self.ctx.spawn(self.clone().patiently(target, start));
     }

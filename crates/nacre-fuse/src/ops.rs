@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use core::future::Future;
 use nacre_client::{CreateArgs, Entry, ReaddirPage, WriteArgs};
-use nacre_types::{Caller, Errno, Fid, LayoutTemplate, LockCookie, OpenHandle, SetAttr};
+use nacre_types::{Caller, Errno, Fid, LayoutTemplate, OpenHandle, SetAttr};
 use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
 use nacre_wire::target::{Param, StatfsReply};
 use std::time::Duration;
@@ -173,15 +173,9 @@ pub trait Ops: 'static {
         &self,
         handle: OpenHandle,
         lock: FileLock,
-        wait: Option<LockCookie>,
+        wait: bool,
     ) -> impl Future<Output = Answer<FlockOutcome>> {
         missing!(handle, lock, wait)
-    }
-    fn flock_interrupt(&self, cookie: LockCookie) {
-        let _ = cookie;
-    }
-    fn new_cookie(&self) -> LockCookie {
-        LockCookie(0)
     }
     fn flock_test(&self, fid: Fid, lock: FileLock) -> impl Future<Output = Answer<Option<FileLock>>> {
         missing!(fid, lock)

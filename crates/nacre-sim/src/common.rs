@@ -237,8 +237,7 @@ async fn count(client: &Client, worker: usize, family: FlockFamily) -> Result<()
     let fid = resolve(client, COUNTER).await?.attr.fid;
     let (_, handle) = client.open(fid, 2, Caller::root()).await?;
     let lock = |kind| FileLock { family, kind, start: 0, end: u64::MAX, owner: worker as u64, pid: 1 };
-    let cookie = client.new_cookie();
-    match client.flock(handle, lock(FlockType::Write), Some(cookie)).await? {
+    match client.flock(handle, lock(FlockType::Write), true).await? {
         FlockOutcome::Granted => {}
         FlockOutcome::Waiting | FlockOutcome::Conflict | FlockOutcome::Deadlock => {
             return Err(Errno::EDEADLK);
@@ -247,7 +246,7 @@ async fn count(client: &Client, worker: usize, family: FlockFamily) -> Result<()
     let length = read_all(client, handle, 0, 1 << 16).await?.len() as u64;
     write_handle(client, handle, Some(length), vec![b'+'], false).await?;
     if worker.is_multiple_of(2) {
-        client.flock(handle, lock(FlockType::Unlock), None).await?;
+        client.flock(handle, lock(FlockType::Unlock), false).await?;
     }
     // Otherwise the close drops the lock.
     if family == FlockFamily::Posix {
@@ -276,7 +275,6 @@ pub async fn victim(client: Rc<Client>, family: FlockFamily) -> Result<(), Errno
     write_handle(&client, handle, Some(0), vec![b'v'; 1000], false).await?;
     client.unlink(dir, name, false, Caller::root()).await?;
     let lock = FileLock { family, kind: FlockType::Write, start: 0, end: u64::MAX, owner: 99, pid: 1 };
-    let cookie = client.new_cookie();
-    client.flock(counter, lock, Some(cookie)).await?;
+    client.flock(counter, lock, true).await?;
     Ok(())
 }

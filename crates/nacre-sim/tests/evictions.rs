@@ -19,7 +19,7 @@ fn with_a_lock(seed: u64) -> (Cluster, Fid, OpenHandle) {
     let made = run(&mut c, first, async |client| {
         let fid = make(&client, Fid::ROOT, "locked", FILE).await?;
         let (_, handle) = client.open(fid, 2, caller()).await?;
-        client.flock(handle, lock(FlockType::Write, 1), None).await?;
+        client.flock(handle, lock(FlockType::Write, 1), false).await?;
         Ok::<_, Errno>((fid, handle))
     });
     let (fid, handle) = made.expect("locked");
@@ -35,7 +35,7 @@ fn a_lock_that_was_called_for_before_the_eviction_is_not_taken_after_it() {
         c.world.pause(first, true);
         c.world.run_for(15 * SEC);
         let asked = c.jobs.start(&mut c.world, first, async move |client| {
-            let got = client.flock(handle, lock(FlockType::Write, 1), None).await;
+            let got = client.flock(handle, lock(FlockType::Write, 1), false).await;
             let flushed = client.flush(handle, 1).await;
             (got, flushed, client.release(handle, None).await)
         });
@@ -45,7 +45,7 @@ fn a_lock_that_was_called_for_before_the_eviction_is_not_taken_after_it() {
         assert_eq!(got, Some((Err(Errno::EIO), Err(Errno::EIO), Ok(()))), "seed {seed}");
         let theirs = run(&mut c, second, async move |client| {
             let (_, handle) = client.open(fid, 2, caller()).await?;
-            client.flock(handle, lock(FlockType::Write, 2), None).await
+            client.flock(handle, lock(FlockType::Write, 2), false).await
         });
         assert_eq!(theirs, Ok(FlockOutcome::Granted), "seed {seed}\n{}", c.world.trace(60));
     }
@@ -61,7 +61,7 @@ fn a_name_is_not_removed_by_who_was_evicted_before() {
         c.world.run_for(15 * SEC);
         let theirs = run(&mut c, second, async move |client| {
             let (_, handle) = client.open(fid, 2, caller()).await?;
-            let got = client.flock(handle, lock(FlockType::Write, 2), None).await?;
+            let got = client.flock(handle, lock(FlockType::Write, 2), false).await?;
             make(&client, Fid::ROOT, "journal", FILE).await?;
             Ok::<_, Errno>(got)
         });
@@ -165,7 +165,7 @@ fn a_write_that_an_ost_made_after_the_eviction_is_no_success() {
         c.world.pause(first, true);
         c.world.run_for(15 * SEC);
         let theirs = run(&mut c, second, async move |client| {
-            client.flock(other, lock(FlockType::Write, 2), None).await
+            client.flock(other, lock(FlockType::Write, 2), false).await
         });
         assert_eq!(theirs, Ok(FlockOutcome::Granted), "seed {seed}");
         c.world.pause(ost, false);

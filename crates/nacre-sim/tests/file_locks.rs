@@ -4,6 +4,7 @@
 mod support;
 
 use nacre_client::Client;
+use nacre_sim::DieAt;
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Errno, Fid, OpenHandle};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
@@ -32,14 +33,13 @@ fn who_waits_while_the_mdt_is_killed_waits_again_and_gets_the_lock() {
         let (holder, waiter, mdt) = (c.mounts[0], c.mounts[1], c.servers[MDT]);
         let held = run(&mut c, holder, async move |client| {
             let handle = open(&client, fid).await?;
-            client.flock(handle, lock(family, FlockType::Write, 1), None).await?;
+            client.flock(handle, lock(family, FlockType::Write, 1), false).await?;
             Ok::<_, Errno>(handle)
         });
         let held = held.expect("locked");
         let wait = c.jobs.start(&mut c.world, waiter, async move |client| {
             let handle = open(&client, fid).await?;
-            let cookie = client.new_cookie();
-            client.flock(handle, lock(family, FlockType::Write, 2), Some(cookie)).await
+            client.flock(handle, lock(family, FlockType::Write, 2), true).await
         });
         c.world.run_for(SEC / 2);
         assert!(!c.jobs.is_done(wait));
@@ -54,7 +54,7 @@ fn who_waits_while_the_mdt_is_killed_waits_again_and_gets_the_lock() {
         assert!(!c.jobs.is_done(wait), "seed {seed}: granted although it is held\n{}", c.world.trace(60));
         if seed % 4 < 2 {
             let unlock = lock(family, FlockType::Unlock, 1);
-            run(&mut c, holder, async move |client| client.flock(held, unlock, None).await)
+            run(&mut c, holder, async move |client| client.flock(held, unlock, false).await)
                 .expect("unlocked");
         } else {
             c.world.kill(holder);
@@ -74,19 +74,18 @@ fn a_lock_that_was_waited_for_is_still_held_after_the_loss_of_the_machine() {
         let family = FlockFamily::Posix;
         let held = run(&mut c, nodes[0], async move |client| {
             let handle = open(&client, fid).await?;
-            client.flock(handle, lock(family, FlockType::Write, 1), None).await?;
+            client.flock(handle, lock(family, FlockType::Write, 1), false).await?;
             Ok::<_, Errno>(handle)
         });
         let held = held.expect("locked");
         let wait = c.jobs.start(&mut c.world, nodes[1], async move |client| {
             let handle = open(&client, fid).await?;
-            let cookie = client.new_cookie();
-            client.flock(handle, lock(family, FlockType::Write, 2), Some(cookie)).await
+            client.flock(handle, lock(family, FlockType::Write, 2), true).await
         });
         // The wait itself is committed, and nobody remembers it after the loss.
         c.world.run_for(SEC);
         let unlock = lock(family, FlockType::Unlock, 1);
-        run(&mut c, nodes[0], async move |client| client.flock(held, unlock, None).await).expect("unlocked");
+        run(&mut c, nodes[0], async move |client| client.flock(held, unlock, false).await).expect("unlocked");
         let got: Option<Result<FlockOutcome, Errno>> = c.jobs.wait(&mut c.world, wait, SEC);
         assert_eq!(got, Some(Ok(FlockOutcome::Granted)), "seed {seed}");
         c.power_loss(MDT);
@@ -94,7 +93,7 @@ fn a_lock_that_was_waited_for_is_still_held_after_the_loss_of_the_machine() {
         c.world.start_later(mdt, 100_000_000);
         let third = run(&mut c, nodes[2], async move |client| {
             let handle = open(&client, fid).await?;
-            client.flock(handle, lock(family, FlockType::Write, 3), None).await
+            client.flock(handle, lock(family, FlockType::Write, 3), false).await
         });
         assert_eq!(third, Ok(FlockOutcome::Conflict), "seed {seed}: two hold it\n{}", c.world.trace(80));
     }
@@ -111,8 +110,7 @@ fn a_wait_ends_with_the_eviction_and_others_get_the_lock() {
         let locking = |number: u64| {
             async move |client: Rc<Client>| {
                 let handle = open(&client, fid).await?;
-                let cookie = client.new_cookie();
-                client.flock(handle, lock(family, FlockType::Write, number), Some(cookie)).await?;
+                client.flock(handle, lock(family, FlockType::Write, number), true).await?;
                 Ok::<_, Errno>(handle)
             }
         };
@@ -126,9 +124,48 @@ fn a_wait_ends_with_the_eviction_and_others_get_the_lock() {
         assert_eq!(ended, Some(Err(Errno::EIO)), "seed {seed}");
         c.world.run_for(SEC);
         let unlock = lock(family, FlockType::Unlock, 1);
-        run(&mut c, nodes[0], async move |client| client.flock(held, unlock, None).await).expect("unlocked");
+        run(&mut c, nodes[0], async move |client| client.flock(held, unlock, false).await).expect("unlocked");
         run(&mut c, nodes[2], locking(3)).expect("the lock is free");
     }
+}
+
+/// The MDT dies with the grant in its log. Whose wait is interrupted then has the lock or does not, and so says its call.
+#[test]
+fn a_wait_that_is_interrupted_while_the_mdt_is_killed_leaves_no_lock_behind() {
+    let mut granted = 0;
+    for seed in 1..=24 {
+        let mut c = on_devices(seed, 3);
+        let fid = file(&mut c);
+        let (nodes, mdt) = (c.mounts.clone(), c.servers[MDT]);
+        let locking = |number: u64, wait: bool| {
+            async move |client: Rc<Client>| {
+                let handle = open(&client, fid).await?;
+                let lock = lock(FlockFamily::Flock, FlockType::Write, number);
+                Ok::<_, Errno>((handle, client.flock(handle, lock, wait).await?))
+            }
+        };
+        let (held, _) = run(&mut c, nodes[0], locking(1, false)).expect("locked");
+        let wait = c.jobs.start(&mut c.world, nodes[1], locking(2, true));
+        c.world.run_for(SEC);
+        c.world.kill_in_visit(mdt, DieAt::AfterLog, SEC / 2);
+        let unlock = lock(FlockFamily::Flock, FlockType::Unlock, 1);
+        c.jobs.start(&mut c.world, nodes[0], async move |client| client.flock(held, unlock, false).await);
+        c.world.run_for(seed * SEC / 40);
+        c.jobs.give_up(&mut c.world, nodes[1], wait);
+        let ended: Option<Result<(OpenHandle, FlockOutcome), Errno>> =
+            c.jobs.wait(&mut c.world, wait, 30 * SEC);
+        c.world.run_for(SEC);
+        let others = run(&mut c, nodes[2], locking(3, false)).map(|(_, outcome)| outcome);
+        match ended {
+            Some(Err(Errno::EINTR)) => assert_eq!(others, Ok(FlockOutcome::Granted), "seed {seed}"),
+            Some(Ok((_, FlockOutcome::Granted))) => {
+                assert_eq!(others, Ok(FlockOutcome::Conflict), "seed {seed}");
+                granted += 1;
+            }
+            other => panic!("seed {seed}: {other:?}\n{}", c.world.trace(60)),
+        }
+    }
+    assert!(granted > 0);
 }
 
 #[test]
@@ -144,15 +181,13 @@ fn never_do_two_hold_a_lock_while_the_mdt_and_its_machine_come_and_go() {
             jobs.push(c.jobs.start(&mut c.world, mount, move |client: Rc<Client>| async move {
                 let handle = open(&client, fid).await?;
                 for _ in 0..25 {
-                    let cookie = client.new_cookie();
-                    let got =
-                        client.flock(handle, lock(family, FlockType::Write, number), Some(cookie)).await?;
+                    let got = client.flock(handle, lock(family, FlockType::Write, number), true).await?;
                     assert_eq!(got, FlockOutcome::Granted);
                     assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "two hold the lock");
                     client.getattr(fid).await?;
                     inside.fetch_sub(1, Ordering::Relaxed);
                     rounds.fetch_add(1, Ordering::Relaxed);
-                    client.flock(handle, lock(family, FlockType::Unlock, number), None).await?;
+                    client.flock(handle, lock(family, FlockType::Unlock, number), false).await?;
                 }
                 Ok::<_, Errno>(())
             }));

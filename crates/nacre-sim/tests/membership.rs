@@ -18,7 +18,7 @@ fn whole(owner: u64) -> FileLock {
 /// A file that this mount has locked and written.
 async fn locked_file(client: Rc<Client>) -> Result<OpenHandle, Errno> {
     let (_, handle) = create(&client, "locked").await?;
-    client.flock(handle, whole(1), None).await?;
+    client.flock(handle, whole(1), false).await?;
     hello(client, handle).await?;
     Ok(handle)
 }
@@ -68,8 +68,7 @@ fn what_a_neighbours_ping_renews_is_kept() {
     let locked = run(&mut c, other, async |client| {
         let found = client.lookup(Fid::ROOT, b"locked").await?;
         let (_, handle) = client.open(found.attr.fid, 2, caller()).await?;
-        let cookie = client.new_cookie();
-        client.flock(handle, whole(2), Some(cookie)).await
+        client.flock(handle, whole(2), true).await
     });
     assert_eq!(locked, Ok(FlockOutcome::Granted));
     let waited = c.world.now_ns() - start;

@@ -174,7 +174,7 @@ fn a_mount_that_slept_beyond_its_lease_does_not_write_under_a_lock_it_has_lost()
         let (fid, mine) = run(&mut c, sleeper, async move |client| {
             let fid = make(&client, Fid::ROOT, "shared", FILE).await?;
             let (_, handle) = client.open(fid, 2, caller()).await?;
-            client.flock(handle, lock(1), None).await?;
+            client.flock(handle, lock(1), false).await?;
             write(&client, handle, 0, vec![1; 100]).await?;
             Ok::<_, Errno>((fid, handle))
         })
@@ -182,8 +182,7 @@ fn a_mount_that_slept_beyond_its_lease_does_not_write_under_a_lock_it_has_lost()
         c.world.pause(sleeper, true);
         run(&mut c, other, async move |client| {
             let (_, handle) = client.open(fid, 2, caller()).await?;
-            let cookie = client.new_cookie();
-            client.flock(handle, lock(2), Some(cookie)).await?;
+            client.flock(handle, lock(2), true).await?;
             write(&client, handle, 0, vec![2; 100]).await
         })
         .expect("the lock is free after a lease");

@@ -37,7 +37,7 @@ fn scene(seed: u64, mounts: u32) -> Scene {
                 owner: 1,
                 pid: 1,
             };
-            client.flock(handle, lock, None).await?;
+            client.flock(handle, lock, false).await?;
             Ok::<_, Errno>(handle)
         });
         locked.push(handle.expect("locked"));

@@ -7,7 +7,7 @@ use crate::door::{Answer, Door};
 use crate::ops::Ops;
 use crate::reply::Body;
 use crate::request::FuseRequest;
-use nacre_types::{Errno, LockCookie, OpenHandle};
+use nacre_types::{Errno, OpenHandle};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
 use std::rc::Rc;
 
@@ -38,22 +38,21 @@ pub(crate) async fn getlk<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
 }
 
 pub(crate) async fn setlk<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
-    lock(&door, &request, None).await
+    lock(&door, &request, false).await
 }
 
 pub(crate) async fn setlkw<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
-    let cookie = door.ops.new_cookie();
-    door.waits(&request, cookie);
-    lock(&door, &request, Some(cookie)).await
+    door.waits(&request);
+    lock(&door, &request, true).await
 }
 
-async fn lock<O: Ops>(door: &Door<O>, request: &FuseRequest, wait: Option<LockCookie>) -> Answer {
+async fn lock<O: Ops>(door: &Door<O>, request: &FuseRequest, wait: bool) -> Answer {
     let args: abi::LkIn = request.args().take()?;
     let (handle, lock) = (OpenHandle(args.fh), file_lock(&args)?);
     let granted = door.ops.flock(handle, lock, wait).await?;
     if request.is_answered() && granted == FlockOutcome::Granted {
         // Given up, its caller is ending: the kernel may have dropped its locks before this one was there.
-        let _ = door.ops.flock(handle, FileLock { kind: FlockType::Unlock, ..lock }, None).await;
+        let _ = door.ops.flock(handle, FileLock { kind: FlockType::Unlock, ..lock }, false).await;
     }
     outcome(granted)
 }

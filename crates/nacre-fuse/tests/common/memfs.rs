@@ -5,11 +5,11 @@ use bytes::Bytes;
 use nacre_client::{CreateArgs, Entry, ListedEntry, ReaddirPage, WriteArgs};
 use nacre_fuse::{Ops, Validity};
 use nacre_node::{Ctx, WaitList};
-use nacre_types::{Attr, Caller, Errno, Fid, LockCookie, Oid, OpenHandle, Seq, SetAttr, mode, name};
+use nacre_types::{Attr, Caller, Errno, Fid, Oid, OpenHandle, Seq, SetAttr, mode, name};
 use nacre_wire::mdt::{FileLock, FlockOutcome, FlockType, rename_flags};
 use nacre_wire::target::StatfsReply;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 const KEY: name::HashKey = name::HashKey(1, 2);
@@ -30,7 +30,6 @@ pub struct MemFs {
     inodes: RefCell<BTreeMap<Fid, Inode>>,
     handles: RefCell<BTreeMap<u64, Fid>>,
     locks: RefCell<Vec<(Fid, FileLock)>>,
-    interrupted: RefCell<BTreeSet<LockCookie>>,
     serial: Cell<u64>,
     changed: WaitList,
     /// Operations that wait: "lookup", "mkdir", "read", ...
@@ -48,7 +47,6 @@ impl MemFs {
             inodes: RefCell::default(),
             handles: RefCell::default(),
             locks: RefCell::default(),
-            interrupted: RefCell::default(),
             serial: Cell::new(100),
             changed: ctx.wait_list(),
             held: RefCell::default(),
@@ -424,12 +422,7 @@ impl Ops for MemFs {
         let (bytes_total, bytes_free, bytes_avail) = (1 << 30, 1 << 29, 1 << 28);
         Ok(StatfsReply { bytes_total, bytes_free, bytes_avail, files_used: 5, files_free: 1000, device: 0 })
     }
-    async fn flock(
-        &self,
-        handle: OpenHandle,
-        lock: FileLock,
-        wait: Option<LockCookie>,
-    ) -> Result<FlockOutcome, Errno> {
+    async fn flock(&self, handle: OpenHandle, lock: FileLock, wait: bool) -> Result<FlockOutcome, Errno> {
         let fid = self.file(handle)?;
         if lock.kind == FlockType::Unlock {
             self.locks
@@ -439,21 +432,13 @@ impl Ops for MemFs {
             return Ok(FlockOutcome::Granted);
         }
         while self.conflict(fid, &lock).is_some() {
-            let Some(cookie) = wait else { return Ok(FlockOutcome::Conflict) };
-            if self.interrupted.borrow_mut().remove(&cookie) {
-                return Err(Errno::EINTR);
+            if !wait {
+                return Ok(FlockOutcome::Conflict);
             }
-            self.changed.wait().await;
+            self.ctx.while_wanted(self.changed.wait()).await.ok_or(Errno::EINTR)?;
         }
         self.locks.borrow_mut().push((fid, lock));
         Ok(FlockOutcome::Granted)
-    }
-    fn flock_interrupt(&self, cookie: LockCookie) {
-        self.interrupted.borrow_mut().insert(cookie);
-        self.changed.wake_all();
-    }
-    fn new_cookie(&self) -> LockCookie {
-        LockCookie(self.next())
     }
     async fn flock_test(&self, fid: Fid, lock: FileLock) -> Result<Option<FileLock>, Errno> {
         Ok(self.conflict(fid, &lock))

@@ -74,7 +74,9 @@ impl Client {
             }
             Ok::<_, Errno>(())
         };
-        if let Err(error) = withdrawn.await {
+        if let Err(error) = withdrawn.await
+            && error != Errno::ESHUTDOWN
+        {
             tracing::warn!(fid = %request.fid, %error, "a wait for a file lock could not be withdrawn");
         }
     }

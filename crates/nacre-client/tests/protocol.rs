@@ -314,6 +314,17 @@ fn an_interrupted_lock_ends_with_the_targets_word_on_who_was_first() {
 }
 
 #[test]
+fn a_lock_that_is_waited_for_ends_with_the_mount() {
+    let mut bed = Bed::new(1);
+    let (_, handle) = bed.create("f");
+    bed.shared.borrow_mut().contended = true;
+    let job = bed.start(move |c| async move { c.flock(handle, lock(FlockType::Write, 5), true).await });
+    bed.settle();
+    bed.call(|c| async move { c.unmount().await });
+    assert_eq!(bed.jobs.wait(&mut bed.world, job, SECOND), Some(Err::<FlockOutcome, _>(Errno::EBADF)));
+}
+
+#[test]
 fn an_interrupt_before_the_answer_is_not_lost() {
     let mut bed = Bed::new(1);
     let (_, handle) = bed.create("f");

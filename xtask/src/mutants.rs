@@ -65,6 +65,12 @@ const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "evictions", "a_write_that_an_ost_made_after_the_eviction_is_no_success"),
     planted(
+        "a sync that took longer than the lease is a success",
+        "crates/nacre-client/src/io.rs",
+        &[("Some((open, handle)) => self.still_under_lease(&open, handle).await,", "Some(_) => Ok(()),")],
+    )
+    .found_by("nacre-sim", "evictions", "a_sync_that_an_ost_answers_after_the_eviction_is_no_success"),
+    planted(
         "a change of a dead mount is made when its turn comes",
         "crates/nacre-mdt/src/mdt.rs",
         &[("Some(request) if let Err(gone) = self.core.still_wanted(request) => Err(gone),\n", "")],

@@ -490,9 +490,10 @@ impl Client {
     /// caller does next (remove a journal) would be done to the files of the next holder.
     pub async fn fsync(&self, fid: Fid, handle: Option<OpenHandle>) -> Result<(), Errno> {
         let _timing = self.stats.time("fsync");
-        if let Some(handle) = handle {
-            self.handle_under_lease(handle).await?;
-        }
+        let open = match handle {
+            Some(handle) => Some((self.handle_under_lease(handle).await?, handle)),
+            None => None,
+        };
         let Some(file) = self.files.used(fid) else {
             return self.sync_mdt().await;
         };
@@ -501,7 +502,11 @@ impl Client {
             let stripes: Vec<u32> = (0u32..).take(component.stripes.len()).collect();
             self.sync_objects(fid, &component, &stripes).await?;
         }
-        self.sync_inode(&file).await
+        self.sync_inode(&file).await?;
+        match open {
+            Some((open, handle)) => self.still_under_lease(&open, handle).await,
+            None => Ok(()),
+        }
     }
 
     async fn sync_objects(&self, fid: Fid, component: &Component, stripes: &[u32]) -> Result<(), Errno> {

@@ -3,9 +3,12 @@
 
 mod support;
 
+use nacre_client::Client;
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Errno, Fid, OpenHandle};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
+use std::pin::Pin;
+use std::rc::Rc;
 use support::{FILE, SEC, caller, create, make, on_devices, run, write};
 
 fn lock(kind: FlockType, owner: u64) -> FileLock {
@@ -148,30 +151,56 @@ fn what_was_written_after_the_eviction_counts_at_the_close() {
     }
 }
 
-/// A write waits for an OST that stands still, its mount is evicted by the MDT, and the OST, which knows nothing of file
-/// locks, makes it when it goes on: the program must not believe that this was under its lock.
+type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Errno>>>>;
+
+/// `call` waits for an OST that stands still, and its mount loses its file lock at the MDT meanwhile: what the call says.
+fn answered_after_the_eviction<T: Send + 'static>(
+    seed: u64,
+    call: fn(Rc<Client>, Fid, OpenHandle) -> Answer<T>,
+) -> (Cluster, Option<Result<T, Errno>>) {
+    let (mut c, fid, handle) = with_a_lock(seed);
+    let (first, second, ost) = (c.mounts[0], c.mounts[1], c.servers[2]);
+    let written = run(&mut c, first, async move |client| {
+        client.fsync(fid, Some(handle)).await?;
+        write(&client, handle, 0, vec![2; 4096]).await
+    });
+    assert_eq!(written, Ok(4096));
+    let opened = run(&mut c, second, async move |client| client.open(fid, 2, caller()).await);
+    let other = opened.expect("opened").1;
+    c.world.pause(ost, true);
+    let asked = c.jobs.start(&mut c.world, first, async move |client| call(client, fid, handle).await);
+    c.world.run_for(SEC / 10);
+    c.world.pause(first, true);
+    c.world.run_for(15 * SEC);
+    let theirs =
+        run(&mut c, second, async move |client| client.flock(other, lock(FlockType::Write, 2), false).await);
+    assert_eq!(theirs, Ok(FlockOutcome::Granted), "seed {seed}");
+    c.world.pause(ost, false);
+    c.world.run_for(SEC);
+    c.world.pause(first, false);
+    let got = c.jobs.wait(&mut c.world, asked, 30 * SEC);
+    (c, got)
+}
+
+/// The OST, which knows nothing of file locks, makes the write when it goes on: the program must not believe that this was
+/// under its lock.
 #[test]
 fn a_write_that_an_ost_made_after_the_eviction_is_no_success() {
     for seed in 1..=8 {
-        let (mut c, fid, handle) = with_a_lock(seed);
-        let (first, second, ost) = (c.mounts[0], c.mounts[1], c.servers[2]);
-        let opened = run(&mut c, second, async move |client| client.open(fid, 2, caller()).await);
-        let other = opened.expect("opened").1;
-        c.world.pause(ost, true);
-        let asked = c
-            .jobs
-            .start(&mut c.world, first, async move |client| write(&client, handle, 0, vec![1; 4096]).await);
-        c.world.run_for(SEC / 10);
-        c.world.pause(first, true);
-        c.world.run_for(15 * SEC);
-        let theirs = run(&mut c, second, async move |client| {
-            client.flock(other, lock(FlockType::Write, 2), false).await
+        let (c, got) = answered_after_the_eviction(seed, |client, _, handle| {
+            Box::pin(async move { write(&client, handle, 0, vec![1; 4096]).await })
         });
-        assert_eq!(theirs, Ok(FlockOutcome::Granted), "seed {seed}");
-        c.world.pause(ost, false);
-        c.world.run_for(SEC);
-        c.world.pause(first, false);
-        let got: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, asked, 30 * SEC);
+        assert_eq!(got, Some(Err(Errno::EIO)), "seed {seed}\n{}", c.world.trace(60));
+    }
+}
+
+/// The bytes are durable, but what its caller does next would be done without the lock.
+#[test]
+fn a_sync_that_an_ost_answers_after_the_eviction_is_no_success() {
+    for seed in 1..=8 {
+        let (c, got) = answered_after_the_eviction(seed, |client, fid, handle| {
+            Box::pin(async move { client.fsync(fid, Some(handle)).await })
+        });
         assert_eq!(got, Some(Err(Errno::EIO)), "seed {seed}\n{}", c.world.trace(60));
     }
 }

@@ -2,30 +2,30 @@
 //!
 //! Rules: one transno, one reply record with a result per sub-operation; a sub-operation that fails leaves nothing
 //! behind, neither in rows nor in memory; opens and truncates of earlier ones count for later ones at once and are
-//! taken back when the attempt has to be made again. Not here: file locks and sequences, which are no changes of the
+//! taken back at the end of the attempt. Not here: file locks and sequences, which are no changes of the
 //! namespace; they are answered EOPNOTSUPP.
 
+use crate::choice::Choice;
 use crate::create::Maker;
-use crate::held::Touched;
-use crate::mdt::{Mdt, credits};
+use crate::mdt::{Left, Mdt, credits};
 use crate::versions::Digest;
 use crate::view::{Halt, Step, View, Wants};
 use crate::{create, layout, open, rename, setattr, unlink, xattr};
 use alloc::vec::Vec;
 use bytes::Bytes;
-use core::cell::{Cell, RefCell};
-use nacre_osd::Credits;
+use core::cell::Cell;
+use nacre_osd::{Credits, Tx};
 use nacre_rpc::{PreVersions, SubRecord};
 use nacre_target::{Reply, Request};
 use nacre_types::name::{HashKey, XATTR_VALUE_MAX};
-use nacre_types::{ClientUuid, Codec, Errno, Fid, FileType, Generation, Layout, LayoutTemplate, Transno};
+use nacre_types::{ClientUuid, Codec, Errno, Fid, FileType, Generation, Layout, LayoutTemplate};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
     BATCH_MAX, Batch, BatchReply, Close, Create, CreateReply, EntryReply, Link, Open, Removexattr, Rename,
     ReportSize, SetLayout, Setattr, Setxattr, SubOperation, SubResult, Unlink,
 };
 use nacre_wire::target::Empty;
-use tracing::{error, warn};
+use tracing::warn;
 
 /// Attempts of one batch: each fetches at least one row more than the one before.
 const ATTEMPTS_MAX: usize = 16 * BATCH_MAX;
@@ -34,20 +34,6 @@ const ATTEMPTS_MAX: usize = 16 * BATCH_MAX;
 const INODE_BYTES: u32 = 2 << 10;
 /// What a result adds to the reply record.
 const RESULT_BYTES: u32 = SubRecord::BYTES as u32;
-
-/// Why an attempt has come to nothing.
-enum Again {
-    /// Rows were missing.
-    Fetch,
-    /// It writes more than was reserved: so much.
-    Reserve(Credits),
-    /// Others hold directories that it changes.
-    EndHolds,
-    /// What it builds on has to be committed first.
-    Commit(Transno),
-    /// A replay that builds on a change that is lost.
-    Never,
-}
 
 /// A decoded sub-operation.
 enum Change<'a> {
@@ -224,143 +210,96 @@ impl Mdt {
         // Layouts come out as they did when the batch was made first.
         let before = request.replayed_reply().and_then(|body| BatchReply::from_slice(body).ok());
         let before = before.map_or(Vec::new(), |reply| reply.results);
-        let expected = request.replayed_versions();
-        for _ in 0..ATTEMPTS_MAX {
-            let reservation = self.core.osd.reserve(room).await?;
-            let pins = wants.fetch(&self.core.osd).await?;
-            let mut again = None;
-            let mut touched = self.tracks(request).then(Touched::default);
-            let (mut notes, mut results) = (Vec::new(), Vec::new());
-            let mut dirs = Vec::new();
-            self.core.still_wanted(request)?;
-            let outcome = self.core.transact(request, &pins, reservation, |tx| {
-                let mut opens = self.opens.borrow_mut();
-                let mut undo = Vec::new();
-                let mut records = Vec::new();
-                let mut digest = Digest::new();
-                let (mut stopped, mut retry) = (false, false);
-                // Layouts with new room: given back when their sub-operation, or the whole batch, comes to nothing.
-                let taken = RefCell::new(Vec::new());
-                let give_back = |from: usize| {
-                    taken.borrow_mut().drain(from..).for_each(|layout| self.osts.give_back_all(&layout));
-                };
-                let at = Cell::new(0);
-                let mut choose = |template: &LayoutTemplate| {
-                    if let Some(layout) = before.get(at.get()).and_then(|result| layout_in(&result.body)) {
-                        return Ok(layout);
+        let asked = room;
+        let choice = Choice::new(&self.osts, None);
+        let at = Cell::new(0);
+        let mut choose =
+            |template: &LayoutTemplate| match before.get(at.get()).and_then(|result| layout_in(&result.body))
+            {
+                Some(layout) => Ok(layout),
+                None => choice.another(template),
+            };
+        let mut lent =
+            Lent { export: request.export, client, default: self.default.get(), choose: &mut choose };
+        let attempt = |tx: &mut Tx<'_>, wants: &mut Wants, hash, left: &mut Left| {
+            let mut opens = self.opens.borrow_mut();
+            let (mut undo, mut records, mut results) = (Vec::new(), Vec::new(), Vec::new());
+            let mut digest = Digest::new();
+            let (mut stopped, mut halt) = (false, None);
+            choice.give_back(0);
+            for (number, change) in changes.iter().enumerate() {
+                at.set(number);
+                if stopped {
+                    let record =
+                        SubRecord { result: Errno::ECANCELED.0 as u16, data: 0, fid: Fid::default() };
+                    records.push(record);
+                    results.push(SubResult { status: Errno::ECANCELED.0, body: Bytes::new() });
+                    continue;
+                }
+                let (save, taken) = (tx.save(), choice.count());
+                let mut view = View::new(&mut *tx, wants, hash, &opens);
+                view.touched = left.touched.take();
+                let step = apply(&mut view, &mut lent, change);
+                let found = view.versions.found;
+                left.touched = view.touched.take();
+                let learnt = core::mem::take(&mut view.notes);
+                let changed = core::mem::take(&mut view.dirs);
+                match step {
+                    Ok(Done { body, data, fid }) => {
+                        left.dirs.extend(changed);
+                        for note in learnt {
+                            undo.push(opens.before(&note));
+                            opens.learn(&note);
+                            left.notes.push(note);
+                        }
+                        records.push(SubRecord { result: 0, data, fid });
+                        digest.add(&found, &SubRecord { result: 0, data, fid });
+                        results.push(SubResult { status: 0, body: Bytes::from(body) });
                     }
-                    let layout = self.osts.layout(template)?;
-                    taken.borrow_mut().push(layout.clone());
-                    Ok(layout)
-                };
-                let mut lent =
-                    Lent { export: request.export, client, default: self.default.get(), choose: &mut choose };
-                for (number, change) in changes.iter().enumerate() {
-                    at.set(number);
-                    if stopped {
-                        records.push(SubRecord {
-                            result: Errno::ECANCELED.0 as u16,
-                            data: 0,
-                            fid: Fid::default(),
-                        });
-                        results.push(SubResult { status: Errno::ECANCELED.0, body: Bytes::new() });
-                        continue;
+                    Err(Halt::Errno(Errno::EINPROGRESS)) => {
+                        // An OST may come soon: the whole batch is sent again.
+                        halt = Some(Halt::Errno(Errno::EINPROGRESS));
+                        break;
                     }
-                    let (save, taken_before) = (tx.save(), taken.borrow().len());
-                    let mut view = View::new(&mut *tx, &mut wants, hash, &opens);
-                    view.touched = touched.take();
-                    let step = apply(&mut view, &mut lent, change);
-                    let found = view.versions.found;
-                    touched = view.touched.take();
-                    let learnt = core::mem::take(&mut view.notes);
-                    let changed = core::mem::take(&mut view.dirs);
-                    match step {
-                        Ok(Done { body, data, fid }) => {
-                            dirs.extend(changed);
-                            for note in learnt {
-                                undo.push(opens.before(&note));
-                                opens.learn(&note);
-                                notes.push(note);
-                            }
-                            records.push(SubRecord { result: 0, data, fid });
-                            digest.add(&found, &SubRecord { result: 0, data, fid });
-                            results.push(SubResult { status: 0, body: Bytes::from(body) });
-                        }
-                        Err(Halt::Errno(Errno::EINPROGRESS)) => {
-                            // An OST may come soon: the whole batch is sent again.
-                            undo.into_iter().rev().for_each(|u| opens.restore(u));
-                            give_back(0);
-                            return Err(Errno::EINPROGRESS);
-                        }
-                        Err(Halt::Errno(e)) => {
-                            tx.roll_back(save);
-                            give_back(taken_before);
-                            stopped = args.stop_at_error;
-                            let record = SubRecord { result: e.0 as u16, data: 0, fid: Fid::default() };
-                            records.push(record);
-                            digest.add(&PreVersions::default(), &record);
-                            results.push(SubResult { status: e.0, body: Bytes::new() });
-                        }
-                        Err(Halt::Retry | Halt::Commit) => {
-                            // The others go on, only to say what they miss: one more fetch, not one for each.
-                            retry = true;
-                            tx.roll_back(save);
-                            give_back(taken_before);
-                        }
+                    Err(Halt::Errno(e)) => {
+                        tx.roll_back(save);
+                        choice.give_back(taken);
+                        stopped = args.stop_at_error;
+                        let record = SubRecord { result: e.0 as u16, data: 0, fid: Fid::default() };
+                        records.push(record);
+                        digest.add(&PreVersions::default(), &record);
+                        results.push(SubResult { status: e.0, body: Bytes::new() });
+                    }
+                    Err(more) => {
+                        // The others go on, only to say what they miss: one more fetch, not one for each.
+                        halt = Some(more);
+                        tx.roll_back(save);
+                        choice.give_back(taken);
                     }
                 }
-                let (rows, row_bytes) = tx.written();
-                let (rows, row_bytes) = (rows + own.rows, row_bytes + own.row_bytes);
-                again = if retry {
-                    Some(Again::Fetch)
-                } else if self.is_held(Some(request), &dirs) {
-                    Some(Again::EndHolds)
-                } else if let Some(touched) = &touched
-                    && let Some(first) = self.must_be_committed(request, touched)
-                {
-                    Some(Again::Commit(first))
-                } else if rows > room.rows || row_bytes > room.row_bytes {
-                    let (rows, row_bytes) = (rows.max(room.rows), row_bytes.max(room.row_bytes));
-                    Some(Again::Reserve(Credits { rows, row_bytes, ..room }))
-                } else if expected.is_some_and(|expected| expected != digest.versions()) {
-                    Some(Again::Never)
-                } else {
-                    None
-                };
-                if again.is_some() {
-                    undo.into_iter().rev().for_each(|u| opens.restore(u));
-                    give_back(0);
-                    return Err(Errno::EOVERFLOW);
-                }
-                self.core.set_record_versions(request, digest.versions());
-                self.core.set_record_results(request, records);
-                Ok(())
-            });
-            drop(pins);
-            match outcome {
-                Ok((transno, ())) => {
-                    notes.into_iter().for_each(|note| self.follow(note));
-                    self.dirs_changed(Some(request), dirs);
-                    if let Some(touched) = touched {
-                        self.hold(request, transno, touched);
-                    }
-                    return Ok(Reply::of(&BatchReply { results }).with_transno(transno));
-                }
-                Err(e) => match again {
-                    Some(Again::Fetch) => {}
-                    Some(Again::Reserve(needed)) => room = needed,
-                    Some(Again::EndHolds) => self.end_holds(Some(request), &dirs).await,
-                    Some(Again::Commit(first)) => self.core.osd.commit(first).await?,
-                    Some(Again::Never) => {
-                        warn!(target_name = %self.core.name,
-                            "replay of a batch refused: a change that it builds on is lost");
-                        return Err(e);
-                    }
-                    None => return Err(e),
-                },
             }
-        }
-        error!(target_name = %self.core.name, ?request, "a batch found new rows to read for ever: a bug");
-        Err(Errno::EIO)
+            // Later ones saw these; memory learns them when the batch stands.
+            undo.into_iter().rev().for_each(|u| opens.restore(u));
+            let (rows, row_bytes) = tx.written();
+            let (rows, row_bytes) = (rows + own.rows, row_bytes + own.row_bytes);
+            if let Some(halt) = halt {
+                return Err(halt);
+            } else if rows > room.rows || row_bytes > room.row_bytes {
+                let (rows, row_bytes) = (rows.max(room.rows), row_bytes.max(room.row_bytes));
+                room = Credits { rows, row_bytes, ..room };
+                return Err(Halt::Reserve(room));
+            }
+            left.versions = digest.versions();
+            if request.replayed_versions().is_some_and(|expected| expected != left.versions) {
+                warn!(target_name = %self.core.name,
+                    "replay of a batch refused: a change that it builds on is lost");
+                return Err(Halt::Errno(Errno::EOVERFLOW));
+            }
+            self.core.set_record_results(request, records);
+            Ok(results)
+        };
+        let (transno, results) = self.attempts(Some(request), ATTEMPTS_MAX, wants, asked, attempt).await?;
+        choice.keep();
+        Ok(Reply::of(&BatchReply { results }).with_transno(transno))
     }
 }

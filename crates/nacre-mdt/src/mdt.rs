@@ -5,13 +5,13 @@
 
 use crate::choice::Choice;
 use crate::create::Maker;
-use crate::dirs::Dirs;
+use crate::dirs::{DirChange, Dirs};
 use crate::flocks::Flocks;
 use crate::held::{Held, Touched};
 use crate::opens::Opens;
 use crate::osts::Osts;
 use crate::table::{ENTRY, ENTRY_PREFIX, FLOCK, INODE, LINK, OPEN, XATTR};
-use crate::view::{Halt, Note, Rows, Step, View, Wants};
+use crate::view::{Halt, Note, Step, View, Wants};
 use crate::{create, layout, open, refill, rename, setattr, unlink, xattr};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -19,7 +19,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use nacre_node::{Event, WaitList};
-use nacre_osd::{Credits, OsdConfig};
+use nacre_osd::{Credits, OsdConfig, Tx};
 use nacre_rpc::{PreVersions, ReplyRecord};
 use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore};
 use nacre_types::name::{HashKey, XATTR_VALUE_MAX};
@@ -33,7 +33,7 @@ use nacre_wire::target::{Empty, Param, StatfsReply};
 use tracing::error;
 
 /// Attempts of one operation: each fetches at least one row more than the one before.
-const ATTEMPTS_MAX: u32 = 64;
+const ATTEMPTS_MAX: usize = 64;
 
 /// Upper bound of an inode's row: names, small attributes, a layout of [`nacre_types::STRIPES_MAX`] stripes.
 const INODE_BYTES: u32 = 20 << 10;
@@ -51,6 +51,27 @@ pub(crate) fn credits(inodes: u32, frees: bool) -> Credits {
         object_bytes: 0,
         frees,
     }
+}
+
+/// What an attempt leaves beside its result.
+#[derive(Default)]
+pub(crate) struct Left {
+    pub(crate) touched: Option<Touched>,
+    pub(crate) notes: Vec<Note>,
+    pub(crate) dirs: Vec<DirChange>,
+    pub(crate) versions: PreVersions,
+}
+
+/// Why an attempt has come to nothing, and what is done about it.
+enum Again {
+    /// Rows were missing.
+    Fetch,
+    /// It writes more than was reserved: so much.
+    Reserve(Credits),
+    /// Others hold directories that it changes.
+    EndHolds,
+    /// What it builds on has to be committed first.
+    Commit(Transno),
 }
 
 /// A served metadata target.
@@ -87,7 +108,8 @@ impl Mdt {
         credits: Credits,
         op: impl FnMut(&mut View<'_>) -> Step<T>,
     ) -> Result<(Transno, T), Errno> {
-        self.attempts(Some(request), wants, credits, op).await
+        let attempt = self.single(request.replayed_versions(), op);
+        self.attempts(Some(request), ATTEMPTS_MAX, wants, credits, attempt).await
     }
     /// Runs a change of the target's own.
     pub(crate) async fn change_local<T>(
@@ -96,81 +118,84 @@ impl Mdt {
         credits: Credits,
         op: impl FnMut(&mut View<'_>) -> Step<T>,
     ) -> Result<(Transno, T), Errno> {
-        self.attempts(None, wants, credits, op).await
+        self.attempts(None, ATTEMPTS_MAX, wants, credits, self.single(None, op)).await
+    }
+    /// An attempt that consists of one operation.
+    fn single<T>(
+        &self,
+        expected: Option<PreVersions>,
+        mut op: impl FnMut(&mut View<'_>) -> Step<T>,
+    ) -> impl FnMut(&mut Tx<'_>, &mut Wants, HashKey, &mut Left) -> Step<T> {
+        move |tx, wants, hash, left| {
+            let opens = self.opens.borrow();
+            let mut view = View::new(tx, wants, hash, &opens);
+            view.touched = left.touched.take();
+            view.versions.expected = expected;
+            let done = op(&mut view);
+            (left.touched, left.notes, left.dirs) = (view.touched, view.notes, view.dirs);
+            left.versions = view.versions.found;
+            done
+        }
     }
 
-    async fn attempts<T>(
+    /// Attempts until one can stand.
+    pub(crate) async fn attempts<T>(
         &self,
         request: Option<&Request>,
+        attempts_max: usize,
         mut wants: Wants,
-        credits: Credits,
-        mut op: impl FnMut(&mut View<'_>) -> Step<T>,
+        mut room: Credits,
+        mut attempt: impl FnMut(&mut Tx<'_>, &mut Wants, HashKey, &mut Left) -> Step<T>,
     ) -> Result<(Transno, T), Errno> {
         let hash = self.hash().await;
         let track = request.is_some_and(|request| self.tracks(request));
-        let expected = request.and_then(Request::replayed_versions);
-        for _ in 0..ATTEMPTS_MAX {
-            let reservation = self.core.osd.reserve(credits).await?;
+        for _ in 0..attempts_max {
+            let reservation = self.core.osd.reserve(room).await?;
             let pins = wants.fetch(&self.core.osd).await?;
-            let mut retry = false;
-            let mut first = None;
-            let mut touched = None;
-            let mut notes = Vec::new();
-            let mut dirs = Vec::new();
-            let mut in_the_way = false;
-            let mut attempt = |rows: &mut dyn Rows| {
-                let opens = self.opens.borrow();
-                let mut view = View::new(rows, &mut wants, hash, &opens);
-                view.touched = track.then(Touched::default);
-                view.versions.expected = expected;
-                let done = op(&mut view);
-                let found = view.versions.found;
-                notes = core::mem::take(&mut view.notes);
-                touched = view.touched.take();
-                dirs = core::mem::take(&mut view.dirs);
-                if done.is_ok() && self.is_held(request, &dirs) {
-                    in_the_way = true;
-                    return Err(Errno::EAGAIN);
-                }
-                if let (Ok(_) | Err(Halt::Commit), Some(request), Some(touched)) = (&done, request, &touched)
+            let mut left = Left { touched: track.then(Touched::default), ..Left::default() };
+            let mut again = None;
+            let once = |tx: &mut Tx<'_>| {
+                let done = attempt(tx, &mut wants, hash, &mut left);
+                let first = || {
+                    let (request, touched) = request.zip(left.touched.as_ref())?;
+                    self.must_be_committed(request, touched)
+                };
+                again = match &done {
+                    Ok(_) if self.is_held(request, &left.dirs) => Some(Again::EndHolds),
+                    Ok(_) => first().map(Again::Commit),
+                    Err(Halt::Commit) => Some(first().map_or(Again::Fetch, Again::Commit)),
+                    Err(Halt::Retry) => Some(Again::Fetch),
+                    Err(Halt::Reserve(needed)) => Some(Again::Reserve(*needed)),
+                    Err(Halt::Errno(e)) => return Err(*e),
+                };
+                let done = done.ok().filter(|_| again.is_none()).ok_or(Errno::EAGAIN)?;
+                if let Some(request) = request
+                    && left.versions != PreVersions::default()
                 {
-                    first = self.must_be_committed(request, touched);
-                    if first.is_some() {
-                        return Err(Errno::EAGAIN);
-                    }
+                    self.core.set_record_versions(request, left.versions);
                 }
-                if let (Ok(_), Some(request)) = (&done, request)
-                    && found != PreVersions::default()
-                {
-                    self.core.set_record_versions(request, found);
-                }
-                done.map_err(|halt| match halt {
-                    Halt::Errno(e) => e,
-                    Halt::Retry | Halt::Commit => {
-                        retry = true;
-                        Errno::EAGAIN
-                    }
-                })
+                Ok(done)
             };
             let done = match request {
                 Some(request) if let Err(gone) = self.core.still_wanted(request) => Err(gone),
-                Some(request) => self.core.transact(request, &pins, reservation, |tx| attempt(tx)),
-                None => self.core.transact_local(&pins, reservation, |tx| attempt(tx)),
+                Some(request) => self.core.transact(request, &pins, reservation, once),
+                None => self.core.transact_local(&pins, reservation, once),
             };
             drop(pins);
-            match done {
-                Ok(done) => {
-                    notes.into_iter().for_each(|note| self.learn(note));
-                    self.dirs_changed(request, dirs);
-                    if let (Some(request), Some(touched)) = (request, touched) {
+            match (done, again) {
+                (Ok(done), _) => {
+                    left.notes.into_iter().for_each(|note| self.learn(note));
+                    self.dirs_changed(request, left.dirs);
+                    if let (Some(request), Some(touched)) = (request, left.touched) {
                         self.hold(request, done.0, touched);
                     }
                     return Ok(done);
                 }
-                Err(_) if retry => {}
-                Err(_) if in_the_way => self.end_holds(request, &dirs).await,
-                Err(_) if let Some(first) = first => self.core.osd.commit(first).await?,
-                Err(e) => return Err(e),
+                (Err(e), None) => return Err(e),
+                (Err(_), Some(Again::Fetch)) => {}
+                (Err(_), Some(Again::Reserve(needed))) => room = needed,
+                (Err(_), Some(Again::EndHolds)) => self.end_holds(request, &left.dirs).await,
+                (Err(_), Some(Again::Commit(first))) => self.core.osd.commit(first).await?,
             }
         }
         error!(target_name = %self.core.name, ?request, "an operation found new rows to read for ever: a bug");
@@ -180,10 +205,6 @@ impl Mdt {
     /// Memory follows the rows.
     fn learn(&self, note: Note) {
         self.opens.borrow_mut().learn(&note);
-        self.follow(note);
-    }
-    /// What follows of a change beside opens.
-    pub(crate) fn follow(&self, note: Note) {
         match note {
             Note::Opened { opened, .. } if opened.writes() => self.osts.disturb(opened.fid),
             Note::Opened { .. } | Note::Closed { .. } | Note::CutEnded { .. } | Note::Mixed(_) => {}
@@ -206,7 +227,7 @@ impl Mdt {
         let before = request.replayed_reply().and_then(|body| CreateReply::from_slice(body).ok());
         let before = before.and_then(|reply| reply.entry.layout);
         let choice = Choice::new(&self.osts, before);
-        let mut choose = |template: &LayoutTemplate| choice.layout(template);
+        let mut choose = |template: &LayoutTemplate| choice.only(template);
         let mut maker =
             Maker { export: request.export, client, default: self.default.get(), layout: &mut choose };
         let (transno, reply) = self
@@ -334,7 +355,7 @@ impl Mdt {
                 let before = request.replayed_reply().and_then(|body| EntryReply::from_slice(body).ok());
                 let before = before.and_then(|reply| reply.layout);
                 let choice = Choice::new(&self.osts, before);
-                let mut choose = |template: &LayoutTemplate| choice.layout(template);
+                let mut choose = |template: &LayoutTemplate| choice.only(template);
                 let op = |v: &mut View<'_>| layout::apply(v, default, &mut choose, &args);
                 let done = self.run_on(request, layout::wants(&args), credits(1, false), op).await?;
                 choice.keep();

@@ -153,7 +153,7 @@ impl Fs {
             let done = op(&mut view);
             let notes = core::mem::take(&mut view.notes);
             match done {
-                Err(Halt::Retry | Halt::Commit) => continue,
+                Err(Halt::Retry | Halt::Commit | Halt::Reserve(_)) => continue,
                 Err(Halt::Errno(e)) => return Err(e),
                 Ok(value) => {
                     let MapTx { changes, objects, transno, .. } = tx;

@@ -15,7 +15,7 @@ use crate::row::{Entry, Inode, Opened, Row, RowError};
 use crate::table::{self, ENTRY, INODE};
 use crate::versions::Versions;
 use alloc::vec::Vec;
-use nacre_osd::{Osd, OsdError, Pins, Table, Tx};
+use nacre_osd::{Credits, Osd, OsdError, Pins, Table, Tx};
 use nacre_types::name::{DISCRIMINATORS, HashKey, cookie_base};
 use nacre_types::{Errno, Fid, Generation, OpenHandle, OstIndex, Owner, Timestamp, Transno};
 use tracing::error;
@@ -28,6 +28,8 @@ pub(crate) enum Halt {
     Retry,
     /// What it builds on must be committed first (found before anything in memory was changed).
     Commit,
+    /// It writes more than was reserved: so much.
+    Reserve(Credits),
 }
 impl From<Errno> for Halt {
     fn from(e: Errno) -> Self {

@@ -71,6 +71,19 @@ const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "evictions", "a_sync_that_an_ost_answers_after_the_eviction_is_no_success"),
     planted(
+        "a truncate does not ask whose the file locks are",
+        "crates/nacre-client/src/attr.rs",
+        &[(
+            "let open = self.handle_under_lease(handle).await?;",
+            "let open = self.files.all().into_iter().find(|o| o.handle == handle).ok_or(Errno::EBADF)?;",
+        )],
+    )
+    .found_by(
+        "nacre-sim",
+        "evictions",
+        "a_truncate_through_a_handle_that_has_lost_its_locks_is_not_made",
+    ),
+    planted(
         "a change of a dead mount is made when its turn comes",
         "crates/nacre-mdt/src/mdt.rs",
         &[("Some(request) if let Err(gone) = self.core.still_wanted(request) => Err(gone),\n", "")],

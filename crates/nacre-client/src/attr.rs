@@ -14,7 +14,9 @@ use crate::stripes;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use nacre_node::join_all;
-use nacre_types::{Caller, Component, Errno, Extent, Fid, ObjectId, OstIndex, SetAttr, SizeState, Timestamp};
+use nacre_types::{
+    Caller, Component, Errno, Extent, Fid, ObjectId, OpenHandle, OstIndex, SetAttr, SizeState, Timestamp,
+};
 use nacre_wire::mdt::{EntryReply, Getattr, ReportSize, Setattr, Written};
 use nacre_wire::ost::{Glimpse, LockMode, ObjectState, Truncate};
 
@@ -64,6 +66,20 @@ impl Client {
             file.learn(&reply);
         }
         self.resolve(reply).await
+    }
+
+    /// The same through a handle, and no more than a write beyond the lease of its file locks.
+    pub async fn setattr_through(
+        &self,
+        handle: OpenHandle,
+        fid: Fid,
+        set: SetAttr,
+        caller: Caller,
+    ) -> Result<Entry, Errno> {
+        let open = self.handle_under_lease(handle).await?;
+        let entry = self.setattr(fid, set, caller).await?;
+        self.still_under_lease(&open, handle).await?;
+        Ok(entry)
     }
 
     /// Completes a reply of the MDT: asks the OSTs when the MDT does not know the size.

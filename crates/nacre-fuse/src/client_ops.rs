@@ -25,8 +25,17 @@ impl Ops for ClientOps {
     async fn getattr(&self, fid: Fid) -> Answer<Entry> {
         self.client.getattr(fid).await
     }
-    async fn setattr(&self, fid: Fid, set: SetAttr, caller: Caller) -> Answer<Entry> {
-        self.client.setattr(fid, set, caller).await
+    async fn setattr(
+        &self,
+        fid: Fid,
+        handle: Option<OpenHandle>,
+        set: SetAttr,
+        caller: Caller,
+    ) -> Answer<Entry> {
+        match handle {
+            Some(handle) => self.client.setattr_through(handle, fid, set, caller).await,
+            None => self.client.setattr(fid, set, caller).await,
+        }
     }
     async fn readlink(&self, fid: Fid) -> Answer<Bytes> {
         self.client.readlink(fid).await

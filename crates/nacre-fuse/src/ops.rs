@@ -57,8 +57,15 @@ pub trait Ops: 'static {
     fn lookup(&self, parent: Fid, name: &[u8]) -> impl Future<Output = Answer<Entry>>;
     fn parent(&self, fid: Fid) -> impl Future<Output = Answer<Entry>>;
     fn getattr(&self, fid: Fid) -> impl Future<Output = Answer<Entry>>;
-    fn setattr(&self, fid: Fid, set: SetAttr, caller: Caller) -> impl Future<Output = Answer<Entry>> {
-        missing!(fid, set, caller)
+    /// Through a handle, if there is one.
+    fn setattr(
+        &self,
+        fid: Fid,
+        handle: Option<OpenHandle>,
+        set: SetAttr,
+        caller: Caller,
+    ) -> impl Future<Output = Answer<Entry>> {
+        missing!(fid, handle, set, caller)
     }
     fn readlink(&self, fid: Fid) -> impl Future<Output = Answer<Bytes>> {
         missing!(fid)

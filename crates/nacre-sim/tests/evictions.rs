@@ -5,7 +5,7 @@ mod support;
 
 use nacre_client::Client;
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Errno, Fid, OpenHandle};
+use nacre_types::{Errno, Fid, OpenHandle, SetAttr};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -92,6 +92,36 @@ fn a_sync_through_a_handle_that_has_lost_its_locks_fails() {
         c.world.pause(first, false);
         let synced: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, synced, 10 * SEC);
         assert_eq!(synced, Some(Err(Errno::EIO)), "seed {seed}\n{}", c.world.trace(60));
+    }
+}
+
+/// Whether the mount knows of its eviction already or not: the file is the next holder's.
+#[test]
+fn a_truncate_through_a_handle_that_has_lost_its_locks_is_not_made() {
+    for seed in 1..=8 {
+        let (mut c, fid, handle) = with_a_lock(seed);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        c.world.pause(first, true);
+        c.world.run_for(15 * SEC);
+        let theirs = run(&mut c, second, async move |client| {
+            let (_, handle) = client.open(fid, 2, caller()).await?;
+            client.flock(handle, lock(FlockType::Write, 2), false).await?;
+            write(&client, handle, 0, vec![2; 1000]).await
+        });
+        assert_eq!(theirs, Ok(1000), "seed {seed}");
+        if seed % 2 == 0 {
+            c.world.pause(first, false);
+            c.world.run_for(3 * SEC);
+        }
+        let cut = c.jobs.start(&mut c.world, first, async move |client| {
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            client.setattr_through(handle, fid, set, caller()).await.map(drop)
+        });
+        c.world.pause(first, false);
+        let cut: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, cut, 10 * SEC);
+        let size =
+            run(&mut c, second, async move |client| client.getattr(fid).await.map(|entry| entry.attr.size));
+        assert_eq!((cut, size), (Some(Err(Errno::EIO)), Ok(1000)), "seed {seed}\n{}", c.world.trace(60));
     }
 }
 

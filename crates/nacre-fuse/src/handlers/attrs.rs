@@ -5,7 +5,7 @@ use crate::door::{Answer, Door};
 use crate::ops::Ops;
 use crate::reply::{Body, statx_out};
 use crate::request::FuseRequest;
-use nacre_types::{Errno, SetAttr, Timestamp};
+use nacre_types::{Errno, OpenHandle, SetAttr, Timestamp};
 use std::rc::Rc;
 
 pub(crate) async fn getattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
@@ -21,7 +21,8 @@ pub(crate) async fn statx<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
 pub(crate) async fn setattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
     let args: abi::SetattrIn = request.args().take()?;
     let set = set_attr(&args, door.ctx.wall())?;
-    let entry = door.ops.setattr(request.fid()?, set, request.caller(0)).await?;
+    let handle = (args.valid & fattr::FH != 0).then_some(OpenHandle(args.fh));
+    let entry = door.ops.setattr(request.fid()?, handle, set, request.caller(0)).await?;
     Ok(Body::attr(&entry, door.ops.validity(&entry)))
 }
 

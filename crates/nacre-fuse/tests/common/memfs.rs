@@ -204,7 +204,13 @@ impl Ops for MemFs {
         self.gate("getattr", fid).await;
         self.entry(fid).map_err(|_| Errno::ENOENT)
     }
-    async fn setattr(&self, fid: Fid, set: SetAttr, _: Caller) -> Result<Entry, Errno> {
+    async fn setattr(
+        &self,
+        fid: Fid,
+        _: Option<OpenHandle>,
+        set: SetAttr,
+        _: Caller,
+    ) -> Result<Entry, Errno> {
         let now = self.ctx.wall();
         {
             let mut inodes = self.inodes.borrow_mut();

@@ -29,6 +29,8 @@ const FS: &str = "demo";
 const STORE_BYTES: u64 = 256 << 20;
 /// Far worse than a broken quartz; the margin of a lease is a third.
 const DRIFT_PPM: u64 = 40_000;
+/// In the order of servers, behind the MGS.
+const MDT: usize = 1;
 
 /// A file system: one MGS, one MDT, OSTs, mounts.
 pub struct Cluster {
@@ -48,6 +50,10 @@ pub struct Cluster {
     /// The targets are islands of one process: it stops, or is cut off, as a whole.
     pub one_process: bool,
     replaced: u32,
+    /// When the machine of another server was last lost, and that of the MDT.
+    pub lost_ns: [u64; 2],
+    /// The MDT commits what a client builds on of another's, whenever it is started.
+    pub commit_on_sharing: Rc<Cell<bool>>,
 }
 
 impl Cluster {
@@ -65,9 +71,10 @@ impl Cluster {
     pub fn of(plan: &Plan) -> Self {
         let n = plan.noise_one_in;
         let noise = Noise { drop_one_in: 4 * n, double_one_in: n, swap_one_in: n };
-        let on_devices = plan.power || plan.machines > 0;
+        let on_devices = plan.power || plan.machines + plan.lose_both > 0;
         let mounts = plan.mounts + u32::from(plan.victim);
         let mut cluster = Self::build(plan.seed, noise, plan.osts, mounts, on_devices);
+        cluster.commit_on_sharing.set(plan.lose_both > 0);
         if plan.victim {
             cluster.victim = cluster.mounts.pop();
         }
@@ -83,6 +90,16 @@ impl Cluster {
         device.power_loss(self.world.rng());
         self.stores[server] = device.store();
         self.world.set_store(id, self.stores[server].clone());
+    }
+
+    /// The machine that serves this target is lost with all that it serves, and comes back.
+    pub fn lose_machine(&mut self, server: usize, down_ns: u64) {
+        for node in self.process_of(self.servers[server]) {
+            let lost = self.servers.iter().position(|s| *s == node).unwrap_or(server);
+            self.power_loss(lost);
+            self.lost_ns[usize::from(lost == MDT)] = self.world.now_ns();
+            self.world.start_later(node, down_ns);
+        }
     }
 
     fn build(seed: u64, noise: Noise, ost_count: u32, mount_count: u32, on_devices: bool) -> Self {
@@ -102,6 +119,7 @@ impl Cluster {
         let mut devices = Vec::new();
         let boots = Rc::new(Cell::new(1));
         let ack_or_commit = Rc::new(Cell::new(true));
+        let commit_on_sharing = Rc::new(Cell::new(false));
         // Every other file system is served by one process.
         let one_process = seed.is_multiple_of(2);
         let household = one_process.then(|| Arc::new(Household::default()));
@@ -116,7 +134,10 @@ impl Cluster {
             let kind = name.kind();
             let address = World::address(&name.to_string());
             let (boots, rule, household) = (boots.clone(), ack_or_commit.clone(), household.clone());
-            let start = move |ctx: &Rc<Ctx>| target(ctx, kind, &address, &boots, &rule, household.as_ref());
+            let sharing = commit_on_sharing.clone();
+            let start = move |ctx: &Rc<Ctx>| {
+                target(ctx, kind, &address, &boots, (&rule, &sharing), household.as_ref())
+            };
             let server = world.add(&name.to_string(), Some(store.clone()), Box::new(start));
             if one_process {
                 world.share_clock(server, *servers.first().unwrap_or(&server));
@@ -144,6 +165,8 @@ impl Cluster {
             boots,
             ack_or_commit,
             replaced: 0,
+            lost_ns: [0; 2],
+            commit_on_sharing,
             one_process,
         }
     }
@@ -270,7 +293,7 @@ fn target(
     kind: TargetKind,
     address: &str,
     boot: &Cell<u8>,
-    rule: &Cell<bool>,
+    (rule, sharing): (&Cell<bool>, &Cell<bool>),
     household: Option<&Arc<Household>>,
 ) -> Box<dyn Logic> {
     let config = TargetConfig {
@@ -284,37 +307,59 @@ fn target(
         fault_points: true,
     };
     match kind {
-        TargetKind::Mgs => watched(TargetIsland::<Mgs>::new(ctx, config, osd_config()), household),
-        TargetKind::Mdt => watched(TargetIsland::<Mdt>::new(ctx, config, osd_config()), household),
-        TargetKind::Ost => watched(TargetIsland::<Ost>::new(ctx, config, osd_config()), household),
+        TargetKind::Mgs => watched(TargetIsland::<Mgs>::new(ctx, config, osd_config()), household, None),
+        TargetKind::Mdt => {
+            let set = SetParam { name: "mdt.*.commit_on_sharing".into(), value: "1".into() };
+            let set = sharing.get().then_some(set);
+            watched(TargetIsland::<Mdt>::new(ctx, config, osd_config()), household, set)
+        }
+        TargetKind::Ost => watched(TargetIsland::<Ost>::new(ctx, config, osd_config()), household, None),
     }
 }
 
-fn watched<S: Service>(island: TargetIsland<S>, household: Option<&Arc<Household>>) -> Box<dyn Logic> {
-    Box::new(Watched(match household {
+fn watched<S: Service>(
+    island: TargetIsland<S>,
+    household: Option<&Arc<Household>>,
+    at_start: Option<SetParam>,
+) -> Box<dyn Logic> {
+    let island = match household {
         Some(household) => island.with_neighbours(household.clone()),
         None => island,
-    }))
+    };
+    Box::new(Watched(island, at_start))
 }
 
-/// A target that tells its parameters to whoever knocks at its door, or has them set.
-struct Watched<S: Service>(TargetIsland<S>);
+/// A target that tells its parameters to whoever knocks at its door, or has them set; one of them as soon as it serves.
+struct Watched<S: Service>(TargetIsland<S>, Option<SetParam>);
+impl<S: Service> Watched<S> {
+    fn set(&self, set: &SetParam) -> bool {
+        let Some((core, service)) = self.0.core().zip(self.0.service()) else { return false };
+        let reply = set_params(core, &**service, set);
+        assert!(reply.matched > 0 && reply.refused.is_empty(), "{set:?}: {}", reply.refused);
+        true
+    }
+}
 impl<S: Service> Logic for Watched<S> {
     fn ctx(&self) -> &Rc<Ctx> {
         self.0.ctx()
     }
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Door(wish) => {
-                let Some((core, service)) = self.0.core().zip(self.0.service()) else { return };
-                if let Ok(set) = wish.downcast::<SetParam>() {
-                    let reply = set_params(core, &**service, &set);
-                    assert!(reply.matched > 0 && reply.refused.is_empty(), "{set:?}: {}", reply.refused);
-                    return;
+            Event::Door(wish) => match wish.downcast::<SetParam>() {
+                Ok(set) => {
+                    self.set(&set);
                 }
-                self.0.ctx().push(Effect::Door(Box::new(core.all_params(&**service))));
+                Err(_) => {
+                    let Some((core, service)) = self.0.core().zip(self.0.service()) else { return };
+                    self.0.ctx().push(Effect::Door(Box::new(core.all_params(&**service))));
+                }
+            },
+            other => {
+                self.0.handle(other);
+                if self.1.as_ref().is_some_and(|set| self.set(set)) {
+                    self.1 = None;
+                }
             }
-            other => self.0.handle(other),
         }
     }
     fn log_writes(&mut self, out: &mut Vec<StoreOp>) {

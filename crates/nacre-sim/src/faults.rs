@@ -127,6 +127,10 @@ impl Faults {
         if plan.sleep {
             faults.push(Fault::Sleep(mount(below(1000))));
         }
+        for _ in 0..plan.lose_both {
+            let mount = mount(below(1000));
+            faults.push(if below(2) == 0 { Fault::Replace(mount) } else { Fault::Sleep(mount) });
+        }
         let mut planned: Vec<(u64, u64, Fault)> = faults
             .into_iter()
             .map(|fault| {
@@ -197,11 +201,7 @@ impl Faults {
             }
             Fault::Machine { server, down_ns } => {
                 report.machines += 1;
-                for node in cluster.process_of(cluster.servers[server]) {
-                    let lost = cluster.servers.iter().position(|s| *s == node).unwrap_or(server);
-                    cluster.power_loss(lost);
-                    cluster.world.start_later(node, down_ns);
-                }
+                cluster.lose_machine(server, down_ns);
             }
             Fault::Cut { server } => {
                 report.cuts += 1;

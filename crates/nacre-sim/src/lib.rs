@@ -3,7 +3,7 @@
 //!
 //! A run is a function of its seed. `world` drives islands, `net` is what is between them; both know nothing of file
 //! systems. `cluster` makes targets and mounts; `model` is what POSIX says; `ops` are the operations that are tried,
-//! `common` those in which mounts meet; `faults` is what goes wrong; `check` compares, `rest` looks at what is left,
+//! `common` those in which mounts meet; `faults` is what goes wrong, `loss` what it may take; `check` compares, `rest` looks at what is left,
 //! `offline` formats targets and looks at what stopped ones hold; `bed` is for tests of one kind of target; `run` is one
 //! seed from start to end, `plan` what it tries.
 
@@ -15,6 +15,8 @@ pub mod common;
 pub mod describe;
 mod faults;
 pub mod household;
+mod lose_both;
+mod loss;
 pub mod model;
 pub mod mount;
 pub mod net;

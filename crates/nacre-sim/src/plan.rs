@@ -38,6 +38,8 @@ pub struct Plan {
     pub power: bool,
     /// Mounts have one slot for changes, so that closes go together.
     pub one_slot: bool,
+    /// Mounts that die or sleep, and with each the machine of a server is lost (see `loss`).
+    pub lose_both: u32,
 }
 
 impl Plan {
@@ -47,7 +49,7 @@ impl Plan {
         let mut pick = |n: u64| rng.below(n) as u32;
         let tasks = 1 + pick(3);
         let machines = [0, 0, 0, 1, 2, 3][pick(6) as usize];
-        // A client that goes takes what it had made since with it: not together with the loss of a machine.
+        // A client that goes takes what it had made since with it: not at the loss of a machine, but see `lose_both`.
         let clients_go = machines == 0;
         Self {
             seed,
@@ -69,6 +71,7 @@ impl Plan {
             sleep: pick(5) == 0 && clients_go,
             power: pick(6) == 0,
             one_slot: pick(3) == 0,
+            lose_both: [0, 0, 0, 0, 0, 1, 1, 2][pick(8) as usize],
         }
     }
 }

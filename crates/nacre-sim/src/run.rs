@@ -21,9 +21,9 @@ pub(crate) const SECOND: u64 = 1_000_000_000;
 /// An operation that takes longer without any fault is stuck.
 pub const STUCK_NS: u64 = 40 * SECOND;
 /// A recovery ends with the leases of those who do not come.
-const RECOVERY_NS: u64 = 16 * SECOND;
+pub(crate) const RECOVERY_NS: u64 = 16 * SECOND;
 /// Longer than a lease.
-const SLEEP_NS: u64 = 16 * SECOND;
+pub(crate) const SLEEP_NS: u64 = 16 * SECOND;
 
 pub(crate) struct Run {
     plan: Plan,
@@ -31,7 +31,7 @@ pub(crate) struct Run {
     pub(crate) tasks: Vec<Task>,
     pub(crate) common: Option<Common>,
     pub(crate) faults: Faults,
-    report: Report,
+    pub(crate) report: Report,
     /// Tasks of each server when nothing happens.
     pub(crate) usual_tasks: Vec<usize>,
     /// Objects and inodes of each target when there are no files.
@@ -106,7 +106,8 @@ impl Run {
             if made.is_err() {
                 return Err(format!("mkdir {base}: {made:?}"));
             }
-            self.tasks.push(Task::new(base, self.cluster.mounts.len(), self.plan.ops_per_task));
+            let lose_both = self.plan.lose_both > 0;
+            self.tasks.push(Task::new(base, self.cluster.mounts.len(), self.plan.ops_per_task, lose_both));
         }
         if self.plan.common {
             let family = [FlockFamily::Posix, FlockFamily::Flock][(self.plan.seed % 2) as usize];
@@ -149,6 +150,7 @@ impl Run {
         }
         self.report.evictions += 1;
         match fault {
+            fault if self.plan.lose_both > 0 => self.lose_both(mount, fault)?,
             Fault::Replace(_) => self.replace_mount(mount)?,
             _ => self.let_mount_sleep(mount)?,
         }
@@ -168,6 +170,10 @@ impl Run {
             task.mount_gone(mount);
         }
         self.cluster.replace_mount(mount)?;
+        self.exports_go()
+    }
+    /// Those of mounts that are gone.
+    pub(crate) fn exports_go(&mut self) -> Result<(), String> {
         let mut last = BTreeMap::new();
         for _ in 0..60 {
             self.cluster.world.run_for(SECOND);
@@ -243,15 +249,16 @@ impl Run {
             let (session, work) = (task.sessions[mount].clone(), op.clone());
             let run = move |client| async move { work.execute(client, session).await };
             let job = self.cluster.jobs.start(world, self.cluster.mounts[mount], run);
-            task.running = Some(Running { job, op, mount, since_ns: world.now_ns(), may_fail: false });
+            task.running =
+                Some(Running { job, op, mount, since_ns: world.now_ns(), may_fail: false, unsure: None });
         }
     }
 
     /// Compares what has ended with the models.
-    fn collect(&mut self) -> Result<(), String> {
+    pub(crate) fn collect(&mut self) -> Result<(), String> {
         self.cluster.jobs.collect(&mut self.cluster.world);
         for (number, task) in self.tasks.iter_mut().enumerate() {
-            let Some(Running { job, op, mount, may_fail, .. }) =
+            let Some(Running { job, op, mount, may_fail, unsure, .. }) =
                 task.running.take_if(|r| self.cluster.jobs.is_done(r.job))
             else {
                 continue;
@@ -260,12 +267,16 @@ impl Run {
             let world = &mut self.cluster.world;
             world.note(self.cluster.mounts[mount], || format!("task {number}: done {}", short(&got)));
             self.report.operations += 1;
+            let told = |what: String| format!("task {number} on mount{mount}: {op:?}\n     {what}");
+            if let Some(gone) = unsure {
+                task.ended_unsure(&op, mount, &got, gone).map_err(told)?;
+                continue;
+            }
             if may_fail && got == Err(Errno::EIO) {
                 task.lost(&op);
                 continue;
             }
-            task.ended(&op, mount, &got)
-                .map_err(|what| format!("task {number} on mount{mount}: {op:?}\n     {what}"))?;
+            task.ended(&op, mount, &got).map_err(told)?;
         }
         Ok(())
     }
@@ -291,14 +302,19 @@ impl Run {
         if now >= self.next_look_ns {
             self.next_look_ns = now + SECOND;
             if now.saturating_sub(since) > RECOVERY_NS {
-                let mut open = self.cluster.params(|name| name.ends_with(".recovery_status"));
-                open.retain(|(_, _, text)| text.contains("RECOVERING") || text.contains("WAITING"));
-                if let Some((server, _, text)) = open.first() {
-                    return Err(format!("the recovery of {server} does not end: {text}"));
-                }
+                self.recoveries_are_over()?;
             }
         }
         Ok(())
+    }
+
+    pub(crate) fn recoveries_are_over(&mut self) -> Result<(), String> {
+        let mut open = self.cluster.params(|name| name.ends_with(".recovery_status"));
+        open.retain(|(_, _, text)| text.contains("RECOVERING") || text.contains("WAITING"));
+        match open.first() {
+            Some((server, _, text)) => Err(format!("the recovery of {server} does not end: {text}")),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn call<T: Send + 'static, F: Future<Output = T> + 'static>(

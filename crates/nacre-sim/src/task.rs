@@ -4,9 +4,11 @@
 //! result that one of them does not allow rules it out. At least one must be left.
 
 use crate::check;
+use crate::loss::{History, Lost};
 use crate::model::{Kind, Model, Outcome};
 use crate::mount::JobId;
 use crate::ops::{Op, Session};
+use nacre_types::Errno;
 use std::collections::BTreeMap;
 
 /// Mounts that go away are few.
@@ -21,6 +23,10 @@ pub(crate) struct Task {
     pub(crate) slot_owner: BTreeMap<u32, usize>,
     pub(crate) left: u32,
     pub(crate) running: Option<Running>,
+    /// When a machine may be lost with a mount.
+    history: Option<History>,
+    /// What was under way on a mount when both went.
+    unheard: Option<Op>,
 }
 
 pub(crate) struct Running {
@@ -30,14 +36,18 @@ pub(crate) struct Running {
     pub(crate) since_ns: u64,
     /// Its mount has slept: it may have failed although it was made.
     pub(crate) may_fail: bool,
+    /// This mount and a machine went meanwhile: what it meets may be gone or not.
+    pub(crate) unsure: Option<usize>,
 }
 
 impl Task {
-    pub(crate) fn new(base: String, mounts: usize, operations: u32) -> Self {
+    pub(crate) fn new(base: String, mounts: usize, operations: u32, lose_both: bool) -> Self {
         let mut model = Model::default();
         model.make(&base, Kind::Directory(BTreeMap::new()), 0o755).expect("an empty model");
         Self {
             base,
+            history: lose_both.then(|| History::new(vec![model.clone()])),
+            unheard: None,
             models: vec![model],
             sessions: (0..mounts).map(|_| Session::default()).collect(),
             slot_owner: BTreeMap::new(),
@@ -53,21 +63,20 @@ impl Task {
 
     /// Takes in what an operation has given.
     pub(crate) fn ended(&mut self, op: &Op, mount: usize, got: &Outcome) -> Result<(), String> {
-        let mut wanted = None;
+        let (mut wanted, mut made_inode) = (None, false);
         self.models.retain_mut(|model| {
+            let inodes = model.inodes.len();
             let want = op.apply(model);
             let agrees = op.agrees(got, &want);
             wanted.get_or_insert(want);
+            made_inode |= agrees && model.inodes.len() > inodes;
             agrees
         });
-        match (op, got.is_ok()) {
-            (Op::Open(slot, _), true) => {
-                self.slot_owner.insert(*slot, mount);
+        if got.is_ok() {
+            self.handles_after(op, mount);
+            if let Some(history) = &mut self.history {
+                history.add(op, mount, made_inode, &self.models);
             }
-            (Op::Close(slot), true) => {
-                self.slot_owner.remove(slot);
-            }
-            _ => {}
         }
         match wanted {
             Some(want) if self.models.is_empty() => Err(format!(
@@ -78,6 +87,53 @@ impl Task {
             )),
             _ => Ok(()),
         }
+    }
+
+    fn handles_after(&mut self, op: &Op, mount: usize) {
+        match op {
+            Op::Open(slot, _) => {
+                self.slot_owner.insert(*slot, mount);
+            }
+            Op::Close(slot) => {
+                self.slot_owner.remove(slot);
+            }
+            _ => {}
+        }
+    }
+
+    /// The same of an operation during which a mount and a machine went; [`Task::settle`] says what it was.
+    pub(crate) fn ended_unsure(
+        &mut self,
+        op: &Op,
+        mount: usize,
+        got: &Outcome,
+        gone: usize,
+    ) -> Result<(), String> {
+        if mount == gone {
+            self.unheard = Some(op.clone());
+            return Ok(());
+        }
+        match (got, &mut self.history) {
+            (Ok(_), Some(history)) => history.add_unsure(op, mount),
+            (Err(Errno::EIO), _) => return Err("a survivor's operation failed with EIO".into()),
+            _ => {}
+        }
+        if got.is_ok() {
+            self.handles_after(op, mount);
+        }
+        Ok(())
+    }
+    /// After the loss of a mount and a machine: which models what is seen belongs to. They go on from it.
+    pub(crate) fn settle(
+        &mut self,
+        lost: Lost,
+        seen: &check::Tree,
+        handles: &BTreeMap<u32, Vec<u8>>,
+    ) -> Result<(), Vec<String>> {
+        let Some(history) = &self.history else { return Ok(()) };
+        self.models = history.settle(lost, self.unheard.take().as_ref(), &self.base, seen, handles)?;
+        self.history = Some(History::new(self.models.clone()));
+        Ok(())
     }
 
     /// An operation that nobody has heard of any more.

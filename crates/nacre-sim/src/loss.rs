@@ -1,0 +1,262 @@
+//! What may be gone when a client goes for good, or for longer than its lease, together with the machine of a server.
+//!
+//! Survivors make again what was lost; what the other client had changed nobody does. Of names and attributes the MDT
+//! keeps what came before some moment, so its changes from some one on are gone, none before a sync. Under
+//! `commit_on_sharing` nobody has built on them: with them left out every change of a survivor gives what it gave. Where
+//! it has written since the file was synced, bytes are those of any moment since, or zeros; where a survivor has written
+//! later they are the survivor's.
+
+use crate::check::{self, Tree};
+use crate::model::{Kind, Model};
+use crate::ops::Op;
+use std::collections::BTreeMap;
+
+/// Those that cannot be told apart by looking are as good as each other.
+const ENDS_MAX: usize = 8;
+
+/// The changes of a task that a loss may meet.
+pub(crate) struct History {
+    /// What was true, and durable, before them.
+    start: Vec<Model>,
+    log: Vec<Done>,
+    /// Of so many of them names and attributes are durable.
+    named: usize,
+}
+
+/// A change that was answered with success, or an fsync.
+struct Done {
+    op: Op,
+    mount: usize,
+    /// A create that has found a file was none.
+    must_make: bool,
+}
+
+/// What was lost.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lost {
+    /// Who had gone.
+    pub(crate) mount: usize,
+    /// The MDT's machine is among what was lost.
+    pub(crate) names: bool,
+}
+
+impl History {
+    pub(crate) fn new(start: Vec<Model>) -> Self {
+        Self { start, log: Vec::new(), named: 0 }
+    }
+
+    /// An operation has succeeded, and these are the models after it.
+    pub(crate) fn add(&mut self, op: &Op, mount: usize, made_inode: bool, models: &[Model]) {
+        match op {
+            Op::SyncAll => return *self = Self::new(models.to_vec()),
+            Op::Create { .. } if !made_inode => return,
+            Op::Fsync(_) => self.named = self.log.len() + 1,
+            _ if !op.is_change() => return,
+            _ => {}
+        }
+        self.log.push(Done { op: op.clone(), mount, must_make: made_inode });
+    }
+    /// The same of one that was under way at the time: before the loss or after it.
+    pub(crate) fn add_unsure(&mut self, op: &Op, mount: usize) {
+        if op.is_change() {
+            self.log.push(Done { op: op.clone(), mount, must_make: false });
+        }
+    }
+
+    /// The models that what is seen belongs to. `unheard` was under way on the mount that went.
+    pub(crate) fn settle(
+        &self,
+        lost: Lost,
+        unheard: Option<&Op>,
+        base: &str,
+        seen: &Tree,
+        handles: &BTreeMap<u32, Vec<u8>>,
+    ) -> Result<Vec<Model>, Vec<String>> {
+        let mut nearest: Option<Vec<String>> = None;
+        let mut models = Vec::new();
+        for end in self.ends(lost, unheard) {
+            match end.fit(base, seen, handles) {
+                Ok(model) => models.push(model),
+                Err(why) if nearest.as_ref().is_none_or(|n| n.len() > why.len()) => nearest = Some(why),
+                Err(_) => {}
+            }
+        }
+        models.truncate(ENDS_MAX);
+        if models.is_empty() { Err(nearest.unwrap_or_default()) } else { Ok(models) }
+    }
+
+    /// Everything that could be true now; what has lost least comes first.
+    fn ends(&self, lost: Lost, unheard: Option<&Op>) -> Vec<End> {
+        let mut ends = Vec::new();
+        let earliest = if lost.names { self.named } else { self.log.len() };
+        for kept in (earliest..=self.log.len()).rev() {
+            let is_theirs = |done: &Done| done.mount == lost.mount && is_of_names(&done.op);
+            if self.log.get(kept).is_some_and(|done| !is_theirs(done)) {
+                continue; // the same as with one more
+            }
+            for end in self.start.iter().filter_map(|start| self.replay(start, kept, lost.mount)) {
+                let mut made = end.clone();
+                if unheard.is_some_and(|op| op.apply(&mut made.model).is_ok()) {
+                    ends.push(made);
+                }
+                ends.push(end);
+            }
+        }
+        ends
+    }
+
+    /// With the changes of `gone` from `kept` on left out; `None` when a survivor has built on them.
+    fn replay(&self, start: &Model, kept: usize, gone: usize) -> Option<End> {
+        let mut end = End { model: start.clone(), doubts: BTreeMap::new() };
+        for (number, Done { op, mount, must_make }) in self.log.iter().enumerate() {
+            let theirs = *mount == gone;
+            if theirs && number >= kept && is_of_names(op) {
+                continue;
+            }
+            let inodes = end.model.inodes.len();
+            let before = file_of(op, &end.model).map(|i| (i, content(&end.model, i).to_vec()));
+            match op.apply(&mut end.model) {
+                Ok(_) if *must_make && end.model.inodes.len() == inodes => return None,
+                Ok(_) => {}
+                Err(_) if theirs => continue,
+                Err(_) => return None,
+            }
+            if let Some((i, before)) = before {
+                end.weigh(op, i, before, theirs);
+            }
+        }
+        Some(end)
+    }
+}
+
+/// Whether the MDT alone makes it.
+fn is_of_names(op: &Op) -> bool {
+    let is_of_handles = matches!(op, Op::Open(..) | Op::Close(_) | Op::Fsync(_));
+    !is_of_handles && !is_of_bytes(op)
+}
+fn is_of_bytes(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Write { .. } | Op::Append { .. } | Op::Truncate(..) | Op::Allocate { .. } | Op::WriteSlot { .. }
+    )
+}
+/// The file whose bytes it changes or makes durable.
+fn file_of(op: &Op, model: &Model) -> Option<usize> {
+    match op {
+        Op::Write { path, .. } | Op::Append { path, .. } | Op::Allocate { path, .. } => model.file(path).ok(),
+        Op::Truncate(path, _) | Op::Fsync(path) => model.file(path).ok(),
+        Op::WriteSlot { slot, .. } => model.open.get(slot).copied(),
+        _ => None,
+    }
+}
+fn content(model: &Model, i: usize) -> &[u8] {
+    match &model.inode(i).kind {
+        Kind::File(content) => content,
+        Kind::Directory(_) | Kind::Symlink(_) | Kind::Fifo => &[],
+    }
+}
+
+/// A state after the loss, with the files that are not certain.
+#[derive(Clone)]
+struct End {
+    model: Model,
+    doubts: BTreeMap<usize, Doubt>,
+}
+
+/// What the file may hold.
+#[derive(Clone)]
+struct Doubt {
+    /// Its contents at each moment.
+    states: Vec<Vec<u8>>,
+    /// Bytes whose latest writer has gone.
+    doubtful: Vec<bool>,
+    sizes: (usize, usize),
+}
+
+impl End {
+    fn weigh(&mut self, op: &Op, i: usize, before: Vec<u8>, theirs: bool) {
+        if matches!(op, Op::Fsync(_)) {
+            self.doubts.remove(&i);
+            return;
+        }
+        let after = content(&self.model, i).to_vec();
+        let (old, new) = (before.len(), after.len());
+        if theirs {
+            let first = Doubt { states: vec![before], doubtful: Vec::new(), sizes: (old, old) };
+            self.doubts.entry(i).or_insert(first);
+        }
+        let Some(doubt) = self.doubts.get_mut(&i) else { return };
+        let (least, most) = doubt.sizes;
+        let (start, end) = match op {
+            Op::Write { offset, len, .. } | Op::WriteSlot { offset: Some(offset), len, .. } => {
+                (*offset as usize, *offset as usize + len)
+            }
+            Op::Truncate(_, size) => (*size as usize, old.max(new).max(most)),
+            _ => (old.min(new), new),
+        };
+        if doubt.doubtful.len() < end {
+            doubt.doubtful.resize(end, false);
+        }
+        doubt.doubtful[start.min(end)..end].fill(theirs);
+        doubt.sizes = match op {
+            _ if theirs => (least.min(new), most.max(new)),
+            Op::Truncate(..) => (new, new),
+            _ => (least.max(end), most.max(new)),
+        };
+        doubt.states.push(after);
+    }
+
+    /// The model with what is seen where it was in doubt.
+    fn fit(
+        mut self,
+        base: &str,
+        seen: &Tree,
+        handles: &BTreeMap<u32, Vec<u8>>,
+    ) -> Result<Model, Vec<String>> {
+        self.model.open.retain(|slot, _| handles.contains_key(slot));
+        let by_name = seen.iter().filter(|(_, seen)| seen.stat.kind == 'f');
+        let mut found: Vec<(String, Option<usize>, &Vec<u8>)> =
+            by_name.map(|(path, seen)| (path.clone(), self.model.file(path).ok(), &seen.bytes)).collect();
+        found.extend(
+            handles.iter().map(|(s, bytes)| (format!("handle {s}"), self.model.open.get(s).copied(), bytes)),
+        );
+        let mut wrong = Vec::new();
+        for (name, i, bytes) in found {
+            let Some(i) = i else {
+                wrong.push(format!("{name}: should not be there"));
+                continue;
+            };
+            if let Some(doubt) = self.doubts.remove(&i) {
+                wrong
+                    .extend(doubt.refute(content(&self.model, i), bytes).map(|why| format!("{name}: {why}")));
+                self.model.inodes[i].kind = Kind::File(bytes.clone());
+            }
+            if content(&self.model, i) != bytes.as_slice() {
+                wrong.push(format!("{name}: contents differ"));
+            }
+        }
+        wrong.extend(check::differences(&check::expected(&self.model, base), seen));
+        if wrong.is_empty() { Ok(self.model) } else { Err(wrong) }
+    }
+}
+
+impl Doubt {
+    /// Why these bytes cannot be.
+    fn refute(&self, latest: &[u8], seen: &[u8]) -> Option<String> {
+        let (least, most) = self.sizes;
+        if seen.len() < least || seen.len() > most {
+            return Some(format!("has {} bytes, expected {least} to {most}", seen.len()));
+        }
+        let byte = |state: &[u8], at: usize| state.get(at).copied().unwrap_or(0);
+        let at = (0..seen.len()).find(|&at| match self.doubtful.get(at) {
+            Some(true) => seen[at] != 0 && self.states.iter().all(|state| byte(state, at) != seen[at]),
+            _ => seen[at] != byte(latest, at),
+        })?;
+        Some(format!(
+            "byte {at} is {}, of the latest state {}; its latest writer {}",
+            seen[at],
+            byte(latest, at),
+            if self.doubtful.get(at) == Some(&true) { "has gone" } else { "is there" }
+        ))
+    }
+}

@@ -58,6 +58,9 @@ impl Common {
         let create = |path: &str, stripes| Op::Create { path: path.into(), exclusive: true, stripes };
         vec![Op::Mkdir("/common".into()), create(LOG, -1), create(COUNTER, 1), create(BOARD, 2)]
     }
+    pub fn sync() -> Vec<Op> {
+        [LOG, COUNTER, BOARD].map(|path| Op::Fsync(path.into())).into()
+    }
     /// Starts the workers of a mount.
     pub fn start(&mut self, world: &mut World, jobs: &mut Jobs, mount: NodeId) {
         self.since_ns = world.now_ns();

@@ -1,6 +1,7 @@
 //! A mount dies, sleeps or is cut off for longer than its lease, and about then the machine of a server is lost.
 
 use crate::check;
+use crate::common::Common;
 use crate::faults::Fault;
 use crate::loss::Lost;
 use crate::model::{Outcome, Value};
@@ -16,6 +17,12 @@ const WHOLE: usize = 1 << 22;
 impl Run {
     /// Survivors go on; then their trees must be those that `loss` allows.
     pub(crate) fn lose_both(&mut self, mount: usize, fault: Fault) -> Result<(), String> {
+        if self.common.is_some() {
+            for op in Common::sync() {
+                let synced = self.one(mount, op)?;
+                synced.map_err(|e| format!("common files cannot be synced: {e}"))?;
+            }
+        }
         for running in self.tasks.iter_mut().filter_map(|task| task.running.as_mut()) {
             running.unsure = Some(mount);
         }
@@ -38,6 +45,7 @@ impl Run {
             self.lose_some_machine();
         }
         let lost = Lost { mount, names: self.cluster.lost_ns[1] + RECOVERY_NS > self.cluster.world.now_ns() };
+        let mut since_ns = self.cluster.world.last_fault_ns;
         match fault {
             Fault::Replace(_) => {
                 for t in 0..self.tasks.len() {
@@ -52,6 +60,7 @@ impl Run {
             }
             _ => {
                 self.cluster.world.run_for(SLEEP_NS);
+                since_ns = self.cluster.world.last_fault_ns;
                 match cut_off {
                     true => self.hear_mount(mount, true),
                     false => self.cluster.world.pause(node, false),
@@ -59,6 +68,7 @@ impl Run {
             }
         }
         self.wait_for_tasks()?;
+        self.cluster.world.run_until(since_ns + RECOVERY_NS, |_| false);
         self.recoveries_are_over()?;
         for t in 0..self.tasks.len() {
             for slot in self.tasks[t].slots_of(mount) {
@@ -129,12 +139,13 @@ impl Run {
         let walk = move |client: Rc<nacre_client::Client>| async move { check::walk(&client, &base).await };
         let seen: Result<check::Tree, Errno> = self.call(survivor, walk)?;
         let seen = seen.map_err(|e| format!("mount{survivor} cannot be walked after a loss: {e}"))?;
-        self.tasks[t].settle(lost, &seen, &handles).map_err(|why| {
+        let gone = self.tasks[t].settle(lost, &seen, &handles).map_err(|why| {
+            let (mount, why) = (lost.mount, why.join("\n  "));
             format!(
-                "after the loss of mount{} and a machine task {t} sees no state that may be:\n  {}",
-                lost.mount,
-                why.join("\n  ")
+                "after the loss of mount{mount} and a machine task {t} sees no state that may be:\n  {why}"
             )
-        })
+        })?;
+        self.report.gone += u64::from(gone);
+        Ok(())
     }
 }

@@ -63,7 +63,7 @@ impl History {
         }
     }
 
-    /// The models that what is seen belongs to. `unheard` was under way on the mount that went.
+    /// The models that what is seen belongs to, and whether anything is gone. `unheard` was under way on the mount that went.
     pub(crate) fn settle(
         &self,
         lost: Lost,
@@ -71,18 +71,21 @@ impl History {
         base: &str,
         seen: &Tree,
         handles: &BTreeMap<u32, Vec<u8>>,
-    ) -> Result<Vec<Model>, Vec<String>> {
+    ) -> Result<(Vec<Model>, bool), Vec<String>> {
         let mut nearest: Option<Vec<String>> = None;
-        let mut models = Vec::new();
+        let (mut models, mut least) = (Vec::new(), false);
         for end in self.ends(lost, unheard) {
             match end.fit(base, seen, handles) {
-                Ok(model) => models.push(model),
+                Ok((model, changed)) => {
+                    least |= models.is_empty() && changed;
+                    models.push(model);
+                }
                 Err(why) if nearest.as_ref().is_none_or(|n| n.len() > why.len()) => nearest = Some(why),
                 Err(_) => {}
             }
         }
         models.truncate(ENDS_MAX);
-        if models.is_empty() { Err(nearest.unwrap_or_default()) } else { Ok(models) }
+        if models.is_empty() { Err(nearest.unwrap_or_default()) } else { Ok((models, least)) }
     }
 
     /// Everything that could be true now; what has lost least comes first.
@@ -107,10 +110,11 @@ impl History {
 
     /// With the changes of `gone` from `kept` on left out; `None` when a survivor has built on them.
     fn replay(&self, start: &Model, kept: usize, gone: usize) -> Option<End> {
-        let mut end = End { model: start.clone(), doubts: BTreeMap::new() };
+        let mut end = End { model: start.clone(), doubts: BTreeMap::new(), gone: false };
         for (number, Done { op, mount, must_make }) in self.log.iter().enumerate() {
             let theirs = *mount == gone;
             if theirs && number >= kept && is_of_names(op) {
+                end.gone = true;
                 continue;
             }
             let inodes = end.model.inodes.len();
@@ -161,6 +165,8 @@ fn content(model: &Model, i: usize) -> &[u8] {
 struct End {
     model: Model,
     doubts: BTreeMap<usize, Doubt>,
+    /// Something of the mount that went is not there.
+    gone: bool,
 }
 
 /// What the file may hold.
@@ -212,7 +218,7 @@ impl End {
         base: &str,
         seen: &Tree,
         handles: &BTreeMap<u32, Vec<u8>>,
-    ) -> Result<Model, Vec<String>> {
+    ) -> Result<(Model, bool), Vec<String>> {
         self.model.open.retain(|slot, _| handles.contains_key(slot));
         let by_name = seen.iter().filter(|(_, seen)| seen.stat.kind == 'f');
         let mut found: Vec<(String, Option<usize>, &Vec<u8>)> =
@@ -229,6 +235,7 @@ impl End {
             if let Some(doubt) = self.doubts.remove(&i) {
                 wrong
                     .extend(doubt.refute(content(&self.model, i), bytes).map(|why| format!("{name}: {why}")));
+                self.gone |= content(&self.model, i) != bytes.as_slice();
                 self.model.inodes[i].kind = Kind::File(bytes.clone());
             }
             if content(&self.model, i) != bytes.as_slice() {
@@ -236,7 +243,7 @@ impl End {
             }
         }
         wrong.extend(check::differences(&check::expected(&self.model, base), seen));
-        if wrong.is_empty() { Ok(self.model) } else { Err(wrong) }
+        if wrong.is_empty() { Ok((self.model, self.gone)) } else { Err(wrong) }
     }
 }
 

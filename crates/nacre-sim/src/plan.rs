@@ -88,17 +88,20 @@ pub struct Report {
     pub evictions: u64,
     /// Machines lost.
     pub machines: u64,
+    /// Tasks whose changes were partly gone with a mount and a machine.
+    pub gone: u64,
     pub virtual_ms: u64,
 }
 impl Report {
     pub fn add(&mut self, other: &Self) {
-        let Self { operations, kills, cuts, outages, evictions, machines, virtual_ms } = other;
+        let Self { operations, kills, cuts, outages, evictions, machines, gone, virtual_ms } = other;
         self.operations += operations;
         self.kills += kills;
         self.cuts += cuts;
         self.outages += outages;
         self.evictions += evictions;
         self.machines += machines;
+        self.gone += gone;
         self.virtual_ms += virtual_ms;
     }
 }

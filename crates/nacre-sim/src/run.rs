@@ -132,7 +132,7 @@ impl Run {
     }
 
     /// One operation, alone.
-    fn one(&mut self, mount: usize, op: Op) -> Result<Outcome, String> {
+    pub(crate) fn one(&mut self, mount: usize, op: Op) -> Result<Outcome, String> {
         let cluster = &mut self.cluster;
         let text = format!("{op:?}");
         let run = move |client| async move { op.execute(client, Session::default()).await };

@@ -129,11 +129,13 @@ impl Task {
         lost: Lost,
         seen: &check::Tree,
         handles: &BTreeMap<u32, Vec<u8>>,
-    ) -> Result<(), Vec<String>> {
-        let Some(history) = &self.history else { return Ok(()) };
-        self.models = history.settle(lost, self.unheard.take().as_ref(), &self.base, seen, handles)?;
+    ) -> Result<bool, Vec<String>> {
+        let Some(history) = &self.history else { return Ok(false) };
+        let gone;
+        (self.models, gone) =
+            history.settle(lost, self.unheard.take().as_ref(), &self.base, seen, handles)?;
         self.history = Some(History::new(self.models.clone()));
-        Ok(())
+        Ok(gone)
     }
 
     /// An operation that nobody has heard of any more.

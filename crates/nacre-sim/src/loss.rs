@@ -21,6 +21,7 @@ pub(crate) struct History {
     log: Vec<Done>,
     /// Of so many of them names and attributes are durable.
     named: usize,
+    latest: Option<(u64, usize)>,
 }
 
 /// A change that was answered with success, or an fsync.
@@ -42,11 +43,11 @@ pub(crate) struct Lost {
 
 impl History {
     pub(crate) fn new(start: Vec<Model>) -> Self {
-        Self { start, log: Vec::new(), named: 0 }
+        Self { start, log: Vec::new(), named: 0, latest: None }
     }
 
     /// An operation has succeeded, and these are the models after it.
-    pub(crate) fn add(&mut self, op: &Op, mount: usize, made_inode: bool, models: &[Model]) {
+    pub(crate) fn add(&mut self, op: &Op, mount: usize, made_inode: bool, models: &[Model], now_ns: u64) {
         match op {
             Op::SyncAll => return *self = Self::new(models.to_vec()),
             Op::Create { .. } if !made_inode => return,
@@ -54,7 +55,12 @@ impl History {
             _ if !op.is_change() => return,
             _ => {}
         }
+        self.latest = Some((now_ns, mount));
         self.log.push(Done { op: op.clone(), mount, must_make: made_inode });
+    }
+    /// When which mount has made the latest change.
+    pub(crate) fn latest(&self) -> Option<(u64, usize)> {
+        self.latest
     }
     /// The same of one that was under way at the time: before the loss or after it.
     pub(crate) fn add_unsure(&mut self, op: &Op, mount: usize) {

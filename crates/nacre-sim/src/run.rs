@@ -78,7 +78,8 @@ impl Run {
         while !self.is_done() {
             let fault = self.faults.inject(&mut self.cluster, &mut self.report);
             if let Some(fault @ (Fault::Sleep(mount) | Fault::Replace(mount))) = fault {
-                self.going = Some((mount, fault));
+                let latest = self.tasks.iter().filter_map(Task::latest_changer).max();
+                self.going = Some((latest.map_or(mount, |(_, latest)| latest), fault));
             }
             self.collect()?;
             self.let_mount_go()?;
@@ -108,6 +109,10 @@ impl Run {
             }
             let lose_both = self.plan.lose_both > 0;
             self.tasks.push(Task::new(base, self.cluster.mounts.len(), self.plan.ops_per_task, lose_both));
+        }
+        if self.plan.lose_both > 0 {
+            let synced = self.one(0, Op::SyncAll)?;
+            synced.map_err(|e| format!("what is there at the start cannot be synced: {e}"))?;
         }
         if self.plan.common {
             let family = [FlockFamily::Posix, FlockFamily::Flock][(self.plan.seed % 2) as usize];
@@ -276,7 +281,7 @@ impl Run {
                 task.lost(&op);
                 continue;
             }
-            task.ended(&op, mount, &got).map_err(told)?;
+            task.ended(&op, mount, &got, self.cluster.world.now_ns()).map_err(told)?;
         }
         Ok(())
     }

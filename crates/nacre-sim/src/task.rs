@@ -62,7 +62,7 @@ impl Task {
     }
 
     /// Takes in what an operation has given.
-    pub(crate) fn ended(&mut self, op: &Op, mount: usize, got: &Outcome) -> Result<(), String> {
+    pub(crate) fn ended(&mut self, op: &Op, mount: usize, got: &Outcome, now_ns: u64) -> Result<(), String> {
         let (mut wanted, mut made_inode) = (None, false);
         self.models.retain_mut(|model| {
             let inodes = model.inodes.len();
@@ -75,7 +75,7 @@ impl Task {
         if got.is_ok() {
             self.handles_after(op, mount);
             if let Some(history) = &mut self.history {
-                history.add(op, mount, made_inode, &self.models);
+                history.add(op, mount, made_inode, &self.models, now_ns);
             }
         }
         match wanted {
@@ -87,6 +87,11 @@ impl Task {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// When a mount has changed something last, and which.
+    pub(crate) fn latest_changer(&self) -> Option<(u64, usize)> {
+        self.history.as_ref()?.latest()
     }
 
     fn handles_after(&mut self, op: &Op, mount: usize) {

@@ -3,7 +3,7 @@
 use crate::check;
 use crate::common::Common;
 use crate::faults::Fault;
-use crate::loss::Lost;
+use crate::loss::{Left, Lost};
 use crate::model::{Outcome, Value};
 use crate::ops::Op;
 use crate::run::{RECOVERY_NS, Run, SECOND, SLEEP_NS, STUCK_NS};
@@ -80,7 +80,7 @@ impl Run {
                         move |client| async move { Op::Close(slot).execute(client, session).await },
                     )?;
             }
-            self.settle(t, lost)?;
+            self.settle(t, &lost)?;
         }
         Ok(())
     }
@@ -124,7 +124,7 @@ impl Run {
     }
 
     /// Reads through every open handle, and the tree.
-    fn settle(&mut self, t: usize, lost: Lost) -> Result<(), String> {
+    fn settle(&mut self, t: usize, lost: &Lost) -> Result<(), String> {
         let mut handles = BTreeMap::new();
         for (slot, owner) in self.tasks[t].slot_owner.clone() {
             let session = self.tasks[t].sessions[owner].clone();
@@ -134,18 +134,36 @@ impl Run {
                 other => return Err(format!("handle {slot} on mount{owner} gave {other:?} after a loss")),
             };
         }
-        let (base, mounts) = (self.tasks[t].base.clone(), self.cluster.mounts.len());
-        let survivor = (lost.mount + 1) % mounts;
-        let walk = move |client: Rc<nacre_client::Client>| async move { check::walk(&client, &base).await };
-        let seen: Result<check::Tree, Errno> = self.call(survivor, walk)?;
-        let seen = seen.map_err(|e| format!("mount{survivor} cannot be walked after a loss: {e}"))?;
-        let gone = self.tasks[t].settle(lost, &seen, &handles).map_err(|why| {
+        let survivor = (lost.mount + 1) % self.cluster.mounts.len();
+        let mut tree = self.walk(survivor, t)?;
+        let mut odd_sizes = BTreeMap::new();
+        for (path, seen) in tree.iter().filter(|(_, seen)| seen.stat.kind == 'f') {
+            if seen.stat.size == seen.bytes.len() as u64 {
+                continue;
+            }
+            odd_sizes.insert(path.clone(), seen.stat.size as usize);
+            let has = seen.bytes.len() as u64;
+            self.one(survivor, Op::Truncate(path.clone(), has))?
+                .map_err(|e| format!("{path} cannot be truncated after a loss: {e}"))?;
+        }
+        if !odd_sizes.is_empty() {
+            self.report.odd_sizes += 1;
+            tree = self.walk(survivor, t)?;
+        }
+        let gone = self.tasks[t].settle(lost, &Left { tree, handles, odd_sizes }).map_err(|why| {
             let (mount, why) = (lost.mount, why.join("\n  "));
             format!(
                 "after the loss of mount{mount} and a machine task {t} sees no state that may be:\n  {why}"
             )
         })?;
-        self.report.gone += u64::from(gone);
+        self.report.gone += u64::from(gone.anything);
+        self.files_gone += gone.files;
         Ok(())
+    }
+    fn walk(&mut self, mount: usize, t: usize) -> Result<check::Tree, String> {
+        let base = self.tasks[t].base.clone();
+        let walk = move |client: Rc<nacre_client::Client>| async move { check::walk(&client, &base).await };
+        let seen: Result<check::Tree, Errno> = self.call(mount, walk)?;
+        seen.map_err(|e| format!("mount{mount} cannot be walked after a loss: {e}"))
     }
 }

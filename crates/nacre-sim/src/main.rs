@@ -103,12 +103,15 @@ fn main() -> ExitCode {
     });
     let Totals { passed, failed, report: r } = totals.into_inner().unwrap_or_else(PoisonError::into_inner);
     println!(
-        "{} operations, {} servers killed, {} machines lost ({} times with changes of a mount that went), {} connections lost, {} processes stopped or cut off, \
+        "{} operations, {} servers killed, {} machines lost ({} times with changes of a mount that went, {} with a size that is not that of the bytes, \
+         {} objects without a file), {} connections lost, {} processes stopped or cut off, \
          {} mounts evicted, {} s of virtual time",
         r.operations,
         r.kills,
         r.machines,
         r.gone,
+        r.odd_sizes,
+        r.stray_objects,
         r.cuts,
         r.outages,
         r.evictions,

@@ -90,11 +90,25 @@ pub struct Report {
     pub machines: u64,
     /// Tasks whose changes were partly gone with a mount and a machine.
     pub gone: u64,
+    /// Tasks that found sizes which their bytes do not have, and objects of files that are gone (see `loss`).
+    pub odd_sizes: u64,
+    pub stray_objects: u64,
     pub virtual_ms: u64,
 }
 impl Report {
     pub fn add(&mut self, other: &Self) {
-        let Self { operations, kills, cuts, outages, evictions, machines, gone, virtual_ms } = other;
+        let Self {
+            operations,
+            kills,
+            cuts,
+            outages,
+            evictions,
+            machines,
+            gone,
+            odd_sizes,
+            stray_objects,
+            virtual_ms,
+        } = other;
         self.operations += operations;
         self.kills += kills;
         self.cuts += cuts;
@@ -102,6 +116,8 @@ impl Report {
         self.evictions += evictions;
         self.machines += machines;
         self.gone += gone;
+        self.odd_sizes += odd_sizes;
+        self.stray_objects += stray_objects;
         self.virtual_ms += virtual_ms;
     }
 }

@@ -41,6 +41,8 @@ pub(crate) struct Run {
     pub(crate) mounts_at_start: u64,
     /// A mount that gets nothing to do, and will go once it does nothing by halves.
     going: Option<(usize, Fault)>,
+    /// Files whose create is gone with its mount and the MDT's machine.
+    pub(crate) files_gone: u64,
     next_look_ns: u64,
 }
 
@@ -63,6 +65,7 @@ pub fn run(plan: &Plan, trace_lines: usize) -> Result<Report, Failure> {
         usual_exports: BTreeMap::new(),
         mounts_at_start: u64::from(plan.mounts + u32::from(plan.victim)),
         going: None,
+        files_gone: 0,
         next_look_ns: 0,
     };
     match run.all() {

@@ -4,7 +4,7 @@
 //! result that one of them does not allow rules it out. At least one must be left.
 
 use crate::check;
-use crate::loss::{History, Lost};
+use crate::loss::{Gone, History, Left, Lost};
 use crate::model::{Kind, Model, Outcome};
 use crate::mount::JobId;
 use crate::ops::{Op, Session};
@@ -129,16 +129,11 @@ impl Task {
         Ok(())
     }
     /// After the loss of a mount and a machine: which models what is seen belongs to. They go on from it.
-    pub(crate) fn settle(
-        &mut self,
-        lost: Lost,
-        seen: &check::Tree,
-        handles: &BTreeMap<u32, Vec<u8>>,
-    ) -> Result<bool, Vec<String>> {
-        let Some(history) = &self.history else { return Ok(false) };
-        let gone;
-        (self.models, gone) =
-            history.settle(lost, self.unheard.take().as_ref(), &self.base, seen, handles)?;
+    pub(crate) fn settle(&mut self, lost: &Lost, left: &Left) -> Result<Gone, Vec<String>> {
+        let Some(history) = &self.history else { return Ok(Gone::default()) };
+        let unheard = self.unheard.take();
+        let (models, gone) = history.settle(lost, unheard.as_ref(), &self.base, left)?;
+        self.models = models;
         self.history = Some(History::new(self.models.clone()));
         Ok(gone)
     }

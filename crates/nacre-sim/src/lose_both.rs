@@ -45,7 +45,6 @@ impl Run {
             self.lose_some_machine();
         }
         let lost = Lost { mount, names: self.cluster.lost_ns[1] + RECOVERY_NS > self.cluster.world.now_ns() };
-        let mut since_ns = self.cluster.world.last_fault_ns;
         match fault {
             Fault::Replace(_) => {
                 for t in 0..self.tasks.len() {
@@ -60,7 +59,6 @@ impl Run {
             }
             _ => {
                 self.cluster.world.run_for(SLEEP_NS);
-                since_ns = self.cluster.world.last_fault_ns;
                 match cut_off {
                     true => self.hear_mount(mount, true),
                     false => self.cluster.world.pause(node, false),
@@ -68,8 +66,12 @@ impl Run {
             }
         }
         self.wait_for_tasks()?;
-        self.cluster.world.run_until(since_ns + RECOVERY_NS, |_| false);
-        self.recoveries_are_over()?;
+        while let Err(why) = self.recoveries_are_over() {
+            if self.cluster.world.now_ns() > self.cluster.world.last_fault_ns + RECOVERY_NS {
+                return Err(why);
+            }
+            self.cluster.world.run_for(SECOND);
+        }
         for t in 0..self.tasks.len() {
             for slot in self.tasks[t].slots_of(mount) {
                 self.tasks[t].forget_slot(slot);
@@ -148,6 +150,7 @@ impl Run {
         }
         if !odd_sizes.is_empty() {
             self.report.odd_sizes += 1;
+            self.one(survivor, Op::SyncAll)?.map_err(|e| format!("a sync after a loss: {e}"))?;
             tree = self.walk(survivor, t)?;
         }
         let gone = self.tasks[t].settle(lost, &Left { tree, handles, odd_sizes }).map_err(|why| {

@@ -55,7 +55,8 @@ pub(crate) struct Left {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Gone {
     pub(crate) anything: bool,
-    /// Files whose create is. NOT YET in the product: an OST does not learn that nobody knows their objects.
+    /// Files whose create, or whose opening for writing, may be: the MDT does not know that they have objects. NOT YET in the
+    /// product: an OST does not learn it.
     pub(crate) files: u64,
 }
 
@@ -98,12 +99,13 @@ impl History {
         let mut nearest: Option<Vec<String>> = None;
         let (mut models, mut least) = (Vec::new(), Gone::default());
         for end in self.ends(lost, unheard) {
+            let written = end.doubts.values().filter(|doubt| doubt.theirs && lost.names).count() as u64;
             match end.fit(base, left) {
                 Ok((model, gone)) => {
                     if models.is_empty() {
                         least.anything = gone.anything;
                     }
-                    least.files = least.files.max(gone.files);
+                    least.files = least.files.max(gone.files + written);
                     models.push(model);
                 }
                 Err(why) if nearest.as_ref().is_none_or(|n| n.len() > why.len()) => nearest = Some(why),

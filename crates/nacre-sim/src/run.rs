@@ -41,7 +41,7 @@ pub(crate) struct Run {
     pub(crate) mounts_at_start: u64,
     /// A mount that gets nothing to do, and will go once it does nothing by halves.
     going: Option<(usize, Fault)>,
-    /// Files whose create is gone with its mount and the MDT's machine.
+    /// Files of which the MDT may not know that they have objects, see `loss`.
     pub(crate) files_gone: u64,
     next_look_ns: u64,
 }

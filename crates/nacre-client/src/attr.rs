@@ -158,8 +158,8 @@ impl Client {
         caller: Caller,
     ) -> Result<Entry, Errno> {
         let _timing = self.stats.time("truncate");
-        let file = self.files.of(&self.ctx, fid);
-        let _alone = file.ranges.acquire(Extent::ALL, Share::Exclusive).await;
+        let file = self.files.of(fid);
+        let _alone = file.ranges.acquire(&self.ctx, Extent::ALL, Share::Exclusive).await;
         let mtime = self.now();
         let reply = self.change(&Setattr { fid, set, caller, time: mtime }).await?;
         file.learn(&reply);

@@ -15,7 +15,6 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::ops::Deref;
-use nacre_node::Ctx;
 use nacre_types::{
     Attr, Caller, Component, Errno, Extent, Fid, FileType, Layout, OpenHandle, Owner, SetAttr, mode,
 };
@@ -49,10 +48,10 @@ pub(crate) struct FileState {
 }
 
 impl FileState {
-    fn new(ctx: &Ctx, fid: Fid) -> Self {
+    fn new(fid: Fid) -> Self {
         Self {
             fid,
-            ranges: RangeLock::new(ctx),
+            ranges: RangeLock::default(),
             component: RefCell::default(),
             owner: Cell::default(),
             kill_priv: Cell::new(false),
@@ -217,9 +216,9 @@ pub(crate) struct Files {
 }
 impl Files {
     /// The state of a file, made if nobody uses it yet.
-    pub(crate) fn of(self: &Rc<Self>, ctx: &Ctx, fid: Fid) -> FileRef {
+    pub(crate) fn of(self: &Rc<Self>, fid: Fid) -> FileRef {
         let state =
-            self.by_fid.borrow_mut().entry(fid).or_insert_with(|| Rc::new(FileState::new(ctx, fid))).clone();
+            self.by_fid.borrow_mut().entry(fid).or_insert_with(|| Rc::new(FileState::new(fid))).clone();
         FileRef { files: self.clone(), state }
     }
     /// The state of a file if it is in use.
@@ -294,7 +293,7 @@ impl Client {
     }
 
     fn opened(&self, reply: &EntryReply, how: OpenHow, caller: Caller, created: bool) {
-        let file = self.files.of(&self.ctx, reply.attr.fid);
+        let file = self.files.of(reply.attr.fid);
         file.learn(reply);
         let open = Open {
             handle: how.handle,
@@ -378,7 +377,7 @@ impl Client {
             let close = Close { fid: file.fid, handle: open.handle, dirty: false, written: None };
             return (false, self.call_close(&mdt, close).await);
         }
-        let _alone = file.ranges.acquire(Extent::ALL, Share::Exclusive).await;
+        let _alone = file.ranges.acquire(&self.ctx, Extent::ALL, Share::Exclusive).await;
         let (written, certain) = self.written(file).await;
         file.writer_closes();
         self.note_change();

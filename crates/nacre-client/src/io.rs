@@ -72,7 +72,7 @@ impl Client {
         if offset >= end {
             return Ok(Vec::new());
         }
-        let _order = file.ranges.acquire(Extent::new(offset, end), Share::Shared).await;
+        let _order = file.ranges.acquire(&self.ctx, Extent::new(offset, end), Share::Shared).await;
         let component = file.component()?;
         let ranges = stripes::by_object(&component, offset, end - offset);
         if let [range] = ranges.as_slice()
@@ -110,7 +110,7 @@ impl Client {
         }
         let extent =
             if args.append { Extent::ALL } else { Extent::new(args.offset, args.offset.saturating_add(len)) };
-        let _order = file.ranges.acquire(extent, Share::Exclusive).await;
+        let _order = file.ranges.acquire(&self.ctx, extent, Share::Exclusive).await;
         let component = file.component()?;
         let written = if args.append {
             let begun = RefCell::new(Vec::new());
@@ -441,7 +441,8 @@ impl Client {
             return Err(Errno::EINVAL);
         }
         check_end(offset, len)?;
-        let _order = file.ranges.acquire(Extent::new(offset, offset + len), Share::Exclusive).await;
+        let _order =
+            file.ranges.acquire(&self.ctx, Extent::new(offset, offset + len), Share::Exclusive).await;
         let component = file.component()?;
         let mtime = self.now();
         let ranges = &stripes::allocation(&component, offset, len);

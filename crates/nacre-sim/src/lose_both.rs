@@ -150,9 +150,10 @@ impl Run {
         }
         if !odd_sizes.is_empty() {
             self.report.odd_sizes += 1;
-            self.one(survivor, Op::SyncAll)?.map_err(|e| format!("a sync after a loss: {e}"))?;
             tree = self.walk(survivor, t)?;
         }
+        // What ended just now, and the truncates, may not be durable yet; the next loss begins here.
+        self.one(survivor, Op::SyncAll)?.map_err(|e| format!("a sync after a loss: {e}"))?;
         let gone = self.tasks[t].settle(lost, &Left { tree, handles, odd_sizes }).map_err(|why| {
             let (mount, why) = (lost.mount, why.join("\n  "));
             format!(

@@ -228,6 +228,8 @@ impl End {
                 (if theirs { start.min(old) } else { start }, start + len)
             }
             Op::Truncate(_, size) => (*size as usize, old.max(new).max(most)),
+            // It says a size, and writes nothing over what a lost truncate would have cut.
+            Op::Allocate { .. } if !theirs => (new, new),
             _ => (old.min(new), new),
         };
         if doubt.doubtful.len() < end {

@@ -46,6 +46,8 @@ pub(crate) enum Change {
     /// The object grows by a hole.
     Grow {
         size: u64,
+        /// What was beyond the old size in its block is overwritten.
+        wrote_zeros: bool,
     },
     Destroy,
     SetOwner {
@@ -129,7 +131,12 @@ impl Inner {
                 row.size = row.size.max(size);
                 self.objects.note_unstable(object, tx.transno(), 0);
             }
-            Change::Grow { size } => row.size = row.size.max(size),
+            Change::Grow { size, wrote_zeros } => {
+                row.size = row.size.max(size);
+                if wrote_zeros {
+                    self.objects.note_unstable(object, tx.transno(), BLOCK_BYTES);
+                }
+            }
             // O_TRUNC of a file that never had an object.
             Change::Shrink { .. } if is_new => return Ok(ObjectRow::default()),
             Change::Shrink { size, freed, last_sum } => {

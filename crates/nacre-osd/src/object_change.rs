@@ -100,7 +100,7 @@ impl Objects {
         let region = size / REGION_BYTES;
         let pins = self.pins_of(object, &(region..region + 1)).await?;
         let change = if grows {
-            Change::Grow { size }
+            Change::Grow { size, wrote_zeros: tail.is_some() }
         } else {
             let last = size / BLOCK_BYTES;
             let is_cut =

@@ -573,6 +573,26 @@ fn background_write_back_moves_the_stable_number() {
     assert_eq!(t.read(object(1), 0, 1 << 20).expect("reads").1, vec![2; 5000]);
 }
 
+/// What lay beyond a size is overwritten before it becomes part of the object, and that is synced like any write.
+#[test]
+fn bytes_that_were_cut_off_do_not_come_back_with_a_lost_machine() {
+    for seed in 0..20 {
+        let mut t = Target::format(&CrashDevice::new(u64::MAX));
+        t.write(object(1), 0, vec![1; 3000]).expect("writes");
+        t.sync(object(1)).expect("syncs");
+        t.truncate(object(1), 700).expect("cuts");
+        t.truncate(object(1), 2500).expect("grows");
+        t.run(|o| async move {
+            o.sync_all().await;
+            o.osd().commit(o.osd().last_transno()).await.expect("commits");
+        });
+        let mut t = t.power_loss(&mut Rng::new(seed));
+        let (row, bytes) = t.read(object(1), 0, 1 << 20).expect("reads");
+        assert_eq!((row.size, &bytes[..700]), (2500, &[1; 700][..]));
+        assert!(bytes.len() == 2500 && bytes[700..].iter().all(|b| *b == 0), "seed {seed}");
+    }
+}
+
 /// A killed process leaves bytes in the kernel's cache: they are not called stable before they are synced.
 #[test]
 fn after_a_kill_nothing_is_called_stable_that_a_lost_machine_would_take() {

@@ -147,12 +147,13 @@ impl Run {
     fn shut_down(&mut self) -> Result<(), String> {
         for mount in 0..self.cluster.mounts.len() {
             let mut left = vec![String::from("?")];
-            for _ in 0..10 {
+            for _ in 0..200 {
                 left = self.call(mount, |client| async move { crate::mount::left_at_rest(&client) })?;
                 if left.is_empty() {
                     break;
                 }
-                self.cluster.world.run_for(SECOND / 10); // it asks the MGS now and then
+                // It asks the MGS now and then, which may wait in its recovery for a mount that went.
+                self.cluster.world.run_for(SECOND / 10);
             }
             if !left.is_empty() {
                 return Err(format!("mount{mount} has at rest: {}", left.join(", ")));

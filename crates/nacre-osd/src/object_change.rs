@@ -43,7 +43,14 @@ impl Objects {
         if bytes == 0 {
             return self.prepare_nothing(object).await;
         }
-        let (guard, row, tail) = self.lock_to_change(object, offset, end, end).await?;
+        let (guard, row, tail) = loop {
+            let locked = self.lock_to_change(object, offset, end, end).await?;
+            if !self.fills_cut_blocks(object, offset, end, locked.1.size).await? {
+                break locked;
+            }
+            drop(locked);
+            self.reclaim_object(object).await?;
+        };
         let (mut offset, mut data) = (offset, data);
         if let Some(tail) = tail
             && offset > row.size
@@ -241,12 +248,34 @@ impl Objects {
                 from = tail;
                 continue;
             }
-            if let Some(reclaim) = reclaim {
-                // The bytes beyond the size may be durable data until the truncate is.
-                self.osd.commit(nacre_types::Transno(reclaim.transno)).await?;
+            if reclaim.is_some() {
+                // The bytes beyond the size may be on the device, as durable data until the truncate is.
+                drop(guard);
+                self.reclaim_object(object).await?;
+                continue;
             }
             return Ok((guard, row, Some(tail)));
         }
+    }
+
+    /// Whether a write puts zeros beside its bytes, into blocks that may still hold what was cut off.
+    async fn fills_cut_blocks(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        end: u64,
+        size: u64,
+    ) -> Result<bool, OsdError> {
+        let blocks = blocks_of(offset, end);
+        let head = !offset.is_multiple_of(BLOCK_BYTES) && !self.is_written(object, blocks.start).await?;
+        let tail = !end.is_multiple_of(BLOCK_BYTES)
+            && end < size
+            && !self.is_written(object, blocks.end - 1).await?;
+        if !head && !tail {
+            return Ok(false);
+        }
+        let cut = self.reclaim_row(object).await?;
+        Ok(cut.is_some_and(|cut| end > cut.from))
     }
 
     /// Zeros from the size to the end of its block.

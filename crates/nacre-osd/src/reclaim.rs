@@ -1,7 +1,7 @@
 //! Cutting blobs down to what their rows say, once the truncate or destroy that let go of the bytes is durable.
 //!
 //! Invariants: (1) a RECLAIM row is written in the transaction that lets go of blocks and deleted after the blob
-//! was cut, so no crash forgets one; (2) nothing is cut before that transaction is durable, so a machine that dies
+//! was cut for good, so no crash forgets one; (2) nothing is cut before that transaction is durable, so a machine that dies
 //! shows a state from before it whole; (3) cutting twice is harmless: rows decide.
 
 use crate::error::OsdError;
@@ -107,8 +107,12 @@ impl Objects {
                 }
                 Some(state) => {
                     self.punch_gaps(object, row.from, block_ceil(state.size)).await?;
+                    self.punch(object, state.size, block_ceil(state.size)).await?;
                     let keep = state.size.max(self.allocated_end(object, state.size).await?);
                     self.cut(object, keep).await?;
+                    // The row may go only when those bytes cannot come back: zeros that a later write puts before itself in
+                    // a block are not made again by its client when a machine is lost.
+                    self.io(StoreOp::Sync { file: FileId::Blob(object) }).await?;
                 }
             }
             return self.forget_reclaim(object).await;

@@ -593,6 +593,30 @@ fn bytes_that_were_cut_off_do_not_come_back_with_a_lost_machine() {
     }
 }
 
+/// The same of a write beyond the size whose client makes it again.
+#[test]
+fn a_write_that_is_put_back_has_its_zeros_before_it() {
+    for seed in 0..20 {
+        let mut t = Target::format(&CrashDevice::new(u64::MAX));
+        t.write(object(1), 0, vec![1; 3000]).expect("writes");
+        t.truncate(object(1), 700).expect("cuts");
+        t.run(|o| async move {
+            o.sync_all().await;
+            o.osd().commit(o.osd().last_transno()).await.expect("commits");
+        });
+        t.write(object(1), 1000, vec![2; 100]).expect("writes");
+        t.run(|o| async move { o.osd().commit(o.osd().last_transno()).await.expect("commits") });
+        let mut t = t.power_loss(&mut Rng::new(seed));
+        t.run(|o| async move {
+            o.restore(object(1), 1000, &[Bytes::from(vec![2; 100])]).await.expect("puts back");
+        });
+        let (row, bytes) = t.read(object(1), 0, 1 << 20).expect("reads");
+        assert_eq!((row.size, &bytes[..700]), (1100, &[1; 700][..]), "seed {seed}");
+        assert!(bytes[700..1000].iter().all(|b| *b == 0), "seed {seed}");
+        assert_eq!(bytes[1000..], [2; 100], "seed {seed}");
+    }
+}
+
 /// A killed process leaves bytes in the kernel's cache: they are not called stable before they are synced.
 #[test]
 fn after_a_kill_nothing_is_called_stable_that_a_lost_machine_would_take() {

@@ -228,8 +228,9 @@ impl End {
                 (if theirs { start.min(old) } else { start }, start + len)
             }
             Op::Truncate(_, size) => (*size as usize, old.max(new).max(most)),
-            // It says a size, and writes nothing over what a lost truncate would have cut.
-            Op::Allocate { .. } if !theirs => (new, new),
+            // It may say a size, and writes nothing over what a lost truncate would have cut.
+            Op::Allocate { keep_size: true, .. } if !theirs => (0, 0),
+            Op::Allocate { offset, len, .. } if !theirs => ((offset + len) as usize, (offset + len) as usize),
             _ => (old.min(new), new),
         };
         if doubt.doubtful.len() < end {

@@ -11,9 +11,11 @@ use crate::offline;
 use crate::ops::{Op, Session};
 use crate::plan::{Failure, Plan, Report};
 use crate::run::{SECOND, STUCK_NS};
+use nacre_client::Client;
 use nacre_node::store::Store;
 use nacre_types::Errno;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 /// What was true after each operation since the namespace was last durable.
 struct History {
@@ -61,6 +63,7 @@ pub fn run(plan: &Plan, trace_lines: usize) -> Result<Report, Failure> {
 
 fn lose_power(plan: &Plan, cluster: &mut Cluster, report: &mut Report) -> Result<(), String> {
     cluster.ready(0)?;
+    know_all(plan, cluster)?;
     let mut model = Model::default();
     let mut history =
         History { snapshots: vec![model.clone()], first: 0, synced: BTreeMap::new(), synced_all: 0 };
@@ -175,6 +178,27 @@ fn lose_power(plan: &Plan, cluster: &mut Cluster, report: &mut Report) -> Result
         [_, mdt, osts @ ..] => offline::check(*mdt, osts, false),
         _ => Err("a file system without an MDT".into()),
     }
+}
+
+/// Waits until every mount knows every OST: a sync of everything on one mount is then one of everybody's changes.
+fn know_all(plan: &Plan, cluster: &mut Cluster) -> Result<(), String> {
+    for &mount in &cluster.mounts {
+        let until = cluster.world.now_ns() + STUCK_NS;
+        loop {
+            let ask = |client: Rc<Client>| async move {
+                client.statfs_targets().await.map_or(0, |targets| targets.len())
+            };
+            let job = cluster.jobs.start(&mut cluster.world, mount, ask);
+            if cluster.jobs.wait(&mut cluster.world, job, STUCK_NS) == Some(plan.osts as usize + 1) {
+                break;
+            }
+            if cluster.world.now_ns() > until {
+                return Err("a mount does not hear of all OSTs".into());
+            }
+            cluster.world.run_for(SECOND / 10);
+        }
+    }
+    Ok(())
 }
 
 /// Finds a moment whose namespace is seen, with the bytes that are certain. (Several may have the same names: of two files

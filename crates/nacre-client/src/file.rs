@@ -8,7 +8,7 @@
 
 use crate::client::{Client, CreateArgs, Entry};
 use crate::dirs::Touches;
-use crate::ranges::{RangeLock, Share};
+use crate::ranges::{RangeGuard, RangeLock, Share};
 use crate::stripes;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
@@ -316,6 +316,7 @@ impl Client {
         if let Some(owner) = flock_owner {
             open.lock_owners.borrow_mut().insert((FlockFamily::Flock, owner));
         }
+        let _alone = self.writes_end(&open.file, open.is_writer() && open.file.dirty.get()).await;
         if open.stale.get() {
             if open.is_writer() {
                 let dirty = open.file.dirty.get();
@@ -361,6 +362,15 @@ impl Client {
         }
     }
 
+    /// Waits for what is under way, for callers that were killed, before locks are dropped and a handle says what it has
+    /// written. With `alone` nothing begins until the guard is dropped.
+    pub(crate) async fn writes_end<'a>(&self, file: &'a FileState, alone: bool) -> Option<RangeGuard<'a>> {
+        if !alone && file.ranges.is_idle() {
+            return None;
+        }
+        Some(file.ranges.acquire(&self.ctx, Extent::ALL, Share::Exclusive).await)
+    }
+
     /// Whether the file was written, and what became of the close.
     async fn send_close(&self, open: &Open) -> (bool, Result<(), Errno>) {
         let file = &open.file;
@@ -377,7 +387,6 @@ impl Client {
             let close = Close { fid: file.fid, handle: open.handle, dirty: false, written: None };
             return (false, self.call_close(&mdt, close).await);
         }
-        let _alone = file.ranges.acquire(&self.ctx, Extent::ALL, Share::Exclusive).await;
         let (written, certain) = self.written(file).await;
         file.writer_closes();
         self.note_change();

@@ -32,6 +32,9 @@ pub(crate) struct RangeLock {
 }
 
 impl RangeLock {
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.borrow().is_empty()
+    }
     /// Waits until no earlier ticket conflicts.
     pub(crate) async fn acquire(&self, ctx: &Ctx, extent: Extent, share: Share) -> RangeGuard<'_> {
         let ticket = self.next.get();

@@ -123,6 +123,31 @@ fn a_stopped_ost_is_waited_for_unless_it_was_deactivated() {
     }
 }
 
+/// A process is killed in a write that a stopped OST keeps waiting: its close says what that write leaves behind.
+#[test]
+fn a_close_waits_for_writes_whose_callers_were_killed() {
+    for seed in 1..=20 {
+        let mut c = cluster(seed);
+        let (mount, ost1) = (c.mounts[0], c.servers[OST1]);
+        let opened = run(&mut c, 30 * SEC, async |client| client.create(args("f", 1, 1), 2).await);
+        let (entry, handle) = opened.expect("in time").expect("made");
+        c.world.pause(ost1, true);
+        let data = bytes::Bytes::from_static(b"kept");
+        let write = WriteArgs { handle, offset: 0, append: false, data, kill_suidgid: false, sync: false };
+        let _write = c.jobs.start(&mut c.world, mount, async |client| client.write(write).await);
+        c.world.run_for(2 * SEC);
+        let close = c.jobs.start(&mut c.world, mount, async move |client| client.release(handle, None).await);
+        c.world.run_for(SEC);
+        c.world.pause(ost1, false);
+        let closed: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, close, 30 * SEC);
+        assert_eq!(closed, Some(Ok(())), "seed {seed}");
+        c.world.run_for(5 * SEC);
+        let fid = entry.attr.fid;
+        let size = run(&mut c, SEC, async move |client| client.getattr(fid).await.map(|e| e.attr.size));
+        assert_eq!(size, Some(Ok(4)), "seed {seed}");
+    }
+}
+
 /// All servers stand still for longer than an outage may last: that is none.
 #[test]
 fn time_in_which_the_servers_stood_still_is_no_outage() {

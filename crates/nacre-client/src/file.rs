@@ -8,6 +8,8 @@
 
 use crate::client::{Client, CreateArgs, Entry};
 use crate::dirs::Touches;
+
+use crate::held::HeldLocks;
 use crate::ranges::{RangeGuard, RangeLock, Share};
 use crate::stripes;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -45,6 +47,7 @@ pub(crate) struct FileState {
     pub(crate) synced_at: Cell<Option<u64>>,
     /// File locks were taken through some handle of it: only then a close has to look for them in all of them.
     pub(crate) was_locked: Cell<bool>,
+    pub(crate) held: HeldLocks,
 }
 
 impl FileState {
@@ -61,6 +64,7 @@ impl FileState {
             others_wrote: Cell::new(false),
             synced_at: Cell::new(None),
             was_locked: Cell::new(false),
+            held: HeldLocks::default(),
         }
     }
     /// Takes in a reply about the inode.
@@ -417,11 +421,11 @@ impl Client {
         (Some(stripes::resolve(&component, &states)), certain)
     }
 
-    /// A usable handle for reading or writing. One that has taken file locks is used under the MDT's lease only: beyond
-    /// it somebody else may have the locks, and the OSTs know nothing of them.
+    /// A usable handle for reading or writing. Where there are file locks it is used under the MDT's lease only: beyond it
+    /// somebody else may have the locks, and the OSTs know nothing of them.
     pub(crate) async fn handle_under_lease(&self, handle: OpenHandle) -> Result<Rc<Open>, Errno> {
         let open = self.files.handle(handle)?;
-        if !open.lock_owners.borrow().is_empty() {
+        if open.file.held.covers(handle) {
             let mdt = self.mdt().await?;
             while !mdt.peer.lease_ok() {
                 // Any answer renews the lease, or tells of the eviction first. EIO: this very request was evicted.
@@ -438,13 +442,13 @@ impl Client {
     /// Asked when an operation is done: of one that an OST kept waiting beyond the lease nobody knows whose the file locks
     /// were when it was made.
     pub(crate) async fn still_under_lease(&self, open: &Open, handle: OpenHandle) -> Result<(), Errno> {
-        if open.lock_owners.borrow().is_empty() {
+        if !open.stale.get() && !open.file.held.covers(handle) {
             return Ok(());
         }
         self.handle_under_lease(handle).await.map(drop)
     }
 
-    /// The MDT has forgotten this client. A handle that held locks is lost, the others are opened again by FID.
+    /// The MDT has forgotten this client. Handles of files with locks are lost, the others are opened again by FID.
     pub(crate) fn evicted_by_mdt(&self) {
         let opens = self.files.all();
         tracing::warn!(
@@ -454,9 +458,11 @@ impl Client {
         );
         self.fids.forget();
         self.flocks.ask_again();
-        for open in opens {
+        let lost: Vec<bool> = opens.iter().map(|open| open.file.held.covers(open.handle)).collect();
+        for (open, lost) in opens.into_iter().zip(lost) {
             open.file.evicted();
-            if !open.lock_owners.borrow().is_empty() {
+            open.file.held.forget();
+            if lost {
                 open.stale.set(true);
                 continue;
             }

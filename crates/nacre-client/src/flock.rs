@@ -36,6 +36,14 @@ impl Client {
             open.lock_owners.borrow_mut().insert((lock.family, lock.owner));
             open.file.was_locked.set(true);
         }
+        let outcome = self.outcome_of(&open, lock, wait).await?;
+        if outcome == FlockOutcome::Granted {
+            open.file.held.granted(handle, &lock);
+        }
+        Ok(outcome)
+    }
+
+    async fn outcome_of(&self, open: &Open, lock: FileLock, wait: bool) -> Result<FlockOutcome, Errno> {
         let registered = self.flocks.register(&self.ctx, self.new_cookie());
         let (fid, cookie) = (open.file.fid, registered.cookie);
         let request = Flock { fid, lock, wait, cookie };
@@ -56,7 +64,7 @@ impl Client {
                     _ => return Err(Errno::EINTR),
                 },
             }
-            if let Err(error) = self.files.handle(handle) {
+            if let Err(error) = self.files.handle(open.handle) {
                 self.withdraw(&request).await;
                 return Err(error);
             }
@@ -101,6 +109,7 @@ impl Client {
         }
         if had_locks {
             drop(self.writes_end(&open.file, false).await);
+            open.file.held.dropped(key.0, key.1);
             self.unlock_all(open.file.fid, key.0, key.1).await?;
         }
         Ok(())
@@ -110,6 +119,7 @@ impl Client {
     pub(crate) async fn drop_locks_of(&self, open: &Open) {
         let owners = core::mem::take(&mut *open.lock_owners.borrow_mut());
         for (family, owner) in owners {
+            open.file.held.dropped(family, owner);
             if let Err(error) = self.unlock_all(open.file.fid, family, owner).await
                 && error != Errno::ESHUTDOWN
             {

@@ -21,6 +21,7 @@ mod dirs;
 mod fids;
 mod file;
 mod flock;
+mod held;
 mod imports;
 mod io;
 mod layout;

@@ -127,15 +127,6 @@ impl Run {
 
     /// Reads through every open handle, and the tree.
     fn settle(&mut self, t: usize, lost: &Lost) -> Result<(), String> {
-        let mut handles = BTreeMap::new();
-        for (slot, owner) in self.tasks[t].slot_owner.clone() {
-            let session = self.tasks[t].sessions[owner].clone();
-            let read = Op::ReadSlot { slot, offset: 0, len: WHOLE };
-            match self.call(owner, move |client| async move { read.execute(client, session).await })? {
-                Ok(Value::Bytes(bytes)) => handles.insert(slot, bytes),
-                other => return Err(format!("handle {slot} on mount{owner} gave {other:?} after a loss")),
-            };
-        }
         let survivor = (lost.mount + 1) % self.cluster.mounts.len();
         let mut tree = self.walk(survivor, t)?;
         let mut odd_sizes = BTreeMap::new();
@@ -151,6 +142,16 @@ impl Run {
         if !odd_sizes.is_empty() {
             self.report.odd_sizes += 1;
             tree = self.walk(survivor, t)?;
+        }
+        // A size that is too small hides bytes from a walk, not from a handle: so handles come after the truncates.
+        let mut handles = BTreeMap::new();
+        for (slot, owner) in self.tasks[t].slot_owner.clone() {
+            let session = self.tasks[t].sessions[owner].clone();
+            let read = Op::ReadSlot { slot, offset: 0, len: WHOLE };
+            match self.call(owner, move |client| async move { read.execute(client, session).await })? {
+                Ok(Value::Bytes(bytes)) => handles.insert(slot, bytes),
+                other => return Err(format!("handle {slot} on mount{owner} gave {other:?} after a loss")),
+            };
         }
         // What ended just now, and the truncates, may not be durable yet; the next loss begins here.
         self.one(survivor, Op::SyncAll)?.map_err(|e| format!("a sync after a loss: {e}"))?;

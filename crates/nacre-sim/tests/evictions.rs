@@ -54,6 +54,31 @@ fn a_lock_that_was_called_for_before_the_eviction_is_not_taken_after_it() {
     }
 }
 
+/// A lock is its process's, whatever handle it was taken through; who has given his back, or never had one, goes on.
+#[test]
+fn every_handle_of_a_file_that_was_locked_is_lost_and_no_other() {
+    for seed in 1..=8 {
+        let (mut c, fid, _) = with_a_lock(seed);
+        let first = c.mounts[0];
+        let opened = run(&mut c, first, async move |client| {
+            let (_, same) = client.open(fid, 2, caller()).await?;
+            let free = make(&client, Fid::ROOT, "free", FILE).await?;
+            let (_, unlocked) = client.open(free, 2, caller()).await?;
+            client.flock(unlocked, lock(FlockType::Write, 1), false).await?;
+            client.flock(unlocked, lock(FlockType::Unlock, 1), false).await?;
+            Ok::<_, Errno>((same, unlocked))
+        });
+        let (same, unlocked) = opened.expect("opened");
+        c.world.pause(first, true);
+        c.world.run_for(15 * SEC);
+        c.world.pause(first, false);
+        c.world.run_for(2 * SEC);
+        let lost = run(&mut c, first, async move |client| write(&client, same, 0, vec![1]).await);
+        assert_eq!(lost, Err(Errno::EIO), "seed {seed}");
+        run(&mut c, first, async move |client| write(&client, unlocked, 0, vec![1]).await).expect("goes on");
+    }
+}
+
 /// As SQLite does with its journal: the name is removed under a lock, and by now it is the next one's.
 #[test]
 fn a_name_is_not_removed_by_who_was_evicted_before() {

@@ -99,33 +99,40 @@ fn a_lock_that_was_waited_for_is_still_held_after_the_loss_of_the_machine() {
     }
 }
 
-/// Evicted while it waits: its call ends with an error, and the lock does not go to nobody.
+/// Evicted while it waits: it had no lock to lose, and waits on.
 #[test]
-fn a_wait_ends_with_the_eviction_and_others_get_the_lock() {
+fn a_wait_outlives_the_eviction_and_gets_the_lock_once() {
     for seed in 1..=8 {
         let mut c = on_devices(seed, 3);
         let fid = file(&mut c);
         let nodes = c.mounts.clone();
         let family = FlockFamily::Flock;
-        let locking = |number: u64| {
+        let locking = |number: u64, wait: bool| {
             async move |client: Rc<Client>| {
                 let handle = open(&client, fid).await?;
-                client.flock(handle, lock(family, FlockType::Write, number), true).await?;
-                Ok::<_, Errno>(handle)
+                let outcome = client.flock(handle, lock(family, FlockType::Write, number), wait).await?;
+                Ok::<_, Errno>((handle, outcome))
             }
         };
-        let held = run(&mut c, nodes[0], locking(1)).expect("locked");
-        let wait = c.jobs.start(&mut c.world, nodes[1], locking(2));
+        let (held, _) = run(&mut c, nodes[0], locking(1, false)).expect("locked");
+        let wait = c.jobs.start(&mut c.world, nodes[1], locking(2, true));
         c.world.run_for(SEC);
         c.world.pause(nodes[1], true);
         c.world.run_for(15 * SEC);
         c.world.pause(nodes[1], false);
-        let ended: Option<Result<OpenHandle, Errno>> = c.jobs.wait(&mut c.world, wait, 10 * SEC);
-        assert_eq!(ended, Some(Err(Errno::EIO)), "seed {seed}");
-        c.world.run_for(SEC);
+        c.world.run_for(5 * SEC);
+        assert!(!c.jobs.is_done(wait), "seed {seed}");
         let unlock = lock(family, FlockType::Unlock, 1);
         run(&mut c, nodes[0], async move |client| client.flock(held, unlock, false).await).expect("unlocked");
-        run(&mut c, nodes[2], locking(3)).expect("the lock is free");
+        let ended: Option<Result<(OpenHandle, FlockOutcome), Errno>> =
+            c.jobs.wait(&mut c.world, wait, 10 * SEC);
+        let (handle, outcome) = ended.expect("in time").expect("granted");
+        assert_eq!(outcome, FlockOutcome::Granted, "seed {seed}");
+        let third = run(&mut c, nodes[2], locking(3, false)).expect("asked");
+        assert_eq!(third.1, FlockOutcome::Conflict, "seed {seed}");
+        run(&mut c, nodes[1], async move |client| client.release(handle, Some(2)).await).expect("closed");
+        let third = run(&mut c, nodes[2], locking(3, false)).expect("asked");
+        assert_eq!(third.1, FlockOutcome::Granted, "seed {seed}: it is free");
     }
 }
 

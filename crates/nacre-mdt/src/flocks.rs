@@ -145,6 +145,27 @@ fn outcome_to_wire(outcome: Outcome) -> Result<FlockOutcome, Errno> {
     }
 }
 
+/// What is in the way of a lock that a client was granted before the loss. Of the same client it is a lock whose release,
+/// or change to reading, was made before and not answered yet: that comes again, after the replay.
+fn give_way(space: &mut FlockSpace, fid: Fid, owner: Owner, lock: &Lock) -> Result<(), Errno> {
+    while let Some((holder, held)) = space.test(fid, owner, lock) {
+        if holder.client != owner.client {
+            warn!(%fid, holder = %holder.client,
+                "replay refused: a file lock is free only after a change that is lost");
+            return Err(Errno::EOVERFLOW);
+        }
+        let (start, end) = (held.start.max(lock.start), held.end.min(lock.end));
+        let gave_way = match lock.kind {
+            Kind::Write => space.unlock(fid, holder, start, end),
+            Kind::Read => space.lock(fid, holder, Lock { start, end, kind: Kind::Read, ..held }, None),
+        };
+        if gave_way != Outcome::Granted {
+            return Err(Errno::ENOLCK);
+        }
+    }
+    Ok(())
+}
+
 impl Mdt {
     pub(crate) async fn flock(&self, request: &Request, args: &Flock) -> Result<Reply, Errno> {
         if args.lock.start > args.lock.end {
@@ -168,15 +189,10 @@ impl Mdt {
                 }
                 (Some(kind), before) => {
                     let lock = to_lock(&args.lock, kind);
-                    let had = before == Some(FlockOutcome::Granted);
-                    match space.test(args.fid, owner, &lock) {
-                        Some((holder, _)) if had => {
-                            warn!(fid = %args.fid, holder = %holder.client,
-                            "replay refused: a file lock is free only after a change that is lost");
-                            Err(Errno::EOVERFLOW)
-                        }
-                        _ => Ok(space.lock(args.fid, owner, lock, wait)),
+                    if before == Some(FlockOutcome::Granted) {
+                        give_way(space, args.fid, owner, &lock)?;
                     }
+                    Ok(space.lock(args.fid, owner, lock, wait))
                 }
                 (None, _) => {
                     let all = to_lock(&args.lock, Kind::Read);

@@ -3,7 +3,7 @@
 use nacre_sim::plan::Plan;
 use nacre_sim::run::run;
 
-const SEEDS: [(u64, &str); 17] = [
+const SEEDS: [(u64, &str); 18] = [
     (1010, "a file lock's row stayed when its unlock had to wait for a commit"),
     (1075, "a recovery did not end: a late copy of a change took the place of the next one in the queue"),
     (1654, "a server that had stood still held an unread acknowledgement against its client"),
@@ -26,6 +26,7 @@ const SEEDS: [(u64, &str); 17] = [
         100_151,
         "a recovery waited for ever for a client whose first connect had not been answered before the loss",
     ),
+    (804_733, "the same, when the lock's answer overtook that of the unlock"),
     (17754, "an append was made twice after both its OSTs had lost its locks"),
 ];
 

@@ -7,6 +7,7 @@ use crate::shell::{output, root, run as sh};
 use anyhow::Result;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::ErrorKind;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -181,18 +182,10 @@ pub(super) fn git(shared: &Shared, places: &Places) -> Result<()> {
         if commit().is_some() {
             committed = Some(number);
         }
-        let step = Step::new(shared, "git", &[0, 1]);
         if committed == before {
-            // A git that was killed with its mount leaves locks behind; that is not what is tested.
-            drop(fs::remove_file(here.join(".git/index.lock")));
-            drop(fs::remove_file(here.join(".git/HEAD.lock")));
-            for name in ["master", "main"] {
-                drop(fs::remove_file(here.join(".git/refs/heads").join(format!("{name}.lock"))));
-            }
-            if step.run(&mut git(&here, &["rev-parse", "-q", "--verify", "HEAD"])).is_some() {
-                step.run(&mut git(&here, &["reset", "--quiet", "--hard"]));
-            }
+            clear_locks(shared, &here, &git);
         }
+        let step = Step::new(shared, "git", &[0, 1]);
         if let Some(before) = before
             && let Some(last) = step.run(&mut git(&there, &["log", "-1", "--format=%s"]))
         {
@@ -208,6 +201,29 @@ pub(super) fn git(shared: &Shared, places: &Places) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A git that was killed with its mount leaves locks behind; that is not what is tested. The mount may be killed in the
+/// middle of this, too.
+fn clear_locks(shared: &Shared, here: &Path, git: &impl Fn(&Path, &[&str]) -> Command) {
+    const LOCKS: [&str; 4] = ["index.lock", "HEAD.lock", "refs/heads/master.lock", "refs/heads/main.lock"];
+    while !shared.stop.load(Ordering::Relaxed) {
+        let step = Step::new(shared, "git", &[1]);
+        for lock in LOCKS {
+            match fs::remove_file(here.join(".git").join(lock)) {
+                Err(error) if error.kind() != ErrorKind::NotFound && step.stands() => {
+                    step.wrong(&format!("removal of {lock}: {error}"));
+                }
+                _ => {}
+            }
+        }
+        if step.run(&mut git(here, &["rev-parse", "-q", "--verify", "HEAD"])).is_some() {
+            step.run(&mut git(here, &["reset", "--quiet", "--hard"]));
+        }
+        if step.stands() {
+            return;
+        }
+    }
 }
 
 // ---- SQLite

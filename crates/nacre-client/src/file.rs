@@ -8,9 +8,8 @@
 
 use crate::client::{Client, CreateArgs, Entry};
 use crate::dirs::Touches;
-
 use crate::held::HeldLocks;
-use crate::ranges::{RangeGuard, RangeLock, Share};
+use crate::ranges::{RangeLock, Share};
 use crate::stripes;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
@@ -320,7 +319,9 @@ impl Client {
         if let Some(owner) = flock_owner {
             open.lock_owners.borrow_mut().insert((FlockFamily::Flock, owner));
         }
-        let _alone = self.writes_end(&open.file, open.is_writer() && open.file.dirty.get()).await;
+        if open.is_writer() || !open.lock_owners.borrow().is_empty() {
+            self.writes_end(&open.file).await;
+        }
         if open.stale.get() {
             if open.is_writer() {
                 let dirty = open.file.dirty.get();
@@ -366,13 +367,12 @@ impl Client {
         }
     }
 
-    /// Waits for what is under way, for callers that were killed, before locks are dropped and a handle says what it has
-    /// written. With `alone` nothing begins until the guard is dropped.
-    pub(crate) async fn writes_end<'a>(&self, file: &'a FileState, alone: bool) -> Option<RangeGuard<'a>> {
-        if !alone && file.ranges.is_idle() {
-            return None;
+    /// Waits for writes that are under way, of callers that were killed, before locks are dropped and a handle says what it
+    /// has written.
+    pub(crate) async fn writes_end(&self, file: &FileState) {
+        if !file.ranges.is_idle() {
+            drop(file.ranges.acquire(&self.ctx, Extent::ALL, Share::Shared).await);
         }
-        Some(file.ranges.acquire(&self.ctx, Extent::ALL, Share::Exclusive).await)
     }
 
     /// Whether the file was written, and what became of the close.
@@ -391,6 +391,7 @@ impl Client {
             let close = Close { fid: file.fid, handle: open.handle, dirty: false, written: None };
             return (false, self.call_close(&mdt, close).await);
         }
+        let _alone = file.ranges.acquire(&self.ctx, Extent::ALL, Share::Exclusive).await;
         let (written, certain) = self.written(file).await;
         file.writer_closes();
         self.note_change();
@@ -454,7 +455,7 @@ impl Client {
         tracing::warn!(
             fs = %self.config.fs,
             handles = opens.len(),
-            "evicted by the MDT: handles with file locks fail with EIO from now on, the others are opened again"
+            "evicted by the MDT: handles of files with file locks fail with EIO from now on, the others are opened again"
         );
         self.fids.forget();
         self.flocks.ask_again();

@@ -108,7 +108,7 @@ impl Client {
             had_locks |= other.lock_owners.borrow_mut().remove(&key);
         }
         if had_locks {
-            drop(self.writes_end(&open.file, false).await);
+            self.writes_end(&open.file).await;
             open.file.held.dropped(key.0, key.1);
             self.unlock_all(open.file.fid, key.0, key.1).await?;
         }

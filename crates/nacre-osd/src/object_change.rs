@@ -43,12 +43,19 @@ impl Objects {
         if bytes == 0 {
             return self.prepare_nothing(object).await;
         }
-        let (guard, row, tail) = loop {
-            let locked = self.lock_to_change(object, offset, end, end).await?;
-            if !self.fills_cut_blocks(object, offset, end, locked.1.size).await? {
-                break locked;
+        let blocks = blocks_of(offset, end);
+        let (head, tail_end) = (!offset.is_multiple_of(BLOCK_BYTES), !end.is_multiple_of(BLOCK_BYTES));
+        let (guard, row, tail, keep_head, keep_tail) = loop {
+            let (guard, row, tail) = self.lock_to_change(object, offset, end, end).await?;
+            let tail_inside = tail_end && end < row.size;
+            let keep_head = head && self.is_written(object, blocks.start).await?;
+            let keep_tail = tail_inside && self.is_written(object, blocks.end - 1).await?;
+            // Zeros beside the bytes must not meet what was cut off: nobody makes them again after a loss.
+            let fills = head != keep_head || tail_inside != keep_tail;
+            if !fills || self.reclaim_row(object).await?.is_none_or(|cut| end <= cut.from) {
+                break (guard, row, tail, keep_head, keep_tail);
             }
-            drop(locked);
+            drop(guard);
             self.reclaim_object(object).await?;
         };
         let (mut offset, mut data) = (offset, data);
@@ -64,12 +71,7 @@ impl Objects {
                 self.zero_tail(object, row.size).await?;
             }
         }
-        let blocks = blocks_of(offset, end);
         let pins = self.pins_of(object, &regions_of(&blocks)).await?;
-        let keep_head = !offset.is_multiple_of(BLOCK_BYTES) && self.is_written(object, blocks.start).await?;
-        let keep_tail = !end.is_multiple_of(BLOCK_BYTES)
-            && end < row.size
-            && self.is_written(object, blocks.end - 1).await?;
         let op = StoreOp::WriteSummed {
             file: FileId::Blob(object),
             offset,
@@ -256,26 +258,6 @@ impl Objects {
             }
             return Ok((guard, row, Some(tail)));
         }
-    }
-
-    /// Whether a write puts zeros beside its bytes, into blocks that may still hold what was cut off.
-    async fn fills_cut_blocks(
-        &self,
-        object: ObjectId,
-        offset: u64,
-        end: u64,
-        size: u64,
-    ) -> Result<bool, OsdError> {
-        let blocks = blocks_of(offset, end);
-        let head = !offset.is_multiple_of(BLOCK_BYTES) && !self.is_written(object, blocks.start).await?;
-        let tail = !end.is_multiple_of(BLOCK_BYTES)
-            && end < size
-            && !self.is_written(object, blocks.end - 1).await?;
-        if !head && !tail {
-            return Ok(false);
-        }
-        let cut = self.reclaim_row(object).await?;
-        Ok(cut.is_some_and(|cut| end > cut.from))
     }
 
     /// Zeros from the size to the end of its block.

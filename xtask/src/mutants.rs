@@ -59,15 +59,21 @@ const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-rpc", "import", "changes_are_kept_until_committed_and_replayed_to_a_new_instance"),
     planted(
-        "a write that was made after the eviction is a success",
-        "crates/nacre-client/src/io.rs",
-        &[("        self.still_under_lease(&open, args.handle).await?;\n", "")],
+        "an OST makes what has come too late",
+        "crates/nacre-target/src/target_core.rs",
+        &[("late(self.clock_ms(), request.header.clock_ms)", "late(0, request.header.clock_ms)")],
     )
-    .found_by("nacre-sim", "evictions", "a_write_that_an_ost_made_after_the_eviction_is_no_success"),
+    .found_by("nacre-sim", "evictions", "a_write_that_reaches_its_ost_after_the_eviction_is_not_made"),
+    planted(
+        "a change that is sent again gets new time",
+        "crates/nacre-rpc/src/import.rs",
+        &[("self.clock_at(now, frame.header.opcode, call.until)", "self.clock_at(now, frame.header.opcode, None)")],
+    )
+    .found_by("nacre-sim", "evictions", "a_write_that_is_sent_again_after_the_eviction_is_not_made"),
     planted(
         "a sync that took longer than the lease is a success",
         "crates/nacre-client/src/io.rs",
-        &[("Some((open, handle)) => self.still_under_lease(&open, handle).await,", "Some(_) => Ok(()),")],
+        &[("Some(open) => self.still_under_lease(&open).await,", "Some(_) => Ok(()),")],
     )
     .found_by("nacre-sim", "evictions", "a_sync_that_an_ost_answers_after_the_eviction_is_no_success"),
     planted(

@@ -7,7 +7,7 @@
 
 use crate::client::{Client, Entry};
 use crate::dirs::Touches;
-use crate::file::{FileState, OwnChanges, is_regular};
+use crate::file::{FileState, Open, OwnChanges, is_regular};
 use crate::locks::HeldExtent;
 use crate::ranges::Share;
 use crate::stripes;
@@ -58,7 +58,7 @@ impl Client {
         let _timing = self.stats.time("setattr");
         self.check_writable()?;
         if let Some(size) = set.size {
-            return self.truncate(fid, size, set, caller).await;
+            return self.truncate(fid, size, set, caller, None).await;
         }
         let request = Setattr { fid, set, caller, time: self.now() };
         let reply = self.change_dirs(Touches::dir(fid), &request).await?;
@@ -77,8 +77,11 @@ impl Client {
         caller: Caller,
     ) -> Result<Entry, Errno> {
         let open = self.handle_under_lease(handle).await?;
-        let entry = self.setattr(fid, set, caller).await?;
-        self.still_under_lease(&open, handle).await?;
+        let entry = match set.size {
+            Some(size) => self.truncate(fid, size, set, caller, Some(&open)).await?,
+            None => self.setattr(fid, set, caller).await?,
+        };
+        self.still_under_lease(&open).await?;
         Ok(entry)
     }
 
@@ -156,6 +159,7 @@ impl Client {
         size: u64,
         set: SetAttr,
         caller: Caller,
+        open: Option<&Open>,
     ) -> Result<Entry, Errno> {
         let _timing = self.stats.time("truncate");
         let file = self.files.of(fid);
@@ -167,14 +171,14 @@ impl Client {
             return Err(Errno::EINVAL);
         }
         let component = file.component()?;
-        let (states, locks) = match self.retry_lost_locks(|_| self.cut(&file, &component, size, mtime)).await
-        {
-            Ok(done) => done,
-            Err(e) => {
-                self.report_failed_cut(&file, &component, mtime).await;
-                return Err(e);
-            }
-        };
+        let (states, locks) =
+            match self.retry_lost_locks(|_| self.cut(&file, open, &component, size, mtime)).await {
+                Ok(done) => done,
+                Err(e) => {
+                    self.report_failed_cut(&file, &component, mtime).await;
+                    return Err(e);
+                }
+            };
         file.note_truncated(&states);
         let mut written = stripes::resolve(&component, &states);
         written.size = size;
@@ -206,6 +210,7 @@ impl Client {
     async fn cut(
         &self,
         file: &FileState,
+        open: Option<&Open>,
         component: &Component,
         size: u64,
         mtime: Timestamp,
@@ -230,7 +235,7 @@ impl Client {
                 mtime,
                 lock: held.cookie,
             };
-            async move { ost.call(&request).await.map(|reply| reply.state) }
+            async move { self.change_object(ost, open, &request, Vec::new()).await.map(|reply| reply.state) }
         });
         let mut states = Vec::with_capacity(locks.len());
         for state in join_all(cuts).await {

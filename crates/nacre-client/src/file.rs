@@ -19,9 +19,7 @@ use core::ops::Deref;
 use nacre_types::{
     Attr, Caller, Component, Errno, Extent, Fid, FileType, Layout, OpenHandle, Owner, SetAttr, mode,
 };
-use nacre_wire::mdt::{
-    Close, EntryReply, FlockFamily, Getattr, Open as OpenRequest, OpenHow, Written, open_flags,
-};
+use nacre_wire::mdt::{Close, EntryReply, FlockFamily, Open as OpenRequest, OpenHow, Written, open_flags};
 use nacre_wire::ost::ObjectState;
 
 /// What this mount knows of a file that it uses.
@@ -206,6 +204,9 @@ pub(crate) struct Open {
     pub(crate) lock_owners: RefCell<BTreeSet<(FlockFamily, u64)>>,
 }
 impl Open {
+    pub(crate) fn usable(&self) -> Result<(), Errno> {
+        if self.stale.get() { Err(Errno::EIO) } else { Ok(()) }
+    }
     fn is_writer(&self) -> bool {
         self.flags & open_flags::ACCMODE != 0
     }
@@ -232,7 +233,8 @@ impl Files {
     /// A usable handle.
     pub(crate) fn handle(&self, handle: OpenHandle) -> Result<Rc<Open>, Errno> {
         let open = self.handles.borrow().get(&handle).cloned().ok_or(Errno::EBADF)?;
-        if open.stale.get() { Err(Errno::EIO) } else { Ok(open) }
+        open.usable()?;
+        Ok(open)
     }
     pub(crate) fn all(&self) -> Vec<Rc<Open>> {
         self.handles.borrow().values().cloned().collect()
@@ -265,7 +267,7 @@ impl Client {
         if !reply.created && flags & open_flags::TRUNC != 0 {
             // The kernel thinks that it has made the file and does not cut it.
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
-            return match self.truncate(reply.entry.attr.fid, 0, set, args.caller).await {
+            return match self.truncate(reply.entry.attr.fid, 0, set, args.caller, None).await {
                 Ok(entry) => Ok((entry, how.handle)),
                 Err(e) => {
                     self.release_now(how.handle).await;
@@ -420,33 +422,6 @@ impl Client {
         }
         let states: Vec<ObjectState> = states.into_iter().map(Option::unwrap_or_default).collect();
         (Some(stripes::resolve(&component, &states)), certain)
-    }
-
-    /// A usable handle for reading or writing. Where there are file locks it is used under the MDT's lease only: beyond it
-    /// somebody else may have the locks, and the OSTs know nothing of them.
-    pub(crate) async fn handle_under_lease(&self, handle: OpenHandle) -> Result<Rc<Open>, Errno> {
-        let open = self.files.handle(handle)?;
-        if open.file.held.covers(handle) {
-            let mdt = self.mdt().await?;
-            while !mdt.peer.lease_ok() {
-                // Any answer renews the lease, or tells of the eviction first. EIO: this very request was evicted.
-                match mdt.call(&Getattr { fid: open.file.fid }).await {
-                    Ok(_) | Err(Errno::ESTALE) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            return self.files.handle(handle);
-        }
-        Ok(open)
-    }
-
-    /// Asked when an operation is done: of one that an OST kept waiting beyond the lease nobody knows whose the file locks
-    /// were when it was made.
-    pub(crate) async fn still_under_lease(&self, open: &Open, handle: OpenHandle) -> Result<(), Errno> {
-        if !open.stale.get() && !open.file.held.covers(handle) {
-            return Ok(());
-        }
-        self.handle_under_lease(handle).await.map(drop)
     }
 
     /// The MDT has forgotten this client. Handles of files with locks are lost, the others are opened again by FID.

@@ -6,7 +6,7 @@
 //! be a hole: then the range is locked, and the file's size decides.
 
 use crate::client::{Client, WriteArgs};
-use crate::file::FileState;
+use crate::file::{FileState, Open};
 use crate::locks::HeldExtent;
 use crate::ranges::Share;
 use crate::stripes::{self, ObjectRange};
@@ -82,14 +82,14 @@ impl Client {
             let (data, _) = self.read_object(&ost, file.fid, range, NO_LOCK).await?;
             let read = data.iter().map(|b| b.len() as u64).sum::<u64>();
             if read == range.len || component.stripes.len() == 1 {
-                self.still_under_lease(&open, handle).await?;
+                self.still_under_lease(&open).await?;
                 self.stats.bytes("read_bytes", read);
                 return Ok(data);
             }
         }
         let data =
             self.retry_lost_locks(|_| self.read_locked(file, &component, &ranges, offset, end)).await?;
-        self.still_under_lease(&open, handle).await?;
+        self.still_under_lease(&open).await?;
         self.stats.bytes("read_bytes", data.iter().map(|b| b.len() as u64).sum());
         Ok(data)
     }
@@ -114,24 +114,24 @@ impl Client {
         let component = file.component()?;
         let written = if args.append {
             let begun = RefCell::new(Vec::new());
-            self.retry_lost_locks(|first| self.append(file, &component, &args.data, &begun, first)).await?
+            self.retry_lost_locks(|first| self.append(&open, &component, &args.data, &begun, first)).await?
         } else {
             check_end(args.offset, len)?;
             let ranges = stripes::by_object(&component, args.offset, len);
-            self.write_ranges(file, ranges, &args.data).await?
+            self.write_ranges(&open, ranges, &args.data).await?
         };
         if args.sync {
             self.sync_objects(file.fid, &component, &written).await?;
             self.sync_inode(file).await?;
         }
-        self.still_under_lease(&open, args.handle).await?;
+        self.still_under_lease(&open).await?;
         self.stats.bytes("write_bytes", len);
         u32::try_from(len).map_err(|_| Errno::EINVAL)
     }
 
     async fn write_ranges(
         &self,
-        file: &FileState,
+        open: &Open,
         ranges: Vec<ObjectRange>,
         data: &Bytes,
     ) -> Result<Vec<u32>, Errno> {
@@ -140,9 +140,9 @@ impl Client {
             && range.len <= RPC_BYTES_MAX
         {
             let ost = self.ost(range.ost).await?;
-            self.write_object(&ost, file, range, data, NO_LOCK, mtime).await?;
+            self.write_object(&ost, open, range, data, NO_LOCK, mtime).await?;
         } else {
-            self.retry_lost_locks(|first| self.write_locked(file, &ranges, data, mtime, first)).await?;
+            self.retry_lost_locks(|first| self.write_locked(open, &ranges, data, mtime, first)).await?;
         }
         Ok(ranges.iter().map(|r| r.stripe).collect())
     }
@@ -220,27 +220,28 @@ impl Client {
 
     async fn write_locked(
         &self,
-        file: &FileState,
+        open: &Open,
         ranges: &[ObjectRange],
         data: &Bytes,
         mtime: Timestamp,
         leaves: bool,
     ) -> Result<(), Errno> {
-        let locked = self.lock_ranges(file.fid, ranges, LockMode::Pw, leaves).await?;
+        let locked = self.lock_ranges(open.file.fid, ranges, LockMode::Pw, leaves).await?;
         let writes =
-            locked.iter().map(|l| self.write_object(&l.ost, file, &l.range, data, l.held.cookie, mtime));
+            locked.iter().map(|l| self.write_object(&l.ost, open, &l.range, data, l.held.cookie, mtime));
         join_all(writes).await.into_iter().collect()
     }
 
     /// Finds the end of the file under locks on all of it, and writes there; or ends what an earlier try has `begun`.
     async fn append(
         &self,
-        file: &FileState,
+        open: &Open,
         component: &Component,
         data: &Bytes,
         begun: &RefCell<Vec<Part>>,
         leaves: bool,
     ) -> Result<Vec<u32>, Errno> {
+        let file = &open.file;
         let mut locks = Vec::with_capacity(component.stripes.len());
         // Nobody comes in between when an OST is killed under it: the pieces belong together.
         let kept = component.stripes.len() > 1;
@@ -257,7 +258,7 @@ impl Client {
             false => Box::pin(self.left_of_append(file, &earlier, data, &locks)).await?,
         };
         if left == Left::Pieces {
-            Box::pin(self.erase(file, &earlier, data, &locks, mtime)).await?;
+            Box::pin(self.erase(open, &earlier, data, &locks, mtime)).await?;
         }
         let parts = match left {
             Left::Place => earlier,
@@ -282,7 +283,7 @@ impl Client {
             if part.done {
                 return Ok(());
             }
-            self.write_object(ost, file, &part.range, data, held.cookie, mtime).await
+            self.write_object(ost, open, &part.range, data, held.cookie, mtime).await
         });
         let written = join_all(writes).await;
         let Some(&Err(error)) = written.iter().find(|w| w.is_err()) else {
@@ -294,7 +295,7 @@ impl Client {
         let undone = parts.iter().zip(&written).map(|(part, written)| async {
             let cut = match locks.get(part.range.stripe as usize) {
                 Some((ost, held)) if written.is_ok() && left != Left::Place => {
-                    self.cut_back(ost, file, part, held, mtime).await
+                    self.cut_back(ost, open, part, held, mtime).await
                 }
                 _ => Ok(()),
             };
@@ -337,7 +338,7 @@ impl Client {
     /// Makes a hole of the pieces: the append is made elsewhere, and must not be there twice.
     async fn erase(
         &self,
-        file: &FileState,
+        open: &Open,
         parts: &[Part],
         data: &Bytes,
         locks: &[(Rc<Target>, HeldExtent)],
@@ -345,13 +346,13 @@ impl Client {
     ) -> Result<(), Errno> {
         let zeros = Bytes::from(alloc::vec![0; data.len()]);
         tracing::warn!(
-            fid = %file.fid,
+            fid = %open.file.fid,
             bytes = data.len(),
             "locks were lost under an append and others have appended since: it goes to the end, a hole is where it was begun"
         );
         for part in parts.iter().filter(|part| part.done) {
             let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;
-            self.write_object(ost, file, &part.range, &zeros, held.cookie, mtime).await?;
+            self.write_object(ost, open, &part.range, &zeros, held.cookie, mtime).await?;
         }
         Ok(())
     }
@@ -360,15 +361,16 @@ impl Client {
     async fn cut_back(
         &self,
         ost: &Target,
-        file: &FileState,
+        open: &Open,
         part: &Part,
         held: &HeldExtent,
         mtime: Timestamp,
     ) -> Result<(), Errno> {
+        let file = &open.file;
         let object = ObjectId { fid: file.fid, stripe: part.range.stripe };
         file.note_uncertain(part.range.stripe);
         let request = Truncate { object, size: part.before, owner: file.owner(), mtime, lock: held.cookie };
-        ost.call(&request).await.map(drop)
+        self.change_object(ost, Some(open), &request, Vec::new()).await.map(drop)
     }
 
     /// Reads one object's range; ends where the object ends.
@@ -400,12 +402,13 @@ impl Client {
     async fn write_object(
         &self,
         ost: &Target,
-        file: &FileState,
+        open: &Open,
         range: &ObjectRange,
         data: &Bytes,
         lock: LockCookie,
         mtime: Timestamp,
     ) -> Result<(), Errno> {
+        let file = &open.file;
         let object = ObjectId { fid: file.fid, stripe: range.stripe };
         let _room = if lock == NO_LOCK { Some(ost.unlocked_writes.enter().await) } else { None };
         let mut buffers = stripes::gather(range, data);
@@ -414,8 +417,8 @@ impl Client {
             let len = (range.len - done).min(RPC_BYTES_MAX);
             let request = Write { object, offset: range.offset + done, owner: file.owner(), mtime, lock };
             let bulk = stripes::split_front(&mut buffers, len as usize);
-            match ost.call_bulk(&request, bulk).await {
-                Ok((reply, _)) => file.note_written(range.stripe, reply.state),
+            match self.change_object(ost, Some(open), &request, bulk).await {
+                Ok(reply) => file.note_written(range.stripe, reply.state),
                 Err(e) => {
                     file.note_uncertain(range.stripe);
                     return Err(e);
@@ -435,7 +438,7 @@ impl Client {
         keep_size: bool,
     ) -> Result<(), Errno> {
         let _timing = self.stats.time("fallocate");
-        let open = self.handle_under_lease(handle).await?;
+        let open = &*self.handle_under_lease(handle).await?;
         let file = &open.file;
         if len == 0 {
             return Err(Errno::EINVAL);
@@ -467,7 +470,7 @@ impl Client {
             let replies = join_all(requests.iter().map(|(ost, request)| async move {
                 let _room =
                     if request.lock == NO_LOCK { Some(ost.unlocked_writes.enter().await) } else { None };
-                ost.call(request).await
+                self.change_object(ost, Some(open), request, Vec::new()).await
             }));
             let replies = replies.await;
             let mut outcome = Ok(());
@@ -483,7 +486,7 @@ impl Client {
             outcome
         })
         .await?;
-        self.still_under_lease(&open, handle).await
+        self.still_under_lease(open).await
     }
 
     /// The file's bytes and its inode are durable when it returns; fdatasync(2) is the same, since sizes live with the
@@ -492,7 +495,7 @@ impl Client {
     pub async fn fsync(&self, fid: Fid, handle: Option<OpenHandle>) -> Result<(), Errno> {
         let _timing = self.stats.time("fsync");
         let open = match handle {
-            Some(handle) => Some((self.handle_under_lease(handle).await?, handle)),
+            Some(handle) => Some(self.handle_under_lease(handle).await?),
             None => None,
         };
         let Some(file) = self.files.used(fid) else {
@@ -505,7 +508,7 @@ impl Client {
         }
         self.sync_inode(&file).await?;
         match open {
-            Some((open, handle)) => self.still_under_lease(&open, handle).await,
+            Some(open) => self.still_under_lease(&open).await,
             None => Ok(()),
         }
     }

@@ -5,7 +5,7 @@
 //! Module map: `client` is the front door; its calls live by concept in `namespace`, `attr`, `file`, `io`, `flock`,
 //! `layout` and `space`. Below them: `mount` (targets and how they are found), `target` (one target with its
 //! counters), `closes` (closes that go together), `fids` (sequences), `ranges` (order among the operations of this mount on one file), `locks` (extent
-//! locks of OSTs, for the time of one operation), `stripes` (which bytes lie where), `stats`, `imports` and
+//! locks of OSTs, for the time of one operation), `under_lease` (what file locks and the MDT's lease allow), `stripes` (which bytes lie where), `stats`, `imports` and
 //! `params`.
 //! Caches will live under locks that `locks` keeps instead of cancelling; nothing above it has to know.
 //!
@@ -34,6 +34,7 @@ mod space;
 mod stats;
 mod stripes;
 mod target;
+mod under_lease;
 mod waits;
 
 pub use batch::{Change, Changed};

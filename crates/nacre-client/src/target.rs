@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::Cell;
 use nacre_node::{Ctx, Peer, PeerConfig, Peers, RpcError, WaitList};
-use nacre_types::{Codec, Errno, TargetKind, Timestamp};
+use nacre_types::{Codec, Errno, Instant, TargetKind, Timestamp};
 use nacre_wire::mdt::{Batch, BatchReply};
 use nacre_wire::{Class, Frame, Opcode, Rpc};
 
@@ -75,6 +75,16 @@ impl Target {
     ) -> Result<(R::Reply, Vec<Bytes>), Errno> {
         let _timing = self.requests.time(request_name(R::OPCODE));
         self.peer.call_bulk(request, bulk).await.map_err(|e| self.explain(R::OPCODE, e))
+    }
+    /// A change of an object that must not be begun after `until`; ETIME says that it was not.
+    pub(crate) async fn call_until<'a, R: Rpc + Codec<'a>>(
+        &self,
+        request: &R,
+        bulk: Vec<Bytes>,
+        until: Option<Instant>,
+    ) -> Result<R::Reply, Errno> {
+        let _timing = self.requests.time(request_name(R::OPCODE));
+        self.peer.call_until(request, bulk, until).await.map_err(|e| self.explain(R::OPCODE, e))
     }
     /// Since when `rpc_stats` counts.
     pub(crate) fn slots_since(&self) -> Timestamp {

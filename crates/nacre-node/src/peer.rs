@@ -166,6 +166,18 @@ impl Peer {
     ) -> Result<(R::Reply, Frame), RpcError> {
         self.call_as(R::CLASS, request, flags, bulk).await
     }
+    /// Like `call_bulk`, for a change of an object that must not be begun after `until`; ETIME says that it was not.
+    pub async fn call_until<'a, R: Rpc + Codec<'a>>(
+        &self,
+        request: &R,
+        bulk: Vec<Bytes>,
+        until: Option<Instant>,
+    ) -> Result<R::Reply, RpcError> {
+        let body = Bytes::from(request.to_vec());
+        let request =
+            nacre_rpc::Request { opcode: R::OPCODE, class: R::CLASS, flags: 0, body, bulk, job: 0, until };
+        self.encoded::<R>(request).await.map(|(reply, _)| reply)
+    }
     /// Like `call_whole`, treated here as a request of another class.
     pub async fn call_as<'a, R: Rpc + Codec<'a>>(
         &self,
@@ -175,7 +187,21 @@ impl Peer {
         bulk: Vec<Bytes>,
     ) -> Result<(R::Reply, Frame), RpcError> {
         let body = Bytes::from(request.to_vec());
-        let request = nacre_rpc::Request { opcode: R::OPCODE, class, flags, body, bulk, job: 0 };
+        self.encoded::<R>(nacre_rpc::Request {
+            opcode: R::OPCODE,
+            class,
+            flags,
+            body,
+            bulk,
+            job: 0,
+            until: None,
+        })
+        .await
+    }
+    async fn encoded<'a, R: Rpc + Codec<'a>>(
+        &self,
+        request: nacre_rpc::Request,
+    ) -> Result<(R::Reply, Frame), RpcError> {
         let frame = self.send(request).await?;
         match R::Reply::from_slice(&frame.body) {
             Ok(reply) => Ok((reply, frame)),
@@ -264,6 +290,10 @@ impl Peer {
     /// Ends these waits: something beside the import has changed.
     pub fn wake(&self) {
         self.changed.wake_all();
+    }
+    /// Until when nobody else is given what this target has granted: the lease, less what clocks may differ by.
+    pub fn granted_until(&self) -> Option<Instant> {
+        self.import.borrow().lease().granted_until()
     }
     /// Whether locks of this target may be used now.
     pub fn lease_ok(&self) -> bool {

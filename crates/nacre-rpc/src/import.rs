@@ -45,6 +45,8 @@ pub struct Request {
     pub body: Bytes,
     pub bulk: Vec<Bytes>,
     pub job: u64,
+    /// Of a change of an object: it must not be begun later. `None`: a quarter of the lease after each copy was sent.
+    pub until: Option<Instant>,
 }
 
 /// Why a call has no reply.
@@ -135,6 +137,7 @@ pub(crate) struct Outstanding<T> {
     pub(crate) token: T,
     /// Latest copy.
     pub(crate) sent: Instant,
+    pub(crate) until: Option<Instant>,
 }
 
 /// The import of one target. `T` is the caller's token of a call.
@@ -168,6 +171,8 @@ pub struct Import<T> {
     /// When the target is told that the latest replies have come, unless a request tells it before.
     pub(crate) ack_at: Option<Instant>,
     pub(crate) server_time: Option<(Instant, nacre_types::Timestamp)>,
+    /// The target's clock in the latest answer of this connection, and when that came: it shows more by now.
+    pub(crate) clock: Option<(u32, Instant)>,
     pub(crate) last_error: Option<String>,
     pub(crate) slots: Slots,
     pub(crate) unreplied: BTreeMap<Xid, Outstanding<T>>,
@@ -254,6 +259,7 @@ impl<T> Import<T> {
             agreed: None,
             ack_at: None,
             server_time: None,
+            clock: None,
             last_error: None,
             unreplied: BTreeMap::new(),
             replay: ReplayList::default(),
@@ -368,7 +374,10 @@ impl<T> Import<T> {
         }
         self.last_heard = now;
         match frame.header.kind {
-            Kind::Reply => self.handle_reply(now, frame),
+            Kind::Reply => {
+                self.clock = Some((frame.header.clock_ms, now)).filter(|(ms, _)| *ms != 0);
+                self.handle_reply(now, frame);
+            }
             Kind::Callback => self.handle_callback(now, frame),
             Kind::Hello | Kind::HelloReply | Kind::Request | Kind::CallbackAck | Kind::Ack => {
                 self.lose(now, "the target sent a frame that only clients send");
@@ -498,7 +507,7 @@ impl<T> Import<T> {
     }
 
     fn send_first(&mut self, now: Instant, lane: Lane, waiting: Waiting<T>) {
-        let Request { opcode, class, flags, body, bulk, job } = waiting.request;
+        let Request { opcode, class, flags, body, bulk, job, until } = waiting.request;
         let mut header = Header::new(Kind::Request, opcode.number());
         header.flags = flags;
         if lane.has_slot() {
@@ -510,24 +519,41 @@ impl<T> Import<T> {
         header.job = job;
         header.epoch = self.epoch;
         let frame = Frame { header, body, bulk };
-        let call = Outstanding { frame: frame.clone(), class, token: waiting.token, sent: now };
-        self.unreplied.insert(frame.header.xid, call);
+        let mut copy = frame.clone();
+        copy.header.clock_ms = self.clock_at(now, opcode.number(), until);
+        let call = Outstanding { frame, class, token: waiting.token, sent: now, until };
+        self.unreplied.insert(copy.header.xid, call);
         self.ack_at = None;
-        self.effects.push_back(ImportEffect::Send { epoch: self.epoch, frame });
+        self.effects.push_back(ImportEffect::Send { epoch: self.epoch, frame: copy });
     }
 
     /// Sends every unanswered request again, in xid order, with its old xid and tag.
     pub(crate) fn resend(&mut self, now: Instant) {
         let last_xid = self.last_xid();
-        for call in self.unreplied.values_mut() {
+        let mut unreplied = core::mem::take(&mut self.unreplied);
+        for call in unreplied.values_mut() {
             call.sent = now;
             let mut frame = call.frame.clone();
+            frame.header.clock_ms = self.clock_at(now, frame.header.opcode, call.until);
             frame.header.flags |= flags::RESENT;
             frame.header.epoch = self.epoch;
             frame.header.last_xid = last_xid;
             self.effects.push_back(ImportEffect::Send { epoch: self.epoch, frame });
         }
-        self.resent += self.unreplied.len() as u64;
+        self.resent += unreplied.len() as u64;
+        self.unreplied = unreplied;
+    }
+
+    /// What the target's clock shows at most when a change may be begun at the latest; 0 when its clock is not known.
+    fn clock_at(&self, now: Instant, opcode: u16, until: Option<Instant>) -> u32 {
+        let (true, Some((shown, at))) =
+            (Opcode::from_number(opcode).is_some_and(Opcode::changes_object), self.clock)
+        else {
+            return 0;
+        };
+        let until = until.unwrap_or(now + self.lease.length() / 4);
+        let (to_come, over) = (until.saturating_since(at), at.saturating_since(until));
+        shown.wrapping_add(to_come.as_millis() as u32).wrapping_sub(over.as_millis() as u32).max(1)
     }
 
     /// Ends every change that was called for before the eviction was known: the evicted export may have executed it, or
@@ -717,6 +743,7 @@ impl<T> Outstanding<T> {
             body: self.frame.body,
             bulk: self.frame.bulk,
             job: self.frame.header.job,
+            until: self.until,
         };
         (request, self.token)
     }

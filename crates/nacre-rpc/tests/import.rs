@@ -112,7 +112,8 @@ impl Script {
         std::mem::take(&mut self.log)
     }
     fn call(&mut self, token: u32, opcode: Opcode, class: Class) {
-        let request = Request { opcode, class, body: Bytes::new(), bulk: Vec::new(), flags: 0, job: 0 };
+        let request =
+            Request { opcode, class, body: Bytes::new(), bulk: Vec::new(), flags: 0, job: 0, until: None };
         self.import.call(self.now, request, token);
     }
     fn change(&mut self, token: u32) {

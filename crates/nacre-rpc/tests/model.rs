@@ -126,7 +126,7 @@ impl World {
             _ => (Opcode::Create, Class::Modify),
         };
         let body = Bytes::from(self.calls.to_vec());
-        let request = Request { opcode, class, body, bulk: Vec::new(), flags: 0, job: 0 };
+        let request = Request { opcode, class, body, bulk: Vec::new(), flags: 0, job: 0, until: None };
         self.import.call(self.now, request, self.calls);
     }
 

@@ -9,7 +9,7 @@ use nacre_types::{Errno, Fid, OpenHandle, SetAttr};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
 use std::pin::Pin;
 use std::rc::Rc;
-use support::{FILE, SEC, caller, create, make, on_devices, run, write};
+use support::{FILE, MDT, OST, SEC, caller, create, make, on_devices, read, run, write};
 
 fn lock(kind: FlockType, owner: u64) -> FileLock {
     FileLock { family: FlockFamily::Posix, kind, start: 0, end: u64::MAX, owner, pid: 1 }
@@ -212,7 +212,7 @@ type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Errno>>>>;
 fn answered_after_the_eviction<T: Send + 'static>(
     seed: u64,
     call: fn(Rc<Client>, Fid, OpenHandle) -> Answer<T>,
-) -> (Cluster, Option<Result<T, Errno>>) {
+) -> (Cluster, Option<Result<T, Errno>>, Fid) {
     let (mut c, fid, handle) = with_a_lock(seed);
     let (first, second, ost) = (c.mounts[0], c.mounts[1], c.servers[2]);
     let written = run(&mut c, first, async move |client| {
@@ -234,18 +234,80 @@ fn answered_after_the_eviction<T: Send + 'static>(
     c.world.run_for(SEC);
     c.world.pause(first, false);
     let got = c.jobs.wait(&mut c.world, asked, 30 * SEC);
-    (c, got)
+    (c, got, fid)
 }
 
-/// The OST, which knows nothing of file locks, makes the write when it goes on: the program must not believe that this was
-/// under its lock.
+/// It waited at the OST for longer than its client's locks were certain: the next holder must not meet it.
 #[test]
-fn a_write_that_an_ost_made_after_the_eviction_is_no_success() {
+fn a_write_that_reaches_its_ost_after_the_eviction_is_not_made() {
     for seed in 1..=8 {
-        let (c, got) = answered_after_the_eviction(seed, |client, _, handle| {
+        let (mut c, got, fid) = answered_after_the_eviction(seed, |client, _, handle| {
             Box::pin(async move { write(&client, handle, 0, vec![1; 4096]).await })
         });
         assert_eq!(got, Some(Err(Errno::EIO)), "seed {seed}\n{}", c.world.trace(60));
+        let second = c.mounts[1];
+        assert_eq!(read(&mut c, second, fid), Ok(vec![2; 4096]), "seed {seed}\n{}", c.world.trace(60));
+    }
+}
+
+/// Its OST was away; its mount, which sends it again, cannot reach the MDT and does not know that it was evicted.
+#[test]
+fn a_write_that_is_sent_again_after_the_eviction_is_not_made() {
+    for seed in 1..=8 {
+        let (mut c, fid, handle) = with_a_lock(seed);
+        let (first, second, mdt, ost) = (c.mounts[0], c.mounts[1], c.servers[MDT], c.servers[OST]);
+        let written = run(&mut c, first, async move |client| write(&client, handle, 0, vec![2; 4096]).await);
+        assert_eq!(written, Ok(4096));
+        let opened = run(&mut c, second, async move |client| client.open(fid, 2, caller()).await);
+        let other = opened.expect("opened").1;
+        c.world.kill(ost);
+        let again = c
+            .jobs
+            .start(&mut c.world, first, async move |client| write(&client, handle, 0, vec![1; 4096]).await);
+        c.world.run_for(SEC / 10);
+        // The MGS may be in the MDT's process: what it hears counts for both.
+        for server in [c.servers[0], mdt] {
+            c.world.block_for(first, server, 30 * SEC);
+        }
+        c.world.run_for(15 * SEC);
+        let theirs = run(&mut c, second, async move |client| {
+            client.flock(other, lock(FlockType::Write, 2), false).await
+        });
+        assert_eq!(theirs, Ok(FlockOutcome::Granted), "seed {seed}");
+        c.world.start_later(ost, 1);
+        c.world.run_for(5 * SEC);
+        assert_eq!(read(&mut c, second, fid), Ok(vec![2; 4096]), "seed {seed}\n{}", c.world.trace(60));
+        let got: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, again, 60 * SEC);
+        assert_eq!(got, Some(Err(Errno::EIO)), "seed {seed}\n{}", c.world.trace(60));
+    }
+}
+
+/// A mount dies with a write in the socket of an OST that stands still. The MDT learns the size of the file when the dead
+/// is evicted: nothing may make it longer after that.
+#[test]
+fn what_a_dead_mount_has_sent_is_not_made_after_its_eviction() {
+    for seed in 1..=8 {
+        let mut c = on_devices(seed, 2);
+        let (first, second, ost) = (c.mounts[0], c.mounts[1], c.servers[OST]);
+        let made = run(&mut c, first, async |client| {
+            let (fid, handle) = create(&client, "longer").await?;
+            write(&client, handle, 0, vec![2; 4096]).await?;
+            Ok::<_, Errno>((fid, handle))
+        });
+        let (fid, handle) = made.expect("written");
+        c.world.pause(ost, true);
+        let _never_answered = c.jobs.start(&mut c.world, first, async move |client| {
+            write(&client, handle, 4096, vec![1; 4096]).await
+        });
+        c.world.run_for(SEC / 10);
+        c.world.kill(first);
+        c.world.run_for(20 * SEC);
+        c.world.pause(ost, false);
+        c.world.run_for(5 * SEC);
+        let size =
+            run(&mut c, second, async move |client| client.getattr(fid).await.map(|entry| entry.attr.size));
+        assert_eq!(size, Ok(4096), "seed {seed}\n{}", c.world.trace(60));
+        assert_eq!(read(&mut c, second, fid), Ok(vec![2; 4096]), "seed {seed}\n{}", c.world.trace(60));
     }
 }
 
@@ -253,7 +315,7 @@ fn a_write_that_an_ost_made_after_the_eviction_is_no_success() {
 #[test]
 fn a_sync_that_an_ost_answers_after_the_eviction_is_no_success() {
     for seed in 1..=8 {
-        let (c, got) = answered_after_the_eviction(seed, |client, fid, handle| {
+        let (c, got, _) = answered_after_the_eviction(seed, |client, fid, handle| {
             Box::pin(async move { client.fsync(fid, Some(handle)).await })
         });
         assert_eq!(got, Some(Err(Errno::EIO)), "seed {seed}\n{}", c.world.trace(60));

@@ -329,6 +329,7 @@ impl<S: Service> Inner<S> {
         header.epoch = epoch;
         header.job = request.job;
         (header.last_committed, header.last_stable) = core.commit_numbers();
+        header.clock_ms = core.clock_ms();
         let reply = result.unwrap_or_else(|error| {
             header.status = error.0;
             Reply::default()

@@ -23,9 +23,9 @@ use nacre_node::{Ctx, Effect, Peers, WaitList};
 use nacre_osd::{Osd, Pins, Reservation, Tx, table};
 use nacre_rpc::{PreVersions, ReplyRecord, SubRecord};
 use nacre_types::{ClientUuid, Codec, Errno, Fid, Instant, TargetName, Transno, Xid};
-use nacre_wire::Opcode;
 use nacre_wire::mgs::KeptParam;
 use nacre_wire::target::{Role, features};
+use nacre_wire::{Opcode, late};
 
 pub use crate::exports::ExportId;
 
@@ -187,12 +187,18 @@ impl TargetCore {
         }
         Ok(done)
     }
+    /// Milliseconds of this target's clock, as clients are told; they come round.
+    pub(crate) fn clock_ms(&self) -> u32 {
+        ((self.ctx.now().0 / 1_000_000) as u32).max(1)
+    }
     /// Asked before a change that may have waited is made. Once the connection of its client is gone it is not: a client
     /// that lives sends it again, and of one that died nobody shall see a change after its end, for as long as its lease
-    /// keeps its export. What is replayed was answered.
+    /// keeps its export. Nor is it when its client has said that it would be too late now: others may have the file locks
+    /// under which it was sent. What is replayed was answered.
     ///
     /// # Errors
-    /// ENOTCONN, which nobody is told: the next copy is executed as if this one had been lost on its way.
+    /// ENOTCONN, which nobody is told: the next copy is executed as if this one had been lost on its way. ETIME: it was not
+    /// made and will not be.
     pub fn still_wanted(&self, request: &Request) -> Result<(), Errno> {
         let mut exports = self.exports.borrow_mut();
         match exports.get_mut(request.export) {
@@ -201,6 +207,11 @@ impl TargetCore {
                     opcode = ?request.opcode, "not made: the connection of its client is gone");
                 entry.rpc.abandon(request.header.xid);
                 Err(Errno::ENOTCONN)
+            }
+            Some(_)
+                if request.replayed_transno().is_none() && late(self.clock_ms(), request.header.clock_ms) =>
+            {
+                Err(Errno::ETIME)
             }
             Some(_) => Ok(()),
             None => Err(Errno::ESTALE),

@@ -53,6 +53,7 @@ errnos! {
     ENOTEMPTY = 39, "directory not empty";
     ELOOP = 40, "too many symbolic links";
     ENODATA = 61, "no such attribute";
+    ETIME = 62, "too late";
     EPROTO = 71, "protocol error";
     EOVERFLOW = 75, "value too large";
     EOPNOTSUPP = 95, "not supported";

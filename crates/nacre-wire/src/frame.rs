@@ -82,10 +82,16 @@ pub struct Header {
     /// Reply of an OST: the bytes of writes up to this are on stable storage.
     pub last_stable: Transno,
     pub epoch: ConnEpoch,
-    /// Milliseconds the sender is prepared to wait for the answer; 0 = for ever.
-    pub deadline_ms: u32,
+    /// Milliseconds of the server's clock, 0 = none. Reply: when it was sent. Request: the change must not be begun later
+    /// ([`late`]).
+    pub clock_ms: u32,
     /// Job of the caller, 0 = none.
     pub job: u64,
+}
+
+/// Whether the clock `now` has passed the time `until`; half of what the number can say lies on each side.
+pub fn late(now_ms: u32, until_ms: u32) -> bool {
+    until_ms != 0 && (now_ms.wrapping_sub(until_ms) as i32) > 0
 }
 
 impl Header {
@@ -102,7 +108,7 @@ impl Header {
             last_committed: Transno(0),
             last_stable: Transno(0),
             epoch: ConnEpoch(0),
-            deadline_ms: 0,
+            clock_ms: 0,
             job: 0,
         }
     }
@@ -196,7 +202,7 @@ impl Frame {
         h.last_committed.encode(&mut w);
         h.last_stable.encode(&mut w);
         h.epoch.encode(&mut w);
-        h.deadline_ms.encode(&mut w);
+        h.clock_ms.encode(&mut w);
         h.job.encode(&mut w);
         (self.bulk_len() as u32).encode(&mut w);
         body_sum.encode(&mut w);
@@ -250,7 +256,7 @@ impl Header {
             header.last_committed = Codec::decode(&mut r)?;
             header.last_stable = Codec::decode(&mut r)?;
             header.epoch = Codec::decode(&mut r)?;
-            header.deadline_ms = Codec::decode(&mut r)?;
+            header.clock_ms = Codec::decode(&mut r)?;
             header.job = Codec::decode(&mut r)?;
             lengths.bulk_bytes = Codec::decode(&mut r)?;
             lengths.body_sum = Codec::decode(&mut r)?;

@@ -16,7 +16,7 @@ pub mod settings;
 pub mod target;
 
 pub use frame::{
-    Frame, FrameError, HEADER_BYTES, Header, Kind, Lengths, MAX_BODY_BYTES, MAX_BULK_BYTES, flags,
+    Frame, FrameError, HEADER_BYTES, Header, Kind, Lengths, MAX_BODY_BYTES, MAX_BULK_BYTES, flags, late,
 };
 pub use opcode::{Class, Opcode, Rpc};
 pub use pattern::matches;

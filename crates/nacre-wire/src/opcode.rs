@@ -85,6 +85,10 @@ impl Opcode {
     pub fn changes_bytes(self) -> bool {
         matches!(self, Self::Write | Self::Truncate)
     }
+    /// Made at an OST under file locks of an MDT: it must not be begun when another client may have them.
+    pub fn changes_object(self) -> bool {
+        matches!(self, Self::Write | Self::Truncate | Self::Allocate)
+    }
     /// How a request of this kind is treated: what [`Rpc::CLASS`] says, for those who have only the number.
     pub fn class(self) -> Class {
         match self {

@@ -88,7 +88,7 @@ fn header_sample() -> Vec<u8> {
         last_committed: Transno(10),
         last_stable: Transno(11),
         epoch: ConnEpoch(12),
-        deadline_ms: 13,
+        clock_ms: 13,
         job: 14,
         ..Header::new(Kind::Reply, 0x1516)
     };

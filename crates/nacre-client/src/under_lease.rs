@@ -1,0 +1,76 @@
+//! What is done under file locks is done within the MDT's lease: beyond it somebody else may have them, and the OSTs know
+//! nothing of them.
+//!
+//! Invariants: a handle that an eviction took gives EIO; where there are locks an operation begins and ends within the
+//! lease; each change of an object says until when the OST may begin it, so that one that was long on its way, or that
+//! waited for a stopped OST, is not made under the locks of the next holder.
+
+use crate::client::Client;
+use crate::file::Open;
+use crate::target::Target;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_types::{Codec, Errno, Instant, OpenHandle};
+use nacre_wire::Rpc;
+use nacre_wire::mdt::Getattr;
+
+impl Client {
+    /// A usable handle for reading or writing.
+    pub(crate) async fn handle_under_lease(&self, handle: OpenHandle) -> Result<Rc<Open>, Errno> {
+        let open = self.files.handle(handle)?;
+        self.still_under_lease(&open).await?;
+        Ok(open)
+    }
+
+    /// Asked again when an operation is done: of one that an OST kept waiting beyond the lease nobody knows whose the file
+    /// locks were when it was made.
+    pub(crate) async fn still_under_lease(&self, open: &Open) -> Result<(), Errno> {
+        self.locks_until(open).await.map(drop)
+    }
+
+    /// Waits until the file locks that the handle may rely on are certain; until when nobody else has them. `None`: it
+    /// has none.
+    async fn locks_until(&self, open: &Open) -> Result<Option<Instant>, Errno> {
+        loop {
+            open.usable()?;
+            if !open.file.held.covers(open.handle) {
+                return Ok(None);
+            }
+            let mdt = self.mdt().await?;
+            if mdt.peer.lease_ok() {
+                return Ok(mdt.peer.granted_until());
+            }
+            // Any answer renews the lease, or tells of the eviction first. EIO: this very request was evicted.
+            match mdt.call(&Getattr { fid: open.file.fid }).await {
+                Ok(_) | Err(Errno::ESTALE) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Changes an object, through a handle or by name. What came too late was not made: the locks are looked at again.
+    pub(crate) async fn change_object<'a, R: Rpc + Codec<'a>>(
+        &self,
+        ost: &Target,
+        open: Option<&Open>,
+        request: &R,
+        bulk: Vec<Bytes>,
+    ) -> Result<R::Reply, Errno> {
+        loop {
+            let until = match open {
+                Some(open) => self.locks_until(open).await?,
+                None => None,
+            };
+            match ost.call_until(request, bulk.clone(), until).await {
+                Err(Errno::ETIME) => {
+                    tracing::debug!(
+                        target_name = ost.name,
+                        "a change reached its OST too late: it is made anew"
+                    );
+                }
+                other => return other,
+            }
+        }
+    }
+}

@@ -18,6 +18,8 @@ struct Script {
     process: (u64, u64),
     /// What the target has in its log: (xid, transno).
     made: Vec<(u64, u64)>,
+    /// The target's clock, as the answer to connect tells it.
+    clock_ms: u32,
 }
 
 struct Server {
@@ -45,7 +47,7 @@ impl Script {
         let now = Instant(1_000_000_000_000);
         let import = Import::new(now, config);
         let (log, made) = (Vec::new(), Vec::new());
-        Self { now, import, log, connect_xid: Xid(0), ping_xid: Xid(0), process: (0, 0), made }
+        Self { now, import, log, connect_xid: Xid(0), ping_xid: Xid(0), process: (0, 0), made, clock_ms: 0 }
     }
     fn connected(max_mod_rpcs: u16) -> Self {
         let mut s = Self::new(max_mod_rpcs);
@@ -102,7 +104,8 @@ impl Script {
                 let mark = if h.has(flags::RESENT) { "*" } else { "" };
                 let replay =
                     if h.has(flags::REPLAY) { format!(" replay {}", h.transno) } else { String::new() };
-                format!("{op:?}{mark} x{} t{} l{}{replay}", h.xid, h.tag, h.last_xid)
+                let until = if h.clock_ms > 0 { format!(" until {}", h.clock_ms) } else { String::new() };
+                format!("{op:?}{mark} x{} t{} l{}{replay}{until}", h.xid, h.tag, h.last_xid)
             }
         }
     }
@@ -112,8 +115,11 @@ impl Script {
         std::mem::take(&mut self.log)
     }
     fn call(&mut self, token: u32, opcode: Opcode, class: Class) {
+        self.call_until(token, opcode, class, None);
+    }
+    fn call_until(&mut self, token: u32, opcode: Opcode, class: Class, until: Option<Instant>) {
         let request =
-            Request { opcode, class, body: Bytes::new(), bulk: Vec::new(), flags: 0, job: 0, until: None };
+            Request { opcode, class, body: Bytes::new(), bulk: Vec::new(), flags: 0, job: 0, until };
         self.import.call(self.now, request, token);
     }
     fn change(&mut self, token: u32) {
@@ -186,6 +192,7 @@ impl Script {
         };
         let mut h = self.header(Kind::Reply, self.connect_xid.0);
         h.last_committed = Transno(server.last_committed);
+        h.clock_ms = self.clock_ms;
         let epoch = h.epoch;
         self.import.handle_frame(self.now, epoch, Frame::new(h, reply.to_vec()));
     }
@@ -214,6 +221,31 @@ fn calls_wait_for_the_connection_and_then_go_in_order() {
     s.change(3);
     assert_eq!(s.take(), ["Create x4 t1 l3"], "everything below has been answered");
     assert_eq!(s.states(), ["DISCONN", "CONNECTING", "RECOVER", "FULL"]);
+}
+
+#[test]
+fn a_change_of_an_object_says_until_when_it_may_be_begun() {
+    let mut s = Script::new(7);
+    s.clock_ms = 500_000;
+    s.connect(SERVER);
+    s.take();
+    let until = s.now + SEC * 6;
+    s.pass(SEC);
+    s.call_until(1, Opcode::Write, Class::Modify, Some(until));
+    s.call(2, Opcode::Write, Class::Modify);
+    s.change(3);
+    let sent = ["Write x2 t1 l1 until 506000", "Write x3 t2 l1 until 503500", "Create x4 t3 l1"];
+    assert_eq!(s.take(), sent, "a quarter of the lease from now on, unless its caller says it");
+    // The next server has another clock, and is reached too late for one of them.
+    s.close();
+    s.clock_ms = u32::MAX - 999;
+    s.pass(SEC * 7);
+    s.take();
+    s.connect(SERVER);
+    let over = s.now - until;
+    let late = (u32::MAX - 999).wrapping_sub(over.as_millis() as u32);
+    let again = [format!("Write* x2 t1 l1 until {late}"), "Write* x3 t2 l1 until 1500".into()];
+    assert_eq!(s.take().get(1..3), Some(&again[..]), "what its caller said holds, the other gets new time");
 }
 
 #[test]

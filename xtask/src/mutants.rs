@@ -66,7 +66,7 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "evictions", "a_write_that_reaches_its_ost_after_the_eviction_is_not_made"),
     planted(
         "a change that is sent again gets new time",
-        "crates/nacre-rpc/src/import.rs",
+        "crates/nacre-rpc/src/sending.rs",
         &[("self.clock_at(now, frame.header.opcode, call.until)", "self.clock_at(now, frame.header.opcode, None)")],
     )
     .found_by("nacre-sim", "evictions", "a_write_that_is_sent_again_after_the_eviction_is_not_made"),
@@ -240,12 +240,12 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "an append whose locks are lost is made twice",
-        "crates/nacre-client/src/io.rs",
+        "crates/nacre-client/src/append.rs",
         &[
             // What a kill of the OSTs leaves them does not hide it.
             ("let kept = component.stripes.len() > 1;", "let kept = component.stripes.len() > 1000;"),
             (
-                "false => Box::pin(self.left_of_append(file, &earlier, data, &locks)).await?,",
+                "false => Box::pin(self.left_of_append(file.fid, &earlier, data, &locks)).await?,",
                 "false => Left::Nothing,",
             ),
         ],
@@ -257,7 +257,7 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "the xid comes before the slot",
-        "crates/nacre-rpc/src/import.rs",
+        "crates/nacre-rpc/src/sending.rs",
         &[
             ("self.next_serial += 1;", "self.next_serial = self.take_xid().0;"),
             (

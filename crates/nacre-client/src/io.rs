@@ -1,8 +1,8 @@
 //! Reading and writing: one operation is atomic with regard to every other mount.
 //!
 //! Within one object and one request the OST orders it (no lock of ours). A range over several objects is
-//! done under extent locks on all of them, taken in stripe order; an append under [0, inf) on every object, which is
-//! how its end of file stays true. Writes go straight to the OSTs. A read that comes back short in a striped file may
+//! done under extent locks on all of them, taken in stripe order; an append (`append`) under [0, inf) on every object, which
+//! is how its end of file stays true. Writes go straight to the OSTs. A read that comes back short in a striped file may
 //! be a hole: then the range is locked, and the file's size decides.
 
 use crate::client::{Client, WriteArgs};
@@ -11,15 +11,13 @@ use crate::locks::HeldExtent;
 use crate::ranges::Share;
 use crate::stripes::{self, ObjectRange};
 use crate::target::Target;
-use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use core::cell::RefCell;
 use nacre_node::join_all;
 use nacre_types::{Component, Errno, Extent, Fid, LockCookie, ObjectId, OpenHandle, SetAttr, Timestamp};
 use nacre_wire::mdt::Setattr;
-use nacre_wire::ost::{Allocate, LockMode, ObjectState, Read, SyncObject, Truncate, Write};
+use nacre_wire::ost::{Allocate, LockMode, ObjectState, Read, SyncObject, Write};
 use nacre_wire::target::Sync;
 
 /// Largest request to an OST.
@@ -39,27 +37,6 @@ struct Locked {
     range: ObjectRange,
     ost: Rc<Target>,
     held: HeldExtent,
-}
-
-/// One object's part of an append.
-#[derive(Debug, Clone)]
-struct Part {
-    range: ObjectRange,
-    /// The object's size before.
-    before: u64,
-    /// It is written, and could not be taken back.
-    done: bool,
-}
-
-/// What is left of an append whose locks were lost half way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Left {
-    /// Its pieces, and its place: what is missing can be written there.
-    Place,
-    /// Its pieces. Others have written where the rest belongs.
-    Pieces,
-    /// Not even those: others have cut them away, or written over them.
-    Nothing,
 }
 
 impl Client {
@@ -113,8 +90,7 @@ impl Client {
         let _order = file.ranges.acquire(&self.ctx, extent, Share::Exclusive).await;
         let component = file.component()?;
         let written = if args.append {
-            let begun = RefCell::new(Vec::new());
-            self.retry_lost_locks(|first| self.append(&open, &component, &args.data, &begun, first)).await?
+            self.append(&open, &component, &args.data).await?
         } else {
             check_end(args.offset, len)?;
             let ranges = stripes::by_object(&component, args.offset, len);
@@ -232,149 +208,8 @@ impl Client {
         join_all(writes).await.into_iter().collect()
     }
 
-    /// Finds the end of the file under locks on all of it, and writes there; or ends what an earlier try has `begun`.
-    async fn append(
-        &self,
-        open: &Open,
-        component: &Component,
-        data: &Bytes,
-        begun: &RefCell<Vec<Part>>,
-        leaves: bool,
-    ) -> Result<Vec<u32>, Errno> {
-        let file = &open.file;
-        let mut locks = Vec::with_capacity(component.stripes.len());
-        // Nobody comes in between when an OST is killed under it: the pieces belong together.
-        let kept = component.stripes.len() > 1;
-        for (stripe, &ost) in (0u32..).zip(&component.stripes) {
-            let ost = self.ost(ost).await?;
-            let object = ObjectId { fid: file.fid, stripe };
-            let held = self.lock_extent(&ost, object, LockMode::Pw, Extent::ALL, kept, leaves).await?;
-            locks.push((ost, held));
-        }
-        let mtime = self.now();
-        let earlier = begun.borrow().clone();
-        let left = match earlier.is_empty() {
-            true => Left::Nothing,
-            false => Box::pin(self.left_of_append(file, &earlier, data, &locks)).await?,
-        };
-        if left == Left::Pieces {
-            Box::pin(self.erase(open, &earlier, data, &locks, mtime)).await?;
-        }
-        let parts = match left {
-            Left::Place => earlier,
-            Left::Pieces | Left::Nothing => {
-                begun.take();
-                let states: Vec<ObjectState> = locks.iter().map(|(_, held)| held.state).collect();
-                let sizes =
-                    (0u32..).zip(&states).map(|(stripe, state)| component.file_size(stripe, state.size));
-                let end = sizes.max().unwrap_or(0);
-                let len = data.len() as u64;
-                check_end(end, len)?;
-                let ranges = stripes::by_object(component, end, len);
-                let part = |range: ObjectRange| {
-                    let before = states.get(range.stripe as usize).map_or(0, |state| state.size);
-                    Part { range, before, done: false }
-                };
-                ranges.into_iter().map(part).collect()
-            }
-        };
-        let writes = parts.iter().map(|part| async {
-            let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;
-            if part.done {
-                return Ok(());
-            }
-            self.write_object(ost, open, &part.range, data, held.cookie, mtime).await
-        });
-        let written = join_all(writes).await;
-        let Some(&Err(error)) = written.iter().find(|w| w.is_err()) else {
-            return Ok(parts.iter().map(|part| part.range.stripe).collect());
-        };
-        // The next appender must not find a piece of ours behind a hole: what was written is cut off again, unless the
-        // lock for that is lost as well. Then the next try writes what is missing. (What an earlier try has begun may
-        // have others' bytes behind it and is not cut.)
-        let undone = parts.iter().zip(&written).map(|(part, written)| async {
-            let cut = match locks.get(part.range.stripe as usize) {
-                Some((ost, held)) if written.is_ok() && left != Left::Place => {
-                    self.cut_back(ost, open, part, held, mtime).await
-                }
-                _ => Ok(()),
-            };
-            let done = cut.is_err() || written.is_ok() && left == Left::Place;
-            Part { range: part.range.clone(), before: part.before, done }
-        });
-        let parts: Vec<Part> = join_all(undone).await;
-        if parts.iter().any(|part| part.done) {
-            if error != Errno::ESTALE {
-                tracing::error!(fid = %file.fid, "a failed append could not be taken back: the file has a hole with a piece of it behind");
-            }
-            begun.replace(parts);
-        }
-        Err(error)
-    }
-
-    /// Looks at what an earlier try of an append has written, and at where the rest of it belongs.
-    async fn left_of_append(
-        &self,
-        file: &FileState,
-        parts: &[Part],
-        data: &Bytes,
-        locks: &[(Rc<Target>, HeldExtent)],
-    ) -> Result<Left, Errno> {
-        let mut left = Left::Place;
-        for part in parts {
-            let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;
-            let (found, _) = self.read_object(ost, file.fid, &part.range, held.cookie).await?;
-            let (found, ours) = (found.concat(), stripes::gather(&part.range, data).concat());
-            if part.done && found != ours {
-                return Ok(Left::Nothing);
-            }
-            if !part.done && found.iter().zip(&ours).any(|(found, ours)| *found != 0 && found != ours) {
-                left = Left::Pieces;
-            }
-        }
-        Ok(left)
-    }
-
-    /// Makes a hole of the pieces: the append is made elsewhere, and must not be there twice.
-    async fn erase(
-        &self,
-        open: &Open,
-        parts: &[Part],
-        data: &Bytes,
-        locks: &[(Rc<Target>, HeldExtent)],
-        mtime: Timestamp,
-    ) -> Result<(), Errno> {
-        let zeros = Bytes::from(alloc::vec![0; data.len()]);
-        tracing::warn!(
-            fid = %open.file.fid,
-            bytes = data.len(),
-            "locks were lost under an append and others have appended since: it goes to the end, a hole is where it was begun"
-        );
-        for part in parts.iter().filter(|part| part.done) {
-            let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;
-            self.write_object(ost, open, &part.range, &zeros, held.cookie, mtime).await?;
-        }
-        Ok(())
-    }
-
-    /// Sets an object back to the size it had before the append.
-    async fn cut_back(
-        &self,
-        ost: &Target,
-        open: &Open,
-        part: &Part,
-        held: &HeldExtent,
-        mtime: Timestamp,
-    ) -> Result<(), Errno> {
-        let file = &open.file;
-        let object = ObjectId { fid: file.fid, stripe: part.range.stripe };
-        file.note_uncertain(part.range.stripe);
-        let request = Truncate { object, size: part.before, owner: file.owner(), mtime, lock: held.cookie };
-        self.change_object(ost, Some(open), &request, Vec::new()).await.map(drop)
-    }
-
     /// Reads one object's range; ends where the object ends.
-    async fn read_object(
+    pub(crate) async fn read_object(
         &self,
         ost: &Target,
         fid: Fid,
@@ -399,7 +234,7 @@ impl Client {
         }
     }
 
-    async fn write_object(
+    pub(crate) async fn write_object(
         &self,
         ost: &Target,
         open: &Open,
@@ -548,7 +383,7 @@ impl Client {
 }
 
 /// EFBIG for what no file can hold.
-fn check_end(offset: u64, len: u64) -> Result<(), Errno> {
+pub(crate) fn check_end(offset: u64, len: u64) -> Result<(), Errno> {
     match offset.checked_add(len) {
         Some(end) if end <= FILE_BYTES_MAX => Ok(()),
         _ => Err(Errno::EFBIG),

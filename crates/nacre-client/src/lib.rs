@@ -2,7 +2,7 @@
 //!
 //! Every call is an `async fn` on the mount's island. Nothing is cached yet: each call asks the target that knows.
 //!
-//! Module map: `client` is the front door; its calls live by concept in `namespace`, `attr`, `file`, `io`, `flock`,
+//! Module map: `client` is the front door; its calls live by concept in `namespace`, `attr`, `file`, `io`, `append`, `flock`,
 //! `layout` and `space`. Below them: `mount` (targets and how they are found), `target` (one target with its
 //! counters), `closes` (closes that go together), `fids` (sequences), `ranges` (order among the operations of this mount on one file), `locks` (extent
 //! locks of OSTs, for the time of one operation), `under_lease` (what file locks and the MDT's lease allow), `stripes` (which bytes lie where), `stats`, `imports` and
@@ -13,6 +13,7 @@
 #![no_std]
 extern crate alloc;
 
+mod append;
 mod attr;
 mod batch;
 mod client;

@@ -14,6 +14,7 @@ mod import;
 mod lease;
 mod record;
 mod replay;
+mod sending;
 mod slots;
 mod state;
 

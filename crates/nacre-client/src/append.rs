@@ -1,0 +1,195 @@
+//! Appending: the end of the file is found under locks on all of it, and the bytes are written there.
+//!
+//! An append over several objects must not be seen in parts, nor be made twice: what an earlier try has begun, before its
+//! locks went with an OST's process, is ended where it was begun if nobody has appended since, else made a hole and
+//! written at the end.
+
+use crate::client::Client;
+use crate::file::Open;
+use crate::io::check_end;
+use crate::locks::HeldExtent;
+use crate::stripes::{self, ObjectRange};
+use crate::target::Target;
+use alloc::boxed::Box;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::cell::RefCell;
+use nacre_node::join_all;
+use nacre_types::{Component, Errno, Extent, Fid, ObjectId, Timestamp};
+use nacre_wire::ost::{LockMode, ObjectState, Truncate};
+
+/// One object's part of an append.
+#[derive(Debug, Clone)]
+struct Part {
+    range: ObjectRange,
+    /// The object's size before.
+    before: u64,
+    /// It is written, and could not be taken back.
+    done: bool,
+}
+
+/// What is left of an append whose locks were lost half way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// Its pieces, and its place: what is missing can be written there.
+    Place,
+    /// Its pieces. Others have written where the rest belongs.
+    Pieces,
+    /// Not even those: others have cut them away, or written over them.
+    Nothing,
+}
+
+impl Client {
+    /// The stripes that were written.
+    pub(crate) async fn append(
+        &self,
+        open: &Open,
+        component: &Component,
+        data: &Bytes,
+    ) -> Result<Vec<u32>, Errno> {
+        let begun = RefCell::new(Vec::new());
+        self.retry_lost_locks(|first| self.try_append(open, component, data, &begun, first)).await
+    }
+
+    /// Finds the end of the file under locks on all of it, and writes there; or ends what an earlier try has `begun`.
+    async fn try_append(
+        &self,
+        open: &Open,
+        component: &Component,
+        data: &Bytes,
+        begun: &RefCell<Vec<Part>>,
+        leaves: bool,
+    ) -> Result<Vec<u32>, Errno> {
+        let file = &open.file;
+        let mut locks = Vec::with_capacity(component.stripes.len());
+        // Nobody comes in between when an OST is killed under it: the pieces belong together.
+        let kept = component.stripes.len() > 1;
+        for (stripe, &ost) in (0u32..).zip(&component.stripes) {
+            let ost = self.ost(ost).await?;
+            let object = ObjectId { fid: file.fid, stripe };
+            let held = self.lock_extent(&ost, object, LockMode::Pw, Extent::ALL, kept, leaves).await?;
+            locks.push((ost, held));
+        }
+        let mtime = self.now();
+        let earlier = begun.borrow().clone();
+        let left = match earlier.is_empty() {
+            true => Left::Nothing,
+            false => Box::pin(self.left_of_append(file.fid, &earlier, data, &locks)).await?,
+        };
+        if left == Left::Pieces {
+            Box::pin(self.erase(open, &earlier, data, &locks, mtime)).await?;
+        }
+        let parts = match left {
+            Left::Place => earlier,
+            Left::Pieces | Left::Nothing => {
+                begun.take();
+                let states: Vec<ObjectState> = locks.iter().map(|(_, held)| held.state).collect();
+                let sizes =
+                    (0u32..).zip(&states).map(|(stripe, state)| component.file_size(stripe, state.size));
+                let end = sizes.max().unwrap_or(0);
+                let len = data.len() as u64;
+                check_end(end, len)?;
+                let ranges = stripes::by_object(component, end, len);
+                let part = |range: ObjectRange| {
+                    let before = states.get(range.stripe as usize).map_or(0, |state| state.size);
+                    Part { range, before, done: false }
+                };
+                ranges.into_iter().map(part).collect()
+            }
+        };
+        let writes = parts.iter().map(|part| async {
+            let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;
+            if part.done {
+                return Ok(());
+            }
+            self.write_object(ost, open, &part.range, data, held.cookie, mtime).await
+        });
+        let written = join_all(writes).await;
+        let Some(&Err(error)) = written.iter().find(|w| w.is_err()) else {
+            return Ok(parts.iter().map(|part| part.range.stripe).collect());
+        };
+        // The next appender must not find a piece of ours behind a hole: what was written is cut off again, unless the
+        // lock for that is lost as well. Then the next try writes what is missing. (What an earlier try has begun may
+        // have others' bytes behind it and is not cut.)
+        let undone = parts.iter().zip(&written).map(|(part, written)| async {
+            let cut = match locks.get(part.range.stripe as usize) {
+                Some((ost, held)) if written.is_ok() && left != Left::Place => {
+                    self.cut_back(ost, open, part, held, mtime).await
+                }
+                _ => Ok(()),
+            };
+            let done = cut.is_err() || written.is_ok() && left == Left::Place;
+            Part { range: part.range.clone(), before: part.before, done }
+        });
+        let parts: Vec<Part> = join_all(undone).await;
+        if parts.iter().any(|part| part.done) {
+            if error != Errno::ESTALE {
+                tracing::error!(fid = %file.fid, "a failed append could not be taken back: the file has a hole with a piece of it behind");
+            }
+            begun.replace(parts);
+        }
+        Err(error)
+    }
+
+    /// Looks at what an earlier try of an append has written, and at where the rest of it belongs.
+    async fn left_of_append(
+        &self,
+        fid: Fid,
+        parts: &[Part],
+        data: &Bytes,
+        locks: &[(Rc<Target>, HeldExtent)],
+    ) -> Result<Left, Errno> {
+        let mut left = Left::Place;
+        for part in parts {
+            let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;
+            let (found, _) = self.read_object(ost, fid, &part.range, held.cookie).await?;
+            let (found, ours) = (found.concat(), stripes::gather(&part.range, data).concat());
+            if part.done && found != ours {
+                return Ok(Left::Nothing);
+            }
+            if !part.done && found.iter().zip(&ours).any(|(found, ours)| *found != 0 && found != ours) {
+                left = Left::Pieces;
+            }
+        }
+        Ok(left)
+    }
+
+    /// Makes a hole of the pieces: the append is made elsewhere, and must not be there twice.
+    async fn erase(
+        &self,
+        open: &Open,
+        parts: &[Part],
+        data: &Bytes,
+        locks: &[(Rc<Target>, HeldExtent)],
+        mtime: Timestamp,
+    ) -> Result<(), Errno> {
+        let zeros = Bytes::from(alloc::vec![0; data.len()]);
+        tracing::warn!(
+            fid = %open.file.fid,
+            bytes = data.len(),
+            "locks were lost under an append and others have appended since: it goes to the end, a hole is where it was begun"
+        );
+        for part in parts.iter().filter(|part| part.done) {
+            let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;
+            self.write_object(ost, open, &part.range, &zeros, held.cookie, mtime).await?;
+        }
+        Ok(())
+    }
+
+    /// Sets an object back to the size it had before the append.
+    async fn cut_back(
+        &self,
+        ost: &Target,
+        open: &Open,
+        part: &Part,
+        held: &HeldExtent,
+        mtime: Timestamp,
+    ) -> Result<(), Errno> {
+        let file = &open.file;
+        let object = ObjectId { fid: file.fid, stripe: part.range.stripe };
+        file.note_uncertain(part.range.stripe);
+        let request = Truncate { object, size: part.before, owner: file.owner(), mtime, lock: held.cookie };
+        self.change_object(ost, Some(open), &request, Vec::new()).await.map(drop)
+    }
+}

@@ -79,10 +79,14 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "a truncate does not ask whose the file locks are",
         "crates/nacre-client/src/attr.rs",
-        &[(
-            "let open = self.handle_under_lease(handle).await?;",
-            "let open = self.files.all().into_iter().find(|o| o.handle == handle).ok_or(Errno::EBADF)?;",
-        )],
+        &[
+            // Either one alone hides the loss of the other.
+            (
+                "let open = self.handle_under_lease(handle).await?;",
+                "let open = self.files.all().into_iter().find(|o| o.handle == handle).ok_or(Errno::EBADF)?;",
+            ),
+            ("caller, Some(&open)).await?", "caller, None).await?"),
+        ],
     )
     .found_by(
         "nacre-sim",
@@ -475,6 +479,93 @@ const MUTATIONS: &[Mutation] = &[
         )],
     )
     .found_by("nacre-sim", "striped_writes", "nobody_reads_half_of_a_write_whose_ost_was_killed"),
+    planted(
+        "a handle is used without a look at the lease",
+        "crates/nacre-client/src/under_lease.rs",
+        &[("if mdt.peer.lease_ok() {", "if mdt.peer.lease_ok() || open.handle.0 > 0 {")],
+    )
+    .found_by("nacre-sim", "evictions", "a_read_beyond_the_lease_waits_for_the_word_of_the_mdt"),
+    planted(
+        "a change of an object does not say until when its file locks are certain",
+        "crates/nacre-client/src/under_lease.rs",
+        &[("Some(open) => self.locks_until(open).await?,", "Some(open) => self.locks_until(open).await?.and(None),")],
+    )
+    .found_by("nacre-sim", "evictions", "a_write_that_is_sent_again_after_the_eviction_is_not_made"),
+    planted(
+        "a change that reached its OST too late is not made anew",
+        "crates/nacre-client/src/under_lease.rs",
+        &[("Err(Errno::ETIME) => {", "Err(Errno::ETIME) if open.is_none() => {")],
+    )
+    .found_by("nacre-sim", "evictions", "a_write_that_reaches_its_ost_after_the_eviction_is_not_made"),
+    planted(
+        "a time that is over is now",
+        "crates/nacre-rpc/src/import.rs",
+        &[(".wrapping_sub(over.as_millis() as u32)", ".wrapping_sub(0 * over.as_millis() as u32)")],
+    )
+    .found_by("nacre-rpc", "import", "a_change_of_an_object_says_until_when_it_may_be_begun"),
+    planted(
+        "an eviction takes only the handle that has locked",
+        "crates/nacre-client/src/held.rs",
+        &[("*family == FlockFamily::Posix || owned", "*family == FlockFamily::Posix && owned")],
+    )
+    .found_by("nacre-sim", "evictions", "every_handle_of_a_file_that_was_locked_is_lost_and_no_other"),
+    planted(
+        "an eviction takes handles whose locks were given back",
+        "crates/nacre-client/src/held.rs",
+        &[("if owned.ranges.is_empty() {", "if owned.ranges.len() > 1000 {")],
+    )
+    .found_by("nacre-sim", "evictions", "every_handle_of_a_file_that_was_locked_is_lost_and_no_other"),
+    planted(
+        "a close does not wait for writes whose callers were killed",
+        "crates/nacre-client/src/file.rs",
+        &[("if open.is_writer() || !open.lock_owners", "if !open.is_writer() && !open.lock_owners")],
+    )
+    .found_by("nacre-sim", "osts", "a_close_waits_for_writes_whose_callers_were_killed"),
+    planted(
+        "locks are dropped before writes whose callers were killed have ended",
+        "crates/nacre-client/src/flock.rs",
+        &[("            self.writes_end(&open.file).await;\n", "")],
+    )
+    .found_by("nacre-sim", "file_locks", "locks_are_dropped_after_writes_whose_callers_were_killed"),
+    planted(
+        "a replayed lock does not take the place of its mount's",
+        "crates/nacre-mdt/src/flocks.rs",
+        &[("if holder.client != owner.client {", "if holder != owner {")],
+    )
+    .found_by("nacre-sim", "file_locks", "a_lock_is_made_again_whose_answer_overtook_that_of_the_unlock"),
+    planted(
+        "zeros that a growing object needs are not synced",
+        "crates/nacre-osd/src/object_apply.rs",
+        &[("if wrote_zeros {", "if wrote_zeros && is_new {")],
+    )
+    .found_by("nacre-osd", "objects", "bytes_of_a_write_that_a_kill_has_cut_off_do_not_come_back_with_a_lost_machine"),
+    planted(
+        "what was cut off stays in its last block",
+        "crates/nacre-osd/src/reclaim.rs",
+        &[("self.punch(object, state.size, block_ceil(state.size)).await?;", "")],
+    )
+    .found_by("nacre-osd", "objects", "a_write_that_is_put_back_has_its_zeros_before_it"),
+    planted(
+        "the row of a cut goes before the cut is on the device",
+        "crates/nacre-osd/src/reclaim.rs",
+        &[(
+            "zeros that a later write puts before itself in\n                    // a block are not made again by its client when a machine is lost.\n                    self.io(StoreOp::Sync { file: FileId::Blob(object) }).await?;",
+            "",
+        )],
+    )
+    .found_by("nacre-osd", "objects", "a_write_that_is_put_back_has_its_zeros_before_it"),
+    planted(
+        "a write into a hole does not wait until what was cut off there is gone",
+        "crates/nacre-osd/src/object_change.rs",
+        &[("is_none_or(|cut| end <= cut.from)", "is_none_or(|cut| end <= cut.from || fills)")],
+    )
+    .found_by("nacre-osd", "objects", "a_write_beyond_a_cut_does_not_bring_back_what_was_cut_off"),
+    planted(
+        "a write beyond the size does not wait until what was cut off there is gone",
+        "crates/nacre-osd/src/object_change.rs",
+        &[("            if reclaim.is_some() {\n                // The bytes", "            if reclaim.is_some() && row.size == 0 {\n                // The bytes")],
+    )
+    .found_by("nacre-osd", "objects", "a_write_beyond_a_cut_does_not_bring_back_what_was_cut_off"),
 ];
 
 /// Plants each bug, or those whose name has `only` in it, and looks for it in so many seeds.

@@ -617,6 +617,52 @@ fn a_write_that_is_put_back_has_its_zeros_before_it() {
     }
 }
 
+/// The same of an overwrite that a kill has cut off: its bytes lie beyond the size, and no row tells of them.
+#[test]
+fn bytes_of_a_write_that_a_kill_has_cut_off_do_not_come_back_with_a_lost_machine() {
+    for seed in 0..20 {
+        let mut t = Target::format(&CrashDevice::new(u64::MAX));
+        t.write(object(1), 0, vec![1; 700]).expect("writes");
+        t.settle();
+        t.run(|o| async move {
+            let cut_off = o.prepare_write(object(1), 700, vec![Bytes::from(vec![2; 2300])]).await;
+            core::mem::forget(cut_off.expect("prepares"));
+        });
+        let mut t = t.kill();
+        t.truncate(object(1), 2500).expect("grows");
+        t.run(|o| async move {
+            o.sync_all().await;
+            o.osd().commit(o.osd().last_transno()).await.expect("commits");
+        });
+        let mut t = t.power_loss(&mut Rng::new(seed));
+        let (row, bytes) = t.read(object(1), 0, 1 << 20).expect("reads");
+        assert_eq!((row.size, &bytes[..700]), (2500, &[1; 700][..]), "seed {seed}");
+        assert!(bytes.len() == 2500 && bytes[700..].iter().all(|b| *b == 0), "seed {seed}");
+    }
+}
+
+/// A write soon after a cut puts zeros before its bytes: in the block that was cut, or in one that is a hole by now.
+#[test]
+fn a_write_beyond_a_cut_does_not_bring_back_what_was_cut_off() {
+    for (seed, (written, size, at)) in (0..40).zip([(3000, 700, 1000), (12_288, 4096, 9000)].iter().cycle()) {
+        let (size, at) = (*size, *at);
+        let mut t = Target::format(&CrashDevice::new(u64::MAX));
+        t.write(object(1), 0, vec![1; *written]).expect("writes");
+        t.sync(object(1)).expect("syncs");
+        t.truncate(object(1), size as u64).expect("cuts");
+        t.write(object(1), at as u64, vec![2; 100]).expect("writes");
+        t.run(|o| async move { o.osd().commit(o.osd().last_transno()).await.expect("commits") });
+        let mut t = t.power_loss(&mut Rng::new(seed));
+        t.run(move |o| async move {
+            o.restore(object(1), at as u64, &[Bytes::from(vec![2; 100])]).await.expect("puts back");
+        });
+        let (row, bytes) = t.read(object(1), 0, 1 << 20).expect("reads");
+        assert_eq!((row.size as usize, &bytes[..size]), (at + 100, &vec![1; size][..]), "seed {seed}");
+        assert!(bytes[size..at].iter().all(|b| *b == 0), "seed {seed}");
+        assert_eq!(bytes[at..], [2; 100], "seed {seed}");
+    }
+}
+
 /// A killed process leaves bytes in the kernel's cache: they are not called stable before they are synced.
 #[test]
 fn after_a_kill_nothing_is_called_stable_that_a_lost_machine_would_take() {

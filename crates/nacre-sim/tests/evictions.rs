@@ -282,6 +282,33 @@ fn a_write_that_is_sent_again_after_the_eviction_is_not_made() {
     }
 }
 
+/// Its mount cannot reach the MDT and does not know that it was evicted: what it would read is the next holder's.
+#[test]
+fn a_read_beyond_the_lease_waits_for_the_word_of_the_mdt() {
+    for seed in 1..=8 {
+        let (mut c, fid, handle) = with_a_lock(seed);
+        let (first, second, ost) = (c.mounts[0], c.mounts[1], c.servers[OST]);
+        let written = run(&mut c, first, async move |client| write(&client, handle, 0, vec![2; 4096]).await);
+        assert_eq!(written, Ok(4096));
+        // The OST may be in the MDT's process: what it hears counts for both.
+        for server in c.servers.clone() {
+            c.world.block_for(first, server, 30 * SEC);
+        }
+        c.world.run_for(15 * SEC);
+        let theirs = run(&mut c, second, async move |client| {
+            let (_, handle) = client.open(fid, 2, caller()).await?;
+            client.flock(handle, lock(FlockType::Write, 2), false).await
+        });
+        assert_eq!(theirs, Ok(FlockOutcome::Granted), "seed {seed}");
+        c.world.heal(first, ost);
+        let read = c.jobs.start(&mut c.world, first, async move |client| {
+            client.read(handle, 0, 4096).await.map(|bytes| bytes.concat())
+        });
+        let got: Option<Result<Vec<u8>, Errno>> = c.jobs.wait(&mut c.world, read, 60 * SEC);
+        assert_eq!(got, Some(Err(Errno::EIO)), "seed {seed}\n{}", c.world.trace(60));
+    }
+}
+
 /// A mount dies with a write in the socket of an OST that stands still. The MDT learns the size of the file when the dead
 /// is evicted: nothing may make it longer after that.
 #[test]

@@ -1,5 +1,5 @@
 //! File locks over kills of the MDT and the loss of its machine: who waits goes on waiting and gets the lock, and
-//! never do two hold it.
+//! never do two hold it. What was done under them is done before they are dropped.
 
 mod support;
 
@@ -11,7 +11,7 @@ use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use support::{FILE, MDT, SEC, caller, make, on_devices, run};
+use support::{FILE, MDT, MS, OST, SEC, caller, make, on_devices, read, run, write};
 
 fn lock(family: FlockFamily, kind: FlockType, owner: u64) -> FileLock {
     FileLock { family, kind, start: 0, end: u64::MAX, owner, pid: 1 }
@@ -173,6 +173,97 @@ fn a_wait_that_is_interrupted_while_the_mdt_is_killed_leaves_no_lock_behind() {
         }
     }
     assert!(granted > 0);
+}
+
+/// A program unlocks, another of its mount locks, and the second answer overtakes the first. Connection and machine are
+/// lost between them: only the lock is made again before the recovery ends, the unlock after it.
+#[test]
+fn a_lock_is_made_again_whose_answer_overtook_that_of_the_unlock() {
+    let mut overtaken = 0;
+    for seed in 1..=30 {
+        let kind = if seed % 2 == 0 { FlockType::Write } else { FlockType::Read };
+        let gives_back = if seed % 3 == 0 { FlockType::Unlock } else { kind };
+        let gives_back = if kind == FlockType::Write { FlockType::Unlock } else { gives_back };
+        let mut c = on_devices(seed, 2);
+        let fid = file(&mut c);
+        let (mount, other, mdt) = (c.mounts[0], c.mounts[1], c.servers[MDT]);
+        let posix = |kind, owner| lock(FlockFamily::Posix, kind, owner);
+        let handles = run(&mut c, mount, async move |client| {
+            let handles = (open(&client, fid).await?, open(&client, fid).await?);
+            client.flock(handles.0, posix(FlockType::Write, 1), false).await?;
+            Ok::<_, Errno>(handles)
+        });
+        let (first, second) = handles.expect("locked");
+        c.world.run_for(2 * SEC);
+        c.world.faults.slow_one_in = 0;
+        let back = c.jobs.start(&mut c.world, mount, async move |client| {
+            client.flock(first, posix(gives_back, 1), false).await
+        });
+        c.world.faults.noise.swap_one_in = 1;
+        c.world.run_for(MS / 2);
+        c.world.faults.noise = Default::default();
+        let next = c.jobs.start(&mut c.world, mount, async move |client| {
+            client.flock(second, posix(kind, 2), false).await
+        });
+        c.world.run_for(MS / 2);
+        c.jobs.collect(&mut c.world);
+        let is_overtaken = c.jobs.is_done(next) && !c.jobs.is_done(back);
+        c.world.cut_between(mount, mdt);
+        c.power_loss(MDT);
+        c.world.start_later(mdt, 100 * MS);
+        let [back, next] = [back, next].map(|job| {
+            let got: Option<Result<FlockOutcome, Errno>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
+            got
+        });
+        if !is_overtaken || next != Some(Ok(FlockOutcome::Granted)) {
+            continue;
+        }
+        overtaken += 1;
+        assert_eq!(back, Some(Ok(FlockOutcome::Granted)), "seed {seed}\n{}", c.world.trace(80));
+        let wrote = run(&mut c, mount, async move |client| write(&client, second, 0, vec![1]).await);
+        assert_eq!(wrote, Ok(1), "seed {seed}: its mount was evicted\n{}", c.world.trace(80));
+        let theirs = run(&mut c, other, async move |client| {
+            let handle = open(&client, fid).await?;
+            client.flock(handle, posix(FlockType::Write, 3), false).await
+        });
+        assert_eq!(theirs, Ok(FlockOutcome::Conflict), "seed {seed}\n{}", c.world.trace(80));
+    }
+    assert!(overtaken > 5, "the answer was overtaken {overtaken} times");
+}
+
+/// A process is killed in a write that a stopped OST keeps waiting, and with it goes its lock: the next holder finds what
+/// it wrote.
+#[test]
+fn locks_are_dropped_after_writes_whose_callers_were_killed() {
+    for seed in 1..=8 {
+        let mut c = on_devices(seed, 2);
+        let fid = file(&mut c);
+        let (mount, other, ost) = (c.mounts[0], c.mounts[1], c.servers[OST]);
+        let posix = |owner| lock(FlockFamily::Posix, FlockType::Write, owner);
+        let locked = run(&mut c, mount, async move |client| {
+            let handle = open(&client, fid).await?;
+            client.flock(handle, posix(1), false).await?;
+            Ok::<_, Errno>(handle)
+        });
+        let handle = locked.expect("locked");
+        let theirs = run(&mut c, other, async move |client| open(&client, fid).await).expect("opened");
+        c.world.pause(ost, true);
+        let _write = c
+            .jobs
+            .start(&mut c.world, mount, async move |client| write(&client, handle, 0, vec![1; 4]).await);
+        c.world.run_for(SEC / 10);
+        let _flush = c.jobs.start(&mut c.world, mount, async move |client| client.flush(handle, 1).await);
+        c.world.run_for(SEC);
+        let next =
+            c.jobs.start(&mut c.world, other, async move |client| client.flock(theirs, posix(2), true).await);
+        c.world.run_for(SEC);
+        c.jobs.collect(&mut c.world);
+        assert!(!c.jobs.is_done(next), "seed {seed}: locked before the write has ended");
+        c.world.pause(ost, false);
+        let got: Option<Result<FlockOutcome, Errno>> = c.jobs.wait(&mut c.world, next, 30 * SEC);
+        assert_eq!(got, Some(Ok(FlockOutcome::Granted)), "seed {seed}");
+        assert_eq!(read(&mut c, other, fid), Ok(vec![1; 4]), "seed {seed}");
+    }
 }
 
 #[test]

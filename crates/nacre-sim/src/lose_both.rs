@@ -125,7 +125,8 @@ impl Run {
         Ok(())
     }
 
-    /// Reads through every open handle, and the tree.
+    /// Looks at the tree, ends sizes that are not those of the bytes, reads through every handle: that must be a state that
+    /// may be.
     fn settle(&mut self, t: usize, lost: &Lost) -> Result<(), String> {
         let survivor = (lost.mount + 1) % self.cluster.mounts.len();
         let mut tree = self.walk(survivor, t)?;

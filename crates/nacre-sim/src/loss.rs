@@ -28,7 +28,7 @@ pub(crate) struct History {
 struct Done {
     op: Op,
     mount: usize,
-    /// A create that has found a file was none.
+    /// It has made an inode: a history in which it finds one is none.
     must_make: bool,
 }
 
@@ -65,10 +65,9 @@ impl History {
         Self { start, log: Vec::new(), named: 0, latest: None }
     }
 
-    /// An operation has succeeded, and these are the models after it.
-    pub(crate) fn add(&mut self, op: &Op, mount: usize, made_inode: bool, models: &[Model], now_ns: u64) {
+    /// An operation has succeeded.
+    pub(crate) fn add(&mut self, op: &Op, mount: usize, made_inode: bool, now_ns: u64) {
         match op {
-            Op::SyncAll => return *self = Self::new(models.to_vec()),
             Op::Create { .. } if !made_inode => return,
             Op::Fsync(_) => self.named = self.log.len() + 1,
             _ if !op.is_change() => return,
@@ -88,7 +87,7 @@ impl History {
         }
     }
 
-    /// The models that what is seen belongs to, and whether anything is gone. `unheard` was under way on the mount that went.
+    /// The models that what is seen belongs to, and what is gone. `unheard` may have been made or not.
     pub(crate) fn settle(
         &self,
         lost: &Lost,
@@ -147,7 +146,7 @@ impl History {
                 continue;
             }
             let inodes = end.model.inodes.len();
-            let before = file_of(op, &end.model).map(|i| (i, content(&end.model, i).to_vec()));
+            let before = file_of(op, &end.model).map(|i| (i, end.model.content(i).to_vec()));
             match op.apply(&mut end.model) {
                 Ok(_) if *must_make && end.model.inodes.len() == inodes => return None,
                 Ok(_) => {}
@@ -182,12 +181,6 @@ fn file_of(op: &Op, model: &Model) -> Option<usize> {
         _ => None,
     }
 }
-fn content(model: &Model, i: usize) -> &[u8] {
-    match &model.inode(i).kind {
-        Kind::File(content) => content,
-        Kind::Directory(_) | Kind::Symlink(_) | Kind::Fifo => &[],
-    }
-}
 
 /// A state after the loss, with the files that are not certain.
 #[derive(Clone)]
@@ -215,7 +208,7 @@ impl End {
             self.doubts.remove(&i);
             return;
         }
-        let after = content(&self.model, i).to_vec();
+        let after = self.model.content(i).to_vec();
         let (old, new) = (before.len(), after.len());
         let first = Doubt { states: vec![before], doubtful: Vec::new(), sizes: (old, old), theirs: false };
         let doubt = self.doubts.entry(i).or_insert(first);
@@ -269,12 +262,11 @@ impl End {
                 continue;
             };
             if let Some(doubt) = self.doubts.remove(&i).filter(|doubt| doubt.theirs) {
-                wrong
-                    .extend(doubt.refute(content(&self.model, i), bytes).map(|why| format!("{name}: {why}")));
-                self.gone.anything |= content(&self.model, i) != bytes.as_slice();
+                wrong.extend(doubt.refute(self.model.content(i), bytes).map(|why| format!("{name}: {why}")));
+                self.gone.anything |= self.model.content(i) != bytes.as_slice();
                 self.model.inodes[i].kind = Kind::File(bytes.clone());
             }
-            if content(&self.model, i) != bytes.as_slice() {
+            if self.model.content(i) != bytes.as_slice() {
                 wrong.push(format!("{name}: contents differ"));
             }
         }

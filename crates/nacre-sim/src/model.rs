@@ -160,14 +160,20 @@ impl Model {
     pub fn file(&self, path: &str) -> Result<usize, Errno> {
         self.check_file(self.resolve(path)?)
     }
-    fn content(&mut self, i: usize) -> &mut Vec<u8> {
+    pub fn content(&self, i: usize) -> &[u8] {
+        match &self.inodes[i].kind {
+            Kind::File(content) => content,
+            Kind::Directory(_) | Kind::Symlink(_) | Kind::Fifo => unreachable!("checked to be a file"),
+        }
+    }
+    fn content_mut(&mut self, i: usize) -> &mut Vec<u8> {
         match &mut self.inodes[i].kind {
             Kind::File(content) => content,
             Kind::Directory(_) | Kind::Symlink(_) | Kind::Fifo => unreachable!("checked to be a file"),
         }
     }
     pub fn write(&mut self, i: usize, offset: Option<u64>, data: &[u8]) -> Outcome {
-        let content = self.content(i);
+        let content = self.content_mut(i);
         let start = offset.map_or(content.len(), |o| o as usize);
         let end = start + data.len();
         if content.len() < end {
@@ -176,19 +182,19 @@ impl Model {
         content[start..end].copy_from_slice(data);
         Ok(Value::Unit)
     }
-    pub fn read(&mut self, i: usize, offset: u64, len: usize) -> Outcome {
+    pub fn read(&self, i: usize, offset: u64, len: usize) -> Outcome {
         let content = self.content(i);
         let start = content.len().min(offset as usize);
         let end = content.len().min(start + len);
         Ok(Value::Bytes(content[start..end].to_vec()))
     }
     pub fn truncate(&mut self, i: usize, size: u64) -> Outcome {
-        self.content(i).resize(size as usize, 0);
+        self.content_mut(i).resize(size as usize, 0);
         Ok(Value::Unit)
     }
     pub fn allocate(&mut self, i: usize, offset: u64, len: u64, keep_size: bool) -> Outcome {
         let end = (offset + len) as usize;
-        let content = self.content(i);
+        let content = self.content_mut(i);
         if !keep_size && content.len() < end {
             content.resize(end, 0);
         }

@@ -25,7 +25,7 @@ pub(crate) struct Task {
     pub(crate) running: Option<Running>,
     /// When a machine may be lost with a mount.
     history: Option<History>,
-    /// What was under way on a mount when both went.
+    /// What was under way when both went, and may have been made or not.
     unheard: Option<Op>,
 }
 
@@ -75,7 +75,7 @@ impl Task {
         if got.is_ok() {
             self.handles_after(op, mount);
             if let Some(history) = &mut self.history {
-                history.add(op, mount, made_inode, &self.models, now_ns);
+                history.add(op, mount, made_inode, now_ns);
             }
         }
         match wanted {
@@ -114,7 +114,12 @@ impl Task {
         got: &Outcome,
         gone: usize,
     ) -> Result<(), String> {
-        if mount == gone {
+        // It has found a file, which may be lost by now, or has made one after that.
+        let found = match op {
+            Op::Create { path, exclusive: false, .. } => self.models.iter().any(|m| m.file(path).is_ok()),
+            _ => false,
+        };
+        if mount == gone || (found && got.is_ok()) {
             self.unheard = Some(op.clone());
             return Ok(());
         }
@@ -130,7 +135,7 @@ impl Task {
     }
     /// After the loss of a mount and a machine: which models what is seen belongs to. They go on from it.
     pub(crate) fn settle(&mut self, lost: &Lost, left: &Left) -> Result<Gone, Vec<String>> {
-        let Some(history) = &self.history else { return Ok(Gone::default()) };
+        let history = self.history.as_ref().expect("it is kept where a mount and a machine go");
         let unheard = self.unheard.take();
         let (models, gone) = history.settle(lost, unheard.as_ref(), &self.base, left)?;
         self.models = models;

@@ -6,6 +6,7 @@
 
 use crate::client::{Client, CreateArgs, Entry};
 use crate::dirs::Touches;
+use crate::target::Target;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{Caller, Codec, Errno, Fid, SetAttr};
@@ -62,6 +63,10 @@ impl Change<'_> {
 /// What a change gave: the inode that was made, linked or changed. Its size is as the MDT knows it.
 pub type Changed = Result<Option<Entry>, Errno>;
 
+pub(crate) fn knows_batches(mdt: &Target) -> bool {
+    mdt.peer.with_import(|import| import.features() & features::BATCH != 0)
+}
+
 pub(crate) fn encoded<'a, R: Rpc + Codec<'a>>(request: &R) -> SubOperation {
     SubOperation { opcode: R::OPCODE.number(), body: Bytes::from(request.to_vec()) }
 }
@@ -71,7 +76,7 @@ impl Client {
     /// request are answered ECANCELED.
     ///
     /// # Errors
-    /// Those of the request as a whole: then none of its changes was made.
+    /// EINVAL for a size. Those of a request as a whole: none of its changes was made, those of requests before it were.
     pub async fn batch(
         &self,
         changes: &[Change<'_>],
@@ -80,30 +85,30 @@ impl Client {
     ) -> Result<Vec<Changed>, Errno> {
         let _timing = self.stats.time("batch");
         self.check_writable()?;
+        if changes.iter().any(|change| matches!(change, Change::Setattr { set, .. } if set.size.is_some())) {
+            return Err(Errno::EINVAL);
+        }
         let mdt = self.mdt().await?;
         mdt.peer.connected().await;
-        let knows = mdt.peer.with_import(|import| import.features()) & features::BATCH != 0;
-        let limit = if knows { BATCH_MAX } else { 1 };
         let mut all = Vec::with_capacity(changes.len());
-        for some in changes.chunks(limit) {
-            let mut operations = Vec::with_capacity(some.len());
+        if !knows_batches(&mdt) {
+            for change in changes {
+                all.push(self.apply(change, caller).await);
+            }
+            return Ok(all);
+        }
+        for some in changes.chunks(BATCH_MAX) {
+            let (mut operations, mut touches) = (Vec::with_capacity(some.len()), Touches::default());
             for change in some {
                 operations.push(self.operation(change, caller).await?);
+                change.touch(&mut touches);
             }
-            if knows {
-                let mut touches = Touches::default();
-                some.iter().for_each(|change| change.touch(&mut touches));
-                let request = Batch { stop_at_error, operations };
-                let BatchReply { results } = self.change_dirs(touches, &request).await?;
-                if results.len() != some.len() {
-                    return Err(Errno::EPROTO);
-                }
-                all.extend(some.iter().zip(results).map(|(change, result)| changed(change, &result)));
-            } else {
-                for change in some {
-                    all.push(self.apply(change, caller).await);
-                }
+            let request = Batch { stop_at_error, operations };
+            let BatchReply { results } = self.change_dirs(touches, &request).await?;
+            if results.len() != some.len() {
+                return Err(Errno::EPROTO);
             }
+            all.extend(some.iter().zip(results).map(|(change, result)| changed(change, &result)));
         }
         Ok(all)
     }
@@ -130,7 +135,6 @@ impl Client {
                 caller,
                 time,
             }),
-            Change::Setattr { set, .. } if set.size.is_some() => return Err(Errno::EINVAL),
             Change::Setattr { fid, set } => encoded(&Setattr { fid: *fid, set: set.clone(), caller, time }),
         })
     }

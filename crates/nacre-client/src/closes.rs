@@ -8,7 +8,7 @@
 //! close waits for anything but another close, and a lone one for nothing. (3) A batch of closes is treated as a CLOSE on its way. (4)
 //! Each close gets its own result, or that of the request as a whole. Bounded by what a client may have open at the MDT.
 
-use crate::batch::encoded;
+use crate::batch::{encoded, knows_batches};
 use crate::client::Client;
 use crate::target::Target;
 use alloc::collections::VecDeque;
@@ -18,7 +18,6 @@ use core::cell::{Cell, RefCell};
 use nacre_node::{Promise, join_all};
 use nacre_types::Errno;
 use nacre_wire::mdt::{BATCH_MAX, Batch, BatchReply, Close};
-use nacre_wire::target::features;
 
 /// A close that collects.
 struct Waiting {
@@ -53,9 +52,6 @@ impl Closes {
     }
 }
 
-fn knows_batches(mdt: &Target) -> bool {
-    mdt.peer.with_import(|import| import.features() & features::BATCH != 0)
-}
 /// Others need the slots.
 fn is_scarce(mdt: &Target) -> bool {
     mdt.peer.with_import(|import| {

@@ -192,10 +192,10 @@ impl Mdt {
         let mut room = own;
         for change in &changes {
             wants.merge(change.wants(hash, request.export));
-            let own = change.credits();
-            room.rows += own.rows;
-            room.row_bytes += own.row_bytes;
-            room.frees &= own.frees;
+            let more = change.credits();
+            room.rows += more.rows;
+            room.row_bytes += more.row_bytes;
+            room.frees &= more.frees;
             match change {
                 Change::Create(args)
                     if request.replayed_transno().is_none()

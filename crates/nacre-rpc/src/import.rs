@@ -172,7 +172,8 @@ pub struct Import<T> {
     /// When the target is told that the latest replies have come, unless a request tells it before.
     pub(crate) ack_at: Option<Instant>,
     pub(crate) server_time: Option<(Instant, nacre_types::Timestamp)>,
-    /// The target's clock in the latest answer of this connection, and when that came: it shows more by now.
+    /// The target's clock in the latest answer, and when that came: it shows more by now. What is sent on a new connection is
+    /// sent after its first answer.
     pub(crate) clock: Option<(u32, Instant)>,
     pub(crate) last_error: Option<String>,
     pub(crate) slots: Slots,

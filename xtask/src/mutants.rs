@@ -499,7 +499,7 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "evictions", "a_write_that_reaches_its_ost_after_the_eviction_is_not_made"),
     planted(
         "a time that is over is now",
-        "crates/nacre-rpc/src/import.rs",
+        "crates/nacre-rpc/src/sending.rs",
         &[(".wrapping_sub(over.as_millis() as u32)", ".wrapping_sub(0 * over.as_millis() as u32)")],
     )
     .found_by("nacre-rpc", "import", "a_change_of_an_object_says_until_when_it_may_be_begun"),
@@ -566,6 +566,18 @@ const MUTATIONS: &[Mutation] = &[
         &[("            if reclaim.is_some() {\n                // The bytes", "            if reclaim.is_some() && row.size == 0 {\n                // The bytes")],
     )
     .found_by("nacre-osd", "objects", "a_write_beyond_a_cut_does_not_bring_back_what_was_cut_off"),
+    planted(
+        "changes that were called before an eviction was known are sent after it",
+        "crates/nacre-rpc/src/sending.rs",
+        &[("let unsent = core::mem::take(&mut self.changes).into_iter();", "let unsent = core::iter::empty();")],
+    )
+    .found_by("nacre-rpc", "import", "an_eviction_ends_changes_and_repeats_reads"),
+    planted(
+        "reads that an eviction has met are not sent again",
+        "crates/nacre-rpc/src/sending.rs",
+        &[("for call in reads.into_iter().rev() {", "for call in reads.into_iter().rev().take(0) {")],
+    )
+    .found_by("nacre-rpc", "import", "an_eviction_ends_changes_and_repeats_reads"),
 ];
 
 /// Plants each bug, or those whose name has `only` in it, and looks for it in so many seeds.

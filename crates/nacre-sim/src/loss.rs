@@ -295,3 +295,88 @@ impl Doubt {
         ))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::iter;
+
+    const GOES: usize = 0;
+    const STAYS: usize = 1;
+
+    fn start() -> Model {
+        let mut model = Model::default();
+        model.make("/t", Kind::Directory(BTreeMap::new()), 0o755).expect("an empty model");
+        model
+    }
+    fn create(path: &str) -> Op {
+        Op::Create { path: path.into(), exclusive: true, stripes: 0 }
+    }
+    fn write(offset: u64, len: usize, byte: u8) -> Op {
+        Op::Write { path: "/t/f".into(), offset, len, byte, sync: false }
+    }
+    fn history(log: &[(usize, Op)]) -> History {
+        let (mut history, mut model) = (History::new(vec![start()]), start());
+        for (mount, op) in log {
+            let inodes = model.inodes.len();
+            op.apply(&mut model).expect("succeeds");
+            history.add(op, *mount, model.inodes.len() > inodes, 0);
+        }
+        history
+    }
+    /// What is found where these have been made, and nothing else.
+    fn found<'a>(ops: impl IntoIterator<Item = &'a Op>) -> Left {
+        let mut model = start();
+        ops.into_iter().for_each(|op| drop(op.apply(&mut model).expect("succeeds")));
+        Left { tree: check::expected(&model, "/t"), handles: BTreeMap::new(), odd_sizes: BTreeMap::new() }
+    }
+    /// Whether that may be, and something is gone.
+    fn gone(history: &History, names: bool, left: &Left) -> Option<bool> {
+        let settled = history.settle(&Lost { mount: GOES, names }, None, "/t", left);
+        settled.ok().map(|(_, gone)| gone.anything)
+    }
+
+    #[test]
+    fn only_names_of_the_mount_that_went_may_be_gone_and_none_before_a_sync() {
+        let (theirs, ours) = (create("/t/a"), create("/t/b"));
+        let mut log = vec![(GOES, theirs.clone()), (STAYS, ours.clone())];
+        let h = history(&log);
+        assert_eq!(gone(&h, true, &found([&theirs, &ours])), Some(false));
+        assert_eq!(gone(&h, true, &found([&ours])), Some(true));
+        assert_eq!(gone(&h, false, &found([&ours])), None, "the MDT has lost nothing");
+        assert_eq!(gone(&h, true, &found([&theirs])), None, "a survivor makes its own again");
+        assert_eq!(gone(&h, true, &found([])), None);
+        assert_eq!(gone(&h, true, &found([&theirs, &ours, &create("/t/c")])), None, "nobody has made it");
+        log.push((STAYS, Op::Fsync("/t/b".into())));
+        assert_eq!(
+            gone(&history(&log), true, &found([&ours])),
+            None,
+            "a sync of the MDT is one of everything"
+        );
+        let built_on = Op::Rename { from: "/t/a".into(), to: "/t/c".into(), flags: 0 };
+        let h = history(&[(GOES, theirs.clone()), (STAYS, built_on)]);
+        assert_eq!(gone(&h, true, &found([])), None, "a survivor has built on it");
+    }
+
+    #[test]
+    fn bytes_are_the_survivors_or_those_of_any_moment_or_zeros() {
+        let (old, theirs, ours) = (write(0, 60, 1), write(0, 100, 2), write(50, 10, 3));
+        let made = [(STAYS, create("/t/f")), (STAYS, old), (STAYS, Op::Fsync("/t/f".into()))];
+        let h = history(&made.into_iter().chain([(GOES, theirs), (STAYS, ours)]).collect::<Vec<_>>());
+        let may_be = |bytes: &[(usize, u8)]| {
+            let mut left = found([&create("/t/f")]);
+            let file = left.tree.get_mut("/t/f").expect("made");
+            file.bytes = bytes.iter().flat_map(|(len, byte)| iter::repeat_n(*byte, *len)).collect();
+            file.stat.size = file.bytes.len() as u64;
+            gone(&h, false, &left)
+        };
+        assert_eq!(may_be(&[(50, 2), (10, 3), (40, 2)]), Some(false), "all are there");
+        assert_eq!(may_be(&[(50, 1), (10, 3)]), Some(true), "the older bytes, and their size");
+        assert_eq!(may_be(&[(20, 0), (30, 2), (10, 3), (30, 0)]), Some(true), "some, and zeros");
+        assert_eq!(may_be(&[(50, 2), (10, 2), (40, 2)]), None, "the survivor's are gone");
+        assert_eq!(may_be(&[(50, 4), (10, 3), (40, 2)]), None, "nobody has written these");
+        assert_eq!(may_be(&[(50, 2), (9, 3)]), None, "too short for the survivor's");
+        assert_eq!(may_be(&[(50, 2), (10, 3), (41, 2)]), None, "too long");
+        assert_eq!(may_be(&[(50, 2), (10, 3), (39, 2), (1, 1)]), None, "never there");
+    }
+}

@@ -190,6 +190,6 @@ impl Client {
         let object = ObjectId { fid: file.fid, stripe: part.range.stripe };
         file.note_uncertain(part.range.stripe);
         let request = Truncate { object, size: part.before, owner: file.owner(), mtime, lock: held.cookie };
-        self.change_object(ost, Some(open), &request, Vec::new()).await.map(drop)
+        self.change_object(ost, Some(open), held.cookie, &request, Vec::new()).await.map(drop)
     }
 }

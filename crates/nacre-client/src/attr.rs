@@ -235,7 +235,11 @@ impl Client {
                 mtime,
                 lock: held.cookie,
             };
-            async move { self.change_object(ost, open, &request, Vec::new()).await.map(|reply| reply.state) }
+            async move {
+                self.change_object(ost, open, held.cookie, &request, Vec::new())
+                    .await
+                    .map(|reply| reply.state)
+            }
         });
         let mut states = Vec::with_capacity(locks.len());
         for state in join_all(cuts).await {

@@ -23,7 +23,7 @@ use nacre_wire::target::Sync;
 /// Largest request to an OST.
 const RPC_BYTES_MAX: u64 = 4 << 20;
 /// The server locks for the time of the request.
-const NO_LOCK: LockCookie = LockCookie(0);
+pub(crate) const NO_LOCK: LockCookie = LockCookie(0);
 /// Largest file: offsets are signed in the kernel.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// An operation whose locks were lost with their OST's process is done again this often.
@@ -252,7 +252,7 @@ impl Client {
             let len = (range.len - done).min(RPC_BYTES_MAX);
             let request = Write { object, offset: range.offset + done, owner: file.owner(), mtime, lock };
             let bulk = stripes::split_front(&mut buffers, len as usize);
-            match self.change_object(ost, Some(open), &request, bulk).await {
+            match self.change_object(ost, Some(open), lock, &request, bulk).await {
                 Ok(reply) => file.note_written(range.stripe, reply.state),
                 Err(e) => {
                     file.note_uncertain(range.stripe);
@@ -305,7 +305,7 @@ impl Client {
             let replies = join_all(requests.iter().map(|(ost, request)| async move {
                 let _room =
                     if request.lock == NO_LOCK { Some(ost.unlocked_writes.enter().await) } else { None };
-                self.change_object(ost, Some(open), request, Vec::new()).await
+                self.change_object(ost, Some(open), request.lock, request, Vec::new()).await
             }));
             let replies = replies.await;
             let mut outcome = Ok(());

@@ -28,6 +28,9 @@ pub(crate) struct Target {
     slots_since: Cell<Option<Timestamp>>,
     pub(crate) unlocked_reads: Gate,
     pub(crate) unlocked_writes: Gate,
+    /// Changes of objects that came too late, without a lock and with one.
+    pub(crate) late: Gate,
+    pub(crate) late_locked: Gate,
 }
 
 impl Target {
@@ -45,6 +48,8 @@ impl Target {
             slots_since: Cell::new(None),
             unlocked_reads: Gate::new(ctx, UNLOCKED_MAX),
             unlocked_writes: Gate::new(ctx, UNLOCKED_MAX),
+            late: Gate::new(ctx, 1),
+            late_locked: Gate::new(ctx, 1),
         })
     }
     /// One request; waits as long as the target is away.

@@ -7,11 +7,12 @@
 
 use crate::client::Client;
 use crate::file::Open;
+use crate::io::NO_LOCK;
 use crate::target::Target;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{Codec, Errno, Instant, OpenHandle};
+use nacre_types::{Codec, Errno, Instant, LockCookie, OpenHandle};
 use nacre_wire::Rpc;
 use nacre_wire::mdt::Getattr;
 
@@ -49,14 +50,18 @@ impl Client {
         }
     }
 
-    /// Changes an object, through a handle or by name. What came too late was not made: the locks are looked at again.
+    /// Changes an object, through a handle or by name. What came too late was not made: the locks are looked at again. Such
+    /// changes go one after the other, so that a slow network carries less at a time; those under a lock of the OST apart from
+    /// those that may wait there for such a lock.
     pub(crate) async fn change_object<'a, R: Rpc + Codec<'a>>(
         &self,
         ost: &Target,
         open: Option<&Open>,
+        lock: LockCookie,
         request: &R,
         bulk: Vec<Bytes>,
     ) -> Result<R::Reply, Errno> {
+        let mut turn = None;
         loop {
             let until = match open {
                 Some(open) => self.locks_until(open).await?,
@@ -68,6 +73,9 @@ impl Client {
                         target_name = ost.name,
                         "a change reached its OST too late: it is made anew"
                     );
+                    if turn.is_none() {
+                        turn = Some(if lock == NO_LOCK { &ost.late } else { &ost.late_locked }.enter().await);
+                    }
                 }
                 other => return other,
             }

@@ -141,6 +141,7 @@ impl Ost {
             self.locks.hold(request.export, cover(request, args.lock), args.object, Mode::Pw, extent).await?;
         self.store.tombstones.refuse(args.object)?;
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
+        self.core.still_wanted(request)?;
         let range = (extent.start, extent.end);
         let (transno, state) =
             self.store.allocate(request, args.object, stamp, range, args.keep_size).await?;

@@ -263,6 +263,7 @@ impl<T> Import<T> {
                 self.address = (self.address + 1) % self.config.addresses.len().max(1);
             }
         }
+        self.patience = Duration::ZERO;
         self.last_error = Some(reason.to_owned());
         self.effects.push_back(ImportEffect::Lost { reason: reason.to_owned() });
         self.ping = None;

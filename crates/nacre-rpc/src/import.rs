@@ -46,7 +46,8 @@ pub struct Request {
     pub body: Bytes,
     pub bulk: Vec<Bytes>,
     pub job: u64,
-    /// Of a change of an object: it must not be begun later. `None`: a quarter of the lease after each copy was sent.
+    /// Of a change of an object: it must not be begun later. `None`: a quarter of the lease after each copy was sent, or
+    /// more where changes have come too late for that.
     pub until: Option<Instant>,
 }
 
@@ -175,6 +176,8 @@ pub struct Import<T> {
     /// The target's clock in the latest answer, and when that came: it shows more by now. What is sent on a new connection is
     /// sent after its first answer.
     pub(crate) clock: Option<(u32, Instant)>,
+    /// Changes of objects took so long that they were refused: the next are given that time. Of this connection.
+    pub(crate) patience: Duration,
     pub(crate) last_error: Option<String>,
     pub(crate) slots: Slots,
     pub(crate) unreplied: BTreeMap<Xid, Outstanding<T>>,
@@ -236,6 +239,7 @@ impl<T> Import<T> {
             ack_at: None,
             server_time: None,
             clock: None,
+            patience: Duration::ZERO,
             last_error: None,
             unreplied: BTreeMap::new(),
             replay: ReplayList::default(),
@@ -375,6 +379,7 @@ impl<T> Import<T> {
             return; // a second answer
         };
         self.note_answer(&frame.header, call.sent);
+        self.note_duration(&call, frame.header.status, now);
         self.free(&call);
         if frame.header.status == Errno::EINPROGRESS.0 {
             let (request, token) = call.into_request();

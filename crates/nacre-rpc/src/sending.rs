@@ -6,7 +6,8 @@ use crate::import::{CallError, Import, ImportEffect, Outstanding, Request, Waiti
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{Instant, Xid};
+use core::time::Duration;
+use nacre_types::{Errno, Instant, Xid};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
 
 /// Which bound a request counts against.
@@ -120,6 +121,15 @@ impl<T> Import<T> {
         self.unreplied = unreplied;
     }
 
+    /// A slow network must not keep out for ever what is not bound to the lease of another target.
+    pub(crate) fn note_duration(&mut self, call: &Outstanding<T>, status: i32, now: Instant) {
+        let is_change = Opcode::from_number(call.frame.header.opcode).is_some_and(Opcode::changes_object);
+        if is_change && (status == Errno::ETIME.0 || !self.patience.is_zero()) {
+            let patience = (now.saturating_since(call.sent) * 2).max(self.patience * 7 / 8);
+            self.patience = if patience > self.lease.length() / 4 { patience } else { Duration::ZERO };
+        }
+    }
+
     /// What the target's clock shows at most when a change may be begun at the latest; 0 when its clock is not known.
     fn clock_at(&self, now: Instant, opcode: u16, until: Option<Instant>) -> u32 {
         let (true, Some((shown, at))) =
@@ -127,7 +137,7 @@ impl<T> Import<T> {
         else {
             return 0;
         };
-        let until = until.unwrap_or(now + self.lease.length() / 4);
+        let until = until.unwrap_or(now + self.patience.max(self.lease.length() / 4));
         let (to_come, over) = (until.saturating_since(at), at.saturating_since(until));
         shown.wrapping_add(to_come.as_millis() as u32).wrapping_sub(over.as_millis() as u32).max(1)
     }

@@ -139,6 +139,7 @@ impl Script {
         h.status = status;
         h.transno = Transno(transno);
         h.last_committed = Transno(last_committed);
+        h.clock_ms = self.clock_ms;
         let epoch = h.epoch;
         self.import.handle_frame(self.now, epoch, Frame::new(h, Vec::new()));
     }
@@ -246,6 +247,30 @@ fn a_change_of_an_object_says_until_when_it_may_be_begun() {
     let late = (u32::MAX - 999).wrapping_sub(over.as_millis() as u32);
     let again = [format!("Write* x2 t1 l1 until {late}"), "Write* x3 t2 l1 until 1500".into()];
     assert_eq!(s.take().get(1..3), Some(&again[..]), "what its caller said holds, the other gets new time");
+}
+
+#[test]
+fn changes_of_objects_that_are_slow_get_more_time_until_they_are_fast_again() {
+    let mut s = Script::new(7);
+    s.clock_ms = 500_000;
+    s.connect(SERVER);
+    s.call(1, Opcode::Write, Class::Modify);
+    s.pass(SEC * 4);
+    s.reply_with(2, Errno::ETIME.0, 0, 0);
+    s.take();
+    s.call(2, Opcode::Write, Class::Modify);
+    let sent = s.take();
+    assert_eq!(sent, ["Write x4 t1 l3 until 508000"], "twice the time that was too long");
+    s.pass(SEC * 4);
+    s.reply(4);
+    s.take();
+    s.call(3, Opcode::Write, Class::Modify);
+    assert_eq!(s.take(), ["Write x5 t1 l4 until 508000"], "it takes that long still");
+    for xid in 5..=13 {
+        s.reply(xid);
+        s.call(4, Opcode::Write, Class::Modify);
+    }
+    assert_eq!(s.take().last().map(String::as_str), Some("Write x14 t1 l13 until 502500"));
 }
 
 #[test]

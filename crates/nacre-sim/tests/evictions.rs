@@ -323,8 +323,9 @@ fn what_a_dead_mount_has_sent_is_not_made_after_its_eviction() {
         });
         let (fid, handle) = made.expect("written");
         c.world.pause(ost, true);
-        let _never_answered = c.jobs.start(&mut c.world, first, async move |client| {
-            write(&client, handle, 4096, vec![1; 4096]).await
+        let _never_answered = c.jobs.start(&mut c.world, first, async move |client| match seed % 2 {
+            0 => write(&client, handle, 4096, vec![1; 4096]).await.map(drop),
+            _ => client.allocate(handle, 4096, 4096, false).await,
         });
         c.world.run_for(SEC / 10);
         c.world.kill(first);
@@ -335,6 +336,24 @@ fn what_a_dead_mount_has_sent_is_not_made_after_its_eviction() {
             run(&mut c, second, async move |client| client.getattr(fid).await.map(|entry| entry.attr.size));
         assert_eq!(size, Ok(4096), "seed {seed}\n{}", c.world.trace(60));
         assert_eq!(read(&mut c, second, fid), Ok(vec![2; 4096]), "seed {seed}\n{}", c.world.trace(60));
+    }
+}
+
+/// A network so slow that a change is on its way for longer than a quarter of the lease. It is given more time.
+#[test]
+fn a_change_without_file_locks_gets_through_a_slow_network() {
+    for seed in 1..=8 {
+        let mut c = on_devices(seed, 1);
+        let first = c.mounts[0];
+        let made = run(&mut c, first, async |client| create(&client, "slow").await);
+        let (_, handle) = made.expect("created");
+        c.world.faults.delay_us = (2_600_000, 2_700_000);
+        let slow = c.jobs.start(&mut c.world, first, async move |client| {
+            write(&client, handle, 0, vec![1; 4096]).await?;
+            client.allocate(handle, 4096, 4096, false).await
+        });
+        let got: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, slow, 60 * SEC);
+        assert_eq!(got, Some(Ok(())), "seed {seed}\n{}", c.world.trace(60));
     }
 }
 

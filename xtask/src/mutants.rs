@@ -71,6 +71,18 @@ const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "evictions", "a_write_that_is_sent_again_after_the_eviction_is_not_made"),
     planted(
+        "what came too late is given no more time",
+        "crates/nacre-rpc/src/import.rs",
+        &[("now + self.patience.max(self.lease.length() / 4)", "now + self.lease.length() / 4")],
+    )
+    .found_by("nacre-sim", "evictions", "a_change_without_file_locks_gets_through_a_slow_network"),
+    planted(
+        "an allocate is made however late it comes",
+        "crates/nacre-ost/src/service.rs",
+        &[("        self.core.still_wanted(request)?;\n", "")],
+    )
+    .found_by("nacre-sim", "evictions", "what_a_dead_mount_has_sent_is_not_made_after_its_eviction"),
+    planted(
         "a sync that took longer than the lease is a success",
         "crates/nacre-client/src/io.rs",
         &[("Some(open) => self.still_under_lease(&open).await,", "Some(_) => Ok(()),")],

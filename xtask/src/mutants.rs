@@ -72,7 +72,7 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "evictions", "a_write_that_is_sent_again_after_the_eviction_is_not_made"),
     planted(
         "what came too late is given no more time",
-        "crates/nacre-rpc/src/import.rs",
+        "crates/nacre-rpc/src/sending.rs",
         &[("now + self.patience.max(self.lease.length() / 4)", "now + self.lease.length() / 4")],
     )
     .found_by("nacre-sim", "evictions", "a_change_without_file_locks_gets_through_a_slow_network"),

@@ -75,7 +75,12 @@ impl Client {
         offset: u64,
         data: &[u8],
     ) -> Result<ObjectState, Errno> {
-        self.write_under(object, offset, data, LockCookie(0)).await
+        loop {
+            match self.write_under(object, offset, data, LockCookie(0)).await {
+                Err(Errno::ETIME) => {} // it waited for a lock for longer than it may: it is made anew
+                other => return other,
+            }
+        }
     }
     pub(crate) async fn write_under(
         &self,

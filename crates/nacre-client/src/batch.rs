@@ -143,7 +143,7 @@ impl Client {
     pub async fn apply(&self, change: &Change<'_>, caller: &Caller) -> Changed {
         let caller = caller.clone();
         match change {
-            Change::Make(args) => self.make(args.clone()).await.map(Some),
+            Change::Make(args) => self.make(CreateArgs { caller, ..args.clone() }).await.map(Some),
             Change::Link { fid, parent, name } => self.link(*fid, *parent, name, caller).await.map(Some),
             Change::Unlink { parent, name, directory } => {
                 self.unlink(*parent, name, *directory, caller).await.map(|()| None)

@@ -450,20 +450,20 @@ fn close(bed: &mut Bed, handle: OpenHandle) -> nacre_sim::JobId {
 /// Something else takes the slot.
 fn take_the_slot(bed: &mut Bed) {
     bed.shared.borrow_mut().hold.extend([Opcode::Create, Opcode::Close, Opcode::Batch]);
-    bed.start(|c| async move {
-        let args = nacre_client::CreateArgs {
-            parent: Fid::ROOT,
-            name: b"other",
-            mode: mode::REG | 0o644,
-            rdev: 0,
-            target: &[],
-            layout: None,
-            exclusive: true,
-            caller: Caller::root(),
-        };
-        c.make(args).await.map(drop)
-    });
+    bed.start(|c| async move { c.make(new(b"other")).await.map(drop) });
     assert_eq!(bed.log(), ["MDT0000 Create"]);
+}
+fn new(name: &[u8]) -> nacre_client::CreateArgs<'_> {
+    nacre_client::CreateArgs {
+        parent: Fid::ROOT,
+        name,
+        mode: mode::REG | 0o644,
+        rdev: 0,
+        target: &[],
+        layout: None,
+        exclusive: true,
+        caller: Caller::root(),
+    }
 }
 
 #[test]
@@ -558,4 +558,24 @@ fn a_server_that_does_not_know_batches_gets_each_close_alone() {
     bed.release();
     assert_eq!(bed.log(), ["MDT0000 Close", "MDT0000 Close"]);
     assert_eq!(jobs.map(|job| bed.jobs.take(job)), [Some(Ok::<(), Errno>(())); 3]);
+}
+
+#[test]
+fn a_server_that_does_not_know_batches_gets_each_change_alone_and_no_size() {
+    use nacre_client::Change;
+    let mut bed = Bed::new(1);
+    bed.shared.borrow_mut().lacks = nacre_wire::target::features::BATCH;
+    bed.call(|c| async move { c.ready().await }).unwrap();
+    bed.log();
+    let made = bed.call(|c| async move {
+        let changes = [b"a", b"b"].map(|name| Change::Make(new(name)));
+        c.batch(&changes, &Caller::root(), false).await.map(|made| made.iter().filter(|m| m.is_ok()).count())
+    });
+    assert_eq!((made, bed.log()), (Ok(2), vec!["MDT0000 Create".to_owned(); 2]));
+    let refused = bed.call(|c| async move {
+        let set = SetAttr { size: Some(0), ..SetAttr::default() };
+        let changes = [Change::Make(new(b"c")), Change::Setattr { fid: Fid::ROOT, set }];
+        c.batch(&changes, &Caller::root(), false).await.map(drop)
+    });
+    assert_eq!((refused, bed.log()), (Err(Errno::EINVAL), vec![]));
 }

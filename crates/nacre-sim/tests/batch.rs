@@ -4,7 +4,7 @@ mod support;
 
 use nacre_client::Change;
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Errno, Fid, FileType};
+use nacre_types::{Caller, Errno, Fid, FileType};
 use support::{DIR, FILE, SEC, caller, new, run};
 
 fn make(parent: Fid, name: &[u8], mode: u32) -> Change<'_> {
@@ -40,6 +40,21 @@ fn sub_operations_see_each_other_and_failures_stay_alone() {
     assert_eq!(codes, [0, Errno::EEXIST.0, 0, Errno::ENOENT.0, 0, Errno::ENOTEMPTY.0, 0]);
     assert_eq!(stopped, [Err(Errno::EEXIST), Err(Errno::ECANCELED)]);
     assert_eq!(names, [(b"b".to_vec(), FileType::Regular)]);
+}
+
+#[test]
+fn what_a_batch_makes_belongs_to_who_asked_for_the_batch() {
+    let mut c = Cluster::new(1, 1, 1);
+    c.world.run_for(SEC);
+    let mount = c.mounts[0];
+    let owners = run(&mut c, mount, async |client| {
+        let dir = client.make(new(Fid::ROOT, b"d", DIR | 0o777)).await?.attr.fid;
+        let user = Caller { uid: 1000, gid: 1000, umask: 0, ..caller() };
+        let together = client.batch(&[make(dir, b"a", FILE)], &user, false).await?.remove(0)?;
+        let alone = client.apply(&make(dir, b"b", FILE), &user).await?;
+        Ok::<_, Errno>([together, alone].map(|made| made.map(|entry| entry.attr.uid)))
+    });
+    assert_eq!(owners, Ok([Some(1000); 2]));
 }
 
 #[test]

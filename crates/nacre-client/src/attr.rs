@@ -165,7 +165,8 @@ impl Client {
         let file = self.files.of(fid);
         let _alone = file.ranges.acquire(&self.ctx, Extent::ALL, Share::Exclusive).await;
         let mtime = self.now();
-        let reply = self.change(&Setattr { fid, set, caller, time: mtime }).await?;
+        let announced = Setattr { fid, set, caller, time: mtime };
+        let reply = self.change(&announced).await?;
         file.learn(&reply);
         if !is_regular(&reply.attr) {
             return Err(Errno::EINVAL);
@@ -175,7 +176,7 @@ impl Client {
             match self.retry_lost_locks(|_| self.cut(&file, open, &component, size, mtime)).await {
                 Ok(done) => done,
                 Err(e) => {
-                    self.report_failed_cut(&file, &component, mtime).await;
+                    self.report_truth(&file, &component, &announced).await;
                     return Err(e);
                 }
             };
@@ -183,22 +184,36 @@ impl Client {
         let mut written = stripes::resolve(&component, &states);
         written.size = size;
         written.mtime = mtime;
-        let reply = self.change(&ReportSize { fid, written, truncate: true }).await?;
+        let report = ReportSize { fid, written, truncate: true };
+        let reply = match self.change(&report).await {
+            // The MDT has evicted this mount and asked for the size, which may have been before the cut.
+            Err(Errno::EIO | Errno::EINVAL) => {
+                let reply = self.change(&announced).await?;
+                self.report_truth(&file, &component, &announced).await;
+                reply
+            }
+            reply => reply?,
+        };
         drop(locks);
         file.learn(&reply);
         Ok(Entry::with(&reply, stripes::resolve(&component, &states)))
     }
 
-    /// The MDT waits for a report; the truth is what the objects say now.
-    async fn report_failed_cut(&self, file: &FileState, component: &Component, mtime: Timestamp) {
+    /// The MDT waits for a report, or has evicted this mount and asked too early; the truth is what the objects say now.
+    async fn report_truth(&self, file: &FileState, component: &Component, announced: &Setattr) {
         let all: Vec<u32> = (0u32..).take(component.stripes.len()).collect();
         all.iter().for_each(|&stripe| file.note_uncertain(stripe));
-        let reported = match self.glimpse(file.fid, component, &all).await {
-            Ok(states) => {
-                let written = Written { mtime, ..stripes::resolve(component, &states) };
-                self.change(&ReportSize { fid: file.fid, written, truncate: true }).await.map(|_| ())
-            }
-            Err(e) => Err(e),
+        let report = async || {
+            let states = self.glimpse(file.fid, component, &all).await?;
+            let written = Written { mtime: announced.time, ..stripes::resolve(component, &states) };
+            self.change(&ReportSize { fid: file.fid, written, truncate: true }).await.map(drop)
+        };
+        let reported = match report().await {
+            Err(Errno::EIO | Errno::EINVAL) => match self.change(announced).await {
+                Ok(_) => report().await,
+                Err(error) => Err(error),
+            },
+            reported => reported,
         };
         if let Err(error) = reported {
             tracing::error!(fid = %file.fid, %error,

@@ -339,6 +339,41 @@ fn what_a_dead_mount_has_sent_is_not_made_after_its_eviction() {
     }
 }
 
+/// The MDT evicts a mount that cuts a file, and asks its OST for the size before the cut is made there.
+#[test]
+fn a_truncate_that_is_made_after_the_eviction_counts() {
+    for seed in 1..=8 {
+        let mut c = on_devices(seed, 2);
+        let (first, second, ost) = (c.mounts[0], c.mounts[1], c.servers[OST]);
+        let made = run(&mut c, first, async |client| {
+            let (fid, handle) = create(&client, "cut").await?;
+            write(&client, handle, 0, vec![1; 8192]).await?;
+            client.release(handle, None).await?;
+            Ok::<_, Errno>(fid)
+        });
+        let fid = made.expect("written");
+        c.world.run_for(SEC);
+        c.world.pause(ost, true);
+        let cut = c.jobs.start(&mut c.world, first, async move |client| {
+            let set = SetAttr { size: Some(1000), ..SetAttr::default() };
+            client.setattr(fid, set, caller()).await.map(drop)
+        });
+        c.world.run_for(SEC);
+        c.world.pause(first, true);
+        c.world.run_for(14 * SEC);
+        c.world.pause(ost, false);
+        c.world.run_for((seed % 4) * SEC);
+        c.world.pause(first, false);
+        let got: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, cut, 30 * SEC);
+        assert!(matches!(got, Some(Ok(()) | Err(Errno::EIO))), "seed {seed}: {got:?}\n{}", c.world.trace(60));
+        c.world.run_for(5 * SEC);
+        let size =
+            run(&mut c, second, async move |client| client.getattr(fid).await.map(|entry| entry.attr.size));
+        let there = read(&mut c, second, fid).map(|bytes| bytes.len() as u64);
+        assert_eq!(size, there, "seed {seed}: {got:?}\n{}", c.world.trace(60));
+    }
+}
+
 /// A network so slow that a change is on its way for longer than a quarter of the lease. It is given more time.
 #[test]
 fn a_change_without_file_locks_gets_through_a_slow_network() {

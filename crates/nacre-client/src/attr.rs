@@ -165,8 +165,10 @@ impl Client {
         let file = self.files.of(fid);
         let _alone = file.ranges.acquire(&self.ctx, Extent::ALL, Share::Exclusive).await;
         let mtime = self.now();
-        let announced = Setattr { fid, set, caller, time: mtime };
-        let reply = self.change(&announced).await?;
+        // What else is set is not set again: others may have set it since.
+        let only_size = SetAttr { size: set.size, ..SetAttr::default() };
+        let again = Setattr { fid, set: only_size, caller: caller.clone(), time: mtime };
+        let reply = self.change(&Setattr { fid, set, caller, time: mtime }).await?;
         file.learn(&reply);
         if !is_regular(&reply.attr) {
             return Err(Errno::EINVAL);
@@ -176,7 +178,7 @@ impl Client {
             match self.retry_lost_locks(|_| self.cut(&file, open, &component, size, mtime)).await {
                 Ok(done) => done,
                 Err(e) => {
-                    self.report_truth(&file, &component, &announced).await;
+                    self.report_truth(&file, &component, &again).await;
                     return Err(e);
                 }
             };
@@ -188,8 +190,8 @@ impl Client {
         let reply = match self.change(&report).await {
             // The MDT has evicted this mount and asked for the size, which may have been before the cut.
             Err(Errno::EIO | Errno::EINVAL) => {
-                let reply = self.change(&announced).await?;
-                self.report_truth(&file, &component, &announced).await;
+                let reply = self.change(&again).await?;
+                self.report_truth(&file, &component, &again).await;
                 reply
             }
             reply => reply?,
@@ -200,16 +202,16 @@ impl Client {
     }
 
     /// The MDT waits for a report, or has evicted this mount and asked too early; the truth is what the objects say now.
-    async fn report_truth(&self, file: &FileState, component: &Component, announced: &Setattr) {
+    async fn report_truth(&self, file: &FileState, component: &Component, again: &Setattr) {
         let all: Vec<u32> = (0u32..).take(component.stripes.len()).collect();
         all.iter().for_each(|&stripe| file.note_uncertain(stripe));
         let report = async || {
             let states = self.glimpse(file.fid, component, &all).await?;
-            let written = Written { mtime: announced.time, ..stripes::resolve(component, &states) };
+            let written = Written { mtime: again.time, ..stripes::resolve(component, &states) };
             self.change(&ReportSize { fid: file.fid, written, truncate: true }).await.map(drop)
         };
         let reported = match report().await {
-            Err(Errno::EIO | Errno::EINVAL) => match self.change(announced).await {
+            Err(Errno::EIO | Errno::EINVAL) => match self.change(again).await {
                 Ok(_) => report().await,
                 Err(error) => Err(error),
             },

@@ -87,7 +87,7 @@ fn a_mount_that_was_stopped_loses_what_it_had_locked_and_nothing_else() {
     }
     eprintln!("mount: {}", sleeper.says(&["evicted by the target", "demo-MDT0000", &ms]));
     sleeper.says(&["evicted by the target", "demo-OST0000", &ms]);
-    eprintln!("mount: {}", sleeper.says(&["handles with file locks fail with EIO"]));
+    eprintln!("mount: {}", sleeper.says(&["handles of files with file locks fail with EIO"]));
     drop(theirs);
 }
 

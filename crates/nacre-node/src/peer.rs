@@ -176,7 +176,7 @@ impl Peer {
         let body = Bytes::from(request.to_vec());
         let request =
             nacre_rpc::Request { opcode: R::OPCODE, class: R::CLASS, flags: 0, body, bulk, job: 0, until };
-        self.encoded::<R>(request).await.map(|(reply, _)| reply)
+        self.call_encoded::<R>(request).await.map(|(reply, _)| reply)
     }
     /// Like `call_whole`, treated here as a request of another class.
     pub async fn call_as<'a, R: Rpc + Codec<'a>>(
@@ -187,18 +187,10 @@ impl Peer {
         bulk: Vec<Bytes>,
     ) -> Result<(R::Reply, Frame), RpcError> {
         let body = Bytes::from(request.to_vec());
-        self.encoded::<R>(nacre_rpc::Request {
-            opcode: R::OPCODE,
-            class,
-            flags,
-            body,
-            bulk,
-            job: 0,
-            until: None,
-        })
-        .await
+        let request = nacre_rpc::Request { opcode: R::OPCODE, class, flags, body, bulk, job: 0, until: None };
+        self.call_encoded::<R>(request).await
     }
-    async fn encoded<'a, R: Rpc + Codec<'a>>(
+    async fn call_encoded<'a, R: Rpc + Codec<'a>>(
         &self,
         request: nacre_rpc::Request,
     ) -> Result<(R::Reply, Frame), RpcError> {

@@ -4,7 +4,8 @@
 //! xids of one tag and of one connection increase; (2) a request leaves `unreplied` only with an answer of the
 //! current epoch, or by eviction or stop; (3) `last_xid` = lowest unreplied xid - 1; (4) nothing is sent while the
 //! lease cannot be used, apart from what belongs to the import itself. Every list has a bound.
-//! Connection, handshake and timers are in `connection.rs`, what goes when in `sending.rs`. Not here: tasks and sockets (`nacre-node`).
+//! Connection, handshake and timers are in `connection.rs`, what goes when in `sending.rs`. Not here: tasks and sockets
+//! (`nacre-node`).
 
 use crate::connection::Link;
 use crate::lease::ClientLease;

@@ -123,8 +123,10 @@ impl<T> Import<T> {
 
     /// A slow network must not keep out for ever what is not bound to the lease of another target.
     pub(crate) fn note_duration(&mut self, call: &Outstanding<T>, status: i32, now: Instant) {
-        let is_change = Opcode::from_number(call.frame.header.opcode).is_some_and(Opcode::changes_object);
-        if is_change && (status == Errno::ETIME.0 || !self.patience.is_zero()) {
+        if status != Errno::ETIME.0 && self.patience.is_zero() {
+            return;
+        }
+        if Opcode::from_number(call.frame.header.opcode).is_some_and(Opcode::changes_object) {
             let patience = (now.saturating_since(call.sent) * 2).max(self.patience * 7 / 8);
             self.patience = if patience > self.lease.length() / 4 { patience } else { Duration::ZERO };
         }

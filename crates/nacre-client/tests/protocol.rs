@@ -8,7 +8,7 @@ mod support;
 use nacre_types::*;
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockGranted, FlockOutcome, FlockType};
-use support::{Bed, SECOND, write_args};
+use support::{Bed, SECOND, new, write_args};
 
 fn read(bed: &mut Bed, handle: OpenHandle, offset: u64, len: u32) -> Vec<u8> {
     bed.call(move |c| async move { c.read(handle, offset, len).await.unwrap().concat() })
@@ -453,19 +453,6 @@ fn take_the_slot(bed: &mut Bed) {
     bed.start(|c| async move { c.make(new(b"other")).await.map(drop) });
     assert_eq!(bed.log(), ["MDT0000 Create"]);
 }
-fn new(name: &[u8]) -> nacre_client::CreateArgs<'_> {
-    nacre_client::CreateArgs {
-        parent: Fid::ROOT,
-        name,
-        mode: mode::REG | 0o644,
-        rdev: 0,
-        target: &[],
-        layout: None,
-        exclusive: true,
-        caller: Caller::root(),
-    }
-}
-
 #[test]
 fn closes_that_wait_for_slots_go_together_in_the_extra_slot() {
     let mut bed = Bed::new(1);

@@ -573,6 +573,14 @@ fn background_write_back_moves_the_stable_number() {
     assert_eq!(t.read(object(1), 0, 1 << 20).expect("reads").1, vec![2; 5000]);
 }
 
+/// Bytes and rows.
+fn make_durable(t: &mut Target) {
+    t.run(|o| async move {
+        o.sync_all().await;
+        o.osd().commit(o.osd().last_transno()).await.expect("commits");
+    });
+}
+
 /// What lay beyond a size is overwritten before it becomes part of the object, and that is synced like any write.
 #[test]
 fn bytes_that_were_cut_off_do_not_come_back_with_a_lost_machine() {
@@ -582,10 +590,7 @@ fn bytes_that_were_cut_off_do_not_come_back_with_a_lost_machine() {
         t.sync(object(1)).expect("syncs");
         t.truncate(object(1), 700).expect("cuts");
         t.truncate(object(1), 2500).expect("grows");
-        t.run(|o| async move {
-            o.sync_all().await;
-            o.osd().commit(o.osd().last_transno()).await.expect("commits");
-        });
+        make_durable(&mut t);
         let mut t = t.power_loss(&mut Rng::new(seed));
         let (row, bytes) = t.read(object(1), 0, 1 << 20).expect("reads");
         assert_eq!((row.size, &bytes[..700]), (2500, &[1; 700][..]));
@@ -600,10 +605,7 @@ fn a_write_that_is_put_back_has_its_zeros_before_it() {
         let mut t = Target::format(&CrashDevice::new(u64::MAX));
         t.write(object(1), 0, vec![1; 3000]).expect("writes");
         t.truncate(object(1), 700).expect("cuts");
-        t.run(|o| async move {
-            o.sync_all().await;
-            o.osd().commit(o.osd().last_transno()).await.expect("commits");
-        });
+        make_durable(&mut t);
         t.write(object(1), 1000, vec![2; 100]).expect("writes");
         t.run(|o| async move { o.osd().commit(o.osd().last_transno()).await.expect("commits") });
         let mut t = t.power_loss(&mut Rng::new(seed));
@@ -630,10 +632,7 @@ fn bytes_of_a_write_that_a_kill_has_cut_off_do_not_come_back_with_a_lost_machine
         });
         let mut t = t.kill();
         t.truncate(object(1), 2500).expect("grows");
-        t.run(|o| async move {
-            o.sync_all().await;
-            o.osd().commit(o.osd().last_transno()).await.expect("commits");
-        });
+        make_durable(&mut t);
         let mut t = t.power_loss(&mut Rng::new(seed));
         let (row, bytes) = t.read(object(1), 0, 1 << 20).expect("reads");
         assert_eq!((row.size, &bytes[..700]), (2500, &[1; 700][..]), "seed {seed}");

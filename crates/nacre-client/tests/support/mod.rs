@@ -2,7 +2,7 @@
 //! back replies when told to. What the real targets do is tried in `nacre-sim`; here the protocol is.
 
 use bytes::Bytes;
-use nacre_client::{Client, MountConfig};
+use nacre_client::{Client, CreateArgs, MountConfig};
 use nacre_node::{ConnId, Ctx, Effect, Event, Logic};
 use nacre_sim::{Faults, Jobs, MountIsland, NodeId, World};
 use nacre_types::*;
@@ -483,17 +483,7 @@ impl Bed {
     /// A new file, open for reading and writing.
     pub fn create(&mut self, name: &'static str) -> (Fid, OpenHandle) {
         self.call(move |client| async move {
-            let args = nacre_client::CreateArgs {
-                parent: Fid::ROOT,
-                name: name.as_bytes(),
-                mode: mode::REG | 0o644,
-                rdev: 0,
-                target: &[],
-                layout: None,
-                exclusive: true,
-                caller: Caller::root(),
-            };
-            let (entry, handle) = client.create(args, 2).await.unwrap();
+            let (entry, handle) = client.create(new(name.as_bytes()), 2).await.unwrap();
             (entry.attr.fid, handle)
         })
     }
@@ -507,5 +497,19 @@ pub fn write_args(handle: OpenHandle, offset: u64, data: &'static [u8]) -> nacre
         data: Bytes::from_static(data),
         kill_suidgid: false,
         sync: false,
+    }
+}
+
+/// A file in the root directory that must not be there yet.
+pub fn new(name: &[u8]) -> CreateArgs<'_> {
+    CreateArgs {
+        parent: Fid::ROOT,
+        name,
+        mode: mode::REG | 0o644,
+        rdev: 0,
+        target: &[],
+        layout: None,
+        exclusive: true,
+        caller: Caller::root(),
     }
 }

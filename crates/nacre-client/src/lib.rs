@@ -3,10 +3,11 @@
 //! Every call is an `async fn` on the mount's island. Nothing is cached yet: each call asks the target that knows.
 //!
 //! Module map: `client` is the front door; its calls live by concept in `namespace`, `attr`, `file`, `io`, `append`, `flock`,
-//! `layout` and `space`. Below them: `mount` (targets and how they are found), `target` (one target with its
-//! counters), `closes` (closes that go together), `fids` (sequences), `ranges` (order among the operations of this mount on one file), `locks` (extent
-//! locks of OSTs, for the time of one operation), `under_lease` (what file locks and the MDT's lease allow), `stripes` (which bytes lie where), `stats`, `imports` and
-//! `params`.
+//! `batch`, `layout` and `space`. Below them: `mount` (targets and how they are found), `target` (one target with its
+//! counters), `closes` (closes that go together), `dirs` (attributes of held directories), `fids` (sequences), `ranges`
+//! (order among the operations of this mount on one file), `locks` (extent locks of OSTs, for the time of one operation),
+//! `held` (file locks that this mount has), `under_lease` (what they and the MDT's lease allow), `waits` (calls that wait for
+//! a callback), `stripes` (which bytes lie where), `stats`, `imports` and `params`.
 //! Caches will live under locks that `locks` keeps instead of cancelling; nothing above it has to know.
 //!
 //! Objects of the core refer to each other by FID, not by pointer, so that a mount can be cut into shards by FID.

@@ -26,42 +26,70 @@ impl Client {
         Ok(())
     }
 
-    /// Every link of an inode: directory and name.
-    pub async fn links(&self, fid: Fid) -> Result<Vec<(Fid, Bytes)>, Errno> {
-        Ok(self.mdt().await?.call(&FidLinks { fid }).await?.links)
+    /// Links of an inode, directory and name: those to which a path leads of which `caller` may learn every name. EACCES if
+    /// there are others only.
+    pub async fn links(&self, fid: Fid, caller: &Caller) -> Result<Vec<(Fid, Bytes)>, Errno> {
+        Ok(self.found(fid, caller).await?.into_iter().map(|(link, _)| link).collect())
     }
 
-    /// Paths of an inode from the root, without a leading slash; one per hard link.
-    pub async fn paths(&self, fid: Fid) -> Result<Vec<Bytes>, Errno> {
-        let mdt = self.mdt().await?;
-        let links = mdt.call(&FidLinks { fid }).await?.links;
-        let mut directories: BTreeMap<Fid, (Fid, Bytes)> = BTreeMap::new();
-        let mut paths = Vec::with_capacity(links.len());
-        for (parent, name) in links {
-            let mut parts = alloc::vec![name];
-            let mut at = parent;
-            while at != Fid::ROOT {
-                if parts.len() > DEPTH_MAX {
-                    return Err(Errno::ELOOP);
-                }
-                let up = match directories.get(&at) {
-                    Some(up) => up.clone(),
-                    None => {
-                        let links = mdt.call(&FidLinks { fid: at }).await?.links;
-                        let up = links.into_iter().next().ok_or(Errno::ENOENT)?;
-                        directories.insert(at, up.clone());
-                        up
-                    }
-                };
-                parts.push(up.1);
-                at = up.0;
-            }
-            parts.reverse();
-            paths.push(Bytes::from(parts.join(&b'/')));
-        }
+    /// The paths of these links from the root, without a leading slash.
+    pub async fn paths(&self, fid: Fid, caller: &Caller) -> Result<Vec<Bytes>, Errno> {
         if fid == Fid::ROOT {
-            paths.push(Bytes::new());
+            return Ok(alloc::vec![Bytes::new()]);
         }
-        Ok(paths)
+        Ok(self.found(fid, caller).await?.into_iter().map(|(_, path)| path).collect())
+    }
+
+    /// Each link with its path.
+    async fn found(&self, fid: Fid, caller: &Caller) -> Result<Vec<((Fid, Bytes), Bytes)>, Errno> {
+        let links = self.links_in_sight(fid, caller).await?;
+        if links.is_empty() && fid != Fid::ROOT {
+            return Err(Errno::ENOENT); // open, and without a name
+        }
+        let closed = !links.is_empty();
+        let mut directories: BTreeMap<Fid, (Fid, Bytes)> = BTreeMap::new();
+        let mut found = Vec::with_capacity(links.len());
+        for (parent, name) in links {
+            match self.path_of(parent, name.clone(), caller, &mut directories).await {
+                Ok(path) => found.push(((parent, name), path)),
+                Err(Errno::EACCES) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if found.is_empty() && closed { Err(Errno::EACCES) } else { Ok(found) }
+    }
+    /// Links as far as their own directories let `caller` see them.
+    async fn links_in_sight(&self, fid: Fid, caller: &Caller) -> Result<Vec<(Fid, Bytes)>, Errno> {
+        let request = FidLinks { fid, caller: caller.clone() };
+        Ok(self.mdt().await?.call(&request).await?.links)
+    }
+    /// The path of `name` in `parent`; `directories` remembers the links that were asked for.
+    async fn path_of(
+        &self,
+        parent: Fid,
+        name: Bytes,
+        caller: &Caller,
+        directories: &mut BTreeMap<Fid, (Fid, Bytes)>,
+    ) -> Result<Bytes, Errno> {
+        let mut parts = alloc::vec![name];
+        let mut at = parent;
+        while at != Fid::ROOT {
+            if parts.len() > DEPTH_MAX {
+                return Err(Errno::ELOOP);
+            }
+            let up = match directories.get(&at) {
+                Some(up) => up.clone(),
+                None => {
+                    let up =
+                        self.links_in_sight(at, caller).await?.into_iter().next().ok_or(Errno::ENOENT)?;
+                    directories.insert(at, up.clone());
+                    up
+                }
+            };
+            parts.push(up.1);
+            at = up.0;
+        }
+        parts.reverse();
+        Ok(Bytes::from(parts.join(&b'/')))
     }
 }

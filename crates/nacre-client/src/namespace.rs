@@ -42,7 +42,7 @@ impl Client {
         if fid == Fid::ROOT {
             return Ok(fid);
         }
-        let reply = self.mdt().await?.call(&FidLinks { fid }).await?;
+        let reply = self.mdt().await?.call(&FidLinks { fid, caller: Caller::root() }).await?;
         reply.links.first().map(|(parent, _)| *parent).ok_or(Errno::ENOENT)
     }
 

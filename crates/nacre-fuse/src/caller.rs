@@ -1,4 +1,4 @@
-//! What `/proc` says of the caller of a request: whether it is ending, and which signals wait for it.
+//! What `/proc` says of the caller of a request: whether it is ending, which signals wait for it, and its groups.
 //!
 //! The kernel's INTERRUPT names no signal and may come for one that nobody hears of: a child that ends while the main thread
 //! of a program is inside posix_spawn, where all signals are blocked, interrupts another thread with a SIGCHLD that has no
@@ -29,6 +29,21 @@ pub(crate) fn has_signal(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     status.is_ok_and(|status| Signals::of_status(&status).waiting() != 0)
 }
+
+/// Supplementary groups of a thread; none where they cannot be seen (a foreign pid name space, where `pid` is 0).
+pub(crate) fn groups(pid: u32) -> Vec<u32> {
+    let status = match pid {
+        0 => String::new(),
+        _ => std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default(),
+    };
+    groups_of_status(&status)
+}
+fn groups_of_status(status: &str) -> Vec<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
+    line.split_whitespace().take(GROUPS_MAX).filter_map(|group| group.parse().ok()).collect()
+}
+/// The kernel's NGROUPS_MAX.
+const GROUPS_MAX: usize = 65_536;
 
 /// SIGKILL is pending (the kernel sends it to every thread that a fatal signal ends), or the thread has begun to exit.
 fn stat_says_ending(stat: &str) -> bool {
@@ -71,12 +86,18 @@ fn bit(signal: u32) -> u64 {
 /// Text as `/proc` might have it, for the fuzzers.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn look_at(text: &str) {
-    let _ = (stat_says_ending(text), Signals::of_status(text).ask());
+    let _ = (stat_says_ending(text), Signals::of_status(text).ask(), groups_of_status(text).len());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_are_those_of_the_status() {
+        assert_eq!(groups_of_status("Name:\ta\nGid:\t1\nGroups:\t4 27 1000 \nNStgid:\t7\n"), [4, 27, 1000]);
+        assert!(groups_of_status("Groups:\t \n").is_empty() && groups(0).is_empty());
+    }
 
     #[test]
     fn an_ending_task_is_told_from_a_living_one() {

@@ -129,11 +129,11 @@ impl Ops for ClientOps {
     async fn set_layout(&self, fid: Fid, template: LayoutTemplate, caller: Caller) -> Answer<()> {
         self.client.set_layout(fid, template, caller).await
     }
-    async fn paths(&self, fid: Fid) -> Answer<Vec<Bytes>> {
-        self.client.paths(fid).await
+    async fn paths(&self, fid: Fid, caller: &Caller) -> Answer<Vec<Bytes>> {
+        self.client.paths(fid, caller).await
     }
-    async fn links(&self, fid: Fid) -> Answer<Vec<(Fid, Bytes)>> {
-        self.client.links(fid).await
+    async fn links(&self, fid: Fid, caller: &Caller) -> Answer<Vec<(Fid, Bytes)>> {
+        self.client.links(fid, caller).await
     }
     async fn statfs_targets(&self) -> Answer<Vec<(String, Answer<StatfsReply>)>> {
         self.client.statfs_targets().await

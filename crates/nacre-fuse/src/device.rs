@@ -138,7 +138,7 @@ impl Channel {
             Bytes::from_owner(Loan { pool: self.pool.clone(), buffer, len })
         };
         match FuseRequest::parse(data, self.clone()) {
-            Ok(request) => Ok(Read::Request(request)),
+            Ok(request) => Ok(Read::Request(request.with_callers_groups())),
             Err(abi::Short) => {
                 error!(len, "the kernel sent a request that is not one; it is dropped");
                 Ok(Read::Empty)

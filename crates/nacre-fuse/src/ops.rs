@@ -204,11 +204,12 @@ pub trait Ops: 'static {
     ) -> impl Future<Output = Answer<()>> {
         missing!(fid, template, caller)
     }
-    fn paths(&self, fid: Fid) -> impl Future<Output = Answer<Vec<Bytes>>> {
-        missing!(fid)
+    /// Only what `caller` may learn; the same of `links`.
+    fn paths(&self, fid: Fid, caller: &Caller) -> impl Future<Output = Answer<Vec<Bytes>>> {
+        missing!(fid, caller)
     }
-    fn links(&self, fid: Fid) -> impl Future<Output = Answer<Vec<(Fid, Bytes)>>> {
-        missing!(fid)
+    fn links(&self, fid: Fid, caller: &Caller) -> impl Future<Output = Answer<Vec<(Fid, Bytes)>>> {
+        missing!(fid, caller)
     }
     fn statfs_targets(&self) -> impl Future<Output = Answer<Vec<(String, Answer<StatfsReply>)>>> {
         async { Err(MISSING) }

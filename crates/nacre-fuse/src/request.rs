@@ -5,9 +5,11 @@
 //! A request that is dropped without an answer (its island has ended) is answered EIO: nobody hangs.
 
 use crate::abi::{self, Field, InHeader, Short, op};
+use crate::caller;
 use crate::device::Channel;
 use crate::reply::{Body, FuseReply};
 use crate::uring::Ticket;
+use crate::virtual_xattr::VirtualName;
 use bytes::Bytes;
 use nacre_types::{Caller, Errno, Fid};
 use std::cell::Cell;
@@ -36,6 +38,8 @@ pub struct FuseRequest {
     data: Bytes,
     origin: Origin,
     answered: Cell<bool>,
+    /// Supplementary groups of the caller, where they decide what it is told and the kernel does not send them.
+    groups: Vec<u32>,
 }
 
 impl FuseRequest {
@@ -49,7 +53,20 @@ impl FuseRequest {
         }
         // The kernel waits for no answer to these.
         let silent = [op::FORGET, op::BATCH_FORGET, op::INTERRUPT, op::NOTIFY_REPLY].contains(&header.opcode);
-        Ok(Self { header, data, origin: origin.into(), answered: Cell::new(silent) })
+        Ok(Self { header, data, origin: origin.into(), answered: Cell::new(silent), groups: Vec::new() })
+    }
+    /// Finds out the groups of a caller that asks for names ([`VirtualName::tells_names`]). It reads `/proc`, so it is
+    /// called before the request enters its island.
+    pub(crate) fn with_callers_groups(mut self) -> Self {
+        let asks = || -> Result<bool, Errno> {
+            let mut args = self.args();
+            let abi::GetxattrIn { .. } = args.take()?;
+            Ok(VirtualName::tells_names(args.name()?))
+        };
+        if self.header.opcode == op::GETXATTR && self.header.uid != 0 && asks() == Ok(true) {
+            self.groups = caller::groups(self.header.pid);
+        }
+        self
     }
     pub fn opcode(&self) -> u32 {
         self.header.opcode
@@ -93,7 +110,9 @@ impl FuseRequest {
     /// Who asks.
     pub fn caller(&self, umask: u32) -> Caller {
         let InHeader { uid, gid, pid, .. } = self.header;
-        Caller { uid, gid, pid, umask, groups: self.supplementary_groups().unwrap_or_default() }
+        let mut groups = self.supplementary_groups().unwrap_or_default();
+        groups.extend_from_slice(&self.groups);
+        Caller { uid, gid, pid, umask, groups }
     }
     /// The `len` payload bytes that stand at the end of `args`, shared, not copied.
     pub fn payload(&self, args: &Args<'_>, len: u32) -> Result<Bytes, Errno> {

@@ -14,7 +14,9 @@
 //! JSON of a layout: `{"fid", "layout": {"generation", "components": [{"start", "end" (null = to the end),
 //! "stripe_bytes", "stripe_count", "stripes": [{"ost", "object"}]}]} or null, "template": {"count", "size",
 //! "first"} or null, "default": {...}}`. JSON to set: `{"count", "size", "first"}`.
-//! Reading needs read permission of the inode, setting write permission: the kernel checks both.
+//! Reading needs read permission of the inode, setting write permission: the kernel checks both. It knows nothing of the
+//! names that `nacre.path*` and `nacre.links` tell: of these a caller hears only what it could have found by itself
+//! ([`VirtualName::tells_names`]; the MDT decides, by uid, gid and the groups that `/proc` shows).
 
 use crate::ops::Ops;
 use bytes::Bytes;
@@ -58,17 +60,30 @@ impl VirtualName {
     }
 }
 
+impl VirtualName {
+    /// Whether the answer depends on who asks: the name of a GETXATTR.
+    pub(crate) fn tells_names(name: &[u8]) -> bool {
+        matches!(Self::parse(name), Some(Ok(Self::Path(_) | Self::Links)))
+    }
+}
+
 /// The value. `probe`: only its size is wanted, so nothing is done.
-pub(crate) async fn get<O: Ops>(ops: &O, fid: Fid, name: VirtualName, probe: bool) -> Result<Bytes, Errno> {
+pub(crate) async fn get<O: Ops>(
+    ops: &O,
+    fid: Fid,
+    name: VirtualName,
+    probe: bool,
+    caller: &Caller,
+) -> Result<Bytes, Errno> {
     let text = match name {
         VirtualName::Fid => fid.to_string(),
         VirtualName::Layout => layout_json(fid, &ops.layout(fid).await?).to_string(),
         VirtualName::Path(other) => {
-            let paths = ops.paths(other.unwrap_or(fid)).await?;
+            let paths = ops.paths(other.unwrap_or(fid), caller).await?;
             return Ok(paths.join(&b'\n').into());
         }
         VirtualName::Links => {
-            let links = ops.links(fid).await?;
+            let links = ops.links(fid, caller).await?;
             let lines = links.iter().map(|(parent, name)| [format!("{parent}/").as_bytes(), name].concat());
             return Ok(lines.collect::<Vec<_>>().join(&b'\n').into());
         }
@@ -202,6 +217,16 @@ mod tests {
         assert_eq!(parse_template(""), Some(LayoutTemplate::default()));
         for bad in ["count", "count=x", "colour=3", "{\"count\": \"4\"}", "{", "size=-1"] {
             assert_eq!(parse_template(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_groups_of_a_caller_are_wanted_where_names_are_told() {
+        for name in ["nacre.path", "nacre.path.[0x0:0x1:0x0]", "nacre.links"] {
+            assert!(VirtualName::tells_names(name.as_bytes()), "{name}");
+        }
+        for name in ["nacre.fid", "nacre.df", "nacre.path.x", "user.nacre.path", "security.capability", ""] {
+            assert!(!VirtualName::tells_names(name.as_bytes()), "{name}");
         }
     }
 

@@ -3,16 +3,18 @@
 //! Rules: a listing is in cookie order and every page starts behind a cookie, so entries that come and go meanwhile
 //! neither double nor hide others; what vanishes between two rows of one answer is looked up again.
 
+use crate::acl::{self, Acl};
 use crate::mdt::Mdt;
 use crate::row::{Entry, Inode, Row};
 use crate::table::{self, ENTRY, INODE, LINK, XATTR};
 use crate::view::Wants;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_osd::Table;
 use nacre_target::{ExportId, Reply, Request};
 use nacre_types::name::{DISCRIMINATORS, NAME_MAX, cookie_base};
-use nacre_types::{Errno, Fid, FileType, SizeState};
+use nacre_types::{Caller, Errno, Fid, FileType, SizeState};
 use nacre_wire::mdt::{
     DirEntry, EntryReply, FidLinks, FidLinksReply, GetLayout, Getattr, Getxattr, LayoutReply, Listxattr,
     ListxattrReply, Lookup, Readdir, ReaddirReply, Readlink, ReadlinkReply, Rename, XattrReply,
@@ -165,15 +167,15 @@ impl Mdt {
     pub(crate) async fn getxattr(&self, args: &Getxattr<'_>) -> Result<Reply, Errno> {
         crate::xattr::check_name(args.name)?;
         let inode = self.read_inode(args.fid).await?;
-        let found = inode.xattrs.iter().find(|x| x.name == args.name).ok_or(Errno::ENODATA)?;
-        let value = match &found.value {
-            Some(value) => value.clone(),
-            None => {
-                let key = table::xattr(args.fid, args.name);
-                self.core.osd.get(XATTR, &key).await?.ok_or(Errno::ENODATA)?
-            }
-        };
+        let value = self.xattr_of(&inode, args.name).await?.ok_or(Errno::ENODATA)?;
         Ok(Reply::of(&XattrReply { value }))
+    }
+    async fn xattr_of(&self, inode: &Inode, name: &[u8]) -> Result<Option<Bytes>, Errno> {
+        let Some(found) = inode.xattrs.iter().find(|x| x.name == name) else { return Ok(None) };
+        match &found.value {
+            Some(value) => Ok(Some(value.clone())),
+            None => Ok(self.core.osd.get(XATTR, &table::xattr(inode.attr.fid, name)).await?),
+        }
     }
     pub(crate) async fn listxattr(&self, args: &Listxattr) -> Result<Reply, Errno> {
         let inode = self.read_inode(args.fid).await?;
@@ -200,7 +202,36 @@ impl Mdt {
                 self.core.ctx.yield_now().await;
             }
         }
+        let known = links.len();
+        let own = args.caller.uid == inode.attr.uid;
+        let mut told: BTreeMap<Fid, bool> = BTreeMap::new();
+        for (parent, _) in &links {
+            if !told.contains_key(parent) {
+                told.insert(*parent, self.tells_names(*parent, own, &args.caller).await?);
+            }
+        }
+        links.retain(|(parent, _)| told.get(parent) == Some(&true));
+        if links.is_empty() && known > 0 {
+            return Err(Errno::EACCES);
+        }
         Ok(Reply::of(&FidLinksReply { links }))
+    }
+    /// Whether a caller may learn a name in a directory by asking for its FID: only what it could have found by itself. It
+    /// must be able to search the directory, and to list it as well, because FIDs are small consecutive numbers and
+    /// need not be guessed as names must be. The name of its `own` inode is no secret from the owner.
+    async fn tells_names(&self, dir: Fid, own: bool, caller: &Caller) -> Result<bool, Errno> {
+        const SEARCH: u16 = 1;
+        const LIST: u16 = 4;
+        if caller.uid == 0 {
+            return Ok(true);
+        }
+        let Some(inode) = self.read_row::<Inode>(INODE, &dir.key()).await? else { return Ok(false) };
+        let acl = match self.xattr_of(&inode, acl::ACCESS).await? {
+            Some(bytes) => Acl::parse(&bytes)?,
+            None => None,
+        };
+        let want = if own { SEARCH } else { SEARCH | LIST };
+        Ok(acl::permits(&inode.attr, acl.as_ref(), caller, want))
     }
 
     /// Brings the inodes from both directories of a rename up to the root into memory, so that it can walk them at once.

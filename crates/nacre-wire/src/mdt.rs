@@ -265,9 +265,13 @@ codec_struct! {
         pub default: LayoutTemplate,
     }
 }
-codec_struct! { pub struct FidLinks { pub fid: Fid } }
 codec_struct! {
-    /// Every (parent, name) of an inode; the root has none.
+    /// The links of an inode that `caller` may learn: those in directories that it may search, and also list unless the
+    /// inode is its own. EACCES if there are others only.
+    pub struct FidLinks { pub fid: Fid, pub caller: Caller }
+}
+codec_struct! {
+    /// (parent, name) of each link; the root has none.
     pub struct FidLinksReply { pub links: Vec<(Fid, Bytes)> }
 }
 

@@ -97,6 +97,51 @@ fn links_named_lfs_and_lctl_are_those_commands() {
     up.stop();
 }
 
+#[test]
+fn fids_tell_nobody_the_names_in_directories_that_are_closed_to_them() {
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+    let Some(m) = Machine::new() else { return };
+    let up = m.up();
+    let (mount, private) = (m.mount(), m.mount().join("private"));
+    let mode =
+        |path: &std::path::Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    fs::create_dir_all(private.join("below")).unwrap();
+    fs::write(private.join("below/secret"), "").unwrap();
+    fs::hard_link(private.join("below/secret"), mount.join("public")).unwrap();
+    fs::write(private.join("below/hidden"), "").unwrap();
+    chown(&private, Some(7000), Some(7007)).unwrap();
+    mode(&mount, 0o755);
+    mode(&private, 0o700);
+    let root = mount.to_str().unwrap();
+    let fid =
+        |name: &str| m.good(&["lfs", "path2fid", private.join(name).to_str().unwrap()]).trim().to_owned();
+    let (secret, hidden) = (fid("below/secret"), fid("below/hidden"));
+    let paths = |uid, groups, fid: &str| m.nacre_as(uid, groups, &["lfs", "fid2path", root, fid]);
+    let refused = |said: machine::Said| {
+        assert_eq!(said.code, Some(1), "{}{}", said.out, said.err);
+        assert!(said.err.contains("Permission denied") && said.out.is_empty(), "{}{}", said.out, said.err);
+        assert!(!said.err.contains("below"), "{}", said.err);
+    };
+    let all = format!("{root}/private/below/hidden\n");
+    refused(paths(8000, "", &hidden));
+    refused(paths(8000, "7007", &hidden));
+    assert_eq!(paths(7000, "", &hidden).out, all, "its owner");
+    assert_eq!(paths(0, "", &hidden).out, all);
+    // Of several links only those that can be found.
+    assert_eq!(paths(8000, "", &secret).out, format!("{root}/public\n"));
+    let public = mount.join("public");
+    let parents = |uid| m.nacre_as(uid, "", &["lfs", "path2fid", "--parents", public.to_str().unwrap()]).out;
+    assert_eq!(parents(0).matches('/').count(), 2);
+    assert_eq!(parents(8000), "[0x0:0x1:0x0]/public\n", "`below` is open to all, but nobody else gets to it");
+    // A group that the caller has only as a supplementary one; a directory that can be searched but not listed.
+    mode(&private, 0o750);
+    assert_eq!(paths(8000, "7007", &hidden).out, all);
+    refused(paths(8000, "7008", &hidden));
+    mode(&private, 0o711);
+    refused(paths(8000, "", &hidden));
+    up.stop();
+}
+
 /// The loads of `bench md` beside the plain one: limits of slots in turn, and the client library without the kernel.
 #[test]
 fn bench_md_sweeps_and_batches() {

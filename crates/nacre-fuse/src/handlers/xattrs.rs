@@ -36,7 +36,9 @@ pub(crate) async fn getxattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>
     let fid = request.fid()?;
     match VirtualName::parse(name) {
         None => sized(&door.ops.getxattr(fid, name).await?, size),
-        Some(name) => sized(&virtual_xattr::get(&*door.ops, fid, name?, size == 0).await?, size),
+        Some(name) => {
+            sized(&virtual_xattr::get(&*door.ops, fid, name?, size == 0, &request.caller(0)).await?, size)
+        }
     }
 }
 

@@ -374,7 +374,10 @@ impl Turns<'_> {
         }
         let ticket = Ticket { hub: self.hub.clone(), slot, commit_id: entry.commit_id };
         match FuseRequest::parse(data, ticket) {
-            Ok(request) => self.node.deliver(&self.source.island(), Event::Door(Box::new(request))),
+            Ok(request) => {
+                let request = request.with_callers_groups();
+                self.node.deliver(&self.source.island(), Event::Door(Box::new(request)));
+            }
             Err(abi::Short) => {
                 error!(slot, len = request.len, "the kernel sent a request that is not one");
                 self.answer(slot, &plain(request.unique, -Errno::EIO.0), &[])?;

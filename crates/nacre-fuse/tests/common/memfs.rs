@@ -449,7 +449,7 @@ impl Ops for MemFs {
     async fn flock_test(&self, fid: Fid, lock: FileLock) -> Result<Option<FileLock>, Errno> {
         Ok(self.conflict(fid, &lock))
     }
-    async fn paths(&self, fid: Fid) -> Result<Vec<Bytes>, Errno> {
+    async fn paths(&self, fid: Fid, _: &Caller) -> Result<Vec<Bytes>, Errno> {
         let inodes = self.inodes.borrow();
         let root = inodes.get(&Fid::ROOT).ok_or(Errno::ESTALE)?;
         Ok(root.entries.values().filter(|(_, f)| *f == fid).map(|(n, _)| n.clone().into()).collect())

@@ -448,8 +448,56 @@ fn layouts_come_from_the_request_the_directory_and_the_default() {
         let unknown = LayoutTemplate { first_ost: 9, ..template };
         c.call(&set(dir, unknown)).await.unwrap();
         assert_eq!(c.make(dir, b"x", REG).await, Err(Errno::ENXIO));
-        let links = c.call(&FidLinks { fid: f }).await.unwrap().links;
+        let links = c.call(&FidLinks { fid: f, caller: Caller::root() }).await.unwrap().links;
         assert_eq!(links, [(sub, bytes::Bytes::from_static(b"f"))]);
+    });
+    c.check();
+}
+
+#[test]
+fn names_are_told_by_fid_only_to_who_could_have_found_them() {
+    let mut c = Cluster::new(12, 1, 1);
+    c.run(0, |c| async move {
+        let private = c.make(Fid::ROOT, b"private", DIR).await.unwrap();
+        let below = c.make(private, b"below", DIR).await.unwrap();
+        let file = c.make(below, b"file", REG).await.unwrap();
+        let who = |uid, gid, groups: &[u32]| Caller { uid, gid, pid: 1, umask: 0, groups: groups.to_vec() };
+        let ask = |fid, caller| {
+            let c = c.clone();
+            async move { c.call(&FidLinks { fid, caller }).await.map(|reply| reply.links.len()) }
+        };
+        let owned =
+            |uid, mode| SetAttr { uid: Some(uid), gid: Some(70), mode: Some(mode), ..SetAttr::default() };
+        c.setattr(Fid::ROOT, owned(0, 0o755)).await.unwrap();
+        c.setattr(private, owned(7, 0o700)).await.unwrap();
+        c.setattr(below, owned(7, 0o755)).await.unwrap();
+        c.setattr(file, owned(9, 0o644)).await.unwrap();
+        for (caller, of_below) in [
+            (Caller::root(), Ok(1)),
+            (who(7, 1, &[]), Ok(1)),
+            (who(8, 1, &[]), Err(Errno::EACCES)),
+            (who(8, 70, &[]), Err(Errno::EACCES)),
+        ] {
+            assert_eq!(ask(below, caller.clone()).await, of_below, "{caller:?}");
+            assert_eq!(ask(private, caller.clone()).await, Ok(1), "{caller:?}: the root is open to all");
+            assert_eq!(ask(file, caller).await, Ok(1), "of one step the directory itself decides");
+        }
+        // The group, also a supplementary one; what can be searched but not listed is told to owners only.
+        c.setattr(private, owned(7, 0o750)).await.unwrap();
+        assert_eq!(ask(below, who(8, 1, &[3, 70])).await, Ok(1));
+        assert_eq!(ask(below, who(8, 1, &[3])).await, Err(Errno::EACCES));
+        c.setattr(private, owned(7, 0o711)).await.unwrap();
+        assert_eq!(ask(below, who(8, 1, &[])).await, Err(Errno::EACCES));
+        c.setattr(below, owned(9, 0o711)).await.unwrap();
+        assert_eq!(ask(file, who(9, 1, &[])).await, Ok(1));
+        assert_eq!(ask(below, who(9, 1, &[])).await, Ok(1), "the owner of what is named");
+        // A link elsewhere is told alone.
+        let time = c.now();
+        let link = Link { fid: file, parent: Fid::ROOT, name: b"link", caller: Caller::root(), time };
+        c.call(&link).await.unwrap();
+        assert_eq!(ask(file, who(8, 1, &[])).await, Ok(1));
+        assert_eq!(ask(file, Caller::root()).await, Ok(2));
+        assert_eq!(ask(Fid::ROOT, who(8, 1, &[])).await, Ok(0));
     });
     c.check();
 }

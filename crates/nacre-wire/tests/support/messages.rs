@@ -189,7 +189,7 @@ messages! {
         FlockCancel = FlockCancel { fid: fid(2), cookie: LockCookie(4) };
         SetLayout = SetLayout { fid: fid(2), template: template(), caller: caller(), time: time(1) };
         GetLayout = GetLayout { fid: fid(2) };
-        FidLinks = FidLinks { fid: fid(2) };
+        FidLinks = FidLinks { fid: fid(2), caller: caller() };
         ost::Read = ost::Read { object: object(), offset: 1 << 50, len: 1 << 20, lock: LockCookie(1) };
         ost::Write =
             ost::Write { object: object(), offset: 1 << 50, owner: owner(), mtime: time(1), lock: LockCookie(0) };

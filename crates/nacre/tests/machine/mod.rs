@@ -53,6 +53,24 @@ impl Machine {
     pub fn nacre<S: AsRef<OsStr>>(&self, args: &[S]) -> Said {
         said(self.command().args(args).output().unwrap())
     }
+    /// The same as an ordinary user of some groups. Everybody may reach what the machine has mounted from then on.
+    pub fn nacre_as(&self, uid: u32, groups: &str, args: &[&str]) -> Said {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(self.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (uid, nacre) = (uid.to_string(), self.command());
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", &uid, "--regid", &uid]);
+        match groups {
+            "" => command.arg("--clear-groups"),
+            groups => command.args(["--groups", groups]),
+        };
+        command
+            .arg(nacre.get_program())
+            .args(args)
+            .env("NACRE_RUN_DIR", self.path("run"))
+            .stdin(Stdio::null());
+        said(command.output().unwrap())
+    }
     /// Runs it; it must succeed.
     pub fn good<S: AsRef<OsStr>>(&self, args: &[S]) -> String {
         let said = self.nacre(args);

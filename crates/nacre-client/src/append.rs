@@ -144,7 +144,7 @@ impl Client {
         for part in parts {
             let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;
             let (found, _) = self.read_object(ost, fid, &part.range, held.cookie).await?;
-            let (found, ours) = (found.concat(), stripes::gather(&part.range, data).concat());
+            let (found, ours) = (found.concat(), stripes::gather(&part.range, data));
             if part.done && found != ours {
                 return Ok(Left::Nothing);
             }

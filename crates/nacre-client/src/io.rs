@@ -246,7 +246,7 @@ impl Client {
         let file = &open.file;
         let object = ObjectId { fid: file.fid, stripe: range.stripe };
         let _room = if lock == NO_LOCK { Some(ost.unlocked_writes.enter().await) } else { None };
-        let mut buffers = stripes::gather(range, data);
+        let mut buffers = alloc::vec![stripes::gather(range, data)];
         let mut done = 0;
         while done < range.len {
             let len = (range.len - done).min(RPC_BYTES_MAX);

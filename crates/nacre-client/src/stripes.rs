@@ -131,9 +131,18 @@ pub(crate) fn assemble(objects: &[ObjectRange], data: &[Vec<Bytes>], len: u64) -
     out
 }
 
-/// The bytes of an operation's buffer that go into one object, in object order.
-pub(crate) fn gather(object: &ObjectRange, data: &Bytes) -> Vec<Bytes> {
-    object.parts.iter().map(|&(offset, len)| data.slice(offset as usize..(offset + len) as usize)).collect()
+/// The bytes of an operation's buffer that go into one object, in object order. An operation over several objects is
+/// copied: each object server tells in its own time that its part is stable, and until then a part that is a view of
+/// the operation's buffer would keep the whole of it in memory.
+pub(crate) fn gather(object: &ObjectRange, data: &Bytes) -> Bytes {
+    if object.len == data.len() as u64 {
+        return data.clone();
+    }
+    let mut own = Vec::with_capacity(object.len as usize);
+    for &(offset, len) in &object.parts {
+        own.extend_from_slice(&data[offset as usize..(offset + len) as usize]);
+    }
+    Bytes::from(own)
 }
 
 /// Splits off the first `len` bytes of a list of buffers.
@@ -187,7 +196,9 @@ mod tests {
                     assert_eq!(whole, file[offset..offset + len]);
                     let buffer = Bytes::copy_from_slice(&whole);
                     for (range, bytes) in ranges.iter().zip(&data) {
-                        assert_eq!(gather(range, &buffer).concat(), bytes.concat());
+                        let gathered = gather(range, &buffer);
+                        assert_eq!(gathered, bytes.concat());
+                        assert!(ranges.len() == 1 || gathered.is_unique(), "a part holds its own bytes only");
                     }
                 }
             }

@@ -1,79 +1,21 @@
 //! The kernel's end: a descriptor of /dev/fuse, requests read from it, replies and notifications written to it.
 //!
 //! Invariants: a reply goes to the descriptor its request was read from (the kernel keeps them apart per clone); a
-//! read buffer has room for the largest WRITE; a large payload stays in the buffer it was read into until the last
-//! reference is gone, and the buffer then goes back to the pool. The pool is bounded; beyond it buffers are freed.
+//! read buffer has room for the largest WRITE (`buffers.rs`).
 
 use crate::abi::{self, Field};
+use crate::buffers::BufferPool;
 use crate::request::FuseRequest;
 use bytes::Bytes;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use tracing::{error, warn};
 
 /// Largest payload of one WRITE and one READ.
 pub const MAX_WRITE_BYTES: u32 = 1 << 20;
 /// In pages, as INIT wants it; also the kernel's default limit (`fs.fuse.max_pages_limit`).
 pub(crate) const MAX_PAGES: u16 = 256;
-/// Room for header, arguments and names in front of a payload.
-const BUFFER_BYTES: usize = MAX_WRITE_BYTES as usize + (64 << 10);
-/// Up to this a request is copied out, so that it does not hold a large buffer.
-const COPY_MAX_BYTES: usize = 8 << 10;
-/// Free buffers kept.
-const POOL_MAX: usize = 16;
-
-/// Read buffers that are not in use.
-#[derive(Default)]
-pub(crate) struct BufferPool {
-    free: Mutex<Vec<Vec<u8>>>,
-}
-impl BufferPool {
-    fn take(&self) -> Vec<u8> {
-        let free = self.free.lock().ok().and_then(|mut free| free.pop());
-        free.unwrap_or_else(|| vec![0; BUFFER_BYTES])
-    }
-    /// The parts one after the other: copied out when they are small, in a buffer on loan otherwise.
-    pub(crate) fn bytes(self: &Arc<Self>, parts: &[&[u8]]) -> Bytes {
-        let len = parts.iter().map(|part| part.len()).sum();
-        if len <= COPY_MAX_BYTES || len > BUFFER_BYTES {
-            return Bytes::from(parts.concat());
-        }
-        let mut buffer = self.take();
-        let mut to = &mut buffer[..];
-        for part in parts {
-            let (here, rest) = to.split_at_mut(part.len());
-            here.copy_from_slice(part);
-            to = rest;
-        }
-        Bytes::from_owner(Loan { pool: self.clone(), buffer, len })
-    }
-    fn give(&self, buffer: Vec<u8>) {
-        if let Ok(mut free) = self.free.lock()
-            && free.len() < POOL_MAX
-        {
-            free.push(buffer);
-        }
-    }
-}
-
-/// A buffer on loan: a request lives in it.
-struct Loan {
-    pool: Arc<BufferPool>,
-    buffer: Vec<u8>,
-    len: usize,
-}
-impl AsRef<[u8]> for Loan {
-    fn as_ref(&self) -> &[u8] {
-        self.buffer.get(..self.len).unwrap_or_default()
-    }
-}
-impl Drop for Loan {
-    fn drop(&mut self) {
-        self.pool.give(std::mem::take(&mut self.buffer));
-    }
-}
-
 /// One descriptor of a connection with the kernel.
 pub struct Channel {
     /// `None` only in tests of other modules.
@@ -116,7 +58,7 @@ impl Channel {
         let Some(fd) = &self.fd else { return Ok(Read::Gone) };
         let mut buffer = self.pool.take();
         let len = loop {
-            match rustix::io::read(fd, &mut buffer[..]) {
+            match rustix::io::read(fd, rustix::buffer::spare_capacity(&mut buffer)) {
                 Ok(len) => break len,
                 // EINTR: a signal. ENOENT: the caller gave up while the request was on its way to us.
                 Err(Errno::INTR | Errno::NOENT) => {}
@@ -130,13 +72,7 @@ impl Channel {
                 }
             }
         };
-        let data = if len <= COPY_MAX_BYTES {
-            let data = Bytes::copy_from_slice(buffer.get(..len).unwrap_or_default());
-            self.pool.give(buffer);
-            data
-        } else {
-            Bytes::from_owner(Loan { pool: self.pool.clone(), buffer, len })
-        };
+        let data = self.pool.keep(buffer);
         match FuseRequest::parse(data, self.clone()) {
             Ok(request) => Ok(Read::Request(request.with_callers_groups())),
             Err(abi::Short) => {

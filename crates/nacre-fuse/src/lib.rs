@@ -9,6 +9,7 @@
 //! so there is no table of nodes and FORGET means nothing.
 
 pub mod abi;
+mod buffers;
 mod caller;
 mod client_ops;
 mod device;
@@ -35,6 +36,7 @@ mod unmount;
 mod uring;
 mod virtual_xattr;
 
+pub use buffers::BufferPool;
 pub use client_ops::ClientOps;
 pub use device::{Channel, MAX_WRITE_BYTES, Read};
 pub use door::{Door, FuseEffect};

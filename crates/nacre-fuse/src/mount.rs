@@ -2,7 +2,8 @@
 //!
 //! A mount point whose server died (`kill -9`) answers ENOTCONN to everybody; if it is one of ours it is cleared.
 
-use crate::device::{BufferPool, Channel, open_device};
+use crate::buffers::BufferPool;
+use crate::device::{Channel, open_device};
 use crate::session::{self, Session, SessionConfig, SessionError};
 use crate::table::mounted_type;
 use crate::uring::{Rings, Transport, WhyDevice};

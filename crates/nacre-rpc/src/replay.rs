@@ -3,7 +3,8 @@
 //! Invariants: in transno order; a change is kept until `last_committed` passes it, a write of data until
 //! `last_stable` does; with each the answer is kept, because the change must come out the same again. Both lists
 //! are bounded: a full list of changes holds callers back, of data the oldest falls out (it could no longer be
-//! replayed: it is counted, and the count is shown).
+//! replayed: it is counted, and the count is shown). The bounds count memory: beside the bytes of request and reply each
+//! entry counts [`ReplayList::ENTRY_BYTES`]. So bytes must not come as a small part of a large buffer.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -26,7 +27,7 @@ struct Kept {
 }
 impl Kept {
     fn cost(&self) -> usize {
-        self.request.cost() + self.reply.len()
+        ReplayList::ENTRY_BYTES + self.request.cost() + self.reply.len()
     }
 }
 
@@ -89,8 +90,12 @@ impl ReplayList {
     pub const BYTES_MAX: usize = 128 << 20;
     /// Data that may be kept.
     pub const DATA_BYTES_MAX: usize = 32 << 20;
+    /// Memory of an entry beyond its bytes: its place in the tree, the descriptions of its buffers, and what encoding
+    /// and allocator leave unused.
+    pub const ENTRY_BYTES: usize = 768;
 
-    pub(crate) fn keep(&mut self, transno: Transno, request: Frame, reply: Bytes) {
+    /// Keeps an answered change. A write beyond the bound of data pushes out the oldest ones.
+    pub fn keep(&mut self, transno: Transno, request: Frame, reply: Bytes) {
         let key = (transno, request.header.xid);
         if !is_data(&request) {
             self.changes.insert(key, Kept { request, reply });

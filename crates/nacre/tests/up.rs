@@ -71,6 +71,27 @@ fn the_usual_limit_does_where_it_cannot_be_lifted() {
 }
 
 #[test]
+fn what_is_kept_of_small_writes_takes_little_more_memory_than_their_bytes() {
+    const BLOCK_BYTES: usize = 9 << 10;
+    const BLOCKS: usize = 900;
+    let Some(m) = Machine::new() else { return };
+    let up = m.up();
+    let resident_kib = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", up.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap()
+    };
+    let before = resident_kib();
+    let mut file = fs::File::create(m.mount().join("f")).unwrap();
+    (0..BLOCKS).for_each(|n| file.write_all(&[n as u8; BLOCK_BYTES]).unwrap());
+    let grown = resident_kib().saturating_sub(before);
+    // A buffer that holds the largest request for each of them would be 950 MiB.
+    assert!(grown < 128 << 10, "{grown} KiB more for {} KiB", BLOCKS * BLOCK_BYTES / 1024);
+    drop(file);
+    up.stop();
+}
+
+#[test]
 fn a_second_mount_through_the_printed_address_sees_the_same_files() {
     let Some(m) = Machine::new() else { return };
     let up = m.up();

@@ -19,8 +19,9 @@
 use super::ring::{Completion, Ring, WAKE};
 use super::slots::{ENTRY_AT, HEADER_BYTES, OPERATION_AT, PAYLOAD_BYTES};
 use crate::abi::{self, Field, InHeader, OutHeader, UringEntry, op};
+use crate::buffers::BufferPool;
 use crate::caller;
-use crate::device::{BufferPool, Channel};
+use crate::device::Channel;
 use crate::front::FuseSource;
 use crate::request::FuseRequest;
 use bytes::Bytes;
@@ -367,7 +368,7 @@ impl Turns<'_> {
             error!(slot, len = request.len, payload_len, "the kernel sent a request that is not one");
             return self.answer(slot, &plain(request.unique, -Errno::EIO.0), &[]);
         };
-        let data = self.pool.bytes(&[head, operation, payload]);
+        let data = self.pool.keep_parts(&[head, operation, payload]);
         let full = self.queues.get(queue).is_some_and(|q| q.slots >= q.slots_max && q.free < SLOTS_RESERVED);
         if full && request.opcode == op::SETLKW {
             return self.answer(slot, &plain(request.unique, -Errno::ENOLCK.0), &[]);

@@ -1,0 +1,105 @@
+//! Memory for the kernel's requests: buffers that a read(2) of /dev/fuse fits into, and what requests keep of them.
+//!
+//! A written payload may be kept for seconds, until it is stable on its object target. Invariants: what a request keeps
+//! is at most an eighth larger than the request, so that a bound on kept payloads is a bound on memory; buffers are
+//! never zeroed; at most [`FREE_MAX`] of them are kept for the next request.
+
+use bytes::Bytes;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Room for header, arguments and names in front of the largest payload.
+const BUFFER_BYTES: usize = crate::device::MAX_WRITE_BYTES as usize + (64 << 10);
+/// A request of this length stays in the buffer that it was read into. A shorter one is copied into memory of its own
+/// length: a copy costs less than a tenth of what the rest of a write costs.
+const LEND_MIN_BYTES: usize = BUFFER_BYTES / 8 * 7;
+/// Free buffers that are kept.
+const FREE_MAX: usize = 8;
+
+/// Read buffers that are not in use.
+#[derive(Debug, Default)]
+pub struct BufferPool {
+    free: Mutex<Vec<Vec<u8>>>,
+}
+
+impl BufferPool {
+    /// An empty buffer whose spare capacity holds the largest request.
+    pub fn take(&self) -> Vec<u8> {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        free.unwrap_or_else(|| Vec::with_capacity(BUFFER_BYTES))
+    }
+    /// The content of a buffer, in memory that is released with the last reference: the buffer itself if the request
+    /// fills it, a copy otherwise.
+    pub fn keep(self: &Arc<Self>, buffer: Vec<u8>) -> Bytes {
+        if buffer.len() >= LEND_MIN_BYTES {
+            return Bytes::from_owner(Loan { pool: self.clone(), buffer });
+        }
+        let copy = Bytes::copy_from_slice(&buffer);
+        self.give(buffer);
+        copy
+    }
+    /// The same for a request that stands in several places.
+    pub(crate) fn keep_parts(self: &Arc<Self>, parts: &[&[u8]]) -> Bytes {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        if !(LEND_MIN_BYTES..=BUFFER_BYTES).contains(&len) {
+            return Bytes::from(parts.concat());
+        }
+        let mut buffer = self.take();
+        parts.iter().for_each(|part| buffer.extend_from_slice(part));
+        self.keep(buffer)
+    }
+    /// Takes a buffer back.
+    pub fn give(&self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.len() < FREE_MAX {
+            free.push(buffer);
+        }
+    }
+}
+
+/// A buffer on loan to the request that stands in it.
+struct Loan {
+    pool: Arc<BufferPool>,
+    buffer: Vec<u8>,
+}
+impl AsRef<[u8]> for Loan {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.pool.give(std::mem::take(&mut self.buffer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_the_same_whether_it_was_copied_or_stays_in_its_buffer() {
+        let pool = Arc::new(BufferPool::default());
+        for len in [0, 1, 100, 8193, LEND_MIN_BYTES - 1, LEND_MIN_BYTES, BUFFER_BYTES] {
+            let content: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            let mut buffer = pool.take();
+            assert!(buffer.is_empty() && buffer.capacity() >= BUFFER_BYTES, "{len}");
+            buffer.extend_from_slice(&content);
+            let kept = pool.keep(buffer);
+            assert_eq!(kept, content);
+            let (front, back) = content.split_at(len / 3);
+            assert_eq!(pool.keep_parts(&[front, back]), content);
+        }
+    }
+
+    #[test]
+    fn free_buffers_are_used_again_and_their_number_is_bounded() {
+        let pool = Arc::new(BufferPool::default());
+        let buffers: Vec<_> = (0..FREE_MAX + 3).map(|_| pool.take()).collect();
+        let first = buffers.first().map(|b| b.as_ptr());
+        buffers.into_iter().for_each(|b| pool.give(b));
+        assert_eq!(pool.free.lock().unwrap().len(), FREE_MAX);
+        let again: Vec<_> = (0..FREE_MAX).map(|_| pool.take()).collect();
+        assert_eq!(again.last().map(|b| b.as_ptr()), first);
+    }
+}

@@ -241,8 +241,8 @@ const MUTATIONS: &[Mutation] = &[
         "bytes are called stable without a sync",
         "crates/nacre-osd/src/writeback.rs",
         &[(
-            "let result = self.ctx.io(StoreOp::Sync { file: FileId::Blob(object) }).await;",
-            "let result: Result<StoreDone, StoreError> = Ok(StoreDone::Unit);",
+            "let result = self.ctx.io(StoreOp::SyncWritten { file: FileId::Blob(object), len }).await;",
+            "let result: Result<StoreDone, StoreError> = Ok((len, StoreDone::Unit).1);",
         )],
     )
     .found_by("nacre-sim", "stable", "what_was_written_before_a_kill_survives_the_machine_too"),
@@ -548,9 +548,39 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "zeros that a growing object needs are not synced",
         "crates/nacre-osd/src/object_apply.rs",
-        &[("if wrote_zeros {", "if wrote_zeros && is_new {")],
+        &[("self.objects.note_unstable(object, tx.transno(), BLOCK_BYTES);", "")],
     )
     .found_by("nacre-osd", "objects", "bytes_of_a_write_that_a_kill_has_cut_off_do_not_come_back_with_a_lost_machine"),
+    planted(
+        "bytes that no file has are zeros",
+        "crates/nacre-osd/src/object_lost.rs",
+        &[("Err(_) if self.may_be_gone(row.version) => {", "Err(_) if self.may_be_gone(row.version) || row.written > 0 => {")],
+    )
+    .found_by("nacre-osd", "objects", "a_deleted_or_cut_blob_is_an_error_and_never_zeros"),
+    planted(
+        "a write lays a hole over bytes that are gone",
+        "crates/nacre-osd/src/object_change.rs",
+        &[("written_to: checked.then_some(row.written_to),", "written_to: None,")],
+    )
+    .found_by("nacre-osd", "objects", "a_deleted_or_cut_blob_is_an_error_and_never_zeros"),
+    planted(
+        "a sync succeeds without the file",
+        "crates/nacre-osd/src/writeback.rs",
+        &[("map_or(0, |row| row.written_to)", "map_or(0, |_| 0)")],
+    )
+    .found_by("nacre-osd", "objects", "a_deleted_or_cut_blob_is_an_error_and_never_zeros"),
+    planted(
+        "a lost machine explains the loss of bytes that were stable",
+        "crates/nacre-osd/src/object_resum.rs",
+        &[("&& !self.may_be_gone(blocks.version);", "&& !self.may_be_gone(row.version);")],
+    )
+    .found_by("nacre-osd", "objects", "a_lost_machine_explains_missing_bytes_that_were_not_stable_and_no_others"),
+    planted(
+        "a log segment is used before its zeros are on the device",
+        "crates/nacre-osd/src/open.rs",
+        &[("if fits && let Err(error)", "if fits && file == FileId::Mark && let Err(error)")],
+    )
+    .found_by("nacre-osd", "bounds", "a_log_segment_is_synced_when_it_is_made_and_not_by_the_first_commit_in_it"),
     planted(
         "what was cut off stays in its last block",
         "crates/nacre-osd/src/reclaim.rs",
@@ -569,7 +599,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "a write into a hole does not wait until what was cut off there is gone",
         "crates/nacre-osd/src/object_change.rs",
-        &[("is_none_or(|cut| end <= cut.from)", "is_none_or(|cut| end <= cut.from || fills)")],
+        &[("is_some_and(|cut| end > cut.from)", "is_some_and(|cut| end > cut.from && !fills)")],
     )
     .found_by("nacre-osd", "objects", "a_write_beyond_a_cut_does_not_bring_back_what_was_cut_off"),
     planted(

@@ -54,7 +54,9 @@ pub enum StoreOp {
     /// Writes to a blob and answers [`StoreDone::Sums`]: crc32c of each whole 4 KiB block that was touched, where
     /// bytes at or beyond `size` (the object's size after the write) count as zeros. `keep_head`: the first
     /// block's bytes before `offset` are data, not zeros; `keep_tail`: likewise after the end. What is not kept
-    /// is written as zeros, up to the borders of the blocks.
+    /// is written as zeros, up to the borders of the blocks. With `written_to` the blob has been written up to there:
+    /// if it ends earlier, so that this write would leave a hole, or if bytes to keep are not in it, the answer is
+    /// [`StoreError::Missing`] and nothing is written. Without, bytes that are not there count as zeros.
     WriteSummed {
         file: FileId,
         offset: u64,
@@ -62,10 +64,18 @@ pub enum StoreOp {
         keep_head: bool,
         keep_tail: bool,
         size: u64,
+        written_to: Option<u64>,
     },
     /// Reads at most `len` bytes; short at the end of the file; empty for a blob that does not exist, `NotFound`
     /// for another file.
     Read {
+        file: FileId,
+        offset: u64,
+        len: u32,
+    },
+    /// Reads exactly `len` bytes of a blob; [`StoreError::Missing`] when one of them is beyond the end of its file, or
+    /// when the file is not there. Holes inside a file are zeros.
+    ReadWritten {
         file: FileId,
         offset: u64,
         len: u32,
@@ -91,6 +101,16 @@ pub enum StoreOp {
     Sync {
         file: FileId,
     },
+    /// The same for a blob that has been written up to `len`: [`StoreError::Missing`] when it ends earlier, is not
+    /// there, or has lost its name. What there is of it is durable in this case as well.
+    SyncWritten {
+        file: FileId,
+        len: u64,
+    },
+    /// The same as `Sync`, of a file that nobody waits for: it must not delay the syncs of others.
+    SyncAside {
+        file: FileId,
+    },
     /// Replaces the whole file atomically and durably.
     Replace {
         file: FileId,
@@ -99,7 +119,7 @@ pub enum StoreOp {
     Delete {
         file: FileId,
     },
-    /// Files of a kind in order, after `after`, with their lengths.
+    /// Files of a kind in order, after `after`.
     List {
         kind: FileKind,
         after: Option<FileId>,
@@ -115,7 +135,11 @@ impl StoreOp {
     /// Whether the store is the same afterwards, and no more durable.
     pub(crate) fn only_reads(&self) -> bool {
         match self {
-            Self::Read { .. } | Self::List { .. } | Self::Len { .. } | Self::Space => true,
+            Self::Read { .. }
+            | Self::ReadWritten { .. }
+            | Self::List { .. }
+            | Self::Len { .. }
+            | Self::Space => true,
             Self::Create { .. }
             | Self::Write { .. }
             | Self::WriteSummed { .. }
@@ -123,6 +147,8 @@ impl StoreOp {
             | Self::Allocate { .. }
             | Self::Punch { .. }
             | Self::Sync { .. }
+            | Self::SyncWritten { .. }
+            | Self::SyncAside { .. }
             | Self::Replace { .. }
             | Self::Delete { .. } => false,
         }
@@ -137,7 +163,7 @@ pub enum StoreDone {
     Sums(Vec<u32>),
     /// `None`: there is no such file.
     Len(Option<u64>),
-    List(Vec<(FileId, u64)>),
+    List(Vec<FileId>),
     Space(StoreSpace),
 }
 
@@ -160,6 +186,9 @@ pub enum StoreError {
     NoSpace,
     #[error("{file:?} does not exist")]
     NotFound { file: FileId },
+    /// Bytes that were written are not in their file; `from` is the first of them.
+    #[error("{file:?} has no bytes {from} to {to}")]
+    Missing { file: FileId, from: u64, to: u64 },
     /// The text names file and operation.
     #[error("device: {0}")]
     Device(String),

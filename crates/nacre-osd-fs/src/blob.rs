@@ -26,6 +26,11 @@ enum Stopped {
     WouldWait,
     Failed(StoreError),
 }
+impl From<StoreError> for Stopped {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(error)
+    }
+}
 
 /// How bytes of a descriptor are read: [`read_full`] or [`read_cached`].
 type ReadFn = dyn Fn(BorrowedFd<'_>, u64, &mut [u8]) -> Result<usize, Errno>;
@@ -101,6 +106,37 @@ impl FsStore {
             buf.resize(buf.len() + (piece.len as usize).saturating_sub(got), 0);
         }
         Ok(buf.into())
+    }
+    /// Reads bytes that were written: all of them are inside the files of their chunks, or it fails.
+    pub(crate) fn read_written(&self, file: FileId, offset: u64, len: u32) -> Result<Bytes, StoreError> {
+        let FileId::Blob(object) = file else { return Err(StoreError::NotFound { file }) };
+        let mut buf = Vec::new();
+        for piece in self.pieces(file, offset, u64::from(len)) {
+            if (self.read_piece(object, piece, &mut buf)? as u64) < piece.len {
+                let (from, to) = (offset + buf.len() as u64, offset + u64::from(len));
+                return Err(StoreError::Missing { file, from, to });
+            }
+        }
+        Ok(buf.into())
+    }
+    /// Fails if the file that holds the last byte before a write ends before it, so that the write would leave a hole.
+    /// Chunks before the last one may be shorter: they are not looked at.
+    fn must_reach(&self, file: FileId, args: &SummedWrite<'_>) -> Result<(), StoreError> {
+        let (reach, written_to) = (args.must_reach(), args.written_to.unwrap_or(0));
+        let Some(last) = reach.checked_sub(1) else { return Ok(()) };
+        let chunk = last / self.chunk_bytes;
+        if chunk < (written_to - 1) / self.chunk_bytes {
+            return Ok(());
+        }
+        let len = match self.open_chunk(file, chunk, false)? {
+            None => 0,
+            Some(open) => {
+                let stat = rustix::fs::fstat(open.fd()).map_err(self.fail("looking at", file))?;
+                u64::try_from(stat.st_size).unwrap_or(0)
+            }
+        };
+        let held = chunk * self.chunk_bytes + len;
+        if held < reach { Err(StoreError::Missing { file, from: held, to: reach }) } else { Ok(()) }
     }
     fn read_piece(&self, object: ObjectId, piece: Piece, buf: &mut Vec<u8>) -> Result<usize, StoreError> {
         let file = FileId::Blob(object);
@@ -185,7 +221,9 @@ impl FsStore {
         args: SummedWrite<'_>,
         read: &ReadFn,
     ) -> Result<Vec<u32>, Stopped> {
+        self.must_reach(file, &args)?;
         write_summed(
+            file,
             args,
             |offset, buf| {
                 // A block never crosses chunks.

@@ -14,6 +14,7 @@ use crate::probe::Features;
 use crate::raw::{read_full, retry, store_error, write_all, write_zeros};
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp, StoreSpace};
+use nacre_osd::summed::SummedWrite;
 use nacre_types::ObjectId;
 use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
@@ -243,6 +244,32 @@ impl FsStore {
         self.sync_dir_of(file)
     }
 
+    /// Syncs a blob and looks whether it is as long as what was written to it, under its name.
+    fn sync_written(&self, file: FileId, len: u64) -> Result<(), StoreError> {
+        self.sync(file)?;
+        let held = match (len, file) {
+            (0, _) => return Ok(()),
+            (_, FileId::Blob(object)) => self.held(object)?,
+            _ => self.len(file)?.unwrap_or(0),
+        };
+        if held < len { Err(StoreError::Missing { file, from: held, to: len }) } else { Ok(()) }
+    }
+    /// Length of what is open of a blob; 0 when it has lost its name. The descriptor is given up then: what is written
+    /// through it is nowhere.
+    fn held(&self, object: ObjectId) -> Result<u64, StoreError> {
+        let file = FileId::Blob(object);
+        let Some(open) = self.open_chunk(file, 0, false)? else { return Ok(0) };
+        let stat = rustix::fs::fstat(open.fd()).map_err(self.fail("looking at", file))?;
+        if stat.st_nlink == 0 {
+            self.forget(file);
+            return Ok(0);
+        }
+        if open.has_chunks() {
+            return Ok(self.blob_len(object)?.unwrap_or(0));
+        }
+        Ok(u64::try_from(stat.st_size).unwrap_or(0))
+    }
+
     fn delete(&self, file: FileId) -> Result<(), StoreError> {
         if let FileId::Blob(object) = file {
             return self.delete_blob(object);
@@ -277,12 +304,7 @@ impl FsStore {
         self.cache.remove(Key { file: FileId::Blob(object), chunk });
     }
 
-    fn list(
-        &self,
-        kind: FileKind,
-        after: Option<FileId>,
-        limit: usize,
-    ) -> Result<Vec<(FileId, u64)>, StoreError> {
+    fn list(&self, kind: FileKind, after: Option<FileId>, limit: usize) -> Result<Vec<FileId>, StoreError> {
         if kind == FileKind::Blob {
             return self.list_blobs(after, limit);
         }
@@ -293,16 +315,7 @@ impl FsStore {
         let found = self.names(place)?;
         let mut files: Vec<FileId> = found.iter().filter_map(|n| parse_number(n)).map(make).collect();
         files.sort_unstable();
-        let mut out = Vec::new();
-        for file in files.into_iter().filter(|f| after.is_none_or(|a| *f > a)) {
-            if out.len() == limit {
-                break;
-            }
-            if let Some(len) = self.len(file)? {
-                out.push((file, len));
-            }
-        }
-        Ok(out)
+        Ok(files.into_iter().filter(|f| after.is_none_or(|a| *f > a)).take(limit).collect())
     }
 
     fn names(&self, place: Place) -> Result<Vec<String>, StoreError> {
@@ -312,8 +325,8 @@ impl FsStore {
     }
 
     /// Directories are in the order of hashes, answers in that of ids: a listing is a snapshot of the names made at
-    /// its first page.
-    fn list_blobs(&self, after: Option<FileId>, limit: usize) -> Result<Vec<(FileId, u64)>, StoreError> {
+    /// its first page. Nothing is opened or looked at for it.
+    fn list_blobs(&self, after: Option<FileId>, limit: usize) -> Result<Vec<FileId>, StoreError> {
         let mut rest = {
             let mut listing = self.listing.lock().unwrap_or_else(PoisonError::into_inner);
             let taken = std::mem::take(&mut *listing);
@@ -328,14 +341,8 @@ impl FsStore {
             all.sort_unstable();
             rest = all.into_iter();
         }
-        let mut out = Vec::new();
-        while out.len() < limit {
-            let Some(object) = rest.next() else { break };
-            if let Some(len) = self.len(FileId::Blob(object))? {
-                out.push((FileId::Blob(object), len));
-            }
-        }
-        if let (Some(&(last, _)), true) = (out.last(), rest.len() > 0) {
+        let out: Vec<FileId> = rest.by_ref().take(limit).map(FileId::Blob).collect();
+        if let (Some(&last), true) = (out.last(), rest.len() > 0) {
             let mut listing = self.listing.lock().unwrap_or_else(PoisonError::into_inner);
             *listing = Listing { after: Some(last), rest };
         }
@@ -438,8 +445,14 @@ impl FsStore {
     }
 
     fn run(&self, op: StoreOp) -> Result<StoreDone, StoreError> {
-        let reads =
-            matches!(op, StoreOp::Read { .. } | StoreOp::List { .. } | StoreOp::Len { .. } | StoreOp::Space);
+        let reads = matches!(
+            op,
+            StoreOp::Read { .. }
+                | StoreOp::ReadWritten { .. }
+                | StoreOp::List { .. }
+                | StoreOp::Len { .. }
+                | StoreOp::Space
+        );
         if self.read_only && !reads {
             return Err(StoreError::Device(format!("{} was opened for reading only", self.path)));
         }
@@ -448,17 +461,21 @@ impl FsStore {
             StoreOp::Write { file, offset, data } => {
                 self.write(file, offset, &data).map(|()| StoreDone::Unit)
             }
-            StoreOp::WriteSummed { file, offset, data, keep_head, keep_tail, size } => {
-                let args = nacre_osd::summed::SummedWrite { offset, data: &data, keep_head, keep_tail, size };
+            StoreOp::WriteSummed { file, offset, data, keep_head, keep_tail, size, written_to } => {
+                let args = SummedWrite { offset, data: &data, keep_head, keep_tail, size, written_to };
                 self.write_summed(file, args, &read_full).map(StoreDone::Sums)
             }
             StoreOp::Read { file, offset, len } => self.read_file(file, offset, len).map(StoreDone::Bytes),
+            StoreOp::ReadWritten { file, offset, len } => {
+                self.read_written(file, offset, len).map(StoreDone::Bytes)
+            }
             StoreOp::Truncate { file, len } => self.truncate(file, len).map(|()| StoreDone::Unit),
             StoreOp::Allocate { file, offset, len } => {
                 self.allocate(file, offset, len).map(|()| StoreDone::Unit)
             }
             StoreOp::Punch { file, offset, len } => self.punch(file, offset, len).map(|()| StoreDone::Unit),
-            StoreOp::Sync { file } => self.sync(file).map(|()| StoreDone::Unit),
+            StoreOp::Sync { file } | StoreOp::SyncAside { file } => self.sync(file).map(|()| StoreDone::Unit),
+            StoreOp::SyncWritten { file, len } => self.sync_written(file, len).map(|()| StoreDone::Unit),
             StoreOp::Replace { file, data } => self.replace(file, data).map(|()| StoreDone::Unit),
             StoreOp::Delete { file } => self.delete(file).map(|()| StoreDone::Unit),
             StoreOp::List { kind, after, limit } => {
@@ -484,16 +501,21 @@ impl Store for FsStore {
                 Some(bytes) => Ok(Ok(StoreDone::Bytes(bytes))),
                 None => Err(op),
             },
+            StoreOp::ReadWritten { file, offset, len } => match self.read_cached(*file, *offset, *len) {
+                Some(bytes) if bytes.len() == *len as usize => Ok(Ok(StoreDone::Bytes(bytes))),
+                Some(_) | None => Err(op),
+            },
             StoreOp::Write { data, .. } if total(data) <= INLINE_BYTES_MAX => Ok(self.run(op)),
-            StoreOp::WriteSummed { file, offset, data, keep_head, keep_tail, size }
+            StoreOp::WriteSummed { file, offset, data, keep_head, keep_tail, size, written_to }
                 if total(data) <= INLINE_BYTES_MAX =>
             {
-                let args = nacre_osd::summed::SummedWrite {
+                let args = SummedWrite {
                     offset: *offset,
                     data,
                     keep_head: *keep_head,
                     keep_tail: *keep_tail,
                     size: *size,
+                    written_to: *written_to,
                 };
                 match self.write_summed_cached(*file, args) {
                     Some(result) => Ok(result.map(StoreDone::Sums)),

@@ -119,11 +119,16 @@ impl MemStore {
             StoreOp::Write { file, offset, data } => {
                 self.write(file, offset, &data).map(|()| StoreDone::Unit)
             }
-            StoreOp::WriteSummed { file, offset, data, keep_head, keep_tail, size } => {
+            StoreOp::WriteSummed { file, offset, data, keep_head, keep_tail, size, written_to } => {
+                let args = SummedWrite { offset, data: &data, keep_head, keep_tail, size, written_to };
+                let (held, reach) = (self.find(file).map_or(0, |f| lock(&f).len()), args.must_reach());
+                if held < reach {
+                    return Err(StoreError::Missing { file, from: held, to: reach });
+                }
                 let found = self.writable(file)?;
                 let found = std::cell::RefCell::new(lock(&found));
-                let args = SummedWrite { offset, data: &data, keep_head, keep_tail, size };
                 write_summed(
+                    file,
                     args,
                     |at, buf| Ok(found.borrow().read(at, buf)),
                     |at, bytes| self.write_locked(file, &mut found.borrow_mut(), at, bytes),
@@ -135,6 +140,15 @@ impl MemStore {
                 (None, FileId::Blob(_)) => Ok(StoreDone::Bytes(Bytes::new())),
                 (None, _) => Err(StoreError::NotFound { file }),
             },
+            StoreOp::ReadWritten { file, offset, len } => {
+                let held =
+                    self.find(file).map(|found| lock(&found).read_bytes(offset, len)).unwrap_or_default();
+                if held.len() < len as usize {
+                    let (from, to) = (offset + held.len() as u64, offset + u64::from(len));
+                    return Err(StoreError::Missing { file, from, to });
+                }
+                Ok(StoreDone::Bytes(held))
+            }
             StoreOp::Truncate { file, len } => {
                 let found = match (self.find(file), file) {
                     (Some(found), _) => found,
@@ -167,7 +181,11 @@ impl MemStore {
                 }
                 Ok(StoreDone::Unit)
             }
-            StoreOp::Sync { .. } => Ok(StoreDone::Unit),
+            StoreOp::Sync { .. } | StoreOp::SyncAside { .. } => Ok(StoreDone::Unit),
+            StoreOp::SyncWritten { file, len } => match self.find(file).map_or(0, |f| lock(&f).len()) {
+                held if held < len => Err(StoreError::Missing { file, from: held, to: len }),
+                _ => Ok(StoreDone::Unit),
+            },
             StoreOp::Delete { file } => {
                 let old = self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&file);
                 self.forget(file, old);
@@ -186,7 +204,7 @@ impl MemStore {
                     files
                         .range((from, Bound::Included(last)))
                         .take(limit as usize)
-                        .map(|(&id, file)| (id, lock(file).len()))
+                        .map(|(&id, _)| id)
                         .collect()
                 };
                 Ok(StoreDone::List(found))

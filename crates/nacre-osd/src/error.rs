@@ -17,6 +17,11 @@ pub enum OsdError {
     Corrupt { what: String },
     #[error("object {0} is quarantined")]
     Quarantined(ObjectId),
+    /// Bytes that were written are not on the device any more; other ranges of the object can be used.
+    #[error(
+        "bytes {from} to {to} of object {object} are lost: they were written, and their file does not have them\nhint: restore the file from a backup; overwriting these bytes as a whole, or cutting them off, makes it usable again"
+    )]
+    Lost { object: ObjectId, from: u64, to: u64 },
     #[error("object {0} cannot have more than 2^63 - 1 bytes")]
     TooLarge(ObjectId),
     /// The store holds something else, or another format version. The text says what and what to do.
@@ -39,6 +44,7 @@ impl From<OsdError> for Errno {
             OsdError::TooLarge(_) => Errno::EFBIG,
             OsdError::Corrupt { .. }
             | OsdError::Quarantined(_)
+            | OsdError::Lost { .. }
             | OsdError::Format(_)
             | OsdError::Store(_) => Errno::EIO,
         }

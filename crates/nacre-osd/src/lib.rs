@@ -27,6 +27,7 @@ mod merge;
 mod object;
 mod object_apply;
 mod object_change;
+mod object_lost;
 mod object_repair;
 mod object_restore;
 mod object_resum;

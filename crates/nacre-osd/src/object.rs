@@ -9,15 +9,16 @@
 //! at or beyond the size are never trusted: a change that extends the object over them writes zeros first.
 //! (3) Block rows of a range change only under its exclusive range lock; size and block count of the object are
 //! merged at apply, so writers of different ranges do not wait for each other. (4) A change that was prepared and
-//! not applied leaves sums that fit and blocks that are given back.
+//! not applied leaves sums that fit and blocks that are given back. (5) The file of an object is at least
+//! [`ObjectRow::written_to`] long; what of a written block is beyond its end is lost, not zeros (`object_lost.rs`).
 //!
 //! Not here yet: checking sums on reads, regions marked dirty before an overwrite.
 
 use crate::engine::Osd;
 use crate::error::OsdError;
 use crate::object_rows::{
-    ObjectRow, ReclaimRow, block_ceil, block_floor, block_key, blocks_of, decode_block, decode_object,
-    decode_reclaim, object_key, region_of_key, regions_of,
+    BLOCK_ROW_BYTES_MAX, ObjectRow, REGION_BYTES, ReclaimRow, block_ceil, block_floor, block_key, blocks_of,
+    decode_block, decode_object, decode_reclaim, object_key, region_of_key, regions_of,
 };
 use crate::range_lock::RangeLocks;
 use crate::summed::{BLOCK_BYTES, zeros};
@@ -33,7 +34,7 @@ use core::cell::{Cell, RefCell};
 use core::future::Future;
 use core::pin::Pin;
 use nacre_node::{Ctx, FileId, StoreDone, StoreError, StoreOp, WaitList, join_all};
-use nacre_types::{Extent, ObjectId};
+use nacre_types::{Extent, ObjectId, Transno};
 
 /// Bounds and intervals of the object layer.
 #[derive(Debug, Clone)]
@@ -71,6 +72,8 @@ pub struct Objects {
     pub(crate) moved: WaitList,
     /// Work for the write-back task.
     pub(crate) work: WaitList,
+    /// After the loss of a machine, until `object_resum.rs` has looked at all objects: bytes of later changes may be gone.
+    pub(crate) unsummed: Cell<Option<Transno>>,
     /// The write-back task has nothing to do and no timer.
     pub(crate) is_idle: Cell<bool>,
     /// There may be RECLAIM rows, and the list that wakes the task for them.
@@ -99,6 +102,7 @@ impl Objects {
             quarantined: RefCell::default(),
             moved: ctx.wait_list(),
             work: ctx.wait_list(),
+            unsummed: Cell::new(None),
             is_idle: Cell::new(false),
             has_reclaim: Cell::new(true),
             reclaim_kick: ctx.wait_list(),
@@ -107,6 +111,7 @@ impl Objects {
             tasks: Cell::new(2),
         });
         objects.begin_stable().await?;
+        objects.begin_unsummed().await?;
         ctx.spawn(objects.clone().write_back());
         ctx.spawn(objects.clone().reclaim());
         if !osd.was_clean() {
@@ -147,7 +152,7 @@ impl Objects {
     /// the moment of the read.
     ///
     /// # Errors
-    /// `Quarantined`; those of store and engine.
+    /// `Quarantined`; `Lost` where written bytes are gone; those of store and engine.
     pub async fn read(
         self: &Rc<Self>,
         object: ObjectId,
@@ -169,17 +174,19 @@ impl Objects {
         // One read over all of it: the holes in between are seldom and small, and come from memory.
         let (start, stop) = (first.start, last.end);
         let span = u32::try_from(stop - start).expect("within `len`");
-        let op = StoreOp::Read { file: FileId::Blob(object), offset: start, len: span };
-        let StoreDone::Bytes(bytes) = self.ctx.io(op).await? else {
-            return Err(wrong_answer("read"));
-        };
-        Ok((row, cut_to_runs(offset, end, start, &bytes, &runs)))
+        let op = StoreOp::ReadWritten { file: FileId::Blob(object), offset: start, len: span };
+        match self.ctx.io(op).await {
+            Ok(StoreDone::Bytes(bytes)) => Ok((row, cut_to_runs(offset, end, start, &bytes, &runs))),
+            Ok(_) => Err(wrong_answer("read")),
+            Err(StoreError::Missing { .. }) => Ok((row, self.read_pieces(object, offset, end, &runs).await?)),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Bytes and rows of the object are on stable storage when it returns.
     ///
     /// # Errors
-    /// `Quarantined` when bytes could not be written; those of the engine.
+    /// `Quarantined` when bytes could not be written, `Lost` when they are gone; those of the engine.
     pub async fn sync(self: &Rc<Self>, object: ObjectId) -> Result<(), OsdError> {
         type Half<'a> = Pin<Box<dyn Future<Output = Result<(), OsdError>> + 'a>>;
         self.healthy_row(object).await?;
@@ -196,9 +203,9 @@ impl Objects {
         let regions = regions_of(&blocks);
         let regions = u32::try_from(regions.end - regions.start).unwrap_or(u32::MAX);
         Credits {
-            rows: regions.saturating_add(2),
-            // Key, masks and sums of a region; object and reclaim row.
-            row_bytes: regions.saturating_mul(24 + 16 + 256).saturating_add(256),
+            rows: regions.saturating_add(3),
+            // Regions and that of the old end; object and reclaim row.
+            row_bytes: regions.saturating_add(1).saturating_mul(BLOCK_ROW_BYTES_MAX).saturating_add(256),
             object_bytes: (blocks.end - blocks.start).saturating_mul(BLOCK_BYTES),
             frees: false,
         }
@@ -245,6 +252,9 @@ impl Objects {
                 }
                 let start = (block * BLOCK_BYTES).max(offset);
                 let stop = ((block + 1) * BLOCK_BYTES).min(end);
+                if row.is_lost(block) {
+                    return Err(OsdError::Lost { object, from: start, to: stop });
+                }
                 match runs.last_mut() {
                     Some(run) if run.end == start => run.end = stop,
                     _ => runs.push(Extent::new(start, stop)),
@@ -253,21 +263,40 @@ impl Objects {
         }
         Ok(runs)
     }
+    /// Reads one run after the other, where a read over all of them met the end of a file. In holes between them that is
+    /// nothing: a chunk of a blob ends with its last written block.
+    async fn read_pieces(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        end: u64,
+        runs: &[Extent],
+    ) -> Result<Vec<Bytes>, OsdError> {
+        let mut out = Vec::new();
+        let mut at = offset;
+        for run in runs {
+            out.extend(zeros(run.start - at));
+            at = run.start;
+            while at < run.end {
+                let stop = run.end.min((at / REGION_BYTES + 1) * REGION_BYTES);
+                let row = self.block_row(object, at / REGION_BYTES).await?;
+                out.push(self.needed(object, &row, at, stop).await?);
+                at = stop;
+            }
+        }
+        out.extend(zeros(end - at));
+        Ok(out)
+    }
 }
 
-/// Puts what was read together: bytes in written runs, zeros elsewhere and beyond a short read.
+/// Puts what was read together: bytes in written runs, zeros elsewhere.
 /// `bytes` begin at `start`.
 fn cut_to_runs(offset: u64, end: u64, start: u64, bytes: &Bytes, runs: &[Extent]) -> Vec<Bytes> {
     let mut out = Vec::with_capacity(runs.len());
     let mut at = offset;
     for run in runs {
         out.extend(zeros(run.start.saturating_sub(at)));
-        let from = (run.start - start).min(bytes.len() as u64) as usize;
-        let to = (run.end - start).min(bytes.len() as u64) as usize;
-        if from < to {
-            out.push(bytes.slice(from..to));
-        }
-        out.extend(zeros((run.end - run.start).saturating_sub((to - from) as u64)));
+        out.push(bytes.slice((run.start - start) as usize..(run.end - start) as usize));
         at = run.end;
     }
     out.extend(zeros(end.saturating_sub(at)));

@@ -46,8 +46,6 @@ pub(crate) enum Change {
     /// The object grows by a hole.
     Grow {
         size: u64,
-        /// What was beyond the old size in its block is overwritten.
-        wrote_zeros: bool,
     },
     Destroy,
     SetOwner {
@@ -68,6 +66,8 @@ pub(crate) struct Inner {
     pub(crate) objects: Rc<Objects>,
     pub(crate) object: ObjectId,
     pub(crate) change: Change,
+    /// In this region bytes beyond the old size, in its block, were overwritten with zeros.
+    pub(crate) zeroed: Option<u64>,
     /// Given back when the rows are in the transaction.
     pub(crate) _guard: RangeGuard,
 }
@@ -75,6 +75,12 @@ pub(crate) struct Inner {
 impl Prepared {
     pub(crate) fn new(inner: Inner, pins: Pins, credits: Credits) -> Self {
         Self { inner: Some(inner), pins, credits }
+    }
+    pub(crate) fn zeroed(mut self, region: Option<u64>) -> Self {
+        if let Some(inner) = &mut self.inner {
+            inner.zeroed = region;
+        }
+        self
     }
     /// Upper bound of what `apply` puts into the transaction.
     pub fn credits(&self) -> Credits {
@@ -120,10 +126,17 @@ impl Inner {
         let is_new = old.is_none();
         let mut row = old.unwrap_or(ObjectRow { owner: stamp.owner, ..ObjectRow::default() });
         let sectors_before = row.blocks;
+        if let Some(region) = self.zeroed {
+            let mut blocks = block_of_tx(tx, object, region)?;
+            blocks.version = tx.transno().0;
+            tx.put(table::BLOCK, &block_key(object, region), blocks.encode());
+            self.objects.note_unstable(object, tx.transno(), BLOCK_BYTES);
+        }
         match self.change {
             Change::Write { first, sums, end, bytes } => {
                 row.blocks += put_sums(tx, object, first, &sums)? * SECTORS_PER_BLOCK;
                 row.size = row.size.max(end);
+                row.written_to = row.written_to.max(end);
                 self.objects.note_unstable(object, tx.transno(), bytes);
             }
             Change::Allocate { blocks, size } => {
@@ -131,18 +144,14 @@ impl Inner {
                 row.size = row.size.max(size);
                 self.objects.note_unstable(object, tx.transno(), 0);
             }
-            Change::Grow { size, wrote_zeros } => {
-                row.size = row.size.max(size);
-                if wrote_zeros {
-                    self.objects.note_unstable(object, tx.transno(), BLOCK_BYTES);
-                }
-            }
+            Change::Grow { size } => row.size = row.size.max(size),
             // O_TRUNC of a file that never had an object.
             Change::Shrink { .. } if is_new => return Ok(ObjectRow::default()),
             Change::Shrink { size, freed, last_sum } => {
                 let freed = shrink(tx, &self.objects, object, &row, size, freed, last_sum)?;
                 row.blocks = row.blocks.saturating_sub(freed * SECTORS_PER_BLOCK);
                 row.size = size;
+                row.written_to = row.written_to.min(size);
             }
             Change::Destroy => return destroy(tx, &self.objects, object, old),
             Change::SetOwner { owner } => {
@@ -192,6 +201,7 @@ fn put_sums(tx: &mut Tx<'_>, object: ObjectId, first: u64, sums: &[u32]) -> Resu
         for (block, &sum) in (start..end).zip(&mut sums) {
             fresh += u64::from(row.set(block, sum));
         }
+        row.version = tx.transno().0;
         tx.put(table::BLOCK, &block_key(object, region), row.encode());
     }
     Ok(fresh)

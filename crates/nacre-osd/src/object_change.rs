@@ -8,8 +8,8 @@ use crate::error::OsdError;
 use crate::object::{Objects, wrong_answer};
 use crate::object_apply::{Change, Inner, Prepared, Stamp};
 use crate::object_rows::{
-    BLOCKS_PER_REGION, BlockRow, OBJECT_BYTES_MAX, ObjectRow, REGION_BYTES, block_ceil, block_floor,
-    block_key, blocks_of, decode_block, object_key, region_of_key, regions_of,
+    BLOCK_ROW_BYTES_MAX, BLOCKS_PER_REGION, BlockRow, OBJECT_BYTES_MAX, ObjectRow, REGION_BYTES, block_ceil,
+    block_floor, block_key, blocks_of, decode_block, object_key, region_of_key, regions_of,
 };
 use crate::range_lock::RangeGuard;
 use crate::reclaim::SLICE;
@@ -45,53 +45,66 @@ impl Objects {
         }
         let blocks = blocks_of(offset, end);
         let (head, tail_end) = (!offset.is_multiple_of(BLOCK_BYTES), !end.is_multiple_of(BLOCK_BYTES));
-        let (guard, row, tail, keep_head, keep_tail) = loop {
+        let mut checked = true;
+        let (guard, pins, offset, sums, zeroed) = loop {
             let (guard, row, tail) = self.lock_to_change(object, offset, end, end).await?;
             let tail_inside = tail_end && end < row.size;
-            let keep_head = head && self.is_written(object, blocks.start).await?;
-            let keep_tail = tail_inside && self.is_written(object, blocks.end - 1).await?;
+            let keep_head = head && self.is_kept(object, blocks.start).await?;
+            let keep_tail = tail_inside && self.is_kept(object, blocks.end - 1).await?;
             // Zeros beside the bytes must not meet what was cut off: nobody makes them again after a loss.
             let fills = head != keep_head || tail_inside != keep_tail;
-            if !fills || self.reclaim_row(object).await?.is_none_or(|cut| end <= cut.from) {
-                break (guard, row, tail, keep_head, keep_tail);
+            if fills && self.reclaim_row(object).await?.is_some_and(|cut| end > cut.from) {
+                drop(guard);
+                self.reclaim_object(object).await?;
+                continue;
             }
-            drop(guard);
-            self.reclaim_object(object).await?;
-        };
-        let (mut offset, mut data) = (offset, data);
-        if let Some(tail) = tail
-            && offset > row.size
-        {
-            if block_floor(offset) == tail {
-                // Same block: the write itself begins at the old size.
-                let mut padded = zeros(offset - row.size);
-                padded.append(&mut data);
-                (offset, data) = (row.size, padded);
-            } else {
-                self.zero_tail(object, row.size).await?;
+            let (mut offset, mut data, mut zeroed) = (offset, data.clone(), None);
+            if let Some(tail) = tail
+                && offset > row.size
+            {
+                if block_floor(offset) == tail {
+                    // Same block: the write itself begins at the old size.
+                    let mut padded = zeros(offset - row.size);
+                    padded.append(&mut data);
+                    (offset, data) = (row.size, padded);
+                } else {
+                    zeroed = Some(self.zero_tail(object, row.size).await?);
+                }
             }
-        }
-        let pins = self.pins_of(object, &regions_of(&blocks)).await?;
-        let op = StoreOp::WriteSummed {
-            file: FileId::Blob(object),
-            offset,
-            data,
-            keep_head,
-            keep_tail,
-            size: row.size.max(end),
-        };
-        let sums = match self.ctx.io(op).await {
-            Ok(StoreDone::Sums(sums)) if sums.len() as u64 == blocks.end - blocks.start => sums,
-            Ok(_) => return Err(wrong_answer("summed write")),
-            Err(error) => {
-                self.repair(object, &blocks, row.size).await;
-                return Err(store_error(error, bytes));
+            let mut pins = self.pins_of(object, &regions_of(&blocks)).await?;
+            if let Some(region) = zeroed {
+                pins.merge(self.pins_of(object, &(region..region + 1)).await?);
+            }
+            let op = StoreOp::WriteSummed {
+                file: FileId::Blob(object),
+                offset,
+                data,
+                keep_head,
+                keep_tail,
+                size: row.size.max(end),
+                written_to: checked.then_some(row.written_to),
+            };
+            match self.ctx.io(op).await {
+                Ok(StoreDone::Sums(sums)) if sums.len() as u64 == blocks.end - blocks.start => {
+                    break (guard, pins, offset, sums, zeroed);
+                }
+                Ok(_) => return Err(wrong_answer("summed write")),
+                // Nothing was written. What is not there any more is marked, and the write made without looking again.
+                Err(StoreError::Missing { from, .. }) if checked => {
+                    drop(guard);
+                    self.lose(object, from, row.written_to.max(end)).await?;
+                    checked = false;
+                }
+                Err(error) => {
+                    self.repair(object, &blocks, row.size).await;
+                    return Err(store_error(error, bytes));
+                }
             }
         };
         // The bytes are on the device already: only rows need room.
         let credits = Credits { object_bytes: 0, ..Objects::write_credits(offset, end - offset) };
         let change = Change::Write { first: blocks.start, sums, end, bytes };
-        Ok(self.prepared(object, guard, pins, credits, change))
+        Ok(self.prepared(object, guard, pins, credits, change).zeroed(zeroed))
     }
 
     /// Sets the size. What is cut off is gone from the object at once, from the device when that is durable.
@@ -103,13 +116,17 @@ impl Objects {
         end_of(object, size, 0)?;
         let (guard, row, tail) = self.lock_to_change(object, size, size, u64::MAX).await?;
         let grows = size > row.size;
-        if tail.is_some() {
-            self.zero_tail(object, row.size).await?;
-        }
+        let zeroed = match tail {
+            Some(_) => Some(self.zero_tail(object, row.size).await?),
+            None => None,
+        };
         let region = size / REGION_BYTES;
-        let pins = self.pins_of(object, &(region..region + 1)).await?;
+        let mut pins = self.pins_of(object, &(region..region + 1)).await?;
+        if let Some(region) = zeroed {
+            pins.merge(self.pins_of(object, &(region..region + 1)).await?);
+        }
         let change = if grows {
-            Change::Grow { size, wrote_zeros: tail.is_some() }
+            Change::Grow { size }
         } else {
             let last = size / BLOCK_BYTES;
             let is_cut =
@@ -119,7 +136,7 @@ impl Objects {
             Change::Shrink { size, freed, last_sum }
         };
         let credits = Objects::small_credits(!grows);
-        Ok(self.prepared(object, guard, pins, credits, change))
+        Ok(self.prepared(object, guard, pins, credits, change).zeroed(zeroed))
     }
 
     /// Allocates the blocks of a range, so that later writes to it find room. `keep_size` as in fallocate(2).
@@ -144,9 +161,10 @@ impl Objects {
             return Err(store_error(error, len));
         }
         let size = if keep_size { row.size } else { row.size.max(end) };
-        if tail.is_some() {
-            self.zero_tail(object, row.size).await?;
-        }
+        let zeroed = match tail {
+            Some(_) => Some(self.zero_tail(object, row.size).await?),
+            None => None,
+        };
         // Long ranges: all but the last slice is allocated by transactions of its own, without a change of size.
         let mut at = offset;
         while end - at > ALLOCATE_SLICE_BYTES {
@@ -158,9 +176,12 @@ impl Objects {
             }
         }
         let blocks = blocks_of(at, end);
-        let pins = self.pins_of(object, &regions_of(&blocks)).await?;
+        let mut pins = self.pins_of(object, &regions_of(&blocks)).await?;
+        if let Some(region) = zeroed {
+            pins.merge(self.pins_of(object, &(region..region + 1)).await?);
+        }
         let credits = allocate_credits(&blocks);
-        Ok(self.prepared(object, guard, pins, credits, Change::Allocate { blocks, size }))
+        Ok(self.prepared(object, guard, pins, credits, Change::Allocate { blocks, size }).zeroed(zeroed))
     }
 
     /// Marks blocks as allocated in a transaction of its own, under the lock of the caller.
@@ -212,7 +233,8 @@ impl Objects {
         credits: Credits,
         change: Change,
     ) -> Prepared {
-        Prepared::new(Inner { objects: self.clone(), object, change, _guard: guard }, pins, credits)
+        let inner = Inner { objects: self.clone(), object, change, zeroed: None, _guard: guard };
+        Prepared::new(inner, pins, credits)
     }
 
     /// Locks the blocks of `offset..locked_end` for a change that makes the object at least `end` long; those from the
@@ -260,11 +282,16 @@ impl Objects {
         }
     }
 
-    /// Zeros from the size to the end of its block.
-    async fn zero_tail(&self, object: ObjectId, size: u64) -> Result<(), OsdError> {
-        let data = zeros(block_ceil(size) - size);
-        let op = StoreOp::Write { file: FileId::Blob(object), offset: size, data };
-        self.ctx.io(op).await.map(drop).map_err(|error| store_error(error, BLOCK_BYTES))
+    /// Zeros from the size to the end of its block, whose bytes before it must be there; answers its region.
+    async fn zero_tail(&self, object: ObjectId, size: u64) -> Result<u64, OsdError> {
+        let region = size / REGION_BYTES;
+        let row = self.block_row(object, region).await?;
+        let kept = self.needed(object, &row, block_floor(size), size).await?;
+        let mut data = alloc::vec![kept];
+        data.extend(zeros(block_ceil(size) - size));
+        let op = StoreOp::Write { file: FileId::Blob(object), offset: block_floor(size), data };
+        self.ctx.io(op).await.map_err(|error| store_error(error, BLOCK_BYTES))?;
+        Ok(region)
     }
 
     pub(crate) async fn pins_of(&self, object: ObjectId, regions: &Range<u64>) -> Result<Pins, OsdError> {
@@ -287,15 +314,20 @@ impl Objects {
     async fn is_written(&self, object: ObjectId, block: u64) -> Result<bool, OsdError> {
         Ok(self.block_row(object, block / BLOCKS_PER_REGION).await?.is_written(block))
     }
+    /// Whether a change that leaves bytes of this block as they are must keep them.
+    async fn is_kept(&self, object: ObjectId, block: u64) -> Result<bool, OsdError> {
+        let row = self.block_row(object, block / BLOCKS_PER_REGION).await?;
+        if row.is_lost(block) {
+            let from = block * BLOCK_BYTES;
+            return Err(OsdError::Lost { object, from, to: from + BLOCK_BYTES });
+        }
+        Ok(row.is_written(block))
+    }
 
     /// Sum of the block that `size` cuts, over the bytes before it.
     async fn sum_up_to(&self, object: ObjectId, size: u64) -> Result<u32, OsdError> {
-        let offset = block_floor(size);
-        let len = u32::try_from(size - offset).expect("less than a block");
-        match self.ctx.io(StoreOp::Read { file: FileId::Blob(object), offset, len }).await? {
-            StoreDone::Bytes(bytes) => Ok(block_sum(&bytes)),
-            _ => Err(wrong_answer("read")),
-        }
+        let row = self.block_row(object, size / REGION_BYTES).await?;
+        Ok(block_sum(&self.needed(object, &row, block_floor(size), size).await?))
     }
 
     /// Allocated blocks in `region` and after it.
@@ -322,9 +354,9 @@ fn allocate_credits(blocks: &Range<u64>) -> Credits {
     let regions = regions_of(blocks);
     let regions = u32::try_from(regions.end - regions.start).unwrap_or(u32::MAX);
     Credits {
-        rows: regions.saturating_add(2),
+        rows: regions.saturating_add(3),
         // A region that holds data already has its sums too.
-        row_bytes: regions.saturating_mul(24 + 16 + 256).saturating_add(256),
+        row_bytes: regions.saturating_add(1).saturating_mul(BLOCK_ROW_BYTES_MAX).saturating_add(256),
         // They are taken from the device already.
         object_bytes: 0,
         frees: false,

@@ -35,14 +35,23 @@ impl Objects {
     ) -> Result<(), OsdError> {
         let mut sums = Vec::new();
         for region in regions_of(blocks) {
-            let mask = mask_of(region, blocks) & self.block_row(object, region).await?.written;
+            let row = self.block_row(object, region).await?;
+            let mask = mask_of(region, blocks) & row.written & !row.lost;
             for block in (region * BLOCKS_PER_REGION..).take(64).filter(|b| mask & (1 << (b % 64)) != 0) {
-                let end = ((block + 1) * BLOCK_BYTES).min(size);
-                sums.push((block, self.sum_of(object, block, end).await?));
+                let (from, end) = (block * BLOCK_BYTES, ((block + 1) * BLOCK_BYTES).min(size));
+                match self.needed(object, &row, from, end).await {
+                    Ok(bytes) => sums.push((block, block_sum(&bytes))),
+                    Err(OsdError::Lost { .. }) => {
+                        self.mark_lost(object, region, from, size).await?;
+                        break; // what comes behind it in this region is gone as well
+                    }
+                    Err(error) => return Err(error),
+                }
             }
         }
         if sums.is_empty() { Ok(()) } else { self.put_sums(object, blocks, &sums).await }
     }
+    /// Sum of what the blob holds of a block; bytes that are not there count as zeros.
     pub(crate) async fn sum_of(&self, object: ObjectId, block: u64, end: u64) -> Result<u32, OsdError> {
         let offset = block * BLOCK_BYTES;
         let len = u32::try_from(end.saturating_sub(offset)).expect("at most a block");
@@ -71,6 +80,7 @@ impl Objects {
                     for &(block, sum) in of_region {
                         row.set(block, sum);
                     }
+                    row.version = tx.transno().0;
                     tx.put(table::BLOCK, &block_key(object, region), row.encode());
                 }
                 self.note_unstable(object, tx.transno(), bytes);

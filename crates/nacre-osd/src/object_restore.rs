@@ -56,6 +56,13 @@ impl Objects {
         end: u64,
         bytes: impl Fn(u64, u64) -> Bytes,
     ) -> Result<(), OsdError> {
+        // A file that is shorter than what was stable of it is damaged: that is kept in mind before it grows again.
+        let written_to = self.row(object).await?.unwrap_or_default().written_to;
+        if let StoreDone::Len(len) = self.ctx.io(StoreOp::Len { file: FileId::Blob(object) }).await?
+            && len.unwrap_or(0) < written_to
+        {
+            self.lose(object, len.unwrap_or(0), written_to).await?;
+        }
         let _guard = self.locks.lock(object, Extent::new(block_floor(offset), u64::MAX), true).await;
         let Some(row) = self.row(object).await? else { return Ok(()) };
         let end = end.min(row.size);
@@ -75,6 +82,7 @@ impl Objects {
                     let first = block * BLOCK_BYTES;
                     let (from, to) = (first.max(offset), (first + BLOCK_BYTES).min(end));
                     if row_of_blocks.is_written(block)
+                        && !row_of_blocks.is_lost(block)
                         && from < to
                         && self.sum_of(object, block, (first + BLOCK_BYTES).min(row.size)).await? != sum
                     {

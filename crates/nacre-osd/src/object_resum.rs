@@ -3,7 +3,8 @@
 //! The rows of a write may be in the log while its bytes are lost, and its client may never come to make it again. The
 //! device then holds older bytes, some of the new ones, or nothing. So once the recovery is over every object that was
 //! changed after the last stable write is read, blocks get the sums of what they hold, and blocks that are not on the
-//! device at all are written with zeros.
+//! device at all are written with zeros: those of regions that were changed after the last stable write. What is
+//! missing of others is no loss of the machine's but damage, and is marked as lost (`object_lost.rs`).
 //!
 //! Invariants: a row ([`UNSUMMED_KEY`]) is there from the start that found the loss until all of this is durable, so
 //! that the next start goes on with it; it begins only when nobody can put bytes back any more, because what is put
@@ -28,6 +29,14 @@ pub const UNSUMMED_KEY: &[u8] = b"unsummed";
 const PAGE: u32 = 256;
 
 impl Objects {
+    /// What a start knows of bytes that may be gone.
+    pub(crate) async fn begin_unsummed(&self) -> Result<(), OsdError> {
+        let row = self.osd.get(table::TARGET, UNSUMMED_KEY).await?;
+        let stable = row.map(|row| Transno::from_slice(&row)).transpose();
+        self.unsummed.set(stable.map_err(|_| wrong_answer("unsummed row"))?);
+        Ok(())
+    }
+
     /// Starts the task, if there is something to do. Nobody puts bytes back from here on.
     pub fn sum_lost(self: &Rc<Self>) {
         self.tasks.set(self.tasks.get() + 1);
@@ -49,8 +58,7 @@ impl Objects {
 
     /// How many blocks had other sums.
     async fn sum_all(self: &Rc<Self>) -> Result<u64, OsdError> {
-        let Some(row) = self.osd.get(table::TARGET, UNSUMMED_KEY).await? else { return Ok(0) };
-        let stable = Transno::from_slice(&row).map_err(|_| wrong_answer("unsummed row"))?;
+        let Some(stable) = self.unsummed.get() else { return Ok(0) };
         let (mut found, mut left) = (0, 0);
         let mut pages = self.osd.pages(table::OBJECT, PAGE);
         while let Some(rows) = pages.next().await? {
@@ -78,12 +86,12 @@ impl Objects {
         }
         self.osd.commit(self.osd.last_transno()).await?;
         let room = self.osd.reserve(Objects::small_credits(true)).await?;
-        self.osd
-            .transact(&Pins::default(), room, |tx| {
-                tx.delete(table::TARGET, UNSUMMED_KEY);
-                Ok::<(), OsdError>(())
-            })
-            .map(|_| found)
+        self.osd.transact(&Pins::default(), room, |tx| {
+            tx.delete(table::TARGET, UNSUMMED_KEY);
+            Ok::<(), OsdError>(())
+        })?;
+        self.unsummed.set(None);
+        Ok(found)
     }
 
     async fn sum_if_later(
@@ -97,10 +105,25 @@ impl Objects {
             return Ok(0);
         }
         let blocks = self.sum_object(object).await?;
-        if blocks > 0 {
+        let longer = self.lengthen(object).await?;
+        if blocks > 0 || longer {
             drop(self.sync_bytes(object).await); // whatever failed is logged, the object quarantined
         }
         Ok(blocks)
+    }
+
+    /// The file is as long again as the row says, with a hole where nothing is written. (Written blocks are there, or
+    /// marked as lost.)
+    async fn lengthen(self: &Rc<Self>, object: ObjectId) -> Result<bool, OsdError> {
+        let _guard = self.locks.lock(object, Extent::ALL, true).await;
+        let written_to = self.row(object).await?.unwrap_or_default().written_to;
+        let file = FileId::Blob(object);
+        match self.ctx.io(StoreOp::Len { file }).await? {
+            StoreDone::Len(len) if len.unwrap_or(0) < written_to => {}
+            _ => return Ok(false),
+        }
+        self.note_unstable(object, self.osd.last_transno(), 0);
+        self.io(StoreOp::Truncate { file, len: written_to }).await.map(|()| true)
     }
 
     async fn sum_object(self: &Rc<Self>, object: ObjectId) -> Result<u64, OsdError> {
@@ -133,26 +156,33 @@ impl Objects {
         }
         let file = FileId::Blob(object);
         let len = u32::try_from((row.size - start).min(REGION_BYTES)).expect("at most a region");
-        let StoreDone::Bytes(bytes) = self.ctx.io(StoreOp::Read { file, offset: start, len }).await? else {
-            return Err(wrong_answer("read"));
+        let (bytes, held) = match self.read_written(object, start, start + u64::from(len)).await? {
+            Ok(bytes) => (bytes, u64::from(len)),
+            Err(held) => match self.ctx.io(StoreOp::Read { file, offset: start, len }).await? {
+                StoreDone::Bytes(bytes) => (bytes, held - start),
+                _ => return Err(wrong_answer("read")),
+            },
         };
-        let there = bytes.len() as u64;
+        let is_damage = held < u64::from(len) && !self.may_be_gone(blocks.version);
+        if is_damage {
+            self.mark_lost(object, region, start + held, row.size).await?;
+        }
         let (mut sums, mut missing) = (Vec::new(), 0);
         for (at, sum) in (0..BLOCKS_PER_REGION).zip(blocks.sums) {
             let (from, to) = (at * BLOCK_BYTES, ((at + 1) * BLOCK_BYTES).min(u64::from(len)));
-            if blocks.written & (1 << at) == 0 || from >= to {
+            if blocks.written & !blocks.lost & (1 << at) == 0 || from >= to || is_damage && held < to {
                 continue;
             }
-            if there < to {
+            if held < to {
                 missing += 1;
-                let from = from.max(there);
+                let from = from.max(held);
                 self.note_unstable(object, self.osd.last_transno(), to - from);
                 let op = StoreOp::Write { file, offset: start + from, data: zeros(to - from) };
                 self.ctx.io(op).await?;
             }
-            let held = bytes.slice(from.min(there) as usize..to.min(there) as usize);
-            if block_sum(&held) != sum {
-                sums.push((region * BLOCKS_PER_REGION + at, block_sum(&held)));
+            let found = bytes.slice(from.min(held) as usize..to.min(held) as usize);
+            if block_sum(&found) != sum {
+                sums.push((region * BLOCKS_PER_REGION + at, block_sum(&found)));
             }
         }
         if sums.is_empty() {

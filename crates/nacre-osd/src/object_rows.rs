@@ -34,6 +34,9 @@ codec_struct! {
         pub version: u64,
         /// [`ObjectRow::QUARANTINED`] or 0.
         pub flags: u8,
+        /// The blob has been written up to here: its file is at least so long. (Not beyond the size; blocks before it
+        /// may be holes.)
+        pub written_to: u64,
     }
 }
 impl ObjectRow {
@@ -51,29 +54,46 @@ codec_struct! {
     pub struct ReclaimRow { pub transno: u64, pub from: u64 }
 }
 
+/// Masks and version of a block row.
+const BLOCK_ROW_HEAD_BYTES: u32 = 4 * 8;
+/// Most bytes of a block row with its key.
+pub(crate) const BLOCK_ROW_BYTES_MAX: u32 = 24 + BLOCK_ROW_HEAD_BYTES + 64 * 4;
+
 /// Allocation and sums of the 64 blocks of a region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockRow {
     pub allocated: u64,
     /// Blocks that hold data; the others read as zeros whatever the blob says.
     pub written: u64,
+    /// Written blocks whose bytes were found to be gone: EIO until they are overwritten as a whole or cut off.
+    pub lost: u64,
+    /// Transno of the last change of bytes: whether they have to be on the device.
+    pub version: u64,
     /// Sums of written blocks (see `summed`); 0 for others.
     pub sums: [u32; 64],
 }
 impl Default for BlockRow {
     fn default() -> Self {
-        Self { allocated: 0, written: 0, sums: [0; 64] }
+        Self { allocated: 0, written: 0, lost: 0, version: 0, sums: [0; 64] }
     }
 }
 impl BlockRow {
     pub fn is_written(&self, block: u64) -> bool {
         self.written & bit(block) != 0
     }
+    pub fn is_lost(&self, block: u64) -> bool {
+        self.lost & bit(block) != 0
+    }
+    /// The bytes of a written block are gone.
+    pub(crate) fn lose(&mut self, block: u64) {
+        self.lost |= bit(block) & self.written;
+    }
     /// Marks a block as holding data with this sum. True if it was not allocated before.
     pub(crate) fn set(&mut self, block: u64, sum: u32) -> bool {
         let fresh = self.allocated & bit(block) == 0;
         self.allocated |= bit(block);
         self.written |= bit(block);
+        self.lost &= !bit(block);
         if let Some(slot) = self.sums.get_mut((block % BLOCKS_PER_REGION) as usize) {
             *slot = sum;
         }
@@ -84,6 +104,7 @@ impl BlockRow {
         let gone = u64::from((self.allocated & mask).count_ones());
         self.allocated &= !mask;
         self.written &= !mask;
+        self.lost &= !mask;
         for (i, sum) in self.sums.iter_mut().enumerate() {
             if mask & (1 << i) != 0 {
                 *sum = 0;
@@ -92,11 +113,13 @@ impl BlockRow {
         gone
     }
 
-    /// Masks, then the sums of written blocks in order.
+    /// Masks and version, then the sums of written blocks in order.
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer { buf: Vec::with_capacity(16 + 4 * self.written.count_ones() as usize) };
-        self.allocated.encode(&mut w);
-        self.written.encode(&mut w);
+        let len = BLOCK_ROW_HEAD_BYTES as usize + 4 * self.written.count_ones() as usize;
+        let mut w = Writer { buf: Vec::with_capacity(len) };
+        for word in [self.allocated, self.written, self.lost, self.version] {
+            word.encode(&mut w);
+        }
         for (i, sum) in self.sums.iter().enumerate() {
             if self.written & (1 << i) != 0 {
                 sum.encode(&mut w);
@@ -106,14 +129,15 @@ impl BlockRow {
     }
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut r = Reader::new(bytes);
+        let mut word = || u64::decode(&mut r).ok();
         let mut row =
-            Self { allocated: u64::decode(&mut r).ok()?, written: u64::decode(&mut r).ok()?, sums: [0; 64] };
+            Self { allocated: word()?, written: word()?, lost: word()?, version: word()?, sums: [0; 64] };
         for (i, sum) in row.sums.iter_mut().enumerate() {
             if row.written & (1 << i) != 0 {
                 *sum = u32::decode(&mut r).ok()?;
             }
         }
-        (row.written & !row.allocated == 0).then_some(row)
+        (row.written & !row.allocated == 0 && row.lost & !row.written == 0).then_some(row)
     }
 }
 
@@ -215,13 +239,15 @@ mod tests {
         assert!(!row.set(3, 7));
         row.allocated |= 1 << 63;
         let bytes = row.encode();
-        assert_eq!(bytes.len(), 16 + 4);
+        assert_eq!(bytes.len(), 32 + 4);
         assert_eq!(BlockRow::decode(&bytes), Some(row.clone()));
-        assert_eq!(BlockRow::decode(&bytes[..19]), None);
+        assert_eq!(BlockRow::decode(&bytes[..35]), None);
         assert_eq!(row.clear(!0), 2);
         assert_eq!(row, BlockRow::default());
         let lies = BlockRow { written: 1, ..BlockRow::default() };
         assert_eq!(BlockRow::decode(&lies.encode()), None, "written but not allocated");
+        let lies = BlockRow { allocated: 3, written: 1, lost: 2, ..BlockRow::default() };
+        assert_eq!(BlockRow::decode(&lies.encode()), None, "lost but not written");
     }
 
     #[test]
@@ -233,7 +259,9 @@ mod tests {
         let mut row = BlockRow::default();
         row.set(1, 0x0403_0201);
         row.allocated |= 4;
-        assert_eq!(row.encode(), [6, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4]);
+        (row.lost, row.version) = (2, 5);
+        let words = [6u64, 2, 2, 5].map(u64::to_le_bytes).concat();
+        assert_eq!(row.encode(), [&words[..], &[1, 2, 3, 4]].concat());
         let reclaim = ReclaimRow { transno: 1, from: 4096 };
         assert_eq!(reclaim.to_vec(), [1, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0]);
         let row = ObjectRow {
@@ -243,14 +271,15 @@ mod tests {
             mtime: Timestamp::from_nanos(0),
             version: 5,
             flags: ObjectRow::QUARANTINED,
+            written_to: 1,
         };
         let bytes = row.to_vec();
         assert_eq!(
             bytes[..28],
             [1, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]
         );
-        assert_eq!(bytes[bytes.len() - 9..], [5, 0, 0, 0, 0, 0, 0, 0, 1]);
-        assert_eq!(bytes.len(), 28 + 12 + 9);
+        assert_eq!(bytes[28 + 12..], [5, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes.len(), 28 + 12 + 17);
         assert_eq!(ObjectRow::from_slice(&bytes), Ok(row));
     }
 

@@ -39,6 +39,8 @@ impl Overlay {
             }
             // Of a log segment what is cut off is nothing that is read.
             StoreOp::Sync { .. }
+            | StoreOp::SyncWritten { .. }
+            | StoreOp::SyncAside { .. }
             | StoreOp::Truncate { file: FileId::Log(_), .. }
             | StoreOp::Write { file: FileId::Mark, .. } => Ok(StoreDone::Unit),
             StoreOp::Write { file, offset, data } => match self.files.get_mut(&file) {
@@ -69,7 +71,7 @@ impl Overlay {
                 Some(held) => Ok(StoreDone::Len(held.as_ref().map(|b| b.len() as u64))),
                 None => store.execute(StoreOp::Len { file }),
             },
-            op @ (StoreOp::List { .. } | StoreOp::Space) => store.execute(op),
+            op @ (StoreOp::ReadWritten { .. } | StoreOp::List { .. } | StoreOp::Space) => store.execute(op),
             StoreOp::WriteSummed { .. }
             | StoreOp::Truncate { .. }
             | StoreOp::Allocate { .. }

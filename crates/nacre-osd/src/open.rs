@@ -26,16 +26,20 @@ const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 /// A new segment takes at most this part of what is free.
 const SEGMENTS_IN_FREE: u64 = 8;
 
-/// All files of a kind.
+/// All files of a kind with their lengths: logs and runs, which are few.
 pub(crate) async fn list(ctx: &Ctx, kind: FileKind) -> Result<Vec<(FileId, u64)>, OsdError> {
     let mut all = Vec::new();
     let mut after = None;
     loop {
         match ctx.io(StoreOp::List { kind, after, limit: 1024 }).await? {
             StoreDone::List(files) => {
-                let Some((last, _)) = files.last() else { return Ok(all) };
+                let Some(last) = files.last() else { return Ok(all) };
                 after = Some(*last);
-                all.extend(files);
+                for file in files {
+                    if let StoreDone::Len(Some(len)) = ctx.io(StoreOp::Len { file }).await? {
+                        all.push((file, len));
+                    }
+                }
             }
             other => return Err(OsdError::Format(format!("the store answered {other:?} to List"))),
         }
@@ -366,6 +370,11 @@ impl Osd {
             self.ctx.io(StoreOp::Delete { file }).await?;
         }
         self.room_kick.wake_all();
+        // The first commit in it is to flush its own bytes, not those zeros. Records may be in it by now: a failure here
+        // is theirs, and would not be told again.
+        if fits && let Err(error) = self.ctx.io(StoreOp::SyncAside { file }).await {
+            self.log_failed(&format!("sync of log segment {number}: {error}"));
+        }
         Ok(())
     }
     async fn pause(&self) {

@@ -33,9 +33,9 @@ impl Objects {
         while !self.stopping.get() {
             let op = StoreOp::List { kind: FileKind::Blob, after, limit: PAGE };
             let StoreDone::List(page) = self.ctx.io(op).await? else { return Err(wrong_answer("list")) };
-            let Some(&(last, _)) = page.last() else { break };
+            let Some(&last) = page.last() else { break };
             after = Some(last);
-            for (file, _) in page {
+            for file in page {
                 let FileId::Blob(object) = file else { continue };
                 if self.is_orphan(object).await? {
                     let _guard = self.locks.lock(object, Extent::ALL, true).await;

@@ -9,6 +9,7 @@
 use alloc::vec::Vec;
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest};
+use nacre_node::{FileId, StoreError};
 
 /// Unit of checksums and allocation.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -53,19 +54,30 @@ pub struct SummedWrite<'a> {
     pub keep_head: bool,
     pub keep_tail: bool,
     pub size: u64,
+    /// See `StoreOp::WriteSummed`.
+    pub written_to: Option<u64>,
+}
+
+impl SummedWrite<'_> {
+    /// How long the file must be so that the write leaves no hole behind bytes that were written; 0: it may not exist.
+    pub fn must_reach(&self) -> u64 {
+        self.written_to.unwrap_or(0).min(self.offset / BLOCK_BYTES * BLOCK_BYTES)
+    }
 }
 
 /// Carries out a summed write with a store's own `read` (fills the buffer from an offset on, answers how many
 /// bytes there were before the end of the file) and `write` (all of it or an error).
 ///
-/// Nothing is written before everything that must be kept has been read.
+/// Nothing is written before everything that must be kept has been read. That the file reaches
+/// [`SummedWrite::must_reach`] is for the store to check before.
 ///
 /// # Errors
-/// Those of `read` and `write`.
+/// `Missing` when bytes to keep are not there and `written_to` is given; those of `read` and `write`.
 ///
 /// # Panics
 /// When the range passes 2^64: the caller bounds object sizes.
-pub fn write_summed<E>(
+pub fn write_summed<E: From<StoreError>>(
+    file: FileId,
     args: SummedWrite<'_>,
     mut read: impl FnMut(u64, &mut [u8]) -> Result<usize, E>,
     write: impl FnOnce(u64, &[Bytes]) -> Result<(), E>,
@@ -80,14 +92,22 @@ pub fn write_summed<E>(
 
     let mut kept_head = [0u8; BLOCK];
     let mut kept_tail = [0u8; BLOCK];
+    let mut fill = |offset: u64, buf: &mut [u8]| -> Result<(), E> {
+        let got = read(offset, buf)?.min(buf.len());
+        if got < buf.len() && args.written_to.is_some() {
+            let (from, to) = (offset + got as u64, offset + buf.len() as u64);
+            return Err(StoreError::Missing { file, from, to }.into());
+        }
+        buf[got..].fill(0);
+        Ok(())
+    };
     if head > 0 && args.keep_head {
-        fill(&mut read, args.offset - head as u64, &mut kept_head[..head])?;
+        fill(args.offset - head as u64, &mut kept_head[..head])?;
     }
     if tail > 0 && args.keep_tail {
-        fill(&mut read, end, &mut kept_tail[..tail])?;
         // What lies beyond the size is not data.
         let data = args.size.saturating_sub(end).min(tail as u64) as usize;
-        kept_tail[data..tail].fill(0);
+        fill(end, &mut kept_tail[..data])?;
     }
 
     let sums = sums_of(&kept_head[..head], args.data, &kept_tail[..tail]);
@@ -103,17 +123,6 @@ pub fn write_summed<E>(
         write(args.offset - pad_head as u64, &padded)?;
     }
     Ok(sums)
-}
-
-/// Reads what is there; the rest of the buffer stays zero.
-fn fill<E>(
-    read: &mut impl FnMut(u64, &mut [u8]) -> Result<usize, E>,
-    offset: u64,
-    buf: &mut [u8],
-) -> Result<(), E> {
-    let got = read(offset, buf)?.min(buf.len());
-    buf[got..].fill(0);
-    Ok(())
 }
 
 /// Sums of the blocks of head, data and tail put together; their total length is a multiple of a block.
@@ -179,11 +188,13 @@ mod tests {
     use super::*;
     use alloc::vec;
     use core::cell::RefCell;
-    use core::convert::Infallible;
+    use nacre_types::{Fid, ObjectId, Oid, Seq};
 
     /// Writes into a byte vector and answers the sums.
     fn run(file: &RefCell<Vec<u8>>, args: SummedWrite<'_>) -> Vec<u32> {
-        write_summed::<Infallible>(
+        let file_id = FileId::Blob(ObjectId { fid: Fid::new(Seq(0x100), Oid(1)), stripe: 0 });
+        write_summed::<StoreError>(
+            file_id,
             args,
             |offset, buf| {
                 let file = file.borrow();
@@ -219,8 +230,14 @@ mod tests {
     fn what_is_not_kept_becomes_zeros_and_sums_match_the_file() {
         let file = RefCell::new(vec![0xaa; 3 * BLOCK]);
         let data = [Bytes::from(vec![1; 1000]), Bytes::from(vec![2; 5000])];
-        let args =
-            SummedWrite { offset: 100, data: &data, keep_head: false, keep_tail: true, size: 3 * 4096 };
+        let args = SummedWrite {
+            offset: 100,
+            data: &data,
+            keep_head: false,
+            keep_tail: true,
+            size: 3 * 4096,
+            written_to: None,
+        };
         let sums = run(&file, args);
         let file = file.borrow();
         assert!(file[..100].iter().all(|&b| b == 0));
@@ -232,7 +249,14 @@ mod tests {
     fn bytes_beyond_the_size_count_as_zeros_but_stay() {
         let file = RefCell::new(vec![0xaa; BLOCK]);
         let data = [Bytes::from_static(b"abc")];
-        let args = SummedWrite { offset: 10, data: &data, keep_head: true, keep_tail: true, size: 20 };
+        let args = SummedWrite {
+            offset: 10,
+            data: &data,
+            keep_head: true,
+            keep_tail: true,
+            size: 20,
+            written_to: None,
+        };
         let sums = run(&file, args);
         let file = file.borrow();
         assert_eq!(file[20], 0xaa);
@@ -246,7 +270,14 @@ mod tests {
         let many = RefCell::new(Vec::new());
         let flat = [Bytes::from(whole.clone())];
         let cut: Vec<Bytes> = whole.chunks(777).map(Bytes::copy_from_slice).collect();
-        let args = SummedWrite { offset: 50, data: &flat, keep_head: false, keep_tail: false, size: 20_050 };
+        let args = SummedWrite {
+            offset: 50,
+            data: &flat,
+            keep_head: false,
+            keep_tail: false,
+            size: 20_050,
+            written_to: None,
+        };
         let a = run(&one, args);
         let b = run(&many, SummedWrite { data: &cut, ..args });
         assert_eq!((a, one), (b, many));

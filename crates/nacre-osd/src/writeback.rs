@@ -110,21 +110,46 @@ impl Objects {
     /// Syncs the bytes of one object.
     ///
     /// # Errors
-    /// `Quarantined`: they are lost.
+    /// `Quarantined`: they are lost. `Lost`: some of the object are, the others are on the device.
     pub(crate) async fn sync_bytes(&self, object: ObjectId) -> Result<(), OsdError> {
         let taken = self.unstable.borrow_mut().take(object);
-        let result = self.ctx.io(StoreOp::Sync { file: FileId::Blob(object) }).await;
+        // A row that cannot be read says nothing of the length; its bytes are synced all the same.
+        let row = self.row(object).await;
+        let len = row.as_ref().map_or(0, |row| self.held_to(row.as_ref()));
+        let result = self.ctx.io(StoreOp::SyncWritten { file: FileId::Blob(object), len }).await;
         if let Some(taken) = taken {
             self.unstable.borrow_mut().ended(object, taken);
         }
         self.moved.wake_all();
         match result {
-            Ok(StoreDone::Unit) => Ok(()),
+            Ok(StoreDone::Unit) => row.map(drop),
             Ok(_) => Err(wrong_answer("sync")),
             Err(StoreError::Stopped) => Err(StoreError::Stopped.into()),
+            // The bytes that are there were synced. It may have been truncated meanwhile.
+            Err(StoreError::Missing { from, .. }) => {
+                let to = self.held_to(self.row(object).await?.as_ref());
+                if from < to { Err(OsdError::Lost { object, from, to }) } else { Ok(()) }
+            }
             Err(error) => {
                 self.quarantine(object, &error).await;
                 Err(OsdError::Quarantined(object))
+            }
+        }
+    }
+
+    /// How long the file of an object must be.
+    fn held_to(&self, row: Option<&ObjectRow>) -> u64 {
+        row.filter(|row| !self.may_be_gone(row.version)).map_or(0, |row| row.written_to)
+    }
+    /// The same in the background: nobody else tells what failed.
+    async fn sync_aside(&self, object: ObjectId) {
+        match self.sync_bytes(object).await {
+            // A quarantine is told where it begins.
+            Ok(())
+            | Err(OsdError::Quarantined(_) | OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => {
+            }
+            Err(error) => {
+                tracing::error!(target_name = %self.osd.label().name, %object, %error, "object cannot be synced");
             }
         }
     }
@@ -150,8 +175,7 @@ impl Objects {
             loop {
                 let Some(object) = next.borrow_mut().next() else { break };
                 if self.unstable.borrow().objects.contains_key(&object) {
-                    // Whatever failed has been logged and the object is quarantined.
-                    drop(self.sync_bytes(object).await);
+                    self.sync_aside(object).await;
                 }
             }
         });
@@ -262,8 +286,7 @@ impl Objects {
                 if row.version > stable.0 {
                     newest = newest.max(Transno(row.version));
                     synced += 1;
-                    // Whatever failed has been logged and the object is quarantined.
-                    drop(self.sync_bytes(object).await);
+                    self.sync_aside(object).await;
                 }
             }
         }

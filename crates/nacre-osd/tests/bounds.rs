@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use nacre_node::{FileId, FileKind, Store, StoreDone, StoreOp};
+use nacre_node::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp};
 use nacre_osd::{Credits, Osd, OsdConfig, OsdError, Table, Usage, check};
 use nacre_osd_mem::MemStore;
 use nacre_testkit::{CrashDevice, OsdDrive};
@@ -10,7 +10,7 @@ use nacre_types::Owner;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 const T: Table = Table(33);
 
@@ -271,6 +271,50 @@ async fn count(osd: Rc<Osd>) -> usize {
     osd.scan(T, b"", b"", u32::MAX).await.unwrap().len()
 }
 
+/// A store that writes down what is done to the log.
+struct LogWatch {
+    below: MemStore,
+    ops: Mutex<Vec<(&'static str, u64)>>,
+}
+impl Store for LogWatch {
+    fn execute(&self, op: StoreOp) -> Result<StoreDone, StoreError> {
+        let seen = match &op {
+            StoreOp::Create { file: FileId::Log(n), .. } => Some(("make", *n)),
+            StoreOp::SyncAside { file: FileId::Log(n) } => Some(("sync aside", *n)),
+            StoreOp::Write { file: FileId::Log(n), .. } => Some(("write", *n)),
+            _ => None,
+        };
+        self.ops.lock().unwrap().extend(seen);
+        self.below.execute(op)
+    }
+}
+
+#[test]
+fn a_log_segment_is_synced_when_it_is_made_and_not_by_the_first_commit_in_it() {
+    let watch = Arc::new(LogWatch { below: MemStore::new(64 << 20), ops: Mutex::default() });
+    let store: Arc<dyn Store> = watch.clone();
+    OsdDrive::format(&store, &config(), false).unwrap();
+    let mut d = OsdDrive::open(&store, &config()).unwrap();
+    d.run(|osd| async move {
+        for n in 0..900 {
+            put(&osd, n, 4000).await.unwrap();
+            osd.ctx().sleep(std::time::Duration::from_millis(1)).await;
+        }
+    })
+    .unwrap();
+    let ops = watch.ops.lock().unwrap();
+    let first = |what, n| ops.iter().position(|op| *op == (what, n));
+    let written: Vec<u64> = (0..1000).filter(|n| first("write", *n).is_some()).collect();
+    assert!(written.len() > 10, "{written:?}");
+    for n in written {
+        let (made, synced, written) = (first("make", n), first("sync aside", n), first("write", n));
+        assert!(
+            made.is_some() && made < synced && synced < written,
+            "segment {n}: {made:?} {synced:?} {written:?}"
+        );
+    }
+}
+
 #[test]
 fn starts_without_a_planned_stop_do_not_fill_the_device_with_logs() {
     let store: Arc<dyn Store> = Arc::new(MemStore::new(24 << 20));
@@ -397,7 +441,10 @@ fn files(store: &dyn Store) -> Vec<(FileId, u64)> {
     let mut all = Vec::new();
     for kind in [FileKind::Log, FileKind::Run, FileKind::Blob] {
         if let StoreDone::List(l) = store.execute(StoreOp::List { kind, after: None, limit: 1000 }).unwrap() {
-            all.extend(l);
+            all.extend(l.into_iter().map(|file| match store.execute(StoreOp::Len { file }) {
+                Ok(StoreDone::Len(Some(len))) => (file, len),
+                other => panic!("{other:?}"),
+            }));
         }
     }
     all

@@ -5,8 +5,8 @@ use nacre_node::{FileId, FileKind, Rng, Store, StoreDone, StoreError, StoreOp};
 use nacre_osd::object_rows::{BlockRow, block_key, region_of_key};
 use nacre_osd::summed::block_sum;
 use nacre_osd::{
-    BLOCK_BYTES, OBJECT_BYTES_MAX, ObjectRow, Objects, ObjectsConfig, OsdConfig, OsdError, Prepared, Stamp,
-    table,
+    BLOCK_BYTES, OBJECT_BYTES_MAX, ObjectRow, Objects, ObjectsConfig, Osd, OsdConfig, OsdError, Pins,
+    Prepared, STABLE_KEY, Stamp, UNSUMMED_KEY, table,
 };
 use nacre_testkit::{CrashDevice, Fault, FaultOp, OsdDrive};
 use nacre_types::{Fid, ObjectId, Oid, Owner, Seq, Timestamp};
@@ -49,8 +49,15 @@ impl Target {
         Self::open_with(device, &config())
     }
     fn open_with(device: &CrashDevice, config: &OsdConfig) -> Self {
+        Self::start(device, config, false)
+    }
+    /// `machine_was_lost`: what the target writes at such a start before the objects are looked at.
+    fn start(device: &CrashDevice, config: &OsdConfig, machine_was_lost: bool) -> Self {
         let store = device.store();
         let mut drive = OsdDrive::open(&store, config).expect("opens");
+        if machine_was_lost {
+            drive.run(|osd| async move { note_loss(&osd).await }).expect("lives").expect("notes");
+        }
         let objects = drive
             .run(
                 |osd| async move { Objects::start(&osd.ctx().clone(), &osd, ObjectsConfig::default()).await },
@@ -74,7 +81,15 @@ impl Target {
     }
     fn power_loss(self, rng: &mut Rng) -> Self {
         self.device.power_loss(rng);
-        Self::open(&self.device)
+        Self::start(&self.device, &config(), true)
+    }
+    /// The recovery is over: nobody puts bytes back any more.
+    fn sum_lost(&mut self) {
+        self.objects.sum_lost();
+        self.settle();
+    }
+    fn damage(&self, op: StoreOp) {
+        self.store.execute(op).expect("damages");
     }
 
     fn write(&mut self, object: ObjectId, offset: u64, data: Vec<u8>) -> Result<ObjectRow, OsdError> {
@@ -157,6 +172,18 @@ impl Target {
     }
 }
 
+async fn note_loss(osd: &Rc<Osd>) -> Result<(), OsdError> {
+    if osd.was_clean() || osd.get(table::TARGET, UNSUMMED_KEY).await?.is_some() {
+        return Ok(());
+    }
+    let stable = osd.get(table::TARGET, STABLE_KEY).await?.map_or_else(|| vec![0; 8], |row| row.to_vec());
+    let room = osd.reserve(Objects::small_credits(true)).await?;
+    osd.transact(&Pins::default(), room, |tx| {
+        tx.put(table::TARGET, UNSUMMED_KEY, stable);
+        Ok(())
+    })
+    .map(drop)
+}
 async fn commit(o: &Rc<Objects>, mut prepared: Prepared, stamp: Stamp) -> Result<ObjectRow, OsdError> {
     let pins = prepared.take_pins();
     let room = osd_of(o).reserve(prepared.credits()).await?;
@@ -338,6 +365,9 @@ fn what_was_synced_survives_the_machine_and_the_rest_is_some_version() {
                 }
             }
             t = t.power_loss(&mut rng);
+            if round % 2 == 0 {
+                t.sum_lost();
+            }
             for n in 0..3 {
                 let id = object(n);
                 let (row, got) = t.read(id, 0, 2 << 20).expect("reads");
@@ -804,4 +834,97 @@ fn a_kill_at_any_change_of_the_device_loses_nothing_acknowledged_and_leaves_no_b
         points += 1;
     }
     assert!(points >= 30, "{points}");
+}
+
+// ---- bytes that are gone
+
+/// Rows say that bytes were written, and their file was deleted or cut: those are never zeros, and nothing else suffers.
+#[test]
+fn a_deleted_or_cut_blob_is_an_error_and_never_zeros() {
+    for (held, kill) in [(0, false), (0, true), (5000, false), (300_000, true)] {
+        let mut t = Target::format(&CrashDevice::new(u64::MAX));
+        let bytes: Vec<u8> = (0..400_000u32).map(|i| (i % 251) as u8 + 1).collect();
+        for n in 1..3 {
+            t.write(object(n), 0, bytes.clone()).expect("writes");
+        }
+        make_durable(&mut t);
+        let file = FileId::Blob(object(1));
+        t.damage(if held == 0 { StoreOp::Delete { file } } else { StoreOp::Truncate { file, len: held } });
+        if kill {
+            t = t.kill();
+            t.settle();
+        }
+        let lost = |from: u64, to: u64| OsdError::Lost { object: object(1), from, to };
+        // The blocks before the cut are there.
+        let whole = held / BLOCK_BYTES * BLOCK_BYTES;
+        assert_eq!(t.read(object(1), 0, whole as u32).expect("reads").1, bytes[..whole as usize]);
+        let stop = ((held / (256 << 10)) + 1) * (256 << 10);
+        assert_eq!(t.read(object(1), 0, 400_000), Err(lost(held, stop.min(400_000))));
+        assert_eq!(t.read(object(1), 390_000, 10), Err(lost(390_000, 390_010)));
+        assert_eq!(t.sync(object(1)), Err(lost(held, 400_000)), "a sync of bytes that are not there");
+        // What needs the old bytes fails, and changes nothing.
+        assert!(matches!(t.write(object(1), 350_000, vec![9; 10]), Err(OsdError::Lost { .. })));
+        assert!(matches!(t.truncate(object(1), 350_000), Err(OsdError::Lost { .. })));
+        assert!(matches!(t.truncate(object(1), 500_000), Err(OsdError::Lost { .. })), "the block of the end");
+        // The others are well.
+        assert_eq!(t.read(object(2), 0, 400_000).expect("reads").1, bytes);
+        assert_eq!(t.sync(object(2)), Ok(()));
+        // A write that makes the file longer again lays no hole over what is gone, in this life or the next.
+        t.write(object(1), 97 * BLOCK_BYTES, vec![7; 8192]).expect("appends");
+        let mut t = t.kill();
+        assert_eq!(t.read(object(1), 97 * BLOCK_BYTES, 8192).expect("reads").1, vec![7; 8192]);
+        assert!(matches!(t.read(object(1), held, 1), Err(OsdError::Lost { .. })));
+        assert!(matches!(t.read(object(1), 96 * BLOCK_BYTES, 4097), Err(OsdError::Lost { .. })));
+        // Whole blocks heal it, and so does a cut.
+        t.write(object(1), whole, vec![8; (96 * BLOCK_BYTES - whole) as usize]).expect("overwrites");
+        assert_eq!(t.read(object(1), whole, 10).expect("reads").1, [8; 10]);
+        assert!(matches!(t.read(object(1), 0, 500_000), Err(OsdError::Lost { .. })), "one block is left");
+        t.truncate(object(1), 96 * BLOCK_BYTES).expect("cuts");
+        let (row, all) = t.read(object(1), 0, 500_000).expect("reads");
+        assert_eq!((row.size, all.len() as u64), (96 * BLOCK_BYTES, 96 * BLOCK_BYTES));
+        assert_eq!(t.sync(object(1)), Ok(()));
+        assert_eq!(t.check_rows(object(1)), (96, vec![]));
+    }
+}
+
+/// After the loss of a machine: what was not stable may be gone and becomes zeros once nobody puts it back; what was
+/// stable cannot be gone, and a file that lacks it is damaged.
+#[test]
+fn a_lost_machine_explains_missing_bytes_that_were_not_stable_and_no_others() {
+    let mut zeros = 0;
+    for seed in 0..20 {
+        let mut t = Target::format(&CrashDevice::new(u64::MAX));
+        t.write(object(1), 0, vec![1; 300_000]).expect("writes");
+        t.write(object(2), 0, vec![1; 1000]).expect("writes");
+        make_durable(&mut t);
+        t.write(object(1), 600_000, vec![2; 9000]).expect("writes");
+        t.write(object(3), 0, vec![3; 9000]).expect("writes");
+        t.run(|o| async move { o.osd().commit(o.osd().last_transno()).await.expect("commits") });
+        let device = t.device.clone();
+        device.power_loss(&mut Rng::new(seed));
+        // What fsck may do.
+        for n in 1..3 {
+            device.store().execute(StoreOp::Delete { file: FileId::Blob(object(n)) }).expect("deletes");
+        }
+        let mut t = Target::start(&device, &config(), true);
+        if seed % 2 == 0 {
+            t.run(|o| async move {
+                o.restore(object(1), 600_000, &[Bytes::from(vec![2; 9000])]).await.expect("puts back");
+            });
+        }
+        t.sum_lost();
+        assert!(matches!(t.read(object(1), 0, 10), Err(OsdError::Lost { .. })), "seed {seed}: it was stable");
+        assert!(
+            matches!(t.read(object(2), 0, 10), Err(OsdError::Lost { .. })),
+            "seed {seed}: not changed since"
+        );
+        let got = t.read(object(1), 600_000, 9000).expect("reads").1;
+        assert!(got.iter().all(|b| *b == if seed % 2 == 0 { 2 } else { 0 }), "seed {seed}");
+        let got = t.read(object(3), 0, 9000).expect("reads").1;
+        assert!(got.iter().all(|b| [0, 3].contains(b)), "seed {seed}");
+        zeros += u32::from(got.contains(&0));
+        assert_eq!((t.sync(object(1)), t.sync(object(3))), (Ok(()), Ok(())), "seed {seed}");
+        assert!(matches!(t.sync(object(2)), Err(OsdError::Lost { .. })), "seed {seed}");
+    }
+    assert!(zeros > 3, "{zeros}");
 }

@@ -1,9 +1,9 @@
 //! Verification of an OST's rows against each other, against its blobs and against its accounts, for `nacre check`.
 //!
 //! Reads only. What it looks at: every object row and its block rows (masks inside the size, block counts, blob
-//! long enough, with `sums` the sum of every written block), block rows and tombstones without or with an object,
+//! long enough and no block marked as lost, with `sums` the sum of every written block), block rows and tombstones without or with an object,
 //! the count of objects, usage per owner. Not problems, but counted and told: a blob without rows (space that a
-//! crash left behind), and a sum that differs where the target was ever stopped without a plan: an overwrite that a
+//! crash left behind), bytes that are missing and were not durable when a machine was lost, and a sum that differs where the target was ever stopped without a plan: an overwrite that a
 //! crash cut off before its row was written and that nobody repeated looks like that, and until overwritten regions
 //! are marked, nobody can tell it from damage.
 
@@ -15,11 +15,14 @@ use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
-use nacre_node::{Ctx, FileId, FileKind, StoreDone, StoreOp};
+use nacre_node::{Ctx, FileId, FileKind, StoreDone, StoreError, StoreOp};
 use nacre_osd::object_rows::{BlockRow, block_key, object_key, object_of_key, region_of_key};
 use nacre_osd::summed::block_sum;
-use nacre_osd::{BLOCK_BYTES, OBJECT_BYTES_MAX, ObjectRow, Osd, OsdError, REGION_BYTES, key_after, table};
-use nacre_types::{Codec, ObjectId};
+use nacre_osd::{
+    BLOCK_BYTES, OBJECT_BYTES_MAX, ObjectRow, Osd, OsdError, REGION_BYTES, STABLE_KEY, UNSUMMED_KEY,
+    key_after, table,
+};
+use nacre_types::{Codec, ObjectId, Transno};
 
 /// Rows of one scan.
 const PAGE: u32 = 512;
@@ -63,6 +66,16 @@ impl Checked {
     }
 }
 
+/// Where the last of these blocks of a region ends; 0 for none.
+fn end_of(region: u64, mask: u64) -> u64 {
+    let blocks = u64::from(64 - mask.leading_zeros());
+    if blocks == 0 {
+        0
+    } else {
+        (region.saturating_mul(BLOCKS_PER_REGION).saturating_add(blocks)).saturating_mul(BLOCK_BYTES)
+    }
+}
+
 /// (kind, id) → (bytes, objects): kind 0 user, 1 group, 2 project.
 type Usage = BTreeMap<(u8, u32), (u64, u64)>;
 
@@ -70,6 +83,8 @@ struct Check<'a> {
     ctx: &'a Rc<Ctx>,
     osd: &'a Rc<Osd>,
     sums: bool,
+    /// Bytes of later changes may have gone with a machine: the target's next start looks at them.
+    stable: Option<Transno>,
     found: Checked,
     usage: Usage,
 }
@@ -79,7 +94,8 @@ struct Check<'a> {
 /// # Errors
 /// Those of engine and store; what is wrong with the rows is in the answer.
 pub async fn check(ctx: &Rc<Ctx>, osd: &Rc<Osd>, sums: bool) -> Result<Checked, OsdError> {
-    let mut check = Check { ctx, osd, sums, found: Checked::default(), usage: Usage::new() };
+    let stable = stable(osd).await?;
+    let mut check = Check { ctx, osd, sums, stable, found: Checked::default(), usage: Usage::new() };
     check.objects().await?;
     check.strays().await?;
     check.tombstones().await?;
@@ -88,6 +104,17 @@ pub async fn check(ctx: &Rc<Ctx>, osd: &Rc<Osd>, sums: bool) -> Result<Checked, 
     check.count().await?;
     check.accounts().await?;
     Ok(check.found)
+}
+
+/// Up to where bytes are on the device, where later ones may be lost without damage.
+async fn stable(osd: &Osd) -> Result<Option<Transno>, OsdError> {
+    let unsummed = osd.get(table::TARGET, UNSUMMED_KEY).await?;
+    let row = match unsummed {
+        None if osd.was_clean() => return Ok(None),
+        None => osd.get(table::TARGET, STABLE_KEY).await?,
+        found => found,
+    };
+    Ok(Some(row.and_then(|row| Transno::from_slice(&row).ok()).unwrap_or(Transno(0))))
 }
 
 impl Check<'_> {
@@ -119,7 +146,8 @@ impl Check<'_> {
         if row.size > OBJECT_BYTES_MAX {
             self.found.problem(format!("object {object} has an impossible size, {} bytes", row.size));
         }
-        let (mut allocated, mut written_end) = (0, 0);
+        let (mut allocated, mut written_end, mut needed) = (0, 0, 0);
+        let (mut lost, mut first_lost) = (0, u64::MAX);
         let (from, to) = (block_key(object, 0), key_after(&block_key(object, u64::MAX)));
         let mut pages = self.osd.pages(table::BLOCK, PAGE).within(&from, &to);
         while let Some(rows) = pages.next().await? {
@@ -129,10 +157,13 @@ impl Check<'_> {
                     continue;
                 };
                 allocated += u64::from(blocks.allocated.count_ones());
-                if blocks.written != 0 {
-                    let last = u64::from(63 - blocks.written.leading_zeros());
-                    let block = region.saturating_mul(BLOCKS_PER_REGION).saturating_add(last);
-                    written_end = block.saturating_add(1).saturating_mul(BLOCK_BYTES);
+                written_end = end_of(region, blocks.written).max(written_end);
+                if !self.may_be_gone(blocks.version) {
+                    needed = end_of(region, blocks.written & !blocks.lost).max(needed);
+                }
+                if blocks.lost != 0 {
+                    lost += u64::from(blocks.lost.count_ones());
+                    first_lost = first_lost.min(end_of(region, blocks.lost & blocks.lost.wrapping_neg()));
                 }
                 if self.sums && !row.is_quarantined() {
                     self.region_sums(object, row.size, region, &blocks).await?;
@@ -152,7 +183,14 @@ impl Check<'_> {
                 format!("object {object} has written blocks up to {written_end}, its size is {}", row.size);
             self.found.problem(text);
         }
-        let needed = written_end.min(row.size);
+        if lost > 0 {
+            let first = first_lost - BLOCK_BYTES;
+            let text = format!(
+                "object {object}: {lost} blocks are lost, the first at byte {first}: they answer EIO until they are overwritten"
+            );
+            self.found.problem(text);
+        }
+        let needed = needed.min(row.size);
         let op = StoreOp::Len { file: FileId::Blob(object) };
         if needed > 0
             && let StoreDone::Len(len) = self.ctx.io(op).await?
@@ -165,6 +203,10 @@ impl Check<'_> {
             self.found.problem(text);
         }
         Ok(())
+    }
+
+    fn may_be_gone(&self, version: u64) -> bool {
+        self.stable.is_some_and(|stable| version > stable.0)
     }
 
     /// Compares the written blocks of a region with their sums, over the bytes below the size.
@@ -180,12 +222,38 @@ impl Check<'_> {
             return Ok(());
         }
         let len = (size - start).min(REGION_BYTES) as u32;
-        let op = StoreOp::Read { file: FileId::Blob(object), offset: start, len };
-        let StoreDone::Bytes(bytes) = self.ctx.io(op).await? else { return Ok(()) };
+        let mut op = StoreOp::ReadWritten { file: FileId::Blob(object), offset: start, len };
+        let mut held = u64::MAX;
+        let done = match self.ctx.io(op).await {
+            Err(StoreError::Missing { from, .. }) => {
+                held = from;
+                op = StoreOp::Read { file: FileId::Blob(object), offset: start, len };
+                self.ctx.io(op).await
+            }
+            other => other,
+        };
+        let StoreDone::Bytes(bytes) = done? else { return Ok(()) };
+        let lacks =
+            |at: u64| row.is_written(at) && !row.is_lost(at) && held < ((at + 1) * BLOCK_BYTES).min(size);
+        let base = region.saturating_mul(BLOCKS_PER_REGION);
+        if let Some(at) = (base..base.saturating_add(BLOCKS_PER_REGION)).find(|at| lacks(*at)) {
+            let text = format!(
+                "object {object}: the file ends at byte {held}, and the block at byte {} was written",
+                at * BLOCK_BYTES
+            );
+            if self.may_be_gone(row.version) {
+                self.found.note(format!(
+                    "{text}: not durable when its machine was lost, the next start looks at it"
+                ));
+            } else {
+                self.found.problem(text);
+            }
+        }
         let blocks = bytes.chunks(BLOCK_BYTES as usize).zip(&row.sums).enumerate();
         let mut differ = Vec::new();
         for (at, (block, &sum)) in blocks {
-            if row.written & (1 << at) != 0 {
+            let end = start + ((at as u64 + 1) * BLOCK_BYTES).min(u64::from(len));
+            if row.written & !row.lost & (1 << at) != 0 && end <= held {
                 self.found.sums += 1;
                 if block_sum(block) != sum {
                     differ.push(start + at as u64 * BLOCK_BYTES);
@@ -259,9 +327,9 @@ impl Check<'_> {
         loop {
             let op = StoreOp::List { kind: FileKind::Blob, after: last, limit: PAGE };
             let StoreDone::List(files) = self.ctx.io(op).await? else { return Ok(()) };
-            let Some(&(end, _)) = files.last() else { return Ok(()) };
+            let Some(&end) = files.last() else { return Ok(()) };
             last = Some(end);
-            for (file, _) in files {
+            for file in files {
                 let FileId::Blob(object) = file else { continue };
                 let key = object_key(object);
                 let known = self.osd.get(table::OBJECT, &key).await?.is_some()

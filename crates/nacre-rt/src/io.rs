@@ -67,20 +67,22 @@ fn waits_for_log_device(op: &StoreOp) -> bool {
 }
 /// Syncs of blobs and runs go to the I/O threads: they run side by side, beside the sync of the log.
 fn waits_for_device(op: &StoreOp) -> bool {
-    matches!(op, StoreOp::Sync { .. })
+    matches!(op, StoreOp::Sync { .. } | StoreOp::SyncWritten { .. } | StoreOp::SyncAside { .. })
 }
 fn payload_bytes(op: &StoreOp) -> usize {
     match op {
         StoreOp::Write { data, .. } | StoreOp::WriteSummed { data, .. } => {
             data.iter().map(bytes::Bytes::len).sum()
         }
-        StoreOp::Read { len, .. } => *len as usize,
+        StoreOp::Read { len, .. } | StoreOp::ReadWritten { len, .. } => *len as usize,
         StoreOp::Replace { data, .. } => data.len(),
         StoreOp::Create { .. }
         | StoreOp::Truncate { .. }
         | StoreOp::Allocate { .. }
         | StoreOp::Punch { .. }
         | StoreOp::Sync { .. }
+        | StoreOp::SyncWritten { .. }
+        | StoreOp::SyncAside { .. }
         | StoreOp::Delete { .. }
         | StoreOp::List { .. }
         | StoreOp::Len { .. }

@@ -419,7 +419,11 @@ impl World {
             Effect::Close { conn } => self.close(id, conn),
             Effect::Io { ticket, op } => {
                 let (least, most) = self.faults.io_us;
-                let factor = if matches!(op, StoreOp::Sync { .. }) { 10 } else { 1 };
+                let syncs = matches!(
+                    op,
+                    StoreOp::Sync { .. } | StoreOp::SyncWritten { .. } | StoreOp::SyncAside { .. }
+                );
+                let factor = if syncs { 10 } else { 1 };
                 let at = self.now_ns + 1000 * factor * (least + self.rng.below(most.saturating_sub(least)));
                 self.push_action(at, Action::Execute { node: id, life, ticket, op });
             }

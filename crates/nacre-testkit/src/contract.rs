@@ -22,6 +22,7 @@ macro_rules! store_contract {
             listing_is_in_order_by_pages,
             many_buffers_are_one_write,
             summed_writes_pad_keep_and_sum,
+            bytes_that_were_written_are_there_or_missed,
             random_operations_match_a_model,
             space_is_known,
         );
@@ -122,7 +123,7 @@ pub fn holes_are_zeros_even_exabytes_away(store: &dyn Store) {
     assert_eq!(read(store, blob(1), 98, 8), b"\0\0near\0\0");
     assert_eq!(len(store, blob(1)), Some(far + 3));
     done(store, StoreOp::Sync { file: blob(1) });
-    assert_eq!(run(store, list(FileKind::Blob, None, 10)), Ok(StoreDone::List(vec![(blob(1), far + 3)])));
+    assert_eq!(run(store, list(FileKind::Blob, None, 10)), Ok(StoreDone::List(vec![blob(1)])));
     done(store, StoreOp::Truncate { file: blob(1), len: (1 << 62) + 5 });
     assert_eq!(read(store, blob(1), 1 << 62, 100), [0; 5]);
     done(store, StoreOp::Truncate { file: blob(1), len: 102 });
@@ -190,9 +191,9 @@ pub fn listing_is_in_order_by_pages(store: &dyn Store) {
         let mut after = None;
         loop {
             let Ok(StoreDone::List(page)) = run(store, list(kind, after, 7)) else { panic!("no list") };
-            let Some(&(last, _)) = page.last() else { break };
-            assert!(page.len() <= 7 && page.is_sorted() && after.is_none_or(|a| a < page[0].0));
-            got.extend(page);
+            let Some(&last) = page.last() else { break };
+            assert!(page.len() <= 7 && page.is_sorted() && after.is_none_or(|a| a < page[0]));
+            got.extend(page.into_iter().map(|file| (file, len(store, file).expect("listed"))));
             after = Some(last);
         }
     }
@@ -225,7 +226,15 @@ pub fn summed_writes_pad_keep_and_sum(store: &dyn Store) {
             let (keep_head, keep_tail) = (rng.below(2) == 0, rng.below(2) == 0);
             let end = offset + n;
             let size = end + rng.below(8192);
-            let op = StoreOp::WriteSummed { file, offset, data: pieces, keep_head, keep_tail, size };
+            let op = StoreOp::WriteSummed {
+                file,
+                offset,
+                data: pieces,
+                keep_head,
+                keep_tail,
+                size,
+                written_to: None,
+            };
             let Ok(StoreDone::Sums(sums)) = run(store, op) else { panic!("no sums") };
 
             let (start, stop) = (offset / 4096 * 4096, end.div_ceil(4096) * 4096);
@@ -250,6 +259,35 @@ pub fn summed_writes_pad_keep_and_sum(store: &dyn Store) {
             assert!(got == model, "seed {seed}");
         }
     }
+}
+
+pub fn bytes_that_were_written_are_there_or_missed(store: &dyn Store) {
+    let file = blob(1);
+    let missing = |from, to| Err(StoreError::Missing { file, from, to });
+    let read = |offset, len| run(store, StoreOp::ReadWritten { file, offset, len });
+    let summed = |offset: u64, written_to| {
+        let data = vec![Bytes::from_static(&[9; 100])];
+        let (keep_head, keep_tail, size) = (!offset.is_multiple_of(4096), false, offset + 100);
+        let op = StoreOp::WriteSummed { file, offset, data, keep_head, keep_tail, size, written_to };
+        run(store, op).map(drop)
+    };
+    let sync = |len| run(store, StoreOp::SyncWritten { file, len }).map(drop);
+    // No file at all.
+    assert_eq!((read(0, 10), sync(0), sync(1)), (missing(0, 10), Ok(()), missing(0, 1).map(drop)));
+    assert_eq!(summed(8192, Some(8192)), missing(0, 8192).map(drop));
+    assert_eq!(len(store, file), None, "a write that was refused makes nothing");
+    // One that is too short.
+    write(store, file, 0, &[7; 5000]);
+    assert_eq!(read(4000, 1000), Ok(StoreDone::Bytes(Bytes::from(vec![7; 1000]))));
+    assert_eq!(read(4000, 1001), missing(5000, 5001));
+    assert_eq!((sync(5000), sync(5001)), (Ok(()), missing(5000, 5001).map(drop)));
+    assert_eq!(summed(8192, Some(8192)), missing(5000, 8192).map(drop), "a hole would be left");
+    assert_eq!(summed(6000, Some(6000)), missing(5000, 6000).map(drop), "bytes to keep are gone");
+    assert_eq!(len(store, file), Some(5000));
+    // What is written for the first time may leave a hole, and one is no end.
+    assert_eq!(summed(40_960, Some(5000)), Ok(()));
+    assert_eq!((sync(41_060), summed(8192, None)), (Ok(()), Ok(())));
+    assert_eq!(run(store, StoreOp::SyncAside { file }), Ok(StoreDone::Unit));
 }
 
 pub fn random_operations_match_a_model(store: &dyn Store) {

@@ -232,15 +232,38 @@ impl Disk {
         Ok(())
     }
 
+    fn sync(&mut self, file: FileId) {
+        let Some(content) = self.files.get_mut(&file) else { return };
+        for change in content.pending.drain(..) {
+            apply(&mut content.durable, &change);
+        }
+        if content.now.is_none() && content.durable.is_none() {
+            self.files.remove(&file);
+        }
+    }
+    fn must_reach(&self, file: FileId, to: u64) -> Result<(), StoreError> {
+        match self.now(file).map_or(0, SparseFile::len) {
+            held if held < to => Err(StoreError::Missing { file, from: held, to }),
+            _ => Ok(()),
+        }
+    }
+
     fn run(&mut self, op: StoreOp) -> Result<StoreDone, StoreError> {
-        let is_change =
-            !matches!(op, StoreOp::Read { .. } | StoreOp::List { .. } | StoreOp::Len { .. } | StoreOp::Space);
+        let is_change = !matches!(
+            op,
+            StoreOp::Read { .. }
+                | StoreOp::ReadWritten { .. }
+                | StoreOp::List { .. }
+                | StoreOp::Len { .. }
+                | StoreOp::Space
+        );
         if self.stop_at.is_some_and(|at| self.changes >= at) {
             return Err(StoreError::Stopped);
         }
         self.changes += u64::from(is_change);
         if let Some(error) = self.fault(&op) {
-            if let StoreOp::Sync { file } = op
+            if let StoreOp::Sync { file } | StoreOp::SyncWritten { file, .. } | StoreOp::SyncAside { file } =
+                op
                 && let Some(content) = self.files.get_mut(&file)
             {
                 content.pending.clear();
@@ -255,10 +278,12 @@ impl Disk {
             StoreOp::Write { file, offset, data } => {
                 self.write(file, offset, &data).map(|()| StoreDone::Unit)
             }
-            StoreOp::WriteSummed { file, offset, data, keep_head, keep_tail, size } => {
+            StoreOp::WriteSummed { file, offset, data, keep_head, keep_tail, size, written_to } => {
+                let args = SummedWrite { offset, data: &data, keep_head, keep_tail, size, written_to };
+                self.must_reach(file, args.must_reach())?;
                 let this = RefCell::new(self);
-                let args = SummedWrite { offset, data: &data, keep_head, keep_tail, size };
                 write_summed(
+                    file,
                     args,
                     |at, buf| Ok(this.borrow().now(file).map_or(0, |f| f.read(at, buf))),
                     |at, bytes| this.borrow_mut().write(file, at, bytes),
@@ -270,6 +295,14 @@ impl Disk {
                 (None, FileId::Blob(_)) => Ok(StoreDone::Bytes(Bytes::new())),
                 (None, _) => Err(StoreError::NotFound { file }),
             },
+            StoreOp::ReadWritten { file, offset, len } => {
+                let held = self.now(file).map(|now| now.read_bytes(offset, len)).unwrap_or_default();
+                if held.len() < len as usize {
+                    let (from, to) = (offset + held.len() as u64, offset + u64::from(len));
+                    return Err(StoreError::Missing { file, from, to });
+                }
+                Ok(StoreDone::Bytes(held))
+            }
             StoreOp::Truncate { file, len } => {
                 if !(len == 0 && matches!(file, FileId::Blob(_)) && self.now(file).is_none()) {
                     self.make(file)?;
@@ -291,16 +324,13 @@ impl Disk {
                 }
                 Ok(StoreDone::Unit)
             }
-            StoreOp::Sync { file } => {
-                if let Some(content) = self.files.get_mut(&file) {
-                    for change in content.pending.drain(..) {
-                        apply(&mut content.durable, &change);
-                    }
-                    if content.now.is_none() && content.durable.is_none() {
-                        self.files.remove(&file);
-                    }
-                }
+            StoreOp::Sync { file } | StoreOp::SyncAside { file } => {
+                self.sync(file);
                 Ok(StoreDone::Unit)
+            }
+            StoreOp::SyncWritten { file, len } => {
+                self.sync(file);
+                self.must_reach(file, len).map(|()| StoreDone::Unit)
             }
             StoreOp::Replace { file, data } => {
                 let mut new = SparseFile::default();
@@ -319,7 +349,7 @@ impl Disk {
                 self.files
                     .iter()
                     .filter(|(file, _)| is_of_kind(**file, kind) && after.is_none_or(|a| **file > a))
-                    .filter_map(|(&file, content)| Some((file, content.now.as_ref()?.len())))
+                    .filter_map(|(&file, content)| content.now.is_some().then_some(file))
                     .take(limit as usize)
                     .collect(),
             )),
@@ -409,10 +439,12 @@ fn kind_of(op: &StoreOp) -> Option<(FaultOp, FileId)> {
     Some(match op {
         StoreOp::Create { file, .. } => (FaultOp::Create, *file),
         StoreOp::Write { file, .. } | StoreOp::WriteSummed { file, .. } => (FaultOp::Write, *file),
-        StoreOp::Read { file, .. } => (FaultOp::Read, *file),
+        StoreOp::Read { file, .. } | StoreOp::ReadWritten { file, .. } => (FaultOp::Read, *file),
         StoreOp::Truncate { file, .. } | StoreOp::Punch { file, .. } => (FaultOp::Truncate, *file),
         StoreOp::Allocate { file, .. } => (FaultOp::Allocate, *file),
-        StoreOp::Sync { file } => (FaultOp::Sync, *file),
+        StoreOp::Sync { file } | StoreOp::SyncWritten { file, .. } | StoreOp::SyncAside { file } => {
+            (FaultOp::Sync, *file)
+        }
         StoreOp::Replace { file, .. } => (FaultOp::Replace, *file),
         StoreOp::Delete { file } => (FaultOp::Delete, *file),
         StoreOp::List { .. } | StoreOp::Len { .. } | StoreOp::Space => return None,

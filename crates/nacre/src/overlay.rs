@@ -5,7 +5,7 @@
 
 use nacre_node::store::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp};
 use nacre_osd_mem::MemStore;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Most bytes that an opening may write: a flush of what the log held.
@@ -45,8 +45,12 @@ fn list(store: &dyn Store, kind: FileKind) -> Result<Vec<(FileId, u64)>, StoreEr
     loop {
         match store.execute(StoreOp::List { kind, after, limit: 1024 })? {
             StoreDone::List(files) if !files.is_empty() => {
-                after = files.last().map(|(file, _)| *file);
-                all.extend(files);
+                after = files.last().copied();
+                for file in files {
+                    if let StoreDone::Len(Some(len)) = store.execute(StoreOp::Len { file })? {
+                        all.push((file, len));
+                    }
+                }
             }
             _ => return Ok(all),
         }
@@ -74,9 +78,8 @@ impl Store for Overlay {
                 let StoreDone::List(new) = self.top.execute(op.clone())? else {
                     return Err(StoreError::Stopped);
                 };
-                let old = self.below.iter().map(|(file, len)| (*file, *len));
-                let all: BTreeMap<FileId, u64> = old.chain(new).collect();
-                let wanted = all.into_iter().filter(|(file, _)| after.is_none_or(|a| *file > a));
+                let all: BTreeSet<FileId> = self.below.keys().copied().chain(new).collect();
+                let wanted = all.into_iter().filter(|file| after.is_none_or(|a| *file > a));
                 Ok(StoreDone::List(wanted.take(*limit as usize).collect()))
             }
             StoreOp::Delete { file } if self.below.contains_key(file) => Ok(StoreDone::Unit),

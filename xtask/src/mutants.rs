@@ -53,6 +53,30 @@ const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-rpc", "import", "beyond_the_lease_new_calls_wait_for_an_answered_ping"),
     planted(
+        "the replay list counts payload only",
+        "crates/nacre-rpc/src/replay.rs",
+        &[("ReplayList::ENTRY_BYTES + self.request.cost()", "self.request.cost()")],
+    )
+    .found_by("nacre-fuse", "kept_writes", "kept_writes_hold_no_more_memory_than_the_list_counts"),
+    planted(
+        "a short request keeps the buffer that it was read into",
+        "crates/nacre-fuse/src/buffers.rs",
+        &[("if buffer.len() >= LEND_MIN_BYTES {", "if buffer.len() >= 8192 {")],
+    )
+    .found_by("nacre-fuse", "kept_writes", "kept_writes_hold_no_more_memory_than_the_list_counts"),
+    planted(
+        "a full OST gets new files",
+        "crates/nacre-mdt/src/free_space.rs",
+        &[("core::mem::replace(&mut self.low, low) != low", "!low && core::mem::replace(&mut self.low, low) != low")],
+    )
+    .found_by("nacre-sim", "placement", "large_files_leave_a_full_ost_out_until_it_has_room_again"),
+    planted(
+        "OSTs take turns however full they are",
+        "crates/nacre-mdt/src/allocator.rs",
+        &[("|| self.about_equal(&usable);", "|| self.about_equal(&usable) || !usable.is_empty();")],
+    )
+    .found_by("nacre-sim", "placement", "the_emptier_ost_gets_more_files"),
+    planted(
         "replay goes backwards",
         "crates/nacre-rpc/src/replay.rs",
         &[("self.entries.first_key_value()\n    }", "self.entries.last_key_value()\n    }")],

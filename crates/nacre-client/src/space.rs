@@ -28,7 +28,8 @@ impl Client {
         Ok(sum)
     }
 
-    /// Space per target, for `lfs df`: (target name, kind is in the name, numbers or why not).
+    /// Space per target, for `lfs df`: (target name, kind is in the name, numbers or why not). ENODATA: the administrator
+    /// has set the target inactive here; ENOTCONN: it is down.
     pub async fn statfs_targets(&self) -> Result<Vec<(String, Result<StatfsReply, Errno>)>, Errno> {
         let mut targets = alloc::vec![self.mdt().await?];
         targets.extend(self.mount.osts());
@@ -37,6 +38,9 @@ impl Client {
 
     async fn statfs_of(&self, targets: Vec<Rc<Target>>) -> Vec<(String, Result<StatfsReply, Errno>)> {
         let ask = |target: Rc<Target>| async move {
+            if !target.peer.with_import(|import| import.is_active()) {
+                return (target.name.clone(), Err(Errno::ENODATA));
+            }
             if !target.peer.is_connected() {
                 return (target.name.clone(), Err(Errno::ENOTCONN));
             }

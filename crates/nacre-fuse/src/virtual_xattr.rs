@@ -170,9 +170,12 @@ async fn df_json<O: Ops>(ops: &O) -> Result<Value, Errno> {
         Ok(s) => json!({
             "target": target, "bytes_total": s.bytes_total, "bytes_free": s.bytes_free,
             "bytes_avail": s.bytes_avail, "files_used": s.files_used, "files_free": s.files_free,
-            "device": s.device,
+            "device": s.device, "state": if s.is_full() { "full" } else { "up" },
         }),
-        Err(errno) => json!({"target": target, "error": errno.to_string()}),
+        Err(Errno::ENODATA) => {
+            json!({"target": target, "error": "set inactive on this mount", "state": "inactive"})
+        }
+        Err(errno) => json!({"target": target, "error": errno.to_string(), "state": "down"}),
     });
     Ok(lines.collect())
 }

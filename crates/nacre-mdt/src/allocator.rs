@@ -1,8 +1,9 @@
-//! Which OSTs a new file gets: round robin over those that have room and answer.
+//! Which OSTs a new file gets, of those that have room and answer: in turn, or by their free space (`free_space.rs`).
 //!
 //! Invariants: a value without I/O; an OST that is stopped, full or out of reservation is never chosen; a choice
 //! takes one object of the reservation of each OST it names. Where the numbers come from: `osts.rs`.
 
+use crate::free_space::{self, FreeSpace, Qos};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use nacre_types::{
@@ -17,8 +18,7 @@ pub(crate) struct OstRoom {
     pub(crate) up: bool,
     /// It has told its space since the start.
     pub(crate) asked: bool,
-    /// Bytes that it would still take.
-    pub(crate) bytes_avail: u64,
+    pub(crate) space: FreeSpace,
     /// Objects that it has room for, granted to us and not used.
     pub(crate) objects: u64,
     /// It has no room for more objects.
@@ -26,14 +26,12 @@ pub(crate) struct OstRoom {
 }
 impl OstRoom {
     pub(crate) fn full(&self) -> bool {
-        self.up && self.asked && (self.bytes_avail < FULL_BELOW_BYTES || self.objects == 0 && self.refused)
+        self.up && self.asked && (self.space.is_low() || self.objects == 0 && self.refused)
     }
     pub(crate) fn usable(&self) -> bool {
-        self.up && self.objects > 0 && self.bytes_avail >= FULL_BELOW_BYTES
+        self.up && self.asked && self.objects > 0 && !self.space.is_low()
     }
 }
-/// An OST with less than this is full for new files.
-pub(crate) const FULL_BELOW_BYTES: u64 = 1 << 20;
 
 /// Why no layout could be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -103,6 +101,7 @@ pub(crate) fn resolve(
 pub(crate) struct Allocator {
     rooms: BTreeMap<OstIndex, OstRoom>,
     next: usize,
+    pub(crate) qos: Qos,
 }
 
 impl Allocator {
@@ -132,8 +131,12 @@ impl Allocator {
         self.rooms.values().all(|room| room.usable() || room.full())
     }
 
-    /// A layout for a new file.
-    pub(crate) fn layout(&mut self, t: &LayoutTemplate) -> Result<Layout, NoLayout> {
+    /// A layout for a new file. `random` decides where OSTs are chosen by their free space.
+    pub(crate) fn layout(
+        &mut self,
+        t: &LayoutTemplate,
+        random: impl FnMut() -> u64,
+    ) -> Result<Layout, NoLayout> {
         check_template(t)?;
         let usable: Vec<OstIndex> = self.rooms.iter().filter(|(_, r)| r.usable()).map(|(&i, _)| i).collect();
         let start = self.start(t.first_ost, &usable)?;
@@ -143,13 +146,18 @@ impl Allocator {
             n => usize::try_from(n).unwrap_or(1).min(usable.len()),
         }
         .min(STRIPES_MAX.into());
-        let stripes: Vec<OstIndex> = usable.iter().cycle().skip(start).take(count).copied().collect();
+        // All of them, or a fixed first one: there is nothing to choose.
+        let in_turn = t.first_ost >= 0 || count == usable.len() || self.about_equal(&usable);
+        let stripes: Vec<OstIndex> = match in_turn {
+            true => usable.iter().cycle().skip(start).take(count).copied().collect(),
+            false => self.by_free_space(&usable, count, random),
+        };
         for ost in &stripes {
             if let Some(room) = self.rooms.get_mut(ost) {
                 room.objects -= 1;
             }
         }
-        if t.first_ost < 0 {
+        if t.first_ost < 0 && in_turn {
             self.next = start + count;
         }
         let stripe_bytes = if t.stripe_bytes == 0 { DEFAULT_STRIPE_BYTES } else { t.stripe_bytes };
@@ -157,6 +165,36 @@ impl Allocator {
             generation: 0,
             components: alloc::vec![Component { extent: Extent::ALL, stripe_bytes, stripes }],
         })
+    }
+
+    fn about_equal(&self, usable: &[OstIndex]) -> bool {
+        let spaces = usable.iter().filter_map(|ost| self.rooms.get(ost)).map(|room| &room.space);
+        free_space::about_equal(self.qos, spaces)
+    }
+    /// `count` different ones of `usable`.
+    fn by_free_space(
+        &mut self,
+        usable: &[OstIndex],
+        count: usize,
+        mut random: impl FnMut() -> u64,
+    ) -> Vec<OstIndex> {
+        let mut left = usable.to_vec();
+        let mut chosen = Vec::with_capacity(count);
+        while chosen.len() < count {
+            let random = u128::from(random()) << 64 | u128::from(random());
+            let spaces: Vec<&FreeSpace> =
+                left.iter().filter_map(|ost| self.rooms.get(ost)).map(|room| &room.space).collect();
+            let Some(at) = free_space::pick(&spaces, random) else { break };
+            let ost = left.remove(at);
+            let spaces = self
+                .rooms
+                .iter_mut()
+                .filter(|(_, room)| room.usable())
+                .map(|(index, room)| (*index == ost, &mut room.space));
+            free_space::note_use(self.qos, spaces, usable.len());
+            chosen.push(ost);
+        }
+        chosen
     }
 
     /// Place in `usable` of the first stripe.
@@ -184,22 +222,37 @@ impl Allocator {
 mod tests {
     use super::*;
     use alloc::vec;
+    use nacre_wire::target::StatfsReply;
 
     fn allocator(rooms: &[(bool, u64, u64)]) -> Allocator {
         let mut a = Allocator::default();
         for (i, &(up, mib, objects)) in rooms.iter().enumerate() {
             a.set_room(
                 OstIndex(i as u32),
-                OstRoom { up, asked: true, bytes_avail: mib << 20, objects, refused: false },
+                OstRoom { up, asked: true, space: space(mib), objects, refused: false },
             );
         }
         a
     }
+    fn space(avail_mib: u64) -> FreeSpace {
+        let mut space = FreeSpace::default();
+        space.told(&StatfsReply {
+            bytes_total: 1 << 30,
+            bytes_avail: avail_mib << 20,
+            files_free: avail_mib << 8,
+            ..StatfsReply::default()
+        });
+        space
+    }
     fn ask(count: i32, first: i32) -> LayoutTemplate {
         LayoutTemplate { stripe_count: count, stripe_bytes: 0, first_ost: first }
     }
+    fn random(seed: u64) -> impl FnMut() -> u64 {
+        let mut rng = nacre_node::Rng::new(seed);
+        move || rng.next_u64()
+    }
     fn stripes(a: &mut Allocator, t: LayoutTemplate) -> Result<Vec<u32>, NoLayout> {
-        a.layout(&t).map(|l| l.components[0].stripes.iter().map(|o| o.0).collect())
+        a.layout(&t, random(1)).map(|l| l.components[0].stripes.iter().map(|o| o.0).collect())
     }
 
     #[test]
@@ -212,12 +265,33 @@ mod tests {
     }
 
     #[test]
+    fn the_emptier_osts_get_more_new_files_and_each_a_stripe_at_most() {
+        let mut a = allocator(&[(true, 900, 9999), (true, 600, 9999), (true, 20, 9999), (true, 0, 9999)]);
+        let mut random = random(7);
+        let mut got = [0; 4];
+        for _ in 0..1000 {
+            let layout = a.layout(&ask(1, -1), &mut random).unwrap();
+            got[layout.components[0].stripes[0].0 as usize] += 1;
+        }
+        assert!(got[0] > got[1] && got[1] > 200 && got[2] < 20 && got[3] == 0, "{got:?}");
+        for _ in 0..100 {
+            let layout = a.layout(&ask(2, -1), &mut random).unwrap();
+            let [one, two] = layout.components[0].stripes[..] else { panic!("{layout:?}") };
+            assert_ne!(one, two);
+        }
+        a.qos.threshold_rr = 100;
+        let turns: Vec<u32> =
+            (0..4).map(|_| a.layout(&ask(1, -1), &mut random).unwrap().components[0].stripes[0].0).collect();
+        assert!(turns[..3].iter().all(|ost| turns[1..].contains(ost)) && turns[0] == turns[3], "{turns:?}");
+    }
+
+    #[test]
     fn a_fixed_first_ost_says_what_is_wrong_with_it() {
         let mut a = allocator(&[(true, 9, 9), (false, 9, 9), (true, 0, 9)]);
         assert_eq!(stripes(&mut a, ask(1, 1)), Err(NoLayout::Stopped(1)));
         assert_eq!(stripes(&mut a, ask(1, 2)), Err(NoLayout::Full(2)));
         assert_eq!(stripes(&mut a, ask(1, 7)), Err(NoLayout::Unknown(7)));
-        assert_eq!(Allocator::default().layout(&ask(1, -1)), Err(NoLayout::NoOsts));
+        assert_eq!(Allocator::default().layout(&ask(1, -1), random(1)), Err(NoLayout::NoOsts));
         let mut a = allocator(&[(false, 9, 9), (true, 0, 9)]);
         assert_eq!(stripes(&mut a, ask(1, -1)), Err(NoLayout::NoneUsable { known: 2, stopped: 1 }));
     }

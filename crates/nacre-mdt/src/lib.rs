@@ -18,6 +18,7 @@ mod clients;
 mod create;
 mod dirs;
 mod flocks;
+mod free_space;
 mod held;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;

@@ -6,7 +6,8 @@
 //! reserved and not used is kept over a clean restart.
 
 use crate::allocator::{Allocator, NoLayout, OstRoom};
-use crate::params::active_name;
+use crate::free_space::{FreeSpace, Qos, Reserve};
+use crate::params::osp_name;
 use crate::row::Row;
 use crate::table::{self, RESERVED};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -15,21 +16,22 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
-use nacre_node::{Peer, PeerConfig, WaitList};
+use nacre_node::{Peer, PeerConfig, RpcError, WaitList};
 use nacre_osd::{Credits, OsdError, Pins};
 use nacre_target::{Registration, TargetCore};
 use nacre_types::{Errno, Fid, Instant, Layout, LayoutTemplate, OstIndex, TargetKind, TargetName};
 use nacre_wire::mgs::{KeptParam, TargetEntry};
-use nacre_wire::ost::Reserve;
-use nacre_wire::settings::parse_switch;
+use nacre_wire::settings::{parse_megabytes, parse_switch};
 use nacre_wire::target::{Role, Statfs};
 use tracing::{info, warn};
 
 /// Objects reserved at a time, and when to ask for more.
 const RESERVE_OBJECTS: u64 = 8192;
 const RESERVE_BELOW: u64 = 4096;
-/// How often an OST is asked for its space.
+/// How often an OST is asked for its space; more often as long as it would be full soon at the pace since the last
+/// answer.
 const STATFS_EVERY: Duration = Duration::from_secs(2);
+const STATFS_OFTEN: Duration = Duration::from_millis(50);
 /// How often the version of the target list is looked at (no message).
 const LIST_EVERY: Duration = Duration::from_secs(1);
 /// How long creates wait when every OST is stopped, before they fail.
@@ -51,6 +53,8 @@ pub(crate) struct Ost {
     low: WaitList,
     /// The administrator lets it have new files.
     active: Cell<bool>,
+    /// The log says that it is full.
+    full: Cell<bool>,
     /// When it was last able to take a file (or was met).
     last_usable: Cell<Instant>,
 }
@@ -122,6 +126,23 @@ impl Osts {
             self.refresh();
             self.changed.wake_all();
         }
+    }
+    pub(crate) fn qos(&self) -> Qos {
+        self.allocator.borrow().qos
+    }
+    pub(crate) fn set_qos(&self, qos: Qos) {
+        self.allocator.borrow_mut().qos = qos;
+    }
+    /// `reserved_mb_low` and `reserved_mb_high` of an OST.
+    pub(crate) fn set_reserve(&self, index: OstIndex, change: impl FnOnce(Reserve) -> Reserve) {
+        self.update(index, |room| {
+            let reserve = change(room.space.reserve());
+            room.space.set_reserve(reserve);
+        });
+        if let Some(ost) = self.get(index) {
+            self.tell_if_full(&ost);
+        }
+        self.changed.wake_all();
     }
     /// Rows for this OST were written.
     pub(crate) fn kick(&self, index: OstIndex) {
@@ -225,7 +246,7 @@ impl Osts {
         if self.may_come(template) {
             return Err(Errno::EINPROGRESS);
         }
-        let layout = self.allocator.borrow_mut().layout(template);
+        let layout = self.allocator.borrow_mut().layout(template, || self.core.ctx.random());
         match layout {
             Ok(layout) => {
                 self.ask_for_more(&layout);
@@ -312,8 +333,10 @@ impl Osts {
             addresses: entry.addresses.clone(),
             max_mod_rpcs: MOD_RPCS,
         };
-        let active = self.core.kept_of(&active_name(&self.core, index), kept);
-        let active = active.is_none_or(|value| parse_switch("active", &value) != Ok(false));
+        let kept = |field: &str| self.core.kept_of(&osp_name(&self.core, index, field), kept);
+        let active = kept("active").is_none_or(|value| parse_switch("active", &value) != Ok(false));
+        let megabytes = |field: &str| parse_megabytes(field, &kept(field)?).ok();
+        let (low, high) = (megabytes("reserved_mb_low"), megabytes("reserved_mb_high"));
         info!(target_name = %self.core.name, ost = %target, active, "a new OST");
         let ctx = &self.core.ctx;
         let ost = Rc::new(Ost {
@@ -323,10 +346,12 @@ impl Osts {
             has_work: Cell::new(true),
             low: ctx.wait_list(),
             active: Cell::new(active),
+            full: Cell::new(false),
             last_usable: Cell::new(ctx.now()),
         });
         let objects = banked.get(&index).copied().unwrap_or(0);
-        self.allocator.borrow_mut().set_room(index, OstRoom { objects, ..OstRoom::default() });
+        let room = OstRoom { objects, space: FreeSpace::reserving(low, high), ..OstRoom::default() };
+        self.allocator.borrow_mut().set_room(index, room);
         self.peers.borrow_mut().insert(index, ost.clone());
         ctx.spawn(self.clone().keep_room(ost.clone()));
         found(ost);
@@ -336,42 +361,69 @@ impl Osts {
 
     /// Keeps the numbers of an OST fresh and a reservation in hand.
     async fn keep_room(self: Rc<Self>, ost: Rc<Ost>) {
+        let mut before = None;
         while !self.stopping.get() {
             let asked = self.ask_room(&ost).await;
             // Also while nothing is created: an outage is counted from when the last OST went, not from the last file.
             self.refresh();
             self.changed.wake_all();
-            if let Err(error) = asked
-                && !self.stopping.get()
-            {
-                warn!(target_name = %self.core.name, ost = ost.index.0, %error, "an OST does not tell its room");
-            }
-            let until = self.core.ctx.now() + STATFS_EVERY;
-            let _low = self.core.ctx.timeout(until, ost.low.wait()).await;
+            let now = self.core.ctx.now();
+            let pause = match asked {
+                Ok(avail) => {
+                    let pace = before.replace((now, avail)).map(|(at, had)| (now.saturating_since(at), had));
+                    until_next_question(pace, avail)
+                }
+                Err(error) => {
+                    if !self.stopping.get() {
+                        warn!(target_name = %self.core.name, ost = ost.index.0, %error, "an OST does not tell its room");
+                    }
+                    STATFS_EVERY
+                }
+            };
+            let _low = self.core.ctx.timeout(now + pause, ost.low.wait()).await;
         }
     }
-    async fn ask_room(&self, ost: &Ost) -> Result<(), nacre_node::RpcError> {
+    /// What it still has.
+    async fn ask_room(&self, ost: &Ost) -> Result<u64, RpcError> {
         let space = ost.peer.call(&Statfs {}).await?;
         let objects = self.update(ost.index, |room| {
-            room.bytes_avail = space.bytes_avail;
+            room.space.told(&space);
             room.asked = true;
         });
+        self.tell_if_full(ost);
         if objects >= RESERVE_BELOW {
-            return Ok(());
+            return Ok(space.bytes_avail);
         }
-        match ost.peer.call(&Reserve { objects: RESERVE_OBJECTS - objects }).await {
+        match ost.peer.call(&nacre_wire::ost::Reserve { objects: RESERVE_OBJECTS - objects }).await {
             Ok(granted) => {
                 self.update(ost.index, |room| {
                     room.objects += granted.objects;
                     room.refused = false;
                 });
-                Ok(())
             }
-            Err(nacre_node::RpcError::Errno(Errno::ENOSPC)) => {
+            Err(RpcError::Errno(Errno::ENOSPC)) => {
                 self.update(ost.index, |room| room.refused = true);
-                Ok(())
             }
-            Err(e) => Err(e),
+            Err(e) => return Err(e),
+        }
+        self.tell_if_full(ost);
+        Ok(space.bytes_avail)
+    }
+    /// Says once when an OST becomes full, and once when it has room again.
+    fn tell_if_full(&self, ost: &Ost) {
+        let Some(room) = self.allocator.borrow().room(ost.index) else { return };
+        let full = room.asked && (room.space.is_low() || room.objects == 0 && room.refused);
+        if ost.full.replace(full) == full {
+            return;
+        }
+        let Reserve { low_mb, high_mb } = room.space.reserve();
+        let avail_mb = room.space.bytes_avail >> 20;
+        if full {
+            warn!(target_name = %self.core.name, ost = ost.index.0, avail_mb, reserved_mb_low = low_mb,
+                "an OST is full: new files leave it out until it has more than reserved_mb_high");
+        } else {
+            warn!(target_name = %self.core.name, ost = ost.index.0, avail_mb, reserved_mb_high = high_mb,
+                "an OST has room for new files again");
         }
     }
     fn update(&self, index: OstIndex, change: impl FnOnce(&mut OstRoom)) -> u64 {
@@ -437,6 +489,19 @@ impl Osts {
             })
             .map(|_| ())
     }
+}
+
+/// When to ask an OST for its space again: it has `avail` bytes now and had the others that long ago. Half of what it has
+/// may be gone until then, no more, if it goes on as it did.
+fn until_next_question(pace: Option<(Duration, u64)>, avail: u64) -> Duration {
+    let Some((since, had)) = pace else { return STATFS_EVERY };
+    let used = had.saturating_sub(avail);
+    if used == 0 {
+        return STATFS_EVERY;
+    }
+    let half_gone_ms = since.as_millis() * u128::from(avail) / u128::from(used) / 2;
+    let half_gone = Duration::from_millis(u64::try_from(half_gone_ms).unwrap_or(u64::MAX));
+    half_gone.clamp(STATFS_OFTEN, STATFS_EVERY)
 }
 
 /// Rows of a reservation go with the next start: a full disk keeps no target from it.

@@ -3,6 +3,7 @@
 use crate::allocator::{Allocator, OstRoom};
 use crate::check::{Check, Report};
 use crate::create::{self, Maker};
+use crate::free_space::FreeSpace;
 use crate::opens::Opens;
 use crate::row::{Inode, Row};
 use crate::table::{self, INODE, META, SEQUENCE, meta};
@@ -17,6 +18,7 @@ use nacre_types::{
 use nacre_wire::mdt::{
     Close, Create, CreateReply, EntryReply, Link, Open, OpenHow, Rename, ReportSize, Setattr, Unlink, Written,
 };
+use nacre_wire::target::StatfsReply;
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
@@ -93,14 +95,15 @@ pub(crate) struct Fs {
 impl Fs {
     pub(crate) fn new() -> Self {
         let mut allocator = Allocator::default();
+        let mut space = FreeSpace::default();
+        space.told(&StatfsReply {
+            bytes_total: 1 << 40,
+            bytes_avail: 1 << 40,
+            files_free: 1 << 28,
+            ..StatfsReply::default()
+        });
         for n in 0..3 {
-            let room = OstRoom {
-                up: true,
-                asked: true,
-                bytes_avail: 1 << 40,
-                objects: u64::MAX / 2,
-                refused: false,
-            };
+            let room = OstRoom { up: true, asked: true, space, objects: u64::MAX / 2, refused: false };
             allocator.set_room(OstIndex(n), room);
         }
         let mut fs = Self {
@@ -213,7 +216,7 @@ impl Fs {
     }
     pub(crate) fn create_with(&mut self, args: &Create<'_>) -> Result<CreateReply, Errno> {
         let mut allocator = core::mem::take(&mut self.allocator);
-        let mut layout = |t: &LayoutTemplate| allocator.layout(t).map_err(Errno::from);
+        let mut layout = |t: &LayoutTemplate| allocator.layout(t, || 7).map_err(Errno::from);
         let default = LayoutTemplate { stripe_count: 1, stripe_bytes: 1 << 20, first_ost: -1 };
         let mut maker = Maker { export: EXPORT, client: CLIENT, default, layout: &mut layout };
         let done = self.run(create::wants(HASH, args), |v| create::apply(v, &mut maker, args));

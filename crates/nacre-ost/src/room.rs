@@ -99,8 +99,8 @@ impl Room {
         Ok(())
     }
 
-    /// What is kept for promised objects.
-    fn kept_bytes(&self) -> u64 {
+    /// What is kept for promised objects: nothing that exists grows into it, so nobody is told that it is free.
+    pub(crate) fn kept_bytes(&self) -> u64 {
         self.count.get().promised.saturating_mul(OBJECT_BYTES).min(self.space.get().bytes_total / KEPT_PART)
     }
 

@@ -339,7 +339,7 @@ impl Service for Ost {
         let reply = StatfsReply {
             bytes_total: space.bytes_total,
             bytes_free: space.bytes_free,
-            bytes_avail: space.bytes_avail,
+            bytes_avail: space.bytes_avail.saturating_sub(self.store.room.kept_bytes()),
             files_used,
             files_free: files_free(&space, self.core.osd.usage_total()),
             device: space.device,

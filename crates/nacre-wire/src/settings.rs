@@ -21,8 +21,10 @@ enum Values {
     /// From 1 on.
     UpTo(u16),
     Switch,
+    Percent,
+    Megabytes,
 }
-use Values::{Switch, UpTo};
+use Values::{Megabytes, Percent, Switch, UpTo};
 
 /// Counters are not here: there is nothing to keep in clearing them.
 const SETTINGS: &[(&str, &str, Values)] = &[
@@ -33,6 +35,10 @@ const SETTINGS: &[(&str, &str, Values)] = &[
     ("llite", "dir_attr_cache", Switch),
     ("osc", "active", Switch),
     ("osp", "active", Switch),
+    ("osp", "reserved_mb_low", Megabytes),
+    ("osp", "reserved_mb_high", Megabytes),
+    ("lod", "qos_threshold_rr", Percent),
+    ("lod", "qos_prio_free", Percent),
     ("mdt", "commit_on_sharing", Switch),
     ("obdfilter", "sync_on_cancel", Switch),
     ("mdt", "dir_holds_max", UpTo(DIR_HOLDS_MAX)),
@@ -64,6 +70,8 @@ pub fn check_setting(pattern: &str, value: &str) -> Result<(), NotKept> {
             match *values {
                 UpTo(most) => parse_limit(pattern, value, most).map(drop),
                 Switch => parse_switch(pattern, value).map(drop),
+                Percent => parse_percent(pattern, value).map(drop),
+                Megabytes => parse_megabytes(pattern, value).map(drop),
             }
             .map_err(NotKept::Value)?;
         }
@@ -76,12 +84,33 @@ pub fn check_setting(pattern: &str, value: &str) -> Result<(), NotKept> {
 /// # Errors
 /// The sentence for the user.
 pub fn parse_limit(name: &str, value: &str, most: u16) -> Result<u16, String> {
-    match value.trim().parse::<i64>() {
-        Ok(limit) if (1..=i64::from(most)).contains(&limit) => Ok(limit as u16),
+    parse_number(name, value, value.trim(), 1, u32::from(most)).map(|limit| limit as u16)
+}
+
+/// A part from what a user typed, `17` or `17%`.
+///
+/// # Errors
+/// The sentence for the user.
+pub fn parse_percent(name: &str, value: &str) -> Result<u8, String> {
+    let digits = value.trim();
+    parse_number(name, value, digits.strip_suffix('%').unwrap_or(digits), 0, 100).map(|part| part as u8)
+}
+
+/// A size in MiB from what a user typed.
+///
+/// # Errors
+/// The sentence for the user.
+pub fn parse_megabytes(name: &str, value: &str) -> Result<u64, String> {
+    parse_number(name, value, value.trim(), 1, u32::MAX).map(u64::from)
+}
+
+fn parse_number(name: &str, value: &str, digits: &str, least: u32, most: u32) -> Result<u32, String> {
+    match digits.parse::<i64>() {
+        Ok(n) if (i64::from(least)..=i64::from(most)).contains(&n) => Ok(n as u32),
         Err(e) if matches!(e.kind(), IntErrorKind::InvalidDigit | IntErrorKind::Empty) => {
-            Err(format!("{name}={value}: Invalid argument (1 to {most})"))
+            Err(format!("{name}={value}: Invalid argument ({least} to {most})"))
         }
-        _ => Err(format!("{name}={value}: Numerical result out of range (1 to {most})")),
+        _ => Err(format!("{name}={value}: Numerical result out of range ({least} to {most})")),
     }
 }
 
@@ -110,6 +139,9 @@ mod tests {
             ("osc.*OST0001*.active", "0"),
             ("osp.demo-OST0001-osc-MDT0000.act*", "1"),
             ("mdt.demo-MDT0000.max_mod_rpcs_in_flight", "512"),
+            ("lod.*.qos_threshold_rr", "17%"),
+            ("lod.demo-MDT0000-mdtlov.qos_prio_free", "0"),
+            ("osp.*OST0001*.reserved_mb_low", "1048576"),
         ] {
             assert_eq!(check_setting(name, value), Ok(()), "{name}={value}");
         }
@@ -133,6 +165,8 @@ mod tests {
             ("mdc.*.max_rpcs_in_flight", "0"),
             ("mdc.*.max_rpcs_in_flight", "many"),
             ("osc.*.active", "2"),
+            ("lod.*.qos_prio_free", "101%"),
+            ("osp.*.reserved_mb_high", "0"),
         ] {
             let Err(NotKept::Value(why)) = check_setting(name, value) else { panic!("{name}={value}") };
             assert!(why.starts_with(&format!("{name}={value}: ")), "{why}");

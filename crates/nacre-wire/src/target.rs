@@ -154,6 +154,17 @@ codec_struct! {
         pub device: u64,
     }
 }
+impl StatfsReply {
+    /// Free space that new files leave alone, if nobody has set it: a thousandth of the store, at least 1 MiB.
+    pub fn reserve_bytes(bytes_total: u64) -> u64 {
+        const MIB: u64 = 1 << 20;
+        (bytes_total / 1000 / MIB).max(1) * MIB
+    }
+    /// No room for a new file.
+    pub fn is_full(&self) -> bool {
+        self.bytes_avail < Self::reserve_bytes(self.bytes_total)
+    }
+}
 codec_struct! {
     /// Commits everything that was answered before.
     pub struct Sync {}

@@ -92,6 +92,12 @@ fn links_named_lfs_and_lctl_are_those_commands() {
     assert!(run("lctl", &["get_param", "-n", "*.*.kbytestotal"]).ok);
     let json: serde_json::Value = serde_json::from_str(&run("lfs", &["df", "--json"]).out).unwrap();
     assert_eq!(json[0]["targets"].as_array().unwrap().len(), 3);
+    assert_eq!(json[0]["targets"][2]["state"], "up");
+    assert!(run("lctl", &["set_param", "osc.*OST0001*.active=0"]).ok);
+    assert!(run("lfs", &["df"]).out.contains("nacre-OST0001_UUID  : inactive device\n"));
+    let json: serde_json::Value = serde_json::from_str(&run("lfs", &["df", "--json"]).out).unwrap();
+    assert_eq!(json[0]["targets"][2]["state"], "inactive");
+    assert!(run("lctl", &["set_param", "osc.*OST0001*.active=1"]).ok);
     let json: serde_json::Value = serde_json::from_str(&m.good(&["status", "--json"])).unwrap();
     assert_eq!(json[0]["kind"], "up");
     up.stop();

@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 #[derive(clap::Args, Debug)]
+#[command(
+    after_help = "A target without room for new files is marked S after its line. One that is switched off on this \
+mount is an inactive device; one that is down is shown with the reason."
+)]
 pub(crate) struct Args {
     /// Inodes instead of space
     #[arg(short, long)]
@@ -38,6 +42,17 @@ struct TargetSpace {
     #[serde(flatten)]
     space: Option<Space>,
     error: Option<String>,
+    state: State,
+}
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Up,
+    /// No room for new files: marked `S`, as in the field.
+    Full,
+    /// Switched off by the administrator of the mount.
+    Inactive,
+    Down,
 }
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct Space {
@@ -95,13 +110,16 @@ pub(super) fn run(args: &Args) -> Result<()> {
         for t in &list {
             let uuid = format!("{}_UUID", t.target);
             let Some(space) = t.space else {
-                say::line(&format!(
-                    "{uuid:<20}: inactive device ({})",
-                    t.error.as_deref().unwrap_or("no answer")
-                ));
+                let why = match t.state {
+                    State::Inactive => "inactive device",
+                    _ => t.error.as_deref().unwrap_or("no answer"),
+                };
+                say::line(&format!("{uuid:<20}: {why}"));
                 continue;
             };
-            say::line(&row(args, &uuid, space, &format!("{}[{}]", mount.display(), bracket(&t.target))));
+            let mark = if t.state == State::Full { " S" } else { "" };
+            let place = format!("{}[{}]{mark}", mount.display(), bracket(&t.target));
+            say::line(&row(args, &uuid, space, &place));
         }
         say::line("");
         say::line(&row(args, "filesystem_summary:", summary(&list), &mount.display().to_string()));

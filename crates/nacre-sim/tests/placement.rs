@@ -1,0 +1,98 @@
+//! Where new files go when the OSTs are not equally full.
+
+mod support;
+
+use nacre_client::{Client, CreateArgs, WriteArgs};
+use nacre_sim::cluster::Cluster;
+use nacre_types::{Errno, Fid, LayoutTemplate, OstIndex};
+use std::rc::Rc;
+use support::{FILE, SEC, new, run};
+
+const MIB: usize = 1 << 20;
+
+/// Makes a file and writes to it until it has that many bytes, or there is no room: the OST of the file, and the bytes.
+async fn fill(
+    client: &Rc<Client>,
+    name: &str,
+    first_ost: i32,
+    bytes: usize,
+) -> Result<(OstIndex, usize), Errno> {
+    let layout = LayoutTemplate { stripe_count: 1, stripe_bytes: 0, first_ost };
+    let args = CreateArgs { layout: Some(layout), ..new(Fid::ROOT, name, FILE) };
+    let (entry, handle) = client.create(args, 2).await?;
+    let data = bytes::Bytes::from(vec![7; MIB]);
+    let mut written = 0;
+    let outcome = loop {
+        if written >= bytes {
+            break Ok(());
+        }
+        let (offset, data) = (written as u64, data.clone());
+        let write = WriteArgs { handle, offset, append: false, data, kill_suidgid: false, sync: false };
+        match client.write(write).await {
+            Ok(_) => written += MIB,
+            Err(Errno::ENOSPC) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    client.release(handle, None).await?;
+    let layout = client.layout(entry.attr.fid).await?.layout.ok_or(Errno::EIO)?;
+    let ost = layout.components.iter().flat_map(|c| &c.stripes).next().copied().ok_or(Errno::EIO)?;
+    outcome.map(|()| (ost, written))
+}
+/// Free space of an OST, as `df` shows it.
+async fn avail(client: &Rc<Client>, ost: u32) -> u64 {
+    let targets = client.statfs_targets().await.expect("statfs");
+    let name = format!("-OST{ost:04x}");
+    let (_, space) = targets.into_iter().find(|(target, _)| target.ends_with(&name)).expect("the OST");
+    space.expect("it answers").bytes_avail
+}
+fn cluster(seed: u64) -> Cluster {
+    let mut c = support::cluster(seed, 2, 1);
+    c.world.run_for(2 * SEC); // the MDT knows its OSTs
+    c
+}
+
+#[test]
+fn large_files_leave_a_full_ost_out_until_it_has_room_again() {
+    for seed in 1..=3 {
+        let mut c = cluster(seed);
+        let mount = c.mounts[0];
+        let (full, left) = run(&mut c, mount, async |client| {
+            let (_, written) = fill(&client, "full", 0, usize::MAX).await.expect("until there is no room");
+            (written, avail(&client, 0).await)
+        });
+        assert!(full > 100 * MIB && left < 2 * MIB as u64, "seed {seed}: {left} bytes are free after ENOSPC");
+        c.world.run_for(2 * SEC);
+        let (placed, refused) = run(&mut c, mount, async |client| {
+            let mut placed = Vec::new();
+            for n in 0..8 {
+                placed.push(fill(&client, &format!("f{n}"), -1, 8 * MIB).await);
+            }
+            (placed, fill(&client, "first", 0, MIB).await)
+        });
+        assert_eq!(placed, vec![Ok((OstIndex(1), 8 * MIB)); 8], "seed {seed}");
+        assert_eq!(refused, Err(Errno::ENOSPC), "seed {seed}: the full OST was asked for by name");
+        run(&mut c, mount, async |client| client.unlink(Fid::ROOT, b"full", false, support::caller()).await)
+            .expect("unlinked");
+        c.world.run_for(10 * SEC);
+        let again = run(&mut c, mount, async |client| fill(&client, "again", 0, 8 * MIB).await);
+        assert_eq!(again, Ok((OstIndex(0), 8 * MIB)), "seed {seed}");
+    }
+}
+
+#[test]
+fn the_emptier_ost_gets_more_files() {
+    let mut c = cluster(1);
+    let mount = c.mounts[0];
+    run(&mut c, mount, async |client| fill(&client, "half", 0, 100 * MIB).await).expect("written");
+    c.world.run_for(2 * SEC); // the MDT asks again
+    let placed = run(&mut c, mount, async |client| {
+        let mut first = 0;
+        for n in 0..40 {
+            let (ost, _) = fill(&client, &format!("f{n}"), -1, 0).await.expect("made");
+            first += usize::from(ost == OstIndex(0));
+        }
+        first
+    });
+    assert!((1..20).contains(&placed), "{placed} of 40 files are on the OST that has less free space");
+}

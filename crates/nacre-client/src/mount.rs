@@ -63,6 +63,7 @@ impl Mount {
         let mgs = PeerConfig {
             client: uuid,
             role: Role::Client,
+            secret: ctx.secret(),
             name: config.name.clone(),
             target: TargetName::Mgs.to_string(),
             addresses: config.mgs_addresses.clone(),
@@ -352,6 +353,7 @@ impl Client {
         let config = PeerConfig {
             client: self.mount.uuid,
             role: Role::Client,
+            secret: self.ctx.secret(),
             name: self.config.name.clone(),
             target: name.to_string(),
             addresses: entry.addresses.clone(),

@@ -41,6 +41,7 @@ fn answer(parameters: &dyn Parameters, ctx: &Ctx, frame: &Frame) -> Result<Vec<u
                 server_time: ctx.wall(),
                 recovery_ms: 0,
                 cause: String::new(),
+                replaced: String::new(),
                 process: 0,
                 ended: 0,
                 made: Vec::new(),

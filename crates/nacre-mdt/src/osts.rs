@@ -328,6 +328,7 @@ impl Osts {
         let config = PeerConfig {
             client: self.core.osd.label().uuid,
             role: Role::Target,
+            secret: self.core.secret_for(&target),
             name: self.core.name.to_string(),
             target: target.to_string(),
             addresses: entry.addresses.clone(),

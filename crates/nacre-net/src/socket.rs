@@ -30,6 +30,8 @@ pub struct Accepted {
     pub from: Option<IpAddr>,
     /// Bodies are checked (TCP).
     pub sums: bool,
+    /// It came over a unix socket, as the user of this process or as root.
+    pub administrator: bool,
 }
 
 /// Where frames are read to before they are told apart; one per event loop.
@@ -160,16 +162,19 @@ pub fn accept(listener: impl AsFd, address: &Address) -> Result<Option<Accepted>
     };
     let sums = matches!(address, Address::Tcp { .. });
     let from = from.filter(|_| sums).and_then(|a| SocketAddr::try_from(a).ok());
-    let peer = if sums {
+    let (peer, administrator) = if sums {
         tune_tcp(&fd);
-        from.map_or_else(|| "tcp".to_owned(), |a| a.to_string())
+        (from.map_or_else(|| "tcp".to_owned(), |a| a.to_string()), false)
     } else {
         match sockopt::socket_peercred(&fd) {
-            Ok(cred) => format!("unix pid {}", cred.pid.as_raw_nonzero()),
-            Err(_) => "unix".to_owned(),
+            Ok(cred) => {
+                let administrator = cred.uid.is_root() || cred.uid == rustix::process::geteuid();
+                (format!("unix pid {}", cred.pid.as_raw_nonzero()), administrator)
+            }
+            Err(_) => ("unix".to_owned(), false),
         }
     };
-    Ok(Some(Accepted { fd, peer, from: from.map(|a| a.ip()), sums }))
+    Ok(Some(Accepted { fd, peer, from: from.map(|a| a.ip()), sums, administrator }))
 }
 
 /// Begins to connect; the socket becomes writable when it stands or has failed ([`connect_result`]).

@@ -1,8 +1,9 @@
-//! Lines of a log that strangers can cause: so many per second, the rest is counted. And what is wrong with those who are
+//! Lines of a log that strangers can cause: so many per second of each kind, the rest is counted. And what is wrong with those who are
 //! asked again and again: said when it changes, and from time to time.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
+use core::cell::RefCell;
 use core::time::Duration;
 use nacre_types::Instant;
 
@@ -28,6 +29,18 @@ impl Complaints {
         }
         self.said += 1;
         Some(core::mem::take(&mut self.left_out))
+    }
+}
+
+/// A limit for each kind of line, so that a flood of one kind hides no other.
+#[derive(Debug, Default)]
+pub struct Lines {
+    kinds: RefCell<BTreeMap<&'static str, Complaints>>,
+}
+impl Lines {
+    /// As [`Complaints::allow`], for lines of this kind.
+    pub fn allow(&self, kind: &'static str, now: Instant) -> Option<u64> {
+        self.kinds.borrow_mut().entry(kind).or_default().allow(now)
     }
 }
 
@@ -103,5 +116,12 @@ mod tests {
         assert_eq!(said, [0; 10]);
         assert_eq!(complaints.allow(at(1100)), Some(990));
         assert_eq!(complaints.allow(at(1101)), Some(0));
+    }
+
+    #[test]
+    fn a_flood_of_one_kind_hides_no_other() {
+        let lines = Lines::default();
+        let said = (0..1000).filter_map(|_| lines.allow("new client", Instant(7))).count();
+        assert_eq!((said, lines.allow("client evicted", Instant(7))), (10, Some(0)));
     }
 }

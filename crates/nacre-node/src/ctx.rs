@@ -11,7 +11,7 @@ use core::future::Future;
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll};
 use core::time::Duration;
-use nacre_types::{Instant, Timestamp};
+use nacre_types::{Instant, Secret, Timestamp};
 
 /// splitmix64: seeds and jitter, nothing secret.
 #[derive(Debug, Clone)]
@@ -68,6 +68,9 @@ pub struct Ctx {
     now: Cell<Instant>,
     wall: Cell<Timestamp>,
     rng: RefCell<Rng>,
+    /// Secrets are derived from it: nobody who sees random numbers of this island can compute them.
+    key: Secret,
+    secrets: Cell<u64>,
     effects: RefCell<Vec<Effect>>,
     io: RefCell<BTreeMap<u64, Promise<Result<StoreDone, StoreError>>>>,
     timers: RefCell<BTreeMap<(Instant, u64), TaskId>>,
@@ -76,12 +79,22 @@ pub struct Ctx {
 }
 
 impl Ctx {
+    /// For tests and tools: secrets are as good as the seed.
     pub fn new(seed: u64) -> Rc<Self> {
+        let mut rng = Rng::new(seed ^ 0x5ec2_e75e_c2e7_5ec2);
+        let mut key = [0; 16];
+        key.iter_mut().for_each(|byte| *byte = rng.next_u64() as u8);
+        Self::with_key(seed, Secret::new(key))
+    }
+    /// With a key of the kernel's generator for [`Ctx::secret`].
+    pub fn with_key(seed: u64, key: Secret) -> Rc<Self> {
         Rc::new(Self {
             executor: Executor::new(),
             now: Cell::default(),
             wall: Cell::default(),
             rng: RefCell::new(Rng::new(seed)),
+            key,
+            secrets: Cell::new(0),
             effects: RefCell::default(),
             io: RefCell::default(),
             timers: RefCell::default(),
@@ -102,6 +115,11 @@ impl Ctx {
     }
     pub fn random(&self) -> u64 {
         self.rng.borrow_mut().next_u64()
+    }
+    /// A new secret. Not from [`Ctx::random`], whose numbers tell the next ones.
+    pub fn secret(&self) -> Secret {
+        let number = self.secrets.replace(self.secrets.get() + 1);
+        self.key.derive(&number.to_le_bytes())
     }
     /// A new task; it starts within this visit.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) -> TaskId {

@@ -18,6 +18,17 @@ impl ConnId {
     pub const INBOUND: u64 = 1 << 63;
 }
 
+/// Where the peer of an inbound connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// In this process, and it dies with it.
+    Process,
+    /// On this machine, under the user of this process or as root: the administrator.
+    Administrator,
+    /// Anywhere else: it may be anybody.
+    Network,
+}
+
 /// Names a store operation under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IoTicket(pub u64);
@@ -26,12 +37,11 @@ pub struct IoTicket(pub u64);
 pub enum Event {
     /// The first event of an island's life.
     Start,
-    /// A peer has connected to this island (its `Hello` named it). `from` is for people; `local`: the peer is in this
-    /// process, and dies with it.
+    /// A peer has connected to this island (its `Hello` named it). `from` is for people.
     Accepted {
         conn: ConnId,
         from: String,
-        local: bool,
+        origin: Origin,
     },
     /// The connection that an [`Effect::Open`] asked for stands; frames may be sent.
     Opened {

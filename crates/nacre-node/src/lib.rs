@@ -17,9 +17,9 @@ mod peer;
 mod permit;
 pub mod store;
 
-pub use complaints::{Complaints, Grievances};
+pub use complaints::{Complaints, Grievances, Lines};
 pub use ctx::{Ctx, Rng};
-pub use event::{ConnId, Effect, Event, IoTicket, Logic, visit};
+pub use event::{ConnId, Effect, Event, IoTicket, Logic, Origin, visit};
 pub use executor::{Awaited, Promise, TaskId, WaitList, join_all};
 pub use outbox::{Next, Outbox, OutboxError};
 pub use peer::{Peer, PeerConfig, Peers, RpcError};

@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use nacre_rpc::{CallError, Import, ImportConfig, ImportEffect, ImportState};
-use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Instant, Transno};
+use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Instant, Secret, Transno};
 use nacre_wire::target::Role;
 use nacre_wire::{Class, Frame, Rpc};
 
@@ -64,6 +64,8 @@ impl From<CallError> for RpcError {
 pub struct PeerConfig {
     pub client: ClientUuid,
     pub role: Role,
+    /// See [`nacre_wire::target::Connect::secret`].
+    pub secret: Secret,
     /// For people, in the server's logs.
     pub name: String,
     /// Name of the island: `MGS`, `demo-MDT0000`.
@@ -110,6 +112,7 @@ impl Peer {
         let import = ImportConfig {
             client: config.client,
             role: config.role,
+            secret: config.secret,
             name: config.name.clone(),
             addresses: config.addresses,
             max_mod_rpcs: config.max_mod_rpcs,
@@ -427,6 +430,10 @@ impl Peer {
                 if let Some(handler) = handler {
                     handler();
                 }
+            }
+            ImportEffect::TookOver { from } => {
+                tracing::warn!(target_name = %self.target, client = %self.name, from,
+                    "another host was connected in this client's name until now: its connection is closed");
             }
             ImportEffect::State { state } => self.entered(state),
             ImportEffect::Recovering { seconds } => {

@@ -74,6 +74,7 @@ impl Test {
         let config = PeerConfig {
             client: ClientUuid([1; 16]),
             role: Role::Client,
+            secret: nacre_types::Secret::new([3; 16]),
             name: "test".into(),
             target: "demo-MDT0000".into(),
             addresses: vec!["unix:/a".into()],
@@ -139,6 +140,7 @@ impl Test {
             instance: self.instance,
             server_time: Timestamp { sec: 107, nsec: 0 },
             recovery_ms: 0,
+            replaced: String::new(),
             cause: String::new(),
             process: 0,
             ended: 0,
@@ -284,7 +286,10 @@ fn events_of_other_connections_are_given_back() {
     let t = Test::new();
     let inbound = ConnId(ConnId::INBOUND | 1);
     assert!(
-        t.island.peers.handle(Event::Accepted { conn: inbound, from: "x".into(), local: false }).is_some()
+        t.island
+            .peers
+            .handle(Event::Accepted { conn: inbound, from: "x".into(), origin: nacre_node::Origin::Network })
+            .is_some()
     );
     assert!(t.island.peers.handle(Event::Opened { conn: inbound }).is_some());
     assert!(t.island.peers.handle(Event::Opened { conn: ConnId(999) }).is_some());

@@ -16,6 +16,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
 use nacre_types::{Codec, ConnEpoch, Errno, Generation, Instant, Transno, Xid};
+use nacre_wire::bounds::{NAME_BYTES_MAX, SENTENCE_BYTES_MAX, cut};
 use nacre_wire::target::{Connect, ConnectReply, Made, PingReply, features};
 use nacre_wire::{Frame, Header, Kind, Opcode, flags};
 
@@ -232,7 +233,8 @@ impl<T> Import<T> {
         let connect = Connect {
             client: self.config.client,
             role: self.config.role,
-            name: self.config.name.clone(),
+            secret: self.config.secret,
+            name: cut(&self.config.name, NAME_BYTES_MAX).to_owned(),
             features: features::ALL,
             max_mod_rpcs: self.config.max_mod_rpcs,
             generation: self.generation,
@@ -345,9 +347,7 @@ impl<T> Import<T> {
 
     fn connect_answered(&mut self, now: Instant, frame: &Frame, sent: Instant) {
         if frame.header.status != 0 {
-            let text = core::str::from_utf8(&frame.body).unwrap_or_default();
-            let reason = format!("connect refused: {} {text}", Errno(frame.header.status));
-            return self.lose(now, reason.trim_end());
+            return self.lose(now, &refused(frame));
         }
         let reply = match ConnectReply::from_slice(&frame.body) {
             Ok(reply) => reply,
@@ -365,6 +365,9 @@ impl<T> Import<T> {
                 "in recovery: it waits for the clients that it knows, for {seconds} s more at the most"
             ));
             return self.enter(now, ImportState::ReplayWait);
+        }
+        if !reply.replaced.is_empty() {
+            self.effects.push_back(ImportEffect::TookOver { from: reply.replaced });
         }
         self.attempts = 0;
         self.connects += 1;
@@ -551,4 +554,15 @@ impl<T> Import<T> {
     fn note_process(&mut self, header: &Header, process: (u64, u64)) {
         self.process = if header.has(flags::LEASE_ENDING) { (0, 0) } else { process };
     }
+}
+
+/// Why a target refuses a connect, for people.
+fn refused(frame: &Frame) -> String {
+    let why = match Errno(frame.header.status) {
+        Errno::ESTALE => "somebody with this client's secret has connected since",
+        Errno::EACCES => "the target knows a client of this identity with another secret",
+        _ => cut(core::str::from_utf8(&frame.body).unwrap_or_default(), SENTENCE_BYTES_MAX),
+    };
+    let why: String = why.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    format!("connect refused: {} {why}", Errno(frame.header.status)).trim_end().to_owned()
 }

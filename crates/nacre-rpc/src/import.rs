@@ -18,7 +18,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
-use nacre_types::{ClientUuid, ConnEpoch, Errno, Generation, Instant, Transno, Xid};
+use nacre_types::{ClientUuid, ConnEpoch, Errno, Generation, Instant, Secret, Transno, Xid};
 use nacre_wire::target::{Role, features};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
 
@@ -27,6 +27,8 @@ use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
 pub struct ImportConfig {
     pub client: ClientUuid,
     pub role: Role,
+    /// Proves to the target at each connect that this is the client of the export.
+    pub secret: Secret,
     /// For people, in the server's logs.
     pub name: String,
     /// Tried in turn.
@@ -97,6 +99,10 @@ pub enum ImportEffect<T> {
     /// Locks and opens of this client at the target are gone; the target says why.
     Evicted {
         cause: String,
+    },
+    /// This connection was taken in place of one that stood, which came from there.
+    TookOver {
+        from: String,
     },
     /// The target serves nobody new until its recovery is over, so many seconds at the most.
     Recovering {

@@ -38,6 +38,7 @@ impl Script {
         let config = ImportConfig {
             client: ClientUuid([1; 16]),
             role: Role::Client,
+            secret: nacre_types::Secret::new([3; 16]),
             name: "test".into(),
             addresses: vec!["a".into(), "b".into()],
             max_mod_rpcs,
@@ -77,6 +78,7 @@ impl Script {
                 ImportEffect::State { .. } | ImportEffect::Lost { .. } => continue,
                 ImportEffect::Evicted { .. } => "EVICTED".into(),
                 ImportEffect::Restarted { .. } => "RESTARTED".into(),
+                ImportEffect::TookOver { from } => format!("took over from {from}"),
                 ImportEffect::Recovering { seconds } => format!("recovering {seconds}"),
                 ImportEffect::Answered { .. } => "neighbours".into(),
                 ImportEffect::ReplayFailed { transno, .. } => format!("lost {transno}"),
@@ -186,6 +188,7 @@ impl Script {
             instance: server.instance,
             server_time: Timestamp::default(),
             recovery_ms: 0,
+            replaced: String::new(),
             cause: String::new(),
             process: self.process.0,
             ended: self.process.1,

@@ -56,6 +56,7 @@ impl World {
         let config = ImportConfig {
             client: ClientUuid([1; 16]),
             role: Role::Client,
+            secret: nacre_types::Secret::new([3; 16]),
             name: "model".into(),
             addresses: vec!["a".into()],
             max_mod_rpcs: 1 + dice.below(9) as u16,
@@ -109,7 +110,9 @@ impl World {
                     self.import.callback_done(frame.header.xid);
                 }
                 ImportEffect::Restarted { .. } | ImportEffect::State { .. } | ImportEffect::Lost { .. } => {}
-                ImportEffect::Recovering { .. } | ImportEffect::Answered { .. } => {}
+                ImportEffect::TookOver { .. }
+                | ImportEffect::Recovering { .. }
+                | ImportEffect::Answered { .. } => {}
                 ImportEffect::Evicted { .. } | ImportEffect::Stopped | ImportEffect::ReplayFailed { .. } => {
                     panic!("{effect:?}")
                 }
@@ -188,6 +191,7 @@ impl World {
             instance: self.instance,
             server_time: Timestamp::default(),
             recovery_ms: 0,
+            replaced: String::new(),
             cause: String::new(),
             process: 0,
             ended: 0,

@@ -1,6 +1,6 @@
 //! What an island has from outside: its two clocks, read from the vdso, and its chance.
 
-use nacre_types::{Instant, Timestamp};
+use nacre_types::{Instant, Secret, Timestamp};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::time::Duration;
 
@@ -22,11 +22,20 @@ pub fn wall() -> Timestamp {
 /// A random number from the kernel.
 pub fn random() -> u64 {
     let mut bytes = [0u8; 8];
-    // Without a kernel generator there is nothing better than the clock; it only seeds jitter then.
+    // Without a kernel generator there is nothing better than the clock.
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(8) => u64::from_le_bytes(bytes),
         _ => wall().as_nanos() as u64,
     }
+}
+
+/// A secret from the kernel.
+pub(crate) fn secret() -> Secret {
+    let mut bytes = [0u8; 16];
+    let (low, high) = bytes.split_at_mut(8);
+    low.copy_from_slice(&random().to_le_bytes());
+    high.copy_from_slice(&random().to_le_bytes());
+    Secret::new(bytes)
 }
 
 pub(crate) fn timespec(d: Duration) -> Timespec {

@@ -11,7 +11,7 @@
 use crate::conn::Conn;
 use crate::island::{EndReason, IslandRef};
 use crate::{io, open};
-use nacre_node::{ConnId, Event, IoTicket, StoreOp};
+use nacre_node::{ConnId, Event, IoTicket, Origin, StoreOp};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ pub(crate) enum Work {
         island: IslandRef,
         conn: Arc<Conn>,
         from: String,
-        local: bool,
+        origin: Origin,
     },
     /// Sends what is in the outbox, if nobody else is at it.
     Drain(Arc<Conn>),
@@ -175,7 +175,7 @@ impl Drop for ResetOnDrop<'_> {
 fn carry_out(work: Work) {
     match work {
         Work::Event(island, event) => island.visit(event),
-        Work::Accept { island, conn, from, local } => island.accept(conn, from, local),
+        Work::Accept { island, conn, from, origin } => island.accept(conn, from, origin),
         Work::Drain(conn) => drain(&conn),
         Work::StartSending(conn) => {
             conn.outbox.with(nacre_node::Outbox::give_back);

@@ -16,7 +16,7 @@ use crate::io::SyncThread;
 use crate::node::{DoorSink, Shared};
 use crate::stats::IslandStats;
 use crate::{clock, node::Node};
-use nacre_node::{ConnId, Ctx, Effect, Event, Logic, Permit, Revoked, Store, StoreOp};
+use nacre_node::{ConnId, Ctx, Effect, Event, Logic, Origin, Permit, Revoked, Store, StoreOp};
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
@@ -141,7 +141,7 @@ impl IslandRef {
             name: name.to_owned(),
             confined: Confined::build(|| {
                 // What begins while it is built (a connection, a lease) begins now.
-                let ctx = Ctx::new(clock::random());
+                let ctx = Ctx::with_key(clock::random(), clock::secret());
                 ctx.set_time(clock::now(), clock::wall());
                 Inside { logic: Some(make(&ctx)), conns: BTreeMap::new(), log_ops: Vec::new() }
             }),
@@ -191,9 +191,9 @@ impl IslandRef {
         self.enter(None, event);
     }
     /// A peer has connected: `conn` becomes known to the island in the visit that tells it.
-    pub(crate) fn accept(&self, conn: Arc<Conn>, from: String, local: bool) {
+    pub(crate) fn accept(&self, conn: Arc<Conn>, from: String, origin: Origin) {
         let id = conn.id;
-        self.enter(Some(conn), Event::Accepted { conn: id, from, local });
+        self.enter(Some(conn), Event::Accepted { conn: id, from, origin });
     }
     pub(crate) fn door(&self, item: Box<dyn Any + Send>) {
         match self.0.door.get() {

@@ -5,6 +5,7 @@ use crate::driver::{self, Work};
 use crate::island::IslandRef;
 use crate::socket;
 use nacre_net::Address;
+use nacre_node::Origin;
 use std::sync::Arc;
 
 /// Carries out [`nacre_node::Effect::Open`]; `conn` is known to the island and its outbox is held.
@@ -37,7 +38,7 @@ fn open_local(opener: &IslandRef, near: &Arc<Conn>, target: &str) {
         island: peer,
         conn: far.clone(),
         from: opener.name().to_owned(),
-        local: true,
+        origin: Origin::Process,
     });
     driver::push(Work::Drain(far));
     // After the peer has heard of the connection, or its first frame would come from a stranger.

@@ -17,7 +17,7 @@ use crate::island::IslandRef;
 use crate::node::{Node, Shared};
 use crate::progress::Progress;
 use nacre_net::{Accepted, Address, Candidate, Decoder, Limits, NetError, Received, Scratch, Sent, Writer};
-use nacre_node::{ConnId, Event, Next, Outbox};
+use nacre_node::{ConnId, Event, Next, Origin, Outbox};
 use nacre_types::{Errno, Instant};
 use nacre_wire::{Frame, FrameError, Kind};
 use rustix::event::epoll::EventFlags;
@@ -39,6 +39,8 @@ pub(crate) struct SocketLink {
     pub(crate) fd: OwnedFd,
     /// For people.
     pub(crate) peer: String,
+    /// The peer came over a unix socket, as the user of this process or as root.
+    administrator: bool,
     /// Touched by the holder of the send token only; the mutex is never waited for.
     writer: Mutex<Writer>,
     /// Index of the loop, and its name for the socket.
@@ -137,7 +139,7 @@ impl Opening {
 
     fn hand_to_loop(self, fd: OwnedFd, candidate: Candidate) {
         let node = self.island.inner().node.clone();
-        let link = SocketLink::new(fd, candidate.to_string(), candidate.sums(), None);
+        let link = SocketLink::new(fd, candidate.to_string(), candidate.sums(), false, None);
         let socket = Box::new(Socket::new(link, Phase::Connecting(self, candidate)));
         node.sockets.fetch_add(1, Ordering::Relaxed);
         if let Some(handle) = node.loops.get(node.loop_for_new_socket()) {
@@ -170,7 +172,8 @@ impl Socket {
         }
     }
     pub(crate) fn accepted(accepted: Accepted, place: Place) -> Self {
-        Self::new(SocketLink::new(accepted.fd, accepted.peer, accepted.sums, Some(place)), Phase::Unnamed)
+        let Accepted { fd, peer, sums, administrator, .. } = accepted;
+        Self::new(SocketLink::new(fd, peer, sums, administrator, Some(place)), Phase::Unnamed)
     }
 
     /// The loop takes the socket over.
@@ -368,7 +371,8 @@ impl Socket {
         let conn = Conn::linked(id, Link::Socket(self.link.clone()), shared.config.send_queue_bytes_max);
         let _fresh = conn.push(Out::Frame(nacre_net::hello_reply()));
         let from = self.link.peer.clone();
-        driver::push(Work::Accept { island: island.clone(), conn: conn.clone(), from, local: false });
+        let origin = if self.link.administrator { Origin::Administrator } else { Origin::Network };
+        driver::push(Work::Accept { island: island.clone(), conn: conn.clone(), from, origin });
         driver::push(Work::Drain(conn.clone()));
         self.open(island, conn);
         Ok(())
@@ -397,10 +401,11 @@ impl Socket {
 // ---- the sender's side
 
 impl SocketLink {
-    fn new(fd: OwnedFd, peer: String, sums: bool, place: Option<Place>) -> Arc<Self> {
+    fn new(fd: OwnedFd, peer: String, sums: bool, administrator: bool, place: Option<Place>) -> Arc<Self> {
         Arc::new(Self {
             fd,
             peer,
+            administrator,
             writer: Mutex::new(Writer::new(sums)),
             at: OnceLock::new(),
             node: OnceLock::new(),

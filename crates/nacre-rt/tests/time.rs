@@ -20,6 +20,7 @@ impl Connecting {
         let config = PeerConfig {
             client: ClientUuid([1; 16]),
             role: Role::Client,
+            secret: nacre_types::Secret::new([3; 16]),
             name: "test".into(),
             target: "silent".into(),
             addresses: vec!["local".into()],

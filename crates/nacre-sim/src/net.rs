@@ -192,7 +192,7 @@ impl World {
             return self.enter(from.node, Event::Closed { conn: from.conn, reason });
         };
         let to = NodeId(found);
-        let from_name = self.nodes[from.node.0].name.clone();
+        let (from_name, origin) = (self.nodes[from.node.0].name.clone(), self.nodes[from.node.0].origin);
         let node = &mut self.nodes[found];
         let conn = ConnId(ConnId::INBOUND | node.next_inbound);
         node.next_inbound += 1;
@@ -203,7 +203,7 @@ impl World {
         self.links.insert(id, Link { ends: [from, far], busy_until: [opened, self.now_ns], cut: false });
         self.nodes[found].links.insert(conn, id);
         self.nodes[from.node.0].links.insert(from.conn, id);
-        self.enter(to, Event::Accepted { conn, from: from_name, local: false });
+        self.enter(to, Event::Accepted { conn, from: from_name, origin });
         let event = Event::Opened { conn: from.conn };
         self.push_action(opened, Action::Deliver { link: id, to: 0, event });
     }

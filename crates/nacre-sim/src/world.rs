@@ -7,7 +7,7 @@
 use crate::clock::Clock;
 use crate::net::{End, Link, LinkId, Noise};
 use nacre_node::store::Store;
-use nacre_node::{ConnId, Ctx, Effect, Event, IoTicket, Logic, Rng, StoreOp, visit};
+use nacre_node::{ConnId, Ctx, Effect, Event, IoTicket, Logic, Origin, Rng, StoreOp, visit};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -76,6 +76,8 @@ pub(crate) struct Node {
     clock: Clock,
     /// The next visit that writes the log is its last; it is started again after so many nanoseconds.
     dying: Option<(DieAt, u64)>,
+    /// How others see its connections.
+    pub(crate) origin: Origin,
 }
 
 pub(crate) enum Action {
@@ -164,7 +166,7 @@ impl World {
 
     // ---- making and breaking
 
-    /// A new island under a name that is also its address (`sim:NAME`). It starts with [`World::start`].
+    /// A new island under a name that is also its address (`NAME.sim`). It starts with [`World::start`].
     pub fn add(&mut self, name: &str, store: Option<Arc<dyn Store>>, start: Start) -> NodeId {
         let clock = Clock::random(&mut self.rng, self.now_ns, self.faults.drift_ppm);
         self.nodes.push(Node {
@@ -180,6 +182,7 @@ impl World {
             waiting: Vec::new(),
             clock,
             dying: None,
+            origin: Origin::Administrator,
         });
         NodeId(self.nodes.len() - 1)
     }
@@ -189,12 +192,16 @@ impl World {
         assert!(node.logic.is_none(), "{} runs", node.name);
         node.store = Some(store);
     }
+    /// Where others see it when it connects to them; at first on their machine, under the administrator.
+    pub fn set_origin(&mut self, id: NodeId, origin: Origin) {
+        self.nodes[id.0].origin = origin;
+    }
     /// Both are on one machine: they have its clocks.
     pub fn share_clock(&mut self, id: NodeId, with: NodeId) {
         self.nodes[id.0].clock = self.nodes[with.0].clock;
     }
     pub fn address(name: &str) -> String {
-        format!("sim:{name}")
+        format!("{name}.sim")
     }
     /// Starts an island now.
     pub fn start(&mut self, id: NodeId) {

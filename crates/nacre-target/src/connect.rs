@@ -11,10 +11,11 @@ use crate::service::Service;
 use crate::target_core::{ExportId, TargetCore};
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
-use nacre_node::{ConnId, Effect};
+use nacre_node::{ConnId, Effect, Origin};
 use nacre_osd::{Credits, Pins, table};
 use nacre_rpc::Export;
-use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Generation, Tag};
+use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Generation, Secret, Tag};
+use nacre_wire::bounds::{NAME_BYTES_MAX, SENTENCE_BYTES_MAX, cut};
 use nacre_wire::target::{Connect, ConnectReply, Role, features};
 use nacre_wire::{Frame, Header};
 
@@ -33,12 +34,14 @@ impl<S: Service> Inner<S> {
         &self,
         core: &TargetCore,
         uuid: ClientUuid,
+        secret: Secret,
         name: String,
         role: Role,
         rpc: Export,
     ) -> Entry {
         Entry {
             uuid,
+            secret,
             name,
             role,
             rpc,
@@ -52,7 +55,8 @@ impl<S: Service> Inner<S> {
             notes: alloc::collections::BTreeMap::new(),
             answers: Default::default(),
             from: String::new(),
-            local: false,
+            origin: Origin::Network,
+            replaced: String::new(),
             features: 0,
             row_features: 0,
             max_mod_rpcs: 1,
@@ -65,6 +69,9 @@ impl<S: Service> Inner<S> {
             Ok(connect) => connect,
             Err(error) => return self.protocol_error(core, conn, &error.to_string()),
         };
+        if core.is_impostor(&connect) {
+            return self.refuse_impostor(core, conn, &frame.header, &connect);
+        }
         let known = core.exports.borrow().of_client(connect.client).is_some();
         // Or its first connect was never answered: it does not know that it is waited for.
         let anew = connect.generation == Generation(0);
@@ -81,7 +88,7 @@ impl<S: Service> Inner<S> {
         let durable = core.exports.borrow().get(id).is_some_and(|e| {
             let slots = e.has_lease() && e.features & features::MULTI_MOD_RPCS != 0;
             let lacks_holds = e.features & !e.row_features & features::DIR_HOLDS != 0;
-            let holds = e.has_lease() && !e.local && lacks_holds;
+            let holds = e.has_lease() && !e.is_local() && lacks_holds;
             e.durable && (!slots || core.incompat.is_known(id)) && !holds
         });
         if durable {
@@ -111,8 +118,10 @@ impl<S: Service> Inner<S> {
         if known && let Some(old) = core.exports.borrow().of_client(connect.client) {
             core.leave_recovery(old);
         }
-        tracing::info!(target_name = %core.name, client = %connect.client, name = connect.name,
-            recovery_ms = core.recovery_ms(), "new client waits for the end of the recovery");
+        if let Some(left_out) = core.lines.allow("put off", self.ctx.now()) {
+            tracing::info!(target_name = %core.name, client = %connect.client, name = connect.name,
+                recovery_ms = core.recovery_ms(), left_out, "new client waits for the end of the recovery");
+        }
         let reply = self.connect_reply(core, connect, Generation(0));
         self.send_reply(core, conn, header, Ok(crate::Reply::of(&reply)));
     }
@@ -128,13 +137,18 @@ impl<S: Service> Inner<S> {
             lease_ms: core.config.lease_ms,
             generation: id,
             evicted,
-            cause: if evicted { core.eviction_cause(connect.client) } else { String::new() },
+            cause: if evicted {
+                cut(&core.eviction_cause(connect.client), SENTENCE_BYTES_MAX).to_string()
+            } else {
+                String::new()
+            },
             instance: core.instance(),
             server_time: self.ctx.wall(),
             recovery_ms: if id == Generation(0) { core.recovery_ms() } else { 0 },
             process,
             ended,
             made: core.made_before_loss(id),
+            replaced: core.exports.borrow().get(id).map_or_else(String::new, |e| e.replaced.clone()),
         }
     }
 
@@ -162,10 +176,12 @@ impl<S: Service> Inner<S> {
                 let (uuid, name) = (connect.client, connect.name.clone());
                 if connect.role == Role::Tool {
                     tracing::debug!(target_name = %core.name, name, "a tool asks");
-                } else {
-                    tracing::info!(target_name = %core.name, client = %uuid, name, %generation, "new client");
+                } else if let Some(left_out) = core.lines.allow("new client", self.ctx.now()) {
+                    tracing::info!(target_name = %core.name, client = %uuid, name, %generation, left_out,
+                        "new client");
                 }
-                exports.insert(self.new_entry(core, uuid, name, connect.role, Export::new(generation)))
+                let rpc = Export::new(generation);
+                exports.insert(self.new_entry(core, uuid, connect.secret, name, connect.role, rpc))
             }
         };
         let entry = exports.get_mut(id).ok_or(Errno::ESTALE)?;
@@ -178,7 +194,10 @@ impl<S: Service> Inner<S> {
         entry.features = connect.features & features::ALL;
         entry.max_mod_rpcs = agreed_slots(core, connect);
         if let Some(c) = self.conns.borrow().get(&conn) {
-            (entry.from, entry.local) = (c.from.clone(), c.local);
+            let former = core::mem::replace(&mut entry.from, c.from.clone());
+            entry.origin = c.origin;
+            entry.replaced =
+                if old.is_some() { self.note_replaced(core, entry, &former) } else { String::new() };
         }
         drop(exports);
         if let Some(old) = old {
@@ -219,19 +238,20 @@ impl<S: Service> Inner<S> {
     /// Writes the client's row and waits until it is durable.
     async fn keep_client(&self, core: &Rc<TargetCore>, id: ExportId) -> Result<(), Errno> {
         // On a full disk a client must be able to come in and delete.
-        let credits = Credits { rows: 3, row_bytes: 1024, object_bytes: 0, frees: true };
+        let credits =
+            Credits { rows: 3, row_bytes: 1024 + 2 * NAME_BYTES_MAX as u32, object_bytes: 0, frees: true };
         let reservation = core.osd.reserve(credits).await?;
         let row = {
             let exports = core.exports.borrow();
             let entry = exports.get(id).ok_or(Errno::ESTALE)?;
-            let name = entry.name.chars().take(128).collect();
             // Who dies with this process believes in nothing afterwards: a restart need not wait for it.
-            let unkept = if entry.local { features::DIR_HOLDS } else { 0 };
+            let unkept = if entry.is_local() { features::DIR_HOLDS } else { 0 };
             ClientRow {
                 uuid: entry.uuid,
+                secret: entry.secret,
                 generation: id,
                 last_transno: entry.rpc.last_transno(),
-                name,
+                name: entry.name.clone(),
                 role: entry.role,
                 features: entry.features & !unkept,
             }
@@ -296,18 +316,25 @@ impl<S: Service> Inner<S> {
         core.leave_recovery(id);
         core.came.wake_all();
         let (client, name) = (entry.uuid, entry.name.as_str());
+        let may_say = |kind| core.lines.allow(kind, self.ctx.now());
         match why {
             Gone::Disconnected => {
-                tracing::info!(target_name = %core.name, %client, name, "client disconnected")
+                if let Some(left_out) = may_say("disconnected") {
+                    tracing::info!(target_name = %core.name, %client, name, left_out, "client disconnected");
+                }
             }
             Gone::Replaced => {
-                tracing::info!(target_name = %core.name, %client, name, "client was started anew")
+                if let Some(left_out) = may_say("started anew") {
+                    tracing::info!(target_name = %core.name, %client, name, left_out, "client was started anew");
+                }
             }
             Gone::Evicted(cause) => {
                 core.note_end();
                 core.note_eviction(client, &cause);
-                tracing::warn!(target_name = %core.name, %client, name, cause,
-                    "client evicted: its locks, opens and unfinished requests are dropped");
+                if let Some(left_out) = may_say("evicted") {
+                    tracing::warn!(target_name = %core.name, %client, name, cause, left_out,
+                        "client evicted: its locks, opens and unfinished requests are dropped");
+                }
                 if let Some(conn) = entry.conn {
                     self.conns.borrow_mut().remove(&conn);
                     self.ctx.push(Effect::Close { conn });

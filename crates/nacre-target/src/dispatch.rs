@@ -239,12 +239,20 @@ impl<S: Service> Inner<S> {
             Opcode::GetParams => {
                 let pattern = request.args::<GetParams>()?.pattern;
                 let mut params = core.all_params(&**service);
-                params.retain(|p| matches(&pattern, &p.name));
+                // Who the clients are is nobody's business but the administrator's.
+                let clients = format!("{}exports.", core.param_prefix());
+                let all = core.is_administrator(request);
+                params.retain(|p| matches(&pattern, &p.name) && (all || !p.name.starts_with(&clients)));
                 Ok(Reply::of(&ParamList { params }))
             }
             Opcode::RecoveryRows => {
+                if !core.is_administrator(request) {
+                    return Err(Errno::EPERM);
+                }
                 Ok(Reply::of(&crate::island::recovery_rows(core, &request.args()?).await?))
             }
+            // `set_param -P` works from everywhere: it goes to the MGS as `KeepParam`.
+            Opcode::SetParam if !core.is_administrator(request) => Err(Errno::EPERM),
             Opcode::SetParam => Ok(Reply::of(&set_params(core, &**service, &request.args()?))),
             _ => service.clone().handle(request.clone()).await,
         }
@@ -353,7 +361,7 @@ impl<S: Service> Inner<S> {
     pub(crate) fn protocol_error(&self, core: &TargetCore, conn: ConnId, what: &str) {
         let from = self.conns.borrow().get(&conn).map(|c| c.from.clone());
         if let Some(from) = from {
-            let allowed = self.complaints.borrow_mut().allow(self.ctx.now());
+            let allowed = core.lines.allow("protocol error", self.ctx.now());
             if let Some(left_out) = allowed {
                 tracing::warn!(target_name = %core.name, from, what, left_out,
                     "protocol error: connection closed");

@@ -10,9 +10,9 @@ use crate::op_stats::OpStats;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
-use nacre_node::ConnId;
+use nacre_node::{ConnId, Origin};
 use nacre_rpc::{Export, PreVersions, SubRecord};
-use nacre_types::{ClientUuid, ConnEpoch, Fid, Generation, Instant, Tag, Transno, Xid, codec_struct};
+use nacre_types::{ClientUuid, ConnEpoch, Fid, Generation, Instant, Secret, Tag, Transno, Xid, codec_struct};
 use nacre_wire::target::Role;
 
 /// An export: the generation of its client record.
@@ -25,6 +25,8 @@ codec_struct! {
     /// What a restart must know of a client.
     pub struct ClientRow {
         pub uuid: ClientUuid,
+        /// Shown at its first connect, asked for at every later one.
+        pub secret: Secret,
         pub generation: Generation,
         /// As of the making of the row; the records say what came later.
         pub last_transno: Transno,
@@ -49,6 +51,7 @@ pub(crate) struct Note {
 /// One client.
 pub(crate) struct Entry {
     pub(crate) uuid: ClientUuid,
+    pub(crate) secret: Secret,
     pub(crate) name: String,
     pub(crate) role: Role,
     pub(crate) rpc: Export,
@@ -69,8 +72,9 @@ pub(crate) struct Entry {
     pub(crate) answers: Answers,
     /// Where its latest connection came from, for people.
     pub(crate) from: String,
-    /// In this process.
-    pub(crate) local: bool,
+    pub(crate) origin: Origin,
+    /// Where the connection came from that the latest one has replaced, if from another host.
+    pub(crate) replaced: String,
     /// Features that both sides know.
     pub(crate) features: u64,
     /// The same as of its row: what a restart will know.
@@ -82,6 +86,10 @@ pub(crate) struct Entry {
 impl Entry {
     pub(crate) fn has_lease(&self) -> bool {
         self.role != Role::Tool
+    }
+    /// In this process.
+    pub(crate) fn is_local(&self) -> bool {
+        self.origin == Origin::Process
     }
 }
 

@@ -6,6 +6,7 @@
 
 use crate::connect::Gone;
 use crate::exports::ClientRow;
+use crate::identity::{SECRET_KEY, without_secrets};
 use crate::lease::{LEASE_KEY, Neighbours, earlier_lease, lease};
 use crate::recovery::{BOOT_KEY, RECOVERY_KEY};
 use crate::service::Service;
@@ -19,7 +20,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::{Cell, OnceCell, RefCell};
 use core::time::Duration;
-use nacre_node::{Complaints, ConnId, Ctx, Effect, Event, Logic, StoreError, StoreOp, WaitList};
+use nacre_node::{ConnId, Ctx, Effect, Event, Logic, Origin, StoreError, StoreOp, WaitList};
 use nacre_osd::{Credits, Osd, OsdConfig, Pins, STABLE_KEY, UNSUMMED_KEY, key_after, table};
 use nacre_rpc::{Export, ReplyRecord};
 use nacre_types::{Codec, Errno, Generation, Instant, TargetKind, TargetName, Transno};
@@ -47,8 +48,7 @@ pub(crate) const GENERATION_KEY: &[u8] = b"generation";
 pub(crate) struct Conn {
     /// For people.
     pub(crate) from: String,
-    /// From this process.
-    pub(crate) local: bool,
+    pub(crate) origin: Origin,
     /// When a frame came last.
     pub(crate) heard: Instant,
     pub(crate) export: Option<ExportId>,
@@ -65,7 +65,6 @@ pub(crate) struct Inner<S: Service> {
     pub(crate) conns: RefCell<BTreeMap<ConnId, Conn>>,
     /// Wakes the task that gives up connections without a lease.
     strangers: WaitList,
-    pub(crate) complaints: RefCell<Complaints>,
     /// Came before the service had started.
     early: RefCell<VecDeque<Event>>,
     /// The start has ended, well or not.
@@ -95,7 +94,6 @@ impl<S: Service> TargetIsland<S> {
             service: OnceCell::new(),
             conns: RefCell::default(),
             strangers: ctx.wait_list(),
-            complaints: RefCell::default(),
             early: RefCell::default(),
             start_ended: Cell::new(false),
             stopping: Cell::new(false),
@@ -178,6 +176,7 @@ impl<S: Service> Inner<S> {
         self.core.set(core.clone()).map_err(|_| String::from("the target was started twice"))?;
         let failed = |e: Errno| format!("{}: client records cannot be read: {e}", core.name);
         core.incompat.load(&core.osd, &core.name).await?;
+        core.load_secret().await.map_err(failed)?;
         let (superseded, nobodys) = self.load_clients(&core).await.map_err(failed)?;
         let loss = self.find_loss(&core).await.map_err(failed)?;
         if let Some(base) = loss {
@@ -266,7 +265,7 @@ impl<S: Service> Inner<S> {
             superseded.extend(exports.of_client(row.uuid));
             core.incompat.found(row.generation, features);
             exports.set_last_generation(row.generation);
-            exports.insert(self.new_entry(core, row.uuid, row.name, row.role, export));
+            exports.insert(self.new_entry(core, row.uuid, row.secret, row.name, row.role, export));
             if let Some(entry) = exports.get_mut(row.generation) {
                 (entry.durable, entry.seen) = (true, false);
                 (entry.features, entry.row_features) = (features, features);
@@ -284,7 +283,7 @@ impl<S: Service> Inner<S> {
         };
         core.instance.set(before + 1);
         let unsummed = self.unsummed(core).await?;
-        let credits = Credits { rows: 6, row_bytes: 320, object_bytes: 0, frees: true };
+        let credits = Credits { rows: 7, row_bytes: 384, object_bytes: 0, frees: true };
         let reservation = core.osd.reserve(credits).await?;
         if loss.is_some() {
             // One record says both that there is a recovery and that numbers of a new epoch are in use: a start that dies
@@ -292,6 +291,7 @@ impl<S: Service> Inner<S> {
             core.osd.raise_epoch();
         }
         let (transno, ()) = core.transact_local(&Pins::default(), reservation, |tx| {
+            tx.put(table::TARGET, SECRET_KEY, core.secret.get().to_vec());
             tx.put(table::TARGET, INSTANCE_KEY, (before + 1).to_vec());
             tx.put(table::TARGET, BOOT_KEY, core.config.boot.to_vec());
             tx.put(table::TARGET, LEASE_KEY, (earlier_lease(core).as_millis() as u32).to_vec());
@@ -359,7 +359,7 @@ impl<S: Service> Inner<S> {
         };
         let Some(event) = service.handle_event(event) else { return };
         match event {
-            Event::Accepted { conn, from, local } => self.accepted(conn, from, local),
+            Event::Accepted { conn, from, origin } => self.accepted(conn, from, origin),
             Event::Frame { conn, frame } => self.handle_frame(conn, frame),
             Event::Closed { conn, .. } => self.conn_gone(conn),
             Event::Start
@@ -409,12 +409,12 @@ impl<S: Service> Inner<S> {
         }
     }
 
-    fn accepted(&self, conn: ConnId, from: String, local: bool) {
+    fn accepted(&self, conn: ConnId, from: String, origin: Origin) {
         let mut conns = self.conns.borrow_mut();
         if conns.len() >= CONNS_MAX || self.stopping.get() {
             return self.ctx.push(Effect::Close { conn });
         }
-        conns.insert(conn, Conn { from, local, heard: self.ctx.now(), export: None });
+        conns.insert(conn, Conn { from, origin, heard: self.ctx.now(), export: None });
         self.strangers.wake_all();
     }
 
@@ -444,13 +444,14 @@ pub(crate) async fn recovery_rows(
         TargetName::Mgs => 0,
         TargetName::Of { index, .. } => *index,
     };
+    let rows: Vec<Bytes> = rows.into_iter().map(|(_, row)| row).collect();
     Ok(RecoveryRowsReply {
         name: core.name.to_string(),
         incompat: core.incompat.flags(),
         last_transaction: core.osd.last_transno().0,
         target_index,
         mount_count: core.instance(),
-        rows: rows.into_iter().map(|(_, row)| row).collect(),
+        rows: if args.replies { rows } else { without_secrets(rows) },
         next,
     })
 }

@@ -75,7 +75,7 @@ pub fn of_known_clients(replies: Vec<ReplyRecord>, clients: &[ClientRow]) -> Vec
 mod tests {
     use super::*;
     use alloc::string::ToString;
-    use nacre_types::{ClientUuid, Fid, Generation, Tag, Transno, Xid};
+    use nacre_types::{ClientUuid, Fid, Generation, Secret, Tag, Transno, Xid};
     use nacre_wire::target::Role;
 
     #[test]
@@ -92,6 +92,7 @@ mod tests {
         assert_eq!(render(&header, None, None), head);
         let client = ClientRow {
             uuid: ClientUuid(*b"0123456789abcdef"),
+            secret: Secret::default(),
             generation: Generation(1),
             last_transno: Transno(0),
             name: "host".to_string(),

@@ -63,8 +63,10 @@ impl TargetCore {
     pub fn end_lease(&self, export: ExportId, cause: String) {
         self.with_export(export, |entry| {
             if entry.has_lease() && entry.ending.is_none() {
-                tracing::warn!(target_name = %self.name, client = %entry.uuid, name = entry.name, cause,
-                    "the lease of this client is not renewed any more");
+                if let Some(left_out) = self.lines.allow("lease", self.ctx.now()) {
+                    tracing::warn!(target_name = %self.name, client = %entry.uuid, name = entry.name, cause, left_out,
+                        "the lease of this client is not renewed any more");
+                }
                 entry.ending = Some(cause);
                 self.note_end();
             }

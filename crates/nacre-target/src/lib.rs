@@ -10,6 +10,7 @@ mod connect;
 mod dispatch;
 mod exports;
 mod fault;
+mod identity;
 mod incompat;
 mod island;
 pub mod last_rcvd;

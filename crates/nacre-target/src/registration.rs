@@ -39,6 +39,7 @@ impl Registration {
             PeerConfig {
                 client: uuid,
                 role: Role::Target,
+                secret: core.secret_for(&TargetName::Mgs),
                 name: core.osd.label().name.clone(),
                 target: TargetName::Mgs.to_string(),
                 addresses: core.config.mgs_nodes.clone(),

@@ -19,10 +19,10 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::{Cell, OnceCell, RefCell};
 use core::time::Duration;
-use nacre_node::{Ctx, Effect, Peers, WaitList};
+use nacre_node::{Ctx, Effect, Lines, Peers, WaitList};
 use nacre_osd::{Osd, Pins, Reservation, Tx, table};
 use nacre_rpc::{PreVersions, ReplyRecord, SubRecord};
-use nacre_types::{ClientUuid, Codec, Errno, Fid, Instant, TargetName, Transno, Xid};
+use nacre_types::{ClientUuid, Codec, Errno, Fid, Instant, Secret, TargetName, Transno, Xid};
 use nacre_wire::mgs::KeptParam;
 use nacre_wire::target::{Role, features};
 use nacre_wire::{Opcode, late};
@@ -92,6 +92,10 @@ pub struct TargetCore {
     /// Operations of all clients, without replies that were rebuilt; those of each client are in its export.
     pub stats: RefCell<OpStats>,
     pub(crate) faults: Faults,
+    /// See `identity.rs`.
+    pub(crate) secret: Cell<Secret>,
+    /// Lines of the log that clients cause.
+    pub lines: Lines,
 }
 
 impl TargetCore {
@@ -126,6 +130,8 @@ impl TargetCore {
             registration: OnceCell::new(),
             stats: RefCell::new(OpStats::new(ctx.wall())),
             faults: Faults::default(),
+            secret: Cell::default(),
+            lines: Lines::default(),
         })
     }
 
@@ -329,13 +335,14 @@ impl TargetCore {
     }
     /// Whether this client is a mount in the target's own process.
     pub fn is_local(&self, export: ExportId) -> bool {
-        self.exports.borrow().get(export).is_some_and(|e| e.local)
+        self.exports.borrow().get(export).is_some_and(Entry::is_local)
     }
     /// Whether this client may be granted holds: a restart will know that it may have some.
     pub fn may_hold(&self, export: ExportId) -> bool {
         let exports = self.exports.borrow();
         exports.get(export).is_some_and(|e| {
-            e.features & features::DIR_HOLDS != 0 && (e.local || e.row_features & features::DIR_HOLDS != 0)
+            e.features & features::DIR_HOLDS != 0
+                && (e.is_local() || e.row_features & features::DIR_HOLDS != 0)
         })
     }
     /// Waits until no client can believe in a hold that an earlier start of this target has granted: each has connected

@@ -83,6 +83,7 @@ fn thousands_of_clients_and_records_come_back() {
     let mut rows = Vec::new();
     for n in 2..=2500_u32 {
         let client = ClientRow {
+            secret: nacre_types::Secret::default(),
             uuid: ClientUuid([n.to_le_bytes(); 4].concat().try_into().expect("16 bytes")),
             generation: Generation(n),
             last_transno: Transno(0),

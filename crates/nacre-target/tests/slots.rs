@@ -43,6 +43,7 @@ impl Logic for Raw {
                 let connect = Connect {
                     client: ClientUuid([3; 16]),
                     role: Role::Client,
+                    secret: nacre_types::Secret::new([3; 16]),
                     name: "raw".into(),
                     features: self.features,
                     max_mod_rpcs: 7,

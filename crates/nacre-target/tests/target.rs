@@ -396,6 +396,7 @@ fn connect(role: Role) -> Frame {
     let body = nacre_wire::target::Connect {
         client: nacre_types::ClientUuid([3; 16]),
         role,
+        secret: nacre_types::Secret::new([3; 16]),
         name: "raw".into(),
         features: 1,
         max_mod_rpcs: 1,

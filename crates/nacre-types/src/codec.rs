@@ -13,6 +13,8 @@ pub enum DecodeError {
     Truncated { needed: u32, left: u32 },
     #[error("{what}: value {value} is not one of those known")]
     BadValue { what: &'static str, value: u64 },
+    #[error("{what}: {found} where at most {most} are allowed")]
+    TooLong { what: &'static str, found: u32, most: u32 },
     #[error("{left} bytes left over after the last field")]
     TrailingBytes { left: u32 },
 }
@@ -200,9 +202,59 @@ impl<'a, A: Codec<'a>, B: Codec<'a>> Codec<'a> for (A, B) {
     }
 }
 
-/// Declares a struct and its codec: the fields in order, nothing else.
+/// How long a field may be that comes from outside. Checked when it is decoded, before anybody stores or logs it.
+#[derive(Debug, Clone, Copy)]
+pub struct Bound {
+    bytes: usize,
+    elements: usize,
+}
+impl Bound {
+    /// Bytes of a text.
+    pub const fn text(bytes: usize) -> Self {
+        Self { bytes, elements: 1 }
+    }
+    /// Elements of a list of texts, and bytes of each.
+    pub const fn texts(elements: usize, bytes: usize) -> Self {
+        Self { bytes, elements }
+    }
+    /// # Errors
+    /// `TooLong` with the name of the field.
+    pub fn check(self, what: &'static str, field: &impl Bounded) -> Result<(), DecodeError> {
+        let (elements, longest) = field.size();
+        for (found, most) in [(elements, self.elements), (longest, self.bytes)] {
+            if found > most {
+                let short = |n| u32::try_from(n).unwrap_or(u32::MAX);
+                return Err(DecodeError::TooLong { what, found: short(found), most: short(most) });
+            }
+        }
+        Ok(())
+    }
+}
+/// What a [`Bound`] applies to.
+pub trait Bounded {
+    /// Elements, and bytes of the longest.
+    fn size(&self) -> (usize, usize);
+}
+impl Bounded for String {
+    fn size(&self) -> (usize, usize) {
+        (1, self.len())
+    }
+}
+impl Bounded for Option<String> {
+    fn size(&self) -> (usize, usize) {
+        (usize::from(self.is_some()), self.as_ref().map_or(0, String::len))
+    }
+}
+impl Bounded for Vec<String> {
+    fn size(&self) -> (usize, usize) {
+        (self.len(), self.iter().map(String::len).max().unwrap_or(0))
+    }
+}
+
+/// Declares a struct and its codec: the fields in order, nothing else. A field may carry the [`Bound`] within which it is
+/// decoded.
 ///
-/// `codec_struct! { /// doc  pub struct Name<'a> { pub a: u32, pub name: &'a [u8] } }`
+/// `codec_struct! { /// doc  pub struct Name<'a> { pub a: u32, pub name: &'a [u8], pub text: String [Bound::text(255)] } }`
 #[macro_export]
 macro_rules! codec_struct {
     ($(#[$m:meta])* pub struct $name:ident<$lt:lifetime> { $($(#[$fm:meta])* pub $f:ident : $t:ty),* $(,)? }) => {
@@ -217,14 +269,19 @@ macro_rules! codec_struct {
             }
         }
     };
-    ($(#[$m:meta])* pub struct $name:ident { $($(#[$fm:meta])* pub $f:ident : $t:ty),* $(,)? }) => {
+    ($(#[$m:meta])* pub struct $name:ident {
+        $($(#[$fm:meta])* pub $f:ident : $t:ty $([$bound:expr])?),* $(,)?
+    }) => {
         $(#[$m])* #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct $name { $($(#[$fm])* pub $f: $t),* }
         impl<'a> $crate::Codec<'a> for $name {
             fn encode(&self, w: &mut $crate::Writer) { let _ = &w; $($crate::Codec::encode(&self.$f, w);)* }
             fn decode(r: &mut $crate::Reader<'a>) -> Result<Self, $crate::DecodeError> {
                 let _ = &r;
-                $(let $f = $crate::Codec::decode(r)?;)*
+                $(
+                    let $f = $crate::Codec::decode(r)?;
+                    $($crate::Bound::check($bound, stringify!($f), &$f)?;)?
+                )*
                 Ok(Self { $($f),* })
             }
         }
@@ -286,6 +343,23 @@ mod tests {
         for n in 0..v.len() {
             assert!(Sample::from_slice(&v[..n]).is_err(), "prefix {n}");
         }
+    }
+
+    codec_struct! {
+        pub struct Short { pub name: String [Bound::text(3)], pub list: Vec<String> [Bound::texts(2, 1)] }
+    }
+
+    #[test]
+    fn a_text_or_a_list_beyond_its_bound_is_refused_by_name() {
+        let short = |name: &str, list: &[&str]| {
+            let list = list.iter().map(|s| s.to_string()).collect();
+            Short::from_slice(&Short { name: name.into(), list }.to_vec()).map(drop)
+        };
+        assert_eq!(short("abc", &["a", "b"]), Ok(()));
+        let long = |what, found, most| Err(DecodeError::TooLong { what, found, most });
+        assert_eq!(short("abcd", &[]), long("name", 4, 3));
+        assert_eq!(short("", &["a", "b", "c"]), long("list", 3, 2));
+        assert_eq!(short("", &["ab"]), long("list", 2, 1));
     }
 
     #[test]

@@ -14,10 +14,11 @@ mod id;
 mod layout;
 pub mod name;
 mod samples;
+mod secret;
 mod time;
 
 pub use attr::{Attr, Caller, FileType, Owner, SetAttr, SizeState, mode};
-pub use codec::{Codec, DecodeError, Reader, Writer};
+pub use codec::{Bound, Codec, DecodeError, Reader, Writer};
 pub use errno::Errno;
 pub use fid::{Fid, OIDS_PER_SEQ, Oid, Seq};
 pub use id::{
@@ -29,4 +30,5 @@ pub use layout::{
     STRIPES_MAX, StripePiece,
 };
 pub use samples::{Samples, clocks};
+pub use secret::Secret;
 pub use time::{Instant, Timestamp};

@@ -6,6 +6,7 @@
 #![no_std]
 extern crate alloc;
 
+pub mod bounds;
 mod frame;
 pub mod mdt;
 pub mod mgs;

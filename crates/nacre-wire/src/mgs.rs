@@ -1,5 +1,6 @@
 //! Messages of the management server.
 
+use crate::bounds;
 use crate::opcode::rpc;
 use crate::target::Empty;
 use alloc::string::String;
@@ -15,7 +16,7 @@ codec_struct! {
         pub index: u32,
         pub uuid: ClientUuid,
         /// Addresses to reach it, best first: `unix:/path`, `host:port`.
-        pub addresses: Vec<String>,
+        pub addresses: Vec<String> [bounds::ADDRESSES],
     }
 }
 codec_struct! {
@@ -31,7 +32,7 @@ codec_struct! {
         pub kind: TargetKind,
         pub index: u32,
         pub uuid: ClientUuid,
-        pub addresses: Vec<String>,
+        pub addresses: Vec<String> [bounds::ADDRESSES],
     }
 }
 codec_struct! {
@@ -45,11 +46,11 @@ codec_struct! {
 }
 codec_struct! {
     /// A parameter of the whole installation: `*` matches within a dotted part of the name.
-    pub struct KeptParam { pub name: String, pub value: String }
+    pub struct KeptParam { pub name: String [bounds::NAME], pub value: String [bounds::VALUE] }
 }
 codec_struct! {
     /// Keeps a parameter (`set_param -P`), or forgets it when there is no value. Durable when answered; idempotent.
-    pub struct KeepParam { pub name: String, pub value: Option<String> }
+    pub struct KeepParam { pub name: String [bounds::NAME], pub value: Option<String> [bounds::VALUE] }
 }
 
 rpc! {

@@ -1,10 +1,11 @@
 //! Messages that every target (and every island with a name) understands.
 
+use crate::bounds;
 use crate::opcode::rpc;
 use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{ClientUuid, Generation, Timestamp, Transno, Xid, codec_enum, codec_struct};
+use nacre_types::{ClientUuid, Generation, Secret, Timestamp, Transno, Xid, codec_enum, codec_struct};
 
 /// Bits of `features` in connect. The reply carries those that both sides know.
 pub mod features {
@@ -45,8 +46,11 @@ codec_struct! {
     pub struct Connect {
         pub client: ClientUuid,
         pub role: Role,
+        /// Chosen at random for this import, the same at each of its connects. Who names a client that the server knows
+        /// and has another secret is refused with EACCES. Tools have none.
+        pub secret: Secret,
         /// For people: host and mount point, or the target's name.
-        pub name: String,
+        pub name: String [bounds::NAME],
         pub features: u64,
         /// Limit of the client's own slots.
         pub max_mod_rpcs: u16,
@@ -71,7 +75,10 @@ codec_struct! {
         /// Milliseconds until recovery ends, 0 = not recovering. The client waits and connects again.
         pub recovery_ms: u32,
         /// With `evicted`: why, for the client's log.
-        pub cause: String,
+        pub cause: String [bounds::SENTENCE],
+        /// Where the connection came from in whose place this one was taken, if it still stood and came from another
+        /// host; else empty.
+        pub replaced: String [bounds::NAME],
         /// Names the server process; 0: it does not say. See `PingReply`.
         pub process: u64,
         pub ended: u64,
@@ -102,36 +109,37 @@ codec_struct! {
 }
 codec_struct! {
     /// Reads parameters: `*` matches within a dotted part.
-    pub struct GetParams { pub pattern: String }
+    pub struct GetParams { pub pattern: String [bounds::NAME] }
 }
 codec_struct! {
     pub struct Param {
-        pub name: String,
+        pub name: String [bounds::NAME],
         pub value: String,
         /// May be set.
         pub writable: bool,
         /// One sentence with unit, range and default.
-        pub help: String,
+        pub help: String [bounds::SENTENCE],
     }
 }
 codec_struct! { pub struct ParamList { pub params: Vec<Param> } }
-codec_struct! { pub struct SetParam { pub name: String, pub value: String } }
+codec_struct! { pub struct SetParam { pub name: String [bounds::NAME], pub value: String [bounds::VALUE] } }
 codec_struct! {
     /// Result of `SetParam`: an empty `refused`, or the sentence for the user.
-    pub struct SetParamReply { pub matched: u32, pub refused: String }
+    pub struct SetParamReply { pub matched: u32, pub refused: String [bounds::SENTENCE] }
 }
 codec_struct! {
-    /// A page of what a target keeps of its clients, for tools: client rows, or with `replies` reply records.
+    /// A page of what a target keeps of its clients, for the administrator's tools on its own machine: client rows
+    /// (without secrets), or with `replies` reply records. Others are refused with EPERM.
     pub struct RecoveryRows { pub replies: bool, pub from: Bytes }
 }
 codec_struct! {
     pub struct RecoveryRowsReply {
-        pub name: String,
+        pub name: String [bounds::NAME],
         pub incompat: u32,
         pub last_transaction: u64,
         pub target_index: u32,
         pub mount_count: u64,
-        /// Rows as they are stored.
+        /// Rows as they are stored, client rows with a secret of zeros.
         pub rows: Vec<Bytes>,
         /// Where the next page begins.
         pub next: Option<Bytes>,

@@ -2,7 +2,7 @@
 
 use crate::registry::{self, Entry};
 use anyhow::{Context as _, Result, bail};
-use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Generation, Xid};
+use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Generation, Secret, Xid};
 use nacre_wire::target::{Connect, Ping, Role};
 use nacre_wire::{Frame, HEADER_BYTES, Header, Kind, Rpc};
 use std::io::{ErrorKind, Read, Write as _};
@@ -64,6 +64,7 @@ impl Tool {
         tool.call(&Connect {
             client: ClientUuid(client),
             role: Role::Tool,
+            secret: Secret::default(),
             name: format!("tool, pid {}", std::process::id()),
             features: 0,
             max_mod_rpcs: 1,

@@ -53,6 +53,7 @@ fn inode(fid: Fid) -> Inode {
 fn rows() {
     let fid = Fid::new(Seq(0x400), Oid(9));
     let client = nacre_target::ClientRow {
+        secret: nacre_types::Secret::default(),
         uuid: ClientUuid(*b"0123456789abcdef"),
         generation: Generation(3),
         last_transno: Transno(0),

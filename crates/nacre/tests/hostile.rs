@@ -6,7 +6,7 @@ mod machine;
 
 use machine::daemon::Daemon;
 use machine::{Machine, eventually};
-use nacre_types::{ClientUuid, Codec, ConnEpoch, Fid, Generation, ObjectId, Tag, Xid};
+use nacre_types::{ClientUuid, Codec, ConnEpoch, Fid, Generation, ObjectId, Secret, Tag, Xid};
 use nacre_wire::target::{Connect, Role, features};
 use nacre_wire::{Frame, HEADER_BYTES, Header, Kind, MAX_BODY_BYTES, MAX_BULK_BYTES, Opcode};
 use std::fs;
@@ -78,6 +78,7 @@ fn connect(rng: &mut Rng) -> Vec<u8> {
     let body = Connect {
         client: ClientUuid(client),
         role,
+        secret: Secret::default(),
         name: "a stranger".into(),
         features: features::ALL,
         max_mod_rpcs: 8,

@@ -168,6 +168,7 @@ impl Fake {
                     instance: 1,
                     server_time: self.ctx.wall(),
                     recovery_ms: 0,
+                    replaced: String::new(),
                     cause: String::new(),
                     process: 0,
                     ended: 0,

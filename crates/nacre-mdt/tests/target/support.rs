@@ -48,6 +48,7 @@ impl Client {
             let config = PeerConfig {
                 client: ClientUuid([number; 16]),
                 role: Role::Client,
+                secret: nacre_types::Secret::new([3; 16]),
                 name: format!("client {number}"),
                 target: target.into(),
                 addresses: vec![World::address(target)],

@@ -56,6 +56,7 @@ impl Hand {
         let connect = Connect {
             client: ClientUuid([9; 16]),
             role: Role::Client,
+            secret: nacre_types::Secret::new([3; 16]),
             name: "raw".into(),
             features: features::ALL,
             max_mod_rpcs: 7,

@@ -37,6 +37,7 @@ impl Client {
             PeerConfig {
                 client: ClientUuid([number; 16]),
                 role: Role::Client,
+                secret: nacre_types::Secret::new([3; 16]),
                 name: format!("client {number}"),
                 target: OST.into(),
                 addresses: vec![World::address(OST)],

@@ -9,7 +9,7 @@ use nacre_sim::{NodeId, World};
 use nacre_target::{
     ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetConfig, TargetCore, TargetIsland,
 };
-use nacre_types::{ClientUuid, Codec, Errno, LockCookie};
+use nacre_types::{ClientUuid, Codec, Errno, LockCookie, Secret};
 use nacre_wire::Opcode;
 use nacre_wire::ost::{Glimpse, LockBlocking, ObjectState, Reserve, ReserveReply, SyncObject};
 use nacre_wire::target::{Empty, Param, Role, StatfsReply};
@@ -230,6 +230,7 @@ pub fn add_client(world: &mut World, target: &'static str, uuid: u8, role: Role)
                 PeerConfig {
                     client: ClientUuid([uuid; 16]),
                     role,
+                    secret: Secret::new([uuid; 16]),
                     name: format!("client {uuid}"),
                     target: target.into(),
                     addresses: vec![World::address(target)],

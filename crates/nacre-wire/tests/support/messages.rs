@@ -140,7 +140,7 @@ macro_rules! messages {
 messages! {
     requests {
         Connect = Connect {
-            client: uuid(), role: Role::Client, name: "h:/mnt".into(), features: 1, max_mod_rpcs: 7,
+            client: uuid(), role: Role::Client, secret: Secret::new([9; 16]), name: "h:/mnt".into(), features: 1, max_mod_rpcs: 7,
             generation: Generation(3),
         };
         Disconnect = Disconnect {};
@@ -213,7 +213,7 @@ messages! {
     others {
         ConnectReply = ConnectReply {
             target: uuid(), features: 1, max_mod_rpcs: 8, lease_ms: 10_000, generation: Generation(3),
-            evicted: false, instance: 2, server_time: time(1), recovery_ms: 0, cause: "c".into(), process: 5, ended: 6,
+            evicted: false, instance: 2, server_time: time(1), recovery_ms: 0, replaced: "10.0.0.9:77".into(), cause: "c".into(), process: 5, ended: 6,
             made: vec![Made { xid: Xid(4), transno: Transno(5) }],
         };
         PingReply = PingReply { config_version: 3, recovery_ms: 4, process: 5, ended: 6 };

@@ -31,7 +31,7 @@ mod tests {
     use crate::replay_corpus::{replay, seeds};
     use alloc::string::String;
     use alloc::vec::Vec;
-    use nacre_types::{ClientUuid, Codec as _, FsName, TargetKind};
+    use nacre_types::{ClientUuid, Codec as _, FsName, Secret, TargetKind};
 
     #[test]
     fn rows_of_an_mgs() {
@@ -42,12 +42,13 @@ mod tests {
             out
         };
         let fs = FsName::parse("demo").expect("a name");
-        let fs_row = FsRow { hash_key: (1, 2) };
+        let fs_row = FsRow { hash_key: (1, 2), settled: true };
         let target = TargetRow {
             fs: fs.clone(),
             kind: TargetKind::Ost,
             index: 3,
             uuid: ClientUuid([7; 16]),
+            secret: Secret::new([8; 16]),
             addresses: Vec::from([String::from("h:9988")]),
         };
         let name = String::from("mdc.*.max_rpcs_in_flight");

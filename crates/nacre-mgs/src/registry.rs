@@ -1,18 +1,25 @@
 //! The list of file systems and their targets, and its rows.
 //!
-//! Invariants: an index of a file system belongs to one uuid for ever; the key of the name hash is made once and
+//! Invariants: an index of a file system belongs to one uuid, and to the secret with which that registered first, for
+//! ever; a target that is not known comes in while registration is open, or as the administrator; the key of the name hash is made once and
 //! never changes (cookies of directories depend on it); the version grows with every change of the list, and a
 //! registration that says nothing new changes nothing. Everything is bounded: file systems, targets, addresses.
 //! Rows: `MGS_FIRST` by name holds an [`FsRow`]; `MGS_FIRST + 1` by name, kind and index a [`TargetRow`];
-//! `MGS_FIRST + 2` under `version` the version of the list; `MGS_FIRST + 3` by name the parameters kept.
+//! `MGS_FIRST + 2` under `version` the version of the list, under `register` whether new targets are taken;
+//! `MGS_FIRST + 3` by name the parameters kept.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
+use nacre_node::Origin;
 use nacre_osd::{Table, Tx, table};
-use nacre_types::{ClientUuid, Codec, DecodeError, FsName, TargetKind, codec_struct};
+use nacre_target::Sender;
+use nacre_types::{ClientUuid, Codec, DecodeError, FsName, Secret, TargetKind, codec_enum, codec_struct};
+use nacre_wire::AddressText;
+use nacre_wire::bounds::{ADDRESS_BYTES_MAX, ADDRESSES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
 use nacre_wire::mgs::{KeepParam, KeptParam, RegisterReply, RegisterTarget, TargetEntry, TargetList};
 use nacre_wire::settings::check_setting;
+use nacre_wire::target::Role;
 
 pub(crate) const FILE_SYSTEMS: Table = Table(table::MGS_FIRST);
 pub(crate) const TARGETS: Table = Table(table::MGS_FIRST + 1);
@@ -20,14 +27,11 @@ pub(crate) const STATE: Table = Table(table::MGS_FIRST + 2);
 /// Name → value of a parameter that was set for good.
 pub(crate) const PARAMS: Table = Table(table::MGS_FIRST + 3);
 pub(crate) const VERSION_KEY: &[u8] = b"version";
+pub(crate) const REGISTER_KEY: &[u8] = b"register";
 
 const FILE_SYSTEMS_MAX: usize = 256;
 const INDEX_MAX: u32 = 0xffff;
 const PARAMS_MAX: usize = 1024;
-const PARAM_NAME_BYTES_MAX: usize = 256;
-const PARAM_VALUE_BYTES_MAX: usize = 1024;
-const ADDRESSES_MAX: usize = 16;
-const ADDRESS_BYTES_MAX: usize = 256;
 
 codec_struct! {
     /// What all targets of a file system agree on.
@@ -35,6 +39,28 @@ codec_struct! {
     pub struct FsRow {
         /// Key of the name hash.
         pub hash_key: (u64, u64),
+        /// Clients have mounted it, and registration was closed for that.
+        pub settled: bool,
+    }
+}
+codec_enum! {
+    /// Which targets may register (`mgs.MGS.register`).
+    pub enum Register: u8 {
+        /// Any.
+        Open = 1,
+        /// Those that the MGS knows; new ones as the administrator of its machine only.
+        Known = 2,
+    }
+}
+impl Register {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Known => "known",
+        }
+    }
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|register| register.name() == text)
     }
 }
 codec_struct! {
@@ -44,6 +70,8 @@ codec_struct! {
         pub kind: TargetKind,
         pub index: u32,
         pub uuid: ClientUuid,
+        /// With which it registered first.
+        pub secret: Secret,
         pub addresses: Vec<String>,
     }
 }
@@ -53,6 +81,14 @@ codec_struct! {
 pub enum Refused {
     #[error("{kind:?} {index} of {fs} is another target, {holder}: format this one with another index")]
     Taken { fs: FsName, kind: TargetKind, index: u32, holder: ClientUuid },
+    #[error("{kind:?} {index} of {fs} is known with another secret: this is somebody else in its name")]
+    Impostor { fs: FsName, kind: TargetKind, index: u32 },
+    #[error(
+        "{kind:?} {index} of {fs} is not known and mgs.MGS.register=known\nhint: to add it, on the machine of the MGS: nacre lctl set_param mgs.MGS.register=open"
+    )]
+    Closed { fs: FsName, kind: TargetKind, index: u32 },
+    #[error("address {address:?}: {why}")]
+    Address { address: String, why: &'static str },
     #[error("{what}")]
     Invalid { what: &'static str },
     #[error("the MGS keeps at most {FILE_SYSTEMS_MAX} file systems")]
@@ -82,6 +118,7 @@ pub struct Registry {
     version: u64,
     file_systems: BTreeMap<FsName, FileSystem>,
     params: BTreeMap<String, String>,
+    register: Option<Register>,
 }
 
 /// What keeping or forgetting a parameter changes.
@@ -130,9 +167,9 @@ impl Registry {
     /// `Invalid` beyond a bound.
     pub fn check_param(&self, new: &KeepParam) -> Result<Option<ParamChange>, Refused> {
         let value_bytes = new.value.as_ref().map_or(0, String::len);
-        if new.name.len() > PARAM_NAME_BYTES_MAX || value_bytes > PARAM_VALUE_BYTES_MAX {
+        if new.name.len() > NAME_BYTES_MAX || value_bytes > VALUE_BYTES_MAX {
             return Err(Refused::Invalid {
-                what: "a parameter has at most 256 bytes of name and 1024 of value",
+                what: "a parameter has at most 255 bytes of name and 1024 of value",
             });
         }
         if self.params.get(&new.name) == new.value.as_ref() {
@@ -173,16 +210,22 @@ impl Registry {
     ///
     /// # Errors
     /// See [`Refused`].
-    pub fn check(&self, new: &RegisterTarget, new_key: (u64, u64)) -> Result<Option<Change>, Refused> {
+    pub fn check(
+        &self,
+        new: &RegisterTarget,
+        sender: &Sender,
+        new_key: (u64, u64),
+    ) -> Result<Option<Change>, Refused> {
+        if (sender.role, sender.uuid) != (Role::Target, new.uuid) {
+            return Err(Refused::Invalid { what: "a target registers itself only" });
+        }
         if new.kind == TargetKind::Mgs {
             return Err(Refused::Invalid { what: "an MGS does not register" });
         }
         if new.index > INDEX_MAX {
             return Err(Refused::Invalid { what: "the index of a target is at most ffff" });
         }
-        if new.addresses.len() > ADDRESSES_MAX || new.addresses.iter().any(|a| a.len() > ADDRESS_BYTES_MAX) {
-            return Err(Refused::Invalid { what: "at most 16 addresses of at most 256 bytes" });
-        }
+        check_addresses(&new.addresses, sender)?;
         let known = self.file_systems.get(&new.fs);
         if known.is_none() && self.file_systems.len() >= FILE_SYSTEMS_MAX {
             return Err(Refused::Full);
@@ -192,18 +235,24 @@ impl Registry {
                 let (fs, kind, index) = (new.fs.clone(), new.kind, new.index);
                 return Err(Refused::Taken { fs, kind, index, holder: old.uuid });
             }
+            if old.secret != sender.secret {
+                return Err(Refused::Impostor { fs: new.fs.clone(), kind: new.kind, index: new.index });
+            }
             if old.addresses == new.addresses {
                 return Ok(None);
             }
+        } else if self.register() == Register::Known && !sender.is_trusted() {
+            return Err(Refused::Closed { fs: new.fs.clone(), kind: new.kind, index: new.index });
         }
         let target = TargetRow {
             fs: new.fs.clone(),
             kind: new.kind,
             index: new.index,
             uuid: new.uuid,
+            secret: sender.secret,
             addresses: new.addresses.clone(),
         };
-        let fs = known.map_or(FsRow { hash_key: new_key }, |fs| fs.row);
+        let fs = known.map_or(FsRow { hash_key: new_key, settled: false }, |fs| fs.row);
         Ok(Some(Change { version: self.version + 1, target, fs }))
     }
 
@@ -217,6 +266,34 @@ impl Registry {
             .entry(target.fs.clone())
             .or_insert_with(|| FileSystem { row, targets: BTreeMap::new() });
         fs.targets.insert((target.kind, target.index), target);
+    }
+
+    // ---- who may register
+
+    pub(crate) fn load_register(&mut self, row: &[u8]) -> Result<(), DecodeError> {
+        self.register = Some(Register::from_slice(row)?);
+        Ok(())
+    }
+    /// A new MGS takes any target.
+    pub fn register(&self) -> Register {
+        self.register.unwrap_or(Register::Open)
+    }
+    pub(crate) fn set_register(&mut self, register: Register) {
+        self.register = Some(register);
+    }
+    pub(crate) fn is_known(&self, target: &RegisterTarget) -> bool {
+        let fs = self.file_systems.get(&target.fs);
+        fs.is_some_and(|fs| fs.targets.contains_key(&(target.kind, target.index)))
+    }
+    /// Whether clients have mounted this file system for the first time, and nobody has looked at that yet.
+    pub(crate) fn is_unsettled(&self, fs: &FsName) -> bool {
+        self.file_systems.get(fs).is_some_and(|fs| !fs.row.settled)
+    }
+    /// The row of a file system that is mounted from now on.
+    pub(crate) fn settle(&mut self, fs: &FsName) -> Option<FsRow> {
+        let fs = self.file_systems.get_mut(fs)?;
+        fs.row.settled = true;
+        Some(fs.row)
     }
 
     // ---- questions
@@ -248,7 +325,7 @@ impl Registry {
 
 impl ParamChange {
     pub(crate) const ROWS: u32 = 2;
-    pub(crate) const BYTES: u32 = (PARAM_NAME_BYTES_MAX + PARAM_VALUE_BYTES_MAX) as u32 + 128;
+    pub(crate) const BYTES: u32 = (NAME_BYTES_MAX + VALUE_BYTES_MAX) as u32 + 128;
 
     pub(crate) fn write(&self, tx: &mut Tx<'_>) {
         match &self.value {
@@ -269,6 +346,21 @@ impl Change {
         tx.put(TARGETS, &target_key(&self.target), self.target.to_vec());
         tx.put(STATE, VERSION_KEY, self.version.to_vec());
     }
+}
+
+/// Whoever registers from another machine has addresses there.
+fn check_addresses(addresses: &[String], sender: &Sender) -> Result<(), Refused> {
+    if addresses.len() > ADDRESSES_MAX || addresses.iter().any(|a| a.len() > ADDRESS_BYTES_MAX) {
+        return Err(Refused::Invalid { what: "at most 16 addresses of at most 255 bytes" });
+    }
+    for address in addresses {
+        let refused = |why| Refused::Address { address: address.clone(), why };
+        let parts = AddressText::parse(address).map_err(refused)?;
+        if parts.is_on_one_machine() && sender.origin == Origin::Network {
+            return Err(refused("it means something on one machine only, and this target is on another"));
+        }
+    }
+    Ok(())
 }
 
 fn target_key(target: &TargetRow) -> Vec<u8> {
@@ -293,8 +385,20 @@ mod tests {
             addresses: alloc::vec![address.to_string()],
         }
     }
+    fn sender(uuid: u8) -> Sender {
+        let (uuid, secret) = (ClientUuid([uuid; 16]), Secret::new([uuid; 16]));
+        Sender { uuid, secret, role: Role::Target, origin: Origin::Network }
+    }
     fn register(r: &mut Registry, new: &RegisterTarget, key: (u64, u64)) -> Result<bool, Refused> {
-        let change = r.check(new, key)?;
+        register_as(r, new, &sender(new.uuid.0[0]), key)
+    }
+    fn register_as(
+        r: &mut Registry,
+        new: &RegisterTarget,
+        sender: &Sender,
+        key: (u64, u64),
+    ) -> Result<bool, Refused> {
+        let change = r.check(new, sender, key)?;
         let changed = change.is_some();
         change.into_iter().for_each(|c| r.apply(c));
         Ok(changed)
@@ -346,17 +450,57 @@ mod tests {
             // One that an earlier version has kept can be forgotten.
             assert!(r.check_param(&KeepParam { value: None, ..bad }).is_ok());
         }
-        let long = KeepParam { name: "x".repeat(257), value: None };
+        let long = KeepParam { name: "x".repeat(256), value: None };
         assert!(matches!(r.check_param(&long), Err(Refused::Invalid { .. })));
     }
 
     #[test]
     fn hostile_registrations_are_refused() {
-        let r = Registry::default();
+        let mut r = Registry::default();
         let mut many = request("demo", 0, 1, "a");
         many.addresses = alloc::vec![String::from("a"); 17];
-        for bad in [request("demo", 0x10000, 1, "a"), request("demo", 0, 1, &"x".repeat(257)), many] {
-            assert!(matches!(r.check(&bad, (0, 0)), Err(Refused::Invalid { .. })));
+        for bad in [request("demo", 0x10000, 1, "a"), request("demo", 0, 1, &"x".repeat(256)), many] {
+            assert!(matches!(register(&mut r, &bad, (0, 0)), Err(Refused::Invalid { .. })));
         }
+        let good = request("demo", 0, 1, "a");
+        let (other, client) = (sender(2), Sender { role: Role::Client, ..sender(1) });
+        for sender in [other, client] {
+            let refused = register_as(&mut r, &good, &sender, (0, 0)).expect_err("not by itself");
+            assert!(matches!(refused, Refused::Invalid { .. }));
+        }
+    }
+
+    #[test]
+    fn addresses_are_addresses_and_those_of_one_machine_come_from_it() {
+        let mut r = Registry::default();
+        for bad in ["", "a b", "a:70000", "unix:/etc/passwd", "local", "h\u{1b}[2J"] {
+            let refused = register(&mut r, &request("demo", 0, 1, bad), (0, 0)).expect_err(bad);
+            assert!(matches!(refused, Refused::Address { .. }), "{bad}: {refused}");
+        }
+        let here = Sender { origin: Origin::Host, ..sender(1) };
+        assert_eq!(register_as(&mut r, &request("demo", 0, 1, "unix:/data/s"), &here, (0, 0)), Ok(true));
+    }
+
+    #[test]
+    fn a_known_target_registers_with_its_secret_only() {
+        let mut r = Registry::default();
+        assert_eq!(register(&mut r, &request("demo", 0, 1, "a"), (5, 6)), Ok(true));
+        let impostor = Sender { secret: Secret::new([9; 16]), ..sender(1) };
+        let refused =
+            register_as(&mut r, &request("demo", 0, 1, "b"), &impostor, (0, 0)).expect_err("refused");
+        assert!(matches!(refused, Refused::Impostor { .. }));
+        assert_eq!(register(&mut r, &request("demo", 0, 1, "b"), (5, 6)), Ok(true));
+    }
+
+    #[test]
+    fn once_registration_is_closed_new_targets_come_as_the_administrator_only() {
+        let mut r = Registry::default();
+        assert_eq!(register(&mut r, &request("demo", 0, 1, "a"), (5, 6)), Ok(true));
+        r.set_register(Register::Known);
+        let refused = register(&mut r, &request("demo", 1, 2, "b"), (5, 6)).expect_err("closed");
+        assert!(refused.to_string().contains("set_param mgs.MGS.register=open"), "{refused}");
+        assert_eq!(register(&mut r, &request("demo", 0, 1, "moved"), (5, 6)), Ok(true), "it is known");
+        let here = Sender { origin: Origin::Administrator, ..sender(3) };
+        assert_eq!(register_as(&mut r, &request("demo", 2, 3, "c"), &here, (0, 0)), Ok(true));
     }
 }

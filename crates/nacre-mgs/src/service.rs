@@ -1,31 +1,43 @@
-//! The service of an MGS: registrations and lists.
+//! The service of an MGS: registrations and lists, and which targets may register.
 //!
 //! Invariants: a registration is answered when it is durable (the key of the name hash may never change under a
 //! file system that has used it); the list in memory is what the rows say, so it is changed after the write.
 
 use crate::registry::{
-    Change, FILE_SYSTEMS, PARAMS, ParamChange, Refused, Registry, STATE, TARGETS, VERSION_KEY,
+    Change, FILE_SYSTEMS, FsRow, PARAMS, ParamChange, REGISTER_KEY, Refused, Register, Registry, STATE,
+    TARGETS, VERSION_KEY,
 };
+use alloc::collections::BTreeSet;
 use alloc::format;
-use alloc::rc::Rc;
+use alloc::rc::{Rc, Weak};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
+use core::time::Duration;
 use nacre_osd::{Credits, Osd, Pins};
 use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore};
-use nacre_types::{Errno, TargetName};
+use nacre_types::{Codec as _, Errno, FsName, Instant, TargetKind, TargetName};
 use nacre_wire::Opcode;
 use nacre_wire::mgs::{KeepParam, ListTargets, RegisterTarget};
-use nacre_wire::target::{Empty, Param, StatfsReply};
+use nacre_wire::target::{Empty, Param, Role, StatfsReply};
 
 /// Rows of one scan.
 const PAGE: u32 = 1000;
+/// Registration is closed when clients have mounted a file system and for so long no target was added: servers may be
+/// started in any order, also after the first mount.
+const SETTLED_AFTER: Duration = Duration::from_secs(60);
 
 /// The management server.
 pub struct Mgs {
     core: Rc<TargetCore>,
     registry: RefCell<Registry>,
+    /// When a target was last added.
+    added: Cell<Instant>,
+    /// File systems that wait for [`SETTLED_AFTER`].
+    settling: RefCell<BTreeSet<FsName>>,
+    /// To the tasks.
+    me: Weak<Self>,
 }
 
 impl Mgs {
@@ -33,6 +45,9 @@ impl Mgs {
         let mut registry = Registry::default();
         if let Some(row) = osd.get(STATE, VERSION_KEY).await? {
             registry.load_version(&row)?;
+        }
+        if let Some(row) = osd.get(STATE, REGISTER_KEY).await? {
+            registry.load_register(&row)?;
         }
         for (key, row) in osd.pages(FILE_SYSTEMS, PAGE).all().await? {
             registry.load_fs(&key, &row)?;
@@ -58,7 +73,9 @@ impl Mgs {
         let reservation = self.core.osd.reserve(credits).await?;
         // Nothing waits between the check and the change.
         let change = self.registry.borrow().check_param(&new).map_err(|refused| {
-            tracing::warn!(name = new.name, %refused, "parameter not kept");
+            if let Some(left_out) = self.may_say("not kept") {
+                tracing::warn!(name = new.name, %refused, left_out, "parameter not kept");
+            }
             Errno::EINVAL
         })?;
         let transno = match change {
@@ -68,7 +85,9 @@ impl Mgs {
                     change.write(tx);
                     Ok(())
                 })?;
-                tracing::info!(name = new.name, value = ?new.value, "parameter kept");
+                if let Some(left_out) = self.may_say("kept") {
+                    tracing::info!(name = new.name, value = ?new.value, left_out, "parameter kept");
+                }
                 self.registry.borrow_mut().apply_param(change);
                 transno
             }
@@ -90,21 +109,27 @@ impl Mgs {
         };
         let reservation = self.core.osd.reserve(credits).await?;
         // Nothing waits between the check and the change.
-        let checked = self.registry.borrow().check(&new, key);
+        let sender = self.core.sender(request).ok_or(Errno::ESTALE)?;
+        let checked = self.registry.borrow().check(&new, &sender, key);
         let change = match checked {
             Ok(Some(change)) => change,
             Ok(None) => {
                 self.core.osd.commit(self.core.osd.last_transno()).await?;
                 return self.registered(&new);
             }
-            Err(refused) => return Err(refuse(&new, &refused)),
+            Err(refused) => return Err(self.refuse(&new, &refused)),
         };
+        if !self.registry.borrow().is_known(&new) {
+            self.added.set(self.core.ctx.now());
+        }
         let (transno, ()) = self.core.transact(request, &Pins::default(), reservation, |tx| {
             change.write(tx);
             Ok(())
         })?;
-        tracing::info!(fs = %new.fs, kind = ?new.kind, index = new.index, uuid = %new.uuid,
-            addresses = ?new.addresses, version = change.version, "target registered");
+        if let Some(left_out) = self.may_say("registered") {
+            tracing::info!(fs = %new.fs, kind = ?new.kind, index = new.index, uuid = %new.uuid,
+                addresses = ?new.addresses, version = change.version, left_out, "target registered");
+        }
         self.registry.borrow_mut().apply(change);
         self.core.osd.commit(transno).await?;
         Ok(self.registered(&new)?.with_transno(transno))
@@ -116,17 +141,86 @@ impl Mgs {
 
     fn list(&self, request: &Request) -> Result<Reply, Errno> {
         let ListTargets { fs } = request.args()?;
-        Ok(Reply::of(&self.registry.borrow().list(&fs).ok_or(Errno::ENOENT)?))
+        let list = self.registry.borrow().list(&fs).ok_or(Errno::ENOENT)?;
+        let is_client = self.core.sender(request).is_some_and(|sender| sender.role == Role::Client);
+        let has = |kind| list.targets.iter().any(|t| t.kind == kind);
+        if is_client && has(TargetKind::Mdt) && has(TargetKind::Ost) {
+            self.mounted(fs);
+        }
+        Ok(Reply::of(&list))
     }
-}
 
-fn refuse(new: &RegisterTarget, refused: &Refused) -> Errno {
-    tracing::warn!(fs = %new.fs, kind = ?new.kind, index = new.index, uuid = %new.uuid, %refused,
-        "registration refused");
-    match refused {
-        Refused::Taken { .. } => Errno::EEXIST,
-        Refused::Invalid { .. } => Errno::EINVAL,
-        Refused::Full => Errno::ENOSPC,
+    // ---- who may register
+
+    /// A client has what it needs to mount this file system.
+    fn mounted(&self, fs: FsName) {
+        if self.registry.borrow().is_unsettled(&fs) && self.settling.borrow_mut().insert(fs.clone()) {
+            let mgs = self.me.clone();
+            self.core.ctx.spawn(async move {
+                if let Some(mgs) = mgs.upgrade() {
+                    mgs.settle(fs).await;
+                }
+            });
+        }
+    }
+
+    /// Closes registration once the first targets of a file system are there.
+    async fn settle(&self, fs: FsName) {
+        loop {
+            let until = self.added.get() + SETTLED_AFTER;
+            if self.core.ctx.now() >= until {
+                break;
+            }
+            self.core.ctx.sleep(until.saturating_since(self.core.ctx.now())).await;
+        }
+        self.settling.borrow_mut().remove(&fs);
+        let was = self.registry.borrow().register();
+        self.registry.borrow_mut().set_register(Register::Known);
+        let row = self.registry.borrow_mut().settle(&fs);
+        if was == Register::Open {
+            tracing::info!(fs = %fs, "clients have mounted the file system: new targets are not taken any more, \
+                mgs.MGS.register=known\nhint: to add one, on this machine: nacre lctl set_param mgs.MGS.register=open");
+        }
+        self.keep_register(row.map(|row| (fs, row))).await;
+    }
+
+    /// Writes which targets are taken, so that a restart knows it; with the row of a file system that has settled.
+    async fn keep_register(&self, settled: Option<(FsName, FsRow)>) {
+        let credits = Credits { rows: 2, row_bytes: 256, object_bytes: 0, frees: true };
+        let kept = match self.core.osd.reserve(credits).await {
+            Ok(reservation) => self.core.transact_local(&Pins::default(), reservation, |tx| {
+                tx.put(STATE, REGISTER_KEY, self.registry.borrow().register().to_vec());
+                if let Some((fs, row)) = settled {
+                    tx.put(FILE_SYSTEMS, &fs.to_vec(), row.to_vec());
+                }
+                Ok(())
+            }),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = kept {
+            tracing::error!(%error, "the next start of the MGS will not know mgs.MGS.register");
+        }
+    }
+
+    fn register_name(&self) -> String {
+        format!("{}register", self.core.param_prefix())
+    }
+    fn may_say(&self, kind: &'static str) -> Option<u64> {
+        self.core.lines.allow(kind, self.core.ctx.now())
+    }
+
+    fn refuse(&self, new: &RegisterTarget, refused: &Refused) -> Errno {
+        if let Some(left_out) = self.may_say("registration refused") {
+            tracing::warn!(fs = %new.fs, kind = ?new.kind, index = new.index, uuid = %new.uuid, %refused, left_out,
+                "registration refused");
+        }
+        match refused {
+            Refused::Taken { .. } => Errno::EEXIST,
+            Refused::Impostor { .. } => Errno::EACCES,
+            Refused::Closed { .. } => Errno::EPERM,
+            Refused::Address { .. } | Refused::Invalid { .. } => Errno::EINVAL,
+            Refused::Full => Errno::ENOSPC,
+        }
     }
 }
 
@@ -138,10 +232,16 @@ impl Service for Mgs {
         let registry = Self::load(&core.osd)
             .await
             .map_err(|e| format!("the list of targets of the MGS cannot be read: {e}"))?;
-        let mgs = Self { core: core.clone(), registry: RefCell::new(registry) };
+        let mgs = Rc::new_cyclic(|me| Self {
+            core: core.clone(),
+            registry: RefCell::new(registry),
+            added: Cell::new(core.ctx.now()),
+            settling: RefCell::default(),
+            me: me.clone(),
+        });
         let kept = mgs.registry.borrow().kept();
-        core.apply_kept(&mgs, &kept);
-        Ok(Rc::new(mgs))
+        core.apply_kept(&*mgs, &kept);
+        Ok(mgs)
     }
 
     async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Errno> {
@@ -181,10 +281,17 @@ impl Service for Mgs {
         self.registry.borrow().version()
     }
 
-    /// `mgs.MGS.live.<fs>`: the targets of a file system.
+    /// `mgs.MGS.register`, and `mgs.MGS.live.<fs>`: the targets of a file system.
     fn params(&self) -> Vec<Param> {
         let registry = self.registry.borrow();
-        let mut params = Vec::new();
+        let mut params = Vec::from([Param {
+            name: self.register_name(),
+            value: registry.register().name().to_string(),
+            writable: true,
+            help: "which targets may register: `open`: any; `known`: those that the MGS knows, and new ones from its own \
+                   machine. It becomes `known` when the first clients have mounted a file system"
+                .to_string(),
+        }]);
         for (fs, targets) in registry.file_systems() {
             let mut value = format!("fsname: {fs}\nconfig_version: {}\n", registry.version());
             for t in targets {
@@ -204,5 +311,22 @@ impl Service for Mgs {
             });
         }
         params
+    }
+
+    fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
+        if name != self.register_name() {
+            return Err(format!("{name} cannot be set (value {value})"));
+        }
+        let register =
+            Register::parse(value).ok_or_else(|| format!("{name}={value}: it is open or known"))?;
+        self.registry.borrow_mut().set_register(register);
+        tracing::info!(register = register.name(), "set by the administrator: which targets may register");
+        let mgs = self.me.clone();
+        self.core.ctx.spawn(async move {
+            if let Some(mgs) = mgs.upgrade() {
+                mgs.keep_register(None).await;
+            }
+        });
+        Ok(())
     }
 }

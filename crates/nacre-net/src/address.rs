@@ -1,14 +1,12 @@
 //! Where an island is found: `unix:/path`, `host:port`, `host`, `[v6]:port`, or `local` (this process).
 
+use nacre_wire::AddressText;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 /// 988, the field's port, is privileged.
 pub const DEFAULT_PORT: u16 = 9988;
-
-/// Longest path of a unix socket (`sun_path` without its NUL).
-const UNIX_PATH_BYTES_MAX: usize = 107;
 
 /// A transport address.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,49 +32,14 @@ pub struct AddressError {
 impl FromStr for Address {
     type Err = AddressError;
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let bad = |why| Err(AddressError { text: text.to_owned(), why });
-        if text == "local" {
-            return Ok(Self::Local);
+        match AddressText::parse(text) {
+            Ok(AddressText::Local) => Ok(Self::Local),
+            Ok(AddressText::Unix(path)) => Ok(Self::Unix(PathBuf::from(path))),
+            Ok(AddressText::Tcp { host, port }) => {
+                Ok(Self::Tcp { host: host.to_owned(), port: port.unwrap_or(DEFAULT_PORT) })
+            }
+            Err(why) => Err(AddressError { text: text.to_owned(), why }),
         }
-        if let Some(path) = text.strip_prefix("unix:") {
-            return match path.len() {
-                0 => bad("the path is empty"),
-                n if n > UNIX_PATH_BYTES_MAX => bad("the path of a unix socket has at most 107 bytes"),
-                _ => Ok(Self::Unix(PathBuf::from(path))),
-            };
-        }
-        let (host, port) = match text.strip_prefix('[') {
-            Some(rest) => match rest.split_once(']') {
-                Some((host, "")) => (host, None),
-                Some((host, port)) => match port.strip_prefix(':') {
-                    Some(port) => (host, Some(port)),
-                    None => return bad("something other than `:PORT` follows the bracket"),
-                },
-                None => return bad("the bracket is not closed"),
-            },
-            None => match text.split_once(':') {
-                Some((_, port)) if port.contains(':') => return bad("an IPv6 address needs brackets"),
-                Some((host, port)) => (host, Some(port)),
-                None => (text, None),
-            },
-        };
-        if host.is_empty() {
-            return bad("the host is empty");
-        }
-        if host == "unix" {
-            return bad("`unix` is followed by the path of a socket");
-        }
-        if host.bytes().any(|b| {
-            b.is_ascii_whitespace() || b.is_ascii_control() || matches!(b, b'/' | b'@' | b'[' | b']')
-        }) {
-            return bad("a host name has no such character");
-        }
-        let port = match port.map(u16::from_str) {
-            None => DEFAULT_PORT,
-            Some(Ok(port)) => port,
-            Some(Err(_)) => return bad("the port is not a number below 65536"),
-        };
-        Ok(Self::Tcp { host: host.to_owned(), port })
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Accepted {
     pub sums: bool,
     /// It came over a unix socket, as the user of this process or as root.
     pub administrator: bool,
+    /// It is on this machine.
+    pub same_host: bool,
 }
 
 /// Where frames are read to before they are told apart; one per event loop.
@@ -162,8 +164,11 @@ pub fn accept(listener: impl AsFd, address: &Address) -> Result<Option<Accepted>
     };
     let sums = matches!(address, Address::Tcp { .. });
     let from = from.filter(|_| sums).and_then(|a| SocketAddr::try_from(a).ok());
+    let mut same_host = true;
     let (peer, administrator) = if sums {
         tune_tcp(&fd);
+        let here = getsockname(&fd).ok().and_then(|a| SocketAddr::try_from(a).ok());
+        same_host = from.is_some_and(|a| here.is_some_and(|here| here.ip() == a.ip()));
         (from.map_or_else(|| "tcp".to_owned(), |a| a.to_string()), false)
     } else {
         match sockopt::socket_peercred(&fd) {
@@ -174,7 +179,7 @@ pub fn accept(listener: impl AsFd, address: &Address) -> Result<Option<Accepted>
             Err(_) => ("unix".to_owned(), false),
         }
     };
-    Ok(Some(Accepted { fd, peer, from: from.map(|a| a.ip()), sums, administrator }))
+    Ok(Some(Accepted { fd, peer, from: from.map(|a| a.ip()), sums, administrator, same_host }))
 }
 
 /// Begins to connect; the socket becomes writable when it stands or has failed ([`connect_result`]).

@@ -25,6 +25,8 @@ pub enum Origin {
     Process,
     /// On this machine, under the user of this process or as root: the administrator.
     Administrator,
+    /// On this machine, under any user.
+    Host,
     /// Anywhere else: it may be anybody.
     Network,
 }

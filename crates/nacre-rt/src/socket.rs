@@ -39,8 +39,8 @@ pub(crate) struct SocketLink {
     pub(crate) fd: OwnedFd,
     /// For people.
     pub(crate) peer: String,
-    /// The peer came over a unix socket, as the user of this process or as root.
-    administrator: bool,
+    /// Where the peer is, of an accepted connection.
+    origin: Origin,
     /// Touched by the holder of the send token only; the mutex is never waited for.
     writer: Mutex<Writer>,
     /// Index of the loop, and its name for the socket.
@@ -139,7 +139,7 @@ impl Opening {
 
     fn hand_to_loop(self, fd: OwnedFd, candidate: Candidate) {
         let node = self.island.inner().node.clone();
-        let link = SocketLink::new(fd, candidate.to_string(), candidate.sums(), false, None);
+        let link = SocketLink::new(fd, candidate.to_string(), candidate.sums(), Origin::Network, None);
         let socket = Box::new(Socket::new(link, Phase::Connecting(self, candidate)));
         node.sockets.fetch_add(1, Ordering::Relaxed);
         if let Some(handle) = node.loops.get(node.loop_for_new_socket()) {
@@ -172,8 +172,13 @@ impl Socket {
         }
     }
     pub(crate) fn accepted(accepted: Accepted, place: Place) -> Self {
-        let Accepted { fd, peer, sums, administrator, .. } = accepted;
-        Self::new(SocketLink::new(fd, peer, sums, administrator, Some(place)), Phase::Unnamed)
+        let Accepted { fd, peer, sums, administrator, same_host, .. } = accepted;
+        let origin = match (administrator, same_host) {
+            (true, _) => Origin::Administrator,
+            (false, true) => Origin::Host,
+            (false, false) => Origin::Network,
+        };
+        Self::new(SocketLink::new(fd, peer, sums, origin, Some(place)), Phase::Unnamed)
     }
 
     /// The loop takes the socket over.
@@ -371,7 +376,7 @@ impl Socket {
         let conn = Conn::linked(id, Link::Socket(self.link.clone()), shared.config.send_queue_bytes_max);
         let _fresh = conn.push(Out::Frame(nacre_net::hello_reply()));
         let from = self.link.peer.clone();
-        let origin = if self.link.administrator { Origin::Administrator } else { Origin::Network };
+        let origin = self.link.origin;
         driver::push(Work::Accept { island: island.clone(), conn: conn.clone(), from, origin });
         driver::push(Work::Drain(conn.clone()));
         self.open(island, conn);
@@ -401,11 +406,11 @@ impl Socket {
 // ---- the sender's side
 
 impl SocketLink {
-    fn new(fd: OwnedFd, peer: String, sums: bool, administrator: bool, place: Option<Place>) -> Arc<Self> {
+    fn new(fd: OwnedFd, peer: String, sums: bool, origin: Origin, place: Option<Place>) -> Arc<Self> {
         Arc::new(Self {
             fd,
             peer,
-            administrator,
+            origin,
             writer: Mutex::new(Writer::new(sums)),
             at: OnceLock::new(),
             node: OnceLock::new(),

@@ -8,19 +8,34 @@
 use crate::exports::{ClientRow, Entry};
 use crate::island::Inner;
 use crate::service::{Request, Service};
-use crate::target_core::{ExportId, TargetCore};
+use crate::target_core::TargetCore;
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_node::{ConnId, Origin};
 use nacre_osd::table;
-use nacre_types::{Codec, Errno, Secret, TargetName};
+use nacre_types::{ClientUuid, Codec, Errno, Secret, TargetName};
 use nacre_wire::Header;
 use nacre_wire::target::{Connect, Role};
 
 /// Row of `TARGET`: the key from which the secrets of this target are derived.
 pub(crate) const SECRET_KEY: &[u8] = b"secret";
+
+/// The client of an export as it has shown itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Sender {
+    pub uuid: ClientUuid,
+    pub secret: Secret,
+    pub role: Role,
+    pub origin: Origin,
+}
+impl Sender {
+    /// What it does counts as done by the administrator of this machine.
+    pub fn is_trusted(&self) -> bool {
+        matches!(self.origin, Origin::Process | Origin::Administrator)
+    }
+}
 
 impl TargetCore {
     /// The key is that of the store, or a new one that the start of the target will keep.
@@ -34,14 +49,16 @@ impl TargetCore {
     pub fn secret_for(&self, target: &TargetName) -> Secret {
         self.secret.get().derive(target.to_string().as_bytes())
     }
-    /// The secret that the client of an export has shown; `None` when the export has gone.
-    pub fn shown_secret(&self, export: ExportId) -> Option<Secret> {
-        self.exports.borrow().get(export).map(|e| e.secret)
+    /// Who has sent a request; `None` when the export has gone.
+    pub fn sender(&self, request: &Request) -> Option<Sender> {
+        let exports = self.exports.borrow();
+        let of = |e: &Entry| Sender { uuid: e.uuid, secret: e.secret, role: e.role, origin: e.origin };
+        exports.get(request.export).map(of)
     }
     /// Whether a request comes from a tool of this machine's administrator.
     pub fn is_administrator(&self, request: &Request) -> bool {
-        let exports = self.exports.borrow();
-        exports.get(request.export).is_some_and(|e| e.role == Role::Tool && e.origin != Origin::Network)
+        let trusted = |sender: Sender| sender.role == Role::Tool && sender.is_trusted();
+        self.sender(request).is_some_and(trusted)
     }
     /// Whether this connect names a client that is known under another secret.
     pub(crate) fn is_impostor(&self, connect: &Connect) -> bool {

@@ -24,6 +24,7 @@ mod target_core;
 
 pub use exports::ClientRow;
 pub use fault::Fault;
+pub use identity::Sender;
 pub use island::TargetIsland;
 pub use lease::Neighbours;
 pub use nacre_wire::matches;

@@ -116,6 +116,15 @@ impl Registration {
                         "the MGS knows another target under this name: stop one of them, or format this one \
                          with another --index");
                 }
+                Err(RpcError::Errno(Errno::EPERM)) => {
+                    tracing::error!(target_name = %core.name, uuid = %request.uuid,
+                        "the MGS takes no new targets, trying again\nhint: on the machine of the MGS: \
+                         nacre lctl set_param mgs.MGS.register=open");
+                }
+                Err(RpcError::Errno(Errno::EACCES)) => {
+                    tracing::error!(target_name = %core.name, uuid = %request.uuid,
+                        "the MGS knows this target with another secret, which is in its store: is this a copy of it?");
+                }
                 Err(error) => {
                     tracing::warn!(target_name = %core.name, %error, "registration refused, trying again");
                 }

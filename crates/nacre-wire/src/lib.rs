@@ -6,6 +6,7 @@
 #![no_std]
 extern crate alloc;
 
+mod address;
 pub mod bounds;
 mod frame;
 pub mod mdt;
@@ -16,6 +17,7 @@ mod pattern;
 pub mod settings;
 pub mod target;
 
+pub use address::AddressText;
 pub use frame::{
     Frame, FrameError, HEADER_BYTES, Header, Kind, Lengths, MAX_BODY_BYTES, MAX_BULK_BYTES, flags, late,
 };

@@ -55,10 +55,9 @@ impl TargetCore {
         let of = |e: &Entry| Sender { uuid: e.uuid, secret: e.secret, role: e.role, origin: e.origin };
         exports.get(request.export).map(of)
     }
-    /// Whether a request comes from a tool of this machine's administrator.
+    /// Whether a request comes from this machine's administrator.
     pub fn is_administrator(&self, request: &Request) -> bool {
-        let trusted = |sender: Sender| sender.role == Role::Tool && sender.is_trusted();
-        self.sender(request).is_some_and(trusted)
+        self.sender(request).is_some_and(|sender| sender.is_trusted())
     }
     /// Whether this connect names a client that is known under another secret.
     pub(crate) fn is_impostor(&self, connect: &Connect) -> bool {

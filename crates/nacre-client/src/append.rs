@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::file::Open;
 use crate::io::check_end;
 use crate::locks::HeldExtent;
-use crate::stripes::{self, ObjectRange};
+use crate::stripes::{self, Laid, ObjectRange};
 use crate::target::Target;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::RefCell;
 use nacre_node::join_all;
-use nacre_types::{Component, Errno, Extent, Fid, ObjectId, Timestamp};
+use nacre_types::{Component, Errno, Extent, Fid, Timestamp};
 use nacre_wire::ost::{LockMode, ObjectState, Truncate};
 
 /// One object's part of an append.
@@ -67,7 +67,7 @@ impl Client {
         let kept = component.stripes.len() > 1;
         for (stripe, &ost) in (0u32..).zip(&component.stripes) {
             let ost = self.ost(ost).await?;
-            let object = ObjectId { fid: file.fid, stripe };
+            let object = Laid::new(component, file.fid, stripe);
             let held = self.lock_extent(&ost, object, LockMode::Pw, Extent::ALL, kept, leaves).await?;
             locks.push((ost, held));
         }
@@ -187,9 +187,10 @@ impl Client {
         mtime: Timestamp,
     ) -> Result<(), Errno> {
         let file = &open.file;
-        let object = ObjectId { fid: file.fid, stripe: part.range.stripe };
+        let Laid { object, laid } = part.range.of(file.fid);
         file.note_uncertain(part.range.stripe);
-        let request = Truncate { object, size: part.before, owner: file.owner(), mtime, lock: held.cookie };
+        let (owner, lock) = (file.owner(), held.cookie);
+        let request = Truncate { object, laid, size: part.before, owner, mtime, lock };
         self.change_object(ost, Some(open), held.cookie, &request, Vec::new()).await.map(drop)
     }
 }

@@ -10,7 +10,7 @@ use crate::dirs::Touches;
 use crate::file::{FileState, Open, OwnChanges, is_regular};
 use crate::locks::HeldExtent;
 use crate::ranges::Share;
-use crate::stripes;
+use crate::stripes::{self, Laid};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use nacre_node::join_all;
@@ -140,7 +140,8 @@ impl Client {
     ) -> Result<Vec<ObjectState>, Errno> {
         let one = |stripe: u32| async move {
             let ost = component.stripes.get(stripe as usize).copied().unwrap_or(OstIndex(u32::MAX));
-            match self.ost(ost).await?.call(&Glimpse { object: ObjectId { fid, stripe } }).await {
+            let Laid { object, laid } = Laid::new(component, fid, stripe);
+            match self.ost(ost).await?.call(&Glimpse { object, laid }).await {
                 // Removed in the meantime: as empty as one that was never written.
                 Err(Errno::ENOENT | Errno::ESTALE) => Ok(ObjectState::default()),
                 other => other,
@@ -239,7 +240,7 @@ impl Client {
             let extent = Extent::new(component.object_size(stripe, size), u64::MAX);
             let ost = self.ost(ost).await?;
             // The MDT waits for what becomes of it.
-            let object = ObjectId { fid, stripe };
+            let object = Laid::new(component, fid, stripe);
             locks.push(self.lock_extent(&ost, object, LockMode::Pw, extent, false, false).await?);
             osts.push(ost);
         }
@@ -247,6 +248,7 @@ impl Client {
         let cuts = (0u32..).zip(osts.iter().zip(&locks)).map(|(stripe, (ost, held))| {
             let request = Truncate {
                 object: ObjectId { fid, stripe },
+                laid: component.laid(stripe),
                 size: component.object_size(stripe, size),
                 owner,
                 mtime,

@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::ops::Deref;
 use nacre_types::{
-    Attr, Caller, Component, Errno, Extent, Fid, FileType, Layout, OpenHandle, Owner, SetAttr, mode,
+    Attr, Caller, Component, Errno, Extent, Fid, FileType, Layout, OpenHandle, OstIndex, Owner, SetAttr, mode,
 };
 use nacre_wire::mdt::{Close, EntryReply, FlockFamily, Open as OpenRequest, OpenHow, Written, open_flags};
 use nacre_wire::ost::ObjectState;
@@ -463,6 +463,22 @@ impl Client {
                 }
             });
         }
+    }
+
+    /// Another target was admitted in the place of an OST, or an old copy of it. What was written there and was not synced is
+    /// gone with the former: whoever wrote hears of it at the next use of the handle.
+    pub(crate) fn lost_with(&self, ost: OstIndex, replaced: u32) {
+        let lies_there = |open: &Open| {
+            let component = open.file.component.borrow();
+            component.as_ref().is_some_and(|c| {
+                (0u32..).zip(&c.stripes).any(|(stripe, on)| *on == ost && c.laid(stripe) < replaced)
+            })
+        };
+        let lost: Vec<_> = self.files.all().into_iter().filter(|o| o.is_writer() && lies_there(o)).collect();
+        lost.iter().for_each(|open| open.stale.set(true));
+        tracing::warn!(fs = %self.config.fs, ost = ost.0, handles = lost.len(),
+            "another target was admitted in the place of this OST, or an old copy of it: handles that may have written there \
+             fail with EIO from now on");
     }
 
     /// Closes whatever is open. An MDT that does not answer is complained of once.

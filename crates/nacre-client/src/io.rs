@@ -9,13 +9,13 @@ use crate::client::{Client, WriteArgs};
 use crate::file::{FileState, Open};
 use crate::locks::HeldExtent;
 use crate::ranges::Share;
-use crate::stripes::{self, ObjectRange};
+use crate::stripes::{self, Laid, ObjectRange};
 use crate::target::Target;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_node::join_all;
-use nacre_types::{Component, Errno, Extent, Fid, LockCookie, ObjectId, OpenHandle, SetAttr, Timestamp};
+use nacre_types::{Component, Errno, Extent, Fid, LockCookie, OpenHandle, SetAttr, Timestamp};
 use nacre_wire::mdt::Setattr;
 use nacre_wire::ost::{Allocate, LockMode, ObjectState, Read, SyncObject, Write};
 use nacre_wire::target::Sync;
@@ -149,8 +149,7 @@ impl Client {
         let kept = ranges.len() > 1 && lock_mode != LockMode::Pr;
         for range in ranges {
             let ost = self.ost(range.ost).await?;
-            let object = ObjectId { fid, stripe: range.stripe };
-            let held = self.lock_extent(&ost, object, lock_mode, range.extent(), kept, leaves).await?;
+            let held = self.lock_extent(&ost, range.of(fid), lock_mode, range.extent(), kept, leaves).await?;
             locked.push(Locked { range: range.clone(), ost, held });
         }
         Ok(locked)
@@ -216,13 +215,13 @@ impl Client {
         range: &ObjectRange,
         lock: LockCookie,
     ) -> Result<FromObject, Errno> {
-        let object = ObjectId { fid, stripe: range.stripe };
+        let Laid { object, laid } = range.of(fid);
         let _room = if lock == NO_LOCK { Some(ost.unlocked_reads.enter().await) } else { None };
         let mut data = Vec::new();
         let mut done = 0;
         loop {
             let len = (range.len - done).min(RPC_BYTES_MAX);
-            let request = Read { object, offset: range.offset + done, len: len as u32, lock };
+            let request = Read { object, laid, offset: range.offset + done, len: len as u32, lock };
             let (reply, mut bulk) = ost.call_bulk(&request, Vec::new()).await?;
             let bulk = stripes::split_front(&mut bulk, len as usize);
             let read = bulk.iter().map(|b| b.len() as u64).sum::<u64>();
@@ -244,13 +243,14 @@ impl Client {
         mtime: Timestamp,
     ) -> Result<(), Errno> {
         let file = &open.file;
-        let object = ObjectId { fid: file.fid, stripe: range.stripe };
+        let Laid { object, laid } = range.of(file.fid);
         let _room = if lock == NO_LOCK { Some(ost.unlocked_writes.enter().await) } else { None };
         let mut buffers = alloc::vec![stripes::gather(range, data)];
         let mut done = 0;
         while done < range.len {
             let len = (range.len - done).min(RPC_BYTES_MAX);
-            let request = Write { object, offset: range.offset + done, owner: file.owner(), mtime, lock };
+            let request =
+                Write { object, laid, offset: range.offset + done, owner: file.owner(), mtime, lock };
             let bulk = stripes::split_front(&mut buffers, len as usize);
             match self.change_object(ost, Some(open), lock, &request, bulk).await {
                 Ok(reply) => file.note_written(range.stripe, reply.state),
@@ -292,7 +292,8 @@ impl Client {
             let mut requests = Vec::with_capacity(ranges.len());
             for (i, range) in ranges.iter().enumerate() {
                 let request = Allocate {
-                    object: ObjectId { fid: file.fid, stripe: range.stripe },
+                    object: range.of(file.fid).object,
+                    laid: range.laid,
                     offset: range.offset,
                     len: range.len,
                     keep_size,
@@ -351,7 +352,8 @@ impl Client {
     async fn sync_objects(&self, fid: Fid, component: &Component, stripes: &[u32]) -> Result<(), Errno> {
         let one = |stripe: u32| async move {
             let Some(&ost) = component.stripes.get(stripe as usize) else { return Err(Errno::EIO) };
-            match self.ost(ost).await?.call(&SyncObject { object: ObjectId { fid, stripe } }).await {
+            let Laid { object, laid } = Laid::new(component, fid, stripe);
+            match self.ost(ost).await?.call(&SyncObject { object, laid }).await {
                 Ok(_) | Err(Errno::ENOENT) => Ok(()),
                 Err(e) => Err(e),
             }

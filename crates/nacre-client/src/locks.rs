@@ -5,6 +5,7 @@
 //! (`waits`), operations of this mount among each other (`ranges`), keeping locks with what they cover (the cache to come).
 
 use crate::client::Client;
+use crate::stripes::Laid;
 use crate::target::Target;
 use crate::waits::Waits;
 use alloc::boxed::Box;
@@ -57,7 +58,7 @@ impl Client {
     pub(crate) async fn lock_extent(
         &self,
         ost: &Rc<Target>,
-        object: ObjectId,
+        Laid { object, laid }: Laid,
         mode: LockMode,
         extent: Extent,
         kept: bool,
@@ -75,7 +76,7 @@ impl Client {
         };
         loop {
             registered.asks();
-            let reply = ost.call(&Enqueue { object, cookie, mode, extent, kept }).await?;
+            let reply = ost.call(&Enqueue { object, laid, cookie, mode, extent, kept }).await?;
             if reply.granted {
                 held.state = reply.state;
                 return Ok(held);

@@ -68,6 +68,8 @@ impl Mount {
             target: TargetName::Mgs.to_string(),
             addresses: config.mgs_addresses.clone(),
             max_mod_rpcs: 1,
+            known: None, // an MGS that was made anew has a list of its own
+            replaced: 0,
         };
         let mgs = Target::new(ctx, &peers, mgs, TargetKind::Mgs);
         Self {
@@ -332,6 +334,9 @@ impl Client {
                 TargetKind::Ost => {
                     let index = OstIndex(entry.index);
                     let known = mount.osts.borrow().get(&index).cloned();
+                    if known.as_ref().is_some_and(|ost| ost.replaced() < entry.replaced) {
+                        self.lost_with(index, entry.replaced);
+                    }
                     let is_new = known.is_none();
                     let ost = self.place(known, &entry, OST_MOD_RPCS);
                     if is_new {
@@ -347,6 +352,7 @@ impl Client {
     fn place(&self, known: Option<Rc<Target>>, entry: &TargetEntry, max_mod_rpcs: u16) -> Rc<Target> {
         if let Some(target) = known {
             target.peer.set_addresses(entry.addresses.clone());
+            target.peer.expect(entry.known, entry.replaced);
             return target;
         }
         let name = TargetName::Of { fs: self.config.fs.clone(), kind: entry.kind, index: entry.index };
@@ -358,6 +364,8 @@ impl Client {
             target: name.to_string(),
             addresses: entry.addresses.clone(),
             max_mod_rpcs,
+            known: Some(entry.known),
+            replaced: entry.replaced,
         };
         Target::new(&self.ctx, &self.mount.peers, config, entry.kind)
     }

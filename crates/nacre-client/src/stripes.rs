@@ -6,15 +6,29 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{Component, Extent, Layout, OstIndex};
+use nacre_types::{Component, Extent, Fid, Layout, ObjectId, OstIndex};
 use nacre_wire::mdt::Written;
 use nacre_wire::ost::ObjectState;
+
+/// An object, and under which number its stripe was laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Laid {
+    pub(crate) object: ObjectId,
+    pub(crate) laid: u32,
+}
+impl Laid {
+    pub(crate) fn new(component: &Component, fid: Fid, stripe: u32) -> Self {
+        Self { object: ObjectId { fid, stripe }, laid: component.laid(stripe) }
+    }
+}
 
 /// The part of one operation that falls into one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ObjectRange {
     pub(crate) stripe: u32,
     pub(crate) ost: OstIndex,
+    /// See [`Component::laid`].
+    pub(crate) laid: u32,
     /// Where in the object.
     pub(crate) offset: u64,
     pub(crate) len: u64,
@@ -22,6 +36,9 @@ pub(crate) struct ObjectRange {
     pub(crate) parts: Vec<(u64, u64)>,
 }
 impl ObjectRange {
+    pub(crate) fn of(&self, fid: Fid) -> Laid {
+        Laid { object: ObjectId { fid, stripe: self.stripe }, laid: self.laid }
+    }
     pub(crate) fn extent(&self) -> Extent {
         Extent::new(self.offset, self.offset.saturating_add(self.len))
     }
@@ -42,6 +59,7 @@ pub(crate) fn by_object(component: &Component, offset: u64, len: u64) -> Vec<Obj
         let object = objects.entry(piece.stripe).or_insert_with(|| ObjectRange {
             stripe: piece.stripe,
             ost: piece.ost,
+            laid: component.laid(piece.stripe),
             offset: piece.object_offset,
             len: 0,
             parts: Vec::new(),
@@ -62,6 +80,7 @@ pub(crate) fn allocation(component: &Component, offset: u64, len: u64) -> Vec<Ob
         (stop > start).then(|| ObjectRange {
             stripe,
             ost,
+            laid: component.laid(stripe),
             offset: start,
             len: stop - start,
             parts: Vec::new(),
@@ -166,7 +185,12 @@ mod tests {
     use alloc::vec;
 
     fn component(stripe_bytes: u32, count: u32) -> Component {
-        Component { extent: Extent::ALL, stripe_bytes, stripes: (0..count).map(OstIndex).collect() }
+        Component {
+            extent: Extent::ALL,
+            stripe_bytes,
+            stripes: (0..count).map(OstIndex).collect(),
+            laid: vec![],
+        }
     }
 
     #[test]

@@ -91,6 +91,10 @@ impl Target {
         let _timing = self.requests.time(request_name(R::OPCODE));
         self.peer.call_until(request, bulk, until).await.map_err(|e| self.explain(R::OPCODE, e))
     }
+    /// How often another target was admitted in its place.
+    pub(crate) fn replaced(&self) -> u32 {
+        self.peer.with_import(|import| import.replaced())
+    }
     /// Since when `rpc_stats` counts.
     pub(crate) fn slots_since(&self) -> Timestamp {
         self.slots_since.get().unwrap_or(self.requests.start())
@@ -175,6 +179,7 @@ fn request_name(opcode: Opcode) -> &'static str {
         Opcode::RegisterTarget => "mgs_target_reg",
         Opcode::ListTargets => "mgs_config_read",
         Opcode::KeepParam => "mgs_set_info",
+        Opcode::AdmitTarget => "mgs_admit",
         Opcode::GrantSeq => "seq_query",
         Opcode::Lookup => "mds_lookup",
         Opcode::Getattr => "mds_getattr",

@@ -135,6 +135,9 @@ impl Ops for ClientOps {
     async fn links(&self, fid: Fid, caller: &Caller) -> Answer<Vec<(Fid, Bytes)>> {
         self.client.links(fid, caller).await
     }
+    fn target_error(&self, target: &str) -> Option<String> {
+        self.client.connections().into_iter().find(|c| c.target == target)?.error
+    }
     async fn statfs_targets(&self) -> Answer<Vec<(String, Answer<StatfsReply>)>> {
         self.client.statfs_targets().await
     }

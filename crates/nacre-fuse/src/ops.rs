@@ -211,6 +211,10 @@ pub trait Ops: 'static {
     fn links(&self, fid: Fid, caller: &Caller) -> impl Future<Output = Answer<Vec<(Fid, Bytes)>>> {
         missing!(fid, caller)
     }
+    /// Why a target is not connected.
+    fn target_error(&self, _target: &str) -> Option<String> {
+        None
+    }
     fn statfs_targets(&self) -> impl Future<Output = Answer<Vec<(String, Answer<StatfsReply>)>>> {
         async { Err(MISSING) }
     }

@@ -3,7 +3,7 @@
 //! The protocol is the targets': Connect, Ping, GetParams, SetParam, Disconnect. A tool has no record and no lease.
 
 use nacre_node::{ConnId, Ctx, Effect, Event};
-use nacre_types::{ClientUuid, Codec, Errno, Generation};
+use nacre_types::{ClientUuid, Codec, Errno, Generation, Incarnation};
 use nacre_wire::target::{
     Connect, ConnectReply, Empty, GetParams, Param, ParamList, PingReply, SetParam, SetParamReply,
 };
@@ -45,6 +45,9 @@ fn answer(parameters: &dyn Parameters, ctx: &Ctx, frame: &Frame) -> Result<Vec<u
                 process: 0,
                 ended: 0,
                 made: Vec::new(),
+                incarnation: Incarnation::default(),
+                refused: String::new(),
+                mismatch: false,
             }
             .to_vec())
         }

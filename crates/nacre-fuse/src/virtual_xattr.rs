@@ -175,7 +175,10 @@ async fn df_json<O: Ops>(ops: &O) -> Result<Value, Errno> {
         Err(Errno::ENODATA) => {
             json!({"target": target, "error": "set inactive on this mount", "state": "inactive"})
         }
-        Err(errno) => json!({"target": target, "error": errno.to_string(), "state": "down"}),
+        Err(errno) => {
+            let error = ops.target_error(&target).unwrap_or_else(|| errno.to_string());
+            json!({"target": target, "error": error, "state": "down"})
+        }
     });
     Ok(lines.collect())
 }
@@ -245,8 +248,12 @@ mod tests {
 
     #[test]
     fn a_layout_is_told_with_its_objects() {
-        let component =
-            Component { extent: Extent::ALL, stripe_bytes: 65536, stripes: vec![OstIndex(3), OstIndex(0)] };
+        let component = Component {
+            extent: Extent::ALL,
+            stripe_bytes: 65536,
+            stripes: vec![OstIndex(3), OstIndex(0)],
+            laid: vec![],
+        };
         let reply = LayoutReply {
             layout: Some(Layout { generation: 1, components: vec![component] }),
             template: None,

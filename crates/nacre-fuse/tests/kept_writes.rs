@@ -44,6 +44,7 @@ fn write(pool: &Arc<BufferPool>, number: u64, len: usize) -> Frame {
     let payload = pool.keep(request).slice(FRONT..);
     let args = Write {
         object: ObjectId { fid: Fid { seq: Seq(0x100), oid: Oid(1) }, stripe: 0 },
+        laid: 0,
         offset: number * len as u64,
         owner: Owner::default(),
         mtime: Timestamp::default(),

@@ -163,7 +163,12 @@ impl Allocator {
         let stripe_bytes = if t.stripe_bytes == 0 { DEFAULT_STRIPE_BYTES } else { t.stripe_bytes };
         Ok(Layout {
             generation: 0,
-            components: alloc::vec![Component { extent: Extent::ALL, stripe_bytes, stripes }],
+            components: alloc::vec![Component {
+                extent: Extent::ALL,
+                stripe_bytes,
+                stripes,
+                laid: Vec::new()
+            }],
         })
     }
 

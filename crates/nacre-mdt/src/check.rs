@@ -7,10 +7,10 @@
 //! are the same set; link and entry counts; every directory hangs below the root; orphans are open and nameless; layouts
 //! are sane; large attributes have their rows; FIDs come from granted sequences; nothing is destroyed that lives.
 
-use crate::row::{Entry, Flocks, Inode, Opened, Row, Stripes, Unsettled};
+use crate::row::{Entry, Flocks, Inode, KnownOst, Opened, Row, Stripes, Unsettled};
 use crate::table::{
-    self, CHOWN, DESTROY, ENTRY, FLOCK, INODE, LINK, META, OPEN, ORPHAN, RESERVED, SEQUENCE, UNSETTLED,
-    XATTR, meta,
+    self, CHOWN, DESTROY, ENTRY, FLOCK, INODE, KNOWN, LINK, META, OPEN, ORPHAN, RESERVED, SEQUENCE,
+    UNSETTLED, XATTR, meta,
 };
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -188,6 +188,9 @@ impl Check {
             }
             RESERVED => {
                 self.decode::<u64>("a reservation", key, value);
+            }
+            KNOWN => {
+                self.decode::<KnownOst>("what is known of an OST", key, value);
             }
             SEQUENCE => {
                 self.decode::<ClientUuid>("a sequence", key, value);

@@ -12,6 +12,8 @@ use tracing::{error, info};
 
 /// Opens that are ended in one visit.
 const SLICE: usize = 16;
+/// Sequences that an old copy of the MDT leaves out: a million mounts, or 10^11 files.
+const SEQUENCES_SKIPPED: u64 = 1 << 20;
 
 impl Mdt {
     /// Grants a sequence; durable when answered, so that no FID is ever given out twice.
@@ -33,6 +35,22 @@ impl Mdt {
             .await?;
         self.core.osd.commit(transno).await?;
         Ok(Reply::of(&GrantSeqReply { seq }).with_transno(transno))
+    }
+
+    /// An old copy of this MDT was admitted. Sequences that it has granted after the copy are in use: objects on the OSTs
+    /// have their FIDs. So far ahead nobody can have come.
+    pub(crate) async fn skip_sequences(&self) -> Result<(), Errno> {
+        let mut wants = Wants::default();
+        wants.key(META, meta::NEXT_SEQ);
+        let (_, next) = self
+            .change_local(wants, credits(1, true), |view| {
+                let next: u64 = view.row(META, meta::NEXT_SEQ)?.unwrap_or(Seq::FIRST_CLIENT.0);
+                view.put(META, meta::NEXT_SEQ, &(next + SEQUENCES_SKIPPED));
+                Ok(next + SEQUENCES_SKIPPED)
+            })
+            .await?;
+        info!(target_name = %self.core.name, next, "FIDs of new files begin anew: those granted after the copy may be in use");
+        Ok(())
     }
 
     /// Closes what an export had open, drops its file locks, forgets its truncates. In slices; a crash in between

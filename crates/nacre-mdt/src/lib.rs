@@ -23,6 +23,7 @@ mod held;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
 mod inode;
+mod known_osts;
 mod layout;
 mod mdt;
 #[cfg(test)]

@@ -431,6 +431,9 @@ impl Service for Mdt {
     async fn refill(self: Rc<Self>, request: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
         refill::refill(&self, &request, &record).await
     }
+    async fn admitted(self: Rc<Self>) -> Result<(), Errno> {
+        self.skip_sequences().await
+    }
     async fn export_gone(self: Rc<Self>, export: ExportId) {
         self.dirs.drop_export(export);
         self.drop_export(export).await;

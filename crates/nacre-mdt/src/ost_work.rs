@@ -245,7 +245,8 @@ impl Mdt {
             component.stripes.iter().map(|&ost| self.osts.connected(ost)).collect();
         let Some(peers) = peers else { return Ok(None) };
         let calls = (0u32..).zip(&peers).map(|(stripe, peer)| async move {
-            match peer.call(&Glimpse { object: ObjectId { fid, stripe } }).await {
+            let laid = component.laid(stripe);
+            match peer.call(&Glimpse { object: ObjectId { fid, stripe }, laid }).await {
                 Err(RpcError::Errno(Errno::ENOENT | Errno::ESTALE)) => Ok(ObjectState::default()),
                 other => other,
             }

@@ -7,6 +7,7 @@
 
 use crate::allocator::{Allocator, NoLayout, OstRoom};
 use crate::free_space::{FreeSpace, Qos, Reserve};
+use crate::known_osts::KnownOsts;
 use crate::params::osp_name;
 use crate::row::Row;
 use crate::table::{self, RESERVED};
@@ -81,6 +82,7 @@ pub(crate) struct Osts {
     pub(crate) asking: RefCell<BTreeMap<Fid, bool>>,
     pub(crate) ask: WaitList,
     registration: RefCell<Option<Rc<Registration>>>,
+    pub(crate) known: KnownOsts,
 }
 
 impl Osts {
@@ -100,6 +102,7 @@ impl Osts {
             asking: RefCell::default(),
             ask: core.ctx.wait_list(),
             registration: RefCell::default(),
+            known: KnownOsts::default(),
         })
     }
 
@@ -248,7 +251,10 @@ impl Osts {
         }
         let layout = self.allocator.borrow_mut().layout(template, || self.core.ctx.random());
         match layout {
-            Ok(layout) => {
+            Ok(mut layout) => {
+                for component in &mut layout.components {
+                    component.lay_out(|ost| self.known.replaced(ost));
+                }
                 self.ask_for_more(&layout);
                 Ok(layout)
             }
@@ -321,10 +327,17 @@ impl Osts {
         let index = OstIndex(entry.index);
         if let Some(ost) = self.get(index) {
             ost.peer.set_addresses(entry.addresses.clone());
+            let (meant, admitted) = self.known.meant(entry);
+            if admitted {
+                // It has promised nothing yet.
+                self.allocator.borrow_mut().set_room(index, OstRoom::default());
+            }
+            ost.peer.expect(meant.known, meant.replaced);
             return;
         }
         let TargetName::Of { fs, .. } = &self.core.name else { return };
         let target = TargetName::Of { fs: fs.clone(), kind: TargetKind::Ost, index: entry.index };
+        let (meant, admitted) = self.known.meant(entry);
         let config = PeerConfig {
             client: self.core.osd.label().uuid,
             role: Role::Target,
@@ -333,6 +346,8 @@ impl Osts {
             target: target.to_string(),
             addresses: entry.addresses.clone(),
             max_mod_rpcs: MOD_RPCS,
+            known: Some(meant.known),
+            replaced: meant.replaced,
         };
         let kept = |field: &str| self.core.kept_of(&osp_name(&self.core, index, field), kept);
         let active = kept("active").is_none_or(|value| parse_switch("active", &value) != Ok(false));
@@ -350,7 +365,7 @@ impl Osts {
             full: Cell::new(false),
             last_usable: Cell::new(ctx.now()),
         });
-        let objects = banked.get(&index).copied().unwrap_or(0);
+        let objects = banked.get(&index).copied().filter(|_| !admitted).unwrap_or(0);
         let room = OstRoom { objects, space: FreeSpace::reserving(low, high), ..OstRoom::default() };
         self.allocator.borrow_mut().set_room(index, room);
         self.peers.borrow_mut().insert(index, ost.clone());
@@ -365,6 +380,9 @@ impl Osts {
         let mut before = None;
         while !self.stopping.get() {
             let asked = self.ask_room(&ost).await;
+            if let Err(error) = self.known.keep(&self.core, [&*ost].into_iter(), false).await {
+                warn!(target_name = %self.core.name, ost = ost.index.0, %error, "what is known of an OST is not kept");
+            }
             // Also while nothing is created: an outage is counted from when the last OST went, not from the last file.
             self.refresh();
             self.changed.wake_all();
@@ -469,6 +487,9 @@ impl Osts {
         }
         if let Err(error) = self.store_reserved().await {
             warn!(target_name = %self.core.name, %error, "the reservation at the OSTs is not kept over the restart");
+        }
+        if let Err(error) = self.known.keep(&self.core, osts.iter().map(|ost| &**ost), true).await {
+            warn!(target_name = %self.core.name, %error, "what is known of the OSTs is not kept over the restart");
         }
         for ost in osts {
             ost.peer.disconnect().await;

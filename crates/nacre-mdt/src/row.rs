@@ -6,8 +6,8 @@
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{
-    Attr, Codec, DecodeError, Fid, FileType, Generation, Layout, LayoutTemplate, Reader, Timestamp, Writer,
-    codec_struct,
+    Attr, Codec, DecodeError, Fid, FileType, Generation, Layout, LayoutTemplate, Reader, Remembered,
+    Timestamp, Writer, codec_struct,
 };
 use nacre_wire::mdt::FileLock;
 
@@ -70,6 +70,17 @@ codec_struct! {
     /// An extended attribute; `None`: the value is a row of [`crate::table::XATTR`].
     pub struct Xattr { pub name: Bytes, pub value: Option<Bytes> }
 }
+codec_struct! {
+    /// An OST that was met.
+    #[derive(Copy)]
+    pub struct KnownOst {
+        pub known: Remembered,
+        /// How often another one was admitted in its place.
+        pub replaced: u32,
+    }
+}
+impl Row for KnownOst {}
+
 codec_struct! {
     /// Everything about an inode.
     pub struct Inode {
@@ -178,6 +189,7 @@ mod tests {
                     extent: Extent::ALL,
                     stripe_bytes: 1 << 20,
                     stripes: vec![OstIndex(1)],
+                    laid: vec![],
                 }],
             }),
             may_have_objects: true,
@@ -209,6 +221,7 @@ mod tests {
                 "010000000001000000",                       // layout, generation, components
                 "0000000000000000ffffffffffffffff00001000", // extent, chunk
                 "0100000001000000",                         // stripes
+                "00000000",                                 // laid
                 "01",                                       // may have objects
                 "00000000",                                 // target
                 "00",                                       // template

@@ -68,6 +68,7 @@ async fn load(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, StartError> {
         commit_on_sharing: Cell::new(false),
         dirs: Dirs::new(&core.ctx),
     });
+    mdt.osts.known.load(core).await?;
     info!(target_name = %core.name, opens = mdt.opens.borrow().len(), "metadata target has read its rows");
     unsettled.into_iter().for_each(|fid| mdt.osts.ask_size(fid));
     if let Some(registration) = Registration::start(core) {

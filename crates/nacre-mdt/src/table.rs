@@ -36,9 +36,14 @@ pub const UNSETTLED: Table = Table(MDT_FIRST + 11);
 /// OST → objects that it has granted and that were not used at the last clean stop (u64).
 pub const RESERVED: Table = Table(MDT_FIRST + 12);
 
+/// OST → [`crate::row::KnownOst`]: which OST was met, and how far it had come.
+pub const KNOWN: Table = Table(MDT_FIRST + 13);
+
 /// Every table of a metadata target.
-pub const ALL: [Table; 13] =
-    [META, SEQUENCE, INODE, ENTRY, LINK, XATTR, OPEN, ORPHAN, DESTROY, CHOWN, FLOCK, UNSETTLED, RESERVED];
+pub const ALL: [Table; 14] = [
+    META, SEQUENCE, INODE, ENTRY, LINK, XATTR, OPEN, ORPHAN, DESTROY, CHOWN, FLOCK, UNSETTLED, RESERVED,
+    KNOWN,
+];
 
 /// Keys of [`META`].
 pub mod meta {
@@ -84,7 +89,7 @@ pub fn open_of(key: &[u8]) -> Option<(Generation, OpenHandle)> {
 pub fn sequence(seq: Seq) -> [u8; 8] {
     seq.0.to_be_bytes()
 }
-/// Key in [`RESERVED`].
+/// Key in [`RESERVED`] and [`KNOWN`].
 pub fn reserved(ost: OstIndex) -> [u8; 4] {
     ost.0.to_be_bytes()
 }

@@ -20,7 +20,9 @@ pub fn registry(mut bytes: &[u8]) {
     for (fs, targets) in registry.file_systems() {
         let list = registry.list(fs).expect("it is there");
         assert_eq!((list.targets.len(), list.params.len()), (targets.count(), kept.len()));
-        assert!(registry.register_reply(fs).is_some());
+        for target in list.targets {
+            assert!(registry.register_reply(fs, target.kind, target.index).is_some());
+        }
     }
 }
 
@@ -31,7 +33,8 @@ mod tests {
     use crate::replay_corpus::{replay, seeds};
     use alloc::string::String;
     use alloc::vec::Vec;
-    use nacre_types::{ClientUuid, Codec as _, FsName, Secret, TargetKind};
+    use nacre_types::{ClientUuid, Codec as _, FsName, Incarnation, Remembered, Secret, TargetKind, Transno};
+    use nacre_wire::mgs::Admit;
 
     #[test]
     fn rows_of_an_mgs() {
@@ -47,8 +50,14 @@ mod tests {
             fs: fs.clone(),
             kind: TargetKind::Ost,
             index: 3,
-            uuid: ClientUuid([7; 16]),
             secret: Secret::new([8; 16]),
+            known: Remembered {
+                uuid: ClientUuid([7; 16]),
+                incarnation: Incarnation { number: 2, id: 3, began: Transno(4) },
+                committed: Transno(5),
+            },
+            replaced: 1,
+            admitted: Some(Admit::Rollback),
             addresses: Vec::from([String::from("h:9988")]),
         };
         let name = String::from("mdc.*.max_rpcs_in_flight");

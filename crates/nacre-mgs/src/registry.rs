@@ -1,23 +1,30 @@
 //! The list of file systems and their targets, and its rows.
 //!
-//! Invariants: an index of a file system belongs to one uuid, and to the secret with which that registered first, for
-//! ever; a target that is not known comes in while registration is open, or as the administrator; the key of the name hash is made once and
-//! never changes (cookies of directories depend on it); the version grows with every change of the list, and a
+//! Invariants: an index of a file system belongs to one uuid (with the secret with which that registered first), and to a
+//! history that only goes on, until an administrator admits another target or an old copy (docs/targets.md); a target that
+//! is not known comes in while registration is open, or as the administrator; the key of the name hash is made once and
+//! never changes (cookies of directories depend on it); the version grows with every change that others must learn of, and a
 //! registration that says nothing new changes nothing. Everything is bounded: file systems, targets, addresses.
 //! Rows: `MGS_FIRST` by name holds an [`FsRow`]; `MGS_FIRST + 1` by name, kind and index a [`TargetRow`];
 //! `MGS_FIRST + 2` under `version` the version of the list, under `register` whether new targets are taken;
 //! `MGS_FIRST + 3` by name the parameters kept.
 
 use alloc::collections::BTreeMap;
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use nacre_node::Origin;
 use nacre_osd::{Table, Tx, table};
 use nacre_target::Sender;
-use nacre_types::{ClientUuid, Codec, DecodeError, FsName, Secret, TargetKind, codec_enum, codec_struct};
+use nacre_types::{
+    Codec, DecodeError, FsName, Identity, Mismatch, Remembered, Secret, TargetKind, TargetName, codec_enum,
+    codec_struct,
+};
 use nacre_wire::AddressText;
 use nacre_wire::bounds::{ADDRESS_BYTES_MAX, ADDRESSES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
-use nacre_wire::mgs::{KeepParam, KeptParam, RegisterReply, RegisterTarget, TargetEntry, TargetList};
+use nacre_wire::mgs::{
+    Admit, AdmitTarget, KeepParam, KeptParam, RegisterReply, RegisterTarget, TargetEntry, TargetList,
+};
 use nacre_wire::settings::check_setting;
 use nacre_wire::target::Role;
 
@@ -69,9 +76,14 @@ codec_struct! {
         pub fs: FsName,
         pub kind: TargetKind,
         pub index: u32,
-        pub uuid: ClientUuid,
+        /// Whoever registers under this name must be this target, with all that was durable.
+        pub known: Remembered,
         /// With which it registered first.
         pub secret: Secret,
+        /// How often another one was admitted.
+        pub replaced: u32,
+        /// What the next registration may be instead.
+        pub admitted: Option<Admit>,
         pub addresses: Vec<String>,
     }
 }
@@ -79,8 +91,9 @@ codec_struct! {
 /// Why a registration is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    #[error("{kind:?} {index} of {fs} is another target, {holder}: format this one with another index")]
-    Taken { fs: FsName, kind: TargetKind, index: u32, holder: ClientUuid },
+    /// The whole sentence for the log of the target.
+    #[error("{0}")]
+    Mismatch(String),
     #[error("{kind:?} {index} of {fs} is known with another secret: this is somebody else in its name")]
     Impostor { fs: FsName, kind: TargetKind, index: u32 },
     #[error(
@@ -102,6 +115,17 @@ pub struct Change {
     pub target: TargetRow,
     /// The first target of its file system brings the file system.
     pub fs: FsRow,
+    /// What of it is worth a line in the log.
+    pub news: Option<News>,
+}
+
+/// What a registration means for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum News {
+    New,
+    Moved,
+    /// It has taken the place of another one, or of what it was itself.
+    Admitted(Admit),
 }
 
 type TargetKey = (TargetKind, u32);
@@ -216,7 +240,7 @@ impl Registry {
         sender: &Sender,
         new_key: (u64, u64),
     ) -> Result<Option<Change>, Refused> {
-        if (sender.role, sender.uuid) != (Role::Target, new.uuid) {
+        if (sender.role, sender.uuid) != (Role::Target, new.identity.uuid) {
             return Err(Refused::Invalid { what: "a target registers itself only" });
         }
         if new.kind == TargetKind::Mgs {
@@ -230,35 +254,91 @@ impl Registry {
         if known.is_none() && self.file_systems.len() >= FILE_SYSTEMS_MAX {
             return Err(Refused::Full);
         }
-        if let Some(old) = known.and_then(|fs| fs.targets.get(&(new.kind, new.index))) {
-            if old.uuid != new.uuid {
-                let (fs, kind, index) = (new.fs.clone(), new.kind, new.index);
-                return Err(Refused::Taken { fs, kind, index, holder: old.uuid });
-            }
-            if old.secret != sender.secret {
-                return Err(Refused::Impostor { fs: new.fs.clone(), kind: new.kind, index: new.index });
-            }
-            if old.addresses == new.addresses {
-                return Ok(None);
-            }
-        } else if self.register() == Register::Known && !sender.is_trusted() {
+        if new.identity.incarnations.is_empty()
+            || new.identity.incarnations.len() > Identity::INCARNATIONS_MAX
+        {
+            return Err(Refused::Invalid { what: "a target that registers has 1 to 128 openings" });
+        }
+        let is_new = known.is_none_or(|fs| !fs.targets.contains_key(&(new.kind, new.index)));
+        if is_new && self.register() == Register::Known && !sender.is_trusted() {
             return Err(Refused::Closed { fs: new.fs.clone(), kind: new.kind, index: new.index });
         }
-        let target = TargetRow {
+        let fs = known.map_or(FsRow { hash_key: new_key, settled: false }, |fs| fs.row);
+        let mut target = TargetRow {
             fs: new.fs.clone(),
             kind: new.kind,
             index: new.index,
-            uuid: new.uuid,
+            known: new.identity.remember(new.committed),
+            replaced: new.replaced,
             secret: sender.secret,
+            admitted: None,
             addresses: new.addresses.clone(),
         };
-        let fs = known.map_or(FsRow { hash_key: new_key, settled: false }, |fs| fs.row);
-        Ok(Some(Change { version: self.version + 1, target, fs }))
+        let Some(old) = known.and_then(|fs| fs.targets.get(&(new.kind, new.index))) else {
+            return Ok(Some(Change { version: self.version + 1, target, fs, news: Some(News::New) }));
+        };
+        let news = match new.identity.check(&old.known) {
+            Ok(()) if old.secret != sender.secret => {
+                return Err(Refused::Impostor { fs: new.fs.clone(), kind: new.kind, index: new.index });
+            }
+            Ok(()) => {
+                target.replaced = old.replaced.max(new.replaced);
+                let started = target.known.incarnation != old.known.incarnation;
+                let mut known = old.known;
+                known.learn(&target.known);
+                target.known = known;
+                // An admission that was not needed after all ends with the next start of the right target.
+                target.admitted = old.admitted.filter(|_| !started);
+                if target == *old {
+                    return Ok(None);
+                }
+                let told = (&target.addresses, target.replaced) == (&old.addresses, old.replaced);
+                (!told).then_some(News::Moved)
+            }
+            Err(mismatch) => {
+                if !mismatch.is_other() && old.secret != sender.secret {
+                    return Err(Refused::Impostor { fs: new.fs.clone(), kind: new.kind, index: new.index });
+                }
+                let admit = admission(old, new, mismatch).map_err(Refused::Mismatch)?;
+                target.replaced = old.replaced.max(new.replaced).saturating_add(1);
+                Some(News::Admitted(admit))
+            }
+        };
+        let version = self.version + u64::from(news.is_some());
+        Ok(Some(Change { version, target, fs, news }))
+    }
+
+    // ---- admissions
+
+    /// What admitting another target would change; `None`: it is so already.
+    ///
+    /// # Errors
+    /// `Invalid` with the sentence for the administrator.
+    pub fn check_admission(&self, new: &AdmitTarget) -> Result<Option<Change>, Refused> {
+        let fs = self.file_systems.get(&new.fs);
+        let fs = fs.ok_or(Refused::Invalid { what: "the MGS knows no file system of this name" })?;
+        let old = fs.targets.get(&(new.kind, new.index));
+        let old = old.ok_or(Refused::Invalid {
+            what: "no target of this name has registered: a new one needs no admission, serve it",
+        })?;
+        if new.kind == TargetKind::Mdt && new.admit == Admit::Replacement && !new.revoke {
+            return Err(Refused::Invalid {
+                what: "an empty MDT cannot replace one that had files: put a copy of it back and admit that with \
+                       accept-rollback, or format the whole file system anew",
+            });
+        }
+        let admitted = (!new.revoke).then_some(new.admit);
+        let target = TargetRow { admitted, ..old.clone() };
+        Ok((target != *old).then_some(Change { version: self.version, target, fs: fs.row, news: None }))
+    }
+
+    pub fn target(&self, fs: &FsName, kind: TargetKind, index: u32) -> Option<&TargetRow> {
+        self.file_systems.get(fs)?.targets.get(&(kind, index))
     }
 
     /// Takes a change in that was written.
     pub fn apply(&mut self, change: Change) {
-        assert!(change.version > self.version, "the version of the list only grows");
+        assert!(change.version >= self.version, "the version of the list never falls");
         self.version = change.version;
         let (target, row) = (change.target, change.fs);
         let fs = self
@@ -298,9 +378,15 @@ impl Registry {
 
     // ---- questions
 
-    pub fn register_reply(&self, fs: &FsName) -> Option<RegisterReply> {
-        let hash_key = self.file_systems.get(fs)?.row.hash_key;
-        Some(RegisterReply { config_version: self.version, hash_key })
+    /// `None`: no such target.
+    pub fn register_reply(&self, fs: &FsName, kind: TargetKind, index: u32) -> Option<RegisterReply> {
+        let fs = self.file_systems.get(fs)?;
+        Some(RegisterReply {
+            config_version: self.version,
+            hash_key: fs.row.hash_key,
+            replaced: fs.targets.get(&(kind, index))?.replaced,
+            refused: String::new(),
+        })
     }
     /// `None`: no such file system.
     pub fn list(&self, fs: &FsName) -> Option<TargetList> {
@@ -308,7 +394,8 @@ impl Registry {
         let entry = |t: &TargetRow| TargetEntry {
             kind: t.kind,
             index: t.index,
-            uuid: t.uuid,
+            known: t.known,
+            replaced: t.replaced,
             addresses: t.addresses.clone(),
         };
         Some(TargetList {
@@ -363,6 +450,42 @@ fn check_addresses(addresses: &[String], sender: &Sender) -> Result<(), Refused>
     Ok(())
 }
 
+/// Whether an administrator has admitted what registers here instead of the registered target; or the sentence for its log.
+fn admission(old: &TargetRow, new: &RegisterTarget, mismatch: Mismatch) -> Result<Admit, String> {
+    let name = TargetName::Of { fs: new.fs.clone(), kind: new.kind, index: new.index };
+    let wanted = if mismatch.is_other() { Admit::Replacement } else { Admit::Rollback };
+    if old.admitted == Some(wanted) {
+        if wanted == Admit::Rollback || new.blank {
+            return Ok(wanted);
+        }
+        return Err(format!(
+            "the target that was started as {name} {mismatch}; a replacement is admitted, but this one is not empty\n\
+             hint: format it (nacre mkfs --reformat) if nothing on it is needed"
+        ));
+    }
+    let Remembered { incarnation, committed, .. } = old.known;
+    let registered = format!(
+        "registered at the MGS: opening {} of its store, changes durable up to {committed}, at {}",
+        incarnation.number,
+        old.addresses.iter().take(4).cloned().collect::<Vec<_>>().join(", ")
+    );
+    let ways = match (wanted, new.kind) {
+        (Admit::Replacement, TargetKind::Mdt) => String::from(
+            "put the registered target back; all names are on it, so no empty one can replace it",
+        ),
+        (Admit::Replacement, _) => format!(
+            "put the registered target back; or, if it is lost for good and this one is new and empty, admit it where the \
+             MGS is served with `nacre target replace {name}`, and start it again (its old files give EIO then)"
+        ),
+        (Admit::Rollback, _) => format!(
+            "put the current copy back; or, if there is none, accept this one and lose what is newer: `nacre target \
+             accept-rollback {name}` where the MGS is served, and start it again"
+        ),
+    };
+    let stopped = "(add `--mgs DIR` if the MGS does not run)";
+    Err(format!("the target that was started as {name} {mismatch}\n{registered}\nhint: {ways} {stopped}"))
+}
+
 fn target_key(target: &TargetRow) -> Vec<u8> {
     let mut key = target.fs.to_vec();
     key.push(target.kind.number());
@@ -373,15 +496,20 @@ fn target_key(target: &TargetRow) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::format;
     use alloc::string::ToString;
+    use nacre_types::{ClientUuid, Transno};
 
     fn request(fs: &str, index: u32, uuid: u8, address: &str) -> RegisterTarget {
+        let mut identity = Identity { uuid: ClientUuid([uuid; 16]), incarnations: Vec::new() };
+        identity.open(u64::from(uuid), Transno(0));
         RegisterTarget {
             fs: FsName::parse(fs).expect("a name"),
             kind: TargetKind::Ost,
             index,
-            uuid: ClientUuid([uuid; 16]),
+            identity,
+            committed: Transno(10),
+            replaced: 0,
+            blank: true,
             addresses: alloc::vec![address.to_string()],
         }
     }
@@ -389,8 +517,13 @@ mod tests {
         let (uuid, secret) = (ClientUuid([uuid; 16]), Secret::new([uuid; 16]));
         Sender { uuid, secret, role: Role::Target, origin: Origin::Network }
     }
+    fn admit(r: &mut Registry, admit: Admit, revoke: bool) {
+        let fs = FsName::parse("demo").expect("a name");
+        let asked = AdmitTarget { fs, kind: TargetKind::Ost, index: 0, admit, revoke };
+        r.check_admission(&asked).expect("it may").into_iter().for_each(|c| r.apply(c));
+    }
     fn register(r: &mut Registry, new: &RegisterTarget, key: (u64, u64)) -> Result<bool, Refused> {
-        register_as(r, new, &sender(new.uuid.0[0]), key)
+        register_as(r, new, &sender(new.identity.uuid.0[0]), key)
     }
     fn register_as(
         r: &mut Registry,
@@ -419,12 +552,63 @@ mod tests {
     }
 
     #[test]
-    fn an_index_belongs_to_one_target_for_ever() {
+    fn an_index_belongs_to_one_target_until_an_empty_one_is_admitted() {
         let mut r = Registry::default();
         register(&mut r, &request("demo", 0, 1, "a"), (5, 6)).expect("free");
         let refused = register(&mut r, &request("demo", 0, 2, "b"), (5, 6)).expect_err("taken");
-        assert!(format!("{refused}").contains("another index"));
+        assert!(format!("{refused}").contains("nacre target replace demo-OST0000"), "{refused}");
+        admit(&mut r, Admit::Rollback, false);
+        register(&mut r, &request("demo", 0, 2, "b"), (5, 6))
+            .expect_err("it is another one, and no old copy");
+        admit(&mut r, Admit::Replacement, false);
+        let full = RegisterTarget { blank: false, ..request("demo", 0, 2, "b") };
+        register(&mut r, &full, (5, 6)).expect_err("it has objects");
+        admit(&mut r, Admit::Replacement, true);
+        register(&mut r, &request("demo", 0, 2, "b"), (5, 6)).expect_err("taken back");
+        admit(&mut r, Admit::Replacement, false);
+        assert_eq!(register(&mut r, &request("demo", 0, 2, "b"), (5, 6)), Ok(true));
+        let fs = FsName::parse("demo").expect("a name");
+        assert_eq!(r.register_reply(&fs, TargetKind::Ost, 0).map(|r| r.replaced), Some(1));
+        register(&mut r, &request("demo", 0, 1, "a"), (5, 6))
+            .expect_err("the former one is the other one now");
         assert_eq!(register(&mut r, &request("else", 0, 2, "b"), (5, 6)), Ok(true), "of another file system");
+    }
+
+    #[test]
+    fn a_target_that_has_gone_back_is_refused_until_it_is_admitted() {
+        let mut r = Registry::default();
+        let first = request("demo", 0, 1, "a");
+        register(&mut r, &first, (5, 6)).expect("free");
+        let version = r.version();
+        let opened = |of: &RegisterTarget, id: u64, began: u64| {
+            let mut again = of.clone();
+            again.identity.open(id, Transno(began));
+            again.committed = Transno(began + 5);
+            again
+        };
+        let second = opened(&first, 50, 20);
+        assert_eq!(register(&mut r, &second, (5, 6)), Ok(true), "it is started again");
+        assert_eq!(r.version(), version, "which nobody needs to hear");
+        let later = RegisterTarget { committed: Transno(90), ..second.clone() };
+        assert_eq!(register(&mut r, &later, (5, 6)), Ok(true), "numbers are remembered");
+        for (bad, what) in [(opened(&first, 60, 20), "not in its history"), (opened(&second, 61, 89), "89")] {
+            let refused = register(&mut r, &bad, (5, 6)).expect_err("gone back");
+            let text = format!("{refused}");
+            assert!(text.contains(what) && text.contains("accept-rollback demo-OST0000"), "{text}");
+        }
+        assert_eq!(register(&mut r, &opened(&second, 62, 90), (5, 6)), Ok(true));
+        admit(&mut r, Admit::Rollback, false);
+        assert_eq!(register(&mut r, &first, (5, 6)), Ok(true));
+        let fs = FsName::parse("demo").expect("a name");
+        let now = r.target(&fs, TargetKind::Ost, 0).expect("it is there").clone();
+        assert_eq!((now.known, now.replaced), (first.identity.remember(Transno(10)), 1));
+        assert_eq!((now.admitted, r.version()), (None, version + 1));
+        // What is admitted and not needed ends with the next start of the right one.
+        admit(&mut r, Admit::Replacement, false);
+        register(&mut r, &first, (5, 6)).expect("it says again what it is");
+        assert!(r.target(&fs, TargetKind::Ost, 0).is_some_and(|t| t.admitted.is_some()));
+        register(&mut r, &opened(&first, 70, 30), (5, 6)).expect("it is started again");
+        assert!(r.target(&fs, TargetKind::Ost, 0).is_some_and(|t| t.admitted.is_none()));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! file system that has used it); the list in memory is what the rows say, so it is changed after the write.
 
 use crate::registry::{
-    Change, FILE_SYSTEMS, FsRow, PARAMS, ParamChange, REGISTER_KEY, Refused, Register, Registry, STATE,
+    Change, FILE_SYSTEMS, FsRow, News, PARAMS, ParamChange, REGISTER_KEY, Refused, Register, Registry, STATE,
     TARGETS, VERSION_KEY,
 };
 use alloc::collections::BTreeSet;
@@ -17,9 +17,9 @@ use core::time::Duration;
 use nacre_osd::{Credits, Osd, Pins};
 use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore};
-use nacre_types::{Codec as _, Errno, FsName, Instant, TargetKind, TargetName};
+use nacre_types::{Codec as _, Errno, FsName, Instant, Remembered, TargetKind, TargetName};
 use nacre_wire::Opcode;
-use nacre_wire::mgs::{KeepParam, ListTargets, RegisterTarget};
+use nacre_wire::mgs::{AdmitReply, AdmitTarget, KeepParam, ListTargets, RegisterReply, RegisterTarget};
 use nacre_wire::target::{Empty, Param, Role, StatfsReply};
 
 /// Rows of one scan.
@@ -117,6 +117,15 @@ impl Mgs {
                 self.core.osd.commit(self.core.osd.last_transno()).await?;
                 return self.registered(&new);
             }
+            Err(Refused::Mismatch(refused)) => {
+                if let Some(left_out) = self.may_say("mismatch") {
+                    tracing::error!(fs = %new.fs, kind = ?new.kind, index = new.index, left_out,
+                        "registration refused: {refused}");
+                }
+                let config_version = self.registry.borrow().version();
+                let nothing = RegisterReply { config_version, hash_key: (0, 0), replaced: 0, refused };
+                return Ok(Reply::of(&nothing));
+            }
             Err(refused) => return Err(self.refuse(&new, &refused)),
         };
         if !self.registry.borrow().is_known(&new) {
@@ -126,17 +135,51 @@ impl Mgs {
             change.write(tx);
             Ok(())
         })?;
-        if let Some(left_out) = self.may_say("registered") {
-            tracing::info!(fs = %new.fs, kind = ?new.kind, index = new.index, uuid = %new.uuid,
-                addresses = ?new.addresses, version = change.version, left_out, "target registered");
-        }
+        self.say(&new, &change);
         self.registry.borrow_mut().apply(change);
         self.core.osd.commit(transno).await?;
         Ok(self.registered(&new)?.with_transno(transno))
     }
 
     fn registered(&self, new: &RegisterTarget) -> Result<Reply, Errno> {
-        Ok(Reply::of(&self.registry.borrow().register_reply(&new.fs).ok_or(Errno::ENOENT)?))
+        let reply = self.registry.borrow().register_reply(&new.fs, new.kind, new.index);
+        Ok(Reply::of(&reply.ok_or(Errno::ENOENT)?))
+    }
+
+    /// An administrator lets another target, or an old copy, take the place of a registered one.
+    async fn admit(&self, request: &Request) -> Result<Reply, Errno> {
+        let asked: AdmitTarget = request.args()?;
+        if !self.core.is_administrator(request) {
+            return Err(Errno::EPERM);
+        }
+        let credits = Credits { rows: Change::ROWS, row_bytes: Change::BYTES, object_bytes: 0, frees: true };
+        let reservation = self.core.osd.reserve(credits).await?;
+        // Nothing waits between the check and the change.
+        let checked = self.registry.borrow().check_admission(&asked);
+        let refused = match checked {
+            Ok(None) => String::new(),
+            Ok(Some(change)) => {
+                self.core.transact_local(&Pins::default(), reservation, |tx| {
+                    change.write(tx);
+                    Ok(())
+                })?;
+                tracing::warn!(fs = %asked.fs, kind = ?asked.kind, index = asked.index, admit = ?asked.admit,
+                    revoked = asked.revoke, "the administrator has admitted another target under this name");
+                self.registry.borrow_mut().apply(change);
+                String::new()
+            }
+            Err(refused) => refused.to_string(),
+        };
+        self.core.osd.commit(self.core.osd.last_transno()).await?;
+        let registry = self.registry.borrow();
+        let target = registry.target(&asked.fs, asked.kind, asked.index);
+        let nothing = Remembered {
+            uuid: self.core.osd.label().uuid,
+            incarnation: Default::default(),
+            committed: Default::default(),
+        };
+        let (known, replaced) = target.map_or((nothing, 0), |t| (t.known, t.replaced));
+        Ok(Reply::of(&AdmitReply { known, replaced, refused }))
     }
 
     fn list(&self, request: &Request) -> Result<Reply, Errno> {
@@ -202,6 +245,20 @@ impl Mgs {
         }
     }
 
+    /// The line of a registration in the log; nothing of what a target says from time to time.
+    fn say(&self, new: &RegisterTarget, change: &Change) {
+        let (fs, kind, index, uuid) = (&new.fs, new.kind, new.index, new.identity.uuid);
+        if let Some(News::Admitted(admit)) = change.news {
+            tracing::warn!(%fs, ?kind, index, %uuid, addresses = ?new.addresses, version = change.version,
+                replaced = change.target.replaced, ?admit, "another target was admitted under this name");
+        } else if change.news.is_some()
+            && let Some(left_out) = self.may_say("registered")
+        {
+            tracing::info!(%fs, ?kind, index, %uuid, addresses = ?new.addresses, version = change.version,
+                left_out, "target registered");
+        }
+    }
+
     fn register_name(&self) -> String {
         format!("{}register", self.core.param_prefix())
     }
@@ -211,11 +268,11 @@ impl Mgs {
 
     fn refuse(&self, new: &RegisterTarget, refused: &Refused) -> Errno {
         if let Some(left_out) = self.may_say("registration refused") {
-            tracing::warn!(fs = %new.fs, kind = ?new.kind, index = new.index, uuid = %new.uuid, %refused, left_out,
+            tracing::warn!(fs = %new.fs, kind = ?new.kind, index = new.index, uuid = %new.identity.uuid, %refused, left_out,
                 "registration refused");
         }
         match refused {
-            Refused::Taken { .. } => Errno::EEXIST,
+            Refused::Mismatch(_) => Errno::EEXIST,
             Refused::Impostor { .. } => Errno::EACCES,
             Refused::Closed { .. } => Errno::EPERM,
             Refused::Address { .. } | Refused::Invalid { .. } => Errno::EINVAL,
@@ -249,6 +306,7 @@ impl Service for Mgs {
             Opcode::RegisterTarget => self.register(&request).await,
             Opcode::ListTargets => self.list(&request),
             Opcode::KeepParam => self.keep_param(&request).await,
+            Opcode::AdmitTarget => self.admit(&request).await,
             _ => Err(Errno::EOPNOTSUPP),
         }
     }
@@ -296,8 +354,14 @@ impl Service for Mgs {
             let mut value = format!("fsname: {fs}\nconfig_version: {}\n", registry.version());
             for t in targets {
                 let name = TargetName::Of { fs: fs.clone(), kind: t.kind, index: t.index };
-                let line =
-                    format!("{name}: {{ uuid: {}, addresses: [{}] }}\n", t.uuid, t.addresses.join(", "));
+                let Remembered { uuid, incarnation, committed } = t.known;
+                let mut line = format!("{name}: {{ uuid: {uuid}, addresses: [{}]", t.addresses.join(", "));
+                line.push_str(&format!(", opening: {}, committed: {committed}", incarnation.number));
+                line.push_str(&format!(", replaced: {}", t.replaced));
+                if let Some(admitted) = t.admitted {
+                    line.push_str(&format!(", admitted: {admitted:?}"));
+                }
+                line.push_str(" }\n");
                 value.push_str(&line);
             }
             for kept in registry.kept() {

@@ -7,7 +7,7 @@ use common::{Jobs, SEC, add_client, add_target, store};
 use nacre_mgs::Mgs;
 use nacre_node::{Origin, RpcError};
 use nacre_sim::{NodeId, World};
-use nacre_types::{ClientUuid, Errno, FsName, TargetKind};
+use nacre_types::{ClientUuid, Errno, FsName, Identity, TargetKind, Transno};
 use nacre_wire::mgs::{ListTargets, RegisterReply, RegisterTarget, TargetList};
 use nacre_wire::target::{GetParams, Role, SetParam};
 
@@ -45,11 +45,16 @@ fn register_from(
     let from = add_client(w, "MGS", uuid, Role::Target);
     w.set_origin(from, origin);
     let reply = jobs.run(w, from, async move |a| {
+        let mut identity = Identity { uuid: ClientUuid([uuid; 16]), incarnations: vec![] };
+        identity.open(1, Transno(0));
         let request = RegisterTarget {
             fs: demo(),
             kind: if index == MDT { TargetKind::Mdt } else { TargetKind::Ost },
             index: index % MDT,
-            uuid: ClientUuid([uuid; 16]),
+            identity,
+            committed: Transno(5),
+            replaced: 0,
+            blank: true,
             addresses: vec![address.into()],
         };
         a.peer.call(&request).await
@@ -90,7 +95,8 @@ fn an_index_of_another_target_is_refused() {
     let mut jobs = Jobs::default();
     register(&mut jobs, &mut w, 0, 10, "a").expect("registered");
     let refused = register(&mut jobs, &mut w, 0, 11, "b");
-    assert_eq!(refused, Err(RpcError::Errno(Errno::EEXIST)));
+    let refused = refused.expect("it is answered").refused;
+    assert!(refused.contains("is another target") && refused.contains("nacre target replace"), "{refused}");
     assert_eq!(list(&mut jobs, &mut w, c, "other"), Err(RpcError::Errno(Errno::ENOENT)));
 }
 

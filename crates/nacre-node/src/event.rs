@@ -89,6 +89,9 @@ pub enum Effect {
     Stopped,
     /// The island cannot go on (failed log, bug); the driver drops it. The text is for the operator.
     Fatal(String),
+    /// The island must not be used by anybody (another target has its name, or it has gone back); the driver drops it. The
+    /// text is for the operator.
+    Refused(String),
 }
 
 /// A single-threaded state machine with its tasks.

@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use nacre_rpc::{CallError, Import, ImportConfig, ImportEffect, ImportState};
-use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Instant, Secret, Transno};
+use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Instant, Remembered, Secret, Transno};
 use nacre_wire::target::Role;
 use nacre_wire::{Class, Frame, Rpc};
 
@@ -39,12 +39,15 @@ pub enum RpcError {
     /// The target was deactivated here.
     #[error("deactivated by the administrator")]
     Inactive,
+    /// Another target answers in its place, or an old copy of it.
+    #[error("another target answers, or one that has gone back")]
+    Mismatch,
 }
 impl From<RpcError> for Errno {
     fn from(e: RpcError) -> Self {
         match e {
             RpcError::Errno(e) => e,
-            RpcError::Evicted | RpcError::Inactive => Errno::EIO,
+            RpcError::Evicted | RpcError::Inactive | RpcError::Mismatch => Errno::EIO,
             RpcError::Stopped => Errno::ESHUTDOWN,
         }
     }
@@ -55,6 +58,7 @@ impl From<CallError> for RpcError {
             CallError::Evicted => RpcError::Evicted,
             CallError::Stopped => RpcError::Stopped,
             CallError::Inactive => RpcError::Inactive,
+            CallError::Mismatch => RpcError::Mismatch,
         }
     }
 }
@@ -73,6 +77,10 @@ pub struct PeerConfig {
     /// Tried in turn.
     pub addresses: Vec<String>,
     pub max_mod_rpcs: u16,
+    /// The target that is meant, as the list of targets has it; `None`: whoever answers.
+    pub known: Option<Remembered>,
+    /// See `TargetEntry`.
+    pub replaced: u32,
 }
 
 /// Ordinary requests in flight, unless set otherwise (`max_rpcs_in_flight`).
@@ -117,6 +125,8 @@ impl Peer {
             addresses: config.addresses,
             max_mod_rpcs: config.max_mod_rpcs,
             max_rpcs: MAX_RPCS,
+            known: config.known,
+            replaced: config.replaced,
             seed: ctx.random() | 1,
         };
         let peer = Rc::new_cyclic(|me| Peer {
@@ -211,7 +221,7 @@ impl Peer {
     /// # Errors
     /// As for `call`.
     pub async fn send(&self, request: nacre_rpc::Request) -> Result<Frame, RpcError> {
-        while !self.import.borrow().has_room() && self.import.borrow().is_active() {
+        while !self.import.borrow().has_room() && self.fails_no_calls() {
             self.changed.wait().await;
         }
         let (promise, answer) = self.ctx.promise();
@@ -222,6 +232,11 @@ impl Peer {
             0 => Ok(frame),
             status => Err(RpcError::Errno(Errno(status))),
         }
+    }
+
+    fn fails_no_calls(&self) -> bool {
+        let import = self.import.borrow();
+        import.is_active() && import.mismatch().is_none()
     }
 
     /// Who takes callbacks. Each is given once, in order, and acknowledged when the handler has returned.
@@ -240,6 +255,16 @@ impl Peer {
     pub fn set_addresses(&self, addresses: Vec<String>) {
         self.import.borrow_mut().set_addresses(self.ctx.now(), addresses);
         self.drain();
+    }
+    /// Which target this is now, as the list of targets has it.
+    pub fn expect(&self, target: Remembered, replaced: u32) {
+        self.import.borrow_mut().expect(self.ctx.now(), target, replaced);
+        self.drain();
+        self.changed.wake_all();
+    }
+    /// What is remembered of it, for whoever keeps that.
+    pub fn remembered(&self) -> Option<Remembered> {
+        self.import.borrow().remembered()
     }
     /// Limit of modifying requests in flight.
     pub fn set_max_mod_rpcs(&self, limit: u16) {
@@ -464,6 +489,11 @@ impl Peer {
                 };
                 tracing::error!(target_name = %self.target, %transno, error,
                     "a change that the target lost could not be made again: it evicts this client");
+            }
+            ImportEffect::Mismatch { why } => {
+                tracing::error!(target_name = %self.target, client = %self.name,
+                    "not used, calls that need it fail with EIO: {why}");
+                self.changed.wake_all();
             }
             ImportEffect::Lost { reason } => {
                 tracing::debug!(target_name = %self.target, reason, "not connected");

@@ -4,7 +4,7 @@
 use core::cell::RefCell;
 use core::time::Duration;
 use nacre_node::{ConnId, Ctx, Effect, Event, Logic, Peer, PeerConfig, Peers, RpcError, visit};
-use nacre_types::{ClientUuid, Codec, Errno, Generation, Instant, LockCookie, Timestamp};
+use nacre_types::{ClientUuid, Codec, Errno, Generation, Incarnation, Instant, LockCookie, Timestamp};
 use nacre_wire::target::{ConnectReply, Role, Statfs, StatfsReply, features};
 use nacre_wire::{Frame, Header, Kind, Opcode, flags};
 use std::io::Write;
@@ -79,6 +79,8 @@ impl Test {
             target: "demo-MDT0000".into(),
             addresses: vec!["unix:/a".into()],
             max_mod_rpcs: 7,
+            known: None,
+            replaced: 0,
         };
         let peer = Peer::new(&ctx, &peers, config);
         let mut test = Self {
@@ -145,6 +147,9 @@ impl Test {
             process: 0,
             ended: 0,
             made: Vec::new(),
+            incarnation: Incarnation::default(),
+            refused: String::new(),
+            mismatch: false,
         };
         self.reply_event(request, 0, body.to_vec())
     }

@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use nacre_node::{Ctx, Effect, StoreOp, WaitList};
-use nacre_types::{Instant, Transno};
+use nacre_types::{Identity, Instant, Transno};
 
 /// Bounds and intervals of one target's engine.
 #[derive(Debug, Clone)]
@@ -138,6 +138,10 @@ impl Osd {
     /// How often this store was opened, this time included.
     pub fn instance(&self) -> u64 {
         self.superblock.borrow().instance
+    }
+    /// Which target this is, and the openings of its store, this one included.
+    pub fn identity(&self) -> Identity {
+        self.superblock.borrow().identity()
     }
     /// Whether it had been stopped as planned before this opening.
     pub fn was_clean(&self) -> bool {

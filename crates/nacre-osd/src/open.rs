@@ -230,7 +230,7 @@ impl Osd {
         superblock.epoch_ends.push((old_epoch, last_lsn));
         superblock.epoch_ends.retain(|(epoch, _)| *epoch == old_epoch || plan.epochs.contains(epoch));
         superblock.log_epoch += 1;
-        superblock.instance += 1;
+        superblock.open(ctx.random(), plan.last_transno);
         superblock.clean = false;
         superblock.unclean_stops += u64::from(!was_clean);
         superblock.next_segment = next_segment;

@@ -8,11 +8,11 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_node::{Ctx, FileId, StoreDone, StoreOp};
-use nacre_types::{ClientUuid, Codec, TargetName, codec_struct};
+use nacre_types::{ClientUuid, Codec, Identity, Incarnation, TargetName, Transno, codec_struct};
 
 const MAGIC: [u8; 8] = *b"NACREOSD";
 /// Version of everything below a store: superblock, log, runs.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 const HEAD_BYTES: usize = 20;
 
 codec_struct! {
@@ -47,9 +47,10 @@ codec_struct! {
         pub next_segment: u64,
         /// (epoch, last lsn) of earlier epochs whose segments may still be needed, oldest first.
         pub epoch_ends: Vec<(u32, u64)>,
-        /// How often it was opened after it had not been stopped as planned. (The last field: superblocks of before
-        /// it was counted end where it begins.)
+        /// How often it was opened after it had not been stopped as planned.
         pub unclean_stops: u64,
+        /// The latest openings, oldest first: see [`Identity`].
+        pub incarnations: Vec<Incarnation>,
     }
 }
 
@@ -71,18 +72,28 @@ impl Super {
             next_segment: 1,
             epoch_ends: Vec::new(),
             unclean_stops: 0,
+            incarnations: Vec::new(),
         }
     }
-    pub(crate) fn to_bytes(&self) -> Bytes {
-        Self::framed(&self.to_vec())
+    /// What the target says of itself.
+    pub(crate) fn identity(&self) -> Identity {
+        Identity { uuid: self.label.uuid, incarnations: self.incarnations.clone() }
     }
-    fn framed(payload: &[u8]) -> Bytes {
+    /// Counts this opening; durable with the next write of the superblock.
+    pub(crate) fn open(&mut self, id: u64, last_transno: u64) {
+        let mut identity = self.identity();
+        identity.open(id, Transno(last_transno));
+        self.incarnations = identity.incarnations;
+        self.instance += 1;
+    }
+    pub(crate) fn to_bytes(&self) -> Bytes {
+        let payload = self.to_vec();
         let mut out = Vec::with_capacity(HEAD_BYTES + payload.len());
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
         out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
-        out.extend_from_slice(&crc32c(payload).to_le_bytes());
-        out.extend_from_slice(payload);
+        out.extend_from_slice(&crc32c(&payload).to_le_bytes());
+        out.extend_from_slice(&payload);
         Bytes::from(out)
     }
     /// # Errors
@@ -102,10 +113,7 @@ impl Super {
             )));
         }
         let payload = bytes.get(HEAD_BYTES..).and_then(|p| p.get(..number(12) as usize));
-        let whole = payload.filter(|p| crc32c(p) == number(16)).and_then(|p| {
-            let shorter = || Self::from_slice(&[p, &[0; 8]].concat()).ok();
-            Self::from_slice(p).ok().or_else(shorter)
-        });
+        let whole = payload.filter(|p| crc32c(p) == number(16)).and_then(|p| Self::from_slice(p).ok());
         whole.ok_or_else(|| {
             OsdError::Format(String::from(
                 "the superblock of this target is damaged (its checksum is wrong): restore the file `super` from a backup; log and runs are untouched",
@@ -141,19 +149,16 @@ mod tests {
             mgs_nodes: alloc::vec![String::from("unix:/run/x")],
             format_version: FORMAT_VERSION,
         };
-        let s = Super { epoch_ends: alloc::vec![(1, 77)], unclean_stops: 3, ..Super::new(label) };
+        let mut s = Super { epoch_ends: alloc::vec![(1, 77)], unclean_stops: 3, ..Super::new(label) };
+        s.open(0x1234_5678, 42);
         let bytes = s.to_bytes();
-        assert_eq!(crc32c(&bytes), 0x7136_ef32, "golden bytes: {bytes:02x?}");
+        assert_eq!(crc32c(&bytes), 0x5be4_84a8, "golden bytes: {bytes:02x?}");
         assert_eq!(Super::parse(&bytes).as_ref(), Ok(&s));
-        // One of before unclean stops were counted.
-        let payload = s.to_vec();
-        let shorter = Super::framed(&payload[..payload.len() - 8]);
-        assert_eq!(Super::parse(&shorter), Ok(Super { unclean_stops: 0, ..s }));
         let text = |b: &[u8]| Super::parse(b).unwrap_err().to_string();
         assert!(text(b"hello").contains("not a nacre target"));
         let mut other = Vec::from(&bytes[..]);
-        other[8] = 9;
-        assert!(text(&other).contains("format version 9"));
+        other[8] = 99;
+        assert!(text(&other).contains("format version 99"));
         let mut bad = Vec::from(&bytes[..]);
         bad[40] ^= 1;
         assert!(text(&bad).contains("damaged"));

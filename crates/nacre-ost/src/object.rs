@@ -64,6 +64,10 @@ impl Store {
         Ok(state_of(&row))
     }
 
+    pub(crate) async fn exists(&self, object: ObjectId) -> Result<bool, Errno> {
+        Ok(self.objects.state(object).await.map_err(|e| told(object, e))?.version != 0)
+    }
+
     pub(crate) async fn read(
         &self,
         object: ObjectId,

@@ -64,12 +64,23 @@ fn valid(object: ObjectId) -> Result<(), Errno> {
 }
 
 impl Ost {
+    /// An object whose stripe was laid out on a target that has been replaced since, or on a later state than this one, and
+    /// that is not here, is lost: nobody may take it for a hole.
+    async fn not_lost(&self, object: ObjectId, laid: u32) -> Result<(), Errno> {
+        if laid >= self.core.replaced() || self.store.exists(object).await? {
+            return Ok(());
+        }
+        tracing::debug!(target_name = %self.core.name, %object, laid, "an object of before the target was replaced is lost");
+        Err(Errno::EIO)
+    }
+
     async fn read(&self, request: &Request) -> Result<Reply, Errno> {
         let args: Read = request.args()?;
         if args.len > MAX_BULK_BYTES {
             return Err(Errno::EINVAL);
         }
         let extent = range(args.object, args.offset, u64::from(args.len))?;
+        self.not_lost(args.object, args.laid).await?;
         if extent.is_empty() {
             let state = self.store.state(args.object).await?;
             return Ok(Reply::of(&ReadReply { state }));
@@ -91,6 +102,7 @@ impl Ost {
         if let Some(written) = request.replayed_transno().filter(|t| self.core.may_have_lost_bytes(*t)) {
             return self.restore(request, written).await;
         }
+        self.not_lost(args.object, args.laid).await?;
         let _held =
             self.locks.hold(request.export, cover(request, args.lock), args.object, Mode::Pw, extent).await?;
         self.store.tombstones.refuse(args.object)?;
@@ -121,6 +133,7 @@ impl Ost {
             self.store.restore_cut(args.object, args.size).await?;
             return Ok(self.refilled_state(args.object).await?.with_transno(cut));
         }
+        self.not_lost(args.object, args.laid).await?;
         let _held =
             self.locks.hold(request.export, cover(request, args.lock), args.object, Mode::Pw, extent).await?;
         self.store.tombstones.refuse(args.object)?;
@@ -137,6 +150,7 @@ impl Ost {
         if extent.is_empty() {
             return Err(Errno::EINVAL);
         }
+        self.not_lost(args.object, args.laid).await?;
         let _held =
             self.locks.hold(request.export, cover(request, args.lock), args.object, Mode::Pw, extent).await?;
         self.store.tombstones.refuse(args.object)?;
@@ -151,6 +165,7 @@ impl Ost {
     async fn glimpse(&self, request: &Request) -> Result<Reply, Errno> {
         let args: Glimpse = request.args()?;
         valid(args.object)?;
+        self.not_lost(args.object, args.laid).await?;
         Ok(Reply::of(&self.store.state(args.object).await?))
     }
 
@@ -183,6 +198,7 @@ impl Ost {
     async fn sync_object(&self, request: &Request) -> Result<Reply, Errno> {
         let args: SyncObject = request.args()?;
         valid(args.object)?;
+        self.not_lost(args.object, args.laid).await?;
         self.store.sync(args.object).await?;
         Ok(Reply::of(&Empty {}))
     }
@@ -190,6 +206,7 @@ impl Ost {
     async fn enqueue(&self, request: &Request) -> Result<Reply, Errno> {
         let args: Enqueue = request.args()?;
         valid(args.object)?;
+        self.not_lost(args.object, args.laid).await?;
         let granted = self.locks.enqueue(request.export, &args).await?;
         if !granted {
             return Ok(Reply::of(&EnqueueReply { granted, state: ObjectState::default() }));

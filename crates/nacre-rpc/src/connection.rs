@@ -238,6 +238,8 @@ impl<T> Import<T> {
             features: features::ALL,
             max_mod_rpcs: self.config.max_mod_rpcs,
             generation: self.generation,
+            known: self.remembered(),
+            replaced: self.known.replaced(),
         };
         self.send(header, Bytes::from(connect.to_vec()), Vec::new());
     }
@@ -261,6 +263,9 @@ impl<T> Import<T> {
             Link::Up => self.away_since = self.away_since().unwrap_or(now),
             Link::Replaying { .. } | Link::ReplayDone { .. } | Link::ReplayWait { .. } => {}
             Link::Opening { .. } | Link::Connecting { .. } | Link::Queued { .. } => {
+                if matches!(self.link, Link::Opening { .. }) {
+                    self.nobody_answers();
+                }
                 self.attempts += 1;
                 self.address = (self.address + 1) % self.config.addresses.len().max(1);
             }
@@ -353,6 +358,9 @@ impl<T> Import<T> {
             Ok(reply) => reply,
             Err(e) => return self.lose(now, &format!("connect reply cannot be read: {e}")),
         };
+        if !self.meet(now, &reply) {
+            return;
+        }
         if reply.recovery_ms > 0 {
             let pause =
                 Duration::from_millis(u64::from(reply.recovery_ms.clamp(REPLAY_ASK_MS as u32 / 10, 1000)));
@@ -414,7 +422,7 @@ impl<T> Import<T> {
         }
     }
 
-    fn evicted(&mut self, now: Instant, cause: String) {
+    pub(crate) fn evicted(&mut self, now: Instant, cause: String) {
         self.evictions += 1;
         self.lease.forget();
         self.replay.clear();

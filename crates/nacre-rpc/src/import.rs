@@ -8,9 +8,9 @@
 //! (`nacre-node`).
 
 use crate::connection::Link;
+use crate::identity::Known;
 use crate::lease::ClientLease;
 use crate::replay::{ReplayList, is_data};
-use crate::sending::Lane;
 use crate::slots::{RPCS_MAX, Slots};
 use crate::state::{ImportState, StateHistory};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -18,7 +18,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
-use nacre_types::{ClientUuid, ConnEpoch, Errno, Generation, Instant, Secret, Transno, Xid};
+use nacre_types::{ClientUuid, ConnEpoch, Errno, Generation, Instant, Remembered, Secret, Transno, Xid};
 use nacre_wire::target::{Role, features};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
 
@@ -35,6 +35,9 @@ pub struct ImportConfig {
     pub addresses: Vec<String>,
     pub max_mod_rpcs: u16,
     pub max_rpcs: u16,
+    /// The target that is meant, and how often another was admitted in its place; `None`: whoever answers.
+    pub known: Option<Remembered>,
+    pub replaced: u32,
     /// Of the jitter of reconnects.
     pub seed: u64,
 }
@@ -66,6 +69,9 @@ pub enum CallError {
     /// See [`Import::set_active`]. Executed or not.
     #[error("deactivated by the administrator")]
     Inactive,
+    /// Another target answers, or one that has gone back: see [`Import::mismatch`]. Executed or not.
+    #[error("another target answers, or one that has gone back")]
+    Mismatch,
 }
 
 /// What the driver must do.
@@ -122,6 +128,10 @@ pub enum ImportEffect<T> {
         transno: Transno,
         error: Errno,
     },
+    /// The target that answers is not the one that is meant; for the log.
+    Mismatch {
+        why: String,
+    },
     /// The connection was lost or refused; for the log.
     Lost {
         reason: String,
@@ -162,6 +172,7 @@ pub struct Import<T> {
     pub(crate) random: u64,
     pub(crate) generation: Generation,
     pub(crate) target: Option<ClientUuid>,
+    pub(crate) known: Known,
     pub(crate) instance: Option<u64>,
     pub(crate) lease: ClientLease,
     pub(crate) last_heard: Instant,
@@ -223,6 +234,7 @@ impl<T> Import<T> {
         let mut import = Self {
             slots: Slots::new(1),
             random: config.seed,
+            known: Known::new(config.known, config.replaced),
             config,
             state: StateHistory::new(),
             link: Link::Down { retry_at: now },
@@ -289,6 +301,10 @@ impl<T> Import<T> {
             self.done(token, Err(CallError::Inactive));
             return;
         }
+        if self.mismatch().is_some() && request.class != Class::Callback {
+            self.done(token, Err(CallError::Mismatch));
+            return;
+        }
         self.enqueue(request, token);
         if self.link == Link::Up && !self.lease.ok(now) {
             self.handle_timeout(now); // the lease must be renewed first: send the ping now
@@ -301,13 +317,7 @@ impl<T> Import<T> {
     pub fn set_active(&mut self, now: Instant, active: bool) {
         self.active = active;
         if !active {
-            let kept = core::mem::take(&mut self.urgent);
-            let sent = core::mem::take(&mut self.unreplied);
-            let (kept_sent, given_up): (BTreeMap<_, _>, BTreeMap<_, _>) =
-                sent.into_iter().partition(|(_, call)| Lane::of(call.class) == Lane::Urgent);
-            self.unreplied = given_up;
-            self.fail_all(CallError::Inactive);
-            (self.unreplied, self.urgent) = (kept_sent, kept);
+            self.fail_calls(CallError::Inactive);
         }
         self.pump(now);
     }

@@ -10,6 +10,7 @@ extern crate alloc;
 
 mod connection;
 mod export;
+mod identity;
 mod import;
 mod lease;
 mod record;

@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use core::time::Duration;
 use nacre_rpc::{CallError, Import, ImportConfig, ImportEffect, ImportState, Request};
-use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Generation, Instant, Timestamp, Transno, Xid};
+use nacre_types::{
+    ClientUuid, Codec, ConnEpoch, Errno, Generation, Incarnation, Instant, Timestamp, Transno, Xid,
+};
 use nacre_wire::target::{ConnectReply, Made, PingReply, Role, features};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
 
@@ -43,6 +45,8 @@ impl Script {
             addresses: vec!["a".into(), "b".into()],
             max_mod_rpcs,
             max_rpcs: 8,
+            known: None,
+            replaced: 0,
             seed: 7,
         };
         let now = Instant(1_000_000_000_000);
@@ -69,6 +73,7 @@ impl Script {
                     Ok(frame) => format!("{token} done {}", frame.header.status),
                     Err(CallError::Evicted) => format!("{token} evicted"),
                     Err(CallError::Stopped) => format!("{token} stopped"),
+                    Err(CallError::Mismatch) => format!("{token} mismatch"),
                     Err(CallError::Inactive) => format!("{token} inactive"),
                 },
                 ImportEffect::Callback { frame } => {
@@ -82,6 +87,7 @@ impl Script {
                 ImportEffect::Recovering { seconds } => format!("recovering {seconds}"),
                 ImportEffect::Answered { .. } => "neighbours".into(),
                 ImportEffect::ReplayFailed { transno, .. } => format!("lost {transno}"),
+                ImportEffect::Mismatch { why } => format!("mismatch: {why}"),
                 ImportEffect::Stopped => "end".into(),
             };
             self.log.push(word);
@@ -193,6 +199,9 @@ impl Script {
             process: self.process.0,
             ended: self.process.1,
             made: self.made.iter().map(|&(xid, at)| Made { xid: Xid(xid), transno: Transno(at) }).collect(),
+            incarnation: Incarnation::default(),
+            refused: String::new(),
+            mismatch: false,
         };
         let mut h = self.header(Kind::Reply, self.connect_xid.0);
         h.last_committed = Transno(server.last_committed);

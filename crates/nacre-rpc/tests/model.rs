@@ -5,7 +5,9 @@
 use bytes::Bytes;
 use core::time::Duration;
 use nacre_rpc::{Admission, Export, Import, ImportConfig, ImportEffect, PreVersions, ReplyRecord, Request};
-use nacre_types::{ClientUuid, Codec, ConnEpoch, Fid, Generation, Instant, Timestamp, Transno, Xid};
+use nacre_types::{
+    ClientUuid, Codec, ConnEpoch, Fid, Generation, Incarnation, Instant, Timestamp, Transno, Xid,
+};
 use nacre_wire::target::{Connect, ConnectReply, Role, features};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode};
 use std::collections::{BTreeMap, VecDeque};
@@ -61,6 +63,8 @@ impl World {
             addresses: vec!["a".into()],
             max_mod_rpcs: 1 + dice.below(9) as u16,
             max_rpcs: 4,
+            known: None,
+            replaced: 0,
             seed,
         };
         Self {
@@ -113,7 +117,10 @@ impl World {
                 ImportEffect::TookOver { .. }
                 | ImportEffect::Recovering { .. }
                 | ImportEffect::Answered { .. } => {}
-                ImportEffect::Evicted { .. } | ImportEffect::Stopped | ImportEffect::ReplayFailed { .. } => {
+                ImportEffect::Evicted { .. }
+                | ImportEffect::Stopped
+                | ImportEffect::Mismatch { .. }
+                | ImportEffect::ReplayFailed { .. } => {
                     panic!("{effect:?}")
                 }
             }
@@ -196,6 +203,9 @@ impl World {
             process: 0,
             ended: 0,
             made: Vec::new(),
+            incarnation: Incarnation::default(),
+            refused: String::new(),
+            mismatch: false,
         };
         self.reply(frame.header.epoch, &frame.header, 0, reply.to_vec());
         for callback in callbacks {

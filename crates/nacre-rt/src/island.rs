@@ -35,6 +35,9 @@ pub enum EndReason {
     /// It said itself that it cannot go on (a failed log).
     #[error("{0}")]
     Fatal(String),
+    /// It said itself that nobody must use it (`nacre_node::Effect::Refused`).
+    #[error("{0}")]
+    Refused(String),
     /// [`Node::kill_island`] or [`Node::shutdown`].
     #[error("ended from outside")]
     Killed,
@@ -308,6 +311,7 @@ impl IslandRef {
                 Effect::Door(item) => driver::push(Work::Door(self.clone(), item)),
                 Effect::Stopped => return Some(EndReason::Stopped),
                 Effect::Fatal(text) => return Some(EndReason::Fatal(text)),
+                Effect::Refused(text) => return Some(EndReason::Refused(text)),
             }
         }
         None
@@ -392,6 +396,7 @@ impl IslandRef {
         match &reason {
             EndReason::Stopped => tracing::info!(island = self.name(), "island stopped"),
             EndReason::Killed => tracing::info!(island = self.name(), "island ended from outside"),
+            EndReason::Refused(_) => tracing::warn!(island = self.name(), "island ended: it is refused"),
             EndReason::Fatal(text) => tracing::error!(island = self.name(), reason = %text, "island ended"),
             EndReason::Panicked(text) => {
                 tracing::error!(island = self.name(), panic = %text, "island ended by a bug");

@@ -25,6 +25,8 @@ impl Connecting {
             target: "silent".into(),
             addresses: vec!["local".into()],
             max_mod_rpcs: 1,
+            known: None,
+            replaced: 0,
         };
         Self { peer: Peer::new(ctx, &peers, config), ctx: ctx.clone(), peers }
     }

@@ -92,6 +92,21 @@ impl Cluster {
         self.world.set_store(id, self.stores[server].clone());
     }
 
+    /// The target of a server that does not run lies on another device from its next start on.
+    pub fn set_device(&mut self, server: usize, device: CrashDevice) {
+        self.stores[server] = device.store();
+        self.world.set_store(self.servers[server], self.stores[server].clone());
+        self.devices[server] = device;
+    }
+    /// A device with a new, empty target of the same name, as `mkfs --reformat` makes it.
+    pub fn blank_device(&mut self, server: usize) -> CrashDevice {
+        let name =
+            TargetName::parse(self.world.name(self.servers[server])).expect("servers have names of targets");
+        let device = CrashDevice::new(STORE_BYTES);
+        format(&*device.store(), &name, &mut self.world);
+        device
+    }
+
     /// The machine that serves this target is lost with all that it serves, and comes back.
     pub fn lose_machine(&mut self, server: usize, down_ns: u64) {
         for node in self.process_of(self.servers[server]) {

@@ -439,7 +439,7 @@ impl World {
                 self.note(id, || "stopped".into());
                 self.stopped.push(id);
             }
-            Effect::Fatal(why) => {
+            Effect::Fatal(why) | Effect::Refused(why) => {
                 let name = self.nodes[id.0].name.clone();
                 self.fatal.push(format!("{name}: {why}"));
             }

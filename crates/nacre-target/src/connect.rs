@@ -72,6 +72,9 @@ impl<S: Service> Inner<S> {
         if core.is_impostor(&connect) {
             return self.refuse_impostor(core, conn, &frame.header, &connect);
         }
+        if let Some((why, mismatch)) = core.refusal(&connect) {
+            return self.refuse(core, conn, &frame.header, &connect, why, mismatch);
+        }
         let known = core.exports.borrow().of_client(connect.client).is_some();
         // Or its first connect was never answered: it does not know that it is waited for.
         let anew = connect.generation == Generation(0);
@@ -126,6 +129,25 @@ impl<S: Service> Inner<S> {
         self.send_reply(core, conn, header, Ok(crate::Reply::of(&reply)));
     }
 
+    /// A client that means another target, or this one with more than it has.
+    fn refuse(
+        &self,
+        core: &Rc<TargetCore>,
+        conn: ConnId,
+        header: &Header,
+        connect: &Connect,
+        refused: String,
+        mismatch: bool,
+    ) {
+        let reply = ConnectReply { refused, mismatch, ..self.connect_reply(core, connect, Generation(0)) };
+        self.send_reply(core, conn, header, Ok(crate::Reply::of(&reply)));
+        if let Some(left_out) = core.lines.allow("mismatch", self.ctx.now()) {
+            tracing::warn!(target_name = %core.name, client = %connect.client, name = connect.name, left_out,
+                "client refused: {}", reply.refused);
+        }
+        self.close(conn);
+    }
+
     fn connect_reply(&self, core: &TargetCore, connect: &Connect, id: ExportId) -> ConnectReply {
         let (process, ended) = core.process();
         let evicted =
@@ -149,6 +171,9 @@ impl<S: Service> Inner<S> {
             ended,
             made: core.made_before_loss(id),
             replaced: core.exports.borrow().get(id).map_or_else(String::new, |e| e.replaced.clone()),
+            incarnation: core.osd.identity().latest(),
+            refused: String::new(),
+            mismatch: false,
         }
     }
 

@@ -177,6 +177,7 @@ impl<S: Service> Inner<S> {
         let failed = |e: Errno| format!("{}: client records cannot be read: {e}", core.name);
         core.incompat.load(&core.osd, &core.name).await?;
         core.load_secret().await.map_err(failed)?;
+        core.load_replaced().await.map_err(failed)?;
         let (superseded, nobodys) = self.load_clients(&core).await.map_err(failed)?;
         let loss = self.find_loss(&core).await.map_err(failed)?;
         if let Some(base) = loss {
@@ -214,7 +215,10 @@ impl<S: Service> Inner<S> {
     async fn follow_kept(self: Rc<Self>) {
         let Some((core, service)) = self.started() else { return };
         let Some(registration) = core.registration.get() else { return };
-        registration.registered().await;
+        let reply = registration.registered().await;
+        if let Err(error) = core.take_admission(service, reply.replaced).await {
+            tracing::error!(target_name = %core.name, %error, "what the MGS has admitted cannot be stored: clients wait until the next start");
+        }
         while !self.stopping.get() {
             let Ok(list) = registration.targets().await else { return };
             if let Err(error) = core.keep(&**service, &list.params).await {

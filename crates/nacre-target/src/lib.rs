@@ -5,6 +5,7 @@
 #![no_std]
 extern crate alloc;
 
+mod admission;
 mod answers;
 mod connect;
 mod dispatch;

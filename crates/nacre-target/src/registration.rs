@@ -1,8 +1,8 @@
 //! How a target makes itself known: it registers with the MGS of its label and keeps the import for later questions.
 //!
 //! Invariants: one import to the MGS per target; a registration is asked for until it was answered, however late
-//! the MGS starts; a refusal (another target has this index) is said once per attempt, to the operator, and does
-//! not stop the target from serving those that know it already.
+//! the MGS starts, and repeated from time to time, so that the MGS remembers what is durable here. A target that the MGS
+//! refuses (another one has this name, or this one has gone back) ends with the reason: nobody must use it.
 //! Not here: what an MDT does with the list of targets.
 
 use crate::target_core::TargetCore;
@@ -10,13 +10,17 @@ use alloc::rc::Rc;
 use alloc::string::ToString;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
+use nacre_node::Effect;
 use nacre_node::{Peer, PeerConfig, RpcError, WaitList};
-use nacre_types::{Errno, FsName, TargetName};
+use nacre_osd::table;
+use nacre_types::{Errno, FsName, TargetKind, TargetName};
 use nacre_wire::mgs::{ListTargets, RegisterReply, RegisterTarget, TargetList};
 use nacre_wire::target::Role;
 
 /// Pause after a refused registration: the operator has to act first.
 const RETRY: Duration = Duration::from_secs(10);
+/// How often a target says again what is durable, if that has changed.
+const REMIND: Duration = Duration::from_secs(30);
 
 /// The registration of one target. See the module.
 pub struct Registration {
@@ -31,7 +35,7 @@ pub struct Registration {
 impl Registration {
     /// Starts to register in the background. `None` for the MGS itself, which has nobody to tell.
     pub fn start(core: &Rc<TargetCore>) -> Option<Rc<Self>> {
-        let TargetName::Of { fs, kind, index } = &core.name else { return None };
+        let TargetName::Of { fs, .. } = &core.name else { return None };
         let uuid = core.osd.label().uuid;
         let mgs = Peer::new(
             &core.ctx,
@@ -44,19 +48,14 @@ impl Registration {
                 target: TargetName::Mgs.to_string(),
                 addresses: core.config.mgs_nodes.clone(),
                 max_mod_rpcs: 1,
+                known: None,
+                replaced: 0,
             },
         );
-        let request = RegisterTarget {
-            fs: fs.clone(),
-            kind: *kind,
-            index: *index,
-            uuid,
-            addresses: core.config.addresses.clone(),
-        };
         let changed = core.ctx.wait_list();
         let this =
             Rc::new(Self { mgs, fs: fs.clone(), reply: RefCell::new(None), changed, version: Cell::new(0) });
-        core.ctx.spawn(this.clone().run(core.clone(), request));
+        core.ctx.spawn(this.clone().run(core.clone()));
         // A second start keeps the first: it would be a bug, and harmless.
         let _first = core.registration.set(this.clone());
         Some(this)
@@ -100,36 +99,65 @@ impl Registration {
         &self.mgs
     }
 
-    async fn run(self: Rc<Self>, core: Rc<TargetCore>, request: RegisterTarget) {
+    async fn run(self: Rc<Self>, core: Rc<TargetCore>) {
         loop {
-            match self.mgs.call(&request).await {
+            let pause = match self.register(&core).await {
+                Ok(RegisterReply { refused, .. }) if !refused.is_empty() => {
+                    // Clients that do not know better would use it.
+                    return core.ctx.push(Effect::Refused(refused));
+                }
                 Ok(reply) => {
-                    tracing::info!(target_name = %core.name, config_version = reply.config_version,
-                        "registered with the MGS");
-                    *self.reply.borrow_mut() = Some(reply);
-                    self.changed.wake_all();
-                    return;
+                    if self.reply.borrow().is_none() {
+                        tracing::info!(target_name = %core.name, config_version = reply.config_version,
+                            "registered with the MGS");
+                        *self.reply.borrow_mut() = Some(reply);
+                        self.changed.wake_all();
+                    }
+                    REMIND
                 }
                 Err(RpcError::Stopped) => return,
-                Err(RpcError::Errno(Errno::EEXIST)) => {
-                    tracing::error!(target_name = %core.name, uuid = %request.uuid,
-                        "the MGS knows another target under this name: stop one of them, or format this one \
-                         with another --index");
-                }
                 Err(RpcError::Errno(Errno::EPERM)) => {
-                    tracing::error!(target_name = %core.name, uuid = %request.uuid,
+                    tracing::error!(target_name = %core.name,
                         "the MGS takes no new targets, trying again\nhint: on the machine of the MGS: \
                          nacre lctl set_param mgs.MGS.register=open");
+                    RETRY
                 }
                 Err(RpcError::Errno(Errno::EACCES)) => {
-                    tracing::error!(target_name = %core.name, uuid = %request.uuid,
+                    tracing::error!(target_name = %core.name,
                         "the MGS knows this target with another secret, which is in its store: is this a copy of it?");
+                    RETRY
                 }
                 Err(error) => {
                     tracing::warn!(target_name = %core.name, %error, "registration refused, trying again");
+                    RETRY
                 }
+            };
+            let told = core.osd.last_committed();
+            core.ctx.sleep(pause).await;
+            // An idle target says nothing; its clients are told apart by the numbers of before.
+            while self.reply.borrow().is_some() && core.osd.last_committed() == told {
+                core.ctx.sleep(pause).await;
             }
-            core.ctx.sleep(RETRY).await;
         }
+    }
+
+    /// Says what this target is, and what is durable now.
+    async fn register(&self, core: &TargetCore) -> Result<RegisterReply, RpcError> {
+        let TargetName::Of { fs, kind, index } = &core.name else { return Err(RpcError::Stopped) };
+        // Read before the identity is compared: a number must never be newer than the truth.
+        let committed = core.osd.last_committed();
+        let first =
+            core.osd.scan(table::OBJECT, &[], &[], 1).await.map_err(|e| RpcError::Errno(Errno::from(e)))?;
+        let request = RegisterTarget {
+            fs: fs.clone(),
+            kind: *kind,
+            index: *index,
+            identity: core.osd.identity(),
+            committed,
+            replaced: core.replaced(),
+            blank: *kind == TargetKind::Ost && first.is_empty(),
+            addresses: core.config.addresses.clone(),
+        };
+        self.mgs.call(&request).await
     }
 }

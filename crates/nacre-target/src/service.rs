@@ -105,6 +105,12 @@ pub trait Service: Sized + 'static {
     /// The target has started and serves everybody: no recovery was due, or it is over.
     fn recovered(self: Rc<Self>) {}
 
+    /// An administrator has admitted this target in the place of another one, or as an old copy of itself: what others know
+    /// of the former is not known here.
+    fn admitted(self: Rc<Self>) -> impl Future<Output = Result<(), Errno>> {
+        async { Ok(()) }
+    }
+
     /// Events of outbound connections of the service itself; gives back what is not its own.
     fn handle_event(&self, event: Event) -> Option<Event> {
         Some(event)

@@ -81,6 +81,8 @@ pub struct TargetCore {
     pub(crate) came: WaitList,
     /// Parameters that the MGS keeps, as they were last set here.
     pub(crate) kept: RefCell<Vec<KeptParam>>,
+    /// How often a target of this name was replaced or accepted as an old copy, as the MGS has told it.
+    pub(crate) replaced: Cell<u32>,
     /// The latest evictions with their causes, for the clients that ask; bounded.
     pub(crate) evictions: RefCell<VecDeque<(ClientUuid, String)>>,
     pub(crate) recovery: RefCell<Option<Recovery>>,
@@ -123,6 +125,7 @@ impl TargetCore {
             some_unseen: Cell::new(true),
             came: ctx.wait_list(),
             kept: RefCell::default(),
+            replaced: Cell::new(0),
             evictions: RefCell::default(),
             recovery: RefCell::default(),
             bytes_lost_to: Cell::default(),

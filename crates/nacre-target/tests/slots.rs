@@ -48,6 +48,8 @@ impl Logic for Raw {
                     features: self.features,
                     max_mod_rpcs: 7,
                     generation: Generation(0),
+                    known: None,
+                    replaced: 0,
                 };
                 self.send(Opcode::Connect, 1, 0, connect.to_vec());
             }

@@ -82,6 +82,8 @@ fn connect(client: u8, secret: Secret, name: &str) -> Frame {
         features: 1,
         max_mod_rpcs: 1,
         generation: Generation(0),
+        known: None,
+        replaced: 0,
     };
     let mut header = Header::new(Kind::Request, Opcode::Connect.number());
     (header.xid, header.epoch) = (Xid(1), ConnEpoch(5));

@@ -193,7 +193,8 @@ fn a_target_that_stood_still_after_a_callback_evicts_nobody() {
             assert!(jobs.run(&mut w, client, |a| add(a, 5)).is_ok());
         }
         let object = nacre_types::ObjectId { fid: nacre_types::Fid::ROOT, stripe: 0 };
-        let called = jobs.start(&mut w, c, async move |a| a.peer.call(&Glimpse { object }).await.is_ok());
+        let called =
+            jobs.start(&mut w, c, async move |a| a.peer.call(&Glimpse { object, laid: 0 }).await.is_ok());
         w.run_for(step * 20_000);
         w.pause(target, true);
         jobs.start(&mut w, other, |a| add(a, 5));
@@ -215,7 +216,9 @@ fn an_evicted_client_learns_it_and_goes_on() {
     let slow = jobs.start(&mut w, c, |a| add(a, SLOW));
     w.run_for(SEC / 10);
     let object = nacre_types::ObjectId { fid: nacre_types::Fid::ROOT, stripe: 1 };
-    jobs.run(&mut w, tool, async move |a| a.peer.call(&SyncObject { object }).await.expect("evicted"));
+    jobs.run(&mut w, tool, async move |a| {
+        a.peer.call(&SyncObject { object, laid: 0 }).await.expect("evicted")
+    });
     assert_eq!(jobs.run(&mut w, c, |a| add(a, 7)), Err(RpcError::Evicted), "called before it is known");
     assert_eq!(jobs.run(&mut w, c, |a| add(a, 7)), Ok(12));
     assert_eq!(jobs.run(&mut w, c, async |a| a.evictions.get()), 1);
@@ -251,7 +254,7 @@ fn callbacks_arrive_once_and_in_order_over_broken_connections() {
     let mut jobs = Jobs::default();
     for _ in 0..40 {
         let object = nacre_types::ObjectId { fid: nacre_types::Fid::ROOT, stripe: 0 };
-        jobs.start(&mut w, c, async move |a| a.peer.call(&Glimpse { object }).await.is_ok());
+        jobs.start(&mut w, c, async move |a| a.peer.call(&Glimpse { object, laid: 0 }).await.is_ok());
         w.run_for(2_000_000);
         if w.rng().below(4) == 0 {
             w.cut_some_link(target);
@@ -401,6 +404,8 @@ fn connect(role: Role) -> Frame {
         features: 1,
         max_mod_rpcs: 1,
         generation: nacre_types::Generation(0),
+        known: None,
+        replaced: 0,
     };
     let mut h = Header::new(Kind::Request, Opcode::Connect.number());
     (h.xid, h.epoch) = (Xid(1), ConnEpoch(1));
@@ -416,7 +421,7 @@ fn a_client_that_does_not_acknowledge_a_callback_loses_its_lease() {
     let object = nacre_types::ObjectId { fid: nacre_types::Fid::ROOT, stripe: 0 };
     let mut h = Header::new(Kind::Request, Opcode::Glimpse.number());
     (h.xid, h.epoch) = (Xid(2), ConnEpoch(1));
-    let frames = vec![connect(Role::Client), Frame::new(h, Glimpse { object }.to_vec())];
+    let frames = vec![connect(Role::Client), Frame::new(h, Glimpse { object, laid: 0 }.to_vec())];
     let start = w.now_ns();
     let raw = move |ctx: &Rc<Ctx>| {
         Box::new(Raw { ctx: ctx.clone(), frames: frames.clone(), lives: true }) as Box<dyn Logic>

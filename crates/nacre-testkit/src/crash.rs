@@ -95,6 +95,18 @@ impl CrashDevice {
         Arc::new(Life { disk: self.0.clone(), number: self.lock().life })
     }
 
+    /// Another device with the same files, as `cp -a` of a target's directory makes one: also what was not synced is there.
+    pub fn copy(&self) -> Self {
+        let disk = self.lock();
+        let all = |content: &Content| Content {
+            durable: content.now.clone(),
+            now: content.now.clone(),
+            pending: Vec::new(),
+        };
+        let files = disk.files.iter().map(|(file, content)| (*file, all(content))).collect();
+        Self(Arc::new(Mutex::new(Disk { capacity_bytes: disk.capacity_bytes, files, ..Disk::default() })))
+    }
+
     /// The process dies: what was executed stays.
     pub fn kill_process(&self) {
         let mut disk = self.lock();

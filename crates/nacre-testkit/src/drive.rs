@@ -70,7 +70,7 @@ impl<L: Logic> Drive<L> {
         for effect in self.logic.ctx().take_effects() {
             match effect {
                 Effect::Io { ticket, op } => self.pending.push_back((ticket, op)),
-                Effect::Fatal(text) => self.ended = Some(text),
+                Effect::Fatal(text) | Effect::Refused(text) => self.ended = Some(text),
                 other => self.effects.push(other),
             }
         }

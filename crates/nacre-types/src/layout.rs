@@ -53,6 +53,8 @@ codec_struct! {
         pub stripe_bytes: u32,
         /// OST of each stripe, in order; stripe `i` of component 0 is object `(fid, i)`.
         pub stripes: Vec<OstIndex>,
+        /// How often another target had been admitted in the place of each of these OSTs (docs/targets.md); empty: never.
+        pub laid: Vec<u32>,
     }
 }
 
@@ -93,6 +95,16 @@ pub struct StripePiece {
 }
 
 impl Component {
+    /// Notes under which number of each OST its stripe is laid out.
+    pub fn lay_out(&mut self, replaced: impl Fn(OstIndex) -> u32) {
+        let laid: Vec<u32> = self.stripes.iter().map(|ost| replaced(*ost)).collect();
+        self.laid = if laid.iter().all(|n| *n == 0) { Vec::new() } else { laid };
+    }
+    /// The number under which a stripe was laid out: if its OST has a higher one, an object that is not there is lost.
+    pub fn laid(&self, stripe: u32) -> u32 {
+        self.laid.get(stripe as usize).copied().unwrap_or(0)
+    }
+
     fn geometry(&self) -> (u64, u64) {
         (u64::from(self.stripe_bytes.max(1)), self.stripes.len().max(1) as u64)
     }
@@ -150,7 +162,12 @@ mod tests {
     use alloc::vec;
 
     fn component(stripe_bytes: u32, count: u32) -> Component {
-        Component { extent: Extent::ALL, stripe_bytes, stripes: (0..count).map(OstIndex).collect() }
+        Component {
+            extent: Extent::ALL,
+            stripe_bytes,
+            stripes: (0..count).map(OstIndex).collect(),
+            laid: vec![],
+        }
     }
 
     #[test]

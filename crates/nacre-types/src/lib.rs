@@ -11,6 +11,7 @@ pub mod codec;
 mod errno;
 mod fid;
 mod id;
+mod identity;
 mod layout;
 pub mod name;
 mod samples;
@@ -25,6 +26,7 @@ pub use id::{
     ClientUuid, ConnEpoch, FsName, Generation, LockCookie, OpenHandle, OstIndex, Tag, TargetKind, TargetName,
     Transno, Xid,
 };
+pub use identity::{Identity, Incarnation, Mismatch, Remembered};
 pub use layout::{
     Component, DEFAULT_STRIPE_BYTES, Extent, Layout, LayoutTemplate, ObjectId, STRIPE_BYTES_UNIT,
     STRIPES_MAX, StripePiece,

@@ -20,6 +20,7 @@ codec_enum! {
         RegisterTarget = 0x10,
         ListTargets = 0x11,
         KeepParam = 0x12,
+        AdmitTarget = 0x13,
         // MDT
         GrantSeq = 0x20,
         Lookup = 0x21,
@@ -125,6 +126,7 @@ impl Opcode {
             | Self::RecoveryRows
             | Self::ListTargets
             | Self::KeepParam
+            | Self::AdmitTarget
             | Self::Lookup
             | Self::Getattr
             | Self::Readdir

@@ -18,7 +18,15 @@ codec_struct! {
 }
 codec_struct! {
     /// Reads a range. The reply's bulk ends at the object's end; holes are zeros.
-    pub struct Read { pub object: ObjectId, pub offset: u64, pub len: u32, pub lock: LockCookie }
+    pub struct Read {
+        pub object: ObjectId,
+        /// The number under which the stripe was laid out (`Component::laid`). If the target has a higher one, an object
+        /// that it does not have is lost: EIO, here and in every request that has this field.
+        pub laid: u32,
+        pub offset: u64,
+        pub len: u32,
+        pub lock: LockCookie,
+    }
 }
 codec_struct! { pub struct ReadReply { pub state: ObjectState } }
 codec_struct! {
@@ -26,6 +34,7 @@ codec_struct! {
     /// server locks for the time of the write, and the write has a tag and a reply record.
     pub struct Write {
         pub object: ObjectId,
+        pub laid: u32,
         pub offset: u64,
         pub owner: Owner,
         pub mtime: Timestamp,
@@ -36,13 +45,19 @@ codec_struct! { pub struct WriteReply { pub state: ObjectState } }
 codec_struct! {
     /// Sets the object's size.
     pub struct Truncate {
-        pub object: ObjectId, pub size: u64, pub owner: Owner, pub mtime: Timestamp, pub lock: LockCookie,
+        pub object: ObjectId,
+        pub laid: u32,
+        pub size: u64,
+        pub owner: Owner,
+        pub mtime: Timestamp,
+        pub lock: LockCookie,
     }
 }
 codec_struct! {
     /// Allocates space; `keep_size` as in fallocate(2).
     pub struct Allocate {
         pub object: ObjectId,
+        pub laid: u32,
         pub offset: u64,
         pub len: u64,
         pub keep_size: bool,
@@ -51,7 +66,7 @@ codec_struct! {
         pub lock: LockCookie,
     }
 }
-codec_struct! { pub struct Glimpse { pub object: ObjectId } }
+codec_struct! { pub struct Glimpse { pub object: ObjectId, pub laid: u32 } }
 codec_struct! {
     /// Charges the object to another owner (sent by the MDT after a chown was committed). Idempotent.
     pub struct SetOwner { pub object: ObjectId, pub owner: Owner }
@@ -62,7 +77,7 @@ codec_struct! {
 }
 codec_struct! {
     /// Bytes and rows of the object are on stable storage when answered.
-    pub struct SyncObject { pub object: ObjectId }
+    pub struct SyncObject { pub object: ObjectId, pub laid: u32 }
 }
 codec_enum! {
     /// Lock modes of extents that travel.
@@ -72,6 +87,7 @@ codec_struct! {
     /// Asks for an extent lock; granted exactly as asked. Idempotent by its cookie.
     pub struct Enqueue {
         pub object: ObjectId,
+        pub laid: u32,
         pub cookie: LockCookie,
         pub mode: LockMode,
         pub extent: Extent,

@@ -5,7 +5,10 @@ use crate::opcode::rpc;
 use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{ClientUuid, Generation, Secret, Timestamp, Transno, Xid, codec_enum, codec_struct};
+use nacre_types::{
+    ClientUuid, Generation, Incarnation, Remembered, Secret, Timestamp, Transno, Xid, codec_enum,
+    codec_struct,
+};
 
 /// Bits of `features` in connect. The reply carries those that both sides know.
 pub mod features {
@@ -57,6 +60,10 @@ codec_struct! {
         /// Generation that the client was given before, 0 on the first connect. A server that does not know it
         /// any more has evicted the client and says so.
         pub generation: Generation,
+        /// The target that the client means, as it remembers it; `None`: any.
+        pub known: Option<Remembered>,
+        /// How often the target of this name was replaced, or accepted as an old copy, as far as the client knows.
+        pub replaced: u32,
     }
 }
 codec_struct! {
@@ -84,6 +91,13 @@ codec_struct! {
         pub ended: u64,
         /// In a recovery: changes of this client that are in the log. It may not have the answers.
         pub made: Vec<Made>,
+        /// The opening of the target's store that answers.
+        pub incarnation: Incarnation,
+        /// Why the target does not serve this client, a sentence; empty: it does. Nothing else counts then.
+        pub refused: String [bounds::SENTENCE],
+        /// With `refused`: this is not the target that the client means, and asking again does not help. Otherwise the
+        /// client's list of targets is older than the target, or newer, which passes.
+        pub mismatch: bool,
     }
 }
 codec_struct! {

@@ -1,6 +1,6 @@
 //! The command line: one definition per command and flag, from which parser and help are made.
 
-use crate::{bench, check, destroy, down, lctl, lfs, lr_reader, mkfs, mount, serve, status, up};
+use crate::{bench, check, destroy, down, lctl, lfs, lr_reader, mkfs, mount, serve, status, target, up};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -33,6 +33,17 @@ pub(crate) enum Command {
     Umount(down::UmountArgs),
     Sync(down::SyncArgs),
     Check(check::CheckArgs),
+    /// Which targets a file system has; replace a lost one, accept an old copy
+    #[command(
+        subcommand,
+        long_about = "Which targets a file system has, as its MGS knows them, and what an administrator admits under their\n\
+            names: a new OST in the place of a lost one, or an old copy. See docs/targets.md.",
+        after_help = "Examples:\n\
+            \x20 nacre target list demo\n\
+            \x20 nacre target replace demo-OST0001\n\
+            \x20 nacre target accept-rollback demo-OST0001"
+    )]
+    Target(target::TargetCommand),
     #[command(name = "lr_reader")]
     LrReader(lr_reader::LrReaderArgs),
     /// Layouts, space and FIDs, with the field's spellings
@@ -84,6 +95,7 @@ pub(crate) fn run(command: &Command) -> Result<()> {
         Command::Umount(args) => down::umount(args),
         Command::Sync(args) => down::sync(args),
         Command::Check(args) => check::run(args),
+        Command::Target(command) => target::run(command),
         Command::LrReader(args) => lr_reader::run(args),
         Command::Lfs(command) => lfs::run(command),
         Command::Lctl(command) => lctl::run(command),

@@ -121,6 +121,11 @@ pub(crate) fn run(command: &LctlCommand) -> Result<()> {
                     say::line(&format!("{number:3} {state} {kind} {island} {island}_UUID {}", entry.pid));
                     number += 1;
                 }
+                for (name, why) in &entry.refused {
+                    let why = why.lines().next().unwrap_or_default();
+                    say::line(&format!("{number:3} DN - {name} {name}_UUID {} refused: {why}", entry.pid));
+                    number += 1;
+                }
             }
             Ok(())
         }

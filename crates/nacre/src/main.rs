@@ -28,6 +28,7 @@ mod serve;
 mod status;
 mod store;
 mod takeover;
+mod target;
 mod tool;
 mod up;
 

@@ -66,6 +66,8 @@ struct Targets {
     served: Mutex<BTreeMap<String, Serving>>,
     /// A target of this process was lost for good: why.
     lost: Mutex<Option<String>>,
+    /// Targets that are refused while others of the process are served: name and why.
+    refused: Mutex<BTreeMap<String, String>>,
     household: Arc<Household>,
     /// Of targets that are opened from now on.
     lease_ms: AtomicU32,
@@ -84,6 +86,7 @@ impl Process {
             mounts: Mutex::default(),
             served: Mutex::default(),
             lost: Mutex::default(),
+            refused: Mutex::default(),
             household: Household::new(),
             lease_ms: AtomicU32::new(LEASE_MS),
             reopen: kind == ProcessKind::Up,
@@ -134,6 +137,11 @@ impl Process {
         }
     }
 
+    /// Whether this target is refused, while others of the process are served.
+    pub(crate) fn is_refused(&self, name: &str) -> bool {
+        self.targets.refused.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name)
+    }
+
     /// Fails when a target of this process was lost.
     pub(crate) fn check_lost(&self) -> Result<()> {
         match &*self.targets.lost.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -146,7 +154,8 @@ impl Process {
     pub(crate) fn register(&mut self, kind: ProcessKind, fs: Option<&str>, mounts: &[PathBuf]) -> Result<()> {
         let islands = self.node.islands().iter().map(|i| i.name().to_owned()).collect();
         let targets = self.targets.lock().values().filter_map(|s| s.served.place.clone()).collect();
-        self.registration = Some(Registration::new(Entry {
+        let refused = self.targets.refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let entry = Entry {
             pid: 0,
             start_time: 0,
             kind,
@@ -155,7 +164,12 @@ impl Process {
             mounts: mounts.to_vec(),
             fs: fs.map(str::to_owned),
             targets,
-        })?);
+            refused,
+        };
+        match &mut self.registration {
+            Some(registration) => registration.update(entry)?,
+            None => self.registration = Some(Registration::new(entry)?),
+        }
         Ok(())
     }
 
@@ -223,6 +237,27 @@ fn stop_island(island: &IslandRef, signals: &mut Signals) -> Result<()> {
 }
 
 impl Targets {
+    /// A target that nobody must use: it alone ends, unless the others are nothing without it.
+    fn refused(&self, name: &str, why: &str) {
+        let left = {
+            let mut served = self.lock();
+            served.remove(name);
+            served.len()
+        };
+        tracing::error!(island = name, "not served: {why}");
+        if left > 0 && !self.reopen {
+            let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+            refused.insert(name.to_owned(), why.to_owned());
+            say::note(&format!(
+                "nacre: {why}\n{name} is not served any more, the other targets of this process are"
+            ));
+        } else {
+            let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+            lost.get_or_insert(why.to_owned());
+        }
+        wake();
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Serving>> {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -237,6 +272,9 @@ impl Targets {
     fn ended(&self, node: &Node, island: &IslandRef, reason: &EndReason) {
         if *reason == EndReason::Stopped {
             return;
+        }
+        if let EndReason::Refused(why) = reason {
+            return self.refused(island.name(), why);
         }
         tracing::error!(island = island.name(), %reason, "island ended");
         let again = match self.lock().get_mut(island.name()) {

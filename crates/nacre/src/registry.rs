@@ -6,6 +6,7 @@
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// What kind of process it is.
@@ -30,6 +31,9 @@ pub(crate) struct Entry {
     pub(crate) fs: Option<String>,
     /// Data directory of `up`, or the targets of `serve`.
     pub(crate) targets: Vec<PathBuf>,
+    /// Targets that are not served, and why: others have their names, or they have gone back.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) refused: BTreeMap<String, String>,
 }
 
 /// The run directory, made if needed.
@@ -66,6 +70,11 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
+    /// Another entry in the place of this one.
+    pub(crate) fn update(&mut self, entry: Entry) -> Result<()> {
+        std::mem::forget(std::mem::replace(self, Self::new(entry)?)); // its file is the new one's
+        Ok(())
+    }
     pub(crate) fn new(mut entry: Entry) -> Result<Self> {
         entry.pid = i32::try_from(std::process::id())?;
         entry.start_time = start_time(entry.pid).unwrap_or(0);

@@ -81,7 +81,11 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     });
     process.register(ProcessKind::Serve, fs.as_deref(), &[])?;
     for target in &served {
-        process.wait_ready(&target.name.to_string(), Duration::from_secs(60))?;
+        let ready = process.wait_ready(&target.name.to_string(), Duration::from_secs(60));
+        if process.is_refused(&target.name.to_string()) {
+            continue;
+        }
+        ready?;
         say::line(&format!("serving {} at {}", target.name, addresses.join(", ")));
     }
     let elsewhere = served.iter().find(|s| s.name != TargetName::Mgs);
@@ -100,6 +104,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     }
     while signals.wait() == Woken::Inside {
         process.check_lost()?;
+        process.register(ProcessKind::Serve, fs.as_deref(), &[])?;
     }
     say::note("stopping");
     process.stop(&mut signals)

@@ -27,6 +27,7 @@ pub(crate) struct StatusArgs {
 
 const UP: &str = "up";
 const SILENT: &str = "no answer";
+const REFUSED: &str = "refused";
 
 #[derive(Serialize)]
 struct Island {
@@ -53,7 +54,10 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
     let processes: Vec<Process> = entries
         .into_iter()
         .zip(states)
-        .map(|(entry, state)| Process { entry, state })
+        .map(|(entry, mut state)| {
+            state.extend(entry.refused.keys().map(|name| not_served(name, REFUSED)));
+            Process { entry, state }
+        })
         .chain(fallen.into_iter().map(down))
         .collect();
     if args.json {
@@ -85,6 +89,9 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
             silent.entry.pid
         ));
     }
+    for why in processes.iter().flat_map(|p| p.entry.refused.values()) {
+        say::line(why);
+    }
     for p in &processes {
         for mount in &p.entry.mounts {
             say::line(&format!("mounted: {} (pid {})", mount.display(), p.entry.pid));
@@ -97,14 +104,11 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
 fn down(mut entry: Entry) -> Process {
     entry.mounts.clear();
     entry.islands.retain(|name| nacre_types::TargetName::parse(name).is_some());
-    let island = |name: &String| Island {
-        name: name.clone(),
-        state: "down",
-        bytes_total: None,
-        bytes_avail: None,
-        files_used: None,
-    };
-    Process { state: entry.islands.iter().map(island).collect(), entry }
+    Process { state: entry.islands.iter().map(|name| not_served(name, "down")).collect(), entry }
+}
+
+fn not_served(name: &str, state: &'static str) -> Island {
+    Island { name: name.to_owned(), state, bytes_total: None, bytes_avail: None, files_used: None }
 }
 
 fn island(entry: &Entry, name: &str) -> Island {

@@ -69,6 +69,8 @@ impl Tool {
             features: 0,
             max_mod_rpcs: 1,
             generation: Generation(0),
+            known: None,
+            replaced: 0,
         })?;
         Ok(tool)
     }

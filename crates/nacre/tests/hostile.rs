@@ -83,6 +83,8 @@ fn connect(rng: &mut Rng) -> Vec<u8> {
         features: features::ALL,
         max_mod_rpcs: 8,
         generation: Generation(0),
+        known: None,
+        replaced: 0,
     };
     let mut header = Header::new(Kind::Request, Opcode::Connect.number());
     (header.xid, header.epoch) = (Xid(1), ConnEpoch(1));
@@ -96,8 +98,14 @@ fn request(rng: &mut Rng, xid: u64) -> Vec<u8> {
     let object = ObjectId { fid: Fid::ROOT, stripe: 7 };
     let mut body = match rng.below(3) {
         0 => rng.bytes(300),
-        1 => nacre_wire::ost::Read { object, offset: 0, len: u32::MAX, lock: nacre_types::LockCookie(0) }
-            .to_vec(),
+        1 => nacre_wire::ost::Read {
+            object,
+            laid: 0,
+            offset: 0,
+            len: u32::MAX,
+            lock: nacre_types::LockCookie(0),
+        }
+        .to_vec(),
         _ => nacre_wire::mdt::Getattr { fid: Fid::ROOT }.to_vec(),
     };
     for _ in 0..rng.below(4) {

@@ -173,6 +173,9 @@ impl Fake {
                     process: 0,
                     ended: 0,
                     made: Vec::new(),
+                    incarnation: Incarnation::default(),
+                    refused: String::new(),
+                    mismatch: false,
                 })
             }
             Opcode::Disconnect => body(&Empty {}),
@@ -199,7 +202,12 @@ impl Fake {
         let entry = |kind, index: u32, name: String| TargetEntry {
             kind,
             index,
-            uuid: ClientUuid([index as u8; 16]),
+            known: Remembered {
+                uuid: ClientUuid([1; 16]),
+                incarnation: Incarnation::default(),
+                committed: Transno(0),
+            },
+            replaced: 0,
             addresses: vec![World::address(&name)],
         };
         let mut targets = vec![entry(TargetKind::Mdt, 0, "demo-MDT0000".into())];
@@ -276,7 +284,7 @@ impl Fake {
     fn inode(&self, fid: Fid, mode: u32) -> EntryReply {
         let attr = Attr::new(fid, mode, Timestamp::default());
         let stripes = (0..self.shared.borrow().stripes).map(OstIndex).collect();
-        let component = Component { extent: Extent::ALL, stripe_bytes: 4, stripes };
+        let component = Component { extent: Extent::ALL, stripe_bytes: 4, stripes, laid: vec![] };
         let layout = Layout { generation: 1, components: vec![component] };
         EntryReply {
             attr,

@@ -53,6 +53,8 @@ impl Client {
                 target: target.into(),
                 addresses: vec![World::address(target)],
                 max_mod_rpcs: 7,
+                known: None,
+                replaced: 0,
             };
             Peer::new(ctx, peers, config)
         };
@@ -187,14 +189,14 @@ impl Client {
     pub(crate) async fn write(&self, entry: &EntryReply, offset: u64, bytes: usize) -> ObjectState {
         let (ost, object) = object(entry);
         let owner = Owner { uid: entry.attr.uid, gid: entry.attr.gid, projid: 0 };
-        let request = Write { object, offset, owner, mtime: self.now(), lock: LockCookie(0) };
+        let request = Write { object, laid: 0, offset, owner, mtime: self.now(), lock: LockCookie(0) };
         let data = vec![Bytes::from(vec![1u8; bytes])];
         self.osts[ost].call_bulk(&request, data).await.unwrap().0.state
     }
     pub(crate) async fn cut(&self, entry: &EntryReply, size: u64) -> ObjectState {
         let (ost, object) = object(entry);
         let owner = Owner { uid: entry.attr.uid, gid: entry.attr.gid, projid: 0 };
-        let request = CutObject { object, size, owner, mtime: self.now(), lock: LockCookie(0) };
+        let request = CutObject { object, laid: 0, size, owner, mtime: self.now(), lock: LockCookie(0) };
         self.osts[ost].call(&request).await.unwrap().state
     }
     pub(crate) async fn leave(&self) {

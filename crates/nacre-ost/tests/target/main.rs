@@ -138,6 +138,7 @@ fn a_lock_that_does_not_cover_or_is_not_held_is_refused() {
         c.write_under(o, 200, b"x", LockCookie(2)).await.unwrap();
         let again = Enqueue {
             object: o,
+            laid: 0,
             cookie: LockCookie(2),
             mode: LockMode::Pw,
             extent: Extent::ALL,
@@ -257,6 +258,7 @@ fn a_waiting_lock_can_be_withdrawn() {
         c.peer
             .call(&Enqueue {
                 object: o,
+                laid: 0,
                 cookie: LockCookie(1),
                 mode: LockMode::Pw,
                 extent: Extent::ALL,
@@ -407,6 +409,7 @@ fn allocated_space_is_charged_and_read_as_zeros() {
     c.run(0, move |c| async move {
         let keep = |keep_size, len| Allocate {
             object: o,
+            laid: 0,
             offset: 0,
             len,
             keep_size,
@@ -420,7 +423,7 @@ fn allocated_space_is_charged_and_read_as_zeros() {
         assert_eq!((state.size, state.blocks), (1 << 20, 2048));
         assert_eq!(c.read(o, 0, 1 << 20).await.unwrap(), vec![0; 1 << 20]);
         c.write(o, 4096, &[1; 4096]).await.unwrap();
-        c.peer.call(&SyncObject { object: o }).await.unwrap();
+        c.peer.call(&SyncObject { object: o, laid: 0 }).await.unwrap();
         c.peer.call(&SetOwner { object: o, owner: Owner { uid: 7, gid: 8, projid: 9 } }).await.unwrap();
     });
     let found = c.check();
@@ -433,6 +436,7 @@ fn a_kept_lock_survives_a_kill_until_it_is_given_back_or_its_client_is_gone() {
     let o = object(1);
     let enqueue = move |cookie, kept| Enqueue {
         object: o,
+        laid: 0,
         cookie: LockCookie(cookie),
         mode: LockMode::Pw,
         extent: Extent::new(cookie * 100, cookie * 100 + 100),

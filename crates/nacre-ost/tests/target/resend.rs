@@ -61,6 +61,8 @@ impl Hand {
             features: features::ALL,
             max_mod_rpcs: 7,
             generation,
+            known: None,
+            replaced: 0,
         };
         let conn = ConnId(u64::from(epoch));
         self.order(c, Order::Open(conn));
@@ -79,7 +81,8 @@ fn write(epoch: u32, resent: bool, data: &'static [u8]) -> Frame {
     if resent {
         header.flags |= flags::RESENT;
     }
-    let args = Write { object: object(1), offset: 0, owner: owner(), mtime: at(5), lock: LockCookie(0) };
+    let args =
+        Write { object: object(1), laid: 0, offset: 0, owner: owner(), mtime: at(5), lock: LockCookie(0) };
     let mut frame = Frame::new(header, args.to_vec());
     frame.bulk.push(Bytes::from_static(data));
     frame

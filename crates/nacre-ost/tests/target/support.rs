@@ -42,6 +42,8 @@ impl Client {
                 target: OST.into(),
                 addresses: vec![World::address(OST)],
                 max_mod_rpcs: 7,
+                known: None,
+                replaced: 0,
             },
         );
         let this = Rc::new(Self {
@@ -90,22 +92,23 @@ impl Client {
         data: &[u8],
         lock: LockCookie,
     ) -> Result<ObjectState, Errno> {
-        let request = Write { object, offset, owner: owner(), mtime: at(1), lock };
+        let request = Write { object, laid: 0, offset, owner: owner(), mtime: at(1), lock };
         let (reply, _) = self.peer.call_bulk(&request, vec![Bytes::copy_from_slice(data)]).await?;
         Ok(reply.state)
     }
     pub(crate) async fn read(&self, object: ObjectId, offset: u64, len: u32) -> Result<Vec<u8>, Errno> {
-        let request = Read { object, offset, len, lock: LockCookie(0) };
+        let request = Read { object, laid: 0, offset, len, lock: LockCookie(0) };
         let (_, bulk) = self.peer.call_bulk(&request, Vec::new()).await?;
         Ok(bulk.concat())
     }
     pub(crate) async fn truncate(&self, object: ObjectId, size: u64) -> Result<ObjectState, Errno> {
         let lock = LockCookie(0);
-        let reply = self.peer.call(&Truncate { object, size, owner: owner(), mtime: at(2), lock }).await?;
+        let reply =
+            self.peer.call(&Truncate { object, laid: 0, size, owner: owner(), mtime: at(2), lock }).await?;
         Ok(reply.state)
     }
     pub(crate) async fn glimpse(&self, object: ObjectId) -> Result<ObjectState, Errno> {
-        Ok(self.peer.call(&Glimpse { object }).await?)
+        Ok(self.peer.call(&Glimpse { object, laid: 0 }).await?)
     }
     pub(crate) async fn destroy(&self, object: ObjectId) -> Result<(), Errno> {
         self.peer.call(&Destroy { fid: object.fid, stripes: vec![object.stripe] }).await?;
@@ -120,7 +123,7 @@ impl Client {
         extent: Extent,
     ) -> Result<ObjectState, Errno> {
         let cookie = LockCookie(cookie);
-        let reply = self.peer.call(&Enqueue { object, cookie, mode, extent, kept: false }).await?;
+        let reply = self.peer.call(&Enqueue { object, laid: 0, cookie, mode, extent, kept: false }).await?;
         if reply.granted {
             return Ok(reply.state);
         }
@@ -141,7 +144,7 @@ impl Client {
     ) -> Result<ObjectState, Errno> {
         loop {
             let until = self.ctx.now() + std::time::Duration::from_secs(1);
-            let request = Enqueue { object, cookie: LockCookie(cookie), mode, extent, kept: false };
+            let request = Enqueue { object, laid: 0, cookie: LockCookie(cookie), mode, extent, kept: false };
             let reply = self.peer.call(&request).await?;
             if reply.granted {
                 return Ok(reply.state);

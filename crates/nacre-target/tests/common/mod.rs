@@ -235,6 +235,8 @@ pub fn add_client(world: &mut World, target: &'static str, uuid: u8, role: Role)
                     target: target.into(),
                     addresses: vec![World::address(target)],
                     max_mod_rpcs: 7,
+                    known: None,
+                    replaced: 0,
                 },
             );
             let asker = Rc::new(Asker {

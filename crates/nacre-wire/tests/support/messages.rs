@@ -63,7 +63,7 @@ fn layout() -> Layout {
     let stripes = vec![OstIndex(0), OstIndex(31)];
     Layout {
         generation: 1,
-        components: vec![Component { extent: Extent::ALL, stripe_bytes: 1 << 20, stripes }],
+        components: vec![Component { extent: Extent::ALL, stripe_bytes: 1 << 20, stripes, laid: vec![0, 2] }],
     }
 }
 fn template() -> LayoutTemplate {
@@ -97,9 +97,15 @@ fn set() -> SetAttr {
         kill_suidgid: true,
     }
 }
+fn incarnation() -> Incarnation {
+    Incarnation { number: 5, id: 0x1122_3344, began: Transno(70) }
+}
+fn remembered() -> Remembered {
+    Remembered { uuid: uuid(), incarnation: incarnation(), committed: Transno(80) }
+}
 fn target_entry() -> TargetEntry {
     let addresses = vec!["unix:/run/x".into(), "h:9988".into()];
-    TargetEntry { kind: TargetKind::Ost, index: 31, uuid: uuid(), addresses }
+    TargetEntry { kind: TargetKind::Ost, index: 31, known: remembered(), replaced: 2, addresses }
 }
 
 macro_rules! messages {
@@ -141,7 +147,7 @@ messages! {
     requests {
         Connect = Connect {
             client: uuid(), role: Role::Client, secret: Secret::new([9; 16]), name: "h:/mnt".into(), features: 1, max_mod_rpcs: 7,
-            generation: Generation(3),
+            generation: Generation(3), known: Some(remembered()), replaced: 2,
         };
         Disconnect = Disconnect {};
         Ping = Ping {};
@@ -150,11 +156,16 @@ messages! {
         Statfs = Statfs {};
         Sync = Sync {};
         RegisterTarget = RegisterTarget {
-            fs: fs(), kind: TargetKind::Mdt, index: 0, uuid: uuid(), addresses: vec!["unix:/x".into()],
+            fs: fs(), kind: TargetKind::Mdt, index: 0,
+            identity: Identity { uuid: uuid(), incarnations: vec![incarnation()] },
+            committed: Transno(80), replaced: 2, blank: true, addresses: vec!["unix:/x".into()],
         };
         ListTargets = ListTargets { fs: fs() };
         RecoveryRows = RecoveryRows { replies: true, from: Bytes::from_static(b"k") };
         KeepParam = KeepParam { name: "a.*.b".into(), value: Some("7".into()) };
+        AdmitTarget = AdmitTarget {
+            fs: fs(), kind: TargetKind::Ost, index: 1, admit: Admit::Rollback, revoke: true,
+        };
         GrantSeq = GrantSeq {};
         Batch = Batch {
             stop_at_error: true,
@@ -190,21 +201,21 @@ messages! {
         SetLayout = SetLayout { fid: fid(2), template: template(), caller: caller(), time: time(1) };
         GetLayout = GetLayout { fid: fid(2) };
         FidLinks = FidLinks { fid: fid(2), caller: caller() };
-        ost::Read = ost::Read { object: object(), offset: 1 << 50, len: 1 << 20, lock: LockCookie(1) };
+        ost::Read = ost::Read { object: object(), laid: 2, offset: 1 << 50, len: 1 << 20, lock: LockCookie(1) };
         ost::Write =
-            ost::Write { object: object(), offset: 1 << 50, owner: owner(), mtime: time(1), lock: LockCookie(0) };
+            ost::Write { object: object(), laid: 2, offset: 1 << 50, owner: owner(), mtime: time(1), lock: LockCookie(0) };
         Truncate =
-            Truncate { object: object(), size: 5, owner: owner(), mtime: time(1), lock: LockCookie(1) };
+            Truncate { object: object(), laid: 2, size: 5, owner: owner(), mtime: time(1), lock: LockCookie(1) };
         Allocate = Allocate {
-            object: object(), offset: 1, len: 2, keep_size: true, owner: owner(), mtime: time(1),
+            object: object(), laid: 2, offset: 1, len: 2, keep_size: true, owner: owner(), mtime: time(1),
             lock: LockCookie(1),
         };
-        Glimpse = Glimpse { object: object() };
+        Glimpse = Glimpse { object: object(), laid: 2 };
         SetOwner = SetOwner { object: object(), owner: owner() };
         Destroy = Destroy { fid: fid(7), stripes: vec![0, 1, 2] };
-        SyncObject = SyncObject { object: object() };
+        SyncObject = SyncObject { object: object(), laid: 2 };
         Enqueue = Enqueue {
-            object: object(), cookie: LockCookie(1), mode: LockMode::Pw, extent: Extent::new(0, u64::MAX),
+            object: object(), laid: 2, cookie: LockCookie(1), mode: LockMode::Pw, extent: Extent::new(0, u64::MAX),
             kept: true,
         };
         Cancel = Cancel { object: object(), cookie: LockCookie(1) };
@@ -214,7 +225,8 @@ messages! {
         ConnectReply = ConnectReply {
             target: uuid(), features: 1, max_mod_rpcs: 8, lease_ms: 10_000, generation: Generation(3),
             evicted: false, instance: 2, server_time: time(1), recovery_ms: 0, replaced: "10.0.0.9:77".into(), cause: "c".into(), process: 5, ended: 6,
-            made: vec![Made { xid: Xid(4), transno: Transno(5) }],
+            made: vec![Made { xid: Xid(4), transno: Transno(5) }], incarnation: incarnation(), refused: "r".into(),
+            mismatch: true,
         };
         PingReply = PingReply { config_version: 3, recovery_ms: 4, process: 5, ended: 6 };
         ParamList = ParamList {
@@ -228,7 +240,9 @@ messages! {
             rows: vec![Bytes::from_static(b"r")], next: Some(Bytes::from_static(b"n")),
         };
         Empty = Empty {};
-        RegisterReply = RegisterReply { config_version: 1, hash_key: (2, 3) };
+        RegisterReply =
+            RegisterReply { config_version: 1, hash_key: (2, 3), replaced: 2, refused: "r".into() };
+        AdmitReply = AdmitReply { known: remembered(), replaced: 2, refused: "r".into() };
         TargetList = TargetList { config_version: 1, hash_key: (2, 3), targets: vec![target_entry()],
             params: vec![KeptParam { name: "a.*.b".into(), value: "7".into() }] };
         GrantSeqReply = GrantSeqReply { seq: Seq(0x1234) };

@@ -139,6 +139,7 @@ mod tests {
                 extent: Extent::ALL,
                 stripe_bytes: 64 << 10,
                 stripes: vec![OstIndex(1), OstIndex(0)],
+                laid: vec![],
             }],
         };
         let mut mdt = Rows::new(0);

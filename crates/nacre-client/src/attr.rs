@@ -45,8 +45,9 @@ impl Entry {
 impl Client {
     pub async fn getattr(&self, fid: Fid) -> Result<Entry, Errno> {
         let _timing = self.stats.time("getattr");
-        if let Some(entry) = self.dirs.attrs(self.holds_usable(), fid) {
+        if let Some(mut entry) = self.dirs.attrs(self.holds_usable(), fid) {
             self.stats.event("dir_attr_cached");
+            self.files.show_atime(&mut entry.attr);
             return Ok(entry);
         }
         let reply = self.read_inode(&Getattr { fid }).await?;
@@ -60,9 +61,13 @@ impl Client {
         if let Some(size) = set.size {
             return self.truncate(fid, size, set, caller, None).await;
         }
+        let atime_is_set = set.atime.is_some();
         let request = Setattr { fid, set, caller, time: self.now() };
         let reply = self.change_dirs(Touches::dir(fid), &request).await?;
         if let Some(file) = self.files.used(fid) {
+            if atime_is_set {
+                file.accessed.forget();
+            }
             file.learn(&reply);
         }
         self.resolve(reply).await
@@ -86,7 +91,8 @@ impl Client {
     }
 
     /// Completes a reply of the MDT: asks the OSTs when the MDT does not know the size.
-    pub(crate) async fn resolve(&self, reply: EntryReply) -> Result<Entry, Errno> {
+    pub(crate) async fn resolve(&self, mut reply: EntryReply) -> Result<Entry, Errno> {
+        self.files.show_atime(&mut reply.attr);
         if !is_regular(&reply.attr) || reply.attr.size_state == SizeState::Exact {
             return Ok(Entry::of(&reply));
         }

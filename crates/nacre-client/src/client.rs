@@ -1,5 +1,6 @@
 //! The front door: one API for all doors of a mount, FUSE first. The calls stand with their concepts.
 
+use crate::atime::AtimePolicy;
 use crate::closes::Closes;
 use crate::dirs::{Dirs, Touches};
 use crate::fids::Fids;
@@ -29,6 +30,7 @@ pub struct MountConfig {
     /// For people, in the servers' logs: host and mount point.
     pub name: String,
     pub read_only: bool,
+    pub atime: AtimePolicy,
 }
 
 /// An inode with its resolved size.
@@ -66,6 +68,16 @@ pub struct WriteArgs {
     pub kill_suidgid: bool,
     /// Return when the data is durable (O_SYNC, O_DSYNC).
     pub sync: bool,
+}
+
+/// fallocate(2) without a mode, or with KEEP_SIZE.
+#[derive(Debug, Clone, Copy)]
+pub struct AllocateArgs {
+    pub offset: u64,
+    pub len: u64,
+    pub keep_size: bool,
+    /// Ordinary user: take set-id bits away.
+    pub kill_suidgid: bool,
 }
 
 /// One entry of a directory listing.

@@ -14,7 +14,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::{Cell, RefCell};
-use nacre_types::{Codec, ConnEpoch, Fid, Transno};
+use nacre_types::{Codec, ConnEpoch, Fid, Timestamp, Transno};
 use nacre_wire::Frame;
 use nacre_wire::mdt::{DirGrant, DirState, DirTail, EntryReply, RevokeDir};
 
@@ -226,6 +226,14 @@ impl Dirs {
         }
     }
 
+    /// The MDT has recorded an access time that this mount has sent. Other holders are not told: access times are not coherent.
+    pub(crate) fn accessed(&self, fid: Fid, atime: Timestamp) {
+        let mut table = self.table.borrow_mut();
+        if let Some(attrs) = table.dirs.get_mut(&fid).and_then(|dir| dir.attrs.as_mut()) {
+            attrs.attr.atime = attrs.attr.atime.max(atime);
+        }
+    }
+
     /// A change of this mount is about to be asked for.
     pub(crate) fn begin(self: &Rc<Self>, touches: Touches) -> Changing {
         let mut table = self.table.borrow_mut();
@@ -305,7 +313,7 @@ impl Drop for Changing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nacre_types::{Attr, Oid, Seq, Timestamp, mode};
+    use nacre_types::{Attr, Oid, Seq, mode};
 
     fn attr(nlink: u32) -> Attr {
         let fid = Fid::new(Seq(0x100), Oid(1));

@@ -6,11 +6,13 @@
 //! other operation of this mount on the file is under way. The MDT trusts a close's size only if no other
 //! client could have changed the file since; otherwise it asks the OSTs itself.
 
+use crate::atime::{Accessed, Atime, AtimePolicy};
 use crate::client::{Client, CreateArgs, Entry};
 use crate::dirs::Touches;
 use crate::held::HeldLocks;
 use crate::ranges::{RangeLock, Share};
 use crate::stripes;
+use crate::target::Target;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -45,6 +47,7 @@ pub(crate) struct FileState {
     /// File locks were taken through some handle of it: only then a close has to look for them in all of them.
     pub(crate) was_locked: Cell<bool>,
     pub(crate) held: HeldLocks,
+    pub(crate) accessed: Accessed,
 }
 
 impl FileState {
@@ -62,6 +65,7 @@ impl FileState {
             synced_at: Cell::new(None),
             was_locked: Cell::new(false),
             held: HeldLocks::default(),
+            accessed: Accessed::default(),
         }
     }
     /// Takes in a reply about the inode.
@@ -69,6 +73,7 @@ impl FileState {
         let Attr { uid, gid, projid, .. } = reply.attr;
         self.owner.set(Owner { uid, gid, projid });
         self.kill_priv.set(reply.kill_priv);
+        self.accessed.learn(&reply.attr);
         if let Some(layout) = &reply.layout {
             self.learn_layout(layout);
         }
@@ -91,6 +96,7 @@ impl FileState {
     }
     /// A reply to a write has told the state of an object.
     pub(crate) fn note_written(&self, stripe: u32, state: ObjectState) {
+        self.accessed.changed(state.mtime);
         if self.writers.get() == 0 {
             return;
         }
@@ -197,6 +203,7 @@ pub(crate) struct Open {
     pub(crate) handle: OpenHandle,
     pub(crate) file: FileRef,
     flags: u32,
+    noatime: bool,
     pub(crate) caller: Caller,
     /// The MDT has forgotten it (eviction): every use is EIO.
     stale: Cell<bool>,
@@ -206,6 +213,10 @@ pub(crate) struct Open {
 impl Open {
     pub(crate) fn usable(&self) -> Result<(), Errno> {
         if self.stale.get() { Err(Errno::EIO) } else { Ok(()) }
+    }
+    /// What a read through this handle means for the access time.
+    pub(crate) fn atime(&self, policy: AtimePolicy) -> Atime {
+        if self.noatime { Atime::Never } else { policy.files }
     }
     fn is_writer(&self) -> bool {
         self.flags & open_flags::ACCMODE != 0
@@ -263,7 +274,7 @@ impl Client {
         let asked = OpenHow { flags: how.flags | flags & open_flags::TRUNC, ..how };
         let request = self.create_request(args.clone(), Some(asked)).await?;
         let reply = self.change_dirs(Touches::dir(args.parent), &request).await?;
-        self.opened(&reply.entry, how, args.caller.clone(), reply.created);
+        self.opened(&reply.entry, how, flags, args.caller.clone(), reply.created);
         if !reply.created && flags & open_flags::TRUNC != 0 {
             // The kernel thinks that it has made the file and does not cut it.
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
@@ -287,7 +298,7 @@ impl Client {
         let how =
             OpenHow { handle: self.new_handle(), flags: flags & (open_flags::ACCMODE | open_flags::APPEND) };
         let reply = self.mdt().await?.call(&OpenRequest { fid, how, caller: caller.clone() }).await?;
-        self.opened(&reply, how, caller, false);
+        self.opened(&reply, how, flags, caller, false);
         match self.resolve(reply).await {
             Ok(entry) => Ok((entry, how.handle)),
             Err(e) => {
@@ -297,13 +308,14 @@ impl Client {
         }
     }
 
-    fn opened(&self, reply: &EntryReply, how: OpenHow, caller: Caller, created: bool) {
+    fn opened(&self, reply: &EntryReply, how: OpenHow, asked: u32, caller: Caller, created: bool) {
         let file = self.files.of(reply.attr.fid);
         file.learn(reply);
         let open = Open {
             handle: how.handle,
             file,
             flags: how.flags,
+            noatime: asked & open_flags::NOATIME != 0,
             caller,
             stale: Cell::new(false),
             lock_owners: RefCell::default(),
@@ -363,7 +375,8 @@ impl Client {
         let Ok(mdt) = self.mdt().await else { return };
         // An error means that the file is gone, and its size with it.
         if mdt.call(&request).await.is_ok()
-            && let Err(error) = self.call_close(&mdt, Close { fid, handle, dirty: true, written: None }).await
+            && let Err(error) =
+                self.call_close(&mdt, Close { fid, handle, dirty: true, written: None, atime: None }).await
         {
             tracing::error!(%fid, %error, "evicted again while a written file was closed: its size may be an old one");
         }
@@ -390,8 +403,9 @@ impl Client {
                 file.writer_closes();
                 self.note_change();
             }
-            let close = Close { fid: file.fid, handle: open.handle, dirty: false, written: None };
-            return (false, self.call_close(&mdt, close).await);
+            let close =
+                Close { fid: file.fid, handle: open.handle, dirty: false, written: None, atime: None };
+            return (false, self.close_accessed(&mdt, file, close).await);
         }
         let _alone = file.ranges.acquire(&self.ctx, Extent::ALL, Share::Exclusive).await;
         let (written, certain) = self.written(file).await;
@@ -399,8 +413,19 @@ impl Client {
         self.note_change();
         // What is not certain is not said: the MDT asks the OSTs itself, later.
         let written = written.filter(|_| certain);
-        let close = Close { fid: file.fid, handle: open.handle, dirty: true, written };
-        (true, self.call_close(&mdt, close).await)
+        let close = Close { fid: file.fid, handle: open.handle, dirty: true, written, atime: None };
+        (true, self.close_accessed(&mdt, file, close).await)
+    }
+
+    /// Sends a close with the access time that the MDT has not recorded.
+    async fn close_accessed(&self, mdt: &Rc<Target>, file: &FileState, close: Close) -> Result<(), Errno> {
+        let atime = file.accessed.pending();
+        self.call_close(mdt, Close { atime, ..close }).await?;
+        if let Some(atime) = atime {
+            file.accessed.recorded(atime);
+            self.dirs.accessed(file.fid, atime);
+        }
+        Ok(())
     }
 
     /// What a close may say of the file, and whether that is all there is to say.
@@ -458,7 +483,7 @@ impl Client {
                 {
                     // It was released meanwhile, and its close may have come before this open.
                     let close =
-                        Close { fid: open.file.fid, handle: open.handle, dirty: false, written: None };
+                        Close { fid: open.file.fid, handle: open.handle, dirty: false, written: None, atime: None };
                     let _ = client.call_close(&mdt, close).await; // an error means that it is closed
                 }
             });

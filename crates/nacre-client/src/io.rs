@@ -5,7 +5,7 @@
 //! is how its end of file stays true. Writes go straight to the OSTs. A read that comes back short in a striped file may
 //! be a hole: then the range is locked, and the file's size decides.
 
-use crate::client::{Client, WriteArgs};
+use crate::client::{AllocateArgs, Client, WriteArgs};
 use crate::file::{FileState, Open};
 use crate::locks::HeldExtent;
 use crate::ranges::Share;
@@ -56,19 +56,27 @@ impl Client {
             && range.len <= RPC_BYTES_MAX
         {
             let ost = self.ost(range.ost).await?;
-            let (data, _) = self.read_object(&ost, file.fid, range, NO_LOCK).await?;
+            let (data, state) = self.read_object(&ost, file.fid, range, NO_LOCK).await?;
             let read = data.iter().map(|b| b.len() as u64).sum::<u64>();
             if read == range.len || component.stripes.len() == 1 {
                 self.still_under_lease(&open).await?;
+                self.note_read(&open, state.mtime);
                 self.stats.bytes("read_bytes", read);
                 return Ok(data);
             }
         }
-        let data =
+        let (data, written_at) =
             self.retry_lost_locks(|_| self.read_locked(file, &component, &ranges, offset, end)).await?;
         self.still_under_lease(&open).await?;
+        self.note_read(&open, written_at);
         self.stats.bytes("read_bytes", data.iter().map(|b| b.len() as u64).sum());
         Ok(data)
+    }
+
+    /// A read of an object that was last written at `written_at` has succeeded.
+    fn note_read(&self, open: &Open, written_at: Timestamp) {
+        open.file.accessed.changed(written_at);
+        self.note_access(&open.file, open.atime(self.config.atime));
     }
 
     /// Bytes written (all of them, or an error).
@@ -80,10 +88,8 @@ impl Client {
         if len == 0 {
             return Ok(0);
         }
-        if args.kill_suidgid && file.kill_priv.get() {
-            let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
-            let request = Setattr { fid: file.fid, set, caller: open.caller.clone(), time: self.now() };
-            file.learn(&self.change(&request).await?);
+        if args.kill_suidgid {
+            self.kill_privileges(&open).await?;
         }
         let extent =
             if args.append { Extent::ALL } else { Extent::new(args.offset, args.offset.saturating_add(len)) };
@@ -103,6 +109,17 @@ impl Client {
         self.still_under_lease(&open).await?;
         self.stats.bytes("write_bytes", len);
         u32::try_from(len).map_err(|_| Errno::EINVAL)
+    }
+
+    /// Takes set-id bits and file capabilities away before an ordinary user changes the bytes.
+    async fn kill_privileges(&self, open: &Open) -> Result<(), Errno> {
+        let file = &open.file;
+        if file.kill_priv.get() {
+            let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
+            let request = Setattr { fid: file.fid, set, caller: open.caller.clone(), time: self.now() };
+            file.learn(&self.change(&request).await?);
+        }
+        Ok(())
     }
 
     async fn write_ranges(
@@ -155,6 +172,7 @@ impl Client {
         Ok(locked)
     }
 
+    /// The bytes, and when they were last written.
     async fn read_locked(
         &self,
         file: &FileState,
@@ -162,7 +180,7 @@ impl Client {
         ranges: &[ObjectRange],
         offset: u64,
         end: u64,
-    ) -> Result<Vec<Bytes>, Errno> {
+    ) -> Result<(Vec<Bytes>, Timestamp), Errno> {
         let locked = self.lock_ranges(file.fid, ranges, LockMode::Pr, true).await?;
         let reads = locked.iter().map(|l| async {
             if l.held.state.size <= l.range.offset {
@@ -189,8 +207,9 @@ impl Client {
             let size = size.map(|(stripe, state)| component.file_size(stripe, state.size)).max().unwrap_or(0);
             size.clamp(offset, end) - offset
         };
+        let written_at = read.iter().map(|(_, state)| state.mtime).max().unwrap_or_default();
         let data: Vec<Vec<Bytes>> = read.into_iter().map(|(data, _)| data).collect();
-        Ok(stripes::assemble(ranges, &data, len))
+        Ok((stripes::assemble(ranges, &data, len), written_at))
     }
 
     async fn write_locked(
@@ -265,13 +284,8 @@ impl Client {
     }
 
     /// fallocate(2) without a mode, or with KEEP_SIZE.
-    pub async fn allocate(
-        &self,
-        handle: OpenHandle,
-        offset: u64,
-        len: u64,
-        keep_size: bool,
-    ) -> Result<(), Errno> {
+    pub async fn allocate(&self, handle: OpenHandle, args: AllocateArgs) -> Result<(), Errno> {
+        let AllocateArgs { offset, len, keep_size, kill_suidgid } = args;
         let _timing = self.stats.time("fallocate");
         let open = &*self.handle_under_lease(handle).await?;
         let file = &open.file;
@@ -279,6 +293,9 @@ impl Client {
             return Err(Errno::EINVAL);
         }
         check_end(offset, len)?;
+        if kill_suidgid {
+            self.kill_privileges(open).await?;
+        }
         let _order =
             file.ranges.acquire(&self.ctx, Extent::new(offset, offset + len), Share::Exclusive).await;
         let component = file.component()?;

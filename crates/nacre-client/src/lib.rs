@@ -15,6 +15,7 @@
 extern crate alloc;
 
 mod append;
+mod atime;
 mod attr;
 mod batch;
 mod client;
@@ -39,7 +40,9 @@ mod target;
 mod under_lease;
 mod waits;
 
+pub use atime::{Atime, AtimePolicy};
 pub use batch::{Change, Changed};
 pub use client::{
-    Attach, Client, Connection, CreateArgs, Entry, ListedEntry, MountConfig, ReaddirPage, WriteArgs,
+    AllocateArgs, Attach, Client, Connection, CreateArgs, Entry, ListedEntry, MountConfig, ReaddirPage,
+    WriteArgs,
 };

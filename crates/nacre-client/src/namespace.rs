@@ -21,8 +21,9 @@ impl Client {
             b".." => self.parent(parent).await,
             _ => {
                 Self::check_name(name)?;
-                if let Some(entry) = self.dirs.named(self.holds_usable(), parent, name) {
+                if let Some(mut entry) = self.dirs.named(self.holds_usable(), parent, name) {
                     self.stats.event("dir_attr_cached");
+                    self.files.show_atime(&mut entry.attr);
                     return Ok(entry);
                 }
                 let reply = self.read_inode(&Lookup { parent, name }).await?;
@@ -183,6 +184,9 @@ impl Client {
                 entry: None,
             });
             attrs.push(found.entry);
+        }
+        if let Some(file) = self.files.used(dir) {
+            self.note_access(&file, self.config.atime.directories);
         }
         let first = entries.len() - attrs.len();
         for (listed, entry) in entries.iter_mut().skip(first).zip(self.resolve_all(attrs).await?) {

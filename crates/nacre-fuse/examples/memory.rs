@@ -22,6 +22,7 @@ fn main() {
         no_suid: false,
         no_dev: false,
         no_exec: false,
+        atime: nacre_fuse::KernelAtime::default(),
         session: SessionConfig {
             readdirplus: said("plus"),
             rings: !said("device"),

@@ -140,6 +140,7 @@ fn main() {
         no_suid: false,
         no_dev: false,
         no_exec: false,
+        atime: nacre_fuse::KernelAtime::default(),
         session: SessionConfig { readdirplus: true, ..SessionConfig::default() },
     };
     let mut mounted = mount_fuse(dir.path(), &options).unwrap();

@@ -4,6 +4,17 @@
 //! of a program is inside posix_spawn, where all signals are blocked, interrupts another thread with a SIGCHLD that has no
 //! handler. So it is a reason to look here, not to answer.
 
+/// Which signals end a call that waits for a server: mount option `intr` or `nointr`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Interrupts {
+    /// Only those that end the process. Programs such as databases use timers with handlers and treat EINTR of lseek(2) or
+    /// fdatasync(2) as a failure of the disk.
+    #[default]
+    Fatal,
+    /// Also INT, QUIT, ALRM and TERM with a handler, when the call changes nothing.
+    Handled,
+}
+
 /// Why the caller of a waiting request should get its call back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
@@ -13,15 +24,22 @@ pub(crate) enum Reason {
     Asked,
 }
 
-/// Looks at a thread by its number. The caller of a foreign pid name space has number 0: nothing is known of it, and an
-/// interrupt is taken at its word.
-pub(crate) fn reason(pid: u32) -> Option<Reason> {
-    let read = |what| std::fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap_or_default();
-    match pid {
-        0 => Some(Reason::Asked),
-        _ if stat_says_ending(&read("stat")) => Some(Reason::Ends),
-        _ => Signals::of_status(&read("status")).ask().then_some(Reason::Asked),
+/// Looks at a thread by its number. The caller of a foreign pid name space has number 0: nothing is known of it. With
+/// [`Interrupts::Handled`] its interrupt is believed; otherwise it waits, even if it was killed.
+pub(crate) fn reason(pid: u32, interrupts: Interrupts) -> Option<Reason> {
+    let asked = interrupts == Interrupts::Handled;
+    if pid == 0 {
+        return asked.then_some(Reason::Asked);
     }
+    let read = |what| std::fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap_or_default();
+    if stat_says_ending(&read("stat")) {
+        return Some(Reason::Ends);
+    }
+    let signals = Signals::of_status(&read("status"));
+    if signals.end() {
+        return Some(Reason::Ends);
+    }
+    (asked && signals.ask()).then_some(Reason::Asked)
 }
 
 /// Whether a signal waits for a thread that it does not block.
@@ -59,7 +77,10 @@ fn stat_says_ending(stat: &str) -> bool {
 struct Signals {
     pending: u64,
     blocked: u64,
+    ignored: u64,
     handled: u64,
+    /// A debugger decides which signals arrive.
+    traced: bool,
 }
 impl Signals {
     fn of_status(status: &str) -> Self {
@@ -67,11 +88,23 @@ impl Signals {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
             line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0)
         };
-        let pending = set("SigPnd:") | set("ShdPnd:");
-        Self { pending, blocked: set("SigBlk:"), handled: set("SigCgt:") }
+        Self {
+            pending: set("SigPnd:") | set("ShdPnd:"),
+            blocked: set("SigBlk:"),
+            ignored: set("SigIgn:"),
+            handled: set("SigCgt:"),
+            traced: set("TracerPid:") != 0,
+        }
     }
     fn waiting(&self) -> u64 {
         self.pending & !self.blocked
+    }
+    /// A signal waits whose default action ends the process, and nothing else was asked for. The kernel turns most of these
+    /// into SIGKILL at once, but not those that dump core.
+    fn end(&self) -> bool {
+        /// CONT, STOP, TSTP, TTIN, TTOU, CHLD, URG, WINCH.
+        const HARMLESS: u64 = bit(18) | bit(19) | bit(20) | bit(21) | bit(22) | bit(17) | bit(23) | bit(28);
+        !self.traced && self.waiting() & !self.handled & !self.ignored & !HARMLESS != 0
     }
     /// INT, QUIT, ALRM and TERM; what runtimes, collectors and profilers send themselves must not make a call fail.
     fn ask(&self) -> bool {
@@ -79,14 +112,15 @@ impl Signals {
     }
 }
 
-fn bit(signal: u32) -> u64 {
+const fn bit(signal: u32) -> u64 {
     1 << (signal - 1)
 }
 
 /// Text as `/proc` might have it, for the fuzzers.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn look_at(text: &str) {
-    let _ = (stat_says_ending(text), Signals::of_status(text).ask(), groups_of_status(text).len());
+    let signals = Signals::of_status(text);
+    let _ = (stat_says_ending(text), signals.ask(), signals.end(), groups_of_status(text).len());
 }
 
 #[cfg(test)]
@@ -110,7 +144,11 @@ mod tests {
         assert!(stat_says_ending(&stat(0x40_0004, 0)));
         assert!(stat_says_ending(&stat(0x40_0000, 0x100)));
         assert!(!stat_says_ending("") && !stat_says_ending("7 (a"));
-        assert_eq!((reason(std::process::id()), reason(0)), (None, Some(Reason::Asked)));
+        for interrupts in [Interrupts::Fatal, Interrupts::Handled] {
+            assert_eq!(reason(std::process::id(), interrupts), None);
+        }
+        assert_eq!(reason(0, Interrupts::Handled), Some(Reason::Asked));
+        assert_eq!(reason(0, Interrupts::Fatal), None, "a handler may be all that the signal meets");
     }
 
     #[test]
@@ -126,5 +164,26 @@ mod tests {
         assert!(asks(bit(14), 0, 0, bit(14)) && asks(0, bit(2), 0, bit(2)));
         assert!(!asks(bit(14), 0, 0, bit(2)) && !asks(0, bit(2), bit(2), bit(2)));
         assert!(!asks(bit(10), bit(23), 0, u64::MAX), "USR1, URG");
+    }
+
+    #[test]
+    fn a_signal_without_a_handler_ends_its_process_unless_it_is_harmless_ignored_or_blocked() {
+        let ends = |pending: u64, blocked: u64, ignored: u64, handled: u64, tracer: u32| {
+            let text = format!(
+                "TracerPid:\t{tracer}\nSigPnd:\t{pending:x}\nSigBlk:\t{blocked:x}\nSigIgn:\t{ignored:x}\nSigCgt:\t{handled:x}\n"
+            );
+            Signals::of_status(&text).end()
+        };
+        assert!(ends(bit(3), 0, 0, 0, 0), "QUIT dumps core");
+        assert!(ends(bit(6) | bit(17), 0, bit(3), bit(14), 0), "ABRT");
+        assert!(!ends(bit(3), 0, 0, 0, 12), "the debugger may keep it from the process");
+        assert!(
+            !ends(bit(3), bit(3), 0, 0, 0)
+                && !ends(bit(3), 0, bit(3), 0, 0)
+                && !ends(bit(3), 0, 0, bit(3), 0)
+        );
+        for harmless in [17, 18, 19, 20, 21, 22, 23, 28] {
+            assert!(!ends(bit(harmless), 0, 0, 0, 0), "{harmless}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::ops::Ops;
 use bytes::Bytes;
-use nacre_client::{Client, CreateArgs, Entry, ReaddirPage, WriteArgs};
+use nacre_client::{AllocateArgs, Client, CreateArgs, Entry, ReaddirPage, WriteArgs};
 use nacre_types::{Caller, Errno, Fid, LayoutTemplate, OpenHandle, SetAttr};
 use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
 use nacre_wire::target::{Param, StatfsReply};
@@ -108,8 +108,8 @@ impl Ops for ClientOps {
     async fn removexattr(&self, fid: Fid, name: &[u8]) -> Answer<()> {
         self.client.removexattr(fid, name).await
     }
-    async fn allocate(&self, handle: OpenHandle, offset: u64, len: u64, keep_size: bool) -> Answer<()> {
-        self.client.allocate(handle, offset, len, keep_size).await
+    async fn allocate(&self, handle: OpenHandle, args: AllocateArgs) -> Answer<()> {
+        self.client.allocate(handle, args).await
     }
     async fn statfs(&self) -> Answer<StatfsReply> {
         self.client.statfs().await

@@ -4,7 +4,7 @@
 //! thread, [`FuseSink`] sends on whichever thread left the island. A loop above the first has a descriptor of its
 //! own, so that the kernel keeps their requests apart.
 
-use crate::caller;
+use crate::caller::{self, Interrupts};
 use crate::device::{Channel, Read};
 use crate::door::FuseEffect;
 use crate::interrupt::Interrupted;
@@ -23,12 +23,13 @@ use tracing::{error, warn};
 /// Takes what a mount's island has for its front end: replies are sent at once.
 pub struct FuseSink {
     attach: SyncSender<Attach>,
+    interrupts: Interrupts,
 }
 impl FuseSink {
     /// The receiver hears of the way to the servers, and of its end.
-    pub fn new() -> (Arc<Self>, Receiver<Attach>) {
+    pub fn new(interrupts: Interrupts) -> (Arc<Self>, Receiver<Attach>) {
         let (attach, news) = sync_channel(Attach::NEWS_MAX);
-        (Arc::new(Self { attach }), news)
+        (Arc::new(Self { attach, interrupts }), news)
     }
 }
 impl DoorSink for FuseSink {
@@ -36,7 +37,7 @@ impl DoorSink for FuseSink {
         match item.downcast::<FuseEffect>().map(|effect| *effect) {
             Ok(FuseEffect::Reply(reply)) => reply.send(),
             Ok(FuseEffect::LookAtCaller { unique, pid }) => {
-                if let Some(reason) = caller::reason(pid) {
+                if let Some(reason) = caller::reason(pid, self.interrupts) {
                     island.deliver(Event::Door(Box::new(Interrupted { unique, reason })));
                 }
             }

@@ -1,16 +1,16 @@
 //! Signals: when a caller gets its call back although the servers have not answered.
 //!
-//! A waiting lock ends at once (the kernel restarts the call if it was nothing). Any other request waits for its servers
-//! for [`PATIENCE`]; then it is looked why its caller was interrupted (`caller.rs`). A caller that is ending gets its call
-//! back whatever it was: nobody will look at the result, and every process can be killed, however long the servers stay
-//! away. One that handles a signal by which programs are asked to give up gets it back if it changes nothing; EINTR for
-//! a change that may still happen would be a lie to everybody else. An interrupt without such a signal means nothing:
-//! stat(2) and link(2) have no EINTR.
+//! A waiting file lock ends at once (the kernel restarts the call if the signal had no handler). Any other request waits for
+//! its servers for [`PATIENCE`]; after that the front end looks why its caller was interrupted (`caller.rs`). A caller
+//! that is ending gets its call back whatever the request was: it looks at no result, and every process can be killed, however
+//! long the servers stay away. A caller that handles the signal waits on, as on a local disk: POSIX gives lseek(2), stat(2) and
+//! link(2) no EINTR, and EINTR for a change that may still happen would mislead everybody else. Mount option `intr` lets
+//! signals that ask programs to give up end requests that change nothing.
 //!
-//! The task of a request that was given up goes on to its end: the change happens once or never, as after a crash of
-//! the caller. It is told that nobody wants its result, so a read or write that still waits for an extent lock leaves the
-//! OST's queue. What the caller would have had to give back (an open handle, a lock) the handlers give back.
-//! Invariants: a request has one answer; at most [`GIVEN_UP_MAX`] tasks work for nobody.
+//! The task of a request that was given up runs to its end: the change happens once or never, as after a crash of
+//! the caller. Its cancellation is requested, so a read or write that still waits for an extent lock leaves the
+//! OST's queue. The handlers give back what the caller would have had to give back (an open handle, a lock).
+//! Invariants: a request has one answer; at most [`GIVEN_UP_MAX`] tasks work for callers that have gone.
 
 use crate::abi::{InterruptIn, op};
 use crate::caller::Reason;

@@ -37,13 +37,16 @@ mod uring;
 mod virtual_xattr;
 
 pub use buffers::BufferPool;
+pub use caller::Interrupts;
 pub use client_ops::ClientOps;
 pub use device::{Channel, MAX_WRITE_BYTES, Read};
 pub use door::{Door, FuseEffect};
 pub use front::{FuseSink, FuseSource};
 pub use interrupt::Interrupted;
 pub use island::MountIsland;
-pub use mount::{FS_TYPE, MountError, MountOptions, Mounted, check_device, check_mount_point, mount_fuse};
+pub use mount::{
+    FS_TYPE, KernelAtime, MountError, MountOptions, Mounted, check_device, check_mount_point, mount_fuse,
+};
 pub use notify::{Done, Notification, Notifier};
 pub use ops::{Opened, Ops, Validity};
 pub use reply::{Body, FuseReply};

@@ -27,7 +27,18 @@ pub struct MountOptions {
     pub no_suid: bool,
     pub no_dev: bool,
     pub no_exec: bool,
+    pub atime: KernelAtime,
     pub session: SessionConfig,
+}
+
+/// What the table of mounts says of access times. The kernel changes none for a FUSE file system: that is up to the file system.
+/// Neither `never` nor `always`: relatime.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct KernelAtime {
+    pub never: bool,
+    pub always: bool,
+    pub no_directories: bool,
+    pub lazy: bool,
 }
 
 /// Why a mount or unmount failed. The text is for the user.
@@ -101,6 +112,10 @@ pub fn mount_fuse(path: &Path, options: &MountOptions) -> Result<Mounted, MountE
     flags.set(MountFlags::NOSUID, options.no_suid);
     flags.set(MountFlags::NODEV, options.no_dev);
     flags.set(MountFlags::NOEXEC, options.no_exec);
+    flags.set(MountFlags::NOATIME, options.atime.never);
+    flags.set(MountFlags::STRICTATIME, options.atime.always);
+    flags.set(MountFlags::NODIRATIME, options.atime.no_directories);
+    flags.set(MountFlags::LAZYTIME, options.atime.lazy);
     mount(options.source.as_str(), &path, FS_TYPE, flags, Some(data.as_c_str())).map_err(|e| match e {
         Errno::PERM | Errno::ACCESS => MountError::Forbidden,
         Errno::NODEV => MountError::NoFuse,

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use core::future::Future;
-use nacre_client::{CreateArgs, Entry, ReaddirPage, WriteArgs};
+use nacre_client::{AllocateArgs, CreateArgs, Entry, ReaddirPage, WriteArgs};
 use nacre_types::{Caller, Errno, Fid, LayoutTemplate, OpenHandle, SetAttr};
 use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
 use nacre_wire::target::{Param, StatfsReply};
@@ -164,14 +164,8 @@ pub trait Ops: 'static {
     fn removexattr(&self, fid: Fid, name: &[u8]) -> impl Future<Output = Answer<()>> {
         missing!(fid, name)
     }
-    fn allocate(
-        &self,
-        handle: OpenHandle,
-        offset: u64,
-        len: u64,
-        keep_size: bool,
-    ) -> impl Future<Output = Answer<()>> {
-        missing!(handle, offset, len, keep_size)
+    fn allocate(&self, handle: OpenHandle, args: AllocateArgs) -> impl Future<Output = Answer<()>> {
+        missing!(handle, args)
     }
     fn statfs(&self) -> impl Future<Output = Answer<StatfsReply>> {
         async { Ok(StatfsReply::default()) }

@@ -4,7 +4,7 @@
 mod common;
 
 use common::memfs::MemFs;
-use nacre_fuse::{Door, FuseSink, FuseSource, MountOptions, SessionConfig, mount_fuse};
+use nacre_fuse::{Door, FuseSink, FuseSource, Interrupts, MountOptions, SessionConfig, mount_fuse};
 use nacre_node::{Ctx, Event, Logic};
 use nacre_rt::{Config, IslandRef, Node};
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ struct Mount {
 }
 
 fn add(node: &Node, name: &str, hold: Option<&'static str>, held: &Arc<AtomicU32>) -> IslandRef {
-    let (sink, _) = FuseSink::new();
+    let (sink, _) = FuseSink::new(Interrupts::default());
     let held = held.clone();
     let make = move |ctx: &Rc<Ctx>| -> Box<dyn Logic> {
         let door = Door::new(ctx, Rc::new(MemFs::new(ctx)));
@@ -83,6 +83,7 @@ fn mount(loops: usize, hold: Option<&'static str>) -> Option<Mount> {
         no_suid: true,
         no_dev: true,
         no_exec: false,
+        atime: nacre_fuse::KernelAtime::default(),
         session: SessionConfig::default(),
     };
     let mut mounted = mount_fuse(dir.path(), &options).unwrap();

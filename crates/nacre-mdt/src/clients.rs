@@ -69,7 +69,7 @@ impl Mdt {
                 wants.inode(opened.fid);
                 let done = self
                     .change_local(wants, credits(2, true), |view| {
-                        close(view, export, *handle, *opened, Ending::Unknown)
+                        close(view, export, *handle, *opened, Ending::Unknown, None)
                     })
                     .await;
                 if let Err(e) = done {

@@ -8,7 +8,7 @@ use crate::row::{Inode, Opened, Unsettled};
 use crate::table::{self, OPEN, ORPHAN, UNSETTLED};
 use crate::view::{Note, Step, View, Wants};
 use alloc::vec::Vec;
-use nacre_types::{Errno, Fid, FileType, Generation, OpenHandle, SizeState};
+use nacre_types::{Errno, Fid, FileType, Generation, OpenHandle, SizeState, Timestamp};
 use nacre_wire::mdt::{Close, EntryReply, Open, OpenHow, Written, open_flags};
 
 /// Stores the open of a loaded inode. True: the inode is another one by it, and has to be stored as well.
@@ -72,7 +72,7 @@ pub(crate) fn apply_close(view: &mut View<'_>, export: Generation, args: &Close)
         (true, Some(written)) => Ending::Written(written),
         (true, None) => Ending::Unknown,
     };
-    close(view, export, args.handle, opened, how)
+    close(view, export, args.handle, opened, how, args.atime)
 }
 
 /// How an open ends.
@@ -93,6 +93,7 @@ pub(crate) fn close(
     handle: OpenHandle,
     opened: Opened,
     how: Ending,
+    atime: Option<Timestamp>,
 ) -> Step<()> {
     let Some(mut inode) = view.inode(opened.fid)? else {
         // Cannot happen while rows and inodes agree; the open itself must be able to go.
@@ -100,6 +101,8 @@ pub(crate) fn close(
         view.notes.push(Note::Closed { export, handle });
         return Ok(());
     };
+    let accessed = atime.is_some_and(|atime| atime > inode.attr.atime);
+    inode.attr.atime = inode.attr.atime.max(atime.unwrap_or(inode.attr.atime));
     let mut changed = false;
     if opened.writes() && inode.is_regular() {
         changed = true;
@@ -112,6 +115,8 @@ pub(crate) fn close(
         view.destroy(&inode);
     } else if changed {
         view.put_inode(&inode);
+    } else if accessed {
+        view.put_accessed(&inode);
     }
     Ok(())
 }

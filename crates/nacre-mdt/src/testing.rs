@@ -265,7 +265,7 @@ impl Fs {
         dirty: bool,
         written: Option<Written>,
     ) -> Result<(), Errno> {
-        let args = Close { fid, handle: OpenHandle(handle), dirty, written };
+        let args = Close { fid, handle: OpenHandle(handle), dirty, written, atime: None };
         self.run(open::wants_close(export, &args), |v| open::apply_close(v, export, &args))
     }
     pub(crate) fn setattr_as(

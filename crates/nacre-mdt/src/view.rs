@@ -299,6 +299,11 @@ impl<'a> View<'a> {
         }
         self.put(INODE, &inode.attr.fid.key(), inode);
     }
+    /// Stores an inode of which only the access time has changed. Clients that hold a directory keep the hold and see the old
+    /// time: access times are not coherent, and a revoke at every listing would cost more than all the rest.
+    pub(crate) fn put_accessed(&mut self, inode: &Inode) {
+        self.put(INODE, &inode.attr.fid.key(), inode);
+    }
     /// Stores an inode whose own attributes changed.
     pub(crate) fn put_changed(&mut self, inode: &mut Inode) {
         inode.attr.version = self.transno().0;

@@ -298,6 +298,7 @@ fn add_mount(world: &mut World, name: &str) -> NodeId {
         fs: FsName::parse(FS).expect("a valid name"),
         name: name.to_string(),
         read_only: false,
+        atime: nacre_client::AtimePolicy::default(),
     };
     let start = move |ctx: &Rc<Ctx>| Box::new(MountIsland::new(ctx, config.clone())) as Box<dyn Logic>;
     world.add(name, None, Box::new(start))

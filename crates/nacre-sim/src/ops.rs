@@ -3,7 +3,7 @@
 
 use crate::model::{Kind, Model, Outcome, Stat, Value};
 use bytes::Bytes;
-use nacre_client::{Client, CreateArgs, Entry, WriteArgs};
+use nacre_client::{AllocateArgs, Client, CreateArgs, Entry, WriteArgs};
 use nacre_node::Rng;
 use nacre_types::{Caller, Errno, Fid, FileType, LayoutTemplate, OpenHandle, SetAttr, mode};
 use nacre_wire::mdt::rename_flags::{EXCHANGE, NOREPLACE};
@@ -485,7 +485,17 @@ impl Op {
             Op::Allocate { path, offset, len, keep_size } => {
                 let fid = file(client, path).await?;
                 let (_, handle) = client.open(fid, O_RDWR, root()).await?;
-                let done = client.allocate(handle, *offset, *len, *keep_size).await;
+                let done = client
+                    .allocate(
+                        handle,
+                        AllocateArgs {
+                            offset: *offset,
+                            len: *len,
+                            keep_size: *keep_size,
+                            kill_suidgid: true,
+                        },
+                    )
+                    .await;
                 client.release(handle, None).await?;
                 done.map(|()| Value::Unit)
             }

@@ -3,13 +3,16 @@
 
 mod support;
 
-use nacre_client::Client;
+use nacre_client::{AllocateArgs, Client};
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Errno, Fid, OpenHandle, SetAttr};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
 use std::pin::Pin;
 use std::rc::Rc;
 use support::{FILE, MDT, OST, SEC, caller, create, make, on_devices, read, run, write};
+
+const ALLOCATION: AllocateArgs =
+    AllocateArgs { offset: 4096, len: 4096, keep_size: false, kill_suidgid: false };
 
 fn lock(kind: FlockType, owner: u64) -> FileLock {
     FileLock { family: FlockFamily::Posix, kind, start: 0, end: u64::MAX, owner, pid: 1 }
@@ -325,7 +328,7 @@ fn what_a_dead_mount_has_sent_is_not_made_after_its_eviction() {
         c.world.pause(ost, true);
         let _never_answered = c.jobs.start(&mut c.world, first, async move |client| match seed % 2 {
             0 => write(&client, handle, 4096, vec![1; 4096]).await.map(drop),
-            _ => client.allocate(handle, 4096, 4096, false).await,
+            _ => client.allocate(handle, ALLOCATION).await,
         });
         c.world.run_for(SEC / 10);
         c.world.kill(first);
@@ -385,7 +388,7 @@ fn a_change_without_file_locks_gets_through_a_slow_network() {
         c.world.faults.delay_us = (2_600_000, 2_700_000);
         let slow = c.jobs.start(&mut c.world, first, async move |client| {
             write(&client, handle, 0, vec![1; 4096]).await?;
-            client.allocate(handle, 4096, 4096, false).await
+            client.allocate(handle, ALLOCATION).await
         });
         let got: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, slow, 60 * SEC);
         assert_eq!(got, Some(Ok(())), "seed {seed}\n{}", c.world.trace(60));

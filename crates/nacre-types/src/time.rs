@@ -42,6 +42,13 @@ impl Timestamp {
     }
 }
 
+impl Add<Duration> for Timestamp {
+    type Output = Timestamp;
+    fn add(self, d: Duration) -> Timestamp {
+        Self::from_nanos(self.as_nanos() + i128::from(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
 impl<'a> crate::Codec<'a> for Timestamp {
     fn encode(&self, w: &mut crate::Writer) {
         self.sec.encode(w);

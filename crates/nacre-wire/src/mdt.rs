@@ -139,6 +139,8 @@ codec_struct! {
         /// OSTs know the size.
         pub dirty: bool,
         pub written: Option<Written>,
+        /// The client has read the file, or listed the directory, and its access time is at least this.
+        pub atime: Option<Timestamp>,
     }
 }
 codec_struct! {
@@ -163,6 +165,8 @@ pub mod open_flags {
     /// A moment of the open, no part of what it is.
     pub const TRUNC: u32 = 0o1000;
     pub const APPEND: u32 = 0o2000;
+    /// For clients: reads through this open leave the access time as it is.
+    pub const NOATIME: u32 = 0o1_000_000;
 }
 /// Flags of [`Rename`], as in renameat2(2).
 pub mod rename_flags {

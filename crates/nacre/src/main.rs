@@ -19,6 +19,7 @@ mod lr_reader;
 mod metrics;
 mod mkfs;
 mod mount;
+mod mount_options;
 mod neighbours;
 mod overlay;
 mod process;

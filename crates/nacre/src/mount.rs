@@ -2,13 +2,14 @@
 
 use crate::detach::{self, Talk};
 use crate::metrics::MetricsArgs;
+use crate::mount_options::{self, Options};
 use crate::process::{self, Process, Signals, Woken};
 use crate::registry::{self, ProcessKind};
 use crate::{down, log, say, up};
 use anyhow::{Context as _, Result, bail};
 use nacre_client::{Attach, MountConfig};
 use nacre_fuse::{
-    FuseSink, FuseSource, MountIsland, MountOptions, SessionConfig, Transport, Unmount, WhyDevice,
+    FuseSink, FuseSource, Interrupts, MountIsland, MountOptions, SessionConfig, Transport, Unmount, WhyDevice,
 };
 use nacre_node::Logic;
 use nacre_rt::{IslandRef, Node};
@@ -36,9 +37,8 @@ pub(crate) struct MountArgs {
     source: String,
     /// Where
     dir: PathBuf,
-    /// Options, separated by commas: ro, rw, nosuid, nodev, noexec, nouring (requests through /dev/fuse only)
-    #[arg(short, long = "option", value_delimiter = ',', value_name = "OPTION")]
-    options: Vec<String>,
+    #[command(flatten)]
+    options: OptionArgs,
     /// Return when it is mounted, and run in the background
     #[arg(long)]
     detach: bool,
@@ -46,6 +46,28 @@ pub(crate) struct MountArgs {
     metrics: MetricsArgs,
     #[command(flatten)]
     child: detach::ChildArgs,
+}
+
+/// The options of a mount, for every command that mounts.
+#[derive(clap::Args, Debug)]
+pub(crate) struct OptionArgs {
+    /// Mount options, separated by commas
+    #[arg(short, long = "option", value_delimiter = ',', value_name = "OPTION", long_help = option_help())]
+    options: Vec<String>,
+}
+impl OptionArgs {
+    pub(crate) fn parse(&self) -> Result<Options> {
+        Options::parse(&self.options)
+    }
+}
+fn option_help() -> String {
+    format!(
+        "Mount options, separated by commas: {}.\n\
+         Access times: relatime is the default. intr: INT, QUIT, ALRM and TERM with a handler end calls that change nothing \
+         and wait for a server for two seconds; without it only a signal that ends the process does. nouring: requests through \
+         /dev/fuse only.",
+        mount_options::WORDS
+    )
 }
 
 /// A mount of this process.
@@ -148,10 +170,10 @@ pub(crate) fn parse_source(text: &str) -> Result<(String, FsName)> {
 pub(crate) fn run(args: &MountArgs) -> Result<()> {
     let (address, fs) = parse_source(&args.source)?;
     let dir = up::absolute(&args.dir)?;
+    let options = args.options.parse()?;
     if args.detach && !args.child.is_child() {
         return detach::spawn();
     }
-    let options = Options::parse(&args.options)?;
     check_mount_point(&dir)?;
     args.child.detach()?;
     let log_file = registry::run_dir()?.join(format!("{}.log", std::process::id()));
@@ -161,7 +183,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
     let mut process = Process::start(ProcessKind::Mount)?;
     let metrics = args.metrics.serve(&process.node, &process.socket)?;
     talk.service(&args.source, "connecting");
-    let mounted = attach_with(&process, &[address], &fs, &dir, &options, Some(&mut signals))?;
+    let mounted = attach(&process, &[address], &fs, &dir, &options, Some(&mut signals))?;
     process.register(ProcessKind::Mount, Some(fs.as_str()), std::slice::from_ref(&mounted.dir))?;
     talk.line(&format!("\nfile system {fs} is mounted on {}", mounted.dir.display()));
     if args.child.is_child() {
@@ -179,46 +201,8 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
     lost.and(process.stop(&mut signals))
 }
 
-#[derive(Default)]
-struct Options {
-    read_only: bool,
-    no_suid: bool,
-    no_dev: bool,
-    no_exec: bool,
-    no_uring: bool,
-}
-impl Options {
-    fn parse(list: &[String]) -> Result<Self> {
-        let mut options = Self::default();
-        for word in list {
-            match word.as_str() {
-                "ro" => options.read_only = true,
-                "rw" => options.read_only = false,
-                "nosuid" => options.no_suid = true,
-                "nodev" => options.no_dev = true,
-                "noexec" => options.no_exec = true,
-                "nouring" => options.no_uring = true,
-                other => {
-                    bail!("unknown mount option {other:?}\nhint: ro, rw, nosuid, nodev, noexec, nouring")
-                }
-            }
-        }
-        Ok(options)
-    }
-}
-
-/// Makes the mount's island and mounts.
+/// Makes the mount's island and mounts. A signal ends the wait for the servers, if `signals` are given.
 pub(crate) fn attach(
-    process: &Process,
-    mgs: &[String],
-    fs: &FsName,
-    dir: &Path,
-    no_uring: bool,
-) -> Result<Mounted> {
-    attach_with(process, mgs, fs, dir, &Options { no_uring, ..Options::default() }, None)
-}
-
-fn attach_with(
     process: &Process,
     mgs: &[String],
     fs: &FsName,
@@ -233,10 +217,12 @@ fn attach_with(
         fs: fs.clone(),
         name: format!("{host}:{}", dir.display()),
         read_only: options.read_only,
+        atime: options.atime(),
     };
+    let interrupts = options.interrupts;
     // The name is the island's address for tools; a process may hold several mounts of one file system.
     let name = format!("llite-{fs}-{:08x}", nacre_rt::random() as u32);
-    let (island, news) = make_island(&process.node, &name, &config)?;
+    let (island, news) = make_island(&process.node, &name, &config, interrupts)?;
     wait_ready(&news, &address, signals)?;
     let mut mounted = nacre_fuse::mount_fuse(
         dir,
@@ -246,6 +232,7 @@ fn attach_with(
             no_suid: options.no_suid,
             no_dev: options.no_dev,
             no_exec: options.no_exec,
+            atime: options.kernel_atime(),
             session: SessionConfig { rings: !options.no_uring, ..SessionConfig::default() },
         },
     )?;
@@ -258,15 +245,20 @@ fn attach_with(
     };
     let kept = source.clone();
     process.keep_mount(&name.clone(), move |node| {
-        kept.replace_island(make_island(node, &name, &config)?.0);
+        kept.replace_island(make_island(node, &name, &config, interrupts)?.0);
         Ok(())
     });
     Ok(Mounted { dir: mounted.path, address, source })
 }
 
 /// The island of a mount, and what it tells on the way to its servers.
-fn make_island(node: &Node, name: &str, config: &MountConfig) -> Result<(IslandRef, Receiver<Attach>)> {
-    let (sink, news) = FuseSink::new();
+fn make_island(
+    node: &Node,
+    name: &str,
+    config: &MountConfig,
+    interrupts: Interrupts,
+) -> Result<(IslandRef, Receiver<Attach>)> {
+    let (sink, news) = FuseSink::new(interrupts);
     let config = config.clone();
     let island = node.add_island(name, None, Some(sink), move |ctx| {
         Box::new(MountIsland::new(ctx, config)) as Box<dyn Logic>

@@ -6,7 +6,8 @@
 use crate::connections::ConnectionArgs;
 use crate::detach::{self, Talk};
 use crate::metrics::MetricsArgs;
-use crate::mount::{self, Mounted};
+use crate::mount::{self, Mounted, OptionArgs};
+use crate::mount_options::Options;
 use crate::process::{self, Process, Served, Signals};
 use crate::registry::{self, ProcessKind};
 use crate::tool::{self, Tool};
@@ -68,11 +69,21 @@ pub(crate) struct UpArgs {
     #[arg(long)]
     no_uring: bool,
     #[command(flatten)]
+    options: OptionArgs,
+    #[command(flatten)]
     connections: ConnectionArgs,
     #[command(flatten)]
     metrics: MetricsArgs,
     #[command(flatten)]
     child: detach::ChildArgs,
+}
+
+impl UpArgs {
+    fn mount_options(&self) -> Result<Options> {
+        let mut options = self.options.parse()?;
+        options.no_uring |= self.no_uring;
+        Ok(options)
+    }
 }
 
 fn parse_fsname(text: &str) -> Result<FsName, String> {
@@ -150,6 +161,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
             other.pid
         );
     }
+    args.mount_options()?;
     mount::check_mount_point(&mount)?;
     let log_file = match &dir {
         Some(dir) => dir.join("nacre.log"),
@@ -286,7 +298,7 @@ fn start(
         talk.service(&name.to_string(), "up");
     }
     talk.service(&mount.display().to_string(), "mounting");
-    let mounted = mount::attach(process, &addresses[..1], fs, mount, args.no_uring)?;
+    let mounted = mount::attach(process, &addresses[..1], fs, mount, &args.mount_options()?, None)?;
     wait_for_osts(process, fs, osts)?;
     process.register(ProcessKind::Up, Some(fs.as_str()), std::slice::from_ref(&mounted.dir))?;
     talk.service(&mount.display().to_string(), "mounted");

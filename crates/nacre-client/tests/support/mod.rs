@@ -425,6 +425,7 @@ impl Bed {
             fs: FsName::parse(fs).unwrap(),
             name: "test".into(),
             read_only: false,
+            atime: nacre_client::AtimePolicy::default(),
         };
         let start = move |ctx: &Rc<Ctx>| Box::new(MountIsland::new(ctx, config.clone())) as Box<dyn Logic>;
         let mount = world.add("mount", None, Box::new(start));

@@ -7,7 +7,7 @@ use crate::interrupt::PATIENCE;
 use crate::ops::{Opened, Ops};
 use crate::reply::Body;
 use crate::request::FuseRequest;
-use nacre_client::WriteArgs;
+use nacre_client::{AllocateArgs, WriteArgs};
 use nacre_types::{Errno, OpenHandle};
 use std::pin::pin;
 use std::rc::Rc;
@@ -97,6 +97,9 @@ pub(crate) async fn fallocate<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest
     if mode & !KEEP_SIZE != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
-    door.ops.allocate(OpenHandle(fh), offset, length, mode & KEEP_SIZE != 0).await?;
+    // The kernel leaves this to us and sends no flag: unlike WRITE, FALLOCATE has none. Root is taken to have CAP_FSETID.
+    let kill_suidgid = request.header.uid != 0;
+    let args = AllocateArgs { offset, len: length, keep_size: mode & KEEP_SIZE != 0, kill_suidgid };
+    door.ops.allocate(OpenHandle(fh), args).await?;
     Ok(Body::empty())
 }

@@ -29,6 +29,7 @@ fn options() -> MountOptions {
         no_suid: false,
         no_dev: false,
         no_exec: false,
+        atime: nacre_fuse::KernelAtime::default(),
         session: SessionConfig { readdirplus: true, rings: rings(), ..SessionConfig::default() },
     }
 }

@@ -2,7 +2,7 @@
 //! kernel does meanwhile; validity and open flags can be chosen per run.
 
 use bytes::Bytes;
-use nacre_client::{CreateArgs, Entry, ListedEntry, ReaddirPage, WriteArgs};
+use nacre_client::{AllocateArgs, CreateArgs, Entry, ListedEntry, ReaddirPage, WriteArgs};
 use nacre_fuse::{Ops, Validity};
 use nacre_node::{Ctx, WaitList};
 use nacre_types::{Attr, Caller, Errno, Fid, Oid, OpenHandle, Seq, SetAttr, mode, name};
@@ -415,9 +415,10 @@ impl Ops for MemFs {
         let mut inodes = self.inodes.borrow_mut();
         inodes.get_mut(&fid).ok_or(Errno::ESTALE)?.xattrs.remove(name).map(drop).ok_or(Errno::ENODATA)
     }
-    async fn allocate(&self, handle: OpenHandle, offset: u64, len: u64, keep: bool) -> Result<(), Errno> {
+    async fn allocate(&self, handle: OpenHandle, args: AllocateArgs) -> Result<(), Errno> {
+        let AllocateArgs { offset, len, keep_size, .. } = args;
         let fid = self.file(handle)?;
-        if let (false, Some(i)) = (keep, self.inodes.borrow_mut().get_mut(&fid)) {
+        if let (false, Some(i)) = (keep_size, self.inodes.borrow_mut().get_mut(&fid)) {
             let end = (offset + len) as usize;
             i.data.resize(i.data.len().max(end), 0);
             i.attr.size = i.data.len() as u64;

@@ -1,7 +1,7 @@
 //! Serves one file system in an island of a node with one event loop, through whichever transport was agreed. With
 //! /dev/fuse that loop is the only reader, which makes it the strictest driver for everything about held-back requests.
 
-use nacre_fuse::{Door, FuseSink, FuseSource, Mounted, Ops, Transport};
+use nacre_fuse::{Door, FuseSink, FuseSource, Interrupts, Mounted, Ops, Transport};
 use nacre_node::{Ctx, Effect, Event, Logic};
 use nacre_rt::{Config, Node};
 use std::rc::Rc;
@@ -21,7 +21,7 @@ pub struct Solo<O> {
 impl<O: Ops> Solo<O> {
     pub fn serve(mounted: &mut Mounted, make: impl FnOnce(&Rc<Ctx>) -> O + Send + 'static) -> Self {
         let node = Node::start(Config::default(), |_, _, _| {}).unwrap();
-        let (sink, _) = FuseSink::new();
+        let (sink, _) = FuseSink::new(Interrupts::default());
         let logic = |ctx: &Rc<Ctx>| -> Box<dyn Logic> {
             let door = Door::new(ctx, Rc::new(make(ctx)));
             Box::new(SoloLogic { ctx: ctx.clone(), door })

@@ -35,7 +35,13 @@ fn orphans_over_many_osts_are_closed_together() {
         let mut closes = Vec::new();
         for number in 0..BATCH_MAX as u64 {
             let fid = orphan(&c, number, OSTS).await;
-            closes.push(sub(&Close { fid, handle: OpenHandle(number), dirty: true, written: None }));
+            closes.push(sub(&Close {
+                fid,
+                handle: OpenHandle(number),
+                dirty: true,
+                written: None,
+                atime: None,
+            }));
         }
         let closed = c.call(&Batch { stop_at_error: false, operations: closes }).await.unwrap();
         assert!(closed.results.iter().all(|r| r.status == 0), "{closed:?}");

@@ -200,7 +200,7 @@ const CASES: &[Case] = &[
             sub(&name(ROOT, b"other")),
             sub(&name(ROOT, b"nothing")),
             sub(&setattr(&c, s.file, SetAttr { mode: Some(0o600), ..SetAttr::default() })),
-            sub(&Close { fid: s.open, handle: OpenHandle(1), dirty: false, written: None }),
+            sub(&Close { fid: s.open, handle: OpenHandle(1), dirty: false, written: None, atime: None }),
         ];
         told(c.call(&Batch { stop_at_error: false, operations }).await, |r| {
             let show = |r: &SubResult| match (r.status, CreateReply::from_slice(&r.body)) {

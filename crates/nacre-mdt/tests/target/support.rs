@@ -133,7 +133,7 @@ impl Client {
         dirty: bool,
         written: Option<Written>,
     ) -> Result<(), Errno> {
-        self.call(&Close { fid, handle: OpenHandle(handle), dirty, written }).await.map(|_| ())
+        self.call(&Close { fid, handle: OpenHandle(handle), dirty, written, atime: None }).await.map(|_| ())
     }
     pub(crate) async fn unlink(&self, parent: Fid, name: &[u8], directory: bool) -> Result<(), Errno> {
         let request = Unlink { parent, name, directory, caller: Caller::root(), time: self.now() };

@@ -56,6 +56,7 @@ impl Library {
             fs,
             name: format!("bench, pid {}", std::process::id()),
             read_only: false,
+            atime: nacre_client::AtimePolicy::default(),
         };
         let plan = Plan {
             below,

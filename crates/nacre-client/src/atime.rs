@@ -1,0 +1,141 @@
+//! Access times: when a read changes one, and how the MDT learns of it.
+//!
+//! A read costs no request: the new time is kept with the file and travels with the next close of one of its handles. Until
+//! that close is answered this mount shows the pending time itself, so that a program that reads and then asks sees its own
+//! access. Other mounts see it after the close: access times are not coherent. A time that was pending when the mount died
+//! is lost. Directories are accessed by listings. Not here: symbolic links, whose access times never change.
+
+use crate::client::Client;
+use crate::file::{FileState, Files};
+use alloc::rc::Rc;
+use core::cell::Cell;
+use core::time::Duration;
+use nacre_types::{Attr, Timestamp};
+
+/// When an access changes the access time: the mount options of the same names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Atime {
+    Never,
+    /// When the access time is not later than the last change of the file, or is a day old.
+    #[default]
+    Relative,
+    Always,
+}
+
+/// What a mount does about access times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AtimePolicy {
+    pub files: Atime,
+    pub directories: Atime,
+}
+
+/// With `relatime`, a time that is older than this is always renewed.
+const RENEWED_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+/// The access time of one file in use.
+#[derive(Debug, Default)]
+pub(crate) struct Accessed {
+    /// What the MDT has last said of the access time.
+    atime: Cell<Timestamp>,
+    /// The latest change of the file that this mount knows of, of its bytes or of its attributes.
+    changed: Cell<Timestamp>,
+    /// An access that the MDT has not recorded.
+    pending: Cell<Option<Timestamp>>,
+}
+
+impl Accessed {
+    /// Takes in attributes from the MDT.
+    pub(crate) fn learn(&self, attr: &Attr) {
+        self.atime.set(attr.atime);
+        self.changed(attr.mtime.max(attr.ctime));
+    }
+    /// The file was written.
+    pub(crate) fn changed(&self, at: Timestamp) {
+        self.changed.set(self.changed.get().max(at));
+    }
+    pub(crate) fn pending(&self) -> Option<Timestamp> {
+        self.pending.get()
+    }
+    /// The MDT has recorded `atime`.
+    pub(crate) fn recorded(&self, atime: Timestamp) {
+        self.atime.set(self.atime.get().max(atime));
+        if self.pending.get() == Some(atime) {
+            self.pending.set(None);
+        }
+    }
+    /// The access time was set explicitly.
+    pub(crate) fn forget(&self) {
+        self.pending.set(None);
+    }
+    fn is_due(&self, atime: Atime, now: Timestamp) -> bool {
+        let last = self.pending.get().unwrap_or_default().max(self.atime.get());
+        match atime {
+            Atime::Never => false,
+            Atime::Always => last < now,
+            Atime::Relative => last <= self.changed.get() || last + RENEWED_AFTER <= now,
+        }
+    }
+}
+
+impl Files {
+    /// Shows the pending access time of a file in use.
+    pub(crate) fn show_atime(self: &Rc<Self>, attr: &mut Attr) {
+        if let Some(file) = self.used(attr.fid)
+            && let Some(atime) = file.accessed.pending()
+        {
+            attr.atime = attr.atime.max(atime);
+        }
+    }
+}
+
+impl Client {
+    /// The bytes of a file, or the names of a directory, were read.
+    pub(crate) fn note_access(&self, file: &FileState, atime: Atime) {
+        if atime == Atime::Never || self.config.read_only {
+            return;
+        }
+        let now = self.now();
+        if file.accessed.is_due(atime, now) {
+            file.accessed.pending.set(Some(now));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(sec: i64) -> Timestamp {
+        Timestamp { sec, nsec: 0 }
+    }
+    fn accessed(atime: i64, changed: i64) -> Accessed {
+        let accessed = Accessed::default();
+        accessed.atime.set(at(atime));
+        accessed.changed(at(changed));
+        accessed
+    }
+
+    #[test]
+    fn relatime_renews_after_a_change_and_once_a_day() {
+        const DAY: i64 = 24 * 3600;
+        assert!(accessed(5, 5).is_due(Atime::Relative, at(6)), "a new file");
+        let after = accessed(6, 5);
+        assert!(!after.is_due(Atime::Relative, at(7)));
+        assert!(after.is_due(Atime::Relative, at(6 + DAY)));
+        assert!(after.is_due(Atime::Always, at(7)) && !after.is_due(Atime::Never, at(7 + DAY)));
+        after.changed(at(8));
+        assert!(after.is_due(Atime::Relative, at(9)));
+        after.pending.set(Some(at(9)));
+        assert!(!after.is_due(Atime::Relative, at(10)), "what is pending counts");
+    }
+
+    #[test]
+    fn a_later_access_stays_pending_when_an_earlier_one_is_recorded() {
+        let accessed = accessed(0, 0);
+        accessed.pending.set(Some(at(9)));
+        accessed.recorded(at(8));
+        assert_eq!(accessed.pending(), Some(at(9)));
+        accessed.recorded(at(9));
+        assert_eq!((accessed.pending(), accessed.atime.get()), (None, at(9)));
+    }
+}

@@ -1,0 +1,92 @@
+//! The words after `-o`: what they mean for the kernel's mount and for the mount's island.
+
+use anyhow::{Result, bail};
+use nacre_client::{Atime, AtimePolicy};
+use nacre_fuse::{Interrupts, KernelAtime};
+
+/// Every word, for help and for hints.
+pub(crate) const WORDS: &str = "ro, rw, suid, nosuid, dev, nodev, exec, noexec, relatime, noatime, strictatime, atime, nodiratime, \
+     diratime, lazytime, nolazytime, intr, nointr, uring, nouring";
+
+/// Options of one mount; a later word overrides an earlier one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Options {
+    pub(crate) read_only: bool,
+    pub(crate) no_suid: bool,
+    pub(crate) no_dev: bool,
+    pub(crate) no_exec: bool,
+    pub(crate) no_uring: bool,
+    pub(crate) interrupts: Interrupts,
+    atime: Atime,
+    no_dir_atime: bool,
+    lazy_time: bool,
+}
+
+impl Options {
+    /// # Errors
+    /// A sentence that names the word that is not known.
+    pub(crate) fn parse(list: &[String]) -> Result<Self> {
+        let mut options = Self::default();
+        for word in list {
+            match word.as_str() {
+                "ro" => options.read_only = true,
+                "rw" => options.read_only = false,
+                "nosuid" => options.no_suid = true,
+                "suid" => options.no_suid = false,
+                "nodev" => options.no_dev = true,
+                "dev" => options.no_dev = false,
+                "noexec" => options.no_exec = true,
+                "exec" => options.no_exec = false,
+                "nouring" => options.no_uring = true,
+                "uring" => options.no_uring = false,
+                "intr" => options.interrupts = Interrupts::Handled,
+                "nointr" => options.interrupts = Interrupts::Fatal,
+                "noatime" => options.atime = Atime::Never,
+                "relatime" | "atime" => options.atime = Atime::Relative,
+                "strictatime" => options.atime = Atime::Always,
+                "nodiratime" => options.no_dir_atime = true,
+                "diratime" => options.no_dir_atime = false,
+                // Access times are lazy anyway: this is what the table of mounts shows.
+                "lazytime" => options.lazy_time = true,
+                "nolazytime" => options.lazy_time = false,
+                other => bail!("unknown mount option {other:?}\nhint: {WORDS}"),
+            }
+        }
+        Ok(options)
+    }
+    pub(crate) fn atime(&self) -> AtimePolicy {
+        let directories = if self.no_dir_atime { Atime::Never } else { self.atime };
+        AtimePolicy { files: self.atime, directories }
+    }
+    /// The same for the table of mounts; the kernel leaves access times to a FUSE file system.
+    pub(crate) fn kernel_atime(&self) -> KernelAtime {
+        KernelAtime {
+            never: self.atime == Atime::Never,
+            always: self.atime == Atime::Always,
+            no_directories: self.no_dir_atime,
+            lazy: self.lazy_time,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Options> {
+        Options::parse(&text.split(',').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn every_word_of_the_hint_is_known_and_the_last_word_counts() {
+        for word in WORDS.split(", ") {
+            parsed(word).unwrap();
+        }
+        assert_eq!(parsed("ro,nosuid,nodev,noexec,nouring,intr,noatime,nodiratime,lazytime,rw,suid,dev,exec,uring,nointr,relatime,diratime,nolazytime").unwrap(), Options::default());
+        let policy = parsed("strictatime,nodiratime").unwrap().atime();
+        assert_eq!(policy, AtimePolicy { files: Atime::Always, directories: Atime::Never });
+        assert_eq!(parsed("noatime").unwrap().atime().directories, Atime::Never);
+        let error = parsed("ro,sync").unwrap_err().to_string();
+        assert!(error.contains("\"sync\"") && error.contains("hint: ro, rw"), "{error}");
+    }
+}

@@ -1,0 +1,257 @@
+//! Calls as POSIX and Linux describe them, on real mounts: signals, set-id bits, access times. Needs root and
+//! /dev/fuse; without them the tests say so and pass.
+#![allow(clippy::unwrap_used, clippy::print_stderr, clippy::disallowed_methods, reason = "tests")]
+
+mod machine;
+
+use machine::{Machine, Running, eventually};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A file system in a process of its own, and a second mount of it in another one.
+struct Two {
+    m: Machine,
+    up: Running,
+    second: Running,
+}
+
+impl Two {
+    fn new(options: &str) -> Option<Self> {
+        let m = Machine::new()?;
+        let up = m.up();
+        let dir = m.path("b");
+        let second = m.start(&["mount", &up.address(), dir.to_str().unwrap(), "-o", options], "next: ");
+        Some(Self { m, up, second })
+    }
+    fn first(&self, name: &str) -> PathBuf {
+        self.m.mount().join(name)
+    }
+    fn second(&self, name: &str) -> PathBuf {
+        self.m.path("b").join(name)
+    }
+    fn servers_stand_still(&self) {
+        self.up.signal(Signal::STOP);
+        eventually("every thread has stopped", || machine::stands_still(self.up.pid()));
+    }
+    fn end(self) {
+        self.second.stop();
+        self.up.stop();
+    }
+}
+
+/// Milliseconds for which a call of this process has waited for its answer.
+fn waited_ms(m: &Machine, child: &Child) -> u64 {
+    let said = m.nacre(&["lctl", "get_param", "-n", "llite.*.fuse_waiting"]).out;
+    let pid = child.id().to_string();
+    let mut lines = said.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    lines.find_map(|words| (words.get(1) == Some(&&*pid)).then(|| words[2].parse().unwrap())).unwrap_or(0)
+}
+
+/// A program that handles SIGALRM, without SA_RESTART and once a second, opens a file, says so, waits for a line on stdin, makes one call, and
+/// ends with its errno.
+fn perl(path: &Path, call: &str) -> Child {
+    let script = format!(
+        r#"use POSIX ();
+           $| = 1;
+           open(my $f, "+<", $ARGV[0]) or exit 99;
+           POSIX::sigaction(POSIX::SIGALRM, POSIX::SigAction->new(sub {{ alarm 1 }}));
+           print "ready\n"; <STDIN>;
+           alarm 1;
+           my $done = {call};
+           exit(defined $done ? 0 : $! + 0);"#
+    );
+    let mut command = Command::new("perl");
+    command.args(["-e", &script]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    child
+}
+fn go(child: &mut Child) {
+    child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+}
+fn ended(mut child: Child) -> Option<i32> {
+    eventually("it ends", || child.try_wait().unwrap().is_some());
+    child.wait().unwrap().code()
+}
+
+const EINTR: i32 = 4;
+const CALLS: [&str; 5] = [
+    "sysseek($f, 0, 2)",
+    "(stat $f)[7]",
+    "(stat $ARGV[0])[7]",
+    "sysread($f, my $text, 100)",
+    // fsync(2).
+    "do { require IO::Handle; $f->sync }",
+];
+
+#[test]
+fn signals_with_handlers_end_no_call_that_waits_for_a_server() {
+    let Some(t) = Two::new("rw") else { return };
+    // A file each: the kernel orders some of these calls by a lock of the inode.
+    let caller = |n: usize, call: &str| {
+        let path = t.second(&n.to_string());
+        fs::write(&path, "bytes").unwrap();
+        perl(&path, call)
+    };
+    let mut callers: Vec<Child> = CALLS.iter().enumerate().map(|(n, call)| caller(n, call)).collect();
+    // It dumps core by default: the kernel leaves the signal pending while the call waits.
+    let mut quits = caller(CALLS.len(), "(stat $f)[7]");
+    t.up.kill();
+    callers.iter_mut().for_each(go);
+    go(&mut quits);
+    for caller in &callers {
+        eventually("several signals have come", || waited_ms(&t.m, caller) > 3500);
+    }
+    kill_process(Pid::from_child(&quits), Signal::QUIT).unwrap();
+    eventually("a signal without a handler ends its process", || quits.try_wait().unwrap().is_some());
+    assert_eq!(quits.wait().unwrap().signal(), Some(3));
+    assert!(callers.iter_mut().all(|caller| caller.try_wait().unwrap().is_none()));
+    let up = t.m.up();
+    for (call, caller) in CALLS.iter().zip(callers) {
+        assert_eq!(ended(caller), Some(0), "{call}");
+    }
+    t.second.stop();
+    up.stop();
+}
+
+#[test]
+fn with_intr_a_handled_signal_ends_a_call_that_changes_nothing() {
+    let Some(t) = Two::new("intr") else { return };
+    fs::write(t.second("f"), "bytes").unwrap();
+    let mut asks = perl(&t.second("f"), "(stat $f)[7]");
+    let mut changes = perl(&t.second("f"), "truncate($f, 2)");
+    t.servers_stand_still();
+    go(&mut asks);
+    go(&mut changes);
+    // Perl's stat ends; perl calls the handler and gives the error on.
+    assert_eq!(ended(asks), Some(EINTR));
+    assert!(changes.try_wait().unwrap().is_none());
+    t.up.signal(Signal::CONT);
+    assert_eq!(ended(changes), Some(0));
+    t.end();
+}
+
+#[test]
+fn any_handled_signal_ends_a_wait_for_a_file_lock() {
+    let Some(t) = Two::new("rw") else { return };
+    fs::write(t.first("f"), "").unwrap();
+    let holder = File::open(t.first("f")).unwrap();
+    rustix::fs::flock(&holder, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let mut waits = perl(&t.second("f"), "flock($f, 2) || undef");
+    go(&mut waits);
+    assert_eq!(ended(waits), Some(EINTR));
+    drop(holder);
+    t.end();
+}
+
+#[test]
+fn allocating_as_an_ordinary_user_takes_set_id_bits_away() {
+    let Some(t) = Two::new("rw") else { return };
+    let mode = |name: &str| fs::metadata(t.first(name)).unwrap().permissions().mode() & 0o7777;
+    let run = |args: &[&str], name: &str| {
+        let mut command = Command::new(args[0]);
+        assert!(command.args(&args[1..]).arg(t.second(name)).status().unwrap().success(), "{args:?}");
+    };
+    let user =
+        ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "fallocate", "-l", "70000"];
+    let keep_size = [&user[..], &["--keep-size"]].concat();
+    for (name, allocates, left) in [
+        ("by-user", &user[..], 0o777),
+        ("by-user-keeping-size", &keep_size, 0o777),
+        ("by-root", &user[6..], 0o6777),
+    ] {
+        fs::write(t.first(name), "x").unwrap();
+        fs::set_permissions(t.first(name), fs::Permissions::from_mode(0o6777)).unwrap();
+        run(allocates, name);
+        assert_eq!(mode(name), left, "{name}");
+    }
+    t.end();
+}
+
+/// Access, modification and change time.
+fn times(path: &Path) -> [(i64, i64); 3] {
+    let stat = fs::metadata(path).unwrap();
+    [(stat.atime(), stat.atime_nsec()), (stat.mtime(), stat.mtime_nsec()), (stat.ctime(), stat.ctime_nsec())]
+}
+/// Reads a file or lists a directory; which of the three times that has changed.
+fn read(path: &Path) -> [bool; 3] {
+    let before = times(path);
+    if path.is_dir() {
+        assert!(fs::read_dir(path).unwrap().count() > 0);
+    } else {
+        assert!(!fs::read(path).unwrap().is_empty());
+    }
+    let after = times(path);
+    std::array::from_fn(|i| before[i] != after[i])
+}
+const NOTHING: [bool; 3] = [false; 3];
+const ATIME: [bool; 3] = [true, false, false];
+
+#[test]
+fn reads_change_access_times_as_the_mount_options_say() {
+    let Some(mut t) = Two::new("relatime") else { return };
+    let address = t.up.address();
+    let mounted_with = |t: Two, options: &str| {
+        t.second.stop();
+        let dir = t.m.path("b");
+        let second = t.m.start(&["mount", &address, dir.to_str().unwrap(), "-o", options], "next: ");
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        let line = table.lines().find(|l| l.contains(&*dir.to_string_lossy())).unwrap().to_owned();
+        for word in options.split(',').filter(|w| *w != "strictatime") {
+            assert!(line.contains(word), "{word} is not in {line}");
+        }
+        Two { second, ..t }
+    };
+    let (dir, file) = (t.second("d"), t.second("d/f"));
+    fs::create_dir(&dir).unwrap();
+    fs::write(&file, "aaa").unwrap();
+
+    // relatime: once after each change.
+    assert_eq!((read(&file), read(&file)), (ATIME, NOTHING));
+    assert_eq!((read(&dir), read(&dir)), (ATIME, NOTHING));
+    fs::write(&file, "bbb").unwrap();
+    assert_eq!((read(&file), read(&file)), (ATIME, NOTHING));
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!((read(&file), read(&file)), (ATIME, NOTHING));
+    fs::write(t.first("d/f"), "by another mount").unwrap();
+    assert_eq!((read(&file), read(&file)), (ATIME, NOTHING));
+    let set = ["touch", "-a", "-d", "2001-02-03"];
+    assert!(Command::new(set[0]).args(&set[1..]).arg(&file).status().unwrap().success());
+    assert_eq!(times(&file)[0].0 / 86400, 11356);
+    assert_eq!(read(&file), ATIME);
+
+    // The close tells the MDT, and a mount that ends forgets nothing.
+    let (seen, seen_dir) = (times(&file)[0], times(&dir)[0]);
+    eventually("the close has told the MDT", || times(&t.first("d/f"))[0] == seen);
+    let mut held = File::open(&file).unwrap();
+    fs::write(&file, "again").unwrap();
+    held.read_to_string(&mut String::new()).unwrap();
+    let seen_while_open = times(&file)[0];
+    assert!(seen_while_open > seen);
+    drop(held);
+    t = mounted_with(t, "nodiratime");
+    assert_eq!((times(&file)[0], times(&dir)[0]), (seen_while_open, seen_dir));
+
+    fs::write(t.second("d/new"), "x").unwrap();
+    assert_eq!((read(&t.second("d/new")), read(&dir)), (ATIME, NOTHING));
+    t = mounted_with(t, "noatime");
+    fs::write(&file, "ccc").unwrap();
+    assert_eq!((read(&file), read(&dir)), (NOTHING, NOTHING));
+    t = mounted_with(t, "strictatime,lazytime");
+    assert_eq!((read(&file), read(&file), read(&dir), read(&dir)), (ATIME, ATIME, ATIME, ATIME));
+    let quiet = "sysopen(G, $ARGV[0], 01000000) && sysread(G, my $text, 9)";
+    let before = times(&file);
+    let mut noatime = perl(&file, quiet);
+    go(&mut noatime);
+    assert_eq!((ended(noatime), times(&file)), (Some(0), before), "O_NOATIME");
+    t = mounted_with(t, "ro,strictatime");
+    assert_eq!((read(&file), read(&dir)), (NOTHING, NOTHING));
+    t.end();
+}

@@ -102,16 +102,16 @@ fn signals_with_handlers_end_no_call_that_waits_for_a_server() {
     };
     let mut callers: Vec<Child> = CALLS.iter().enumerate().map(|(n, call)| caller(n, call)).collect();
     // It dumps core by default: the kernel leaves the signal pending while the call waits.
-    let mut quits = caller(CALLS.len(), "(stat $f)[7]");
+    let mut aborts = caller(CALLS.len(), "(stat $f)[7]");
     t.up.kill();
     callers.iter_mut().for_each(go);
-    go(&mut quits);
+    go(&mut aborts);
     for caller in &callers {
         eventually("several signals have come", || waited_ms(&t.m, caller) > 3500);
     }
-    kill_process(Pid::from_child(&quits), Signal::QUIT).unwrap();
-    eventually("a signal without a handler ends its process", || quits.try_wait().unwrap().is_some());
-    assert_eq!(quits.wait().unwrap().signal(), Some(3));
+    kill_process(Pid::from_child(&aborts), Signal::ABORT).unwrap();
+    eventually("a signal without a handler ends its process", || aborts.try_wait().unwrap().is_some());
+    assert_eq!(aborts.wait().unwrap().signal(), Some(6));
     assert!(callers.iter_mut().all(|caller| caller.try_wait().unwrap().is_none()));
     let up = t.m.up();
     for (call, caller) in CALLS.iter().zip(callers) {

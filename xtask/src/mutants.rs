@@ -131,10 +131,65 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "a change of a dead mount is made when its turn comes",
-        "crates/nacre-mdt/src/mdt.rs",
+        "crates/nacre-mdt/src/attempt.rs",
         &[("Some(request) if let Err(gone) = self.core.still_wanted(request) => Err(gone),\n", "")],
     )
     .found_by("nacre-sim", "holds", "what_a_dead_mount_waited_to_change_is_not_changed_when_its_turn_comes"),
+    planted(
+        "who waits for a commit is overtaken",
+        "crates/nacre-mdt/src/held.rs",
+        &[("self.turns.before(request.export, touched).map(First::Turn)", "None")],
+    )
+    .found_by(
+        "nacre-sim",
+        "turns",
+        "a_change_beside_a_mount_that_loops_on_the_same_inode_is_made_within_five_commits",
+    ),
+    planted(
+        "waits are attempts",
+        "crates/nacre-mdt/src/attempt.rs",
+        &[("Again::EndHolds | Again::After(_) => 0,", "Again::EndHolds | Again::After(_) => fetches_max,")],
+    )
+    .found_by(
+        "nacre-sim",
+        "turns",
+        "a_change_beside_a_mount_that_loops_on_the_same_inode_is_made_within_five_commits",
+    ),
+    planted(
+        "whether a client is alone is asked before a change waits",
+        "crates/nacre-mdt/src/attempt.rs",
+        &[
+            ("            let tracks = request.is_some_and(|request| self.tracks(request));\n", ""),
+            (
+                "        let (mut turn, mut fetches) = (None, 0);\n",
+                "        let (mut turn, mut fetches) = (None, 0);\n        let tracks = request.is_some_and(|request| self.tracks(request));\n",
+            ),
+        ],
+    )
+    .found_by(
+        "nacre-sim",
+        "recovery",
+        "a_change_that_began_before_the_other_client_came_is_not_built_upon_too_early",
+    ),
+    planted(
+        "two directories move at one time",
+        "crates/nacre-mdt/src/start.rs",
+        &[("moves: Gate::new(&core.ctx, 1),", "moves: Gate::new(&core.ctx, 2),")],
+    )
+    .found_by("nacre-mdt", "target", "moves::directories_that_move_into_each_other_at_one_time_make_no_circle"),
+    planted(
+        "one open that cannot be closed keeps the others",
+        "crates/nacre-mdt/src/clients.rs",
+        &[(
+            "if let Err(error) = self.end_without_inode(export, *handle, *opened).await {",
+            "if self.opens.borrow().len() > 0 {",
+        )],
+    )
+    .found_by(
+        "nacre-mdt",
+        "target",
+        "leavers::a_damaged_inode_does_not_keep_the_other_opens_of_a_client_that_goes",
+    ),
     planted(
         "the task of an abandoned request answers for its next copy",
         "crates/nacre-rpc/src/export.rs",

@@ -7,7 +7,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::Cell;
-use nacre_node::{Ctx, Peer, PeerConfig, Peers, RpcError, WaitList};
+use nacre_node::{Ctx, Gate, Peer, PeerConfig, Peers, RpcError};
 use nacre_types::{Codec, Errno, Instant, TargetKind, Timestamp};
 use nacre_wire::mdt::{Batch, BatchReply};
 use nacre_wire::{Class, Frame, Opcode, Rpc};
@@ -129,37 +129,6 @@ impl Target {
             tracing::debug!(target_name = %self.name, ?opcode, "deactivated: the caller gets EIO");
         }
         error.into()
-    }
-}
-
-/// Lets a bounded number in, in the order in which they came.
-pub(crate) struct Gate {
-    limit: u64,
-    came: Cell<u64>,
-    left: Cell<u64>,
-    changed: WaitList,
-}
-impl Gate {
-    fn new(ctx: &Ctx, limit: u64) -> Self {
-        Self { limit, came: Cell::new(0), left: Cell::new(0), changed: ctx.wait_list() }
-    }
-    pub(crate) async fn enter(&self) -> Inside<'_> {
-        let number = self.came.get();
-        self.came.set(number + 1);
-        let inside = Inside(self);
-        while number >= self.left.get() + self.limit {
-            self.changed.wait().await;
-        }
-        inside
-    }
-}
-
-/// Dropping it lets the next one in.
-pub(crate) struct Inside<'a>(&'a Gate);
-impl Drop for Inside<'_> {
-    fn drop(&mut self) {
-        self.0.left.set(self.0.left.get() + 1);
-        self.0.changed.wake_all();
     }
 }
 

@@ -5,9 +5,10 @@
 //! taken back at the end of the attempt. Not here: file locks and sequences, which are no changes of the
 //! namespace; they are answered EOPNOTSUPP.
 
+use crate::attempt::Left;
 use crate::choice::Choice;
 use crate::create::Maker;
-use crate::mdt::{Left, Mdt, credits};
+use crate::mdt::{Mdt, credits};
 use crate::versions::Digest;
 use crate::view::{Halt, Step, View, Wants};
 use crate::{create, layout, open, rename, setattr, unlink, xattr};
@@ -27,8 +28,8 @@ use nacre_wire::mdt::{
 use nacre_wire::target::Empty;
 use tracing::warn;
 
-/// Attempts of one batch: each fetches at least one row more than the one before.
-const ATTEMPTS_MAX: usize = 16 * BATCH_MAX;
+/// Attempts of one batch in a row that find rows which are missing: each fetches at least one more.
+const FETCHES_MAX: usize = 16 * BATCH_MAX;
 /// Bytes of an inode's row in the middle. What is written beyond that (orphans over hundreds of OSTs that are closed
 /// together) is reserved when it is known.
 const INODE_BYTES: u32 = 2 << 10;
@@ -203,7 +204,6 @@ impl Mdt {
                 {
                     self.osts.wait_usable().await;
                 }
-                Change::Rename(args) => self.want_ways_up(&mut wants, args).await?,
                 _ => {}
             }
         }
@@ -224,7 +224,7 @@ impl Mdt {
         let attempt = |tx: &mut Tx<'_>, wants: &mut Wants, hash, left: &mut Left| {
             let mut opens = self.opens.borrow_mut();
             let (mut undo, mut records, mut results) = (Vec::new(), Vec::new(), Vec::new());
-            let mut digest = Digest::new();
+            let (mut digest, mut placed) = (Digest::new(), Vec::new());
             let (mut stopped, mut halt) = (false, None);
             choice.give_back(0);
             for (number, change) in changes.iter().enumerate() {
@@ -239,7 +239,13 @@ impl Mdt {
                 let (save, taken) = (tx.save(), choice.count());
                 let mut view = View::new(&mut *tx, wants, hash, &opens);
                 view.touched = left.touched.take();
+                let placed_before = placed.len();
+                view.placed = placed;
                 let step = apply(&mut view, &mut lent, change);
+                placed = core::mem::take(&mut view.placed);
+                if step.is_err() {
+                    placed.truncate(placed_before);
+                }
                 let found = view.versions.found;
                 left.touched = view.touched.take();
                 let learnt = core::mem::take(&mut view.notes);
@@ -298,7 +304,7 @@ impl Mdt {
             self.core.set_record_results(request, records);
             Ok(results)
         };
-        let (transno, results) = self.attempts(Some(request), ATTEMPTS_MAX, wants, asked, attempt).await?;
+        let (transno, results) = self.attempts(Some(request), FETCHES_MAX, wants, asked, attempt).await?;
         choice.keep();
         Ok(Reply::of(&BatchReply { results }).with_transno(transno))
     }

@@ -1,12 +1,13 @@
 //! What belongs to a client: its sequences of FIDs, and the end of everything it held.
 
 use crate::mdt::{Mdt, credits};
-use crate::open::{Ending, close};
+use crate::open::{Ending, close, mark_unsettled};
+use crate::row::Opened;
 use crate::setattr::forget_truncates;
-use crate::table::{self, META, SEQUENCE, UNSETTLED, meta};
-use crate::view::Wants;
+use crate::table::{self, META, OPEN, SEQUENCE, UNSETTLED, meta};
+use crate::view::{Halt, Note, View, Wants};
 use nacre_target::{ExportId, Reply, Request};
-use nacre_types::{Errno, Seq};
+use nacre_types::{Errno, OpenHandle, Seq};
 use nacre_wire::mdt::GrantSeqReply;
 use tracing::{error, info};
 
@@ -14,6 +15,8 @@ use tracing::{error, info};
 const SLICE: usize = 16;
 /// Sequences that an old copy of the MDT leaves out: a million mounts, or 10^11 files.
 const SEQUENCES_SKIPPED: u64 = 1 << 20;
+/// Opens that are named in the log when they cannot be closed; the rest is counted.
+const NAMED_MAX: u64 = 16;
 
 impl Mdt {
     /// Grants a sequence; durable when answered, so that no FID is ever given out twice.
@@ -55,8 +58,11 @@ impl Mdt {
 
     /// Closes what an export had open, drops its file locks, forgets its truncates. In slices; a crash in between
     /// leaves rows that the next run finds.
-    pub(crate) async fn drop_export(&self, export: ExportId) {
-        let (mut closed, mut failed) = (0, false);
+    ///
+    /// # Errors
+    /// Opens are left: the client's record has to stay.
+    pub(crate) async fn drop_export(&self, export: ExportId) -> Result<(), Errno> {
+        let (mut closed, mut damaged) = (0, 0u64);
         loop {
             let opens = self.opens.borrow().of_export(export, SLICE);
             if opens.is_empty() {
@@ -72,17 +78,26 @@ impl Mdt {
                         close(view, export, *handle, *opened, Ending::Unknown, None)
                     })
                     .await;
-                if let Err(e) = done {
-                    error!(target_name = %self.core.name, export = export.0, fid = %opened.fid, error = %e,
-                        "an open of a client that is gone cannot be closed");
-                    failed = true;
+                let Err(error) = done else { continue };
+                damaged += 1;
+                if damaged <= NAMED_MAX {
+                    error!(target_name = %self.core.name, export = export.0, fid = %opened.fid, %error,
+                        "an open of a client that is gone ends without its inode, which cannot be changed: \
+                         run nacre check on this target");
                 }
-            }
-            if failed {
-                break;
+                if let Err(error) = self.end_without_inode(export, *handle, *opened).await {
+                    error!(target_name = %self.core.name, export = export.0, fid = %opened.fid, %error,
+                        "opens of a client that is gone cannot be ended: they are closed at the next start");
+                    return Err(error);
+                }
             }
             closed += opens.len();
             self.core.ctx.yield_now().await;
+        }
+        if damaged > 0 {
+            error!(target_name = %self.core.name, export = export.0, damaged,
+                "opens of a client that is gone have ended without their inodes: sizes and orphans of these files are \
+                 looked at again at the next start");
         }
         let cuts = self.opens.borrow().cuts_of(export);
         for fid in cuts {
@@ -95,9 +110,37 @@ impl Mdt {
                     "a truncate of a client that is gone cannot be forgotten");
             }
         }
-        self.drop_flocks(export).await;
+        self.drop_flocks(export).await?;
         if closed > 0 {
             info!(target_name = %self.core.name, export = export.0, closed, "closed what a client had left open");
         }
+        Ok(())
+    }
+
+    /// Ends an open whose inode cannot be read. What is to be done with the inode stays written down for the next start and
+    /// for `nacre check`: an orphan keeps its row, a file that was open for writing gets one that asks for its size.
+    async fn end_without_inode(
+        &self,
+        export: ExportId,
+        handle: OpenHandle,
+        opened: Opened,
+    ) -> Result<(), Errno> {
+        let mut wants = Wants::default();
+        wants.key(UNSETTLED, &opened.fid.key());
+        let end = |view: &mut View<'_>| {
+            if opened.writes() {
+                match mark_unsettled(view, opened.fid) {
+                    // Not now: the answer of the OSTs could not be stored.
+                    Ok(()) => view.notes.clear(),
+                    // Damaged as well, and the log has said so.
+                    Err(Halt::Errno(_)) => {}
+                    Err(again) => return Err(again),
+                }
+            }
+            view.delete(OPEN, &table::open(export, handle));
+            view.notes.push(Note::Closed { export, handle });
+            Ok(())
+        };
+        self.change_local(wants, credits(1, true), end).await.map(drop)
     }
 }

@@ -86,6 +86,7 @@ pub(crate) fn apply(view: &mut View<'_>, maker: &mut Maker<'_>, args: &Create<'_
     view.put_name(args.parent, cookie, entry);
     dir.entries += 1;
     if file_type == FileType::Directory {
+        view.placed.push((args.fid, args.parent));
         dir.attr.nlink = dir.attr.nlink.checked_add(1).ok_or(Errno::EMLINK)?;
     }
     dir.modified_at(args.time);

@@ -224,8 +224,8 @@ impl Mdt {
                 let mut flocks = self.flocks.borrow_mut();
                 if let (Some((owner, lock)), Some(touched)) = (&asked, &mut view.touched) {
                     flocks.touch(fid, *owner, lock, touched);
-                    if self.must_be_committed(request, touched).is_some() {
-                        return Err(Halt::Commit); // the locks in memory are not changed yet
+                    if self.must_wait_for(request, touched).is_some() {
+                        return Err(Halt::Wait); // the locks in memory are not changed yet
                     }
                 }
                 let outcome = change(&mut flocks.space)?;
@@ -301,7 +301,7 @@ impl Mdt {
     }
 
     /// Drops the file locks of an export that is gone.
-    pub(crate) async fn drop_flocks(&self, export: ExportId) {
+    pub(crate) async fn drop_flocks(&self, export: ExportId) -> Result<(), Errno> {
         loop {
             let room = Credits {
                 rows: 4 * SLICE as u32,
@@ -327,13 +327,13 @@ impl Mdt {
                     self.tell_waiters();
                     self.settle_flocks().await;
                     if !more {
-                        return;
+                        return Ok(());
                     }
                 }
                 Err(e) => {
                     error!(target_name = %self.core.name, export = export.0, error = %e,
                         "file locks of a client that is gone cannot be dropped");
-                    return;
+                    return Err(e);
                 }
             }
             self.core.ctx.yield_now().await;

@@ -10,6 +10,9 @@
 //! same client are no others: their answers leave in order, or what they leave behind is committed (`answers.rs` of
 //! nacre-target). Bounded by what is uncommitted; with one client nothing is kept.
 //!
+//! Whether there are several clients is asked in the visit of the transaction: one that has waited may have begun while its
+//! client was alone. What was made before another client came is committed: its connect waits for that.
+//!
 //! `mdt.*.commit_on_sharing` does not ask whether the other client has the reply: then nobody builds on what two losses
 //! at once, of the machine and of that client, would take away.
 
@@ -44,6 +47,17 @@ impl Key {
 pub(crate) struct Touched {
     pub(crate) seen: Vec<Key>,
     pub(crate) made: Vec<Key>,
+    /// The turn of the request, if it has waited (`turns.rs`).
+    pub(crate) turn: Option<u64>,
+}
+
+/// What a change has to wait for before it is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum First {
+    /// The end of a turn: its owner came earlier, and this change would put rows in its way.
+    Turn(u64),
+    /// The commit of what it builds on.
+    Commit(Transno),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -79,8 +93,13 @@ impl Mdt {
             && request.replayed_transno().is_none()
             && self.core.has_several_clients()
     }
+    /// What comes first.
+    pub(crate) fn must_wait_for(&self, request: &Request, touched: &Touched) -> Option<First> {
+        let turn = self.turns.before(request.export, touched).map(First::Turn);
+        turn.or_else(|| self.must_be_committed(request, touched).map(First::Commit))
+    }
     /// Up to where has to be committed before this may be built upon.
-    pub(crate) fn must_be_committed(&self, request: &Request, touched: &Touched) -> Option<Transno> {
+    fn must_be_committed(&self, request: &Request, touched: &Touched) -> Option<Transno> {
         let mut held = self.held.borrow_mut();
         held.committed(self.core.osd.last_committed());
         let others = touched.seen.iter().chain(&touched.made).filter_map(|key| held.latest.get(key));

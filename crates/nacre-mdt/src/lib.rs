@@ -11,6 +11,7 @@ extern crate std;
 
 mod acl;
 mod allocator;
+mod attempt;
 mod batch;
 pub mod check;
 mod choice;
@@ -47,9 +48,11 @@ mod start;
 pub mod table;
 #[cfg(test)]
 mod testing;
+mod turns;
 mod unlink;
 mod versions;
 mod view;
+mod ways;
 mod xattr;
 
 pub use check::check;

@@ -1,39 +1,36 @@
-//! The metadata target as a service: state in memory, the loop around an operation, dispatch.
+//! The metadata target as a service: state in memory, dispatch. The loop around an operation is in `attempt.rs`.
 //!
 //! Invariants: what is in memory (opens, file locks, rooms of OSTs) follows the rows, changed in the visit
 //! of the transaction and never before it; a handler is a loop of fetch, reserve and one synchronous attempt.
 
 use crate::choice::Choice;
 use crate::create::Maker;
-use crate::dirs::{DirChange, Dirs};
+use crate::dirs::Dirs;
 use crate::flocks::Flocks;
-use crate::held::{Held, Touched};
+use crate::held::Held;
 use crate::opens::Opens;
 use crate::osts::Osts;
 use crate::table::{ENTRY, ENTRY_PREFIX, FLOCK, INODE, LINK, OPEN, XATTR};
-use crate::view::{Halt, Note, Step, View, Wants};
+use crate::turns::Turns;
+use crate::view::{Note, Step, View, Wants};
 use crate::{create, layout, open, refill, rename, setattr, unlink, xattr};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use nacre_node::{Event, WaitList};
-use nacre_osd::{Credits, OsdConfig, Tx};
-use nacre_rpc::{PreVersions, ReplyRecord};
+use nacre_node::{Event, Gate, WaitList};
+use nacre_osd::{Credits, OsdConfig};
+use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore};
 use nacre_types::name::{HashKey, XATTR_VALUE_MAX};
-use nacre_types::{Codec, Errno, LayoutTemplate, STRIPES_MAX, Transno, Xid};
+use nacre_types::{Codec, Errno, LayoutTemplate, STRIPES_MAX, Xid};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
     Batch, Close, Create, CreateReply, EntryReply, Flock, FlockCancel, GrantSeq, Link, Open, Removexattr,
     Rename, ReportSize, SetLayout, Setattr, Setxattr, Unlink,
 };
 use nacre_wire::target::{Empty, Param, StatfsReply};
-use tracing::error;
-
-/// Attempts of one operation: each fetches at least one row more than the one before.
-const ATTEMPTS_MAX: usize = 64;
 
 /// Upper bound of an inode's row: names, small attributes, a layout of [`nacre_types::STRIPES_MAX`] stripes.
 const INODE_BYTES: u32 = 20 << 10;
@@ -53,27 +50,6 @@ pub(crate) fn credits(inodes: u32, frees: bool) -> Credits {
     }
 }
 
-/// What an attempt leaves beside its result.
-#[derive(Default)]
-pub(crate) struct Left {
-    pub(crate) touched: Option<Touched>,
-    pub(crate) notes: Vec<Note>,
-    pub(crate) dirs: Vec<DirChange>,
-    pub(crate) versions: PreVersions,
-}
-
-/// Why an attempt has come to nothing, and what is done about it.
-enum Again {
-    /// Rows were missing.
-    Fetch,
-    /// It writes more than was reserved: so much.
-    Reserve(Credits),
-    /// Others hold directories that it changes.
-    EndHolds,
-    /// What it builds on has to be committed first.
-    Commit(Transno),
-}
-
 /// A served metadata target.
 pub struct Mdt {
     pub(crate) core: Rc<TargetCore>,
@@ -84,6 +60,10 @@ pub struct Mdt {
     pub(crate) flocks: RefCell<Flocks>,
     pub(crate) osts: Rc<Osts>,
     pub(crate) held: RefCell<Held>,
+    /// Changes that wait for commits, in the order in which they came.
+    pub(crate) turns: Turns,
+    /// Directories that move to another parent, one at a time.
+    pub(crate) moves: Gate,
     /// Acknowledged or not: what another client has changed is committed before it is built upon.
     pub(crate) commit_on_sharing: Cell<bool>,
     pub(crate) dirs: Dirs,
@@ -100,110 +80,8 @@ impl Mdt {
         }
     }
 
-    /// Runs an operation on behalf of a request.
-    pub(crate) async fn change<T>(
-        &self,
-        request: &Request,
-        wants: Wants,
-        credits: Credits,
-        op: impl FnMut(&mut View<'_>) -> Step<T>,
-    ) -> Result<(Transno, T), Errno> {
-        let attempt = self.single(request.replayed_versions(), op);
-        self.attempts(Some(request), ATTEMPTS_MAX, wants, credits, attempt).await
-    }
-    /// Runs a change of the target's own.
-    pub(crate) async fn change_local<T>(
-        &self,
-        wants: Wants,
-        credits: Credits,
-        op: impl FnMut(&mut View<'_>) -> Step<T>,
-    ) -> Result<(Transno, T), Errno> {
-        self.attempts(None, ATTEMPTS_MAX, wants, credits, self.single(None, op)).await
-    }
-    /// An attempt that consists of one operation.
-    fn single<T>(
-        &self,
-        expected: Option<PreVersions>,
-        mut op: impl FnMut(&mut View<'_>) -> Step<T>,
-    ) -> impl FnMut(&mut Tx<'_>, &mut Wants, HashKey, &mut Left) -> Step<T> {
-        move |tx, wants, hash, left| {
-            let opens = self.opens.borrow();
-            let mut view = View::new(tx, wants, hash, &opens);
-            view.touched = left.touched.take();
-            view.versions.expected = expected;
-            let done = op(&mut view);
-            (left.touched, left.notes, left.dirs) = (view.touched, view.notes, view.dirs);
-            left.versions = view.versions.found;
-            done
-        }
-    }
-
-    /// Attempts until one can stand.
-    pub(crate) async fn attempts<T>(
-        &self,
-        request: Option<&Request>,
-        attempts_max: usize,
-        mut wants: Wants,
-        mut room: Credits,
-        mut attempt: impl FnMut(&mut Tx<'_>, &mut Wants, HashKey, &mut Left) -> Step<T>,
-    ) -> Result<(Transno, T), Errno> {
-        let hash = self.hash().await;
-        let track = request.is_some_and(|request| self.tracks(request));
-        for _ in 0..attempts_max {
-            let reservation = self.core.osd.reserve(room).await?;
-            let pins = wants.fetch(&self.core.osd).await?;
-            let mut left = Left { touched: track.then(Touched::default), ..Left::default() };
-            let mut again = None;
-            let once = |tx: &mut Tx<'_>| {
-                let done = attempt(tx, &mut wants, hash, &mut left);
-                let first = || {
-                    let (request, touched) = request.zip(left.touched.as_ref())?;
-                    self.must_be_committed(request, touched)
-                };
-                again = match &done {
-                    Ok(_) if self.is_held(request, &left.dirs) => Some(Again::EndHolds),
-                    Ok(_) => first().map(Again::Commit),
-                    Err(Halt::Commit) => Some(first().map_or(Again::Fetch, Again::Commit)),
-                    Err(Halt::Retry) => Some(Again::Fetch),
-                    Err(Halt::Reserve(needed)) => Some(Again::Reserve(*needed)),
-                    Err(Halt::Errno(e)) => return Err(*e),
-                };
-                let done = done.ok().filter(|_| again.is_none()).ok_or(Errno::EAGAIN)?;
-                if let Some(request) = request
-                    && left.versions != PreVersions::default()
-                {
-                    self.core.set_record_versions(request, left.versions);
-                }
-                Ok(done)
-            };
-            let done = match request {
-                Some(request) if let Err(gone) = self.core.still_wanted(request) => Err(gone),
-                Some(request) => self.core.transact(request, &pins, reservation, once),
-                None => self.core.transact_local(&pins, reservation, once),
-            };
-            drop(pins);
-            match (done, again) {
-                (Ok(done), _) => {
-                    left.notes.into_iter().for_each(|note| self.learn(note));
-                    self.dirs_changed(request, left.dirs);
-                    if let (Some(request), Some(touched)) = (request, left.touched) {
-                        self.hold(request, done.0, touched);
-                    }
-                    return Ok(done);
-                }
-                (Err(e), None) => return Err(e),
-                (Err(_), Some(Again::Fetch)) => {}
-                (Err(_), Some(Again::Reserve(needed))) => room = needed,
-                (Err(_), Some(Again::EndHolds)) => self.end_holds(request, &left.dirs).await,
-                (Err(_), Some(Again::Commit(first))) => self.core.osd.commit(first).await?,
-            }
-        }
-        error!(target_name = %self.core.name, ?request, "an operation found new rows to read for ever: a bug");
-        Err(Errno::EIO)
-    }
-
     /// Memory follows the rows.
-    fn learn(&self, note: Note) {
+    pub(crate) fn learn(&self, note: Note) {
         self.opens.borrow_mut().learn(&note);
         match note {
             Note::Opened { opened, .. } if opened.writes() => self.osts.disturb(opened.fid),
@@ -244,8 +122,7 @@ impl Mdt {
 
     async fn rename(&self, request: &Request) -> Result<Reply, Errno> {
         let args: Rename<'_> = request.args()?;
-        let mut wants = rename::wants(self.hash().await, &args);
-        self.want_ways_up(&mut wants, &args).await?;
+        let wants = rename::wants(self.hash().await, &args);
         self.run(request, wants, credits(8, true), |view| rename::apply(view, &args).map(|()| Empty {})).await
     }
 
@@ -434,9 +311,9 @@ impl Service for Mdt {
     async fn admitted(self: Rc<Self>) -> Result<(), Errno> {
         self.skip_sequences().await
     }
-    async fn export_gone(self: Rc<Self>, export: ExportId) {
+    async fn export_gone(self: Rc<Self>, export: ExportId) -> Result<(), Errno> {
         self.dirs.drop_export(export);
-        self.drop_export(export).await;
+        self.drop_export(export).await
     }
     fn connected(&self, export: ExportId) {
         self.dirs.connected(export);

@@ -107,7 +107,6 @@ impl Model {
         }
         match to {
             Some(to) if to == from => return Ok(()),
-            Some(to) if flags != 2 && self.contains(to, a.0) => return Err(Errno::ENOTEMPTY),
             _ => {}
         }
         let is_dir = |m: &Self, fid: Fid| m.nodes[&fid].mode == DIR;

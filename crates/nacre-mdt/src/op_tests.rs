@@ -358,3 +358,26 @@ fn a_create_that_finds_a_file_opens_and_cuts_it_only_with_permission() {
     }
     assert_eq!(open(0, O_TRUNC), (Ok(false), Some(0)));
 }
+
+#[test]
+fn only_directories_that_change_their_parent_are_walked_up_from() {
+    let mut fs = Fs::new();
+    let (a, b) = (fs.create(ROOT, b"a", DIR).unwrap(), fs.create(ROOT, b"b", DIR).unwrap());
+    fs.create(a, b"file", REG).unwrap();
+    fs.create(a, b"dir", DIR).unwrap();
+    fs.create(b, b"full", DIR).and_then(|full| fs.create(full, b"x", REG)).unwrap();
+    let root = Caller::root();
+    let mut walks = |from: (Fid, &[u8]), to: (Fid, &[u8]), flags, expected| {
+        let before = fs.walks;
+        assert_eq!(fs.rename_as(&root, from, to, flags), expected);
+        u32::from(fs.walks > before)
+    };
+    assert_eq!(walks((a, b"file"), (b, b"file"), 0, Ok(())), 0, "a file");
+    assert_eq!(walks((b, b"file"), (b, b"full"), 0, Err(Errno::EISDIR)), 0, "onto a directory");
+    assert_eq!(walks((a, b"dir"), (a, b"moved"), 0, Ok(())), 0, "within its parent");
+    assert_eq!(walks((a, b"moved"), (b, b"dir"), 0, Ok(())), 1);
+    assert_eq!(walks((b, b"dir"), (ROOT, b"dir"), 0, Ok(())), 1);
+    assert_eq!(walks((ROOT, b"dir"), (b, b"full"), 0, Err(Errno::ENOTEMPTY)), 1);
+    assert_eq!(walks((b, b"file"), (ROOT, b"dir"), 2, Ok(())), 1, "the other one is a directory");
+    assert_eq!(walks((ROOT, b"b"), (b, b"b"), 0, Err(Errno::EINVAL)), 0, "into itself");
+}

@@ -7,7 +7,6 @@ use crate::acl::{self, Acl};
 use crate::mdt::Mdt;
 use crate::row::{Entry, Inode, Row};
 use crate::table::{self, ENTRY, INODE, LINK, XATTR};
-use crate::view::Wants;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -17,7 +16,7 @@ use nacre_types::name::{DISCRIMINATORS, NAME_MAX, cookie_base};
 use nacre_types::{Caller, Errno, Fid, FileType, SizeState};
 use nacre_wire::mdt::{
     DirEntry, EntryReply, FidLinks, FidLinksReply, GetLayout, Getattr, Getxattr, LayoutReply, Listxattr,
-    ListxattrReply, Lookup, Readdir, ReaddirReply, Readlink, ReadlinkReply, Rename, XattrReply,
+    ListxattrReply, Lookup, Readdir, ReaddirReply, Readlink, ReadlinkReply, XattrReply,
 };
 use nacre_wire::target::StatfsReply;
 use tracing::error;
@@ -232,30 +231,6 @@ impl Mdt {
         };
         let want = if own { SEARCH } else { SEARCH | LIST };
         Ok(acl::permits(&inode.attr, acl.as_ref(), caller, want))
-    }
-
-    /// Brings the inodes from both directories of a rename up to the root into memory, so that it can walk them at once.
-    pub(crate) async fn want_ways_up(&self, wants: &mut Wants, args: &Rename<'_>) -> Result<(), Errno> {
-        if args.parent != args.new_parent {
-            self.want_ancestors(wants, args.new_parent).await?;
-            self.want_ancestors(wants, args.parent).await?;
-        }
-        Ok(())
-    }
-    async fn want_ancestors(&self, wants: &mut Wants, dir: Fid) -> Result<(), Errno> {
-        let mut at = dir;
-        for _ in 0..crate::rename::DEPTH_MAX {
-            if at == Fid::ROOT {
-                break;
-            }
-            let inode: Option<Inode> = self.read_row(INODE, &at.key()).await?;
-            wants.inode(at);
-            match inode.and_then(|i| i.links.into_iter().next()) {
-                Some(link) => at = link.parent,
-                None => break,
-            }
-        }
-        Ok(())
     }
 
     /// Space of this target's store.

@@ -1,6 +1,6 @@
 //! rename and renameat2: move, replace, NOREPLACE, EXCHANGE.
 //!
-//! Rules: a directory never moves into its own subtree (the parent links are walked inside the transaction); what is
+//! Rules: a directory never moves into its own subtree (`ways.rs` walks the parent links); what is
 //! replaced must be of the same kind, a directory empty; both sticky bits count; the name keeps the cookie of
 //! the entry that it replaces.
 
@@ -12,9 +12,6 @@ use bytes::Bytes;
 use nacre_types::name::HashKey;
 use nacre_types::{Errno, Fid, FileType, Timestamp};
 use nacre_wire::mdt::{Rename, rename_flags};
-
-/// Deepest directory that can be moved to another parent.
-pub(crate) const DEPTH_MAX: u32 = 1 << 16;
 
 pub(crate) fn wants(hash: HashKey, args: &Rename<'_>) -> Wants {
     let mut wants = Wants::default();
@@ -61,7 +58,7 @@ pub(crate) fn apply(view: &mut View<'_>, args: &Rename<'_>) -> Step<()> {
     }
     // Within one directory nothing can come below itself.
     let moves = args.parent != args.new_parent;
-    if moves && child.attr.is_dir() && is_below(view, args.new_parent, child.attr.fid)? {
+    if moves && child.attr.is_dir() && view.is_below(args.new_parent, child.attr.fid)? {
         return Err(Errno::EINVAL.into());
     }
     match target {
@@ -76,8 +73,9 @@ pub(crate) fn apply(view: &mut View<'_>, args: &Rename<'_>) -> Step<()> {
             let target = End { dir: args.new_parent, name: args.new_name, cookie, entry };
             let other = view.file(target.entry.fid)?;
             view.depends_on(TARGET_CHILD, &other)?;
-            if moves && other.entries > 0 && is_below(view, args.parent, other.attr.fid)? {
-                return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY }.into());
+            // One that is replaced is empty, so nothing lies below it.
+            if moves && exchange && other.attr.is_dir() && view.is_below(args.parent, other.attr.fid)? {
+                return Err(Errno::EINVAL.into());
             }
             check_sticky(&to_dir, &other, &args.caller)?;
             if exchange {
@@ -88,23 +86,6 @@ pub(crate) fn apply(view: &mut View<'_>, args: &Rename<'_>) -> Step<()> {
             }
         }
     }
-}
-
-/// Whether `dir` is `fid` or lies below it.
-fn is_below(view: &mut View<'_>, dir: Fid, fid: Fid) -> Step<bool> {
-    let mut at = dir;
-    for _ in 0..DEPTH_MAX {
-        if at == fid {
-            return Ok(true);
-        }
-        if at == Fid::ROOT {
-            return Ok(false);
-        }
-        let inode = view.inode(at)?.ok_or(Halt::Errno(Errno::ENOENT))?;
-        let Some(link) = inode.links.first() else { return Err(Errno::ENOENT.into()) };
-        at = link.parent;
-    }
-    Err(Errno::ELOOP.into())
 }
 
 fn check_replaceable(child: &Inode, other: &Inode) -> Result<(), Errno> {
@@ -130,6 +111,9 @@ fn adjust(view: &mut View<'_>, dir: Fid, entries: i64, subdirs: i64, time: Times
 fn relink(view: &mut View<'_>, inode: &mut Inode, from: (Fid, &[u8]), to: (Fid, &[u8]), time: Timestamp) {
     view.remove_link(inode, from.0, from.1);
     view.add_link(inode, to.0, to.1);
+    if inode.attr.is_dir() {
+        view.placed.push((inode.attr.fid, to.0));
+    }
     inode.changed_at(time);
     view.put_changed(inode);
 }

@@ -8,12 +8,14 @@ use crate::opens::{Before, Opens};
 use crate::osts::Osts;
 use crate::row::{Flocks as FlockRow, Opened, Row, RowError, Unsettled};
 use crate::table::{self, FLOCK, INODE, META, OPEN, ORPHAN, UNSETTLED, meta};
+use crate::turns::Turns;
 use crate::view::Wants;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
+use nacre_node::Gate;
 use nacre_osd::{Credits, Osd, OsdError, Pins, Table};
 use nacre_target::{Registration, TargetCore};
 use nacre_types::name::HashKey;
@@ -65,6 +67,8 @@ async fn load(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, StartError> {
         flocks: RefCell::new(flocks),
         osts: Osts::new(core),
         held: RefCell::default(),
+        turns: Turns::new(&core.ctx),
+        moves: Gate::new(&core.ctx, 1),
         commit_on_sharing: Cell::new(false),
         dirs: Dirs::new(&core.ctx),
     });

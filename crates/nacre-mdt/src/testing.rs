@@ -90,6 +90,8 @@ pub(crate) struct Fs {
     pub(crate) time: i64,
     allocator: Allocator,
     pub(crate) notes: Vec<Note>,
+    /// Ways up that were walked.
+    pub(crate) walks: usize,
 }
 
 impl Fs {
@@ -115,6 +117,7 @@ impl Fs {
             time: 1000,
             allocator,
             notes: Vec::new(),
+            walks: 0,
         };
         let root = create::root(fs.now());
         fs.rows.insert((INODE, Fid::ROOT.key().to_vec()), root.to_row());
@@ -156,7 +159,12 @@ impl Fs {
             let done = op(&mut view);
             let notes = core::mem::take(&mut view.notes);
             match done {
-                Err(Halt::Retry | Halt::Commit | Halt::Reserve(_)) => continue,
+                Err(Halt::Retry | Halt::Wait | Halt::Reserve(_)) => {
+                    wants.ways.attempted();
+                    let parent = |dir: Fid| self.inode(dir)?.links.first().map(|link| link.parent);
+                    self.walks += wants.ways.answer(parent);
+                    continue;
+                }
                 Err(Halt::Errno(e)) => return Err(e),
                 Ok(value) => {
                     let MapTx { changes, objects, transno, .. } = tx;

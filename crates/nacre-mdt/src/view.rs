@@ -14,6 +14,8 @@ use crate::opens::{Before, Opens};
 use crate::row::{Entry, Inode, Opened, Row, RowError};
 use crate::table::{self, ENTRY, INODE};
 use crate::versions::Versions;
+use crate::ways::Ways;
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use nacre_osd::{Credits, Osd, OsdError, Pins, Table, Tx};
 use nacre_types::name::{DISCRIMINATORS, HashKey, cookie_base};
@@ -26,8 +28,8 @@ pub(crate) enum Halt {
     Errno(Errno),
     /// Rows are missing in memory: fetch and run again.
     Retry,
-    /// What it builds on must be committed first (found before anything in memory was changed).
-    Commit,
+    /// It has to wait for others first (found before anything in memory was changed).
+    Wait,
     /// It writes more than was reserved: so much.
     Reserve(Credits),
 }
@@ -85,33 +87,27 @@ impl Rows for Tx<'_> {
 /// Rows that the next attempt will need.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Wants {
-    keys: Vec<(Table, Vec<u8>)>,
-    ranges: Vec<(Table, Vec<u8>, Vec<u8>)>,
+    keys: BTreeSet<(Table, Vec<u8>)>,
+    ranges: BTreeSet<(Table, Vec<u8>, Vec<u8>)>,
+    pub(crate) ways: Ways,
 }
 impl Wants {
     pub(crate) fn key(&mut self, table: Table, key: &[u8]) {
-        if !self.keys.iter().any(|(t, k)| *t == table && k == key) {
-            self.keys.push((table, key.to_vec()));
-        }
+        self.keys.insert((table, key.to_vec()));
     }
     pub(crate) fn inode(&mut self, fid: Fid) {
         self.key(INODE, &fid.key());
     }
     /// Everything that `other` wants too.
     pub(crate) fn merge(&mut self, other: Wants) {
-        other.keys.iter().for_each(|(table, key)| self.key(*table, key));
-        for range in other.ranges {
-            if !self.ranges.contains(&range) {
-                self.ranges.push(range);
-            }
-        }
+        self.keys.extend(other.keys);
+        self.ranges.extend(other.ranges);
+        self.ways.merge(other.ways);
     }
     /// The rows that `name` may have in `dir`.
     pub(crate) fn name(&mut self, hash: HashKey, dir: Fid, name: &[u8]) {
         let (from, to) = table::entries_of_hash(dir, cookie_base(hash, name));
-        if !self.ranges.iter().any(|(t, f, _)| *t == ENTRY && f[..] == from) {
-            self.ranges.push((ENTRY, from.to_vec(), to.to_vec()));
-        }
+        self.ranges.insert((ENTRY, from.to_vec(), to.to_vec()));
     }
     /// Reads everything on the list.
     pub(crate) async fn fetch(&self, osd: &Osd) -> Result<Pins, OsdError> {
@@ -195,7 +191,7 @@ pub(crate) enum Note {
 /// An open transaction of the metadata target.
 pub(crate) struct View<'a> {
     rows: &'a mut dyn Rows,
-    wants: &'a mut Wants,
+    pub(crate) wants: &'a mut Wants,
     hash: HashKey,
     /// Opens as they were before this transaction.
     pub(crate) opens: &'a Opens,
@@ -205,6 +201,8 @@ pub(crate) struct View<'a> {
     /// What is looked at and changed, if somebody wants to know.
     pub(crate) touched: Option<Touched>,
     pub(crate) versions: Versions,
+    /// Directories that this transaction has made or moved, and where they are now, in order.
+    pub(crate) placed: Vec<(Fid, Fid)>,
 }
 
 /// A damaged row: named in the log by whoever stops at it.
@@ -224,6 +222,7 @@ impl<'a> View<'a> {
             dirs: Vec::new(),
             touched: None,
             versions: Versions::default(),
+            placed: Vec::new(),
         }
     }
     pub(crate) fn transno(&self) -> Transno {

@@ -321,7 +321,9 @@ impl Service for Mgs {
         }
     }
 
-    async fn export_gone(self: Rc<Self>, _export: ExportId) {} // clients hold nothing here
+    async fn export_gone(self: Rc<Self>, _export: ExportId) -> Result<(), Errno> {
+        Ok(()) // clients hold nothing here
+    }
 
     async fn statfs(self: Rc<Self>) -> Result<StatfsReply, Errno> {
         let space = self.core.osd.space().await?;

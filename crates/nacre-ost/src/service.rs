@@ -342,8 +342,9 @@ impl Service for Ost {
         Ok(reply.with_transno(record.transno))
     }
 
-    async fn export_gone(self: Rc<Self>, export: ExportId) {
+    async fn export_gone(self: Rc<Self>, export: ExportId) -> Result<(), Errno> {
         self.locks.drop_owner(export).await;
+        Ok(())
     }
 
     fn recovered(self: Rc<Self>) {

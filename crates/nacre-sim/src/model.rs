@@ -247,11 +247,11 @@ impl Model {
         if self.is_dir(source) && self.is_below(to_dir, source) {
             return Err(Errno::EINVAL);
         }
-        if let Some(target) = target
+        if let (Some(target), true) = (target, exchange)
             && self.is_dir(target)
             && self.is_below(from_dir, target)
         {
-            return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
+            return Err(Errno::EINVAL);
         }
         if target == Some(source) {
             return Ok(Value::Unit);

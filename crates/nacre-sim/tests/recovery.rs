@@ -2,12 +2,13 @@
 
 mod support;
 
+use nacre_node::Event;
 use nacre_sim::cluster::Cluster;
 use nacre_sim::{DieAt, NodeId};
 use nacre_types::{Errno, Fid};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockType};
 use std::collections::BTreeSet;
-use support::{DIR, FILE, MDT, OST, SEC, caller, create, make, on_devices as cluster, read, run, write};
+use support::{DIR, FILE, MDT, MS, OST, SEC, caller, create, make, on_devices as cluster, read, run, write};
 
 fn names(c: &mut Cluster, mount: NodeId) -> BTreeSet<String> {
     let page = run(c, mount, async |client| client.readdir(Fid::ROOT, 2, 1000, false).await);
@@ -155,6 +156,56 @@ fn a_change_that_builds_on_one_whose_reply_was_lost_survives() {
 fn without_acknowledge_or_commit_such_a_change_is_lost() {
     let lost = (1..=20).filter(|&seed| !dependent_change_survives(seed, false)).count();
     assert!(lost > 0, "the rule is for nothing");
+}
+
+/// The same where A's change was begun while A was the only client, and waited for cold rows while B came.
+#[test]
+fn a_change_that_began_before_the_other_client_came_is_not_built_upon_too_early() {
+    for seed in 1..=6 {
+        let mut c = cluster(seed, 2);
+        let (a, b, mdt) = (c.mounts[0], c.mounts[1], c.servers[MDT]);
+        let (x, deep) = run(&mut c, a, async |client| {
+            let x = make(&client, Fid::ROOT, "X", DIR).await?;
+            let mut deep = Fid::ROOT;
+            for _ in 0..600 {
+                deep = make(&client, deep, "d", DIR).await?;
+            }
+            // So much that the rows of these directories leave the log and the memory.
+            for _ in 0..300 {
+                client.setxattr(x, b"user.x", &[1; 60_000], 0, false, caller()).await?;
+            }
+            Ok::<_, Errno>((x, deep))
+        })
+        .expect("made");
+        c.world.kill(b);
+        c.world.run_for(15 * SEC);
+        c.world.tell(mdt, Event::Stop);
+        c.world.run_for(2 * SEC);
+        c.world.kill(mdt);
+        c.world.start(mdt);
+        c.world.run_for(2 * SEC);
+        c.world.block(mdt, a);
+        // A walks up from the deepest directory, a cold row after the other.
+        c.world.faults.io_us = (0, 20_000);
+        let first = c.jobs.start(&mut c.world, a, async move |client| {
+            client.rename((Fid::ROOT, b"X"), (deep, b"X"), 0, caller()).await
+        });
+        c.world.run_for(MS);
+        c.world.start(b);
+        let answered = run(&mut c, b, async move |client| {
+            client.ready().await.expect("it starts");
+            while client.lookup(deep, b"X").await.is_err() {}
+            make(&client, x, "f", DIR).await
+        });
+        answered.expect("B is answered");
+        c.power_loss(MDT);
+        c.world.heal(mdt, a);
+        c.world.start_later(mdt, 100_000_000);
+        let moved: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, first, 60 * SEC);
+        assert_eq!(moved, Some(Ok(())));
+        let there = run(&mut c, b, async move |client| client.lookup(x, b"f").await.map(drop));
+        assert_eq!(there, Ok(()), "seed {seed}\n{}", c.world.trace(60));
+    }
 }
 
 /// A mount that slept longer than its lease finds its file lock with somebody else: its handle writes nothing more.

@@ -379,8 +379,11 @@ impl<S: Service> Inner<S> {
         self.running.set(self.running.get() + 1);
         let this = self.clone();
         self.ctx.spawn(async move {
-            service.export_gone(id).await;
-            if let Err(error) = forget_client(&core, id).await {
+            let gone = match service.export_gone(id).await {
+                Ok(()) => forget_client(&core, id).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = gone {
                 // The row is found at the next start and does the same again.
                 tracing::warn!(target_name = %core.name, generation = %id, %error, "client record not deleted");
             }

@@ -95,7 +95,10 @@ pub trait Service: Sized + 'static {
 
     /// An export has gone (disconnect or eviction): drop its locks, opens and orphans. Idempotent: it runs again
     /// after a crash in the middle.
-    fn export_gone(self: Rc<Self>, export: ExportId) -> impl Future<Output = ()>;
+    ///
+    /// # Errors
+    /// Something is left, and has been logged: the client's record stays, so that the next start does it again.
+    fn export_gone(self: Rc<Self>, export: ExportId) -> impl Future<Output = Result<(), Errno>>;
 
     /// A client has connected on a new epoch: what it took as granted on earlier ones has ended with them.
     fn connected(&self, _export: ExportId) {}

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
 mod batches;
+mod leavers;
+mod moves;
 mod resend;
 mod support;
 

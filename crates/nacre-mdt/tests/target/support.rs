@@ -3,8 +3,10 @@
 
 use bytes::Bytes;
 use nacre_mdt::Mdt;
+use nacre_mdt::table::INODE;
 use nacre_mgs::Mgs;
 use nacre_node::{Ctx, Event, FileId, Peer, PeerConfig, Peers, Store as _, StoreOp, WaitList};
+use nacre_osd::{Credits, Osd, OsdError, Pins, Tx};
 use nacre_osd_mem::MemStore;
 use nacre_ost::{Checked, Ost};
 use nacre_sim::bed::Bed;
@@ -275,6 +277,34 @@ impl Cluster {
         assert!(self.bed.world.take_stopped().contains(&mdt));
         self.bed.world.kill(mdt);
     }
+    /// The row of an inode while the MDT does not run.
+    pub(crate) fn inode_row(&self, fid: Fid) -> Vec<u8> {
+        let read = move |_, osd: Rc<Osd>| async move {
+            osd.get(INODE, &fid.key()).await.unwrap().unwrap()[..].to_vec()
+        };
+        with_engine(&*self.mdt_store, read).unwrap()
+    }
+    /// Puts rows of inodes while the MDT does not run.
+    pub(crate) fn put_inode_rows(&self, rows: Vec<(Fid, Vec<u8>)>) {
+        let write = move |_, osd: Rc<Osd>| async move {
+            for rows in rows.chunks(1000) {
+                let room = Credits { rows: 1000, row_bytes: 1 << 20, object_bytes: 0, frees: true };
+                let room = osd.reserve(room).await.unwrap();
+                let put = |tx: &mut Tx<'_>| {
+                    rows.iter().for_each(|(fid, row)| tx.put(INODE, &fid.key(), row.clone()));
+                    Ok::<_, OsdError>(())
+                };
+                let (transno, ()) = osd.transact(&Pins::default(), room, put).unwrap();
+                osd.commit(transno).await.unwrap();
+            }
+        };
+        with_engine(&*self.mdt_store, write).unwrap();
+    }
+    /// What a check of the MDT, which does not run, finds.
+    pub(crate) fn report(&self) -> nacre_mdt::check::Report {
+        with_engine(&*self.mdt_store, |ctx, osd| async move { nacre_mdt::check(&ctx, &osd).await.unwrap() })
+            .unwrap()
+    }
     /// Others have filled the disk of the MDT.
     pub(crate) fn fill_disk_of_mdt(&self) {
         let file = FileId::Blob(ObjectId { fid: Fid::new(Seq(0x7777), Oid(7)), stripe: 0 });
@@ -295,12 +325,7 @@ impl Cluster {
     /// kill -9 of everything; the rows of the MDT have no problem. Also gives what each OST holds.
     pub(crate) fn check(mut self) -> (nacre_mdt::check::Report, Vec<Checked>) {
         self.bed.world.kill(self.mdt);
-        let report =
-            with_engine(
-                &*self.mdt_store,
-                |ctx, osd| async move { nacre_mdt::check(&ctx, &osd).await.unwrap() },
-            )
-            .unwrap();
+        let report = self.report();
         assert_eq!(report.sentences, Vec::<String>::new());
         let mut osts = Vec::new();
         for (node, store) in &self.osts {

@@ -83,14 +83,14 @@ impl Service for Ledger {
     async fn refill(self: Rc<Self>, _: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
         Ok(Reply::of(&ReserveReply { objects: record.data }))
     }
-    async fn export_gone(self: Rc<Self>, export: ExportId) {
+    async fn export_gone(self: Rc<Self>, export: ExportId) -> Result<(), Errno> {
         let credits = Credits { rows: 1, row_bytes: 64, object_bytes: 0, frees: true };
         let reservation = self.core.osd.reserve(credits).await.expect("room");
         let done = self.core.transact_local(&nacre_osd::Pins::default(), reservation, |tx| {
             tx.put(GONE, &export.to_vec(), vec![1]);
             Ok(())
         });
-        done.expect("a put");
+        done.map(drop)
     }
     async fn statfs(self: Rc<Self>) -> Result<StatfsReply, Errno> {
         let sum = self.core.osd.get(ROWS, b"sum").await?;

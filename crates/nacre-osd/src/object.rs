@@ -68,6 +68,8 @@ pub struct Objects {
     pub(crate) unstable: RefCell<Unstable>,
     /// Objects whose sync or repair failed in this life; the row has the flag for the next.
     pub(crate) quarantined: RefCell<BTreeSet<ObjectId>>,
+    /// Objects whose blobs cannot be cut in this life, because rows of them are damaged.
+    pub(crate) unreclaimed: RefCell<BTreeSet<ObjectId>>,
     /// Bytes became stable, or a background task ended.
     pub(crate) moved: WaitList,
     /// Work for the write-back task.
@@ -100,6 +102,7 @@ impl Objects {
             locks: RangeLocks::new(ctx),
             unstable: RefCell::default(),
             quarantined: RefCell::default(),
+            unreclaimed: RefCell::default(),
             moved: ctx.wait_list(),
             work: ctx.wait_list(),
             unsummed: Cell::new(None),

@@ -9,12 +9,13 @@ use crate::object_apply::{Inner, block_of_tx};
 use crate::object_rows::{
     BLOCKS_PER_REGION, REGION_BYTES, block_floor, block_key, mask_of, object_key, regions_of,
 };
+use crate::object_scan::is_stopped;
 use crate::summed::{BLOCK_BYTES, block_sum};
 use crate::tx::{Credits, table};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::Range;
-use nacre_node::{FileId, StoreDone, StoreError, StoreOp};
+use nacre_node::{FileId, StoreDone, StoreOp};
 use nacre_types::ObjectId;
 
 impl Objects {
@@ -118,9 +119,4 @@ impl Inner {
             Err(error) => objects.quarantine(object, &error).await,
         }
     }
-}
-
-/// The target has ended: nothing is wrong with the object.
-fn is_stopped(error: &OsdError) -> bool {
-    matches!(error, OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped))
 }

@@ -12,9 +12,8 @@
 
 use crate::error::OsdError;
 use crate::object::{Objects, wrong_answer};
-use crate::object_rows::{
-    BLOCKS_PER_REGION, REGION_BYTES, block_key, decode_object, object_of_key, region_of_key,
-};
+use crate::object_rows::{BLOCKS_PER_REGION, ObjectRow, REGION_BYTES, block_key, region_of_key};
+use crate::object_scan::is_stopped;
 use crate::summed::{BLOCK_BYTES, block_sum, zeros};
 use crate::tx::{Pins, table};
 use alloc::rc::Rc;
@@ -60,25 +59,22 @@ impl Objects {
     async fn sum_all(self: &Rc<Self>) -> Result<u64, OsdError> {
         let Some(stable) = self.unsummed.get() else { return Ok(0) };
         let (mut found, mut left) = (0, 0);
-        let mut pages = self.osd.pages(table::OBJECT, PAGE);
-        while let Some(rows) = pages.next().await? {
-            for (key, value) in &rows {
-                let Some(object) = object_of_key(key) else { continue };
-                match self.sum_if_later(object, value, stable).await {
-                    Ok(blocks) => found += blocks,
-                    Err(error @ (OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped))) => {
-                        return Err(error);
-                    }
-                    // The others have a right to theirs.
-                    Err(error) => {
-                        left += 1;
-                        tracing::error!(%object, %error, "sums of bytes that were lost with the machine stay");
-                    }
-                }
-                if self.stopping.get() {
-                    return Ok(found);
+        self.each_object(async |object, row| {
+            match self.sum_if_later(object, row, stable).await {
+                Ok(blocks) => found += blocks,
+                Err(error) if is_stopped(&error) => return Err(error),
+                // The others have a right to theirs. Damaged rows are read by nobody, and the next start reads no more.
+                Err(error) => {
+                    left += u64::from(!matches!(error, OsdError::Corrupt { .. }));
+                    tracing::error!(target_name = %self.osd.label().name, %object, %error,
+                        "sums of bytes that were lost with the machine stay");
                 }
             }
+            Ok(!self.stopping.get())
+        })
+        .await?;
+        if self.stopping.get() {
+            return Ok(found);
         }
         if left > 0 {
             tracing::error!(objects = left, "the next start looks at the sums of all again");
@@ -97,17 +93,17 @@ impl Objects {
     async fn sum_if_later(
         self: &Rc<Self>,
         object: ObjectId,
-        row: &[u8],
+        row: Result<ObjectRow, OsdError>,
         stable: Transno,
     ) -> Result<u64, OsdError> {
-        let row = decode_object(object, row)?;
+        let row = row?;
         if row.version <= stable.0 || row.is_quarantined() {
             return Ok(0);
         }
         let blocks = self.sum_object(object).await?;
         let longer = self.lengthen(object).await?;
         if blocks > 0 || longer {
-            drop(self.sync_bytes(object).await); // whatever failed is logged, the object quarantined
+            self.sync_aside(object).await;
         }
         Ok(blocks)
     }

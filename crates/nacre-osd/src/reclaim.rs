@@ -9,6 +9,7 @@ use crate::object::Objects;
 use crate::object_rows::{
     ReclaimRow, block_ceil, block_key, decode_block, decode_reclaim, object_key, object_of_key, region_of_key,
 };
+use crate::pages::Page;
 use crate::summed::BLOCK_BYTES;
 use crate::tx::{Tx, table};
 use alloc::rc::Rc;
@@ -66,15 +67,30 @@ impl Objects {
 
     /// Cuts up to [`ROUND`] blobs; true if there may be more.
     async fn reclaim_round(&self) -> Result<bool, OsdError> {
-        let rows = self.osd.scan(table::RECLAIM, &[], &[0xff; 17], ROUND).await?;
-        let full = rows.len() == ROUND as usize;
         let mut latest = Transno(0);
         let mut objects = Vec::new();
-        for (key, value) in rows {
-            let Some(object) = object_of_key(&key) else { continue };
-            latest = latest.max(Transno(decode_reclaim(object, &value)?.transno));
-            objects.push(object);
+        let mut pages = self.osd.pages(table::RECLAIM, ROUND);
+        while objects.len() < ROUND as usize
+            && let Some(page) = pages.next_or_damage().await?
+        {
+            // Of rows in a damaged block nobody can say what they let go of: that space stays taken.
+            let Page::Rows(rows) = page else { continue };
+            for (key, value) in rows {
+                let Some(object) = object_of_key(&key) else { continue };
+                if self.unreclaimed.borrow().contains(&object) {
+                    continue;
+                }
+                match decode_reclaim(object, &value) {
+                    Ok(row) => latest = latest.max(Transno(row.transno)),
+                    Err(error) => {
+                        self.leave_unreclaimed(object, &error);
+                        continue;
+                    }
+                }
+                objects.push(object);
+            }
         }
+        let full = objects.len() >= ROUND as usize;
         if objects.is_empty() {
             return Ok(false);
         }
@@ -83,11 +99,21 @@ impl Objects {
         let workers = (0..CUTS_IN_FLIGHT).map(|_| async {
             loop {
                 let Some(object) = next.borrow_mut().next() else { return Ok(()) };
-                self.reclaim_object(object).await?;
+                match self.reclaim_object(object).await {
+                    Err(error @ OsdError::Corrupt { .. }) => self.leave_unreclaimed(object, &error),
+                    other => other?,
+                }
             }
         });
         join_all(workers).await.into_iter().collect::<Result<(), OsdError>>()?;
         Ok(full)
+    }
+
+    /// Damaged rows of one object hold up no other: its space stays taken until the next start, which looks again.
+    fn leave_unreclaimed(&self, object: ObjectId, error: &OsdError) {
+        if self.unreclaimed.borrow_mut().insert(object) {
+            tracing::error!(target_name = %self.osd.label().name, %object, %error, "space of an object cannot be freed");
+        }
     }
 
     /// Cuts one blob now; hurries the commit that it waits for. Nothing to do without a RECLAIM row.

@@ -1,5 +1,6 @@
 //! The runs that are live, and the blocks of them that were read lately.
 
+use crate::key::Key;
 use crate::run::{BlockRows, Run, RunList, RunMeta};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;
@@ -126,6 +127,16 @@ impl RunSet {
     pub(crate) fn note_damage(&mut self, run: u64, block: usize) -> bool {
         // One of each run is noted in any case: it must not be merged.
         (self.damaged.len() < DAMAGED_MAX || !self.is_damaged(run)) && self.damaged.insert((run, block))
+    }
+    /// The first range of keys within `from..to` that lies in a block which was found damaged.
+    pub(crate) fn damage_within(&self, from: &Key, to: &Key) -> Option<(Key, Key)> {
+        let ranges = self.damaged.iter().filter_map(|(id, index)| {
+            let run = self.list.iter().find(|r| r.meta.id == *id)?;
+            let first = run.blocks.get(*index)?.first.clone();
+            let end = run.blocks.get(index + 1).map_or_else(|| to.clone(), |next| next.first.clone());
+            (first < *to && end > *from).then(|| (first.max(from.clone()), end.min(to.clone())))
+        });
+        ranges.min()
     }
     /// Whether a block of the run was found damaged.
     pub(crate) fn is_damaged(&self, run: u64) -> bool {

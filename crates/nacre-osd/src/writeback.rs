@@ -7,7 +7,7 @@
 
 use crate::error::OsdError;
 use crate::object::{Objects, wrong_answer};
-use crate::object_rows::{ObjectRow, decode_object, object_key, object_of_key};
+use crate::object_rows::{ObjectRow, decode_object, object_key};
 use crate::tx::{Pins, table};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
@@ -27,6 +27,8 @@ pub(crate) struct Unstable {
     newest: Transno,
     /// After a crash: what a former process wrote from here on may not be stable yet.
     former: Option<Transno>,
+    /// Why that cannot be made stable.
+    former_failed: Option<OsdError>,
 }
 #[derive(Clone, Copy)]
 struct Bytes {
@@ -62,8 +64,6 @@ impl Unstable {
 
 /// Row of `TARGET`: the bytes of every write up to this number are stable.
 pub const STABLE_KEY: &[u8] = b"stable";
-/// Rows of one scan.
-const PAGE: u32 = 1000;
 
 impl Objects {
     /// The oldest transno whose bytes are not stable.
@@ -142,7 +142,7 @@ impl Objects {
         row.filter(|row| !self.may_be_gone(row.version)).map_or(0, |row| row.written_to)
     }
     /// The same in the background: nobody else tells what failed.
-    async fn sync_aside(&self, object: ObjectId) {
+    pub(crate) async fn sync_aside(&self, object: ObjectId) {
         match self.sync_bytes(object).await {
             // A quarantine is told where it begins.
             Ok(())
@@ -154,17 +154,24 @@ impl Objects {
         }
     }
 
-    /// All bytes that were written so far are stable when it returns, or their objects are quarantined.
-    pub async fn sync_all(&self) {
+    /// All bytes that were written so far are stable when it returns, or their objects answer errors.
+    ///
+    /// # Errors
+    /// That because of which nobody knows what a former process wrote.
+    pub async fn sync_all(&self) -> Result<(), OsdError> {
         let last = self.osd.last_transno();
         while self.oldest_unstable().is_some_and(|oldest| oldest <= last) {
-            if self.unstable.borrow().objects.is_empty() {
-                self.moved.wait().await; // the rest is on its way
-            } else {
+            if !self.unstable.borrow().objects.is_empty() {
                 self.sync_batch().await;
+                continue;
             }
+            if let Some(error) = self.unstable.borrow().former_failed.clone() {
+                return Err(error);
+            }
+            self.moved.wait().await; // the rest is on its way
         }
         self.note_stable().await;
+        Ok(())
     }
 
     /// Syncs what is unstable now, some objects at a time.
@@ -257,7 +264,11 @@ impl Objects {
     /// killed process leaves behind.
     pub(crate) async fn sync_former(self: Rc<Self>) {
         match self.sync_changed_since(self.osd.last_stable()).await {
-            Ok((synced, newest)) => {
+            Ok((synced, unread, newest)) => {
+                if unread > 0 {
+                    tracing::error!(target_name = %self.osd.label().name, objects = unread,
+                        "rows of objects are damaged: the objects answer EIO, what their files hold is stable");
+                }
                 {
                     let mut unstable = self.unstable.borrow_mut();
                     unstable.former = None;
@@ -269,28 +280,31 @@ impl Objects {
                 self.note_stable().await;
             }
             Err(OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => {}
-            Err(error) => tracing::error!(%error,
-                "objects changed before a crash cannot be listed: syncs of the whole target wait for ever"),
+            Err(error) => {
+                tracing::error!(target_name = %self.osd.label().name, %error,
+                    "objects changed before a crash cannot be listed: syncs of the whole target fail");
+                self.unstable.borrow_mut().former_failed = Some(error);
+            }
         }
         self.tasks.set(self.tasks.get() - 1);
         self.moved.wake_all();
     }
 
-    async fn sync_changed_since(&self, stable: Transno) -> Result<(u64, Transno), OsdError> {
-        let (mut synced, mut newest) = (0, stable);
-        let mut pages = self.osd.pages(table::OBJECT, PAGE);
-        while let Some(rows) = pages.next().await? {
-            for (key, value) in &rows {
-                let Some(object) = object_of_key(key) else { continue };
-                let row = decode_object(object, value)?;
-                if row.version > stable.0 {
-                    newest = newest.max(Transno(row.version));
-                    synced += 1;
-                    self.sync_aside(object).await;
-                }
+    /// How many were synced, those of them whose rows cannot be read, and the latest change.
+    async fn sync_changed_since(&self, stable: Transno) -> Result<(u64, u64, Transno), OsdError> {
+        let (mut synced, mut unread, mut newest) = (0, 0, stable);
+        self.each_object(async |object, row| {
+            match row {
+                Ok(row) if row.version <= stable.0 => return Ok(true),
+                Ok(row) => newest = newest.max(Transno(row.version)),
+                Err(_) => unread += 1, // told with the sync
             }
-        }
-        Ok((synced, newest))
+            synced += 1;
+            self.sync_aside(object).await;
+            Ok(!self.osd.has_failed())
+        })
+        .await?;
+        Ok((synced, unread, newest))
     }
 
     /// The task: what was written an interval ago is synced, some objects at a time.

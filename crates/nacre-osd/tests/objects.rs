@@ -606,7 +606,7 @@ fn background_write_back_moves_the_stable_number() {
 /// Bytes and rows.
 fn make_durable(t: &mut Target) {
     t.run(|o| async move {
-        o.sync_all().await;
+        o.sync_all().await.expect("syncs");
         o.osd().commit(o.osd().last_transno()).await.expect("commits");
     });
 }
@@ -709,7 +709,7 @@ fn after_a_kill_nothing_is_called_stable_that_a_lost_machine_would_take() {
         assert!(t.objects.oldest_unstable().is_some_and(|oldest| oldest.0 <= second.version));
         // A sync of the whole target covers what the former process wrote.
         t.run(|o| async move {
-            o.sync_all().await;
+            o.sync_all().await.expect("syncs");
             let osd = o.osd().clone();
             osd.commit(osd.last_transno()).await.expect("commits");
         });
@@ -927,4 +927,78 @@ fn a_lost_machine_explains_missing_bytes_that_were_not_stable_and_no_others() {
         assert!(matches!(t.sync(object(2)), Err(OsdError::Lost { .. })), "seed {seed}");
     }
     assert!(zeros > 3, "{zeros}");
+}
+
+/// A block of object rows is damaged: its objects answer an error, are counted and synced by their files, and nobody
+/// waits for ever; not after a kill, not after the loss of a machine.
+#[test]
+fn a_damaged_block_of_object_rows_costs_its_objects_and_holds_up_nothing() {
+    for machine_was_lost in [false, true] {
+        let device = CrashDevice::new(u64::MAX);
+        let mut t = Target::format(&device);
+        for n in 0..300 {
+            t.write(object(n), 0, vec![1; 100]).expect("writes");
+        }
+        t.truncate(object(299), 50).expect("cuts");
+        t.run(|o| async move { o.osd().checkpoint().await.expect("writes a run") });
+        let StoreDone::List(runs) =
+            t.store.execute(StoreOp::List { kind: FileKind::Run, after: None, limit: 10 }).expect("lists")
+        else {
+            panic!("no list")
+        };
+        device.kill_process();
+        device.flip(runs[0], 4 * 4096 + 2000);
+        let mut t = Target::start(&device, &config(), machine_was_lost);
+        if machine_was_lost {
+            t.objects.sum_lost();
+        }
+        // Ends, and what is well goes on.
+        make_durable(&mut t);
+        t.settle();
+        let damaged = (0..300).filter(|n| t.read(object(*n), 0, 100).is_err()).collect::<Vec<_>>();
+        assert!((10..80).contains(&damaged.len()), "{damaged:?}");
+        for n in 0..300 {
+            let got = t.sync(object(n));
+            assert_eq!(got.is_err(), damaged.contains(&n), "{n}: {got:?}");
+        }
+        assert_eq!(t.objects.oldest_unstable(), None);
+        t.write(object(400), 0, vec![4; 100]).expect("writes");
+        make_durable(&mut t);
+        let unsummed =
+            t.drive.run(|osd| async move { osd.get(table::TARGET, UNSUMMED_KEY).await.expect("reads") });
+        assert_eq!(unsummed, Some(None), "what cannot be read is not looked at again and again");
+        // The files of all are on the device: those that cannot be read may be wanted by whoever repairs it.
+        device.power_loss(&mut Rng::new(1));
+        for n in 0..300 {
+            let op = StoreOp::Len { file: FileId::Blob(object(n)) };
+            assert!(matches!(device.store().execute(op), Ok(StoreDone::Len(Some(1..)))), "{n}");
+        }
+    }
+}
+
+/// Space that one object let go of cannot be freed because its rows are damaged; that of the others is.
+#[test]
+fn damaged_rows_of_one_object_hold_up_the_space_of_no_other() {
+    let device = CrashDevice::new(u64::MAX);
+    let mut t = Target::format(&device);
+    for n in 0..300 {
+        t.write(object(n), 0, vec![1; 10_000]).expect("writes");
+    }
+    t.run(|o| async move { o.osd().checkpoint().await.expect("writes a run") });
+    let StoreDone::List(runs) =
+        t.store.execute(StoreOp::List { kind: FileKind::Run, after: None, limit: 10 }).expect("lists")
+    else {
+        panic!("no list")
+    };
+    for n in 0..300 {
+        t.truncate(object(n), 100).expect("cuts");
+    }
+    // The cuts are in the log, the rows of blocks before them in the run.
+    device.kill_process();
+    device.flip(runs[0], 12 * 4096);
+    let mut t = Target::open(&device);
+    make_durable(&mut t);
+    t.run(|o| async move { o.osd().ctx().sleep(std::time::Duration::from_secs(60)).await });
+    let cut = (0..300).filter(|n| t.blob_len(object(*n)) == Some(BLOCK_BYTES)).count();
+    assert!(cut >= 150, "{cut}");
 }

@@ -367,8 +367,7 @@ impl Service for Ost {
     }
 
     async fn sync(self: Rc<Self>) -> Result<(), Errno> {
-        self.store.objects.sync_all().await;
-        Ok(())
+        Ok(self.store.objects.sync_all().await?)
     }
 
     fn params(&self) -> Vec<Param> {

@@ -111,6 +111,71 @@ fn damage_is_found_and_named() {
     assert!(said.code == Some(1) && said.out.contains("nacre-MDT0000"), "{} {}", said.out, said.err);
 }
 
+/// The file of an object is deleted or cut, under a running OST and under a stopped one: EIO and not zeros, named in the
+/// log; other files are well, and overwriting the whole file heals it.
+#[test]
+fn a_file_whose_object_lost_its_bytes_answers_eio_until_it_is_written_again() {
+    let Some(m) = Machine::new() else { return };
+    let mut up = m.up();
+    let file = |n: u32| m.mount().join(format!("f{n}"));
+    for n in 0..8 {
+        fs::write(file(n), vec![n as u8 + 1; 900_000 + n as usize]).unwrap();
+        fs::File::open(file(n)).unwrap().sync_all().unwrap();
+    }
+    let of = |n: u32| {
+        let len = u64::from(n) + 900_000;
+        let objects = [files(&m.path("data/ost0/objects")), files(&m.path("data/ost1/objects"))].concat();
+        objects.into_iter().find(|f| {
+            f.metadata().unwrap().len() == len.next_multiple_of(4096) && {
+                let mut byte = [0];
+                fs::File::open(f).unwrap().read_exact_at(&mut byte, 0).is_ok() && byte == [n as u8 + 1]
+            }
+        })
+    };
+    let eio = |n: u32| {
+        let error = fs::read(file(n)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(5), "file {n}: {error}");
+    };
+    // Under a running OST.
+    fs::OpenOptions::new().write(true).open(of(0).unwrap()).unwrap().set_len(300_000).unwrap();
+    eio(0);
+    let mut start = vec![0; 200_000];
+    fs::File::open(file(0)).unwrap().read_exact_at(&mut start, 0).unwrap();
+    assert!(start.iter().all(|b| *b == 1), "what is there can be read");
+    fs::remove_file(of(1).unwrap()).unwrap();
+    // It has the file open; whoever wants it durable hears that it has no name.
+    let handle = fs::OpenOptions::new().write(true).open(file(1)).unwrap();
+    handle.write_all_at(&[9; 100], 0).unwrap();
+    assert_eq!(handle.sync_all().unwrap_err().raw_os_error(), Some(5));
+    drop(handle);
+    eio(1);
+    // Under a stopped one.
+    up.stop();
+    fs::remove_file(of(2).unwrap()).unwrap();
+    fs::OpenOptions::new().write(true).open(of(3).unwrap()).unwrap().set_len(5000).unwrap();
+    up = m.up();
+    for n in 0..4 {
+        eio(n);
+        assert!(
+            fs::OpenOptions::new().write(true).open(file(n)).unwrap().write_at(&[7; 10], 700_000).is_err()
+        );
+    }
+    for n in 4..8 {
+        assert_eq!(fs::read(file(n)).unwrap(), vec![n as u8 + 1; 900_000 + n as usize]);
+    }
+    let log = fs::read_to_string(m.path("data/nacre.log")).unwrap_or_default();
+    assert!(log.contains("are lost: they were written"), "{log}");
+    for n in 0..4 {
+        let whole = fs::OpenOptions::new().write(true).open(file(n)).unwrap();
+        whole.write_all_at(&vec![100 + n as u8; 900_000 + n as usize], 0).unwrap();
+        whole.sync_all().unwrap();
+        assert_eq!(fs::read(file(n)).unwrap(), vec![100 + n as u8; 900_000 + n as usize]);
+    }
+    up.stop();
+    let out = m.good(&["check", "--data", m.path("data").to_str().unwrap()]);
+    assert_eq!(out.matches(" ok").count(), 5, "{out}");
+}
+
 #[test]
 fn an_ost_of_another_time_does_not_fit_its_mdt() {
     let Some(m) = Machine::new() else { return };

@@ -556,8 +556,8 @@ const MUTATIONS: &[Mutation] = &[
         "what a second loss interrupts is not summed",
         "crates/nacre-osd/src/object_resum.rs",
         &[(
-            "machine stay\");\n                    }\n                }\n                if self.stopping.get() {",
-            "machine stay\");\n                    }\n                }\n                if found > 0 {",
+            "            Ok(!self.stopping.get())\n        })\n        .await?;\n        if self.stopping.get() {",
+            "            Ok(found == 0)\n        })\n        .await?;\n        if found > 0 {",
         )],
     )
     .found_by("nacre-sim", "lost_bytes", "after_the_recovery_sums_are_those_of_the_bytes_that_are_there"),
@@ -630,6 +630,34 @@ const MUTATIONS: &[Mutation] = &[
         &[("self.objects.note_unstable(object, tx.transno(), BLOCK_BYTES);", "")],
     )
     .found_by("nacre-osd", "objects", "bytes_of_a_write_that_a_kill_has_cut_off_do_not_come_back_with_a_lost_machine"),
+    planted(
+        "objects whose rows are damaged are not synced after a crash",
+        "crates/nacre-osd/src/writeback.rs",
+        &[("Err(_) => unread += 1, // told with the sync", "Err(_) => return Ok(true),")],
+    )
+    .found_by("nacre-osd", "objects", "a_damaged_block_of_object_rows_costs_its_objects_and_holds_up_nothing"),
+    planted(
+        "damaged rows of one object hold up the space of all",
+        "crates/nacre-osd/src/reclaim.rs",
+        &[("Err(error @ OsdError::Corrupt { .. }) => self.leave_unreclaimed(object, &error),", "")],
+    )
+    .found_by("nacre-osd", "objects", "damaged_rows_of_one_object_hold_up_the_space_of_no_other"),
+    planted(
+        "a connection is read whatever waits for it",
+        "crates/nacre-rt/src/socket.rs",
+        &[("o.queued_bytes()) > config.send_queue_pause_bytes", "o.queued_bytes()) > config.send_queue_bytes_max")],
+    )
+    .found_by("nacre-rt", "sockets", "who_asks_for_more_than_it_reads_is_read_later_and_not_closed"),
+    planted(
+        "a connection that is not read never gets through",
+        "crates/nacre-rt/src/socket.rs",
+        &[("None if now >= paused.until => paused.frames = Some(came + 1),", "None if now < Instant(0) => paused.frames = Some(came + 1),")],
+    )
+    .found_by(
+        "nacre-rt",
+        "sockets",
+        "bulk_of_one_peer_fills_the_bound_of_the_process_and_holds_up_no_small_requests",
+    ),
     planted(
         "bytes that no file has are zeros",
         "crates/nacre-osd/src/object_lost.rs",

@@ -32,6 +32,9 @@ const PAUSE_MIN: Duration = Duration::from_micros(3);
 /// Needless wake-ups after which a helper stops.
 const HELP_NEEDLESS_MAX: u32 = 8;
 
+/// How often a socket that is not read is looked at.
+const PAUSE_LOOK: Duration = Duration::from_millis(5);
+
 const WAKE_TOKEN: u64 = 0;
 
 /// What other threads know of a loop.
@@ -149,6 +152,7 @@ pub(crate) fn run(node: &Node, index: usize) {
         index,
         entries: BTreeMap::new(),
         timed: BTreeSet::new(),
+        paused: BTreeSet::new(),
         swept: clock::now(),
         busy_since: clock::now(),
         needless: 0,
@@ -174,6 +178,8 @@ struct EventLoop<'a> {
     entries: BTreeMap<u64, Entry>,
     /// Entries that may have a deadline: sockets in their handshake, listeners that rest.
     timed: BTreeSet<u64>,
+    /// Sockets that are not read for what they have in memory.
+    paused: BTreeSet<u64>,
     /// When it was last looked whether sockets move.
     swept: Instant,
     /// End of the last pause in the kernel.
@@ -184,7 +190,7 @@ struct EventLoop<'a> {
 impl EventLoop<'_> {
     fn turn(&mut self, events: &mut Vec<epoll::Event>) {
         self.take_commands();
-        let next = self.fire_timers().min(self.entry_deadlines()).min(self.sweep());
+        let next = self.fire_timers().min(self.entry_deadlines()).min(self.sweep()).min(self.resume_reads());
         driver::run();
         self.wait(events, next);
         for event in events.drain(..) {
@@ -253,6 +259,9 @@ impl EventLoop<'_> {
             }
             Entry::Socket(socket) => {
                 let goes_on = socket.ready(self.shared, flags);
+                if goes_on && socket.is_paused() {
+                    self.paused.insert(token);
+                }
                 driver::run();
                 goes_on
             }
@@ -364,6 +373,19 @@ impl EventLoop<'_> {
             self.drop_entry(token);
         }
         next
+    }
+
+    /// Reads on where there is room again; returns when to look at the others.
+    fn resume_reads(&mut self) -> u64 {
+        if self.paused.is_empty() {
+            return u64::MAX;
+        }
+        let (entries, shared) = (&mut self.entries, self.shared);
+        self.paused.retain(|token| match entries.get_mut(token) {
+            Some(Entry::Socket(socket)) => socket.stays_paused(shared),
+            Some(_) | None => false,
+        });
+        if self.paused.is_empty() { u64::MAX } else { (clock::now() + PAUSE_LOOK).0 }
     }
 
     /// Looks now and then whether sockets move; returns when to look again.

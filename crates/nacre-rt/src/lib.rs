@@ -10,6 +10,7 @@
 //! `io.rs` store operations; `event_loop.rs` epoll, timers, sources; `server.rs` threads bound to a CPU; `node.rs` the
 //! front door.
 
+mod budget;
 mod clock;
 mod conn;
 mod driver;

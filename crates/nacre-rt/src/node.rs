@@ -1,5 +1,6 @@
 //! A node: the islands of one process, the threads that drive them, and the addresses it answers at.
 
+use crate::budget::BulkBudget;
 use crate::event_loop::{self, LoopHandle};
 use crate::io::IoPool;
 use crate::island::{EndReason, IslandRef};
@@ -28,8 +29,17 @@ pub struct Config {
     pub io_threads_max: usize,
     /// Store operations with more payload go to an I/O thread.
     pub io_inline_bytes: usize,
-    /// What may wait for a peer that does not read; beyond it the connection is closed.
+    /// What may wait for a peer; beyond it the connection is closed. Far beyond the next bound: requests that were read
+    /// before it was reached are answered.
     pub send_queue_bytes_max: usize,
+    /// While so much waits for a peer that has connected here, no requests of it are read.
+    pub send_queue_pause_bytes: usize,
+    /// Bulk bytes from peers that have connected here, in use in the whole process. While there are more, connections
+    /// that hold some of them are not read; each may have one frame more.
+    pub bulk_bytes_max: u64,
+    /// A connection that is not read because of these bounds is read for one frame after so long: what others wait for
+    /// may be behind what fills them.
+    pub pause_max: Duration,
     /// Connections that are let in at one address; more are refused.
     pub connections_max: usize,
     /// Of these, connections from one host.
@@ -48,7 +58,10 @@ impl Default for Config {
             pin: false,
             io_threads_max: 4,
             io_inline_bytes: 256 << 10,
-            send_queue_bytes_max: 64 << 20,
+            send_queue_bytes_max: 512 << 20,
+            send_queue_pause_bytes: 16 << 20,
+            bulk_bytes_max: 512 << 20,
+            pause_max: Duration::from_secs(1),
             connections_max: 4096,
             connections_per_host_max: 1024,
             handshake_max: Duration::from_secs(10),
@@ -120,6 +133,7 @@ pub(crate) struct Shared {
     pub(crate) stats: NodeStats,
     pub(crate) loops: Vec<LoopHandle>,
     pub(crate) sockets: AtomicUsize,
+    pub(crate) bulk: BulkBudget,
     complaints: Mutex<Complaints>,
     grievances: Mutex<Grievances>,
     islands: RwLock<BTreeMap<String, IslandRef>>,
@@ -143,6 +157,10 @@ impl From<Arc<Shared>> for Node {
 }
 
 impl Node {
+    /// Bulk bytes that came in over sockets and are in use.
+    pub fn bulk_bytes(&self) -> u64 {
+        self.0.bulk.used()
+    }
     /// Starts the event loops. `on_island_end` is called once for each island that ends, by the thread that saw
     /// it end, outside every island and after the last operation on its store: it may add the island again.
     ///
@@ -158,6 +176,7 @@ impl Node {
             config,
             on_island_end: Box::new(on_island_end),
             io_pool: IoPool::default(),
+            bulk: BulkBudget::default(),
             stats: NodeStats::default(),
             loops,
             sockets: AtomicUsize::new(0),

@@ -7,7 +7,13 @@
 //! Invariants: frames enter the island in the order of the stream; a connection that is lost tells its island
 //! once; only the loop takes a socket off its list (others shut it down and the loop sees the end); no handshake
 //! takes longer than [`crate::Config::handshake_max`].
+//!
+//! Whoever has connected here is read only while what waits to be sent to it, and the bulk that came from it, are within
+//! their bounds. A pause holds up nobody for good: after [`crate::Config::pause_max`] one frame is read, so that a cancel
+//! or a ping behind large requests gets through. Connections that this side has opened are always read: otherwise two
+//! ends could wait for each other.
 
+use crate::budget::BulkShare;
 use crate::clock;
 use crate::conn::{Conn, Link, Out};
 use crate::driver::{self, Work};
@@ -74,6 +80,18 @@ pub(crate) struct Socket {
     received_frames: u64,
     incoming: Progress,
     outgoing: Progress,
+    /// Of what the peer has brought; `None` for connections that this side has opened.
+    bulk: Option<BulkShare>,
+    paused: Option<Paused>,
+}
+
+/// A connection that is not read.
+#[derive(Clone, Copy)]
+struct Paused {
+    /// Then it is read for one frame.
+    until: Instant,
+    /// It is being read until so many frames have come.
+    frames: Option<u64>,
 }
 
 enum Phase {
@@ -169,6 +187,8 @@ impl Socket {
             received_frames: 0,
             incoming: Progress::default(),
             outgoing: Progress::default(),
+            bulk: None,
+            paused: None,
         }
     }
     pub(crate) fn accepted(accepted: Accepted, place: Place) -> Self {
@@ -216,6 +236,9 @@ impl Socket {
             self.incoming.forget();
             self.outgoing.forget();
         }
+        if self.is_paused() {
+            self.incoming.forget(); // it is not asked for more
+        }
         let max = shared.config.stall_max;
         let (bytes, frames) = (self.received_bytes, self.received_frames);
         let within = !self.decoder.is_between_frames();
@@ -244,7 +267,7 @@ impl Socket {
         if !flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
             return true;
         }
-        match self.read(shared) {
+        match self.read(shared, flags.intersects(EventFlags::HUP | EventFlags::ERR)) {
             Ok(()) => true,
             Err(reason) => {
                 self.lost(&reason);
@@ -280,9 +303,48 @@ impl Socket {
         }
     }
 
-    /// Reads what is there and puts the frames onto this thread's queue. `Err`: the connection is over.
-    fn read(&mut self, shared: &Arc<Shared>) -> Result<(), String> {
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused.is_some_and(|paused| paused.frames.is_none())
+    }
+    /// Looks whether a connection that is not read may be read again; `true`: not yet.
+    pub(crate) fn stays_paused(&mut self, shared: &Shared) -> bool {
+        let stays = self.must_pause(shared);
+        if !stays {
+            self.link.watch_reads(true);
+        }
+        stays
+    }
+    fn must_pause(&mut self, shared: &Shared) -> bool {
+        let (Phase::Open { conn, .. }, Some(bulk)) = (&self.phase, &self.bulk) else { return false };
+        let config = &shared.config;
+        let is_full = conn.outbox.with(|o| o.queued_bytes()) > config.send_queue_pause_bytes
+            || bulk.own() > 0 && shared.bulk.used() > config.bulk_bytes_max;
+        if !is_full {
+            self.paused = None;
+            return false;
+        }
+        let now = clock::now();
+        let (until, came) = (now + config.pause_max, self.received_frames);
+        let paused = self.paused.get_or_insert_with(|| {
+            shared.stats.reads_paused.add(1);
+            Paused { until, frames: None }
+        });
+        match paused.frames {
+            None if now >= paused.until => paused.frames = Some(came + 1),
+            Some(frames) if came >= frames => *paused = Paused { until, frames: None },
+            Some(_) | None => {}
+        }
+        paused.frames.is_none()
+    }
+
+    /// Reads what is there and puts the frames onto this thread's queue. `Err`: the connection is over. With `ends` it is
+    /// about to be, and is read in any case.
+    fn read(&mut self, shared: &Arc<Shared>, ends: bool) -> Result<(), String> {
         for _ in 0..READS_PER_TURN {
+            if !ends && self.must_pause(shared) {
+                self.link.watch_reads(false);
+                return Ok(());
+            }
             let mut frames = Vec::new();
             let received = SCRATCH.with(|scratch| {
                 nacre_net::receive(
@@ -326,12 +388,15 @@ impl Socket {
         Ok(())
     }
 
-    fn take_frame(&mut self, shared: &Arc<Shared>, frame: Frame) -> Result<(), String> {
+    fn take_frame(&mut self, shared: &Arc<Shared>, mut frame: Frame) -> Result<(), String> {
         match &self.phase {
             Phase::Open { island, conn } => {
                 if matches!(frame.header.kind, Kind::Hello | Kind::HelloReply) {
                     shared.complain(&self.link.peer, "it greeted twice");
                     return Err("greeted twice".to_owned());
+                }
+                if let Some(share) = &self.bulk {
+                    frame.bulk = frame.bulk.into_iter().map(|bytes| share.hold(bytes)).collect();
                 }
                 driver::push(Work::Event(island.clone(), Event::Frame { conn: conn.id, frame }));
                 Ok(())
@@ -379,6 +444,7 @@ impl Socket {
         let origin = self.link.origin;
         driver::push(Work::Accept { island: island.clone(), conn: conn.clone(), from, origin });
         driver::push(Work::Drain(conn.clone()));
+        self.bulk = Some(shared.bulk.share());
         self.open(island, conn);
         Ok(())
     }
@@ -549,6 +615,16 @@ impl SocketLink {
         }
     }
 
+    /// Watches for what the peer sends, or does not. Under the lock: whoever has found the socket full and wants to hear
+    /// of room has said so before, or says it after this.
+    fn watch_reads(&self, wanted: bool) {
+        let blocked = self.lock_blocked();
+        let mut flags = if wanted { EventFlags::IN } else { EventFlags::empty() };
+        if blocked.conn.is_some() {
+            flags |= EventFlags::OUT;
+        }
+        self.watch_for(flags);
+    }
     fn watch_for(&self, flags: EventFlags) {
         if let (Some(node), Some(&(index, token))) = (self.node.get(), self.at.get())
             && let Some(handle) = node.loops.get(index)

@@ -108,6 +108,8 @@ counters! {
     sends,
     /// Times a socket was full.
     sends_blocked,
+    /// Times a connection was not read further because of what it had in memory.
+    reads_paused,
     connections_accepted,
     connections_opened,
     connections_refused,

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
-use common::{LIMIT, Order, Puppet, Report, next, reports, request, tell};
+use common::{Order, Puppet, Report, eventually, next, reports, request, tell};
 use nacre_net::Address;
 use nacre_node::ConnId;
 use nacre_rt::{Config, Node};
@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A connection from 127.0.0.`host`.
 fn from(host: u8, to: SocketAddr) -> TcpStream {
@@ -27,14 +27,6 @@ fn is_let_in(mut stream: impl Read + Write) -> bool {
     bytes.extend_from_slice(&frame.body);
     // One that was refused may be gone already.
     stream.write_all(&bytes).is_ok() && matches!(stream.read(&mut [0; 16]), Ok(1..))
-}
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let until = Instant::now() + LIMIT;
-    while !condition() {
-        assert!(Instant::now() < until, "{what}");
-        let moment = rustix::event::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
-        rustix::event::poll(&mut [], Some(&moment)).unwrap();
-    }
 }
 fn sockets_of_this_process() -> usize {
     let fds = std::fs::read_dir("/proc/self/fd").unwrap();

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
-use common::{Order, Puppet, Report, next, node, reports, request, tell};
+use common::{Order, Puppet, Report, eventually, next, node, reports, request, tell};
 use nacre_net::Address;
 use nacre_node::ConnId;
 use nacre_rt::{Config, IslandRef, Node};
@@ -269,6 +269,77 @@ fn a_peer_that_does_not_read_loses_its_connection() {
     let Report::Closed(closed, reason) = next(&far) else { panic!("closed") };
     assert!(closed == conn && reason.contains("does not keep up"), "{reason}");
     hear_to_the_end(&mut raw);
+    server.shutdown();
+}
+
+/// A raw connection to `b` that was let in.
+fn greeted(dir: &tempfile::TempDir) -> UnixStream {
+    let mut raw = UnixStream::connect(dir.path().join("s")).unwrap();
+    raw.write_all(&hello_bytes("b")).unwrap();
+    raw.read_exact(&mut [0; nacre_wire::HEADER_BYTES]).unwrap();
+    raw
+}
+/// Sends requests with 1 MiB each, and does not look at the answers.
+fn ask_with_bulk(raw: &UnixStream, requests: u64) -> std::thread::JoinHandle<()> {
+    let mut half = raw.try_clone().unwrap();
+    let asks = move || {
+        for xid in 0..requests {
+            let mut frame = request(xid, b"");
+            frame.bulk = vec![vec![xid as u8; 1 << 20].into()];
+            half.write_all(&frame.encode_header(0, crc_fast::crc32_iscsi)).unwrap();
+            half.write_all(&frame.bulk[0]).unwrap();
+        }
+    };
+    std::thread::Builder::new().name("asks".to_owned()).spawn(asks).unwrap()
+}
+
+/// A peer that asks for more than it reads is not closed: its requests are read when it has taken its replies.
+#[test]
+fn who_asks_for_more_than_it_reads_is_read_later_and_not_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let config =
+        Config { send_queue_bytes_max: 8 << 20, send_queue_pause_bytes: 1 << 20, ..Config::default() };
+    let server = Node::start(config, |_, _, _| {}).unwrap();
+    server.add_island("b", None, None, Puppet::make(true)).unwrap_or_else(|e| panic!("{e}"));
+    server.listen(&unix(&dir)).unwrap();
+    let mut raw = greeted(&dir);
+    let asks = ask_with_bulk(&raw, 40);
+    eventually("it is not read", || server.stats().reads_paused() > 0);
+    // The socket's own buffers and a frame under way come on top.
+    assert!(server.bulk_bytes() <= 4 << 20, "{}", server.bulk_bytes());
+    let (mut bytes, mut all) = (vec![0; 1 << 20], 0);
+    while all < 40 << 20 {
+        all += raw.read(&mut bytes).unwrap();
+    }
+    asks.join().unwrap();
+    server.shutdown();
+}
+
+/// Bulk of all connections is bounded together; who has none of it is served meanwhile, and who waits gets through
+/// little by little also when nothing is given back.
+#[test]
+fn bulk_of_one_peer_fills_the_bound_of_the_process_and_holds_up_no_small_requests() {
+    let dir = tempfile::tempdir().unwrap();
+    let pause_max = std::time::Duration::from_millis(50);
+    let config = Config { bulk_bytes_max: 2 << 20, pause_max, ..Config::default() };
+    let server = Node::start(config, |_, _, _| {}).unwrap();
+    server.add_island("b", None, None, Puppet::make(true)).unwrap_or_else(|e| panic!("{e}"));
+    server.listen(&unix(&dir)).unwrap();
+    // It reads nothing, so its echoes stay in memory.
+    let greedy = greeted(&dir);
+    let asks = ask_with_bulk(&greedy, 12);
+    eventually("it is not read", || server.stats().reads_paused() > 0 && server.bulk_bytes() > 2 << 20);
+    let mut modest = greeted(&dir);
+    let mut answer = vec![0; nacre_wire::HEADER_BYTES];
+    for xid in 0..10 {
+        modest.write_all(&request(xid, b"").encode_header(0, crc_fast::crc32_iscsi)).unwrap();
+        modest.read_exact(&mut answer).unwrap();
+    }
+    // Nothing is given back, and all of them come in: nobody waits for ever.
+    asks.join().unwrap();
+    eventually("all have come", || server.stats().frames_received() >= 12 + 10 + 2);
+    drop((greedy, modest));
+    eventually("nothing is in use", || server.bulk_bytes() == 0);
     server.shutdown();
 }
 

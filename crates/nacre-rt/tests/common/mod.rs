@@ -141,6 +141,14 @@ impl Logic for Puppet {
     }
 }
 
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let until = std::time::Instant::now() + LIMIT;
+    while !condition() {
+        assert!(std::time::Instant::now() < until, "{what}");
+        let moment = rustix::event::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+        rustix::event::poll(&mut [], Some(&moment)).unwrap();
+    }
+}
 pub fn request(xid: u64, body: &[u8]) -> Frame {
     let mut header = Header::new(Kind::Request, 1);
     header.xid = Xid(xid);

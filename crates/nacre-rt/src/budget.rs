@@ -1,0 +1,59 @@
+//! Bulk bytes that came in over sockets and are in use: what a process holds of them, and each connection of it.
+//!
+//! A piece counts from the moment when its frame is whole until the last reference to its bytes is gone, wherever that
+//! is. What a connection may bring before its frame is whole is bounded by the frame (`nacre_net::Limits`).
+//! Not here: who stops reading because of it (`socket.rs`).
+
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The bytes of one process.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct BulkBudget(Arc<AtomicU64>);
+
+/// The bytes of one connection.
+#[derive(Debug)]
+pub(crate) struct BulkShare {
+    all: BulkBudget,
+    own: Arc<AtomicU64>,
+}
+
+/// A piece of bulk that gives its bytes back.
+struct Held {
+    bytes: Bytes,
+    all: BulkBudget,
+    own: Arc<AtomicU64>,
+}
+
+impl BulkBudget {
+    pub(crate) fn used(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+    pub(crate) fn share(&self) -> BulkShare {
+        BulkShare { all: self.clone(), own: Arc::default() }
+    }
+}
+impl BulkShare {
+    pub(crate) fn own(&self) -> u64 {
+        self.own.load(Ordering::Relaxed)
+    }
+    pub(crate) fn hold(&self, bytes: Bytes) -> Bytes {
+        let len = bytes.len() as u64;
+        self.all.0.fetch_add(len, Ordering::Relaxed);
+        self.own.fetch_add(len, Ordering::Relaxed);
+        Bytes::from_owner(Held { bytes, all: self.all.clone(), own: self.own.clone() })
+    }
+}
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+impl Drop for Held {
+    fn drop(&mut self) {
+        let len = self.bytes.len() as u64;
+        self.all.0.fetch_sub(len, Ordering::Relaxed);
+        self.own.fetch_sub(len, Ordering::Relaxed);
+    }
+}

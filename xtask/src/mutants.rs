@@ -659,6 +659,12 @@ const MUTATIONS: &[Mutation] = &[
         "bulk_of_one_peer_fills_the_bound_of_the_process_and_holds_up_no_small_requests",
     ),
     planted(
+        "an object goes in one visit, however large",
+        "crates/nacre-osd/src/thin.rs",
+        &[("if self.cool(&from, &to).await > ROWS_MAX {", "if ROWS_MAX == 0 {")],
+    )
+    .found_by("nacre-osd", "objects", "a_large_object_goes_without_a_long_visit"),
+    planted(
         "bytes that no file has are zeros",
         "crates/nacre-osd/src/object_lost.rs",
         &[("Err(_) if self.may_be_gone(row.version) => {", "Err(_) if self.may_be_gone(row.version) || row.written > 0 => {")],

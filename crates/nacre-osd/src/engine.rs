@@ -65,6 +65,8 @@ pub struct OsdStats {
     pub cold_reads: u64,
     pub corrupt_blocks: u64,
     pub slowed_writers: u64,
+    /// Most rows in memory that one deletion of a range has met.
+    pub range_rows_max: u64,
     /// Transactions that wrote more than they had reserved: a bug of a handler.
     pub credits_exceeded: u64,
     pub account_underflows: u64,
@@ -253,6 +255,7 @@ impl Osd {
             run_bytes: state.runs.bytes(),
             run_index_bytes: state.runs.index_bytes(),
             account_underflows: state.accounts.underflows,
+            range_rows_max: state.mem.deleted_rows_max(),
             ..self.stats.get()
         }
     }

@@ -50,6 +50,7 @@ mod run_set;
 mod state;
 pub mod summed;
 mod superblock;
+mod thin;
 mod tiers;
 mod tx;
 mod writeback;

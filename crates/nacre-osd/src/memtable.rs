@@ -169,6 +169,8 @@ pub(crate) struct Memtable {
     sweep_mark: Option<u64>,
     /// Keys of rows that say no more than that nothing is below: they go when no pin needs them.
     gone: VecDeque<(u64, Key)>,
+    /// Most rows that one range deletion has met.
+    deleted_rows_max: u64,
 }
 
 impl Default for Memtable {
@@ -186,6 +188,7 @@ impl Default for Memtable {
             sweep_at: Key::from_raw(&[]),
             sweep_mark: None,
             gone: VecDeque::new(),
+            deleted_rows_max: 0,
         }
     }
 }
@@ -299,6 +302,7 @@ impl Memtable {
             return;
         }
         let slots: Vec<(Slot, usize)> = self.range(&from, &to).map(|(k, s)| (s, k.raw().len())).collect();
+        self.deleted_rows_max = self.deleted_rows_max.max(slots.len() as u64);
         for (slot, key_len) in slots {
             let heap_key = if key_len > 30 { key_len } else { 0 };
             // Clean: the tombstone says the same, so the row need not be kept.
@@ -314,6 +318,38 @@ impl Memtable {
             self.bytes.active += ROW_OVERHEAD_BYTES as u64;
             undo.push(Undo::Range(change));
         }
+    }
+
+    /// Most rows that one range deletion has met: work of one visit.
+    pub(crate) fn deleted_rows_max(&self) -> u64 {
+        self.deleted_rows_max
+    }
+    /// Drops clean rows of a range, looking at no more than `steps` rows: where to go on, if there is more, and how many
+    /// of those rows had to stay.
+    pub(crate) fn cool(&mut self, from: &Key, to: &Key, steps: usize) -> (Option<Key>, usize) {
+        let (oldest, clean_gen, slab) = (self.live.oldest(), self.clean_gen, &self.slab);
+        let mut end = None;
+        let mut victims = Vec::new();
+        let mut seen = 0;
+        for (key, slot) in self.range(from, to) {
+            if seen == steps {
+                end = Some(key.clone());
+                break;
+            }
+            seen += 1;
+            let row = slab.row(slot);
+            if row.generation <= clean_gen && row.touch < oldest {
+                victims.push(key.clone());
+            }
+        }
+        let stay = seen - victims.len();
+        for key in victims {
+            let Some(slot) = self.map.remove(&key) else { continue };
+            let row = self.slab.take(slot);
+            let bytes = row_bytes(key.raw(), row.value.as_ref()) as u64;
+            self.bytes.clean = self.bytes.clean.saturating_sub(bytes);
+        }
+        (end, stay)
     }
 
     /// Takes back the changes from `keep` on.

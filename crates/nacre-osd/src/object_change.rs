@@ -133,6 +133,7 @@ impl Objects {
                 !size.is_multiple_of(BLOCK_BYTES) && size < row.size && self.is_written(object, last).await?;
             let last_sum = if is_cut { Some(self.sum_up_to(object, size).await?) } else { None };
             let freed = if size == 0 { 0 } else { self.allocated_from(object, region + 1).await? };
+            self.thin(object, if size == 0 { 0 } else { region + 1 }).await?;
             Change::Shrink { size, freed, last_sum }
         };
         let credits = Objects::small_credits(!grows);
@@ -203,8 +204,13 @@ impl Objects {
     /// Removes the object; idempotent. Works for a quarantined one too.
     pub async fn prepare_destroy(self: &Rc<Self>, object: ObjectId) -> Result<Prepared, OsdError> {
         let guard = self.locks.lock(object, Extent::ALL, true).await;
+        self.thin(object, 0).await?;
         let pins = self.pins_of(object, &(0..0)).await?;
         Ok(self.prepared(object, guard, pins, Objects::small_credits(true), Change::Destroy))
+    }
+    /// Rows of blocks from a region on are going to be deleted.
+    async fn thin(&self, object: ObjectId, region: u64) -> Result<(), OsdError> {
+        self.osd.thin(table::BLOCK, &block_key(object, region), &block_key(object, u64::MAX)).await
     }
 
     /// Charges the object to another owner; nothing if it does not exist.

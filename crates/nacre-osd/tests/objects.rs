@@ -1002,3 +1002,23 @@ fn damaged_rows_of_one_object_hold_up_the_space_of_no_other() {
     let cut = (0..300).filter(|n| t.blob_len(object(*n)) == Some(BLOCK_BYTES)).count();
     assert!(cut >= 150, "{cut}");
 }
+
+/// An object with many regions is destroyed or cut: the visit that does it does not walk all of them.
+#[test]
+fn a_large_object_goes_without_a_long_visit() {
+    let device = CrashDevice::new(u64::MAX);
+    let mut t = Target::format_with(&device, &OsdConfig { log_bytes_max: 64 << 20, ..config() });
+    for n in 0..2 {
+        for region in 0..6000u64 {
+            t.write(object(n), region * (256 << 10), vec![1; 4096]).expect("writes");
+        }
+    }
+    assert!(t.drive.osd().stats().rows_in_memory > 12_000, "they are in memory");
+    let row = t.truncate(object(0), 5 * (256 << 10)).expect("cuts");
+    assert_eq!(row.blocks, 5 * 8);
+    t.destroy(object(1)).expect("destroys");
+    let met = t.drive.osd().stats().range_rows_max;
+    assert!(met <= 4096, "{met} rows in one visit");
+    assert_eq!((t.check_rows(object(0)), t.check_rows(object(1))), ((5, vec![]), (0, vec![])));
+    assert_eq!((t.usage(0), t.usage(1)), ((5 * 4096, 1), (0, 0)));
+}

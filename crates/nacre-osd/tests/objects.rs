@@ -999,8 +999,9 @@ fn damaged_rows_of_one_object_hold_up_the_space_of_no_other() {
     let mut t = Target::open(&device);
     make_durable(&mut t);
     t.run(|o| async move { o.osd().ctx().sleep(std::time::Duration::from_secs(60)).await });
+    let damaged = (0..300).filter(|n| t.read(object(*n), 0, 100).is_err()).count();
     let cut = (0..300).filter(|n| t.blob_len(object(*n)) == Some(BLOCK_BYTES)).count();
-    assert!(cut >= 150, "{cut}");
+    assert!((10..100).contains(&damaged) && cut >= 300 - damaged, "{cut} cut, {damaged} damaged");
 }
 
 /// An object with many regions is destroyed or cut: the visit that does it does not walk all of them.

@@ -48,6 +48,8 @@ enum Task {
     Netns,
     /// kill -9, SIGSTOP and cut links of every kind of process while programs work on two mounts
     Crash(e2e::CrashOptions),
+    /// Stores of an OST and the MDT on loop devices that fail, are mounted again or are copies, while a program writes
+    Stores,
     /// SIGSTOP, SIGKILL and takeover of servers and mounts with the lease of production (CI: a shorter one)
     Membership {
         /// Seconds; a mount is stopped for three times as long
@@ -127,6 +129,7 @@ fn main() -> Result<()> {
         Task::Edges => e2e::edges(),
         Task::Netns => e2e::netns(),
         Task::Crash(options) => e2e::crash(&options),
+        Task::Stores => e2e::stores(),
         Task::Membership { lease } => ci::membership(lease),
         Task::Trips => e2e::trips(),
         Task::Million { files, rounds } => e2e::million(files, rounds),

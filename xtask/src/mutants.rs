@@ -309,11 +309,45 @@ const MUTATIONS: &[Mutation] = &[
         &[("if old <= safe.max(made) {", "if old <= safe && made.0 < u64::MAX {")],
     ),
     planted(
+        "a store that comes back on the same boot is trusted",
+        "crates/nacre-target/src/recovery.rs",
+        &[("let nothing = core.osd.was_clean() ||", "let nothing = true ||")],
+    )
+    .found_by("nacre-sim", "stores", "answered_names_are_there_whatever_the_store_of_the_mdt_has_lost"),
+    planted(
+        "the end of the log is not written again",
+        "crates/nacre-osd/src/open.rs",
+        &[("                write_again(ctx, &superblock, segment).await?;", "                let _ = segment;")],
+    )
+    .found_by("nacre-sim", "stores", "answered_names_are_there_whatever_the_store_of_the_mdt_has_lost"),
+    planted(
+        "a block that holds its bytes is not written again",
+        "crates/nacre-osd/src/object_restore.rs",
+        &[("true => self.put_back(object, first, held).await?,", "true => {}")],
+    )
+    .found_by("nacre-sim", "stores", "answered_bytes_are_there_whatever_the_store_of_an_ost_has_lost"),
+    planted(
+        "an object is taken out of use when its whole device fails",
+        "crates/nacre-osd/src/writeback.rs",
+        &[("                self.osd.probe().await?;\n", "")],
+    )
+    .found_by(
+        "nacre-sim",
+        "stores",
+        "a_target_whose_device_refuses_everything_ends_itself_and_clients_make_good_what_it_has_lost",
+    ),
+    planted(
+        "the deadline of a write is not looked at after its waits",
+        "crates/nacre-osd/src/object_change.rs",
+        &[("            may_begin().map_err(OsdError::NotBegun)?;\n            let (mut offset", "            let (mut offset")],
+    )
+    .found_by("nacre-sim", "stores", "a_write_whose_mount_dies_while_it_waits_in_the_ost_is_not_begun"),
+    planted(
         "lost bytes are not put back",
         "crates/nacre-osd/src/object_restore.rs",
         &[(
-            "if row_of_blocks.is_written(block)\n",
-            "if sum == 1\n                        && row_of_blocks.is_written(block)\n",
+            "false => self.put_back(object, from, bytes(from, to)).await?,",
+            "false => {}",
         )],
     ),
     planted(
@@ -487,7 +521,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "who waits for an extent lock does not hear of a restart",
         "crates/nacre-client/src/locks.rs",
-        &[("        peer.on_restarted(self.asks_again());\n", "")],
+        &[("        ost.peer.on_restarted(self.asks_again());\n", "")],
     )
     .found_by("nacre-sim", "appends", "who_waits_for_a_lock_asks_a_restarted_ost_at_once"),
     planted(

@@ -7,29 +7,38 @@
 use crate::client::Client;
 use crate::stripes::Laid;
 use crate::target::Target;
-use crate::waits::Waits;
+use crate::waits::{Registered, Waits};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
-use nacre_node::{Ctx, Peer};
-use nacre_types::{Errno, Extent, LockCookie, ObjectId};
+use nacre_node::Ctx;
+use nacre_types::Codec;
+use nacre_types::{Errno, Extent, Fid, LockCookie, ObjectId};
 use nacre_wire::Opcode;
-use nacre_wire::ost::{Cancel, Enqueue, LockGranted, LockMode, ObjectState};
+use nacre_wire::ost::{Cancel, Enqueue, LockBlocking, LockGranted, LockMode, ObjectState};
 
-/// Requests that wait for a grant, which brings the object as it is then.
+/// Locks that are held or asked for, until their cancel is answered; a grant brings the object as it is then.
 pub(crate) type ExtentLocks = Waits<ObjectState>;
 
 impl ExtentLocks {
     /// Takes the callbacks of an OST, and hears when it forgets them.
-    pub(crate) fn listen(&self, peer: &Peer) {
-        let waits = self.clone();
-        peer.on_callback(Box::new(move |frame| {
-            // `LockBlocking` needs no answer: these locks go at the end of their operation anyway.
+    pub(crate) fn listen(&self, ctx: &Rc<Ctx>, ost: &Rc<Target>) {
+        let (waits, ctx, weak) = (self.clone(), ctx.clone(), Rc::downgrade(ost));
+        ost.peer.on_callback(Box::new(move |frame| {
             if frame.header.opcode == Opcode::LockGranted.number() {
                 waits.take(frame, |grant: LockGranted| (grant.cookie, grant.state));
+            } else if frame.header.opcode == Opcode::LockBlocking.number()
+                && let Ok(LockBlocking { cookie }) = LockBlocking::from_slice(&frame.body)
+                && !waits.knows(cookie)
+                && let Some(ost) = weak.upgrade()
+            {
+                // The OST has lost the cancel with the end of its log. Locks that are held go at the end of their
+                // operation, without being asked for. It finds a lock by the cookie; of which object is not known here.
+                let object = ObjectId { fid: Fid::default(), stripe: 0 };
+                ctx.spawn(async move { drop(ost.call(&Cancel { object, cookie }).await) });
             }
         }));
-        peer.on_restarted(self.asks_again());
-        peer.on_evicted(self.asks_again());
+        ost.peer.on_restarted(self.asks_again());
+        ost.peer.on_evicted(self.asks_again());
     }
 }
 
@@ -39,15 +48,18 @@ pub(crate) struct HeldExtent {
     ost: Rc<Target>,
     object: ObjectId,
     pub(crate) cookie: LockCookie,
+    registered: Rc<Registered<ObjectState>>,
     /// The object as it was when the lock was granted.
     pub(crate) state: ObjectState,
 }
 impl Drop for HeldExtent {
     fn drop(&mut self) {
         let (ost, cancel) = (self.ost.clone(), Cancel { object: self.object, cookie: self.cookie });
+        let registered = self.registered.clone();
         self.ctx.spawn(async move {
             // An error means that the export, and the lock with it, is gone.
             let _ = ost.call(&cancel).await;
+            drop(registered);
         });
     }
 }
@@ -64,7 +76,7 @@ impl Client {
         kept: bool,
         leaves: bool,
     ) -> Result<HeldExtent, Errno> {
-        let registered = self.locks.register(&self.ctx, self.new_cookie());
+        let registered = Rc::new(self.locks.register(&self.ctx, self.new_cookie()));
         let cookie = registered.cookie;
         // From here on the request may be queued at the OST: the guard withdraws it whatever happens.
         let mut held = HeldExtent {
@@ -72,6 +84,7 @@ impl Client {
             ost: ost.clone(),
             object,
             cookie,
+            registered: registered.clone(),
             state: ObjectState::default(),
         };
         loop {

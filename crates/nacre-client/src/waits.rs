@@ -20,7 +20,7 @@ struct Call<T> {
     changed: WaitList,
 }
 
-/// The calls that wait. Bounded by the operations under way.
+/// The calls that wait, or hold what they waited for. Bounded by the operations under way.
 pub(crate) struct Waits<T>(Rc<RefCell<BTreeMap<LockCookie, Rc<Call<T>>>>>);
 
 impl<T> Default for Waits<T> {
@@ -37,6 +37,9 @@ impl<T> Clone for Waits<T> {
 impl<T: 'static> Waits<T> {
     pub(crate) fn is_idle(&self) -> bool {
         self.0.borrow().is_empty()
+    }
+    pub(crate) fn knows(&self, cookie: LockCookie) -> bool {
+        self.0.borrow().contains_key(&cookie)
     }
     pub(crate) fn register(&self, ctx: &Ctx, cookie: LockCookie) -> Registered<T> {
         let (came, forgotten, changed) = (Cell::default(), Cell::default(), ctx.wait_list());

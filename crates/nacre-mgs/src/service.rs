@@ -282,6 +282,8 @@ impl Mgs {
 }
 
 impl Service for Mgs {
+    const COMMITS_BEFORE_ANSWERS: bool = true;
+
     async fn start(core: &Rc<TargetCore>) -> Result<Rc<Self>, String> {
         if core.name != TargetName::Mgs {
             return Err(format!("{} is not an MGS", core.name));

@@ -8,6 +8,7 @@
 use crate::engine::Osd;
 use crate::error::OsdError;
 use crate::mark::Mark;
+use crate::tx::{Credits, Pins};
 use alloc::format;
 use alloc::rc::Rc;
 use core::time::Duration;
@@ -39,6 +40,15 @@ impl Osd {
             self.commit_done.wait().await;
         }
         self.check_alive()
+    }
+    /// Whether the device takes what is written: an empty change goes through the log.
+    ///
+    /// # Errors
+    /// Those of the engine, which has stopped then.
+    pub(crate) async fn probe(&self) -> Result<(), OsdError> {
+        let room = self.reserve(Credits { rows: 1, frees: true, ..Credits::default() }).await?;
+        let (probe, ()) = self.transact(&Pins::default(), room, |_| Ok::<(), OsdError>(()))?;
+        self.commit(probe).await
     }
     /// Starts a group commit of everything so far, without waiting.
     pub fn want_commit(&self) {

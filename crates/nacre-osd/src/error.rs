@@ -22,6 +22,9 @@ pub enum OsdError {
         "bytes {from} to {to} of object {object} are lost: they were written, and their file does not have them\nhint: restore the file from a backup; overwriting these bytes as a whole, or cutting them off, makes it usable again"
     )]
     Lost { object: ObjectId, from: u64, to: u64 },
+    /// The caller wants the change no more: nothing was begun.
+    #[error("not begun: {0}")]
+    NotBegun(Errno),
     #[error("object {0} cannot have more than 2^63 - 1 bytes")]
     TooLarge(ObjectId),
     /// The store holds something else, or another format version. The text says what and what to do.
@@ -42,6 +45,7 @@ impl From<OsdError> for Errno {
             }
             OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped) => Errno::ESHUTDOWN,
             OsdError::TooLarge(_) => Errno::EFBIG,
+            OsdError::NotBegun(errno) => errno,
             OsdError::Corrupt { .. }
             | OsdError::Quarantined(_)
             | OsdError::Lost { .. }

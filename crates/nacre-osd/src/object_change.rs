@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::ops::Range;
 use nacre_node::{FileId, StoreDone, StoreError, StoreOp};
-use nacre_types::{Extent, ObjectId, Owner};
+use nacre_types::{Errno, Extent, ObjectId, Owner};
 
 /// Most bytes that one allocation puts into one transaction; longer ones are cut.
 const ALLOCATE_SLICE_BYTES: u64 = 1 << 30;
@@ -36,6 +36,20 @@ impl Objects {
         object: ObjectId,
         offset: u64,
         data: Vec<Bytes>,
+    ) -> Result<Prepared, OsdError> {
+        self.prepare_write_if(object, offset, data, &|| Ok(())).await
+    }
+    /// The same for a write that must not begin too late: `may_begin` is asked after every wait, immediately before
+    /// the first byte is written.
+    ///
+    /// # Errors
+    /// Those of `prepare_write`; `NotBegun` with what `may_begin` says.
+    pub async fn prepare_write_if(
+        self: &Rc<Self>,
+        object: ObjectId,
+        offset: u64,
+        data: Vec<Bytes>,
+        may_begin: &dyn Fn() -> Result<(), Errno>,
     ) -> Result<Prepared, OsdError> {
         self.room().await;
         let bytes: u64 = data.iter().map(|b| b.len() as u64).sum();
@@ -58,6 +72,8 @@ impl Objects {
                 self.reclaim_object(object).await?;
                 continue;
             }
+            let mut pins = self.pins_of(object, &regions_of(&blocks)).await?;
+            may_begin().map_err(OsdError::NotBegun)?;
             let (mut offset, mut data, mut zeroed) = (offset, data.clone(), None);
             if let Some(tail) = tail
                 && offset > row.size
@@ -71,7 +87,6 @@ impl Objects {
                     zeroed = Some(self.zero_tail(object, row.size).await?);
                 }
             }
-            let mut pins = self.pins_of(object, &regions_of(&blocks)).await?;
             if let Some(region) = zeroed {
                 pins.merge(self.pins_of(object, &(region..region + 1)).await?);
             }
@@ -150,12 +165,28 @@ impl Objects {
         keep_size: bool,
         stamp: &Stamp,
     ) -> Result<Prepared, OsdError> {
+        self.prepare_allocate_if(object, offset, len, keep_size, stamp, &|| Ok(())).await
+    }
+    /// See [`Self::prepare_write_if`].
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn prepare_allocate_if(
+        self: &Rc<Self>,
+        object: ObjectId,
+        offset: u64,
+        len: u64,
+        keep_size: bool,
+        stamp: &Stamp,
+        may_begin: &dyn Fn() -> Result<(), Errno>,
+    ) -> Result<Prepared, OsdError> {
         let end = end_of(object, offset, len)?;
         if len == 0 {
             return self.prepare_nothing(object).await;
         }
         let new_end = if keep_size { 0 } else { end };
         let (guard, row, tail) = self.lock_to_change(object, offset, new_end, end).await?;
+        may_begin().map_err(OsdError::NotBegun)?;
         let file = FileId::Blob(object);
         if let Err(error) = self.ctx.io(StoreOp::Allocate { file, offset, len }).await {
             self.leak(object, offset).await;

@@ -14,6 +14,7 @@ use crate::summed::{BLOCK_BYTES, block_sum};
 use crate::tx::{Credits, table};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
+use bytes::Bytes;
 use core::ops::Range;
 use nacre_node::{FileId, StoreDone, StoreOp};
 use nacre_types::ObjectId;
@@ -52,12 +53,17 @@ impl Objects {
         }
         if sums.is_empty() { Ok(()) } else { self.put_sums(object, blocks, &sums).await }
     }
-    /// Sum of what the blob holds of a block; bytes that are not there count as zeros.
-    pub(crate) async fn sum_of(&self, object: ObjectId, block: u64, end: u64) -> Result<u32, OsdError> {
+    /// What the blob holds of a block up to `end`, with zeros for bytes that are not there.
+    pub(crate) async fn held_by(&self, object: ObjectId, block: u64, end: u64) -> Result<Bytes, OsdError> {
         let offset = block * BLOCK_BYTES;
         let len = u32::try_from(end.saturating_sub(offset)).expect("at most a block");
         match self.ctx.io(StoreOp::Read { file: FileId::Blob(object), offset, len }).await? {
-            StoreDone::Bytes(bytes) => Ok(block_sum(&bytes)),
+            StoreDone::Bytes(bytes) if bytes.len() == len as usize => Ok(bytes),
+            StoreDone::Bytes(short) => {
+                let mut padded = Vec::from(short);
+                padded.resize(len as usize, 0);
+                Ok(padded.into())
+            }
             _ => Err(wrong_answer("read")),
         }
     }

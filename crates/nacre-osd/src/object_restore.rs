@@ -1,15 +1,17 @@
-//! After the loss of a machine: bytes that a committed write has lost are put back.
+//! After an unclean start: bytes that a committed write has lost are put back.
 //!
 //! The rows of such a write are in the log, and say what its blocks held in the end, whatever came after it: a later
-//! write, a truncate, the end of the object. So bytes go only into blocks that do not hold what their sums say. Whoever
-//! knows of an older state than others (that some later write is stable, say) cannot bring it back that way.
+//! write, a truncate, the end of the object. So a client's bytes go only into blocks that do not hold what their sums
+//! say. Whoever knows of an older state than others (that some later write is stable, say) cannot bring it back that way.
+//! A block that does hold it is written again as it is: it may be in the kernel's cache only, on pages that a failed sync
+//! has marked clean, and no later sync would write those.
 
 use crate::error::OsdError;
 use crate::object::{Objects, wrong_answer};
 use crate::object_rows::{
     BLOCKS_PER_REGION, block_floor, block_key, blocks_of, decode_block, region_of_key, regions_of,
 };
-use crate::summed::BLOCK_BYTES;
+use crate::summed::{BLOCK_BYTES, block_sum};
 use crate::tx::table;
 use alloc::rc::Rc;
 use alloc::vec;
@@ -81,12 +83,13 @@ impl Objects {
                 for (block, sum) in (region * BLOCKS_PER_REGION..).zip(row_of_blocks.sums) {
                     let first = block * BLOCK_BYTES;
                     let (from, to) = (first.max(offset), (first + BLOCK_BYTES).min(end));
-                    if row_of_blocks.is_written(block)
-                        && !row_of_blocks.is_lost(block)
-                        && from < to
-                        && self.sum_of(object, block, (first + BLOCK_BYTES).min(row.size)).await? != sum
-                    {
-                        self.put_back(object, from, bytes(from, to)).await?;
+                    if !row_of_blocks.is_written(block) || row_of_blocks.is_lost(block) || from >= to {
+                        continue;
+                    }
+                    let held = self.held_by(object, block, (first + BLOCK_BYTES).min(row.size)).await?;
+                    match block_sum(&held) == sum {
+                        true => self.put_back(object, first, held).await?,
+                        false => self.put_back(object, from, bytes(from, to)).await?,
                     }
                 }
             }

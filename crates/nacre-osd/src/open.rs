@@ -1,11 +1,13 @@
 //! Format, open, stop.
 //!
 //! Every opening starts a new log epoch in a new file. Before the superblock says so, the end of the epoch before
-//! is made durable and written down: a record that was seen once is never missing later.
+//! is made durable and written down: a record that was seen once is never missing later. That a record can be read does
+//! not prove that the device has it: after a sync that failed, the kernel's cache shows bytes which no later sync writes.
+//! So what nothing proves to be durable is written again, in place, before it is synced.
 
 use crate::engine::{Osd, OsdConfig, OsdStats};
 use crate::error::OsdError;
-use crate::log::{LogWriter, RecordKind};
+use crate::log::{LogWriter, RecordKind, Segment};
 use crate::mark::Mark;
 use crate::replay::{Epochs, plan, replay, summarize};
 use crate::reserve::Room;
@@ -14,7 +16,9 @@ use crate::superblock::{FORMAT_VERSION, Label, Super};
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
+use alloc::vec;
 use alloc::vec::Vec;
+use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use core::future::Future;
 use nacre_node::{Ctx, FileId, FileKind, StoreDone, StoreError, StoreOp, join_all};
@@ -82,11 +86,34 @@ async fn write_full_or_not(superblock: &Super, unused: &[u64], ctx: &Ctx) -> Res
         written = superblock.write(ctx).await;
     }
     if full(&written) {
-        tracing::warn!(target_name = %superblock.label.name, "the device is full: ballast given up, delete something");
-        ctx.io(StoreOp::Delete { file: FileId::Ballast }).await?;
+        give_ballast(ctx, superblock).await?;
         written = superblock.write(ctx).await;
     }
     if full(&written) { Err(OsdError::NoRoomToStart) } else { written }
+}
+
+/// Writes the bytes of a log segment in place of themselves, so that the next sync writes them. A file system that
+/// copies on write may need room for that.
+async fn write_again(ctx: &Ctx, superblock: &Super, segment: &Segment) -> Result<(), OsdError> {
+    let file = FileId::Log(segment.number);
+    let bytes = Bytes::from(read_all(ctx, file, segment.bytes).await?);
+    let write = || StoreOp::Write { file, offset: 0, data: vec![bytes.clone()] };
+    match ctx.io(write()).await {
+        Err(StoreError::NoSpace) => {
+            give_ballast(ctx, superblock).await?;
+            match ctx.io(write()).await {
+                Err(StoreError::NoSpace) => Err(OsdError::NoRoomToStart),
+                other => Ok(other.map(drop)?),
+            }
+        }
+        other => Ok(other.map(drop)?),
+    }
+}
+
+async fn give_ballast(ctx: &Ctx, superblock: &Super) -> Result<(), OsdError> {
+    tracing::warn!(target_name = %superblock.label.name, "the device is full: ballast given up, delete something");
+    ctx.io(StoreOp::Delete { file: FileId::Ballast }).await?;
+    Ok(())
 }
 
 impl Osd {
@@ -207,18 +234,21 @@ impl Osd {
             "log read"
         );
 
-        // What was seen must stay: sync it before it is written down as the end of its epoch.
-        if !was_clean {
-            let syncs = plan.segments.iter().map(|s| ctx.io(StoreOp::Sync { file: FileId::Log(s.number) }));
-            for result in join_all(syncs).await {
-                result?;
-            }
-        }
         // Nothing is written to these segments any more: what they hold behind their last record is room for others.
         for (number, bytes) in core::mem::take(&mut plan.cuts) {
             ctx.io(StoreOp::Truncate { file: FileId::Log(number), len: bytes }).await?;
             for segment in plan.segments.iter_mut().filter(|s| s.number == number) {
                 segment.bytes = bytes;
+            }
+        }
+        // What was seen must stay: it is durable before it is written down as the end of its epoch.
+        if !was_clean {
+            for segment in plan.segments.iter().filter(|s| s.last_lsn > plan.proven_lsn) {
+                write_again(ctx, &superblock, segment).await?;
+            }
+            let syncs = plan.segments.iter().map(|s| ctx.io(StoreOp::Sync { file: FileId::Log(s.number) }));
+            for result in join_all(syncs).await {
+                result?;
             }
         }
         let device_bytes = match ctx.io(StoreOp::Space).await? {

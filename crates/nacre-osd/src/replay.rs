@@ -131,6 +131,8 @@ pub(crate) struct Plan {
     /// Segments to delete: never used, behind the end, or flushed long ago.
     pub(crate) unused: Vec<u64>,
     pub(crate) last_lsn: u64,
+    /// Something says that records up to this are durable; of later ones nothing is known.
+    pub(crate) proven_lsn: u64,
     pub(crate) last_transno: u64,
     pub(crate) runs: RunList,
 }
@@ -180,6 +182,7 @@ pub(crate) fn plan(summaries: &[Summary], epochs: &Epochs<'_>) -> Result<Plan, O
     let synced = summaries.iter().map(|s| s.synced_lsn).max().unwrap_or(0);
     let ended = epochs.ends.iter().map(|(_, lsn)| *lsn).max().unwrap_or(0);
     let known = synced.max(ended).max(epochs.mark);
+    plan.proven_lsn = known;
     if plan.last_lsn < known {
         return Err(OsdError::Corrupt {
             what: format!(

@@ -117,12 +117,21 @@ impl Objects {
         let row = self.row(object).await;
         let len = row.as_ref().map_or(0, |row| self.held_to(row.as_ref()));
         let result = self.ctx.io(StoreOp::SyncWritten { file: FileId::Blob(object), len }).await;
+        let result = self.sync_ended(object, result).await.and(row.map(drop));
+        // Nothing later is called stable before it is known what becomes of this object.
         if let Some(taken) = taken {
             self.unstable.borrow_mut().ended(object, taken);
         }
         self.moved.wake_all();
+        result
+    }
+    async fn sync_ended(
+        &self,
+        object: ObjectId,
+        result: Result<StoreDone, StoreError>,
+    ) -> Result<(), OsdError> {
         match result {
-            Ok(StoreDone::Unit) => row.map(drop),
+            Ok(StoreDone::Unit) => Ok(()),
             Ok(_) => Err(wrong_answer("sync")),
             Err(StoreError::Stopped) => Err(StoreError::Stopped.into()),
             // The bytes that are there were synced. It may have been truncated meanwhile.
@@ -130,7 +139,10 @@ impl Objects {
                 let to = self.held_to(self.row(object).await?.as_ref());
                 if from < to { Err(OsdError::Lost { object, from, to }) } else { Ok(()) }
             }
+            // A device that refuses the log, too, stops the target: after the next start clients write again what was
+            // not stable. Only an object whose bytes alone cannot be written is taken out of use.
             Err(error) => {
+                self.osd.probe().await?;
                 self.quarantine(object, &error).await;
                 Err(OsdError::Quarantined(object))
             }

@@ -4,9 +4,10 @@
 //! file under them. Were one gone with the process, others would read half of it, and append where the rest belongs.
 //! (Who reads loses no more than time: without its lock it is refused and reads again.)
 //!
-//! Rules: a lock is kept because its client asked for that; one of a mount in this process is not, it dies with it. After
-//! the loss of the machine there is none: what was given back may be lost, too, and nobody would give it back again.
-//! Bounded like the locks themselves.
+//! Rules: a lock is kept because its client asked for that. Locks of mounts in this process are never persisted: those
+//! mounts end with it. A cancel may be lost with the tail of the log, so that a start brings back a lock that its client
+//! does not have any more: the client cancels it again when it is told that somebody waits for it. A grant that is lost
+//! that way is gone. Bounded like the locks themselves.
 
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
@@ -62,12 +63,6 @@ impl Kept {
                     continue;
                 };
                 this.locks.borrow_mut().insert((export, args.cookie), Lock { args, in_row: true });
-            }
-        }
-        if core.in_recovery() {
-            let names: Vec<Name> = this.locks.borrow().keys().copied().collect();
-            for names in names.chunks(SLICE) {
-                this.delete(names).await?;
             }
         }
         Ok(this)

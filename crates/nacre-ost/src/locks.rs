@@ -87,21 +87,25 @@ fn refused(e: LockError) -> Errno {
 }
 
 impl Locks {
-    /// With the locks that were kept.
+    /// The locks that were kept are there after [`Self::restore_kept`].
     pub(crate) fn new(core: &Rc<TargetCore>, store: &Rc<Store>, kept: Kept) -> Rc<Self> {
-        let mut space = LockSpace::new(LOCKS_PER_CLIENT_MAX, core.ctx.random());
-        for (export, args) in kept.all() {
-            if !space.enqueue(clients(export, &args)).is_ok_and(|lock| lock.granted) {
-                tracing::error!(target_name = %core.name, object = %args.object, "a kept lock meets another one");
-            }
-        }
         Rc::new(Self {
             core: core.clone(),
             store: store.clone(),
-            space: RefCell::new(space),
+            space: RefCell::new(LockSpace::new(LOCKS_PER_CLIENT_MAX, core.ctx.random())),
             kept,
             waiting: RefCell::default(),
         })
+    }
+    /// Brings back the locks that were kept, once the recovery is over: changes that are made again were covered by
+    /// locks that may have been given back since, and take no client's lock.
+    pub(crate) fn restore_kept(&self) {
+        let mut space = self.space.borrow_mut();
+        for (export, args) in self.kept.all() {
+            if !space.enqueue(clients(export, &args)).is_ok_and(|lock| lock.granted) {
+                tracing::error!(target_name = %self.core.name, object = %args.object, "a kept lock meets another one");
+            }
+        }
     }
 
     /// The lock under which a request of `export` works: the client's own, if it names one by `cookie`, or one of

@@ -92,8 +92,9 @@ impl Store {
     ) -> Result<(Transno, ObjectState), Errno> {
         let len = data.iter().map(|b| b.len() as u64).sum();
         self.make_room(object, len).await?;
-        let prepared = self.objects.prepare_write(object, offset, data).await.map_err(|e| told(object, e))?;
-        self.change(By::Request(request), object, stamp, prepared).await
+        let may_begin = || self.core.still_wanted(request);
+        let prepared = self.objects.prepare_write_if(object, offset, data, &may_begin).await;
+        self.change(By::Request(request), object, stamp, prepared.map_err(|e| told(object, e))?).await
     }
 
     pub(crate) async fn restore(&self, object: ObjectId, offset: u64, data: &[Bytes]) -> Result<(), Errno> {
@@ -111,7 +112,9 @@ impl Store {
         size: u64,
     ) -> Result<(Transno, ObjectState), Errno> {
         let prepared = self.objects.prepare_truncate(object, size).await.map_err(|e| told(object, e))?;
-        self.change(By::Request(request), object, stamp, prepared).await
+        // Its transaction is all that can be seen of a truncate.
+        self.change_if(By::Request(request), object, stamp, prepared, &|| self.core.still_wanted(request))
+            .await
     }
 
     /// Long ranges take several transactions; all but the last keep the size, and the last has the record.
@@ -128,9 +131,10 @@ impl Store {
         loop {
             let len = (end - offset).min(ALLOCATE_SLICE_BYTES);
             let last = offset + len == end;
+            let may_begin = || if offset == range.0 { self.core.still_wanted(request) } else { Ok(()) };
             let prepared = self
                 .objects
-                .prepare_allocate(object, offset, len, keep_size || !last, &stamp)
+                .prepare_allocate_if(object, offset, len, keep_size || !last, &stamp, &may_begin)
                 .await
                 .map_err(|e| told(object, e))?;
             let by = if last { By::Request(request) } else { By::Target };
@@ -190,10 +194,22 @@ impl Store {
         by: By<'_>,
         object: ObjectId,
         stamp: Stamp,
+        prepared: Prepared,
+    ) -> Result<(Transno, ObjectState), Errno> {
+        self.change_if(by, object, stamp, prepared, &|| Ok(())).await
+    }
+    /// `may_begin` is asked after every wait.
+    async fn change_if(
+        &self,
+        by: By<'_>,
+        object: ObjectId,
+        stamp: Stamp,
         mut prepared: Prepared,
+        may_begin: &dyn Fn() -> Result<(), Errno>,
     ) -> Result<(Transno, ObjectState), Errno> {
         let pins = prepared.take_pins();
         let reservation = self.core.osd.reserve(sum(prepared.credits(), OWN_CREDITS)).await?;
+        may_begin()?;
         let change = |tx: &mut Tx<'_>| {
             let existed = tx.get(table::OBJECT, &object_key(object)).is_some();
             let row = prepared.apply(tx, &stamp).map_err(|e| told(object, e))?;

@@ -115,7 +115,7 @@ impl Ost {
         Ok(Reply::of(&WriteReply { state }).with_transno(transno))
     }
 
-    /// The machine was lost: the rows of this write are there, its bytes perhaps not. No lock is waited for: its client's
+    /// After an unclean start: the rows of this write are there, its bytes perhaps not. No lock is waited for: its client's
     /// is gone, and the locks of others do not matter to bytes that the rows promise already.
     async fn restore(&self, request: &Request, written: Transno) -> Result<Reply, Errno> {
         let args: Write = request.args()?;
@@ -348,6 +348,7 @@ impl Service for Ost {
     }
 
     fn recovered(self: Rc<Self>) {
+        self.locks.restore_kept();
         self.store.objects.sum_lost();
     }
 

@@ -20,8 +20,10 @@ use nacre_wire::bounds::{NAME_BYTES_MAX, SENTENCE_BYTES_MAX, cut};
 use nacre_wire::target::{Connect, ConnectReply, Made, PingReply, features};
 use nacre_wire::{Frame, Header, Kind, Opcode, flags};
 
-/// A target in recovery is asked that often whether it is over; up to ten times as often when it will be soon.
-const REPLAY_ASK_MS: u64 = 200;
+/// A target in recovery is asked whether it is over, after a pause that doubles from the first to the second of these:
+/// where all clients live it takes milliseconds, and a lease where one does not.
+const REPLAY_ASK_MIN: Duration = Duration::from_millis(10);
+const REPLAY_ASK_MAX: Duration = Duration::from_millis(200);
 /// A target that has to commit before more may be sent is asked that often.
 const COMMIT_ASK: Duration = Duration::from_millis(100);
 /// Opening a connection may take that long before the next address is tried.
@@ -362,8 +364,7 @@ impl<T> Import<T> {
             return;
         }
         if reply.recovery_ms > 0 {
-            let pause =
-                Duration::from_millis(u64::from(reply.recovery_ms.clamp(REPLAY_ASK_MS as u32 / 10, 1000)));
+            let pause = self.ask_pause(reply.recovery_ms);
             self.link = Link::Queued { again_at: now + pause };
             let seconds = reply.recovery_ms.div_ceil(1000);
             if self.state.current() != ImportState::ReplayWait {
@@ -378,6 +379,7 @@ impl<T> Import<T> {
             self.effects.push_back(ImportEffect::TookOver { from: reply.replaced });
         }
         self.attempts = 0;
+        self.asked = 0;
         self.connects += 1;
         self.last_error = None;
         self.ping_sent = now;
@@ -479,16 +481,23 @@ impl<T> Import<T> {
         let recovery_ms = PingReply::from_slice(&frame.body).map_or(0, |reply| reply.recovery_ms);
         if recovery_ms > 0 {
             self.note_answer(&frame.header, sent);
-            let pause =
-                Duration::from_millis(u64::from(recovery_ms).clamp(REPLAY_ASK_MS / 10, REPLAY_ASK_MS));
+            let pause = self.ask_pause(recovery_ms);
             self.link = Link::ReplayWait { again_at: now + pause };
             return;
         }
         // What was made again counts under its number before the answer says what is safe.
         self.replay.settle();
         self.replay_due = false;
+        self.asked = 0;
         self.note_answer(&frame.header, sent);
         self.recover(now);
+    }
+
+    /// Until a target in recovery is asked again.
+    fn ask_pause(&mut self, recovery_ms: u32) -> Duration {
+        let pause = REPLAY_ASK_MIN * (1 << self.asked.min(8));
+        self.asked = self.asked.saturating_add(1);
+        pause.min(REPLAY_ASK_MAX).min(Duration::from_millis(u64::from(recovery_ms)).max(REPLAY_ASK_MIN))
     }
 
     fn recover(&mut self, now: Instant) {

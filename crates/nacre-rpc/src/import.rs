@@ -169,6 +169,8 @@ pub struct Import<T> {
     pub(crate) epoch: ConnEpoch,
     pub(crate) address: usize,
     pub(crate) attempts: u32,
+    /// How often the recovering target was asked whether it is over.
+    pub(crate) asked: u32,
     pub(crate) random: u64,
     pub(crate) generation: Generation,
     pub(crate) target: Option<ClientUuid>,
@@ -242,6 +244,7 @@ impl<T> Import<T> {
             epoch: ConnEpoch(0),
             address: 0,
             attempts: 0,
+            asked: 0,
             generation: Generation(0),
             target: None,
             instance: None,

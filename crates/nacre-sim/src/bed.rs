@@ -88,7 +88,6 @@ impl<C: 'static> Bed<C> {
             mgs_nodes,
             lease_ms: LEASE_MS,
             max_mod_rpcs: 8,
-            boot: [1; 16],
             ack_or_commit: true,
             reply_records: true,
             fault_points: true,

@@ -32,6 +32,22 @@ const DRIFT_PPM: u64 = 40_000;
 /// In the order of servers, behind the MGS.
 const MDT: usize = 1;
 
+/// What a store has lost when its server dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreLoss {
+    /// Any part of what was not synced, with the machine.
+    Power,
+    /// All bytes that were not synced, because the device refused them; the kernel's cache still shows them.
+    Refused,
+    /// The same, and the store is mounted again, so that the cache is gone.
+    Remounted,
+    /// Any part of what was not synced: a copy of the device takes its place.
+    Copied,
+}
+impl StoreLoss {
+    pub const ALL: [Self; 4] = [Self::Power, Self::Refused, Self::Remounted, Self::Copied];
+}
+
 /// A file system: one MGS, one MDT, OSTs, mounts.
 pub struct Cluster {
     pub world: World,
@@ -43,8 +59,6 @@ pub struct Cluster {
     pub stores: Vec<Arc<dyn Store>>,
     /// Under the stores of servers that can lose their machine, in their order.
     pub devices: Vec<CrashDevice>,
-    /// Counts the machines that were lost: a target started after one is on another boot.
-    boots: Rc<Cell<u8>>,
     /// Of targets that are started from now on.
     pub ack_or_commit: Rc<Cell<bool>>,
     /// The targets are islands of one process: it stops, or is cut off, as a whole.
@@ -83,12 +97,27 @@ impl Cluster {
 
     /// The machine of a server dies: of what was not synced any part is gone. It is started by the caller.
     pub fn power_loss(&mut self, server: usize) {
+        self.lose_store(server, StoreLoss::Power);
+    }
+    /// A server dies, and its store comes back without something. It is started by the caller.
+    pub fn lose_store(&mut self, server: usize, loss: StoreLoss) {
         let id = self.servers[server];
+        self.world.note(id, || format!("loses {loss:?}"));
         self.world.kill(id);
-        self.boots.set(self.boots.get() + 1);
-        let device = &self.devices[server];
-        device.power_loss(self.world.rng());
-        self.stores[server] = device.store();
+        let device = &mut self.devices[server];
+        match loss {
+            StoreLoss::Power => device.power_loss(self.world.rng()),
+            StoreLoss::Refused => {
+                device.refuse_writeback();
+                device.kill_process();
+            }
+            StoreLoss::Remounted => {
+                device.refuse_writeback();
+                device.remount();
+            }
+            StoreLoss::Copied => *device = device.copy_unsynced(self.world.rng()),
+        }
+        self.stores[server] = self.devices[server].store();
         self.world.set_store(id, self.stores[server].clone());
     }
 
@@ -108,10 +137,10 @@ impl Cluster {
     }
 
     /// The machine that serves this target is lost with all that it serves, and comes back.
-    pub fn lose_machine(&mut self, server: usize, down_ns: u64) {
+    pub fn lose_machine(&mut self, server: usize, loss: StoreLoss, down_ns: u64) {
         for node in self.process_of(self.servers[server]) {
             let lost = self.servers.iter().position(|s| *s == node).unwrap_or(server);
-            self.power_loss(lost);
+            self.lose_store(lost, loss);
             self.lost_ns[usize::from(lost == MDT)] = self.world.now_ns();
             self.world.start_later(node, down_ns);
         }
@@ -132,7 +161,6 @@ impl Cluster {
         let mut servers = Vec::new();
         let mut stores = Vec::new();
         let mut devices = Vec::new();
-        let boots = Rc::new(Cell::new(1));
         let ack_or_commit = Rc::new(Cell::new(true));
         let commit_on_sharing = Rc::new(Cell::new(false));
         // Every other file system is served by one process.
@@ -148,11 +176,10 @@ impl Cluster {
             format(&*store, name, &mut world);
             let kind = name.kind();
             let address = World::address(&name.to_string());
-            let (boots, rule, household) = (boots.clone(), ack_or_commit.clone(), household.clone());
+            let (rule, household) = (ack_or_commit.clone(), household.clone());
             let sharing = commit_on_sharing.clone();
-            let start = move |ctx: &Rc<Ctx>| {
-                target(ctx, kind, &address, &boots, (&rule, &sharing), household.as_ref())
-            };
+            let start =
+                move |ctx: &Rc<Ctx>| target(ctx, kind, &address, (&rule, &sharing), household.as_ref());
             let server = world.add(&name.to_string(), Some(store.clone()), Box::new(start));
             if one_process {
                 world.share_clock(server, *servers.first().unwrap_or(&server));
@@ -177,7 +204,6 @@ impl Cluster {
             victim: None,
             stores,
             devices,
-            boots,
             ack_or_commit,
             replaced: 0,
             lost_ns: [0; 2],
@@ -308,7 +334,6 @@ fn target(
     ctx: &Rc<Ctx>,
     kind: TargetKind,
     address: &str,
-    boot: &Cell<u8>,
     (rule, sharing): (&Cell<bool>, &Cell<bool>),
     household: Option<&Arc<Household>>,
 ) -> Box<dyn Logic> {
@@ -317,7 +342,6 @@ fn target(
         mgs_nodes: if kind == TargetKind::Mgs { Vec::new() } else { vec![World::address("MGS")] },
         lease_ms: 10_000,
         max_mod_rpcs: 8,
-        boot: [boot.get(); 16],
         ack_or_commit: rule.get(),
         reply_records: true,
         fault_points: true,

@@ -4,7 +4,7 @@
 //! mount may suffer without losing its lease is bounded: it is not heard for at most [`ABSENT_NS`], and not twice in a
 //! row. What ends a mount's lease belongs to `run`, which knows what it had under way.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, StoreLoss};
 use crate::plan::{Plan, Report};
 use crate::world::{DieAt, NodeId, World};
 
@@ -28,9 +28,10 @@ pub(crate) enum Fault {
         at: Option<DieAt>,
         down_ns: u64,
     },
-    /// The machine of a server is lost, with any part of what was not synced.
+    /// The machine of a server is lost, or its device fails.
     Machine {
         server: usize,
+        loss: StoreLoss,
         down_ns: u64,
     },
     Cut {
@@ -87,8 +88,9 @@ impl Faults {
             });
         }
         for _ in 0..plan.machines {
-            faults
-                .push(Fault::Machine { server: server(below(1000)), down_ns: 1_000_000 + below(2 * SECOND) });
+            let loss = StoreLoss::ALL[below(4) as usize];
+            let down_ns = 1_000_000 + below(2 * SECOND);
+            faults.push(Fault::Machine { server: server(below(1000)), loss, down_ns });
         }
         for _ in 0..plan.cuts {
             faults.push(Fault::Cut { server: server(below(1000)) });
@@ -199,9 +201,9 @@ impl Faults {
                     }
                 }
             }
-            Fault::Machine { server, down_ns } => {
+            Fault::Machine { server, loss, down_ns } => {
                 report.machines += 1;
-                cluster.lose_machine(server, down_ns);
+                cluster.lose_machine(server, loss, down_ns);
             }
             Fault::Cut { server } => {
                 report.cuts += 1;

@@ -1,6 +1,7 @@
 //! A mount dies, sleeps or is cut off for longer than its lease, and about then the machine of a server is lost.
 
 use crate::check;
+use crate::cluster::StoreLoss;
 use crate::common::Common;
 use crate::faults::Fault;
 use crate::loss::{Left, Lost};
@@ -99,7 +100,7 @@ impl Run {
         let server = 1 + self.below(self.cluster.servers.len() as u64 - 1) as usize;
         let down_ns = 1_000_000 + self.below(2 * SECOND);
         self.report.machines += 1;
-        self.cluster.lose_machine(server, down_ns);
+        self.cluster.lose_machine(server, StoreLoss::Power, down_ns);
     }
     fn hear_mount(&mut self, mount: usize, hear: bool) {
         let node = self.cluster.mounts[mount];

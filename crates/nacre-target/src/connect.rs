@@ -25,6 +25,8 @@ pub(crate) enum Gone {
     Disconnected,
     /// A client of the same uuid was started anew.
     Replaced,
+    /// It was in the process of an earlier start of this target.
+    WithItsProcess,
     Evicted(String),
 }
 
@@ -90,8 +92,7 @@ impl<S: Service> Inner<S> {
         };
         let durable = core.exports.borrow().get(id).is_some_and(|e| {
             let slots = e.has_lease() && e.features & features::MULTI_MOD_RPCS != 0;
-            let lacks_holds = e.features & !e.row_features & features::DIR_HOLDS != 0;
-            let holds = e.has_lease() && !e.is_local() && lacks_holds;
+            let holds = e.has_lease() && e.features & !e.row_features & features::DIR_HOLDS != 0;
             e.durable && (!slots || core.incompat.is_known(id)) && !holds
         });
         if durable {
@@ -269,8 +270,6 @@ impl<S: Service> Inner<S> {
         let row = {
             let exports = core.exports.borrow();
             let entry = exports.get(id).ok_or(Errno::ESTALE)?;
-            // Who dies with this process believes in nothing afterwards: a restart need not wait for it.
-            let unkept = if entry.is_local() { features::DIR_HOLDS } else { 0 };
             ClientRow {
                 uuid: entry.uuid,
                 secret: entry.secret,
@@ -278,7 +277,8 @@ impl<S: Service> Inner<S> {
                 last_transno: entry.rpc.last_transno(),
                 name: entry.name.clone(),
                 role: entry.role,
-                features: entry.features & !unkept,
+                features: entry.features,
+                local: entry.is_local(),
             }
         };
         let (transno, ()) = core.transact_local(&Pins::default(), reservation, |tx| {
@@ -352,6 +352,9 @@ impl<S: Service> Inner<S> {
                 if let Some(left_out) = may_say("started anew") {
                     tracing::info!(target_name = %core.name, %client, name, left_out, "client was started anew");
                 }
+            }
+            Gone::WithItsProcess => {
+                tracing::info!(target_name = %core.name, %client, name, "client ended with the former server process")
             }
             Gone::Evicted(cause) => {
                 core.note_end();

@@ -134,7 +134,10 @@ impl<S: Service> Inner<S> {
                 core.replay_done(id);
             }
             let (process, ended) = core.pinged(id);
-            let (config_version, recovery_ms) = (service.config_version(), core.recovery_ms());
+            // A tool has nothing to replay, and is answered during a recovery.
+            let tool = core.exports.borrow().get(id).is_some_and(|e| e.role == Role::Tool);
+            let recovery_ms = if tool { 0 } else { core.recovery_ms() };
+            let config_version = service.config_version();
             let reply = Reply::of(&PingReply { config_version, recovery_ms, process, ended });
             self.send_reply(core, conn, &frame.header, Ok(reply));
         }

@@ -34,6 +34,8 @@ codec_struct! {
         pub role: Role,
         /// Features agreed at its first connect.
         pub features: u64,
+        /// A mount or target in the server's own process: it ends with that process.
+        pub local: bool,
     }
 }
 
@@ -90,6 +92,10 @@ impl Entry {
     /// In this process.
     pub(crate) fn is_local(&self) -> bool {
         self.origin == Origin::Process
+    }
+    /// A recovery waits for it: it may live.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.has_lease() && !self.is_local()
     }
 }
 

@@ -8,7 +8,7 @@ use crate::connect::Gone;
 use crate::exports::ClientRow;
 use crate::identity::{SECRET_KEY, without_secrets};
 use crate::lease::{LEASE_KEY, Neighbours, earlier_lease, lease};
-use crate::recovery::{BOOT_KEY, RECOVERY_KEY};
+use crate::recovery::RECOVERY_KEY;
 use crate::service::Service;
 use crate::target_core::{ExportId, TargetConfig, TargetCore};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -74,6 +74,16 @@ pub(crate) struct Inner<S: Service> {
     pub(crate) running: Cell<usize>,
     /// The number of running requests has become 0, or the service has started.
     pub(crate) idle: WaitList,
+}
+
+/// What a start has found of clients.
+struct Loaded {
+    /// Exports in whose place another has come.
+    superseded: Vec<ExportId>,
+    /// Of mounts and targets in the former process.
+    local: Vec<ExportId>,
+    /// There are records of them and nothing else.
+    nobodys: Vec<ExportId>,
 }
 
 /// A served target.
@@ -178,7 +188,7 @@ impl<S: Service> Inner<S> {
         core.incompat.load(&core.osd, &core.name).await?;
         core.load_secret().await.map_err(failed)?;
         core.load_replaced().await.map_err(failed)?;
-        let (superseded, nobodys) = self.load_clients(&core).await.map_err(failed)?;
+        let loaded = self.load_clients(&core).await.map_err(failed)?;
         let loss = self.find_loss(&core).await.map_err(failed)?;
         if let Some(base) = loss {
             core.begin_recovery(base);
@@ -190,10 +200,13 @@ impl<S: Service> Inner<S> {
         let clients = core.exports.borrow().len();
         tracing::info!(target_name = %core.name, instance = core.instance(), clients, "target started");
         self.service.set(service).map_err(|_| String::from("the target was started twice"))?;
-        for id in superseded {
+        for id in loaded.superseded {
             self.drop_export(&core, id, Gone::Replaced);
         }
-        for id in nobodys {
+        for id in loaded.local {
+            self.drop_export(&core, id, Gone::WithItsProcess);
+        }
+        for id in loaded.nobodys {
             tracing::warn!(target_name = %core.name, generation = %id, "reply records of a client that is not known: deleted");
             self.clear_after(&core, id);
         }
@@ -230,10 +243,9 @@ impl<S: Service> Inner<S> {
         }
     }
 
-    /// Every known client gets its export back; it has a full lease from now on to come, as it was or as it is. Gives
-    /// exports in whose place another has come, and those of which there are records and nothing else.
-    async fn load_clients(&self, core: &Rc<TargetCore>) -> Result<(Vec<ExportId>, Vec<ExportId>), Errno> {
-        let mut superseded = Vec::new();
+    /// Every known client gets its export back; it has a full lease from now on to come, as it was or as it is.
+    async fn load_clients(&self, core: &Rc<TargetCore>) -> Result<Loaded, Errno> {
+        let (mut superseded, mut local) = (Vec::new(), Vec::new());
         if let Some(row) = core.osd.get(table::TARGET, GENERATION_KEY).await? {
             core.exports.borrow_mut().set_last_generation(Generation::from_slice(&row)?);
         }
@@ -274,9 +286,13 @@ impl<S: Service> Inner<S> {
                 (entry.durable, entry.seen) = (true, false);
                 (entry.features, entry.row_features) = (features, features);
                 entry.lease_until = self.ctx.now() + earlier_lease(core);
+                entry.origin = if row.local { Origin::Process } else { entry.origin };
+            }
+            if row.local {
+                local.push(row.generation);
             }
         }
-        Ok((superseded, records.into_keys().collect()))
+        Ok(Loaded { superseded, local, nobodys: records.into_keys().collect() })
     }
 
     /// A new instance; with it everything that the log held is committed, so that no client replays what is here.
@@ -289,15 +305,15 @@ impl<S: Service> Inner<S> {
         let unsummed = self.unsummed(core).await?;
         let credits = Credits { rows: 7, row_bytes: 384, object_bytes: 0, frees: true };
         let reservation = core.osd.reserve(credits).await?;
-        if loss.is_some() {
+        if loss.is_some() || !core.osd.was_clean() {
             // One record says both that there is a recovery and that numbers of a new epoch are in use: a start that dies
-            // before it must leave the latest number of the old one to the next.
+            // before it must leave the latest number of the old one to the next. Without a recovery, too, no number of a
+            // change that the store may have lost is used twice.
             core.osd.raise_epoch();
         }
         let (transno, ()) = core.transact_local(&Pins::default(), reservation, |tx| {
             tx.put(table::TARGET, SECRET_KEY, core.secret.get().to_vec());
             tx.put(table::TARGET, INSTANCE_KEY, (before + 1).to_vec());
-            tx.put(table::TARGET, BOOT_KEY, core.config.boot.to_vec());
             tx.put(table::TARGET, LEASE_KEY, (earlier_lease(core).as_millis() as u32).to_vec());
             if let Some(stable) = unsummed {
                 tx.put(table::TARGET, UNSUMMED_KEY, stable);
@@ -311,14 +327,11 @@ impl<S: Service> Inner<S> {
         Ok(core.osd.commit(transno).await?)
     }
 
-    /// Of an OST whose machine was lost: since when bytes may not be what the rows say.
+    /// Of an OST that was not stopped as planned: since when bytes may not be what the rows say.
     async fn unsummed(&self, core: &Rc<TargetCore>) -> Result<Option<Vec<u8>>, Errno> {
         let is_ost = core.name.kind() == TargetKind::Ost;
-        if !is_ost
-            || !self.has_lost_machine(core).await?
-            || core.osd.get(table::TARGET, UNSUMMED_KEY).await?.is_some()
-        {
-            return Ok(None); // nothing is, or it is known since an earlier loss
+        if !is_ost || core.osd.was_clean() || core.osd.get(table::TARGET, UNSUMMED_KEY).await?.is_some() {
+            return Ok(None); // nothing is, or it is known since an earlier start
         }
         let stable = core.osd.get(table::TARGET, STABLE_KEY).await?;
         Ok(Some(stable.map_or_else(|| Transno(0).to_vec(), |row| row[..].to_vec())))

@@ -98,6 +98,7 @@ mod tests {
             name: "host".to_string(),
             role: Role::Client,
             features: 3,
+            local: false,
         };
         let with_clients = alloc::format!(
             "{head}  client_area_start: 8192\n  client_area_size: 128\n\n  {}:\n    generation: 1\n    \

@@ -85,7 +85,7 @@ impl TargetCore {
             name("recovery_status"),
             self.recovery_status(),
             false,
-            "recovery after the loss of a machine: state, clients, requests made again",
+            "recovery after an unclean start: state, clients, requests made again",
         ));
         list.push(param(
             name("storage"),

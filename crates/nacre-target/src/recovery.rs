@@ -1,8 +1,9 @@
-//! Recovery: after the loss of a machine the clients of a target make again what its log has lost.
+//! Recovery: after every start that follows no planned stop the clients of a target make again what its log has lost.
 //!
-//! Rules: it is due when the target starts on another boot of the machine than before (what a killed process had
-//! written is still there), or when an earlier recovery did not end. Every known client reports; one that has not
-//! when a lease has passed since the start is given up. Changes are made one at a time in the order of their old
+//! Rules: it is due when the target was not stopped as planned, or when an earlier recovery did not end. Nothing else
+//! proves that the log is whole: the machine may be another boot, the device may have refused what the kernel's cache
+//! still shows, the store may be a copy. Every known client reports, except those that were in the process of the former
+//! start and ended with it; one that has not when a lease has passed since the start is given up. Changes are made one at a time in the order of their old
 //! numbers, which they get again; before the next one is chosen every client that has not reported the end has one
 //! in the queue. Meanwhile `last_committed` is that of the loss, new clients are told how long they have to wait, and
 //! the target's own changes have numbers of the next epoch. A gap stays a gap: what an absent client does not replay
@@ -36,7 +37,7 @@ pub(crate) const RECOVERY_KEY: &[u8] = b"recovery";
 
 /// A recovery under way.
 pub(crate) struct Recovery {
-    /// Everything up to this is in the log; what came after was lost.
+    /// Everything up to this is in the log, durably; what came after is lost.
     pub(crate) base: Transno,
     started: Instant,
     /// Clients that were not seen by then are given up.
@@ -67,7 +68,7 @@ pub(crate) struct Told {
 }
 
 impl TargetCore {
-    /// Whether changes that were lost with the machine are being made again.
+    /// Whether clients make again what the log may have lost.
     pub fn in_recovery(&self) -> bool {
         self.recovery.borrow().is_some()
     }
@@ -88,7 +89,7 @@ impl TargetCore {
     /// Begins a recovery; nothing waits for clients when there are none.
     pub(crate) fn begin_recovery(&self, base: Transno) {
         let waiting: BTreeSet<ExportId> =
-            self.exports.borrow().iter().filter(|(_, e)| e.has_lease()).map(|(id, _)| id).collect();
+            self.exports.borrow().iter().filter(|(_, e)| e.is_awaited()).map(|(id, _)| id).collect();
         let told = Told { start: self.ctx.wall(), clients: waiting.len(), ..Told::default() };
         self.osd.hold_stable(true);
         self.bytes_lost_to.set(base);
@@ -341,28 +342,17 @@ impl<S: Service> Inner<S> {
         service.clone().sync().await // what is stable may be said again
     }
 
-    /// The latest stop was not planned, and the machine was another boot.
-    pub(crate) async fn has_lost_machine(&self, core: &Rc<TargetCore>) -> Result<bool, Errno> {
-        let boot = core.osd.get(table::TARGET, BOOT_KEY).await?;
-        Ok(!core.osd.was_clean() && boot.is_none_or(|row| row[..] != core.config.boot[..]))
-    }
     /// Whether changes may have been lost since the latest start, and up to where they were not.
     pub(crate) async fn find_loss(&self, core: &Rc<TargetCore>) -> Result<Option<Transno>, Errno> {
         let unfinished = match core.osd.get(table::TARGET, RECOVERY_KEY).await? {
             Some(row) => Some(Transno::from_slice(&row)?),
             None => None,
         };
-        let nobody = core.exports.borrow().iter().all(|(_, e)| !e.has_lease());
-        Ok(match unfinished {
-            Some(base) => Some(base),
-            None if nobody || !self.has_lost_machine(core).await? => None,
-            None => Some(core.osd.last_transno()),
-        })
+        let nobody = core.exports.borrow().iter().all(|(_, e)| !e.is_awaited());
+        let nothing = core.osd.was_clean() || S::COMMITS_BEFORE_ANSWERS || nobody;
+        Ok(unfinished.or((!nothing).then(|| core.osd.last_transno())))
     }
 }
-
-/// Row of `TARGET`: the boot of the machine on which the target was last started.
-pub(crate) const BOOT_KEY: &[u8] = b"boot";
 
 /// For the log.
 pub(crate) fn announce(core: &TargetCore) {
@@ -372,6 +362,6 @@ pub(crate) fn announce(core: &TargetCore) {
         target_name = name,
         clients,
         lease_ms = earlier_lease(core).as_millis() as u64,
-        "the machine was lost: in recovery until every known client has reported or a lease has passed"
+        "not stopped as planned: in recovery until every known client has reported or a lease has passed"
     );
 }

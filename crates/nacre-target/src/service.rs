@@ -73,6 +73,10 @@ impl Reply {
 
 /// A kind of target. Handlers run as tasks of the island; many are under way at a time.
 pub trait Service: Sized + 'static {
+    /// Every change is committed before it is answered, so that no store can lose one that a client knows of: after
+    /// an unclean start there is nothing to replay, and everybody is served at once.
+    const COMMITS_BEFORE_ANSWERS: bool = false;
+
     /// What this kind of target wants of its engine beyond the operator's settings.
     fn tune(osd: &mut OsdConfig) {
         let _ = osd;

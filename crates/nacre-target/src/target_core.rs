@@ -38,9 +38,6 @@ pub struct TargetConfig {
     pub mgs_nodes: Vec<String>,
     pub lease_ms: u32,
     pub max_mod_rpcs: u16,
-    /// Tells one boot of the machine from another: what a killed process had written survives it, what a lost
-    /// machine had not synced does not.
-    pub boot: [u8; 16],
     /// A change that builds on one of another client who may not know of it yet waits for its commit. Off only to
     /// show what it is for.
     pub ack_or_commit: bool,
@@ -86,7 +83,7 @@ pub struct TargetCore {
     /// The latest evictions with their causes, for the clients that ask; bounded.
     pub(crate) evictions: RefCell<VecDeque<(ClientUuid, String)>>,
     pub(crate) recovery: RefCell<Option<Recovery>>,
-    /// Bytes of objects written by changes up to this may have been lost with the machine, their rows not.
+    /// Bytes of objects written by changes up to this may be lost, their rows are not: after an unclean start.
     pub(crate) bytes_lost_to: Cell<Transno>,
     /// The latest recovery that is over.
     pub(crate) recovered: Cell<Option<Told>>,
@@ -343,10 +340,7 @@ impl TargetCore {
     /// Whether this client may be granted holds: a restart will know that it may have some.
     pub fn may_hold(&self, export: ExportId) -> bool {
         let exports = self.exports.borrow();
-        exports.get(export).is_some_and(|e| {
-            e.features & features::DIR_HOLDS != 0
-                && (e.is_local() || e.row_features & features::DIR_HOLDS != 0)
-        })
+        exports.get(export).is_some_and(|e| e.features & e.row_features & features::DIR_HOLDS != 0)
     }
     /// Waits until no client can believe in a hold that an earlier start of this target has granted: each has connected
     /// again, which ends its holds, or its lease has run out. True: there was something to wait for.

@@ -90,6 +90,7 @@ fn thousands_of_clients_and_records_come_back() {
             name: "one of many".into(),
             role: Role::Client,
             features: 1,
+            local: false,
         };
         let record = ReplyRecord { generation: Generation(n), tag: Tag(n as u16), ..row.clone() };
         rows.push((table::CLIENT, n.to_be_bytes().to_vec(), client.to_vec()));
@@ -99,11 +100,7 @@ fn thousands_of_clients_and_records_come_back() {
     put(&*store, rows);
     w.start(target);
     let last = add_client(&mut w, TARGET, 2, Role::Client);
-    assert_eq!(jobs.run(&mut w, last, |a| add(a, 5)), Ok(10), "{:?}", w.fatal);
-    w.kill(target);
-    w.start(target);
-    assert_eq!(jobs.run(&mut w, last, |a| add(a, 5)), Ok(15), "{:?}", w.fatal);
-    assert_eq!(jobs.run(&mut w, last, async |a| a.evictions.get()), 0, "its row is among the last");
+    w.run_for(SEC);
     let tool = add_client(&mut w, TARGET, 9, Role::Tool);
     for replies in [false, true] {
         let (told, pages) = jobs.run(&mut w, tool, async move |a| {
@@ -117,8 +114,13 @@ fn thousands_of_clients_and_records_come_back() {
                 }
             }
         });
-        assert_eq!((told, pages), (2501, 3), "replies: {replies}");
+        assert_eq!((told, pages), (2500, 3), "replies: {replies}");
     }
+    assert_eq!(jobs.run(&mut w, last, |a| add(a, 5)), Ok(10), "{:?}", w.fatal);
+    w.kill(target);
+    w.start(target);
+    assert_eq!(jobs.run(&mut w, last, |a| add(a, 5)), Ok(15), "{:?}", w.fatal);
+    assert_eq!(jobs.run(&mut w, last, async |a| a.evictions.get()), 0, "it was known");
 }
 
 #[test]

@@ -6,13 +6,12 @@ mod common;
 use common::{Jobs, Ledger, SEC, TARGET, add, add_client, config, store, target_config};
 use nacre_node::{ConnId, Ctx, Effect, Event, Logic};
 use nacre_sim::{NodeId, World};
+use nacre_target::TargetIsland;
 use nacre_target::last_rcvd::{LastRcvd, render};
-use nacre_target::{TargetConfig, TargetIsland};
 use nacre_types::{ClientUuid, Codec, ConnEpoch, Generation, Tag, Xid};
 use nacre_wire::ost::Reserve;
 use nacre_wire::target::{Connect, ConnectReply, RecoveryRows, Role, features};
 use nacre_wire::{Frame, Header, Kind, Opcode};
-use std::cell::Cell;
 use std::rc::Rc;
 
 /// Connects with the given features, then uses one tag after the other.
@@ -102,19 +101,15 @@ fn a_client_without_the_feature_has_one_slot_and_two_in_reserve() {
     }
 }
 
-/// A ledger whose machine can be lost: each boot has its number.
-fn ledger_of_boot(seed: u64) -> (World, NodeId, Rc<Cell<u8>>) {
+fn ledger(seed: u64) -> (World, NodeId) {
     let mut world = World::new(seed);
     let store = store(&mut world, TARGET, &[]);
-    let boot = Rc::new(Cell::new(1));
-    let of = boot.clone();
     let start = move |ctx: &Rc<Ctx>| -> Box<dyn Logic> {
-        let config_of_boot = TargetConfig { boot: [of.get(); 16], ..target_config(10_000) };
-        Box::new(TargetIsland::<Ledger>::new(ctx, config_of_boot, config()))
+        Box::new(TargetIsland::<Ledger>::new(ctx, target_config(10_000), config()))
     };
     let target = world.add(TARGET, Some(store), Box::new(start));
     world.start(target);
-    (world, target, boot)
+    (world, target)
 }
 
 /// The line of `lr_reader` about what another server must know.
@@ -139,7 +134,7 @@ const SET: &str = "feature_incompat: 0x400";
 
 #[test]
 fn the_feature_comes_with_the_first_client_of_several_slots_and_goes_with_the_last() {
-    let (mut w, target, _) = ledger_of_boot(21);
+    let (mut w, target) = ledger(21);
     let mut jobs = Jobs::default();
     let tool = add_client(&mut w, TARGET, 9, Role::Tool);
     assert_eq!(incompat(&mut w, &mut jobs, tool), CLEAR);
@@ -169,14 +164,13 @@ fn the_feature_comes_with_the_first_client_of_several_slots_and_goes_with_the_la
 
 #[test]
 fn during_a_recovery_the_feature_stays() {
-    let (mut w, target, boot) = ledger_of_boot(22);
+    let (mut w, target) = ledger(22);
     let mut jobs = Jobs::default();
     let client = add_client(&mut w, TARGET, 1, Role::Client);
     jobs.run(&mut w, client, |a| add(a, 5)).expect("added");
     w.run_for(2 * SEC);
     w.kill(client);
     w.kill(target);
-    boot.set(2);
     w.start(target);
     let tool = add_client(&mut w, TARGET, 9, Role::Tool);
     w.run_for(5 * SEC);

@@ -1,11 +1,13 @@
 //! A device that remembers what was synced and what was not, and can lose the difference.
 //!
-//! Two crashes: the process dies (everything executed stays) or the machine dies (of what was not synced any part
-//! may stay, in sectors of 512 bytes; files made or deleted since may be there or not). After a crash the stores
-//! handed out before answer `Stopped`: nothing of the old life writes into the new one.
+//! Crashes: the process dies (everything executed stays), the machine dies (of what was not synced any part may stay, in
+//! sectors of 512 bytes; files made or deleted since may be there or not), the store is mounted again (what is read is
+//! what the device has), or a copy of the device takes its place. After a crash the stores handed out before answer
+//! `Stopped`: nothing of the old life writes into the new one.
 //!
-//! Invariants: a sync that failed makes nothing durable, later ones neither for what it was asked to (the kernel drops
-//! such pages); a run is a function of the operations and the random source.
+//! Invariants: what the device has refused, in a sync that failed or when the kernel wrote it back, is read as written
+//! until the store is mounted again, and no later sync makes it durable (the kernel marks such pages clean); a run is a
+//! function of the operations and the random source.
 
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Rng, Store, StoreDone, StoreError, StoreOp, StoreSpace};
@@ -61,6 +63,7 @@ struct Disk {
     frozen: Option<BTreeMap<FileId, Content>>,
     capacity_bytes: u64,
     faults: Vec<Fault>,
+    refuses: bool,
     changes: u64,
     stop_at: Option<u64>,
 }
@@ -123,6 +126,40 @@ impl CrashDevice {
         disk.files.retain(|_, content| content.now.is_some());
     }
 
+    /// The kernel writes everything back, and the device refuses it: what was written is read from the cache, and is on
+    /// no device. That files were made, cut and deleted is in the journal.
+    pub fn refuse_writeback(&self) {
+        self.lock().files.values_mut().for_each(Content::refused);
+    }
+    /// From now on the device refuses what is written back, until the next crash: syncs fail.
+    pub fn refuse_syncs(&self) {
+        self.lock().refuses = true;
+    }
+    /// The process dies and the store is mounted again: what is dirty is written, and what is in the cache only is gone.
+    pub fn remount(&self) {
+        let mut disk = self.lock();
+        let refuses = disk.refuses;
+        disk.next_life();
+        for content in disk.files.values_mut() {
+            if refuses {
+                content.refused();
+            }
+            content.synced();
+            content.now = content.durable.clone();
+        }
+        disk.files.retain(|_, content| content.now.is_some());
+    }
+    /// Another device with what this one holds now, of what was not synced any part.
+    pub fn copy_unsynced(&self, rng: &mut Rng) -> Self {
+        let (files, capacity_bytes) = {
+            let disk = self.lock();
+            (disk.files.clone(), disk.capacity_bytes)
+        };
+        let copy = Self(Arc::new(Mutex::new(Disk { files, capacity_bytes, ..Disk::default() })));
+        copy.power_loss(rng);
+        copy
+    }
+
     /// Later changes are executed but do not survive any crash: as if the device were set read-only unnoticed.
     pub fn barrier(&self) {
         let mut disk = self.lock();
@@ -170,6 +207,7 @@ impl Disk {
     fn next_life(&mut self) {
         self.life += 1;
         self.stop_at = None;
+        self.refuses = false;
         if let Some(frozen) = self.frozen.take() {
             self.files = frozen;
         }
@@ -182,6 +220,9 @@ impl Disk {
     /// Whether a fault is due for this operation.
     fn fault(&mut self, op: &StoreOp) -> Option<StoreError> {
         let (kind, file) = kind_of(op)?;
+        if self.refuses && matches!(kind, FaultOp::Sync | FaultOp::Replace) {
+            return Some(StoreError::Device("the device refuses what is written back".into()));
+        }
         let on = match file {
             FileId::Log(_) => Some(FileKind::Log),
             FileId::Run(_) => Some(FileKind::Run),
@@ -246,9 +287,7 @@ impl Disk {
 
     fn sync(&mut self, file: FileId) {
         let Some(content) = self.files.get_mut(&file) else { return };
-        for change in content.pending.drain(..) {
-            apply(&mut content.durable, &change);
-        }
+        content.synced();
         if content.now.is_none() && content.durable.is_none() {
             self.files.remove(&file);
         }
@@ -278,7 +317,7 @@ impl Disk {
                 op
                 && let Some(content) = self.files.get_mut(&file)
             {
-                content.pending.clear();
+                content.refused();
             }
             return Err(error);
         }
@@ -381,6 +420,16 @@ impl Disk {
 }
 
 impl Content {
+    fn synced(&mut self) {
+        for change in self.pending.drain(..) {
+            apply(&mut self.durable, &change);
+        }
+    }
+    /// The device has refused the bytes; the pages are clean from now on.
+    fn refused(&mut self) {
+        self.pending.retain(|change| !matches!(change, Change::Write { .. }));
+        self.synced();
+    }
     /// The machine dies: a part of `pending` has reached the disk.
     fn lose(&mut self, rng: &mut Rng) {
         let pending = std::mem::take(&mut self.pending);
@@ -536,6 +585,33 @@ mod tests {
             store.execute(StoreOp::Sync { file: RUN }).unwrap();
             device.power_loss(&mut Rng::new(seed));
             assert_eq!(read(&*device.store(), RUN).as_deref(), Some(&b"old"[..]));
+        }
+    }
+
+    #[test]
+    fn what_the_device_has_refused_is_read_until_it_is_mounted_again() {
+        for written_again in [false, true] {
+            let device = CrashDevice::new(u64::MAX);
+            let store = device.store();
+            write(&*store, RUN, 0, b"old");
+            store.execute(StoreOp::Sync { file: RUN }).unwrap();
+            write(&*store, RUN, 0, b"new");
+            device.refuse_syncs();
+            assert!(store.execute(StoreOp::Sync { file: RUN }).is_err());
+            device.kill_process();
+            let store = device.store();
+            assert_eq!(read(&*store, RUN).as_deref(), Some(&b"new"[..]));
+            if written_again {
+                write(&*store, RUN, 0, b"new");
+            }
+            store.execute(StoreOp::Sync { file: RUN }).unwrap();
+            assert_eq!(
+                read(&*device.copy_unsynced(&mut Rng::new(1)).store(), RUN),
+                read(&*store, RUN).filter(|_| written_again).or(Some(b"old".into()))
+            );
+            device.remount();
+            let expected = if written_again { b"new" } else { b"old" };
+            assert_eq!(read(&*device.store(), RUN).as_deref(), Some(&expected[..]));
         }
     }
 

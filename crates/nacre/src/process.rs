@@ -314,7 +314,6 @@ fn add_target(node: &Node, targets: &Targets, served: &Served, addresses: &[Stri
         mgs_nodes: served.mgs_nodes.clone(),
         lease_ms: targets.lease_ms.load(Ordering::Relaxed),
         max_mod_rpcs: MAX_MOD_RPCS,
-        boot: store::boot_id(),
         ack_or_commit: true,
         reply_records: true,
         fault_points: cfg!(debug_assertions),

@@ -22,16 +22,6 @@ const DYING_MAX: Duration = Duration::from_secs(10);
 /// Open files for the 66 targets of the largest `up`.
 const DESCRIPTORS_WANTED: u64 = 128 << 10;
 
-/// This boot of the machine; random where the kernel does not say, which counts as another boot each time.
-pub(crate) fn boot_id() -> [u8; 16] {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    match u128::from_str_radix(&digits, 16) {
-        Ok(id) => id.to_be_bytes(),
-        Err(_) => random_uuid().0,
-    }
-}
-
 pub(crate) fn random_uuid() -> ClientUuid {
     let mut bytes = [0u8; 16];
     for half in bytes.chunks_exact_mut(8) {

@@ -60,6 +60,7 @@ fn rows() {
         name: "host:/mnt".into(),
         role: nacre_wire::target::Role::Client,
         features: 3,
+        local: false,
     };
     let record = nacre_rpc::ReplyRecord {
         transno: Transno(4),

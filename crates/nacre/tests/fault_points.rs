@@ -161,13 +161,13 @@ fn behind_a_barrier_a_kill_loses_what_a_lost_machine_would() {
         let sync = scope.spawn(|| File::open(&dir).unwrap().sync_all().unwrap());
         mdt.kill();
         assert!(!sync.is_finished());
-        mdt = c.serve_after_boot("mdt", 1);
+        mdt = c.serve("mdt");
         sync.join().unwrap();
     });
     assert_eq!(made(&dir), 90);
     mount.kill();
     mdt.kill();
-    let _mdt = c.serve_after_boot("mdt", 2);
+    let _mdt = c.serve("mdt");
     let _mount = c.mount("c");
     assert_eq!(made(&c.mnt("c")), 90, "what was synced is there");
 }

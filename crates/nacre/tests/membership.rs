@@ -176,7 +176,7 @@ fn a_new_mount_is_told_of_a_recovery_and_waits_for_the_lease_of_who_is_absent() 
     fs::write(c.mnt("a").join("f"), "before").unwrap();
     leaves.kill();
     mdt.kill();
-    let mdt = c.serve_after_boot("mdt", 1);
+    let mdt = c.serve("mdt");
     let param = ["lctl", "get_param", "-n", "mdt.demo-MDT0000.recovery_status"];
     let (mut during, mut after) = (String::new(), String::new());
     std::thread::scope(|scope| {
@@ -194,7 +194,7 @@ fn a_new_mount_is_told_of_a_recovery_and_waits_for_the_lease_of_who_is_absent() 
         assert_eq!(fs::read_to_string(c.mnt("c").join("f")).unwrap(), "before");
     });
     assert!(during.contains("status: RECOVERING") && during.contains("time_remaining:"), "{during}");
-    mdt.says(&["the machine was lost: in recovery"]);
+    mdt.says(&["not stopped as planned: in recovery"]);
     mdt.says(&["new client waits for the end of the recovery"]);
     assert_eq!(fs::read_to_string(c.mnt("a").join("f")).unwrap(), "before");
     assert!(after.contains("status: COMPLETE") && after.contains("evicted_clients: 1"), "{after}");
@@ -202,7 +202,7 @@ fn a_new_mount_is_told_of_a_recovery_and_waits_for_the_lease_of_who_is_absent() 
 }
 
 #[test]
-fn a_planned_stop_leaves_nothing_to_replay_even_for_another_boot() {
+fn a_planned_stop_leaves_nothing_to_replay() {
     let Some(m) = Machine::new() else { return };
     let c = Cluster::format(&m);
     let [_mgs, mut mdt, mut ost] = c.all();
@@ -213,7 +213,7 @@ fn a_planned_stop_leaves_nothing_to_replay_even_for_another_boot() {
         assert!(server.child.wait().unwrap().success());
         fs::write(c.dir(&format!("{name}.log")), "").unwrap();
     }
-    let (mdt, ost) = (c.serve_after_boot("mdt", 1), c.serve_after_boot("ost", 1));
+    let (mdt, ost) = (c.serve("mdt"), c.serve("ost"));
     assert_eq!(fs::read_to_string(c.mnt("a").join("f")).unwrap(), "before");
     fs::write(c.mnt("a").join("g"), "after").unwrap();
     for server in [&mdt, &ost] {

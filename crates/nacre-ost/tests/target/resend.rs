@@ -118,6 +118,13 @@ fn a_resent_write_does_not_undo_a_later_one() {
             hand.order(&mut c, Order::Close(ConnId(1)));
         }
         hand.connect(&mut c, 2, generation);
+        if restart {
+            let mut done = Header::new(Kind::Request, Opcode::Ping.number());
+            (done.xid, done.epoch) = (Xid(60), ConnEpoch(2));
+            done.flags |= flags::REPLAY_DONE;
+            hand.order(&mut c, Order::Send(ConnId(2), Frame::new(done, Vec::new())));
+            c.run_ms(500);
+        }
         hand.order(&mut c, Order::Send(ConnId(2), write(2, true, b"first")));
         let again = hand.reply(50);
         assert_eq!((again.header.status, again.header.transno), (0, first.header.transno));

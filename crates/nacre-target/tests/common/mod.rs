@@ -161,7 +161,6 @@ pub fn target_config(lease_ms: u32) -> TargetConfig {
         mgs_nodes: vec![World::address("MGS")],
         lease_ms,
         max_mod_rpcs: 8,
-        boot: [1; 16],
         ack_or_commit: true,
         reply_records: true,
         fault_points: true,

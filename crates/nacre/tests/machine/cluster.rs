@@ -44,25 +44,6 @@ impl<'a> Cluster<'a> {
     pub fn serve(&self, target: &str) -> Daemon {
         self.serve_with(target, &[])
     }
-    /// The same on a machine that has been started anew meanwhile.
-    pub fn serve_after_boot(&self, target: &str, boot: u32) -> Daemon {
-        let id = self.dir("boot_id");
-        fs::write(&id, format!("00000000-0000-0000-0000-{boot:012}\n")).unwrap();
-        let script = r#"mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@""#;
-        let inner = self.serve_command(target, &[]);
-        let mut command = Command::new("unshare");
-        command
-            .args(["--mount", "sh", "-c", script])
-            .arg(&id)
-            .arg(inner.get_program())
-            .args(inner.get_args());
-        for (name, value) in inner.get_envs() {
-            if let Some(value) = value {
-                command.env(name, value);
-            }
-        }
-        Daemon::spawn(&mut command, &self.dir(&format!("{target}.log")))
-    }
     pub fn mnt(&self, name: &str) -> PathBuf {
         self.m.made(name)
     }

@@ -29,8 +29,17 @@ pub struct MountConfig {
     pub fs: FsName,
     /// For people, in the servers' logs: host and mount point.
     pub name: String,
+    /// What names this mount wherever it is shown: the first half of its uuid. A mount that is made again after a bug keeps
+    /// it, and is a new client to the servers. `None`: chosen at random.
+    pub instance: Option<u64>,
     pub read_only: bool,
     pub atime: AtimePolicy,
+}
+impl MountConfig {
+    /// `demo-0011223344556677`: the mount as parameters, metrics, logs and tools name it.
+    pub fn mount_name(fs: &FsName, instance: u64) -> String {
+        alloc::format!("{fs}-{instance:016x}")
+    }
 }
 
 /// An inode with its resolved size.

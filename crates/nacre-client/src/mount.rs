@@ -56,7 +56,7 @@ pub(crate) struct Mount {
 impl Mount {
     pub(crate) fn new(ctx: &Rc<Ctx>, config: &MountConfig) -> Self {
         let mut uuid = [0; 16];
-        uuid[..8].copy_from_slice(&ctx.random().to_le_bytes());
+        uuid[..8].copy_from_slice(&config.instance.unwrap_or_else(|| ctx.random()).to_be_bytes());
         uuid[8..].copy_from_slice(&ctx.random().to_le_bytes());
         let uuid = ClientUuid(uuid);
         let peers = Rc::new(Peers::default());

@@ -1,13 +1,13 @@
 //! Parameters of a mount under the field's names: `llite.*`, `mdc.*`, `osc.*`.
 
-use crate::client::Client;
+use crate::client::{Client, MountConfig};
 use crate::imports;
 use crate::target::Target;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use nacre_types::{TargetKind, TargetName};
-use nacre_wire::settings::{CLIENT_MOD_RPCS_MAX, CLIENT_RPCS_MAX, parse_limit, parse_switch};
+use nacre_wire::settings::{CLIENT_MOD_RPCS_MAX, CLIENT_RPCS_MAX, parse_clear, parse_limit, parse_switch};
 use nacre_wire::target::Param;
 
 impl Client {
@@ -18,7 +18,7 @@ impl Client {
                 self.llite("stats"),
                 self.stats.render(),
                 true,
-                "Calls of this mount: samples, unit, least, greatest, sum, sum of squares. Write 0 to clear.",
+                "Calls of this mount: samples, unit, least, greatest, sum, sum of squares. Write `clear` to clear.",
             ),
             param(
                 self.llite("uuid"),
@@ -40,7 +40,7 @@ impl Client {
                 format!("{device}.stats"),
                 target.requests.render(),
                 true,
-                "Requests sent to the target: samples, unit, least, greatest, sum, sum of squares. Write 0 to clear.",
+                "Requests sent to the target: samples, unit, least, greatest, sum, sum of squares. Write `clear` to clear.",
             ));
             for (name, value, help) in [
                 ("state", imports::state(&self.ctx, &target), "State of the import and its history."),
@@ -63,7 +63,7 @@ impl Client {
                 format!("{device}.rpc_stats"),
                 imports::rpc_stats(&self.ctx, &target),
                 true,
-                "Modifying requests by the number in flight when each was sent. Write 0 to clear.",
+                "Modifying requests by the number in flight when each was sent. Write `clear` to clear.",
             ));
             let (max_mod, max) = imports::limits(&target);
             params.push(param(
@@ -89,6 +89,7 @@ impl Client {
     /// One that the MGS keeps may be more than a server agrees to today: it counts from the connect on that allows it.
     pub(crate) fn set(&self, name: &str, value: &str, is_kept: bool) -> Result<(), String> {
         if name == self.llite("stats") {
+            parse_clear(name, value)?;
             self.stats.clear();
             return Ok(());
         }
@@ -102,8 +103,14 @@ impl Client {
                 continue;
             };
             match field {
-                "stats" => target.clear_requests(),
-                "rpc_stats" => target.clear_slots(self.ctx.wall()),
+                "stats" => {
+                    parse_clear(name, value)?;
+                    target.clear_requests();
+                }
+                "rpc_stats" if !device.starts_with("mgc") => {
+                    parse_clear(name, value)?;
+                    target.clear_slots(self.ctx.wall());
+                }
                 "max_mod_rpcs_in_flight" => {
                     let limit = parse_limit(name, value, CLIENT_MOD_RPCS_MAX)?;
                     if !is_kept {
@@ -133,12 +140,14 @@ impl Client {
     }
 
     fn llite(&self, name: &str) -> String {
-        format!("llite.{}-{}.{name}", self.config.fs, self.instance())
+        format!("llite.{}.{name}", self.mount_name())
     }
-
-    /// Tells the mounts of one node apart.
-    fn instance(&self) -> String {
-        self.mount.uuid.0.iter().take(8).map(|b| format!("{b:02x}")).collect()
+    /// `demo-0011223344556677`: this mount in names of parameters and wherever else it is shown.
+    pub fn mount_name(&self) -> String {
+        MountConfig::mount_name(&self.config.fs, self.instance())
+    }
+    fn instance(&self) -> u64 {
+        self.mount.uuid.0.first_chunk().map_or(0, |first| u64::from_be_bytes(*first))
     }
 
     /// `mdc.demo-MDT0000-mdc-0011223344556677`.
@@ -148,7 +157,7 @@ impl Client {
             TargetKind::Ost => ("osc", "osc"),
             TargetKind::Mgs => ("mgc", "mgc"),
         };
-        Some(format!("{kind}.{}-{suffix}-{}", target.name, self.instance()))
+        Some(format!("{kind}.{}-{suffix}-{:016x}", target.name, self.instance()))
     }
 }
 

@@ -14,8 +14,8 @@ use nacre_node::join_all;
 use nacre_types::Errno;
 use nacre_wire::target::{Statfs, StatfsReply};
 
-/// How long an answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long an answer is waited for: less than `lfs df` waits for all of them.
+const PATIENCE: Duration = Duration::from_secs(4);
 
 impl Client {
     pub async fn statfs(&self) -> Result<StatfsReply, Errno> {
@@ -31,7 +31,8 @@ impl Client {
     /// Space per target, for `lfs df`: (target name, kind is in the name, numbers or why not). ENODATA: the administrator
     /// has set the target inactive here; ENOTCONN: it is down.
     pub async fn statfs_targets(&self) -> Result<Vec<(String, Result<StatfsReply, Errno>)>, Errno> {
-        let mut targets = alloc::vec![self.mdt().await?];
+        let mdt = self.mount.known_mdt().ok_or(Errno::ENOTCONN)?;
+        let mut targets = alloc::vec![mdt];
         targets.extend(self.mount.osts());
         Ok(self.statfs_of(targets).await)
     }

@@ -142,13 +142,7 @@ impl Ops for ClientOps {
         self.client.statfs_targets().await
     }
     fn mount_text(&self) -> String {
-        // `llite.demo-0011223344556677.uuid`: the client's own name for this mount.
-        let names = self.client.params().into_iter().map(|p| p.name);
-        let mut instances = names.filter_map(|name| {
-            let rest = name.strip_prefix("llite.")?;
-            rest.split('.').next().map(str::to_owned)
-        });
-        instances.next().unwrap_or_default()
+        self.client.mount_name()
     }
     fn params(&self) -> Vec<Param> {
         self.client.params()

@@ -9,6 +9,7 @@ use crate::ops::Ops;
 use crate::tools;
 use nacre_client::{Client, MountConfig};
 use nacre_node::{Ctx, Effect, Event, Logic};
+use nacre_wire::settings::parse_clear;
 use std::rc::Rc;
 
 /// A mounted file system as an island.
@@ -88,7 +89,7 @@ impl tools::Parameters for Parameters<'_> {
             value: self.door.stats().text(self.door.ctx.wall()),
             writable: true,
             help: "Requests of the kernel: samples, microseconds: least, greatest, sum, sum of squares. \
-                   Any value clears them."
+                   Write `clear` to clear."
                 .to_owned(),
         });
         params.push(nacre_wire::target::Param {
@@ -110,6 +111,7 @@ impl tools::Parameters for Parameters<'_> {
     }
     fn set(&self, name: &str, value: &str) -> Result<(), String> {
         if name == self.requests_name() {
+            parse_clear(name, value)?;
             self.door.stats().clear(self.door.ctx.wall());
             return Ok(());
         }

@@ -50,7 +50,7 @@ pub enum MountError {
     NotADirectory(String),
     #[error("mount point {0} is not empty; its files would be hidden\n  hint: name an empty directory")]
     NotEmpty(String),
-    #[error("{path} is a mount point already ({what})\n  hint: umount {path}, or name another directory")]
+    #[error("{path} is a mount point already ({what})\n  hint: {}", way_out(path, what))]
     AlreadyMounted { path: String, what: String },
     #[error("{path} is the mount point of a dead {what} file system\n  hint: umount -l {path}")]
     DeadMount { path: String, what: String },
@@ -64,6 +64,8 @@ pub enum MountError {
         "mounting is not permitted to this user\n  hint: run as root, or give the container --cap-add SYS_ADMIN"
     )]
     Forbidden,
+    #[error("unmounting {path} is not permitted to this user\n  hint: {}", who_may_unmount(path))]
+    UnmountForbidden { path: String },
     #[error("{0} is not a mounted nacre file system\n  hint: `mount -t {FS_TYPE}` lists them")]
     NotMounted(String),
     #[error(
@@ -75,6 +77,20 @@ pub enum MountError {
     Os { what: &'static str, path: String, source: Errno },
     #[error(transparent)]
     Session(#[from] SessionError),
+}
+
+/// Only our own mounts are ours to be unmounted: `/` may be what somebody has typed.
+fn way_out(path: &str, what: &str) -> String {
+    match what.starts_with(FS_TYPE) {
+        true => format!("nacre umount {path}, or name another directory"),
+        false => "name an empty directory, or one that does not exist yet: /mnt/nacre".to_owned(),
+    }
+}
+fn who_may_unmount(path: &str) -> String {
+    match rustix::process::geteuid().is_root() {
+        true => "it needs the capability SYS_ADMIN, which this container was not given".to_owned(),
+        false => format!("sudo nacre umount {path}"),
+    }
 }
 
 fn text(path: &Path) -> String {

@@ -65,7 +65,7 @@ fn refused(path: &Path, error: Errno) -> MountError {
     match error {
         Errno::BUSY => MountError::Busy { path, by: " by somebody who is not seen in /proc".to_owned() },
         Errno::INVAL | Errno::NOENT => MountError::NotMounted(path),
-        Errno::PERM => MountError::Forbidden,
+        Errno::PERM => MountError::UnmountForbidden { path },
         source => MountError::Os { what: "unmounting", path, source },
     }
 }

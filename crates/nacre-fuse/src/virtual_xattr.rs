@@ -10,6 +10,7 @@
 //! | `nacre.df` | any | JSON list: one object per target | |
 //! | `nacre.sync` | any | makes durable what this mount has completed; `ok` | the same |
 //! | `nacre.mount` | any | `FSNAME-INSTANCE`, as in parameter names | |
+//! | `system.nacre.df`, `system.nacre.mount` | any | the same, also while the servers are away | |
 //!
 //! JSON of a layout: `{"fid", "layout": {"generation", "components": [{"start", "end" (null = to the end),
 //! "stripe_bytes", "stripe_count", "stripes": [{"ost", "object"}]}]} or null, "template": {"count", "size",
@@ -25,6 +26,9 @@ use nacre_wire::mdt::LayoutReply;
 use serde_json::{Value, json};
 
 const PREFIX: &[u8] = b"nacre.";
+/// Before `df` and `mount` as well, which tell nothing of a file: of a name in `system.` the kernel does not ask first who
+/// may read the inode, so the answer needs no server.
+const SYSTEM_PREFIX: &[u8] = b"system.nacre.";
 
 /// A name under `nacre.`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +45,13 @@ pub(crate) enum VirtualName {
 impl VirtualName {
     /// `None`: an ordinary name. An unknown name under our prefix is ENODATA, so that nothing is ever stored there.
     pub(crate) fn parse(name: &[u8]) -> Option<Result<Self, Errno>> {
+        if let Some(name) = name.strip_prefix(SYSTEM_PREFIX) {
+            return match name {
+                b"df" => Some(Ok(Self::Df)),
+                b"mount" => Some(Ok(Self::Mount)),
+                _ => Some(Err(Errno::ENODATA)),
+            };
+        }
         let name = name.strip_prefix(PREFIX)?;
         Some(match name {
             b"fid" => Ok(Self::Fid),
@@ -240,6 +251,10 @@ mod tests {
     fn unknown_names_under_the_prefix_are_never_stored() {
         assert_eq!(VirtualName::parse(b"user.x"), None);
         assert_eq!(VirtualName::parse(b"nacre.colour"), Some(Err(Errno::ENODATA)));
+        assert_eq!(VirtualName::parse(b"system.nacre.df"), Some(Ok(VirtualName::Df)));
+        for name in ["system.nacre.path", "system.nacre.links", "system.nacre.layout", "system.nacre.sync"] {
+            assert_eq!(VirtualName::parse(name.as_bytes()), Some(Err(Errno::ENODATA)), "{name}");
+        }
         assert_eq!(
             VirtualName::parse(b"nacre.path.[0x0:0x1:0x0]"),
             Some(Ok(VirtualName::Path(Some(Fid::ROOT))))

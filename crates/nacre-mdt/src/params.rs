@@ -7,7 +7,9 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use nacre_target::TargetCore;
 use nacre_types::OstIndex;
-use nacre_wire::settings::{DIR_HOLDS_MAX, parse_limit, parse_megabytes, parse_percent, parse_switch};
+use nacre_wire::settings::{
+    DIR_HOLDS_MAX, parse_clear, parse_limit, parse_megabytes, parse_percent, parse_switch,
+};
 use nacre_wire::target::Param;
 
 pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
@@ -23,7 +25,7 @@ pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
             "md_stats",
             stats,
             true,
-            "operations since the start: count, min, max, sum, sum of squares; writing clears them"
+            "operations since the start: count, min, max, sum, sum of squares; write `clear` to clear"
         ),
         row("open_files", mdt.opens.borrow().len().to_string(), false, "handles that clients have open"),
         row(
@@ -139,6 +141,7 @@ fn lod_name(core: &TargetCore, field: &str) -> String {
 
 pub(crate) fn set(mdt: &Mdt, name: &str, value: &str) -> Result<(), String> {
     if name == format!("mdt.{}.md_stats", mdt.core.name) {
+        parse_clear(name, value)?;
         mdt.core.clear_stats();
         return Ok(());
     }

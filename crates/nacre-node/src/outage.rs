@@ -43,8 +43,11 @@ impl Outage {
         let Some(since) = import.away_since() else {
             if let Some(since) = self.said.take() {
                 self.grievances.take();
-                let seconds = now.saturating_since(since).as_secs();
-                tracing::info!(client, "{target}{}: connected again after {seconds} s", at(import));
+                if !import.is_ending() {
+                    let (seconds, (connects, ..)) = (now.saturating_since(since).as_secs(), import.counts());
+                    let again = if connects > 1 { " again" } else { "" };
+                    tracing::info!(client, "{target}{}: connected{again} after {seconds} s", at(import));
+                }
             }
             return;
         };

@@ -358,6 +358,24 @@ fn an_outage_is_in_the_log_while_somebody_waits_in_a_few_lines() {
 }
 
 #[test]
+fn the_end_of_a_client_is_no_connection_in_the_log() {
+    let log = Log::default();
+    let _lines = log.begin();
+    let mut t = Test::new();
+    log.take();
+    let _a = t.statfs();
+    t.refuses = true;
+    t.visit(Event::Closed { conn: t.conn, reason: "reset by peer".into() });
+    t.pass(Duration::from_millis(2100));
+    assert!(log.take().contains("waiting for demo-MDT0000"));
+    let peer = t.peer.clone();
+    t.island.ctx.spawn(async move { peer.disconnect().await });
+    t.visit(Event::Timer);
+    t.pass(Duration::from_secs(30));
+    assert_eq!(log.take(), "");
+}
+
+#[test]
 fn a_server_that_stands_still_is_in_the_log_before_its_connection_is_given_up() {
     let log = Log::default();
     let _lines = log.begin();

@@ -27,7 +27,7 @@ use nacre_wire::ost::{
     Allocate, Cancel, Destroy, Enqueue, EnqueueReply, Glimpse, ObjectState, Read, ReadReply, Reserve,
     ReserveReply, SetOwner, SyncObject, Truncate, Write, WriteReply,
 };
-use nacre_wire::settings::parse_switch;
+use nacre_wire::settings::{parse_clear, parse_switch};
 use nacre_wire::target::{Empty, Param, StatfsReply};
 use nacre_wire::{MAX_BULK_BYTES, Opcode};
 
@@ -433,7 +433,8 @@ impl Service for Ost {
     fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
         let field = name.rsplit('.').next().unwrap_or(name);
         match (field, value.trim()) {
-            ("stats" | "brw_stats", "0" | "clear") => {
+            ("stats" | "brw_stats", _) => {
+                parse_clear(name, value)?;
                 *self.bulk_sizes.borrow_mut() = BulkSizes::new(self.core.ctx.wall());
                 self.core.clear_stats();
                 Ok(())
@@ -442,7 +443,6 @@ impl Service for Ost {
                 self.sync_on_cancel.set(parse_switch(name, value)?);
                 Ok(())
             }
-            ("stats" | "brw_stats", _) => Err(format!("{name}: write 0 to clear the counters")),
             _ => Err(format!("{name} cannot be set")),
         }
     }

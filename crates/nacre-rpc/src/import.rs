@@ -548,6 +548,10 @@ impl<T> Import<T> {
             }
         }
     }
+    /// Whether it is being given up by this side, or has been: nobody waits for the target any more.
+    pub fn is_ending(&self) -> bool {
+        matches!(self.link, Link::Leaving { .. } | Link::Gone)
+    }
     /// Why the last connection was lost or refused.
     pub fn last_error(&self) -> Option<&str> {
         self.last_error.as_deref()

@@ -323,6 +323,7 @@ fn add_mount(world: &mut World, name: &str) -> NodeId {
         mgs_addresses: vec![World::address("MGS")],
         fs: FsName::parse(FS).expect("a valid name"),
         name: name.to_string(),
+        instance: None,
         read_only: false,
         atime: nacre_client::AtimePolicy::default(),
     };

@@ -11,7 +11,7 @@ use nacre_osd::{Credits, Pins, table};
 use nacre_types::{Codec, Errno, TargetKind};
 use nacre_wire::matches;
 use nacre_wire::mgs::KeptParam;
-use nacre_wire::settings::{SERVER_MOD_RPCS_MAX, parse_limit};
+use nacre_wire::settings::{SERVER_MOD_RPCS_MAX, parse_clear, parse_limit};
 use nacre_wire::target::{Param, SetParam, SetParamReply, features};
 
 /// Row of `TARGET`: the parameters of this target that the MGS keeps.
@@ -109,7 +109,7 @@ impl TargetCore {
                 named("stats"),
                 e.stats.render(self.ctx.wall()),
                 true,
-                "operations of a client: count, min, max, sum, sum of squares; writing clears them",
+                "operations of a client: count, min, max, sum, sum of squares; write `clear` to clear",
             ));
         }
         list
@@ -149,6 +149,9 @@ impl TargetCore {
         if let Some(uuid) = suffix.strip_prefix("exports.").and_then(|rest| rest.strip_suffix(".stats")) {
             let mut exports = self.exports.borrow_mut();
             let id = exports.iter().find(|(_, e)| e.uuid.to_string() == uuid).map(|(id, _)| id)?;
+            if let Err(why) = parse_clear(name, value) {
+                return Some(Err(why));
+            }
             exports.get_mut(id)?.stats = OpStats::new(self.ctx.wall());
             return Some(Ok(()));
         }
@@ -189,7 +192,7 @@ impl TargetCore {
             "{}:\n    name: {}\n    client: {}\n    connect_flags: [ {} ]\n    connect_data:\n       flags: {:#x}\n       \
              instance: {}\n       max_mod_rpcs: {}\n    export_flags: [ {} ]\n",
             e.uuid,
-            self.name,
+            e.name,
             e.from,
             features::names(e.features),
             e.features,

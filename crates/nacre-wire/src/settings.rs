@@ -114,6 +114,20 @@ fn parse_number(name: &str, value: &str, digits: &str, least: u32, most: u32) ->
     }
 }
 
+/// The value that clears a counter, as answers show it.
+pub const CLEAR: &str = "clear";
+
+/// What may be written to a counter: it takes no value, it is cleared.
+///
+/// # Errors
+/// The sentence for the user.
+pub fn parse_clear(name: &str, value: &str) -> Result<(), String> {
+    match value.trim() {
+        CLEAR | "0" => Ok(()),
+        _ => Err(format!("{name}={value}: Invalid argument ({CLEAR} or 0: counters can only be cleared)")),
+    }
+}
+
 /// 0 or 1 from what a user typed.
 ///
 /// # Errors
@@ -129,6 +143,14 @@ pub fn parse_switch(name: &str, value: &str) -> Result<bool, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_counter_takes_no_value() {
+        assert_eq!((parse_clear("n", "clear"), parse_clear("n", " 0\n")), (Ok(()), Ok(())));
+        for bad in ["", "5", "1", "clean", "00"] {
+            assert!(parse_clear("n", bad).is_err_and(|why| why.starts_with(&format!("n={bad}: "))), "{bad}");
+        }
+    }
 
     #[test]
     fn what_nobody_would_take_is_not_kept() {

@@ -3,6 +3,7 @@
 use crate::{bench, check, destroy, down, lctl, lfs, lr_reader, mkfs, mount, serve, status, target, up};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use std::process::ExitCode;
 
 #[derive(Parser, Debug)]
 #[command(
@@ -11,7 +12,8 @@ use clap::{Parser, Subcommand};
     about = "A parallel file system in user space",
     long_about = "A parallel file system in user space: management, metadata and object servers and the client in one \
                   binary, no kernel module.\n\nStart here:  nacre up /mnt/nacre",
-    after_help = "Exit status: 0 done, 1 failed (the message says what to do), 2 wrong usage.\n\
+    after_help = "Exit status: 0 done, 1 failed (the message says what to do) or output lost, 2 wrong usage;\n\
+                  `status` has more.\n\
                   Processes are found through /run/nacre (NACRE_RUN_DIR overrides). Logs: NACRE_LOG=debug|info|warn.",
     arg_required_else_help = true
 )]
@@ -83,11 +85,11 @@ pub(crate) enum BenchCommand {
     MdWorker(bench::WorkerArgs),
 }
 
-pub(crate) fn run(command: &Command) -> Result<()> {
-    match command {
+pub(crate) fn run(command: &Command) -> Result<ExitCode> {
+    let done = match command {
         Command::Up(args) => up::run(args),
         Command::Down(args) => down::down(args),
-        Command::Status(args) => status::run(args),
+        Command::Status(args) => return status::run(args),
         Command::Destroy(args) => destroy::run(args),
         Command::Mkfs(args) => mkfs::run(args),
         Command::Serve(args) => serve::run(args),
@@ -101,6 +103,14 @@ pub(crate) fn run(command: &Command) -> Result<()> {
         Command::Lctl(command) => lctl::run(command),
         Command::Bench(BenchCommand::Md(args)) => bench::md(args),
         Command::Bench(BenchCommand::MdWorker(args)) => bench::worker(args),
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+impl Command {
+    /// Whether the command is about what it prints. A process that serves goes on when nobody reads what it says.
+    pub(crate) fn is_serving(&self) -> bool {
+        matches!(self, Self::Up(_) | Self::Serve(_) | Self::Mount(_))
     }
 }
 

@@ -1,13 +1,15 @@
 //! `nacre down`, `nacre umount`, `nacre sync`: ending and flushing what runs.
 
 use crate::registry::{self, Entry, ProcessKind};
-use crate::tool::Tool;
+use crate::tool::{self, Tool};
 use crate::{say, up};
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nacre_fuse::{MountError, Unmount};
+use nacre_types::{TargetKind, TargetName};
 use nacre_wire::target::GetParams;
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::io::{BufRead as _, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,16 +19,22 @@ use std::time::Duration;
     long_about = "Unmount and stop what `nacre up` started, without loss.\n\
         \n\
         Refused while files are open; the message names the processes. The data is kept;\n\
-        `nacre destroy` removes it.",
+        `nacre destroy` removes it. One in memory (--ephemeral) is gone afterwards: while it\n\
+        has other mounts, here or on other hosts, `down` names them and asks, or wants --force.\n\
+        Other mounts of one on a disk wait until it is up again.",
     after_help = "Examples:\n\
         \x20 nacre down               the only one that runs\n\
-        \x20 nacre down /mnt/a        the one mounted there"
+        \x20 nacre down /mnt/a        the one mounted there\n\
+        \x20 nacre down --force       although other mounts lose a file system in memory"
 )]
 pub(crate) struct DownArgs {
     /// Mount point of the `up` to stop (default: the only one that runs)
     mount: Option<PathBuf>,
+    /// Do not ask, although other mounts lose their file system
+    #[arg(short, long)]
+    force: bool,
     /// Seconds to wait for it to stop
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
 }
 
@@ -93,13 +101,62 @@ pub(crate) fn down(args: &DownArgs) -> Result<()> {
             );
         }
     }
+    let data = entry.targets.first().and_then(|t| t.parent());
+    let name = entry.fs.as_deref().unwrap_or_default();
+    let others = other_mounts(entry)?;
+    match (others.as_slice(), data) {
+        ([], _) => {}
+        (others, Some(_)) => say::note(&format!(
+            "other mounts of {name} wait until it is up again: {}",
+            nacre_fuse::shortened(others)
+        )),
+        (others, None) => may_lose(name, others, args.force)?,
+    }
     stop(entry, args.timeout)?;
-    let end = match entry.targets.first().and_then(|t| t.parent()) {
+    let end = match data {
         Some(dir) => format!("the data is kept in {}", dir.display()),
         None => "it was in memory only and is gone".into(),
     };
-    say::line(&format!("stopped (pid {}); {end}", entry.pid));
+    say::line(&format!("stopped {name} (pid {}); {end}", entry.pid));
     Ok(())
+}
+
+/// A file system in memory ends with its process, for all of its mounts.
+fn may_lose(name: &str, others: &[String], force: bool) -> Result<()> {
+    let list = nacre_fuse::shortened(others);
+    say::note(&format!("{name} is in memory only; other mounts lose it and everything in it: {list}"));
+    if force {
+        return Ok(());
+    }
+    if !std::io::stdin().is_terminal() {
+        bail!("not stopped: {name} has other mounts\nhint: unmount them first, or nacre down --force");
+    }
+    say::raw("Stop it? Type yes: ");
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    ensure!(answer.trim() == "yes", "not stopped");
+    Ok(())
+}
+
+/// The clients of an `up` other than its own mounts, `HOST:MOUNT POINT` as its MDT knows them. One that does not answer now
+/// tells of none: it can be stopped all the same.
+fn other_mounts(entry: &Entry) -> Result<Vec<String>> {
+    let is_mdt = |name: &&String| TargetName::parse(name).is_some_and(|t| t.kind() == TargetKind::Mdt);
+    let Some(mdt) = entry.islands.iter().find(is_mdt) else { return Ok(Vec::new()) };
+    let asked = GetParams { pattern: format!("mdt.{mdt}.exports.*.state") };
+    let limit = tool::TimeoutArgs::default().limit();
+    let answer = Tool::connect(&entry.socket, mdt, limit).and_then(|mut tool| tool.call(&asked));
+    let params = match answer {
+        Ok(list) => list.params,
+        Err(error) => {
+            say::note(&format!("whether there are other mounts is not known: {error:#}"));
+            return Ok(Vec::new());
+        }
+    };
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let own: Vec<String> = entry.mounts.iter().map(|m| format!("{host}:{}", m.display())).collect();
+    let names = params.iter().filter_map(|p| p.value.lines().find_map(|line| line.strip_prefix("name: ")));
+    Ok(names.map(str::to_owned).filter(|name| !own.contains(name)).collect())
 }
 
 fn of(mount: Option<&Path>) -> String {
@@ -222,9 +279,11 @@ fn waiting_calls(mount: &Path) -> Result<Vec<String>> {
     let processes = registry::entries()?.into_iter().filter(|e| e.mounts.iter().any(|m| m == mount));
     let mut calls = Vec::new();
     for entry in processes {
-        for island in entry.islands.iter().filter(|name| name.starts_with("llite-")) {
+        for island in entry.islands.iter().filter(|name| TargetName::parse(name).is_none()) {
             let asked = GetParams { pattern: "llite.*.fuse_waiting".to_owned() };
-            let params = Tool::connect_unix(&entry.socket, island)?.call(&asked)?.params;
+            let params = Tool::connect(&entry.socket, island, tool::TimeoutArgs::default().limit())?
+                .call(&asked)?
+                .params;
             calls.extend(params.iter().flat_map(|p| p.value.lines()).map(waiting_call));
         }
     }

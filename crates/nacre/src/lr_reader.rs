@@ -38,6 +38,8 @@ pub(crate) struct LrReaderArgs {
     /// Display reply data information
     #[arg(short, long)]
     reply: bool,
+    #[command(flatten)]
+    timeout: tool::TimeoutArgs,
     /// Directory of a target, or the name of one that is served on this machine
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
@@ -52,8 +54,8 @@ struct Records {
 
 pub(crate) fn run(args: &LrReaderArgs) -> Result<()> {
     let records = match args.device.to_str().and_then(TargetName::parse) {
-        Some(name) if !args.device.exists() => live(&name.to_string())?,
-        _ => of_directory(&args.device)?,
+        Some(name) if !args.device.exists() => live(&name.to_string(), args.timeout)?,
+        _ => of_directory(&args.device, args.timeout)?,
     };
     let clients = args.client.then_some(&records.clients[..]);
     let replies = args.reply.then_some(&records.replies[..]);
@@ -62,7 +64,7 @@ pub(crate) fn run(args: &LrReaderArgs) -> Result<()> {
 }
 
 /// Stopped: read here. Served: asked where it is served.
-fn of_directory(dir: &Path) -> Result<Records> {
+fn of_directory(dir: &Path, timeout: tool::TimeoutArgs) -> Result<Records> {
     process::check_is_target(dir)?;
     match store::open_dir_read_only(dir) {
         Ok(store) => stopped(store).with_context(|| dir.display().to_string()),
@@ -78,21 +80,21 @@ fn of_directory(dir: &Path) -> Result<Records> {
             if !entry.islands.contains(&label.name) {
                 bail!("{} is served by {holder}, which does not answer for {}", dir.display(), label.name);
             }
-            ask(&entry.socket, &label.name)
+            ask(&entry.socket, &label.name, timeout)
         }
     }
 }
 
-fn live(name: &str) -> Result<Records> {
+fn live(name: &str, timeout: tool::TimeoutArgs) -> Result<Records> {
     let entry = registry::entries()?.into_iter().find(|e| e.islands.iter().any(|island| island == name));
     let Some(entry) = entry else {
         bail!("{name} is not served on this machine\nhint: give the directory of a stopped target");
     };
-    ask(&entry.socket, name)
+    ask(&entry.socket, name, timeout)
 }
 
-fn ask(socket: &Path, name: &str) -> Result<Records> {
-    pages(socket, name).map_err(|error| match tool::is_no_answer(&error) {
+fn ask(socket: &Path, name: &str, timeout: tool::TimeoutArgs) -> Result<Records> {
+    pages(socket, name, timeout).map_err(|error| match tool::is_no_answer(&error) {
         true => anyhow!(
             "{error}\nhint: once the process has ended, the directory of the target can be read: nacre lr_reader DIR"
         ),
@@ -100,8 +102,8 @@ fn ask(socket: &Path, name: &str) -> Result<Records> {
     })
 }
 
-fn pages(socket: &Path, name: &str) -> Result<Records> {
-    let mut tool = tool::Tool::connect_unix(socket, name)?;
+fn pages(socket: &Path, name: &str, timeout: tool::TimeoutArgs) -> Result<Records> {
+    let mut tool = tool::Tool::connect(socket, name, timeout.limit())?;
     let mut pages = |replies: bool| -> Result<(LastRcvd, Vec<bytes::Bytes>)> {
         let (mut from, mut rows) = (bytes::Bytes::new(), Vec::new());
         loop {

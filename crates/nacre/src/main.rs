@@ -12,6 +12,7 @@ mod connections;
 mod destroy;
 mod detach;
 mod down;
+mod filesystems;
 mod lctl;
 mod lfs;
 mod log;
@@ -32,6 +33,7 @@ mod takeover;
 mod target;
 mod tool;
 mod up;
+mod watch;
 
 #[cfg(test)]
 #[path = "../../../fuzz/support/replay.rs"]
@@ -55,7 +57,16 @@ fn main() -> ExitCode {
     }
     let cli = cli::Cli::parse_from(args);
     match cli::run(&cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => match say::lost_output().filter(|_| !cli.command.is_serving()) {
+            None => code,
+            Some(lost) => {
+                // A pipe that is closed early (`nacre status | head -1`) is no error to talk of.
+                if lost != rustix::io::Errno::PIPE {
+                    say::note(&format!("nacre: output was lost: {lost}"));
+                }
+                ExitCode::from(1)
+            }
+        },
         Err(error) => {
             if !error.is::<detach::Said>() {
                 // The field's tools begin so, and scripts look for it.

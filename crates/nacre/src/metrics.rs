@@ -63,7 +63,7 @@ fn answer(mut stream: TcpStream, node: &Node, socket: &Path) -> Result<()> {
             let mut params = Vec::new();
             for island in node.islands() {
                 // One that does not answer now has no figures now.
-                if let Ok(mut tool) = Tool::connect_unix(socket, island.name()) {
+                if let Ok(mut tool) = Tool::connect(socket, island.name(), PATIENCE) {
                     params.extend(tool.call(&GetParams { pattern: "**".into() })?.params);
                 }
             }

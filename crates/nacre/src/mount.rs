@@ -4,7 +4,7 @@ use crate::detach::{self, Talk};
 use crate::metrics::MetricsArgs;
 use crate::mount_options::{self, Options};
 use crate::process::{self, Process, Signals, Woken};
-use crate::registry::{self, ProcessKind};
+use crate::registry::{ProcessKind, RunLog};
 use crate::{down, log, say, up};
 use anyhow::{Context as _, Result, bail};
 use nacre_client::{Attach, MountConfig};
@@ -17,7 +17,7 @@ use nacre_types::FsName;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -26,7 +26,8 @@ use std::time::Duration;
         \n\
         ADDRESS is that of the management target (MGS): HOST[:PORT], or unix:PATH on the\n\
         same machine. The process serves the mount until it is unmounted, or Ctrl-C.\n\
-        Servers that do not answer are waited for; Ctrl-C gives up.",
+        Servers that do not answer are waited for until --timeout, or Ctrl-C. Once it is\n\
+        mounted, calls wait for servers as long as it takes.",
     after_help = "Examples:\n\
         \x20 nacre mount 10.0.0.1:9988:/demo /mnt/demo\n\
         \x20 nacre mount unix:/var/lib/nacre/mnt-nacre/nacre.sock:/nacre /mnt/b -o ro --detach"
@@ -42,6 +43,9 @@ pub(crate) struct MountArgs {
     /// Return when it is mounted, and run in the background
     #[arg(long)]
     detach: bool,
+    /// Seconds to wait for the servers (default: 60 with --detach, otherwise until Ctrl-C)
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: Option<u64>,
     #[command(flatten)]
     metrics: MetricsArgs,
     #[command(flatten)]
@@ -176,18 +180,23 @@ pub(crate) fn run(args: &MountArgs) -> Result<()> {
     }
     check_mount_point(&dir)?;
     args.child.detach()?;
-    let log_file = registry::run_dir()?.join(format!("{}.log", std::process::id()));
-    log::init(args.child.is_child().then_some(log_file.as_path()))?;
+    let mut run_log = RunLog::new()?;
+    log::init(args.child.is_child().then_some(run_log.path.as_path()))?;
     let talk = Talk::new(&args.child);
     let mut signals = Signals::catch()?;
     let mut process = Process::start(ProcessKind::Mount)?;
     let metrics = args.metrics.serve(&process.node, &process.socket)?;
+    const DETACHED: u64 = 60;
+    let limit = args.timeout.or(args.detach.then_some(DETACHED)).map(Duration::from_secs);
     talk.service(&args.source, "connecting");
-    let mounted = attach(&process, &[address], &fs, &dir, &options, Some(&mut signals))?;
-    process.register(ProcessKind::Mount, Some(fs.as_str()), std::slice::from_ref(&mounted.dir))?;
+    let mounted =
+        attach(&process, &[address], &fs, &dir, &options, Patience { signals: Some(&mut signals), limit })?;
+    let mgs = [mounted.address.clone()];
+    process.register(ProcessKind::Mount, Some(fs.as_str()), std::slice::from_ref(&mounted.dir), &mgs)?;
+    run_log.keep();
     talk.line(&format!("\nfile system {fs} is mounted on {}", mounted.dir.display()));
     if args.child.is_child() {
-        talk.line(&format!("  log  {}", log_file.display()));
+        talk.line(&format!("  log  {}", run_log.path.display()));
     }
     if let Some(text) = &metrics {
         talk.line(&format!("  {text}"));
@@ -208,22 +217,25 @@ pub(crate) fn attach(
     fs: &FsName,
     dir: &Path,
     options: &Options,
-    signals: Option<&mut Signals>,
+    patience: Patience<'_>,
 ) -> Result<Mounted> {
     let address = mgs.first().context("no address of the MGS")?.clone();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let instance = nacre_rt::random();
     let config = MountConfig {
         mgs_addresses: mgs.to_vec(),
         fs: fs.clone(),
         name: format!("{host}:{}", dir.display()),
+        instance: Some(instance),
         read_only: options.read_only,
         atime: options.atime(),
     };
     let interrupts = options.interrupts;
-    // The name is the island's address for tools; a process may hold several mounts of one file system.
-    let name = format!("llite-{fs}-{:08x}", nacre_rt::random() as u32);
+    // Tools reach the island under the name that parameters and metrics have for the mount.
+    let name = MountConfig::mount_name(fs, instance);
+    tracing::info!(mount = name, dir = %dir.display(), mgs = address, "mount begins");
     let (island, news) = make_island(&process.node, &name, &config, interrupts)?;
-    wait_ready(&news, &address, signals)?;
+    wait_ready(&news, &address, patience)?;
     let mut mounted = nacre_fuse::mount_fuse(
         dir,
         &MountOptions {
@@ -266,14 +278,18 @@ fn make_island(
     Ok((island, news))
 }
 
-/// Waits for the first connection, telling the person what is waited for, and why; a signal ends it.
-pub(crate) fn wait_ready(
-    news: &Receiver<Attach>,
-    address: &str,
-    mut signals: Option<&mut Signals>,
-) -> Result<()> {
+/// What ends the wait for the servers.
+#[derive(Default)]
+pub(crate) struct Patience<'a> {
+    pub(crate) signals: Option<&'a mut Signals>,
+    pub(crate) limit: Option<Duration>,
+}
+
+/// Waits for the first connection, telling the person what is waited for, and why.
+pub(crate) fn wait_ready(news: &Receiver<Attach>, address: &str, mut patience: Patience<'_>) -> Result<()> {
     const LOOK: Duration = Duration::from_millis(200);
-    let mut waits = None;
+    let start = Instant::now();
+    let mut waits: Option<String> = None;
     loop {
         match news.recv_timeout(LOOK) {
             Ok(Attach::Ready) => return Ok(()),
@@ -290,10 +306,15 @@ pub(crate) fn wait_ready(
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => bail!("the mount ended: see the log"),
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
         }
-        if signals.as_mut().is_some_and(|s| s.pending()) {
+        let within = match patience.limit {
+            Some(limit) if start.elapsed() >= limit => Some(format!(" within {} s", limit.as_secs())),
+            _ => None,
+        };
+        if within.is_some() || patience.signals.as_mut().is_some_and(|s| s.pending()) {
             let why = waits.map(|what| format!(": {what}")).unwrap_or_default();
             bail!(
-                "given up: the servers at {address} did not answer{why}\nhint: are the MGS and the MDT served there?"
+                "given up: the servers at {address} did not answer{}{why}\nhint: are the MGS and the MDT served there?",
+                within.unwrap_or_default()
             );
         }
     }

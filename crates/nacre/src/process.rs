@@ -127,7 +127,7 @@ impl Process {
     pub(crate) fn wait_ready(&self, island: &str, limit: Duration) -> Result<()> {
         let start = Instant::now();
         loop {
-            match tool::ping(&self.socket, island) {
+            match tool::ping(&self.socket, island, tool::PATIENCE) {
                 Ok(()) => return Ok(()),
                 Err(e) if start.elapsed() > limit => return Err(e),
                 Err(_) => {}
@@ -151,7 +151,25 @@ impl Process {
     }
 
     /// Tells the registry what runs here.
-    pub(crate) fn register(&mut self, kind: ProcessKind, fs: Option<&str>, mounts: &[PathBuf]) -> Result<()> {
+    pub(crate) fn register(
+        &mut self,
+        kind: ProcessKind,
+        fs: Option<&str>,
+        mounts: &[PathBuf],
+        mgs: &[String],
+    ) -> Result<()> {
+        let mut mgs = mgs.to_vec();
+        for serving in self.targets.lock().values() {
+            match serving.served.name {
+                TargetName::Mgs => {
+                    mgs.extend(serving.addresses.iter().cloned());
+                    mgs.push(format!("unix:{}", self.socket.display()));
+                }
+                TargetName::Of { .. } => mgs.extend(serving.served.mgs_nodes.iter().cloned()),
+            }
+        }
+        mgs.sort();
+        mgs.dedup();
         let islands = self.node.islands().iter().map(|i| i.name().to_owned()).collect();
         let targets = self.targets.lock().values().filter_map(|s| s.served.place.clone()).collect();
         let refused = self.targets.refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -164,6 +182,7 @@ impl Process {
             mounts: mounts.to_vec(),
             fs: fs.map(str::to_owned),
             targets,
+            mgs,
             refused,
         };
         match &mut self.registration {

@@ -34,18 +34,36 @@ pub(crate) struct Entry {
     /// Targets that are not served, and why: others have their names, or they have gone back.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) refused: BTreeMap<String, String>,
+    /// Addresses of the MGS, as far as the process knows them: they tell file systems of one name apart.
+    #[serde(default)]
+    pub(crate) mgs: Vec<String>,
 }
 
-/// The run directory, made if needed.
-pub(crate) fn run_dir() -> Result<PathBuf> {
-    let dir = match std::env::var_os("NACRE_RUN_DIR") {
+const SYSTEM_DIR: &str = "/run/nacre";
+
+/// Where processes are looked for: what root has started is seen by everybody.
+fn search_dirs() -> Vec<PathBuf> {
+    let own = own_dir();
+    let system = PathBuf::from(SYSTEM_DIR);
+    match std::env::var_os("NACRE_RUN_DIR") {
+        None if own != system => vec![own, system],
+        _ => vec![own],
+    }
+}
+fn own_dir() -> PathBuf {
+    match std::env::var_os("NACRE_RUN_DIR") {
         Some(dir) => PathBuf::from(dir),
-        None if rustix::process::geteuid().is_root() => PathBuf::from("/run/nacre"),
+        None if rustix::process::geteuid().is_root() => PathBuf::from(SYSTEM_DIR),
         None => match std::env::var_os("XDG_RUNTIME_DIR") {
             Some(dir) => Path::new(&dir).join("nacre"),
             None => std::env::temp_dir().join(format!("nacre-{}", rustix::process::geteuid().as_raw())),
         },
-    };
+    }
+}
+
+/// The run directory for what this user starts, made if needed.
+pub(crate) fn run_dir() -> Result<PathBuf> {
+    let dir = own_dir();
     std::fs::create_dir_all(&dir).with_context(|| {
         format!("cannot make the run directory {}\nhint: set NACRE_RUN_DIR", dir.display())
     })?;
@@ -98,6 +116,28 @@ pub(crate) fn own_socket() -> Result<PathBuf> {
     Ok(dir.join(format!("{}.sock", std::process::id())))
 }
 
+/// The log of a process in the run directory; one that never got as far as to run leaves none.
+pub(crate) struct RunLog {
+    pub(crate) path: PathBuf,
+    keeps: bool,
+}
+impl RunLog {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self { path: run_dir()?.join(format!("{}.log", std::process::id())), keeps: false })
+    }
+    /// It runs: from now on the log may be wanted.
+    pub(crate) fn keep(&mut self) {
+        self.keeps = true;
+    }
+}
+impl Drop for RunLog {
+    fn drop(&mut self) {
+        if !self.keeps {
+            drop(std::fs::remove_file(&self.path));
+        }
+    }
+}
+
 /// Logs of dead processes, which may say why, but not of all that ever were.
 const DEAD_LOGS_MAX: usize = 16;
 
@@ -136,8 +176,19 @@ pub(crate) fn entries() -> Result<Vec<Entry>> {
 /// their entries stay. By pid.
 pub(crate) fn with_fallen() -> Result<(Vec<Entry>, Vec<Entry>)> {
     let (mut list, mut dead) = (Vec::new(), Vec::new());
-    for file in std::fs::read_dir(run_dir()?)? {
-        let path = file?.path();
+    let mut files = Vec::new();
+    for dir in search_dirs() {
+        match std::fs::read_dir(&dir) {
+            Ok(found) => files.extend(found.flatten().map(|file| file.path())),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => {
+                return Err(e).with_context(|| {
+                    format!("what runs is listed in {}, which cannot be read", dir.display())
+                });
+            }
+        }
+    }
+    for path in files {
         let left_over = is_left_over(&path);
         if path.extension().is_none_or(|e| e != "json") {
             if left_over {
@@ -170,9 +221,4 @@ pub(crate) fn with_fallen() -> Result<(Vec<Entry>, Vec<Entry>)> {
 /// Every mount point on this machine.
 pub(crate) fn mounts() -> Result<Vec<PathBuf>> {
     Ok(entries()?.into_iter().flat_map(|e| e.mounts).collect())
-}
-
-/// A mount point of the file system named `fs`.
-pub(crate) fn mount_of(fs: &str) -> Result<Option<PathBuf>> {
-    Ok(entries()?.into_iter().filter(|e| e.fs.as_deref() == Some(fs)).flat_map(|e| e.mounts).next())
 }

@@ -6,17 +6,33 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::io::{IsTerminal as _, Write as _};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// The first error of stdout, 0 if there was none.
+static LOST: AtomicI32 = AtomicI32::new(0);
 
 /// A line of output.
 pub(crate) fn line(text: &str) {
-    // A closed pipe (`nacre status | head -1`) is no error of ours.
-    drop(writeln!(std::io::stdout(), "{text}"));
+    remember(writeln!(std::io::stdout(), "{text}"));
 }
 
 /// Output as it is, without a newline.
 pub(crate) fn raw(text: &str) {
-    drop(write!(std::io::stdout(), "{text}"));
-    drop(std::io::stdout().flush());
+    remember(write!(std::io::stdout(), "{text}").and_then(|()| std::io::stdout().flush()));
+}
+
+/// Whoever prints goes on: only the end of the command tells.
+fn remember(result: std::io::Result<()>) {
+    if let Err(error) = result {
+        let errno = error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
+        let _ = LOST.compare_exchange(0, errno, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// Why some output did not get to where it was sent.
+pub(crate) fn lost_output() -> Option<rustix::io::Errno> {
+    remember(std::io::stdout().flush());
+    Some(LOST.load(Ordering::Relaxed)).filter(|errno| *errno != 0).map(rustix::io::Errno::from_raw_os_error)
 }
 
 /// A line of talk.

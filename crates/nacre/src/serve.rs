@@ -79,7 +79,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         TargetName::Of { fs, .. } => Some(fs.to_string()),
         TargetName::Mgs => None,
     });
-    process.register(ProcessKind::Serve, fs.as_deref(), &[])?;
+    process.register(ProcessKind::Serve, fs.as_deref(), &[], &[])?;
     for target in &served {
         let ready = process.wait_ready(&target.name.to_string(), Duration::from_secs(60));
         if process.is_refused(&target.name.to_string()) {
@@ -104,7 +104,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     }
     while signals.wait() == Woken::Inside {
         process.check_lost()?;
-        process.register(ProcessKind::Serve, fs.as_deref(), &[])?;
+        process.register(ProcessKind::Serve, fs.as_deref(), &[], &[])?;
     }
     say::note("stopping");
     process.stop(&mut signals)

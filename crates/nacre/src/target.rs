@@ -126,8 +126,7 @@ fn ask<T>(args: &MgsArgs, question: impl FnOnce(&mut Tool) -> Result<T>) -> Resu
             found.next().is_none(),
             "several MGSs run on this machine\nhint: stop the one that is meant and name its directory with --mgs DIR"
         );
-        let mut tool = Tool::connect_unix(&entry.socket, "MGS")?;
-        tool.wait_for(tool::PATIENCE_LONG)?;
+        let mut tool = Tool::connect(&entry.socket, "MGS", tool::PATIENCE)?;
         return question(&mut tool);
     };
     let mut signals = process::Signals::catch()?;
@@ -137,8 +136,7 @@ fn ask<T>(args: &MgsArgs, question: impl FnOnce(&mut Tool) -> Result<T>) -> Resu
     let answer = (|| {
         process.serve(&served, &[format!("unix:{}", process.socket.display())])?;
         process.wait_ready("MGS", Duration::from_secs(60))?;
-        let mut tool = Tool::connect_unix(&process.socket, "MGS")?;
-        tool.wait_for(tool::PATIENCE_LONG)?;
+        let mut tool = Tool::connect(&process.socket, "MGS", tool::PATIENCE)?;
         question(&mut tool)
     })();
     process.stop(&mut signals)?;

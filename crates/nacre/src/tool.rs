@@ -1,20 +1,40 @@
 //! A blocking connection of a tool to one island of a running process: the same public messages as everybody's.
 
 use crate::registry::{self, Entry};
-use anyhow::{Context as _, Result, bail};
-use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Generation, Secret, Xid};
+use crate::say;
+use anyhow::{Result, bail};
+use nacre_types::{ClientUuid, Codec, ConnEpoch, Generation, Secret, Xid};
 use nacre_wire::target::{Connect, Ping, Role};
 use nacre_wire::{Frame, HEADER_BYTES, Header, Kind, Rpc};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::{ErrorKind, Read, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
-/// How long a tool waits for one answer: what is shown is at hand, and a process that is stopped must not hold up the others.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// The same of a change, or where nothing goes on without the answer.
-pub(crate) const PATIENCE_LONG: Duration = Duration::from_secs(10);
+/// How long a process waits for an answer of its own islands; nothing goes on without it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT_S: u64 = 5;
+
+/// How long a command waits for an answer. Servers are asked at the same time, so it is the limit of all of them together.
+#[derive(clap::Args, Debug, Clone, Copy)]
+pub(crate) struct TimeoutArgs {
+    /// Seconds to wait for an answer
+    #[arg(long, value_name = "SECONDS", default_value_t = TIMEOUT_S, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: u64,
+}
+impl TimeoutArgs {
+    pub(crate) fn limit(self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+}
+impl Default for TimeoutArgs {
+    fn default() -> Self {
+        Self { timeout: TIMEOUT_S }
+    }
+}
 
 pub(crate) struct Tool {
     stream: UnixStream,
@@ -41,19 +61,40 @@ impl std::fmt::Display for NoAnswer {
     }
 }
 
+/// The socket of a process may not be opened by this user.
+#[derive(Debug)]
+pub(crate) struct Forbidden {
+    socket: PathBuf,
+}
+impl std::error::Error for Forbidden {}
+impl std::fmt::Display for Forbidden {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let socket = self.socket.display();
+        write!(f, "permission denied: {socket} is open to the user who started the process only")
+    }
+}
+
 fn crc32c(bytes: &[u8]) -> u32 {
     // 32 bits of a 32-bit sum.
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
 impl Tool {
-    /// Connects to the island `island` behind a process's socket.
-    pub(crate) fn connect_unix(socket: &Path, island: &str) -> Result<Self> {
-        let stream = UnixStream::connect(socket)
-            .with_context(|| format!("{island}: nobody answers at {}", socket.display()))?;
+    /// Connects to the island `island` behind a process's socket. `patience`: for each answer.
+    pub(crate) fn connect(socket: &Path, island: &str, patience: Duration) -> Result<Self> {
         let pid = registry::pid_of(socket).unwrap_or(0);
-        let mut tool = Self { stream, island: island.into(), pid, patience: PATIENCE, next_xid: 1 };
-        tool.wait_for(PATIENCE)?;
+        let stream = match connect(socket) {
+            Ok(stream) => stream,
+            Err(Errno::ACCESS | Errno::PERM) => return Err(Forbidden { socket: socket.to_path_buf() }.into()),
+            // Nobody takes connections from its queue any more.
+            Err(Errno::AGAIN) => return Err(NoAnswer { island: island.into(), pid, patience }.into()),
+            Err(e) => {
+                let what = format!("{island}: nobody answers at {}", socket.display());
+                return Err(anyhow::Error::new(e).context(what));
+            }
+        };
+        let mut tool = Self { stream, island: island.into(), pid, patience, next_xid: 1 };
+        tool.wait_for(patience)?;
         tool.send(&Frame::new(Header::new(Kind::Hello, 0), island.as_bytes().to_vec()))?;
         let hello = tool.receive()?;
         if hello.header.status != 0 {
@@ -75,8 +116,7 @@ impl Tool {
         Ok(tool)
     }
 
-    /// How long it waits from now on.
-    pub(crate) fn wait_for(&mut self, patience: Duration) -> Result<()> {
+    fn wait_for(&mut self, patience: Duration) -> Result<()> {
         self.patience = patience;
         self.stream.set_read_timeout(Some(patience))?;
         Ok(self.stream.set_write_timeout(Some(patience))?)
@@ -96,7 +136,8 @@ impl Tool {
                 continue;
             }
             if reply.header.status != 0 {
-                bail!("{}: {:?} refused: {}", self.island, R::OPCODE, Errno(reply.header.status));
+                let status = nacre_types::Errno(reply.header.status);
+                bail!("{}: {:?} refused: {status}", self.island, R::OPCODE);
             }
             return R::Reply::from_slice(&reply.body)
                 .map_err(|e| anyhow::anyhow!("{}: bad reply: {e}", self.island));
@@ -133,6 +174,43 @@ impl Tool {
     }
 }
 
+/// Never waits: the queue of a process that stands still may be full.
+fn connect(socket: &Path) -> rustix::io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&fd, &SocketAddrUnix::new(socket)?)?;
+    rustix::io::ioctl_fionbio(&fd, false)?;
+    Ok(fd.into())
+}
+
+/// What is known of an island that could not be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    Silent,
+    Forbidden,
+    Down,
+}
+pub(crate) fn trouble(error: &anyhow::Error) -> Trouble {
+    match error {
+        e if e.is::<NoAnswer>() => Trouble::Silent,
+        e if e.is::<Forbidden>() => Trouble::Forbidden,
+        _ => Trouble::Down,
+    }
+}
+
+/// Says which islands could not be asked, and why: a line for each, but one for all that this user may not ask.
+pub(crate) fn complain(errors: &[anyhow::Error]) {
+    let (forbidden, others): (Vec<_>, Vec<_>) =
+        errors.iter().partition(|error| trouble(error) == Trouble::Forbidden);
+    others.iter().for_each(|error| say::error("nacre", error));
+    if let Some(first) = forbidden.first() {
+        say::note(&format!(
+            "nacre: {} of the devices could not be asked: {first:#}\nhint: run it as that user (root: sudo)",
+            forbidden.len()
+        ));
+    }
+}
+
 /// Whether an error is one of time.
 pub(crate) fn is_no_answer(error: &anyhow::Error) -> bool {
     error.is::<NoAnswer>()
@@ -154,6 +232,6 @@ pub(crate) fn ask_all<T: Send>(entries: &[Entry], ask: impl Fn(&Entry, &str) -> 
 }
 
 /// Whether an island answers.
-pub(crate) fn ping(socket: &Path, island: &str) -> Result<()> {
-    Tool::connect_unix(socket, island)?.call(&Ping {}).map(drop)
+pub(crate) fn ping(socket: &Path, island: &str, patience: Duration) -> Result<()> {
+    Tool::connect(socket, island, patience)?.call(&Ping {}).map(drop)
 }

@@ -9,13 +9,14 @@ use crate::metrics::MetricsArgs;
 use crate::mount::{self, Mounted, OptionArgs};
 use crate::mount_options::Options;
 use crate::process::{self, Process, Served, Signals};
-use crate::registry::{self, ProcessKind};
+use crate::registry::{self, ProcessKind, RunLog};
 use crate::tool::{self, Tool};
-use crate::{log, say, serve, store};
+use crate::{filesystems, log, say, serve, store};
 use anyhow::{Context as _, Result, bail, ensure};
 use nacre_types::{FsName, TargetKind, TargetName};
 use nacre_wire::target::{GetParams, Param};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -56,12 +57,13 @@ pub(crate) struct UpArgs {
     /// Return when it is mounted, and run in the background
     #[arg(long)]
     detach: bool,
-    /// Number of OSTs of a new file system
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
-    osts: u32,
-    /// Name of a new file system
-    #[arg(long, default_value = "nacre", value_parser = parse_fsname)]
-    fsname: FsName,
+    /// Number of OSTs of a new file system (default: 2)
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    osts: Option<u32>,
+    /// Name of a new file system (default: nacre, or if this machine has one of that name: that of the data directory or
+    /// mount point)
+    #[arg(long, value_parser = parse_fsname)]
+    fsname: Option<FsName>,
     /// Also listen on TCP, for mounts on other hosts (there is no authentication yet)
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<String>,
@@ -85,6 +87,8 @@ impl UpArgs {
         Ok(options)
     }
 }
+const OSTS: u32 = 2;
+const FSNAME: &str = "nacre";
 
 fn parse_fsname(text: &str) -> Result<FsName, String> {
     FsName::parse(text).ok_or_else(|| format!("{text:?}: a name has 1 to 8 of A-Z a-z 0-9 _ -"))
@@ -135,9 +139,7 @@ pub(crate) fn is_data_dir(dir: &Path) -> bool {
 
 /// Every target directory of a data directory.
 pub(crate) fn target_dirs(dir: &Path) -> Result<Vec<PathBuf>> {
-    let path = dir.join(MARKER);
-    let marker: Marker = serde_json::from_slice(&std::fs::read(&path)?)
-        .with_context(|| format!("{} is damaged", path.display()))?;
+    let marker = read_marker(dir)?;
     let fs = FsName::parse(&marker.fsname).context("the marker file names no file system")?;
     Ok(targets(&fs, marker.osts).into_iter().map(|(_, sub)| dir.join(sub)).collect())
 }
@@ -163,19 +165,28 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     }
     args.mount_options()?;
     mount::check_mount_point(&mount)?;
-    let log_file = match &dir {
-        Some(dir) => dir.join("nacre.log"),
-        None => registry::run_dir()?.join(format!("{}.log", std::process::id())),
+    let name = match (&args.fsname, &dir) {
+        (Some(name), _) => name.clone(),
+        (None, Some(dir)) if is_data_dir(dir) => {
+            FsName::parse(&read_marker(dir)?.fsname).context("the marker file names no file system")?
+        }
+        (None, _) => free_name(args.dir.as_deref(), dir.as_deref().filter(|_| args.dir.is_none()), &mount)?,
     };
-    let marker = dir.as_deref().map(|dir| prepare(dir, args)).transpose()?;
+    let marker = dir.as_deref().map(|dir| prepare(dir, &name, args)).transpose()?;
+    let mut run_log = dir.is_none().then(RunLog::new).transpose()?;
+    let log_file = match (&dir, &run_log) {
+        (Some(dir), _) => dir.join("nacre.log"),
+        (None, Some(log)) => log.path.clone(),
+        (None, None) => bail!("no place for the log"),
+    };
     args.child.detach()?;
     log::init(Some(&log_file)).with_context(|| format!("cannot write the log {}", log_file.display()))?;
     let talk = Talk::new(&args.child);
     let fsname = match &marker {
         Some(m) => FsName::parse(&m.fsname).context("the marker file names no file system")?,
-        None => args.fsname.clone(),
+        None => name,
     };
-    let osts = marker.as_ref().map_or(args.osts, |m| m.osts);
+    let osts = marker.as_ref().map_or(args.osts.unwrap_or(OSTS), |m| m.osts);
     let mut signals = Signals::catch()?;
     let mut process = Process::start_with(ProcessKind::Up, args.connections.config())?;
     let metrics = args.metrics.serve(&process.node, &process.socket)?;
@@ -188,6 +199,9 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
             return Err(e);
         }
     };
+    if let Some(log) = &mut run_log {
+        log.keep();
+    }
     if let Some(text) = metrics {
         talk.line(&format!("\n{text}"));
     }
@@ -203,12 +217,49 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     lost.and(stopped)
 }
 
-/// Makes the data directory of a new file system, or reads what it is.
-fn prepare(dir: &Path, args: &UpArgs) -> Result<Marker> {
+/// The name of a new file system for which none was given: one that no other has on this machine, so that patterns and
+/// tools can tell them apart. `wanted`: the data directory, if one was given; `default`: the one that is made
+/// otherwise.
+fn free_name(wanted: Option<&Path>, default: Option<&Path>, mount: &Path) -> Result<FsName> {
+    let mut taken: BTreeSet<String> = registry::entries()?
+        .iter()
+        .flat_map(|e| e.islands.iter().filter_map(|island| filesystems::name_of(island)).chain(e.fs.clone()))
+        .collect();
+    // Those that do not run now, where their data is by default. Elsewhere nothing is looked at: it may be a mount whose
+    // servers are away.
+    let base = default.and_then(Path::parent).and_then(|base| std::fs::read_dir(base).ok());
+    let kept = base.into_iter().flatten().flatten().filter_map(|entry| read_marker(&entry.path()).ok());
+    taken.extend(kept.map(|marker| marker.fsname));
+    let place = wanted.unwrap_or(mount).file_name().unwrap_or_default().to_string_lossy();
+    new_name(&place, &taken).context("no free name for the file system\nhint: --fsname NAME")
+}
+/// `nacre`, else `place` as far as a name may be like it, else that with a number.
+fn new_name(place: &str, taken: &BTreeSet<String>) -> Option<FsName> {
+    let is_good = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    let base: String = place.chars().filter(is_good).collect();
+    let base = base.trim_start_matches('-');
+    let base = if base.is_empty() { FSNAME } else { base };
+    let cut = |len: usize| base.get(..len.min(base.len())).unwrap_or(base).trim_end_matches('-');
+    let numbered = (2..1000).map(|n: u32| n.to_string()).map(|n| format!("{}{n}", cut(8 - n.len())));
+    [FSNAME.to_owned(), cut(8).to_owned()]
+        .into_iter()
+        .chain(numbered)
+        .find(|name| !taken.contains(name))
+        .and_then(|name| FsName::parse(&name))
+}
+
+fn read_marker(dir: &Path) -> Result<Marker> {
     let path = dir.join(MARKER);
-    if path.is_file() {
-        let text = std::fs::read_to_string(&path)?;
-        return serde_json::from_str(&text).with_context(|| format!("{} is damaged", path.display()));
+    let text = std::fs::read(&path)?;
+    serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))
+}
+
+/// Makes the data directory of a new file system, or reads what it is.
+fn prepare(dir: &Path, name: &FsName, args: &UpArgs) -> Result<Marker> {
+    if is_data_dir(dir) {
+        let marker = read_marker(dir)?;
+        check_wishes(dir, &marker, args)?;
+        return Ok(marker);
     }
     std::fs::create_dir_all(dir)
         .with_context(|| format!("cannot make {}\nhint: --dir DIR", dir.display()))?;
@@ -218,7 +269,8 @@ fn prepare(dir: &Path, args: &UpArgs) -> Result<Marker> {
         "{} is not empty and was not made by `nacre up`\nhint: --dir with a new directory",
         dir.display()
     );
-    let needed = u64::from(args.osts + 2) * TARGET_BYTES_MIN;
+    let osts = args.osts.unwrap_or(OSTS);
+    let needed = u64::from(osts + 2) * TARGET_BYTES_MIN;
     let space = rustix::fs::statvfs(dir)?;
     let available = space.f_bavail.saturating_mul(space.f_frsize);
     if available < needed {
@@ -229,13 +281,29 @@ fn prepare(dir: &Path, args: &UpArgs) -> Result<Marker> {
              fewer --osts",
             dir.display(),
             say::human_bytes(available),
-            args.osts + 2,
+            osts + 2,
             say::human_bytes(needed)
         );
     }
-    let marker = Marker { fsname: args.fsname.to_string(), osts: args.osts, complete: false };
+    let marker = Marker { fsname: name.to_string(), osts, complete: false };
     marker.write(dir)?;
     Ok(marker)
+}
+
+/// What is there already is not made otherwise: a wish for something else is refused.
+fn check_wishes(dir: &Path, marker: &Marker, args: &UpArgs) -> Result<()> {
+    let Marker { fsname, osts, .. } = marker;
+    let other_osts = args.osts.filter(|wanted| wanted != osts).map(|wanted| format!("--osts {wanted}"));
+    let other_name = args.fsname.as_ref().filter(|wanted| wanted.as_str() != fsname);
+    let Some(wish) = other_name.map(|wanted| format!("--fsname {wanted}")).or(other_osts) else {
+        return Ok(());
+    };
+    bail!(
+        "{wish}: {} holds the file system {fsname} with {osts} OSTs already, and that cannot be changed\n\
+         hint: leave the option out; or make a new file system: another mount point, --dir with a new directory, or nacre \
+         destroy first",
+        dir.display()
+    )
 }
 
 /// Every target of the file system: name and directory below the data directory.
@@ -298,9 +366,16 @@ fn start(
         talk.service(&name.to_string(), "up");
     }
     talk.service(&mount.display().to_string(), "mounting");
-    let mounted = mount::attach(process, &addresses[..1], fs, mount, &args.mount_options()?, None)?;
+    let mounted = mount::attach(
+        process,
+        &addresses[..1],
+        fs,
+        mount,
+        &args.mount_options()?,
+        mount::Patience::default(),
+    )?;
     wait_for_osts(process, fs, osts)?;
-    process.register(ProcessKind::Up, Some(fs.as_str()), std::slice::from_ref(&mounted.dir))?;
+    process.register(ProcessKind::Up, Some(fs.as_str()), std::slice::from_ref(&mounted.dir), &[])?;
     talk.service(&mount.display().to_string(), "mounted");
     Ok(mounted)
 }
@@ -310,8 +385,7 @@ fn start(
 fn wait_for_osts(process: &Process, fs: &FsName, osts: u32) -> Result<()> {
     const PATIENCE: Duration = Duration::from_secs(10);
     let mdt = TargetName::Of { fs: fs.clone(), kind: TargetKind::Mdt, index: 0 }.to_string();
-    let mut tool = Tool::connect_unix(&process.socket, &mdt)?;
-    tool.wait_for(tool::PATIENCE_LONG)?;
+    let mut tool = Tool::connect(&process.socket, &mdt, tool::PATIENCE)?;
     let asked = GetParams { pattern: format!("mdt.{mdt}.ost_room.*") };
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
@@ -402,4 +476,27 @@ fn banner(talk: &Talk, process: &Process, mounted: &Mounted, dir: Option<&Path>,
         "next: copy something to {}, nacre status, nacre lfs df -h; stop: {down}",
         mounted.dir.display()
     ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::new_name;
+
+    #[test]
+    fn a_new_file_system_has_a_name_of_its_own() {
+        let name = |place: &str, taken: &[&str]| {
+            let taken = taken.iter().map(ToString::to_string).collect();
+            new_name(place, &taken).unwrap().to_string()
+        };
+        assert_eq!(name("data", &[]), "nacre");
+        assert_eq!(name("data", &["nacre"]), "data");
+        assert_eq!(name("data", &["nacre", "data"]), "data2");
+        assert_eq!(name("a long name", &["nacre"]), "alongnam");
+        assert_eq!(name("a long name", &["nacre", "alongnam"]), "alongna2");
+        assert_eq!(name("nacre", &["nacre"]), "nacre2");
+        for odd in ["", "ü", "--", "/"] {
+            assert_eq!(name(odd, &["nacre"]), "nacre2", "{odd:?}");
+        }
+        assert_eq!(name("a-b-c-d-e", &["nacre"]), "a-b-c-d");
+    }
 }

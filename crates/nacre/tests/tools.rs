@@ -299,6 +299,13 @@ fn what_the_mgs_keeps_is_checked_first() {
     m.refused(&keep(&["osc.*.active=2"]), &["osc.*.active=2: Invalid argument (0 or 1)"]);
     m.refused(&keep(&["mdc.*.max_rpcs=9"]), &["no parameter", "matches 'mdc.*.max_rpcs'", "hint:"]);
     m.refused(&keep(&["mdc.*.stats=0"]), &["no parameter that can be kept"]);
+    let stats = |value: &str| m.nacre(&["lctl", "set_param", &format!("mdc.*.stats={value}")]);
+    let cleared = stats("0");
+    assert!(cleared.ok && cleared.out.ends_with(".stats=clear\n"), "{}{}", cleared.out, cleared.err);
+    assert!(!stats("5").ok && stats("5").err.contains("counters can only be cleared"), "{}", stats("5").err);
+    let bounded = m.nacre(&keep(&["mdc.*.max_mod_rpcs_in_flight=9"]));
+    assert!(bounded.ok && bounded.err.contains("8 holds now, 9 is kept"), "{}{}", bounded.out, bounded.err);
+    m.good(&keep(&["-d", "mdc.*.max_mod_rpcs_in_flight"]));
     m.refused(&keep(&["-d", "mdc.*.max_rpcs_in_flight"]), &["is not kept", "hint:"]);
     assert_eq!(kept(), 0);
     m.good(&keep(&["mdc.*.max_rpcs_in_flight=9"]));
@@ -418,29 +425,191 @@ fn tools_do_not_wait_for_each_process_that_stands_still_in_turn() {
     eventually("all are there", || up("mgs") && up("mdt") && up("obdfilter"));
     ost.signal(Signal::STOP);
     eventually("every thread has stopped", || machine::stands_still(ost.child.id()));
-    let silent = format!("no answer within 2 s: the process may be stopped or busy (pid {})", ost.child.id());
-    let said = m.nacre(&["lctl", "get_param", "mdt.*.num_exports", "mdt.*.recovery_status"]);
+    let silent = format!("no answer within 1 s: the process may be stopped or busy (pid {})", ost.child.id());
+    let get = |pattern: &str| m.nacre(&["lctl", "get_param", "--timeout", "1", "mdt.*.num_exports", pattern]);
+    let said = get("mdt.*.recovery_status");
     assert!(said.ok && said.out.contains("mdt.demo-MDT0000.num_exports="), "{} {}", said.out, said.err);
     assert_eq!(said.err.matches(&format!("demo-OST0000: {silent}")).count(), 1, "{}", said.err);
-    m.refused(&["lctl", "get_param", "obdfilter.*.kbytestotal"], &["where somebody answers (1 did not)"]);
-    assert!(m.good(&["lctl", "dl"]).contains("DN obdfilter demo-OST0000"));
-    let status = m.good(&["status"]);
-    assert!(status.contains("no answer") && status.contains("demo-MDT0000"), "{status}");
-    assert!(status.contains(&format!("busy (pid {})", ost.child.id())), "{status}");
+    let said = get("obdfilter.*.kbytestotal");
+    assert!(!said.ok && said.err.contains("where somebody answers (1 did not)"), "{}", said.err);
+    assert!(m.good(&["lctl", "dl", "--timeout", "1"]).contains("DN obdfilter demo-OST0000"));
+    let status = m.nacre(&["status", "--timeout", "1"]);
+    assert_eq!(status.code, Some(3), "{}", status.err);
+    assert!(status.out.contains("no answer") && status.out.contains("demo-MDT0000"), "{}", status.out);
+    assert!(status.out.contains(&format!("busy (pid {})", ost.child.id())), "{}", status.out);
     let dir = c.dir("ost");
     for device in ["demo-OST0000", dir.to_str().unwrap()] {
-        m.refused(&["lr_reader", device], &[&silent, "can be read: nacre lr_reader DIR"]);
+        m.refused(&["lr_reader", "--timeout", "1", device], &[&silent, "can be read: nacre lr_reader DIR"]);
     }
-    m.refused(&["lctl", "set_param", "*.*.fail_loc=0"], &[&silent]);
+    m.refused(&["lctl", "set_param", "--timeout", "1", "*.*.fail_loc=0"], &[&silent]);
     ost.signal(Signal::CONT);
     // A killed one is known until its target is served again.
     ost.kill();
     let is_down = || {
-        let status = m.good(&["status"]);
-        status.lines().any(|line| line.contains("demo-OST0000") && line.contains("down"))
+        let status = m.nacre(&["status"]);
+        let is_down = status.out.lines().any(|line| line.contains("demo-OST0000") && line.contains("down"));
+        assert_eq!(status.code, Some(if is_down { 3 } else { 0 }), "{}", status.out);
+        is_down
     };
     assert!(is_down() && is_down());
     let _ost = c.serve("ost");
     eventually("it is served again", || !is_down());
     eventually("it is up", || up("obdfilter"));
+}
+
+/// Two file systems of one name: nothing is asked of, or set in, the wrong one.
+#[test]
+fn file_systems_of_one_name_are_told_apart() {
+    let Some(m) = Machine::new() else { return };
+    let first = m.up();
+    let (other, third) = (m.path("other"), m.path("third"));
+    let named = ["up", other.to_str().unwrap(), "--ephemeral", "--fsname", "nacre"];
+    let second = m.start(&named, "next: ");
+    // A mount of the first, whose address it has from its banner.
+    m.good(&["mount", &first.address(), third.to_str().unwrap(), "--detach"]);
+    let (mount, other, third) = (m.mount(), other.to_str().unwrap(), third.to_str().unwrap());
+    let mount = mount.to_str().unwrap();
+    let both =
+        [&format!("nacre, mounted on {mount}, {third}") as &str, &format!("nacre, mounted on {other}")];
+    let limit =
+        |more: &[&str]| m.good(&[&["lctl", "get_param", "-n"], more, &["mdc.*.max_rpcs_in_flight"]].concat());
+    fn set<'a>(more: &[&'a str]) -> Vec<&'a str> {
+        [&["lctl", "set_param"], more].concat()
+    }
+    for args in [
+        vec!["lctl", "get_param", "mdc.*.max_rpcs_in_flight"],
+        set(&["mdc.*.max_rpcs_in_flight=9"]),
+        set(&["--fs", "nacre", "mdc.*.max_rpcs_in_flight=9"]),
+    ] {
+        m.refused(&args, &[both[0], both[1], "2 file systems", "hint:"]);
+    }
+    m.refused(&set(&["-P", "mdc.*.max_rpcs_in_flight=9"]), &[mount, other, "fits 2 file systems", "hint:"]);
+    m.refused(&["lfs", "fid2path", "nacre", "[0x0:0x1:0x0]"], &[both[0], both[1], "hint:"]);
+    m.refused(&set(&["--fs", "demo", "mdc.*.max_rpcs_in_flight=9"]), &["no file system \"demo\"", both[0]]);
+    assert_eq!(limit(&["--all"]), "8\n8\n8\n", "nothing was set");
+    let done = m.nacre(&set(&["--fs", third, "mdc.*.max_rpcs_in_flight=9"]));
+    assert!(done.ok && done.err.contains(&format!("file system {}", both[0])), "{}", done.err);
+    assert_eq!((limit(&["--fs", mount]), limit(&["--fs", other])), ("9\n9\n".into(), "8\n".into()));
+    // The one that the current directory is in.
+    let here = |args: &[&str]| said(m.command().args(args).current_dir(other).output().unwrap());
+    assert!(here(&set(&["-P", "mdc.*.max_rpcs_in_flight=10"])).ok);
+    assert_eq!((limit(&["--fs", mount]), limit(&["--fs", other])), ("9\n9\n".into(), "10\n".into()));
+    let json = m.good(&["lctl", "get_param", "--all", "--json", "mdt.*.num_exports"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json.as_object().unwrap().len(), 2, "{json}");
+    let status = m.good(&["status"]);
+    assert!(status.contains("2 file systems are named nacre:") && status.contains(both[1]), "{status}");
+    // One name for a mount wherever it is shown.
+    let name = m.good(&["lfs", "getname", third]);
+    let name = name.trim();
+    assert!(status.contains(name) && m.good(&["lctl", "dl"]).contains(&format!("llite {name} ")), "{status}");
+    assert!(!m.good(&["lctl", "get_param", &format!("llite.{name}.uuid")]).is_empty());
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let exports = m.good(&["lctl", "get_param", "-n", "--fs", third, "mdt.*.exports.*.export"]);
+    assert!(exports.contains(&format!("name: {host}:{third}\n")), "{exports}");
+    m.good(&["umount", third]);
+    second.stop();
+    first.stop();
+}
+
+#[test]
+fn an_ordinary_user_is_told_that_it_may_not_ask() {
+    let Some(m) = Machine::new() else { return };
+    let up = m.up();
+    let as_user = |args: &[&str]| m.nacre_as(7000, "", args);
+    let status = as_user(&["status"]);
+    assert_eq!(status.code, Some(4), "{}{}", status.out, status.err);
+    assert!(status.out.contains("no permission") && !status.out.contains("busy"), "{}", status.out);
+    let dl = as_user(&["lctl", "dl"]);
+    assert_eq!((dl.code, dl.out.matches(" ?? ").count()), (Some(1), 5), "{}", dl.out);
+    assert!(dl.err.contains("5 of the devices could not be asked: permission denied"), "{}", dl.err);
+    assert!(dl.err.contains("hint:"), "{}", dl.err);
+    for args in [["lctl", "get_param", "mdc.*.stats"], ["lctl", "set_param", "mdc.*.stats=0"]] {
+        let said = as_user(&args);
+        assert!(
+            !said.ok && said.err.contains("permission denied") && !said.err.contains("stopped or busy"),
+            "{}",
+            said.err
+        );
+    }
+    let mount = m.mount();
+    let umount = as_user(&["umount", mount.to_str().unwrap()]);
+    let hint = format!("is not permitted to this user\nhint: sudo nacre umount {}", mount.display());
+    assert!(!umount.ok && umount.err.contains(&hint), "{}", umount.err);
+    // What the mount itself answers is for everybody.
+    let df = as_user(&["lfs", "df"]);
+    assert!(df.ok && df.out.contains("nacre-OST0001_UUID"), "{}{}", df.out, df.err);
+    up.stop();
+}
+
+#[test]
+fn what_does_not_answer_hides_nothing_of_the_others() {
+    let Some(m) = Machine::new() else { return };
+    let c = Cluster::format(&m);
+    let [_mgs, mut mdt, _ost] = c.all();
+    let mount = c.mount("a");
+    let (a, b) = (c.mnt("a"), m.path("b"));
+    let up = m.start(&["up", b.to_str().unwrap(), "--ephemeral"], "next: ");
+    assert!(m.good(&["status"]).contains("demo-MDT0000"));
+    let df = || m.nacre(&["lfs", "df", "--timeout", "2"]);
+    eventually("all are there", || df().ok && df().out.matches("_UUID").count() == 5);
+    // Its MDT is down: what the mount knows is shown, the MDT is named.
+    mdt.kill();
+    eventually("the mount has noticed", || {
+        let said = df();
+        let line = said.out.lines().find(|line| line.starts_with("demo-MDT0000_UUID")).unwrap_or_default();
+        said.ok && !line.contains('%') && said.out.contains(&format!("{}[OST:0]", a.display()))
+    });
+    assert!(df().out.contains("nacre-OST0001_UUID"));
+    let file = a.join("f");
+    let asked = m.nacre(&["lfs", "getstripe", "--timeout", "1", file.to_str().unwrap()]);
+    assert!(!asked.ok && asked.err.contains("no answer within 1 s"), "{}{}", asked.out, asked.err);
+    assert!(asked.err.contains(file.to_str().unwrap()) && asked.err.contains("hint:"), "{}", asked.err);
+    let status = m.nacre(&["status"]);
+    assert_eq!(status.code, Some(3), "{}", status.out);
+    assert!(status.out.contains("has no connection to demo-MDT0000"), "{}", status.out);
+    // The process of the mount stands still: the other mount is shown.
+    mount.signal(Signal::STOP);
+    eventually("every thread has stopped", || machine::stands_still(mount.child.id()));
+    let said = m.nacre(&["lfs", "df", "--timeout", "1"]);
+    assert!(!said.ok && said.out.contains(&format!("{}[OST:1]", b.display())), "{}{}", said.out, said.err);
+    assert!(said.err.contains(&format!("{}: no answer within 1 s", a.display())), "{}", said.err);
+    let json = m.nacre(&["lfs", "df", "--json", "--timeout", "1"]).out;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json.as_array().unwrap().iter().filter(|fs| fs["error"].is_string()).count(), 1, "{json}");
+    mount.signal(Signal::CONT);
+    let _mdt = c.serve("mdt");
+    eventually("it is back", || m.nacre(&["status"]).code == Some(0));
+    m.good(&["umount", a.to_str().unwrap()]);
+    up.stop();
+}
+
+#[test]
+fn lost_output_is_no_success() {
+    let Some(m) = Machine::new() else { return };
+    let up = m.up();
+    for args in [vec!["status"], vec!["status", "--json"], vec!["lctl", "dl"], vec!["lfs", "df"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let said = said(m.command().args(&args).stdout(full).stderr(Stdio::piped()).output().unwrap());
+        assert_eq!(said.code, Some(1), "{args:?} {}", said.err);
+        assert!(said.err.contains("output was lost: No space left"), "{}", said.err);
+    }
+    up.stop();
+}
+
+#[test]
+fn a_detached_mount_gives_up_in_time_and_leaves_no_log() {
+    let Some(m) = Machine::new() else { return };
+    let mount = m.mount();
+    let args = ["mount", "no-such-host.invalid:/demo", mount.to_str().unwrap(), "--detach", "--timeout", "2"];
+    let said = m.refused(&args, &["given up", "within 2 s", "cannot find the host", "hint:"]);
+    assert_eq!(said.matches("given up").count(), 1, "{said}");
+    m.refused(&["up", "/", "--ephemeral"], &["is a mount point already", "hint: name an empty directory"]);
+    let logs = || {
+        fs::read_dir(m.path("run"))
+            .unwrap()
+            .flatten()
+            .filter(|f| f.path().extension() == Some("log".as_ref()))
+    };
+    assert_eq!(logs().count(), 0);
 }

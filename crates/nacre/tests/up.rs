@@ -189,7 +189,7 @@ fn a_second_up_on_the_same_mount_or_data_names_the_first_and_others_run_beside_i
     assert!(!mount.join("x").exists());
     m.refused(&["down"], &["several run", "hint: nacre down MOUNT"]);
     let status = m.good(&["status"]);
-    assert_eq!(status.matches("nacre-MDT0000").count(), 2, "{status}");
+    assert!(status.contains("nacre-MDT0000") && status.contains("other-MDT0000"), "{status}");
     assert!(m.good(&["down", other.to_str().unwrap()]).contains("in memory only"));
     assert!(second.ended().err.contains("it was in memory only and is gone"));
     let said = m.good(&["down"]);
@@ -197,6 +197,63 @@ fn a_second_up_on_the_same_mount_or_data_names_the_first_and_others_run_beside_i
     assert!(first.ended().ok);
     assert!(m.good(&["status"]).contains("nothing runs"));
     m.refused(&["down"], &["no `nacre up` runs"]);
+}
+
+#[test]
+fn a_wish_that_data_does_not_fit_is_refused() {
+    let Some(m) = Machine::new() else { return };
+    m.up().stop();
+    let (mount, data) = (m.mount(), m.path("data"));
+    let up = ["up", mount.to_str().unwrap(), "--dir", data.to_str().unwrap()];
+    for (wish, other) in [(["--osts", "5"], "--osts 5"), (["--fsname", "other"], "--fsname other")] {
+        m.refused(
+            &[&up[..], &wish].concat(),
+            &[other, "holds the file system nacre with 2 OSTs already", "hint: leave the option out"],
+        );
+    }
+    let same = m.up_with(&["--osts", "2", "--fsname", "nacre"]);
+    // Another data directory beside it, and one elsewhere: names of their own, which they keep.
+    let (second, beside) = (m.path("second"), m.path("beside"));
+    let args = ["up", second.to_str().unwrap(), "--dir", beside.to_str().unwrap()];
+    let said = m.start(&args, "next: ");
+    assert!(said.said.contains("file system beside is mounted on"), "{}", said.said);
+    said.stop();
+    same.stop();
+    assert!(m.start(&args, "next: ").said.contains("file system beside is mounted on"));
+    let third = m.made("elsewhere").join("data");
+    let alone = m.start(&["up", second.to_str().unwrap(), "--dir", third.to_str().unwrap()], "next: ");
+    assert!(alone.said.contains("file system nacre is mounted on"), "{}", alone.said);
+    alone.stop();
+}
+
+#[test]
+fn down_names_the_mounts_that_lose_or_wait() {
+    let Some(m) = Machine::new() else { return };
+    let (mount, other) = (m.mount(), m.path("other"));
+    let other = other.to_str().unwrap();
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let name = format!("{host}:{other}");
+    let memory = m.start(&["up", mount.to_str().unwrap(), "--ephemeral"], "next: ");
+    m.good(&["mount", &memory.address(), other, "--detach"]);
+    m.refused(&["down"], &["in memory only; other mounts lose it", &name, "hint:", "--force"]);
+    fs::write(m.mount().join("f"), "x").unwrap();
+    assert_eq!(fs::read_to_string(m.path("other/f")).unwrap(), "x", "both go on");
+    let down = m.nacre(&["down", "--force"]);
+    assert!(down.ok && down.err.contains(&name), "{}{}", down.out, down.err);
+    assert!(memory.ended().ok);
+    m.good(&["umount", "--force", other]);
+
+    let kept = m.up();
+    m.good(&["mount", &kept.address(), other, "--detach"]);
+    let down = m.nacre(&["down"]);
+    assert!(down.ok && down.err.contains(&format!("wait until it is up again: {name}")), "{}", down.err);
+    assert!(kept.ended().ok);
+    let again = m.up();
+    assert!(m.path("other").is_dir(), "it is connected again");
+    m.good(&["umount", other]);
+    let down = m.nacre(&["down"]);
+    assert!(down.ok && down.err.is_empty(), "{}", down.err);
+    assert!(again.ended().ok);
 }
 
 #[test]

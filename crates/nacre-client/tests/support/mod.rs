@@ -424,6 +424,7 @@ impl Bed {
             mgs_addresses: vec![World::address("MGS")],
             fs: FsName::parse(fs).unwrap(),
             name: "test".into(),
+            instance: None,
             read_only: false,
             atime: nacre_client::AtimePolicy::default(),
         };

@@ -55,6 +55,7 @@ impl Library {
             mgs_addresses: vec![address.clone()],
             fs,
             name: format!("bench, pid {}", std::process::id()),
+            instance: None,
             read_only: false,
             atime: nacre_client::AtimePolicy::default(),
         };
@@ -77,7 +78,7 @@ impl Library {
         let island = node.add_island("bench", None, Some(sink), move |ctx| {
             Box::new(BenchIsland::new(ctx, config, plan)) as Box<dyn Logic>
         })?;
-        mount::wait_ready(&news, &address, None)?;
+        mount::wait_ready(&news, &address, mount::Patience::default())?;
         Ok(Self { node, island, answers })
     }
 

@@ -1,10 +1,10 @@
 //! `lfs df`, `lfs osts`, `lfs mdts`, `lfs getname`.
 
-use super::attribute;
-use crate::{registry, say};
-use anyhow::{Context as _, Result, ensure};
+use crate::tool::TimeoutArgs;
+use crate::{registry, say, watch};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(clap::Args, Debug)]
 #[command(
@@ -21,6 +21,8 @@ pub(crate) struct Args {
     /// JSON with stable keys
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    timeout: TimeoutArgs,
     /// Show this help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
@@ -30,6 +32,8 @@ pub(crate) struct Args {
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct ListArgs {
+    #[command(flatten)]
+    timeout: TimeoutArgs,
     /// Mount point (default: every mount on this machine)
     mount: Option<PathBuf>,
 }
@@ -75,9 +79,36 @@ fn mounts(wanted: Option<&PathBuf>) -> Result<Vec<PathBuf>> {
     Ok(list)
 }
 
-fn targets(mount: &std::path::Path) -> Result<Vec<TargetSpace>> {
-    let text = attribute(mount, "nacre.df")?;
-    serde_json::from_str(&text).with_context(|| format!("{}: {text:?}", mount.display()))
+/// Asks all mounts at the same time. `system.`: the kernel does not ask the servers who may read that, so that an answer
+/// comes from a mount whose servers are away.
+fn ask(mounts: &[PathBuf], name: &str, timeout: TimeoutArgs) -> Vec<Result<String>> {
+    let roots: Vec<PathBuf> = mounts.iter().map(|path| root_of(path)).collect();
+    watch::attributes(&roots, &format!("system.{name}"), timeout.limit())
+}
+/// The mount point above a path.
+fn root_of(path: &Path) -> PathBuf {
+    let above = std::path::absolute(path).ok().and_then(|path| nacre_fuse::mount_of(&path));
+    above.map_or_else(|| path.to_path_buf(), |(root, _)| root)
+}
+
+fn targets(mounts: &[PathBuf], timeout: TimeoutArgs) -> Vec<Result<Vec<TargetSpace>>> {
+    let parse = |text: Result<String>| {
+        let text = text?;
+        serde_json::from_str(&text).with_context(|| format!("a mount answered {text:?}"))
+    };
+    ask(mounts, "nacre.df", timeout).into_iter().map(parse).collect()
+}
+
+/// Says which mounts did not answer; the others have been shown.
+fn end(errors: &[anyhow::Error], asked: usize) -> Result<()> {
+    match errors {
+        [] => Ok(()),
+        [only] if asked == 1 => bail!("{only:#}"),
+        several => {
+            several.iter().for_each(|error| say::error("nacre", error));
+            bail!("{} of {asked} mounts did not answer", several.len())
+        }
+    }
 }
 
 /// Kind and index of `demo-OST001f`, as the field shows it: `OST:31`.
@@ -90,13 +121,30 @@ fn bracket(target: &str) -> String {
 
 pub(super) fn run(args: &Args) -> Result<()> {
     let mounts = mounts(args.mount.as_ref())?;
+    let answers = targets(&mounts, args.timeout);
+    let (asked, mut errors) = (mounts.len(), Vec::new());
     if args.json {
-        let of = |mount: &PathBuf| Ok(serde_json::json!({ "mount": mount, "targets": targets(mount)? }));
+        let of = |(mount, answer): (&PathBuf, Result<Vec<TargetSpace>>)| match answer {
+            Ok(targets) => serde_json::json!({ "mount": mount, "targets": targets }),
+            Err(error) => {
+                let value = serde_json::json!({ "mount": mount, "error": say::sentence(&error) });
+                errors.push(error);
+                value
+            }
+        };
         // One document, however many mounts there are.
-        return say::json(&mounts.iter().map(of).collect::<Result<Vec<_>>>()?);
+        let all: Vec<_> = mounts.iter().zip(answers).map(of).collect();
+        say::json(&all)?;
+        return end(&errors, asked);
     }
-    for mount in mounts {
-        let list = targets(&mount)?;
+    for (mount, answer) in mounts.iter().zip(answers) {
+        let list = match answer {
+            Ok(list) => list,
+            Err(error) => {
+                errors.push(error);
+                continue;
+            }
+        };
         let unit = if args.inodes {
             "Inodes"
         } else if args.human_readable {
@@ -124,7 +172,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         say::line("");
         say::line(&row(args, "filesystem_summary:", summary(&list), &mount.display().to_string()));
     }
-    Ok(())
+    end(&errors, asked)
 }
 
 /// The whole file system: space of the OSTs, each device once, and inodes of the MDT.
@@ -172,20 +220,34 @@ fn row(args: &Args, name: &str, s: Space, place: &str) -> String {
 }
 
 pub(super) fn list(args: &ListArgs, kind: &str) -> Result<()> {
-    for mount in mounts(args.mount.as_ref())? {
+    let mounts = mounts(args.mount.as_ref())?;
+    let mut errors = Vec::new();
+    for answer in targets(&mounts, args.timeout) {
+        let list = match answer {
+            Ok(list) => list,
+            Err(error) => {
+                errors.push(error);
+                continue;
+            }
+        };
         say::line(if kind == "OST" { "OBDS:" } else { "MDTS:" });
-        for t in targets(&mount)?.iter().filter(|t| t.target.contains(&format!("-{kind}"))) {
+        for t in list.iter().filter(|t| t.target.contains(&format!("-{kind}"))) {
             let index = nacre_types::TargetName::parse(&t.target).map_or(0, |n| n.index());
             let state = if t.space.is_some() { "ACTIVE" } else { "INACTIVE" };
             say::line(&format!("{index}: {}_UUID {state}", t.target));
         }
     }
-    Ok(())
+    end(&errors, mounts.len())
 }
 
 pub(super) fn getname(args: &ListArgs) -> Result<()> {
-    for mount in mounts(args.mount.as_ref())? {
-        say::line(attribute(&mount, "nacre.mount")?.trim());
+    let mounts = mounts(args.mount.as_ref())?;
+    let mut errors = Vec::new();
+    for answer in ask(&mounts, "nacre.mount", args.timeout) {
+        match answer {
+            Ok(name) => say::line(name.trim()),
+            Err(error) => errors.push(error),
+        }
     }
-    Ok(())
+    end(&errors, mounts.len())
 }

@@ -1,7 +1,9 @@
 //! `lfs path2fid` and `lfs fid2path`.
 
 use super::attribute;
-use crate::{registry, say};
+use crate::filesystems::FileSystems;
+use crate::tool::TimeoutArgs;
+use crate::{registry, say, watch};
 use anyhow::{Context as _, Result, bail};
 use nacre_types::Fid;
 use std::path::PathBuf;
@@ -14,6 +16,8 @@ pub(crate) struct Path2fidArgs {
     /// JSON with stable keys
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    pub(super) timeout: TimeoutArgs,
     #[arg(required = true)]
     paths: Vec<PathBuf>,
 }
@@ -23,6 +27,8 @@ pub(crate) struct Fid2pathArgs {
     /// JSON with stable keys
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    pub(super) timeout: TimeoutArgs,
     /// Mount point, or name of a mounted file system (paths are then relative to its root)
     mount: String,
     /// `[0x200000401:0x3:0x0]`, brackets optional
@@ -49,13 +55,32 @@ pub(super) fn path2fid(args: &Path2fidArgs) -> Result<()> {
     if args.json { say::json(&all) } else { Ok(()) }
 }
 
+/// A mount point of the file system with that name, if one is mounted.
+fn mount_of(name: &str) -> Result<Option<PathBuf>> {
+    let all = FileSystems::new(registry::entries()?);
+    let mounted: Vec<_> = all.named(name).into_iter().filter(|fs| !all.mounts(fs).is_empty()).collect();
+    match mounted.as_slice() {
+        [] => Ok(None),
+        [one] => Ok(all.mounts(one).into_iter().next()),
+        many => {
+            let list: Vec<_> = many.iter().map(|fs| format!("\n  {}", all.describe(fs))).collect();
+            bail!(
+                "{} file systems on this machine are named {name:?}:{}\nhint: give a mount point",
+                many.len(),
+                list.concat()
+            )
+        }
+    }
+}
+
 pub(super) fn fid2path(args: &Fid2pathArgs) -> Result<()> {
     // A name without a slash is that of a file system; if none has it, a directory.
-    let mount = if args.mount.contains('/') { None } else { registry::mount_of(&args.mount)? };
+    let mount = if args.mount.contains('/') { None } else { mount_of(&args.mount)? };
     let (root, prefix) = match mount {
         Some(mount) => (mount, String::new()),
         None => (PathBuf::from(&args.mount), format!("{}/", args.mount.trim_end_matches('/'))),
     };
+    watch::asks(&root);
     if !root.exists() {
         bail!("no mount of {:?} on this machine\nhint: give the mount point", args.mount);
     }

@@ -3,7 +3,8 @@
 //! Objects have no ids of their own here, so the object table prints `seq:oid:stripe` as `l_fid`.
 
 use super::{Component, LayoutText, Stripe, layout_of};
-use crate::say;
+use crate::tool::TimeoutArgs;
+use crate::{say, watch};
 use anyhow::Result;
 use nacre_types::Fid;
 use std::fmt::Write as _;
@@ -35,6 +36,8 @@ pub(crate) struct Args {
     /// JSON with stable keys
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    pub(super) timeout: TimeoutArgs,
     #[arg(required = true)]
     paths: Vec<PathBuf>,
 }
@@ -56,12 +59,14 @@ pub(super) fn run(args: &Args) -> Result<()> {
 }
 
 fn collect(args: &Args, path: &Path, top: bool, out: &mut Vec<(PathBuf, LayoutText)>) -> Result<()> {
+    watch::asks(path);
     let is_dir = std::fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
     out.push((path.to_path_buf(), layout_of(path)?));
     if is_dir && !args.directory && (top || args.recursive) {
         let mut names: Vec<PathBuf> = std::fs::read_dir(path)?.flatten().map(|e| e.path()).collect();
         names.sort();
         for name in names {
+            watch::asks(&name);
             let meta = std::fs::symlink_metadata(&name)?;
             if meta.is_file() || (meta.is_dir() && args.recursive) {
                 collect(args, &name, false, out)?;

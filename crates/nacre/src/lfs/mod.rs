@@ -8,10 +8,11 @@ mod fid;
 mod getstripe;
 mod setstripe;
 
+use crate::watch;
 use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum LfsCommand {
@@ -35,18 +36,22 @@ pub(crate) enum LfsCommand {
     Mdts(df::ListArgs),
     /// Show the name of the file system and the id of the mount
     Getname(df::ListArgs),
+    /// Print an attribute as it is (for the command's own children)
+    #[command(hide = true)]
+    Attribute { name: String, path: PathBuf },
 }
 
 pub(crate) fn run(command: &LfsCommand) -> Result<()> {
     match command {
         LfsCommand::Setstripe(args) => setstripe::run(args),
-        LfsCommand::Getstripe(args) => getstripe::run(args),
+        LfsCommand::Getstripe(args) => watch::within(args.timeout.limit(), || getstripe::run(args)),
         LfsCommand::Df(args) => df::run(args),
-        LfsCommand::Path2fid(args) => fid::path2fid(args),
-        LfsCommand::Fid2path(args) => fid::fid2path(args),
+        LfsCommand::Path2fid(args) => watch::within(args.timeout.limit(), || fid::path2fid(args)),
+        LfsCommand::Fid2path(args) => watch::within(args.timeout.limit(), || fid::fid2path(args)),
         LfsCommand::Osts(args) => df::list(args, "OST"),
         LfsCommand::Mdts(args) => df::list(args, "MDT"),
         LfsCommand::Getname(args) => df::getname(args),
+        LfsCommand::Attribute { name, path } => watch::answer(path, name),
     }
 }
 
@@ -87,7 +92,8 @@ struct Template {
 }
 
 /// Reads a `nacre.*` attribute.
-fn attribute(path: &Path, name: &str) -> Result<String> {
+pub(crate) fn attribute(path: &Path, name: &str) -> Result<String> {
+    watch::asks(path);
     let mut size = 64 << 10;
     loop {
         let mut buf = vec![0u8; size];

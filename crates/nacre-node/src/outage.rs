@@ -44,9 +44,8 @@ impl Outage {
             if let Some(since) = self.said.take() {
                 self.grievances.take();
                 if !import.is_ending() {
-                    let (seconds, (connects, ..)) = (now.saturating_since(since).as_secs(), import.counts());
-                    let again = if connects > 1 { " again" } else { "" };
-                    tracing::info!(client, "{target}{}: connected{again} after {seconds} s", at(import));
+                    let seconds = now.saturating_since(since).as_secs();
+                    tracing::info!(client, "{target}{}: connected again after {seconds} s", at(import));
                 }
             }
             return;

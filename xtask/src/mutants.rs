@@ -77,6 +77,18 @@ const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "placement", "the_emptier_ost_gets_more_files"),
     planted(
+        "a write that finds no room does not ask for what is owed to the OST",
+        "crates/nacre-client/src/under_lease.rs",
+        &[("if reclaims < RECLAIMS_MAX && self.reclaim(ost).await =>", "if reclaims > RECLAIMS_MAX && self.reclaim(ost).await =>")],
+    )
+    .found_by("nacre-sim", "placement", "a_write_finds_the_space_of_a_file_that_was_removed_just_before"),
+    planted(
+        "a write does not wait for space that is being freed",
+        "crates/nacre-ost/src/object.rs",
+        &[("Err(Errno::ENOSPC) if self.objects.freed_some(until).await? => {}", "Err(Errno::ENOSPC) if until < self.core.ctx.now() => {}")],
+    )
+    .found_by("nacre-sim", "placement", "a_write_finds_the_space_of_a_file_that_was_removed_just_before"),
+    planted(
         "replay goes backwards",
         "crates/nacre-rpc/src/replay.rs",
         &[("self.entries.first_key_value()\n    }", "self.entries.last_key_value()\n    }")],

@@ -172,6 +172,7 @@ fn request_name(opcode: Opcode) -> &'static str {
         Opcode::SetLayout => "mds_reint_setlayout",
         Opcode::GetLayout => "mds_getlayout",
         Opcode::FidLinks => "mds_fid_links",
+        Opcode::Reclaim => "mds_reclaim",
         Opcode::Batch => "mds_batch",
         Opcode::Read => "ost_read",
         Opcode::Write => "ost_write",

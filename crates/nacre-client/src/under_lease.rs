@@ -12,9 +12,15 @@ use crate::target::Target;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{Codec, Errno, Instant, LockCookie, OpenHandle};
+use core::time::Duration;
+use nacre_types::{Codec, Errno, Instant, LockCookie, OpenHandle, OstIndex, TargetName};
 use nacre_wire::Rpc;
-use nacre_wire::mdt::Getattr;
+use nacre_wire::mdt::{Getattr, Reclaim, ReclaimReply};
+
+/// How often a change asks for room: files may be removed while it waits.
+const RECLAIMS_MAX: u32 = 3;
+/// How long the MDT may take to have objects destroyed.
+const RECLAIM_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Client {
     /// A usable handle for reading or writing.
@@ -62,6 +68,7 @@ impl Client {
         bulk: Vec<Bytes>,
     ) -> Result<R::Reply, Errno> {
         let mut turn = None;
+        let mut reclaims = 0;
         loop {
             let until = match open {
                 Some(open) => self.locks_until(open).await?,
@@ -77,8 +84,24 @@ impl Client {
                         turn = Some(if lock == NO_LOCK { &ost.late } else { &ost.late_locked }.enter().await);
                     }
                 }
+                Err(Errno::ENOSPC) if reclaims < RECLAIMS_MAX && self.reclaim(ost).await => reclaims += 1,
                 other => return other,
             }
         }
+    }
+
+    /// An OST has no room: has the MDT send it the destroys of files that were removed. False: there are none, or the MDT
+    /// does not answer.
+    async fn reclaim(&self, ost: &Target) -> bool {
+        let Some(TargetName::Of { index, .. }) = TargetName::parse(&ost.name) else { return false };
+        let Ok(mdt) = self.mdt().await else { return false };
+        if !mdt.peer.is_connected() {
+            return false;
+        }
+        let (promise, answer) = self.ctx.promise();
+        let request = Reclaim { ost: OstIndex(index) };
+        self.ctx.spawn(async move { promise.fulfil(mdt.call(&request).await) });
+        let answer = self.ctx.timeout(self.ctx.now() + RECLAIM_PATIENCE, answer).await;
+        matches!(answer.flatten(), Some(Ok(ReclaimReply { destroyed: true })))
     }
 }

@@ -202,7 +202,7 @@ impl Mdt {
                     if request.replayed_transno().is_none()
                         && FileType::of_mode(args.mode) == Some(FileType::Regular) =>
                 {
-                    self.osts.wait_usable().await;
+                    self.wait_for_room().await;
                 }
                 _ => {}
             }

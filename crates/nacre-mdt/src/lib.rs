@@ -37,6 +37,7 @@ mod ost_work;
 mod osts;
 mod params;
 mod read;
+mod reclaim;
 mod refill;
 mod rename;
 #[cfg(test)]

@@ -100,7 +100,7 @@ impl Mdt {
         let client = self.core.client_uuid(request.export).ok_or(Errno::ESTALE)?;
         let regular = nacre_types::FileType::of_mode(args.mode) == Some(nacre_types::FileType::Regular);
         if regular && request.replayed_transno().is_none() {
-            self.osts.wait_usable().await;
+            self.wait_for_room().await;
         }
         let before = request.replayed_reply().and_then(|body| CreateReply::from_slice(body).ok());
         let before = before.and_then(|reply| reply.entry.layout);
@@ -173,6 +173,7 @@ impl Mdt {
             Opcode::GetLayout => self.get_layout(&request.args()?).await,
             Opcode::FidLinks => self.fid_links(&request.args()?).await,
             Opcode::FlockTest => self.flock_test(request).await,
+            Opcode::Reclaim => self.reclaim(request).await,
             Opcode::GrantSeq => {
                 let _args: GrantSeq = request.args()?;
                 self.grant_seq(request).await
@@ -277,6 +278,7 @@ fn counter(opcode: Opcode, body: &[u8]) -> Option<&'static str> {
         Opcode::Rename => "rename",
         Opcode::Setattr | Opcode::ReportSize => "setattr",
         Opcode::Statfs => "statfs",
+        Opcode::Reclaim => "reclaim",
         _ => return None,
     })
 }

@@ -39,7 +39,10 @@ impl Mdt {
     pub(crate) async fn work_for(self: Rc<Self>, ost: Rc<Ost>) {
         while !self.osts.stopping.get() {
             ost.has_work.set(false);
-            let pause = match self.round(&ost).await {
+            ost.in_hand.set(true);
+            let round = self.round(&ost).await;
+            ost.destroys_answered();
+            let pause = match round {
                 Ok(0) => LOOK_EVERY,
                 Ok(_) => continue,
                 Err(RpcError::Stopped) => return,
@@ -73,6 +76,7 @@ impl Mdt {
             });
             join_all(calls).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         }
+        ost.destroys_answered();
         let mut charged = Vec::with_capacity(chowns.len());
         for some in chowns.chunks(IN_FLIGHT) {
             let calls = some.iter().map(|(fid, row)| self.charge(ost, *fid, row));

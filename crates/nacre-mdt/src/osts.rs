@@ -51,6 +51,10 @@ pub(crate) struct Ost {
     /// There are rows for it, or the service stops.
     pub(crate) work: WaitList,
     pub(crate) has_work: Cell<bool>,
+    /// A round has begun whose destroys are not answered.
+    pub(crate) in_hand: Cell<bool>,
+    /// The destroys of a round were answered, or the round has failed.
+    pub(crate) destroyed: WaitList,
     low: WaitList,
     /// The administrator lets it have new files.
     active: Cell<bool>,
@@ -58,6 +62,21 @@ pub(crate) struct Ost {
     full: Cell<bool>,
     /// When it was last able to take a file (or was met).
     last_usable: Cell<Instant>,
+}
+
+impl Ost {
+    /// Destroys may be waiting for it that were not sent, or not answered.
+    pub(crate) fn owes_destroys(&self) -> bool {
+        self.has_work.get() || self.in_hand.get()
+    }
+    /// The OST has executed the destroys of a round, or the round is over. One that was full may have room again.
+    pub(crate) fn destroys_answered(&self) {
+        self.in_hand.set(false);
+        self.destroyed.wake_all();
+        if self.full.get() {
+            self.low.wake_all();
+        }
+    }
 }
 
 /// All OSTs of the file system. See the module.
@@ -130,6 +149,15 @@ impl Osts {
             self.changed.wake_all();
         }
     }
+    /// Those that are full, if no OST can take a file.
+    pub(crate) fn full(&self) -> Vec<Rc<Ost>> {
+        let allocator = self.allocator.borrow();
+        if allocator.any_usable() {
+            return Vec::new();
+        }
+        let full = allocator.osts().filter(|(_, room)| room.full());
+        full.filter_map(|(index, _)| self.get(index)).collect()
+    }
     pub(crate) fn qos(&self) -> Qos {
         self.allocator.borrow().qos
     }
@@ -147,9 +175,12 @@ impl Osts {
         }
         self.changed.wake_all();
     }
-    /// Rows for this OST were written.
+    /// Rows for this OST were written. A full one needs its space: the commit that its destroys wait for is hurried.
     pub(crate) fn kick(&self, index: OstIndex) {
         if let Some(ost) = self.get(index) {
+            if ost.full.get() {
+                self.core.osd.want_commit();
+            }
             ost.has_work.set(true);
             ost.work.wake_all();
         }
@@ -360,6 +391,8 @@ impl Osts {
             peer: Peer::new(ctx, &self.core.peers, config),
             work: ctx.wait_list(),
             has_work: Cell::new(true),
+            in_hand: Cell::new(false),
+            destroyed: ctx.wait_list(),
             low: ctx.wait_list(),
             active: Cell::new(active),
             full: Cell::new(false),
@@ -402,16 +435,21 @@ impl Osts {
             let _low = self.core.ctx.timeout(now + pause, ost.low.wait()).await;
         }
     }
-    /// What it still has.
-    async fn ask_room(&self, ost: &Ost) -> Result<u64, RpcError> {
+    /// Bytes that it still has, and objects reserved on it.
+    pub(crate) async fn ask_space(&self, ost: &Ost) -> Result<(u64, u64), RpcError> {
         let space = ost.peer.call(&Statfs {}).await?;
         let objects = self.update(ost.index, |room| {
             room.space.told(&space);
             room.asked = true;
         });
         self.tell_if_full(ost);
+        Ok((space.bytes_avail, objects))
+    }
+    /// The same, and reserves more objects. Bytes that it still has.
+    async fn ask_room(&self, ost: &Ost) -> Result<u64, RpcError> {
+        let (bytes_avail, objects) = self.ask_space(ost).await?;
         if objects >= RESERVE_BELOW {
-            return Ok(space.bytes_avail);
+            return Ok(bytes_avail);
         }
         match ost.peer.call(&nacre_wire::ost::Reserve { objects: RESERVE_OBJECTS - objects }).await {
             Ok(granted) => {
@@ -426,7 +464,7 @@ impl Osts {
             Err(e) => return Err(e),
         }
         self.tell_if_full(ost);
-        Ok(space.bytes_avail)
+        Ok(bytes_avail)
     }
     /// Says once when an OST becomes full, and once when it has room again.
     fn tell_if_full(&self, ost: &Ost) {

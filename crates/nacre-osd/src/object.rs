@@ -81,6 +81,8 @@ pub struct Objects {
     /// There may be RECLAIM rows, and the list that wakes the task for them.
     pub(crate) has_reclaim: Cell<bool>,
     pub(crate) reclaim_kick: WaitList,
+    /// A blob was cut.
+    pub(crate) freed: WaitList,
     /// Fires once, at the stop.
     pub(crate) stopped: WaitList,
     pub(crate) stopping: Cell<bool>,
@@ -109,6 +111,7 @@ impl Objects {
             is_idle: Cell::new(false),
             has_reclaim: Cell::new(true),
             reclaim_kick: ctx.wait_list(),
+            freed: ctx.wait_list(),
             stopped: ctx.wait_list(),
             stopping: Cell::new(false),
             tasks: Cell::new(2),

@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::time::Duration;
 use nacre_node::{FileId, StoreDone, StoreError, StoreOp, join_all};
-use nacre_types::{Codec, Extent, ObjectId, Transno};
+use nacre_types::{Codec, Extent, Instant, ObjectId, Transno};
 
 /// Rows looked at in one round, and blobs cut at a time.
 const ROUND: u32 = 64;
@@ -38,6 +38,19 @@ impl Objects {
         self.has_reclaim.set(true);
         self.reclaim_kick.wake_all();
         Ok(())
+    }
+
+    /// Waits until space of a truncated or destroyed object was freed, and hurries the commit that this waits for. False:
+    /// nothing is to be freed, or not until then.
+    ///
+    /// # Errors
+    /// Those of the engine.
+    pub async fn freed_some(&self, until: Instant) -> Result<bool, OsdError> {
+        if self.osd.scan(table::RECLAIM, &[], &[0xff; 17], 1).await?.is_empty() {
+            return Ok(false);
+        }
+        self.osd.want_commit();
+        Ok(self.ctx.timeout(until, self.freed.wait()).await.is_some())
     }
 
     /// The task: looks at the table at the start and whenever something was let go of, until it is empty.
@@ -154,7 +167,7 @@ impl Objects {
                 tx.delete(table::RECLAIM, &key);
                 Ok(())
             })
-            .map(drop)
+            .map(|_| self.freed.wake_all())
     }
 
     /// Frees what lies between allocated blocks of `from..end`.

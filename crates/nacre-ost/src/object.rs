@@ -9,6 +9,7 @@ use crate::tombstone::Tombstones;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
+use core::time::Duration;
 use nacre_osd::object_rows::object_key;
 use nacre_osd::{Credits, ObjectRow, Objects, OsdError, Prepared, Stamp, Tx, table};
 use nacre_target::{Request, TargetCore};
@@ -17,6 +18,8 @@ use nacre_wire::ost::ObjectState;
 
 /// Bytes that one transaction allocates.
 const ALLOCATE_SLICE_BYTES: u64 = 1 << 30;
+/// How long a change that finds no room, and whoever asks for the space of a full OST, wait for space to be freed.
+pub(crate) const FREED_WITHIN: Duration = Duration::from_secs(2);
 /// What an operation adds to the credits of its object: the count, a tombstone, the reply record.
 pub(crate) const OWN_CREDITS: Credits = Credits { rows: 4, row_bytes: 512, object_bytes: 0, frees: false };
 
@@ -186,7 +189,18 @@ impl Store {
     async fn make_room(&self, object: ObjectId, bytes: u64) -> Result<(), Errno> {
         let row = self.objects.state(object).await.map_err(|e| told(object, e))?;
         let is_promised = row.version == 0 && bytes <= crate::room::OBJECT_BYTES;
-        if is_promised { Ok(()) } else { self.room.grow(bytes).await }
+        if is_promised { Ok(()) } else { self.grow(bytes).await }
+    }
+    /// Space that only waits for a commit is there when somebody needs it. No range of an object is locked here, so
+    /// whatever is being freed goes on.
+    async fn grow(&self, bytes: u64) -> Result<(), Errno> {
+        let until = self.core.ctx.now() + FREED_WITHIN;
+        loop {
+            match self.room.grow(bytes).await {
+                Err(Errno::ENOSPC) if self.objects.freed_some(until).await? => {}
+                other => return other,
+            }
+        }
     }
 
     async fn change(

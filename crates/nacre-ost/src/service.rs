@@ -9,7 +9,7 @@ use crate::bulk_sizes::{Bulk, BulkSizes};
 use crate::held::Held;
 use crate::kept::Kept;
 use crate::locks::Locks;
-use crate::object::{By, OWN_CREDITS, Store};
+use crate::object::{By, FREED_WITHIN, OWN_CREDITS, Store};
 use crate::room::{OBJECT_BYTES, Room};
 use crate::tombstone::Tombstones;
 use alloc::format;
@@ -352,16 +352,22 @@ impl Service for Ost {
         self.store.objects.sum_lost();
     }
 
+    /// A full OST frees first what it can.
     async fn statfs(self: Rc<Self>) -> Result<StatfsReply, Errno> {
-        let space = self.store.room.space().await?;
-        let files_used = self.store.room.count().existing;
-        let reply = StatfsReply {
-            bytes_total: space.bytes_total,
-            bytes_free: space.bytes_free,
-            bytes_avail: space.bytes_avail.saturating_sub(self.store.room.kept_bytes()),
-            files_used,
-            files_free: files_free(&space, self.core.osd.usage_total()),
-            device: space.device,
+        let until = self.core.ctx.now() + FREED_WITHIN;
+        let reply = loop {
+            let space = self.store.room.space().await?;
+            let reply = StatfsReply {
+                bytes_total: space.bytes_total,
+                bytes_free: space.bytes_free,
+                bytes_avail: space.bytes_avail.saturating_sub(self.store.room.kept_bytes()),
+                files_used: self.store.room.count().existing,
+                files_free: files_free(&space, self.core.osd.usage_total()),
+                device: space.device,
+            };
+            if !reply.is_full() || !self.store.objects.freed_some(until).await? {
+                break reply;
+            }
         };
         *self.statfs.borrow_mut() = reply;
         Ok(reply)

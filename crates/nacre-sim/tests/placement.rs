@@ -46,6 +46,9 @@ async fn avail(client: &Rc<Client>, ost: u32) -> u64 {
     let (_, space) = targets.into_iter().find(|(target, _)| target.ends_with(&name)).expect("the OST");
     space.expect("it answers").bytes_avail
 }
+async fn remove(client: &Rc<Client>, name: &str) -> Result<(), Errno> {
+    client.unlink(Fid::ROOT, name.as_bytes(), false, support::caller()).await
+}
 fn cluster(seed: u64) -> Cluster {
     let mut c = support::cluster(seed, 2, 1);
     c.world.run_for(2 * SEC); // the MDT knows its OSTs
@@ -62,7 +65,7 @@ fn large_files_leave_a_full_ost_out_until_it_has_room_again() {
             (written, avail(&client, 0).await)
         });
         assert!(full > 100 * MIB && left < 2 * MIB as u64, "seed {seed}: {left} bytes are free after ENOSPC");
-        c.world.run_for(2 * SEC);
+        // Whoever met ENOSPC has told the MDT.
         let (placed, refused) = run(&mut c, mount, async |client| {
             let mut placed = Vec::new();
             for n in 0..8 {
@@ -72,9 +75,8 @@ fn large_files_leave_a_full_ost_out_until_it_has_room_again() {
         });
         assert_eq!(placed, vec![Ok((OstIndex(1), 8 * MIB)); 8], "seed {seed}");
         assert_eq!(refused, Err(Errno::ENOSPC), "seed {seed}: the full OST was asked for by name");
-        run(&mut c, mount, async |client| client.unlink(Fid::ROOT, b"full", false, support::caller()).await)
-            .expect("unlinked");
-        c.world.run_for(10 * SEC);
+        run(&mut c, mount, async |client| remove(&client, "full").await).expect("unlinked");
+        c.world.run_for(SEC / 5);
         let again = run(&mut c, mount, async |client| fill(&client, "again", 0, 8 * MIB).await);
         assert_eq!(again, Ok((OstIndex(0), 8 * MIB)), "seed {seed}");
     }
@@ -95,4 +97,52 @@ fn the_emptier_ost_gets_more_files() {
         first
     });
     assert!((1..20).contains(&placed), "{placed} of 40 files are on the OST that has less free space");
+}
+
+/// Space of removed files is found by the first write that needs it: the commits on its way are not waited for, but hurried.
+#[test]
+fn a_write_finds_the_space_of_a_file_that_was_removed_just_before() {
+    for seed in 1..=3 {
+        let mut c = cluster(seed);
+        let mount = c.mounts[0];
+        let written = run(&mut c, mount, async |client| {
+            let layout = LayoutTemplate { stripe_count: 1, stripe_bytes: 0, first_ost: 0 };
+            let args = CreateArgs { layout: Some(layout), ..new(Fid::ROOT, "grows", FILE) };
+            let (_, handle) = client.create(args, 2).await?;
+            let data = bytes::Bytes::from(vec![7; 4 * MIB]);
+            let write = |offset| {
+                let (client, data) = (client.clone(), data.clone());
+                async move {
+                    let args =
+                        WriteArgs { handle, offset, append: false, data, kill_suidgid: false, sync: false };
+                    client.write(args).await.map(drop)
+                }
+            };
+            write(0).await?;
+            let (_, full) = fill(&client, "full", 0, usize::MAX).await?;
+            let before = write(4 * MIB as u64).await;
+            remove(&client, "full").await?;
+            let mut after = Vec::new();
+            for n in 1..8 {
+                after.push(write(n * 4 * MIB as u64).await);
+            }
+            Ok::<_, Errno>((full > 100 * MIB, before, after))
+        });
+        assert_eq!(written, Ok((true, Err(Errno::ENOSPC), vec![Ok(()); 7])), "seed {seed}");
+    }
+}
+
+/// The same for a new file when every OST is full.
+#[test]
+fn a_new_file_finds_the_space_of_a_file_that_was_removed_just_before() {
+    let mut c = cluster(1);
+    let mount = c.mounts[0];
+    let outcome = run(&mut c, mount, async |client| {
+        fill(&client, "full0", 0, usize::MAX).await?;
+        fill(&client, "full1", 1, usize::MAX).await?;
+        let before = fill(&client, "refused", -1, MIB).await;
+        remove(&client, "full1").await?;
+        Ok::<_, Errno>((before, fill(&client, "taken", -1, 8 * MIB).await))
+    });
+    assert_eq!(outcome, Ok((Err(Errno::ENOSPC), Ok((OstIndex(1), 8 * MIB)))));
 }

@@ -9,8 +9,8 @@ use crate::target::Empty;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{
-    Attr, Caller, Fid, FileType, Layout, LayoutTemplate, LockCookie, OpenHandle, Seq, SetAttr, Timestamp,
-    Transno, codec_enum, codec_struct,
+    Attr, Caller, Fid, FileType, Layout, LayoutTemplate, LockCookie, OpenHandle, OstIndex, Seq, SetAttr,
+    Timestamp, Transno, codec_enum, codec_struct,
 };
 
 codec_struct! {
@@ -299,6 +299,14 @@ codec_struct! {
     pub struct BatchReply { pub results: Vec<SubResult> }
 }
 
+codec_struct! {
+    /// An OST has no room for a write: destroys that the MDT still owes it are sent now, and the MDT asks it for its space.
+    pub struct Reclaim { pub ost: OstIndex }
+}
+codec_struct! {
+    /// Whether the OST has destroyed objects meanwhile: a write may find room now.
+    pub struct ReclaimReply { pub destroyed: bool }
+}
 rpc! {
     GrantSeq => GrantSeq, Modify, GrantSeqReply;
     Lookup<'_> => Lookup, Read, EntryReply;
@@ -324,4 +332,5 @@ rpc! {
     GetLayout => GetLayout, Read, LayoutReply;
     FidLinks => FidLinks, Read, FidLinksReply;
     Batch => Batch, Modify, BatchReply;
+    Reclaim => Reclaim, Read, ReclaimReply;
 }

@@ -46,6 +46,7 @@ codec_enum! {
         GetLayout = 0x35,
         FidLinks = 0x36,
         Batch = 0x37,
+        Reclaim = 0x38,
         // OST
         Read = 0x40,
         Write = 0x41,
@@ -136,6 +137,7 @@ impl Opcode {
             | Self::FlockTest
             | Self::GetLayout
             | Self::FidLinks
+            | Self::Reclaim
             | Self::Read
             | Self::Glimpse
             | Self::SyncObject

@@ -201,6 +201,7 @@ messages! {
         SetLayout = SetLayout { fid: fid(2), template: template(), caller: caller(), time: time(1) };
         GetLayout = GetLayout { fid: fid(2) };
         FidLinks = FidLinks { fid: fid(2), caller: caller() };
+        Reclaim = Reclaim { ost: OstIndex(1) };
         ost::Read = ost::Read { object: object(), laid: 2, offset: 1 << 50, len: 1 << 20, lock: LockCookie(1) };
         ost::Write =
             ost::Write { object: object(), laid: 2, offset: 1 << 50, owner: owner(), mtime: time(1), lock: LockCookie(0) };

@@ -203,6 +203,36 @@ const MUTATIONS: &[Mutation] = &[
         "leavers::a_damaged_inode_does_not_keep_the_other_opens_of_a_client_that_goes",
     ),
     planted(
+        "a process that has lost its locks changes what it likes",
+        "crates/nacre-client/src/lost.rs",
+        &[("Err(Errno::EIO)\n    }", "Ok(())\n    }")],
+    )
+    .found_by(
+        "nacre-sim",
+        "databases",
+        "a_journal_of_the_next_holder_is_not_removed_by_who_has_lost_the_locks",
+    ),
+    planted(
+        "a lost handle is not forgotten when it is closed",
+        "crates/nacre-client/src/file.rs",
+        &[("        self.lost.closed(handle);\n", "")],
+    )
+    .found_by(
+        "nacre-sim",
+        "databases",
+        "a_journal_of_the_next_holder_is_not_removed_by_who_has_lost_the_locks",
+    ),
+    planted(
+        "a change is not asked for at the door",
+        "crates/nacre-fuse/src/door.rs",
+        &[("match door.allowed(&request).await {", "match Ok::<(), Errno>(()) {")],
+    )
+    .found_by(
+        "nacre",
+        "databases",
+        "a_database_stays_whole_when_a_mount_is_back_after_another_has_taken_its_locks",
+    ),
+    planted(
         "the task of an abandoned request answers for its next copy",
         "crates/nacre-rpc/src/export.rs",
         &[(".filter(|running| running.began == began)", "")],

@@ -7,6 +7,7 @@ use crate::fids::Fids;
 use crate::file::Files;
 use crate::flock::Flocks;
 use crate::locks::ExtentLocks;
+use crate::lost::LostHandles;
 use crate::mount::Mount;
 use crate::stats::Stats;
 use alloc::rc::{Rc, Weak};
@@ -141,6 +142,7 @@ pub struct Client {
     pub(crate) fids: Fids,
     pub(crate) locks: ExtentLocks,
     pub(crate) flocks: Flocks,
+    pub(crate) lost: LostHandles,
     pub(crate) dirs: Rc<Dirs>,
     pub(crate) closes: Closes,
     pub(crate) stats: Stats,
@@ -159,6 +161,7 @@ impl Client {
             mount: Mount::new(ctx, &config),
             config,
             files: Rc::default(),
+            lost: LostHandles::default(),
             fids: Fids::new(ctx),
             locks: ExtentLocks::default(),
             flocks: Flocks::default(),

@@ -330,6 +330,7 @@ impl Client {
     pub async fn release(&self, handle: OpenHandle, flock_owner: Option<u64>) -> Result<(), Errno> {
         let _timing = self.stats.time("close");
         let open = self.files.handles.borrow_mut().remove(&handle).ok_or(Errno::EBADF)?;
+        self.lost.closed(handle);
         if let Some(owner) = flock_owner {
             open.lock_owners.borrow_mut().insert((FlockFamily::Flock, owner));
         }
@@ -460,6 +461,9 @@ impl Client {
         self.fids.forget();
         self.flocks.ask_again();
         let lost: Vec<bool> = opens.iter().map(|open| open.file.held.covers(open.handle)).collect();
+        for (open, _) in opens.iter().zip(&lost).filter(|(_, lost)| **lost) {
+            self.lost.lost(open.handle, open.file.fid, open.file.held.processes(open.handle));
+        }
         for (open, lost) in opens.into_iter().zip(lost) {
             open.file.evicted();
             open.file.held.forget();

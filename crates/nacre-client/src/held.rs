@@ -3,7 +3,7 @@
 //! Invariants: a lock is here from its grant to its unlock, a request is not; a POSIX lock belongs to a process and its
 //! file, so it stands for every handle of the file; a flock is of one handle.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use core::cell::RefCell;
 use nacre_types::OpenHandle;
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockType};
@@ -11,6 +11,8 @@ use nacre_wire::mdt::{FileLock, FlockFamily, FlockType};
 /// What one owner has locked through a handle.
 struct Owned {
     handle: OpenHandle,
+    /// The process that asked for the latest of them.
+    pid: u32,
     /// Start and end (inclusive), apart from each other.
     ranges: BTreeMap<u64, u64>,
 }
@@ -28,7 +30,8 @@ impl HeldLocks {
         };
         let mut all = self.0.borrow_mut();
         let key = (lock.family, lock.owner);
-        let owned = all.entry(key).or_insert_with(|| Owned { handle, ranges: BTreeMap::new() });
+        let owned =
+            all.entry(key).or_insert_with(|| Owned { handle, pid: lock.pid, ranges: BTreeMap::new() });
         // Nothing but what reaches into the range: those before it that end in it or behind it, and those that begin in it.
         while let Some((&from, &to)) = owned.ranges.range(..=end).next_back()
             && to >= start
@@ -42,6 +45,7 @@ impl HeldLocks {
             }
         }
         if lock.kind != FlockType::Unlock {
+            owned.pid = lock.pid; // the kernel names nobody in an unlock
             owned.ranges.insert(start, end);
         }
         if owned.ranges.is_empty() {
@@ -58,8 +62,23 @@ impl HeldLocks {
     }
     /// Whether what is done through a handle may rely on a lock.
     pub(crate) fn covers(&self, handle: OpenHandle) -> bool {
+        self.covering(handle, |_| true)
+    }
+    /// The processes whose locks those are.
+    pub(crate) fn processes(&self, handle: OpenHandle) -> BTreeSet<u32> {
+        let mut found = BTreeSet::new();
+        self.covering(handle, |owned| {
+            found.insert(owned.pid);
+            false
+        });
+        found
+    }
+    /// Whether one of the locks that a handle may rely on is looked for.
+    fn covering(&self, handle: OpenHandle, mut wanted: impl FnMut(&Owned) -> bool) -> bool {
         let all = self.0.borrow();
-        all.iter().any(|((family, _), owned)| *family == FlockFamily::Posix || owned.handle == handle)
+        let mut covering =
+            all.iter().filter(|((family, _), owned)| *family == FlockFamily::Posix || owned.handle == handle);
+        covering.any(|(_, owned)| wanted(owned))
     }
 }
 
@@ -80,6 +99,7 @@ mod tests {
         held.granted(a, &posix(Write, 10, 19));
         held.granted(a, &posix(Write, 15, 29));
         assert!(held.covers(a) && held.covers(b), "a process has it, through whatever handle");
+        assert_eq!(held.processes(b), [1].into());
         held.granted(b, &posix(Unlock, 12, 24));
         held.granted(a, &posix(Unlock, 0, 11));
         assert!(held.covers(a));

@@ -29,6 +29,7 @@ mod imports;
 mod io;
 mod layout;
 mod locks;
+mod lost;
 mod mount;
 mod namespace;
 mod params;

@@ -1,8 +1,12 @@
-//! What `/proc` says of the caller of a request: whether it is ending, which signals wait for it, and its groups.
+//! What `/proc` says of the caller of a request: whether it is ending, which signals wait for it, its groups, and
+//! which files it has open.
 //!
 //! The kernel's INTERRUPT names no signal and may come for one that nobody hears of: a child that ends while the main thread
 //! of a program is inside posix_spawn, where all signals are blocked, interrupts another thread with a SIGCHLD that has no
 //! handler. So it is a reason to look here, not to answer.
+
+use nacre_types::Fid;
+use std::collections::BTreeSet;
 
 /// Which signals end a call that waits for a server: mount option `intr` or `nointr`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,6 +67,28 @@ fn groups_of_status(status: &str) -> Vec<u32> {
 /// The kernel's NGROUPS_MAX.
 const GROUPS_MAX: usize = 65_536;
 
+/// The process of a thread (0: unknown), and which of these files it has open, inherited and passed ones included; `None`
+/// where this process may not look.
+/// (`fdinfo` names inodes without a question to the file system, which may be ours. It does not name the mount, so a file
+/// that is open by way of another mount of the same file system counts too.)
+pub(crate) fn files_of(pid: u32, files: &[Fid]) -> (u32, Option<Vec<Fid>>) {
+    if pid == 0 {
+        return (0, None);
+    }
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let process = number_after(&status, "Tgid:").and_then(|n| u32::try_from(n).ok()).unwrap_or(pid);
+    let Ok(infos) = std::fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return (process, None) };
+    let inode = |info: std::fs::DirEntry| number_after(&std::fs::read_to_string(info.path()).ok()?, "ino:");
+    // A descriptor may be closed while this is read.
+    let inodes: BTreeSet<u64> = infos.flatten().filter_map(inode).collect();
+    (process, Some(files.iter().copied().filter(|fid| inodes.contains(&fid.ino())).collect()))
+}
+
+/// The decimal number in the line that begins with `name`.
+fn number_after(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
+}
+
 /// SIGKILL is pending (the kernel sends it to every thread that a fatal signal ends), or the thread has begun to exit.
 fn stat_says_ending(stat: &str) -> bool {
     const PF_EXITING: u64 = 4;
@@ -121,6 +147,7 @@ const fn bit(signal: u32) -> u64 {
 pub(crate) fn look_at(text: &str) {
     let signals = Signals::of_status(text);
     let _ = (stat_says_ending(text), signals.ask(), signals.end(), groups_of_status(text).len());
+    let _ = number_after(text, "Tgid:");
 }
 
 #[cfg(test)]
@@ -149,6 +176,26 @@ mod tests {
         }
         assert_eq!(reason(0, Interrupts::Handled), Some(Reason::Asked));
         assert_eq!(reason(0, Interrupts::Fatal), None, "a handler may be all that the signal meets");
+    }
+
+    #[test]
+    fn open_files_are_found_by_their_inodes_through_any_thread() {
+        use std::os::unix::fs::MetadataExt as _;
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let there = Fid::from_ino(file.metadata().unwrap().ino());
+        let absent = Fid::from_ino(u64::MAX - 7);
+        let me = std::process::id();
+        assert_eq!(files_of(me, &[absent, there]), (me, Some(vec![there])));
+        let look = || {
+            let tid = std::fs::read_link("/proc/thread-self").unwrap();
+            let tid = tid.file_name().unwrap().to_str().unwrap().parse().unwrap();
+            assert_ne!(tid, me);
+            files_of(tid, &[there])
+        };
+        let of_thread = std::thread::scope(|scope| scope.spawn(look).join().unwrap());
+        assert_eq!(of_thread, (me, Some(vec![there])), "a thread is its process");
+        assert_eq!(files_of(0, &[there]), (0, None));
+        assert_eq!(number_after("Name:\tTgid:\nTgid:\t12\n", "Tgid:"), Some(12));
     }
 
     #[test]

@@ -55,6 +55,15 @@ impl Ops for ClientOps {
     async fn write(&self, args: WriteArgs) -> Answer<u32> {
         self.client.write(args).await
     }
+    fn files_with_lost_locks(&self) -> Vec<Fid> {
+        self.client.files_with_lost_locks()
+    }
+    fn may_change(&self, process: u32, open: Option<&[Fid]>) -> Answer<()> {
+        self.client.may_change(process, open)
+    }
+    fn opened_by(&self, handle: OpenHandle, fid: Fid, process: u32) {
+        self.client.opened_by(handle, fid, process);
+    }
     async fn flush(&self, handle: OpenHandle, lock_owner: u64) -> Answer<()> {
         self.client.flush(handle, lock_owner).await
     }

@@ -9,6 +9,7 @@
 
 use crate::abi::{InHeader, op};
 use crate::handlers::{attrs, data, dirs, locks, names, xattrs};
+use crate::holders::{Looked, Looks};
 use crate::interrupt::Interrupted;
 use crate::ops::Ops;
 use crate::reply::{Body, FuseReply};
@@ -17,7 +18,7 @@ use crate::stats::OpStats;
 use crate::uring::{Ticket, Transport};
 use nacre_client::Attach;
 use nacre_node::{Ctx, Effect, TaskId};
-use nacre_types::{Errno, Instant};
+use nacre_types::{Errno, Fid, Instant};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -39,6 +40,8 @@ pub enum FuseEffect {
     Attach(Attach),
     /// Why the caller of a request was interrupted; [`Interrupted`] comes back if it is to have an answer.
     LookAtCaller { unique: u64, pid: u32 },
+    /// Which process a caller is and which of these files it has open: `Looked` comes back.
+    LookAtFiles { unique: u64, pid: u32, files: Vec<Fid> },
     /// A lock request from a ring may have to wait, and the kernel tells of no signal that came before it.
     LockWaits { ticket: Ticket, pid: u32 },
 }
@@ -51,6 +54,7 @@ pub struct Door<O: Ops> {
     /// Tasks whose callers have their answer already.
     pub(crate) given_up: Cell<usize>,
     pub(crate) stats: OpStats,
+    pub(crate) looks: Looks,
     transport: RefCell<String>,
 }
 
@@ -70,6 +74,7 @@ impl<O: Ops> Door<O> {
             running: RefCell::default(),
             given_up: Cell::new(0),
             stats,
+            looks: Looks::default(),
             transport: RefCell::default(),
         })
     }
@@ -98,6 +103,10 @@ impl<O: Ops> Door<O> {
     pub fn event(self: &Rc<Self>, item: Box<dyn Any + Send>) {
         let item = match item.downcast::<FuseRequest>() {
             Ok(request) => return self.handle(*request),
+            Err(item) => item,
+        };
+        let item = match item.downcast::<Looked>() {
+            Ok(looked) => return self.looked(*looked),
             Err(item) => item,
         };
         match item.downcast::<Interrupted>().map_err(|item| item.downcast::<Transport>()) {
@@ -170,7 +179,10 @@ impl<O: Ops> Door<O> {
         let work = Box::pin(handler(self.clone(), request.clone()));
         let door = self.clone();
         let task = self.ctx.spawn(async move {
-            let answer = catching(work, &request).await;
+            let answer = match door.allowed(&request).await {
+                Ok(()) => catching(work, &request).await,
+                Err(error) => Err(error),
+            };
             door.stats.count(request.opcode(), door.ctx.now() - start, &answer);
             if request.is_answered() {
                 // Given up (`interrupt.rs`): the caller has its answer.
@@ -264,6 +276,8 @@ mod tests {
         back: WaitList,
         opened: Cell<i32>,
         locked: Cell<i32>,
+        /// Of these files locks were lost.
+        lost: RefCell<Vec<Fid>>,
     }
     impl Ops for Away {
         async fn lookup(&self, _: Fid, _: &[u8]) -> Result<Entry, Errno> {
@@ -297,6 +311,12 @@ mod tests {
         async fn flush(&self, _: OpenHandle, _: u64) -> Result<(), Errno> {
             self.back.wait().await;
             Ok(())
+        }
+        fn files_with_lost_locks(&self) -> Vec<Fid> {
+            self.lost.borrow().clone()
+        }
+        fn may_change(&self, _: u32, open: Option<&[Fid]>) -> Result<(), Errno> {
+            if open == Some(&[]) { Ok(()) } else { Err(Errno::EIO) }
         }
         async fn parent(&self, _: Fid) -> Result<Entry, Errno> {
             Err(Errno::ENOENT)
@@ -334,8 +354,13 @@ mod tests {
     impl World {
         fn new() -> Self {
             let ctx = Ctx::new(1);
-            let away =
-                Away { ctx: ctx.clone(), back: ctx.wait_list(), opened: Cell::new(0), locked: Cell::new(0) };
+            let away = Away {
+                ctx: ctx.clone(),
+                back: ctx.wait_list(),
+                opened: Cell::new(0),
+                locked: Cell::new(0),
+                lost: RefCell::default(),
+            };
             let door = Door::new(&ctx, Rc::new(away));
             Self { ctx, door, now: 0, asked: Vec::new() }
         }
@@ -353,6 +378,10 @@ mod tests {
                     FuseEffect::Reply(reply) => Some(reply.unique_and_error()),
                     FuseEffect::Attach(_) | FuseEffect::LockWaits { .. } => None,
                     FuseEffect::LookAtCaller { unique, pid } => {
+                        self.asked.push((unique, pid));
+                        None
+                    }
+                    FuseEffect::LookAtFiles { unique, pid, .. } => {
                         self.asked.push((unique, pid));
                         None
                     }
@@ -377,6 +406,34 @@ mod tests {
         let mut args = Vec::new();
         InterruptIn { unique }.put(&mut args);
         request(op::INTERRUPT, unique | 1, &args)
+    }
+
+    #[test]
+    fn a_caller_with_a_handle_that_has_lost_its_locks_changes_nothing() {
+        let now = Duration::ZERO;
+        let mut args = Vec::new();
+        abi::MkdirIn { mode: 0o755, umask: 0 }.put(&mut args);
+        args.extend_from_slice(b"dir\0");
+        let mut world = World::new();
+        assert_eq!(world.visit(request(op::MKDIR, 10, &args), now), []);
+        assert!(world.asked.is_empty(), "while nothing is lost nobody is looked at");
+        world.back();
+        assert_eq!(world.visit(None, now), [(10, -Errno::ENOENT.0)]);
+        world.door.file_system().lost.borrow_mut().push(Fid::ROOT);
+        for (unique, open, answer) in
+            [(12, Some(vec![Fid::ROOT]), Errno::EIO), (14, Some(vec![]), Errno::ENOENT)]
+        {
+            assert_eq!(world.visit(request(op::MKDIR, unique, &args), now), []);
+            assert_eq!(world.asked.pop(), Some((unique, 77)));
+            world.door.event(Box::new(Looked { unique, process: 77, open }));
+            let mut replies = world.visit(None, now);
+            world.back();
+            replies.extend(world.visit(None, now));
+            assert_eq!(replies, [(unique, -answer.0)]);
+        }
+        // Reading goes on.
+        assert_eq!(world.visit(request(op::LOOKUP, 16, b"name\0"), now), []);
+        assert!(world.asked.is_empty());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use crate::caller::{self, Interrupts};
 use crate::device::{Channel, Read};
 use crate::door::FuseEffect;
+use crate::holders::Looked;
 use crate::interrupt::Interrupted;
 use crate::mount::Mounted;
 use crate::uring::{Running, Transport};
@@ -40,6 +41,10 @@ impl DoorSink for FuseSink {
                 if let Some(reason) = caller::reason(pid, self.interrupts) {
                     island.deliver(Event::Door(Box::new(Interrupted { unique, reason })));
                 }
+            }
+            Ok(FuseEffect::LookAtFiles { unique, pid, files }) => {
+                let (process, open) = caller::files_of(pid, &files);
+                island.deliver(Event::Door(Box::new(Looked { unique, process, open })));
             }
             Ok(FuseEffect::LockWaits { ticket, pid }) => ticket.waits(pid),
             // Nobody listens to a second attachment (a client that was made again).

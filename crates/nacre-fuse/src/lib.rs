@@ -16,6 +16,7 @@ mod device;
 mod door;
 mod front;
 mod handlers;
+mod holders;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
 mod interrupt;

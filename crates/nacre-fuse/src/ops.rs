@@ -182,6 +182,22 @@ pub trait Ops: 'static {
         missing!(fid, lock)
     }
 
+    // ---- processes that have lost file locks
+
+    /// Files of which a handle has lost its locks and is still open: while there are some, every change is asked for.
+    fn files_with_lost_locks(&self) -> Vec<Fid> {
+        Vec::new()
+    }
+    /// Whether a process (0: unknown) that has these of them open (`None`: unknown) may change anything.
+    fn may_change(&self, process: u32, open: Option<&[Fid]>) -> Answer<()> {
+        let _ = (process, open);
+        Ok(())
+    }
+    /// A process has opened a file by itself.
+    fn opened_by(&self, handle: OpenHandle, fid: Fid, process: u32) {
+        let _ = (handle, fid, process);
+    }
+
     // ---- what the virtual attributes of `nacre lfs` ask
 
     fn sync_all(&self) -> impl Future<Output = Answer<()>> {

@@ -92,6 +92,7 @@ pub(crate) async fn create<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
     let new = New { name: args.name()?, mode, rdev: 0, target: b"", umask };
     let new = new.args(&request, flags & abi::o::EXCL != 0)?;
     let (entry, handle) = door.ops.create(new, flags).await?;
+    door.note_opener(&request, entry.attr.fid, handle).await;
     close_if_given_up(&door, &request, handle).await;
     let opened = Opened { handle, fopen_flags: door.ops.fopen_flags(entry.attr.fid, flags) };
     Ok(Body::of(&entry_out(&entry, door.ops.validity(&entry))).and(&open_out(opened)))

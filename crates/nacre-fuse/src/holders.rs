@@ -1,0 +1,88 @@
+//! Callers that have handles whose file locks were lost with an eviction: they change nothing until these are closed
+//! (`nacre-client/src/lost.rs` says why and decides; here is who asks).
+//!
+//! The kernel names the thread that asks. Its process, and which files it has open, `/proc` knows (`caller.rs`), also of a
+//! child that has inherited the handle and of one to whom it was passed. Looked up outside the island, and only while such a
+//! handle is open: otherwise a change costs one question to the client.
+
+use crate::abi::op;
+use crate::door::{Door, FuseEffect};
+use crate::ops::Ops;
+use crate::request::FuseRequest;
+use nacre_node::{Effect, Promise};
+use nacre_types::{Errno, Fid, OpenHandle};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// What was found out of the caller of request `unique`: comes to the island as [`nacre_node::Event::Door`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Looked {
+    pub(crate) unique: u64,
+    /// 0: nothing is known of it.
+    pub(crate) process: u32,
+    /// Those of the files asked for that it has open. `None`: it cannot be looked at.
+    pub(crate) open: Option<Vec<Fid>>,
+}
+
+/// Requests whose callers are being looked at.
+#[derive(Default)]
+pub(crate) struct Looks(RefCell<BTreeMap<u64, Promise<Looked>>>);
+
+impl<O: Ops> Door<O> {
+    /// Whether the caller of a request may have it done.
+    pub(crate) async fn allowed(&self, request: &FuseRequest) -> Result<(), Errno> {
+        if !changes(request.opcode()) {
+            return Ok(());
+        }
+        let files = self.ops.files_with_lost_locks();
+        if files.is_empty() {
+            return Ok(());
+        }
+        let looked = self.look(request, files).await?;
+        self.ops.may_change(looked.process, looked.open.as_deref())
+    }
+
+    /// A caller has opened a file: its handle is none of those that have lost their locks.
+    pub(crate) async fn note_opener(&self, request: &FuseRequest, fid: Fid, handle: OpenHandle) {
+        if self.ops.files_with_lost_locks().contains(&fid)
+            && let Ok(looked) = self.look(request, Vec::new()).await
+        {
+            self.ops.opened_by(handle, fid, looked.process);
+        }
+    }
+
+    async fn look(&self, request: &FuseRequest, files: Vec<Fid>) -> Result<Looked, Errno> {
+        let (unique, pid) = (request.unique(), request.header.pid);
+        let (promise, looked) = self.ctx.promise();
+        self.looks.0.borrow_mut().insert(unique, promise);
+        self.ctx.push(Effect::Door(Box::new(FuseEffect::LookAtFiles { unique, pid, files })));
+        looked.await.ok_or(Errno::EIO)
+    }
+    pub(crate) fn looked(&self, looked: Looked) {
+        let promise = self.looks.0.borrow_mut().remove(&looked.unique);
+        if let Some(promise) = promise {
+            promise.fulfil(looked);
+        }
+    }
+}
+
+/// Whether a request may change something that others see.
+fn changes(opcode: u32) -> bool {
+    matches!(
+        opcode,
+        op::MKNOD
+            | op::MKDIR
+            | op::SYMLINK
+            | op::CREATE
+            | op::LINK
+            | op::UNLINK
+            | op::RMDIR
+            | op::RENAME
+            | op::RENAME2
+            | op::SETATTR
+            | op::SETXATTR
+            | op::REMOVEXATTR
+            | op::WRITE
+            | op::FALLOCATE
+    )
+}

@@ -23,7 +23,7 @@ const STEPS: &[Step] = &[
         let args = ["test", "--package", "nacre-fuse", "--quiet", "--test", "mount", "--test", "node"];
         e2e::with_uring(true, || sh(&mut cargo(&args)))
     }),
-    ("simulation", || sim(SEEDS)),
+    ("simulation", || sim(SEEDS, None, &[])),
     ("pjdfstest", || e2e::with_uring(true, e2e::pjdfstest)),
     // It watches the reads of /dev/fuse.
     ("trips", || e2e::with_uring(false, e2e::trips)),
@@ -39,10 +39,14 @@ const STEPS: &[Step] = &[
     ),
 ];
 
-/// Runs seeds 0.. of the simulator.
-pub(crate) fn sim(seeds: u64) -> Result<()> {
-    let seeds = seeds.to_string();
-    sh(&mut cargo(&["run", "--release", "--quiet", "--package", "nacre-sim", "--", "--seeds", &seeds]))
+/// Runs so many seeds of the simulator from `first` on, or from its own first one.
+pub(crate) fn sim(seeds: u64, first: Option<u64>, options: &[String]) -> Result<()> {
+    let mut simulator = cargo(&["run", "--release", "--quiet", "--package", "nacre-sim", "--"]);
+    simulator.args(["--seeds", &seeds.to_string()]);
+    if let Some(first) = first {
+        simulator.args(["--seed", &first.to_string()]);
+    }
+    sh(simulator.args(options))
 }
 
 /// The tests of `crates/nacre/tests/membership.rs` with their log lines.

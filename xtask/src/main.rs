@@ -29,6 +29,12 @@ enum Task {
     Sim {
         #[arg(long, default_value_t = 1000)]
         seeds: u64,
+        /// The first of them
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Further options of nacre-sim, after `--`
+        #[arg(last = true)]
+        options: Vec<String>,
     },
     /// Bugs planted into a copy of the tree, one at a time: the simulator must find each
     Mutants {
@@ -122,7 +128,7 @@ fn main() -> Result<()> {
     match Cli::parse().task {
         Task::Ci => ci::run(),
         Task::Policy => policy::run(),
-        Task::Sim { seeds } => ci::sim(seeds),
+        Task::Sim { seeds, seed, options } => ci::sim(seeds, seed, &options),
         Task::Mutants { seeds, only } => mutants::run(seeds, &only),
         Task::Pjdfstest => e2e::pjdfstest(),
         Task::Apps { names } => e2e::apps(&names),

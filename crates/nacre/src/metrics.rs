@@ -6,23 +6,29 @@
 //! `_samples_total` and `_seconds_total` (or `_bytes_total`) with the label `op`; `rpc_stats` is a histogram. Texts are
 //! left out, except states: `_state{state="FULL"} 1`.
 //!
-//! One request at a time, each bounded in size and time. There is no authentication: bind it where only the
-//! collector comes.
+//! A thread for each request, bounded in number, size and time, so that connections that say nothing hold up no
+//! collector. There is no authentication: bind it where only the collector comes. Clients are shown by the first half of
+//! their UUIDs: who they are is told to the administrator of the machine only.
 
 use crate::tool::Tool;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use nacre_rt::Node;
 use nacre_wire::target::{GetParams, Param};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// For one request, whatever the collector does.
 const PATIENCE: Duration = Duration::from_secs(5);
-const REQUEST_BYTES_MAX: u64 = 8 << 10;
+/// Requests at a time; whoever comes then is not answered.
+const REQUESTS_MAX: usize = 64;
+/// Of the UUID of a client.
+const EXPORT_CHARS: usize = 18;
+const REQUEST_BYTES_MAX: usize = 8 << 10;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct MetricsArgs {
@@ -41,9 +47,20 @@ impl MetricsArgs {
         let bound = listener.local_addr()?.to_string();
         let (node, socket) = (node.clone(), socket.to_path_buf());
         std::thread::Builder::new().name("metrics".into()).spawn(move || {
+            let running = Arc::new(());
             for stream in listener.incoming().flatten() {
-                if let Err(error) = answer(stream, &node, &socket) {
-                    tracing::debug!("a request for metrics failed: {error:#}");
+                if Arc::strong_count(&running) > REQUESTS_MAX {
+                    continue;
+                }
+                let (node, socket, place) = (node.clone(), socket.clone(), running.clone());
+                let spawned = std::thread::Builder::new().name("metrics request".into()).spawn(move || {
+                    if let Err(error) = answer(stream, &node, &socket) {
+                        tracing::debug!("a request for metrics failed: {error:#}");
+                    }
+                    drop(place);
+                });
+                if let Err(error) = spawned {
+                    tracing::debug!(%error, "no thread for a request for metrics");
                 }
             }
         })?;
@@ -52,12 +69,8 @@ impl MetricsArgs {
 }
 
 fn answer(mut stream: TcpStream, node: &Node, socket: &Path) -> Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut lines = BufReader::new((&stream).take(REQUEST_BYTES_MAX)).lines();
-    let request = lines.next().context("an empty request")??;
-    // The rest of the head says nothing of interest, but a client may not like to be cut off in it.
-    while lines.next().is_some_and(|line| line.is_ok_and(|l| !l.is_empty())) {}
+    let request = read_request(&mut stream)?;
     let (status, body) = match Asked::of(&request) {
         Asked::Metrics => {
             let mut params = Vec::new();
@@ -82,6 +95,28 @@ fn answer(mut stream: TcpStream, node: &Node, socket: &Path) -> Result<()> {
         stream.write_all(body.as_bytes())?;
     }
     Ok(())
+}
+
+/// The first line of a request. The rest of its head says nothing of interest, but a client may not like to be cut off in
+/// it.
+fn read_request(stream: &mut TcpStream) -> Result<String> {
+    let until = Instant::now() + PATIENCE;
+    let mut head = Vec::new();
+    let is_whole = |head: &[u8]| {
+        head.windows(4).any(|end| end == b"\r\n\r\n") || head.windows(2).any(|end| end == b"\n\n")
+    };
+    while !is_whole(&head) && head.len() < REQUEST_BYTES_MAX {
+        let left = until.saturating_duration_since(Instant::now());
+        ensure!(!left.is_zero(), "the request did not come in time");
+        stream.set_read_timeout(Some(left))?;
+        let mut piece = [0; 1024];
+        match stream.read(&mut piece)? {
+            0 => break,
+            bytes => head.extend_from_slice(&piece[..bytes]),
+        }
+    }
+    let head = String::from_utf8_lossy(&head);
+    Ok(head.lines().next().context("an empty request")?.to_owned())
 }
 
 /// What the first line of a request wants.
@@ -153,6 +188,7 @@ fn render(params: &[Param]) -> String {
         };
         let mut labels = format!("device=\"{}\"", escaped(device));
         if !export.is_empty() {
+            let export = export.get(..EXPORT_CHARS).unwrap_or(export);
             labels.push_str(&format!(",export=\"{}\"", escaped(export)));
         }
         let of =

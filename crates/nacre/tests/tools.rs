@@ -386,7 +386,12 @@ fn metrics_are_served_where_a_collector_asks() {
     };
     let get = |path: &str| ask(&format!("GET {path}"));
     fs::write(m.mount().join("f"), "x").unwrap();
+    // Whoever says nothing holds nobody up.
+    let idle: Vec<_> = (0..10).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
+    let began = std::time::Instant::now();
     let text = get("/metrics");
+    assert!(began.elapsed() < std::time::Duration::from_secs(4), "{:?}", began.elapsed());
+    drop(idle);
     assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
     for word in [
         "# TYPE nacre_mdc_rpc_stats histogram",

@@ -51,6 +51,8 @@ pub(crate) struct Mount {
     hopeless: RefCell<Option<String>>,
     stopped: Cell<bool>,
     last_time: Cell<i128>,
+    /// The log knows of an MDT that this build does not use.
+    told_of_mdt: Cell<bool>,
 }
 
 impl Mount {
@@ -86,6 +88,7 @@ impl Mount {
             hopeless: RefCell::default(),
             stopped: Cell::new(false),
             last_time: Cell::new(i128::MIN),
+            told_of_mdt: Cell::new(false),
         }
     }
     /// Every target known: MGS, MDT, OSTs.
@@ -326,10 +329,12 @@ impl Client {
                     }
                 }
                 TargetKind::Mdt => {
-                    tracing::warn!(
-                        index = entry.index,
-                        "this build uses one MDT, a further one is left alone"
-                    );
+                    if !mount.told_of_mdt.replace(true) {
+                        tracing::warn!(
+                            index = entry.index,
+                            "this build uses one MDT, further ones are left alone"
+                        );
+                    }
                 }
                 TargetKind::Ost => {
                     let index = OstIndex(entry.index);

@@ -46,6 +46,9 @@ pub(crate) fn apply(view: &mut View<'_>, maker: &mut Maker<'_>, args: &Create<'_
     if file_type == FileType::Symlink && args.target.is_empty() {
         return Err(Errno::ENOENT.into());
     }
+    if args.target.contains(&0) {
+        return Err(Errno::EINVAL.into());
+    }
     if args.target.len() > name::SYMLINK_MAX {
         return Err(Errno::ENAMETOOLONG.into());
     }

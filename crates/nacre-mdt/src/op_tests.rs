@@ -2,7 +2,7 @@
 
 use crate::acl;
 use crate::row::{Stripes, Unsettled};
-use crate::setattr::{apply_settle, forget_truncates};
+use crate::setattr::{apply_settle, check_written, forget_truncates};
 use crate::table::{DESTROY, LINK, UNSETTLED, XATTR};
 use crate::testing::{EXPORT, Fs};
 use crate::view::{Note, Wants};
@@ -380,4 +380,20 @@ fn only_directories_that_change_their_parent_are_walked_up_from() {
     assert_eq!(walks((ROOT, b"dir"), (b, b"full"), 0, Err(Errno::ENOTEMPTY)), 1);
     assert_eq!(walks((b, b"file"), (ROOT, b"dir"), 2, Ok(())), 1, "the other one is a directory");
     assert_eq!(walks((ROOT, b"b"), (b, b"b"), 0, Err(Errno::EINVAL)), 0, "into itself");
+}
+
+#[test]
+fn sizes_that_no_file_can_have_and_symlinks_with_a_nul_are_refused() {
+    let mut fs = Fs::new();
+    let f = fs.create(ROOT, b"f", REG).unwrap();
+    let size = |size| SetAttr { size: Some(size), ..SetAttr::default() };
+    assert_eq!(fs.setattr_as(EXPORT, 0, f, size(1 << 63)).unwrap_err(), Errno::EFBIG);
+    fs.setattr_as(EXPORT, 0, f, size(i64::MAX as u64)).unwrap();
+    for (size, blocks, refused) in [(1 << 63, 0, true), (0, 1 << 55, true), (1 << 62, 1 << 53, false)] {
+        let written = Written { size, blocks, mtime: at(1) };
+        assert_eq!(check_written(&written).is_err(), refused, "{written:?}");
+    }
+    let link = fs.create_args(ROOT, b"l", mode::LNK | 0o777);
+    let nul = nacre_wire::mdt::Create { target: b"a\0b", ..link };
+    assert_eq!(fs.create_with(&nul).unwrap_err(), Errno::EINVAL);
 }

@@ -5,6 +5,7 @@
 
 use crate::opens::Before;
 use crate::row::{Inode, Opened, Unsettled};
+use crate::setattr::check_written;
 use crate::table::{self, OPEN, ORPHAN, UNSETTLED};
 use crate::view::{Note, Step, View, Wants};
 use alloc::vec::Vec;
@@ -69,7 +70,10 @@ pub(crate) fn apply_close(view: &mut View<'_>, export: Generation, args: &Close)
     }
     let how = match (args.dirty, args.written) {
         (false, _) => Ending::Unchanged,
-        (true, Some(written)) => Ending::Written(written),
+        (true, Some(written)) => {
+            check_written(&written)?;
+            Ending::Written(written)
+        }
         (true, None) => Ending::Unknown,
     };
     close(view, export, args.handle, opened, how, args.atime)

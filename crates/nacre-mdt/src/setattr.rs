@@ -12,7 +12,7 @@ use crate::versions::CHILD;
 use crate::view::{Note, Step, View, Wants};
 use alloc::vec::Vec;
 use nacre_types::{Caller, Errno, Fid, Generation, SetAttr, SizeState, Timestamp, mode};
-use nacre_wire::mdt::{EntryReply, ReportSize, Setattr};
+use nacre_wire::mdt::{EntryReply, ReportSize, Setattr, Written};
 
 /// Truncates of one file under way at a time.
 pub(crate) const TRUNCATES_MAX: usize = 64;
@@ -31,7 +31,17 @@ fn wants_size(fid: Fid, truncate: bool) -> Wants {
     wants
 }
 
+/// Sizes and blocks of 512 bytes are signed for the kernel: nobody could look at a file beyond.
+pub(crate) fn check_written(written: &Written) -> Result<(), Errno> {
+    let bytes = written.blocks.checked_mul(512).ok_or(Errno::EFBIG)?;
+    check_size(written.size).and_then(|()| check_size(bytes))
+}
+fn check_size(size: u64) -> Result<(), Errno> {
+    i64::try_from(size).map(drop).map_err(|_| Errno::EFBIG)
+}
+
 pub(crate) fn apply_setattr(view: &mut View<'_>, export: Generation, args: &Setattr) -> Step<EntryReply> {
+    args.set.size.map_or(Ok(()), check_size)?;
     let mut inode = view.file(args.fid)?;
     view.depends_on(CHILD, &inode)?;
     check_owner(&inode, &args.set, &args.caller)?;
@@ -131,6 +141,7 @@ fn start_truncate(view: &mut View<'_>, export: Generation, inode: &mut Inode, ti
 
 pub(crate) fn apply_report(view: &mut View<'_>, export: Generation, args: &ReportSize) -> Step<EntryReply> {
     let fid = args.fid;
+    check_written(&args.written)?;
     let mut inode = view.file(fid)?;
     if !inode.is_regular() {
         return Err(Errno::EINVAL.into());

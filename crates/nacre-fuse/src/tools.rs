@@ -21,6 +21,9 @@ pub(crate) fn handle(ctx: &Ctx, parameters: &dyn Parameters, event: Event) {
     if let Event::Frame { conn, frame } = event
         && frame.header.kind == Kind::Request
     {
+        if frame.header.opcode == Opcode::Connect.number() {
+            ctx.push(Effect::Admit { conn });
+        }
         let answer = answer(parameters, ctx, &frame);
         reply(ctx, conn, &frame.header, answer);
     }

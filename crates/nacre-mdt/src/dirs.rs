@@ -19,7 +19,7 @@ use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use nacre_node::{Ctx, WaitList};
-use nacre_target::{ExportId, Request, TargetCore};
+use nacre_target::{ExportId, Recalled, Request, TargetCore};
 use nacre_types::{Codec, Fid, Instant, Transno, Xid};
 use nacre_wire::mdt::{DirGrant, DirState, DirTail, RevokeDir};
 use nacre_wire::{Opcode, flags};
@@ -251,6 +251,9 @@ impl Dirs {
         }
         if let Some(client) = table.clients.get_mut(&export) {
             client.revoking.insert(sent, fid);
+        }
+        if sent != Xid(0) {
+            core.recalled(export, Recalled::Callback(sent));
         }
     }
 }

@@ -2,15 +2,23 @@
 
 use crate::{NetError, decoder::Limits};
 use nacre_types::Errno;
+use nacre_wire::bounds::NAME_BYTES_MAX;
 use nacre_wire::{Frame, Header, Kind};
 
 /// Longest name or sentence in the first frames; what is larger is no nacre peer.
 pub const HELLO_BODY_BYTES_MAX: u32 = 1024;
 
+/// Longest body of a Connect.
+const CONNECT_BODY_BYTES_MAX: u32 = 4096;
+
 impl Limits {
     /// Before the first frame has said who is there.
     pub fn hello() -> Self {
         Self { body_bytes_max: HELLO_BODY_BYTES_MAX, bulk_bytes_max: 0 }
+    }
+    /// Before a peer has been taken as a client.
+    pub fn connect() -> Self {
+        Self { body_bytes_max: CONNECT_BODY_BYTES_MAX, bulk_bytes_max: 0 }
     }
 }
 
@@ -42,7 +50,9 @@ pub fn read_hello(frame: &Frame) -> Result<&str, NetError> {
         return Err(NetError::Handshake(format!("first frame is a {:?}, not a Hello", frame.header.kind)));
     }
     match std::str::from_utf8(&frame.body) {
-        Ok(name) if !name.is_empty() && !name.contains(char::is_control) => Ok(name),
+        Ok(name) if !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.contains(char::is_control) => {
+            Ok(name)
+        }
         _ => Err(NetError::Handshake("the first frame names no island".to_owned())),
     }
 }

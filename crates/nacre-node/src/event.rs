@@ -78,6 +78,8 @@ pub enum Effect {
     Open { conn: ConnId, address: String, target: String },
     /// Goes into the connection's outbox inside the visit, so that order holds.
     Send { conn: ConnId, frame: Frame },
+    /// The peer of an inbound connection is a client now and may send large frames. Before its answer is sent.
+    Admit { conn: ConnId },
     /// After what was sent before. Nothing comes from the connection after this, no `Closed` either.
     Close { conn: ConnId },
     /// Run a store operation outside the island; `IoDone` follows. Operations under way are not ordered among

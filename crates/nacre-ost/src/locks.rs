@@ -14,7 +14,7 @@ use core::cell::RefCell;
 use nacre_dlm::{Enqueued, Holder, LockEffect, LockError, LockId, LockRequest, LockSpace, Mode, ResourceId};
 use nacre_node::Promise;
 use nacre_osd::OsdError;
-use nacre_target::{ExportId, TargetCore};
+use nacre_target::{ExportId, Recalled, TargetCore};
 use nacre_types::{Errno, Extent, LockCookie, ObjectId};
 use nacre_wire::Opcode;
 use nacre_wire::ost::{Enqueue, LockBlocking, LockGranted, LockMode, ObjectState};
@@ -45,7 +45,7 @@ enum Kind {
     /// The operation's own lock.
     Own,
     /// A client's lock in use.
-    Used,
+    Used(ExportId, LockCookie),
 }
 
 impl Drop for Held {
@@ -54,7 +54,10 @@ impl Drop for Held {
             Kind::Own => {
                 self.locks.space.borrow_mut().cancel(self.lock);
             }
-            Kind::Used => self.locks.space.borrow_mut().unuse(self.lock),
+            Kind::Used(export, cookie) => {
+                self.locks.core.recall_is_used(export, Recalled::Lock(cookie));
+                self.locks.space.borrow_mut().unuse(self.lock);
+            }
         }
         self.locks.carry_out();
     }
@@ -157,12 +160,13 @@ impl Locks {
         extent: Extent,
     ) -> Result<Held, Errno> {
         let mut space = self.space.borrow_mut();
+        self.core.recall_is_used(export, Recalled::Lock(cookie));
         let Some(lock) = space.covering(export, cookie, object.into(), mode, extent) else {
             return Err(if space.knows(export, cookie) { Errno::EPROTO } else { Errno::ESTALE });
         };
         let used = space.use_lock(lock);
         assert!(used, "a covering lock is granted");
-        Ok(Held { locks: self.clone(), lock, kind: Kind::Used })
+        Ok(Held { locks: self.clone(), lock, kind: Kind::Used(export, cookie) })
     }
 
     /// A client asks for a lock that it names and keeps. True: granted now.
@@ -204,6 +208,7 @@ impl Locks {
     ) -> Result<(), OsdError> {
         self.kept.ended(export, cookie).await?;
         self.space.borrow_mut().cancel_cookie(export, cookie);
+        self.core.given_back(export, Recalled::Lock(cookie));
         self.carry_out();
         Ok(())
     }
@@ -246,9 +251,12 @@ impl Locks {
                 }
                 LockEffect::Blocking { holder: Holder::Client { export, cookie }, .. } => {
                     // A task, so that it follows the grant of the same lock.
-                    let core = self.core.clone();
+                    let this = self.clone();
                     self.core.ctx.spawn(async move {
-                        core.callback(export, Opcode::LockBlocking, &LockBlocking { cookie });
+                        this.core.callback(export, Opcode::LockBlocking, &LockBlocking { cookie });
+                        if this.space.borrow().knows(export, cookie) {
+                            this.core.recalled(export, Recalled::Lock(cookie));
+                        }
                     });
                 }
                 LockEffect::Blocking { holder: Holder::Operation, .. } => {}

@@ -17,7 +17,7 @@ impl ClientLease {
     pub(crate) fn new() -> Self {
         Self { length: Duration::from_secs(10), renewed: None }
     }
-    pub(crate) fn length(&self) -> Duration {
+    pub fn length(&self) -> Duration {
         self.length
     }
     pub(crate) fn set_length(&mut self, length: Duration) {

@@ -69,6 +69,12 @@ impl Conn {
         self.outbox.with(|o| o.push(out, cost))
     }
 
+    /// The peer is a client: it may send large frames.
+    pub(crate) fn admit(&self) {
+        if let Some(Link::Socket(link)) = self.link.get() {
+            link.admit();
+        }
+    }
     /// Who is at the other end, for people.
     pub(crate) fn peer_text(&self) -> String {
         match self.link.get() {

@@ -300,6 +300,11 @@ impl IslandRef {
                     assert!(known.is_none(), "{conn:?} of {} was opened twice", self.0.name);
                     driver::push(Work::Open { island: self.clone(), conn: end, address, target });
                 }
+                Effect::Admit { conn } => {
+                    if let Some(end) = conns.get(&conn) {
+                        end.admit();
+                    }
+                }
                 Effect::Close { conn } => {
                     if let Some(end) = conns.remove(&conn) {
                         close(&end, format!("closed by {}", self.0.name));

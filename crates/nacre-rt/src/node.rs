@@ -64,7 +64,7 @@ impl Default for Config {
             pause_max: Duration::from_secs(1),
             connections_max: 4096,
             connections_per_host_max: 1024,
-            handshake_max: Duration::from_secs(10),
+            handshake_max: Duration::from_secs(5),
             stall_max: Duration::from_secs(30),
             help_after: Duration::from_micros(100),
         }

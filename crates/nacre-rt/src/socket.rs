@@ -5,8 +5,9 @@
 //! socket is full the token stays with the socket, and its loop goes on when there is room.
 //!
 //! Invariants: frames enter the island in the order of the stream; a connection that is lost tells its island
-//! once; only the loop takes a socket off its list (others shut it down and the loop sees the end); no handshake
-//! takes longer than [`crate::Config::handshake_max`].
+//! once; before its island has taken a peer as a client ([`nacre_node::Effect::Admit`]) no more than a Connect of a few
+//! KiB is read from it; only the loop takes a socket off its list (others shut it down and the loop sees the end); no
+//! handshake takes longer than [`crate::Config::handshake_max`].
 //!
 //! Whoever has connected here is read only while what waits to be sent to it, and the bulk that came from it, are within
 //! their bounds. A pause holds up nobody for good: after [`crate::Config::pause_max`] one frame is read, so that a cancel
@@ -25,13 +26,13 @@ use crate::progress::Progress;
 use nacre_net::{Accepted, Address, Candidate, Decoder, Limits, NetError, Received, Scratch, Sent, Writer};
 use nacre_node::{ConnId, Event, Next, Origin, Outbox};
 use nacre_types::{Errno, Instant};
-use nacre_wire::{Frame, FrameError, Kind};
+use nacre_wire::{Frame, FrameError, Kind, Opcode};
 use rustix::event::epoll::EventFlags;
 use rustix::fd::OwnedFd;
 use rustix::net::Shutdown;
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Reads of one socket before others get their turn.
@@ -47,6 +48,8 @@ pub(crate) struct SocketLink {
     pub(crate) peer: String,
     /// Where the peer is, of an accepted connection.
     origin: Origin,
+    /// The island has taken its peer as a client.
+    admitted: AtomicBool,
     /// Touched by the holder of the send token only; the mutex is never waited for.
     writer: Mutex<Writer>,
     /// Index of the loop, and its name for the socket.
@@ -74,6 +77,8 @@ struct Blocked {
 pub(crate) struct Socket {
     pub(crate) link: Arc<SocketLink>,
     decoder: Decoder,
+    /// Its limits are those of clients.
+    admitted: bool,
     phase: Phase,
     deadline: Option<Instant>,
     received_bytes: u64,
@@ -181,6 +186,7 @@ impl Socket {
         Self {
             link,
             decoder: Decoder::new(Limits::hello()),
+            admitted: false,
             phase,
             deadline: None,
             received_bytes: 0,
@@ -346,6 +352,7 @@ impl Socket {
                 return Ok(());
             }
             let mut frames = Vec::new();
+            self.look_if_admitted();
             let received = SCRATCH.with(|scratch| {
                 nacre_net::receive(
                     &self.link.fd,
@@ -394,6 +401,12 @@ impl Socket {
                 if matches!(frame.header.kind, Kind::Hello | Kind::HelloReply) {
                     shared.complain(&self.link.peer, "it greeted twice");
                     return Err("greeted twice".to_owned());
+                }
+                let connects =
+                    (frame.header.kind, frame.header.opcode) == (Kind::Request, Opcode::Connect.number());
+                if !self.admitted && !connects && !self.link.admitted.load(Ordering::Acquire) {
+                    shared.complain(&self.link.peer, "a message before connect");
+                    return Err("a message before connect".to_owned());
                 }
                 if let Some(share) = &self.bulk {
                     frame.bulk = frame.bulk.into_iter().map(|bytes| share.hold(bytes)).collect();
@@ -445,12 +458,24 @@ impl Socket {
         driver::push(Work::Accept { island: island.clone(), conn: conn.clone(), from, origin });
         driver::push(Work::Drain(conn.clone()));
         self.bulk = Some(shared.bulk.share());
-        self.open(island, conn);
+        self.decoder.set_limits(Limits::connect());
+        self.deadline = None;
+        self.phase = Phase::Open { island, conn };
         Ok(())
+    }
+
+    /// Nothing large is kept for a peer before the island has taken it as a client. Whoever it is waits for the answer to
+    /// its connect before it sends more, and that is sent later.
+    fn look_if_admitted(&mut self) {
+        if !self.admitted && self.link.admitted.load(Ordering::Acquire) {
+            self.admitted = true;
+            self.decoder.set_limits(Limits::default());
+        }
     }
 
     fn open(&mut self, island: IslandRef, conn: Arc<Conn>) {
         self.decoder.set_limits(Limits::default());
+        self.admitted = true;
         self.deadline = None;
         self.phase = Phase::Open { island, conn };
     }
@@ -477,6 +502,7 @@ impl SocketLink {
             fd,
             peer,
             origin,
+            admitted: AtomicBool::new(false),
             writer: Mutex::new(Writer::new(sums)),
             at: OnceLock::new(),
             node: OnceLock::new(),
@@ -485,6 +511,10 @@ impl SocketLink {
             unblocked: AtomicU64::new(0),
             _place: place,
         })
+    }
+
+    pub(crate) fn admit(&self) {
+        self.admitted.store(true, Ordering::Release);
     }
 
     /// Sends what is in the outbox of `conn`, whose send token the caller holds.

@@ -7,6 +7,7 @@ use common::{Order, Puppet, Report, eventually, next, reports, request, tell};
 use nacre_net::Address;
 use nacre_node::ConnId;
 use nacre_rt::{Config, Node};
+use nacre_wire::{Frame, Header, Kind, Opcode};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
@@ -120,5 +121,33 @@ fn a_storm_of_reconnects_leaves_nothing_behind() {
     eventually("one connection is left", || server.sockets() == 1);
     eventually("and its sockets", || sockets_of_this_process() <= before);
     client.shutdown();
+    server.shutdown();
+}
+
+/// Nothing is kept of what comes before a peer is a client, but a Connect of a few KiB.
+#[test]
+fn before_it_is_a_client_nobody_may_send_more_than_a_connect() {
+    let server = Node::start(Config::default(), |_, _, _| {}).unwrap();
+    let (sink, heard) = reports();
+    server.add_island("echo", None, Some(sink), Puppet::strict()).unwrap_or_else(|e| panic!("{e}"));
+    let bound = server.listen(&"127.0.0.1:0".parse().unwrap()).unwrap();
+    let to: SocketAddr = bound.to_string().parse().unwrap();
+    let sends = |opcode: Opcode, bytes: usize, sent: usize| {
+        let mut stream = from(1, to);
+        assert!(is_let_in(&stream));
+        let frame = Frame::new(Header::new(Kind::Request, opcode.number()), vec![7; bytes]);
+        stream.write_all(&frame.encode_header(0, crc_fast::crc32_iscsi)).unwrap();
+        stream.write_all(&frame.body[..sent]).unwrap();
+        let Report::Accepted(conn) = next(&heard) else { panic!("not accepted") };
+        (stream, conn)
+    };
+    // Of a large one not even the rest of its body is waited for.
+    for (opcode, bytes) in [(Opcode::Connect, 4097), (Opcode::Connect, 1 << 20), (Opcode::Write, 10)] {
+        let (stream, conn) = sends(opcode, bytes, 10);
+        assert!(matches!(next(&heard), Report::Closed(closed, _) if closed == conn), "{opcode:?} {bytes}");
+        drop(stream);
+    }
+    let (_stream, conn) = sends(Opcode::Connect, 4096, 4096);
+    assert_eq!(next(&heard), Report::Frame(conn, 0, vec![7; 4096]));
     server.shutdown();
 }

@@ -74,6 +74,7 @@ impl Logic for Walker {
             Event::Accepted { conn, .. } => {
                 let known = self.conns.insert(conn, State::Open { sent: 0, received: 0 });
                 assert_eq!(known, None, "accepted twice");
+                self.ctx.push(Effect::Admit { conn });
                 if self.stopping {
                     self.conns.remove(&conn);
                     self.ctx.push(Effect::Close { conn });

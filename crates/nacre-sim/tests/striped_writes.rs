@@ -125,3 +125,28 @@ fn no_append_begins_within_another_whose_osts_were_killed() {
         }
     }
 }
+
+/// A lock that others wait for is kept by an operation that waits for an OST which is away: it shows that it goes on, and is
+/// not evicted for it.
+#[test]
+fn an_ost_that_is_away_for_long_costs_nobody_his_locks_on_another_one() {
+    let (mut c, _, [one, two]) = scene(7);
+    let (first, second, away) = (c.mounts[0], c.mounts[1], c.servers[OSTS[1]]);
+    c.world.kill(away);
+    let appending =
+        c.jobs.start(&mut c.world, first, async move |client| write(client, one, 2, true).await);
+    c.world.run_for(SEC);
+    let other = c.jobs.start(&mut c.world, second, async move |client| write(client, two, 3, true).await);
+    c.world.run_for(100 * SEC);
+    c.world.start(away);
+    for job in [appending, other] {
+        assert_eq!(wait::<Result<u32, Errno>>(&mut c, job), Ok(LEN as u32));
+    }
+    for mount in [first, second] {
+        let evictions = run(&mut c, mount, async |client| {
+            let imports = client.params().into_iter().filter(|p| p.name.ends_with(".import"));
+            imports.filter(|p| p.value.contains("evictions: ") && !p.value.contains("evictions: 0")).count()
+        });
+        assert_eq!(evictions, 0);
+    }
+}

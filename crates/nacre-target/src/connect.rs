@@ -14,7 +14,7 @@ use alloc::string::{String, ToString};
 use nacre_node::{ConnId, Effect, Origin};
 use nacre_osd::{Credits, Pins, table};
 use nacre_rpc::Export;
-use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Generation, Secret, Tag};
+use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Generation, Instant, Secret, Tag};
 use nacre_wire::bounds::{NAME_BYTES_MAX, SENTENCE_BYTES_MAX, cut};
 use nacre_wire::target::{Connect, ConnectReply, Role, features};
 use nacre_wire::{Frame, Header};
@@ -50,6 +50,8 @@ impl<S: Service> Inner<S> {
             conn: None,
             lease_until: self.ctx.now() + lease(core),
             ending: None,
+            connected_since: None,
+            acknowledged: Instant(0),
             callback_since: None,
             durable: role == Role::Tool,
             seen: true,
@@ -215,6 +217,7 @@ impl<S: Service> Inner<S> {
         entry.rpc.connect(epoch, agreed_slots(core, connect))?;
         entry.answers.connected(entry.rpc.last_transno());
         let old = entry.conn.replace(conn).filter(|old| *old != conn);
+        entry.connected_since = Some(self.ctx.now());
         (entry.seen, entry.lease_until) = (true, self.ctx.now() + lease(core));
         entry.callback_since = (entry.rpc.unacknowledged_callbacks() > 0).then(|| self.ctx.now());
         entry.features = connect.features & features::ALL;
@@ -311,6 +314,7 @@ impl<S: Service> Inner<S> {
             entry.rpc.callbacks()
         };
         let reply = self.connect_reply(core, connect, id);
+        self.ctx.push(Effect::Admit { conn });
         self.send_reply(core, conn, header, Ok(crate::Reply::of(&reply)));
         for frame in callbacks {
             self.ctx.push(Effect::Send { conn, frame });
@@ -325,7 +329,7 @@ impl<S: Service> Inner<S> {
         if let Some(entry) = exports.get_mut(id)
             && entry.conn == Some(conn)
         {
-            (entry.conn, entry.callback_since) = (None, None);
+            (entry.conn, entry.callback_since, entry.connected_since) = (None, None, None);
             core.leave_neighbours(entry);
             if !entry.has_lease() {
                 exports.remove(id);
@@ -339,6 +343,7 @@ impl<S: Service> Inner<S> {
     pub(crate) fn drop_export(self: &Rc<Self>, core: &Rc<TargetCore>, id: ExportId, why: Gone) {
         let Some(entry) = core.exports.borrow_mut().remove(id) else { return };
         core.leave_recovery(id);
+        core.forget_recalls(id);
         core.came.wake_all();
         let (client, name) = (entry.uuid, entry.name.as_str());
         let may_say = |kind| core.lines.allow(kind, self.ctx.now());

@@ -7,6 +7,7 @@ use crate::connect::Gone;
 use crate::fault::Fault;
 use crate::island::Inner;
 use crate::params::set_params;
+use crate::recalls::Recalled;
 use crate::service::{Reply, Request, Service};
 use crate::target_core::{ExportId, TargetCore};
 use alloc::boxed::Box;
@@ -55,12 +56,16 @@ impl<S: Service> Inner<S> {
         {
             if header.kind == Kind::CallbackAck {
                 entry.rpc.handle_callback_ack(header.xid);
+                entry.acknowledged = self.ctx.now();
                 let more = entry.rpc.unacknowledged_callbacks() > 0;
                 entry.callback_since = more.then(|| self.ctx.now());
             }
             entry.rpc.handle_last_xid(header.last_xid);
         } else {
             return;
+        }
+        if header.kind == Kind::CallbackAck {
+            core.given_back(id, Recalled::Callback(header.xid));
         }
         if header.kind == Kind::CallbackAck
             && let Some(service) = self.service.get()
@@ -126,7 +131,7 @@ impl<S: Service> Inner<S> {
         if opcode == Opcode::Disconnect {
             self.send_reply(core, conn, &frame.header, Ok(Reply::of(&Empty {})));
             if let Some(c) = self.conns.borrow_mut().get_mut(&conn) {
-                c.export = None;
+                (c.export, c.since) = (None, self.ctx.now());
             }
             self.drop_export(core, id, Gone::Disconnected);
         } else {

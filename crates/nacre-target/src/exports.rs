@@ -61,6 +61,10 @@ pub(crate) struct Entry {
     pub(crate) lease_until: Instant,
     /// The lease is not renewed any more: why.
     pub(crate) ending: Option<String>,
+    /// Of its connection, if it has one.
+    pub(crate) connected_since: Option<Instant>,
+    /// When it acknowledged a callback last.
+    pub(crate) acknowledged: Instant,
     /// Since when a callback of the current connection is not acknowledged.
     pub(crate) callback_since: Option<Instant>,
     /// Its row is committed.

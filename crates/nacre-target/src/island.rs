@@ -28,8 +28,8 @@ use nacre_wire::target::{RecoveryRows, RecoveryRowsReply};
 
 /// Connections of a target; more are closed at once.
 const CONNS_MAX: usize = 65_536;
-/// Who is connected to the process and not to the target says what it wants within this time.
-const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// Who is connected to the process becomes a client of the target within this time.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// A tool asks and goes.
 const TOOL_QUIET_MAX: Duration = Duration::from_secs(60);
 /// Events that may come before the target has started.
@@ -49,6 +49,8 @@ pub(crate) struct Conn {
     /// For people.
     pub(crate) from: String,
     pub(crate) origin: Origin,
+    /// When it was accepted, or disconnected from its export.
+    pub(crate) since: Instant,
     /// When a frame came last.
     pub(crate) heard: Instant,
     pub(crate) export: Option<ExportId>,
@@ -402,22 +404,29 @@ impl<S: Service> Inner<S> {
         let Some(core) = self.core.get().cloned() else { return };
         while !self.stopping.get() {
             let now = self.ctx.now();
-            let quiet_max = |c: &Conn| match c.export {
-                None => Some(CONNECT_MAX),
+            // In a recovery new clients wait, and ask from time to time.
+            let waits = core.in_recovery();
+            let until = |c: &Conn| match c.export {
+                None => Some(if waits { c.heard } else { c.since } + CONNECT_MAX),
                 Some(id) => {
-                    core.exports.borrow().get(id).is_none_or(|e| !e.has_lease()).then_some(TOOL_QUIET_MAX)
+                    let tool = core.exports.borrow().get(id).is_none_or(|e| !e.has_lease());
+                    tool.then_some(c.heard + TOOL_QUIET_MAX)
                 }
             };
             let (mut watched, mut over) = (false, Vec::new());
             for (conn, c) in self.conns.borrow().iter() {
-                let Some(max) = quiet_max(c) else { continue };
+                let Some(until) = until(c) else { continue };
                 watched = true;
-                if c.heard + max <= now {
+                if until <= now {
                     over.push(*conn);
                 }
             }
             for conn in over {
-                self.protocol_error(&core, conn, "it said nothing for too long and has no lease");
+                self.protocol_error(
+                    &core,
+                    conn,
+                    "it did not connect in time, or said nothing for too long and has no lease",
+                );
             }
             match watched {
                 true => self.ctx.sleep(CONNECT_MAX / 4).await,
@@ -431,7 +440,7 @@ impl<S: Service> Inner<S> {
         if conns.len() >= CONNS_MAX || self.stopping.get() {
             return self.ctx.push(Effect::Close { conn });
         }
-        conns.insert(conn, Conn { from, origin, heard: self.ctx.now(), export: None });
+        conns.insert(conn, Conn { from, origin, since: self.ctx.now(), heard: self.ctx.now(), export: None });
         self.strangers.wake_all();
     }
 

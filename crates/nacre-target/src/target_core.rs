@@ -8,6 +8,7 @@ use crate::fault::Faults;
 use crate::incompat::Incompat;
 use crate::lease::Neighbours;
 use crate::op_stats::OpStats;
+use crate::recalls::Recalls;
 use crate::recovery::{RECOVERY_KEY, Recovery, Told};
 use crate::registration::Registration;
 use crate::service::Request;
@@ -93,6 +94,7 @@ pub struct TargetCore {
     pub(crate) faults: Faults,
     /// See `identity.rs`.
     pub(crate) secret: Cell<Secret>,
+    pub(crate) recalls: Recalls,
     /// Lines of the log that clients cause.
     pub lines: Lines,
 }
@@ -131,6 +133,7 @@ impl TargetCore {
             stats: RefCell::new(OpStats::new(ctx.wall())),
             faults: Faults::default(),
             secret: Cell::default(),
+            recalls: Recalls::default(),
             lines: Lines::default(),
         })
     }

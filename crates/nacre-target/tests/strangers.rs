@@ -218,3 +218,13 @@ fn a_flood_of_clients_makes_ten_lines_a_second_of_each_kind() {
     let lines = log.lines("the last");
     assert!(lines.len() == 1 && lines[0].contains("left_out=1"), "how many were left out: {lines:?}");
 }
+
+#[test]
+fn a_connection_that_does_not_become_a_client_is_closed_after_a_few_seconds() {
+    let (mut w, _) = ledger(7);
+    assert!(hears(&mut w, vec![Vec::new()]).is_empty());
+    w.run_for(5 * SEC);
+    let (_, what) = w.hear().expect("something");
+    let (_, what) = *what.downcast::<(u64, Box<dyn Any + Send>)>().expect("a value");
+    assert_eq!(*what.downcast::<String>().expect("text"), "closed");
+}

@@ -480,3 +480,51 @@ fn a_kept_lock_survives_a_kill_until_it_is_given_back_or_its_client_is_gone() {
     let found = c.check();
     assert_eq!((found.problems, found.kept_locks), (0, 0), "{found:?}");
 }
+
+/// Takes a lock on a whole object, and does as `holds` says from when another client wants to write there. Gives how long
+/// that has waited, in seconds, and whether the holder was evicted.
+fn waits_for_a_lock<F: Future<Output = ()> + 'static>(
+    seed: u64,
+    holds: impl FnOnce(std::rc::Rc<support::Client>) -> F + 'static,
+) -> (u64, bool) {
+    let mut c = Cluster::new(seed, 2);
+    let o = object(1);
+    c.run(0, move |c| async move { c.lock(o, 1, LockMode::Pw, Extent::ALL).await.unwrap() });
+    let began = c.world.now_ns();
+    let writing = c.start(1, move |c| async move { c.write(o, 0, b"b").await });
+    c.start(0, holds);
+    let until = began + 600_000_000_000;
+    c.world.run_until(until, |_| writing.borrow().is_some());
+    assert!(writing.borrow_mut().take().is_some_and(|written| written.is_ok()), "it waits for ever");
+    let waited = (c.world.now_ns() - began) / 1_000_000_000;
+    c.run_ms(2 * u64::from(LEASE_MS));
+    let evicted = c.run(0, move |c| async move { c.peer.with_import(|import| import.counts().2) });
+    (waited, evicted > 0)
+}
+
+/// It acknowledges every callback and sends pings, as any client in good order.
+#[test]
+fn a_client_that_does_not_give_a_lock_back_is_evicted_although_it_acknowledges() {
+    let (waited, evicted) = waits_for_a_lock(31, async |_| {});
+    assert!(evicted);
+    let lease = u64::from(LEASE_MS) / 1000;
+    assert!((lease..=3 * lease).contains(&waited), "{waited} s");
+}
+
+#[test]
+fn work_under_a_lock_prolongs_its_time_but_not_for_ever() {
+    let works = |seconds: u64| {
+        waits_for_a_lock(32, async move |c| {
+            for _ in 0..seconds / 5 {
+                let request = Read { object: object(1), offset: 0, len: 1, lock: LockCookie(1) };
+                let _refused_after_the_eviction = c.peer.call(&request).await;
+                c.sleep(5).await;
+            }
+            let _refused_after_the_eviction = c.cancel(object(1), 1).await;
+        })
+    };
+    let (waited, evicted) = works(100);
+    assert!(!evicted && (95..=110).contains(&waited), "{waited} s, evicted: {evicted}");
+    let (waited, evicted) = works(600);
+    assert!(evicted && (300..=330).contains(&waited), "{waited} s, evicted: {evicted}");
+}

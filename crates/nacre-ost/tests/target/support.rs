@@ -157,6 +157,9 @@ impl Client {
             }
         }
     }
+    pub(crate) async fn sleep(&self, seconds: u64) {
+        self.ctx.sleep(std::time::Duration::from_secs(seconds)).await;
+    }
     pub(crate) async fn cancel(&self, object: ObjectId, cookie: u64) -> Result<(), Errno> {
         self.peer.call(&Cancel { object, cookie: LockCookie(cookie) }).await?;
         Ok(())

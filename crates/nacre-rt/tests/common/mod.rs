@@ -59,13 +59,22 @@ pub enum Order {
 pub struct Puppet {
     ctx: Rc<Ctx>,
     echo: bool,
+    /// Takes nobody as a client.
+    strict: bool,
     log: Vec<StoreOp>,
     /// Next number of each sender of frames that say `ordered`.
     expected: BTreeMap<u64, u64>,
 }
 impl Puppet {
     pub fn make(echo: bool) -> impl FnOnce(&Rc<Ctx>) -> Box<dyn Logic> + Send {
-        move |ctx| Box::new(Puppet { ctx: ctx.clone(), echo, log: Vec::new(), expected: BTreeMap::new() })
+        move |ctx| Box::new(Self::new(ctx, echo, false))
+    }
+    /// One that takes nobody as a client, and reports what it hears.
+    pub fn strict() -> impl FnOnce(&Rc<Ctx>) -> Box<dyn Logic> + Send {
+        move |ctx| Box::new(Self::new(ctx, false, true))
+    }
+    fn new(ctx: &Rc<Ctx>, echo: bool, strict: bool) -> Self {
+        Self { ctx: ctx.clone(), echo, strict, log: Vec::new(), expected: BTreeMap::new() }
     }
     fn report(&self, report: Report) {
         self.ctx.push(Effect::Door(Box::new(report)));
@@ -110,7 +119,12 @@ impl Logic for Puppet {
     }
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Accepted { conn, .. } => self.report(Report::Accepted(conn)),
+            Event::Accepted { conn, .. } => {
+                if !self.strict {
+                    self.ctx.push(Effect::Admit { conn });
+                }
+                self.report(Report::Accepted(conn));
+            }
             Event::Opened { conn } => self.report(Report::Opened(conn)),
             Event::Closed { conn, reason } => self.report(Report::Closed(conn, reason)),
             Event::Frame { conn, frame } => {

@@ -133,8 +133,7 @@ fn an_ost_that_is_away_for_long_costs_nobody_his_locks_on_another_one() {
     let (mut c, _, [one, two]) = scene(7);
     let (first, second, away) = (c.mounts[0], c.mounts[1], c.servers[OSTS[1]]);
     c.world.kill(away);
-    let appending =
-        c.jobs.start(&mut c.world, first, async move |client| write(client, one, 2, true).await);
+    let appending = c.jobs.start(&mut c.world, first, async move |client| write(client, one, 2, true).await);
     c.world.run_for(SEC);
     let other = c.jobs.start(&mut c.world, second, async move |client| write(client, two, 3, true).await);
     c.world.run_for(100 * SEC);

@@ -516,7 +516,7 @@ fn work_under_a_lock_prolongs_its_time_but_not_for_ever() {
     let works = |seconds: u64| {
         waits_for_a_lock(32, async move |c| {
             for _ in 0..seconds / 5 {
-                let request = Read { object: object(1), offset: 0, len: 1, lock: LockCookie(1) };
+                let request = Read { object: object(1), laid: 0, offset: 0, len: 1, lock: LockCookie(1) };
                 let _refused_after_the_eviction = c.peer.call(&request).await;
                 c.sleep(5).await;
             }

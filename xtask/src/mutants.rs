@@ -34,6 +34,42 @@ impl Mutation {
 
 const MUTATIONS: &[Mutation] = &[
     planted(
+        "identities are not compared at connect",
+        "crates/nacre-target/src/admission.rs",
+        &[("let mismatch = mismatch.err()?;", "let mismatch = mismatch.err().filter(|m| !m.is_other() && m.is_other())?;")],
+    )
+    .found_by("nacre-sim", "identity", "a_clone_that_is_behind_or_has_diverged_is_refused"),
+    planted(
+        "a client does not remember what was durable",
+        "crates/nacre-rpc/src/identity.rs",
+        &[("committed: known.committed.max(self.last_committed)", "committed: Default::default()")],
+    )
+    .found_by("nacre-sim", "identity", "a_clone_that_is_behind_or_has_diverged_is_refused"),
+    planted(
+        "a diverged copy is taken for the original",
+        "crates/nacre-types/src/identity.rs",
+        &[("if self.incarnations[at].id != incarnation.id =>", "if self.incarnations[at].id == u64::MAX =>")],
+    )
+    .found_by("nacre-sim", "identity", "a_clone_that_is_behind_or_has_diverged_is_refused"),
+    planted(
+        "the MGS takes any target",
+        "crates/nacre-mgs/src/registry.rs",
+        &[("admission(old, new, mismatch).map_err(Refused::Mismatch)?", "admission(old, new, mismatch).unwrap_or(Admit::Rollback)")],
+    )
+    .found_by("nacre-sim", "identity", "a_blank_ost_is_used_by_nobody_until_it_is_admitted"),
+    planted(
+        "a lost object is a hole",
+        "crates/nacre-ost/src/service.rs",
+        &[("if laid >= self.core.replaced()", "if laid < u32::MAX")],
+    )
+    .found_by("nacre-sim", "identity", "a_blank_ost_is_used_by_nobody_until_it_is_admitted"),
+    planted(
+        "an old copy of the MDT gives FIDs out again",
+        "crates/nacre-mdt/src/mdt.rs",
+        &[("self.skip_sequences().await", "Ok(())")],
+    )
+    .found_by("nacre-sim", "identity", "an_mdt_from_an_old_copy_lets_nobody_in_until_it_is_admitted"),
+    planted(
         "the reply record is dropped",
         "crates/nacre-target/src/target_core.rs",
         &[("entry.rpc.remember(record);", "drop(record);")],

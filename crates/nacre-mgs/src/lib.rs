@@ -15,5 +15,5 @@ mod registry;
 mod replay_corpus;
 mod service;
 
-pub use registry::{FsRow, Refused, Register, Registry, TargetRow};
+pub use registry::{FsRow, Refused, Register, Registry, TARGETS, TargetRow};
 pub use service::Mgs;

@@ -29,7 +29,8 @@ use nacre_wire::settings::check_setting;
 use nacre_wire::target::Role;
 
 pub(crate) const FILE_SYSTEMS: Table = Table(table::MGS_FIRST);
-pub(crate) const TARGETS: Table = Table(table::MGS_FIRST + 1);
+/// Name of a file system, kind and index → [`TargetRow`].
+pub const TARGETS: Table = Table(table::MGS_FIRST + 1);
 pub(crate) const STATE: Table = Table(table::MGS_FIRST + 2);
 /// Name → value of a parameter that was set for good.
 pub(crate) const PARAMS: Table = Table(table::MGS_FIRST + 3);

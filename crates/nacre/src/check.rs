@@ -9,7 +9,7 @@ use crate::{process, say, up};
 use anyhow::{Context as _, Result, bail};
 use cross::Cross;
 use nacre_osd::Usage;
-use nacre_types::{Owner, TargetKind, TargetName};
+use nacre_types::{Owner, TargetKind};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,10 +26,13 @@ const SHOWN_MAX: usize = 20;
         Checked are the superblock, the log, every block of every run, and that the rows agree\n\
         with each other: names, links, counts, layouts, objects, blocks, usage per owner. If the\n\
         MDT and OSTs of a file system are given (the data directory of an `up` holds them all),\n\
-        also that every object belongs to a file, or waits to be destroyed, and is not longer\n\
-        than its file.\n\n\
+        also that every object belongs to a file, or waits to be destroyed, is not longer than\n\
+        its file, and that every file has its objects. If the MGS is given, also that each target\n\
+        is the one that is registered and has not gone back (docs/targets.md).\n\n\
         A target that is served is refused; the message names the process. Exit status: 0 all\n\
-        agrees, 1 damage was found or a target could not be looked at.",
+        agrees; 1 damage was found or a target could not be looked at; 3 all that was given\n\
+        agrees, and targets of the file system were not given (they are named; which there are\n\
+        is known from the MGS and from the layouts of the MDT).",
     after_help = "Examples:\n\
         \x20 nacre check /var/lib/nacre/mnt-nacre\n\
         \x20 nacre check --data /data/ost0 /data/ost1"
@@ -44,6 +47,19 @@ pub(crate) struct CheckArgs {
     /// Directory of a target, or the data directory of an `up`
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
+}
+
+/// What was given is well, and it was not everything.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Incomplete;
+impl Incomplete {
+    pub(crate) const STATUS: u8 = 3;
+}
+impl std::error::Error for Incomplete {}
+impl std::fmt::Display for Incomplete {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("not every target of the file system was given")
+    }
 }
 
 /// What was found in one target, or between targets.
@@ -77,7 +93,8 @@ pub(crate) fn run(args: &CheckArgs) -> Result<()> {
             found.last().into_iter().for_each(print);
         }
     }
-    if let Some(between) = cross.finish() {
+    let compared = cross.finish();
+    if let Some(between) = compared.found {
         if !args.json {
             print(&between);
         }
@@ -85,7 +102,9 @@ pub(crate) fn run(args: &CheckArgs) -> Result<()> {
     }
     let problems: u64 = found.iter().map(|f| f.problems).sum();
     if args.json {
-        say::json(&serde_json::json!({ "problems": problems, "targets": found }))?;
+        say::json(
+            &serde_json::json!({ "problems": problems, "targets": found, "not_given": compared.not_given }),
+        )?;
     }
     if problems > 0 {
         bail!(
@@ -93,6 +112,12 @@ pub(crate) fn run(args: &CheckArgs) -> Result<()> {
              served again",
             if problems == 1 { " was" } else { "s were" }
         );
+    }
+    if !compared.not_given.is_empty() {
+        if !args.json {
+            say::line(&format!("ok as far as given: {} were not given", compared.not_given.join(", ")));
+        }
+        return Err(Incomplete.into());
     }
     Ok(())
 }
@@ -133,10 +158,10 @@ fn target(served: &process::Served, data: bool, cross: &mut Cross) -> Result<Fou
             TargetKind::Ost => Some(nacre_ost::check(osd.ctx(), &osd, data).await),
             TargetKind::Mdt | TargetKind::Mgs => None,
         };
-        (report, objects)
+        (report, objects, osd.identity())
     });
     let mut found = Found { target: served.name.to_string(), ..Found::default() };
-    let (mut report, objects) = match checked {
+    let (mut report, objects, identity) = match checked {
         Ok(checked) => checked,
         Err(e) => {
             found.problems = 1;
@@ -183,10 +208,9 @@ fn target(served: &process::Served, data: bool, cross: &mut Cross) -> Result<Fou
         ("run_bytes", report.run_bytes),
     ]);
     found.add(report.problems, report.sentences);
-    let rows = std::mem::replace(&mut *seen.borrow_mut(), cross::Rows::new(0));
-    if let TargetName::Of { fs, .. } = &served.name {
-        cross.add(fs, kind, rows);
-    }
+    let mut rows = std::mem::replace(&mut *seen.borrow_mut(), cross::Rows::new(0));
+    rows.is(identity);
+    cross.add(&served.name, rows);
     Ok(found)
 }
 

@@ -67,6 +67,7 @@ fn main() -> ExitCode {
                 ExitCode::from(1)
             }
         },
+        Err(error) if error.is::<check::Incomplete>() => ExitCode::from(check::Incomplete::STATUS),
         Err(error) => {
             if !error.is::<detach::Said>() {
                 // The field's tools begin so, and scripts look for it.

@@ -195,6 +195,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
     let mounted = match result {
         Ok(mounted) => mounted,
         Err(e) => {
+            let e = process.check_lost().err().unwrap_or(e);
             drop(process.stop(&mut signals));
             return Err(e);
         }
@@ -365,6 +366,8 @@ fn start(
         process.wait_ready(&name.to_string(), Duration::from_secs(120))?;
         talk.service(&name.to_string(), "up");
     }
+    // A target that is refused ends here, before anything is mounted.
+    wait_for_osts(process, fs, osts)?;
     talk.service(&mount.display().to_string(), "mounting");
     let mounted = mount::attach(
         process,
@@ -374,7 +377,6 @@ fn start(
         &args.mount_options()?,
         mount::Patience::default(),
     )?;
-    wait_for_osts(process, fs, osts)?;
     process.register(ProcessKind::Up, Some(fs.as_str()), std::slice::from_ref(&mounted.dir), &[])?;
     talk.service(&mount.display().to_string(), "mounted");
     Ok(mounted)

@@ -67,8 +67,9 @@ fn what_is_whole_is_ok_and_told_in_numbers() {
     assert_eq!(json["targets"][1]["counts"]["directories"], 51);
     assert_eq!(json["targets"][1]["clean"], true);
     // Nothing was changed: it starts as planned stops do.
-    let again = m.good(&["check", data.join("mdt0").to_str().unwrap(), data.join("ost1").to_str().unwrap()]);
-    assert!(!again.contains("not stopped as planned"), "{again}");
+    let again = m.nacre(&["check", data.join("mdt0").to_str().unwrap(), data.join("ost1").to_str().unwrap()]);
+    assert_eq!(again.code, Some(3), "the other OST was not given: {}", again.err);
+    assert!(!again.out.contains("not stopped as planned"), "{}", again.out);
 }
 
 #[test]
@@ -211,7 +212,8 @@ fn a_read_only_medium_is_checked_as_it_is() {
     up.stop();
     // Nor does it need a lock file.
     fs::remove_file(m.path("data/mdt0/lock")).unwrap();
-    m.good(&["check", &format!("{seen}/mdt0")]);
+    let alone = m.nacre(&["check", &format!("{seen}/mdt0")]);
+    assert_eq!(alone.code, Some(3), "its OSTs were not given: {} {}", alone.out, alone.err);
 }
 
 #[test]

@@ -2,12 +2,13 @@
 //!
 //! An append over several objects must not be seen in parts, nor be made twice: what an earlier try has begun, before its
 //! locks went with an OST's process, is ended where it was begun if nobody has appended since, else made a hole and
-//! written at the end.
+//! written at the end. Not here: a call that comes in several requests (`long_append`).
 
 use crate::client::Client;
 use crate::file::Open;
 use crate::io::check_end;
 use crate::locks::HeldExtent;
+use crate::long_append::AppendLocks;
 use crate::stripes::{self, Laid, ObjectRange};
 use crate::target::Target;
 use alloc::boxed::Box;
@@ -41,36 +42,60 @@ enum Left {
 }
 
 impl Client {
-    /// The stripes that were written.
+    /// Appends under locks that the piece before has left, or under new ones. The stripes that were written, and the locks.
+    /// With `goes_on` these survive a kill of an OST's process.
     pub(crate) async fn append(
         &self,
         open: &Open,
         component: &Component,
         data: &Bytes,
-    ) -> Result<Vec<u32>, Errno> {
+        locks: AppendLocks,
+        goes_on: bool,
+    ) -> Result<(Vec<u32>, AppendLocks), Errno> {
         let begun = RefCell::new(Vec::new());
-        self.retry_lost_locks(|first| self.try_append(open, component, data, &begun, first)).await
+        let left = RefCell::new(locks);
+        self.retry_lost_locks(|first| {
+            let (locks, begun) = (left.take(), &begun);
+            async move {
+                let locks = match locks.is_empty() {
+                    true => self.lock_whole_file(open, component, goes_on, first).await?,
+                    false => locks,
+                };
+                self.try_append(open, component, data, begun, locks).await
+            }
+        })
+        .await
     }
 
-    /// Finds the end of the file under locks on all of it, and writes there; or ends what an earlier try has `begun`.
+    async fn lock_whole_file(
+        &self,
+        open: &Open,
+        component: &Component,
+        goes_on: bool,
+        leaves: bool,
+    ) -> Result<AppendLocks, Errno> {
+        let mut locks = Vec::with_capacity(component.stripes.len());
+        // Nobody comes in between when an OST is killed under it: the pieces belong together.
+        let kept = goes_on || component.stripes.len() > 1;
+        for (stripe, &ost) in (0u32..).zip(&component.stripes) {
+            let ost = self.ost(ost).await?;
+            let object = Laid::new(component, open.file.fid, stripe);
+            let held = self.lock_extent(&ost, object, LockMode::Pw, Extent::ALL, kept, leaves).await?;
+            locks.push((ost, held));
+        }
+        Ok(locks)
+    }
+
+    /// Finds the end of the file under `locks` on all of it, and writes there; or ends what an earlier try has `begun`.
     async fn try_append(
         &self,
         open: &Open,
         component: &Component,
         data: &Bytes,
         begun: &RefCell<Vec<Part>>,
-        leaves: bool,
-    ) -> Result<Vec<u32>, Errno> {
+        mut locks: AppendLocks,
+    ) -> Result<(Vec<u32>, AppendLocks), Errno> {
         let file = &open.file;
-        let mut locks = Vec::with_capacity(component.stripes.len());
-        // Nobody comes in between when an OST is killed under it: the pieces belong together.
-        let kept = component.stripes.len() > 1;
-        for (stripe, &ost) in (0u32..).zip(&component.stripes) {
-            let ost = self.ost(ost).await?;
-            let object = Laid::new(component, file.fid, stripe);
-            let held = self.lock_extent(&ost, object, LockMode::Pw, Extent::ALL, kept, leaves).await?;
-            locks.push((ost, held));
-        }
         let mtime = self.now();
         let earlier = begun.borrow().clone();
         let left = match earlier.is_empty() {
@@ -107,7 +132,12 @@ impl Client {
         });
         let written = join_all(writes).await;
         let Some(&Err(error)) = written.iter().find(|w| w.is_err()) else {
-            return Ok(parts.iter().map(|part| part.range.stripe).collect());
+            for part in &parts {
+                if let Some((_, held)) = locks.get_mut(part.range.stripe as usize) {
+                    held.state.size = held.state.size.max(part.range.offset + part.range.len);
+                }
+            }
+            return Ok((parts.iter().map(|part| part.range.stripe).collect(), locks));
         };
         // The next appender must not find a piece of ours behind a hole: what was written is cut off again, unless the
         // lock for that is lost as well. Then the next try writes what is missing. (What an earlier try has begun may

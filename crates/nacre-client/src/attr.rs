@@ -170,6 +170,7 @@ impl Client {
     ) -> Result<Entry, Errno> {
         let _timing = self.stats.time("truncate");
         let file = self.files.of(fid);
+        file.long_append.end();
         let _alone = file.ranges.acquire(&self.ctx, Extent::ALL, Share::Exclusive).await;
         let mtime = self.now();
         // What else is set is not set again: others may have set it since.

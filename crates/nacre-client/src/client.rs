@@ -66,13 +66,17 @@ pub struct CreateArgs<'a> {
     pub caller: Caller,
 }
 
-/// One write(2), at most `max_write` bytes: atomic with regard to other mounts.
+/// One request of the kernel, at most `max_write` bytes: atomic with regard to other mounts.
 #[derive(Debug, Clone)]
 pub struct WriteArgs {
     pub handle: OpenHandle,
-    /// Ignored with `append`: the data goes to the end of the file, found under the lock.
+    /// With `append` the data goes to the end of the file, found under the lock; this only tells whether it goes on where
+    /// the request before has ended.
     pub offset: u64,
     pub append: bool,
+    /// Of an append: bytes of its whole call from this request on, as far as they are known; more than `data` has when the
+    /// kernel has split the call. The file stays locked for the next request then.
+    pub call_bytes: u64,
     pub data: Bytes,
     /// Ordinary user: take set-id bits away.
     pub kill_suidgid: bool,

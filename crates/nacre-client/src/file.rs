@@ -10,6 +10,7 @@ use crate::atime::{Accessed, Atime, AtimePolicy};
 use crate::client::{Client, CreateArgs, Entry};
 use crate::dirs::Touches;
 use crate::held::HeldLocks;
+use crate::long_append::LongAppend;
 use crate::ranges::{RangeLock, Share};
 use crate::stripes;
 use crate::target::Target;
@@ -29,6 +30,7 @@ pub(crate) struct FileState {
     pub(crate) fid: Fid,
     /// Order of this mount's operations on the file.
     pub(crate) ranges: RangeLock,
+    pub(crate) long_append: LongAppend,
     pub(crate) component: RefCell<Option<Rc<Component>>>,
     owner: Cell<Owner>,
     /// A write by an ordinary user must take set-id bits away first.
@@ -55,6 +57,7 @@ impl FileState {
         Self {
             fid,
             ranges: RangeLock::default(),
+            long_append: LongAppend::default(),
             component: RefCell::default(),
             owner: Cell::default(),
             kill_priv: Cell::new(false),
@@ -331,6 +334,7 @@ impl Client {
         let _timing = self.stats.time("close");
         let open = self.files.handles.borrow_mut().remove(&handle).ok_or(Errno::EBADF)?;
         self.lost.closed(handle);
+        open.file.long_append.end_of(handle);
         if let Some(owner) = flock_owner {
             open.lock_owners.borrow_mut().insert((FlockFamily::Flock, owner));
         }

@@ -8,6 +8,7 @@
 use crate::client::{AllocateArgs, Client, WriteArgs};
 use crate::file::{FileState, Open};
 use crate::locks::HeldExtent;
+use crate::long_append::Piece;
 use crate::ranges::Share;
 use crate::stripes::{self, Laid, ObjectRange};
 use crate::target::Target;
@@ -93,10 +94,23 @@ impl Client {
         }
         let extent =
             if args.append { Extent::ALL } else { Extent::new(args.offset, args.offset.saturating_add(len)) };
-        let _order = file.ranges.acquire(&self.ctx, extent, Share::Exclusive).await;
+        let before =
+            if args.append { file.long_append.next_piece(args.handle, args.offset, len) } else { None };
+        let (rest, locks, order) = match before {
+            Some(kept) => (kept.rest - len, kept.locks, kept.order),
+            None => {
+                let order = file.ranges.acquire(&self.ctx, extent, Share::Exclusive).await;
+                (args.call_bytes.saturating_sub(len), Vec::new(), order)
+            }
+        };
         let component = file.component()?;
         let written = if args.append {
-            self.append(&open, &component, &args.data).await?
+            let (written, locks) = self.append(&open, &component, &args.data, locks, rest > 0).await?;
+            if rest > 0 {
+                let piece = Piece { handle: args.handle, offset: args.offset, len, rest };
+                self.await_next_piece(file, &piece, locks, order);
+            }
+            written
         } else {
             check_end(args.offset, len)?;
             let ranges = stripes::by_object(&component, args.offset, len);
@@ -296,6 +310,7 @@ impl Client {
         if kill_suidgid {
             self.kill_privileges(open).await?;
         }
+        file.long_append.end();
         let _order =
             file.ranges.acquire(&self.ctx, Extent::new(offset, offset + len), Share::Exclusive).await;
         let component = file.component()?;

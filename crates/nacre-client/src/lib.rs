@@ -6,6 +6,7 @@
 //! `batch`, `layout` and `space`. Below them: `mount` (targets and how they are found), `target` (one target with its
 //! counters), `closes` (closes that go together), `dirs` (attributes of held directories), `fids` (sequences), `ranges`
 //! (order among the operations of this mount on one file), `locks` (extent locks of OSTs, for the time of one operation),
+//! `long_append` (appends that are longer than a request), `atime` (access times),
 //! `held` (file locks that this mount has), `under_lease` (what they and the MDT's lease allow), `waits` (calls that wait for
 //! a callback), `stripes` (which bytes lie where), `stats`, `imports` and `params`.
 //! Caches will live under locks that `locks` keeps instead of cancelling; nothing above it has to know.
@@ -29,6 +30,7 @@ mod imports;
 mod io;
 mod layout;
 mod locks;
+mod long_append;
 mod lost;
 mod mount;
 mod namespace;

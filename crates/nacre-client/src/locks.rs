@@ -1,4 +1,5 @@
-//! Extent locks of OSTs, held for the time of one operation.
+//! Extent locks of OSTs, held for the time of one operation; those of an append until the last piece of its call
+//! (`long_append`).
 //!
 //! Invariants: (1) locks of one operation are taken in (stripe, offset) order; (2) every lock that was asked for is
 //! cancelled, also when the operation fails: dropping [`HeldExtent`] sends the cancel. Not here: waiting for a callback

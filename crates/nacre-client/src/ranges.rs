@@ -27,7 +27,7 @@ struct Ticket {
 /// The queue of one file: tickets in the order of arrival, those that run and those that wait.
 #[derive(Default)]
 pub(crate) struct RangeLock {
-    queue: RefCell<BTreeMap<u64, Ticket>>,
+    queue: Rc<RefCell<BTreeMap<u64, Ticket>>>,
     next: Cell<u64>,
 }
 
@@ -36,11 +36,11 @@ impl RangeLock {
         self.queue.borrow().is_empty()
     }
     /// Waits until no earlier ticket conflicts.
-    pub(crate) async fn acquire(&self, ctx: &Ctx, extent: Extent, share: Share) -> RangeGuard<'_> {
+    pub(crate) async fn acquire(&self, ctx: &Ctx, extent: Extent, share: Share) -> RangeGuard {
         let ticket = self.next.get();
         self.next.set(ticket + 1);
         self.queue.borrow_mut().insert(ticket, Ticket { extent, share, ended: None });
-        let guard = RangeGuard { lock: self, ticket };
+        let guard = RangeGuard { queue: self.queue.clone(), ticket };
         while let Some(ended) = self.blocker(ctx, ticket, extent, share) {
             ended.wait().await;
         }
@@ -59,13 +59,13 @@ impl RangeLock {
 }
 
 /// A place in the queue; dropping it lets the next ones go.
-pub(crate) struct RangeGuard<'a> {
-    lock: &'a RangeLock,
+pub(crate) struct RangeGuard {
+    queue: Rc<RefCell<BTreeMap<u64, Ticket>>>,
     ticket: u64,
 }
-impl Drop for RangeGuard<'_> {
+impl Drop for RangeGuard {
     fn drop(&mut self) {
-        let ticket = self.lock.queue.borrow_mut().remove(&self.ticket);
+        let ticket = self.queue.borrow_mut().remove(&self.ticket);
         if let Some(ended) = ticket.and_then(|ticket| ticket.ended) {
             ended.wake_all();
         }

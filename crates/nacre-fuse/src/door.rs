@@ -17,7 +17,7 @@ use crate::request::FuseRequest;
 use crate::stats::OpStats;
 use crate::uring::{Ticket, Transport};
 use nacre_client::Attach;
-use nacre_node::{Ctx, Effect, TaskId};
+use nacre_node::{Ctx, Effect, Promise, TaskId};
 use nacre_types::{Errno, Fid, Instant};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -42,8 +42,18 @@ pub enum FuseEffect {
     LookAtCaller { unique: u64, pid: u32 },
     /// Which process a caller is and which of these files it has open: `Looked` comes back.
     LookAtFiles { unique: u64, pid: u32, files: Vec<Fid> },
+    /// How long the call is that a request is a piece of; a [`CallBytes`] comes back.
+    LookAtCall { unique: u64, pid: u32 },
     /// A lock request from a ring may have to wait, and the kernel tells of no signal that came before it.
     LockWaits { ticket: Ticket, pid: u32 },
+}
+
+/// The answer to [`FuseEffect::LookAtCall`]; comes to the island as an [`Event::Door`](nacre_node::Event::Door).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallBytes {
+    pub(crate) unique: u64,
+    /// `None`: not known.
+    pub(crate) bytes: Option<u64>,
 }
 
 /// The requests of one mount under way, and the file system that serves them.
@@ -55,6 +65,8 @@ pub struct Door<O: Ops> {
     pub(crate) given_up: Cell<usize>,
     pub(crate) stats: OpStats,
     pub(crate) looks: Looks,
+    /// Requests that wait for the length of their calls.
+    calls: RefCell<BTreeMap<u64, Promise<Option<u64>>>>,
     transport: RefCell<String>,
 }
 
@@ -75,6 +87,7 @@ impl<O: Ops> Door<O> {
             given_up: Cell::new(0),
             stats,
             looks: Looks::default(),
+            calls: RefCell::default(),
             transport: RefCell::default(),
         })
     }
@@ -107,6 +120,10 @@ impl<O: Ops> Door<O> {
         };
         let item = match item.downcast::<Looked>() {
             Ok(looked) => return self.looked(*looked),
+            Err(item) => item,
+        };
+        let item = match item.downcast::<CallBytes>() {
+            Ok(call) => return self.call_looked_at(*call),
             Err(item) => item,
         };
         match item.downcast::<Interrupted>().map_err(|item| item.downcast::<Transport>()) {
@@ -216,6 +233,21 @@ impl<O: Ops> Door<O> {
         let running = self.running.try_borrow_mut().map(|mut running| std::mem::take(&mut *running));
         for running in running.unwrap_or_default().into_values() {
             running.request.abandon();
+        }
+    }
+
+    /// Bytes that the system call of a request's caller writes in all, if that can be known.
+    pub(crate) async fn call_bytes(&self, request: &FuseRequest) -> Option<u64> {
+        let (unique, pid) = (request.unique(), request.header.pid);
+        let (promise, answer) = self.ctx.promise();
+        self.calls.borrow_mut().insert(unique, promise);
+        self.ctx.push(Effect::Door(Box::new(FuseEffect::LookAtCall { unique, pid })));
+        answer.await.flatten()
+    }
+    fn call_looked_at(&self, CallBytes { unique, bytes }: CallBytes) {
+        let promise = self.calls.borrow_mut().remove(&unique);
+        if let Some(promise) = promise {
+            promise.fulfil(bytes);
         }
     }
 
@@ -376,7 +408,9 @@ mod tests {
             let replies = effects.filter_map(|effect| match effect {
                 Effect::Door(item) => match *item.downcast::<FuseEffect>().ok()? {
                     FuseEffect::Reply(reply) => Some(reply.unique_and_error()),
-                    FuseEffect::Attach(_) | FuseEffect::LockWaits { .. } => None,
+                    FuseEffect::Attach(_) | FuseEffect::LookAtCall { .. } | FuseEffect::LockWaits { .. } => {
+                        None
+                    }
                     FuseEffect::LookAtCaller { unique, pid } => {
                         self.asked.push((unique, pid));
                         None

@@ -4,9 +4,10 @@
 //! thread, [`FuseSink`] sends on whichever thread left the island. A loop above the first has a descriptor of its
 //! own, so that the kernel keeps their requests apart.
 
+use crate::call;
 use crate::caller::{self, Interrupts};
 use crate::device::{Channel, Read};
-use crate::door::FuseEffect;
+use crate::door::{CallBytes, FuseEffect};
 use crate::holders::Looked;
 use crate::interrupt::Interrupted;
 use crate::mount::Mounted;
@@ -45,6 +46,10 @@ impl DoorSink for FuseSink {
             Ok(FuseEffect::LookAtFiles { unique, pid, files }) => {
                 let (process, open) = caller::files_of(pid, &files);
                 island.deliver(Event::Door(Box::new(Looked { unique, process, open })));
+            }
+            Ok(FuseEffect::LookAtCall { unique, pid }) => {
+                let bytes = call::bytes(pid);
+                island.deliver(Event::Door(Box::new(CallBytes { unique, bytes })));
             }
             Ok(FuseEffect::LockWaits { ticket, pid }) => ticket.waits(pid),
             // Nobody listens to a second attachment (a client that was made again).

@@ -87,6 +87,7 @@ pub fn text(data: &[u8]) {
     }
     let _names = VirtualName::parse(data);
     let text = String::from_utf8_lossy(data);
+    crate::call::look_at(&text);
     crate::caller::look_at(&text);
     if let Some(template) = parse_template(&text) {
         let again = format!(

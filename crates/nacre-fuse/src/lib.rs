@@ -10,6 +10,7 @@
 
 pub mod abi;
 mod buffers;
+mod call;
 mod caller;
 mod client_ops;
 mod device;

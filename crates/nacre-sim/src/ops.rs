@@ -627,6 +627,7 @@ pub async fn write_handle(
         handle,
         offset: offset.unwrap_or(0),
         append: offset.is_none(),
+        call_bytes: 0,
         data: Bytes::from(data),
         kill_suidgid: false,
         sync,

@@ -2,10 +2,11 @@
 
 mod support;
 
-use nacre_client::CreateArgs;
+use nacre_client::{Client, CreateArgs, WriteArgs};
 use nacre_sim::cluster::Cluster;
 use nacre_sim::{DieAt, JobId};
 use nacre_types::{Errno, Fid, LayoutTemplate, OpenHandle};
+use std::rc::Rc;
 use support::{FILE, SEC, append, caller, cluster, new, read, run, wait};
 
 const DEATHS: [DieAt; 3] = [DieAt::BeforeLog, DieAt::InLog, DieAt::AfterLog];
@@ -165,5 +166,99 @@ fn who_is_not_waited_for_any_more_leaves_the_queue() {
         c.world.start(ost1);
         assert_eq!(wait::<Result<u32, Errno>>(&mut c, first), Ok(100), "seed {seed}");
         assert_eq!(seen(&mut c, fid), record(0, 100), "seed {seed}");
+    }
+}
+
+/// A piece of a call that has `rest` more bytes, as the kernel sends it: it goes on where the one before ended.
+async fn piece(
+    client: &Client,
+    handle: OpenHandle,
+    at: &mut u64,
+    data: Vec<u8>,
+    rest: u64,
+) -> Result<u32, Errno> {
+    let len = data.len() as u64;
+    let args = WriteArgs {
+        handle,
+        offset: *at,
+        append: true,
+        call_bytes: len + rest,
+        data: data.into(),
+        kill_suidgid: false,
+        sync: false,
+    };
+    *at += len;
+    client.write(args).await
+}
+
+const PIECE: usize = 3000;
+
+/// Two mounts append, each in three pieces, while OSTs are killed and come back.
+#[test]
+fn pieces_of_one_call_stay_together() {
+    for (seed, deaths) in (1..=12).flat_map(|seed| [(seed, 0), (seed, 1), (seed, 2)]) {
+        let (mut c, fid, handles) = scene(seed);
+        let jobs = [0, 1].map(|i| {
+            let (mount, handle) = (c.mounts[i], handles[i]);
+            c.jobs.start(&mut c.world, mount, async move |client| {
+                for round in 0..5u8 {
+                    // What the kernel believes of the end is of no account.
+                    let mut at = u64::from(round) * 7;
+                    for left in [2, 1, 0] {
+                        let data = vec![16 * (i as u8 + 1) + round; PIECE];
+                        piece(&client, handle, &mut at, data, left * PIECE as u64).await?;
+                    }
+                }
+                client.release(handle, None).await
+            })
+        });
+        for ost in [c.servers[2], c.servers[3]].into_iter().take(deaths) {
+            c.world.run_for(SEC / 500);
+            c.world.kill(ost);
+            c.world.run_for(SEC / 10);
+            c.world.start(ost);
+        }
+        for job in jobs {
+            assert_eq!(wait::<Result<(), Errno>>(&mut c, job), Ok(()), "seed {seed}");
+        }
+        let found = seen(&mut c, fid);
+        assert_eq!(found.len(), 2 * 5 * 3 * PIECE, "seed {seed}, {deaths} deaths");
+        let mut calls = found.chunks(3 * PIECE);
+        assert!(calls.all(|call| call.iter().all(|b| *b == call[0])), "seed {seed}, {deaths} deaths");
+    }
+}
+
+/// The caller of a long append is killed after its first piece, or cannot read its own buffer for long.
+#[test]
+fn nobody_waits_long_for_a_piece_that_does_not_come() {
+    for (seed, closes) in (1..=8).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let (mut c, fid, [one, two]) = scene(seed);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let begun = run(&mut c, first, async move |client| {
+            piece(&client, one, &mut 0, vec![1; PIECE], 2 * PIECE as u64).await
+        });
+        assert_eq!(begun, Ok(PIECE as u32), "seed {seed}");
+        let other = c
+            .jobs
+            .start(&mut c.world, second, async move |client| append(&client, two, vec![2; PIECE]).await);
+        c.world.run_for(SEC / 2);
+        assert_eq!(awaited(&mut c), 1, "seed {seed}: it waits");
+        let late = async move |client: Rc<Client>| match closes {
+            true => client.release(one, None).await.map(|()| 0),
+            false => Ok(0),
+        };
+        assert_eq!(run(&mut c, first, late), Ok::<u32, Errno>(0), "seed {seed}");
+        c.world.run_for(if closes { SEC / 4 } else { SEC });
+        assert_eq!(awaited(&mut c), 0, "seed {seed}, closed: {closes}");
+        assert_eq!(wait::<Result<u32, Errno>>(&mut c, other), Ok(PIECE as u32), "seed {seed}");
+        let mut whole = [vec![1; PIECE], vec![2; PIECE]].concat();
+        if !closes {
+            let rest = run(&mut c, first, async move |client| {
+                piece(&client, one, &mut (PIECE as u64), vec![1; PIECE], PIECE as u64).await
+            });
+            assert_eq!(rest, Ok(PIECE as u32), "seed {seed}");
+            whole.extend(vec![1; PIECE]);
+        }
+        assert!(seen(&mut c, fid) == whole, "seed {seed}");
     }
 }

@@ -41,7 +41,8 @@ fn args(name: &str, ost: i32) -> CreateArgs<'_> {
 async fn write(client: &Client, name: &str, ost: i32, data: &'static [u8]) -> Result<Fid, Errno> {
     let (entry, handle) = client.create(args(name, ost), 2).await?;
     let data = Bytes::from_static(data);
-    let write = WriteArgs { handle, offset: 0, append: false, data, kill_suidgid: false, sync: true };
+    let write =
+        WriteArgs { handle, offset: 0, append: false, call_bytes: 0, data, kill_suidgid: false, sync: true };
     client.write(write).await?;
     client.release(handle, None).await.map(|()| entry.attr.fid)
 }
@@ -60,7 +61,15 @@ fn overwrite(c: &mut Cluster, fid: Fid) -> Result<u32, Errno> {
     run(c, async move |client| {
         let (_, handle) = client.open(fid, 2, caller()).await?;
         let data = Bytes::from_static(b"x");
-        let write = WriteArgs { handle, offset: 2, append: false, data, kill_suidgid: false, sync: false };
+        let write = WriteArgs {
+            handle,
+            offset: 2,
+            append: false,
+            call_bytes: 0,
+            data,
+            kill_suidgid: false,
+            sync: false,
+        };
         let written = client.write(write).await;
         client.release(handle, None).await?;
         written

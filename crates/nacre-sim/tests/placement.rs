@@ -27,7 +27,15 @@ async fn fill(
             break Ok(());
         }
         let (offset, data) = (written as u64, data.clone());
-        let write = WriteArgs { handle, offset, append: false, data, kill_suidgid: false, sync: false };
+        let write = WriteArgs {
+            handle,
+            offset,
+            append: false,
+            call_bytes: 0,
+            data,
+            kill_suidgid: false,
+            sync: false,
+        };
         match client.write(write).await {
             Ok(_) => written += MIB,
             Err(Errno::ENOSPC) => break Ok(()),

@@ -36,7 +36,9 @@ fn scene(seed: u64) -> (Cluster, Fid, [OpenHandle; 2]) {
 }
 async fn write(client: Rc<Client>, handle: OpenHandle, of: u8, append: bool) -> Result<u32, Errno> {
     let data = Bytes::from(vec![of; LEN]);
-    client.write(WriteArgs { handle, offset: 0, append, data, kill_suidgid: false, sync: false }).await
+    client
+        .write(WriteArgs { handle, offset: 0, append, call_bytes: 0, data, kill_suidgid: false, sync: false })
+        .await
 }
 async fn read(client: Rc<Client>, handle: OpenHandle) -> Result<Vec<u8>, Errno> {
     Ok(client.read(handle, 0, 8 * LEN as u32).await?.concat())

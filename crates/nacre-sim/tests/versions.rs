@@ -65,7 +65,15 @@ impl Scene {
             // What is resent comes after the recovery and what it decides.
             client.getattr(Fid::ROOT).await?;
             let data = Bytes::from_static(b"x");
-            let args = WriteArgs { handle, offset: 0, append: false, data, kill_suidgid: false, sync: false };
+            let args = WriteArgs {
+                handle,
+                offset: 0,
+                append: false,
+                call_bytes: 0,
+                data,
+                kill_suidgid: false,
+                sync: false,
+            };
             client.write(args).await
         });
         match written {

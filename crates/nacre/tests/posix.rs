@@ -255,3 +255,45 @@ fn reads_change_access_times_as_the_mount_options_say() {
     assert_eq!((read(&file), read(&dir)), (NOTHING, NOTHING));
     t.end();
 }
+
+/// Appends calls of `bytes` bytes through two mounts at once, from buffers that begin in the middle of a page, or from several.
+/// Counts the calls that are not in one piece.
+fn torn(t: &Two, name: &str, bytes: usize, segments: usize) -> usize {
+    const CALLS: usize = 15;
+    fs::write(t.first(name), "").unwrap();
+    std::thread::scope(|scope| {
+        for (path, of) in [(t.first(name), 0u8), (t.second(name), 128)] {
+            scope.spawn(move || {
+                let mut file = File::options().append(true).open(path).unwrap();
+                for call in 0..CALLS as u8 {
+                    let buffer = vec![of + call; bytes + 4096];
+                    let skipped = (4096 - buffer.as_ptr() as usize % 4096 + 100) % 4096;
+                    let buffer = &buffer[skipped..][..bytes];
+                    let parts: Vec<_> =
+                        buffer.chunks(bytes.div_ceil(segments)).map(std::io::IoSlice::new).collect();
+                    let written = match segments {
+                        1 => file.write(buffer),
+                        _ => file.write_vectored(&parts),
+                    };
+                    assert_eq!(written.unwrap(), bytes);
+                }
+            });
+        }
+    });
+    let found = fs::read(t.first(name)).unwrap();
+    assert_eq!(found.len(), 2 * CALLS * bytes);
+    found.chunks(bytes).filter(|call| call.iter().any(|b| *b != call[0])).count()
+}
+
+#[test]
+fn appends_of_any_length_stay_together_between_mounts() {
+    let Some(t) = Two::new("rw") else { return };
+    const MIB: usize = 1 << 20;
+    assert_eq!(torn(&t, "one", MIB, 1), 0);
+    assert_eq!(torn(&t, "four", 4 * MIB, 1), 0);
+    assert_eq!(torn(&t, "odd", 3 * MIB + 777, 1), 0);
+    assert_eq!(torn(&t, "vectors", 3 * MIB + 777, 5), 0);
+    assert!(t.m.nacre(&["lfs", "setstripe", "-c", "2", "-S", "64K", t.first("wide").to_str().unwrap()]).ok);
+    assert_eq!(torn(&t, "wide", 2 * MIB + 5, 1), 0);
+    t.end();
+}

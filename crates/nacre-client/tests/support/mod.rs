@@ -505,6 +505,7 @@ pub fn write_args(handle: OpenHandle, offset: u64, data: &'static [u8]) -> nacre
         handle,
         offset,
         append: false,
+        call_bytes: 0,
         data: Bytes::from_static(data),
         kill_suidgid: false,
         sync: false,

@@ -1,6 +1,7 @@
 //! Open files: OPEN, READ, WRITE, FLUSH, RELEASE, FSYNC, FALLOCATE. The kernel's file handle is our open handle.
 
 use crate::abi::{self, o};
+use crate::call;
 use crate::device::MAX_WRITE_BYTES;
 use crate::door::{Answer, Door};
 use crate::interrupt::PATIENCE;
@@ -48,12 +49,19 @@ pub(crate) async fn write<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
     let data = request.payload(&args, size)?;
     // A page of a mapping goes where it was mapped from, by whatever descriptor the kernel found.
     let from_cache = write_flags & abi::WRITE_CACHE != 0;
+    let append = flags & o::APPEND != 0 && !from_cache;
+    // The rest of its call follows in requests of their own: the client keeps the file locked for them.
+    let call_bytes = match append && size >= call::SPLIT_BYTES_MIN {
+        true => door.call_bytes(&request).await.unwrap_or(0),
+        false => 0,
+    };
     let written = door
         .ops
         .write(WriteArgs {
             handle: OpenHandle(fh),
             offset,
-            append: flags & o::APPEND != 0 && !from_cache,
+            append,
+            call_bytes,
             data,
             kill_suidgid: write_flags & abi::WRITE_KILL_SUIDGID != 0,
             sync: flags & o::DSYNC != 0 && !from_cache,

@@ -79,7 +79,15 @@ pub(crate) async fn append(client: &Client, handle: OpenHandle, data: Vec<u8>) -
     client.write(WriteArgs { append: true, ..args(handle, 0, data) }).await
 }
 fn args(handle: OpenHandle, offset: u64, data: Vec<u8>) -> WriteArgs {
-    WriteArgs { handle, offset, append: false, data: data.into(), kill_suidgid: false, sync: false }
+    WriteArgs {
+        handle,
+        offset,
+        append: false,
+        call_bytes: 0,
+        data: data.into(),
+        kill_suidgid: false,
+        sync: false,
+    }
 }
 /// The bytes of a file, as a mount sees them that opens it now.
 pub(crate) fn read(c: &mut Cluster, mount: NodeId, fid: Fid) -> Result<Vec<u8>, Errno> {

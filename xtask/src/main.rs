@@ -46,7 +46,8 @@ enum Task {
     },
     /// POSIX cases on a real mount
     Pjdfstest,
-    /// Source tree, git, SQLite and fio on a real mount (all, or those named)
+    /// Source tree, git, SQLite and fio on a real mount (all, or those named); `postgres`, only by name: PostgreSQL while servers are
+    /// killed, two to four minutes
     Apps { names: Vec<String> },
     /// Rare calls on two mounts: handles over a remount, OFD locks, huge sparse files, inherited ACLs
     Edges,

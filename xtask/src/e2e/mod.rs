@@ -8,6 +8,7 @@ mod million;
 mod netns;
 mod network;
 mod pjdfstest;
+mod postgres;
 mod stores;
 mod sweep;
 mod system;

@@ -130,11 +130,10 @@ impl Cluster {
         self.device = device.trim().to_owned();
         sh(Command::new("mount").arg(&self.device).arg(self.path(self.on_loop)))
     }
-    /// Unmounts the store and checks the file system, as after any error of a device.
-    fn detach(&mut self) -> Result<()> {
-        sh(Command::new("umount").arg(self.path(self.on_loop)))?;
-        Ok(())
+    fn detach(&self) -> Result<()> {
+        sh(Command::new("umount").arg(self.path(self.on_loop)))
     }
+    /// As after any error of a device.
     fn fsck(&self) -> Result<()> {
         // 1: errors were corrected.
         let status =
@@ -214,7 +213,7 @@ impl Cluster {
     fn lose(&mut self, loss: Loss) -> Result<String> {
         let writer = Writer::start(self.path("a"))?;
         let begin = Instant::now();
-        while begin.elapsed() < Duration::from_millis(2500) {
+        while begin.elapsed() < Duration::from_millis(1500) {
             super::pause();
         }
         let before = writer.count();
@@ -246,13 +245,7 @@ impl Cluster {
         self.serve(self.on_loop)?;
         let done = writer.stop()?;
         let (wrong, refused) = self.look(&done)?;
-        ensure!(
-            wrong.is_empty(),
-            "{} of {} acknowledged files: {}",
-            wrong.len(),
-            done.len(),
-            wrong.join(", ")
-        );
+        ensure!(wrong.is_empty(), "{} of {} acknowledged files: {}", wrong.len(), done.len(), first(&wrong));
         // What was right may have been in the cache only.
         self.wait_stable();
         self.kill_server()?;
@@ -260,7 +253,7 @@ impl Cluster {
         sh(Command::new("mount").arg(&self.device).arg(self.path(self.on_loop)))?;
         self.serve(self.on_loop)?;
         let (later, refused_later) = self.look(&done)?;
-        ensure!(later.is_empty(), "mounted again, {} of {}: {}", later.len(), done.len(), later.join(", "));
+        ensure!(later.is_empty(), "mounted again, {} of {}: {}", later.len(), done.len(), first(&later));
         Ok(format!(
             "{} files acknowledged, {before} of them before, 0 wrong, 0 missing, {} refused{}",
             done.len(),
@@ -268,10 +261,10 @@ impl Cluster {
             if served_from_cache { ", served out of the cache" } else { "" }
         ))
     }
-    /// Twice the interval of commits and of write-back.
+    /// Longer than the intervals of commits and of write-back together.
     fn wait_stable(&self) {
         let begin = Instant::now();
-        while begin.elapsed() < Duration::from_secs(4) {
+        while begin.elapsed() < Duration::from_secs(3) {
             super::pause();
         }
     }
@@ -291,9 +284,13 @@ impl Cluster {
                 Err(error) => wrong.push(format!("{}: {error}", name(number))),
             }
         }
-        wrong.truncate(20);
         Ok((wrong, refused))
     }
+}
+
+/// Some of them.
+fn first(wrong: &[String]) -> String {
+    wrong.get(..wrong.len().min(20)).unwrap_or_default().join(", ")
 }
 
 fn name(number: u32) -> String {

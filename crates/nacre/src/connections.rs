@@ -1,16 +1,19 @@
 //! How many connections a process lets in, from the command line and from what it may have open.
 
-use crate::store;
+use crate::{say, store};
 use nacre_rt::Config;
+
+const CONNECTIONS: u32 = 4096;
+const CONNECTIONS_PER_HOST: u32 = 1024;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct ConnectionArgs {
-    /// Connections that are let in at each address; more are refused (each mount has one to every target)
-    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(16..=65_536))]
-    max_connections: u32,
-    /// Of these, connections from one host (an IPv4 address, an IPv6 network of 64 bits)
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(16..=65_536))]
-    max_connections_per_host: u32,
+    /// Connections that are let in at each address; more are refused (each mount has one to every target) (default: 4096)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=65_536))]
+    max_connections: Option<u32>,
+    /// Of these, connections from one host (an IPv4 address, an IPv6 network of 64 bits) (default: 1024)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=65_536))]
+    max_connections_per_host: Option<u32>,
 }
 
 impl ConnectionArgs {
@@ -19,14 +22,18 @@ impl ConnectionArgs {
     pub(crate) fn config(&self) -> Config {
         let most = usize::try_from(store::raise_descriptor_limit() / 5).unwrap_or(usize::MAX);
         let bounded = |wanted: u32| most.min(wanted as usize);
-        let connections_max = bounded(self.max_connections);
-        if connections_max < self.max_connections as usize {
-            tracing::info!(
-                connections_max,
-                "fewer connections than asked for: the limit of open files is low"
-            );
+        let connections_max = bounded(self.max_connections.unwrap_or(CONNECTIONS));
+        let connections_per_host_max = bounded(self.max_connections_per_host.unwrap_or(CONNECTIONS_PER_HOST));
+        for (option, wanted, holds) in [
+            ("--max-connections", self.max_connections, connections_max),
+            ("--max-connections-per-host", self.max_connections_per_host, connections_per_host_max),
+        ] {
+            if let Some(wanted) = wanted.filter(|wanted| holds < *wanted as usize) {
+                say::note(&format!(
+                    "nacre: {option} {wanted}: {holds} holds, a fifth of the limit of open files\nhint: ulimit -n"
+                ));
+            }
         }
-        let connections_per_host_max = bounded(self.max_connections_per_host);
         Config { connections_max, connections_per_host_max, ..Config::default() }
     }
 }

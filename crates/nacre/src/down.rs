@@ -2,7 +2,7 @@
 
 use crate::registry::{self, Entry, ProcessKind};
 use crate::tool::{self, Tool};
-use crate::{say, up};
+use crate::{say, up, watch};
 use anyhow::{Context as _, Result, bail, ensure};
 use nacre_fuse::{MountError, Unmount};
 use nacre_types::{TargetKind, TargetName};
@@ -74,6 +74,9 @@ pub(crate) struct UmountArgs {
 pub(crate) struct SyncArgs {
     /// The mount point, or any file of the mount
     mount: PathBuf,
+    /// Seconds to wait (default: as long as it takes)
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: Option<u64>,
 }
 
 pub(crate) fn down(args: &DownArgs) -> Result<()> {
@@ -249,6 +252,11 @@ fn ends_within(process: &OwnedFd, limit: Duration) -> Result<bool> {
 }
 
 pub(crate) fn sync(args: &SyncArgs) -> Result<()> {
+    watch::within_or_wait(args.timeout, || sync_now(args))
+}
+
+fn sync_now(args: &SyncArgs) -> Result<()> {
+    watch::asks(&args.mount);
     match rustix::fs::setxattr(&args.mount, "nacre.sync", b"1", rustix::fs::XattrFlags::empty()) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NODATA | rustix::io::Errno::PERM) => {

@@ -19,7 +19,13 @@ pub(crate) fn init(file: Option<&Path>) -> std::io::Result<()> {
         Ok("debug") => Level::DEBUG,
         Ok("warn") => Level::WARN,
         Ok("error") => Level::ERROR,
-        _ => Level::INFO,
+        Ok("info" | "") | Err(_) => Level::INFO,
+        Ok(other) => {
+            crate::say::note(&format!(
+                "nacre: NACRE_LOG={other}: unknown, info holds\nhint: trace, debug, info, warn, error"
+            ));
+            Level::INFO
+        }
     };
     // A line that cannot be written (the terminal is gone) is lost; complaining about it on stderr would be a panic.
     let builder = tracing_subscriber::fmt()

@@ -62,6 +62,14 @@ pub(crate) fn within(limit: Duration, work: impl FnOnce() -> Result<()>) -> Resu
     }
 }
 
+/// The same with a limit only if one was asked for: changes are waited for.
+pub(crate) fn within_or_wait(limit: Option<u64>, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    match limit {
+        Some(seconds) => within(Duration::from_secs(seconds), work),
+        None => work(),
+    }
+}
+
 /// Says what is asked next; the time of the question begins.
 pub(crate) fn asks(path: &Path) {
     if is_child() {

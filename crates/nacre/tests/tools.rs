@@ -74,6 +74,9 @@ fn links_named_lfs_and_lctl_are_those_commands() {
     assert!(!m.mount().join("f").exists());
     assert!(run("lfs", &["setstripe", "-c", "2", "-S", "64K", file]).ok);
     assert_eq!(run("lfs", &["getstripe", "-c", file]).out, "2\n");
+    let many = m.mount().join("many");
+    let many = run("lfs", &["setstripe", "--timeout", "60", "-c", "5", many.to_str().unwrap()]);
+    assert!(many.ok && many.err.contains("5 stripes were asked for, it has 2"), "{}", many.err);
     let nowhere = m.mount().join("nowhere");
     m.refused(
         &["lfs", "setstripe", "-i", "9", nowhere.to_str().unwrap()],

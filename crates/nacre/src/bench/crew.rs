@@ -102,7 +102,10 @@ impl Site for OnMount<'_> {
         Ok(())
     }
     fn mdc(&mut self) -> Result<Mdc> {
-        Ok(Mdc(lctl::matching("mdc.*.*")?))
+        // Of this mount alone: `demo-0011223344556677` is in the name of each of its devices.
+        let name = crate::lfs::attribute(&self.dir, "nacre.mount")?;
+        let instance = name.trim().rsplit('-').next().unwrap_or("*").to_owned();
+        Ok(Mdc(lctl::matching(&format!("mdc.*-{instance}.*"))?))
     }
     fn set(&mut self, param: &Param, value: &str) -> Result<()> {
         lctl::apply(&format!("{}={value}", param.name))

@@ -43,7 +43,7 @@ pub(crate) enum LfsCommand {
 
 pub(crate) fn run(command: &LfsCommand) -> Result<()> {
     match command {
-        LfsCommand::Setstripe(args) => setstripe::run(args),
+        LfsCommand::Setstripe(args) => watch::within_or_wait(args.timeout, || setstripe::run(args)),
         LfsCommand::Getstripe(args) => watch::within(args.timeout.limit(), || getstripe::run(args)),
         LfsCommand::Df(args) => df::run(args),
         LfsCommand::Path2fid(args) => watch::within(args.timeout.limit(), || fid::path2fid(args)),

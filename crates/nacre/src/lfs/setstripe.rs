@@ -1,10 +1,11 @@
 //! `lfs setstripe`.
 
-use super::parse_size;
+use super::{layout_of, parse_size};
+use crate::{say, watch};
 use anyhow::{Context as _, Result, bail, ensure};
 use nacre_types::{STRIPE_BYTES_UNIT, STRIPES_MAX};
 use rustix::fs::XattrFlags;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -20,6 +21,9 @@ pub(crate) struct Args {
     /// Remove what was set on the directory
     #[arg(short = 'd', long, conflicts_with_all = ["stripe_count", "stripe_size", "stripe_index"])]
     delete: bool,
+    /// Seconds to wait for an answer (default: as long as it takes; what was asked for may be done all the same)
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(super) timeout: Option<u64>,
     /// A directory, or a file that does not exist or was never written
     #[arg(required = true)]
     paths: Vec<PathBuf>,
@@ -44,6 +48,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     );
     let text = format!("count={},size={},first={}", args.stripe_count, args.stripe_size, args.stripe_index);
     for path in &args.paths {
+        watch::asks(path);
         if args.delete {
             rustix::fs::removexattr(path, "nacre.layout")
                 .with_context(|| format!("cannot remove the layout of {}", path.display()))?;
@@ -63,7 +68,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
             drop(std::fs::remove_file(path));
         }
         match result {
-            Ok(()) => {}
+            Ok(()) => say_stripes(args.stripe_count, path)?,
             Err(rustix::io::Errno::NXIO) => bail!(
                 "{}: the OST with index {} does not exist, or is stopped or full\n\
                  hint: `nacre lfs df` shows the OSTs; -i -1 lets the MDT choose",
@@ -82,6 +87,19 @@ pub(super) fn run(args: &Args) -> Result<()> {
             }
             Err(e) => return Err(e).with_context(|| format!("cannot set the layout of {}", path.display())),
         }
+    }
+    Ok(())
+}
+
+/// A file has no more stripes than there are OSTs for it.
+fn say_stripes(wanted: i64, path: &Path) -> Result<()> {
+    let Some(layout) = layout_of(path)?.layout else { return Ok(()) };
+    let stripes = layout.components.first().map_or(0, |component| component.stripes.len());
+    if wanted > 0 && i64::try_from(stripes)? < wanted {
+        say::note(&format!(
+            "{}: {wanted} stripes were asked for, it has {stripes}: one on each OST that takes files",
+            path.display()
+        ));
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ mod ci;
 mod cost;
 mod e2e;
 mod mutants;
+mod package;
 mod policy;
 mod shell;
 
@@ -43,6 +44,12 @@ enum Task {
         /// Only those whose name contains this
         #[arg(default_value = "")]
         only: String,
+    },
+    /// A Debian package of the binary with units, manual pages and completions (needs dpkg-deb)
+    Package {
+        /// Install it, check it with systemd's tools, mount with it, and remove it (as root)
+        #[arg(long)]
+        test: bool,
     },
     /// POSIX cases on a real mount
     Pjdfstest,
@@ -131,6 +138,8 @@ fn main() -> Result<()> {
         Task::Policy => policy::run(),
         Task::Sim { seeds, seed, options } => ci::sim(seeds, seed, &options),
         Task::Mutants { seeds, only } => mutants::run(seeds, &only),
+        Task::Package { test: true } => package::test(),
+        Task::Package { test: false } => package::build().map(|package| println!("{}", package.display())),
         Task::Pjdfstest => e2e::pjdfstest(),
         Task::Apps { names } => e2e::apps(&names),
         Task::Edges => e2e::edges(),

@@ -1,6 +1,8 @@
 //! The command line: one definition per command and flag, from which parser and help are made.
 
-use crate::{bench, check, destroy, down, lctl, lfs, lr_reader, mkfs, mount, serve, status, target, up};
+use crate::{
+    bench, check, destroy, down, lctl, lfs, lr_reader, manual, mkfs, mount, serve, status, target, up,
+};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -75,6 +77,9 @@ pub(crate) enum Command {
     /// Measure a file system
     #[command(subcommand)]
     Bench(BenchCommand),
+    Completions(manual::CompletionsArgs),
+    #[command(hide = true)]
+    Manual(manual::ManualArgs),
 }
 
 #[derive(Subcommand, Debug)]
@@ -101,6 +106,8 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
         Command::LrReader(args) => lr_reader::run(args),
         Command::Lfs(command) => lfs::run(command),
         Command::Lctl(command) => lctl::run(command),
+        Command::Completions(args) => manual::completions(args),
+        Command::Manual(args) => manual::manual(args),
         Command::Bench(BenchCommand::Md(args)) => bench::md(args),
         Command::Bench(BenchCommand::MdWorker(args)) => bench::worker(args),
     };

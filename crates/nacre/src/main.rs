@@ -1,7 +1,7 @@
 //! The nacre binary: servers, mounts and tools behind one command line.
 //!
 //! Only wiring lives here: parse, put islands, stores and sockets together, run, talk to the person. What a request
-//! means is in the crates below. Called through a link named `lfs` or `lctl` it is that command.
+//! means is in the crates below. Called through a link named `lfs`, `lctl`, `lr_reader` or `mount.nacre` it is that command.
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "help texts show HOST[:PORT]; they are no Markdown")]
 
@@ -17,9 +17,11 @@ mod lctl;
 mod lfs;
 mod log;
 mod lr_reader;
+mod manual;
 mod metrics;
 mod mkfs;
 mod mount;
+mod mount_helper;
 mod mount_options;
 mod neighbours;
 mod overlay;
@@ -54,6 +56,15 @@ fn main() -> ExitCode {
     let name = called.as_ref().and_then(|p| p.file_name()).and_then(|n| n.to_str()).unwrap_or("");
     if matches!(name, "lfs" | "lctl" | "lr_reader") {
         args.insert(1, name.into());
+    }
+    if name == "mount.nacre" {
+        return match mount_helper::run(args.into_iter().skip(1)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                say::error(name, &error);
+                ExitCode::from(1)
+            }
+        };
     }
     let cli = cli::Cli::parse_from(args);
     match cli::run(&cli.command) {

@@ -99,6 +99,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     if let Some(text) = metrics {
         say::line(&text);
     }
+    // A supervisor that waits for it (systemd's Type=notify) starts what depends on the targets.
+    drop(sd_notify::notify(&[sd_notify::NotifyState::Ready]));
     if args.listen.is_some() {
         say::line("no authentication yet: whoever reaches the address can read and write everything");
     }
@@ -106,6 +108,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         process.check_lost()?;
         process.register(ProcessKind::Serve, fs.as_deref(), &[], &[])?;
     }
+    drop(sd_notify::notify(&[sd_notify::NotifyState::Stopping]));
     say::note("stopping");
     process.stop(&mut signals)
 }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Options that mount(8), systemd or other tools read; they mean nothing to a mount that is being made.
 const FOR_OTHERS: &[&str] = &[
@@ -24,6 +24,8 @@ struct Asked {
     options: Vec<String>,
     /// `-f`: check the arguments, mount nothing.
     fake: bool,
+    /// `-v`: say what was done.
+    verbose: bool,
 }
 
 /// Runs as the helper; returns only when nothing is to be mounted, or with an error.
@@ -34,6 +36,10 @@ pub(crate) fn run(args: impl Iterator<Item = OsString>) -> Result<()> {
     }
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("mount").arg("--detach");
+    if !asked.verbose {
+        // As every mount helper: silent when it has worked.
+        command.stdout(Stdio::null());
+    }
     if !asked.options.is_empty() {
         command.arg("-o").arg(asked.options.join(","));
     }
@@ -43,7 +49,8 @@ pub(crate) fn run(args: impl Iterator<Item = OsString>) -> Result<()> {
 fn parse(args: impl Iterator<Item = OsString>) -> Result<Asked> {
     const USAGE: &str = "usage: mount.nacre ADDRESS:/FS DIR [-sfnv] [-o OPTIONS]\nhint: mount(8) calls this program; \
                          by hand, use `nacre mount`";
-    let (mut places, mut options, mut fake) = (Vec::new(), Vec::new(), false);
+    let (mut places, mut options) = (Vec::new(), Vec::new());
+    let (mut fake, mut verbose) = (false, false);
     let mut args = args;
     while let Some(arg) = args.next() {
         match arg.to_str() {
@@ -57,7 +64,8 @@ fn parse(args: impl Iterator<Item = OsString>) -> Result<Asked> {
                 for flag in flags.chars().skip(1) {
                     match flag {
                         'f' => fake = true,
-                        's' | 'n' | 'v' => {}
+                        'v' => verbose = true,
+                        's' | 'n' => {}
                         _ => bail!("unknown flag -{flag}\n{USAGE}"),
                     }
                 }
@@ -67,7 +75,7 @@ fn parse(args: impl Iterator<Item = OsString>) -> Result<Asked> {
     }
     let [source, dir] = <[OsString; 2]>::try_from(places).ok().context(USAGE)?;
     let source = source.into_string().ok().context("the address is not UTF-8")?;
-    Ok(Asked { source, dir: PathBuf::from(dir), options, fake })
+    Ok(Asked { source, dir: PathBuf::from(dir), options, fake, verbose })
 }
 
 fn is_for_others(option: &str) -> bool {

@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: the same command on every desk and in CI. Steps run in order of how fast they fail.
 
 use crate::shell::{cargo, run as sh};
-use crate::{e2e, policy};
+use crate::{e2e, package, policy};
 use anyhow::{Context as _, Result};
 use std::time::Instant;
 
@@ -24,6 +24,7 @@ const STEPS: &[Step] = &[
         e2e::with_uring(true, || sh(&mut cargo(&args)))
     }),
     ("simulation", || sim(SEEDS, None, &[])),
+    ("package", package::test),
     ("pjdfstest", || e2e::with_uring(true, e2e::pjdfstest)),
     // It watches the reads of /dev/fuse.
     ("trips", || e2e::with_uring(false, e2e::trips)),

@@ -12,8 +12,7 @@ use std::process::{Command, Stdio};
 
 /// Options that mount(8), systemd or other tools read; they mean nothing to a mount that is being made.
 const FOR_OTHERS: &[&str] = &[
-    "auto", "noauto", "defaults", "user", "nouser", "users", "owner", "group", "_netdev", "nofail", "exec",
-    "suid", "dev", "async",
+    "auto", "noauto", "defaults", "user", "nouser", "users", "owner", "group", "_netdev", "nofail", "async",
 ];
 
 /// What mount(8) asked for.
@@ -22,6 +21,8 @@ struct Asked {
     source: String,
     dir: PathBuf,
     options: Vec<String>,
+    /// `timeout=SECONDS`: how long the servers are waited for.
+    timeout: Option<String>,
     /// `-f`: check the arguments, mount nothing.
     fake: bool,
     /// `-v`: say what was done.
@@ -39,6 +40,9 @@ pub(crate) fn run(args: impl Iterator<Item = OsString>) -> Result<()> {
     if !asked.verbose {
         // As every mount helper: silent when it has worked.
         command.stdout(Stdio::null());
+    }
+    if let Some(seconds) = &asked.timeout {
+        command.arg("--timeout").arg(seconds);
     }
     if !asked.options.is_empty() {
         command.arg("-o").arg(asked.options.join(","));
@@ -74,8 +78,11 @@ fn parse(args: impl Iterator<Item = OsString>) -> Result<Asked> {
         }
     }
     let [source, dir] = <[OsString; 2]>::try_from(places).ok().context(USAGE)?;
+    let timeout =
+        options.iter().rev().find_map(|word: &String| word.strip_prefix("timeout=").map(str::to_owned));
+    options.retain(|word| !word.starts_with("timeout="));
     let source = source.into_string().ok().context("the address is not UTF-8")?;
-    Ok(Asked { source, dir: PathBuf::from(dir), options, fake, verbose })
+    Ok(Asked { source, dir: PathBuf::from(dir), options, timeout, fake, verbose })
 }
 
 fn is_for_others(option: &str) -> bool {
@@ -98,7 +105,8 @@ mod tests {
         let got = asked(line).expect("a line as mount(8) writes it");
         assert_eq!(got.source, "10.0.0.1:9988:/demo");
         assert_eq!(got.dir.to_str(), Some("/mnt/demo"));
-        assert_eq!(got.options, ["rw", "timeout=30", "noatime"]);
+        assert_eq!(got.options, ["rw", "noatime"]);
+        assert_eq!(got.timeout.as_deref(), Some("30"));
         assert!(!got.fake);
         assert!(asked("a:/fs /mnt -f -o defaults").expect("fake").fake);
     }

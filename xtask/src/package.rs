@@ -159,10 +159,10 @@ fn use_installed() -> Result<()> {
         ensure!(fs::read(mount.join("file"))? == b"through mount(8)", "the file came back different");
         sh(Command::new("umount").arg(&mount))
     })();
-    drop(rustix::process::kill_process(
+    let _gone = rustix::process::kill_process(
         rustix::process::Pid::from_child(&servers),
         rustix::process::Signal::TERM,
-    ));
+    );
     servers.wait()?;
     outcome
 }

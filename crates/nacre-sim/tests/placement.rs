@@ -121,8 +121,15 @@ fn a_write_finds_the_space_of_a_file_that_was_removed_just_before() {
             let write = |offset| {
                 let (client, data) = (client.clone(), data.clone());
                 async move {
-                    let args =
-                        WriteArgs { handle, offset, append: false, data, kill_suidgid: false, sync: false };
+                    let args = WriteArgs {
+                        handle,
+                        offset,
+                        append: false,
+                        data,
+                        kill_suidgid: false,
+                        sync: false,
+                        call_bytes: 0,
+                    };
                     client.write(args).await.map(drop)
                 }
             };

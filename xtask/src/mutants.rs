@@ -123,7 +123,7 @@ const MUTATIONS: &[Mutation] = &[
         "crates/nacre-ost/src/object.rs",
         &[("Err(Errno::ENOSPC) if self.objects.freed_some(until).await? => {}", "Err(Errno::ENOSPC) if until < self.core.ctx.now() => {}")],
     )
-    .found_by("nacre-sim", "placement", "a_write_finds_the_space_of_a_file_that_was_removed_just_before"),
+    .found_by("nacre-sim", "placement", "a_write_finds_the_space_of_a_file_that_was_cut_just_before"),
     planted(
         "replay goes backwards",
         "crates/nacre-rpc/src/replay.rs",

@@ -4,7 +4,7 @@ mod support;
 
 use nacre_client::{Client, CreateArgs, WriteArgs};
 use nacre_sim::cluster::Cluster;
-use nacre_types::{Errno, Fid, LayoutTemplate, OstIndex};
+use nacre_types::{Errno, Fid, LayoutTemplate, OstIndex, SetAttr};
 use std::rc::Rc;
 use support::{FILE, SEC, new, run};
 
@@ -107,13 +107,13 @@ fn the_emptier_ost_gets_more_files() {
     assert!((1..20).contains(&placed), "{placed} of 40 files are on the OST that has less free space");
 }
 
-/// Space of removed files is found by the first write that needs it: the commits on its way are not waited for, but hurried.
-#[test]
-fn a_write_finds_the_space_of_a_file_that_was_removed_just_before() {
+/// A file grows on a full OST once another file has freed its space, without a pause between: what the freeing waits for
+/// is hurried by the first write that needs it.
+fn grows_into_freed_space(free: impl AsyncFn(Rc<Client>) -> Result<(), Errno> + Copy + Send + 'static) {
     for seed in 1..=3 {
         let mut c = cluster(seed);
         let mount = c.mounts[0];
-        let written = run(&mut c, mount, async |client| {
+        let written = run(&mut c, mount, async move |client| {
             let layout = LayoutTemplate { stripe_count: 1, stripe_bytes: 0, first_ost: 0 };
             let args = CreateArgs { layout: Some(layout), ..new(Fid::ROOT, "grows", FILE) };
             let (_, handle) = client.create(args, 2).await?;
@@ -136,7 +136,7 @@ fn a_write_finds_the_space_of_a_file_that_was_removed_just_before() {
             write(0).await?;
             let (_, full) = fill(&client, "full", 0, usize::MAX).await?;
             let before = write(4 * MIB as u64).await;
-            remove(&client, "full").await?;
+            free(client.clone()).await?;
             let mut after = Vec::new();
             for n in 1..8 {
                 after.push(write(n * 4 * MIB as u64).await);
@@ -147,7 +147,21 @@ fn a_write_finds_the_space_of_a_file_that_was_removed_just_before() {
     }
 }
 
-/// The same for a new file when every OST is full.
+#[test]
+fn a_write_finds_the_space_of_a_file_that_was_removed_just_before() {
+    grows_into_freed_space(async |client| remove(&client, "full").await);
+}
+
+#[test]
+fn a_write_finds_the_space_of_a_file_that_was_cut_just_before() {
+    grows_into_freed_space(async |client| {
+        let fid = client.lookup(Fid::ROOT, b"full").await?.attr.fid;
+        let set = SetAttr { size: Some(0), ..SetAttr::default() };
+        client.setattr(fid, set, support::caller()).await.map(drop)
+    });
+}
+
+/// A new file finds the space of a removed one when every OST is full.
 #[test]
 fn a_new_file_finds_the_space_of_a_file_that_was_removed_just_before() {
     let mut c = cluster(1);

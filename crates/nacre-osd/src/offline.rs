@@ -43,6 +43,10 @@ impl Overlay {
             | StoreOp::SyncAside { .. }
             | StoreOp::Truncate { file: FileId::Log(_), .. }
             | StoreOp::Write { file: FileId::Mark, .. } => Ok(StoreDone::Unit),
+            // The end of the log is written again in place of itself: the bytes are there.
+            StoreOp::Write { file: file @ FileId::Log(_), .. } if !self.files.contains_key(&file) => {
+                Ok(StoreDone::Unit)
+            }
             StoreOp::Write { file, offset, data } => match self.files.get_mut(&file) {
                 Some(Some(bytes)) => {
                     let mut at = usize::try_from(offset).map_err(|_| StoreError::NoSpace)?;

@@ -51,9 +51,11 @@ fn a_blank_ost_under_serve_is_refused_and_gives_no_zeros() {
     let second = c.serve("ost1");
     let _mount = c.mount("a");
     let a = c.mnt("a");
-    eventually("the second OST takes files", || {
-        m.nacre(&["lfs", "setstripe", "-c", "1", "-i", "1", a.join("first").to_str().unwrap()]).ok
-    });
+    for (index, name) in ["0", "1"].into_iter().zip(["first", "second"]) {
+        eventually("the OST takes files", || {
+            m.nacre(&["lfs", "setstripe", "-c", "1", "-i", index, a.join(name).to_str().unwrap()]).ok
+        });
+    }
     let (zero, one) = (put(&m, &a, "zero", 0, b"on the first"), put(&m, &a, "one", 1, &[7; 300_000]));
     m.good(&["sync", a.to_str().unwrap()]);
     drop(mgs);

@@ -29,7 +29,7 @@ def in_thread(f):
     t.start(); t.join()
     return got[0]
 c = sqlite3.connect(path, timeout=60, isolation_level=None)
-c.execute("PRAGMA cache_size=2")
+c.execute("PRAGMA cache_size=" + sys.argv[2])
 for line in sys.stdin:
     try:
         if line.startswith("!"): print(eval(line[1:]), flush=True)
@@ -44,9 +44,15 @@ struct Shell {
     output: BufReader<ChildStdout>,
 }
 impl Shell {
-    fn open(database: &Path) -> Self {
+    /// Beyond so many cached pages a transaction writes into the database before its COMMIT.
+    fn open(database: &Path, pages_cached: &str) -> Self {
         let mut command = Command::new("python3");
-        command.args(["-c", SHELL]).arg(database).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .args(["-c", SHELL])
+            .arg(database)
+            .arg(pages_cached)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         Self { input: child.stdin.take(), output, child }
@@ -74,7 +80,7 @@ impl Drop for Shell {
     }
 }
 
-/// The transaction of the mount that stood still is hot when the other takes over, and begins its own; then the first is
+/// A transaction of the mount that stood still is hot (or has written its journal only) when the other takes over, and begins its own; then the first is
 /// back and gives up, and the second dies before its COMMIT.
 #[test]
 fn a_database_stays_whole_when_a_mount_is_back_after_another_has_taken_its_locks() {
@@ -87,10 +93,10 @@ fn a_database_stays_whole_when_a_mount_is_back_after_another_has_taken_its_locks
     let _servers = c.all();
     let (sleeper, _other) = (c.mount("a"), c.mount("b"));
     let (a, b) = (c.mnt("a"), c.mnt("b"));
-    for mode in ["delete", "truncate", "persist"] {
-        let name = format!("{mode}.db");
+    for (mode, cached) in [("delete", "2"), ("delete", "1000"), ("truncate", "1000"), ("persist", "1000")] {
+        let name = format!("{mode}-{cached}.db");
         let set_mode = format!("PRAGMA journal_mode={mode}");
-        let mut first = Shell::open(&a.join(&name));
+        let mut first = Shell::open(&a.join(&name), cached);
         first.good(&set_mode);
         first.good("CREATE TABLE t(id INTEGER PRIMARY KEY, v TEXT, pad BLOB)");
         first.good(
@@ -100,7 +106,7 @@ fn a_database_stays_whole_when_a_mount_is_back_after_another_has_taken_its_locks
         first.good("BEGIN IMMEDIATE");
         first.good("UPDATE t SET v='by a', pad=randomblob(1000)");
         sleeper.signal(Signal::STOP);
-        let mut second = Shell::open(&b.join(&name));
+        let mut second = Shell::open(&b.join(&name), "2");
         second.good(&set_mode);
         second.good("BEGIN IMMEDIATE"); // when the lease of the other has ended: rolls it back
         second.good("UPDATE t SET v='by b', pad=randomblob(1000)");
@@ -135,7 +141,7 @@ fn a_database_stays_whole_when_a_mount_is_back_after_another_has_taken_its_locks
         second.child.wait().unwrap();
 
         for mount in [&b, &a] {
-            let mut third = Shell::open(&mount.join(&name));
+            let mut third = Shell::open(&mount.join(&name), "2");
             let rows = third.good("SELECT v, count(*) FROM t GROUP BY v");
             assert_eq!(rows, "ok [('start', 200)]", "{mode}: neither transaction was committed");
             assert_eq!(third.good("PRAGMA integrity_check"), "ok [('ok',)]", "{mode}");

@@ -297,6 +297,11 @@ impl Peer {
     pub fn is_connected(&self) -> bool {
         self.import.borrow().state() == ImportState::Full
     }
+    /// Whether the target was started again and is in recovery: it answers, and serves nobody yet.
+    pub fn is_recovering(&self) -> bool {
+        use ImportState::{Recover, Replay, ReplayLocks, ReplayWait};
+        matches!(self.import.borrow().state(), Replay | ReplayLocks | ReplayWait | Recover)
+    }
     /// Ends when the import is usable, or was stopped.
     pub async fn connected(&self) {
         while !self.is_connected() && !self.stopped.get() {

@@ -173,3 +173,30 @@ fn time_in_which_the_servers_stood_still_is_no_outage() {
         assert_eq!(made, Some(Ok(())), "seed {seed}\n{}", c.world.trace(60));
     }
 }
+
+/// A recovery waits for a mount that was killed; a server that is killed in the middle of it begins anew.
+#[test]
+fn a_create_waits_for_the_only_ost_as_long_as_that_is_in_recovery() {
+    for seed in 1..=8 {
+        let mut c = support::cluster(seed, 1, 2);
+        c.world.run_for(2 * SEC);
+        let (ost, [mount, victim]) = (c.servers[support::OST], [c.mounts[0], c.mounts[1]]);
+        for (name, of) in [("a", mount), ("b", victim)] {
+            let id = c.jobs.start(&mut c.world, of, async move |client| write(&client, name, -1).await);
+            let written: Result<Fid, Errno> = c.jobs.wait(&mut c.world, id, 30 * SEC).expect("in time");
+            written.expect("written");
+        }
+        c.world.kill(victim);
+        c.world.kill(ost);
+        c.world.start(ost);
+        let created = c.jobs.start(&mut c.world, mount, async |client| make(&client, "c", 0, -1).await);
+        // Longer in all than the MDT waits for OSTs that are stopped.
+        for _ in 0..3 {
+            c.world.run_for(8 * SEC);
+            c.world.kill(ost);
+            c.world.start(ost);
+        }
+        let stripes: Option<Result<Vec<OstIndex>, Errno>> = c.jobs.wait(&mut c.world, created, 60 * SEC);
+        assert_eq!(stripes, Some(Ok(vec![OstIndex(0)])), "seed {seed}");
+    }
+}

@@ -34,6 +34,12 @@ impl Mutation {
 
 const MUTATIONS: &[Mutation] = &[
     planted(
+        "what a neighbour has renewed is forgotten when a lease ends",
+        "crates/nacre-target/src/lease.rs",
+        &[("Some(_) => self.leave_neighbours(entry),", "Some(_) => self.note_end(),")],
+    )
+    .found_by("nacre-sim", "holds", "a_mount_that_is_cut_off_holds_up_others_for_a_lease_and_is_silent_before"),
+    planted(
         "an OST in recovery counts as stopped",
         "crates/nacre-mdt/src/osts.rs",
         &[("room.usable() || ost.active.get() && ost.peer.is_recovering()", "room.usable()")],

@@ -67,8 +67,12 @@ impl TargetCore {
                     tracing::warn!(target_name = %self.name, client = %entry.uuid, name = entry.name, cause, left_out,
                         "the lease of this client is not renewed any more");
                 }
+                // The client counts what a neighbour has answered so far: it may use its rights until that has run out.
+                match entry.conn {
+                    Some(_) => self.leave_neighbours(entry),
+                    None => self.note_end(),
+                }
                 entry.ending = Some(cause);
-                self.note_end();
             }
         });
     }

@@ -34,6 +34,12 @@ impl Mutation {
 
 const MUTATIONS: &[Mutation] = &[
     planted(
+        "a mount gives up what it knows of a target for what the MGS has met",
+        "crates/nacre-types/src/identity.rs",
+        &[("if other.incarnation.began < self.committed {", "if other.incarnation.began.0 == u64::MAX {")],
+    )
+    .found_by("nacre-sim", "identity", "a_copy_that_the_mgs_lets_in_is_refused_by_a_mount_that_knows_more"),
+    planted(
         "what a neighbour has renewed is forgotten when a lease ends",
         "crates/nacre-target/src/lease.rs",
         &[("Some(_) => self.leave_neighbours(entry),", "Some(_) => self.note_end(),")],

@@ -38,6 +38,7 @@ impl<T> Import<T> {
     pub fn expect(&mut self, now: Instant, target: Remembered, replaced: u32) {
         if replaced <= self.known.replaced {
             if let Some(known) = self.known.target.as_mut().filter(|_| replaced == self.known.replaced) {
+                known.committed = known.committed.max(self.last_committed);
                 known.learn(&target);
             }
             return;

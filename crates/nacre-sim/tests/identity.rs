@@ -298,6 +298,34 @@ fn a_clone_that_is_behind_or_has_diverged_is_refused() {
     }
 }
 
+/// The MGS has heard last what is durable when the target registered. A mount knows more, and does not give that up for
+/// what the MGS has met since.
+#[test]
+fn a_copy_that_the_mgs_lets_in_is_refused_by_a_mount_that_knows_more() {
+    for seed in 0..8 {
+        let mut c = cluster(seed);
+        let (zero, one) = (made(&mut c, "zero", 0, b"zero"), made(&mut c, "one", 1, b"one"));
+        let copy = c.devices[OST1].copy();
+        let two = made(&mut c, "two", 1, b"two");
+        c.world.run_for(3 * SEC);
+        c.world.kill(c.servers[OST1]);
+        let real = c.devices[OST1].clone();
+        c.set_device(OST1, copy);
+        start(&mut c, OST1);
+        nobody_uses_it(&mut c, one, zero);
+        assert_eq!(read(&mut c, two), Err(Errno::EIO), "seed {seed}");
+        // The MGS has met the copy: the administrator says that the original is right.
+        c.world.kill(c.servers[OST1]);
+        c.set_device(OST1, real);
+        c.world.start(c.servers[OST1]);
+        let why = refused(&mut c, OST1);
+        assert!(why.contains("accept-rollback demo-OST0001"), "{why}");
+        assert_eq!(admit(&mut c, TargetKind::Ost, 1, Admit::Rollback).refused, "");
+        start(&mut c, OST1);
+        assert_eq!(read(&mut c, two), Ok(b"two".to_vec()), "seed {seed}");
+    }
+}
+
 #[test]
 fn an_mdt_from_an_old_copy_lets_nobody_in_until_it_is_admitted() {
     for seed in 0..8 {

@@ -137,6 +137,9 @@ impl Remembered {
             return;
         }
         if other.incarnation.number > self.incarnation.number {
+            if other.incarnation.began < self.committed {
+                return; // of a copy that lacks what was durable; it may be all that the other one has met
+            }
             self.incarnation = other.incarnation;
         } else if other.incarnation.number == self.incarnation.number && other.incarnation != self.incarnation
         {
@@ -195,6 +198,7 @@ mod tests {
         mine.learn(&target(1, &[(11, 0)]).remember(Transno(95)));
         mine.learn(&target(2, &[(1, 0), (2, 0), (3, 900)]).remember(Transno(999)));
         mine.learn(&target(1, &[(11, 0), (55, 100)]).remember(Transno(500)));
-        assert_eq!(mine, t.remember(Transno(120)), "older, another target's, and of a diverged copy");
+        mine.learn(&target(1, &[(11, 0), (12, 100), (13, 119)]).remember(Transno(500)));
+        assert_eq!(mine, t.remember(Transno(120)), "older, another target's, and of copies");
     }
 }

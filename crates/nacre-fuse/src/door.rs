@@ -42,7 +42,7 @@ pub enum FuseEffect {
     LookAtCaller { unique: u64, pid: u32 },
     /// Which process a caller is and which of these files it has open: `Looked` comes back.
     LookAtFiles { unique: u64, pid: u32, files: Vec<Fid> },
-    /// How long the call is that a request is a piece of; a [`CallBytes`] comes back.
+    /// How long the call is that a request is a piece of; a `CallBytes` comes back.
     LookAtCall { unique: u64, pid: u32 },
     /// A lock request from a ring may have to wait, and the kernel tells of no signal that came before it.
     LockWaits { ticket: Ticket, pid: u32 },

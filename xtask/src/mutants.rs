@@ -34,6 +34,12 @@ impl Mutation {
 
 const MUTATIONS: &[Mutation] = &[
     planted(
+        "a new file with a fixed OST does not have space freed",
+        "crates/nacre-mdt/src/mdt.rs",
+        &[("Err(Errno::ENOSPC) if self.free_full_osts().await =>", "Err(Errno::ENOSPC) if args.name.is_empty() =>")],
+    )
+    .found_by("nacre-sim", "placement", "a_new_file_with_a_fixed_ost_finds_the_space_of_a_file_that_was_removed_just_before"),
+    planted(
         "a mount gives up what it knows of a target for what the MGS has met",
         "crates/nacre-types/src/identity.rs",
         &[("if other.incarnation.began < self.committed {", "if other.incarnation.began.0 == u64::MAX {")],

@@ -96,12 +96,19 @@ impl Mdt {
 
     async fn create(&self, request: &Request) -> Result<Reply, Errno> {
         let args: Create<'_> = request.args()?;
+        let regular = nacre_types::FileType::of_mode(args.mode) == Some(nacre_types::FileType::Regular);
+        if !regular || request.replayed_transno().is_some() {
+            return self.create_once(request, &args).await;
+        }
+        self.wait_for_room().await;
+        match self.create_once(request, &args).await {
+            Err(Errno::ENOSPC) if self.free_full_osts().await => self.create_once(request, &args).await,
+            created => created,
+        }
+    }
+    async fn create_once(&self, request: &Request, args: &Create<'_>) -> Result<Reply, Errno> {
         let hash = self.hash().await;
         let client = self.core.client_uuid(request.export).ok_or(Errno::ESTALE)?;
-        let regular = nacre_types::FileType::of_mode(args.mode) == Some(nacre_types::FileType::Regular);
-        if regular && request.replayed_transno().is_none() {
-            self.wait_for_room().await;
-        }
         let before = request.replayed_reply().and_then(|body| CreateReply::from_slice(body).ok());
         let before = before.and_then(|reply| reply.entry.layout);
         let choice = Choice::new(&self.osts, before);
@@ -109,8 +116,8 @@ impl Mdt {
         let mut maker =
             Maker { export: request.export, client, default: self.default.get(), layout: &mut choose };
         let (transno, reply) = self
-            .change(request, create::wants(hash, &args), credits(4, false), |view| {
-                let reply = create::apply(view, &mut maker, &args)?;
+            .change(request, create::wants(hash, args), credits(4, false), |view| {
+                let reply = create::apply(view, &mut maker, args)?;
                 self.core.set_record_data(request, u64::from(reply.created));
                 self.core.set_record_fid(request, reply.entry.attr.fid);
                 Ok(reply)

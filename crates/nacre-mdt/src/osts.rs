@@ -149,14 +149,17 @@ impl Osts {
             self.changed.wake_all();
         }
     }
-    /// Those that are full, if no OST can take a file.
+    /// Those that are full.
     pub(crate) fn full(&self) -> Vec<Rc<Ost>> {
         let allocator = self.allocator.borrow();
-        if allocator.any_usable() {
-            return Vec::new();
-        }
         let full = allocator.osts().filter(|(_, room)| room.full());
         full.filter_map(|(index, _)| self.get(index)).collect()
+    }
+    pub(crate) fn is_full(&self, index: OstIndex) -> bool {
+        self.allocator.borrow().room(index).is_some_and(|room| room.full())
+    }
+    pub(crate) fn any_usable(&self) -> bool {
+        self.allocator.borrow().any_usable()
     }
     pub(crate) fn qos(&self) -> Qos {
         self.allocator.borrow().qos

@@ -1,7 +1,7 @@
 //! Space that only waits for this target: destroys that it still owes an OST.
 //!
 //! The objects of a removed file are destroyed after the commit of the removal, up to a second later. A client whose
-//! write has met ENOSPC, and a create that finds every OST full, have that commit hurried and the destroys sent; then the
+//! write has met ENOSPC, and a create that finds every OST full or the only one that it may use, have that commit hurried and the destroys sent; then the
 //! OST is asked for its space, so that the next choice is made by its present figures. Bound: [`PATIENCE`] for each OST.
 
 use crate::mdt::Mdt;
@@ -27,11 +27,21 @@ impl Mdt {
     /// Before a new file is placed: waits for OSTs that may soon be able to take it, and has space freed when all are full.
     pub(crate) async fn wait_for_room(&self) {
         self.osts.wait_usable().await;
+        if !self.osts.any_usable() {
+            self.free_full_osts().await;
+        }
+    }
+
+    /// A new file was refused because the OST that it has to lie on is full. True: one that was full has room again.
+    pub(crate) async fn free_full_osts(&self) -> bool {
+        let mut freed = false;
         for ost in self.osts.full() {
             if let Err(error) = self.destroy_now(&ost).await {
                 tracing::debug!(target_name = %self.core.name, ost = ost.index.0, %error, "no space was freed");
             }
+            freed |= !self.osts.is_full(ost.index);
         }
+        freed
     }
 
     /// Sends an OST the destroys that it is owed, and asks it for its space. False: there were none.

@@ -175,3 +175,19 @@ fn a_new_file_finds_the_space_of_a_file_that_was_removed_just_before() {
     });
     assert_eq!(outcome, Ok((Err(Errno::ENOSPC), Ok((OstIndex(1), 8 * MIB)))));
 }
+
+/// A file that has to lie on the full OST finds it, too, although another one has room.
+#[test]
+fn a_new_file_with_a_fixed_ost_finds_the_space_of_a_file_that_was_removed_just_before() {
+    for seed in 1..=4 {
+        let mut c = cluster(seed);
+        let mount = c.mounts[0];
+        let outcome = run(&mut c, mount, async |client| {
+            fill(&client, "full", 0, usize::MAX).await?;
+            let before = fill(&client, "refused", 0, MIB).await;
+            remove(&client, "full").await?;
+            Ok::<_, Errno>((before, fill(&client, "taken", 0, 8 * MIB).await))
+        });
+        assert_eq!(outcome, Ok((Err(Errno::ENOSPC), Ok((OstIndex(0), 8 * MIB)))), "seed {seed}");
+    }
+}

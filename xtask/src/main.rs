@@ -63,7 +63,7 @@ enum Task {
     /// kill -9, SIGSTOP and cut links of every kind of process while programs work on two mounts
     Crash(e2e::CrashOptions),
     /// Stores of an OST and the MDT on loop devices that fail, are mounted again or are copies, while a program writes
-    Stores,
+    Stores(e2e::StoreOptions),
     /// SIGSTOP, SIGKILL and takeover of servers and mounts with the lease of production (CI: a shorter one)
     Membership {
         /// Seconds; a mount is stopped for three times as long
@@ -145,7 +145,7 @@ fn main() -> Result<()> {
         Task::Edges => e2e::edges(),
         Task::Netns => e2e::netns(),
         Task::Crash(options) => e2e::crash(&options),
-        Task::Stores => e2e::stores(),
+        Task::Stores(options) => e2e::stores(&options),
         Task::Membership { lease } => ci::membership(lease),
         Task::Trips => e2e::trips(),
         Task::Million { files, rounds } => e2e::million(files, rounds),

@@ -22,7 +22,7 @@ pub(crate) use matrix::run as matrix;
 pub(crate) use million::run as million;
 pub(crate) use netns::run as netns;
 pub(crate) use pjdfstest::run as pjdfstest;
-pub(crate) use stores::run as stores;
+pub(crate) use stores::{Options as StoreOptions, run as stores};
 pub(crate) use sweep::{Sweep, run as sweep};
 pub(crate) use transport::with_uring;
 pub(crate) use trips::run as trips;

@@ -7,6 +7,7 @@
 use super::system::binary;
 use crate::shell::{output, run as sh};
 use anyhow::{Context as _, Result, ensure};
+use clap::ValueEnum as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -20,10 +21,27 @@ const IMAGE_BYTES: u64 = 256 << 20;
 const BACKING: &str = "size=160m";
 /// Whoever was started serves by then, or the run has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
+const TARGETS: [&str; 2] = ["ost", "mdt"];
 const SERVERS: [&str; 3] = ["mgs", "mdt", "ost"];
 
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// Only this target's store is on the loop device (ost, mdt)
+    #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(TARGETS))]
+    target: Option<String>,
+    /// Only this loss
+    #[arg(long)]
+    loss: Option<Loss>,
+    /// How often each case runs
+    #[arg(long, default_value_t = 1)]
+    rounds: u32,
+    /// Where logs and the device of a case that failed are copied to
+    #[arg(long)]
+    keep: Option<PathBuf>,
+}
+
 /// What happens to the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 enum Loss {
     /// The backing runs full; the store is served again as the kernel's cache shows it, if it is writable.
     Full,
@@ -55,18 +73,31 @@ struct Cluster {
 }
 
 /// Every loss with the store of an OST and of the MDT.
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run(options: &Options) -> Result<()> {
     let nacre = binary()?;
-    for on_loop in ["ost", "mdt"] {
-        for loss in [Loss::Full, Loss::FullMounted, Loss::Mounted, Loss::Copied] {
-            let begin = Instant::now();
-            let mut cluster = Cluster::start(nacre.clone(), on_loop)?;
-            let told = cluster.lose(loss).with_context(|| {
-                format!("store of the {on_loop}, {loss:?}; its logs:\n{}", cluster.last_lines(12))
-            })?;
-            println!("store of the {on_loop}, {loss:?}: {told} ({:.0} s)", begin.elapsed().as_secs_f64());
+    for on_loop in TARGETS.into_iter().filter(|name| options.target.as_ref().is_none_or(|only| only == name))
+    {
+        for loss in
+            Loss::value_variants().iter().filter(|loss| options.loss.is_none_or(|only| only == **loss))
+        {
+            for _ in 0..options.rounds {
+                run_case(nacre.clone(), on_loop, *loss, options)?;
+            }
         }
     }
+    Ok(())
+}
+fn run_case(nacre: PathBuf, on_loop: &'static str, loss: Loss, options: &Options) -> Result<()> {
+    let begin = Instant::now();
+    let mut cluster = Cluster::start(nacre, on_loop)?;
+    let summary = cluster.lose(loss).or_else(|error| {
+        if let Some(keep) = &options.keep {
+            sh(Command::new("cp").args(["-a", "--sparse=always"]).args(cluster.evidence()).arg(keep))?;
+        }
+        let logs = cluster.last_lines(12);
+        Err(error).with_context(|| format!("store of the {on_loop}, {loss:?}; its logs:\n{logs}"))
+    })?;
+    println!("store of the {on_loop}, {loss:?}: {summary} ({:.0} s)", begin.elapsed().as_secs_f64());
     Ok(())
 }
 
@@ -123,6 +154,12 @@ impl Cluster {
             log.lines().skip(skip).for_each(|line| out.push_str(&format!("{name}: {line}\n")));
         }
         out
+    }
+
+    /// All logs, and the device as it is.
+    fn evidence(&self) -> Vec<PathBuf> {
+        let logs = SERVERS.iter().chain(&["a", "b"]).map(|name| self.path(&format!("{name}.log")));
+        logs.chain([self.image()]).filter(|path| path.exists()).collect()
     }
 
     fn attach(&mut self, image: &Path) -> Result<()> {
@@ -276,7 +313,15 @@ impl Cluster {
             match fs::read(self.path("b").join(name(number))) {
                 Ok(found) if found == bytes(number, len) => {}
                 Ok(found) => {
-                    wrong.push(format!("{} has {} of {len} bytes, wrong ones", name(number), found.len()))
+                    let right = bytes(number, len);
+                    let first = found.iter().zip(&right).position(|(found, right)| found != right);
+                    let zeros = found.iter().filter(|byte| **byte == 0).count();
+                    let (len, first) = (found.len(), first.unwrap_or(found.len()));
+                    wrong.push(format!(
+                        "{} has {len} of {} bytes, wrong from {first}, {zeros} zeros",
+                        name(number),
+                        right.len()
+                    ))
                 }
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => {
                     refused += 1

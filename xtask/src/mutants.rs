@@ -53,7 +53,7 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "holds", "a_mount_that_is_cut_off_holds_up_others_for_a_lease_and_is_silent_before"),
     planted(
         "an OST in recovery counts as stopped",
-        "crates/nacre-mdt/src/osts.rs",
+        "crates/nacre-mdt/src/osts/mod.rs",
         &[("room.usable() || ost.active.get() && ost.peer.is_recovering()", "room.usable()")],
     )
     .found_by("nacre-sim", "osts", "a_create_waits_for_the_only_ost_as_long_as_that_is_in_recovery"),
@@ -138,13 +138,13 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-fuse", "kept_writes", "kept_writes_hold_no_more_memory_than_the_list_counts"),
     planted(
         "a full OST gets new files",
-        "crates/nacre-mdt/src/free_space.rs",
+        "crates/nacre-mdt/src/osts/free_space.rs",
         &[("core::mem::replace(&mut self.low, low) != low", "!low && core::mem::replace(&mut self.low, low) != low")],
     )
     .found_by("nacre-sim", "placement", "large_files_leave_a_full_ost_out_until_it_has_room_again"),
     planted(
         "OSTs take turns however full they are",
-        "crates/nacre-mdt/src/allocator.rs",
+        "crates/nacre-mdt/src/osts/allocator.rs",
         &[("|| self.about_equal(&usable);", "|| self.about_equal(&usable) || !usable.is_empty();")],
     )
     .found_by("nacre-sim", "placement", "the_emptier_ost_gets_more_files"),
@@ -215,13 +215,13 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "a change of a dead mount is made when its turn comes",
-        "crates/nacre-mdt/src/attempt.rs",
+        "crates/nacre-mdt/src/service/attempt.rs",
         &[("Some(request) if let Err(gone) = self.core.still_wanted(request) => Err(gone),\n", "")],
     )
     .found_by("nacre-sim", "holds", "what_a_dead_mount_waited_to_change_is_not_changed_when_its_turn_comes"),
     planted(
         "who waits for a commit is overtaken",
-        "crates/nacre-mdt/src/held.rs",
+        "crates/nacre-mdt/src/locks/uncommitted.rs",
         &[("self.turns.before(request.export, touched).map(First::Turn)", "None")],
     )
     .found_by(
@@ -231,7 +231,7 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "waits are attempts",
-        "crates/nacre-mdt/src/attempt.rs",
+        "crates/nacre-mdt/src/service/attempt.rs",
         &[("Again::EndHolds | Again::After(_) => 0,", "Again::EndHolds | Again::After(_) => fetches_max,")],
     )
     .found_by(
@@ -241,7 +241,7 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "whether a client is alone is asked before a change waits",
-        "crates/nacre-mdt/src/attempt.rs",
+        "crates/nacre-mdt/src/service/attempt.rs",
         &[
             ("            let tracks = request.is_some_and(|request| self.tracks(request));\n", ""),
             (
@@ -257,13 +257,13 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "two directories move at one time",
-        "crates/nacre-mdt/src/start.rs",
+        "crates/nacre-mdt/src/service/start.rs",
         &[("moves: Gate::new(&core.ctx, 1),", "moves: Gate::new(&core.ctx, 2),")],
     )
     .found_by("nacre-mdt", "target", "moves::directories_that_move_into_each_other_at_one_time_make_no_circle"),
     planted(
         "one open that cannot be closed keeps the others",
-        "crates/nacre-mdt/src/clients.rs",
+        "crates/nacre-mdt/src/service/clients.rs",
         &[(
             "if let Err(error) = self.end_without_inode(export, *handle, *opened).await {",
             "if self.opens.borrow().len() > 0 {",
@@ -358,7 +358,7 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "acknowledge or commit is skipped",
-        "crates/nacre-mdt/src/held.rs",
+        "crates/nacre-mdt/src/locks/uncommitted.rs",
         &[("self.core.config.ack_or_commit\n", "!self.core.config.ack_or_commit\n")],
     )
     .found_by("nacre-sim", "recovery", "a_change_that_builds_on_one_whose_reply_was_lost_survives"),
@@ -395,12 +395,12 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "an orphan stays after its last close",
-        "crates/nacre-mdt/src/open.rs",
+        "crates/nacre-mdt/src/ops/open.rs",
         &[("view.opens.count(opened.fid) <= 1 {", "view.opens.count(opened.fid) == 0 {")],
     ),
     planted(
         "objects of removed files stay",
-        "crates/nacre-mdt/src/inode.rs",
+        "crates/nacre-mdt/src/rows/inode.rs",
         &[(
             "self.put(DESTROY, &table::of_ost(ost, fid), &Stripes { stripes });",
             "let _ = (DESTROY, fid, Stripes { stripes });",
@@ -475,7 +475,7 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "stable", "what_was_written_before_a_kill_survives_the_machine_too"),
     planted(
         "opens are forgotten at a start",
-        "crates/nacre-mdt/src/start.rs",
+        "crates/nacre-mdt/src/service/start.rs",
         &[(
             "opens.insert(generation, handle, row::<Opened>(OPEN, &value)?, before);",
             "let _ = (generation, handle, before);",
@@ -564,7 +564,7 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "holds are not revoked",
-        "crates/nacre-mdt/src/dirs.rs",
+        "crates/nacre-mdt/src/locks/dir_holds.rs",
         &[(
             "dirs.iter().any(|dir| table.others(own, dir.fid()).next().is_some())",
             "dirs.iter().any(|dir| table.others(own, dir.fid()).count() > 1000)",
@@ -605,7 +605,7 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "holds", "what_others_have_seen_of_an_unanswered_change_is_not_denied"),
     planted(
         "holds of before a restart are not waited for",
-        "crates/nacre-mdt/src/dirs.rs",
+        "crates/nacre-mdt/src/locks/dir_holds.rs",
         &[(
             "!dirs.is_empty() && self.core.earlier_holds().is_some()",
             "dirs.len() > 1000 && self.core.earlier_holds().is_some()",
@@ -662,7 +662,7 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "appends", "who_is_not_waited_for_any_more_leaves_the_queue"),
     planted(
         "a batch writes more than it has reserved",
-        "crates/nacre-mdt/src/batch.rs",
+        "crates/nacre-mdt/src/service/batch.rs",
         &[("} else if rows > room.rows || row_bytes > room.row_bytes {", "} else if rows == u32::MAX {")],
     )
     .found_by("nacre-mdt", "target", "batches::orphans_over_many_osts_are_closed_together"),
@@ -686,7 +686,7 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-client", "protocol", "closes_that_wait_for_slots_go_together_in_the_extra_slot"),
     planted(
         "the record of a batch has no results",
-        "crates/nacre-mdt/src/batch.rs",
+        "crates/nacre-mdt/src/service/batch.rs",
         &[("self.core.set_record_results(request, records);", "drop(records);")],
     )
     .found_by("nacre-sim", "closes", "each_close_happens_once_at_every_fault_point"),
@@ -768,7 +768,7 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "file_locks", "locks_are_dropped_after_writes_whose_callers_were_killed"),
     planted(
         "a replayed lock does not take the place of its mount's",
-        "crates/nacre-mdt/src/flocks.rs",
+        "crates/nacre-mdt/src/locks/flocks.rs",
         &[("if holder.client != owner.client {", "if holder != owner {")],
     )
     .found_by("nacre-sim", "file_locks", "a_lock_is_made_again_whose_answer_overtook_that_of_the_unlock"),

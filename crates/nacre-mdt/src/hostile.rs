@@ -1,6 +1,6 @@
 //! What a metadata target decodes besides messages and rows, as a fuzz target (`fuzz/`).
 
-use crate::acl::{Acl, permits};
+use crate::rows::acl::{Acl, permits};
 use alloc::vec::Vec;
 use nacre_types::{Attr, Caller, Fid, Timestamp};
 

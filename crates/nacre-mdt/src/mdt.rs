@@ -3,17 +3,24 @@
 //! Invariants: what is in memory (opens, file locks, rooms of OSTs) follows the rows, changed in the visit
 //! of the transaction and never before it; a handler is a loop of fetch, reserve and one synchronous attempt.
 
-use crate::choice::Choice;
-use crate::create::Maker;
-use crate::dirs::Dirs;
-use crate::flocks::Flocks;
-use crate::held::Held;
-use crate::opens::Opens;
+use crate::locks::dir_holds::Dirs;
+use crate::locks::flocks::Flocks;
+use crate::locks::turns::Turns;
+use crate::locks::uncommitted::Held;
+use crate::ops::create;
+use crate::ops::create::Maker;
+use crate::ops::open;
+use crate::ops::rename;
+use crate::ops::set_layout;
+use crate::ops::setattr;
+use crate::ops::unlink;
+use crate::ops::xattr;
 use crate::osts::Osts;
-use crate::table::{ENTRY, ENTRY_PREFIX, FLOCK, INODE, LINK, OPEN, XATTR};
-use crate::turns::Turns;
-use crate::view::{Note, Step, View, Wants};
-use crate::{create, layout, open, refill, rename, setattr, unlink, xattr};
+use crate::osts::layout_choice::Choice;
+use crate::rows::opens::Opens;
+use crate::rows::table::{ENTRY, ENTRY_PREFIX, FLOCK, INODE, LINK, OPEN, XATTR};
+use crate::rows::view::{Note, Step, View, Wants};
+use crate::service::reconstruct;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -156,7 +163,7 @@ impl Mdt {
     ) -> Result<Reply, Errno> {
         let op = |view: &mut View<'_>| {
             let reply = op(view)?;
-            self.core.set_record_data(request, u64::from(refill::type_number(&reply)));
+            self.core.set_record_data(request, u64::from(reconstruct::type_number(&reply)));
             Ok(reply)
         };
         self.run(request, wants, credits, op).await
@@ -241,8 +248,8 @@ impl Mdt {
                 let before = before.and_then(|reply| reply.layout);
                 let choice = Choice::new(&self.osts, before);
                 let mut choose = |template: &LayoutTemplate| choice.only(template);
-                let op = |v: &mut View<'_>| layout::apply(v, default, &mut choose, &args);
-                let done = self.run_on(request, layout::wants(&args), credits(1, false), op).await?;
+                let op = |v: &mut View<'_>| set_layout::apply(v, default, &mut choose, &args);
+                let done = self.run_on(request, set_layout::wants(&args), credits(1, false), op).await?;
                 choice.keep();
                 Ok(done)
             }
@@ -300,7 +307,7 @@ impl Service for Mdt {
         osd.bloom_prefixes.extend([INODE, OPEN].map(|table| (table, 11)));
     }
     async fn start(core: &Rc<TargetCore>) -> Result<Rc<Self>, String> {
-        crate::start::start(core).await
+        crate::service::start::start(core).await
     }
     async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Errno> {
         self.dispatch(&request).await
@@ -315,7 +322,7 @@ impl Service for Mdt {
         known.filter_map(|(opcode, body)| counter(opcode, body)).for_each(count);
     }
     async fn refill(self: Rc<Self>, request: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
-        refill::refill(&self, &request, &record).await
+        reconstruct::refill(&self, &request, &record).await
     }
     async fn admitted(self: Rc<Self>) -> Result<(), Errno> {
         self.skip_sequences().await
@@ -337,10 +344,10 @@ impl Service for Mdt {
         self.space().await
     }
     fn params(&self) -> Vec<Param> {
-        crate::params::list(self)
+        crate::service::params::list(self)
     }
     fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
-        crate::params::set(self, name, value)
+        crate::service::params::set(self, name, value)
     }
     async fn stop(self: Rc<Self>) {
         self.osts.stop().await;

@@ -1,0 +1,186 @@
+//! rename and renameat2: move, replace, NOREPLACE, EXCHANGE.
+//!
+//! Rules: a directory never moves into its own subtree (`ways.rs` walks the parent links); what is
+//! replaced must be of the same kind, a directory empty; both sticky bits count; the name keeps the cookie of
+//! the entry that it replaces.
+
+use crate::rows::inode::check_sticky;
+use crate::rows::row::{Entry, Inode};
+use crate::rows::versions::{SOURCE_CHILD, SOURCE_DIR, TARGET_CHILD, TARGET_DIR};
+use crate::rows::view::{Halt, Slot, Step, View, Wants, check_name};
+use bytes::Bytes;
+use nacre_types::name::HashKey;
+use nacre_types::{Errno, Fid, FileType, Timestamp};
+use nacre_wire::mdt::{Rename, rename_flags};
+
+pub(crate) fn wants(hash: HashKey, args: &Rename<'_>) -> Wants {
+    let mut wants = Wants::default();
+    wants.inode(args.parent);
+    wants.inode(args.new_parent);
+    wants.name(hash, args.parent, args.name);
+    wants.name(hash, args.new_parent, args.new_name);
+    wants
+}
+
+/// One end of the rename.
+struct End<'a> {
+    dir: Fid,
+    name: &'a [u8],
+    cookie: u64,
+    entry: Entry,
+}
+
+pub(crate) fn apply(view: &mut View<'_>, args: &Rename<'_>) -> Step<()> {
+    check_name(args.name)?;
+    check_name(args.new_name)?;
+    let exchange = match args.flags {
+        0 | rename_flags::NOREPLACE => false,
+        rename_flags::EXCHANGE => true,
+        _ => return Err(Errno::EINVAL.into()),
+    };
+    let from_dir = view.dir(args.parent)?;
+    let to_dir = view.dir(args.new_parent)?;
+    view.depends_on(SOURCE_DIR, &from_dir)?;
+    view.depends_on(TARGET_DIR, &to_dir)?;
+    let source = view.slot(args.parent, args.name)?.taken();
+    let target = view.slot(args.new_parent, args.new_name)?;
+    let (cookie, entry) = source.ok_or(Halt::Errno(Errno::ENOENT))?;
+    let source = End { dir: args.parent, name: args.name, cookie, entry };
+    let child = view.file(source.entry.fid)?;
+    // What a name is shows in the version of its inode: it changes with the names.
+    view.depends_on(SOURCE_CHILD, &child)?;
+    check_sticky(&from_dir, &child, &args.caller)?;
+    // The order of these refusals is the kernel's.
+    match target {
+        Slot::Free { .. } | Slot::Full if exchange => return Err(Errno::ENOENT.into()),
+        Slot::Taken { .. } if args.flags == rename_flags::NOREPLACE => return Err(Errno::EEXIST.into()),
+        Slot::Taken { .. } | Slot::Free { .. } | Slot::Full => {}
+    }
+    // Within one directory nothing can come below itself.
+    let moves = args.parent != args.new_parent;
+    if moves && child.attr.is_dir() && view.is_below(args.new_parent, child.attr.fid)? {
+        return Err(Errno::EINVAL.into());
+    }
+    match target {
+        Slot::Full => Err(Errno::ENOSPC.into()),
+        Slot::Free { cookie } => {
+            view.depends_on_nothing(TARGET_CHILD, args.new_parent)?;
+            move_to(view, args, &source, child, cookie)
+        }
+        // Two names of one file, or the same name: nothing to do.
+        Slot::Taken { entry, .. } if entry.fid == source.entry.fid => view.depends_on(TARGET_CHILD, &child),
+        Slot::Taken { cookie, entry } => {
+            let target = End { dir: args.new_parent, name: args.new_name, cookie, entry };
+            let other = view.file(target.entry.fid)?;
+            view.depends_on(TARGET_CHILD, &other)?;
+            // One that is replaced is empty, so nothing lies below it.
+            if moves && exchange && other.attr.is_dir() && view.is_below(args.parent, other.attr.fid)? {
+                return Err(Errno::EINVAL.into());
+            }
+            check_sticky(&to_dir, &other, &args.caller)?;
+            if exchange {
+                swap(view, args.time, (source, child), (target, other))
+            } else {
+                check_replaceable(&child, &other)?;
+                replace(view, args, &source, child, &target, other)
+            }
+        }
+    }
+}
+
+fn check_replaceable(child: &Inode, other: &Inode) -> Result<(), Errno> {
+    match (child.attr.is_dir(), other.attr.is_dir()) {
+        (true, false) => Err(Errno::ENOTDIR),
+        (false, true) => Err(Errno::EISDIR),
+        (true, true) if other.entries > 0 => Err(Errno::ENOTEMPTY),
+        (true, true) | (false, false) => Ok(()),
+    }
+}
+
+/// Adds to the counts of a directory and marks the change of its content.
+fn adjust(view: &mut View<'_>, dir: Fid, entries: i64, subdirs: i64, time: Timestamp) -> Step<()> {
+    let mut inode = view.dir(dir)?;
+    inode.entries = inode.entries.saturating_add_signed(entries);
+    inode.attr.nlink = inode.attr.nlink.saturating_add_signed(subdirs as i32);
+    inode.modified_at(time);
+    view.put_inode(&inode);
+    Ok(())
+}
+
+/// Gives a loaded inode another name and stores it.
+fn relink(view: &mut View<'_>, inode: &mut Inode, from: (Fid, &[u8]), to: (Fid, &[u8]), time: Timestamp) {
+    view.remove_link(inode, from.0, from.1);
+    view.add_link(inode, to.0, to.1);
+    if inode.attr.is_dir() {
+        view.placed.push((inode.attr.fid, to.0));
+    }
+    inode.changed_at(time);
+    view.put_changed(inode);
+}
+
+fn move_to(
+    view: &mut View<'_>,
+    args: &Rename<'_>,
+    source: &End<'_>,
+    mut child: Inode,
+    cookie: u64,
+) -> Step<()> {
+    let subdir = i64::from(child.attr.is_dir());
+    view.delete_entry(source.dir, source.cookie);
+    let entry = Entry { name: Bytes::copy_from_slice(args.new_name), ..source.entry.clone() };
+    view.put_name(args.new_parent, cookie, entry);
+    relink(view, &mut child, (source.dir, source.name), (args.new_parent, args.new_name), args.time);
+    if source.dir == args.new_parent {
+        return adjust(view, source.dir, 0, 0, args.time);
+    }
+    adjust(view, source.dir, -1, -subdir, args.time)?;
+    adjust(view, args.new_parent, 1, subdir, args.time)
+}
+
+fn replace(
+    view: &mut View<'_>,
+    args: &Rename<'_>,
+    source: &End<'_>,
+    mut child: Inode,
+    target: &End<'_>,
+    mut other: Inode,
+) -> Step<()> {
+    let subdir = i64::from(child.attr.is_dir());
+    view.delete_entry(source.dir, source.cookie);
+    let entry = Entry { name: Bytes::copy_from_slice(target.name), ..source.entry.clone() };
+    view.put_name(target.dir, target.cookie, entry);
+    other.changed_at(args.time);
+    view.drop_name(&mut other, target.dir, target.name);
+    relink(view, &mut child, (source.dir, source.name), (target.dir, target.name), args.time);
+    // The target's directory loses one and gains one.
+    adjust(view, source.dir, -1, -subdir, args.time)?;
+    if source.dir != target.dir {
+        adjust(view, target.dir, 0, 0, args.time)?;
+    }
+    Ok(())
+}
+
+fn swap(
+    view: &mut View<'_>,
+    time: Timestamp,
+    (source, mut child): (End<'_>, Inode),
+    (target, mut other): (End<'_>, Inode),
+) -> Step<()> {
+    let fids = |end: &End<'_>, of: &End<'_>| Entry {
+        name: end.entry.name.clone(),
+        fid: of.entry.fid,
+        file_type: of.entry.file_type,
+        version: 0,
+    };
+    view.put_name(source.dir, source.cookie, fids(&source, &target));
+    view.put_name(target.dir, target.cookie, fids(&target, &source));
+    relink(view, &mut child, (source.dir, source.name), (target.dir, target.name), time);
+    relink(view, &mut other, (target.dir, target.name), (source.dir, source.name), time);
+    let is_dir = |end: &End<'_>| i64::from(end.entry.file_type == FileType::Directory);
+    let subdirs = is_dir(&target) - is_dir(&source);
+    if source.dir == target.dir {
+        return adjust(view, source.dir, 0, 0, time);
+    }
+    adjust(view, source.dir, 0, subdirs, time)?;
+    adjust(view, target.dir, 0, -subdirs, time)
+}

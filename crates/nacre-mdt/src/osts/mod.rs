@@ -1,0 +1,582 @@
+//! The OSTs as the metadata target knows them: who they are, whether they answer, what room they have granted.
+//!
+//! The list comes from the MGS and is asked for again when its version changes. Each OST has an import, a task that
+//! keeps a reservation of objects in hand, and a task that works off its rows (`ost_work.rs`).
+//! Invariants: a create never waits for an OST that is full; it waits for stopped ones only for a short outage; what is
+//! reserved and not used is kept over a clean restart.
+
+pub(crate) mod allocator;
+pub(crate) mod free_space;
+mod known;
+pub(crate) mod layout_choice;
+mod reclaim;
+mod work;
+
+use crate::osts::allocator::{Allocator, NoLayout, OstRoom};
+use crate::osts::free_space::{FreeSpace, Qos, Reserve};
+use crate::osts::known::KnownOsts;
+use crate::rows::row::Row;
+use crate::rows::table::{self, RESERVED};
+use crate::service::params::osp_name;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::rc::Rc;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::time::Duration;
+use nacre_node::{Peer, PeerConfig, RpcError, WaitList};
+use nacre_osd::{Credits, OsdError, Pins};
+use nacre_target::{Registration, TargetCore};
+use nacre_types::{Errno, Fid, Instant, Layout, LayoutTemplate, OstIndex, TargetKind, TargetName};
+use nacre_wire::mgs::{KeptParam, TargetEntry};
+use nacre_wire::settings::{parse_megabytes, parse_switch};
+use nacre_wire::target::{Role, Statfs};
+use tracing::{info, warn};
+
+/// Objects reserved at a time, and when to ask for more.
+const RESERVE_OBJECTS: u64 = 8192;
+const RESERVE_BELOW: u64 = 4096;
+/// How often an OST is asked for its space; more often as long as it would be full soon at the pace since the last
+/// answer.
+const STATFS_EVERY: Duration = Duration::from_secs(2);
+const STATFS_OFTEN: Duration = Duration::from_millis(50);
+/// How often the version of the target list is looked at (no message).
+const LIST_EVERY: Duration = Duration::from_secs(1);
+/// How long creates wait when every OST is stopped, before they fail.
+const OUTAGE: Duration = Duration::from_secs(15);
+/// How long a file of several stripes waits for those that have not been heard of since the start.
+const FIRST_WORD: Duration = Duration::from_secs(3);
+/// Connections' worth of modifying requests to one OST.
+const MOD_RPCS: u16 = 16;
+/// The same refusal is logged once in this time.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
+
+/// One OST.
+pub(crate) struct Ost {
+    pub(crate) index: OstIndex,
+    pub(crate) peer: Rc<Peer>,
+    /// There are rows for it, or the service stops.
+    pub(crate) work: WaitList,
+    pub(crate) has_work: Cell<bool>,
+    /// A round has begun whose destroys are not answered.
+    pub(crate) in_hand: Cell<bool>,
+    /// The destroys of a round were answered, or the round has failed.
+    pub(crate) destroyed: WaitList,
+    low: WaitList,
+    /// The administrator lets it have new files.
+    active: Cell<bool>,
+    /// The log says that it is full.
+    full: Cell<bool>,
+    /// When it was last able to take a file (or was met).
+    last_usable: Cell<Instant>,
+}
+
+impl Ost {
+    /// Destroys may be waiting for it that were not sent, or not answered.
+    pub(crate) fn owes_destroys(&self) -> bool {
+        self.has_work.get() || self.in_hand.get()
+    }
+    /// The OST has executed the destroys of a round, or the round is over. One that was full may have room again.
+    pub(crate) fn destroys_answered(&self) {
+        self.in_hand.set(false);
+        self.destroyed.wake_all();
+        if self.full.get() {
+            self.low.wake_all();
+        }
+    }
+}
+
+/// All OSTs of the file system. See the module.
+pub(crate) struct Osts {
+    core: Rc<TargetCore>,
+    allocator: RefCell<Allocator>,
+    peers: RefCell<BTreeMap<OstIndex, Rc<Ost>>>,
+    /// Room or connections have changed.
+    changed: WaitList,
+    pub(crate) stopping: Cell<bool>,
+    started: Instant,
+    /// When any OST was last able to take a file (or the start).
+    last_usable: Cell<Instant>,
+    /// When this process was last seen running.
+    ran_at: Cell<Instant>,
+    complained: Cell<Option<Instant>>,
+    /// Files whose size the OSTs must be asked for.
+    pub(crate) unsettled: RefCell<BTreeSet<Fid>>,
+    /// Those that could not be asked; tried again later.
+    pub(crate) later: RefCell<BTreeSet<Fid>>,
+    /// Those that are being asked; true: somebody has come meanwhile.
+    pub(crate) asking: RefCell<BTreeMap<Fid, bool>>,
+    pub(crate) ask: WaitList,
+    registration: RefCell<Option<Rc<Registration>>>,
+    pub(crate) known: KnownOsts,
+}
+
+impl Osts {
+    pub(crate) fn new(core: &Rc<TargetCore>) -> Rc<Self> {
+        Rc::new(Self {
+            core: core.clone(),
+            allocator: RefCell::default(),
+            peers: RefCell::default(),
+            changed: core.ctx.wait_list(),
+            stopping: Cell::new(false),
+            started: core.ctx.now(),
+            last_usable: Cell::new(core.ctx.now()),
+            ran_at: Cell::new(core.ctx.now()),
+            complained: Cell::new(None),
+            unsettled: RefCell::default(),
+            later: RefCell::default(),
+            asking: RefCell::default(),
+            ask: core.ctx.wait_list(),
+            registration: RefCell::default(),
+            known: KnownOsts::default(),
+        })
+    }
+
+    pub(crate) fn get(&self, index: OstIndex) -> Option<Rc<Ost>> {
+        self.peers.borrow().get(&index).cloned()
+    }
+    /// The import of an OST, if it can be asked now.
+    pub(crate) fn connected(&self, index: OstIndex) -> Option<Rc<Peer>> {
+        self.get(index).map(|ost| ost.peer.clone()).filter(|peer| peer.is_connected())
+    }
+    pub(crate) fn rooms(&self) -> Vec<(OstIndex, OstRoom)> {
+        self.refresh();
+        self.allocator.borrow().osts().collect()
+    }
+    /// `osp.*.active` of each OST.
+    pub(crate) fn active(&self) -> Vec<(OstIndex, bool)> {
+        self.peers.borrow().iter().map(|(index, ost)| (*index, ost.active.get())).collect()
+    }
+    /// New files leave the OST out, or do not. Its old ones are the business of the clients.
+    pub(crate) fn set_active(&self, index: OstIndex, active: bool) {
+        if let Some(ost) = self.get(index) {
+            ost.active.set(active);
+            warn!(target_name = %self.core.name, ost = index.0, active, "set by the administrator");
+            self.refresh();
+            self.changed.wake_all();
+        }
+    }
+    /// Those that are full.
+    pub(crate) fn full(&self) -> Vec<Rc<Ost>> {
+        let allocator = self.allocator.borrow();
+        let full = allocator.osts().filter(|(_, room)| room.full());
+        full.filter_map(|(index, _)| self.get(index)).collect()
+    }
+    pub(crate) fn is_full(&self, index: OstIndex) -> bool {
+        self.allocator.borrow().room(index).is_some_and(|room| room.full())
+    }
+    pub(crate) fn any_usable(&self) -> bool {
+        self.allocator.borrow().any_usable()
+    }
+    pub(crate) fn qos(&self) -> Qos {
+        self.allocator.borrow().qos
+    }
+    pub(crate) fn set_qos(&self, qos: Qos) {
+        self.allocator.borrow_mut().qos = qos;
+    }
+    /// `reserved_mb_low` and `reserved_mb_high` of an OST.
+    pub(crate) fn set_reserve(&self, index: OstIndex, change: impl FnOnce(Reserve) -> Reserve) {
+        self.update(index, |room| {
+            let reserve = change(room.space.reserve());
+            room.space.set_reserve(reserve);
+        });
+        if let Some(ost) = self.get(index) {
+            self.tell_if_full(&ost);
+        }
+        self.changed.wake_all();
+    }
+    /// Rows for this OST were written. A full one needs its space: the commit that its destroys wait for is hurried.
+    pub(crate) fn kick(&self, index: OstIndex) {
+        if let Some(ost) = self.get(index) {
+            if ost.full.get() {
+                self.core.osd.want_commit();
+            }
+            ost.has_work.set(true);
+            ost.work.wake_all();
+        }
+    }
+    /// One object that was reserved for a file will never be.
+    pub(crate) fn give_back(&self, index: OstIndex) {
+        let mut allocator = self.allocator.borrow_mut();
+        if let Some(mut room) = allocator.room(index) {
+            room.objects += 1;
+            allocator.set_room(index, room);
+        }
+    }
+    /// What a layout of a file that is not made after all had reserved.
+    pub(crate) fn give_back_all(&self, layout: &Layout) {
+        layout.components.iter().flat_map(|c| &c.stripes).for_each(|ost| self.give_back(*ost));
+    }
+    /// The file's size must be asked for.
+    pub(crate) fn ask_size(&self, fid: Fid) {
+        self.unsettled.borrow_mut().insert(fid);
+        self.ask.wake_all();
+    }
+    /// Somebody writes or cuts the file: what is being asked about it is old.
+    pub(crate) fn disturb(&self, fid: Fid) {
+        if let Some(disturbed) = self.asking.borrow_mut().get_mut(&fid) {
+            *disturbed = true;
+        }
+    }
+
+    // ---- allocation
+
+    fn refresh(&self) {
+        self.skip_standstill();
+        let now = self.core.ctx.now();
+        let peers = self.peers.borrow();
+        let mut allocator = self.allocator.borrow_mut();
+        for ((index, room), ost) in allocator.rooms_mut().zip(peers.values()) {
+            assert_eq!(*index, ost.index, "an OST and its room come together");
+            room.up = ost.peer.is_connected() && ost.active.get();
+            // An OST that was started again and waits for its other clients is no outage: that ends with their leases.
+            if room.usable() || ost.active.get() && ost.peer.is_recovering() {
+                ost.last_usable.set(now);
+                self.last_usable.set(now);
+            }
+        }
+    }
+    /// Time in which this process stood still is no outage of others: nobody has heard them, or they stood still as well.
+    fn skip_standstill(&self) {
+        let now = self.core.ctx.now();
+        let gap = now.saturating_since(self.ran_at.replace(now));
+        if gap > 2 * LIST_EVERY {
+            let peers = self.peers.borrow();
+            for last in peers.values().map(|ost| &ost.last_usable).chain([&self.last_usable]) {
+                last.set(last.get() + gap);
+            }
+        }
+    }
+    /// Looks at the OSTs so often that a standstill shows.
+    async fn tick(self: Rc<Self>) {
+        while !self.stopping.get() {
+            self.refresh();
+            self.core.ctx.sleep(LIST_EVERY).await;
+        }
+    }
+    /// Waits while no OST can take a file but one may soon: at the start, and in a short outage. The last look may be a
+    /// second old: whoever chooses looks again.
+    pub(crate) async fn wait_usable(&self) {
+        while !self.allocator.borrow().any_usable() {
+            self.refresh();
+            let done = self.allocator.borrow().any_usable() || self.allocator.borrow().all_full();
+            let until = self.last_usable.get() + OUTAGE;
+            if done || self.core.ctx.now() >= until {
+                return;
+            }
+            let _changed = self.core.ctx.timeout(until, self.changed.wait()).await;
+        }
+    }
+    /// Whether the OSTs that the template wants may soon be able to: at the start, and in a short outage.
+    fn may_come(&self, template: &LayoutTemplate) -> bool {
+        let (now, allocator) = (self.core.ctx.now(), self.allocator.borrow());
+        let first = u32::try_from(template.first_ost).ok().and_then(|index| self.get(OstIndex(index)));
+        match first {
+            Some(ost) => {
+                let room = allocator.room(ost.index).unwrap_or_default();
+                ost.active.get() && !room.usable() && !room.full() && now < ost.last_usable.get() + OUTAGE
+            }
+            None => {
+                let several = !matches!(template.stripe_count, 0 | 1);
+                // The last one may have gone while the rows of the operation were read.
+                let outage = !allocator.any_usable() && !allocator.all_full();
+                (outage && now < self.last_usable.get() + OUTAGE)
+                    || (several && !allocator.all_known() && now < self.started + FIRST_WORD)
+            }
+        }
+    }
+    /// A layout for a new file. EINPROGRESS: not yet, the client asks again.
+    pub(crate) fn layout(&self, template: &LayoutTemplate) -> Result<Layout, Errno> {
+        self.refresh();
+        if self.may_come(template) {
+            return Err(Errno::EINPROGRESS);
+        }
+        let layout = self.allocator.borrow_mut().layout(template, || self.core.ctx.random());
+        match layout {
+            Ok(mut layout) => {
+                for component in &mut layout.components {
+                    component.lay_out(|ost| self.known.replaced(ost));
+                }
+                self.ask_for_more(&layout);
+                Ok(layout)
+            }
+            Err(e) => {
+                self.complain(e);
+                Err(e.into())
+            }
+        }
+    }
+    fn ask_for_more(&self, layout: &Layout) {
+        let allocator = self.allocator.borrow();
+        for index in layout.components.iter().flat_map(|c| &c.stripes) {
+            if allocator.room(*index).is_some_and(|r| r.objects <= RESERVE_BELOW && r.objects % 256 == 0)
+                && let Some(ost) = self.peers.borrow().get(index)
+            {
+                ost.low.wake_all();
+            }
+        }
+    }
+    fn complain(&self, e: NoLayout) {
+        let now = self.core.ctx.now();
+        if self.complained.get().is_none_or(|at| now >= at + COMPLAIN_EVERY) {
+            self.complained.set(Some(now));
+            warn!(target_name = %self.core.name, reason = %e, "a new file was refused its layout");
+        }
+    }
+
+    // ---- the list
+
+    /// Follows the MGS's list; `found` is called for each new OST.
+    pub(crate) async fn watch(
+        self: Rc<Self>,
+        registration: Rc<Registration>,
+        banked: BTreeMap<OstIndex, u64>,
+        found: impl Fn(Rc<Ost>),
+    ) {
+        *self.registration.borrow_mut() = Some(registration.clone());
+        self.core.ctx.spawn(self.clone().tick());
+        let mut known = 0;
+        loop {
+            if self.stopping.get() {
+                return;
+            }
+            let version = registration.mgs().config_version();
+            // The version comes with a ping, and no ping is needed while lists are asked for: each second one is, then.
+            if known == 0 || version != known {
+                match registration.targets().await {
+                    Ok(list) => {
+                        known = list.config_version;
+                        for entry in list.targets.iter().filter(|t| t.kind == TargetKind::Ost) {
+                            self.meet(entry, &list.params, &banked, &found);
+                        }
+                    }
+                    Err(_) if self.stopping.get() => return,
+                    Err(error) => {
+                        warn!(target_name = %self.core.name, %error, "no list of targets from the MGS")
+                    }
+                }
+            }
+            self.core.ctx.sleep(LIST_EVERY).await;
+        }
+    }
+    fn meet(
+        self: &Rc<Self>,
+        entry: &TargetEntry,
+        kept: &[KeptParam],
+        banked: &BTreeMap<OstIndex, u64>,
+        found: &impl Fn(Rc<Ost>),
+    ) {
+        let index = OstIndex(entry.index);
+        if let Some(ost) = self.get(index) {
+            ost.peer.set_addresses(entry.addresses.clone());
+            let (meant, admitted) = self.known.meant(entry);
+            if admitted {
+                // It has promised nothing yet.
+                self.allocator.borrow_mut().set_room(index, OstRoom::default());
+            }
+            ost.peer.expect(meant.known, meant.replaced);
+            return;
+        }
+        let TargetName::Of { fs, .. } = &self.core.name else { return };
+        let target = TargetName::Of { fs: fs.clone(), kind: TargetKind::Ost, index: entry.index };
+        let (meant, admitted) = self.known.meant(entry);
+        let config = PeerConfig {
+            client: self.core.osd.label().uuid,
+            role: Role::Target,
+            secret: self.core.secret_for(&target),
+            name: self.core.name.to_string(),
+            target: target.to_string(),
+            addresses: entry.addresses.clone(),
+            max_mod_rpcs: MOD_RPCS,
+            known: Some(meant.known),
+            replaced: meant.replaced,
+        };
+        let kept = |field: &str| self.core.kept_of(&osp_name(&self.core, index, field), kept);
+        let active = kept("active").is_none_or(|value| parse_switch("active", &value) != Ok(false));
+        let megabytes = |field: &str| parse_megabytes(field, &kept(field)?).ok();
+        let (low, high) = (megabytes("reserved_mb_low"), megabytes("reserved_mb_high"));
+        info!(target_name = %self.core.name, ost = %target, active, "a new OST");
+        let ctx = &self.core.ctx;
+        let ost = Rc::new(Ost {
+            index,
+            peer: Peer::new(ctx, &self.core.peers, config),
+            work: ctx.wait_list(),
+            has_work: Cell::new(true),
+            in_hand: Cell::new(false),
+            destroyed: ctx.wait_list(),
+            low: ctx.wait_list(),
+            active: Cell::new(active),
+            full: Cell::new(false),
+            last_usable: Cell::new(ctx.now()),
+        });
+        let objects = banked.get(&index).copied().filter(|_| !admitted).unwrap_or(0);
+        let room = OstRoom { objects, space: FreeSpace::reserving(low, high), ..OstRoom::default() };
+        self.allocator.borrow_mut().set_room(index, room);
+        self.peers.borrow_mut().insert(index, ost.clone());
+        ctx.spawn(self.clone().keep_room(ost.clone()));
+        found(ost);
+    }
+
+    // ---- room
+
+    /// Keeps the numbers of an OST fresh and a reservation in hand.
+    async fn keep_room(self: Rc<Self>, ost: Rc<Ost>) {
+        let mut before = None;
+        while !self.stopping.get() {
+            let asked = self.ask_room(&ost).await;
+            if let Err(error) = self.known.keep(&self.core, [&*ost].into_iter(), false).await {
+                warn!(target_name = %self.core.name, ost = ost.index.0, %error, "what is known of an OST is not kept");
+            }
+            // Also while nothing is created: an outage is counted from when the last OST went, not from the last file.
+            self.refresh();
+            self.changed.wake_all();
+            let now = self.core.ctx.now();
+            let pause = match asked {
+                Ok(avail) => {
+                    let pace = before.replace((now, avail)).map(|(at, had)| (now.saturating_since(at), had));
+                    until_next_question(pace, avail)
+                }
+                Err(error) => {
+                    if !self.stopping.get() {
+                        warn!(target_name = %self.core.name, ost = ost.index.0, %error, "an OST does not tell its room");
+                    }
+                    STATFS_EVERY
+                }
+            };
+            let _low = self.core.ctx.timeout(now + pause, ost.low.wait()).await;
+        }
+    }
+    /// Bytes that it still has, and objects reserved on it.
+    pub(crate) async fn ask_space(&self, ost: &Ost) -> Result<(u64, u64), RpcError> {
+        let space = ost.peer.call(&Statfs {}).await?;
+        let objects = self.update(ost.index, |room| {
+            room.space.told(&space);
+            room.asked = true;
+        });
+        self.tell_if_full(ost);
+        Ok((space.bytes_avail, objects))
+    }
+    /// The same, and reserves more objects. Bytes that it still has.
+    async fn ask_room(&self, ost: &Ost) -> Result<u64, RpcError> {
+        let (bytes_avail, objects) = self.ask_space(ost).await?;
+        if objects >= RESERVE_BELOW {
+            return Ok(bytes_avail);
+        }
+        match ost.peer.call(&nacre_wire::ost::Reserve { objects: RESERVE_OBJECTS - objects }).await {
+            Ok(granted) => {
+                self.update(ost.index, |room| {
+                    room.objects += granted.objects;
+                    room.refused = false;
+                });
+            }
+            Err(RpcError::Errno(Errno::ENOSPC)) => {
+                self.update(ost.index, |room| room.refused = true);
+            }
+            Err(e) => return Err(e),
+        }
+        self.tell_if_full(ost);
+        Ok(bytes_avail)
+    }
+    /// Says once when an OST becomes full, and once when it has room again.
+    fn tell_if_full(&self, ost: &Ost) {
+        let Some(room) = self.allocator.borrow().room(ost.index) else { return };
+        let full = room.asked && (room.space.is_low() || room.objects == 0 && room.refused);
+        if ost.full.replace(full) == full {
+            return;
+        }
+        let Reserve { low_mb, high_mb } = room.space.reserve();
+        let avail_mb = room.space.bytes_avail >> 20;
+        if full {
+            warn!(target_name = %self.core.name, ost = ost.index.0, avail_mb, reserved_mb_low = low_mb,
+                "an OST is full: new files leave it out until it has more than reserved_mb_high");
+        } else {
+            warn!(target_name = %self.core.name, ost = ost.index.0, avail_mb, reserved_mb_high = high_mb,
+                "an OST has room for new files again");
+        }
+    }
+    fn update(&self, index: OstIndex, change: impl FnOnce(&mut OstRoom)) -> u64 {
+        let mut allocator = self.allocator.borrow_mut();
+        let mut room = allocator.room(index).unwrap_or_default();
+        change(&mut room);
+        allocator.set_room(index, room);
+        room.objects
+    }
+
+    // ---- start and stop
+
+    /// What was reserved at the last clean stop. It counts once: the rows go with the reading.
+    pub(crate) async fn load_reserved(core: &TargetCore) -> Result<BTreeMap<OstIndex, u64>, OsdError> {
+        let rows = core.osd.scan(RESERVED, &[], &[], u32::MAX).await?;
+        let banked: BTreeMap<OstIndex, u64> = rows
+            .iter()
+            .filter_map(|(key, value)| {
+                let index = u32::from_be_bytes(key.get(..4)?.try_into().ok()?);
+                Some((OstIndex(index), u64::from_row(value).ok()?))
+            })
+            .collect();
+        if !rows.is_empty() {
+            let reservation = core.osd.reserve(credits(rows.len())).await?;
+            let deleted = core.transact_local(&Pins::default(), reservation, |tx| {
+                rows.iter().for_each(|(key, _)| tx.delete(RESERVED, key));
+                Ok(())
+            });
+            deleted.map_err(|e| OsdError::Stopped(e.to_string()))?;
+        }
+        Ok(banked)
+    }
+    /// Ends the tasks and the imports; keeps what is reserved.
+    pub(crate) async fn stop(&self) {
+        self.stopping.set(true);
+        self.ask.wake_all();
+        self.changed.wake_all();
+        let osts: Vec<Rc<Ost>> = self.peers.borrow().values().cloned().collect();
+        for ost in &osts {
+            ost.work.wake_all();
+            ost.low.wake_all();
+        }
+        if let Err(error) = self.store_reserved().await {
+            warn!(target_name = %self.core.name, %error, "the reservation at the OSTs is not kept over the restart");
+        }
+        if let Err(error) = self.known.keep(&self.core, osts.iter().map(|ost| &**ost), true).await {
+            warn!(target_name = %self.core.name, %error, "what is known of the OSTs is not kept over the restart");
+        }
+        for ost in osts {
+            ost.peer.disconnect().await;
+        }
+        let registration = self.registration.borrow_mut().take();
+        if let Some(registration) = registration {
+            registration.mgs().disconnect().await;
+        }
+    }
+    async fn store_reserved(&self) -> Result<(), Errno> {
+        let rooms: Vec<(OstIndex, OstRoom)> = self.allocator.borrow().osts().collect();
+        let reservation = self.core.osd.reserve(credits(rooms.len())).await?;
+        self.core
+            .transact_local(&Pins::default(), reservation, |tx| {
+                for (index, room) in &rooms {
+                    tx.put(RESERVED, &table::reserved(*index), room.objects.to_row());
+                }
+                Ok(())
+            })
+            .map(|_| ())
+    }
+}
+
+/// When to ask an OST for its space again: it has `avail` bytes now and had the others that long ago. Half of what it has
+/// may be gone until then, no more, if it goes on as it did.
+fn until_next_question(pace: Option<(Duration, u64)>, avail: u64) -> Duration {
+    let Some((since, had)) = pace else { return STATFS_EVERY };
+    let used = had.saturating_sub(avail);
+    if used == 0 {
+        return STATFS_EVERY;
+    }
+    let half_gone_ms = since.as_millis() * u128::from(avail) / u128::from(used) / 2;
+    let half_gone = Duration::from_millis(u64::try_from(half_gone_ms).unwrap_or(u64::MAX));
+    half_gone.clamp(STATFS_OFTEN, STATFS_EVERY)
+}
+
+/// Rows of a reservation go with the next start: a full disk keeps no target from it.
+fn credits(rows: usize) -> Credits {
+    let rows = rows as u32;
+    Credits { rows, row_bytes: 64 * rows, frees: true, ..Credits::default() }
+}

@@ -1,0 +1,264 @@
+//! Rows of a metadata target's tables: disk format.
+//!
+//! Invariants: the first byte of a row is its version; a row of another version is refused with a sentence, never
+//! guessed; fields may be added at the end only with a new version. Golden bytes are in the tests below.
+
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_types::{
+    Attr, Codec, DecodeError, Fid, FileType, Generation, Layout, LayoutTemplate, Reader, Remembered,
+    Timestamp, Writer, codec_struct,
+};
+use nacre_wire::mdt::FileLock;
+
+/// Hard links kept in the inode's row; more of them are rows of their own.
+pub const LINKS_INLINE_MAX: usize = 8;
+/// Bytes of their names.
+pub const LINK_BYTES_INLINE_MAX: usize = 1024;
+/// Longest value of an extended attribute that is kept in the inode's row.
+pub const XATTR_INLINE_MAX: usize = 256;
+/// Values of extended attributes in the inode's row together.
+pub const XATTRS_INLINE_MAX: usize = 1024;
+/// Names of extended attributes of one inode together.
+pub const XATTR_NAMES_MAX: usize = 8 << 10;
+
+/// Why a row could not be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RowError {
+    #[error("the row is empty")]
+    Empty,
+    #[error("row version {found}, this build reads {known}: use the release that wrote it, or a newer one")]
+    Version { found: u8, known: u8 },
+    #[error("{0}")]
+    Damaged(#[from] DecodeError),
+}
+
+/// A row: version byte and fields.
+pub trait Row: for<'a> Codec<'a> {
+    /// Version that this build writes and reads.
+    const VERSION: u8 = 1;
+    fn to_row(&self) -> Vec<u8> {
+        let mut w = Writer::new();
+        Self::VERSION.encode(&mut w);
+        self.encode(&mut w);
+        w.buf
+    }
+    /// # Errors
+    /// See [`RowError`]; bytes left over are damage.
+    fn from_row(bytes: &[u8]) -> Result<Self, RowError> {
+        match bytes.split_first() {
+            None => Err(RowError::Empty),
+            Some((&found, rest)) if found == Self::VERSION => fields(rest),
+            Some((&found, _)) => Err(RowError::Version { found, known: Self::VERSION }),
+        }
+    }
+}
+
+/// What follows the version byte.
+fn fields<R: for<'a> Codec<'a>>(bytes: &[u8]) -> Result<R, RowError> {
+    let mut r = Reader::new(bytes);
+    let row = R::decode(&mut r)?;
+    r.finish()?;
+    Ok(row)
+}
+
+codec_struct! {
+    /// One name of an inode.
+    pub struct ParentLink { pub parent: Fid, pub name: Bytes }
+}
+codec_struct! {
+    /// An extended attribute; `None`: the value is a row of [`crate::rows::table::XATTR`].
+    pub struct Xattr { pub name: Bytes, pub value: Option<Bytes> }
+}
+codec_struct! {
+    /// An OST that was met.
+    #[derive(Copy)]
+    pub struct KnownOst {
+        pub known: Remembered,
+        /// How often another one was admitted in its place.
+        pub replaced: u32,
+    }
+}
+impl Row for KnownOst {}
+
+codec_struct! {
+    /// Everything about an inode.
+    pub struct Inode {
+        pub attr: Attr,
+        /// When `mtime` was last set, on the clock of whoever set it: a write that was made before an explicit
+        /// utimensat does not move the time afterwards, however late it is reported.
+        pub mtime_order: Timestamp,
+        /// Regular files.
+        pub layout: Option<Layout>,
+        /// Somebody had the file open for writing: there may be objects.
+        pub may_have_objects: bool,
+        /// Target of a symbolic link.
+        pub target: Bytes,
+        /// What a directory hands down.
+        pub template: Option<LayoutTemplate>,
+        /// Entries of a directory.
+        pub entries: u64,
+        pub links: Vec<ParentLink>,
+        /// Rows of [`crate::rows::table::LINK`].
+        pub links_beyond: u32,
+        pub xattrs: Vec<Xattr>,
+    }
+}
+codec_struct! {
+    /// A name in a directory; `version`: transno of the change that made it what it is.
+    pub struct Entry { pub name: Bytes, pub fid: Fid, pub file_type: FileType, pub version: u64 }
+}
+codec_struct! {
+    /// An open of a client. `flags` as in open(2).
+    #[derive(Copy)]
+    pub struct Opened { pub fid: Fid, pub flags: u32 }
+}
+codec_struct! {
+    /// Stripes of a file on one OST.
+    pub struct Stripes { pub stripes: Vec<u32> }
+}
+codec_struct! {
+    /// The locks of one owner on one file: not overlapping, in order.
+    pub struct Flocks { pub locks: Vec<FileLock> }
+}
+codec_struct! {
+    /// Who still owes the report of a truncate; `tainted`: only the OSTs know the size.
+    pub struct Unsettled { pub pending: Vec<Generation>, pub tainted: bool }
+}
+impl Row for Inode {}
+impl Row for Entry {
+    const VERSION: u8 = 2;
+
+    /// Rows of version 1 have no version of their name: it counts as made before everything.
+    fn from_row(bytes: &[u8]) -> Result<Self, RowError> {
+        match bytes.split_first() {
+            None => Err(RowError::Empty),
+            Some((&Self::VERSION, rest)) => fields(rest),
+            Some((1, rest)) => {
+                let ((name, fid), file_type) = fields(rest)?;
+                Ok(Self { name, fid, file_type, version: 0 })
+            }
+            Some((&found, _)) => Err(RowError::Version { found, known: Self::VERSION }),
+        }
+    }
+}
+impl Row for Opened {}
+impl Row for Stripes {}
+impl Row for Flocks {}
+impl Row for Unsettled {}
+impl Row for nacre_types::ClientUuid {}
+impl Row for LayoutTemplate {}
+impl Row for u64 {}
+impl Row for (u64, u64) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use nacre_types::{Component, Extent, Oid, OstIndex, Seq, SizeState};
+
+    fn hex(bytes: &[u8]) -> alloc::string::String {
+        bytes.iter().map(|b| alloc::format!("{b:02x}")).collect()
+    }
+
+    fn inode() -> Inode {
+        let fid = Fid::new(Seq(0x100), Oid(2));
+        let t = |sec| Timestamp { sec, nsec: 5 };
+        Inode {
+            attr: Attr {
+                fid,
+                mode: 0o100644,
+                uid: 1,
+                gid: 2,
+                projid: 0,
+                nlink: 1,
+                rdev: 0,
+                size: 10,
+                blocks: 8,
+                atime: t(1),
+                mtime: t(2),
+                ctime: t(3),
+                btime: t(4),
+                size_state: SizeState::Exact,
+                version: 7,
+            },
+            mtime_order: t(2),
+            layout: Some(Layout {
+                generation: 0,
+                components: vec![Component {
+                    extent: Extent::ALL,
+                    stripe_bytes: 1 << 20,
+                    stripes: vec![OstIndex(1)],
+                    laid: vec![],
+                }],
+            }),
+            may_have_objects: true,
+            target: Bytes::new(),
+            template: None,
+            entries: 0,
+            links: vec![ParentLink { parent: Fid::ROOT, name: Bytes::from_static(b"f") }],
+            links_beyond: 0,
+            xattrs: vec![Xattr {
+                name: Bytes::from_static(b"user.a"),
+                value: Some(Bytes::from_static(b"v")),
+            }],
+        }
+    }
+
+    #[test]
+    fn an_inode_row_has_the_golden_bytes() {
+        let row = inode().to_row();
+        assert_eq!(
+            hex(&row),
+            concat!(
+                "01",                                              // version
+                "000100000000000002000000",                        // fid
+                "a4810000010000000200000000000000010000000000000", // mode uid gid projid nlink rdev
+                "00a0000000000000008000000000000000",              // size blocks
+                "1000000000000000500000002000000000000000500000003000000000000000500000004000000000000000500000",
+                "0000700000000000000",                      // size state, version
+                "020000000000000005000000",                 // mtime order
+                "010000000001000000",                       // layout, generation, components
+                "0000000000000000ffffffffffffffff00001000", // extent, chunk
+                "0100000001000000",                         // stripes
+                "00000000",                                 // laid
+                "01",                                       // may have objects
+                "00000000",                                 // target
+                "00",                                       // template
+                "0000000000000000",                         // entries
+                "01000000000000000000000001000000",         // links: count, parent
+                "0100000066",                               // name
+                "00000000",                                 // links beyond
+                "0100000006000000757365722e61010100000076", // xattrs
+            )
+        );
+        assert_eq!(Inode::from_row(&row), Ok(inode()));
+    }
+
+    #[test]
+    fn small_rows_have_the_golden_bytes() {
+        let fid = Fid::new(Seq(0x100), Oid(2));
+        let entry = Entry { name: Bytes::from_static(b"ab"), fid, file_type: FileType::Regular, version: 7 };
+        assert_eq!(hex(&entry.to_row()), "02020000006162000100000000000002000000080700000000000000");
+        let mut older = entry.to_row();
+        older.truncate(older.len() - 8);
+        older[0] = 1;
+        assert_eq!(Entry::from_row(&older), Ok(Entry { version: 0, ..entry }));
+        assert_eq!(hex(&Opened { fid, flags: 2 }.to_row()), "0100010000000000000200000002000000");
+        assert_eq!(hex(&Stripes { stripes: vec![3] }.to_row()), "010100000003000000");
+        let unsettled = Unsettled { pending: vec![Generation(1)], tainted: false };
+        assert_eq!(hex(&unsettled.to_row()), "01010000000100000000");
+    }
+
+    #[test]
+    fn other_versions_and_damage_are_refused() {
+        let mut row = inode().to_row();
+        for n in 0..row.len() {
+            assert!(Inode::from_row(&row[..n]).is_err(), "prefix {n}");
+        }
+        row.push(0);
+        assert!(matches!(Inode::from_row(&row), Err(RowError::Damaged(_))));
+        row[0] = 9;
+        assert_eq!(Inode::from_row(&row), Err(RowError::Version { found: 9, known: 1 }));
+    }
+}

@@ -1,0 +1,262 @@
+//! Requests that change nothing: they read rows directly, without a transaction.
+//!
+//! Rules: a listing is in cookie order and every page starts behind a cookie, so entries that come and go meanwhile
+//! neither double nor hide others; what vanishes between two rows of one answer is looked up again.
+
+use crate::mdt::Mdt;
+use crate::rows::acl::{self, Acl};
+use crate::rows::row::{Entry, Inode, Row};
+use crate::rows::table::{self, ENTRY, INODE, LINK, XATTR};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_osd::Table;
+use nacre_target::{ExportId, Reply, Request};
+use nacre_types::name::{DISCRIMINATORS, NAME_MAX, cookie_base};
+use nacre_types::{Caller, Errno, Fid, FileType, SizeState};
+use nacre_wire::mdt::{
+    DirEntry, EntryReply, FidLinks, FidLinksReply, GetLayout, Getattr, Getxattr, LayoutReply, Listxattr,
+    ListxattrReply, Lookup, Readdir, ReaddirReply, Readlink, ReadlinkReply, XattrReply,
+};
+use nacre_wire::target::StatfsReply;
+use tracing::error;
+
+/// Bytes of one page of a listing, about.
+const PAGE_BYTES: usize = 1 << 20;
+/// Entries read at a time within a page; other tasks run in between.
+const SLICE: u32 = 256;
+/// Entries of one page.
+const PAGE_ENTRIES_MAX: u32 = 16 << 10;
+/// Looking a name up again because its inode went away in between.
+const LOOKUPS_MAX: u32 = 16;
+
+impl Mdt {
+    pub(crate) async fn read_row<R: Row>(&self, table: Table, key: &[u8]) -> Result<Option<R>, Errno> {
+        let Some(bytes) = self.core.osd.get(table, key).await? else { return Ok(None) };
+        R::from_row(&bytes).map(Some).map_err(|e| {
+            error!(target_name = %self.core.name, table = table.0, ?key, error = %e,
+                "a row cannot be read: run nacre check on this target");
+            Errno::EIO
+        })
+    }
+    pub(crate) async fn read_inode(&self, fid: Fid) -> Result<Inode, Errno> {
+        self.read_row(INODE, &fid.key()).await?.ok_or(Errno::ESTALE)
+    }
+
+    /// What `export` is told of an inode.
+    fn reply_to(&self, export: ExportId, inode: &Inode) -> Reply {
+        let mut reply = inode.reply();
+        let (opens, fid) = (self.opens.borrow(), inode.attr.fid);
+        reply.yours = inode.attr.size_state == SizeState::Open
+            && opens.sole_writer(fid).is_some_and(|(writer, _)| writer == export)
+            && !opens.is_being_cut(fid);
+        Reply::of(&reply)
+    }
+
+    pub(crate) async fn lookup(&self, request: &Request, args: &Lookup<'_>) -> Result<Reply, Errno> {
+        if args.name.len() > NAME_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        for _ in 0..LOOKUPS_MAX {
+            let Some(entry) = self.find_entry(args.parent, args.name).await? else { break };
+            let claim =
+                if entry.file_type == FileType::Directory { self.claim(request, entry.fid) } else { None };
+            // It is there now: who removes it from here on ends the claim.
+            if let Some(inode) = self.read_row::<Inode>(INODE, &entry.fid.key()).await? {
+                let mut reply = self.reply_to(request.export, &inode);
+                reply.tail = self.granted(claim, &inode);
+                return Ok(reply);
+            }
+        }
+        let dir: Option<Inode> = self.read_row(INODE, &args.parent.key()).await?;
+        match dir {
+            Some(dir) if !dir.attr.is_dir() => Err(Errno::ENOTDIR),
+            _ => Err(Errno::ENOENT),
+        }
+    }
+
+    async fn find_entry(&self, dir: Fid, name: &[u8]) -> Result<Option<Entry>, Errno> {
+        let (from, to) = table::entries_of_hash(dir, cookie_base(self.hash().await, name));
+        let rows = self.core.osd.scan(ENTRY, &from, &to, DISCRIMINATORS as u32).await?;
+        for (key, value) in rows {
+            let entry = self.entry(&key, &value)?;
+            if entry.name == name {
+                return Ok(Some(entry));
+            }
+        }
+        Ok(None)
+    }
+    fn entry(&self, key: &[u8], value: &[u8]) -> Result<Entry, Errno> {
+        Entry::from_row(value).map_err(|e| {
+            error!(target_name = %self.core.name, ?key, error = %e,
+                "an entry cannot be read: run nacre check on this target");
+            Errno::EIO
+        })
+    }
+
+    pub(crate) async fn getattr(&self, request: &Request, args: &Getattr) -> Result<Reply, Errno> {
+        let mut inode = self.read_inode(args.fid).await?;
+        let claim = if inode.attr.is_dir() { self.claim(request, args.fid) } else { None };
+        if claim.is_some() {
+            inode = self.read_inode(args.fid).await?; // as it is while it is held
+        }
+        let mut reply = self.reply_to(request.export, &inode);
+        reply.tail = self.granted(claim, &inode);
+        Ok(reply)
+    }
+
+    pub(crate) async fn readdir(&self, args: &Readdir) -> Result<Reply, Errno> {
+        let dir: Inode = self.read_row(INODE, &args.dir.key()).await?.ok_or(Errno::ENOENT)?;
+        if !dir.attr.is_dir() {
+            return Err(Errno::ENOTDIR);
+        }
+        let (_, end) = table::range_of(&args.dir.key());
+        let mut left = args.entries_max.clamp(1, PAGE_ENTRIES_MAX);
+        let mut bytes = 0;
+        let mut reply = ReaddirReply { entries: Vec::new(), eof: false };
+        let mut after = args.cookie;
+        while left > 0 && bytes < PAGE_BYTES {
+            let Some(next) = after.checked_add(1) else {
+                reply.eof = true;
+                break;
+            };
+            let limit = left.min(SLICE);
+            let from = table::entry(args.dir, next);
+            let rows = self.core.osd.scan(ENTRY, &from, &end, limit).await?;
+            let last = rows.len() < limit as usize;
+            for (key, value) in rows {
+                let cookie = table::cookie_of(&key).ok_or(Errno::EIO)?;
+                let entry = self.entry(&key, &value)?;
+                let attrs = if args.with_attrs { self.entry_attrs(entry.fid).await? } else { None };
+                after = cookie;
+                left -= 1;
+                bytes += 64 + entry.name.len() + attrs.as_ref().map_or(0, reply_bytes);
+                reply.entries.push(DirEntry {
+                    cookie,
+                    name: entry.name,
+                    fid: entry.fid,
+                    file_type: entry.file_type,
+                    entry: attrs,
+                });
+                if bytes >= PAGE_BYTES {
+                    break;
+                }
+            }
+            if last && bytes < PAGE_BYTES {
+                reply.eof = true;
+                break;
+            }
+            self.core.ctx.yield_now().await;
+        }
+        Ok(Reply::of(&reply))
+    }
+    /// `None` for an inode that has gone since its entry was read.
+    async fn entry_attrs(&self, fid: Fid) -> Result<Option<EntryReply>, Errno> {
+        Ok(self.read_row::<Inode>(INODE, &fid.key()).await?.map(|inode| inode.reply()))
+    }
+
+    pub(crate) async fn readlink(&self, args: &Readlink) -> Result<Reply, Errno> {
+        let inode = self.read_inode(args.fid).await?;
+        if inode.attr.file_type() != FileType::Symlink {
+            return Err(Errno::EINVAL);
+        }
+        Ok(Reply::of(&ReadlinkReply { target: inode.target }))
+    }
+
+    pub(crate) async fn getxattr(&self, args: &Getxattr<'_>) -> Result<Reply, Errno> {
+        crate::ops::xattr::check_name(args.name)?;
+        let inode = self.read_inode(args.fid).await?;
+        let value = self.xattr_of(&inode, args.name).await?.ok_or(Errno::ENODATA)?;
+        Ok(Reply::of(&XattrReply { value }))
+    }
+    async fn xattr_of(&self, inode: &Inode, name: &[u8]) -> Result<Option<Bytes>, Errno> {
+        let Some(found) = inode.xattrs.iter().find(|x| x.name == name) else { return Ok(None) };
+        match &found.value {
+            Some(value) => Ok(Some(value.clone())),
+            None => Ok(self.core.osd.get(XATTR, &table::xattr(inode.attr.fid, name)).await?),
+        }
+    }
+    pub(crate) async fn listxattr(&self, args: &Listxattr) -> Result<Reply, Errno> {
+        let inode = self.read_inode(args.fid).await?;
+        let names = inode.xattrs.into_iter().map(|x| x.name).collect();
+        Ok(Reply::of(&ListxattrReply { names }))
+    }
+
+    pub(crate) async fn get_layout(&self, args: &GetLayout) -> Result<Reply, Errno> {
+        let inode = self.read_inode(args.fid).await?;
+        let default = self.default.get();
+        Ok(Reply::of(&LayoutReply { layout: inode.layout, template: inode.template, default }))
+    }
+
+    pub(crate) async fn fid_links(&self, args: &FidLinks) -> Result<Reply, Errno> {
+        let inode = self.read_inode(args.fid).await?;
+        let mut links: Vec<(Fid, Bytes)> = inode.links.into_iter().map(|l| (l.parent, l.name)).collect();
+        if inode.links_beyond > 0 {
+            let (from, to) = table::range_of(&args.fid.key());
+            let mut pages = self.core.osd.pages(LINK, SLICE).within(&from, &to);
+            while let Some(rows) = pages.next().await? {
+                links.extend(rows.iter().filter_map(|(key, _)| {
+                    Some((Fid::from_key(key.get(12..)?)?, Bytes::copy_from_slice(key.get(24..)?)))
+                }));
+                self.core.ctx.yield_now().await;
+            }
+        }
+        let known = links.len();
+        let own = args.caller.uid == inode.attr.uid;
+        let mut told: BTreeMap<Fid, bool> = BTreeMap::new();
+        for (parent, _) in &links {
+            if !told.contains_key(parent) {
+                told.insert(*parent, self.tells_names(*parent, own, &args.caller).await?);
+            }
+        }
+        links.retain(|(parent, _)| told.get(parent) == Some(&true));
+        if links.is_empty() && known > 0 {
+            return Err(Errno::EACCES);
+        }
+        Ok(Reply::of(&FidLinksReply { links }))
+    }
+    /// Whether a caller may learn a name in a directory by asking for its FID: only what it could have found by itself. It
+    /// must be able to search the directory, and to list it as well, because FIDs are small consecutive numbers and
+    /// need not be guessed as names must be. The name of its `own` inode is no secret from the owner.
+    async fn tells_names(&self, dir: Fid, own: bool, caller: &Caller) -> Result<bool, Errno> {
+        const SEARCH: u16 = 1;
+        const LIST: u16 = 4;
+        if caller.uid == 0 {
+            return Ok(true);
+        }
+        let Some(inode) = self.read_row::<Inode>(INODE, &dir.key()).await? else { return Ok(false) };
+        let acl = match self.xattr_of(&inode, acl::ACCESS).await? {
+            Some(bytes) => Acl::parse(&bytes)?,
+            None => None,
+        };
+        let want = if own { SEARCH } else { SEARCH | LIST };
+        Ok(acl::permits(&inode.attr, acl.as_ref(), caller, want))
+    }
+
+    /// Space of this target's store.
+    pub(crate) async fn space(&self) -> Result<StatfsReply, Errno> {
+        let space = self.core.osd.space().await?;
+        // Every inode belongs to project 0 until project ids can be set.
+        let (_, files_used) = self.core.osd.usage(PROJECT, 0).await?;
+        let files_free = space.files_free.unwrap_or(space.bytes_avail / BYTES_PER_INODE);
+        Ok(StatfsReply {
+            bytes_total: space.bytes_total,
+            bytes_free: space.bytes_free,
+            bytes_avail: space.bytes_avail,
+            files_used,
+            files_free: files_free.min(space.bytes_avail / BYTES_PER_INODE),
+            device: space.device,
+        })
+    }
+}
+
+/// Kind of owner in the engine's accounts.
+const PROJECT: u8 = 2;
+/// Honest estimate of what an inode with its entry and links takes in the tables.
+const BYTES_PER_INODE: u64 = 1024;
+
+fn reply_bytes(reply: &EntryReply) -> usize {
+    let stripes =
+        reply.layout.as_ref().map_or(0, |l| l.components.iter().map(|c| 32 + c.stripes.len() * 4).sum());
+    160 + stripes
+}

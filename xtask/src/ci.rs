@@ -14,7 +14,7 @@ type Step = (&'static str, fn() -> Result<()>);
 
 const STEPS: &[Step] = &[
     ("format", || sh(&mut cargo(&["fmt", "--all", "--check"]))),
-    ("policy", policy::run),
+    ("policy", || policy::run(&policy::Options::default())),
     ("clippy", || {
         sh(&mut cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]))
     }),

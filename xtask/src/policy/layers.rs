@@ -46,7 +46,7 @@ fn rank(layer: &str) -> Result<u32> {
     }
 }
 
-pub(crate) fn run() -> Result<()> {
+pub(super) fn check() -> Result<()> {
     let text = output(&mut cargo(&["metadata", "--format-version", "1", "--locked"]))?;
     let metadata: Value = serde_json::from_str(&text)?;
     let packages = metadata["packages"].as_array().context("cargo metadata without packages")?;

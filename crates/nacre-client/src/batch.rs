@@ -9,7 +9,7 @@ use crate::dirs::Touches;
 use crate::target::Target;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{Caller, Codec, Errno, Fid, SetAttr};
+use nacre_types::{Caller, Codec, Errno, Fid, Name, SetAttr};
 use nacre_wire::Rpc;
 use nacre_wire::mdt::{
     BATCH_MAX, Batch, BatchReply, CreateReply, EntryReply, Link, Rename, Setattr, SubOperation, SubResult,
@@ -121,16 +121,20 @@ impl Client {
                 encoded(&self.create_request(args, None).await?)
             }
             Change::Link { fid, parent, name } => {
-                encoded(&Link { fid: *fid, parent: *parent, name, caller, time })
+                encoded(&Link { fid: *fid, parent: *parent, name: Name::new(name)?, caller, time })
             }
-            Change::Unlink { parent, name, directory } => {
-                encoded(&Unlink { parent: *parent, name, directory: *directory, caller, time })
-            }
+            Change::Unlink { parent, name, directory } => encoded(&Unlink {
+                parent: *parent,
+                name: Name::new(name)?,
+                directory: *directory,
+                caller,
+                time,
+            }),
             Change::Rename { from, to, flags } => encoded(&Rename {
                 parent: from.0,
-                name: from.1,
+                name: Name::new(from.1)?,
                 new_parent: to.0,
-                new_name: to.1,
+                new_name: Name::new(to.1)?,
                 flags: *flags,
                 caller,
                 time,

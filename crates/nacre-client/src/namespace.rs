@@ -4,7 +4,7 @@ use crate::client::{Client, CreateArgs, Entry, ListedEntry, ReaddirPage};
 use crate::dirs::Touches;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{Caller, Errno, Fid, FileType, name};
+use nacre_types::{Caller, Errno, Fid, FileType, Name, name};
 use nacre_wire::mdt::{
     Create, FidLinks, Getattr, Getxattr, Link, Listxattr, Lookup, OpenHow, Readdir, Readlink, Removexattr,
     Rename, Setxattr, Unlink,
@@ -20,8 +20,8 @@ impl Client {
             b"." => self.getattr(parent).await,
             b".." => self.parent(parent).await,
             _ => {
-                Self::check_name(name)?;
-                if let Some(mut entry) = self.dirs.named(self.holds_usable(), parent, name) {
+                let name = Name::new(name)?;
+                if let Some(mut entry) = self.dirs.named(self.holds_usable(), parent, name.as_bytes()) {
                     self.stats.event("dir_attr_cached");
                     self.files.show_atime(&mut entry.attr);
                     return Ok(entry);
@@ -78,10 +78,9 @@ impl Client {
         args: CreateArgs<'a>,
         open: Option<OpenHow>,
     ) -> Result<Create<'a>, Errno> {
-        Self::check_name(args.name)?;
         Ok(Create {
             parent: args.parent,
-            name: args.name,
+            name: Name::new(args.name)?,
             fid: self.new_fid().await?,
             mode: args.mode,
             rdev: args.rdev,
@@ -97,7 +96,7 @@ impl Client {
     pub async fn link(&self, fid: Fid, parent: Fid, name: &[u8], caller: Caller) -> Result<Entry, Errno> {
         let _timing = self.stats.time("link");
         self.check_writable()?;
-        Self::check_name(name)?;
+        let name = Name::new(name)?;
         let request = Link { fid, parent, name, caller, time: self.now() };
         let reply = self.change_dirs(Touches::dir(parent), &request).await?;
         self.resolve(reply).await
@@ -113,8 +112,8 @@ impl Client {
     ) -> Result<(), Errno> {
         let _timing = self.stats.time(if directory { "rmdir" } else { "unlink" });
         self.check_writable()?;
-        Self::check_name(name)?;
-        let request = Unlink { parent, name, directory, caller, time: self.now() };
+        let checked = Name::new(name)?;
+        let request = Unlink { parent, name: checked, directory, caller, time: self.now() };
         self.change_dirs(Touches::names(&[(parent, name)]), &request).await?;
         Ok(())
     }
@@ -128,13 +127,11 @@ impl Client {
     ) -> Result<(), Errno> {
         let _timing = self.stats.time("rename");
         self.check_writable()?;
-        Self::check_name(from.1)?;
-        Self::check_name(to.1)?;
         let request = Rename {
             parent: from.0,
-            name: from.1,
+            name: Name::new(from.1)?,
             new_parent: to.0,
-            new_name: to.1,
+            new_name: Name::new(to.1)?,
             flags,
             caller,
             time: self.now(),
@@ -240,15 +237,6 @@ impl Client {
             file.learn(&reply);
         }
         Ok(())
-    }
-
-    pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
-        match name {
-            _ if name.len() > name::NAME_MAX => Err(Errno::ENAMETOOLONG),
-            [] => Err(Errno::ENOENT),
-            _ if !name::is_valid(name) => Err(Errno::EINVAL),
-            _ => Ok(()),
-        }
     }
 
     fn check_xattr_name(name: &[u8]) -> Result<(), Errno> {

@@ -58,11 +58,11 @@ fn request(opcode: Opcode, body: &[u8]) -> String {
         Opcode::Flock => show::<mdt::Flock>(body),
         Opcode::FlockCancel => show::<mdt::FlockCancel>(body),
         Opcode::Lookup => match mdt::Lookup::from_slice(body) {
-            Ok(l) => format!("{} {:?}", l.parent, String::from_utf8_lossy(l.name)),
+            Ok(l) => format!("{} {:?}", l.parent, l.name),
             Err(e) => format!("unreadable: {e}"),
         },
         Opcode::Create => match mdt::Create::from_slice(body) {
-            Ok(c) => format!("{} {:?} as {}", c.parent, String::from_utf8_lossy(c.name), c.fid),
+            Ok(c) => format!("{} {:?} as {}", c.parent, c.name, c.fid),
             Err(e) => format!("unreadable: {e}"),
         },
         Opcode::Setattr => match mdt::Setattr::from_slice(body) {

@@ -15,6 +15,8 @@ pub enum DecodeError {
     BadValue { what: &'static str, value: u64 },
     #[error("{what}: {found} where at most {most} are allowed")]
     TooLong { what: &'static str, found: u32, most: u32 },
+    #[error("{bytes} bytes cannot be the name of a directory entry")]
+    BadName { bytes: u32 },
     #[error("{left} bytes left over after the last field")]
     TrailingBytes { left: u32 },
 }

@@ -31,6 +31,7 @@ pub use layout::{
     Component, DEFAULT_STRIPE_BYTES, Extent, Layout, LayoutTemplate, ObjectId, STRIPE_BYTES_UNIT,
     STRIPES_MAX, StripePiece,
 };
+pub use name::Name;
 pub use samples::{Samples, clocks};
 pub use secret::Secret;
 pub use time::{Instant, Timestamp};

@@ -9,8 +9,8 @@ use crate::target::Empty;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{
-    Attr, Caller, Fid, FileType, Layout, LayoutTemplate, LockCookie, OpenHandle, OstIndex, Seq, SetAttr,
-    Timestamp, Transno, codec_enum, codec_struct,
+    Attr, Caller, Fid, FileType, Layout, LayoutTemplate, LockCookie, Name, OpenHandle, OstIndex, Seq,
+    SetAttr, Timestamp, Transno, codec_enum, codec_struct,
 };
 
 codec_struct! {
@@ -19,7 +19,7 @@ codec_struct! {
 }
 codec_struct! { pub struct GrantSeqReply { pub seq: Seq } }
 
-codec_struct! { pub struct Lookup<'a> { pub parent: Fid, pub name: &'a [u8] } }
+codec_struct! { pub struct Lookup<'a> { pub parent: Fid, pub name: Name<'a> } }
 codec_struct! { pub struct Getattr { pub fid: Fid } }
 codec_struct! {
     pub struct EntryReply {
@@ -96,7 +96,7 @@ codec_struct! {
     /// Makes an inode of any type, and opens it when `open` is given.
     pub struct Create<'a> {
         pub parent: Fid,
-        pub name: &'a [u8],
+        pub name: Name<'a>,
         pub fid: Fid,
         /// Type and permission bits before the umask.
         pub mode: u32,
@@ -145,13 +145,13 @@ codec_struct! {
 }
 codec_struct! {
     pub struct Link<'a> {
-        pub fid: Fid, pub parent: Fid, pub name: &'a [u8], pub caller: Caller, pub time: Timestamp,
+        pub fid: Fid, pub parent: Fid, pub name: Name<'a>, pub caller: Caller, pub time: Timestamp,
     }
 }
 codec_struct! {
     pub struct Unlink<'a> {
         pub parent: Fid,
-        pub name: &'a [u8],
+        pub name: Name<'a>,
         /// rmdir(2).
         pub directory: bool,
         pub caller: Caller,
@@ -176,9 +176,9 @@ pub mod rename_flags {
 codec_struct! {
     pub struct Rename<'a> {
         pub parent: Fid,
-        pub name: &'a [u8],
+        pub name: Name<'a>,
         pub new_parent: Fid,
-        pub new_name: &'a [u8],
+        pub new_name: Name<'a>,
         pub flags: u32,
         pub caller: Caller,
         pub time: Timestamp,

@@ -312,7 +312,7 @@ impl Fake {
             }
             Opcode::Create => {
                 let r: Create<'_> = args(frame);
-                if let Some(fid) = shared.names.get(r.name) {
+                if let Some(fid) = shared.names.get(r.name.as_bytes()) {
                     return body(&CreateReply { entry: shared.inodes[fid].clone(), created: false });
                 }
                 drop(shared);
@@ -321,7 +321,7 @@ impl Fake {
                     entry.attr.size_state = SizeState::Open;
                 }
                 let mut shared = self.shared.borrow_mut();
-                shared.names.insert(r.name.to_vec(), r.fid);
+                shared.names.insert(r.name.as_bytes().to_vec(), r.fid);
                 shared.inodes.insert(r.fid, entry.clone());
                 body(&CreateReply { entry, created: true })
             }

@@ -10,15 +10,12 @@ use crate::ops::{Opened, Ops};
 use crate::reply::{Body, entry_out, open_out};
 use crate::request::{FuseRequest, fid_of};
 use nacre_client::CreateArgs;
-use nacre_types::{Errno, mode, name};
+use nacre_types::{Errno, Name, mode};
 use std::rc::Rc;
 
 /// A name from the kernel, as an entry may have it.
 fn checked(name: &[u8]) -> Result<&[u8], Errno> {
-    if name.len() > name::NAME_MAX {
-        return Err(Errno::ENAMETOOLONG);
-    }
-    if name::is_valid(name) { Ok(name) } else { Err(Errno::EINVAL) }
+    Name::new(name).map(Name::as_bytes)
 }
 
 /// "." and ".." come when the kernel opens a file handle (EXPORT_SUPPORT): the inode itself, its parent.

@@ -8,7 +8,7 @@ use crate::rows::acl::{self, Acl};
 use crate::rows::row::{Entry, Inode};
 use crate::rows::table::{self, SEQUENCE};
 use crate::rows::versions::PARENT;
-use crate::rows::view::{Halt, Slot, Step, View, Wants, check_name};
+use crate::rows::view::{Halt, Slot, Step, View, Wants};
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::name::{self, HashKey};
@@ -41,7 +41,6 @@ pub(crate) fn wants(hash: HashKey, args: &Create<'_>) -> Wants {
 }
 
 pub(crate) fn apply(view: &mut View<'_>, maker: &mut Maker<'_>, args: &Create<'_>) -> Step<CreateReply> {
-    check_name(args.name)?;
     let file_type = FileType::of_mode(args.mode).ok_or(Errno::EINVAL)?;
     if file_type == FileType::Symlink && args.target.is_empty() {
         return Err(Errno::ENOENT.into());
@@ -85,7 +84,7 @@ pub(crate) fn apply(view: &mut View<'_>, maker: &mut Maker<'_>, args: &Create<'_
     }
     view.put_inode(&inode);
     view.account(inode.owner(), 1);
-    let entry = Entry { name: Bytes::copy_from_slice(args.name), fid: args.fid, file_type, version: 0 };
+    let entry = Entry { name: args.name.to_bytes(), fid: args.fid, file_type, version: 0 };
     view.put_name(args.parent, cookie, entry);
     dir.entries += 1;
     if file_type == FileType::Directory {

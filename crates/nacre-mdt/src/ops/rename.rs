@@ -7,10 +7,9 @@
 use crate::rows::inode::check_sticky;
 use crate::rows::row::{Entry, Inode};
 use crate::rows::versions::{SOURCE_CHILD, SOURCE_DIR, TARGET_CHILD, TARGET_DIR};
-use crate::rows::view::{Halt, Slot, Step, View, Wants, check_name};
-use bytes::Bytes;
+use crate::rows::view::{Halt, Slot, Step, View, Wants};
 use nacre_types::name::HashKey;
-use nacre_types::{Errno, Fid, FileType, Timestamp};
+use nacre_types::{Errno, Fid, FileType, Name, Timestamp};
 use nacre_wire::mdt::{Rename, rename_flags};
 
 pub(crate) fn wants(hash: HashKey, args: &Rename<'_>) -> Wants {
@@ -25,14 +24,12 @@ pub(crate) fn wants(hash: HashKey, args: &Rename<'_>) -> Wants {
 /// One end of the rename.
 struct End<'a> {
     dir: Fid,
-    name: &'a [u8],
+    name: Name<'a>,
     cookie: u64,
     entry: Entry,
 }
 
 pub(crate) fn apply(view: &mut View<'_>, args: &Rename<'_>) -> Step<()> {
-    check_name(args.name)?;
-    check_name(args.new_name)?;
     let exchange = match args.flags {
         0 | rename_flags::NOREPLACE => false,
         rename_flags::EXCHANGE => true,
@@ -108,7 +105,13 @@ fn adjust(view: &mut View<'_>, dir: Fid, entries: i64, subdirs: i64, time: Times
 }
 
 /// Gives a loaded inode another name and stores it.
-fn relink(view: &mut View<'_>, inode: &mut Inode, from: (Fid, &[u8]), to: (Fid, &[u8]), time: Timestamp) {
+fn relink(
+    view: &mut View<'_>,
+    inode: &mut Inode,
+    from: (Fid, Name<'_>),
+    to: (Fid, Name<'_>),
+    time: Timestamp,
+) {
     view.remove_link(inode, from.0, from.1);
     view.add_link(inode, to.0, to.1);
     if inode.attr.is_dir() {
@@ -127,7 +130,7 @@ fn move_to(
 ) -> Step<()> {
     let subdir = i64::from(child.attr.is_dir());
     view.delete_entry(source.dir, source.cookie);
-    let entry = Entry { name: Bytes::copy_from_slice(args.new_name), ..source.entry.clone() };
+    let entry = Entry { name: args.new_name.to_bytes(), ..source.entry.clone() };
     view.put_name(args.new_parent, cookie, entry);
     relink(view, &mut child, (source.dir, source.name), (args.new_parent, args.new_name), args.time);
     if source.dir == args.new_parent {
@@ -147,7 +150,7 @@ fn replace(
 ) -> Step<()> {
     let subdir = i64::from(child.attr.is_dir());
     view.delete_entry(source.dir, source.cookie);
-    let entry = Entry { name: Bytes::copy_from_slice(target.name), ..source.entry.clone() };
+    let entry = Entry { name: target.name.to_bytes(), ..source.entry.clone() };
     view.put_name(target.dir, target.cookie, entry);
     other.changed_at(args.time);
     view.drop_name(&mut other, target.dir, target.name);

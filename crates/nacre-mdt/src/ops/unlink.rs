@@ -4,8 +4,7 @@ use crate::rows::inode::check_sticky;
 use crate::rows::row::Entry;
 use crate::rows::versions::{CHILD, PARENT};
 use crate::rows::view::Slot;
-use crate::rows::view::{Halt, Step, View, Wants, check_name};
-use bytes::Bytes;
+use crate::rows::view::{Halt, Step, View, Wants};
 use nacre_types::name::HashKey;
 use nacre_types::{Errno, FileType};
 use nacre_wire::mdt::{EntryReply, Link, Unlink};
@@ -21,7 +20,6 @@ pub(crate) fn wants_unlink(hash: HashKey, args: &Unlink<'_>) -> Wants {
 }
 
 pub(crate) fn apply_unlink(view: &mut View<'_>, args: &Unlink<'_>) -> Step<()> {
-    check_name(args.name)?;
     let mut dir = view.dir(args.parent)?;
     view.depends_on(PARENT, &dir)?;
     let slot = view.slot(args.parent, args.name)?;
@@ -61,7 +59,6 @@ pub(crate) fn wants_link(hash: HashKey, args: &Link<'_>) -> Wants {
 
 /// link(2).
 pub(crate) fn apply_link(view: &mut View<'_>, args: &Link<'_>) -> Step<EntryReply> {
-    check_name(args.name)?;
     let mut dir = view.dir(args.parent)?;
     view.depends_on(PARENT, &dir)?;
     let slot = view.slot(args.parent, args.name)?;
@@ -82,7 +79,7 @@ pub(crate) fn apply_link(view: &mut View<'_>, args: &Link<'_>) -> Step<EntryRepl
     if inode.attr.nlink >= LINKS_MAX {
         return Err(Errno::EMLINK.into());
     }
-    let name = Bytes::copy_from_slice(args.name);
+    let name = args.name.to_bytes();
     let entry = Entry { name, fid: args.fid, file_type: inode.attr.file_type(), version: 0 };
     view.put_name(args.parent, cookie, entry);
     view.add_link(&mut inode, args.parent, args.name);

@@ -19,7 +19,9 @@ use alloc::vec::Vec;
 use core::hash::Hasher;
 use nacre_osd::Table;
 use nacre_types::name::{self, DISCRIMINATORS, HashKey};
-use nacre_types::{ClientUuid, Fid, FileType, LayoutTemplate, Owner, STRIPE_BYTES_UNIT, Seq, SizeState};
+use nacre_types::{
+    ClientUuid, Fid, FileType, LayoutTemplate, Name, Owner, STRIPE_BYTES_UNIT, Seq, SizeState,
+};
 
 /// Sentences that are kept.
 const SENTENCES_MAX: usize = 1000;
@@ -276,7 +278,7 @@ impl Check {
         let Some(entry) = self.decode::<Entry>("an entry", key, value) else { return };
         let (Some(dir), Some(cookie)) = (self.fid("an entry", key), table::cookie_of(key)) else { return };
         self.report.entries += 1;
-        if !name::is_valid(&entry.name) {
+        if Name::new(&entry.name).is_err() {
             self.problem(format!("{dir}: impossible name {:02x?}", &entry.name[..]));
         }
         match self.hash {

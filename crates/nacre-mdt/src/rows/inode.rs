@@ -14,7 +14,7 @@ use crate::rows::view::{Note, Step, View};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{Caller, Errno, Fid, FileType, Layout, OstIndex, mode};
+use nacre_types::{Caller, Errno, Fid, FileType, Layout, Name, OstIndex, mode};
 use nacre_wire::mdt::EntryReply;
 
 /// Capabilities of a program file; a write or chown takes them away.
@@ -72,22 +72,22 @@ pub(crate) fn check_sticky(dir: &Inode, child: &Inode, caller: &Caller) -> Resul
 impl View<'_> {
     // ---- names of an inode
 
-    pub(crate) fn add_link(&mut self, inode: &mut Inode, parent: Fid, name: &[u8]) {
+    pub(crate) fn add_link(&mut self, inode: &mut Inode, parent: Fid, name: Name<'_>) {
         let bytes: usize = inode.links.iter().map(|l| l.name.len()).sum();
-        if inode.links.len() < LINKS_INLINE_MAX && bytes + name.len() <= LINK_BYTES_INLINE_MAX {
-            inode.links.push(ParentLink { parent, name: Bytes::copy_from_slice(name) });
+        if inode.links.len() < LINKS_INLINE_MAX && bytes + name.as_bytes().len() <= LINK_BYTES_INLINE_MAX {
+            inode.links.push(ParentLink { parent, name: name.to_bytes() });
         } else {
-            self.put_bytes(LINK, &table::link(inode.attr.fid, parent, name), Vec::new());
+            self.put_bytes(LINK, &table::link(inode.attr.fid, parent, name.as_bytes()), Vec::new());
             inode.links_beyond += 1;
         }
     }
-    pub(crate) fn remove_link(&mut self, inode: &mut Inode, parent: Fid, name: &[u8]) {
-        match inode.links.iter().position(|l| l.parent == parent && l.name == name) {
+    pub(crate) fn remove_link(&mut self, inode: &mut Inode, parent: Fid, name: Name<'_>) {
+        match inode.links.iter().position(|l| l.parent == parent && l.name == name.as_bytes()) {
             Some(at) => {
                 inode.links.remove(at);
             }
             None => {
-                self.delete(LINK, &table::link(inode.attr.fid, parent, name));
+                self.delete(LINK, &table::link(inode.attr.fid, parent, name.as_bytes()));
                 inode.links_beyond = inode.links_beyond.saturating_sub(1);
             }
         }
@@ -95,7 +95,7 @@ impl View<'_> {
 
     /// Takes one name (already removed from its directory) from an inode; the last one ends it, or makes it an
     /// orphan while it is open.
-    pub(crate) fn drop_name(&mut self, inode: &mut Inode, parent: Fid, name: &[u8]) {
+    pub(crate) fn drop_name(&mut self, inode: &mut Inode, parent: Fid, name: Name<'_>) {
         self.remove_link(inode, parent, name);
         inode.attr.nlink = if inode.attr.is_dir() { 0 } else { inode.attr.nlink.saturating_sub(1) };
         if inode.attr.nlink > 0 {

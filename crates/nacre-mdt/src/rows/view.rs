@@ -19,7 +19,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use nacre_osd::{Credits, Osd, OsdError, Pins, Table, Tx};
 use nacre_types::name::{DISCRIMINATORS, HashKey, cookie_base};
-use nacre_types::{Errno, Fid, Generation, OpenHandle, OstIndex, Owner, Timestamp, Transno};
+use nacre_types::{Errno, Fid, Generation, Name, OpenHandle, OstIndex, Owner, Timestamp, Transno};
 use tracing::error;
 
 /// Why an attempt ended.
@@ -105,8 +105,8 @@ impl Wants {
         self.ways.merge(other.ways);
     }
     /// The rows that `name` may have in `dir`.
-    pub(crate) fn name(&mut self, hash: HashKey, dir: Fid, name: &[u8]) {
-        let (from, to) = table::entries_of_hash(dir, cookie_base(hash, name));
+    pub(crate) fn name(&mut self, hash: HashKey, dir: Fid, name: Name<'_>) {
+        let (from, to) = table::entries_of_hash(dir, cookie_base(hash, name.as_bytes()));
         self.ranges.insert((ENTRY, from.to_vec(), to.to_vec()));
     }
     /// Reads everything on the list.
@@ -312,8 +312,8 @@ impl<'a> View<'a> {
     // ---- names
 
     /// Where `name` is, or would go.
-    pub(crate) fn slot(&mut self, dir: Fid, name: &[u8]) -> Step<Slot> {
-        let base = cookie_base(self.hash, name);
+    pub(crate) fn slot(&mut self, dir: Fid, name: Name<'_>) -> Step<Slot> {
+        let base = cookie_base(self.hash, name.as_bytes());
         if let Some(touched) = &mut self.touched {
             touched.seen.push(Key::name(dir, base));
         }
@@ -325,7 +325,7 @@ impl<'a> View<'a> {
             free += u64::from(cookie == free);
             if let Ok(None) = taken {
                 let entry = Entry::from_row(bytes).map_err(|e| damaged(ENTRY, key, e));
-                taken = entry.map(|entry| (entry.name == name).then_some((cookie, entry)));
+                taken = entry.map(|entry| (entry.name == name.as_bytes()).then_some((cookie, entry)));
             }
         });
         if !pinned {
@@ -351,17 +351,6 @@ impl<'a> View<'a> {
         self.made_name(dir, cookie);
         self.delete(ENTRY, &table::entry(dir, cookie));
     }
-}
-
-/// Refuses what cannot be the name of an entry.
-pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
-    if name.len() > nacre_types::name::NAME_MAX {
-        return Err(Errno::ENAMETOOLONG);
-    }
-    if !nacre_types::name::is_valid(name) {
-        return Err(Errno::EINVAL);
-    }
-    Ok(())
 }
 
 impl Inode {
@@ -405,7 +394,9 @@ mod tests {
             let name = Bytes::from_static(name);
             Entry { name, fid: Fid::ROOT, file_type: FileType::Regular, version: 0 }
         };
-        let slot = |fs: &mut Fs| fs.transact(Wants::default(), |view| view.slot(Fid::ROOT, b"x")).unwrap();
+        let slot = |fs: &mut Fs| {
+            fs.transact(Wants::default(), |view| view.slot(Fid::ROOT, Name::new(b"x").unwrap())).unwrap()
+        };
         let put =
             |fs: &mut Fs, cookie, name| fs.put_row(ENTRY, &table::entry(Fid::ROOT, cookie), &entry(name));
         // Those of the hashes before and behind it are others'.

@@ -12,8 +12,8 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_osd::Table;
 use nacre_target::{ExportId, Reply, Request};
-use nacre_types::name::{DISCRIMINATORS, NAME_MAX, cookie_base};
-use nacre_types::{Caller, Errno, Fid, FileType, SizeState};
+use nacre_types::name::{DISCRIMINATORS, cookie_base};
+use nacre_types::{Caller, Errno, Fid, FileType, Name, SizeState};
 use nacre_wire::mdt::{
     DirEntry, EntryReply, FidLinks, FidLinksReply, GetLayout, Getattr, Getxattr, LayoutReply, Listxattr,
     ListxattrReply, Lookup, Readdir, ReaddirReply, Readlink, ReadlinkReply, XattrReply,
@@ -54,9 +54,6 @@ impl Mdt {
     }
 
     pub(crate) async fn lookup(&self, request: &Request, args: &Lookup<'_>) -> Result<Reply, Errno> {
-        if args.name.len() > NAME_MAX {
-            return Err(Errno::ENAMETOOLONG);
-        }
         for _ in 0..LOOKUPS_MAX {
             let Some(entry) = self.find_entry(args.parent, args.name).await? else { break };
             let claim =
@@ -75,12 +72,12 @@ impl Mdt {
         }
     }
 
-    async fn find_entry(&self, dir: Fid, name: &[u8]) -> Result<Option<Entry>, Errno> {
-        let (from, to) = table::entries_of_hash(dir, cookie_base(self.hash().await, name));
+    async fn find_entry(&self, dir: Fid, name: Name<'_>) -> Result<Option<Entry>, Errno> {
+        let (from, to) = table::entries_of_hash(dir, cookie_base(self.hash().await, name.as_bytes()));
         let rows = self.core.osd.scan(ENTRY, &from, &to, DISCRIMINATORS as u32).await?;
         for (key, value) in rows {
             let entry = self.entry(&key, &value)?;
-            if entry.name == name {
+            if entry.name == name.as_bytes() {
                 return Ok(Some(entry));
             }
         }

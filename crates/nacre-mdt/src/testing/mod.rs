@@ -18,8 +18,8 @@ use crate::rows::view::{Halt, Note, Rows, Step, View, Wants};
 use nacre_osd::Table;
 use nacre_types::name::HashKey;
 use nacre_types::{
-    Attr, Caller, ClientUuid, Errno, Fid, Generation, LayoutTemplate, Oid, OpenHandle, OstIndex, Owner, Seq,
-    SetAttr, Timestamp, Transno,
+    Attr, Caller, ClientUuid, Errno, Fid, Generation, LayoutTemplate, Name, Oid, OpenHandle, OstIndex, Owner,
+    Seq, SetAttr, Timestamp, Transno,
 };
 use nacre_wire::mdt::{
     Close, Create, CreateReply, EntryReply, Link, Open, OpenHow, Rename, ReportSize, Setattr, Unlink, Written,
@@ -32,6 +32,10 @@ pub(crate) const SEQ: Seq = Seq(0x100);
 pub(crate) const CLIENT: ClientUuid = ClientUuid([7; 16]);
 pub(crate) const EXPORT: Generation = Generation(1);
 pub(crate) const HASH: HashKey = HashKey(11, 12);
+
+pub(crate) fn name_of(bytes: &[u8]) -> Name<'_> {
+    Name::new(bytes).unwrap()
+}
 
 /// Attributes of some inode.
 pub(crate) fn attr(mode: u32, uid: u32, gid: u32) -> Attr {
@@ -216,7 +220,7 @@ impl Fs {
     pub(crate) fn create_args<'a>(&mut self, parent: Fid, name: &'a [u8], mode: u32) -> Create<'a> {
         Create {
             parent,
-            name,
+            name: name_of(name),
             fid: self.new_fid(),
             mode,
             rdev: 0,
@@ -242,11 +246,12 @@ impl Fs {
         self.create_with(&args).map(|reply| reply.entry.attr.fid)
     }
     pub(crate) fn unlink(&mut self, parent: Fid, name: &[u8], directory: bool) -> Result<(), Errno> {
-        let args = Unlink { parent, name, directory, caller: Caller::root(), time: self.now() };
+        let args =
+            Unlink { parent, name: name_of(name), directory, caller: Caller::root(), time: self.now() };
         self.run(unlink::wants_unlink(HASH, &args), |v| unlink::apply_unlink(v, &args))
     }
     pub(crate) fn link(&mut self, fid: Fid, parent: Fid, name: &[u8]) -> Result<(), Errno> {
-        let args = Link { fid, parent, name, caller: Caller::root(), time: self.now() };
+        let args = Link { fid, parent, name: name_of(name), caller: Caller::root(), time: self.now() };
         self.run(unlink::wants_link(HASH, &args), |v| unlink::apply_link(v, &args)).map(|_| ())
     }
     pub(crate) fn rename_as(
@@ -257,6 +262,7 @@ impl Fs {
         flags: u32,
     ) -> Result<(), Errno> {
         let (caller, time) = (caller.clone(), self.now());
+        let (name, new_name) = (name_of(name), name_of(new_name));
         let args = Rename { parent, name, new_parent, new_name, flags, caller, time };
         self.run(rename::wants(HASH, &args), |v| rename::apply(v, &args))
     }

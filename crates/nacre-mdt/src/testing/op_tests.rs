@@ -9,7 +9,6 @@ use crate::rows::row::{Stripes, Unsettled};
 use crate::rows::table::{DESTROY, LINK, UNSETTLED, XATTR};
 use crate::rows::view::{Note, Wants};
 use crate::testing::{EXPORT, Fs};
-use nacre_types::name::NAME_MAX;
 use nacre_types::{Caller, Errno, Fid, Generation, SetAttr, SizeState, Timestamp, mode};
 use nacre_wire::mdt::{Removexattr, Setxattr, Written};
 use std::format;
@@ -170,18 +169,6 @@ fn in_a_sticky_directory_only_owners_take_names_away() {
     assert_eq!(fs.rename_as(&user(8, 0), (ROOT, b"g"), (dir, b"f"), 0), Err(Errno::EPERM));
     assert_eq!(fs.rename_as(&user(7, 0), (dir, b"f"), (dir, b"mine"), 0), Ok(()));
     assert_eq!(fs.rename_as(&Caller::root(), (dir, b"mine"), (ROOT, b"x"), 0), Ok(()));
-}
-
-#[test]
-fn names_have_their_limits() {
-    let mut fs = Fs::new();
-    let long = [b'x'; NAME_MAX + 1];
-    assert!(fs.create(ROOT, &long[1..], DIR).is_ok());
-    assert_eq!(fs.create(ROOT, &long, DIR), Err(Errno::ENAMETOOLONG));
-    for bad in [&b""[..], b".", b"..", b"a/b", b"a\0"] {
-        assert_eq!(fs.create(ROOT, bad, DIR), Err(Errno::EINVAL));
-    }
-    assert!(fs.create(ROOT, b"\xff\x01 any bytes \n", REG).is_ok());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use nacre_wire::mdt::*;
 async fn orphan(c: &Client, handle: u64, osts: u32) -> Fid {
     let request = Create {
         parent: Fid::ROOT,
-        name: b"wide",
+        name: name_of(b"wide"),
         fid: c.new_fid().await,
         mode: REG,
         rdev: 0,
@@ -83,8 +83,12 @@ fn the_changes_of_a_batch_are_counted_under_their_own_names() {
             caller: Caller::root(),
             time: c.now(),
         };
-        let operations =
-            vec![sub(&mode), sub(&mode), sub(&unlink(b"d", true)), sub(&unlink(b"nothing", false))];
+        let operations = vec![
+            sub(&mode),
+            sub(&mode),
+            sub(&unlink(name_of(b"d"), true)),
+            sub(&unlink(name_of(b"nothing"), false)),
+        ];
         c.call(&Batch { stop_at_error: false, operations }).await.unwrap();
         for pattern in ["mdt.*.md_stats", "mdt.*.exports.*.stats"] {
             let stats = param(&c, pattern).await;

@@ -58,7 +58,7 @@ fn an_existing_name_is_opened_and_an_exclusive_create_fails() {
         let foreign = Create {
             fid: Fid::new(fid.seq, Oid(77)),
             parent: Fid::ROOT,
-            name: b"g",
+            name: name_of(b"g"),
             mode: DIR,
             rdev: 0,
             target: b"",
@@ -495,7 +495,8 @@ fn names_are_told_by_fid_only_to_who_could_have_found_them() {
         assert_eq!(ask(below, who(9, 1, &[])).await, Ok(1), "the owner of what is named");
         // A link elsewhere is told alone.
         let time = c.now();
-        let link = Link { fid: file, parent: Fid::ROOT, name: b"link", caller: Caller::root(), time };
+        let link =
+            Link { fid: file, parent: Fid::ROOT, name: name_of(b"link"), caller: Caller::root(), time };
         c.call(&link).await.unwrap();
         assert_eq!(ask(file, who(8, 1, &[])).await, Ok(1));
         assert_eq!(ask(file, Caller::root()).await, Ok(2));

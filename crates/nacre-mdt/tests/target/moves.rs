@@ -12,7 +12,7 @@ const DEPTH: u32 = 60_000;
 fn make<'a>(parent: Fid, fid: Fid, name: &'a [u8], time: Timestamp) -> Create<'a> {
     Create {
         parent,
-        name,
+        name: name_of(name),
         fid,
         mode: DIR,
         rdev: 0,
@@ -104,9 +104,9 @@ fn a_batch_that_moves_directories_makes_no_circle() {
         let new = c.new_fid().await;
         let rename = |from: (Fid, &'static [u8]), to: (Fid, &'static [u8])| Rename {
             parent: from.0,
-            name: from.1,
+            name: name_of(from.1),
             new_parent: to.0,
-            new_name: to.1,
+            new_name: name_of(to.1),
             flags: 0,
             caller: Caller::root(),
             time: c.now(),

@@ -102,7 +102,13 @@ const CASES: &[Case] = &[
         told(c.make_open(ROOT, b"fifo", mode::FIFO | 0o600, None, true).await, created)
     }),
     case!("link", "link", |c, s| {
-        let args = Link { fid: s.file, parent: s.dir, name: b"hard", caller: Caller::root(), time: c.now() };
+        let args = Link {
+            fid: s.file,
+            parent: s.dir,
+            name: name_of(b"hard"),
+            caller: Caller::root(),
+            time: c.now(),
+        };
         told(c.call(&args).await, entry)
     }),
     case!("unlink", "unlink", |c, s| told(c.unlink(ROOT, b"file", false).await, |()| "gone".into())),
@@ -173,7 +179,7 @@ const CASES: &[Case] = &[
         let name = |parent, name| Unlink { parent, name, directory: false, caller: Caller::root(), time };
         let new = Create {
             parent: s.dir,
-            name: b"in batch",
+            name: name_of(b"in batch"),
             fid: c.new_fid().await,
             mode: REG,
             rdev: 0,
@@ -186,9 +192,9 @@ const CASES: &[Case] = &[
         };
         let renamed = Rename {
             parent: s.dir,
-            name: b"in batch",
+            name: name_of(b"in batch"),
             new_parent: ROOT,
-            new_name: b"out",
+            new_name: name_of(b"out"),
             flags: 0,
             caller,
             time,
@@ -197,8 +203,8 @@ const CASES: &[Case] = &[
             sub(&new),
             sub(&new),
             sub(&renamed),
-            sub(&name(ROOT, b"other")),
-            sub(&name(ROOT, b"nothing")),
+            sub(&name(ROOT, name_of(b"other"))),
+            sub(&name(ROOT, name_of(b"nothing"))),
             sub(&setattr(&c, s.file, SetAttr { mode: Some(0o600), ..SetAttr::default() })),
             sub(&Close { fid: s.open, handle: OpenHandle(1), dirty: false, written: None, atime: None }),
         ];

@@ -32,6 +32,10 @@ pub(crate) const DIR: u32 = mode::DIR | 0o755;
 pub(crate) const O_RDONLY: u32 = 0;
 pub(crate) const O_RDWR: u32 = 2;
 
+pub(crate) fn name_of(bytes: &[u8]) -> Name<'_> {
+    Name::new(bytes).unwrap()
+}
+
 /// A client: an import of the MDT, imports of the OSTs, the lock callbacks.
 pub(crate) struct Client {
     ctx: Rc<Ctx>,
@@ -111,7 +115,7 @@ impl Client {
     ) -> Result<CreateReply, Errno> {
         let request = Create {
             parent,
-            name,
+            name: name_of(name),
             fid: self.new_fid().await,
             mode,
             rdev: 0,
@@ -138,15 +142,16 @@ impl Client {
         self.call(&Close { fid, handle: OpenHandle(handle), dirty, written, atime: None }).await.map(|_| ())
     }
     pub(crate) async fn unlink(&self, parent: Fid, name: &[u8], directory: bool) -> Result<(), Errno> {
+        let name = name_of(name);
         let request = Unlink { parent, name, directory, caller: Caller::root(), time: self.now() };
         self.call(&request).await.map(|_| ())
     }
     pub(crate) async fn rename(&self, a: (Fid, &[u8]), b: (Fid, &[u8]), flags: u32) -> Result<(), Errno> {
         let request = Rename {
             parent: a.0,
-            name: a.1,
+            name: name_of(a.1),
             new_parent: b.0,
-            new_name: b.1,
+            new_name: name_of(b.1),
             flags,
             caller: Caller::root(),
             time: self.now(),
@@ -154,7 +159,7 @@ impl Client {
         self.call(&request).await.map(|_| ())
     }
     pub(crate) async fn lookup(&self, parent: Fid, name: &[u8]) -> Result<Attr, Errno> {
-        self.call(&Lookup { parent, name }).await.map(|r| r.attr)
+        self.call(&Lookup { parent, name: name_of(name) }).await.map(|r| r.attr)
     }
     pub(crate) async fn getattr(&self, fid: Fid) -> Result<Attr, Errno> {
         self.call(&Getattr { fid }).await.map(|r| r.attr)

@@ -37,6 +37,9 @@ fn uuid() -> ClientUuid {
 fn fs() -> FsName {
     FsName::parse("demo").expect("a good name")
 }
+fn name(bytes: &[u8]) -> Name<'_> {
+    Name::new(bytes).expect("a good name")
+}
 fn caller() -> Caller {
     Caller { uid: 1000, gid: 100, pid: 4242, umask: 0o22, groups: vec![100, 4] }
 }
@@ -171,19 +174,19 @@ messages! {
             stop_at_error: true,
             operations: vec![SubOperation { opcode: 0x27, body: Bytes::from_static(b"b") }],
         };
-        Lookup<'_> = Lookup { parent: Fid::ROOT, name: b"a\xff" };
+        Lookup<'_> = Lookup { parent: Fid::ROOT, name: name(b"a\xff") };
         Getattr = Getattr { fid: fid(1) };
         Readdir = Readdir { dir: Fid::ROOT, cookie: 1 << 62, entries_max: 1000, with_attrs: true };
         Create<'_> = Create {
-            parent: Fid::ROOT, name: b"n", fid: fid(2), mode: 0o100644, rdev: 0, target: b"t",
+            parent: Fid::ROOT, name: name(b"n"), fid: fid(2), mode: 0o100644, rdev: 0, target: b"t",
             layout: Some(template()), open: Some(how()), exclusive: true, caller: caller(), time: time(1),
         };
         Open = Open { fid: fid(2), how: how(), caller: caller() };
         Close = Close { fid: fid(2), handle: OpenHandle(9), dirty: true, written: Some(written()), atime: Some(time(7)) };
-        Link<'_> = Link { fid: fid(2), parent: Fid::ROOT, name: b"l", caller: caller(), time: time(1) };
-        Unlink<'_> = Unlink { parent: Fid::ROOT, name: b"l", directory: false, caller: caller(), time: time(1) };
+        Link<'_> = Link { fid: fid(2), parent: Fid::ROOT, name: name(b"l"), caller: caller(), time: time(1) };
+        Unlink<'_> = Unlink { parent: Fid::ROOT, name: name(b"l"), directory: false, caller: caller(), time: time(1) };
         Rename<'_> = Rename {
-            parent: Fid::ROOT, name: b"a", new_parent: fid(3), new_name: b"b", flags: rename_flags::EXCHANGE,
+            parent: Fid::ROOT, name: name(b"a"), new_parent: fid(3), new_name: name(b"b"), flags: rename_flags::EXCHANGE,
             caller: caller(), time: time(1),
         };
         Setattr = Setattr { fid: fid(2), set: set(), caller: caller(), time: time(1) };

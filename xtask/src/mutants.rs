@@ -744,14 +744,14 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-rpc", "import", "a_change_of_an_object_says_until_when_it_may_be_begun"),
     planted(
         "an eviction takes only the handle that has locked",
-        "crates/nacre-client/src/held.rs",
-        &[("*family == FlockFamily::Posix || owned", "*family == FlockFamily::Posix && owned")],
+        "crates/nacre-dlm/src/client/granted_flocks.rs",
+        &[("*family == Family::Posix || owned", "*family == Family::Posix && owned")],
     )
     .found_by("nacre-sim", "evictions", "every_handle_of_a_file_that_was_locked_is_lost_and_no_other"),
     planted(
         "an eviction takes handles whose locks were given back",
-        "crates/nacre-client/src/held.rs",
-        &[("if owned.ranges.is_empty() {", "if owned.ranges.len() > 1000 {")],
+        "crates/nacre-dlm/src/client/granted_flocks.rs",
+        &[("if owned.ranges.is_empty() {", "if owned.ranges.as_slice().len() > 1000 {")],
     )
     .found_by("nacre-sim", "evictions", "every_handle_of_a_file_that_was_locked_is_lost_and_no_other"),
     planted(

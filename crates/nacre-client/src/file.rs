@@ -9,7 +9,6 @@
 use crate::atime::{Accessed, Atime, AtimePolicy};
 use crate::client::{Client, CreateArgs, Entry};
 use crate::dirs::Touches;
-use crate::held::HeldLocks;
 use crate::long_append::LongAppend;
 use crate::ranges::{RangeLock, Share};
 use crate::stripes;
@@ -19,6 +18,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::ops::Deref;
+use nacre_dlm::client::GrantedFlocks;
 use nacre_types::{
     Attr, Caller, Component, Errno, Extent, Fid, FileType, Layout, OpenHandle, OstIndex, Owner, SetAttr, mode,
 };
@@ -48,7 +48,7 @@ pub(crate) struct FileState {
     pub(crate) synced_at: Cell<Option<u64>>,
     /// File locks were taken through some handle of it: only then a close has to look for them in all of them.
     pub(crate) was_locked: Cell<bool>,
-    pub(crate) held: HeldLocks,
+    pub(crate) granted_flocks: RefCell<GrantedFlocks>,
     pub(crate) accessed: Accessed,
 }
 
@@ -67,7 +67,7 @@ impl FileState {
             others_wrote: Cell::new(false),
             synced_at: Cell::new(None),
             was_locked: Cell::new(false),
-            held: HeldLocks::default(),
+            granted_flocks: RefCell::default(),
             accessed: Accessed::default(),
         }
     }
@@ -464,13 +464,18 @@ impl Client {
         );
         self.fids.forget();
         self.flocks.ask_again();
-        let lost: Vec<bool> = opens.iter().map(|open| open.file.held.covers(open.handle)).collect();
+        let lost: Vec<bool> =
+            opens.iter().map(|open| open.file.granted_flocks.borrow().covers(open.handle)).collect();
         for (open, _) in opens.iter().zip(&lost).filter(|(_, lost)| **lost) {
-            self.lost.lost(open.handle, open.file.fid, open.file.held.processes(open.handle));
+            self.lost.lost(
+                open.handle,
+                open.file.fid,
+                open.file.granted_flocks.borrow().processes(open.handle),
+            );
         }
         for (open, lost) in opens.into_iter().zip(lost) {
             open.file.evicted();
-            open.file.held.forget();
+            open.file.granted_flocks.borrow_mut().clear();
             if lost {
                 open.stale.set(true);
                 continue;

@@ -8,6 +8,8 @@
 use crate::client::Client;
 use crate::file::Open;
 use crate::waits::Waits;
+use nacre_dlm::client::GrantedFlocks;
+use nacre_dlm::policy::flock::{Family, Kind, Lock};
 use nacre_types::{Errno, Fid, OpenHandle};
 use nacre_wire::mdt::{
     FileLock, Flock, FlockCancel, FlockFamily, FlockGranted, FlockOutcome, FlockTest, FlockType,
@@ -26,6 +28,29 @@ impl Flocks {
     }
 }
 
+fn family_of(family: FlockFamily) -> Family {
+    match family {
+        FlockFamily::Flock => Family::Flock,
+        FlockFamily::Posix => Family::Posix,
+    }
+}
+
+/// Records a lock or an unlock that the MDT has granted.
+fn record(granted: &mut GrantedFlocks, handle: OpenHandle, lock: &FileLock) {
+    let family = family_of(lock.family);
+    // flock(2) covers the whole file, whatever the range says.
+    let (start, end) = match family {
+        Family::Flock => (0, u64::MAX),
+        Family::Posix => (lock.start, lock.end),
+    };
+    let kind = match lock.kind {
+        FlockType::Unlock => return granted.unlock(family, lock.owner, start, end),
+        FlockType::Read => Kind::Read,
+        FlockType::Write => Kind::Write,
+    };
+    granted.lock(handle, family, lock.owner, Lock { start, end, kind, pid: lock.pid });
+}
+
 impl Client {
     /// Sets or drops a file lock; with `wait` ends when it is granted or refused, or with EINTR when nobody wants it.
     pub async fn flock(&self, handle: OpenHandle, lock: FileLock, wait: bool) -> Result<FlockOutcome, Errno> {
@@ -38,7 +63,7 @@ impl Client {
         }
         let outcome = self.outcome_of(&open, lock, wait).await?;
         if outcome == FlockOutcome::Granted {
-            open.file.held.granted(handle, &lock);
+            record(&mut open.file.granted_flocks.borrow_mut(), handle, &lock);
         }
         Ok(outcome)
     }
@@ -109,7 +134,7 @@ impl Client {
         }
         if had_locks {
             self.writes_end(&open.file).await;
-            open.file.held.dropped(key.0, key.1);
+            open.file.granted_flocks.borrow_mut().remove_owner(family_of(key.0), key.1);
             self.unlock_all(open.file.fid, key.0, key.1).await?;
         }
         Ok(())
@@ -119,7 +144,7 @@ impl Client {
     pub(crate) async fn drop_locks_of(&self, open: &Open) {
         let owners = core::mem::take(&mut *open.lock_owners.borrow_mut());
         for (family, owner) in owners {
-            open.file.held.dropped(family, owner);
+            open.file.granted_flocks.borrow_mut().remove_owner(family_of(family), owner);
             if let Err(error) = self.unlock_all(open.file.fid, family, owner).await
                 && error != Errno::ESHUTDOWN
             {

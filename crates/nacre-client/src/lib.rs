@@ -7,7 +7,7 @@
 //! counters), `closes` (closes that go together), `dirs` (attributes of held directories), `fids` (sequences), `ranges`
 //! (order among the operations of this mount on one file), `locks` (extent locks of OSTs, for the time of one operation),
 //! `long_append` (appends that are longer than a request), `atime` (access times),
-//! `held` (file locks that this mount has), `under_lease` (what they and the MDT's lease allow), `waits` (calls that wait for
+//! `under_lease` (what the file locks of a process and the lease of the MDT allow), `waits` (calls that wait for
 //! a callback), `stripes` (which bytes lie where), `stats`, `imports` and `params`.
 //! Caches will live under locks that `locks` keeps instead of cancelling; nothing above it has to know.
 //!
@@ -25,7 +25,6 @@ mod dirs;
 mod fids;
 mod file;
 mod flock;
-mod held;
 mod imports;
 mod io;
 mod layout;

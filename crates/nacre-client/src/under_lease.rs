@@ -41,7 +41,7 @@ impl Client {
     async fn locks_until(&self, open: &Open) -> Result<Option<Instant>, Errno> {
         loop {
             open.usable()?;
-            if !open.file.held.covers(open.handle) {
+            if !open.file.granted_flocks.borrow().covers(open.handle) {
                 return Ok(None);
             }
             let mdt = self.mdt().await?;

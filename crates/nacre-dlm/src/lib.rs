@@ -1,14 +1,14 @@
-//! Lock spaces: who may touch what, as pure values. No I/O, no clock, no tasks.
+//! Locks as pure values: no I/O, no clock, no tasks.
 //!
-//! A [`LockSpace`] belongs to one target. It is told of requests, cancels and vanished owners, and answers with
-//! effects that the target carries out (tell a waiter, tell a holder).
+//! - [`policy`]: which locks conflict, and how ranges split and merge. One file per lock type.
+//! - [`server`]: the lock spaces of a target. Requests, cancels and evictions go in; grants and notifications to be sent
+//!   come out.
+//! - [`client`]: the locks that a mount has been granted.
+//!
+//! Not here: rows of locks, callbacks and deadlines (`nacre-target`), messages (`nacre-wire`).
 #![no_std]
 extern crate alloc;
 
-pub mod flock;
-mod mode;
-mod space;
-mod tree;
-
-pub use mode::Mode;
-pub use space::{Enqueued, Holder, LockEffect, LockError, LockId, LockRequest, LockSpace, ResourceId};
+pub mod client;
+pub mod policy;
+pub mod server;

@@ -11,7 +11,10 @@ use crate::object::Store;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use core::cell::RefCell;
-use nacre_dlm::{Enqueued, Holder, LockEffect, LockError, LockId, LockRequest, LockSpace, Mode, ResourceId};
+use nacre_dlm::policy::Mode;
+use nacre_dlm::server::{
+    Enqueued, Holder, LockEffect, LockError, LockId, LockRequest, LockSpace, ResourceId,
+};
 use nacre_node::Promise;
 use nacre_osd::OsdError;
 use nacre_target::{ExportId, Recalled, TargetCore};
@@ -220,7 +223,7 @@ impl Locks {
             return;
         }
         loop {
-            let done = self.space.borrow_mut().drop_owner(export, DROP_SLICE);
+            let done = self.space.borrow_mut().remove_client(export, DROP_SLICE);
             self.carry_out();
             if done {
                 return;

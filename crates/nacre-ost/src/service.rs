@@ -18,7 +18,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
-use nacre_dlm::Mode;
+use nacre_dlm::policy::Mode;
 use nacre_osd::{Objects, ObjectsConfig, OsdError, Pins, Stamp};
 use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, Registration, Reply, Request, Service, TargetCore};

@@ -1,4 +1,4 @@
-//! flock and fcntl requests: the lock space of `nacre_dlm::flock`, its rows and its callbacks.
+//! flock and fcntl requests: the lock space of `nacre_dlm::server`, its rows and its callbacks.
 //!
 //! Invariants: the rows of every owner whose locks changed are in the transaction of the change; a grant to somebody who
 //! waited is a row before its callback leaves. Waits are not rows: a client asks again after a restart, with the same
@@ -10,7 +10,8 @@ use crate::rows::row::Flocks as FlockRow;
 use crate::rows::table::{self, FLOCK, INODE};
 use crate::rows::view::{Halt, View, Wants};
 use alloc::vec::Vec;
-use nacre_dlm::flock::{Family, FlockSpace, Kind, Lock, Outcome, Owner};
+use nacre_dlm::policy::flock::{Family, Kind, Lock, Owner};
+use nacre_dlm::server::{FlockSpace, Outcome, SEGMENTS_MAX};
 use nacre_osd::Credits;
 use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request};
 use nacre_types::{Codec, Errno, Fid, Generation};
@@ -40,19 +41,19 @@ impl Flocks {
     pub(crate) fn load(&mut self, fid: Fid, client: Generation, locks: &[FileLock]) {
         for lock in locks {
             if let Some((kind, owner)) = kind_of(lock).zip(Some(owner_of(client, lock))) {
-                self.space.load(fid, owner, &[to_lock(lock, kind)]);
+                self.space.restore(fid, owner, &[to_lock(lock, kind)]);
             }
         }
     }
     pub(crate) fn forget(&mut self, fid: Fid) {
-        self.space.forget(fid);
+        self.space.remove_file(fid);
     }
     pub(crate) fn counts(&self) -> (usize, usize) {
         self.space.counts()
     }
     /// What a request of `owner` meets and what it may give up, for those who come after it.
     fn touch(&self, fid: Fid, owner: Owner, lock: &FileLock, touched: &mut Touched) {
-        let held = self.space.held(fid, owner);
+        let held = self.space.granted(fid, owner);
         let had = |kind| held.iter().any(|lock| lock.kind == kind);
         match kind_of(lock) {
             Some(Kind::Read) => touched.seen.push(Key::file_lock(fid, true)),
@@ -73,7 +74,7 @@ impl Flocks {
         for (fid, owner) in self.space.take_changed() {
             let key = table::flock(fid, owner.client, owner.owner, family_to_wire(owner.family).number());
             let locks: Vec<FileLock> =
-                self.space.held(fid, owner).iter().map(|lock| to_wire(owner, lock)).collect();
+                self.space.granted(fid, owner).iter().map(|lock| to_wire(owner, lock)).collect();
             if locks.is_empty() {
                 view.delete(FLOCK, &key);
             } else {
@@ -83,7 +84,7 @@ impl Flocks {
     }
     /// Room for a change of the locks of one file, waiters included.
     fn credits(&self, fid: Fid) -> Credits {
-        let ranges = self.space.load_of(fid) + nacre_dlm::flock::SEGMENTS_MAX;
+        let ranges = self.space.load_of(fid) + SEGMENTS_MAX;
         Credits {
             rows: RECORD_ROWS + 2 + SLICE as u32,
             row_bytes: RECORD_BYTES + (ranges * (LOCK_BYTES + ROW_BYTES)) as u32,
@@ -147,7 +148,7 @@ fn outcome_to_wire(outcome: Outcome) -> Result<FlockOutcome, Errno> {
 
 /// What is in the way of a lock that a client was granted before the loss. Of the same client it is a lock whose release,
 /// or change to reading, was made before and not answered yet: that comes again, after the replay.
-fn give_way(space: &mut FlockSpace, fid: Fid, owner: Owner, lock: &Lock) -> Result<(), Errno> {
+fn release_conflicting(space: &mut FlockSpace, fid: Fid, owner: Owner, lock: &Lock) -> Result<(), Errno> {
     while let Some((holder, held)) = space.test(fid, owner, lock) {
         if holder.client != owner.client {
             warn!(%fid, holder = %holder.client,
@@ -155,11 +156,11 @@ fn give_way(space: &mut FlockSpace, fid: Fid, owner: Owner, lock: &Lock) -> Resu
             return Err(Errno::EOVERFLOW);
         }
         let (start, end) = (held.start.max(lock.start), held.end.min(lock.end));
-        let gave_way = match lock.kind {
+        let released = match lock.kind {
             Kind::Write => space.unlock(fid, holder, start, end),
             Kind::Read => space.lock(fid, holder, Lock { start, end, kind: Kind::Read, ..held }, None),
         };
-        if gave_way != Outcome::Granted {
+        if released != Outcome::Granted {
             return Err(Errno::ENOLCK);
         }
     }
@@ -190,7 +191,7 @@ impl Mdt {
                 (Some(kind), before) => {
                     let lock = to_lock(&args.lock, kind);
                     if before == Some(FlockOutcome::Granted) {
-                        give_way(space, args.fid, owner, &lock)?;
+                        release_conflicting(space, args.fid, owner, &lock)?;
                     }
                     Ok(space.lock(args.fid, owner, lock, wait))
                 }
@@ -230,7 +231,7 @@ impl Mdt {
                 }
                 let outcome = change(&mut flocks.space)?;
                 // From here on nothing fails: memory and rows change together.
-                flocks.space.settle(SLICE);
+                flocks.space.reprocess(SLICE);
                 flocks.store(view);
                 drop(flocks);
                 let reply = outcome_to_wire(outcome);
@@ -248,20 +249,20 @@ impl Mdt {
     /// Serves waiters that one transaction had no room for.
     async fn settle_flocks(&self) {
         loop {
-            let more = self.flocks.borrow().space.has_unsettled();
+            let more = self.flocks.borrow().space.must_reprocess();
             if !more {
                 return;
             }
             let room = Credits {
                 rows: 2 * SLICE as u32,
-                row_bytes: (SLICE * nacre_dlm::flock::SEGMENTS_MAX * LOCK_BYTES) as u32,
+                row_bytes: (SLICE * SEGMENTS_MAX * LOCK_BYTES) as u32,
                 object_bytes: 0,
                 frees: true,
             };
             let done = self
                 .change_local(Wants::default(), room, |view| {
                     let mut flocks = self.flocks.borrow_mut();
-                    flocks.space.settle(SLICE);
+                    flocks.space.reprocess(SLICE);
                     flocks.store(view);
                     Ok(())
                 })
@@ -275,7 +276,7 @@ impl Mdt {
     }
     fn tell_waiters(&self) {
         loop {
-            let answer = self.flocks.borrow_mut().space.poll_answer();
+            let answer = self.flocks.borrow_mut().space.poll_result();
             let Some(answer) = answer else { return };
             let outcome = outcome_to_wire(answer.outcome).unwrap_or(FlockOutcome::Conflict);
             let body = FlockGranted { cookie: answer.cookie, outcome };
@@ -305,15 +306,15 @@ impl Mdt {
         loop {
             let room = Credits {
                 rows: 4 * SLICE as u32,
-                row_bytes: (2 * SLICE * nacre_dlm::flock::SEGMENTS_MAX * LOCK_BYTES) as u32,
+                row_bytes: (2 * SLICE * SEGMENTS_MAX * LOCK_BYTES) as u32,
                 object_bytes: 0,
                 frees: true,
             };
             let done = self
                 .change_local(Wants::default(), room, |view| {
                     let mut flocks = self.flocks.borrow_mut();
-                    let more = flocks.space.drop_client(export, 1);
-                    flocks.space.settle(SLICE);
+                    let more = flocks.space.remove_client(export, 1);
+                    flocks.space.reprocess(SLICE);
                     flocks.store(view);
                     Ok(more)
                 })

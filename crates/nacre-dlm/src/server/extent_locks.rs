@@ -1,17 +1,18 @@
-//! The lock space of a target: resources, holders, a fair queue.
+//! The extent locks of a target: resources, holders, a fair queue.
 //!
-//! Invariants: (1) two granted locks of one resource do not conflict, whoever holds them; (2) a lock waits exactly while an older lock, granted or waiting, conflicts with it, so a waiter is
-//! never overtaken; (3) every waiter is on the watch list of one such lock, so no wake-up is lost; (4) a lock that
-//! is in use by a running operation stays until the operation ends, whatever its holder does.
-//! Not here: deadlines and eviction (the target's), files' byte-range locks (`flock.rs`).
+//! Invariants: (1) two granted locks of one resource do not conflict, whoever holds them; (2) a lock waits exactly while an
+//! older lock, granted or waiting, conflicts with it, so a waiter is never overtaken; (3) every waiter is on the watch list
+//! of one such lock, so no wake-up is lost; (4) a lock that is in use by a running operation stays until the operation
+//! ends, even if its holder cancels it or is evicted.
+//! Not here: which locks conflict (`policy/extent.rs`), deadlines and eviction (`nacre-target`), file locks (`flocks.rs`).
 
-use crate::mode::Mode;
-use crate::tree::{Forest, NIL, Node, Query, Slot};
+use crate::policy::Mode;
+use crate::policy::extent::{Forest, NIL, Node, Query, Slot};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use nacre_types::{Extent, Fid, Generation, LockCookie, ObjectId, Oid, Seq};
 
-/// What a lock is on.
+/// The object of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceId(pub [u64; 4]);
 impl From<ObjectId> for ResourceId {
@@ -28,53 +29,63 @@ impl ResourceId {
     }
 }
 
-/// Names a lock of this space; never given twice.
+/// Identifies a lock of this space; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockId {
     slot: Slot,
     age: u64,
 }
 
-/// Who holds a lock, or waits for it.
+/// The holder of a lock or waiting request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Holder {
-    /// A client, until it cancels or its export has gone.
+    /// A client, until it cancels the lock or its export ends.
     Client { export: Generation, cookie: LockCookie },
     /// A running operation of the target.
     Operation,
 }
 
-/// A lock that is wanted.
+/// A request for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockRequest {
+    /// The object to be locked.
     pub resource: ResourceId,
+    /// The requested mode.
     pub mode: Mode,
+    /// The requested bytes.
     pub extent: Extent,
+    /// The client or operation that sends the request.
     pub holder: Holder,
 }
 
+/// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Enqueued {
+    /// The granted or waiting lock.
     pub lock: LockId,
     /// False: [`LockEffect::Granted`] follows.
     pub granted: bool,
 }
 
-/// What the target must do next, in order.
+/// An effect that the target carries out, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockEffect {
-    /// A lock that had to wait is granted.
+    /// A waiting lock is granted.
     Granted { lock: LockId, holder: Holder },
-    /// Somebody waits for this lock; said once per lock, to clients only.
+    /// Another request waits for this lock: a blocking callback is due, once per lock and to clients only.
     Blocking { lock: LockId, holder: Holder },
 }
 
+/// Why a request was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
+    /// The client holds as many locks as it may.
     #[error("the client holds {held} locks, its limit")]
     TooMany { held: u32 },
+    /// The cookie names another lock of the same client.
     #[error("the cookie names another lock of the client")]
     CookieInUse,
+    /// The extent has no bytes.
     #[error("empty extent")]
     EmptyExtent,
 }
@@ -84,16 +95,16 @@ struct Lock {
     resource: ResourceId,
     holder: Holder,
     granted: bool,
-    /// Its holder has let go of it; it stays for the operations that use it.
+    /// Its holder has cancelled it; it stays for the operations that use it.
     released: bool,
     users: u32,
-    /// Waiters that are looked at again when this lock goes.
+    /// Waiters that are checked again when this lock is removed.
     watchers: Vec<Slot>,
     /// The lock on whose list this waiter is.
     watches: Slot,
 }
 
-/// See the module.
+/// The extent locks of one target.
 #[derive(Debug)]
 pub struct LockSpace {
     forest: Forest,
@@ -125,7 +136,7 @@ impl LockSpace {
         }
     }
 
-    /// Asks for a lock. A client's request is idempotent by its cookie: the answer is the present state.
+    /// Requests a lock. A client's request is idempotent by its cookie: a resend returns the present state.
     ///
     /// # Errors
     /// See [`LockError`]; nothing has changed then. An operation's request fails for an empty extent only.
@@ -155,14 +166,14 @@ impl LockSpace {
             Some(blocker) => {
                 self.watch(slot, blocker);
                 self.waiting += 1;
-                self.tell_holders(slot);
+                self.notify_holders(slot);
                 false
             }
         };
         Ok(Enqueued { lock: self.id(slot), granted })
     }
 
-    /// The holder lets go of a lock, or stops waiting for it. False: there is no such lock (any more).
+    /// Cancels a lock or a waiting request. Returns false if it does not exist (any more).
     pub fn cancel(&mut self, lock: LockId) -> bool {
         match self.slot(lock) {
             Some(slot) => self.release(slot),
@@ -170,7 +181,7 @@ impl LockSpace {
         }
     }
 
-    /// Like [`LockSpace::cancel`], by the client's name for it.
+    /// Like [`LockSpace::cancel`], by the client's cookie.
     pub fn cancel_cookie(&mut self, export: Generation, cookie: LockCookie) -> bool {
         match self.cookies.get(&(export, cookie)) {
             Some(&slot) => self.release(slot),
@@ -178,14 +189,14 @@ impl LockSpace {
         }
     }
 
-    /// Drops up to `at_most` locks and waits of a client that has gone; true when none is left. Locks of running
-    /// operations stay until these end.
-    pub fn drop_owner(&mut self, export: Generation, at_most: usize) -> bool {
+    /// Removes up to `at_most` locks and waiting requests of a client whose export has ended; returns true when none is
+    /// left. Locks in use by running operations stay until these end.
+    pub fn remove_client(&mut self, export: Generation, at_most: usize) -> bool {
         let from = (export, LockCookie(0));
         let to = (export, LockCookie(u64::MAX));
         let mut slots: Vec<Slot> =
             self.cookies.range(from..=to).take(at_most).map(|(_, &slot)| slot).collect();
-        // Youngest first: none of them is granted in between.
+        // Youngest first, so that none of the waiting ones is granted in between.
         slots.sort_by_key(|&slot| core::cmp::Reverse(self.forest.node(slot).age));
         for &slot in &slots {
             self.release(slot);
@@ -211,14 +222,14 @@ impl LockSpace {
         covers.then(|| self.id(slot))
     }
 
-    /// What a client may change under its granted lock of this name.
+    /// The resource that a client may change under the granted lock with this cookie.
     pub fn changing(&self, export: Generation, cookie: LockCookie) -> Option<ResourceId> {
         let &slot = self.cookies.get(&(export, cookie))?;
         let lock = self.lock(slot);
         (lock.granted && self.forest.node(slot).mode.covers(Mode::Pw)).then_some(lock.resource)
     }
 
-    /// An operation begins under a granted lock: the lock stays until [`LockSpace::unuse`].
+    /// Pins a granted lock for an operation: the lock stays until [`LockSpace::unuse`]. Returns false if it is not granted.
     pub fn use_lock(&mut self, lock: LockId) -> bool {
         match self.slot(lock) {
             Some(slot) if self.lock(slot).granted => {
@@ -229,7 +240,7 @@ impl LockSpace {
         }
     }
 
-    /// The operation has ended.
+    /// Ends a use: the operation is over.
     ///
     /// # Panics
     /// Without a matching [`LockSpace::use_lock`].
@@ -242,38 +253,40 @@ impl LockSpace {
         }
     }
 
-    /// The next thing to do, in order.
+    /// The next effect, in order.
     pub fn poll_effect(&mut self) -> Option<LockEffect> {
         self.effects.pop_front()
     }
 
+    /// Whether the lock exists and is granted.
     pub fn is_granted(&self, lock: LockId) -> bool {
         self.slot(lock).is_some_and(|slot| self.lock(slot).granted)
     }
-    /// What a lock is on.
+    /// The resource of a lock.
     pub fn resource(&self, lock: LockId) -> Option<ResourceId> {
         self.slot(lock).map(|slot| self.lock(slot).resource)
     }
-    /// Whether a client holds or awaits a lock under this name.
+    /// Whether a client has a lock or waiting request with this cookie.
     pub fn knows(&self, export: Generation, cookie: LockCookie) -> bool {
         self.cookies.contains_key(&(export, cookie))
     }
-    /// Locks and waits of a client.
+    /// The number of locks and waiting requests of a client.
     pub fn held_by(&self, export: Generation) -> u32 {
         self.held.get(&export).copied().unwrap_or(0)
     }
-    /// Locks that exist, granted or not.
+    /// The number of locks, granted or waiting.
     pub fn len(&self) -> usize {
         self.locks.len() - self.free.len()
     }
+    /// Whether there is no lock.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Locks that wait.
+    /// The number of waiting locks.
     pub fn waiting(&self) -> usize {
         self.waiting
     }
-    /// Resources with a lock.
+    /// The number of resources with a lock.
     pub fn resources(&self) -> usize {
         self.roots.len()
     }
@@ -344,9 +357,9 @@ impl LockSpace {
                     self.held.remove(&export);
                 }
             }
-            // Nobody is left to be told.
-            if self.forest.node(slot).untold {
-                self.forest.set_untold(self.root(slot), slot, false);
+            // No client is left to be notified.
+            if self.forest.node(slot).unnotified {
+                self.forest.set_unnotified(self.root(slot), slot, false);
             }
         }
         if users == 0 {
@@ -395,7 +408,7 @@ impl LockSpace {
             modes: node.mode.conflicts(),
             age_from: 0,
             age_to: node.age,
-            only_untold: false,
+            only_unnotified: false,
         }
     }
 
@@ -412,7 +425,7 @@ impl LockSpace {
     fn set_granted(&mut self, slot: Slot) {
         self.lock_mut(slot).granted = true;
         if matches!(self.lock(slot).holder, Holder::Client { .. }) {
-            self.forest.set_untold(self.root(slot), slot, true);
+            self.forest.set_unnotified(self.root(slot), slot, true);
         }
     }
 
@@ -422,27 +435,27 @@ impl LockSpace {
         let (lock, holder) = (self.id(slot), self.lock(slot).holder);
         self.effects.push_back(LockEffect::Granted { lock, holder });
         let node = self.forest.node(slot);
-        if !node.untold || self.waiting == 0 {
+        if !node.unnotified || self.waiting == 0 {
             return;
         }
         let younger = Query { age_from: node.age + 1, age_to: u64::MAX, ..self.older(slot) };
         if self.forest.youngest(self.root(slot), &younger).is_some() {
-            self.tell(slot);
+            self.notify(slot);
         }
     }
 
-    /// Tells every client that holds what the waiter `slot` wants.
-    fn tell_holders(&mut self, slot: Slot) {
-        let query = Query { only_untold: true, ..self.older(slot) };
+    /// Queues a blocking callback for every client whose lock blocks the waiter `slot`.
+    fn notify_holders(&mut self, slot: Slot) {
+        let query = Query { only_unnotified: true, ..self.older(slot) };
         let mut holders = Vec::new();
         self.forest.each(self.root(slot), &query, &mut |older| holders.push(older));
         for older in holders {
-            self.tell(older);
+            self.notify(older);
         }
     }
 
-    fn tell(&mut self, slot: Slot) {
-        self.forest.set_untold(self.root(slot), slot, false);
+    fn notify(&mut self, slot: Slot) {
+        self.forest.set_unnotified(self.root(slot), slot, false);
         let (lock, holder) = (self.id(slot), self.lock(slot).holder);
         self.effects.push_back(LockEffect::Blocking { lock, holder });
     }

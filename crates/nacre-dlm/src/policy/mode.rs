@@ -1,12 +1,12 @@
-//! Lock modes and which of them go together.
+//! Lock modes and their compatibility.
 
 use nacre_types::codec_enum;
 
 codec_enum! {
-    /// Modes in the field's order. Servers grant Pr, Pw and Ex today; the table knows all, because numbers and
-    /// table are for ever.
+    /// Modes in the order of Lustre. Servers grant Pr, Pw and Ex today; the table has all modes because their numbers
+    /// must never change.
     pub enum Mode: u8 {
-        /// Interest only.
+        /// Compatible with every mode.
         Nl = 0,
         Cr = 1,
         Cw = 2,
@@ -15,7 +15,7 @@ codec_enum! {
         /// Write: excludes readers and writers.
         Pw = 4,
         Ex = 5,
-        /// Shared by those that name the same group.
+        /// Shared by the holders of the same group id.
         Group = 6,
         Cos = 7,
         Txn = 8,
@@ -38,7 +38,7 @@ impl Modes {
     }
 }
 
-/// Row: the mode that is held. Column: the mode that is asked for, Nl first.
+/// Row: the granted mode. Column: the requested mode, Nl first.
 const COMPATIBLE: [[u8; 9]; 9] = [
     [1, 1, 1, 1, 1, 1, 1, 1, 1], // Nl
     [1, 1, 1, 1, 1, 0, 0, 0, 1], // Cr
@@ -72,7 +72,7 @@ impl Mode {
     pub const fn is_compatible(self, other: Mode) -> bool {
         COMPATIBLE[self as usize][other as usize] == 1
     }
-    /// Every mode that may not be held beside this one.
+    /// Every mode that is incompatible with this one.
     pub(crate) const fn conflicts(self) -> Modes {
         let row = COMPATIBLE[self as usize];
         let mut bits = 0;
@@ -85,7 +85,7 @@ impl Mode {
         }
         Modes(bits)
     }
-    /// Whether a holder of this mode may do what `needed` allows.
+    /// Whether this mode permits everything that `needed` permits.
     pub const fn covers(self, needed: Mode) -> bool {
         match needed {
             Mode::Nl => true,

@@ -1,6 +1,7 @@
 //! File locks: random histories against a model that knows single bytes, and the classic deadlocks.
 
-use nacre_dlm::flock::{Answer, Family, FlockSpace, Kind, Lock, Outcome, Owner};
+use nacre_dlm::policy::flock::{Family, Kind, Lock, Owner};
+use nacre_dlm::server::{FlockSpace, Outcome, WaitResult};
 use nacre_types::{Fid, Generation, LockCookie};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,7 +71,7 @@ impl Model {
     }
     /// Takes in the answers of the space, each of which must be right at its turn.
     fn take(&mut self, space: &mut FlockSpace) {
-        while let Some(Answer { client, cookie, outcome }) = space.poll_answer() {
+        while let Some(WaitResult { client, cookie, outcome }) = space.poll_result() {
             let (file, who, l) = self.waiting.remove(&(client, cookie)).expect("an answer for nobody");
             let conflicts = self.conflicts(file, who, &l);
             match outcome {
@@ -86,7 +87,7 @@ impl Model {
     fn check(&self, space: &FlockSpace, owners: &[Owner]) {
         for ((file, family, byte), holders) in &self.bytes {
             for o in owners.iter().filter(|o| o.family == *family) {
-                let held = space.held(fid(*file), *o).iter().find(|l| l.start <= *byte && *byte <= l.end);
+                let held = space.granted(fid(*file), *o).iter().find(|l| l.start <= *byte && *byte <= l.end);
                 assert_eq!(held.map(|l| l.kind), holders.get(o).copied(), "file {file} byte {byte} {o:?}");
             }
         }
@@ -152,7 +153,7 @@ fn random_histories_agree_with_a_model_of_bytes() {
                 _ => {
                     assert_eq!(space.test(fid(file), who, &l).is_some(), !conflicts.is_empty());
                     if rng.below(20) == 0 {
-                        while space.drop_client(who.client, 1) {}
+                        while space.remove_client(who.client, 1) {}
                         model.waiting.retain(|(client, _), _| *client != who.client);
                         for holders in model.bytes.values_mut() {
                             holders.retain(|o, _| o.client != who.client);
@@ -160,14 +161,14 @@ fn random_histories_agree_with_a_model_of_bytes() {
                     }
                 }
             }
-            while space.settle(1) {}
+            while space.reprocess(1) {}
             model.take(&mut space);
             model.check(&space, &owners);
         }
         for client in 0..3 {
-            while space.drop_client(Generation(client), 2) {}
+            while space.remove_client(Generation(client), 2) {}
         }
-        while space.settle(1) {}
+        while space.reprocess(1) {}
         assert_eq!(space.counts(), (0, 0));
     }
 }
@@ -183,9 +184,9 @@ fn two_mounts_that_wait_for_each_other_are_a_deadlock() {
     assert_eq!(space.lock(fid(0), b, w, Some(LockCookie(1))), Outcome::Deadlock);
     // The refused one gives up: the other goes on.
     space.unlock(fid(1), b, 0, u64::MAX);
-    assert!(!space.settle(8));
-    let answer = Answer { client: Generation(1), cookie: LockCookie(1), outcome: Outcome::Granted };
-    assert_eq!(space.poll_answer(), Some(answer));
+    assert!(!space.reprocess(8));
+    let answer = WaitResult { client: Generation(1), cookie: LockCookie(1), outcome: Outcome::Granted };
+    assert_eq!(space.poll_result(), Some(answer));
     assert_eq!(space.cancel(Generation(1), LockCookie(1)), Outcome::Granted);
 }
 

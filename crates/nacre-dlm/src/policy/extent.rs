@@ -1,12 +1,12 @@
-//! Interval trees of all resources in one arena: finds locks by overlap, mode and age without looking at the
-//! others.
+//! Extent locks: finds conflicting locks by overlap, mode and age without visiting the others.
 //!
-//! Treaps ordered by (start, age). Every node knows of its subtree: the largest end, the ages, the modes, and the
-//! modes of holders that have not been told of a conflict yet. So ten thousand readers cost another reader one
-//! comparison, and a queue of waiters for one range is found from its end.
-//! Invariant: a node's sums are those of its subtree after every public call.
+//! The interval trees of all resources share one arena. They are treaps ordered by (start, age). Every node has a summary
+//! of its subtree: the largest end, the ages, the modes, and the modes of holders that have not been sent a blocking
+//! callback yet. Another reader beside ten thousand readers costs one comparison, and the last waiter for a range is found
+//! without visiting those before it.
+//! Invariant: after every public call the summary of a node describes its subtree.
 
-use crate::mode::{Mode, Modes};
+use crate::policy::{Mode, Modes};
 use alloc::vec::Vec;
 use nacre_types::Extent;
 
@@ -20,30 +20,30 @@ pub(crate) struct Node {
     /// Order of arrival in the lock space.
     pub(crate) age: u64,
     pub(crate) mode: Mode,
-    /// A client holds it and has not been told that somebody waits.
-    pub(crate) untold: bool,
-    sums: Sums,
+    /// A client holds it and has not been sent a blocking callback.
+    pub(crate) unnotified: bool,
+    summary: Summary,
     left: Slot,
     right: Slot,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Sums {
+struct Summary {
     end_max: u64,
     age_min: u64,
     age_max: u64,
     modes: Modes,
-    untold: Modes,
+    unnotified: Modes,
 }
 
-/// What is looked for. Ages are half-open.
+/// A search for locks. Ages are half-open.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Query {
     pub(crate) extent: Extent,
     pub(crate) modes: Modes,
     pub(crate) age_from: u64,
     pub(crate) age_to: u64,
-    pub(crate) only_untold: bool,
+    pub(crate) only_unnotified: bool,
 }
 
 #[derive(Debug)]
@@ -54,42 +54,43 @@ pub(crate) struct Forest {
 
 impl Node {
     pub(crate) fn new(extent: Extent, age: u64, mode: Mode) -> Self {
-        let sums = Sums { end_max: 0, age_min: 0, age_max: 0, modes: Modes::NONE, untold: Modes::NONE };
-        Self { extent, age, mode, untold: false, sums, left: NIL, right: NIL }
+        let summary =
+            Summary { end_max: 0, age_min: 0, age_max: 0, modes: Modes::NONE, unnotified: Modes::NONE };
+        Self { extent, age, mode, unnotified: false, summary, left: NIL, right: NIL }
     }
     fn key(&self) -> (u64, u64) {
         (self.extent.start, self.age)
     }
-    fn own_sums(&self) -> Sums {
+    fn own_summary(&self) -> Summary {
         let modes = Modes::only(self.mode);
-        Sums {
+        Summary {
             end_max: self.extent.end,
             age_min: self.age,
             age_max: self.age,
             modes,
-            untold: if self.untold { modes } else { Modes::NONE },
+            unnotified: if self.unnotified { modes } else { Modes::NONE },
         }
     }
     fn fits(&self, q: &Query) -> bool {
         self.extent.overlaps(q.extent)
             && q.modes.meets(Modes::only(self.mode))
             && (q.age_from..q.age_to).contains(&self.age)
-            && (self.untold || !q.only_untold)
+            && (self.unnotified || !q.only_unnotified)
     }
 }
 
-impl Sums {
-    fn join(self, o: Sums) -> Sums {
-        Sums {
+impl Summary {
+    fn join(self, o: Summary) -> Summary {
+        Summary {
             end_max: self.end_max.max(o.end_max),
             age_min: self.age_min.min(o.age_min),
             age_max: self.age_max.max(o.age_max),
             modes: self.modes.and(o.modes),
-            untold: self.untold.and(o.untold),
+            unnotified: self.unnotified.and(o.unnotified),
         }
     }
     fn may_fit(&self, q: &Query) -> bool {
-        let modes = if q.only_untold { self.untold } else { self.modes };
+        let modes = if q.only_unnotified { self.unnotified } else { self.modes };
         self.end_max > q.extent.start
             && modes.meets(q.modes)
             && self.age_max >= q.age_from
@@ -102,7 +103,7 @@ impl Forest {
         Self { nodes: Vec::new(), seed }
     }
 
-    /// Puts the node of a lock into its slot; slots are used without gaps at the end.
+    /// Puts the node of a lock into its slot; a new slot is the one after the last.
     pub(crate) fn place(&mut self, slot: Slot, node: Node) {
         let at = slot as usize;
         assert!(at <= self.nodes.len(), "slots are given out in order");
@@ -111,14 +112,14 @@ impl Forest {
         } else {
             self.nodes[at] = node;
         }
-        self.sum_up(slot);
+        self.update_summary(slot);
     }
 
     pub(crate) fn node(&self, slot: Slot) -> &Node {
         &self.nodes[slot as usize]
     }
 
-    /// splitmix64's finisher: whoever does not know the seed cannot ask in an order that makes the trees high.
+    /// splitmix64's finisher: a client that does not know the seed cannot choose an order that makes the trees high.
     fn priority(&self, slot: Slot) -> u64 {
         let mut z = self.node(slot).age.wrapping_add(self.seed);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -126,7 +127,7 @@ impl Forest {
         z ^ (z >> 31)
     }
 
-    /// Links a placed node into the tree at `root`; the new root.
+    /// Links a placed node into the tree at `root`; returns the new root.
     pub(crate) fn insert(&mut self, root: Slot, slot: Slot) -> Slot {
         if root == NIL {
             return slot;
@@ -136,7 +137,7 @@ impl Forest {
             let (left, right) = self.split(root, key);
             let node = &mut self.nodes[slot as usize];
             (node.left, node.right) = (left, right);
-            self.sum_up(slot);
+            self.update_summary(slot);
             return slot;
         }
         if key < self.node(root).key() {
@@ -146,11 +147,11 @@ impl Forest {
             let right = self.insert(self.node(root).right, slot);
             self.nodes[root as usize].right = right;
         }
-        self.sum_up(root);
+        self.update_summary(root);
         root
     }
 
-    /// Unlinks a node that is in the tree at `root`; the new root.
+    /// Unlinks a node that is in the tree at `root`; returns the new root.
     pub(crate) fn remove(&mut self, root: Slot, slot: Slot) -> Slot {
         assert_ne!(root, NIL, "the lock is in the tree of its resource");
         if root == slot {
@@ -167,21 +168,21 @@ impl Forest {
             let right = self.remove(self.node(root).right, slot);
             self.nodes[root as usize].right = right;
         }
-        self.sum_up(root);
+        self.update_summary(root);
         root
     }
 
-    /// Changes whether the holder of a linked node still has to be told of conflicts.
-    pub(crate) fn set_untold(&mut self, root: Slot, slot: Slot, untold: bool) {
+    /// Sets whether the holder of a linked node has not been sent a blocking callback.
+    pub(crate) fn set_unnotified(&mut self, root: Slot, slot: Slot, unnotified: bool) {
         if root == slot {
-            self.nodes[slot as usize].untold = untold;
+            self.nodes[slot as usize].unnotified = unnotified;
         } else {
             let Node { left, right, .. } = *self.node(root);
             let below = if self.node(slot).key() < self.node(root).key() { left } else { right };
             assert_ne!(below, NIL, "the lock is in the tree of its resource");
-            self.set_untold(below, slot, untold);
+            self.set_unnotified(below, slot, unnotified);
         }
-        self.sum_up(root);
+        self.update_summary(root);
     }
 
     /// The youngest node that fits.
@@ -193,7 +194,7 @@ impl Forest {
 
     /// Every node that fits, in order of start.
     pub(crate) fn each(&self, root: Slot, q: &Query, found: &mut dyn FnMut(Slot)) {
-        if root == NIL || !self.node(root).sums.may_fit(q) {
+        if root == NIL || !self.node(root).summary.may_fit(q) {
             return;
         }
         let node = self.node(root);
@@ -211,8 +212,8 @@ impl Forest {
             return;
         }
         let node = self.node(at);
-        let beaten = best.is_some_and(|b| self.node(b).age >= node.sums.age_max);
-        if beaten || !node.sums.may_fit(q) {
+        let beaten = best.is_some_and(|b| self.node(b).age >= node.summary.age_max);
+        if beaten || !node.summary.may_fit(q) {
             return;
         }
         if node.fits(q) && best.is_none_or(|b| self.node(b).age < node.age) {
@@ -230,21 +231,21 @@ impl Forest {
     }
 
     fn age_max(&self, slot: Slot) -> u64 {
-        if slot == NIL { 0 } else { self.node(slot).sums.age_max }
+        if slot == NIL { 0 } else { self.node(slot).summary.age_max }
     }
 
-    fn sum_up(&mut self, slot: Slot) {
+    fn update_summary(&mut self, slot: Slot) {
         let node = *self.node(slot);
-        let mut sums = node.own_sums();
+        let mut summary = node.own_summary();
         for child in [node.left, node.right] {
             if child != NIL {
-                sums = sums.join(self.node(child).sums);
+                summary = summary.join(self.node(child).summary);
             }
         }
-        self.nodes[slot as usize].sums = sums;
+        self.nodes[slot as usize].summary = summary;
     }
 
-    /// Cuts a tree into the nodes below `key` and the others.
+    /// Splits a tree into the nodes below `key` and the others.
     fn split(&mut self, root: Slot, key: (u64, u64)) -> (Slot, Slot) {
         if root == NIL {
             return (NIL, NIL);
@@ -252,12 +253,12 @@ impl Forest {
         if self.node(root).key() < key {
             let (low, high) = self.split(self.node(root).right, key);
             self.nodes[root as usize].right = low;
-            self.sum_up(root);
+            self.update_summary(root);
             (root, high)
         } else {
             let (low, high) = self.split(self.node(root).left, key);
             self.nodes[root as usize].left = high;
-            self.sum_up(root);
+            self.update_summary(root);
             (low, root)
         }
     }
@@ -270,12 +271,12 @@ impl Forest {
         if self.priority(low) > self.priority(high) {
             let right = self.merge(self.node(low).right, high);
             self.nodes[low as usize].right = right;
-            self.sum_up(low);
+            self.update_summary(low);
             low
         } else {
             let left = self.merge(low, self.node(high).left);
             self.nodes[high as usize].left = left;
-            self.sum_up(high);
+            self.update_summary(high);
             high
         }
     }
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_knows_the_seed_could_make_a_tree_high() {
+    fn a_client_that_does_not_know_the_seed_cannot_make_a_tree_high() {
         let (known, _) = forest(7, &alloc::vec![0; NODES as usize]);
         let mut by_priority: Vec<Slot> = (0..NODES).collect();
         by_priority.sort_by_key(|&slot| known.priority(slot));

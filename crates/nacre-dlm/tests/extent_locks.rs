@@ -1,6 +1,9 @@
 //! Random histories of a lock space against a model that looks at every pair of locks.
 
-use nacre_dlm::{Enqueued, Holder, LockEffect, LockError, LockId, LockRequest, LockSpace, Mode, ResourceId};
+use nacre_dlm::policy::Mode;
+use nacre_dlm::server::{
+    Enqueued, Holder, LockEffect, LockError, LockId, LockRequest, LockSpace, ResourceId,
+};
 use nacre_types::{Extent, Generation, LockCookie};
 use proptest::prelude::*;
 
@@ -14,7 +17,7 @@ enum Step {
     CancelCookie { export: u32, cookie: u64 },
     Use(usize),
     Unuse(usize),
-    DropOwner { export: u32, at_most: usize },
+    RemoveClient { export: u32, at_most: usize },
 }
 
 fn mode() -> impl Strategy<Value = Mode> {
@@ -40,7 +43,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (1u32..4, 0u64..12).prop_map(|(export, cookie)| Step::CancelCookie { export, cookie }),
         2 => any::<usize>().prop_map(Step::Use),
         2 => any::<usize>().prop_map(Step::Unuse),
-        1 => (1u32..4, 1usize..6).prop_map(|(export, at_most)| Step::DropOwner { export, at_most }),
+        1 => (1u32..4, 1usize..6).prop_map(|(export, at_most)| Step::RemoveClient { export, at_most }),
     ]
 }
 
@@ -49,7 +52,7 @@ struct Entry {
     id: LockId,
     request: LockRequest,
     granted: bool,
-    told: bool,
+    notified: bool,
     released: bool,
     users: u32,
 }
@@ -74,7 +77,7 @@ impl Model {
     /// Removes what nobody holds, grants what nothing older conflicts with, tells holders; the ids of both.
     fn settle(&mut self) -> (Vec<LockId>, Vec<LockId>) {
         self.locks.retain(|l| !l.released || l.users > 0);
-        let (mut granted, mut told) = (Vec::new(), Vec::new());
+        let (mut granted, mut notified) = (Vec::new(), Vec::new());
         for at in 0..self.locks.len() {
             let (older, rest) = self.locks.split_at_mut(at);
             let lock = &mut rest[0];
@@ -87,12 +90,12 @@ impl Model {
             let (older, rest) = self.locks.split_at_mut(at + 1);
             let lock = &mut older[at];
             let wanted = rest.iter().any(|y| !y.granted && y.conflicts_with(lock));
-            if wanted && lock.granted && !lock.told && !lock.released && lock.is_client() {
-                lock.told = true;
-                told.push(lock.id);
+            if wanted && lock.granted && !lock.notified && !lock.released && lock.is_client() {
+                lock.notified = true;
+                notified.push(lock.id);
             }
         }
-        (granted, told)
+        (granted, notified)
     }
     fn find_cookie(&mut self, export: u32, cookie: u64) -> Option<&mut Entry> {
         let holder = Holder::Client { export: Generation(export), cookie: LockCookie(cookie) };
@@ -106,24 +109,24 @@ impl Model {
 
 /// Takes the effects out and compares them with what the model says must have happened.
 fn check(space: &mut LockSpace, model: &mut Model, answered: Option<Enqueued>) {
-    let (mut granted, mut told) = model.settle();
+    let (mut granted, mut notified) = model.settle();
     if let Some(answer) = answered {
         let at = granted.iter().position(|&id| id == answer.lock);
         assert_eq!(at.is_some(), answer.granted, "granted exactly when nothing older conflicts");
         at.map(|at| granted.remove(at));
     }
-    let (mut granted_seen, mut told_seen) = (Vec::new(), Vec::new());
+    let (mut granted_seen, mut notified_seen) = (Vec::new(), Vec::new());
     while let Some(effect) = space.poll_effect() {
         match effect {
             LockEffect::Granted { lock, .. } => granted_seen.push(lock),
-            LockEffect::Blocking { lock, .. } => told_seen.push(lock),
+            LockEffect::Blocking { lock, .. } => notified_seen.push(lock),
         }
     }
-    for list in [&mut granted, &mut told, &mut granted_seen, &mut told_seen] {
+    for list in [&mut granted, &mut notified, &mut granted_seen, &mut notified_seen] {
         list.sort();
     }
     assert_eq!(granted_seen, granted, "wake-ups");
-    assert_eq!(told_seen, told, "blocking callbacks");
+    assert_eq!(notified_seen, notified, "blocking callbacks");
     for lock in &model.locks {
         assert_eq!(space.is_granted(lock.id), lock.granted);
     }
@@ -160,7 +163,8 @@ fn enqueue(space: &mut LockSpace, model: &mut Model, request: LockRequest) {
         }
     }
     let answer = space.enqueue(request).expect("cookie and limit were checked");
-    let entry = Entry { id: answer.lock, request, granted: false, told: false, released: false, users: 0 };
+    let entry =
+        Entry { id: answer.lock, request, granted: false, notified: false, released: false, users: 0 };
     model.locks.push(entry);
     check(space, model, Some(answer));
 }
@@ -204,7 +208,7 @@ fn apply(space: &mut LockSpace, model: &mut Model, step: Step) {
                 lock.users -= 1;
             }
         }
-        Step::DropOwner { export, at_most } => {
+        Step::RemoveClient { export, at_most } => {
             let mut own: Vec<(LockCookie, usize)> = Vec::new();
             for (at, lock) in model.locks.iter().enumerate() {
                 if let Holder::Client { export: e, cookie } = lock.request.holder
@@ -215,7 +219,7 @@ fn apply(space: &mut LockSpace, model: &mut Model, step: Step) {
                 }
             }
             own.sort();
-            assert_eq!(space.drop_owner(Generation(export), at_most), own.len() <= at_most);
+            assert_eq!(space.remove_client(Generation(export), at_most), own.len() <= at_most);
             for &(_, at) in own.iter().take(at_most) {
                 model.locks[at].released = true;
             }

@@ -1,0 +1,8 @@
+//! Lock policies: pure functions and indexes that decide which locks conflict. They know neither clients nor waiting.
+
+pub(crate) mod extent;
+pub mod flock;
+mod mode;
+
+pub use mode::Mode;
+pub(crate) use mode::Modes;

@@ -32,8 +32,11 @@ impl Machine {
             eprintln!("skipped: needs root and /dev/fuse");
             return None;
         }
-        let dir = tempfile::Builder::new().prefix("nacre-cli-").tempdir().unwrap();
-        Some(Self { dir })
+        Some(Self::without_mounts())
+    }
+    /// For tests that mount nothing: any user may run them.
+    pub fn without_mounts() -> Self {
+        Self { dir: tempfile::Builder::new().prefix("nacre-cli-").tempdir().unwrap() }
     }
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)

@@ -1,0 +1,119 @@
+"""Usage: session.py WIRE.MD MGS_ADDRESS FSNAME [MOUNT]
+
+What docs/wire.md lets a client do, against real servers: connect, create, write, read, getattr, unlink, disconnect; a lost
+reply; a lock that another client wants. With MOUNT, a mount of the same file system must see the same.
+"""
+
+import os
+import sys
+
+from client import Client, Failed, written, component_of
+from page import Page
+
+ENOENT, EEXIST = 2, 17
+ROOT = dict(seq=0, oid=1)
+PW = 2
+
+
+def status_of(call):
+    """The errno that a call ends with."""
+    try:
+        call()
+    except Failed as failed:
+        return failed.status
+    return 0
+
+
+def unlink(client, name):
+    client.mdt.call(
+        "Unlink", dict(parent=ROOT, name=name, directory=False, caller=client.caller(), time=client.now())
+    )
+
+
+def one_file(client, mount, name, data, stripe_count):
+    """Create, write, read, close, getattr, unlink."""
+    create = client.create_request(ROOT, name, stripe_count, 64 << 10)
+    created = client.mdt.call("Create", create)
+    entry = created["entry"]
+    assert created["created"] and entry["attr"]["fid"] == create["fid"]
+    assert len(component_of(entry)["stripes"]) == stripe_count
+
+    states = client.write(entry, 0, data)
+    assert client.read(entry, 0, len(data)) == data
+    assert client.read(entry, 1000, 100_000) == data[1000:101_000]
+
+    # While the file is open for writing, the OSTs know its size; the close of the only writer tells the MDT.
+    assert client.mdt.call("Getattr", dict(fid=create["fid"]))["attr"]["size_state"] == 1
+    assert client.glimpse(entry)["size"] == len(data)
+    close = dict(fid=create["fid"], handle=create["open"]["handle"], dirty=True, atime=None)
+    client.mdt.call("Close", close | dict(written=written(component_of(entry), states)))
+    attr = client.mdt.call("Getattr", dict(fid=create["fid"]))["attr"]
+    assert (attr["size_state"], attr["size"], attr["mode"]) == (0, len(data), 0o100644)
+
+    found = client.mdt.call("Lookup", dict(parent=ROOT, name=name))
+    assert found["attr"] == attr
+    listed = client.mdt.call("Readdir", dict(dir=ROOT, cookie=0, entries_max=100, with_attrs=False))
+    assert name in [entry["name"] for entry in listed["entries"]] and listed["eof"]
+    for ost in client.osts.values():
+        ost.call("Sync", {})
+
+    if mount:
+        path = os.path.join(mount, name.decode())
+        with open(path, "rb") as file:
+            assert file.read() == data
+        with open(path, "ab") as file:
+            file.write(b"of the mount")
+        entry = client.mdt.call("Lookup", dict(parent=ROOT, name=name))
+        assert client.read(entry, len(data), 12) == b"of the mount"
+
+    unlink(client, name)
+    assert status_of(lambda: client.mdt.call("Lookup", dict(parent=ROOT, name=name))) == ENOENT
+    assert not mount or not os.path.exists(path)
+
+
+def lost_reply(client):
+    """A create whose reply is lost with the connection is executed once, and its resend has the same result."""
+    create = client.create_request(ROOT, b"lost")
+    created = client.mdt.call_and_lose_reply("Create", create)
+    assert created["created"] and created["entry"]["attr"]["fid"] == create["fid"]
+    again = client.create_request(ROOT, b"lost")
+    assert status_of(lambda: client.mdt.call("Create", again)) == EEXIST
+    close = dict(fid=create["fid"], handle=create["open"]["handle"], dirty=False, written=None, atime=None)
+    client.mdt.call("Close", close)
+    unlink(client, b"lost")
+
+
+def conflicting_locks(page, client, address, fs):
+    """A lock is released for another client that waits for it."""
+    create = client.create_request(ROOT, b"locked", 1)
+    entry = client.mdt.call("Create", create)["entry"]
+    first, granted = client.lock(entry, 0, PW, 0, 100)
+    assert granted
+    other = Client(page, address, fs, osts=2)
+    second, granted = other.lock(entry, 0, PW, 50, 60)
+    assert not granted
+    ost = component_of(entry)["stripes"][0]
+    assert client.osts[ost].wait_for_callback("LockBlocking")["cookie"] == first
+    client.unlock(entry, 0, first)
+    assert other.osts[ost].wait_for_callback("LockGranted")["cookie"] == second
+    other.unlock(entry, 0, second)
+    other.disconnect()
+    close = dict(fid=create["fid"], handle=create["open"]["handle"], dirty=False, written=None, atime=None)
+    client.mdt.call("Close", close)
+    unlink(client, b"locked")
+
+
+def main():
+    path, address, fs, mount = (sys.argv[1:] + [None])[:4]
+    page = Page(path)
+    client = Client(page, address, fs, osts=2)
+    client.ping()
+    one_file(client, mount, b"plain", bytes(range(256)) * 800, 1)
+    one_file(client, mount, b"striped", os.urandom(300_000), 2)
+    lost_reply(client)
+    conflicting_locks(page, client, address, fs)
+    client.disconnect()
+    print("the session went as the page says")
+
+
+main()

@@ -59,8 +59,8 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "osts", "a_create_waits_for_the_only_ost_as_long_as_that_is_in_recovery"),
     planted(
         "a lock that is not given back is kept for ever",
-        "crates/nacre-target/src/recalls.rs",
-        &[("if until > now {", "if until > now || next >= now {")],
+        "crates/nacre-target/src/locks/deadlines.rs",
+        &[("if deadline > now {", "if deadline > now || next >= now {")],
     )
     .found_by("nacre-ost", "target", "a_client_that_does_not_give_a_lock_back_is_evicted_although_it_acknowledges"),
     planted(
@@ -243,10 +243,10 @@ const MUTATIONS: &[Mutation] = &[
         "whether a client is alone is asked before a change waits",
         "crates/nacre-mdt/src/service/attempt.rs",
         &[
-            ("            let tracks = request.is_some_and(|request| self.tracks(request));\n", ""),
+            ("            let tracks = request.is_some_and(|request| self.core.tracks_uncommitted(request));\n", ""),
             (
                 "        let (mut turn, mut fetches) = (None, 0);\n",
-                "        let (mut turn, mut fetches) = (None, 0);\n        let tracks = request.is_some_and(|request| self.tracks(request));\n",
+                "        let (mut turn, mut fetches) = (None, 0);\n        let tracks = request.is_some_and(|request| self.core.tracks_uncommitted(request));\n",
             ),
         ],
     )
@@ -358,8 +358,8 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "acknowledge or commit is skipped",
-        "crates/nacre-mdt/src/locks/uncommitted.rs",
-        &[("self.core.config.ack_or_commit\n", "!self.core.config.ack_or_commit\n")],
+        "crates/nacre-target/src/locks/uncommitted.rs",
+        &[("self.config.ack_or_commit && ", "!self.config.ack_or_commit && ")],
     )
     .found_by("nacre-sim", "recovery", "a_change_that_builds_on_one_whose_reply_was_lost_survives"),
     planted(
@@ -533,8 +533,8 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "stable", "a_write_in_the_log_whose_answer_was_lost_keeps_its_bytes"),
     planted(
         "acknowledge or commit is skipped for bytes",
-        "crates/nacre-ost/src/held.rs",
-        &[("self.core.config.ack_or_commit\n", "!self.core.config.ack_or_commit\n")],
+        "crates/nacre-ost/src/uncommitted.rs",
+        &[("if self.core.tracks_uncommitted(request)\n", "if !self.core.tracks_uncommitted(request)\n")],
     )
     .found_by("nacre-sim", "stable", "a_write_that_was_never_answered_does_not_cover_a_later_one"),
     planted(
@@ -607,8 +607,8 @@ const MUTATIONS: &[Mutation] = &[
         "holds of before a restart are not waited for",
         "crates/nacre-mdt/src/locks/dir_holds.rs",
         &[(
-            "!dirs.is_empty() && self.core.earlier_holds().is_some()",
-            "dirs.len() > 1000 && self.core.earlier_holds().is_some()",
+            "!dirs.is_empty() && self.core.former_locks_deadline().is_some()",
+            "dirs.len() > 1000 && self.core.former_locks_deadline().is_some()",
         )],
     )
     .found_by(
@@ -692,7 +692,7 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "closes", "each_close_happens_once_at_every_fault_point"),
     planted(
         "a new connection forgets what was not answered on the one before",
-        "crates/nacre-target/src/answers.rs",
+        "crates/nacre-target/src/clients/reply_order.rs",
         &[("self.before = last;", "let _ = last;")],
     )
     .found_by(
@@ -711,10 +711,10 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "lost_bytes", "after_the_recovery_sums_are_those_of_the_bytes_that_are_there"),
     planted(
         "locks of writes over several objects die with the OST",
-        "crates/nacre-ost/src/kept.rs",
+        "crates/nacre-target/src/locks/persistent.rs",
         &[(
-            "Lock { args, in_row: true });",
-            "Lock { args, in_row: true });\n                this.locks.borrow_mut().clear();",
+            "Lock { request, in_row: true });",
+            "Lock { request, in_row: true });\n                this.locks.borrow_mut().clear();",
         )],
     )
     .found_by("nacre-sim", "striped_writes", "nobody_reads_half_of_a_write_whose_ost_was_killed"),

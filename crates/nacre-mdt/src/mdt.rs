@@ -6,7 +6,7 @@
 use crate::locks::dir_holds::Dirs;
 use crate::locks::flocks::Flocks;
 use crate::locks::turns::Turns;
-use crate::locks::uncommitted::Held;
+use crate::locks::uncommitted::Key;
 use crate::ops::create;
 use crate::ops::create::Maker;
 use crate::ops::open;
@@ -29,7 +29,7 @@ use core::cell::{Cell, RefCell};
 use nacre_node::{Event, Gate, WaitList};
 use nacre_osd::{Credits, OsdConfig};
 use nacre_rpc::ReplyRecord;
-use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore};
+use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore, Uncommitted};
 use nacre_types::name::{HashKey, XATTR_VALUE_MAX};
 use nacre_types::{Codec, Errno, LayoutTemplate, STRIPES_MAX, Xid};
 use nacre_wire::Opcode;
@@ -37,7 +37,7 @@ use nacre_wire::mdt::{
     Batch, Close, Create, CreateReply, EntryReply, Flock, FlockCancel, GrantSeq, Link, Open, Removexattr,
     Rename, ReportSize, SetLayout, Setattr, Setxattr, Unlink,
 };
-use nacre_wire::target::{Empty, Param, StatfsReply};
+use nacre_wire::target::{Empty, Param, StatfsReply, features};
 
 /// Upper bound of an inode's row: names, small attributes, a layout of [`nacre_types::STRIPES_MAX`] stripes.
 const INODE_BYTES: u32 = 20 << 10;
@@ -66,7 +66,7 @@ pub struct Mdt {
     pub(crate) opens: RefCell<Opens>,
     pub(crate) flocks: RefCell<Flocks>,
     pub(crate) osts: Rc<Osts>,
-    pub(crate) held: RefCell<Held>,
+    pub(crate) uncommitted: RefCell<Uncommitted<Key>>,
     /// Changes that wait for commits, in the order in which they came.
     pub(crate) turns: Turns,
     /// Directories that move to another parent, one at a time.
@@ -298,6 +298,9 @@ fn counter(opcode: Opcode, body: &[u8]) -> Option<&'static str> {
 }
 
 impl Service for Mdt {
+    /// Holds of directories have no rows.
+    const VOLATILE_LOCK_FEATURES: u64 = features::DIR_HOLDS;
+
     fn tune(osd: &mut OsdConfig) {
         // A name is looked for by the keys of its hash, which differ in the last byte only.
         osd.bloom_prefixes.push((ENTRY, ENTRY_PREFIX));

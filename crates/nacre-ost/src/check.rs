@@ -7,7 +7,7 @@
 //! crash cut off before its row was written and that nobody repeated looks like that, and until overwritten regions
 //! are marked, nobody can tell it from damage.
 
-use crate::kept;
+use crate::locks::PERSISTENT_LOCKS;
 use crate::room::{self, ObjectCount};
 use crate::tombstone;
 use alloc::collections::BTreeMap;
@@ -22,7 +22,9 @@ use nacre_osd::{
     BLOCK_BYTES, OBJECT_BYTES_MAX, ObjectRow, Osd, OsdError, REGION_BYTES, STABLE_KEY, UNSUMMED_KEY,
     key_after, table,
 };
+use nacre_target::parse_persistent_lock;
 use nacre_types::{Codec, ObjectId, Transno};
+use nacre_wire::ost::Enqueue;
 
 /// Rows of one scan.
 const PAGE: u32 = 512;
@@ -310,11 +312,11 @@ impl Check<'_> {
     }
 
     async fn kept_locks(&mut self) -> Result<(), OsdError> {
-        let mut pages = self.osd.pages(kept::TABLE, PAGE);
+        let mut pages = self.osd.pages(PERSISTENT_LOCKS, PAGE);
         while let Some(rows) = pages.next().await? {
             for (key, value) in &rows {
                 self.found.kept_locks += 1;
-                if kept::parse(key, value).is_none() {
+                if parse_persistent_lock(key, value, |lock: &Enqueue| lock.cookie).is_none() {
                     self.found.problem(format!("the row {key:02x?} of a lock cannot be read"));
                 }
             }

@@ -7,13 +7,12 @@ extern crate alloc;
 
 mod bulk_sizes;
 mod check;
-mod held;
-mod kept;
 mod locks;
 mod object;
 mod room;
 mod service;
 mod tombstone;
+mod uncommitted;
 
 pub use check::{Checked, check};
 pub use service::Ost;

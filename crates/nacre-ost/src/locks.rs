@@ -3,10 +3,9 @@
 //! Invariants: an operation holds its lock as a guard, from before it looks at the object until its reply stands;
 //! a request under a client's lock pins that lock, so that neither a cancel nor an eviction lets a stranger in
 //! while bytes move; a client that had to wait is told as soon as its turn has come, with the object's state.
-//! Not here: which locks a restart brings back (`kept.rs`), which request needs which lock (`service.rs`), deadlines
+//! Not here: which locks a restart brings back (`nacre_target::PersistentLocks`), which request needs which lock (`service.rs`), deadlines
 //! (the export's lease).
 
-use crate::kept::Kept;
 use crate::object::Store;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
@@ -16,12 +15,14 @@ use nacre_dlm::server::{
     Enqueued, Holder, LockEffect, LockError, LockId, LockRequest, LockSpace, ResourceId,
 };
 use nacre_node::Promise;
-use nacre_osd::OsdError;
-use nacre_target::{ExportId, Recalled, TargetCore};
+use nacre_osd::{OsdError, Table, table};
+use nacre_target::{ExportId, PersistentLocks, RevokedLock, TargetCore};
 use nacre_types::{Errno, Extent, LockCookie, ObjectId};
 use nacre_wire::Opcode;
 use nacre_wire::ost::{Enqueue, LockBlocking, LockGranted, LockMode, ObjectState};
 
+/// Rows of persistent locks; the value is the request.
+pub(crate) const PERSISTENT_LOCKS: Table = Table(table::OST_FIRST + 2);
 /// Locks that one client may hold or await.
 pub(crate) const LOCKS_PER_CLIENT_MAX: u32 = 65_536;
 /// Locks of a vanished client that are dropped before other tasks get their turn.
@@ -32,7 +33,7 @@ pub(crate) struct Locks {
     core: Rc<TargetCore>,
     store: Rc<Store>,
     space: RefCell<LockSpace>,
-    kept: Kept,
+    persistent: PersistentLocks<Enqueue>,
     /// Operations that wait, by their lock.
     waiting: RefCell<BTreeMap<LockId, Promise<()>>>,
 }
@@ -58,7 +59,7 @@ impl Drop for Held {
                 self.locks.space.borrow_mut().cancel(self.lock);
             }
             Kind::Used(export, cookie) => {
-                self.locks.core.recall_is_used(export, Recalled::Lock(cookie));
+                self.locks.core.revoked_lock_used(export, RevokedLock::Cookie(cookie));
                 self.locks.space.borrow_mut().unuse(self.lock);
             }
         }
@@ -93,21 +94,25 @@ fn refused(e: LockError) -> Errno {
 }
 
 impl Locks {
-    /// The locks that were kept are there after [`Self::restore_kept`].
-    pub(crate) fn new(core: &Rc<TargetCore>, store: &Rc<Store>, kept: Kept) -> Rc<Self> {
+    /// The locks that were kept are there after [`Self::restore_persistent`].
+    pub(crate) fn new(
+        core: &Rc<TargetCore>,
+        store: &Rc<Store>,
+        persistent: PersistentLocks<Enqueue>,
+    ) -> Rc<Self> {
         Rc::new(Self {
             core: core.clone(),
             store: store.clone(),
             space: RefCell::new(LockSpace::new(LOCKS_PER_CLIENT_MAX, core.ctx.random())),
-            kept,
+            persistent,
             waiting: RefCell::default(),
         })
     }
     /// Brings back the locks that were kept, once the recovery is over: changes that are made again were covered by
     /// locks that may have been given back since, and take no client's lock.
-    pub(crate) fn restore_kept(&self) {
+    pub(crate) fn restore_persistent(&self) {
         let mut space = self.space.borrow_mut();
-        for (export, args) in self.kept.all() {
+        for (export, args) in self.persistent.all() {
             if !space.enqueue(clients(export, &args)).is_ok_and(|lock| lock.granted) {
                 tracing::error!(target_name = %self.core.name, object = %args.object, "a kept lock meets another one");
             }
@@ -163,7 +168,7 @@ impl Locks {
         extent: Extent,
     ) -> Result<Held, Errno> {
         let mut space = self.space.borrow_mut();
-        self.core.recall_is_used(export, Recalled::Lock(cookie));
+        self.core.revoked_lock_used(export, RevokedLock::Cookie(cookie));
         let Some(lock) = space.covering(export, cookie, object.into(), mode, extent) else {
             return Err(if space.knows(export, cookie) { Errno::EPROTO } else { Errno::ESTALE });
         };
@@ -183,11 +188,11 @@ impl Locks {
         }
         let answer = self.space.borrow_mut().enqueue(clients(export, args)).map_err(refused)?;
         self.carry_out();
-        if args.kept && !self.core.is_local(export) {
-            self.kept.want(export, args);
+        if args.kept {
+            self.persistent.request(export, args);
         }
         if answer.granted
-            && let Err(error) = self.kept.granted(export, args.cookie).await
+            && let Err(error) = self.persistent.granted(export, args.cookie).await
         {
             drop(self.cancel(export, args.cookie).await); // a stopped engine answers nobody
             return Err(error);
@@ -209,16 +214,16 @@ impl Locks {
         export: ExportId,
         cookie: LockCookie,
     ) -> Result<(), OsdError> {
-        self.kept.ended(export, cookie).await?;
+        self.persistent.end(export, cookie).await?;
         self.space.borrow_mut().cancel_cookie(export, cookie);
-        self.core.given_back(export, Recalled::Lock(cookie));
+        self.core.lock_returned(export, RevokedLock::Cookie(cookie));
         self.carry_out();
         Ok(())
     }
 
     /// Drops everything that a vanished client holds or awaits.
     pub(crate) async fn drop_owner(self: &Rc<Self>, export: ExportId) {
-        if let Err(error) = self.kept.owner_gone(export).await {
+        if let Err(error) = self.persistent.end_client(export).await {
             tracing::warn!(target_name = %self.core.name, %error, "rows of locks stay until the next start");
             return;
         }
@@ -258,7 +263,7 @@ impl Locks {
                     self.core.ctx.spawn(async move {
                         this.core.callback(export, Opcode::LockBlocking, &LockBlocking { cookie });
                         if this.space.borrow().knows(export, cookie) {
-                            this.core.recalled(export, Recalled::Lock(cookie));
+                            this.core.revoked(export, RevokedLock::Cookie(cookie), "an extent lock");
                         }
                     });
                 }
@@ -270,7 +275,7 @@ impl Locks {
     async fn tell_granted(self: Rc<Self>, lock: LockId, export: ExportId, cookie: LockCookie) {
         let resource = self.space.borrow().resource(lock);
         let Some(object) = resource.and_then(ResourceId::object) else { return };
-        let state = match self.kept.granted(export, cookie).await {
+        let state = match self.persistent.granted(export, cookie).await {
             Ok(()) => self.store.state(object).await,
             Err(error) => Err(error),
         };

@@ -6,12 +6,11 @@
 //! Not here: how bytes lie on the device (`nacre_osd`), who may ask (`nacre_target`).
 
 use crate::bulk_sizes::{Bulk, BulkSizes};
-use crate::held::Held;
-use crate::kept::Kept;
-use crate::locks::Locks;
+use crate::locks::{Locks, PERSISTENT_LOCKS};
 use crate::object::{By, FREED_WITHIN, OWN_CREDITS, Store};
 use crate::room::{OBJECT_BYTES, Room};
 use crate::tombstone::Tombstones;
+use crate::uncommitted::Bytes;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
@@ -19,10 +18,12 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use nacre_dlm::policy::Mode;
-use nacre_osd::{Objects, ObjectsConfig, OsdError, Pins, Stamp};
+use nacre_osd::{Objects, ObjectsConfig, OsdError, Pins, STABLE_KEY, Stamp, UNSUMMED_KEY, table};
 use nacre_rpc::ReplyRecord;
-use nacre_target::{ExportId, Registration, Reply, Request, Service, TargetCore};
-use nacre_types::{Errno, Extent, LockCookie, ObjectId, Transno};
+use nacre_target::{
+    ExportId, PersistentLocks, Registration, Reply, Request, Service, StartRow, TargetCore, Uncommitted,
+};
+use nacre_types::{Codec, Errno, Extent, LockCookie, ObjectId, Transno};
 use nacre_wire::ost::{
     Allocate, Cancel, Destroy, Enqueue, EnqueueReply, Glimpse, ObjectState, Read, ReadReply, Reserve,
     ReserveReply, SetOwner, SyncObject, Truncate, Write, WriteReply,
@@ -43,7 +44,7 @@ pub struct Ost {
     pub(crate) core: Rc<TargetCore>,
     locks: Rc<Locks>,
     pub(crate) store: Rc<Store>,
-    pub(crate) held: RefCell<Held>,
+    pub(crate) uncommitted: RefCell<Uncommitted<Bytes>>,
     /// What was written under a client's lock goes to the device when the lock is given back.
     sync_on_cancel: Cell<bool>,
     bulk_sizes: RefCell<BulkSizes>,
@@ -108,9 +109,9 @@ impl Ost {
         self.store.tombstones.refuse(args.object)?;
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
         let data = request.bulk.clone();
-        self.wait_for_held(request, args.object, extent).await?;
+        self.wait_for_uncommitted(request, args.object, extent).await?;
         let (transno, state) = self.store.write(request, args.object, stamp, args.offset, data).await?;
-        self.hold(request, args.object, extent, transno).await?;
+        self.record_uncommitted(request, args.object, extent, transno).await?;
         self.count_bulk(Bulk::Write, len);
         Ok(Reply::of(&WriteReply { state }).with_transno(transno))
     }
@@ -138,9 +139,9 @@ impl Ost {
             self.locks.hold(request.export, cover(request, args.lock), args.object, Mode::Pw, extent).await?;
         self.store.tombstones.refuse(args.object)?;
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
-        self.wait_for_held(request, args.object, extent).await?;
+        self.wait_for_uncommitted(request, args.object, extent).await?;
         let (transno, state) = self.store.truncate(request, args.object, stamp, args.size).await?;
-        self.hold(request, args.object, extent, transno).await?;
+        self.record_uncommitted(request, args.object, extent, transno).await?;
         Ok(Reply::of(&WriteReply { state }).with_transno(transno))
     }
 
@@ -303,12 +304,14 @@ impl Service for Ost {
         let objects = Objects::start(&core.ctx, &core.osd, ObjectsConfig::default());
         let objects = objects.await.map_err(|e| opening(&e))?;
         let store = Store::new(core, objects, room, tombstones);
-        let kept = Kept::load(core).await.map_err(|e| opening(&e))?;
+        let persistent = PersistentLocks::load(core, PERSISTENT_LOCKS, |lock: &Enqueue| lock.cookie)
+            .await
+            .map_err(|e| opening(&e))?;
         let this = Rc::new(Self {
             core: core.clone(),
-            locks: Locks::new(core, &store, kept),
+            locks: Locks::new(core, &store, persistent),
             store,
-            held: RefCell::default(),
+            uncommitted: RefCell::default(),
             sync_on_cancel: Cell::new(false),
             bulk_sizes: RefCell::new(BulkSizes::new(core.ctx.wall())),
             registration: Registration::start(core),
@@ -319,6 +322,16 @@ impl Service for Ost {
             .await
             .map_err(|e| format!("the store does not say how much space it has: {e}"))?;
         Ok(this)
+    }
+
+    /// After an unclean stop, bytes that were not stable then may not match the checksums in their rows.
+    async fn start_rows(core: &Rc<TargetCore>) -> Result<Vec<StartRow>, Errno> {
+        if core.osd.was_clean() || core.osd.get(table::TARGET, UNSUMMED_KEY).await?.is_some() {
+            return Ok(Vec::new()); // all are stable, or an earlier start has written the row
+        }
+        let stable = core.osd.get(table::TARGET, STABLE_KEY).await?;
+        let stable = stable.map_or_else(|| Transno(0).to_vec(), |row| row[..].to_vec());
+        Ok(alloc::vec![(UNSUMMED_KEY, stable)])
     }
 
     async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Errno> {
@@ -348,7 +361,7 @@ impl Service for Ost {
     }
 
     fn recovered(self: Rc<Self>) {
-        self.locks.restore_kept();
+        self.locks.restore_persistent();
         self.store.objects.sum_lost();
     }
 

@@ -4,8 +4,9 @@
 //! under this name. Client and target must agree on it: a client with an older list means the former target, and a target
 //! that has not heard of its admission yet still has clients, locks and numbers of before it.
 
+use crate::clients::ExportId;
 use crate::service::Service;
-use crate::target_core::{ExportId, TargetCore};
+use crate::target_core::TargetCore;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;

@@ -4,11 +4,11 @@
 //! opens and orphans with it (the service's `export_gone`) before its row is deleted, so that a crash in the
 //! middle repeats it. Every eviction is logged with its cause. When one is due is `lease.rs`.
 
-use crate::exports::{ClientRow, Entry, Exports, client_key, reply_end, reply_key};
+use crate::clients::{ClientRow, Entry, ExportId, Exports, client_key, reply_end, reply_key};
 use crate::island::{GENERATION_KEY, Inner};
 use crate::lease::lease;
 use crate::service::Service;
-use crate::target_core::{ExportId, TargetCore};
+use crate::target_core::TargetCore;
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use nacre_node::{ConnId, Effect, Origin};
@@ -57,14 +57,14 @@ impl<S: Service> Inner<S> {
             seen: true,
             refills: 0,
             notes: alloc::collections::BTreeMap::new(),
-            answers: Default::default(),
+            reply_order: Default::default(),
             from: String::new(),
             origin: Origin::Network,
             replaced: String::new(),
             features: 0,
             row_features: 0,
             max_mod_rpcs: 1,
-            stats: crate::op_stats::OpStats::new(self.ctx.wall()),
+            stats: crate::clients::op_stats::OpStats::new(self.ctx.wall()),
         }
     }
 
@@ -94,8 +94,8 @@ impl<S: Service> Inner<S> {
         };
         let durable = core.exports.borrow().get(id).is_some_and(|e| {
             let slots = e.has_lease() && e.features & features::MULTI_MOD_RPCS != 0;
-            let holds = e.has_lease() && e.features & !e.row_features & features::DIR_HOLDS != 0;
-            e.durable && (!slots || core.incompat.is_known(id)) && !holds
+            let unrecorded = e.features & !e.row_features & S::VOLATILE_LOCK_FEATURES;
+            e.durable && (!slots || core.incompat.is_known(id)) && !(e.has_lease() && unrecorded != 0)
         });
         if durable {
             self.answer_connect(core, conn, id, &frame.header, &connect);
@@ -215,7 +215,7 @@ impl<S: Service> Inner<S> {
         let entry = exports.get_mut(id).ok_or(Errno::ESTALE)?;
         // Callbacks are taken out when the answer is sent: it goes before them.
         entry.rpc.connect(epoch, agreed_slots(core, connect))?;
-        entry.answers.connected(entry.rpc.last_transno());
+        entry.reply_order.connected(entry.rpc.last_transno());
         let old = entry.conn.replace(conn).filter(|old| *old != conn);
         entry.connected_since = Some(self.ctx.now());
         (entry.seen, entry.lease_until) = (true, self.ctx.now() + lease(core));
@@ -240,7 +240,7 @@ impl<S: Service> Inner<S> {
         if let Some(service) = self.service.get() {
             service.connected(id);
         }
-        core.came.wake_all();
+        core.clients_changed.wake_all();
         Ok(id)
     }
 
@@ -343,8 +343,8 @@ impl<S: Service> Inner<S> {
     pub(crate) fn drop_export(self: &Rc<Self>, core: &Rc<TargetCore>, id: ExportId, why: Gone) {
         let Some(entry) = core.exports.borrow_mut().remove(id) else { return };
         core.leave_recovery(id);
-        core.forget_recalls(id);
-        core.came.wake_all();
+        core.revoke_deadlines.borrow_mut().remove_client(id);
+        core.clients_changed.wake_all();
         let (client, name) = (entry.uuid, entry.name.as_str());
         let may_say = |kind| core.lines.allow(kind, self.ctx.now());
         match why {

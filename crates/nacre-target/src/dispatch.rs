@@ -3,13 +3,15 @@
 //! Invariants: `Export::admit` decides, nothing here does; a reply leaves on the epoch of the latest copy of its
 //! request or not at all; every message of a client renews its lease.
 
+use crate::clients::ExportId;
 use crate::connect::Gone;
 use crate::fault::Fault;
 use crate::island::Inner;
+use crate::locks::deadlines::RevokedLock;
 use crate::params::set_params;
-use crate::recalls::Recalled;
-use crate::service::{Reply, Request, Service};
-use crate::target_core::{ExportId, TargetCore};
+use crate::request::{Reply, Request};
+use crate::service::Service;
+use crate::target_core::TargetCore;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::rc::Rc;
@@ -65,7 +67,7 @@ impl<S: Service> Inner<S> {
             return;
         }
         if header.kind == Kind::CallbackAck {
-            core.given_back(id, Recalled::Callback(header.xid));
+            core.lock_returned(id, RevokedLock::Callback(header.xid));
         }
         if header.kind == Kind::CallbackAck
             && let Some(service) = self.service.get()
@@ -228,7 +230,7 @@ impl<S: Service> Inner<S> {
             return None;
         }
         let exports = core.exports.borrow();
-        exports.get(request.export)?.answers.missing(transno, core.osd.last_committed())
+        exports.get(request.export)?.reply_order.must_commit(transno, core.osd.last_committed())
     }
 
     async fn execute(
@@ -288,13 +290,13 @@ impl<S: Service> Inner<S> {
                 let note = entry.notes.remove(&request.execution());
                 if let (Some(note), Ok(reply)) = (note, &mut result) {
                     reply.versions = note.versions;
-                    reply.tail.extend(note.tail);
+                    reply.tail = note.tail.or(reply.tail.take());
                 }
                 entry.rpc.finish(request.header.xid, request.header.epoch)
             };
             let conn = epoch.and(entry.conn);
             if let (Some(_), Ok(reply)) = (conn, &result) {
-                entry.answers.answered(reply.transno);
+                entry.reply_order.replied(reply.transno);
             }
             conn
         };
@@ -352,10 +354,10 @@ impl<S: Service> Inner<S> {
         });
         header.transno = reply.transno;
         let mut body = reply.body;
-        if !reply.tail.is_empty() {
-            header.flags |= flags::DIRS;
-            body.extend_from_slice(&reply.tail);
-            body.extend((reply.tail.len() as u32).to_le_bytes());
+        if let Some(tail) = &reply.tail {
+            header.flags |= tail.flag;
+            body.extend_from_slice(&tail.bytes);
+            body.extend((tail.bytes.len() as u32).to_le_bytes());
         }
         if reply.versions != PreVersions::default() {
             header.flags |= flags::VERSIONS;

@@ -5,9 +5,10 @@
 //! those can pass for it at another) are derived from a key in its store, so that they survive its restarts. No secret
 //! leaves the target, in whatever role somebody asks. Not here: who may register with an MGS (`nacre-mgs`).
 
-use crate::exports::{ClientRow, Entry};
+use crate::clients::{ClientRow, Entry};
 use crate::island::Inner;
-use crate::service::{Request, Service};
+use crate::request::Request;
+use crate::service::Service;
 use crate::target_core::TargetCore;
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};

@@ -4,13 +4,14 @@
 //! earlier waits (bounded) or is not answered, and its sender asks the next instance again. Requests are tasks,
 //! one each. Who may ask is `connect.rs`, what becomes of a request is `dispatch.rs`.
 
+use crate::clients::ClientRow;
+use crate::clients::ExportId;
 use crate::connect::Gone;
-use crate::exports::ClientRow;
 use crate::identity::{SECRET_KEY, without_secrets};
 use crate::lease::{LEASE_KEY, Neighbours, earlier_lease, lease};
 use crate::recovery::RECOVERY_KEY;
 use crate::service::Service;
-use crate::target_core::{ExportId, TargetConfig, TargetCore};
+use crate::target_core::{TargetConfig, TargetCore};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::rc::Rc;
@@ -21,9 +22,9 @@ use bytes::Bytes;
 use core::cell::{Cell, OnceCell, RefCell};
 use core::time::Duration;
 use nacre_node::{ConnId, Ctx, Effect, Event, Logic, Origin, StoreError, StoreOp, WaitList};
-use nacre_osd::{Credits, Osd, OsdConfig, Pins, STABLE_KEY, UNSUMMED_KEY, key_after, table};
+use nacre_osd::{Credits, Osd, OsdConfig, Pins, key_after, table};
 use nacre_rpc::{Export, ReplyRecord};
-use nacre_types::{Codec, Errno, Generation, Instant, TargetKind, TargetName, Transno};
+use nacre_types::{Codec, Errno, Generation, Instant, TargetName, Transno};
 use nacre_wire::target::{RecoveryRows, RecoveryRowsReply};
 
 /// Connections of a target; more are closed at once.
@@ -184,7 +185,8 @@ impl<S: Service> Inner<S> {
         if let Some(neighbours) = &neighbours {
             neighbours.end(); // whatever was granted before this start
         }
-        let core = TargetCore::new(&self.ctx, osd, name, self.config.clone(), neighbours);
+        let core =
+            TargetCore::new(&self.ctx, osd, name, self.config.clone(), neighbours, S::VOLATILE_LOCK_FEATURES);
         self.core.set(core.clone()).map_err(|_| String::from("the target was started twice"))?;
         let failed = |e: Errno| format!("{}: client records cannot be read: {e}", core.name);
         core.incompat.load(&core.osd, &core.name).await?;
@@ -303,8 +305,8 @@ impl<S: Service> Inner<S> {
             Some(row) => u64::from_slice(&row)?,
             None => 0,
         };
-        core.instance.set(before + 1);
-        let unsummed = self.unsummed(core).await?;
+        core.set_instance(before + 1);
+        let start_rows = S::start_rows(core).await?;
         let credits = Credits { rows: 7, row_bytes: 384, object_bytes: 0, frees: true };
         let reservation = core.osd.reserve(credits).await?;
         if loss.is_some() || !core.osd.was_clean() {
@@ -317,9 +319,7 @@ impl<S: Service> Inner<S> {
             tx.put(table::TARGET, SECRET_KEY, core.secret.get().to_vec());
             tx.put(table::TARGET, INSTANCE_KEY, (before + 1).to_vec());
             tx.put(table::TARGET, LEASE_KEY, (earlier_lease(core).as_millis() as u32).to_vec());
-            if let Some(stable) = unsummed {
-                tx.put(table::TARGET, UNSUMMED_KEY, stable);
-            }
+            start_rows.into_iter().for_each(|(key, value)| tx.put(table::TARGET, key, value));
             match loss {
                 Some(base) => tx.put(table::TARGET, RECOVERY_KEY, base.to_vec()),
                 None => core.incompat.clear_unused(tx),
@@ -327,16 +327,6 @@ impl<S: Service> Inner<S> {
             Ok(())
         })?;
         Ok(core.osd.commit(transno).await?)
-    }
-
-    /// Of an OST that was not stopped as planned: since when bytes may not be what the rows say.
-    async fn unsummed(&self, core: &Rc<TargetCore>) -> Result<Option<Vec<u8>>, Errno> {
-        let is_ost = core.name.kind() == TargetKind::Ost;
-        if !is_ost || core.osd.was_clean() || core.osd.get(table::TARGET, UNSUMMED_KEY).await?.is_some() {
-            return Ok(None); // nothing is, or it is known since an earlier start
-        }
-        let stable = core.osd.get(table::TARGET, STABLE_KEY).await?;
-        Ok(Some(stable.map_or_else(|| Transno(0).to_vec(), |row| row[..].to_vec())))
     }
 
     async fn stop(self: Rc<Self>) {

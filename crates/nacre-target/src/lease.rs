@@ -2,16 +2,17 @@
 //!
 //! Rules: any message renews its client's lease; an answered ping renews those of the client's other exports in this
 //! process too ([`Neighbours`]). A client that does not acknowledge its callbacks, or does not give back what others
-//! wait for (`recalls.rs`), is not renewed any more and is told so in every reply. Whoever is overdue, with a message or with an acknowledgement, is given up only after the target has
+//! wait for (`locks/deadlines.rs`), is not renewed any more and is told so in every reply. Whoever is overdue, with a message or with an acknowledgement, is given up only after the target has
 //! been running, and so reading its sockets, for a while without a gap: time in which this process stood still (SIGSTOP, a
 //! machine that was suspended) does not count against its clients. Nobody is evicted before a full lease has passed since the last message, or
 //! since the start of the target; who has not connected since then has the lease of that time, if it was longer.
 
+use crate::clients::Entry;
+use crate::clients::ExportId;
 use crate::connect::Gone;
-use crate::exports::Entry;
 use crate::island::Inner;
 use crate::service::Service;
-use crate::target_core::{ExportId, TargetCore};
+use crate::target_core::TargetCore;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -86,7 +87,7 @@ impl TargetCore {
         for id in self.overdue() {
             self.end_lease(id, format!("a callback was not acknowledged for {} ms", self.config.lease_ms));
         }
-        for (id, cause) in self.overdue_recalls() {
+        for (id, cause) in self.expired_revokes() {
             self.end_lease(id, cause);
         }
     }
@@ -168,8 +169,8 @@ impl<S: Service> Inner<S> {
             for (id, cause) in doomed {
                 self.drop_export(&core, id, Gone::Evicted(cause));
             }
-            let recall_is_due = core.next_recall_end().is_some_and(|at| at <= self.ctx.now());
-            if !core.suspects().is_empty() || !core.overdue().is_empty() || recall_is_due {
+            let revoke_is_due = core.next_revoke_check().is_some_and(|at| at <= self.ctx.now());
+            if !core.suspects().is_empty() || !core.overdue().is_empty() || revoke_is_due {
                 if self.is_reading(&core).await && !self.stopping.get() {
                     core.end_overdue();
                     for id in core.suspects() {
@@ -181,7 +182,7 @@ impl<S: Service> Inner<S> {
                 continue;
             }
             let next = core.exports.borrow().next_lease_end();
-            let next = next.into_iter().chain(core.next_recall_end()).min();
+            let next = next.into_iter().chain(core.next_revoke_check()).min();
             match next {
                 // Never at once: a recovery leaves those alone who were not seen.
                 Some(at) => {

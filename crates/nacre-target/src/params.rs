@@ -1,9 +1,10 @@
 //! Parameters that every target has.
 
-use crate::exports::Entry;
-use crate::op_stats::OpStats;
+use crate::clients::Entry;
+use crate::clients::ExportId;
+use crate::clients::op_stats::OpStats;
 use crate::service::Service;
-use crate::target_core::{ExportId, TargetCore};
+use crate::target_core::TargetCore;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -47,7 +48,7 @@ impl TargetCore {
         let exports = self.exports.borrow();
         let mut list = alloc::vec![
             param(name("uuid"), self.osd.label().uuid.to_string(), false, "identity of the target"),
-            param(name("instance"), self.instance.get().to_string(), false, "starts of the target"),
+            param(name("instance"), self.instance().to_string(), false, "starts of the target"),
             param(name("num_exports"), exports.len().to_string(), false, "clients that the target knows"),
             param(name("last_transno"), self.osd.last_transno().to_string(), false, "latest change"),
             param(
@@ -196,7 +197,7 @@ impl TargetCore {
             e.from,
             features::names(e.features),
             e.features,
-            self.instance.get(),
+            self.instance(),
             e.max_mod_rpcs,
             if e.ending.is_some() { "lease_ending" } else { "" },
         )

@@ -12,13 +12,15 @@
 //! has come is in the log, so that a second loss begins where the first stopped.
 //! Not here: the client's side (`nacre_rpc::Import`), what a change means (the services).
 
+use crate::clients::Entry;
+use crate::clients::ExportId;
 use crate::connect::Gone;
 use crate::dispatch::admit;
-use crate::exports::Entry;
 use crate::island::Inner;
 use crate::lease::{earlier_lease, standstill};
-use crate::service::{Reply, Service};
-use crate::target_core::{ExportId, TargetCore};
+use crate::request::Reply;
+use crate::service::Service;
+use crate::target_core::TargetCore;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::rc::Rc;
@@ -92,7 +94,7 @@ impl TargetCore {
             self.exports.borrow().iter().filter(|(_, e)| e.is_awaited()).map(|(id, _)| id).collect();
         let told = Told { start: self.ctx.wall(), clients: waiting.len(), ..Told::default() };
         self.osd.hold_stable(true);
-        self.bytes_lost_to.set(base);
+        self.set_bytes_lost_to(base);
         *self.recovery.borrow_mut() = Some(Recovery {
             base,
             started: self.ctx.now(),

@@ -1,75 +1,20 @@
 //! What a kind of target must provide.
 
-use crate::target_core::{ExportId, TargetCore};
+use crate::clients::ExportId;
+use crate::request::{Reply, Request};
+use crate::target_core::TargetCore;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
-use bytes::Bytes;
 use core::future::Future;
 use nacre_node::Event;
 use nacre_osd::OsdConfig;
-use nacre_rpc::{PreVersions, ReplyRecord};
-use nacre_types::{Codec, ConnEpoch, Errno, Transno, Xid};
+use nacre_rpc::ReplyRecord;
+use nacre_types::{Errno, Xid};
 use nacre_wire::target::{Param, StatfsReply};
-use nacre_wire::{Header, Opcode, flags};
 
-/// An admitted request. Arguments are views into `body`.
-#[derive(Debug)]
-pub struct Request {
-    pub export: ExportId,
-    pub opcode: Opcode,
-    pub header: Header,
-    pub body: Bytes,
-    pub bulk: Vec<Bytes>,
-}
-impl Request {
-    /// Decodes the arguments.
-    pub fn args<'a, T: Codec<'a>>(&'a self) -> Result<T, Errno> {
-        Ok(T::from_slice(&self.body)?)
-    }
-    /// What tells this execution from one of a later copy.
-    pub(crate) fn execution(&self) -> (Xid, ConnEpoch) {
-        (self.header.xid, self.header.epoch)
-    }
-    /// The number that a change had when it was made first, and gets again.
-    pub fn replayed_transno(&self) -> Option<Transno> {
-        self.header.has(flags::REPLAY).then_some(self.header.transno)
-    }
-    /// What was answered when the change was made first: it must come out the same. Not for writes of data.
-    pub fn replayed_reply(&self) -> Option<&Bytes> {
-        self.replayed_transno()?;
-        self.bulk.first().filter(|_| self.opcode != Opcode::Write)
-    }
-    /// Versions of what the change depended on when it was made first: another one now means that a change which
-    /// it builds on is lost.
-    pub fn replayed_versions(&self) -> Option<PreVersions> {
-        let reply = self.replayed_reply().filter(|_| self.header.has(flags::VERSIONS))?;
-        let versions = reply.len().checked_sub(PreVersions::BYTES).and_then(|at| reply.get(at..))?;
-        PreVersions::from_slice(versions).ok()
-    }
-}
-
-/// What goes back. Errors are the `Err` of the handler.
-#[derive(Debug, Default)]
-pub struct Reply {
-    pub body: Vec<u8>,
-    pub bulk: Vec<Bytes>,
-    /// 0: changed nothing.
-    pub transno: Transno,
-    /// Filled in by the target: see [`TargetCore::set_record_versions`].
-    pub versions: PreVersions,
-    /// An encoded `DirTail`, or nothing.
-    pub tail: Vec<u8>,
-}
-impl Reply {
-    pub fn of<'a, T: Codec<'a>>(body: &T) -> Self {
-        Self { body: body.to_vec(), ..Self::default() }
-    }
-    pub fn with_transno(mut self, transno: Transno) -> Self {
-        self.transno = transno;
-        self
-    }
-}
+/// Key and value of a row of the table `TARGET`.
+pub type StartRow = (&'static [u8], Vec<u8>);
 
 /// A kind of target. Handlers run as tasks of the island; many are under way at a time.
 pub trait Service: Sized + 'static {
@@ -77,12 +22,22 @@ pub trait Service: Sized + 'static {
     /// an unclean start there is nothing to replay, and everybody is served at once.
     const COMMITS_BEFORE_ANSWERS: bool = false;
 
+    /// Features of clients that may be granted locks which no row restores. The row of such a client says so before
+    /// its connect is answered, see `locks/restart_wait.rs`.
+    const VOLATILE_LOCK_FEATURES: u64 = 0;
+
     /// What this kind of target wants of its engine beyond the operator's settings.
     fn tune(osd: &mut OsdConfig) {
         let _ = osd;
     }
     /// Reads what it needs from its rows; called once the engine is open, before any request.
     fn start(core: &Rc<TargetCore>) -> impl Future<Output = Result<Rc<Self>, String>>;
+
+    /// Rows of the table `TARGET` that are written with the number of this start, before any request.
+    fn start_rows(core: &Rc<TargetCore>) -> impl Future<Output = Result<Vec<StartRow>, Errno>> {
+        let _ = core;
+        async { Ok(Vec::new()) }
+    }
 
     /// One admitted request, not seen before.
     fn handle(self: Rc<Self>, request: Rc<Request>) -> impl Future<Output = Result<Reply, Errno>>;

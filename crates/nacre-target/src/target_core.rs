@@ -3,32 +3,28 @@
 //! Invariants: a change on behalf of a request and its reply record are one transaction; a request whose export
 //! has gone changes nothing any more; a callback is kept until its client has acknowledged it or has gone.
 
-use crate::exports::{Entry, Exports, Note, reply_key};
+use crate::clients::incompat::Incompat;
+use crate::clients::op_stats::OpStats;
+use crate::clients::{Entry, ExportId, Exports, Note, reply_key};
 use crate::fault::Faults;
-use crate::incompat::Incompat;
 use crate::lease::Neighbours;
-use crate::op_stats::OpStats;
-use crate::recalls::Recalls;
+use crate::locks::deadlines::RevokeDeadlines;
 use crate::recovery::{RECOVERY_KEY, Recovery, Told};
 use crate::registration::Registration;
-use crate::service::Request;
+use crate::request::{ReplyTail, Request};
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use bytes::Bytes;
 use core::cell::{Cell, OnceCell, RefCell};
 use core::time::Duration;
-use nacre_node::{Ctx, Effect, Lines, Peers, WaitList};
+use nacre_node::{Ctx, Lines, Peers, WaitList};
 use nacre_osd::{Osd, Pins, Reservation, Tx, table};
 use nacre_rpc::{PreVersions, ReplyRecord, SubRecord};
-use nacre_types::{ClientUuid, Codec, Errno, Fid, Instant, Secret, TargetName, Transno, Xid};
+use nacre_types::{ClientUuid, Codec, Errno, Fid, Secret, TargetName, Transno, Xid};
+use nacre_wire::late;
 use nacre_wire::mgs::KeptParam;
-use nacre_wire::target::{Role, features};
-use nacre_wire::{Opcode, late};
-
-pub use crate::exports::ExportId;
 
 /// How a target is run.
 #[derive(Debug, Clone)]
@@ -63,7 +59,7 @@ pub struct TargetCore {
     pub(crate) neighbours: Option<Arc<dyn Neighbours>>,
     pub(crate) exports: RefCell<Exports>,
     /// Counts the starts of the target.
-    pub(crate) instance: Cell<u64>,
+    instance: Cell<u64>,
     pub(crate) incompat: Incompat,
     /// The longest lease that clients of earlier starts may believe in.
     pub(crate) earlier_lease: Cell<Duration>,
@@ -74,9 +70,9 @@ pub struct TargetCore {
     /// Wakes the task that evicts.
     pub(crate) reaper: WaitList,
     /// Some client of an earlier start may not have connected yet.
-    pub(crate) some_unseen: Cell<bool>,
+    pub(crate) may_be_unseen: Cell<bool>,
     /// A client has connected, or an export has gone.
-    pub(crate) came: WaitList,
+    pub(crate) clients_changed: WaitList,
     /// Parameters that the MGS keeps, as they were last set here.
     pub(crate) kept: RefCell<Vec<KeptParam>>,
     /// How often a target of this name was replaced or accepted as an old copy, as the MGS has told it.
@@ -85,7 +81,7 @@ pub struct TargetCore {
     pub(crate) evictions: RefCell<VecDeque<(ClientUuid, String)>>,
     pub(crate) recovery: RefCell<Option<Recovery>>,
     /// Bytes of objects written by changes up to this may be lost, their rows are not: after an unclean start.
-    pub(crate) bytes_lost_to: Cell<Transno>,
+    bytes_lost_to: Cell<Transno>,
     /// The latest recovery that is over.
     pub(crate) recovered: Cell<Option<Told>>,
     pub(crate) registration: OnceCell<Rc<Registration>>,
@@ -94,7 +90,9 @@ pub struct TargetCore {
     pub(crate) faults: Faults,
     /// See `identity.rs`.
     pub(crate) secret: Cell<Secret>,
-    pub(crate) recalls: Recalls,
+    pub(crate) revoke_deadlines: RefCell<RevokeDeadlines>,
+    /// See `locks/restart_wait.rs`.
+    pub(crate) volatile_lock_features: u64,
     /// Lines of the log that clients cause.
     pub lines: Lines,
 }
@@ -106,6 +104,7 @@ impl TargetCore {
         name: TargetName,
         config: TargetConfig,
         neighbours: Option<Arc<dyn Neighbours>>,
+        volatile_lock_features: u64,
     ) -> Rc<Self> {
         Rc::new(Self {
             ctx: ctx.clone(),
@@ -121,8 +120,8 @@ impl TargetCore {
             earlier_lease: Cell::default(),
             doomed: RefCell::default(),
             reaper: ctx.wait_list(),
-            some_unseen: Cell::new(true),
-            came: ctx.wait_list(),
+            may_be_unseen: Cell::new(true),
+            clients_changed: ctx.wait_list(),
             kept: RefCell::default(),
             replaced: Cell::new(0),
             evictions: RefCell::default(),
@@ -133,7 +132,8 @@ impl TargetCore {
             stats: RefCell::new(OpStats::new(ctx.wall())),
             faults: Faults::default(),
             secret: Cell::default(),
-            recalls: Recalls::default(),
+            revoke_deadlines: RefCell::default(),
+            volatile_lock_features,
             lines: Lines::default(),
         })
     }
@@ -151,10 +151,12 @@ impl TargetCore {
         change: impl FnOnce(&mut Tx<'_>) -> Result<T, Errno>,
     ) -> Result<(Transno, T), Errno> {
         let (tag, xid) = (request.header.tag, request.header.xid);
-        let (keeps, in_rows) = {
+        let (keeps, in_rows, waits_for_commit) = {
             let exports = self.exports.borrow();
             let entry = exports.get(request.export).ok_or(Errno::ESTALE)?;
-            (self.config.reply_records && tag.0 != 0 && entry.rpc.keeps_record(tag, xid), entry.has_lease())
+            let keeps = self.config.reply_records && tag.0 != 0 && entry.rpc.keeps_record(tag, xid);
+            let note = entry.notes.get(&request.execution());
+            (keeps, entry.has_lease(), note.is_some_and(|note| note.reply_waits_for_commit))
         };
         let mut made = None;
         let again = request.replayed_transno();
@@ -189,9 +191,8 @@ impl TargetCore {
             if let Some(record) = made {
                 entry.rpc.remember(record);
             }
-            // Nobody has anything of a sequence before its answer, which waits for a commit.
-            if again.is_none() && request.opcode != Opcode::GrantSeq {
-                entry.answers.made(done.0, self.osd.last_committed());
+            if again.is_none() && !waits_for_commit {
+                entry.reply_order.executed(done.0, self.osd.last_committed());
             }
         }
         Ok(done)
@@ -267,9 +268,14 @@ impl TargetCore {
         self.with_note(request, |note| note.versions = versions);
     }
 
-    /// An encoded `DirTail` for the reply of this change, once it is made.
-    pub fn set_tail(&self, request: &Request, tail: Vec<u8>) {
-        self.with_note(request, |note| note.tail = tail);
+    /// An addition to the reply of this change, once it is executed.
+    pub fn set_reply_tail(&self, request: &Request, tail: ReplyTail) {
+        self.with_note(request, |note| note.tail = Some(tail));
+    }
+    /// Call before the change of a request if its handler commits the change before the reply. Then replies to other
+    /// changes of the client do not wait for this one: no change of the client can build on it before the reply.
+    pub fn reply_waits_for_commit(&self, request: &Request) {
+        self.with_note(request, |note| note.reply_waits_for_commit = true);
     }
 
     /// Evictions that are remembered.
@@ -304,73 +310,20 @@ impl TargetCore {
     pub fn may_have_lost_bytes(&self, written: Transno) -> bool {
         written <= self.bytes_lost_to.get()
     }
+    pub(crate) fn set_bytes_lost_to(&self, last: Transno) {
+        self.bytes_lost_to.set(last);
+    }
+    pub(crate) fn set_instance(&self, instance: u64) {
+        self.instance.set(instance);
+    }
     /// Counts the starts of this target.
     pub fn instance(&self) -> u64 {
         self.instance.get()
     }
 
-    /// Sends a callback to the client of an export; kept and sent again until acknowledged. Without effect when
-    /// the export has gone, or acknowledges so little that it will. Gives its number, for
-    /// [`Service::acknowledged`](crate::Service::acknowledged).
-    pub fn callback<'a, R: Codec<'a>>(
-        &self,
-        export: ExportId,
-        opcode: nacre_wire::Opcode,
-        body: &R,
-    ) -> Option<Xid> {
-        let mut exports = self.exports.borrow_mut();
-        let entry = exports.get_mut(export)?;
-        match entry.rpc.callback(opcode, Bytes::from(body.to_vec())) {
-            Ok(frame) => {
-                let number = frame.header.xid;
-                if let Some(conn) = entry.conn {
-                    entry.callback_since = entry.callback_since.or(Some(self.ctx.now()));
-                    self.ctx.push(Effect::Send { conn, frame });
-                }
-                Some(number)
-            }
-            Err(full) => {
-                drop(exports);
-                self.end_lease(export, full.to_string());
-                None
-            }
-        }
-    }
     /// Whether this client is a mount in the target's own process.
     pub fn is_local(&self, export: ExportId) -> bool {
         self.exports.borrow().get(export).is_some_and(Entry::is_local)
-    }
-    /// Whether this client may be granted holds: a restart will know that it may have some.
-    pub fn may_hold(&self, export: ExportId) -> bool {
-        let exports = self.exports.borrow();
-        exports.get(export).is_some_and(|e| e.features & e.row_features & features::DIR_HOLDS != 0)
-    }
-    /// Waits until no client can believe in a hold that an earlier start of this target has granted: each has connected
-    /// again, which ends its holds, or its lease has run out. True: there was something to wait for.
-    pub async fn earlier_holds_ended(&self) -> bool {
-        let mut waited = false;
-        while let Some(until) = self.earlier_holds() {
-            waited = true;
-            let _came = self.ctx.timeout(until, self.came.wait()).await;
-        }
-        waited
-    }
-    /// When the next of those leases runs out.
-    pub fn earlier_holds(&self) -> Option<Instant> {
-        if !self.some_unseen.get() {
-            return None;
-        }
-        let now = self.ctx.now();
-        let exports = self.exports.borrow();
-        let unseen = exports.iter().filter(|(_, e)| {
-            !e.seen
-                && e.role == Role::Client
-                && e.row_features & features::DIR_HOLDS != 0
-                && e.lease_until > now
-        });
-        let next = unseen.map(|(_, e)| e.lease_until).min();
-        self.some_unseen.set(next.is_some());
-        next
     }
     /// Counts anew from now on.
     pub fn clear_stats(&self) {

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use nacre_node::{Ctx, WaitList};
-use nacre_target::{ExportId, Recalled, Request, TargetCore};
+use nacre_target::{ExportId, ReplyTail, Request, RevokedLock, TargetCore};
 use nacre_types::{Codec, Fid, Instant, Transno, Xid};
 use nacre_wire::mdt::{DirGrant, DirState, DirTail, RevokeDir};
 use nacre_wire::{Opcode, flags};
@@ -253,7 +253,7 @@ impl Dirs {
             client.revoking.insert(sent, fid);
         }
         if sent != Xid(0) {
-            core.recalled(export, Recalled::Callback(sent));
+            core.revoked(export, RevokedLock::Callback(sent), "the hold of a directory");
         }
     }
 }
@@ -261,32 +261,33 @@ impl Dirs {
 impl Mdt {
     /// A hold for the sender of a read, if it wants one and may have it. Before the read.
     pub(crate) fn claim(&self, request: &Request, fid: Fid) -> Option<Claim> {
-        let wanted = request.header.has(flags::MAY_HOLD) && self.core.may_hold(request.export);
+        let wanted = request.header.has(flags::MAY_HOLD) && self.core.may_have_volatile_locks(request.export);
         wanted.then(|| self.dirs.claim(&self.core, request.export, fid))?
     }
     /// The tail of the reply to that read. Nothing may be waited for after this.
-    pub(crate) fn granted(&self, claim: Option<Claim>, inode: &Inode) -> Vec<u8> {
-        let Some(claim) = claim else { return Vec::new() };
+    pub(crate) fn granted(&self, claim: Option<Claim>, inode: &Inode) -> Option<ReplyTail> {
+        let claim = claim?;
         if !inode.attr.is_dir() || inode.attr.nlink == 0 || claim.fid != inode.attr.fid {
             self.dirs.forget(claim.export, claim.fid);
-            return Vec::new();
+            return None;
         }
-        let Some(revokes) = self.dirs.stands(&claim) else { return Vec::new() };
+        let revokes = self.dirs.stands(&claim)?;
         let (parent, name) = link(inode);
         let granted = Some(DirGrant { revokes, seen: claim.seen, parent, name });
-        DirTail { granted, changed: Vec::new(), removed: Vec::new() }.to_vec()
+        let tail = DirTail { granted, changed: Vec::new(), removed: Vec::new() };
+        Some(ReplyTail { flag: flags::DIRS, bytes: tail.to_vec() })
     }
 
     /// Whether a change of these directories has to wait for others.
     pub(crate) fn is_held(&self, request: Option<&Request>, dirs: &[DirChange]) -> bool {
         let own = request.map(|r| r.export);
         let table = self.dirs.table.borrow();
-        !dirs.is_empty() && self.core.earlier_holds().is_some()
+        !dirs.is_empty() && self.core.former_locks_deadline().is_some()
             || dirs.iter().any(|dir| table.others(own, dir.fid()).next().is_some())
     }
     /// Waits until nobody else holds them.
     pub(crate) async fn end_holds(&self, request: Option<&Request>, dirs: &[DirChange]) {
-        self.core.earlier_holds_ended().await;
+        self.core.former_locks_ended().await;
         let own = request.map(|r| r.export);
         let fids: Vec<Fid> = dirs.iter().map(DirChange::fid).collect();
         let held = || -> Vec<(ExportId, Fid)> {
@@ -330,6 +331,6 @@ impl Mdt {
                 }
             }
         }
-        self.core.set_tail(request, tail.to_vec());
+        self.core.set_reply_tail(request, ReplyTail { flag: flags::DIRS, bytes: tail.to_vec() });
     }
 }

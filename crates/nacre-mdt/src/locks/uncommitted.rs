@@ -1,28 +1,19 @@
-//! Acknowledge or commit: what a client has changed and may not know of yet is not built upon by others.
+//! Acknowledge or commit, for metadata (see `nacre_target::Uncommitted`).
 //!
-//! Why: A makes X and its reply is lost; B sees X, makes X/f and is answered; the machine dies. B replays X/f and finds no
-//! X, because A will only resend after the replay: answered work would be lost by a single failure. So a change
-//! of one client that meets rows which another has changed, who is not known to have the reply, waits until they are
-//! committed. Reads wait for nothing: what they saw comes back with the resend.
+//! Keys: an inode counts by its own changes and a name by its directory and hash, so different names in one directory do
+//! not conflict. Of file locks the release counts: a client that is granted a lock which another client has just released
+//! could not get it again in replay.
 //!
-//! Names count by directory and hash, inodes by their own change: names in one directory do not meet. Of file locks the
-//! release counts: who gets one that another has just given up could not get it again in replay. Other programs of the
-//! same client are no others: their answers leave in order, or what they leave behind is committed (`answers.rs` of
-//! nacre-target). Bounded by what is uncommitted; with one client nothing is kept.
-//!
-//! Whether there are several clients is asked in the visit of the transaction: one that has waited may have begun while its
-//! client was alone. What was made before another client came is committed: its connect waits for that.
-//!
-//! `mdt.*.commit_on_sharing` does not ask whether the other client has the reply: then nobody builds on what two losses
-//! at once, of the machine and of that client, would take away.
+//! With `mdt.*.commit_on_sharing` a change of another client has to be committed even if that client has the reply: then
+//! no change builds on one that the simultaneous loss of the machine and of that client would take away.
 
 use crate::mdt::Mdt;
 use crate::rows::table;
-use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use nacre_target::{ExportId, Request};
+use core::ops::RangeInclusive;
+use nacre_target::{ConflictKey, Request};
 use nacre_types::name::DISCRIMINATORS;
-use nacre_types::{Fid, Transno, Xid};
+use nacre_types::{Fid, Transno};
 
 /// An inode, the names of one hash in a directory, or what file locks keep others from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,62 +51,38 @@ pub(crate) enum First {
     Commit(Transno),
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Change {
-    export: ExportId,
-    xid: Xid,
-    transno: Transno,
-}
-
-/// Changes that are not committed, by what they changed.
-#[derive(Debug, Default)]
-pub(crate) struct Held {
-    latest: BTreeMap<Key, Change>,
-    order: VecDeque<(Transno, Key)>,
-}
-impl Held {
-    fn committed(&mut self, last_committed: Transno) {
-        while let Some((transno, key)) = self.order.front().copied()
-            && transno <= last_committed
-        {
-            self.order.pop_front();
-            if self.latest.get(&key).is_some_and(|c| c.transno <= transno) {
-                self.latest.remove(&key);
-            }
-        }
+impl ConflictKey for Key {
+    fn neighbours(&self) -> RangeInclusive<Self> {
+        *self..=*self
+    }
+    fn conflicts(&self, other: &Self) -> bool {
+        self == other
     }
 }
 
 impl Mdt {
-    /// Whether changes of this request have to be told apart from those of others.
-    pub(crate) fn tracks(&self, request: &Request) -> bool {
-        self.core.config.ack_or_commit
-            && request.replayed_transno().is_none()
-            && self.core.has_several_clients()
-    }
     /// What comes first.
     pub(crate) fn must_wait_for(&self, request: &Request, touched: &Touched) -> Option<First> {
         let turn = self.turns.before(request.export, touched).map(First::Turn);
         turn.or_else(|| self.must_be_committed(request, touched).map(First::Commit))
     }
-    /// Up to where has to be committed before this may be built upon.
+    /// The transno up to which changes must be committed before this one may build on them.
     fn must_be_committed(&self, request: &Request, touched: &Touched) -> Option<Transno> {
-        let mut held = self.held.borrow_mut();
-        held.committed(self.core.osd.last_committed());
-        let others = touched.seen.iter().chain(&touched.made).filter_map(|key| held.latest.get(key));
-        others
-            .filter(|c| c.export != request.export)
-            .filter(|c| self.commit_on_sharing.get() || !self.core.has_reply(c.export, c.xid))
-            .map(|c| c.transno)
+        let committed = self.core.osd.last_committed();
+        let mut uncommitted = self.uncommitted.borrow_mut();
+        uncommitted.prune(0, |change| change.transno <= committed);
+        let keys = touched.seen.iter().chain(&touched.made);
+        keys.flat_map(|key| uncommitted.conflicting(*key))
+            .filter(|change| change.export != request.export && change.transno > committed)
+            .filter(|change| self.commit_on_sharing.get() || !self.core.is_acknowledged(change))
+            .map(|change| change.transno)
             .max()
     }
-    /// Until it is committed or its client has the reply, others wait.
-    pub(crate) fn hold(&self, request: &Request, transno: Transno, touched: Touched) {
-        let mut held = self.held.borrow_mut();
-        let change = Change { export: request.export, xid: request.header.xid, transno };
+    /// Records a change: until it is committed or its client has the reply, conflicting changes of others wait.
+    pub(crate) fn record_uncommitted(&self, request: &Request, transno: Transno, touched: Touched) {
+        let mut uncommitted = self.uncommitted.borrow_mut();
         for key in touched.made {
-            held.latest.insert(key, change);
-            held.order.push_back((transno, key));
+            uncommitted.record(request, key, transno);
         }
     }
 }

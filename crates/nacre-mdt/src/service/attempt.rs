@@ -98,7 +98,7 @@ impl Mdt {
             let reservation = self.core.osd.reserve(room).await?;
             let pins = wants.fetch(&self.core.osd).await?;
             // Here and not before the waits: other clients may have come meanwhile.
-            let tracks = request.is_some_and(|request| self.tracks(request));
+            let tracks = request.is_some_and(|request| self.core.tracks_uncommitted(request));
             let number = turn.as_ref().map(Turn::number);
             let touched = tracks.then(|| Touched { turn: number, ..Touched::default() });
             let mut left = Left { touched, ..Left::default() };
@@ -137,7 +137,7 @@ impl Mdt {
                     left.notes.into_iter().for_each(|note| self.learn(note));
                     self.dirs_changed(request, left.dirs);
                     if let (Some(request), Some(touched)) = (request, left.touched) {
-                        self.hold(request, done.0, touched);
+                        self.record_uncommitted(request, done.0, touched);
                     }
                     return Ok(done);
                 }

@@ -22,6 +22,7 @@ impl Mdt {
     /// Grants a sequence; durable when answered, so that no FID is ever given out twice.
     pub(crate) async fn grant_seq(&self, request: &Request) -> Result<Reply, Errno> {
         let client = self.core.client_uuid(request.export).ok_or(Errno::ESTALE)?;
+        self.core.reply_waits_for_commit(request);
         let mut wants = Wants::default();
         wants.key(META, meta::NEXT_SEQ);
         let (transno, seq) = self

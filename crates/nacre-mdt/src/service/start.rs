@@ -66,7 +66,7 @@ async fn load(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, StartError> {
         opens: RefCell::new(opens),
         flocks: RefCell::new(flocks),
         osts: Osts::new(core),
-        held: RefCell::default(),
+        uncommitted: RefCell::default(),
         turns: Turns::new(&core.ctx),
         moves: Gate::new(&core.ctx, 1),
         commit_on_sharing: Cell::new(false),

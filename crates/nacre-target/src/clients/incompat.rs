@@ -5,8 +5,8 @@
 //! be served by an older release again. A target that another build has changed in ways that this one does not know is
 //! not served.
 
+use crate::clients::ExportId;
 use crate::last_rcvd::{INCOMPAT_KNOWN, INCOMPAT_MULTI_RPCS};
-use crate::target_core::ExportId;
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;

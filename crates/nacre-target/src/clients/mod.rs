@@ -5,8 +5,13 @@
 //! record with its highest transno is only ever replaced by a newer one. Generations are never used twice.
 //! A tool has an export in memory only, under a generation from [`FIRST_TOOL`] on.
 
-use crate::answers::Answers;
-use crate::op_stats::OpStats;
+pub(crate) mod incompat;
+pub(crate) mod op_stats;
+pub(crate) mod reply_order;
+
+use crate::clients::op_stats::OpStats;
+use crate::clients::reply_order::ReplyOrder;
+use crate::request::ReplyTail;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -46,8 +51,10 @@ pub(crate) struct Note {
     pub(crate) fid: Fid,
     pub(crate) results: Vec<SubRecord>,
     pub(crate) versions: PreVersions,
-    /// Of the reply, not of the record.
-    pub(crate) tail: Vec<u8>,
+    /// An addition to the reply, not to the record.
+    pub(crate) tail: Option<ReplyTail>,
+    /// The reply waits for the commit of the change, so it is in order by itself.
+    pub(crate) reply_waits_for_commit: bool,
 }
 
 /// One client.
@@ -75,7 +82,7 @@ pub(crate) struct Entry {
     pub(crate) refills: usize,
     /// By xid and the epoch of the copy that is executed.
     pub(crate) notes: BTreeMap<(Xid, ConnEpoch), Note>,
-    pub(crate) answers: Answers,
+    pub(crate) reply_order: ReplyOrder,
     /// Where its latest connection came from, for people.
     pub(crate) from: String,
     pub(crate) origin: Origin,

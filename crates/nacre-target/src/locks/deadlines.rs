@@ -1,0 +1,125 @@
+//! Deadlines of revoked locks: until when a client has to return them.
+//!
+//! Rules: a client that keeps a lock for a lease after its revocation loses its own lease, so that it is evicted when that
+//! has run out, whether it has acknowledged the callback or not. The deadline is extended while work under the lock goes
+//! on (a request that names it; for a lock that the acknowledgement returns, any acknowledgement of that client) and by a
+//! new connection, but never beyond [`EXTENSION_LEASES_MAX`] leases. While a client is not connected, its lease alone
+//! decides.
+//! Not here: callbacks that are not acknowledged at all (`lease.rs`).
+
+use crate::clients::ExportId;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+use nacre_types::{Instant, LockCookie, Xid};
+
+/// The longest extension of a deadline, in leases.
+pub(crate) const EXTENSION_LEASES_MAX: u32 = 30;
+
+/// Names a revoked lock of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RevokedLock {
+    /// The acknowledgement of this callback returns the lock.
+    Callback(Xid),
+    /// A cancel returns the lock.
+    Cookie(LockCookie),
+}
+
+/// The connection of a client, as far as deadlines depend on it.
+pub(crate) struct ClientProgress {
+    connected_since: Instant,
+    acknowledged: Instant,
+}
+impl ClientProgress {
+    /// Since when the client is connected, and when it last acknowledged a callback.
+    pub(crate) fn new(connected_since: Instant, acknowledged: Instant) -> Self {
+        Self { connected_since, acknowledged }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Revocation {
+    /// Describes the kind of lock in the cause of an eviction.
+    kind: &'static str,
+    since: Instant,
+    /// When a request under the lock was last seen.
+    used: Instant,
+}
+
+/// The revoked locks of all clients. Bounded by their locks and unacknowledged callbacks.
+#[derive(Debug, Default)]
+pub(crate) struct RevokeDeadlines {
+    revoked: BTreeMap<(ExportId, RevokedLock), Revocation>,
+    /// No deadline is earlier.
+    next_check: Instant,
+}
+
+impl RevokeDeadlines {
+    /// A callback has revoked a lock. Returns true if it is the only revoked one.
+    pub(crate) fn insert(
+        &mut self,
+        export: ExportId,
+        lock: RevokedLock,
+        kind: &'static str,
+        now: Instant,
+        lease: Duration,
+    ) -> bool {
+        let first = self.revoked.is_empty();
+        if first {
+            self.next_check = now + lease;
+        }
+        self.revoked.entry((export, lock)).or_insert(Revocation { kind, since: now, used: now });
+        first
+    }
+    /// A request under the lock extends its deadline.
+    pub(crate) fn extend(&mut self, export: ExportId, lock: RevokedLock, now: Instant) {
+        if let Some(revocation) = self.revoked.get_mut(&(export, lock)) {
+            revocation.used = now;
+        }
+    }
+    /// The client has returned the lock.
+    pub(crate) fn remove(&mut self, export: ExportId, lock: RevokedLock) {
+        self.revoked.remove(&(export, lock));
+    }
+    /// The export has ended, and all its locks with it.
+    pub(crate) fn remove_client(&mut self, export: ExportId) {
+        self.revoked.retain(|(of, _), _| *of != export);
+    }
+    /// The earliest time at which a deadline may have passed.
+    pub(crate) fn next_check(&self) -> Option<Instant> {
+        (!self.revoked.is_empty()).then_some(self.next_check)
+    }
+    /// Clients with a lock whose deadline has passed, and the cause for the log. `progress` is `None` for a client that
+    /// is not connected or whose lease is ending already.
+    pub(crate) fn expired(
+        &mut self,
+        now: Instant,
+        lease: Duration,
+        progress: impl Fn(ExportId) -> Option<ClientProgress>,
+    ) -> Vec<(ExportId, String)> {
+        if now < self.next_check {
+            return Vec::new();
+        }
+        let (mut expired, mut next) = (Vec::<(ExportId, String)>::new(), now + lease);
+        for ((export, lock), revocation) in &self.revoked {
+            let Some(client) = progress(*export) else { continue };
+            let acknowledged = match lock {
+                RevokedLock::Callback(_) => client.acknowledged,
+                RevokedLock::Cookie(_) => revocation.used,
+            };
+            let progress = revocation.used.max(client.connected_since).max(acknowledged);
+            let deadline = (progress + lease).min(revocation.since + lease * EXTENSION_LEASES_MAX);
+            if deadline > now {
+                next = next.min(deadline);
+            } else if expired.last().is_none_or(|(last, _)| last != export) {
+                let ms = now.saturating_since(revocation.since).as_millis();
+                let kind = revocation.kind;
+                expired.push((*export, format!("{kind} for which others wait was not returned for {ms} ms")));
+            }
+        }
+        self.next_check = next;
+        expired
+    }
+}

@@ -1,0 +1,165 @@
+//! Acknowledge or commit: no client builds on a change of another client that a failure could still take away.
+//!
+//! Why: A changes X and the reply is lost; B sees X, makes a change that builds on it and gets a reply; the machine dies.
+//! B replays its change, but X is missing because A resends only after the replay: a change that was answered would be
+//! lost by a single failure. So a change that conflicts with an uncommitted one of another client, which is not known to
+//! have the reply, waits until the former is durable. Reads wait for nothing: what they saw comes back with the resend.
+//! Programs on one client need no such wait: replies to one client leave in the order of its changes (`reply_order.rs`).
+//!
+//! This file knows which changes are uncommitted and which of them conflict. The services decide what a key is, when a
+//! change is durable, and how to make it so. With one client nothing is recorded. Whether there are several is checked in
+//! the visit of the transaction, because other clients may have connected while a change waited; changes made before
+//! another client connected are committed, its connect waits for that.
+
+use crate::clients::ExportId;
+use crate::request::Request;
+use crate::target_core::TargetCore;
+use alloc::collections::{BTreeMap, VecDeque};
+use core::ops::RangeInclusive;
+use nacre_types::{Transno, Xid};
+
+/// Identifies what a change touches.
+pub trait ConflictKey: Copy + Ord {
+    /// All keys that conflict with this one lie in this range.
+    fn neighbours(&self) -> RangeInclusive<Self>;
+    /// Whether a change of `other`, a key of that range, conflicts with one of this key.
+    fn conflicts(&self, other: &Self) -> bool;
+}
+
+/// The latest change of a key.
+#[derive(Debug, Clone, Copy)]
+pub struct UncommittedChange {
+    /// The client that made the change.
+    pub export: ExportId,
+    /// Its request.
+    pub xid: Xid,
+    /// The number of the change.
+    pub transno: Transno,
+}
+
+/// Changes that may not be durable yet, by their keys. A later change of the same key replaces the earlier one: once the
+/// later one is durable or acknowledged, so is the earlier one.
+#[derive(Debug)]
+pub struct Uncommitted<K> {
+    latest: BTreeMap<K, UncommittedChange>,
+    order: VecDeque<(Transno, K)>,
+}
+
+impl<K> Default for Uncommitted<K> {
+    fn default() -> Self {
+        Self { latest: BTreeMap::new(), order: VecDeque::new() }
+    }
+}
+
+impl<K: ConflictKey> Uncommitted<K> {
+    /// Records a change.
+    pub fn record(&mut self, request: &Request, key: K, transno: Transno) {
+        let change = UncommittedChange { export: request.export, xid: request.header.xid, transno };
+        self.latest.insert(key, change);
+        self.order.push_back((transno, key));
+    }
+    /// Removes the oldest changes that are over. Stops at one that is not, after it has moved `skips_max` of them to the
+    /// end: a service for which changes are over in another order than they were made skips some at each call.
+    pub fn prune(&mut self, mut skips_max: usize, is_over: impl Fn(&UncommittedChange) -> bool) {
+        while let Some((transno, key)) = self.order.front().copied() {
+            match self.latest.get(&key).filter(|change| change.transno == transno) {
+                Some(change) if !is_over(change) && skips_max == 0 => return,
+                Some(change) if !is_over(change) => {
+                    skips_max -= 1;
+                    self.order.push_back((transno, key));
+                }
+                Some(_) => drop(self.latest.remove(&key)),
+                None => {} // replaced or removed
+            }
+            self.order.pop_front();
+        }
+    }
+    /// Removes the changes up to `durable` that conflict with `key`.
+    pub fn remove_durable(&mut self, key: K, durable: Transno) {
+        let done = |(of, change): (&K, &UncommittedChange)| {
+            (key.conflicts(of) && change.transno <= durable).then_some(*of)
+        };
+        let keys: alloc::vec::Vec<K> = self.latest.range(key.neighbours()).filter_map(done).collect();
+        for key in keys {
+            self.latest.remove(&key);
+        }
+    }
+    /// The changes that conflict with `key`.
+    pub fn conflicting(&self, key: K) -> impl Iterator<Item = &UncommittedChange> {
+        let neighbours = self.latest.range(key.neighbours());
+        neighbours.filter(move |(other, _)| key.conflicts(other)).map(|(_, change)| change)
+    }
+    /// The number of entries, replaced ones included.
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+    /// Whether nothing is recorded.
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+}
+
+impl TargetCore {
+    /// Whether changes of this request have to be told apart from those of other clients.
+    pub fn tracks_uncommitted(&self, request: &Request) -> bool {
+        self.config.ack_or_commit && request.replayed_transno().is_none() && self.has_several_clients()
+    }
+    /// Whether the client of a change is known to have the reply.
+    pub fn is_acknowledged(&self, change: &UncommittedChange) -> bool {
+        self.has_reply(change.export, change.xid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::Generation;
+
+    /// A range of bytes of one object.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    struct Range(u64, u64);
+    impl ConflictKey for Range {
+        fn neighbours(&self) -> RangeInclusive<Self> {
+            Range(0, 0)..=Range(self.1, u64::MAX)
+        }
+        fn conflicts(&self, other: &Self) -> bool {
+            self.0 < other.1 && other.0 < self.1
+        }
+    }
+    fn insert(changes: &mut Uncommitted<Range>, key: Range, transno: u64) {
+        let change =
+            UncommittedChange { export: Generation(1), xid: Xid(transno), transno: Transno(transno) };
+        changes.latest.insert(key, change);
+        changes.order.push_back((Transno(transno), key));
+    }
+    fn conflicts(changes: &Uncommitted<Range>, key: Range) -> alloc::vec::Vec<u64> {
+        changes.conflicting(key).map(|c| c.transno.0).collect()
+    }
+
+    #[test]
+    fn overlapping_changes_conflict_until_they_are_over() {
+        let mut changes = Uncommitted::default();
+        insert(&mut changes, Range(0, 10), 1);
+        insert(&mut changes, Range(5, 20), 2);
+        insert(&mut changes, Range(30, 40), 3);
+        assert_eq!(conflicts(&changes, Range(8, 9)), [1, 2]);
+        assert_eq!(conflicts(&changes, Range(20, 30)), []);
+        changes.prune(0, |c| c.transno == Transno(2));
+        assert_eq!(conflicts(&changes, Range(8, 9)), [1, 2], "the oldest is not over, and none is skipped");
+        changes.prune(1, |c| c.transno == Transno(2));
+        assert_eq!(conflicts(&changes, Range(0, 100)), [1, 3]);
+        changes.remove_durable(Range(0, 100), Transno(1));
+        assert_eq!(conflicts(&changes, Range(0, 100)), [3]);
+        changes.prune(0, |c| c.transno <= Transno(3));
+        assert!(changes.is_empty());
+    }
+
+    #[test]
+    fn a_later_change_of_the_same_key_replaces_the_earlier_one() {
+        let mut changes = Uncommitted::default();
+        insert(&mut changes, Range(0, 10), 1);
+        insert(&mut changes, Range(0, 10), 2);
+        changes.prune(0, |c| c.transno == Transno(1));
+        assert_eq!(conflicts(&changes, Range(0, 1)), [2]);
+    }
+}

@@ -34,6 +34,30 @@ impl Mutation {
 
 const MUTATIONS: &[Mutation] = &[
     planted(
+        "a second process takes the name of a target whose connection stands",
+        "crates/nacre-target/src/rivals.rs",
+        &[("if !is_connected && (known", "if is_connected || (known")],
+    )
+    .found_by("nacre-sim", "identity", "a_copy_beside_the_living_original_is_refused_and_the_original_goes_on"),
+    planted(
+        "a target that answers at its registered address counts as gone",
+        "crates/nacre-target/src/rivals.rs",
+        &[("if incarnation == holder { Found::Holder } else { Found::Absent }", "if incarnation == holder && holder == 0 { Found::Holder } else { Found::Absent }")],
+    )
+    .found_by("nacre-sim", "identity", "a_copy_that_comes_first_to_a_new_mgs_is_refused_while_the_original_answers"),
+    planted(
+        "an address that does not answer counts as gone",
+        "crates/nacre-target/src/rivals.rs",
+        &[("break Found::Silent;", "break Found::Absent;"), ("if !is_connected && (known", "if found == Found::Absent || (known")],
+    )
+    .found_by("nacre-sim", "identity", "a_copy_of_a_target_that_stands_still_waits_for_the_end_of_its_lease"),
+    planted(
+        "a target that was killed waits for the end of its lease",
+        "crates/nacre-target/src/rivals.rs",
+        &[("(peer.is_absent() || peer.mismatch().is_some()).then_some(Found::Absent)", "peer.mismatch().is_some().then_some(Found::Absent)"), ("{ Found::Holder } else { Found::Absent }", "{ Found::Holder } else { Found::Silent }")],
+    )
+    .found_by("nacre-sim", "identity", "a_target_that_was_killed_is_registered_again_without_waiting_for_its_lease"),
+    planted(
         "a new file with a fixed OST does not have space freed",
         "crates/nacre-mdt/src/mdt.rs",
         &[("Err(Errno::ENOSPC) if self.free_full_osts().await =>", "Err(Errno::ENOSPC) if args.name.is_empty() =>")],

@@ -72,6 +72,7 @@ impl Mount {
             max_mod_rpcs: 1,
             known: None, // an MGS that was made anew has a list of its own
             replaced: 0,
+            instance: 0,
         };
         let mgs = Target::new(ctx, &peers, mgs, TargetKind::Mgs);
         Self {
@@ -371,6 +372,7 @@ impl Client {
             max_mod_rpcs,
             known: Some(entry.known),
             replaced: entry.replaced,
+            instance: 0,
         };
         Target::new(&self.ctx, &self.mount.peers, config, entry.kind)
     }

@@ -15,10 +15,10 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use nacre_node::Origin;
 use nacre_osd::{Table, Tx, table};
-use nacre_target::Sender;
+use nacre_target::{Sender, Whereabouts};
 use nacre_types::{
-    Codec, DecodeError, FsName, Identity, Mismatch, Remembered, Secret, TargetKind, TargetName, codec_enum,
-    codec_struct,
+    ClientUuid, Codec, DecodeError, FsName, Identity, Mismatch, Remembered, Secret, TargetKind, TargetName,
+    codec_enum, codec_struct,
 };
 use nacre_wire::AddressText;
 use nacre_wire::bounds::{ADDRESS_BYTES_MAX, ADDRESSES_MAX, NAME_BYTES_MAX, VALUE_BYTES_MAX};
@@ -337,6 +337,14 @@ impl Registry {
         self.file_systems.get(fs)?.targets.get(&(kind, index))
     }
 
+    /// Where the target of this uuid is served.
+    pub(crate) fn whereabouts(&self, uuid: ClientUuid) -> Option<Whereabouts> {
+        let mut targets = self.file_systems.values().flat_map(|fs| fs.targets.values());
+        let found = targets.find(|target| target.known.uuid == uuid)?;
+        let name = TargetName::Of { fs: found.fs.clone(), kind: found.kind, index: found.index };
+        Some(Whereabouts { name, addresses: found.addresses.clone() })
+    }
+
     /// Takes a change in that was written.
     pub fn apply(&mut self, change: Change) {
         assert!(change.version >= self.version, "the version of the list never falls");
@@ -498,7 +506,7 @@ fn target_key(target: &TargetRow) -> Vec<u8> {
 mod tests {
     use super::*;
     use alloc::string::ToString;
-    use nacre_types::{ClientUuid, Transno};
+    use nacre_types::Transno;
 
     fn request(fs: &str, index: u32, uuid: u8, address: &str) -> RegisterTarget {
         let mut identity = Identity { uuid: ClientUuid([uuid; 16]), incarnations: Vec::new() };

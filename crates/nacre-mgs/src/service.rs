@@ -16,8 +16,8 @@ use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use nacre_osd::{Credits, Osd, Pins};
 use nacre_rpc::ReplyRecord;
-use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore};
-use nacre_types::{Codec as _, Errno, FsName, Instant, Remembered, TargetKind, TargetName};
+use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore, Whereabouts};
+use nacre_types::{ClientUuid, Codec as _, Errno, FsName, Instant, Remembered, TargetKind, TargetName};
 use nacre_wire::Opcode;
 use nacre_wire::mgs::{AdmitReply, AdmitTarget, KeepParam, ListTargets, RegisterReply, RegisterTarget};
 use nacre_wire::target::{Empty, Param, Role, StatfsReply};
@@ -325,6 +325,10 @@ impl Service for Mgs {
 
     async fn export_gone(self: Rc<Self>, _export: ExportId) -> Result<(), Errno> {
         Ok(()) // clients hold nothing here
+    }
+
+    fn whereabouts(&self, target: ClientUuid) -> Option<Whereabouts> {
+        self.registry.borrow().whereabouts(target)
     }
 
     async fn statfs(self: Rc<Self>) -> Result<StatfsReply, Errno> {

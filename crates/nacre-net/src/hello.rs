@@ -60,7 +60,7 @@ pub fn read_hello(frame: &Frame) -> Result<&str, NetError> {
 /// Whether the other side has the island.
 ///
 /// # Errors
-/// `Handshake` with its sentence when not.
+/// `NoSuchIsland` or `Handshake`, with its sentence, when not.
 pub fn read_hello_reply(frame: &Frame) -> Result<(), NetError> {
     let h = &frame.header;
     if h.kind != Kind::HelloReply {
@@ -71,8 +71,12 @@ pub fn read_hello_reply(frame: &Frame) -> Result<(), NetError> {
     }
     let sentence: String =
         String::from_utf8_lossy(&frame.body).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    Err(NetError::Handshake(match sentence.is_empty() {
+    let sentence = match sentence.is_empty() {
         true => format!("refused: {}", Errno(h.status)),
         false => sentence,
-    }))
+    };
+    Err(match Errno(h.status) {
+        Errno::ENOENT => NetError::NoSuchIsland(sentence),
+        _ => NetError::Handshake(sentence),
+    })
 }

@@ -37,9 +37,23 @@ pub enum NetError {
     Address(#[from] AddressError),
     #[error("{0}")]
     Handshake(String),
+    /// The process at the address does not have the island that was asked for.
+    #[error("{0}")]
+    NoSuchIsland(String),
 }
 impl NetError {
     pub(crate) fn io(what: impl Into<String>, cause: impl Into<io::Error>) -> Self {
         Self::Io { what: what.into(), cause: cause.into() }
+    }
+    /// Whether the machine has answered, and said that what was asked for is not there. Not of a host that cannot be
+    /// reached, nor of one that says nothing.
+    pub fn is_absence(&self) -> bool {
+        match self {
+            Self::Io { cause, .. } => {
+                matches!(cause.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
+            }
+            Self::NoSuchIsland(_) => true,
+            Self::InUse { .. } | Self::Frame(_) | Self::Address(_) | Self::Handshake(_) => false,
+        }
     }
 }

@@ -54,6 +54,9 @@ pub enum Event {
     Closed {
         conn: ConnId,
         reason: String,
+        /// The machine has answered that nobody listens at the address, or the process there that it does not serve the
+        /// target. Not of a host that cannot be reached: the target may live.
+        absent: bool,
     },
     Frame {
         conn: ConnId,

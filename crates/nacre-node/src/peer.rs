@@ -81,6 +81,8 @@ pub struct PeerConfig {
     pub known: Option<Remembered>,
     /// See `TargetEntry`.
     pub replaced: u32,
+    /// See [`nacre_wire::target::Connect::instance`].
+    pub instance: u64,
 }
 
 /// Ordinary requests in flight, unless set otherwise (`max_rpcs_in_flight`).
@@ -106,6 +108,8 @@ pub struct Peer {
     /// The state of the import, what it has learnt, or the room in it has changed.
     changed: WaitList,
     stopped: Cell<bool>,
+    /// The latest attempt has found that nobody serves the target at its address.
+    absent: Cell<bool>,
     /// Until when the task of the deadlines sleeps, and what wakes it earlier.
     armed: Cell<Instant>,
     rearm: WaitList,
@@ -127,6 +131,7 @@ impl Peer {
             max_rpcs: MAX_RPCS,
             known: config.known,
             replaced: config.replaced,
+            instance: config.instance,
             seed: ctx.random() | 1,
         };
         let peer = Rc::new_cyclic(|me| Peer {
@@ -142,6 +147,7 @@ impl Peer {
             on_restarted: RefCell::new(None),
             changed: ctx.wait_list(),
             stopped: Cell::new(false),
+            absent: Cell::new(false),
             armed: Cell::new(Instant(u64::MAX)),
             rearm: ctx.wait_list(),
             wall_offset_ns: Cell::new(0),
@@ -302,6 +308,18 @@ impl Peer {
         use ImportState::{Recover, Replay, ReplayLocks, ReplayWait};
         matches!(self.import.borrow().state(), Replay | ReplayLocks | ReplayWait | Recover)
     }
+    /// Whether [`Peer::disconnect`] has ended.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.get()
+    }
+    /// Whether the latest attempt has found that nobody serves the target at its address.
+    pub fn is_absent(&self) -> bool {
+        self.absent.get()
+    }
+    /// Why the target that answers is not used; `None`: the right one does, or nobody.
+    pub fn mismatch(&self) -> Option<String> {
+        self.import.borrow().mismatch().map(String::from)
+    }
     /// Ends when the import is usable, or was stopped.
     pub async fn connected(&self) {
         while !self.is_connected() && !self.stopped.get() {
@@ -364,7 +382,10 @@ impl Peer {
         }
         let now = self.ctx.now();
         match event {
-            Event::Opened { .. } => self.import.borrow_mut().handle_opened(now, epoch),
+            Event::Opened { .. } => {
+                self.absent.set(false);
+                self.import.borrow_mut().handle_opened(now, epoch);
+            }
             Event::Frame { frame, .. } => {
                 let mut import = self.import.borrow_mut();
                 let learnt = |i: &Import<Answer>| (i.config_version(), i.last_committed(), i.last_stable());
@@ -374,8 +395,9 @@ impl Peer {
                     self.changed.wake_all();
                 }
             }
-            Event::Closed { reason, .. } => {
+            Event::Closed { reason, absent, .. } => {
                 self.forget_conn();
+                self.absent.set(absent);
                 self.import.borrow_mut().handle_closed(now, epoch, &reason);
             }
             Event::Start

@@ -81,6 +81,7 @@ impl Test {
             max_mod_rpcs: 7,
             known: None,
             replaced: 0,
+            instance: 0,
         };
         let peer = Peer::new(&ctx, &peers, config);
         let mut test = Self {
@@ -110,7 +111,7 @@ impl Test {
                     self.conn = conn;
                     self.opened += 1;
                     answers.push(match self.refuses {
-                        true => Event::Closed { conn, reason: "Connection refused".into() },
+                        true => Event::Closed { conn, reason: "Connection refused".into(), absent: true },
                         false => Event::Opened { conn },
                     });
                 }
@@ -220,7 +221,7 @@ fn a_lost_connection_is_opened_again_and_the_call_goes_on() {
     let mut t = Test::new();
     let a = t.statfs();
     let first = t.requests.remove(0);
-    t.visit(Event::Closed { conn: t.conn, reason: "reset by peer".into() });
+    t.visit(Event::Closed { conn: t.conn, reason: "reset by peer".into(), absent: false });
     assert_eq!(t.peer.last_error().as_deref(), Some("reset by peer"));
     t.pass(Duration::from_millis(100));
     assert_eq!((t.opened, t.requests.len()), (2, 1));
@@ -263,7 +264,7 @@ fn the_eviction_handler_runs_before_anything_on_the_new_export() {
     let order = Rc::new(RefCell::new(Vec::new()));
     let (o, ctx) = (order.clone(), t.island.ctx.clone());
     t.peer.on_evicted(Box::new(move || o.borrow_mut().push(ctx.now())));
-    t.visit(Event::Closed { conn: t.conn, reason: "evicted".into() });
+    t.visit(Event::Closed { conn: t.conn, reason: "evicted".into(), absent: false });
     let a = t.statfs();
     (t.generation, t.evicted) = (2, true);
     t.pass(Duration::from_millis(100));
@@ -329,7 +330,7 @@ fn an_outage_is_in_the_log_while_somebody_waits_in_a_few_lines() {
     let a = t.statfs();
     t.requests.clear();
     t.refuses = true;
-    t.visit(Event::Closed { conn: t.conn, reason: "reset by peer".into() });
+    t.visit(Event::Closed { conn: t.conn, reason: "reset by peer".into(), absent: false });
     t.pass(Duration::from_millis(1900));
     assert_eq!(log.take(), "");
     // It lasts.
@@ -352,7 +353,7 @@ fn an_outage_is_in_the_log_while_somebody_waits_in_a_few_lines() {
     assert_eq!(*a.borrow(), Some(Ok(1)));
     // The next one is another.
     t.refuses = true;
-    t.visit(Event::Closed { conn: t.conn, reason: "reset by peer".into() });
+    t.visit(Event::Closed { conn: t.conn, reason: "reset by peer".into(), absent: false });
     t.pass(Duration::from_millis(2100));
     assert!(log.take().contains("since 2 s, 1 request waits"));
 }
@@ -365,7 +366,7 @@ fn the_end_of_a_client_is_no_connection_in_the_log() {
     log.take();
     let _a = t.statfs();
     t.refuses = true;
-    t.visit(Event::Closed { conn: t.conn, reason: "reset by peer".into() });
+    t.visit(Event::Closed { conn: t.conn, reason: "reset by peer".into(), absent: false });
     t.pass(Duration::from_millis(2100));
     assert!(log.take().contains("waiting for demo-MDT0000"));
     let peer = t.peer.clone();
@@ -400,7 +401,7 @@ fn a_target_that_nobody_waits_for_may_be_away_for_half_a_minute() {
     let mut t = Test::new();
     log.take();
     t.refuses = true;
-    t.visit(Event::Closed { conn: t.conn, reason: "reset by peer".into() });
+    t.visit(Event::Closed { conn: t.conn, reason: "reset by peer".into(), absent: false });
     t.pass(Duration::from_secs(29));
     assert_eq!(log.take(), "");
     t.pass(Duration::from_secs(3));

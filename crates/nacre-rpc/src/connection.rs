@@ -242,6 +242,7 @@ impl<T> Import<T> {
             generation: self.generation,
             known: self.remembered(),
             replaced: self.known.replaced(),
+            instance: self.config.instance,
         };
         self.send(header, Bytes::from(connect.to_vec()), Vec::new());
     }

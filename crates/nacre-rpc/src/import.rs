@@ -38,6 +38,8 @@ pub struct ImportConfig {
     /// The target that is meant, and how often another was admitted in its place; `None`: whoever answers.
     pub known: Option<Remembered>,
     pub replaced: u32,
+    /// See [`nacre_wire::target::Connect::instance`].
+    pub instance: u64,
     /// Of the jitter of reconnects.
     pub seed: u64,
 }

@@ -47,6 +47,7 @@ impl Script {
             max_rpcs: 8,
             known: None,
             replaced: 0,
+            instance: 0,
             seed: 7,
         };
         let now = Instant(1_000_000_000_000);

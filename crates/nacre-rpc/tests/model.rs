@@ -65,6 +65,7 @@ impl World {
             max_rpcs: 4,
             known: None,
             replaced: 0,
+            instance: 0,
             seed,
         };
         Self {

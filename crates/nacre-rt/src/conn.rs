@@ -119,7 +119,7 @@ impl Conn {
                 Out::Opened => peer.visit(Event::Opened { conn: at_peer }),
                 Out::Frame(frame) => peer.visit(Event::Frame { conn: at_peer, frame }),
                 Out::Close(reason) => {
-                    peer.visit(Event::Closed { conn: at_peer, reason });
+                    peer.visit(Event::Closed { conn: at_peer, reason, absent: false });
                     self.outbox.with(Outbox::close);
                 }
             }

@@ -190,5 +190,9 @@ fn carry_out(work: Work) {
 
 /// A connection is gone: the island hears of it if it still knows the connection.
 pub(crate) fn push_closed(island: &IslandRef, conn: ConnId, reason: String) {
-    push(Work::Event(island.clone(), Event::Closed { conn, reason }));
+    push(Work::Event(island.clone(), Event::Closed { conn, reason, absent: false }));
+}
+/// A connection does not come about, because the target is not served at the address.
+pub(crate) fn push_absent(island: &IslandRef, conn: ConnId, reason: String) {
+    push(Work::Event(island.clone(), Event::Closed { conn, reason, absent: true }));
 }

@@ -27,7 +27,7 @@ fn open_local(opener: &IslandRef, near: &Arc<Conn>, target: &str) {
     let node = &opener.inner().node;
     let Some(peer) = crate::Node::from(node.clone()).island(target).filter(IslandRef::is_alive) else {
         let reason = format!("no target {target} is served here");
-        return driver::push_closed(opener, near.id, reason);
+        return driver::push_absent(opener, near.id, reason);
     };
     let back = Link::Local { island: opener.downgrade(), conn: near.id };
     let far = Conn::linked(node.inbound_id(), back, usize::MAX);

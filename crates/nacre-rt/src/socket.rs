@@ -120,6 +120,8 @@ struct Opening {
     conn: Arc<Conn>,
     target: String,
     rest: VecDeque<Candidate>,
+    /// Each place that was tried so far has answered that nobody listens there.
+    absent: bool,
 }
 
 // ---- opening
@@ -127,7 +129,8 @@ struct Opening {
 /// Carries out [`nacre_node::Effect::Open`] for an address of another process.
 pub(crate) fn connect(island: &IslandRef, conn: Arc<Conn>, address: Address, target: &str) {
     let node = island.inner().node.clone();
-    let opening = Opening { island: island.clone(), conn, target: target.to_owned(), rest: VecDeque::new() };
+    let (island, target) = (island.clone(), target.to_owned());
+    let opening = Opening { island, conn, target, rest: VecDeque::new(), absent: true };
     match nacre_net::local_candidates(&address) {
         Some(found) => opening.try_each(found.into()),
         // The name service may be slow: not on a loop.
@@ -136,7 +139,7 @@ pub(crate) fn connect(island: &IslandRef, conn: Arc<Conn>, address: Address, tar
             Box::new(move |_| {
                 match nacre_net::candidates(&address) {
                     Ok(found) => opening.try_each(found.into()),
-                    Err(error) => opening.failed(&error),
+                    Err(error) => Opening { absent: false, ..opening }.failed(&error),
                 }
                 driver::run();
             }),
@@ -153,10 +156,14 @@ impl Opening {
                     self.rest = rest;
                     return self.hand_to_loop(fd, candidate);
                 }
-                Err(error) => last = Some(error),
+                Err(error) => {
+                    self.absent &= error.is_absence();
+                    last = Some(error);
+                }
             }
         }
         let none = || NetError::Handshake("the address has no place to connect to".to_owned());
+        self.absent &= last.is_some();
         self.failed(&last.unwrap_or_else(none));
     }
 
@@ -171,7 +178,8 @@ impl Opening {
     }
 
     fn failed(&self, error: &NetError) {
-        driver::push_closed(&self.island, self.conn.id, error.to_string());
+        let push = if self.absent { driver::push_absent } else { driver::push_closed };
+        push(&self.island, self.conn.id, error.to_string());
     }
 }
 
@@ -284,7 +292,7 @@ impl Socket {
 
     fn connected(&mut self) -> bool {
         let Phase::Connecting(opening, candidate) = &self.phase else { return true };
-        let (opening, candidate) = (opening.clone(), candidate.clone());
+        let (mut opening, candidate) = (opening.clone(), candidate.clone());
         let greeted = nacre_net::connect_result(&self.link.fd, &candidate).and_then(|()| {
             self.link.write_now(nacre_net::hello(&opening.target))?;
             self.link.watch_for(EventFlags::IN);
@@ -297,6 +305,7 @@ impl Socket {
             }
             Err(error) => {
                 self.phase = Phase::Ended;
+                opening.absent &= error.is_absence();
                 match opening.rest.is_empty() {
                     true => opening.failed(&error),
                     false => {
@@ -415,8 +424,16 @@ impl Socket {
                 Ok(())
             }
             Phase::Greeting(opening) => {
-                nacre_net::read_hello_reply(&frame).map_err(|e| e.to_string())?;
                 let Opening { island, conn, .. } = opening.clone();
+                if let Err(error) = nacre_net::read_hello_reply(&frame) {
+                    if error.is_absence() {
+                        self.phase = Phase::Ended;
+                        self.link.shut_down();
+                        self.link.abandon();
+                        driver::push_absent(&island, conn.id, format!("{}: {error}", self.link.peer));
+                    }
+                    return Err(error.to_string());
+                }
                 shared.stats.connections_opened.add(1);
                 if conn.link.set(Link::Socket(self.link.clone())).is_err() {
                     unreachable!("a connection is opened once");

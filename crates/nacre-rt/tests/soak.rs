@@ -91,7 +91,7 @@ impl Logic for Walker {
                 }
                 other => panic!("a frame for {conn:?} {other:?}"),
             },
-            Event::Closed { conn, reason } => {
+            Event::Closed { conn, reason, .. } => {
                 assert!(self.conns.remove(&conn).is_some(), "{conn:?} closed again: {reason}");
             }
             Event::Door(_) if !self.stopping => self.step(),

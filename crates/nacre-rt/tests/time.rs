@@ -27,6 +27,7 @@ impl Connecting {
             max_mod_rpcs: 1,
             known: None,
             replaced: 0,
+            instance: 0,
         };
         Self { peer: Peer::new(ctx, &peers, config), ctx: ctx.clone(), peers }
     }

@@ -127,6 +127,20 @@ impl Cluster {
         self.world.set_store(self.servers[server], self.stores[server].clone());
         self.devices[server] = device;
     }
+    /// One more server, not started: an OST's target in a copy of its store, on another machine.
+    pub fn add_copy(&mut self, server: usize, device: CrashDevice) -> NodeId {
+        let target_name = self.world.name(self.servers[server]).to_string();
+        let name = format!("copy-of-{target_name}");
+        let (rule, sharing) = (self.ack_or_commit.clone(), self.commit_on_sharing.clone());
+        let address = World::address(&name);
+        let start = move |ctx: &Rc<Ctx>| target(ctx, TargetKind::Ost, &address, (&rule, &sharing), None);
+        let node = self.world.add(&name, Some(device.store()), Box::new(start));
+        self.world.set_serves(node, &target_name);
+        self.servers.push(node);
+        self.stores.push(device.store());
+        self.devices.push(device);
+        node
+    }
     /// A device with a new, empty target of the same name, as `mkfs --reformat` makes it.
     pub fn blank_device(&mut self, server: usize) -> CrashDevice {
         let name =

@@ -112,7 +112,7 @@ impl World {
         let ends = link.ends;
         for (side, end) in ends.iter().enumerate() {
             let at = self.now_ns + self.delay_ns();
-            let event = Event::Closed { conn: end.conn, reason: reason.to_string() };
+            let event = Event::Closed { conn: end.conn, reason: reason.to_string(), absent: false };
             self.push_action(at, Action::Deliver { link: id, to: side, event });
         }
     }
@@ -170,7 +170,8 @@ impl World {
         let to = usize::from(link.ends[0].node == id && link.ends[0].conn == conn);
         let at = link.busy_until[to].max(now + delay);
         link.busy_until[to] = at;
-        let event = Event::Closed { conn: link.ends[to].conn, reason: "closed by peer".into() };
+        let event =
+            Event::Closed { conn: link.ends[to].conn, reason: "closed by peer".into(), absent: false };
         self.push_action(at, Action::Deliver { link: link_id, to, event });
     }
 
@@ -178,7 +179,7 @@ impl World {
         if self.nodes[from.node.0].life != from.life || self.given_up.remove(&(from.node, from.conn)) {
             return;
         }
-        let machine = self.nodes.iter().position(|n| n.name == target && Self::address(&n.name) == address);
+        let machine = self.nodes.iter().position(|n| n.serves(&target, &address));
         if let Some(to) = machine.map(NodeId) {
             // It takes both ways.
             for way in [(from.node, to), (to, from.node)] {
@@ -189,7 +190,7 @@ impl World {
         }
         let Some(found) = machine.filter(|&n| self.is_up(NodeId(n))) else {
             let reason = format!("{address}: connection refused");
-            return self.enter(from.node, Event::Closed { conn: from.conn, reason });
+            return self.enter(from.node, Event::Closed { conn: from.conn, reason, absent: true });
         };
         let to = NodeId(found);
         let (from_name, origin) = (self.nodes[from.node.0].name.clone(), self.nodes[from.node.0].origin);

@@ -61,6 +61,8 @@ pub type Start = Box<dyn Fn(&Rc<Ctx>) -> Box<dyn Logic>>;
 
 pub(crate) struct Node {
     pub(crate) name: String,
+    /// The target that answers at its address; its name, unless it is a copy of another one.
+    serves: String,
     start: Start,
     store: Option<Arc<dyn Store>>,
     logic: Option<(Box<dyn Logic>, Rc<Ctx>)>,
@@ -124,6 +126,10 @@ pub struct World {
 }
 
 impl Node {
+    /// Whether it answers as this target at this address.
+    pub(crate) fn serves(&self, target: &str, address: &str) -> bool {
+        self.serves == target && World::address(&self.name) == address
+    }
     /// The island is gone, and everything that its tasks hold.
     fn end(&mut self) {
         if let Some((logic, ctx)) = self.logic.take() {
@@ -171,6 +177,7 @@ impl World {
         let clock = Clock::random(&mut self.rng, self.now_ns, self.faults.drift_ppm);
         self.nodes.push(Node {
             name: name.to_string(),
+            serves: name.to_string(),
             start,
             store,
             logic: None,
@@ -195,6 +202,10 @@ impl World {
     /// Where others see it when it connects to them; at first on their machine, under the administrator.
     pub fn set_origin(&mut self, id: NodeId, origin: Origin) {
         self.nodes[id.0].origin = origin;
+    }
+    /// It serves the target of another island, at its own address.
+    pub fn set_serves(&mut self, id: NodeId, target: &str) {
+        self.nodes[id.0].serves = target.to_string();
     }
     /// Both are on one machine: they have its clocks.
     pub fn share_clock(&mut self, id: NodeId, with: NodeId) {

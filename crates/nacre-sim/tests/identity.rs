@@ -132,6 +132,7 @@ fn admit(c: &mut Cluster, kind: TargetKind, index: u32, admit: Admit) -> AdmitRe
             secret: Secret::new([9; 16]),
             known: None,
             replaced: 0,
+            instance: 0,
         };
         let peer = Peer::new(ctx, &peers, config);
         let (island, fs) = (ctx.clone(), FsName::parse("demo").expect("a name"));
@@ -378,4 +379,110 @@ fn layouts_say_under_which_number_a_stripe_was_laid_out() {
     let layout = run(&mut c, async move |client| client.layout(fid).await).expect("it has one");
     let component = layout.layout.expect("it has one").components.remove(0);
     assert_eq!((component.stripes.as_slice(), component.laid(0)), (&[OstIndex(1)][..], 1));
+}
+
+/// The number of the opening of the second OST's store that the MGS has registered.
+fn registered_opening(c: &mut Cluster) -> u64 {
+    let (_, _, live) = c.params(|name| name == "mgs.MGS.live.demo").remove(0);
+    let line = live.lines().find(|line| line.starts_with("demo-OST0001")).expect("it has registered");
+    let number = line.split("opening: ").nth(1).and_then(|rest| rest.split(',').next());
+    number.expect("it says so").parse().expect("a number")
+}
+/// The address under which the MGS sends everybody to the second OST.
+fn registered_at_the_copy(c: &mut Cluster) -> bool {
+    let (_, _, live) = c.params(|name| name == "mgs.MGS.live.demo").remove(0);
+    live.contains("copy-of-demo-OST0001.sim")
+}
+fn copy_is_refused(c: &mut Cluster, copy: NodeId) {
+    let until = c.world.now_ns() + 20 * SEC;
+    assert!(c.world.run_until(until, |world| !world.fatal.is_empty()), "it goes on\n{}", c.world.trace(60));
+    c.world.kill(copy);
+    let why = c.world.fatal.remove(0);
+    assert!(
+        why.starts_with("copy-of-demo-OST0001") && why.contains("is being served by another process"),
+        "{why}"
+    );
+    assert!(!registered_at_the_copy(c));
+}
+
+/// The copy has everything that is durable: its history alone does not tell it from a restart of the original.
+#[test]
+fn a_copy_beside_the_living_original_is_refused_and_the_original_goes_on() {
+    for seed in 0..8 {
+        let mut c = cluster(seed);
+        let one = made(&mut c, "one", 1, b"one");
+        c.world.run_for(3 * SEC);
+        let device = c.devices[OST1].copy();
+        let copy = c.add_copy(OST1, device);
+        c.world.start(copy);
+        copy_is_refused(&mut c, copy);
+        let two = made(&mut c, "two", 1, b"two");
+        assert_eq!((read(&mut c, one), read(&mut c, two)), (Ok(b"one".to_vec()), Ok(b"two".to_vec())));
+        // The original is the registered one at its next start as well.
+        stop(&mut c, OST1);
+        start(&mut c, OST1);
+        assert_eq!(read(&mut c, two), Ok(b"two".to_vec()), "seed {seed}");
+        assert!(c.world.fatal.is_empty(), "seed {seed}: {:?}", c.world.fatal);
+    }
+}
+
+/// An MGS that was started anew has no connection to anybody: it asks at the registered address.
+#[test]
+fn a_copy_that_comes_first_to_a_new_mgs_is_refused_while_the_original_answers() {
+    for seed in 0..8 {
+        let mut c = cluster(seed);
+        let one = made(&mut c, "one", 1, b"one");
+        let (mgs, ost) = (c.servers[MGS], c.servers[OST1]);
+        c.world.kill(mgs);
+        let device = c.devices[OST1].copy();
+        let copy = c.add_copy(OST1, device);
+        c.world.block_for(ost, mgs, SEC); // the copy is first
+        c.world.start(copy);
+        c.world.start(mgs);
+        copy_is_refused(&mut c, copy);
+        c.world.run_for(3 * SEC);
+        assert_eq!(read(&mut c, one), Ok(b"one".to_vec()), "seed {seed}");
+        assert!(c.world.fatal.is_empty(), "seed {seed}: {:?}", c.world.fatal);
+    }
+}
+
+#[test]
+fn a_target_that_was_killed_is_registered_again_without_waiting_for_its_lease() {
+    for seed in 0..8 {
+        let mut c = cluster(seed);
+        made(&mut c, "one", 1, b"one");
+        for both in [false, true] {
+            let before = registered_opening(&mut c);
+            let killed = if both { vec![MGS, OST1] } else { vec![OST1] };
+            killed.iter().for_each(|&server| c.world.kill(c.servers[server]));
+            killed.iter().for_each(|&server| c.world.start(c.servers[server]));
+            c.world.run_for(2 * SEC);
+            assert_eq!(registered_opening(&mut c), before + 1, "seed {seed}, {both}\n{}", c.world.trace(60));
+        }
+        assert!(c.world.fatal.is_empty(), "seed {seed}: {:?}", c.world.fatal);
+    }
+}
+
+/// A target that stands still may go on at any time: it counts as alive until its lease has run out.
+#[test]
+fn a_copy_of_a_target_that_stands_still_waits_for_the_end_of_its_lease() {
+    for seed in 0..8 {
+        let mut c = cluster(seed);
+        made(&mut c, "one", 1, b"one");
+        c.world.run_for(3 * SEC);
+        let ost = c.servers[OST1];
+        c.world.pause(ost, true);
+        let device = c.devices[OST1].copy();
+        let copy = c.add_copy(OST1, device);
+        c.world.start(copy);
+        c.world.run_for(6 * SEC);
+        assert!(!registered_at_the_copy(&mut c), "seed {seed}: the lease has not run out");
+        c.world.run_for(9 * SEC);
+        assert!(registered_at_the_copy(&mut c), "seed {seed}\n{}", c.world.trace(60));
+        // It goes on, and the other one has its place.
+        c.world.pause(ost, false);
+        let why = refused(&mut c, OST1);
+        assert!(why.contains("is being served by another process"), "seed {seed}: {why}");
+        assert!(c.world.fatal.is_empty(), "seed {seed}: {:?}", c.world.fatal);
+    }
 }

@@ -6,9 +6,11 @@
 
 use crate::clients::{ClientRow, Entry, ExportId, Exports, client_key, reply_end, reply_key};
 use crate::island::{GENERATION_KEY, Inner};
-use crate::lease::lease;
+use crate::lease::{a_lease_before, lease};
+use crate::rivals::{Contest, Verdict, who_answers};
 use crate::service::Service;
 use crate::target_core::TargetCore;
+use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use nacre_node::{ConnId, Effect, Origin};
@@ -65,6 +67,7 @@ impl<S: Service> Inner<S> {
             row_features: 0,
             max_mod_rpcs: 1,
             stats: crate::clients::op_stats::OpStats::new(self.ctx.wall()),
+            contest: Contest::default(),
         }
     }
 
@@ -78,6 +81,11 @@ impl<S: Service> Inner<S> {
         }
         if let Some((why, mismatch)) = core.refusal(&connect) {
             return self.refuse(core, conn, &frame.header, &connect, why, mismatch);
+        }
+        if let Some(service) = self.service.get()
+            && let Some((why, for_good)) = self.contest(core, service, &connect)
+        {
+            return self.refuse(core, conn, &frame.header, &connect, why, for_good);
         }
         let known = core.exports.borrow().of_client(connect.client).is_some();
         // Or its first connect was never answered: it does not know that it is waited for.
@@ -132,6 +140,60 @@ impl<S: Service> Inner<S> {
         self.send_reply(core, conn, header, Ok(crate::Reply::of(&reply)));
     }
 
+    /// Why a connect in the name of a target is not taken, because another process has that name, and whether that is for
+    /// good; `None`: it is taken.
+    fn contest(
+        self: &Rc<Self>,
+        core: &Rc<TargetCore>,
+        service: &S,
+        connect: &Connect,
+    ) -> Option<(String, bool)> {
+        let now = self.ctx.now();
+        let mut exports = core.exports.borrow_mut();
+        let id = exports.of_client(connect.client).filter(|_| connect.role == Role::Target)?;
+        let entry = exports.get_mut(id)?;
+        let known = service.whereabouts(connect.client).filter(|known| !known.addresses.is_empty());
+        let is_renewed = entry.seen && entry.ending.is_none();
+        let heard = is_renewed.then(|| a_lease_before(core, entry.lease_until));
+        let (name, place) = match &known {
+            Some(known) => (known.name.to_string(), format!(" ({})", known.addresses.join(", "))),
+            None => (connect.name.clone(), String::new()),
+        };
+        match entry.contest.judge(connect.instance, now, entry.conn.is_some(), heard, known.as_ref()) {
+            Verdict::Admit => None,
+            Verdict::Refuse => Some((
+                format!(
+                    "{name} is being served by another process{place}, which lives. The store that was started here is a \
+                     copy of its store, or the same store opened a second time: only one of them may be used\nhint: stop \
+                     the other process first to go on with this store, or leave this one off"
+                ),
+                true,
+            )),
+            Verdict::Wait { begins, asks } => {
+                let left_ms = entry.lease_until.saturating_since(now).as_millis();
+                if begins && let Some(left_out) = core.lines.allow("rival", now) {
+                    tracing::warn!(target_name = %core.name, client = %connect.client, name, left_ms, left_out,
+                        "a second process connects in the name of a target: it waits until the first one is known to \
+                         live or to have ended");
+                }
+                if let Some(known) = known.filter(|_| asks) {
+                    let (holder, instance) = (entry.contest.holder(), connect.instance);
+                    let (core, client) = (core.clone(), connect.client);
+                    self.ctx.spawn(async move {
+                        let who = (client, holder);
+                        let found = who_answers(&core.ctx, &core.peers, who, &known, &core.name).await;
+                        core.with_export(id, |entry| entry.contest.probed(instance, found, core.ctx.now()));
+                    });
+                }
+                let why = format!(
+                    "{name} may be served by another process still{place}: waiting for its answer, or {left_ms} ms for \
+                     the end of its lease"
+                );
+                Some((why, false))
+            }
+        }
+    }
+
     /// A client that means another target, or this one with more than it has.
     fn refuse(
         &self,
@@ -144,7 +206,7 @@ impl<S: Service> Inner<S> {
     ) {
         let reply = ConnectReply { refused, mismatch, ..self.connect_reply(core, connect, Generation(0)) };
         self.send_reply(core, conn, header, Ok(crate::Reply::of(&reply)));
-        if let Some(left_out) = core.lines.allow("mismatch", self.ctx.now()) {
+        if mismatch && let Some(left_out) = core.lines.allow("mismatch", self.ctx.now()) {
             tracing::warn!(target_name = %core.name, client = %connect.client, name = connect.name, left_out,
                 "client refused: {}", reply.refused);
         }
@@ -220,6 +282,9 @@ impl<S: Service> Inner<S> {
         entry.connected_since = Some(self.ctx.now());
         (entry.seen, entry.lease_until) = (true, self.ctx.now() + lease(core));
         entry.callback_since = (entry.rpc.unacknowledged_callbacks() > 0).then(|| self.ctx.now());
+        if entry.contest.holder() != connect.instance {
+            entry.contest = Contest::held_by(connect.instance);
+        }
         entry.features = connect.features & features::ALL;
         entry.max_mod_rpcs = agreed_slots(core, connect);
         if let Some(c) = self.conns.borrow().get(&conn) {
@@ -244,8 +309,9 @@ impl<S: Service> Inner<S> {
         Ok(id)
     }
 
-    /// A target uses its own uuid: when it comes without a generation on a later connection, it was started anew
-    /// and nothing of its former export is wanted. (A mount's uuid is new at each start.)
+    /// A target uses its own uuid: when it comes from another opening of its store, or without a generation on a later
+    /// connection, it was started anew and nothing of its former export is wanted. (A mount's uuid is new at each start.)
+    /// Whether the former process lives was looked at before (`rivals.rs`).
     fn replaces(
         self: &Rc<Self>,
         core: &Rc<TargetCore>,
@@ -255,9 +321,11 @@ impl<S: Service> Inner<S> {
     ) -> bool {
         let later = {
             let exports = core.exports.borrow();
-            exports.get(id).is_some_and(|e| e.conn.is_none_or(|old| old < conn))
+            let other =
+                |e: &Entry| e.contest.holder() != connect.instance || connect.generation == Generation(0);
+            exports.get(id).is_some_and(|e| other(e) && e.conn.is_none_or(|old| old < conn))
         };
-        let anew = connect.role == Role::Target && connect.generation == Generation(0) && later;
+        let anew = connect.role == Role::Target && later;
         if anew {
             self.drop_export(core, id, Gone::Replaced);
         }
@@ -282,6 +350,7 @@ impl<S: Service> Inner<S> {
                 role: entry.role,
                 features: entry.features,
                 local: entry.is_local(),
+                instance: entry.contest.holder(),
             }
         };
         let (transno, ()) = core.transact_local(&Pins::default(), reservation, |tx| {

@@ -10,6 +10,7 @@ use crate::connect::Gone;
 use crate::identity::{SECRET_KEY, without_secrets};
 use crate::lease::{LEASE_KEY, Neighbours, earlier_lease, lease};
 use crate::recovery::RECOVERY_KEY;
+use crate::rivals::Contest;
 use crate::service::Service;
 use crate::target_core::{TargetConfig, TargetCore};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -290,6 +291,7 @@ impl<S: Service> Inner<S> {
                 (entry.durable, entry.seen) = (true, false);
                 (entry.features, entry.row_features) = (features, features);
                 entry.lease_until = self.ctx.now() + earlier_lease(core);
+                entry.contest = Contest::held_by(row.instance);
                 entry.origin = if row.local { Origin::Process } else { entry.origin };
             }
             if row.local {

@@ -99,6 +99,7 @@ mod tests {
             role: Role::Client,
             features: 3,
             local: false,
+            instance: 0,
         };
         let with_clients = alloc::format!(
             "{head}  client_area_start: 8192\n  client_area_size: 128\n\n  {}:\n    generation: 1\n    \

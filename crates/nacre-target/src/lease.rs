@@ -51,7 +51,7 @@ pub(crate) fn lease(core: &TargetCore) -> Duration {
 pub(crate) fn earlier_lease(core: &TargetCore) -> Duration {
     core.earlier_lease.get().max(lease(core))
 }
-fn a_lease_before(core: &TargetCore, now: Instant) -> Instant {
+pub(crate) fn a_lease_before(core: &TargetCore, now: Instant) -> Instant {
     Instant(now.0.saturating_sub(u64::from(core.config.lease_ms) * 1_000_000))
 }
 /// What came later than this after its time says that the process stood still.

@@ -19,6 +19,7 @@ mod params;
 mod recovery;
 mod registration;
 mod request;
+mod rivals;
 mod service;
 mod target_core;
 
@@ -35,5 +36,6 @@ pub use nacre_wire::matches;
 pub use params::set_params;
 pub use registration::Registration;
 pub use request::{Reply, ReplyTail, Request};
+pub use rivals::Whereabouts;
 pub use service::{Service, StartRow};
 pub use target_core::{RECORD_BYTES, RECORD_ROWS, TargetConfig, TargetCore};

@@ -50,12 +50,14 @@ impl Registration {
                 max_mod_rpcs: 1,
                 known: None,
                 replaced: 0,
+                instance: core.osd.identity().latest().id,
             },
         );
         let changed = core.ctx.wait_list();
         let this =
             Rc::new(Self { mgs, fs: fs.clone(), reply: RefCell::new(None), changed, version: Cell::new(0) });
         core.ctx.spawn(this.clone().run(core.clone()));
+        core.ctx.spawn(this.clone().watch(core.clone()));
         // A second start keeps the first: it would be a bug, and harmless.
         let _first = core.registration.set(this.clone());
         Some(this)
@@ -99,6 +101,16 @@ impl Registration {
         &self.mgs
     }
 
+    /// The MGS refuses the connection: another process serves this target, and this store is a copy.
+    async fn watch(self: Rc<Self>, core: Rc<TargetCore>) {
+        while !self.mgs.is_stopped() {
+            if let Some(why) = self.mgs.mismatch() {
+                return core.ctx.push(Effect::Refused(why));
+            }
+            self.mgs.changed().await;
+        }
+    }
+
     async fn run(self: Rc<Self>, core: Rc<TargetCore>) {
         loop {
             let pause = match self.register(&core).await {
@@ -115,7 +127,7 @@ impl Registration {
                     }
                     REMIND
                 }
-                Err(RpcError::Stopped) => return,
+                Err(RpcError::Stopped | RpcError::Mismatch) => return,
                 Err(RpcError::Errno(Errno::EPERM)) => {
                     tracing::error!(target_name = %core.name,
                         "the MGS takes no new targets, trying again\nhint: on the machine of the MGS: \

@@ -2,6 +2,7 @@
 
 use crate::clients::ExportId;
 use crate::request::{Reply, Request};
+use crate::rivals::Whereabouts;
 use crate::target_core::TargetCore;
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -10,7 +11,7 @@ use core::future::Future;
 use nacre_node::Event;
 use nacre_osd::OsdConfig;
 use nacre_rpc::ReplyRecord;
-use nacre_types::{Errno, Xid};
+use nacre_types::{ClientUuid, Errno, Xid};
 use nacre_wire::target::{Param, StatfsReply};
 
 /// Key and value of a row of the table `TARGET`.
@@ -76,6 +77,10 @@ pub trait Service: Sized + 'static {
     /// Events of outbound connections of the service itself; gives back what is not its own.
     fn handle_event(&self, event: Event) -> Option<Event> {
         Some(event)
+    }
+    /// Where a target with this uuid has registered, if this service knows.
+    fn whereabouts(&self, _target: ClientUuid) -> Option<Whereabouts> {
+        None
     }
     fn statfs(self: Rc<Self>) -> impl Future<Output = Result<StatfsReply, Errno>>;
     /// Makes durable what the service keeps beside its rows (bytes of objects); the rows are committed after it.

@@ -78,7 +78,7 @@ pub struct TargetCore {
     /// How often a target of this name was replaced or accepted as an old copy, as the MGS has told it.
     pub(crate) replaced: Cell<u32>,
     /// The latest evictions with their causes, for the clients that ask; bounded.
-    pub(crate) evictions: RefCell<VecDeque<(ClientUuid, String)>>,
+    evictions: RefCell<VecDeque<(ClientUuid, String)>>,
     pub(crate) recovery: RefCell<Option<Recovery>>,
     /// Bytes of objects written by changes up to this may be lost, their rows are not: after an unclean start.
     bytes_lost_to: Cell<Transno>,

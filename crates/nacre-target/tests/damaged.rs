@@ -91,6 +91,7 @@ fn thousands_of_clients_and_records_come_back() {
             role: Role::Client,
             features: 1,
             local: false,
+            instance: 0,
         };
         let record = ReplyRecord { generation: Generation(n), tag: Tag(n as u16), ..row.clone() };
         rows.push((table::CLIENT, n.to_be_bytes().to_vec(), client.to_vec()));

@@ -49,6 +49,7 @@ impl Logic for Raw {
                     generation: Generation(0),
                     known: None,
                     replaced: 0,
+                    instance: 0,
                 };
                 self.send(Opcode::Connect, 1, 0, connect.to_vec());
             }

@@ -84,6 +84,7 @@ fn connect(client: u8, secret: Secret, name: &str) -> Frame {
         generation: Generation(0),
         known: None,
         replaced: 0,
+        instance: 0,
     };
     let mut header = Header::new(Kind::Request, Opcode::Connect.number());
     (header.xid, header.epoch) = (Xid(1), ConnEpoch(5));

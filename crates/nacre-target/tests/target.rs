@@ -410,6 +410,7 @@ fn connect(role: Role) -> Frame {
         generation: nacre_types::Generation(0),
         known: None,
         replaced: 0,
+        instance: 0,
     };
     let mut h = Header::new(Kind::Request, Opcode::Connect.number());
     (h.xid, h.epoch) = (Xid(1), ConnEpoch(1));

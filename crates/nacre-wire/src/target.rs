@@ -64,6 +64,9 @@ codec_struct! {
         pub known: Option<Remembered>,
         /// How often the target of this name was replaced, or accepted as an old copy, as far as the client knows.
         pub replaced: u32,
+        /// Of a target: names the opening of its store from which it connects, so that two processes that have copies of one
+        /// store are told apart. Clients have a new uuid at each start, and 0 here.
+        pub instance: u64,
     }
 }
 codec_struct! {

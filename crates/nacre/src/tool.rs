@@ -112,6 +112,7 @@ impl Tool {
             generation: Generation(0),
             known: None,
             replaced: 0,
+            instance: 0,
         })?;
         Ok(tool)
     }

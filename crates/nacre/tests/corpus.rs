@@ -61,6 +61,7 @@ fn rows() {
         role: nacre_wire::target::Role::Client,
         features: 3,
         local: false,
+        instance: 0,
     };
     let record = nacre_rpc::ReplyRecord {
         transno: Transno(4),

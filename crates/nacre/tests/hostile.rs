@@ -85,6 +85,7 @@ fn connect(rng: &mut Rng) -> Vec<u8> {
         generation: Generation(0),
         known: None,
         replaced: 0,
+        instance: 0,
     };
     let mut header = Header::new(Kind::Request, Opcode::Connect.number());
     (header.xid, header.epoch) = (Xid(1), ConnEpoch(1));

@@ -109,6 +109,46 @@ fn a_blank_ost_under_serve_is_refused_and_gives_no_zeros() {
     assert!(list.lines().any(|l| l.starts_with("demo-OST0001") && l.contains("  1  ")), "{list}");
 }
 
+/// What a copy is served as must never be taken for the original while that lives; the original is not disturbed.
+#[test]
+fn a_copy_beside_the_living_original_ends_with_an_error() {
+    let Some(m) = Machine::new() else { return };
+    let c = Cluster::format(&m);
+    let [mgs, _mdt, ost] = c.all();
+    let _mount = c.mount("a");
+    let file = c.mnt("a").join("file");
+    eventually("the OST takes files", || fs::write(&file, b"kept").is_ok());
+    m.good(&["sync", c.mnt("a").to_str().unwrap()]);
+    let is_refused = |when: &str| {
+        copy(&c.dir("ost"), &c.dir("copy"));
+        let mut started = c.serve("copy");
+        let mut status = None;
+        eventually(when, || {
+            status = started.child.try_wait().unwrap();
+            status.is_some()
+        });
+        assert_eq!(status.and_then(|s| s.code()), Some(1), "{when}");
+        let log = fs::read_to_string(c.dir("copy.log")).unwrap();
+        assert!(log.contains("demo-OST0000 is being served by another process"), "{when}: {log}");
+        assert!(log.contains("hint: stop the other process first"), "{when}: {log}");
+        assert_eq!(whole(&file, b"kept"), Ok(()), "{when}");
+    };
+    is_refused("the copy of a target that is connected to the MGS ends");
+    drop(mgs);
+    let _mgs = c.serve("mgs");
+    is_refused("the copy ends that comes while the MGS starts");
+    // Both live as before.
+    fs::write(&file, b"more").unwrap();
+    let list = m.good(&["target", "list", "demo"]);
+    assert!(!list.contains("copy"), "{list}");
+    // The original has ended: there is nobody whose place the copy would take.
+    drop(ost);
+    copy(&c.dir("ost"), &c.dir("copy"));
+    let _copy = c.serve("copy");
+    eventually("the copy is registered", || m.good(&["target", "list", "demo"]).contains("copy"));
+    assert_eq!(whole(&file, b"more"), Ok(()));
+}
+
 const UP: [&str; 4] = ["--fsname", "demo", "--osts", "2"];
 fn up(m: &Machine) -> Running {
     m.up_with(&UP)

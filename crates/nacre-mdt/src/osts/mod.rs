@@ -390,6 +390,7 @@ impl Osts {
             max_mod_rpcs: MOD_RPCS,
             known: Some(meant.known),
             replaced: meant.replaced,
+            instance: self.core.osd.identity().latest().id,
         };
         let kept = |field: &str| self.core.kept_of(&osp_name(&self.core, index, field), kept);
         let active = kept("active").is_none_or(|value| parse_switch("active", &value) != Ok(false));

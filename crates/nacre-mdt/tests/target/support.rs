@@ -61,6 +61,7 @@ impl Client {
                 max_mod_rpcs: 7,
                 known: None,
                 replaced: 0,
+                instance: 0,
             };
             Peer::new(ctx, peers, config)
         };

@@ -63,6 +63,7 @@ impl Hand {
             generation,
             known: None,
             replaced: 0,
+            instance: 0,
         };
         let conn = ConnId(u64::from(epoch));
         self.order(c, Order::Open(conn));

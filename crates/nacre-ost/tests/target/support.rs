@@ -44,6 +44,7 @@ impl Client {
                 max_mod_rpcs: 7,
                 known: None,
                 replaced: 0,
+                instance: 0,
             },
         );
         let this = Rc::new(Self {

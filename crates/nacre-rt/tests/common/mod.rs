@@ -126,7 +126,7 @@ impl Logic for Puppet {
                 self.report(Report::Accepted(conn));
             }
             Event::Opened { conn } => self.report(Report::Opened(conn)),
-            Event::Closed { conn, reason } => self.report(Report::Closed(conn, reason)),
+            Event::Closed { conn, reason, .. } => self.report(Report::Closed(conn, reason)),
             Event::Frame { conn, frame } => {
                 if &frame.body[..] == b"ordered" {
                     let (sender, n) = (frame.header.xid.0 >> 32, frame.header.xid.0 & 0xffff_ffff);

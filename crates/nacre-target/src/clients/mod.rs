@@ -12,6 +12,7 @@ pub(crate) mod reply_order;
 use crate::clients::op_stats::OpStats;
 use crate::clients::reply_order::ReplyOrder;
 use crate::request::ReplyTail;
+use crate::rivals::Contest;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -41,6 +42,8 @@ codec_struct! {
         pub features: u64,
         /// A mount or target in the server's own process: it ends with that process.
         pub local: bool,
+        /// See [`nacre_wire::target::Connect::instance`].
+        pub instance: u64,
     }
 }
 
@@ -95,6 +98,7 @@ pub(crate) struct Entry {
     /// Slots that were agreed at its latest connect.
     pub(crate) max_mod_rpcs: u16,
     pub(crate) stats: OpStats,
+    pub(crate) contest: Contest,
 }
 impl Entry {
     pub(crate) fn has_lease(&self) -> bool {

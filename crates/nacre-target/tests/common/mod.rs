@@ -236,6 +236,7 @@ pub fn add_client(world: &mut World, target: &'static str, uuid: u8, role: Role)
                     max_mod_rpcs: 7,
                     known: None,
                     replaced: 0,
+                    instance: 0,
                 },
             );
             let asker = Rc::new(Asker {

@@ -150,7 +150,7 @@ messages! {
     requests {
         Connect = Connect {
             client: uuid(), role: Role::Client, secret: Secret::new([9; 16]), name: "h:/mnt".into(), features: 1, max_mod_rpcs: 7,
-            generation: Generation(3), known: Some(remembered()), replaced: 2,
+            generation: Generation(3), known: Some(remembered()), replaced: 2, instance: 5,
         };
         Disconnect = Disconnect {};
         Ping = Ping {};

@@ -136,6 +136,7 @@ class Import:
             generation=self.generation,
             known=self.known,
             replaced=self.replaced,
+            instance=0,
         )
 
     def disconnect(self):

@@ -64,6 +64,24 @@ const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "placement", "a_new_file_with_a_fixed_ost_finds_the_space_of_a_file_that_was_removed_just_before"),
     planted(
+        "only the OST that is full frees its space, not the others on its device",
+        "crates/nacre-mdt/src/osts/mod.rs",
+        &[("named(ost.index) || shared(ost.index)", "named(ost.index) || named(ost.index) && shared(ost.index)")],
+    )
+    .found_by("nacre-sim", "placement", "space_that_is_freed_on_one_ost_is_there_for_the_others_on_its_device"),
+    planted(
+        "df does not wait for the destroys of removed files",
+        "crates/nacre-mdt/src/osts/reclaim.rs",
+        &[("self.free(&self.osts.all(), until).await;", "self.free(&[], until).await;")],
+    )
+    .found_by("nacre-sim", "placement", "statfs_shows_the_space_of_a_file_that_was_removed_just_before"),
+    planted(
+        "space is called free before it is",
+        "crates/nacre-osd/src/reclaim.rs",
+        &[("while self.cutting.freed_to.get() < asked &&", "while self.cutting.freed_to.get() > asked &&")],
+    )
+    .found_by("nacre-sim", "placement", "statfs_shows_the_space_of_a_file_that_was_removed_just_before"),
+    planted(
         "a mount gives up what it knows of a target for what the MGS has met",
         "crates/nacre-types/src/identity.rs",
         &[("if other.incarnation.began < self.committed {", "if other.incarnation.began.0 == u64::MAX {")],

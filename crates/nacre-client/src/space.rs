@@ -1,7 +1,8 @@
 //! Space of the file system: the sum of its OSTs' devices, and what the MDT says of inodes.
 //!
 //! OSTs on one device share its space: it is counted once, with the numbers of the one that can give least.
-//! A target that does not answer is left out of the sum (`df` must not hang because one OST is away).
+//! A target that does not answer is left out of the sum (`df` must not hang because one OST is away). The MDT is asked
+//! first: it has the OSTs free the space of removed files before it answers.
 
 use crate::client::Client;
 use crate::target::Target;
@@ -9,19 +10,23 @@ use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::pin::pin;
 use core::time::Duration;
 use nacre_node::join_all;
-use nacre_types::Errno;
+use nacre_types::{Errno, Instant};
 use nacre_wire::target::{Statfs, StatfsReply};
 
 /// How long an answer is waited for: less than `lfs df` waits for all of them.
 const PATIENCE: Duration = Duration::from_secs(4);
+/// How long the OSTs are not asked because the MDT, which is asked before, has not answered: more than it takes to have
+/// space freed.
+const MDT_FIRST: Duration = Duration::from_millis(1500);
 
 impl Client {
     pub async fn statfs(&self) -> Result<StatfsReply, Errno> {
         let _timing = self.stats.time("statfs");
         let mdt = self.mdt().await?.call(&Statfs {}).await?;
-        let osts = self.statfs_of(self.mount.osts()).await;
+        let osts = self.statfs_of(self.mount.osts(), self.ctx.now() + PATIENCE).await;
         let mut sum = sum_of(osts.iter().filter_map(|(_, answer)| answer.as_ref().ok()));
         sum.files_used = mdt.files_used;
         sum.files_free = mdt.files_free.min(sum.files_free);
@@ -32,12 +37,23 @@ impl Client {
     /// has set the target inactive here; ENOTCONN: it is down.
     pub async fn statfs_targets(&self) -> Result<Vec<(String, Result<StatfsReply, Errno>)>, Errno> {
         let mdt = self.mount.known_mdt().ok_or(Errno::ENOTCONN)?;
-        let mut targets = alloc::vec![mdt];
-        targets.extend(self.mount.osts());
-        Ok(self.statfs_of(targets).await)
+        let until = self.ctx.now() + PATIENCE;
+        let mut first = pin!(self.statfs_of(alloc::vec![mdt], until));
+        let answered = self.ctx.timeout(self.ctx.now() + MDT_FIRST, first.as_mut()).await;
+        let osts = self.statfs_of(self.mount.osts(), until).await;
+        let mut all = match answered {
+            Some(answered) => answered,
+            None => first.await,
+        };
+        all.extend(osts);
+        Ok(all)
     }
 
-    async fn statfs_of(&self, targets: Vec<Rc<Target>>) -> Vec<(String, Result<StatfsReply, Errno>)> {
+    async fn statfs_of(
+        &self,
+        targets: Vec<Rc<Target>>,
+        until: Instant,
+    ) -> Vec<(String, Result<StatfsReply, Errno>)> {
         let ask = |target: Rc<Target>| async move {
             if !target.peer.with_import(|import| import.is_active()) {
                 return (target.name.clone(), Err(Errno::ENODATA));
@@ -48,7 +64,7 @@ impl Client {
             let (promise, answer) = self.ctx.promise();
             let asked = target.clone();
             self.ctx.spawn(async move { promise.fulfil(asked.call(&Statfs {}).await) });
-            let answer = self.ctx.timeout(self.ctx.now() + PATIENCE, answer).await;
+            let answer = self.ctx.timeout(until, answer).await;
             (target.name.clone(), answer.flatten().unwrap_or(Err(Errno::ETIMEDOUT)))
         };
         join_all(targets.into_iter().map(ask)).await

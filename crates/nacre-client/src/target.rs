@@ -185,6 +185,7 @@ fn request_name(opcode: Opcode) -> &'static str {
         Opcode::Enqueue => "ldlm_extent_enqueue",
         Opcode::Cancel => "ldlm_cancel",
         Opcode::Reserve => "ost_reserve",
+        Opcode::FreeSpace => "ost_free_space",
         Opcode::LockGranted | Opcode::LockBlocking | Opcode::FlockGranted | Opcode::RevokeDir => "callback",
     }
 }

@@ -19,7 +19,7 @@ use nacre_wire::mdt::{Getattr, Reclaim, ReclaimReply};
 
 /// How often a change asks for room: files may be removed while it waits.
 const RECLAIMS_MAX: u32 = 3;
-/// How long the MDT may take to have objects destroyed.
+/// How long the MDT may take to have space freed.
 const RECLAIM_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Client {
@@ -90,8 +90,8 @@ impl Client {
         }
     }
 
-    /// An OST has no room: has the MDT send it the destroys of files that were removed. False: there are none, or the MDT
-    /// does not answer.
+    /// An OST has no room: has the MDT free the space of files that were removed or truncated on the same device. False:
+    /// there is none, or the MDT does not answer.
     async fn reclaim(&self, ost: &Target) -> bool {
         let Some(TargetName::Of { index, .. }) = TargetName::parse(&ost.name) else { return false };
         let Ok(mdt) = self.mdt().await else { return false };
@@ -102,6 +102,6 @@ impl Client {
         let request = Reclaim { ost: OstIndex(index) };
         self.ctx.spawn(async move { promise.fulfil(mdt.call(&request).await) });
         let answer = self.ctx.timeout(self.ctx.now() + RECLAIM_PATIENCE, answer).await;
-        matches!(answer.flatten(), Some(Ok(ReclaimReply { destroyed: true })))
+        matches!(answer.flatten(), Some(Ok(ReclaimReply { freed: true })))
     }
 }

@@ -344,6 +344,7 @@ impl Service for Mdt {
         Some(event)
     }
     async fn statfs(self: Rc<Self>) -> Result<StatfsReply, Errno> {
+        self.free_for_statfs().await;
         self.space().await
     }
     fn params(&self) -> Vec<Param> {

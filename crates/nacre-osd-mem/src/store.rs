@@ -15,6 +15,13 @@ type File = Arc<Mutex<SparseFile>>;
 /// See the crate. Lock order: `files`, then one file.
 pub struct MemStore {
     files: RwLock<BTreeMap<FileId, File>>,
+    device: Arc<Device>,
+}
+
+/// What stores on one device share.
+struct Device {
+    /// 0: one store has it for itself.
+    number: u64,
     capacity_bytes: u64,
     used_bytes: AtomicU64,
 }
@@ -22,7 +29,16 @@ pub struct MemStore {
 impl MemStore {
     /// An empty store that holds at most `capacity_bytes`.
     pub fn new(capacity_bytes: u64) -> Self {
-        Self { files: RwLock::default(), capacity_bytes, used_bytes: AtomicU64::new(0) }
+        Self::on(0, capacity_bytes)
+    }
+    /// An empty store on a device with a number, which others may share.
+    pub fn on(number: u64, capacity_bytes: u64) -> Self {
+        let device = Device { number, capacity_bytes, used_bytes: AtomicU64::new(0) };
+        Self { files: RwLock::default(), device: Arc::new(device) }
+    }
+    /// Another empty store on the same device: they share its space.
+    pub fn beside(&self) -> Self {
+        Self { files: RwLock::default(), device: self.device.clone() }
     }
 
     fn find(&self, file: FileId) -> Option<File> {
@@ -45,14 +61,14 @@ impl MemStore {
     }
 
     fn charge(&self, bytes: u64) -> Result<(), StoreError> {
-        let fits = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= self.capacity_bytes);
-        match self.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
+        let fits = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= self.device.capacity_bytes);
+        match self.device.used_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
             Ok(_) => Ok(()),
             Err(_) => Err(StoreError::NoSpace),
         }
     }
     fn credit(&self, bytes: u64) {
-        self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.device.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Puts a new file in the place of an old one.
@@ -211,13 +227,14 @@ impl MemStore {
             }
             StoreOp::Len { file } => Ok(StoreDone::Len(self.find(file).map(|f| lock(&f).len()))),
             StoreOp::Space => {
-                let free = self.capacity_bytes.saturating_sub(self.used_bytes.load(Ordering::Relaxed));
+                let free =
+                    self.device.capacity_bytes.saturating_sub(self.device.used_bytes.load(Ordering::Relaxed));
                 Ok(StoreDone::Space(StoreSpace {
-                    bytes_total: self.capacity_bytes,
+                    bytes_total: self.device.capacity_bytes,
                     bytes_free: free,
                     bytes_avail: free,
                     files_free: None,
-                    device: 0,
+                    device: self.device.number,
                 }))
             }
         }

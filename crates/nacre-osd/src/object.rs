@@ -21,6 +21,7 @@ use crate::object_rows::{
     decode_block, decode_object, decode_reclaim, object_key, region_of_key, regions_of,
 };
 use crate::range_lock::RangeLocks;
+use crate::reclaim::Cutting;
 use crate::summed::{BLOCK_BYTES, zeros};
 use crate::tx::{Credits, table};
 use crate::writeback::Unstable;
@@ -68,8 +69,6 @@ pub struct Objects {
     pub(crate) unstable: RefCell<Unstable>,
     /// Objects whose sync or repair failed in this life; the row has the flag for the next.
     pub(crate) quarantined: RefCell<BTreeSet<ObjectId>>,
-    /// Objects whose blobs cannot be cut in this life, because rows of them are damaged.
-    pub(crate) unreclaimed: RefCell<BTreeSet<ObjectId>>,
     /// Bytes became stable, or a background task ended.
     pub(crate) moved: WaitList,
     /// Work for the write-back task.
@@ -78,11 +77,7 @@ pub struct Objects {
     pub(crate) unsummed: Cell<Option<Transno>>,
     /// The write-back task has nothing to do and no timer.
     pub(crate) is_idle: Cell<bool>,
-    /// There may be RECLAIM rows, and the list that wakes the task for them.
-    pub(crate) has_reclaim: Cell<bool>,
-    pub(crate) reclaim_kick: WaitList,
-    /// A blob was cut.
-    pub(crate) freed: WaitList,
+    pub(crate) cutting: Cutting,
     /// Fires once, at the stop.
     pub(crate) stopped: WaitList,
     pub(crate) stopping: Cell<bool>,
@@ -104,14 +99,11 @@ impl Objects {
             locks: RangeLocks::new(ctx),
             unstable: RefCell::default(),
             quarantined: RefCell::default(),
-            unreclaimed: RefCell::default(),
             moved: ctx.wait_list(),
             work: ctx.wait_list(),
             unsummed: Cell::new(None),
             is_idle: Cell::new(false),
-            has_reclaim: Cell::new(true),
-            reclaim_kick: ctx.wait_list(),
-            freed: ctx.wait_list(),
+            cutting: Cutting::new(ctx),
             stopped: ctx.wait_list(),
             stopping: Cell::new(false),
             tasks: Cell::new(2),
@@ -138,7 +130,7 @@ impl Objects {
         self.stopping.set(true);
         self.work.wake_all();
         self.stopped.wake_all();
-        self.reclaim_kick.wake_all();
+        self.cutting.wake();
         // What the reclaim task may be waiting for; if it fails, that task hears of it too.
         drop(self.osd.commit(self.osd.last_transno()).await);
         while self.tasks.get() > 0 {

@@ -12,11 +12,12 @@ use crate::object_rows::{
 use crate::pages::Page;
 use crate::summed::BLOCK_BYTES;
 use crate::tx::{Tx, table};
+use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::time::Duration;
-use nacre_node::{FileId, StoreDone, StoreError, StoreOp, join_all};
+use nacre_node::{Ctx, FileId, StoreDone, StoreError, StoreOp, WaitList, join_all};
 use nacre_types::{Codec, Extent, Instant, ObjectId, Transno};
 
 /// Rows looked at in one round, and blobs cut at a time.
@@ -24,6 +25,34 @@ const ROUND: u32 = 64;
 const CUTS_IN_FLIGHT: usize = 8;
 /// Block rows read in one slice.
 pub(crate) const SLICE: u32 = 256;
+
+/// The state of the task that cuts blobs.
+pub(crate) struct Cutting {
+    /// There may be RECLAIM rows, and the list that wakes the task for them.
+    may_have_rows: Cell<bool>,
+    kick: WaitList,
+    /// A blob was cut, or `freed_to` has moved.
+    freed: WaitList,
+    /// The space that changes up to this one let go of is freed.
+    freed_to: Cell<Transno>,
+    /// Objects whose blobs cannot be cut in this life, because rows of them are damaged.
+    damaged: RefCell<BTreeSet<ObjectId>>,
+}
+impl Cutting {
+    pub(crate) fn new(ctx: &Ctx) -> Self {
+        Self {
+            may_have_rows: Cell::new(true),
+            kick: ctx.wait_list(),
+            freed: ctx.wait_list(),
+            freed_to: Cell::new(Transno(0)),
+            damaged: RefCell::default(),
+        }
+    }
+    /// The task looks at the rows again, or ends.
+    pub(crate) fn wake(&self) {
+        self.kick.wake_all();
+    }
+}
 
 impl Objects {
     /// In a change that lets go of blocks from `from` on.
@@ -35,8 +64,8 @@ impl Objects {
         };
         let row = ReclaimRow { transno: tx.transno().0, from: from.min(earlier) };
         tx.put(table::RECLAIM, &key, row.to_vec());
-        self.has_reclaim.set(true);
-        self.reclaim_kick.wake_all();
+        self.cutting.may_have_rows.set(true);
+        self.cutting.kick.wake_all();
         Ok(())
     }
 
@@ -50,23 +79,45 @@ impl Objects {
             return Ok(false);
         }
         self.osd.want_commit();
-        Ok(self.ctx.timeout(until, self.freed.wait()).await.is_some())
+        Ok(self.ctx.timeout(until, self.cutting.freed.wait()).await.is_some())
+    }
+
+    /// Waits until the space is freed that changes before this call let go of, and hurries the commit that this waits for.
+    /// False: there was none.
+    ///
+    /// # Errors
+    /// Those of the engine.
+    pub async fn free_pending(&self, until: Instant) -> Result<bool, OsdError> {
+        let asked = self.osd.last_transno();
+        if self.osd.scan(table::RECLAIM, &[], &[0xff; 17], 1).await?.is_empty() {
+            return Ok(false);
+        }
+        self.osd.want_commit();
+        // The task may be at rest although there are rows: damaged ones.
+        self.cutting.may_have_rows.set(true);
+        self.cutting.kick.wake_all();
+        while self.cutting.freed_to.get() < asked && self.ctx.now() < until && !self.stopping.get() {
+            let _freed = self.ctx.timeout(until, self.cutting.freed.wait()).await;
+        }
+        Ok(true)
     }
 
     /// The task: looks at the table at the start and whenever something was let go of, until it is empty.
     pub(crate) async fn reclaim(self: Rc<Self>) {
         let interval = Duration::from_millis(u64::from(self.config.stable_interval_ms));
         while !self.stopping.get() {
-            if !self.has_reclaim.take() {
-                self.reclaim_kick.wait().await;
+            if !self.cutting.may_have_rows.take() {
+                self.cutting.kick.wait().await;
                 continue;
             }
             match self.reclaim_round().await {
-                Ok(may_be_more) => self.has_reclaim.set(may_be_more || self.has_reclaim.get()),
+                Ok(may_be_more) => {
+                    self.cutting.may_have_rows.set(may_be_more || self.cutting.may_have_rows.get())
+                }
                 Err(OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => break,
                 Err(error) => {
                     tracing::warn!(%error, "freeing object space failed, trying again");
-                    self.has_reclaim.set(true);
+                    self.cutting.may_have_rows.set(true);
                     let at = self.ctx.now() + interval;
                     while self.ctx.now() < at && !self.stopping.get() {
                         let _woken = self.ctx.timeout(at, self.stopped.wait()).await;
@@ -80,7 +131,7 @@ impl Objects {
 
     /// Cuts up to [`ROUND`] blobs; true if there may be more.
     async fn reclaim_round(&self) -> Result<bool, OsdError> {
-        let mut latest = Transno(0);
+        let before = self.osd.last_transno();
         let mut objects = Vec::new();
         let mut pages = self.osd.pages(table::RECLAIM, ROUND);
         while objects.len() < ROUND as usize
@@ -90,25 +141,23 @@ impl Objects {
             let Page::Rows(rows) = page else { continue };
             for (key, value) in rows {
                 let Some(object) = object_of_key(&key) else { continue };
-                if self.unreclaimed.borrow().contains(&object) {
+                if self.cutting.damaged.borrow().contains(&object) {
                     continue;
                 }
                 match decode_reclaim(object, &value) {
-                    Ok(row) => latest = latest.max(Transno(row.transno)),
-                    Err(error) => {
-                        self.leave_unreclaimed(object, &error);
-                        continue;
-                    }
+                    Ok(row) => objects.push((object, Transno(row.transno))),
+                    Err(error) => self.leave_unreclaimed(object, &error),
                 }
-                objects.push(object);
             }
         }
-        let full = objects.len() >= ROUND as usize;
-        if objects.is_empty() {
-            return Ok(false);
-        }
-        self.osd.committed(latest).await?;
-        let next = RefCell::new(objects.into_iter());
+        let all_seen = objects.len() < ROUND as usize;
+        let earliest = objects.iter().map(|(_, transno)| *transno).min().unwrap_or_default();
+        self.osd.committed(earliest).await?;
+        // Space that may be freed now does not wait for the commit of later changes.
+        let committed = self.osd.last_committed();
+        let (ready, later): (Vec<_>, Vec<_>) =
+            objects.into_iter().partition(|(_, transno)| *transno <= committed);
+        let next = RefCell::new(ready.into_iter().map(|(object, _)| object));
         let workers = (0..CUTS_IN_FLIGHT).map(|_| async {
             loop {
                 let Some(object) = next.borrow_mut().next() else { return Ok(()) };
@@ -119,12 +168,19 @@ impl Objects {
             }
         });
         join_all(workers).await.into_iter().collect::<Result<(), OsdError>>()?;
-        Ok(full)
+        if all_seen {
+            let first_left = later.iter().map(|(_, transno)| Transno(transno.0.saturating_sub(1))).min();
+            self.cutting
+                .freed_to
+                .set(self.cutting.freed_to.get().max(first_left.unwrap_or(before).min(before)));
+            self.cutting.freed.wake_all();
+        }
+        Ok(!all_seen || !later.is_empty())
     }
 
     /// Damaged rows of one object hold up no other: its space stays taken until the next start, which looks again.
     fn leave_unreclaimed(&self, object: ObjectId, error: &OsdError) {
-        if self.unreclaimed.borrow_mut().insert(object) {
+        if self.cutting.damaged.borrow_mut().insert(object) {
             tracing::error!(target_name = %self.osd.label().name, %object, %error, "space of an object cannot be freed");
         }
     }
@@ -167,7 +223,7 @@ impl Objects {
                 tx.delete(table::RECLAIM, &key);
                 Ok(())
             })
-            .map(|_| self.freed.wake_all())
+            .map(|_| self.cutting.freed.wake_all())
     }
 
     /// Frees what lies between allocated blocks of `from..end`.

@@ -25,8 +25,8 @@ use nacre_target::{
 };
 use nacre_types::{Codec, Errno, Extent, LockCookie, ObjectId, Transno};
 use nacre_wire::ost::{
-    Allocate, Cancel, Destroy, Enqueue, EnqueueReply, Glimpse, ObjectState, Read, ReadReply, Reserve,
-    ReserveReply, SetOwner, SyncObject, Truncate, Write, WriteReply,
+    Allocate, Cancel, Destroy, Enqueue, EnqueueReply, FreeSpaceReply, Glimpse, ObjectState, Read, ReadReply,
+    Reserve, ReserveReply, SetOwner, SyncObject, Truncate, Write, WriteReply,
 };
 use nacre_wire::settings::{parse_clear, parse_switch};
 use nacre_wire::target::{Empty, Param, StatfsReply};
@@ -253,6 +253,12 @@ impl Ost {
         Ok(Reply::of(&ReserveReply { objects }).with_transno(transno))
     }
 
+    async fn free_space(&self) -> Result<Reply, Errno> {
+        let until = self.core.ctx.now() + FREED_WITHIN;
+        let freed = self.store.objects.free_pending(until).await?;
+        Ok(Reply::of(&FreeSpaceReply { freed }))
+    }
+
     async fn dispatch(&self, request: &Request) -> Result<Reply, Errno> {
         match request.opcode {
             Opcode::Read => self.read(request).await,
@@ -266,6 +272,7 @@ impl Ost {
             Opcode::Enqueue => self.enqueue(request).await,
             Opcode::Cancel => self.cancel(request).await,
             Opcode::Reserve => self.reserve(request).await,
+            Opcode::FreeSpace => self.free_space().await,
             _ => Err(Errno::EOPNOTSUPP),
         }
     }
@@ -365,22 +372,15 @@ impl Service for Ost {
         self.store.objects.sum_lost();
     }
 
-    /// A full OST frees first what it can.
     async fn statfs(self: Rc<Self>) -> Result<StatfsReply, Errno> {
-        let until = self.core.ctx.now() + FREED_WITHIN;
-        let reply = loop {
-            let space = self.store.room.space().await?;
-            let reply = StatfsReply {
-                bytes_total: space.bytes_total,
-                bytes_free: space.bytes_free,
-                bytes_avail: space.bytes_avail.saturating_sub(self.store.room.kept_bytes()),
-                files_used: self.store.room.count().existing,
-                files_free: files_free(&space, self.core.osd.usage_total()),
-                device: space.device,
-            };
-            if !reply.is_full() || !self.store.objects.freed_some(until).await? {
-                break reply;
-            }
+        let space = self.store.room.space().await?;
+        let reply = StatfsReply {
+            bytes_total: space.bytes_total,
+            bytes_free: space.bytes_free,
+            bytes_avail: space.bytes_avail.saturating_sub(self.store.room.kept_bytes()),
+            files_used: self.store.room.count().existing,
+            files_free: files_free(&space, self.core.osd.usage_total()),
+            device: space.device,
         };
         *self.statfs.borrow_mut() = reply;
         Ok(reply)

@@ -48,6 +48,17 @@ impl StoreLoss {
     pub const ALL: [Self; 4] = [Self::Power, Self::Refused, Self::Remounted, Self::Copied];
 }
 
+/// What the stores of the targets lie on.
+#[derive(Clone, Copy)]
+enum Disks {
+    /// In memory, each with a device of its own.
+    Own,
+    /// In memory; the OSTs share a device.
+    OstsShare,
+    /// Devices that can lose what was not synced.
+    Forget,
+}
+
 /// A file system: one MGS, one MDT, OSTs, mounts.
 pub struct Cluster {
     pub world: World,
@@ -73,21 +84,27 @@ pub struct Cluster {
 impl Cluster {
     /// Formats and starts everything; the mounts are there at once and wait for their servers.
     pub fn new(seed: u64, ost_count: u32, mount_count: u32) -> Self {
-        Self::build(seed, Noise::default(), ost_count, mount_count, false)
+        Self::build(seed, Noise::default(), ost_count, mount_count, Disks::Own)
+    }
+
+    /// The same with all OSTs on one device: they share its space.
+    pub fn on_one_device(seed: u64, ost_count: u32, mount_count: u32) -> Self {
+        Self::build(seed, Noise::default(), ost_count, mount_count, Disks::OstsShare)
     }
 
     /// The same on devices that forget what was not synced, see [`Cluster::power_loss`].
     pub fn on_devices(seed: u64, ost_count: u32, mount_count: u32) -> Self {
-        Self::build(seed, Noise::default(), ost_count, mount_count, true)
+        Self::build(seed, Noise::default(), ost_count, mount_count, Disks::Forget)
     }
 
     /// What a plan asks for.
     pub fn of(plan: &Plan) -> Self {
         let n = plan.noise_one_in;
         let noise = Noise { drop_one_in: 4 * n, double_one_in: n, swap_one_in: n };
-        let on_devices = plan.power || plan.machines + plan.lose_both > 0;
+        let forget = plan.power || plan.machines + plan.lose_both > 0;
+        let disks = if forget { Disks::Forget } else { Disks::Own };
         let mounts = plan.mounts + u32::from(plan.victim);
-        let mut cluster = Self::build(plan.seed, noise, plan.osts, mounts, on_devices);
+        let mut cluster = Self::build(plan.seed, noise, plan.osts, mounts, disks);
         cluster.commit_on_sharing.set(plan.lose_both > 0);
         if plan.victim {
             cluster.victim = cluster.mounts.pop();
@@ -160,7 +177,7 @@ impl Cluster {
         }
     }
 
-    fn build(seed: u64, noise: Noise, ost_count: u32, mount_count: u32, on_devices: bool) -> Self {
+    fn build(seed: u64, noise: Noise, ost_count: u32, mount_count: u32, disks: Disks) -> Self {
         let mut world = World::new(seed);
         world.faults.noise = noise;
         world.faults.drift_ppm = DRIFT_PPM;
@@ -175,17 +192,20 @@ impl Cluster {
         let mut servers = Vec::new();
         let mut stores = Vec::new();
         let mut devices = Vec::new();
+        let shared = MemStore::on(1, STORE_BYTES);
         let ack_or_commit = Rc::new(Cell::new(true));
         let commit_on_sharing = Rc::new(Cell::new(false));
         // Every other file system is served by one process.
         let one_process = seed.is_multiple_of(2);
         let household = one_process.then(|| Arc::new(Household::default()));
         for name in &names {
-            let store: Arc<dyn Store> = if on_devices {
-                devices.push(CrashDevice::new(STORE_BYTES));
-                devices[devices.len() - 1].store()
-            } else {
-                Arc::new(MemStore::new(STORE_BYTES))
+            let store: Arc<dyn Store> = match disks {
+                Disks::Forget => {
+                    devices.push(CrashDevice::new(STORE_BYTES));
+                    devices[devices.len() - 1].store()
+                }
+                Disks::OstsShare if name.kind() == TargetKind::Ost => Arc::new(shared.beside()),
+                Disks::Own | Disks::OstsShare => Arc::new(MemStore::new(STORE_BYTES)),
             };
             format(&*store, name, &mut world);
             let kind = name.kind();

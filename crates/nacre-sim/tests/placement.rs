@@ -191,3 +191,51 @@ fn a_new_file_with_a_fixed_ost_finds_the_space_of_a_file_that_was_removed_just_b
         assert_eq!(outcome, Ok((Err(Errno::ENOSPC), Ok((OstIndex(0), 8 * MIB)))), "seed {seed}");
     }
 }
+
+/// OSTs on one device share its space. A write and a create on one find what was removed from, or truncated on, the other
+/// just before.
+#[test]
+fn space_that_is_freed_on_one_ost_is_there_for_the_others_on_its_device() {
+    for seed in 1..=4 {
+        let mut c = Cluster::on_one_device(seed, 2, 1);
+        support::ready(&mut c);
+        c.world.run_for(2 * SEC); // the MDT knows its OSTs
+        let mount = c.mounts[0];
+        let outcome = run(&mut c, mount, async |client| {
+            let (_, half) = fill(&client, "half", 0, 60 * MIB).await?;
+            fill(&client, "rest", 0, usize::MAX).await?;
+            fill(&client, "other", 1, usize::MAX).await?;
+            let full = fill(&client, "refused", 1, MIB).await;
+            remove(&client, "half").await?;
+            let made = fill(&client, "made", 1, usize::MAX).await?;
+            let fid = client.lookup(Fid::ROOT, b"rest").await?.attr.fid;
+            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+            client.setattr(fid, set, support::caller()).await?;
+            let (_, again) = fill(&client, "again", 1, 60 * MIB).await?;
+            Ok::<_, Errno>((half, full, made.0, made.1 > 30 * MIB, again))
+        });
+        let expected = (60 * MIB, Err(Errno::ENOSPC), OstIndex(1), true, 60 * MIB);
+        assert_eq!(outcome, Ok(expected), "seed {seed}");
+    }
+}
+
+/// What `df` shows right after a removal holds the space that the removal frees.
+#[test]
+fn statfs_shows_the_space_of_a_file_that_was_removed_just_before() {
+    for seed in 1..=4 {
+        let mut c = cluster(seed);
+        let mount = c.mounts[0];
+        let (before, after, listed) = run(&mut c, mount, async |client| {
+            fill(&client, "file", 0, 60 * MIB).await?;
+            let before = client.statfs().await?.bytes_avail;
+            remove(&client, "file").await?;
+            let after = client.statfs().await?.bytes_avail;
+            fill(&client, "file", 0, 60 * MIB).await?;
+            remove(&client, "file").await?;
+            Ok::<_, Errno>((before, after, avail(&client, 0).await))
+        })
+        .expect("written and removed");
+        assert!(after >= before + 60 * MIB as u64, "seed {seed}: {before} bytes, then {after}");
+        assert!(listed > 60 * MIB as u64, "seed {seed}: {listed} bytes on the OST");
+    }
+}

@@ -300,12 +300,13 @@ codec_struct! {
 }
 
 codec_struct! {
-    /// An OST has no room for a write: destroys that the MDT still owes it are sent now, and the MDT asks it for its space.
+    /// An OST has no room for a write: the MDT sends now the destroys that it still owes the OSTs on that device, has these
+    /// free their space, and asks them for it.
     pub struct Reclaim { pub ost: OstIndex }
 }
 codec_struct! {
-    /// Whether the OST has destroyed objects meanwhile: a write may find room now.
-    pub struct ReclaimReply { pub destroyed: bool }
+    /// Whether there was space to free on that device: a write may find room now.
+    pub struct ReclaimReply { pub freed: bool }
 }
 rpc! {
     GrantSeq => GrantSeq, Modify, GrantSeqReply;

@@ -59,6 +59,7 @@ codec_enum! {
         Enqueue = 0x48,
         Cancel = 0x49,
         Reserve = 0x4a,
+        FreeSpace = 0x4b,
         // callbacks, server to client
         LockGranted = 0x60,
         LockBlocking = 0x61,
@@ -142,6 +143,7 @@ impl Opcode {
             | Self::Glimpse
             | Self::SyncObject
             | Self::Enqueue
+            | Self::FreeSpace
             | Self::LockGranted
             | Self::LockBlocking
             | Self::FlockGranted

@@ -113,6 +113,14 @@ codec_struct! {
     pub struct ReserveReply { pub objects: u64 }
 }
 codec_struct! {
+    /// Frees the space of what was truncated and destroyed before this request, and commits what that depends on.
+    pub struct FreeSpace {}
+}
+codec_struct! {
+    /// Whether there was space to free.
+    pub struct FreeSpaceReply { pub freed: bool }
+}
+codec_struct! {
     /// Callback: a waiting lock is granted.
     pub struct LockGranted { pub cookie: LockCookie, pub state: ObjectState }
 }
@@ -133,4 +141,5 @@ rpc! {
     Enqueue => Enqueue, Read, EnqueueReply;
     Cancel => Cancel, Callback, Empty;
     Reserve => Reserve, Modify, ReserveReply;
+    FreeSpace => FreeSpace, Read, FreeSpaceReply;
 }

@@ -49,6 +49,7 @@ pub(crate) struct FreeSpace {
     pub(crate) bytes_total: u64,
     pub(crate) bytes_avail: u64,
     pub(crate) files_free: u64,
+    device: u64,
     /// Watermarks of the administrator; `None`: by the size.
     low_mb: Option<u64>,
     high_mb: Option<u64>,
@@ -63,6 +64,7 @@ impl FreeSpace {
         self.bytes_total = space.bytes_total;
         self.bytes_avail = space.bytes_avail;
         self.files_free = space.files_free;
+        self.device = space.device;
         self.penalty /= 2;
         self.judge()
     }
@@ -85,6 +87,10 @@ impl FreeSpace {
         let reserve = Reserve::of_size(self.bytes_total);
         let reserve = self.low_mb.map_or(reserve, |low_mb| reserve.with_low(low_mb));
         self.high_mb.map_or(reserve, |high_mb| reserve.with_high(high_mb))
+    }
+    /// OSTs with the same number share their device; 0: nobody shares it.
+    pub(crate) fn device(&self) -> u64 {
+        self.device
     }
     /// No new files.
     pub(crate) fn is_low(&self) -> bool {

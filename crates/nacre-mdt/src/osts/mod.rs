@@ -13,7 +13,7 @@ mod reclaim;
 mod work;
 
 use crate::osts::allocator::{Allocator, NoLayout, OstRoom};
-use crate::osts::free_space::{FreeSpace, Qos, Reserve};
+use crate::osts::free_space::{Qos, Reserve};
 use crate::osts::known::KnownOsts;
 use crate::rows::row::Row;
 use crate::rows::table::{self, RESERVED};
@@ -27,8 +27,9 @@ use core::time::Duration;
 use nacre_node::{Peer, PeerConfig, RpcError, WaitList};
 use nacre_osd::{Credits, OsdError, Pins};
 use nacre_target::{Registration, TargetCore};
-use nacre_types::{Errno, Fid, Instant, Layout, LayoutTemplate, OstIndex, TargetKind, TargetName};
+use nacre_types::{Errno, Fid, Instant, Layout, LayoutTemplate, OstIndex, TargetKind, TargetName, Transno};
 use nacre_wire::mgs::{KeptParam, TargetEntry};
+use nacre_wire::ost::FreeSpace;
 use nacre_wire::settings::{parse_megabytes, parse_switch};
 use nacre_wire::target::{Role, Statfs};
 use tracing::{info, warn};
@@ -62,6 +63,8 @@ pub(crate) struct Ost {
     pub(crate) in_hand: Cell<bool>,
     /// The destroys of a round were answered, or the round has failed.
     pub(crate) destroyed: WaitList,
+    /// It has executed the destroys that changes up to this one have asked for.
+    destroyed_to: Cell<Transno>,
     low: WaitList,
     /// The administrator lets it have new files.
     active: Cell<bool>,
@@ -161,6 +164,25 @@ impl Osts {
         let allocator = self.allocator.borrow();
         let full = allocator.osts().filter(|(_, room)| room.full());
         full.filter_map(|(index, _)| self.get(index)).collect()
+    }
+    /// Those on a device that one of these is on, itself included.
+    pub(crate) fn on_devices_of(&self, osts: &[Rc<Ost>]) -> Vec<Rc<Ost>> {
+        let allocator = self.allocator.borrow();
+        let device = |index| allocator.room(index).map_or(0, |room| room.space.device());
+        let devices: BTreeSet<u64> = osts.iter().map(|ost| device(ost.index)).collect();
+        let shared = |index| device(index) != 0 && devices.contains(&device(index));
+        let named = |index| osts.iter().any(|ost| ost.index == index);
+        let peers = self.peers.borrow();
+        peers.values().filter(|ost| named(ost.index) || shared(ost.index)).cloned().collect()
+    }
+    /// Those whose stores are on the device with this number.
+    pub(crate) fn on_device(&self, device: u64) -> Vec<Rc<Ost>> {
+        let allocator = self.allocator.borrow();
+        let on_it = allocator.osts().filter(|(_, room)| device != 0 && room.space.device() == device);
+        on_it.filter_map(|(index, _)| self.get(index)).collect()
+    }
+    pub(crate) fn all(&self) -> Vec<Rc<Ost>> {
+        self.peers.borrow().values().cloned().collect()
     }
     pub(crate) fn is_full(&self, index: OstIndex) -> bool {
         self.allocator.borrow().room(index).is_some_and(|room| room.full())
@@ -405,13 +427,15 @@ impl Osts {
             has_work: Cell::new(true),
             in_hand: Cell::new(false),
             destroyed: ctx.wait_list(),
+            destroyed_to: Cell::new(Transno(0)),
             low: ctx.wait_list(),
             active: Cell::new(active),
             full: Cell::new(false),
             last_usable: Cell::new(ctx.now()),
         });
         let objects = banked.get(&index).copied().filter(|_| !admitted).unwrap_or(0);
-        let room = OstRoom { objects, space: FreeSpace::reserving(low, high), ..OstRoom::default() };
+        let room =
+            OstRoom { objects, space: free_space::FreeSpace::reserving(low, high), ..OstRoom::default() };
         self.allocator.borrow_mut().set_room(index, room);
         self.peers.borrow_mut().insert(index, ost.clone());
         ctx.spawn(self.clone().keep_room(ost.clone()));
@@ -449,6 +473,10 @@ impl Osts {
     }
     /// Bytes that it still has, and objects reserved on it.
     pub(crate) async fn ask_space(&self, ost: &Ost) -> Result<(u64, u64), RpcError> {
+        if ost.full.get() {
+            // New files come as soon as truncates and destroys have given it room again.
+            ost.peer.call(&FreeSpace {}).await?;
+        }
         let space = ost.peer.call(&Statfs {}).await?;
         let objects = self.update(ost.index, |room| {
             room.space.told(&space);

@@ -1,27 +1,32 @@
-//! Space that only waits for this target: destroys that it still owes an OST.
+//! Space of removed files for whoever needs it now: a write or a create that has met ENOSPC, and statfs.
 //!
-//! The objects of a removed file are destroyed after the commit of the removal, up to a second later. A client whose
-//! write has met ENOSPC, and a create that finds every OST full or the only one that it may use, have that commit hurried and the destroys sent; then the
-//! OST is asked for its space, so that the next choice is made by its present figures. Bound: [`PATIENCE`] for each OST.
+//! The objects of a removed file are destroyed after the commit of the removal, and their OST frees the space after a commit
+//! of its own, up to a few seconds later. Here both commits are hurried: the destroys that OSTs are owed are sent, then the
+//! OSTs free what they have let go of. OSTs that share a device share its space, so all OSTs on a device are asked when
+//! one of them is full, at the same time. Bounds: [`PATIENCE`] and [`STATFS_PATIENCE`], however many OSTs are asked.
 
 use crate::mdt::Mdt;
 use crate::osts::Ost;
 use crate::rows::table::{self, DESTROY};
 use alloc::rc::Rc;
 use core::time::Duration;
+use nacre_node::join_all;
 use nacre_target::{Reply, Request};
-use nacre_types::Errno;
+use nacre_types::{Errno, Instant};
 use nacre_wire::mdt::{Reclaim, ReclaimReply};
+use nacre_wire::ost::{FreeSpace, FreeSpaceReply};
 
-/// How long an OST may take to destroy what it is owed, and to tell its space.
+/// How long the OSTs may take to destroy what they are owed, to free its space, and to tell it.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same before a statfs is answered: `df` shows what is free by then.
+const STATFS_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Mdt {
     pub(crate) async fn reclaim(&self, request: &Request) -> Result<Reply, Errno> {
         let args: Reclaim = request.args()?;
         let ost = self.osts.get(args.ost).ok_or(Errno::ENXIO)?;
-        let destroyed = self.destroy_now(&ost).await?;
-        Ok(Reply::of(&ReclaimReply { destroyed }))
+        let freed = self.free_devices_of(&[ost]).await;
+        Ok(Reply::of(&ReclaimReply { freed }))
     }
 
     /// Before a new file is placed: waits for OSTs that may soon be able to take it, and has space freed when all are full.
@@ -34,34 +39,66 @@ impl Mdt {
 
     /// A new file was refused because the OST that it has to lie on is full. True: one that was full has room again.
     pub(crate) async fn free_full_osts(&self) -> bool {
-        let mut freed = false;
-        for ost in self.osts.full() {
-            if let Err(error) = self.destroy_now(&ost).await {
-                tracing::debug!(target_name = %self.core.name, ost = ost.index.0, %error, "no space was freed");
-            }
-            freed |= !self.osts.is_full(ost.index);
+        let full = self.osts.full();
+        self.free_devices_of(&full).await;
+        full.iter().any(|ost| !self.osts.is_full(ost.index))
+    }
+
+    /// A change of rows has met ENOSPC: objects on this target's own device may be about to go.
+    pub(crate) async fn free_own_device(&self) {
+        if let Ok(space) = self.core.osd.space().await {
+            let until = self.core.ctx.now() + PATIENCE;
+            self.free(&self.osts.on_device(space.device), until).await;
         }
+    }
+
+    /// What was removed before a statfs is free in its answer.
+    pub(crate) async fn free_for_statfs(&self) {
+        let until = self.core.ctx.now() + STATFS_PATIENCE;
+        self.free(&self.osts.all(), until).await;
+    }
+
+    /// Frees the space on the devices of these OSTs, and asks these for it. True: there was some to free.
+    async fn free_devices_of(&self, osts: &[Rc<Ost>]) -> bool {
+        let until = self.core.ctx.now() + PATIENCE;
+        let freed = self.free(&self.osts.on_devices_of(osts), until).await;
+        let told = osts.iter().filter(|ost| ost.peer.is_connected()).map(|ost| async move {
+            let (promise, answer) = self.core.ctx.promise();
+            let (osts, ost) = (self.osts.clone(), ost.clone());
+            self.core.ctx.spawn(async move { promise.fulfil(osts.ask_space(&ost).await.is_ok()) });
+            self.core.ctx.timeout(until, answer).await
+        });
+        join_all(told).await;
         freed
     }
 
-    /// Sends an OST the destroys that it is owed, and asks it for its space. False: there were none.
-    async fn destroy_now(&self, ost: &Rc<Ost>) -> Result<bool, Errno> {
-        if !ost.peer.is_connected() {
+    /// Has OSTs free the space of what was removed before. True: there was some.
+    async fn free(&self, osts: &[Rc<Ost>], until: Instant) -> bool {
+        let each = osts.iter().filter(|ost| ost.peer.is_connected()).map(|ost| async move {
+            let owed = self.destroy_owed(ost, until).await.unwrap_or_else(|error| {
+                tracing::debug!(target_name = %self.core.name, ost = ost.index.0, %error, "no destroys were sent");
+                false
+            });
+            let (promise, answer) = self.core.ctx.promise();
+            let peer = ost.peer.clone();
+            self.core.ctx.spawn(async move { promise.fulfil(peer.call(&FreeSpace {}).await) });
+            let answer = self.core.ctx.timeout(until, answer).await.flatten();
+            owed || matches!(answer, Some(Ok(FreeSpaceReply { freed: true })))
+        });
+        join_all(each).await.contains(&true)
+    }
+
+    /// Waits until an OST has executed the destroys that it is owed now. False: there are none.
+    async fn destroy_owed(&self, ost: &Ost, until: Instant) -> Result<bool, Errno> {
+        let asked = self.core.osd.last_transno();
+        let (from, to) = table::range_of(&ost.index.0.to_be_bytes());
+        if self.core.osd.scan(DESTROY, &from, &to, 1).await?.is_empty() {
             return Ok(false);
         }
-        let until = self.core.ctx.now() + PATIENCE;
-        let (from, to) = table::range_of(&ost.index.0.to_be_bytes());
-        let owed = !self.core.osd.scan(DESTROY, &from, &to, 1).await?.is_empty();
-        if owed {
-            self.core.osd.want_commit();
-            while ost.owes_destroys() && self.core.ctx.now() < until {
-                let _sent = self.core.ctx.timeout(until, ost.destroyed.wait()).await;
-            }
+        self.core.osd.want_commit();
+        while ost.destroyed_to.get() < asked && ost.owes_destroys() && self.core.ctx.now() < until {
+            let _executed = self.core.ctx.timeout(until, ost.destroyed.wait()).await;
         }
-        let (promise, answer) = self.core.ctx.promise();
-        let (osts, asked) = (self.osts.clone(), ost.clone());
-        self.core.ctx.spawn(async move { promise.fulfil(osts.ask_space(&asked).await.is_ok()) });
-        let _told = self.core.ctx.timeout(until, answer).await;
-        Ok(owed)
+        Ok(true)
     }
 }

@@ -62,6 +62,7 @@ impl Mdt {
 
     /// One round; how many rows it has worked off.
     async fn round(&self, ost: &Ost) -> Result<usize, RpcError> {
+        let before = self.core.osd.last_transno();
         let destroys = self.rows_of(DESTROY, ost).await?;
         let chowns = self.rows_of(CHOWN, ost).await?;
         let count = destroys.len() + chowns.len();
@@ -75,6 +76,9 @@ impl Mdt {
                 ost.peer.call(&Destroy { fid: *fid, stripes: row.stripes.clone() }).await
             });
             join_all(calls).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        }
+        if destroys.len() < ROUND_ROWS {
+            ost.destroyed_to.set(before);
         }
         ost.destroys_answered();
         let mut charged = Vec::with_capacity(chowns.len());

@@ -12,7 +12,8 @@ use crate::locks::uncommitted::{First, Touched};
 use crate::mdt::Mdt;
 use crate::rows::view::{Halt, Note, Step, View, Wants};
 use alloc::vec::Vec;
-use nacre_osd::{Credits, Tx};
+use core::mem;
+use nacre_osd::{Credits, OsdError, Tx};
 use nacre_rpc::PreVersions;
 use nacre_target::Request;
 use nacre_types::name::HashKey;
@@ -92,10 +93,17 @@ impl Mdt {
         mut attempt: impl FnMut(&mut Tx<'_>, &mut Wants, HashKey, &mut Left) -> Step<T>,
     ) -> Result<(Transno, T), Errno> {
         let hash = self.hash().await;
-        let (mut turn, mut fetches) = (None, 0);
+        let (mut turn, mut fetches, mut freed) = (None, 0, false);
         while fetches < fetches_max {
             let alone = self.walk(&mut wants).await;
-            let reservation = self.core.osd.reserve(room).await?;
+            let reservation = match self.core.osd.reserve(room).await {
+                Err(OsdError::NoSpace { .. }) if request.is_some() && !mem::replace(&mut freed, true) => {
+                    drop(alone);
+                    self.free_own_device().await;
+                    continue;
+                }
+                reserved => reserved?,
+            };
             let pins = wants.fetch(&self.core.osd).await?;
             // Here and not before the waits: other clients may have come meanwhile.
             let tracks = request.is_some_and(|request| self.core.tracks_uncommitted(request));

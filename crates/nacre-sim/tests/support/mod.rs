@@ -51,11 +51,15 @@ pub(crate) fn wait<T: 'static>(c: &mut Cluster, job: JobId) -> T {
 /// A cluster on devices that lose what was not synced, ready.
 pub(crate) fn cluster(seed: u64, osts: u32, mounts: u32) -> Cluster {
     let mut c = Cluster::on_devices(seed, osts, mounts);
+    ready(&mut c);
+    c
+}
+/// Waits until all mounts of a new cluster have started.
+pub(crate) fn ready(c: &mut Cluster) {
     c.world.run_for(SEC);
     for mount in c.mounts.clone() {
-        run(&mut c, mount, async |client| client.ready().await).expect("it starts");
+        run(c, mount, async |client| client.ready().await).expect("it starts");
     }
-    c
 }
 /// The same with one OST.
 pub(crate) fn on_devices(seed: u64, mounts: u32) -> Cluster {

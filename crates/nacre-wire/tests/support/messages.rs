@@ -224,6 +224,7 @@ messages! {
         };
         Cancel = Cancel { object: object(), cookie: LockCookie(1) };
         Reserve = Reserve { objects: 1000 };
+        FreeSpace = FreeSpace {};
     }
     others {
         ConnectReply = ConnectReply {
@@ -274,6 +275,7 @@ messages! {
         ObjectState = state();
         EnqueueReply = EnqueueReply { granted: true, state: state() };
         ReserveReply = ReserveReply { objects: 1000 };
+        FreeSpaceReply = FreeSpaceReply { freed: true };
         LockGranted = LockGranted { cookie: LockCookie(1), state: state() };
         LockBlocking = LockBlocking { cookie: LockCookie(1) };
         DirTail = DirTail {

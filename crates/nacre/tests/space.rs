@@ -1,0 +1,71 @@
+//! Freed space on real mounts: two OSTs on one ext4, both full.
+//! Needs root and /dev/fuse; without them the test says so and passes.
+#![allow(clippy::unwrap_used, clippy::print_stderr, clippy::disallowed_methods, reason = "tests")]
+
+mod machine;
+
+use machine::Machine;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::Command;
+
+const MIB: usize = 1 << 20;
+
+fn run(program: &str, args: &[&str]) {
+    let out = Command::new(program).args(args).output().unwrap();
+    assert!(out.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&out.stderr));
+}
+/// Writes until there is no room, at most so many MiB: how many were written.
+fn fill(file: &mut File, most: usize) -> usize {
+    let piece = vec![7; MIB];
+    for n in 0..most {
+        match file.write_all(&piece) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => return n,
+            Err(error) => panic!("MiB {n}: {error}"),
+        }
+    }
+    most
+}
+/// MiB that `df` shows as available.
+fn avail_mib(mount: &Path) -> usize {
+    let space = rustix::fs::statvfs(mount).unwrap();
+    (space.f_bavail * space.f_frsize) as usize / MIB
+}
+
+#[test]
+fn removed_files_leave_their_space_to_both_osts_of_a_device_at_once() {
+    let Some(m) = Machine::new() else { return };
+    let (image, disk) = (m.path("image"), m.made("disk"));
+    File::create(&image).unwrap().set_len(768 * MIB as u64).unwrap();
+    run("mkfs.ext4", &["-q", image.to_str().unwrap()]);
+    run("mount", &["-o", "loop", image.to_str().unwrap(), disk.to_str().unwrap()]);
+    let (mount, data) = (m.mount(), disk.join("data"));
+    let up =
+        m.start(&["up", mount.to_str().unwrap(), "--osts", "2", "--dir", data.to_str().unwrap()], "next: ");
+    let on = |ost: &str, name: &str| {
+        let path = mount.join(name);
+        m.good(&["lfs", "setstripe", "-c", "1", "-i", ost, path.to_str().unwrap()]);
+        File::options().append(true).open(path).unwrap()
+    };
+    let (mut kept, mut other) = (on("1", "kept"), on("1", "other"));
+    assert_eq!(fill(&mut kept, 1), 1);
+    for (name, most) in [("first", 150), ("second", 100), ("rest", usize::MAX)] {
+        fill(&mut on("0", name), most);
+    }
+    fill(&mut other, usize::MAX);
+    assert_eq!(fill(&mut kept, 1), 0, "the device is full");
+
+    fs::remove_file(mount.join("first")).unwrap();
+    let written = fill(&mut kept, 100);
+    assert_eq!(written, 100, "MiB of 150 that another OST has let go of just before");
+    fill(&mut kept, usize::MAX);
+    let before = avail_mib(&mount);
+    fs::remove_file(mount.join("second")).unwrap();
+    let after = avail_mib(&mount);
+    assert!(after >= before + 80, "{before} MiB, and {after} MiB right after 100 MiB were removed");
+    drop((kept, other));
+    up.stop();
+    run("umount", &[disk.to_str().unwrap()]);
+}

@@ -55,6 +55,6 @@ pub use reply::{Body, FuseReply};
 pub use request::{Args, FuseRequest, Origin};
 pub use session::{Session, SessionConfig, SessionError};
 pub use stats::OpStats;
-pub use table::{mount_of, mounted_type};
+pub use table::{mount_of, mount_points, mounted_type};
 pub use unmount::{Holder, Unmount, elsewhere, holders, shortened, unmount_fuse, users};
 pub use uring::{ENABLE_PATH, Ticket, Transport, WhyDevice};

@@ -20,6 +20,12 @@ pub fn mounted_type(path: &Path) -> Option<String> {
     mount_on(&own()?, path).map(|line| line.fs_type)
 }
 
+/// Every nacre mount point of this process's name space.
+pub fn mount_points() -> Vec<PathBuf> {
+    let ours = own().unwrap_or_default().into_iter().filter(|line| line.fs_type == FS_TYPE);
+    ours.map(|line| line.point).collect()
+}
+
 /// The nacre mount that `path` (absolute, resolved) lies in: its mount point, and its source `ADDRESS:/FS`.
 pub fn mount_of(path: &Path) -> Option<(PathBuf, String)> {
     ours_above(&own()?, path)

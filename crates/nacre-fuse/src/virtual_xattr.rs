@@ -4,9 +4,9 @@
 //! | --- | --- | --- | --- |
 //! | `nacre.fid` | any | `[0xSEQ:0xOID:0x0]` | |
 //! | `nacre.layout` | any | JSON, below | JSON or `count=N,size=BYTES,first=OST`, each optional; removed: the default |
-//! | `nacre.path` | any | all paths from the root, without leading slash, one per line | |
+//! | `nacre.path` | any | all paths from the root, without leading slash, a NUL between them | |
 //! | `nacre.path.[0x..:0x..:0x0]` | any (tools use the root) | the same for that FID | |
-//! | `nacre.links` | any | `[FID of the parent]/name` of every link, one per line | |
+//! | `nacre.links` | any | `[FID of the parent]/name` of every link, a NUL between them | |
 //! | `nacre.df` | any | JSON list: one object per target | |
 //! | `nacre.sync` | any | makes durable what this mount has completed; `ok` | the same |
 //! | `nacre.mount` | any | `FSNAME-INSTANCE`, as in parameter names | |
@@ -91,12 +91,12 @@ pub(crate) async fn get<O: Ops>(
         VirtualName::Layout => layout_json(fid, &ops.layout(fid).await?).to_string(),
         VirtualName::Path(other) => {
             let paths = ops.paths(other.unwrap_or(fid), caller).await?;
-            return Ok(paths.join(&b'\n').into());
+            return Ok(paths.join(&0).into());
         }
         VirtualName::Links => {
             let links = ops.links(fid, caller).await?;
             let lines = links.iter().map(|(parent, name)| [format!("{parent}/").as_bytes(), name].concat());
-            return Ok(lines.collect::<Vec<_>>().join(&b'\n').into());
+            return Ok(lines.collect::<Vec<_>>().join(&0).into());
         }
         VirtualName::Df => df_json(ops).await?.to_string(),
         VirtualName::Sync => {

@@ -64,6 +64,10 @@ impl Mgs {
     /// Keeps a parameter; whoever has it learns of it with the list of targets.
     async fn keep_param(&self, request: &Request) -> Result<Reply, Errno> {
         let new: KeepParam = request.args()?;
+        // It is set at every server and mount.
+        if !self.core.is_administrator(request) {
+            return Err(Errno::EPERM);
+        }
         let credits = Credits {
             rows: ParamChange::ROWS,
             row_bytes: ParamChange::BYTES,

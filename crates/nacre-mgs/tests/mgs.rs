@@ -8,7 +8,9 @@ use nacre_mgs::Mgs;
 use nacre_node::{Origin, RpcError};
 use nacre_sim::{NodeId, World};
 use nacre_types::{ClientUuid, Errno, FsName, Identity, TargetKind, Transno};
-use nacre_wire::mgs::{ListTargets, RegisterReply, RegisterTarget, TargetList};
+use nacre_wire::mgs::{
+    Admit, AdmitTarget, KeepParam, ListTargets, RegisterReply, RegisterTarget, TargetList,
+};
 use nacre_wire::target::{GetParams, Role, SetParam};
 
 fn mgs(seed: u64) -> (World, NodeId) {
@@ -173,4 +175,29 @@ fn new_targets_are_taken_until_clients_have_mounted_and_then_when_the_administra
     assert_eq!(set_register(&mut jobs, &mut w, "known"), "");
     assert_eq!(register(&mut jobs, &mut w, 6, 16, "g"), CLOSED);
     assert!(set_register(&mut jobs, &mut w, "shut").contains("it is open or known"));
+}
+
+/// Over the network, or as another user of the machine, nobody changes what holds for everybody.
+#[test]
+fn only_the_administrator_keeps_parameters_and_admits_targets() {
+    let (mut w, _) = mgs(7);
+    let mut jobs = Jobs::default();
+    register(&mut jobs, &mut w, 0, 10, "a").expect("registered");
+    for (uuid, origin) in [(1, Origin::Network), (2, Origin::Host), (3, Origin::Administrator)] {
+        let from = add_client(&mut w, "MGS", uuid, Role::Tool);
+        w.set_origin(from, origin);
+        let (kept, admitted) = jobs.run(&mut w, from, async |a| {
+            let param = KeepParam { name: "mdc.*.max_rpcs_in_flight".into(), value: Some("16".into()) };
+            let kind = TargetKind::Ost;
+            let other = AdmitTarget { fs: demo(), kind, index: 0, admit: Admit::Rollback, revoke: false };
+            (a.peer.call(&param).await.map(drop), a.peer.call(&other).await.map(|reply| reply.refused))
+        });
+        let params = list(&mut jobs, &mut w, from, "demo").expect("known").params;
+        if origin == Origin::Administrator {
+            assert_eq!((kept, admitted, params.len()), (Ok(()), Ok(String::new()), 1));
+        } else {
+            let refused = RpcError::Errno(Errno::EPERM);
+            assert_eq!((kept, admitted, params.len()), (Err(refused), Err(refused), 0), "{origin:?}");
+        }
+    }
 }

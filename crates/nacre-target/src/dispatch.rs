@@ -261,7 +261,6 @@ impl<S: Service> Inner<S> {
                 }
                 Ok(Reply::of(&crate::island::recovery_rows(core, &request.args()?).await?))
             }
-            // `set_param -P` works from everywhere: it goes to the MGS as `KeepParam`.
             Opcode::SetParam if !core.is_administrator(request) => Err(Errno::EPERM),
             Opcode::SetParam => Ok(Reply::of(&set_params(core, &**service, &request.args()?))),
             _ => service.clone().handle(request.clone()).await,

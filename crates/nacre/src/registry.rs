@@ -172,8 +172,8 @@ pub(crate) fn entries() -> Result<Vec<Entry>> {
     Ok(with_fallen()?.0)
 }
 
-/// Every living process, and those that ended without taking leave of targets in directories that nobody serves since:
-/// their entries stay. By pid.
+/// Every living process, and those that ended without taking leave of targets in directories that nobody serves since, or of
+/// mounts that are still there: their entries stay. By pid.
 pub(crate) fn with_fallen() -> Result<(Vec<Entry>, Vec<Entry>)> {
     let (mut list, mut dead) = (Vec::new(), Vec::new());
     let mut files = Vec::new();
@@ -205,9 +205,13 @@ pub(crate) fn with_fallen() -> Result<(Vec<Entry>, Vec<Entry>)> {
         }
     }
     let served = |dir: &PathBuf| list.iter().any(|e: &Entry| e.targets.contains(dir));
+    let mounted = nacre_fuse::mount_points();
+    let is_mounted =
+        |point: &PathBuf| mounted.contains(point) && !list.iter().any(|e| e.mounts.contains(point));
     let mut fallen = Vec::new();
-    for (path, entry) in dead {
-        if entry.targets.iter().any(|dir| dir.exists() && !served(dir)) {
+    for (path, mut entry) in dead {
+        entry.mounts.retain(is_mounted);
+        if !entry.mounts.is_empty() || entry.targets.iter().any(|dir| dir.exists() && !served(dir)) {
             fallen.push(entry);
         } else {
             drop(std::fs::remove_file(&path));

@@ -4,8 +4,11 @@
 use anyhow::Result;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use std::borrow::Cow;
 use std::cell::RefCell;
+use std::ffi::OsStr;
 use std::io::{IsTerminal as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// The first error of stdout, 0 if there was none.
@@ -13,12 +16,51 @@ static LOST: AtomicI32 = AtomicI32::new(0);
 
 /// A line of output.
 pub(crate) fn line(text: &str) {
-    remember(writeln!(std::io::stdout(), "{text}"));
+    remember(writeln!(std::io::stdout(), "{}", harmless(text)));
 }
 
-/// Output as it is, without a newline.
+/// Output without a newline.
 pub(crate) fn raw(text: &str) {
+    let text = harmless(text);
     remember(write!(std::io::stdout(), "{text}").and_then(|()| std::io::stdout().flush()));
+}
+
+/// A name of a file for people, as `ls -b` writes it: control characters, backslashes and bytes that are no text as escapes,
+/// so that a name is on one line and can be told from every other. JSON has names as they are.
+pub(crate) fn name(name: impl AsRef<OsStr>) -> String {
+    let mut shown = String::new();
+    for chunk in name.as_ref().as_bytes().utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' => shown.push_str("\\\\"),
+                '\n' => shown.push_str("\\n"),
+                '\t' => shown.push_str("\\t"),
+                '\r' => shown.push_str("\\r"),
+                c if c.is_control() => {
+                    let octal = |byte: &u8| format!("\\{byte:03o}");
+                    shown.extend(c.encode_utf8(&mut [0; 4]).as_bytes().iter().map(octal));
+                }
+                c => shown.push(c),
+            }
+        }
+        shown.extend(chunk.invalid().iter().map(|byte| format!("\\{byte:03o}")));
+    }
+    shown
+}
+
+/// Text that does nothing to a terminal. Names and sentences in it may be of somebody else (a file, a peer).
+fn harmless(text: &str) -> Cow<'_, str> {
+    let acts = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(acts) {
+        return text.into();
+    }
+    text.split_inclusive(acts)
+        .flat_map(|part| {
+            let control = part.chars().next_back().filter(|c| acts(*c));
+            let plain = part.get(..part.len() - control.map_or(0, char::len_utf8)).unwrap_or_default();
+            [plain.to_owned(), control.map(|c| name(c.to_string())).unwrap_or_default()]
+        })
+        .collect()
 }
 
 /// Whoever prints goes on: only the end of the command tells.
@@ -37,7 +79,7 @@ pub(crate) fn lost_output() -> Option<rustix::io::Errno> {
 
 /// A line of talk.
 pub(crate) fn note(text: &str) {
-    drop(writeln!(std::io::stderr(), "{text}"));
+    drop(writeln!(std::io::stderr(), "{}", harmless(text)));
 }
 
 /// An error with its causes, then what to do.
@@ -198,8 +240,20 @@ impl Live {
 
 #[cfg(test)]
 mod tests {
-    use super::sentence;
+    use super::{harmless, name, sentence};
     use anyhow::{Context as _, anyhow};
+
+    #[test]
+    fn names_are_on_one_line_and_do_nothing_to_a_terminal() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let odd = b"a\nb\t\x1b[2J\\ \xff \xc3\xa9\xc2\x9b";
+        assert_eq!(name(std::ffi::OsStr::from_bytes(odd)), "a\\nb\\t\\033[2J\\\\ \\377 \u{e9}\\302\\233");
+        assert_eq!(
+            harmless("of a peer: \x1b[2J\n\tsecond \\ line\x07"),
+            "of a peer: \\033[2J\n\tsecond \\ line\\007"
+        );
+        assert_eq!(harmless("plain"), "plain");
+    }
 
     #[test]
     fn hints_come_after_the_whole_sentence() {

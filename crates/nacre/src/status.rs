@@ -5,9 +5,10 @@ use crate::registry::{self, Entry};
 use crate::tool::{self, TimeoutArgs, Tool, Trouble};
 use crate::{filesystems, say};
 use anyhow::Result;
-use nacre_types::TargetKind;
+use nacre_types::{TargetKind, TargetName};
 use nacre_wire::target::{GetParams, Param, Ping, Statfs, StatfsReply};
 use serde::Serialize;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(clap::Args, Debug)]
@@ -23,7 +24,7 @@ use std::process::ExitCode;
         \x20 up             it answers\n\
         \x20 degraded       a mount that answers, but has no connection to one of its servers\n\
         \x20 no answer      its process runs and has said nothing in time: stopped, or very busy\n\
-        \x20 down           its process has ended without being told to; nobody serves the target\n\
+        \x20 down           its process has ended without being told to: nobody serves the target, or the mount\n\
         \x20 refused        it is another target of that name, or has gone back: it is not served\n\
         \x20 no permission  this user may not ask it (run it as the user who started it)",
     after_help = "Exit status:\n\
@@ -185,7 +186,7 @@ fn notes(processes: &[Process], all: &FileSystems) {
         }
     }
     for p in processes {
-        let mut names = p.state.iter().filter(|i| nacre_types::TargetName::parse(&i.name).is_none());
+        let mut names = p.state.iter().filter(|i| TargetName::parse(&i.name).is_none());
         for mount in &p.entry.mounts {
             let (name, pid) = (names.next().map_or("", |island| &island.name), p.entry.pid);
             let fs = filesystems::name_of(name).unwrap_or_default();
@@ -203,13 +204,25 @@ fn notes(processes: &[Process], all: &FileSystems) {
     }
 }
 
-/// A process that ended without taking leave: its targets are in their directories, and nobody serves them.
+/// A process that ended without taking leave: nobody serves its targets, which are in their directories, nor its mounts,
+/// which the kernel keeps until they are unmounted.
 fn down(mut entry: Entry) -> Process {
-    entry.mounts.clear();
-    entry.islands.retain(|name| nacre_types::TargetName::parse(name).is_some());
-    let reason = format!("down: its process has ended without being told to (pid {})", entry.pid);
-    let island = |name: &String| Island::new(name, State::Down, vec![reason.clone()]);
-    Process { state: entry.islands.iter().map(island).collect(), entry }
+    let has_targets = entry.targets.iter().any(|dir| dir.exists());
+    let mounts = std::mem::take(&mut entry.mounts);
+    let is_target = |name: &String| TargetName::parse(name).is_some();
+    entry.islands.retain(|name| if is_target(name) { has_targets } else { !mounts.is_empty() });
+    let ended = format!("down: its process has ended without being told to (pid {})", entry.pid);
+    let left = |point: &PathBuf| {
+        let point = say::name(point);
+        format!(
+            "{ended}: {point} gives \"Transport endpoint is not connected\"\nhint: nacre umount --lazy {point}"
+        )
+    };
+    let state = |name: &String| {
+        let reasons = if is_target(name) { vec![ended.clone()] } else { mounts.iter().map(left).collect() };
+        Island::new(name, State::Down, reasons)
+    };
+    Process { state: entry.islands.iter().map(state).collect(), entry }
 }
 
 fn island(entry: &Entry, name: &str, timeout: TimeoutArgs) -> Island {
@@ -233,7 +246,7 @@ fn ask(entry: &Entry, name: &str, timeout: TimeoutArgs) -> Result<Island> {
     let up = |reasons: Vec<String>| {
         Island::new(name, if reasons.is_empty() { State::Up } else { State::Degraded }, reasons)
     };
-    match nacre_types::TargetName::parse(name).map(|target| target.kind()) {
+    match TargetName::parse(name).map(|target| target.kind()) {
         None => {
             let params = tool.call(&GetParams { pattern: "*.*.import".into() })?.params;
             Ok(up(params.iter().filter_map(|import| missing(name, import)).collect()))

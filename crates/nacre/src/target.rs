@@ -3,12 +3,12 @@
 //! A tool of the MGS: of one that runs on this machine, or of a stopped one, which is served for the moment of the question.
 
 use crate::process::{self, Process};
-use crate::registry::{self, ProcessKind};
+use crate::registry::{self, Entry, ProcessKind};
 use crate::tool::{self, Tool};
 use crate::{say, up};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Subcommand;
-use nacre_types::{Remembered, TargetKind, TargetName};
+use nacre_types::{FsName, Remembered, TargetKind, TargetName};
 use nacre_wire::mgs::{Admit, AdmitReply, AdmitTarget, ListTargets, TargetEntry};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -86,7 +86,7 @@ pub(crate) enum TargetCommand {
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct MgsArgs {
-    /// Directory of the MGS, or of the `up`, if it does not run (default: the MGS that runs on this machine)
+    /// Directory of the MGS, or of the `up` (default: the MGS that runs on this machine and knows the file system)
     #[arg(long, value_name = "DIR")]
     mgs: Option<PathBuf>,
     /// JSON with stable keys
@@ -113,22 +113,49 @@ pub(crate) fn run(command: &TargetCommand) -> Result<()> {
     }
 }
 
-/// Asks the MGS: the one of this machine, or a stopped one.
-fn ask<T>(args: &MgsArgs, question: impl FnOnce(&mut Tool) -> Result<T>) -> Result<T> {
-    let Some(dir) = &args.mgs else {
-        let entries = registry::entries()?;
-        let serving = |e: &&registry::Entry| e.islands.iter().any(|island| island == "MGS");
-        let mut found = entries.iter().filter(serving);
-        let entry = found.next().context(
-            "no MGS runs on this machine\nhint: run this where the MGS is served; one that is stopped: --mgs DIR",
-        )?;
+/// The running MGS that is meant, if one is: that of the directory, the only one of this machine, or the one that knows the
+/// file system.
+fn running(dir: Option<&Path>, fs: &FsName) -> Result<Option<Entry>> {
+    let entries = registry::entries()?;
+    let serving = |e: &Entry| e.islands.iter().any(|island| island == "MGS");
+    let mut found: Vec<Entry> = entries.into_iter().filter(serving).collect();
+    if let Some(dir) = dir {
+        let dir = mgs_dir(&up::absolute(dir)?);
+        return Ok(found.into_iter().find(|e| e.targets.contains(&dir)));
+    }
+    if found.len() > 1 {
+        let known = |mgs: &mut Tool| mgs.call(&ListTargets { fs: fs.clone() });
+        let answers = tool::ask_all(&found, |entry, island| match island {
+            "MGS" => Tool::connect(&entry.socket, island, tool::PATIENCE)
+                .and_then(|mut mgs| known(&mut mgs))
+                .is_ok(),
+            _ => false,
+        });
+        let mut knows = answers.into_iter().map(|islands| islands.contains(&true));
+        found.retain(|_| knows.next() == Some(true));
         ensure!(
-            found.next().is_none(),
-            "several MGSs run on this machine\nhint: stop the one that is meant and name its directory with --mgs DIR"
+            !found.is_empty(),
+            "none of the MGSs that run on this machine knows a file system {fs}\nhint: nacre status"
         );
+    }
+    ensure!(
+        found.len() < 2,
+        "{} MGSs that run on this machine know a file system {fs}\nhint: --mgs with the directory of the one that is meant",
+        found.len()
+    );
+    let none =
+        "no MGS runs on this machine\nhint: run this where the MGS is served; one that is stopped: --mgs DIR";
+    found.pop().context(none).map(Some)
+}
+
+/// Asks the MGS of a file system: a running one, or a stopped one in its directory.
+fn ask<T>(args: &MgsArgs, fs: &FsName, question: impl FnOnce(&mut Tool) -> Result<T>) -> Result<T> {
+    let dir = args.mgs.as_deref();
+    if let Some(entry) = running(dir, fs)? {
         let mut tool = Tool::connect(&entry.socket, "MGS", tool::PATIENCE)?;
         return question(&mut tool);
-    };
+    }
+    let dir = dir.context("no MGS runs on this machine")?;
     let mut signals = process::Signals::catch()?;
     let served = process::open_target(&mgs_dir(dir))?;
     ensure!(served.name == TargetName::Mgs, "{} holds {}, not an MGS", dir.display(), served.name);
@@ -153,7 +180,7 @@ fn admit(args: &AdmitArgs, how: Admit) -> Result<()> {
         bail!("{:?} is no target of a file system\nhint: demo-OST0001, demo-MDT0000", args.target)
     };
     let asked = AdmitTarget { fs: fs.clone(), kind, index, admit: how, revoke: args.revoke };
-    let AdmitReply { known, replaced, refused } = ask(&args.mgs, |mgs| mgs.call(&asked))?;
+    let AdmitReply { known, replaced, refused } = ask(&args.mgs, &asked.fs, |mgs| mgs.call(&asked))?;
     if !refused.is_empty() {
         bail!("{}: {refused}", args.target);
     }
@@ -220,9 +247,9 @@ fn remembered(known: &Remembered) -> serde_json::Value {
 }
 
 fn list(fs: &str, args: &MgsArgs) -> Result<()> {
-    let name = nacre_types::FsName::parse(fs)
+    let name = FsName::parse(fs)
         .with_context(|| format!("{fs:?} is no name of a file system: 1 to 8 of A-Z a-z 0-9 _ -"))?;
-    let entries = ask(args, |mgs| mgs.call(&ListTargets { fs: name.clone() }))
+    let entries = ask(args, &name, |mgs| mgs.call(&ListTargets { fs: name.clone() }))
         .with_context(|| format!("the MGS does not list the targets of {fs}"))?
         .targets;
     let target =

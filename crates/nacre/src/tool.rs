@@ -204,12 +204,18 @@ pub(crate) fn complain(errors: &[anyhow::Error]) {
     let (forbidden, others): (Vec<_>, Vec<_>) =
         errors.iter().partition(|error| trouble(error) == Trouble::Forbidden);
     others.iter().for_each(|error| say::error("nacre", error));
-    if let Some(first) = forbidden.first() {
-        say::note(&format!(
-            "nacre: {} of the devices could not be asked: {first:#}\nhint: run it as that user (root: sudo)",
-            forbidden.len()
-        ));
+    if let Some(why) = self::forbidden(&forbidden) {
+        say::note(&format!("nacre: {why}"));
     }
+}
+
+/// One sentence for all devices that this user may not ask.
+pub(crate) fn forbidden<E: std::borrow::Borrow<anyhow::Error>>(errors: &[E]) -> Option<String> {
+    let first: &anyhow::Error = errors.first()?.borrow();
+    let number = errors.len();
+    Some(format!(
+        "{number} of the devices could not be asked: {first:#}\nhint: run it as that user (root: sudo)"
+    ))
 }
 
 /// Whether an error is one of time.

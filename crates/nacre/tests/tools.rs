@@ -539,6 +539,9 @@ fn an_ordinary_user_is_told_that_it_may_not_ask() {
             "{}",
             said.err
         );
+        // One cause with its hint, not one for each target; get_param also says that nothing was found.
+        assert_eq!(said.err.matches("permission denied").count(), 1, "{}", said.err);
+        assert_eq!(said.err.lines().count(), if args[1] == "set_param" { 2 } else { 4 }, "{}", said.err);
     }
     let mount = m.mount();
     let umount = as_user(&["umount", mount.to_str().unwrap()]);
@@ -620,4 +623,90 @@ fn a_detached_mount_gives_up_in_time_and_leaves_no_log() {
             .filter(|f| f.path().extension() == Some("log".as_ref()))
     };
     assert_eq!(logs().count(), 0);
+}
+
+/// The kernel keeps a mount whose process is gone; everything below it fails.
+#[test]
+fn status_shows_a_mount_whose_process_was_killed() {
+    let Some(m) = Machine::new() else { return };
+    let up = m.up();
+    let second = m.path("second");
+    let second = second.to_str().unwrap();
+    m.good(&["mount", &up.address(), second, "--detach"]);
+    let status: serde_json::Value = serde_json::from_str(&m.good(&["status", "--json"])).unwrap();
+    let is_second = |p: &&serde_json::Value| p["mounts"][0] == second;
+    let pid = status.as_array().unwrap().iter().find(is_second).unwrap()["pid"].as_i64().unwrap();
+    let process = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+    eventually("the process is gone", || fs::read_dir(second).is_err());
+    for _ in 0..2 {
+        let status = m.nacre(&["status"]);
+        assert_eq!(status.code, Some(3), "{}{}", status.out, status.err);
+        let row = |line: &str| line.starts_with(&pid.to_string()) && line.contains(" down ");
+        assert!(status.out.lines().any(row), "{}", status.out);
+        assert!(status.out.contains(&format!("hint: nacre umount --lazy {second}")), "{}", status.out);
+    }
+    m.good(&["umount", "--lazy", second]);
+    assert!(!m.good(&["status"]).contains(" down "));
+    up.stop();
+    assert_eq!(m.good(&["status", "--json"]), "[]\n");
+}
+
+#[test]
+fn names_with_control_characters_are_shown_as_escapes() {
+    let Some(m) = Machine::new() else { return };
+    let up = m.up();
+    let mount = m.mount();
+    let odd = mount.join("two\nlines\x1b[2J");
+    fs::write(&odd, "x").unwrap();
+    let (mount, odd) = (mount.to_str().unwrap(), odd.to_str().unwrap());
+    let shown = format!("{mount}/two\\nlines\\033[2J");
+    for path in [mount, odd] {
+        let said = m.good(&["lfs", "getstripe", path]);
+        assert!(said.contains(&format!("{shown}\n")) && !said.contains('\x1b'), "{said:?}");
+    }
+    let fid = m.good(&["lfs", "path2fid", odd]);
+    assert_eq!(m.good(&["lfs", "fid2path", mount, fid.trim()]), format!("{shown}\n"));
+    assert!(m.good(&["lfs", "path2fid", "--parents", odd]).ends_with("/two\\nlines\\033[2J\n"));
+    let json = m.good(&["lfs", "fid2path", "--json", mount, fid.trim()]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json[0]["paths"], serde_json::json!(["two\nlines\u{1b}[2J"]), "as it is");
+    let gone = m.nacre(&["lfs", "getstripe", &format!("{odd}.gone")]);
+    assert!(
+        !gone.ok && gone.err.contains("\\033[2J.gone") && gone.err.lines().count() == 1,
+        "{:?}",
+        gone.err
+    );
+    up.stop();
+}
+
+#[test]
+fn the_name_of_a_file_system_chooses_among_mgss() {
+    let Some(m) = Machine::new() else { return };
+    let first = m.up();
+    let (demo, again) = (m.path("demo"), m.path("again"));
+    let second = m.start(&["up", demo.to_str().unwrap(), "--ephemeral", "--fsname", "demo"], "next: ");
+    for (fs, other) in [("nacre", "demo"), ("demo", "nacre")] {
+        let list = m.good(&["target", "list", fs]);
+        assert!(list.contains(&format!("{fs}-OST0000")) && !list.contains(&format!("{other}-OST")), "{list}");
+    }
+    m.refused(&["target", "list", "none"], &["none of the MGSs", "file system none"]);
+    let said = m.good(&["target", "accept-rollback", "nacre-OST0000"]);
+    assert!(said.contains("nacre-OST0000: an old copy is admitted"), "{said}");
+    m.good(&["target", "accept-rollback", "nacre-OST0000", "--revoke"]);
+    // Of one name the directory tells, whether the MGS runs or not.
+    let third = m.start(&["up", again.to_str().unwrap(), "--ephemeral", "--fsname", "nacre"], "next: ");
+    m.refused(&["target", "list", "nacre"], &["2 MGSs", "--mgs"]);
+    let data = m.path("data");
+    let list = m.good(&["target", "list", "nacre", "--mgs", data.to_str().unwrap()]);
+    assert!(list.contains(data.to_str().unwrap()), "{list}");
+    third.stop();
+    second.stop();
+    first.stop();
+    let stopped = m.good(&["target", "list", "nacre", "--mgs", data.to_str().unwrap()]);
+    let uuids = |list: &str| {
+        let uuid = |line: &str| line.split_whitespace().nth(1).map(str::to_owned);
+        list.lines().map(uuid).collect::<Vec<_>>()
+    };
+    assert_eq!(uuids(&stopped), uuids(&list));
 }

@@ -3,6 +3,7 @@
 //! Which targets there are is known from the MGS, or from the layouts: those that were not given are named.
 
 use super::Found;
+use crate::say;
 use bytes::Bytes;
 use nacre_mdt::row::{Inode, Row as _, Stripes};
 use nacre_mdt::table::{DESTROY, INODE};
@@ -14,6 +15,8 @@ use nacre_types::{
     TargetName,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 
 const SENTENCES_MAX: usize = 1000;
 /// Deepest path that is followed; a loop would be damage.
@@ -104,7 +107,7 @@ impl Rows {
                 parts.push(format!("[{at}]"));
                 break;
             };
-            parts.push(name.escape_ascii().to_string());
+            parts.push(say::name(OsStr::from_bytes(name)));
             at = *parent;
         }
         parts.reverse();

@@ -2,7 +2,7 @@
 
 use super::{Asked, ask_islands, fits};
 use crate::filesystems::{FileSystem, FileSystems, ScopeArgs};
-use crate::tool::{TimeoutArgs, Tool};
+use crate::tool::{TimeoutArgs, Tool, Trouble};
 use crate::{process, registry, say, tool};
 use anyhow::{Result, bail, ensure};
 use nacre_types::TargetName;
@@ -52,16 +52,19 @@ fn try_apply(all: &FileSystems, setting: &str, scope: &ScopeArgs, timeout: Timeo
     let of = all.choose(scope, &format!("'{name}'"), fits(&asked))?;
     let is_meant = |a: &Asked| of.as_ref().is_none_or(|fs| a.fs.is_of(fs));
     let mut done = Done::default();
-    let mut found = Vec::new();
+    let (mut found, mut forbidden) = (Vec::new(), Vec::new());
     for a in asked.into_iter().filter(is_meant) {
         match a.params {
             Ok(params) => {
                 let names: Vec<String> = params.into_iter().flatten().map(|p| p.name).collect();
                 found.push(((a.entry, a.island), names));
             }
+            Err(e) if tool::trouble(&e) == Trouble::Forbidden => forbidden.push(e),
             Err(e) => done.refused.push(format!("set_param: {e:#}")),
         }
     }
+    // One cause, however many targets and mounts a process has.
+    done.refused.extend(tool::forbidden(&forbidden).map(|why| format!("set_param: {why}")));
     let names_of = |entry: &registry::Entry, island: &str| {
         let is_it = |(index, name): &(usize, String)| {
             all.entries.get(*index).is_some_and(|e| e.pid == entry.pid) && name == island

@@ -166,11 +166,11 @@ pub(super) fn run(args: &Args) -> Result<()> {
                 continue;
             };
             let mark = if t.state == State::Full { " S" } else { "" };
-            let place = format!("{}[{}]{mark}", mount.display(), bracket(&t.target));
+            let place = format!("{}[{}]{mark}", say::name(mount), bracket(&t.target));
             say::line(&row(args, &uuid, space, &place));
         }
         say::line("");
-        say::line(&row(args, "filesystem_summary:", summary(&list), &mount.display().to_string()));
+        say::line(&row(args, "filesystem_summary:", summary(&list), &say::name(mount)));
     }
     end(&errors, asked)
 }

@@ -1,12 +1,14 @@
 //! `lfs path2fid` and `lfs fid2path`.
 
-use super::attribute;
+use super::{attribute, attribute_bytes};
 use crate::filesystems::FileSystems;
 use crate::tool::TimeoutArgs;
 use crate::{registry, say, watch};
 use anyhow::{Context as _, Result, bail};
 use nacre_types::Fid;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Path2fidArgs {
@@ -40,19 +42,29 @@ pub(super) fn path2fid(args: &Path2fidArgs) -> Result<()> {
     let mut all = Vec::new();
     for path in &args.paths {
         let fid = attribute(path, "nacre.fid")?;
-        let parents = if args.parents { attribute(path, "nacre.links")? } else { String::new() };
+        let parents = if args.parents { names(path, "nacre.links")? } else { Vec::new() };
         if args.json {
-            all.push(serde_json::json!({ "path": path, "fid": fid, "parents": parents.lines().collect::<Vec<_>>() }));
+            all.push(serde_json::json!({ "path": path, "fid": fid, "parents": lossy(&parents) }));
             continue;
         }
-        let prefix = if args.paths.len() > 1 { format!("{}: ", path.display()) } else { String::new() };
+        let prefix = if args.paths.len() > 1 { format!("{}: ", say::name(path)) } else { String::new() };
         if args.parents {
-            say::line(&format!("{prefix}{}", parents.lines().collect::<Vec<_>>().join("\t")));
+            say::line(&format!("{prefix}{}", parents.iter().map(say::name).collect::<Vec<_>>().join("\t")));
         } else {
             say::line(&format!("{prefix}{fid}"));
         }
     }
     if args.json { say::json(&all) } else { Ok(()) }
+}
+
+/// What an attribute lists, with a NUL between names.
+fn names(path: &Path, attribute: &str) -> Result<Vec<OsString>> {
+    let bytes = attribute_bytes(path, attribute)?;
+    let all = bytes.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    Ok(all.map(|name| OsStr::from_bytes(name).to_owned()).collect())
+}
+fn lossy(names: &[OsString]) -> Vec<String> {
+    names.iter().map(|name| name.to_string_lossy().into_owned()).collect()
 }
 
 /// A mount point of the file system with that name, if one is mounted.
@@ -92,14 +104,12 @@ pub(super) fn fid2path(args: &Fid2pathArgs) -> Result<()> {
             )
         };
         let paths =
-            attribute(&root, &format!("nacre.path.{fid}")).with_context(|| format!("no path of {fid}"))?;
+            names(&root, &format!("nacre.path.{fid}")).with_context(|| format!("no path of {fid}"))?;
         if args.json {
-            all.push(
-                serde_json::json!({ "fid": fid.to_string(), "paths": paths.lines().collect::<Vec<_>>() }),
-            );
+            all.push(serde_json::json!({ "fid": fid.to_string(), "paths": lossy(&paths) }));
         } else {
-            for path in paths.lines() {
-                say::line(&format!("{prefix}{}", path.trim_start_matches('/')));
+            for path in &paths {
+                say::line(&format!("{}{}", say::name(&prefix), say::name(path).trim_start_matches('/')));
             }
         }
     }

@@ -78,7 +78,7 @@ fn collect(args: &Args, path: &Path, top: bool, out: &mut Vec<(PathBuf, LayoutTe
 
 fn print(args: &Args, path: &Path, text: &LayoutText) -> String {
     let Some(layout) = &text.layout else { return directory(args, path, text) };
-    let Some(component) = layout.components.first() else { return format!("{}\n", path.display()) };
+    let Some(component) = layout.components.first() else { return format!("{}\n", say::name(path)) };
     let first = component.stripes.first().map_or(-1, |s| i64::from(s.ost));
     let single = [
         (args.stripe_count, component.stripes.len().to_string()),
@@ -91,7 +91,7 @@ fn print(args: &Args, path: &Path, text: &LayoutText) -> String {
     let fid = Fid::parse(&text.fid);
     let mut out = String::new();
     if !args.yaml {
-        let _ = writeln!(out, "{}", path.display());
+        let _ = writeln!(out, "{}", say::name(path));
     }
     if args.verbose {
         let _ = writeln!(out, "lmm_magic:         0x0BD10BD0");
@@ -141,7 +141,7 @@ fn directory(args: &Args, path: &Path, text: &LayoutText) -> String {
     let pattern = if text.template.is_some() { "raid0" } else { "" };
     format!(
         "{}\nstripe_count:  {} stripe_size:   {} pattern:       {pattern} stripe_offset: {}\n\n",
-        path.display(),
+        say::name(path),
         t.count,
         t.size,
         t.first

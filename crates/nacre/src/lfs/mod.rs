@@ -8,7 +8,7 @@ mod fid;
 mod getstripe;
 mod setstripe;
 
-use crate::watch;
+use crate::{say, watch};
 use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
@@ -93,6 +93,11 @@ struct Template {
 
 /// Reads a `nacre.*` attribute.
 pub(crate) fn attribute(path: &Path, name: &str) -> Result<String> {
+    String::from_utf8(attribute_bytes(path, name)?).context("the mount answered something that is not text")
+}
+
+/// The same of an attribute in which there are names of files, which may be any bytes.
+fn attribute_bytes(path: &Path, name: &str) -> Result<Vec<u8>> {
     watch::asks(path);
     let mut size = 64 << 10;
     loop {
@@ -100,23 +105,23 @@ pub(crate) fn attribute(path: &Path, name: &str) -> Result<String> {
         match rustix::fs::getxattr(path, name, &mut buf) {
             Ok(len) => {
                 buf.truncate(len);
-                return String::from_utf8(buf).context("the mount answered something that is not text");
+                return Ok(buf);
             }
             Err(rustix::io::Errno::RANGE) if size < 64 << 20 => size *= 4,
             Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP) => {
                 bail!(
                     "{} is not on a nacre file system\nhint: `nacre status` lists the mounts",
-                    path.display()
+                    say::name(path)
                 )
             }
-            Err(e) => return Err(e).with_context(|| path.display().to_string()),
+            Err(e) => return Err(e).with_context(|| say::name(path)),
         }
     }
 }
 
 fn layout_of(path: &Path) -> Result<LayoutText> {
     let text = attribute(path, "nacre.layout")?;
-    serde_json::from_str(&text).with_context(|| format!("{}: layout {text:?}", path.display()))
+    serde_json::from_str(&text).with_context(|| format!("{}: layout {text:?}", say::name(path)))
 }
 
 /// `4M`, `65536`, `1g`: bytes.

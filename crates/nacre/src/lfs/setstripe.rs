@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         watch::asks(path);
         if args.delete {
             rustix::fs::removexattr(path, "nacre.layout")
-                .with_context(|| format!("cannot remove the layout of {}", path.display()))?;
+                .with_context(|| format!("cannot remove the layout of {}", say::name(path)))?;
             continue;
         }
         let made = !path.exists();
@@ -60,7 +60,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
                 .write(true)
                 .create_new(true)
                 .open(path)
-                .with_context(|| format!("cannot make {}", path.display()))?;
+                .with_context(|| format!("cannot make {}", say::name(path)))?;
         }
         let result = rustix::fs::setxattr(path, "nacre.layout", text.as_bytes(), XattrFlags::empty());
         if made && result.is_err() {
@@ -72,20 +72,20 @@ pub(super) fn run(args: &Args) -> Result<()> {
             Err(rustix::io::Errno::NXIO) => bail!(
                 "{}: the OST with index {} does not exist, or is stopped or full\n\
                  hint: `nacre lfs df` shows the OSTs; -i -1 lets the MDT choose",
-                path.display(),
+                say::name(path),
                 args.stripe_index
             ),
             Err(rustix::io::Errno::EXIST | rustix::io::Errno::BUSY) => bail!(
                 "{} has data: its layout cannot be changed\nhint: set the layout on a new file and copy",
-                path.display()
+                say::name(path)
             ),
             Err(rustix::io::Errno::OPNOTSUPP) => {
                 bail!(
                     "{} is not on a nacre file system\nhint: `nacre status` lists the mounts",
-                    path.display()
+                    say::name(path)
                 )
             }
-            Err(e) => return Err(e).with_context(|| format!("cannot set the layout of {}", path.display())),
+            Err(e) => return Err(e).with_context(|| format!("cannot set the layout of {}", say::name(path))),
         }
     }
     Ok(())
@@ -98,7 +98,7 @@ fn say_stripes(wanted: i64, path: &Path) -> Result<()> {
     if wanted > 0 && i64::try_from(stripes)? < wanted {
         say::note(&format!(
             "{}: {wanted} stripes were asked for, it has {stripes}: one on each OST that takes files",
-            path.display()
+            say::name(path)
         ));
     }
     Ok(())

@@ -64,6 +64,12 @@ const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "placement", "a_new_file_with_a_fixed_ost_finds_the_space_of_a_file_that_was_removed_just_before"),
     planted(
+        "users who are not in the group keep the set-group-id bit of a file without group execute permission",
+        "crates/nacre-mdt/src/rows/inode.rs",
+        &[("mode::XGRP != 0 || !in_group {", "mode::XGRP != 0 || !in_group && inode.attr.is_dir() {")],
+    )
+    .found_by("nacre", "posix", "allocating_and_writing_as_an_ordinary_user_takes_set_id_bits_away"),
+    planted(
         "only the OST that is full frees its space, not the others on its device",
         "crates/nacre-mdt/src/osts/mod.rs",
         &[("named(ost.index) || shared(ost.index)", "named(ost.index) || named(ost.index) && shared(ost.index)")],

@@ -78,20 +78,20 @@ pub struct WriteArgs {
     /// kernel has split the call. The file stays locked for the next request then.
     pub call_bytes: u64,
     pub data: Bytes,
-    /// Ordinary user: take set-id bits away.
-    pub kill_suidgid: bool,
+    /// An ordinary user, whose change takes set-id bits and file capabilities away.
+    pub kill_suidgid: Option<Caller>,
     /// Return when the data is durable (O_SYNC, O_DSYNC).
     pub sync: bool,
 }
 
 /// fallocate(2) without a mode, or with KEEP_SIZE.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct AllocateArgs {
     pub offset: u64,
     pub len: u64,
     pub keep_size: bool,
-    /// Ordinary user: take set-id bits away.
-    pub kill_suidgid: bool,
+    /// An ordinary user, whose change takes set-id bits and file capabilities away.
+    pub kill_suidgid: Option<Caller>,
 }
 
 /// One entry of a directory listing.

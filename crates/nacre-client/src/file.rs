@@ -34,7 +34,9 @@ pub(crate) struct FileState {
     pub(crate) component: RefCell<Option<Rc<Component>>>,
     owner: Cell<Owner>,
     /// A write by an ordinary user must take set-id bits away first.
-    pub(crate) kill_priv: Cell<bool>,
+    kill_priv: Cell<bool>,
+    /// One by somebody who is not in the group must take the set-group-id bit away.
+    set_gid: Cell<bool>,
     /// Handles open for writing.
     writers: Cell<u32>,
     /// Last known state per object, while there are writers.
@@ -61,6 +63,7 @@ impl FileState {
             component: RefCell::default(),
             owner: Cell::default(),
             kill_priv: Cell::new(false),
+            set_gid: Cell::new(false),
             writers: Cell::new(0),
             known: RefCell::default(),
             dirty: Cell::new(false),
@@ -76,10 +79,15 @@ impl FileState {
         let Attr { uid, gid, projid, .. } = reply.attr;
         self.owner.set(Owner { uid, gid, projid });
         self.kill_priv.set(reply.kill_priv);
+        self.set_gid.set(reply.attr.mode & mode::SGID != 0);
         self.accessed.learn(&reply.attr);
         if let Some(layout) = &reply.layout {
             self.learn_layout(layout);
         }
+    }
+    /// Whether a change of the bytes by an ordinary user takes something away.
+    pub(crate) fn loses_privileges(&self, caller: &Caller) -> bool {
+        self.kill_priv.get() || self.set_gid.get() && !caller.in_group(self.owner().gid)
     }
     pub(crate) fn learn_layout(&self, layout: &Layout) {
         *self.component.borrow_mut() = stripes::only_component(layout).cloned().map(Rc::new);
@@ -207,7 +215,6 @@ pub(crate) struct Open {
     pub(crate) file: FileRef,
     flags: u32,
     noatime: bool,
-    pub(crate) caller: Caller,
     /// The MDT has forgotten it (eviction): every use is EIO.
     stale: Cell<bool>,
     /// Lock owners that took locks through this handle: nothing but the release tells that an OFD lock is over.
@@ -277,7 +284,7 @@ impl Client {
         let asked = OpenHow { flags: how.flags | flags & open_flags::TRUNC, ..how };
         let request = self.create_request(args.clone(), Some(asked)).await?;
         let reply = self.change_dirs(Touches::dir(args.parent), &request).await?;
-        self.opened(&reply.entry, how, flags, args.caller.clone(), reply.created);
+        self.opened(&reply.entry, how, flags, reply.created);
         if !reply.created && flags & open_flags::TRUNC != 0 {
             // The kernel thinks that it has made the file and does not cut it.
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
@@ -300,8 +307,8 @@ impl Client {
         }
         let how =
             OpenHow { handle: self.new_handle(), flags: flags & (open_flags::ACCMODE | open_flags::APPEND) };
-        let reply = self.mdt().await?.call(&OpenRequest { fid, how, caller: caller.clone() }).await?;
-        self.opened(&reply, how, flags, caller, false);
+        let reply = self.mdt().await?.call(&OpenRequest { fid, how, caller }).await?;
+        self.opened(&reply, how, flags, false);
         match self.resolve(reply).await {
             Ok(entry) => Ok((entry, how.handle)),
             Err(e) => {
@@ -311,7 +318,7 @@ impl Client {
         }
     }
 
-    fn opened(&self, reply: &EntryReply, how: OpenHow, asked: u32, caller: Caller, created: bool) {
+    fn opened(&self, reply: &EntryReply, how: OpenHow, asked: u32, created: bool) {
         let file = self.files.of(reply.attr.fid);
         file.learn(reply);
         let open = Open {
@@ -319,7 +326,6 @@ impl Client {
             file,
             flags: how.flags,
             noatime: asked & open_flags::NOATIME != 0,
-            caller,
             stale: Cell::new(false),
             lock_owners: RefCell::default(),
         };

@@ -16,7 +16,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_node::join_all;
-use nacre_types::{Component, Errno, Extent, Fid, LockCookie, OpenHandle, SetAttr, Timestamp};
+use nacre_types::{Caller, Component, Errno, Extent, Fid, LockCookie, OpenHandle, SetAttr, Timestamp};
 use nacre_wire::mdt::Setattr;
 use nacre_wire::ost::{Allocate, LockMode, ObjectState, Read, SyncObject, Write};
 use nacre_wire::target::Sync;
@@ -89,8 +89,8 @@ impl Client {
         if len == 0 {
             return Ok(0);
         }
-        if args.kill_suidgid {
-            self.kill_privileges(&open).await?;
+        if let Some(caller) = &args.kill_suidgid {
+            self.kill_privileges(&open, caller).await?;
         }
         let extent =
             if args.append { Extent::ALL } else { Extent::new(args.offset, args.offset.saturating_add(len)) };
@@ -125,12 +125,17 @@ impl Client {
         u32::try_from(len).map_err(|_| Errno::EINVAL)
     }
 
+    /// Whether a change of a file's bytes by this ordinary user may take something away: its groups matter then.
+    pub fn may_lose_privileges(&self, handle: OpenHandle, caller: &Caller) -> bool {
+        self.files.handle(handle).is_ok_and(|open| open.file.loses_privileges(caller))
+    }
+
     /// Takes set-id bits and file capabilities away before an ordinary user changes the bytes.
-    async fn kill_privileges(&self, open: &Open) -> Result<(), Errno> {
+    async fn kill_privileges(&self, open: &Open, caller: &Caller) -> Result<(), Errno> {
         let file = &open.file;
-        if file.kill_priv.get() {
+        if file.loses_privileges(caller) {
             let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
-            let request = Setattr { fid: file.fid, set, caller: open.caller.clone(), time: self.now() };
+            let request = Setattr { fid: file.fid, set, caller: caller.clone(), time: self.now() };
             file.learn(&self.change(&request).await?);
         }
         Ok(())
@@ -307,8 +312,8 @@ impl Client {
             return Err(Errno::EINVAL);
         }
         check_end(offset, len)?;
-        if kill_suidgid {
-            self.kill_privileges(open).await?;
+        if let Some(caller) = &kill_suidgid {
+            self.kill_privileges(open, caller).await?;
         }
         file.long_append.end();
         let _order =

@@ -266,7 +266,11 @@ fn set_id_bits_go_before_the_first_write_of_an_ordinary_user_and_once() {
     bed.log();
     for _ in 0..2 {
         bed.call(move |c| async move {
-            c.write(nacre_client::WriteArgs { kill_suidgid: true, ..write_args(handle, 0, b"x") }).await
+            c.write(nacre_client::WriteArgs {
+                kill_suidgid: Some(Caller { uid: 9, gid: 9, ..Caller::root() }),
+                ..write_args(handle, 0, b"x")
+            })
+            .await
         })
         .unwrap();
     }

@@ -58,6 +58,9 @@ impl Ops for ClientOps {
     fn files_with_lost_locks(&self) -> Vec<Fid> {
         self.client.files_with_lost_locks()
     }
+    fn may_lose_privileges(&self, handle: OpenHandle, caller: &Caller) -> bool {
+        self.client.may_lose_privileges(handle, caller)
+    }
     fn may_change(&self, process: u32, open: Option<&[Fid]>) -> Answer<()> {
         self.client.may_change(process, open)
     }

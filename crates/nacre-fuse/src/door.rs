@@ -459,7 +459,7 @@ mod tests {
         {
             assert_eq!(world.visit(request(op::MKDIR, unique, &args), now), []);
             assert_eq!(world.asked.pop(), Some((unique, 77)));
-            world.door.event(Box::new(Looked { unique, process: 77, open }));
+            world.door.event(Box::new(Looked::new(unique, 77, open, vec![])));
             let mut replies = world.visit(None, now);
             world.back();
             replies.extend(world.visit(None, now));

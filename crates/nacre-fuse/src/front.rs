@@ -45,7 +45,8 @@ impl DoorSink for FuseSink {
             }
             Ok(FuseEffect::LookAtFiles { unique, pid, files }) => {
                 let (process, open) = caller::files_of(pid, &files);
-                island.deliver(Event::Door(Box::new(Looked { unique, process, open })));
+                let groups = caller::groups(pid);
+                island.deliver(Event::Door(Box::new(Looked::new(unique, process, open, groups))));
             }
             Ok(FuseEffect::LookAtCall { unique, pid }) => {
                 let bytes = call::bytes(pid);

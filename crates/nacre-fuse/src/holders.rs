@@ -10,18 +10,25 @@ use crate::door::{Door, FuseEffect};
 use crate::ops::Ops;
 use crate::request::FuseRequest;
 use nacre_node::{Effect, Promise};
-use nacre_types::{Errno, Fid, OpenHandle};
+use nacre_types::{Caller, Errno, Fid, OpenHandle};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 /// What was found out of the caller of request `unique`: comes to the island as [`nacre_node::Event::Door`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Looked {
-    pub(crate) unique: u64,
+    unique: u64,
     /// 0: nothing is known of it.
-    pub(crate) process: u32,
+    process: u32,
     /// Those of the files asked for that it has open. `None`: it cannot be looked at.
-    pub(crate) open: Option<Vec<Fid>>,
+    open: Option<Vec<Fid>>,
+    /// Its supplementary groups.
+    groups: Vec<u32>,
+}
+impl Looked {
+    pub(crate) fn new(unique: u64, process: u32, open: Option<Vec<Fid>>, groups: Vec<u32>) -> Self {
+        Self { unique, process, open, groups }
+    }
 }
 
 /// Requests whose callers are being looked at.
@@ -49,6 +56,12 @@ impl<O: Ops> Door<O> {
         {
             self.ops.opened_by(handle, fid, looked.process);
         }
+    }
+
+    /// The caller of a request with its supplementary groups.
+    pub(crate) async fn caller_in_groups(&self, request: &FuseRequest) -> Result<Caller, Errno> {
+        let Looked { groups, .. } = self.look(request, Vec::new()).await?;
+        Ok(Caller { groups, ..request.caller(0) })
     }
 
     async fn look(&self, request: &FuseRequest, files: Vec<Fid>) -> Result<Looked, Errno> {

@@ -5,6 +5,7 @@
 use crate::abi::{Field as _, InHeader, op};
 use crate::device::Channel;
 use crate::door::{Door, FuseEffect};
+use crate::holders::Looked;
 use crate::ops::Ops;
 use crate::request::FuseRequest;
 use crate::virtual_xattr::{VirtualName, parse_template};
@@ -66,7 +67,18 @@ fn take_in(data: &[u8]) {
     visit(&mut logic, Instant(1), Timestamp::default(), Event::Start);
     // An interrupt of a request that is not known yet is asked again after a while.
     visit(&mut logic, Instant(60_000_000_000), Timestamp::default(), Event::Timer);
-    for effect in ctx.take_effects() {
+    let mut effects = ctx.take_effects();
+    for effect in &effects {
+        // Nothing is known of the caller.
+        if let Effect::Door(item) = effect
+            && let Some(FuseEffect::LookAtFiles { unique, .. }) = item.downcast_ref()
+        {
+            door.event(Box::new(Looked::new(*unique, 0, None, Vec::new())));
+        }
+    }
+    visit(&mut logic, Instant(60_000_000_001), Timestamp::default(), Event::Timer);
+    effects.extend(ctx.take_effects());
+    for effect in effects {
         if let Effect::Door(item) = effect
             && let Ok(effect) = item.downcast::<FuseEffect>()
             && let FuseEffect::Reply(reply) = *effect

@@ -182,6 +182,12 @@ pub trait Ops: 'static {
         missing!(fid, lock)
     }
 
+    /// Whether a change of a file's bytes by this ordinary user may take set-id bits away: its groups are looked for then.
+    fn may_lose_privileges(&self, handle: OpenHandle, caller: &Caller) -> bool {
+        let _ = (handle, caller);
+        false
+    }
+
     // ---- processes that have lost file locks
 
     /// Files of which a handle has lost its locks and is still open: while there are some, every change is asked for.

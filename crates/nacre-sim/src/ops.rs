@@ -492,7 +492,7 @@ impl Op {
                             offset: *offset,
                             len: *len,
                             keep_size: *keep_size,
-                            kill_suidgid: true,
+                            kill_suidgid: Some(root()),
                         },
                     )
                     .await;
@@ -629,7 +629,7 @@ pub async fn write_handle(
         append: offset.is_none(),
         call_bytes: 0,
         data: Bytes::from(data),
-        kill_suidgid: false,
+        kill_suidgid: None,
         sync,
     };
     client.write(args).await.map(|_| Value::Unit)

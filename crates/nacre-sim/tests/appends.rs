@@ -184,7 +184,7 @@ async fn piece(
         append: true,
         call_bytes: len + rest,
         data: data.into(),
-        kill_suidgid: false,
+        kill_suidgid: None,
         sync: false,
     };
     *at += len;

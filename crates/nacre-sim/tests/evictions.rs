@@ -12,7 +12,7 @@ use std::rc::Rc;
 use support::{FILE, MDT, OST, SEC, caller, create, make, on_devices, read, run, write};
 
 const ALLOCATION: AllocateArgs =
-    AllocateArgs { offset: 4096, len: 4096, keep_size: false, kill_suidgid: false };
+    AllocateArgs { offset: 4096, len: 4096, keep_size: false, kill_suidgid: None };
 
 fn lock(kind: FlockType, owner: u64) -> FileLock {
     FileLock { family: FlockFamily::Posix, kind, start: 0, end: u64::MAX, owner, pid: 1 }

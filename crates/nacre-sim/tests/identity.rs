@@ -42,7 +42,7 @@ async fn write(client: &Client, name: &str, ost: i32, data: &'static [u8]) -> Re
     let (entry, handle) = client.create(args(name, ost), 2).await?;
     let data = Bytes::from_static(data);
     let write =
-        WriteArgs { handle, offset: 0, append: false, call_bytes: 0, data, kill_suidgid: false, sync: true };
+        WriteArgs { handle, offset: 0, append: false, call_bytes: 0, data, kill_suidgid: None, sync: true };
     client.write(write).await?;
     client.release(handle, None).await.map(|()| entry.attr.fid)
 }
@@ -67,7 +67,7 @@ fn overwrite(c: &mut Cluster, fid: Fid) -> Result<u32, Errno> {
             append: false,
             call_bytes: 0,
             data,
-            kill_suidgid: false,
+            kill_suidgid: None,
             sync: false,
         };
         let written = client.write(write).await;

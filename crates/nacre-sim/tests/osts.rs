@@ -76,7 +76,7 @@ async fn write(client: &Client, name: &str, first_ost: i32) -> Result<Fid, Errno
     let (entry, handle) = client.create(args(name, 1, first_ost), 2).await?;
     let data = bytes::Bytes::from_static(b"kept");
     let write =
-        WriteArgs { handle, offset: 0, append: false, call_bytes: 0, data, kill_suidgid: false, sync: true };
+        WriteArgs { handle, offset: 0, append: false, call_bytes: 0, data, kill_suidgid: None, sync: true };
     client.write(write).await?;
     client.release(handle, None).await.map(|()| entry.attr.fid)
 }
@@ -140,7 +140,7 @@ fn a_close_waits_for_writes_whose_callers_were_killed() {
             append: false,
             call_bytes: 0,
             data,
-            kill_suidgid: false,
+            kill_suidgid: None,
             sync: false,
         };
         let _write = c.jobs.start(&mut c.world, mount, async |client| client.write(write).await);

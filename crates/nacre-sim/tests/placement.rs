@@ -27,15 +27,8 @@ async fn fill(
             break Ok(());
         }
         let (offset, data) = (written as u64, data.clone());
-        let write = WriteArgs {
-            handle,
-            offset,
-            append: false,
-            call_bytes: 0,
-            data,
-            kill_suidgid: false,
-            sync: false,
-        };
+        let write =
+            WriteArgs { handle, offset, append: false, call_bytes: 0, data, kill_suidgid: None, sync: false };
         match client.write(write).await {
             Ok(_) => written += MIB,
             Err(Errno::ENOSPC) => break Ok(()),
@@ -126,7 +119,7 @@ fn grows_into_freed_space(free: impl AsyncFn(Rc<Client>) -> Result<(), Errno> + 
                         offset,
                         append: false,
                         data,
-                        kill_suidgid: false,
+                        kill_suidgid: None,
                         sync: false,
                         call_bytes: 0,
                     };

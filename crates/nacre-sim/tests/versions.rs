@@ -71,7 +71,7 @@ impl Scene {
                 append: false,
                 call_bytes: 0,
                 data,
-                kill_suidgid: false,
+                kill_suidgid: None,
                 sync: false,
             };
             client.write(args).await

@@ -112,7 +112,8 @@ codec_struct! {
         pub atime: Option<Timestamp>,
         pub mtime: Option<Timestamp>,
         pub ctime: Option<Timestamp>,
-        /// Take away set-uid, and set-gid of a group-executable file (a write or chown by an ordinary user).
+        /// Take away set-uid, and set-gid if the file is group-executable or the caller is not in its group (a write or
+        /// truncate by an ordinary user).
         pub kill_suidgid: bool,
     }
 }

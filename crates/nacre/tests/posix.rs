@@ -152,9 +152,9 @@ fn any_handled_signal_ends_a_wait_for_a_file_lock() {
 }
 
 #[test]
-fn allocating_as_an_ordinary_user_takes_set_id_bits_away() {
+fn allocating_and_writing_as_an_ordinary_user_takes_set_id_bits_away() {
     let Some(t) = Two::new("rw") else { return };
-    let mode = |name: &str| fs::metadata(t.first(name)).unwrap().permissions().mode() & 0o7777;
+    let mode_of = |name: &str| fs::metadata(t.first(name)).unwrap().permissions().mode() & 0o7777;
     let run = |args: &[&str], name: &str| {
         let mut command = Command::new(args[0]);
         assert!(command.args(&args[1..]).arg(t.second(name)).status().unwrap().success(), "{args:?}");
@@ -162,15 +162,34 @@ fn allocating_as_an_ordinary_user_takes_set_id_bits_away() {
     let user =
         ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "fallocate", "-l", "70000"];
     let keep_size = [&user[..], &["--keep-size"]].concat();
-    for (name, allocates, left) in [
-        ("by-user", &user[..], 0o777),
-        ("by-user-keeping-size", &keep_size, 0o777),
-        ("by-root", &user[6..], 0o6777),
+    let member =
+        ["setpriv", "--reuid", "65534", "--regid", "65534", "--groups", "0", "fallocate", "-l", "70000"];
+    for (name, allocates, mode, left) in [
+        ("by-user", &user[..], 0o6777, 0o777),
+        ("by-user-keeping-size", &keep_size, 0o6777, 0o777),
+        ("by-root", &user[6..], 0o6777, 0o6777),
+        // Without group execute permission, members of the group keep the set-group-id bit.
+        ("by-user-without-x", &user, 0o6666, 0o666),
+        ("by-user-set-gid-only", &user, 0o2666, 0o666),
+        ("by-member-without-x", &member, 0o6666, 0o2666),
+        ("by-member-with-x", &member, 0o6676, 0o676),
+        ("by-root-without-x", &user[6..], 0o6666, 0o6666),
     ] {
         fs::write(t.first(name), "x").unwrap();
-        fs::set_permissions(t.first(name), fs::Permissions::from_mode(0o6777)).unwrap();
+        fs::set_permissions(t.first(name), fs::Permissions::from_mode(mode)).unwrap();
         run(allocates, name);
-        assert_eq!(mode(name), left, "{name}");
+        assert_eq!(mode_of(name), left, "{name}");
+    }
+    let dd = ["dd", "if=/dev/zero", "bs=1", "count=1", "status=none"];
+    for (name, set, left) in [("w-user", &user[..6], 0o666), ("w-member", &member[..7], 0o2666)] {
+        for conv in ["notrunc", "fsync"] {
+            fs::write(t.first(name), "x").unwrap();
+            fs::set_permissions(t.first(name), fs::Permissions::from_mode(0o6666)).unwrap();
+            let (of, conv) = (format!("of={}", t.second(name).display()), format!("conv={conv}"));
+            let args: Vec<&str> = set[1..].iter().chain(&dd).copied().chain([&*of, &*conv]).collect();
+            assert!(Command::new(set[0]).args(args).status().unwrap().success());
+            assert_eq!(mode_of(name), left, "{name} {conv}");
+        }
     }
     t.end();
 }

@@ -507,7 +507,7 @@ pub fn write_args(handle: OpenHandle, offset: u64, data: &'static [u8]) -> nacre
         append: false,
         call_bytes: 0,
         data: Bytes::from_static(data),
-        kill_suidgid: false,
+        kill_suidgid: None,
         sync: false,
     }
 }

@@ -22,7 +22,11 @@ pub(crate) async fn setattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>)
     let args: abi::SetattrIn = request.args().take()?;
     let set = set_attr(&args, door.ctx.wall())?;
     let handle = (args.valid & fattr::FH != 0).then_some(OpenHandle(args.fh));
-    let entry = door.ops.setattr(request.fid()?, handle, set, request.caller(0)).await?;
+    let caller = match set.kill_suidgid {
+        true => door.caller_in_groups(&request).await?,
+        false => request.caller(0),
+    };
+    let entry = door.ops.setattr(request.fid()?, handle, set, caller).await?;
     Ok(Body::attr(&entry, door.ops.validity(&entry)))
 }
 

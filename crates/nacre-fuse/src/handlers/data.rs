@@ -9,7 +9,7 @@ use crate::ops::{Opened, Ops};
 use crate::reply::Body;
 use crate::request::FuseRequest;
 use nacre_client::{AllocateArgs, WriteArgs};
-use nacre_types::{Errno, OpenHandle};
+use nacre_types::{Caller, Errno, OpenHandle};
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -55,6 +55,9 @@ pub(crate) async fn write<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
         true => door.call_bytes(&request).await.unwrap_or(0),
         false => 0,
     };
+    let by_user = write_flags & abi::WRITE_KILL_SUIDGID != 0;
+    let kill_suidgid =
+        if by_user { loser_of_privileges(&door, &request, OpenHandle(fh)).await? } else { None };
     let written = door
         .ops
         .write(WriteArgs {
@@ -63,7 +66,7 @@ pub(crate) async fn write<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
             append,
             call_bytes,
             data,
-            kill_suidgid: write_flags & abi::WRITE_KILL_SUIDGID != 0,
+            kill_suidgid,
             sync: flags & o::DSYNC != 0 && !from_cache,
         })
         .await?;
@@ -107,8 +110,23 @@ pub(crate) async fn fallocate<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest
         return Err(Errno::EOPNOTSUPP);
     }
     // The kernel leaves this to us and sends no flag: unlike WRITE, FALLOCATE has none. Root is taken to have CAP_FSETID.
-    let kill_suidgid = request.header.uid != 0;
+    let by_user = request.header.uid != 0;
+    let kill_suidgid =
+        if by_user { loser_of_privileges(&door, &request, OpenHandle(fh)).await? } else { None };
     let args = AllocateArgs { offset, len: length, keep_size: mode & KEEP_SIZE != 0, kill_suidgid };
     door.ops.allocate(OpenHandle(fh), args).await?;
     Ok(Body::empty())
+}
+
+/// The ordinary user whose change takes set-id bits away from a file that has some. The kernel tells no groups, and looking
+/// for them takes a while: only such a file is worth it.
+async fn loser_of_privileges<O: Ops>(
+    door: &Door<O>,
+    request: &FuseRequest,
+    handle: OpenHandle,
+) -> Result<Option<Caller>, Errno> {
+    if !door.ops.may_lose_privileges(handle, &request.caller(0)) {
+        return Ok(None);
+    }
+    door.caller_in_groups(request).await.map(Some)
 }

@@ -49,7 +49,8 @@ pub(crate) fn apply_setattr(view: &mut View<'_>, export: Generation, args: &Seta
         chown(view, &mut inode, &args.set);
     }
     if args.set.kill_suidgid {
-        view.kill_privileges(&mut inode);
+        let in_group = args.caller.uid == 0 || args.caller.in_group(inode.attr.gid);
+        view.kill_privileges(&mut inode, in_group);
     }
     if let Some(mode) = args.set.mode {
         chmod(view, &mut inode, mode)?;
@@ -88,7 +89,7 @@ fn chown(view: &mut View<'_>, inode: &mut Inode, set: &SetAttr) {
     let old = inode.owner();
     inode.attr.uid = set.uid.unwrap_or(inode.attr.uid);
     inode.attr.gid = set.gid.unwrap_or(inode.attr.gid);
-    view.kill_privileges(inode);
+    view.kill_privileges(inode, true);
     if inode.owner() == old {
         return;
     }

@@ -193,13 +193,14 @@ impl View<'_> {
             Ok(())
         }
     }
-    /// What a write or chown by an ordinary user takes away.
-    pub(crate) fn kill_privileges(&mut self, inode: &mut Inode) {
+    /// What a write or chown by an ordinary user takes away. Without group execute permission, the set-group-id bit is a mark
+    /// that group members keep; `in_group`: the user is one.
+    pub(crate) fn kill_privileges(&mut self, inode: &mut Inode, in_group: bool) {
         if inode.attr.is_dir() {
             return;
         }
         inode.attr.mode &= !mode::SUID;
-        if inode.attr.mode & mode::XGRP != 0 {
+        if inode.attr.mode & mode::XGRP != 0 || !in_group {
             inode.attr.mode &= !mode::SGID;
         }
         self.remove_xattr(inode, CAPABILITY);

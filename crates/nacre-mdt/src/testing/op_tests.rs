@@ -138,6 +138,11 @@ fn set_id_bits_and_capabilities_go_with_chown_and_kill() {
     assert_eq!(killed.mode, mode::REG | 0o775);
     assert!(!fs.inode(f).unwrap().reply().kill_priv);
     fs.setattr_as(EXPORT, 0, f, SetAttr { mode: Some(0o6745), ..SetAttr::default() }).unwrap();
+    fs.setattr_as(EXPORT, 0, f, SetAttr { gid: Some(5), ..SetAttr::default() }).unwrap();
+    fs.setattr_as(EXPORT, 0, f, SetAttr { mode: Some(0o6745), ..SetAttr::default() }).unwrap();
+    let killed = fs.setattr_as(EXPORT, 9, f, SetAttr { kill_suidgid: true, ..SetAttr::default() }).unwrap();
+    assert_eq!(killed.mode, mode::REG | 0o745, "the caller is not in the group");
+    fs.setattr_as(EXPORT, 0, f, SetAttr { mode: Some(0o6745), ..SetAttr::default() }).unwrap();
     let chowned =
         fs.setattr_as(EXPORT, 0, f, SetAttr { uid: Some(3), gid: Some(3), ..SetAttr::default() }).unwrap();
     assert_eq!(

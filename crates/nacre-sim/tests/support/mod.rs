@@ -89,7 +89,7 @@ fn args(handle: OpenHandle, offset: u64, data: Vec<u8>) -> WriteArgs {
         append: false,
         call_bytes: 0,
         data: data.into(),
-        kill_suidgid: false,
+        kill_suidgid: None,
         sync: false,
     }
 }

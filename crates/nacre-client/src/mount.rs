@@ -377,15 +377,30 @@ impl Client {
         Target::new(&self.ctx, &self.mount.peers, config, entry.kind)
     }
 
+    /// The file system was in memory and is gone: no call waits for its servers any more.
+    fn ended(&self) {
+        tracing::error!(fs = %self.config.fs,
+            "the file system was in memory only and has ended with its server: every call fails with EIO\nhint: unmount it");
+        for target in self.mount.targets() {
+            target.peer.set_active(false);
+        }
+        self.locks.ask_again();
+        self.flocks.ask_again();
+    }
+
     /// Callbacks and evictions of the MDT.
     fn adopt_mdt(&self, mdt: &Rc<Target>) {
         mdt.peer.on_restarted(self.flocks.asks_again());
-        let (flocks, dirs) = (self.flocks.clone(), self.dirs.clone());
+        let (flocks, dirs, client) = (self.flocks.clone(), self.dirs.clone(), self.weak());
         mdt.peer.on_callback(alloc::boxed::Box::new(move |frame| {
-            if frame.header.opcode == Opcode::RevokeDir.number() {
-                dirs.revoked(frame);
-            } else {
-                flocks.handle(frame);
+            match Opcode::from_number(frame.header.opcode) {
+                Some(Opcode::RevokeDir) => dirs.revoked(frame),
+                Some(Opcode::Ended) => {
+                    if let Some(client) = client.upgrade() {
+                        client.ended();
+                    }
+                }
+                _ => flocks.handle(frame),
             }
         }));
         let client = self.weak();

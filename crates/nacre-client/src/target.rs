@@ -186,6 +186,10 @@ fn request_name(opcode: Opcode) -> &'static str {
         Opcode::Cancel => "ldlm_cancel",
         Opcode::Reserve => "ost_reserve",
         Opcode::FreeSpace => "ost_free_space",
-        Opcode::LockGranted | Opcode::LockBlocking | Opcode::FlockGranted | Opcode::RevokeDir => "callback",
+        Opcode::LockGranted
+        | Opcode::LockBlocking
+        | Opcode::FlockGranted
+        | Opcode::RevokeDir
+        | Opcode::Ended => "callback",
     }
 }

@@ -354,6 +354,9 @@ impl Service for Mdt {
         crate::service::params::set(self, name, value)
     }
     async fn stop(self: Rc<Self>) {
+        if self.core.config.in_memory {
+            self.core.tell_end().await;
+        }
         self.osts.stop().await;
     }
 }

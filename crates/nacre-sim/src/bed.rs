@@ -91,6 +91,7 @@ impl<C: 'static> Bed<C> {
             ack_or_commit: true,
             reply_records: true,
             fault_points: true,
+            in_memory: false,
         };
         let start = move |ctx: &Rc<Ctx>| make(ctx, config.clone());
         let node = self.world.add(name, Some(store.clone()), Box::new(start));

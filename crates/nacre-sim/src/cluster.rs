@@ -380,6 +380,7 @@ fn target(
         ack_or_commit: rule.get(),
         reply_records: true,
         fault_points: true,
+        in_memory: false,
     };
     match kind {
         TargetKind::Mgs => watched(TargetIsland::<Mgs>::new(ctx, config, osd_config()), household, None),

@@ -110,6 +110,7 @@ fn callback(opcode: Opcode, body: &[u8]) -> String {
         Opcode::LockBlocking => show::<ost::LockBlocking>(body),
         Opcode::FlockGranted => show::<mdt::FlockGranted>(body),
         Opcode::RevokeDir => show::<mdt::RevokeDir>(body),
+        Opcode::Ended => show::<mdt::Ended>(body),
         _ => String::new(),
     }
 }

@@ -42,6 +42,8 @@ pub struct TargetConfig {
     pub reply_records: bool,
     /// [`crate::Fault`]s may be set: in builds for tests.
     pub fault_points: bool,
+    /// What it stores ends with its process.
+    pub in_memory: bool,
 }
 
 /// Rows and bytes that a reply record adds to a transaction.

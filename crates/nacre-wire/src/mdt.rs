@@ -67,6 +67,10 @@ codec_struct! {
     /// Callback: the hold of a directory ends with the acknowledgement. They are numbered from 1.
     pub struct RevokeDir { pub fid: Fid, pub number: u64 }
 }
+codec_struct! {
+    /// Callback: the file system was in memory and ends with its server. There is nothing to wait for.
+    pub struct Ended {}
+}
 
 codec_struct! {
     /// Entries after `cookie` in hash order; `.` and `..` are the client's affair.

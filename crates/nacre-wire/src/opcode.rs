@@ -65,6 +65,7 @@ codec_enum! {
         LockBlocking = 0x61,
         FlockGranted = 0x62,
         RevokeDir = 0x63,
+        Ended = 0x64,
     }
 }
 
@@ -147,7 +148,8 @@ impl Opcode {
             | Self::LockGranted
             | Self::LockBlocking
             | Self::FlockGranted
-            | Self::RevokeDir => Class::Read,
+            | Self::RevokeDir
+            | Self::Ended => Class::Read,
         }
     }
 }

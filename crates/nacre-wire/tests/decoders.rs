@@ -11,13 +11,14 @@ use nacre_wire::Opcode;
 use std::fmt::Write;
 
 /// Opcodes whose body is not a request of its own: callbacks, and those without a message yet.
-const NOT_REQUESTS: [Opcode; 6] = [
+const NOT_REQUESTS: [Opcode; 7] = [
     Opcode::Status,
     Opcode::Shutdown,
     Opcode::LockGranted,
     Opcode::LockBlocking,
     Opcode::FlockGranted,
     Opcode::RevokeDir,
+    Opcode::Ended,
 ];
 
 struct Rng(u64);

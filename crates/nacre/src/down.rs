@@ -20,7 +20,8 @@ use std::time::Duration;
         \n\
         Refused while files are open; the message names the processes. The data is kept;\n\
         `nacre destroy` removes it. One in memory (--ephemeral) is gone afterwards: while it\n\
-        has other mounts, here or on other hosts, `down` names them and asks, or wants --force.\n\
+        has other mounts, here or on other hosts, `down` names them and asks, or wants --force;\n\
+        it tells them, so that calls there fail with EIO instead of waiting for ever.\n\
         Other mounts of one on a disk wait until it is up again.",
     after_help = "Examples:\n\
         \x20 nacre down               the only one that runs\n\

@@ -336,6 +336,7 @@ fn add_target(node: &Node, targets: &Targets, served: &Served, addresses: &[Stri
         ack_or_commit: true,
         reply_records: true,
         fault_points: cfg!(debug_assertions),
+        in_memory: served.place.is_none(),
     };
     let kind = served.name.kind();
     let household = targets.household.clone();

@@ -4,7 +4,7 @@
 
 mod machine;
 
-use machine::{Machine, said};
+use machine::{Machine, eventually, said};
 use rustix::process::Signal;
 use std::fs;
 use std::io::Write as _;
@@ -238,10 +238,27 @@ fn down_names_the_mounts_that_lose_or_wait() {
     m.refused(&["down"], &["in memory only; other mounts lose it", &name, "hint:", "--force"]);
     fs::write(m.mount().join("f"), "x").unwrap();
     assert_eq!(fs::read_to_string(m.path("other/f")).unwrap(), "x", "both go on");
+    // A call that waits when it ends: for a lock that the other mount has.
+    let held = fs::File::options().write(true).open(m.path("other/f")).unwrap();
+    let waits = fs::File::open(m.path("other/f")).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let waiter = std::thread::spawn(move || {
+        rustix::fs::flock(&waits, rustix::fs::FlockOperation::LockExclusive).map_err(Into::into)
+    });
+    eventually("the lock is waited for", || {
+        m.good(&["lctl", "get_param", "-n", "llite.*.fuse_waiting"]).contains("setlk")
+    });
     let down = m.nacre(&["down", "--force"]);
     assert!(down.ok && down.err.contains(&name), "{}{}", down.out, down.err);
     assert!(memory.ended().ok);
-    m.good(&["umount", "--force", other]);
+    // There is nothing to wait for: the other mount was told, and an ordinary umount ends it.
+    let eio = |result: std::io::Result<()>| assert_eq!(result.unwrap_err().raw_os_error(), Some(5));
+    eio(fs::read_dir(m.path("other")).map(drop));
+    eio(fs::read(m.path("other/f")).map(drop));
+    eio(fs::write(m.path("other/new"), "x"));
+    eio(waiter.join().unwrap());
+    drop(held);
+    m.good(&["umount", other]);
 
     let kept = m.up();
     m.good(&["mount", &kept.address(), other, "--detach"]);

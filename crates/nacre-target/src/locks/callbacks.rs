@@ -1,15 +1,21 @@
 //! Callbacks to clients, and the locks that they revoke.
 
-use crate::clients::ExportId;
+use crate::clients::{Entry, ExportId, Exports};
 use crate::lease::lease;
 use crate::locks::deadlines::{ClientProgress, RevokedLock};
 use crate::target_core::TargetCore;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use bytes::Bytes;
+use core::time::Duration;
 use nacre_node::Effect;
 use nacre_types::{Codec, Instant, Xid};
 use nacre_wire::Opcode;
+use nacre_wire::mdt::Ended;
+use nacre_wire::target::Role;
+
+/// A client that lives acknowledges a callback within this time.
+const END_HEARD_MAX: Duration = Duration::from_secs(2);
 
 impl TargetCore {
     /// Sends a callback to the client of an export. It is kept and resent until acknowledged. Returns its number, for
@@ -32,6 +38,32 @@ impl TargetCore {
                 self.end_lease(export, full.to_string());
                 None
             }
+        }
+    }
+
+    /// What this target stores ends with it: tells every client, so that none waits for a server that never comes back. Ends
+    /// when all have acknowledged it, or soon.
+    pub async fn tell_end(&self) {
+        let is_there = |e: &Entry| e.role == Role::Client && e.conn.is_some();
+        let clients: Vec<ExportId> =
+            self.exports.borrow().iter().filter(|(_, e)| is_there(e)).map(|(id, _)| id).collect();
+        for client in &clients {
+            self.callback(*client, Opcode::Ended, &Ended {});
+        }
+        let has_not_heard = |exports: &Exports| {
+            let waits = |id: &&ExportId| {
+                exports.get(**id).is_some_and(|e| is_there(e) && e.rpc.unacknowledged_callbacks() > 0)
+            };
+            clients.iter().filter(waits).count()
+        };
+        let until = self.ctx.now() + END_HEARD_MAX;
+        while has_not_heard(&self.exports.borrow()) > 0 && self.ctx.now() < until {
+            self.ctx.sleep(END_HEARD_MAX / 200).await;
+        }
+        let silent = has_not_heard(&self.exports.borrow());
+        if silent > 0 {
+            tracing::warn!(target_name = %self.name, silent,
+                "clients have not acknowledged that the file system has ended: their calls wait until they are unmounted");
         }
     }
 

@@ -164,6 +164,7 @@ pub fn target_config(lease_ms: u32) -> TargetConfig {
         ack_or_commit: true,
         reply_records: true,
         fault_points: true,
+        in_memory: false,
     }
 }
 

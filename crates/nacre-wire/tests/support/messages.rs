@@ -288,5 +288,6 @@ messages! {
             removed: vec![fid(3)],
         };
         RevokeDir = RevokeDir { fid: fid(1), number: 4 };
+        Ended = Ended {};
     }
 }

@@ -32,6 +32,7 @@ const STEPS: &[Step] = &[
     ("apps", || e2e::with_uring(false, || e2e::apps(&["git", "sqlite", "fio"].map(str::to_owned)))),
     ("edges", e2e::edges),
     ("netns", e2e::netns),
+    ("stores", || e2e::stores(&e2e::StoreOptions::default())),
     ("crash", || e2e::crash(&e2e::CrashOptions::short())),
     (
         "docs",

@@ -499,6 +499,25 @@ const MUTATIONS: &[Mutation] = &[
         "a_target_whose_device_refuses_everything_ends_itself_and_clients_make_good_what_it_has_lost",
     ),
     planted(
+        "an object is taken out of use when the device is full underneath",
+        "crates/nacre-osd/src/writeback.rs",
+        &[("self.osd.no_room_underneath(object);", "self.quarantine(object, &StoreError::NoSpace).await;")],
+    )
+    .found_by(
+        "nacre-sim",
+        "stores",
+        "a_target_whose_device_refuses_everything_ends_itself_and_clients_make_good_what_it_has_lost",
+    ),
+    planted(
+        "a mount forgets the oldest data for the newest",
+        "crates/nacre-rpc/src/replay.rs",
+        &[(
+            "            self.writes.insert(key, Kept { request, reply });",
+            "            self.writes.insert(key, Kept { request, reply });\n            while self.writes.bytes > Self::DATA_BYTES_MAX && self.writes.pop_first() {}",
+        )],
+    )
+    .found_by("nacre-sim", "stores", "more_data_than_a_mount_keeps_is_right_after_the_store_has_lost_it"),
+    planted(
         "the deadline of a write is not looked at after its waits",
         "crates/nacre-osd/src/object_change.rs",
         &[("            may_begin().map_err(OsdError::NotBegun)?;\n            let (mut offset", "            let (mut offset")],

@@ -61,7 +61,6 @@ pub(crate) fn import(device: &str, target: &Target) -> String {
         let kept = import.replay_list();
         line(&mut out, format_args!("       kept_for_replay: {}", kept.len()));
         line(&mut out, format_args!("       kept_bytes: {}", kept.bytes()));
-        line(&mut out, format_args!("       kept_no_longer: {}", kept.dropped()));
         out
     })
 }

@@ -47,6 +47,7 @@ fn answer(parameters: &dyn Parameters, ctx: &Ctx, frame: &Frame) -> Result<Vec<u
                 replaced: String::new(),
                 process: 0,
                 ended: 0,
+                local: false,
                 made: Vec::new(),
                 incarnation: Incarnation::default(),
                 refused: String::new(),

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use nacre_rpc::{CallError, Import, ImportConfig, ImportEffect, ImportState};
 use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Instant, Remembered, Secret, Transno};
-use nacre_wire::target::Role;
+use nacre_wire::target::{Role, Sync};
 use nacre_wire::{Class, Frame, Rpc};
 
 /// Why a call has no reply.
@@ -110,6 +110,10 @@ pub struct Peer {
     stopped: Cell<bool>,
     /// The latest attempt has found that nobody serves the target at its address.
     absent: Cell<bool>,
+    /// The target makes data stable for this client.
+    asks_for_stable: Cell<bool>,
+    /// Why it could not.
+    stable_refused: Cell<Option<Errno>>,
     /// Until when the task of the deadlines sleeps, and what wakes it earlier.
     armed: Cell<Instant>,
     rearm: WaitList,
@@ -148,6 +152,8 @@ impl Peer {
             changed: ctx.wait_list(),
             stopped: Cell::new(false),
             absent: Cell::new(false),
+            asks_for_stable: Cell::new(false),
+            stable_refused: Cell::new(None),
             armed: Cell::new(Instant(u64::MAX)),
             rearm: ctx.wait_list(),
             wall_offset_ns: Cell::new(0),
@@ -227,6 +233,9 @@ impl Peer {
     /// # Errors
     /// As for `call`.
     pub async fn send(&self, request: nacre_rpc::Request) -> Result<Frame, RpcError> {
+        if request.opcode.changes_bytes() {
+            self.wait_for_data_room().await?;
+        }
         while !self.import.borrow().has_room() && self.fails_no_calls() {
             self.changed.wait().await;
         }
@@ -238,6 +247,35 @@ impl Peer {
             0 => Ok(frame),
             status => Err(RpcError::Errno(Errno(status))),
         }
+    }
+
+    /// Data is kept until it is stable. While as much is kept as may be, writes wait; from half of that on the target is
+    /// asked to make it stable, beside the writes.
+    async fn wait_for_data_room(&self) -> Result<(), RpcError> {
+        loop {
+            self.ask_for_stable();
+            if self.import.borrow().has_data_room() || !self.fails_no_calls() {
+                return Ok(());
+            }
+            self.changed.wait().await;
+            if let Some(errno) = self.stable_refused.get() {
+                return Err(RpcError::Errno(errno));
+            }
+        }
+    }
+    fn ask_for_stable(&self) {
+        if !self.import.borrow().wants_stable() || self.asks_for_stable.replace(true) {
+            return;
+        }
+        self.stable_refused.set(None);
+        let this = self.me.upgrade().expect("alive while it is called");
+        self.ctx.spawn(async move {
+            if let Err(RpcError::Errno(errno)) = Box::pin(this.call(&Sync {})).await {
+                this.stable_refused.set(Some(errno));
+            }
+            this.asks_for_stable.set(false);
+            this.changed.wake_all();
+        });
     }
 
     fn fails_no_calls(&self) -> bool {

@@ -147,6 +147,7 @@ impl Test {
             cause: String::new(),
             process: 0,
             ended: 0,
+            local: false,
             made: Vec::new(),
             incarnation: Incarnation::default(),
             refused: String::new(),

@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use nacre_node::{Ctx, Effect, StoreOp, WaitList};
-use nacre_types::{Identity, Instant, Transno};
+use nacre_types::{Identity, Instant, ObjectId, Transno};
 
 /// Bounds and intervals of one target's engine.
 #[derive(Debug, Clone)]
@@ -323,13 +323,24 @@ impl Osd {
     }
     /// A log write failed: the engine refuses everything from now on.
     pub fn log_failed(&self, reason: &str) {
+        self.fail("the log could not be made durable", reason);
+    }
+    /// The store has no room for bytes that it has taken already: the same. No object is to blame, and clients that live
+    /// write the bytes again after the next start.
+    pub(crate) fn no_room_underneath(&self, object: ObjectId) {
+        self.fail(
+            "the device under the store is full, although its file system had room",
+            &alloc::format!("sync of object {object}: no space"),
+        );
+    }
+    fn fail(&self, what: &str, reason: &str) {
         if self.failed.borrow().is_some() {
             return;
         }
-        tracing::error!(target_name = %self.label.name, reason, "log failed, the target stops");
+        tracing::error!(target_name = %self.label.name, reason, "{what}, the target stops");
         *self.failed.borrow_mut() = Some(reason.to_string());
         self.ctx.push(Effect::Fatal(alloc::format!(
-            "{}: the log could not be made durable ({reason}); the target stops, restart it when the device is well: what was acknowledged and synced is safe",
+            "{}: {what} ({reason}); the target stops, restart it when the device is well: what was acknowledged and synced is safe",
             self.label.name
         )));
         self.wake_everybody();

@@ -118,8 +118,11 @@ impl Objects {
         let len = row.as_ref().map_or(0, |row| self.held_to(row.as_ref()));
         let result = self.ctx.io(StoreOp::SyncWritten { file: FileId::Blob(object), len }).await;
         let result = self.sync_ended(object, result).await.and(row.map(drop));
-        // Nothing later is called stable before it is known what becomes of this object.
-        if let Some(taken) = taken {
+        // Nothing later is called stable before it is known what becomes of this object, and nothing at all once the target
+        // has stopped.
+        if let Some(taken) = taken
+            && !self.osd.has_failed()
+        {
             self.unstable.borrow_mut().ended(object, taken);
         }
         self.moved.wake_all();
@@ -138,6 +141,11 @@ impl Objects {
             Err(StoreError::Missing { from, .. }) => {
                 let to = self.held_to(self.row(object).await?.as_ref());
                 if from < to { Err(OsdError::Lost { object, from, to }) } else { Ok(()) }
+            }
+            // More than this object is concerned.
+            Err(StoreError::NoSpace) => {
+                self.osd.no_room_underneath(object);
+                Err(self.osd.check_alive().err().unwrap_or(OsdError::Store(StoreError::NoSpace)))
             }
             // A device that refuses the log, too, stops the target: after the next start clients write again what was
             // not stable. Only an object whose bytes alone cannot be written is taken out of use.

@@ -386,6 +386,7 @@ impl<T> Import<T> {
         self.ping_sent = now;
         self.server_time = Some((now, reply.server_time));
         self.agreed = Some((reply.features, reply.max_mod_rpcs));
+        self.set_local(reply.local);
         self.note_process(&frame.header, (reply.process, reply.ended));
         self.limit_slots();
         self.lease.set_length(Duration::from_millis(u64::from(reply.lease_ms)));

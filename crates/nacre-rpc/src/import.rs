@@ -205,6 +205,8 @@ pub struct Import<T> {
     pub(crate) unreplied: BTreeMap<Xid, Outstanding<T>>,
     pub(crate) replay: ReplayList,
     /// The target was started anew and the replay to this instance is not complete.
+    /// The target ends with this process: nothing is kept for replay.
+    is_local: bool,
     pub(crate) replay_due: bool,
     pub(crate) effects: VecDeque<ImportEffect<T>>,
     pub(crate) connects: u64,
@@ -267,6 +269,7 @@ impl<T> Import<T> {
             last_error: None,
             unreplied: BTreeMap::new(),
             replay: ReplayList::default(),
+            is_local: false,
             replay_due: false,
             effects: VecDeque::new(),
             connects: 0,
@@ -294,6 +297,15 @@ impl<T> Import<T> {
     /// Whether one more call may wait here. A caller without room waits until calls have ended.
     pub fn has_room(&self) -> bool {
         self.waiting() + self.unreplied.len() < Self::WAITING_MAX && !self.replay.is_full()
+    }
+
+    /// Whether a request that changes bytes may be sent: the data that is kept for replay is within its bound.
+    pub fn has_data_room(&self) -> bool {
+        !self.replay.is_data_full()
+    }
+    /// Whether the target should be asked to make data stable now, so that writers need not wait for room later.
+    pub fn wants_stable(&self) -> bool {
+        self.replay.is_data_pressed()
     }
 
     /// Sends a request as soon as its class may be sent; [`ImportEffect::Done`] brings `token` back.
@@ -412,7 +424,7 @@ impl<T> Import<T> {
             if frame.header.transno > Transno(0) {
                 self.ack_at = Some(now + Self::ACK_AFTER);
             }
-            if frame.header.transno > safe {
+            if frame.header.transno > safe && !self.is_local {
                 let mut request = call.frame;
                 request.header.flags |= frame.header.flags & flags::VERSIONS;
                 self.replay.keep(frame.header.transno, request, frame.body.clone());
@@ -454,6 +466,10 @@ impl<T> Import<T> {
     /// Callback numbers start anew with each instance and each export.
     pub(crate) fn forget_callbacks(&mut self) {
         self.callback_seen = Xid(0);
+    }
+    /// Whether the target that has admitted this client ends with this process.
+    pub(crate) fn set_local(&mut self, is_local: bool) {
+        self.is_local = is_local;
     }
     /// Commit numbers of another target mean nothing here.
     pub(crate) fn forget_commits(&mut self) {

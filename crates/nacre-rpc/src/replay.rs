@@ -1,10 +1,11 @@
 //! Answered changes that the target may still lose: kept until it says that they are safe.
 //!
 //! Invariants: in transno order; a change is kept until `last_committed` passes it, a write of data until
-//! `last_stable` does; with each the answer is kept, because the change must come out the same again. Both lists
-//! are bounded: a full list of changes holds callers back, of data the oldest falls out (it could no longer be
-//! replayed: it is counted, and the count is shown). The bounds count memory: beside the bytes of request and reply each
-//! entry counts [`ReplayList::ENTRY_BYTES`]. So bytes must not come as a small part of a large buffer.
+//! `last_stable` does; with each the reply is kept, because the change must come out the same again. Both lists
+//! are bounded, and a full list holds callers back: an entry that was forgotten could not be replayed, and what was
+//! acknowledged would be lost with the target's machine. The bounds count memory: beside the bytes of request and reply each
+//! entry counts [`ReplayList::ENTRY_BYTES`]. So bytes must not come as a small part of a large buffer. Requests that are
+//! under way are not counted: a list exceeds its bound by at most what they carry.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -76,7 +77,6 @@ pub struct ReplayList {
     writes: List,
     /// Replayed in the recovery under way, with their numbers as of now.
     done: Vec<ReplayEntry>,
-    dropped: u64,
 }
 
 /// Kept until its bytes are stable, not only its rows committed.
@@ -94,16 +94,13 @@ impl ReplayList {
     /// and allocator leave unused.
     pub const ENTRY_BYTES: usize = 768;
 
-    /// Keeps an answered change. A write beyond the bound of data pushes out the oldest ones.
+    /// Keeps a change that was replied to.
     pub fn keep(&mut self, transno: Transno, request: Frame, reply: Bytes) {
         let key = (transno, request.header.xid);
         if !is_data(&request) {
             self.changes.insert(key, Kept { request, reply });
         } else {
             self.writes.insert(key, Kept { request, reply });
-            while self.writes.bytes > Self::DATA_BYTES_MAX && self.writes.pop_first() {
-                self.dropped += 1;
-            }
         }
     }
     /// Forgets what can no longer be lost.
@@ -112,11 +109,19 @@ impl ReplayList {
         self.writes.safe(last_stable);
     }
     pub(crate) fn clear(&mut self) {
-        *self = Self { dropped: self.dropped, ..Self::default() };
+        *self = Self::default();
     }
     /// No further change may be made before some are committed.
     pub fn is_full(&self) -> bool {
         self.changes.entries.len() >= Self::ENTRIES_MAX || self.changes.bytes >= Self::BYTES_MAX
+    }
+    /// No further data may be written before some is stable.
+    pub fn is_data_full(&self) -> bool {
+        self.writes.bytes >= Self::DATA_BYTES_MAX
+    }
+    /// From here on the target is asked to make data stable, so that there is room again before the list is full.
+    pub(crate) fn is_data_pressed(&self) -> bool {
+        self.writes.bytes >= Self::DATA_BYTES_MAX / 2
     }
     /// The next change to replay.
     pub(crate) fn first(&self) -> Option<ReplayEntry> {
@@ -148,9 +153,5 @@ impl ReplayList {
     }
     pub fn bytes(&self) -> usize {
         self.changes.bytes + self.writes.bytes
-    }
-    /// Entries that fell out at the bound.
-    pub fn dropped(&self) -> u64 {
-        self.dropped
     }
 }

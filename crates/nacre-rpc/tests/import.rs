@@ -18,6 +18,8 @@ struct Script {
     ping_xid: Xid,
     /// What the server says of its process.
     process: (u64, u64),
+    /// It is the process of this client, too.
+    local: bool,
     /// What the target has in its log: (xid, transno).
     made: Vec<(u64, u64)>,
     /// The target's clock, as the answer to connect tells it.
@@ -53,7 +55,17 @@ impl Script {
         let now = Instant(1_000_000_000_000);
         let import = Import::new(now, config);
         let (log, made) = (Vec::new(), Vec::new());
-        Self { now, import, log, connect_xid: Xid(0), ping_xid: Xid(0), process: (0, 0), made, clock_ms: 0 }
+        Self {
+            now,
+            import,
+            log,
+            connect_xid: Xid(0),
+            ping_xid: Xid(0),
+            process: (0, 0),
+            local: false,
+            made,
+            clock_ms: 0,
+        }
     }
     fn connected(max_mod_rpcs: u16) -> Self {
         let mut s = Self::new(max_mod_rpcs);
@@ -199,6 +211,7 @@ impl Script {
             cause: String::new(),
             process: self.process.0,
             ended: self.process.1,
+            local: self.local,
             made: self.made.iter().map(|&(xid, at)| Made { xid: Xid(xid), transno: Transno(at) }).collect(),
             incarnation: Incarnation::default(),
             refused: String::new(),
@@ -512,6 +525,16 @@ fn an_eviction_ends_changes_and_repeats_reads() {
     assert_eq!(s.take()[2..], ["EVICTED", "1 evicted", "3 evicted", "Lookup x5 t0 l4"]);
     assert_eq!(s.states()[4..], ["DISCONN", "CONNECTING", "EVICTED", "RECOVER", "FULL"]);
     assert_eq!(s.import.generation(), Generation(2));
+}
+
+#[test]
+fn nothing_is_kept_for_a_target_that_ends_with_this_process() {
+    let mut s = Script::new(7);
+    s.local = true;
+    s.connect(SERVER);
+    s.change(1);
+    s.reply_with(2, 0, 11, 0);
+    assert_eq!(s.import.replay_list().len(), 0);
 }
 
 #[test]

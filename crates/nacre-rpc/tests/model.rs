@@ -203,6 +203,7 @@ impl World {
             cause: String::new(),
             process: 0,
             ended: 0,
+            local: false,
             made: Vec::new(),
             incarnation: Incarnation::default(),
             refused: String::new(),

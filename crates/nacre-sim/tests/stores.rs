@@ -95,8 +95,8 @@ fn answered_names_are_there_whatever_the_store_of_the_mdt_has_lost() {
     }
 }
 
-/// From some moment on no sync succeeds: the target ends itself, nothing of what it could not write is lost, and no
-/// object is taken out of use for what its whole device did.
+/// From some moment on no sync succeeds, or none of an object because the device is full underneath: the target ends
+/// itself, nothing of what it could not write is lost, and no object is taken out of use for what its whole device did.
 #[test]
 fn a_target_whose_device_refuses_everything_ends_itself_and_clients_make_good_what_it_has_lost() {
     for seed in 1..=40 {
@@ -105,7 +105,11 @@ fn a_target_whose_device_refuses_everything_ends_itself_and_clients_make_good_wh
         let mut c = cluster(seed, 1, 2);
         let (writer, reader) = (c.mounts[0], c.mounts[1]);
         let mut fids = write_files(&mut c, writer);
-        c.devices[server].refuse_syncs();
+        let full = server == OST && seed % 8 < 4;
+        match full {
+            true => c.devices[server].run_full_underneath(),
+            false => c.devices[server].refuse_syncs(),
+        }
         let more = c.jobs.start(&mut c.world, writer, async move |client| {
             let (fid, handle) = create(&client, "last").await?;
             for at in (0..LEN).step_by(5000) {
@@ -118,7 +122,8 @@ fn a_target_whose_device_refuses_everything_ends_itself_and_clients_make_good_wh
             c.world.run_for(MS);
         }
         let fatal = core::mem::take(&mut c.world.fatal);
-        assert!(fatal.iter().any(|why| why.contains("could not be made durable")), "seed {seed}: {fatal:?}");
+        let why = if full { "full, although" } else { "could not be made durable" };
+        assert!(fatal.iter().any(|text| text.contains(why)), "seed {seed}: {fatal:?}");
         let id = c.servers[server];
         c.world.kill(id);
         if mounted_again {
@@ -169,5 +174,35 @@ fn a_write_whose_mount_dies_while_it_waits_in_the_ost_is_not_begun() {
         c.world.run_for(20 * SEC);
         let found = read(&mut c, reader, fid).expect("readable");
         assert_eq!(found, vec![1; 100], "seed {seed}\n{}", c.world.trace(60));
+    }
+}
+
+/// A mount keeps a bounded amount of data until it is stable. It must not forget the oldest for the newest: writers wait.
+#[test]
+fn more_data_than_a_mount_keeps_is_right_after_the_store_has_lost_it() {
+    const CHUNK: usize = 1 << 20;
+    const CHUNKS: u8 = 80;
+    for (seed, loss) in (1..).zip(StoreLoss::ALL) {
+        let mut c = cluster(seed, 1, 2);
+        let (writer, reader) = (c.mounts[0], c.mounts[1]);
+        let written = run(&mut c, writer, async move |client| {
+            let (fid, handle) = create(&client, "long").await?;
+            for n in 0..CHUNKS {
+                write(&client, handle, u64::from(n) * CHUNK as u64, vec![n + 1; CHUNK]).await?;
+            }
+            Ok::<_, Errno>(fid)
+        });
+        let fid = written.expect("written");
+        c.lose_store(OST, loss);
+        come_back(&mut c, OST);
+        for n in 0..CHUNKS {
+            let found = run(&mut c, reader, async move |client| {
+                let (_, handle) = client.open(fid, 0, caller()).await?;
+                Ok::<_, Errno>(client.read(handle, u64::from(n) * CHUNK as u64, CHUNK as u32).await?.concat())
+            });
+            let found = found.expect("readable");
+            let wrong = found.iter().filter(|byte| **byte != n + 1).count();
+            assert_eq!((found.len(), wrong), (CHUNK, 0), "piece {n}, seed {seed}, {loss:?}");
+        }
     }
 }

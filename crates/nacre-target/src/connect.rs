@@ -234,6 +234,7 @@ impl<S: Service> Inner<S> {
             recovery_ms: if id == Generation(0) { core.recovery_ms() } else { 0 },
             process,
             ended,
+            local: core.is_local(id),
             made: core.made_before_loss(id),
             replaced: core.exports.borrow().get(id).map_or_else(String::new, |e| e.replaced.clone()),
             incarnation: core.osd.identity().latest(),

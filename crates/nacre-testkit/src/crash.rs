@@ -64,6 +64,7 @@ struct Disk {
     capacity_bytes: u64,
     faults: Vec<Fault>,
     refuses: bool,
+    full_underneath: bool,
     changes: u64,
     stop_at: Option<u64>,
 }
@@ -135,13 +136,18 @@ impl CrashDevice {
     pub fn refuse_syncs(&self) {
         self.lock().refuses = true;
     }
+    /// From now on the device has no room for what is written back, until the next crash: syncs of objects fail. The log
+    /// has its blocks.
+    pub fn run_full_underneath(&self) {
+        self.lock().full_underneath = true;
+    }
     /// The process dies and the store is mounted again: what is dirty is written, and what is in the cache only is gone.
     pub fn remount(&self) {
         let mut disk = self.lock();
-        let refuses = disk.refuses;
+        let (refuses, full) = (disk.refuses, disk.full_underneath);
         disk.next_life();
-        for content in disk.files.values_mut() {
-            if refuses {
+        for (file, content) in &mut disk.files {
+            if refuses || full && matches!(file, FileId::Blob(_)) {
                 content.refused();
             }
             content.synced();
@@ -208,6 +214,7 @@ impl Disk {
         self.life += 1;
         self.stop_at = None;
         self.refuses = false;
+        self.full_underneath = false;
         if let Some(frozen) = self.frozen.take() {
             self.files = frozen;
         }
@@ -222,6 +229,9 @@ impl Disk {
         let (kind, file) = kind_of(op)?;
         if self.refuses && matches!(kind, FaultOp::Sync | FaultOp::Replace) {
             return Some(StoreError::Device("the device refuses what is written back".into()));
+        }
+        if self.full_underneath && kind == FaultOp::Sync && matches!(file, FileId::Blob(_)) {
+            return Some(StoreError::NoSpace);
         }
         let on = match file {
             FileId::Log(_) => Some(FileKind::Log),

@@ -92,6 +92,9 @@ codec_struct! {
         /// Names the server process; 0: it does not say. See `PingReply`.
         pub process: u64,
         pub ended: u64,
+        /// The client lives in the process of the target and ends with it. Nobody waits for it in a recovery, so it keeps
+        /// nothing for replay.
+        pub local: bool,
         /// In a recovery: changes of this client that are in the log. It may not have the answers.
         pub made: Vec<Made>,
         /// The opening of the target's store that answers.

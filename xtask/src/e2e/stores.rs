@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const TARGETS: [&str; 2] = ["ost", "mdt"];
 const SERVERS: [&str; 3] = ["mgs", "mdt", "ost"];
 
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Default)]
 pub(crate) struct Options {
     /// Only this target's store is on the loop device (ost, mdt)
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(TARGETS))]
@@ -32,9 +32,9 @@ pub(crate) struct Options {
     /// Only this loss
     #[arg(long)]
     loss: Option<Loss>,
-    /// How often each case runs
-    #[arg(long, default_value_t = 1)]
-    rounds: u32,
+    /// How often each case runs (once, unless given)
+    #[arg(long)]
+    rounds: Option<u32>,
     /// Where logs and the device of a case that failed are copied to
     #[arg(long)]
     keep: Option<PathBuf>,
@@ -75,12 +75,13 @@ struct Cluster {
 /// Every loss with the store of an OST and of the MDT.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let nacre = binary()?;
+    let rounds = options.rounds.unwrap_or(1);
     for on_loop in TARGETS.into_iter().filter(|name| options.target.as_ref().is_none_or(|only| only == name))
     {
         for loss in
             Loss::value_variants().iter().filter(|loss| options.loss.is_none_or(|only| only == **loss))
         {
-            for _ in 0..options.rounds {
+            for _ in 0..rounds {
                 run_case(nacre.clone(), on_loop, *loss, options)?;
             }
         }

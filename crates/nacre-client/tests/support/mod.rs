@@ -172,6 +172,7 @@ impl Fake {
                     cause: String::new(),
                     process: 0,
                     ended: 0,
+                    local: false,
                     made: Vec::new(),
                     incarnation: Incarnation::default(),
                     refused: String::new(),

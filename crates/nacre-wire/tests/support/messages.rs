@@ -229,7 +229,7 @@ messages! {
     others {
         ConnectReply = ConnectReply {
             target: uuid(), features: 1, max_mod_rpcs: 8, lease_ms: 10_000, generation: Generation(3),
-            evicted: false, instance: 2, server_time: time(1), recovery_ms: 0, replaced: "10.0.0.9:77".into(), cause: "c".into(), process: 5, ended: 6,
+            evicted: false, instance: 2, server_time: time(1), recovery_ms: 0, replaced: "10.0.0.9:77".into(), cause: "c".into(), process: 5, ended: 6, local: true,
             made: vec![Made { xid: Xid(4), transno: Transno(5) }], incarnation: incarnation(), refused: "r".into(),
             mismatch: true,
         };

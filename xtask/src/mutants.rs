@@ -293,8 +293,8 @@ const MUTATIONS: &[Mutation] = &[
         &[
             ("            let tracks = request.is_some_and(|request| self.core.tracks_uncommitted(request));\n", ""),
             (
-                "        let (mut turn, mut fetches) = (None, 0);\n",
-                "        let (mut turn, mut fetches) = (None, 0);\n        let tracks = request.is_some_and(|request| self.core.tracks_uncommitted(request));\n",
+                "        let (mut turn, mut fetches, mut freed) = (None, 0, false);\n",
+                "        let (mut turn, mut fetches, mut freed) = (None, 0, false);\n        let tracks = request.is_some_and(|request| self.core.tracks_uncommitted(request));\n",
             ),
         ],
     )

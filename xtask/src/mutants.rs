@@ -59,13 +59,13 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "identity", "a_target_that_was_killed_is_registered_again_without_waiting_for_its_lease"),
     planted(
         "a new file with a fixed OST does not have space freed",
-        "crates/nacre-mdt/src/mdt.rs",
-        &[("Err(Errno::ENOSPC) if self.free_full_osts().await =>", "Err(Errno::ENOSPC) if args.name.is_empty() =>")],
+        "crates/nacre-mdt/src/service/operations.rs",
+        &[("Err(Errno::ENOSPC) if self.free_full_osts().await =>", "Err(Errno::ENOSPC) if !op.needs_ost() =>")],
     )
     .found_by("nacre-sim", "placement", "a_new_file_with_a_fixed_ost_finds_the_space_of_a_file_that_was_removed_just_before"),
     planted(
         "users who are not in the group keep the set-group-id bit of a file without group execute permission",
-        "crates/nacre-mdt/src/rows/inode.rs",
+        "crates/nacre-mdt/src/rows/inode_changes.rs",
         &[("mode::XGRP != 0 || !in_group {", "mode::XGRP != 0 || !in_group && inode.attr.is_dir() {")],
     )
     .found_by("nacre", "posix", "allocating_and_writing_as_an_ordinary_user_takes_set_id_bits_away"),
@@ -78,7 +78,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "df does not wait for the destroys of removed files",
         "crates/nacre-mdt/src/osts/reclaim.rs",
-        &[("self.free(&self.osts.all(), until).await;", "self.free(&[], until).await;")],
+        &[("self.free(&self.osts().all(), until).await;", "self.free(&[], until).await;")],
     )
     .found_by("nacre-sim", "placement", "statfs_shows_the_space_of_a_file_that_was_removed_just_before"),
     planted(
@@ -149,7 +149,7 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "identity", "a_blank_ost_is_used_by_nobody_until_it_is_admitted"),
     planted(
         "an old copy of the MDT gives FIDs out again",
-        "crates/nacre-mdt/src/mdt.rs",
+        "crates/nacre-mdt/src/service/dispatch.rs",
         &[("self.skip_sequences().await", "Ok(())")],
     )
     .found_by("nacre-sim", "identity", "an_mdt_from_an_old_copy_lets_nobody_in_until_it_is_admitted"),
@@ -264,13 +264,13 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "a change of a dead mount is made when its turn comes",
         "crates/nacre-mdt/src/service/attempt.rs",
-        &[("Some(request) if let Err(gone) = self.core.still_wanted(request) => Err(gone),\n", "")],
+        &[("Some(request) if let Err(gone) = self.core().still_wanted(request) => Err(gone),\n", "")],
     )
     .found_by("nacre-sim", "holds", "what_a_dead_mount_waited_to_change_is_not_changed_when_its_turn_comes"),
     planted(
         "who waits for a commit is overtaken",
-        "crates/nacre-mdt/src/locks/uncommitted.rs",
-        &[("self.turns.before(request.export, touched).map(First::Turn)", "None")],
+        "crates/nacre-mdt/src/locks/change_order.rs",
+        &[("self.turns.before(request.export, accesses).map(WaitFor::Turn)", "None")],
     )
     .found_by(
         "nacre-sim",
@@ -280,7 +280,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "waits are attempts",
         "crates/nacre-mdt/src/service/attempt.rs",
-        &[("Again::EndHolds | Again::After(_) => 0,", "Again::EndHolds | Again::After(_) => fetches_max,")],
+        &[("RetryReason::HeldDirs | RetryReason::WaitFor(_) => 0,", "RetryReason::HeldDirs | RetryReason::WaitFor(_) => fetches_max,")],
     )
     .found_by(
         "nacre-sim",
@@ -291,11 +291,16 @@ const MUTATIONS: &[Mutation] = &[
         "whether a client is alone is asked before a change waits",
         "crates/nacre-mdt/src/service/attempt.rs",
         &[
-            ("            let tracks = request.is_some_and(|request| self.core.tracks_uncommitted(request));\n", ""),
+            ("    turn: Option<Turn<'a>>,\n}", "    turn: Option<Turn<'a>>,\n    tracks: bool,\n}"),
             (
-                "        let (mut turn, mut fetches, mut freed) = (None, 0, false);\n",
-                "        let (mut turn, mut fetches, mut freed) = (None, 0, false);\n        let tracks = request.is_some_and(|request| self.core.tracks_uncommitted(request));\n",
+                "        let mut state = Attempts { request, hash, read_set, credits, turn: None };\n",
+                "        let tracks = request.is_some_and(|request| self.core().tracks_uncommitted(request));\n        let mut state = Attempts { request, hash, read_set, credits, turn: None, tracks };\n",
             ),
+            (
+                "        // Here and not before the waits: other clients may have connected meanwhile.\n        let tracks = request.is_some_and(|request| self.core().tracks_uncommitted(request));\n",
+                "",
+            ),
+            ("let Attempts { request, hash, read_set, turn, .. } = state;", "let Attempts { request, hash, read_set, turn, tracks, .. } = state;\n        let tracks = *tracks;"),
         ],
     )
     .found_by(
@@ -305,7 +310,7 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "two directories move at one time",
-        "crates/nacre-mdt/src/service/start.rs",
+        "crates/nacre-mdt/src/mdt.rs",
         &[("moves: Gate::new(&core.ctx, 1),", "moves: Gate::new(&core.ctx, 2),")],
     )
     .found_by("nacre-mdt", "target", "moves::directories_that_move_into_each_other_at_one_time_make_no_circle"),
@@ -313,8 +318,8 @@ const MUTATIONS: &[Mutation] = &[
         "one open that cannot be closed keeps the others",
         "crates/nacre-mdt/src/service/clients.rs",
         &[(
-            "if let Err(error) = self.end_without_inode(export, *handle, *opened).await {",
-            "if self.opens.borrow().len() > 0 {",
+            "if let Err(error) = self.end_without_inode(export, handle, opened).await {",
+            "if self.opens().borrow().len() > 0 {",
         )],
     )
     .found_by(
@@ -443,12 +448,12 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "an orphan stays after its last close",
-        "crates/nacre-mdt/src/ops/open.rs",
-        &[("view.opens.count(opened.fid) <= 1 {", "view.opens.count(opened.fid) == 0 {")],
+        "crates/nacre-mdt/src/ops/opening.rs",
+        &[("view.opens().count(opened.fid) <= 1 {", "view.opens().count(opened.fid) == 0 {")],
     ),
     planted(
         "objects of removed files stay",
-        "crates/nacre-mdt/src/rows/inode.rs",
+        "crates/nacre-mdt/src/rows/inode_changes.rs",
         &[(
             "self.put(DESTROY, &table::of_ost(ost, fid), &Stripes { stripes });",
             "let _ = (DESTROY, fid, Stripes { stripes });",
@@ -672,10 +677,10 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "holds", "what_others_have_seen_of_an_unanswered_change_is_not_denied"),
     planted(
         "holds of before a restart are not waited for",
-        "crates/nacre-mdt/src/locks/dir_holds.rs",
+        "crates/nacre-mdt/src/service/holds.rs",
         &[(
-            "!dirs.is_empty() && self.core.former_locks_deadline().is_some()",
-            "dirs.len() > 1000 && self.core.former_locks_deadline().is_some()",
+            "!dirs.is_empty() && self.core().former_locks_deadline().is_some()",
+            "dirs.len() > 1000 && self.core().former_locks_deadline().is_some()",
         )],
     )
     .found_by(
@@ -730,7 +735,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "a batch writes more than it has reserved",
         "crates/nacre-mdt/src/service/batch.rs",
-        &[("} else if rows > room.rows || row_bytes > room.row_bytes {", "} else if rows == u32::MAX {")],
+        &[("if rows > room.rows || row_bytes > room.row_bytes {", "if rows == u32::MAX {")],
     )
     .found_by("nacre-mdt", "target", "batches::orphans_over_many_osts_are_closed_together"),
     planted(
@@ -754,7 +759,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "the record of a batch has no results",
         "crates/nacre-mdt/src/service/batch.rs",
-        &[("self.core.set_record_results(request, records);", "drop(records);")],
+        &[("mdt.core().set_record_results(self.request, progress.records);", "drop(progress.records);")],
     )
     .found_by("nacre-sim", "closes", "each_close_happens_once_at_every_fault_point"),
     planted(

@@ -1,71 +1,43 @@
-//! Holds: which clients may answer for a directory (its name, its attributes) out of their memory, and how that ends
-//! before somebody else changes it.
+//! Holds of directories: the clients that may answer for a directory (its name, its attributes) from their cache, and the
+//! end of a hold before another client changes the directory.
 //!
-//! Rules: a hold is claimed before the rows are read, and the reply grants it only if it has stood since; a
-//! change looks in its own visit whether another client holds what it changes, and if so revokes, waits and begins anew.
-//! The acknowledgement of the revoke is the end of the hold; it ends as well with the connection epoch, the export, or
-//! (after a restart, which forgets holds) the leases of those who have not connected again. A client's own change does
-//! not end its hold: the reply brings what became of the directory. A grant waits for nothing, and there is none for a
-//! while after a revoke, so that a directory in which several clients work does not go to and fro. Bounded per client; at
-//! the bound the oldest hold makes room once it has stood for a while.
-//! Not here: what the client does with it (`nacre-client/src/dirs.rs`).
+//! Rules: a hold is claimed before the rows are read, and the reply grants it only if it still stands then. A change
+//! checks in its own visit whether another client holds a directory that it changes, and if so revokes the hold, waits, and
+//! begins again. A hold ends with the acknowledgement of its revoke; with the connection epoch or the export of its
+//! client; or, after a restart, which forgets holds, with the leases of the clients that have not connected again. A
+//! client's own change does not end its hold: the reply has the new state of the directory. A grant never waits, and a
+//! directory is not held for a while after a revoke, so that a directory in which several clients work is not revoked
+//! again and again. Bounded per client; at the bound the oldest hold is revoked once it has stood for a while.
+//!
+//! Not here: the requests (`service/holds.rs`), and the client's side (`nacre-client/src/dirs.rs`).
 
-use crate::mdt::Mdt;
+use crate::rows::dir_change::{DirChange, only_name};
 use crate::rows::row::Inode;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use nacre_node::{Ctx, WaitList};
-use nacre_target::{ExportId, ReplyTail, Request, RevokedLock, TargetCore};
-use nacre_types::{Codec, Fid, Instant, Transno, Xid};
-use nacre_wire::mdt::{DirGrant, DirState, DirTail, RevokeDir};
-use nacre_wire::{Opcode, flags};
+use nacre_target::{ExportId, RevokedLock, TargetCore};
+use nacre_types::{Fid, Instant, Transno, Xid};
+use nacre_wire::Opcode;
+use nacre_wire::mdt::{DirGrant, DirTail, RevokeDir};
 
-/// Holds of one client, unless set otherwise.
-const LIMIT: usize = 1024;
-/// At the limit a hold is kept for so long before another one takes its place: whoever walks through a large tree asks for
-/// each directory once, and would otherwise end a hold with each.
-const KEPT: Duration = Duration::from_secs(30);
-/// After a revoke a directory is not held by anybody for so long.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Holds of one client, unless the parameter says otherwise.
+const HOLDS_PER_CLIENT: usize = 1024;
+/// At the limit, a hold stands for this time before another one takes its place: a client that walks through a large tree asks
+/// for each directory once, and would otherwise end a hold with each.
+const MIN_HOLD_TIME: Duration = Duration::from_secs(30);
+/// After a revoke, nobody holds the directory for this time.
+const REVOKE_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a transaction makes of a directory.
-#[derive(Debug, Clone)]
-pub(crate) enum DirChange {
-    State(DirState),
-    Removed(Fid),
-}
-impl DirChange {
-    pub(crate) fn of(inode: &Inode) -> Self {
-        if inode.attr.nlink == 0 {
-            return Self::Removed(inode.attr.fid);
-        }
-        let reply = inode.reply();
-        let (parent, name) = link(inode);
-        Self::State(DirState { attr: reply.attr, kill_priv: reply.kill_priv, parent, name })
-    }
-    fn fid(&self) -> Fid {
-        match self {
-            Self::State(state) => state.attr.fid,
-            Self::Removed(fid) => *fid,
-        }
-    }
-}
-
-/// The one name of a directory; the root has an empty one in itself.
-fn link(inode: &Inode) -> (Fid, Bytes) {
-    inode.links.first().map_or((inode.attr.fid, Bytes::new()), |l| (l.parent, l.name.clone()))
-}
-
-/// A hold that is granted unless it ends before the reply.
-pub(crate) struct Claim {
+/// A hold that will be granted unless it ends before the reply.
+pub(crate) struct HoldClaim {
     export: ExportId,
     fid: Fid,
     serial: u64,
-    /// Changes up to this are in what is read from now on.
+    /// Changes up to this are in the rows that are read from now on.
     seen: Transno,
 }
 
@@ -77,25 +49,27 @@ struct Hold {
 }
 
 #[derive(Debug, Default)]
-struct Client {
-    /// By serial, the oldest first; since when.
+struct ClientHolds {
+    /// By serial, the oldest first, with the time of the grant.
     holds: BTreeMap<u64, (Fid, Instant)>,
-    /// Revokes that it was sent in its life, and those that it has not acknowledged, by their callbacks.
+    /// Number of revokes that the client was ever sent.
     revokes: u64,
+    /// Revokes that it has not acknowledged, by callback.
     revoking: BTreeMap<Xid, Fid>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct HoldTable {
     dirs: BTreeMap<Fid, BTreeMap<ExportId, Hold>>,
-    clients: BTreeMap<ExportId, Client>,
+    clients: BTreeMap<ExportId, ClientHolds>,
+    /// Directories that nobody may hold until a time.
     paused: BTreeMap<Fid, Instant>,
-    /// The same in the order of their ends; one that was prolonged is there more than once.
+    /// The same pauses in the order of their ends. A prolonged pause is there more than once.
     pauses: VecDeque<(Instant, Fid)>,
     serial: u64,
 }
 
-impl Table {
+impl HoldTable {
     fn others(&self, own: Option<ExportId>, fid: Fid) -> impl Iterator<Item = (ExportId, Hold)> + '_ {
         let holds = self.dirs.get(&fid).into_iter().flatten();
         holds.map(|(export, hold)| (*export, *hold)).filter(move |(export, _)| Some(*export) != own)
@@ -122,11 +96,11 @@ impl Table {
                 self.paused.remove(&fid);
             }
         }
-        if self.paused.get(&fid).is_some_and(|until| *until > now + PAUSE / 2) {
+        if self.paused.get(&fid).is_some_and(|until| *until > now + REVOKE_PAUSE / 2) {
             return;
         }
-        self.paused.insert(fid, now + PAUSE);
-        self.pauses.push_back((now + PAUSE, fid));
+        self.paused.insert(fid, now + REVOKE_PAUSE);
+        self.pauses.push_back((now + REVOKE_PAUSE, fid));
     }
     fn is_paused(&self, now: Instant, fid: Fid) -> bool {
         let revoked = || self.dirs.get(&fid).is_some_and(|holds| holds.values().any(|h| h.revoke.is_some()));
@@ -135,20 +109,20 @@ impl Table {
 }
 
 /// The holds of all clients.
-pub(crate) struct Dirs {
-    table: RefCell<Table>,
+pub(crate) struct DirHolds {
+    table: RefCell<HoldTable>,
     limit: Cell<usize>,
-    /// Revokes that were sent.
+    /// Number of revokes that were sent.
     revokes: Cell<u64>,
-    /// A hold has ended.
+    /// Woken when a hold ends.
     ended: WaitList,
 }
 
-impl Dirs {
+impl DirHolds {
     pub(crate) fn new(ctx: &Rc<Ctx>) -> Self {
         Self {
             table: RefCell::default(),
-            limit: Cell::new(LIMIT),
+            limit: Cell::new(HOLDS_PER_CLIENT),
             revokes: Cell::new(0),
             ended: ctx.wait_list(),
         }
@@ -166,8 +140,8 @@ impl Dirs {
         self.limit.set(limit);
     }
 
-    /// The client believes in none of its holds any more: it has a new connection epoch. Its revokes are counted on,
-    /// because those that it has not acknowledged are sent again.
+    /// The client has a new connection epoch, with which all its holds have ended. The number of its revokes continues,
+    /// because those that it has not acknowledged are resent.
     pub(crate) fn connected(&self, export: ExportId) {
         let mut table = self.table.borrow_mut();
         let Some(client) = table.clients.get_mut(&export) else { return };
@@ -177,12 +151,12 @@ impl Dirs {
         drop(table);
         self.ended.wake_all();
     }
-    /// It has left, or its lease is over.
+    /// The client has disconnected, or its lease has expired.
     pub(crate) fn drop_export(&self, export: ExportId) {
         self.connected(export);
         self.table.borrow_mut().clients.remove(&export);
     }
-    /// The client has taken in a callback, perhaps a revoke.
+    /// The client has acknowledged a callback, perhaps a revoke.
     pub(crate) fn acknowledged(&self, export: ExportId, callback: Xid) {
         let mut table = self.table.borrow_mut();
         let revoked = table.clients.get_mut(&export).and_then(|client| client.revoking.remove(&callback));
@@ -191,25 +165,27 @@ impl Dirs {
         drop(table);
         self.ended.wake_all();
     }
+    /// Ends a hold whose directory is gone.
     fn forget(&self, export: ExportId, fid: Fid) {
         self.table.borrow_mut().remove(export, fid);
         self.ended.wake_all();
     }
 
-    fn claim(&self, core: &TargetCore, export: ExportId, fid: Fid) -> Option<Claim> {
+    /// Claims a hold for a client, before the rows are read. `None`: there is none for it now.
+    pub(crate) fn claim(&self, core: &TargetCore, export: ExportId, fid: Fid) -> Option<HoldClaim> {
         let mut table = self.table.borrow_mut();
         let (now, seen) = (core.ctx.now(), core.osd.last_transno());
         if table.is_paused(now, fid) {
             return None;
         }
         if let Some(Hold { serial, .. }) = table.holds(export, fid) {
-            return Some(Claim { export, fid, serial, seen });
+            return Some(HoldClaim { export, fid, serial, seen });
         }
         let client = table.clients.entry(export).or_default();
         if client.holds.len() >= self.limit.get() {
-            let above = client.holds.len() > self.limit.get(); // it was lowered
+            let above = client.holds.len() > self.limit.get(); // the limit was lowered
             let mut oldest = client.holds.first_key_value().map(|(_, hold)| *hold);
-            oldest = oldest.filter(|(_, since)| above || now >= *since + KEPT);
+            oldest = oldest.filter(|(_, since)| above || now >= *since + MIN_HOLD_TIME);
             drop(table);
             if let Some((oldest, _)) = oldest {
                 self.revoke(core, export, oldest);
@@ -220,18 +196,18 @@ impl Dirs {
         let serial = table.serial;
         table.clients.entry(export).or_default().holds.insert(serial, (fid, now));
         table.dirs.entry(fid).or_default().insert(export, Hold { serial, revoke: None });
-        Some(Claim { export, fid, serial, seen })
+        Some(HoldClaim { export, fid, serial, seen })
     }
 
-    /// Revokes that the client was sent before, if the hold stands.
-    fn stands(&self, claim: &Claim) -> Option<u64> {
+    /// The number of revokes that the client was sent before, if the hold still stands.
+    fn stands(&self, claim: &HoldClaim) -> Option<u64> {
         let table = self.table.borrow();
         let hold = table.holds(claim.export, claim.fid)?;
         let stands = hold.serial == claim.serial && hold.revoke.is_none();
         stands.then(|| table.clients.get(&claim.export).map_or(0, |c| c.revokes))
     }
 
-    /// Tells the client that its hold ends, once.
+    /// Sends the client the revoke of its hold, once.
     fn revoke(&self, core: &TargetCore, export: ExportId, fid: Fid) {
         let number = {
             let mut table = self.table.borrow_mut();
@@ -243,7 +219,7 @@ impl Dirs {
             self.revokes.set(self.revokes.get() + 1);
             client.revokes
         };
-        // Without a number the export is gone or will be, and its holds with it.
+        // Without a number the export is gone or about to go, and its holds with it.
         let sent = core.callback(export, Opcode::RevokeDir, &RevokeDir { fid, number }).unwrap_or(Xid(0));
         let mut table = self.table.borrow_mut();
         if let Some(hold) = table.dirs.get_mut(&fid).and_then(|holds| holds.get_mut(&export)) {
@@ -256,81 +232,65 @@ impl Dirs {
             core.revoked(export, RevokedLock::Callback(sent), "the hold of a directory");
         }
     }
-}
 
-impl Mdt {
-    /// A hold for the sender of a read, if it wants one and may have it. Before the read.
-    pub(crate) fn claim(&self, request: &Request, fid: Fid) -> Option<Claim> {
-        let wanted = request.header.has(flags::MAY_HOLD) && self.core.may_have_volatile_locks(request.export);
-        wanted.then(|| self.dirs.claim(&self.core, request.export, fid))?
-    }
-    /// The tail of the reply to that read. Nothing may be waited for after this.
-    pub(crate) fn granted(&self, claim: Option<Claim>, inode: &Inode) -> Option<ReplyTail> {
-        let claim = claim?;
+    /// The tail of the reply to the read of `inode`, which was claimed before. Nothing may be waited for after this.
+    pub(crate) fn grant(&self, claim: HoldClaim, inode: &Inode) -> Option<DirTail> {
         if !inode.attr.is_dir() || inode.attr.nlink == 0 || claim.fid != inode.attr.fid {
-            self.dirs.forget(claim.export, claim.fid);
+            self.forget(claim.export, claim.fid);
             return None;
         }
-        let revokes = self.dirs.stands(&claim)?;
-        let (parent, name) = link(inode);
+        let revokes = self.stands(&claim)?;
+        let (parent, name) = only_name(inode);
         let granted = Some(DirGrant { revokes, seen: claim.seen, parent, name });
-        let tail = DirTail { granted, changed: Vec::new(), removed: Vec::new() };
-        Some(ReplyTail { flag: flags::DIRS, bytes: tail.to_vec() })
+        Some(DirTail { granted, changed: Vec::new(), removed: Vec::new() })
     }
 
-    /// Whether a change of these directories has to wait for others.
-    pub(crate) fn is_held(&self, request: Option<&Request>, dirs: &[DirChange]) -> bool {
-        let own = request.map(|r| r.export);
-        let table = self.dirs.table.borrow();
-        !dirs.is_empty() && self.core.former_locks_deadline().is_some()
-            || dirs.iter().any(|dir| table.others(own, dir.fid()).next().is_some())
+    /// Whether a client other than `own` holds one of these directories.
+    pub(crate) fn is_held_by_others(&self, own: Option<ExportId>, dirs: &[DirChange]) -> bool {
+        let table = self.table.borrow();
+        dirs.iter().any(|dir| table.others(own, dir.fid()).next().is_some())
     }
-    /// Waits until nobody else holds them.
-    pub(crate) async fn end_holds(&self, request: Option<&Request>, dirs: &[DirChange]) {
-        self.core.former_locks_ended().await;
-        let own = request.map(|r| r.export);
-        let fids: Vec<Fid> = dirs.iter().map(DirChange::fid).collect();
+    /// Revokes the holds that clients other than `own` have on these directories, and waits until there are none.
+    pub(crate) async fn revoke_others(&self, core: &TargetCore, own: Option<ExportId>, fids: &[Fid]) {
         let held = || -> Vec<(ExportId, Fid)> {
-            let table = self.dirs.table.borrow();
+            let table = self.table.borrow();
             fids.iter().flat_map(|fid| table.others(own, *fid).map(|(export, _)| (export, *fid))).collect()
         };
-        // All of them have to be free at one time. The pause keeps one that is free already from being held anew
-        // while another is waited for; what was granted after a long wait is revoked again.
+        // All of them have to be free at one time. The pause prevents that a directory which is free already is held anew
+        // while another is waited for; a hold that was granted during a long wait is revoked as well.
         loop {
             let held = held();
             if held.is_empty() {
                 return;
             }
-            let now = self.core.ctx.now();
-            fids.iter().for_each(|fid| self.dirs.table.borrow_mut().pause(now, *fid));
-            held.into_iter().for_each(|(export, fid)| self.dirs.revoke(&self.core, export, fid));
-            self.dirs.ended.wait().await;
+            let now = core.ctx.now();
+            fids.iter().for_each(|fid| self.table.borrow_mut().pause(now, *fid));
+            held.into_iter().for_each(|(export, fid)| self.revoke(core, export, fid));
+            self.ended.wait().await;
         }
     }
 
-    /// A change is made: its client learns what became of the directories that it holds.
-    pub(crate) fn dirs_changed(&self, request: Option<&Request>, dirs: Vec<DirChange>) {
-        let Some(request) = request.filter(|_| !dirs.is_empty()) else { return };
-        let export = request.export;
-        let holds_any = |table: &Table| table.clients.get(&export).is_some_and(|c| !c.holds.is_empty());
-        if !holds_any(&self.dirs.table.borrow()) {
-            return;
+    /// The tail of the reply to a change: the new state of the directories that its client holds.
+    pub(crate) fn tail_of_change(&self, export: ExportId, dirs: Vec<DirChange>) -> Option<DirTail> {
+        let holds_any = |table: &HoldTable| table.clients.get(&export).is_some_and(|c| !c.holds.is_empty());
+        if !holds_any(&self.table.borrow()) {
+            return None;
         }
         let mut tail = DirTail { granted: None, changed: Vec::new(), removed: Vec::new() };
         for dir in dirs {
             let fid = dir.fid();
-            if self.dirs.table.borrow().holds(export, fid).is_none() {
+            if self.table.borrow().holds(export, fid).is_none() {
                 continue;
             }
             tail.changed.retain(|state| state.attr.fid != fid);
             match dir {
                 DirChange::State(state) => tail.changed.push(state),
                 DirChange::Removed(fid) => {
-                    self.dirs.forget(export, fid);
+                    self.forget(export, fid);
                     tail.removed.push(fid);
                 }
             }
         }
-        self.core.set_reply_tail(request, ReplyTail { flag: flags::DIRS, bytes: tail.to_vec() });
+        Some(tail)
     }
 }

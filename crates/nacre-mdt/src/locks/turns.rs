@@ -1,15 +1,15 @@
-//! Turns: changes that have had to wait for a commit are served in the order in which they came.
+//! Turns: changes that have had to wait for a commit are applied in the order in which they came.
 //!
-//! Why: a change waits until what it builds on is committed. A neighbour that changes the same rows in a loop would have
-//! changed them again by then, and again, so that the waiting change would never be made. So whoever has waited once has
-//! a turn, and a later change of another client that would put rows in its way waits until that turn is over.
+//! Why: a change waits until the changes that it builds on are committed. Another client that changes the same rows in a loop
+//! would have changed them again by then, and again, so that the waiting change would never be applied. So a request that
+//! has waited once has a turn, and a later conflicting change of another client waits until that turn is over.
 //!
 //! Rules: a change waits for *earlier* turns only, so there is no cycle; only for turns of other clients, because a
-//! change never waits for the commit of one of its own client; and only if it *changes* what the turn's owner looks at or
-//! changes, because looking puts nothing in anybody's way. A turn ends with its request, whatever the result.
+//! change never waits for the commit of a change of its own client; and only if it *writes* what the owner of the turn
+//! reads or writes, because reads cause no waits. A turn ends with its request, whatever the result.
 //! Bounded by the requests under way.
 
-use crate::locks::uncommitted::{Key, Touched};
+use crate::rows::access::{AccessKey, AccessSet};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -21,14 +21,14 @@ use nacre_target::ExportId;
 struct Queue {
     last: u64,
     waiting: BTreeMap<u64, Waiting>,
-    /// What the owners of turns look at or change.
-    keys: BTreeSet<(Key, u64)>,
+    /// The keys that the owners of turns read or write.
+    keys: BTreeSet<(AccessKey, u64)>,
 }
 
 struct Waiting {
     export: ExportId,
-    keys: Vec<Key>,
-    /// Dropped with the turn, which wakes those who wait for its end.
+    keys: Vec<AccessKey>,
+    /// Promises to the requests that wait for the end of this turn; dropping them wakes these requests.
     ended: Vec<Promise<()>>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Turns {
     queue: RefCell<Queue>,
 }
 
-/// The turn of one request. Dropping it ends it.
+/// The turn of one request. It ends when this is dropped.
 pub(crate) struct Turn<'a> {
     turns: &'a Turns,
     number: u64,
@@ -48,7 +48,7 @@ impl Turns {
     pub(crate) fn new(ctx: &Rc<Ctx>) -> Self {
         Self { ctx: ctx.clone(), queue: RefCell::default() }
     }
-    /// A turn behind all others.
+    /// Takes a turn behind all others.
     pub(crate) fn enter(&self, export: ExportId) -> Turn<'_> {
         let mut queue = self.queue.borrow_mut();
         queue.last += 1;
@@ -56,14 +56,14 @@ impl Turns {
         queue.waiting.insert(number, Waiting { export, keys: Vec::new(), ended: Vec::new() });
         Turn { turns: self, number }
     }
-    /// The latest turn of another client that has to end before a change may be made.
-    pub(crate) fn before(&self, export: ExportId, touched: &Touched) -> Option<u64> {
+    /// The latest turn of another client that has to end before a change may be applied.
+    pub(crate) fn before(&self, export: ExportId, accesses: &AccessSet) -> Option<u64> {
         let queue = self.queue.borrow();
         if queue.waiting.is_empty() {
             return None;
         }
-        let own = touched.turn.unwrap_or(u64::MAX);
-        let others = touched.made.iter().flat_map(|key| queue.keys.range((*key, 0)..(*key, own)));
+        let own = accesses.turn().unwrap_or(u64::MAX);
+        let others = accesses.writes().iter().flat_map(|key| queue.keys.range((*key, 0)..(*key, own)));
         let others = others.map(|(_, number)| *number);
         others.filter(|number| queue.waiting.get(number).is_some_and(|w| w.export != export)).max()
     }
@@ -83,14 +83,14 @@ impl Turn<'_> {
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
-    /// What its owner touches, as far as is known now.
-    pub(crate) fn touches(&self, touched: &Touched) {
+    /// Sets the keys that the owner of the turn reads and writes, as far as they are known now.
+    pub(crate) fn set_accesses(&self, accesses: &AccessSet) {
         let queue = &mut *self.turns.queue.borrow_mut();
         let Some(waiting) = queue.waiting.get_mut(&self.number) else { return };
         for key in waiting.keys.drain(..) {
             queue.keys.remove(&(key, self.number));
         }
-        waiting.keys.extend(touched.seen.iter().chain(&touched.made));
+        waiting.keys.extend(accesses.all());
         queue.keys.extend(waiting.keys.iter().map(|key| (*key, self.number)));
     }
 }
@@ -105,7 +105,7 @@ impl Drop for Turn<'_> {
             }
             waiting.ended
         };
-        drop(ended); // wakes
+        drop(ended); // wakes the requests that wait
     }
 }
 
@@ -114,10 +114,14 @@ mod tests {
     use super::*;
     use nacre_types::{Fid, Generation, Oid, Seq};
 
-    fn touched(seen: &[u32], made: &[u32], turn: Option<u64>) -> Touched {
-        let keys =
-            |oids: &[u32]| oids.iter().map(|oid| Key::inode(Fid::new(Seq(0x100), Oid(*oid)))).collect();
-        Touched { seen: keys(seen), made: keys(made), turn }
+    fn accesses(reads: &[u32], writes: &[u32], turn: Option<u64>) -> AccessSet {
+        let keys = |oids: &[u32]| -> Vec<_> {
+            oids.iter().map(|oid| AccessKey::inode(Fid::new(Seq(0x100), Oid(*oid)))).collect()
+        };
+        let mut set = AccessSet::with_turn(turn);
+        keys(reads).into_iter().for_each(|key| set.read(key));
+        keys(writes).into_iter().for_each(|key| set.write(key));
+        set
     }
 
     #[test]
@@ -125,20 +129,28 @@ mod tests {
         let turns = Turns::new(&Ctx::new(1));
         let (a, b, c) = (Generation(1), Generation(2), Generation(3));
         let first = turns.enter(a);
-        first.touches(&touched(&[1], &[2], Some(first.number())));
-        assert_eq!(turns.before(b, &touched(&[1, 2], &[3], None)), None, "looking is in nobody's way");
-        assert_eq!(turns.before(a, &touched(&[], &[1, 2], None)), None, "its own client");
-        assert_eq!(turns.before(b, &touched(&[], &[1], None)), Some(first.number()));
+        first.set_accesses(&accesses(&[1], &[2], Some(first.number())));
+        assert_eq!(turns.before(b, &accesses(&[1, 2], &[3], None)), None, "reads cause no waits");
+        assert_eq!(turns.before(a, &accesses(&[], &[1, 2], None)), None, "a change of its own client");
+        assert_eq!(turns.before(b, &accesses(&[], &[1], None)), Some(first.number()));
         let second = turns.enter(b);
-        second.touches(&touched(&[], &[1], Some(second.number())));
-        assert_eq!(turns.before(b, &touched(&[], &[1], Some(second.number()))), Some(first.number()));
-        assert_eq!(turns.before(c, &touched(&[], &[1], None)), Some(second.number()), "the latest of them");
-        let own = touched(&[], &[1], Some(first.number()));
-        assert_eq!(turns.before(a, &own), None, "the first waits for nobody");
+        second.set_accesses(&accesses(&[], &[1], Some(second.number())));
+        assert_eq!(turns.before(b, &accesses(&[], &[1], Some(second.number()))), Some(first.number()));
+        assert_eq!(
+            turns.before(c, &accesses(&[], &[1], None)),
+            Some(second.number()),
+            "the latest of the turns"
+        );
+        let own = accesses(&[], &[1], Some(first.number()));
+        assert_eq!(turns.before(a, &own), None, "the first turn waits for no other");
         drop(first);
-        assert_eq!(turns.before(b, &touched(&[], &[1, 2], Some(second.number()))), None);
-        second.touches(&touched(&[], &[4], Some(second.number())));
-        assert_eq!(turns.before(c, &touched(&[], &[1], None)), None, "it touches something else now");
+        assert_eq!(turns.before(b, &accesses(&[], &[1, 2], Some(second.number()))), None);
+        second.set_accesses(&accesses(&[], &[4], Some(second.number())));
+        assert_eq!(
+            turns.before(c, &accesses(&[], &[1], None)),
+            None,
+            "the owner of the turn accesses other keys now"
+        );
         drop(second);
         assert!(turns.queue.borrow().keys.is_empty());
     }

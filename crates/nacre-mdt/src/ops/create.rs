@@ -1,103 +1,143 @@
-//! Making an inode, and opening it in the same transaction.
+//! Create: makes an inode of any type, and opens it in the same transaction.
 //!
-//! Rules: the FID is one of a sequence granted to this client and unused; set-gid directories hand down their group;
-//! a default ACL replaces the umask; a name that is there and was not asked for exclusively is opened instead.
+//! Rules: the FID belongs to a sequence that was granted to this client, and is unused; a set-gid directory hands down its
+//! group; a default ACL replaces the umask; a name that exists, where exclusive creation was not asked for, is opened.
 
+use crate::ops::opening::open_inode;
+use crate::ops::{Applied, Context, Operation, Recorded, WriteBound};
 use crate::osts::allocator::{check_template, resolve};
 use crate::rows::acl::{self, Acl};
+use crate::rows::inode::DIR_BYTES;
+use crate::rows::read_set::ReadSet;
 use crate::rows::row::{Entry, Inode};
 use crate::rows::table::{self, SEQUENCE};
 use crate::rows::versions::PARENT;
-use crate::rows::view::{Halt, Slot, Step, View, Wants};
+use crate::rows::view::{Abort, Slot, Step, View};
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::name::{self, HashKey};
-use nacre_types::{
-    Attr, ClientUuid, Errno, Fid, FileType, Generation, Layout, LayoutTemplate, Seq, Timestamp, mode,
-};
-use nacre_wire::mdt::{Create, CreateReply, open_flags};
+use nacre_types::{ClientUuid, Codec, Errno, Fid, FileType, Generation, Layout, Seq, mode};
+use nacre_wire::mdt::{Create, CreateReply, EntryReply, open_flags};
 use tracing::warn;
 
-/// Size that `stat` shows for a directory.
-const DIR_BYTES: u64 = 4096;
+impl Operation for Create<'_> {
+    fn counter(&self) -> Option<&'static str> {
+        Some(match FileType::of_mode(self.mode) {
+            Some(FileType::Directory) => "mkdir",
+            _ => "mknod",
+        })
+    }
 
-/// Who asks, and what the target lends to the operation.
-pub(crate) struct Maker<'a> {
-    pub(crate) export: Generation,
-    pub(crate) client: ClientUuid,
-    pub(crate) default: LayoutTemplate,
-    /// Chooses OSTs; called last, when nothing else can fail.
-    pub(crate) layout: &'a mut dyn FnMut(&LayoutTemplate) -> Result<Layout, Errno>,
+    fn read_set(&self, hash: HashKey, _export: Generation) -> ReadSet {
+        let mut read_set = ReadSet::of_inode(self.parent);
+        read_set.inode(self.fid);
+        read_set.key(SEQUENCE, &table::sequence(self.fid.seq));
+        read_set.name(hash, self.parent, self.name);
+        read_set
+    }
+
+    fn bound(&self) -> WriteBound {
+        WriteBound::inodes(4)
+    }
+
+    fn needs_ost(&self) -> bool {
+        FileType::of_mode(self.mode) == Some(FileType::Regular)
+    }
+
+    fn apply(&self, view: &mut View<'_>, context: &mut Context<'_>) -> Step<Applied> {
+        let file_type = check_arguments(self)?;
+        let mut dir = view.dir(self.parent)?;
+        view.depends_on(PARENT, &dir)?;
+        let slot = view.slot(self.parent, self.name)?;
+        view.depends_on_name(self.parent, &slot)?;
+        let cookie = match slot {
+            Slot::Taken { entry, .. } => return open_existing(view, context, self, &entry),
+            Slot::Free { cookie } => cookie,
+            Slot::Full => {
+                warn!(dir = %self.parent, "seventeenth name with one hash refused");
+                return Err(Errno::ENOSPC.into());
+            }
+        };
+        check_fid(view, context.client(), self.fid)?;
+        let mut inode = new_inode(&dir, self, file_type);
+        inherit(view, &dir, &mut inode, self)?;
+        if self.open.is_some() && file_type == FileType::Directory {
+            return Err(Errno::EISDIR.into());
+        }
+        if file_type == FileType::Regular {
+            let template = resolve(self.layout, dir.template, context.default_layout());
+            inode.layout = Some(context.choose_layout(&template)?);
+        }
+        view.add_link(&mut inode, self.parent, self.name);
+        inode.attr.version = view.transno().0;
+        if let Some(how) = &self.open {
+            open_inode(view, context.export(), &mut inode, how)?;
+        }
+        view.put_inode(&inode);
+        view.account(inode.owner(), 1);
+        let entry = Entry { name: self.name.to_bytes(), fid: self.fid, file_type, version: 0 };
+        view.put_name(self.parent, cookie, entry);
+        dir.entries += 1;
+        if file_type == FileType::Directory {
+            view.dir_placed(self.fid, self.parent);
+            dir.attr.nlink = dir.attr.nlink.checked_add(1).ok_or(Errno::EMLINK)?;
+        }
+        dir.modified_at(self.time);
+        view.put_inode(&dir);
+        Ok(applied(inode.reply(), true))
+    }
+
+    fn replayed_layout(&self, reply: &[u8]) -> Option<Layout> {
+        CreateReply::from_slice(reply).ok()?.entry.layout
+    }
+
+    fn described(&self, record: &Recorded) -> Option<Fid> {
+        Some(record.fid)
+    }
+
+    fn reconstruct(&self, record: &Recorded, inode: Option<Inode>) -> Result<Vec<u8>, Errno> {
+        let entry = inode.map_or_else(|| removed(self, record.fid), |inode| inode.reply());
+        Ok(CreateReply { entry, created: record.data != 0 }.to_vec())
+    }
 }
 
-/// Rows that a create looks at.
-pub(crate) fn wants(hash: HashKey, args: &Create<'_>) -> Wants {
-    let mut wants = Wants::default();
-    wants.inode(args.parent);
-    wants.inode(args.fid);
-    wants.key(SEQUENCE, &table::sequence(args.fid.seq));
-    wants.name(hash, args.parent, args.name);
-    wants
+fn applied(entry: EntryReply, created: bool) -> Applied {
+    let record = Recorded { data: u8::from(created), fid: entry.attr.fid };
+    Applied { body: CreateReply { entry, created }.to_vec(), record }
 }
 
-pub(crate) fn apply(view: &mut View<'_>, maker: &mut Maker<'_>, args: &Create<'_>) -> Step<CreateReply> {
+/// The description of an inode that was made and has been removed since. What its directory handed down is not known.
+fn removed(args: &Create<'_>, fid: Fid) -> EntryReply {
+    let permissions = args.mode & mode::PERM & !(args.caller.umask & 0o777);
+    let mut inode = Inode::blank(fid, args.mode & mode::FMT | permissions, args.time);
+    (inode.attr.uid, inode.attr.gid) = (args.caller.uid, args.caller.gid);
+    inode.attr.nlink = 0;
+    inode.reply()
+}
+
+/// Refuses arguments that no inode could have.
+fn check_arguments(args: &Create<'_>) -> Result<FileType, Errno> {
     let file_type = FileType::of_mode(args.mode).ok_or(Errno::EINVAL)?;
     if file_type == FileType::Symlink && args.target.is_empty() {
-        return Err(Errno::ENOENT.into());
+        return Err(Errno::ENOENT);
     }
     if args.target.contains(&0) {
-        return Err(Errno::EINVAL.into());
+        return Err(Errno::EINVAL);
     }
     if args.target.len() > name::SYMLINK_MAX {
-        return Err(Errno::ENAMETOOLONG.into());
+        return Err(Errno::ENAMETOOLONG);
     }
-    if let Some(template) = &args.layout {
-        check_template(template).map_err(Errno::from)?;
-    }
-    let mut dir = view.dir(args.parent)?;
-    view.depends_on(PARENT, &dir)?;
-    let slot = view.slot(args.parent, args.name)?;
-    view.depends_on_name(args.parent, &slot)?;
-    let cookie = match slot {
-        Slot::Taken { entry, .. } => return existing(view, maker, args, &entry),
-        Slot::Free { cookie } => cookie,
-        Slot::Full => {
-            warn!(dir = %args.parent, "seventeenth name with one hash refused");
-            return Err(Errno::ENOSPC.into());
-        }
-    };
-    check_fid(view, maker, args.fid)?;
-    let mut inode = new_inode(&dir, args, file_type);
-    inherit(view, &dir, &mut inode, args)?;
-    let opening = match &args.open {
-        Some(_) if file_type == FileType::Directory => return Err(Errno::EISDIR.into()),
-        how => how,
-    };
-    if file_type == FileType::Regular {
-        let template = resolve(args.layout, dir.template, maker.default);
-        inode.layout = Some((maker.layout)(&template)?);
-    }
-    view.add_link(&mut inode, args.parent, args.name);
-    inode.attr.version = view.transno().0;
-    if let Some(how) = opening {
-        crate::ops::open::open_inode(view, maker.export, &mut inode, how)?;
-    }
-    view.put_inode(&inode);
-    view.account(inode.owner(), 1);
-    let entry = Entry { name: args.name.to_bytes(), fid: args.fid, file_type, version: 0 };
-    view.put_name(args.parent, cookie, entry);
-    dir.entries += 1;
-    if file_type == FileType::Directory {
-        view.placed.push((args.fid, args.parent));
-        dir.attr.nlink = dir.attr.nlink.checked_add(1).ok_or(Errno::EMLINK)?;
-    }
-    dir.modified_at(args.time);
-    view.put_inode(&dir);
-    Ok(CreateReply { entry: inode.reply(), created: true })
+    args.layout.as_ref().map_or(Ok(()), check_template)?;
+    Ok(file_type)
 }
 
-/// The name is there: open it, unless the caller wanted to be the one who makes it.
-fn existing(view: &mut View<'_>, maker: &Maker<'_>, args: &Create<'_>, entry: &Entry) -> Step<CreateReply> {
+/// The name exists: opens it, unless the caller asked for exclusive creation.
+fn open_existing(
+    view: &mut View<'_>,
+    context: &Context<'_>,
+    args: &Create<'_>,
+    entry: &Entry,
+) -> Step<Applied> {
     let (false, Some(how)) = (args.exclusive, &args.open) else { return Err(Errno::EEXIST.into()) };
     match entry.file_type {
         FileType::Regular => {}
@@ -113,9 +153,9 @@ fn existing(view: &mut View<'_>, maker: &Maker<'_>, args: &Create<'_>, entry: &E
     }
     let mut inode = view.file(entry.fid)?;
     let acl = view.acl(&inode, acl::ACCESS)?;
-    // Who cuts a file must be allowed to write it, even when it is opened for reading.
-    let cuts = if how.flags & open_flags::TRUNC != 0 { 2 } else { 0 };
-    let want = cuts
+    // A truncate needs the permission to write, even when the file is opened for reading.
+    let truncates = if how.flags & open_flags::TRUNC != 0 { 2 } else { 0 };
+    let want = truncates
         | match how.flags & open_flags::ACCMODE {
             0 => 4,
             1 => 2,
@@ -125,23 +165,23 @@ fn existing(view: &mut View<'_>, maker: &Maker<'_>, args: &Create<'_>, entry: &E
         // The kernel has not checked this file, and it knows more groups than we do: it must look again.
         return Err(Errno::ESTALE.into());
     }
-    if crate::ops::open::open_inode(view, maker.export, &mut inode, how)? {
+    if open_inode(view, context.export(), &mut inode, how)? {
         view.put_inode(&inode);
     }
-    Ok(CreateReply { entry: inode.reply(), created: false })
+    Ok(applied(inode.reply(), false))
 }
 
-fn check_fid(view: &mut View<'_>, maker: &Maker<'_>, fid: Fid) -> Step<()> {
+fn check_fid(view: &mut View<'_>, client: ClientUuid, fid: Fid) -> Step<()> {
     if !fid.is_valid() || fid.seq < Seq::FIRST_CLIENT || fid.oid.0 == 0 {
-        warn!(%fid, client = %maker.client, "create with an impossible fid refused");
+        warn!(%fid, %client, "create with an impossible fid refused");
         return Err(Errno::EINVAL.into());
     }
-    if view.row::<ClientUuid>(SEQUENCE, &table::sequence(fid.seq))? != Some(maker.client) {
-        warn!(%fid, client = %maker.client, "create with a fid of a sequence of somebody else refused");
+    if view.row::<ClientUuid>(SEQUENCE, &table::sequence(fid.seq))? != Some(client) {
+        warn!(%fid, %client, "create with a fid of a sequence of another client refused");
         return Err(Errno::EPERM.into());
     }
     if view.inode(fid)?.is_some() {
-        warn!(%fid, client = %maker.client, "create with a fid in use refused");
+        warn!(%fid, %client, "create with a fid in use refused");
         return Err(Errno::EINVAL.into());
     }
     Ok(())
@@ -168,7 +208,7 @@ fn new_inode(dir: &Inode, args: &Create<'_>, file_type: FileType) -> Inode {
     };
     let device = matches!(file_type, FileType::CharDevice | FileType::BlockDevice);
     let target: &[u8] = if file_type == FileType::Symlink { args.target } else { &[] };
-    let mut inode = blank(args.fid, file_type.mode_bits() | bits, args.time);
+    let mut inode = Inode::blank(args.fid, file_type.mode_bits() | bits, args.time);
     inode.attr.uid = args.caller.uid;
     inode.attr.gid = gid;
     inode.attr.projid = dir.attr.projid;
@@ -180,39 +220,7 @@ fn new_inode(dir: &Inode, args: &Create<'_>, file_type: FileType) -> Inode {
     inode
 }
 
-/// An inode of which only this is known.
-pub(crate) fn blank(fid: Fid, mode: u32, time: Timestamp) -> Inode {
-    Inode {
-        attr: Attr::new(fid, mode, time),
-        mtime_order: time,
-        layout: None,
-        may_have_objects: false,
-        target: Bytes::new(),
-        template: None,
-        entries: 0,
-        links: Vec::new(),
-        links_beyond: 0,
-        xattrs: Vec::new(),
-    }
-}
-
-/// What is known of an inode that was made and is gone: whatever its directory had handed down is not.
-pub(crate) fn gone(fid: Fid, args: &Create<'_>) -> Inode {
-    let permissions = args.mode & mode::PERM & !(args.caller.umask & 0o777);
-    let mut inode = blank(fid, args.mode & mode::FMT | permissions, args.time);
-    (inode.attr.uid, inode.attr.gid) = (args.caller.uid, args.caller.gid);
-    inode
-}
-
-/// The root directory of a new file system.
-pub(crate) fn root(time: Timestamp) -> Inode {
-    let mut inode = blank(Fid::ROOT, mode::DIR | 0o755, time);
-    inode.attr.nlink = 2;
-    inode.attr.size = DIR_BYTES;
-    inode
-}
-
-/// Default ACL of the directory, or the umask.
+/// Applies the default ACL of the directory, or the umask.
 fn inherit(view: &mut View<'_>, dir: &Inode, inode: &mut Inode, args: &Create<'_>) -> Step<()> {
     if inode.attr.file_type() == FileType::Symlink {
         inode.attr.mode |= 0o777;
@@ -223,7 +231,7 @@ fn inherit(view: &mut View<'_>, dir: &Inode, inode: &mut Inode, args: &Create<'_
         return Ok(());
     };
     let access: Acl = default.inherited(inode.attr.mode);
-    view.set_access_acl(inode, &access).map_err(Halt::Errno)?;
+    view.set_access_acl(inode, &access).map_err(Abort::Errno)?;
     if inode.attr.is_dir() {
         view.set_xattr(inode, acl::DEFAULT, &default.to_bytes())?;
     }

@@ -1,27 +1,41 @@
-//! rename and renameat2: move, replace, NOREPLACE, EXCHANGE.
+//! Rename, as renameat2: moves, replaces, NOREPLACE, EXCHANGE.
 //!
-//! Rules: a directory never moves into its own subtree (`ways.rs` walks the parent links); what is
-//! replaced must be of the same kind, a directory empty; both sticky bits count; the name keeps the cookie of
-//! the entry that it replaces.
+//! Rules: a directory never moves into its own subtree; an inode that is replaced must be of the same kind, a directory
+//! empty; the sticky bits of both directories count; the name keeps the cookie of the entry that it replaces.
 
+use crate::ops::{Applied, Context, Operation, WriteBound};
 use crate::rows::inode::check_sticky;
+use crate::rows::read_set::ReadSet;
 use crate::rows::row::{Entry, Inode};
 use crate::rows::versions::{SOURCE_CHILD, SOURCE_DIR, TARGET_CHILD, TARGET_DIR};
-use crate::rows::view::{Halt, Slot, Step, View, Wants};
+use crate::rows::view::{Abort, Slot, Step, View};
 use nacre_types::name::HashKey;
-use nacre_types::{Errno, Fid, FileType, Name, Timestamp};
+use nacre_types::{Errno, Fid, FileType, Generation, Name, Timestamp};
 use nacre_wire::mdt::{Rename, rename_flags};
 
-pub(crate) fn wants(hash: HashKey, args: &Rename<'_>) -> Wants {
-    let mut wants = Wants::default();
-    wants.inode(args.parent);
-    wants.inode(args.new_parent);
-    wants.name(hash, args.parent, args.name);
-    wants.name(hash, args.new_parent, args.new_name);
-    wants
+impl Operation for Rename<'_> {
+    fn counter(&self) -> Option<&'static str> {
+        Some("rename")
+    }
+
+    fn read_set(&self, hash: HashKey, _export: Generation) -> ReadSet {
+        let mut read_set = ReadSet::of_inode(self.parent);
+        read_set.inode(self.new_parent);
+        read_set.name(hash, self.parent, self.name);
+        read_set.name(hash, self.new_parent, self.new_name);
+        read_set
+    }
+
+    fn bound(&self) -> WriteBound {
+        WriteBound::inodes(8).freeing()
+    }
+
+    fn apply(&self, view: &mut View<'_>, _context: &mut Context<'_>) -> Step<Applied> {
+        rename(view, self).map(|()| Applied::empty())
+    }
 }
 
-/// One end of the rename.
+/// One of the two names of a rename, with its entry.
 struct End<'a> {
     dir: Fid,
     name: Name<'a>,
@@ -29,7 +43,7 @@ struct End<'a> {
     entry: Entry,
 }
 
-pub(crate) fn apply(view: &mut View<'_>, args: &Rename<'_>) -> Step<()> {
+fn rename(view: &mut View<'_>, args: &Rename<'_>) -> Step<()> {
     let exchange = match args.flags {
         0 | rename_flags::NOREPLACE => false,
         rename_flags::EXCHANGE => true,
@@ -41,10 +55,10 @@ pub(crate) fn apply(view: &mut View<'_>, args: &Rename<'_>) -> Step<()> {
     view.depends_on(TARGET_DIR, &to_dir)?;
     let source = view.slot(args.parent, args.name)?.taken();
     let target = view.slot(args.new_parent, args.new_name)?;
-    let (cookie, entry) = source.ok_or(Halt::Errno(Errno::ENOENT))?;
+    let (cookie, entry) = source.ok_or(Abort::Errno(Errno::ENOENT))?;
     let source = End { dir: args.parent, name: args.name, cookie, entry };
     let child = view.file(source.entry.fid)?;
-    // What a name is shows in the version of its inode: it changes with the names.
+    // The version of an inode changes with its names, so it stands for the name as well.
     view.depends_on(SOURCE_CHILD, &child)?;
     check_sticky(&from_dir, &child, &args.caller)?;
     // The order of these refusals is the kernel's.
@@ -70,7 +84,7 @@ pub(crate) fn apply(view: &mut View<'_>, args: &Rename<'_>) -> Step<()> {
             let target = End { dir: args.new_parent, name: args.new_name, cookie, entry };
             let other = view.file(target.entry.fid)?;
             view.depends_on(TARGET_CHILD, &other)?;
-            // One that is replaced is empty, so nothing lies below it.
+            // A directory that is replaced is empty, so nothing lies below it.
             if moves && exchange && other.attr.is_dir() && view.is_below(args.parent, other.attr.fid)? {
                 return Err(Errno::EINVAL.into());
             }
@@ -104,7 +118,7 @@ fn adjust(view: &mut View<'_>, dir: Fid, entries: i64, subdirs: i64, time: Times
     Ok(())
 }
 
-/// Gives a loaded inode another name and stores it.
+/// Gives a loaded inode another name, and stores it.
 fn relink(
     view: &mut View<'_>,
     inode: &mut Inode,
@@ -115,7 +129,7 @@ fn relink(
     view.remove_link(inode, from.0, from.1);
     view.add_link(inode, to.0, to.1);
     if inode.attr.is_dir() {
-        view.placed.push((inode.attr.fid, to.0));
+        view.dir_placed(inode.attr.fid, to.0);
     }
     inode.changed_at(time);
     view.put_changed(inode);
@@ -129,7 +143,7 @@ fn move_to(
     cookie: u64,
 ) -> Step<()> {
     let subdir = i64::from(child.attr.is_dir());
-    view.delete_entry(source.dir, source.cookie);
+    view.delete_name(source.dir, source.cookie);
     let entry = Entry { name: args.new_name.to_bytes(), ..source.entry.clone() };
     view.put_name(args.new_parent, cookie, entry);
     relink(view, &mut child, (source.dir, source.name), (args.new_parent, args.new_name), args.time);
@@ -149,13 +163,13 @@ fn replace(
     mut other: Inode,
 ) -> Step<()> {
     let subdir = i64::from(child.attr.is_dir());
-    view.delete_entry(source.dir, source.cookie);
+    view.delete_name(source.dir, source.cookie);
     let entry = Entry { name: target.name.to_bytes(), ..source.entry.clone() };
     view.put_name(target.dir, target.cookie, entry);
     other.changed_at(args.time);
     view.drop_name(&mut other, target.dir, target.name);
     relink(view, &mut child, (source.dir, source.name), (target.dir, target.name), args.time);
-    // The target's directory loses one and gains one.
+    // The target's directory loses one entry and gains one.
     adjust(view, source.dir, -1, -subdir, args.time)?;
     if source.dir != target.dir {
         adjust(view, target.dir, 0, 0, args.time)?;

@@ -1,50 +1,73 @@
-//! Layouts that users set: what a directory hands down, and that of a file before its first byte.
+//! SetLayout: the layout of a file before its first byte, or the one that a directory hands down.
 
-use crate::ops::open::wants_open;
-use crate::osts::allocator::{NoLayout, check_template, resolve};
+use crate::ops::{Applied, Context, Operation, Recorded, WriteBound, reconstruct_entry};
+use crate::osts::allocator::{check_template, resolve};
+use crate::rows::read_set::ReadSet;
+use crate::rows::row::Inode;
+use crate::rows::state_change::StateChange;
 use crate::rows::versions::CHILD;
-use crate::rows::view::{Halt, Note, Step, View, Wants};
-use nacre_types::{Errno, Layout, LayoutTemplate, SizeState};
+use crate::rows::view::{Step, View};
+use alloc::vec::Vec;
+use nacre_types::name::HashKey;
+use nacre_types::{Codec, Errno, Fid, Generation, Layout, LayoutTemplate, SizeState};
 use nacre_wire::mdt::{EntryReply, SetLayout};
 
-pub(crate) fn wants(args: &SetLayout) -> Wants {
-    wants_open(args.fid)
-}
+impl Operation for SetLayout {
+    fn counter(&self) -> Option<&'static str> {
+        None
+    }
 
-/// EEXIST: the file may have data, its layout stays.
-pub(crate) fn apply(
-    view: &mut View<'_>,
-    default: LayoutTemplate,
-    choose: &mut dyn FnMut(&LayoutTemplate) -> Result<Layout, Errno>,
-    args: &SetLayout,
-) -> Step<EntryReply> {
-    let mut inode = view.file(args.fid)?;
-    view.depends_on(CHILD, &inode)?;
-    if args.caller.uid != 0 && args.caller.uid != inode.attr.uid {
-        return Err(Errno::EPERM.into());
+    fn read_set(&self, _hash: HashKey, _export: Generation) -> ReadSet {
+        ReadSet::of_inode(self.fid)
     }
-    check_template(&args.template).map_err(|e: NoLayout| Halt::Errno(e.into()))?;
-    if inode.attr.is_dir() {
-        let nothing = args.template == LayoutTemplate::default();
-        inode.template = (!nothing).then_some(args.template);
-    } else if inode.is_regular() {
-        let pristine = inode.attr.size == 0
-            && inode.attr.size_state == SizeState::Exact
-            && !inode.may_have_objects
-            && view.opens.writers(args.fid) == 0;
-        if !pristine {
-            return Err(Errno::EEXIST.into());
-        }
-        let generation = inode.layout.as_ref().map_or(0, |l| l.generation + 1);
-        let layout = choose(&resolve(Some(args.template), None, default))?;
-        for (ost, stripes) in inode.objects() {
-            view.notes.extend(stripes.iter().map(|_| Note::Unused(ost)));
-        }
-        inode.layout = Some(Layout { generation, ..layout });
-    } else {
-        return Err(Errno::EINVAL.into());
+
+    fn bound(&self) -> WriteBound {
+        WriteBound::inodes(1)
     }
-    inode.changed_at(args.time);
-    view.put_changed(&mut inode);
-    Ok(inode.reply())
+
+    /// EEXIST: the file may have data, so its layout stays.
+    fn apply(&self, view: &mut View<'_>, context: &mut Context<'_>) -> Step<Applied> {
+        let mut inode = view.file(self.fid)?;
+        view.depends_on(CHILD, &inode)?;
+        if self.caller.uid != 0 && self.caller.uid != inode.attr.uid {
+            return Err(Errno::EPERM.into());
+        }
+        check_template(&self.template).map_err(Errno::from)?;
+        if inode.attr.is_dir() {
+            let nothing = self.template == LayoutTemplate::default();
+            inode.template = (!nothing).then_some(self.template);
+        } else if inode.is_regular() {
+            let pristine = inode.attr.size == 0
+                && inode.attr.size_state == SizeState::Exact
+                && !inode.may_have_objects
+                && view.opens().writers(self.fid) == 0;
+            if !pristine {
+                return Err(Errno::EEXIST.into());
+            }
+            let generation = inode.layout.as_ref().map_or(0, |l| l.generation + 1);
+            let template = resolve(Some(self.template), None, context.default_layout());
+            let layout = context.choose_layout(&template)?;
+            for (ost, stripes) in inode.objects() {
+                stripes.iter().for_each(|_| view.state_change(StateChange::UnusedReservation(ost)));
+            }
+            inode.layout = Some(Layout { generation, ..layout });
+        } else {
+            return Err(Errno::EINVAL.into());
+        }
+        inode.changed_at(self.time);
+        view.put_changed(&mut inode);
+        Ok(Applied::entry(&inode.reply()))
+    }
+
+    fn replayed_layout(&self, reply: &[u8]) -> Option<Layout> {
+        EntryReply::from_slice(reply).ok()?.layout
+    }
+
+    fn described(&self, _record: &Recorded) -> Option<Fid> {
+        Some(self.fid)
+    }
+
+    fn reconstruct(&self, record: &Recorded, inode: Option<Inode>) -> Result<Vec<u8>, Errno> {
+        reconstruct_entry(self.fid, record, inode)
+    }
 }

@@ -1,69 +1,85 @@
-//! chmod, chown, utimes, truncate, and what clients report about size and times.
+//! Setattr: chmod, chown, utimes, and the beginning of a truncate.
 //!
-//! Rules: ctime only grows, mtime follows the latest of write and explicit order; a truncate makes the size `Open`
-//! until its client reports that the objects are cut; a report is believed to be the size only when nobody else
-//! could have changed it meanwhile.
+//! Rules: ctime only grows; mtime follows the latest of writes and explicit changes; a truncate makes the size `Open` until
+//! its client reports that the objects are truncated.
 
-use crate::ops::open::{grow, wants_open};
+use crate::ops::size::check_size;
+use crate::ops::{Applied, Context, Operation, Recorded, WriteBound, reconstruct_entry};
 use crate::rows::acl;
+use crate::rows::inode::entry_of_removed;
+use crate::rows::read_set::ReadSet;
 use crate::rows::row::{Inode, Stripes, Unsettled};
+use crate::rows::state_change::StateChange;
 use crate::rows::table::{self, CHOWN, UNSETTLED};
 use crate::rows::versions::CHILD;
-use crate::rows::view::{Note, Step, View, Wants};
+use crate::rows::view::{Step, View};
 use alloc::vec::Vec;
-use nacre_types::{Caller, Errno, Fid, Generation, SetAttr, SizeState, Timestamp, mode};
-use nacre_wire::mdt::{EntryReply, ReportSize, Setattr, Written};
+use nacre_types::name::HashKey;
+use nacre_types::{Caller, Codec, Errno, Fid, Generation, SetAttr, SizeState, Timestamp, mode};
+use nacre_wire::mdt::Setattr;
 
-/// Truncates of one file under way at a time.
-pub(crate) const TRUNCATES_MAX: usize = 64;
+/// Truncates of one file that may be under way.
+const TRUNCATES_MAX: usize = 64;
 
-pub(crate) fn wants_setattr(args: &Setattr) -> Wants {
-    wants_size(args.fid, args.set.size.is_some())
-}
-pub(crate) fn wants_report(args: &ReportSize) -> Wants {
-    wants_size(args.fid, args.truncate)
-}
-fn wants_size(fid: Fid, truncate: bool) -> Wants {
-    let mut wants = wants_open(fid);
-    if truncate {
-        wants.key(UNSETTLED, &fid.key());
+impl Operation for Setattr {
+    fn counter(&self) -> Option<&'static str> {
+        Some("setattr")
     }
-    wants
+
+    fn read_set(&self, _hash: HashKey, _export: Generation) -> ReadSet {
+        let mut read_set = ReadSet::of_inode(self.fid);
+        if self.set.size.is_some() {
+            read_set.key(UNSETTLED, &self.fid.key());
+        }
+        read_set
+    }
+
+    fn bound(&self) -> WriteBound {
+        // A truncate frees space in the end; a chmod or chown may be what makes an unlink possible.
+        WriteBound::inodes(3).freeing()
+    }
+
+    fn apply(&self, view: &mut View<'_>, context: &mut Context<'_>) -> Step<Applied> {
+        self.set.size.map_or(Ok(()), check_size)?;
+        let mut inode = view.file(self.fid)?;
+        view.depends_on(CHILD, &inode)?;
+        check_owner(&inode, &self.set, &self.caller)?;
+        if self.set.uid.is_some() || self.set.gid.is_some() {
+            chown(view, &mut inode, &self.set);
+        }
+        if self.set.kill_suidgid {
+            let in_group = self.caller.uid == 0 || self.caller.in_group(inode.attr.gid);
+            view.kill_privileges(&mut inode, in_group);
+        }
+        if let Some(mode) = self.set.mode {
+            chmod(view, &mut inode, mode)?;
+        }
+        if self.set.size.is_some() {
+            start_truncate(view, context.export(), &mut inode, self.time)?;
+        }
+        set_times(&mut inode, &self.set, self.time);
+        view.put_changed(&mut inode);
+        Ok(Applied::entry(&inode.reply()))
+    }
+
+    fn described(&self, _record: &Recorded) -> Option<Fid> {
+        Some(self.fid)
+    }
+
+    fn reconstruct(&self, record: &Recorded, inode: Option<Inode>) -> Result<Vec<u8>, Errno> {
+        match (&inode, record.file_type_bits()) {
+            // A truncate goes on with the objects, which are gone as well: ESTALE is the right reply.
+            (None, Some(type_bits)) if self.set.size.is_none() => {
+                let permissions = self.set.mode.unwrap_or(0) & mode::PERM;
+                Ok(entry_of_removed(self.fid, type_bits | permissions).to_vec())
+            }
+            (None, _) => Err(Errno::ESTALE),
+            (Some(_), _) => reconstruct_entry(self.fid, record, inode),
+        }
+    }
 }
 
-/// Sizes and blocks of 512 bytes are signed for the kernel: nobody could look at a file beyond.
-pub(crate) fn check_written(written: &Written) -> Result<(), Errno> {
-    let bytes = written.blocks.checked_mul(512).ok_or(Errno::EFBIG)?;
-    check_size(written.size).and_then(|()| check_size(bytes))
-}
-fn check_size(size: u64) -> Result<(), Errno> {
-    i64::try_from(size).map(drop).map_err(|_| Errno::EFBIG)
-}
-
-pub(crate) fn apply_setattr(view: &mut View<'_>, export: Generation, args: &Setattr) -> Step<EntryReply> {
-    args.set.size.map_or(Ok(()), check_size)?;
-    let mut inode = view.file(args.fid)?;
-    view.depends_on(CHILD, &inode)?;
-    check_owner(&inode, &args.set, &args.caller)?;
-    if args.set.uid.is_some() || args.set.gid.is_some() {
-        chown(view, &mut inode, &args.set);
-    }
-    if args.set.kill_suidgid {
-        let in_group = args.caller.uid == 0 || args.caller.in_group(inode.attr.gid);
-        view.kill_privileges(&mut inode, in_group);
-    }
-    if let Some(mode) = args.set.mode {
-        chmod(view, &mut inode, mode)?;
-    }
-    if args.set.size.is_some() {
-        start_truncate(view, export, &mut inode, args.time)?;
-    }
-    set_times(&mut inode, &args.set, args.time);
-    view.put_changed(&mut inode);
-    Ok(inode.reply())
-}
-
-/// What uid and ownership decide; groups and capabilities are the kernel's business.
+/// Checks uid and ownership. Groups and capabilities are checked by the kernel.
 fn check_owner(inode: &Inode, set: &SetAttr, caller: &Caller) -> Result<(), Errno> {
     if caller.uid == 0 {
         return Ok(());
@@ -98,7 +114,7 @@ fn chown(view: &mut View<'_>, inode: &mut Inode, set: &SetAttr) {
     if inode.may_have_objects {
         for (ost, stripes) in inode.objects() {
             view.put(CHOWN, &table::of_ost(ost, inode.attr.fid), &Stripes { stripes });
-            view.notes.push(Note::OstWork(ost));
+            view.state_change(StateChange::OstWork(ost));
         }
     }
 }
@@ -114,7 +130,7 @@ fn set_times(inode: &mut Inode, set: &SetAttr, time: Timestamp) {
     inode.changed_at(set.ctime.unwrap_or(time));
 }
 
-/// The size becomes `Open`; this client owes a report.
+/// Begins a truncate: the size becomes `Open`, and this client owes a report.
 fn start_truncate(view: &mut View<'_>, export: Generation, inode: &mut Inode, time: Timestamp) -> Step<()> {
     let fid = inode.attr.fid;
     if inode.attr.is_dir() {
@@ -124,7 +140,7 @@ fn start_truncate(view: &mut View<'_>, export: Generation, inode: &mut Inode, ti
         return Err(Errno::EINVAL.into());
     }
     let trusted = inode.attr.size_state == SizeState::Exact
-        || view.opens.sole_writer(fid).is_some_and(|(sole, _)| sole == export);
+        || view.opens().sole_writer(fid).is_some_and(|(sole, _)| sole == export);
     let old: Option<Unsettled> = view.row(UNSETTLED, &fid.key())?;
     let mut row = old.unwrap_or(Unsettled { pending: Vec::new(), tainted: !trusted });
     if row.pending.len() >= TRUNCATES_MAX {
@@ -136,91 +152,6 @@ fn start_truncate(view: &mut View<'_>, export: Generation, inode: &mut Inode, ti
     inode.attr.size_state = SizeState::Open;
     inode.may_have_objects = true;
     inode.modified_at(time);
-    view.notes.push(Note::Cut { export, fid });
-    Ok(())
-}
-
-pub(crate) fn apply_report(view: &mut View<'_>, export: Generation, args: &ReportSize) -> Step<EntryReply> {
-    let fid = args.fid;
-    check_written(&args.written)?;
-    let mut inode = view.file(fid)?;
-    if !inode.is_regular() {
-        return Err(Errno::EINVAL.into());
-    }
-    if !args.truncate {
-        if inode.attr.size_state == SizeState::Open {
-            grow(&mut inode, &args.written);
-            view.put_inode(&inode);
-        }
-        return Ok(inode.reply());
-    }
-    let Some(mut row) = view.row::<Unsettled>(UNSETTLED, &fid.key())? else {
-        return Err(Errno::EINVAL.into());
-    };
-    let Some(at) = row.pending.iter().position(|g| *g == export) else {
-        return Err(Errno::EINVAL.into());
-    };
-    row.pending.remove(at);
-    view.notes.push(Note::CutEnded { export, fid, last: false });
-    inode.attr.size = args.written.size;
-    inode.attr.blocks = args.written.blocks;
-    inode.written_at(args.written.mtime);
-    end_truncate(view, &mut inode, &row);
-    view.put_inode(&inode);
-    Ok(inode.reply())
-}
-
-/// The last report of a truncate decides: the size is known, or the OSTs are asked, or writers are still there.
-fn end_truncate(view: &mut View<'_>, inode: &mut Inode, row: &Unsettled) {
-    let fid = inode.attr.fid;
-    let writers = view.opens.writers(fid);
-    if row.pending.is_empty() && (writers > 0 || !row.tainted) {
-        if writers == 0 {
-            inode.attr.size_state = SizeState::Exact;
-        }
-        view.delete(UNSETTLED, &fid.key());
-        return;
-    }
-    view.put(UNSETTLED, &fid.key(), row);
-    if row.pending.is_empty() {
-        view.notes.push(Note::Unsettled(fid));
-    }
-}
-
-/// Forgets what a vanished export owed; the OSTs know the size.
-pub(crate) fn forget_truncates(view: &mut View<'_>, export: Generation, fid: Fid) -> Step<()> {
-    view.notes.push(Note::CutEnded { export, fid, last: true });
-    let Some(mut row) = view.row::<Unsettled>(UNSETTLED, &fid.key())? else { return Ok(()) };
-    if row.pending.contains(&export) {
-        row.pending.retain(|g| *g != export);
-        row.tainted = true;
-        view.put(UNSETTLED, &fid.key(), &row);
-        view.notes.push(Note::Unsettled(fid));
-    }
-    Ok(())
-}
-
-/// What the OSTs said about a file that nobody writes: stored unless somebody has come meanwhile.
-pub(crate) fn apply_settle(
-    view: &mut View<'_>,
-    fid: Fid,
-    size: u64,
-    blocks: u64,
-    mtime: Timestamp,
-) -> Step<()> {
-    let Some(mut inode) = view.inode(fid)? else {
-        view.delete(UNSETTLED, &fid.key());
-        return Ok(());
-    };
-    let row: Option<Unsettled> = view.row(UNSETTLED, &fid.key())?;
-    if view.opens.writers(fid) > 0 || row.is_none_or(|r| !r.pending.is_empty()) {
-        return Ok(());
-    }
-    inode.attr.size = size;
-    inode.attr.blocks = blocks;
-    inode.attr.size_state = SizeState::Exact;
-    inode.written_at(mtime);
-    view.delete(UNSETTLED, &fid.key());
-    view.put_inode(&inode);
+    view.state_change(StateChange::TruncateStarted { export, fid });
     Ok(())
 }

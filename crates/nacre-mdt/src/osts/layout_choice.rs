@@ -8,13 +8,13 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 use nacre_types::{Errno, Layout, LayoutTemplate};
 
-pub(crate) struct Choice<'a> {
+pub(crate) struct LayoutChoice<'a> {
     osts: &'a Osts,
     replayed: Option<Layout>,
     taken: RefCell<Vec<Layout>>,
 }
 
-impl<'a> Choice<'a> {
+impl<'a> LayoutChoice<'a> {
     pub(crate) fn new(osts: &'a Osts, replayed: Option<Layout>) -> Self {
         Self { osts, replayed, taken: RefCell::default() }
     }
@@ -44,7 +44,7 @@ impl<'a> Choice<'a> {
         self.taken.take();
     }
 }
-impl Drop for Choice<'_> {
+impl Drop for LayoutChoice<'_> {
     fn drop(&mut self) {
         self.give_back(0);
     }

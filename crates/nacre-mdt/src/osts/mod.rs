@@ -289,7 +289,7 @@ impl Osts {
             let _changed = self.core.ctx.timeout(until, self.changed.wait()).await;
         }
     }
-    /// Whether the OSTs that the template wants may soon be able to: at the start, and in a short outage.
+    /// Whether the OSTs that the template read_set may soon be able to: at the start, and in a short outage.
     fn may_come(&self, template: &LayoutTemplate) -> bool {
         let (now, allocator) = (self.core.ctx.now(), self.allocator.borrow());
         let first = u32::try_from(template.first_ost).ok().and_then(|index| self.get(OstIndex(index)));

@@ -24,49 +24,49 @@ const STATFS_PATIENCE: Duration = Duration::from_secs(1);
 impl Mdt {
     pub(crate) async fn reclaim(&self, request: &Request) -> Result<Reply, Errno> {
         let args: Reclaim = request.args()?;
-        let ost = self.osts.get(args.ost).ok_or(Errno::ENXIO)?;
+        let ost = self.osts().get(args.ost).ok_or(Errno::ENXIO)?;
         let freed = self.free_devices_of(&[ost]).await;
         Ok(Reply::of(&ReclaimReply { freed }))
     }
 
     /// Before a new file is placed: waits for OSTs that may soon be able to take it, and has space freed when all are full.
     pub(crate) async fn wait_for_room(&self) {
-        self.osts.wait_usable().await;
-        if !self.osts.any_usable() {
+        self.osts().wait_usable().await;
+        if !self.osts().any_usable() {
             self.free_full_osts().await;
         }
     }
 
     /// A new file was refused because the OST that it has to lie on is full. True: one that was full has room again.
     pub(crate) async fn free_full_osts(&self) -> bool {
-        let full = self.osts.full();
+        let full = self.osts().full();
         self.free_devices_of(&full).await;
-        full.iter().any(|ost| !self.osts.is_full(ost.index))
+        full.iter().any(|ost| !self.osts().is_full(ost.index))
     }
 
     /// A change of rows has met ENOSPC: objects on this target's own device may be about to go.
     pub(crate) async fn free_own_device(&self) {
-        if let Ok(space) = self.core.osd.space().await {
-            let until = self.core.ctx.now() + PATIENCE;
-            self.free(&self.osts.on_device(space.device), until).await;
+        if let Ok(space) = self.core().osd.space().await {
+            let until = self.core().ctx.now() + PATIENCE;
+            self.free(&self.osts().on_device(space.device), until).await;
         }
     }
 
     /// What was removed before a statfs is free in its answer.
     pub(crate) async fn free_for_statfs(&self) {
-        let until = self.core.ctx.now() + STATFS_PATIENCE;
-        self.free(&self.osts.all(), until).await;
+        let until = self.core().ctx.now() + STATFS_PATIENCE;
+        self.free(&self.osts().all(), until).await;
     }
 
     /// Frees the space on the devices of these OSTs, and asks these for it. True: there was some to free.
     async fn free_devices_of(&self, osts: &[Rc<Ost>]) -> bool {
-        let until = self.core.ctx.now() + PATIENCE;
-        let freed = self.free(&self.osts.on_devices_of(osts), until).await;
+        let until = self.core().ctx.now() + PATIENCE;
+        let freed = self.free(&self.osts().on_devices_of(osts), until).await;
         let told = osts.iter().filter(|ost| ost.peer.is_connected()).map(|ost| async move {
-            let (promise, answer) = self.core.ctx.promise();
-            let (osts, ost) = (self.osts.clone(), ost.clone());
-            self.core.ctx.spawn(async move { promise.fulfil(osts.ask_space(&ost).await.is_ok()) });
-            self.core.ctx.timeout(until, answer).await
+            let (promise, answer) = self.core().ctx.promise();
+            let (osts, ost) = (self.osts().clone(), ost.clone());
+            self.core().ctx.spawn(async move { promise.fulfil(osts.ask_space(&ost).await.is_ok()) });
+            self.core().ctx.timeout(until, answer).await
         });
         join_all(told).await;
         freed
@@ -76,13 +76,13 @@ impl Mdt {
     async fn free(&self, osts: &[Rc<Ost>], until: Instant) -> bool {
         let each = osts.iter().filter(|ost| ost.peer.is_connected()).map(|ost| async move {
             let owed = self.destroy_owed(ost, until).await.unwrap_or_else(|error| {
-                tracing::debug!(target_name = %self.core.name, ost = ost.index.0, %error, "no destroys were sent");
+                tracing::debug!(target_name = %self.core().name, ost = ost.index.0, %error, "no destroys were sent");
                 false
             });
-            let (promise, answer) = self.core.ctx.promise();
+            let (promise, answer) = self.core().ctx.promise();
             let peer = ost.peer.clone();
-            self.core.ctx.spawn(async move { promise.fulfil(peer.call(&FreeSpace {}).await) });
-            let answer = self.core.ctx.timeout(until, answer).await.flatten();
+            self.core().ctx.spawn(async move { promise.fulfil(peer.call(&FreeSpace {}).await) });
+            let answer = self.core().ctx.timeout(until, answer).await.flatten();
             owed || matches!(answer, Some(Ok(FreeSpaceReply { freed: true })))
         });
         join_all(each).await.contains(&true)
@@ -90,14 +90,14 @@ impl Mdt {
 
     /// Waits until an OST has executed the destroys that it is owed now. False: there are none.
     async fn destroy_owed(&self, ost: &Ost, until: Instant) -> Result<bool, Errno> {
-        let asked = self.core.osd.last_transno();
+        let asked = self.core().osd.last_transno();
         let (from, to) = table::range_of(&ost.index.0.to_be_bytes());
-        if self.core.osd.scan(DESTROY, &from, &to, 1).await?.is_empty() {
+        if self.core().osd.scan(DESTROY, &from, &to, 1).await?.is_empty() {
             return Ok(false);
         }
-        self.core.osd.want_commit();
-        while ost.destroyed_to.get() < asked && ost.owes_destroys() && self.core.ctx.now() < until {
-            let _executed = self.core.ctx.timeout(until, ost.destroyed.wait()).await;
+        self.core().osd.want_commit();
+        while ost.destroyed_to.get() < asked && ost.owes_destroys() && self.core().ctx.now() < until {
+            let _executed = self.core().ctx.timeout(until, ost.destroyed.wait()).await;
         }
         Ok(true)
     }

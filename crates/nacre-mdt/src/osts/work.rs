@@ -4,12 +4,14 @@
 //! only after the OST has committed the answer; a size is stored only if nobody opened or cut the file since
 //! it was asked. Everything is idempotent: after a crash the rows say what is left.
 
-use crate::mdt::{Mdt, credits};
-use crate::ops::setattr::apply_settle;
+use crate::mdt::Mdt;
+use crate::ops::WriteBound;
+use crate::ops::size::store_size_of_objects;
 use crate::osts::Ost;
+use crate::rows::read_set::ReadSet;
 use crate::rows::row::{Inode, Row, Stripes};
 use crate::rows::table::{self, CHOWN, DESTROY, INODE, UNSETTLED};
-use crate::rows::view::Wants;
+use crate::service::bounds::credits_of;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -37,7 +39,7 @@ const ASKED_MAX: usize = 64;
 impl Mdt {
     /// Works off the rows of one OST, as long as the service runs.
     pub(crate) async fn work_for(self: Rc<Self>, ost: Rc<Ost>) {
-        while !self.osts.stopping.get() {
+        while !self.osts().stopping.get() {
             ost.has_work.set(false);
             ost.in_hand.set(true);
             let round = self.round(&ost).await;
@@ -47,30 +49,30 @@ impl Mdt {
                 Ok(_) => continue,
                 Err(RpcError::Stopped) => return,
                 Err(error) => {
-                    warn!(target_name = %self.core.name, ost = ost.index.0, %error,
+                    warn!(target_name = %self.core().name, ost = ost.index.0, %error,
                         "destroys and owner changes wait: the OST refuses them, they are tried again");
                     ost.has_work.set(false);
                     AGAIN
                 }
             };
             if !ost.has_work.get() {
-                let until = self.core.ctx.now() + pause;
-                let _work = self.core.ctx.timeout(until, ost.work.wait()).await;
+                let until = self.core().ctx.now() + pause;
+                let _work = self.core().ctx.timeout(until, ost.work.wait()).await;
             }
         }
     }
 
     /// One round; how many rows it has worked off.
     async fn round(&self, ost: &Ost) -> Result<usize, RpcError> {
-        let before = self.core.osd.last_transno();
+        let before = self.core().osd.last_transno();
         let destroys = self.rows_of(DESTROY, ost).await?;
         let chowns = self.rows_of(CHOWN, ost).await?;
         let count = destroys.len() + chowns.len();
         if count == 0 {
             return Ok(0);
         }
-        let written = self.core.osd.last_transno();
-        self.core.osd.committed(written).await.map_err(|e| RpcError::Errno(e.into()))?;
+        let written = self.core().osd.last_transno();
+        self.core().osd.committed(written).await.map_err(|e| RpcError::Errno(e.into()))?;
         for some in destroys.chunks(IN_FLIGHT) {
             let calls = some.iter().map(|(fid, row)| async move {
                 ost.peer.call(&Destroy { fid: *fid, stripes: row.stripes.clone() }).await
@@ -91,18 +93,18 @@ impl Mdt {
         ost.peer.call(&Sync {}).await?;
         for some in destroys.chunks(SLICE) {
             self.delete_rows(ost, some).await?;
-            self.core.ctx.yield_now().await;
+            self.core().ctx.yield_now().await;
         }
         for (fid, owner) in charged {
             self.charged(ost, fid, owner).await?;
         }
-        debug!(target_name = %self.core.name, ost = ost.index.0, count, "destroys and owner changes are done");
+        debug!(target_name = %self.core().name, ost = ost.index.0, count, "destroys and owner changes are done");
         Ok(count)
     }
 
     async fn rows_of(&self, table: Table, ost: &Ost) -> Result<Vec<(Fid, Stripes)>, RpcError> {
         let (from, to) = table::range_of(&ost.index.0.to_be_bytes());
-        let mut pages = self.core.osd.pages(table, SLICE as u32).within(&from, &to);
+        let mut pages = self.core().osd.pages(table, SLICE as u32).within(&from, &to);
         let mut found = Vec::new();
         while found.len() < ROUND_ROWS
             && let Some(rows) = pages.next().await.map_err(|e| RpcError::Errno(e.into()))?
@@ -111,12 +113,12 @@ impl Mdt {
                 match (key.get(4..).and_then(Fid::from_key), Stripes::from_row(value)) {
                     (Some(fid), Ok(row)) => found.push((fid, row)),
                     (_, row) => {
-                        warn!(target_name = %self.core.name, table = table.0, ?key, error = ?row.err(),
+                        warn!(target_name = %self.core().name, table = table.0, ?key, error = ?row.err(),
                         "a row cannot be read and is left alone: run nacre check on this target")
                     }
                 }
             }
-            self.core.ctx.yield_now().await;
+            self.core().ctx.yield_now().await;
         }
         Ok(found)
     }
@@ -128,7 +130,7 @@ impl Mdt {
             object_bytes: 0,
             frees: true,
         };
-        let done = self.change_local(Wants::default(), room, |view| {
+        let done = self.execute_local(ReadSet::default(), room, |view| {
             rows.iter().for_each(|(fid, _)| view.delete(DESTROY, &table::of_ost(ost.index, *fid)));
             Ok(())
         });
@@ -151,9 +153,8 @@ impl Mdt {
     }
     /// The row goes unless the owner changed again.
     async fn charged(&self, ost: &Ost, fid: Fid, owner: Option<Owner>) -> Result<(), RpcError> {
-        let mut wants = Wants::default();
-        wants.inode(fid);
-        let done = self.change_local(wants, credits(1, true), |view| {
+        let read_set = ReadSet::of_inode(fid);
+        let done = self.execute_local(read_set, credits_of(WriteBound::inodes(1).freeing()), |view| {
             let now = view.inode(fid)?.map(|inode| inode.owner());
             if now.is_none() || now == owner {
                 view.delete(CHOWN, &table::of_ost(ost.index, fid));
@@ -167,48 +168,48 @@ impl Mdt {
 
     /// Asks the OSTs for the sizes of files that nobody has open for writing any more.
     pub(crate) async fn settle_sizes(self: Rc<Self>) {
-        while !self.osts.stopping.get() {
-            let room = ASKED_MAX.saturating_sub(self.osts.asking.borrow().len());
+        while !self.osts().stopping.get() {
+            let room = ASKED_MAX.saturating_sub(self.osts().asking.borrow().len());
             // A file that is being asked about waits for its turn: what was disturbed must stay disturbed.
             let next: Vec<Fid> = {
-                let asking = self.osts.asking.borrow();
-                let unsettled = self.osts.unsettled.borrow();
+                let asking = self.osts().asking.borrow();
+                let unsettled = self.osts().unsettled.borrow();
                 unsettled.iter().filter(|fid| !asking.contains_key(fid)).take(room).copied().collect()
             };
             for fid in next {
-                self.osts.unsettled.borrow_mut().remove(&fid);
-                self.osts.asking.borrow_mut().insert(fid, false);
-                self.core.ctx.spawn(self.clone().settle(fid));
+                self.osts().unsettled.borrow_mut().remove(&fid);
+                self.osts().asking.borrow_mut().insert(fid, false);
+                self.core().ctx.spawn(self.clone().settle(fid));
             }
-            let until = self.core.ctx.now() + AGAIN;
-            if self.core.ctx.timeout(until, self.osts.ask.wait()).await.is_none() {
-                let mut later = core::mem::take(&mut *self.osts.later.borrow_mut());
-                self.osts.unsettled.borrow_mut().append(&mut later);
+            let until = self.core().ctx.now() + AGAIN;
+            if self.core().ctx.timeout(until, self.osts().ask.wait()).await.is_none() {
+                let mut later = core::mem::take(&mut *self.osts().later.borrow_mut());
+                self.osts().unsettled.borrow_mut().append(&mut later);
             }
         }
     }
 
     async fn settle(self: Rc<Self>, fid: Fid) {
         let result = self.try_settle(fid).await;
-        self.osts.asking.borrow_mut().remove(&fid);
+        self.osts().asking.borrow_mut().remove(&fid);
         match result {
             Ok(true) => {}
             Ok(false) => {
-                self.osts.later.borrow_mut().insert(fid);
+                self.osts().later.borrow_mut().insert(fid);
             }
             Err(error) => {
-                debug!(target_name = %self.core.name, %fid, %error, "the size of a file is not known yet");
-                self.osts.later.borrow_mut().insert(fid);
+                debug!(target_name = %self.core().name, %fid, %error, "the size of a file is not known yet");
+                self.osts().later.borrow_mut().insert(fid);
             }
         }
-        self.osts.ask.wake_all();
+        self.osts().ask.wake_all();
     }
 
     /// False: somebody came between, or an OST is away; to be asked again.
     async fn try_settle(&self, fid: Fid) -> Result<bool, Errno> {
         let busy = {
-            let opens = self.opens.borrow();
-            opens.writers(fid) > 0 || opens.is_being_cut(fid)
+            let opens = self.opens().borrow();
+            opens.writers(fid) > 0 || opens.is_being_truncated(fid)
         };
         if busy {
             // Its last close or report brings it here again.
@@ -224,16 +225,16 @@ impl Mdt {
             }
             _ => None,
         };
-        let mut wants = Wants::default();
-        wants.inode(fid);
-        wants.key(UNSETTLED, &fid.key());
+        let mut read_set = ReadSet::default();
+        read_set.inode(fid);
+        read_set.key(UNSETTLED, &fid.key());
         let (_, done) = self
-            .change_local(wants, credits(1, true), |view| {
-                if self.osts.asking.borrow().get(&fid) != Some(&false) {
+            .execute_local(read_set, credits_of(WriteBound::inodes(1).freeing()), |view| {
+                if self.osts().asking.borrow().get(&fid) != Some(&false) {
                     return Ok(false);
                 }
                 match written {
-                    Some(w) => apply_settle(view, fid, w.size, w.blocks, w.mtime)?,
+                    Some(w) => store_size_of_objects(view, fid, &w)?,
                     None => view.delete(UNSETTLED, &fid.key()),
                 }
                 Ok(true)
@@ -250,7 +251,7 @@ impl Mdt {
             return Ok(Some(nothing));
         };
         let peers: Option<Vec<Rc<Peer>>> =
-            component.stripes.iter().map(|&ost| self.osts.connected(ost)).collect();
+            component.stripes.iter().map(|&ost| self.osts().connected(ost)).collect();
         let Some(peers) = peers else { return Ok(None) };
         let calls = (0u32..).zip(&peers).map(|(stripe, peer)| async move {
             let laid = component.laid(stripe);

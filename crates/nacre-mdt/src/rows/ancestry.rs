@@ -1,103 +1,99 @@
-//! Ways up: whether a directory lies below another one, for renames that move directories.
+//! Walks from a directory towards the root, which tell a rename whether a directory would move below itself.
 //!
-//! The answer takes as many rows as the tree is deep, so it is not looked for inside a transaction. An attempt that needs
-//! one leaves a [`Way`] on the list of what it wants and ends; the handler walks the parent links before the next attempt,
-//! a slice per visit, and keeps nothing of them but where the walk ended. Directories move one at a time: whoever has
-//! walked holds the gate until its attempt is over, so parent links stay as they were walked (a new directory has no
-//! way to itself, and one with an entry is not removed). Directories that the attempt itself has made or moved (earlier
-//! parts of a batch) are looked up in the attempt.
+//! A walk reads as many rows as the tree is deep, so it is not made inside a transaction. An attempt that needs one adds it
+//! to its read set and ends; the service makes the walk before the next attempt (`service/walk.rs`), some rows per visit, and
+//! keeps only the place where the walk ended. Directories move one at a time: a request that has walked holds a gate
+//! until its attempt is over, so the parent links cannot change in between (a new directory is an ancestor of nothing, and
+//! one with an entry cannot be removed). Directories that the transaction itself has made or moved (earlier parts of a
+//! batch) are known to the view.
 //!
-//! Files never need one, nor do directories that keep their parent.
+//! Files never need a walk, nor do directories that keep their parent.
 
-use crate::mdt::Mdt;
 use crate::rows::row::Inode;
-use crate::rows::table::INODE;
-use crate::rows::view::{Halt, Step, View, Wants};
 use alloc::vec::Vec;
-use nacre_node::Inside;
 use nacre_types::{Errno, Fid};
 use tracing::error;
 
-/// Rows that are read in one visit.
-const SLICE: u64 = 64;
-
-/// A walk from a directory upwards.
+/// A walk from a directory towards the root.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Way {
-    pub(crate) from: Fid,
-    /// Where it stops before the root, sorted.
+struct AncestorWalk {
+    from: Fid,
+    /// The directories at which the walk stops before the root, sorted.
     stops: Vec<Fid>,
-    /// Where it has stopped. Known while the gate is held.
+    /// The directory at which it stopped. Valid while the gate is held.
     end: Option<Result<Fid, Errno>>,
-    /// This attempt has asked for it.
+    /// The current attempt has asked for it.
     asked: bool,
 }
 
-/// The walks that an operation wants.
+/// The walks that an operation needs.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ways(Vec<Way>);
+pub(crate) struct AncestorWalks(Vec<AncestorWalk>);
 
-impl Ways {
-    /// The end of a walk, if it has been made.
-    fn end(&mut self, from: Fid, stops: Vec<Fid>) -> Option<Result<Fid, Errno>> {
-        // As many as a batch has renames of directories.
-        match self.0.iter_mut().find(|way| way.from == from && way.stops == stops) {
-            Some(way) => {
-                way.asked = true;
-                way.end
+impl AncestorWalks {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+    /// The end of a walk if it has been made; otherwise the walk is added to those that the next attempt needs.
+    pub(crate) fn end(&mut self, from: Fid, stops: Vec<Fid>) -> Option<Result<Fid, Errno>> {
+        // There are at most as many as a batch has renames of directories.
+        match self.0.iter_mut().find(|walk| walk.from == from && walk.stops == stops) {
+            Some(walk) => {
+                walk.asked = true;
+                walk.end
             }
             None => {
-                self.0.push(Way { from, stops, end: None, asked: true });
+                self.0.push(AncestorWalk { from, stops, end: None, asked: true });
                 None
             }
         }
     }
-    /// The attempt is over: what it asked for is wanted again, the rest is not.
+    /// The attempt is over: the walks that it asked for stay, without their ends; the others go.
     pub(crate) fn attempted(&mut self) {
-        self.0.retain(|way| way.asked);
-        self.0.iter_mut().for_each(|way| (way.asked, way.end) = (false, None));
+        self.0.retain(|walk| walk.asked);
+        self.0.iter_mut().for_each(|walk| (walk.asked, walk.end) = (false, None));
     }
-    pub(crate) fn merge(&mut self, other: Ways) {
+    pub(crate) fn merge(&mut self, other: AncestorWalks) {
         self.0.extend(other.0);
     }
-    /// Answers every walk, for tests without a target; gives their number.
-    #[cfg(test)]
-    pub(crate) fn answer(&mut self, parent: impl Fn(Fid) -> Option<Fid>) -> usize {
-        for way in &mut self.0 {
-            let mut walk = Walk::new(way);
-            way.end = Some(loop {
-                match walk.end() {
-                    Some(end) => break Ok(end),
-                    None => {
-                        if let Err(e) = walk.step(parent(walk.at)) {
-                            break Err(e);
-                        }
-                    }
-                }
-            });
-        }
+    pub(crate) fn count(&self) -> usize {
         self.0.len()
+    }
+    /// Starts the walk of this number.
+    pub(crate) fn start(&self, number: usize) -> Option<Walker<'_>> {
+        let walk = self.0.get(number)?;
+        Some(Walker { stops: &walk.stops, at: walk.from, mark: walk.from, steps: 0 })
+    }
+    pub(crate) fn set_end(&mut self, number: usize, end: Result<Fid, Errno>) {
+        if let Some(walk) = self.0.get_mut(number) {
+            walk.end = Some(end);
+        }
     }
 }
 
-/// A walk under way. Parent links that form a circle, which is damage, are found by remembering one place (Brent).
-struct Walk<'a> {
+/// A walk under way. Parent links that form a circle, which is damage, are found by remembering one directory (Brent).
+pub(crate) struct Walker<'a> {
     stops: &'a [Fid],
     at: Fid,
     mark: Fid,
     steps: u64,
 }
-impl<'a> Walk<'a> {
-    fn new(way: &'a Way) -> Self {
-        Self { stops: &way.stops, at: way.from, mark: way.from, steps: 0 }
+
+impl Walker<'_> {
+    pub(crate) fn at(&self) -> Fid {
+        self.at
     }
-    /// Where it ends, once it is there.
-    fn end(&self) -> Option<Fid> {
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps
+    }
+    /// The directory at which the walk ends, once it has been reached.
+    pub(crate) fn end(&self) -> Option<Fid> {
         (self.at == Fid::ROOT || self.stops.binary_search(&self.at).is_ok()).then_some(self.at)
     }
-    /// Goes on to the parent; a directory without one has been removed.
-    fn step(&mut self, parent: Option<Fid>) -> Result<(), Errno> {
-        self.at = parent.ok_or(Errno::ENOENT)?;
+    /// Goes on to the parent. `inode` is the current directory; without a row or a name it has been removed.
+    pub(crate) fn step(&mut self, inode: Option<&Inode>) -> Result<(), Errno> {
+        let link = inode.and_then(|inode| inode.links.first()).ok_or(Errno::ENOENT)?;
+        self.at = link.parent;
         self.steps += 1;
         if self.at == self.mark {
             error!(fid = %self.at, "the parent links of a directory lead back to it: run nacre check on this target");
@@ -107,61 +103,5 @@ impl<'a> Walk<'a> {
             self.mark = self.at;
         }
         Ok(())
-    }
-}
-
-fn parent_of(inode: &Inode) -> Option<Fid> {
-    inode.links.first().map(|link| link.parent)
-}
-
-impl View<'_> {
-    /// Whether `dir` is `fid` or lies below it.
-    pub(crate) fn is_below(&mut self, dir: Fid, fid: Fid) -> Step<bool> {
-        let mut at = dir;
-        // Each step goes over one directory that this transaction has made or moved.
-        for _ in 0..=self.placed.len() {
-            if at == fid {
-                return Ok(true);
-            }
-            if let Some((_, parent)) = self.placed.iter().rev().find(|(dir, _)| *dir == at) {
-                at = *parent;
-                continue;
-            }
-            let mut stops: Vec<Fid> = self.placed.iter().map(|(dir, _)| *dir).chain([fid]).collect();
-            stops.sort_unstable();
-            stops.dedup();
-            at = self.wants.ways.end(at, stops).ok_or(Halt::Retry)??;
-            if at == Fid::ROOT {
-                return Ok(fid == Fid::ROOT);
-            }
-        }
-        Ok(at == fid)
-    }
-}
-
-impl Mdt {
-    /// Walks what an operation wants. No directory moves to another parent until the result is dropped.
-    pub(crate) async fn walk(&self, wants: &mut Wants) -> Option<Inside<'_>> {
-        if wants.ways.0.is_empty() {
-            return None;
-        }
-        let alone = self.moves.enter().await;
-        for way in &mut wants.ways.0 {
-            way.end = Some(self.walk_up(way).await);
-        }
-        Some(alone)
-    }
-    async fn walk_up(&self, way: &Way) -> Result<Fid, Errno> {
-        let mut walk = Walk::new(way);
-        loop {
-            if let Some(end) = walk.end() {
-                return Ok(end);
-            }
-            let inode: Option<Inode> = self.read_row(INODE, &walk.at.key()).await?;
-            walk.step(inode.as_ref().and_then(parent_of))?;
-            if walk.steps.is_multiple_of(SLICE) {
-                self.core.ctx.next_visit().await;
-            }
-        }
     }
 }

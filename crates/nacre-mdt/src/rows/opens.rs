@@ -1,19 +1,19 @@
-//! Who has what open: the rows of [`crate::rows::table::OPEN`] in memory, counted by file.
+//! The opens of all clients: the rows of [`crate::rows::table::OPEN`] in memory, counted by file.
 //!
-//! An *epoch* of a file lasts from its first open for write to its last close of those. When one client alone wrote and cut the
-//! file in it, that client knows the size at the end; otherwise only the OSTs do.
+//! A *write epoch* of a file lasts from the first open for write to the close of the last writer. If one client alone wrote
+//! and truncated the file in an epoch, that client knows the size at its end; otherwise only the OSTs do.
 //!
 //! Invariants: equal to the table after every transaction; changed only after the transaction of the change has
-//! succeeded, in the same visit. Bounded by what exports may have open.
+//! succeeded, in the same visit. Bounded: an export may have [`OPENS_PER_EXPORT_MAX`] opens.
 
 use crate::rows::row::Opened;
-use crate::rows::view::Note;
+use crate::rows::state_change::{SizeBefore, StateChange};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use nacre_types::{Fid, Generation, OpenHandle};
 use nacre_wire::mdt::open_flags;
 
-/// Opens of one export. More are refused with ENFILE's nearest relative.
+/// Opens of one export; further ones are refused with ENOMEM.
 pub(crate) const OPENS_PER_EXPORT_MAX: usize = 1 << 20;
 
 impl Opened {
@@ -23,19 +23,11 @@ impl Opened {
     }
 }
 
-/// What the record said when an open came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Before {
-    /// The size was exact.
-    pub(crate) exact: bool,
-    /// The file might have objects.
-    pub(crate) objects: bool,
-}
-
-/// What the MDT may conclude from the report of the last writer.
+/// The source of a file's size at the end of a write epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteEpoch {
-    /// Only this client has opened for write or cut since the size was exact: it knows the size.
+    /// Only this client has opened for write or truncated since the size was exact: it knows the size. `objects`: the
+    /// file might have had objects when the epoch began.
     Sole { export: Generation, objects: bool },
     /// Only the OSTs know the size.
     Mixed,
@@ -48,22 +40,22 @@ struct File {
     epoch: WriteEpoch,
 }
 
-/// What one note overwrites, for [`Opens::restore`].
+/// The state that one change overwrites, for [`Opens::undo`].
 #[derive(Debug)]
 pub(crate) struct Undo {
     open: Option<((Generation, OpenHandle), Option<Opened>)>,
     file: Option<(Fid, Option<File>)>,
-    cut: Option<((Generation, Fid), Option<u32>)>,
+    truncate: Option<((Generation, Fid), Option<u32>)>,
 }
 
 /// All opens of a target.
 #[derive(Debug, Default)]
 pub(crate) struct Opens {
-    /// An export stays until it is gone: most have one open at a time.
+    /// The map of an export stays until the export is gone, because most exports have one open at a time.
     rows: BTreeMap<Generation, BTreeMap<OpenHandle, Opened>>,
     files: BTreeMap<Fid, File>,
-    /// Truncates whose report has not come, by client and file.
-    cuts: BTreeMap<(Generation, Fid), u32>,
+    /// Truncates whose end has not been reported, by client and file.
+    truncates: BTreeMap<(Generation, Fid), u32>,
 }
 
 impl Opens {
@@ -76,67 +68,77 @@ impl Opens {
     pub(crate) fn is_full(&self, export: Generation) -> bool {
         self.rows.get(&export).is_some_and(|opens| opens.len() >= OPENS_PER_EXPORT_MAX)
     }
-    /// Opens of a file by anybody.
+    /// Opens of a file by all clients.
     pub(crate) fn count(&self, fid: Fid) -> u32 {
         self.files.get(&fid).map_or(0, |f| f.opens)
     }
     pub(crate) fn writers(&self, fid: Fid) -> u32 {
         self.files.get(&fid).map_or(0, |f| f.writers)
     }
-    /// The client that knows the size, because nobody else could have changed it; and whether there might have been
-    /// objects when its epoch began.
+    /// The client that knows the size because no other could have changed it, and whether the file might have had objects
+    /// when the epoch began.
     pub(crate) fn sole_writer(&self, fid: Fid) -> Option<(Generation, bool)> {
         match self.files.get(&fid)?.epoch {
             WriteEpoch::Sole { export, objects } => Some((export, objects)),
             WriteEpoch::Mixed => None,
         }
     }
-    /// A truncate of this file is under way.
-    pub(crate) fn is_being_cut(&self, fid: Fid) -> bool {
-        self.cuts.keys().any(|(_, f)| *f == fid)
+    /// Whether a truncate of this file is under way.
+    pub(crate) fn is_being_truncated(&self, fid: Fid) -> bool {
+        self.truncates.keys().any(|(_, f)| *f == fid)
     }
-    /// Files whose truncates an export has not reported.
-    pub(crate) fn cuts_of(&self, export: Generation) -> Vec<Fid> {
-        self.cuts.keys().filter(|(g, _)| *g == export).map(|(_, fid)| *fid).collect()
+    /// Files with truncates whose end an export has not reported.
+    pub(crate) fn truncates_of(&self, export: Generation) -> Vec<Fid> {
+        self.truncates.keys().filter(|(g, _)| *g == export).map(|(_, fid)| *fid).collect()
     }
     /// Up to `limit` opens of an export.
     pub(crate) fn of_export(&self, export: Generation, limit: usize) -> Vec<(OpenHandle, Opened)> {
         let opens = self.rows.get(&export).into_iter().flatten();
         opens.take(limit).map(|(&handle, &opened)| (handle, opened)).collect()
     }
-    /// Takes in what a transaction has changed.
-    pub(crate) fn learn(&mut self, note: &Note) {
-        match *note {
-            Note::Opened { export, handle, opened, before } => self.insert(export, handle, opened, before),
-            Note::Closed { export, handle } => self.remove(export, handle),
-            Note::Cut { export, fid } => self.cut(export, fid),
-            Note::CutEnded { export, fid, last: false } => self.cut_reported(export, fid),
-            Note::CutEnded { export, fid, last: true } => self.cut_forgotten(export, fid),
-            Note::Mixed(fid) => self.mix(fid),
-            Note::Unsettled(_) | Note::OstWork(_) | Note::Unused(_) | Note::Removed(_) => {}
+    /// Applies a change that a transaction has made.
+    pub(crate) fn apply(&mut self, change: &StateChange) {
+        match *change {
+            StateChange::Opened { export, handle, opened, before } => {
+                self.insert(export, handle, opened, before)
+            }
+            StateChange::Closed { export, handle } => self.remove(export, handle),
+            StateChange::TruncateStarted { export, fid } => self.start_truncate(export, fid),
+            StateChange::TruncateEnded { export, fid, last: false } => self.end_truncate(export, fid),
+            StateChange::TruncateEnded { export, fid, last: true } => self.forget_truncates(export, fid),
+            StateChange::WriterLost(fid) => self.writer_lost(fid),
+            StateChange::SizeUnknown(_)
+            | StateChange::OstWork(_)
+            | StateChange::UnusedReservation(_)
+            | StateChange::InodeRemoved(_) => {}
         }
     }
-    /// What `learn` would overwrite.
-    pub(crate) fn before(&self, note: &Note) -> Undo {
-        let (open, fid, cut) = match *note {
-            Note::Opened { export, handle, opened, .. } => (Some((export, handle)), Some(opened.fid), None),
-            Note::Closed { export, handle } => {
+    /// The state that [`Self::apply`] would overwrite.
+    pub(crate) fn undo_of(&self, change: &StateChange) -> Undo {
+        let (open, fid, truncate) = match *change {
+            StateChange::Opened { export, handle, opened, .. } => {
+                (Some((export, handle)), Some(opened.fid), None)
+            }
+            StateChange::Closed { export, handle } => {
                 (Some((export, handle)), self.get(export, handle).map(|o| o.fid), None)
             }
-            Note::Cut { export, fid } | Note::CutEnded { export, fid, .. } => {
+            StateChange::TruncateStarted { export, fid } | StateChange::TruncateEnded { export, fid, .. } => {
                 (None, Some(fid), Some((export, fid)))
             }
-            Note::Mixed(fid) => (None, Some(fid), None),
-            Note::Unsettled(_) | Note::OstWork(_) | Note::Unused(_) | Note::Removed(_) => (None, None, None),
+            StateChange::WriterLost(fid) => (None, Some(fid), None),
+            StateChange::SizeUnknown(_)
+            | StateChange::OstWork(_)
+            | StateChange::UnusedReservation(_)
+            | StateChange::InodeRemoved(_) => (None, None, None),
         };
         Undo {
             open: open.map(|(export, handle)| ((export, handle), self.get(export, handle))),
             file: fid.map(|fid| (fid, self.files.get(&fid).copied())),
-            cut: cut.map(|key| (key, self.cuts.get(&key).copied())),
+            truncate: truncate.map(|key| (key, self.truncates.get(&key).copied())),
         }
     }
-    /// Takes back; the latest first.
-    pub(crate) fn restore(&mut self, undo: Undo) {
+    /// Takes a change back. Several changes are taken back in reverse order.
+    pub(crate) fn undo(&mut self, undo: Undo) {
         fn put_back<K: Ord, V>(map: &mut BTreeMap<K, V>, old: Option<(K, Option<V>)>) {
             match old {
                 Some((key, Some(value))) => drop(map.insert(key, value)),
@@ -150,11 +152,17 @@ impl Opens {
             None => {}
         }
         put_back(&mut self.files, undo.file);
-        put_back(&mut self.cuts, undo.cut);
+        put_back(&mut self.truncates, undo.truncate);
     }
-    pub(crate) fn insert(&mut self, export: Generation, handle: OpenHandle, opened: Opened, before: Before) {
+    pub(crate) fn insert(
+        &mut self,
+        export: Generation,
+        handle: OpenHandle,
+        opened: Opened,
+        before: SizeBefore,
+    ) {
         if let Some(old) = self.put(export, handle, opened) {
-            // The same open again (a replay): counted already.
+            // The same open again (a replay), which has been counted.
             assert!(old == opened, "an open handle was given to another file");
             return;
         }
@@ -162,12 +170,14 @@ impl Opens {
             self.files.entry(opened.fid).or_insert(File { opens: 0, writers: 0, epoch: WriteEpoch::Mixed });
         file.opens += 1;
         if opened.writes() {
-            file.epoch = match file.epoch {
-                _ if file.writers == 0 && before.exact => {
-                    WriteEpoch::Sole { export, objects: before.objects }
+            file.epoch = match (file.epoch, before) {
+                (_, SizeBefore::Exact { objects }) if file.writers == 0 => {
+                    WriteEpoch::Sole { export, objects }
                 }
-                WriteEpoch::Sole { export: sole, .. } if file.writers > 0 && sole == export => file.epoch,
-                WriteEpoch::Sole { .. } | WriteEpoch::Mixed => WriteEpoch::Mixed,
+                (WriteEpoch::Sole { export: sole, .. }, _) if file.writers > 0 && sole == export => {
+                    file.epoch
+                }
+                (WriteEpoch::Sole { .. } | WriteEpoch::Mixed, _) => WriteEpoch::Mixed,
             };
             file.writers += 1;
         }
@@ -183,7 +193,7 @@ impl Opens {
             self.files.remove(&opened.fid);
         }
     }
-    /// The export is gone and has no open any more.
+    /// The export is gone and has no opens any more.
     pub(crate) fn forget(&mut self, export: Generation) {
         self.rows.remove(&export);
     }
@@ -193,15 +203,15 @@ impl Opens {
     fn take(&mut self, export: Generation, handle: OpenHandle) -> Option<Opened> {
         self.rows.get_mut(&export)?.remove(&handle)
     }
-    /// Somebody who wrote cannot be asked any more.
-    pub(crate) fn mix(&mut self, fid: Fid) {
+    /// A client that wrote to the file can no longer report the size.
+    fn writer_lost(&mut self, fid: Fid) {
         if let Some(file) = self.files.get_mut(&fid) {
             file.epoch = WriteEpoch::Mixed;
         }
     }
-    /// A client starts to cut a file.
-    pub(crate) fn cut(&mut self, export: Generation, fid: Fid) {
-        *self.cuts.entry((export, fid)).or_insert(0) += 1;
+    /// A client begins to truncate a file.
+    pub(crate) fn start_truncate(&mut self, export: Generation, fid: Fid) {
+        *self.truncates.entry((export, fid)).or_insert(0) += 1;
         if let Some(file) = self.files.get_mut(&fid) {
             file.epoch = match file.epoch {
                 WriteEpoch::Sole { export: sole, .. } if sole == export => {
@@ -211,18 +221,18 @@ impl Opens {
             };
         }
     }
-    /// It has reported.
-    pub(crate) fn cut_reported(&mut self, export: Generation, fid: Fid) {
-        if let Some(count) = self.cuts.get_mut(&(export, fid)) {
+    /// The client has reported the end of a truncate.
+    pub(crate) fn end_truncate(&mut self, export: Generation, fid: Fid) {
+        if let Some(count) = self.truncates.get_mut(&(export, fid)) {
             *count -= 1;
             if *count == 0 {
-                self.cuts.remove(&(export, fid));
+                self.truncates.remove(&(export, fid));
             }
         }
     }
-    /// It will never report.
-    pub(crate) fn cut_forgotten(&mut self, export: Generation, fid: Fid) {
-        self.cuts.remove(&(export, fid));
+    /// The client will never report the end of its truncates.
+    pub(crate) fn forget_truncates(&mut self, export: Generation, fid: Fid) {
+        self.truncates.remove(&(export, fid));
     }
 }
 
@@ -231,8 +241,8 @@ mod tests {
     use super::*;
     use nacre_types::{Oid, Seq};
 
-    const EXACT: Before = Before { exact: true, objects: false };
-    const OPEN: Before = Before { exact: false, objects: true };
+    const EXACT: SizeBefore = SizeBefore::Exact { objects: false };
+    const OPEN: SizeBefore = SizeBefore::Open;
 
     #[test]
     fn only_a_client_that_was_alone_knows_the_size() {
@@ -245,23 +255,23 @@ mod tests {
         assert_eq!(sole(&opens), None);
         opens.insert(a, OpenHandle(2), row(1), EXACT);
         opens.insert(a, OpenHandle(3), row(2), OPEN);
-        opens.cut(a, fid);
+        opens.start_truncate(a, fid);
         assert_eq!(sole(&opens), Some(a));
-        assert!(opens.is_being_cut(fid));
-        opens.cut_reported(a, fid);
-        assert!(!opens.is_being_cut(fid));
+        assert!(opens.is_being_truncated(fid));
+        opens.end_truncate(a, fid);
+        assert!(!opens.is_being_truncated(fid));
         opens.insert(b, OpenHandle(1), row(2), OPEN);
         opens.remove(a, OpenHandle(2));
         opens.remove(a, OpenHandle(3));
         assert_eq!((opens.count(fid), opens.writers(fid), sole(&opens)), (2, 1, None));
         opens.remove(b, OpenHandle(1));
         opens.insert(b, OpenHandle(2), row(2), EXACT);
-        opens.cut(a, fid);
-        assert_eq!((sole(&opens), opens.cuts_of(a)), (None, alloc::vec![fid]));
-        opens.cut_forgotten(a, fid);
+        opens.start_truncate(a, fid);
+        assert_eq!((sole(&opens), opens.truncates_of(a)), (None, alloc::vec![fid]));
+        opens.forget_truncates(a, fid);
         opens.remove(b, OpenHandle(2));
         opens.remove(a, OpenHandle(1));
-        assert!(opens.len() == 0 && !opens.is_being_cut(fid));
+        assert!(opens.len() == 0 && !opens.is_being_truncated(fid));
         assert_eq!(opens.count(fid), 0);
     }
 
@@ -275,11 +285,11 @@ mod tests {
             opens.insert(a, OpenHandle(handle), opened, EXACT);
         }
         assert!(opens.is_full(a) && !opens.is_full(b));
-        let closed = Note::Closed { export: a, handle: OpenHandle(5) };
-        let undo = opens.before(&closed);
-        opens.learn(&closed);
+        let closed = StateChange::Closed { export: a, handle: OpenHandle(5) };
+        let undo = opens.undo_of(&closed);
+        opens.apply(&closed);
         assert!(!opens.is_full(a));
-        opens.restore(undo);
+        opens.undo(undo);
         assert!(opens.is_full(a));
     }
 }

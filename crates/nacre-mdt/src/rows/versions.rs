@@ -9,8 +9,8 @@
 //! and its end, not with the entries of a directory, nor with opens, sizes and times that writers report: these are
 //! merged. That of a name is its entry's; a name that is not there has version 0.
 
-use crate::rows::row::{Entry, Inode};
-use crate::rows::view::{Halt, Slot, Step, View};
+use crate::rows::row::Inode;
+use crate::rows::view::{Abort, Slot, Step, View};
 use nacre_rpc::{PreVersions, SubRecord};
 use nacre_types::{Errno, Fid, Transno};
 use tracing::warn;
@@ -25,18 +25,10 @@ pub(crate) const TARGET_DIR: usize = 1;
 pub(crate) const SOURCE_CHILD: usize = 2;
 pub(crate) const TARGET_CHILD: usize = 3;
 
-/// Versions that an operation has met.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Versions {
-    pub(crate) found: PreVersions,
-    /// Of a replay: what it had met.
-    pub(crate) expected: Option<PreVersions>,
-}
-
 impl View<'_> {
     /// The operation depends on this inode as it is.
     pub(crate) fn depends_on(&mut self, place: usize, inode: &Inode) -> Step<()> {
-        self.meet(place, "inode", inode.attr.fid, inode.attr.version)
+        self.check_version(place, "inode", inode.attr.fid, inode.attr.version)
     }
     /// The operation depends on what `name` is in `dir`.
     pub(crate) fn depends_on_name(&mut self, dir: Fid, slot: &Slot) -> Step<()> {
@@ -44,28 +36,22 @@ impl View<'_> {
             Slot::Taken { entry, .. } => entry.version,
             Slot::Free { .. } | Slot::Full => 0,
         };
-        self.meet(NAME, "name in directory", dir, version)
+        self.check_version(NAME, "name in directory", dir, version)
     }
     /// The operation depends on it that nothing is there.
     pub(crate) fn depends_on_nothing(&mut self, place: usize, dir: Fid) -> Step<()> {
-        self.meet(place, "name in directory", dir, 0)
+        self.check_version(place, "name in directory", dir, 0)
     }
-    fn meet(&mut self, place: usize, what: &str, fid: Fid, version: u64) -> Step<()> {
+    fn check_version(&mut self, place: usize, what: &str, fid: Fid, version: u64) -> Step<()> {
         let version = Transno(version);
-        self.versions.found.0[place] = version;
-        match self.versions.expected.map(|expected| expected.0[place]) {
+        match self.version_found(place, version) {
             Some(expected) if expected != version => {
                 warn!(what, %fid, found = %version, %expected,
                     "replay refused: a change that this one builds on is lost");
-                Err(Halt::Errno(Errno::EOVERFLOW))
+                Err(Abort::Errno(Errno::EOVERFLOW))
             }
             _ => Ok(()),
         }
-    }
-    /// Stores a name under its new version.
-    pub(crate) fn put_name(&mut self, dir: Fid, cookie: u64, entry: Entry) {
-        let version = self.transno().0;
-        self.put_entry(dir, cookie, &Entry { version, ..entry });
     }
 }
 

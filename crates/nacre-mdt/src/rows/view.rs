@@ -1,52 +1,52 @@
-//! The rows of one transaction as the operations see them, and the way back to fetch what is missing.
+//! The rows of one transaction as the operations see them, and the way back to fetch the rows that are missing.
 //!
-//! An operation is a synchronous function over a [`View`]. It reads what it needs; a row that is not in memory is
-//! put on the list of [`Wants`] and ends the attempt with [`Halt::Retry`]: nothing was changed, the handler fetches
-//! the list and runs the operation again. So an operation checks everything inside its transaction, and no
-//! handler has to know beforehand which rows it will look at. (Cached client locks come in before the loop of
-//! `Mdt::change`: the locks are taken for the keys of the attempt that succeeds.)
+//! An operation is a synchronous function over a [`View`]. If it reads a row that is not in memory, the row is added to the
+//! [`ReadSet`] and the attempt ends with [`Abort::MissingRows`]: nothing was changed, the service fetches the set and runs
+//! the operation again. So an operation checks everything inside its transaction, and nobody has to know beforehand which
+//! rows it will read. (Cached client locks will be taken for the keys of the attempt that succeeds.)
 //!
 //! Invariants: an operation that returns an error has left nothing behind; the number of attempts is bounded.
 
-use crate::locks::dir_holds::DirChange;
-use crate::locks::uncommitted::{Key, Touched};
-use crate::rows::ancestry::Ways;
-use crate::rows::opens::{Before, Opens};
-use crate::rows::row::{Entry, Inode, Opened, Row, RowError};
+use crate::rows::access::{AccessKey, AccessSet};
+use crate::rows::dir_change::DirChange;
+use crate::rows::opens::Opens;
+use crate::rows::read_set::ReadSet;
+use crate::rows::row::{Entry, Inode, Row, RowError};
+use crate::rows::state_change::StateChange;
 use crate::rows::table::{self, ENTRY, INODE};
-use crate::rows::versions::Versions;
-use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use nacre_osd::{Credits, Osd, OsdError, Pins, Table, Tx};
+use nacre_osd::{Credits, Table, Tx};
+use nacre_rpc::PreVersions;
 use nacre_types::name::{DISCRIMINATORS, HashKey, cookie_base};
-use nacre_types::{Errno, Fid, Generation, Name, OpenHandle, OstIndex, Owner, Timestamp, Transno};
+use nacre_types::{Errno, Fid, Name, Owner, Transno};
 use tracing::error;
 
-/// Why an attempt ended.
+/// The reason why an attempt ended without a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Halt {
+pub(crate) enum Abort {
+    /// The operation fails.
     Errno(Errno),
-    /// Rows are missing in memory: fetch and run again.
-    Retry,
-    /// It has to wait for others first (found before anything in memory was changed).
-    Wait,
-    /// It writes more than was reserved: so much.
-    Reserve(Credits),
+    /// Rows are missing in memory: fetch the read set and run the operation again.
+    MissingRows,
+    /// A conflicting change comes first. Found before anything in memory was changed.
+    MustWait,
+    /// The operation writes more than was reserved: it needs these credits.
+    NeedsCredits(Credits),
 }
-impl From<Errno> for Halt {
+impl From<Errno> for Abort {
     fn from(e: Errno) -> Self {
-        Halt::Errno(e)
+        Abort::Errno(e)
     }
 }
 /// Result of a step of an operation.
-pub(crate) type Step<T> = Result<T, Halt>;
+pub(crate) type Step<T> = Result<T, Abort>;
 
-/// What an operation needs of a transaction. The engine's in a target; a map in model tests.
+/// The transaction that an operation runs in: the engine's in a target, a map in model tests.
 pub(crate) trait Rows {
     fn transno(&self) -> Transno;
     fn is_pinned(&self, table: Table, key: &[u8]) -> bool;
     fn get(&self, table: Table, key: &[u8]) -> Option<&[u8]>;
-    /// Gives keys and values of `from..to` in order; `false`: the range is not pinned as a whole.
+    /// Passes the rows of `from..to` to `row` in the order of their keys; `false`: the range is not pinned as a whole.
     fn each(&self, table: Table, from: &[u8], to: &[u8], row: &mut dyn FnMut(&[u8], &[u8])) -> bool;
     fn put(&mut self, table: Table, key: &[u8], value: Vec<u8>);
     fn delete(&mut self, table: Table, key: &[u8]);
@@ -84,52 +84,7 @@ impl Rows for Tx<'_> {
     }
 }
 
-/// Rows that the next attempt will need.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Wants {
-    keys: BTreeSet<(Table, Vec<u8>)>,
-    ranges: BTreeSet<(Table, Vec<u8>, Vec<u8>)>,
-    pub(crate) ways: Ways,
-}
-impl Wants {
-    pub(crate) fn key(&mut self, table: Table, key: &[u8]) {
-        self.keys.insert((table, key.to_vec()));
-    }
-    pub(crate) fn inode(&mut self, fid: Fid) {
-        self.key(INODE, &fid.key());
-    }
-    /// Everything that `other` wants too.
-    pub(crate) fn merge(&mut self, other: Wants) {
-        self.keys.extend(other.keys);
-        self.ranges.extend(other.ranges);
-        self.ways.merge(other.ways);
-    }
-    /// The rows that `name` may have in `dir`.
-    pub(crate) fn name(&mut self, hash: HashKey, dir: Fid, name: Name<'_>) {
-        let (from, to) = table::entries_of_hash(dir, cookie_base(hash, name.as_bytes()));
-        self.ranges.insert((ENTRY, from.to_vec(), to.to_vec()));
-    }
-    /// Reads everything on the list.
-    pub(crate) async fn fetch(&self, osd: &Osd) -> Result<Pins, OsdError> {
-        let keys: Vec<(Table, &[u8])> = self.keys.iter().map(|(t, k)| (*t, &k[..])).collect();
-        let mut pins = osd.fetch(&keys).await?;
-        for (table, from, to) in &self.ranges {
-            osd.fetch_range(*table, from, to, DISCRIMINATORS as u32 + 1, &mut pins).await?;
-        }
-        Ok(pins)
-    }
-    #[cfg(test)]
-    pub(crate) fn holds(&self, table: Table, key: &[u8]) -> bool {
-        self.keys.iter().any(|(t, k)| *t == table && k == key)
-            || self.ranges.iter().any(|(t, from, to)| *t == table && from[..] <= *key && *key < to[..])
-    }
-    #[cfg(test)]
-    pub(crate) fn holds_range(&self, table: Table, from: &[u8], to: &[u8]) -> bool {
-        self.ranges.iter().any(|(t, f, end)| *t == table && f[..] <= *from && *to <= end[..])
-    }
-}
-
-/// What a name's place in a directory looks like.
+/// The place of a name in its directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Slot {
     Taken {
@@ -152,98 +107,105 @@ impl Slot {
     }
 }
 
-/// What memory must learn when the transaction has succeeded, in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Note {
-    Opened {
-        export: Generation,
-        handle: OpenHandle,
-        opened: Opened,
-        before: Before,
-    },
-    Closed {
-        export: Generation,
-        handle: OpenHandle,
-    },
-    /// A client starts to cut the file.
-    Cut {
-        export: Generation,
-        fid: Fid,
-    },
-    /// It has reported; `last`: it will report no other one (its export is gone).
-    CutEnded {
-        export: Generation,
-        fid: Fid,
-        last: bool,
-    },
-    /// Somebody who wrote cannot be asked any more.
-    Mixed(Fid),
-    /// The background must ask the OSTs for the size.
-    Unsettled(Fid),
-    /// Rows of [`table::DESTROY`] or [`table::CHOWN`] were written for this OST.
-    OstWork(OstIndex),
-    /// The file never used what it had reserved on this OST.
-    Unused(OstIndex),
-    /// The inode is gone, and with it its file locks.
-    Removed(Fid),
+/// Everything that an attempt leaves beside its result.
+///
+/// The fields are open to the crate because this is a record without rules of its own: the view fills it, the loop around
+/// the operation takes it apart.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    /// The rows that were read and written, if conflicts with other clients are possible.
+    pub(crate) accesses: Option<AccessSet>,
+    /// Changes of the memory, in order.
+    pub(crate) state_changes: Vec<StateChange>,
+    /// Directories that were changed or removed, in order.
+    pub(crate) dir_changes: Vec<DirChange>,
+    /// The versions that the operation depends on.
+    pub(crate) versions: PreVersions,
+    /// Directories that the transaction has made or moved, and their parents, in order.
+    pub(crate) placed_dirs: Vec<(Fid, Fid)>,
 }
 
 /// An open transaction of the metadata target.
 pub(crate) struct View<'a> {
     rows: &'a mut dyn Rows,
-    pub(crate) wants: &'a mut Wants,
+    read_set: &'a mut ReadSet,
     hash: HashKey,
-    /// Opens as they were before this transaction.
-    pub(crate) opens: &'a Opens,
-    pub(crate) notes: Vec<Note>,
-    /// Directories that are changed or removed, in order.
-    pub(crate) dirs: Vec<DirChange>,
-    /// What is looked at and changed, if somebody wants to know.
-    pub(crate) touched: Option<Touched>,
-    pub(crate) versions: Versions,
-    /// Directories that this transaction has made or moved, and where they are now, in order.
-    pub(crate) placed: Vec<(Fid, Fid)>,
+    opens: &'a Opens,
+    expected: Option<PreVersions>,
+    output: Output,
 }
 
-/// A damaged row: named in the log by whoever stops at it.
-fn damaged(table: Table, key: &[u8], e: RowError) -> Halt {
+/// A damaged row, which is named in the log.
+fn damaged(table: Table, key: &[u8], e: RowError) -> Abort {
     error!(table = table.0, key = ?key, error = %e, "a row cannot be read: run nacre check on this target");
-    Halt::Errno(Errno::EIO)
+    Abort::Errno(Errno::EIO)
 }
 
 impl<'a> View<'a> {
-    pub(crate) fn new(rows: &'a mut dyn Rows, wants: &'a mut Wants, hash: HashKey, opens: &'a Opens) -> Self {
-        Self {
-            rows,
-            wants,
-            hash,
-            opens,
-            notes: Vec::new(),
-            dirs: Vec::new(),
-            touched: None,
-            versions: Versions::default(),
-            placed: Vec::new(),
-        }
+    /// `opens`: as they were before this transaction. `output` is continued.
+    pub(crate) fn new(
+        rows: &'a mut dyn Rows,
+        read_set: &'a mut ReadSet,
+        hash: HashKey,
+        opens: &'a Opens,
+        output: Output,
+    ) -> Self {
+        Self { rows, read_set, hash, opens, expected: None, output }
+    }
+    /// The operation is a replay, and depended on these versions when it was executed first.
+    pub(crate) fn expecting(mut self, versions: Option<PreVersions>) -> Self {
+        self.expected = versions;
+        self
+    }
+    pub(crate) fn into_output(self) -> Output {
+        self.output
     }
     pub(crate) fn transno(&self) -> Transno {
         self.rows.transno()
     }
-    pub(crate) fn row<R: Row>(&mut self, table: Table, key: &[u8]) -> Step<Option<R>> {
-        if !self.rows.is_pinned(table, key) {
-            self.wants.key(table, key);
-            return Err(Halt::Retry);
+    pub(crate) fn opens(&self) -> &'a Opens {
+        self.opens
+    }
+    /// The accesses so far, if they are tracked.
+    pub(crate) fn accesses_mut(&mut self) -> Option<&mut AccessSet> {
+        self.output.accesses.as_mut()
+    }
+    /// Notes a change of the memory, for the end of the transaction.
+    pub(crate) fn state_change(&mut self, change: StateChange) {
+        self.output.state_changes.push(change);
+    }
+    pub(crate) fn dir_change(&mut self, change: DirChange) {
+        self.output.dir_changes.push(change);
+    }
+    /// Notes the parent of a directory that this transaction has made or moved.
+    pub(crate) fn dir_placed(&mut self, dir: Fid, parent: Fid) {
+        self.output.placed_dirs.push((dir, parent));
+    }
+    /// Notes the version of something that the operation depends on, and returns the version that a replay expects.
+    pub(crate) fn version_found(&mut self, place: usize, version: Transno) -> Option<Transno> {
+        self.output.versions.0[place] = version;
+        self.expected.map(|expected| expected.0[place])
+    }
+
+    // ---- rows
+
+    fn require(&mut self, table: Table, key: &[u8]) -> Step<()> {
+        if self.rows.is_pinned(table, key) {
+            return Ok(());
         }
+        self.read_set.key(table, key);
+        Err(Abort::MissingRows)
+    }
+    pub(crate) fn row<R: Row>(&mut self, table: Table, key: &[u8]) -> Step<Option<R>> {
+        self.require(table, key)?;
         match self.rows.get(table, key) {
             None => Ok(None),
             Some(bytes) => R::from_row(bytes).map(Some).map_err(|e| damaged(table, key, e)),
         }
     }
-    /// A row without a version byte of ours (values of extended attributes).
+    /// A row without a version byte (a value of an extended attribute).
     pub(crate) fn bytes(&mut self, table: Table, key: &[u8]) -> Step<Option<&[u8]>> {
-        if !self.rows.is_pinned(table, key) {
-            self.wants.key(table, key);
-            return Err(Halt::Retry);
-        }
+        self.require(table, key)?;
         Ok(self.rows.get(table, key))
     }
     pub(crate) fn put<R: Row>(&mut self, table: Table, key: &[u8], row: &R) {
@@ -266,18 +228,18 @@ impl<'a> View<'a> {
     // ---- inodes
 
     pub(crate) fn inode(&mut self, fid: Fid) -> Step<Option<Inode>> {
-        if let Some(touched) = &mut self.touched {
-            touched.seen.push(Key::inode(fid));
+        if let Some(accesses) = &mut self.output.accesses {
+            accesses.read(AccessKey::inode(fid));
         }
         self.row(INODE, &fid.key())
     }
-    /// The inode that somebody names by FID; ESTALE sends the kernel back to its lookup.
+    /// An inode that a client names by FID. ESTALE sends the kernel back to its lookup.
     pub(crate) fn file(&mut self, fid: Fid) -> Step<Inode> {
-        self.inode(fid)?.ok_or(Halt::Errno(Errno::ESTALE))
+        self.inode(fid)?.ok_or(Abort::Errno(Errno::ESTALE))
     }
     /// A directory in which names are looked up or changed.
     pub(crate) fn dir(&mut self, fid: Fid) -> Step<Inode> {
-        let dir = self.inode(fid)?.ok_or(Halt::Errno(Errno::ENOENT))?;
+        let dir = self.inode(fid)?.ok_or(Abort::Errno(Errno::ENOENT))?;
         if !dir.attr.is_dir() {
             return Err(Errno::ENOTDIR.into());
         }
@@ -289,17 +251,17 @@ impl<'a> View<'a> {
     /// Stores an inode without a new version (entries of a directory changed, a writer has reported).
     pub(crate) fn put_inode(&mut self, inode: &Inode) {
         if inode.attr.version == self.transno().0
-            && let Some(touched) = &mut self.touched
+            && let Some(accesses) = &mut self.output.accesses
         {
-            touched.made.push(Key::inode(inode.attr.fid));
+            accesses.write(AccessKey::inode(inode.attr.fid));
         }
         if inode.attr.is_dir() {
-            self.dirs.push(DirChange::of(inode));
+            self.dir_change(DirChange::of(inode));
         }
         self.put(INODE, &inode.attr.fid.key(), inode);
     }
-    /// Stores an inode of which only the access time has changed. Clients that hold a directory keep the hold and see the old
-    /// time: access times are not coherent, and a revoke at every listing would cost more than all the rest.
+    /// Stores an inode of which only the access time has changed. Clients that hold a directory keep the hold and see the
+    /// old time: access times are not coherent, and a revoke at every listing would cost more than all the rest.
     pub(crate) fn put_accessed(&mut self, inode: &Inode) {
         self.put(INODE, &inode.attr.fid.key(), inode);
     }
@@ -311,14 +273,14 @@ impl<'a> View<'a> {
 
     // ---- names
 
-    /// Where `name` is, or would go.
+    /// The place of `name` in a directory.
     pub(crate) fn slot(&mut self, dir: Fid, name: Name<'_>) -> Step<Slot> {
         let base = cookie_base(self.hash, name.as_bytes());
-        if let Some(touched) = &mut self.touched {
-            touched.seen.push(Key::name(dir, base));
+        if let Some(accesses) = &mut self.output.accesses {
+            accesses.read(AccessKey::name(dir, base));
         }
         let (from, to) = table::entries_of_hash(dir, base);
-        // Lowest cookie that no row has had so far, and the row with the name.
+        // The lowest cookie that no row has had so far, and the row with the name.
         let (mut free, mut taken) = (base, Ok(None));
         let pinned = self.rows.each(ENTRY, &from, &to, &mut |key, bytes| {
             let cookie = table::cookie_of(key).unwrap_or_default();
@@ -329,8 +291,8 @@ impl<'a> View<'a> {
             }
         });
         if !pinned {
-            self.wants.name(self.hash, dir, name);
-            return Err(Halt::Retry);
+            self.read_set.name(self.hash, dir, name);
+            return Err(Abort::MissingRows);
         }
         Ok(match taken? {
             Some((cookie, entry)) => Slot::Taken { cookie, entry },
@@ -338,44 +300,46 @@ impl<'a> View<'a> {
             None => Slot::Full,
         })
     }
-    pub(crate) fn put_entry(&mut self, dir: Fid, cookie: u64, entry: &Entry) {
-        self.made_name(dir, cookie);
-        self.put(ENTRY, &table::entry(dir, cookie), entry);
+    /// Stores a name under its new version.
+    pub(crate) fn put_name(&mut self, dir: Fid, cookie: u64, entry: Entry) {
+        let version = self.transno().0;
+        self.name_written(dir, cookie);
+        self.put(ENTRY, &table::entry(dir, cookie), &Entry { version, ..entry });
     }
-    fn made_name(&mut self, dir: Fid, cookie: u64) {
-        if let Some(touched) = &mut self.touched {
-            touched.made.push(Key::name(dir, cookie));
-        }
-    }
-    pub(crate) fn delete_entry(&mut self, dir: Fid, cookie: u64) {
-        self.made_name(dir, cookie);
+    pub(crate) fn delete_name(&mut self, dir: Fid, cookie: u64) {
+        self.name_written(dir, cookie);
         self.delete(ENTRY, &table::entry(dir, cookie));
     }
-}
+    fn name_written(&mut self, dir: Fid, cookie: u64) {
+        if let Some(accesses) = &mut self.output.accesses {
+            accesses.write(AccessKey::name(dir, cookie));
+        }
+    }
 
-impl Inode {
-    pub(crate) fn owner(&self) -> Owner {
-        Owner { uid: self.attr.uid, gid: self.attr.gid, projid: self.attr.projid }
-    }
-    /// ctime only grows.
-    pub(crate) fn changed_at(&mut self, time: Timestamp) {
-        self.attr.ctime = self.attr.ctime.max(time);
-    }
-    /// Entries of a directory were changed, or a file cut: mtime follows unless it was set later than that.
-    pub(crate) fn modified_at(&mut self, time: Timestamp) {
-        if time >= self.mtime_order {
-            self.attr.mtime = time;
-            self.mtime_order = time;
+    // ---- ancestors
+
+    /// Whether `dir` is `fid` or lies below it.
+    pub(crate) fn is_below(&mut self, dir: Fid, fid: Fid) -> Step<bool> {
+        let placed = &self.output.placed_dirs;
+        let mut at = dir;
+        // Each step passes one directory that this transaction has made or moved.
+        for _ in 0..=placed.len() {
+            if at == fid {
+                return Ok(true);
+            }
+            if let Some((_, parent)) = placed.iter().rev().find(|(dir, _)| *dir == at) {
+                at = *parent;
+                continue;
+            }
+            let mut stops: Vec<Fid> = placed.iter().map(|(dir, _)| *dir).chain([fid]).collect();
+            stops.sort_unstable();
+            stops.dedup();
+            at = self.read_set.walks_mut().end(at, stops).ok_or(Abort::MissingRows)??;
+            if at == Fid::ROOT {
+                return Ok(fid == Fid::ROOT);
+            }
         }
-        self.changed_at(time);
-    }
-    /// Bytes were written at `time`, reported later: they count only beyond what was set explicitly.
-    pub(crate) fn written_at(&mut self, time: Timestamp) {
-        if time > self.mtime_order {
-            self.attr.mtime = time;
-            self.mtime_order = time;
-            self.changed_at(time);
-        }
+        Ok(at == fid)
     }
 }
 
@@ -395,7 +359,7 @@ mod tests {
             Entry { name, fid: Fid::ROOT, file_type: FileType::Regular, version: 0 }
         };
         let slot = |fs: &mut Fs| {
-            fs.transact(Wants::default(), |view| view.slot(Fid::ROOT, Name::new(b"x").unwrap())).unwrap()
+            fs.transact(ReadSet::default(), |view| view.slot(Fid::ROOT, Name::new(b"x").unwrap())).unwrap()
         };
         let put =
             |fs: &mut Fs, cookie, name| fs.put_row(ENTRY, &table::entry(Fid::ROOT, cookie), &entry(name));

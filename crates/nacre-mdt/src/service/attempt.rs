@@ -1,102 +1,107 @@
-//! The loop around an operation: fetch, reserve, and one synchronous attempt; again with what was missing, or once it may
-//! be made.
+//! The loop around an operation: fetch, reserve, and one synchronous attempt; again with the rows that were missing, or
+//! after the wait that was necessary.
 //!
-//! Invariants: what an attempt finds out is found out in the visit of its transaction, not before it waited; nothing is
-//! reserved or pinned while it waits. Attempts that find missing rows are bounded: each fetches at least one more. Waits
-//! (for a commit, for holds, for earlier turns) are not: each ends with what it waits for, and `turns.rs` sees to it that
-//! nobody is overtaken for ever.
+//! Invariants: the conditions of an attempt are checked in the visit of its transaction, not before it waited; nothing is
+//! reserved or pinned while it waits. Attempts that find missing rows are bounded: each fetches at least one more row.
+//! Waits (for a commit, for holds, for earlier turns) are not bounded: each ends with its event, and `locks/turns.rs` sees to
+//! it that no request is overtaken for ever.
 
-use crate::locks::dir_holds::DirChange;
+use crate::locks::change_order::WaitFor;
 use crate::locks::turns::Turn;
-use crate::locks::uncommitted::{First, Touched};
 use crate::mdt::Mdt;
-use crate::rows::view::{Halt, Note, Step, View, Wants};
-use alloc::vec::Vec;
+use crate::rows::access::AccessSet;
+use crate::rows::dir_change::DirChange;
+use crate::rows::read_set::ReadSet;
+use crate::rows::view::{Abort, Output, Step, View};
 use core::mem;
-use nacre_osd::{Credits, OsdError, Tx};
+use nacre_osd::{Credits, OsdError, Pins, Reservation, Tx};
 use nacre_rpc::PreVersions;
 use nacre_target::Request;
 use nacre_types::name::HashKey;
 use nacre_types::{Errno, Transno};
 use tracing::error;
 
-/// Attempts of one operation in a row that find rows which are missing: each fetches at least one more.
+/// Attempts of one operation in a row that find missing rows: each fetches at least one more.
 const FETCHES_MAX: usize = 64;
 
-/// What an attempt leaves beside its result.
-#[derive(Default)]
-pub(crate) struct Left {
-    pub(crate) touched: Option<Touched>,
-    pub(crate) notes: Vec<Note>,
-    pub(crate) dirs: Vec<DirChange>,
-    pub(crate) versions: PreVersions,
+/// The reason why an attempt has to be repeated.
+enum RetryReason {
+    /// Rows were missing.
+    MissingRows,
+    /// The operation writes more than was reserved: it needs these credits.
+    NeedsCredits(Credits),
+    /// Other clients hold directories that it changes.
+    HeldDirs,
+    /// A conflicting change comes first.
+    WaitFor(WaitFor),
 }
 
-/// Why an attempt has come to nothing, and what is done about it.
-enum Again {
-    /// Rows were missing.
-    Fetch,
-    /// It writes more than was reserved: so much.
-    Reserve(Credits),
-    /// Others hold directories that it changes.
-    EndHolds,
-    /// Others come first.
-    After(First),
+/// The end of an attempt that left no change.
+enum Failure {
+    Errno(Errno),
+    Retry(RetryReason),
+}
+
+/// The state of a request, or of a change of the target's own, between its attempts.
+struct Attempts<'a> {
+    request: Option<&'a Request>,
+    hash: HashKey,
+    read_set: ReadSet,
+    credits: Credits,
+    turn: Option<Turn<'a>>,
 }
 
 impl Mdt {
-    /// Runs an operation on behalf of a request.
-    pub(crate) async fn change<T>(
+    /// Executes an operation on behalf of a request.
+    pub(crate) async fn execute<T>(
         &self,
         request: &Request,
-        wants: Wants,
+        read_set: ReadSet,
         credits: Credits,
         op: impl FnMut(&mut View<'_>) -> Step<T>,
     ) -> Result<(Transno, T), Errno> {
         let attempt = self.single(request.replayed_versions(), op);
-        self.attempts(Some(request), FETCHES_MAX, wants, credits, attempt).await
+        self.attempts(Some(request), FETCHES_MAX, read_set, credits, attempt).await
     }
-    /// Runs a change of the target's own.
-    pub(crate) async fn change_local<T>(
+    /// Executes a change of the target's own.
+    pub(crate) async fn execute_local<T>(
         &self,
-        wants: Wants,
+        read_set: ReadSet,
         credits: Credits,
         op: impl FnMut(&mut View<'_>) -> Step<T>,
     ) -> Result<(Transno, T), Errno> {
-        self.attempts(None, FETCHES_MAX, wants, credits, self.single(None, op)).await
+        self.attempts(None, FETCHES_MAX, read_set, credits, self.single(None, op)).await
     }
     /// An attempt that consists of one operation.
     fn single<T>(
         &self,
         expected: Option<PreVersions>,
         mut op: impl FnMut(&mut View<'_>) -> Step<T>,
-    ) -> impl FnMut(&mut Tx<'_>, &mut Wants, HashKey, &mut Left) -> Step<T> {
-        move |tx, wants, hash, left| {
-            let opens = self.opens.borrow();
-            let mut view = View::new(tx, wants, hash, &opens);
-            view.touched = left.touched.take();
-            view.versions.expected = expected;
-            let done = op(&mut view);
-            (left.touched, left.notes, left.dirs) = (view.touched, view.notes, view.dirs);
-            left.versions = view.versions.found;
-            done
+    ) -> impl FnMut(&mut Tx<'_>, &mut ReadSet, HashKey, &mut Output) -> Step<T> {
+        move |tx, read_set, hash, output| {
+            let opens = self.opens().borrow();
+            let mut view = View::new(tx, read_set, hash, &opens, mem::take(output)).expecting(expected);
+            let result = op(&mut view);
+            *output = view.into_output();
+            result
         }
     }
 
-    /// Attempts until one can stand.
+    /// Repeats an attempt until it succeeds or fails for good.
     pub(crate) async fn attempts<T>(
         &self,
         request: Option<&Request>,
         fetches_max: usize,
-        mut wants: Wants,
-        mut room: Credits,
-        mut attempt: impl FnMut(&mut Tx<'_>, &mut Wants, HashKey, &mut Left) -> Step<T>,
+        read_set: ReadSet,
+        credits: Credits,
+        mut attempt: impl FnMut(&mut Tx<'_>, &mut ReadSet, HashKey, &mut Output) -> Step<T>,
     ) -> Result<(Transno, T), Errno> {
-        let hash = self.hash().await;
-        let (mut turn, mut fetches, mut freed) = (None, 0, false);
+        let hash = self.name_hash().wait().await;
+        let mut state = Attempts { request, hash, read_set, credits, turn: None };
+        let (mut fetches, mut freed) = (0, false);
         while fetches < fetches_max {
-            let alone = self.walk(&mut wants).await;
-            let reservation = match self.core.osd.reserve(room).await {
+            let alone = self.walk(&mut state.read_set).await;
+            let reservation = match self.core().osd.reserve(state.credits).await {
                 Err(OsdError::NoSpace { .. }) if request.is_some() && !mem::replace(&mut freed, true) => {
                     drop(alone);
                     self.free_own_device().await;
@@ -104,74 +109,121 @@ impl Mdt {
                 }
                 reserved => reserved?,
             };
-            let pins = wants.fetch(&self.core.osd).await?;
-            // Here and not before the waits: other clients may have come meanwhile.
-            let tracks = request.is_some_and(|request| self.core.tracks_uncommitted(request));
-            let number = turn.as_ref().map(Turn::number);
-            let touched = tracks.then(|| Touched { turn: number, ..Touched::default() });
-            let mut left = Left { touched, ..Left::default() };
-            let mut again = None;
-            let once = |tx: &mut Tx<'_>| {
-                let done = attempt(tx, &mut wants, hash, &mut left);
-                let first = || {
-                    let (request, touched) = request.zip(left.touched.as_ref())?;
-                    self.must_wait_for(request, touched)
-                };
-                again = match &done {
-                    Ok(_) if self.is_held(request, &left.dirs) => Some(Again::EndHolds),
-                    Ok(_) => first().map(Again::After),
-                    Err(Halt::Wait) => Some(first().map_or(Again::Fetch, Again::After)),
-                    Err(Halt::Retry) => Some(Again::Fetch),
-                    Err(Halt::Reserve(needed)) => Some(Again::Reserve(*needed)),
-                    Err(Halt::Errno(e)) => return Err(*e),
-                };
-                let done = done.ok().filter(|_| again.is_none()).ok_or(Errno::EAGAIN)?;
-                if let Some(request) = request
-                    && left.versions != PreVersions::default()
-                {
-                    self.core.set_record_versions(request, left.versions);
-                }
-                Ok(done)
-            };
-            let done = match request {
-                Some(request) if let Err(gone) = self.core.still_wanted(request) => Err(gone),
-                Some(request) => self.core.transact(request, &pins, reservation, once),
-                None => self.core.transact_local(&pins, reservation, once),
-            };
+            let pins = state.read_set.fetch(&self.core().osd).await?;
+            let mut output = Output::default();
+            let done = self.attempt_once(&mut state, &pins, reservation, &mut attempt, &mut output);
             drop((pins, alone));
-            wants.ways.attempted();
-            let again = match (done, again) {
-                (Ok(done), _) => {
-                    left.notes.into_iter().for_each(|note| self.learn(note));
-                    self.dirs_changed(request, left.dirs);
-                    if let (Some(request), Some(touched)) = (request, left.touched) {
-                        self.record_uncommitted(request, done.0, touched);
-                    }
-                    return Ok(done);
+            state.read_set.walks_mut().attempted();
+            let reason = match done {
+                Ok(done) => return Ok(done),
+                Err(Failure::Errno(e)) => return Err(e),
+                Err(Failure::Retry(reason)) => reason,
+            };
+            fetches = match reason {
+                RetryReason::MissingRows | RetryReason::NeedsCredits(_) => fetches + 1,
+                RetryReason::HeldDirs | RetryReason::WaitFor(_) => 0,
+            };
+            self.prepare_retry(&mut state, reason, &output).await?;
+        }
+        error!(target_name = %self.core().name, ?request, "an operation found new rows to read for ever: a bug");
+        Err(Errno::EIO)
+    }
+
+    /// One attempt, in one transaction and one visit.
+    fn attempt_once<T>(
+        &self,
+        state: &mut Attempts<'_>,
+        pins: &Pins,
+        reservation: Reservation,
+        attempt: &mut impl FnMut(&mut Tx<'_>, &mut ReadSet, HashKey, &mut Output) -> Step<T>,
+        output: &mut Output,
+    ) -> Result<(Transno, T), Failure> {
+        let Attempts { request, hash, read_set, turn, .. } = state;
+        let request = *request;
+        // Here and not before the waits: other clients may have connected meanwhile.
+        let tracks = request.is_some_and(|request| self.core().tracks_uncommitted(request));
+        let turn = turn.as_ref().map(Turn::number);
+        let accesses = tracks.then(|| AccessSet::with_turn(turn));
+        output.accesses = accesses;
+        let mut retry = None;
+        let once = |tx: &mut Tx<'_>| {
+            let result = attempt(tx, read_set, *hash, output);
+            retry = match &result {
+                Ok(_) => self.must_retry(request, output),
+                Err(Abort::MustWait) => {
+                    let wait_for = self.must_wait_for(request, output.accesses.as_ref());
+                    Some(wait_for.map_or(RetryReason::MissingRows, RetryReason::WaitFor))
                 }
-                (Err(e), None) => return Err(e),
-                (Err(_), Some(again)) => again,
+                Err(Abort::MissingRows) => Some(RetryReason::MissingRows),
+                Err(Abort::NeedsCredits(needed)) => Some(RetryReason::NeedsCredits(*needed)),
+                Err(Abort::Errno(e)) => return Err(*e),
             };
-            fetches = match again {
-                Again::Fetch | Again::Reserve(_) => fetches + 1,
-                Again::EndHolds | Again::After(_) => 0,
-            };
-            match again {
-                Again::Fetch => {}
-                Again::Reserve(needed) => room = needed,
-                Again::EndHolds => self.end_holds(request, &left.dirs).await,
-                Again::After(first) => {
-                    if let (Some(request), Some(touched)) = (request, &left.touched) {
-                        turn.get_or_insert_with(|| self.turns.enter(request.export)).touches(touched);
-                    }
-                    match first {
-                        First::Turn(number) => self.turns.ended(number).await,
-                        First::Commit(transno) => self.core.osd.commit(transno).await?,
-                    }
+            let value = result.ok().filter(|_| retry.is_none()).ok_or(Errno::EAGAIN)?;
+            if let Some(request) = request
+                && output.versions != PreVersions::default()
+            {
+                self.core().set_record_versions(request, output.versions);
+            }
+            Ok(value)
+        };
+        let done = match request {
+            Some(request) if let Err(gone) = self.core().still_wanted(request) => Err(gone),
+            Some(request) => self.core().transact(request, pins, reservation, once),
+            None => self.core().transact_local(pins, reservation, once),
+        };
+        match (done, retry) {
+            (Ok(done), _) => {
+                self.applied(request, done.0, mem::take(output));
+                Ok(done)
+            }
+            (Err(e), None) => Err(Failure::Errno(e)),
+            (Err(_), Some(reason)) => Err(Failure::Retry(reason)),
+        }
+    }
+    /// The reason why an attempt that has succeeded must not stand.
+    fn must_retry(&self, request: Option<&Request>, output: &Output) -> Option<RetryReason> {
+        if self.is_held_by_others(request, &output.dir_changes) {
+            return Some(RetryReason::HeldDirs);
+        }
+        self.must_wait_for(request, output.accesses.as_ref()).map(RetryReason::WaitFor)
+    }
+    fn must_wait_for(&self, request: Option<&Request>, accesses: Option<&AccessSet>) -> Option<WaitFor> {
+        let (request, accesses) = request.zip(accesses)?;
+        self.change_order().must_wait_for(self.core(), request, accesses)
+    }
+    /// The transaction has succeeded: the memory follows it, in the same visit.
+    fn applied(&self, request: Option<&Request>, transno: Transno, output: Output) {
+        output.state_changes.into_iter().for_each(|change| self.apply_state_change(change));
+        self.set_dir_tail(request, output.dir_changes);
+        if let (Some(request), Some(accesses)) = (request, output.accesses) {
+            self.change_order().applied(request, transno, &accesses);
+        }
+    }
+    /// Does what the next attempt needs: waits, or reserves more.
+    async fn prepare_retry<'a>(
+        &'a self,
+        state: &mut Attempts<'a>,
+        reason: RetryReason,
+        output: &Output,
+    ) -> Result<(), Errno> {
+        match reason {
+            RetryReason::MissingRows => {}
+            RetryReason::NeedsCredits(needed) => state.credits = needed,
+            RetryReason::HeldDirs => {
+                let dirs: &[DirChange] = &output.dir_changes;
+                self.revoke_holds_of_others(state.request, dirs).await;
+            }
+            RetryReason::WaitFor(event) => {
+                let turns = self.change_order().turns();
+                if let (Some(request), Some(accesses)) = (state.request, &output.accesses) {
+                    state.turn.get_or_insert_with(|| turns.enter(request.export)).set_accesses(accesses);
+                }
+                match event {
+                    WaitFor::Turn(number) => turns.ended(number).await,
+                    WaitFor::Commit(transno) => self.core().osd.commit(transno).await?,
                 }
             }
         }
-        error!(target_name = %self.core.name, ?request, "an operation found new rows to read for ever: a bug");
-        Err(Errno::EIO)
+        Ok(())
     }
 }

@@ -1,186 +1,194 @@
-//! Several changes in one transaction: sub-operations in order, each sees those before it.
+//! Several operations in one transaction: in order, each sees those before it.
 //!
-//! Rules: one transno, one reply record with a result per sub-operation; a sub-operation that fails leaves nothing
-//! behind, neither in rows nor in memory; opens and truncates of earlier ones count for later ones at once and are
-//! taken back at the end of the attempt. Not here: file locks and sequences, which are no changes of the
-//! namespace; they are answered EOPNOTSUPP.
+//! Rules: one transno, one reply record with a result for each operation; an operation that fails leaves nothing behind,
+//! neither in rows nor in memory; opens and truncates of earlier operations count for later ones at once and are taken back
+//! at the end of the attempt. File locks and sequences are no metadata operations and are answered EOPNOTSUPP.
 
-use crate::mdt::{Mdt, credits};
-use crate::ops::create;
-use crate::ops::create::Maker;
-use crate::ops::open;
-use crate::ops::rename;
-use crate::ops::set_layout;
-use crate::ops::setattr;
-use crate::ops::unlink;
-use crate::ops::xattr;
-use crate::osts::layout_choice::Choice;
+use crate::mdt::Mdt;
+use crate::ops::{AnyOperation, Applied, Context, Recorded};
+use crate::osts::layout_choice::LayoutChoice;
+use crate::rows::opens::{Opens, Undo};
+use crate::rows::read_set::ReadSet;
 use crate::rows::versions::Digest;
-use crate::rows::view::{Halt, Step, View, Wants};
-use crate::service::attempt::Left;
+use crate::rows::view::{Abort, Output, Step, View};
+use crate::service::bounds::{credits_in_batch, credits_of_record};
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::Cell;
 use nacre_osd::{Credits, Tx};
-use nacre_rpc::{PreVersions, SubRecord};
+use nacre_rpc::{PreVersions, ReplyRecord, SubRecord};
 use nacre_target::{Reply, Request};
-use nacre_types::name::{HashKey, XATTR_VALUE_MAX};
-use nacre_types::{ClientUuid, Codec, Errno, Fid, FileType, Generation, Layout, LayoutTemplate};
+use nacre_types::name::HashKey;
+use nacre_types::{Codec, Errno, Fid, LayoutTemplate};
 use nacre_wire::Opcode;
-use nacre_wire::mdt::{
-    BATCH_MAX, Batch, BatchReply, Close, Create, CreateReply, EntryReply, Link, Open, Removexattr, Rename,
-    ReportSize, SetLayout, Setattr, Setxattr, SubOperation, SubResult, Unlink,
-};
-use nacre_wire::target::Empty;
+use nacre_wire::mdt::{BATCH_MAX, Batch, BatchReply, SubOperation, SubResult};
 use tracing::warn;
 
-/// Attempts of one batch in a row that find rows which are missing: each fetches at least one more.
+/// Attempts of one batch in a row that find missing rows: each fetches at least one more.
 const FETCHES_MAX: usize = 16 * BATCH_MAX;
-/// Bytes of an inode's row in the middle. What is written beyond that (orphans over hundreds of OSTs that are closed
-/// together) is reserved when it is known.
-const INODE_BYTES: u32 = 2 << 10;
-/// What a result adds to the reply record.
-const RESULT_BYTES: u32 = SubRecord::BYTES as u32;
 
-/// A decoded sub-operation.
-enum Change<'a> {
-    Create(Create<'a>),
-    Open(Open),
-    Close(Close),
-    Link(Link<'a>),
-    Unlink(Unlink<'a>),
-    Rename(Rename<'a>),
-    Setattr(Setattr),
-    ReportSize(ReportSize),
-    Setxattr(Setxattr<'a>),
-    Removexattr(Removexattr<'a>),
-    SetLayout(SetLayout),
-    Unsupported,
+/// `None`: an opcode that cannot be part of a batch.
+fn decode(op: &SubOperation) -> Result<Option<AnyOperation<'_>>, Errno> {
+    Opcode::from_number(op.opcode).map_or(Ok(None), |opcode| AnyOperation::decode(opcode, &op.body))
 }
 
-/// What a sub-operation answers, and what its record keeps.
-struct Done {
-    body: Vec<u8>,
-    data: u8,
-    fid: Fid,
+/// A batch between its attempts.
+struct BatchRun<'a> {
+    mdt: &'a Mdt,
+    request: &'a Request,
+    operations: Vec<Option<AnyOperation<'a>>>,
+    stop_at_error: bool,
+    /// Reserved, and needed for the record.
+    credits: Credits,
+    record_credits: Credits,
+    choice: &'a LayoutChoice<'a>,
+    /// The operation that is executed, for the choice of its layout.
+    current: &'a Cell<usize>,
 }
 
-fn done<'a>(reply: &impl Codec<'a>) -> Done {
-    Done { body: reply.to_vec(), data: 0, fid: Fid::default() }
+/// The results of one attempt so far.
+struct Progress {
+    results: Vec<SubResult>,
+    records: Vec<SubRecord>,
+    digest: Digest,
+    undo: Vec<Undo>,
+    stopped: bool,
+    /// The attempt cannot stand.
+    abort: Option<Abort>,
 }
 
-/// Of an inode that may have gone when the reply is made again.
-fn told(reply: &EntryReply) -> Done {
-    Done { data: crate::service::reconstruct::type_number(reply), ..done(reply) }
-}
-
-impl<'a> Change<'a> {
-    fn decode(op: &'a SubOperation) -> Result<Self, Errno> {
-        let body = &op.body[..];
-        Ok(match Opcode::from_number(op.opcode) {
-            Some(Opcode::Create) => Self::Create(Create::from_slice(body)?),
-            Some(Opcode::Open) => Self::Open(Open::from_slice(body)?),
-            Some(Opcode::Close) => Self::Close(Close::from_slice(body)?),
-            Some(Opcode::Link) => Self::Link(Link::from_slice(body)?),
-            Some(Opcode::Unlink) => Self::Unlink(Unlink::from_slice(body)?),
-            Some(Opcode::Rename) => Self::Rename(Rename::from_slice(body)?),
-            Some(Opcode::Setattr) => Self::Setattr(Setattr::from_slice(body)?),
-            Some(Opcode::ReportSize) => Self::ReportSize(ReportSize::from_slice(body)?),
-            Some(Opcode::Setxattr) => Self::Setxattr(Setxattr::from_slice(body)?),
-            Some(Opcode::Removexattr) => Self::Removexattr(Removexattr::from_slice(body)?),
-            Some(Opcode::SetLayout) => Self::SetLayout(SetLayout::from_slice(body)?),
-            _ => Self::Unsupported,
-        })
+impl Progress {
+    fn new() -> Self {
+        let (results, records, undo) = (Vec::new(), Vec::new(), Vec::new());
+        Self { results, records, digest: Digest::new(), undo, stopped: false, abort: None }
     }
-
-    fn wants(&self, hash: HashKey, export: Generation) -> Wants {
-        match self {
-            Self::Create(args) => create::wants(hash, args),
-            Self::Open(args) => open::wants_open(args.fid),
-            Self::Close(args) => open::wants_close(export, args),
-            Self::Link(args) => unlink::wants_link(hash, args),
-            Self::Unlink(args) => unlink::wants_unlink(hash, args),
-            Self::Rename(args) => rename::wants(hash, args),
-            Self::Setattr(args) => setattr::wants_setattr(args),
-            Self::ReportSize(args) => setattr::wants_report(args),
-            Self::Setxattr(args) => xattr::wants_set(args),
-            Self::Removexattr(args) => xattr::wants_remove(args),
-            Self::SetLayout(args) => set_layout::wants(args),
-            Self::Unsupported => Wants::default(),
+    fn succeeded(&mut self, applied: Applied, versions: &PreVersions) {
+        let Recorded { data, fid } = applied.record;
+        let record = SubRecord { result: 0, data, fid };
+        self.digest.add(versions, &record);
+        self.records.push(record);
+        self.results.push(SubResult { status: 0, body: Bytes::from(applied.body) });
+    }
+    fn failed(&mut self, e: Errno) {
+        let record = SubRecord { result: e.0 as u16, data: 0, fid: Fid::default() };
+        if !self.stopped {
+            self.digest.add(&PreVersions::default(), &record);
         }
+        self.records.push(record);
+        self.results.push(SubResult { status: e.0, body: Bytes::new() });
     }
+}
 
-    fn credits(&self) -> Credits {
-        match self {
-            Self::Create(_) => room(4, false),
-            Self::SetLayout(_) => room(1, false),
-            Self::Open(_) => room(1, true),
-            Self::Link(_) => room(2, false),
-            Self::Close(_) | Self::ReportSize(_) => room(2, true),
-            Self::Unlink(_) | Self::Setattr(_) => room(3, true),
-            Self::Rename(_) => room(8, true),
-            Self::Setxattr(args) => {
-                let mut room = room(2, false);
-                room.row_bytes += args.value.len().min(XATTR_VALUE_MAX) as u32;
-                room
+impl BatchRun<'_> {
+    /// One attempt of the whole batch.
+    fn attempt(
+        &mut self,
+        tx: &mut Tx<'_>,
+        read_set: &mut ReadSet,
+        hash: HashKey,
+        context: &mut Context<'_>,
+        output: &mut Output,
+    ) -> Step<Vec<SubResult>> {
+        let mdt = self.mdt;
+        let mut opens = mdt.opens().borrow_mut();
+        let mut progress = Progress::new();
+        self.choice.give_back(0);
+        for number in 0..self.operations.len() {
+            self.current.set(number);
+            if progress.stopped {
+                progress.failed(Errno::ECANCELED);
+                continue;
             }
-            Self::Removexattr(_) => room(1, true),
-            Self::Unsupported => Credits { frees: true, ..Credits::default() },
+            self.step(number, tx, read_set, hash, context, &mut opens, &mut progress, output);
+            // An OST may connect soon: the client sends the whole batch again.
+            if progress.abort == Some(Abort::Errno(Errno::EINPROGRESS)) {
+                break;
+            }
         }
+        // Later operations saw the changes of memory; they are applied when the batch stands.
+        progress.undo.drain(..).rev().for_each(|undo| opens.undo(undo));
+        if let Some(abort) = progress.abort {
+            return Err(abort);
+        }
+        self.check_credits(tx)?;
+        output.versions = progress.digest.versions();
+        if self.request.replayed_versions().is_some_and(|expected| expected != output.versions) {
+            warn!(target_name = %mdt.core().name,
+                "replay of a batch refused: a change that it builds on is lost");
+            return Err(Abort::Errno(Errno::EOVERFLOW));
+        }
+        mdt.core().set_record_results(self.request, progress.records);
+        Ok(progress.results)
     }
-}
 
-/// What a sub-operation may write beside the record.
-fn room(inodes: u32, frees: bool) -> Credits {
-    Credits { rows: inodes * 4, row_bytes: inodes * INODE_BYTES, object_bytes: 0, frees }
-}
-
-/// The layout in a reply to a create or to a change of the layout.
-fn layout_in(body: &[u8]) -> Option<Layout> {
-    match CreateReply::from_slice(body) {
-        Ok(reply) => reply.entry.layout,
-        Err(_) => EntryReply::from_slice(body).ok()?.layout,
+    /// One operation of an attempt.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the parts of one attempt, which borrow from different owners"
+    )]
+    fn step(
+        &self,
+        number: usize,
+        tx: &mut Tx<'_>,
+        read_set: &mut ReadSet,
+        hash: HashKey,
+        context: &mut Context<'_>,
+        opens: &mut Opens,
+        progress: &mut Progress,
+        output: &mut Output,
+    ) {
+        let (save, taken) = (tx.save(), self.choice.count());
+        let placed = output.placed_dirs.len();
+        let own = Output {
+            accesses: output.accesses.take(),
+            placed_dirs: core::mem::take(&mut output.placed_dirs),
+            ..Output::default()
+        };
+        let mut view = View::new(&mut *tx, read_set, hash, opens, own);
+        let result = match &self.operations[number] {
+            Some(op) => op.get().apply(&mut view, context),
+            None => Err(Errno::EOPNOTSUPP.into()),
+        };
+        let own = view.into_output();
+        (output.accesses, output.placed_dirs) = (own.accesses, own.placed_dirs);
+        let failed = match result {
+            Ok(applied) => {
+                output.dir_changes.extend(own.dir_changes);
+                for change in own.state_changes {
+                    progress.undo.push(opens.undo_of(&change));
+                    opens.apply(&change);
+                    output.state_changes.push(change);
+                }
+                return progress.succeeded(applied, &own.versions);
+            }
+            Err(failed) => failed,
+        };
+        output.placed_dirs.truncate(placed);
+        match failed {
+            Abort::Errno(Errno::EINPROGRESS) => progress.abort = Some(failed),
+            Abort::Errno(e) => {
+                progress.failed(e);
+                progress.stopped = self.stop_at_error;
+            }
+            // The other operations go on, only to add their missing rows: one more fetch, not one for each.
+            Abort::MissingRows | Abort::MustWait | Abort::NeedsCredits(_) => progress.abort = Some(failed),
+        }
+        tx.roll_back(save);
+        self.choice.give_back(taken);
     }
-}
 
-/// Who asks, and what the target lends.
-struct Lent<'a> {
-    export: Generation,
-    client: ClientUuid,
-    default: LayoutTemplate,
-    choose: &'a mut dyn FnMut(&LayoutTemplate) -> Result<Layout, Errno>,
-}
-
-fn apply(view: &mut View<'_>, lent: &mut Lent<'_>, change: &Change<'_>) -> Step<Done> {
-    let export = lent.export;
-    Ok(match change {
-        Change::Create(args) => {
-            let mut maker =
-                Maker { export, client: lent.client, default: lent.default, layout: &mut *lent.choose };
-            let reply = create::apply(view, &mut maker, args)?;
-            Done { body: reply.to_vec(), data: u8::from(reply.created), fid: reply.entry.attr.fid }
+    /// Asks for more credits if the batch and its record need more than was reserved.
+    fn check_credits(&mut self, tx: &Tx<'_>) -> Step<()> {
+        let (rows, row_bytes) = tx.written();
+        let rows = rows + self.record_credits.rows;
+        let row_bytes = row_bytes + self.record_credits.row_bytes;
+        let room = &mut self.credits;
+        if rows > room.rows || row_bytes > room.row_bytes {
+            (room.rows, room.row_bytes) = (rows.max(room.rows), row_bytes.max(room.row_bytes));
+            return Err(Abort::NeedsCredits(*room));
         }
-        Change::Open(args) => done(&open::apply_open(view, export, args)?),
-        Change::Close(args) => {
-            open::apply_close(view, export, args)?;
-            done(&Empty {})
-        }
-        Change::Link(args) => told(&unlink::apply_link(view, args)?),
-        Change::Unlink(args) => {
-            unlink::apply_unlink(view, args)?;
-            done(&Empty {})
-        }
-        Change::Rename(args) => {
-            rename::apply(view, args)?;
-            done(&Empty {})
-        }
-        Change::Setattr(args) => told(&setattr::apply_setattr(view, export, args)?),
-        Change::ReportSize(args) => told(&setattr::apply_report(view, export, args)?),
-        Change::Setxattr(args) => told(&xattr::apply_set(view, args)?),
-        Change::Removexattr(args) => told(&xattr::apply_remove(view, args)?),
-        Change::SetLayout(args) => told(&set_layout::apply(view, lent.default, &mut *lent.choose, args)?),
-        Change::Unsupported => return Err(Errno::EOPNOTSUPP.into()),
-    })
+        Ok(())
+    }
 }
 
 impl Mdt {
@@ -189,129 +197,80 @@ impl Mdt {
         if args.operations.is_empty() || args.operations.len() > BATCH_MAX {
             return Err(Errno::EINVAL);
         }
-        let changes = args.operations.iter().map(Change::decode).collect::<Result<Vec<_>, Errno>>()?;
-        let hash = self.hash().await;
-        let client = self.core.client_uuid(request.export).ok_or(Errno::ESTALE)?;
-        let mut wants = Wants::default();
-        // Of the record, which is written last.
-        let mut own = credits(0, true);
-        own.row_bytes += RESULT_BYTES * changes.len() as u32;
-        let mut room = own;
-        for change in &changes {
-            wants.merge(change.wants(hash, request.export));
-            let more = change.credits();
-            room.rows += more.rows;
-            room.row_bytes += more.row_bytes;
-            room.frees &= more.frees;
-            match change {
-                Change::Create(args)
-                    if request.replayed_transno().is_none()
-                        && FileType::of_mode(args.mode) == Some(FileType::Regular) =>
-                {
-                    self.wait_for_room().await;
-                }
-                _ => {}
+        let operations = args.operations.iter().map(decode).collect::<Result<Vec<_>, Errno>>()?;
+        let hash = self.name_hash().wait().await;
+        let client = self.core().client_uuid(request.export).ok_or(Errno::ESTALE)?;
+        let record_credits = credits_of_record(operations.len());
+        let (mut read_set, mut credits) = (ReadSet::default(), record_credits);
+        for op in operations.iter().flatten().map(AnyOperation::get) {
+            read_set.merge(op.read_set(hash, request.export));
+            let more = credits_in_batch(op.bound());
+            credits.rows += more.rows;
+            credits.row_bytes += more.row_bytes;
+            credits.frees &= more.frees;
+            if op.needs_ost() && request.replayed_transno().is_none() {
+                self.wait_for_room().await;
             }
         }
-        // Layouts come out as they did when the batch was made first.
-        let before = request.replayed_reply().and_then(|body| BatchReply::from_slice(body).ok());
-        let before = before.map_or(Vec::new(), |reply| reply.results);
-        let asked = room;
-        let choice = Choice::new(&self.osts, None);
-        let at = Cell::new(0);
-        let mut choose =
-            |template: &LayoutTemplate| match before.get(at.get()).and_then(|result| layout_in(&result.body))
-            {
-                Some(layout) => Ok(layout),
-                None => choice.another(template),
-            };
-        let mut lent =
-            Lent { export: request.export, client, default: self.default.get(), choose: &mut choose };
-        let attempt = |tx: &mut Tx<'_>, wants: &mut Wants, hash, left: &mut Left| {
-            let mut opens = self.opens.borrow_mut();
-            let (mut undo, mut records, mut results) = (Vec::new(), Vec::new(), Vec::new());
-            let (mut digest, mut placed) = (Digest::new(), Vec::new());
-            let (mut stopped, mut halt) = (false, None);
-            choice.give_back(0);
-            for (number, change) in changes.iter().enumerate() {
-                at.set(number);
-                if stopped {
-                    let record =
-                        SubRecord { result: Errno::ECANCELED.0 as u16, data: 0, fid: Fid::default() };
-                    records.push(record);
-                    results.push(SubResult { status: Errno::ECANCELED.0, body: Bytes::new() });
-                    continue;
-                }
-                let (save, taken) = (tx.save(), choice.count());
-                let mut view = View::new(&mut *tx, wants, hash, &opens);
-                view.touched = left.touched.take();
-                let placed_before = placed.len();
-                view.placed = placed;
-                let step = apply(&mut view, &mut lent, change);
-                placed = core::mem::take(&mut view.placed);
-                if step.is_err() {
-                    placed.truncate(placed_before);
-                }
-                let found = view.versions.found;
-                left.touched = view.touched.take();
-                let learnt = core::mem::take(&mut view.notes);
-                let changed = core::mem::take(&mut view.dirs);
-                match step {
-                    Ok(Done { body, data, fid }) => {
-                        left.dirs.extend(changed);
-                        for note in learnt {
-                            undo.push(opens.before(&note));
-                            opens.learn(&note);
-                            left.notes.push(note);
-                        }
-                        records.push(SubRecord { result: 0, data, fid });
-                        digest.add(&found, &SubRecord { result: 0, data, fid });
-                        results.push(SubResult { status: 0, body: Bytes::from(body) });
-                    }
-                    Err(Halt::Errno(Errno::EINPROGRESS)) => {
-                        // An OST may come soon: the whole batch is sent again.
-                        halt = Some(Halt::Errno(Errno::EINPROGRESS));
-                        break;
-                    }
-                    Err(Halt::Errno(e)) => {
-                        tx.roll_back(save);
-                        choice.give_back(taken);
-                        stopped = args.stop_at_error;
-                        let record = SubRecord { result: e.0 as u16, data: 0, fid: Fid::default() };
-                        records.push(record);
-                        digest.add(&PreVersions::default(), &record);
-                        results.push(SubResult { status: e.0, body: Bytes::new() });
-                    }
-                    Err(more) => {
-                        // The others go on, only to say what they miss: one more fetch, not one for each.
-                        halt = Some(more);
-                        tx.roll_back(save);
-                        choice.give_back(taken);
-                    }
-                }
-            }
-            // Later ones saw these; memory learns them when the batch stands.
-            undo.into_iter().rev().for_each(|u| opens.restore(u));
-            let (rows, row_bytes) = tx.written();
-            let (rows, row_bytes) = (rows + own.rows, row_bytes + own.row_bytes);
-            if let Some(halt) = halt {
-                return Err(halt);
-            } else if rows > room.rows || row_bytes > room.row_bytes {
-                let (rows, row_bytes) = (rows.max(room.rows), row_bytes.max(room.row_bytes));
-                room = Credits { rows, row_bytes, ..room };
-                return Err(Halt::Reserve(room));
-            }
-            left.versions = digest.versions();
-            if request.replayed_versions().is_some_and(|expected| expected != left.versions) {
-                warn!(target_name = %self.core.name,
-                    "replay of a batch refused: a change that it builds on is lost");
-                return Err(Halt::Errno(Errno::EOVERFLOW));
-            }
-            self.core.set_record_results(request, records);
-            Ok(results)
+        // Layouts of a replay come out as they did when the batch was executed first.
+        let replayed = request.replayed_reply().and_then(|body| BatchReply::from_slice(body).ok());
+        let replayed = replayed.map_or(Vec::new(), |reply| reply.results);
+        let layouts: Vec<_> = operations
+            .iter()
+            .zip(replayed)
+            .map(|(op, result)| op.as_ref().and_then(|op| op.get().replayed_layout(&result.body)))
+            .collect();
+        let current = Cell::new(0);
+        let choice = LayoutChoice::new(self.osts(), None);
+        let (mdt, stop_at_error) = (self, args.stop_at_error);
+        let mut run = BatchRun {
+            mdt,
+            request,
+            operations,
+            stop_at_error,
+            credits,
+            record_credits,
+            choice: &choice,
+            current: &current,
         };
-        let (transno, results) = self.attempts(Some(request), FETCHES_MAX, wants, asked, attempt).await?;
+        let mut choose = |template: &LayoutTemplate| match layouts.get(current.get()) {
+            Some(Some(layout)) => Ok(layout.clone()),
+            _ => choice.another(template),
+        };
+        let mut context = Context::new(request.export, client, self.default_layout(), &mut choose);
+        let attempt = |tx: &mut Tx<'_>, read_set: &mut ReadSet, hash, output: &mut Output| {
+            run.attempt(tx, read_set, hash, &mut context, output)
+        };
+        let (transno, results) =
+            self.attempts(Some(request), FETCHES_MAX, read_set, credits, attempt).await?;
         choice.keep();
         Ok(Reply::of(&BatchReply { results }).with_transno(transno))
+    }
+
+    /// Reconstructs the body of the reply of a batch that was executed before.
+    pub(crate) async fn reconstruct_batch(
+        &self,
+        request: &Request,
+        record: &ReplyRecord,
+    ) -> Result<Vec<u8>, Errno> {
+        let args: Batch = request.args()?;
+        if args.operations.len() != record.results.len() {
+            return Err(Errno::EPROTO);
+        }
+        let mut results = Vec::new();
+        for (operation, record) in args.operations.iter().zip(&record.results) {
+            let (mut status, mut body) = (i32::from(record.result), Vec::new());
+            if status == 0 {
+                let op = decode(operation)?.ok_or(Errno::EPROTO)?;
+                let recorded = Recorded { data: record.data, fid: record.fid };
+                match self.reconstruct_operation(op.get(), recorded).await {
+                    Ok(reply) => body = reply,
+                    Err(Errno::EPROTO) => return Err(Errno::EPROTO),
+                    Err(e) => status = e.0,
+                }
+            }
+            results.push(SubResult { status, body: Bytes::from(body) });
+        }
+        Ok(BatchReply { results }.to_vec())
     }
 }

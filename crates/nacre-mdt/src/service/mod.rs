@@ -1,9 +1,16 @@
-//! The metadata target as a service: the loop around an operation, batches, reads, start, parameters.
+//! The metadata target as a service: dispatch, the loop around an operation, reads, file locks, clients, start, parameters.
 
 mod attempt;
 mod batch;
+pub(crate) mod bounds;
 mod clients;
+mod dispatch;
+mod flocks;
+mod holds;
+mod operations;
 pub(crate) mod params;
 mod read;
-pub(crate) mod reconstruct;
-pub(crate) mod start;
+mod reconstruct;
+mod sequences;
+mod start;
+mod walk;

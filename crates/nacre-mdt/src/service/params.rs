@@ -14,12 +14,12 @@ use nacre_wire::target::Param;
 
 pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
     let row = |name: &str, value: String, writable: bool, help: &str| Param {
-        name: format!("mdt.{}.{name}", mdt.core.name),
+        name: format!("mdt.{}.{name}", mdt.core().name),
         value,
         writable,
         help: help.into(),
     };
-    let stats = mdt.core.stats.borrow().render(mdt.core.ctx.wall());
+    let stats = mdt.core().stats.borrow().render(mdt.core().ctx.wall());
     let mut rows = alloc::vec![
         row(
             "md_stats",
@@ -27,47 +27,47 @@ pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
             true,
             "operations since the start: count, min, max, sum, sum of squares; write `clear` to clear"
         ),
-        row("open_files", mdt.opens.borrow().len().to_string(), false, "handles that clients have open"),
+        row("open_files", mdt.opens().borrow().len().to_string(), false, "handles that clients have open"),
         row(
             "commit_on_sharing",
-            u8::from(mdt.commit_on_sharing.get()).to_string(),
+            u8::from(mdt.change_order().commit_on_sharing()).to_string(),
             true,
             "1: what another client has changed is durable before a change may build on it. 0 (default): not if that client \
              has its reply, and can make it again"
         ),
         row(
             "dir_holds",
-            mdt.dirs.count().to_string(),
+            mdt.dir_holds().count().to_string(),
             false,
             "directories that clients may answer for out of their memory, counted once for each of them"
         ),
         row(
             "dir_holds_max",
-            mdt.dirs.limit().to_string(),
+            mdt.dir_holds().limit().to_string(),
             true,
             "the same of one client at most, 1 to 65535, default 1024; at the limit one ends for another after 30 s"
         ),
         row(
             "dir_hold_revokes",
-            mdt.dirs.revokes().to_string(),
+            mdt.dir_holds().revokes().to_string(),
             false,
             "holds of directories that clients were told to give up since the start"
         ),
-        row("file_locks", mdt.flocks.borrow().counts().0.to_string(), false, "flock and fcntl locks held"),
+        row("file_locks", mdt.flocks().borrow().counts().0.to_string(), false, "flock and fcntl locks held"),
         row(
             "file_locks_waiting",
-            mdt.flocks.borrow().counts().1.to_string(),
+            mdt.flocks().borrow().counts().1.to_string(),
             false,
             "flock and fcntl requests that wait"
         ),
         row(
             "unsettled_files",
-            (mdt.osts.unsettled.borrow().len() + mdt.osts.later.borrow().len()).to_string(),
+            (mdt.osts().unsettled.borrow().len() + mdt.osts().later.borrow().len()).to_string(),
             false,
             "files whose size is being asked from the OSTs"
         ),
     ];
-    for (index, room) in mdt.osts.rooms() {
+    for (index, room) in mdt.osts().rooms() {
         let name = format!("ost_room.{:04x}", index.0);
         let value = format!(
             "up={} avail_kb={} reserved={} full={}",
@@ -85,7 +85,7 @@ pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
         let reserve = room.space.reserve();
         let mut osp = |field: &str, megabytes: u64, help: &str| {
             rows.push(Param {
-                name: osp_name(&mdt.core, index, field),
+                name: osp_name(mdt.core(), index, field),
                 value: megabytes.to_string(),
                 writable: true,
                 help: help.into(),
@@ -103,9 +103,9 @@ pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
              reserved_mb_low, which gives way",
         );
     }
-    let Qos { threshold_rr, prio_free } = mdt.osts.qos();
+    let Qos { threshold_rr, prio_free } = mdt.osts().qos();
     let mut lod = |field: &str, percent: u8, help: &str| {
-        let (name, value) = (lod_name(&mdt.core, field), format!("{percent}%"));
+        let (name, value) = (lod_name(mdt.core(), field), format!("{percent}%"));
         rows.push(Param { name, value, writable: true, help: help.into() });
     };
     lod(
@@ -119,8 +119,8 @@ pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
         prio_free,
         "where files go by free space: how little it counts that an OST was used just now, 0 to 100 (not at all), default 91",
     );
-    rows.extend(mdt.osts.active().into_iter().map(|(index, active)| Param {
-        name: osp_name(&mdt.core, index, "active"),
+    rows.extend(mdt.osts().active().into_iter().map(|(index, active)| Param {
+        name: osp_name(mdt.core(), index, "active"),
         value: u8::from(active).to_string(),
         writable: true,
         help: "1: new files may go to the OST. 0: they leave it out.".into(),
@@ -140,37 +140,37 @@ fn lod_name(core: &TargetCore, field: &str) -> String {
 }
 
 pub(crate) fn set(mdt: &Mdt, name: &str, value: &str) -> Result<(), String> {
-    if name == format!("mdt.{}.md_stats", mdt.core.name) {
+    if name == format!("mdt.{}.md_stats", mdt.core().name) {
         parse_clear(name, value)?;
-        mdt.core.clear_stats();
+        mdt.core().clear_stats();
         return Ok(());
     }
-    if name == format!("mdt.{}.dir_holds_max", mdt.core.name) {
-        mdt.dirs.set_limit(usize::from(parse_limit(name, value, DIR_HOLDS_MAX)?));
+    if name == format!("mdt.{}.dir_holds_max", mdt.core().name) {
+        mdt.dir_holds().set_limit(usize::from(parse_limit(name, value, DIR_HOLDS_MAX)?));
         return Ok(());
     }
-    if name == format!("mdt.{}.commit_on_sharing", mdt.core.name) {
-        mdt.commit_on_sharing.set(parse_switch(name, value)?);
+    if name == format!("mdt.{}.commit_on_sharing", mdt.core().name) {
+        mdt.change_order().set_commit_on_sharing(parse_switch(name, value)?);
         return Ok(());
     }
-    if name == lod_name(&mdt.core, "qos_threshold_rr") {
-        mdt.osts.set_qos(Qos { threshold_rr: parse_percent(name, value)?, ..mdt.osts.qos() });
+    if name == lod_name(mdt.core(), "qos_threshold_rr") {
+        mdt.osts().set_qos(Qos { threshold_rr: parse_percent(name, value)?, ..mdt.osts().qos() });
         return Ok(());
     }
-    if name == lod_name(&mdt.core, "qos_prio_free") {
-        mdt.osts.set_qos(Qos { prio_free: parse_percent(name, value)?, ..mdt.osts.qos() });
+    if name == lod_name(mdt.core(), "qos_prio_free") {
+        mdt.osts().set_qos(Qos { prio_free: parse_percent(name, value)?, ..mdt.osts().qos() });
         return Ok(());
     }
-    for (index, _) in mdt.osts.active() {
-        let is = |field: &str| name == osp_name(&mdt.core, index, field);
+    for (index, _) in mdt.osts().active() {
+        let is = |field: &str| name == osp_name(mdt.core(), index, field);
         if is("active") {
-            mdt.osts.set_active(index, parse_switch(name, value)?);
+            mdt.osts().set_active(index, parse_switch(name, value)?);
         } else if is("reserved_mb_low") {
             let low_mb = parse_megabytes(name, value)?;
-            mdt.osts.set_reserve(index, |reserve| reserve.with_low(low_mb));
+            mdt.osts().set_reserve(index, |reserve| reserve.with_low(low_mb));
         } else if is("reserved_mb_high") {
             let high_mb = parse_megabytes(name, value)?;
-            mdt.osts.set_reserve(index, |reserve| reserve.with_high(high_mb));
+            mdt.osts().set_reserve(index, |reserve| reserve.with_high(high_mb));
         } else {
             continue;
         }

@@ -7,6 +7,7 @@ use crate::mdt::Mdt;
 use crate::rows::acl::{self, Acl};
 use crate::rows::row::{Entry, Inode, Row};
 use crate::rows::table::{self, ENTRY, INODE, LINK, XATTR};
+use crate::rows::xattr_name::check_xattr_name;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -32,9 +33,9 @@ const LOOKUPS_MAX: u32 = 16;
 
 impl Mdt {
     pub(crate) async fn read_row<R: Row>(&self, table: Table, key: &[u8]) -> Result<Option<R>, Errno> {
-        let Some(bytes) = self.core.osd.get(table, key).await? else { return Ok(None) };
+        let Some(bytes) = self.core().osd.get(table, key).await? else { return Ok(None) };
         R::from_row(&bytes).map(Some).map_err(|e| {
-            error!(target_name = %self.core.name, table = table.0, ?key, error = %e,
+            error!(target_name = %self.core().name, table = table.0, ?key, error = %e,
                 "a row cannot be read: run nacre check on this target");
             Errno::EIO
         })
@@ -46,22 +47,25 @@ impl Mdt {
     /// What `export` is told of an inode.
     fn reply_to(&self, export: ExportId, inode: &Inode) -> Reply {
         let mut reply = inode.reply();
-        let (opens, fid) = (self.opens.borrow(), inode.attr.fid);
+        let (opens, fid) = (self.opens().borrow(), inode.attr.fid);
         reply.yours = inode.attr.size_state == SizeState::Open
             && opens.sole_writer(fid).is_some_and(|(writer, _)| writer == export)
-            && !opens.is_being_cut(fid);
+            && !opens.is_being_truncated(fid);
         Reply::of(&reply)
     }
 
     pub(crate) async fn lookup(&self, request: &Request, args: &Lookup<'_>) -> Result<Reply, Errno> {
         for _ in 0..LOOKUPS_MAX {
             let Some(entry) = self.find_entry(args.parent, args.name).await? else { break };
-            let claim =
-                if entry.file_type == FileType::Directory { self.claim(request, entry.fid) } else { None };
+            let claim = if entry.file_type == FileType::Directory {
+                self.claim_hold(request, entry.fid)
+            } else {
+                None
+            };
             // It is there now: who removes it from here on ends the claim.
             if let Some(inode) = self.read_row::<Inode>(INODE, &entry.fid.key()).await? {
                 let mut reply = self.reply_to(request.export, &inode);
-                reply.tail = self.granted(claim, &inode);
+                reply.tail = self.grant_hold(claim, &inode);
                 return Ok(reply);
             }
         }
@@ -73,8 +77,9 @@ impl Mdt {
     }
 
     async fn find_entry(&self, dir: Fid, name: Name<'_>) -> Result<Option<Entry>, Errno> {
-        let (from, to) = table::entries_of_hash(dir, cookie_base(self.hash().await, name.as_bytes()));
-        let rows = self.core.osd.scan(ENTRY, &from, &to, DISCRIMINATORS as u32).await?;
+        let (from, to) =
+            table::entries_of_hash(dir, cookie_base(self.name_hash().wait().await, name.as_bytes()));
+        let rows = self.core().osd.scan(ENTRY, &from, &to, DISCRIMINATORS as u32).await?;
         for (key, value) in rows {
             let entry = self.entry(&key, &value)?;
             if entry.name == name.as_bytes() {
@@ -85,7 +90,7 @@ impl Mdt {
     }
     fn entry(&self, key: &[u8], value: &[u8]) -> Result<Entry, Errno> {
         Entry::from_row(value).map_err(|e| {
-            error!(target_name = %self.core.name, ?key, error = %e,
+            error!(target_name = %self.core().name, ?key, error = %e,
                 "an entry cannot be read: run nacre check on this target");
             Errno::EIO
         })
@@ -93,12 +98,12 @@ impl Mdt {
 
     pub(crate) async fn getattr(&self, request: &Request, args: &Getattr) -> Result<Reply, Errno> {
         let mut inode = self.read_inode(args.fid).await?;
-        let claim = if inode.attr.is_dir() { self.claim(request, args.fid) } else { None };
+        let claim = if inode.attr.is_dir() { self.claim_hold(request, args.fid) } else { None };
         if claim.is_some() {
             inode = self.read_inode(args.fid).await?; // as it is while it is held
         }
         let mut reply = self.reply_to(request.export, &inode);
-        reply.tail = self.granted(claim, &inode);
+        reply.tail = self.grant_hold(claim, &inode);
         Ok(reply)
     }
 
@@ -119,7 +124,7 @@ impl Mdt {
             };
             let limit = left.min(SLICE);
             let from = table::entry(args.dir, next);
-            let rows = self.core.osd.scan(ENTRY, &from, &end, limit).await?;
+            let rows = self.core().osd.scan(ENTRY, &from, &end, limit).await?;
             let last = rows.len() < limit as usize;
             for (key, value) in rows {
                 let cookie = table::cookie_of(&key).ok_or(Errno::EIO)?;
@@ -143,7 +148,7 @@ impl Mdt {
                 reply.eof = true;
                 break;
             }
-            self.core.ctx.yield_now().await;
+            self.core().ctx.yield_now().await;
         }
         Ok(Reply::of(&reply))
     }
@@ -161,7 +166,7 @@ impl Mdt {
     }
 
     pub(crate) async fn getxattr(&self, args: &Getxattr<'_>) -> Result<Reply, Errno> {
-        crate::ops::xattr::check_name(args.name)?;
+        check_xattr_name(args.name)?;
         let inode = self.read_inode(args.fid).await?;
         let value = self.xattr_of(&inode, args.name).await?.ok_or(Errno::ENODATA)?;
         Ok(Reply::of(&XattrReply { value }))
@@ -170,7 +175,7 @@ impl Mdt {
         let Some(found) = inode.xattrs.iter().find(|x| x.name == name) else { return Ok(None) };
         match &found.value {
             Some(value) => Ok(Some(value.clone())),
-            None => Ok(self.core.osd.get(XATTR, &table::xattr(inode.attr.fid, name)).await?),
+            None => Ok(self.core().osd.get(XATTR, &table::xattr(inode.attr.fid, name)).await?),
         }
     }
     pub(crate) async fn listxattr(&self, args: &Listxattr) -> Result<Reply, Errno> {
@@ -181,7 +186,7 @@ impl Mdt {
 
     pub(crate) async fn get_layout(&self, args: &GetLayout) -> Result<Reply, Errno> {
         let inode = self.read_inode(args.fid).await?;
-        let default = self.default.get();
+        let default = self.default_layout();
         Ok(Reply::of(&LayoutReply { layout: inode.layout, template: inode.template, default }))
     }
 
@@ -190,12 +195,12 @@ impl Mdt {
         let mut links: Vec<(Fid, Bytes)> = inode.links.into_iter().map(|l| (l.parent, l.name)).collect();
         if inode.links_beyond > 0 {
             let (from, to) = table::range_of(&args.fid.key());
-            let mut pages = self.core.osd.pages(LINK, SLICE).within(&from, &to);
+            let mut pages = self.core().osd.pages(LINK, SLICE).within(&from, &to);
             while let Some(rows) = pages.next().await? {
                 links.extend(rows.iter().filter_map(|(key, _)| {
                     Some((Fid::from_key(key.get(12..)?)?, Bytes::copy_from_slice(key.get(24..)?)))
                 }));
-                self.core.ctx.yield_now().await;
+                self.core().ctx.yield_now().await;
             }
         }
         let known = links.len();
@@ -232,9 +237,9 @@ impl Mdt {
 
     /// Space of this target's store.
     pub(crate) async fn space(&self) -> Result<StatfsReply, Errno> {
-        let space = self.core.osd.space().await?;
+        let space = self.core().osd.space().await?;
         // Every inode belongs to project 0 until project ids can be set.
-        let (_, files_used) = self.core.osd.usage(PROJECT, 0).await?;
+        let (_, files_used) = self.core().osd.usage(PROJECT, 0).await?;
         let files_free = space.files_free.unwrap_or(space.bytes_avail / BYTES_PER_INODE);
         Ok(StatfsReply {
             bytes_total: space.bytes_total,

@@ -1,21 +1,20 @@
 //! Start of a metadata target: what its rows say, in memory; the root of a new file system; background tasks.
 
-use crate::locks::dir_holds::Dirs;
 use crate::locks::flocks::Flocks;
-use crate::locks::turns::Turns;
 use crate::mdt::Mdt;
-use crate::ops::create;
+use crate::ops::WriteBound;
 use crate::osts::Osts;
-use crate::rows::opens::{Before, Opens};
-use crate::rows::row::{Flocks as FlockRow, Opened, Row, RowError, Unsettled};
+use crate::rows::name_hash::NameHash;
+use crate::rows::opens::Opens;
+use crate::rows::read_set::ReadSet;
+use crate::rows::row::{Flocks as FlockRow, Inode, Opened, Row, RowError, Unsettled};
+use crate::rows::state_change::SizeBefore;
 use crate::rows::table::{self, FLOCK, INODE, META, OPEN, ORPHAN, UNSETTLED, meta};
-use crate::rows::view::Wants;
+use crate::service::bounds::credits_of;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::cell::{Cell, RefCell};
-use nacre_node::Gate;
 use nacre_osd::{Credits, Osd, OsdError, Pins, Table};
 use nacre_target::{Registration, TargetCore};
 use nacre_types::name::HashKey;
@@ -40,8 +39,8 @@ async fn load(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, StartError> {
     });
     let hash: Option<(u64, u64)> = read(osd, META, meta::HASH_KEY).await?;
     let mut opens = Opens::default();
-    // Nobody remembers who wrote what: the OSTs will be asked.
-    let before = Before { exact: false, objects: true };
+    // It is not known any more which client wrote what: the OSTs will be asked.
+    let before = SizeBefore::Open;
     for (key, value) in osd.pages(OPEN, SLICE).all().await? {
         let (generation, handle) = table::open_of(&key).ok_or(StartError::Key(OPEN))?;
         opens.insert(generation, handle, row::<Opened>(OPEN, &value)?, before);
@@ -49,7 +48,10 @@ async fn load(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, StartError> {
     let mut unsettled = Vec::new();
     for (key, value) in osd.pages(UNSETTLED, SLICE).all().await? {
         let fid = Fid::from_key(&key).ok_or(StartError::Key(UNSETTLED))?;
-        row::<Unsettled>(UNSETTLED, &value)?.pending.iter().for_each(|export| opens.cut(*export, fid));
+        row::<Unsettled>(UNSETTLED, &value)?
+            .pending
+            .iter()
+            .for_each(|export| opens.start_truncate(*export, fid));
         unsettled.push(fid);
     }
     let mut flocks = Flocks::default();
@@ -58,27 +60,15 @@ async fn load(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, StartError> {
         flocks.load(fid, generation, &row::<FlockRow>(FLOCK, &value)?.locks);
     }
     let banked = Osts::load_reserved(core).await?;
-    let mdt = Rc::new(Mdt {
-        core: core.clone(),
-        hash: Cell::new(hash.map(|(a, b)| HashKey(a, b))),
-        hash_known: core.ctx.wait_list(),
-        default: Cell::new(default),
-        opens: RefCell::new(opens),
-        flocks: RefCell::new(flocks),
-        osts: Osts::new(core),
-        uncommitted: RefCell::default(),
-        turns: Turns::new(&core.ctx),
-        moves: Gate::new(&core.ctx, 1),
-        commit_on_sharing: Cell::new(false),
-        dirs: Dirs::new(&core.ctx),
-    });
-    mdt.osts.known.load(core).await?;
-    info!(target_name = %core.name, opens = mdt.opens.borrow().len(), "metadata target has read its rows");
-    unsettled.into_iter().for_each(|fid| mdt.osts.ask_size(fid));
+    let name_hash = NameHash::new(&core.ctx, hash.map(|(a, b)| HashKey(a, b)));
+    let mdt = Mdt::new(core, name_hash, default, opens, flocks);
+    mdt.osts().known.load(core).await?;
+    info!(target_name = %core.name, opens = mdt.opens().borrow().len(), "metadata target has read its rows");
+    unsettled.into_iter().for_each(|fid| mdt.osts().ask_size(fid));
     if let Some(registration) = Registration::start(core) {
         let workers = mdt.clone();
-        let watch = mdt.osts.clone().watch(registration.clone(), banked, move |ost| {
-            workers.core.ctx.spawn(workers.clone().work_for(ost));
+        let watch = mdt.osts().clone().watch(registration.clone(), banked, move |ost| {
+            workers.core().ctx.spawn(workers.clone().work_for(ost));
         });
         core.ctx.spawn(watch);
         core.ctx.spawn(mdt.clone().learn_hash(registration));
@@ -113,7 +103,7 @@ async fn make_root(core: &TargetCore) -> Result<(), StartError> {
     if osd.get(INODE, &Fid::ROOT.key()).await?.is_some() {
         return Ok(());
     }
-    let root = create::root(core.ctx.wall());
+    let root = Inode::root(core.ctx.wall());
     let room = Credits { rows: 4, row_bytes: 4096, ..Credits::default() };
     let reservation = osd.reserve(room).await?;
     core.transact_local(&Pins::default(), reservation, |tx| {
@@ -131,51 +121,49 @@ impl Mdt {
     /// Takes the key of the name hash from the MGS at the first start, and compares it at every other.
     async fn learn_hash(self: Rc<Self>, registration: Rc<Registration>) {
         let (a, b) = registration.registered().await.hash_key;
-        match self.hash.get() {
+        match self.name_hash().get() {
             Some(HashKey(x, y)) if (x, y) == (a, b) => {}
-            Some(_) => error!(target_name = %self.core.name,
+            Some(_) => error!(target_name = %self.core().name,
                 "the MGS has another name hash than this target: this target belongs to another file system, \
                  or the MGS was formatted anew; names are looked up with the target's own"),
             None => {
                 // Also on a full device: nothing is found without it.
                 let room = Credits { rows: 1, row_bytes: 64, frees: true, ..Credits::default() };
-                let reservation = match self.core.osd.reserve(room).await {
+                let reservation = match self.core().osd.reserve(room).await {
                     Ok(reservation) => reservation,
                     Err(e) => {
-                        error!(target_name = %self.core.name, error = %e, "the key of the name hash cannot be stored");
+                        error!(target_name = %self.core().name, error = %e, "the key of the name hash cannot be stored");
                         return;
                     }
                 };
-                let stored = self.core.transact_local(&Pins::default(), reservation, |tx| {
+                let stored = self.core().transact_local(&Pins::default(), reservation, |tx| {
                     tx.put(META, meta::HASH_KEY, (a, b).to_row());
                     Ok(())
                 });
                 if let Err(e) = stored {
-                    error!(target_name = %self.core.name, error = %e, "the key of the name hash cannot be stored");
+                    error!(target_name = %self.core().name, error = %e, "the key of the name hash cannot be stored");
                     return;
                 }
-                self.hash.set(Some(HashKey(a, b)));
-                self.hash_known.wake_all();
+                self.name_hash().set(HashKey(a, b));
             }
         }
     }
 
     /// Ends orphans that nobody has open. There are none while rows agree; a damaged row must not keep space.
     async fn end_stray_orphans(self: Rc<Self>) {
-        let rows = match self.core.osd.pages(ORPHAN, SLICE).all().await {
+        let rows = match self.core().osd.pages(ORPHAN, SLICE).all().await {
             Ok(rows) => rows,
             Err(e) => {
-                error!(target_name = %self.core.name, error = %e, "orphans cannot be listed");
+                error!(target_name = %self.core().name, error = %e, "orphans cannot be listed");
                 return;
             }
         };
         for (key, _) in rows {
             let Some(fid) = Fid::from_key(&key) else { continue };
-            let mut wants = Wants::default();
-            wants.inode(fid);
+            let credits = credits_of(WriteBound::inodes(2).freeing());
             let ended = self
-                .change_local(wants, crate::mdt::credits(2, true), |view| {
-                    if view.opens.count(fid) > 0 {
+                .execute_local(ReadSet::of_inode(fid), credits, |view| {
+                    if view.opens().count(fid) > 0 {
                         return Ok(());
                     }
                     view.delete(ORPHAN, &fid.key());
@@ -188,7 +176,7 @@ impl Mdt {
                 })
                 .await;
             if let Err(e) = ended {
-                error!(target_name = %self.core.name, %fid, error = %e, "an orphan cannot be ended");
+                error!(target_name = %self.core().name, %fid, error = %e, "an orphan cannot be ended");
             }
         }
     }

@@ -3,24 +3,24 @@
 mod model_tests;
 mod op_tests;
 
-use crate::ops::create::{self, Maker};
-use crate::ops::open;
-use crate::ops::rename;
-use crate::ops::setattr;
-use crate::ops::unlink;
+use crate::ops::{Context, Operation};
 use crate::osts::allocator::{Allocator, OstRoom};
 use crate::osts::free_space::FreeSpace;
+use crate::rows::ancestry::AncestorWalks;
 use crate::rows::check::{Check, Report};
 use crate::rows::opens::Opens;
+use crate::rows::read_set::ReadSet;
 use crate::rows::row::{Inode, Row};
+use crate::rows::state_change::StateChange;
 use crate::rows::table::{self, INODE, META, SEQUENCE, meta};
-use crate::rows::view::{Halt, Note, Rows, Step, View, Wants};
+use crate::rows::view::{Abort, Output, Rows, Step, View};
 use nacre_osd::Table;
 use nacre_types::name::HashKey;
 use nacre_types::{
-    Attr, Caller, ClientUuid, Errno, Fid, Generation, LayoutTemplate, Name, Oid, OpenHandle, OstIndex, Owner,
-    Seq, SetAttr, Timestamp, Transno,
+    Attr, Caller, ClientUuid, Codec as _, Errno, Fid, Generation, LayoutTemplate, Name, Oid, OpenHandle,
+    OstIndex, Owner, Seq, SetAttr, Timestamp, Transno,
 };
+use nacre_wire::Rpc;
 use nacre_wire::mdt::{
     Close, Create, CreateReply, EntryReply, Link, Open, OpenHow, Rename, ReportSize, Setattr, Unlink, Written,
 };
@@ -47,7 +47,7 @@ type Map = BTreeMap<(Table, Vec<u8>), Vec<u8>>;
 /// A transaction over a map: sees only what was fetched, like the engine's.
 struct MapTx<'a> {
     base: &'a Map,
-    fetched: Wants,
+    fetched: ReadSet,
     changes: BTreeMap<(Table, Vec<u8>), Option<Vec<u8>>>,
     objects: i64,
     transno: u64,
@@ -99,8 +99,8 @@ pub(crate) struct Fs {
     next: u32,
     pub(crate) time: i64,
     allocator: Allocator,
-    pub(crate) notes: Vec<Note>,
-    /// Ways up that were walked.
+    pub(crate) state_changes: Vec<StateChange>,
+    /// AncestorWalks up that were walked.
     pub(crate) walks: usize,
 }
 
@@ -126,10 +126,10 @@ impl Fs {
             next: 1,
             time: 1000,
             allocator,
-            notes: Vec::new(),
+            state_changes: Vec::new(),
             walks: 0,
         };
-        let root = create::root(fs.now());
+        let root = Inode::root(fs.now());
         fs.rows.insert((INODE, Fid::ROOT.key().to_vec()), root.to_row());
         fs.rows.insert((SEQUENCE, table::sequence(SEQ).to_vec()), CLIENT.to_row());
         fs.rows.insert((META, meta::NEXT_SEQ.to_vec()), (SEQ.0 + 1).to_row());
@@ -143,13 +143,27 @@ impl Fs {
         self.next += 1;
         Fid::new(SEQ, Oid(self.next))
     }
-    /// Runs an operation as the service does: fetch what it wants, again until it has everything.
+    /// Executes an operation as the service does, for a client, and decodes its reply.
+    pub(crate) fn apply<R: Rpc + Operation>(
+        &mut self,
+        export: Generation,
+        op: &R,
+    ) -> Result<R::Reply, Errno> {
+        let mut allocator = core::mem::take(&mut self.allocator);
+        let mut choose = |t: &LayoutTemplate| allocator.layout(t, || 7).map_err(Errno::from);
+        let default = LayoutTemplate { stripe_count: 1, stripe_bytes: 1 << 20, first_ost: -1 };
+        let mut context = Context::new(export, CLIENT, default, &mut choose);
+        let done = self.run(op.read_set(HASH, export), |view| op.apply(view, &mut context));
+        self.allocator = allocator;
+        done.map(|applied| R::Reply::from_slice(&applied.body).unwrap())
+    }
+    /// Executes a step of an operation: fetches the rows that are missing until it has all, and checks all rows afterwards.
     pub(crate) fn run<T>(
         &mut self,
-        wants: Wants,
+        read_set: ReadSet,
         op: impl FnMut(&mut View<'_>) -> Step<T>,
     ) -> Result<T, Errno> {
-        self.transact(wants, op).inspect(|_| {
+        self.transact(read_set, op).inspect(|_| {
             let report = self.check();
             assert_eq!(report.sentences, Vec::<std::string::String>::new());
         })
@@ -157,25 +171,22 @@ impl Fs {
     /// The same without a check of all rows.
     pub(crate) fn transact<T>(
         &mut self,
-        mut wants: Wants,
+        mut read_set: ReadSet,
         mut op: impl FnMut(&mut View<'_>) -> Step<T>,
     ) -> Result<T, Errno> {
         self.time += 1;
         for _ in 0..64 {
-            let fetched = wants.clone();
+            let fetched = read_set.clone();
             let (base, changes) = (&self.rows, BTreeMap::new());
             let mut tx = MapTx { base, fetched, changes, objects: 0, transno: self.transno + 1 };
-            let mut view = View::new(&mut tx, &mut wants, HASH, &self.opens);
+            let mut view = View::new(&mut tx, &mut read_set, HASH, &self.opens, Output::default());
             let done = op(&mut view);
-            let notes = core::mem::take(&mut view.notes);
+            let state_changes = view.into_output().state_changes;
             match done {
-                Err(Halt::Retry | Halt::Wait | Halt::Reserve(_)) => {
-                    wants.ways.attempted();
-                    let parent = |dir: Fid| self.inode(dir)?.links.first().map(|link| link.parent);
-                    self.walks += wants.ways.answer(parent);
-                    continue;
+                Err(Abort::MissingRows | Abort::MustWait | Abort::NeedsCredits(_)) => {
+                    self.walk(read_set.walks_mut());
                 }
-                Err(Halt::Errno(e)) => return Err(e),
+                Err(Abort::Errno(e)) => return Err(e),
                 Ok(value) => {
                     let MapTx { changes, objects, transno, .. } = tx;
                     (self.transno, self.objects) = (transno, self.objects + objects);
@@ -185,15 +196,31 @@ impl Fs {
                             None => drop(self.rows.remove(&key)),
                         }
                     }
-                    for note in &notes {
-                        learn(&mut self.opens, *note);
-                    }
-                    self.notes.extend(notes);
+                    state_changes.iter().for_each(|change| self.opens.apply(change));
+                    self.state_changes.extend(state_changes);
                     return Ok(value);
                 }
             }
         }
         panic!("an operation wanted new rows for ever");
+    }
+    /// Makes the walks that the next attempt needs.
+    fn walk(&mut self, walks: &mut AncestorWalks) {
+        walks.attempted();
+        for number in 0..walks.count() {
+            let mut walker = walks.start(number).unwrap();
+            let end = loop {
+                if let Some(end) = walker.end() {
+                    break Ok(end);
+                }
+                let inode = self.inode(walker.at());
+                if let Err(e) = walker.step(inode.as_ref()) {
+                    break Err(e);
+                }
+            };
+            walks.set_end(number, end);
+            self.walks += 1;
+        }
     }
     pub(crate) fn check(&self) -> Report {
         let mut check = Check::default();
@@ -233,13 +260,7 @@ impl Fs {
         }
     }
     pub(crate) fn create_with(&mut self, args: &Create<'_>) -> Result<CreateReply, Errno> {
-        let mut allocator = core::mem::take(&mut self.allocator);
-        let mut layout = |t: &LayoutTemplate| allocator.layout(t, || 7).map_err(Errno::from);
-        let default = LayoutTemplate { stripe_count: 1, stripe_bytes: 1 << 20, first_ost: -1 };
-        let mut maker = Maker { export: EXPORT, client: CLIENT, default, layout: &mut layout };
-        let done = self.run(create::wants(HASH, args), |v| create::apply(v, &mut maker, args));
-        self.allocator = allocator;
-        done
+        self.apply(EXPORT, args)
     }
     pub(crate) fn create(&mut self, parent: Fid, name: &[u8], mode: u32) -> Result<Fid, Errno> {
         let args = self.create_args(parent, name, mode);
@@ -248,11 +269,11 @@ impl Fs {
     pub(crate) fn unlink(&mut self, parent: Fid, name: &[u8], directory: bool) -> Result<(), Errno> {
         let args =
             Unlink { parent, name: name_of(name), directory, caller: Caller::root(), time: self.now() };
-        self.run(unlink::wants_unlink(HASH, &args), |v| unlink::apply_unlink(v, &args))
+        self.apply(EXPORT, &args).map(drop)
     }
     pub(crate) fn link(&mut self, fid: Fid, parent: Fid, name: &[u8]) -> Result<(), Errno> {
         let args = Link { fid, parent, name: name_of(name), caller: Caller::root(), time: self.now() };
-        self.run(unlink::wants_link(HASH, &args), |v| unlink::apply_link(v, &args)).map(|_| ())
+        self.apply(EXPORT, &args).map(drop)
     }
     pub(crate) fn rename_as(
         &mut self,
@@ -264,7 +285,7 @@ impl Fs {
         let (caller, time) = (caller.clone(), self.now());
         let (name, new_name) = (name_of(name), name_of(new_name));
         let args = Rename { parent, name, new_parent, new_name, flags, caller, time };
-        self.run(rename::wants(HASH, &args), |v| rename::apply(v, &args))
+        self.apply(EXPORT, &args).map(drop)
     }
     pub(crate) fn open(
         &mut self,
@@ -275,7 +296,7 @@ impl Fs {
     ) -> Result<EntryReply, Errno> {
         let how = OpenHow { handle: OpenHandle(handle), flags };
         let args = Open { fid, how, caller: Caller::root() };
-        self.run(open::wants_open(fid), |v| open::apply_open(v, export, &args))
+        self.apply(export, &args)
     }
     pub(crate) fn close(
         &mut self,
@@ -286,7 +307,7 @@ impl Fs {
         written: Option<Written>,
     ) -> Result<(), Errno> {
         let args = Close { fid, handle: OpenHandle(handle), dirty, written, atime: None };
-        self.run(open::wants_close(export, &args), |v| open::apply_close(v, export, &args))
+        self.apply(export, &args).map(drop)
     }
     pub(crate) fn setattr_as(
         &mut self,
@@ -297,8 +318,7 @@ impl Fs {
     ) -> Result<Attr, Errno> {
         let caller = Caller { uid, ..Caller::root() };
         let args = Setattr { fid, set, caller, time: self.now() };
-        let wants = setattr::wants_setattr(&args);
-        self.run(wants, |v| setattr::apply_setattr(v, export, &args)).map(|reply| reply.attr)
+        self.apply(export, &args).map(|reply| reply.attr)
     }
     pub(crate) fn report(
         &mut self,
@@ -308,19 +328,6 @@ impl Fs {
         truncate: bool,
     ) -> Result<Attr, Errno> {
         let args = ReportSize { fid, written, truncate };
-        self.run(setattr::wants_report(&args), |v| setattr::apply_report(v, export, &args)).map(|r| r.attr)
-    }
-}
-
-/// As the service does.
-fn learn(opens: &mut Opens, note: Note) {
-    match note {
-        Note::Opened { export, handle, opened, before } => opens.insert(export, handle, opened, before),
-        Note::Closed { export, handle } => opens.remove(export, handle),
-        Note::Cut { export, fid } => opens.cut(export, fid),
-        Note::CutEnded { export, fid, last: false } => opens.cut_reported(export, fid),
-        Note::CutEnded { export, fid, last: true } => opens.cut_forgotten(export, fid),
-        Note::Mixed(fid) => opens.mix(fid),
-        Note::Unsettled(_) | Note::OstWork(_) | Note::Unused(_) | Note::Removed(_) => {}
+        self.apply(export, &args).map(|reply| reply.attr)
     }
 }

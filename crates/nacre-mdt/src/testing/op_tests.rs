@@ -1,13 +1,11 @@
 //! Operations one by one over rows in a map: rules of POSIX that the model test does not reach.
 
-use crate::ops::open;
-use crate::ops::setattr::{apply_settle, check_written, forget_truncates};
-use crate::ops::xattr;
+use crate::ops::size::{check_written, forget_truncates, store_size_of_objects};
 use crate::rows::acl;
-use crate::rows::row::Row;
-use crate::rows::row::{Stripes, Unsettled};
+use crate::rows::read_set::ReadSet;
+use crate::rows::row::{Row, Stripes, Unsettled};
+use crate::rows::state_change::StateChange;
 use crate::rows::table::{DESTROY, LINK, UNSETTLED, XATTR};
-use crate::rows::view::{Note, Wants};
 use crate::testing::{EXPORT, Fs};
 use nacre_types::{Caller, Errno, Fid, Generation, SetAttr, SizeState, Timestamp, mode};
 use nacre_wire::mdt::{Removexattr, Setxattr, Written};
@@ -30,14 +28,14 @@ fn written(size: u64, sec: i64) -> Option<Written> {
 }
 fn set_xattr(fs: &mut Fs, fid: Fid, name: &[u8], value: &[u8], flags: u32) -> Result<(), Errno> {
     let args = Setxattr { fid, name, value, flags, kill_sgid: false, caller: Caller::root(), time: fs.now() };
-    fs.run(xattr::wants_set(&args), |v| xattr::apply_set(v, &args)).map(|_| ())
+    fs.apply(EXPORT, &args).map(drop)
 }
 fn remove_xattr(fs: &mut Fs, fid: Fid, name: &[u8]) -> Result<(), Errno> {
     let args = Removexattr { fid, name, time: fs.now() };
-    fs.run(xattr::wants_remove(&args), |v| xattr::apply_remove(v, &args)).map(|_| ())
+    fs.apply(EXPORT, &args).map(drop)
 }
 fn get_xattr(fs: &mut Fs, fid: Fid, name: &[u8]) -> Option<Vec<u8>> {
-    fs.run(open::wants_open(fid), |v| {
+    fs.run(ReadSet::of_inode(fid), |v| {
         let inode = v.file(fid)?;
         v.xattr(&inode, name)
     })
@@ -200,10 +198,13 @@ fn objects_are_destroyed_only_if_there_may_be_any() {
     let f = fs.create(ROOT, b"never", REG).unwrap();
     fs.open(EXPORT, f, 1, 2).unwrap();
     fs.close(EXPORT, f, 1, false, None).unwrap();
-    fs.notes.clear();
+    fs.state_changes.clear();
     fs.unlink(ROOT, b"never", false).unwrap();
     assert!(fs.rows(DESTROY).is_empty());
-    assert!(fs.notes.iter().any(|n| matches!(n, Note::Unused(_))), "the reservation comes back");
+    assert!(
+        fs.state_changes.iter().any(|n| matches!(n, StateChange::UnusedReservation(_))),
+        "the reservation comes back"
+    );
     let f = fs.create(ROOT, b"written", REG).unwrap();
     fs.open(EXPORT, f, 1, 1).unwrap();
     fs.close(EXPORT, f, 1, true, written(10, 5000)).unwrap();
@@ -237,9 +238,8 @@ fn a_lone_writer_is_believed_and_nobody_else() {
     assert_eq!(fs.rows(UNSETTLED).len(), 1);
     // A reader does not matter; the answer of the OSTs ends it.
     fs.open(OTHER, f, 2, 0).unwrap();
-    let mut wants = Wants::default();
-    wants.inode(f);
-    fs.run(wants, |v| apply_settle(v, f, 100, 1, at(2005))).unwrap();
+    let found = written(100, 2005).unwrap();
+    fs.run(ReadSet::of_inode(f), |v| store_size_of_objects(v, f, &found)).unwrap();
     assert_eq!(state(&fs), (100, SizeState::Exact));
     assert!(fs.rows(UNSETTLED).is_empty());
     fs.close(OTHER, f, 2, false, None).unwrap();
@@ -267,9 +267,8 @@ fn a_truncate_without_a_report_keeps_the_size_open() {
     fs.close(OTHER, f, 1, true, written(9, 3000)).unwrap();
     fs.report(EXPORT, f, written(0, 3000).unwrap(), true).unwrap();
     assert!(!exact(&fs), "somebody wrote meanwhile: the OSTs decide");
-    let mut wants = Wants::default();
-    wants.inode(f);
-    fs.run(wants, |v| apply_settle(v, f, 0, 0, at(1))).unwrap();
+    let nothing = written(0, 1).unwrap();
+    fs.run(ReadSet::of_inode(f), |v| store_size_of_objects(v, f, &nothing)).unwrap();
     assert!(exact(&fs));
     // Two at a time: only the OSTs know who was last.
     fs.setattr_as(EXPORT, 0, f, cut.clone()).unwrap();
@@ -279,9 +278,7 @@ fn a_truncate_without_a_report_keeps_the_size_open() {
     assert!(!exact(&fs));
     // One whose client is gone.
     fs.setattr_as(OTHER, 0, f, cut).unwrap();
-    let mut wants = Wants::default();
-    wants.key(UNSETTLED, &f.key());
-    fs.run(wants, |v| forget_truncates(v, OTHER, f)).unwrap();
+    fs.run(ReadSet::of_key(UNSETTLED, &f.key()), |v| forget_truncates(v, OTHER, f)).unwrap();
     let row = Unsettled::from_row(&fs.rows(UNSETTLED)[0].1).unwrap();
     assert!(row.pending.is_empty() && row.tainted);
     let dir = fs.create(ROOT, b"d", DIR).unwrap();

@@ -1,0 +1,45 @@
+//! Close: ends an open. A writer reports the size, a reader the access time.
+
+use crate::ops::opening::{CloseReport, end_open};
+use crate::ops::size::check_written;
+use crate::ops::{Applied, Context, Operation, WriteBound};
+use crate::rows::read_set::ReadSet;
+use crate::rows::table::{self, OPEN};
+use crate::rows::view::{Step, View};
+use nacre_types::name::HashKey;
+use nacre_types::{Errno, Generation};
+use nacre_wire::mdt::Close;
+
+impl Operation for Close {
+    fn counter(&self) -> Option<&'static str> {
+        Some("close")
+    }
+
+    fn read_set(&self, _hash: HashKey, export: Generation) -> ReadSet {
+        let mut read_set = ReadSet::of_inode(self.fid);
+        read_set.key(OPEN, &table::open(export, self.handle));
+        read_set
+    }
+
+    fn bound(&self) -> WriteBound {
+        WriteBound::inodes(2).freeing()
+    }
+
+    fn apply(&self, view: &mut View<'_>, context: &mut Context<'_>) -> Step<Applied> {
+        let export = context.export();
+        let opened = view.opens().get(export, self.handle).ok_or(Errno::EBADF)?;
+        if opened.fid != self.fid {
+            return Err(Errno::EINVAL.into());
+        }
+        let report = match (self.dirty, self.written) {
+            (false, _) => CloseReport::Unchanged,
+            (true, Some(written)) => {
+                check_written(&written)?;
+                CloseReport::Written(written)
+            }
+            (true, None) => CloseReport::Unknown,
+        };
+        end_open(view, export, self.handle, opened, report, self.atime)?;
+        Ok(Applied::empty())
+    }
+}

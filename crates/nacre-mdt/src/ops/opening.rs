@@ -1,0 +1,129 @@
+//! Beginning and end of an open: its row, and the size of the file when a writer comes or goes.
+//!
+//! Rules: the first open for write makes the size `Open` in the same transaction; the close of the only writer since then
+//! makes it `Exact` again; after any other last close the OSTs are asked in the background.
+
+use crate::ops::size::{grow, mark_size_unknown};
+use crate::rows::row::{Inode, Opened};
+use crate::rows::state_change::{SizeBefore, StateChange};
+use crate::rows::table::{self, OPEN, ORPHAN};
+use crate::rows::view::{Step, View};
+use nacre_types::{Errno, Generation, OpenHandle, SizeState, Timestamp};
+use nacre_wire::mdt::{OpenHow, Written, open_flags};
+
+/// Stores an open of a loaded inode. True: the inode was changed by it, and has to be stored as well.
+pub(crate) fn open_inode(
+    view: &mut View<'_>,
+    export: Generation,
+    inode: &mut Inode,
+    how: &OpenHow,
+) -> Step<bool> {
+    let opened = Opened { fid: inode.attr.fid, flags: how.flags & !open_flags::TRUNC };
+    match view.opens().get(export, how.handle) {
+        Some(old) if old != opened => return Err(Errno::EINVAL.into()),
+        Some(_) => {}
+        None if view.opens().is_full(export) => return Err(Errno::ENOMEM.into()),
+        None => {}
+    }
+    if opened.writes() && inode.attr.is_dir() {
+        return Err(Errno::EISDIR.into());
+    }
+    let objects = inode.may_have_objects;
+    let before = match inode.attr.size_state {
+        SizeState::Exact => SizeBefore::Exact { objects },
+        SizeState::Open => SizeBefore::Open,
+    };
+    let changes = opened.writes() && inode.is_regular() && (before != SizeBefore::Open || !objects);
+    if changes {
+        inode.attr.size_state = SizeState::Open;
+        inode.may_have_objects = true;
+    }
+    view.put(OPEN, &table::open(export, how.handle), &opened);
+    view.state_change(StateChange::Opened { export, handle: how.handle, opened, before });
+    Ok(changes)
+}
+
+/// The report about the contents of a file with which an open ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum CloseReport {
+    /// The client changed nothing.
+    Unchanged,
+    /// The client knows the state of every object.
+    Written(Written),
+    /// The client does not know, or is gone.
+    Unknown,
+}
+
+/// Ends an open; the last one of an orphan ends the inode.
+pub(crate) fn end_open(
+    view: &mut View<'_>,
+    export: Generation,
+    handle: OpenHandle,
+    opened: Opened,
+    report: CloseReport,
+    atime: Option<Timestamp>,
+) -> Step<()> {
+    let Some(mut inode) = view.inode(opened.fid)? else {
+        // Cannot happen while rows and inodes agree; the open itself must be able to end.
+        view.delete(OPEN, &table::open(export, handle));
+        view.state_change(StateChange::Closed { export, handle });
+        return Ok(());
+    };
+    let accessed = atime.is_some_and(|atime| atime > inode.attr.atime);
+    inode.attr.atime = inode.attr.atime.max(atime.unwrap_or(inode.attr.atime));
+    let mut changed = false;
+    if opened.writes() && inode.is_regular() {
+        changed = true;
+        take_report(view, export, &mut inode, report)?;
+    }
+    view.delete(OPEN, &table::open(export, handle));
+    view.state_change(StateChange::Closed { export, handle });
+    if inode.attr.nlink == 0 && view.opens().count(opened.fid) <= 1 {
+        view.delete(ORPHAN, &opened.fid.key());
+        view.destroy(&inode);
+    } else if changed {
+        view.put_inode(&inode);
+    } else if accessed {
+        view.put_accessed(&inode);
+    }
+    Ok(())
+}
+
+/// Takes in the report of a writer and decides whether the size is known now.
+fn take_report(view: &mut View<'_>, export: Generation, inode: &mut Inode, report: CloseReport) -> Step<()> {
+    let fid = inode.attr.fid;
+    let sole = view.opens().sole_writer(fid).filter(|(sole, _)| *sole == export);
+    match (report, sole) {
+        (CloseReport::Written(w), Some(_)) => {
+            inode.attr.size = w.size;
+            inode.attr.blocks = w.blocks;
+            inode.written_at(w.mtime);
+        }
+        (CloseReport::Written(w), None) => grow(inode, &w),
+        (CloseReport::Unchanged | CloseReport::Unknown, _) => {}
+    }
+    let truncated = view.opens().is_being_truncated(fid);
+    if truncated && !matches!(report, CloseReport::Unchanged) {
+        // Whether the bytes were written before or after the truncate is not known: the report must not be believed.
+        mark_size_unknown(view, fid)?;
+    }
+    if view.opens().writers(fid) > 1 {
+        // The other writers will report. If this one cannot, nobody knows the size at the end of the epoch.
+        if matches!(report, CloseReport::Unknown) {
+            view.state_change(StateChange::WriterLost(fid));
+        }
+        return Ok(());
+    }
+    match (report, sole) {
+        // The report of the truncate decides.
+        _ if truncated => {}
+        (CloseReport::Unknown, _) | (_, None) => mark_size_unknown(view, fid)?,
+        (CloseReport::Written(_), Some(_)) => inode.attr.size_state = SizeState::Exact,
+        (CloseReport::Unchanged, Some((_, objects))) => {
+            inode.attr.size_state = SizeState::Exact;
+            // No write was tried in this epoch: no object has come into being.
+            inode.may_have_objects = objects;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! The metadata target as a [`Service`]: the handler of each request.
+
+use crate::mdt::Mdt;
+use crate::ops::AnyOperation;
+use crate::rows::table::{ENTRY, ENTRY_PREFIX, FLOCK, INODE, LINK, OPEN, XATTR};
+use crate::service::{params, start};
+use alloc::boxed::Box;
+use alloc::rc::Rc;
+use alloc::string::String;
+use alloc::vec::Vec;
+use nacre_node::Event;
+use nacre_osd::OsdConfig;
+use nacre_rpc::ReplyRecord;
+use nacre_target::{ExportId, Reply, Request, Service, TargetCore};
+use nacre_types::{Errno, Xid};
+use nacre_wire::Opcode;
+use nacre_wire::mdt::{Batch, GrantSeq};
+use nacre_wire::target::{Param, StatfsReply, features};
+
+impl Mdt {
+    async fn dispatch(self: &Rc<Self>, request: &Request) -> Result<Reply, Errno> {
+        match request.opcode {
+            Opcode::Lookup => self.lookup(request, &request.args()?).await,
+            Opcode::Getattr => self.getattr(request, &request.args()?).await,
+            // In a box: otherwise the task of a lookup would be as large as the largest of the other tasks.
+            _ => Box::pin(self.dispatch_other(request)).await,
+        }
+    }
+    async fn dispatch_other(self: &Rc<Self>, request: &Request) -> Result<Reply, Errno> {
+        match request.opcode {
+            Opcode::Readdir => self.readdir(&request.args()?).await,
+            Opcode::Readlink => self.readlink(&request.args()?).await,
+            Opcode::Getxattr => self.getxattr(&request.args()?).await,
+            Opcode::Listxattr => self.listxattr(&request.args()?).await,
+            Opcode::GetLayout => self.get_layout(&request.args()?).await,
+            Opcode::FidLinks => self.fid_links(&request.args()?).await,
+            Opcode::FlockTest => self.flock_test(request).await,
+            Opcode::Reclaim => self.reclaim(request).await,
+            Opcode::GrantSeq => {
+                let GrantSeq {} = request.args()?;
+                self.grant_seq(request).await
+            }
+            Opcode::Flock => self.flock(request, &request.args()?).await,
+            Opcode::FlockCancel => self.flock_cancel(request, &request.args()?).await,
+            Opcode::Batch => self.batch(request).await,
+            opcode => {
+                let op = AnyOperation::decode(opcode, &request.body)?.ok_or(Errno::EOPNOTSUPP)?;
+                self.operation(request, op.get()).await
+            }
+        }
+    }
+}
+
+/// The name of the counter of a request, in the words of `md_stats`.
+fn counter(opcode: Opcode, body: &[u8]) -> Option<&'static str> {
+    Some(match opcode {
+        Opcode::Lookup | Opcode::Getattr => "getattr",
+        Opcode::Readdir => "readpage",
+        Opcode::Readlink => "readlink",
+        Opcode::Getxattr | Opcode::Listxattr => "getxattr",
+        Opcode::Statfs => "statfs",
+        Opcode::Reclaim => "reclaim",
+        _ => return AnyOperation::decode(opcode, body).ok()??.get().counter(),
+    })
+}
+
+impl Service for Mdt {
+    /// Holds of directories have no rows.
+    const VOLATILE_LOCK_FEATURES: u64 = features::DIR_HOLDS;
+
+    fn tune(osd: &mut OsdConfig) {
+        // The keys that a name may have differ in the last byte only.
+        osd.bloom_prefixes.push((ENTRY, ENTRY_PREFIX));
+        // The rows that belong to an inode are removed with it, as a range.
+        osd.bloom_prefixes.extend([LINK, XATTR, FLOCK].map(|table| (table, 12)));
+        // New inodes are numbered upwards: 256 in a row ask for the same bits, which the processor's caches then hold.
+        osd.bloom_prefixes.extend([INODE, OPEN].map(|table| (table, 11)));
+    }
+    async fn start(core: &Rc<TargetCore>) -> Result<Rc<Self>, String> {
+        start::start(core).await
+    }
+    async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Errno> {
+        self.dispatch(&request).await
+    }
+    /// The operations of a batch are counted under their own names.
+    fn count_operations(&self, request: &Request, count: &mut dyn FnMut(&'static str)) {
+        if request.opcode != Opcode::Batch {
+            return counter(request.opcode, &request.body).into_iter().for_each(count);
+        }
+        let Ok(Batch { operations, .. }) = request.args() else { return };
+        let known = operations.iter().filter_map(|op| Opcode::from_number(op.opcode).zip(Some(&op.body)));
+        known.filter_map(|(opcode, body)| counter(opcode, body)).for_each(count);
+    }
+    async fn refill(self: Rc<Self>, request: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
+        self.reconstruct_reply(&request, &record).await
+    }
+    async fn admitted(self: Rc<Self>) -> Result<(), Errno> {
+        self.skip_sequences().await
+    }
+    async fn export_gone(self: Rc<Self>, export: ExportId) -> Result<(), Errno> {
+        self.dir_holds().drop_export(export);
+        self.drop_export(export).await
+    }
+    fn connected(&self, export: ExportId) {
+        self.dir_holds().connected(export);
+    }
+    fn acknowledged(&self, export: ExportId, callback: Xid) {
+        self.dir_holds().acknowledged(export, callback);
+    }
+    fn handle_event(&self, event: Event) -> Option<Event> {
+        Some(event)
+    }
+    async fn statfs(self: Rc<Self>) -> Result<StatfsReply, Errno> {
+        self.free_for_statfs().await;
+        self.space().await
+    }
+    fn params(&self) -> Vec<Param> {
+        params::list(self)
+    }
+    fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
+        params::set(self, name, value)
+    }
+    async fn stop(self: Rc<Self>) {
+        if self.core().config.in_memory {
+            self.core().tell_end().await;
+        }
+        self.osts().stop().await;
+    }
+}

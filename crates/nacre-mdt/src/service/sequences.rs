@@ -1,0 +1,52 @@
+//! Sequences of FIDs: their grant to clients.
+
+use crate::mdt::Mdt;
+use crate::ops::WriteBound;
+use crate::rows::read_set::ReadSet;
+use crate::rows::table::{self, META, SEQUENCE, meta};
+use crate::service::bounds::credits_of;
+use nacre_target::{Reply, Request};
+use nacre_types::{Errno, Seq};
+use nacre_wire::mdt::GrantSeqReply;
+use tracing::info;
+
+/// Sequences that an old copy of the MDT skips: enough for a million mounts, or 10^11 files.
+const SEQUENCES_SKIPPED: u64 = 1 << 20;
+
+impl Mdt {
+    /// Grants a sequence. The grant is durable before the reply leaves, so that no FID is ever given out twice.
+    pub(crate) async fn grant_seq(&self, request: &Request) -> Result<Reply, Errno> {
+        let client = self.core().client_uuid(request.export).ok_or(Errno::ESTALE)?;
+        self.core().reply_waits_for_commit(request);
+        let read_set = ReadSet::of_key(META, meta::NEXT_SEQ);
+        let (transno, seq) = self
+            .execute(request, read_set, credits_of(WriteBound::inodes(1)), |view| {
+                let next: u64 = view.row(META, meta::NEXT_SEQ)?.unwrap_or(Seq::FIRST_CLIENT.0);
+                if next >= Seq::LIMIT.0 {
+                    return Err(Errno::ENOSPC.into());
+                }
+                view.put(META, meta::NEXT_SEQ, &(next + 1));
+                view.put(SEQUENCE, &table::sequence(Seq(next)), &client);
+                self.core().set_record_data(request, next);
+                Ok(Seq(next))
+            })
+            .await?;
+        self.core().osd.commit(transno).await?;
+        Ok(Reply::of(&GrantSeqReply { seq }).with_transno(transno))
+    }
+
+    /// An old copy of this MDT was admitted. Sequences that were granted after the copy was made are in use: objects on the
+    /// OSTs have their FIDs. New grants begin beyond all that can have been granted since.
+    pub(crate) async fn skip_sequences(&self) -> Result<(), Errno> {
+        let read_set = ReadSet::of_key(META, meta::NEXT_SEQ);
+        let (_, next) = self
+            .execute_local(read_set, credits_of(WriteBound::inodes(1).freeing()), |view| {
+                let next: u64 = view.row(META, meta::NEXT_SEQ)?.unwrap_or(Seq::FIRST_CLIENT.0);
+                view.put(META, meta::NEXT_SEQ, &(next + SEQUENCES_SKIPPED));
+                Ok(next + SEQUENCES_SKIPPED)
+            })
+            .await?;
+        info!(target_name = %self.core().name, next, "FIDs of new files begin anew: those granted after the copy may be in use");
+        Ok(())
+    }
+}

@@ -26,25 +26,13 @@ use nacre_types::{Errno, Extent, ObjectId, Owner};
 const ALLOCATE_SLICE_BYTES: u64 = 1 << 30;
 
 impl Objects {
-    /// Writes the bytes of `data` at `offset`, beside others that write other blocks.
+    /// Writes the bytes of `data` at `offset`, beside others that write other blocks. A write must not begin too late:
+    /// `may_begin` is asked after every wait, immediately before the first byte is written.
     ///
     /// # Errors
-    /// `TooLarge`, `Quarantined`; `NoSpace` and others of the store: nothing of the object has changed then that
-    /// can be read, except that overwritten bytes may be old or new.
+    /// `NotBegun` with what `may_begin` says; `TooLarge`, `Quarantined`; `NoSpace` and others of the store: nothing of the
+    /// object has changed then that can be read, except that overwritten bytes may be old or new.
     pub async fn prepare_write(
-        self: &Rc<Self>,
-        object: ObjectId,
-        offset: u64,
-        data: Vec<Bytes>,
-    ) -> Result<Prepared, OsdError> {
-        self.prepare_write_if(object, offset, data, &|| Ok(())).await
-    }
-    /// The same for a write that must not begin too late: `may_begin` is asked after every wait, immediately before
-    /// the first byte is written.
-    ///
-    /// # Errors
-    /// Those of `prepare_write`; `NotBegun` with what `may_begin` says.
-    pub async fn prepare_write_if(
         self: &Rc<Self>,
         object: ObjectId,
         offset: u64,
@@ -156,22 +144,12 @@ impl Objects {
     }
 
     /// Allocates the blocks of a range, so that later writes to it find room. `keep_size` as in fallocate(2).
-    /// The stamp is that of the later `apply`: a long range takes several transactions.
-    pub async fn prepare_allocate(
-        self: &Rc<Self>,
-        object: ObjectId,
-        offset: u64,
-        len: u64,
-        keep_size: bool,
-        stamp: &Stamp,
-    ) -> Result<Prepared, OsdError> {
-        self.prepare_allocate_if(object, offset, len, keep_size, stamp, &|| Ok(())).await
-    }
-    /// See [`Self::prepare_write_if`].
+    /// The stamp is that of the later `apply`: a long range takes several transactions. `may_begin`: see
+    /// [`Self::prepare_write`].
     ///
     /// # Errors
-    /// The same.
-    pub async fn prepare_allocate_if(
+    /// Those of [`Self::prepare_write`].
+    pub async fn prepare_allocate(
         self: &Rc<Self>,
         object: ObjectId,
         offset: u64,

@@ -9,7 +9,7 @@ use nacre_osd::{
     Prepared, STABLE_KEY, Stamp, UNSUMMED_KEY, table,
 };
 use nacre_testkit::{CrashDevice, Fault, FaultOp, OsdDrive};
-use nacre_types::{Fid, ObjectId, Oid, Owner, Seq, Timestamp};
+use nacre_types::{Errno, Fid, ObjectId, Oid, Owner, Seq, Timestamp};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
@@ -23,6 +23,10 @@ fn owner(n: u32) -> Owner {
 }
 fn stamp(n: u32) -> Stamp {
     Stamp { owner: owner(n), mtime: Timestamp::from_nanos(i128::from(n) * 1_000_000_000) }
+}
+/// These changes have no deadline.
+fn at_any_time() -> Result<(), Errno> {
+    Ok(())
 }
 fn config() -> OsdConfig {
     // A small log: it is read whole at each restart.
@@ -94,7 +98,7 @@ impl Target {
 
     fn write(&mut self, object: ObjectId, offset: u64, data: Vec<u8>) -> Result<ObjectRow, OsdError> {
         self.run(move |o| async move {
-            let prepared = o.prepare_write(object, offset, vec![Bytes::from(data)]).await?;
+            let prepared = o.prepare_write(object, offset, vec![Bytes::from(data)], &at_any_time).await?;
             commit(&o, prepared, stamp(object.fid.oid.0)).await
         })
     }
@@ -113,7 +117,7 @@ impl Target {
     ) -> Result<ObjectRow, OsdError> {
         self.run(move |o| async move {
             let stamp = stamp(object.fid.oid.0);
-            let prepared = o.prepare_allocate(object, offset, len, keep_size, &stamp).await?;
+            let prepared = o.prepare_allocate(object, offset, len, keep_size, &stamp, &at_any_time).await?;
             commit(&o, prepared, stamp).await
         })
     }
@@ -425,7 +429,9 @@ fn concurrent_writers_of_one_object_end_in_the_order_of_their_transnos() {
                     let mut prepared = if is_cut {
                         o.prepare_truncate(id, offset).await.expect("prepares")
                     } else {
-                        o.prepare_write(id, offset, vec![Bytes::from(bytes.clone())]).await.expect("prepares")
+                        o.prepare_write(id, offset, vec![Bytes::from(bytes.clone())], &at_any_time)
+                            .await
+                            .expect("prepares")
                     };
                     if gives_up && is_cut {
                         return;
@@ -456,8 +462,10 @@ fn a_write_that_is_given_up_leaves_sums_that_fit() {
     t.write(object(1), 0, vec![1; 10_000]).expect("writes");
     for id in [object(1), object(2)] {
         t.run(move |o| async move {
-            let mut prepared =
-                o.prepare_write(id, 5000, vec![Bytes::from(vec![2; 9000])]).await.expect("prepares");
+            let mut prepared = o
+                .prepare_write(id, 5000, vec![Bytes::from(vec![2; 9000])], &at_any_time)
+                .await
+                .expect("prepares");
             drop(prepared.take_pins());
             drop(prepared);
         });
@@ -657,7 +665,8 @@ fn bytes_of_a_write_that_a_kill_has_cut_off_do_not_come_back_with_a_lost_machine
         t.write(object(1), 0, vec![1; 700]).expect("writes");
         t.settle();
         t.run(|o| async move {
-            let cut_off = o.prepare_write(object(1), 700, vec![Bytes::from(vec![2; 2300])]).await;
+            let cut_off =
+                o.prepare_write(object(1), 700, vec![Bytes::from(vec![2; 2300])], &at_any_time).await;
             core::mem::forget(cut_off.expect("prepares"));
         });
         let mut t = t.kill();
@@ -743,7 +752,8 @@ fn run_script(t: &mut Target) -> (Vec<Models>, Option<Models>) {
             6 => {
                 model.allocate(300_000, 10_000, true);
                 t.drive.run(|_| async move {
-                    let prepared = objects.prepare_allocate(id, 300_000, 10_000, true, &stamp(0)).await?;
+                    let prepared =
+                        objects.prepare_allocate(id, 300_000, 10_000, true, &stamp(0), &at_any_time).await?;
                     commit(&objects, prepared, stamp(0)).await.map(drop)
                 })
             }
@@ -759,7 +769,8 @@ fn run_script(t: &mut Target) -> (Vec<Models>, Option<Models>) {
                 let data = vec![byte; 9000];
                 model.write(offset, &data);
                 t.drive.run(|_| async move {
-                    let prepared = objects.prepare_write(id, offset, vec![Bytes::from(data)]).await?;
+                    let prepared =
+                        objects.prepare_write(id, offset, vec![Bytes::from(data)], &at_any_time).await?;
                     commit(&objects, prepared, stamp(0)).await.map(drop)
                 })
             }

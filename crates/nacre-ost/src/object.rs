@@ -96,7 +96,7 @@ impl Store {
         let len = data.iter().map(|b| b.len() as u64).sum();
         self.make_room(object, len).await?;
         let may_begin = || self.core.still_wanted(request);
-        let prepared = self.objects.prepare_write_if(object, offset, data, &may_begin).await;
+        let prepared = self.objects.prepare_write(object, offset, data, &may_begin).await;
         self.change(By::Request(request), object, stamp, prepared.map_err(|e| told(object, e))?).await
     }
 
@@ -137,7 +137,7 @@ impl Store {
             let may_begin = || if offset == range.0 { self.core.still_wanted(request) } else { Ok(()) };
             let prepared = self
                 .objects
-                .prepare_allocate_if(object, offset, len, keep_size || !last, &stamp, &may_begin)
+                .prepare_allocate(object, offset, len, keep_size || !last, &stamp, &may_begin)
                 .await
                 .map_err(|e| told(object, e))?;
             let by = if last { By::Request(request) } else { By::Target };

@@ -96,7 +96,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "what a neighbour has renewed is forgotten when a lease ends",
         "crates/nacre-target/src/lease.rs",
-        &[("Some(_) => self.leave_neighbours(entry),", "Some(_) => self.note_end(),")],
+        &[("Some(_) => self.leave_neighbours(entry),", "Some(_) => self.process_leases().end(),")],
     )
     .found_by("nacre-sim", "holds", "a_mount_that_is_cut_off_holds_up_others_for_a_lease_and_is_silent_before"),
     planted(
@@ -113,7 +113,7 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-ost", "target", "a_client_that_does_not_give_a_lock_back_is_evicted_although_it_acknowledges"),
     planted(
         "whoever knows a client's name may act in it",
-        "crates/nacre-target/src/connect.rs",
+        "crates/nacre-target/src/island/connect.rs",
         &[("if core.is_impostor(&connect) {", "if core.is_impostor(&connect) && connect.name == \"\" {")],
     )
     .found_by("nacre-target", "strangers", "a_connect_in_a_clients_name_without_its_secret_is_refused_and_disturbs_nobody"),
@@ -155,12 +155,12 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "identity", "an_mdt_from_an_old_copy_lets_nobody_in_until_it_is_admitted"),
     planted(
         "the reply record is dropped",
-        "crates/nacre-target/src/target_core.rs",
+        "crates/nacre-target/src/transact.rs",
         &[("entry.rpc.remember(record);", "drop(record);")],
     ),
     planted(
         "the record is not in the transaction",
-        "crates/nacre-target/src/target_core.rs",
+        "crates/nacre-target/src/transact.rs",
         &[("tx.put(table::REPLY, &reply_key(request.export, tag), record.to_vec());", "")],
     ),
     planted(
@@ -216,8 +216,8 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-rpc", "import", "changes_are_kept_until_committed_and_replayed_to_a_new_instance"),
     planted(
         "an OST makes what has come too late",
-        "crates/nacre-target/src/target_core.rs",
-        &[("late(self.clock_ms(), request.header.clock_ms)", "late(0, request.header.clock_ms)")],
+        "crates/nacre-target/src/transact.rs",
+        &[("is_expired(self.clock_ms(), request.header.clock_ms)", "is_expired(0, request.header.clock_ms)")],
     )
     .found_by("nacre-sim", "evictions", "a_write_that_reaches_its_ost_after_the_eviction_is_not_made"),
     planted(
@@ -235,7 +235,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "an allocate is made however late it comes",
         "crates/nacre-ost/src/service.rs",
-        &[("        self.core.still_wanted(request)?;\n", "")],
+        &[("        self.core.check_deadline(request)?;\n", "")],
     )
     .found_by("nacre-sim", "evictions", "what_a_dead_mount_has_sent_is_not_made_after_its_eviction"),
     planted(
@@ -264,7 +264,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "a change of a dead mount is made when its turn comes",
         "crates/nacre-mdt/src/service/attempt.rs",
-        &[("Some(request) if let Err(gone) = self.core().still_wanted(request) => Err(gone),\n", "")],
+        &[("Some(request) if let Err(gone) = self.core().check_deadline(request) => Err(gone),\n", "")],
     )
     .found_by("nacre-sim", "holds", "what_a_dead_mount_waited_to_change_is_not_changed_when_its_turn_comes"),
     planted(
@@ -365,7 +365,7 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-rpc", "model", "every_change_is_executed_exactly_once_and_every_call_is_answered"),
     planted(
         "a replay is not waited for",
-        "crates/nacre-target/src/recovery.rs",
+        "crates/nacre-target/src/recovery/state.rs",
         &[("if ready { Step::End } else { Step::Wait }", "Step::End")],
     ),
     planted(
@@ -403,7 +403,7 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-rpc", "export", "resend_after_lost_reply_returns_first_result"),
     planted(
         "the answer leaves before the log is written",
-        "crates/nacre-target/src/island.rs",
+        "crates/nacre-target/src/island/mod.rs",
         &[(
             "core.osd.log_writes(out);",
             "if core.ctx.random().is_multiple_of(2) { core.osd.log_writes(out); }",
@@ -435,7 +435,7 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "records of a client that is gone stay",
-        "crates/nacre-target/src/connect.rs",
+        "crates/nacre-target/src/island/export_end.rs",
         &[("tx.delete_range(table::REPLY, &reply_key(id, Tag(0)), &reply_end(id));", "")],
     ),
     planted(
@@ -461,7 +461,7 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "a recovery waits for those who have reported",
-        "crates/nacre-target/src/recovery.rs",
+        "crates/nacre-target/src/recovery/state.rs",
         &[("&& (r.waiting.remove(&export) || r.late.remove(&export))", "&& r.waiting.contains(&export)")],
     ),
     planted(
@@ -472,12 +472,12 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-rpc", "import", "a_callback_behind_a_missing_one_is_not_taken_in"),
     planted(
         "a change is replayed twice",
-        "crates/nacre-target/src/recovery.rs",
-        &[("if old <= safe.max(made) {", "if old <= safe && made.0 < u64::MAX {")],
+        "crates/nacre-target/src/island/replay.rs",
+        &[("if old <= safe.max(core.recovery().replayed(export)) {", "if old <= safe && core.recovery().replayed(export).0 < u64::MAX {")],
     ),
     planted(
         "a store that comes back on the same boot is trusted",
-        "crates/nacre-target/src/recovery.rs",
+        "crates/nacre-target/src/island/start.rs",
         &[("let nothing = core.osd.was_clean() ||", "let nothing = true ||")],
     )
     .found_by("nacre-sim", "stores", "answered_names_are_there_whatever_the_store_of_the_mdt_has_lost"),
@@ -594,7 +594,7 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "replays of several clients are not put in order",
-        "crates/nacre-target/src/recovery.rs",
+        "crates/nacre-target/src/recovery/state.rs",
         &[("r.queue.pop_first()", "r.queue.pop_last()")],
     ),
     planted(

@@ -286,7 +286,7 @@ impl Mgs {
 }
 
 impl Service for Mgs {
-    const COMMITS_BEFORE_ANSWERS: bool = true;
+    const COMMITS_BEFORE_REPLY: bool = true;
 
     async fn start(core: &Rc<TargetCore>) -> Result<Rc<Self>, String> {
         if core.name != TargetName::Mgs {
@@ -317,7 +317,7 @@ impl Service for Mgs {
         }
     }
 
-    async fn refill(self: Rc<Self>, request: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
+    async fn reconstruct(self: Rc<Self>, request: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
         match request.opcode {
             Opcode::RegisterTarget => {
                 self.core.osd.commit(record.transno).await?;

@@ -95,7 +95,7 @@ impl Store {
     ) -> Result<(Transno, ObjectState), Errno> {
         let len = data.iter().map(|b| b.len() as u64).sum();
         self.make_room(object, len).await?;
-        let may_begin = || self.core.still_wanted(request);
+        let may_begin = || self.core.check_deadline(request);
         let prepared = self.objects.prepare_write(object, offset, data, &may_begin).await;
         self.change(By::Request(request), object, stamp, prepared.map_err(|e| told(object, e))?).await
     }
@@ -116,7 +116,7 @@ impl Store {
     ) -> Result<(Transno, ObjectState), Errno> {
         let prepared = self.objects.prepare_truncate(object, size).await.map_err(|e| told(object, e))?;
         // Its transaction is all that can be seen of a truncate.
-        self.change_if(By::Request(request), object, stamp, prepared, &|| self.core.still_wanted(request))
+        self.change_if(By::Request(request), object, stamp, prepared, &|| self.core.check_deadline(request))
             .await
     }
 
@@ -134,7 +134,7 @@ impl Store {
         loop {
             let len = (end - offset).min(ALLOCATE_SLICE_BYTES);
             let last = offset + len == end;
-            let may_begin = || if offset == range.0 { self.core.still_wanted(request) } else { Ok(()) };
+            let may_begin = || if offset == range.0 { self.core.check_deadline(request) } else { Ok(()) };
             let prepared = self
                 .objects
                 .prepare_allocate(object, offset, len, keep_size || !last, &stamp, &may_begin)

@@ -123,7 +123,7 @@ impl Ost {
         let len = request.bulk.iter().map(|b| b.len() as u64).sum();
         range(args.object, args.offset, len)?;
         self.store.restore(args.object, args.offset, &request.bulk).await?;
-        Ok(self.refilled_state(args.object).await?.with_transno(written))
+        Ok(self.reconstructed_state(args.object).await?.with_transno(written))
     }
 
     async fn truncate(&self, request: &Request) -> Result<Reply, Errno> {
@@ -132,7 +132,7 @@ impl Ost {
         let extent = Extent::new(args.size, u64::MAX);
         if let Some(cut) = request.replayed_transno().filter(|t| self.core.may_have_lost_bytes(*t)) {
             self.store.restore_cut(args.object, args.size).await?;
-            return Ok(self.refilled_state(args.object).await?.with_transno(cut));
+            return Ok(self.reconstructed_state(args.object).await?.with_transno(cut));
         }
         self.not_lost(args.object, args.laid).await?;
         let _held =
@@ -156,7 +156,7 @@ impl Ost {
             self.locks.hold(request.export, cover(request, args.lock), args.object, Mode::Pw, extent).await?;
         self.store.tombstones.refuse(args.object)?;
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
-        self.core.still_wanted(request)?;
+        self.core.check_deadline(request)?;
         let range = (extent.start, extent.end);
         let (transno, state) =
             self.store.allocate(request, args.object, stamp, range, args.keep_size).await?;
@@ -348,14 +348,14 @@ impl Service for Ost {
         counter(request.opcode).into_iter().for_each(count);
     }
 
-    async fn refill(self: Rc<Self>, request: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
+    async fn reconstruct(self: Rc<Self>, request: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
         let reply = match request.opcode {
             Opcode::Write if self.core.may_have_lost_bytes(record.transno) => {
                 return self.restore(&request, record.transno).await;
             }
-            Opcode::Write => self.refilled_state(request.args::<Write>()?.object).await?,
-            Opcode::Truncate => self.refilled_state(request.args::<Truncate>()?.object).await?,
-            Opcode::Allocate => self.refilled_state(request.args::<Allocate>()?.object).await?,
+            Opcode::Write => self.reconstructed_state(request.args::<Write>()?.object).await?,
+            Opcode::Truncate => self.reconstructed_state(request.args::<Truncate>()?.object).await?,
+            Opcode::Allocate => self.reconstructed_state(request.args::<Allocate>()?.object).await?,
             Opcode::Reserve => Reply::of(&ReserveReply { objects: record.data }),
             _ => Reply::of(&Empty {}),
         };
@@ -483,7 +483,7 @@ impl Ost {
         self.core.stats.borrow_mut().count_bytes(name, bytes);
         self.bulk_sizes.borrow_mut().count(direction, bytes);
     }
-    async fn refilled_state(&self, object: ObjectId) -> Result<Reply, Errno> {
+    async fn reconstructed_state(&self, object: ObjectId) -> Result<Reply, Errno> {
         let state = self.store.state(object).await?;
         Ok(Reply::of(&WriteReply { state }))
     }

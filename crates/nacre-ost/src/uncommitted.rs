@@ -57,7 +57,7 @@ impl Ost {
             self.store.sync(object).await?;
             self.uncommitted.borrow_mut().remove_durable(bytes, last);
         }
-        self.core.still_wanted(request)
+        self.core.check_deadline(request)
     }
 
     /// Records a change: until it is durable or its client has the reply, overlapping changes of others wait.

@@ -1,10 +1,10 @@
-//! Who this target is for its clients: it refuses those that mean another one, or itself with more than it has.
+//! The identity of this target for its clients: it refuses clients that mean another target, or a later state of this one.
 //!
 //! The page is docs/targets.md. `replaced` counts how often an administrator has admitted another target, or an old copy,
 //! under this name. Client and target must agree on it: a client with an older list means the former target, and a target
-//! that has not heard of its admission yet still has clients, locks and numbers of before it.
+//! that has not heard of its admission yet still has clients, locks and transnos from before it.
 
-use crate::clients::ExportId;
+use crate::clients::rows::ExportId;
 use crate::service::Service;
 use crate::target_core::TargetCore;
 use alloc::format;
@@ -19,15 +19,10 @@ use nacre_wire::target::{Connect, Role};
 const REPLACED_KEY: &[u8] = b"replaced";
 
 impl TargetCore {
-    /// The latest `replaced` that this target was told.
-    pub fn replaced(&self) -> u32 {
-        self.replaced.get()
-    }
-
-    /// Why this client is not let in, and whether it means another target, which does not pass.
+    /// Why this client is refused, and whether it means another target, in which case a retry cannot help.
     pub(crate) fn refusal(&self, connect: &Connect) -> Option<(String, bool)> {
         let known = connect.known.as_ref().filter(|_| connect.role != Role::Tool)?;
-        let mine = self.replaced.get();
+        let mine = self.replaced();
         if connect.replaced < mine {
             let text =
                 "its list of targets is older than the admission of this target: it asks the MGS again";
@@ -43,26 +38,26 @@ impl TargetCore {
 
     pub(crate) async fn load_replaced(&self) -> Result<(), Errno> {
         if let Some(row) = self.osd.get(table::TARGET, REPLACED_KEY).await? {
-            self.replaced.set(u32::from_slice(&row)?);
+            self.set_replaced(u32::from_slice(&row)?);
         }
         Ok(())
     }
 
-    /// The MGS has admitted this target. Clients of before are evicted first: they come with the new list.
+    /// The MGS has admitted this target. Its former clients are evicted first: they reconnect with the new list.
     pub(crate) async fn take_admission<S: Service>(
         &self,
         service: &Rc<S>,
         replaced: u32,
     ) -> Result<(), Errno> {
-        if replaced == self.replaced.get() {
+        if replaced == self.replaced() {
             return Ok(());
         }
         tracing::warn!(target_name = %self.name, replaced,
-            "an administrator has admitted this target under its name: clients of before are evicted");
+            "an administrator has admitted this target under its name: its former clients are evicted");
         let known: Vec<ExportId> =
-            self.exports.borrow().iter().filter(|(_, e)| e.has_lease()).map(|(id, _)| id).collect();
+            self.clients().exports().iter().filter(|(_, e)| e.has_lease()).map(|(id, _)| id).collect();
         for export in known {
-            self.evict(export, String::from("the target was admitted anew, its clients begin anew"));
+            self.evict(export, String::from("the target was admitted anew, its clients start anew"));
         }
         service.clone().admitted().await?;
         let credits = Credits { rows: 1, row_bytes: 64, object_bytes: 0, frees: true };
@@ -72,7 +67,7 @@ impl TargetCore {
             Ok(())
         })?;
         self.osd.commit(transno).await?;
-        self.replaced.set(replaced);
+        self.set_replaced(replaced);
         Ok(())
     }
 }

@@ -4,7 +4,7 @@
 //! only turns them into text. A client's own `last_*` numbers are those of its row: with reply records they stay 0,
 //! as in the field.
 
-use crate::clients::ClientRow;
+use crate::clients::rows::ClientRow;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write;

@@ -58,8 +58,7 @@ impl Registration {
             Rc::new(Self { mgs, fs: fs.clone(), reply: RefCell::new(None), changed, version: Cell::new(0) });
         core.ctx.spawn(this.clone().run(core.clone()));
         core.ctx.spawn(this.clone().watch(core.clone()));
-        // A second start keeps the first: it would be a bug, and harmless.
-        let _first = core.registration.set(this.clone());
+        core.set_registration(&this);
         Some(this)
     }
 
@@ -101,7 +100,7 @@ impl Registration {
         &self.mgs
     }
 
-    /// The MGS refuses the connection: another process serves this target, and this store is a copy.
+    /// Ends the target when the MGS refuses its connection: another process serves it, and this store is a copy.
     async fn watch(self: Rc<Self>, core: Rc<TargetCore>) {
         while !self.mgs.is_stopped() {
             if let Some(why) = self.mgs.mismatch() {

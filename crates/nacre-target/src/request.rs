@@ -1,6 +1,6 @@
 //! A request that a service handles, and its reply.
 
-use crate::clients::ExportId;
+use crate::clients::rows::ExportId;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_rpc::PreVersions;

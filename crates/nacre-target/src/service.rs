@@ -1,6 +1,6 @@
-//! What a kind of target must provide.
+//! The interface of a kind of target (MGS, MDT, OST).
 
-use crate::clients::ExportId;
+use crate::clients::rows::ExportId;
 use crate::request::{Reply, Request};
 use crate::rivals::Whereabouts;
 use crate::target_core::TargetCore;
@@ -19,19 +19,19 @@ pub type StartRow = (&'static [u8], Vec<u8>);
 
 /// A kind of target. Handlers run as tasks of the island; many are under way at a time.
 pub trait Service: Sized + 'static {
-    /// Every change is committed before it is answered, so that no store can lose one that a client knows of: after
-    /// an unclean start there is nothing to replay, and everybody is served at once.
-    const COMMITS_BEFORE_ANSWERS: bool = false;
+    /// Every change is committed before its reply, so that no store can lose a change that a client relies on: after an
+    /// unclean start there is nothing to replay, and all clients are served at once.
+    const COMMITS_BEFORE_REPLY: bool = false;
 
     /// Features of clients that may be granted locks which no row restores. The row of such a client says so before
     /// its connect is answered, see `locks/restart_wait.rs`.
     const VOLATILE_LOCK_FEATURES: u64 = 0;
 
-    /// What this kind of target wants of its engine beyond the operator's settings.
+    /// Settings of the engine for this kind of target, beyond those of the operator.
     fn tune(osd: &mut OsdConfig) {
         let _ = osd;
     }
-    /// Reads what it needs from its rows; called once the engine is open, before any request.
+    /// Reads the rows that it needs; called once the engine is open, before any request.
     fn start(core: &Rc<TargetCore>) -> impl Future<Output = Result<Rc<Self>, String>>;
 
     /// Rows of the table `TARGET` that are written with the number of this start, before any request.
@@ -40,41 +40,41 @@ pub trait Service: Sized + 'static {
         async { Ok(Vec::new()) }
     }
 
-    /// One admitted request, not seen before.
+    /// Handles an admitted request that was not executed before.
     fn handle(self: Rc<Self>, request: Rc<Request>) -> impl Future<Output = Result<Reply, Errno>>;
 
-    /// The reply of a request that was executed before: from its record and today's rows.
-    fn refill(
+    /// Reconstructs the reply of a request that was executed before, from its record and the present rows.
+    fn reconstruct(
         self: Rc<Self>,
         request: Rc<Request>,
         record: ReplyRecord,
     ) -> impl Future<Output = Result<Reply, Errno>>;
 
-    /// Counts the operations of a request, in the field's words.
+    /// Counts the operations of a request, with the names of Lustre's `stats`.
     fn count_operations(&self, _request: &Request, _count: &mut dyn FnMut(&'static str)) {}
 
-    /// An export has gone (disconnect or eviction): drop its locks, opens and orphans. Idempotent: it runs again
-    /// after a crash in the middle.
+    /// An export has ended (disconnect or eviction): drops its locks, opens and orphans. Idempotent: it is repeated after
+    /// a crash in the middle.
     ///
     /// # Errors
-    /// Something is left, and has been logged: the client's record stays, so that the next start does it again.
+    /// Something is left, and has been logged: the client's record stays, so that the next start repeats it.
     fn export_gone(self: Rc<Self>, export: ExportId) -> impl Future<Output = Result<(), Errno>>;
 
-    /// A client has connected on a new epoch: what it took as granted on earlier ones has ended with them.
+    /// A client has connected on a new epoch: its volatile locks of earlier epochs have ended with them.
     fn connected(&self, _export: ExportId) {}
-    /// A client has taken in the callback of this number.
+    /// A client has acknowledged the callback of this number.
     fn acknowledged(&self, _export: ExportId, _callback: Xid) {}
 
-    /// The target has started and serves everybody: no recovery was due, or it is over.
+    /// The target has started and serves all clients: no recovery was due, or it is over.
     fn recovered(self: Rc<Self>) {}
 
-    /// An administrator has admitted this target in the place of another one, or as an old copy of itself: what others know
-    /// of the former is not known here.
+    /// An administrator has admitted this target in the place of another one, or as an old copy of itself: this target
+    /// lacks state that others know of the former.
     fn admitted(self: Rc<Self>) -> impl Future<Output = Result<(), Errno>> {
         async { Ok(()) }
     }
 
-    /// Events of outbound connections of the service itself; gives back what is not its own.
+    /// Handles events of the service's own outbound connections; returns all others.
     fn handle_event(&self, event: Event) -> Option<Event> {
         Some(event)
     }
@@ -83,7 +83,7 @@ pub trait Service: Sized + 'static {
         None
     }
     fn statfs(self: Rc<Self>) -> impl Future<Output = Result<StatfsReply, Errno>>;
-    /// Makes durable what the service keeps beside its rows (bytes of objects); the rows are committed after it.
+    /// Makes data durable that the service stores beside its rows (bytes of objects); the rows are committed afterwards.
     fn sync(self: Rc<Self>) -> impl Future<Output = Result<(), Errno>> {
         async { Ok(()) }
     }
@@ -95,11 +95,11 @@ pub trait Service: Sized + 'static {
     fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
         Err(alloc::format!("{name} cannot be set (value {value})"))
     }
-    /// Version of the list of targets, told in every ping reply; 0 = not the MGS.
+    /// Version of the list of targets, sent in every ping reply; 0 if this is not the MGS.
     fn config_version(&self) -> u64 {
         0
     }
-    /// Planned stop: finish background work. The engine is stopped afterwards.
+    /// Planned stop: finishes background work. The engine is stopped afterwards.
     fn stop(self: Rc<Self>) -> impl Future<Output = ()> {
         async {}
     }

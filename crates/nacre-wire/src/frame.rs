@@ -83,15 +83,15 @@ pub struct Header {
     pub last_stable: Transno,
     pub epoch: ConnEpoch,
     /// Milliseconds of the server's clock, 0 = none. Reply: when it was sent. Request: the change must not be begun later
-    /// ([`late`]).
+    /// ([`is_expired`]).
     pub clock_ms: u32,
     /// Job of the caller, 0 = none.
     pub job: u64,
 }
 
-/// Whether the clock `now` has passed the time `until`; half of what the number can say lies on each side.
-pub fn late(now_ms: u32, until_ms: u32) -> bool {
-    until_ms != 0 && (now_ms.wrapping_sub(until_ms) as i32) > 0
+/// Whether a deadline on a clock that wraps around has passed; half of all values count as later ones. 0 is no deadline.
+pub fn is_expired(now_ms: u32, deadline_ms: u32) -> bool {
+    deadline_ms != 0 && (now_ms.wrapping_sub(deadline_ms) as i32) > 0
 }
 
 impl Header {

@@ -19,7 +19,7 @@ pub mod target;
 
 pub use address::AddressText;
 pub use frame::{
-    Frame, FrameError, HEADER_BYTES, Header, Kind, Lengths, MAX_BODY_BYTES, MAX_BULK_BYTES, flags, late,
+    Frame, FrameError, HEADER_BYTES, Header, Kind, Lengths, MAX_BODY_BYTES, MAX_BULK_BYTES, flags, is_expired,
 };
 pub use opcode::{Class, Opcode, Rpc};
 pub use pattern::matches;

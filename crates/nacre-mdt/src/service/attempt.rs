@@ -167,7 +167,7 @@ impl Mdt {
             Ok(value)
         };
         let done = match request {
-            Some(request) if let Err(gone) = self.core().still_wanted(request) => Err(gone),
+            Some(request) if let Err(gone) = self.core().check_deadline(request) => Err(gone),
             Some(request) => self.core().transact(request, pins, reservation, once),
             None => self.core().transact_local(pins, reservation, once),
         };

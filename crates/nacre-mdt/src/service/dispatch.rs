@@ -14,7 +14,7 @@ use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, Reply, Request, Service, TargetCore};
 use nacre_types::{Errno, Xid};
 use nacre_wire::Opcode;
-use nacre_wire::mdt::{Batch, GrantSeq};
+use nacre_wire::mdt::{Batch, Ended, GrantSeq};
 use nacre_wire::target::{Param, StatfsReply, features};
 
 impl Mdt {
@@ -91,7 +91,7 @@ impl Service for Mdt {
         let known = operations.iter().filter_map(|op| Opcode::from_number(op.opcode).zip(Some(&op.body)));
         known.filter_map(|(opcode, body)| counter(opcode, body)).for_each(count);
     }
-    async fn refill(self: Rc<Self>, request: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
+    async fn reconstruct(self: Rc<Self>, request: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
         self.reconstruct_reply(&request, &record).await
     }
     async fn admitted(self: Rc<Self>) -> Result<(), Errno> {
@@ -122,7 +122,11 @@ impl Service for Mdt {
     }
     async fn stop(self: Rc<Self>) {
         if self.core().config.in_memory {
-            self.core().tell_end().await;
+            let silent = self.core().callback_all(Opcode::Ended, &Ended {}).await;
+            if silent > 0 {
+                tracing::warn!(target_name = %self.core().name, silent,
+                    "clients have not acknowledged that the file system has ended: their calls wait until they are unmounted");
+            }
         }
         self.osts().stop().await;
     }

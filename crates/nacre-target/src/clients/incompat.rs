@@ -5,7 +5,7 @@
 //! be served by an older release again. A target that another build has changed in ways that this one does not know is
 //! not served.
 
-use crate::clients::ExportId;
+use crate::clients::rows::ExportId;
 use crate::last_rcvd::{INCOMPAT_KNOWN, INCOMPAT_MULTI_RPCS};
 use alloc::collections::BTreeSet;
 use alloc::format;

@@ -7,7 +7,7 @@
 //! decides.
 //! Not here: callbacks that are not acknowledged at all (`lease.rs`).
 
-use crate::clients::ExportId;
+use crate::clients::rows::ExportId;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;

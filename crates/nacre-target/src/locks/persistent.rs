@@ -10,7 +10,7 @@
 //! client does not have any more, and the client cancels it again when the lock is revoked. A grant that is lost that way
 //! is gone. Bounded like the locks themselves.
 
-use crate::clients::ExportId;
+use crate::clients::rows::ExportId;
 use crate::target_core::TargetCore;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;

@@ -5,7 +5,7 @@
 //! the features in their rows ([`Service::VOLATILE_LOCK_FEATURES`](crate::Service::VOLATILE_LOCK_FEATURES)), so a client
 //! is granted one only after its row says so.
 
-use crate::clients::ExportId;
+use crate::clients::rows::ExportId;
 use crate::target_core::TargetCore;
 use nacre_types::Instant;
 use nacre_wire::target::Role;
@@ -14,31 +14,22 @@ impl TargetCore {
     /// Whether this client may be granted a lock that no row restores: after a restart its row will show that it may
     /// have had one.
     pub fn may_have_volatile_locks(&self, export: ExportId) -> bool {
-        let exports = self.exports.borrow();
-        exports.get(export).is_some_and(|e| e.features & e.row_features & self.volatile_lock_features != 0)
+        let exports = self.clients().exports();
+        exports
+            .get(export)
+            .is_some_and(|e| e.features() & e.row_features() & self.volatile_lock_features() != 0)
     }
     /// Waits until no client relies on a volatile lock that an earlier start has granted.
     pub async fn former_locks_ended(&self) {
         while let Some(deadline) = self.former_locks_deadline() {
-            let _connected = self.ctx.timeout(deadline, self.clients_changed.wait()).await;
+            let _connected = self.ctx.timeout(deadline, self.clients().wait_changed()).await;
         }
     }
     /// When the next lease runs out of a client that may rely on a volatile lock of an earlier start; `None` if there is
     /// no such client.
     pub fn former_locks_deadline(&self) -> Option<Instant> {
-        if !self.may_be_unseen.get() {
-            return None;
-        }
-        let now = self.ctx.now();
-        let exports = self.exports.borrow();
-        let unseen = exports.iter().filter(|(_, e)| {
-            !e.seen
-                && e.role == Role::Client
-                && e.row_features & self.volatile_lock_features != 0
-                && e.lease_until > now
-        });
-        let next = unseen.map(|(_, e)| e.lease_until).min();
-        self.may_be_unseen.set(next.is_some());
-        next
+        self.clients().unseen_deadline(self.ctx.now(), |e| {
+            e.role() == Role::Client && e.row_features() & self.volatile_lock_features() != 0
+        })
     }
 }

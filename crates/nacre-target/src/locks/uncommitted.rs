@@ -11,7 +11,7 @@
 //! the visit of the transaction, because other clients may have connected while a change waited; changes made before
 //! another client connected are committed, its connect waits for that.
 
-use crate::clients::ExportId;
+use crate::clients::rows::ExportId;
 use crate::request::Request;
 use crate::target_core::TargetCore;
 use alloc::collections::{BTreeMap, VecDeque};

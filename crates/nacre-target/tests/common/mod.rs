@@ -80,7 +80,7 @@ impl Service for Ledger {
             _ => Err(Errno::EOPNOTSUPP),
         }
     }
-    async fn refill(self: Rc<Self>, _: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
+    async fn reconstruct(self: Rc<Self>, _: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
         Ok(Reply::of(&ReserveReply { objects: record.data }))
     }
     async fn export_gone(self: Rc<Self>, export: ExportId) -> Result<(), Errno> {

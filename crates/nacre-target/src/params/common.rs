@@ -1,22 +1,17 @@
-//! Parameters that every target has.
+//! The parameters that every target has, and how any parameter of a target is read and set.
 
-use crate::clients::Entry;
 use crate::clients::ExportId;
+use crate::clients::export::ClientExport;
 use crate::clients::op_stats::OpStats;
 use crate::service::Service;
 use crate::target_core::TargetCore;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use nacre_osd::{Credits, Pins, table};
-use nacre_types::{Codec, Errno, TargetKind};
+use nacre_types::TargetKind;
 use nacre_wire::matches;
-use nacre_wire::mgs::KeptParam;
 use nacre_wire::settings::{SERVER_MOD_RPCS_MAX, parse_clear, parse_limit};
 use nacre_wire::target::{Param, SetParam, SetParamReply, features};
-
-/// Row of `TARGET`: the parameters of this target that the MGS keeps.
-const KEPT_KEY: &[u8] = b"kept";
 
 fn param(name: String, value: String, writable: bool, help: &str) -> Param {
     Param { name, value, writable, help: help.to_string() }
@@ -45,7 +40,7 @@ impl TargetCore {
     pub(crate) fn common_params(&self) -> Vec<Param> {
         let prefix = self.param_prefix();
         let name = |suffix: &str| format!("{prefix}{suffix}");
-        let exports = self.exports.borrow();
+        let exports = self.clients().exports();
         let mut list = alloc::vec![
             param(name("uuid"), self.osd.label().uuid.to_string(), false, "identity of the target"),
             param(name("instance"), self.instance().to_string(), false, "starts of the target"),
@@ -65,20 +60,20 @@ impl TargetCore {
             ),
             param(
                 name("max_mod_rpcs_in_flight"),
-                self.max_mod_rpcs.get().to_string(),
+                self.params().max_mod_rpcs().to_string(),
                 true,
                 "modifying requests a client may have in flight, 1 to 512, default 8; holds for new connections",
             ),
         ];
         list.push(param(
             name("fail_loc"),
-            self.faults.fail_loc(&self.ctx),
+            self.faults().fail_loc(&self.ctx),
             self.config.fault_points,
             "the fault point that is set, 0 for none; only builds for tests have any",
         ));
         list.push(param(
             name("fail_val"),
-            self.faults.fail_val(),
+            self.faults().fail_val(),
             self.config.fault_points,
             "how often a fault point that is set then strikes, from 1, default 1",
         ));
@@ -86,7 +81,7 @@ impl TargetCore {
             name("recovery_status"),
             self.recovery_status(),
             false,
-            "recovery after an unclean start: state, clients, requests made again",
+            "recovery after an unclean start: state, clients, replayed requests",
         ));
         list.push(param(
             name("storage"),
@@ -95,9 +90,9 @@ impl TargetCore {
             "the storage engine: what it holds, of how much",
         ));
         for (id, e) in exports.iter().filter(|(_, e)| e.has_lease()) {
-            let prefix = format!("exports.{}.", e.uuid);
+            let prefix = format!("exports.{}.", e.uuid());
             let named = |suffix: &str| name(&format!("{prefix}{suffix}"));
-            list.push(param(named("uuid"), format!("{}\n", e.uuid), false, "identity of a client"));
+            list.push(param(named("uuid"), format!("{}\n", e.uuid()), false, "identity of a client"));
             list.push(param(named("state"), self.export_state(id, e), false, "what is known of a client"));
             list.push(param(named("export"), self.export_text(e), false, "a client's connection in full"));
             list.push(param(
@@ -148,8 +143,8 @@ impl TargetCore {
     pub(crate) fn set_common_param(&self, name: &str, value: &str) -> Option<Result<(), String>> {
         let suffix = name.strip_prefix(&self.param_prefix())?;
         if let Some(uuid) = suffix.strip_prefix("exports.").and_then(|rest| rest.strip_suffix(".stats")) {
-            let mut exports = self.exports.borrow_mut();
-            let id = exports.iter().find(|(_, e)| e.uuid.to_string() == uuid).map(|(id, _)| id)?;
+            let mut exports = self.clients().exports_mut();
+            let id = exports.iter().find(|(_, e)| e.uuid().to_string() == uuid).map(|(id, _)| id)?;
             if let Err(why) = parse_clear(name, value) {
                 return Some(Err(why));
             }
@@ -163,16 +158,16 @@ impl TargetCore {
             )));
         }
         match suffix {
-            "fail_loc" => return Some(self.faults.set_loc(&self.ctx, name, value)),
-            "fail_val" => return Some(self.faults.set_val(name, value)),
+            "fail_loc" => return Some(self.faults().set_loc(&self.ctx, name, value)),
+            "fail_val" => return Some(self.faults().set_val(name, value)),
             "max_mod_rpcs_in_flight" => {}
             _ => return None,
         }
-        Some(parse_limit(name, value, SERVER_MOD_RPCS_MAX).map(|n| self.max_mod_rpcs.set(n)))
+        Some(parse_limit(name, value, SERVER_MOD_RPCS_MAX).map(|n| self.params().set_max_mod_rpcs(n)))
     }
 
-    fn export_state(&self, id: ExportId, e: &Entry) -> String {
-        let state = match (e.conn, e.seen) {
+    fn export_state(&self, id: ExportId, e: &ClientExport) -> String {
+        let state = match (e.conn(), e.is_seen()) {
             (Some(_), _) => "connected",
             (None, true) => "disconnected",
             (None, false) => "not seen since the target started",
@@ -180,7 +175,7 @@ impl TargetCore {
         format!(
             "name: {}\ngeneration: {id}\nstate: {state}\nlast_xid: {}\nlast_transno: {}\nrunning: {}\n\
              unacknowledged_callbacks: {}\n",
-            e.name,
+            e.name(),
             e.rpc.last_xid(),
             e.rpc.last_transno(),
             e.rpc.running().len(),
@@ -188,78 +183,19 @@ impl TargetCore {
         )
     }
 
-    fn export_text(&self, e: &Entry) -> String {
+    fn export_text(&self, e: &ClientExport) -> String {
         format!(
             "{}:\n    name: {}\n    client: {}\n    connect_flags: [ {} ]\n    connect_data:\n       flags: {:#x}\n       \
              instance: {}\n       max_mod_rpcs: {}\n    export_flags: [ {} ]\n",
-            e.uuid,
-            e.name,
-            e.from,
-            features::names(e.features),
-            e.features,
+            e.uuid(),
+            e.name(),
+            e.from(),
+            features::names(e.features()),
+            e.features(),
             self.instance(),
-            e.max_mod_rpcs,
-            if e.ending.is_some() { "lease_ending" } else { "" },
+            e.max_mod_rpcs(),
+            if e.lease_ending().is_some() { "lease_ending" } else { "" },
         )
-    }
-
-    /// What the MGS kept when it was last heard: it holds from the start, before a client connects.
-    pub(crate) async fn restore_kept<S: Service>(&self, service: &S) -> Result<(), Errno> {
-        if let Some(row) = self.osd.get(table::TARGET, KEPT_KEY).await? {
-            match Vec::<KeptParam>::from_slice(&row) {
-                Ok(kept) => self.set_kept(service, &kept),
-                Err(error) => tracing::error!(target_name = %self.name, %error,
-                    "the parameters that the MGS keeps cannot be read: they hold again once it answers"),
-            }
-        }
-        Ok(())
-    }
-
-    /// Sets what the MGS keeps, and remembers it for the next start.
-    pub(crate) async fn keep<S: Service>(&self, service: &S, list: &[KeptParam]) -> Result<(), Errno> {
-        self.apply_kept(service, list);
-        let names: Vec<String> = self.all_params(service).into_iter().map(|p| p.name).collect();
-        let is_ours = |kept: &&KeptParam| names.iter().any(|name| matches(&kept.name, name));
-        let row = Codec::to_vec(&list.iter().filter(is_ours).cloned().collect::<Vec<_>>());
-        let old = self.osd.get(table::TARGET, KEPT_KEY).await?;
-        if old.map_or(row == Codec::to_vec(&Vec::<KeptParam>::new()), |old| old[..] == row[..]) {
-            return Ok(());
-        }
-        let row_bytes = u32::try_from(row.len()).unwrap_or(u32::MAX).saturating_add(64);
-        let credits = Credits { rows: 1, row_bytes, object_bytes: 0, frees: false };
-        let reservation = self.osd.reserve(credits).await?;
-        self.transact_local(&Pins::default(), reservation, |tx| {
-            tx.put(table::TARGET, KEPT_KEY, row);
-            Ok(())
-        })?;
-        Ok(())
-    }
-
-    /// Sets the parameters that the MGS keeps and this target has; once per change of the list.
-    pub fn apply_kept<S: Service>(&self, service: &S, kept: &[KeptParam]) {
-        if *self.kept.borrow() == kept {
-            return;
-        }
-        *self.kept.borrow_mut() = kept.to_vec();
-        self.set_kept(service, kept);
-    }
-    /// What is kept of a parameter that is new here, say of a target that was met just now in `list`. That list may be
-    /// older than the one that was applied last, or newer.
-    pub fn kept_of(&self, name: &str, list: &[KeptParam]) -> Option<String> {
-        let applied = self.kept.borrow();
-        let kept = list.iter().chain(applied.iter()).rfind(|kept| matches(&kept.name, name))?;
-        Some(kept.value.clone())
-    }
-    fn set_kept<S: Service>(&self, service: &S, kept: &[KeptParam]) {
-        for KeptParam { name, value } in kept {
-            let set = SetParam { name: name.clone(), value: value.clone() };
-            let reply = set_params(self, service, &set);
-            if reply.refused.is_empty() {
-                continue;
-            }
-            tracing::warn!(target_name = %self.name, reason = reply.refused,
-                "a parameter that the MGS keeps is refused\nhint: nacre lctl set_param -P -d {name}");
-        }
     }
 }
 
@@ -279,7 +215,7 @@ pub fn set_params<S: Service>(core: &TargetCore, service: &S, set: &SetParam) ->
 }
 
 /// As the field prints it.
-fn reply_data(e: &Entry) -> String {
+fn reply_data(e: &ClientExport) -> String {
     let (most, by_xid, by_tag) = e.rpc.record_counts();
     format!(
         "reply_cnt: {}\nreply_max: {most}\nreply_released_by_xid: {by_xid}\nreply_released_by_tag: {by_tag}\n",

@@ -1,0 +1,51 @@
+//! What the targets of one process know together of their clients, so that an idle client sends one ping per process.
+
+use alloc::sync::Arc;
+use core::fmt;
+use nacre_types::{ClientUuid, Instant};
+
+/// Shared by the targets of one process.
+///
+/// A client counts the ping reply of a neighbour for an import only when [`Neighbours::hear`] gave the same number with
+/// that reply as with the import's own latest one: then no lease has ended in between, and the export exists.
+pub trait Neighbours: fmt::Debug + Send + Sync {
+    /// Identifies this process; not 0.
+    fn process(&self) -> u64;
+    /// A message of a client has arrived. Returns how many leases have ended in this process so far.
+    fn hear(&self, client: ClientUuid, now: Instant) -> u64;
+    /// When the latest message of the client arrived, if that was later than `after`; otherwise counts the end of a lease.
+    /// Atomic with regard to [`Neighbours::hear`].
+    fn heard_or_end(&self, client: ClientUuid, after: Instant) -> Option<Instant>;
+    /// Counts the end of a lease of any client, or the start of a target, which has no former grants.
+    fn end(&self);
+    /// How many leases have ended in this process so far.
+    fn ended(&self) -> u64;
+}
+
+/// The neighbours of a target; none if it is alone in its process.
+#[derive(Debug)]
+pub(crate) struct ProcessLeases(Option<Arc<dyn Neighbours>>);
+
+impl ProcessLeases {
+    pub(crate) fn new(neighbours: Option<Arc<dyn Neighbours>>) -> Self {
+        Self(neighbours)
+    }
+    /// Counts the end of a lease.
+    pub(crate) fn end(&self) {
+        if let Some(neighbours) = &self.0 {
+            neighbours.end();
+        }
+    }
+    /// Process and number of ended leases, for a reply; 0 when this target is alone.
+    pub(crate) fn process(&self) -> (u64, u64) {
+        self.0.as_ref().map_or((0, 0), |n| (n.process(), n.ended()))
+    }
+    /// The same; a message of this client has arrived.
+    pub(crate) fn hear(&self, client: ClientUuid, now: Instant) -> (u64, u64) {
+        self.0.as_ref().map_or((0, 0), |n| (n.process(), n.hear(client, now)))
+    }
+    /// See [`Neighbours::heard_or_end`].
+    pub(crate) fn heard_or_end(&self, client: ClientUuid, after: Instant) -> Option<Instant> {
+        self.0.as_ref()?.heard_or_end(client, after)
+    }
+}

@@ -1,0 +1,72 @@
+//! Parameters that the MGS keeps (`set_param -P`): applied at the start from the latest list, and whenever the list changes.
+
+use crate::params::common::set_params;
+use crate::service::Service;
+use crate::target_core::TargetCore;
+use alloc::string::String;
+use alloc::vec::Vec;
+use nacre_osd::{Credits, Pins, table};
+use nacre_types::{Codec, Errno};
+use nacre_wire::matches;
+use nacre_wire::mgs::KeptParam;
+use nacre_wire::target::SetParam;
+
+/// Row of `TARGET`: the parameters of this target that the MGS keeps.
+const KEPT_KEY: &[u8] = b"kept";
+
+impl TargetCore {
+    /// Applies the list that the MGS sent last, at the start and before any client connects.
+    pub(crate) async fn restore_kept<S: Service>(&self, service: &S) -> Result<(), Errno> {
+        if let Some(row) = self.osd.get(table::TARGET, KEPT_KEY).await? {
+            match Vec::<KeptParam>::from_slice(&row) {
+                Ok(kept) => self.set_kept(service, &kept),
+                Err(error) => tracing::error!(target_name = %self.name, %error,
+                    "the stored parameters of the MGS cannot be read: they apply again once the MGS replies"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies a list of the MGS, and stores it for the next start.
+    pub(crate) async fn keep<S: Service>(&self, service: &S, list: &[KeptParam]) -> Result<(), Errno> {
+        self.apply_kept(service, list);
+        let names: Vec<String> = self.all_params(service).into_iter().map(|p| p.name).collect();
+        let is_ours = |kept: &&KeptParam| names.iter().any(|name| matches(&kept.name, name));
+        let row = Codec::to_vec(&list.iter().filter(is_ours).cloned().collect::<Vec<_>>());
+        let old = self.osd.get(table::TARGET, KEPT_KEY).await?;
+        if old.map_or(row == Codec::to_vec(&Vec::<KeptParam>::new()), |old| old[..] == row[..]) {
+            return Ok(());
+        }
+        let row_bytes = u32::try_from(row.len()).unwrap_or(u32::MAX).saturating_add(64);
+        let credits = Credits { rows: 1, row_bytes, object_bytes: 0, frees: false };
+        let reservation = self.osd.reserve(credits).await?;
+        self.transact_local(&Pins::default(), reservation, |tx| {
+            tx.put(table::TARGET, KEPT_KEY, row);
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Sets those parameters of the list that this target has; once per change of the list.
+    pub fn apply_kept<S: Service>(&self, service: &S, kept: &[KeptParam]) {
+        if self.params().replace_kept(kept) {
+            self.set_kept(service, kept);
+        }
+    }
+    /// The kept value of a parameter that is new here, for example of a target that has just appeared in `list`. That list
+    /// may be older than the one that was applied last, or newer.
+    pub fn kept_of(&self, name: &str, list: &[KeptParam]) -> Option<String> {
+        self.params().kept_value(name, list)
+    }
+    fn set_kept<S: Service>(&self, service: &S, kept: &[KeptParam]) {
+        for KeptParam { name, value } in kept {
+            let set = SetParam { name: name.clone(), value: value.clone() };
+            let reply = set_params(self, service, &set);
+            if reply.refused.is_empty() {
+                continue;
+            }
+            tracing::warn!(target_name = %self.name, reason = reply.refused,
+                "a parameter that the MGS keeps is refused\nhint: nacre lctl set_param -P -d {name}");
+        }
+    }
+}

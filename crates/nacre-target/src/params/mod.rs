@@ -1,0 +1,11 @@
+//! Parameters of a target.
+//!
+//! - `values.rs`: the values that the core keeps.
+//! - `common.rs`: the parameters that every target has, and how any parameter is read and set.
+//! - `kept.rs`: parameters that the MGS keeps (`set_param -P`).
+
+pub(crate) mod common;
+pub(crate) mod kept;
+pub(crate) mod values;
+
+pub use common::set_params;

@@ -1,0 +1,157 @@
+//! Changes: the transaction, the transno and the reply record are one unit.
+//!
+//! Invariants: a change on behalf of a request and its reply record are one transaction; a request whose export has ended
+//! changes nothing; a queued request is checked again with [`TargetCore::check_deadline`] before it is executed.
+
+use crate::clients::export::PendingRecord;
+use crate::clients::rows::reply_key;
+use crate::recovery::RECOVERY_KEY;
+use crate::request::{ReplyTail, Request};
+use crate::target_core::TargetCore;
+use alloc::vec::Vec;
+use nacre_osd::{Pins, Reservation, Tx, table};
+use nacre_rpc::{PreVersions, ReplyRecord, SubRecord};
+use nacre_types::{Codec, Errno, Fid, Transno};
+use nacre_wire::is_expired;
+
+/// Rows that a reply record adds to a transaction.
+pub const RECORD_ROWS: u32 = 1;
+/// Bytes that a reply record adds to a transaction.
+pub const RECORD_BYTES: u32 = 96;
+
+impl TargetCore {
+    /// One change on behalf of a request: the closure's rows, the transno and the reply record are one unit.
+    /// The reservation has room for [`RECORD_ROWS`] and [`RECORD_BYTES`] beyond the rows of the closure.
+    ///
+    /// # Errors
+    /// Those of the closure; ESTALE when the export has ended while the task waited.
+    pub fn transact<T>(
+        &self,
+        request: &Request,
+        pins: &Pins,
+        reservation: Reservation,
+        change: impl FnOnce(&mut Tx<'_>) -> Result<T, Errno>,
+    ) -> Result<(Transno, T), Errno> {
+        let (tag, xid) = (request.header.tag, request.header.xid);
+        let (keeps_record, has_rows, waits_for_commit) = {
+            let exports = self.clients().exports();
+            let entry = exports.get(request.export).ok_or(Errno::ESTALE)?;
+            let keeps_record = self.config.reply_records && tag.0 != 0 && entry.rpc.keeps_record(tag, xid);
+            let pending = entry.pending_records.get(&request.execution());
+            (keeps_record, entry.has_lease(), pending.is_some_and(|p| p.reply_waits_for_commit))
+        };
+        let mut written = None;
+        let replayed = request.replayed_transno();
+        let done = self.osd.transact_at(replayed, pins, reservation, |tx| {
+            let value = change(tx)?;
+            if let Some(replayed) = replayed {
+                // A second loss resumes the recovery after this change.
+                let base = self.recovery().base().map_or(replayed, |base| replayed.max(base));
+                tx.put(table::TARGET, RECOVERY_KEY, base.to_vec());
+            }
+            if keeps_record {
+                let pending = self.pending_record(request);
+                let record = ReplyRecord {
+                    transno: tx.transno(),
+                    xid,
+                    data: pending.data,
+                    result: 0,
+                    generation: request.export,
+                    tag,
+                    pre_versions: pending.versions,
+                    fid: pending.fid,
+                    results: pending.results,
+                };
+                if has_rows {
+                    tx.put(table::REPLY, &reply_key(request.export, tag), record.to_vec());
+                }
+                written = Some(record);
+            }
+            Ok::<T, Errno>(value)
+        })?;
+        if let Some(entry) = self.clients().exports_mut().get_mut(request.export) {
+            if let Some(record) = written {
+                entry.rpc.remember(record);
+            }
+            if replayed.is_none() && !waits_for_commit {
+                entry.reply_order.executed(done.0, self.osd.last_committed());
+            }
+        }
+        Ok(done)
+    }
+
+    /// A change of the target's own (background work), without a reply record.
+    pub fn transact_local<T>(
+        &self,
+        pins: &Pins,
+        reservation: Reservation,
+        change: impl FnOnce(&mut Tx<'_>) -> Result<T, Errno>,
+    ) -> Result<(Transno, T), Errno> {
+        self.osd.transact(pins, reservation, change)
+    }
+
+    /// Call before applying a queued change. Fails if the client has disconnected: if it lives, it will resend, and if it
+    /// is dead, no other client may see a new change of it until its lease ends the export. Fails as well if the deadline
+    /// that the client has set has passed: others may have the file locks under which it was sent. A replayed change has
+    /// no deadline, because its client has the reply.
+    ///
+    /// # Errors
+    /// ENOTCONN, which no client sees: the next copy is executed as if this one had been lost on its way. ETIME: the change
+    /// was not applied and will not be. ESTALE: the export has ended.
+    pub fn check_deadline(&self, request: &Request) -> Result<(), Errno> {
+        let mut exports = self.clients().exports_mut();
+        let entry = exports.get_mut(request.export).ok_or(Errno::ESTALE)?;
+        if request.replayed_transno().is_some() {
+            return Ok(());
+        }
+        if entry.conn().is_none() {
+            tracing::debug!(target_name = %self.name, client = %entry.uuid(), xid = %request.header.xid,
+                opcode = ?request.opcode, "not applied: its client has disconnected");
+            entry.rpc.abandon(request.header.xid);
+            return Err(Errno::ENOTCONN);
+        }
+        if is_expired(self.clock_ms(), request.header.clock_ms) {
+            return Err(Errno::ETIME);
+        }
+        Ok(())
+    }
+
+    // ---- the record of a request under execution
+
+    fn pending_record(&self, request: &Request) -> PendingRecord {
+        let exports = self.clients().exports();
+        let entry = exports.get(request.export);
+        entry.and_then(|e| e.pending_records.get(&request.execution()).cloned()).unwrap_or_default()
+    }
+    fn with_pending_record(&self, request: &Request, set: impl FnOnce(&mut PendingRecord)) {
+        self.clients().with(request.export, |entry| {
+            set(entry.pending_records.entry(request.execution()).or_default());
+        });
+    }
+    /// Sets the `data` of the record of this request (a disposition). Before or inside the closure of `transact`.
+    pub fn set_record_data(&self, request: &Request, data: u64) {
+        self.with_pending_record(request, |record| record.data = data);
+    }
+    /// Sets the FID of the record of this request (of the opened or created file). Same time as `set_record_data`.
+    pub fn set_record_fid(&self, request: &Request, fid: Fid) {
+        self.with_pending_record(request, |record| record.fid = fid);
+    }
+    /// Sets the results of a batch in the record of this request. Same time as `set_record_data`.
+    pub fn set_record_results(&self, request: &Request, results: Vec<SubRecord>) {
+        self.with_pending_record(request, |record| record.results = results);
+    }
+    /// Sets the versions that the change depends on, as they were before it: for the record and the reply. Same time as
+    /// `set_record_data`.
+    pub fn set_record_versions(&self, request: &Request, versions: PreVersions) {
+        self.with_pending_record(request, |record| record.versions = versions);
+    }
+    /// Sets an addition to the reply of this request, after its change.
+    pub fn set_reply_tail(&self, request: &Request, tail: ReplyTail) {
+        self.with_pending_record(request, |record| record.tail = Some(tail));
+    }
+    /// Call before the change of a request if its handler commits the change before the reply. Then replies to other
+    /// changes of the client do not wait for this one: no change of the client can build on it before the reply.
+    pub fn reply_waits_for_commit(&self, request: &Request) {
+        self.with_pending_record(request, |record| record.reply_waits_for_commit = true);
+    }
+}

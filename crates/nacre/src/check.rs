@@ -23,16 +23,16 @@ const SHOWN_MAX: usize = 20;
 #[command(
     about = "Verify a stopped target, read-only",
     long_about = "Verify stopped targets, read-only.\n\n\
-        Checked are the superblock, the log, every block of every run, and that the rows agree\n\
+        It checks the superblock, the log, every block of every run, and that the rows agree\n\
         with each other: names, links, counts, layouts, objects, blocks, usage per owner. If the\n\
-        MDT and OSTs of a file system are given (the data directory of an `up` holds them all),\n\
-        also that every object belongs to a file, or waits to be destroyed, is not longer than\n\
-        its file, and that every file has its objects. If the MGS is given, also that each target\n\
-        is the one that is registered and has not gone back (docs/targets.md).\n\n\
-        A target that is served is refused; the message names the process. Exit status: 0 all\n\
-        agrees; 1 damage was found or a target could not be looked at; 3 all that was given\n\
-        agrees, and targets of the file system were not given (they are named; which there are\n\
-        is known from the MGS and from the layouts of the MDT).",
+        MDT and OSTs of a file system are given (the data directory of an `up` has them all),\n\
+        it also checks that every object belongs to a file, or waits to be destroyed, and is not\n\
+        longer than its file, and that every file has its objects. If the MGS is given, it also\n\
+        checks that each target is the registered one and no old copy (docs/targets.md).\n\n\
+        A target that is served is refused; the message names the process. Exit status: 0 no\n\
+        damage; 1 damage was found or a target could not be read; 3 no damage in the given\n\
+        targets, but others of the file system are missing (they are named, as known from the\n\
+        MGS and from the layouts of the MDT).",
     after_help = "Examples:\n\
         \x20 nacre check /var/lib/nacre/mnt-nacre\n\
         \x20 nacre check --data /data/ost0 /data/ost1"

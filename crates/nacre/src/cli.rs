@@ -37,10 +37,10 @@ pub(crate) enum Command {
     Umount(down::UmountArgs),
     Sync(down::SyncArgs),
     Check(check::CheckArgs),
-    /// Which targets a file system has; replace a lost one, accept an old copy
+    /// List the targets of a file system; replace a lost one, accept an old copy
     #[command(
         subcommand,
-        long_about = "Which targets a file system has, as its MGS knows them, and what an administrator admits under their\n\
+        long_about = "Lists the targets of a file system as its MGS knows them, and admits replacements under their\n\
             names: a new OST in the place of a lost one, or an old copy. See docs/targets.md.",
         after_help = "Examples:\n\
             \x20 nacre target list demo\n\
@@ -68,7 +68,7 @@ pub(crate) enum Command {
         long_about = "Parameters and devices of every nacre process on this machine, with the spellings of the field's\n\
             `lctl`. A link to this program named `lctl` is this command.",
         after_help = "Examples:\n\
-            \x20 nacre lctl list_param '*'            what there is; -R mdt: everything below mdt\n\
+            \x20 nacre lctl list_param '*'            the first parts; -R mdt: everything below mdt\n\
             \x20 nacre lctl get_param 'mdc.*.stats'\n\
             \x20 nacre lctl set_param 'mdc.*.max_mod_rpcs_in_flight=7'\n\
             \x20 nacre lctl dl"

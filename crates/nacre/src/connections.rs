@@ -8,7 +8,7 @@ const CONNECTIONS_PER_HOST: u32 = 1024;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct ConnectionArgs {
-    /// Connections that are let in at each address; more are refused (each mount has one to every target) (default: 4096)
+    /// Connections accepted at each address; more are refused (each mount has one to every target) (default: 4096)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=65_536))]
     max_connections: Option<u32>,
     /// Of these, connections from one host (an IPv4 address, an IPv6 network of 64 bits) (default: 1024)

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
     about = "Remove the data that `up` left in a directory",
     long_about = "Remove the data that `nacre up` keeps in a directory.\n\
         \n\
-        Refused while it runs, and for directories that `nacre up` did not make.",
+        Refused while the file system runs, and for directories that `nacre up` did not create.",
     after_help = "Examples:\n\
         \x20 nacre destroy                    the data of /mnt/nacre\n\
         \x20 nacre destroy --dir /data/a --yes"

@@ -45,7 +45,7 @@ pub(crate) struct DownArgs {
     long_about = "Unmount a nacre file system.\n\
         \n\
         The process of `nacre mount` ends with its mount; the process of `nacre up` stops\n\
-        its servers, too. Anything else that is mounted is left alone.",
+        its servers, too. Other kinds of mounts are refused.",
     after_help = "Examples:\n\
         \x20 nacre umount /mnt/demo\n\
         \x20 nacre umount --lazy /mnt/demo    now, although files are open\n\
@@ -54,21 +54,21 @@ pub(crate) struct DownArgs {
 pub(crate) struct UmountArgs {
     /// The mount point
     mount: PathBuf,
-    /// Detach now, finish when the last file is closed
+    /// Detach now, end when the last file is closed
     #[arg(short, long)]
     lazy: bool,
-    /// Now: calls that wait (for servers, for other mounts) and files that are open get errors
+    /// Unmount now: calls that wait (for servers, for other mounts) and open files get errors
     #[arg(short, long)]
     force: bool,
 }
 
 #[derive(clap::Args, Debug)]
 #[command(
-    about = "Make everything that this mount has completed durable (sync(2) does not reach a FUSE daemon)",
-    long_about = "Make everything durable that this mount has completed.\n\
+    about = "Make all completed changes of this mount durable (sync(2) does not reach a FUSE daemon)",
+    long_about = "Make all completed changes of this mount durable.\n\
         \n\
-        sync(2) and syncfs(2) do not reach a FUSE file system; this does. Files that need\n\
-        it one by one use fsync(2) as everywhere.",
+        sync(2) and syncfs(2) do not reach a FUSE file system; this command does. To sync\n\
+        single files use fsync(2), as on any file system.",
     after_help = "Examples:\n\
         \x20 nacre sync /mnt/nacre"
 )]

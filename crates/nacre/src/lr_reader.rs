@@ -16,16 +16,16 @@ use std::sync::Arc;
 
 #[derive(clap::Args, Debug)]
 #[command(
-    about = "Show what a target remembers of its clients: last_rcvd and reply data",
-    long_about = "Show what a target remembers of its clients, so that after a restart every change was made\n\
+    about = "Show a target's records of its clients: last_rcvd and reply data",
+    long_about = "Show a target's records of its clients, by which every change is executed\n\
         exactly once: the header of last_rcvd, its clients (-c) and their reply records (-r), as YAML.\n\
         \n\
-        A stopped target is read without being changed; one that is served is asked where it is\n\
-        served, on this machine. A link to this program named `lr_reader` is this command.\n\
+        A stopped target is read without being changed; a target that is served on this machine\n\
+        is asked. A link to this program named `lr_reader` is this command.\n\
         \n\
-        A client's own last_* numbers stay 0, as in the field: what counts is in its reply records, one\n\
-        for each of its slots that was used: of the latest change in it, also when the client is known\n\
-        to have the reply. last_data is what a repeated reply must say again (of an open: how it went).",
+        A client's own last_* numbers stay 0, as in the field: the numbers are in its reply records, one for\n\
+        each used slot: of the latest change in the slot, even if the client is known to have the\n\
+        reply. last_data is the part of a reply that reconstruction needs (of an open: its disposition).",
     after_help = "Examples:\n\
         \x20 nacre lr_reader /data/mdt0\n\
         \x20 nacre lr_reader -c -r /data/mdt0\n\

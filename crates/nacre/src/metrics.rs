@@ -32,7 +32,7 @@ const REQUEST_BYTES_MAX: usize = 8 << 10;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct MetricsArgs {
-    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics (whoever reaches it can read them)
+    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics (everyone who reaches it can read them)
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<String>,
 }

@@ -9,14 +9,14 @@ use std::path::PathBuf;
 pub(crate) enum BackFs {
     /// A directory on any file system
     Dir,
-    /// Memory: lives as long as its server (`serve mem:NAME`)
+    /// Memory: exists as long as its server (`serve mem:NAME`)
     Mem,
 }
 
 #[derive(clap::Args, Debug)]
 #[command(
     about = "Format a target",
-    long_about = "Format a target: the directory that one server's data lives in.\n\n\
+    long_about = "Format a target: the directory that holds the data of one server.\n\n\
         A file system has one management target (MGS), one metadata target (MDT, index 0)\n\
         and any number of object targets (OST, index 0, 1, ...). All but the MGS need the\n\
         address of the MGS and the name of the file system.",
@@ -45,13 +45,13 @@ pub(crate) struct MkfsArgs {
     /// Address of the MGS: HOST[:PORT] or unix:PATH (several: repeat)
     #[arg(long, value_name = "ADDRESS")]
     mgsnode: Vec<String>,
-    /// What the target lives on
+    /// Backing store of the target
     #[arg(long, value_enum, default_value = "dir")]
     backfstype: BackFs,
-    /// Erase the target that is there already (a directory of other files is refused)
+    /// Erase an existing target in this directory (a directory of other files is refused)
     #[arg(long)]
     reformat: bool,
-    /// Directory of the target; made if it does not exist
+    /// Directory of the target; created if it does not exist
     target: PathBuf,
 }
 

@@ -26,21 +26,21 @@ use std::time::{Duration, Instant};
         \n\
         ADDRESS is that of the management target (MGS): HOST[:PORT], or unix:PATH on the\n\
         same machine. The process serves the mount until it is unmounted, or Ctrl-C.\n\
-        Servers that do not answer are waited for until --timeout, or Ctrl-C. Once it is\n\
-        mounted, calls wait for servers as long as it takes.",
+        The command waits for servers until --timeout, or Ctrl-C. Once the file system is\n\
+        mounted, calls wait for servers without a limit.",
     after_help = "Examples:\n\
         \x20 nacre mount 10.0.0.1:9988:/demo /mnt/demo\n\
         \x20 nacre mount unix:/var/lib/nacre/mnt-nacre/nacre.sock:/nacre /mnt/b -o ro --detach"
 )]
 pub(crate) struct MountArgs {
-    /// What to mount: HOST[:PORT]:/FS or unix:PATH:/FS
+    /// File system to mount: HOST[:PORT]:/FS or unix:PATH:/FS
     #[arg(value_name = "ADDRESS:/FS")]
     source: String,
     /// Where
     dir: PathBuf,
     #[command(flatten)]
     options: OptionArgs,
-    /// Return when it is mounted, and run in the background
+    /// Return once the file system is mounted, and continue in the background
     #[arg(long)]
     detach: bool,
     /// Seconds to wait for the servers (default: 60 with --detach, otherwise until Ctrl-C)

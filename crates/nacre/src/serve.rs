@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
     long_about = "Serve formatted targets until Ctrl-C or SIGTERM.\n\
         \n\
         Any number of targets in one process, on any number of hosts, started in any order.\n\
-        Servers that are not there yet are waited for. A target that is served already is\n\
-        refused; the message names the process. Stopping, or killing, a server loses nothing\n\
-        acknowledged: clients wait and go on when it is back.",
+        Servers wait for those that are not up yet. A target that is already served is\n\
+        refused; the message names the process. Stopping or killing a server loses no\n\
+        acknowledged change: clients wait and continue when it is back.",
     after_help = "Examples:\n\
         \x20 nacre serve /data/mgs /data/mdt0 --listen 10.0.0.1:9988\n\
         \x20 nacre serve /data/ost0 --listen 0.0.0.0:9988 --advertise 10.0.0.2:9988\n\
@@ -37,13 +37,13 @@ pub(crate) struct ServeArgs {
     /// there is no authentication yet
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<String>,
-    /// Address that others shall use, if it is not the one of --listen
+    /// Address that clients use, if it differs from --listen
     #[arg(long, value_name = "ADDR:PORT", requires = "listen")]
     advertise: Option<String>,
-    /// End the process of this host that serves the targets now (one that hangs, or was stopped by a signal)
+    /// End the process on this host that serves the targets now (a process that hangs, or is stopped by a signal)
     #[arg(long)]
     takeover: bool,
-    /// How long a client that is not heard keeps what it holds, and the longest time that a recovery waits for one
+    /// Time for which a silent client keeps its locks and opens, and the longest time that a recovery waits for one
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = lease)]
     lease: f64,
     #[command(flatten)]

@@ -16,17 +16,17 @@ use std::process::ExitCode;
     about = "Show the nacre processes, targets and mounts of this machine",
     long_about = "Show the nacre processes of this machine with their targets and mounts.\n\
         \n\
-        `size` and `available` are those of the device a target is on: targets that share\n\
+        `size` and `available` are those of the target's device: targets that share\n\
         a device show the same space. `objects` counts the inodes of an MDT and the objects\n\
-        of an OST. What is behind a state is told below the table.\n\
+        of an OST. Lines below the table give the reason of each state.\n\
         \n\
         State:\n\
-        \x20 up             it answers\n\
-        \x20 degraded       a mount that answers, but has no connection to one of its servers\n\
-        \x20 no answer      its process runs and has said nothing in time: stopped, or very busy\n\
+        \x20 up             the target or mount answers\n\
+        \x20 degraded       the mount answers, but has no connection to one of its servers\n\
+        \x20 no answer      the process runs but did not answer in time: it is stopped or very busy\n\
         \x20 down           its process has ended without being told to: nobody serves the target, or the mount\n\
-        \x20 refused        it is another target of that name, or has gone back: it is not served\n\
-        \x20 no permission  this user may not ask it (run it as the user who started it)",
+        \x20 refused        another target has this name, or this one is an old copy: it is not served\n\
+        \x20 no permission  this user may not ask the process (run `status` as the user who started it)",
     after_help = "Exit status:\n\
         \x20 0  healthy: everything is up, or nothing runs here\n\
         \x20 1  failed, or the output was lost\n\

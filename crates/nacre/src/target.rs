@@ -33,9 +33,9 @@ pub(crate) enum TargetCommand {
         #[command(flatten)]
         mgs: MgsArgs,
     },
-    /// Admit a new, empty OST in the place of one that is lost for good
+    /// Admit a new, empty OST in the place of a permanently lost one
     #[command(
-        long_about = "Admit a new, empty OST in the place of one that is lost for good.\n\
+        long_about = "Admit a new, empty OST in the place of a permanently lost one.\n\
             \n\
             The MGS refuses a target whose name belongs to another one: a server with a blank disk must not\n\
             turn lost files into zeros. This command admits the next empty target that is started under the\n\
@@ -45,10 +45,10 @@ pub(crate) enum TargetCommand {
             \x20 2. nacre target replace FS-OSTnnnn                              (where the MGS is served)\n\
             \x20 3. nacre serve DIR\n\
             \n\
-            Mounts and the MDT go on without a restart. New files may lie on the new OST at once. Of the old\n\
+            Mounts and the MDT continue without a restart. New files may be placed on the new OST at once. Of the old\n\
             files every stripe that was on the lost OST is lost: reading, writing and truncating it gives EIO,\n\
             never zeros; the files can be removed, and `nacre check` lists them. Handles that were open for\n\
-            writing on files of that OST fail with EIO. If the lost OST turns up again, it is refused.\n\
+            writing on files of that OST fail with EIO. If the lost OST returns, it is refused.\n\
             \n\
             Exit status: 0 admitted, 1 not (the message says why), 2 wrong usage.",
         after_help = "Examples:\n\
@@ -57,10 +57,10 @@ pub(crate) enum TargetCommand {
             \x20 nacre target replace nacre-OST0001 --mgs /var/lib/nacre/mnt-nacre   of an `up` that does not start"
     )]
     Replace(AdmitArgs),
-    /// Admit an old copy of a target, and lose what is newer
+    /// Admit an old copy of a target, and lose the newer changes
     #[command(
         name = "accept-rollback",
-        long_about = "Admit an old copy of a target, and lose what is newer.\n\
+        long_about = "Admit an old copy of a target, and lose the newer changes.\n\
             \n\
             A target that comes back with less than it had called durable (a restored backup, a snapshot, a\n\
             store that has lost synced writes, a copy that was opened elsewhere) is refused by the MGS, the MDT\n\
@@ -98,7 +98,7 @@ pub(crate) struct MgsArgs {
 pub(crate) struct AdmitArgs {
     /// Name of the target: FS-OSTnnnn or FS-MDTnnnn, the index in four hexadecimal digits
     target: String,
-    /// Take an admission back that was not used
+    /// Withdraw an admission that was not used
     #[arg(long)]
     revoke: bool,
     #[command(flatten)]

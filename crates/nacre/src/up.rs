@@ -45,16 +45,16 @@ const MARKER: &str = "nacre-up.json";
         \x20 nacre up --listen 10.0.0.1:9988           mounts on other hosts may come, too"
 )]
 pub(crate) struct UpArgs {
-    /// Where to mount; made if it does not exist
+    /// Mount point; created if it does not exist
     #[arg(default_value = DEFAULT_MOUNT)]
     mount: PathBuf,
-    /// Where the data is kept (default: a directory under /var/lib/nacre that belongs to the mount point)
+    /// Data directory (default: a directory under /var/lib/nacre that belongs to the mount point)
     #[arg(long, conflicts_with = "ephemeral")]
     dir: Option<PathBuf>,
-    /// Keep everything in memory; gone when it stops
+    /// Keep everything in memory; the data is lost when it stops
     #[arg(long)]
     ephemeral: bool,
-    /// Return when it is mounted, and run in the background
+    /// Return once the file system is mounted, and continue in the background
     #[arg(long)]
     detach: bool,
     /// Number of OSTs of a new file system (default: 2)

@@ -19,14 +19,14 @@ use std::path::{Path, PathBuf};
     about = "Metadata: create, stat, read, setattr, rename, remove of files and directories",
     long_about = "Metadata rates: create, stat, read, setattr, rename and remove of files and directories.\n\
         \n\
-        Works on any directory of any file system, with --vs on two in turn. A directory of its\n\
-        own is made and removed. Each process works in a directory of its own, in which names\n\
+        Works on any directory of any file system, with --vs on two in turn. A temporary directory\n\
+        is created and removed. Each process works in a directory of its own, in which names\n\
         are looked up without a path before them, as mdtest does. A rate is the operations of all\n\
         processes over the time from the first start to the last end.\n\
         \n\
         --sweep repeats the load on a nacre mount for several limits of modifying requests in\n\
-        flight (mdc.*.max_mod_rpcs_in_flight) and shows what each limit brings. The limits are put\n\
-        back at the end. max_rpcs_in_flight is the same throughout: large enough for all.\n\
+        flight (mdc.*.max_mod_rpcs_in_flight) and shows the rates of each. The limits are restored\n\
+        at the end. max_rpcs_in_flight stays constant and is large enough for all.\n\
         \n\
         --batch N leaves the kernel out: the tasks of one client, in this process, make their\n\
         changes through the client library, one by one and N in a request, in turn. A file\n\

@@ -16,7 +16,7 @@ pub(crate) enum LctlCommand {
     /// Show parameters; `*` matches within a dotted part
     #[command(
         name = "get_param",
-        after_help = "Exit status: 0 done; 1 nothing fits one of the patterns. Devices that do not answer are named on \
+        after_help = "Exit status: 0 done; 1 a pattern matches nothing. Devices that do not answer are named on \
                       stderr."
     )]
     GetParam {
@@ -42,19 +42,19 @@ pub(crate) enum LctlCommand {
         name = "set_param",
         long_about = "Change parameters of the running processes of one file system.\n\
             \n\
-            The answer shows the value that holds, which may be less than what was asked. A value that is out of\n\
+            The reply shows the value in effect, which may be less than the requested one. A value that is out of\n\
             range is refused. A counter is cleared by the value `clear` (or 0).",
         after_help = "Examples:\n\
             \x20 nacre lctl set_param 'mdc.*.max_mod_rpcs_in_flight=7'\n\
             \x20 nacre lctl set_param --fs /mnt/a 'mdc.*.stats=clear'\n\
             \x20 nacre lctl set_param -P 'osc.*.max_rpcs_in_flight=32'   now, and after every start\n\
-            \x20 nacre lctl set_param -P -d 'osc.*.max_rpcs_in_flight'   not any more"
+            \x20 nacre lctl set_param -P -d 'osc.*.max_rpcs_in_flight'   remove the permanent value"
     )]
     SetParam {
-        /// Keep it: the MGS tells every process, now and whenever it starts. Run it where the MGS runs
+        /// Set permanently: the MGS sends the value to every process, now and at each start. Run it on the host of the MGS
         #[arg(short = 'P')]
         permanent: bool,
-        /// With -P: forget what is kept (NAME alone)
+        /// With -P: remove the permanent value (NAME alone)
         #[arg(short = 'd', requires = "permanent")]
         delete: bool,
         #[command(flatten)]
@@ -65,11 +65,11 @@ pub(crate) enum LctlCommand {
         #[arg(required = true, value_name = "NAME=VALUE")]
         settings: Vec<String>,
     },
-    /// List the names of parameters, part by part
+    /// List the names of parameters, one part at a time
     #[command(
         name = "list_param",
         after_help = "Examples:\n\
-            \x20 nacre lctl list_param '*'           what there is: llite, mdc, mdt, …\n\
+            \x20 nacre lctl list_param '*'           the first parts: llite, mdc, mdt, …\n\
             \x20 nacre lctl list_param 'mdc.*'       the connections to metadata targets\n\
             \x20 nacre lctl list_param -F 'mdc.*.*'  their parameters; `=`: can be set\n\
             \x20 nacre lctl list_param -R mdt        everything below"
@@ -78,7 +78,7 @@ pub(crate) enum LctlCommand {
         /// With everything below
         #[arg(short = 'R')]
         recursive: bool,
-        /// Mark what can be set with `=`
+        /// Mark writable parameters with `=`
         #[arg(short = 'F')]
         mark: bool,
         #[command(flatten)]
@@ -89,7 +89,7 @@ pub(crate) enum LctlCommand {
     },
     /// List the devices (targets and mounts) of this machine
     #[command(
-        after_help = "State: UP it answers, DN it does not, ?? it could not be asked by this user (exit status 1)."
+        after_help = "State: UP the device answers, DN it does not, ?? this user may not ask it (exit status 1)."
     )]
     Dl(TimeoutArgs),
 }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "A target without room for new files is marked S after its line. One that is switched off on this \
-mount is an inactive device; one that is down is shown with the reason."
+    after_help = "A target without room for new files is marked S after its line. A target that is deactivated on this \
+mount is an inactive device; a target that is down is shown with the reason."
 )]
 pub(crate) struct Args {
     /// Inodes instead of space

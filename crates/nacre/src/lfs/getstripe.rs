@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Of a directory: only itself, not the files in it
+    /// Only the directory itself, not the files in it
     #[arg(short = 'd', long)]
     directory: bool,
     /// Only the stripe count

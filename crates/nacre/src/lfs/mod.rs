@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum LfsCommand {
-    /// Set the layout of a new file, or what a directory hands down to new files
+    /// Set the layout of a new file, or the default layout of a directory for new files
     #[command(visible_alias = "ss")]
     Setstripe(setstripe::Args),
     /// Show the layout of files and directories

@@ -18,7 +18,7 @@ pub(crate) struct Args {
     /// Index of the first OST; -1 = chosen round robin
     #[arg(short = 'i', long, default_value_t = -1, allow_negative_numbers = true, value_name = "OST")]
     stripe_index: i64,
-    /// Remove what was set on the directory
+    /// Remove the layout that was set on the directory
     #[arg(short = 'd', long, conflicts_with_all = ["stripe_count", "stripe_size", "stripe_index"])]
     delete: bool,
     /// Seconds to wait for an answer (default: as long as it takes; what was asked for may be done all the same)

@@ -1,4 +1,4 @@
-//! Where an island is found: `unix:/path`, `host:port`, `host`, `[v6]:port`, or `local` (this process).
+//! Address of an island: `unix:/path`, `host:port`, `host`, `[v6]:port`, or `local` (this process).
 
 use nacre_wire::AddressText;
 use std::fmt;
@@ -21,7 +21,7 @@ pub enum Address {
     },
 }
 
-/// Why a text is no address.
+/// The reason why a text is not an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not an address: {why}\nhint: HOST[:PORT], [IPV6]:PORT or unix:/PATH")]
 pub struct AddressError {
@@ -44,7 +44,7 @@ impl FromStr for Address {
 }
 
 impl Address {
-    /// The same for whoever reads it in another working directory.
+    /// Makes the path absolute, so that the address is valid in any working directory.
     ///
     /// # Errors
     /// An absolute path that is too long for a socket.

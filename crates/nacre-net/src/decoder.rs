@@ -1,9 +1,9 @@
-//! Bytes in, frames out, whatever the pieces in which they come.
+//! The incremental decoder: takes bytes in pieces of any size and returns frames.
 //!
-//! Invariants: lengths are checked against the limits before anything is reserved; memory for a frame is reserved
-//! in steps, each no larger than what has arrived of it (or [`STEP_MIN`]), so that a hostile length costs the
-//! sender as much as us; after an error the decoder refuses everything (there is no way back into a byte stream).
-//! Bulk arrives as a list of buffers and is never copied again.
+//! Invariants: lengths are checked against the limits before memory is reserved; memory for a frame is reserved in
+//! steps, each no larger than the part that has arrived (or [`STEP_MIN`]), so that a hostile length costs the sender as
+//! much as the receiver; after an error the decoder refuses all input (a byte stream cannot be resynchronized). Bulk
+//! arrives as a list of buffers and is never copied again.
 
 use crate::sum;
 use bytes::Bytes;
@@ -12,10 +12,10 @@ use nacre_wire::{Frame, FrameError, HEADER_BYTES, Header, Lengths, MAX_BODY_BYTE
 
 /// The first piece of memory for a part of a frame.
 const STEP_MIN: usize = 256 << 10;
-/// From here on it pays to read from the socket into the frame's own buffer.
+/// From this size on it pays to read from the socket directly into the frame's buffer.
 const DIRECT_MIN: usize = 16 << 10;
 
-/// What a connection accepts at its present stage.
+/// The limits of frames at the present stage of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub body_bytes_max: u32,
@@ -33,7 +33,7 @@ enum State {
     Broken(FrameError),
 }
 
-/// A frame whose header has come.
+/// A frame whose header has been received.
 struct Parts {
     header: Header,
     lengths: Lengths,
@@ -57,23 +57,23 @@ impl Decoder {
     pub fn new(limits: Limits) -> Self {
         Self { limits, state: State::start(), reserved_bytes: 0 }
     }
-    /// For the frames whose header has not come yet.
+    /// Applies to frames whose header has not been received yet.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
-    /// Bytes that were ever reserved for frames.
+    /// Total of bytes reserved for frames so far.
     pub fn reserved_bytes(&self) -> u64 {
         self.reserved_bytes
     }
-    /// Nothing of a frame has come yet: an end of the stream here is a clean one.
+    /// Whether the stream is between two frames, where its end is clean.
     pub fn is_between_frames(&self) -> bool {
         matches!(self.state, State::Header { filled: 0, .. })
     }
 
-    /// Takes in bytes and gives out the frames that they complete.
+    /// Takes bytes and passes the frames that they complete to `out`.
     ///
     /// # Errors
-    /// The stream is not what it should be: close the connection. Frames given out before are good.
+    /// The stream is invalid: close the connection. Frames passed on before are valid.
     pub fn feed(&mut self, mut input: &[u8], out: &mut impl FnMut(Frame)) -> Result<(), FrameError> {
         loop {
             if let State::Broken(error) = self.state {
@@ -88,8 +88,8 @@ impl Decoder {
         }
     }
 
-    /// The buffer to read into without a copy, when much is missing: append no more than [`Vec::capacity`] allows,
-    /// then call [`Decoder::filled`].
+    /// The buffer to read into without a copy, if a large part is missing: append no more than [`Vec::capacity`]
+    /// allows, then call [`Decoder::filled`].
     pub fn direct(&mut self) -> Option<&mut Vec<u8>> {
         match &mut self.state {
             State::Parts(parts)
@@ -106,7 +106,7 @@ impl Decoder {
     /// As [`Decoder::feed`].
     pub fn filled(&mut self, out: &mut impl FnMut(Frame)) -> Result<(), FrameError> {
         let State::Parts(parts) = &mut self.state else { return Ok(()) };
-        // An allocator may give more room than was asked for, and then the next frame has begun in here.
+        // An allocator may return more room than requested; then the buffer contains the beginning of the next frame.
         let beyond = match parts.chunk.len() > parts.chunk_len {
             true => parts.chunk.split_off(parts.chunk_len),
             false => Vec::new(),
@@ -216,7 +216,7 @@ impl Parts {
         }
     }
 
-    /// The next buffer of the bulk: as large as all that has come of it so far.
+    /// The next buffer of the bulk: as large as the part received so far.
     fn open_chunk(&mut self, reserved: &mut u64) {
         let left = self.lengths.bulk_bytes as usize - self.bulk_filled;
         self.chunk_len = left.min(self.bulk_filled.max(STEP_MIN));
@@ -237,7 +237,7 @@ impl Parts {
     }
 }
 
-/// Cuts at most `len` bytes off the front.
+/// Splits at most `len` bytes off the front.
 fn split<'a>(input: &mut &'a [u8], len: usize) -> &'a [u8] {
     let (head, tail) = input.split_at(len.min(input.len()));
     *input = tail;

@@ -1,36 +1,36 @@
-//! The first words of a connection: the caller names the island that it wants, the other side says yes or why not.
+//! The handshake of a connection: the client names an island, and the server accepts or refuses it.
 
 use crate::{NetError, decoder::Limits};
 use nacre_types::Errno;
 use nacre_wire::bounds::NAME_BYTES_MAX;
 use nacre_wire::{Frame, Header, Kind};
 
-/// Longest name or sentence in the first frames; what is larger is no nacre peer.
+/// Longest name or sentence in the first frames; a peer that sends more is not a nacre process.
 pub const HELLO_BODY_BYTES_MAX: u32 = 1024;
 
 /// Longest body of a Connect.
 const CONNECT_BODY_BYTES_MAX: u32 = 4096;
 
 impl Limits {
-    /// Before the first frame has said who is there.
+    /// Limits before the Hello.
     pub fn hello() -> Self {
         Self { body_bytes_max: HELLO_BODY_BYTES_MAX, bulk_bytes_max: 0 }
     }
-    /// Before a peer has been taken as a client.
+    /// Limits before the peer has connected as a client.
     pub fn connect() -> Self {
         Self { body_bytes_max: CONNECT_BODY_BYTES_MAX, bulk_bytes_max: 0 }
     }
 }
 
-/// "I want `island`."
+/// The Hello that asks for `island`.
 pub fn hello(island: &str) -> Frame {
     Frame::new(Header::new(Kind::Hello, 0), island.as_bytes().to_vec())
 }
-/// "Here it is."
+/// The HelloReply that accepts.
 pub fn hello_reply() -> Frame {
     Frame::new(Header::new(Kind::HelloReply, 0), Vec::new())
 }
-/// "No: `sentence`." The connection is closed after it.
+/// The HelloReply that refuses with `sentence`. The connection is closed after it.
 pub fn hello_refused(errno: Errno, sentence: &str) -> Frame {
     let mut header = Header::new(Kind::HelloReply, 0);
     header.status = errno.0;
@@ -41,10 +41,10 @@ pub fn hello_refused(errno: Errno, sentence: &str) -> Frame {
     Frame::new(header, sentence.as_bytes()[..end].to_vec())
 }
 
-/// The name of the island that a new peer wants.
+/// The name of the island in a peer's Hello.
 ///
 /// # Errors
-/// `Handshake` when it says something else.
+/// `Handshake` if the frame is not a Hello with a valid name.
 pub fn read_hello(frame: &Frame) -> Result<&str, NetError> {
     if frame.header.kind != Kind::Hello {
         return Err(NetError::Handshake(format!("first frame is a {:?}, not a Hello", frame.header.kind)));
@@ -57,7 +57,7 @@ pub fn read_hello(frame: &Frame) -> Result<&str, NetError> {
     }
 }
 
-/// Whether the other side has the island.
+/// Checks that the server accepts the connection.
 ///
 /// # Errors
 /// `NoSuchIsland` or `Handshake`, with its sentence, when not.

@@ -1,8 +1,8 @@
-//! Frames over sockets: addresses, the incremental decoder, the batching writer, the first words of a connection.
+//! Frames over sockets: addresses, the incremental decoder, the batching writer, the handshake of a connection.
 //!
-//! Everything here is non-blocking and owns no thread: `nacre-rt` says when a socket is ready. On one host a unix
-//! socket is used, between hosts TCP. There is no authentication and no encryption yet; TLS will be a wrapper
-//! around the socket, not a variant of the protocol.
+//! Everything here is non-blocking and owns no thread: `nacre-rt` reports when a socket is ready. On one host a unix
+//! socket is used, between hosts TCP. There is no authentication and no encryption yet; TLS will be a wrapper around
+//! the socket, not a variant of the protocol.
 
 mod address;
 mod decoder;
@@ -23,12 +23,12 @@ pub use writer::{Sent, Writer};
 use nacre_wire::FrameError;
 use std::io;
 
-/// Why a connection or a listening socket failed.
+/// The reason why a connection or a listening socket failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     #[error("{what}: {cause}")]
     Io { what: String, cause: io::Error },
-    /// Somebody else answers at this address.
+    /// Another process answers at this address.
     #[error("{address} is in use by another process\nhint: stop it, or choose another address")]
     InUse { address: Address },
     #[error(transparent)]

@@ -7,7 +7,8 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// Of body, then bulk. A sum that happens to be 0 means "not checked", which is harmless once in 2^32 frames.
+/// The checksum of the body followed by the bulk. A checksum that happens to be 0 means "not computed", which is
+/// harmless once in 2^32 frames.
 pub(crate) fn of_parts(body: &[u8], bulk: &[Bytes]) -> u32 {
     if bulk.is_empty() {
         return crc32c(body);

@@ -1,4 +1,4 @@
-//! Frames out: many in one `sendmsg`, continued where the socket was full.
+//! The writer: sends many frames with one `sendmsg`, and continues where the socket was full.
 
 use crate::sum;
 use bytes::Bytes;
@@ -8,26 +8,26 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 
-/// Pieces per system call: a frame without bulk has two.
+/// Buffers per system call: a frame without bulk has two.
 const PIECES_MAX: usize = 128;
 
-/// How a call of [`Writer::send`] ended.
+/// Result of [`Writer::send`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
-    /// Nothing waits.
+    /// All frames have been sent.
     All,
     /// The socket is full: call again when it is writable.
     Blocked,
 }
 
-/// The sending side of a connection: frames that are on their way into the socket.
+/// The sending side of a connection: frames that wait for room in the socket.
 #[derive(Debug)]
 pub struct Writer {
     pieces: VecDeque<Bytes>,
-    /// Bytes of the first piece that have left.
+    /// Bytes of the first buffer that have been sent.
     offset: usize,
     sent_bytes: u64,
-    /// The peer checks bodies (not over a unix socket, where the kernel copies memory to memory).
+    /// Whether bodies get a checksum (not over a unix socket, where the kernel copies memory to memory).
     sums: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Attributes of an inode as they travel and are stored.
+//! Attributes of an inode, in messages and in table rows.
 
 use crate::{Fid, Timestamp, codec_enum, codec_struct};
 use alloc::vec::Vec;
@@ -37,17 +37,17 @@ impl FileType {
 }
 
 codec_enum! {
-    /// Whether the size in the inode record is the size.
+    /// Whether the size in the inode record is valid.
     pub enum SizeState: u8 {
-        /// The record has it.
+        /// The record has the size.
         Exact = 0,
-        /// Somebody may be writing: ask the OSTs.
+        /// A client may be writing: only the OSTs know the size.
         Open = 1,
     }
 }
 
 codec_struct! {
-    /// Everything `stat` wants, and the version of the inode.
+    /// The attributes that `stat` returns, and the version of the inode.
     #[derive(Copy)]
     pub struct Attr {
         pub fid: Fid,
@@ -73,7 +73,7 @@ codec_struct! {
     }
 }
 impl Attr {
-    /// Of an inode with one name and nothing in it, that belongs to root.
+    /// Attributes of an empty inode with one name that belongs to root.
     pub fn new(fid: Fid, mode: u32, time: Timestamp) -> Self {
         Self {
             fid,
@@ -119,13 +119,13 @@ codec_struct! {
 }
 
 codec_struct! {
-    /// Who asks, as the FUSE door knows it.
+    /// The process that makes a request, as the FUSE front end knows it.
     pub struct Caller {
         pub uid: u32,
         pub gid: u32,
         pub pid: u32,
         pub umask: u32,
-        /// Supplementary groups as far as the door knows them (FUSE: only the parent's, when it matters).
+        /// Supplementary groups as far as the front end knows them (FUSE: only the parent's, when it matters).
         pub groups: Vec<u32>,
     }
 }
@@ -139,7 +139,7 @@ impl Caller {
 }
 
 codec_struct! {
-    /// Whose account an object or inode is charged to.
+    /// The account that an object or inode is charged to.
     #[derive(Copy, Default, PartialOrd, Ord)]
     pub struct Owner { pub uid: u32, pub gid: u32, pub projid: u32 }
 }

@@ -1,12 +1,12 @@
-//! The one little-endian codec: messages, log records and table rows are all written with it.
+//! The one little-endian codec: messages, log records and table rows are encoded with it.
 //!
-//! Invariants: decoding never allocates for borrowed fields, never reads past the end, never panics; a length
-//! prefix is checked against what is left before anything is reserved for it.
+//! Invariants: decoding never allocates for borrowed fields, never reads past the end, never panics; a length prefix is
+//! checked against the remaining bytes before memory is reserved for it.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-/// Why bytes could not be decoded. Carries what was expected so that a log line says it.
+/// The reason why bytes could not be decoded, with the expected value for the log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     #[error("truncated: {needed} bytes needed, {left} left")]
@@ -172,8 +172,8 @@ impl<'a, T: Codec<'a>> Codec<'a> for Option<T> {
     }
 }
 
-/// A list: `u32` count, then the elements. An element takes at least one byte, so a hostile count is refused
-/// before anything is reserved.
+/// A list: `u32` count, then the elements. An element takes at least one byte, so a hostile count is refused before
+/// memory is reserved.
 impl<'a, T: Codec<'a>> Codec<'a> for Vec<T> {
     fn encode(&self, w: &mut Writer) {
         (self.len() as u32).encode(w);
@@ -204,7 +204,7 @@ impl<'a, A: Codec<'a>, B: Codec<'a>> Codec<'a> for (A, B) {
     }
 }
 
-/// How long a field may be that comes from outside. Checked when it is decoded, before anybody stores or logs it.
+/// Maximum length of a field from outside. The decoder checks it, before the field is stored or logged.
 #[derive(Debug, Clone, Copy)]
 pub struct Bound {
     bytes: usize,
@@ -232,9 +232,9 @@ impl Bound {
         Ok(())
     }
 }
-/// What a [`Bound`] applies to.
+/// A field to which a [`Bound`] applies.
 pub trait Bounded {
-    /// Elements, and bytes of the longest.
+    /// The number of elements, and the bytes of the longest one.
     fn size(&self) -> (usize, usize);
 }
 impl Bounded for String {
@@ -253,8 +253,8 @@ impl Bounded for Vec<String> {
     }
 }
 
-/// Declares a struct and its codec: the fields in order, nothing else. A field may carry the [`Bound`] within which it is
-/// decoded.
+/// Declares a struct and its codec: the fields in order, nothing else. A field may have a [`Bound`] that the decoder
+/// enforces.
 ///
 /// `codec_struct! { /// doc  pub struct Name<'a> { pub a: u32, pub name: &'a [u8], pub text: String [Bound::text(255)] } }`
 #[macro_export]

@@ -10,11 +10,11 @@ macro_rules! errnos {
     ($($name:ident = $n:literal, $text:literal;)*) => {
         impl Errno {
             $(pub const $name: Errno = Errno($n);)*
-            /// The symbol, or `None` for a number we never send.
+            /// The symbol, or `None` for a number that nacre never sends.
             pub fn symbol(self) -> Option<&'static str> {
                 match self.0 { $($n => Some(stringify!($name)),)* _ => None }
             }
-            /// What it means, for messages.
+            /// The meaning, for messages to people.
             pub fn text(self) -> &'static str {
                 match self.0 { $($n => $text,)* _ => "error" }
             }
@@ -85,7 +85,7 @@ impl fmt::Debug for Errno {
 }
 impl core::error::Error for Errno {}
 
-/// Bytes that cannot be decoded are the sender's fault.
+/// Bytes that cannot be decoded are a protocol error of the sender.
 impl From<crate::DecodeError> for Errno {
     fn from(_: crate::DecodeError) -> Self {
         Errno::EPROTO

@@ -1,7 +1,7 @@
 //! File identifiers: assigned by the client from a sequence that its MDT granted.
 //!
-//! Format decision, visible for ever: a client's sequence is below 2^40 and holds 2^24 objects, so that
-//! `st_ino` = FUSE nodeid = seq * 2^24 + oid: exact, reversible, stable. The root directory is inode 1.
+//! Format decision, permanent: a client's sequence is below 2^40 and holds 2^24 objects, so that `st_ino` = FUSE nodeid
+//! = seq * 2^24 + oid: exact, reversible, stable. The root directory is inode 1.
 
 use crate::codec_newtype;
 use core::fmt;
@@ -10,7 +10,7 @@ use core::fmt;
 pub const OIDS_PER_SEQ: u32 = 1 << 24;
 const SEQ_LIMIT: u64 = 1 << 40;
 
-/// A FID sequence. 0 is the file system's own (root), 1..=0xff are reserved, clients get those above.
+/// A FID sequence. 0 belongs to the file system itself (root), 1..=0xff are reserved, clients get higher ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Seq(pub u64);
 impl Seq {
@@ -44,7 +44,7 @@ impl Fid {
     pub const fn from_ino(ino: u64) -> Self {
         Self { seq: Seq(ino >> 24), oid: Oid((ino & 0xff_ffff) as u32) }
     }
-    /// Whether the numbers are in the ranges of the format. A foreign FID from the wire is refused by this.
+    /// Whether the numbers are in the ranges of the format. FIDs from the wire are validated with it.
     pub const fn is_valid(self) -> bool {
         self.seq.0 < SEQ_LIMIT && self.oid.0 < OIDS_PER_SEQ && (self.seq.0 != 0 || self.oid.0 != 0)
     }

@@ -1,4 +1,4 @@
-//! Identifiers of the protocol: who, which request, which change.
+//! Identifiers of the protocol: clients, requests, changes, locks, targets.
 
 use crate::{codec_enum, codec_newtype};
 use alloc::string::String;
@@ -66,7 +66,7 @@ impl<'a> crate::Codec<'a> for ClientUuid {
 }
 
 codec_enum! {
-    /// What a target serves.
+    /// The kind of a target.
     pub enum TargetKind: u8 { Mgs = 1, Mdt = 2, Ost = 3 }
 }
 

@@ -1,11 +1,12 @@
-//! Which target this is, and whether it still has everything that it has called durable.
+//! Identity of a target, and the check that it still has every change that it has called durable.
 //!
-//! A target is told from another by its uuid (made by mkfs), and from an older or a diverged copy of itself by its
-//! incarnations: each opening of its store adds one to a list that is durable before anybody is served. Whoever uses a
-//! target remembers its uuid, its latest incarnation and the highest change that it was told to be durable. A target
-//! proves itself with a history that contains the remembered incarnation and has not ended it below the remembered
-//! change. What was answered and not durable does not count: a target may lose that rightfully.
-//! Not here: who compares and what is refused (`nacre-target`, `nacre-mgs`), the page is docs/targets.md.
+//! The uuid (made by mkfs) distinguishes a target from others, its incarnations distinguish it from an older or
+//! diverged copy: each opening of the store adds an incarnation to a list, which is durable before any client is
+//! served. Each user of a target remembers its uuid, its latest incarnation and the highest change that the target
+//! reported as durable. A target proves itself with a history that contains the remembered incarnation and has not
+//! ended it below the remembered change. Changes that were answered but not durable do not count: a target may lose
+//! them. Not here: the comparison at connect and registration (`nacre-target`, `nacre-mgs`). Specification:
+//! docs/targets.md.
 
 use crate::{ClientUuid, Transno, codec_struct};
 use alloc::vec::Vec;
@@ -19,12 +20,12 @@ codec_struct! {
         pub number: u64,
         /// Random: two copies of one store that were both opened differ in it.
         pub id: u64,
-        /// The latest change in the log when the store was opened: where the incarnation before ended.
+        /// The latest change in the log when the store was opened: the end of the incarnation before.
         pub began: Transno,
     }
 }
 codec_struct! {
-    /// What a target says of itself.
+    /// A target's own statement of its identity.
     pub struct Identity {
         pub uuid: ClientUuid,
         /// The latest [`Identity::INCARNATIONS_MAX`], oldest first; the last one is open now.
@@ -32,35 +33,35 @@ codec_struct! {
     }
 }
 codec_struct! {
-    /// What somebody else remembers of a target. It may be older than the truth, never newer.
+    /// The memory that a user has of a target. It may be older than the truth, never newer.
     #[derive(Copy)]
     pub struct Remembered {
         pub uuid: ClientUuid,
-        /// The latest one that was met.
+        /// The latest one that the user has seen.
         pub incarnation: Incarnation,
         /// The highest change that the target has called durable.
         pub committed: Transno,
     }
 }
 
-/// Why a target is not the one that is remembered.
+/// The reason why a target is not the remembered one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mismatch {
     /// Another target with the same name.
     Other { remembered: ClientUuid, found: ClientUuid },
-    /// The remembered incarnation is not in its history: an older copy, or one that was opened beside the original.
+    /// The remembered incarnation is not in its history: an older copy, or a copy that was opened beside the original.
     Unknown { remembered: Incarnation, latest: Incarnation },
     /// The remembered incarnation ended below a change that was durable.
     Behind { committed: Transno, ended: Transno },
 }
 impl Mismatch {
-    /// Whether it is another target altogether, and no copy of the one that is remembered.
+    /// Whether it is a different target, and no copy of the remembered one.
     pub fn is_other(self) -> bool {
         matches!(self, Self::Other { .. })
     }
 }
 impl fmt::Display for Mismatch {
-    /// The second half of a sentence about the target that was found.
+    /// The predicate of a sentence about the target that was found.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Other { remembered, found } => {
@@ -82,23 +83,23 @@ impl fmt::Display for Mismatch {
 }
 
 impl Identity {
-    /// Openings that are kept. Of an older one only the number is compared.
+    /// Number of openings that the list keeps. Of older ones only the number is compared.
     pub const INCARNATIONS_MAX: usize = 128;
 
-    /// The opening of now; none before the first.
+    /// The current opening; none before the first.
     pub fn latest(&self) -> Incarnation {
         self.incarnations.last().copied().unwrap_or_default()
     }
 
-    /// What others are to remember of it.
+    /// The memory that users of this target are to keep.
     pub fn remember(&self, committed: Transno) -> Remembered {
         Remembered { uuid: self.uuid, incarnation: self.latest(), committed }
     }
 
-    /// Whether this is the target that is remembered, with everything that was durable then.
+    /// Checks that this is the remembered target, with every change that was durable then.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// The mismatch, with a text for people.
     pub fn check(&self, remembered: &Remembered) -> Result<(), Mismatch> {
         if self.uuid != remembered.uuid {
             return Err(Mismatch::Other { remembered: remembered.uuid, found: self.uuid });
@@ -108,7 +109,7 @@ impl Identity {
         let next = match self.incarnations.iter().position(|i| i.number == incarnation.number) {
             Some(at) if self.incarnations[at].id != incarnation.id => return Err(unknown),
             Some(at) => self.incarnations.get(at + 1),
-            // So long ago that its entry was dropped: the oldest one that is kept came later.
+            // The entry was dropped because it is old: the oldest entry in the list is later.
             None => match self.incarnations.first() {
                 Some(first) if first.number > incarnation.number => Some(first),
                 _ => return Err(unknown),
@@ -120,7 +121,7 @@ impl Identity {
         }
     }
 
-    /// Adds the opening of now.
+    /// Adds the current opening to the list.
     pub fn open(&mut self, id: u64, began: Transno) {
         let number = self.latest().number + 1;
         if self.incarnations.len() >= Self::INCARNATIONS_MAX {
@@ -131,7 +132,7 @@ impl Identity {
 }
 
 impl Remembered {
-    /// Takes in what somebody else remembers of the same target. Where the two contradict each other its own memory stays.
+    /// Merges another user's memory of the same target. If the two contradict each other, this one is kept.
     pub fn learn(&mut self, other: &Remembered) {
         if self.uuid != other.uuid {
             return;

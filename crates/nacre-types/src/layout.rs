@@ -1,7 +1,7 @@
-//! Layouts: which object of which OST holds which bytes of a file.
+//! Layouts: the placement of a file's bytes in objects on OSTs.
 //!
-//! A layout is a list of components even while there is one. Objects have no ids of their own: the object of
-//! stripe `i` of file `f` is `(f, i)`, so a file's objects are named before any OST has heard of them.
+//! A layout is a list of components even while there is one. Objects have no ids of their own: the object of stripe `i`
+//! of file `f` is `(f, i)`, so the objects of a file have names before any OST knows them.
 
 use crate::{Fid, OstIndex, codec_struct};
 use alloc::vec::Vec;
@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 pub const DEFAULT_STRIPE_BYTES: u32 = 1 << 20;
 /// Chunk sizes are multiples of this.
 pub const STRIPE_BYTES_UNIT: u32 = 64 << 10;
-/// Most stripes of a file.
+/// Maximum number of stripes of a file.
 pub const STRIPES_MAX: u16 = 512;
 
 codec_struct! {
@@ -53,7 +53,7 @@ codec_struct! {
         pub stripe_bytes: u32,
         /// OST of each stripe, in order; stripe `i` of component 0 is object `(fid, i)`.
         pub stripes: Vec<OstIndex>,
-        /// How often another target had been admitted in the place of each of these OSTs (docs/targets.md); empty: never.
+        /// For each OST, the number of replacements when the stripe was laid out (docs/targets.md); empty: all 0.
         pub laid: Vec<u32>,
     }
 }
@@ -64,7 +64,7 @@ codec_struct! {
 }
 
 codec_struct! {
-    /// What a user asks of a layout; also what a directory hands down.
+    /// A layout as requested by a user, or inherited from a directory.
     #[derive(Copy)]
     pub struct LayoutTemplate {
         /// Number of stripes; -1 = all OSTs, 0 = the file system's default.
@@ -95,12 +95,13 @@ pub struct StripePiece {
 }
 
 impl Component {
-    /// Notes under which number of each OST its stripe is laid out.
+    /// Records the current number of replacements of each OST in the layout.
     pub fn lay_out(&mut self, replaced: impl Fn(OstIndex) -> u32) {
         let laid: Vec<u32> = self.stripes.iter().map(|ost| replaced(*ost)).collect();
         self.laid = if laid.iter().all(|n| *n == 0) { Vec::new() } else { laid };
     }
-    /// The number under which a stripe was laid out: if its OST has a higher one, an object that is not there is lost.
+    /// The number of replacements of the OST when a stripe was laid out: if the OST has a higher one now, a missing
+    /// object is lost.
     pub fn laid(&self, stripe: u32) -> u32 {
         self.laid.get(stripe as usize).copied().unwrap_or(0)
     }
@@ -146,7 +147,7 @@ impl Component {
         number.saturating_mul(chunk).saturating_add(last % chunk + 1)
     }
 
-    /// Size of object `stripe` in a full file of `file_size` bytes: what a truncate leaves of it.
+    /// Size of object `stripe` in a file of `file_size` bytes without holes: its size after a truncate.
     pub fn object_size(&self, stripe: u32, file_size: u64) -> u64 {
         let (chunk, count) = self.geometry();
         let row = chunk * count;

@@ -1,7 +1,7 @@
-//! The words every other crate speaks: identifiers, quantities, attributes, layouts, error numbers, counters
-//! and the little-endian codec. No I/O, no policy.
+//! The vocabulary of all other crates: identifiers, quantities, attributes, layouts, error numbers, counters and the
+//! little-endian codec. No I/O, no policy.
 //!
-//! Invariants: every identifier that could be mistaken for another is a newtype; every stored integer is
+//! Invariants: every identifier that could be confused with another one is a newtype; every stored integer is
 //! `u8`..`u64`, little-endian. Not here: messages (`nacre-wire`), rows of a target's tables (the target's crate).
 #![no_std]
 extern crate alloc;

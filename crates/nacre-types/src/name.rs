@@ -1,8 +1,8 @@
 //! Names of directory entries and their hash order.
 //!
-//! Format decision, visible for ever: the hash is SipHash-2-4 keyed per file system; a cookie is 59 bits of hash
-//! followed by a 4-bit discriminator, the lowest free one at insert. Values 0..=2 are reserved, so cookies of
-//! entries are in 3..2^63. A 17th name with the same 59 bits is refused.
+//! Format decision, permanent: the hash is SipHash-2-4 keyed per file system; a cookie is 59 bits of hash followed by a
+//! 4-bit discriminator, the lowest free one at insert. Values 0..=2 are reserved, so cookies of entries are in 3..2^63.
+//! A 17th name with the same 59 bits is refused.
 
 use crate::{Codec, DecodeError, Errno, Reader, Writer};
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! Counters in the field's format: how many, the least, the greatest, the sum and the sum of squares.
+//! Counters in the field's format: count, minimum, maximum, sum and sum of squares.
 
 use crate::Timestamp;
 use alloc::format;
@@ -22,18 +22,18 @@ impl Samples {
         self.sum = self.sum.saturating_add(value);
         self.squares = self.squares.saturating_add(u128::from(value) * u128::from(value));
     }
-    /// How many, and their sum.
+    /// Count and sum.
     pub fn total(&self) -> (u64, u64) {
         (self.count, self.sum)
     }
-    /// What follows the name in a line of `stats`.
+    /// The rest of a line of `stats`, after the name.
     pub fn line(&self, unit: &str) -> impl fmt::Display {
         let Self { count, least, greatest, sum, squares } = *self;
         fmt::from_fn(move |f| write!(f, "{count} samples [{unit}] {least} {greatest} {sum} {squares}"))
     }
 }
 
-/// The first lines of `stats`: now, the start, and the time between, each behind its name and `colon`.
+/// The first lines of `stats`: current time, start and elapsed time, each after its name and `colon`.
 pub fn clocks(start: Timestamp, now: Timestamp, colon: &str, width: usize) -> String {
     let mut out = String::new();
     let elapsed = Timestamp::from_nanos((now.as_nanos() - start.as_nanos()).max(0));

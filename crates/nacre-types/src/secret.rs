@@ -1,7 +1,7 @@
-//! A secret of 128 bits that proves an identity: whoever holds a client's export or a target's place in a list.
+//! A secret of 128 bits that proves the identity of a client to a target, or of a target to the MGS.
 //!
-//! Invariants: it is compared in constant time, and `Debug` never prints it. It travels in the clear: it protects against
-//! somebody who can reach a server, not against somebody who reads its network.
+//! Invariants: it is compared in constant time, and `Debug` never prints it. It is sent in the clear: it protects from
+//! a peer that can reach a server, not from one that can read the network.
 
 use crate::{Codec, DecodeError, Reader, Writer};
 use core::fmt;
@@ -17,7 +17,7 @@ impl Secret {
         Self(bytes)
     }
 
-    /// Another secret that only a holder of this one can compute, for `purpose`.
+    /// Derives another secret for `purpose`, which only a holder of this one can compute.
     pub fn derive(self, purpose: &[u8]) -> Self {
         let halves = [0u8, 1].map(|half| {
             let mut hasher = siphasher::sip::SipHasher24::new_with_key(&self.0);
@@ -34,7 +34,7 @@ impl Secret {
     }
 }
 
-/// The time of a comparison says nothing of how many bytes were right.
+/// The time of a comparison does not depend on the number of equal bytes.
 impl PartialEq for Secret {
     fn eq(&self, other: &Self) -> bool {
         let differing = self.0.iter().zip(&other.0).fold(0, |all, (a, b)| black_box(all | (a ^ b)));

@@ -1,9 +1,9 @@
-//! Two clocks that are never mixed: `Instant` for deadlines, `Timestamp` for what files carry.
+//! Two clocks that are never mixed: `Instant` for deadlines, `Timestamp` for times of files.
 
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
-/// Nanoseconds of CLOCK_BOOTTIME (or of the simulator). Only differences mean anything.
+/// Nanoseconds of CLOCK_BOOTTIME (or of the simulator). Only differences are meaningful.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(pub u64);
 
@@ -25,7 +25,7 @@ impl Sub<Instant> for Instant {
     }
 }
 
-/// Wall clock time as files carry it: seconds since 1970, negative before, and nanoseconds 0..1e9.
+/// Wall clock time of files: seconds since 1970, negative before, and nanoseconds 0..1e9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp {
     pub sec: i64,

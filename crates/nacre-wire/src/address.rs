@@ -1,6 +1,6 @@
 //! The spelling of addresses: `unix:/path`, `host:port`, `host`, `[v6]:port`, or `local` (the same process).
 //!
-//! Here because an MGS keeps addresses of others, without sockets of its own; `nacre-net` makes transports of them.
+//! It is in this crate because an MGS stores addresses of others without opening sockets; `nacre-net` opens them.
 
 /// Longest path of a unix socket (`sun_path` without its NUL).
 const UNIX_PATH_BYTES_MAX: usize = 107;

@@ -1,4 +1,4 @@
-//! How long texts of messages may be. Whatever is longer is refused when it is decoded.
+//! Bounds of texts in messages. The decoder refuses longer ones.
 
 use nacre_types::Bound;
 
@@ -7,9 +7,9 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// Addresses of one target.
 pub const ADDRESSES_MAX: usize = 16;
 pub const ADDRESS_BYTES_MAX: usize = 255;
-/// A value that a parameter is set to.
+/// A value for a parameter.
 pub const VALUE_BYTES_MAX: usize = 1024;
-/// Sentences for people, which may repeat a name and a value.
+/// Sentences for people, which may contain a name and a value.
 pub const SENTENCE_BYTES_MAX: usize = 4096;
 
 pub(crate) const NAME: Bound = Bound::text(NAME_BYTES_MAX);

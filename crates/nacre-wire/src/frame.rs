@@ -19,19 +19,19 @@ const MAGIC: u32 = 0x6e63_7265;
 const VERSION: u16 = 10;
 
 codec_enum! {
-    /// What a frame is.
+    /// The kind of a frame.
     pub enum Kind: u8 {
         /// First frame of a connection: the body is the name of the target (or island) that is wanted.
         Hello = 1,
-        /// Answer to `Hello`: `status` 0, or why not (the body is a sentence).
+        /// Reply to `Hello`: `status` 0, or an errno with a sentence as the body.
         HelloReply = 2,
         Request = 3,
         Reply = 4,
         /// Server to client: state that the client must learn (a lock was granted, a lock is wanted).
         Callback = 5,
-        /// Client to server: callback `xid` has been taken in.
+        /// Client to server: callback `xid` has been received.
         CallbackAck = 6,
-        /// Client to server, no answer: `last_xid` is the news (the client has these replies).
+        /// Client to server, without a reply: acknowledges all replies up to `last_xid`.
         Ack = 7,
     }
 }
@@ -46,21 +46,21 @@ pub mod flags {
     pub const RECONSTRUCTED: u32 = 4;
     /// The server has stopped renewing the lease of this export (a callback deadline has passed).
     pub const LEASE_ENDING: u32 = 8;
-    /// Early reply: the request is still running, prolong the deadline.
+    /// Early reply: the request is still running, extend the deadline.
     pub const EARLY: u32 = 16;
-    /// Not in a slot: the sender was told "one slot" or does not know of slots.
+    /// Not in a slot: the sender has one slot or does not support slots.
     pub const NO_SLOTS: u32 = 32;
     /// A ping: the sender has nothing more to replay.
     pub const REPLAY_DONE: u32 = 64;
-    /// Reply: the versions before the change follow its body, four u64. Replay: the reply that comes with it has them.
+    /// Reply: the versions before the change follow its body, four u64. Replay: the attached reply has them.
     pub const VERSIONS: u32 = 128;
     /// Request: the sender takes a hold of the directory that the reply is about (see [`crate::mdt::DirTail`]).
     pub const MAY_HOLD: u32 = 256;
-    /// Reply: a [`crate::mdt::DirTail`] follows the body, and its length as u32; versions come behind it.
+    /// Reply: a [`crate::mdt::DirTail`] follows the body, and its length as u32; versions follow after it.
     pub const DIRS: u32 = 512;
 }
 
-/// What every frame says about itself.
+/// The header of a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     pub kind: Kind,
@@ -77,13 +77,13 @@ pub struct Header {
     pub last_xid: Xid,
     /// Reply: the change's number, 0 = changed nothing. Replay: the number it must get again.
     pub transno: Transno,
-    /// Reply: everything up to this survives the loss of the server's machine.
+    /// Reply: every change up to this survives the loss of the server's machine.
     pub last_committed: Transno,
     /// Reply of an OST: the bytes of writes up to this are on stable storage.
     pub last_stable: Transno,
     pub epoch: ConnEpoch,
-    /// Milliseconds of the server's clock, 0 = none. Reply: when it was sent. Request: the change must not be begun later
-    /// ([`is_expired`]).
+    /// Milliseconds of the server's clock, 0 = none. Reply: when it was sent. Request: deadline after which the change
+    /// must not begin ([`is_expired`]).
     pub clock_ms: u32,
     /// Job of the caller, 0 = none.
     pub job: u64,
@@ -117,7 +117,7 @@ impl Header {
     }
 }
 
-/// A message: header, encoded body, bulk buffers by reference. In one process it is handed over as it is.
+/// A message: header, encoded body, bulk buffers by reference. Within one process it is passed on without encoding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     pub header: Header,
@@ -126,7 +126,7 @@ pub struct Frame {
     pub bulk: Vec<Bytes>,
 }
 
-/// Why a header was refused. The connection is closed after it.
+/// The reason why a header was refused. The connection is closed then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     #[error("not a nacre frame (magic {0:#010x})")]
@@ -143,7 +143,7 @@ pub enum FrameError {
     BadKind(u8),
 }
 
-/// What to do about a peer of another release.
+/// Advice about a peer of another release.
 fn other_version(theirs: u16) -> String {
     let (age, whom) =
         if theirs < VERSION { ("an older", "the other side") } else { ("a newer", "this side") };
@@ -157,7 +157,7 @@ fn other_version(theirs: u16) -> String {
 pub struct Lengths {
     pub body_bytes: u32,
     pub bulk_bytes: u32,
-    /// crc32c of body then bulk; 0 when the transport protects them itself.
+    /// crc32c of body then bulk; 0 if the transport protects the bytes.
     pub body_sum: u32,
 }
 
@@ -165,7 +165,7 @@ impl Frame {
     pub fn new(header: Header, body: Vec<u8>) -> Self {
         Self { header, body: Bytes::from(body), bulk: Vec::new() }
     }
-    /// What follows the body of a reply with [`flags::DIRS`]; `None` as well when it cannot be.
+    /// The directory tail of a reply with [`flags::DIRS`]; `None` without one, or if it is malformed.
     pub fn dir_tail(&self) -> Option<&[u8]> {
         const VERSIONS_BYTES: usize = 32;
         if !self.header.has(flags::DIRS) {
@@ -179,7 +179,7 @@ impl Frame {
     pub fn bulk_len(&self) -> usize {
         self.bulk.iter().map(Bytes::len).sum()
     }
-    /// Bytes this frame costs a queue.
+    /// Bytes that this frame counts in a queue.
     pub fn cost(&self) -> usize {
         HEADER_BYTES + self.body.len() + self.bulk_len()
     }

@@ -1,8 +1,8 @@
 //! Messages of the metadata target.
 //!
-//! Times come from the caller's clock, corrected by the server's at connect. FIDs of new inodes come from the
-//! client's sequence. A reply that returns attributes of a regular file whose size is `Open` carries the layout,
-//! so that the client can ask the OSTs.
+//! Times come from the client's clock, corrected by the server's time at connect. FIDs of new inodes come from the
+//! client's sequence. A reply that returns attributes of a regular file whose size is `Open` carries the layout, so
+//! that the client can ask the OSTs.
 
 use crate::opcode::rpc;
 use crate::target::Empty;
@@ -26,13 +26,13 @@ codec_struct! {
         pub attr: Attr,
         /// Regular files: always.
         pub layout: Option<Layout>,
-        /// The inode has set-id bits or file capabilities that a write by an ordinary user must take away.
+        /// The inode has set-id bits or file capabilities that a write by an ordinary user must remove.
         pub kill_priv: bool,
-        /// When the modification time was last set explicitly (utimensat; `Setattr::time` of that request).
-        /// Writes up to this moment do not count for mtime: neither an object's nor `Written::mtime`.
+        /// When the modification time was last set explicitly (utimensat; `Setattr::time` of that request). Writes up
+        /// to this time do not change mtime: neither an object's nor `Written::mtime`.
         pub mtime_set_at: Timestamp,
-        /// Of a size that is `Open`: nobody but the asker can have changed the file since it was `Exact`, so what
-        /// `attr` says is wrong by the asker's own writes only.
+        /// For a size that is `Open`: only this client can have changed the file since the size was `Exact`, so `attr`
+        /// lacks only this client's own writes.
         pub yours: bool,
     }
 }
@@ -42,10 +42,10 @@ codec_struct! {
     pub struct DirState { pub attr: Attr, pub kill_priv: bool, pub parent: Fid, pub name: Bytes }
 }
 codec_struct! {
-    /// The directory of this reply is held from now on: its client may answer for it, on the connection epoch of the
-    /// reply and as long as its lease may be used.
+    /// Grants a hold of the directory: the client may cache it, on the connection epoch of the reply and while its
+    /// lease is usable.
     pub struct DirGrant {
-        /// Revokes that this client was sent before. Who has seen a later one takes no hold.
+        /// Number of revokes sent to this client before. A client that has received a later one takes no hold.
         pub revokes: u64,
         /// Changes up to this are in the reply.
         pub seen: Transno,
@@ -54,17 +54,17 @@ codec_struct! {
     }
 }
 codec_struct! {
-    /// What follows the body of a reply with `flags::DIRS`.
+    /// Follows the body of a reply with `flags::DIRS`.
     pub struct DirTail {
         pub granted: Option<DirGrant>,
-        /// Directories that the asker holds and has changed with this request, as it left them.
+        /// Directories that the client holds and has changed with this request, as they are after the change.
         pub changed: Vec<DirState>,
-        /// Directories that it held and has removed.
+        /// Directories that the client held and has removed.
         pub removed: Vec<Fid>,
     }
 }
 codec_struct! {
-    /// Callback: the hold of a directory ends with the acknowledgement. They are numbered from 1.
+    /// Callback: the hold of a directory ends with the acknowledgement. Revokes are numbered from 1.
     pub struct RevokeDir { pub fid: Fid, pub number: u64 }
 }
 codec_struct! {
@@ -73,7 +73,7 @@ codec_struct! {
 }
 
 codec_struct! {
-    /// Entries after `cookie` in hash order; `.` and `..` are the client's affair.
+    /// Entries after `cookie` in hash order; `.` and `..` are added by the client.
     pub struct Readdir { pub dir: Fid, pub cookie: u64, pub entries_max: u32, pub with_attrs: bool }
 }
 codec_struct! {
@@ -88,7 +88,7 @@ codec_struct! {
 codec_struct! { pub struct ReaddirReply { pub entries: Vec<DirEntry>, pub eof: bool } }
 
 codec_struct! {
-    /// An open of a file: who, how.
+    /// The handle and flags of an open.
     #[derive(Copy)]
     pub struct OpenHow {
         pub handle: OpenHandle,
@@ -118,13 +118,13 @@ codec_struct! {
 codec_struct! {
     pub struct CreateReply {
         pub entry: EntryReply,
-        /// False: the name was there, `entry` is its inode and the proposed FID is unused.
+        /// False: the name existed, `entry` is its inode, and the proposed FID is unused.
         pub created: bool,
     }
 }
 codec_struct! { pub struct Open { pub fid: Fid, pub how: OpenHow, pub caller: Caller } }
 codec_struct! {
-    /// What a writer knows at close.
+    /// A writer's knowledge of the file at close.
     #[derive(Copy)]
     pub struct Written {
         /// File size as far as this writer knows (maximum over its stripes).
@@ -139,8 +139,8 @@ codec_struct! {
     pub struct Close {
         pub fid: Fid,
         pub handle: OpenHandle,
-        /// The client tried to write or cut the file since its first open for write: without `written` only the
-        /// OSTs know the size.
+        /// The client has tried to write or truncate the file since its first open for write: without `written` only
+        /// the OSTs know the size.
         pub dirty: bool,
         pub written: Option<Written>,
         /// The client has read the file, or listed the directory, and its access time is at least this.
@@ -162,11 +162,11 @@ codec_struct! {
         pub time: Timestamp,
     }
 }
-/// Bits of open(2) that mean something to a target.
+/// Bits of open(2) that a target interprets.
 pub mod open_flags {
     /// Not 0: for writing.
     pub const ACCMODE: u32 = 0o3;
-    /// A moment of the open, no part of what it is.
+    /// Applies once, at the open; not stored with it.
     pub const TRUNC: u32 = 0o1000;
     pub const APPEND: u32 = 0o2000;
     /// For clients: reads through this open leave the access time as it is.
@@ -189,16 +189,16 @@ codec_struct! {
     }
 }
 codec_struct! {
-    /// Changes attributes. With `set.size` of a regular file: the size becomes `Open`, the client cuts the
-    /// objects and then sends `ReportSize` with `truncate`.
+    /// Changes attributes. With `set.size` of a regular file: the size becomes `Open`, the client truncates the objects
+    /// and then sends `ReportSize` with `truncate`.
     pub struct Setattr { pub fid: Fid, pub set: SetAttr, pub caller: Caller, pub time: Timestamp }
 }
 codec_struct! {
-    /// Size and times that a client has found out or made.
+    /// Size and times that a client has determined or set.
     pub struct ReportSize {
         pub fid: Fid,
         pub written: Written,
-        /// After a truncate: the size is what it says even if it is smaller.
+        /// After a truncate: the size is valid even if it is smaller.
         pub truncate: bool,
     }
 }
@@ -251,7 +251,7 @@ codec_struct! { pub struct FlockReply { pub outcome: FlockOutcome } }
 codec_struct! { pub struct FlockTest { pub fid: Fid, pub lock: FileLock } }
 codec_struct! { pub struct FlockTestReply { pub conflict: Option<FileLock> } }
 codec_struct! {
-    /// Gives up a waiting request (a signal). Answered with the state: it may have been granted meanwhile.
+    /// Cancels a waiting request (a signal). The reply has its state: the lock may have been granted meanwhile.
     pub struct FlockCancel { pub fid: Fid, pub cookie: LockCookie }
 }
 codec_struct! {
@@ -260,7 +260,7 @@ codec_struct! {
 }
 
 codec_struct! {
-    /// Sets the layout of a file that was never written, or what a directory hands down.
+    /// Sets the layout of a file that was never written, or the default layout of a directory.
     pub struct SetLayout { pub fid: Fid, pub template: LayoutTemplate, pub caller: Caller, pub time: Timestamp }
 }
 codec_struct! { pub struct GetLayout { pub fid: Fid } }
@@ -268,7 +268,7 @@ codec_struct! {
     pub struct LayoutReply {
         /// Regular files.
         pub layout: Option<Layout>,
-        /// Directories: what was set on it, if anything; and the file system's default.
+        /// Directories: the layout that was set, if any; and the file system's default.
         pub template: Option<LayoutTemplate>,
         pub default: LayoutTemplate,
     }
@@ -283,15 +283,15 @@ codec_struct! {
     pub struct FidLinksReply { pub links: Vec<(Fid, Bytes)> }
 }
 
-/// Sub-operations of a batch at most.
+/// Maximum number of sub-operations of a batch.
 pub const BATCH_MAX: usize = 64;
 codec_struct! {
     /// One change of a batch: the opcode of a modifying request and its encoded body.
     pub struct SubOperation { pub opcode: u16, pub body: Bytes }
 }
 codec_struct! {
-    /// Changes in order, in one transaction under one number: each sees those before it. One that fails leaves
-    /// nothing behind; the rest go on, or with `stop_at_error` are answered ECANCELED.
+    /// Changes in order, in one transaction under one number: each sees the results of those before it. A failed one
+    /// leaves nothing behind; the rest continue, or are answered ECANCELED with `stop_at_error`.
     pub struct Batch { pub stop_at_error: bool, pub operations: Vec<SubOperation> }
 }
 codec_struct! {

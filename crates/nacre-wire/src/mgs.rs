@@ -8,18 +8,18 @@ use alloc::vec::Vec;
 use nacre_types::{FsName, Identity, Remembered, TargetKind, Transno, codec_enum, codec_struct};
 
 codec_struct! {
-    /// A target says that it is served, and where, at its start and from time to time. Idempotent. Another target, or one
-    /// that has gone back, is refused in the reply until an administrator has admitted it ([`AdmitTarget`]).
+    /// Registers a target and its addresses, at its start and periodically. Idempotent. The reply refuses another
+    /// target, or an old copy, until an administrator has admitted it ([`AdmitTarget`]).
     pub struct RegisterTarget {
         pub fs: FsName,
         pub kind: TargetKind,
         pub index: u32,
         pub identity: Identity,
-        /// The latest change that is durable there.
+        /// The latest durable change of the target.
         pub committed: Transno,
-        /// The latest `replaced` that it was told.
+        /// The latest `replaced` that the target received.
         pub replaced: u32,
-        /// It holds no objects (OST), or nothing but its root directory (MDT).
+        /// The target has no objects (OST), or only its root directory (MDT).
         pub blank: bool,
         /// Addresses to reach it, best first: `unix:/path`, `host:port`.
         pub addresses: Vec<String> [bounds::ADDRESSES],
@@ -30,9 +30,9 @@ codec_struct! {
         pub config_version: u64,
         /// Key of the name hash of the file system, made by the MGS at the first registration.
         pub hash_key: (u64, u64),
-        /// How often the target of this name was replaced or accepted as an old copy.
+        /// Number of admissions of a replacement or an old copy under this name.
         pub replaced: u32,
-        /// Why the target must not be served, for its log; empty: it is registered.
+        /// The reason why the target must not be served, for its log; empty: it is registered.
         pub refused: String [bounds::SENTENCE],
     }
 }
@@ -53,7 +53,7 @@ codec_struct! {
         pub config_version: u64,
         pub hash_key: (u64, u64),
         pub targets: Vec<TargetEntry>,
-        /// Parameters that were set for good; whoever has one that matches sets it.
+        /// Permanent parameters; a process that has a matching one sets it.
         pub params: Vec<KeptParam>,
     }
 }
@@ -62,16 +62,17 @@ codec_struct! {
     pub struct KeptParam { pub name: String [bounds::NAME], pub value: String [bounds::VALUE] }
 }
 codec_struct! {
-    /// Keeps a parameter (`set_param -P`), or forgets it when there is no value. Durable when answered; idempotent.
+    /// Sets a parameter permanently (`set_param -P`), or removes it if there is no value. Durable when answered;
+    /// idempotent.
     pub struct KeepParam { pub name: String [bounds::NAME], pub value: Option<String> [bounds::VALUE] }
 }
 
 codec_enum! {
-    /// What an administrator accepts in the place of a registered target.
+    /// The admission that an administrator grants in the place of a registered target.
     pub enum Admit: u8 {
         /// A new, empty target.
         Replacement = 1,
-        /// The same target with less than it had.
+        /// The same target without its latest changes.
         Rollback = 2,
     }
 }
@@ -82,16 +83,16 @@ codec_struct! {
         pub kind: TargetKind,
         pub index: u32,
         pub admit: Admit,
-        /// Takes an earlier admission back that was not used.
+        /// Withdraws an earlier admission that was not used.
         pub revoke: bool,
     }
 }
 codec_struct! {
     pub struct AdmitReply {
-        /// What is registered now.
+        /// The registered target.
         pub known: Remembered,
         pub replaced: u32,
-        /// Why nothing is admitted, a sentence; empty: it is.
+        /// The reason why the admission is refused; empty: it is granted.
         pub refused: String [bounds::SENTENCE],
     }
 }

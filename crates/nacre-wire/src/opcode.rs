@@ -1,9 +1,9 @@
-//! Opcodes, and how a request of each is treated on its way.
+//! Opcodes, and the class of each request.
 
 use nacre_types::{Codec, codec_enum};
 
 codec_enum! {
-    /// What a request asks. Numbers are for ever.
+    /// The operation that a request asks for. Numbers never change.
     pub enum Opcode: u16 {
         // every target
         Connect = 0x01,
@@ -89,11 +89,12 @@ impl Opcode {
     pub fn changes_bytes(self) -> bool {
         matches!(self, Self::Write | Self::Truncate)
     }
-    /// Made at an OST under file locks of an MDT: it must not be begun when another client may have them.
+    /// Whether an OST executes it under file locks of the MDT: it must not begin once another client may have these
+    /// locks.
     pub fn changes_object(self) -> bool {
         matches!(self, Self::Write | Self::Truncate | Self::Allocate)
     }
-    /// How a request of this kind is treated: what [`Rpc::CLASS`] says, for those who have only the number.
+    /// The class of a request of this opcode: the same as [`Rpc::CLASS`].
     pub fn class(self) -> Class {
         match self {
             Self::Connect | Self::Disconnect | Self::Ping => Class::Import,

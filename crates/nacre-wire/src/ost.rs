@@ -6,13 +6,13 @@ use alloc::vec::Vec;
 use nacre_types::{Extent, Fid, LockCookie, ObjectId, Owner, Timestamp, codec_enum, codec_struct};
 
 codec_struct! {
-    /// What an OST knows of an object; all zero for one that was never written.
+    /// State of an object on its OST; all zero if the object was never written.
     #[derive(Copy, Default)]
     pub struct ObjectState {
         pub size: u64,
         /// Units of 512 bytes.
         pub blocks: u64,
-        /// The latest of the writes' times (the writers' clocks).
+        /// The latest time of a write (by the writers' clocks).
         pub mtime: Timestamp,
     }
 }
@@ -20,8 +20,8 @@ codec_struct! {
     /// Reads a range. The reply's bulk ends at the object's end; holes are zeros.
     pub struct Read {
         pub object: ObjectId,
-        /// The number under which the stripe was laid out (`Component::laid`). If the target has a higher one, an object
-        /// that it does not have is lost: EIO, here and in every request that has this field.
+        /// The number of replacements when the stripe was laid out (`Component::laid`). If the target has a higher
+        /// number, a missing object is lost: EIO, here and in every request with this field.
         pub laid: u32,
         pub offset: u64,
         pub len: u32,
@@ -30,8 +30,8 @@ codec_struct! {
 }
 codec_struct! { pub struct ReadReply { pub state: ObjectState } }
 codec_struct! {
-    /// Writes the frame's bulk. The object comes into being at its first write. Without a lock (cookie 0) the
-    /// server locks for the time of the write, and the write has a tag and a reply record.
+    /// Writes the frame's bulk. The first write creates the object. Without a lock (cookie 0) the server locks for the
+    /// time of the write, and the write has a tag and a reply record.
     pub struct Write {
         pub object: ObjectId,
         pub laid: u32,
@@ -80,7 +80,7 @@ codec_struct! {
     pub struct SyncObject { pub object: ObjectId, pub laid: u32 }
 }
 codec_enum! {
-    /// Lock modes of extents that travel.
+    /// Modes of extent locks in messages.
     pub enum LockMode: u8 { Pr = 1, Pw = 2, Ex = 3 }
 }
 codec_struct! {
@@ -91,7 +91,7 @@ codec_struct! {
         pub cookie: LockCookie,
         pub mode: LockMode,
         pub extent: Extent,
-        /// It is to survive a kill of the OST's process.
+        /// The lock persists over a kill of the OST's process.
         pub kept: bool,
     }
 }
@@ -108,12 +108,13 @@ codec_struct! {
     pub struct Reserve { pub objects: u64 }
 }
 codec_struct! {
-    /// How many were granted now, beside what was granted before; at most what was asked. The first write (or
-    /// the destroy) of an object uses the OST's side of it up.
+    /// Objects granted now, in addition to earlier grants; at most the requested number. The first write (or the
+    /// destroy) of an object consumes one on the OST's side.
     pub struct ReserveReply { pub objects: u64 }
 }
 codec_struct! {
-    /// Frees the space of what was truncated and destroyed before this request, and commits what that depends on.
+    /// Frees the space of objects that were truncated or destroyed before this request, and commits the changes on
+    /// which that depends.
     pub struct FreeSpace {}
 }
 codec_struct! {
@@ -125,7 +126,7 @@ codec_struct! {
     pub struct LockGranted { pub cookie: LockCookie, pub state: ObjectState }
 }
 codec_struct! {
-    /// Callback: somebody waits for this lock.
+    /// Callback: another client waits for this lock.
     pub struct LockBlocking { pub cookie: LockCookie }
 }
 

@@ -1,7 +1,7 @@
 //! Patterns of parameter names: `mdc.*.max_mod_rpcs_in_flight`, `mdt.**`.
 
-/// Whether a parameter's name fits: part by part between dots, `*` for any characters of one part,
-/// `**` as the last part for one or more parts.
+/// Whether a parameter's name matches: part by part between dots, `*` for any characters of one part, `**` as the last
+/// part for one or more parts.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (mut patterns, mut parts) = (pattern.split('.'), name.split('.'));
     loop {

@@ -1,14 +1,14 @@
-//! Parameters that hold for good (`set_param -P`), and the values they take.
+//! Permanent parameters (`set_param -P`) and their valid values.
 //!
-//! The MGS keeps a value for processes that it has never met, so it must know what they would take; and everybody
-//! refuses a value with the same words.
+//! The MGS stores values for processes that it has never seen, so it must know the valid values; all processes refuse
+//! an invalid value with the same text.
 
 use crate::pattern::matches;
 use alloc::format;
 use alloc::string::String;
 use core::num::IntErrorKind;
 
-/// Greatest limits of a client: modifying requests, and all.
+/// Largest limits of a client: modifying requests, and all requests.
 pub const CLIENT_MOD_RPCS_MAX: u16 = 511;
 pub const CLIENT_RPCS_MAX: u16 = 512;
 /// Greatest `max_mod_rpcs_in_flight` of a server.
@@ -26,7 +26,7 @@ enum Values {
 }
 use Values::{Megabytes, Percent, Switch, UpTo};
 
-/// Counters are not here: there is nothing to keep in clearing them.
+/// Counters are not listed: clearing one cannot be permanent.
 const SETTINGS: &[(&str, &str, Values)] = &[
     ("mdc", "max_mod_rpcs_in_flight", UpTo(CLIENT_MOD_RPCS_MAX)),
     ("mdc", "max_rpcs_in_flight", UpTo(CLIENT_RPCS_MAX)),
@@ -47,21 +47,21 @@ const SETTINGS: &[(&str, &str, Values)] = &[
     ("obdfilter", "max_mod_rpcs_in_flight", UpTo(SERVER_MOD_RPCS_MAX)),
 ];
 
-/// Why a parameter is not kept.
+/// The reason why a parameter is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotKept {
-    /// No parameter that could be kept has such a name.
+    /// No permanent parameter has such a name.
     Unknown,
     /// The sentence for the user, `NAME=VALUE: …`.
     Value(String),
 }
 
-/// Whether the parameters whose names fit `pattern` may be set to `value` for good.
+/// Whether the parameters whose names match `pattern` may be set to `value` permanently.
 ///
 /// # Errors
 /// See [`NotKept`].
 pub fn check_setting(pattern: &str, value: &str) -> Result<(), NotKept> {
-    // The device may be one that nobody knows yet: whatever the pattern says of it fits itself.
+    // The device may be unknown yet: its part of the pattern matches itself.
     let device = pattern.split('.').nth(1).unwrap_or_default();
     let mut known = false;
     for (component, field, values) in SETTINGS {
@@ -79,7 +79,7 @@ pub fn check_setting(pattern: &str, value: &str) -> Result<(), NotKept> {
     if known { Ok(()) } else { Err(NotKept::Unknown) }
 }
 
-/// A limit from what a user typed.
+/// Parses a limit.
 ///
 /// # Errors
 /// The sentence for the user.
@@ -87,7 +87,7 @@ pub fn parse_limit(name: &str, value: &str, most: u16) -> Result<u16, String> {
     parse_number(name, value, value.trim(), 1, u32::from(most)).map(|limit| limit as u16)
 }
 
-/// A part from what a user typed, `17` or `17%`.
+/// Parses a percentage, `17` or `17%`.
 ///
 /// # Errors
 /// The sentence for the user.
@@ -96,7 +96,7 @@ pub fn parse_percent(name: &str, value: &str) -> Result<u8, String> {
     parse_number(name, value, digits.strip_suffix('%').unwrap_or(digits), 0, 100).map(|part| part as u8)
 }
 
-/// A size in MiB from what a user typed.
+/// Parses a size in MiB.
 ///
 /// # Errors
 /// The sentence for the user.
@@ -114,10 +114,10 @@ fn parse_number(name: &str, value: &str, digits: &str, least: u32, most: u32) ->
     }
 }
 
-/// The value that clears a counter, as answers show it.
+/// The value that clears a counter, as replies show it.
 pub const CLEAR: &str = "clear";
 
-/// What may be written to a counter: it takes no value, it is cleared.
+/// Checks a value written to a counter, which can only be cleared.
 ///
 /// # Errors
 /// The sentence for the user.
@@ -128,7 +128,7 @@ pub fn parse_clear(name: &str, value: &str) -> Result<(), String> {
     }
 }
 
-/// 0 or 1 from what a user typed.
+/// Parses 0 or 1.
 ///
 /// # Errors
 /// The sentence for the user.
@@ -182,7 +182,7 @@ mod tests {
         }
         for (name, value) in [
             ("mdc.*.max_mod_rpcs_in_flight", "512"),
-            // Some of those that fit take it, others do not.
+            // Some of the matching parameters accept the value, others do not.
             ("*.*.max_mod_rpcs_in_flight", "512"),
             ("mdc.*.max_rpcs_in_flight", "0"),
             ("mdc.*.max_rpcs_in_flight", "many"),

@@ -24,7 +24,7 @@ pub mod features {
     /// What this build knows.
     pub const ALL: u64 = MULTI_MOD_RPCS | BATCH | DIR_HOLDS;
 
-    /// The names of those in `bits`, for people; the field's where it has one.
+    /// The names of the features in `bits`, for people; the field's names where they exist.
     pub fn names(bits: u64) -> String {
         let names = [(MULTI_MOD_RPCS, "multi_mod_rpcs"), (BATCH, "batch_rpc"), (DIR_HOLDS, "dir_holds")];
         let known = names.into_iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| name);
@@ -33,7 +33,7 @@ pub mod features {
 }
 
 codec_enum! {
-    /// In which role somebody connects.
+    /// Role of a client at a target.
     pub enum Role: u8 {
         /// A mount or library.
         Client = 1,
@@ -49,23 +49,23 @@ codec_struct! {
     pub struct Connect {
         pub client: ClientUuid,
         pub role: Role,
-        /// Chosen at random for this import, the same at each of its connects. Who names a client that the server knows
-        /// and has another secret is refused with EACCES. Tools have none.
+        /// Chosen at random for this import, the same at each of its connects. A connect that names a known client with
+        /// another secret is refused with EACCES. Tools have none.
         pub secret: Secret,
         /// For people: host and mount point, or the target's name.
         pub name: String [bounds::NAME],
         pub features: u64,
-        /// Limit of the client's own slots.
+        /// Number of slots that the client wants.
         pub max_mod_rpcs: u16,
-        /// Generation that the client was given before, 0 on the first connect. A server that does not know it
-        /// any more has evicted the client and says so.
+        /// Generation from the latest connect reply, 0 on the first connect. A server that does not know it has evicted
+        /// the client and says so.
         pub generation: Generation,
-        /// The target that the client means, as it remembers it; `None`: any.
+        /// The target that the client means, from its memory; `None`: any.
         pub known: Option<Remembered>,
-        /// How often the target of this name was replaced, or accepted as an old copy, as far as the client knows.
+        /// Number of admissions of a replacement or an old copy under this name, as far as the client knows.
         pub replaced: u32,
-        /// Of a target: names the opening of its store from which it connects, so that two processes that have copies of one
-        /// store are told apart. Clients have a new uuid at each start, and 0 here.
+        /// Of a target: the opening of its store from which it connects, which distinguishes two processes with copies
+        /// of one store. Clients have a new uuid at each start, and 0 here.
         pub instance: u64,
     }
 }
@@ -84,25 +84,26 @@ codec_struct! {
         pub server_time: Timestamp,
         /// Milliseconds until recovery ends, 0 = not recovering. The client waits and connects again.
         pub recovery_ms: u32,
-        /// With `evicted`: why, for the client's log.
+        /// With `evicted`: the cause, for the client's log.
         pub cause: String [bounds::SENTENCE],
-        /// Where the connection came from in whose place this one was taken, if it still stood and came from another
-        /// host; else empty.
+        /// Host of the connection that this one replaces, if that one was still open and came from another host; else
+        /// empty.
         pub replaced: String [bounds::NAME],
-        /// Names the server process; 0: it does not say. See `PingReply`.
+        /// Names the server process; 0: unnamed. See `PingReply`.
         pub process: u64,
         pub ended: u64,
-        /// The client lives in the process of the target and ends with it. Nobody waits for it in a recovery, so it keeps
-        /// nothing for replay.
+        /// The client lives in the process of the target and ends with it. A recovery does not wait for it, so it keeps
+        /// no changes for replay.
         pub local: bool,
-        /// In a recovery: changes of this client that are in the log. It may not have the answers.
+        /// In a recovery: changes of this client that are in the log, whose replies it may not have.
         pub made: Vec<Made>,
         /// The opening of the target's store that answers.
         pub incarnation: Incarnation,
-        /// Why the target does not serve this client, a sentence; empty: it does. Nothing else counts then.
+        /// The reason why the target does not serve this client; empty: it does. If it is not empty, the other fields
+        /// have no meaning.
         pub refused: String [bounds::SENTENCE],
-        /// With `refused`: this is not the target that the client means, and asking again does not help. Otherwise the
-        /// client's list of targets is older than the target, or newer, which passes.
+        /// With `refused`: this is not the target that the client means, and a retry does not help. Otherwise the
+        /// client's list of targets is older or newer than the target, which is temporary.
         pub mismatch: bool,
     }
 }
@@ -119,10 +120,11 @@ codec_struct! {
     pub struct PingReply {
         /// Version of the file system's target list as this server knows it; 0 = not the MGS.
         pub config_version: u64,
-        /// Milliseconds until recovery ends at the latest, 0 = not recovering. Who has replayed asks again.
+        /// Milliseconds until recovery ends at the latest, 0 = not recovering. A client that has replayed its changes
+        /// repeats the ping.
         pub recovery_ms: u32,
-        /// Names the server process. Its answer renews the leases of the client's other exports in it whose latest
-        /// direct answer had the same `ended`: the number of leases that have ended there so far.
+        /// Names the server process. Its reply renews the leases of the client's other exports in the process whose
+        /// latest own reply had the same `ended`: the number of leases that have ended there so far.
         pub process: u64,
         pub ended: u64,
     }
@@ -148,7 +150,7 @@ codec_struct! {
     pub struct SetParamReply { pub matched: u32, pub refused: String [bounds::SENTENCE] }
 }
 codec_struct! {
-    /// A page of what a target keeps of its clients, for the administrator's tools on its own machine: client rows
+    /// A page of a target's records of its clients, for the administrator's tools on its own machine: client rows
     /// (without secrets), or with `replies` reply records. Others are refused with EPERM.
     pub struct RecoveryRows { pub replies: bool, pub from: Bytes }
 }
@@ -167,34 +169,33 @@ codec_struct! {
 }
 codec_struct! { pub struct Statfs {} }
 codec_struct! {
-    /// Space of a target, of its store's own honest numbers.
+    /// Space of a target, as its store reports it.
     #[derive(Copy, Default)]
     pub struct StatfsReply {
         pub bytes_total: u64,
         pub bytes_free: u64,
-        /// What may still be used (without reserve and ballast).
+        /// Space that can still be used (without reserve and ballast).
         pub bytes_avail: u64,
-        /// Objects or inodes: in use, and an honest estimate of how many more fit.
+        /// Objects or inodes: number in use, and an estimate of the number that still fit.
         pub files_used: u64,
         pub files_free: u64,
-        /// Which device the store is on: targets with the same number share their space, and whoever adds up counts
-        /// it once. 0: nobody shares it.
+        /// Device of the store: targets with the same number share their space, which a sum counts once. 0: not shared.
         pub device: u64,
     }
 }
 impl StatfsReply {
-    /// Free space that new files leave alone, if nobody has set it: a thousandth of the store, at least 1 MiB.
+    /// Default of the free space that is not used for new files: a thousandth of the store, at least 1 MiB.
     pub fn reserve_bytes(bytes_total: u64) -> u64 {
         const MIB: u64 = 1 << 20;
         (bytes_total / 1000 / MIB).max(1) * MIB
     }
-    /// No room for a new file.
+    /// Whether there is no room for a new file.
     pub fn is_full(&self) -> bool {
         self.bytes_avail < Self::reserve_bytes(self.bytes_total)
     }
 }
 codec_struct! {
-    /// Commits everything that was answered before.
+    /// Commits every change that was answered before.
     pub struct Sync {}
 }
 

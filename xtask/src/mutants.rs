@@ -198,7 +198,7 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "placement", "the_emptier_ost_gets_more_files"),
     planted(
         "a write that finds no room does not ask for what is owed to the OST",
-        "crates/nacre-client/src/under_lease.rs",
+        "crates/nacre-client/src/locks/under_lease.rs",
         &[("if reclaims < RECLAIMS_MAX && self.reclaim(ost).await =>", "if reclaims > RECLAIMS_MAX && self.reclaim(ost).await =>")],
     )
     .found_by("nacre-sim", "placement", "a_write_finds_the_space_of_a_file_that_was_removed_just_before"),
@@ -240,13 +240,13 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "evictions", "what_a_dead_mount_has_sent_is_not_made_after_its_eviction"),
     planted(
         "a sync that took longer than the lease is a success",
-        "crates/nacre-client/src/io.rs",
+        "crates/nacre-client/src/data/io.rs",
         &[("Some(open) => self.still_under_lease(&open).await,", "Some(_) => Ok(()),")],
     )
     .found_by("nacre-sim", "evictions", "a_sync_that_an_ost_answers_after_the_eviction_is_no_success"),
     planted(
         "a truncate does not ask whose the file locks are",
-        "crates/nacre-client/src/attr.rs",
+        "crates/nacre-client/src/metadata/attr.rs",
         &[
             // Either one alone hides the loss of the other.
             (
@@ -329,7 +329,7 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "a process that has lost its locks changes what it likes",
-        "crates/nacre-client/src/lost.rs",
+        "crates/nacre-client/src/files/lost.rs",
         &[("Err(Errno::EIO)\n    }", "Ok(())\n    }")],
     )
     .found_by(
@@ -339,7 +339,7 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "a lost handle is not forgotten when it is closed",
-        "crates/nacre-client/src/file.rs",
+        "crates/nacre-client/src/files/open.rs",
         &[("        self.lost.closed(handle);\n", "")],
     )
     .found_by(
@@ -555,7 +555,7 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "an append whose locks are lost is made twice",
-        "crates/nacre-client/src/append.rs",
+        "crates/nacre-client/src/data/append.rs",
         &[
             // What a kill of the OSTs leaves them does not hide it.
             ("let kept = goes_on || component.stripes.len() > 1;", "let kept = goes_on || component.stripes.len() > 1000;"),
@@ -611,13 +611,13 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "stable", "a_write_that_was_never_answered_does_not_cover_a_later_one"),
     planted(
         "an evicted mount still knows the size",
-        "crates/nacre-client/src/file.rs",
+        "crates/nacre-client/src/files/open.rs",
         &[("open.file.evicted();", "")],
     )
     .found_by("nacre-sim", "evictions", "a_close_after_the_eviction_does_not_bring_an_old_size_back"),
     planted(
         "a close that an eviction refused tells nobody",
-        "crates/nacre-client/src/file.rs",
+        "crates/nacre-client/src/files/open.rs",
         &[("if dirty && matches!(closed,", "if !dirty && matches!(closed,")],
     )
     .found_by("nacre-sim", "evictions", "what_was_written_after_the_eviction_counts_at_the_close"),
@@ -645,13 +645,13 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "holds", "a_change_of_another_mount_is_seen_at_once"),
     planted(
         "a revoke is acknowledged and not obeyed",
-        "crates/nacre-client/src/dirs.rs",
+        "crates/nacre-client/src/cache/dirs.rs",
         &[("table.remove(revoke.fid);", "")],
     )
     .found_by("nacre-sim", "holds", "a_change_of_another_mount_is_seen_at_once"),
     planted(
         "holds outlive their connection",
-        "crates/nacre-client/src/dirs.rs",
+        "crates/nacre-client/src/cache/dirs.rs",
         &[("            self.clear();\n            (self.epoch", "            (self.epoch")],
     )
     .found_by("nacre-sim", "holds", "a_hold_ends_with_its_connection"),
@@ -671,7 +671,7 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "an unanswered change is denied",
-        "crates/nacre-client/src/dirs.rs",
+        "crates/nacre-client/src/cache/dirs.rs",
         &[("(!changing).then_some(attrs)", "Some(attrs).filter(|_| changing || !changing)")],
     )
     .found_by("nacre-sim", "holds", "what_others_have_seen_of_an_unanswered_change_is_not_denied"),
@@ -690,13 +690,13 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "a grant from before a revoke is taken",
-        "crates/nacre-client/src/dirs.rs",
+        "crates/nacre-client/src/cache/dirs.rs",
         &[("granted.revokes < self.revokes ||", "granted.revokes == u64::MAX ||")],
     )
     .found_by("nacre-sim", "holds", "a_grant_that_a_revoke_has_overtaken_is_not_taken"),
     planted(
         "older attributes replace newer ones",
-        "crates/nacre-client/src/dirs.rs",
+        "crates/nacre-client/src/cache/dirs.rs",
         &[("if seen >= dir.seen {", "if seen >= Transno(0) {")],
     )
     .found_by(
@@ -706,19 +706,19 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "who waits for an extent lock does not hear of a restart",
-        "crates/nacre-client/src/locks.rs",
+        "crates/nacre-client/src/locks/extents.rs",
         &[("        ost.peer.on_restarted(self.waits.asks_again());\n", "")],
     )
     .found_by("nacre-sim", "appends", "who_waits_for_a_lock_asks_a_restarted_ost_at_once"),
     planted(
         "who waits for a file lock does not hear of a restart",
-        "crates/nacre-client/src/mount.rs",
+        "crates/nacre-client/src/targets/mount.rs",
         &[("        mdt.peer.on_restarted(self.flocks.asks_again());\n", "")],
     )
     .found_by("nacre-sim", "file_locks", "who_waits_while_the_mdt_is_killed_waits_again_and_gets_the_lock"),
     planted(
         "an MDT that was restarted is believed not to have granted a lock",
-        "crates/nacre-client/src/flock.rs",
+        "crates/nacre-client/src/locks/flocks.rs",
         &[("                    _ if registered.is_forgotten() => {}\n", "")],
     )
     .found_by(
@@ -728,7 +728,7 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "who is not waited for any more stays in the queue",
-        "crates/nacre-client/src/locks.rs",
+        "crates/nacre-client/src/locks/extents.rs",
         &[("if !leaves {", "if leaves || !leaves {")],
     )
     .found_by("nacre-sim", "appends", "who_is_not_waited_for_any_more_leaves_the_queue"),
@@ -740,19 +740,19 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-mdt", "target", "batches::orphans_over_many_osts_are_closed_together"),
     planted(
         "closes that go together end with the first that fails",
-        "crates/nacre-client/src/closes.rs",
+        "crates/nacre-client/src/files/closes.rs",
         &[("stop_at_error: false", "stop_at_error: true")],
     )
     .found_by("nacre-sim", "closes", "closes_that_an_eviction_meets_bring_no_old_size"),
     planted(
         "closes that go together have one result",
-        "crates/nacre-client/src/closes.rs",
+        "crates/nacre-client/src/files/closes.rs",
         &[("results.iter().map(|r| result(r.status))", "results.iter().map(|_| result(results[0].status))")],
     )
     .found_by("nacre-client", "protocol", "each_of_the_closes_that_go_together_has_its_own_result"),
     planted(
         "closes that go together need an ordinary slot",
-        "crates/nacre-client/src/target.rs",
+        "crates/nacre-client/src/targets/target.rs",
         &[("self.peer.call_as(Class::Close,", "self.peer.call_as(Class::Modify,")],
     )
     .found_by("nacre-client", "protocol", "closes_that_wait_for_slots_go_together_in_the_extra_slot"),
@@ -792,19 +792,19 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "striped_writes", "nobody_reads_half_of_a_write_whose_ost_was_killed"),
     planted(
         "a handle is used without a look at the lease",
-        "crates/nacre-client/src/under_lease.rs",
+        "crates/nacre-client/src/locks/under_lease.rs",
         &[("if mdt.peer.lease_ok() {", "if mdt.peer.lease_ok() || open.handle.0 > 0 {")],
     )
     .found_by("nacre-sim", "evictions", "a_read_beyond_the_lease_waits_for_the_word_of_the_mdt"),
     planted(
         "a change of an object does not say until when its file locks are certain",
-        "crates/nacre-client/src/under_lease.rs",
+        "crates/nacre-client/src/locks/under_lease.rs",
         &[("Some(open) => self.locks_until(open).await?,", "Some(open) => self.locks_until(open).await?.and(None),")],
     )
     .found_by("nacre-sim", "evictions", "a_write_that_is_sent_again_after_the_eviction_is_not_made"),
     planted(
         "a change that reached its OST too late is not made anew",
-        "crates/nacre-client/src/under_lease.rs",
+        "crates/nacre-client/src/locks/under_lease.rs",
         &[("Err(Errno::ETIME) => {", "Err(Errno::ETIME) if open.is_none() => {")],
     )
     .found_by("nacre-sim", "evictions", "a_write_that_reaches_its_ost_after_the_eviction_is_not_made"),
@@ -828,13 +828,13 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "evictions", "every_handle_of_a_file_that_was_locked_is_lost_and_no_other"),
     planted(
         "a close does not wait for writes whose callers were killed",
-        "crates/nacre-client/src/file.rs",
+        "crates/nacre-client/src/files/open.rs",
         &[("if open.is_writer() || !open.lock_owners", "if !open.is_writer() && !open.lock_owners")],
     )
     .found_by("nacre-sim", "osts", "a_close_waits_for_writes_whose_callers_were_killed"),
     planted(
         "locks are dropped before writes whose callers were killed have ended",
-        "crates/nacre-client/src/flock.rs",
+        "crates/nacre-client/src/locks/flocks.rs",
         &[("            self.writes_end(&open.file).await;\n", "")],
     )
     .found_by("nacre-sim", "file_locks", "locks_are_dropped_after_writes_whose_callers_were_killed"),

@@ -1,15 +1,15 @@
 //! The front door: one API for all doors of a mount, FUSE first. The calls stand with their concepts.
 
-use crate::atime::AtimePolicy;
-use crate::closes::Closes;
-use crate::dirs::{Dirs, Touches};
-use crate::fids::Fids;
-use crate::file::Files;
-use crate::flock::Flocks;
-use crate::locks::ExtentLocks;
-use crate::lost::LostHandles;
-use crate::mount::Mount;
+use crate::cache::dirs::{Dirs, Touches};
+use crate::files::atime::AtimePolicy;
+use crate::files::closes::Closes;
+use crate::files::lost::LostHandles;
+use crate::files::open::Files;
+use crate::locks::extents::ExtentLocks;
+use crate::locks::flocks::Flocks;
+use crate::metadata::fids::Fids;
 use crate::stats::Stats;
+use crate::targets::mount::Mount;
 use alloc::rc::{Rc, Weak};
 use alloc::string::String;
 use alloc::vec::Vec;

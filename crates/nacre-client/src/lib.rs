@@ -2,49 +2,35 @@
 //!
 //! Every call is an `async fn` on the mount's island. Nothing is cached yet: each call asks the target that knows.
 //!
-//! Module map: `client` is the front door; its calls live by concept in `namespace`, `attr`, `file`, `io`, `append`, `flock`,
-//! `batch`, `layout` and `space`. Below them: `mount` (targets and how they are found), `target` (one target with its
-//! counters), `closes` (closes that go together), `dirs` (attributes of held directories), `fids` (sequences), `ranges`
-//! (order among the operations of this mount on one file), `locks` (extent locks of OSTs, for the time of one operation),
-//! `long_append` (appends that are longer than a request), `atime` (access times),
-//! `under_lease` (what the file locks of a process and the lease of the MDT allow), `waits` (calls that wait for
-//! a callback), `stripes` (which bytes lie where), `stats`, `imports` and `params`.
+//! Module map: `client` is the front door; its calls live by concern:
+//!
+//! - `metadata`: names, attributes, layouts, batches of changes;
+//! - `files`: open handles, closes, access times;
+//! - `data`: reads, writes, striping, appends, space;
+//! - `locks`: extent locks, file locks, leases;
+//! - `cache`: directories that the MDT lets this mount hold;
+//! - `targets`: the MGS, the MDT and the OSTs, and how they are found.
+//!
+//! `params` and `stats` are the view of administrators.
 //! Caches will live under locks that `locks` keeps instead of cancelling; nothing above it has to know.
 //!
 //! Objects of the core refer to each other by FID, not by pointer, so that a mount can be cut into shards by FID.
 #![no_std]
 extern crate alloc;
 
-mod append;
-mod atime;
-mod attr;
-mod batch;
+mod cache;
 mod client;
-mod closes;
-mod dirs;
-mod fids;
-mod file;
-mod flock;
-mod imports;
-mod io;
-mod layout;
+mod data;
+mod files;
 mod locks;
-mod long_append;
-mod lost;
-mod mount;
-mod namespace;
+mod metadata;
 mod params;
-mod ranges;
-mod space;
 mod stats;
-mod stripes;
-mod target;
-mod under_lease;
-mod waits;
+mod targets;
 
-pub use atime::{Atime, AtimePolicy};
-pub use batch::{Change, Changed};
 pub use client::{
     AllocateArgs, Attach, Client, Connection, CreateArgs, Entry, ListedEntry, MountConfig, ReaddirPage,
     WriteArgs,
 };
+pub use files::atime::{Atime, AtimePolicy};
+pub use metadata::batch::{Change, Changed};

@@ -1,8 +1,8 @@
 //! Parameters of a mount under the field's names: `llite.*`, `mdc.*`, `osc.*`.
 
 use crate::client::{Client, MountConfig};
-use crate::imports;
-use crate::target::Target;
+use crate::targets::imports;
+use crate::targets::target::Target;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

@@ -1,7 +1,7 @@
 //! How many bytes the system call of a waiting caller writes: `/proc/PID/syscall` has its number and arguments.
 //!
 //! The kernel splits a long write(2) into several requests and tells nothing of the rest; an append must know it, so that its
-//! pieces stay together (`nacre-client/src/long_append.rs`). Whatever cannot be read is not known: asynchronous writes (io_uring,
+//! pieces stay together (`nacre-client/src/data/long_append.rs`). Whatever cannot be read is not known: asynchronous writes (io_uring,
 //! io_submit), callers in a pid name space that is not seen from here, 32-bit programs. An answer that is wrong costs others a
 //! second, or is a torn append; it can come only from a caller that changes its own arguments.
 

@@ -1,5 +1,5 @@
 //! Callers that have handles whose file locks were lost with an eviction: they change nothing until these are closed
-//! (`nacre-client/src/lost.rs` says why and decides; here is who asks).
+//! (`nacre-client/src/files/lost.rs` says why and decides; here is who asks).
 //!
 //! The kernel names the thread that asks. Its process, and which files it has open, `/proc` knows (`caller.rs`), also of a
 //! child that has inherited the handle and of one to whom it was passed. Looked up outside the island, and only while such a

@@ -9,7 +9,7 @@
 //! directory is not held for a while after a revoke, so that a directory in which several clients work is not revoked
 //! again and again. Bounded per client; at the bound the oldest hold is revoked once it has stood for a while.
 //!
-//! Not here: the requests (`service/holds.rs`), and the client's side (`nacre-client/src/dirs.rs`).
+//! Not here: the requests (`service/holds.rs`), and the client's side (`nacre-client/src/cache/dirs.rs`).
 
 use crate::rows::dir_change::{DirChange, only_name};
 use crate::rows::row::Inode;

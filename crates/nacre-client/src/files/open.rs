@@ -6,13 +6,13 @@
 //! other operation of this mount on the file is under way. The MDT trusts a close's size only if no other
 //! client could have changed the file since; otherwise it asks the OSTs itself.
 
-use crate::atime::{Accessed, Atime, AtimePolicy};
+use crate::cache::dirs::Touches;
 use crate::client::{Client, CreateArgs, Entry};
-use crate::dirs::Touches;
-use crate::long_append::LongAppend;
-use crate::ranges::{RangeLock, Share};
-use crate::stripes;
-use crate::target::Target;
+use crate::data::long_append::LongAppend;
+use crate::data::stripes;
+use crate::files::atime::{Accessed, Atime, AtimePolicy};
+use crate::files::ranges::{RangeLock, Share};
+use crate::targets::target::Target;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::vec::Vec;

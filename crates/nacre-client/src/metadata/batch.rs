@@ -4,9 +4,9 @@
 //! [`BATCH_MAX`] go in several requests, one after the other. A target that does not know batches gets the changes
 //! one by one.
 
+use crate::cache::dirs::Touches;
 use crate::client::{Client, CreateArgs, Entry};
-use crate::dirs::Touches;
-use crate::target::Target;
+use crate::targets::target::Target;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{Caller, Codec, Errno, Fid, Name, SetAttr};

@@ -6,12 +6,12 @@
 //! be a hole: then the range is locked, and the file's size decides.
 
 use crate::client::{AllocateArgs, Client, WriteArgs};
-use crate::file::{FileState, Open};
-use crate::locks::HeldExtent;
-use crate::long_append::Piece;
-use crate::ranges::Share;
-use crate::stripes::{self, Laid, ObjectRange};
-use crate::target::Target;
+use crate::data::long_append::Piece;
+use crate::data::stripes::{self, Laid, ObjectRange};
+use crate::files::open::{FileState, Open};
+use crate::files::ranges::Share;
+use crate::locks::extents::HeldExtent;
+use crate::targets::target::Target;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;

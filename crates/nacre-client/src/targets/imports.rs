@@ -1,6 +1,6 @@
 //! What can be seen of an import, in the field's formats: `state`, `import`, `rpc_stats`.
 
-use crate::target::Target;
+use crate::targets::target::Target;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

@@ -5,12 +5,12 @@
 //! of every object, so that objects always tell the truth; it reports to the MDT while it holds the
 //! locks, so that reports arrive in the order of the changes. Not here: what the MDT makes of a report.
 
+use crate::cache::dirs::Touches;
 use crate::client::{Client, Entry};
-use crate::dirs::Touches;
-use crate::file::{FileState, Open, OwnChanges, is_regular};
-use crate::locks::HeldExtent;
-use crate::ranges::Share;
-use crate::stripes::{self, Laid};
+use crate::data::stripes::{self, Laid};
+use crate::files::open::{FileState, Open, OwnChanges, is_regular};
+use crate::files::ranges::Share;
+use crate::locks::extents::HeldExtent;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use nacre_node::join_all;

@@ -5,12 +5,12 @@
 //! written at the end. Not here: a call that comes in several requests (`long_append`).
 
 use crate::client::Client;
-use crate::file::Open;
-use crate::io::check_end;
-use crate::locks::HeldExtent;
-use crate::long_append::AppendLocks;
-use crate::stripes::{self, Laid, ObjectRange};
-use crate::target::Target;
+use crate::data::io::check_end;
+use crate::data::long_append::AppendLocks;
+use crate::data::stripes::{self, Laid, ObjectRange};
+use crate::files::open::Open;
+use crate::locks::extents::HeldExtent;
+use crate::targets::target::Target;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;

@@ -6,8 +6,8 @@
 //! is lost; (4) what a handle has locked is remembered until the MDT has been told to drop it.
 
 use crate::client::Client;
-use crate::file::Open;
-use crate::waits::Waits;
+use crate::files::open::Open;
+use crate::locks::pending::Waits;
 use nacre_dlm::client::GrantedFlocks;
 use nacre_dlm::policy::flock::{Family, Kind, Lock};
 use nacre_types::{Errno, Fid, OpenHandle};

@@ -5,7 +5,7 @@
 //! first: it has the OSTs free the space of removed files before it answers.
 
 use crate::client::Client;
-use crate::target::Target;
+use crate::targets::target::Target;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::string::String;

@@ -6,9 +6,9 @@
 //! (`waits`), operations of this mount among each other (`ranges`), keeping locks with what they cover (the cache to come).
 
 use crate::client::Client;
-use crate::stripes::Laid;
-use crate::target::Target;
-use crate::waits::{Registered, Waits};
+use crate::data::stripes::Laid;
+use crate::locks::pending::{Registered, Waits};
+use crate::targets::target::Target;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;

@@ -1,7 +1,7 @@
 //! Names: lookup, new inodes, links, removal, rename, listings, extended attributes.
 
+use crate::cache::dirs::Touches;
 use crate::client::{Client, CreateArgs, Entry, ListedEntry, ReaddirPage};
-use crate::dirs::Touches;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{Caller, Errno, Fid, FileType, Name, name};

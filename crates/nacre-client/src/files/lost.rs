@@ -3,7 +3,7 @@
 //! Why: a program that has a lock on one file changes others under it, by name and through other handles: SQLite makes,
 //! rewinds and removes a journal beside the database that it has locked. After an eviction somebody else may have the lock,
 //! and the name may be that of *his* journal by then, without which his database cannot be repaired. The handle with the
-//! lost lock fails with EIO (`file.rs`); so does every change that its process asks for, until the handle is closed.
+//! lost lock fails with EIO (`open.rs`); so does every change that its process asks for, until the handle is closed.
 //! Reading goes on, and so do all other processes.
 //!
 //! A process has a handle if it has the file open, which the front end finds out (children inherit it, and processes pass

@@ -6,9 +6,9 @@
 //! waited for a stopped OST, is not made under the locks of the next holder.
 
 use crate::client::Client;
-use crate::file::Open;
-use crate::io::NO_LOCK;
-use crate::target::Target;
+use crate::data::io::NO_LOCK;
+use crate::files::open::Open;
+use crate::targets::target::Target;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;

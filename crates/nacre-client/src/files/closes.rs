@@ -8,9 +8,9 @@
 //! close waits for anything but another close, and a lone one for nothing. (3) A batch of closes is treated as a CLOSE on its way. (4)
 //! Each close gets its own result, or that of the request as a whole. Bounded by what a client may have open at the MDT.
 
-use crate::batch::{encoded, knows_batches};
 use crate::client::Client;
-use crate::target::Target;
+use crate::metadata::batch::{encoded, knows_batches};
+use crate::targets::target::Target;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;

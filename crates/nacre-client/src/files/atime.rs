@@ -6,7 +6,7 @@
 //! is lost. Directories are accessed by listings. Not here: symbolic links, whose access times never change.
 
 use crate::client::Client;
-use crate::file::{FileState, Files};
+use crate::files::open::{FileState, Files};
 use alloc::rc::Rc;
 use core::cell::Cell;
 use core::time::Duration;

@@ -11,10 +11,10 @@
 //! such append per file, and 2 GiB per call, which is the kernel's limit.
 
 use crate::client::Client;
-use crate::file::FileState;
-use crate::locks::HeldExtent;
-use crate::ranges::RangeGuard;
-use crate::target::Target;
+use crate::files::open::FileState;
+use crate::files::ranges::RangeGuard;
+use crate::locks::extents::HeldExtent;
+use crate::targets::target::Target;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};

@@ -5,7 +5,7 @@
 //! Calls wait for what they need, however long it is away. Not here: connections and resends (`nacre_node::Peer`).
 
 use crate::client::{Attach, Client, Connection, MountConfig};
-use crate::target::Target;
+use crate::targets::target::Target;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::rc::Rc;

@@ -1,7 +1,7 @@
 //! Layouts and paths, for `lfs`.
 
+use crate::cache::dirs::Touches;
 use crate::client::Client;
-use crate::dirs::Touches;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;

@@ -1,6 +1,6 @@
 //! The command line: one definition per command and flag, from which parser and help are made.
 
-use crate::{
+use crate::cmd::{
     bench, check, destroy, down, lctl, lfs, lr_reader, manual, mkfs, mount, serve, status, target, up,
 };
 use anyhow::Result;

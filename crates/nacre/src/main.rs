@@ -5,37 +5,11 @@
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "help texts show HOST[:PORT]; they are no Markdown")]
 
-mod bench;
-mod check;
 mod cli;
-mod connections;
-mod destroy;
-mod detach;
-mod down;
-mod filesystems;
-mod lctl;
-mod lfs;
-mod log;
-mod lr_reader;
-mod manual;
-mod metrics;
-mod mkfs;
-mod mount;
-mod mount_helper;
-mod mount_options;
-mod neighbours;
-mod overlay;
+mod cmd;
+mod output;
 mod process;
-mod registry;
-mod say;
-mod serve;
-mod status;
-mod store;
-mod takeover;
-mod target;
-mod tool;
-mod up;
-mod watch;
+mod query;
 
 #[cfg(test)]
 #[path = "../../../fuzz/support/replay.rs"]
@@ -43,6 +17,8 @@ mod watch;
 mod replay;
 
 use clap::Parser as _;
+use cmd::{check, mount_helper};
+use process::detach;
 use std::process::ExitCode;
 
 /// A mount and its servers keep millions of small rows: glibc's search for a free piece costs 12 % of a create in a
@@ -61,19 +37,19 @@ fn main() -> ExitCode {
         return match mount_helper::run(args.into_iter().skip(1)) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                say::error(name, &error);
+                output::error(name, &error);
                 ExitCode::from(1)
             }
         };
     }
     let cli = cli::Cli::parse_from(args);
     match cli::run(&cli.command) {
-        Ok(code) => match say::lost_output().filter(|_| !cli.command.is_serving()) {
+        Ok(code) => match output::lost_output().filter(|_| !cli.command.is_serving()) {
             None => code,
             Some(lost) => {
                 // A pipe that is closed early (`nacre status | head -1`) is no error to talk of.
                 if lost != rustix::io::Errno::PIPE {
-                    say::note(&format!("nacre: output was lost: {lost}"));
+                    output::note(&format!("nacre: output was lost: {lost}"));
                 }
                 ExitCode::from(1)
             }
@@ -82,7 +58,7 @@ fn main() -> ExitCode {
         Err(error) => {
             if !error.is::<detach::Said>() {
                 // The field's tools begin so, and scripts look for it.
-                say::error(if matches!(name, "lctl" | "lfs") { "error" } else { "nacre" }, &error);
+                output::error(if matches!(name, "lctl" | "lfs") { "error" } else { "nacre" }, &error);
             }
             ExitCode::from(1)
         }

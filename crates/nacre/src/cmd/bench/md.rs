@@ -1,0 +1,221 @@
+//! `nacre bench md`: the phases of mdtest on any directory of any file system.
+//!
+//! With `--vs DIR` the same phases run on a second directory, interleaved phase by phase and round by round, so
+//! that a noisy machine disturbs both alike; the ratio is the figure to quote. A rate is operations of all
+//! processes over the time from the first start to the last end.
+
+use super::crew::{Crew, OnMount};
+use super::library::Library;
+use super::worker::Phase;
+use super::{batch, sweep};
+use crate::output;
+use anyhow::{Context as _, Result, bail};
+use indicatif::ProgressBar;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+#[derive(clap::Args, Debug)]
+#[command(
+    about = "Metadata: create, stat, read, setattr, rename, remove of files and directories",
+    long_about = "Metadata rates: create, stat, read, setattr, rename and remove of files and directories.\n\
+        \n\
+        Works on any directory of any file system, with --vs on two in turn. A temporary directory\n\
+        is created and removed. Each process works in a directory of its own, in which names\n\
+        are looked up without a path before them, as mdtest does. A rate is the operations of all\n\
+        processes over the time from the first start to the last end.\n\
+        \n\
+        --sweep repeats the load on a nacre mount for several limits of modifying requests in\n\
+        flight (mdc.*.max_mod_rpcs_in_flight) and shows the rates of each. The limits are restored\n\
+        at the end. max_rpcs_in_flight stays constant and is large enough for all.\n\
+        \n\
+        --batch N leaves the kernel out: the tasks of one client, in this process, make their\n\
+        changes through the client library, one by one and N in a request, in turn. A file\n\
+        is made without being opened there (one request; a program needs two, open and close).",
+    after_help = "Examples:\n\
+        \x20 nacre bench md /mnt/nacre --vs /tmp -p 2\n\
+        \x20 nacre bench md /mnt/nacre -p 16 --sweep=1,2,4,8 --picture sweep.svg\n\
+        \x20 nacre bench md /mnt/nacre -p 4 --batch 64            the file system mounted there\n\
+        \x20 nacre bench md 10.0.0.1:9988:/demo/bench --batch 64  no mount is needed\n\
+        \x20 nacre bench md 10.0.0.1:9988:/demo --batch 1 --sweep -p 16"
+)]
+pub(crate) struct MdArgs {
+    /// Directory to work in; with --batch also ADDRESS:/FS[/DIR] of a file system that is not mounted
+    #[arg(value_name = "DIR")]
+    pub(super) dir: String,
+    /// A second directory, measured in turn with the first; a ratio column is added
+    #[arg(long, value_name = "DIR")]
+    vs: Option<PathBuf>,
+    /// Files and directories per process
+    #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) items: u32,
+    /// Processes
+    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(super) processes: u32,
+    /// All processes in one directory (default: a directory each)
+    #[arg(long)]
+    pub(super) shared: bool,
+    /// Bytes written to each file, and read in the read phase
+    #[arg(long, default_value_t = 0, value_name = "BYTES")]
+    pub(super) data: usize,
+    /// Rounds; the median is shown
+    #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) rounds: u32,
+    /// Phases to run, in order (default: all; --sweep and --batch: the changes)
+    #[arg(long, value_delimiter = ',', value_name = "PHASE,…")]
+    phases: Vec<String>,
+    /// Through the client library: N changes in a request (1 to 64) against one by one
+    #[arg(long, value_name = "N", conflicts_with_all = ["vs", "data"], value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(super) batch: Option<u16>,
+    /// Measure at several limits of modifying requests in flight [without a value: 1,2,4,7,16,64]
+    #[arg(long, value_delimiter = ',', value_name = "LIMIT,…", num_args = 0..=1, require_equals = true,
+          default_missing_value = "1,2,4,7,16,64", conflicts_with = "vs")]
+    pub(super) sweep: Option<Vec<u16>>,
+    /// With --sweep: draw the result into this file (SVG)
+    #[arg(long, value_name = "FILE", requires = "sweep")]
+    pub(super) picture: Option<PathBuf>,
+    /// Print JSON with stable keys instead of a table
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Serialize)]
+struct Row {
+    phase: &'static str,
+    ops_per_second: Vec<f64>,
+    median: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vs_median: Option<f64>,
+    /// Median of the ratios round by round.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ratio: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    directory: &'a str,
+    vs: Option<&'a Path>,
+    processes: u32,
+    items_per_process: u32,
+    shared_directory: bool,
+    data_bytes: usize,
+    rounds: u32,
+    rows: Vec<Row>,
+}
+
+/// Per phase, per round.
+type Rates = Vec<Vec<f64>>;
+
+pub(super) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// The phases that were asked for.
+pub(super) fn phases(args: &MdArgs, default: &[Phase]) -> Result<Vec<Phase>> {
+    if args.phases.is_empty() {
+        return Ok(default.to_vec());
+    }
+    args.phases
+        .iter()
+        .map(|name| {
+            Phase::parse(name).with_context(|| {
+                format!("unknown phase {name:?}\nhint: one of {}", Phase::ALL.map(Phase::name).join(", "))
+            })
+        })
+        .collect()
+}
+
+/// The phases for a load of the client library, which makes changes only.
+pub(super) fn changes(args: &MdArgs) -> Result<Vec<Phase>> {
+    let phases = phases(args, &Phase::CHANGES)?;
+    if let Some(phase) = phases.iter().find(|p| args.batch.is_some() && !p.is_change()) {
+        bail!("{} is no change: --batch has {}", phase.name(), Phase::CHANGES.map(Phase::name).join(", "));
+    }
+    Ok(phases)
+}
+
+/// Rates per phase and round, of the directory and of the one to compare with.
+fn measure(args: &MdArgs, phases: &[Phase], bar: &ProgressBar) -> Result<(Rates, Rates)> {
+    let mut ours = vec![Vec::new(); phases.len()];
+    let mut theirs = vec![Vec::new(); phases.len()];
+    for round in 0..args.rounds {
+        let mut crew = Crew::start(Path::new(&args.dir), round, args)?;
+        let mut other = args.vs.as_deref().map(|dir| Crew::start(dir, round, args)).transpose()?;
+        for (at, &phase) in phases.iter().enumerate() {
+            ours[at].push(crew.run(phase)?);
+            if let Some(other) = &mut other {
+                theirs[at].push(other.run(phase)?);
+            }
+            bar.inc(1);
+        }
+    }
+    Ok((ours, theirs))
+}
+
+pub(crate) fn run(args: &MdArgs) -> Result<()> {
+    match (&args.sweep, args.batch) {
+        (Some(limits), None) => sweep::run(args, limits, &mut OnMount::new(args)?),
+        (Some(limits), Some(batch)) => sweep::run(args, limits, &mut Library::start(args, batch)?),
+        (None, Some(batch)) => batch::run(args, batch),
+        (None, None) => compare(args),
+    }
+}
+
+/// One directory, or two in turn.
+fn compare(args: &MdArgs) -> Result<()> {
+    let phases = phases(args, &Phase::ALL)?;
+    let bar = output::progress(u64::from(args.rounds) * phases.len() as u64, "phases");
+    let (ours, theirs) = measure(args, &phases, &bar)?;
+    bar.finish_and_clear();
+    let rows = phases
+        .iter()
+        .enumerate()
+        .map(|(at, phase)| Row {
+            phase: phase.name(),
+            median: median(&ours[at]),
+            ops_per_second: ours[at].clone(),
+            vs_median: args.vs.as_ref().map(|_| median(&theirs[at])),
+            ratio: args.vs.as_ref().map(|_| {
+                median(&ours[at].iter().zip(&theirs[at]).map(|(a, b)| a / b.max(1e-9)).collect::<Vec<_>>())
+            }),
+        })
+        .collect();
+    let report = Report {
+        directory: &args.dir,
+        vs: args.vs.as_deref(),
+        processes: args.processes,
+        items_per_process: args.items,
+        shared_directory: args.shared,
+        data_bytes: args.data,
+        rounds: args.rounds,
+        rows,
+    };
+    if args.json {
+        return output::json(&report);
+    }
+    let mut table = output::Table::new(&["phase", "op/s (median)", "lowest", "highest"]);
+    if args.vs.is_some() {
+        table.head.extend(["vs op/s".into(), "ratio".into()]);
+    }
+    for row in &report.rows {
+        let low = row.ops_per_second.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = row.ops_per_second.iter().copied().fold(0.0, f64::max);
+        let mut cells =
+            vec![row.phase.into(), format!("{:.0}", row.median), format!("{low:.0}"), format!("{high:.0}")];
+        if let (Some(vs), Some(ratio)) = (row.vs_median, row.ratio) {
+            cells.extend([format!("{vs:.0}"), format!("{ratio:.4}")]);
+        }
+        table.row(cells);
+    }
+    output::line(&format!(
+        "{} process(es), {} items each, {} directory, {} bytes per file, {} round(s)",
+        args.processes,
+        args.items,
+        if args.shared { "one shared" } else { "own" },
+        args.data,
+        args.rounds
+    ));
+    table.print();
+    Ok(())
+}

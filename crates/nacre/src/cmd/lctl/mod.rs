@@ -1,0 +1,318 @@
+//! `nacre lctl …` (and the link named `lctl`): parameters and devices of every nacre process on this machine.
+
+mod set;
+
+use crate::output;
+use crate::process::registry;
+use crate::query::filesystems::{FileSystem, FileSystems, ScopeArgs};
+use crate::query::tool::{self, TimeoutArgs, Trouble};
+use anyhow::{Result, bail};
+use clap::Subcommand;
+use nacre_wire::target::{GetParams, Param};
+pub(crate) use set::apply;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum LctlCommand {
+    /// Show parameters; `*` matches within a dotted part
+    #[command(
+        name = "get_param",
+        after_help = "Exit status: 0 done; 1 a pattern matches nothing. Devices that do not answer are named on \
+                      stderr."
+    )]
+    GetParam {
+        /// Only the values
+        #[arg(short = 'n')]
+        values_only: bool,
+        /// With unit, range, default and meaning
+        #[arg(short = 'H', long)]
+        describe: bool,
+        /// JSON with stable keys
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        scope: ScopeArgs,
+        #[command(flatten)]
+        timeout: TimeoutArgs,
+        /// Names, with `*` for anything within a part, `**` for all parts that follow: `mdc.*.stats`, `mdt.**`
+        #[arg(required = true, value_name = "PATTERN")]
+        patterns: Vec<String>,
+    },
+    /// Change parameters of the running processes
+    #[command(
+        name = "set_param",
+        long_about = "Change parameters of the running processes of one file system.\n\
+            \n\
+            The reply shows the value in effect, which may be less than the requested one. A value that is out of\n\
+            range is refused. A counter is cleared by the value `clear` (or 0).",
+        after_help = "Examples:\n\
+            \x20 nacre lctl set_param 'mdc.*.max_mod_rpcs_in_flight=7'\n\
+            \x20 nacre lctl set_param --fs /mnt/a 'mdc.*.stats=clear'\n\
+            \x20 nacre lctl set_param -P 'osc.*.max_rpcs_in_flight=32'   now, and after every start\n\
+            \x20 nacre lctl set_param -P -d 'osc.*.max_rpcs_in_flight'   remove the permanent value"
+    )]
+    SetParam {
+        /// Set permanently: the MGS sends the value to every process, now and at each start. Run it on the host of the MGS
+        #[arg(short = 'P')]
+        permanent: bool,
+        /// With -P: remove the permanent value (NAME alone)
+        #[arg(short = 'd', requires = "permanent")]
+        delete: bool,
+        #[command(flatten)]
+        scope: ScopeArgs,
+        #[command(flatten)]
+        timeout: TimeoutArgs,
+        /// `mdc.*.max_mod_rpcs_in_flight=7`
+        #[arg(required = true, value_name = "NAME=VALUE")]
+        settings: Vec<String>,
+    },
+    /// List the names of parameters, one part at a time
+    #[command(
+        name = "list_param",
+        after_help = "Examples:\n\
+            \x20 nacre lctl list_param '*'           the first parts: llite, mdc, mdt, …\n\
+            \x20 nacre lctl list_param 'mdc.*'       the connections to metadata targets\n\
+            \x20 nacre lctl list_param -F 'mdc.*.*'  their parameters; `=`: can be set\n\
+            \x20 nacre lctl list_param -R mdt        everything below"
+    )]
+    ListParam {
+        /// With everything below
+        #[arg(short = 'R')]
+        recursive: bool,
+        /// Mark writable parameters with `=`
+        #[arg(short = 'F')]
+        mark: bool,
+        #[command(flatten)]
+        timeout: TimeoutArgs,
+        /// Names, with `*` for anything within a part: `mdc.*.stats`
+        #[arg(required = true, value_name = "PATTERN")]
+        patterns: Vec<String>,
+    },
+    /// List the devices (targets and mounts) of this machine
+    #[command(
+        after_help = "State: UP the device answers, DN it does not, ?? this user may not ask it (exit status 1)."
+    )]
+    Dl(TimeoutArgs),
+}
+
+pub(crate) fn run(command: &LctlCommand) -> Result<()> {
+    match command {
+        LctlCommand::GetParam { values_only, describe, json, scope, timeout, patterns } => {
+            let answers = ask(patterns, scope, *timeout)?;
+            let named = patterns.iter().zip(&answers.found);
+            let missing: Vec<_> =
+                named.filter(|(_, found)| found.is_empty()).map(|(p, _)| format!("'{p}'")).collect();
+            let all: Vec<Shown> = answers.found.into_iter().flatten().collect();
+            if *json {
+                output::json(&by_name(all))?;
+            } else {
+                let several = all.iter().any(|shown| shown.of != all[0].of);
+                let mut of = String::new();
+                for Shown { param, of: file_system } in &all {
+                    if several && of != *file_system {
+                        output::note(&format!("file system {file_system}:"));
+                        of.clone_from(file_system);
+                    }
+                    print(param, *values_only, *describe);
+                }
+            }
+            if missing.is_empty() {
+                return Ok(());
+            }
+            bail!("get_param: {}", nothing(&missing.join(", "), answers.silent))
+        }
+        LctlCommand::ListParam { recursive, mark, timeout, patterns } => {
+            for pattern in patterns {
+                let (found, silent) = list(pattern, *recursive, *timeout)?;
+                if found.is_empty() {
+                    bail!("list_param: {}", nothing(&format!("'{pattern}'"), silent));
+                }
+                for (name, writable) in found {
+                    output::line(&format!("{name}{}", if *mark && writable { "=" } else { "" }));
+                }
+            }
+            Ok(())
+        }
+        LctlCommand::SetParam { permanent, delete, scope, timeout, settings } => match permanent {
+            true => set::keep(settings, *delete, scope, *timeout),
+            false => settings.iter().try_for_each(|setting| set::set(setting, scope, *timeout)),
+        },
+        LctlCommand::Dl(timeout) => dl(*timeout),
+    }
+}
+
+fn dl(timeout: TimeoutArgs) -> Result<()> {
+    let mut number = 0;
+    let entries = registry::entries()?;
+    let states = tool::ask_all(&entries, |entry, island| tool::ping(&entry.socket, island, timeout.limit()));
+    let mut forbidden = Vec::new();
+    for (entry, states) in entries.iter().zip(states) {
+        for (island, state) in entry.islands.iter().zip(states) {
+            let kind = match nacre_types::TargetName::parse(island) {
+                Some(name) => match name.kind() {
+                    nacre_types::TargetKind::Mgs => "mgs",
+                    nacre_types::TargetKind::Mdt => "mdt",
+                    nacre_types::TargetKind::Ost => "obdfilter",
+                },
+                None => "llite",
+            };
+            let shown = match &state {
+                Ok(()) => "UP",
+                Err(error) if tool::trouble(error) == Trouble::Forbidden => "??",
+                Err(_) => "DN",
+            };
+            output::line(&format!("{number:3} {shown} {kind} {island} {island}_UUID {}", entry.pid));
+            number += 1;
+            forbidden.extend(state.err().filter(|error| tool::trouble(error) == Trouble::Forbidden));
+        }
+        for (name, why) in &entry.refused {
+            let why = why.lines().next().unwrap_or_default();
+            output::line(&format!("{number:3} DN - {name} {name}_UUID {} refused: {why}", entry.pid));
+            number += 1;
+        }
+    }
+    tool::complain(&forbidden);
+    if forbidden.is_empty() { Ok(()) } else { bail!("dl: the state of some devices is not known") }
+}
+
+/// Values by name. Of file systems with one name each has its MGS in the key.
+fn by_name(all: Vec<Shown>) -> serde_json::Map<String, serde_json::Value> {
+    let mut names = BTreeMap::<String, usize>::new();
+    all.iter().for_each(|shown| *names.entry(shown.param.name.clone()).or_default() += 1);
+    let key = |shown: &Shown| match names.get(&shown.param.name) {
+        Some(1) | None => shown.param.name.clone(),
+        Some(_) => format!("{} ({})", shown.param.name, shown.of),
+    };
+    all.iter().map(|shown| (key(shown), shown.param.value.clone().into())).collect()
+}
+
+/// A pattern as processes know it. The field has one `fail_loc` per machine; here each target has its own.
+fn whole(pattern: &str) -> String {
+    match pattern {
+        "fail_loc" | "fail_val" => format!("*.*.{pattern}"),
+        _ => pattern.replace('/', "."),
+    }
+}
+
+/// A parameter, and the file system that it is of, in words.
+struct Shown {
+    param: Param,
+    of: String,
+}
+
+/// What the islands of this machine say of some patterns.
+struct Answers {
+    /// Of each pattern, in their order.
+    found: Vec<Vec<Shown>>,
+    /// Islands that did not answer; it was said which.
+    silent: usize,
+}
+
+/// What one island has said.
+struct Asked {
+    entry: usize,
+    island: String,
+    fs: FileSystem,
+    /// What fits each pattern.
+    params: Result<Vec<Vec<Param>>>,
+}
+
+/// Asks every island of this machine at the same time.
+fn ask_islands(all: &FileSystems, patterns: &[String], timeout: TimeoutArgs) -> Vec<Asked> {
+    let one = |entry: &registry::Entry, island: &str| -> Result<Vec<Vec<Param>>> {
+        let mut tool = tool::Tool::connect(&entry.socket, island, timeout.limit())?;
+        let get = |pattern: &String| Ok(tool.call(&GetParams { pattern: whole(pattern) })?.params);
+        patterns.iter().map(get).collect()
+    };
+    let answers = tool::ask_all(&all.entries, one).into_iter().enumerate();
+    let of_entry = |(index, params): (usize, Vec<_>)| {
+        let islands = all.entries[index].islands.clone().into_iter().zip(params);
+        islands
+            .map(|(island, params)| Asked { entry: index, fs: all.of(index, &island), island, params })
+            .collect::<Vec<_>>()
+    };
+    answers.flat_map(of_entry).collect()
+}
+
+/// The file systems in which something fits.
+fn fits(asked: &[Asked]) -> BTreeSet<FileSystem> {
+    let has = |a: &&Asked| a.params.as_ref().is_ok_and(|params| params.iter().any(|p| !p.is_empty()));
+    asked.iter().filter(has).map(|a| a.fs.clone()).collect()
+}
+
+fn quoted(patterns: &[String]) -> String {
+    patterns.iter().map(|p| format!("'{p}'")).collect::<Vec<_>>().join(", ")
+}
+
+/// Parameters that match, by pattern, of the file system that is meant.
+fn ask(patterns: &[String], scope: &ScopeArgs, timeout: TimeoutArgs) -> Result<Answers> {
+    let all = FileSystems::new(registry::entries()?);
+    let mut asked = ask_islands(&all, patterns, timeout);
+    let chosen = all.choose(scope, &quoted(patterns), fits(&asked))?;
+    all.announce(chosen.as_ref());
+    asked.retain(|a| chosen.as_ref().is_none_or(|fs| a.fs.is_of(fs)));
+    let mut answers = Answers { found: Vec::new(), silent: 0 };
+    answers.found.resize_with(patterns.len(), Vec::new);
+    let mut errors = Vec::new();
+    for Asked { fs, params, .. } in asked {
+        match params {
+            Ok(params) => {
+                let of = all.describe(&fs);
+                for (found, params) in answers.found.iter_mut().zip(params) {
+                    found.extend(params.into_iter().map(|param| Shown { param, of: of.clone() }));
+                }
+            }
+            Err(e) => errors.push(e),
+        }
+    }
+    tool::complain(&errors);
+    answers.silent = errors.len();
+    for found in &mut answers.found {
+        found.sort_by(|a, b| (&a.of, &a.param.name).cmp(&(&b.of, &b.param.name)));
+    }
+    Ok(answers)
+}
+
+/// Parameters of every island on this machine that match.
+pub(crate) fn matching(pattern: &str) -> Result<Vec<Param>> {
+    let answers = ask(&[pattern.to_owned()], &ScopeArgs::all(), TimeoutArgs::default())?;
+    Ok(answers.found.into_iter().flatten().map(|shown| shown.param).collect())
+}
+
+/// Why there is nothing to show.
+fn nothing(patterns: &str, silent: usize) -> String {
+    match silent {
+        0 => format!("no parameter matches {patterns}\nhint: nacre lctl list_param '*'"),
+        n => format!(
+            "no parameter matches {patterns} where somebody answers ({n} did not)\nhint: nacre status"
+        ),
+    }
+}
+
+/// `NAME=VALUE`, a text of several lines below its name.
+fn print(p: &Param, values_only: bool, describe: bool) {
+    let several = p.value.trim_end().contains('\n');
+    match (values_only, several) {
+        (true, _) => output::line(p.value.trim_end()),
+        (false, true) => output::line(&format!("{}=\n{}", p.name, p.value.trim_end())),
+        (false, false) => output::line(&format!("{}={}", p.name, p.value.trim_end())),
+    }
+    if describe {
+        output::line(&format!("    {}", p.help));
+    }
+}
+
+/// Names that the pattern fits, whole or as far as it goes, and whether they can be set; and how many did not answer.
+fn list(pattern: &str, recursive: bool, timeout: TimeoutArgs) -> Result<(BTreeMap<String, bool>, usize)> {
+    let depth = pattern.split(['.', '/']).count();
+    let answers = ask(&[pattern.to_owned(), format!("{pattern}.**")], &ScopeArgs::all(), timeout)?;
+    let mut names = BTreeMap::new();
+    for Shown { param: Param { name, writable, .. }, .. } in answers.found.into_iter().flatten() {
+        let parts: Vec<&str> = name.split('.').collect();
+        let shown = if recursive || pattern.ends_with("**") { depth..=parts.len() } else { depth..=depth };
+        for depth in shown {
+            names.insert(parts[..depth].join("."), writable && depth == parts.len());
+        }
+    }
+    Ok((names, answers.silent))
+}

@@ -1,0 +1,255 @@
+//! `lfs df`, `lfs osts`, `lfs mdts`, `lfs getname`.
+
+use crate::output;
+use crate::process::registry;
+use crate::query::tool::TimeoutArgs;
+use crate::query::watch;
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "A target without room for new files is marked S after its line. A target that is deactivated on this \
+mount is an inactive device; a target that is down is shown with the reason."
+)]
+pub(crate) struct Args {
+    /// Inodes instead of space
+    #[arg(short, long)]
+    inodes: bool,
+    /// Sizes for people
+    #[arg(short = 'h', long)]
+    human_readable: bool,
+    /// JSON with stable keys
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    timeout: TimeoutArgs,
+    /// Show this help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    /// Mount point (default: every mount on this machine)
+    mount: Option<PathBuf>,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    timeout: TimeoutArgs,
+    /// Mount point (default: every mount on this machine)
+    mount: Option<PathBuf>,
+}
+
+/// One target in `nacre.df`.
+#[derive(Debug, Serialize, Deserialize)]
+struct TargetSpace {
+    target: String,
+    /// Absent when the target does not answer.
+    #[serde(flatten)]
+    space: Option<Space>,
+    error: Option<String>,
+    state: State,
+}
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Up,
+    /// No room for new files: marked `S`, as in the field.
+    Full,
+    /// Switched off by the administrator of the mount.
+    Inactive,
+    Down,
+}
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+struct Space {
+    bytes_total: u64,
+    bytes_free: u64,
+    bytes_avail: u64,
+    files_used: u64,
+    files_free: u64,
+    /// Targets of one device share its space; 0: nobody shares it.
+    #[serde(default)]
+    device: u64,
+}
+
+fn mounts(wanted: Option<&PathBuf>) -> Result<Vec<PathBuf>> {
+    let list = match wanted {
+        Some(path) => vec![path.clone()],
+        None => registry::mounts()?,
+    };
+    ensure!(!list.is_empty(), "no nacre file system is mounted here\nhint: nacre up /mnt/nacre");
+    Ok(list)
+}
+
+/// Asks all mounts at the same time. `system.`: the kernel does not ask the servers who may read that, so that an answer
+/// comes from a mount whose servers are away.
+fn ask(mounts: &[PathBuf], name: &str, timeout: TimeoutArgs) -> Vec<Result<String>> {
+    let roots: Vec<PathBuf> = mounts.iter().map(|path| root_of(path)).collect();
+    watch::attributes(&roots, &format!("system.{name}"), timeout.limit())
+}
+/// The mount point above a path.
+fn root_of(path: &Path) -> PathBuf {
+    let above = std::path::absolute(path).ok().and_then(|path| nacre_fuse::mount_of(&path));
+    above.map_or_else(|| path.to_path_buf(), |(root, _)| root)
+}
+
+fn targets(mounts: &[PathBuf], timeout: TimeoutArgs) -> Vec<Result<Vec<TargetSpace>>> {
+    let parse = |text: Result<String>| {
+        let text = text?;
+        serde_json::from_str(&text).with_context(|| format!("a mount answered {text:?}"))
+    };
+    ask(mounts, "nacre.df", timeout).into_iter().map(parse).collect()
+}
+
+/// Says which mounts did not answer; the others have been shown.
+fn end(errors: &[anyhow::Error], asked: usize) -> Result<()> {
+    match errors {
+        [] => Ok(()),
+        [only] if asked == 1 => bail!("{only:#}"),
+        several => {
+            several.iter().for_each(|error| output::error("nacre", error));
+            bail!("{} of {asked} mounts did not answer", several.len())
+        }
+    }
+}
+
+/// Kind and index of `demo-OST001f`, as the field shows it: `OST:31`.
+fn bracket(target: &str) -> String {
+    match nacre_types::TargetName::parse(target) {
+        Some(name) => format!("{:?}:{}", name.kind(), name.index()).to_uppercase(),
+        None => target.into(),
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<()> {
+    let mounts = mounts(args.mount.as_ref())?;
+    let answers = targets(&mounts, args.timeout);
+    let (asked, mut errors) = (mounts.len(), Vec::new());
+    if args.json {
+        let of = |(mount, answer): (&PathBuf, Result<Vec<TargetSpace>>)| match answer {
+            Ok(targets) => serde_json::json!({ "mount": mount, "targets": targets }),
+            Err(error) => {
+                let value = serde_json::json!({ "mount": mount, "error": output::sentence(&error) });
+                errors.push(error);
+                value
+            }
+        };
+        // One document, however many mounts there are.
+        let all: Vec<_> = mounts.iter().zip(answers).map(of).collect();
+        output::json(&all)?;
+        return end(&errors, asked);
+    }
+    for (mount, answer) in mounts.iter().zip(answers) {
+        let list = match answer {
+            Ok(list) => list,
+            Err(error) => {
+                errors.push(error);
+                continue;
+            }
+        };
+        let unit = if args.inodes {
+            "Inodes"
+        } else if args.human_readable {
+            "bytes"
+        } else {
+            "1K-blocks"
+        };
+        let (used, free, percent) =
+            if args.inodes { ("IUsed", "IFree", "IUse%") } else { ("Used", "Available", "Use%") };
+        output::line(&format!("{:<20} {unit:>11} {used:>11} {free:>11} {percent:>4}  Mounted on", "UUID"));
+        for t in &list {
+            let uuid = format!("{}_UUID", t.target);
+            let Some(space) = t.space else {
+                let why = match t.state {
+                    State::Inactive => "inactive device",
+                    _ => t.error.as_deref().unwrap_or("no answer"),
+                };
+                output::line(&format!("{uuid:<20}: {why}"));
+                continue;
+            };
+            let mark = if t.state == State::Full { " S" } else { "" };
+            let place = format!("{}[{}]{mark}", output::name(mount), bracket(&t.target));
+            output::line(&row(args, &uuid, space, &place));
+        }
+        output::line("");
+        output::line(&row(args, "filesystem_summary:", summary(&list), &output::name(mount)));
+    }
+    end(&errors, asked)
+}
+
+/// The whole file system: space of the OSTs, each device once, and inodes of the MDT.
+fn summary(list: &[TargetSpace]) -> Space {
+    let mut sum = Space::default();
+    let mut devices: Vec<Space> = Vec::new();
+    for t in list {
+        let Some(space) = t.space else { continue };
+        if !t.target.contains("-OST") {
+            sum.files_used += space.files_used;
+            continue;
+        }
+        match devices.iter_mut().find(|d| d.device == space.device && d.device != 0) {
+            Some(d) => {
+                d.bytes_total = d.bytes_total.max(space.bytes_total);
+                d.bytes_free = d.bytes_free.min(space.bytes_free);
+                d.bytes_avail = d.bytes_avail.min(space.bytes_avail);
+                d.files_free = d.files_free.min(space.files_free);
+            }
+            None => devices.push(space),
+        }
+    }
+    for d in devices {
+        sum.bytes_total += d.bytes_total;
+        sum.bytes_free += d.bytes_free;
+        sum.bytes_avail += d.bytes_avail;
+        sum.files_free += d.files_free;
+    }
+    sum
+}
+
+fn row(args: &Args, name: &str, s: Space, place: &str) -> String {
+    let show = |bytes: u64| {
+        if args.human_readable { output::human_bytes(bytes) } else { (bytes / 1024).to_string() }
+    };
+    let (total, used, free, a, b) = if args.inodes {
+        let total = s.files_used + s.files_free;
+        (total.to_string(), s.files_used.to_string(), s.files_free.to_string(), s.files_used, total)
+    } else {
+        let used = s.bytes_total.saturating_sub(s.bytes_free);
+        (show(s.bytes_total), show(used), show(s.bytes_avail), used, used + s.bytes_avail)
+    };
+    let percent = (a * 100).div_ceil(b.max(1));
+    format!("{name:<20} {total:>11} {used:>11} {free:>11} {percent:>3}%  {place}")
+}
+
+pub(super) fn list(args: &ListArgs, kind: &str) -> Result<()> {
+    let mounts = mounts(args.mount.as_ref())?;
+    let mut errors = Vec::new();
+    for answer in targets(&mounts, args.timeout) {
+        let list = match answer {
+            Ok(list) => list,
+            Err(error) => {
+                errors.push(error);
+                continue;
+            }
+        };
+        output::line(if kind == "OST" { "OBDS:" } else { "MDTS:" });
+        for t in list.iter().filter(|t| t.target.contains(&format!("-{kind}"))) {
+            let index = nacre_types::TargetName::parse(&t.target).map_or(0, |n| n.index());
+            let state = if t.space.is_some() { "ACTIVE" } else { "INACTIVE" };
+            output::line(&format!("{index}: {}_UUID {state}", t.target));
+        }
+    }
+    end(&errors, mounts.len())
+}
+
+pub(super) fn getname(args: &ListArgs) -> Result<()> {
+    let mounts = mounts(args.mount.as_ref())?;
+    let mut errors = Vec::new();
+    for answer in ask(&mounts, "nacre.mount", args.timeout) {
+        match answer {
+            Ok(name) => output::line(name.trim()),
+            Err(error) => errors.push(error),
+        }
+    }
+    end(&errors, mounts.len())
+}

@@ -1,0 +1,188 @@
+//! `nacre serve`: a server process with any number of targets.
+
+use crate::output::{self, log};
+use crate::process::connections::ConnectionArgs;
+use crate::process::metrics::MetricsArgs;
+use crate::process::registry::ProcessKind;
+use crate::process::{self, Process, Served, Signals, Woken};
+use crate::process::{store, takeover};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use nacre_net::{Address, NetError};
+use nacre_osd_fs::OpenError;
+use nacre_rt::RtError;
+use nacre_types::{TargetKind, TargetName};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+#[derive(clap::Args, Debug)]
+#[command(
+    about = "Serve formatted targets",
+    long_about = "Serve formatted targets until Ctrl-C or SIGTERM.\n\
+        \n\
+        Any number of targets in one process, on any number of hosts, started in any order.\n\
+        Servers wait for those that are not up yet. A target that is already served is\n\
+        refused; the message names the process. Stopping or killing a server loses no\n\
+        acknowledged change: clients wait and continue when it is back.",
+    after_help = "Examples:\n\
+        \x20 nacre serve /data/mgs /data/mdt0 --listen 10.0.0.1:9988\n\
+        \x20 nacre serve /data/ost0 --listen 0.0.0.0:9988 --advertise 10.0.0.2:9988\n\
+        \n\
+        There is no authentication yet: whoever reaches the address can read and write\n\
+        everything."
+)]
+pub(crate) struct ServeArgs {
+    /// Formatted target directories; `mem:NAME[,MGS-ADDRESS]` makes a target in memory
+    #[arg(required = true, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    targets: Vec<String>,
+    /// Listen on TCP at this address. Without it only a unix socket in the first target's directory is served:
+    /// there is no authentication yet
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<String>,
+    /// Address that clients use, if it differs from --listen
+    #[arg(long, value_name = "ADDR:PORT", requires = "listen")]
+    advertise: Option<String>,
+    /// End the process on this host that serves the targets now (a process that hangs, or is stopped by a signal)
+    #[arg(long)]
+    takeover: bool,
+    /// Time for which a silent client keeps its locks and opens, and the longest time that a recovery waits for one
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = lease)]
+    lease: f64,
+    #[command(flatten)]
+    connections: ConnectionArgs,
+    #[command(flatten)]
+    metrics: MetricsArgs,
+}
+
+fn lease(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (1.0..=300.0).contains(&seconds) => Ok(seconds),
+        _ => Err("a number of seconds from 1 to 300 is wanted".to_owned()),
+    }
+}
+
+pub(crate) fn run(args: &ServeArgs) -> Result<()> {
+    log::init(None)?;
+    let mut signals = Signals::catch()?;
+    if args.takeover {
+        for dir in args.targets.iter().filter(|t| !t.starts_with("mem:")) {
+            takeover::take_over(Path::new(dir))?;
+        }
+    }
+    let served = args.targets.iter().map(|t| target(t)).collect::<Result<Vec<_>>>()?;
+    let mut process = Process::start_with(ProcessKind::Serve, args.connections.config())?;
+    let metrics = args.metrics.serve(&process.node, &process.socket)?;
+    process.set_lease(Duration::from_secs_f64(args.lease));
+    let addresses = listen(&process, args, &served)?;
+    for target in &served {
+        process.serve(target, &addresses)?;
+    }
+    let fs = served.iter().find_map(|s| match &s.name {
+        TargetName::Of { fs, .. } => Some(fs.to_string()),
+        TargetName::Mgs => None,
+    });
+    process.register(ProcessKind::Serve, fs.as_deref(), &[], &[])?;
+    for target in &served {
+        let ready = process.wait_ready(&target.name.to_string(), Duration::from_secs(60));
+        if process.is_refused(&target.name.to_string()) {
+            continue;
+        }
+        ready?;
+        output::line(&format!("serving {} at {}", target.name, addresses.join(", ")));
+    }
+    let elsewhere = served.iter().find(|s| s.name != TargetName::Mgs);
+    if let Some(target) = elsewhere.filter(|_| served.iter().all(|s| s.name != TargetName::Mgs)) {
+        output::line(&format!(
+            "registering with the MGS at {} once it answers",
+            target.mgs_nodes.join(" or ")
+        ));
+    }
+    if served.iter().any(|s| s.name.kind() == TargetKind::Mgs) {
+        let fs = fs.as_deref().unwrap_or("FS");
+        output::line(&format!("mount with: nacre mount {}:/{fs} DIR", addresses[0]));
+    }
+    if let Some(text) = metrics {
+        output::line(&text);
+    }
+    // A supervisor that waits for it (systemd's Type=notify) starts what depends on the targets.
+    drop(sd_notify::notify(&[sd_notify::NotifyState::Ready]));
+    if args.listen.is_some() {
+        output::line("no authentication yet: whoever reaches the address can read and write everything");
+    }
+    while signals.wait() == Woken::Inside {
+        process.check_lost()?;
+        process.register(ProcessKind::Serve, fs.as_deref(), &[], &[])?;
+    }
+    drop(sd_notify::notify(&[sd_notify::NotifyState::Stopping]));
+    output::note("stopping");
+    process.stop(&mut signals)
+}
+
+/// `DIR`, or `mem:NAME[,MGS]`.
+fn target(text: &str) -> Result<Served> {
+    let Some(rest) = text.strip_prefix("mem:") else {
+        let opened = process::open_target(Path::new(text));
+        return opened.map_err(|error| match error.downcast_ref() {
+            Some(OpenError::Busy { .. }) => {
+                anyhow!("{error}\nhint: nacre serve --takeover ends that process and serves its target")
+            }
+            _ => error,
+        });
+    };
+    let mut parts = rest.split(',');
+    let name = parts.next().unwrap_or_default();
+    let name = TargetName::parse(name)
+        .with_context(|| format!("{name:?} is no target name\nhint: MGS, demo-MDT0000, demo-OST0000"))?;
+    let mgs_nodes = parts.map(process::shared_address).collect::<Result<Vec<String>>>()?;
+    ensure!(
+        name == TargetName::Mgs || !mgs_nodes.is_empty(),
+        "mem:{name} needs the address of its MGS\nhint: mem:{name},HOST:9988"
+    );
+    let store = store::memory();
+    store::format(&store, &name, &mgs_nodes, false)?;
+    Ok(Served { name, store, mgs_nodes, place: None })
+}
+
+/// Listens; the addresses under which the targets register.
+fn listen(process: &Process, args: &ServeArgs, served: &[Served]) -> Result<Vec<String>> {
+    if let Some(text) = &args.listen {
+        let advertise = args.advertise.as_deref().map(process::shared_address).transpose()?;
+        let bound = bind(process, &text.parse::<Address>()?.absolute()?)?.to_string();
+        let shown = advertise.unwrap_or(bound);
+        if shown.starts_with("0.0.0.0") || shown.starts_with("[::]") {
+            bail!(
+                "{shown} is no address that others can use\nhint: --listen with a real one, or --advertise HOST:PORT"
+            );
+        }
+        return Ok(vec![shown]);
+    }
+    let socket = match served.iter().find_map(|s| s.place.as_deref()) {
+        Some(dir) => socket_in(dir, &process.socket),
+        None => process.socket.clone(),
+    };
+    let address = format!("unix:{}", socket.display());
+    if socket != process.socket {
+        bind(process, &address.parse()?)?;
+    }
+    Ok(vec![address])
+}
+
+/// Listens; a server that was killed a moment ago may have the address still.
+fn bind(process: &Process, address: &Address) -> Result<Address> {
+    const DYING_MAX: Duration = Duration::from_secs(2);
+    let until = Instant::now() + DYING_MAX;
+    loop {
+        match process.node.listen(address) {
+            Err(RtError::Net(NetError::InUse { .. })) if Instant::now() < until => {
+                process::pause(Duration::from_millis(20));
+            }
+            bound => return Ok(bound?),
+        }
+    }
+}
+
+/// The socket of a data directory, or `fallback` where the path is too long for one.
+pub(crate) fn socket_in(dir: &Path, fallback: &Path) -> PathBuf {
+    const PATH_MAX: usize = 100;
+    let path = dir.join("nacre.sock");
+    if path.as_os_str().len() <= PATH_MAX { path } else { fallback.to_path_buf() }
+}

@@ -1,0 +1,63 @@
+//! `--takeover`: ends the process that serves a store, on this host, before the store is opened.
+//!
+//! Rules: only the very process that the lock file names (pid and start time, by pidfd, so that a reused pid is never
+//! hit); one of another host or of another pid namespace is refused, because its end could not be seen. The store is
+//! opened only after the process has ended: what it had written is read then, and the new log epoch is a new file, so
+//! that nothing of the old one can come later.
+
+use crate::output;
+use crate::process;
+use anyhow::{Context as _, Result, bail};
+use nacre_osd_fs::{FsStore, Holder};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A killed process is gone by then, or something is wrong with the machine.
+const EXIT_LIMIT: Duration = Duration::from_secs(30);
+
+/// Returns when nobody serves the store any more.
+pub(crate) fn take_over(dir: &Path) -> Result<()> {
+    let until = Instant::now() + EXIT_LIMIT;
+    let mut killed: Option<Holder> = None;
+    while let Some(holder) = FsStore::holder(dir)? {
+        if Instant::now() > until {
+            bail!("{} is still locked by {holder}", dir.display());
+        }
+        if killed.as_ref() == Some(&holder) {
+            process::pause(Duration::from_millis(10)); // gone, and the kernel closes its files
+            continue;
+        }
+        end(dir, &holder)?;
+        output::note(&format!("took {} over from {holder}", dir.display()));
+        killed = Some(holder);
+    }
+    Ok(())
+}
+
+fn end(dir: &Path, holder: &Holder) -> Result<()> {
+    let here = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if holder.host != here {
+        bail!(
+            "{} is served by {holder}, on another host: its end cannot be seen from here\nhint: stop it there",
+            dir.display()
+        );
+    }
+    let pid = i32::try_from(holder.pid).ok().and_then(Pid::from_raw);
+    let process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    // Asked after the descriptor was opened: it is that process and no later one of the same number.
+    let Some(process) = process.filter(|_| holder.is_running_here()) else {
+        bail!(
+            "{} is locked by {holder}, which is not visible here: it runs in another pid namespace\nhint: stop it there",
+            dir.display()
+        );
+    };
+    pidfd_send_signal(&process, Signal::KILL).with_context(|| format!("cannot end {holder}"))?;
+    let limit = Timespec { tv_sec: EXIT_LIMIT.as_secs().cast_signed(), tv_nsec: 0 };
+    let mut waits = [PollFd::new(&process, PollFlags::IN)];
+    if poll(&mut waits, Some(&limit))? == 0 {
+        bail!("{holder} was killed and does not end: it waits in the kernel for a device");
+    }
+    Ok(())
+}

@@ -1,0 +1,244 @@
+//! A blocking connection of a tool to one island of a running process: the same public messages as everybody's.
+
+use crate::output;
+use crate::process::registry::{self, Entry};
+use anyhow::{Result, bail};
+use nacre_types::{ClientUuid, Codec, ConnEpoch, Generation, Secret, Xid};
+use nacre_wire::target::{Connect, Ping, Role};
+use nacre_wire::{Frame, HEADER_BYTES, Header, Kind, Rpc};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::io::{ErrorKind, Read, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::thread::ScopedJoinHandle;
+use std::time::Duration;
+
+/// How long a process waits for an answer of its own islands; nothing goes on without it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT_S: u64 = 5;
+
+/// How long a command waits for an answer. Servers are asked at the same time, so it is the limit of all of them together.
+#[derive(clap::Args, Debug, Clone, Copy)]
+pub(crate) struct TimeoutArgs {
+    /// Seconds to wait for an answer
+    #[arg(long, value_name = "SECONDS", default_value_t = TIMEOUT_S, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: u64,
+}
+impl TimeoutArgs {
+    pub(crate) fn limit(self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+}
+impl Default for TimeoutArgs {
+    fn default() -> Self {
+        Self { timeout: TIMEOUT_S }
+    }
+}
+
+pub(crate) struct Tool {
+    stream: UnixStream,
+    island: String,
+    /// Of the process behind the socket.
+    pid: i32,
+    patience: Duration,
+    next_xid: u64,
+}
+
+/// A process is there and has said nothing in time.
+#[derive(Debug)]
+pub(crate) struct NoAnswer {
+    island: String,
+    pid: i32,
+    patience: Duration,
+}
+impl std::error::Error for NoAnswer {}
+impl std::fmt::Display for NoAnswer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { island, pid, patience } = self;
+        let seconds = patience.as_secs();
+        write!(f, "{island}: no answer within {seconds} s: the process may be stopped or busy (pid {pid})")
+    }
+}
+
+/// The socket of a process may not be opened by this user.
+#[derive(Debug)]
+pub(crate) struct Forbidden {
+    socket: PathBuf,
+}
+impl std::error::Error for Forbidden {}
+impl std::fmt::Display for Forbidden {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let socket = self.socket.display();
+        write!(f, "permission denied: {socket} is open to the user who started the process only")
+    }
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    // 32 bits of a 32-bit sum.
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+impl Tool {
+    /// Connects to the island `island` behind a process's socket. `patience`: for each answer.
+    pub(crate) fn connect(socket: &Path, island: &str, patience: Duration) -> Result<Self> {
+        let pid = registry::pid_of(socket).unwrap_or(0);
+        let stream = match connect(socket) {
+            Ok(stream) => stream,
+            Err(Errno::ACCESS | Errno::PERM) => return Err(Forbidden { socket: socket.to_path_buf() }.into()),
+            // Nobody takes connections from its queue any more.
+            Err(Errno::AGAIN) => return Err(NoAnswer { island: island.into(), pid, patience }.into()),
+            Err(e) => {
+                let what = format!("{island}: nobody answers at {}", socket.display());
+                return Err(anyhow::Error::new(e).context(what));
+            }
+        };
+        let mut tool = Self { stream, island: island.into(), pid, patience, next_xid: 1 };
+        tool.wait_for(patience)?;
+        tool.send(&Frame::new(Header::new(Kind::Hello, 0), island.as_bytes().to_vec()))?;
+        let hello = tool.receive()?;
+        if hello.header.status != 0 {
+            bail!("{}", String::from_utf8_lossy(&hello.body));
+        }
+        let mut client = [0u8; 16];
+        std::fs::File::open("/dev/urandom")?.read_exact(&mut client)?;
+        tool.call(&Connect {
+            client: ClientUuid(client),
+            role: Role::Tool,
+            secret: Secret::default(),
+            name: format!("tool, pid {}", std::process::id()),
+            features: 0,
+            max_mod_rpcs: 1,
+            generation: Generation(0),
+            known: None,
+            replaced: 0,
+            instance: 0,
+        })?;
+        Ok(tool)
+    }
+
+    fn wait_for(&mut self, patience: Duration) -> Result<()> {
+        self.patience = patience;
+        self.stream.set_read_timeout(Some(patience))?;
+        Ok(self.stream.set_write_timeout(Some(patience))?)
+    }
+
+    /// One request, one reply.
+    pub(crate) fn call<'a, R: Rpc + Codec<'a>>(&mut self, request: &R) -> Result<R::Reply> {
+        let mut header = Header::new(Kind::Request, R::OPCODE.number());
+        header.xid = Xid(self.next_xid);
+        header.last_xid = Xid(self.next_xid - 1);
+        header.epoch = ConnEpoch(1);
+        self.next_xid += 1;
+        self.send(&Frame::new(header, request.to_vec()))?;
+        loop {
+            let reply = self.receive()?;
+            if reply.header.kind != Kind::Reply || reply.header.xid.0 != self.next_xid - 1 {
+                continue;
+            }
+            if reply.header.status != 0 {
+                let status = nacre_types::Errno(reply.header.status);
+                bail!("{}: {:?} refused: {status}", self.island, R::OPCODE);
+            }
+            return R::Reply::from_slice(&reply.body)
+                .map_err(|e| anyhow::anyhow!("{}: bad reply: {e}", self.island));
+        }
+    }
+
+    fn send(&mut self, frame: &Frame) -> Result<()> {
+        let sum = crc32c(&frame.body);
+        let head = frame.encode_header(sum, crc32c);
+        let sent = self.stream.write_all(&head).and_then(|()| self.stream.write_all(&frame.body));
+        sent.map_err(|e| self.failed(e))
+    }
+
+    fn receive(&mut self) -> Result<Frame> {
+        let mut bytes = [0u8; HEADER_BYTES];
+        self.stream.read_exact(&mut bytes).map_err(|e| self.failed(e))?;
+        let (header, lengths) = Header::decode(&bytes, crc32c)?;
+        let mut body = Vec::new();
+        let total = u64::from(lengths.body_bytes) + u64::from(lengths.bulk_bytes);
+        (&mut self.stream).take(total).read_to_end(&mut body).map_err(|e| self.failed(e))?;
+        body.truncate(lengths.body_bytes as usize);
+        Ok(Frame::new(header, body))
+    }
+
+    fn failed(&self, error: std::io::Error) -> anyhow::Error {
+        let Self { island, pid, patience, .. } = self;
+        match error.kind() {
+            // What a timeout of a socket is.
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                NoAnswer { island: island.clone(), pid: *pid, patience: *patience }.into()
+            }
+            _ => anyhow::Error::new(error).context(format!("{island} (pid {pid}) does not answer")),
+        }
+    }
+}
+
+/// Never waits: the queue of a process that stands still may be full.
+fn connect(socket: &Path) -> rustix::io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&fd, &SocketAddrUnix::new(socket)?)?;
+    rustix::io::ioctl_fionbio(&fd, false)?;
+    Ok(fd.into())
+}
+
+/// What is known of an island that could not be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    Silent,
+    Forbidden,
+    Down,
+}
+pub(crate) fn trouble(error: &anyhow::Error) -> Trouble {
+    match error {
+        e if e.is::<NoAnswer>() => Trouble::Silent,
+        e if e.is::<Forbidden>() => Trouble::Forbidden,
+        _ => Trouble::Down,
+    }
+}
+
+/// Says which islands could not be asked, and why: a line for each, but one for all that this user may not ask.
+pub(crate) fn complain(errors: &[anyhow::Error]) {
+    let (forbidden, others): (Vec<_>, Vec<_>) =
+        errors.iter().partition(|error| trouble(error) == Trouble::Forbidden);
+    others.iter().for_each(|error| output::error("nacre", error));
+    if let Some(why) = self::forbidden(&forbidden) {
+        output::note(&format!("nacre: {why}"));
+    }
+}
+
+/// One sentence for all devices that this user may not ask.
+pub(crate) fn forbidden<E: std::borrow::Borrow<anyhow::Error>>(errors: &[E]) -> Option<String> {
+    let first: &anyhow::Error = errors.first()?.borrow();
+    let number = errors.len();
+    Some(format!(
+        "{number} of the devices could not be asked: {first:#}\nhint: run it as that user (root: sudo)"
+    ))
+}
+
+/// Whether an error is one of time.
+pub(crate) fn is_no_answer(error: &anyhow::Error) -> bool {
+    error.is::<NoAnswer>()
+}
+
+/// Asks every island of these processes, all at once: one that hangs is waited for once, not by each in turn. The answers
+/// are in order.
+pub(crate) fn ask_all<T: Send>(entries: &[Entry], ask: impl Fn(&Entry, &str) -> T + Sync) -> Vec<Vec<T>> {
+    let ask = &ask;
+    std::thread::scope(|scope| {
+        let of_process = |entry| {
+            let Entry { islands, .. }: &Entry = entry;
+            islands.iter().map(|island| scope.spawn(move || ask(entry, island))).collect::<Vec<_>>()
+        };
+        let asked: Vec<_> = entries.iter().map(of_process).collect();
+        let answer = |thread: ScopedJoinHandle<'_, T>| thread.join().expect("a question does not panic");
+        asked.into_iter().map(|threads| threads.into_iter().map(answer).collect()).collect()
+    })
+}
+
+/// Whether an island answers.
+pub(crate) fn ping(socket: &Path, island: &str, patience: Duration) -> Result<()> {
+    Tool::connect(socket, island, patience)?.call(&Ping {}).map(drop)
+}

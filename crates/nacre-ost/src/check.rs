@@ -1,11 +1,11 @@
 //! Verification of an OST's rows against each other, against its blobs and against its accounts, for `nacre check`.
 //!
-//! Reads only. What it looks at: every object row and its block rows (masks inside the size, block counts, blob
-//! long enough and no block marked as lost, with `sums` the sum of every written block), block rows and tombstones without or with an object,
-//! the count of objects, usage per owner. Not problems, but counted and told: a blob without rows (space that a
-//! crash left behind), bytes that are missing and were not durable when a machine was lost, and a sum that differs where the target was ever stopped without a plan: an overwrite that a
-//! crash cut off before its row was written and that nobody repeated looks like that, and until overwritten regions
-//! are marked, nobody can tell it from damage.
+//! Reads only. Checked are: every object row and its block rows (masks inside the size, block counts, blob long enough, no
+//! block marked as lost, with `sums` the checksum of every written block), block rows and tombstones without or with an
+//! object, the count of objects, usage per owner. Not problems, but counted and reported: a blob without rows (space that a
+//! crash left behind), bytes that are missing and were not durable when a machine was lost, and a checksum that differs
+//! where the target was ever stopped unplanned: an overwrite that a crash interrupted before its row was written, and that
+//! was never repeated, looks like that, and until overwritten regions are marked it cannot be told from damage.
 
 use crate::locks::PERSISTENT_LOCKS;
 use crate::room::{self, ObjectCount};
@@ -33,24 +33,28 @@ const DESCRIBED_MAX: usize = 100;
 const BLOCKS_PER_REGION: u64 = REGION_BYTES / BLOCK_BYTES;
 const SECTORS_PER_BLOCK: u64 = BLOCK_BYTES / 512;
 
-/// What was found.
+/// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Checked {
+    /// Objects with a row.
     pub objects: u64,
     /// Allocated, in units of 512 bytes.
     pub blocks: u64,
+    /// Tombstones.
     pub tombstones: u64,
-    /// Locks that the next start brings back.
-    pub kept_locks: u64,
-    /// Blobs that no row speaks of.
+    /// Locks that the next start restores.
+    pub persistent_locks: u64,
+    /// Blobs without a row.
     pub blobs_without_rows: u64,
-    /// Written blocks whose sum was compared, and those where it differs.
+    /// Written blocks whose checksum was compared.
     pub sums: u64,
+    /// Those whose checksum differs.
     pub sums_differ: u64,
+    /// Contradictions between rows, blobs and accounts.
     pub problems: u64,
-    /// The first of them, in words.
+    /// The first problems, in words.
     pub descriptions: Vec<String>,
-    /// What may be well, in words; the first of it.
+    /// The first findings that are not problems, in words.
     pub notes: Vec<String>,
 }
 
@@ -94,21 +98,21 @@ struct Check<'a> {
 /// Checks the rows of an open engine. `sums`: every written block is read as well.
 ///
 /// # Errors
-/// Those of engine and store; what is wrong with the rows is in the answer.
+/// Those of engine and store; problems of the rows are in the result.
 pub async fn check(ctx: &Rc<Ctx>, osd: &Rc<Osd>, sums: bool) -> Result<Checked, OsdError> {
     let stable = stable(osd).await?;
     let mut check = Check { ctx, osd, sums, stable, found: Checked::default(), usage: Usage::new() };
     check.objects().await?;
     check.strays().await?;
     check.tombstones().await?;
-    check.kept_locks().await?;
+    check.persistent_locks().await?;
     check.blobs().await?;
     check.count().await?;
     check.accounts().await?;
     Ok(check.found)
 }
 
-/// Up to where bytes are on the device, where later ones may be lost without damage.
+/// The transno up to which bytes are stable; bytes of later changes may be lost without damage.
 async fn stable(osd: &Osd) -> Result<Option<Transno>, OsdError> {
     let unsummed = osd.get(table::TARGET, UNSUMMED_KEY).await?;
     let row = match unsummed {
@@ -311,11 +315,11 @@ impl Check<'_> {
         Ok(())
     }
 
-    async fn kept_locks(&mut self) -> Result<(), OsdError> {
+    async fn persistent_locks(&mut self) -> Result<(), OsdError> {
         let mut pages = self.osd.pages(PERSISTENT_LOCKS, PAGE);
         while let Some(rows) = pages.next().await? {
             for (key, value) in &rows {
-                self.found.kept_locks += 1;
+                self.found.persistent_locks += 1;
                 if parse_persistent_lock(key, value, |lock: &Enqueue| lock.cookie).is_none() {
                     self.found.problem(format!("the row {key:02x?} of a lock cannot be read"));
                 }

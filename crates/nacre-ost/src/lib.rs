@@ -1,16 +1,15 @@
 //! Object target: the bytes of files, in objects named (file FID, stripe), under extent locks.
 //!
-//! An object comes into being at its first write and leaves a tombstone when it is destroyed. The target is a
-//! [`nacre_target::Service`]; bytes and their sums are `nacre_osd`'s, locks are `nacre_dlm`'s.
+//! An object is created by its first write and leaves a tombstone when it is destroyed. The target is a
+//! [`nacre_target::Service`]; `nacre_osd` stores bytes and checksums, `nacre_dlm` decides which locks conflict.
 #![no_std]
 extern crate alloc;
 
-mod bulk_sizes;
 mod check;
 mod locks;
-mod object;
 mod room;
 mod service;
+mod store;
 mod tombstone;
 mod uncommitted;
 

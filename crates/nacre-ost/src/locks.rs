@@ -1,12 +1,13 @@
-//! Extent locks of objects: the lock space with an async face.
+//! Extent locks of objects: the lock space of `nacre_dlm` for tasks and clients.
 //!
-//! Invariants: an operation holds its lock as a guard, from before it looks at the object until its reply stands;
-//! a request under a client's lock pins that lock, so that neither a cancel nor an eviction lets a stranger in
-//! while bytes move; a client that had to wait is told as soon as its turn has come, with the object's state.
-//! Not here: which locks a restart brings back (`nacre_target::PersistentLocks`), which request needs which lock (`service.rs`), deadlines
-//! (the export's lease).
+//! Invariants: an operation holds its lock as a guard, from before it reads the object until its reply is complete; a
+//! request under a client's lock pins that lock, so that neither a cancel nor an eviction grants the range to another client
+//! while bytes move; a client whose request waited is sent the grant, with the state of the object, as soon as it is
+//! granted.
+//! Not here: which locks a restart restores (`nacre_target::PersistentLocks`), which request needs which lock
+//! (`service/requests.rs`), deadlines (`nacre_target`).
 
-use crate::object::Store;
+use crate::store::Store;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use core::cell::RefCell;
@@ -25,8 +26,8 @@ use nacre_wire::ost::{Enqueue, LockBlocking, LockGranted, LockMode, ObjectState}
 pub(crate) const PERSISTENT_LOCKS: Table = Table(table::OST_FIRST + 2);
 /// Locks that one client may hold or await.
 pub(crate) const LOCKS_PER_CLIENT_MAX: u32 = 65_536;
-/// Locks of a vanished client that are dropped before other tasks get their turn.
-const DROP_SLICE: usize = 256;
+/// Locks of an ended export that are removed before other tasks run.
+const REMOVE_SLICE: usize = 256;
 
 /// The locks of one OST.
 pub(crate) struct Locks {
@@ -38,32 +39,32 @@ pub(crate) struct Locks {
     waiting: RefCell<BTreeMap<LockId, Promise<()>>>,
 }
 
-/// Ends the operation's hold when dropped.
-pub(crate) struct Held {
+/// The lock under which an operation runs; released when dropped.
+pub(crate) struct LockGuard {
     locks: Rc<Locks>,
     lock: LockId,
-    kind: Kind,
+    holding: Holding,
 }
 #[derive(Clone, Copy)]
-enum Kind {
+enum Holding {
     /// The operation's own lock.
     Own,
-    /// A client's lock in use.
-    Used(ExportId, LockCookie),
+    /// A client's lock, which stays until the operation ends.
+    Pinned(ExportId, LockCookie),
 }
 
-impl Drop for Held {
+impl Drop for LockGuard {
     fn drop(&mut self) {
-        match self.kind {
-            Kind::Own => {
+        match self.holding {
+            Holding::Own => {
                 self.locks.space.borrow_mut().cancel(self.lock);
             }
-            Kind::Used(export, cookie) => {
+            Holding::Pinned(export, cookie) => {
                 self.locks.core.revoked_lock_used(export, RevokedLock::Cookie(cookie));
                 self.locks.space.borrow_mut().unuse(self.lock);
             }
         }
-        self.locks.carry_out();
+        self.locks.run_effects();
     }
 }
 
@@ -75,8 +76,8 @@ fn mode(wire: LockMode) -> Mode {
     }
 }
 
-/// What a client asks for, under its own name for it.
-fn clients(export: ExportId, args: &Enqueue) -> LockRequest {
+/// The request of a client, under its own cookie.
+fn client_request(export: ExportId, args: &Enqueue) -> LockRequest {
     LockRequest {
         resource: args.object.into(),
         mode: mode(args.mode),
@@ -85,7 +86,7 @@ fn clients(export: ExportId, args: &Enqueue) -> LockRequest {
     }
 }
 
-fn refused(e: LockError) -> Errno {
+fn errno_of(e: LockError) -> Errno {
     match e {
         LockError::TooMany { .. } => Errno::ENOLCK,
         LockError::CookieInUse => Errno::EPROTO,
@@ -94,7 +95,7 @@ fn refused(e: LockError) -> Errno {
 }
 
 impl Locks {
-    /// The locks that were kept are there after [`Self::restore_persistent`].
+    /// Without the persistent locks: see [`Self::restore_persistent`].
     pub(crate) fn new(
         core: &Rc<TargetCore>,
         store: &Rc<Store>,
@@ -108,65 +109,65 @@ impl Locks {
             waiting: RefCell::default(),
         })
     }
-    /// Brings back the locks that were kept, once the recovery is over: changes that are made again were covered by
-    /// locks that may have been given back since, and take no client's lock.
+    /// Restores the persistent locks, once the recovery is over: replayed changes were covered by locks that may have been
+    /// cancelled since, so they use no client's lock.
     pub(crate) fn restore_persistent(&self) {
         let mut space = self.space.borrow_mut();
         for (export, args) in self.persistent.all() {
-            if !space.enqueue(clients(export, &args)).is_ok_and(|lock| lock.granted) {
-                tracing::error!(target_name = %self.core.name, object = %args.object, "a kept lock meets another one");
+            if !space.enqueue(client_request(export, &args)).is_ok_and(|lock| lock.granted) {
+                tracing::error!(target_name = %self.core.name, object = %args.object, "a persistent lock conflicts with another one");
             }
         }
     }
 
-    /// The lock under which a request of `export` works: the client's own, if it names one by `cookie`, or one of
+    /// The lock under which a request of `export` works: the client's own, if `cookie` names one, or one of
     /// the server's for the time of the operation, for which this waits.
     ///
     /// # Errors
     /// `ESTALE`: the client holds no such lock (any more: it was evicted, or the target started again), so it
     /// must enqueue again. `EPROTO`: the lock does not cover the request.
-    pub(crate) async fn hold(
+    pub(crate) async fn lock(
         self: &Rc<Self>,
         export: ExportId,
         cookie: LockCookie,
         object: ObjectId,
         mode: Mode,
         extent: Extent,
-    ) -> Result<Held, Errno> {
+    ) -> Result<LockGuard, Errno> {
         if cookie == LockCookie(0) {
-            self.hold_own(object, mode, extent).await
+            self.lock_for_operation(object, mode, extent).await
         } else {
-            self.use_clients(export, cookie, object, mode, extent)
+            self.pin_client_lock(export, cookie, object, mode, extent)
         }
     }
 
-    /// A lock of the operation itself; waits for whoever came before.
-    pub(crate) async fn hold_own(
+    /// Takes a lock of the operation itself; waits for earlier requests that conflict.
+    pub(crate) async fn lock_for_operation(
         self: &Rc<Self>,
         object: ObjectId,
         mode: Mode,
         extent: Extent,
-    ) -> Result<Held, Errno> {
+    ) -> Result<LockGuard, Errno> {
         let request = LockRequest { resource: object.into(), mode, extent, holder: Holder::Operation };
-        let Enqueued { lock, granted } = self.space.borrow_mut().enqueue(request).map_err(refused)?;
-        let held = Held { locks: self.clone(), lock, kind: Kind::Own };
+        let Enqueued { lock, granted } = self.space.borrow_mut().enqueue(request).map_err(errno_of)?;
+        let guard = LockGuard { locks: self.clone(), lock, holding: Holding::Own };
         if !granted {
             let (promise, turn) = self.core.ctx.promise();
             self.waiting.borrow_mut().insert(lock, promise);
-            self.carry_out();
+            self.run_effects();
             turn.await.ok_or(Errno::ESHUTDOWN)?;
         }
-        Ok(held)
+        Ok(guard)
     }
 
-    fn use_clients(
+    fn pin_client_lock(
         self: &Rc<Self>,
         export: ExportId,
         cookie: LockCookie,
         object: ObjectId,
         mode: Mode,
         extent: Extent,
-    ) -> Result<Held, Errno> {
+    ) -> Result<LockGuard, Errno> {
         let mut space = self.space.borrow_mut();
         self.core.revoked_lock_used(export, RevokedLock::Cookie(cookie));
         let Some(lock) = space.covering(export, cookie, object.into(), mode, extent) else {
@@ -174,10 +175,10 @@ impl Locks {
         };
         let used = space.use_lock(lock);
         assert!(used, "a covering lock is granted");
-        Ok(Held { locks: self.clone(), lock, kind: Kind::Used(export, cookie) })
+        Ok(LockGuard { locks: self.clone(), lock, holding: Holding::Pinned(export, cookie) })
     }
 
-    /// A client asks for a lock that it names and keeps. True: granted now.
+    /// A client requests a lock under a cookie. Returns whether it is granted now.
     ///
     /// # Errors
     /// `ENOLCK` at the limit of locks per client, `EPROTO` when the cookie names another lock, `EINVAL` for an
@@ -186,26 +187,26 @@ impl Locks {
         if args.cookie == LockCookie(0) {
             return Err(Errno::EPROTO);
         }
-        let answer = self.space.borrow_mut().enqueue(clients(export, args)).map_err(refused)?;
-        self.carry_out();
+        let enqueued = self.space.borrow_mut().enqueue(client_request(export, args)).map_err(errno_of)?;
+        self.run_effects();
         if args.kept {
             self.persistent.request(export, args);
         }
-        if answer.granted
+        if enqueued.granted
             && let Err(error) = self.persistent.granted(export, args.cookie).await
         {
-            drop(self.cancel(export, args.cookie).await); // a stopped engine answers nobody
+            drop(self.cancel(export, args.cookie).await); // fails if the engine has stopped: then no reply leaves
             return Err(error);
         }
-        Ok(answer.granted)
+        Ok(enqueued.granted)
     }
 
-    /// What a client may have changed under this lock of its own.
+    /// The object that a client may have changed under this lock.
     pub(crate) fn written_under(&self, export: ExportId, cookie: LockCookie) -> Option<ObjectId> {
         self.space.borrow().changing(export, cookie)?.object()
     }
 
-    /// A client lets go. Unknown cookies are fine: the cancel may be a resent one.
+    /// A client cancels a lock. An unknown cookie is no error: the cancel may be a resend.
     ///
     /// # Errors
     /// Those of the engine, which has stopped then.
@@ -217,19 +218,19 @@ impl Locks {
         self.persistent.end(export, cookie).await?;
         self.space.borrow_mut().cancel_cookie(export, cookie);
         self.core.lock_returned(export, RevokedLock::Cookie(cookie));
-        self.carry_out();
+        self.run_effects();
         Ok(())
     }
 
-    /// Drops everything that a vanished client holds or awaits.
-    pub(crate) async fn drop_owner(self: &Rc<Self>, export: ExportId) {
+    /// Removes all locks and waiting requests of a client whose export has ended.
+    pub(crate) async fn remove_client(self: &Rc<Self>, export: ExportId) {
         if let Err(error) = self.persistent.end_client(export).await {
-            tracing::warn!(target_name = %self.core.name, %error, "rows of locks stay until the next start");
+            tracing::warn!(target_name = %self.core.name, %error, "rows of locks cannot be deleted before the next start");
             return;
         }
         loop {
-            let done = self.space.borrow_mut().remove_client(export, DROP_SLICE);
-            self.carry_out();
+            let done = self.space.borrow_mut().remove_client(export, REMOVE_SLICE);
+            self.run_effects();
             if done {
                 return;
             }
@@ -237,14 +238,14 @@ impl Locks {
         }
     }
 
-    /// Locks that exist, and those of them that wait.
+    /// The number of locks, and how many of them wait.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let space = self.space.borrow();
         (space.len(), space.waiting())
     }
 
-    /// Does what the lock space asks for: wakes operations, tells clients.
-    fn carry_out(self: &Rc<Self>) {
+    /// Carries out the effects of the lock space: wakes operations, sends callbacks to clients.
+    fn run_effects(self: &Rc<Self>) {
         loop {
             let Some(effect) = self.space.borrow_mut().poll_effect() else { break };
             match effect {
@@ -255,7 +256,7 @@ impl Locks {
                     }
                 }
                 LockEffect::Granted { lock, holder: Holder::Client { export, cookie } } => {
-                    self.core.ctx.spawn(self.clone().tell_granted(lock, export, cookie));
+                    self.core.ctx.spawn(self.clone().send_granted(lock, export, cookie));
                 }
                 LockEffect::Blocking { holder: Holder::Client { export, cookie }, .. } => {
                     // A task, so that it follows the grant of the same lock.
@@ -272,7 +273,7 @@ impl Locks {
         }
     }
 
-    async fn tell_granted(self: Rc<Self>, lock: LockId, export: ExportId, cookie: LockCookie) {
+    async fn send_granted(self: Rc<Self>, lock: LockId, export: ExportId, cookie: LockCookie) {
         let resource = self.space.borrow().resource(lock);
         let Some(object) = resource.and_then(ResourceId::object) else { return };
         let state = match self.persistent.granted(export, cookie).await {
@@ -282,10 +283,10 @@ impl Locks {
         let state = match state {
             Ok(state) => state,
             Err(error) => {
-                // The client must not wait for ever, and must not believe a size: without the lock its next
-                // request is refused, it asks again, and that answer is the error.
+                // The client must not wait for ever, and must not use a wrong size: without the lock its next request
+                // is refused, it enqueues again, and the reply is the error.
                 tracing::error!(%object, %error, "the state of a locked object cannot be read");
-                drop(self.cancel(export, cookie).await); // a stopped engine answers nobody
+                drop(self.cancel(export, cookie).await); // fails if the engine has stopped: then no callback leaves
                 self.core.callback(
                     export,
                     Opcode::LockGranted,

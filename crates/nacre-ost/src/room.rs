@@ -1,13 +1,13 @@
-//! Room for objects that do not exist yet: what an MDT was promised, so that a create which succeeded does not
-//! fail later for want of an object.
+//! Room for objects that do not exist yet: promised to an MDT, so that a create which succeeded does not fail later for
+//! want of an object.
 //!
-//! One row counts the objects that exist and those that were promised and have not come into being. A grant raises
-//! the latter, the first write of an object (or the destroy of one that was never written) lowers it. Writes that
-//! make existing objects grow leave that room alone. Bytes of an object are an estimate; on a device that others fill too the promise is only
-//! as good as the estimate, and ENOSPC says so.
-//! Invariants: the row changes in the transaction of what changes it; memory equals the row after each of these.
-//! What a dead MDT was promised and never used cannot be told from what it has used: so the promise is kept up to
-//! [`KEPT_PART`] of the store and forgotten beyond, and as long as there is other space more is granted.
+//! One row counts the objects that exist and those that are promised and do not exist yet. A grant raises the latter
+//! number, the first write of an object (or the destroy of one that was never written) lowers it. Existing objects do not
+//! grow into the promised room. The bytes per object are an estimate; on a device that others fill too, the promise is only
+//! as good as the estimate, and a write may fail with ENOSPC.
+//! Invariants: the row changes in the transaction of the object; memory equals the row after each of these. Promises that a
+//! dead MDT never used cannot be told from used ones: so they are kept up to [`PROMISED_PART`] of the store and forgotten
+//! beyond, and as long as there is other space, more is granted.
 
 use alloc::rc::Rc;
 use core::cell::Cell;
@@ -20,12 +20,13 @@ use nacre_types::{Codec, Errno, Instant, codec_struct};
 pub(crate) const TABLE: Table = Table(table::OST_FIRST + 1);
 /// The one row.
 pub(crate) const KEY: &[u8] = b"objects";
-/// What the first write of an object needs beside its bytes: a block, and its rows.
+/// Space that the first write of an object needs: a block, and its rows.
 pub(crate) const OBJECT_BYTES: u64 = 8192;
-/// The part of the store, and of what is free, that is promised at most.
-const KEPT_PART: u64 = 16;
-/// How long the device's own numbers are believed, and with how much free space beyond the promise.
-const FRESH: Duration = Duration::from_secs(1);
+/// At most one such part of the store, and of its free space, is promised.
+const PROMISED_PART: u64 = 16;
+/// How long the numbers of the device are used again.
+const SPACE_VALID: Duration = Duration::from_secs(1);
+/// They are used again only with so much free space beyond the promise.
 const PLENTY_BYTES: u64 = 1 << 30;
 
 codec_struct! {
@@ -39,9 +40,10 @@ pub(crate) struct Room {
     core: Rc<TargetCore>,
     count: Cell<ObjectCount>,
     space: Cell<StoreSpace>,
-    /// Bytes written since `space` was asked.
+    /// Bytes written since `space` was read.
     used_since: Cell<u64>,
-    asked: Cell<Option<Instant>>,
+    /// When `space` was read.
+    read_at: Cell<Option<Instant>>,
 }
 
 impl Room {
@@ -57,7 +59,7 @@ impl Room {
             count: Cell::new(count),
             space: Cell::default(),
             used_since: Cell::new(0),
-            asked: Cell::new(None),
+            read_at: Cell::new(None),
         }))
     }
 
@@ -66,32 +68,35 @@ impl Room {
         self.count.get()
     }
 
-    /// The device's own numbers, now.
+    /// The present numbers of the device.
     pub(crate) async fn space(&self) -> Result<StoreSpace, OsdError> {
         let space = self.core.osd.space().await?;
         self.space.set(space);
         self.used_since.set(0);
-        self.asked.set(Some(self.core.ctx.now()));
+        self.read_at.set(Some(self.core.ctx.now()));
         Ok(space)
     }
 
     /// How many of `wanted` objects can be promised now.
     pub(crate) async fn grantable(&self, wanted: u64) -> Result<u64, Errno> {
         let space = self.space().await?;
-        let unpromised = space.bytes_avail.saturating_sub(self.kept_bytes());
-        let by_space = unpromised / KEPT_PART / OBJECT_BYTES;
+        let unpromised = space.bytes_avail.saturating_sub(self.promised_bytes());
+        let by_space = unpromised / PROMISED_PART / OBJECT_BYTES;
         let by_files = space.files_free.map_or(u64::MAX, |files| {
-            let kept = self.count.get().promised.min(files / KEPT_PART);
-            (files - kept) / KEPT_PART
+            let kept = self.count.get().promised.min(files / PROMISED_PART);
+            (files - kept) / PROMISED_PART
         });
         Ok(wanted.min(by_space).min(by_files))
     }
 
-    /// Lets `bytes` more be written to an existing object, or says ENOSPC: the promise is not touched.
+    /// Reserves room for `bytes` more in existing objects.
+    ///
+    /// # Errors
+    /// ENOSPC if only promised room is left.
     pub(crate) async fn grow(&self, bytes: u64) -> Result<(), Errno> {
-        if !self.believed(bytes) {
+        if !self.surely_fits(bytes) {
             let space = self.space().await?;
-            if space.bytes_avail < bytes.saturating_add(self.kept_bytes()) {
+            if space.bytes_avail < bytes.saturating_add(self.promised_bytes()) {
                 return Err(Errno::ENOSPC);
             }
         }
@@ -99,33 +104,37 @@ impl Room {
         Ok(())
     }
 
-    /// What is kept for promised objects: nothing that exists grows into it, so nobody is told that it is free.
-    pub(crate) fn kept_bytes(&self) -> u64 {
-        self.count.get().promised.saturating_mul(OBJECT_BYTES).min(self.space.get().bytes_total / KEPT_PART)
+    /// The room that is kept for promised objects; it is not reported as free.
+    pub(crate) fn promised_bytes(&self) -> u64 {
+        self.count
+            .get()
+            .promised
+            .saturating_mul(OBJECT_BYTES)
+            .min(self.space.get().bytes_total / PROMISED_PART)
     }
 
-    fn believed(&self, bytes: u64) -> bool {
-        let fresh = self.asked.get().is_some_and(|at| self.core.ctx.now() - at < FRESH);
-        let needed = bytes.saturating_add(self.kept_bytes()).saturating_add(self.used_since.get());
+    fn surely_fits(&self, bytes: u64) -> bool {
+        let is_valid = self.read_at.get().is_some_and(|at| self.core.ctx.now() - at < SPACE_VALID);
+        let needed = bytes.saturating_add(self.promised_bytes()).saturating_add(self.used_since.get());
         let space = self.space.get();
-        fresh && space.bytes_avail >= needed.saturating_add(PLENTY_BYTES.min(space.bytes_total / 8))
+        is_valid && space.bytes_avail >= needed.saturating_add(PLENTY_BYTES.min(space.bytes_total / 8))
     }
 
-    /// Puts the row after `objects` more were promised.
+    /// Writes the row after `objects` more were promised.
     pub(crate) fn promise(&self, tx: &mut Tx<'_>, objects: u64) {
         let c = self.count.get();
-        let most = (self.space.get().bytes_total / KEPT_PART / OBJECT_BYTES).max(c.promised);
+        let most = (self.space.get().bytes_total / PROMISED_PART / OBJECT_BYTES).max(c.promised);
         self.put(tx, ObjectCount { promised: c.promised.saturating_add(objects).min(most), ..c });
     }
 
-    /// Puts the row after an object has come into being.
-    pub(crate) fn made(&self, tx: &mut Tx<'_>) {
+    /// Writes the row after an object was created.
+    pub(crate) fn object_created(&self, tx: &mut Tx<'_>) {
         let c = self.count.get();
         self.put(tx, ObjectCount { existing: c.existing + 1, promised: c.promised.saturating_sub(1) });
     }
 
-    /// Puts the row after an object was destroyed that existed, or that was only promised.
-    pub(crate) fn gone(&self, tx: &mut Tx<'_>, existed: bool) {
+    /// Writes the row after an object was destroyed that existed, or that was only promised.
+    pub(crate) fn object_destroyed(&self, tx: &mut Tx<'_>, existed: bool) {
         let c = self.count.get();
         if existed {
             self.put(tx, ObjectCount { existing: c.existing.saturating_sub(1), ..c });
@@ -134,7 +143,7 @@ impl Room {
         }
     }
 
-    /// Called last in a transaction, which cannot fail any more: memory may follow at once.
+    /// Call last in a transaction: it cannot fail any more, so that memory may change at once.
     fn put(&self, tx: &mut Tx<'_>, count: ObjectCount) {
         self.count.set(count);
         tx.put(TABLE, KEY, count.to_vec());

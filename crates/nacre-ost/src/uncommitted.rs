@@ -7,9 +7,11 @@
 //! So a change that overlaps one of another client, which is not known to have the reply, waits until the object is
 //! synced. A change is durable when its rows are committed and its bytes are stable.
 
-use crate::service::Ost;
+use crate::store::Store;
+use alloc::rc::Rc;
+use core::cell::RefCell;
 use core::ops::RangeInclusive;
-use nacre_target::{ConflictKey, Request, UncommittedChange};
+use nacre_target::{ConflictKey, Request, TargetCore, Uncommitted, UncommittedChange};
 use nacre_types::{Errno, Extent, ObjectId, Transno};
 
 /// Changes that are recorded; beyond it a change is synced before its reply.
@@ -20,7 +22,7 @@ const SKIPS_MAX: usize = 2;
 
 /// The bytes that a change covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Bytes {
+struct Bytes {
     object: ObjectId,
     extent: Extent,
 }
@@ -36,9 +38,20 @@ impl ConflictKey for Bytes {
     }
 }
 
-impl Ost {
+/// The changes of bytes that another client must not overwrite yet.
+pub(crate) struct UncommittedBytes {
+    core: Rc<TargetCore>,
+    store: Rc<Store>,
+    changes: RefCell<Uncommitted<Bytes>>,
+}
+
+impl UncommittedBytes {
+    pub(crate) fn new(core: &Rc<TargetCore>, store: &Rc<Store>) -> Self {
+        Self { core: core.clone(), store: store.clone(), changes: RefCell::default() }
+    }
+
     /// Waits until no change of another client that this change covers can be lost.
-    pub(crate) async fn wait_for_uncommitted(
+    pub(crate) async fn wait(
         &self,
         request: &Request,
         object: ObjectId,
@@ -50,18 +63,16 @@ impl Ost {
                 && change.transno > self.core.osd.last_stable()
                 && !self.core.is_acknowledged(change)
         };
-        if self.core.tracks_uncommitted(request)
-            && self.uncommitted.borrow().conflicting(bytes).any(must_wait)
-        {
+        if self.core.tracks_uncommitted(request) && self.changes.borrow().conflicting(bytes).any(must_wait) {
             let last = self.core.osd.last_transno();
             self.store.sync(object).await?;
-            self.uncommitted.borrow_mut().remove_durable(bytes, last);
+            self.changes.borrow_mut().remove_durable(bytes, last);
         }
         self.core.check_deadline(request)
     }
 
     /// Records a change: until it is durable or its client has the reply, overlapping changes of others wait.
-    pub(crate) async fn record_uncommitted(
+    pub(crate) async fn record(
         &self,
         request: &Request,
         object: ObjectId,
@@ -75,11 +86,11 @@ impl Ost {
         let is_over =
             |change: &UncommittedChange| change.transno <= stable || self.core.is_acknowledged(change);
         let is_full = {
-            let mut uncommitted = self.uncommitted.borrow_mut();
-            uncommitted.prune(SKIPS_MAX, is_over);
-            let is_full = uncommitted.len() >= CHANGES_MAX;
+            let mut changes = self.changes.borrow_mut();
+            changes.prune(SKIPS_MAX, is_over);
+            let is_full = changes.len() >= CHANGES_MAX;
             if !is_full {
-                uncommitted.record(request, Bytes { object, extent }, transno);
+                changes.record(request, Bytes { object, extent }, transno);
             }
             is_full
         };

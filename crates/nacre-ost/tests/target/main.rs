@@ -478,7 +478,7 @@ fn a_kept_lock_survives_a_kill_until_it_is_given_back_or_its_client_is_gone() {
     assert!(third.borrow().is_none(), "until the lease is over");
     c.wait(&third).unwrap();
     let found = c.check();
-    assert_eq!((found.problems, found.kept_locks), (0, 0), "{found:?}");
+    assert_eq!((found.problems, found.persistent_locks), (0, 0), "{found:?}");
 }
 
 /// Takes a lock on a whole object, and does as `holds` says from when another client wants to write there. Gives how long

@@ -1,8 +1,7 @@
-//! Changes and reads of objects on behalf of requests: the bytes and rows of `nacre_osd`, with what the OST itself
-//! counts beside them.
+//! Changes and reads of objects on behalf of requests: bytes and rows of `nacre_osd`, and the OST's own counts.
 //!
-//! Order of a change: room is checked, bytes are put in place (`prepare`), log room is reserved, then one
-//! transaction makes the rows, the count of objects and the reply record. The lock is the caller's.
+//! Order of a change: room is checked, bytes are written in place (`prepare`), log room is reserved, then one transaction
+//! writes the rows, the count of objects and the reply record. The caller holds the lock.
 
 use crate::room::Room;
 use crate::tombstone::Tombstones;
@@ -18,20 +17,20 @@ use nacre_wire::ost::ObjectState;
 
 /// Bytes that one transaction allocates.
 const ALLOCATE_SLICE_BYTES: u64 = 1 << 30;
-/// How long a change that finds no room, and whoever asks for the space of a full OST, wait for space to be freed.
-pub(crate) const FREED_WITHIN: Duration = Duration::from_secs(2);
-/// What an operation adds to the credits of its object: the count, a tombstone, the reply record.
+/// How long a change that finds no room, and a request for the space of a full OST, wait for space to be freed.
+pub(crate) const FREE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Credits of an operation beyond those of its object: the count, a tombstone, the reply record.
 pub(crate) const OWN_CREDITS: Credits = Credits { rows: 4, row_bytes: 512, object_bytes: 0, frees: false };
 
 /// The objects of one OST.
 pub(crate) struct Store {
     core: Rc<TargetCore>,
-    pub(crate) objects: Rc<Objects>,
-    pub(crate) room: Rc<Room>,
-    pub(crate) tombstones: Rc<Tombstones>,
+    objects: Rc<Objects>,
+    room: Rc<Room>,
+    tombstones: Rc<Tombstones>,
 }
 
-/// In whose name a transaction runs: a request with its record, or a step on the way to it.
+/// On whose behalf a transaction runs: of a request, with its record, or of the target, as a step towards it.
 #[derive(Clone, Copy)]
 pub(crate) enum By<'a> {
     Request(&'a Request),
@@ -42,8 +41,8 @@ pub(crate) fn state_of(row: &ObjectRow) -> ObjectState {
     ObjectState { size: row.size, blocks: row.blocks, mtime: row.mtime }
 }
 
-/// Errors that the client only sees as EIO are told to the operator here.
-fn told(object: ObjectId, error: OsdError) -> Errno {
+/// Converts an error to the errno for the client, and logs errors that the client sees as EIO only.
+fn log_errno(object: ObjectId, error: OsdError) -> Errno {
     let text = alloc::format!("{error}");
     let errno = Errno::from(error);
     if errno == Errno::EIO {
@@ -62,13 +61,23 @@ impl Store {
         Rc::new(Self { core: core.clone(), objects, room, tombstones })
     }
 
+    pub(crate) fn objects(&self) -> &Rc<Objects> {
+        &self.objects
+    }
+    pub(crate) fn room(&self) -> &Rc<Room> {
+        &self.room
+    }
+    pub(crate) fn tombstones(&self) -> &Rc<Tombstones> {
+        &self.tombstones
+    }
+
     pub(crate) async fn state(&self, object: ObjectId) -> Result<ObjectState, Errno> {
-        let row = self.objects.state(object).await.map_err(|e| told(object, e))?;
+        let row = self.objects.state(object).await.map_err(|e| log_errno(object, e))?;
         Ok(state_of(&row))
     }
 
     pub(crate) async fn exists(&self, object: ObjectId) -> Result<bool, Errno> {
-        Ok(self.objects.state(object).await.map_err(|e| told(object, e))?.version != 0)
+        Ok(self.objects.state(object).await.map_err(|e| log_errno(object, e))?.version != 0)
     }
 
     pub(crate) async fn read(
@@ -77,12 +86,12 @@ impl Store {
         offset: u64,
         len: u32,
     ) -> Result<(Vec<Bytes>, ObjectState), Errno> {
-        let (row, bulk) = self.objects.read(object, offset, len).await.map_err(|e| told(object, e))?;
+        let (row, bulk) = self.objects.read(object, offset, len).await.map_err(|e| log_errno(object, e))?;
         Ok((bulk, state_of(&row)))
     }
 
     pub(crate) async fn sync(&self, object: ObjectId) -> Result<(), Errno> {
-        self.objects.sync(object).await.map_err(|e| told(object, e))
+        self.objects.sync(object).await.map_err(|e| log_errno(object, e))
     }
 
     pub(crate) async fn write(
@@ -97,14 +106,14 @@ impl Store {
         self.make_room(object, len).await?;
         let may_begin = || self.core.check_deadline(request);
         let prepared = self.objects.prepare_write(object, offset, data, &may_begin).await;
-        self.change(By::Request(request), object, stamp, prepared.map_err(|e| told(object, e))?).await
+        self.change(By::Request(request), object, stamp, prepared.map_err(|e| log_errno(object, e))?).await
     }
 
     pub(crate) async fn restore(&self, object: ObjectId, offset: u64, data: &[Bytes]) -> Result<(), Errno> {
-        self.objects.restore(object, offset, data).await.map_err(|e| told(object, e))
+        self.objects.restore(object, offset, data).await.map_err(|e| log_errno(object, e))
     }
-    pub(crate) async fn restore_cut(&self, object: ObjectId, size: u64) -> Result<(), Errno> {
-        self.objects.restore_cut(object, size).await.map_err(|e| told(object, e))
+    pub(crate) async fn restore_truncate(&self, object: ObjectId, size: u64) -> Result<(), Errno> {
+        self.objects.restore_cut(object, size).await.map_err(|e| log_errno(object, e))
     }
 
     pub(crate) async fn truncate(
@@ -114,8 +123,8 @@ impl Store {
         stamp: Stamp,
         size: u64,
     ) -> Result<(Transno, ObjectState), Errno> {
-        let prepared = self.objects.prepare_truncate(object, size).await.map_err(|e| told(object, e))?;
-        // Its transaction is all that can be seen of a truncate.
+        let prepared = self.objects.prepare_truncate(object, size).await.map_err(|e| log_errno(object, e))?;
+        // A truncate has no effect before its transaction.
         self.change_if(By::Request(request), object, stamp, prepared, &|| self.core.check_deadline(request))
             .await
     }
@@ -139,7 +148,7 @@ impl Store {
                 .objects
                 .prepare_allocate(object, offset, len, keep_size || !last, &stamp, &may_begin)
                 .await
-                .map_err(|e| told(object, e))?;
+                .map_err(|e| log_errno(object, e))?;
             let by = if last { By::Request(request) } else { By::Target };
             let done = self.change(by, object, stamp, prepared).await?;
             if last {
@@ -155,25 +164,26 @@ impl Store {
         object: ObjectId,
         owner: Owner,
     ) -> Result<Transno, Errno> {
-        let prepared = self.objects.prepare_set_owner(object, owner).await.map_err(|e| told(object, e))?;
+        let prepared =
+            self.objects.prepare_set_owner(object, owner).await.map_err(|e| log_errno(object, e))?;
         let stamp = Stamp::default();
         self.change(By::Request(request), object, stamp, prepared).await.map(|(transno, _)| transno)
     }
 
     /// Removes the object and leaves its tombstone.
     pub(crate) async fn destroy(&self, by: By<'_>, object: ObjectId) -> Result<Transno, Errno> {
-        self.tombstones.room(1).await;
-        let mut prepared = self.objects.prepare_destroy(object).await.map_err(|e| told(object, e))?;
+        self.tombstones.wait_for_room(1).await;
+        let mut prepared = self.objects.prepare_destroy(object).await.map_err(|e| log_errno(object, e))?;
         let pins = prepared.take_pins();
         let credits = Credits { frees: true, ..sum(prepared.credits(), OWN_CREDITS) };
         let reservation = self.core.osd.reserve(credits).await?;
         let again = self.tombstones.contains(object);
         let change = |tx: &mut Tx<'_>| {
             let existed = tx.get(table::OBJECT, &object_key(object)).is_some();
-            prepared.apply(tx, &Stamp::default()).map_err(|e| told(object, e))?;
+            prepared.apply(tx, &Stamp::default()).map_err(|e| log_errno(object, e))?;
             self.tombstones.put(tx, object);
             if existed || !again {
-                self.room.gone(tx, existed);
+                self.room.object_destroyed(tx, existed);
             }
             Ok(())
         };
@@ -185,19 +195,18 @@ impl Store {
         Ok(transno)
     }
 
-    /// An object that exists may only grow into room that is not promised; a new one was promised its room.
+    /// An existing object may only grow into room that is not promised; a new one was promised its room.
     async fn make_room(&self, object: ObjectId, bytes: u64) -> Result<(), Errno> {
-        let row = self.objects.state(object).await.map_err(|e| told(object, e))?;
+        let row = self.objects.state(object).await.map_err(|e| log_errno(object, e))?;
         let is_promised = row.version == 0 && bytes <= crate::room::OBJECT_BYTES;
         if is_promised { Ok(()) } else { self.grow(bytes).await }
     }
-    /// Space that only waits for a commit is there when somebody needs it. No range of an object is locked here, so
-    /// whatever is being freed goes on.
+    /// Waits for space that is being freed. No range of an object is locked here, so the freeing goes on.
     async fn grow(&self, bytes: u64) -> Result<(), Errno> {
-        let until = self.core.ctx.now() + FREED_WITHIN;
+        let deadline = self.core.ctx.now() + FREE_TIMEOUT;
         loop {
             match self.room.grow(bytes).await {
-                Err(Errno::ENOSPC) if self.objects.freed_some(until).await? => {}
+                Err(Errno::ENOSPC) if self.objects.freed_some(deadline).await? => {}
                 other => return other,
             }
         }
@@ -212,7 +221,7 @@ impl Store {
     ) -> Result<(Transno, ObjectState), Errno> {
         self.change_if(by, object, stamp, prepared, &|| Ok(())).await
     }
-    /// `may_begin` is asked after every wait.
+    /// Calls `may_begin` after every wait.
     async fn change_if(
         &self,
         by: By<'_>,
@@ -226,9 +235,9 @@ impl Store {
         may_begin()?;
         let change = |tx: &mut Tx<'_>| {
             let existed = tx.get(table::OBJECT, &object_key(object)).is_some();
-            let row = prepared.apply(tx, &stamp).map_err(|e| told(object, e))?;
+            let row = prepared.apply(tx, &stamp).map_err(|e| log_errno(object, e))?;
             if !existed && row.version != 0 {
-                self.room.made(tx);
+                self.room.object_created(tx);
             }
             Ok(state_of(&row))
         };

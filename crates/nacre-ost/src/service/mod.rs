@@ -1,0 +1,178 @@
+//! An object target as a service.
+//!
+//! - `requests.rs`: the requests; `params.rs`: parameters; `bulk_sizes.rs`: sizes of bulk transfers.
+//!
+//! Invariant: a change, its reply record and its transno are one transaction.
+//! Not here: the layout of bytes on the device (`nacre_osd`), admission of clients and requests (`nacre_target`).
+
+mod bulk_sizes;
+mod params;
+mod requests;
+
+use crate::locks::{Locks, PERSISTENT_LOCKS};
+use crate::room::{OBJECT_BYTES, Room};
+use crate::store::Store;
+use crate::tombstone::Tombstones;
+use crate::uncommitted::UncommittedBytes;
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::string::String;
+use alloc::vec::Vec;
+use bulk_sizes::BulkSizes;
+use core::cell::{Cell, RefCell};
+use core::time::Duration;
+use nacre_osd::{Objects, ObjectsConfig, OsdError, STABLE_KEY, UNSUMMED_KEY, table};
+use nacre_rpc::ReplyRecord;
+use nacre_target::{ExportId, PersistentLocks, Registration, Reply, Request, Service, StartRow, TargetCore};
+use nacre_types::{Codec, Errno, Transno};
+use nacre_wire::Opcode;
+use nacre_wire::ost::{Allocate, Enqueue, ReserveReply, Truncate, Write};
+use nacre_wire::target::{Empty, Param, StatfsReply};
+
+/// A stop waits for the MGS no longer than this.
+const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// An object target.
+pub struct Ost {
+    core: Rc<TargetCore>,
+    locks: Rc<Locks>,
+    store: Rc<Store>,
+    uncommitted: UncommittedBytes,
+    /// An object is synced when a client cancels a lock under which it may have written.
+    sync_on_cancel: Cell<bool>,
+    bulk_sizes: RefCell<BulkSizes>,
+    registration: Option<Rc<Registration>>,
+    statfs: RefCell<StatfsReply>,
+}
+
+/// The name of an operation in Lustre's `stats`.
+fn counter(opcode: Opcode) -> Option<&'static str> {
+    Some(match opcode {
+        Opcode::Read => "read",
+        Opcode::Write => "write",
+        Opcode::Truncate => "punch",
+        Opcode::Allocate => "prealloc",
+        Opcode::Glimpse => "getattr",
+        Opcode::SetOwner => "setattr",
+        Opcode::Destroy => "destroy",
+        Opcode::SyncObject => "sync",
+        Opcode::Reserve => "create",
+        Opcode::Statfs => "statfs",
+        _ => return None,
+    })
+}
+
+fn opening(e: &OsdError) -> String {
+    format!("the OST's own rows cannot be read: {e}")
+}
+
+impl Service for Ost {
+    async fn start(core: &Rc<TargetCore>) -> Result<Rc<Self>, String> {
+        let tombstones = Tombstones::load(core).await.map_err(|e| opening(&e))?;
+        let room = Room::load(core).await.map_err(|e| opening(&e))?;
+        let objects = Objects::start(&core.ctx, &core.osd, ObjectsConfig::default());
+        let objects = objects.await.map_err(|e| opening(&e))?;
+        let store = Store::new(core, objects, room, tombstones);
+        let persistent = PersistentLocks::load(core, PERSISTENT_LOCKS, |lock: &Enqueue| lock.cookie)
+            .await
+            .map_err(|e| opening(&e))?;
+        let this = Rc::new(Self {
+            core: core.clone(),
+            locks: Locks::new(core, &store, persistent),
+            uncommitted: UncommittedBytes::new(core, &store),
+            store,
+            sync_on_cancel: Cell::new(false),
+            bulk_sizes: RefCell::new(BulkSizes::new(core.ctx.wall())),
+            registration: Registration::start(core),
+            statfs: RefCell::default(),
+        });
+        this.clone()
+            .statfs()
+            .await
+            .map_err(|e| format!("the store does not say how much space it has: {e}"))?;
+        Ok(this)
+    }
+
+    /// After an unclean stop, bytes that were not stable then may not match the checksums in their rows.
+    async fn start_rows(core: &Rc<TargetCore>) -> Result<Vec<StartRow>, Errno> {
+        if core.osd.was_clean() || core.osd.get(table::TARGET, UNSUMMED_KEY).await?.is_some() {
+            return Ok(Vec::new()); // all are stable, or an earlier start has written the row
+        }
+        let stable = core.osd.get(table::TARGET, STABLE_KEY).await?;
+        let stable = stable.map_or_else(|| Transno(0).to_vec(), |row| row[..].to_vec());
+        Ok(alloc::vec![(UNSUMMED_KEY, stable)])
+    }
+
+    async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Errno> {
+        self.dispatch(&request).await
+    }
+    fn count_operations(&self, request: &Request, count: &mut dyn FnMut(&'static str)) {
+        counter(request.opcode).into_iter().for_each(count);
+    }
+
+    async fn reconstruct(self: Rc<Self>, request: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
+        let reply = match request.opcode {
+            Opcode::Write if self.core.may_have_lost_bytes(record.transno) => {
+                return self.restore(&request, record.transno).await;
+            }
+            Opcode::Write => self.reconstructed_state(request.args::<Write>()?.object).await?,
+            Opcode::Truncate => self.reconstructed_state(request.args::<Truncate>()?.object).await?,
+            Opcode::Allocate => self.reconstructed_state(request.args::<Allocate>()?.object).await?,
+            Opcode::Reserve => Reply::of(&ReserveReply { objects: record.data }),
+            _ => Reply::of(&Empty {}),
+        };
+        Ok(reply.with_transno(record.transno))
+    }
+
+    async fn export_gone(self: Rc<Self>, export: ExportId) -> Result<(), Errno> {
+        self.locks.remove_client(export).await;
+        Ok(())
+    }
+
+    fn recovered(self: Rc<Self>) {
+        self.locks.restore_persistent();
+        self.store.objects().sum_lost();
+    }
+
+    async fn statfs(self: Rc<Self>) -> Result<StatfsReply, Errno> {
+        let space = self.store.room().space().await?;
+        let reply = StatfsReply {
+            bytes_total: space.bytes_total,
+            bytes_free: space.bytes_free,
+            bytes_avail: space.bytes_avail.saturating_sub(self.store.room().promised_bytes()),
+            files_used: self.store.room().count().existing,
+            files_free: files_free(&space, self.core.osd.usage_total()),
+            device: space.device,
+        };
+        *self.statfs.borrow_mut() = reply;
+        Ok(reply)
+    }
+
+    async fn sync(self: Rc<Self>) -> Result<(), Errno> {
+        Ok(self.store.objects().sync_all().await?)
+    }
+
+    fn params(&self) -> Vec<Param> {
+        self.list_params()
+    }
+    fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
+        self.set_one_param(name, value)
+    }
+
+    async fn stop(self: Rc<Self>) {
+        if let Some(registration) = &self.registration {
+            let deadline = self.core.ctx.now() + DISCONNECT_TIMEOUT;
+            if self.core.ctx.timeout(deadline, registration.mgs().disconnect()).await.is_none() {
+                tracing::info!(target_name = %self.core.name, "stopping: the MGS did not reply to the disconnect");
+            }
+        }
+        self.store.objects().stop().await;
+    }
+}
+
+/// The number of objects that still fit: the device's own number if it has one, otherwise an estimate from the average size of
+/// this target's objects (others may use the device too).
+fn files_free(space: &nacre_node::StoreSpace, usage: nacre_osd::Usage) -> u64 {
+    let average = usage.bytes.checked_div(usage.objects).unwrap_or(0).max(OBJECT_BYTES);
+    space.files_free.map_or(space.bytes_avail / average, |files| files.min(space.bytes_avail / OBJECT_BYTES))
+}

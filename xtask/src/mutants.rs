@@ -516,10 +516,14 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "a mount forgets the oldest data for the newest",
         "crates/nacre-rpc/src/replay.rs",
-        &[(
-            "            self.writes.insert(key, Kept { request, reply });",
-            "            self.writes.insert(key, Kept { request, reply });\n            while self.writes.bytes > Self::DATA_BYTES_MAX && self.writes.pop_first() {}",
-        )],
+        &[
+            ("self.writes.bytes >= Self::DATA_BYTES_MAX\n", "false\n"),
+            ("self.writes.bytes >= Self::DATA_BYTES_MAX / 2", "false"),
+            (
+                "            self.writes.insert(key, Kept { request, reply });",
+                "            self.writes.insert(key, Kept { request, reply });\n            while self.writes.bytes > Self::DATA_BYTES_MAX && self.writes.pop_first() {}",
+            ),
+        ],
     )
     .found_by("nacre-sim", "stores", "more_data_than_a_mount_keeps_is_right_after_the_store_has_lost_it"),
     planted(

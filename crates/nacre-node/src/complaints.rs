@@ -1,5 +1,5 @@
-//! Lines of a log that strangers can cause: so many per second of each kind, the rest is counted. And what is wrong with those who are
-//! asked again and again: said when it changes, and from time to time.
+//! Limits for log lines that strangers can cause: a bounded number per second of each kind, the rest is counted. And
+//! errors of peers that are contacted repeatedly: logged when the error changes, and periodically.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -18,7 +18,7 @@ pub struct Complaints {
 impl Complaints {
     const PER_SECOND: u32 = 10;
 
-    /// Whether one more line may be written now; if so, how many were left out before it.
+    /// Whether one more line may be written now; if so, the number of suppressed lines before it.
     pub fn allow(&mut self, now: Instant) -> Option<u64> {
         if now.saturating_since(self.since).as_secs() > 0 {
             (self.since, self.said) = (now, 0);
@@ -58,12 +58,12 @@ struct Grievance {
 }
 
 impl Grievances {
-    /// The first pause; each is twice as long as the one before.
+    /// The first pause; each later one is twice as long.
     const PAUSE: Duration = Duration::from_secs(60);
     const PAUSE_MAX: Duration = Duration::from_secs(3600);
     const PEERS_MAX: usize = 256;
 
-    /// Whether to say now what is wrong with a peer; if so, how often that was left out.
+    /// Whether to log a peer's error now; if so, the number of suppressed repetitions.
     pub fn allow(&mut self, peer: &str, what: &str, now: Instant) -> Option<u64> {
         if let Some(known) = self.peers.get_mut(peer).filter(|known| known.what == what) {
             if now < known.next {

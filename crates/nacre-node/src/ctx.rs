@@ -1,4 +1,4 @@
-//! The context of an island: its clocks, its randomness, its tasks, its timers and its effects.
+//! The context of an island: its clocks, random numbers, tasks, timers and effects.
 
 use crate::event::{ConnId, Effect, IoTicket};
 use crate::executor::{Awaited, Executor, Promise, TaskId, WaitList, promise};
@@ -13,7 +13,7 @@ use core::task::{Context, Poll};
 use core::time::Duration;
 use nacre_types::{Instant, Secret, Timestamp};
 
-/// splitmix64: seeds and jitter, nothing secret.
+/// splitmix64: for seeds and jitter, not for secrets.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 impl Rng {
@@ -44,7 +44,7 @@ impl Future for Sleep<'_> {
         if self.ctx.now() >= self.at {
             return Poll::Ready(());
         }
-        // The timer is gone once it has fired, so it is set again if it was early.
+        // A timer that has fired is removed, so it is set again if it fired early.
         let set = self.key.is_some_and(|key| self.ctx.timers.borrow().contains_key(&key));
         if !set && let Some(task) = self.ctx.executor.current() {
             let key = (self.at, self.ctx.next_serial());
@@ -62,13 +62,13 @@ impl Drop for Sleep<'_> {
     }
 }
 
-/// Shared by everything that lives on one island. Never leaves it.
+/// Shared by all parts of one island. Never leaves the island.
 pub struct Ctx {
     executor: Rc<Executor>,
     now: Cell<Instant>,
     wall: Cell<Timestamp>,
     rng: RefCell<Rng>,
-    /// Secrets are derived from it: nobody who sees random numbers of this island can compute them.
+    /// Secrets are derived from it: they cannot be computed from other random numbers of this island.
     key: Secret,
     secrets: Cell<u64>,
     effects: RefCell<Vec<Effect>>,
@@ -79,7 +79,7 @@ pub struct Ctx {
 }
 
 impl Ctx {
-    /// For tests and tools: secrets are as good as the seed.
+    /// For tests and tools: secrets are only as good as the seed.
     pub fn new(seed: u64) -> Rc<Self> {
         let mut rng = Rng::new(seed ^ 0x5ec2_e75e_c2e7_5ec2);
         let mut key = [0; 16];
@@ -116,16 +116,16 @@ impl Ctx {
     pub fn random(&self) -> u64 {
         self.rng.borrow_mut().next_u64()
     }
-    /// A new secret. Not from [`Ctx::random`], whose numbers tell the next ones.
+    /// A new secret. Not from [`Ctx::random`], whose numbers reveal the next ones.
     pub fn secret(&self) -> Secret {
         let number = self.secrets.replace(self.secrets.get() + 1);
         self.key.derive(&number.to_le_bytes())
     }
-    /// A new task; it starts within this visit.
+    /// Spawns a task, which starts within this visit.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) -> TaskId {
         self.executor.spawn(future)
     }
-    /// Nobody wants the result of that task any more. It goes on, and may look where it waits.
+    /// Requests cooperative cancellation of a task: it continues, and may check for the cancellation where it waits.
     pub fn unwanted(&self, task: TaskId) {
         self.executor.unwanted(task);
     }
@@ -151,7 +151,7 @@ impl Ctx {
     /// Runs a store operation outside the island.
     ///
     /// # Errors
-    /// Those of the store; `Stopped` when the driver drops it unexecuted.
+    /// Those of the store; `Stopped` if the driver drops it unexecuted.
     pub async fn io(&self, op: StoreOp) -> Result<StoreDone, StoreError> {
         if self.barred.get() && !op.only_reads() {
             return core::future::pending().await;
@@ -163,8 +163,8 @@ impl Ctx {
         done.await.unwrap_or(Err(StoreError::Stopped))
     }
 
-    /// From now on no change reaches the store, and who waits for one waits until the island is gone: for tests of
-    /// what is lost with a machine. The log, which is not waited for, is the island's to withhold.
+    /// From now on no change reaches the store, and operations that wait for one wait until the island ends: for tests
+    /// of the loss of a machine. The island itself discards its log writes, for which no task waits.
     pub fn raise_barrier(&self) {
         self.barred.set(true);
     }
@@ -172,15 +172,15 @@ impl Ctx {
         self.barred.get()
     }
 
-    /// Ends when `at` has come. Dropped earlier, it leaves no timer behind.
+    /// Completes at `at`. If it is dropped earlier, it leaves no timer behind.
     pub fn sleep_until(&self, at: Instant) -> impl Future<Output = ()> + '_ {
         Sleep { ctx: self, at, key: None }
     }
     pub async fn sleep(&self, d: Duration) {
         self.sleep_until(self.now() + d).await;
     }
-    /// The future's value, or `None` when `at` comes first. The future is dropped then: use it only with futures
-    /// that may be dropped (promises, wait lists).
+    /// The future's value, or `None` at the time `at`. The future is dropped then: use it only with futures that may be
+    /// dropped (promises, wait lists).
     pub async fn timeout<T>(&self, at: Instant, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         let mut timer = pin!(self.sleep_until(at));
@@ -192,8 +192,8 @@ impl Ctx {
         })
         .await
     }
-    /// The future's value, or `None` once nobody wants the result of the running task. The future is dropped then, as
-    /// by [`Ctx::timeout`].
+    /// The future's value, or `None` once the cancellation of the running task was requested. The future is dropped
+    /// then, as by [`Ctx::timeout`].
     pub async fn while_wanted<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         core::future::poll_fn(|cx| match future.as_mut().poll(cx) {
@@ -203,7 +203,7 @@ impl Ctx {
         })
         .await
     }
-    /// Lets every other runnable task run once: the border between slices of long work.
+    /// Lets every other runnable task run once; called between slices of long work.
     pub async fn yield_now(&self) {
         let mut yielded = false;
         core::future::poll_fn(|_| {
@@ -219,10 +219,10 @@ impl Ctx {
         .await;
     }
 
-    /// Ends this visit as far as the running task is concerned: requests that have arrived meanwhile are taken in before it
-    /// goes on. The border between slices of work without a bound; [`Ctx::yield_now`] stays within the visit.
+    /// Suspends the running task until the next visit, so that requests that have arrived meanwhile are accepted first.
+    /// Called between slices of work without a bound; [`Ctx::yield_now`] stays within the visit.
     pub async fn next_visit(&self) {
-        // No timer is due before the clock moves, and the clock stands still within a visit.
+        // No timer fires before the clock advances, and the clock does not advance within a visit.
         self.sleep_until(Instant(self.now().0 + 1)).await;
     }
 
@@ -258,12 +258,12 @@ impl Ctx {
     pub fn take_effects(&self) -> Vec<Effect> {
         core::mem::take(&mut self.effects.borrow_mut())
     }
-    /// When the island wants an [`crate::Event::Timer`].
+    /// The time of the next [`crate::Event::Timer`] for the island.
     pub fn deadline(&self) -> Option<Instant> {
         self.timers.borrow().first_key_value().map(|(key, _)| key.0)
     }
-    /// The island is gone: drops its tasks where they stand, and what they wait for. Only for drivers, and only
-    /// once the logic has been dropped: a task of a living island always runs to its end.
+    /// Drops the tasks of an island that has ended, wherever they wait. Only for drivers, and only after the logic has
+    /// been dropped: a task of a living island always runs to its end.
     pub fn abandon(&self) {
         self.executor.abandon();
         let io = core::mem::take(&mut *self.io.borrow_mut());

@@ -1,4 +1,4 @@
-//! What goes into an island and what comes out of it.
+//! Events (inputs) and effects (outputs) of an island.
 
 use crate::ctx::Ctx;
 use crate::store::{StoreDone, StoreError, StoreOp};
@@ -18,16 +18,16 @@ impl ConnId {
     pub const INBOUND: u64 = 1 << 63;
 }
 
-/// Where the peer of an inbound connection is.
+/// Origin of the peer of an inbound connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// In this process, and it dies with it.
+    /// In this process; the peer ends with it.
     Process,
     /// On this machine, under the user of this process or as root: the administrator.
     Administrator,
     /// On this machine, under any user.
     Host,
-    /// Anywhere else: it may be anybody.
+    /// Elsewhere: the peer is not trusted.
     Network,
 }
 
@@ -39,23 +39,23 @@ pub struct IoTicket(pub u64);
 pub enum Event {
     /// The first event of an island's life.
     Start,
-    /// A peer has connected to this island (its `Hello` named it). `from` is for people.
+    /// A peer has connected to this island, which its `Hello` named. `from` is a text for people.
     Accepted {
         conn: ConnId,
         from: String,
         origin: Origin,
     },
-    /// The connection that an [`Effect::Open`] asked for stands; frames may be sent.
+    /// The connection requested by an [`Effect::Open`] is open; frames may be sent.
     Opened {
         conn: ConnId,
     },
-    /// The connection could not be opened, or is gone. Nothing more comes from it. Not told to the island that
-    /// has closed it itself.
+    /// The connection could not be opened, or has ended. No more events come from it. An island that closes a
+    /// connection itself does not get this event.
     Closed {
         conn: ConnId,
         reason: String,
-        /// The machine has answered that nobody listens at the address, or the process there that it does not serve the
-        /// target. Not of a host that cannot be reached: the target may live.
+        /// The machine refused the connection, or the process at the address does not serve the target. False if the
+        /// host cannot be reached: the target may be alive.
         absent: bool,
     },
     Frame {
@@ -69,21 +69,22 @@ pub enum Event {
     },
     /// A deadline of [`Ctx::deadline`] has passed (spurious ones are harmless).
     Timer,
-    /// A request of a front end (FUSE, library, simulated process); the island knows the type.
+    /// A request of a front end (FUSE, library, simulated process), of a type that the island knows.
     Door(Box<dyn Any + Send>),
-    /// Planned stop: finish, commit, hand over, then push [`Effect::Stopped`].
+    /// Planned stop: finish work, commit, then push [`Effect::Stopped`].
     Stop,
 }
 
-/// An output of an island, carried out by whoever leaves it, in order.
+/// An output of an island. The thread that leaves the island carries out the effects in order.
 pub enum Effect {
     /// Connect to the island `target` at `address` (`unix:/path`, `host:port`).
     Open { conn: ConnId, address: String, target: String },
     /// Goes into the connection's outbox inside the visit, so that order holds.
     Send { conn: ConnId, frame: Frame },
-    /// The peer of an inbound connection is a client now and may send large frames. Before its answer is sent.
+    /// The peer of an inbound connection is a client now and may send large frames. Comes before the connect reply is
+    /// sent.
     Admit { conn: ConnId },
-    /// After what was sent before. Nothing comes from the connection after this, no `Closed` either.
+    /// Takes effect after frames sent before. No event comes from the connection after this, not even `Closed`.
     Close { conn: ConnId },
     /// Run a store operation outside the island; `IoDone` follows. Operations under way are not ordered among
     /// each other.
@@ -94,8 +95,8 @@ pub enum Effect {
     Stopped,
     /// The island cannot go on (failed log, bug); the driver drops it. The text is for the operator.
     Fatal(String),
-    /// The island must not be used by anybody (another target has its name, or it has gone back); the driver drops it. The
-    /// text is for the operator.
+    /// The island must not be used (another target has its name, or it is an old copy); the driver drops it. The text
+    /// is for the operator.
     Refused(String),
 }
 
@@ -103,23 +104,23 @@ pub enum Effect {
 pub trait Logic {
     fn ctx(&self) -> &Rc<Ctx>;
 
-    /// Takes in one event. Runs no task itself: [`visit`] does.
+    /// Handles one event. Runs no task: [`visit`] does.
     fn handle(&mut self, event: Event);
 
-    /// Called at the end of each visit: the writes (log bytes) that must be carried out, in order, before any
-    /// effect of this visit leaves and before anybody else enters.
+    /// Called at the end of each visit: the writes (log bytes) that must be carried out, in order, before any effect of
+    /// this visit leaves and before another thread enters.
     fn log_writes(&mut self, out: &mut Vec<StoreOp>) {
         let _ = out;
     }
 
-    /// A write of `log_writes` failed. The effects of the visit are thrown away; the island ends.
+    /// A write of `log_writes` failed. The effects of the visit are discarded; the island ends.
     fn log_failed(&mut self, error: &StoreError) {
         let _ = error;
     }
 }
 
-/// One visit: sets the clocks, takes in the event, runs every task that can run. The driver then executes
-/// `log_writes`, takes the effects ([`Ctx::take_effects`]) and leaves.
+/// One visit: sets the clocks, handles the event, runs every task that can run. The driver then executes `log_writes`,
+/// takes the effects ([`Ctx::take_effects`]) and leaves.
 pub fn visit(logic: &mut dyn Logic, now: Instant, wall: Timestamp, event: Event) {
     let ctx = logic.ctx().clone();
     ctx.set_time(now, wall);

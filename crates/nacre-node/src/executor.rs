@@ -1,8 +1,8 @@
 //! Tasks of one island: boxed futures woken by number. No wakers, no atomics, no threads.
 //!
-//! Invariants: a task runs to its end, none is dropped half way while the island lives; a future registers the
-//! number of the task that polls it; waking a finished task does nothing. Nobody may want the result of a task any more:
-//! it is told, and where it waits for something that can be left it may look.
+//! Invariants: a task runs to its end, none is dropped half way while the island lives; a future registers the number
+//! of the task that polls it; waking a finished task does nothing. The cancellation of a task can be requested: the
+//! task may check for it where it waits and can stop waiting.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
@@ -72,7 +72,7 @@ impl Executor {
         }
     }
 
-    /// Nobody wants the result of this task any more.
+    /// The cancellation of this task was requested.
     pub(crate) fn unwanted(&self, id: TaskId) {
         if let Some(slot) = self.slots.borrow_mut().get_mut(id.slot as usize)
             && slot.generation == id.generation
@@ -122,11 +122,11 @@ impl Executor {
         }
     }
 
-    /// Drops every task where it stands. Tasks hold what holds the executor: without this nothing of a dead island
-    /// is ever given back.
+    /// Drops every task wherever it waits. Tasks refer to owners of the executor: without this the memory of a dead
+    /// island would never be freed.
     pub(crate) fn abandon(&self) {
-        // What a task drops may wake others or spawn, in any slot: nothing is borrowed meanwhile, and the last round
-        // finds nothing.
+        // Dropping a task may wake others or spawn, in any slot: therefore nothing is borrowed meanwhile, and the loop
+        // ends with a round without tasks.
         loop {
             let tasks: Vec<Task> =
                 self.slots.borrow_mut().iter_mut().filter_map(|slot| slot.task.take()).collect();
@@ -150,10 +150,10 @@ struct Shared<T> {
     dropped: Cell<bool>,
 }
 
-/// The side of a one-shot value that gives it. Dropping it unfulfilled ends the waiter with `None`.
+/// The sender of a one-shot value. If it is dropped unfulfilled, the waiter gets `None`.
 pub struct Promise<T>(Rc<Shared<T>>);
 
-/// The side of a one-shot value that waits for it.
+/// The receiver of a one-shot value.
 pub struct Awaited<T>(Rc<Shared<T>>);
 
 pub(crate) fn promise<T>(executor: &Rc<Executor>) -> (Promise<T>, Awaited<T>) {
@@ -200,7 +200,7 @@ pub struct WaitList {
     waiters: RefCell<Waiters>,
     round: Cell<u64>,
 }
-/// The same tasks twice: in the order in which they came, and to be found. There may be thousands.
+/// The tasks in order of arrival, and indexed for lookup, because there may be thousands.
 #[derive(Default)]
 struct Waiters {
     order: Vec<TaskId>,
@@ -216,7 +216,7 @@ impl WaitList {
             self.executor.wake(task);
         }
     }
-    /// Ends at the next `wake_all`.
+    /// Completes at the next `wake_all`.
     pub fn wait(&self) -> impl Future<Output = ()> + '_ {
         let start = self.round.get();
         core::future::poll_fn(move |_| {

@@ -1,7 +1,7 @@
 //! A gate: admits a bounded number of tasks at a time, in the order in which they came.
 //!
-//! Invariant: a task that has called [`Gate::enter`] runs on until it is admitted (tasks are not dropped half way), so no
-//! number is left out.
+//! Invariant: a task that has called [`Gate::enter`] runs on until it is admitted (tasks are not dropped half way), so
+//! no number is skipped.
 
 use crate::ctx::Ctx;
 use crate::executor::WaitList;

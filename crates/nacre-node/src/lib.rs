@@ -1,5 +1,5 @@
-//! What an island is made of, apart from what its messages mean: context, tasks, events and effects, the store
-//! port, imports with an async face, outboxes and permits.
+//! The parts of an island except the meaning of its messages: context, tasks, events and effects, the store port,
+//! imports with an async interface, outboxes and permits.
 //!
 //! An island is a [`Logic`] value around an `Rc<`[`Ctx`]`>`. A driver (`nacre-rt`, or the simulator) enters it with
 //! one [`Event`], every task that can run runs, and the [`Effect`]s are taken out. Nothing in here does I/O,

@@ -1,5 +1,5 @@
-//! What the log says of a target that is away: one line when requests have waited for it for a moment, the same ever more
-//! rarely, and one when it is back. Nothing of an import that is back before anybody had to wait.
+//! Log lines about a target that is away: one line once requests have waited for a moment, repetitions at growing
+//! intervals, and one line when the target is back. No line if the target is back before a request had to wait.
 
 use crate::complaints::{Complaints, Grievances};
 use alloc::string::String;
@@ -12,26 +12,26 @@ use nacre_types::Instant;
 #[derive(Default)]
 pub(crate) struct Outage {
     looked: Cell<Instant>,
-    /// Since when it is away, once that was said.
+    /// Start of the outage, once it was logged.
     said: Cell<Option<Instant>>,
     grievances: RefCell<Grievances>,
 }
 
 impl Outage {
-    /// Requests wait that long without a word; a restart is over sooner.
+    /// Requests wait this long before the first line; a restart takes less.
     const QUIET: Duration = Duration::from_secs(2);
-    /// The same where nobody waits.
+    /// The same if no request waits.
     const QUIET_IDLE: Duration = Duration::from_secs(30);
 
-    /// When `look` is wanted.
+    /// Time of the next call of `look`.
     pub(crate) fn look_at<T>(&self, import: &Import<T>) -> Option<Instant> {
         let since = import.away_since()?;
-        // A ping of an idle import needs no second look: if it stays unanswered, the connection is given up.
+        // A ping of an idle import needs no second call: if it stays unanswered, the connection is closed.
         let idle = import.state() == ImportState::Full && requests(import) == 0;
         (!idle).then(|| since.max(self.looked.get()) + Self::QUIET)
     }
 
-    /// Something may have changed, or the time of `look_at` has come.
+    /// The state may have changed, or the time of `look_at` has come.
     pub(crate) fn look<T>(
         &self,
         now: Instant,
@@ -59,7 +59,7 @@ impl Outage {
         if !import.is_active() || (requests == 0 && away < Self::QUIET_IDLE) {
             return;
         }
-        // Always the same grievance: reasons that take turns are no news.
+        // The same error each time: alternating reasons do not count as a change.
         if self.grievances.borrow_mut().allow(target, "away", now).is_none() {
             return;
         }
@@ -83,7 +83,7 @@ impl Outage {
             ),
         }
     }
-    /// Whether the log knows of it.
+    /// Whether the outage was logged.
     pub(crate) fn was_said(&self) -> bool {
         self.said.get().is_some()
     }

@@ -1,32 +1,32 @@
 //! The outbox of one direction of a connection: a queue and its send token.
 //!
-//! Frames are put in *inside* the visit that made them, so their order is the order of visits. Whoever leaves the
-//! island takes the token and drains; a second thread that finds the token taken goes on with its own work,
-//! because the holder will see what it has put in.
+//! Frames are put in *inside* the visit that made them, so their order is the order of visits. The thread that leaves
+//! the island takes the token and drains the queue; a second thread that finds the token taken continues with its own
+//! work, because the holder will see its frames.
 //!
-//! Invariants: (1) at most one holder of the token; (2) items leave in the order in which they came; (3) the
-//! token is given back only in the same step that found the queue empty, so nothing is left behind without a
-//! holder; (4) what is queued never costs more than the bound, unless the bound is `usize::MAX`.
-//! Not here: the lock around it (the driver's; the simulator needs none), sockets, what an item means.
+//! Invariants: (1) at most one holder of the token; (2) items leave in the order in which they came; (3) the token is
+//! released only in the same step that found the queue empty, so no item is left without a holder; (4) the queued items
+//! never cost more than the bound, unless the bound is `usize::MAX`. Not here: the lock around it (the driver's; the
+//! simulator needs none), sockets, what an item means.
 
 use alloc::collections::VecDeque;
 
-/// Why an item was not taken in.
+/// The reason why an item was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OutboxError {
     /// The peer does not keep up: close the connection.
     #[error("{queued_bytes} bytes wait to be sent, the limit is {bytes_max}")]
     Full { queued_bytes: usize, bytes_max: usize },
-    /// Closed before; the item goes nowhere.
+    /// The outbox is closed; the item is dropped.
     #[error("closed")]
     Closed,
 }
 
-/// What a holder of the token does next.
+/// The next step of the holder of the token.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next<T> {
     Item(T),
-    /// Nothing was left; the token has been given back.
+    /// The queue was empty; the token has been released.
     Released,
 }
 
@@ -45,7 +45,7 @@ impl<T> Outbox<T> {
     pub fn new(bytes_max: usize) -> Self {
         Self { queue: VecDeque::new(), bytes: 0, bytes_max, token_taken: false, closed: false }
     }
-    /// Empty, with the token in the hands of the maker: nothing leaves before it says so (a connection that is
+    /// Empty, with the token held by the creator: no item leaves before it releases the token (a connection that is
     /// being opened).
     pub fn held(bytes_max: usize) -> Self {
         Self { token_taken: true, ..Self::new(bytes_max) }
@@ -54,7 +54,7 @@ impl<T> Outbox<T> {
     /// left the island.
     ///
     /// # Errors
-    /// See [`OutboxError`]; the item is dropped. A single item over the bound is taken when nothing else waits.
+    /// See [`OutboxError`]; the item is dropped. A single item over the bound is accepted if the queue is empty.
     pub fn push(&mut self, item: T, cost_bytes: usize) -> Result<(), OutboxError> {
         if self.closed {
             return Err(OutboxError::Closed);
@@ -76,8 +76,8 @@ impl<T> Outbox<T> {
         self.token_taken = true;
         true
     }
-    /// The next item for the holder of the token, or the token is free again. One step: an item that is pushed
-    /// after it finds the token free.
+    /// The next item for the holder of the token; if there is none, releases the token. One step: a later push finds
+    /// the token free.
     pub fn take_next(&mut self) -> Next<T> {
         assert!(self.token_taken, "drained without the send token");
         match self.queue.pop_front() {
@@ -103,12 +103,12 @@ impl<T> Outbox<T> {
             into.push_back(item);
         }
     }
-    /// Gives the token back although items may wait: the caller has arranged that somebody will drain.
+    /// Releases the token although items may wait: the caller has arranged that another holder drains them.
     pub fn give_back(&mut self) {
         assert!(self.token_taken, "gave back a token that it did not hold");
         self.token_taken = false;
     }
-    /// Drops what waits and refuses what comes. The token stays with its holder.
+    /// Drops all items and refuses new ones. The token stays with its holder.
     pub fn close(&mut self) {
         self.closed = true;
         self.queue.clear();

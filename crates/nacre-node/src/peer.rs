@@ -1,11 +1,10 @@
-//! The async face of an import: one target as a client of it sees it.
+//! The async interface of an import: one target as its client sees it.
 //!
-//! `Peer` owns the connection to a target, keeps it open, and turns calls into futures. The rules (slots, tags,
-//! xids, resend, replay) are `nacre_rpc::Import`; this file only connects them to tasks and effects.
+//! `Peer` owns the connection to a target, keeps it open, and turns calls into futures. The rules (slots, tags, xids,
+//! resend, replay) are `nacre_rpc::Import`; this file connects them to tasks and effects.
 //!
-//! Invariants: the import is borrowed for one step at a time and never while a handler or a task runs; its
-//! effects are carried out in order; one task per peer keeps its deadlines. A body is encoded once, and a call
-//! costs one promise.
+//! Invariants: the import is borrowed for one step at a time and never while a handler or a task runs; its effects are
+//! carried out in order; one task per peer handles its deadlines. A body is encoded once, and a call costs one promise.
 
 use crate::complaints::Complaints;
 use crate::ctx::Ctx;
@@ -24,7 +23,7 @@ use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Instant, Remembered, Secr
 use nacre_wire::target::{Role, Sync};
 use nacre_wire::{Class, Frame, Rpc};
 
-/// Why a call has no reply.
+/// The reason why a call has no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RpcError {
     /// The server answered with this error.
@@ -63,7 +62,7 @@ impl From<CallError> for RpcError {
     }
 }
 
-/// What a peer must know to connect.
+/// Configuration of a peer's connections.
 #[derive(Debug, Clone)]
 pub struct PeerConfig {
     pub client: ClientUuid,
@@ -77,7 +76,7 @@ pub struct PeerConfig {
     /// Tried in turn.
     pub addresses: Vec<String>,
     pub max_mod_rpcs: u16,
-    /// The target that is meant, as the list of targets has it; `None`: whoever answers.
+    /// The target that is meant, from the list of targets; `None`: any.
     pub known: Option<Remembered>,
     /// See `TargetEntry`.
     pub replaced: u32,
@@ -105,16 +104,16 @@ pub struct Peer {
     on_callback: RefCell<Option<Rc<CallbackHandler>>>,
     on_evicted: RefCell<Option<Rc<EvictionHandler>>>,
     on_restarted: RefCell<Option<Rc<EvictionHandler>>>,
-    /// The state of the import, what it has learnt, or the room in it has changed.
+    /// The state of the import, its knowledge, or its room has changed.
     changed: WaitList,
     stopped: Cell<bool>,
-    /// The latest attempt has found that nobody serves the target at its address.
+    /// The latest attempt found that no process serves the target at its address.
     absent: Cell<bool>,
-    /// The target makes data stable for this client.
+    /// A request that makes data stable for this client is in flight.
     asks_for_stable: Cell<bool>,
-    /// Why it could not.
+    /// The reason of its failure.
     stable_refused: Cell<Option<Errno>>,
-    /// Until when the task of the deadlines sleeps, and what wakes it earlier.
+    /// The time until which the deadline task sleeps, and its earlier wake-up.
     armed: Cell<Instant>,
     rearm: WaitList,
     /// The server's wall clock less ours.
@@ -191,7 +190,7 @@ impl Peer {
     ) -> Result<(R::Reply, Frame), RpcError> {
         self.call_as(R::CLASS, request, flags, bulk).await
     }
-    /// Like `call_bulk`, for a change of an object that must not be begun after `until`; ETIME says that it was not.
+    /// Like `call_bulk`, for a change of an object with a deadline for its start; ETIME says that it was not executed.
     pub async fn call_until<'a, R: Rpc + Codec<'a>>(
         &self,
         request: &R,
@@ -228,7 +227,7 @@ impl Peer {
             }
         }
     }
-    /// Sends an encoded request; gives the reply as it came (transno and commit numbers are in its header).
+    /// Sends an encoded request and returns the reply frame (transno and commit numbers are in its header).
     ///
     /// # Errors
     /// As for `call`.
@@ -249,8 +248,8 @@ impl Peer {
         }
     }
 
-    /// Data is kept until it is stable. While as much is kept as may be, writes wait; from half of that on the target is
-    /// asked to make it stable, beside the writes.
+    /// Written data is kept until it is stable. At the bound of kept data writes wait; from half of the bound on the
+    /// target is asked to make the data stable, in parallel with the writes.
     async fn wait_for_data_room(&self) -> Result<(), RpcError> {
         loop {
             self.ask_for_stable();
@@ -283,30 +282,32 @@ impl Peer {
         import.is_active() && import.mismatch().is_none()
     }
 
-    /// Who takes callbacks. Each is given once, in order, and acknowledged when the handler has returned.
+    /// Sets the handler of callbacks. It gets each one once, in order; the callback is acknowledged when the handler
+    /// has returned.
     pub fn on_callback(&self, handler: CallbackHandler) {
         *self.on_callback.borrow_mut() = Some(Rc::new(handler));
     }
-    /// Told each time the target says that this client was evicted, before any call on the new export.
+    /// Sets the handler that is called at each eviction of this client, before any call on the new export.
     pub fn on_evicted(&self, handler: EvictionHandler) {
         *self.on_evicted.borrow_mut() = Some(Rc::new(handler));
     }
-    /// Told each time the target turns out to be another instance than before: what it kept in memory is gone.
+    /// Sets the handler that is called when the target is another instance than before, which has lost its state in
+    /// memory.
     pub fn on_restarted(&self, handler: EvictionHandler) {
         *self.on_restarted.borrow_mut() = Some(Rc::new(handler));
     }
-    /// The target may be elsewhere now.
+    /// Sets new addresses of the target.
     pub fn set_addresses(&self, addresses: Vec<String>) {
         self.import.borrow_mut().set_addresses(self.ctx.now(), addresses);
         self.drain();
     }
-    /// Which target this is now, as the list of targets has it.
+    /// Sets the identity of the target from the list of targets.
     pub fn expect(&self, target: Remembered, replaced: u32) {
         self.import.borrow_mut().expect(self.ctx.now(), target, replaced);
         self.drain();
         self.changed.wake_all();
     }
-    /// What is remembered of it, for whoever keeps that.
+    /// The memory of the target's identity, for storage.
     pub fn remembered(&self) -> Option<Remembered> {
         self.import.borrow().remembered()
     }
@@ -320,13 +321,13 @@ impl Peer {
         self.import.borrow_mut().set_max_rpcs_in_flight(self.ctx.now(), limit);
         self.drain();
     }
-    /// Whether calls wait for the target (as ever) or fail at once.
+    /// Whether calls wait for the target (the default) or fail at once.
     pub fn set_active(&self, active: bool) {
         self.import.borrow_mut().set_active(self.ctx.now(), active);
         self.drain();
         self.changed.wake_all();
     }
-    /// Ends: outstanding calls finish with `Stopped`, the server is told.
+    /// Ends the import: outstanding calls finish with `Stopped`, and the target gets a Disconnect.
     pub async fn disconnect(&self) {
         self.import.borrow_mut().stop(self.ctx.now());
         self.drain();
@@ -341,7 +342,7 @@ impl Peer {
     pub fn is_connected(&self) -> bool {
         self.import.borrow().state() == ImportState::Full
     }
-    /// Whether the target was started again and is in recovery: it answers, and serves nobody yet.
+    /// Whether the target was restarted and is in recovery: it answers, but does not serve requests yet.
     pub fn is_recovering(&self) -> bool {
         use ImportState::{Recover, Replay, ReplayLocks, ReplayWait};
         matches!(self.import.borrow().state(), Replay | ReplayLocks | ReplayWait | Recover)
@@ -350,29 +351,29 @@ impl Peer {
     pub fn is_stopped(&self) -> bool {
         self.stopped.get()
     }
-    /// Whether the latest attempt has found that nobody serves the target at its address.
+    /// Whether the latest attempt found that no process serves the target at its address.
     pub fn is_absent(&self) -> bool {
         self.absent.get()
     }
-    /// Why the target that answers is not used; `None`: the right one does, or nobody.
+    /// The reason why the answering target is not used; `None`: the right one answers, or none.
     pub fn mismatch(&self) -> Option<String> {
         self.import.borrow().mismatch().map(String::from)
     }
-    /// Ends when the import is usable, or was stopped.
+    /// Completes when the import is usable, or was stopped.
     pub async fn connected(&self) {
         while !self.is_connected() && !self.stopped.get() {
             self.changed.wait().await;
         }
     }
-    /// Ends at the next change of state, of the commit numbers or of the configuration version.
+    /// Completes at the next change of state, of the commit numbers or of the configuration version.
     pub async fn changed(&self) {
         self.changed.wait().await;
     }
-    /// Ends these waits: something beside the import has changed.
+    /// Wakes these waits after a change outside the import.
     pub fn wake(&self) {
         self.changed.wake_all();
     }
-    /// Until when nobody else is given what this target has granted: the lease, less what clocks may differ by.
+    /// Time until which no other client is granted the locks of this one: the lease, less the difference of clocks.
     pub fn granted_until(&self) -> Option<Instant> {
         self.import.borrow().lease().granted_until()
     }
@@ -380,7 +381,7 @@ impl Peer {
     pub fn lease_ok(&self) -> bool {
         self.import.borrow().lease_ok(self.ctx.now())
     }
-    /// Everything up to this survives the loss of the server's machine.
+    /// Every change up to this survives the loss of the server's machine.
     pub fn last_committed(&self) -> Transno {
         self.import.borrow().last_committed()
     }
@@ -406,7 +407,7 @@ impl Peer {
     pub fn clear_stats(&self) {
         self.import.borrow_mut().slots_mut().histogram_mut().clear();
     }
-    /// Looks at the import: state and history, slots, replay list, counts.
+    /// Gives access to the import: state and history, slots, replay list, counts.
     pub fn with_import<T>(&self, look: impl FnOnce(&Import<Answer>) -> T) -> T {
         look(&self.import.borrow())
     }
@@ -454,7 +455,7 @@ impl Peer {
         }
     }
 
-    /// Carries out what the import wants.
+    /// Carries out the effects of the import.
     fn drain(&self) {
         loop {
             let Some(effect) = self.import.borrow_mut().poll_effect() else { break };
@@ -610,21 +611,21 @@ impl Peer {
     }
 }
 
-/// The imports of an island, found by connection. It keeps none of them alive: they know it.
+/// The imports of an island, indexed by connection. It holds weak references only.
 #[derive(Default)]
 pub struct Peers {
     by_conn: RefCell<BTreeMap<ConnId, Weak<Peer>>>,
     /// Imports so far.
     made: Cell<u32>,
-    /// Of outages: many targets may be away.
+    /// Limits of log lines about outages: many targets may be away.
     complaints: RefCell<Complaints>,
 }
 impl Peers {
     fn connected(&self) -> Vec<Rc<Peer>> {
         self.by_conn.borrow().values().filter_map(Weak::upgrade).collect()
     }
-    /// Routes an event of an outbound connection; gives it back if it belongs to nobody here (late events of
-    /// connections that are gone may be dropped).
+    /// Routes an event of an outbound connection; returns it if it belongs to no import (late events of ended
+    /// connections may be dropped).
     pub fn handle(&self, event: Event) -> Option<Event> {
         let conn = match &event {
             Event::Opened { conn } | Event::Closed { conn, .. } | Event::Frame { conn, .. } => *conn,

@@ -1,11 +1,11 @@
 //! A permit: the right to move bytes outside an island, until it is revoked.
 //!
-//! The island gives it, threads outside use it, the island revokes it and goes on when the last user has ended.
-//! Inside a use a thread may touch store, buffers and sockets, and nothing that waits for an island, a slot, a
-//! grant or user memory.
+//! The island grants it, threads outside use it, the island revokes it and continues when the last user has ended.
+//! During a use a thread may access store, buffers and sockets, and nothing that waits for an island, a slot, a grant
+//! or user memory.
 //!
-//! Invariants: (1) after [`Permit::revoke`] no use begins; (2) exactly one call says that the permit has become
-//! idle: the revocation itself when nobody was inside, else the last [`Permit::end`]. Whoever gets that answer
+//! Invariants: (1) after [`Permit::revoke`] no use begins; (2) exactly one call returns that the permit has become
+//! idle: the revocation itself if there was no user, else the last [`Permit::end`]. The caller that gets this result
 //! posts it to the island. Loom tests: `tests/loom.rs`.
 
 #[cfg(not(loom))]
@@ -15,10 +15,10 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 
 const REVOKED: u64 = 1 << 63;
 
-/// What a revocation found.
+/// Result of a revocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Revoked {
-    /// Nobody was inside: the caller is the one who posts idle.
+    /// There was no user: the caller posts idle.
     Idle,
     /// The last user will post idle.
     InUse,
@@ -26,7 +26,7 @@ pub enum Revoked {
     Already,
 }
 
-/// Counts users; the highest bit says that it is revoked.
+/// Counts users; the highest bit marks a revoked permit.
 #[derive(Debug)]
 pub struct Permit(AtomicU64);
 
@@ -45,7 +45,7 @@ impl Permit {
     pub fn try_use(&self) -> bool {
         let mut seen = self.0.load(Ordering::Relaxed);
         while seen & REVOKED == 0 {
-            // Acquire: what the island did before it gave the permit is seen inside the use.
+            // Acquire: the use sees the island's writes before the grant.
             match self.0.compare_exchange_weak(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => seen = now,
@@ -56,7 +56,7 @@ impl Permit {
     /// Ends a use; `true` for the last one of a revoked permit: the caller posts idle.
     #[must_use]
     pub fn end(&self) -> bool {
-        // Release: what was done inside is seen by whoever acts on idle; acquire for the one who posts it.
+        // Release: the thread that acts on idle sees the writes of all uses; acquire: for the thread that posts idle.
         let before = self.0.fetch_sub(1, Ordering::AcqRel);
         assert!(before & !REVOKED != 0, "a use ended that had not begun");
         before == REVOKED | 1

@@ -1,10 +1,10 @@
 //! The store port: the only way bytes reach a device. A store is a flat set of files; the engine above
 //! (`nacre-osd`) gives them meaning. Implemented by `nacre-osd-fs`, `nacre-osd-mem` and the simulator's disk.
 //!
-//! Invariants asked of a store: writes of one file are seen in order by later reads; `Sync` of a file makes all
-//! earlier writes, its length and its existence durable; `Replace` is atomic and durable; `Delete` of a file that
-//! is not there succeeds. Writes that were not synced may be lost or torn, in any order, when the machine dies;
-//! when only the process dies nothing that was executed is lost.
+//! Invariants asked of a store: writes of one file are seen in order by later reads; `Sync` of a file makes all earlier
+//! writes, its length and its existence durable; `Replace` is atomic and durable; `Delete` of a file that is not there
+//! succeeds. Writes that were not synced may be lost or torn, in any order, when the machine dies; if only the process
+//! dies, no executed operation is lost.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -16,9 +16,9 @@ use nacre_types::ObjectId;
 pub enum FileId {
     /// Label and superblock: small, written with `Replace` only.
     Super,
-    /// Reserved space, given up for unlink, checkpoint and merge on a full device.
+    /// Reserved space, released for unlink, checkpoint and merge on a full device.
     Ballast,
-    /// How far the log is durable: small, written over in place, never synced after it was made.
+    /// The durable end of the log: small, overwritten in place, never synced after its creation.
     Mark,
     /// Segment of the log.
     Log(u64),
@@ -28,7 +28,7 @@ pub enum FileId {
     Blob(ObjectId),
 }
 
-/// Which files to list.
+/// The kind of files to list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     Log,
@@ -36,27 +36,26 @@ pub enum FileKind {
     Blob,
 }
 
-/// A store operation. Payload moves by reference.
+/// A store operation. Payload is passed by reference.
 #[derive(Debug, Clone)]
 pub enum StoreOp {
-    /// Makes (or empties) a file of `len` zero bytes whose blocks are allocated.
+    /// Creates (or empties) a file of `len` zero bytes whose blocks are allocated.
     Create {
         file: FileId,
         len: u64,
     },
-    /// Writes; a blob or run that does not exist is made (unless there is nothing to write), another file is not
-    /// (`NotFound`).
+    /// Writes; a missing blob or run is created (unless there is nothing to write), other files are not (`NotFound`).
     Write {
         file: FileId,
         offset: u64,
         data: Vec<Bytes>,
     },
-    /// Writes to a blob and answers [`StoreDone::Sums`]: crc32c of each whole 4 KiB block that was touched, where
-    /// bytes at or beyond `size` (the object's size after the write) count as zeros. `keep_head`: the first
-    /// block's bytes before `offset` are data, not zeros; `keep_tail`: likewise after the end. What is not kept
-    /// is written as zeros, up to the borders of the blocks. With `written_to` the blob has been written up to there:
-    /// if it ends earlier, so that this write would leave a hole, or if bytes to keep are not in it, the answer is
-    /// [`StoreError::Missing`] and nothing is written. Without, bytes that are not there count as zeros.
+    /// Writes to a blob and answers [`StoreDone::Sums`]: crc32c of each whole 4 KiB block that was touched, where bytes
+    /// at or beyond `size` (the object's size after the write) count as zeros. `keep_head`: the first block's bytes
+    /// before `offset` are data, not zeros; `keep_tail`: likewise after the end. Bytes that are not kept are written as
+    /// zeros, up to the block boundaries. With `written_to` the blob has been written up to there: if it ends earlier,
+    /// so that this write would leave a hole, or if bytes to keep are missing, the result is [`StoreError::Missing`]
+    /// and nothing is written. Without `written_to`, missing bytes count as zeros.
     WriteSummed {
         file: FileId,
         offset: u64,
@@ -80,12 +79,12 @@ pub enum StoreOp {
         offset: u64,
         len: u32,
     },
-    /// Cuts or extends (with a hole). A blob that does not exist is made unless `len` is 0.
+    /// Truncates or extends (with a hole). A missing blob is created unless `len` is 0.
     Truncate {
         file: FileId,
         len: u64,
     },
-    /// Allocates blocks without changing the length; a blob that does not exist is made.
+    /// Allocates blocks without changing the length; a missing blob is created.
     Allocate {
         file: FileId,
         offset: u64,
@@ -97,17 +96,17 @@ pub enum StoreOp {
         offset: u64,
         len: u64,
     },
-    /// Makes what was done to the file so far durable; of a file that does not exist: its absence.
+    /// Makes all earlier changes of the file durable; of a missing file: its absence.
     Sync {
         file: FileId,
     },
     /// The same for a blob that has been written up to `len`: [`StoreError::Missing`] when it ends earlier, is not
-    /// there, or has lost its name. What there is of it is durable in this case as well.
+    /// there, or has lost its name. The existing part is durable in this case as well.
     SyncWritten {
         file: FileId,
         len: u64,
     },
-    /// The same as `Sync`, of a file that nobody waits for: it must not delay the syncs of others.
+    /// The same as `Sync`, for a file for which no request waits: it must not delay other syncs.
     SyncAside {
         file: FileId,
     },
@@ -132,7 +131,7 @@ pub enum StoreOp {
 }
 
 impl StoreOp {
-    /// Whether the store is the same afterwards, and no more durable.
+    /// Whether the operation changes neither the store's content nor its durability.
     pub(crate) fn only_reads(&self) -> bool {
         match self {
             Self::Read { .. }
@@ -155,7 +154,7 @@ impl StoreOp {
     }
 }
 
-/// What an operation answers.
+/// Result of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreDone {
     Unit,
@@ -167,19 +166,19 @@ pub enum StoreDone {
     Space(StoreSpace),
 }
 
-/// Free space as the device itself says.
+/// Free space as reported by the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StoreSpace {
     pub bytes_total: u64,
     pub bytes_free: u64,
     pub bytes_avail: u64,
-    /// Inodes that can still be made; `None` where the file system makes them from free space.
+    /// Inodes that can still be created; `None` if the file system allocates them from free space.
     pub files_free: Option<u64>,
-    /// Which device it is: stores with the same number share their space. 0: nobody shares it.
+    /// Number of the device: stores with the same number share their space. 0: not shared.
     pub device: u64,
 }
 
-/// Why an operation failed.
+/// The reason why an operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     #[error("no space on the device")]
@@ -202,7 +201,7 @@ pub trait Store: Send + Sync {
     /// Executes; may block.
     fn execute(&self, op: StoreOp) -> Result<StoreDone, StoreError>;
 
-    /// Executes if that cannot block for long (page cache, memory), else gives the operation back.
+    /// Executes the operation if it cannot block for long (page cache, memory), else returns it.
     fn try_execute(&self, op: StoreOp) -> Result<Result<StoreDone, StoreError>, StoreOp> {
         Err(op)
     }

@@ -1,8 +1,8 @@
-//! Bulk bytes that came in over sockets and are in use: what a process holds of them, and each connection of it.
+//! Accounting of bulk bytes that were received over sockets and are in use: per process and per connection.
 //!
-//! A piece counts from the moment when its frame is whole until the last reference to its bytes is gone, wherever that
-//! is. What a connection may bring before its frame is whole is bounded by the frame (`nacre_net::Limits`).
-//! Not here: who stops reading because of it (`socket.rs`).
+//! A piece counts from the completion of its frame until the last reference to its bytes is dropped, in any part of the
+//! process. Bytes of an incomplete frame are bounded by the limits of frames (`nacre_net::Limits`). Not here: back
+//! pressure (`socket.rs`).
 
 use bytes::Bytes;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) struct BulkShare {
     own: Arc<AtomicU64>,
 }
 
-/// A piece of bulk that gives its bytes back.
+/// A piece of bulk that is subtracted when it is dropped.
 struct Held {
     bytes: Bytes,
     all: BulkBudget,

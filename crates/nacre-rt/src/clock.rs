@@ -1,4 +1,4 @@
-//! What an island has from outside: its two clocks, read from the vdso, and its chance.
+//! The external inputs of an island: its two clocks, read from the vdso, and random numbers.
 
 use nacre_types::{Instant, Secret, Timestamp};
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -8,12 +8,12 @@ fn nanos(t: Timespec) -> u64 {
     u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(t.tv_nsec).unwrap_or(0)
 }
 
-/// CLOCK_BOOTTIME: goes on while the machine sleeps, so that a lease that ran out in a suspended laptop is over.
+/// CLOCK_BOOTTIME: continues while the machine sleeps, so that a lease expires in a suspended machine.
 pub fn now() -> Instant {
     Instant(nanos(clock_gettime(ClockId::Boottime)))
 }
 
-/// CLOCK_REALTIME: what files carry.
+/// CLOCK_REALTIME: for times of files.
 pub fn wall() -> Timestamp {
     let t = clock_gettime(ClockId::Realtime);
     Timestamp { sec: t.tv_sec, nsec: u32::try_from(t.tv_nsec).unwrap_or(0) }

@@ -1,10 +1,10 @@
-//! One end of a connection: its outbox and what is at the other end.
+//! One end of a connection: its outbox and its other end.
 //!
-//! Two islands of one process are connected by two such ends that name each other; frames are handed over as they
-//! are. Otherwise a socket is at the other end.
+//! Two islands of one process are connected by two such ends that name each other; frames are passed on without
+//! encoding. Otherwise the other end is a socket.
 //!
-//! Invariants: what an island sends goes into the outbox inside its visit; only the holder of the send token
-//! hands it on; a local end is drained in slices so that one busy pair does not hold a thread for ever.
+//! Invariants: frames of an island enter the outbox inside its visit; only the holder of the send token sends them; a
+//! local end is drained in slices, so that one busy pair does not occupy a thread forever.
 
 use crate::driver::{self, Work};
 use crate::entry::Guarded;
@@ -14,16 +14,16 @@ use nacre_node::{ConnId, Event, Next, Outbox, OutboxError};
 use nacre_wire::Frame;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Frames handed to the other island before other work gets its turn.
+/// Frames delivered to the other island before other work gets its turn.
 const SLICE: usize = 64;
 
-/// What waits in an outbox.
+/// An item in an outbox.
 #[derive(Debug)]
 pub(crate) enum Out {
-    /// For the opener of a local connection: it stands.
+    /// For the opener of a local connection: it is open.
     Opened,
     Frame(Frame),
-    /// Nothing comes after it.
+    /// The last item.
     Close(String),
 }
 
@@ -33,7 +33,7 @@ pub(crate) enum Link {
 }
 
 pub(crate) struct Conn {
-    /// As the island that owns this end knows it.
+    /// The number by which the owning island knows this end.
     pub(crate) id: ConnId,
     pub(crate) outbox: Guarded<Outbox<Out>>,
     /// Set once, before the send token is first free.
@@ -47,7 +47,7 @@ impl Conn {
     }
     pub(crate) fn linked(id: ConnId, link: Link, bytes_max: usize) -> Arc<Self> {
         let bytes_max = match link {
-            // The frames are the sender's own memory: bounded by slots and grants, not by this queue.
+            // The frames belong to the sender's memory: slots and grants bound them, not this queue.
             Link::Local { .. } => usize::MAX,
             Link::Socket(_) => bytes_max,
         };
@@ -75,7 +75,7 @@ impl Conn {
             link.admit();
         }
     }
-    /// Who is at the other end, for people.
+    /// A text about the other end, for people.
     pub(crate) fn peer_text(&self) -> String {
         match self.link.get() {
             Some(Link::Socket(link)) => link.peer.clone(),
@@ -83,7 +83,7 @@ impl Conn {
             None => "a peer that has not answered yet".to_owned(),
         }
     }
-    /// Ends a socket without sending what waits; `true` when its loop tells the island.
+    /// Closes a socket without sending waiting frames; `true` if its loop notifies the island.
     pub(crate) fn break_off(&self, reason: &str) -> bool {
         self.outbox.with(Outbox::close);
         match self.link.get() {
@@ -95,7 +95,7 @@ impl Conn {
         }
     }
 
-    /// Hands on what is in the outbox, unless another thread is at it: that one will see it.
+    /// Sends the frames in the outbox, unless another thread does so: that thread will see them.
     pub(crate) fn drain(self: &Arc<Self>) {
         if !self.outbox.with(Outbox::take_token) {
             return;

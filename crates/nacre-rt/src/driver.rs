@@ -1,12 +1,11 @@
-//! What a thread that has left an island still has to do: a queue of work, one per thread.
+//! The work of a thread after it has left an island: one queue per thread.
 //!
 //! A message inside the process is a call: [`deliver`] puts (island, event) at the end of this thread's queue and,
-//! unless the thread is already working through it, works until the queue is empty. Nothing is handed to another
-//! thread.
+//! unless the thread is already processing it, works until the queue is empty. No work is handed to another thread.
 //!
-//! Invariants: (1) no island is entered from inside a visit (asserted); (2) the effects of one visit are carried
-//! out in their order; (3) what one event leads to is done before the thread asks the kernel for the next one,
-//! up to [`WORK_PER_TURN`] pieces, so that a loop that talks to itself cannot starve its sockets.
+//! Invariants: (1) no island is entered from inside a visit (asserted); (2) the effects of one visit are carried out in
+//! their order; (3) the work that follows from one event is done before the thread asks the kernel for the next one, up
+//! to [`WORK_PER_TURN`] pieces, so that islands that send to each other cannot starve the sockets.
 
 use crate::conn::Conn;
 use crate::island::{EndReason, IslandRef};
@@ -18,22 +17,22 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Pieces of work between two looks at the kernel.
+/// Pieces of work between two polls of the kernel.
 pub(crate) const WORK_PER_TURN: usize = 4096;
 
-/// One thing to do outside every island.
+/// One piece of work outside all islands.
 pub(crate) enum Work {
     Event(IslandRef, Event),
-    /// Makes `conn` known to the island and tells it.
+    /// Registers `conn` with the island and notifies it.
     Accept {
         island: IslandRef,
         conn: Arc<Conn>,
         from: String,
         origin: Origin,
     },
-    /// Sends what is in the outbox, if nobody else is at it.
+    /// Sends the frames in the outbox, unless another thread does so.
     Drain(Arc<Conn>),
-    /// The connection stands: gives the send token of its maker back, then as `Drain`.
+    /// The connection is open: releases the send token of its creator, then as `Drain`.
     StartSending(Arc<Conn>),
     Open {
         island: IslandRef,
@@ -47,11 +46,11 @@ pub(crate) enum Work {
         op: StoreOp,
     },
     Door(IslandRef, Box<dyn Any + Send>),
-    /// Nothing of the island runs any more: tell it.
+    /// No operation of the island runs any more: report its end.
     Ended(IslandRef, EndReason),
 }
 
-/// Sends held back at most: what one system call more would have brought to the peer earlier.
+/// Maximum number of delayed sends: a limit on the delay that one saved system call may cause.
 const HELD_MAX: usize = 8;
 
 struct Thread {
@@ -62,7 +61,7 @@ struct Thread {
     visiting: Cell<bool>,
     /// Index of the event loop that runs on this thread.
     event_loop: Cell<Option<usize>>,
-    /// Looks at the kernel between two turns of work.
+    /// Whether the thread polls the kernel between two turns of work.
     takes_turns: Cell<bool>,
 }
 
@@ -82,14 +81,14 @@ pub(crate) fn push(work: Work) {
     THREAD.with(|t| t.queue.borrow_mut().push_back(work));
 }
 
-/// Delivers an event and carries out all that follows, unless this thread is at it already: then it comes in its
-/// turn.
+/// Delivers an event and does all work that follows. If this thread is already processing its queue, the event is
+/// appended.
 pub(crate) fn deliver(island: &IslandRef, event: Event) {
     push(Work::Event(island.clone(), event));
     run();
 }
 
-/// Works until the queue is empty, or, on a thread that takes turns, until one is over.
+/// Works until the queue is empty, or, on a thread that works in turns, until the turn is over.
 pub(crate) fn run() {
     THREAD.with(|t| {
         assert!(!t.visiting.get(), "work was started from inside a visit to an island");
@@ -99,10 +98,10 @@ pub(crate) fn run() {
         let _done = ResetOnDrop(&t.working);
         let mut left = if t.takes_turns.get() { WORK_PER_TURN } else { usize::MAX };
         while left > 0 {
-            // The borrow ends before the work is done: it puts more into the queue.
+            // The borrow ends before the work is done, because the work adds to the queue.
             let Some(work) = t.queue.borrow_mut().pop_front() else { break };
-            // Islands catch their own panics. What arrives here is a bug of a front end or of this crate: the
-            // thread serves other islands and must not vanish.
+            // Islands catch their own panics. A panic that arrives here is a bug of a front end or of this crate: the
+            // thread serves other islands and must not end.
             if catch_unwind(AssertUnwindSafe(|| carry_out(work))).is_err() {
                 tracing::error!("a bug outside the islands: one piece of work was lost");
             }
@@ -111,7 +110,7 @@ pub(crate) fn run() {
     });
 }
 
-/// Runs `f` on an event loop; what it leads to that goes over sockets is sent after it, a few frames with one call.
+/// Runs `f` on an event loop; frames for sockets that result from it are sent afterwards, several with one call.
 pub(crate) fn together<R>(f: impl FnOnce() -> R) -> R {
     THREAD.with(|t| *t.held.borrow_mut() = Some(Vec::new()));
     let result = f();
@@ -123,7 +122,7 @@ pub(crate) fn together<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Sends what is in the outbox of `conn`, or leaves it for the end of [`together`].
+/// Sends the frames in the outbox of `conn`, or defers this to the end of [`together`].
 fn drain(conn: &Arc<Conn>) {
     let held = THREAD.with(|t| {
         let mut held = t.held.borrow_mut();
@@ -145,7 +144,7 @@ pub(crate) fn set_event_loop(index: usize) {
     THREAD.with(|t| t.event_loop.set(Some(index)));
     take_turns();
 }
-/// This thread comes back to its queue after a look at the kernel.
+/// Whether this thread returns to its queue after polling the kernel.
 pub(crate) fn take_turns() {
     THREAD.with(|t| t.takes_turns.set(true));
 }
@@ -188,11 +187,11 @@ fn carry_out(work: Work) {
     }
 }
 
-/// A connection is gone: the island hears of it if it still knows the connection.
+/// A connection has ended: notifies the island if it still knows the connection.
 pub(crate) fn push_closed(island: &IslandRef, conn: ConnId, reason: String) {
     push(Work::Event(island.clone(), Event::Closed { conn, reason, absent: false }));
 }
-/// A connection does not come about, because the target is not served at the address.
+/// A connection failed because the target is not served at the address.
 pub(crate) fn push_absent(island: &IslandRef, conn: ConnId, reason: String) {
     push(Work::Event(island.clone(), Event::Closed { conn, reason, absent: true }));
 }

@@ -1,11 +1,11 @@
 //! The entry lock of an island: spin for up to 20 µs, then park.
 //!
-//! A visit aims at less than 50 µs, a cross-CPU wake-up costs 60-90 µs on a virtual machine: so whoever finds an
-//! island taken waits a little before it sleeps (measured with 2-4 threads: 126 k visits/s and 3 µs p99 wait,
+//! A visit aims at less than 50 µs, a cross-CPU wake-up costs 60-90 µs on a virtual machine: so a thread that finds an
+//! island occupied spins for a while before it sleeps (measured with 2-4 threads: 126 k visits/s and 3 µs p99 wait,
 //! against 96 k/s and 62 µs with a plain mutex).
 //!
-//! Invariants: one holder; a thread parks only while the word says "somebody may be parked", and the word is set
-//! so under the mutex that the wake-up also takes, so no wake-up is lost. Loom test at the bottom.
+//! Invariants: one holder; a thread parks only while the word says CONTENDED, and the word is set so under the mutex
+//! that the wake-up also takes, so no wake-up is lost. Loom test at the bottom.
 
 #[cfg(loom)]
 use loom::sync::{Condvar, Mutex, atomic::AtomicU32, atomic::Ordering};
@@ -15,14 +15,14 @@ use std::sync::{Condvar, Mutex, atomic::AtomicU32, atomic::Ordering};
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
-/// Taken, and somebody may be parked.
+/// Taken, and a thread may be parked.
 const CONTENDED: u32 = 2;
 
-/// How long an entry is tried before the thread parks.
+/// Time for which a thread spins before it parks.
 #[cfg(not(loom))]
 const SPIN: std::time::Duration = std::time::Duration::from_micros(20);
 
-/// What an entry cost.
+/// The cost of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waited {
     No,
@@ -49,8 +49,8 @@ impl EntryLock {
             return Waited::Spun;
         }
         let mut parked = self.parked.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // Acquire: what the last holder did is seen. The word stays CONTENDED although perhaps nobody else is
-        // parked: costs one needless notification, never a lost one.
+        // Acquire: sees the writes of the last holder. The word stays CONTENDED although perhaps no other thread is
+        // parked: this costs one needless notification and never loses one.
         while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
             parked = self.freed.wait(parked).unwrap_or_else(std::sync::PoisonError::into_inner);
         }
@@ -84,7 +84,7 @@ impl EntryLock {
     /// Only the holder calls this.
     pub(crate) fn unlock(&self) {
         if self.word.swap(FREE, Ordering::Release) == CONTENDED {
-            // Taking the mutex waits until a thread that has set CONTENDED really sleeps.
+            // Locking the mutex waits until a thread that has set CONTENDED is asleep.
             drop(self.parked.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
             self.freed.notify_one();
         }

@@ -1,12 +1,12 @@
-//! An event loop: one thread, one epoll descriptor, what becomes ready on it, and on loop 0 the timers.
+//! An event loop: one thread and one epoll descriptor with its ready entries; on loop 0 also the timers.
 //!
-//! Invariants: everything in `entries` is touched by the loop's own thread only; other threads leave commands in
-//! the inbox and wake the loop through its eventfd, at most once per sleep. The work that an event leads to is
-//! finished (or its turn is over) before the kernel is asked again.
+//! Invariants: only the loop's own thread accesses `entries`; other threads leave commands in the inbox and wake the
+//! loop through its eventfd, at most once per sleep. The work that follows from an event is finished (or its turn is
+//! over) before the kernel is polled again.
 //!
-//! Helpers: loop 0 serves the sources of front ends. When it has been busy for [`crate::Config::help_after`]
-//! without a pause, the next loop watches them too (EPOLLEXCLUSIVE, its own descriptor); a helper that is woken
-//! while loop 0 sleeps stops watching, because a second reader that is not needed costs wake-ups.
+//! Helpers: loop 0 serves the sources of front ends. When it has been busy for [`crate::Config::help_after`] without a
+//! pause, the next loop watches them too (EPOLLEXCLUSIVE, its own descriptor); a helper that is woken while loop 0
+//! sleeps stops watching, because an unneeded second reader costs wake-ups.
 
 use crate::island::IslandRef;
 use crate::listen::{Accepting, Listener};
@@ -24,25 +24,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The longest sleep: CLOCK_BOOTTIME goes on during a suspend and epoll's clock does not.
+/// The longest sleep: CLOCK_BOOTTIME continues during a suspend, the clock of epoll does not.
 const SLEEP_MAX: Duration = Duration::from_secs(5);
 const EVENTS_PER_TURN: usize = 64;
-/// A wait of the kernel shorter than this was no pause.
+/// A wait in the kernel that is shorter than this does not count as a pause.
 const PAUSE_MIN: Duration = Duration::from_micros(3);
 /// Needless wake-ups after which a helper stops.
 const HELP_NEEDLESS_MAX: u32 = 8;
 
-/// How often a socket that is not read is looked at.
+/// Interval at which a paused socket is checked.
 const PAUSE_LOOK: Duration = Duration::from_millis(5);
 
 const WAKE_TOKEN: u64 = 0;
 
-/// What other threads know of a loop.
+/// The part of a loop that other threads access.
 pub(crate) struct LoopHandle {
     epoll: OwnedFd,
     wakeup: OwnedFd,
     inbox: Mutex<Vec<Command>>,
-    /// Until when the loop sleeps (nanoseconds); 0 = awake.
+    /// Time until which the loop sleeps (nanoseconds); 0 = awake.
     sleeps_until: AtomicU64,
     /// Loops above 0: watches the sources.
     helps: AtomicBool,
@@ -55,7 +55,7 @@ pub(crate) enum Command {
     AddSocket(u64, Box<Socket>),
 }
 
-/// What a loop watches.
+/// An entry that a loop watches.
 enum Entry {
     Source(Arc<dyn Source>),
     Listener(Listener),
@@ -80,7 +80,7 @@ impl LoopHandle {
     }
 
     pub(crate) fn wake(&self, stats: &NodeStats) {
-        // SeqCst: the sleeper publishes its sleep and then looks at what we have just written.
+        // SeqCst: the sleeping loop publishes its sleep and then reads what was just written here.
         if self.sleeps_until.swap(0, Ordering::SeqCst) != 0 {
             stats.loop_wakeups.add(1);
             if let Err(error) = rustix::io::write(&self.wakeup, &1u64.to_ne_bytes()) {
@@ -176,11 +176,11 @@ struct EventLoop<'a> {
     handle: &'a LoopHandle,
     index: usize,
     entries: BTreeMap<u64, Entry>,
-    /// Entries that may have a deadline: sockets in their handshake, listeners that rest.
+    /// Entries that may have a deadline: sockets in their handshake, listeners that pause.
     timed: BTreeSet<u64>,
-    /// Sockets that are not read for what they have in memory.
+    /// Sockets whose reading is paused because of their bytes in memory.
     paused: BTreeSet<u64>,
-    /// When it was last looked whether sockets move.
+    /// Time of the last check of sockets for progress.
     swept: Instant,
     /// End of the last pause in the kernel.
     busy_since: Instant,
@@ -205,14 +205,14 @@ impl EventLoop<'_> {
         self.ask_for_help();
     }
 
-    /// Sleeps until something is ready, at most until `next` (nanoseconds); not at all when work is left.
+    /// Sleeps until something is ready, at most until `next` (nanoseconds); returns at once if work is left.
     fn wait(&mut self, events: &mut Vec<epoll::Event>, next: u64) {
         let before = clock::now();
         let mut left = Duration::ZERO;
         if driver::is_idle() {
             let until = next.min((before + SLEEP_MAX).0);
             self.handle.sleeps_until.store(until.max(1), Ordering::SeqCst);
-            // Whoever wrote before it could see that we sleep is seen here.
+            // Writes of threads that could not yet see the sleep are seen here.
             let inbox_empty = self.handle.inbox.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
             if inbox_empty && !self.shared.is_stopping() && self.earliest_deadline() >= until {
                 left = Duration::from_nanos(until.saturating_sub(before.0));
@@ -267,7 +267,7 @@ impl EventLoop<'_> {
             }
         };
         match self.entries.get(&token) {
-            // Its end concerns every loop.
+            // Its end affects every loop.
             Some(Entry::Source(_)) if !goes_on => remove_source(self.node, SourceId(token)),
             Some(_) if !goes_on => self.drop_entry(token),
             Some(_) | None => {}
@@ -319,7 +319,7 @@ impl EventLoop<'_> {
 
     // ---- timers
 
-    /// Brings [`Event::Timer`] to islands whose deadline has passed; returns the earliest of the others.
+    /// Delivers [`Event::Timer`] to islands whose deadline has passed; returns the earliest other deadline.
     fn fire_timers(&mut self) -> u64 {
         if self.index != 0 {
             return u64::MAX;
@@ -344,7 +344,7 @@ impl EventLoop<'_> {
         }
         next
     }
-    /// Ends handshakes that take too long, wakes listeners; returns when the next one is due.
+    /// Ends handshakes that take too long and wakes listeners; returns the time of the next one.
     fn entry_deadlines(&mut self) -> u64 {
         if self.timed.is_empty() {
             return u64::MAX;
@@ -375,7 +375,7 @@ impl EventLoop<'_> {
         next
     }
 
-    /// Reads on where there is room again; returns when to look at the others.
+    /// Resumes reading where there is room again; returns the time of the next check of the others.
     fn resume_reads(&mut self) -> u64 {
         if self.paused.is_empty() {
             return u64::MAX;
@@ -388,7 +388,7 @@ impl EventLoop<'_> {
         if self.paused.is_empty() { u64::MAX } else { (clock::now() + PAUSE_LOOK).0 }
     }
 
-    /// Looks now and then whether sockets move; returns when to look again.
+    /// Checks sockets for progress from time to time; returns the time of the next check.
     fn sweep(&mut self) -> u64 {
         let every = (self.shared.config.stall_max / 4).min(SLEEP_MAX);
         let now = clock::now();
@@ -431,8 +431,8 @@ impl EventLoop<'_> {
         }
     }
 
-    /// A loop that has had no pause for long lets the next one watch the sources too. It is not woken for that:
-    /// the kernel wakes it when a request comes.
+    /// A loop without a pause for a long time lets the next loop watch the sources too. The next loop is not woken for
+    /// that: the kernel wakes it at the next request.
     fn ask_for_help(&mut self) {
         let Some(helper) = self.shared.loops.get(self.index + 1) else { return };
         if self.watches_sources()
@@ -467,7 +467,7 @@ impl EventLoop<'_> {
                 self.handle.unwatch(fd);
             }
         }
-        // Last: from here on the loop before may add the descriptors again.
+        // Last step: from here on the loop before may add the descriptors again.
         self.handle.helps.store(false, Ordering::Release);
     }
 }

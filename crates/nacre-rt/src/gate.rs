@@ -1,13 +1,14 @@
-//! How many are let in at a listener: in all, and from one host.
+//! Connection limits of a listener: in total, and per host.
 //!
-//! Each listener has its own gate, so that a flood over TCP does not lock out who comes over the unix socket (tools, for
-//! one). A place is taken until the descriptor is closed. Not here: connections that this process opens.
+//! Each listener has its own gate, so that a flood over TCP does not block the unix socket (which tools use). A place
+//! is taken until the descriptor is closed. Not here: connections that this process opens.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where a peer is: an IPv4 address, or the first half of an IPv6 one, since a host has all of the second.
+/// The host of a peer: an IPv4 address, or the first half of an IPv6 address, because a host owns the whole second
+/// half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Host {
     V4([u8; 4]),
@@ -25,7 +26,7 @@ impl Host {
     }
 }
 
-/// The bounds of one listener, and who is in.
+/// The bounds of one listener, and its current connections.
 #[derive(Debug)]
 pub(crate) struct Gate {
     max: usize,
@@ -39,7 +40,7 @@ struct Inside {
     by_host: BTreeMap<Host, usize>,
 }
 
-/// A place behind a gate; given back when dropped.
+/// A place behind a gate; released when dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     gate: Arc<Gate>,
@@ -50,10 +51,10 @@ impl Gate {
     pub(crate) fn new(max: usize, per_host_max: usize) -> Arc<Self> {
         Arc::new(Self { max, per_host_max, inside: Mutex::default() })
     }
-    /// A place for a peer; without an address it counts only among all.
+    /// Takes a place for a peer; without an address it counts only in the total.
     ///
     /// # Errors
-    /// Why there is none, for the log.
+    /// The reason of the refusal, for the log.
     pub(crate) fn admit(self: &Arc<Self>, from: Option<IpAddr>) -> Result<Place, String> {
         let host = from.map(Host::of);
         let mut inside = self.lock();

@@ -1,13 +1,13 @@
 //! Store operations: carried out by the thread that left the island, by an I/O thread, or by a sync thread.
 //!
-//! What memory or the page cache answers is done in place, up to a size. What would block goes to an I/O thread
-//! of the node, what waits for the device's log goes to the island's sync thread, where one sync answers everybody
-//! who had asked before it began (group commit). The thread that has completed an operation enters the island
-//! itself with the result.
+//! Operations that memory or the page cache can serve are executed in place, up to a size. Operations that would block
+//! go to an I/O thread of the node; syncs of the log go to the island's sync thread, where one sync serves all requests
+//! from before its start (group commit). The thread that has completed an operation enters the island itself with the
+//! result.
 //!
-//! Invariants: an operation holds the island's store permit until it has ended; operations of an island that has
-//! ended are dropped unexecuted; a full queue makes the asking thread do the work itself. Operations under way
-//! are not ordered among each other: an island that needs an order waits for the first.
+//! Invariants: an operation holds the island's store permit until it has ended; operations of an island that has ended
+//! are dropped unexecuted; with a full queue the requesting thread does the work itself. Operations in progress are not
+//! ordered: an island that needs an order waits for the first one.
 
 use crate::driver;
 use crate::island::IslandRef;
@@ -18,12 +18,12 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Jobs that wait for an I/O thread; beyond it the asking thread works itself.
+/// Jobs that may wait for an I/O thread; beyond it the requesting thread works itself.
 const JOBS_MAX: usize = 1024;
 /// Operations that wait for a sync thread.
 const SYNCS_MAX: usize = 1024;
 
-/// Starts an operation for which an island has asked.
+/// Starts an operation that an island has requested.
 pub(crate) fn start(island: IslandRef, ticket: IoTicket, op: StoreOp) {
     let Some(store) = island.inner().store.clone() else {
         return island.visit(Event::IoDone {
@@ -55,7 +55,7 @@ pub(crate) fn start(island: IslandRef, ticket: IoTicket, op: StoreOp) {
     node.io_pool.run(&node, Box::new(move |_| done(&island, ticket, store.execute(op))));
 }
 
-/// The operation has ended on this thread: so it is the one that tells the island and carries out what follows.
+/// The operation has ended on this thread, which therefore notifies the island and does the work that follows.
 fn done(island: &IslandRef, ticket: IoTicket, result: Result<StoreDone, StoreError>) {
     island.end_store_use();
     driver::push(driver::Work::Event(island.clone(), Event::IoDone { ticket, result }));
@@ -65,7 +65,7 @@ fn done(island: &IslandRef, ticket: IoTicket, result: Result<StoreDone, StoreErr
 fn waits_for_log_device(op: &StoreOp) -> bool {
     matches!(op, StoreOp::Sync { file: FileId::Log(_) } | StoreOp::Replace { .. })
 }
-/// Syncs of blobs and runs go to the I/O threads: they run side by side, beside the sync of the log.
+/// Syncs of blobs and runs go to the I/O threads: they run in parallel, also with the sync of the log.
 fn waits_for_device(op: &StoreOp) -> bool {
     matches!(op, StoreOp::Sync { .. } | StoreOp::SyncWritten { .. } | StoreOp::SyncAside { .. })
 }
@@ -98,7 +98,7 @@ struct SyncJob {
     op: StoreOp,
 }
 
-/// Ends when it is dropped and has done what it was given.
+/// Ends when it is dropped and its queue is empty.
 pub(crate) struct SyncThread(SyncSender<SyncJob>);
 
 fn sync(island: &IslandRef, store: &Arc<dyn Store>, ticket: IoTicket, op: StoreOp) {
@@ -152,7 +152,7 @@ fn sync_loop(store: &Arc<dyn Store>, jobs: &Receiver<SyncJob>) {
         };
         let result = store.execute(first.op);
         done(&first.island, first.ticket, result.clone());
-        // One sync answers all that had asked for the same before it began, up to the first other operation.
+        // One sync serves all requests for the same file from before its start, up to the first other operation.
         while let Some(file) = file
             && matches!(waiting.front(), Some(next) if matches!(next.op, StoreOp::Sync { file: f } if f == file))
             && let Some(next) = waiting.pop_front()
@@ -228,7 +228,7 @@ impl IoPool {
         }
     }
 
-    /// What is queued is still done.
+    /// Queued jobs are still executed.
     pub(crate) fn stop(&self) {
         let threads = {
             let mut jobs = self.lock();

@@ -3,11 +3,10 @@
 //! This is the only way in. A visit is: enter, set the clocks, take in one event, run every task that can run,
 //! write the log bytes, sort the effects (frames into outboxes, the rest onto this thread's queue), leave.
 //!
-//! Invariants: (1) one thread inside; (2) nothing that belongs to the logic leaves: what comes out are effects,
-//! which are `Send`; (3) no effect of a visit is carried out before its log writes are; (4) a dead island takes
-//! nothing in, and its end is told once, after the last store operation of its own has ended, so that whoever
-//! reopens the store is alone with it.
-//! A panic is caught here: the logic is dropped, the process and the other islands live on.
+//! Invariants: (1) one thread inside; (2) no part of the logic leaves: only effects come out, which are `Send`; (3) no
+//! effect of a visit is carried out before its log writes are; (4) a dead island accepts no event, and its end is
+//! reported once, after its last store operation has ended, so that the code that reopens the store has exclusive
+//! access. A panic is caught here: the logic is dropped, and the process and the other islands continue.
 
 use crate::conn::{Conn, Out};
 use crate::driver::{self, Work};
@@ -26,16 +25,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Why an island ended.
+/// The reason of an island's end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EndReason {
     /// The planned stop is complete.
     #[error("stopped")]
     Stopped,
-    /// It said itself that it cannot go on (a failed log).
+    /// The island cannot continue (a failed log).
     #[error("{0}")]
     Fatal(String),
-    /// It said itself that nobody must use it (`nacre_node::Effect::Refused`).
+    /// The island must not be used (`nacre_node::Effect::Refused`).
     #[error("{0}")]
     Refused(String),
     /// [`Node::kill_island`] or [`Node::shutdown`].
@@ -95,7 +94,7 @@ struct Inside {
     log_ops: Vec<StoreOp>,
 }
 
-/// What everybody may see of an island.
+/// The shared part of an island.
 pub(crate) struct Island {
     name: String,
     confined: Confined<Inside>,
@@ -143,7 +142,7 @@ impl IslandRef {
         Self(Arc::new(Island {
             name: name.to_owned(),
             confined: Confined::build(|| {
-                // What begins while it is built (a connection, a lease) begins now.
+                // Times that start while the island is built (a connection, a lease) start now.
                 let ctx = Ctx::with_key(clock::random(), clock::secret());
                 ctx.set_time(clock::now(), clock::wall());
                 Inside { logic: Some(make(&ctx)), conns: BTreeMap::new(), log_ops: Vec::new() }
@@ -170,11 +169,11 @@ impl IslandRef {
     pub fn stats(&self) -> &IslandStats {
         &self.0.stats
     }
-    /// Brings an event and carries out what follows on this thread.
+    /// Delivers an event and does the work that follows on this thread.
     pub fn deliver(&self, event: Event) {
         driver::deliver(self, event);
     }
-    /// Who takes [`Effect::Door`]. Once per island, before the first door event.
+    /// Sets the receiver of [`Effect::Door`]. Once per island, before the first door event.
     pub fn set_door(&self, sink: Arc<dyn DoorSink>) {
         let first = self.0.door.set(sink).is_ok();
         assert!(first, "island {} has a door sink already", self.0.name);
@@ -193,7 +192,7 @@ impl IslandRef {
     pub(crate) fn visit(&self, event: Event) {
         self.enter(None, event);
     }
-    /// A peer has connected: `conn` becomes known to the island in the visit that tells it.
+    /// A peer has connected: `conn` is registered in the visit that notifies the island.
     pub(crate) fn accept(&self, conn: Arc<Conn>, from: String, origin: Origin) {
         let id = conn.id;
         self.enter(Some(conn), Event::Accepted { conn: id, from, origin });
@@ -218,7 +217,7 @@ impl IslandRef {
         });
     }
 
-    /// The visit itself. A panic ends the island: nothing of the visit has left that must not.
+    /// The visit itself. A panic ends the island: no effect of the visit has left.
     fn inside(
         &self,
         inside: &mut Inside,
@@ -236,7 +235,7 @@ impl IslandRef {
         if let Some(conn) = accepted {
             conns.insert(conn.id, conn);
         }
-        // After a close nothing comes from a connection, whatever is still under way.
+        // After a close no event comes from a connection, even if some are still in progress.
         let expected = match &event {
             Event::Frame { conn, .. } | Event::Opened { conn } => conns.contains_key(conn),
             Event::Closed { conn, .. } => match conns.remove(conn) {
@@ -279,13 +278,13 @@ impl IslandRef {
         ops.drain(..).try_for_each(|op| store.execute(op).map(drop))
     }
 
-    /// Frames go into their outboxes now, everything else onto this thread's queue. `Some`: the island ends.
+    /// Moves frames into their outboxes, and all other effects onto this thread's queue. `Some`: the island ends.
     fn sort(&self, conns: &mut BTreeMap<ConnId, Arc<Conn>>, effects: Vec<Effect>) -> Option<EndReason> {
         let mut drained: Option<ConnId> = None;
         for effect in effects {
             match effect {
                 Effect::Send { conn, frame } => {
-                    // Sent to a connection that has just been lost: as if it were lost on the way.
+                    // The connection has just been lost: the frame counts as lost in transit.
                     let Some(end) = conns.get(&conn) else { continue };
                     if let Err(error) = end.push(Out::Frame(frame)) {
                         self.overrun(conns, conn, &error);
@@ -322,7 +321,7 @@ impl IslandRef {
         None
     }
 
-    /// The peer does not take what it is sent.
+    /// The peer does not receive its frames.
     fn overrun(
         &self,
         conns: &mut BTreeMap<ConnId, Arc<Conn>>,
@@ -343,7 +342,7 @@ impl IslandRef {
     fn set_deadline(&self, deadline: Option<nacre_types::Instant>) {
         let at = deadline.map_or(u64::MAX, |d| d.0);
         if self.0.deadline.load(Ordering::Relaxed) != at {
-            // SeqCst: pairs with the timer loop, which publishes until when it sleeps and then looks again.
+            // SeqCst: pairs with the timer loop, which publishes the end of its sleep and then checks again.
             self.0.deadline.store(at, Ordering::SeqCst);
             self.0.node.wake_timers_before(at);
         }
@@ -351,7 +350,7 @@ impl IslandRef {
     pub(crate) fn deadline(&self) -> u64 {
         self.0.deadline.load(Ordering::SeqCst)
     }
-    /// The deadline if it has passed (it is taken; the visit that follows sets the next one), else when it comes.
+    /// Takes the deadline if it has passed (the visit that follows sets the next one), else returns its time.
     pub(crate) fn take_due(&self, now: nacre_types::Instant) -> Result<(), u64> {
         let at = self.0.deadline.load(Ordering::SeqCst);
         if at > now.0 {
@@ -361,7 +360,7 @@ impl IslandRef {
         Ok(())
     }
 
-    /// Drops the logic, closes its connections, and has the end told.
+    /// Drops the logic, closes its connections, and arranges the report of its end.
     fn die(&self, inside: &mut Inside, reason: EndReason) {
         let Some(logic) = inside.logic.take() else { return };
         inside.log_ops.clear();
@@ -386,7 +385,7 @@ impl IslandRef {
         }
     }
 
-    /// A store operation has ended (its permit).
+    /// A store operation has ended: ends the use of its permit.
     pub(crate) fn end_store_use(&self) {
         if self.0.store_permit.end() {
             let reason = self.lock_end().reason.clone().unwrap_or(EndReason::Stopped);
@@ -394,7 +393,7 @@ impl IslandRef {
         }
     }
 
-    /// Nothing of the island runs any more.
+    /// No operation of the island runs any more.
     pub(crate) fn ended(&self, reason: EndReason) {
         drop(self.0.sync_thread.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.0.node.forget(self);
@@ -412,7 +411,7 @@ impl IslandRef {
         self.0.end_told.notify_all();
     }
 
-    /// Waits until the end has been told; `None` when `limit` comes first.
+    /// Waits until the end has been reported; `None` after `limit`.
     pub fn wait_end(&self, limit: Duration) -> Option<EndReason> {
         let (end, _) = self
             .0
@@ -422,7 +421,7 @@ impl IslandRef {
         end.told.then(|| end.reason.clone()).flatten()
     }
 
-    /// Ends the island without its doing, as a crash would.
+    /// Ends the island from outside, as a crash would.
     pub(crate) fn kill(&self) {
         self.0.confined.enter(|inside, _| self.die(inside, EndReason::Killed));
     }
@@ -432,7 +431,7 @@ impl IslandRef {
     }
 }
 
-/// Closes an end after what is in its outbox.
+/// Closes an end after sending the frames in its outbox.
 fn close(end: &Arc<Conn>, reason: String) {
     if end.push(Out::Close(reason)).is_ok() {
         driver::push(Work::Drain(end.clone()));

@@ -1,9 +1,9 @@
 //! The real driver of islands: entry, threads, event loops, timers, store operations, connections.
 //!
-//! The way of an event: a loop (or any other thread) reads it and calls [`Node::deliver`]; the island is entered,
-//! runs, and is left; the same thread carries the effects out, which may enter other islands of the process, and
-//! only then asks the kernel again. Nothing on that way is handed to another thread. The exceptions, by name: what
-//! waits for a device (`io.rs`), and a socket that belongs to another loop (`event_loop.rs`).
+//! The path of an event: a loop (or any other thread) reads it and calls [`Node::deliver`]; the thread enters the
+//! island, runs its tasks, and leaves; the same thread carries out the effects, which may enter other islands of the
+//! process, and only then polls the kernel again. No work on this path is handed to another thread, with two
+//! exceptions: operations that wait for a device (`io.rs`), and sockets that belong to another loop (`event_loop.rs`).
 //!
 //! Map: `entry.rs` the entry lock; `island.rs` a visit, its effects, the end of an island; `driver.rs` the queue
 //! of a thread; `conn.rs` and `open.rs` connections; `socket.rs`, `progress.rs` and `listen.rs` those to other processes;

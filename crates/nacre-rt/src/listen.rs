@@ -1,4 +1,4 @@
-//! Listening sockets: accept, and hand each new connection to a loop in turn.
+//! Listening sockets: accept connections and assign them to the loops in turn.
 
 use crate::clock;
 use crate::event_loop::{Command, LoopHandle};
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const ACCEPTS_PER_TURN: usize = 32;
-/// How long a listener rests when the process has no descriptor left.
+/// Pause of a listener when the process has no descriptor left.
 const REST: Duration = Duration::from_millis(100);
 
 pub(crate) struct Listener {
@@ -25,7 +25,7 @@ pub(crate) struct Listener {
     watched: bool,
 }
 
-/// How a round of accepting ended.
+/// Result of a round of accepting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Accepting {
     GoesOn,
@@ -79,7 +79,7 @@ impl Listener {
         Accepting::GoesOn
     }
 
-    /// Rests and resumes; returns when it wants to be looked at again.
+    /// Pauses and resumes; returns the time of the next check.
     pub(crate) fn deadline(&mut self, handle: &LoopHandle, token: u64, now: Instant) -> Option<Instant> {
         let until = self.rests_until?;
         let wanted = until <= now;

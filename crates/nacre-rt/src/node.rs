@@ -1,4 +1,4 @@
-//! A node: the islands of one process, the threads that drive them, and the addresses it answers at.
+//! A node: the islands of one process, the threads that drive them, and its addresses.
 
 use crate::budget::BulkBudget;
 use crate::event_loop::{self, LoopHandle};
@@ -18,35 +18,35 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What a node is told at its start. Every bound is here.
+/// Configuration of a node, with all its bounds.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Event loops, each a thread. At least 1.
     pub loops: usize,
-    /// Binds loop `n` to CPU `n`. Off: the scheduler puts a loop beside whoever talks to it.
+    /// Binds loop `n` to CPU `n`. Off: the scheduler places a loop near its clients.
     pub pin: bool,
     /// Threads for store operations that would block, and for name resolution.
     pub io_threads_max: usize,
     /// Store operations with more payload go to an I/O thread.
     pub io_inline_bytes: usize,
-    /// What may wait for a peer; beyond it the connection is closed. Far beyond the next bound: requests that were read
-    /// before it was reached are answered.
+    /// Bytes that may wait for a peer; beyond this the connection is closed. Far above the next bound, so that requests
+    /// that were already read can be answered.
     pub send_queue_bytes_max: usize,
-    /// While so much waits for a peer that has connected here, no requests of it are read.
+    /// While so many bytes wait for an inbound peer, its requests are not read.
     pub send_queue_pause_bytes: usize,
     /// Bulk bytes from peers that have connected here, in use in the whole process. While there are more, connections
     /// that hold some of them are not read; each may have one frame more.
     pub bulk_bytes_max: u64,
-    /// A connection that is not read because of these bounds is read for one frame after so long: what others wait for
-    /// may be behind what fills them.
+    /// A connection that is paused because of these bounds is read for one frame after this time: a frame for which
+    /// others wait may be behind those that fill the bounds.
     pub pause_max: Duration,
-    /// Connections that are let in at one address; more are refused.
+    /// Connections accepted at one address; more are refused.
     pub connections_max: usize,
     /// Of these, connections from one host.
     pub connections_per_host_max: usize,
-    /// For the first words of a connection, in either direction.
+    /// Time limit of a handshake, in either direction.
     pub handshake_max: Duration,
-    /// A peer that neither completes what it sends nor takes what it is sent is given up after that time.
+    /// A peer that neither completes its frames nor receives ours is disconnected after this time.
     pub stall_max: Duration,
     /// A further loop helps with the front ends' descriptors once the first was busy for so long.
     pub help_after: Duration,
@@ -71,7 +71,7 @@ impl Default for Config {
     }
 }
 
-/// Why the node did not do what it was asked.
+/// The reason why the node refused a call.
 #[derive(Debug, thiserror::Error)]
 pub enum RtError {
     #[error("an island named {name} runs in this process already")]
@@ -95,17 +95,17 @@ impl RtError {
     }
 }
 
-/// Takes the answers and notifications of an island for its front end.
+/// Receives the replies and notifications of an island for its front end.
 pub trait DoorSink: Send + Sync {
-    /// Called outside the island by whoever left it, in the order of the effects of a visit. Must not block; may
-    /// deliver events, to `island` too (they come in their turn).
+    /// Called outside the island by the thread that left it, in the order of the effects of a visit. Must not block;
+    /// may deliver events, also to `island` (they are queued).
     fn door(&self, island: &IslandRef, item: Box<dyn Any + Send>);
 }
 
-/// What a [`Source`] says after it has read.
+/// Result of reading a [`Source`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceState {
-    /// Look again when the descriptor is readable.
+    /// Read again when the descriptor is readable.
     More,
     /// The other side is gone: the source is dropped from every loop.
     Ended,
@@ -161,8 +161,8 @@ impl Node {
     pub fn bulk_bytes(&self) -> u64 {
         self.0.bulk.used()
     }
-    /// Starts the event loops. `on_island_end` is called once for each island that ends, by the thread that saw
-    /// it end, outside every island and after the last operation on its store: it may add the island again.
+    /// Starts the event loops. `on_island_end` is called once for each island that ends, by the thread that detected
+    /// the end, outside every island and after the last operation on its store: it may add the island again.
     ///
     /// # Errors
     /// `System` when the kernel gives no epoll, eventfd or thread.
@@ -202,11 +202,11 @@ impl Node {
         Ok(node)
     }
 
-    /// Builds an island around a context that knows the time, makes it known by its name and brings it [`Event::Start`].
-    /// `make` runs on this thread.
+    /// Builds an island around a context with the time, registers it by name and delivers [`Event::Start`]. `make` runs
+    /// on this thread.
     ///
     /// # Errors
-    /// `NameTaken` while one of that name lives, `Stopping` during [`Node::shutdown`].
+    /// `NameTaken` while an island of that name exists, `Stopping` during [`Node::shutdown`].
     pub fn add_island(
         &self,
         name: &str,
@@ -243,13 +243,13 @@ impl Node {
     pub fn islands(&self) -> Vec<IslandRef> {
         self.0.islands.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
-    /// Brings an event and carries out all that follows on this thread; called from within that (a [`DoorSink`], a
-    /// [`Source`] that is being served from there) the event comes in its turn.
+    /// Delivers an event and does all work that follows on this thread; if it is called during that work (from a
+    /// [`DoorSink`] or a [`Source`]), the event is queued.
     pub fn deliver(&self, island: &IslandRef, event: Event) {
         driver::deliver(island, event);
     }
 
-    /// Answers at `address` from now on; islands are found there by name. Returns the address as it was bound.
+    /// Listens at `address` from now on; peers find islands there by name. Returns the bound address.
     ///
     /// # Errors
     /// `Net`, with a sentence for the user (port in use, path in use).
@@ -259,8 +259,8 @@ impl Node {
         Ok(bound)
     }
 
-    /// `address` leads here too (what others are told when we listen on `0.0.0.0`): islands of this process that
-    /// open it are connected without a socket.
+    /// `address` also leads to this process (the advertised address of a listener on `0.0.0.0`): islands of this
+    /// process that open it are connected without a socket.
     pub fn add_alias(&self, address: Address) {
         self.0.addresses.write().unwrap_or_else(PoisonError::into_inner).push(address);
     }
@@ -278,7 +278,7 @@ impl Node {
         event_loop::add_source(self, id, &source)?;
         Ok(id)
     }
-    /// No loop calls the source after it has taken notice; returns at once.
+    /// No loop calls the source after it has processed this; returns at once.
     pub fn remove_source(&self, id: SourceId) {
         event_loop::remove_source(self, id);
     }
@@ -286,12 +286,12 @@ impl Node {
     /// Asks an island for its planned stop and waits for it. Not to be called from an event loop.
     ///
     /// # Errors
-    /// `StillRunning` after `limit`; the island goes on with its stop.
+    /// `StillRunning` after `limit`; the island continues its stop.
     pub fn stop_island(&self, island: &IslandRef, limit: Duration) -> Result<EndReason, RtError> {
         self.deliver(island, Event::Stop);
         island.wait_end(limit).ok_or_else(|| RtError::StillRunning { name: island.name().to_owned(), limit })
     }
-    /// Ends an island as a crash would: nothing more is heard from it.
+    /// Ends an island as a crash would: it sends nothing more.
     pub fn kill_island(&self, island: &IslandRef) {
         island.kill();
         driver::run();
@@ -305,8 +305,8 @@ impl Node {
         &self.0.stats
     }
 
-    /// Ends what still lives (as a crash would: stop islands first), the loops and all threads. Not to be called
-    /// from a thread of the node.
+    /// Ends the remaining islands (as a crash would: stop them first), the loops and all threads. Not to be called from
+    /// a thread of the node.
     pub fn shutdown(&self) {
         self.0.stopping.store(true, Ordering::Release);
         for island in self.islands() {
@@ -338,21 +338,21 @@ impl Shared {
     pub(crate) fn inbound_id(&self) -> ConnId {
         ConnId(ConnId::INBOUND | self.next_inbound.fetch_add(1, Ordering::Relaxed))
     }
-    /// Why a peer was turned away, for the log.
+    /// Logs the refusal of a peer.
     pub(crate) fn complain(&self, peer: &str, what: &str) {
         let allowed = self.complaints.lock().unwrap_or_else(PoisonError::into_inner).allow(clock::now());
         if let Some(left_out) = allowed {
             tracing::warn!(peer, what, left_out, "connection closed");
         }
     }
-    /// What is wrong with one whom we asked, and will again; for the log.
+    /// Logs the error of a peer that this process contacts repeatedly.
     pub(crate) fn complain_again(&self, peer: &str, what: &str) {
         let mut grievances = self.grievances.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(left_out) = grievances.allow(peer, what, clock::now()) {
             tracing::warn!(peer, what, left_out, "no connection, trying again");
         }
     }
-    /// A number that no other source, listener or socket has.
+    /// A unique number for a source, listener or socket.
     pub(crate) fn token(&self) -> u64 {
         self.next_token.fetch_add(1, Ordering::Relaxed)
     }
@@ -366,7 +366,7 @@ impl Shared {
     pub(crate) fn listens_on(&self, address: &Address) -> bool {
         self.addresses.read().unwrap_or_else(PoisonError::into_inner).contains(address)
     }
-    /// A deadline has come closer: the loop with the timers must not sleep beyond it.
+    /// A deadline is earlier than before: the loop with the timers must not sleep beyond it.
     pub(crate) fn wake_timers_before(&self, at: u64) {
         if let Some(first) = self.loops.first() {
             first.wake_if_sleeping_beyond(at, &self.stats);

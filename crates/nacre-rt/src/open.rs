@@ -21,7 +21,7 @@ pub(crate) fn open(island: &IslandRef, conn: Arc<Conn>, address: &str, target: &
     }
 }
 
-/// Two ends that name each other. The first thing in the new end's outbox is the news for the opener, so that it
+/// Two ends that name each other. The first item in the new end's outbox is the notification of the opener, so that it
 /// comes before every frame.
 fn open_local(opener: &IslandRef, near: &Arc<Conn>, target: &str) {
     let node = &opener.inner().node;
@@ -41,6 +41,6 @@ fn open_local(opener: &IslandRef, near: &Arc<Conn>, target: &str) {
         origin: Origin::Process,
     });
     driver::push(Work::Drain(far));
-    // After the peer has heard of the connection, or its first frame would come from a stranger.
+    // After the notification of the peer; otherwise its first frame would come from an unknown connection.
     driver::push(Work::StartSending(near.clone()));
 }

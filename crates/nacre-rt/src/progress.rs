@@ -1,8 +1,8 @@
-//! Whether what is on its way through a socket moves.
+//! Progress of the transfers through a socket.
 //!
-//! A peer that has begun a frame and sends a byte now and then, or reads its replies a byte at a time, holds memory here
-//! for nothing. It is given up when for [`crate::Config::stall_max`] nothing came to its end in a direction and fewer
-//! than [`BYTES_MIN`] bytes moved. A slow line moves more than that.
+//! A peer that has begun a frame and sends a byte now and then, or reads its replies a byte at a time, occupies memory
+//! here without use. It is disconnected if for [`crate::Config::stall_max`] no transfer in a direction was completed
+//! and fewer than [`BYTES_MIN`] bytes were transferred. A slow link transfers more than that.
 
 use nacre_types::Instant;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// In one window: about 2 KiB a second.
 const BYTES_MIN: u64 = 64 << 10;
 
-/// One direction of a connection, looked at now and then.
+/// One direction of a connection, checked from time to time.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     since: Instant,
@@ -19,7 +19,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// `busy`: something is on its way; `bytes` moved and `ends` came to their end so far.
+    /// `busy`: a transfer is in progress; `bytes` transferred and `ends` completed so far.
     pub(crate) fn is_stalled(
         &mut self,
         now: Instant,
@@ -34,7 +34,7 @@ impl Progress {
         }
         now >= self.since + max
     }
-    /// This process stood still: a new window begins.
+    /// This process stood still: starts a new window.
     pub(crate) fn forget(&mut self) {
         self.since = Instant(0);
     }

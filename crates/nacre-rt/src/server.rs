@@ -1,16 +1,16 @@
 //! Threads of front ends that wait for the kernel in their own way (a ring per CPU), bound to a CPU.
 //!
-//! Such a thread delivers events as an event loop does and carries out what follows; it has no sockets and no
-//! timers. Its owner is the node: [`Node::shutdown`] stops and joins it.
+//! Such a thread delivers events and does the work that follows, as an event loop does; it has no sockets and no
+//! timers. The node owns it: [`Node::shutdown`] stops and joins it.
 
 use crate::driver;
 use crate::node::{Node, RtError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// What a thread of its own serves.
+/// A server that runs on its own thread.
 pub trait Server: Send + Sync {
-    /// The life of the thread: returns when the other side is gone, or after [`Server::stop`]. Calls
+    /// The main function of the thread: returns when the other side has ended, or after [`Server::stop`]. Calls
     /// [`Node::work`] before it sleeps.
     fn run(&self, node: &Node);
     /// Ends [`Server::run`] soon. Called from another thread, at any time.
@@ -18,10 +18,10 @@ pub trait Server: Send + Sync {
 }
 
 impl Node {
-    /// Starts the thread of `server`, bound to `cpu` (unless the CPU has gone: then wherever the scheduler puts it).
+    /// Starts the thread of `server`, bound to `cpu` (unbound if the CPU is offline).
     ///
     /// # Errors
-    /// `Stopping` during [`Node::shutdown`], `System` when there is no thread to be had.
+    /// `Stopping` during [`Node::shutdown`], `System` if no thread can be created.
     pub fn start_server(
         &self,
         name: &str,
@@ -53,7 +53,7 @@ impl Node {
         Ok(())
     }
 
-    /// Carries out what is left on this thread's queue, up to one turn. False: there is more, do not sleep.
+    /// Does the work left on this thread's queue, up to one turn. False: more is left, do not sleep.
     pub fn work(&self) -> bool {
         driver::run();
         driver::is_idle()

@@ -1,17 +1,17 @@
 //! Connections to other processes.
 //!
-//! A socket belongs to one loop, whose thread alone reads it (so the read token needs no lock) and brings its
-//! frames to the island. Whoever leaves an island writes, if it holds the send token of the connection; when the
-//! socket is full the token stays with the socket, and its loop goes on when there is room.
+//! A socket belongs to one loop, and only its thread reads it (so the read token needs no lock) and delivers its frames
+//! to the island. A thread that leaves an island writes, if it holds the send token of the connection; if the socket is
+//! full, the token stays with the socket, and its loop continues when there is room.
 //!
-//! Invariants: frames enter the island in the order of the stream; a connection that is lost tells its island
-//! once; before its island has taken a peer as a client ([`nacre_node::Effect::Admit`]) no more than a Connect of a few
-//! KiB is read from it; only the loop takes a socket off its list (others shut it down and the loop sees the end); no
+//! Invariants: frames enter the island in the order of the stream; a lost connection notifies its island once; before
+//! its island has accepted a peer as a client ([`nacre_node::Effect::Admit`]) no more than a Connect of a few KiB is
+//! read from it; only the loop takes a socket off its list (others shut it down and the loop sees the end); no
 //! handshake takes longer than [`crate::Config::handshake_max`].
 //!
-//! Whoever has connected here is read only while what waits to be sent to it, and the bulk that came from it, are within
-//! their bounds. A pause holds up nobody for good: after [`crate::Config::pause_max`] one frame is read, so that a cancel
-//! or a ping behind large requests gets through. Connections that this side has opened are always read: otherwise two
+//! An inbound connection is read only while the bytes that wait to be sent on it, and the bulk that came from it, are
+//! within their bounds. A pause is never permanent: after [`crate::Config::pause_max`] one frame is read, so that a
+//! cancel or a ping behind large requests arrives. Connections that this side has opened are always read: otherwise two
 //! ends could wait for each other.
 
 use crate::budget::BulkShare;
@@ -37,39 +37,39 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Reads of one socket before others get their turn.
 const READS_PER_TURN: usize = 16;
-/// Frames and bytes that go to the socket together.
+/// Frames and bytes that are sent to the socket together.
 const BATCH_FRAMES: usize = 64;
 const BATCH_BYTES: usize = 1 << 20;
 
-/// What is shared between a socket's loop and those who send.
+/// The part of a socket that its loop and the senders share.
 pub(crate) struct SocketLink {
     pub(crate) fd: OwnedFd,
     /// For people.
     pub(crate) peer: String,
-    /// Where the peer is, of an accepted connection.
+    /// Origin of the peer, for an accepted connection.
     origin: Origin,
-    /// The island has taken its peer as a client.
+    /// The island has accepted its peer as a client.
     admitted: AtomicBool,
-    /// Touched by the holder of the send token only; the mutex is never waited for.
+    /// Only the holder of the send token accesses it; the mutex is never contended.
     writer: Mutex<Writer>,
     /// Index of the loop, and its name for the socket.
     at: OnceLock<(usize, u64)>,
     node: OnceLock<Arc<Shared>>,
-    /// Why we ended it, if it was us.
+    /// The reason of the close, if this side closed it.
     broken_off: OnceLock<String>,
     blocked: Mutex<Blocked>,
-    /// How often everything that waited for room was sent.
+    /// Number of times that all waiting bytes were sent.
     unblocked: AtomicU64,
-    /// Behind the listener's gate, as long as the descriptor is open.
+    /// The place behind the listener's gate, held while the descriptor is open.
     _place: Option<Place>,
 }
 
-/// Who waits for room in the socket.
+/// The waiter for room in the socket.
 #[derive(Default)]
 struct Blocked {
     /// The connection whose send token the socket holds.
     conn: Option<Arc<Conn>>,
-    /// The loop has given the socket up: nobody will go on.
+    /// The loop has dropped the socket: no thread will continue.
     over: bool,
 }
 
@@ -85,42 +85,42 @@ pub(crate) struct Socket {
     received_frames: u64,
     incoming: Progress,
     outgoing: Progress,
-    /// Of what the peer has brought; `None` for connections that this side has opened.
+    /// Accounting of received bulk; `None` for connections that this side has opened.
     bulk: Option<BulkShare>,
     paused: Option<Paused>,
 }
 
-/// A connection that is not read.
+/// A connection whose reading is paused.
 #[derive(Clone, Copy)]
 struct Paused {
-    /// Then it is read for one frame.
+    /// The time at which it is read for one frame.
     until: Instant,
-    /// It is being read until so many frames have come.
+    /// It is read until this number of frames has arrived.
     frames: Option<u64>,
 }
 
 enum Phase {
-    /// We connect: waiting for the socket to stand, then for the answer to Hello.
+    /// Outbound: waiting for the socket to open, then for the reply to Hello.
     Connecting(Opening, Candidate),
     Greeting(Opening),
-    /// Somebody has connected and has not yet said what it wants.
+    /// Inbound: the peer has not sent its Hello yet.
     Unnamed,
     Open {
         island: IslandRef,
         conn: Arc<Conn>,
     },
-    /// A refusal is on its way out.
+    /// A refusal is being sent.
     Ended,
 }
 
-/// An outbound connection in the making.
+/// An outbound connection that is being opened.
 #[derive(Clone)]
 struct Opening {
     island: IslandRef,
     conn: Arc<Conn>,
     target: String,
     rest: VecDeque<Candidate>,
-    /// Each place that was tried so far has answered that nobody listens there.
+    /// Each address tried so far has refused the connection.
     absent: bool,
 }
 
@@ -133,7 +133,7 @@ pub(crate) fn connect(island: &IslandRef, conn: Arc<Conn>, address: Address, tar
     let opening = Opening { island, conn, target, rest: VecDeque::new(), absent: true };
     match nacre_net::local_candidates(&address) {
         Some(found) => opening.try_each(found.into()),
-        // The name service may be slow: not on a loop.
+        // The name service may be slow, so it does not run on a loop.
         None => node.io_pool.run(
             &node,
             Box::new(move |_| {
@@ -243,8 +243,8 @@ impl Socket {
         }
         self.lost("no answer in time");
     }
-    /// Gives up a peer that neither completes what it sends nor takes what it is sent; `true`: it has. With `stood_still`
-    /// it was this process that did nothing.
+    /// Disconnects a peer that neither completes its frames nor receives ours; returns whether it did. With
+    /// `stood_still` this process was the one that stood still.
     pub(crate) fn check_progress(&mut self, shared: &Shared, now: Instant, stood_still: bool) -> bool {
         if stood_still {
             self.incoming.forget();
@@ -270,7 +270,7 @@ impl Socket {
         true
     }
 
-    /// Something can be done; `false` when the socket is finished.
+    /// Handles readiness; `false` when the socket has ended.
     pub(crate) fn ready(&mut self, shared: &Arc<Shared>, flags: EventFlags) -> bool {
         if let Phase::Connecting(..) = self.phase {
             return self.connected();
@@ -321,7 +321,7 @@ impl Socket {
     pub(crate) fn is_paused(&self) -> bool {
         self.paused.is_some_and(|paused| paused.frames.is_none())
     }
-    /// Looks whether a connection that is not read may be read again; `true`: not yet.
+    /// Checks whether a paused connection may be read again; `true`: not yet.
     pub(crate) fn stays_paused(&mut self, shared: &Shared) -> bool {
         let stays = self.must_pause(shared);
         if !stays {
@@ -352,8 +352,8 @@ impl Socket {
         paused.frames.is_none()
     }
 
-    /// Reads what is there and puts the frames onto this thread's queue. `Err`: the connection is over. With `ends` it is
-    /// about to be, and is read in any case.
+    /// Reads available bytes and puts the frames onto this thread's queue. `Err`: the connection has ended. With `ends`
+    /// the peer has closed, and the connection is read in any case.
     fn read(&mut self, shared: &Arc<Shared>, ends: bool) -> Result<(), String> {
         for _ in 0..READS_PER_TURN {
             if !ends && self.must_pause(shared) {
@@ -392,7 +392,7 @@ impl Socket {
                         _ => shared.complain(&self.link.peer, &sentence),
                     }
                     if matches!((&self.phase, error), (Phase::Unnamed, FrameError::BadVersion(_))) {
-                        // Its header tells the other side which of us is older.
+                        // Its header shows the peer which side has the older version.
                         let _unsent = self.link.write_now(nacre_net::hello_refused(Errno::EPROTO, &sentence));
                     }
                     return Err(sentence);
@@ -458,7 +458,7 @@ impl Socket {
             let known: Vec<_> =
                 Node::from(shared.clone()).islands().iter().map(|i| i.name().to_owned()).collect();
             let sentence = format!("no target {name} is served here (there are: {})", known.join(", "));
-            // Ordinary while servers start: clients try again.
+            // Normal while servers start: clients retry.
             tracing::debug!(peer = self.link.peer, wanted = name, "connection refused, no such target");
             let refusal = nacre_net::hello_refused(Errno::ENOENT, &sentence);
             return Err(match self.link.write_now(refusal) {
@@ -481,8 +481,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Nothing large is kept for a peer before the island has taken it as a client. Whoever it is waits for the answer to
-    /// its connect before it sends more, and that is sent later.
+    /// No large frame is buffered for a peer before the island has accepted it as a client. A client waits for its
+    /// connect reply before it sends more, and that reply is sent later.
     fn look_if_admitted(&mut self) {
         if !self.admitted && self.link.admitted.load(Ordering::Acquire) {
             self.admitted = true;
@@ -497,7 +497,7 @@ impl Socket {
         self.phase = Phase::Open { island, conn };
     }
 
-    /// The connection is over: its island hears of it, after the frames that have come.
+    /// The connection has ended: notifies its island after the received frames.
     fn lost(&mut self, reason: &str) {
         let (island, conn): (IslandRef, ConnId) = match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Connecting(opening, _) | Phase::Greeting(opening) => (opening.island, opening.conn.id),
@@ -534,7 +534,7 @@ impl SocketLink {
         self.admitted.store(true, Ordering::Release);
     }
 
-    /// Sends what is in the outbox of `conn`, whose send token the caller holds.
+    /// Sends the frames in the outbox of `conn`, whose send token the caller holds.
     pub(crate) fn drain(&self, conn: &Arc<Conn>) {
         let mut batch = VecDeque::new();
         let mut frames = 0;
@@ -571,7 +571,7 @@ impl SocketLink {
                     }
                     conn.outbox.with(Outbox::close);
                 }
-                // Closed, perhaps before a peer that does not read: the loop sees the end.
+                // Closed, perhaps because the peer does not read: the loop detects the end.
                 Ok(Sent::All | Sent::Blocked) => {
                     conn.outbox.with(Outbox::close);
                     self.shut_down();
@@ -588,7 +588,7 @@ impl SocketLink {
         });
     }
 
-    /// There is room again: the socket holds the send token and goes on.
+    /// There is room again: the socket holds the send token and continues.
     fn resume(&self) {
         let Some(conn) = self.lock_blocked().conn.take() else { return };
         let mut calls = 0;
@@ -609,13 +609,13 @@ impl SocketLink {
         self.drain(&conn);
     }
 
-    /// Whether something waits for room, the bytes sent so far, and how often all that waited was sent.
+    /// Whether bytes wait for room, the bytes sent so far, and the number of times that all waiting bytes were sent.
     fn sending(&self) -> (bool, u64, u64) {
         let waits = self.lock_blocked().conn.is_some();
         (waits, self.lock_writer().sent_bytes(), self.unblocked.load(Ordering::Relaxed))
     }
 
-    /// Leaves the send token with the socket; `false` when its loop has given it up.
+    /// Leaves the send token with the socket; `false` if its loop has dropped the socket.
     fn wait_for_room(&self, conn: &Arc<Conn>) -> bool {
         let mut blocked = self.lock_blocked();
         if !blocked.over {
@@ -624,7 +624,7 @@ impl SocketLink {
         !blocked.over
     }
 
-    /// The loop gives the socket up: what waits for room is dropped.
+    /// The loop drops the socket: waiting bytes are discarded.
     fn abandon(&self) {
         let conn = {
             let mut blocked = self.lock_blocked();
@@ -639,7 +639,8 @@ impl SocketLink {
         }
     }
 
-    /// A frame of the handshake, while nobody else sends. It is small and the socket is new, so it has room.
+    /// Sends a frame of the handshake, while no other thread sends. The frame is small and the socket is new, so there
+    /// is room.
     fn write_now(&self, frame: Frame) -> Result<(), NetError> {
         let mut writer = self.lock_writer();
         writer.push(frame);
@@ -651,7 +652,7 @@ impl SocketLink {
         }
     }
 
-    /// Ends the connection; its loop sees the end and tells the island this reason.
+    /// Ends the connection; its loop detects the end and reports this reason to the island.
     pub(crate) fn break_off(&self, reason: String) {
         let _first_reason_counts = self.broken_off.set(reason);
         self.shut_down();
@@ -662,8 +663,8 @@ impl SocketLink {
         }
     }
 
-    /// Watches for what the peer sends, or does not. Under the lock: whoever has found the socket full and wants to hear
-    /// of room has said so before, or says it after this.
+    /// Watches the socket for input, or stops watching. Under the lock: a sender that found the socket full has
+    /// registered for room before, or registers after this.
     fn watch_reads(&self, wanted: bool) {
         let blocked = self.lock_blocked();
         let mut flags = if wanted { EventFlags::IN } else { EventFlags::empty() };

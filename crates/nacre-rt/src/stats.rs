@@ -42,7 +42,7 @@ fn bump(n: &AtomicU64) {
     n.store(n.load(Relaxed) + 1, Relaxed);
 }
 
-/// What happened at the border of one island.
+/// Counters of the entries of one island.
 #[derive(Debug, Default)]
 pub struct IslandStats {
     visits: AtomicU64,
@@ -67,7 +67,7 @@ impl IslandStats {
     pub fn visits(&self) -> u64 {
         self.visits.load(Relaxed)
     }
-    /// Entries that found the island taken and got in within the spin.
+    /// Entries that found the island occupied and succeeded during the spin.
     pub fn spun(&self) -> u64 {
         self.spun.load(Relaxed)
     }
@@ -79,7 +79,7 @@ impl IslandStats {
 
 macro_rules! counters {
     ($($(#[$m:meta])* $name:ident),* $(,)?) => {
-        /// What a node did outside its islands.
+        /// Counters of a node's work outside its islands.
         #[derive(Debug, Default)]
         pub struct NodeStats { $($(#[$m])* pub(crate) $name: Counter),* }
         impl NodeStats {
@@ -94,13 +94,13 @@ macro_rules! counters {
 counters! {
     /// Event loops woken through their eventfd.
     loop_wakeups,
-    /// Times a loop came back from the kernel.
+    /// Returns of a loop from the kernel.
     loop_turns,
-    /// Store operations that the thread that left the island carried out itself.
+    /// Store operations executed in place by the thread that left the island.
     io_inline,
-    /// Store operations given to an I/O thread.
+    /// Store operations executed by an I/O thread.
     io_handed_over,
-    /// Store operations given to a sync thread.
+    /// Store operations executed by a sync thread.
     io_synced,
     frames_received,
     frames_sent,
@@ -108,14 +108,14 @@ counters! {
     sends,
     /// Times a socket was full.
     sends_blocked,
-    /// Times a connection was not read further because of what it had in memory.
+    /// Times that reading a connection was paused because of its bytes in memory.
     reads_paused,
     connections_accepted,
     connections_opened,
     connections_refused,
 }
 
-/// Written by several threads, read seldom.
+/// Written by several threads, rarely read.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 impl Counter {

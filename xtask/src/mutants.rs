@@ -443,7 +443,7 @@ const MUTATIONS: &[Mutation] = &[
         "crates/nacre-rpc/src/import.rs",
         &[(
             "self.free(&call);\n        if frame.header.status",
-            "if frame.header.status <= 0 { self.free(&call); }\n        if frame.header.status",
+            "if frame.header.status.number() <= 0 { self.free(&call); }\n        if frame.header.status",
         )],
     ),
     planted(
@@ -809,7 +809,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "a change that reached its OST too late is not made anew",
         "crates/nacre-client/src/locks/under_lease.rs",
-        &[("Err(Errno::ETIME) => {", "Err(Errno::ETIME) if open.is_none() => {")],
+        &[("Err(e) if e.is(ProtocolOutcome::DeadlinePassed) => {", "Err(e) if e.is(ProtocolOutcome::DeadlinePassed) && open.is_none() => {")],
     )
     .found_by("nacre-sim", "evictions", "a_write_that_reaches_its_ost_after_the_eviction_is_not_made"),
     planted(

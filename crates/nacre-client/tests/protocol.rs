@@ -155,7 +155,7 @@ fn an_append_that_loses_a_lock_half_way_leaves_nothing_behind() {
     let (_, handle) = bed.create("f");
     bed.call(move |c| async move { c.write(write_args(handle, 0, b"12")).await }).unwrap();
     // The first of the two writes fails, the other one is executed.
-    bed.shared.borrow_mut().refuse.push((Opcode::Write, Errno::ESTALE));
+    bed.shared.borrow_mut().refuse.push((Opcode::Write, ProtocolOutcome::LockLost.into()));
     bed.call(move |c| async move {
         c.write(nacre_client::WriteArgs { append: true, ..write_args(handle, 0, b"abcdef") }).await
     })
@@ -236,7 +236,7 @@ fn an_operation_whose_lock_was_lost_is_done_again_under_a_new_one() {
     let mut bed = Bed::new(2);
     let (_, handle) = bed.create("f");
     bed.log();
-    bed.shared.borrow_mut().refuse.push((Opcode::Write, Errno::ESTALE));
+    bed.shared.borrow_mut().refuse.push((Opcode::Write, ProtocolOutcome::LockLost.into()));
     bed.call(move |c| async move { c.write(write_args(handle, 0, b"abcdefgh")).await }).unwrap();
     let log = bed.log();
     assert_eq!(log.iter().filter(|l| l.contains("Enqueue")).count(), 4, "{log:?}");

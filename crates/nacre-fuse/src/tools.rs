@@ -99,7 +99,7 @@ fn reply(ctx: &Ctx, conn: ConnId, request: &Header, answer: Result<Vec<u8>, Errn
     header.tag = request.tag;
     header.epoch = request.epoch;
     let body = answer.unwrap_or_else(|errno| {
-        header.status = errno.0;
+        header.status = errno.into();
         Vec::new()
     });
     ctx.push(Effect::Send { conn, frame: Frame::new(header, body) });
@@ -142,6 +142,6 @@ mod tests {
         let set = ask(Opcode::SetParam, &SetParam { name: "*.*.stats".to_owned(), value: "bad".to_owned() });
         let set = SetParamReply::from_slice(&set.body).unwrap();
         assert_eq!((set.matched, set.refused.as_str()), (1, "no"));
-        assert_eq!(ask(Opcode::Statfs, &Empty {}).header.status, Errno::EOPNOTSUPP.0);
+        assert_eq!(ask(Opcode::Statfs, &Empty {}).header.status, Errno::EOPNOTSUPP.into());
     }
 }

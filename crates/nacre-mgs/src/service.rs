@@ -17,7 +17,9 @@ use core::time::Duration;
 use nacre_osd::{Credits, Osd, Pins};
 use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS, Reply, Request, Service, TargetCore, Whereabouts};
-use nacre_types::{ClientUuid, Codec as _, Errno, FsName, Instant, Remembered, TargetKind, TargetName};
+use nacre_types::{
+    ClientUuid, Codec as _, Errno, FsName, Instant, ProtocolOutcome, Remembered, TargetKind, TargetName,
+};
 use nacre_wire::Opcode;
 use nacre_wire::mgs::{AdmitReply, AdmitTarget, KeepParam, ListTargets, RegisterReply, RegisterTarget};
 use nacre_wire::target::{Empty, Param, Role, StatfsReply};
@@ -113,7 +115,7 @@ impl Mgs {
         };
         let reservation = self.core.osd.reserve(credits).await?;
         // Nothing waits between the check and the change.
-        let sender = self.core.sender(request).ok_or(Errno::ESTALE)?;
+        let sender = self.core.sender(request).ok_or(ProtocolOutcome::ExportGone)?;
         let checked = self.registry.borrow().check(&new, &sender, key);
         let change = match checked {
             Ok(Some(change)) => change,

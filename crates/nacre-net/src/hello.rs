@@ -3,7 +3,7 @@
 use crate::{NetError, decoder::Limits};
 use nacre_types::Errno;
 use nacre_wire::bounds::NAME_BYTES_MAX;
-use nacre_wire::{Frame, Header, Kind};
+use nacre_wire::{Frame, Header, Kind, Status};
 
 /// Longest name or sentence in the first frames; a peer that sends more is not a nacre process.
 pub const HELLO_BODY_BYTES_MAX: u32 = 1024;
@@ -33,7 +33,7 @@ pub fn hello_reply() -> Frame {
 /// The HelloReply that refuses with `sentence`. The connection is closed after it.
 pub fn hello_refused(errno: Errno, sentence: &str) -> Frame {
     let mut header = Header::new(Kind::HelloReply, 0);
-    header.status = errno.0;
+    header.status = errno.into();
     let mut end = sentence.len().min(HELLO_BODY_BYTES_MAX as usize);
     while !sentence.is_char_boundary(end) {
         end -= 1;
@@ -66,17 +66,17 @@ pub fn read_hello_reply(frame: &Frame) -> Result<(), NetError> {
     if h.kind != Kind::HelloReply {
         return Err(NetError::Handshake(format!("answer to Hello is a {:?}", h.kind)));
     }
-    if h.status == 0 {
+    if h.status == Status::Success {
         return Ok(());
     }
     let sentence: String =
         String::from_utf8_lossy(&frame.body).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let sentence = match sentence.is_empty() {
-        true => format!("refused: {}", Errno(h.status)),
+        true => format!("refused: {}", Errno(h.status.number())),
         false => sentence,
     };
-    Err(match Errno(h.status) {
-        Errno::ENOENT => NetError::NoSuchIsland(sentence),
+    Err(match h.status {
+        Status::Errno(Errno::ENOENT) => NetError::NoSuchIsland(sentence),
         _ => NetError::Handshake(sentence),
     })
 }

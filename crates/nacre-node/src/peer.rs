@@ -14,14 +14,16 @@ use crate::outage::Outage;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::rc::{Rc, Weak};
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use nacre_rpc::{CallError, Import, ImportConfig, ImportEffect, ImportState};
-use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Instant, Remembered, Secret, Transno};
+use nacre_types::{
+    ClientUuid, Codec, ConnEpoch, Errno, Instant, ProtocolOutcome, Remembered, Secret, Transno,
+};
 use nacre_wire::target::{Role, Sync};
-use nacre_wire::{Class, Frame, Rpc};
+use nacre_wire::{Class, Frame, Rpc, Status};
 
 /// The reason why a call has no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +31,9 @@ pub enum RpcError {
     /// The server answered with this error.
     #[error("{0}")]
     Errno(Errno),
+    /// The server's reply has an outcome of the protocol, which the import leaves to its user.
+    #[error("{0}")]
+    Outcome(ProtocolOutcome),
     /// The target has evicted this client; the request was not executed, or its effect is gone with the export.
     #[error("evicted by the target")]
     Evicted,
@@ -46,6 +51,7 @@ impl From<RpcError> for Errno {
     fn from(e: RpcError) -> Self {
         match e {
             RpcError::Errno(e) => e,
+            RpcError::Outcome(outcome) => outcome.into(),
             RpcError::Evicted | RpcError::Inactive | RpcError::Mismatch => Errno::EIO,
             RpcError::Stopped => Errno::ESHUTDOWN,
         }
@@ -190,7 +196,8 @@ impl Peer {
     ) -> Result<(R::Reply, Frame), RpcError> {
         self.call_as(R::CLASS, request, flags, bulk).await
     }
-    /// Like `call_bulk`, for a change of an object with a deadline for its start; ETIME says that it was not executed.
+    /// Like `call_bulk`, for a change of an object with a deadline for its start; [`ProtocolOutcome::DeadlinePassed`] says
+    /// that it was not executed.
     pub async fn call_until<'a, R: Rpc + Codec<'a>>(
         &self,
         request: &R,
@@ -243,8 +250,9 @@ impl Peer {
         self.drain();
         let frame = answer.await.unwrap_or(Err(CallError::Stopped))?;
         match frame.header.status {
-            0 => Ok(frame),
-            status => Err(RpcError::Errno(Errno(status))),
+            Status::Success => Ok(frame),
+            Status::Errno(errno) => Err(RpcError::Errno(errno)),
+            Status::Outcome(outcome) => Err(RpcError::Outcome(outcome)),
         }
     }
 
@@ -547,13 +555,7 @@ impl Peer {
                 }
             }
             ImportEffect::ReplayFailed { transno, error } => {
-                let error = match error {
-                    Errno::EOVERFLOW => {
-                        String::from("it builds on a change of a client that did not come back")
-                    }
-                    error => error.to_string(),
-                };
-                tracing::error!(target_name = %self.target, %transno, error,
+                tracing::error!(target_name = %self.target, %transno, %error,
                     "a change that the target lost could not be made again: it evicts this client");
             }
             ImportEffect::Mismatch { why } => {

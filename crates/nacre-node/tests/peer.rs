@@ -6,7 +6,7 @@ use core::time::Duration;
 use nacre_node::{ConnId, Ctx, Effect, Event, Logic, Peer, PeerConfig, Peers, RpcError, visit};
 use nacre_types::{ClientUuid, Codec, Errno, Generation, Incarnation, Instant, LockCookie, Timestamp};
 use nacre_wire::target::{ConnectReply, Role, Statfs, StatfsReply, features};
-use nacre_wire::{Frame, Header, Kind, Opcode, flags};
+use nacre_wire::{Frame, Header, Kind, Opcode, Status, flags};
 use std::io::Write;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -157,7 +157,7 @@ impl Test {
     }
     fn reply_event(&self, request: &Header, status: i32, body: Vec<u8>) -> Event {
         let mut h = Header::new(Kind::Reply, request.opcode);
-        (h.xid, h.epoch, h.status) = (request.xid, self.epoch, status);
+        (h.xid, h.epoch, h.status) = (request.xid, self.epoch, Status::from_number(status));
         Event::Frame { conn: self.conn, frame: Frame::new(h, body) }
     }
     /// The server answers the oldest request.

@@ -18,7 +18,7 @@ use nacre_dlm::server::{
 use nacre_node::Promise;
 use nacre_osd::{OsdError, Table, table};
 use nacre_target::{ExportId, PersistentLocks, RevokedLock, TargetCore};
-use nacre_types::{Errno, Extent, LockCookie, ObjectId};
+use nacre_types::{Errno, Extent, LockCookie, ObjectId, ProtocolOutcome};
 use nacre_wire::Opcode;
 use nacre_wire::ost::{Enqueue, LockBlocking, LockGranted, LockMode, ObjectState};
 
@@ -124,7 +124,7 @@ impl Locks {
     /// the server's for the time of the operation, for which this waits.
     ///
     /// # Errors
-    /// `ESTALE`: the client holds no such lock (any more: it was evicted, or the target started again), so it
+    /// [`ProtocolOutcome::LockLost`]: the client holds no such lock (any more: it was evicted, or the target started again), so it
     /// must enqueue again. `EPROTO`: the lock does not cover the request.
     pub(crate) async fn lock(
         self: &Rc<Self>,
@@ -171,7 +171,11 @@ impl Locks {
         let mut space = self.space.borrow_mut();
         self.core.revoked_lock_used(export, RevokedLock::Cookie(cookie));
         let Some(lock) = space.covering(export, cookie, object.into(), mode, extent) else {
-            return Err(if space.knows(export, cookie) { Errno::EPROTO } else { Errno::ESTALE });
+            return Err(if space.knows(export, cookie) {
+                Errno::EPROTO
+            } else {
+                ProtocolOutcome::LockLost.into()
+            });
         };
         let used = space.use_lock(lock);
         assert!(used, "a covering lock is granted");

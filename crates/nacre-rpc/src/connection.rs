@@ -15,10 +15,10 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
-use nacre_types::{Codec, ConnEpoch, Errno, Generation, Instant, Transno, Xid};
+use nacre_types::{Codec, ConnEpoch, Errno, Generation, Instant, ProtocolOutcome, Transno, Xid};
 use nacre_wire::bounds::{NAME_BYTES_MAX, SENTENCE_BYTES_MAX, cut};
 use nacre_wire::target::{Connect, ConnectReply, Made, PingReply, features};
-use nacre_wire::{Frame, Header, Kind, Opcode, flags};
+use nacre_wire::{Frame, Header, Kind, Opcode, Status, flags};
 
 /// A target in recovery is asked whether it is over, after a pause that doubles from the first to the second of these:
 /// where all clients live it takes milliseconds, and a lease where one does not.
@@ -354,7 +354,7 @@ impl<T> Import<T> {
     }
 
     fn connect_answered(&mut self, now: Instant, frame: &Frame, sent: Instant) {
-        if frame.header.status != 0 {
+        if frame.header.status != Status::Success {
             return self.lose(now, &refused(frame));
         }
         let reply = match ConnectReply::from_slice(&frame.body) {
@@ -454,15 +454,14 @@ impl<T> Import<T> {
     }
 
     fn replay_answered(&mut self, now: Instant, frame: &Frame, at: Transno, sent: Instant) {
-        if frame.header.status == Errno::EALREADY.0 {
+        if frame.header.status.is(ProtocolOutcome::NothingLost) {
             // Nothing was lost this time; what is kept is kept for the next.
             self.note_answer(&frame.header, sent);
             return self.send_replay_done(now);
         }
         self.replay.replayed(at, frame.header.xid, frame.header.transno);
         self.note_answer(&frame.header, sent);
-        if frame.header.status != 0 {
-            let error = Errno(frame.header.status);
+        if let Some(error) = frame.header.status.error() {
             self.effects.push_back(ImportEffect::ReplayFailed { transno: at, error });
         }
         self.replay_next(now);
@@ -577,11 +576,14 @@ impl<T> Import<T> {
 
 /// Why a target refuses a connect, for people.
 fn refused(frame: &Frame) -> String {
-    let why = match Errno(frame.header.status) {
-        Errno::ESTALE => "somebody with this client's secret has connected since",
-        Errno::EACCES => "the target knows a client of this identity with another secret",
+    let why = match frame.header.status {
+        Status::Outcome(ProtocolOutcome::StaleEpoch) => {
+            "somebody with this client's secret has connected since"
+        }
+        Status::Errno(Errno::EACCES) => "the target knows a client of this identity with another secret",
         _ => cut(core::str::from_utf8(&frame.body).unwrap_or_default(), SENTENCE_BYTES_MAX),
     };
     let why: String = why.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    format!("connect refused: {} {why}", Errno(frame.header.status)).trim_end().to_owned()
+    let error = Errno(frame.header.status.number());
+    format!("connect refused: {error} {why}").trim_end().to_owned()
 }

@@ -12,7 +12,7 @@ use crate::slots::TAG_MAX;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{ConnEpoch, Errno, Generation, Tag, Transno, Xid};
+use nacre_types::{ConnEpoch, Errno, Generation, ProtocolOutcome, Tag, Transno, Xid};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
 
 /// Requests of one client that may be executed side by side. A client in good order stays far below.
@@ -116,10 +116,10 @@ impl Export {
     /// The client has connected. What [`Export::callbacks`] gives is to be sent again, after the connect reply.
     ///
     /// # Errors
-    /// `ESTALE` when the epoch is not newer: a delayed copy of an earlier connect.
+    /// [`ProtocolOutcome::StaleEpoch`] when the epoch is not newer: a delayed copy of an earlier connect.
     pub fn connect(&mut self, epoch: ConnEpoch, max_mod_rpcs: u16) -> Result<(), Errno> {
         if epoch <= self.epoch {
-            return Err(Errno::ESTALE);
+            return Err(ProtocolOutcome::StaleEpoch.into());
         }
         self.epoch = epoch;
         self.untagged.clear();

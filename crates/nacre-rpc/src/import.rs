@@ -18,7 +18,9 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
-use nacre_types::{ClientUuid, ConnEpoch, Errno, Generation, Instant, Remembered, Secret, Transno, Xid};
+use nacre_types::{
+    ClientUuid, ConnEpoch, Errno, Generation, Instant, ProtocolOutcome, Remembered, Secret, Transno, Xid,
+};
 use nacre_wire::target::{Role, features};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
 
@@ -220,7 +222,7 @@ pub struct Import<T> {
     pub(crate) changes: VecDeque<Waiting<T>>,
     pub(crate) closes: VecDeque<Waiting<T>>,
     pub(crate) urgent: VecDeque<Waiting<T>>,
-    /// Refused with EINPROGRESS: go back to their queue at this time.
+    /// Refused with [`ProtocolOutcome::TryLater`]: they go back to their queue at this time.
     pub(crate) delayed: BTreeMap<(Instant, u64), Waiting<T>>,
     pub(crate) last_committed: Transno,
     pub(crate) last_stable: Transno,
@@ -230,7 +232,7 @@ pub struct Import<T> {
 impl<T> Import<T> {
     /// Calls that may wait in one import; [`Import::has_room`] says whether another may come.
     pub const WAITING_MAX: usize = 65_536;
-    /// Pause before a request that was answered EINPROGRESS is sent again.
+    /// Pause before a request that was refused with [`ProtocolOutcome::TryLater`] is sent again.
     const IN_PROGRESS_PAUSE: Duration = Duration::from_millis(200);
     /// An idle client says after that time that it has the reply to its latest change: others may wait for it.
     const ACK_AFTER: Duration = Duration::from_millis(1);
@@ -415,7 +417,7 @@ impl<T> Import<T> {
         self.note_answer(&frame.header, call.sent);
         self.note_duration(&call, frame.header.status, now);
         self.free(&call);
-        if frame.header.status == Errno::EINPROGRESS.0 {
+        if frame.header.status.is(ProtocolOutcome::TryLater) {
             let (request, token) = call.into_request();
             let waiting = self.waiting_entry(request, token);
             self.delayed.insert((now + Self::IN_PROGRESS_PAUSE, waiting.serial), waiting);

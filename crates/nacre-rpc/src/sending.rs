@@ -7,8 +7,8 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
-use nacre_types::{Errno, Instant, Xid};
-use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
+use nacre_types::{Instant, ProtocolOutcome, Xid};
+use nacre_wire::{Class, Frame, Header, Kind, Opcode, Status, flags};
 
 /// Which bound a request counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,8 +122,8 @@ impl<T> Import<T> {
     }
 
     /// A slow network must not keep out for ever what is not bound to the lease of another target.
-    pub(crate) fn note_duration(&mut self, call: &Outstanding<T>, status: i32, now: Instant) {
-        if status != Errno::ETIME.0 && self.patience.is_zero() {
+    pub(crate) fn note_duration(&mut self, call: &Outstanding<T>, status: Status, now: Instant) {
+        if !status.is(ProtocolOutcome::DeadlinePassed) && self.patience.is_zero() {
             return;
         }
         if Opcode::from_number(call.frame.header.opcode).is_some_and(Opcode::changes_object) {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use nacre_rpc::{Admission, Export, PreVersions, ReplyRecord};
-use nacre_types::{ConnEpoch, Errno, Fid, Generation, Tag, Transno, Xid};
+use nacre_types::{ConnEpoch, Errno, Fid, Generation, ProtocolOutcome, Tag, Transno, Xid};
 use nacre_wire::{Class, Header, Kind, Opcode, flags};
 
 fn request(xid: u64, tag: u16, last_xid: u64, epoch: u32) -> Header {
@@ -87,7 +87,7 @@ fn a_request_of_an_old_epoch_is_dropped_silently() {
     e.connect(ConnEpoch(2), 7).expect("the script");
     assert_eq!(e.admit(&request(5, 1, 4, 1), Class::Modify), Admission::Drop);
     assert_eq!(e.last_xid(), Xid(0), "and says nothing");
-    assert_eq!(e.connect(ConnEpoch(2), 7), Err(Errno::ESTALE));
+    assert_eq!(e.connect(ConnEpoch(2), 7), Err(ProtocolOutcome::StaleEpoch.into()));
 }
 
 #[test]

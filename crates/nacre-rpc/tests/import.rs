@@ -4,10 +4,11 @@ use bytes::Bytes;
 use core::time::Duration;
 use nacre_rpc::{CallError, Import, ImportConfig, ImportEffect, ImportState, Request};
 use nacre_types::{
-    ClientUuid, Codec, ConnEpoch, Errno, Generation, Incarnation, Instant, Timestamp, Transno, Xid,
+    ClientUuid, Codec, ConnEpoch, Errno, Generation, Incarnation, Instant, ProtocolOutcome, Timestamp,
+    Transno, Xid,
 };
 use nacre_wire::target::{ConnectReply, Made, PingReply, Role, features};
-use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
+use nacre_wire::{Class, Frame, Header, Kind, Opcode, Status, flags};
 
 /// An import with a clock, and what it did since it was last asked, as short words.
 struct Script {
@@ -83,7 +84,7 @@ impl Script {
                 }
                 ImportEffect::Close { .. } => "close".into(),
                 ImportEffect::Done { token, result, .. } => match result {
-                    Ok(frame) => format!("{token} done {}", frame.header.status),
+                    Ok(frame) => format!("{token} done {}", frame.header.status.number()),
                     Err(CallError::Evicted) => format!("{token} evicted"),
                     Err(CallError::Stopped) => format!("{token} stopped"),
                     Err(CallError::Mismatch) => format!("{token} mismatch"),
@@ -157,7 +158,7 @@ impl Script {
     }
     fn reply_with(&mut self, xid: u64, status: i32, transno: u64, last_committed: u64) {
         let mut h = self.header(Kind::Reply, xid);
-        h.status = status;
+        h.status = Status::from_number(status);
         h.transno = Transno(transno);
         h.last_committed = Transno(last_committed);
         h.clock_ms = self.clock_ms;
@@ -282,7 +283,7 @@ fn changes_of_objects_that_are_slow_get_more_time_until_they_are_fast_again() {
     s.connect(SERVER);
     s.call(1, Opcode::Write, Class::Modify);
     s.pass(SEC * 4);
-    s.reply_with(2, Errno::ETIME.0, 0, 0);
+    s.reply_with(2, Errno::from(ProtocolOutcome::DeadlinePassed).0, 0, 0);
     s.take();
     s.call(2, Opcode::Write, Class::Modify);
     let sent = s.take();
@@ -593,7 +594,7 @@ fn a_write_in_the_log_that_was_never_answered_has_its_turn_and_then_its_own_answ
 fn in_progress_is_retried_with_a_new_xid() {
     let mut s = Script::connected(7);
     s.change(1);
-    s.reply_with(2, Errno::EINPROGRESS.0, 0, 0);
+    s.reply_with(2, Errno::from(ProtocolOutcome::TryLater).0, 0, 0);
     s.pass(Duration::from_millis(100));
     assert_eq!(s.take(), ["Create x2 t1 l1"]);
     s.pass(Duration::from_millis(100));

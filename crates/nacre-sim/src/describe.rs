@@ -3,7 +3,7 @@
 use nacre_types::Codec;
 use nacre_wire::mdt::{self, EntryReply};
 use nacre_wire::ost;
-use nacre_wire::{Frame, Kind, Opcode, flags};
+use nacre_wire::{Frame, Kind, Opcode, Status, flags};
 use std::fmt::Debug;
 
 /// One line: what it is, what it asks or says, and whatever of its header is not usual.
@@ -14,7 +14,9 @@ pub fn frame(frame: &Frame) -> String {
     };
     let mut out = match h.kind {
         Kind::Request => format!("{opcode:?} {}", request(opcode, &frame.body)),
-        Kind::Reply if h.status != 0 => format!("{opcode:?} refused: {}", nacre_types::Errno(h.status)),
+        Kind::Reply if h.status != Status::Success => {
+            format!("{opcode:?} refused: {}", nacre_types::Errno(h.status.number()))
+        }
         Kind::Reply => format!("{opcode:?} done {}", reply(opcode, &frame.body)),
         Kind::Callback => format!("callback {opcode:?} {}", callback(opcode, &frame.body)),
         other => format!("{other:?}"),

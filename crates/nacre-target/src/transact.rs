@@ -11,7 +11,7 @@ use crate::target_core::TargetCore;
 use alloc::vec::Vec;
 use nacre_osd::{Pins, Reservation, Tx, table};
 use nacre_rpc::{PreVersions, ReplyRecord, SubRecord};
-use nacre_types::{Codec, Errno, Fid, Transno};
+use nacre_types::{Codec, Errno, Fid, ProtocolOutcome, Transno};
 use nacre_wire::is_expired;
 
 /// Rows that a reply record adds to a transaction.
@@ -35,7 +35,7 @@ impl TargetCore {
         let (tag, xid) = (request.header.tag, request.header.xid);
         let (keeps_record, has_rows, waits_for_commit) = {
             let exports = self.clients().exports();
-            let entry = exports.get(request.export).ok_or(Errno::ESTALE)?;
+            let entry = exports.get(request.export).ok_or(ProtocolOutcome::ExportGone)?;
             let keeps_record = self.config.reply_records && tag.0 != 0 && entry.rpc.keeps_record(tag, xid);
             let pending = entry.pending_records.get(&request.execution());
             (keeps_record, entry.has_lease(), pending.is_some_and(|p| p.reply_waits_for_commit))
@@ -96,11 +96,13 @@ impl TargetCore {
     /// no deadline, because its client has the reply.
     ///
     /// # Errors
-    /// ENOTCONN, which no client sees: the next copy is executed as if this one had been lost on its way. ETIME: the change
-    /// was not applied and will not be. ESTALE: the export has ended.
+    /// [`ProtocolOutcome::Abandoned`], which no client sees: the next copy is executed as if this one had been lost on its way. [`ProtocolOutcome::DeadlinePassed`]:
+    /// the change
+    /// was not applied and will not be. [`ProtocolOutcome::ExportGone`]: the export
+    /// has ended.
     pub fn check_deadline(&self, request: &Request) -> Result<(), Errno> {
         let mut exports = self.clients().exports_mut();
-        let entry = exports.get_mut(request.export).ok_or(Errno::ESTALE)?;
+        let entry = exports.get_mut(request.export).ok_or(ProtocolOutcome::ExportGone)?;
         if request.replayed_transno().is_some() {
             return Ok(());
         }
@@ -108,10 +110,10 @@ impl TargetCore {
             tracing::debug!(target_name = %self.name, client = %entry.uuid(), xid = %request.header.xid,
                 opcode = ?request.opcode, "not applied: its client has disconnected");
             entry.rpc.abandon(request.header.xid);
-            return Err(Errno::ENOTCONN);
+            return Err(ProtocolOutcome::Abandoned.into());
         }
         if is_expired(self.clock_ms(), request.header.clock_ms) {
-            return Err(Errno::ETIME);
+            return Err(ProtocolOutcome::DeadlinePassed.into());
         }
         Ok(())
     }

@@ -60,7 +60,9 @@ impl Logic for Raw {
                     self.send(Opcode::Reserve, xid, tag, Reserve { objects: 1 }.to_vec());
                 }
             }
-            Event::Frame { frame, .. } => say(format!("tag {}: {}", frame.header.tag.0, frame.header.status)),
+            Event::Frame { frame, .. } => {
+                say(format!("tag {}: {}", frame.header.tag.0, frame.header.status.number()))
+            }
             Event::Closed { .. } => say("closed".into()),
             _ => {}
         }

@@ -64,7 +64,7 @@ impl Logic for Raw {
                 }
                 return;
             }
-            Event::Frame { frame, .. } => format!("status {}", frame.header.status),
+            Event::Frame { frame, .. } => format!("status {}", frame.header.status.number()),
             Event::Closed { .. } => "closed".to_owned(),
             _ => return,
         };

@@ -389,7 +389,7 @@ impl Logic for Raw {
             }
             Event::Frame { frame, .. } => {
                 let ending = if frame.header.has(nacre_wire::flags::LEASE_ENDING) { " ending" } else { "" };
-                let said = format!("status {}{ending}", frame.header.status);
+                let said = format!("status {}{ending}", frame.header.status.number());
                 self.ctx.push(Effect::Door(Box::new(said)));
             }
             Event::Closed { .. } => self.ctx.push(Effect::Door(Box::new("closed".to_string()))),

@@ -57,7 +57,6 @@ errnos! {
     EPROTO = 71, "protocol error";
     EOVERFLOW = 75, "value too large";
     EOPNOTSUPP = 95, "not supported";
-    EALREADY = 114, "done already";
     ENOTCONN = 107, "not connected";
     ESHUTDOWN = 108, "shut down";
     ETIMEDOUT = 110, "timed out";
@@ -69,17 +68,19 @@ errnos! {
 
 impl fmt::Display for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.symbol() {
-            Some(s) => write!(f, "{} ({s})", self.text()),
-            None => write!(f, "error {}", self.0),
+        match (self.symbol(), self.outcome()) {
+            (Some(s), _) => write!(f, "{} ({s})", self.text()),
+            (None, Some(outcome)) => outcome.fmt(f),
+            (None, None) => write!(f, "error {}", self.0),
         }
     }
 }
 impl fmt::Debug for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.symbol() {
-            Some(s) => f.write_str(s),
-            None => write!(f, "Errno({})", self.0),
+        match (self.symbol(), self.outcome()) {
+            (Some(s), _) => f.write_str(s),
+            (None, Some(outcome)) => write!(f, "{outcome:?}"),
+            (None, None) => write!(f, "Errno({})", self.0),
         }
     }
 }

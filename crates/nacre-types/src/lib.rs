@@ -14,6 +14,7 @@ mod id;
 mod identity;
 mod layout;
 pub mod name;
+mod outcome;
 mod samples;
 mod secret;
 mod time;
@@ -32,6 +33,7 @@ pub use layout::{
     STRIPES_MAX, StripePiece,
 };
 pub use name::Name;
+pub use outcome::ProtocolOutcome;
 pub use samples::{Samples, clocks};
 pub use secret::Secret;
 pub use time::{Instant, Timestamp};

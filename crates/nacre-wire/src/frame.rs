@@ -1,5 +1,6 @@
 //! The frame: a fixed header, a body, and bulk bytes that no decoder looks at.
 
+use crate::status::Status;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -16,7 +17,7 @@ pub const MAX_BULK_BYTES: u32 = 16 << 20;
 /// Where the checksum of the header lies: at its end.
 const SUM_AT: usize = HEADER_BYTES - 4;
 const MAGIC: u32 = 0x6e63_7265;
-const VERSION: u16 = 10;
+const VERSION: u16 = 11;
 
 codec_enum! {
     /// The kind of a frame.
@@ -67,8 +68,8 @@ pub struct Header {
     pub flags: u32,
     /// Number of an [`crate::Opcode`]; kept as a number so that unknown ones can be answered.
     pub opcode: u16,
-    /// Reply: 0 or a positive errno.
-    pub status: i32,
+    /// Reply: the result of the request.
+    pub status: Status,
     /// Request and its reply carry the same xid.
     pub xid: Xid,
     /// Slot of a modifying request, 0 = none.
@@ -100,7 +101,7 @@ impl Header {
             kind,
             flags: 0,
             opcode,
-            status: 0,
+            status: Status::Success,
             xid: Xid(0),
             tag: Tag(0),
             last_xid: Xid(0),
@@ -287,7 +288,7 @@ mod tests {
         let mut h = Header::new(Kind::Request, 17);
         h.xid = Xid(5);
         h.tag = Tag(3);
-        h.status = -1;
+        h.status = Status::from_number(-1);
         h.last_stable = Transno(77);
         let frame = Frame::new(h.clone(), alloc::vec![1, 2, 3]);
         let bytes = frame.encode_header(9, sum);

@@ -15,6 +15,7 @@ mod opcode;
 pub mod ost;
 mod pattern;
 pub mod settings;
+mod status;
 pub mod target;
 
 pub use address::AddressText;
@@ -23,3 +24,4 @@ pub use frame::{
 };
 pub use opcode::{Class, Opcode, Rpc};
 pub use pattern::matches;
+pub use status::Status;

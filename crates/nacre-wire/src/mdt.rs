@@ -5,6 +5,7 @@
 //! that the client can ask the OSTs.
 
 use crate::opcode::rpc;
+use crate::status::Status;
 use crate::target::Empty;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -295,8 +296,8 @@ codec_struct! {
     pub struct Batch { pub stop_at_error: bool, pub operations: Vec<SubOperation> }
 }
 codec_struct! {
-    /// 0 and the reply's body, or an errno.
-    pub struct SubResult { pub status: i32, pub body: Bytes }
+    /// Success and the reply's body, or the error.
+    pub struct SubResult { pub status: Status, pub body: Bytes }
 }
 codec_struct! {
     /// As many results as there were operations.

@@ -7,7 +7,7 @@ mod messages;
 #[path = "../../../fuzz/support/replay.rs"]
 mod replay;
 
-use nacre_wire::Opcode;
+use nacre_wire::{Opcode, Status};
 use std::fmt::Write;
 
 /// Opcodes whose body is not a request of its own: callbacks, and those without a message yet.
@@ -81,7 +81,7 @@ fn header_sample() -> Vec<u8> {
     use nacre_wire::{Frame, Header, Kind};
     let header = Header {
         flags: 0x0102_0304,
-        status: -5,
+        status: Status::from_number(-5),
         xid: Xid(6),
         tag: Tag(7),
         last_xid: Xid(8),

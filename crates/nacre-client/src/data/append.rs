@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::cell::RefCell;
 use nacre_node::join_all;
-use nacre_types::{Component, Errno, Extent, Fid, Timestamp};
+use nacre_types::{Component, Errno, Extent, Fid, ProtocolOutcome, Timestamp};
 use nacre_wire::ost::{LockMode, ObjectState, Truncate};
 
 /// One object's part of an append.
@@ -154,7 +154,7 @@ impl Client {
         });
         let parts: Vec<Part> = join_all(undone).await;
         if parts.iter().any(|part| part.done) {
-            if error != Errno::ESTALE {
+            if !error.is(ProtocolOutcome::LockLost) {
                 tracing::error!(fid = %file.fid, "a failed append could not be taken back: the file has a hole with a piece of it behind");
             }
             begun.replace(parts);

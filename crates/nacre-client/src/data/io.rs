@@ -16,7 +16,9 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_node::join_all;
-use nacre_types::{Caller, Component, Errno, Extent, Fid, LockCookie, OpenHandle, SetAttr, Timestamp};
+use nacre_types::{
+    Caller, Component, Errno, Extent, Fid, LockCookie, OpenHandle, ProtocolOutcome, SetAttr, Timestamp,
+};
 use nacre_wire::mdt::Setattr;
 use nacre_wire::ost::{Allocate, LockMode, ObjectState, Read, SyncObject, Write};
 use nacre_wire::target::Sync;
@@ -159,7 +161,7 @@ impl Client {
         Ok(ranges.iter().map(|r| r.stripe).collect())
     }
 
-    /// Does an operation again whose locks went with their server's process (`ESTALE`). It is told whether this is the
+    /// Does an operation again whose locks went with their server's process ([`ProtocolOutcome::LockLost`]). It is told whether this is the
     /// first try: what was begun must be ended, whether anybody still wants it or not.
     pub(crate) async fn retry_lost_locks<T, F: Future<Output = Result<T, Errno>>>(
         &self,
@@ -167,7 +169,7 @@ impl Client {
     ) -> Result<T, Errno> {
         for number in 1..TRIES {
             match operation(number == 1).await {
-                Err(Errno::ESTALE) => {}
+                Err(e) if e.is(ProtocolOutcome::LockLost) => {}
                 other => return other,
             }
         }

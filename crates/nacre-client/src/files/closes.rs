@@ -17,6 +17,7 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use nacre_node::{Promise, join_all};
 use nacre_types::Errno;
+use nacre_wire::Status;
 use nacre_wire::mdt::{BATCH_MAX, Batch, BatchReply, Close};
 
 /// A close that collects.
@@ -92,7 +93,7 @@ async fn send_together(mdt: &Target, due: &[Waiting]) -> Vec<Result<(), Errno>> 
         let operations = due.iter().map(|w| encoded(&w.close)).collect();
         match mdt.call_as_close(&Batch { stop_at_error: false, operations }).await {
             Ok(BatchReply { results }) if results.len() == due.len() => {
-                let result = |status| if status == 0 { Ok(()) } else { Err(Errno(status)) };
+                let result = |status: Status| status.error().map_or(Ok(()), Err);
                 return results.iter().map(|r| result(r.status)).collect();
             }
             Ok(_) => return alloc::vec![Err(Errno::EPROTO); due.len()],

@@ -13,7 +13,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
-use nacre_types::{Codec, Errno, Instant, LockCookie, OpenHandle, OstIndex, TargetName};
+use nacre_types::{Codec, Errno, Instant, LockCookie, OpenHandle, OstIndex, ProtocolOutcome, TargetName};
 use nacre_wire::Rpc;
 use nacre_wire::mdt::{Getattr, Reclaim, ReclaimReply};
 
@@ -75,7 +75,7 @@ impl Client {
                 None => None,
             };
             match ost.call_until(request, bulk.clone(), until).await {
-                Err(Errno::ETIME) => {
+                Err(e) if e.is(ProtocolOutcome::DeadlinePassed) => {
                     tracing::debug!(
                         target_name = ost.name,
                         "a change reached its OST too late: it is made anew"

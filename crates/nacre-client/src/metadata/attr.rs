@@ -149,7 +149,7 @@ impl Client {
             let Laid { object, laid } = Laid::new(component, fid, stripe);
             match self.ost(ost).await?.call(&Glimpse { object, laid }).await {
                 // Removed in the meantime: as empty as one that was never written.
-                Err(Errno::ENOENT | Errno::ESTALE) => Ok(ObjectState::default()),
+                Err(Errno::ENOENT) => Ok(ObjectState::default()),
                 other => other,
             }
         };

@@ -161,8 +161,8 @@ impl Client {
 }
 
 fn changed(change: &Change<'_>, result: &SubResult) -> Changed {
-    if result.status != 0 {
-        return Err(Errno(result.status));
+    if let Some(error) = result.status.error() {
+        return Err(error);
     }
     let entry = match change {
         Change::Make(_) => CreateReply::from_slice(&result.body)?.entry,

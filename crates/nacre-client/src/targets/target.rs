@@ -81,7 +81,7 @@ impl Target {
         let _timing = self.requests.time(request_name(R::OPCODE));
         self.peer.call_bulk(request, bulk).await.map_err(|e| self.explain(R::OPCODE, e))
     }
-    /// A change of an object that must not be begun after `until`; ETIME says that it was not.
+    /// A change of an object that must not be begun after `until`; [`nacre_types::ProtocolOutcome::DeadlinePassed`] says that it was not.
     pub(crate) async fn call_until<'a, R: Rpc + Codec<'a>>(
         &self,
         request: &R,

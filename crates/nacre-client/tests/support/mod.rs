@@ -10,7 +10,7 @@ use nacre_wire::mdt::*;
 use nacre_wire::mgs::{ListTargets, TargetEntry, TargetList};
 use nacre_wire::ost::{self, ObjectState};
 use nacre_wire::target::{Connect, ConnectReply, Empty, Param, ParamList, PingReply};
-use nacre_wire::{Frame, Header, Kind, Opcode};
+use nacre_wire::{Frame, Header, Kind, Opcode, Status};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -134,7 +134,7 @@ impl Fake {
         let (body, bulk) = match answer {
             Ok(reply) => reply,
             Err(errno) => {
-                header.status = errno.0;
+                header.status = errno.into();
                 (Vec::new(), Vec::new())
             }
         };
@@ -346,7 +346,10 @@ impl Fake {
                         Some(errno) => Err(errno),
                         None => shared.close(Close::from_slice(&operation.body).unwrap()),
                     };
-                    SubResult { status: done.err().map_or(0, |e| e.0), body: Empty {}.to_vec().into() }
+                    SubResult {
+                        status: done.err().map_or(Status::Success, Status::from),
+                        body: Empty {}.to_vec().into(),
+                    }
                 });
                 body(&BatchReply { results: results.collect() })
             }

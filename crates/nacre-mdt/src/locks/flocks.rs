@@ -12,7 +12,7 @@ use nacre_dlm::policy::flock::{Family, Kind, Lock, Owner};
 use nacre_dlm::server::{FlockSpace, Outcome, SEGMENTS_MAX};
 use nacre_osd::Credits;
 use nacre_target::{ExportId, RECORD_BYTES, RECORD_ROWS};
-use nacre_types::{Errno, Fid, Generation};
+use nacre_types::{Errno, Fid, Generation, ProtocolOutcome};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType};
 use tracing::warn;
 
@@ -157,7 +157,7 @@ pub(crate) fn release_conflicting(
         if holder.client != owner.client {
             warn!(%fid, holder = %holder.client,
                 "replay refused: a file lock is free only after a change that is lost");
-            return Err(Errno::EOVERFLOW);
+            return Err(ProtocolOutcome::VersionMismatch.into());
         }
         let (start, end) = (held.start.max(lock.start), held.end.min(lock.end));
         let released = match lock.kind {

@@ -27,7 +27,9 @@ use core::time::Duration;
 use nacre_node::{Peer, PeerConfig, RpcError, WaitList};
 use nacre_osd::{Credits, OsdError, Pins};
 use nacre_target::{Registration, TargetCore};
-use nacre_types::{Errno, Fid, Instant, Layout, LayoutTemplate, OstIndex, TargetKind, TargetName, Transno};
+use nacre_types::{
+    Errno, Fid, Instant, Layout, LayoutTemplate, OstIndex, ProtocolOutcome, TargetKind, TargetName, Transno,
+};
 use nacre_wire::mgs::{KeptParam, TargetEntry};
 use nacre_wire::ost::FreeSpace;
 use nacre_wire::settings::{parse_megabytes, parse_switch};
@@ -307,11 +309,11 @@ impl Osts {
             }
         }
     }
-    /// A layout for a new file. EINPROGRESS: not yet, the client asks again.
+    /// A layout for a new file. [`ProtocolOutcome::TryLater`]: an OST may connect soon.
     pub(crate) fn layout(&self, template: &LayoutTemplate) -> Result<Layout, Errno> {
         self.refresh();
         if self.may_come(template) {
-            return Err(Errno::EINPROGRESS);
+            return Err(ProtocolOutcome::TryLater.into());
         }
         let layout = self.allocator.borrow_mut().layout(template, || self.core.ctx.random());
         match layout {

@@ -145,7 +145,7 @@ impl Mdt {
             let object = ObjectId { fid, stripe: *stripe };
             match ost.peer.call(&SetOwner { object, owner }).await {
                 // Destroyed since, or never written: nothing to charge.
-                Ok(_) | Err(RpcError::Errno(Errno::ENOENT | Errno::ESTALE)) => {}
+                Ok(_) | Err(RpcError::Errno(Errno::ENOENT)) => {}
                 Err(e) => return Err(e),
             }
         }
@@ -256,7 +256,7 @@ impl Mdt {
         let calls = (0u32..).zip(&peers).map(|(stripe, peer)| async move {
             let laid = component.laid(stripe);
             match peer.call(&Glimpse { object: ObjectId { fid, stripe }, laid }).await {
-                Err(RpcError::Errno(Errno::ENOENT | Errno::ESTALE)) => Ok(ObjectState::default()),
+                Err(RpcError::Errno(Errno::ENOENT)) => Ok(ObjectState::default()),
                 other => other,
             }
         });

@@ -10,9 +10,9 @@
 //! merged. That of a name is its entry's; a name that is not there has version 0.
 
 use crate::rows::row::Inode;
-use crate::rows::view::{Abort, Slot, Step, View};
+use crate::rows::view::{Slot, Step, View};
 use nacre_rpc::{PreVersions, SubRecord};
-use nacre_types::{Errno, Fid, Transno};
+use nacre_types::{Errno, Fid, ProtocolOutcome, Transno};
 use tracing::warn;
 
 /// Which of the versions.
@@ -48,7 +48,7 @@ impl View<'_> {
             Some(expected) if expected != version => {
                 warn!(what, %fid, found = %version, %expected,
                     "replay refused: a change that this one builds on is lost");
-                Err(Abort::Errno(Errno::EOVERFLOW))
+                Err(Errno::from(ProtocolOutcome::VersionMismatch).into())
             }
             _ => Ok(()),
         }

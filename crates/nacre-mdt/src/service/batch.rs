@@ -19,8 +19,9 @@ use nacre_osd::{Credits, Tx};
 use nacre_rpc::{PreVersions, ReplyRecord, SubRecord};
 use nacre_target::{Reply, Request};
 use nacre_types::name::HashKey;
-use nacre_types::{Codec, Errno, Fid, LayoutTemplate};
+use nacre_types::{Codec, Errno, Fid, LayoutTemplate, ProtocolOutcome};
 use nacre_wire::Opcode;
+use nacre_wire::Status;
 use nacre_wire::mdt::{BATCH_MAX, Batch, BatchReply, SubOperation, SubResult};
 use tracing::warn;
 
@@ -67,7 +68,7 @@ impl Progress {
         let record = SubRecord { result: 0, data, fid };
         self.digest.add(versions, &record);
         self.records.push(record);
-        self.results.push(SubResult { status: 0, body: Bytes::from(applied.body) });
+        self.results.push(SubResult { status: Status::Success, body: Bytes::from(applied.body) });
     }
     fn failed(&mut self, e: Errno) {
         let record = SubRecord { result: e.0 as u16, data: 0, fid: Fid::default() };
@@ -75,7 +76,7 @@ impl Progress {
             self.digest.add(&PreVersions::default(), &record);
         }
         self.records.push(record);
-        self.results.push(SubResult { status: e.0, body: Bytes::new() });
+        self.results.push(SubResult { status: e.into(), body: Bytes::new() });
     }
 }
 
@@ -101,7 +102,7 @@ impl BatchRun<'_> {
             }
             self.step(number, tx, read_set, hash, context, &mut opens, &mut progress, output);
             // An OST may connect soon: the client sends the whole batch again.
-            if progress.abort == Some(Abort::Errno(Errno::EINPROGRESS)) {
+            if matches!(progress.abort, Some(Abort::Errno(e)) if e.is(ProtocolOutcome::TryLater)) {
                 break;
             }
         }
@@ -115,7 +116,7 @@ impl BatchRun<'_> {
         if self.request.replayed_versions().is_some_and(|expected| expected != output.versions) {
             warn!(target_name = %mdt.core().name,
                 "replay of a batch refused: a change that it builds on is lost");
-            return Err(Abort::Errno(Errno::EOVERFLOW));
+            return Err(Errno::from(ProtocolOutcome::VersionMismatch).into());
         }
         mdt.core().set_record_results(self.request, progress.records);
         Ok(progress.results)
@@ -165,7 +166,7 @@ impl BatchRun<'_> {
         };
         output.placed_dirs.truncate(placed);
         match failed {
-            Abort::Errno(Errno::EINPROGRESS) => progress.abort = Some(failed),
+            Abort::Errno(e) if e.is(ProtocolOutcome::TryLater) => progress.abort = Some(failed),
             Abort::Errno(e) => {
                 progress.failed(e);
                 progress.stopped = self.stop_at_error;
@@ -199,7 +200,7 @@ impl Mdt {
         }
         let operations = args.operations.iter().map(decode).collect::<Result<Vec<_>, Errno>>()?;
         let hash = self.name_hash().wait().await;
-        let client = self.core().client_uuid(request.export).ok_or(Errno::ESTALE)?;
+        let client = self.core().client_uuid(request.export).ok_or(ProtocolOutcome::ExportGone)?;
         let record_credits = credits_of_record(operations.len());
         let (mut read_set, mut credits) = (ReadSet::default(), record_credits);
         for op in operations.iter().flatten().map(AnyOperation::get) {
@@ -259,14 +260,14 @@ impl Mdt {
         }
         let mut results = Vec::new();
         for (operation, record) in args.operations.iter().zip(&record.results) {
-            let (mut status, mut body) = (i32::from(record.result), Vec::new());
-            if status == 0 {
+            let (mut status, mut body) = (Status::from_number(record.result.into()), Vec::new());
+            if status == Status::Success {
                 let op = decode(operation)?.ok_or(Errno::EPROTO)?;
                 let recorded = Recorded { data: record.data, fid: record.fid };
                 match self.reconstruct_operation(op.get(), recorded).await {
                     Ok(reply) => body = reply,
                     Err(Errno::EPROTO) => return Err(Errno::EPROTO),
-                    Err(e) => status = e.0,
+                    Err(e) => status = e.into(),
                 }
             }
             results.push(SubResult { status, body: Bytes::from(body) });

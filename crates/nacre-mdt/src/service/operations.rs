@@ -6,7 +6,7 @@ use crate::osts::layout_choice::LayoutChoice;
 use crate::service::bounds::credits_of;
 use alloc::vec::Vec;
 use nacre_target::{Reply, Request};
-use nacre_types::{Errno, Fid, LayoutTemplate};
+use nacre_types::{Errno, Fid, LayoutTemplate, ProtocolOutcome};
 
 impl Mdt {
     /// Executes one operation, for the request that consists of it.
@@ -23,7 +23,7 @@ impl Mdt {
 
     async fn execute_operation(&self, request: &Request, op: &dyn Operation) -> Result<Reply, Errno> {
         let hash = self.name_hash().wait().await;
-        let client = self.core().client_uuid(request.export).ok_or(Errno::ESTALE)?;
+        let client = self.core().client_uuid(request.export).ok_or(ProtocolOutcome::ExportGone)?;
         let replayed = request.replayed_reply().and_then(|body| op.replayed_layout(body));
         let choice = LayoutChoice::new(self.osts(), replayed);
         let mut choose = |template: &LayoutTemplate| choice.only(template);

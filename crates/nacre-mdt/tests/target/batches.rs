@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use nacre_types::*;
+use nacre_wire::Status;
 use nacre_wire::mdt::*;
 
 /// Makes a file over all OSTs, opens it as `handle`, and removes its name.
@@ -44,7 +45,7 @@ fn orphans_over_many_osts_are_closed_together() {
             }));
         }
         let closed = c.call(&Batch { stop_at_error: false, operations: closes }).await.unwrap();
-        assert!(closed.results.iter().all(|r| r.status == 0), "{closed:?}");
+        assert!(closed.results.iter().all(|r| r.status == Status::Success), "{closed:?}");
         assert_eq!(closed.results.len(), BATCH_MAX);
     });
     let (report, _) = c.check();

@@ -120,7 +120,7 @@ fn a_batch_that_moves_directories_makes_no_circle() {
             sub(&rename((Fid::ROOT, b"b"), (new, b"b"))),
         ];
         let done = c.call(&Batch { stop_at_error: false, operations }).await.unwrap();
-        done.results.iter().map(|r| r.status).collect::<Vec<_>>()
+        done.results.iter().map(|r| r.status.number()).collect::<Vec<_>>()
     });
     let einval = Errno::EINVAL.0;
     assert_eq!(statuses, [0, einval, 0, einval, 0, 0]);

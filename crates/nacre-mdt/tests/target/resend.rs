@@ -209,7 +209,7 @@ const CASES: &[Case] = &[
             sub(&Close { fid: s.open, handle: OpenHandle(1), dirty: false, written: None, atime: None }),
         ];
         told(c.call(&Batch { stop_at_error: false, operations }).await, |r| {
-            let show = |r: &SubResult| match (r.status, CreateReply::from_slice(&r.body)) {
+            let show = |r: &SubResult| match (r.status.number(), CreateReply::from_slice(&r.body)) {
                 (0, Ok(reply)) => created(&reply),
                 (0, Err(_)) => EntryReply::from_slice(&r.body).map_or("done".into(), |r| entry(&r)),
                 (status, _) => format!("error {status}"),

@@ -27,7 +27,7 @@ async fn write_locked(c: &Client, o: ObjectId, cookie: &mut u64, offset: u64, da
         c.cancel(o, *cookie).await.unwrap();
         match done {
             Ok(_) => return,
-            Err(Errno::ESTALE) => {}
+            Err(e) if e.is(ProtocolOutcome::LockLost) => {}
             Err(errno) => panic!("{errno}"),
         }
     }

@@ -134,7 +134,11 @@ fn a_lock_that_does_not_cover_or_is_not_held_is_refused() {
             Err(Errno::EPROTO),
             "other object"
         );
-        assert_eq!(c.write_under(o, 200, b"x", LockCookie(9)).await, Err(Errno::ESTALE), "never granted");
+        assert_eq!(
+            c.write_under(o, 200, b"x", LockCookie(9)).await,
+            Err(ProtocolOutcome::LockLost.into()),
+            "never granted"
+        );
         c.write_under(o, 200, b"x", LockCookie(2)).await.unwrap();
         let again = Enqueue {
             object: o,
@@ -149,7 +153,7 @@ fn a_lock_that_does_not_cover_or_is_not_held_is_refused() {
         assert_eq!(c.peer.call(&empty).await.map_err(Errno::from), Err(Errno::EINVAL));
     });
     let stolen = c.run(1, move |c| async move { c.write_under(o, 200, b"y", LockCookie(2)).await });
-    assert_eq!(stolen, Err(Errno::ESTALE), "cookies belong to their client");
+    assert_eq!(stolen, Err(ProtocolOutcome::LockLost.into()), "cookies belong to their client");
 }
 
 #[test]
@@ -227,7 +231,7 @@ fn a_restart_keeps_objects_and_loses_locks() {
     });
     c.restart();
     c.run(0, move |c| async move {
-        assert_eq!(c.write_under(o, 0, b"x", LockCookie(5)).await, Err(Errno::ESTALE));
+        assert_eq!(c.write_under(o, 0, b"x", LockCookie(5)).await, Err(ProtocolOutcome::LockLost.into()));
         assert_eq!(c.read(o, 10, 10).await.unwrap(), b"kept");
     });
     let other = c.run(1, move |c| async move { c.write(o, 0, b"other").await });
@@ -455,7 +459,7 @@ fn a_kept_lock_survives_a_kill_until_it_is_given_back_or_its_client_is_gone() {
         c.write_under(o, 100, b"mine", LockCookie(1)).await.unwrap();
         for gone in [2, 3] {
             let written = c.write_under(o, gone * 100, b"x", LockCookie(gone)).await;
-            assert_eq!(written, Err(Errno::ESTALE), "lock {gone}");
+            assert_eq!(written, Err(ProtocolOutcome::LockLost.into()), "lock {gone}");
         }
     });
     c.run(1, move |c| async move { c.write(o, 200, b"free").await.unwrap() });

@@ -7,7 +7,7 @@ use nacre_sim::{NodeId, World};
 use nacre_types::*;
 use nacre_wire::ost::Write;
 use nacre_wire::target::{Connect, Role, features};
-use nacre_wire::{Frame, Header, Kind, Opcode, flags};
+use nacre_wire::{Frame, Header, Kind, Opcode, Status, flags};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -107,7 +107,7 @@ fn a_resent_write_does_not_undo_a_later_one() {
         };
         hand.order(&mut c, Order::Send(ConnId(1), write(1, false, b"first")));
         let first = hand.reply(50);
-        assert_eq!(first.header.status, 0);
+        assert_eq!(first.header.status, Status::Success);
         assert_ne!(first.header.transno, Transno(0));
 
         // As if the reply had been lost: another client writes, then the first sends its request again.
@@ -128,7 +128,7 @@ fn a_resent_write_does_not_undo_a_later_one() {
         }
         hand.order(&mut c, Order::Send(ConnId(2), write(2, true, b"first")));
         let again = hand.reply(50);
-        assert_eq!((again.header.status, again.header.transno), (0, first.header.transno));
+        assert_eq!((again.header.status, again.header.transno), (Status::Success, first.header.transno));
         assert!(again.header.has(flags::RECONSTRUCTED));
         let bytes = c.run(0, |c| async move { c.read(object(1), 0, 10).await }).unwrap();
         assert_eq!(bytes, b"later", "the resent write was executed again (restart: {restart})");

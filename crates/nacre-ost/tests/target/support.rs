@@ -81,7 +81,7 @@ impl Client {
     ) -> Result<ObjectState, Errno> {
         loop {
             match self.write_under(object, offset, data, LockCookie(0)).await {
-                Err(Errno::ETIME) => {} // it waited for a lock for longer than it may: it is made anew
+                Err(e) if e.is(ProtocolOutcome::DeadlinePassed) => {} // it waited for a lock for longer than it may: it is made anew
                 other => return other,
             }
         }

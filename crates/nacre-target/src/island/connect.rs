@@ -18,7 +18,7 @@ use alloc::string::{String, ToString};
 use nacre_node::{ConnId, Effect};
 use nacre_osd::{Credits, Pins, table};
 use nacre_rpc::Export;
-use nacre_types::{Codec, ConnEpoch, Errno, Generation};
+use nacre_types::{Codec, ConnEpoch, Errno, Generation, ProtocolOutcome};
 use nacre_wire::bounds::{NAME_BYTES_MAX, SENTENCE_BYTES_MAX, cut};
 use nacre_wire::target::{Connect, ConnectReply, Role, features};
 use nacre_wire::{Frame, Header};
@@ -170,7 +170,7 @@ impl<S: Service> Inner<S> {
             Some(id) => id,
             None => self.new_export(core, &mut exports, connect)?,
         };
-        let entry = exports.get_mut(id).ok_or(Errno::ESTALE)?;
+        let entry = exports.get_mut(id).ok_or(ProtocolOutcome::ExportGone)?;
         let max_mod_rpcs = agreed_slots(core, connect);
         // Callbacks are taken out when the reply is sent: it precedes them.
         entry.rpc.connect(epoch, max_mod_rpcs)?;
@@ -291,7 +291,7 @@ async fn record_client(core: &Rc<TargetCore>, id: ExportId) -> Result<(), Errno>
     let credits =
         Credits { rows: 3, row_bytes: 1024 + 2 * NAME_BYTES_MAX as u32, object_bytes: 0, frees: true };
     let reservation = core.osd.reserve(credits).await?;
-    let row = core.clients().exports().get(id).ok_or(Errno::ESTALE)?.row(id);
+    let row = core.clients().exports().get(id).ok_or(ProtocolOutcome::ExportGone)?.row(id);
     let (transno, ()) = core.transact_local(&Pins::default(), reservation, |tx| {
         tx.put(table::CLIENT, &client_key(id), row.to_vec());
         tx.put(table::TARGET, GENERATION_KEY, core.clients().exports().last_generation().to_vec());
@@ -300,7 +300,7 @@ async fn record_client(core: &Rc<TargetCore>, id: ExportId) -> Result<(), Errno>
     })?;
     core.osd.commit(transno).await?;
     let mut exports = core.clients().exports_mut();
-    exports.get_mut(id).ok_or(Errno::ESTALE)?.set_durable(row.features);
+    exports.get_mut(id).ok_or(ProtocolOutcome::ExportGone)?.set_durable(row.features);
     Ok(())
 }
 

@@ -18,7 +18,7 @@ use alloc::format;
 use alloc::rc::Rc;
 use nacre_node::{ConnId, Effect};
 use nacre_rpc::{Admission, RUNNING_MAX, ReplyRecord};
-use nacre_types::Errno;
+use nacre_types::{Errno, ProtocolOutcome};
 use nacre_wire::matches;
 use nacre_wire::target::{Empty, GetParams, ParamList, PingReply, Role};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
@@ -85,11 +85,11 @@ impl<S: Service> Inner<S> {
                 return core.recovery().queue(id, frame);
             }
             if !tool {
-                return self.send_reply(core, conn, &frame.header, Err(Errno::EINPROGRESS));
+                return self.send_reply(core, conn, &frame.header, Err(ProtocolOutcome::TryLater.into()));
             }
         } else if replay && class != Class::Import {
             // Nothing was lost: the client learns that from this reply, and keeps changes that are not stable yet.
-            return self.send_reply(core, conn, &frame.header, Err(Errno::EALREADY));
+            return self.send_reply(core, conn, &frame.header, Err(ProtocolOutcome::NothingLost.into()));
         }
         if core.faults().strikes_change(Fault::RequestLostBefore, class) {
             return self.close(conn);

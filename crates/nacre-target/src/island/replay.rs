@@ -13,7 +13,7 @@ use crate::service::Service;
 use crate::target_core::TargetCore;
 use alloc::format;
 use alloc::rc::Rc;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 use nacre_osd::{Credits, Pins, table};
@@ -118,11 +118,7 @@ impl<S: Service> Inner<S> {
         let failure = result.err().map(|error| {
             tracing::error!(target_name = %core.name, generation = %export, transno = %old, ?opcode, %error,
                 "a change with a reply cannot be replayed: its client is evicted after the recovery");
-            let why = match error {
-                Errno::EOVERFLOW => String::from("it builds on a change of a client that did not return"),
-                error => error.to_string(),
-            };
-            format!("its change {old} cannot be replayed: {why}")
+            format!("its change {old} cannot be replayed: {error}")
         });
         core.recovery().executed(export, old, failure);
     }

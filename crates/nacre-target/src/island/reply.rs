@@ -107,7 +107,7 @@ impl<S: Service> Inner<S> {
         (header.last_committed, header.last_stable) = core.commit_numbers();
         header.clock_ms = core.clock_ms();
         let reply = result.unwrap_or_else(|error| {
-            header.status = error.0;
+            header.status = error.into();
             Reply::default()
         });
         header.transno = reply.transno;

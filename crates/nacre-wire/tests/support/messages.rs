@@ -6,7 +6,7 @@ use nacre_wire::mdt::*;
 use nacre_wire::mgs::*;
 use nacre_wire::ost::*;
 use nacre_wire::target::*;
-use nacre_wire::{Opcode, Rpc, ost};
+use nacre_wire::{Opcode, Rpc, Status, ost};
 
 /// A message type with one value of it.
 pub(crate) struct Message {
@@ -260,7 +260,7 @@ messages! {
             eof: true,
         };
         CreateReply = CreateReply { entry: entry(), created: true };
-        BatchReply = BatchReply { results: vec![SubResult { status: 2, body: Bytes::from_static(b"r") }] };
+        BatchReply = BatchReply { results: vec![SubResult { status: Status::from_number(2), body: Bytes::from_static(b"r") }] };
         ReadlinkReply = ReadlinkReply { target: Bytes::from_static(b"t") };
         XattrReply = XattrReply { value: Bytes::from_static(b"v") };
         ListxattrReply = ListxattrReply { names: vec![Bytes::from_static(b"user.a")] };

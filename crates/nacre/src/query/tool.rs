@@ -5,7 +5,7 @@ use crate::process::registry::{self, Entry};
 use anyhow::{Result, bail};
 use nacre_types::{ClientUuid, Codec, ConnEpoch, Generation, Secret, Xid};
 use nacre_wire::target::{Connect, Ping, Role};
-use nacre_wire::{Frame, HEADER_BYTES, Header, Kind, Rpc};
+use nacre_wire::{Frame, HEADER_BYTES, Header, Kind, Rpc, Status};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::{ErrorKind, Read, Write as _};
@@ -97,7 +97,7 @@ impl Tool {
         tool.wait_for(patience)?;
         tool.send(&Frame::new(Header::new(Kind::Hello, 0), island.as_bytes().to_vec()))?;
         let hello = tool.receive()?;
-        if hello.header.status != 0 {
+        if hello.header.status != Status::Success {
             bail!("{}", String::from_utf8_lossy(&hello.body));
         }
         let mut client = [0u8; 16];
@@ -136,8 +136,7 @@ impl Tool {
             if reply.header.kind != Kind::Reply || reply.header.xid.0 != self.next_xid - 1 {
                 continue;
             }
-            if reply.header.status != 0 {
-                let status = nacre_types::Errno(reply.header.status);
+            if let Some(status) = reply.header.status.error() {
                 bail!("{}: {:?} refused: {status}", self.island, R::OPCODE);
             }
             return R::Reply::from_slice(&reply.body)

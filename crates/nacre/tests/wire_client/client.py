@@ -14,7 +14,7 @@ MAGIC = 0x6E637265
 HELLO, HELLO_REPLY, REQUEST, REPLY, CALLBACK, CALLBACK_ACK, ACK = range(1, 8)
 RESENT, RECONSTRUCTED = 1, 4
 SEVERAL_SLOTS, BATCH = 1, 2
-ENOENT, EINPROGRESS = 2, 115
+ENOENT, TRY_LATER = 2, 4097
 ROLE_CLIENT = 1
 
 
@@ -155,7 +155,7 @@ class Import:
             try:
                 return self._exchange(self._new_request(name, body, bulk))
             except Failed as failed:
-                if failed.status != EINPROGRESS:
+                if failed.status != TRY_LATER:
                     raise
             time.sleep(0.2)  # the target is recovering and has executed nothing
 

@@ -1,9 +1,9 @@
 //! The kernel's FUSE interface, version 7.45: structures, operation numbers, flags.
 //!
-//! The specification is the public header `<linux/fuse.h>`; numbers and field order here are its. Every structure
-//! is read field by field from bytes and written field by field, so no `unsafe` is needed and a short request is
-//! an error, not a fault. The kernel uses its own byte order; we build for little-endian machines only.
-//! Not here: what a request means (`handlers`), how its bytes arrive (`device.rs`).
+//! The specification is the public header `<linux/fuse.h>`; numbers and field order are taken from it. Every structure
+//! is read field by field from bytes and written field by field, so no `unsafe` is needed and a short request is an
+//! error, not a fault. The kernel uses its native byte order; this crate builds for little-endian machines only. Not
+//! here: what a request means (`handlers`), how its bytes arrive (`device.rs`).
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("the FUSE layer reads the kernel's structures as little-endian");
@@ -11,7 +11,7 @@ compile_error!("the FUSE layer reads the kernel's structures as little-endian");
 /// Version that this build speaks.
 pub const MAJOR: u32 = 7;
 pub const MINOR: u32 = 45;
-/// Oldest minor version that has everything we ask for (FUSE_SETXATTR_EXT, HANDLE_KILLPRIV_V2, INIT_EXT: Linux 5.17).
+/// Oldest minor version that has all requested features (FUSE_SETXATTR_EXT, HANDLE_KILLPRIV_V2, INIT_EXT: Linux 5.17).
 pub const MINOR_MIN: u32 = 36;
 
 /// Bytes that ended too early.
@@ -139,7 +139,7 @@ abi! {
 }
 
 impl OutHeader {
-    /// Writes it into the room in front of a message.
+    /// Writes the header into the room in front of a message.
     pub(crate) fn put_in_front(&self, message: &mut [u8]) {
         let bytes = self.len.to_le_bytes().into_iter().chain(self.error.to_le_bytes());
         for (to, from) in message.iter_mut().zip(bytes.chain(self.unique.to_le_bytes())) {
@@ -278,7 +278,7 @@ pub mod notify {
     pub const INC_EPOCH: i32 = 8;
 }
 
-/// Flags of INIT; those from bit 32 on travel in `flags2`.
+/// Flags of INIT; those from bit 32 on are in `flags2`.
 pub mod init {
     pub const ASYNC_READ: u64 = 1;
     pub const POSIX_LOCKS: u64 = 1 << 1;
@@ -341,7 +341,7 @@ pub const SETXATTR_ACL_KILL_SGID: u32 = 1;
 /// Type of the extension with supplementary groups.
 pub const EXT_GROUPS: u32 = 32;
 
-/// Flags of open(2) on Linux, the same on all machines that we build for.
+/// Flags of open(2) on Linux, the same on all supported machines.
 pub mod o {
     pub const ACCMODE: u32 = 0o3;
     pub const EXCL: u32 = 0o200;

@@ -1,8 +1,8 @@
-//! Memory for the kernel's requests: buffers that a read(2) of /dev/fuse fits into, and what requests keep of them.
+//! Memory for the kernel's requests: buffers for a read(2) of /dev/fuse, and the parts of them that requests keep.
 //!
-//! A written payload may be kept for seconds, until it is stable on its object target. Invariants: what a request keeps
-//! is at most an eighth larger than the request, so that a bound on kept payloads is a bound on memory; buffers are
-//! never zeroed; at most [`FREE_MAX`] of them are kept for the next request.
+//! A written payload may be kept for seconds, until it is stable on its object target. Invariants: the memory that a
+//! request keeps is at most an eighth larger than the request, so that a bound on kept payloads bounds the memory;
+//! buffers are never zeroed; at most [`FREE_MAX`] of them are kept for the next request.
 
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,7 +37,7 @@ impl BufferPool {
         self.give(buffer);
         copy
     }
-    /// The same for a request that stands in several places.
+    /// The same for a request in several pieces.
     pub(crate) fn keep_parts(self: &Arc<Self>, parts: &[&[u8]]) -> Bytes {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         if !(LEND_MIN_BYTES..=BUFFER_BYTES).contains(&len) {
@@ -47,7 +47,7 @@ impl BufferPool {
         parts.iter().for_each(|part| buffer.extend_from_slice(part));
         self.keep(buffer)
     }
-    /// Takes a buffer back.
+    /// Returns a buffer to the pool.
     pub fn give(&self, mut buffer: Vec<u8>) {
         buffer.clear();
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +57,7 @@ impl BufferPool {
     }
 }
 
-/// A buffer on loan to the request that stands in it.
+/// A buffer that belongs to the request in it.
 struct Loan {
     pool: Arc<BufferPool>,
     buffer: Vec<u8>,

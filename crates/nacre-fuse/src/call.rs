@@ -1,9 +1,10 @@
 //! How many bytes the system call of a waiting caller writes: `/proc/PID/syscall` has its number and arguments.
 //!
-//! The kernel splits a long write(2) into several requests and tells nothing of the rest; an append must know it, so that its
-//! pieces stay together (`nacre-client/src/data/long_append.rs`). Whatever cannot be read is not known: asynchronous writes (io_uring,
-//! io_submit), callers in a pid name space that is not seen from here, 32-bit programs. An answer that is wrong costs others a
-//! second, or is a torn append; it can come only from a caller that changes its own arguments.
+//! The kernel splits a long write(2) into several requests and tells nothing of the rest; an append must know it, so
+//! that its pieces stay together (`nacre-client/src/data/long_append.rs`). Whatever cannot be read is not known:
+//! asynchronous writes (io_uring, io_submit), callers in a pid name space that is not visible here, 32-bit programs. A
+//! wrong length delays other mounts by a second or tears the append; only a caller that changes its own arguments can
+//! cause it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -11,9 +12,9 @@ use std::os::unix::fs::FileExt as _;
 /// Requests shorter than this are the last, or only, ones of their call: a buffer in one piece is split after 255 full pages, and
 /// a vector of segments of at least a page each after 256 pages that are half full on average.
 pub(crate) const SPLIT_BYTES_MIN: u32 = 512 << 10;
-/// Most bytes that the kernel writes in one call.
+/// Maximum bytes that the kernel writes in one call.
 const CALL_BYTES_MAX: u64 = 0x7fff_f000;
-/// A caller that has sent its request and has not yet gone to sleep is looked at again.
+/// A caller that has sent its request but is not asleep yet is examined again.
 const TRIES: u32 = 1000;
 /// IOV_MAX.
 const SEGMENTS_MAX: u64 = 1024;
@@ -31,7 +32,7 @@ mod number {
     pub(super) const WRITEV: [u64; 3] = [66, 70, 287];
 }
 
-/// What a caller is doing.
+/// The system call of a caller.
 #[derive(Debug, PartialEq, Eq)]
 enum Doing {
     Running,
@@ -67,7 +68,7 @@ impl Doing {
     }
 }
 
-/// Bytes that the call of this thread writes in all.
+/// Total bytes that the call of this thread writes.
 pub(crate) fn bytes(pid: u32) -> Option<u64> {
     if pid == 0 {
         return None;
@@ -120,7 +121,7 @@ mod tests {
         }
     }
 
-    /// Asks for a thread of this process while it waits in a call.
+    /// Examines a thread of this process while it waits in a call.
     fn while_it_writes(call: impl FnOnce(&mut PipeWriter) + Send) -> Option<u64> {
         let (mut reader, mut writer): (PipeReader, PipeWriter) = std::io::pipe().unwrap();
         let tid = AtomicU32::new(0);

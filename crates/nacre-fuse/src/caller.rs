@@ -1,9 +1,9 @@
-//! What `/proc` says of the caller of a request: whether it is ending, which signals wait for it, its groups, and
-//! which files it has open.
+//! The state of a request's caller, from `/proc`: whether it is ending, its pending signals, its groups, and its open
+//! files.
 //!
-//! The kernel's INTERRUPT names no signal and may come for one that nobody hears of: a child that ends while the main thread
-//! of a program is inside posix_spawn, where all signals are blocked, interrupts another thread with a SIGCHLD that has no
-//! handler. So it is a reason to look here, not to answer.
+//! The kernel's INTERRUPT names no signal and may come for one without any effect: a child that ends while the main
+//! thread of a program is inside posix_spawn, where all signals are blocked, interrupts another thread with a SIGCHLD
+//! that has no handler. So an INTERRUPT is a reason to examine the caller, not to reply.
 
 use nacre_types::Fid;
 use std::collections::BTreeSet;
@@ -19,17 +19,17 @@ pub enum Interrupts {
     Handled,
 }
 
-/// Why the caller of a waiting request should get its call back.
+/// The reason to end the call of a waiting request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// It is on its way to its end and looks at no result.
+    /// The caller is ending and uses no result.
     Ends,
-    /// It has a handler for a signal that waits and that asks programs to end or to give up.
+    /// The caller has a handler for a pending signal that asks programs to end or to stop waiting.
     Asked,
 }
 
-/// Looks at a thread by its number. The caller of a foreign pid name space has number 0: nothing is known of it. With
-/// [`Interrupts::Handled`] its interrupt is believed; otherwise it waits, even if it was killed.
+/// Examines a thread by its number. A caller in a foreign pid name space has number 0: its state is unknown. With
+/// [`Interrupts::Handled`] its interrupt ends the call; otherwise it waits, even if it was killed.
 pub(crate) fn reason(pid: u32, interrupts: Interrupts) -> Option<Reason> {
     let asked = interrupts == Interrupts::Handled;
     if pid == 0 {
@@ -46,13 +46,13 @@ pub(crate) fn reason(pid: u32, interrupts: Interrupts) -> Option<Reason> {
     (asked && signals.ask()).then_some(Reason::Asked)
 }
 
-/// Whether a signal waits for a thread that it does not block.
+/// Whether an unblocked signal is pending for a thread.
 pub(crate) fn has_signal(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     status.is_ok_and(|status| Signals::of_status(&status).waiting() != 0)
 }
 
-/// Supplementary groups of a thread; none where they cannot be seen (a foreign pid name space, where `pid` is 0).
+/// Supplementary groups of a thread; none if they are not visible (a foreign pid name space, where `pid` is 0).
 pub(crate) fn groups(pid: u32) -> Vec<u32> {
     let status = match pid {
         0 => String::new(),
@@ -67,10 +67,10 @@ fn groups_of_status(status: &str) -> Vec<u32> {
 /// The kernel's NGROUPS_MAX.
 const GROUPS_MAX: usize = 65_536;
 
-/// The process of a thread (0: unknown), and which of these files it has open, inherited and passed ones included; `None`
-/// where this process may not look.
-/// (`fdinfo` names inodes without a question to the file system, which may be ours. It does not name the mount, so a file
-/// that is open by way of another mount of the same file system counts too.)
+/// The process of a thread (0: unknown), and which of these files it has open, inherited and passed ones included;
+/// `None` where this process may not look. (`fdinfo` names inodes without a request to the file system, which may be
+/// this one. It does not name the mount, so a file that is open through another mount of the same file system counts
+/// too.)
 pub(crate) fn files_of(pid: u32, files: &[Fid]) -> (u32, Option<Vec<Fid>>) {
     if pid == 0 {
         return (0, None);
@@ -92,7 +92,7 @@ fn number_after(text: &str, name: &str) -> Option<u64> {
 /// SIGKILL is pending (the kernel sends it to every thread that a fatal signal ends), or the thread has begun to exit.
 fn stat_says_ending(stat: &str) -> bool {
     const PF_EXITING: u64 = 4;
-    // The name is in parentheses and may hold anything; field 3 is the first after it.
+    // The name is in parentheses and may contain any bytes; field 3 is the first after it.
     let Some((_, rest)) = stat.rsplit_once(')') else { return false };
     let field = |number: usize| rest.split_whitespace().nth(number - 3).and_then(|f| f.parse::<u64>().ok());
     field(9).is_some_and(|flags| flags & PF_EXITING != 0) || field(31).is_some_and(|set| set & bit(9) != 0)
@@ -125,14 +125,15 @@ impl Signals {
     fn waiting(&self) -> u64 {
         self.pending & !self.blocked
     }
-    /// A signal waits whose default action ends the process, and nothing else was asked for. The kernel turns most of these
-    /// into SIGKILL at once, but not those that dump core.
+    /// A signal is pending whose default action ends the process, and the process has no handler for it. The kernel
+    /// turns most of these into SIGKILL at once, but not those that dump core.
     fn end(&self) -> bool {
         /// CONT, STOP, TSTP, TTIN, TTOU, CHLD, URG, WINCH.
         const HARMLESS: u64 = bit(18) | bit(19) | bit(20) | bit(21) | bit(22) | bit(17) | bit(23) | bit(28);
         !self.traced && self.waiting() & !self.handled & !self.ignored & !HARMLESS != 0
     }
-    /// INT, QUIT, ALRM and TERM; what runtimes, collectors and profilers send themselves must not make a call fail.
+    /// INT, QUIT, ALRM and TERM; signals that runtimes, collectors and profilers send to themselves must not make a
+    /// call fail.
     fn ask(&self) -> bool {
         self.waiting() & self.handled & (bit(2) | bit(3) | bit(14) | bit(15)) != 0
     }

@@ -1,4 +1,4 @@
-//! The mount's file system: the client core. Calls go through as they are.
+//! The mount's file system: the client core. Calls are passed on unchanged.
 
 use crate::ops::Ops;
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
 use nacre_wire::target::{Param, StatfsReply};
 use std::rc::Rc;
 
-/// A client behind the door.
+/// A client behind the FUSE front end.
 pub struct ClientOps {
     pub client: Rc<Client>,
 }

@@ -1,4 +1,5 @@
-//! The kernel's end: a descriptor of /dev/fuse, requests read from it, replies and notifications written to it.
+//! The connection with the kernel: a descriptor of /dev/fuse, requests read from it, replies and notifications written
+//! to it.
 //!
 //! Invariants: a reply goes to the descriptor its request was read from (the kernel keeps them apart per clone); a
 //! read buffer has room for the largest WRITE (`buffers.rs`).
@@ -23,10 +24,10 @@ pub struct Channel {
     pool: Arc<BufferPool>,
 }
 
-/// What reading a request came to.
+/// Result of reading a request.
 pub enum Read {
     Request(FuseRequest),
-    /// Nothing there.
+    /// No request is available.
     Empty,
     /// The file system is unmounted, or the connection was aborted.
     Gone,
@@ -60,7 +61,7 @@ impl Channel {
         let len = loop {
             match rustix::io::read(fd, rustix::buffer::spare_capacity(&mut buffer)) {
                 Ok(len) => break len,
-                // EINTR: a signal. ENOENT: the caller gave up while the request was on its way to us.
+                // EINTR: a signal. ENOENT: the caller was interrupted while the request was in transit.
                 Err(Errno::INTR | Errno::NOENT) => {}
                 Err(e) => {
                     self.pool.give(buffer);
@@ -82,7 +83,7 @@ impl Channel {
         }
     }
 
-    /// Writes a reply. One that the kernel does not want any more (interrupted, unmounted) is dropped.
+    /// Writes a reply. The kernel discards it if the request was interrupted or the mount has ended.
     pub(crate) fn write_reply(&self, head: &[u8], bulk: &[Bytes]) {
         let Some(fd) = &self.fd else { return };
         let written = if bulk.is_empty() {
@@ -98,7 +99,7 @@ impl Channel {
             Err(e) => {
                 let header = abi::OutHeader::take(&mut { head });
                 warn!(error = %e, ?header, "the kernel refused a reply; its caller gets an input/output error");
-                // The request still waits in the kernel: without an answer its caller would hang.
+                // The request still waits in the kernel: without a reply its caller would hang.
                 if let Ok(header) = header {
                     let mut again = [0; abi::OutHeader::BYTES];
                     let eio = -nacre_types::Errno::EIO.0;
@@ -109,13 +110,13 @@ impl Channel {
         }
     }
 
-    /// Writes a notification; may block for as long as the kernel waits for our answers to other requests.
+    /// Writes a notification; may block as long as the kernel waits for replies to other requests.
     pub(crate) fn write_notification(&self, bytes: &[u8]) -> rustix::io::Result<()> {
         let Some(fd) = &self.fd else { return Err(Errno::NODEV) };
         rustix::io::write(fd, bytes).map(drop)
     }
 
-    /// A further descriptor of the same connection, with its own queue of requests under way: one per loop.
+    /// A further descriptor of the same connection, with its own queue of requests in progress: one per loop.
     ///
     /// # Errors
     /// Of opening /dev/fuse, and of the ioctl (EINVAL on a kernel without it).

@@ -1,11 +1,10 @@
 //! The dispatcher: one task per request, one reply per task.
 //!
-//! Invariants: every request that wants a reply gets exactly one; a panic in one request is EIO for its caller and
-//! a line in the log, the mount lives on; a request under way is known by its number until its reply has been
-//! pushed, so that INTERRUPT finds it. Answers that need no file system are given without a task.
+//! Invariants: every request that wants a reply gets exactly one; a panic in one request is EIO for its caller and a
+//! line in the log, and the mount continues; a request in progress is indexed by its number until its reply has been
+//! pushed, so that INTERRUPT finds it. Replies that need no file system are sent without a task.
 //!
-//! Not here: what an operation does (`handlers`), what a signal does (`interrupt.rs`), reading and writing the device
-//! (`device.rs`).
+//! Not here: the operations (`handlers`), signals (`interrupt.rs`), reading and writing the device (`device.rs`).
 
 use crate::abi::{InHeader, op};
 use crate::handlers::{attrs, data, dirs, locks, names, xattrs};
@@ -29,26 +28,26 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use tracing::{error, warn};
 
-/// What a handler answers.
+/// Result of a handler.
 pub(crate) type Answer = Result<Body, Errno>;
 
-/// What a front end is told through [`Effect::Door`].
+/// An effect for the front end, passed through [`Effect::Door`].
 pub enum FuseEffect {
-    /// To be sent at once by whoever leaves the island.
+    /// Sent at once by the thread that leaves the island.
     Reply(FuseReply),
-    /// How far the first connection to the servers is.
+    /// Progress of the first connection to the servers.
     Attach(Attach),
-    /// Why the caller of a request was interrupted; [`Interrupted`] comes back if it is to have an answer.
+    /// Asks for the reason of a caller's interrupt; [`Interrupted`] comes back if its call is to end.
     LookAtCaller { unique: u64, pid: u32 },
-    /// Which process a caller is and which of these files it has open: `Looked` comes back.
+    /// Asks for the process of a caller and which of these files it has open: `Looked` comes back.
     LookAtFiles { unique: u64, pid: u32, files: Vec<Fid> },
-    /// How long the call is that a request is a piece of; a `CallBytes` comes back.
+    /// Asks for the length of the call to which a request belongs; a `CallBytes` comes back.
     LookAtCall { unique: u64, pid: u32 },
-    /// A lock request from a ring may have to wait, and the kernel tells of no signal that came before it.
+    /// A lock request from a ring may have to wait, and the kernel does not report a signal that came before it.
     LockWaits { ticket: Ticket, pid: u32 },
 }
 
-/// The answer to [`FuseEffect::LookAtCall`]; comes to the island as an [`Event::Door`](nacre_node::Event::Door).
+/// The result of [`FuseEffect::LookAtCall`]; delivered to the island as an [`Event::Door`](nacre_node::Event::Door).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallBytes {
     pub(crate) unique: u64,
@@ -56,12 +55,12 @@ pub(crate) struct CallBytes {
     pub(crate) bytes: Option<u64>,
 }
 
-/// The requests of one mount under way, and the file system that serves them.
+/// The requests of one mount in progress, and the file system that serves them.
 pub struct Door<O: Ops> {
     pub(crate) ctx: Rc<Ctx>,
     pub(crate) ops: Rc<O>,
     pub(crate) running: RefCell<BTreeMap<u64, Running>>,
-    /// Tasks whose callers have their answer already.
+    /// Tasks whose callers already have a reply.
     pub(crate) given_up: Cell<usize>,
     pub(crate) stats: OpStats,
     pub(crate) looks: Looks,
@@ -70,7 +69,7 @@ pub struct Door<O: Ops> {
     transport: RefCell<String>,
 }
 
-/// A request under way.
+/// A request in progress.
 pub(crate) struct Running {
     pub(crate) request: Rc<FuseRequest>,
     pub(crate) start: Instant,
@@ -101,7 +100,7 @@ impl<O: Ops> Door<O> {
     pub fn stats(&self) -> &OpStats {
         &self.stats
     }
-    /// The requests under way, a line for each: operation, pid of the caller (0 = unknown), milliseconds so far.
+    /// The requests in progress, a line for each: operation, pid of the caller (0 = unknown), milliseconds so far.
     pub fn waiting_text(&self) -> String {
         const LINES_MAX: usize = 1000;
         let now = self.ctx.now();
@@ -112,7 +111,7 @@ impl<O: Ops> Door<O> {
         self.running.borrow().values().take(LINES_MAX).map(line).collect()
     }
 
-    /// Takes in an [`Event::Door`](nacre_node::Event::Door): a request, or what its front end has found out.
+    /// Handles an [`Event::Door`](nacre_node::Event::Door): a request, or a result from the front end.
     pub fn event(self: &Rc<Self>, item: Box<dyn Any + Send>) {
         let item = match item.downcast::<FuseRequest>() {
             Ok(request) => return self.handle(*request),
@@ -132,12 +131,12 @@ impl<O: Ops> Door<O> {
             Err(Err(_)) => warn!("something that is no FUSE request came to the door of a mount"),
         }
     }
-    /// How requests come in, for people; empty before the mount.
+    /// The transport of requests, for people; empty before the mount.
     pub fn transport(&self) -> String {
         self.transport.borrow().clone()
     }
 
-    /// Takes in a request. Its reply is pushed as [`FuseEffect::Reply`], in this visit or a later one.
+    /// Accepts a request. Its reply is pushed as [`FuseEffect::Reply`], in this visit or a later one.
     pub fn handle(self: &Rc<Self>, request: FuseRequest) {
         match request.opcode() {
             op::LOOKUP => self.run(request, names::lookup),
@@ -175,11 +174,11 @@ impl<O: Ops> Door<O> {
             op::OPENDIR => self.run(request, dirs::opendir),
             op::RELEASEDIR => self.run(request, dirs::releasedir),
             op::DESTROY => self.reply(&request, Ok(Body::empty())),
-            // Node numbers need no table, so forgetting one is nothing. No reply.
+            // Node numbers need no table, so FORGET needs no action. No reply.
             op::FORGET | op::BATCH_FORGET | op::NOTIFY_REPLY => {}
             op::IOCTL => self.reply(&request, Err(Errno::ENOTTY)),
-            // The kernel does not ask again and does without: access by mode bits, copies by read and write,
-            // O_TMPFILE refused with EOPNOTSUPP, SEEK_HOLE finds the end.
+            // The kernel does not send the request again and uses a fallback: access by mode bits, copies by read and
+            // write, O_TMPFILE refused with EOPNOTSUPP, SEEK_HOLE finds the end.
             _ => self.reply(&request, Err(Errno::ENOSYS)),
         }
     }
@@ -192,7 +191,7 @@ impl<O: Ops> Door<O> {
         let request = Rc::new(request);
         let start = self.ctx.now();
         let running = request.clone();
-        // In a box before it goes anywhere: moved as it is, its kilobytes would be copied at every step.
+        // Boxed before it is moved: otherwise its kilobytes would be copied at every step.
         let work = Box::pin(handler(self.clone(), request.clone()));
         let door = self.clone();
         let task = self.ctx.spawn(async move {
@@ -202,7 +201,7 @@ impl<O: Ops> Door<O> {
             };
             door.stats.count(request.opcode(), door.ctx.now() - start, &answer);
             if request.is_answered() {
-                // Given up (`interrupt.rs`): the caller has its answer.
+                // Abandoned (`interrupt.rs`): the caller has a reply.
                 door.given_up.set(door.given_up.get().saturating_sub(1));
             } else {
                 door.reply(&request, answer);
@@ -218,8 +217,8 @@ impl<O: Ops> Door<O> {
         self.ctx.push(Effect::Door(Box::new(FuseEffect::Reply(request.reply(answer)))));
     }
 
-    /// The island ends without a stop: what was decided is still sent, the rest is answered EIO. Tasks are not
-    /// dropped (they and the context hold each other), so this cannot be left to them.
+    /// The island ends without a stop: decided replies are still sent, other requests are answered EIO. Tasks are not
+    /// dropped (they and the context refer to each other), so they cannot do this.
     pub fn abandon(&self) {
         for effect in self.ctx.take_effects() {
             if let Effect::Door(item) = effect
@@ -229,14 +228,14 @@ impl<O: Ops> Door<O> {
                 reply.send();
             }
         }
-        // A panic may have come while it was borrowed.
+        // A panic may have occurred while it was borrowed.
         let running = self.running.try_borrow_mut().map(|mut running| std::mem::take(&mut *running));
         for running in running.unwrap_or_default().into_values() {
             running.request.abandon();
         }
     }
 
-    /// Bytes that the system call of a request's caller writes in all, if that can be known.
+    /// Total bytes that the system call of a request's caller writes, if known.
     pub(crate) async fn call_bytes(&self, request: &FuseRequest) -> Option<u64> {
         let (unique, pid) = (request.unique(), request.header.pid);
         let (promise, answer) = self.ctx.promise();
@@ -251,7 +250,7 @@ impl<O: Ops> Door<O> {
         }
     }
 
-    /// Says that a request waits for a lock.
+    /// Reports that a request waits for a lock.
     pub(crate) fn waits(&self, request: &FuseRequest) {
         if let Some(ticket) = request.ticket() {
             let pid = request.header.pid;
@@ -260,7 +259,7 @@ impl<O: Ops> Door<O> {
     }
 }
 
-/// A handler's future, and EIO instead of its panic.
+/// A handler's future, with EIO in place of a panic.
 fn catching(
     mut work: Pin<Box<impl Future<Output = Answer>>>,
     request: &FuseRequest,

@@ -1,8 +1,8 @@
-//! A mount in a node: its island, its place in the name space, and the descriptors that the event loops watch.
+//! A mount in a node: its island, its mount point, and the descriptors that the event loops watch.
 //!
-//! The thread that reads a request carries it through and sends the reply: [`FuseSource`] delivers on the loop's own
-//! thread, [`FuseSink`] sends on whichever thread left the island. A loop above the first has a descriptor of its
-//! own, so that the kernel keeps their requests apart.
+//! The thread that reads a request executes it and sends the reply: [`FuseSource`] delivers on the loop's own thread,
+//! [`FuseSink`] sends on the thread that left the island. Each further loop has its own descriptor, so that the kernel
+//! separates their requests.
 
 use crate::call;
 use crate::caller::{self, Interrupts};
@@ -22,13 +22,13 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use tracing::{error, warn};
 
-/// Takes what a mount's island has for its front end: replies are sent at once.
+/// Receives the effects of a mount's island for its front end; sends replies at once.
 pub struct FuseSink {
     attach: SyncSender<Attach>,
     interrupts: Interrupts,
 }
 impl FuseSink {
-    /// The receiver hears of the way to the servers, and of its end.
+    /// The receiver gets the progress of the connection to the servers, and its end.
     pub fn new(interrupts: Interrupts) -> (Arc<Self>, Receiver<Attach>) {
         let (attach, news) = sync_channel(Attach::NEWS_MAX);
         (Arc::new(Self { attach, interrupts }), news)
@@ -53,18 +53,18 @@ impl DoorSink for FuseSink {
                 island.deliver(Event::Door(Box::new(CallBytes { unique, bytes })));
             }
             Ok(FuseEffect::LockWaits { ticket, pid }) => ticket.waits(pid),
-            // Nobody listens to a second attachment (a client that was made again).
+            // There is no receiver for a second attachment (a client that was created again).
             Ok(FuseEffect::Attach(news)) => drop(self.attach.try_send(news)),
             Err(_) => warn!("an effect that is not the FUSE door's came to it"),
         }
     }
 }
 
-/// The descriptors of a mount as the event loops see them.
+/// The descriptors of a mount, as a source for the event loops.
 pub struct FuseSource {
     /// One per event loop.
     channels: Vec<Arc<Channel>>,
-    /// Replaced when the island ended on a bug and was made again.
+    /// Replaced when the island ended on a bug and was created again.
     island: RwLock<IslandRef>,
     transport: Transport,
     rings: OnceLock<Running>,
@@ -73,9 +73,9 @@ pub struct FuseSource {
 }
 
 impl FuseSource {
-    /// Serves `mounted` from now on. Each of the node's loops gets a descriptor if the kernel gives one; with rings
-    /// one is enough for what they do not carry. `on_gone` is called once, on a thread of the node, when the kernel
-    /// has let go of the mount.
+    /// Serves `mounted` from now on. Each of the node's loops gets a descriptor if the kernel gives one; with rings one
+    /// descriptor suffices for the remaining requests. `on_gone` is called once, on a thread of the node, when the
+    /// kernel has released the mount.
     ///
     /// # Errors
     /// Those of the node; the mount is to be unmounted then.
@@ -119,12 +119,12 @@ impl FuseSource {
     pub fn transport(&self) -> &Transport {
         &self.transport
     }
-    /// The island that requests go to now.
+    /// The island that receives requests now.
     pub fn island(&self) -> IslandRef {
         self.island.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
-    /// The island ended on a bug and was made again: the mount stays, its open files are gone. Requests that the
-    /// old one had were answered EIO when it was dropped.
+    /// The island ended on a bug and was created again: the mount stays, its open files are lost. Requests of the old
+    /// island were answered EIO when it was dropped.
     pub fn replace_island(&self, island: IslandRef) {
         *self.island.write().unwrap_or_else(PoisonError::into_inner) = island;
         self.tell_transport();
@@ -132,11 +132,11 @@ impl FuseSource {
     fn tell_transport(&self) {
         self.island().deliver(Event::Door(Box::new(self.transport.clone())));
     }
-    /// Whether the kernel has let go of the mount.
+    /// Whether the kernel has released the mount.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::SeqCst)
     }
-    /// The mount is gone, or of no use any more.
+    /// The mount has ended, or is unusable.
     pub(crate) fn end(&self) -> SourceState {
         if !self.gone.swap(true, Ordering::SeqCst) {
             self.end_rings();
@@ -151,7 +151,7 @@ impl FuseSource {
     }
 }
 
-/// Requests read before the loop looks at its other descriptors.
+/// Requests read before the loop polls its other descriptors.
 const REQUESTS_PER_TURN: usize = 32;
 
 impl Source for FuseSource {
@@ -162,7 +162,7 @@ impl Source for FuseSource {
         let Some(channel) = self.channels.get(index) else { return SourceState::Ended };
         for _ in 0..REQUESTS_PER_TURN {
             match channel.read() {
-                // To a dead island: dropped there, and answered EIO by being dropped.
+                // For a dead island: the request is dropped there, which answers EIO.
                 Ok(Read::Request(request)) => node.deliver(&self.island(), Event::Door(Box::new(request))),
                 Ok(Read::Empty) => break,
                 Ok(Read::Gone) => return self.end(),

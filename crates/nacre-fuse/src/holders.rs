@@ -1,9 +1,9 @@
 //! Callers that have handles whose file locks were lost with an eviction: they change nothing until these are closed
 //! (`nacre-client/src/files/lost.rs` says why and decides; here is who asks).
 //!
-//! The kernel names the thread that asks. Its process, and which files it has open, `/proc` knows (`caller.rs`), also of a
-//! child that has inherited the handle and of one to whom it was passed. Looked up outside the island, and only while such a
-//! handle is open: otherwise a change costs one question to the client.
+//! The kernel names the calling thread. `/proc` shows its process and open files (`caller.rs`), inherited and passed
+//! handles included. The lookup runs outside the island, and only while such a handle is open; otherwise a change costs
+//! one check in the client.
 
 use crate::abi::op;
 use crate::door::{Door, FuseEffect};
@@ -14,13 +14,13 @@ use nacre_types::{Caller, Errno, Fid, OpenHandle};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// What was found out of the caller of request `unique`: comes to the island as [`nacre_node::Event::Door`].
+/// The state of the caller of request `unique`; delivered to the island as [`nacre_node::Event::Door`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Looked {
     unique: u64,
-    /// 0: nothing is known of it.
+    /// 0: unknown.
     process: u32,
-    /// Those of the files asked for that it has open. `None`: it cannot be looked at.
+    /// The requested files that it has open. `None`: it cannot be examined.
     open: Option<Vec<Fid>>,
     /// Its supplementary groups.
     groups: Vec<u32>,
@@ -31,12 +31,12 @@ impl Looked {
     }
 }
 
-/// Requests whose callers are being looked at.
+/// Requests whose callers are being examined.
 #[derive(Default)]
 pub(crate) struct Looks(RefCell<BTreeMap<u64, Promise<Looked>>>);
 
 impl<O: Ops> Door<O> {
-    /// Whether the caller of a request may have it done.
+    /// Whether the caller of a request may make the change.
     pub(crate) async fn allowed(&self, request: &FuseRequest) -> Result<(), Errno> {
         if !changes(request.opcode()) {
             return Ok(());
@@ -49,7 +49,7 @@ impl<O: Ops> Door<O> {
         self.ops.may_change(looked.process, looked.open.as_deref())
     }
 
-    /// A caller has opened a file: its handle is none of those that have lost their locks.
+    /// A caller has opened a file: the new handle is not one of those that lost their locks.
     pub(crate) async fn note_opener(&self, request: &FuseRequest, fid: Fid, handle: OpenHandle) {
         if self.ops.files_with_lost_locks().contains(&fid)
             && let Ok(looked) = self.look(request, Vec::new()).await
@@ -79,7 +79,7 @@ impl<O: Ops> Door<O> {
     }
 }
 
-/// Whether a request may change something that others see.
+/// Whether a request may change state that is visible to others.
 fn changes(opcode: u32) -> bool {
     matches!(
         opcode,

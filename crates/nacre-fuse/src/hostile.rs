@@ -1,6 +1,6 @@
-//! What comes from outside as fuzz targets (`fuzz/`): requests of the kernel, and texts of `/proc` and of users.
+//! External input as fuzz targets (`fuzz/`): requests of the kernel, and texts of `/proc` and of users.
 //!
-//! Every request is answered once, whatever its bytes; its handler never stops on a bug (the door would answer EIO).
+//! Every request is answered once, whatever its bytes; its handler never panics (the front end would answer EIO).
 
 use crate::abi::{Field as _, InHeader, op};
 use crate::device::Channel;
@@ -45,7 +45,7 @@ impl Logic for At<'_> {
     }
 }
 
-/// A request of the kernel, as it is and with a header that fits its length.
+/// A request of the kernel, unchanged and with a header that matches its length.
 pub fn request(data: &[u8]) {
     take_in(data);
     if data.len() >= InHeader::BYTES {
@@ -92,7 +92,7 @@ fn take_in(data: &[u8]) {
     assert_eq!(door.running(), 0);
 }
 
-/// Tables of the kernel, and what users write into extended attributes.
+/// Tables of the kernel, and values that users write into extended attributes.
 pub fn text(data: &[u8]) {
     for line in crate::table::parse(data) {
         assert!(line.point.as_os_str().len() <= data.len());

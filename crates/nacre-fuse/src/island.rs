@@ -1,7 +1,7 @@
 //! The island of a mount: requests of the kernel in, replies out; and the messages of tools about the mount itself.
 //!
-//! It owns the client core. This crate uses std, but the value lives inside an island, so it keeps its law: no
-//! thread-locals, no globals, no clock, no I/O; what goes out is in effects, which are `Send`.
+//! It owns the client core. This crate uses std, but the value lives inside an island, so the rules of islands apply:
+//! no thread-locals, no globals, no clock, no I/O; only effects leave, which are `Send`.
 
 use crate::client_ops::ClientOps;
 use crate::door::{Door, FuseEffect};
@@ -21,14 +21,14 @@ pub struct MountIsland {
 }
 
 impl MountIsland {
-    /// Starts the client. [`FuseEffect::Attach`] tells when it has reached its servers.
+    /// Starts the client. [`FuseEffect::Attach`] reports when it has reached its servers.
     pub fn new(ctx: &Rc<Ctx>, config: MountConfig) -> Self {
         let client = Client::new(ctx, config);
         let door = Door::new(ctx, Rc::new(ClientOps { client: client.clone() }));
         Self { ctx: ctx.clone(), client, door, stopping: false }
     }
 
-    /// Planned stop: the kernel's side is unmounted already, so nothing new comes.
+    /// Planned stop: the file system is already unmounted, so no new requests come.
     fn stop(&mut self) {
         if std::mem::replace(&mut self.stopping, true) {
             return;
@@ -72,7 +72,7 @@ impl Logic for MountIsland {
     }
 }
 
-/// Parameters of the client core, and the kernel's requests as the door counts them.
+/// Parameters of the client core, and the counters of the kernel's requests.
 struct Parameters<'a> {
     door: &'a Door<ClientOps>,
 }

@@ -1,12 +1,12 @@
-//! The FUSE door: the kernel's requests in, calls of the client core, the kernel's replies out.
+//! The FUSE front end: takes the kernel's requests, calls the client core, and sends the replies.
 //!
-//! Our own thin layer on the kernel interface 7.45. The way of a request: [`Channel::read`] on the thread of an
-//! event loop → `Event::Door(FuseRequest)` into the [`MountIsland`] → a task of [`Door`] that calls the client →
-//! `Effect::Door(FuseEffect::Reply)` → whoever leaves the island sends it. No thread is woken on the way. Where the kernel
-//! allows it requests come through io_uring instead, a queue and a thread per CPU (`uring`).
+//! A thin layer on the kernel interface 7.45. The path of a request: [`Channel::read`] on the thread of an event loop →
+//! `Event::Door(FuseRequest)` into the [`MountIsland`] → a task of [`Door`] that calls the client →
+//! `Effect::Door(FuseEffect::Reply)` → the thread that leaves the island sends it. No thread is woken on this path.
+//! Where the kernel supports it, requests come through io_uring instead, a queue and a thread per CPU (`uring`).
 //!
-//! Nothing is cached in the kernel yet: validity 0, every open FOPEN_DIRECT_IO. Node number = inode number = FID,
-//! so there is no table of nodes and FORGET means nothing.
+//! Nothing is cached in the kernel yet: validity 0, every open FOPEN_DIRECT_IO. Node number = inode number = FID, so
+//! there is no table of nodes and FORGET needs no action.
 
 pub mod abi;
 mod buffers;

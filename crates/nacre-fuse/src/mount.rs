@@ -1,6 +1,6 @@
-//! Mounting: the mount point checked first, every refusal one sentence that says what to do.
+//! Mounting: the mount point is checked first, and every refusal says what to do.
 //!
-//! A mount point whose server died (`kill -9`) answers ENOTCONN to everybody; if it is one of ours it is cleared.
+//! A mount point whose server died (`kill -9`) fails every access with ENOTCONN; if it is a nacre mount it is cleared.
 
 use crate::buffers::BufferPool;
 use crate::device::{Channel, open_device};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tracing::info;
 
-/// What `mount` and `df` show as type.
+/// The type that `mount` and `df` show.
 pub const FS_TYPE: &str = "fuse.nacre";
 
 /// How to mount.
@@ -31,8 +31,8 @@ pub struct MountOptions {
     pub session: SessionConfig,
 }
 
-/// What the table of mounts says of access times. The kernel changes none for a FUSE file system: that is up to the file system.
-/// Neither `never` nor `always`: relatime.
+/// The access time options in the table of mounts. The kernel changes no access times of a FUSE file system: the file
+/// system does. Neither `never` nor `always`: relatime.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct KernelAtime {
     pub never: bool,
@@ -41,7 +41,7 @@ pub struct KernelAtime {
     pub lazy: bool,
 }
 
-/// Why a mount or unmount failed. The text is for the user.
+/// The reason why a mount or unmount failed. The text is for the user.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     #[error("mount point {0} does not exist\n  hint: mkdir -p {0}")]
@@ -79,7 +79,7 @@ pub enum MountError {
     Session(#[from] SessionError),
 }
 
-/// Only our own mounts are ours to be unmounted: `/` may be what somebody has typed.
+/// Only nacre mounts may be unmounted: the user may have typed `/`.
 fn way_out(path: &str, what: &str) -> String {
     match what.starts_with(FS_TYPE) {
         true => format!("nacre umount {path}, or name another directory"),
@@ -97,7 +97,7 @@ fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// A mount that is there: descriptor and agreement with the kernel. Dropping it does not unmount.
+/// An existing mount: its descriptor and the negotiated session. Dropping it does not unmount.
 pub struct Mounted {
     pub path: PathBuf,
     pub channel: Arc<Channel>,
@@ -115,7 +115,7 @@ impl Mounted {
 /// Mounts on `path`. Accesses to it wait from now on until requests are served.
 ///
 /// # Errors
-/// A sentence for the user; nothing is left mounted then.
+/// A sentence for the user; the file system is not mounted then.
 pub fn mount_fuse(path: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
     let path = check_mount_point(path)?;
     let device = device()?;
@@ -176,14 +176,14 @@ pub fn check_device() -> Result<(), MountError> {
     device().map(drop)
 }
 
-/// Checks that `path` can be mounted on, clears it if a dead mount of ours is there. Gives back its real path.
+/// Checks that `path` can be mounted on, clears a dead nacre mount on it. Returns its real path.
 ///
 /// # Errors
 /// A sentence for the user.
 pub fn check_mount_point(path: &Path) -> Result<PathBuf, MountError> {
-    // A further dead mount may come to light below a cleared one.
+    // Another dead mount may be below a cleared one.
     const LAYERS_MAX: u32 = 8;
-    // The mount table first: looking at a mount whose server hangs would hang.
+    // Checks the mount table first: an access to a mount whose server hangs would hang.
     let place = place_of(path);
     for _ in 0..LAYERS_MAX {
         let Some(what) = mounted_type(&place) else { return check_directory(path) };
@@ -200,7 +200,7 @@ pub fn check_mount_point(path: &Path) -> Result<PathBuf, MountError> {
     Err(MountError::DeadMount { path: text(path), what: FS_TYPE.to_owned() })
 }
 
-/// An empty directory on which nothing is mounted, or a sentence.
+/// Checks that it is an empty directory without a mount on it.
 fn check_directory(path: &Path) -> Result<PathBuf, MountError> {
     let os = |source| MountError::Os { what: "looking at", path: text(path), source };
     let io = |e: std::io::Error| os(Errno::from_io_error(&e).unwrap_or(Errno::IO));
@@ -223,7 +223,7 @@ fn check_directory(path: &Path) -> Result<PathBuf, MountError> {
     Ok(real)
 }
 
-/// The real path of `path` without looking at `path` itself.
+/// The real path of `path` without an access to `path` itself.
 fn place_of(path: &Path) -> PathBuf {
     let place = match (path.parent().filter(|p| !p.as_os_str().is_empty()), path.file_name()) {
         (Some(parent), Some(name)) => parent.canonicalize().map(|p| p.join(name)),
@@ -235,19 +235,19 @@ fn place_of(path: &Path) -> PathBuf {
 
 enum RootState {
     Answers,
-    /// The server is gone, the mount is left.
+    /// The server has ended, the mount is left.
     Dead,
     Silent,
 }
 
-/// Asks the root of a mount, on a thread of its own: it may never come back.
+/// Accesses the root of a mount, on a thread of its own, because the call may never return.
 fn root_state(path: &Path) -> RootState {
     const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
     let (tx, rx) = std::sync::mpsc::sync_channel(1);
     let asked = path.to_owned();
     let thread = std::thread::Builder::new().name("mount-check".to_owned()).spawn(move || {
         let stat = statx(CWD, &asked, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS);
-        // Nobody listens any more after the patience.
+        // There is no receiver after the timeout.
         let _ = tx.send(stat.map(drop));
     });
     if thread.is_err() {
@@ -260,7 +260,7 @@ fn root_state(path: &Path) -> RootState {
     }
 }
 
-/// Takes away a mount of ours whose server is gone.
+/// Removes a nacre mount whose server has ended.
 fn clear_dead(place: &Path) -> Result<(), MountError> {
     unmount(place, UnmountFlags::DETACH).map_err(|source| MountError::Os {
         what: "clearing the dead mount on",

@@ -1,11 +1,11 @@
 //! Notifications to the kernel: the one effect that is never carried out by the thread that leaves the island.
 //!
-//! A notification may wait inside the kernel for our answer to another request (measured: a sole reader that sends
-//! INVAL_INODE while a READ of that inode waits hangs every process on the mount). So a pool of threads that serve
-//! no FUSE queue and no socket sends them: two threads, more while all are stuck, at most sixteen, then the queue
-//! fills and [`Notifier::submit`] gives the notification back. Its completion is told to whoever submitted it.
+//! A notification may wait inside the kernel for the reply to another request (measured: a sole reader that sends
+//! INVAL_INODE while a READ of that inode waits hangs every process on the mount). So a pool of threads that serve no
+//! FUSE queue and no socket sends them: two threads, more while all are stuck, at most sixteen, then the queue fills
+//! and [`Notifier::submit`] returns the notification. Its completion is reported to the submitter.
 //!
-//! Not here: which notification, when, and what follows a late one (the client core).
+//! Not here: the decision to notify, and the consequences of a late notification (the client core).
 
 use crate::abi::{self, Field, OutHeader, notify};
 use crate::device::Channel;
@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// What the kernel is told.
+/// A notification to the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notification {
     /// Forget the attributes of an inode, and its cached pages in a range (`len` 0 = to the end).
@@ -23,7 +23,8 @@ pub enum Notification {
     InvalEntry { parent: Fid, name: Vec<u8> },
     /// A name is gone together with its inode. Waits like `InvalEntry`.
     Delete { parent: Fid, child: Fid, name: Vec<u8> },
-    /// Forget all names, at their next use. Takes no lock; detaches what is mounted on directories of this mount.
+    /// Forget all names, at their next use. Takes no lock; detaches file systems that are mounted on directories of
+    /// this mount.
     IncEpoch,
 }
 
@@ -63,7 +64,7 @@ fn put_name(out: &mut Vec<u8>, name: &[u8]) {
     out.push(0);
 }
 
-/// Told how the kernel took it: `Ok(true)` = done, `Ok(false)` = it knew no such inode or name.
+/// Receives the kernel's result: `Ok(true)` = done, `Ok(false)` = unknown inode or name.
 pub type Done = Box<dyn FnOnce(rustix::io::Result<bool>) + Send>;
 
 struct Job {
@@ -94,14 +95,14 @@ const THREADS_AT_FIRST: usize = 2;
 const THREADS_MAX: usize = 16;
 const QUEUE_MAX: usize = 1024;
 
-/// The pool. Dropping it waits for the notifications under way: unmount or abort the connection first.
+/// The pool. Dropping it waits for the notifications in progress: unmount or abort the connection first.
 pub struct Notifier {
     shared: Arc<Shared>,
 }
 
 impl Notifier {
     /// # Errors
-    /// Threads could not be made.
+    /// Threads could not be created.
     pub fn new(channel: Arc<Channel>) -> std::io::Result<Self> {
         let shared = Arc::new(Shared { channel, state: Mutex::default(), work: Condvar::new() });
         for _ in 0..THREADS_AT_FIRST {
@@ -112,7 +113,8 @@ impl Notifier {
     /// Queues a notification.
     ///
     /// # Errors
-    /// Gives it back when the queue is full: every thread is stuck; the caller falls back or tries later.
+    /// Returns the notification if the queue is full because every thread is stuck; the caller uses a fallback or
+    /// retries later.
     pub fn submit(&self, notification: Notification, done: Done) -> Result<(), (Notification, Done)> {
         let mut state = self.shared.lock();
         if state.queue.len() >= QUEUE_MAX || state.stopping {

@@ -1,6 +1,8 @@
-//! What the FUSE layer asks of a file system. The mount's is `nacre_client::Client`; tests and spikes bring their own.
+//! The interface of a file system for the FUSE layer. A mount uses `nacre_client::Client`; tests and spikes have their
+//! own.
 //!
-//! The calls are those of the client core, by FID, with its meanings. What a file system leaves out is ENOSYS.
+//! The calls are those of the client core, by FID, with its semantics. Calls that a file system does not implement fail
+//! with ENOSYS.
 
 use bytes::Bytes;
 use core::future::Future;
@@ -10,7 +12,7 @@ use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
 use nacre_wire::target::{Param, StatfsReply};
 use std::time::Duration;
 
-/// How long the kernel may use an entry and attributes without asking.
+/// Time for which the kernel may use an entry and attributes without a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     pub entry: Duration,
@@ -21,7 +23,7 @@ impl Validity {
     pub const NONE: Validity = Validity { entry: Duration::ZERO, attr: Duration::ZERO };
 }
 
-/// An open as the kernel is told of it.
+/// The reply to an open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opened {
     pub handle: OpenHandle,
@@ -40,15 +42,15 @@ macro_rules! missing {
     }};
 }
 
-/// A file system behind the layer.
+/// A file system behind the FUSE layer.
 pub trait Ops: 'static {
-    /// What the kernel may keep of an entry. Nothing, until locks cover it.
+    /// The validity of an entry in the kernel: none, until locks cover it.
     fn validity(&self, entry: &Entry) -> Validity {
         let _ = entry;
         Validity::NONE
     }
     /// How an open for `flags` is served: always by requests, until locks cover the page cache. The kernel need not
-    /// order direct writes of one file: the client does, and between mounts nobody else can.
+    /// order direct writes of one file: the client does, also between mounts.
     fn fopen_flags(&self, fid: Fid, flags: u32) -> u32 {
         let _ = (fid, flags);
         crate::abi::fopen::DIRECT_IO | crate::abi::fopen::PARALLEL_DIRECT_WRITES
@@ -100,7 +102,7 @@ pub trait Ops: 'static {
     fn fsync(&self, fid: Fid, handle: Option<OpenHandle>) -> impl Future<Output = Answer<()>> {
         missing!(fid, handle)
     }
-    /// A handle that keeps the directory when it is removed.
+    /// A handle that preserves the directory when it is removed.
     fn opendir(&self, fid: Fid, caller: Caller) -> impl Future<Output = Answer<OpenHandle>> {
         let _ = (&fid, &caller);
         async { Ok(OpenHandle(0)) }
@@ -182,7 +184,7 @@ pub trait Ops: 'static {
         missing!(fid, lock)
     }
 
-    /// Whether a change of a file's bytes by this ordinary user may take set-id bits away: its groups are looked for then.
+    /// Whether a change of a file's bytes by this ordinary user may remove set-id bits: then its groups are looked up.
     fn may_lose_privileges(&self, handle: OpenHandle, caller: &Caller) -> bool {
         let _ = (handle, caller);
         false
@@ -190,11 +192,11 @@ pub trait Ops: 'static {
 
     // ---- processes that have lost file locks
 
-    /// Files of which a handle has lost its locks and is still open: while there are some, every change is asked for.
+    /// Files of which a handle has lost its locks and is still open: while there are some, every change is checked.
     fn files_with_lost_locks(&self) -> Vec<Fid> {
         Vec::new()
     }
-    /// Whether a process (0: unknown) that has these of them open (`None`: unknown) may change anything.
+    /// Whether a process (0: unknown) that has these files open (`None`: unknown) may make changes.
     fn may_change(&self, process: u32, open: Option<&[Fid]>) -> Answer<()> {
         let _ = (process, open);
         Ok(())
@@ -220,14 +222,14 @@ pub trait Ops: 'static {
     ) -> impl Future<Output = Answer<()>> {
         missing!(fid, template, caller)
     }
-    /// Only what `caller` may learn; the same of `links`.
+    /// Only paths that `caller` may learn; likewise for `links`.
     fn paths(&self, fid: Fid, caller: &Caller) -> impl Future<Output = Answer<Vec<Bytes>>> {
         missing!(fid, caller)
     }
     fn links(&self, fid: Fid, caller: &Caller) -> impl Future<Output = Answer<Vec<(Fid, Bytes)>>> {
         missing!(fid, caller)
     }
-    /// Why a target is not connected.
+    /// The reason why a target is not connected.
     fn target_error(&self, _target: &str) -> Option<String> {
         None
     }

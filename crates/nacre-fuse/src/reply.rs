@@ -1,4 +1,4 @@
-//! Replies: header and structures in one buffer, bulk bytes by reference behind it.
+//! Replies: header and structures in one buffer, followed by bulk bytes by reference.
 
 use crate::abi::{self, EntryOut, Field, OutHeader};
 use crate::ops::{Opened, Validity};
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use nacre_client::Entry;
 use nacre_types::{Attr, Errno, Timestamp};
 
-/// What a handler answers: the structure bytes (room for the header in front), then bulk.
+/// Result of a handler: the structure bytes (with room for the header in front), then bulk.
 #[derive(Debug, Default)]
 pub struct Body {
     head: Vec<u8>,
@@ -15,7 +15,7 @@ pub struct Body {
 }
 
 impl Body {
-    /// Nothing but success.
+    /// Success without data.
     pub fn empty() -> Self {
         Self::with_room(0)
     }
@@ -40,7 +40,7 @@ impl Body {
     pub fn bulk(parts: Vec<Bytes>) -> Self {
         Self { bulk: parts, ..Self::empty() }
     }
-    /// Bytes after the header, bulk left out.
+    /// Bytes after the header, without bulk.
     pub fn head_len(&self) -> usize {
         self.head.len().saturating_sub(OutHeader::BYTES)
     }
@@ -80,8 +80,8 @@ pub(crate) fn entry_out(entry: &Entry, validity: Validity) -> EntryOut {
     }
 }
 
-/// st_blksize: what stdio and Python take as buffer size. With every write a request, 4 KiB would cost 16 times
-/// as many requests; a megabyte would be allocated by every `fopen`.
+/// st_blksize: the buffer size that stdio and Python use. With every write a request, 4 KiB would cost 16 times as many
+/// requests; a megabyte would be allocated by every `fopen`.
 const BLOCK_BYTES: u32 = 64 << 10;
 
 fn attr_out(attr: &Attr) -> abi::Attr {
@@ -89,7 +89,7 @@ fn attr_out(attr: &Attr) -> abi::Attr {
         ino: attr.fid.ino(),
         size: attr.size,
         blocks: attr.blocks,
-        // Seconds before 1970 travel as two's complement.
+        // Seconds before 1970 are encoded as two's complement.
         atime: attr.atime.sec.cast_unsigned(),
         mtime: attr.mtime.sec.cast_unsigned(),
         ctime: attr.ctime.sec.cast_unsigned(),
@@ -106,7 +106,7 @@ fn attr_out(attr: &Attr) -> abi::Attr {
     }
 }
 
-/// The answer to STATX: like an attribute reply, with the time of birth.
+/// The reply to STATX: like an attribute reply, with the time of birth.
 pub(crate) fn statx_out(entry: &Entry, validity: Validity) -> Body {
     let a = &entry.attr;
     let time = |t: Timestamp| abi::SxTime { sec: t.sec, nsec: t.nsec, reserved: 0 };
@@ -138,7 +138,7 @@ pub(crate) fn statx_out(entry: &Entry, validity: Validity) -> Body {
     body
 }
 
-/// A complete reply, ready for whoever leaves the island.
+/// A complete reply, to be sent by the thread that leaves the island.
 pub struct FuseReply {
     origin: Origin,
     head: Vec<u8>,
@@ -169,8 +169,7 @@ impl FuseReply {
         let header = OutHeader::take(&mut &self.head[..]).expect("a reply begins with its header");
         (header.unique, header.error)
     }
-    /// Hands it to the kernel: one system call on the descriptor that the request came from, or through the thread
-    /// of its ring.
+    /// Sends it to the kernel: one system call on the descriptor of the request, or through the thread of its ring.
     pub fn send(self) {
         match self.origin {
             Origin::Device(channel) => channel.write_reply(&self.head, &self.bulk),

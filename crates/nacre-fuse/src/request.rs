@@ -1,8 +1,8 @@
 //! A request as it was read from the kernel: its header, its fixed arguments, names and payload as views.
 //!
-//! Invariants: the bytes are one request exactly as long as its header says; no view reaches past them; a
-//! malformed request is EINVAL, never a panic. The payload of a WRITE is a slice of the buffer it was read into.
-//! A request that is dropped without an answer (its island has ended) is answered EIO: nobody hangs.
+//! Invariants: the bytes are one request exactly as long as its header says; no view reaches past them; a malformed
+//! request is EINVAL, never a panic. The payload of a WRITE is a slice of the buffer it was read into. A request that
+//! is dropped without a reply (its island has ended) is answered EIO, so that its caller does not hang.
 
 use crate::abi::{self, Field, InHeader, Short, op};
 use crate::caller;
@@ -15,7 +15,7 @@ use nacre_types::{Caller, Errno, Fid};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// Where a request came from and its reply goes: the kernel knows it nowhere else.
+/// The origin of a request, to which its reply must go: the kernel accepts the reply nowhere else.
 #[derive(Clone)]
 pub enum Origin {
     Device(Arc<Channel>),
@@ -38,12 +38,12 @@ pub struct FuseRequest {
     data: Bytes,
     origin: Origin,
     answered: Cell<bool>,
-    /// Supplementary groups of the caller, where they decide what it is told and the kernel does not send them.
+    /// Supplementary groups of the caller, where they decide the result and the kernel does not send them.
     groups: Vec<u32>,
 }
 
 impl FuseRequest {
-    /// Checks the header of what one read returned.
+    /// Checks the header of the bytes that one read returned.
     pub fn parse(data: Bytes, origin: impl Into<Origin>) -> Result<Self, Short> {
         let header = InHeader::take(&mut &data[..])?;
         if header.len as usize != data.len()
@@ -51,11 +51,11 @@ impl FuseRequest {
         {
             return Err(Short);
         }
-        // The kernel waits for no answer to these.
+        // The kernel waits for no reply to these.
         let silent = [op::FORGET, op::BATCH_FORGET, op::INTERRUPT, op::NOTIFY_REPLY].contains(&header.opcode);
         Ok(Self { header, data, origin: origin.into(), answered: Cell::new(silent), groups: Vec::new() })
     }
-    /// Finds out the groups of a caller that asks for names ([`VirtualName::tells_names`]). It reads `/proc`, so it is
+    /// Looks up the groups of a caller that asks for names ([`VirtualName::tells_names`]). It reads `/proc`, so it is
     /// called before the request enters its island.
     pub(crate) fn with_callers_groups(mut self) -> Self {
         let asks = || -> Result<bool, Errno> {
@@ -74,14 +74,14 @@ impl FuseRequest {
     pub fn unique(&self) -> u64 {
         self.header.unique
     }
-    /// The inode it is about.
+    /// The inode of the request.
     ///
     /// # Errors
-    /// ESTALE for a number that no FID has (a handle from elsewhere given to open_by_handle_at).
+    /// ESTALE for a number that no FID has (a foreign handle passed to open_by_handle_at).
     pub fn fid(&self) -> Result<Fid, Errno> {
         fid_of(self.header.nodeid)
     }
-    /// The reply, to where the request came from. The first call is the answer.
+    /// Makes the reply, addressed to the origin of the request. Only the first call counts.
     pub fn reply(&self, answer: Result<Body, Errno>) -> FuseReply {
         self.answered.set(true);
         FuseReply::new(self.origin.clone(), self.header.unique, answer)
@@ -96,25 +96,25 @@ impl FuseRequest {
     pub(crate) fn is_answered(&self) -> bool {
         self.answered.get()
     }
-    /// Answers at once if nobody has: the island that worked at it is no more.
+    /// Replies at once if there was no reply: the island of the request has ended.
     pub(crate) fn abandon(&self) {
         if !self.answered.get() {
             self.reply(Err(Errno::EIO)).send();
         }
     }
-    /// Arguments after the header, extensions left out.
+    /// Arguments after the header, without extensions.
     pub fn args(&self) -> Args<'_> {
         let end = self.data.len() - usize::from(self.header.total_extlen) * 8;
         Args { rest: self.data.get(InHeader::BYTES..end).unwrap_or_default(), end }
     }
-    /// Who asks.
+    /// The caller of the request.
     pub fn caller(&self, umask: u32) -> Caller {
         let InHeader { uid, gid, pid, .. } = self.header;
         let mut groups = self.supplementary_groups().unwrap_or_default();
         groups.extend_from_slice(&self.groups);
         Caller { uid, gid, pid, umask, groups }
     }
-    /// The `len` payload bytes that stand at the end of `args`, shared, not copied.
+    /// The `len` payload bytes at the end of `args`, shared, not copied.
     pub fn payload(&self, args: &Args<'_>, len: u32) -> Result<Bytes, Errno> {
         let start = args.end - args.rest.len();
         let end = start.checked_add(len as usize).filter(|&e| e <= args.end).ok_or(Errno::EINVAL)?;
@@ -151,7 +151,7 @@ impl Drop for FuseRequest {
 /// Reads arguments one after the other.
 pub struct Args<'a> {
     rest: &'a [u8],
-    /// Where the arguments end within the request.
+    /// The end of the arguments within the request.
     end: usize,
 }
 impl<'a> Args<'a> {

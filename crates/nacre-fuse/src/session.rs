@@ -1,9 +1,9 @@
-//! INIT: what we and the kernel agree on before the first request.
+//! INIT: the negotiation with the kernel before the first request.
 //!
-//! Asked for: large requests, locks and ACLs by us, set-id bits taken away by us, file handles, shared mappings of
-//! direct files. Not asked for, on purpose: WRITEBACK_CACHE (the kernel would ignore our sizes), ATOMIC_O_TRUNC
-//! (a truncate of its own is one way instead of two), opens without a message (nobody would know who has a file
-//! open), splice (replies are small or memory already).
+//! Requested: large requests; locks, ACLs and the removal of set-id bits by the file system; file handles; shared
+//! mappings of direct files. Deliberately not requested: WRITEBACK_CACHE (the kernel would ignore the file system's
+//! sizes), ATOMIC_O_TRUNC (a separate truncate needs one implementation instead of two), opens without a message (the
+//! servers would not know the open files), splice (replies are small or memory already).
 
 use crate::abi::{self, Field, InitIn, InitOut, init, op};
 use crate::device::{Channel, MAX_PAGES, MAX_WRITE_BYTES, Read};
@@ -13,7 +13,7 @@ use nacre_types::Errno;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::Arc;
 
-/// Without these nothing works as promised.
+/// Required features.
 const REQUIRED: u64 = init::BIG_WRITES
     | init::MAX_PAGES
     | init::DONT_MASK
@@ -23,7 +23,7 @@ const REQUIRED: u64 = init::BIG_WRITES
     | init::HANDLE_KILLPRIV_V2
     | init::SETXATTR_EXT
     | init::EXPORT_SUPPORT;
-/// Taken where the kernel has them.
+/// Used if the kernel has them.
 const WANTED: u64 = init::ASYNC_READ
     | init::ASYNC_DIO
     | init::PARALLEL_DIROPS
@@ -31,15 +31,15 @@ const WANTED: u64 = init::ASYNC_READ
     | init::INIT_EXT
     | init::CREATE_SUPP_GROUP
     | init::DIRECT_IO_ALLOW_MMAP;
-/// Listings with attributes, where the kernel thinks they help.
+/// Listings with attributes, where the kernel requests them.
 const READDIRPLUS: u64 = init::DO_READDIRPLUS | init::READDIRPLUS_AUTO;
 
-/// What can be chosen per mount.
+/// Options of a mount.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionConfig {
-    /// READDIRPLUS: of use only when the kernel may keep the attributes it brings.
+    /// READDIRPLUS: useful only if the kernel may cache the attributes.
     pub readdirplus: bool,
-    /// Asynchronous requests (read-ahead, direct AIO) under way at a time.
+    /// Asynchronous requests (read-ahead, direct AIO) in progress at a time.
     pub background_max: u16,
     /// Requests through io_uring where the kernel allows it.
     pub rings: bool,
@@ -50,7 +50,7 @@ impl Default for SessionConfig {
     }
 }
 
-/// What was agreed.
+/// The result of the negotiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Session {
     /// Minor version of the kernel's interface.
@@ -58,7 +58,7 @@ pub struct Session {
     pub flags: u64,
 }
 impl Session {
-    /// INC_EPOCH is understood (7.44).
+    /// INC_EPOCH is supported (7.44).
     pub fn has_epoch(&self) -> bool {
         self.minor >= 44
     }
@@ -68,7 +68,7 @@ impl Session {
     }
 }
 
-/// Why a session could not be made.
+/// The reason why a session failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     #[error(
@@ -88,7 +88,7 @@ pub enum SessionError {
     Device(#[source] rustix::io::Errno),
 }
 
-/// Decides the answer to INIT. Pure.
+/// Computes the reply to INIT. Pure.
 fn negotiate(args: &InitIn, config: SessionConfig) -> Result<(Session, InitOut), SessionError> {
     if args.major != abi::MAJOR || args.minor < abi::MINOR_MIN {
         return Err(SessionError::TooOld { minor: args.minor });

@@ -1,6 +1,6 @@
-//! Counters of the door: per operation how many, and microseconds, in the field's `stats` format.
+//! Counters of the front end: number and microseconds per operation, in the field's `stats` format.
 //!
-//! A time is from the visit that took the request in to the visit that answered it.
+//! A time lasts from the visit that accepted the request to the visit that answered it.
 
 use crate::abi::op;
 use crate::door::Answer;
@@ -57,7 +57,7 @@ fn line(text: &mut String, name: &str, rest: std::fmt::Arguments<'_>) {
     writeln!(text, "{name:<24} {rest}").expect("a string takes everything");
 }
 
-/// The field's word where it has one.
+/// The field's term where it exists.
 fn field_name(opcode: u32) -> String {
     let name = if opcode == op::RELEASE { "close" } else { op::name(opcode) };
     name.to_lowercase()

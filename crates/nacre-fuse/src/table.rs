@@ -1,4 +1,4 @@
-//! The table of mounts, as the kernel writes it in /proc/PID/mountinfo. Names there are bytes, not text.
+//! The table of mounts, as in /proc/PID/mountinfo. Names there are bytes, not text.
 
 use crate::mount::FS_TYPE;
 use std::ffi::{OsStr, OsString};
@@ -32,7 +32,7 @@ pub fn mount_of(path: &Path) -> Option<(PathBuf, String)> {
 }
 
 fn ours_above(table: &[Line], path: &Path) -> Option<(PathBuf, String)> {
-    // The deepest mount point above the path holds it; of several on one place the latest.
+    // The deepest mount point above the path contains it; of several at one place the latest.
     let above = table.iter().filter(|line| path.starts_with(&line.point));
     let line = above.max_by_key(|line| line.point.components().count()).filter(|l| l.fs_type == FS_TYPE)?;
     Some((line.point.clone(), line.source.clone().into_string().ok()?))
@@ -43,7 +43,7 @@ pub(crate) fn own() -> Option<Vec<Line>> {
     of("self".as_ref())
 }
 
-/// The mounts of the name space of another process, if it lives and may be looked at.
+/// The mounts of the name space of another process, if it lives and may be examined.
 pub(crate) fn of(pid: &OsStr) -> Option<Vec<Line>> {
     std::fs::read(Path::new("/proc").join(pid).join("mountinfo")).ok().map(|table| parse(&table))
 }

@@ -9,14 +9,14 @@ use nacre_wire::target::{
 };
 use nacre_wire::{Frame, Header, Kind, Opcode, matches};
 
-/// Where parameters come from.
+/// The source of parameters.
 pub(crate) trait Parameters {
     fn all(&self) -> Vec<Param>;
     /// `Err` is the sentence for the user.
     fn set(&self, name: &str, value: &str) -> Result<(), String>;
 }
 
-/// Takes in an event that is not the client's: frames of tools; their connections come and go without a trace.
+/// Handles an event that is not the client's: frames of tools, whose connections leave no record.
 pub(crate) fn handle(ctx: &Ctx, parameters: &dyn Parameters, event: Event) {
     if let Event::Frame { conn, frame } = event
         && frame.header.kind == Kind::Request
@@ -74,7 +74,7 @@ fn answer(parameters: &dyn Parameters, ctx: &Ctx, frame: &Frame) -> Result<Vec<u
     }
 }
 
-/// Sets every writable parameter that matches; the first refusal is told.
+/// Sets every writable parameter that matches; reports the first refusal.
 fn set(parameters: &dyn Parameters, pattern: &str, value: &str) -> SetParamReply {
     let mut reply = SetParamReply { matched: 0, refused: String::new() };
     for param in parameters.all().iter().filter(|p| matches(pattern, &p.name)) {

@@ -1,8 +1,8 @@
-//! Unmounting, and who is in the way. Nothing here asks the mount itself: its servers may be away.
+//! Unmounting, and the processes that prevent it. This code never accesses the mount itself: its servers may be away.
 //!
 //! A mount name space that was copied while the mount was there (`unshare -m`, a container) keeps the file system
-//! alive; unmounting here says nothing to those who have it there.
-//! Unmounting may need our answers (dirty mapped pages are written): never call it on a thread that serves requests.
+//! alive; unmounting here does not affect that copy. Unmounting may need replies of this process (dirty mapped pages
+//! are written): never call it on a thread that serves requests.
 
 use crate::mount::MountError;
 use crate::table;
@@ -14,18 +14,18 @@ use std::path::{Path, PathBuf};
 /// How to unmount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmount {
-    /// Only if nobody uses it.
+    /// Only if it is not in use.
     Idle,
-    /// The name is gone at once, the file system when its last file is closed.
+    /// The mount point is removed at once, the file system when its last file is closed.
     Lazy,
-    /// Calls that wait fail, open files are cut off, the name is gone: works always.
+    /// Waiting calls fail, open files are revoked, the mount point is removed: always succeeds.
     Force,
 }
 
-/// Unmounts what is mounted on `path`.
+/// Unmounts the file system on `path`.
 ///
 /// # Errors
-/// `Busy` names what uses it, as far as /proc shows it.
+/// `Busy` names the users, as far as /proc shows them.
 pub fn unmount_fuse(path: &Path, how: Unmount) -> Result<(), MountError> {
     let flags = match how {
         Unmount::Idle => UnmountFlags::empty(),
@@ -34,7 +34,7 @@ pub fn unmount_fuse(path: &Path, how: Unmount) -> Result<(), MountError> {
     };
     let attempt = |flags| unmount(path, flags | UnmountFlags::NOFOLLOW);
     let result = match (attempt(flags), how) {
-        // Its connection is cut; files that are open keep it until they are closed.
+        // Its connection is aborted; open files keep it until they are closed.
         (Err(Errno::BUSY), Unmount::Force) => attempt(UnmountFlags::DETACH),
         (Err(Errno::BUSY), Unmount::Idle) => return wait_for_nobody(path, || attempt(flags)),
         (result, _) => result,
@@ -42,8 +42,8 @@ pub fn unmount_fuse(path: &Path, how: Unmount) -> Result<(), MountError> {
     result.map_err(|e| refused(path, e))
 }
 
-/// In use, but perhaps by somebody who is ending: a process that has exited a moment ago, a child before its exec
-/// (which has its parent's descriptors, and is seen with them).
+/// In use, but perhaps by an ending process: one that has just exited, or a child before its exec (which has its
+/// parent's descriptors).
 fn wait_for_nobody(path: &Path, attempt: impl Fn() -> rustix::io::Result<()>) -> Result<(), MountError> {
     const LOOKS: u32 = 20;
     const PAUSE: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
@@ -70,7 +70,7 @@ fn refused(path: &Path, error: Errno) -> MountError {
     }
 }
 
-/// A process that has to do with a mount.
+/// A process that uses a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     pub pid: u32,
@@ -82,7 +82,8 @@ impl std::fmt::Display for Holder {
     }
 }
 
-/// What uses a mount, in words; empty when nothing is seen. A call that waits for its server uses it and is not seen.
+/// The users of a mount, as text; empty if none are visible. A call that waits for its server uses the mount but is not
+/// visible.
 pub fn users(path: &Path) -> String {
     let below: Vec<String> = mounts_below(path).iter().map(|p| p.display().to_string()).collect();
     if !below.is_empty() {
@@ -100,7 +101,7 @@ pub fn shortened(list: &[String]) -> String {
     if more > 0 { format!("{named} and {more} more") } else { named }
 }
 
-/// Who has a file or directory below `path` open, or runs from it.
+/// Processes that have a file or directory below `path` open, or run from it.
 pub fn holders(path: &Path) -> Vec<Holder> {
     processes(|dir| {
         let fixed = ["cwd", "root", "exe"].map(|name| dir.join(name));
@@ -130,7 +131,7 @@ fn mounts_below(path: &Path) -> Vec<PathBuf> {
     points.filter(|point| point != path && point.starts_with(path)).collect()
 }
 
-/// Processes of which `is` says yes of their directory below /proc, by number.
+/// Processes whose directory below /proc satisfies `is`, by number.
 fn processes(mut is: impl FnMut(&Path) -> bool) -> Vec<Holder> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids: Vec<u32> = entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();

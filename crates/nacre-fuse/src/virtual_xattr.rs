@@ -1,4 +1,4 @@
-//! Virtual extended attributes: how `nacre lfs` and scripts ask what `stat` does not tell.
+//! Virtual extended attributes: information for `nacre lfs` and scripts that `stat` does not have.
 //!
 //! | name | on | get | set |
 //! | --- | --- | --- | --- |
@@ -13,11 +13,11 @@
 //! | `system.nacre.df`, `system.nacre.mount` | any | the same, also while the servers are away | |
 //!
 //! JSON of a layout: `{"fid", "layout": {"generation", "components": [{"start", "end" (null = to the end),
-//! "stripe_bytes", "stripe_count", "stripes": [{"ost", "object"}]}]} or null, "template": {"count", "size",
-//! "first"} or null, "default": {...}}`. JSON to set: `{"count", "size", "first"}`.
-//! Reading needs read permission of the inode, setting write permission: the kernel checks both. It knows nothing of the
-//! names that `nacre.path*` and `nacre.links` tell: of these a caller hears only what it could have found by itself
-//! ([`VirtualName::tells_names`]; the MDT decides, by uid, gid and the groups that `/proc` shows).
+//! "stripe_bytes", "stripe_count", "stripes": [{"ost", "object"}]}]} or null, "template": {"count", "size", "first"} or
+//! null, "default": {...}}`. JSON to set: `{"count", "size", "first"}`. Reading needs read permission of the inode,
+//! setting write permission: the kernel checks both. It cannot check the names in `nacre.path*` and `nacre.links`: of
+//! these a caller gets only names that it could have found by itself ([`VirtualName::tells_names`]; the MDT decides, by
+//! uid, gid and the groups that `/proc` shows).
 
 use crate::ops::Ops;
 use bytes::Bytes;
@@ -26,8 +26,8 @@ use nacre_wire::mdt::LayoutReply;
 use serde_json::{Value, json};
 
 const PREFIX: &[u8] = b"nacre.";
-/// Before `df` and `mount` as well, which tell nothing of a file: of a name in `system.` the kernel does not ask first who
-/// may read the inode, so the answer needs no server.
+/// Also a prefix of `df` and `mount`, which do not depend on a file: for a name in `system.` the kernel does not first
+/// check read permission of the inode, so the reply needs no server.
 const SYSTEM_PREFIX: &[u8] = b"system.nacre.";
 
 /// A name under `nacre.`.
@@ -43,7 +43,7 @@ pub(crate) enum VirtualName {
     Mount,
 }
 impl VirtualName {
-    /// `None`: an ordinary name. An unknown name under our prefix is ENODATA, so that nothing is ever stored there.
+    /// `None`: an ordinary name. An unknown name under this prefix is ENODATA, so that no value is ever stored there.
     pub(crate) fn parse(name: &[u8]) -> Option<Result<Self, Errno>> {
         if let Some(name) = name.strip_prefix(SYSTEM_PREFIX) {
             return match name {
@@ -72,13 +72,13 @@ impl VirtualName {
 }
 
 impl VirtualName {
-    /// Whether the answer depends on who asks: the name of a GETXATTR.
+    /// Whether the reply to a GETXATTR of this name depends on the caller.
     pub(crate) fn tells_names(name: &[u8]) -> bool {
         matches!(Self::parse(name), Some(Ok(Self::Path(_) | Self::Links)))
     }
 }
 
-/// The value. `probe`: only its size is wanted, so nothing is done.
+/// The value. `probe`: only its size is requested, so no action is taken.
 pub(crate) async fn get<O: Ops>(
     ops: &O,
     fid: Fid,

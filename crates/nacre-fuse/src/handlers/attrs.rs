@@ -30,7 +30,7 @@ pub(crate) async fn setattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>)
     Ok(Body::attr(&entry, door.ops.validity(&entry)))
 }
 
-/// The change that `args` asks for. "Now" is this mount's clock; other times are the caller's own.
+/// The change that `args` requests. "Now" is this mount's clock; other times are the caller's.
 fn set_attr(args: &abi::SetattrIn, now: Timestamp) -> Result<SetAttr, Errno> {
     let has = |bit: u32| args.valid & bit != 0;
     let given = |bit: u32, sec: u64, nsec: u32| {

@@ -1,4 +1,5 @@
-//! Open files: OPEN, READ, WRITE, FLUSH, RELEASE, FSYNC, FALLOCATE. The kernel's file handle is our open handle.
+//! Open files: OPEN, READ, WRITE, FLUSH, RELEASE, FSYNC, FALLOCATE. The kernel's file handle is the open handle of the
+//! client.
 
 use crate::abi::{self, o};
 use crate::call;
@@ -23,10 +24,10 @@ pub(crate) async fn open<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) ->
     Ok(Body::opened(Opened { handle, fopen_flags: door.ops.fopen_flags(fid, flags) }))
 }
 
-/// Nobody will release what the caller never got.
+/// No RELEASE follows for a handle that the caller never got.
 pub(crate) async fn close_if_given_up<O: Ops>(door: &Door<O>, request: &FuseRequest, handle: OpenHandle) {
     if request.is_answered() {
-        // Its only failure is that the handle is gone already.
+        // It fails only if the handle is already closed.
         let _ = door.ops.release(handle, None).await;
     }
 }
@@ -34,7 +35,7 @@ pub(crate) async fn close_if_given_up<O: Ops>(door: &Door<O>, request: &FuseRequ
 pub(crate) async fn read<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
     let abi::ReadIn { fh, offset, size, .. } = request.args().take()?;
     let mut parts = door.ops.read(OpenHandle(fh), offset, size.min(MAX_WRITE_BYTES)).await?;
-    // The kernel refuses a reply that is longer than what it asked for.
+    // The kernel refuses a reply that is longer than requested.
     let mut left = size as usize;
     for part in &mut parts {
         part.truncate(left);
@@ -47,10 +48,10 @@ pub(crate) async fn write<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
     let mut args = request.args();
     let abi::WriteIn { fh, offset, size, write_flags, flags, .. } = args.take()?;
     let data = request.payload(&args, size)?;
-    // A page of a mapping goes where it was mapped from, by whatever descriptor the kernel found.
+    // A page of a mapping is written to the mapped file, through any descriptor that the kernel found.
     let from_cache = write_flags & abi::WRITE_CACHE != 0;
     let append = flags & o::APPEND != 0 && !from_cache;
-    // The rest of its call follows in requests of their own: the client keeps the file locked for them.
+    // The rest of the call follows in further requests: the client keeps the file locked for them.
     let call_bytes = match append && size >= call::SPLIT_BYTES_MIN {
         true => door.call_bytes(&request).await.unwrap_or(0),
         false => 0,
@@ -80,7 +81,7 @@ pub(crate) async fn flush<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
     let done = match door.ctx.timeout(start + PATIENCE, work.as_mut()).await {
         Some(done) => done,
         None => {
-            // A process that ends closes its files, and gets no signal any more.
+            // An ending process closes its files and gets no more signals.
             door.ctx.spawn(door.clone().patiently(request, start));
             work.await
         }
@@ -95,7 +96,7 @@ pub(crate) async fn release<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>)
     Ok(Body::empty())
 }
 
-/// Also FSYNCDIR: what a directory's entries depend on is the same log.
+/// Also FSYNCDIR: a directory's entries are in the same log.
 pub(crate) async fn fsync<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
     let abi::FsyncIn { fh, .. } = request.args().take()?;
     let handle = (request.opcode() == abi::op::FSYNC).then_some(OpenHandle(fh));
@@ -109,7 +110,8 @@ pub(crate) async fn fallocate<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest
     if mode & !KEEP_SIZE != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
-    // The kernel leaves this to us and sends no flag: unlike WRITE, FALLOCATE has none. Root is taken to have CAP_FSETID.
+    // The kernel leaves this to the file system and sends no flag: unlike WRITE, FALLOCATE has none. Root is taken to
+    // have CAP_FSETID.
     let by_user = request.header.uid != 0;
     let kill_suidgid =
         if by_user { loser_of_privileges(&door, &request, OpenHandle(fh)).await? } else { None };
@@ -118,8 +120,8 @@ pub(crate) async fn fallocate<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest
     Ok(Body::empty())
 }
 
-/// The ordinary user whose change takes set-id bits away from a file that has some. The kernel tells no groups, and looking
-/// for them takes a while: only such a file is worth it.
+/// The ordinary user whose change removes set-id bits of a file. The kernel does not send groups, and their lookup
+/// takes time: it is done only for files with such bits.
 async fn loser_of_privileges<O: Ops>(
     door: &Door<O>,
     request: &FuseRequest,

@@ -1,8 +1,8 @@
 //! Directory listings: OPENDIR, READDIR, READDIRPLUS, RELEASEDIR.
 //!
-//! The kernel's offset is the cookie of the last entry it has; cookies are stable, so no state is kept between
-//! two requests, and a listing goes on correctly while others change the directory. An open directory is open at the MDT:
-//! one that is removed meanwhile stays, empty and without a name, until it is closed.
+//! The kernel's offset is the cookie of the last entry it has; cookies are stable, so no state is kept between two
+//! requests, and a listing continues correctly while others change the directory. An open directory is open at the MDT:
+//! a directory that is removed meanwhile exists, empty and without a name, until it is closed.
 
 use crate::abi::{self, Dirent, EntryOut, Field, align8};
 use crate::device::MAX_WRITE_BYTES;
@@ -17,7 +17,7 @@ use std::rc::Rc;
 pub(crate) async fn opendir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
     let handle = door.ops.opendir(request.fid()?, request.caller(0)).await?;
     if request.is_answered() {
-        // Nobody will release what the caller never got. Its only failure is that the handle is gone already.
+        // No RELEASE follows for a handle that the caller never got. It fails only if the handle is already closed.
         let _ = door.ops.releasedir(handle).await;
     }
     Ok(Body::opened(Opened { handle, fopen_flags: 0 }))
@@ -29,8 +29,8 @@ pub(crate) async fn releasedir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseReques
     Ok(Body::empty())
 }
 
-/// Bytes of a name that we reckon with when we ask for a page: names that are longer on average cost another
-/// request, shorter ones too; entries that do not fit are asked for again.
+/// Assumed bytes of a name when a page is requested: if names are longer or shorter on average, one more request is
+/// needed; entries that do not fit are requested again.
 const NAME_BYTES: usize = 16;
 /// Entries in one page at most: one visit's slice on the server.
 const ENTRIES_MAX: usize = 1024;
@@ -52,7 +52,7 @@ pub(crate) async fn readdirplus<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseReque
     let page = door.ops.readdir(request.fid()?, offset, fitting(size, EntryOut::BYTES), true).await?;
     let mut listing = Listing::new(size);
     for entry in &page.entries {
-        // Node number 0: only the name. So for "." and "..", which the kernel does not look up.
+        // Node number 0: only the name. Also used for "." and "..", which the kernel does not look up.
         let known = entry.entry.as_ref().filter(|_| entry.name != "." && entry.name != "..");
         let head = known.map_or_else(EntryOut::default, |e| entry_out(e, door.ops.validity(e)));
         if !listing.add(Some(head), entry) {

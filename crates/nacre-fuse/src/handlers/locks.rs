@@ -51,7 +51,7 @@ async fn lock<O: Ops>(door: &Door<O>, request: &FuseRequest, wait: bool) -> Answ
     let (handle, lock) = (OpenHandle(args.fh), file_lock(&args)?);
     let granted = door.ops.flock(handle, lock, wait).await?;
     if request.is_answered() && granted == FlockOutcome::Granted {
-        // Given up, its caller is ending: the kernel may have dropped its locks before this one was there.
+        // Abandoned, the caller is ending: the kernel may have released its locks before this one was granted.
         let _ = door.ops.flock(handle, FileLock { kind: FlockType::Unlock, ..lock }, false).await;
     }
     outcome(granted)
@@ -60,7 +60,7 @@ async fn lock<O: Ops>(door: &Door<O>, request: &FuseRequest, wait: bool) -> Answ
 fn outcome(outcome: FlockOutcome) -> Answer {
     match outcome {
         FlockOutcome::Granted => Ok(Body::empty()),
-        // A wait that ended without a grant was interrupted.
+        // A wait that ends without a grant was interrupted.
         FlockOutcome::Waiting => Err(Errno::EINTR),
         FlockOutcome::Conflict => Err(Errno::EAGAIN),
         FlockOutcome::Deadlock => Err(Errno::EDEADLK),

@@ -1,4 +1,4 @@
-//! What each operation of the kernel means: arguments out, one call of the file system, structures in.
+//! The operations of the kernel: each decodes its arguments, calls the file system once, and encodes the result.
 
 pub(crate) mod attrs;
 pub(crate) mod data;

@@ -1,7 +1,7 @@
-//! Operations on names: LOOKUP, everything that makes, links, renames or removes, READLINK.
+//! Operations on names: LOOKUP, create, link, rename, remove, READLINK.
 //!
-//! The kernel has checked permissions (`default_permissions`) and holds its own lock of the directory; it sends
-//! modes before the umask (DONT_MASK), because a default ACL takes the umask's place.
+//! The kernel has checked permissions (`default_permissions`) and holds its own lock of the directory; it sends modes
+//! before the umask (DONT_MASK), because a default ACL replaces the umask.
 
 use crate::abi::{self, op};
 use crate::door::{Answer, Door};
@@ -81,7 +81,7 @@ async fn make<O: Ops>(door: &Door<O>, request: &FuseRequest, new: New<'_>) -> An
     Ok(Body::entry(&entry, door.ops.validity(&entry)))
 }
 
-/// Makes and opens. Flags go on as they are: when another mount was faster, O_TRUNC and O_EXCL are the server's.
+/// Creates and opens. Flags are passed on: if another mount was faster, the server applies O_TRUNC and O_EXCL.
 pub(crate) async fn create<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
     let mut args = request.args();
     let abi::CreateIn { flags, mode, umask, .. } = args.take()?;

@@ -1,9 +1,9 @@
-//! FUSE-over-io_uring: a queue and a thread per CPU, so that a request is answered where it was made.
+//! FUSE-over-io_uring: a queue and a thread per CPU, so that a request is served on the CPU of its caller.
 //!
-//! A wake-up on another CPU costs more than most requests, so the kernel can put requests into a queue of the CPU
-//! they are made on. It does so once every possible CPU has a queue with a slot; INIT, FORGET, INTERRUPT and
-//! notifications stay on /dev/fuse. It is agreed in INIT; from then on requests wait until the queues are there, so
-//! everything that can fail is tried before. The module parameter `enable_uring` of fuse is off by default.
+//! A wake-up on another CPU costs more than most requests, so the kernel can put requests into a queue of the CPU they
+//! are made on. It does so once every possible CPU has a queue with a slot; INIT, FORGET, INTERRUPT and notifications
+//! stay on /dev/fuse. INIT negotiates it; from then on requests wait until the queues exist, so all steps that can fail
+//! are done before. The module parameter `enable_uring` of fuse is off by default.
 //!
 //! `ring.rs` the io_uring, `slots.rs` its memory, `queue.rs` the thread. Not here: what a request means (`door.rs`).
 
@@ -19,7 +19,7 @@ pub use queue::Ticket;
 use std::fmt;
 use std::sync::Arc;
 
-/// How requests come to us.
+/// The transport of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transport {
     /// Through queues of their CPU.
@@ -28,20 +28,20 @@ pub enum Transport {
     Device(WhyDevice),
 }
 
-/// Why io_uring is not used.
+/// The reason why io_uring is not used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WhyDevice {
-    /// Nobody wants it.
+    /// It is disabled by an option.
     NotWanted,
-    /// The kernel does not know it (before Linux 6.14).
+    /// The kernel does not support it (before Linux 6.14).
     Unknown,
     /// The module parameter of fuse is off.
     Disabled,
-    /// The kernel gives this process no rings.
+    /// The kernel refuses rings to this process.
     Refused(String),
 }
 
-/// Turns the transport on for mounts that are made afterwards.
+/// Enables the transport for later mounts.
 pub const ENABLE_PATH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 impl fmt::Display for Transport {
@@ -61,13 +61,13 @@ impl fmt::Display for Transport {
     }
 }
 
-/// Rings that have been made and not started.
+/// Rings that were created and not started.
 pub(crate) struct Rings {
     servers: Vec<(usize, Arc<RingServer>)>,
 }
 
 impl Rings {
-    /// Makes a ring per CPU that is online; queues of possible CPUs that are not are served by the first.
+    /// Creates a ring per online CPU; the first one also serves the queues of offline CPUs.
     pub(crate) fn prepare(channel: &Arc<Channel>) -> Result<Self, WhyDevice> {
         match std::fs::read_to_string(ENABLE_PATH) {
             Ok(text) if text.trim() == "Y" => {}
@@ -90,7 +90,7 @@ impl Rings {
         Ok(Self { servers: servers.collect::<Result<_, _>>()? })
     }
 
-    /// Starts the threads. If that fails the kernel goes back to /dev/fuse.
+    /// Starts the threads. If that fails the kernel falls back to /dev/fuse.
     pub(crate) fn start(self, node: &Node, source: &Arc<FuseSource>) -> Result<Running, RtError> {
         for (started, (cpu, server)) in self.servers.iter().enumerate() {
             server.attach(source);
@@ -116,7 +116,7 @@ pub(crate) struct Running {
     servers: Vec<Arc<RingServer>>,
 }
 impl Running {
-    /// The threads end when the kernel has given the slots back.
+    /// The threads end when the kernel has returned the slots.
     pub(crate) fn mount_is_gone(&self) {
         for server in &self.servers {
             server.hub.mount_is_gone();
@@ -124,7 +124,7 @@ impl Running {
     }
 }
 
-/// A CPU that callers run on and we may not would be answered from elsewhere: no gain then.
+/// Requests from a CPU that this process may not use would be served on another one, without a gain.
 fn may_run_on(online: &[u16]) -> Result<(), WhyDevice> {
     let allowed = rustix::thread::sched_getaffinity(None)
         .map_err(|e| WhyDevice::Refused(format!("cannot tell which CPUs may be used: {e}")))?;

@@ -1,17 +1,17 @@
-//! The thread of a ring: takes requests on the CPU on which they were made, carries them through, commits replies.
+//! The thread of a ring: takes requests on the CPU of their callers, executes them, commits replies.
 //!
-//! One turn: replies that have been decided become commits; the ring is entered once, which submits them and waits;
-//! requests that have come are delivered to the mount's island. A reply that is decided elsewhere (after a sync, on
-//! a server's answer) is posted and the thread is woken, at most once per sleep: the kernel takes a reply only from
-//! the thread that owns the slot.
+//! One turn: decided replies become commits; the ring is entered once, which submits them and waits; new requests are
+//! delivered to the mount's island. A reply that is decided on another thread (after a sync, or on a server's reply) is
+//! posted and the thread is woken, at most once per sleep: the kernel takes a reply only from the thread that owns the
+//! slot.
 //!
-//! **Held requests.** A request that waits (for a lock, for its servers) keeps its slot, and the kernel gives a
-//! request a slot only when it is made or when another is committed. So when every slot of a queue is held, new
-//! ones are registered, up to [`SLOTS_MAX`]; and because those do not serve requests that are waiting in the kernel
-//! already, the thread makes a request of its own ("kick", the answer to a RETRIEVE of nothing), whose commit
-//! fetches one of them, until a commit has fetched nothing. A RETRIEVE needs a regular file that the kernel has: that
-//! of a held lock or read; without one nothing is held that waits for another request. Near the bound waiting locks
-//! are refused with ENOLCK, so that the request that ends a wait always finds a slot.
+//! **Held requests.** A request that waits (for a lock, for its servers) keeps its slot, and the kernel assigns a slot
+//! to a request only at its creation or when another one is committed. So when every slot of a queue is held, new ones
+//! are registered, up to [`SLOTS_MAX`]; and because those do not serve requests that are waiting in the kernel already,
+//! the thread makes a request of its own ("kick", the reply to a RETRIEVE of nothing), whose commit fetches one of
+//! them, until a commit has fetched nothing. A RETRIEVE needs a regular file that the kernel has: that of a held lock
+//! or read; without one nothing is held that waits for another request. Near the bound waiting locks are refused with
+//! ENOLCK, so that the request that ends a wait always finds a slot.
 //!
 //! **Signals.** The kernel sends no INTERRUPT for a signal that came before the request had reached us. So a lock
 //! that begins to wait is looked at once: if a signal is pending for its caller then, it is interrupted here.
@@ -48,7 +48,7 @@ const WARM_SLOTS: u32 = 16;
 /// Unlike any number that the kernel gives to a request.
 const KICK: u64 = 1 << 62;
 
-/// What other threads have for the thread of a ring.
+/// A message of another thread to the thread of a ring.
 enum Post {
     Answer(Answer),
     /// A lock request of the process `pid` begins to wait.
@@ -67,14 +67,14 @@ struct Answer {
     bulk: Vec<Bytes>,
 }
 
-/// What others see of a ring.
+/// The shared part of a ring.
 pub(super) struct Hub {
     posts: Mutex<Vec<Post>>,
-    /// The thread is in the kernel or about to go there; whoever takes it away wakes it.
+    /// The thread is in the kernel or about to go there; the thread that clears this wakes it.
     sleeps: AtomicBool,
     wake: OwnedFd,
     stopping: AtomicBool,
-    /// The kernel has let go of the mount.
+    /// The kernel has released the mount.
     gone: AtomicBool,
 }
 impl Hub {
@@ -95,7 +95,7 @@ impl Hub {
         self.rouse();
     }
     fn rouse(&self) {
-        // SeqCst: the sleeper says that it sleeps and then looks at what we have just written.
+        // SeqCst: the sleeping thread publishes its sleep and then reads what was just written here.
         if self.sleeps.swap(false, Ordering::SeqCst)
             && let Err(error) = rustix::io::write(&self.wake, &1u64.to_ne_bytes())
         {
@@ -108,7 +108,7 @@ impl Hub {
     }
 }
 
-/// Where the reply to a request from a ring goes.
+/// The destination of the reply to a request from a ring.
 #[derive(Clone)]
 pub struct Ticket {
     hub: Arc<Hub>,
@@ -151,7 +151,7 @@ impl Queue {
 pub(super) struct RingServer {
     pub(super) hub: Arc<Hub>,
     ring: Mutex<Option<Ring>>,
-    /// CPUs that it serves: its own, and those that are not there now.
+    /// CPUs that it serves: its own, and offline ones.
     queues: Vec<u16>,
     channel: Arc<Channel>,
     source: OnceLock<Weak<FuseSource>>,
@@ -170,7 +170,7 @@ impl RingServer {
     pub(super) fn attach(&self, source: &Arc<FuseSource>) {
         let _first = self.source.set(Arc::downgrade(source));
     }
-    /// Lets the kernel go back to /dev/fuse; instead of running it.
+    /// Makes the kernel fall back to /dev/fuse, instead of running the ring.
     pub(super) fn refuse(&self) -> io::Result<()> {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (Some(mut ring), Some(fd)) = (ring, self.channel.poll_fd()) else { return Ok(()) };
@@ -212,7 +212,7 @@ impl Server for RingServer {
     }
 }
 
-/// What a slot is about.
+/// State of a slot.
 #[derive(Clone, Copy)]
 struct Held {
     queue: usize,
@@ -248,7 +248,7 @@ impl Turns<'_> {
         self.ring.enable(fd)?;
         self.ring.watch(&self.hub.wake)?;
         for queue in 0..self.queues.len() {
-            // A queue of a CPU that is not there needs one slot, because the kernel asks for one.
+            // A queue of an offline CPU needs one slot, because the kernel requires one.
             let count = if queue == 0 { SLOTS_AT_FIRST } else { 1 };
             self.grow(queue, count)?;
         }
@@ -266,10 +266,10 @@ impl Turns<'_> {
         }
     }
 
-    /// Says that the thread sleeps, unless there is something to do.
+    /// Publishes that the thread sleeps, unless there is work.
     fn may_sleep(&self) -> bool {
         self.hub.sleeps.store(true, Ordering::SeqCst);
-        // Whoever wrote before it could see that we sleep is seen here.
+        // Writes of threads that could not yet see the sleep are seen here.
         self.hub.lock().is_empty() && !self.is_over()
     }
     fn is_over(&self) -> bool {
@@ -280,7 +280,7 @@ impl Turns<'_> {
     // ---- completions
 
     fn take_completions(&mut self) -> io::Result<()> {
-        // Entering the ring has carried these commits out: if one fetched a request, its completion is here.
+        // Entering the ring has executed these commits: if one fetched a request, its completion is here.
         let mut kicked = std::mem::take(&mut self.kicked);
         // Bounded by the number of slots: one command per slot at a time.
         while let Some(Completion { user_data, result, more }) = self.ring.completion() {
@@ -327,7 +327,7 @@ impl Turns<'_> {
             rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED | rustix::io::Errno::CANCELED => {
                 self.hub.gone.store(true, Ordering::SeqCst);
             }
-            // The kernel had given the request up already.
+            // The kernel had already abandoned the request.
             rustix::io::Errno::NOENT => debug!(slot, "the kernel did not know the request of a reply"),
             error => {
                 warn!(slot, %error, "the kernel refused a command to a ring");
@@ -339,7 +339,7 @@ impl Turns<'_> {
         }
     }
 
-    /// A request stands in `slot`.
+    /// There is a request in `slot`.
     fn arrived(&mut self, slot: u32) -> io::Result<()> {
         let (header, payload) = self.ring.slots.memory(slot);
         let request = InHeader::take(&mut &header[..]);
@@ -464,7 +464,7 @@ impl Turns<'_> {
             }
             let Some(queue) = self.queues.get_mut(index) else { continue };
             if free == 0 {
-                // A kick that was made before may itself wait in the kernel for a slot.
+                // An earlier kick may itself wait in the kernel for a slot.
                 (queue.starved, queue.kicking) = (true, false);
             }
             if queue.starved && !queue.kicking && queue.free > 0 {
@@ -479,7 +479,7 @@ impl Turns<'_> {
         let first = self.ring.slots.len();
         let Some(queue) = self.queues.get_mut(index) else { return Ok(()) };
         if let Err(error) = self.ring.slots.grow(count) {
-            // Those that are held go on, and every answer serves the next.
+            // Held requests continue, and every reply serves the next one.
             warn!(%error, slots = queue.slots, cpu = queue.cpu, "no memory for further requests of one CPU");
             queue.slots_max = queue.slots;
             return Ok(());
@@ -500,7 +500,7 @@ impl Turns<'_> {
         const TRIES: usize = 8;
         let (Some(queue), Some(own)) = (self.queues.get_mut(index), self.cpu) else { return };
         let held = self.requests.iter().filter(|h| h.queue == index && h.commit_id != 0 && !h.dead);
-        // The kernel puts the request into the queue of the CPU we are on. It does not wait for anything.
+        // The kernel puts the request into the queue of the current CPU, without waiting.
         if queue.cpu != own {
             let _offline = nacre_rt::bind(usize::from(queue.cpu));
         }

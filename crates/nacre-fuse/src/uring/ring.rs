@@ -1,8 +1,8 @@
 //! One io_uring: commands to the FUSE connection in, completions out. Used by one thread after [`Ring::enable`].
 //!
 //! A command names a queue of the connection (one per CPU) and a slot. REGISTER gives the kernel a new slot to put a
-//! request into, COMMIT hands it the reply that stands in a slot and the slot for the next request. Specification:
-//! `<linux/fuse.h>`, `fuse_uring_cmd_req`. Not here: what is in a slot (`queue.rs`).
+//! request into, COMMIT passes the reply in a slot to the kernel, and the slot for the next request. Specification:
+//! `<linux/fuse.h>`, `fuse_uring_cmd_req`. Not here: the content of a slot (`queue.rs`).
 
 use super::slots::Slots;
 use crate::abi::{Field, UringCommand, uring};
@@ -18,7 +18,7 @@ const COMPLETIONS: u32 = 256;
 pub(super) const WAKE: u64 = u64::MAX;
 /// Place of the connection in the ring's table of files.
 const CONNECTION: types::Fixed = types::Fixed(0);
-/// Where an SQE has `len`: the number of entries that `addr` points to.
+/// The position of `len` in an SQE: the number of entries that `addr` points to.
 const LEN_AT: usize = 24;
 
 pub(super) struct Ring {
@@ -36,7 +36,7 @@ pub(super) struct Completion {
 }
 
 impl Ring {
-    /// Makes a ring that takes nothing yet; any thread may do that.
+    /// Creates a disabled ring; any thread may do that.
     ///
     /// # Errors
     /// EPERM where io_uring is forbidden, ENOSYS and EINVAL where it is too old.
@@ -53,13 +53,13 @@ impl Ring {
         Ok(Self { io, slots: Slots::default() })
     }
 
-    /// Makes the calling thread the one that uses it, and `connection` what its commands go to.
+    /// Binds the ring to the calling thread, and its commands to `connection`.
     pub(super) fn enable(&mut self, connection: BorrowedFd<'_>) -> io::Result<()> {
         self.io.submitter().register_enable_rings()?;
         self.io.submitter().register_files(&[connection.as_raw_fd()])
     }
 
-    /// Tells of every write to `wake`, until a completion says that there is no more.
+    /// Reports every write to `wake`, until a completion says that the poll has ended.
     pub(super) fn watch(&mut self, wake: &impl AsFd) -> io::Result<()> {
         let events = rustix::event::PollFlags::IN.bits();
         let poll = opcode::PollAdd::new(types::Fd(wake.as_fd().as_raw_fd()), events.into()).multi(true);
@@ -73,14 +73,14 @@ impl Ring {
         self.slots.give(slot);
         self.push(&with_parts(entry, parts))
     }
-    /// The reply to request `commit_id` stands in `slot`, which takes the next request then.
+    /// Commits the reply to request `commit_id` in `slot`, which then takes the next request.
     pub(super) fn commit(&mut self, queue: u16, slot: u32, commit_id: u64) -> io::Result<()> {
         let entry = self.command(uring::COMMIT_AND_FETCH, queue, slot, commit_id);
         self.slots.give(slot);
         self.push(&entry)
     }
-    /// A REGISTER that the kernel refuses: it goes back to /dev/fuse then, and lets requests through that have
-    /// waited for the rings.
+    /// A REGISTER that the kernel refuses: it then falls back to /dev/fuse, and releases requests that have waited for
+    /// the rings.
     pub(super) fn refuse(&mut self) -> io::Result<()> {
         let entry = self.command(uring::REGISTER, u16::MAX, 0, 0);
         self.push(&entry)?;

@@ -1,9 +1,10 @@
-//! The memory of a ring's slots: a header and a payload buffer each, written by the kernel and by us in turns.
+//! The memory of a ring's slots: a header and a payload buffer each, written by the kernel and by this process in
+//! turns.
 //!
 //! Invariants: a slot belongs to the kernel from the moment its command is put into the ring until the command's
-//! completion has been seen, and nobody looks at its memory meanwhile (asserted); its address never changes. Memory
-//! that the kernel may still write to is never freed: it is left behind when a ring ends with commands under way.
-//! Untouched memory costs address space only.
+//! completion has been seen, and this process does not access its memory meanwhile (asserted); its address never
+//! changes. Memory that the kernel may still write to is never freed: it is left behind when a ring ends with commands
+//! under way. Untouched memory costs address space only.
 
 use crate::device::MAX_WRITE_BYTES;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -63,7 +64,7 @@ impl Slots {
         self.slots.len()
     }
 
-    /// Makes `count` more slots, ours at first.
+    /// Creates `count` more slots, which belong to this process at first.
     pub(super) fn grow(&mut self, count: usize) -> rustix::io::Result<()> {
         let headers = map((HEADER_STRIDE * count).next_multiple_of(4096))?;
         self.areas.push(headers);
@@ -83,7 +84,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Where the kernel finds header and payload of a slot.
+    /// Addresses of header and payload of a slot, for the kernel.
     pub(super) fn parts_address(&self, slot: u32) -> u64 {
         self.slots.get(slot as usize).map_or(0, |s| std::ptr::from_ref(&*s.parts) as u64)
     }
@@ -115,7 +116,7 @@ impl Slots {
         (header, payload)
     }
 
-    /// Gives the memory behind a payload buffer back to the system; it reads as zeros then.
+    /// Returns the memory behind a payload buffer to the system; it reads as zeros then.
     pub(super) fn release_payload(&mut self, slot: u32) {
         let payload = self.slot(slot).payload.cast::<c_void>();
         // SAFETY: private anonymous memory of ours, to which no reference exists while `self` is borrowed.
@@ -126,7 +127,7 @@ impl Slots {
         }
     }
 
-    /// A slot of ours.
+    /// A slot that belongs to this process.
     fn slot(&mut self, slot: u32) -> &mut Slot {
         let slot = self.slots.get_mut(slot as usize).expect("slots are never taken away");
         assert!(slot.owner == Owner::Ours, "the kernel may be writing to this slot");

@@ -6,7 +6,7 @@ use crate::raw::{read_append, read_cached, read_full, retry};
 use crate::store::{FsStore, INLINE_BYTES_MAX};
 use bytes::Bytes;
 use nacre_node::{FileId, StoreError};
-use nacre_osd::summed::{SummedWrite, write_summed};
+use nacre_osd::checksum::{SummedWrite, write_summed};
 use nacre_types::ObjectId;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;

@@ -14,7 +14,7 @@ use crate::probe::Features;
 use crate::raw::{read_full, retry, store_error, write_all, write_zeros};
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp, StoreSpace};
-use nacre_osd::summed::SummedWrite;
+use nacre_osd::checksum::SummedWrite;
 use nacre_types::ObjectId;
 use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};

@@ -3,7 +3,7 @@
 use crate::sparse::SparseFile;
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp, StoreSpace};
-use nacre_osd::summed::{SummedWrite, write_summed};
+use nacre_osd::checksum::{SummedWrite, write_summed};
 use nacre_types::{Fid, ObjectId, Oid, Seq};
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -3,13 +3,13 @@
 //! Every row is shown to the caller, whose crates know what the rows mean (`nacre_mdt::check`, `nacre_ost::check`);
 //! totals per owner are reported so that they can be compared with what the rows add up to. Nothing is changed.
 
-use crate::accounts::Usage;
-use crate::engine::Osd;
+use crate::engine::osd::Osd;
+use crate::engine::superblock::Label;
 use crate::error::OsdError;
 use crate::offline::offline;
-use crate::run::Run;
-use crate::superblock::Label;
-use crate::tx::Table;
+use crate::table::Table;
+use crate::table::accounts::Usage;
+use crate::table::run::Run;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::rc::Rc;
@@ -106,7 +106,7 @@ pub async fn check_open(osd: &Rc<Osd>, mut row: impl FnMut(Table, &[u8], &[u8]))
     for run in runs.iter() {
         osd.check_run(run, &mut report).await;
     }
-    match crate::open::list(osd.ctx(), FileKind::Run).await {
+    match crate::engine::open::list(osd.ctx(), FileKind::Run).await {
         Ok(files) => {
             for (file, len) in files {
                 let FileId::Run(id) = file else { continue };
@@ -192,7 +192,11 @@ impl Osd {
             ));
         }
     }
-    async fn read_block(&self, run: &Rc<Run>, index: usize) -> Result<crate::run::BlockRows, OsdError> {
+    async fn read_block(
+        &self,
+        run: &Rc<Run>,
+        index: usize,
+    ) -> Result<crate::table::run::BlockRows, OsdError> {
         Ok(self.read_blocks(run, index, 1).await?.pop_front().unwrap_or_default())
     }
 }

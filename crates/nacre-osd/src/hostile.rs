@@ -3,10 +3,10 @@
 //! Each is read as it is, and once more with its checksums made good, so that what lies behind them is reached.
 
 use crate::crc::crc32c;
-use crate::log::{RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, Scan, SegmentHeader, u32_at};
-use crate::mark::{MARK_BYTES, Mark};
-use crate::run::{FOOTER_BYTES, Footer, Run, RunList, RunMeta, open_block, sign_block};
-use crate::superblock::Super;
+use crate::engine::superblock::Super;
+use crate::log::mark::{MARK_BYTES, Mark};
+use crate::log::segment::{RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, Scan, SegmentHeader, u32_at};
+use crate::table::run::{FOOTER_BYTES, Footer, Run, RunList, RunMeta, open_block, sign_block};
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::Codec;
@@ -32,7 +32,7 @@ pub fn log(bytes: &[u8]) {
 
 fn sign_segment(bytes: &mut [u8]) {
     let Some(head) = bytes.get_mut(..SEGMENT_HEADER_BYTES) else { return };
-    head[..8].copy_from_slice(&crate::log::LOG_MAGIC);
+    head[..8].copy_from_slice(&crate::log::segment::LOG_MAGIC);
     let sum = crc32c(&head[..60]);
     head[60..64].copy_from_slice(&sum.to_le_bytes());
     let Some(header) = SegmentHeader::parse(bytes) else { return };
@@ -53,7 +53,7 @@ pub fn run(bytes: &[u8]) {
     let mut signed = bytes.to_vec();
     let Some(tail_end) = signed.len().checked_sub(FOOTER_BYTES as usize) else { return };
     let (body, footer) = signed.split_at_mut(tail_end);
-    let at = crate::log::u64_at(footer, 24).unwrap_or(0).min(body.len() as u64);
+    let at = crate::log::segment::u64_at(footer, 24).unwrap_or(0).min(body.len() as u64);
     footer[..8].copy_from_slice(b"NACRERUN");
     footer[8..12].copy_from_slice(&1u32.to_le_bytes());
     footer[12..16].copy_from_slice(&crc32c(&body[at as usize..]).to_le_bytes());
@@ -70,8 +70,11 @@ fn read_run(id: u64, bytes: &[u8]) {
     let Ok(footer) = Footer::parse(id, &bytes[end..]) else { return };
     let tail_end = footer.tail_at.saturating_add(footer.tail_len);
     let Some(tail) = bytes.get(footer.tail_at as usize..tail_end as usize) else { return };
-    let meta =
-        RunMeta { id, bytes: bytes.len() as u64, rows: crate::log::u64_at(&bytes[end..], 40).unwrap_or(0) };
+    let meta = RunMeta {
+        id,
+        bytes: bytes.len() as u64,
+        rows: crate::log::segment::u64_at(&bytes[end..], 40).unwrap_or(0),
+    };
     let Ok(run) = Run::parse(meta, &footer, tail) else { return };
     for (index, block) in run.blocks.iter().enumerate() {
         let from = usize::try_from(block.offset).unwrap_or(usize::MAX);
@@ -124,13 +127,13 @@ fn mark(bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interval::IntervalSet;
-    use crate::key::Key;
-    use crate::log::{LogWriter, RecordKind};
+    use crate::engine::superblock::Label;
+    use crate::log::segment::{LogWriter, RecordKind};
     use crate::replay_corpus::{replay, seeds};
-    use crate::run::RunBuilder;
-    use crate::superblock::Label;
-    use crate::tx::Table;
+    use crate::table::Table;
+    use crate::table::interval::IntervalSet;
+    use crate::table::key::Key;
+    use crate::table::run::RunBuilder;
     use alloc::vec;
     use nacre_node::StoreOp;
 

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Rng, Store, StoreDone, StoreError, StoreOp};
+use nacre_osd::checksum::block_sum;
 use nacre_osd::object_rows::{BlockRow, block_key, region_of_key};
-use nacre_osd::summed::block_sum;
 use nacre_osd::{
     BLOCK_BYTES, OBJECT_BYTES_MAX, ObjectRow, Objects, ObjectsConfig, Osd, OsdConfig, OsdError, Pins,
     Prepared, STABLE_KEY, Stamp, UNSUMMED_KEY, table,

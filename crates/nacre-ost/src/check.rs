@@ -16,8 +16,8 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 use nacre_node::{Ctx, FileId, FileKind, StoreDone, StoreError, StoreOp};
+use nacre_osd::checksum::block_sum;
 use nacre_osd::object_rows::{BlockRow, block_key, object_key, object_of_key, region_of_key};
-use nacre_osd::summed::block_sum;
 use nacre_osd::{
     BLOCK_BYTES, OBJECT_BYTES_MAX, ObjectRow, Osd, OsdError, REGION_BYTES, STABLE_KEY, UNSUMMED_KEY,
     key_after, table,

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Rng, Store, StoreDone, StoreError, StoreOp};
-use nacre_osd::summed::block_sum;
+use nacre_osd::checksum::block_sum;
 use nacre_types::{Fid, ObjectId, Oid, Seq};
 use std::collections::BTreeMap;
 

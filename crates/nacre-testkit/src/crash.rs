@@ -11,7 +11,7 @@
 
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Rng, Store, StoreDone, StoreError, StoreOp, StoreSpace};
-use nacre_osd::summed::{SummedWrite, write_summed};
+use nacre_osd::checksum::{SummedWrite, write_summed};
 use nacre_osd_mem::SparseFile;
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,0 +1,20 @@
+//! Credits: what a transaction may write at most. They are reserved before it begins (`engine/reserve.rs`).
+
+/// Upper bound of what a transaction may write, reserved before it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Credits {
+    pub rows: u32,
+    /// Keys and values together.
+    pub row_bytes: u32,
+    /// New object bytes on the device.
+    pub object_bytes: u64,
+    /// This change frees space in the end (unlink, destroy): it may use the ballast.
+    pub frees: bool,
+}
+
+impl Credits {
+    /// Upper bound of the record in the log. (Accounting rows and headers are the engine's own.)
+    pub(crate) fn record_bytes(&self) -> u64 {
+        u64::from(self.row_bytes) + u64::from(self.rows) * 16 + 640
+    }
+}

@@ -1,0 +1,169 @@
+//! The one file that says what a store is: label, format version, log epochs, clean mark. Small, and always
+//! replaced as a whole.
+
+use crate::crc::crc32c;
+use crate::error::OsdError;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_node::{Ctx, FileId, StoreDone, StoreOp};
+use nacre_types::{ClientUuid, Codec, Identity, Incarnation, TargetName, Transno, codec_struct};
+
+const MAGIC: [u8; 8] = *b"NACREOSD";
+/// Version of everything below a store: superblock, log, runs.
+pub const FORMAT_VERSION: u32 = 2;
+const HEAD_BYTES: usize = 20;
+
+codec_struct! {
+    /// What a store says of itself: written by mkfs, never changed except for `mgs_nodes`.
+    pub struct Label {
+        pub uuid: ClientUuid,
+        /// `MGS`, `demo-OST0001`.
+        pub name: String,
+        /// Addresses of the MGS; empty for the MGS itself.
+        pub mgs_nodes: Vec<String>,
+        /// Fast identity of the format: see docs/disk-format.md.
+        pub format_version: u32,
+    }
+}
+impl Label {
+    pub fn target(&self) -> Option<TargetName> {
+        TargetName::parse(&self.name)
+    }
+}
+
+codec_struct! {
+    /// The superblock.
+    pub struct Super {
+        pub label: Label,
+        /// How often the store was opened.
+        pub instance: u64,
+        /// Epoch of the log that is written.
+        pub log_epoch: u32,
+        /// Stopped as planned: the log ends where it ends.
+        pub clean: bool,
+        /// Segments at or above this number were never used.
+        pub next_segment: u64,
+        /// (epoch, last lsn) of earlier epochs whose segments may still be needed, oldest first.
+        pub epoch_ends: Vec<(u32, u64)>,
+        /// How often it was opened after it had not been stopped as planned.
+        pub unclean_stops: u64,
+        /// The latest openings, oldest first: see [`Identity`].
+        pub incarnations: Vec<Incarnation>,
+    }
+}
+
+/// The label in the bytes of a superblock's file, of a store that another process has open.
+///
+/// # Errors
+/// `Format` with the whole sentence for the operator.
+pub fn label_of(bytes: &[u8]) -> Result<Label, OsdError> {
+    Super::parse(bytes).map(|found| found.label)
+}
+
+impl Super {
+    pub(crate) fn new(label: Label) -> Self {
+        Self {
+            label,
+            instance: 0,
+            log_epoch: 0,
+            clean: true,
+            next_segment: 1,
+            epoch_ends: Vec::new(),
+            unclean_stops: 0,
+            incarnations: Vec::new(),
+        }
+    }
+    /// What the target says of itself.
+    pub(crate) fn identity(&self) -> Identity {
+        Identity { uuid: self.label.uuid, incarnations: self.incarnations.clone() }
+    }
+    /// Counts this opening; durable with the next write of the superblock.
+    pub(crate) fn open(&mut self, id: u64, last_transno: u64) {
+        let mut identity = self.identity();
+        identity.open(id, Transno(last_transno));
+        self.incarnations = identity.incarnations;
+        self.instance += 1;
+    }
+    pub(crate) fn to_bytes(&self) -> Bytes {
+        let payload = self.to_vec();
+        let mut out = Vec::with_capacity(HEAD_BYTES + payload.len());
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+        out.extend_from_slice(&crc32c(&payload).to_le_bytes());
+        out.extend_from_slice(&payload);
+        Bytes::from(out)
+    }
+    /// # Errors
+    /// `Format` with the whole sentence for the operator.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, OsdError> {
+        let head = bytes.get(..HEAD_BYTES).filter(|h| h[..8] == MAGIC);
+        let Some(head) = head else {
+            return Err(OsdError::Format(String::from(
+                "this is not a nacre target (its superblock is something else): check the path, or format it with `nacre mkfs`",
+            )));
+        };
+        let number = |at: usize| crate::log::segment::u32_at(head, at).unwrap_or(0);
+        if number(8) != FORMAT_VERSION {
+            return Err(OsdError::Format(format!(
+                "this target was written in format version {}, this program knows version {FORMAT_VERSION}: use the program that wrote it",
+                number(8)
+            )));
+        }
+        let payload = bytes.get(HEAD_BYTES..).and_then(|p| p.get(..number(12) as usize));
+        let whole = payload.filter(|p| crc32c(p) == number(16)).and_then(|p| Self::from_slice(p).ok());
+        whole.ok_or_else(|| {
+            OsdError::Format(String::from(
+                "the superblock of this target is damaged (its checksum is wrong): restore the file `super` from a backup; log and runs are untouched",
+            ))
+        })
+    }
+    /// `None`: the store is empty.
+    pub(crate) async fn read(ctx: &Ctx) -> Result<Option<Self>, OsdError> {
+        let StoreDone::Len(Some(len)) = ctx.io(StoreOp::Len { file: FileId::Super }).await? else {
+            return Ok(None);
+        };
+        let len = u32::try_from(len).unwrap_or(u32::MAX).min(1 << 20);
+        match ctx.io(StoreOp::Read { file: FileId::Super, offset: 0, len }).await? {
+            StoreDone::Bytes(bytes) => Self::parse(&bytes).map(Some),
+            other => Err(OsdError::Format(format!("the store answered {other:?} to a read").to_string())),
+        }
+    }
+    pub(crate) async fn write(&self, ctx: &Ctx) -> Result<(), OsdError> {
+        ctx.io(StoreOp::Replace { file: FileId::Super, data: self.to_bytes() }).await?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_superblock_comes_back_and_others_are_refused_in_a_sentence() {
+        let label = Label {
+            uuid: ClientUuid([9; 16]),
+            name: String::from("demo-OST0001"),
+            mgs_nodes: alloc::vec![String::from("unix:/run/x")],
+            format_version: FORMAT_VERSION,
+        };
+        let mut s = Super { epoch_ends: alloc::vec![(1, 77)], unclean_stops: 3, ..Super::new(label) };
+        s.open(0x1234_5678, 42);
+        let bytes = s.to_bytes();
+        assert_eq!(crc32c(&bytes), 0x5be4_84a8, "golden bytes: {bytes:02x?}");
+        assert_eq!(Super::parse(&bytes).as_ref(), Ok(&s));
+        let text = |b: &[u8]| Super::parse(b).unwrap_err().to_string();
+        assert!(text(b"hello").contains("not a nacre target"));
+        let mut other = Vec::from(&bytes[..]);
+        other[8] = 99;
+        assert!(text(&other).contains("format version 99"));
+        let mut bad = Vec::from(&bytes[..]);
+        bad[40] ^= 1;
+        assert!(text(&bad).contains("damaged"));
+        for n in 0..bytes.len() {
+            assert!(Super::parse(&bytes[..n]).is_err());
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The open transaction: reads of pinned rows, and changes.
+
+use crate::engine::state::{Save, State};
+use crate::table::key::Key;
+use crate::table::memtable::{NO_SLOT, Slot};
+use crate::table::pins::Pins;
+use crate::table::{self, Table};
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_types::{Owner, Transno};
+
+/// The longest key.
+pub(crate) const KEY_BYTES_MAX: usize = 4096;
+
+/// An open transaction: reads see the pinned rows and the changes so far. Synchronous; cannot fail for room.
+pub struct Tx<'a> {
+    state: &'a mut State,
+    pins: &'a Pins,
+    transno: Transno,
+}
+
+impl<'a> Tx<'a> {
+    pub(crate) fn new(state: &'a mut State, pins: &'a Pins, transno: Transno) -> Self {
+        Self { state, pins, transno }
+    }
+    /// The number this transaction gets if it commits.
+    pub fn transno(&self) -> Transno {
+        self.transno
+    }
+    /// The row, if the key may be looked at.
+    fn look(&self, key: &Key) -> Option<Option<Slot>> {
+        match self.pins.slot(key) {
+            Some(slot) if slot != NO_SLOT => return Some(Some(slot)),
+            Some(_) => return Some(self.state.mem.slot(key)),
+            None => {}
+        }
+        let slot = self.state.mem.slot(key);
+        if self.pins.covers(key) {
+            return Some(slot);
+        }
+        slot.filter(|s| self.state.mem.row(*s).touch == self.state.serial).map(Some)
+    }
+    /// The row, or `None`.
+    ///
+    /// # Panics
+    /// When the key was neither fetched into the pins nor written in this transaction: a bug.
+    pub fn get(&self, table: Table, key: &[u8]) -> Option<&[u8]> {
+        let key = Key::new(table, key);
+        match self.look(&key) {
+            Some(slot) => self.state.mem.row(slot?).value.as_deref(),
+            None => panic!("{key:?} was read in a transaction without a pin"),
+        }
+    }
+    /// Whether `get` may be called: false sends the handler back to `fetch` (its first read chose other keys).
+    pub fn is_pinned(&self, table: Table, key: &[u8]) -> bool {
+        self.look(&Key::new(table, key)).is_some()
+    }
+    /// Rows with `from <= key < to` in key order, changes of this transaction included. An empty `to` is the end
+    /// of the table.
+    ///
+    /// # Panics
+    /// When the range is not within one that `fetch_range` has pinned as a whole: a bug.
+    pub fn range<'t>(
+        &'t self,
+        table: Table,
+        from: &[u8],
+        to: &[u8],
+    ) -> impl Iterator<Item = (&'t [u8], &'t [u8])> + use<'t, 'a> {
+        let (from, to) = (Key::new(table, from), Key::upper(table, to));
+        assert!(
+            self.pins.covers_range(&from, &to) || from >= to,
+            "{from:?} .. {to:?} was read in a transaction without a pin"
+        );
+        self.state.mem.range(&from, &to).filter_map(|(key, slot)| {
+            let value = self.state.mem.row(slot).value.as_deref()?;
+            Some((key.raw().get(1..)?, value))
+        })
+    }
+    /// Whether `fetch_range` has pinned the whole range.
+    pub fn is_range_pinned(&self, table: Table, from: &[u8], to: &[u8]) -> bool {
+        let (from, to) = (Key::new(table, from), Key::upper(table, to));
+        self.pins.covers_range(&from, &to)
+    }
+    fn write(&mut self, table: Table, key: &[u8], value: Option<Bytes>) {
+        assert!(
+            table.0 > table::ACCOUNTING.0,
+            "the engine's own tables: usage changes through `account` only"
+        );
+        assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
+        let key = Key::new(table, key);
+        match &value {
+            Some(value) => self.state.log.put(key.raw(), value),
+            None => self.state.log.delete(key.raw()),
+        }
+        let hint = self.pins.slot(&key).unwrap_or(NO_SLOT);
+        let below = value.is_some() || self.state.below(key.raw());
+        self.state.mem.write(key, hint, value, below, &mut self.state.undo);
+    }
+    pub fn put(&mut self, table: Table, key: &[u8], value: Vec<u8>) {
+        // What was encoded has grown beyond its length. Cut down in place it would leave a piece too small for the next
+        // row behind each row; a copy of the right size gives the large buffer back at once, still warm.
+        let value = match value.capacity() == value.len() {
+            true => Bytes::from(value),
+            false => Bytes::copy_from_slice(&value),
+        };
+        self.write(table, key, Some(value));
+    }
+    pub fn delete(&mut self, table: Table, key: &[u8]) {
+        self.write(table, key, None);
+    }
+    /// Deletes every row with `from <= key < to`. An empty `to` is the end of the table.
+    pub fn delete_range(&mut self, table: Table, from: &[u8], to: &[u8]) {
+        let (from, to) = (Key::new(table, from), Key::upper(table, to));
+        if from >= to {
+            return;
+        }
+        self.state.log.delete_range(from.raw(), to.raw());
+        let below = self.state.below_range(from.raw(), to.raw());
+        self.state.mem.delete_range(from, to, below, &mut self.state.undo);
+    }
+    /// Charges (or, negative, credits) an owner.
+    pub fn account(&mut self, owner: Owner, bytes: i64, objects: i64) {
+        self.state.charges.push((owner, bytes, objects));
+    }
+    /// What of its [`Credits`] this transaction has used so far: rows, and their bytes in the log. (The rows of accounts
+    /// come at its end and are not the caller's to reserve.)
+    pub fn written(&self) -> (u32, u32) {
+        let (rows, bytes) = self.state.log.written();
+        (rows, u32::try_from(bytes).unwrap_or(u32::MAX))
+    }
+    /// This point of the transaction, for [`Tx::roll_back`].
+    pub fn save(&self) -> Save {
+        self.state.save()
+    }
+    /// Takes back everything that was written since `save`.
+    pub fn roll_back(&mut self, save: Save) {
+        self.state.roll_back(save);
+    }
+    /// Runs a part of the transaction that may fail alone: an `Err` takes back what it has written.
+    ///
+    /// # Errors
+    /// That of the part.
+    pub fn attempt<T, E>(&mut self, part: impl FnOnce(&mut Tx<'_>) -> Result<T, E>) -> Result<T, E> {
+        let save = self.state.save();
+        let result = part(&mut Tx { state: self.state, pins: self.pins, transno: self.transno });
+        if result.is_err() {
+            self.state.roll_back(save);
+        }
+        result
+    }
+}

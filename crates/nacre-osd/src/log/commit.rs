@@ -1,0 +1,135 @@
+//! Group commit: when the log is synced, and who hears of it.
+//!
+//! One sync runs at a time. Who asks for a commit while none runs starts one at once; who asks while one runs
+//! joins the next. Visits go on appending meanwhile; a sync covers what had been appended when it was started,
+//! because the driver writes the log bytes of a visit before it carries out the visit's effects.
+//! A failed sync is never repeated: the kernel may have dropped the pages.
+
+use crate::engine::credits::Credits;
+use crate::engine::osd::Osd;
+use crate::error::OsdError;
+use crate::log::mark::Mark;
+use crate::table::pins::Pins;
+use alloc::format;
+use alloc::rc::Rc;
+use core::time::Duration;
+use nacre_node::{FileId, StoreOp, join_all};
+use nacre_types::Transno;
+
+/// Unsynced log bytes that start a sync without anybody asking.
+pub(crate) const GROUP_BYTES_MAX: u64 = 8 << 20;
+
+impl Osd {
+    /// Waits until everything up to `transno` is durable; starts a group commit at once.
+    ///
+    /// # Errors
+    /// `Stopped` when the log could not be synced.
+    pub async fn commit(&self, transno: Transno) -> Result<(), OsdError> {
+        if transno.0 > self.committed.get() {
+            self.want_commit();
+        }
+        self.committed(transno).await
+    }
+    /// Waits until everything up to `transno` is durable without hurrying the commit.
+    ///
+    /// # Errors
+    /// `Stopped` when the log could not be synced.
+    pub async fn committed(&self, transno: Transno) -> Result<(), OsdError> {
+        let transno = transno.0.min(self.last_transno.get());
+        while self.committed.get() < transno {
+            self.check_alive()?;
+            self.commit_done.wait().await;
+        }
+        self.check_alive()
+    }
+    /// Whether the device takes what is written: an empty change goes through the log.
+    ///
+    /// # Errors
+    /// Those of the engine, which has stopped then.
+    pub(crate) async fn probe(&self) -> Result<(), OsdError> {
+        let room = self.reserve(Credits { rows: 1, frees: true, ..Credits::default() }).await?;
+        let (probe, ()) = self.transact(&Pins::default(), room, |_| Ok::<(), OsdError>(()))?;
+        self.commit(probe).await
+    }
+    /// Starts a group commit of everything so far, without waiting.
+    pub fn want_commit(&self) {
+        if self.wanted_lsn.get() < self.last_lsn.get() {
+            self.wanted_lsn.set(self.last_lsn.get());
+            self.commit_kick.wake_all();
+        }
+    }
+    /// Waits until the log is durable up to `lsn`; starts a group commit.
+    pub(crate) async fn commit_lsn(&self, lsn: u64) -> Result<(), OsdError> {
+        self.want_commit();
+        while self.committed_lsn.get() < lsn {
+            self.check_alive()?;
+            self.commit_done.wait().await;
+        }
+        self.check_alive()
+    }
+
+    /// Task: syncs whenever somebody wants it.
+    pub(crate) async fn committer(self: Rc<Self>) {
+        let (store, epoch) = (self.label.uuid.0, self.superblock.borrow().log_epoch);
+        let mut mark_failed = false;
+        loop {
+            while self.wanted_lsn.get() <= self.committed_lsn.get() {
+                if self.has_failed() {
+                    return;
+                }
+                self.commit_kick.wait().await;
+            }
+            if self.has_failed() {
+                return;
+            }
+            let (segments, lsn, transno) = {
+                let state = self.state.borrow();
+                (state.log.unsynced(), state.log.last_lsn, state.last_transno)
+            };
+            self.unsynced_since.set(None);
+            self.bytes_at_sync.set(self.stats.get().log_bytes_written);
+            let syncs = segments.iter().map(|n| self.ctx.io(StoreOp::Sync { file: FileId::Log(*n) }));
+            let results = join_all(syncs).await;
+            self.count(|s| s.syncs += 1);
+            for (n, result) in segments.iter().zip(results) {
+                if let Err(e) = result {
+                    self.log_failed(&format!("sync of log segment {n}: {e}"));
+                    return;
+                }
+            }
+            self.state.borrow_mut().log.synced(lsn);
+            self.committed_lsn.set(lsn);
+            self.committed.set(transno);
+            self.commit_done.wake_all();
+            self.log_kick.wake_all();
+            // Whoever waits has been woken: only the next commit comes after it, so that marks are written in order.
+            if let Err(error) = self.ctx.io(Mark { epoch, lsn, store }.write()).await
+                && !core::mem::replace(&mut mark_failed, true)
+            {
+                tracing::warn!(target_name = %self.label.name, %error, "the mark of the log cannot be written");
+            }
+        }
+    }
+
+    /// Task: nothing stays unsynced for longer than the commit interval.
+    pub(crate) async fn commit_timer(self: Rc<Self>) {
+        let interval = Duration::from_millis(u64::from(self.config.commit_interval_ms));
+        loop {
+            if self.has_failed() {
+                return;
+            }
+            match self.unsynced_since.get() {
+                None => self.unsynced_kick.wait().await,
+                Some(since) => {
+                    let due = since + interval;
+                    if self.ctx.now() >= due {
+                        self.want_commit();
+                        self.commit_done.wait().await;
+                    } else {
+                        let _ = self.ctx.timeout(due, self.unsynced_kick.wait()).await;
+                    }
+                }
+            }
+        }
+    }
+}

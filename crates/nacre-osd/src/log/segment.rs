@@ -1,0 +1,621 @@
+//! The write-ahead log: segments of consecutive records, written at the end of each visit.
+//!
+//! A segment is a zero-filled file: a header of 64 bytes, then records at multiples of 8. A record carries its
+//! number (`lsn`, consecutive over all segments), the transno of its transaction, how far the log was synced when
+//! it was written, and its rows with absolute values. Its sum is bound to segment and log epoch, so that bytes of
+//! another segment never pass. A record never crosses a segment; the rest of a segment stays zero.
+//!
+//! The log ends at the first record that is missing or broken. If a later one says that the log was synced beyond
+//! that point, bytes that were durable are gone: that is damage and not an end ([`Scan`]).
+//! Format: docs/disk-format.md. Not here: when to sync (`log/commit.rs`), which segments may go (`maintenance/flush.rs`).
+
+use crate::crc::crc32c;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_node::{FileId, StoreOp};
+
+pub(crate) const LOG_MAGIC: [u8; 8] = *b"NACRELOG";
+pub(crate) const LOG_VERSION: u32 = 1;
+pub(crate) const SEGMENT_HEADER_BYTES: usize = 64;
+pub(crate) const RECORD_HEADER_BYTES: usize = 40;
+const ALIGN: usize = 8;
+
+/// What a record is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum RecordKind {
+    /// Rows of one transaction.
+    Change = 1,
+    /// The list of runs (`run_list.rs`).
+    Runs = 2,
+    /// Nothing but its transno: the numbers up to it are used up. Earlier builds wrote it.
+    Transno = 3,
+}
+impl RecordKind {
+    fn from_number(n: u32) -> Option<Self> {
+        [Self::Change, Self::Runs, Self::Transno].into_iter().find(|k| *k as u32 == n)
+    }
+}
+
+const OP_PUT: u8 = 1;
+const OP_DELETE: u8 = 2;
+const OP_DELETE_RANGE: u8 = 3;
+
+/// One change of a row; keys start with the table number.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum RowOp<'a> {
+    Put { key: &'a [u8], value: &'a [u8] },
+    Delete { key: &'a [u8] },
+    DeleteRange { from: &'a [u8], to: &'a [u8] },
+}
+
+/// Which log a segment belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SegmentId {
+    pub(crate) number: u64,
+    pub(crate) epoch: u32,
+    pub(crate) store: [u8; 16],
+}
+impl SegmentId {
+    /// What record sums of this segment are mixed with.
+    pub(crate) fn seed(&self) -> u32 {
+        let mut b = [0u8; 28];
+        b[..8].copy_from_slice(&self.number.to_le_bytes());
+        b[8..12].copy_from_slice(&self.epoch.to_le_bytes());
+        b[12..].copy_from_slice(&self.store);
+        crc32c(&b)
+    }
+    fn header(&self, first_lsn: u64) -> [u8; SEGMENT_HEADER_BYTES] {
+        let mut h = [0u8; SEGMENT_HEADER_BYTES];
+        h[..8].copy_from_slice(&LOG_MAGIC);
+        h[8..12].copy_from_slice(&LOG_VERSION.to_le_bytes());
+        h[12..16].copy_from_slice(&self.epoch.to_le_bytes());
+        h[16..24].copy_from_slice(&self.number.to_le_bytes());
+        h[24..32].copy_from_slice(&first_lsn.to_le_bytes());
+        h[32..48].copy_from_slice(&self.store);
+        let sum = crc32c(&h[..60]);
+        h[60..].copy_from_slice(&sum.to_le_bytes());
+        h
+    }
+}
+
+/// A segment that holds records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) number: u64,
+    pub(crate) bytes: u64,
+    pub(crate) last_lsn: u64,
+    /// Records up to this are synced (of those in this segment).
+    pub(crate) synced_lsn: u64,
+}
+
+/// The writing end.
+pub(crate) struct LogWriter {
+    epoch: u32,
+    store: [u8; 16],
+    /// Length of segments where there is room.
+    segment_bytes: u64,
+    /// Segments below this number are of earlier epochs.
+    first_number: u64,
+    /// Live segments, oldest first; the last one is written to.
+    segments: VecDeque<Segment>,
+    /// Where in the last segment the next record begins.
+    position: u64,
+    seed: u32,
+    /// Bytes of this visit that belong before `position` of the last segment.
+    buffer: Vec<u8>,
+    buffer_at: u64,
+    /// Writes of this visit to segments that are full now.
+    full: Vec<StoreOp>,
+    /// Made in advance: numbers and lengths.
+    ready: VecDeque<(u64, u64)>,
+    next_number: u64,
+    pub(crate) last_lsn: u64,
+    synced_lsn: u64,
+    record_at: usize,
+    record_rows: u32,
+}
+
+impl LogWriter {
+    /// A log that goes on after `last_lsn`. `old` are segments of earlier epochs that are still needed.
+    pub(crate) fn new(
+        store: [u8; 16],
+        epoch: u32,
+        next_number: u64,
+        segment_bytes: u64,
+        last_lsn: u64,
+        old: Vec<Segment>,
+    ) -> Self {
+        assert!(segment_bytes >= 64 << 10, "segments are too small");
+        Self {
+            epoch,
+            store,
+            segment_bytes,
+            first_number: next_number,
+            segments: old.into(),
+            position: u64::MAX, // the first record opens a segment
+            seed: 0,
+            buffer: Vec::new(),
+            buffer_at: 0,
+            full: Vec::new(),
+            ready: VecDeque::new(),
+            next_number,
+            last_lsn,
+            synced_lsn: last_lsn,
+            record_at: 0,
+            record_rows: 0,
+        }
+    }
+
+    /// The largest body that fits a record.
+    pub(crate) fn body_bytes_max(&self) -> u64 {
+        body_bytes(self.segment_bytes)
+    }
+    pub(crate) fn segment_bytes(&self) -> u64 {
+        self.segment_bytes
+    }
+    /// What the segment that is written to can still take.
+    fn bytes_left(&self) -> u64 {
+        let open = self.segments.back().filter(|_| self.position != u64::MAX);
+        open.map_or(0, |s| s.bytes.saturating_sub(self.position))
+    }
+    /// Bytes held by live segments.
+    pub(crate) fn bytes(&self) -> u64 {
+        let full: u64 = self.segments.iter().map(|s| s.bytes).sum();
+        full - self.bytes_left().min(full)
+    }
+    /// Bytes of segments that are full: what a flush can make free.
+    pub(crate) fn full_bytes(&self) -> u64 {
+        let all: u64 = self.segments.iter().map(|s| s.bytes).sum();
+        let open = self.segments.back().filter(|_| self.position != u64::MAX);
+        all - open.map_or(0, |s| s.bytes)
+    }
+    /// Segments that earlier openings have left.
+    pub(crate) fn old_count(&self) -> usize {
+        self.segments.iter().filter(|s| s.number < self.first_number).count()
+    }
+    pub(crate) fn ready_count(&self) -> usize {
+        self.ready.len()
+    }
+    /// Takes a number for a segment that is going to be made in advance.
+    pub(crate) fn take_number(&mut self) -> u64 {
+        let n = self.next_number;
+        self.next_number += 1;
+        n
+    }
+    /// The segment was made and is full of zeros. `false`: a later one is in use already (order of numbers is
+    /// the order of the log), delete it.
+    pub(crate) fn add_ready(&mut self, number: u64, bytes: u64) -> bool {
+        let fits = self.segments.back().is_none_or(|s| s.number < number);
+        if fits {
+            self.ready.push_back((number, bytes));
+        }
+        fits
+    }
+    /// What fits the next segment as one record; anything while none is ready.
+    pub(crate) fn ready_body(&self) -> u64 {
+        self.ready.front().map_or(u64::MAX, |(_, bytes)| body_bytes(*bytes))
+    }
+    /// Bytes that can be appended without making a segment, by changes none of which is larger than `record`.
+    pub(crate) fn room(&self, record: u64) -> u64 {
+        let record = record + (RECORD_HEADER_BYTES + ALIGN) as u64;
+        let usable = |bytes: u64| if bytes >= record { bytes } else { 0 };
+        let ready = self.ready.iter().map(|(_, bytes)| usable(body_bytes(*bytes)));
+        usable(self.bytes_left()) + ready.sum::<u64>()
+    }
+
+    // ---- records
+
+    pub(crate) fn begin(&mut self) {
+        self.record_at = self.buffer.len();
+        self.record_rows = 0;
+        self.buffer.resize(self.record_at + RECORD_HEADER_BYTES, 0);
+    }
+    fn op(&mut self, kind: u8, first: usize, second: usize) {
+        let mut h = [0u8; 9];
+        h[0] = kind;
+        h[1..5].copy_from_slice(&(first as u32).to_le_bytes());
+        h[5..9].copy_from_slice(&(second as u32).to_le_bytes());
+        self.buffer.extend_from_slice(&h);
+        self.record_rows += 1;
+    }
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.op(OP_PUT, key.len(), value.len());
+        self.buffer.extend_from_slice(key);
+        self.buffer.extend_from_slice(value);
+    }
+    pub(crate) fn delete(&mut self, key: &[u8]) {
+        self.op(OP_DELETE, key.len(), 0);
+        self.buffer.extend_from_slice(key);
+    }
+    pub(crate) fn delete_range(&mut self, from: &[u8], to: &[u8]) {
+        self.op(OP_DELETE_RANGE, from.len(), to.len());
+        self.buffer.extend_from_slice(from);
+        self.buffer.extend_from_slice(to);
+    }
+    pub(crate) fn body(&mut self, body: &[u8]) {
+        self.buffer.extend_from_slice(body);
+    }
+    /// A place in the open record to come back to.
+    pub(crate) fn mark(&self) -> (usize, u32) {
+        (self.buffer.len(), self.record_rows)
+    }
+    /// Rows and bytes of the open record so far.
+    pub(crate) fn written(&self) -> (u32, u64) {
+        (self.record_rows, (self.buffer.len() - self.record_at) as u64)
+    }
+    pub(crate) fn back_to(&mut self, mark: (usize, u32)) {
+        self.buffer.truncate(mark.0);
+        self.record_rows = mark.1;
+    }
+    pub(crate) fn abandon(&mut self) {
+        self.buffer.truncate(self.record_at);
+    }
+    /// Ends the open record; it gets the next lsn. Returns its length.
+    ///
+    /// # Panics
+    /// When the record is larger than a segment: `reserve` refuses such credits.
+    pub(crate) fn end(&mut self, kind: RecordKind, transno: u64) -> u64 {
+        let len = self.buffer.len() - self.record_at;
+        let padded = len.next_multiple_of(ALIGN);
+        self.buffer.resize(self.record_at + padded, 0);
+        assert!(
+            padded + SEGMENT_HEADER_BYTES <= self.segment_bytes as usize,
+            "a transaction of {len} bytes is larger than a log segment"
+        );
+        self.last_lsn += 1;
+        if self.bytes_left() < padded as u64 {
+            self.next_segment(padded as u64);
+        }
+        let record = &mut self.buffer[self.record_at..];
+        record[4..8].copy_from_slice(&(len as u32).to_le_bytes());
+        record[8..16].copy_from_slice(&self.last_lsn.to_le_bytes());
+        record[16..24].copy_from_slice(&transno.to_le_bytes());
+        record[24..32].copy_from_slice(&self.synced_lsn.to_le_bytes());
+        record[32..36].copy_from_slice(&(kind as u32).to_le_bytes());
+        record[36..40].copy_from_slice(&self.record_rows.to_le_bytes());
+        let sum = crc32c(&record[4..len]) ^ self.seed;
+        record[..4].copy_from_slice(&sum.to_le_bytes());
+        self.position += padded as u64;
+        let segment = self.segments.back_mut().expect("a segment was opened above");
+        segment.last_lsn = self.last_lsn;
+        padded as u64
+    }
+    /// Closes the last segment and moves the open record, of `record_bytes`, to a new one.
+    fn next_segment(&mut self, record_bytes: u64) {
+        let record = self.buffer.split_off(self.record_at);
+        self.flush_buffer();
+        // One that was made small on a full device may be too small.
+        while let Some((number, _)) =
+            self.ready.pop_front_if(|(_, bytes)| *bytes < record_bytes + SEGMENT_HEADER_BYTES as u64)
+        {
+            self.full.push(StoreOp::Delete { file: FileId::Log(number) });
+        }
+        let (number, bytes) = match self.ready.pop_front() {
+            Some(ready) => ready,
+            None => {
+                let n = self.take_number();
+                self.full.push(StoreOp::Create { file: FileId::Log(n), len: self.segment_bytes });
+                (n, self.segment_bytes)
+            }
+        };
+        let id = SegmentId { number, epoch: self.epoch, store: self.store };
+        self.seed = id.seed();
+        self.segments.push_back(Segment {
+            number,
+            bytes,
+            last_lsn: self.last_lsn - 1,
+            synced_lsn: self.last_lsn - 1,
+        });
+        self.buffer_at = 0;
+        self.buffer.extend_from_slice(&id.header(self.last_lsn));
+        self.position = SEGMENT_HEADER_BYTES as u64;
+        self.record_at = self.buffer.len();
+        self.buffer.extend_from_slice(&record);
+    }
+    fn flush_buffer(&mut self) {
+        if self.buffer.is_empty() {
+            return;
+        }
+        let number = self.segments.back().expect("bytes belong to a segment").number;
+        // Room for a visit like this one: small pieces are what allocators are quick with.
+        let capacity = self.buffer.len().next_multiple_of(256).min(4096);
+        let data = core::mem::replace(&mut self.buffer, Vec::with_capacity(capacity));
+        let len = data.len() as u64;
+        self.full.push(StoreOp::Write {
+            file: FileId::Log(number),
+            offset: self.buffer_at,
+            data: alloc::vec![Bytes::from(data)],
+        });
+        self.buffer_at += len;
+    }
+    /// The writes of this visit, in order.
+    pub(crate) fn take_writes(&mut self, out: &mut Vec<StoreOp>) {
+        self.flush_buffer();
+        out.append(&mut self.full);
+    }
+
+    // ---- syncs
+
+    /// Segments with records that no sync has covered.
+    pub(crate) fn unsynced(&self) -> Vec<u64> {
+        self.segments.iter().filter(|s| s.synced_lsn < s.last_lsn).map(|s| s.number).collect()
+    }
+    /// Everything up to `lsn` is durable.
+    pub(crate) fn synced(&mut self, lsn: u64) {
+        self.synced_lsn = self.synced_lsn.max(lsn);
+        for s in &mut self.segments {
+            s.synced_lsn = s.last_lsn.min(self.synced_lsn);
+        }
+    }
+    /// Takes out the segments whose records all are at or below `lsn`; the one that is written to stays.
+    pub(crate) fn drop_through(&mut self, lsn: u64) -> Vec<u64> {
+        let mut dropped = Vec::new();
+        let writing = self.position != u64::MAX;
+        while let Some(s) = self.segments.front() {
+            if s.last_lsn > lsn || (writing && self.segments.len() == 1) {
+                break;
+            }
+            dropped.push(s.number);
+            self.segments.pop_front();
+        }
+        dropped
+    }
+}
+
+/// What fits a segment of this length, as one record.
+fn body_bytes(segment_bytes: u64) -> u64 {
+    segment_bytes.saturating_sub((SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES + ALIGN) as u64)
+}
+
+/// A record as read back.
+#[derive(Debug)]
+pub(crate) struct Record<'a> {
+    pub(crate) kind: RecordKind,
+    pub(crate) lsn: u64,
+    pub(crate) transno: u64,
+    pub(crate) synced_lsn: u64,
+    pub(crate) body: &'a [u8],
+    pub(crate) bytes: usize,
+}
+impl<'a> Record<'a> {
+    /// Rows of a `Change`, in order; `None` in place of bytes that make no sense.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = Option<RowOp<'a>>> + use<'a> {
+        let mut rest = self.body;
+        core::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let row = take_row(&mut rest);
+            if row.is_none() {
+                rest = &[];
+            }
+            Some(row)
+        })
+    }
+}
+fn take_row<'a>(rest: &mut &'a [u8]) -> Option<RowOp<'a>> {
+    let (head, tail) = rest.split_at_checked(9)?;
+    let first = u32_at(head, 1)? as usize;
+    let second = u32_at(head, 5)? as usize;
+    let (a, tail) = tail.split_at_checked(first)?;
+    let (b, tail) = tail.split_at_checked(second)?;
+    *rest = tail;
+    match *head.first()? {
+        OP_PUT => Some(RowOp::Put { key: a, value: b }),
+        OP_DELETE => Some(RowOp::Delete { key: a }),
+        OP_DELETE_RANGE => Some(RowOp::DeleteRange { from: a, to: b }),
+        _ => None,
+    }
+}
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// What the header of a segment says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    pub(crate) id: SegmentId,
+    pub(crate) version: u32,
+    pub(crate) first_lsn: u64,
+}
+impl SegmentHeader {
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let h = bytes.get(..SEGMENT_HEADER_BYTES)?;
+        if h[..8] != LOG_MAGIC || u32_at(h, 60)? != crc32c(&h[..60]) {
+            return None;
+        }
+        Some(Self {
+            id: SegmentId {
+                number: u64_at(h, 16)?,
+                epoch: u32_at(h, 12)?,
+                store: h.get(32..48)?.try_into().ok()?,
+            },
+            version: u32_at(h, 8)?,
+            first_lsn: u64_at(h, 24)?,
+        })
+    }
+}
+
+/// Reads the records of one segment held in memory.
+pub(crate) struct Scan<'a> {
+    bytes: &'a [u8],
+    seed: u32,
+    pub(crate) at: usize,
+}
+impl<'a> Scan<'a> {
+    pub(crate) fn new(header: &SegmentHeader, bytes: &'a [u8]) -> Self {
+        Self { bytes, seed: header.id.seed(), at: SEGMENT_HEADER_BYTES }
+    }
+    /// The record at the current place, if it is whole; moves behind it.
+    pub(crate) fn next(&mut self) -> Option<Record<'a>> {
+        let record = self.record_at(self.at)?;
+        self.at += record.bytes;
+        Some(record)
+    }
+    fn record_at(&self, at: usize) -> Option<Record<'a>> {
+        let rest = self.bytes.get(at..)?;
+        let len = u32_at(rest, 4)? as usize;
+        if len < RECORD_HEADER_BYTES {
+            return None;
+        }
+        let record = rest.get(..len)?;
+        let kind = RecordKind::from_number(u32_at(record, 32)?)?;
+        if crc32c(record.get(4..)?) ^ self.seed != u32_at(record, 0)? {
+            return None;
+        }
+        Some(Record {
+            kind,
+            lsn: u64_at(record, 8)?,
+            transno: u64_at(record, 16)?,
+            synced_lsn: u64_at(record, 24)?,
+            body: record.get(RECORD_HEADER_BYTES..)?,
+            bytes: len.next_multiple_of(ALIGN),
+        })
+    }
+    /// Highest `synced_lsn` of any whole record from here on, wherever it begins: what must not be missing.
+    pub(crate) fn synced_beyond(&self) -> u64 {
+        let mut at = self.at;
+        let mut highest = 0;
+        while at + RECORD_HEADER_BYTES <= self.bytes.len() {
+            match self.record_at(at) {
+                Some(r) => {
+                    highest = highest.max(r.synced_lsn);
+                    at += r.bytes;
+                }
+                None => at += ALIGN,
+            }
+        }
+        highest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn writer() -> LogWriter {
+        LogWriter::new([7; 16], 3, 1, 64 << 10, 10, Vec::new())
+    }
+    /// Executes the writes into segments.
+    fn apply(files: &mut alloc::collections::BTreeMap<u64, Vec<u8>>, ops: &[StoreOp]) {
+        for op in ops {
+            match op {
+                StoreOp::Create { file: FileId::Log(n), len } => {
+                    files.insert(*n, alloc::vec![0; *len as usize]);
+                }
+                StoreOp::Write { file: FileId::Log(n), offset, data } => {
+                    let mut at = *offset as usize;
+                    for d in data {
+                        files.get_mut(n).unwrap()[at..at + d.len()].copy_from_slice(d);
+                        at += d.len();
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn records_come_back_in_order_over_segments() {
+        let mut w = writer();
+        let mut files = alloc::collections::BTreeMap::new();
+        for n in 0..200u32 {
+            w.begin();
+            w.put(&n.to_be_bytes(), &[n as u8; 1000]);
+            let mark = w.mark();
+            w.delete(b"taken back");
+            w.back_to(mark);
+            w.delete_range(b"a", b"b");
+            w.end(RecordKind::Change, u64::from(n) + 100);
+            if n % 7 == 0 {
+                w.begin();
+                w.put(b"x", b"y");
+                w.abandon();
+            }
+            if n % 3 == 0 {
+                let mut ops = Vec::new();
+                w.take_writes(&mut ops);
+                apply(&mut files, &ops);
+            }
+        }
+        let mut ops = Vec::new();
+        w.take_writes(&mut ops);
+        apply(&mut files, &ops);
+        assert!(files.len() > 3);
+        let mut lsn = 10;
+        for (number, bytes) in &files {
+            let header = SegmentHeader::parse(bytes).unwrap();
+            assert_eq!((header.id.number, header.first_lsn), (*number, lsn + 1));
+            let mut scan = Scan::new(&header, bytes);
+            while let Some(r) = scan.next() {
+                lsn += 1;
+                assert_eq!((r.lsn, r.transno), (lsn, lsn + 89));
+                let n = (lsn - 11) as u32;
+                let rows: Vec<_> = r.rows().map(Option::unwrap).collect();
+                assert_eq!(
+                    rows,
+                    [
+                        RowOp::Put { key: &n.to_be_bytes(), value: &[n as u8; 1000] },
+                        RowOp::DeleteRange { from: b"a", to: b"b" }
+                    ]
+                );
+            }
+        }
+        assert_eq!(lsn, 210);
+        assert_eq!(w.unsynced().len(), files.len());
+        w.synced(210);
+        assert!(w.unsynced().is_empty());
+        assert_eq!(w.drop_through(210).len(), files.len() - 1);
+    }
+
+    #[test]
+    fn golden_bytes_of_header_and_record() {
+        let mut w = writer();
+        w.begin();
+        w.put(b"\x20key", b"value");
+        w.delete_range(b"\x20a", b"\x20b");
+        w.end(RecordKind::Change, 0x0102_0304);
+        let mut ops = Vec::new();
+        w.take_writes(&mut ops);
+        let mut files = alloc::collections::BTreeMap::new();
+        apply(&mut files, &ops);
+        let bytes = &files[&1][..152];
+        let header = b"NACRELOG\x01\0\0\0\x03\0\0\0\x01\0\0\0\0\0\0\0\x0b\0\0\0\0\0\0\0";
+        assert_eq!(bytes[..32], header[..]);
+        assert_eq!(bytes[68..72], 71u32.to_le_bytes());
+        assert_eq!(bytes[104..117], b"\x01\x04\0\0\0\x05\0\0\0\x20key"[..]);
+        assert_eq!(crc32c(bytes), 0x26cc_9bf2, "{bytes:02x?}");
+    }
+
+    #[test]
+    fn a_broken_record_ends_the_log_and_later_synced_ones_betray_damage() {
+        let mut w = writer();
+        for n in 0..4u8 {
+            w.begin();
+            w.put(&[n], b"value");
+            w.end(RecordKind::Change, u64::from(n));
+            if n == 2 {
+                w.synced(13);
+            }
+        }
+        let mut ops = Vec::new();
+        w.take_writes(&mut ops);
+        let mut files = alloc::collections::BTreeMap::new();
+        apply(&mut files, &ops);
+        let mut bytes = files.remove(&1).unwrap();
+        let header = SegmentHeader::parse(&bytes).unwrap();
+        bytes[64 + 56 + 50] ^= 1; // the second record
+        let mut scan = Scan::new(&header, &bytes);
+        assert!(scan.next().is_some());
+        assert!(scan.next().is_none());
+        assert_eq!(scan.synced_beyond(), 13);
+        // The same bytes in another segment are nothing.
+        let other = SegmentHeader { id: SegmentId { number: 2, ..header.id }, ..header };
+        assert!(Scan::new(&other, &bytes).next().is_none());
+    }
+}

@@ -1,0 +1,304 @@
+//! From memory to runs, and from many runs to one: the background tasks.
+//!
+//! A flush freezes what has changed, writes it to a new run, syncs the run, adds it to the list of runs (a log
+//! record), commits that, and only then deletes the log segments that nobody needs any more. It works in slices and
+//! leaves the island in between. Runs are merged by `maintenance/merge.rs`.
+//! On a full device the ballast is given up before anything fails (`engine/reserve.rs`).
+
+use crate::engine::osd::Osd;
+use crate::error::OsdError;
+use crate::log::segment::RecordKind;
+use crate::table::cursor::{Deleted, MergeCursor, ReadAhead};
+use crate::table::interval::IntervalSet;
+use crate::table::key::Key;
+use crate::table::run::{BlockRows, FOOTER_BYTES, Footer, Run, RunBuilder, RunMeta};
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::string::String;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::time::Duration;
+use nacre_node::{FileId, FileKind, StoreDone, StoreError, StoreOp};
+use nacre_types::Codec;
+
+/// With so many runs a flush waits for the merge that is under way.
+const RUNS_MAX: usize = 64;
+pub(crate) const SLICE_ROWS: usize = 256;
+const EVICT_ROWS: usize = 1024;
+const WRITE_BYTES: usize = 256 << 10;
+pub(crate) const MERGE_READ_BYTES: u32 = 256 << 10;
+/// Least memory of a row: bounds the number of frozen rows from above.
+const ROW_BYTES_MIN: u64 = 128;
+/// Doubled with every failure in a row.
+const RETRY: Duration = Duration::from_millis(50);
+
+impl Osd {
+    /// Reads the index of every run on the list; deletes run files that are not on it.
+    pub(crate) async fn load_runs(&self) -> Result<(), OsdError> {
+        let metas: Vec<RunMeta> = self.state.borrow().runs.metas.clone();
+        for (file, _) in crate::engine::open::list(&self.ctx, FileKind::Run).await? {
+            let FileId::Run(id) = file else { continue };
+            self.state.borrow_mut().runs.used_id(id);
+            if metas.iter().all(|m| m.id != id) {
+                self.ctx.io(StoreOp::Delete { file }).await?;
+            }
+        }
+        let mut runs = Vec::new();
+        for meta in metas {
+            runs.push(Rc::new(load_run(&self.ctx, meta).await?));
+        }
+        if runs.is_empty() {
+            return Ok(());
+        }
+        self.state.borrow_mut().runs.load(runs);
+        // Accounts live in memory as a whole; those in the log are newer.
+        let runs = self.state.borrow().runs.list();
+        let table = crate::table::ACCOUNTING;
+        let (from, to) = (Key::new(table, &[]), Key::upper(table, &[]));
+        let ahead = ReadAhead::Bytes(MERGE_READ_BYTES);
+        let mut cursor = MergeCursor::new(&runs, &from, &to, ahead, Deleted::Drop);
+        let set = |row: &BlockRows| {
+            let account =
+                row.key().zip(row.value()).and_then(|(k, v)| crate::table::accounts::parse_account(k, v));
+            if let Some((id, usage)) = account {
+                self.state.borrow_mut().accounts.set_if_unknown(id, usage);
+            }
+        };
+        while cursor.rows(self, SLICE_ROWS, set).await? {}
+        Ok(())
+    }
+
+    /// Task: writes runs when memory or log are half full.
+    pub(crate) async fn flusher(self: Rc<Self>) {
+        let mut failures = 0;
+        loop {
+            if self.halted().is_err() {
+                return;
+            }
+            if !self.flush_wanted() {
+                self.flush_kick.wait().await;
+                continue;
+            }
+            if self.merging.get() && self.state.borrow().runs.len() >= RUNS_MAX {
+                self.room_kick.wait().await;
+                continue;
+            }
+            // Who asks from here on wants another one.
+            self.flush_asked.set(false);
+            match self.flush().await {
+                Ok(()) => failures = 0,
+                Err(e) => {
+                    failures += 1;
+                    self.background_failed("a table run could not be written", &e, failures.min(4), true)
+                        .await;
+                }
+            }
+        }
+    }
+    fn flush_wanted(&self) -> bool {
+        let state = self.state.borrow();
+        let bytes = state.mem.bytes();
+        // A frozen generation is left from a flush that failed.
+        state.mem.is_frozen()
+            || self.flush_asked.get() && state.mem.has_changes()
+            || bytes.active > self.config.dirty_bytes_max / 2
+            || (state.log.bytes() > self.config.log_bytes_max / 2
+                || state.log.old_count() > self.config.old_segments_max)
+                && state.log.last_lsn > state.runs.flushed_lsn
+    }
+    /// Writes what has changed to a run now, whatever its size, and waits for it.
+    ///
+    /// # Errors
+    /// `Stopped`.
+    pub async fn checkpoint(&self) -> Result<(), OsdError> {
+        let goal = self.last_lsn.get();
+        let empty = || {
+            let state = self.state.borrow();
+            !state.mem.has_changes() && !state.mem.is_frozen()
+        };
+        while self.state.borrow().runs.flushed_lsn < goal && !empty() {
+            self.check_alive()?;
+            self.flush_asked.set(true);
+            self.flush_kick.wake_all();
+            self.room_kick.wait().await;
+        }
+        self.flush_asked.set(false);
+        self.check_alive()
+    }
+    pub(crate) async fn background_failed(
+        &self,
+        what: &str,
+        error: &OsdError,
+        failures: u32,
+        ballast_helps: bool,
+    ) {
+        if self.halted().is_err() {
+            return;
+        }
+        if matches!(error, OsdError::Store(StoreError::NoSpace)) {
+            if ballast_helps {
+                self.device_full.set(true);
+                self.give_ballast().await;
+            }
+        } else {
+            tracing::warn!(target_name = %self.label.name, %error, "{what}, trying again");
+        }
+        self.room_kick.wake_all();
+        let until = self.ctx.now() + RETRY * (1 << failures);
+        let _cut_short = self.ctx.timeout(until, self.halt_kick.wait()).await;
+    }
+    /// Background work goes on unless the engine stops.
+    pub(crate) fn halted(&self) -> Result<(), OsdError> {
+        self.check_alive()?;
+        match self.halting.get() {
+            true => Err(OsdError::Stopped(String::from("as planned"))),
+            false => Ok(()),
+        }
+    }
+
+    async fn flush(&self) -> Result<(), OsdError> {
+        let id = self.state.borrow_mut().runs.take_id();
+        match self.write_frozen(id).await {
+            Ok(run) => {
+                self.evict(self.clean_max_beside_frozen()).await;
+                self.install(run).await
+            }
+            Err(e) => {
+                // What was written of it takes room that others need.
+                self.ctx.io(StoreOp::Delete { file: FileId::Run(id) }).await.ok();
+                Err(e)
+            }
+        }
+    }
+    async fn write_frozen(&self, id: u64) -> Result<Run, OsdError> {
+        let (rows_max, ranges, below) = {
+            let mut state = self.state.borrow_mut();
+            if !state.mem.is_frozen() {
+                state.freeze();
+            }
+            let accounts = state.frozen_accounts.len();
+            let rows_max = (state.mem.bytes().frozen / ROW_BYTES_MIN) as usize + accounts;
+            (rows_max, state.mem.frozen_ranges().clone(), !state.runs.is_empty())
+        };
+        // Range tombstones with nothing below them hide nothing.
+        let ranges = if below { ranges } else { IntervalSet::default() };
+        let mut builder = RunBuilder::new(id, rows_max, &self.config.bloom_prefixes);
+        for (id, usage) in &self.state.borrow().frozen_accounts {
+            builder.add(
+                &crate::table::accounts::account_key(*id),
+                Some(&crate::table::accounts::account_value(*usage)),
+            );
+        }
+        self.ctx.io(StoreOp::Create { file: FileId::Run(id), len: 0 }).await?;
+        let mut at = Some(Key::from_raw(&[]));
+        while let Some(from) = at {
+            {
+                let max = self.clean_max_beside_frozen();
+                let mut state = self.state.borrow_mut();
+                state.mem.sweep_from(&from);
+                state.mem.evict(max, SLICE_ROWS);
+                at = state.mem.frozen_rows(from.raw(), SLICE_ROWS, |key, value| {
+                    if value.is_some() || state.runs.may_hold(key.raw()) {
+                        builder.add(key.raw(), value.map(|v| &v[..]));
+                    }
+                });
+            }
+            self.write_slice(id, &mut builder).await?;
+        }
+        self.finish_run(builder, ranges).await
+    }
+    async fn install(&self, run: Run) -> Result<(), OsdError> {
+        let bytes = run.meta.bytes;
+        let lsn = {
+            let mut state = self.state.borrow_mut();
+            let flushed_lsn = state.frozen_lsn;
+            state.runs.push(Rc::new(run), flushed_lsn);
+            state.mem.flushed();
+            state.frozen_accounts.clear();
+            let list = state.runs.record().to_vec();
+            state.note(RecordKind::Runs, &list)
+        };
+        self.appended();
+        self.count(|s| {
+            s.flushes += 1;
+            s.flush_bytes_written += bytes;
+        });
+        self.device_full.set(false);
+        self.commit_lsn(lsn).await?;
+        let dropped = {
+            let mut state = self.state.borrow_mut();
+            let flushed_lsn = state.runs.flushed_lsn;
+            state.log.drop_through(flushed_lsn)
+        };
+        for number in dropped {
+            self.ctx.io(StoreOp::Delete { file: FileId::Log(number) }).await?;
+        }
+        self.room_kick.wake_all();
+        self.merge_kick.wake_all();
+        // Nothing to do unless more was frozen than the cache may hold.
+        self.evict(self.config.cache_bytes_max).await;
+        Ok(())
+    }
+    /// Room is made for what is about to become clean before it does: memory never holds more than both bounds.
+    fn clean_max_beside_frozen(&self) -> u64 {
+        self.config.cache_bytes_max.saturating_sub(self.state.borrow().mem.bytes().frozen)
+    }
+    async fn evict(&self, max: u64) {
+        // One round is about enough, and a second for what the sample had not told. Pinned rows stay.
+        let mut steps = 2 * self.state.borrow().mem.rows() + EVICT_ROWS;
+        while steps > 0 && self.state.borrow().mem.bytes().clean > max && self.halted().is_ok() {
+            self.state.borrow_mut().mem.evict(max, EVICT_ROWS);
+            steps = steps.saturating_sub(EVICT_ROWS);
+            self.slice_end().await;
+        }
+    }
+    /// Writes what the builder has finished, if it is enough; leaves the island in any case.
+    pub(crate) async fn write_slice(&self, id: u64, builder: &mut RunBuilder) -> Result<(), OsdError> {
+        if builder.pending_bytes() < WRITE_BYTES {
+            self.slice_end().await;
+            return self.halted();
+        }
+        let (offset, data) = builder.take();
+        let data = alloc::vec![Bytes::from(data)];
+        self.ctx.io(StoreOp::Write { file: FileId::Run(id), offset, data }).await?;
+        self.halted()
+    }
+    pub(crate) async fn finish_run(&self, builder: RunBuilder, ranges: IntervalSet) -> Result<Run, OsdError> {
+        let (offset, data, run) = builder.finish(ranges);
+        let file = FileId::Run(run.meta.id);
+        self.ctx.io(StoreOp::Write { file, offset, data: alloc::vec![Bytes::from(data)] }).await?;
+        self.ctx.io(StoreOp::Sync { file }).await?;
+        // From here on it is installed to the end: `stop` waits for that.
+        self.halted()?;
+        Ok(run)
+    }
+}
+
+/// Reads footer and tail of a run.
+pub(crate) async fn load_run(ctx: &nacre_node::Ctx, meta: RunMeta) -> Result<Run, OsdError> {
+    let file = FileId::Run(meta.id);
+    let read = async |offset: u64, len: u64| -> Result<Bytes, OsdError> {
+        let len = u32::try_from(len)
+            .map_err(|_| OsdError::Corrupt { what: format!("run {}: an index of {len} bytes", meta.id) })?;
+        match ctx.io(StoreOp::Read { file, offset, len }).await {
+            Ok(StoreDone::Bytes(bytes)) => Ok(bytes),
+            Ok(_) => Ok(Bytes::new()),
+            Err(StoreError::NotFound { .. }) => {
+                Err(OsdError::Corrupt { what: format!("run {}: the file is missing", meta.id) })
+            }
+            Err(e) => Err(e.into()),
+        }
+    };
+    let footer = Footer::parse(meta.id, &read(meta.bytes.saturating_sub(FOOTER_BYTES), FOOTER_BYTES).await?)?;
+    let tail = read(footer.tail_at, footer.tail_len.min(meta.bytes)).await?;
+    Run::parse(meta, &footer, &tail)
+}
+
+impl crate::engine::state::State {
+    /// Everything so far is to go into a run.
+    fn freeze(&mut self) {
+        self.mem.freeze();
+        self.frozen_accounts = self.accounts.freeze();
+        self.frozen_lsn = self.log.last_lsn;
+    }
+}

@@ -1,0 +1,241 @@
+//! Which runs are merged, and the task that does it.
+//!
+//! Runs form tiers by weight: a run is merged only with newer ones that weigh at least as much together, so each time
+//! a row is written again the run it is in has at least doubled (but for a row's first merge, which takes whatever is
+//! small). Merges so write each byte O(log n) times, and where none is due the weights at least double from run to
+//! run: there are [`FAN_IN`] and log2 of (oldest : newest) runs at most. A deleted row weighs as much as what it is
+//! likely to hide, so that deletions reach the oldest run before they are as many as its rows.
+//!
+//! Only neighbours are merged, because of two runs the newer wins. Deleted rows and range tombstones go when the oldest
+//! run is part of the merge, and are kept otherwise. A run with a damaged block is never merged, nor anything across
+//! it: nothing may be dropped silently.
+
+use crate::engine::osd::Osd;
+use crate::error::OsdError;
+use crate::log::segment::RecordKind;
+use crate::maintenance::flush::{MERGE_READ_BYTES, SLICE_ROWS};
+use crate::table::cursor::{Deleted, MergeCursor, ReadAhead};
+use crate::table::interval::IntervalSet;
+use crate::table::key::Key;
+use crate::table::run::{BlockRows, Run, RunBuilder};
+use crate::table::run_set::Runs;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::ops::Range;
+use nacre_node::{FileId, StoreOp};
+use nacre_types::Codec;
+
+/// Fewer runs than this are left alone.
+const FAN_IN: usize = 4;
+/// What a deleted row weighs: about a row of the metadata target.
+const DELETED_BYTES: u64 = 256;
+/// On a full device everything is merged as soon as one row in so many says "deleted".
+const DELETED_SHARE: u64 = 8;
+
+/// What is known of a run before it is merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Tier {
+    bytes: u64,
+    rows: u64,
+    /// Deleted rows and range tombstones.
+    deleted: u64,
+    damaged: bool,
+}
+impl Tier {
+    fn weight(&self) -> u64 {
+        self.bytes + self.deleted * DELETED_BYTES
+    }
+}
+
+/// Places of the runs to merge, of all runs from the oldest on. `full`: the device is, so room counts more than work.
+fn choose(tiers: &[Tier], full: bool) -> Option<Range<usize>> {
+    let end = tiers.len();
+    let start = tiers.iter().rposition(|t| t.damaged).map_or(0, |damaged| damaged + 1);
+    let whole = tiers.get(start..)?;
+    let sum = |what: fn(&Tier) -> u64| whole.iter().map(what).sum::<u64>();
+    if full && whole.len() > 1 && sum(|t| t.deleted) * DELETED_SHARE >= sum(|t| t.rows) {
+        return Some(start..end);
+    }
+    let mut newer = sum(Tier::weight);
+    for (n, tier) in whole.iter().enumerate() {
+        if whole.len() - n < FAN_IN {
+            return None;
+        }
+        newer -= tier.weight();
+        if tier.weight() <= newer {
+            return Some(start + n..end);
+        }
+    }
+    None
+}
+
+impl Osd {
+    /// Task: merges runs whenever some are due.
+    pub(crate) async fn merger(self: Rc<Self>) {
+        let mut failures = 0;
+        loop {
+            if self.halted().is_err() {
+                return;
+            }
+            let runs = self.state.borrow().runs.list();
+            let Some(places) = self.due(&runs) else {
+                self.merge_kick.wait().await;
+                continue;
+            };
+            self.merging.set(true);
+            let merged = self.merge(&runs, places.clone()).await;
+            self.merging.set(false);
+            self.room_kick.wake_all();
+            match merged {
+                Ok(()) => failures = 0,
+                Err(error @ OsdError::Corrupt { .. }) => {
+                    // The damaged run stays as it is until somebody has looked; what is newer goes on without it.
+                    tracing::error!(target_name = %self.label.name, %error, "a table run cannot be merged");
+                }
+                Err(e) => {
+                    failures += 1;
+                    let bytes = runs.get(places).unwrap_or_default().iter().map(|r| r.meta.bytes).sum();
+                    // Given up in vain it would be missed by a flush.
+                    let helps = self.ballast_makes_room_for(bytes).await;
+                    self.background_failed("table runs could not be merged", &e, failures.min(8), helps)
+                        .await;
+                }
+            }
+        }
+    }
+    fn due(&self, runs: &Runs) -> Option<Range<usize>> {
+        let state = self.state.borrow();
+        let tier = |run: &Rc<Run>| Tier {
+            bytes: run.meta.bytes,
+            rows: run.meta.rows,
+            deleted: run.deleted + run.ranges.len() as u64,
+            damaged: state.runs.is_damaged(run.meta.id),
+        };
+        choose(&runs.iter().map(tier).collect::<Vec<_>>(), self.is_full())
+    }
+    async fn merge(&self, runs: &Runs, places: Range<usize>) -> Result<(), OsdError> {
+        let id = self.state.borrow_mut().runs.take_id();
+        let run = match self
+            .write_merged(id, runs.get(places.clone()).unwrap_or_default(), places.start == 0)
+            .await
+        {
+            Ok(Some(run)) => Some(Rc::new(run)),
+            other => {
+                self.ctx.io(StoreOp::Delete { file: FileId::Run(id) }).await.ok();
+                other?;
+                None
+            }
+        };
+        let bytes = run.as_ref().map_or(0, |run| run.meta.bytes);
+        let (gone, lsn) = {
+            let mut state = self.state.borrow_mut();
+            let gone = state.runs.replace(places, run);
+            let list = state.runs.record().to_vec();
+            (gone, state.note(RecordKind::Runs, &list))
+        };
+        self.appended();
+        self.count(|s| {
+            s.merges += 1;
+            s.merge_bytes_written += bytes;
+        });
+        self.commit_lsn(lsn).await?;
+        for id in gone {
+            self.ctx.io(StoreOp::Delete { file: FileId::Run(id) }).await?;
+        }
+        Ok(())
+    }
+    /// All rows of some runs; `None` if nothing is left. `oldest`: there is nothing below them.
+    async fn write_merged(&self, id: u64, runs: &[Rc<Run>], oldest: bool) -> Result<Option<Run>, OsdError> {
+        let rows_max: u64 = runs.iter().map(|r| r.meta.rows).sum();
+        let mut builder =
+            RunBuilder::new(id, usize::try_from(rows_max).unwrap_or(usize::MAX), &self.config.bloom_prefixes);
+        self.ctx.io(StoreOp::Create { file: FileId::Run(id), len: 0 }).await?;
+        let (from, to) = (Key::from_raw(&[]), Key::from_raw(&[u8::MAX; 64]));
+        let deleted = if oldest { Deleted::Drop } else { Deleted::Keep };
+        let mut cursor = MergeCursor::new(runs, &from, &to, ReadAhead::Bytes(MERGE_READ_BYTES), deleted);
+        loop {
+            let add = |row: &BlockRows| row.key().into_iter().for_each(|key| builder.add(key, row.value()));
+            if !cursor.rows(self, SLICE_ROWS, add).await? {
+                break;
+            }
+            self.write_slice(id, &mut builder).await?;
+        }
+        let mut ranges = IntervalSet::default();
+        if !oldest {
+            for (from, to) in runs.iter().flat_map(|run| run.ranges.iter()) {
+                drop(ranges.insert(from.clone(), to.clone()));
+            }
+        }
+        if builder.is_empty() && ranges.len() == 0 {
+            return Ok(None);
+        }
+        self.finish_run(builder, ranges).await.map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tier(bytes: u64) -> Tier {
+        Tier { bytes, rows: bytes, deleted: 0, damaged: false }
+    }
+    fn check(bytes: &[u64], expected: Option<Range<usize>>) {
+        let tiers: Vec<Tier> = bytes.iter().map(|b| tier(*b)).collect();
+        assert_eq!(choose(&tiers, false), expected, "{bytes:?}");
+    }
+
+    #[test]
+    fn runs_are_merged_with_newer_ones_that_weigh_as_much() {
+        check(&[], None);
+        check(&[1, 1, 1], None);
+        check(&[1, 1, 1, 1], Some(0..4));
+        check(&[9, 1, 1, 1, 1], Some(1..5));
+        check(&[9, 4, 1, 1, 1, 1], Some(1..6));
+        check(&[8, 4, 1, 1, 1, 1], Some(0..6));
+        check(&[80, 40, 20, 10, 5], None);
+    }
+
+    #[test]
+    fn deletions_reach_the_oldest_run_and_on_a_full_device_at_once() {
+        let base = Tier { rows: 1000, ..tier(300_000) };
+        let deleting = |n| Tier { bytes: n * 30, rows: n, deleted: n, damaged: false };
+        let runs = |n| [base, deleting(n), deleting(n), deleting(n)];
+        assert_eq!(choose(&runs(200), false), None);
+        assert_eq!(choose(&runs(400), false), Some(0..4));
+        assert_eq!(choose(&runs(20), true), None);
+        assert_eq!(choose(&runs(200), true), Some(0..4));
+        assert_eq!(choose(&[base], true), None);
+    }
+
+    #[test]
+    fn nothing_is_merged_across_a_damaged_run() {
+        let mut tiers = [tier(1); 6];
+        tiers[1].damaged = true;
+        assert_eq!(choose(&tiers, false), Some(2..6));
+        tiers[2].damaged = true;
+        assert_eq!(choose(&tiers, true), None);
+        tiers[5].damaged = true;
+        assert_eq!(choose(&tiers, true), None);
+    }
+
+    #[test]
+    fn each_byte_is_written_again_a_logarithmic_number_of_times() {
+        let mut runs: Vec<Tier> = Vec::new();
+        let (mut inserted, mut written) = (0, 0);
+        for n in 1..=4096u64 {
+            let bytes = 1 + n * 7 % 5;
+            inserted += bytes;
+            runs.push(tier(bytes));
+            while let Some(places) = choose(&runs, false) {
+                let merged: u64 = runs[places.clone()].iter().map(|t| t.bytes).sum();
+                written += merged;
+                runs.splice(places, [tier(merged)]);
+            }
+            let doublings = u64::from(inserted.ilog2());
+            assert!(runs.len() as u64 <= FAN_IN as u64 + doublings, "{} runs of {inserted}", runs.len());
+            assert!(written <= inserted * (1 + doublings), "{written} for {inserted}");
+        }
+        assert!(written > 4 * inserted, "{written} for {inserted}: nothing was merged");
+    }
+}

@@ -1,0 +1,12 @@
+//! Background tasks of an open store.
+//!
+//! `flush.rs` writes changed rows to runs, `merge.rs` merges runs, `writeback.rs` syncs bytes of objects, `reclaim.rs`
+//! truncates blobs whose bytes were released, `orphan.rs` deletes blobs without rows, and `thin.rs` empties a range of
+//! rows before it is deleted.
+
+pub(crate) mod flush;
+pub(crate) mod merge;
+pub(crate) mod orphan;
+pub(crate) mod reclaim;
+pub(crate) mod thin;
+pub(crate) mod writeback;

@@ -1,0 +1,56 @@
+//! Blobs without rows: what a crash leaves between the first bytes of a new object and its record. A task deletes
+//! them after an opening that was not preceded by a planned stop.
+//!
+//! Invariant: a blob is deleted only under the exclusive lock of its whole object while it has neither an object row
+//! nor a RECLAIM row; a write under way holds that lock from its first byte to its record.
+
+use crate::error::OsdError;
+use crate::object::objects::{Objects, wrong_answer};
+use alloc::rc::Rc;
+use nacre_node::{FileId, FileKind, StoreDone, StoreError, StoreOp};
+use nacre_types::{Extent, ObjectId};
+
+/// Blobs of one slice.
+const PAGE: u32 = 256;
+
+impl Objects {
+    /// The task.
+    pub(crate) async fn sweep(self: Rc<Self>) {
+        match self.sweep_all().await {
+            Ok(0) | Err(OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => {}
+            Ok(deleted) => tracing::info!(deleted, "blobs that a crash had left without rows are deleted"),
+            Err(error) => {
+                tracing::warn!(%error, "looking for blobs without rows ended early: space may be lost")
+            }
+        }
+        self.tasks.set(self.tasks.get() - 1);
+        self.moved.wake_all();
+    }
+
+    async fn sweep_all(&self) -> Result<u64, OsdError> {
+        let mut after = None;
+        let mut deleted = 0;
+        while !self.stopping.get() {
+            let op = StoreOp::List { kind: FileKind::Blob, after, limit: PAGE };
+            let StoreDone::List(page) = self.ctx.io(op).await? else { return Err(wrong_answer("list")) };
+            let Some(&last) = page.last() else { break };
+            after = Some(last);
+            for file in page {
+                let FileId::Blob(object) = file else { continue };
+                if self.is_orphan(object).await? {
+                    let _guard = self.locks.lock(object, Extent::ALL, true).await;
+                    if self.is_orphan(object).await? {
+                        self.io(StoreOp::Delete { file }).await?;
+                        deleted += 1;
+                    }
+                }
+            }
+            self.ctx.yield_now().await;
+        }
+        Ok(deleted)
+    }
+
+    async fn is_orphan(&self, object: ObjectId) -> Result<bool, OsdError> {
+        Ok(self.row(object).await?.is_none() && self.reclaim_row(object).await?.is_none())
+    }
+}

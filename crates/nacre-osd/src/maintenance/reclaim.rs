@@ -1,0 +1,295 @@
+//! Cutting blobs down to what their rows say, once the truncate or destroy that let go of the bytes is durable.
+//!
+//! Invariants: (1) a RECLAIM row is written in the transaction that lets go of blocks and deleted after the blob
+//! was cut for good, so no crash forgets one; (2) nothing is cut before that transaction is durable, so a machine that dies
+//! shows a state from before it whole; (3) cutting twice is harmless: rows decide.
+
+use crate::engine::tx::Tx;
+use crate::error::OsdError;
+use crate::object::checksum::BLOCK_BYTES;
+use crate::object::objects::Objects;
+use crate::object::rows::{
+    ReclaimRow, block_ceil, block_key, decode_block, decode_reclaim, object_key, object_of_key, region_of_key,
+};
+use crate::table;
+use crate::table::pages::Page;
+use alloc::collections::BTreeSet;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::time::Duration;
+use nacre_node::{Ctx, FileId, StoreDone, StoreError, StoreOp, WaitList, join_all};
+use nacre_types::{Codec, Extent, Instant, ObjectId, Transno};
+
+/// Rows looked at in one round, and blobs cut at a time.
+const ROUND: u32 = 64;
+const CUTS_IN_FLIGHT: usize = 8;
+/// Block rows read in one slice.
+pub(crate) const SLICE: u32 = 256;
+
+/// The state of the task that cuts blobs.
+pub(crate) struct Cutting {
+    /// There may be RECLAIM rows, and the list that wakes the task for them.
+    may_have_rows: Cell<bool>,
+    kick: WaitList,
+    /// A blob was cut, or `freed_to` has moved.
+    freed: WaitList,
+    /// The space that changes up to this one let go of is freed.
+    freed_to: Cell<Transno>,
+    /// Objects whose blobs cannot be cut in this life, because rows of them are damaged.
+    damaged: RefCell<BTreeSet<ObjectId>>,
+}
+impl Cutting {
+    pub(crate) fn new(ctx: &Ctx) -> Self {
+        Self {
+            may_have_rows: Cell::new(true),
+            kick: ctx.wait_list(),
+            freed: ctx.wait_list(),
+            freed_to: Cell::new(Transno(0)),
+            damaged: RefCell::default(),
+        }
+    }
+    /// The task looks at the rows again, or ends.
+    pub(crate) fn wake(&self) {
+        self.kick.wake_all();
+    }
+}
+
+impl Objects {
+    /// In a change that lets go of blocks from `from` on.
+    pub(crate) fn let_go(&self, tx: &mut Tx<'_>, object: ObjectId, from: u64) -> Result<(), OsdError> {
+        let key = object_key(object);
+        let earlier = match tx.get(table::RECLAIM, &key) {
+            Some(bytes) => decode_reclaim(object, bytes)?.from,
+            None => u64::MAX,
+        };
+        let row = ReclaimRow { transno: tx.transno().0, from: from.min(earlier) };
+        tx.put(table::RECLAIM, &key, row.to_vec());
+        self.cutting.may_have_rows.set(true);
+        self.cutting.kick.wake_all();
+        Ok(())
+    }
+
+    /// Waits until space of a truncated or destroyed object was freed, and hurries the commit that this waits for. False:
+    /// nothing is to be freed, or not until then.
+    ///
+    /// # Errors
+    /// Those of the engine.
+    pub async fn freed_some(&self, until: Instant) -> Result<bool, OsdError> {
+        if self.osd.scan(table::RECLAIM, &[], &[0xff; 17], 1).await?.is_empty() {
+            return Ok(false);
+        }
+        self.osd.want_commit();
+        Ok(self.ctx.timeout(until, self.cutting.freed.wait()).await.is_some())
+    }
+
+    /// Waits until the space is freed that changes before this call let go of, and hurries the commit that this waits for.
+    /// False: there was none.
+    ///
+    /// # Errors
+    /// Those of the engine.
+    pub async fn free_pending(&self, until: Instant) -> Result<bool, OsdError> {
+        let asked = self.osd.last_transno();
+        if self.osd.scan(table::RECLAIM, &[], &[0xff; 17], 1).await?.is_empty() {
+            return Ok(false);
+        }
+        self.osd.want_commit();
+        // The task may be at rest although there are rows: damaged ones.
+        self.cutting.may_have_rows.set(true);
+        self.cutting.kick.wake_all();
+        while self.cutting.freed_to.get() < asked && self.ctx.now() < until && !self.stopping.get() {
+            let _freed = self.ctx.timeout(until, self.cutting.freed.wait()).await;
+        }
+        Ok(true)
+    }
+
+    /// The task: looks at the table at the start and whenever something was let go of, until it is empty.
+    pub(crate) async fn reclaim(self: Rc<Self>) {
+        let interval = Duration::from_millis(u64::from(self.config.stable_interval_ms));
+        while !self.stopping.get() {
+            if !self.cutting.may_have_rows.take() {
+                self.cutting.kick.wait().await;
+                continue;
+            }
+            match self.reclaim_round().await {
+                Ok(may_be_more) => {
+                    self.cutting.may_have_rows.set(may_be_more || self.cutting.may_have_rows.get())
+                }
+                Err(OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "freeing object space failed, trying again");
+                    self.cutting.may_have_rows.set(true);
+                    let at = self.ctx.now() + interval;
+                    while self.ctx.now() < at && !self.stopping.get() {
+                        let _woken = self.ctx.timeout(at, self.stopped.wait()).await;
+                    }
+                }
+            }
+        }
+        self.tasks.set(self.tasks.get() - 1);
+        self.moved.wake_all();
+    }
+
+    /// Cuts up to [`ROUND`] blobs; true if there may be more.
+    async fn reclaim_round(&self) -> Result<bool, OsdError> {
+        let before = self.osd.last_transno();
+        let mut objects = Vec::new();
+        let mut pages = self.osd.pages(table::RECLAIM, ROUND);
+        while objects.len() < ROUND as usize
+            && let Some(page) = pages.next_or_damage().await?
+        {
+            // Of rows in a damaged block nobody can say what they let go of: that space stays taken.
+            let Page::Rows(rows) = page else { continue };
+            for (key, value) in rows {
+                let Some(object) = object_of_key(&key) else { continue };
+                if self.cutting.damaged.borrow().contains(&object) {
+                    continue;
+                }
+                match decode_reclaim(object, &value) {
+                    Ok(row) => objects.push((object, Transno(row.transno))),
+                    Err(error) => self.leave_unreclaimed(object, &error),
+                }
+            }
+        }
+        let all_seen = objects.len() < ROUND as usize;
+        let earliest = objects.iter().map(|(_, transno)| *transno).min().unwrap_or_default();
+        self.osd.committed(earliest).await?;
+        // Space that may be freed now does not wait for the commit of later changes.
+        let committed = self.osd.last_committed();
+        let (ready, later): (Vec<_>, Vec<_>) =
+            objects.into_iter().partition(|(_, transno)| *transno <= committed);
+        let next = RefCell::new(ready.into_iter().map(|(object, _)| object));
+        let workers = (0..CUTS_IN_FLIGHT).map(|_| async {
+            loop {
+                let Some(object) = next.borrow_mut().next() else { return Ok(()) };
+                match self.reclaim_object(object).await {
+                    Err(error @ OsdError::Corrupt { .. }) => self.leave_unreclaimed(object, &error),
+                    other => other?,
+                }
+            }
+        });
+        join_all(workers).await.into_iter().collect::<Result<(), OsdError>>()?;
+        if all_seen {
+            let first_left = later.iter().map(|(_, transno)| Transno(transno.0.saturating_sub(1))).min();
+            self.cutting
+                .freed_to
+                .set(self.cutting.freed_to.get().max(first_left.unwrap_or(before).min(before)));
+            self.cutting.freed.wake_all();
+        }
+        Ok(!all_seen || !later.is_empty())
+    }
+
+    /// Damaged rows of one object hold up no other: its space stays taken until the next start, which looks again.
+    fn leave_unreclaimed(&self, object: ObjectId, error: &OsdError) {
+        if self.cutting.damaged.borrow_mut().insert(object) {
+            tracing::error!(target_name = %self.osd.label().name, %object, %error, "space of an object cannot be freed");
+        }
+    }
+
+    /// Cuts one blob now; hurries the commit that it waits for. Nothing to do without a RECLAIM row.
+    pub(crate) async fn reclaim_object(&self, object: ObjectId) -> Result<(), OsdError> {
+        loop {
+            let Some(row) = self.reclaim_row(object).await? else { return Ok(()) };
+            self.osd.commit(Transno(row.transno)).await?;
+            let _guard = self.locks.lock(object, Extent::new(row.from, u64::MAX), true).await;
+            if self.reclaim_row(object).await? != Some(row) {
+                continue;
+            }
+            match self.row(object).await? {
+                None => {
+                    self.io(StoreOp::Delete { file: FileId::Blob(object) }).await?;
+                    // The row may go only when the blob cannot come back.
+                    self.io(StoreOp::Sync { file: FileId::Blob(object) }).await?;
+                }
+                Some(state) => {
+                    self.punch_gaps(object, row.from, block_ceil(state.size)).await?;
+                    self.punch(object, state.size, block_ceil(state.size)).await?;
+                    let keep = state.size.max(self.allocated_end(object, state.size).await?);
+                    self.cut(object, keep).await?;
+                    // The row may go only when those bytes cannot come back: zeros that a later write puts before itself in
+                    // a block are not made again by its client when a machine is lost.
+                    self.io(StoreOp::Sync { file: FileId::Blob(object) }).await?;
+                }
+            }
+            return self.forget_reclaim(object).await;
+        }
+    }
+
+    async fn forget_reclaim(&self, object: ObjectId) -> Result<(), OsdError> {
+        let key = object_key(object);
+        let pins = self.osd.fetch(&[(table::RECLAIM, &key)]).await?;
+        let room = self.osd.reserve(Objects::small_credits(true)).await?;
+        self.osd
+            .transact(&pins, room, |tx| {
+                tx.delete(table::RECLAIM, &key);
+                Ok(())
+            })
+            .map(|_| self.cutting.freed.wake_all())
+    }
+
+    /// Frees what lies between allocated blocks of `from..end`.
+    async fn punch_gaps(&self, object: ObjectId, from: u64, end: u64) -> Result<(), OsdError> {
+        let mut at = block_ceil(from);
+        let last = block_key(object, u64::MAX);
+        let mut key: Vec<u8> = block_key(object, at / crate::object::rows::REGION_BYTES).to_vec();
+        while at < end {
+            let rows = self.osd.scan(table::BLOCK, &key, &last, SLICE).await?;
+            let full = rows.len() == SLICE as usize;
+            for (row_key, value) in rows {
+                let region = region_of_key(&row_key).unwrap_or_default();
+                let row = decode_block(object, region, &value)?;
+                for block in region * 64..(region + 1) * 64 {
+                    let start = block * BLOCK_BYTES;
+                    if row.allocated & (1 << (block % 64)) != 0 && start >= at {
+                        self.punch(object, at, start.min(end)).await?;
+                        at = start + BLOCK_BYTES;
+                    }
+                }
+                key = block_key(object, region + 1).to_vec();
+            }
+            if !full {
+                break;
+            }
+        }
+        self.punch(object, at, end).await
+    }
+    /// Cuts a blob that is longer.
+    async fn cut(&self, object: ObjectId, len: u64) -> Result<(), OsdError> {
+        let file = FileId::Blob(object);
+        match self.ctx.io(StoreOp::Len { file }).await? {
+            StoreDone::Len(Some(now)) if now > len => self.io(StoreOp::Truncate { file, len }).await,
+            _ => Ok(()),
+        }
+    }
+    async fn punch(&self, object: ObjectId, from: u64, to: u64) -> Result<(), OsdError> {
+        if from >= to {
+            return Ok(());
+        }
+        self.io(StoreOp::Punch { file: FileId::Blob(object), offset: from, len: to - from }).await
+    }
+
+    /// End of the last allocated block at or beyond `from`, or 0.
+    async fn allocated_end(&self, object: ObjectId, from: u64) -> Result<u64, OsdError> {
+        let last = block_key(object, u64::MAX);
+        let mut key = block_key(object, from / crate::object::rows::REGION_BYTES);
+        let mut end = 0;
+        loop {
+            let rows = self.osd.scan(table::BLOCK, &key, &last, SLICE).await?;
+            let full = rows.len() == SLICE as usize;
+            if let Some((row_key, value)) = rows.last() {
+                let region = region_of_key(row_key).unwrap_or_default();
+                let row = decode_block(object, region, value)?;
+                end = (region * 64 + u64::from(64 - row.allocated.leading_zeros())) * BLOCK_BYTES;
+                key = block_key(object, region + 1);
+            }
+            if !full {
+                return Ok(end);
+            }
+        }
+    }
+
+    pub(crate) async fn io(&self, op: StoreOp) -> Result<(), OsdError> {
+        self.ctx.io(op).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,354 @@
+//! Write-back of object bytes: which objects hold bytes that are not on stable storage, and the task that syncs
+//! them. Moves `last_stable`: a row says how far it is, so that after a crash no more is claimed than was durable, and
+//! only objects that were changed later are synced again.
+//!
+//! Invariants: an object is in [`Unstable`] from the apply of a write until a sync that began after it has
+//! succeeded; a failed sync is never tried again (the kernel has dropped the pages): the object is quarantined.
+
+use crate::error::OsdError;
+use crate::object::objects::{Objects, wrong_answer};
+use crate::object::rows::{ObjectRow, decode_object, object_key};
+use crate::table;
+use crate::table::pins::Pins;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::time::Duration;
+use nacre_node::{FileId, StoreDone, StoreError, StoreOp, join_all};
+use nacre_types::{Codec, ObjectId, Transno};
+
+/// Objects with bytes that are not stable.
+#[derive(Default)]
+pub(crate) struct Unstable {
+    objects: BTreeMap<ObjectId, Bytes>,
+    /// Oldest write of each, those whose sync is under way included.
+    ages: BTreeSet<(Transno, ObjectId)>,
+    bytes: u64,
+    /// The latest write.
+    newest: Transno,
+    /// After a crash: what a former process wrote from here on may not be stable yet.
+    former: Option<Transno>,
+    /// Why that cannot be made stable.
+    former_failed: Option<OsdError>,
+}
+#[derive(Clone, Copy)]
+struct Bytes {
+    oldest: Transno,
+    bytes: u64,
+}
+
+impl Unstable {
+    fn add(&mut self, object: ObjectId, transno: Transno, bytes: u64) {
+        self.bytes += bytes;
+        self.newest = self.newest.max(transno);
+        let entry = self.objects.entry(object).or_insert(Bytes { oldest: transno, bytes: 0 });
+        entry.bytes += bytes;
+        self.ages.insert((entry.oldest, object));
+    }
+    /// A sync of the object begins: later writes count anew.
+    fn take(&mut self, object: ObjectId) -> Option<Bytes> {
+        self.objects.remove(&object)
+    }
+    fn ended(&mut self, object: ObjectId, taken: Bytes) {
+        self.bytes -= taken.bytes;
+        self.ages.remove(&(taken.oldest, object));
+    }
+    fn oldest(&self) -> Option<Transno> {
+        let oldest = self.ages.first().map(|&(transno, _)| transno);
+        oldest.into_iter().chain(self.former).min()
+    }
+    /// Everything up to this is stable.
+    fn stable(&self) -> Transno {
+        self.oldest().map_or(self.newest, |oldest| self.newest.min(Transno(oldest.0.saturating_sub(1))))
+    }
+}
+
+/// Row of `TARGET`: the bytes of every write up to this number are stable.
+pub const STABLE_KEY: &[u8] = b"stable";
+
+impl Objects {
+    /// The oldest transno whose bytes are not stable.
+    pub fn oldest_unstable(&self) -> Option<Transno> {
+        self.unstable.borrow().oldest()
+    }
+
+    /// Bytes of a change were written that gets this transno.
+    pub(crate) fn note_unstable(&self, object: ObjectId, transno: Transno, bytes: u64) {
+        let was_pressed = self.is_pressed();
+        self.unstable.borrow_mut().add(object, transno, bytes);
+        if self.is_idle.get() || (self.is_pressed() && !was_pressed) {
+            self.work.wake_all();
+        }
+    }
+    /// The object is gone: nothing of it needs to be stable.
+    pub(crate) fn forget_unstable(&self, object: ObjectId) {
+        {
+            let mut unstable = self.unstable.borrow_mut();
+            if let Some(taken) = unstable.take(object) {
+                unstable.ended(object, taken);
+            }
+        }
+        self.moved.wake_all();
+    }
+
+    /// Waits while too much is unstable. (Write-back is under way from half of the bound on.)
+    pub(crate) async fn room(&self) {
+        while self.is_full() {
+            self.moved.wait().await;
+        }
+    }
+    fn is_full(&self) -> bool {
+        let unstable = self.unstable.borrow();
+        unstable.objects.len() >= self.config.unstable_objects_max
+            || unstable.bytes >= self.config.unstable_bytes_max
+    }
+    fn is_pressed(&self) -> bool {
+        let unstable = self.unstable.borrow();
+        unstable.objects.len() >= self.config.unstable_objects_max / 2
+            || unstable.bytes >= self.config.unstable_bytes_max / 2
+    }
+
+    /// Syncs the bytes of one object.
+    ///
+    /// # Errors
+    /// `Quarantined`: they are lost. `Lost`: some of the object are, the others are on the device.
+    pub(crate) async fn sync_bytes(&self, object: ObjectId) -> Result<(), OsdError> {
+        let taken = self.unstable.borrow_mut().take(object);
+        // A row that cannot be read says nothing of the length; its bytes are synced all the same.
+        let row = self.row(object).await;
+        let len = row.as_ref().map_or(0, |row| self.held_to(row.as_ref()));
+        let result = self.ctx.io(StoreOp::SyncWritten { file: FileId::Blob(object), len }).await;
+        let result = self.sync_ended(object, result).await.and(row.map(drop));
+        // Nothing later is called stable before it is known what becomes of this object, and nothing at all once the target
+        // has stopped.
+        if let Some(taken) = taken
+            && !self.osd.has_failed()
+        {
+            self.unstable.borrow_mut().ended(object, taken);
+        }
+        self.moved.wake_all();
+        result
+    }
+    async fn sync_ended(
+        &self,
+        object: ObjectId,
+        result: Result<StoreDone, StoreError>,
+    ) -> Result<(), OsdError> {
+        match result {
+            Ok(StoreDone::Unit) => Ok(()),
+            Ok(_) => Err(wrong_answer("sync")),
+            Err(StoreError::Stopped) => Err(StoreError::Stopped.into()),
+            // The bytes that are there were synced. It may have been truncated meanwhile.
+            Err(StoreError::Missing { from, .. }) => {
+                let to = self.held_to(self.row(object).await?.as_ref());
+                if from < to { Err(OsdError::Lost { object, from, to }) } else { Ok(()) }
+            }
+            // More than this object is concerned.
+            Err(StoreError::NoSpace) => {
+                self.osd.no_room_underneath(object);
+                Err(self.osd.check_alive().err().unwrap_or(OsdError::Store(StoreError::NoSpace)))
+            }
+            // A device that refuses the log, too, stops the target: after the next start clients write again what was
+            // not stable. Only an object whose bytes alone cannot be written is taken out of use.
+            Err(error) => {
+                self.osd.probe().await?;
+                self.quarantine(object, &error).await;
+                Err(OsdError::Quarantined(object))
+            }
+        }
+    }
+
+    /// How long the file of an object must be.
+    fn held_to(&self, row: Option<&ObjectRow>) -> u64 {
+        row.filter(|row| !self.may_be_gone(row.version)).map_or(0, |row| row.written_to)
+    }
+    /// The same in the background: nobody else tells what failed.
+    pub(crate) async fn sync_aside(&self, object: ObjectId) {
+        match self.sync_bytes(object).await {
+            // A quarantine is told where it begins.
+            Ok(())
+            | Err(OsdError::Quarantined(_) | OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => {
+            }
+            Err(error) => {
+                tracing::error!(target_name = %self.osd.label().name, %object, %error, "object cannot be synced");
+            }
+        }
+    }
+
+    /// All bytes that were written so far are stable when it returns, or their objects answer errors.
+    ///
+    /// # Errors
+    /// That because of which nobody knows what a former process wrote.
+    pub async fn sync_all(&self) -> Result<(), OsdError> {
+        let last = self.osd.last_transno();
+        while self.oldest_unstable().is_some_and(|oldest| oldest <= last) {
+            if !self.unstable.borrow().objects.is_empty() {
+                self.sync_batch().await;
+                continue;
+            }
+            if let Some(error) = self.unstable.borrow().former_failed.clone() {
+                return Err(error);
+            }
+            self.moved.wait().await; // the rest is on its way
+        }
+        self.note_stable().await;
+        Ok(())
+    }
+
+    /// Syncs what is unstable now, some objects at a time.
+    async fn sync_batch(&self) {
+        let batch: Vec<ObjectId> = self.unstable.borrow().objects.keys().copied().collect();
+        let next = core::cell::RefCell::new(batch.into_iter());
+        let workers = (0..self.config.syncs_in_flight_max.max(1)).map(|_| async {
+            loop {
+                let Some(object) = next.borrow_mut().next() else { break };
+                if self.unstable.borrow().objects.contains_key(&object) {
+                    self.sync_aside(object).await;
+                }
+            }
+        });
+        join_all(workers).await;
+    }
+
+    /// Takes an object out of use: bytes that were acknowledged are lost.
+    pub(crate) async fn quarantine(&self, object: ObjectId, error: &dyn core::fmt::Display) {
+        if !self.quarantined.borrow_mut().insert(object) {
+            return;
+        }
+        tracing::error!(%object, %error,
+            "object bytes lost, the object answers EIO from now on: restore the file from a backup and remove it");
+        match self.mark_quarantined(object).await {
+            Ok(()) => {
+                self.quarantined.borrow_mut().remove(&object);
+            }
+            Err(error) => {
+                tracing::warn!(%object, %error, "quarantine is not recorded and ends with this process");
+            }
+        }
+    }
+    async fn mark_quarantined(&self, object: ObjectId) -> Result<(), OsdError> {
+        let key = object_key(object);
+        let pins = self.osd.fetch(&[(table::OBJECT, &key)]).await?;
+        let room = self.osd.reserve(Objects::small_credits(true)).await?;
+        self.osd
+            .transact(&pins, room, |tx| {
+                let Some(bytes) = tx.get(table::OBJECT, &key) else { return Ok(()) };
+                let mut row = decode_object(object, bytes)?;
+                row.flags |= ObjectRow::QUARANTINED;
+                tx.put(table::OBJECT, &key, row.to_vec());
+                Ok(())
+            })
+            .map(drop)
+    }
+
+    /// Says durably how far the bytes are stable, if that has moved.
+    async fn note_stable(&self) {
+        // Under load the next round does it; at the end of the work nobody else would.
+        while let Some(row) = self.osd.stable_pending() {
+            if !self.unstable.borrow().objects.is_empty() || self.osd.committed(row).await.is_err() {
+                return;
+            }
+        }
+        let stable = self.unstable.borrow().stable();
+        if stable <= self.osd.last_stable() || self.osd.stable_held.get() {
+            return;
+        }
+        let noted = match self.osd.reserve(Objects::small_credits(true)).await {
+            Ok(room) => self.osd.transact(&Pins::default(), room, |tx| {
+                tx.put(table::TARGET, STABLE_KEY, stable.to_vec());
+                Ok::<(), OsdError>(())
+            }),
+            Err(error) => Err(error),
+        };
+        match noted {
+            Ok((row, ())) => self.osd.note_stable(row, stable),
+            Err(error) => tracing::debug!(%error, "clients keep their writes for longer"),
+        }
+    }
+
+    /// What a start after a crash knows: the bytes of which writes are stable.
+    pub(crate) async fn begin_stable(&self) -> Result<(), OsdError> {
+        if self.osd.was_clean() {
+            self.osd.begin_stable(self.osd.last_transno());
+            return Ok(());
+        }
+        let stable = match self.osd.get(table::TARGET, STABLE_KEY).await? {
+            Some(row) => Transno::from_slice(&row).map_err(|_| wrong_answer("stable row"))?,
+            None => Transno(0),
+        };
+        self.osd.begin_stable(stable);
+        self.unstable.borrow_mut().former = Some(Transno(stable.0 + 1));
+        Ok(())
+    }
+
+    /// The task after a crash: syncs every object that was changed since. The kernel may hold its bytes still, which a
+    /// killed process leaves behind.
+    pub(crate) async fn sync_former(self: Rc<Self>) {
+        match self.sync_changed_since(self.osd.last_stable()).await {
+            Ok((synced, unread, newest)) => {
+                if unread > 0 {
+                    tracing::error!(target_name = %self.osd.label().name, objects = unread,
+                        "rows of objects are damaged: the objects answer EIO, what their files hold is stable");
+                }
+                {
+                    let mut unstable = self.unstable.borrow_mut();
+                    unstable.former = None;
+                    unstable.newest = unstable.newest.max(newest);
+                }
+                if synced > 0 {
+                    tracing::info!(synced, "objects with bytes of the former process are stable");
+                }
+                self.note_stable().await;
+            }
+            Err(OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => {}
+            Err(error) => {
+                tracing::error!(target_name = %self.osd.label().name, %error,
+                    "objects changed before a crash cannot be listed: syncs of the whole target fail");
+                self.unstable.borrow_mut().former_failed = Some(error);
+            }
+        }
+        self.tasks.set(self.tasks.get() - 1);
+        self.moved.wake_all();
+    }
+
+    /// How many were synced, those of them whose rows cannot be read, and the latest change.
+    async fn sync_changed_since(&self, stable: Transno) -> Result<(u64, u64, Transno), OsdError> {
+        let (mut synced, mut unread, mut newest) = (0, 0, stable);
+        self.each_object(async |object, row| {
+            match row {
+                Ok(row) if row.version <= stable.0 => return Ok(true),
+                Ok(row) => newest = newest.max(Transno(row.version)),
+                Err(_) => unread += 1, // told with the sync
+            }
+            synced += 1;
+            self.sync_aside(object).await;
+            Ok(!self.osd.has_failed())
+        })
+        .await?;
+        Ok((synced, unread, newest))
+    }
+
+    /// The task: what was written an interval ago is synced, some objects at a time.
+    pub(crate) async fn write_back(self: Rc<Self>) {
+        let interval = Duration::from_millis(u64::from(self.config.stable_interval_ms));
+        loop {
+            self.note_stable().await;
+            if self.unstable.borrow().objects.is_empty() {
+                if self.stopping.get() {
+                    break;
+                }
+                self.is_idle.set(true);
+                self.work.wait().await;
+                self.is_idle.set(false);
+                continue;
+            }
+            let at = self.ctx.now() + interval;
+            while self.ctx.now() < at && !self.stopping.get() && !self.is_pressed() {
+                let _woken = self.ctx.timeout(at, self.work.wait()).await;
+            }
+            self.sync_batch().await;
+        }
+        self.tasks.set(self.tasks.get() - 1);
+        self.moved.wake_all();
+    }
+}

@@ -1,0 +1,293 @@
+//! The second half of a change of an object: rows and accounting, in the caller's transaction. Synchronous; what was
+//! prepared (`object/prepare.rs`) only says what to do, sizes and counts are merged with the rows as they are now.
+
+use crate::engine::credits::Credits;
+use crate::engine::tx::Tx;
+use crate::error::OsdError;
+use crate::object::checksum::BLOCK_BYTES;
+use crate::object::objects::Objects;
+use crate::object::range_lock::RangeGuard;
+use crate::object::rows::{
+    BLOCKS_PER_REGION, BlockRow, ObjectRow, REGION_BYTES, SECTORS_PER_BLOCK, block_floor, block_key,
+    decode_block, decode_object, mask_of, object_key, regions_of,
+};
+use crate::table;
+use crate::table::pins::Pins;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::ops::Range;
+use nacre_types::{Codec, ObjectId, Owner, Timestamp};
+
+/// What a change says of the object besides its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stamp {
+    /// Charged when the change makes the object; an object that exists keeps its owner.
+    pub owner: Owner,
+    /// Never moves the object's time back.
+    pub mtime: Timestamp,
+}
+
+pub(crate) enum Change {
+    /// Blocks from `first` on hold data with these sums.
+    Write {
+        first: u64,
+        sums: Vec<u32>,
+        end: u64,
+        bytes: u64,
+    },
+    /// Blocks are allocated; the size grows to `size`.
+    Allocate {
+        blocks: Range<u64>,
+        size: u64,
+    },
+    /// The object shrinks: blocks beyond go. `freed`: allocated blocks in regions after that of the new end.
+    Shrink {
+        size: u64,
+        freed: u64,
+        last_sum: Option<u32>,
+    },
+    /// The object grows by a hole.
+    Grow {
+        size: u64,
+    },
+    Destroy,
+    SetOwner {
+        owner: Owner,
+    },
+    Nothing,
+}
+
+/// A change whose bytes are in place and whose range is locked. Apply it in a transaction. One that is dropped
+/// instead never was, except that bytes it has overwritten stay overwritten.
+#[must_use = "the range of the object stays locked until it is applied or dropped"]
+pub struct Prepared {
+    inner: Option<Inner>,
+    pins: Pins,
+    credits: Credits,
+}
+pub(crate) struct Inner {
+    pub(crate) objects: Rc<Objects>,
+    pub(crate) object: ObjectId,
+    pub(crate) change: Change,
+    /// In this region bytes beyond the old size, in its block, were overwritten with zeros.
+    pub(crate) zeroed: Option<u64>,
+    /// Given back when the rows are in the transaction.
+    pub(crate) _guard: RangeGuard,
+}
+
+impl Prepared {
+    pub(crate) fn new(inner: Inner, pins: Pins, credits: Credits) -> Self {
+        Self { inner: Some(inner), pins, credits }
+    }
+    pub(crate) fn zeroed(mut self, region: Option<u64>) -> Self {
+        if let Some(inner) = &mut self.inner {
+            inner.zeroed = region;
+        }
+        self
+    }
+    /// Upper bound of what `apply` puts into the transaction.
+    pub fn credits(&self) -> Credits {
+        self.credits
+    }
+    /// The rows that `apply` looks at: to be merged into the pins of the transaction.
+    pub fn take_pins(&mut self) -> Pins {
+        core::mem::take(&mut self.pins)
+    }
+    /// Puts rows and accounting into the transaction and gives the range back. To be called last in the closure:
+    /// a transaction that fails after it leaves sums behind that do not fit the bytes. The row is as it is now.
+    ///
+    /// # Errors
+    /// `Corrupt` when a row cannot be read.
+    ///
+    /// # Panics
+    /// When the pins of the transaction lack those of [`Prepared::take_pins`].
+    pub fn apply(mut self, tx: &mut Tx<'_>, stamp: &Stamp) -> Result<ObjectRow, OsdError> {
+        let inner = self.inner.take().expect("taken here only, and `apply` consumes");
+        inner.apply(tx, stamp)
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.take() {
+            let objects = inner.objects.clone();
+            if let Some(blocks) = inner.blocks_to_settle() {
+                objects.ctx.clone().spawn(inner.settle(blocks));
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn apply(self, tx: &mut Tx<'_>, stamp: &Stamp) -> Result<ObjectRow, OsdError> {
+        let object = self.object;
+        let key = object_key(object);
+        let old = match tx.get(table::OBJECT, &key) {
+            Some(bytes) => Some(decode_object(object, bytes)?),
+            None => None,
+        };
+        let is_new = old.is_none();
+        let mut row = old.unwrap_or(ObjectRow { owner: stamp.owner, ..ObjectRow::default() });
+        let sectors_before = row.blocks;
+        if let Some(region) = self.zeroed {
+            let mut blocks = block_of_tx(tx, object, region)?;
+            blocks.version = tx.transno().0;
+            tx.put(table::BLOCK, &block_key(object, region), blocks.encode());
+            self.objects.note_unstable(object, tx.transno(), BLOCK_BYTES);
+        }
+        match self.change {
+            Change::Write { first, sums, end, bytes } => {
+                row.blocks += put_sums(tx, object, first, &sums)? * SECTORS_PER_BLOCK;
+                row.size = row.size.max(end);
+                row.written_to = row.written_to.max(end);
+                self.objects.note_unstable(object, tx.transno(), bytes);
+            }
+            Change::Allocate { blocks, size } => {
+                row.blocks += put_allocated(tx, object, &blocks)? * SECTORS_PER_BLOCK;
+                row.size = row.size.max(size);
+                self.objects.note_unstable(object, tx.transno(), 0);
+            }
+            Change::Grow { size } => row.size = row.size.max(size),
+            // O_TRUNC of a file that never had an object.
+            Change::Shrink { .. } if is_new => return Ok(ObjectRow::default()),
+            Change::Shrink { size, freed, last_sum } => {
+                let freed = shrink(tx, &self.objects, object, &row, size, freed, last_sum)?;
+                row.blocks = row.blocks.saturating_sub(freed * SECTORS_PER_BLOCK);
+                row.size = size;
+                row.written_to = row.written_to.min(size);
+            }
+            Change::Destroy => return destroy(tx, &self.objects, object, old),
+            Change::SetOwner { owner } => {
+                if is_new {
+                    return Ok(ObjectRow::default());
+                }
+                let bytes = sectors_as_bytes(row.blocks);
+                tx.account(row.owner, -bytes, -1);
+                tx.account(owner, bytes, 1);
+                row.owner = owner;
+            }
+            Change::Nothing => return Ok(old.unwrap_or_default()),
+        }
+        let grown = sectors_as_bytes(row.blocks) - sectors_as_bytes(sectors_before);
+        if grown != 0 || is_new {
+            tx.account(row.owner, grown, i64::from(is_new));
+        }
+        row.mtime = row.mtime.max(stamp.mtime);
+        row.version = tx.transno().0;
+        tx.put(table::OBJECT, &key, row.to_vec());
+        Ok(row)
+    }
+
+    /// Blocks whose bytes have changed under their rows, or that are in the blob and in no row.
+    fn blocks_to_settle(&self) -> Option<Range<u64>> {
+        match &self.change {
+            Change::Write { first, sums, .. } => Some(*first..*first + sums.len() as u64),
+            Change::Allocate { blocks, .. } => Some(blocks.clone()),
+            Change::Shrink { .. }
+            | Change::Grow { .. }
+            | Change::Destroy
+            | Change::SetOwner { .. }
+            | Change::Nothing => None,
+        }
+    }
+}
+
+/// Puts the sums of blocks from `first` on; answers how many were not allocated before.
+fn put_sums(tx: &mut Tx<'_>, object: ObjectId, first: u64, sums: &[u32]) -> Result<u64, OsdError> {
+    let mut fresh = 0;
+    let blocks = first..first + sums.len() as u64;
+    let mut sums = sums.iter();
+    for region in regions_of(&blocks) {
+        let mut row = block_of_tx(tx, object, region)?;
+        let start = blocks.start.max(region * BLOCKS_PER_REGION);
+        let end = blocks.end.min((region + 1) * BLOCKS_PER_REGION);
+        for (block, &sum) in (start..end).zip(&mut sums) {
+            fresh += u64::from(row.set(block, sum));
+        }
+        row.version = tx.transno().0;
+        tx.put(table::BLOCK, &block_key(object, region), row.encode());
+    }
+    Ok(fresh)
+}
+
+/// Marks blocks as allocated; answers how many were not before.
+fn put_allocated(tx: &mut Tx<'_>, object: ObjectId, blocks: &Range<u64>) -> Result<u64, OsdError> {
+    let mut fresh = 0;
+    for region in regions_of(blocks) {
+        let mut row = block_of_tx(tx, object, region)?;
+        let new = mask_of(region, blocks) & !row.allocated;
+        if new != 0 {
+            fresh += u64::from(new.count_ones());
+            row.allocated |= new;
+            tx.put(table::BLOCK, &block_key(object, region), row.encode());
+        }
+    }
+    Ok(fresh)
+}
+
+/// Rows of a smaller size; answers how many blocks went.
+fn shrink(
+    tx: &mut Tx<'_>,
+    objects: &Objects,
+    object: ObjectId,
+    row: &ObjectRow,
+    size: u64,
+    freed_after: u64,
+    last_sum: Option<u32>,
+) -> Result<u64, OsdError> {
+    let freed = if size == 0 {
+        tx.delete_range(table::BLOCK, &block_key(object, 0), &block_key(object, u64::MAX));
+        row.blocks / SECTORS_PER_BLOCK
+    } else {
+        let region = size / REGION_BYTES;
+        let mut boundary = block_of_tx(tx, object, region)?;
+        let before = boundary.clone();
+        let gone = mask_of(region, &(size.div_ceil(BLOCK_BYTES)..u64::MAX));
+        let freed = freed_after + boundary.clear(gone);
+        if let Some(sum) = last_sum {
+            boundary.set(size / BLOCK_BYTES, sum);
+        }
+        if boundary.allocated == 0 {
+            tx.delete(table::BLOCK, &block_key(object, region));
+        } else if boundary != before {
+            tx.put(table::BLOCK, &block_key(object, region), boundary.encode());
+        }
+        if freed_after > 0 {
+            tx.delete_range(table::BLOCK, &block_key(object, region + 1), &block_key(object, u64::MAX));
+        }
+        freed
+    };
+    if freed > 0 || last_sum.is_some() {
+        objects.let_go(tx, object, block_floor(size))?;
+    }
+    Ok(freed)
+}
+
+fn destroy(
+    tx: &mut Tx<'_>,
+    objects: &Objects,
+    object: ObjectId,
+    old: Option<ObjectRow>,
+) -> Result<ObjectRow, OsdError> {
+    let Some(row) = old else { return Ok(ObjectRow::default()) };
+    tx.delete(table::OBJECT, &object_key(object));
+    if row.blocks > 0 {
+        tx.delete_range(table::BLOCK, &block_key(object, 0), &block_key(object, u64::MAX));
+    }
+    tx.account(row.owner, -sectors_as_bytes(row.blocks), -1);
+    objects.let_go(tx, object, 0)?;
+    objects.forget_unstable(object);
+    objects.quarantined.borrow_mut().remove(&object);
+    Ok(row)
+}
+
+pub(crate) fn block_of_tx(tx: &Tx<'_>, object: ObjectId, region: u64) -> Result<BlockRow, OsdError> {
+    match tx.get(table::BLOCK, &block_key(object, region)) {
+        Some(bytes) => decode_block(object, region, bytes),
+        None => Ok(BlockRow::default()),
+    }
+}
+
+fn sectors_as_bytes(sectors: u64) -> i64 {
+    i64::try_from(sectors.saturating_mul(512)).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,18 @@
+//! Byte objects over rows and blobs.
+//!
+//! `objects.rs` is the entry for callers. A write begins in `prepare.rs` (range lock, rows, bytes) and ends in
+//! `apply.rs` (rows in the caller's transaction); `repair.rs` undoes a prepared change that is not applied. `rows.rs`
+//! and `checksum.rs` are the formats. After an unclean start, `restore.rs` writes lost bytes again, `rechecksum.rs`
+//! recomputes checksums of blocks that no client has replayed, and `lost.rs` marks blocks that no file has.
+
+pub(crate) mod apply;
+pub mod checksum;
+pub(crate) mod lost;
+pub(crate) mod objects;
+pub(crate) mod prepare;
+pub(crate) mod range_lock;
+pub(crate) mod rechecksum;
+pub(crate) mod repair;
+pub(crate) mod restore;
+pub mod rows;
+pub(crate) mod scan;

@@ -1,0 +1,308 @@
+//! Byte objects: the front door. Reads, sync and state; changes are prepared in `object/prepare.rs`.
+//!
+//! A change has two halves. *Prepare* takes the byte range (`object/range_lock.rs`), reads the rows it needs and moves the
+//! bytes to the blob; *apply* puts the rows into the caller's transaction and gives the range back. So sums, bytes,
+//! transno and replay order agree.
+//!
+//! Invariants: (1) a block that is not marked as written reads as zeros, whatever the blob holds; so a truncate or
+//! destroy changes rows only, and the blob is cut once that is durable (`maintenance/reclaim.rs`). (2) Bytes of a written block
+//! at or beyond the size are never trusted: a change that extends the object over them writes zeros first.
+//! (3) Block rows of a range change only under its exclusive range lock; size and block count of the object are
+//! merged at apply, so writers of different ranges do not wait for each other. (4) A change that was prepared and
+//! not applied leaves sums that fit and blocks that are given back. (5) The file of an object is at least
+//! [`ObjectRow::written_to`] long; what of a written block is beyond its end is lost, not zeros (`object/lost.rs`).
+//!
+//! Not here yet: checking sums on reads, regions marked dirty before an overwrite.
+
+use crate::engine::credits::Credits;
+use crate::engine::osd::Osd;
+use crate::error::OsdError;
+use crate::maintenance::reclaim::Cutting;
+use crate::maintenance::writeback::Unstable;
+use crate::object::checksum::{BLOCK_BYTES, zeros};
+use crate::object::range_lock::RangeLocks;
+use crate::object::rows::{
+    BLOCK_ROW_BYTES_MAX, ObjectRow, REGION_BYTES, ReclaimRow, block_ceil, block_floor, block_key, blocks_of,
+    decode_block, decode_object, decode_reclaim, object_key, region_of_key, regions_of,
+};
+use crate::table;
+use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
+use alloc::rc::Rc;
+use alloc::vec;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::cell::{Cell, RefCell};
+use core::future::Future;
+use core::pin::Pin;
+use nacre_node::{Ctx, FileId, StoreDone, StoreError, StoreOp, WaitList, join_all};
+use nacre_types::{Extent, ObjectId, Transno};
+
+/// Bounds and intervals of the object layer.
+#[derive(Debug, Clone)]
+pub struct ObjectsConfig {
+    /// Age of the oldest object bytes that are not on stable storage, milliseconds.
+    pub stable_interval_ms: u32,
+    /// Objects with unstable bytes; writers wait beyond it.
+    pub unstable_objects_max: usize,
+    /// Unstable bytes; writers wait beyond it.
+    pub unstable_bytes_max: u64,
+    /// Syncs of objects at a time.
+    pub syncs_in_flight_max: usize,
+}
+impl Default for ObjectsConfig {
+    fn default() -> Self {
+        Self {
+            stable_interval_ms: 1000,
+            unstable_objects_max: 64 << 10,
+            unstable_bytes_max: 1 << 30,
+            syncs_in_flight_max: 8,
+        }
+    }
+}
+
+/// The byte objects of one target. Lives on the target's island.
+pub struct Objects {
+    pub(crate) ctx: Rc<Ctx>,
+    pub(crate) osd: Rc<Osd>,
+    pub(crate) config: ObjectsConfig,
+    pub(crate) locks: Rc<RangeLocks>,
+    pub(crate) unstable: RefCell<Unstable>,
+    /// Objects whose sync or repair failed in this life; the row has the flag for the next.
+    pub(crate) quarantined: RefCell<BTreeSet<ObjectId>>,
+    /// Bytes became stable, or a background task ended.
+    pub(crate) moved: WaitList,
+    /// Work for the write-back task.
+    pub(crate) work: WaitList,
+    /// After the loss of a machine, until `object/rechecksum.rs` has looked at all objects: bytes of later changes may be gone.
+    pub(crate) unsummed: Cell<Option<Transno>>,
+    /// The write-back task has nothing to do and no timer.
+    pub(crate) is_idle: Cell<bool>,
+    pub(crate) cutting: Cutting,
+    /// Fires once, at the stop.
+    pub(crate) stopped: WaitList,
+    pub(crate) stopping: Cell<bool>,
+    pub(crate) tasks: Cell<u32>,
+}
+
+impl Objects {
+    /// Starts the background tasks (write-back, cutting of blobs; after a crash the search for
+    /// blobs without rows and the sync of what the former process wrote).
+    /// One per [`Osd`].
+    ///
+    /// # Errors
+    /// The target's own rows cannot be read.
+    pub async fn start(ctx: &Rc<Ctx>, osd: &Rc<Osd>, config: ObjectsConfig) -> Result<Rc<Self>, OsdError> {
+        let objects = Rc::new(Self {
+            ctx: ctx.clone(),
+            osd: osd.clone(),
+            config,
+            locks: RangeLocks::new(ctx),
+            unstable: RefCell::default(),
+            quarantined: RefCell::default(),
+            moved: ctx.wait_list(),
+            work: ctx.wait_list(),
+            unsummed: Cell::new(None),
+            is_idle: Cell::new(false),
+            cutting: Cutting::new(ctx),
+            stopped: ctx.wait_list(),
+            stopping: Cell::new(false),
+            tasks: Cell::new(2),
+        });
+        objects.begin_stable().await?;
+        objects.begin_unsummed().await?;
+        ctx.spawn(objects.clone().write_back());
+        ctx.spawn(objects.clone().reclaim());
+        if !osd.was_clean() {
+            objects.tasks.set(4);
+            ctx.spawn(objects.clone().sweep());
+            ctx.spawn(objects.clone().sync_former());
+        }
+        Ok(objects)
+    }
+
+    /// The engine below.
+    pub fn osd(&self) -> &Rc<Osd> {
+        &self.osd
+    }
+
+    /// Makes all object bytes stable and ends the background tasks. The engine is stopped after it.
+    pub async fn stop(&self) {
+        self.stopping.set(true);
+        self.work.wake_all();
+        self.stopped.wake_all();
+        self.cutting.wake();
+        // What the reclaim task may be waiting for; if it fails, that task hears of it too.
+        drop(self.osd.commit(self.osd.last_transno()).await);
+        while self.tasks.get() > 0 {
+            self.moved.wait().await;
+        }
+    }
+
+    /// The object's row; all zero for an object that does not exist.
+    ///
+    /// # Errors
+    /// Those of the engine. A quarantined object answers: its state is known, its bytes are not.
+    pub async fn state(&self, object: ObjectId) -> Result<ObjectRow, OsdError> {
+        Ok(self.row(object).await?.unwrap_or_default())
+    }
+
+    /// Reads at most `len` bytes, short at the object's end; what was never written is zeros. The row is as of
+    /// the moment of the read.
+    ///
+    /// # Errors
+    /// `Quarantined`; `Lost` where written bytes are gone; those of store and engine.
+    pub async fn read(
+        self: &Rc<Self>,
+        object: ObjectId,
+        offset: u64,
+        len: u32,
+    ) -> Result<(ObjectRow, Vec<Bytes>), OsdError> {
+        let end = offset.saturating_add(u64::from(len));
+        let range = Extent::new(block_floor(offset), block_ceil(end));
+        let _guard = self.locks.lock(object, range, false).await;
+        let row = self.healthy_row(object).await?.unwrap_or_default();
+        let end = end.min(row.size);
+        if offset >= end {
+            return Ok((row, Vec::new()));
+        }
+        let runs = self.written_runs(object, offset, end).await?;
+        let (Some(first), Some(last)) = (runs.first(), runs.last()) else {
+            return Ok((row, zeros(end - offset)));
+        };
+        // One read over all of it: the holes in between are seldom and small, and come from memory.
+        let (start, stop) = (first.start, last.end);
+        let span = u32::try_from(stop - start).expect("within `len`");
+        let op = StoreOp::ReadWritten { file: FileId::Blob(object), offset: start, len: span };
+        match self.ctx.io(op).await {
+            Ok(StoreDone::Bytes(bytes)) => Ok((row, cut_to_runs(offset, end, start, &bytes, &runs))),
+            Ok(_) => Err(wrong_answer("read")),
+            Err(StoreError::Missing { .. }) => Ok((row, self.read_pieces(object, offset, end, &runs).await?)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Bytes and rows of the object are on stable storage when it returns.
+    ///
+    /// # Errors
+    /// `Quarantined` when bytes could not be written, `Lost` when they are gone; those of the engine.
+    pub async fn sync(self: &Rc<Self>, object: ObjectId) -> Result<(), OsdError> {
+        type Half<'a> = Pin<Box<dyn Future<Output = Result<(), OsdError>> + 'a>>;
+        self.healthy_row(object).await?;
+        let last = self.osd.last_transno();
+        let halves: Vec<Half<'_>> = vec![Box::pin(self.sync_bytes(object)), Box::pin(self.osd.commit(last))];
+        join_all(halves).await.into_iter().collect::<Result<(), _>>()?;
+        self.healthy_row(object).await.map(drop)
+    }
+
+    /// Upper bound of what a write of `len` bytes at `offset` puts into its transaction and on the device. What a
+    /// prepared one still needs is in [`crate::Prepared::credits`].
+    pub fn write_credits(offset: u64, len: u64) -> Credits {
+        let blocks = blocks_of(offset, offset.saturating_add(len));
+        let regions = regions_of(&blocks);
+        let regions = u32::try_from(regions.end - regions.start).unwrap_or(u32::MAX);
+        Credits {
+            rows: regions.saturating_add(3),
+            // Regions and that of the old end; object and reclaim row.
+            row_bytes: regions.saturating_add(1).saturating_mul(BLOCK_ROW_BYTES_MAX).saturating_add(256),
+            object_bytes: (blocks.end - blocks.start).saturating_mul(BLOCK_BYTES),
+            frees: false,
+        }
+    }
+    /// Upper bound for truncate, destroy and change of owner.
+    pub fn small_credits(frees: bool) -> Credits {
+        Credits { rows: 6, row_bytes: 1024, object_bytes: 0, frees }
+    }
+
+    // ---- for the other halves
+
+    pub(crate) async fn row(&self, object: ObjectId) -> Result<Option<ObjectRow>, OsdError> {
+        let row = self.osd.get(table::OBJECT, &object_key(object)).await?;
+        row.map(|bytes| decode_object(object, &bytes)).transpose()
+    }
+    /// The row of an object that may be used.
+    pub(crate) async fn healthy_row(&self, object: ObjectId) -> Result<Option<ObjectRow>, OsdError> {
+        let row = self.row(object).await?;
+        if row.is_some_and(|r| r.is_quarantined()) || self.quarantined.borrow().contains(&object) {
+            return Err(OsdError::Quarantined(object));
+        }
+        Ok(row)
+    }
+    pub(crate) async fn reclaim_row(&self, object: ObjectId) -> Result<Option<ReclaimRow>, OsdError> {
+        let row = self.osd.get(table::RECLAIM, &object_key(object)).await?;
+        row.map(|bytes| decode_reclaim(object, &bytes)).transpose()
+    }
+
+    /// Written pieces of `offset..end`, joined where they touch, in order.
+    async fn written_runs(&self, object: ObjectId, offset: u64, end: u64) -> Result<Vec<Extent>, OsdError> {
+        let blocks = blocks_of(offset, end);
+        let regions = regions_of(&blocks);
+        let limit = u32::try_from(regions.end - regions.start).unwrap_or(u32::MAX);
+        let (from, to) = (block_key(object, regions.start), block_key(object, regions.end));
+        let rows = self.osd.scan(table::BLOCK, &from, &to, limit).await?;
+        let mut runs: Vec<Extent> = Vec::new();
+        for (key, value) in rows {
+            let region = region_of_key(&key).unwrap_or_default();
+            let row = decode_block(object, region, &value)?;
+            let base = region * 64;
+            for block in blocks.start.max(base)..blocks.end.min(base + 64) {
+                if !row.is_written(block) {
+                    continue;
+                }
+                let start = (block * BLOCK_BYTES).max(offset);
+                let stop = ((block + 1) * BLOCK_BYTES).min(end);
+                if row.is_lost(block) {
+                    return Err(OsdError::Lost { object, from: start, to: stop });
+                }
+                match runs.last_mut() {
+                    Some(run) if run.end == start => run.end = stop,
+                    _ => runs.push(Extent::new(start, stop)),
+                }
+            }
+        }
+        Ok(runs)
+    }
+    /// Reads one run after the other, where a read over all of them met the end of a file. In holes between them that is
+    /// nothing: a chunk of a blob ends with its last written block.
+    async fn read_pieces(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        end: u64,
+        runs: &[Extent],
+    ) -> Result<Vec<Bytes>, OsdError> {
+        let mut out = Vec::new();
+        let mut at = offset;
+        for run in runs {
+            out.extend(zeros(run.start - at));
+            at = run.start;
+            while at < run.end {
+                let stop = run.end.min((at / REGION_BYTES + 1) * REGION_BYTES);
+                let row = self.block_row(object, at / REGION_BYTES).await?;
+                out.push(self.needed(object, &row, at, stop).await?);
+                at = stop;
+            }
+        }
+        out.extend(zeros(end - at));
+        Ok(out)
+    }
+}
+
+/// Puts what was read together: bytes in written runs, zeros elsewhere.
+/// `bytes` begin at `start`.
+fn cut_to_runs(offset: u64, end: u64, start: u64, bytes: &Bytes, runs: &[Extent]) -> Vec<Bytes> {
+    let mut out = Vec::with_capacity(runs.len());
+    let mut at = offset;
+    for run in runs {
+        out.extend(zeros(run.start.saturating_sub(at)));
+        out.push(bytes.slice((run.start - start) as usize..(run.end - start) as usize));
+        at = run.end;
+    }
+    out.extend(zeros(end.saturating_sub(at)));
+    out
+}
+
+/// A store that answers with another kind of result than asked for.
+pub(crate) fn wrong_answer(what: &str) -> OsdError {
+    OsdError::Store(StoreError::Device(alloc::format!("{what} was answered with something else")))
+}

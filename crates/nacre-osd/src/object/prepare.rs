@@ -1,0 +1,392 @@
+//! The first half of a change of an object: what waits, and moves bytes. The second half is `object/apply.rs`.
+//!
+//! The order inside a prepare is the contract with `object/objects.rs`: range lock, rows, bytes. What crosses the object's
+//! size is handled here: bytes of a written block beyond it may be anything (an overwrite that a crash cut off), so
+//! a change that makes them part of the object writes zeros first.
+
+use crate::engine::credits::Credits;
+use crate::error::OsdError;
+use crate::maintenance::reclaim::SLICE;
+use crate::object::apply::{Change, Inner, Prepared, Stamp};
+use crate::object::checksum::{BLOCK_BYTES, block_sum, zeros};
+use crate::object::objects::{Objects, wrong_answer};
+use crate::object::range_lock::RangeGuard;
+use crate::object::rows::{
+    BLOCK_ROW_BYTES_MAX, BLOCKS_PER_REGION, BlockRow, OBJECT_BYTES_MAX, ObjectRow, REGION_BYTES, block_ceil,
+    block_floor, block_key, blocks_of, decode_block, object_key, region_of_key, regions_of,
+};
+use crate::table;
+use crate::table::pins::Pins;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::ops::Range;
+use nacre_node::{FileId, StoreDone, StoreError, StoreOp};
+use nacre_types::{Errno, Extent, ObjectId, Owner};
+
+/// Most bytes that one allocation puts into one transaction; longer ones are cut.
+const ALLOCATE_SLICE_BYTES: u64 = 1 << 30;
+
+impl Objects {
+    /// Writes the bytes of `data` at `offset`, beside others that write other blocks. A write must not begin too late:
+    /// `may_begin` is asked after every wait, immediately before the first byte is written.
+    ///
+    /// # Errors
+    /// `NotBegun` with what `may_begin` says; `TooLarge`, `Quarantined`; `NoSpace` and others of the store: nothing of the
+    /// object has changed then that can be read, except that overwritten bytes may be old or new.
+    pub async fn prepare_write(
+        self: &Rc<Self>,
+        object: ObjectId,
+        offset: u64,
+        data: Vec<Bytes>,
+        may_begin: &dyn Fn() -> Result<(), Errno>,
+    ) -> Result<Prepared, OsdError> {
+        self.room().await;
+        let bytes: u64 = data.iter().map(|b| b.len() as u64).sum();
+        let end = end_of(object, offset, bytes)?;
+        if bytes == 0 {
+            return self.prepare_nothing(object).await;
+        }
+        let blocks = blocks_of(offset, end);
+        let (head, tail_end) = (!offset.is_multiple_of(BLOCK_BYTES), !end.is_multiple_of(BLOCK_BYTES));
+        let mut checked = true;
+        let (guard, pins, offset, sums, zeroed) = loop {
+            let (guard, row, tail) = self.lock_to_change(object, offset, end, end).await?;
+            let tail_inside = tail_end && end < row.size;
+            let keep_head = head && self.is_kept(object, blocks.start).await?;
+            let keep_tail = tail_inside && self.is_kept(object, blocks.end - 1).await?;
+            // Zeros beside the bytes must not meet what was cut off: nobody makes them again after a loss.
+            let fills = head != keep_head || tail_inside != keep_tail;
+            if fills && self.reclaim_row(object).await?.is_some_and(|cut| end > cut.from) {
+                drop(guard);
+                self.reclaim_object(object).await?;
+                continue;
+            }
+            let mut pins = self.pins_of(object, &regions_of(&blocks)).await?;
+            may_begin().map_err(OsdError::NotBegun)?;
+            let (mut offset, mut data, mut zeroed) = (offset, data.clone(), None);
+            if let Some(tail) = tail
+                && offset > row.size
+            {
+                if block_floor(offset) == tail {
+                    // Same block: the write itself begins at the old size.
+                    let mut padded = zeros(offset - row.size);
+                    padded.append(&mut data);
+                    (offset, data) = (row.size, padded);
+                } else {
+                    zeroed = Some(self.zero_tail(object, row.size).await?);
+                }
+            }
+            if let Some(region) = zeroed {
+                pins.merge(self.pins_of(object, &(region..region + 1)).await?);
+            }
+            let op = StoreOp::WriteSummed {
+                file: FileId::Blob(object),
+                offset,
+                data,
+                keep_head,
+                keep_tail,
+                size: row.size.max(end),
+                written_to: checked.then_some(row.written_to),
+            };
+            match self.ctx.io(op).await {
+                Ok(StoreDone::Sums(sums)) if sums.len() as u64 == blocks.end - blocks.start => {
+                    break (guard, pins, offset, sums, zeroed);
+                }
+                Ok(_) => return Err(wrong_answer("summed write")),
+                // Nothing was written. What is not there any more is marked, and the write made without looking again.
+                Err(StoreError::Missing { from, .. }) if checked => {
+                    drop(guard);
+                    self.lose(object, from, row.written_to.max(end)).await?;
+                    checked = false;
+                }
+                Err(error) => {
+                    self.repair(object, &blocks, row.size).await;
+                    return Err(store_error(error, bytes));
+                }
+            }
+        };
+        // The bytes are on the device already: only rows need room.
+        let credits = Credits { object_bytes: 0, ..Objects::write_credits(offset, end - offset) };
+        let change = Change::Write { first: blocks.start, sums, end, bytes };
+        Ok(self.prepared(object, guard, pins, credits, change).zeroed(zeroed))
+    }
+
+    /// Sets the size. What is cut off is gone from the object at once, from the device when that is durable.
+    pub async fn prepare_truncate(
+        self: &Rc<Self>,
+        object: ObjectId,
+        size: u64,
+    ) -> Result<Prepared, OsdError> {
+        end_of(object, size, 0)?;
+        let (guard, row, tail) = self.lock_to_change(object, size, size, u64::MAX).await?;
+        let grows = size > row.size;
+        let zeroed = match tail {
+            Some(_) => Some(self.zero_tail(object, row.size).await?),
+            None => None,
+        };
+        let region = size / REGION_BYTES;
+        let mut pins = self.pins_of(object, &(region..region + 1)).await?;
+        if let Some(region) = zeroed {
+            pins.merge(self.pins_of(object, &(region..region + 1)).await?);
+        }
+        let change = if grows {
+            Change::Grow { size }
+        } else {
+            let last = size / BLOCK_BYTES;
+            let is_cut =
+                !size.is_multiple_of(BLOCK_BYTES) && size < row.size && self.is_written(object, last).await?;
+            let last_sum = if is_cut { Some(self.sum_up_to(object, size).await?) } else { None };
+            let freed = if size == 0 { 0 } else { self.allocated_from(object, region + 1).await? };
+            self.thin(object, if size == 0 { 0 } else { region + 1 }).await?;
+            Change::Shrink { size, freed, last_sum }
+        };
+        let credits = Objects::small_credits(!grows);
+        Ok(self.prepared(object, guard, pins, credits, change).zeroed(zeroed))
+    }
+
+    /// Allocates the blocks of a range, so that later writes to it find room. `keep_size` as in fallocate(2).
+    /// The stamp is that of the later `apply`: a long range takes several transactions. `may_begin`: see
+    /// [`Self::prepare_write`].
+    ///
+    /// # Errors
+    /// Those of [`Self::prepare_write`].
+    pub async fn prepare_allocate(
+        self: &Rc<Self>,
+        object: ObjectId,
+        offset: u64,
+        len: u64,
+        keep_size: bool,
+        stamp: &Stamp,
+        may_begin: &dyn Fn() -> Result<(), Errno>,
+    ) -> Result<Prepared, OsdError> {
+        let end = end_of(object, offset, len)?;
+        if len == 0 {
+            return self.prepare_nothing(object).await;
+        }
+        let new_end = if keep_size { 0 } else { end };
+        let (guard, row, tail) = self.lock_to_change(object, offset, new_end, end).await?;
+        may_begin().map_err(OsdError::NotBegun)?;
+        let file = FileId::Blob(object);
+        if let Err(error) = self.ctx.io(StoreOp::Allocate { file, offset, len }).await {
+            self.leak(object, offset).await;
+            return Err(store_error(error, len));
+        }
+        let size = if keep_size { row.size } else { row.size.max(end) };
+        let zeroed = match tail {
+            Some(_) => Some(self.zero_tail(object, row.size).await?),
+            None => None,
+        };
+        // Long ranges: all but the last slice is allocated by transactions of its own, without a change of size.
+        let mut at = offset;
+        while end - at > ALLOCATE_SLICE_BYTES {
+            let slice = blocks_of(at, block_floor(at + ALLOCATE_SLICE_BYTES));
+            at = slice.end * BLOCK_BYTES;
+            if let Err(error) = self.allocate_slice(object, slice, stamp).await {
+                self.leak(object, offset).await;
+                return Err(error);
+            }
+        }
+        let blocks = blocks_of(at, end);
+        let mut pins = self.pins_of(object, &regions_of(&blocks)).await?;
+        if let Some(region) = zeroed {
+            pins.merge(self.pins_of(object, &(region..region + 1)).await?);
+        }
+        let credits = allocate_credits(&blocks);
+        Ok(self.prepared(object, guard, pins, credits, Change::Allocate { blocks, size }).zeroed(zeroed))
+    }
+
+    /// Marks blocks as allocated in a transaction of its own, under the lock of the caller.
+    async fn allocate_slice(
+        self: &Rc<Self>,
+        object: ObjectId,
+        slice: Range<u64>,
+        stamp: &Stamp,
+    ) -> Result<(), OsdError> {
+        let guard = self.locks.lock(object, Extent::new(0, 0), true).await;
+        let pins = self.pins_of(object, &regions_of(&slice)).await?;
+        let credits = allocate_credits(&slice);
+        let room = self.osd.reserve(credits).await?;
+        let change = Change::Allocate { blocks: slice, size: 0 };
+        let prepared = self.prepared(object, guard, Pins::default(), credits, change);
+        self.osd.transact(&pins, room, |tx| prepared.apply(tx, stamp)).map(drop)
+    }
+
+    /// Removes the object; idempotent. Works for a quarantined one too.
+    pub async fn prepare_destroy(self: &Rc<Self>, object: ObjectId) -> Result<Prepared, OsdError> {
+        let guard = self.locks.lock(object, Extent::ALL, true).await;
+        self.thin(object, 0).await?;
+        let pins = self.pins_of(object, &(0..0)).await?;
+        Ok(self.prepared(object, guard, pins, Objects::small_credits(true), Change::Destroy))
+    }
+    /// Rows of blocks from a region on are going to be deleted.
+    async fn thin(&self, object: ObjectId, region: u64) -> Result<(), OsdError> {
+        self.osd.thin(table::BLOCK, &block_key(object, region), &block_key(object, u64::MAX)).await
+    }
+
+    /// Charges the object to another owner; nothing if it does not exist.
+    pub async fn prepare_set_owner(
+        self: &Rc<Self>,
+        object: ObjectId,
+        owner: Owner,
+    ) -> Result<Prepared, OsdError> {
+        let guard = self.locks.lock(object, Extent::new(0, 0), true).await;
+        let pins = self.pins_of(object, &(0..0)).await?;
+        Ok(self.prepared(object, guard, pins, Objects::small_credits(false), Change::SetOwner { owner }))
+    }
+
+    async fn prepare_nothing(self: &Rc<Self>, object: ObjectId) -> Result<Prepared, OsdError> {
+        self.healthy_row(object).await?;
+        let guard = self.locks.lock(object, Extent::new(0, 0), false).await;
+        let pins = self.pins_of(object, &(0..0)).await?;
+        Ok(self.prepared(object, guard, pins, Objects::small_credits(false), Change::Nothing))
+    }
+
+    fn prepared(
+        self: &Rc<Self>,
+        object: ObjectId,
+        guard: RangeGuard,
+        pins: Pins,
+        credits: Credits,
+        change: Change,
+    ) -> Prepared {
+        let inner = Inner { objects: self.clone(), object, change, zeroed: None, _guard: guard };
+        Prepared::new(inner, pins, credits)
+    }
+
+    /// Locks the blocks of `offset..locked_end` for a change that makes the object at least `end` long; those from the
+    /// old size on too when bytes of its block become part of the object. Answers the row under the lock and the
+    /// start of that block.
+    async fn lock_to_change(
+        self: &Rc<Self>,
+        object: ObjectId,
+        offset: u64,
+        end: u64,
+        locked_end: u64,
+    ) -> Result<(RangeGuard, ObjectRow, Option<u64>), OsdError> {
+        let mut from = block_floor(offset);
+        loop {
+            let guard = self.locks.lock(object, Extent::new(from, block_ceil(locked_end)), true).await;
+            let row = self.healthy_row(object).await?;
+            let reclaim = self.reclaim_row(object).await?;
+            let Some(row) = row else {
+                if reclaim.is_some() {
+                    // Destroyed, and its blob is not gone yet.
+                    drop(guard);
+                    self.reclaim_object(object).await?;
+                    continue;
+                }
+                return Ok((guard, ObjectRow::default(), None));
+            };
+            let last = row.size / BLOCK_BYTES;
+            let crosses = end > row.size && !row.size.is_multiple_of(BLOCK_BYTES);
+            if !crosses || !self.is_written(object, last).await? {
+                return Ok((guard, row, None));
+            }
+            let tail = last * BLOCK_BYTES;
+            if tail < from {
+                drop(guard);
+                from = tail;
+                continue;
+            }
+            if reclaim.is_some() {
+                // The bytes beyond the size may be on the device, as durable data until the truncate is.
+                drop(guard);
+                self.reclaim_object(object).await?;
+                continue;
+            }
+            return Ok((guard, row, Some(tail)));
+        }
+    }
+
+    /// Zeros from the size to the end of its block, whose bytes before it must be there; answers its region.
+    async fn zero_tail(&self, object: ObjectId, size: u64) -> Result<u64, OsdError> {
+        let region = size / REGION_BYTES;
+        let row = self.block_row(object, region).await?;
+        let kept = self.needed(object, &row, block_floor(size), size).await?;
+        let mut data = alloc::vec![kept];
+        data.extend(zeros(block_ceil(size) - size));
+        let op = StoreOp::Write { file: FileId::Blob(object), offset: block_floor(size), data };
+        self.ctx.io(op).await.map_err(|error| store_error(error, BLOCK_BYTES))?;
+        Ok(region)
+    }
+
+    pub(crate) async fn pins_of(&self, object: ObjectId, regions: &Range<u64>) -> Result<Pins, OsdError> {
+        let key = object_key(object);
+        let mut pins = self.osd.fetch(&[(table::OBJECT, &key), (table::RECLAIM, &key)]).await?;
+        if !regions.is_empty() {
+            let (from, to) = (block_key(object, regions.start), block_key(object, regions.end));
+            let limit = u32::try_from(regions.end - regions.start).unwrap_or(u32::MAX);
+            self.osd.fetch_range(table::BLOCK, &from, &to, limit, &mut pins).await?;
+        }
+        Ok(pins)
+    }
+
+    pub(crate) async fn block_row(&self, object: ObjectId, region: u64) -> Result<BlockRow, OsdError> {
+        match self.osd.get(table::BLOCK, &block_key(object, region)).await? {
+            Some(bytes) => decode_block(object, region, &bytes),
+            None => Ok(BlockRow::default()),
+        }
+    }
+    async fn is_written(&self, object: ObjectId, block: u64) -> Result<bool, OsdError> {
+        Ok(self.block_row(object, block / BLOCKS_PER_REGION).await?.is_written(block))
+    }
+    /// Whether a change that leaves bytes of this block as they are must keep them.
+    async fn is_kept(&self, object: ObjectId, block: u64) -> Result<bool, OsdError> {
+        let row = self.block_row(object, block / BLOCKS_PER_REGION).await?;
+        if row.is_lost(block) {
+            let from = block * BLOCK_BYTES;
+            return Err(OsdError::Lost { object, from, to: from + BLOCK_BYTES });
+        }
+        Ok(row.is_written(block))
+    }
+
+    /// Sum of the block that `size` cuts, over the bytes before it.
+    async fn sum_up_to(&self, object: ObjectId, size: u64) -> Result<u32, OsdError> {
+        let row = self.block_row(object, size / REGION_BYTES).await?;
+        Ok(block_sum(&self.needed(object, &row, block_floor(size), size).await?))
+    }
+
+    /// Allocated blocks in `region` and after it.
+    async fn allocated_from(&self, object: ObjectId, region: u64) -> Result<u64, OsdError> {
+        let last = block_key(object, u64::MAX);
+        let mut key = block_key(object, region);
+        let mut blocks = 0;
+        loop {
+            let rows = self.osd.scan(table::BLOCK, &key, &last, SLICE).await?;
+            for (row_key, value) in &rows {
+                let region = region_of_key(row_key).unwrap_or_default();
+                blocks += u64::from(decode_block(object, region, value)?.allocated.count_ones());
+                key = block_key(object, region + 1);
+            }
+            if rows.len() < SLICE as usize {
+                return Ok(blocks);
+            }
+            self.ctx.yield_now().await;
+        }
+    }
+}
+
+fn allocate_credits(blocks: &Range<u64>) -> Credits {
+    let regions = regions_of(blocks);
+    let regions = u32::try_from(regions.end - regions.start).unwrap_or(u32::MAX);
+    Credits {
+        rows: regions.saturating_add(3),
+        // A region that holds data already has its sums too.
+        row_bytes: regions.saturating_add(1).saturating_mul(BLOCK_ROW_BYTES_MAX).saturating_add(256),
+        // They are taken from the device already.
+        object_bytes: 0,
+        frees: false,
+    }
+}
+
+fn end_of(object: ObjectId, offset: u64, len: u64) -> Result<u64, OsdError> {
+    offset.checked_add(len).filter(|&end| end <= OBJECT_BYTES_MAX).ok_or(OsdError::TooLarge(object))
+}
+
+fn store_error(error: StoreError, needed_bytes: u64) -> OsdError {
+    match error {
+        StoreError::NoSpace => OsdError::NoSpace { needed_bytes },
+        other => OsdError::Store(other),
+    }
+}

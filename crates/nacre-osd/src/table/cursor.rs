@@ -1,0 +1,256 @@
+//! Reading several runs as one: cursors over runs, newest row wins, tombstones hide.
+
+use crate::engine::osd::Osd;
+use crate::error::OsdError;
+use crate::table::key::Key;
+use crate::table::run::{BlockRows, Run, open_block};
+use alloc::collections::VecDeque;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use nacre_node::{FileId, StoreDone, StoreOp};
+
+/// Rows looked at between two places where the island may be left.
+const SLICE_ROWS: usize = 256;
+
+/// How a run is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReadAhead {
+    /// One block at a time, kept in the block cache.
+    Cached,
+    /// Many blocks at a time, kept nowhere.
+    Bytes(u32),
+}
+
+/// What becomes of rows that say "deleted".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deleted {
+    /// They hide older rows and are left out.
+    Drop,
+    /// They are given too: runs below these may hold what they hide.
+    Keep,
+}
+
+/// One run, from a key on.
+struct RunCursor {
+    run: Rc<Run>,
+    /// Next block to load.
+    next_block: usize,
+    /// Blocks read in advance; the current row is that of the first.
+    loaded: VecDeque<BlockRows>,
+}
+
+/// Runs merged, from a key up to another.
+pub(crate) struct MergeCursor {
+    /// Oldest first, as the list of runs.
+    cursors: Vec<RunCursor>,
+    from: Key,
+    to: Key,
+    ahead: ReadAhead,
+    deleted: Deleted,
+}
+
+impl MergeCursor {
+    /// Rows of `from..to` in some runs, oldest first.
+    pub(crate) fn new(runs: &[Rc<Run>], from: &Key, to: &Key, ahead: ReadAhead, deleted: Deleted) -> Self {
+        let cursors = runs
+            .iter()
+            .map(|run| {
+                let next_block = if run.may_overlap(from.raw(), to.raw()) {
+                    run.first_block(from.raw()).unwrap_or(0)
+                } else {
+                    usize::MAX
+                };
+                RunCursor { run: run.clone(), next_block, loaded: VecDeque::new() }
+            })
+            .collect();
+        Self { cursors, from: from.clone(), to: to.clone(), ahead, deleted }
+    }
+    /// Whether any run can have something to give.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cursors.iter().all(|c| c.next_block == usize::MAX)
+    }
+    /// Gives the next rows in order, at most `limit`; whether there may be more.
+    pub(crate) async fn rows(
+        &mut self,
+        osd: &Osd,
+        limit: usize,
+        mut each: impl FnMut(&BlockRows),
+    ) -> Result<bool, OsdError> {
+        let (mut given, mut seen) = (0, 0);
+        while given < limit {
+            // Hidden rows count as work too: a visit stays short in a field of tombstones.
+            if seen >= SLICE_ROWS.max(limit) {
+                if given > 0 {
+                    return Ok(true);
+                }
+                seen = 0;
+                osd.slice_end().await;
+            }
+            for c in &mut self.cursors {
+                c.fill(osd, self.from.raw(), self.to.raw(), self.ahead).await?;
+            }
+            loop {
+                let Some(newest) = self.newest_of_lowest() else { return Ok(false) };
+                seen += 1;
+                given += usize::from(self.give(newest, &mut each));
+                let dry = self.step_over(newest);
+                if dry || given == limit || seen >= SLICE_ROWS.max(limit) {
+                    break;
+                }
+            }
+        }
+        Ok(true)
+    }
+    /// The newest run that has the lowest key.
+    fn newest_of_lowest(&self) -> Option<usize> {
+        let mut lowest: Option<(usize, &[u8])> = None;
+        for (n, c) in self.cursors.iter().enumerate().rev() {
+            if let Some(key) = c.key()
+                && lowest.is_none_or(|(_, l)| key < l)
+            {
+                lowest = Some((n, key));
+            }
+        }
+        lowest.map(|(n, _)| n)
+    }
+    /// Gives the row of a cursor, unless it is hidden.
+    fn give(&self, newest: usize, each: &mut impl FnMut(&BlockRows)) -> bool {
+        let row = self.cursors.get(newest).and_then(|c| c.loaded.front());
+        let Some((row, key)) = row.and_then(|row| Some((row, row.key()?))) else { return false };
+        let dropped = self.deleted == Deleted::Drop && row.value().is_none();
+        if dropped || self.cursors.iter().skip(newest + 1).any(|c| c.run.ranges.contains(key)) {
+            return false;
+        }
+        each(row);
+        true
+    }
+    /// Moves this and all older runs with the same key on; whether one must be filled again.
+    fn step_over(&mut self, newest: usize) -> bool {
+        let Some((winner, older)) = self.cursors.get_mut(..=newest).and_then(|c| c.split_last_mut()) else {
+            return true;
+        };
+        let mut dry = false;
+        for c in older {
+            if c.key().is_some_and(|key| winner.key() == Some(key)) {
+                dry |= c.step(self.to.raw());
+            }
+        }
+        winner.step(self.to.raw()) || dry
+    }
+}
+
+impl RunCursor {
+    fn key(&self) -> Option<&[u8]> {
+        self.loaded.front()?.key()
+    }
+    /// To the next row; whether blocks must be read for it.
+    fn step(&mut self, to: &[u8]) -> bool {
+        if let Some(rows) = self.loaded.front_mut() {
+            rows.step();
+        }
+        self.settle(to)
+    }
+    /// Lets go of blocks without further rows and of all that is beyond the end; whether blocks must be read.
+    fn settle(&mut self, to: &[u8]) -> bool {
+        while let Some(rows) = self.loaded.front() {
+            match rows.key() {
+                Some(key) if key < to => return false,
+                Some(_) => {
+                    self.loaded.clear();
+                    self.next_block = usize::MAX;
+                }
+                None => drop(self.loaded.pop_front()),
+            }
+        }
+        self.next_block != usize::MAX
+    }
+    /// Reads blocks until there is a row, if there is one in `from..to`.
+    async fn fill(&mut self, osd: &Osd, from: &[u8], to: &[u8], ahead: ReadAhead) -> Result<(), OsdError> {
+        while self.settle(to) {
+            if self.run.blocks.get(self.next_block).is_none_or(|b| b.first.raw() >= to) {
+                self.next_block = usize::MAX;
+                return Ok(());
+            }
+            match ahead {
+                ReadAhead::Cached => self.loaded.push_back(osd.block(&self.run, self.next_block).await?),
+                ReadAhead::Bytes(max) => {
+                    self.loaded = osd.blocks(&self.run, self.next_block, to, max).await?;
+                }
+            }
+            self.next_block += self.loaded.len();
+            if let Some(rows) = self.loaded.front_mut() {
+                // Only the first block may begin before `from`.
+                rows.seek(from);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Osd {
+    /// One block of a run, checked.
+    pub(crate) async fn block(&self, run: &Rc<Run>, index: usize) -> Result<BlockRows, OsdError> {
+        if let Some(rows) = self.state.borrow().runs.cached(run.meta.id, index) {
+            return Ok(rows);
+        }
+        let rows = self.read_blocks(run, index, 1).await?.pop_front().unwrap_or_default();
+        let len = run.blocks.get(index).map_or(0, |b| b.len);
+        self.state.borrow_mut().runs.cache(run.meta.id, index, rows.clone(), len);
+        Ok(rows)
+    }
+    /// Consecutive blocks that begin below `to`, `max` bytes of them or one.
+    async fn blocks(
+        &self,
+        run: &Rc<Run>,
+        index: usize,
+        to: &[u8],
+        max: u32,
+    ) -> Result<VecDeque<BlockRows>, OsdError> {
+        let mut bytes = 0u64;
+        let count = run.blocks.iter().skip(index).take_while(|b| {
+            bytes += u64::from(b.len);
+            b.first.raw() < to && bytes <= u64::from(max)
+        });
+        let count = count.count().max(1);
+        self.read_blocks(run, index, count).await
+    }
+    pub(crate) async fn read_blocks(
+        &self,
+        run: &Rc<Run>,
+        index: usize,
+        count: usize,
+    ) -> Result<VecDeque<BlockRows>, OsdError> {
+        let blocks = run.blocks.get(index..index + count).unwrap_or(&[]);
+        let Some(first) = blocks.first() else { return Ok(VecDeque::new()) };
+        let offset = first.offset;
+        let len: u64 = blocks.iter().map(|b| u64::from(b.len)).sum();
+        let len = u32::try_from(len).expect("bounded by the caller, and a row by a log segment");
+        self.count(|s| s.cold_reads += 1);
+        let read = self.ctx.io(StoreOp::Read { file: FileId::Run(run.meta.id), offset, len }).await?;
+        let StoreDone::Bytes(bytes) = read else {
+            return Err(OsdError::Format(alloc::format!("the store answered {read:?} to Read")));
+        };
+        let mut rows = VecDeque::with_capacity(count);
+        for (n, b) in blocks.iter().enumerate() {
+            let at = (b.offset - offset) as usize;
+            let end = (at + b.len as usize).min(bytes.len());
+            let part = bytes.slice(at.min(end)..end);
+            match open_block(run, index + n, &part) {
+                Ok(r) => rows.push_back(r),
+                Err(e) => {
+                    let first_time = self.state.borrow_mut().runs.note_damage(run.meta.id, index + n);
+                    if first_time {
+                        self.count(|s| s.corrupt_blocks += 1);
+                        tracing::error!(target_name = %self.label.name, error = %e, "table block is damaged: its rows cannot be read");
+                    }
+                    return Err(e);
+                }
+            }
+        }
+        Ok(rows)
+    }
+    /// Leaves the island between two slices of long work.
+    pub(crate) async fn slice_end(&self) {
+        self.ctx.sleep(core::time::Duration::from_nanos(1)).await;
+    }
+}

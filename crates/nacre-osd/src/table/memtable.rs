@@ -1,0 +1,615 @@
+//! Rows in memory: changed ones that no run holds yet, and a cache of those that runs hold.
+//!
+//! A row carries the number of the flush generation that changed it. Generations up to `clean_gen` are in runs
+//! (*clean*: may be evicted); `current_gen` takes changes; while a flush runs, the one between them is *frozen*:
+//! it is being written and nothing is added to it. A row of the frozen generation that changes again moves to the
+//! current one and is left out of that run: its old value is not needed, because the log that is kept beside the
+//! run holds the new one.
+//!
+//! Invariants: a row without a value hides what runs hold under its key; a key that is not here and not covered
+//! by a range tombstone is as the runs say; a row touched since the oldest live pin is never evicted.
+
+use crate::table::interval::{IntervalSet, IntervalUndo};
+use crate::table::key::Key;
+use alloc::boxed::Box;
+use alloc::collections::btree_map::Entry;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::cell::RefCell;
+use core::ops::Bound;
+
+/// Tree node share, slab entry and allocator overhead of a row.
+const ROW_OVERHEAD_BYTES: usize = 144;
+const CHUNK_ROWS: usize = 1024;
+/// Clean rows looked at for eviction when some come in, and when there are far too many (the flusher does most of it).
+const EVICT_STEPS: usize = 8;
+const EVICT_STEPS_FAR: usize = 256;
+/// Deleted rows that are remembered while a pin may need them; the others wait for eviction.
+const GONE_MAX: usize = 4096;
+/// Of these are looked at before rows come in: more than a request deletes.
+const GONE_STEPS: usize = 8;
+/// Rows looked at to know which are old.
+const SAMPLE_ROWS: usize = 512;
+
+/// Index of a row in the slab. Stays valid while the row is pinned.
+pub(crate) type Slot = u32;
+/// A pinned key without a row: absent unless it was written since.
+pub(crate) const NO_SLOT: Slot = u32::MAX;
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Row {
+    /// `None`: deleted or known to be absent.
+    pub(crate) value: Option<Bytes>,
+    /// Serial of the latest fetch or transaction that used it.
+    pub(crate) touch: u64,
+    generation: u32,
+}
+
+/// Which serials are held by live pins.
+#[derive(Default)]
+pub(crate) struct LivePins {
+    window: RefCell<Window>,
+}
+#[derive(Default)]
+struct Window {
+    first: u64,
+    counts: VecDeque<u32>,
+}
+/// One held serial.
+pub(crate) struct Ticket {
+    live: Rc<LivePins>,
+    serial: u64,
+}
+impl Ticket {
+    pub(crate) fn new(live: &Rc<LivePins>, serial: u64) -> Self {
+        let mut w = live.window.borrow_mut();
+        if w.counts.is_empty() {
+            w.first = serial;
+        }
+        let at = serial.saturating_sub(w.first) as usize;
+        if w.counts.len() <= at {
+            w.counts.resize(at + 1, 0);
+        }
+        if let Some(n) = w.counts.get_mut(at) {
+            *n += 1;
+        }
+        drop(w);
+        Self { live: live.clone(), serial }
+    }
+}
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut w = self.live.window.borrow_mut();
+        let at = self.serial.saturating_sub(w.first) as usize;
+        if let Some(n) = w.counts.get_mut(at) {
+            *n = n.saturating_sub(1);
+        }
+        while w.counts.front() == Some(&0) {
+            w.counts.pop_front();
+            w.first += 1;
+        }
+    }
+}
+impl LivePins {
+    /// The oldest serial that is held.
+    pub(crate) fn oldest(&self) -> u64 {
+        let w = self.window.borrow();
+        if w.counts.is_empty() { u64::MAX } else { w.first }
+    }
+}
+
+/// How to take back one change.
+pub(crate) enum Undo {
+    /// A row that was there before.
+    Row {
+        slot: Slot,
+        old: Row,
+        bytes: usize,
+    },
+    /// A row that was made.
+    New {
+        slot: Slot,
+        key: Key,
+    },
+    Range(IntervalUndo),
+}
+
+/// Bytes by state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct MemBytes {
+    pub(crate) active: u64,
+    pub(crate) frozen: u64,
+    pub(crate) clean: u64,
+}
+
+/// Rows by slot. Grows by chunks: no visit pays for copying it.
+#[derive(Default)]
+struct Slab {
+    chunks: Vec<Box<[Row]>>,
+    free: Vec<Slot>,
+}
+impl Slab {
+    fn row(&self, slot: Slot) -> &Row {
+        &self.chunks[slot as usize / CHUNK_ROWS][slot as usize % CHUNK_ROWS]
+    }
+    fn row_mut(&mut self, slot: Slot) -> &mut Row {
+        &mut self.chunks[slot as usize / CHUNK_ROWS][slot as usize % CHUNK_ROWS]
+    }
+    fn add(&mut self, row: Row) -> Slot {
+        if self.free.is_empty() {
+            let base = self.chunks.len() * CHUNK_ROWS;
+            self.chunks.push((0..CHUNK_ROWS).map(|_| Row::default()).collect());
+            self.free.extend((base..base + CHUNK_ROWS).rev().map(|s| s as Slot));
+        }
+        let slot = self.free.pop().expect("a chunk was just added");
+        *self.row_mut(slot) = row;
+        slot
+    }
+    fn take(&mut self, slot: Slot) -> Row {
+        self.free.push(slot);
+        core::mem::take(self.row_mut(slot))
+    }
+}
+
+pub(crate) struct Memtable {
+    map: BTreeMap<Key, Slot>,
+    slab: Slab,
+    /// Range tombstones of the current generation, and of the frozen one.
+    active_ranges: IntervalSet,
+    frozen_ranges: IntervalSet,
+    current_gen: u32,
+    clean_gen: u32,
+    serial: u64,
+    live: Rc<LivePins>,
+    bytes: MemBytes,
+    /// Where eviction goes on, and the latest use of what it takes in this round (found when it takes something).
+    sweep_at: Key,
+    sweep_mark: Option<u64>,
+    /// Keys of rows that say no more than that nothing is below: they go when no pin needs them.
+    gone: VecDeque<(u64, Key)>,
+    /// Most rows that one range deletion has met.
+    deleted_rows_max: u64,
+}
+
+impl Default for Memtable {
+    fn default() -> Self {
+        Self {
+            map: BTreeMap::new(),
+            slab: Slab::default(),
+            active_ranges: IntervalSet::default(),
+            frozen_ranges: IntervalSet::default(),
+            current_gen: 1,
+            clean_gen: 0,
+            serial: 1,
+            live: Rc::default(),
+            bytes: MemBytes::default(),
+            sweep_at: Key::from_raw(&[]),
+            sweep_mark: None,
+            gone: VecDeque::new(),
+            deleted_rows_max: 0,
+        }
+    }
+}
+
+fn row_bytes(key: &[u8], value: Option<&Bytes>) -> usize {
+    let heap_key = if key.len() > 30 { key.len() } else { 0 };
+    ROW_OVERHEAD_BYTES + heap_key + value.map_or(0, Bytes::len)
+}
+
+impl Memtable {
+    pub(crate) fn bytes(&self) -> MemBytes {
+        self.bytes
+    }
+    pub(crate) fn rows(&self) -> usize {
+        self.map.len()
+    }
+    pub(crate) fn live(&self) -> &Rc<LivePins> {
+        &self.live
+    }
+    pub(crate) fn next_serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+    pub(crate) fn row(&self, slot: Slot) -> &Row {
+        self.slab.row(slot)
+    }
+    fn row_mut(&mut self, slot: Slot) -> &mut Row {
+        self.slab.row_mut(slot)
+    }
+    pub(crate) fn slot(&self, key: &Key) -> Option<Slot> {
+        self.map.get(key).copied()
+    }
+    pub(crate) fn touch(&mut self, slot: Slot) {
+        let serial = self.serial;
+        self.row_mut(slot).touch = serial;
+    }
+    /// Whether a range tombstone in memory hides what runs hold under this key.
+    pub(crate) fn hides(&self, raw: &[u8]) -> bool {
+        self.active_ranges.contains(raw) || self.frozen_ranges.contains(raw)
+    }
+    /// Rows and absences in `from..to`, in order.
+    pub(crate) fn range<'a>(
+        &'a self,
+        from: &Key,
+        to: &Key,
+    ) -> impl Iterator<Item = (&'a Key, Slot)> + use<'a> {
+        // An inverted range would panic in the tree.
+        let to = if from > to { from } else { to };
+        self.map.range::<Key, _>((Bound::Included(from), Bound::Excluded(to))).map(|(k, s)| (k, *s))
+    }
+
+    fn charge(&mut self, generation: u32, add: usize, sub: usize) {
+        let counter = if generation <= self.clean_gen {
+            &mut self.bytes.clean
+        } else if generation == self.current_gen {
+            &mut self.bytes.active
+        } else {
+            &mut self.bytes.frozen
+        };
+        *counter = (*counter + add as u64).saturating_sub(sub as u64);
+    }
+    /// Caches what the runs say of a key that is not here.
+    pub(crate) fn insert_clean(&mut self, key: Key, value: Option<Bytes>) -> Slot {
+        let bytes = row_bytes(key.raw(), value.as_ref());
+        let slot = self.slab.add(Row { value, touch: self.serial, generation: 0 });
+        self.bytes.clean += bytes as u64;
+        let before = self.map.insert(key, slot);
+        assert!(before.is_none(), "a cached row was inserted twice");
+        slot
+    }
+
+    /// Writes or deletes a row in the current generation. `hint` is its slot if the caller knows it; `below` says
+    /// that runs (or the one being written) may hold the key.
+    pub(crate) fn write(
+        &mut self,
+        key: Key,
+        hint: Slot,
+        value: Option<Bytes>,
+        below: bool,
+        undo: &mut Vec<Undo>,
+    ) {
+        let bytes = row_bytes(key.raw(), value.as_ref());
+        let generation = if value.is_none() && !below { 0 } else { self.current_gen };
+        if generation == 0 && self.gone.len() < GONE_MAX {
+            self.gone.push_back((self.serial, key.clone()));
+        }
+        let row = Row { value, touch: self.serial, generation };
+        self.charge(generation, bytes, 0);
+        let slot = if hint == NO_SLOT {
+            match self.map.entry(key.clone()) {
+                Entry::Occupied(entry) => *entry.get(),
+                Entry::Vacant(entry) => {
+                    let slot = self.slab.add(row);
+                    entry.insert(slot);
+                    undo.push(Undo::New { slot, key });
+                    return;
+                }
+            }
+        } else {
+            hint
+        };
+        let old = core::mem::replace(self.row_mut(slot), row);
+        let old_bytes = row_bytes(key.raw(), old.value.as_ref());
+        self.charge(old.generation, 0, old_bytes);
+        undo.push(Undo::Row { slot, old, bytes });
+    }
+
+    /// Deletes every row of `from..to`, here and, if there is something below, in runs.
+    pub(crate) fn delete_range(&mut self, from: Key, to: Key, below: bool, undo: &mut Vec<Undo>) {
+        if from >= to {
+            return;
+        }
+        let slots: Vec<(Slot, usize)> = self.range(&from, &to).map(|(k, s)| (s, k.raw().len())).collect();
+        self.deleted_rows_max = self.deleted_rows_max.max(slots.len() as u64);
+        for (slot, key_len) in slots {
+            let heap_key = if key_len > 30 { key_len } else { 0 };
+            // Clean: the tombstone says the same, so the row need not be kept.
+            let gone = Row { value: None, touch: self.serial, generation: 0 };
+            let old = core::mem::replace(self.row_mut(slot), gone);
+            let bytes = ROW_OVERHEAD_BYTES + heap_key;
+            let old_bytes = bytes + old.value.as_ref().map_or(0, Bytes::len);
+            self.charge(old.generation, 0, old_bytes);
+            self.bytes.clean += bytes as u64;
+            undo.push(Undo::Row { slot, old, bytes });
+        }
+        if below && let Some(change) = self.active_ranges.insert(from, to) {
+            self.bytes.active += ROW_OVERHEAD_BYTES as u64;
+            undo.push(Undo::Range(change));
+        }
+    }
+
+    /// Most rows that one range deletion has met: work of one visit.
+    pub(crate) fn deleted_rows_max(&self) -> u64 {
+        self.deleted_rows_max
+    }
+    /// Drops clean rows of a range, looking at no more than `steps` rows: where to go on, if there is more, and how many
+    /// of those rows had to stay.
+    pub(crate) fn cool(&mut self, from: &Key, to: &Key, steps: usize) -> (Option<Key>, usize) {
+        let (oldest, clean_gen, slab) = (self.live.oldest(), self.clean_gen, &self.slab);
+        let mut end = None;
+        let mut victims = Vec::new();
+        let mut seen = 0;
+        for (key, slot) in self.range(from, to) {
+            if seen == steps {
+                end = Some(key.clone());
+                break;
+            }
+            seen += 1;
+            let row = slab.row(slot);
+            if row.generation <= clean_gen && row.touch < oldest {
+                victims.push(key.clone());
+            }
+        }
+        let stay = seen - victims.len();
+        for key in victims {
+            let Some(slot) = self.map.remove(&key) else { continue };
+            let row = self.slab.take(slot);
+            let bytes = row_bytes(key.raw(), row.value.as_ref()) as u64;
+            self.bytes.clean = self.bytes.clean.saturating_sub(bytes);
+        }
+        (end, stay)
+    }
+
+    /// Takes back the changes from `keep` on.
+    pub(crate) fn roll_back(&mut self, undo: &mut Vec<Undo>, keep: usize) {
+        while undo.len() > keep {
+            match undo.pop().expect("longer than `keep`") {
+                Undo::Row { slot, old, bytes } => {
+                    let now = self.row(slot);
+                    let (generation, now_len) = (now.generation, now.value.as_ref().map_or(0, Bytes::len));
+                    let old_bytes = bytes - now_len + old.value.as_ref().map_or(0, Bytes::len);
+                    self.charge(generation, 0, bytes);
+                    self.charge(old.generation, old_bytes, 0);
+                    // The row was seen by this transaction: pins taken before it stay good.
+                    let touch = self.serial;
+                    *self.row_mut(slot) = Row { touch, ..old };
+                }
+                Undo::New { slot, key } => {
+                    let now = self.slab.take(slot);
+                    self.charge(now.generation, 0, row_bytes(key.raw(), now.value.as_ref()));
+                    self.map.remove(&key);
+                }
+                Undo::Range(change) => {
+                    self.active_ranges.undo(change);
+                    self.bytes.active = self.bytes.active.saturating_sub(ROW_OVERHEAD_BYTES as u64);
+                }
+            }
+        }
+    }
+
+    // ---- flush
+
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.current_gen - self.clean_gen == 2
+    }
+    pub(crate) fn has_changes(&self) -> bool {
+        self.bytes.active > 0
+    }
+    /// Starts a new generation; the changes so far are to be written to a run.
+    pub(crate) fn freeze(&mut self) {
+        assert!(!self.is_frozen(), "one flush at a time");
+        self.current_gen += 1;
+        self.bytes.frozen = core::mem::take(&mut self.bytes.active);
+        self.frozen_ranges = core::mem::take(&mut self.active_ranges);
+    }
+    /// Range tombstones of the frozen generation.
+    pub(crate) fn frozen_ranges(&self) -> &IntervalSet {
+        &self.frozen_ranges
+    }
+    /// Frozen rows from `from` on, looking at no more than `limit` rows; the key to go on from, if any.
+    pub(crate) fn frozen_rows(
+        &self,
+        from: &[u8],
+        limit: usize,
+        mut each: impl FnMut(&Key, Option<&Bytes>),
+    ) -> Option<Key> {
+        let frozen = self.current_gen - 1;
+        let rows = self.map.range::<[u8], _>((Bound::Included(from), Bound::Unbounded));
+        for (n, (key, slot)) in rows.enumerate() {
+            if n == limit {
+                return Some(key.clone());
+            }
+            let row = self.row(*slot);
+            if row.generation == frozen {
+                each(key, row.value.as_ref());
+            }
+        }
+        None
+    }
+    /// The frozen generation is in a run now.
+    pub(crate) fn flushed(&mut self) {
+        assert!(self.is_frozen(), "a flush ended that had not begun");
+        self.clean_gen += 1;
+        self.bytes.clean += core::mem::take(&mut self.bytes.frozen);
+        self.frozen_ranges = IntervalSet::default();
+    }
+    /// Lets go of rows that were deleted and were in no run: rows that do not live long (opens) leave nothing behind
+    /// that makes the tree deeper and has to be evicted.
+    fn forget_gone(&mut self) {
+        let oldest = self.live.oldest();
+        for _ in 0..GONE_STEPS {
+            let Some((_, key)) = self.gone.pop_front_if(|(serial, _)| *serial < oldest) else { return };
+            let Entry::Occupied(entry) = self.map.entry(key) else { continue };
+            let row = self.slab.row(*entry.get());
+            // Written again, or used by somebody who still holds it.
+            if row.value.is_some() || row.generation > self.clean_gen || row.touch >= oldest {
+                continue;
+            }
+            let (key, slot) = entry.remove_entry();
+            self.slab.take(slot);
+            self.bytes.clean = self.bytes.clean.saturating_sub(row_bytes(key.raw(), None) as u64);
+        }
+    }
+    /// Before clean rows come in: lets go of others, the more the further they are beyond `max` bytes.
+    pub(crate) fn make_way(&mut self, max: u64, rows: usize) {
+        self.forget_gone();
+        let far = self.bytes.clean > max + max / 8;
+        let steps = if far { EVICT_STEPS_FAR } else { EVICT_STEPS };
+        self.evict(max, steps.max(rows * 8));
+    }
+    /// Eviction goes on here, where the caller has just been: rows that are in the processor's caches cost little.
+    pub(crate) fn sweep_from(&mut self, from: &Key) {
+        if from.raw().is_empty() {
+            self.sweep_mark = None;
+        }
+        self.sweep_at = from.clone();
+    }
+    /// Drops clean rows until they are within `max` bytes, those that were not used for longest, looking at no more
+    /// than `steps` rows.
+    pub(crate) fn evict(&mut self, max: u64, steps: usize) {
+        if self.bytes.clean <= max || steps == 0 {
+            return;
+        }
+        let mut over = self.bytes.clean - max;
+        let mark = match self.sweep_mark {
+            Some(mark) => mark,
+            None => self.mark_for(over.max(self.bytes.clean / 4)),
+        };
+        self.sweep_mark = Some(mark);
+        let (oldest, clean_gen, slab) = (self.live.oldest(), self.clean_gen, &self.slab);
+        let may_go = |slot: Slot| {
+            let row = slab.row(slot);
+            (row.generation <= clean_gen && row.touch < oldest && row.touch <= mark).then_some(row)
+        };
+        let (mut last, mut some) = (None, false);
+        let mut rows = self.map.range::<[u8], _>((Bound::Included(self.sweep_at.raw()), Bound::Unbounded));
+        for _ in 0..steps {
+            let Some((key, slot)) = rows.next() else {
+                last = None;
+                break;
+            };
+            last = Some(key);
+            if let Some(row) = may_go(*slot) {
+                some = true;
+                over = over.saturating_sub(row_bytes(key.raw(), row.value.as_ref()) as u64);
+                if over == 0 {
+                    break;
+                }
+            }
+        }
+        let next = last.map(Key::successor);
+        if some {
+            // Taken out on a second way along the same nodes: a search for each costs more.
+            let end = next.clone().map_or(Bound::Unbounded, Bound::Excluded);
+            let range = (Bound::Included(self.sweep_at.clone()), end);
+            let victims: Vec<_> = self.map.extract_if(range, |_, slot| may_go(*slot).is_some()).collect();
+            for (key, slot) in victims {
+                let row = self.slab.take(slot);
+                let bytes = row_bytes(key.raw(), row.value.as_ref()) as u64;
+                self.bytes.clean = self.bytes.clean.saturating_sub(bytes);
+            }
+        }
+        match next {
+            Some(key) => self.sweep_at = key,
+            None => {
+                self.sweep_at = Key::from_raw(&[]);
+                self.sweep_mark = None;
+            }
+        }
+    }
+    /// Serial at or below which about so many of the clean bytes were last used, from a sample of the rows: one round
+    /// with it frees them. (A mark per row that the next round looks at was tried: two and three rounds for each flush,
+    /// four times the cost of the flush itself.)
+    fn mark_for(&self, bytes: u64) -> u64 {
+        let slots = self.slab.chunks.len() * CHUNK_ROWS;
+        // Odd, because the rows of equal requests come in equal patterns.
+        let stride = (slots / SAMPLE_ROWS) | 1;
+        let sample = (0..slots).step_by(stride).map(|slot| self.row(slot as Slot));
+        // Free slots were never used.
+        let clean = sample.filter(|row| row.touch > 0 && row.generation <= self.clean_gen);
+        let mut touches: Vec<u64> = clean.map(|row| row.touch).collect();
+        touches.sort_unstable();
+        let at = touches.len() as u64 * bytes / self.bytes.clean.max(1);
+        let at = usize::try_from(at).unwrap_or(usize::MAX).min(touches.len().saturating_sub(1));
+        // So few that none was met: any of them.
+        touches.get(at).copied().unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Table;
+
+    fn filled(rows: u32) -> Memtable {
+        let mut mem = Memtable::default();
+        for n in 0..rows {
+            mem.next_serial();
+            // In no order of age.
+            let key = Key::new(Table(9), &n.wrapping_mul(0x9e37_79b1).to_be_bytes());
+            mem.insert_clean(key, Some(Bytes::from(alloc::vec![1; 56])));
+        }
+        mem
+    }
+
+    #[test]
+    fn one_round_frees_what_is_wanted_and_takes_what_was_not_used_for_longest() {
+        let rows = 30_000u32;
+        let mut mem = filled(rows);
+        let bytes = mem.bytes().clean;
+        mem.evict(bytes / 2, rows as usize);
+        let left = mem.bytes().clean;
+        assert!(left <= bytes * 11 / 20 && left >= bytes / 2 - 200, "{left} of {bytes}");
+        let touches = |mem: &Memtable| -> Vec<u64> {
+            let all = mem.range(&Key::from_raw(&[]), &Key::from_raw(&[255; 40]));
+            all.map(|(_, slot)| mem.row(slot).touch).collect()
+        };
+        let young = touches(&mem).into_iter().filter(|t| *t > u64::from(rows) * 11 / 20).count();
+        assert!(young >= rows as usize * 43 / 100, "{young} of {rows} young rows are left");
+        // Little by little it goes on to the end.
+        for _ in 0..rows {
+            mem.evict(0, 8);
+        }
+        assert_eq!((mem.rows(), mem.bytes().clean), (0, 0));
+    }
+
+    #[test]
+    fn pinned_and_changed_rows_stay() {
+        let mut mem = filled(100);
+        let serial = mem.next_serial();
+        let _pin = Ticket::new(mem.live(), serial);
+        let keys: Vec<Key> =
+            (0..100u32).map(|n| Key::new(Table(9), &n.wrapping_mul(0x9e37_79b1).to_be_bytes())).collect();
+        for key in keys.iter().take(10) {
+            let slot = mem.slot(key).unwrap();
+            mem.touch(slot);
+        }
+        let mut undo = Vec::new();
+        for key in keys.iter().skip(90) {
+            mem.write(key.clone(), NO_SLOT, Some(Bytes::new()), true, &mut undo);
+        }
+        for _ in 0..20 {
+            mem.evict(0, 100);
+        }
+        assert_eq!(mem.rows(), 20);
+        assert!(keys.iter().enumerate().all(|(n, k)| mem.slot(k).is_none() == (10..90).contains(&n)));
+    }
+
+    #[test]
+    fn what_was_deleted_and_is_in_no_run_leaves_nothing_behind() {
+        let mut mem = Memtable::default();
+        let mut undo = Vec::new();
+        let keys: Vec<Key> = (0..30u8).map(|n| Key::new(Table(9), &[n])).collect();
+        for key in &keys {
+            mem.write(key.clone(), NO_SLOT, Some(Bytes::new()), true, &mut undo);
+        }
+        let serial = mem.next_serial();
+        let pin = Ticket::new(mem.live(), serial);
+        for (n, key) in keys.iter().enumerate() {
+            // Runs may hold the first ten.
+            mem.write(key.clone(), NO_SLOT, None, n < 10, &mut undo);
+        }
+        mem.make_way(1 << 30, 0);
+        assert_eq!(mem.rows(), 30, "a pin needs them");
+        drop(pin);
+        // Written again: it stays.
+        mem.write(keys[29].clone(), NO_SLOT, Some(Bytes::new()), true, &mut undo);
+        for _ in 0..30 {
+            mem.make_way(1 << 30, 0);
+        }
+        assert!(keys.iter().enumerate().all(|(n, k)| mem.slot(k).is_none() == (10..29).contains(&n)));
+        assert_eq!((mem.rows(), mem.bytes().clean), (11, 0));
+    }
+}

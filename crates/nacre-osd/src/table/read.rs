@@ -1,0 +1,331 @@
+//! Reading rows: from memory at once, cold ones from runs.
+//!
+//! A read of runs takes time, and the world goes on meanwhile. What it found counts only if the key is still not
+//! in memory, no tombstone hides it and the list of runs is the one that was read: whatever was written since is
+//! in memory until a new list of runs holds it. Otherwise the read is made again.
+
+use crate::engine::osd::Osd;
+use crate::error::OsdError;
+use crate::table::Table;
+use crate::table::cursor::{Deleted, MergeCursor, ReadAhead};
+use crate::table::key::Key;
+use crate::table::memtable::{NO_SLOT, Ticket};
+use crate::table::pins::Pins;
+use crate::table::run::BlockRows;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_node::join_all;
+
+/// Rows of one slice of a scan.
+const SLICE_ROWS: usize = 256;
+/// Reads of scans that want many rows.
+const SCAN_READ_BYTES: u32 = 64 << 10;
+/// Cold rows of one fetch that are read at the same time.
+const COLD_READS_MAX: usize = 64;
+
+/// What memory and filters say of a key.
+enum Known {
+    Row(u32),
+    Absent,
+    /// The runs must be read.
+    Cold,
+}
+
+impl Osd {
+    /// Reads rows (present or not) so that a transaction can look at them. Cold ones are read from runs.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Stopped`, `Store`.
+    pub async fn fetch(&self, keys: &[(Table, &[u8])]) -> Result<Pins, OsdError> {
+        let mut pins = Pins::default();
+        self.fetch_into(keys, &mut pins).await?;
+        Ok(pins)
+    }
+    /// Like `fetch`, into pins that hold something already.
+    ///
+    /// # Errors
+    /// Those of `fetch`.
+    pub async fn fetch_into(&self, keys: &[(Table, &[u8])], pins: &mut Pins) -> Result<(), OsdError> {
+        self.check_alive()?;
+        let mut cold = Vec::new();
+        {
+            let mut state = self.state.borrow_mut();
+            state.mem.make_way(self.config.cache_bytes_max, 0);
+            let serial = state.mem.next_serial();
+            pins.hold(Ticket::new(state.mem.live(), serial));
+            for (table, key) in keys {
+                let key = Key::new(*table, key);
+                match self.known(&state, &key) {
+                    Known::Row(slot) => {
+                        state.mem.touch(slot);
+                        pins.push(key, slot);
+                    }
+                    Known::Absent => pins.push(key, NO_SLOT),
+                    Known::Cold => cold.push(key),
+                }
+            }
+        }
+        for keys in cold.chunks(COLD_READS_MAX) {
+            for result in Box::pin(join_all(keys.iter().map(|key| self.load(key)))).await {
+                result?;
+            }
+        }
+        if !cold.is_empty() {
+            let state = self.state.borrow();
+            for key in cold {
+                let slot = state.mem.slot(&key).unwrap_or(NO_SLOT);
+                pins.push(key, slot);
+            }
+        }
+        pins.sort();
+        Ok(())
+    }
+    fn known(&self, state: &crate::engine::state::State, key: &Key) -> Known {
+        match state.mem.slot(key) {
+            Some(slot) => Known::Row(slot),
+            None if !state.runs.may_hold(key.raw()) || state.mem.hides(key.raw()) => Known::Absent,
+            None => Known::Cold,
+        }
+    }
+    /// Brings what runs say of a key into memory (an absence too), unless it comes in by itself meanwhile.
+    async fn load(&self, key: &Key) -> Result<(), OsdError> {
+        loop {
+            let (runs, generation) = {
+                let state = self.state.borrow();
+                (state.runs.list(), state.runs.generation)
+            };
+            let mut found = Ok(None);
+            for run in runs.iter().rev() {
+                if let Some(index) = run.block_for(key.raw()) {
+                    match self.block(run, index).await {
+                        Ok(mut rows) => {
+                            if rows.seek(key.raw()) {
+                                // The copy does not keep the block alive.
+                                found = Ok(rows.value().map(Bytes::copy_from_slice));
+                                break;
+                            }
+                        }
+                        Err(e) => {
+                            found = Err(e);
+                            break;
+                        }
+                    }
+                }
+                if run.ranges.contains(key.raw()) {
+                    break;
+                }
+            }
+            let mut state = self.state.borrow_mut();
+            if state.mem.slot(key).is_some() {
+                return Ok(());
+            }
+            if state.runs.generation != generation {
+                continue;
+            }
+            let value = found?;
+            let value = if state.mem.hides(key.raw()) { None } else { value };
+            state.mem.make_way(self.config.cache_bytes_max, 1);
+            state.mem.insert_clean(key.clone(), value);
+            return Ok(());
+        }
+    }
+    /// Like `fetch` for every row with `from <= key < to`, at most `limit`; absent keys of the range count as
+    /// pinned if the whole range was read. An empty `to` is the end of the table.
+    ///
+    /// # Errors
+    /// Those of `fetch`.
+    pub async fn fetch_range(
+        &self,
+        table: Table,
+        from: &[u8],
+        to: &[u8],
+        limit: u32,
+        pins: &mut Pins,
+    ) -> Result<(), OsdError> {
+        let (from, to) = (Key::new(table, from), Key::upper(table, to));
+        self.check_alive()?;
+        {
+            let mut state = self.state.borrow_mut();
+            state.mem.make_way(self.config.cache_bytes_max, 0);
+            let serial = state.mem.next_serial();
+            pins.hold(Ticket::new(state.mem.live(), serial));
+        }
+        let end = self.walk(&from, &to, limit as usize, Walk::Keep).await?;
+        pins.push_range(from, end);
+        Ok(())
+    }
+    /// One row, outside a transaction.
+    ///
+    /// # Errors
+    /// Those of `fetch`.
+    pub async fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
+        self.check_alive()?;
+        let key = Key::new(table, key);
+        loop {
+            {
+                let mut state = self.state.borrow_mut();
+                match self.known(&state, &key) {
+                    Known::Row(slot) => {
+                        state.mem.touch(slot);
+                        return Ok(state.mem.row(slot).value.clone());
+                    }
+                    Known::Absent => return Ok(None),
+                    Known::Cold => {}
+                }
+            }
+            // Rare, and large: the tasks of readers stay small without it.
+            Box::pin(self.load(&key)).await?;
+        }
+    }
+    pub(crate) async fn scan_rows(
+        &self,
+        table: Table,
+        from: &[u8],
+        to: &[u8],
+        limit: u32,
+    ) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
+        self.check_alive()?;
+        let (from, to) = (Key::new(table, from), Key::upper(table, to));
+        let mut rows = Vec::new();
+        self.walk(&from, &to, limit as usize, Walk::Collect(&mut rows)).await?;
+        Ok(rows)
+    }
+    pub(crate) fn scan_accounts(&self, from: &[u8], to: &[u8], limit: u32) -> Vec<(Bytes, Bytes)> {
+        let state = self.state.borrow();
+        let rows = state.accounts.iter().map(|(id, usage)| {
+            let key = crate::table::accounts::account_key(id);
+            (
+                Bytes::copy_from_slice(&key[1..]),
+                Bytes::copy_from_slice(&crate::table::accounts::account_value(usage)),
+            )
+        });
+        rows.filter(|(key, _)| &key[..] >= from && (to.is_empty() || &key[..] < to))
+            .take(limit as usize)
+            .collect()
+    }
+
+    /// Goes over the rows of `from..to`, at most `limit` of them; the end of what was seen.
+    async fn walk(&self, from: &Key, to: &Key, limit: usize, mut walk: Walk<'_>) -> Result<Key, OsdError> {
+        let mut at = from.clone();
+        let mut left = limit;
+        'lists: while at < *to && left > 0 {
+            let (runs, generation) = {
+                let state = self.state.borrow();
+                (state.runs.list(), state.runs.generation)
+            };
+            let ahead = if left > 64 { ReadAhead::Bytes(SCAN_READ_BYTES) } else { ReadAhead::Cached };
+            let mut cursor = MergeCursor::new(&runs, &at, to, ahead, Deleted::Drop);
+            let cold = !cursor.is_empty();
+            while at < *to && left > 0 {
+                let mut rows = Vec::new();
+                let mut more = false;
+                if cold {
+                    let keep = |row: &BlockRows| {
+                        rows.extend(row.key().zip(row.value_bytes()).map(|(k, v)| (Key::from_raw(k), v)));
+                    };
+                    let read = Box::pin(cursor.rows(self, left.min(SLICE_ROWS), keep)).await;
+                    if self.state.borrow().runs.generation != generation {
+                        continue 'lists;
+                    }
+                    more = read?;
+                }
+                let end = match rows.last() {
+                    Some((key, _)) if more => key.successor(),
+                    _ => to.clone(),
+                };
+                let (seen, next) = self.walk_slice(&at, &end, left, rows, &mut walk);
+                left -= seen;
+                at = next;
+                // One generation of cursors cannot go back: where a slice ended early, begin anew.
+                if at < end {
+                    if left > 0 {
+                        self.slice_end().await;
+                    }
+                    continue 'lists;
+                }
+            }
+        }
+        Ok(at)
+    }
+    /// Lays the rows in memory over those of runs in `from..end`; how many live ones there were and where it ended.
+    fn walk_slice(
+        &self,
+        from: &Key,
+        end: &Key,
+        limit: usize,
+        runs: Vec<(Key, Bytes)>,
+        walk: &mut Walk<'_>,
+    ) -> (usize, Key) {
+        let mut state = self.state.borrow_mut();
+        let mut load = Vec::new();
+        let mut touch = Vec::new();
+        let mut seen = 0;
+        let mut ended = None;
+        {
+            let mut memory = state.mem.range(from, end).peekable();
+            let mut runs = runs.into_iter().peekable();
+            let slice_max = limit.min(SLICE_ROWS * 4);
+            for step in 0.. {
+                let from_runs = match (memory.peek(), runs.peek()) {
+                    (None, None) => break,
+                    (Some(_), None) => false,
+                    (None, Some(_)) => true,
+                    (Some((m, _)), Some((r, _))) => r < *m,
+                };
+                let next =
+                    if from_runs { runs.peek().map(|(k, _)| k) } else { memory.peek().map(|(k, _)| *k) };
+                if seen == slice_max || step == SLICE_ROWS * 16 {
+                    ended = next.cloned();
+                    break;
+                }
+                if from_runs {
+                    let Some((key, value)) = runs.next() else { break };
+                    if state.mem.hides(key.raw()) {
+                        continue;
+                    }
+                    seen += 1;
+                    match walk {
+                        Walk::Collect(rows) => rows.push((tail(&key), value)),
+                        Walk::Keep => load.push((key, value)),
+                    }
+                } else {
+                    let Some((key, slot)) = memory.next() else { break };
+                    if runs.peek().is_some_and(|(r, _)| r == key) {
+                        runs.next();
+                    }
+                    touch.push(slot);
+                    if let Some(value) = &state.mem.row(slot).value {
+                        seen += 1;
+                        if let Walk::Collect(rows) = walk {
+                            rows.push((tail(key), value.clone()));
+                        }
+                    }
+                }
+            }
+        }
+        if matches!(walk, Walk::Keep) {
+            for slot in touch {
+                state.mem.touch(slot);
+            }
+            state.mem.make_way(self.config.cache_bytes_max, load.len());
+            for (key, value) in load {
+                state.mem.insert_clean(key, Some(Bytes::copy_from_slice(&value)));
+            }
+        }
+        (seen, ended.unwrap_or_else(|| end.clone()))
+    }
+}
+
+/// What a walk is for.
+enum Walk<'a> {
+    /// Rows are copied out.
+    Collect(&'a mut Vec<(Bytes, Bytes)>),
+    /// Rows are to be in memory.
+    Keep,
+}
+
+/// Key bytes without the table number.
+fn tail(key: &Key) -> Bytes {
+    Bytes::copy_from_slice(key.raw().get(1..).unwrap_or(&[]))
+}

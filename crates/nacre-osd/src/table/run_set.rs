@@ -1,0 +1,145 @@
+//! The runs that are live, and the blocks of them that were read lately.
+
+use crate::table::key::Key;
+use crate::table::run::{BlockRows, Run, RunList, RunMeta};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// Damaged blocks that are remembered, and one of each damaged run.
+const DAMAGED_MAX: usize = 4096;
+
+/// A list of runs, oldest first; never changed, only replaced.
+pub(crate) type Runs = Rc<[Rc<Run>]>;
+
+pub(crate) struct RunSet {
+    list: Runs,
+    /// As the log says, before the runs themselves are read.
+    pub(crate) metas: Vec<RunMeta>,
+    pub(crate) flushed_lsn: u64,
+    /// Grows with every change of the list: a read that began before it must be made again.
+    pub(crate) generation: u64,
+    next_id: u64,
+    cache: BTreeMap<(u64, usize), (BlockRows, u32)>,
+    cache_order: VecDeque<(u64, usize)>,
+    cache_bytes: u64,
+    cache_bytes_max: u64,
+    /// Blocks that were found damaged: told once.
+    damaged: BTreeSet<(u64, usize)>,
+}
+
+impl Default for RunSet {
+    fn default() -> Self {
+        Self {
+            list: Rc::from([]),
+            metas: Vec::new(),
+            flushed_lsn: 0,
+            generation: 0,
+            next_id: 1,
+            cache: BTreeMap::new(),
+            cache_order: VecDeque::new(),
+            cache_bytes: 0,
+            cache_bytes_max: 8 << 20,
+            damaged: BTreeSet::new(),
+        }
+    }
+}
+
+impl RunSet {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+    pub(crate) fn bytes(&self) -> u64 {
+        self.list.iter().map(|r| r.meta.bytes).sum()
+    }
+    /// Indexes and filters of all runs in memory.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        self.list.iter().map(|r| r.index_bytes()).sum()
+    }
+    pub(crate) fn list(&self) -> Runs {
+        self.list.clone()
+    }
+    pub(crate) fn set_cache_bytes_max(&mut self, max: u64) {
+        self.cache_bytes_max = max;
+    }
+    /// Numbers of run files are not used twice in one life of the engine.
+    pub(crate) fn take_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id - 1
+    }
+    pub(crate) fn used_id(&mut self, id: u64) {
+        self.next_id = self.next_id.max(id + 1);
+    }
+    fn set(&mut self, list: Vec<Rc<Run>>) {
+        self.metas = list.iter().map(|r| r.meta).collect();
+        self.list = list.into();
+        self.generation += 1;
+    }
+    pub(crate) fn load(&mut self, runs: Vec<Rc<Run>>) {
+        self.set(runs);
+    }
+    /// Adds the newest run.
+    pub(crate) fn push(&mut self, run: Rc<Run>, flushed_lsn: u64) {
+        let mut list = self.list.to_vec();
+        list.push(run);
+        self.flushed_lsn = flushed_lsn;
+        self.set(list);
+    }
+    /// Puts one run (or none, if nothing is left) in place of some neighbours. Runs that were added since they were
+    /// chosen stand behind them, so their places are the same.
+    pub(crate) fn replace(&mut self, places: Range<usize>, run: Option<Rc<Run>>) -> Vec<u64> {
+        let mut list = self.list.to_vec();
+        let gone: Vec<u64> = list.splice(places, run).map(|r| r.meta.id).collect();
+        self.cache.retain(|(id, _), _| !gone.contains(id));
+        self.cache_order.retain(|(id, _)| !gone.contains(id));
+        self.cache_bytes = self.cache.values().map(|(_, len)| u64::from(*len)).sum();
+        self.set(list);
+        gone
+    }
+    pub(crate) fn record(&self) -> RunList {
+        RunList { flushed_lsn: self.flushed_lsn, runs: self.metas.clone() }
+    }
+    /// Whether a run may hold the key.
+    pub(crate) fn may_hold(&self, raw: &[u8]) -> bool {
+        self.list.iter().any(|r| r.block_for(raw).is_some())
+    }
+
+    pub(crate) fn cached(&self, run: u64, block: usize) -> Option<BlockRows> {
+        self.cache.get(&(run, block)).map(|(rows, _)| rows.clone())
+    }
+    pub(crate) fn cache(&mut self, run: u64, block: usize, rows: BlockRows, len: u32) {
+        if self.cache.insert((run, block), (rows, len)).is_none() {
+            self.cache_order.push_back((run, block));
+            self.cache_bytes += u64::from(len);
+        }
+        while self.cache_bytes > self.cache_bytes_max {
+            let Some(oldest) = self.cache_order.pop_front() else { break };
+            if let Some((_, len)) = self.cache.remove(&oldest) {
+                self.cache_bytes -= u64::from(len);
+            }
+        }
+    }
+    /// Notes a damaged block; `true` the first time.
+    pub(crate) fn note_damage(&mut self, run: u64, block: usize) -> bool {
+        // One of each run is noted in any case: it must not be merged.
+        (self.damaged.len() < DAMAGED_MAX || !self.is_damaged(run)) && self.damaged.insert((run, block))
+    }
+    /// The first range of keys within `from..to` that lies in a block which was found damaged.
+    pub(crate) fn damage_within(&self, from: &Key, to: &Key) -> Option<(Key, Key)> {
+        let ranges = self.damaged.iter().filter_map(|(id, index)| {
+            let run = self.list.iter().find(|r| r.meta.id == *id)?;
+            let first = run.blocks.get(*index)?.first.clone();
+            let end = run.blocks.get(index + 1).map_or_else(|| to.clone(), |next| next.first.clone());
+            (first < *to && end > *from).then(|| (first.max(from.clone()), end.min(to.clone())))
+        });
+        ranges.min()
+    }
+    /// Whether a block of the run was found damaged.
+    pub(crate) fn is_damaged(&self, run: u64) -> bool {
+        self.damaged.range((run, 0)..=(run, usize::MAX)).next().is_some()
+    }
+}

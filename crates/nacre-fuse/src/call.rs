@@ -1,10 +1,10 @@
 //! How many bytes the system call of a waiting caller writes: `/proc/PID/syscall` has its number and arguments.
 //!
-//! The kernel splits a long write(2) into several requests and tells nothing of the rest; an append must know it, so
-//! that its pieces stay together (`nacre-client/src/data/long_append.rs`). Whatever cannot be read is not known:
-//! asynchronous writes (io_uring, io_submit), callers in a pid name space that is not visible here, 32-bit programs. A
-//! wrong length delays other mounts by a second or tears the append; only a caller that changes its own arguments can
-//! cause it.
+//! The kernel splits a long write(2) into several requests without announcing the rest; an append needs the length, so
+//! that its pieces stay together (`nacre-client/src/data/long_append.rs`). The length is unknown where it cannot be
+//! read: asynchronous writes (io_uring, io_submit), callers in a pid name space that is not visible here, 32-bit
+//! programs. A wrong length delays other mounts by a second or tears the append; only a caller that changes its own
+//! arguments can cause it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;

@@ -1,5 +1,5 @@
-//! Callers that have handles whose file locks were lost with an eviction: they change nothing until these are closed
-//! (`nacre-client/src/files/lost.rs` says why and decides; here is who asks).
+//! Callers with handles whose file locks were lost with an eviction: they cannot change anything until these are closed
+//! (`nacre-client/src/files/lost.rs` has the reason and the decision; this file identifies the callers).
 //!
 //! The kernel names the calling thread. `/proc` shows its process and open files (`caller.rs`), inherited and passed
 //! handles included. The lookup runs outside the island, and only while such a handle is open; otherwise a change costs

@@ -37,7 +37,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use tracing::{debug, error, warn};
 
-/// Slots of a queue at first: requests of one CPU that are under way at a time, as a rule.
+/// Slots of a queue at first: requests of one CPU that are usually in progress at a time.
 const SLOTS_AT_FIRST: usize = 8;
 /// Requests of one CPU that can be held at a time. A slot is a megabyte of address space.
 const SLOTS_MAX: usize = 4096;

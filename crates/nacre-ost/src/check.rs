@@ -196,7 +196,11 @@ impl Check<'_> {
             );
             self.found.problem(text);
         }
-        let needed = needed.min(row.size);
+        self.blob_length(object, needed.min(row.size)).await
+    }
+
+    /// Checks that the blob of an object has the bytes that its rows need.
+    async fn blob_length(&mut self, object: ObjectId, needed: u64) -> Result<(), OsdError> {
         let op = StoreOp::Len { file: FileId::Blob(object) };
         if needed > 0
             && let StoreDone::Len(len) = self.ctx.io(op).await?

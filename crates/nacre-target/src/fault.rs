@@ -1,8 +1,8 @@
-//! Fault points: named moments at which a target goes wrong on purpose, once or so many times.
+//! Fault points: named moments at which a target fails on purpose, once or several times.
 //!
 //! Set by `lctl set_param fail_loc=NAME` in builds for tests ([`crate::TargetConfig::fault_points`]), and by the
-//! simulator. All but the barrier strike at the next change that a client with a lease asks for. Nothing is lost on a
-//! connection that stands, so whatever is lost here takes its connection with it, and the client sends it again.
+//! simulator. All but the barrier strike at the next change that a client with a lease requests. No message is lost on
+//! a connection that stays, so a fault point that loses one closes the connection, and the client resends.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -10,23 +10,24 @@ use core::cell::Cell;
 use nacre_node::Ctx;
 use nacre_wire::Class;
 
-/// What goes wrong, and when. The numbers are for `fail_loc=0x…`.
+/// A fault point. The numbers are for `fail_loc=0x…`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The request is not executed.
     RequestLostBefore = 1,
-    /// It is executed, but its connection ends before that: the copy meets it running, or its record.
+    /// The request is executed, but its connection ends before that: the resend finds it running, or its record.
     RequestLostAfter = 2,
-    /// The reply is there, and the connection ends instead of carrying it.
+    /// The request is executed, and the connection ends instead of carrying the reply.
     ReplyLost = 3,
-    /// The change is durable, then the target ends without having answered.
+    /// The change is durable, then the target ends without a reply.
     CrashAfterCommit = 4,
-    /// Nothing reaches the store from now on: the log goes nowhere, and who waits for the device waits. What was
-    /// answered and not committed is lost with the process then, as it would be with the machine.
+    /// Nothing reaches the store any more: log writes are dropped, and tasks that wait for the device go on waiting. Changes
+    /// with a reply that are not committed are lost with the process, as they would be with the machine.
     Barrier = 5,
 }
 
 impl Fault {
+    /// All fault points.
     pub const ALL: [Self; 5] = [
         Self::RequestLostBefore,
         Self::RequestLostAfter,
@@ -34,6 +35,7 @@ impl Fault {
         Self::CrashAfterCommit,
         Self::Barrier,
     ];
+    /// The name for `fail_loc`.
     pub fn name(self) -> &'static str {
         match self {
             Self::RequestLostBefore => "request_lost_before",
@@ -66,7 +68,7 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// Whether it is this fault's moment; counts.
+    /// Whether this fault strikes now; counts.
     pub(crate) fn strikes(&self, fault: Fault) -> bool {
         if self.set.get() != Some(fault) {
             return false;
@@ -78,12 +80,12 @@ impl Faults {
         tracing::warn!(fault = fault.name(), left = self.left.get(), "fault point");
         true
     }
-    /// The same for a request, which is spared unless it is a change.
+    /// The same for a request; only changes are affected.
     pub(crate) fn strikes_change(&self, fault: Fault, class: Class) -> bool {
         matches!(class, Class::Modify | Class::Close) && self.strikes(fault)
     }
-    /// Between two visits: the log of the visit in which the barrier was set is still written, so that no sync which
-    /// that visit has asked for says too much.
+    /// Call between two visits: the log of the visit in which the barrier was set is still written, so that a sync which that
+    /// visit has requested reports no more than is durable.
     pub(crate) fn end_of_visit(&self, ctx: &Ctx) {
         if self.strikes(Fault::Barrier) {
             ctx.raise_barrier();

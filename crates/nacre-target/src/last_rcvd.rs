@@ -1,8 +1,8 @@
-//! What a restart needs to know of the clients, as the field's tool prints it (`lr_reader`).
+//! The rows that a restart needs of the clients, as Lustre's tool `lr_reader` prints them.
 //!
 //! Rows are read the same way from a running target (message `RecoveryRows`) and from a stopped store; this file
-//! only turns them into text. A client's own `last_*` numbers are those of its row: with reply records they stay 0,
-//! as in the field.
+//! only turns them into text. A client's own `last_*` numbers are those of its row: with reply records they stay 0, as in
+//! Lustre.
 
 use crate::clients::rows::ClientRow;
 use alloc::string::String;
@@ -20,13 +20,17 @@ pub const INCOMPAT_KNOWN: u32 = INCOMPAT_MULTI_RPCS;
 pub struct LastRcvd {
     /// Name of the target.
     pub name: String,
+    /// Features in use that another server must support.
     pub incompat: u32,
+    /// The latest transno.
     pub last_transaction: u64,
+    /// Index of the target.
     pub target_index: u32,
+    /// Starts of the target.
     pub mount_count: u64,
 }
 
-/// Bytes of the field's header and of its client record: only shown.
+/// Bytes of Lustre's header and of its client record: only printed.
 const CLIENT_AREA_START: u32 = 8192;
 const CLIENT_AREA_SIZE: u32 = 128;
 
@@ -66,7 +70,7 @@ pub fn render(header: &LastRcvd, clients: Option<&[ClientRow]>, replies: Option<
     out
 }
 
-/// Rows of the reply table that belong to a known client; others are of one that has gone.
+/// Reply records of known clients; the others belong to clients that have ended.
 pub fn of_known_clients(replies: Vec<ReplyRecord>, clients: &[ClientRow]) -> Vec<ReplyRecord> {
     replies.into_iter().filter(|r| clients.iter().any(|c| c.generation == r.generation)).collect()
 }

@@ -1,9 +1,9 @@
-//! How a target makes itself known: it registers with the MGS of its label and keeps the import for later questions.
+//! Registration of a target with the MGS of its label; the import is kept for later requests.
 //!
-//! Invariants: one import to the MGS per target; a registration is asked for until it was answered, however late
-//! the MGS starts, and repeated from time to time, so that the MGS remembers what is durable here. A target that the MGS
-//! refuses (another one has this name, or this one has gone back) ends with the reason: nobody must use it.
-//! Not here: what an MDT does with the list of targets.
+//! Invariants: one import to the MGS per target; the registration is repeated until the MGS has replied, however late the
+//! MGS starts, and again from time to time, so that the MGS has a recent `last_committed` of this target. A target that the
+//! MGS refuses (another one has this name, or this store is an old copy) ends with the reason: no client may use it.
+//! Not here: how an MDT uses the list of targets.
 
 use crate::target_core::TargetCore;
 use alloc::rc::Rc;
@@ -18,22 +18,22 @@ use nacre_wire::mgs::{ListTargets, RegisterReply, RegisterTarget, TargetList};
 use nacre_wire::target::Role;
 
 /// Pause after a refused registration: the operator has to act first.
-const RETRY: Duration = Duration::from_secs(10);
-/// How often a target says again what is durable, if that has changed.
-const REMIND: Duration = Duration::from_secs(30);
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// How often a target registers again if its `last_committed` has changed.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The registration of one target. See the module.
+/// The registration of one target.
 pub struct Registration {
     mgs: Rc<Peer>,
     fs: FsName,
     reply: RefCell<Option<RegisterReply>>,
     changed: WaitList,
-    /// Of the latest list.
+    /// The version of the latest list.
     version: Cell<u64>,
 }
 
 impl Registration {
-    /// Starts to register in the background. `None` for the MGS itself, which has nobody to tell.
+    /// Starts to register in the background. `None` for the MGS itself.
     pub fn start(core: &Rc<TargetCore>) -> Option<Rc<Self>> {
         let TargetName::Of { fs, .. } = &core.name else { return None };
         let uuid = core.osd.label().uuid;
@@ -62,7 +62,7 @@ impl Registration {
         Some(this)
     }
 
-    /// What the MGS answered; waits until it has.
+    /// Waits for the reply of the MGS.
     pub async fn registered(&self) -> RegisterReply {
         loop {
             if let Some(reply) = self.reply.borrow().clone() {
@@ -72,7 +72,7 @@ impl Registration {
         }
     }
 
-    /// What the MGS answered, if it has.
+    /// The reply of the MGS, if it has arrived.
     pub fn reply(&self) -> Option<RegisterReply> {
         self.reply.borrow().clone()
     }
@@ -89,13 +89,13 @@ impl Registration {
         Ok(list)
     }
 
-    /// The version of the list at the MGS, as a list or a ping has told last. What changes it wakes who waits for the
+    /// The version of the list at the MGS, from the latest list or ping reply. A change wakes the tasks that wait for the
     /// import.
     pub fn version(&self) -> u64 {
         self.version.get().max(self.mgs.config_version())
     }
 
-    /// The import, for other questions and for [`Peer::disconnect`] at the end.
+    /// The import, for other requests and for [`Peer::disconnect`] at the end.
     pub fn mgs(&self) -> &Rc<Peer> {
         &self.mgs
     }
@@ -114,7 +114,7 @@ impl Registration {
         loop {
             let pause = match self.register(&core).await {
                 Ok(RegisterReply { refused, .. }) if !refused.is_empty() => {
-                    // Clients that do not know better would use it.
+                    // Clients without that information would use it.
                     return core.ctx.push(Effect::Refused(refused));
                 }
                 Ok(reply) => {
@@ -124,38 +124,38 @@ impl Registration {
                         *self.reply.borrow_mut() = Some(reply);
                         self.changed.wake_all();
                     }
-                    REMIND
+                    REPEAT_INTERVAL
                 }
                 Err(RpcError::Stopped | RpcError::Mismatch) => return,
                 Err(RpcError::Errno(Errno::EPERM)) => {
                     tracing::error!(target_name = %core.name,
                         "the MGS takes no new targets, trying again\nhint: on the machine of the MGS: \
                          nacre lctl set_param mgs.MGS.register=open");
-                    RETRY
+                    RETRY_INTERVAL
                 }
                 Err(RpcError::Errno(Errno::EACCES)) => {
                     tracing::error!(target_name = %core.name,
                         "the MGS knows this target with another secret, which is in its store: is this a copy of it?");
-                    RETRY
+                    RETRY_INTERVAL
                 }
                 Err(error) => {
                     tracing::warn!(target_name = %core.name, %error, "registration refused, trying again");
-                    RETRY
+                    RETRY_INTERVAL
                 }
             };
-            let told = core.osd.last_committed();
+            let registered = core.osd.last_committed();
             core.ctx.sleep(pause).await;
-            // An idle target says nothing; its clients are told apart by the numbers of before.
-            while self.reply.borrow().is_some() && core.osd.last_committed() == told {
+            // An idle target does not register again: its numbers have not changed.
+            while self.reply.borrow().is_some() && core.osd.last_committed() == registered {
                 core.ctx.sleep(pause).await;
             }
         }
     }
 
-    /// Says what this target is, and what is durable now.
+    /// Registers the identity of this target and its `last_committed`.
     async fn register(&self, core: &TargetCore) -> Result<RegisterReply, RpcError> {
         let TargetName::Of { fs, kind, index } = &core.name else { return Err(RpcError::Stopped) };
-        // Read before the identity is compared: a number must never be newer than the truth.
+        // Read first: the MGS must never remember a number that is higher than the store's.
         let committed = core.osd.last_committed();
         let first =
             core.osd.scan(table::OBJECT, &[], &[], 1).await.map_err(|e| RpcError::Errno(Errno::from(e)))?;

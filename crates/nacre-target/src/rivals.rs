@@ -1,16 +1,16 @@
-//! Two processes in the name of one target: of a copy that is started beside the living original, the original is kept.
+//! Two processes that serve one target: when a copy of a store is started beside the living original, the original stays.
 //!
 //! A target connects to others under its own uuid, so that its next start finds its export again. A copy of its store has
 //! the same uuid and the same secrets; only the openings of the two stores differ (`Connect::instance`). While the process
-//! that has the export (the *holder*) may live, another one (its *rival*) is not let in:
-//! - the holder lives if a message of it comes after the rival has, or if it answers at its registered addresses: the rival is
-//!   refused for good and ends (`registration.rs`);
-//! - it has ended if its connection is gone and each of these addresses says that nobody, or somebody else, serves the target
-//!   there: the rival takes its place at once. So a target that was killed is registered again without a wait;
-//! - else (it was stopped, or the network is cut) the rival waits until the lease of the export has run out.
+//! that has the export (the *holder*) may be alive, another one (its *rival*) is not admitted:
+//! - the holder is alive if a message of it arrives after the rival's connect, or if it replies at its registered addresses:
+//!   the rival is refused for good and ends (`registration.rs`);
+//! - it has ended if its connection is closed and no process, or another one, serves the target at each of these addresses:
+//!   the rival replaces it at once. So a target that was killed is registered again without a wait;
+//! - otherwise (it was stopped, or the network is cut) the rival waits until the lease of the export has run out.
 //!
-//! Clients are not compared: their uuid is new at each start. The addresses are known to an MGS. An OST does not know those of
-//! its MDT, and takes a connection that is gone for the end of the process. Not here: the connect itself (`connect.rs`).
+//! Clients are not compared: their uuid is new at each start. The MGS knows the addresses. An OST does not know those
+//! of its MDT, and treats a closed connection as the end of the process. Not here: the connect itself (`island/contest.rs`).
 
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
@@ -20,19 +20,19 @@ use nacre_node::{Ctx, Peer, PeerConfig, Peers};
 use nacre_types::{ClientUuid, Incarnation, Instant, Remembered, Secret, TargetName, Transno};
 use nacre_wire::target::Role;
 
-/// A process that lives answers within this time; asked again as often.
-const PROBE_MAX: Duration = Duration::from_secs(1);
+/// A living process replies to a probe within this time; probes are repeated at this interval.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Where a target is served, as it has registered.
+/// The registered addresses of a target.
 #[derive(Debug, Clone)]
 pub struct Whereabouts {
-    /// Its name, which its server is asked for.
+    /// Its name.
     pub name: TargetName,
-    /// All of them are asked at the same time.
+    /// All of them are probed at the same time.
     pub addresses: Vec<String>,
 }
 
-/// Which process has an export, and which other one wants it.
+/// The process that has an export, and its rival.
 #[derive(Debug, Default)]
 pub(crate) struct Contest {
     holder: u64,
@@ -53,35 +53,35 @@ enum Probe {
     Ended { found: Found, at: Instant },
 }
 
-/// What the registered addresses of a target have answered.
+/// The result of a probe of all registered addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
     /// The process that has the export.
     Holder,
-    /// Nobody serves the target there, or another process does.
+    /// No process serves the target there, or another one does.
     Absent,
-    /// At least one has not answered in time.
+    /// At least one address has not replied in time.
     Silent,
 }
 
-/// What becomes of a connect.
+/// The decision about a connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The holder has ended, or it is the holder that connects.
     Admit,
-    /// The holder lives.
+    /// The holder is alive.
     Refuse,
-    /// Nobody knows yet.
+    /// It is not known yet whether the holder is alive.
     Wait {
-        /// The rival comes for the first time.
+        /// This is the rival's first connect.
         begins: bool,
-        /// The addresses are to be asked now.
+        /// The addresses are to be probed now.
         asks: bool,
     },
 }
 
 impl Contest {
-    /// Of an export that this process has.
+    /// The process with this instance has the export.
     pub(crate) fn held_by(instance: u64) -> Self {
         Self { holder: instance, rival: None }
     }
@@ -90,8 +90,8 @@ impl Contest {
         self.holder
     }
 
-    /// Another process, or the holder, wants the export. Of the holder it is known whether its connection stands, when it was
-    /// `heard` last since the start of this target, and where it is served.
+    /// Decides about a connect of the holder or of another process. Known of the holder: whether it is connected, when its
+    /// latest message arrived (`heard`) since the start of this target, and its addresses.
     pub(crate) fn judge(
         &mut self,
         instance: u64,
@@ -111,11 +111,11 @@ impl Contest {
         let (found, is_due) = match rival.probe {
             Probe::NotBegun => (Found::Silent, true),
             Probe::Running => (Found::Silent, false),
-            Probe::Ended { found, at } => (found, at + PROBE_MAX <= now),
+            Probe::Ended { found, at } => (found, at + PROBE_TIMEOUT <= now),
         };
         let was_heard = heard.is_some_and(|at| at > rival.since);
         if was_heard || found == Found::Holder {
-            self.rival = None; // it is compared anew if it comes again
+            self.rival = None; // a later connect is decided anew
             return Verdict::Refuse;
         }
         if !is_connected && (known.is_none() || found == Found::Absent) {
@@ -128,7 +128,7 @@ impl Contest {
         Verdict::Wait { begins, asks }
     }
 
-    /// What was found for a rival, for its next connect.
+    /// Records the result of a probe, for the next connect of the rival.
     pub(crate) fn probed(&mut self, instance: u64, found: Found, now: Instant) {
         if let Some(rival) = self.rival.as_mut().filter(|rival| rival.instance == instance) {
             rival.probe = Probe::Ended { found, at: now };
@@ -136,8 +136,8 @@ impl Contest {
     }
 }
 
-/// Asks at all addresses of a target whether the process that opened its store as `holder` serves it.
-pub(crate) async fn who_answers(
+/// Probes all addresses of a target: does the process that opened its store as `holder` serve it?
+pub(crate) async fn probe_holder(
     ctx: &Rc<Ctx>,
     peers: &Rc<Peers>,
     (uuid, holder): (ClientUuid, u64),
@@ -145,7 +145,7 @@ pub(crate) async fn who_answers(
     asker: &TargetName,
 ) -> Found {
     let any = Remembered { uuid, incarnation: Incarnation::default(), committed: Transno(0) };
-    let until = ctx.now() + PROBE_MAX;
+    let deadline = ctx.now() + PROBE_TIMEOUT;
     let ask = |address: &String| {
         let config = PeerConfig {
             client: uuid,
@@ -165,13 +165,13 @@ pub(crate) async fn who_answers(
     let mut all = Found::Absent;
     for peer in &asked {
         let found = loop {
-            if let Some(found) = answer(peer, holder) {
+            if let Some(found) = result_of(peer, holder) {
                 break found;
             }
-            if ctx.now() >= until {
+            if ctx.now() >= deadline {
                 break Found::Silent;
             }
-            let _changed = ctx.timeout(until, peer.changed()).await;
+            let _changed = ctx.timeout(deadline, peer.changed()).await;
         };
         all = match (all, found) {
             (Found::Holder, _) | (_, Found::Holder) => Found::Holder,
@@ -185,8 +185,8 @@ pub(crate) async fn who_answers(
     all
 }
 
-/// What one address has answered so far.
-fn answer(peer: &Peer, holder: u64) -> Option<Found> {
+/// The result of one address, if it has replied.
+fn result_of(peer: &Peer, holder: u64) -> Option<Found> {
     if peer.is_connected() {
         let incarnation = peer.remembered().map_or(0, |found| found.incarnation.id);
         return Some(if incarnation == holder { Found::Holder } else { Found::Absent });

@@ -16,6 +16,7 @@ pub(crate) const NIL: Slot = u32::MAX;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Node {
+    // Fields open to the crate: the lock space only reads them, and changes go through the forest.
     pub(crate) extent: Extent,
     /// Order of arrival in the lock space.
     pub(crate) age: u64,
@@ -39,6 +40,7 @@ struct Summary {
 /// A search for locks. Ages are half-open.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Query {
+    // Fields open to the crate: these are the named parameters of a search.
     pub(crate) extent: Extent,
     pub(crate) modes: Modes,
     pub(crate) age_from: u64,

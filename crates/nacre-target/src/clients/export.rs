@@ -16,7 +16,7 @@ use nacre_wire::target::{Role, features};
 /// What the record of a request under execution will carry. Set piece by piece by the handler, read by the transaction.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PendingRecord {
-    // The handler's setters in `transact.rs` are the only writers; a method for each field would say no more.
+    // Fields open to the crate: the setters in `transact.rs` are the only writers, and one method per field would add nothing.
     pub(crate) data: u64,
     pub(crate) fid: Fid,
     pub(crate) results: Vec<SubRecord>,
@@ -33,7 +33,8 @@ pub(crate) struct ClientExport {
     secret: Secret,
     name: String,
     role: Role,
-    /// Exactly once: admission, replay and callbacks use most of its methods.
+    // The next four are open to the crate: they are parts with private state, and wrappers would repeat their methods.
+    /// Exactly once: admission, replay, callbacks.
     pub(crate) rpc: Export,
     /// The order of replies to this client.
     pub(crate) reply_order: ReplyOrder,
@@ -73,7 +74,7 @@ pub(crate) struct ClientExport {
 
 /// A new connection of a client.
 pub(crate) struct NewConnection {
-    // A plain parameter list of `ClientExport::connect`.
+    // Fields open to the crate: these are the named parameters of `ClientExport::connect`.
     pub(crate) conn: ConnId,
     pub(crate) from: String,
     pub(crate) origin: Origin,

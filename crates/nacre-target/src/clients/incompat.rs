@@ -1,9 +1,8 @@
-//! Features that a server must know to serve a target (row `incompat`), and who uses them.
+//! Features that a server must support to serve a target (row `incompat`), and the clients that use them.
 //!
-//! Rules: the first client with several slots sets [`INCOMPAT_MULTI_RPCS`], in the transaction of its row; it goes with
-//! the row of the last such client, but never during a recovery: then at its end. So a target whose clients have left can
-//! be served by an older release again. A target that another build has changed in ways that this one does not know is
-//! not served.
+//! Rules: the first client with several slots sets [`INCOMPAT_MULTI_RPCS`], in the transaction of its row; it is cleared
+//! with the row of the last such client, during a recovery only at its end. So a target whose clients have disconnected can
+//! be served by an older release again. A target with features that this build does not know is not served.
 
 use crate::clients::rows::ExportId;
 use crate::last_rcvd::{INCOMPAT_KNOWN, INCOMPAT_MULTI_RPCS};
@@ -46,7 +45,7 @@ impl Incompat {
         self.flags.set(flags);
         Ok(())
     }
-    /// A client has a row with these features.
+    /// Records a client whose row has these features.
     pub(crate) fn found(&self, id: ExportId, agreed: u64) {
         if agreed & features::MULTI_MOD_RPCS != 0 {
             self.with_slots.borrow_mut().insert(id);
@@ -56,21 +55,21 @@ impl Incompat {
     pub(crate) fn is_known(&self, id: ExportId) -> bool {
         self.with_slots.borrow().contains(&id)
     }
-    /// The same, with the transaction that writes the row.
+    /// The same, in the transaction that writes the row.
     pub(crate) fn came(&self, tx: &mut Tx<'_>, id: ExportId, agreed: u64) {
         self.found(id, agreed);
         if self.is_known(id) && self.flags.get() & INCOMPAT_MULTI_RPCS == 0 {
             self.store(tx, self.flags.get() | INCOMPAT_MULTI_RPCS);
         }
     }
-    /// The row of a client goes with this transaction.
+    /// The row of a client is deleted in this transaction.
     pub(crate) fn left(&self, tx: &mut Tx<'_>, id: ExportId, in_recovery: bool) {
         self.with_slots.borrow_mut().remove(&id);
         if !in_recovery {
             self.clear_unused(tx);
         }
     }
-    /// No recovery is under way any more.
+    /// Clears features that no client uses; not during a recovery.
     pub(crate) fn clear_unused(&self, tx: &mut Tx<'_>) {
         if self.with_slots.borrow().is_empty() && self.flags.get() & INCOMPAT_MULTI_RPCS != 0 {
             self.store(tx, self.flags.get() & !INCOMPAT_MULTI_RPCS);

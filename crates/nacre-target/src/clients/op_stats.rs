@@ -1,7 +1,7 @@
-//! Counters of operations in the field's format: samples, least, greatest, sum and sum of squares of the time.
+//! Counters of operations in the format of Lustre: samples, minimum, maximum, sum and sum of squares of the time.
 //!
-//! Times are those of the island's clock, which stands still within a visit: an operation that had to wait for
-//! nothing counts as 0 µs. Names are constants of the code, so a table is bounded.
+//! Times are those of the island's clock, which does not advance within a visit: an operation that did not wait counts as
+//! 0 µs. Names are constants of the code, so a table is bounded.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -18,14 +18,15 @@ pub struct OpStats {
 }
 
 impl OpStats {
+    /// Counters that start now.
     pub fn new(now: Timestamp) -> Self {
         Self { start: now, counters: BTreeMap::new() }
     }
-    /// An operation has taken so long.
+    /// Counts an operation and its duration.
     pub fn count(&mut self, operation: &'static str, took: Duration) {
         self.add(operation, "usecs", u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
     }
-    /// An operation was about so many bytes.
+    /// Counts the bytes of an operation.
     pub fn count_bytes(&mut self, name: &'static str, bytes: u64) {
         self.add(name, "bytes", bytes);
     }

@@ -2,7 +2,7 @@
 
 use crate::island::inner::Inner;
 use crate::lease::a_lease_before;
-use crate::rivals::{Verdict, who_answers};
+use crate::rivals::{Verdict, probe_holder};
 use crate::service::Service;
 use crate::target_core::TargetCore;
 use alloc::format;
@@ -54,7 +54,7 @@ impl<S: Service> Inner<S> {
                     let (core, client) = (core.clone(), connect.client);
                     self.ctx().spawn(async move {
                         let who = (client, holder);
-                        let found = who_answers(&core.ctx, &core.peers, who, &known, &core.name).await;
+                        let found = probe_holder(&core.ctx, &core.peers, who, &known, &core.name).await;
                         let now = core.ctx.now();
                         core.clients().with(id, |entry| entry.contest_mut().probed(instance, found, now));
                     });

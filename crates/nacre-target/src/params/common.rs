@@ -18,7 +18,7 @@ fn param(name: String, value: String, writable: bool, help: &str) -> Param {
 }
 
 impl TargetCore {
-    /// What the names of this target's parameters begin with: `mdt.demo-MDT0000.`, `obdfilter.demo-OST0000.`.
+    /// The prefix of this target's parameters: `mdt.demo-MDT0000.`, `obdfilter.demo-OST0000.`.
     pub fn param_prefix(&self) -> String {
         let component = match self.name.kind() {
             TargetKind::Mgs => "mgs",
@@ -44,7 +44,7 @@ impl TargetCore {
         let mut list = alloc::vec![
             param(name("uuid"), self.osd.label().uuid.to_string(), false, "identity of the target"),
             param(name("instance"), self.instance().to_string(), false, "starts of the target"),
-            param(name("num_exports"), exports.len().to_string(), false, "clients that the target knows"),
+            param(name("num_exports"), exports.len().to_string(), false, "known clients"),
             param(name("last_transno"), self.osd.last_transno().to_string(), false, "latest change"),
             param(
                 name("last_committed"),
@@ -75,7 +75,7 @@ impl TargetCore {
             name("fail_val"),
             self.faults().fail_val(),
             self.config.fault_points,
-            "how often a fault point that is set then strikes, from 1, default 1",
+            "how often a fault point strikes that is set afterwards, from 1, default 1",
         ));
         list.push(param(
             name("recovery_status"),
@@ -87,28 +87,32 @@ impl TargetCore {
             name("storage"),
             self.storage_text(),
             false,
-            "the storage engine: what it holds, of how much",
+            "the storage engine: its contents and their bounds",
         ));
-        for (id, e) in exports.iter().filter(|(_, e)| e.has_lease()) {
-            let prefix = format!("exports.{}.", e.uuid());
-            let named = |suffix: &str| name(&format!("{prefix}{suffix}"));
-            list.push(param(named("uuid"), format!("{}\n", e.uuid()), false, "identity of a client"));
-            list.push(param(named("state"), self.export_state(id, e), false, "what is known of a client"));
-            list.push(param(named("export"), self.export_text(e), false, "a client's connection in full"));
-            list.push(param(
-                named("reply_data"),
-                reply_data(e),
-                false,
-                "reply records of a client: now, most at a time, released by the client's last_xid and by their tag",
-            ));
-            list.push(param(
-                named("stats"),
-                e.stats.render(self.ctx.wall()),
-                true,
-                "operations of a client: count, min, max, sum, sum of squares; write `clear` to clear",
-            ));
-        }
+        exports.iter().filter(|(_, e)| e.has_lease()).for_each(|(id, e)| self.list_client(id, e, &mut list));
         list
+    }
+
+    /// The parameters of one client.
+    fn list_client(&self, id: ExportId, e: &ClientExport, list: &mut Vec<Param>) {
+        let target = self.param_prefix();
+        let prefix = format!("exports.{}.", e.uuid());
+        let named = |suffix: &str| format!("{target}{prefix}{suffix}");
+        list.push(param(named("uuid"), format!("{}\n", e.uuid()), false, "identity of a client"));
+        list.push(param(named("state"), self.export_state(id, e), false, "state of a client"));
+        list.push(param(named("export"), self.export_text(e), false, "a client's connection in full"));
+        list.push(param(
+            named("reply_data"),
+            reply_data(e),
+            false,
+            "reply records of a client: now, maximum, released by the client's last_xid and by their tag",
+        ));
+        list.push(param(
+            named("stats"),
+            e.stats.render(self.ctx.wall()),
+            true,
+            "operations of a client: count, min, max, sum, sum of squares; write `clear` to clear",
+        ));
     }
 
     fn storage_text(&self) -> String {
@@ -139,7 +143,7 @@ impl TargetCore {
         )
     }
 
-    /// `None`: not one of the common ones. `Err` is the sentence for the user.
+    /// Sets a common parameter; `None` if it is none. `Err` is the sentence for the user.
     pub(crate) fn set_common_param(&self, name: &str, value: &str) -> Option<Result<(), String>> {
         let suffix = name.strip_prefix(&self.param_prefix())?;
         if let Some(uuid) = suffix.strip_prefix("exports.").and_then(|rest| rest.strip_suffix(".stats")) {
@@ -199,7 +203,7 @@ impl TargetCore {
     }
 }
 
-/// Sets every parameter whose name fits.
+/// Sets every parameter whose name matches.
 pub fn set_params<S: Service>(core: &TargetCore, service: &S, set: &SetParam) -> SetParamReply {
     let mut names: Vec<String> = core.all_params(service).into_iter().map(|p| p.name).collect();
     names.retain(|name| matches(&set.name, name));
@@ -214,7 +218,7 @@ pub fn set_params<S: Service>(core: &TargetCore, service: &S, set: &SetParam) ->
     SetParamReply { matched: u32::try_from(names.len()).unwrap_or(u32::MAX), refused }
 }
 
-/// As the field prints it.
+/// In the format of Lustre's `reply_data`.
 fn reply_data(e: &ClientExport) -> String {
     let (most, by_xid, by_tag) = e.rpc.record_counts();
     format!(

@@ -1,8 +1,9 @@
 //! `cargo xtask ci`: the same command on every desk and in CI. Steps run in order of how fast they fail.
 
-use crate::shell::{cargo, run as sh};
-use crate::{e2e, package, policy};
+use crate::{package, policy};
 use anyhow::{Context as _, Result};
+use nacre_e2e as e2e;
+use nacre_e2e::shell::{cargo, run as sh};
 use std::time::Instant;
 
 /// Seeds of the smoke simulation.

@@ -4,8 +4,8 @@
 //! is counted, and the difference of two runs is taken, so that the set-up drops out; the figure hardly depends on
 //! what else the machine does.
 
-use crate::shell::{cargo, root, run as sh};
 use anyhow::{Context as _, Result, ensure};
+use nacre_e2e::shell::{cargo, root, run as sh};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -3,15 +3,13 @@
 
 mod ci;
 mod cost;
-mod e2e;
 mod mutants;
 mod package;
 mod policy;
-mod shell;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use nacre_testkit::proxy::{self, ProxyFaults};
+use nacre_e2e as e2e;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Checks, tests and measurements of nacre")]
@@ -74,27 +72,7 @@ enum Task {
     /// Messages and wake-ups per operation on a real mount
     Trips,
     /// Changes per second of one mount by max_mod_rpcs_in_flight, the servers a round trip away: table and picture
-    Sweep {
-        /// Round trip, microseconds
-        #[arg(long, default_value_t = 1000)]
-        rtt_us: u64,
-        /// Processes on the mount, a directory each
-        #[arg(short, long, default_value_t = 16)]
-        processes: u32,
-        /// Files and directories of each
-        #[arg(short = 'n', long, default_value_t = 100)]
-        items: u32,
-        #[arg(short, long, default_value_t = 3)]
-        rounds: u32,
-        #[arg(long, value_delimiter = ',', default_value = "1,2,4,7,16,64")]
-        limits: Vec<u16>,
-        /// The client library alone, without the kernel's look-ups
-        #[arg(long)]
-        library: bool,
-        /// Draws here (SVG)
-        #[arg(long)]
-        picture: Option<std::path::PathBuf>,
-    },
+    Sweep(e2e::Sweep),
     /// What a create costs in a file system full of files, against an empty one; memory and restart (TMPDIR says where)
     Million {
         #[arg(long, default_value_t = 1_000_000)]
@@ -106,26 +84,7 @@ enum Task {
     /// CPU cost of a create on the metadata target, with and without reply records (needs valgrind)
     Cost,
     /// Stands between a client and a server and delays, drops, doubles and swaps whole frames
-    Proxy {
-        /// Where clients connect (what the server advertises)
-        #[arg(long)]
-        listen: String,
-        /// Where the server listens
-        #[arg(long)]
-        to: String,
-        /// Each way, microseconds
-        #[arg(long, default_value_t = 500)]
-        delay_us: u64,
-        /// One frame in so many; 0 = none
-        #[arg(long, default_value_t = 0)]
-        drop_one_in: u64,
-        #[arg(long, default_value_t = 0)]
-        double_one_in: u64,
-        #[arg(long, default_value_t = 0)]
-        swap_one_in: u64,
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-    },
+    Proxy(e2e::Proxy),
     /// What one mount has completed the other sees: every change × every observation
     Matrix {
         #[arg(long, default_value_t = 100)]
@@ -150,15 +109,9 @@ fn main() -> Result<()> {
         Task::Membership { lease } => ci::membership(lease),
         Task::Trips => e2e::trips(),
         Task::Million { files, rounds } => e2e::million(files, rounds),
-        Task::Sweep { rtt_us, processes, items, rounds, limits, library, picture } => {
-            e2e::sweep(&e2e::Sweep { rtt_us, processes, items, rounds, limits, library, picture })
-        }
+        Task::Sweep(sweep) => e2e::sweep(&sweep),
         Task::Cost => cost::run(),
-        Task::Proxy { listen, to, delay_us, drop_one_in, double_one_in, swap_one_in, seed } => {
-            let delay = std::time::Duration::from_micros(delay_us);
-            let faults = ProxyFaults { delay, drop_one_in, double_one_in, swap_one_in, seed };
-            Ok(proxy::run(&std::net::TcpListener::bind(listen)?, &to, faults)?)
-        }
+        Task::Proxy(options) => e2e::proxy(&options),
         Task::Matrix { rounds } => e2e::matrix(rounds),
     }
 }

@@ -5,8 +5,8 @@
 //! named it must find the bug; else seeds come first, then the scripts. Nothing is
 //! optimised: building would take longer. What nothing finds is printed as `not found`, and the command fails.
 
-use crate::shell::{cargo, output, root};
 use anyhow::{Context as _, Result, ensure};
+use nacre_e2e::shell::{cargo, output, root};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

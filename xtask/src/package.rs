@@ -3,8 +3,8 @@
 //! `--test` also installs it, checks it with systemd's own tools, mounts through `mount -t nacre`, removes it, and
 //! fails if anything is left.
 
-use crate::shell::{cargo, output, root, run as sh};
 use anyhow::{Context as _, Result, ensure};
+use nacre_e2e::shell::{cargo, output, root, run as sh};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};

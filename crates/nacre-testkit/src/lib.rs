@@ -1,10 +1,11 @@
-//! What tests of several crates share: a driver for one island, a device that crashes, and the contract that every
-//! store keeps.
+//! What tests of several crates share: a driver for one island, a device that crashes, the contract that every store
+//! keeps, a proxy of frames, waiting for a condition.
 
 pub mod contract;
 mod crash;
 mod drive;
 pub mod proxy;
+pub mod wait;
 
 pub use crash::{CrashDevice, Fault, FaultOp};
 pub use drive::{Drive, OsdDrive, OsdLogic, test_label};

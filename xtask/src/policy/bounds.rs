@@ -4,8 +4,8 @@
 //! table has bounds of 0. Raising a bound is an edit by hand, which a reviewer sees.
 
 use super::shape::Shape;
-use crate::shell::root;
 use anyhow::{Context as _, Result, ensure};
+use nacre_e2e::shell::root;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;

@@ -3,8 +3,8 @@
 //! A crate depends only on lower layers, or on a crate of its own layer that [`SIDEWAYS`] names (and
 //! ARCHITECTURE.md explains). L0 to L2 may use only [`LOGIC_DEPENDENCIES`] from outside and are `no_std`.
 
-use crate::shell::{cargo, output, root};
 use anyhow::{Context as _, Result, ensure};
+use nacre_e2e::shell::{cargo, output, root};
 use serde_json::Value;
 use std::collections::BTreeMap;
 

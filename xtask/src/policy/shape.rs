@@ -5,8 +5,8 @@
 //! import. Methods are not followed.
 
 use super::source::{Source, SourcePath, block_end, indent};
-use crate::shell::root;
 use anyhow::{Context as _, Result};
+use nacre_e2e::shell::root;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 

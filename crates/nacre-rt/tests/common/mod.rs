@@ -1,10 +1,11 @@
 //! Small islands for the tests of the driver.
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses its part")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(unreachable_pub, reason = "shared between test binaries")]
 
 use nacre_node::{ConnId, Ctx, Effect, Event, Logic, StoreOp};
 use nacre_rt::{DoorSink, EndReason, IslandRef, Node};
+pub use nacre_testkit::wait::eventually;
 use nacre_types::Xid;
 use nacre_wire::{Frame, Header, Kind};
 use std::any::Any;
@@ -155,14 +156,6 @@ impl Logic for Puppet {
     }
 }
 
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let until = std::time::Instant::now() + LIMIT;
-    while !condition() {
-        assert!(std::time::Instant::now() < until, "{what}");
-        let moment = rustix::event::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
-        rustix::event::poll(&mut [], Some(&moment)).unwrap();
-    }
-}
 pub fn request(xid: u64, body: &[u8]) -> Frame {
     let mut header = Header::new(Kind::Request, 1);
     header.xid = Xid(xid);

@@ -1,17 +1,15 @@
 //! A machine of its own for one test: a run directory, directories, background processes that end with it.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
+#![allow(dead_code, unused_imports, unreachable_pub, reason = "each test file uses a part")]
 
 pub mod cluster;
 pub mod daemon;
 
+pub use nacre_testkit::wait::eventually;
+use nacre_testkit::wait::{WAIT_TIMEOUT, holds_within};
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
-
-/// How long anything here may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Machine {
     dir: tempfile::TempDir,
@@ -189,14 +187,14 @@ impl Running {
     }
     /// Waits for its end.
     pub fn ended(mut self) -> Said {
-        let in_time = within_patience(|| self.child.try_wait().unwrap().is_some());
+        let in_time = holds_within(WAIT_TIMEOUT, || self.child.try_wait().unwrap().is_some());
         if !in_time {
             self.child.kill().unwrap();
         }
         let (mut out, mut err) = (String::new(), String::new());
         self.stdout.read_to_string(&mut out).unwrap();
         self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
-        assert!(in_time, "not within {PATIENCE:?}: it ends; it said: {out}{err}");
+        assert!(in_time, "not within {WAIT_TIMEOUT:?}: it ends; it said: {out}{err}");
         let status = self.child.wait().unwrap();
         Said { ok: status.success(), code: status.code(), out, err }
     }
@@ -227,21 +225,4 @@ pub fn stands_still(pid: u32) -> bool {
         let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
         stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
     })
-}
-
-/// Waits until something is so.
-pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
-    assert!(within_patience(condition), "not within {PATIENCE:?}: {what}");
-}
-
-fn within_patience(mut condition: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    while !condition() {
-        if start.elapsed() >= PATIENCE {
-            return false;
-        }
-        let t = rustix::event::Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
-        let _ = rustix::event::poll(&mut [], Some(&t));
-    }
-    true
 }

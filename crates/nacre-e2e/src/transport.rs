@@ -7,7 +7,7 @@ const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// Runs a step with io_uring on or off for the mounts it makes; the kernel's parameter is as before afterwards. Where it
 /// cannot be written it stays as it is.
-pub(crate) fn with_uring(on: bool, step: impl FnOnce() -> Result<()>) -> Result<()> {
+pub fn with_uring(on: bool, step: impl FnOnce() -> Result<()>) -> Result<()> {
     let Ok(before) = std::fs::read_to_string(PARAMETER) else {
         eprintln!("transport: /dev/fuse, this kernel has no other");
         return step();

@@ -1,7 +1,7 @@
 //! pjdfstest (crate 0.2.2): about 400 POSIX cases on a real mount.
 
-use super::system::System;
 use crate::shell::{root, run as sh};
+use crate::system::System;
 use anyhow::{Context as _, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,7 +25,7 @@ fn program() -> Result<PathBuf> {
 fn run_on(dir: &Path, elsewhere: &Path) -> Result<()> {
     let out = Command::new(program()?)
         .arg("-c")
-        .arg(root().join("xtask/pjdfstest.toml"))
+        .arg(root().join("crates/nacre-e2e/pjdfstest.toml"))
         .arg("-p")
         .arg(dir)
         .arg("-s")
@@ -40,7 +40,8 @@ fn run_on(dir: &Path, elsewhere: &Path) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn run() -> Result<()> {
+/// Runs pjdfstest on a real mount.
+pub fn run() -> Result<()> {
     let system = System::up()?;
     let dir = system.mount().join("pjdfstest");
     std::fs::create_dir(&dir)?;

@@ -1,7 +1,7 @@
 //! Programs that people run: a source tree, git, SQLite, fio, on a real mount.
 
-use super::system::System;
 use crate::shell::{output, root, run as sh};
+use crate::system::System;
 use anyhow::{Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,10 +12,10 @@ type App = (&'static str, fn(&Path, &Path) -> Result<()>);
 const APPS: &[App] = &[("tree", tree), ("git", git), ("sqlite", sqlite), ("fio", fio)];
 
 /// Runs every app, or those named. PostgreSQL, which needs servers that can be killed, only if it is named.
-pub(crate) fn run(names: &[String]) -> Result<()> {
+pub fn run(names: &[String]) -> Result<()> {
     if names.iter().any(|name| name == "postgres") {
         let start = Instant::now();
-        super::postgres::run()?;
+        crate::postgres::run()?;
         println!("postgres: ok, {:.1} s", start.elapsed().as_secs_f64());
         if names.len() == 1 {
             return Ok(());

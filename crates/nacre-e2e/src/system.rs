@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The release binary, built if needed; or the one that `NACRE_BINARY` names.
-pub(crate) fn binary() -> Result<PathBuf> {
+pub fn binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("NACRE_BINARY") {
         return Ok(path.into());
     }

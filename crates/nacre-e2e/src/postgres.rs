@@ -2,8 +2,8 @@
 //! pgbench must end well, and the tables must agree. Takes about two minutes, so it is not part of CI.
 
 use super::pause;
-use super::system::binary;
 use crate::shell::{output, run as sh};
+use crate::system::binary;
 use anyhow::{Context as _, Result, ensure};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -24,7 +24,7 @@ const KILLS: [(&[usize], u64); 10] = [
     (&[0, 1, 2, 3], 10),
 ];
 const SERVED_BETWEEN: Duration = Duration::from_secs(3);
-const PATIENCE: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Servers in processes of their own, and a mount in another one.
 struct Servers {
@@ -201,7 +201,7 @@ fn under_kills(servers: &mut Servers, postgres: &Postgres) -> Result<()> {
         let names: Vec<&str> = victims.iter().map(|at| TARGETS[*at]).collect();
         println!("  {} away for {away} s", names.join(", "));
     }
-    ensure!(start.elapsed() < Duration::from_secs(seconds) + PATIENCE, "the kills took too long");
+    ensure!(start.elapsed() < Duration::from_secs(seconds) + START_TIMEOUT, "the kills took too long");
     let ended = bench.wait_with_output()?;
     let said = String::from_utf8_lossy(&ended.stdout).into_owned();
     ensure!(ended.status.success(), "pgbench failed:\n{said}\n{:?}", postgres.error()?);

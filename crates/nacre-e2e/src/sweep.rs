@@ -3,8 +3,8 @@
 //! Sets everything up: servers in a process of their own (stores in memory), a proxy that delays every frame, a
 //! mount, `nacre bench md --sweep` on it, and judges the ratios at 7 slots against the published ones.
 
-use super::system::binary;
 use crate::shell::{output, run as sh};
+use crate::system::binary;
 use anyhow::{Context as _, Result, ensure};
 use nacre_testkit::proxy::{self, ProxyFaults};
 use serde_json::Value;
@@ -26,18 +26,32 @@ const BARS: [(&str, f64); 6] = [
 /// Where the bars are read.
 const BAR_SLOTS: [u64; 2] = [7, 8];
 
-/// What is asked for.
-pub(crate) struct Sweep {
-    pub(crate) rtt_us: u64,
-    pub(crate) processes: u32,
-    pub(crate) items: u32,
-    pub(crate) rounds: u32,
-    pub(crate) limits: Vec<u16>,
-    pub(crate) library: bool,
-    pub(crate) picture: Option<PathBuf>,
+/// Options of the measurement.
+#[derive(clap::Args, Debug)]
+pub struct Sweep {
+    /// Round trip, microseconds
+    #[arg(long, default_value_t = 1000)]
+    rtt_us: u64,
+    /// Processes on the mount, a directory each
+    #[arg(short, long, default_value_t = 16)]
+    processes: u32,
+    /// Files and directories of each
+    #[arg(short = 'n', long, default_value_t = 100)]
+    items: u32,
+    #[arg(short, long, default_value_t = 3)]
+    rounds: u32,
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,7,16,64")]
+    limits: Vec<u16>,
+    /// The client library alone, without the kernel's look-ups
+    #[arg(long)]
+    library: bool,
+    /// Draws here (SVG)
+    #[arg(long)]
+    picture: Option<PathBuf>,
 }
 
-pub(crate) fn run(sweep: &Sweep) -> Result<()> {
+/// Measures, prints a table and fails if a ratio is below its bar.
+pub fn run(sweep: &Sweep) -> Result<()> {
     let far = Far::start(sweep.rtt_us, sweep.limits.iter().copied().max().unwrap_or(1))?;
     let limits = sweep.limits.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
     let place = if sweep.library { far.source() } else { far.mount()?.display().to_string() };

@@ -5,8 +5,8 @@
 //! with everything that goes on in the background meanwhile (flushes and merges of the large one; the rounds are long
 //! enough to see some). Then the memory of the large process against its bounds, and its restart after kill -9.
 
-use super::system::System;
 use crate::shell::output;
+use crate::system::System;
 use anyhow::{Context as _, Result, ensure};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -69,7 +69,8 @@ fn micros(time: Duration, files: u64) -> f64 {
     time.as_secs_f64() * 1e6 / files as f64
 }
 
-pub(crate) fn run(files: u64, rounds: u32) -> Result<()> {
+/// Measures a create in a file system of `files` files against an empty one; memory and restart.
+pub fn run(files: u64, rounds: u32) -> Result<()> {
     let shapes = [false, true].map(|many| {
         println!("{files} files in {}", if many { "many directories" } else { "one directory" });
         let outcome = shape(many, files.next_multiple_of(TURN), rounds);

@@ -2,9 +2,10 @@
 //!
 //! A program on a mount that was killed may fail; what it was told before stays. Otherwise its failure is a violation.
 
-use super::{PATIENCE, Shared, wait};
+use super::{START_TIMEOUT, Shared};
 use crate::shell::{output, root, run as sh};
 use anyhow::Result;
+use nacre_testkit::wait::pause;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead as _, BufReader, ErrorKind};
@@ -53,13 +54,13 @@ fn program(shared: &Shared, command: &mut Command) -> Result<Ended> {
         }
         if shared.stop.load(Ordering::Relaxed) {
             let since = *over.get_or_insert_with(Instant::now);
-            if since.elapsed() > PATIENCE {
+            if since.elapsed() > START_TIMEOUT {
                 child.kill()?;
                 child.wait()?;
                 return Ok(Ended::Given);
             }
         }
-        wait(Duration::from_millis(10));
+        pause(Duration::from_millis(10));
     }
 }
 
@@ -75,7 +76,7 @@ impl<'a> Step<'a> {
     fn new(shared: &'a Shared, name: &'static str, mounts: &'static [usize]) -> Self {
         let look = || mounts.iter().map(|m| shared.mount_stands(*m)).collect::<Vec<_>>();
         while look().contains(&None) && !shared.stop.load(Ordering::Relaxed) {
-            wait(Duration::from_millis(20));
+            pause(Duration::from_millis(20));
         }
         Self { shared, name, mounts, began: look() }
     }

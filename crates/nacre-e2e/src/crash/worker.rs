@@ -5,7 +5,7 @@
 
 use super::Shared;
 use super::common::Common;
-use super::wait;
+use nacre_testkit::wait::pause;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -88,7 +88,7 @@ impl<'a> Worker<'a> {
     pub(super) fn work(&mut self) {
         while !self.shared.stop.load(Ordering::Relaxed) {
             let Some(faults) = self.shared.mount_stands(self.mount) else {
-                wait(Duration::from_millis(20));
+                pause(Duration::from_millis(20));
                 continue;
             };
             let Some(op) = self.plan() else { continue };
@@ -272,7 +272,7 @@ impl<'a> Worker<'a> {
             if self.shared.stop.load(Ordering::Relaxed) {
                 return; // the run was given up
             }
-            wait(Duration::from_millis(20));
+            pause(Duration::from_millis(20));
         }
         let matches = |me: &Self| me.concerned(op).into_iter().all(|n| me.seen(n) == Some(me.expected(n)));
         if matches(self) {

@@ -1,23 +1,23 @@
 //! Running commands, and where things are.
 
 use anyhow::{Context as _, Result, ensure};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The root of the checkout.
-pub(crate) fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().map(PathBuf::from).unwrap_or_default()
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(PathBuf::from).unwrap_or_default()
 }
 
 /// A cargo command at the root.
-pub(crate) fn cargo(args: &[&str]) -> Command {
+pub fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
     command
 }
 
 /// Runs to the end; a failure names the command.
-pub(crate) fn run(command: &mut Command) -> Result<()> {
+pub fn run(command: &mut Command) -> Result<()> {
     eprintln!("+ {}", show(command));
     let status = command.status().with_context(|| format!("cannot start {}", show(command)))?;
     ensure!(status.success(), "{} ended with {status}", show(command));
@@ -25,7 +25,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 }
 
 /// Runs and returns stdout as text.
-pub(crate) fn output(command: &mut Command) -> Result<String> {
+pub fn output(command: &mut Command) -> Result<String> {
     let out = command.output().with_context(|| format!("cannot start {}", show(command)))?;
     ensure!(
         out.status.success(),

@@ -1,9 +1,9 @@
 //! Servers and mounts as processes on hosts of their own, some of them behind a proxy of frames.
 
-use super::super::network::Network;
-use super::wait;
+use crate::network::Network;
 use crate::shell::run as sh;
 use anyhow::{Context as _, Result, ensure};
+use nacre_testkit::wait::pause;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::process::CommandExt as _;
@@ -23,8 +23,8 @@ const HOSTS: [(&str, &str); 6] = [
 pub(super) const SERVERS: [&str; 4] = ["mgs", "mdt", "ost0", "ost1"];
 pub(super) const MDT: usize = 1;
 pub(super) const MOUNTS: usize = 2;
-/// Whoever was started serves by then, or the run has failed.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// A server or mount that was started serves within this time, or the run has failed.
+pub(super) const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What the proxy before a server does to frames; `None`: there is none.
 pub(super) type Proxies = [Option<Vec<String>>; SERVERS.len()];
@@ -155,13 +155,13 @@ impl Cluster {
             signal(child, Signal::STOP)?;
         }
         let next = self.serve(at, &["--takeover"]);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + START_TIMEOUT;
         while let Some(child) = &mut old {
             if child.try_wait()?.is_some() {
                 break;
             }
             ensure!(Instant::now() < until, "the stopped server was not ended by --takeover");
-            wait(Duration::from_millis(5));
+            pause(Duration::from_millis(5));
         }
         next
     }
@@ -191,10 +191,10 @@ impl Cluster {
         self.environment(&mut mount);
         mount.arg("mount").arg(format!("{}:9988:/demo", HOSTS[0].1)).arg(&dir).process_group(0);
         self.mounts[at] = Some(mount.stdout(Stdio::null()).stderr(self.log(name)?).spawn()?);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + START_TIMEOUT;
         while !is_mounted(&dir)? {
             ensure!(Instant::now() < until, "{} does not get mounted", dir.display());
-            wait(Duration::from_millis(20));
+            pause(Duration::from_millis(20));
         }
         Ok(())
     }
@@ -278,7 +278,7 @@ fn signal(child: &Child, signal: Signal) -> Result<()> {
 
 /// Waits for a planned end.
 fn ended(name: &str, child: &mut Child) -> Result<Option<String>> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + START_TIMEOUT;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok((!status.success()).then(|| format!("{name} ended with {status}")));
@@ -288,7 +288,7 @@ fn ended(name: &str, child: &mut Child) -> Result<Option<String>> {
             child.wait()?;
             return Ok(Some(format!("{name} did not stop")));
         }
-        wait(Duration::from_millis(10));
+        pause(Duration::from_millis(10));
     }
 }
 

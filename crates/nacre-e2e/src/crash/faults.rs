@@ -1,11 +1,12 @@
 //! The faults, one at a time: choosing, injecting, waiting until everything goes on.
 
-use super::cluster::{Cluster, MDT, MOUNTS, PATIENCE, SERVERS};
+use super::cluster::{Cluster, MDT, MOUNTS, SERVERS, START_TIMEOUT};
 use super::report::{Happened, Report};
 use super::worker::{Io, Rng};
-use super::{Options, Shared, show_output, wait};
+use super::{Options, Shared, show_output};
 use crate::shell::run as sh;
 use anyhow::{Context as _, Result, bail};
+use nacre_testkit::wait::pause;
 use rustix::fs::{FlockOperation, fcntl_lock};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -105,28 +106,28 @@ impl<'a> Faults<'a> {
         let until = self.began + Duration::from_secs_f64(self.options.minutes * 60.0);
         match self.options.mdt_kills {
             Some(times) => {
-                wait(Duration::from_secs(2));
+                pause(Duration::from_secs(2));
                 let (mdt, records) = (self.cluster.path(SERVERS[MDT]), ["lr_reader", "-c", "-r"]);
                 show_output(self.cluster.nacre().args(records).arg(&mdt), "before", &mdt);
                 for _ in 0..times {
                     self.one(Fault::KillMdt)?;
-                    wait(Duration::from_millis(2000 + self.rng.below(2000)));
+                    pause(Duration::from_millis(2000 + self.rng.below(2000)));
                 }
                 show_output(self.cluster.nacre().args(records).arg(&mdt), "after", &mdt);
             }
             None => {
                 while Instant::now() < until {
-                    wait(Duration::from_millis(SETTLE_MS + self.rng.below(1500)));
+                    pause(Duration::from_millis(SETTLE_MS + self.rng.below(1500)));
                     let fault = self.choose();
                     self.one(fault)?;
                 }
             }
         }
-        wait(Duration::from_millis(SETTLE_MS));
+        pause(Duration::from_millis(SETTLE_MS));
         // Until nothing of a killed mount is left.
         let evicted = self.mount_killed.map(|at| at + EVICTED_AFTER);
         if let Some(left) = evicted.and_then(|at| at.checked_duration_since(Instant::now())) {
-            wait(left);
+            pause(left);
         }
         Ok(())
     }
@@ -234,7 +235,7 @@ impl<'a> Faults<'a> {
             self.cluster.kill_server(*at)?;
         }
         if self.options.mdt_kills.is_none() {
-            wait(Duration::from_millis(self.rng.below(400)));
+            pause(Duration::from_millis(self.rng.below(400)));
         }
         let over = Instant::now();
         for at in servers {
@@ -244,13 +245,13 @@ impl<'a> Faults<'a> {
     }
     fn freeze(&mut self, host: usize, time: Duration) -> Result<(String, Instant)> {
         self.cluster.freeze(host, true)?;
-        wait(time);
+        pause(time);
         self.cluster.freeze(host, false)?;
         Ok((Cluster::host_name(host).to_owned(), Instant::now()))
     }
     fn cut(&mut self, host: usize, time: Duration) -> Result<(String, Instant)> {
         self.cluster.link(host, false)?;
-        wait(time);
+        pause(time);
         self.cluster.link(host, true)?;
         Ok((Cluster::host_name(host).to_owned(), Instant::now()))
     }
@@ -288,7 +289,7 @@ impl<'a> Faults<'a> {
                 let text = format!("a lock of a killed mount is still there after {} s", 2 * LEASE.as_secs());
                 return self.shared.violation(text);
             }
-            wait(Duration::from_millis(50));
+            pause(Duration::from_millis(50));
         }
         eprintln!("           its lock was free after {:.2} s", killed.elapsed().as_secs_f64());
     }
@@ -296,12 +297,12 @@ impl<'a> Faults<'a> {
     /// Calls that were under way at an eviction fail; later ones do not.
     fn after_eviction(&mut self) -> Result<()> {
         const TRIES: u32 = 10;
-        wait(Duration::from_millis(500));
+        pause(Duration::from_millis(500));
         for _ in 1..TRIES {
             if self.probe().is_ok() {
                 return Ok(());
             }
-            wait(Duration::from_millis(500));
+            pause(Duration::from_millis(500));
         }
         self.probe()
     }
@@ -315,9 +316,9 @@ impl<'a> Faults<'a> {
             let done = mounts.iter().try_for_each(|mount| probe(mount, round));
             drop(sender.send(done));
         })?;
-        match receiver.recv_timeout(PATIENCE) {
+        match receiver.recv_timeout(START_TIMEOUT) {
             Ok(done) => Ok(done?),
-            Err(_) => bail!("a call does not come back within {} s", PATIENCE.as_secs()),
+            Err(_) => bail!("a call does not come back within {} s", START_TIMEOUT.as_secs()),
         }
     }
 }

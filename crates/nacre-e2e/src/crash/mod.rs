@@ -12,12 +12,13 @@ mod loads;
 mod report;
 mod worker;
 
-use super::system::binary;
+use crate::system::binary;
 use anyhow::{Result, bail};
-use cluster::{Cluster, MOUNTS, PATIENCE, Proxies, SERVERS};
+use cluster::{Cluster, MOUNTS, Proxies, SERVERS, START_TIMEOUT};
 use common::Common;
 use faults::{Fault, Faults};
 use loads::{Bank, Places};
+use nacre_testkit::wait::pause;
 use report::Report;
 use std::path::Path;
 use std::process::Command;
@@ -36,8 +37,9 @@ const TOLD_MAX: usize = 20;
 /// Calls that took less are not looked at for pauses.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 
+/// How long, and which faults and loads.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Options {
+pub struct Options {
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
     #[arg(long, default_value_t = 1)]
@@ -61,7 +63,7 @@ pub(crate) struct Options {
 
 impl Options {
     /// What CI runs each time.
-    pub(crate) fn short() -> Self {
+    pub fn short() -> Self {
         const MINUTES: f64 = 0.5;
         let (faults, loads) = (Vec::new(), Vec::new());
         Self { minutes: MINUTES, seed: 8, faults, loads, mdt_kills: None, json: false, keep: false }
@@ -129,12 +131,6 @@ impl Shared {
     }
 }
 
-fn wait(time: Duration) {
-    let moment =
-        rustix::event::Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() };
-    let _nothing = rustix::event::poll(&mut [], Some(&moment));
-}
-
 /// What is between clients and servers.
 fn proxies(options: &Options) -> Proxies {
     let words = |text: &str| Some(text.split(' ').map(str::to_owned).collect::<Vec<_>>());
@@ -153,7 +149,8 @@ fn proxies(options: &Options) -> Proxies {
     }
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
+/// Runs the loads under the faults; an error if a promise was broken.
+pub fn run(options: &Options) -> Result<()> {
     let (shared, common, bank) = (Shared::new(), Common::default(), Bank::default());
     let loads = match (&options.loads[..], options.mdt_kills) {
         (_, Some(_)) => vec![Load::Meta],
@@ -200,9 +197,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let outcome = faults.run();
         shared.stop.store(true, Ordering::Relaxed);
         tell("end", places.tell_over());
-        let until = Instant::now() + PATIENCE + PATIENCE / 2;
+        let until = Instant::now() + START_TIMEOUT + START_TIMEOUT / 2;
         while running.iter().any(|(_, r)| !r.is_finished()) && Instant::now() < until {
-            wait(Duration::from_millis(20));
+            pause(Duration::from_millis(20));
         }
         let hang: Vec<&str> =
             running.iter().filter(|(_, r)| !r.is_finished()).map(|(name, _)| *name).collect();

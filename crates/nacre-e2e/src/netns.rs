@@ -4,9 +4,9 @@
 //! `kill -9` and restart of each server nothing is lost and the clients went on. Then links go down without a word, of a
 //! client and of a server, for less and for more than a lease: half-open connections cost nobody more than that.
 
-use super::network::Network;
-use super::system::binary;
+use crate::network::Network;
 use crate::shell::{output, run as sh};
+use crate::system::binary;
 use anyhow::{Context as _, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -287,7 +287,8 @@ fn half_open(network: &Network, nacre: &Path) -> Result<()> {
     (0..2).try_for_each(|c| sh(Command::new("umount").arg(cluster.mount(c))))
 }
 
-pub(crate) fn run() -> Result<()> {
+/// Runs servers and mounts in network namespaces, in several orders, with kill -9 of each server and cut links.
+pub fn run() -> Result<()> {
     let nacre = binary()?;
     let network = Network::new("nc-", &HOSTS)?;
     for order in &ORDERS {

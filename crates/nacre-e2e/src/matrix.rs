@@ -4,7 +4,7 @@
 //! change is made on mount A, the observer looks again on B. The same script runs on the file system below; every
 //! observation must be equal to the one there.
 
-use super::system::System;
+use crate::system::System;
 use anyhow::{Result, ensure};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -66,7 +66,8 @@ fn prepare(d: &Path) -> std::io::Result<()> {
     File::create_new(d.join("file"))?.write_all(b"what it was")
 }
 
-pub(crate) fn run(rounds: u32) -> Result<()> {
+/// Checks that what one mount has completed the other sees: every change × every observation, `rounds` times.
+pub fn run(rounds: u32) -> Result<()> {
     let mut system = System::up()?;
     let b = system.second_mount()?;
     let a = system.mount().to_path_buf();

@@ -4,8 +4,8 @@
 //! The image of the store is a sparse file in a small tmpfs. When that runs full, the device answers EIO to what the
 //! kernel writes back, and the kernel marks those pages clean: the log cannot be synced, and the target ends itself.
 
-use super::system::binary;
 use crate::shell::{output, run as sh};
+use crate::system::binary;
 use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum as _;
 use std::fs::{self, File, OpenOptions};
@@ -19,13 +19,14 @@ use std::time::{Duration, Instant};
 
 const IMAGE_BYTES: u64 = 256 << 20;
 const BACKING: &str = "size=160m";
-/// Whoever was started serves by then, or the run has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A server or mount that was started serves within this time, or the run has failed.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 const TARGETS: [&str; 2] = ["ost", "mdt"];
 const SERVERS: [&str; 3] = ["mgs", "mdt", "ost"];
 
+/// Which cases run.
 #[derive(clap::Args, Debug, Default)]
-pub(crate) struct Options {
+pub struct Options {
     /// Only this target's store is on the loop device (ost, mdt)
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(TARGETS))]
     target: Option<String>,
@@ -73,7 +74,7 @@ struct Cluster {
 }
 
 /// Every loss with the store of an OST and of the MDT.
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub fn run(options: &Options) -> Result<()> {
     let nacre = binary()?;
     let rounds = options.rounds.unwrap_or(1);
     for on_loop in TARGETS.into_iter().filter(|name| options.target.as_ref().is_none_or(|only| only == name))
@@ -192,7 +193,7 @@ impl Cluster {
                 break;
             }
             ensure!(child.try_wait()?.is_none(), "the server of {name} has ended at its start");
-            ensure!(begin.elapsed() < PATIENCE, "the server of {name} does not start");
+            ensure!(begin.elapsed() < START_TIMEOUT, "the server of {name} does not start");
             super::pause();
         }
         self.servers.push((name, child));
@@ -206,7 +207,7 @@ impl Cluster {
         self.mounts.push(command.stdout(Stdio::null()).stderr(self.log(name)?).spawn()?);
         let begin = Instant::now();
         while !fs::read_to_string("/proc/mounts")?.contains(&format!("{} ", dir.display())) {
-            ensure!(begin.elapsed() < PATIENCE, "mount {name} does not get ready");
+            ensure!(begin.elapsed() < START_TIMEOUT, "mount {name} does not get ready");
             super::pause();
         }
         Ok(())
@@ -230,7 +231,7 @@ impl Cluster {
         let mut server = self.take_server()?;
         let begin = Instant::now();
         while server.try_wait()?.is_none() {
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > START_TIMEOUT {
                 server.kill()?;
                 server.wait()?;
                 anyhow::bail!("the target does not end itself although its device refuses what it writes");

@@ -464,7 +464,7 @@ mod tests {
             replies.extend(world.visit(None, now));
             assert_eq!(replies, [(unique, -answer.0)]);
         }
-        // Reading goes on.
+        // Reading continues.
         assert_eq!(world.visit(request(op::LOOKUP, 16, b"name\0"), now), []);
         assert!(world.asked.is_empty());
     }
@@ -481,7 +481,7 @@ mod tests {
         assert_eq!(world.asked, [(10, 77)]);
         world.door.interrupted(for_this(10, Asked));
         assert_eq!(world.visit(None, ms(0)), [(10, -Errno::EINTR.0)]);
-        // The task goes on; its result is nobody's.
+        // The task continues; its result is discarded.
         world.back();
         assert_eq!(world.visit(None, ms(500)), []);
         assert_eq!((world.door.running(), world.ctx.live_tasks()), (0, 0));

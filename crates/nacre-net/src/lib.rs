@@ -37,7 +37,7 @@ pub enum NetError {
     Address(#[from] AddressError),
     #[error("{0}")]
     Handshake(String),
-    /// The process at the address does not have the island that was asked for.
+    /// The process at the address does not have the requested island.
     #[error("{0}")]
     NoSuchIsland(String),
 }
@@ -45,8 +45,8 @@ impl NetError {
     pub(crate) fn io(what: impl Into<String>, cause: impl Into<io::Error>) -> Self {
         Self::Io { what: what.into(), cause: cause.into() }
     }
-    /// Whether the machine has answered, and said that what was asked for is not there. Not of a host that cannot be
-    /// reached, nor of one that says nothing.
+    /// Whether the machine answered that the address or the island does not exist there. False if the host cannot be
+    /// reached or does not answer.
     pub fn is_absence(&self) -> bool {
         match self {
             Self::Io { cause, .. } => {

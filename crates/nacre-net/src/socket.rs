@@ -36,7 +36,7 @@ pub struct Accepted {
     pub same_host: bool,
 }
 
-/// Where frames are read to before they are told apart; one per event loop.
+/// Buffer for received bytes before they are split into frames; one per event loop.
 #[derive(Debug)]
 pub struct Scratch(Vec<u8>);
 impl Default for Scratch {
@@ -89,8 +89,8 @@ pub fn receive(
     Ok(Received::Bytes { bytes, drained: bytes < room })
 }
 
-/// Binds and listens. Returns the address as bound (port 0 becomes the real one). A unix socket that nobody
-/// answers at any more is replaced; only its owner may connect to it.
+/// Binds and listens. Returns the address as bound (port 0 becomes the real one). A unix socket without a listening
+/// process is replaced; only its owner may connect to it.
 ///
 /// # Errors
 /// `InUse` and `Io` with the address.
@@ -105,7 +105,7 @@ pub fn listen(address: &Address) -> Result<(OwnedFd, Address), NetError> {
             clear_stale(path, address)?;
             let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None).map_err(fail)?;
             bind(&fd, &SocketAddrUnix::new(path).map_err(fail)?).map_err(fail)?;
-            // Before `listen`, so nobody was let in by the process's umask.
+            // Before `listen`, so the process's umask cannot admit another user.
             let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
             rustix::fs::chmod(path, mode).map_err(fail)?;
             sys_listen(&fd, BACKLOG).map_err(fail)?;
@@ -126,7 +126,7 @@ pub fn listen(address: &Address) -> Result<(OwnedFd, Address), NetError> {
     }
 }
 
-/// Removes what a unix listener has left in the file system.
+/// Removes the socket file of a unix listener.
 pub fn unlink(address: &Address) {
     if let Address::Unix(path) = address
         && let Err(error) = std::fs::remove_file(path)
@@ -135,7 +135,7 @@ pub fn unlink(address: &Address) {
     }
 }
 
-/// A socket file at which nobody answers is left over from a process that was killed.
+/// A socket file without a listening process was left by a process that was killed.
 fn clear_stale(path: &Path, address: &Address) -> Result<(), NetError> {
     let fail = |e: Errno| NetError::io(format!("cannot use {address}"), e);
     if std::fs::symlink_metadata(path).is_err() {

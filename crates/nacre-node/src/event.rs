@@ -93,7 +93,7 @@ pub enum Effect {
     Door(Box<dyn Any + Send>),
     /// The planned stop is complete.
     Stopped,
-    /// The island cannot go on (failed log, bug); the driver drops it. The text is for the operator.
+    /// The island cannot continue (failed log, bug); the driver drops it. The text is for the operator.
     Fatal(String),
     /// The island must not be used (another target has its name, or it is an old copy); the driver drops it. The text
     /// is for the operator.

@@ -31,7 +31,7 @@ pub(super) struct Ring {
 pub(super) struct Completion {
     pub(super) user_data: u64,
     pub(super) result: i32,
-    /// Of a poll: it goes on.
+    /// Of a poll: it continues.
     pub(super) more: bool,
 }
 

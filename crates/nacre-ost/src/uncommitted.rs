@@ -2,7 +2,7 @@
 //!
 //! Why: A writes a range and its reply is lost; B sees the bytes, overwrites them and gets a reply; the machine dies. B
 //! replays its write in the recovery, and A, which has no reply, resends its own after it: the older bytes would cover the
-//! newer ones. Once A's write is durable, so is its reply record, and the resend is answered from that.
+//! newer ones. Once A's write is durable, so is its reply record, and the reply to the resend is reconstructed from it.
 //!
 //! So a change that overlaps one of another client, which is not known to have the reply, waits until the object is
 //! synced. A change is durable when its rows are committed and its bytes are stable.

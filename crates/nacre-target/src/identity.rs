@@ -3,7 +3,7 @@
 //! Rules: a client gives its secret at its first connect, and the secret is in its row; a connect in the name of that client
 //! with another secret is refused and changes nothing. A target's secrets (one for each target that it connects to, so that
 //! none of those can impersonate it at another) are derived from a key in its store, so that they survive its restarts. No
-//! secret leaves the target, whatever the role of the sender. Not here: who may register with an MGS (`nacre-mgs`).
+//! secret leaves the target, whatever the role of the sender. Not here: registration with an MGS (`nacre-mgs`).
 
 use crate::clients::export::ClientExport;
 use crate::request::Request;

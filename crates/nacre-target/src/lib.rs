@@ -1,6 +1,6 @@
-//! What every server target has in common: exports and their records, admission, leases, replies, parameters.
+//! The common part of all server targets: exports and their records, admission, leases, replies, parameters.
 //!
-//! A target is a [`Service`] (what a request means) inside a [`TargetIsland`] (who may ask, exactly once). The
+//! A target is a [`Service`] (the meaning of requests) inside a [`TargetIsland`] (admission, exactly once). The
 //! service changes its rows through [`TargetCore::transact`], which puts the reply record into the same transaction.
 #![no_std]
 extern crate alloc;

@@ -1,4 +1,4 @@
-//! What the targets of one process know together of their clients, so that an idle client sends one ping per process.
+//! State about clients that the targets of one process share, so that an idle client sends one ping per process.
 
 use alloc::sync::Arc;
 use core::fmt;

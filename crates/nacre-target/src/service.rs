@@ -24,7 +24,7 @@ pub trait Service: Sized + 'static {
     const COMMITS_BEFORE_REPLY: bool = false;
 
     /// Features of clients that may be granted locks which no row restores. The row of such a client says so before
-    /// its connect is answered, see `locks/restart_wait.rs`.
+    /// the reply to its connect, see `locks/restart_wait.rs`.
     const VOLATILE_LOCK_FEATURES: u64 = 0;
 
     /// Settings of the engine for this kind of target, beyond those of the operator.

@@ -35,7 +35,7 @@ pub struct TargetConfig {
     pub lease_ms: u32,
     /// Modifying requests that a client may have in flight, unless set otherwise later.
     pub max_mod_rpcs: u16,
-    /// Acknowledge or commit (`locks/uncommitted.rs`). Off only to show what it is for.
+    /// Acknowledge or commit (`locks/uncommitted.rs`). Off only to demonstrate the fault that it prevents.
     pub ack_or_commit: bool,
     /// A change and its reply record are one transaction. Off only to measure the cost of the records.
     pub reply_records: bool,

@@ -28,7 +28,7 @@ impl GrantedFlocks {
         let new = || Owned { handle, pid: lock.pid, ranges: Ranges::default() };
         let owned = self.by_owner.entry((family, owner)).or_insert_with(new);
         owned.pid = lock.pid;
-        // Kinds do not matter to what an eviction takes: neighbouring ranges of both kinds merge.
+        // An eviction invalidates handles regardless of the kind of lock: neighbouring ranges of both kinds merge.
         owned.ranges.set(Lock { kind: Kind::Write, ..lock });
     }
     /// Records an unlock of the bytes from `start` to `end` inclusive. The kernel names no process in an unlock.

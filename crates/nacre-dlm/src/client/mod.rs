@@ -1,4 +1,4 @@
-//! The client side of locks: what a mount has been granted.
+//! The client side of locks: the locks that a mount has been granted.
 
 mod granted_flocks;
 

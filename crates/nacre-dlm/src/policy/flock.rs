@@ -154,7 +154,7 @@ impl FileLocks {
     pub(crate) fn remove(&mut self, owner: Owner) {
         self.by_owner.remove(&owner);
     }
-    /// Everyone who holds a lock.
+    /// The owners that hold a lock.
     pub(crate) fn owners(&self) -> impl Iterator<Item = Owner> {
         self.by_owner.keys().copied()
     }

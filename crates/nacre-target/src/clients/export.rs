@@ -1,4 +1,4 @@
-//! One client of a target: who it is, its connection, its lease, its unacknowledged callbacks.
+//! One client of a target: its identity, its connection, its lease, its unacknowledged callbacks.
 
 use crate::clients::op_stats::OpStats;
 use crate::clients::reply_order::ReplyOrder;
@@ -13,7 +13,8 @@ use nacre_rpc::{Export, PreVersions, SubRecord};
 use nacre_types::{ClientUuid, ConnEpoch, Fid, Instant, Secret, Timestamp, Xid};
 use nacre_wire::target::{Role, features};
 
-/// What the record of a request under execution will carry. Set piece by piece by the handler, read by the transaction.
+/// The contents of the reply record of a request under execution. The handler sets them one by one, the transaction reads
+/// them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PendingRecord {
     // Fields open to the crate: the setters in `transact.rs` are the only writers, and one method per field would add nothing.

@@ -2,7 +2,7 @@
 //!
 //! - `export.rs`: one client: connection, lease, exactly-once state.
 //! - `table.rs`: all clients, by generation and by uuid.
-//! - `rows.rs`: their rows: what a restart knows of them.
+//! - `rows.rs`: their rows, from which a restart restores them.
 //! - `reply_order.rs`: the order of replies to one client.
 //! - `evictions.rs`: exports to be evicted, and the causes of past evictions.
 //! - `incompat.rs`: features in use that another server must support.

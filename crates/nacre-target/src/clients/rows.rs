@@ -12,7 +12,7 @@ use nacre_wire::target::Role;
 pub type ExportId = Generation;
 
 codec_struct! {
-    /// What a restart must know of a client.
+    /// The state of a client that a restart needs.
     pub struct ClientRow {
         /// The client's uuid.
         pub uuid: ClientUuid,

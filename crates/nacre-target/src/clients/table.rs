@@ -14,7 +14,7 @@ use nacre_wire::target::Role;
 /// Generations from here on are in memory only.
 const FIRST_TOOL: u32 = 1 << 31;
 
-/// The clients of one target, and what follows from them.
+/// The clients of one target, and the state that follows from them.
 pub(crate) struct Clients {
     exports: RefCell<Exports>,
     incompat: Incompat,

@@ -84,7 +84,7 @@ impl Connections {
     pub(crate) fn export(&self, conn: ConnId) -> Option<ExportId> {
         self.conns.borrow().get(&conn).and_then(|c| c.export)
     }
-    /// Where a connection comes from: for people, and for what it may do.
+    /// The origin of a connection: a text for people, and the kind that its privileges follow from.
     pub(crate) fn origin(&self, conn: ConnId) -> Option<(String, Origin)> {
         self.conns.borrow().get(&conn).map(|c| (c.from.clone(), c.origin))
     }

@@ -6,7 +6,7 @@
 //! - `restart_wait.rs`: the wait after a restart for locks that no row restores.
 //! - `uncommitted.rs`: acknowledge or commit: changes that other clients must not build upon yet.
 //!
-//! Not here: which locks conflict and who is granted one (`nacre-dlm`), messages and resources (the services).
+//! Not here: conflicts between locks and their grants (`nacre-dlm`), messages and resources (the services).
 
 pub(crate) mod callbacks;
 pub(crate) mod deadlines;

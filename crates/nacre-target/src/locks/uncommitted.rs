@@ -1,9 +1,9 @@
 //! Acknowledge or commit: no client builds on a change of another client that a failure could still take away.
 //!
 //! Why: A changes X and the reply is lost; B sees X, makes a change that builds on it and gets a reply; the machine dies.
-//! B replays its change, but X is missing because A resends only after the replay: a change that was answered would be
+//! B replays its change, but X is missing because A resends only after the replay: a change with a reply would be
 //! lost by a single failure. So a change that conflicts with an uncommitted one of another client, which is not known to
-//! have the reply, waits until the former is durable. Reads wait for nothing: what they saw comes back with the resend.
+//! have the reply, waits until the former is durable. Reads wait for nothing: the changes that they saw come back with the resend.
 //! Programs on one client need no such wait: replies to one client leave in the order of its changes (`reply_order.rs`).
 //!
 //! This file knows which changes are uncommitted and which of them conflict. The services decide what a key is, when a
@@ -18,7 +18,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use core::ops::RangeInclusive;
 use nacre_types::{Transno, Xid};
 
-/// Identifies what a change touches.
+/// Identifies the rows or bytes that a change touches.
 pub trait ConflictKey: Copy + Ord {
     /// All keys that conflict with this one lie in this range.
     fn neighbours(&self) -> RangeInclusive<Self>;

@@ -6,7 +6,7 @@
 //! former start and ended with it; a client that has not reported when a lease has passed since the start is given up.
 //! Changes are replayed one at a time in the order of their old transnos, which they keep; before the next one is chosen,
 //! every client that has not reported the end of its replay has one in the queue. Meanwhile `last_committed` is that of the
-//! loss, new clients are told how long they have to wait, and the target's own changes have transnos of the next epoch. A
+//! loss, replies tell new clients how long they have to wait, and the target's own changes have transnos of the next epoch. A
 //! gap stays a gap: changes that an absent client does not replay are lost, and the service finds out whether a replayed
 //! change builds on one of them (it gets the versions that the change met when it was first executed). The client of a
 //! change that cannot be replayed is evicted at the end of the recovery. The progress is in the log, so that a second loss

@@ -85,13 +85,13 @@ impl Mdt {
     pub(crate) fn apply_state_change(&self, change: StateChange) {
         self.opens.borrow_mut().apply(&change);
         match change {
-            StateChange::Opened { opened, .. } if opened.writes() => self.osts.disturb(opened.fid),
+            StateChange::Opened { opened, .. } if opened.writes() => self.osts.sizes().disturb(opened.fid),
             StateChange::Opened { .. }
             | StateChange::Closed { .. }
             | StateChange::TruncateEnded { .. }
             | StateChange::WriterLost(_) => {}
-            StateChange::TruncateStarted { fid, .. } => self.osts.disturb(fid),
-            StateChange::SizeUnknown(fid) => self.osts.ask_size(fid),
+            StateChange::TruncateStarted { fid, .. } => self.osts.sizes().disturb(fid),
+            StateChange::SizeUnknown(fid) => self.osts.sizes().push(fid),
             StateChange::OstWork(ost) => self.osts.kick(ost),
             StateChange::UnusedReservation(ost) => self.osts.give_back(ost),
             StateChange::InodeRemoved(fid) => self.flocks.borrow_mut().forget(fid),

@@ -1,8 +1,8 @@
-//! Which OSTs this MDT has met, and how far each had come: kept over a restart, so that an OST that has gone back, or was
-//! made anew, is refused also when nobody else remembers (docs/targets.md).
+//! The identity and the progress of each OST that this MDT has connected to, kept over a restart: an OST that has gone back,
+//! or was formatted anew, is refused even if no other target or client remembers it (docs/targets.md).
 //!
-//! Invariants: what is kept may be older than the truth, never newer; an admission that the MGS has told ends what was
-//! remembered of the former target.
+//! Invariants: the stored state may be older than the true one, never newer; when the MGS reports the admission of another
+//! target, the state of the former one is forgotten.
 
 use crate::osts::Ost;
 use crate::rows::row::{KnownOst, Row};

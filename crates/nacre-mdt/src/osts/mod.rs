@@ -1,20 +1,23 @@
-//! The OSTs as the metadata target knows them: who they are, whether they answer, what room they have granted.
+//! The OSTs as the metadata target sees them: their identity, their connection, their space, their reservations.
 //!
-//! The list comes from the MGS and is asked for again when its version changes. Each OST has an import, a task that
-//! keeps a reservation of objects in hand, and a task that works off its rows (`ost_work.rs`).
-//! Invariants: a create never waits for an OST that is full; it waits for stopped ones only for a short outage; what is
-//! reserved and not used is kept over a clean restart.
+//! The list of OSTs comes from the MGS and is fetched again when its version changes. Each OST has an import, a task that
+//! keeps a reservation of objects, and a task that executes its rows (`work.rs`).
+//! Invariants: a create never waits for a full OST, and waits for stopped OSTs only during a short outage; reserved objects
+//! that were not used are kept over a clean restart.
 
 pub(crate) mod allocator;
 pub(crate) mod free_space;
 mod known;
 pub(crate) mod layout_choice;
 mod reclaim;
+mod size_queue;
+mod sizes;
 mod work;
 
 use crate::osts::allocator::{Allocator, NoLayout, OstRoom};
 use crate::osts::free_space::{Qos, Reserve};
 use crate::osts::known::KnownOsts;
+use crate::osts::size_queue::SizeQueue;
 use crate::rows::row::Row;
 use crate::rows::table::{self, RESERVED};
 use crate::service::params::osp_name;
@@ -28,7 +31,7 @@ use nacre_node::{Peer, PeerConfig, RpcError, WaitList};
 use nacre_osd::{Credits, OsdError, Pins};
 use nacre_target::{Registration, TargetCore};
 use nacre_types::{
-    Errno, Fid, Instant, Layout, LayoutTemplate, OstIndex, ProtocolOutcome, TargetKind, TargetName, Transno,
+    Errno, Instant, Layout, LayoutTemplate, OstIndex, ProtocolOutcome, TargetKind, TargetName, Transno,
 };
 use nacre_wire::mgs::{KeptParam, TargetEntry};
 use nacre_wire::ost::FreeSpace;
@@ -39,45 +42,44 @@ use tracing::{info, warn};
 /// Objects reserved at a time, and when to ask for more.
 const RESERVE_OBJECTS: u64 = 8192;
 const RESERVE_BELOW: u64 = 4096;
-/// How often an OST is asked for its space; more often as long as it would be full soon at the pace since the last
-/// answer.
+/// Interval at which an OST is asked for its space; shorter while it would soon be full at the rate since the last reply.
 const STATFS_EVERY: Duration = Duration::from_secs(2);
 const STATFS_OFTEN: Duration = Duration::from_millis(50);
-/// How often the version of the target list is looked at (no message).
+/// Interval at which the version of the target list is checked (without a message).
 const LIST_EVERY: Duration = Duration::from_secs(1);
-/// How long creates wait when every OST is stopped, before they fail.
+/// Time that creates wait when every OST is stopped, before they fail.
 const OUTAGE: Duration = Duration::from_secs(15);
-/// How long a file of several stripes waits for those that have not been heard of since the start.
+/// Time that a create of several stripes waits for OSTs that have not replied since the start.
 const FIRST_WORD: Duration = Duration::from_secs(3);
 /// Connections' worth of modifying requests to one OST.
 const MOD_RPCS: u16 = 16;
 /// The same refusal is logged once in this time.
-const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// One OST.
 pub(crate) struct Ost {
     pub(crate) index: OstIndex,
     pub(crate) peer: Rc<Peer>,
-    /// There are rows for it, or the service stops.
+    /// Woken when there are rows for this OST, or the service stops.
     pub(crate) work: WaitList,
     pub(crate) has_work: Cell<bool>,
-    /// A round has begun whose destroys are not answered.
+    /// A round is under way whose destroys have no reply yet.
     pub(crate) in_hand: Cell<bool>,
-    /// The destroys of a round were answered, or the round has failed.
+    /// Woken when the destroys of a round have replies, or the round has failed.
     pub(crate) destroyed: WaitList,
     /// It has executed the destroys that changes up to this one have asked for.
     destroyed_to: Cell<Transno>,
     low: WaitList,
-    /// The administrator lets it have new files.
+    /// The administrator allows new files on it.
     active: Cell<bool>,
     /// The log says that it is full.
     full: Cell<bool>,
-    /// When it was last able to take a file (or was met).
+    /// The last time at which it could take a file (or the time of its first appearance).
     last_usable: Cell<Instant>,
 }
 
 impl Ost {
-    /// Destroys may be waiting for it that were not sent, or not answered.
+    /// Whether there may be destroys for it that were not sent, or have no reply.
     pub(crate) fn owes_destroys(&self) -> bool {
         self.has_work.get() || self.in_hand.get()
     }
@@ -91,27 +93,21 @@ impl Ost {
     }
 }
 
-/// All OSTs of the file system. See the module.
+/// All OSTs of the file system.
 pub(crate) struct Osts {
     core: Rc<TargetCore>,
     allocator: RefCell<Allocator>,
     peers: RefCell<BTreeMap<OstIndex, Rc<Ost>>>,
-    /// Room or connections have changed.
+    /// Woken when space or connections have changed.
     changed: WaitList,
     pub(crate) stopping: Cell<bool>,
     started: Instant,
-    /// When any OST was last able to take a file (or the start).
+    /// The last time at which any OST could take a file (or the start).
     last_usable: Cell<Instant>,
-    /// When this process was last seen running.
+    /// The last time at which this process was known to run.
     ran_at: Cell<Instant>,
-    complained: Cell<Option<Instant>>,
-    /// Files whose size the OSTs must be asked for.
-    pub(crate) unsettled: RefCell<BTreeSet<Fid>>,
-    /// Those that could not be asked; tried again later.
-    pub(crate) later: RefCell<BTreeSet<Fid>>,
-    /// Those that are being asked; true: somebody has come meanwhile.
-    pub(crate) asking: RefCell<BTreeMap<Fid, bool>>,
-    pub(crate) ask: WaitList,
+    refusal_logged: Cell<Option<Instant>>,
+    sizes: SizeQueue,
     registration: RefCell<Option<Rc<Registration>>>,
     pub(crate) known: KnownOsts,
 }
@@ -127,11 +123,8 @@ impl Osts {
             started: core.ctx.now(),
             last_usable: Cell::new(core.ctx.now()),
             ran_at: Cell::new(core.ctx.now()),
-            complained: Cell::new(None),
-            unsettled: RefCell::default(),
-            later: RefCell::default(),
-            asking: RefCell::default(),
-            ask: core.ctx.wait_list(),
+            refusal_logged: Cell::new(None),
+            sizes: SizeQueue::new(&core.ctx),
             registration: RefCell::default(),
             known: KnownOsts::default(),
         })
@@ -152,7 +145,7 @@ impl Osts {
     pub(crate) fn active(&self) -> Vec<(OstIndex, bool)> {
         self.peers.borrow().iter().map(|(index, ost)| (*index, ost.active.get())).collect()
     }
-    /// New files leave the OST out, or do not. Its old ones are the business of the clients.
+    /// Allows new files on an OST, or forbids them. Existing files are not affected.
     pub(crate) fn set_active(&self, index: OstIndex, active: bool) {
         if let Some(ost) = self.get(index) {
             ost.active.set(active);
@@ -161,7 +154,7 @@ impl Osts {
             self.changed.wake_all();
         }
     }
-    /// Those that are full.
+    /// The OSTs that are full.
     pub(crate) fn full(&self) -> Vec<Rc<Ost>> {
         let allocator = self.allocator.borrow();
         let full = allocator.osts().filter(|(_, room)| room.full());
@@ -205,7 +198,7 @@ impl Osts {
             room.space.set_reserve(reserve);
         });
         if let Some(ost) = self.get(index) {
-            self.tell_if_full(&ost);
+            self.log_if_full(&ost);
         }
         self.changed.wake_all();
     }
@@ -219,7 +212,7 @@ impl Osts {
             ost.work.wake_all();
         }
     }
-    /// One object that was reserved for a file will never be.
+    /// Returns the reservation of one object that will never be created.
     pub(crate) fn give_back(&self, index: OstIndex) {
         let mut allocator = self.allocator.borrow_mut();
         if let Some(mut room) = allocator.room(index) {
@@ -227,20 +220,13 @@ impl Osts {
             allocator.set_room(index, room);
         }
     }
-    /// What a layout of a file that is not made after all had reserved.
+    /// Returns what the layout of a file had reserved that was not created after all.
     pub(crate) fn give_back_all(&self, layout: &Layout) {
         layout.components.iter().flat_map(|c| &c.stripes).for_each(|ost| self.give_back(*ost));
     }
-    /// The file's size must be asked for.
-    pub(crate) fn ask_size(&self, fid: Fid) {
-        self.unsettled.borrow_mut().insert(fid);
-        self.ask.wake_all();
-    }
-    /// Somebody writes or cuts the file: what is being asked about it is old.
-    pub(crate) fn disturb(&self, fid: Fid) {
-        if let Some(disturbed) = self.asking.borrow_mut().get_mut(&fid) {
-            *disturbed = true;
-        }
+    /// The files whose size has to be asked for.
+    pub(crate) fn sizes(&self) -> &SizeQueue {
+        &self.sizes
     }
 
     // ---- allocation
@@ -260,7 +246,8 @@ impl Osts {
             }
         }
     }
-    /// Time in which this process stood still is no outage of others: nobody has heard them, or they stood still as well.
+    /// Time in which this process stood still does not count as an outage of the OSTs: their replies were not read, or they
+    /// stood still as well.
     fn skip_standstill(&self) {
         let now = self.core.ctx.now();
         let gap = now.saturating_since(self.ran_at.replace(now));
@@ -271,15 +258,15 @@ impl Osts {
             }
         }
     }
-    /// Looks at the OSTs so often that a standstill shows.
+    /// Refreshes often enough that a standstill of this process is noticed.
     async fn tick(self: Rc<Self>) {
         while !self.stopping.get() {
             self.refresh();
             self.core.ctx.sleep(LIST_EVERY).await;
         }
     }
-    /// Waits while no OST can take a file but one may soon: at the start, and in a short outage. The last look may be a
-    /// second old: whoever chooses looks again.
+    /// Waits while no OST can take a file but one may soon: at the start, and in a short outage. The state may be a second
+    /// old, so the choice of a layout refreshes it.
     pub(crate) async fn wait_usable(&self) {
         while !self.allocator.borrow().any_usable() {
             self.refresh();
@@ -292,7 +279,7 @@ impl Osts {
         }
     }
     /// Whether the OSTs that the template read_set may soon be able to: at the start, and in a short outage.
-    fn may_come(&self, template: &LayoutTemplate) -> bool {
+    fn may_be_usable_soon(&self, template: &LayoutTemplate) -> bool {
         let (now, allocator) = (self.core.ctx.now(), self.allocator.borrow());
         let first = u32::try_from(template.first_ost).ok().and_then(|index| self.get(OstIndex(index)));
         match first {
@@ -312,7 +299,7 @@ impl Osts {
     /// A layout for a new file. [`ProtocolOutcome::TryLater`]: an OST may connect soon.
     pub(crate) fn layout(&self, template: &LayoutTemplate) -> Result<Layout, Errno> {
         self.refresh();
-        if self.may_come(template) {
+        if self.may_be_usable_soon(template) {
             return Err(ProtocolOutcome::TryLater.into());
         }
         let layout = self.allocator.borrow_mut().layout(template, || self.core.ctx.random());
@@ -325,7 +312,7 @@ impl Osts {
                 Ok(layout)
             }
             Err(e) => {
-                self.complain(e);
+                self.log_refusal(e);
                 Err(e.into())
             }
         }
@@ -340,21 +327,21 @@ impl Osts {
             }
         }
     }
-    fn complain(&self, e: NoLayout) {
+    fn log_refusal(&self, e: NoLayout) {
         let now = self.core.ctx.now();
-        if self.complained.get().is_none_or(|at| now >= at + COMPLAIN_EVERY) {
-            self.complained.set(Some(now));
+        if self.refusal_logged.get().is_none_or(|at| now >= at + LOG_INTERVAL) {
+            self.refusal_logged.set(Some(now));
             warn!(target_name = %self.core.name, reason = %e, "a new file was refused its layout");
         }
     }
 
     // ---- the list
 
-    /// Follows the MGS's list; `found` is called for each new OST.
+    /// Follows the list of the MGS; calls `found` for each new OST.
     pub(crate) async fn watch(
         self: Rc<Self>,
         registration: Rc<Registration>,
-        banked: BTreeMap<OstIndex, u64>,
+        stored: BTreeMap<OstIndex, u64>,
         found: impl Fn(Rc<Ost>),
     ) {
         *self.registration.borrow_mut() = Some(registration.clone());
@@ -371,7 +358,7 @@ impl Osts {
                     Ok(list) => {
                         known = list.config_version;
                         for entry in list.targets.iter().filter(|t| t.kind == TargetKind::Ost) {
-                            self.meet(entry, &list.params, &banked, &found);
+                            self.add_or_update(entry, &list.params, &stored, &found);
                         }
                     }
                     Err(_) if self.stopping.get() => return,
@@ -383,11 +370,11 @@ impl Osts {
             self.core.ctx.sleep(LIST_EVERY).await;
         }
     }
-    fn meet(
+    fn add_or_update(
         self: &Rc<Self>,
         entry: &TargetEntry,
         kept: &[KeptParam],
-        banked: &BTreeMap<OstIndex, u64>,
+        stored: &BTreeMap<OstIndex, u64>,
         found: &impl Fn(Rc<Ost>),
     ) {
         let index = OstIndex(entry.index);
@@ -435,7 +422,7 @@ impl Osts {
             full: Cell::new(false),
             last_usable: Cell::new(ctx.now()),
         });
-        let objects = banked.get(&index).copied().filter(|_| !admitted).unwrap_or(0);
+        let objects = stored.get(&index).copied().filter(|_| !admitted).unwrap_or(0);
         let room =
             OstRoom { objects, space: free_space::FreeSpace::reserving(low, high), ..OstRoom::default() };
         self.allocator.borrow_mut().set_room(index, room);
@@ -446,7 +433,7 @@ impl Osts {
 
     // ---- room
 
-    /// Keeps the numbers of an OST fresh and a reservation in hand.
+    /// Keeps the figures of an OST up to date and its reservation filled.
     async fn keep_room(self: Rc<Self>, ost: Rc<Ost>) {
         let mut before = None;
         while !self.stopping.get() {
@@ -473,7 +460,7 @@ impl Osts {
             let _low = self.core.ctx.timeout(now + pause, ost.low.wait()).await;
         }
     }
-    /// Bytes that it still has, and objects reserved on it.
+    /// Asks an OST for its space. Returns its free bytes and the objects reserved on it.
     pub(crate) async fn ask_space(&self, ost: &Ost) -> Result<(u64, u64), RpcError> {
         if ost.full.get() {
             // New files come as soon as truncates and destroys have given it room again.
@@ -484,10 +471,10 @@ impl Osts {
             room.space.told(&space);
             room.asked = true;
         });
-        self.tell_if_full(ost);
+        self.log_if_full(ost);
         Ok((space.bytes_avail, objects))
     }
-    /// The same, and reserves more objects. Bytes that it still has.
+    /// The same, and reserves more objects. Returns the free bytes.
     async fn ask_room(&self, ost: &Ost) -> Result<u64, RpcError> {
         let (bytes_avail, objects) = self.ask_space(ost).await?;
         if objects >= RESERVE_BELOW {
@@ -505,11 +492,11 @@ impl Osts {
             }
             Err(e) => return Err(e),
         }
-        self.tell_if_full(ost);
+        self.log_if_full(ost);
         Ok(bytes_avail)
     }
-    /// Says once when an OST becomes full, and once when it has room again.
-    fn tell_if_full(&self, ost: &Ost) {
+    /// Logs once when an OST becomes full, and once when it has room again.
+    fn log_if_full(&self, ost: &Ost) {
         let Some(room) = self.allocator.borrow().room(ost.index) else { return };
         let full = room.asked && (room.space.is_low() || room.objects == 0 && room.refused);
         if ost.full.replace(full) == full {
@@ -535,10 +522,10 @@ impl Osts {
 
     // ---- start and stop
 
-    /// What was reserved at the last clean stop. It counts once: the rows go with the reading.
+    /// Reads the reservations of the last clean stop. They count once: the rows are deleted.
     pub(crate) async fn load_reserved(core: &TargetCore) -> Result<BTreeMap<OstIndex, u64>, OsdError> {
         let rows = core.osd.scan(RESERVED, &[], &[], u32::MAX).await?;
-        let banked: BTreeMap<OstIndex, u64> = rows
+        let stored: BTreeMap<OstIndex, u64> = rows
             .iter()
             .filter_map(|(key, value)| {
                 let index = u32::from_be_bytes(key.get(..4)?.try_into().ok()?);
@@ -553,12 +540,12 @@ impl Osts {
             });
             deleted.map_err(|e| OsdError::Stopped(e.to_string()))?;
         }
-        Ok(banked)
+        Ok(stored)
     }
-    /// Ends the tasks and the imports; keeps what is reserved.
+    /// Ends the tasks and the imports, and stores the reservations.
     pub(crate) async fn stop(&self) {
         self.stopping.set(true);
-        self.ask.wake_all();
+        self.sizes.wake();
         self.changed.wake_all();
         let osts: Vec<Rc<Ost>> = self.peers.borrow().values().cloned().collect();
         for ost in &osts {

@@ -1,25 +1,22 @@
-//! Work that the OSTs owe this target's rows: destroy objects, charge them to a new owner, tell a file's size.
+//! Work that is left to do at the OSTs: objects to be destroyed, and objects to be charged to a new owner.
 //!
-//! Rules: a destroy or owner change is sent only after the commit of the change that asked for it, and its row goes
-//! only after the OST has committed the answer; a size is stored only if nobody opened or cut the file since
-//! it was asked. Everything is idempotent: after a crash the rows say what is left.
+//! Rules: a destroy or owner change is sent only after the commit of the change that caused it, and its row is deleted only
+//! after the OST has committed it. Both are idempotent: after a crash the rows say what is left to do.
 
 use crate::mdt::Mdt;
 use crate::ops::WriteBound;
-use crate::ops::size::store_size_of_objects;
 use crate::osts::Ost;
 use crate::rows::read_set::ReadSet;
 use crate::rows::row::{Inode, Row, Stripes};
-use crate::rows::table::{self, CHOWN, DESTROY, INODE, UNSETTLED};
+use crate::rows::table::{self, CHOWN, DESTROY, INODE};
 use crate::service::bounds::credits_of;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::time::Duration;
-use nacre_node::{Peer, RpcError, join_all};
+use nacre_node::{RpcError, join_all};
 use nacre_osd::{Credits, Table};
-use nacre_types::{Errno, Fid, ObjectId, Owner, SizeState, Timestamp};
-use nacre_wire::mdt::Written;
-use nacre_wire::ost::{Destroy, Glimpse, ObjectState, SetOwner};
+use nacre_types::{Errno, Fid, ObjectId, Owner};
+use nacre_wire::ost::{Destroy, SetOwner};
 use nacre_wire::target::Sync;
 use tracing::{debug, warn};
 
@@ -29,15 +26,13 @@ const ROUND_ROWS: usize = 8192;
 const SLICE: usize = 128;
 /// Requests of one worker under way.
 const IN_FLIGHT: usize = 16;
-/// A worker looks at its rows this often even if nobody told it.
+/// A worker looks at its rows this often even if it was not woken.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// Pause after an error, and until files whose OSTs did not answer are asked for again.
-const AGAIN: Duration = Duration::from_secs(5);
-/// Files whose size is asked for at a time.
-const ASKED_MAX: usize = 64;
+/// Pause after an error.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 impl Mdt {
-    /// Works off the rows of one OST, as long as the service runs.
+    /// Executes the rows of one OST, as long as the service runs.
     pub(crate) async fn work_for(self: Rc<Self>, ost: Rc<Ost>) {
         while !self.osts().stopping.get() {
             ost.has_work.set(false);
@@ -52,7 +47,7 @@ impl Mdt {
                     warn!(target_name = %self.core().name, ost = ost.index.0, %error,
                         "destroys and owner changes wait: the OST refuses them, they are tried again");
                     ost.has_work.set(false);
-                    AGAIN
+                    RETRY_PAUSE
                 }
             };
             if !ost.has_work.get() {
@@ -62,7 +57,7 @@ impl Mdt {
         }
     }
 
-    /// One round; how many rows it has worked off.
+    /// One round; returns the number of rows that it has executed.
     async fn round(&self, ost: &Ost) -> Result<usize, RpcError> {
         let before = self.core().osd.last_transno();
         let destroys = self.rows_of(DESTROY, ost).await?;
@@ -151,7 +146,7 @@ impl Mdt {
         }
         Ok(Some(owner))
     }
-    /// The row goes unless the owner changed again.
+    /// Deletes the row unless the owner changed again.
     async fn charged(&self, ost: &Ost, fid: Fid, owner: Option<Owner>) -> Result<(), RpcError> {
         let read_set = ReadSet::of_inode(fid);
         let done = self.execute_local(read_set, credits_of(WriteBound::inodes(1).freeing()), |view| {
@@ -162,110 +157,5 @@ impl Mdt {
             Ok(())
         });
         done.await.map(|_| ()).map_err(RpcError::Errno)
-    }
-
-    // ---- sizes
-
-    /// Asks the OSTs for the sizes of files that nobody has open for writing any more.
-    pub(crate) async fn settle_sizes(self: Rc<Self>) {
-        while !self.osts().stopping.get() {
-            let room = ASKED_MAX.saturating_sub(self.osts().asking.borrow().len());
-            // A file that is being asked about waits for its turn: what was disturbed must stay disturbed.
-            let next: Vec<Fid> = {
-                let asking = self.osts().asking.borrow();
-                let unsettled = self.osts().unsettled.borrow();
-                unsettled.iter().filter(|fid| !asking.contains_key(fid)).take(room).copied().collect()
-            };
-            for fid in next {
-                self.osts().unsettled.borrow_mut().remove(&fid);
-                self.osts().asking.borrow_mut().insert(fid, false);
-                self.core().ctx.spawn(self.clone().settle(fid));
-            }
-            let until = self.core().ctx.now() + AGAIN;
-            if self.core().ctx.timeout(until, self.osts().ask.wait()).await.is_none() {
-                let mut later = core::mem::take(&mut *self.osts().later.borrow_mut());
-                self.osts().unsettled.borrow_mut().append(&mut later);
-            }
-        }
-    }
-
-    async fn settle(self: Rc<Self>, fid: Fid) {
-        let result = self.try_settle(fid).await;
-        self.osts().asking.borrow_mut().remove(&fid);
-        match result {
-            Ok(true) => {}
-            Ok(false) => {
-                self.osts().later.borrow_mut().insert(fid);
-            }
-            Err(error) => {
-                debug!(target_name = %self.core().name, %fid, %error, "the size of a file is not known yet");
-                self.osts().later.borrow_mut().insert(fid);
-            }
-        }
-        self.osts().ask.wake_all();
-    }
-
-    /// False: somebody came between, or an OST is away; to be asked again.
-    async fn try_settle(&self, fid: Fid) -> Result<bool, Errno> {
-        let busy = {
-            let opens = self.opens().borrow();
-            opens.writers(fid) > 0 || opens.is_being_truncated(fid)
-        };
-        if busy {
-            // Its last close or report brings it here again.
-            return Ok(true);
-        }
-        let inode: Option<Inode> = self.read_row(INODE, &fid.key()).await?;
-        let written = match inode {
-            Some(inode) if inode.attr.size_state == SizeState::Open => {
-                match self.ask_objects(&inode).await? {
-                    Some(written) => Some(written),
-                    None => return Ok(false),
-                }
-            }
-            _ => None,
-        };
-        let mut read_set = ReadSet::default();
-        read_set.inode(fid);
-        read_set.key(UNSETTLED, &fid.key());
-        let (_, done) = self
-            .execute_local(read_set, credits_of(WriteBound::inodes(1).freeing()), |view| {
-                if self.osts().asking.borrow().get(&fid) != Some(&false) {
-                    return Ok(false);
-                }
-                match written {
-                    Some(w) => store_size_of_objects(view, fid, &w)?,
-                    None => view.delete(UNSETTLED, &fid.key()),
-                }
-                Ok(true)
-            })
-            .await?;
-        Ok(done)
-    }
-
-    /// Size, space and time by the objects; `None` when an OST is away.
-    async fn ask_objects(&self, inode: &Inode) -> Result<Option<Written>, Errno> {
-        let fid = inode.attr.fid;
-        let nothing = Written { size: 0, blocks: 0, mtime: Timestamp::default() };
-        let Some(component) = inode.layout.as_ref().and_then(|l| l.components.first()) else {
-            return Ok(Some(nothing));
-        };
-        let peers: Option<Vec<Rc<Peer>>> =
-            component.stripes.iter().map(|&ost| self.osts().connected(ost)).collect();
-        let Some(peers) = peers else { return Ok(None) };
-        let calls = (0u32..).zip(&peers).map(|(stripe, peer)| async move {
-            let laid = component.laid(stripe);
-            match peer.call(&Glimpse { object: ObjectId { fid, stripe }, laid }).await {
-                Err(RpcError::Errno(Errno::ENOENT)) => Ok(ObjectState::default()),
-                other => other,
-            }
-        });
-        let states: Vec<ObjectState> = join_all(calls).await.into_iter().collect::<Result<_, _>>()?;
-        let merge = |w: Written, (stripe, state): (u32, ObjectState)| Written {
-            size: w.size.max(component.file_size(stripe, state.size)),
-            blocks: w.blocks.saturating_add(state.blocks),
-            mtime: w.mtime.max(state.mtime),
-        };
-        Ok(Some((0u32..).zip(states).fold(nothing, merge)))
     }
 }

@@ -1,13 +1,13 @@
-//! Version-based recovery: a replayed change must find what it found when it was made first.
+//! Version-based recovery: a replayed change must find the state that it found when it was executed first.
 //!
-//! Why: of a client that does not come back after the loss of a machine, the latest changes stay lost. Who has
-//! built on them must learn it; who has not must not notice. So every modifying reply carries the versions of
-//! what the change depends on, and in replay another version fails that change, and its client's export when
-//! the recovery is over.
+//! Why: if a client does not return after the loss of a machine, its latest changes stay lost. Clients whose changes build on
+//! them have to be evicted; other clients must not notice. So the reply to a change carries the versions of the inodes and
+//! names that the change depends on. If a replay finds another version, the change fails, and the export of its client ends
+//! with the recovery.
 //!
-//! Rules: a version is the number of the latest change. That of an inode changes with its own attributes, its names
-//! and its end, not with the entries of a directory, nor with opens, sizes and times that writers report: these are
-//! merged. That of a name is its entry's; a name that is not there has version 0.
+//! Rules: a version is the number of the latest change. The version of an inode changes with its own attributes, its names
+//! and its end, not with the entries of a directory, nor with opens, sizes and times that writers report, which are merged.
+//! The version of a name is in its entry; a name that does not exist has version 0.
 
 use crate::rows::row::Inode;
 use crate::rows::view::{Slot, Step, View};
@@ -15,11 +15,11 @@ use nacre_rpc::{PreVersions, SubRecord};
 use nacre_types::{Errno, Fid, ProtocolOutcome, Transno};
 use tracing::warn;
 
-/// Which of the versions.
+/// The places of the versions of an operation.
 pub(crate) const PARENT: usize = 0;
 pub(crate) const NAME: usize = 1;
 pub(crate) const CHILD: usize = 2;
-/// The same of a rename.
+/// The places of the versions of a rename.
 pub(crate) const SOURCE_DIR: usize = 0;
 pub(crate) const TARGET_DIR: usize = 1;
 pub(crate) const SOURCE_CHILD: usize = 2;
@@ -30,7 +30,7 @@ impl View<'_> {
     pub(crate) fn depends_on(&mut self, place: usize, inode: &Inode) -> Step<()> {
         self.check_version(place, "inode", inode.attr.fid, inode.attr.version)
     }
-    /// The operation depends on what `name` is in `dir`.
+    /// The operation depends on the entry of a name, or on its absence.
     pub(crate) fn depends_on_name(&mut self, dir: Fid, slot: &Slot) -> Step<()> {
         let version = match slot {
             Slot::Taken { entry, .. } => entry.version,
@@ -38,7 +38,7 @@ impl View<'_> {
         };
         self.check_version(NAME, "name in directory", dir, version)
     }
-    /// The operation depends on it that nothing is there.
+    /// The operation depends on the absence of a name.
     pub(crate) fn depends_on_nothing(&mut self, place: usize, dir: Fid) -> Step<()> {
         self.check_version(place, "name in directory", dir, 0)
     }
@@ -55,7 +55,7 @@ impl View<'_> {
     }
 }
 
-/// Versions and results of all sub-operations of a batch in one number: the batch is made again as a whole.
+/// The versions and results of all operations of a batch in one number: a batch is replayed as a whole.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Digest(u64);
 impl Digest {

@@ -12,15 +12,29 @@ use nacre_wire::settings::{
 };
 use nacre_wire::target::Param;
 
+/// All parameters, with their values.
 pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
-    let row = |name: &str, value: String, writable: bool, help: &str| Param {
-        name: format!("mdt.{}.{name}", mdt.core().name),
-        value,
-        writable,
-        help: help.into(),
-    };
+    let mut params = state_params(mdt);
+    params.extend(ost_params(mdt));
+    params.extend(qos_params(mdt));
+    params.extend(mdt.osts().active().into_iter().map(|(index, active)| Param {
+        name: osp_name(mdt.core(), index, "active"),
+        value: u8::from(active).to_string(),
+        writable: true,
+        help: "1: new files may go to the OST. 0: they leave it out.".into(),
+    }));
+    params
+}
+
+fn row(mdt: &Mdt, name: &str, value: String, writable: bool, help: &str) -> Param {
+    Param { name: format!("mdt.{}.{name}", mdt.core().name), value, writable, help: help.into() }
+}
+
+/// State and switches of the target itself.
+fn state_params(mdt: &Mdt) -> Vec<Param> {
+    let row = |name: &str, value, writable, help: &str| row(mdt, name, value, writable, help);
     let stats = mdt.core().stats.borrow().render(mdt.core().ctx.wall());
-    let mut rows = alloc::vec![
+    alloc::vec![
         row(
             "md_stats",
             stats,
@@ -62,11 +76,16 @@ pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
         ),
         row(
             "unsettled_files",
-            (mdt.osts().unsettled.borrow().len() + mdt.osts().later.borrow().len()).to_string(),
+            mdt.osts().sizes().waiting().to_string(),
             false,
             "files whose size is being asked from the OSTs"
         ),
-    ];
+    ]
+}
+
+/// The OSTs as the allocator sees them, and their watermarks.
+fn ost_params(mdt: &Mdt) -> Vec<Param> {
+    let mut rows = Vec::new();
     for (index, room) in mdt.osts().rooms() {
         let name = format!("ost_room.{:04x}", index.0);
         let value = format!(
@@ -77,6 +96,7 @@ pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
             u8::from(room.full())
         );
         rows.push(row(
+            mdt,
             &name,
             value,
             false,
@@ -103,6 +123,12 @@ pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
              reserved_mb_low, which gives way",
         );
     }
+    rows
+}
+
+/// Parameters of the choice of OSTs by free space.
+fn qos_params(mdt: &Mdt) -> Vec<Param> {
+    let mut rows = Vec::new();
     let Qos { threshold_rr, prio_free } = mdt.osts().qos();
     let mut lod = |field: &str, percent: u8, help: &str| {
         let (name, value) = (lod_name(mdt.core(), field), format!("{percent}%"));
@@ -119,12 +145,6 @@ pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
         prio_free,
         "where files go by free space: how little it counts that an OST was used just now, 0 to 100 (not at all), default 91",
     );
-    rows.extend(mdt.osts().active().into_iter().map(|(index, active)| Param {
-        name: osp_name(mdt.core(), index, "active"),
-        value: u8::from(active).to_string(),
-        writable: true,
-        help: "1: new files may go to the OST. 0: they leave it out.".into(),
-    }));
     rows
 }
 

@@ -1,7 +1,7 @@
 //! Requests that change nothing: they read rows directly, without a transaction.
 //!
-//! Rules: a listing is in cookie order and every page starts behind a cookie, so entries that come and go meanwhile
-//! neither double nor hide others; what vanishes between two rows of one answer is looked up again.
+//! Rules: a listing is in cookie order and every page starts behind a cookie, so entries that are created and removed
+//! meanwhile neither duplicate nor hide others; a name whose inode vanishes between two reads is looked up again.
 
 use crate::mdt::Mdt;
 use crate::rows::acl::{self, Acl};
@@ -44,7 +44,7 @@ impl Mdt {
         self.read_row(INODE, &fid.key()).await?.ok_or(Errno::ESTALE)
     }
 
-    /// What `export` is told of an inode.
+    /// The description of an inode for a client.
     fn reply_to(&self, export: ExportId, inode: &Inode) -> Reply {
         let mut reply = inode.reply();
         let (opens, fid) = (self.opens().borrow(), inode.attr.fid);

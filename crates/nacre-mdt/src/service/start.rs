@@ -59,15 +59,15 @@ async fn load(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, StartError> {
         let (fid, generation, _, _) = table::flock_of(&key).ok_or(StartError::Key(FLOCK))?;
         flocks.load(fid, generation, &row::<FlockRow>(FLOCK, &value)?.locks);
     }
-    let banked = Osts::load_reserved(core).await?;
+    let stored = Osts::load_reserved(core).await?;
     let name_hash = NameHash::new(&core.ctx, hash.map(|(a, b)| HashKey(a, b)));
     let mdt = Mdt::new(core, name_hash, default, opens, flocks);
     mdt.osts().known.load(core).await?;
     info!(target_name = %core.name, opens = mdt.opens().borrow().len(), "metadata target has read its rows");
-    unsettled.into_iter().for_each(|fid| mdt.osts().ask_size(fid));
+    unsettled.into_iter().for_each(|fid| mdt.osts().sizes().push(fid));
     if let Some(registration) = Registration::start(core) {
         let workers = mdt.clone();
-        let watch = mdt.osts().clone().watch(registration.clone(), banked, move |ost| {
+        let watch = mdt.osts().clone().watch(registration.clone(), stored, move |ost| {
             workers.core().ctx.spawn(workers.clone().work_for(ost));
         });
         core.ctx.spawn(watch);

@@ -1,7 +1,8 @@
-//! Which OSTs a new file gets, of those that have room and answer: in turn, or by their free space (`free_space.rs`).
+//! The choice of OSTs for a new file, among those that are connected and have room: in turn, or by their free space
+//! (`free_space.rs`).
 //!
 //! Invariants: a value without I/O; an OST that is stopped, full or out of reservation is never chosen; a choice
-//! takes one object of the reservation of each OST it names. Where the numbers come from: `osts.rs`.
+//! takes one object of the reservation of each OST it names. The figures come from `osts/mod.rs`.
 
 use crate::osts::free_space::{self, FreeSpace, Qos};
 use alloc::collections::BTreeMap;
@@ -11,12 +12,12 @@ use nacre_types::{
     STRIPES_MAX,
 };
 
-/// What the MDT knows of an OST.
+/// The state of an OST, as far as the choice depends on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct OstRoom {
     /// It is connected.
     pub(crate) up: bool,
-    /// It has told its space since the start.
+    /// It has reported its space since the start.
     pub(crate) asked: bool,
     pub(crate) space: FreeSpace,
     /// Objects that it has room for, granted to us and not used.

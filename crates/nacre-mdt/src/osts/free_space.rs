@@ -43,7 +43,7 @@ impl Reserve {
     }
 }
 
-/// What an OST last said of its space.
+/// The space of an OST, by its last report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct FreeSpace {
     pub(crate) bytes_total: u64,

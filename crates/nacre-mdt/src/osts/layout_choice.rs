@@ -1,7 +1,8 @@
 //! The layout that an operation has chosen, with the room that it has taken on the OSTs.
 //!
-//! Rules: an attempt that begins anew gives back what the one before had taken (its template may be another one by then);
-//! so does an operation that comes to nothing. A replayed one gets the layout of its first time, whose room is long taken.
+//! Rules: a repeated attempt first returns the reservations of the attempt before (its template may be another one by
+//! then); so does an operation that fails. A replayed operation gets the layout of its first execution, whose reservation
+//! was taken then.
 
 use crate::osts::Osts;
 use alloc::vec::Vec;

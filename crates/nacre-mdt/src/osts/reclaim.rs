@@ -2,8 +2,8 @@
 //!
 //! The objects of a removed file are destroyed after the commit of the removal, and their OST frees the space after a commit
 //! of its own, up to a few seconds later. Here both commits are hurried: the destroys that OSTs are owed are sent, then the
-//! OSTs free what they have let go of. OSTs that share a device share its space, so all OSTs on a device are asked when
-//! one of them is full, at the same time. Bounds: [`PATIENCE`] and [`STATFS_PATIENCE`], however many OSTs are asked.
+//! OSTs free the space of the objects that they have removed. OSTs that share a device share its space, so all OSTs on a device are asked when
+//! one of them is full, at the same time. Bounds: [`RECLAIM_TIMEOUT`] and [`STATFS_TIMEOUT`], however many OSTs are asked.
 
 use crate::mdt::Mdt;
 use crate::osts::Ost;
@@ -16,10 +16,10 @@ use nacre_types::{Errno, Instant};
 use nacre_wire::mdt::{Reclaim, ReclaimReply};
 use nacre_wire::ost::{FreeSpace, FreeSpaceReply};
 
-/// How long the OSTs may take to destroy what they are owed, to free its space, and to tell it.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The same before a statfs is answered: `df` shows what is free by then.
-const STATFS_PATIENCE: Duration = Duration::from_secs(1);
+/// Time in which the OSTs have to execute the destroys, free the space, and report it.
+const RECLAIM_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same before the reply to a statfs: `df` shows the space that is free by then.
+const STATFS_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Mdt {
     pub(crate) async fn reclaim(&self, request: &Request) -> Result<Reply, Errno> {
@@ -47,20 +47,20 @@ impl Mdt {
     /// A change of rows has met ENOSPC: objects on this target's own device may be about to go.
     pub(crate) async fn free_own_device(&self) {
         if let Ok(space) = self.core().osd.space().await {
-            let until = self.core().ctx.now() + PATIENCE;
+            let until = self.core().ctx.now() + RECLAIM_TIMEOUT;
             self.free(&self.osts().on_device(space.device), until).await;
         }
     }
 
-    /// What was removed before a statfs is free in its answer.
+    /// Frees the space of files that were removed before a statfs.
     pub(crate) async fn free_for_statfs(&self) {
-        let until = self.core().ctx.now() + STATFS_PATIENCE;
+        let until = self.core().ctx.now() + STATFS_TIMEOUT;
         self.free(&self.osts().all(), until).await;
     }
 
     /// Frees the space on the devices of these OSTs, and asks these for it. True: there was some to free.
     async fn free_devices_of(&self, osts: &[Rc<Ost>]) -> bool {
-        let until = self.core().ctx.now() + PATIENCE;
+        let until = self.core().ctx.now() + RECLAIM_TIMEOUT;
         let freed = self.free(&self.osts().on_devices_of(osts), until).await;
         let told = osts.iter().filter(|ost| ost.peer.is_connected()).map(|ost| async move {
             let (promise, answer) = self.core().ctx.promise();
@@ -72,7 +72,7 @@ impl Mdt {
         freed
     }
 
-    /// Has OSTs free the space of what was removed before. True: there was some.
+    /// Has OSTs free the space of objects that were removed before. True: there was some.
     async fn free(&self, osts: &[Rc<Ost>], until: Instant) -> bool {
         let each = osts.iter().filter(|ost| ost.peer.is_connected()).map(|ost| async move {
             let owed = self.destroy_owed(ost, until).await.unwrap_or_else(|error| {

@@ -129,7 +129,7 @@ impl Acl {
         }
         acl
     }
-    /// The access check of acl(5) for somebody who is not root.
+    /// The access check of acl(5) for a user who is not root.
     fn permits(&self, attr: &Attr, caller: &Caller, want: u16) -> bool {
         let mask = self.perm(tag::MASK).unwrap_or(7);
         let mut in_group = false;

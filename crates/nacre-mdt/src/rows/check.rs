@@ -1,9 +1,9 @@
-//! Verification of a stopped target's rows, for `nacre check`: what must agree, agrees.
+//! Verification of a stopped target's rows, for `nacre check`.
 //!
 //! Feed every row ([`Check::row`]), in any order, then ask for the [`Report`]. Sentences name the inode and what is
 //! wrong; they are bounded, the number of problems is not. Not here: log, runs, blocks (the engine checks those).
 //!
-//! What is checked: every entry has an inode of its type and lies where its name's hash says; names and parent links
+//! The check covers: every entry has an inode of its type and lies where its name's hash says; names and parent links
 //! are the same set; link and entry counts; every directory hangs below the root; orphans are open and nameless; layouts
 //! are sane; large attributes have their rows; FIDs come from granted sequences; nothing is destroyed that lives.
 
@@ -26,7 +26,7 @@ use nacre_types::{
 /// Sentences that are kept.
 const SENTENCES_MAX: usize = 1000;
 
-/// What the check found.
+/// The findings of a check.
 #[derive(Debug, Default)]
 pub struct Report {
     pub inodes: u64,
@@ -45,7 +45,7 @@ pub struct Report {
     pub sentences: Vec<String>,
 }
 
-/// What is remembered of an inode.
+/// The facts of an inode that are compared at the end.
 struct Seen {
     file_type: FileType,
     nlink: u32,
@@ -58,7 +58,7 @@ struct Seen {
     size_open: bool,
 }
 
-/// Counts of what refers to an inode. Two sets of names are the same if count and sum are.
+/// Counts of the rows that refer to an inode. Two sets of names are the same if count and sum are.
 #[derive(Default)]
 struct Found {
     names: u32,
@@ -69,7 +69,7 @@ struct Found {
     opens: u32,
     is_orphan: bool,
     is_destroyed: bool,
-    /// What entries say it is.
+    /// The types that its entries say.
     types: BTreeSet<FileType>,
     /// As a directory.
     entries: u64,

@@ -124,7 +124,7 @@ impl View<'_> {
         }
         true
     }
-    /// An ACL of the inode. What is stored was valid when it was set; damage is EIO.
+    /// An ACL of the inode. A stored ACL was valid when it was set; a damaged one is EIO.
     pub(crate) fn acl(&mut self, inode: &Inode, name: &[u8]) -> Step<Option<Acl>> {
         match self.xattr(inode, name)? {
             None => Ok(None),
@@ -156,7 +156,7 @@ impl View<'_> {
 
     // ---- rows that are not inodes
 
-    /// Adds a row's content to what is there (both are small and rare).
+    /// Changes a row by its present content (for rows that are small and rare).
     pub(crate) fn update<R: Row>(
         &mut self,
         table: nacre_osd::Table,

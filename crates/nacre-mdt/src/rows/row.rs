@@ -54,7 +54,7 @@ pub trait Row: for<'a> Codec<'a> {
     }
 }
 
-/// What follows the version byte.
+/// Decodes the fields that follow the version byte.
 fn fields<R: for<'a> Codec<'a>>(bytes: &[u8]) -> Result<R, RowError> {
     let mut r = Reader::new(bytes);
     let row = R::decode(&mut r)?;
@@ -90,11 +90,11 @@ codec_struct! {
         pub mtime_order: Timestamp,
         /// Regular files.
         pub layout: Option<Layout>,
-        /// Somebody had the file open for writing: there may be objects.
+        /// A client had the file open for writing: there may be objects.
         pub may_have_objects: bool,
         /// Target of a symbolic link.
         pub target: Bytes,
-        /// What a directory hands down.
+        /// The layout template that a directory hands down.
         pub template: Option<LayoutTemplate>,
         /// Entries of a directory.
         pub entries: u64,
@@ -105,7 +105,7 @@ codec_struct! {
     }
 }
 codec_struct! {
-    /// A name in a directory; `version`: transno of the change that made it what it is.
+    /// A name in a directory; `version`: transno of the latest change of this entry.
     pub struct Entry { pub name: Bytes, pub fid: Fid, pub file_type: FileType, pub version: u64 }
 }
 codec_struct! {
@@ -122,7 +122,7 @@ codec_struct! {
     pub struct Flocks { pub locks: Vec<FileLock> }
 }
 codec_struct! {
-    /// Who still owes the report of a truncate; `tainted`: only the OSTs know the size.
+    /// The clients that have not reported the end of a truncate; `tainted`: only the OSTs know the size.
     pub struct Unsettled { pub pending: Vec<Generation>, pub tainted: bool }
 }
 impl Row for Inode {}

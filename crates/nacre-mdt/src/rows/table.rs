@@ -30,7 +30,7 @@ pub const XATTR: Table = Table(MDT_FIRST + 8);
 pub const LINK: Table = Table(MDT_FIRST + 9);
 /// OST, FID → [`crate::rows::row::Stripes`]: objects whose owner changed.
 pub const CHOWN: Table = Table(MDT_FIRST + 10);
-/// FID → [`crate::rows::row::Unsettled`]: a size that is `Open` although nobody may be writing.
+/// FID → [`crate::rows::row::Unsettled`]: a size that is `Open` although no client may be writing.
 pub const UNSETTLED: Table = Table(MDT_FIRST + 11);
 
 /// OST → objects that it has granted and that were not used at the last clean stop (u64).

@@ -62,7 +62,7 @@ impl Mdt {
             } else {
                 None
             };
-            // It is there now: who removes it from here on ends the claim.
+            // The inode exists now: a client that removes it from here on ends the claim.
             if let Some(inode) = self.read_row::<Inode>(INODE, &entry.fid.key()).await? {
                 let mut reply = self.reply_to(request.export, &inode);
                 reply.tail = self.grant_hold(claim, &inode);
@@ -254,7 +254,7 @@ impl Mdt {
 
 /// Kind of owner in the engine's accounts.
 const PROJECT: u8 = 2;
-/// Honest estimate of what an inode with its entry and links takes in the tables.
+/// Estimate of the space that an inode takes in the tables with its entry and links.
 const BYTES_PER_INODE: u64 = 1024;
 
 fn reply_bytes(reply: &EntryReply) -> usize {

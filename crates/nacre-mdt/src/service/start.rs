@@ -1,4 +1,4 @@
-//! Start of a metadata target: what its rows say, in memory; the root of a new file system; background tasks.
+//! Start of a metadata target: loads its state from the rows, makes the root of a new file system, starts background tasks.
 
 use crate::locks::flocks::Flocks;
 use crate::mdt::Mdt;
@@ -149,7 +149,7 @@ impl Mdt {
         }
     }
 
-    /// Ends orphans that nobody has open. There are none while rows agree; a damaged row must not keep space.
+    /// Ends orphans that no client has open. There are none while rows agree; a damaged row must not keep space.
     async fn end_stray_orphans(self: Rc<Self>) {
         let rows = match self.core().osd.pages(ORPHAN, SLICE).all().await {
             Ok(rows) => rows,

@@ -125,8 +125,8 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "identity", "a_clone_that_is_behind_or_has_diverged_is_refused"),
     planted(
         "a client does not remember what was durable",
-        "crates/nacre-rpc/src/identity.rs",
-        &[("committed: known.committed.max(self.last_committed)", "committed: Default::default()")],
+        "crates/nacre-rpc/src/import/identity.rs",
+        &[("committed: known.committed.max(last_committed)", "committed: Default::default()")],
     )
     .found_by("nacre-sim", "identity", "a_clone_that_is_behind_or_has_diverged_is_refused"),
     planted(
@@ -222,14 +222,14 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "evictions", "a_write_that_reaches_its_ost_after_the_eviction_is_not_made"),
     planted(
         "a change that is sent again gets new time",
-        "crates/nacre-rpc/src/sending.rs",
-        &[("self.clock_at(now, frame.header.opcode, call.until)", "self.clock_at(now, frame.header.opcode, None)")],
+        "crates/nacre-rpc/src/import/queues.rs",
+        &[("clock(&frame.header, call.deadline)", "clock(&frame.header, None)")],
     )
     .found_by("nacre-sim", "evictions", "a_write_that_is_sent_again_after_the_eviction_is_not_made"),
     planted(
         "what came too late is given no more time",
-        "crates/nacre-rpc/src/sending.rs",
-        &[("now + self.patience.max(self.lease.length() / 4)", "now + self.lease.length() / 4")],
+        "crates/nacre-rpc/src/import/deadlines.rs",
+        &[("now + self.extension.max(lease / 4)", "now + lease / 4")],
     )
     .found_by("nacre-sim", "evictions", "a_change_without_file_locks_gets_through_a_slow_network"),
     planted(
@@ -440,11 +440,8 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "slots of calls that were refused stay taken",
-        "crates/nacre-rpc/src/import.rs",
-        &[(
-            "self.free(&call);\n        if frame.header.status",
-            "if frame.header.status.number() <= 0 { self.free(&call); }\n        if frame.header.status",
-        )],
+        "crates/nacre-rpc/src/import/queues.rs",
+        &[("self.free(&call);\n        Some(call)", "if reply.status.number() <= 0 { self.free(&call); }\n        Some(call)")],
     ),
     planted(
         "an orphan stays after its last close",
@@ -466,7 +463,7 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "callbacks may be missing",
-        "crates/nacre-rpc/src/import.rs",
+        "crates/nacre-rpc/src/import/replies.rs",
         &[("frame.header.xid.0 > self.callback_seen.0 + 1", "frame.header.xid.0 > u64::MAX - 1")],
     )
     .found_by("nacre-rpc", "import", "a_callback_behind_a_missing_one_is_not_taken_in"),
@@ -576,7 +573,7 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "the xid comes before the slot",
-        "crates/nacre-rpc/src/sending.rs",
+        "crates/nacre-rpc/src/import/queues.rs",
         &[
             ("self.next_serial += 1;", "self.next_serial = self.take_xid().0;"),
             (
@@ -603,8 +600,8 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "a write that was never answered is not made again in its turn",
-        "crates/nacre-rpc/src/connection.rs",
-        &[("self.keep_unanswered(&reply.made);", "")],
+        "crates/nacre-rpc/src/import/connection.rs",
+        &[("self.keep_unreplied(&reply.made);", "")],
     )
     .found_by("nacre-sim", "stable", "a_write_in_the_log_whose_answer_was_lost_keeps_its_bytes"),
     planted(
@@ -756,8 +753,8 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-client", "protocol", "each_of_the_closes_that_go_together_has_its_own_result"),
     planted(
         "closes that go together need an ordinary slot",
-        "crates/nacre-client/src/targets/target.rs",
-        &[("self.peer.call_as(Class::Close,", "self.peer.call_as(Class::Modify,")],
+        "crates/nacre-client/src/files/closes.rs",
+        &[(".class(Class::Close)", ".class(Class::Modify)")],
     )
     .found_by("nacre-client", "protocol", "closes_that_wait_for_slots_go_together_in_the_extra_slot"),
     planted(
@@ -814,7 +811,7 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "evictions", "a_write_that_reaches_its_ost_after_the_eviction_is_not_made"),
     planted(
         "a time that is over is now",
-        "crates/nacre-rpc/src/sending.rs",
+        "crates/nacre-rpc/src/import/deadlines.rs",
         &[(".wrapping_sub(over.as_millis() as u32)", ".wrapping_sub(0 * over.as_millis() as u32)")],
     )
     .found_by("nacre-rpc", "import", "a_change_of_an_object_says_until_when_it_may_be_begun"),
@@ -947,13 +944,13 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-osd", "objects", "a_write_beyond_a_cut_does_not_bring_back_what_was_cut_off"),
     planted(
         "changes that were called before an eviction was known are sent after it",
-        "crates/nacre-rpc/src/sending.rs",
+        "crates/nacre-rpc/src/import/queues.rs",
         &[("let unsent = core::mem::take(&mut self.changes).into_iter();", "let unsent = core::iter::empty();")],
     )
     .found_by("nacre-rpc", "import", "an_eviction_ends_changes_and_repeats_reads"),
     planted(
         "reads that an eviction has met are not sent again",
-        "crates/nacre-rpc/src/sending.rs",
+        "crates/nacre-rpc/src/import/queues.rs",
         &[("for call in reads.into_iter().rev() {", "for call in reads.into_iter().rev().take(0) {")],
     )
     .found_by("nacre-rpc", "import", "an_eviction_ends_changes_and_repeats_reads"),

@@ -309,9 +309,9 @@ impl Client {
         let mdt = self.mdt().await?;
         self.note_change();
         let changing = self.dirs.begin(touches);
-        let (reply, frame) = mdt.call_whole(request, 0).await?;
-        changing.answered(mdt.peer.with_import(|import| import.epoch()), &frame);
-        Ok(reply)
+        let reply = mdt.send(mdt.request(request)).await?;
+        changing.answered(mdt.peer.with_import(|import| import.epoch()), &reply.frame);
+        Ok(reply.body)
     }
     /// A read of the MDT that may bring a hold of the directory that it is about.
     pub(crate) async fn read_inode<'a, R>(&self, request: &R) -> Result<EntryReply, Errno>
@@ -320,9 +320,9 @@ impl Client {
     {
         let mdt = self.mdt().await?;
         let wanted = if self.dirs.is_on() { flags::MAY_HOLD } else { 0 };
-        let (reply, frame) = mdt.call_whole(request, wanted).await?;
-        self.dirs.granted(mdt.peer.with_import(|import| import.epoch()), &frame, &reply);
-        Ok(reply)
+        let reply = mdt.send(mdt.request(request).flags(wanted)).await?;
+        self.dirs.granted(mdt.peer.with_import(|import| import.epoch()), &reply.frame, &reply.body);
+        Ok(reply.body)
     }
     /// The epoch on which holds of the MDT may be used now. Without a connection there is none: an MDT of this process
     /// waits for nobody's lease when it has been started again, as its mounts hear of it at once.

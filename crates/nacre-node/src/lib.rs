@@ -7,23 +7,23 @@
 #![no_std]
 extern crate alloc;
 
-mod complaints;
 mod ctx;
 mod event;
 mod executor;
 mod gate;
+mod log_limiter;
 mod outage;
 mod outbox;
 mod peer;
 mod permit;
 pub mod store;
 
-pub use complaints::{Complaints, Grievances, Lines};
 pub use ctx::{Ctx, Rng};
 pub use event::{ConnId, Effect, Event, IoTicket, Logic, Origin, visit};
 pub use executor::{Awaited, Promise, TaskId, WaitList, join_all};
 pub use gate::{Gate, Inside};
+pub use log_limiter::{LogLimiter, LogLimiters, RepeatedErrors};
 pub use outbox::{Next, Outbox, OutboxError};
-pub use peer::{Peer, PeerConfig, Peers, RpcError};
+pub use peer::{Call, Peer, PeerConfig, Peers, Reply, RpcError};
 pub use permit::{Permit, Revoked};
 pub use store::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp, StoreSpace};

@@ -1,48 +1,49 @@
-//! Log lines about a target that is away: one line once requests have waited for a moment, repetitions at growing
-//! intervals, and one line when the target is back. No line if the target is back before a request had to wait.
+//! Log lines about a target that is away: one when requests have waited for a moment, the same line after pauses that
+//! double, and one when the connection is back. Nothing is logged if the import is back before a request had to wait.
 
-use crate::complaints::{Complaints, Grievances};
+use crate::log_limiter::{LogLimiter, RepeatedErrors};
 use alloc::string::String;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use nacre_rpc::{Import, ImportState};
 use nacre_types::Instant;
 
-/// See the module; of one import.
+/// The outage of one import, and what the log has of it.
 #[derive(Default)]
 pub(crate) struct Outage {
-    looked: Cell<Instant>,
+    /// When the import was last examined.
+    examined: Cell<Instant>,
     /// Start of the outage, once it was logged.
-    said: Cell<Option<Instant>>,
-    grievances: RefCell<Grievances>,
+    logged: Cell<Option<Instant>>,
+    repeated: RefCell<RepeatedErrors>,
 }
 
 impl Outage {
-    /// Requests wait this long before the first line; a restart takes less.
+    /// Requests wait for this time before a line is logged; a restart takes less.
     const QUIET: Duration = Duration::from_secs(2);
-    /// The same if no request waits.
+    /// The same while no request waits.
     const QUIET_IDLE: Duration = Duration::from_secs(30);
 
-    /// Time of the next call of `look`.
-    pub(crate) fn look_at<T>(&self, import: &Import<T>) -> Option<Instant> {
+    /// When [`Outage::handle`] must be called next.
+    pub(crate) fn deadline<T>(&self, import: &Import<T>) -> Option<Instant> {
         let since = import.away_since()?;
-        // A ping of an idle import needs no second call: if it stays unanswered, the connection is closed.
+        // A ping of an idle import needs no deadline here: if it stays without a reply, the import closes the connection.
         let idle = import.state() == ImportState::Full && requests(import) == 0;
-        (!idle).then(|| since.max(self.looked.get()) + Self::QUIET)
+        (!idle).then(|| since.max(self.examined.get()) + Self::QUIET)
     }
 
-    /// The state may have changed, or the time of `look_at` has come.
-    pub(crate) fn look<T>(
+    /// Logs what is due: the state of the import may have changed, or the deadline has passed.
+    pub(crate) fn handle<T>(
         &self,
         now: Instant,
         import: &Import<T>,
-        who: (&str, &str),
-        all: &RefCell<Complaints>,
+        names: (&str, &str),
+        all: &RefCell<LogLimiter>,
     ) {
-        let (client, target) = who;
+        let (client, target) = names;
         let Some(since) = import.away_since() else {
-            if let Some(since) = self.said.take() {
-                self.grievances.take();
+            if let Some(since) = self.logged.take() {
+                self.repeated.take();
                 if !import.is_ending() {
                     let seconds = now.saturating_since(since).as_secs();
                     tracing::info!(client, "{target}{}: connected again after {seconds} s", at(import));
@@ -50,21 +51,21 @@ impl Outage {
             }
             return;
         };
-        if now < since.max(self.looked.get()) + Self::QUIET {
-            self.looked.set(self.looked.get().max(since));
+        if now < since.max(self.examined.get()) + Self::QUIET {
+            self.examined.set(self.examined.get().max(since));
             return;
         }
-        self.looked.set(now);
+        self.examined.set(now);
         let (away, requests) = (now.saturating_since(since), requests(import));
         if !import.is_active() || (requests == 0 && away < Self::QUIET_IDLE) {
             return;
         }
-        // The same error each time: alternating reasons do not count as a change.
-        if self.grievances.borrow_mut().allow(target, "away", now).is_none() {
+        // One error for all reasons: reasons that alternate must not cause a line each.
+        if self.repeated.borrow_mut().allow(target, "away", now).is_none() {
             return;
         }
         let Some(left_out) = all.borrow_mut().allow(now) else { return };
-        self.said.set(Some(since));
+        self.logged.set(Some(since));
         let left_out = (left_out > 0).then_some(left_out);
         let (at, seconds, reason) = (at(import), away.as_secs(), reason(import));
         match requests {
@@ -84,8 +85,8 @@ impl Outage {
         }
     }
     /// Whether the outage was logged.
-    pub(crate) fn was_said(&self) -> bool {
-        self.said.get().is_some()
+    pub(crate) fn was_logged(&self) -> bool {
+        self.logged.get().is_some()
     }
 }
 
@@ -100,7 +101,7 @@ fn reason<T>(import: &Import<T>) -> &str {
         (_, ImportState::Full) => "it does not answer",
         (Some(error), _) => error,
         (None, ImportState::Replay | ImportState::ReplayLocks | ImportState::ReplayWait) => {
-            "it was started again and waits for its other clients"
+            "it was restarted and waits for its other clients"
         }
         (None, _) if import.current_address().is_none() => "its address is not known yet",
         (None, _) => "not connected yet",

@@ -154,7 +154,7 @@ impl Export {
             return Admission::Drop;
         }
         // Data may be lost although its rows are not: a write is always made again.
-        let data = replay && Opcode::from_number(header.opcode).is_some_and(Opcode::changes_bytes);
+        let data = replay && header.is_kept_until_stable();
         if let Some(record) = self.records.get(&header.xid).filter(|_| !data) {
             return Admission::Reply(record.clone());
         }
@@ -170,12 +170,12 @@ impl Export {
                     return refusal;
                 }
             }
-            Class::Read if header.opcode == Opcode::Enqueue.number() => {
+            Class::Read if header.runs_once() => {
                 if self.untagged.len() >= UNTAGGED_MAX {
                     return Admission::Error(Errno::EPROTO);
                 }
                 if !self.untagged.insert(header.xid) {
-                    return Admission::Drop; // a lock that was given back would be granted once more, to nobody
+                    return Admission::Drop;
                 }
             }
             Class::Read | Class::Callback | Class::Import => {}

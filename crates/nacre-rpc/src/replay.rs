@@ -1,23 +1,26 @@
-//! Answered changes that the target may still lose: kept until it says that they are safe.
+//! Changes with a reply that the target may still lose: kept until the target reports them as safe.
 //!
-//! Invariants: in transno order; a change is kept until `last_committed` passes it, a write of data until
-//! `last_stable` does; with each the reply is kept, because the change must come out the same again. Both lists
-//! are bounded, and a full list holds callers back: an entry that was forgotten could not be replayed, and what was
-//! acknowledged would be lost with the target's machine. The bounds count memory: beside the bytes of request and reply each
-//! entry counts [`ReplayList::ENTRY_BYTES`]. So bytes must not come as a small part of a large buffer. Requests that are
-//! under way are not counted: a list exceeds its bound by at most what they carry.
+//! Invariants: the list is in transno order; a change is kept until `last_committed` passes it, a change of bytes until
+//! `last_stable` does; the reply is kept with it, because the replay must have the same outcome. Both lists are bounded, and a
+//! full list holds callers back: a forgotten entry could not be replayed, and an acknowledged change would be lost with the
+//! target's machine. The bounds count memory: beside the bytes of request and reply each entry counts
+//! [`ReplayList::ENTRY_BYTES`]. So bytes must not be a small part of a large buffer. Requests under way are not counted: a
+//! list exceeds its bound by at most their size.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{Transno, Xid};
-use nacre_wire::{Frame, Opcode};
+use nacre_wire::Frame;
 
-/// A change as it was sent, the number it was given, and its answer.
+/// A change as it was sent, its transno, and its reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplayEntry {
+    /// The request as it was first sent.
     pub request: Frame,
+    /// Transno of the change.
     pub transno: Transno,
+    /// Body of the reply.
     pub reply: Bytes,
 }
 
@@ -75,35 +78,31 @@ pub struct ReplayList {
     changes: List,
     /// Writes of data, with the bytes, and truncates.
     writes: List,
-    /// Replayed in the recovery under way, with their numbers as of now.
+    /// Changes that were replayed in the recovery under way, under their new transnos.
     done: Vec<ReplayEntry>,
 }
 
-/// Kept until its bytes are stable, not only its rows committed.
-pub(crate) fn is_data(request: &Frame) -> bool {
-    Opcode::from_number(request.header.opcode).is_some_and(Opcode::changes_bytes)
-}
-
 impl ReplayList {
-    /// Changes that may be kept: a second's worth at the pace of the fastest target.
+    /// Changes that may be kept: those of a second at the rate of the fastest target.
     pub const ENTRIES_MAX: usize = 1 << 18;
+    /// Memory of the kept changes.
     pub const BYTES_MAX: usize = 128 << 20;
-    /// Data that may be kept.
+    /// Memory of the kept changes of bytes.
     pub const DATA_BYTES_MAX: usize = 32 << 20;
-    /// Memory of an entry beyond its bytes: its place in the tree, the descriptions of its buffers, and what encoding
-    /// and allocator leave unused.
+    /// Memory of an entry beyond its bytes: its place in the tree, the descriptions of its buffers, and the unused rest of
+    /// buffers and allocations.
     pub const ENTRY_BYTES: usize = 768;
 
-    /// Keeps a change that was replied to.
+    /// Keeps a change that has its reply.
     pub fn keep(&mut self, transno: Transno, request: Frame, reply: Bytes) {
         let key = (transno, request.header.xid);
-        if !is_data(&request) {
+        if !request.header.is_kept_until_stable() {
             self.changes.insert(key, Kept { request, reply });
         } else {
             self.writes.insert(key, Kept { request, reply });
         }
     }
-    /// Forgets what can no longer be lost.
+    /// Forgets changes that the target can no longer lose.
     pub(crate) fn safe(&mut self, last_committed: Transno, last_stable: Transno) {
         self.changes.safe(last_committed);
         self.writes.safe(last_stable);
@@ -111,15 +110,15 @@ impl ReplayList {
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
-    /// No further change may be made before some are committed.
+    /// Whether callers must wait until changes are committed.
     pub fn is_full(&self) -> bool {
         self.changes.entries.len() >= Self::ENTRIES_MAX || self.changes.bytes >= Self::BYTES_MAX
     }
-    /// No further data may be written before some is stable.
+    /// Whether writers must wait until data is stable.
     pub fn is_data_full(&self) -> bool {
         self.writes.bytes >= Self::DATA_BYTES_MAX
     }
-    /// From here on the target is asked to make data stable, so that there is room again before the list is full.
+    /// Whether the target should be asked to make data stable, so that there is room again before the list is full.
     pub(crate) fn is_data_pressed(&self) -> bool {
         self.writes.bytes >= Self::DATA_BYTES_MAX / 2
     }
@@ -129,7 +128,7 @@ impl ReplayList {
         let (key, kept) = lists.into_iter().flatten().min_by_key(|(key, _)| **key)?;
         Some(ReplayEntry { request: kept.request.clone(), transno: key.0, reply: kept.reply.clone() })
     }
-    /// The change `(transno, xid)` was replayed and has the number `now` (0: it could not be done again).
+    /// The change `(transno, xid)` was replayed and has the transno `now` (0: it could not be executed).
     pub(crate) fn replayed(&mut self, transno: Transno, xid: Xid, now: Transno) {
         let key = (transno, xid);
         let kept = self.changes.remove(key).or_else(|| self.writes.remove(key));
@@ -139,18 +138,21 @@ impl ReplayList {
             self.done.push(ReplayEntry { request, transno: now, reply });
         }
     }
-    /// The replay is over, or will begin again: everything is in the list under its newest number.
+    /// The replay is over, or begins again: puts replayed changes back into the list under their newest transnos.
     pub(crate) fn settle(&mut self) {
         for entry in core::mem::take(&mut self.done) {
             self.keep(entry.transno, entry.request, entry.reply);
         }
     }
+    /// Number of kept changes.
     pub fn len(&self) -> usize {
         self.changes.entries.len() + self.writes.entries.len() + self.done.len()
     }
+    /// Whether no change is kept.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+    /// Memory of the kept changes.
     pub fn bytes(&self) -> usize {
         self.changes.bytes + self.writes.bytes
     }

@@ -1,21 +1,21 @@
-//! Where an import stands, and how it came there.
+//! The state of an import, and its history.
 
 use alloc::collections::VecDeque;
 use core::fmt;
 use nacre_types::Instant;
 
-/// States of an import, in the field's words.
+/// States of an import, with Lustre's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ImportState {
     /// No connection; the next attempt waits for its time.
     Disconnected,
     /// A connection is being opened, or its connect request is unanswered.
     Connecting,
-    /// Changes that the target lost are sent again, in the order of their transnos.
+    /// Changes that the target lost are replayed in the order of their transnos.
     Replay,
-    /// Cached locks are told to the target.
+    /// Cached locks are replayed.
     ReplayLocks,
-    /// Everything was told; the target waits for its other clients.
+    /// The replay is complete; the target waits for its other clients.
     ReplayWait,
     /// Requests without a reply are sent again.
     Recover,
@@ -40,7 +40,7 @@ impl fmt::Display for ImportState {
     }
 }
 
-/// The latest states with the time each began.
+/// The latest states, with the time at which each began.
 #[derive(Debug, Clone)]
 pub struct StateHistory {
     entries: VecDeque<(Instant, ImportState)>,
@@ -62,10 +62,11 @@ impl StateHistory {
         }
         self.entries.push_back((now, state));
     }
+    /// The state now.
     pub fn current(&self) -> ImportState {
         self.entries.back().map_or(ImportState::Disconnected, |e| e.1)
     }
-    /// Oldest first.
+    /// States, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (Instant, ImportState)> + '_ {
         self.entries.iter().copied()
     }

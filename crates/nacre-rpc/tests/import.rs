@@ -97,9 +97,9 @@ impl Script {
                 ImportEffect::State { .. } | ImportEffect::Lost { .. } => continue,
                 ImportEffect::Evicted { .. } => "EVICTED".into(),
                 ImportEffect::Restarted { .. } => "RESTARTED".into(),
-                ImportEffect::TookOver { from } => format!("took over from {from}"),
+                ImportEffect::ReplacedConnection { from } => format!("took over from {from}"),
                 ImportEffect::Recovering { seconds } => format!("recovering {seconds}"),
-                ImportEffect::Answered { .. } => "neighbours".into(),
+                ImportEffect::PingReplied { .. } => "neighbours".into(),
                 ImportEffect::ReplayFailed { transno, .. } => format!("lost {transno}"),
                 ImportEffect::Mismatch { why } => format!("mismatch: {why}"),
                 ImportEffect::Stopped => "end".into(),
@@ -137,11 +137,11 @@ impl Script {
         std::mem::take(&mut self.log)
     }
     fn call(&mut self, token: u32, opcode: Opcode, class: Class) {
-        self.call_until(token, opcode, class, None);
+        self.call_before(token, opcode, class, None);
     }
-    fn call_until(&mut self, token: u32, opcode: Opcode, class: Class, until: Option<Instant>) {
+    fn call_before(&mut self, token: u32, opcode: Opcode, class: Class, deadline: Option<Instant>) {
         let request =
-            Request { opcode, class, body: Bytes::new(), bulk: Vec::new(), flags: 0, job: 0, until };
+            Request { opcode, class, body: Bytes::new(), bulk: Vec::new(), flags: 0, job: 0, deadline };
         self.import.call(self.now, request, token);
     }
     fn change(&mut self, token: u32) {
@@ -259,7 +259,7 @@ fn a_change_of_an_object_says_until_when_it_may_be_begun() {
     s.take();
     let until = s.now + SEC * 6;
     s.pass(SEC);
-    s.call_until(1, Opcode::Write, Class::Modify, Some(until));
+    s.call_before(1, Opcode::Write, Class::Modify, Some(until));
     s.call(2, Opcode::Write, Class::Modify);
     s.change(3);
     let sent = ["Write x2 t1 l1 until 506000", "Write x3 t2 l1 until 503500", "Create x4 t3 l1"];

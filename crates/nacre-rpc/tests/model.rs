@@ -115,9 +115,9 @@ impl World {
                     self.import.callback_done(frame.header.xid);
                 }
                 ImportEffect::Restarted { .. } | ImportEffect::State { .. } | ImportEffect::Lost { .. } => {}
-                ImportEffect::TookOver { .. }
+                ImportEffect::ReplacedConnection { .. }
                 | ImportEffect::Recovering { .. }
-                | ImportEffect::Answered { .. } => {}
+                | ImportEffect::PingReplied { .. } => {}
                 ImportEffect::Evicted { .. }
                 | ImportEffect::Stopped
                 | ImportEffect::Mismatch { .. }
@@ -137,7 +137,7 @@ impl World {
             _ => (Opcode::Create, Class::Modify),
         };
         let body = Bytes::from(self.calls.to_vec());
-        let request = Request { opcode, class, body, bulk: Vec::new(), flags: 0, job: 0, until: None };
+        let request = Request { opcode, class, body, bulk: Vec::new(), flags: 0, job: 0, deadline: None };
         self.import.call(self.now, request, self.calls);
     }
 

@@ -8,7 +8,7 @@ use crate::server::Server;
 use crate::stats::NodeStats;
 use crate::{clock, driver, listen};
 use nacre_net::Address;
-use nacre_node::{Complaints, ConnId, Ctx, Event, Grievances, Logic, Store};
+use nacre_node::{ConnId, Ctx, Event, LogLimiter, Logic, RepeatedErrors, Store};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -134,8 +134,8 @@ pub(crate) struct Shared {
     pub(crate) loops: Vec<LoopHandle>,
     pub(crate) sockets: AtomicUsize,
     pub(crate) bulk: BulkBudget,
-    complaints: Mutex<Complaints>,
-    grievances: Mutex<Grievances>,
+    refusal_lines: Mutex<LogLimiter>,
+    peer_errors: Mutex<RepeatedErrors>,
     islands: RwLock<BTreeMap<String, IslandRef>>,
     addresses: RwLock<Vec<Address>>,
     next_inbound: AtomicU64,
@@ -180,8 +180,8 @@ impl Node {
             stats: NodeStats::default(),
             loops,
             sockets: AtomicUsize::new(0),
-            complaints: Mutex::default(),
-            grievances: Mutex::default(),
+            refusal_lines: Mutex::default(),
+            peer_errors: Mutex::default(),
             islands: RwLock::default(),
             addresses: RwLock::default(),
             next_inbound: AtomicU64::new(1),
@@ -340,15 +340,15 @@ impl Shared {
     }
     /// Logs the refusal of a peer.
     pub(crate) fn complain(&self, peer: &str, what: &str) {
-        let allowed = self.complaints.lock().unwrap_or_else(PoisonError::into_inner).allow(clock::now());
+        let allowed = self.refusal_lines.lock().unwrap_or_else(PoisonError::into_inner).allow(clock::now());
         if let Some(left_out) = allowed {
             tracing::warn!(peer, what, left_out, "connection closed");
         }
     }
     /// Logs the error of a peer that this process contacts repeatedly.
     pub(crate) fn complain_again(&self, peer: &str, what: &str) {
-        let mut grievances = self.grievances.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(left_out) = grievances.allow(peer, what, clock::now()) {
+        let mut peer_errors = self.peer_errors.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(left_out) = peer_errors.allow(peer, what, clock::now()) {
             tracing::warn!(peer, what, left_out, "no connection, trying again");
         }
     }

@@ -20,7 +20,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, OnceCell, RefCell};
 use core::time::Duration;
-use nacre_node::{Ctx, Lines, Peers};
+use nacre_node::{Ctx, LogLimiters, Peers};
 use nacre_osd::Osd;
 use nacre_types::{ClientUuid, Secret, TargetName, Transno, Xid};
 
@@ -60,7 +60,7 @@ pub struct TargetCore {
     /// Operations of all clients, without reconstructed replies; those of each client are in its export.
     pub stats: RefCell<OpStats>,
     /// Limits the lines that clients cause in the log.
-    pub lines: Lines,
+    pub lines: LogLimiters,
     clients: Clients,
     evictions: Evictions,
     recovery: RecoveryState,
@@ -98,7 +98,7 @@ impl TargetCore {
             params: ParamValues::new(config.max_mod_rpcs),
             config,
             stats: RefCell::new(OpStats::new(ctx.wall())),
-            lines: Lines::default(),
+            lines: LogLimiters::default(),
             clients: Clients::new(ctx),
             evictions: Evictions::new(ctx),
             recovery: RecoveryState::new(ctx),

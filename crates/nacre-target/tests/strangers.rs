@@ -152,7 +152,7 @@ fn a_take_over_from_another_host_is_logged_on_both_sides() {
     assert_eq!(log.lines("another host has taken over the connection of a client").len(), 1);
     w.pause(first, false);
     assert_eq!(jobs.run(&mut w, first, |a| add(a, 5)), Ok(10));
-    let lines = log.lines("another host was connected in this client's name until now");
+    let lines = log.lines("another host was connected with the identity of this client");
     assert!(lines.len() == 1 && lines[0].contains("from=\"stranger\""), "{lines:?}");
 }
 

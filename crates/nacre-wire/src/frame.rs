@@ -1,5 +1,6 @@
 //! The frame: a fixed header, a body, and bulk bytes that no decoder looks at.
 
+use crate::opcode::{KeptUntil, Opcode};
 use crate::status::Status;
 use alloc::format;
 use alloc::string::String;
@@ -115,6 +116,18 @@ impl Header {
     }
     pub fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0
+    }
+    /// Whether the message is a change that a client keeps until its bytes are stable, see [`KeptUntil::Stable`].
+    pub fn is_kept_until_stable(&self) -> bool {
+        Opcode::from_number(self.opcode).is_some_and(|opcode| opcode.kept_until() == KeptUntil::Stable)
+    }
+    /// Whether the message is executed at most once per connection although it has no tag, see [`Opcode::runs_once`].
+    pub fn runs_once(&self) -> bool {
+        Opcode::from_number(self.opcode).is_some_and(Opcode::runs_once)
+    }
+    /// Whether the message carries a deadline, see [`Opcode::has_deadline`].
+    pub fn has_deadline(&self) -> bool {
+        Opcode::from_number(self.opcode).is_some_and(Opcode::has_deadline)
     }
 }
 

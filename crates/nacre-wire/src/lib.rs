@@ -22,6 +22,6 @@ pub use address::AddressText;
 pub use frame::{
     Frame, FrameError, HEADER_BYTES, Header, Kind, Lengths, MAX_BODY_BYTES, MAX_BULK_BYTES, flags, is_expired,
 };
-pub use opcode::{Class, Opcode, Rpc};
+pub use opcode::{Class, KeptUntil, Opcode, Rpc};
 pub use pattern::matches;
 pub use status::Status;

@@ -84,14 +84,31 @@ pub enum Class {
     Import,
 }
 
+/// How long a client keeps a change for replay after its reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeptUntil {
+    /// Until the transaction is committed: the log holds the whole change.
+    Committed,
+    /// Until the bytes are stable, too: the log may hold rows whose bytes are lost with the machine.
+    Stable,
+}
+
 impl Opcode {
-    /// Whether it changes bytes of objects, which may be lost with a machine although its rows are not.
-    pub fn changes_bytes(self) -> bool {
-        matches!(self, Self::Write | Self::Truncate)
+    /// How long a change of this kind is kept for replay.
+    pub fn kept_until(self) -> KeptUntil {
+        match self {
+            Self::Write | Self::Truncate => KeptUntil::Stable,
+            _ => KeptUntil::Committed,
+        }
     }
-    /// Whether an OST executes it under file locks of the MDT: it must not begin once another client may have these
-    /// locks.
-    pub fn changes_object(self) -> bool {
+    /// Whether a request of the class `Read` must not be executed twice on one connection: a lock that was cancelled would
+    /// be granted once more, and no client would know of it.
+    pub fn runs_once(self) -> bool {
+        matches!(self, Self::Enqueue)
+    }
+    /// Whether a request of this kind carries a deadline (`clock_ms` of the header) after which the target must not begin
+    /// it. Changes of objects do: they rely on file locks of the MDT, which an OST does not know.
+    pub fn has_deadline(self) -> bool {
         matches!(self, Self::Write | Self::Truncate | Self::Allocate)
     }
     /// The class of a request of this opcode: the same as [`Rpc::CLASS`].

@@ -262,13 +262,13 @@ impl Client {
         loop {
             let len = (range.len - done).min(RPC_BYTES_MAX);
             let request = Read { object, laid, offset: range.offset + done, len: len as u32, lock };
-            let (reply, mut bulk) = ost.call_bulk(&request, Vec::new()).await?;
-            let bulk = stripes::split_front(&mut bulk, len as usize);
+            let mut reply = ost.send(ost.request(&request)).await?;
+            let bulk = stripes::split_front(&mut reply.frame.bulk, len as usize);
             let read = bulk.iter().map(|b| b.len() as u64).sum::<u64>();
             data.extend(bulk);
             done += read;
             if read < len || done == range.len {
-                return Ok((data, reply.state));
+                return Ok((data, reply.body.state));
             }
         }
     }

@@ -17,8 +17,8 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use nacre_node::{Promise, join_all};
 use nacre_types::Errno;
-use nacre_wire::Status;
 use nacre_wire::mdt::{BATCH_MAX, Batch, BatchReply, Close};
+use nacre_wire::{Class, Status};
 
 /// A close that collects.
 struct Waiting {
@@ -91,7 +91,10 @@ impl Client {
 async fn send_together(mdt: &Target, due: &[Waiting]) -> Vec<Result<(), Errno>> {
     if due.len() > 1 && knows_batches(mdt) {
         let operations = due.iter().map(|w| encoded(&w.close)).collect();
-        match mdt.call_as_close(&Batch { stop_at_error: false, operations }).await {
+        let batch = Batch { stop_at_error: false, operations };
+        // A batch of nothing but closes may use the extra slot of CLOSE.
+        let reply = mdt.send(mdt.request(&batch).class(Class::Close)).await;
+        match reply.map(|reply| reply.body) {
             Ok(BatchReply { results }) if results.len() == due.len() => {
                 let result = |status: Status| status.error().map_or(Ok(()), Err);
                 return results.iter().map(|r| result(r.status)).collect();

@@ -70,11 +70,12 @@ impl Client {
         let mut turn = None;
         let mut reclaims = 0;
         loop {
-            let until = match open {
+            let deadline = match open {
                 Some(open) => self.locks_until(open).await?,
                 None => None,
             };
-            match ost.call_until(request, bulk.clone(), until).await {
+            let call = ost.request(request).bulk(bulk.clone()).deadline(deadline);
+            match ost.send(call).await.map(|reply| reply.body) {
                 Err(e) if e.is(ProtocolOutcome::DeadlinePassed) => {
                     tracing::debug!(
                         target_name = ost.name,

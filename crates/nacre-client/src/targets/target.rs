@@ -4,13 +4,10 @@ use crate::stats::Stats;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
-use alloc::vec::Vec;
-use bytes::Bytes;
 use core::cell::Cell;
-use nacre_node::{Ctx, Gate, Peer, PeerConfig, Peers, RpcError};
-use nacre_types::{Codec, Errno, Instant, TargetKind, Timestamp};
-use nacre_wire::mdt::{Batch, BatchReply};
-use nacre_wire::{Class, Frame, Opcode, Rpc};
+use nacre_node::{Call, Ctx, Gate, Peer, PeerConfig, Peers, Reply, RpcError};
+use nacre_types::{Codec, Errno, TargetKind, Timestamp};
+use nacre_wire::{Opcode, Rpc};
 
 /// Requests in flight to an OST, of all kinds.
 const OST_RPCS: u16 = 16;
@@ -54,42 +51,16 @@ impl Target {
     }
     /// One request; waits as long as the target is away.
     pub(crate) async fn call<'a, R: Rpc + Codec<'a>>(&self, request: &R) -> Result<R::Reply, Errno> {
-        let _timing = self.requests.time(request_name(R::OPCODE));
-        self.peer.call(request).await.map_err(|e| self.explain(R::OPCODE, e))
+        self.send(self.request(request)).await.map(|reply| reply.body)
     }
-    /// Like `call`, with flags of the request's header, and with the reply's frame.
-    pub(crate) async fn call_whole<'a, R: Rpc + Codec<'a>>(
-        &self,
-        request: &R,
-        flags: u32,
-    ) -> Result<(R::Reply, Frame), Errno> {
-        let _timing = self.requests.time(request_name(R::OPCODE));
-        self.peer.call_whole(request, flags, Vec::new()).await.map_err(|e| self.explain(R::OPCODE, e))
+    /// Begins a request that needs more than its message; [`Target::send`] sends it.
+    pub(crate) fn request<'a, R: Rpc + Codec<'a>>(&self, request: &R) -> Call<'_, R> {
+        self.peer.request(request)
     }
-    /// A batch of nothing but closes: it may use the extra slot of CLOSE.
-    pub(crate) async fn call_as_close(&self, request: &Batch) -> Result<BatchReply, Errno> {
-        let _timing = self.requests.time(request_name(Opcode::Batch));
-        let reply = self.peer.call_as(Class::Close, request, 0, Vec::new()).await;
-        reply.map(|(reply, _)| reply).map_err(|e| self.explain(Opcode::Batch, e))
-    }
-    /// Like `call`, with bulk bytes in both directions.
-    pub(crate) async fn call_bulk<'a, R: Rpc + Codec<'a>>(
-        &self,
-        request: &R,
-        bulk: Vec<Bytes>,
-    ) -> Result<(R::Reply, Vec<Bytes>), Errno> {
+    /// Sends a request and waits for its reply, however long the target is away.
+    pub(crate) async fn send<R: Rpc>(&self, call: Call<'_, R>) -> Result<Reply<R::Reply>, Errno> {
         let _timing = self.requests.time(request_name(R::OPCODE));
-        self.peer.call_bulk(request, bulk).await.map_err(|e| self.explain(R::OPCODE, e))
-    }
-    /// A change of an object that must not be begun after `until`; [`nacre_types::ProtocolOutcome::DeadlinePassed`] says that it was not.
-    pub(crate) async fn call_until<'a, R: Rpc + Codec<'a>>(
-        &self,
-        request: &R,
-        bulk: Vec<Bytes>,
-        until: Option<Instant>,
-    ) -> Result<R::Reply, Errno> {
-        let _timing = self.requests.time(request_name(R::OPCODE));
-        self.peer.call_until(request, bulk, until).await.map_err(|e| self.explain(R::OPCODE, e))
+        call.send().await.map_err(|e| self.explain(R::OPCODE, e))
     }
     /// How often another target was admitted in its place.
     pub(crate) fn replaced(&self) -> u32 {

@@ -199,7 +199,7 @@ impl Client {
         let owner = Owner { uid: entry.attr.uid, gid: entry.attr.gid, projid: 0 };
         let request = Write { object, laid: 0, offset, owner, mtime: self.now(), lock: LockCookie(0) };
         let data = vec![Bytes::from(vec![1u8; bytes])];
-        self.osts[ost].call_bulk(&request, data).await.unwrap().0.state
+        self.osts[ost].request(&request).bulk(data).send().await.unwrap().body.state
     }
     pub(crate) async fn cut(&self, entry: &EntryReply, size: u64) -> ObjectState {
         let (ost, object) = object(entry);

@@ -94,12 +94,12 @@ impl Client {
         lock: LockCookie,
     ) -> Result<ObjectState, Errno> {
         let request = Write { object, laid: 0, offset, owner: owner(), mtime: at(1), lock };
-        let (reply, _) = self.peer.call_bulk(&request, vec![Bytes::copy_from_slice(data)]).await?;
+        let reply = self.peer.request(&request).bulk(vec![Bytes::copy_from_slice(data)]).send().await?.body;
         Ok(reply.state)
     }
     pub(crate) async fn read(&self, object: ObjectId, offset: u64, len: u32) -> Result<Vec<u8>, Errno> {
         let request = Read { object, laid: 0, offset, len, lock: LockCookie(0) };
-        let (_, bulk) = self.peer.call_bulk(&request, Vec::new()).await?;
+        let bulk = self.peer.request(&request).send().await?.frame.bulk;
         Ok(bulk.concat())
     }
     pub(crate) async fn truncate(&self, object: ObjectId, size: u64) -> Result<ObjectState, Errno> {

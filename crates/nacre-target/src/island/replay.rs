@@ -20,7 +20,7 @@ use nacre_osd::{Credits, Pins, table};
 use nacre_rpc::Admission;
 use nacre_types::{Errno, Instant, Transno};
 use nacre_wire::target::Made;
-use nacre_wire::{Frame, Opcode};
+use nacre_wire::{Frame, KeptUntil, Opcode};
 
 /// Leases run out without an event: how often they are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -105,7 +105,8 @@ impl<S: Service> Inner<S> {
         let Some(base) = core.recovery().base() else { return };
         // Rows of a write may be in the log although its bytes are lost, unless they were stable: then bytes that another
         // client wrote later may be there.
-        let safe = if opcode.changes_bytes() { base.min(core.osd.last_stable()) } else { base };
+        let safe =
+            if opcode.kept_until() == KeptUntil::Stable { base.min(core.osd.last_stable()) } else { base };
         if old <= safe.max(core.recovery().replayed(export)) {
             return self.repeat_reply(core, export, opcode, &frame);
         }

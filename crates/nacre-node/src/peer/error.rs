@@ -1,0 +1,47 @@
+//! Why a call has no reply, as the caller of a peer sees it.
+
+use nacre_rpc::CallError;
+use nacre_types::{Errno, ProtocolOutcome};
+
+/// The reason why a call has no reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RpcError {
+    /// The reply has this error.
+    #[error("{0}")]
+    Errno(Errno),
+    /// The reply has an outcome of the protocol, which the import leaves to its user.
+    #[error("{0}")]
+    Outcome(ProtocolOutcome),
+    /// The target has evicted this client; the request was not executed, or its effect is gone with the export.
+    #[error("evicted by the target")]
+    Evicted,
+    /// The import was stopped.
+    #[error("stopped")]
+    Stopped,
+    /// The administrator has deactivated the target on this client.
+    #[error("deactivated by the administrator")]
+    Inactive,
+    /// Another target, or an old copy of this one, replies at its address.
+    #[error("another target or an old copy of the target replies")]
+    Mismatch,
+}
+impl From<RpcError> for Errno {
+    fn from(e: RpcError) -> Self {
+        match e {
+            RpcError::Errno(e) => e,
+            RpcError::Outcome(outcome) => outcome.into(),
+            RpcError::Evicted | RpcError::Inactive | RpcError::Mismatch => Errno::EIO,
+            RpcError::Stopped => Errno::ESHUTDOWN,
+        }
+    }
+}
+impl From<CallError> for RpcError {
+    fn from(e: CallError) -> Self {
+        match e {
+            CallError::Evicted => RpcError::Evicted,
+            CallError::Stopped => RpcError::Stopped,
+            CallError::Inactive => RpcError::Inactive,
+            CallError::Mismatch => RpcError::Mismatch,
+        }
+    }
+}

@@ -1,9 +1,8 @@
 //! `nacre destroy`: removes the data of an `up` that is not running.
 
-use crate::cmd::up;
 use crate::output;
-use crate::process::registry;
-use crate::process::registry::ProcessKind;
+use crate::process::data_dir;
+use crate::process::registry::{self, ProcessKind};
 use anyhow::{Context as _, Result, bail, ensure};
 use std::io::{BufRead as _, IsTerminal as _};
 use std::path::{Path, PathBuf};
@@ -20,7 +19,7 @@ use std::path::{Path, PathBuf};
 )]
 pub(crate) struct DestroyArgs {
     /// Mount point that was given to `up` (default: /mnt/nacre)
-    #[arg(default_value = up::DEFAULT_MOUNT)]
+    #[arg(default_value = data_dir::DEFAULT_MOUNT)]
     mount: PathBuf,
     /// The data directory, if `up` was started with --dir
     #[arg(long)]
@@ -49,7 +48,7 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<()> {
         ensure!(!used, "{} is in use by pid {}\nhint: nacre down first", dir.display(), entry.pid);
     }
     ensure!(
-        up::is_data_dir(&dir),
+        data_dir::is_data_dir(&dir),
         "{} was not made by `nacre up`: it is left alone\nhint: remove it yourself if you are sure",
         dir.display()
     );
@@ -67,9 +66,9 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<()> {
 
 /// The data directory that belongs to a mount point. One that is mounted may have its data elsewhere.
 fn dir_of(mount: &Path, running: &[registry::Entry]) -> Result<PathBuf> {
-    let mount = up::absolute(mount)?;
+    let mount = data_dir::absolute(mount)?;
     let Some(entry) = running.iter().find(|e| e.kind == ProcessKind::Up && e.mounts.contains(&mount)) else {
-        return up::default_dir(&mount);
+        return data_dir::default_dir(&mount);
     };
     let data = entry.targets.first().and_then(|target| target.parent());
     let then = data.map_or(String::new(), |dir| format!(", then nacre destroy --dir {}", dir.display()));

@@ -1,9 +1,10 @@
 //! `nacre down`, `nacre umount`, `nacre sync`: ending and flushing what runs.
 
-use crate::cmd::up;
 use crate::output;
+use crate::process::data_dir;
 use crate::process::registry::{self, Entry, ProcessKind};
 use crate::query::tool::{self, Tool};
+use crate::query::users::users;
 use crate::query::watch;
 use anyhow::{Context as _, Result, bail, ensure};
 use nacre_fuse::{MountError, Unmount};
@@ -86,7 +87,7 @@ pub(crate) fn down(args: &DownArgs) -> Result<()> {
     let mut running: Vec<Entry> =
         registry::entries()?.into_iter().filter(|e| e.kind == ProcessKind::Up).collect();
     if let Some(mount) = &args.mount {
-        let wanted = up::absolute(mount)?;
+        let wanted = data_dir::absolute(mount)?;
         running.retain(|e| e.mounts.contains(&wanted));
     }
     let entry = match running.as_slice() {
@@ -185,7 +186,7 @@ fn stop(entry: &Entry, timeout_s: u64) -> Result<()> {
 
 pub(crate) fn umount(args: &UmountArgs) -> Result<()> {
     // Only ours: what it answers is known, and a wrong path unmounts nothing else.
-    let mut place = up::absolute(&args.mount)?;
+    let mut place = data_dir::absolute(&args.mount)?;
     if nacre_fuse::mounted_type(&place).is_none() {
         place = place.canonicalize().unwrap_or(place);
     }
@@ -203,12 +204,10 @@ pub(crate) fn umount(args: &UmountArgs) -> Result<()> {
     };
     let process = registry::entries()?.into_iter().find(|e| e.mounts.contains(&place));
     let elsewhere = nacre_fuse::elsewhere(&place);
-    let users = if args.lazy { nacre_fuse::users(&place) } else { String::new() };
+    let still_open = if args.lazy { nacre_fuse::users(&place) } else { String::new() };
     nacre_fuse::unmount_fuse(&place, how).map_err(|e| match e {
         // Who waits for a server cannot be seen from outside of the mount's process.
-        MountError::Busy { path, .. } => {
-            MountError::Busy { path, by: format!(" by {}", self::users(&place)) }
-        }
+        MountError::Busy { path, .. } => MountError::Busy { path, by: format!(" by {}", users(&place)) },
         other => other,
     })?;
     if !elsewhere.is_empty() {
@@ -217,8 +216,10 @@ pub(crate) fn umount(args: &UmountArgs) -> Result<()> {
             "unmounted here; still mounted in the mount name space of {}, until that ends",
             list.join(", ")
         ));
-    } else if !users.is_empty() {
-        output::note(&format!("detached; its process goes on until the last file is closed, by {users}"));
+    } else if !still_open.is_empty() {
+        output::note(&format!(
+            "detached; its process goes on until the last file is closed, by {still_open}"
+        ));
     } else if let Some(process) = process.filter(|p| p.kind == ProcessKind::Mount) {
         wait_for_end(&process)?;
     }
@@ -270,41 +271,4 @@ fn sync_now(args: &SyncArgs) -> Result<()> {
         }
         Err(e) => Err(e).with_context(|| format!("cannot sync {}", args.mount.display())),
     }
-}
-
-/// What uses a mount, in words: what /proc shows, else the calls that its process has not answered.
-pub(crate) fn users(mount: &Path) -> String {
-    let users = nacre_fuse::users(mount);
-    if !users.is_empty() {
-        return users;
-    }
-    let waiting = waiting_calls(mount).unwrap_or_default();
-    if waiting.is_empty() {
-        return "somebody who is not seen in /proc".to_owned();
-    }
-    format!("calls that wait for servers or for other mounts: {}", nacre_fuse::shortened(&waiting))
-}
-
-/// `cat (pid 7) in lookup for 12 s`, as the process of the mount knows it.
-fn waiting_calls(mount: &Path) -> Result<Vec<String>> {
-    let processes = registry::entries()?.into_iter().filter(|e| e.mounts.iter().any(|m| m == mount));
-    let mut calls = Vec::new();
-    for entry in processes {
-        for island in entry.islands.iter().filter(|name| TargetName::parse(name).is_none()) {
-            let asked = GetParams { pattern: "llite.*.fuse_waiting".to_owned() };
-            let params = Tool::connect(&entry.socket, island, tool::TimeoutArgs::default().limit())?
-                .call(&asked)?
-                .params;
-            calls.extend(params.iter().flat_map(|p| p.value.lines()).map(waiting_call));
-        }
-    }
-    Ok(calls)
-}
-
-fn waiting_call(line: &str) -> String {
-    let mut words = line.split(' ');
-    let mut next = || words.next().unwrap_or("?");
-    let (operation, pid, ms) = (next(), next(), next().parse::<u64>().unwrap_or(0));
-    let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    format!("{} (pid {pid}) in {operation} for {} s", command.trim_end(), ms / 1000)
 }

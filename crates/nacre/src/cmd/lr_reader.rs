@@ -4,7 +4,7 @@
 
 use crate::output;
 use crate::process::overlay::Overlay;
-use crate::process::{self, registry, store};
+use crate::process::{registry, store, target_dir};
 use crate::query::tool;
 use anyhow::{Context as _, Result, anyhow, bail};
 use nacre_osd::{Osd, table};
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &LrReaderArgs) -> Result<()> {
 
 /// Stopped: read here. Served: asked where it is served.
 fn of_directory(dir: &Path, timeout: tool::TimeoutArgs) -> Result<Records> {
-    process::check_is_target(dir)?;
+    target_dir::check_is_target(dir)?;
     match store::open_dir_read_only(dir) {
         Ok(store) => stopped(store).with_context(|| dir.display().to_string()),
         Err(error) => {

@@ -1,7 +1,7 @@
 //! `nacre mkfs`: formats a target.
 
 use crate::output;
-use crate::process::{self, store};
+use crate::process::{addresses, store};
 use anyhow::{Context as _, Result, bail};
 use nacre_types::{FsName, TargetKind, TargetName};
 use std::path::PathBuf;
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &MkfsArgs) -> Result<()> {
     let name = args.name()?;
     // What is written down is read by servers in other directories.
     let mgs_nodes =
-        args.mgsnode.iter().map(|node| process::shared_address(node)).collect::<Result<Vec<_>>>()?;
+        args.mgsnode.iter().map(|node| addresses::shared_address(node)).collect::<Result<Vec<_>>>()?;
     if args.backfstype == BackFs::Mem {
         bail!(
             "a memory target has nothing to format\nhint: nacre serve mem:{name} makes and serves one (add ,ADDRESS of the \

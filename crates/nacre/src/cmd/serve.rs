@@ -2,16 +2,18 @@
 
 use crate::output::{self, log};
 use crate::process::connections::ConnectionArgs;
+use crate::process::islands::Process;
 use crate::process::metrics::MetricsArgs;
 use crate::process::registry::ProcessKind;
-use crate::process::{self, Process, Served, Signals, Woken};
-use crate::process::{store, takeover};
+use crate::process::signals::{Signals, Woken};
+use crate::process::target_dir::{self, Served};
+use crate::process::{self, addresses, store, takeover};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use nacre_net::{Address, NetError};
 use nacre_osd_fs::OpenError;
 use nacre_rt::RtError;
 use nacre_types::{TargetKind, TargetName};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 #[derive(clap::Args, Debug)]
@@ -120,7 +122,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
 /// `DIR`, or `mem:NAME[,MGS]`.
 fn target(text: &str) -> Result<Served> {
     let Some(rest) = text.strip_prefix("mem:") else {
-        let opened = process::open_target(Path::new(text));
+        let opened = target_dir::open(Path::new(text));
         return opened.map_err(|error| match error.downcast_ref() {
             Some(OpenError::Busy { .. }) => {
                 anyhow!("{error}\nhint: nacre serve --takeover ends that process and serves its target")
@@ -132,7 +134,7 @@ fn target(text: &str) -> Result<Served> {
     let name = parts.next().unwrap_or_default();
     let name = TargetName::parse(name)
         .with_context(|| format!("{name:?} is no target name\nhint: MGS, demo-MDT0000, demo-OST0000"))?;
-    let mgs_nodes = parts.map(process::shared_address).collect::<Result<Vec<String>>>()?;
+    let mgs_nodes = parts.map(addresses::shared_address).collect::<Result<Vec<String>>>()?;
     ensure!(
         name == TargetName::Mgs || !mgs_nodes.is_empty(),
         "mem:{name} needs the address of its MGS\nhint: mem:{name},HOST:9988"
@@ -145,7 +147,7 @@ fn target(text: &str) -> Result<Served> {
 /// Listens; the addresses under which the targets register.
 fn listen(process: &Process, args: &ServeArgs, served: &[Served]) -> Result<Vec<String>> {
     if let Some(text) = &args.listen {
-        let advertise = args.advertise.as_deref().map(process::shared_address).transpose()?;
+        let advertise = args.advertise.as_deref().map(addresses::shared_address).transpose()?;
         let bound = bind(process, &text.parse::<Address>()?.absolute()?)?.to_string();
         let shown = advertise.unwrap_or(bound);
         if shown.starts_with("0.0.0.0") || shown.starts_with("[::]") {
@@ -156,7 +158,7 @@ fn listen(process: &Process, args: &ServeArgs, served: &[Served]) -> Result<Vec<
         return Ok(vec![shown]);
     }
     let socket = match served.iter().find_map(|s| s.place.as_deref()) {
-        Some(dir) => socket_in(dir, &process.socket),
+        Some(dir) => addresses::socket_in(dir, &process.socket),
         None => process.socket.clone(),
     };
     let address = format!("unix:{}", socket.display());
@@ -178,11 +180,4 @@ fn bind(process: &Process, address: &Address) -> Result<Address> {
             bound => return Ok(bound?),
         }
     }
-}
-
-/// The socket of a data directory, or `fallback` where the path is too long for one.
-pub(crate) fn socket_in(dir: &Path, fallback: &Path) -> PathBuf {
-    const PATH_MAX: usize = 100;
-    let path = dir.join("nacre.sock");
-    if path.as_os_str().len() <= PATH_MAX { path } else { fallback.to_path_buf() }
 }

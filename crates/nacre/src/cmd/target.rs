@@ -2,10 +2,10 @@
 //!
 //! A tool of the MGS: of one that runs on this machine, or of a stopped one, which is served for the moment of the question.
 
-use crate::cmd::up;
 use crate::output;
+use crate::process::islands::Process;
 use crate::process::registry::{self, Entry, ProcessKind};
-use crate::process::{self, Process};
+use crate::process::{data_dir, signals, target_dir};
 use crate::query::tool::{self, Tool};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Subcommand;
@@ -121,13 +121,13 @@ fn running(dir: Option<&Path>, fs: &FsName) -> Result<Option<Entry>> {
     let serving = |e: &Entry| e.islands.iter().any(|island| island == "MGS");
     let mut found: Vec<Entry> = entries.into_iter().filter(serving).collect();
     if let Some(dir) = dir {
-        let dir = mgs_dir(&up::absolute(dir)?);
+        let dir = mgs_dir(&data_dir::absolute(dir)?);
         return Ok(found.into_iter().find(|e| e.targets.contains(&dir)));
     }
     if found.len() > 1 {
         let known = |mgs: &mut Tool| mgs.call(&ListTargets { fs: fs.clone() });
         let answers = tool::ask_all(&found, |entry, island| match island {
-            "MGS" => Tool::connect(&entry.socket, island, tool::PATIENCE)
+            "MGS" => Tool::connect(&entry.socket, island, tool::REPLY_TIMEOUT)
                 .and_then(|mut mgs| known(&mut mgs))
                 .is_ok(),
             _ => false,
@@ -153,18 +153,18 @@ fn running(dir: Option<&Path>, fs: &FsName) -> Result<Option<Entry>> {
 fn ask<T>(args: &MgsArgs, fs: &FsName, question: impl FnOnce(&mut Tool) -> Result<T>) -> Result<T> {
     let dir = args.mgs.as_deref();
     if let Some(entry) = running(dir, fs)? {
-        let mut tool = Tool::connect(&entry.socket, "MGS", tool::PATIENCE)?;
+        let mut tool = Tool::connect(&entry.socket, "MGS", tool::REPLY_TIMEOUT)?;
         return question(&mut tool);
     }
     let dir = dir.context("no MGS runs on this machine")?;
-    let mut signals = process::Signals::catch()?;
-    let served = process::open_target(&mgs_dir(dir))?;
+    let mut signals = signals::Signals::catch()?;
+    let served = target_dir::open(&mgs_dir(dir))?;
     ensure!(served.name == TargetName::Mgs, "{} holds {}, not an MGS", dir.display(), served.name);
     let process = Process::start(ProcessKind::Serve)?;
     let answer = (|| {
         process.serve(&served, &[format!("unix:{}", process.socket.display())])?;
         process.wait_ready("MGS", Duration::from_secs(60))?;
-        let mut tool = Tool::connect(&process.socket, "MGS", tool::PATIENCE)?;
+        let mut tool = Tool::connect(&process.socket, "MGS", tool::REPLY_TIMEOUT)?;
         question(&mut tool)
     })();
     process.stop(&mut signals)?;
@@ -172,7 +172,7 @@ fn ask<T>(args: &MgsArgs, fs: &FsName, question: impl FnOnce(&mut Tool) -> Resul
 }
 
 fn mgs_dir(dir: &Path) -> PathBuf {
-    if up::is_data_dir(dir) { dir.join("mgs") } else { dir.to_path_buf() }
+    if data_dir::is_data_dir(dir) { dir.join("mgs") } else { dir.to_path_buf() }
 }
 
 fn admit(args: &AdmitArgs, how: Admit) -> Result<()> {

@@ -69,6 +69,28 @@ impl Options {
     }
 }
 
+/// The options of a mount, for every command that mounts.
+#[derive(clap::Args, Debug)]
+pub(crate) struct OptionArgs {
+    /// Mount options, separated by commas
+    #[arg(short, long = "option", value_delimiter = ',', value_name = "OPTION", long_help = option_help())]
+    options: Vec<String>,
+}
+impl OptionArgs {
+    pub(crate) fn parse(&self) -> Result<Options> {
+        Options::parse(&self.options)
+    }
+}
+fn option_help() -> String {
+    format!(
+        "Mount options, separated by commas: {}.\n\
+         Access times: relatime is the default. intr: INT, QUIT, ALRM and TERM with a handler end calls that change nothing \
+         and wait for a server for two seconds; without it only a signal that ends the process does. nouring: requests through \
+         /dev/fuse only.",
+        WORDS
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,7 @@
 //! Target directories: opening a store, formatting it, reading its label.
 
 use crate::output;
-use crate::process;
+use crate::process::pause;
 use anyhow::{Context as _, Result, anyhow};
 use nacre_node::{Ctx, Effect, Event, Logic, Store, visit};
 use nacre_osd::{Label, Osd, OsdConfig};
@@ -44,7 +44,7 @@ pub(crate) fn open_dir(dir: &Path) -> Result<Arc<dyn Store>> {
                         output::note(&format!("{}: waiting for the end of {holder}", dir.display()));
                         told = true;
                     }
-                    process::pause(Duration::from_millis(5));
+                    pause(Duration::from_millis(5));
                 }
                 opened => return opened,
             }

@@ -6,7 +6,7 @@
 //! that nothing of the old one can come later.
 
 use crate::output;
-use crate::process;
+use crate::process::pause;
 use anyhow::{Context as _, Result, bail};
 use nacre_osd_fs::{FsStore, Holder};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,7 +26,7 @@ pub(crate) fn take_over(dir: &Path) -> Result<()> {
             bail!("{} is still locked by {holder}", dir.display());
         }
         if killed.as_ref() == Some(&holder) {
-            process::pause(Duration::from_millis(10)); // gone, and the kernel closes its files
+            pause(Duration::from_millis(10)); // gone, and the kernel closes its files
             continue;
         }
         end(dir, &holder)?;

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
-/// How long a process waits for an answer of its own islands; nothing goes on without it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a process waits for a reply of its own islands; it cannot go on without one.
+pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 const TIMEOUT_S: u64 = 5;
 
 /// How long a command waits for an answer. Servers are asked at the same time, so it is the limit of all of them together.
@@ -41,22 +41,22 @@ pub(crate) struct Tool {
     island: String,
     /// Of the process behind the socket.
     pid: i32,
-    patience: Duration,
+    timeout: Duration,
     next_xid: u64,
 }
 
 /// A process is there and has said nothing in time.
 #[derive(Debug)]
-pub(crate) struct NoAnswer {
+pub(crate) struct NoReply {
     island: String,
     pid: i32,
-    patience: Duration,
+    timeout: Duration,
 }
-impl std::error::Error for NoAnswer {}
-impl std::fmt::Display for NoAnswer {
+impl std::error::Error for NoReply {}
+impl std::fmt::Display for NoReply {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { island, pid, patience } = self;
-        let seconds = patience.as_secs();
+        let Self { island, pid, timeout } = self;
+        let seconds = timeout.as_secs();
         write!(f, "{island}: no answer within {seconds} s: the process may be stopped or busy (pid {pid})")
     }
 }
@@ -80,21 +80,21 @@ fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 impl Tool {
-    /// Connects to the island `island` behind a process's socket. `patience`: for each answer.
-    pub(crate) fn connect(socket: &Path, island: &str, patience: Duration) -> Result<Self> {
+    /// Connects to the island `island` behind a process's socket. `timeout`: for each answer.
+    pub(crate) fn connect(socket: &Path, island: &str, timeout: Duration) -> Result<Self> {
         let pid = registry::pid_of(socket).unwrap_or(0);
         let stream = match connect(socket) {
             Ok(stream) => stream,
             Err(Errno::ACCESS | Errno::PERM) => return Err(Forbidden { socket: socket.to_path_buf() }.into()),
             // Nobody takes connections from its queue any more.
-            Err(Errno::AGAIN) => return Err(NoAnswer { island: island.into(), pid, patience }.into()),
+            Err(Errno::AGAIN) => return Err(NoReply { island: island.into(), pid, timeout }.into()),
             Err(e) => {
                 let what = format!("{island}: nobody answers at {}", socket.display());
                 return Err(anyhow::Error::new(e).context(what));
             }
         };
-        let mut tool = Self { stream, island: island.into(), pid, patience, next_xid: 1 };
-        tool.wait_for(patience)?;
+        let mut tool = Self { stream, island: island.into(), pid, timeout, next_xid: 1 };
+        tool.wait_for(timeout)?;
         tool.send(&Frame::new(Header::new(Kind::Hello, 0), island.as_bytes().to_vec()))?;
         let hello = tool.receive()?;
         if hello.header.status != Status::Success {
@@ -117,10 +117,10 @@ impl Tool {
         Ok(tool)
     }
 
-    fn wait_for(&mut self, patience: Duration) -> Result<()> {
-        self.patience = patience;
-        self.stream.set_read_timeout(Some(patience))?;
-        Ok(self.stream.set_write_timeout(Some(patience))?)
+    fn wait_for(&mut self, timeout: Duration) -> Result<()> {
+        self.timeout = timeout;
+        self.stream.set_read_timeout(Some(timeout))?;
+        Ok(self.stream.set_write_timeout(Some(timeout))?)
     }
 
     /// One request, one reply.
@@ -163,11 +163,11 @@ impl Tool {
     }
 
     fn failed(&self, error: std::io::Error) -> anyhow::Error {
-        let Self { island, pid, patience, .. } = self;
+        let Self { island, pid, timeout, .. } = self;
         match error.kind() {
             // What a timeout of a socket is.
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                NoAnswer { island: island.clone(), pid: *pid, patience: *patience }.into()
+                NoReply { island: island.clone(), pid: *pid, timeout: *timeout }.into()
             }
             _ => anyhow::Error::new(error).context(format!("{island} (pid {pid}) does not answer")),
         }
@@ -192,7 +192,7 @@ pub(crate) enum Trouble {
 }
 pub(crate) fn trouble(error: &anyhow::Error) -> Trouble {
     match error {
-        e if e.is::<NoAnswer>() => Trouble::Silent,
+        e if e.is::<NoReply>() => Trouble::Silent,
         e if e.is::<Forbidden>() => Trouble::Forbidden,
         _ => Trouble::Down,
     }
@@ -219,7 +219,7 @@ pub(crate) fn forbidden<E: std::borrow::Borrow<anyhow::Error>>(errors: &[E]) -> 
 
 /// Whether an error is one of time.
 pub(crate) fn is_no_answer(error: &anyhow::Error) -> bool {
-    error.is::<NoAnswer>()
+    error.is::<NoReply>()
 }
 
 /// Asks every island of these processes, all at once: one that hangs is waited for once, not by each in turn. The answers
@@ -238,6 +238,6 @@ pub(crate) fn ask_all<T: Send>(entries: &[Entry], ask: impl Fn(&Entry, &str) -> 
 }
 
 /// Whether an island answers.
-pub(crate) fn ping(socket: &Path, island: &str, patience: Duration) -> Result<()> {
-    Tool::connect(socket, island, patience)?.call(&Ping {}).map(drop)
+pub(crate) fn ping(socket: &Path, island: &str, timeout: Duration) -> Result<()> {
+    Tool::connect(socket, island, timeout)?.call(&Ping {}).map(drop)
 }

@@ -7,8 +7,7 @@ use super::md::MdArgs;
 use super::site::{Mdc, Site};
 use super::tasks::{Answer, BenchIsland, Order, Outcome, Plan};
 use super::worker::Phase;
-use crate::cmd::mount;
-use crate::process;
+use crate::process::{addresses, islands, mounted};
 use anyhow::{Context as _, Result, bail};
 use nacre_client::{Attach, MountConfig};
 use nacre_node::{Event, Logic};
@@ -72,14 +71,14 @@ impl Library {
         let (to, answers) = sync_channel(ANSWERS_MAX);
         let lost = to.clone();
         let node =
-            Node::start(Config { loops: process::LOOPS, ..Config::default() }, move |_, _, reason| {
+            Node::start(Config { loops: islands::LOOPS, ..Config::default() }, move |_, _, reason| {
                 drop(lost.try_send(Err(format!("the client ended: {reason}"))));
             })?;
         let sink = Arc::new(Answers { attach, answers: to });
         let island = node.add_island("bench", None, Some(sink), move |ctx| {
             Box::new(BenchIsland::new(ctx, config, plan)) as Box<dyn Logic>
         })?;
-        mount::wait_ready(&news, &address, mount::Patience::default())?;
+        mounted::wait_ready(&news, &address, mounted::WaitLimits::default())?;
         Ok(Self { node, island, answers })
     }
 
@@ -136,7 +135,7 @@ fn place(text: &str) -> Result<(String, FsName, Vec<Vec<u8>>)> {
         let Some((point, source)) = nacre_fuse::mount_of(&dir) else {
             bail!("{text} is not on a nacre file system\nhint: nacre status lists the mounts")
         };
-        let (address, fs) = mount::parse_source(&source)?;
+        let (address, fs) = addresses::parse_source(&source)?;
         return Ok((address, fs, names(dir.strip_prefix(point)?)));
     }
     let not_there = || {
@@ -147,7 +146,7 @@ fn place(text: &str) -> Result<(String, FsName, Vec<Vec<u8>>)> {
     let (at, _) = text.rmatch_indices(":/").next().with_context(not_there)?;
     // The name of the file system ends at the next slash.
     let end = text[at + 2..].find('/').map_or(text.len(), |slash| at + 2 + slash);
-    let (address, fs) = mount::parse_source(&text[..end]).with_context(not_there)?;
+    let (address, fs) = addresses::parse_source(&text[..end]).with_context(not_there)?;
     Ok((address, fs, names(Path::new(text[end..].trim_matches('/')))))
 }
 

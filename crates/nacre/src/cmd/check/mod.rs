@@ -5,9 +5,8 @@
 
 mod cross;
 
-use crate::cmd::up;
 use crate::output;
-use crate::process;
+use crate::process::{data_dir, target_dir};
 use anyhow::{Context as _, Result, bail};
 use cross::Cross;
 use nacre_osd::Usage;
@@ -84,7 +83,7 @@ struct Found {
 pub(crate) fn run(args: &CheckArgs) -> Result<()> {
     let targets = targets(&args.dirs)?;
     // All locks are taken before anything is said.
-    let opened = targets.iter().map(|dir| process::open_target_read_only(dir)).collect::<Result<Vec<_>>>()?;
+    let opened = targets.iter().map(|dir| target_dir::open_read_only(dir)).collect::<Result<Vec<_>>>()?;
     let mut cross = Cross::default();
     let mut found = Vec::new();
     for served in &opened {
@@ -131,8 +130,8 @@ fn targets(dirs: &[PathBuf]) -> Result<Vec<PathBuf>> {
         if !dir.exists() {
             bail!("{} does not exist", dir.display());
         }
-        if up::is_data_dir(dir) {
-            list.extend(up::target_dirs(dir)?);
+        if data_dir::is_data_dir(dir) {
+            list.extend(data_dir::target_dirs(dir)?);
         } else {
             list.push(dir.clone());
         }
@@ -143,7 +142,7 @@ fn targets(dirs: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(list)
 }
 
-fn target(served: &process::Served, data: bool, cross: &mut Cross) -> Result<Found> {
+fn target(served: &target_dir::Served, data: bool, cross: &mut Cross) -> Result<Found> {
     let kind = served.name.kind();
     let mdt = Rc::new(RefCell::new(Some(nacre_mdt::check::Check::default())));
     let seen = Rc::new(RefCell::new(cross::Rows::new(served.name.index())));
@@ -188,19 +187,7 @@ fn target(served: &process::Served, data: bool, cross: &mut Cross) -> Result<Fou
     match objects {
         None => {}
         Some(Err(e)) => found.add(1, vec![format!("its objects cannot be read: {e}")]),
-        Some(Ok(o)) => {
-            found.counts.extend([("objects", o.objects), ("data_bytes", o.blocks * 512)]);
-            if data {
-                found.counts.insert("checksums", o.sums);
-            }
-            found.add(o.problems, o.descriptions);
-            if o.blobs_without_rows > 0 {
-                let text =
-                    format!("{} files without rows: the next start removes them", o.blobs_without_rows);
-                found.notes.push(text);
-            }
-            found.notes.extend(o.notes);
-        }
+        Some(Ok(objects)) => add_objects(&mut found, objects, data),
     }
     found.clean = report.was_clean;
     found.counts.extend([
@@ -214,6 +201,20 @@ fn target(served: &process::Served, data: bool, cross: &mut Cross) -> Result<Fou
     rows.is(identity);
     cross.add(&served.name, rows);
     Ok(found)
+}
+
+/// `data`: the checksums of the bytes were verified.
+fn add_objects(found: &mut Found, o: nacre_ost::Checked, data: bool) {
+    found.counts.extend([("objects", o.objects), ("data_bytes", o.blocks * 512)]);
+    if data {
+        found.counts.insert("checksums", o.sums);
+    }
+    found.add(o.problems, o.descriptions);
+    if o.blobs_without_rows > 0 {
+        let text = format!("{} files without rows: the next start removes them", o.blobs_without_rows);
+        found.notes.push(text);
+    }
+    found.notes.extend(o.notes);
 }
 
 /// What the rows of an MDT are charged: inodes, by user, group and project.

@@ -1,4 +1,5 @@
-//! Which clients the targets of this process have heard: one ping of an idle client is good for all of them.
+//! Clients from which a target of this process has received a message: one ping of an idle client renews its leases with
+//! all of them.
 
 use nacre_target::Neighbours;
 use nacre_types::{ClientUuid, Instant};
@@ -6,13 +7,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Clients that are remembered; beyond it those that were not heard for [`OLD`] are forgotten.
+/// Bound of the table; when it is full, clients that were not heard for [`OLD`] are removed.
 const CLIENTS_MAX: usize = 65_536;
-/// No lease is as long.
+/// Longer than any lease.
 const OLD: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
-pub(crate) struct Household {
+pub(crate) struct HeardClients {
     process: u64,
     state: Mutex<State>,
 }
@@ -22,7 +23,7 @@ struct State {
     ended: u64,
 }
 
-impl Household {
+impl HeardClients {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self { process: nacre_rt::random().max(1), state: Mutex::default() })
     }
@@ -31,7 +32,7 @@ impl Household {
     }
 }
 
-impl Neighbours for Household {
+impl Neighbours for HeardClients {
     fn process(&self) -> u64 {
         self.process
     }
@@ -40,7 +41,7 @@ impl Neighbours for Household {
         if state.heard.len() >= CLIENTS_MAX {
             state.heard.retain(|_, at| *at + OLD > now);
         }
-        // One that finds no room pings each of its targets: its number says that a lease has ended.
+        // A client that finds no room must ping each of its targets: the count tells it that a lease has ended.
         if state.heard.len() >= CLIENTS_MAX && !state.heard.contains_key(&client) {
             state.ended += 1;
         } else {

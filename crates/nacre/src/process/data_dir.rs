@@ -1,0 +1,189 @@
+//! The data directory of `nacre up`: its marker file, and a directory below it for each target.
+//!
+//! The marker file is written before the first target is formatted and again after the last one. From then on a missing
+//! target directory is an error: it is lost and must not be formatted anew.
+
+use crate::output;
+use crate::process::store;
+use crate::process::target_dir::{self, Served};
+use anyhow::{Context as _, Result, bail, ensure};
+use nacre_types::{FsName, TargetKind, TargetName};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+pub(crate) const DEFAULT_MOUNT: &str = "/mnt/nacre";
+/// Space that an empty target takes: the first segments of its log, and its ballast.
+const TARGET_BYTES_MIN: u64 = 100 << 20;
+/// The file that makes a directory a data directory of `up`.
+const MARKER: &str = "nacre-up.json";
+
+/// Contents of the marker file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Marker {
+    fsname: String,
+    osts: u32,
+    /// Every target was formatted.
+    #[serde(default)]
+    complete: bool,
+}
+
+impl Marker {
+    fn read(dir: &Path) -> Result<Self> {
+        let path = dir.join(MARKER);
+        let text = std::fs::read(&path)?;
+        serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))
+    }
+    fn write(&self, dir: &Path) -> Result<()> {
+        let (path, new) = (dir.join(MARKER), dir.join(format!("{MARKER}.new")));
+        let write = || {
+            let file = std::fs::File::create(&new)?;
+            serde_json::to_writer_pretty(&file, self)?;
+            file.sync_all()?;
+            std::fs::rename(&new, &path)
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))
+    }
+    fn name(&self) -> Result<FsName> {
+        FsName::parse(&self.fsname).context("the marker file names no file system")
+    }
+}
+
+/// A data directory with its marker file.
+pub(crate) struct DataDir {
+    path: PathBuf,
+    marker: Marker,
+}
+
+impl DataDir {
+    /// Opens a data directory. A name or a number of OSTs that differs from the existing one is refused.
+    pub(crate) fn open(path: &Path, wanted_name: Option<&FsName>, wanted_osts: Option<u32>) -> Result<Self> {
+        let marker = Marker::read(path)?;
+        let Marker { fsname, osts, .. } = &marker;
+        let other_osts = wanted_osts.filter(|wanted| wanted != osts).map(|wanted| format!("--osts {wanted}"));
+        let other_name = wanted_name.filter(|wanted| wanted.as_str() != fsname);
+        if let Some(option) = other_name.map(|wanted| format!("--fsname {wanted}")).or(other_osts) {
+            bail!(
+                "{option}: {} holds the file system {fsname} with {osts} OSTs already, and that cannot be changed\n\
+                 hint: leave the option out; or make a new file system: another mount point, --dir with a new directory, or \
+                 nacre destroy first",
+                path.display()
+            );
+        }
+        Ok(Self { path: path.to_path_buf(), marker })
+    }
+
+    /// Makes the data directory of a new file system. An existing directory must be empty.
+    pub(crate) fn create(path: &Path, name: &FsName, osts: u32) -> Result<Self> {
+        std::fs::create_dir_all(path)
+            .with_context(|| format!("cannot make {}\nhint: --dir DIR", path.display()))?;
+        let empty = std::fs::read_dir(path)?.next().is_none();
+        ensure!(
+            empty,
+            "{} is not empty and was not made by `nacre up`\nhint: --dir with a new directory",
+            path.display()
+        );
+        let targets = osts + 2;
+        let needed = u64::from(targets) * TARGET_BYTES_MIN;
+        let space = rustix::fs::statvfs(path)?;
+        let available = space.f_bavail.saturating_mul(space.f_frsize);
+        if available < needed {
+            // Still empty.
+            drop(std::fs::remove_dir(path));
+            bail!(
+                "{} has no space for a new file system: {} are available, {targets} targets need {}\nhint: --dir on a \
+                 larger disk, or fewer --osts",
+                path.display(),
+                output::human_bytes(available),
+                output::human_bytes(needed)
+            );
+        }
+        let marker = Marker { fsname: name.to_string(), osts, complete: false };
+        marker.write(path)?;
+        Ok(Self { path: path.to_path_buf(), marker })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+    pub(crate) fn name(&self) -> Result<FsName> {
+        self.marker.name()
+    }
+    pub(crate) fn osts(&self) -> u32 {
+        self.marker.osts
+    }
+
+    /// Records that every target was formatted.
+    pub(crate) fn set_complete(&mut self) -> Result<()> {
+        if self.marker.complete {
+            return Ok(());
+        }
+        self.marker.complete = true;
+        self.marker.write(&self.path)
+    }
+
+    /// Opens the target in the subdirectory `sub`, or formats it if it was never complete.
+    pub(crate) fn target(&self, sub: &str, name: &TargetName, mgs: &[String]) -> Result<Served> {
+        let dir = self.path.join(sub);
+        if !dir.join("super").exists() {
+            ensure!(
+                !self.marker.complete,
+                "{name} is missing: {} holds a part of the file system and is not there (or has lost its file `super`)\n\
+                 hint: put it back; or begin anew with nacre destroy",
+                dir.display()
+            );
+            // New, or left half formatted by an `up` that was killed.
+            let store = store::format_dir(&dir, false)?;
+            store::format(&store, name, mgs, false)?;
+            return Ok(Served { name: name.clone(), store, mgs_nodes: mgs.to_vec(), place: Some(dir) });
+        }
+        let served = target_dir::open(&dir)?;
+        if served.name != *name {
+            bail!(
+                "{} holds {}, not {name}\nhint: nacre status; is it the right --dir?",
+                dir.display(),
+                served.name
+            );
+        }
+        Ok(served)
+    }
+}
+
+/// An absolute path, computed without a system call on a file system that may not reply.
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
+    Ok(std::path::absolute(path)?)
+}
+
+/// The data directory that belongs to a mount point.
+pub(crate) fn default_dir(mount: &Path) -> Result<PathBuf> {
+    let base = if rustix::process::geteuid().is_root() {
+        PathBuf::from("/var/lib/nacre")
+    } else {
+        let home = std::env::var_os("HOME").context("HOME is not set\nhint: --dir DIR")?;
+        PathBuf::from(home).join(".local/share/nacre")
+    };
+    let name = absolute(mount)?.to_string_lossy().trim_matches('/').replace('/', "-");
+    Ok(base.join(name))
+}
+
+pub(crate) fn is_data_dir(dir: &Path) -> bool {
+    dir.join(MARKER).is_file()
+}
+
+/// The file system in a data directory.
+pub(crate) fn name_of(dir: &Path) -> Result<FsName> {
+    Marker::read(dir)?.name()
+}
+
+/// Every target directory of a data directory.
+pub(crate) fn target_dirs(dir: &Path) -> Result<Vec<PathBuf>> {
+    let marker = Marker::read(dir)?;
+    Ok(targets(&marker.name()?, marker.osts).into_iter().map(|(_, sub)| dir.join(sub)).collect())
+}
+
+/// Every target of a file system: name and subdirectory of the data directory.
+pub(crate) fn targets(fs: &FsName, osts: u32) -> Vec<(TargetName, String)> {
+    let of = |kind, index| TargetName::Of { fs: fs.clone(), kind, index };
+    let mut list = vec![(TargetName::Mgs, "mgs".to_owned()), (of(TargetKind::Mdt, 0), "mdt0".to_owned())];
+    list.extend((0..osts).map(|i| (of(TargetKind::Ost, i), format!("ost{i}"))));
+    list
+}

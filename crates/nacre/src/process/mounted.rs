@@ -1,0 +1,214 @@
+//! A mount of this process: its island, the kernel's descriptor, its mount point.
+
+use crate::output;
+use crate::process::islands::Process;
+use crate::process::mount_options::Options;
+use crate::process::signals::{self, Signals, Woken};
+use crate::query::users::users;
+use anyhow::{Context as _, Result, bail};
+use nacre_client::{Attach, MountConfig};
+use nacre_fuse::{
+    FuseSink, FuseSource, Interrupts, MountIsland, MountOptions, SessionConfig, Transport, Unmount, WhyDevice,
+};
+use nacre_node::Logic;
+use nacre_rt::{IslandRef, Node};
+use nacre_types::FsName;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+/// A mount of this process.
+pub(crate) struct Mounted {
+    pub(crate) dir: PathBuf,
+    /// Of the MGS, for another mount.
+    pub(crate) address: String,
+    source: Arc<FuseSource>,
+}
+
+impl Mounted {
+    /// Whether it was unmounted.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.source.is_gone()
+    }
+    /// A setting that would make it faster, if there is one.
+    pub(crate) fn hint(&self) -> Option<String> {
+        let off = *self.source.transport() == Transport::Device(WhyDevice::Disabled);
+        off.then(|| {
+            format!(
+                "a single busy process is faster after: echo Y > {}; mount again",
+                nacre_fuse::ENABLE_PATH
+            )
+        })
+    }
+    /// Unmounts; the island stays until the process stops it.
+    fn unmount(&self, how: Unmount) -> Result<()> {
+        if self.is_gone() {
+            return Ok(());
+        }
+        match nacre_fuse::unmount_fuse(&self.dir, how) {
+            Err(nacre_fuse::MountError::NotMounted(_)) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    /// Serves until it is unmounted, a signal arrives (then unmounts it), or a target of the process is lost. The inner
+    /// result says which target was lost.
+    pub(crate) fn serve(&self, signals: &mut Signals, process: &Process) -> Result<Result<()>> {
+        let mut told = false;
+        while !self.is_gone() {
+            if let Err(lost) = process.check_lost() {
+                self.unmount(Unmount::Lazy)?;
+                return Ok(Err(lost));
+            }
+            match signals.wait() {
+                Woken::Inside => {}
+                // Programs keep their open files; the mount ends when the last one is closed.
+                Woken::HungUp => self.unmount(Unmount::Lazy)?,
+                Woken::Asked => {
+                    output::after_ctrl_c();
+                    match self.unmount(if told { Unmount::Lazy } else { Unmount::Idle }) {
+                        Ok(()) => break,
+                        Err(e) if !told => {
+                            tracing::info!("cannot unmount: {e:#}");
+                            output::note(&format!(
+                                "cannot unmount {}: in use by {}\nhint: close them and press Ctrl-C again; pressed while \
+                                 they are open it detaches the mount lazily and stops, and they fail",
+                                self.dir.display(),
+                                users(&self.dir)
+                            ));
+                            told = true;
+                        }
+                        Err(e) => return Err(e),
+                    }
+                }
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+/// Fails with one sentence when `dir` cannot be mounted on; a missing directory is made.
+pub(crate) fn check_mount_point(dir: &Path) -> Result<()> {
+    nacre_fuse::check_device()?;
+    if !rustix::process::geteuid().is_root() {
+        // The kernel refuses it too, but only after all the rest was made.
+        return Err(nacre_fuse::MountError::Forbidden.into());
+    }
+    if dir.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+        std::fs::create_dir_all(dir)
+            .with_context(|| format!("cannot make the mount point {}", dir.display()))?;
+    }
+    nacre_fuse::check_mount_point(dir)?;
+    Ok(())
+}
+
+/// Makes the mount's island and mounts. A signal ends the wait for the servers, if `signals` are given.
+pub(crate) fn attach(
+    process: &Process,
+    mgs: &[String],
+    fs: &FsName,
+    dir: &Path,
+    options: &Options,
+    limits: WaitLimits<'_>,
+) -> Result<Mounted> {
+    let address = mgs.first().context("no address of the MGS")?.clone();
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let instance = nacre_rt::random();
+    let config = MountConfig {
+        mgs_addresses: mgs.to_vec(),
+        fs: fs.clone(),
+        name: format!("{host}:{}", dir.display()),
+        instance: Some(instance),
+        read_only: options.read_only,
+        atime: options.atime(),
+    };
+    let interrupts = options.interrupts;
+    // Tools reach the island under the name that parameters and metrics have for the mount.
+    let name = MountConfig::mount_name(fs, instance);
+    tracing::info!(mount = name, dir = %dir.display(), mgs = address, "mount begins");
+    let (island, news) = make_island(&process.node, &name, &config, interrupts)?;
+    wait_ready(&news, &address, limits)?;
+    let mut mounted = nacre_fuse::mount_fuse(
+        dir,
+        &MountOptions {
+            source: format!("{address}:/{fs}"),
+            read_only: options.read_only,
+            no_suid: options.no_suid,
+            no_dev: options.no_dev,
+            no_exec: options.no_exec,
+            atime: options.kernel_atime(),
+            session: SessionConfig { rings: !options.no_uring, ..SessionConfig::default() },
+        },
+    )?;
+    let source = match FuseSource::start(&process.node, &mut mounted, island, signals::wake) {
+        Ok(source) => source,
+        Err(error) => {
+            drop(nacre_fuse::unmount_fuse(dir, Unmount::Force));
+            return Err(error.into());
+        }
+    };
+    let kept = source.clone();
+    process.keep_mount(&name.clone(), move |node| {
+        kept.replace_island(make_island(node, &name, &config, interrupts)?.0);
+        Ok(())
+    });
+    Ok(Mounted { dir: mounted.path, address, source })
+}
+
+/// The island of a mount, and its messages while it connects to its servers.
+fn make_island(
+    node: &Node,
+    name: &str,
+    config: &MountConfig,
+    interrupts: Interrupts,
+) -> Result<(IslandRef, Receiver<Attach>)> {
+    let (sink, news) = FuseSink::new(interrupts);
+    let config = config.clone();
+    let island = node.add_island(name, None, Some(sink), move |ctx| {
+        Box::new(MountIsland::new(ctx, config)) as Box<dyn Logic>
+    })?;
+    Ok((island, news))
+}
+
+/// Ends the wait for the servers: a signal, or a time.
+#[derive(Default)]
+pub(crate) struct WaitLimits<'a> {
+    pub(crate) signals: Option<&'a mut Signals>,
+    pub(crate) limit: Option<Duration>,
+}
+
+/// Waits for the first connection; prints which server it waits for, and why.
+pub(crate) fn wait_ready(news: &Receiver<Attach>, address: &str, mut limits: WaitLimits<'_>) -> Result<()> {
+    const LOOK: Duration = Duration::from_millis(200);
+    let start = Instant::now();
+    let mut waits: Option<String> = None;
+    loop {
+        match news.recv_timeout(LOOK) {
+            Ok(Attach::Ready) => return Ok(()),
+            Ok(Attach::Hopeless(why)) => bail!("{why}"),
+            Ok(Attach::Waits(what)) => {
+                match waits {
+                    None => output::note(&format!(
+                        "waiting for the servers at {address} (Ctrl-C gives up): {what}"
+                    )),
+                    Some(_) => output::note(&format!("waiting for {what}")),
+                }
+                waits = Some(what);
+            }
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => bail!("the mount ended: see the log"),
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
+        }
+        let within = match limits.limit {
+            Some(limit) if start.elapsed() >= limit => Some(format!(" within {} s", limit.as_secs())),
+            _ => None,
+        };
+        if within.is_some() || limits.signals.as_mut().is_some_and(|s| s.pending()) {
+            let why = waits.map(|what| format!(": {what}")).unwrap_or_default();
+            bail!(
+                "given up: the servers at {address} did not answer{}{why}\nhint: are the MGS and the MDT served there?",
+                within.unwrap_or_default()
+            );
+        }
+    }
+}

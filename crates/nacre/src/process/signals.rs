@@ -1,0 +1,63 @@
+//! Signals that end a process, and wake-ups from inside it: the main thread waits for both.
+
+use anyhow::Result;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals as Iterator;
+
+pub(crate) struct Signals(Iterator);
+
+/// Why the main thread looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// Ctrl-C, or a polite kill.
+    Asked,
+    /// The terminal is gone: nobody reads and nobody asks twice.
+    HungUp,
+    /// Something in the process wants it.
+    Inside,
+}
+impl Woken {
+    fn of(signal: i32) -> Self {
+        match signal {
+            SIGUSR1 => Self::Inside,
+            SIGHUP => Self::HungUp,
+            _ => Self::Asked,
+        }
+    }
+}
+
+impl Signals {
+    /// From now on the signals do not end the process.
+    pub(crate) fn catch() -> Result<Self> {
+        let mut signals = vec![SIGINT, SIGTERM, SIGUSR1];
+        // nohup(1) means it.
+        if !is_ignored(SIGHUP) {
+            signals.push(SIGHUP);
+        }
+        Ok(Self(Iterator::new(signals)?))
+    }
+    /// The next one.
+    pub(crate) fn wait(&mut self) -> Woken {
+        self.0.forever().next().map_or(Woken::Inside, Woken::of)
+    }
+    /// Whether somebody wants the end already.
+    pub(crate) fn pending(&mut self) -> bool {
+        self.0.pending().any(|s| Woken::of(s) != Woken::Inside)
+    }
+    /// Whether somebody wants it now. A terminal that goes away sends more than one SIGHUP.
+    pub(crate) fn hurry(&mut self) -> bool {
+        self.0.pending().any(|s| Woken::of(s) == Woken::Asked)
+    }
+}
+
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|l| l.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|m| u64::from_str_radix(m.trim(), 16).ok()).unwrap_or(0);
+    mask & (1 << (signal - 1)) != 0
+}
+
+/// Makes [`Signals::wait`] return.
+pub(crate) fn wake() {
+    drop(signal_hook::low_level::raise(SIGUSR1));
+}

@@ -84,7 +84,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "space is called free before it is",
         "crates/nacre-osd/src/maintenance/reclaim.rs",
-        &[("while self.cutting.freed_to.get() < asked &&", "while self.cutting.freed_to.get() > asked &&")],
+        &[("freed_to.get() < asked", "freed_to.get() > asked")],
     )
     .found_by("nacre-sim", "placement", "statfs_shows_the_space_of_a_file_that_was_removed_just_before"),
     planted(
@@ -480,8 +480,8 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "stores", "answered_names_are_there_whatever_the_store_of_the_mdt_has_lost"),
     planted(
         "the end of the log is not written again",
-        "crates/nacre-osd/src/engine/open.rs",
-        &[("                write_again(ctx, &superblock, segment).await?;", "                let _ = segment;")],
+        "crates/nacre-osd/src/log/recover.rs",
+        &[("            rewrite_segment(ctx, superblock, segment).await?;", "            let _ = segment;")],
     )
     .found_by("nacre-sim", "stores", "answered_names_are_there_whatever_the_store_of_the_mdt_has_lost"),
     planted(
@@ -493,7 +493,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "an object is taken out of use when its whole device fails",
         "crates/nacre-osd/src/maintenance/writeback.rs",
-        &[("                self.osd.probe().await?;\n", "")],
+        &[("                self.osd().probe().await?;\n", "")],
     )
     .found_by(
         "nacre-sim",
@@ -503,7 +503,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "an object is taken out of use when the device is full underneath",
         "crates/nacre-osd/src/maintenance/writeback.rs",
-        &[("self.osd.no_room_underneath(object);", "self.quarantine(object, &StoreError::NoSpace).await;")],
+        &[("self.osd().no_room_underneath(object);", "self.quarantine(object, &StoreError::NoSpace).await;")],
     )
     .found_by(
         "nacre-sim",
@@ -526,7 +526,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "the deadline of a write is not looked at after its waits",
         "crates/nacre-osd/src/object/prepare.rs",
-        &[("            may_begin().map_err(OsdError::NotBegun)?;\n            let (mut offset", "            let (mut offset")],
+        &[("            may_begin().map_err(OsdError::NotBegun)?;\n            let (offset, data", "            let (offset, data")],
     )
     .found_by("nacre-sim", "stores", "a_write_whose_mount_dies_while_it_waits_in_the_ost_is_not_begun"),
     planted(
@@ -541,7 +541,7 @@ const MUTATIONS: &[Mutation] = &[
         "bytes are called stable without a sync",
         "crates/nacre-osd/src/maintenance/writeback.rs",
         &[(
-            "let result = self.ctx.io(StoreOp::SyncWritten { file: FileId::Blob(object), len }).await;",
+            "let result = self.ctx().io(StoreOp::SyncWritten { file: FileId::Blob(object), len }).await;",
             "let result: Result<StoreDone, StoreError> = Ok((len, StoreDone::Unit).1);",
         )],
     )
@@ -626,8 +626,8 @@ const MUTATIONS: &[Mutation] = &[
         "the new epoch is in the log before the loss is",
         "crates/nacre-osd/src/engine/osd.rs",
         &[(
-            "self.last_transno.set(state.last_transno);",
-            "state.note(crate::log::segment::RecordKind::Transno, &[]); self.last_transno.set(state.last_transno);",
+            "self.log.advance_transno(state.last_transno());",
+            "state.note(crate::log::segment::RecordKind::Transno, &[]); self.log.advance_transno(state.last_transno());",
         )],
     )
     .found_by(
@@ -777,7 +777,7 @@ const MUTATIONS: &[Mutation] = &[
         "what a second loss interrupts is not summed",
         "crates/nacre-osd/src/object/rechecksum.rs",
         &[(
-            "            Ok(!self.stopping.get())\n        })\n        .await?;\n        if self.stopping.get() {",
+            "            Ok(!self.tasks().is_stopping())\n        })\n        .await?;\n        if self.tasks().is_stopping() {",
             "            Ok(found == 0)\n        })\n        .await?;\n        if found > 0 {",
         )],
     )
@@ -911,7 +911,7 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-osd", "objects", "a_lost_machine_explains_missing_bytes_that_were_not_stable_and_no_others"),
     planted(
         "a log segment is used before its zeros are on the device",
-        "crates/nacre-osd/src/engine/open.rs",
+        "crates/nacre-osd/src/log/segment_maker.rs",
         &[("if fits && let Err(error)", "if fits && file == FileId::Mark && let Err(error)")],
     )
     .found_by("nacre-osd", "bounds", "a_log_segment_is_synced_when_it_is_made_and_not_by_the_first_commit_in_it"),

@@ -102,11 +102,11 @@ pub async fn check_open(osd: &Rc<Osd>, mut row: impl FnMut(Table, &[u8], &[u8]))
         run_bytes: stats.run_bytes,
         ..Report::default()
     };
-    let runs = osd.state.borrow().runs.list();
+    let runs = osd.state().runs.list();
     for run in runs.iter() {
         osd.check_run(run, &mut report).await;
     }
-    match crate::engine::open::list(osd.ctx(), FileKind::Run).await {
+    match crate::engine::files::list(osd.ctx(), FileKind::Run).await {
         Ok(files) => {
             for (file, len) in files {
                 let FileId::Run(id) = file else { continue };
@@ -140,7 +140,7 @@ pub async fn check_open(osd: &Rc<Osd>, mut row: impl FnMut(Table, &[u8], &[u8]))
             }
         }
     }
-    let state = osd.state.borrow();
+    let state = osd.state();
     report.usage = state.accounts.iter().filter(|(_, u)| *u != Usage::default()).collect();
     report
 }

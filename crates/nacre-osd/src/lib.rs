@@ -23,10 +23,12 @@ mod offline;
 mod replay_corpus;
 pub mod table;
 
+pub use engine::config::OsdConfig;
 pub use engine::credits::Credits;
-pub use engine::osd::{Osd, OsdConfig, OsdStats};
-pub use engine::reserve::Reservation;
+pub use engine::osd::Osd;
+pub use engine::room::Reservation;
 pub use engine::state::Save;
+pub use engine::stats::OsdStats;
 pub use engine::superblock::{FORMAT_VERSION, Label, label_of};
 pub use engine::tx::Tx;
 pub use error::OsdError;

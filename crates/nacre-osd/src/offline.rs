@@ -3,7 +3,8 @@
 //! What opening writes (superblock, log segments) stays in memory; the tasks run on the caller's thread, one store
 //! operation after the other. No clock: time jumps to the next deadline when nothing else can run.
 
-use crate::engine::osd::{Osd, OsdConfig};
+use crate::engine::config::OsdConfig;
+use crate::engine::osd::Osd;
 use crate::error::OsdError;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;

@@ -8,28 +8,31 @@ use crate::log::segment::{LogWriter, RecordKind, RowOp};
 use crate::table;
 use crate::table::accounts::{AccountId, Accounts, Usage, account_key, account_value, ids_of, parse_account};
 use crate::table::key::Key;
-use crate::table::memtable::{Memtable, NO_SLOT, Undo};
+use crate::table::memtable::{Memtable, NO_SLOT, Slot, Undo};
 use crate::table::pins::Pins;
+use crate::table::run::Run;
 use crate::table::run_set::RunSet;
+use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{Owner, Transno};
 
 pub(crate) struct State {
+    // The parts have private state of their own; operations borrow several of them at once.
     pub(crate) mem: Memtable,
     pub(crate) log: LogWriter,
     pub(crate) accounts: Accounts,
     pub(crate) runs: RunSet,
-    pub(crate) last_transno: u64,
+    last_transno: u64,
     /// Serial of the open transaction: rows it wrote carry it.
-    pub(crate) serial: u64,
-    pub(crate) undo: Vec<Undo>,
-    pub(crate) charges: Vec<(Owner, i64, i64)>,
+    serial: u64,
+    undo: Vec<Undo>,
+    charges: Vec<(Owner, i64, i64)>,
     /// Accounts and log position of the frozen generation.
-    pub(crate) frozen_accounts: Vec<(AccountId, Usage)>,
-    pub(crate) frozen_lsn: u64,
+    frozen_accounts: Vec<(AccountId, Usage)>,
+    frozen_lsn: u64,
     /// Length of the latest record.
-    pub(crate) last_record_bytes: u64,
+    last_record_bytes: u64,
 }
 
 /// A point in an open transaction.
@@ -55,12 +58,71 @@ impl State {
             last_record_bytes: 0,
         }
     }
+    pub(crate) fn last_transno(&self) -> u64 {
+        self.last_transno
+    }
+    /// Continues after the last transno of a recovered log.
+    pub(crate) fn continue_after(&mut self, transno: u64) {
+        self.last_transno = transno;
+    }
+    /// The next transaction gets the first number of the next epoch.
+    pub(crate) fn raise_epoch(&mut self) {
+        self.last_transno = ((self.last_transno >> 32) + 1) << 32;
+    }
+    pub(crate) fn last_record_bytes(&self) -> u64 {
+        self.last_record_bytes
+    }
+
+    // ---- flush
+
+    /// Starts a new generation: everything so far is to be written to a run.
+    pub(crate) fn freeze(&mut self) {
+        self.mem.freeze();
+        self.frozen_accounts = self.accounts.freeze();
+        self.frozen_lsn = self.log.last_lsn();
+    }
+    pub(crate) fn frozen_accounts(&self) -> &[(AccountId, Usage)] {
+        &self.frozen_accounts
+    }
+    /// The frozen generation is in this run.
+    pub(crate) fn flushed(&mut self, run: Run) {
+        self.runs.push(Rc::new(run), self.frozen_lsn);
+        self.mem.flushed();
+        self.frozen_accounts.clear();
+    }
+
+    // ---- transactions
+
+    /// Whether the open transaction has written the row.
+    pub(crate) fn is_written_here(&self, slot: Slot) -> bool {
+        self.mem.row(slot).touch() == self.serial
+    }
+    /// Writes or deletes a row in the open transaction.
+    pub(crate) fn write_row(&mut self, key: Key, hint: Slot, value: Option<Bytes>) {
+        match &value {
+            Some(value) => self.log.put(key.raw(), value),
+            None => self.log.delete(key.raw()),
+        }
+        let below = value.is_some() || self.below(key.raw());
+        self.mem.write(key, hint, value, below, &mut self.undo);
+    }
+    /// Deletes rows of a range in the open transaction.
+    pub(crate) fn delete_rows(&mut self, from: Key, to: Key) {
+        self.log.delete_range(from.raw(), to.raw());
+        let below = self.below_range(from.raw(), to.raw());
+        self.mem.delete_range(from, to, below, &mut self.undo);
+    }
+    /// Charges an owner when the open transaction commits.
+    pub(crate) fn charge(&mut self, owner: Owner, bytes: i64, objects: i64) {
+        self.charges.push((owner, bytes, objects));
+    }
+
     /// Whether a run, or the one that is being written, may hold the key: then its deletion must be kept.
-    pub(crate) fn below(&self, raw: &[u8]) -> bool {
+    fn below(&self, raw: &[u8]) -> bool {
         self.mem.is_frozen() || self.runs.may_hold(raw)
     }
     /// The same for any key of `from..to`.
-    pub(crate) fn below_range(&self, from: &[u8], to: &[u8]) -> bool {
+    fn below_range(&self, from: &[u8], to: &[u8]) -> bool {
         self.mem.is_frozen() || self.runs.list().iter().any(|run| run.may_overlap(from, to))
     }
 
@@ -131,7 +193,7 @@ impl State {
         self.log.begin();
         self.log.body(body);
         self.log.end(kind, self.last_transno);
-        self.log.last_lsn
+        self.log.last_lsn()
     }
 
     /// Applies a row change of the log.

@@ -38,7 +38,7 @@ impl<'a> Tx<'a> {
         if self.pins.covers(key) {
             return Some(slot);
         }
-        slot.filter(|s| self.state.mem.row(*s).touch == self.state.serial).map(Some)
+        slot.filter(|s| self.state.is_written_here(*s)).map(Some)
     }
     /// The row, or `None`.
     ///
@@ -47,7 +47,7 @@ impl<'a> Tx<'a> {
     pub fn get(&self, table: Table, key: &[u8]) -> Option<&[u8]> {
         let key = Key::new(table, key);
         match self.look(&key) {
-            Some(slot) => self.state.mem.row(slot?).value.as_deref(),
+            Some(slot) => self.state.mem.row(slot?).value(),
             None => panic!("{key:?} was read in a transaction without a pin"),
         }
     }
@@ -72,7 +72,7 @@ impl<'a> Tx<'a> {
             "{from:?} .. {to:?} was read in a transaction without a pin"
         );
         self.state.mem.range(&from, &to).filter_map(|(key, slot)| {
-            let value = self.state.mem.row(slot).value.as_deref()?;
+            let value = self.state.mem.row(slot).value()?;
             Some((key.raw().get(1..)?, value))
         })
     }
@@ -88,14 +88,10 @@ impl<'a> Tx<'a> {
         );
         assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
         let key = Key::new(table, key);
-        match &value {
-            Some(value) => self.state.log.put(key.raw(), value),
-            None => self.state.log.delete(key.raw()),
-        }
         let hint = self.pins.slot(&key).unwrap_or(NO_SLOT);
-        let below = value.is_some() || self.state.below(key.raw());
-        self.state.mem.write(key, hint, value, below, &mut self.state.undo);
+        self.state.write_row(key, hint, value);
     }
+    /// Writes a row.
     pub fn put(&mut self, table: Table, key: &[u8], value: Vec<u8>) {
         // What was encoded has grown beyond its length. Cut down in place it would leave a piece too small for the next
         // row behind each row; a copy of the right size gives the large buffer back at once, still warm.
@@ -105,6 +101,7 @@ impl<'a> Tx<'a> {
         };
         self.write(table, key, Some(value));
     }
+    /// Deletes a row.
     pub fn delete(&mut self, table: Table, key: &[u8]) {
         self.write(table, key, None);
     }
@@ -114,13 +111,11 @@ impl<'a> Tx<'a> {
         if from >= to {
             return;
         }
-        self.state.log.delete_range(from.raw(), to.raw());
-        let below = self.state.below_range(from.raw(), to.raw());
-        self.state.mem.delete_range(from, to, below, &mut self.state.undo);
+        self.state.delete_rows(from, to);
     }
     /// Charges (or, negative, credits) an owner.
     pub fn account(&mut self, owner: Owner, bytes: i64, objects: i64) {
-        self.state.charges.push((owner, bytes, objects));
+        self.state.charge(owner, bytes, objects);
     }
     /// What of its [`Credits`] this transaction has used so far: rows, and their bytes in the log. (The rows of accounts
     /// come at its end and are not the caller's to reserve.)

@@ -16,16 +16,13 @@ use core::time::Duration;
 use nacre_node::{FileId, StoreOp, join_all};
 use nacre_types::Transno;
 
-/// Unsynced log bytes that start a sync without anybody asking.
-pub(crate) const GROUP_BYTES_MAX: u64 = 8 << 20;
-
 impl Osd {
     /// Waits until everything up to `transno` is durable; starts a group commit at once.
     ///
     /// # Errors
     /// `Stopped` when the log could not be synced.
     pub async fn commit(&self, transno: Transno) -> Result<(), OsdError> {
-        if transno.0 > self.committed.get() {
+        if transno.0 > self.log().committed_transno() {
             self.want_commit();
         }
         self.committed(transno).await
@@ -35,10 +32,10 @@ impl Osd {
     /// # Errors
     /// `Stopped` when the log could not be synced.
     pub async fn committed(&self, transno: Transno) -> Result<(), OsdError> {
-        let transno = transno.0.min(self.last_transno.get());
-        while self.committed.get() < transno {
+        let transno = transno.0.min(self.log().last_transno());
+        while self.log().committed_transno() < transno {
             self.check_alive()?;
-            self.commit_done.wait().await;
+            self.log().commit_end().await;
         }
         self.check_alive()
     }
@@ -53,42 +50,38 @@ impl Osd {
     }
     /// Starts a group commit of everything so far, without waiting.
     pub fn want_commit(&self) {
-        if self.wanted_lsn.get() < self.last_lsn.get() {
-            self.wanted_lsn.set(self.last_lsn.get());
-            self.commit_kick.wake_all();
-        }
+        self.log().request_commit();
     }
     /// Waits until the log is durable up to `lsn`; starts a group commit.
     pub(crate) async fn commit_lsn(&self, lsn: u64) -> Result<(), OsdError> {
         self.want_commit();
-        while self.committed_lsn.get() < lsn {
+        while self.log().committed_lsn() < lsn {
             self.check_alive()?;
-            self.commit_done.wait().await;
+            self.log().commit_end().await;
         }
         self.check_alive()
     }
 
     /// Task: syncs whenever somebody wants it.
     pub(crate) async fn committer(self: Rc<Self>) {
-        let (store, epoch) = (self.label.uuid.0, self.superblock.borrow().log_epoch);
+        let (store, epoch) = (self.label().uuid.0, self.log_epoch());
         let mut mark_failed = false;
         loop {
-            while self.wanted_lsn.get() <= self.committed_lsn.get() {
+            while !self.log().is_commit_requested() {
                 if self.has_failed() {
                     return;
                 }
-                self.commit_kick.wait().await;
+                self.log().commit_request().await;
             }
             if self.has_failed() {
                 return;
             }
             let (segments, lsn, transno) = {
-                let state = self.state.borrow();
-                (state.log.unsynced(), state.log.last_lsn, state.last_transno)
+                let state = self.state();
+                (state.log.unsynced(), state.log.last_lsn(), state.last_transno())
             };
-            self.unsynced_since.set(None);
-            self.bytes_at_sync.set(self.stats.get().log_bytes_written);
-            let syncs = segments.iter().map(|n| self.ctx.io(StoreOp::Sync { file: FileId::Log(*n) }));
+            self.log().sync_begins(self.log_bytes_written());
+            let syncs = segments.iter().map(|n| self.ctx().io(StoreOp::Sync { file: FileId::Log(*n) }));
             let results = join_all(syncs).await;
             self.count(|s| s.syncs += 1);
             for (n, result) in segments.iter().zip(results) {
@@ -97,36 +90,33 @@ impl Osd {
                     return;
                 }
             }
-            self.state.borrow_mut().log.synced(lsn);
-            self.committed_lsn.set(lsn);
-            self.committed.set(transno);
-            self.commit_done.wake_all();
-            self.log_kick.wake_all();
+            self.state_mut().log.synced(lsn);
+            self.log().committed(lsn, transno);
             // Whoever waits has been woken: only the next commit comes after it, so that marks are written in order.
-            if let Err(error) = self.ctx.io(Mark { epoch, lsn, store }.write()).await
+            if let Err(error) = self.ctx().io(Mark { epoch, lsn, store }.write()).await
                 && !core::mem::replace(&mut mark_failed, true)
             {
-                tracing::warn!(target_name = %self.label.name, %error, "the mark of the log cannot be written");
+                tracing::warn!(target_name = %self.label().name, %error, "the mark of the log cannot be written");
             }
         }
     }
 
     /// Task: nothing stays unsynced for longer than the commit interval.
     pub(crate) async fn commit_timer(self: Rc<Self>) {
-        let interval = Duration::from_millis(u64::from(self.config.commit_interval_ms));
+        let interval = Duration::from_millis(u64::from(self.config().commit_interval_ms));
         loop {
             if self.has_failed() {
                 return;
             }
-            match self.unsynced_since.get() {
-                None => self.unsynced_kick.wait().await,
+            match self.log().unsynced_since() {
+                None => self.log().first_unsynced_record().await,
                 Some(since) => {
                     let due = since + interval;
-                    if self.ctx.now() >= due {
+                    if self.ctx().now() >= due {
                         self.want_commit();
-                        self.commit_done.wait().await;
+                        self.log().commit_end().await;
                     } else {
-                        let _ = self.ctx.timeout(due, self.unsynced_kick.wait()).await;
+                        let _ = self.ctx().timeout(due, self.log().first_unsynced_record()).await;
                     }
                 }
             }

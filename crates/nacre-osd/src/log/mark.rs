@@ -56,15 +56,15 @@ impl Mark {
             _ => 0,
         }
     }
-    /// Makes the file, so that writing it needs no room later.
-    pub(crate) async fn make(ctx: &Ctx) -> Result<(), StoreError> {
+    /// Creates the file, so that later writes need no room.
+    pub(crate) async fn create(ctx: &Ctx) -> Result<(), StoreError> {
         ctx.io(StoreOp::Create { file: FileId::Mark, len: MARK_BYTES as u64 }).await.map(drop)
     }
-    /// Makes the file in a store of before it was kept.
-    pub(crate) async fn make_if_missing(ctx: &Ctx) {
+    /// Creates the file where it is missing.
+    pub(crate) async fn create_if_missing(ctx: &Ctx) {
         if let Ok(StoreDone::Len(None)) = ctx.io(StoreOp::Len { file: FileId::Mark }).await {
-            // On a full device the store goes on without.
-            let _made = Self::make(ctx).await;
+            // On a full device the store works without it.
+            let _created = Self::create(ctx).await;
         }
     }
     pub(crate) fn write(self) -> StoreOp {

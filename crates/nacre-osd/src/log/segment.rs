@@ -111,7 +111,7 @@ pub(crate) struct LogWriter {
     /// Made in advance: numbers and lengths.
     ready: VecDeque<(u64, u64)>,
     next_number: u64,
-    pub(crate) last_lsn: u64,
+    last_lsn: u64,
     synced_lsn: u64,
     record_at: usize,
     record_rows: u32,
@@ -148,6 +148,10 @@ impl LogWriter {
         }
     }
 
+    /// Number of the latest record.
+    pub(crate) fn last_lsn(&self) -> u64 {
+        self.last_lsn
+    }
     /// The largest body that fits a record.
     pub(crate) fn body_bytes_max(&self) -> u64 {
         body_bytes(self.segment_bytes)

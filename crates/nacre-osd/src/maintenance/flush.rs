@@ -14,7 +14,6 @@ use crate::table::key::Key;
 use crate::table::run::{BlockRows, FOOTER_BYTES, Footer, Run, RunBuilder, RunMeta};
 use alloc::format;
 use alloc::rc::Rc;
-use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
@@ -35,24 +34,24 @@ const RETRY: Duration = Duration::from_millis(50);
 impl Osd {
     /// Reads the index of every run on the list; deletes run files that are not on it.
     pub(crate) async fn load_runs(&self) -> Result<(), OsdError> {
-        let metas: Vec<RunMeta> = self.state.borrow().runs.metas.clone();
-        for (file, _) in crate::engine::open::list(&self.ctx, FileKind::Run).await? {
+        let metas: Vec<RunMeta> = self.state().runs.listed().to_vec();
+        for (file, _) in crate::engine::files::list(self.ctx(), FileKind::Run).await? {
             let FileId::Run(id) = file else { continue };
-            self.state.borrow_mut().runs.used_id(id);
+            self.state_mut().runs.used_id(id);
             if metas.iter().all(|m| m.id != id) {
-                self.ctx.io(StoreOp::Delete { file }).await?;
+                self.ctx().io(StoreOp::Delete { file }).await?;
             }
         }
         let mut runs = Vec::new();
         for meta in metas {
-            runs.push(Rc::new(load_run(&self.ctx, meta).await?));
+            runs.push(Rc::new(load_run(self.ctx(), meta).await?));
         }
         if runs.is_empty() {
             return Ok(());
         }
-        self.state.borrow_mut().runs.load(runs);
+        self.state_mut().runs.load(runs);
         // Accounts live in memory as a whole; those in the log are newer.
-        let runs = self.state.borrow().runs.list();
+        let runs = self.state().runs.list();
         let table = crate::table::ACCOUNTING;
         let (from, to) = (Key::new(table, &[]), Key::upper(table, &[]));
         let ahead = ReadAhead::Bytes(MERGE_READ_BYTES);
@@ -61,7 +60,7 @@ impl Osd {
             let account =
                 row.key().zip(row.value()).and_then(|(k, v)| crate::table::accounts::parse_account(k, v));
             if let Some((id, usage)) = account {
-                self.state.borrow_mut().accounts.set_if_unknown(id, usage);
+                self.state_mut().accounts.set_if_unknown(id, usage);
             }
         };
         while cursor.rows(self, SLICE_ROWS, set).await? {}
@@ -72,19 +71,19 @@ impl Osd {
     pub(crate) async fn flusher(self: Rc<Self>) {
         let mut failures = 0;
         loop {
-            if self.halted().is_err() {
+            if self.check_running().is_err() {
                 return;
             }
             if !self.flush_wanted() {
-                self.flush_kick.wait().await;
+                self.background().flush_event().await;
                 continue;
             }
-            if self.merging.get() && self.state.borrow().runs.len() >= RUNS_MAX {
-                self.room_kick.wait().await;
+            if self.background().is_merging() && self.state().runs.len() >= RUNS_MAX {
+                self.room().change().await;
                 continue;
             }
             // Who asks from here on wants another one.
-            self.flush_asked.set(false);
+            self.background().take_flush_request();
             match self.flush().await {
                 Ok(()) => failures = 0,
                 Err(e) => {
@@ -96,33 +95,32 @@ impl Osd {
         }
     }
     fn flush_wanted(&self) -> bool {
-        let state = self.state.borrow();
+        let state = self.state();
         let bytes = state.mem.bytes();
         // A frozen generation is left from a flush that failed.
         state.mem.is_frozen()
-            || self.flush_asked.get() && state.mem.has_changes()
-            || bytes.active > self.config.dirty_bytes_max / 2
-            || (state.log.bytes() > self.config.log_bytes_max / 2
-                || state.log.old_count() > self.config.old_segments_max)
-                && state.log.last_lsn > state.runs.flushed_lsn
+            || self.background().is_flush_requested() && state.mem.has_changes()
+            || bytes.active > self.config().dirty_bytes_max / 2
+            || (state.log.bytes() > self.config().log_bytes_max / 2
+                || state.log.old_count() > self.config().old_segments_max)
+                && state.log.last_lsn() > state.runs.flushed_lsn()
     }
     /// Writes what has changed to a run now, whatever its size, and waits for it.
     ///
     /// # Errors
     /// `Stopped`.
     pub async fn checkpoint(&self) -> Result<(), OsdError> {
-        let goal = self.last_lsn.get();
+        let goal = self.log().last_lsn();
         let empty = || {
-            let state = self.state.borrow();
+            let state = self.state();
             !state.mem.has_changes() && !state.mem.is_frozen()
         };
-        while self.state.borrow().runs.flushed_lsn < goal && !empty() {
+        while self.state().runs.flushed_lsn() < goal && !empty() {
             self.check_alive()?;
-            self.flush_asked.set(true);
-            self.flush_kick.wake_all();
-            self.room_kick.wait().await;
+            self.background().request_flush();
+            self.room().change().await;
         }
-        self.flush_asked.set(false);
+        self.background().take_flush_request();
         self.check_alive()
     }
     pub(crate) async fn background_failed(
@@ -132,32 +130,24 @@ impl Osd {
         failures: u32,
         ballast_helps: bool,
     ) {
-        if self.halted().is_err() {
+        if self.check_running().is_err() {
             return;
         }
         if matches!(error, OsdError::Store(StoreError::NoSpace)) {
             if ballast_helps {
-                self.device_full.set(true);
-                self.give_ballast().await;
+                self.room().set_device_full(true);
+                self.release_ballast().await;
             }
         } else {
-            tracing::warn!(target_name = %self.label.name, %error, "{what}, trying again");
+            tracing::warn!(target_name = %self.label().name, %error, "{what}, trying again");
         }
-        self.room_kick.wake_all();
-        let until = self.ctx.now() + RETRY * (1 << failures);
-        let _cut_short = self.ctx.timeout(until, self.halt_kick.wait()).await;
-    }
-    /// Background work goes on unless the engine stops.
-    pub(crate) fn halted(&self) -> Result<(), OsdError> {
-        self.check_alive()?;
-        match self.halting.get() {
-            true => Err(OsdError::Stopped(String::from("as planned"))),
-            false => Ok(()),
-        }
+        self.room().wake_all();
+        let until = self.ctx().now() + RETRY * (1 << failures);
+        let _cut_short = self.ctx().timeout(until, self.background().stop_event()).await;
     }
 
     async fn flush(&self) -> Result<(), OsdError> {
-        let id = self.state.borrow_mut().runs.take_id();
+        let id = self.state_mut().runs.take_id();
         match self.write_frozen(id).await {
             Ok(run) => {
                 self.evict(self.clean_max_beside_frozen()).await;
@@ -165,36 +155,36 @@ impl Osd {
             }
             Err(e) => {
                 // What was written of it takes room that others need.
-                self.ctx.io(StoreOp::Delete { file: FileId::Run(id) }).await.ok();
+                self.ctx().io(StoreOp::Delete { file: FileId::Run(id) }).await.ok();
                 Err(e)
             }
         }
     }
     async fn write_frozen(&self, id: u64) -> Result<Run, OsdError> {
         let (rows_max, ranges, below) = {
-            let mut state = self.state.borrow_mut();
+            let mut state = self.state_mut();
             if !state.mem.is_frozen() {
                 state.freeze();
             }
-            let accounts = state.frozen_accounts.len();
+            let accounts = state.frozen_accounts().len();
             let rows_max = (state.mem.bytes().frozen / ROW_BYTES_MIN) as usize + accounts;
             (rows_max, state.mem.frozen_ranges().clone(), !state.runs.is_empty())
         };
         // Range tombstones with nothing below them hide nothing.
         let ranges = if below { ranges } else { IntervalSet::default() };
-        let mut builder = RunBuilder::new(id, rows_max, &self.config.bloom_prefixes);
-        for (id, usage) in &self.state.borrow().frozen_accounts {
+        let mut builder = RunBuilder::new(id, rows_max, &self.config().bloom_prefixes);
+        for (id, usage) in self.state().frozen_accounts() {
             builder.add(
                 &crate::table::accounts::account_key(*id),
                 Some(&crate::table::accounts::account_value(*usage)),
             );
         }
-        self.ctx.io(StoreOp::Create { file: FileId::Run(id), len: 0 }).await?;
+        self.ctx().io(StoreOp::Create { file: FileId::Run(id), len: 0 }).await?;
         let mut at = Some(Key::from_raw(&[]));
         while let Some(from) = at {
             {
                 let max = self.clean_max_beside_frozen();
-                let mut state = self.state.borrow_mut();
+                let mut state = self.state_mut();
                 state.mem.sweep_from(&from);
                 state.mem.evict(max, SLICE_ROWS);
                 at = state.mem.frozen_rows(from.raw(), SLICE_ROWS, |key, value| {
@@ -210,11 +200,8 @@ impl Osd {
     async fn install(&self, run: Run) -> Result<(), OsdError> {
         let bytes = run.meta.bytes;
         let lsn = {
-            let mut state = self.state.borrow_mut();
-            let flushed_lsn = state.frozen_lsn;
-            state.runs.push(Rc::new(run), flushed_lsn);
-            state.mem.flushed();
-            state.frozen_accounts.clear();
+            let mut state = self.state_mut();
+            state.flushed(run);
             let list = state.runs.record().to_vec();
             state.note(RecordKind::Runs, &list)
         };
@@ -223,31 +210,31 @@ impl Osd {
             s.flushes += 1;
             s.flush_bytes_written += bytes;
         });
-        self.device_full.set(false);
+        self.room().set_device_full(false);
         self.commit_lsn(lsn).await?;
         let dropped = {
-            let mut state = self.state.borrow_mut();
-            let flushed_lsn = state.runs.flushed_lsn;
+            let mut state = self.state_mut();
+            let flushed_lsn = state.runs.flushed_lsn();
             state.log.drop_through(flushed_lsn)
         };
         for number in dropped {
-            self.ctx.io(StoreOp::Delete { file: FileId::Log(number) }).await?;
+            self.ctx().io(StoreOp::Delete { file: FileId::Log(number) }).await?;
         }
-        self.room_kick.wake_all();
-        self.merge_kick.wake_all();
+        self.room().wake_all();
+        self.background().wake_merger();
         // Nothing to do unless more was frozen than the cache may hold.
-        self.evict(self.config.cache_bytes_max).await;
+        self.evict(self.config().cache_bytes_max).await;
         Ok(())
     }
     /// Room is made for what is about to become clean before it does: memory never holds more than both bounds.
     fn clean_max_beside_frozen(&self) -> u64 {
-        self.config.cache_bytes_max.saturating_sub(self.state.borrow().mem.bytes().frozen)
+        self.config().cache_bytes_max.saturating_sub(self.state().mem.bytes().frozen)
     }
     async fn evict(&self, max: u64) {
         // One round is about enough, and a second for what the sample had not told. Pinned rows stay.
-        let mut steps = 2 * self.state.borrow().mem.rows() + EVICT_ROWS;
-        while steps > 0 && self.state.borrow().mem.bytes().clean > max && self.halted().is_ok() {
-            self.state.borrow_mut().mem.evict(max, EVICT_ROWS);
+        let mut steps = 2 * self.state().mem.rows() + EVICT_ROWS;
+        while steps > 0 && self.state().mem.bytes().clean > max && self.check_running().is_ok() {
+            self.state_mut().mem.evict(max, EVICT_ROWS);
             steps = steps.saturating_sub(EVICT_ROWS);
             self.slice_end().await;
         }
@@ -256,20 +243,20 @@ impl Osd {
     pub(crate) async fn write_slice(&self, id: u64, builder: &mut RunBuilder) -> Result<(), OsdError> {
         if builder.pending_bytes() < WRITE_BYTES {
             self.slice_end().await;
-            return self.halted();
+            return self.check_running();
         }
         let (offset, data) = builder.take();
         let data = alloc::vec![Bytes::from(data)];
-        self.ctx.io(StoreOp::Write { file: FileId::Run(id), offset, data }).await?;
-        self.halted()
+        self.ctx().io(StoreOp::Write { file: FileId::Run(id), offset, data }).await?;
+        self.check_running()
     }
     pub(crate) async fn finish_run(&self, builder: RunBuilder, ranges: IntervalSet) -> Result<Run, OsdError> {
         let (offset, data, run) = builder.finish(ranges);
         let file = FileId::Run(run.meta.id);
-        self.ctx.io(StoreOp::Write { file, offset, data: alloc::vec![Bytes::from(data)] }).await?;
-        self.ctx.io(StoreOp::Sync { file }).await?;
+        self.ctx().io(StoreOp::Write { file, offset, data: alloc::vec![Bytes::from(data)] }).await?;
+        self.ctx().io(StoreOp::Sync { file }).await?;
         // From here on it is installed to the end: `stop` waits for that.
-        self.halted()?;
+        self.check_running()?;
         Ok(run)
     }
 }
@@ -292,13 +279,4 @@ pub(crate) async fn load_run(ctx: &nacre_node::Ctx, meta: RunMeta) -> Result<Run
     let footer = Footer::parse(meta.id, &read(meta.bytes.saturating_sub(FOOTER_BYTES), FOOTER_BYTES).await?)?;
     let tail = read(footer.tail_at, footer.tail_len.min(meta.bytes)).await?;
     Run::parse(meta, &footer, &tail)
-}
-
-impl crate::engine::state::State {
-    /// Everything so far is to go into a run.
-    fn freeze(&mut self) {
-        self.mem.freeze();
-        self.frozen_accounts = self.accounts.freeze();
-        self.frozen_lsn = self.log.last_lsn;
-    }
 }

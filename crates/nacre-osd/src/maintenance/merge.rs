@@ -74,23 +74,23 @@ impl Osd {
     pub(crate) async fn merger(self: Rc<Self>) {
         let mut failures = 0;
         loop {
-            if self.halted().is_err() {
+            if self.check_running().is_err() {
                 return;
             }
-            let runs = self.state.borrow().runs.list();
+            let runs = self.state().runs.list();
             let Some(places) = self.due(&runs) else {
-                self.merge_kick.wait().await;
+                self.background().merge_event().await;
                 continue;
             };
-            self.merging.set(true);
+            self.background().set_merging(true);
             let merged = self.merge(&runs, places.clone()).await;
-            self.merging.set(false);
-            self.room_kick.wake_all();
+            self.background().set_merging(false);
+            self.room().wake_all();
             match merged {
                 Ok(()) => failures = 0,
                 Err(error @ OsdError::Corrupt { .. }) => {
                     // The damaged run stays as it is until somebody has looked; what is newer goes on without it.
-                    tracing::error!(target_name = %self.label.name, %error, "a table run cannot be merged");
+                    tracing::error!(target_name = %self.label().name, %error, "a table run cannot be merged");
                 }
                 Err(e) => {
                     failures += 1;
@@ -104,7 +104,7 @@ impl Osd {
         }
     }
     fn due(&self, runs: &Runs) -> Option<Range<usize>> {
-        let state = self.state.borrow();
+        let state = self.state();
         let tier = |run: &Rc<Run>| Tier {
             bytes: run.meta.bytes,
             rows: run.meta.rows,
@@ -114,21 +114,21 @@ impl Osd {
         choose(&runs.iter().map(tier).collect::<Vec<_>>(), self.is_full())
     }
     async fn merge(&self, runs: &Runs, places: Range<usize>) -> Result<(), OsdError> {
-        let id = self.state.borrow_mut().runs.take_id();
+        let id = self.state_mut().runs.take_id();
         let run = match self
             .write_merged(id, runs.get(places.clone()).unwrap_or_default(), places.start == 0)
             .await
         {
             Ok(Some(run)) => Some(Rc::new(run)),
             other => {
-                self.ctx.io(StoreOp::Delete { file: FileId::Run(id) }).await.ok();
+                self.ctx().io(StoreOp::Delete { file: FileId::Run(id) }).await.ok();
                 other?;
                 None
             }
         };
         let bytes = run.as_ref().map_or(0, |run| run.meta.bytes);
         let (gone, lsn) = {
-            let mut state = self.state.borrow_mut();
+            let mut state = self.state_mut();
             let gone = state.runs.replace(places, run);
             let list = state.runs.record().to_vec();
             (gone, state.note(RecordKind::Runs, &list))
@@ -140,16 +140,19 @@ impl Osd {
         });
         self.commit_lsn(lsn).await?;
         for id in gone {
-            self.ctx.io(StoreOp::Delete { file: FileId::Run(id) }).await?;
+            self.ctx().io(StoreOp::Delete { file: FileId::Run(id) }).await?;
         }
         Ok(())
     }
     /// All rows of some runs; `None` if nothing is left. `oldest`: there is nothing below them.
     async fn write_merged(&self, id: u64, runs: &[Rc<Run>], oldest: bool) -> Result<Option<Run>, OsdError> {
         let rows_max: u64 = runs.iter().map(|r| r.meta.rows).sum();
-        let mut builder =
-            RunBuilder::new(id, usize::try_from(rows_max).unwrap_or(usize::MAX), &self.config.bloom_prefixes);
-        self.ctx.io(StoreOp::Create { file: FileId::Run(id), len: 0 }).await?;
+        let mut builder = RunBuilder::new(
+            id,
+            usize::try_from(rows_max).unwrap_or(usize::MAX),
+            &self.config().bloom_prefixes,
+        );
+        self.ctx().io(StoreOp::Create { file: FileId::Run(id), len: 0 }).await?;
         let (from, to) = (Key::from_raw(&[]), Key::from_raw(&[u8::MAX; 64]));
         let deleted = if oldest { Deleted::Drop } else { Deleted::Keep };
         let mut cursor = MergeCursor::new(runs, &from, &to, ReadAhead::Bytes(MERGE_READ_BYTES), deleted);

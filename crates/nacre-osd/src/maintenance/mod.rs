@@ -2,8 +2,9 @@
 //!
 //! `flush.rs` writes changed rows to runs, `merge.rs` merges runs, `writeback.rs` syncs bytes of objects, `reclaim.rs`
 //! truncates blobs whose bytes were released, `orphan.rs` deletes blobs without rows, and `thin.rs` empties a range of
-//! rows before it is deleted.
+//! rows before it is deleted. `background.rs` passes requests to the tasks of the engine.
 
+pub(crate) mod background;
 pub(crate) mod flush;
 pub(crate) mod merge;
 pub(crate) mod orphan;

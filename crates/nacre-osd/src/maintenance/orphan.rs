@@ -15,37 +15,35 @@ const PAGE: u32 = 256;
 
 impl Objects {
     /// The task.
-    pub(crate) async fn sweep(self: Rc<Self>) {
-        match self.sweep_all().await {
+    pub(crate) async fn delete_orphans(self: Rc<Self>) {
+        match self.delete_all_orphans().await {
             Ok(0) | Err(OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => {}
             Ok(deleted) => tracing::info!(deleted, "blobs that a crash had left without rows are deleted"),
             Err(error) => {
                 tracing::warn!(%error, "looking for blobs without rows ended early: space may be lost")
             }
         }
-        self.tasks.set(self.tasks.get() - 1);
-        self.moved.wake_all();
     }
 
-    async fn sweep_all(&self) -> Result<u64, OsdError> {
+    async fn delete_all_orphans(&self) -> Result<u64, OsdError> {
         let mut after = None;
         let mut deleted = 0;
-        while !self.stopping.get() {
+        while !self.tasks().is_stopping() {
             let op = StoreOp::List { kind: FileKind::Blob, after, limit: PAGE };
-            let StoreDone::List(page) = self.ctx.io(op).await? else { return Err(wrong_answer("list")) };
+            let StoreDone::List(page) = self.ctx().io(op).await? else { return Err(wrong_answer("list")) };
             let Some(&last) = page.last() else { break };
             after = Some(last);
             for file in page {
                 let FileId::Blob(object) = file else { continue };
                 if self.is_orphan(object).await? {
-                    let _guard = self.locks.lock(object, Extent::ALL, true).await;
+                    let _guard = self.locks().lock(object, Extent::ALL, true).await;
                     if self.is_orphan(object).await? {
                         self.io(StoreOp::Delete { file }).await?;
                         deleted += 1;
                     }
                 }
             }
-            self.ctx.yield_now().await;
+            self.ctx().yield_now().await;
         }
         Ok(deleted)
     }

@@ -28,7 +28,7 @@ const CUTS_IN_FLIGHT: usize = 8;
 pub(crate) const SLICE: u32 = 256;
 
 /// The state of the task that cuts blobs.
-pub(crate) struct Cutting {
+pub(crate) struct ReclaimTask {
     /// There may be RECLAIM rows, and the list that wakes the task for them.
     may_have_rows: Cell<bool>,
     kick: WaitList,
@@ -39,7 +39,7 @@ pub(crate) struct Cutting {
     /// Objects whose blobs cannot be cut in this life, because rows of them are damaged.
     damaged: RefCell<BTreeSet<ObjectId>>,
 }
-impl Cutting {
+impl ReclaimTask {
     pub(crate) fn new(ctx: &Ctx) -> Self {
         Self {
             may_have_rows: Cell::new(true),
@@ -65,8 +65,8 @@ impl Objects {
         };
         let row = ReclaimRow { transno: tx.transno().0, from: from.min(earlier) };
         tx.put(table::RECLAIM, &key, row.to_vec());
-        self.cutting.may_have_rows.set(true);
-        self.cutting.kick.wake_all();
+        self.reclaim_task().may_have_rows.set(true);
+        self.reclaim_task().kick.wake_all();
         Ok(())
     }
 
@@ -76,11 +76,11 @@ impl Objects {
     /// # Errors
     /// Those of the engine.
     pub async fn freed_some(&self, until: Instant) -> Result<bool, OsdError> {
-        if self.osd.scan(table::RECLAIM, &[], &[0xff; 17], 1).await?.is_empty() {
+        if self.osd().scan(table::RECLAIM, &[], &[0xff; 17], 1).await?.is_empty() {
             return Ok(false);
         }
-        self.osd.want_commit();
-        Ok(self.ctx.timeout(until, self.cutting.freed.wait()).await.is_some())
+        self.osd().want_commit();
+        Ok(self.ctx().timeout(until, self.reclaim_task().freed.wait()).await.is_some())
     }
 
     /// Waits until the space is freed that changes before this call let go of, and hurries the commit that this waits for.
@@ -89,52 +89,54 @@ impl Objects {
     /// # Errors
     /// Those of the engine.
     pub async fn free_pending(&self, until: Instant) -> Result<bool, OsdError> {
-        let asked = self.osd.last_transno();
-        if self.osd.scan(table::RECLAIM, &[], &[0xff; 17], 1).await?.is_empty() {
+        let asked = self.osd().last_transno();
+        if self.osd().scan(table::RECLAIM, &[], &[0xff; 17], 1).await?.is_empty() {
             return Ok(false);
         }
-        self.osd.want_commit();
+        self.osd().want_commit();
         // The task may be at rest although there are rows: damaged ones.
-        self.cutting.may_have_rows.set(true);
-        self.cutting.kick.wake_all();
-        while self.cutting.freed_to.get() < asked && self.ctx.now() < until && !self.stopping.get() {
-            let _freed = self.ctx.timeout(until, self.cutting.freed.wait()).await;
+        self.reclaim_task().may_have_rows.set(true);
+        self.reclaim_task().kick.wake_all();
+        while self.reclaim_task().freed_to.get() < asked
+            && self.ctx().now() < until
+            && !self.tasks().is_stopping()
+        {
+            let _freed = self.ctx().timeout(until, self.reclaim_task().freed.wait()).await;
         }
         Ok(true)
     }
 
     /// The task: looks at the table at the start and whenever something was let go of, until it is empty.
     pub(crate) async fn reclaim(self: Rc<Self>) {
-        let interval = Duration::from_millis(u64::from(self.config.stable_interval_ms));
-        while !self.stopping.get() {
-            if !self.cutting.may_have_rows.take() {
-                self.cutting.kick.wait().await;
+        let interval = Duration::from_millis(u64::from(self.config().stable_interval_ms));
+        while !self.tasks().is_stopping() {
+            if !self.reclaim_task().may_have_rows.take() {
+                self.reclaim_task().kick.wait().await;
                 continue;
             }
             match self.reclaim_round().await {
-                Ok(may_be_more) => {
-                    self.cutting.may_have_rows.set(may_be_more || self.cutting.may_have_rows.get())
-                }
+                Ok(may_be_more) => self
+                    .reclaim_task()
+                    .may_have_rows
+                    .set(may_be_more || self.reclaim_task().may_have_rows.get()),
                 Err(OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => break,
                 Err(error) => {
                     tracing::warn!(%error, "freeing object space failed, trying again");
-                    self.cutting.may_have_rows.set(true);
-                    let at = self.ctx.now() + interval;
-                    while self.ctx.now() < at && !self.stopping.get() {
-                        let _woken = self.ctx.timeout(at, self.stopped.wait()).await;
+                    self.reclaim_task().may_have_rows.set(true);
+                    let at = self.ctx().now() + interval;
+                    while self.ctx().now() < at && !self.tasks().is_stopping() {
+                        let _woken = self.ctx().timeout(at, self.tasks().stop_request()).await;
                     }
                 }
             }
         }
-        self.tasks.set(self.tasks.get() - 1);
-        self.moved.wake_all();
     }
 
     /// Cuts up to [`ROUND`] blobs; true if there may be more.
     async fn reclaim_round(&self) -> Result<bool, OsdError> {
-        let before = self.osd.last_transno();
+        let before = self.osd().last_transno();
         let mut objects = Vec::new();
-        let mut pages = self.osd.pages(table::RECLAIM, ROUND);
+        let mut pages = self.osd().pages(table::RECLAIM, ROUND);
         while objects.len() < ROUND as usize
             && let Some(page) = pages.next_or_damage().await?
         {
@@ -142,7 +144,7 @@ impl Objects {
             let Page::Rows(rows) = page else { continue };
             for (key, value) in rows {
                 let Some(object) = object_of_key(&key) else { continue };
-                if self.cutting.damaged.borrow().contains(&object) {
+                if self.reclaim_task().damaged.borrow().contains(&object) {
                     continue;
                 }
                 match decode_reclaim(object, &value) {
@@ -153,9 +155,9 @@ impl Objects {
         }
         let all_seen = objects.len() < ROUND as usize;
         let earliest = objects.iter().map(|(_, transno)| *transno).min().unwrap_or_default();
-        self.osd.committed(earliest).await?;
+        self.osd().committed(earliest).await?;
         // Space that may be freed now does not wait for the commit of later changes.
-        let committed = self.osd.last_committed();
+        let committed = self.osd().last_committed();
         let (ready, later): (Vec<_>, Vec<_>) =
             objects.into_iter().partition(|(_, transno)| *transno <= committed);
         let next = RefCell::new(ready.into_iter().map(|(object, _)| object));
@@ -171,18 +173,18 @@ impl Objects {
         join_all(workers).await.into_iter().collect::<Result<(), OsdError>>()?;
         if all_seen {
             let first_left = later.iter().map(|(_, transno)| Transno(transno.0.saturating_sub(1))).min();
-            self.cutting
+            self.reclaim_task()
                 .freed_to
-                .set(self.cutting.freed_to.get().max(first_left.unwrap_or(before).min(before)));
-            self.cutting.freed.wake_all();
+                .set(self.reclaim_task().freed_to.get().max(first_left.unwrap_or(before).min(before)));
+            self.reclaim_task().freed.wake_all();
         }
         Ok(!all_seen || !later.is_empty())
     }
 
     /// Damaged rows of one object hold up no other: its space stays taken until the next start, which looks again.
     fn leave_unreclaimed(&self, object: ObjectId, error: &OsdError) {
-        if self.cutting.damaged.borrow_mut().insert(object) {
-            tracing::error!(target_name = %self.osd.label().name, %object, %error, "space of an object cannot be freed");
+        if self.reclaim_task().damaged.borrow_mut().insert(object) {
+            tracing::error!(target_name = %self.osd().label().name, %object, %error, "space of an object cannot be freed");
         }
     }
 
@@ -190,8 +192,8 @@ impl Objects {
     pub(crate) async fn reclaim_object(&self, object: ObjectId) -> Result<(), OsdError> {
         loop {
             let Some(row) = self.reclaim_row(object).await? else { return Ok(()) };
-            self.osd.commit(Transno(row.transno)).await?;
-            let _guard = self.locks.lock(object, Extent::new(row.from, u64::MAX), true).await;
+            self.osd().commit(Transno(row.transno)).await?;
+            let _guard = self.locks().lock(object, Extent::new(row.from, u64::MAX), true).await;
             if self.reclaim_row(object).await? != Some(row) {
                 continue;
             }
@@ -217,14 +219,14 @@ impl Objects {
 
     async fn forget_reclaim(&self, object: ObjectId) -> Result<(), OsdError> {
         let key = object_key(object);
-        let pins = self.osd.fetch(&[(table::RECLAIM, &key)]).await?;
-        let room = self.osd.reserve(Objects::small_credits(true)).await?;
-        self.osd
+        let pins = self.osd().fetch(&[(table::RECLAIM, &key)]).await?;
+        let room = self.osd().reserve(Objects::small_credits(true)).await?;
+        self.osd()
             .transact(&pins, room, |tx| {
                 tx.delete(table::RECLAIM, &key);
                 Ok(())
             })
-            .map(|_| self.cutting.freed.wake_all())
+            .map(|_| self.reclaim_task().freed.wake_all())
     }
 
     /// Frees what lies between allocated blocks of `from..end`.
@@ -233,7 +235,7 @@ impl Objects {
         let last = block_key(object, u64::MAX);
         let mut key: Vec<u8> = block_key(object, at / crate::object::rows::REGION_BYTES).to_vec();
         while at < end {
-            let rows = self.osd.scan(table::BLOCK, &key, &last, SLICE).await?;
+            let rows = self.osd().scan(table::BLOCK, &key, &last, SLICE).await?;
             let full = rows.len() == SLICE as usize;
             for (row_key, value) in rows {
                 let region = region_of_key(&row_key).unwrap_or_default();
@@ -256,7 +258,7 @@ impl Objects {
     /// Cuts a blob that is longer.
     async fn cut(&self, object: ObjectId, len: u64) -> Result<(), OsdError> {
         let file = FileId::Blob(object);
-        match self.ctx.io(StoreOp::Len { file }).await? {
+        match self.ctx().io(StoreOp::Len { file }).await? {
             StoreDone::Len(Some(now)) if now > len => self.io(StoreOp::Truncate { file, len }).await,
             _ => Ok(()),
         }
@@ -274,7 +276,7 @@ impl Objects {
         let mut key = block_key(object, from / crate::object::rows::REGION_BYTES);
         let mut end = 0;
         loop {
-            let rows = self.osd.scan(table::BLOCK, &key, &last, SLICE).await?;
+            let rows = self.osd().scan(table::BLOCK, &key, &last, SLICE).await?;
             let full = rows.len() == SLICE as usize;
             if let Some((row_key, value)) = rows.last() {
                 let region = region_of_key(row_key).unwrap_or_default();
@@ -289,7 +291,7 @@ impl Objects {
     }
 
     pub(crate) async fn io(&self, op: StoreOp) -> Result<(), OsdError> {
-        self.ctx.io(op).await?;
+        self.ctx().io(op).await?;
         Ok(())
     }
 }

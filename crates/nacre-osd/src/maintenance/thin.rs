@@ -24,8 +24,8 @@ impl Osd {
     pub async fn thin(&self, table: Table, from: &[u8], to: &[u8]) -> Result<(), OsdError> {
         let (from, to) = (Key::new(table, from), Key::upper(table, to));
         if self.cool(&from, &to).await > ROWS_MAX {
-            let until = self.ctx.now() + FLUSH_MAX;
-            if let Some(flushed) = self.ctx.timeout(until, self.checkpoint()).await {
+            let until = self.ctx().now() + FLUSH_MAX;
+            if let Some(flushed) = self.ctx().timeout(until, self.checkpoint()).await {
                 flushed?;
             }
             self.cool(&from, &to).await;
@@ -36,7 +36,7 @@ impl Osd {
     async fn cool(&self, from: &Key, to: &Key) -> usize {
         let (mut at, mut left) = (from.clone(), 0);
         loop {
-            let (next, stay) = self.state.borrow_mut().mem.cool(&at, to, SLICE);
+            let (next, stay) = self.state_mut().mem.cool(&at, to, SLICE);
             left += stay;
             let Some(next) = next else { return left };
             at = next;

@@ -13,13 +13,32 @@ use crate::table::pins::Pins;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
 use core::time::Duration;
-use nacre_node::{FileId, StoreDone, StoreError, StoreOp, join_all};
+use nacre_node::{Ctx, FileId, StoreDone, StoreError, StoreOp, WaitList, join_all};
 use nacre_types::{Codec, ObjectId, Transno};
+
+/// The state of the write-back task.
+pub(crate) struct Writeback {
+    unstable: RefCell<Unstable>,
+    /// Wakes the task.
+    work: WaitList,
+    /// The task has nothing to do and no timer.
+    is_idle: Cell<bool>,
+}
+impl Writeback {
+    pub(crate) fn new(ctx: &Ctx) -> Self {
+        Self { unstable: RefCell::default(), work: ctx.wait_list(), is_idle: Cell::new(false) }
+    }
+    /// The task checks for work, or ends.
+    pub(crate) fn wake(&self) {
+        self.work.wake_all();
+    }
+}
 
 /// Objects with bytes that are not stable.
 #[derive(Default)]
-pub(crate) struct Unstable {
+struct Unstable {
     objects: BTreeMap<ObjectId, Bytes>,
     /// Oldest write of each, those whose sync is under way included.
     ages: BTreeSet<(Transno, ObjectId)>,
@@ -69,43 +88,43 @@ pub const STABLE_KEY: &[u8] = b"stable";
 impl Objects {
     /// The oldest transno whose bytes are not stable.
     pub fn oldest_unstable(&self) -> Option<Transno> {
-        self.unstable.borrow().oldest()
+        self.writeback().unstable.borrow().oldest()
     }
 
     /// Bytes of a change were written that gets this transno.
     pub(crate) fn note_unstable(&self, object: ObjectId, transno: Transno, bytes: u64) {
         let was_pressed = self.is_pressed();
-        self.unstable.borrow_mut().add(object, transno, bytes);
-        if self.is_idle.get() || (self.is_pressed() && !was_pressed) {
-            self.work.wake_all();
+        self.writeback().unstable.borrow_mut().add(object, transno, bytes);
+        if self.writeback().is_idle.get() || (self.is_pressed() && !was_pressed) {
+            self.writeback().work.wake_all();
         }
     }
     /// The object is gone: nothing of it needs to be stable.
     pub(crate) fn forget_unstable(&self, object: ObjectId) {
         {
-            let mut unstable = self.unstable.borrow_mut();
+            let mut unstable = self.writeback().unstable.borrow_mut();
             if let Some(taken) = unstable.take(object) {
                 unstable.ended(object, taken);
             }
         }
-        self.moved.wake_all();
+        self.tasks().made_progress();
     }
 
     /// Waits while too much is unstable. (Write-back is under way from half of the bound on.)
     pub(crate) async fn room(&self) {
         while self.is_full() {
-            self.moved.wait().await;
+            self.tasks().progress().await;
         }
     }
     fn is_full(&self) -> bool {
-        let unstable = self.unstable.borrow();
-        unstable.objects.len() >= self.config.unstable_objects_max
-            || unstable.bytes >= self.config.unstable_bytes_max
+        let unstable = self.writeback().unstable.borrow();
+        unstable.objects.len() >= self.config().unstable_objects_max
+            || unstable.bytes >= self.config().unstable_bytes_max
     }
     fn is_pressed(&self) -> bool {
-        let unstable = self.unstable.borrow();
-        unstable.objects.len() >= self.config.unstable_objects_max / 2
-            || unstable.bytes >= self.config.unstable_bytes_max / 2
+        let unstable = self.writeback().unstable.borrow();
+        unstable.objects.len() >= self.config().unstable_objects_max / 2
+            || unstable.bytes >= self.config().unstable_bytes_max / 2
     }
 
     /// Syncs the bytes of one object.
@@ -113,20 +132,20 @@ impl Objects {
     /// # Errors
     /// `Quarantined`: they are lost. `Lost`: some of the object are, the others are on the device.
     pub(crate) async fn sync_bytes(&self, object: ObjectId) -> Result<(), OsdError> {
-        let taken = self.unstable.borrow_mut().take(object);
+        let taken = self.writeback().unstable.borrow_mut().take(object);
         // A row that cannot be read says nothing of the length; its bytes are synced all the same.
         let row = self.row(object).await;
         let len = row.as_ref().map_or(0, |row| self.held_to(row.as_ref()));
-        let result = self.ctx.io(StoreOp::SyncWritten { file: FileId::Blob(object), len }).await;
+        let result = self.ctx().io(StoreOp::SyncWritten { file: FileId::Blob(object), len }).await;
         let result = self.sync_ended(object, result).await.and(row.map(drop));
         // Nothing later is called stable before it is known what becomes of this object, and nothing at all once the target
         // has stopped.
         if let Some(taken) = taken
-            && !self.osd.has_failed()
+            && !self.osd().has_failed()
         {
-            self.unstable.borrow_mut().ended(object, taken);
+            self.writeback().unstable.borrow_mut().ended(object, taken);
         }
-        self.moved.wake_all();
+        self.tasks().made_progress();
         result
     }
     async fn sync_ended(
@@ -145,13 +164,13 @@ impl Objects {
             }
             // More than this object is concerned.
             Err(StoreError::NoSpace) => {
-                self.osd.no_room_underneath(object);
-                Err(self.osd.check_alive().err().unwrap_or(OsdError::Store(StoreError::NoSpace)))
+                self.osd().no_room_underneath(object);
+                Err(self.osd().check_alive().err().unwrap_or(OsdError::Store(StoreError::NoSpace)))
             }
             // A device that refuses the log, too, stops the target: after the next start clients write again what was
             // not stable. Only an object whose bytes alone cannot be written is taken out of use.
             Err(error) => {
-                self.osd.probe().await?;
+                self.osd().probe().await?;
                 self.quarantine(object, &error).await;
                 Err(OsdError::Quarantined(object))
             }
@@ -170,7 +189,7 @@ impl Objects {
             | Err(OsdError::Quarantined(_) | OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => {
             }
             Err(error) => {
-                tracing::error!(target_name = %self.osd.label().name, %object, %error, "object cannot be synced");
+                tracing::error!(target_name = %self.osd().label().name, %object, %error, "object cannot be synced");
             }
         }
     }
@@ -180,16 +199,16 @@ impl Objects {
     /// # Errors
     /// That because of which nobody knows what a former process wrote.
     pub async fn sync_all(&self) -> Result<(), OsdError> {
-        let last = self.osd.last_transno();
+        let last = self.osd().last_transno();
         while self.oldest_unstable().is_some_and(|oldest| oldest <= last) {
-            if !self.unstable.borrow().objects.is_empty() {
+            if !self.writeback().unstable.borrow().objects.is_empty() {
                 self.sync_batch().await;
                 continue;
             }
-            if let Some(error) = self.unstable.borrow().former_failed.clone() {
+            if let Some(error) = self.writeback().unstable.borrow().former_failed.clone() {
                 return Err(error);
             }
-            self.moved.wait().await; // the rest is on its way
+            self.tasks().progress().await; // the rest is on its way
         }
         self.note_stable().await;
         Ok(())
@@ -197,12 +216,12 @@ impl Objects {
 
     /// Syncs what is unstable now, some objects at a time.
     async fn sync_batch(&self) {
-        let batch: Vec<ObjectId> = self.unstable.borrow().objects.keys().copied().collect();
-        let next = core::cell::RefCell::new(batch.into_iter());
-        let workers = (0..self.config.syncs_in_flight_max.max(1)).map(|_| async {
+        let batch: Vec<ObjectId> = self.writeback().unstable.borrow().objects.keys().copied().collect();
+        let next = RefCell::new(batch.into_iter());
+        let workers = (0..self.config().syncs_in_flight_max.max(1)).map(|_| async {
             loop {
                 let Some(object) = next.borrow_mut().next() else { break };
-                if self.unstable.borrow().objects.contains_key(&object) {
+                if self.writeback().unstable.borrow().objects.contains_key(&object) {
                     self.sync_aside(object).await;
                 }
             }
@@ -212,15 +231,13 @@ impl Objects {
 
     /// Takes an object out of use: bytes that were acknowledged are lost.
     pub(crate) async fn quarantine(&self, object: ObjectId, error: &dyn core::fmt::Display) {
-        if !self.quarantined.borrow_mut().insert(object) {
+        if !self.begin_quarantine(object) {
             return;
         }
         tracing::error!(%object, %error,
             "object bytes lost, the object answers EIO from now on: restore the file from a backup and remove it");
         match self.mark_quarantined(object).await {
-            Ok(()) => {
-                self.quarantined.borrow_mut().remove(&object);
-            }
+            Ok(()) => self.end_quarantine(object),
             Err(error) => {
                 tracing::warn!(%object, %error, "quarantine is not recorded and ends with this process");
             }
@@ -228,9 +245,9 @@ impl Objects {
     }
     async fn mark_quarantined(&self, object: ObjectId) -> Result<(), OsdError> {
         let key = object_key(object);
-        let pins = self.osd.fetch(&[(table::OBJECT, &key)]).await?;
-        let room = self.osd.reserve(Objects::small_credits(true)).await?;
-        self.osd
+        let pins = self.osd().fetch(&[(table::OBJECT, &key)]).await?;
+        let room = self.osd().reserve(Objects::small_credits(true)).await?;
+        self.osd()
             .transact(&pins, room, |tx| {
                 let Some(bytes) = tx.get(table::OBJECT, &key) else { return Ok(()) };
                 let mut row = decode_object(object, bytes)?;
@@ -244,54 +261,56 @@ impl Objects {
     /// Says durably how far the bytes are stable, if that has moved.
     async fn note_stable(&self) {
         // Under load the next round does it; at the end of the work nobody else would.
-        while let Some(row) = self.osd.stable_pending() {
-            if !self.unstable.borrow().objects.is_empty() || self.osd.committed(row).await.is_err() {
+        while let Some(row) = self.osd().stable().pending(self.osd().last_committed()) {
+            if !self.writeback().unstable.borrow().objects.is_empty()
+                || self.osd().committed(row).await.is_err()
+            {
                 return;
             }
         }
-        let stable = self.unstable.borrow().stable();
-        if stable <= self.osd.last_stable() || self.osd.stable_held.get() {
+        let stable = self.writeback().unstable.borrow().stable();
+        if stable <= self.osd().last_stable() || self.osd().stable().is_frozen() {
             return;
         }
-        let noted = match self.osd.reserve(Objects::small_credits(true)).await {
-            Ok(room) => self.osd.transact(&Pins::default(), room, |tx| {
+        let noted = match self.osd().reserve(Objects::small_credits(true)).await {
+            Ok(room) => self.osd().transact(&Pins::default(), room, |tx| {
                 tx.put(table::TARGET, STABLE_KEY, stable.to_vec());
                 Ok::<(), OsdError>(())
             }),
             Err(error) => Err(error),
         };
         match noted {
-            Ok((row, ())) => self.osd.note_stable(row, stable),
+            Ok((row, ())) => self.osd().note_stable(row, stable),
             Err(error) => tracing::debug!(%error, "clients keep their writes for longer"),
         }
     }
 
     /// What a start after a crash knows: the bytes of which writes are stable.
     pub(crate) async fn begin_stable(&self) -> Result<(), OsdError> {
-        if self.osd.was_clean() {
-            self.osd.begin_stable(self.osd.last_transno());
+        if self.osd().was_clean() {
+            self.osd().begin_stable(self.osd().last_transno());
             return Ok(());
         }
-        let stable = match self.osd.get(table::TARGET, STABLE_KEY).await? {
+        let stable = match self.osd().get(table::TARGET, STABLE_KEY).await? {
             Some(row) => Transno::from_slice(&row).map_err(|_| wrong_answer("stable row"))?,
             None => Transno(0),
         };
-        self.osd.begin_stable(stable);
-        self.unstable.borrow_mut().former = Some(Transno(stable.0 + 1));
+        self.osd().begin_stable(stable);
+        self.writeback().unstable.borrow_mut().former = Some(Transno(stable.0 + 1));
         Ok(())
     }
 
     /// The task after a crash: syncs every object that was changed since. The kernel may hold its bytes still, which a
     /// killed process leaves behind.
     pub(crate) async fn sync_former(self: Rc<Self>) {
-        match self.sync_changed_since(self.osd.last_stable()).await {
+        match self.sync_changed_since(self.osd().last_stable()).await {
             Ok((synced, unread, newest)) => {
                 if unread > 0 {
-                    tracing::error!(target_name = %self.osd.label().name, objects = unread,
+                    tracing::error!(target_name = %self.osd().label().name, objects = unread,
                         "rows of objects are damaged: the objects answer EIO, what their files hold is stable");
                 }
                 {
-                    let mut unstable = self.unstable.borrow_mut();
+                    let mut unstable = self.writeback().unstable.borrow_mut();
                     unstable.former = None;
                     unstable.newest = unstable.newest.max(newest);
                 }
@@ -302,13 +321,11 @@ impl Objects {
             }
             Err(OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => {}
             Err(error) => {
-                tracing::error!(target_name = %self.osd.label().name, %error,
+                tracing::error!(target_name = %self.osd().label().name, %error,
                     "objects changed before a crash cannot be listed: syncs of the whole target fail");
-                self.unstable.borrow_mut().former_failed = Some(error);
+                self.writeback().unstable.borrow_mut().former_failed = Some(error);
             }
         }
-        self.tasks.set(self.tasks.get() - 1);
-        self.moved.wake_all();
     }
 
     /// How many were synced, those of them whose rows cannot be read, and the latest change.
@@ -322,7 +339,7 @@ impl Objects {
             }
             synced += 1;
             self.sync_aside(object).await;
-            Ok(!self.osd.has_failed())
+            Ok(!self.osd().has_failed())
         })
         .await?;
         Ok((synced, unread, newest))
@@ -330,25 +347,23 @@ impl Objects {
 
     /// The task: what was written an interval ago is synced, some objects at a time.
     pub(crate) async fn write_back(self: Rc<Self>) {
-        let interval = Duration::from_millis(u64::from(self.config.stable_interval_ms));
+        let interval = Duration::from_millis(u64::from(self.config().stable_interval_ms));
         loop {
             self.note_stable().await;
-            if self.unstable.borrow().objects.is_empty() {
-                if self.stopping.get() {
+            if self.writeback().unstable.borrow().objects.is_empty() {
+                if self.tasks().is_stopping() {
                     break;
                 }
-                self.is_idle.set(true);
-                self.work.wait().await;
-                self.is_idle.set(false);
+                self.writeback().is_idle.set(true);
+                self.writeback().work.wait().await;
+                self.writeback().is_idle.set(false);
                 continue;
             }
-            let at = self.ctx.now() + interval;
-            while self.ctx.now() < at && !self.stopping.get() && !self.is_pressed() {
-                let _woken = self.ctx.timeout(at, self.work.wait()).await;
+            let at = self.ctx().now() + interval;
+            while self.ctx().now() < at && !self.tasks().is_stopping() && !self.is_pressed() {
+                let _woken = self.ctx().timeout(at, self.writeback().work.wait()).await;
             }
             self.sync_batch().await;
         }
-        self.tasks.set(self.tasks.get() - 1);
-        self.moved.wake_all();
     }
 }

@@ -11,6 +11,7 @@ use crate::object::rows::{
     BLOCKS_PER_REGION, BlockRow, ObjectRow, REGION_BYTES, SECTORS_PER_BLOCK, block_floor, block_key,
     decode_block, decode_object, mask_of, object_key, regions_of,
 };
+use crate::object::scan::is_stopped;
 use crate::table;
 use crate::table::pins::Pins;
 use alloc::rc::Rc;
@@ -65,18 +66,26 @@ pub struct Prepared {
     pins: Pins,
     credits: Credits,
 }
-pub(crate) struct Inner {
-    pub(crate) objects: Rc<Objects>,
-    pub(crate) object: ObjectId,
-    pub(crate) change: Change,
-    /// In this region bytes beyond the old size, in its block, were overwritten with zeros.
-    pub(crate) zeroed: Option<u64>,
-    /// Given back when the rows are in the transaction.
-    pub(crate) _guard: RangeGuard,
+struct Inner {
+    objects: Rc<Objects>,
+    object: ObjectId,
+    change: Change,
+    /// The region in which bytes beyond the old size, in its last block, were overwritten with zeros.
+    zeroed: Option<u64>,
+    /// Released when the rows are in the transaction.
+    _guard: RangeGuard,
 }
 
 impl Prepared {
-    pub(crate) fn new(inner: Inner, pins: Pins, credits: Credits) -> Self {
+    pub(crate) fn new(
+        objects: &Rc<Objects>,
+        object: ObjectId,
+        change: Change,
+        guard: RangeGuard,
+        pins: Pins,
+        credits: Credits,
+    ) -> Self {
+        let inner = Inner { objects: objects.clone(), object, change, zeroed: None, _guard: guard };
         Self { inner: Some(inner), pins, credits }
     }
     pub(crate) fn zeroed(mut self, region: Option<u64>) -> Self {
@@ -112,7 +121,7 @@ impl Drop for Prepared {
         if let Some(inner) = self.inner.take() {
             let objects = inner.objects.clone();
             if let Some(blocks) = inner.blocks_to_settle() {
-                objects.ctx.clone().spawn(inner.settle(blocks));
+                objects.ctx().clone().spawn(inner.settle(blocks));
             }
         }
     }
@@ -176,6 +185,18 @@ impl Inner {
         row.version = tx.transno().0;
         tx.put(table::OBJECT, &key, row.to_vec());
         Ok(row)
+    }
+
+    /// The caller gave up after the bytes were written, under the lock that is still held: overwritten blocks get
+    /// sums that fit, everything else of the change is as if it had not been.
+    async fn settle(self, blocks: Range<u64>) {
+        let (objects, object) = (&self.objects, self.object);
+        match objects.row(object).await {
+            Ok(Some(row)) => objects.repair(object, &blocks, row.size).await,
+            Ok(None) => objects.leak(object, 0).await,
+            Err(error) if is_stopped(&error) => {}
+            Err(error) => objects.quarantine(object, &error).await,
+        }
     }
 
     /// Blocks whose bytes have changed under their rows, or that are in the blob and in no row.
@@ -277,7 +298,7 @@ fn destroy(
     tx.account(row.owner, -sectors_as_bytes(row.blocks), -1);
     objects.let_go(tx, object, 0)?;
     objects.forget_unstable(object);
-    objects.quarantined.borrow_mut().remove(&object);
+    objects.end_quarantine(object);
     Ok(row)
 }
 

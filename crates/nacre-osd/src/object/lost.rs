@@ -25,7 +25,7 @@ use nacre_types::{Extent, ObjectId};
 impl Objects {
     /// Whether bytes of this version may have been lost with the machine, and nobody has looked at them since.
     pub(crate) fn may_be_gone(&self, version: u64) -> bool {
-        self.unsummed.get().is_some_and(|stable| version > stable.0)
+        self.unverified_since().is_some_and(|stable| version > stable.0)
     }
 
     /// Bytes of one region, all of them written. `None` in their place: the file ends before `to`, at the answered byte.
@@ -37,7 +37,7 @@ impl Objects {
     ) -> Result<Result<Bytes, u64>, OsdError> {
         let len = u32::try_from(to.saturating_sub(from)).expect("at most a request or a region");
         let file = FileId::Blob(object);
-        match self.ctx.io(StoreOp::ReadWritten { file, offset: from, len }).await {
+        match self.ctx().io(StoreOp::ReadWritten { file, offset: from, len }).await {
             Ok(StoreDone::Bytes(bytes)) => Ok(Ok(bytes)),
             Ok(_) => Err(wrong_answer("read")),
             Err(StoreError::Missing { from, .. }) => Ok(Err(from)),
@@ -61,7 +61,7 @@ impl Objects {
             Ok(bytes) => Ok(bytes),
             Err(_) if self.may_be_gone(row.version) => {
                 let len = u32::try_from(to - from).expect("at most a region");
-                match self.ctx.io(StoreOp::Read { file: FileId::Blob(object), offset: from, len }).await? {
+                match self.ctx().io(StoreOp::Read { file: FileId::Blob(object), offset: from, len }).await? {
                     StoreDone::Bytes(bytes) => {
                         let mut whole = bytes.to_vec();
                         whole.resize(len as usize, 0);
@@ -80,7 +80,8 @@ impl Objects {
         let mut next = block_key(object, from / REGION_BYTES);
         let last = block_key(object, to.div_ceil(REGION_BYTES));
         loop {
-            let rows = self.osd.scan(table::BLOCK, &next, &last, crate::maintenance::reclaim::SLICE).await?;
+            let rows =
+                self.osd().scan(table::BLOCK, &next, &last, crate::maintenance::reclaim::SLICE).await?;
             if rows.is_empty() {
                 return Ok(());
             }
@@ -92,13 +93,13 @@ impl Objects {
                     self.lose_region(object, region).await?;
                 }
             }
-            self.ctx.yield_now().await;
+            self.ctx().yield_now().await;
         }
     }
     async fn lose_region(self: &Rc<Self>, object: ObjectId, region: u64) -> Result<(), OsdError> {
         let start = region.saturating_mul(REGION_BYTES);
         let range = Extent::new(start, start.saturating_add(REGION_BYTES));
-        let _guard = self.locks.lock(object, range, true).await;
+        let _guard = self.locks().lock(object, range, true).await;
         let size = self.row(object).await?.unwrap_or_default().size;
         let end = size.min(range.end);
         if start >= end {
@@ -133,12 +134,12 @@ impl Objects {
             return Ok(0);
         }
         let credits = Credits { object_bytes: 0, frees: true, ..Objects::write_credits(0, REGION_BYTES) };
-        let room = self.osd.reserve(credits).await?;
-        self.osd.transact(&pins, room, |tx| {
+        let room = self.osd().reserve(credits).await?;
+        self.osd().transact(&pins, room, |tx| {
             tx.put(table::BLOCK, &block_key(object, region), row.encode());
             Ok::<(), OsdError>(())
         })?;
-        tracing::error!(target_name = %self.osd.label().name, %object, from, to, blocks = fresh,
+        tracing::error!(target_name = %self.osd().label().name, %object, from, to, blocks = fresh,
             "bytes of an object are lost: its file ends before them; they answer EIO until they are overwritten or cut off");
         Ok(fresh)
     }

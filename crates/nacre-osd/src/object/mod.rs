@@ -16,3 +16,4 @@ pub(crate) mod repair;
 pub(crate) mod restore;
 pub mod rows;
 pub(crate) mod scan;
+pub(crate) mod tasks;

@@ -17,14 +17,15 @@
 use crate::engine::credits::Credits;
 use crate::engine::osd::Osd;
 use crate::error::OsdError;
-use crate::maintenance::reclaim::Cutting;
-use crate::maintenance::writeback::Unstable;
+use crate::maintenance::reclaim::ReclaimTask;
+use crate::maintenance::writeback::Writeback;
 use crate::object::checksum::{BLOCK_BYTES, zeros};
 use crate::object::range_lock::RangeLocks;
 use crate::object::rows::{
     BLOCK_ROW_BYTES_MAX, ObjectRow, REGION_BYTES, ReclaimRow, block_ceil, block_floor, block_key, blocks_of,
     decode_block, decode_object, decode_reclaim, object_key, region_of_key, regions_of,
 };
+use crate::object::tasks::ObjectTasks;
 use crate::table;
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -35,7 +36,7 @@ use bytes::Bytes;
 use core::cell::{Cell, RefCell};
 use core::future::Future;
 use core::pin::Pin;
-use nacre_node::{Ctx, FileId, StoreDone, StoreError, StoreOp, WaitList, join_all};
+use nacre_node::{Ctx, FileId, StoreDone, StoreError, StoreOp, join_all};
 use nacre_types::{Extent, ObjectId, Transno};
 
 /// Bounds and intervals of the object layer.
@@ -63,26 +64,18 @@ impl Default for ObjectsConfig {
 
 /// The byte objects of one target. Lives on the target's island.
 pub struct Objects {
-    pub(crate) ctx: Rc<Ctx>,
-    pub(crate) osd: Rc<Osd>,
-    pub(crate) config: ObjectsConfig,
-    pub(crate) locks: Rc<RangeLocks>,
-    pub(crate) unstable: RefCell<Unstable>,
-    /// Objects whose sync or repair failed in this life; the row has the flag for the next.
-    pub(crate) quarantined: RefCell<BTreeSet<ObjectId>>,
-    /// Bytes became stable, or a background task ended.
-    pub(crate) moved: WaitList,
-    /// Work for the write-back task.
-    pub(crate) work: WaitList,
-    /// After the loss of a machine, until `object/rechecksum.rs` has looked at all objects: bytes of later changes may be gone.
-    pub(crate) unsummed: Cell<Option<Transno>>,
-    /// The write-back task has nothing to do and no timer.
-    pub(crate) is_idle: Cell<bool>,
-    pub(crate) cutting: Cutting,
-    /// Fires once, at the stop.
-    pub(crate) stopped: WaitList,
-    pub(crate) stopping: Cell<bool>,
-    pub(crate) tasks: Cell<u32>,
+    ctx: Rc<Ctx>,
+    osd: Rc<Osd>,
+    config: ObjectsConfig,
+    locks: Rc<RangeLocks>,
+    writeback: Writeback,
+    reclaim: ReclaimTask,
+    tasks: ObjectTasks,
+    /// Objects whose sync or repair failed since the start; the flag in the row lasts beyond it.
+    quarantined: RefCell<BTreeSet<ObjectId>>,
+    /// Bytes of changes after this one may have been lost with the machine, until `object/rechecksum.rs` has verified all
+    /// objects.
+    unverified_since: Cell<Option<Transno>>,
 }
 
 impl Objects {
@@ -98,27 +91,31 @@ impl Objects {
             osd: osd.clone(),
             config,
             locks: RangeLocks::new(ctx),
-            unstable: RefCell::default(),
+            writeback: Writeback::new(ctx),
+            reclaim: ReclaimTask::new(ctx),
+            tasks: ObjectTasks::new(ctx),
             quarantined: RefCell::default(),
-            moved: ctx.wait_list(),
-            work: ctx.wait_list(),
-            unsummed: Cell::new(None),
-            is_idle: Cell::new(false),
-            cutting: Cutting::new(ctx),
-            stopped: ctx.wait_list(),
-            stopping: Cell::new(false),
-            tasks: Cell::new(2),
+            unverified_since: Cell::new(None),
         });
         objects.begin_stable().await?;
-        objects.begin_unsummed().await?;
-        ctx.spawn(objects.clone().write_back());
-        ctx.spawn(objects.clone().reclaim());
+        objects.begin_unverified().await?;
+        objects.spawn_task(objects.clone().write_back());
+        objects.spawn_task(objects.clone().reclaim());
         if !osd.was_clean() {
-            objects.tasks.set(4);
-            ctx.spawn(objects.clone().sweep());
-            ctx.spawn(objects.clone().sync_former());
+            objects.spawn_task(objects.clone().delete_orphans());
+            objects.spawn_task(objects.clone().sync_former());
         }
         Ok(objects)
+    }
+
+    /// Spawns a task that `stop` waits for.
+    pub(crate) fn spawn_task(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
+        self.tasks.begins();
+        let objects = self.clone();
+        self.ctx.spawn(async move {
+            task.await;
+            objects.tasks.ended();
+        });
     }
 
     /// The engine below.
@@ -128,14 +125,13 @@ impl Objects {
 
     /// Makes all object bytes stable and ends the background tasks. The engine is stopped after it.
     pub async fn stop(&self) {
-        self.stopping.set(true);
-        self.work.wake_all();
-        self.stopped.wake_all();
-        self.cutting.wake();
+        self.tasks.stop();
+        self.writeback.wake();
+        self.reclaim.wake();
         // What the reclaim task may be waiting for; if it fails, that task hears of it too.
-        drop(self.osd.commit(self.osd.last_transno()).await);
-        while self.tasks.get() > 0 {
-            self.moved.wait().await;
+        drop(self.osd().commit(self.osd().last_transno()).await);
+        while self.tasks.is_any_running() {
+            self.tasks().progress().await;
         }
     }
 
@@ -160,7 +156,7 @@ impl Objects {
     ) -> Result<(ObjectRow, Vec<Bytes>), OsdError> {
         let end = offset.saturating_add(u64::from(len));
         let range = Extent::new(block_floor(offset), block_ceil(end));
-        let _guard = self.locks.lock(object, range, false).await;
+        let _guard = self.locks().lock(object, range, false).await;
         let row = self.healthy_row(object).await?.unwrap_or_default();
         let end = end.min(row.size);
         if offset >= end {
@@ -174,7 +170,7 @@ impl Objects {
         let (start, stop) = (first.start, last.end);
         let span = u32::try_from(stop - start).expect("within `len`");
         let op = StoreOp::ReadWritten { file: FileId::Blob(object), offset: start, len: span };
-        match self.ctx.io(op).await {
+        match self.ctx().io(op).await {
             Ok(StoreDone::Bytes(bytes)) => Ok((row, cut_to_runs(offset, end, start, &bytes, &runs))),
             Ok(_) => Err(wrong_answer("read")),
             Err(StoreError::Missing { .. }) => Ok((row, self.read_pieces(object, offset, end, &runs).await?)),
@@ -189,8 +185,9 @@ impl Objects {
     pub async fn sync(self: &Rc<Self>, object: ObjectId) -> Result<(), OsdError> {
         type Half<'a> = Pin<Box<dyn Future<Output = Result<(), OsdError>> + 'a>>;
         self.healthy_row(object).await?;
-        let last = self.osd.last_transno();
-        let halves: Vec<Half<'_>> = vec![Box::pin(self.sync_bytes(object)), Box::pin(self.osd.commit(last))];
+        let last = self.osd().last_transno();
+        let halves: Vec<Half<'_>> =
+            vec![Box::pin(self.sync_bytes(object)), Box::pin(self.osd().commit(last))];
         join_all(halves).await.into_iter().collect::<Result<(), _>>()?;
         self.healthy_row(object).await.map(drop)
     }
@@ -214,10 +211,45 @@ impl Objects {
         Credits { rows: 6, row_bytes: 1024, object_bytes: 0, frees }
     }
 
-    // ---- for the other halves
+    // ---- parts, for the other files of this layer
+
+    pub(crate) fn ctx(&self) -> &Rc<Ctx> {
+        &self.ctx
+    }
+    pub(crate) fn config(&self) -> &ObjectsConfig {
+        &self.config
+    }
+    pub(crate) fn locks(&self) -> &Rc<RangeLocks> {
+        &self.locks
+    }
+    pub(crate) fn writeback(&self) -> &Writeback {
+        &self.writeback
+    }
+    pub(crate) fn reclaim_task(&self) -> &ReclaimTask {
+        &self.reclaim
+    }
+    pub(crate) fn tasks(&self) -> &ObjectTasks {
+        &self.tasks
+    }
+    pub(crate) fn unverified_since(&self) -> Option<Transno> {
+        self.unverified_since.get()
+    }
+    pub(crate) fn set_unverified_since(&self, stable: Option<Transno>) {
+        self.unverified_since.set(stable);
+    }
+    /// The object answers errors from now on; `false`: it did so before.
+    pub(crate) fn begin_quarantine(&self, object: ObjectId) -> bool {
+        self.quarantined.borrow_mut().insert(object)
+    }
+    /// The row of the object has the flag, or the object is destroyed.
+    pub(crate) fn end_quarantine(&self, object: ObjectId) {
+        self.quarantined.borrow_mut().remove(&object);
+    }
+
+    // ---- rows
 
     pub(crate) async fn row(&self, object: ObjectId) -> Result<Option<ObjectRow>, OsdError> {
-        let row = self.osd.get(table::OBJECT, &object_key(object)).await?;
+        let row = self.osd().get(table::OBJECT, &object_key(object)).await?;
         row.map(|bytes| decode_object(object, &bytes)).transpose()
     }
     /// The row of an object that may be used.
@@ -229,7 +261,7 @@ impl Objects {
         Ok(row)
     }
     pub(crate) async fn reclaim_row(&self, object: ObjectId) -> Result<Option<ReclaimRow>, OsdError> {
-        let row = self.osd.get(table::RECLAIM, &object_key(object)).await?;
+        let row = self.osd().get(table::RECLAIM, &object_key(object)).await?;
         row.map(|bytes| decode_reclaim(object, &bytes)).transpose()
     }
 
@@ -239,7 +271,7 @@ impl Objects {
         let regions = regions_of(&blocks);
         let limit = u32::try_from(regions.end - regions.start).unwrap_or(u32::MAX);
         let (from, to) = (block_key(object, regions.start), block_key(object, regions.end));
-        let rows = self.osd.scan(table::BLOCK, &from, &to, limit).await?;
+        let rows = self.osd().scan(table::BLOCK, &from, &to, limit).await?;
         let mut runs: Vec<Extent> = Vec::new();
         for (key, value) in rows {
             let region = region_of_key(&key).unwrap_or_default();

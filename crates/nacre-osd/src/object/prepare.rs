@@ -7,7 +7,7 @@
 use crate::engine::credits::Credits;
 use crate::error::OsdError;
 use crate::maintenance::reclaim::SLICE;
-use crate::object::apply::{Change, Inner, Prepared, Stamp};
+use crate::object::apply::{Change, Prepared, Stamp};
 use crate::object::checksum::{BLOCK_BYTES, block_sum, zeros};
 use crate::object::objects::{Objects, wrong_answer};
 use crate::object::range_lock::RangeGuard;
@@ -64,19 +64,7 @@ impl Objects {
             }
             let mut pins = self.pins_of(object, &regions_of(&blocks)).await?;
             may_begin().map_err(OsdError::NotBegun)?;
-            let (mut offset, mut data, mut zeroed) = (offset, data.clone(), None);
-            if let Some(tail) = tail
-                && offset > row.size
-            {
-                if block_floor(offset) == tail {
-                    // Same block: the write itself begins at the old size.
-                    let mut padded = zeros(offset - row.size);
-                    padded.append(&mut data);
-                    (offset, data) = (row.size, padded);
-                } else {
-                    zeroed = Some(self.zero_tail(object, row.size).await?);
-                }
-            }
+            let (offset, data, zeroed) = self.zero_gap(object, row.size, tail, offset, data.clone()).await?;
             if let Some(region) = zeroed {
                 pins.merge(self.pins_of(object, &(region..region + 1)).await?);
             }
@@ -89,7 +77,7 @@ impl Objects {
                 size: row.size.max(end),
                 written_to: checked.then_some(row.written_to),
             };
-            match self.ctx.io(op).await {
+            match self.ctx().io(op).await {
                 Ok(StoreDone::Sums(sums)) if sums.len() as u64 == blocks.end - blocks.start => {
                     break (guard, pins, offset, sums, zeroed);
                 }
@@ -168,7 +156,7 @@ impl Objects {
         let (guard, row, tail) = self.lock_to_change(object, offset, new_end, end).await?;
         may_begin().map_err(OsdError::NotBegun)?;
         let file = FileId::Blob(object);
-        if let Err(error) = self.ctx.io(StoreOp::Allocate { file, offset, len }).await {
+        if let Err(error) = self.ctx().io(StoreOp::Allocate { file, offset, len }).await {
             self.leak(object, offset).await;
             return Err(store_error(error, len));
         }
@@ -203,25 +191,25 @@ impl Objects {
         slice: Range<u64>,
         stamp: &Stamp,
     ) -> Result<(), OsdError> {
-        let guard = self.locks.lock(object, Extent::new(0, 0), true).await;
+        let guard = self.locks().lock(object, Extent::new(0, 0), true).await;
         let pins = self.pins_of(object, &regions_of(&slice)).await?;
         let credits = allocate_credits(&slice);
-        let room = self.osd.reserve(credits).await?;
+        let room = self.osd().reserve(credits).await?;
         let change = Change::Allocate { blocks: slice, size: 0 };
         let prepared = self.prepared(object, guard, Pins::default(), credits, change);
-        self.osd.transact(&pins, room, |tx| prepared.apply(tx, stamp)).map(drop)
+        self.osd().transact(&pins, room, |tx| prepared.apply(tx, stamp)).map(drop)
     }
 
     /// Removes the object; idempotent. Works for a quarantined one too.
     pub async fn prepare_destroy(self: &Rc<Self>, object: ObjectId) -> Result<Prepared, OsdError> {
-        let guard = self.locks.lock(object, Extent::ALL, true).await;
+        let guard = self.locks().lock(object, Extent::ALL, true).await;
         self.thin(object, 0).await?;
         let pins = self.pins_of(object, &(0..0)).await?;
         Ok(self.prepared(object, guard, pins, Objects::small_credits(true), Change::Destroy))
     }
     /// Rows of blocks from a region on are going to be deleted.
     async fn thin(&self, object: ObjectId, region: u64) -> Result<(), OsdError> {
-        self.osd.thin(table::BLOCK, &block_key(object, region), &block_key(object, u64::MAX)).await
+        self.osd().thin(table::BLOCK, &block_key(object, region), &block_key(object, u64::MAX)).await
     }
 
     /// Charges the object to another owner; nothing if it does not exist.
@@ -230,14 +218,14 @@ impl Objects {
         object: ObjectId,
         owner: Owner,
     ) -> Result<Prepared, OsdError> {
-        let guard = self.locks.lock(object, Extent::new(0, 0), true).await;
+        let guard = self.locks().lock(object, Extent::new(0, 0), true).await;
         let pins = self.pins_of(object, &(0..0)).await?;
         Ok(self.prepared(object, guard, pins, Objects::small_credits(false), Change::SetOwner { owner }))
     }
 
     async fn prepare_nothing(self: &Rc<Self>, object: ObjectId) -> Result<Prepared, OsdError> {
         self.healthy_row(object).await?;
-        let guard = self.locks.lock(object, Extent::new(0, 0), false).await;
+        let guard = self.locks().lock(object, Extent::new(0, 0), false).await;
         let pins = self.pins_of(object, &(0..0)).await?;
         Ok(self.prepared(object, guard, pins, Objects::small_credits(false), Change::Nothing))
     }
@@ -250,8 +238,7 @@ impl Objects {
         credits: Credits,
         change: Change,
     ) -> Prepared {
-        let inner = Inner { objects: self.clone(), object, change, zeroed: None, _guard: guard };
-        Prepared::new(inner, pins, credits)
+        Prepared::new(self, object, change, guard, pins, credits)
     }
 
     /// Locks the blocks of `offset..locked_end` for a change that makes the object at least `end` long; those from the
@@ -266,7 +253,7 @@ impl Objects {
     ) -> Result<(RangeGuard, ObjectRow, Option<u64>), OsdError> {
         let mut from = block_floor(offset);
         loop {
-            let guard = self.locks.lock(object, Extent::new(from, block_ceil(locked_end)), true).await;
+            let guard = self.locks().lock(object, Extent::new(from, block_ceil(locked_end)), true).await;
             let row = self.healthy_row(object).await?;
             let reclaim = self.reclaim_row(object).await?;
             let Some(row) = row else {
@@ -299,6 +286,27 @@ impl Objects {
         }
     }
 
+    /// Before a write beyond the size: zeros from the size to the end of its block, if that block (`tail`) is written.
+    /// Answers the write with such zeros in front if it begins in the same block, and otherwise the region of the block.
+    async fn zero_gap(
+        &self,
+        object: ObjectId,
+        size: u64,
+        tail: Option<u64>,
+        offset: u64,
+        mut data: Vec<Bytes>,
+    ) -> Result<(u64, Vec<Bytes>, Option<u64>), OsdError> {
+        match tail {
+            Some(tail) if offset > size && block_floor(offset) == tail => {
+                let mut padded = zeros(offset - size);
+                padded.append(&mut data);
+                Ok((size, padded, None))
+            }
+            Some(_) if offset > size => Ok((offset, data, Some(self.zero_tail(object, size).await?))),
+            _ => Ok((offset, data, None)),
+        }
+    }
+
     /// Zeros from the size to the end of its block, whose bytes before it must be there; answers its region.
     async fn zero_tail(&self, object: ObjectId, size: u64) -> Result<u64, OsdError> {
         let region = size / REGION_BYTES;
@@ -307,23 +315,23 @@ impl Objects {
         let mut data = alloc::vec![kept];
         data.extend(zeros(block_ceil(size) - size));
         let op = StoreOp::Write { file: FileId::Blob(object), offset: block_floor(size), data };
-        self.ctx.io(op).await.map_err(|error| store_error(error, BLOCK_BYTES))?;
+        self.ctx().io(op).await.map_err(|error| store_error(error, BLOCK_BYTES))?;
         Ok(region)
     }
 
     pub(crate) async fn pins_of(&self, object: ObjectId, regions: &Range<u64>) -> Result<Pins, OsdError> {
         let key = object_key(object);
-        let mut pins = self.osd.fetch(&[(table::OBJECT, &key), (table::RECLAIM, &key)]).await?;
+        let mut pins = self.osd().fetch(&[(table::OBJECT, &key), (table::RECLAIM, &key)]).await?;
         if !regions.is_empty() {
             let (from, to) = (block_key(object, regions.start), block_key(object, regions.end));
             let limit = u32::try_from(regions.end - regions.start).unwrap_or(u32::MAX);
-            self.osd.fetch_range(table::BLOCK, &from, &to, limit, &mut pins).await?;
+            self.osd().fetch_range(table::BLOCK, &from, &to, limit, &mut pins).await?;
         }
         Ok(pins)
     }
 
     pub(crate) async fn block_row(&self, object: ObjectId, region: u64) -> Result<BlockRow, OsdError> {
-        match self.osd.get(table::BLOCK, &block_key(object, region)).await? {
+        match self.osd().get(table::BLOCK, &block_key(object, region)).await? {
             Some(bytes) => decode_block(object, region, &bytes),
             None => Ok(BlockRow::default()),
         }
@@ -353,7 +361,7 @@ impl Objects {
         let mut key = block_key(object, region);
         let mut blocks = 0;
         loop {
-            let rows = self.osd.scan(table::BLOCK, &key, &last, SLICE).await?;
+            let rows = self.osd().scan(table::BLOCK, &key, &last, SLICE).await?;
             for (row_key, value) in &rows {
                 let region = region_of_key(row_key).unwrap_or_default();
                 blocks += u64::from(decode_block(object, region, value)?.allocated.count_ones());
@@ -362,7 +370,7 @@ impl Objects {
             if rows.len() < SLICE as usize {
                 return Ok(blocks);
             }
-            self.ctx.yield_now().await;
+            self.ctx().yield_now().await;
         }
     }
 }

@@ -30,18 +30,17 @@ const PAGE: u32 = 256;
 
 impl Objects {
     /// What a start knows of bytes that may be gone.
-    pub(crate) async fn begin_unsummed(&self) -> Result<(), OsdError> {
-        let row = self.osd.get(table::TARGET, UNSUMMED_KEY).await?;
+    pub(crate) async fn begin_unverified(&self) -> Result<(), OsdError> {
+        let row = self.osd().get(table::TARGET, UNSUMMED_KEY).await?;
         let stable = row.map(|row| Transno::from_slice(&row)).transpose();
-        self.unsummed.set(stable.map_err(|_| wrong_answer("unsummed row"))?);
+        self.set_unverified_since(stable.map_err(|_| wrong_answer("unsummed row"))?);
         Ok(())
     }
 
     /// Starts the task, if there is something to do. Nobody puts bytes back from here on.
     pub fn sum_lost(self: &Rc<Self>) {
-        self.tasks.set(self.tasks.get() + 1);
         let this = self.clone();
-        self.ctx.spawn(async move {
+        self.spawn_task(async move {
             match this.sum_all().await {
                 Ok(0) | Err(OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => {}
                 Ok(blocks) => tracing::warn!(
@@ -51,14 +50,12 @@ impl Objects {
                 Err(error) => tracing::error!(%error,
                     "sums of bytes that were lost with the machine stay, and are looked at again at the next start"),
             }
-            this.tasks.set(this.tasks.get() - 1);
-            this.moved.wake_all();
         });
     }
 
     /// How many blocks had other sums.
     async fn sum_all(self: &Rc<Self>) -> Result<u64, OsdError> {
-        let Some(stable) = self.unsummed.get() else { return Ok(0) };
+        let Some(stable) = self.unverified_since() else { return Ok(0) };
         let (mut found, mut left) = (0, 0);
         self.each_object(async |object, row| {
             match self.sum_if_later(object, row, stable).await {
@@ -67,27 +64,27 @@ impl Objects {
                 // The others have a right to theirs. Damaged rows are read by nobody, and the next start reads no more.
                 Err(error) => {
                     left += u64::from(!matches!(error, OsdError::Corrupt { .. }));
-                    tracing::error!(target_name = %self.osd.label().name, %object, %error,
+                    tracing::error!(target_name = %self.osd().label().name, %object, %error,
                         "sums of bytes that were lost with the machine stay");
                 }
             }
-            Ok(!self.stopping.get())
+            Ok(!self.tasks().is_stopping())
         })
         .await?;
-        if self.stopping.get() {
+        if self.tasks().is_stopping() {
             return Ok(found);
         }
         if left > 0 {
             tracing::error!(objects = left, "the next start looks at the sums of all again");
             return Ok(found);
         }
-        self.osd.commit(self.osd.last_transno()).await?;
-        let room = self.osd.reserve(Objects::small_credits(true)).await?;
-        self.osd.transact(&Pins::default(), room, |tx| {
+        self.osd().commit(self.osd().last_transno()).await?;
+        let room = self.osd().reserve(Objects::small_credits(true)).await?;
+        self.osd().transact(&Pins::default(), room, |tx| {
             tx.delete(table::TARGET, UNSUMMED_KEY);
             Ok::<(), OsdError>(())
         })?;
-        self.unsummed.set(None);
+        self.set_unverified_since(None);
         Ok(found)
     }
 
@@ -112,14 +109,14 @@ impl Objects {
     /// The file is as long again as the row says, with a hole where nothing is written. (Written blocks are there, or
     /// marked as lost.)
     async fn lengthen(self: &Rc<Self>, object: ObjectId) -> Result<bool, OsdError> {
-        let _guard = self.locks.lock(object, Extent::ALL, true).await;
+        let _guard = self.locks().lock(object, Extent::ALL, true).await;
         let written_to = self.row(object).await?.unwrap_or_default().written_to;
         let file = FileId::Blob(object);
-        match self.ctx.io(StoreOp::Len { file }).await? {
+        match self.ctx().io(StoreOp::Len { file }).await? {
             StoreDone::Len(len) if len.unwrap_or(0) < written_to => {}
             _ => return Ok(false),
         }
-        self.note_unstable(object, self.osd.last_transno(), 0);
+        self.note_unstable(object, self.osd().last_transno(), 0);
         self.io(StoreOp::Truncate { file, len: written_to }).await.map(|()| true)
     }
 
@@ -127,7 +124,7 @@ impl Objects {
         let (mut next, last) = (block_key(object, 0), block_key(object, u64::MAX));
         let mut found = 0;
         loop {
-            let rows = self.osd.scan(table::BLOCK, &next, &last, PAGE).await?;
+            let rows = self.osd().scan(table::BLOCK, &next, &last, PAGE).await?;
             if rows.is_empty() {
                 return Ok(found);
             }
@@ -135,7 +132,7 @@ impl Objects {
                 let region = region_of_key(key).unwrap_or_default();
                 next = block_key(object, region + 1);
                 found += self.sum_region(object, region).await?;
-                if self.stopping.get() {
+                if self.tasks().is_stopping() {
                     return Ok(found);
                 }
             }
@@ -145,7 +142,7 @@ impl Objects {
     async fn sum_region(self: &Rc<Self>, object: ObjectId, region: u64) -> Result<u64, OsdError> {
         let start = region.saturating_mul(REGION_BYTES);
         let range = Extent::new(start, start.saturating_add(REGION_BYTES));
-        let _guard = self.locks.lock(object, range, true).await;
+        let _guard = self.locks().lock(object, range, true).await;
         let row = self.row(object).await?.unwrap_or_default();
         let blocks = self.block_row(object, region).await?;
         if blocks.written == 0 || start >= row.size {
@@ -155,7 +152,7 @@ impl Objects {
         let len = u32::try_from((row.size - start).min(REGION_BYTES)).expect("at most a region");
         let (bytes, held) = match self.read_written(object, start, start + u64::from(len)).await? {
             Ok(bytes) => (bytes, u64::from(len)),
-            Err(held) => match self.ctx.io(StoreOp::Read { file, offset: start, len }).await? {
+            Err(held) => match self.ctx().io(StoreOp::Read { file, offset: start, len }).await? {
                 StoreDone::Bytes(bytes) => (bytes, held - start),
                 _ => return Err(wrong_answer("read")),
             },
@@ -173,9 +170,9 @@ impl Objects {
             if held < to {
                 missing += 1;
                 let from = from.max(held);
-                self.note_unstable(object, self.osd.last_transno(), to - from);
+                self.note_unstable(object, self.osd().last_transno(), to - from);
                 let op = StoreOp::Write { file, offset: start + from, data: zeros(to - from) };
-                self.ctx.io(op).await?;
+                self.ctx().io(op).await?;
             }
             let found = bytes.slice(from.min(held) as usize..to.min(held) as usize);
             if block_sum(&found) != sum {

@@ -5,7 +5,7 @@
 
 use crate::engine::credits::Credits;
 use crate::error::OsdError;
-use crate::object::apply::{Inner, block_of_tx};
+use crate::object::apply::block_of_tx;
 use crate::object::checksum::{BLOCK_BYTES, block_sum};
 use crate::object::objects::{Objects, wrong_answer};
 use crate::object::rows::{
@@ -58,7 +58,7 @@ impl Objects {
     pub(crate) async fn held_by(&self, object: ObjectId, block: u64, end: u64) -> Result<Bytes, OsdError> {
         let offset = block * BLOCK_BYTES;
         let len = u32::try_from(end.saturating_sub(offset)).expect("at most a block");
-        match self.ctx.io(StoreOp::Read { file: FileId::Blob(object), offset, len }).await? {
+        match self.ctx().io(StoreOp::Read { file: FileId::Blob(object), offset, len }).await? {
             StoreDone::Bytes(bytes) if bytes.len() == len as usize => Ok(bytes),
             StoreDone::Bytes(short) => {
                 let mut padded = Vec::from(short);
@@ -78,8 +78,8 @@ impl Objects {
         let bytes = (blocks.end - blocks.start) * BLOCK_BYTES;
         let credits =
             Credits { object_bytes: 0, frees: true, ..Objects::write_credits(0, bytes + REGION_BYTES) };
-        let room = self.osd.reserve(credits).await?;
-        self.osd
+        let room = self.osd().reserve(credits).await?;
+        self.osd()
             .transact(&pins, room, |tx| {
                 for of_region in sums.chunk_by(|a, b| a.0 / BLOCKS_PER_REGION == b.0 / BLOCKS_PER_REGION) {
                     let Some((first, _)) = of_region.first() else { continue };
@@ -101,29 +101,15 @@ impl Objects {
     pub(crate) async fn leak(&self, object: ObjectId, from: u64) {
         let done: Result<(), OsdError> = async {
             let key = object_key(object);
-            let pins = self.osd.fetch(&[(table::OBJECT, &key), (table::RECLAIM, &key)]).await?;
-            let room = self.osd.reserve(Objects::small_credits(true)).await?;
-            self.osd.transact(&pins, room, |tx| self.let_go(tx, object, block_floor(from))).map(drop)
+            let pins = self.osd().fetch(&[(table::OBJECT, &key), (table::RECLAIM, &key)]).await?;
+            let room = self.osd().reserve(Objects::small_credits(true)).await?;
+            self.osd().transact(&pins, room, |tx| self.let_go(tx, object, block_floor(from))).map(drop)
         }
         .await;
         if let Err(error) = done
             && !is_stopped(&error)
         {
             tracing::warn!(%object, %error, "space of a failed write is not given back");
-        }
-    }
-}
-
-impl Inner {
-    /// The caller gave up after the bytes were written, under the lock that is still held: overwritten blocks get
-    /// sums that fit, everything else of the change is as if it had not been.
-    pub(crate) async fn settle(self, blocks: Range<u64>) {
-        let (objects, object) = (&self.objects, self.object);
-        match objects.row(object).await {
-            Ok(Some(row)) => objects.repair(object, &blocks, row.size).await,
-            Ok(None) => objects.leak(object, 0).await,
-            Err(error) if is_stopped(&error) => {}
-            Err(error) => objects.quarantine(object, &error).await,
         }
     }
 }

@@ -60,12 +60,12 @@ impl Objects {
     ) -> Result<(), OsdError> {
         // A file that is shorter than what was stable of it is damaged: that is kept in mind before it grows again.
         let written_to = self.row(object).await?.unwrap_or_default().written_to;
-        if let StoreDone::Len(len) = self.ctx.io(StoreOp::Len { file: FileId::Blob(object) }).await?
+        if let StoreDone::Len(len) = self.ctx().io(StoreOp::Len { file: FileId::Blob(object) }).await?
             && len.unwrap_or(0) < written_to
         {
             self.lose(object, len.unwrap_or(0), written_to).await?;
         }
-        let _guard = self.locks.lock(object, Extent::new(block_floor(offset), u64::MAX), true).await;
+        let _guard = self.locks().lock(object, Extent::new(block_floor(offset), u64::MAX), true).await;
         let Some(row) = self.row(object).await? else { return Ok(()) };
         let end = end.min(row.size);
         if offset >= end {
@@ -101,7 +101,7 @@ impl Objects {
     async fn put_back(&self, object: ObjectId, offset: u64, lost: Bytes) -> Result<(), OsdError> {
         self.note_unstable(object, self.osd().last_transno(), lost.len() as u64);
         let op = StoreOp::Write { file: FileId::Blob(object), offset, data: vec![lost] };
-        match self.ctx.io(op).await? {
+        match self.ctx().io(op).await? {
             StoreDone::Unit => Ok(()),
             _ => Err(wrong_answer("write")),
         }

@@ -21,7 +21,7 @@ impl Objects {
         &self,
         mut each: impl AsyncFnMut(ObjectId, Result<ObjectRow, OsdError>) -> Result<bool, OsdError>,
     ) -> Result<(), OsdError> {
-        let mut pages = self.osd.pages(table::OBJECT, PAGE);
+        let mut pages = self.osd().pages(table::OBJECT, PAGE);
         loop {
             match pages.next_or_damage().await {
                 Ok(None) => return Ok(()),
@@ -41,7 +41,7 @@ impl Objects {
                 Err(error) if is_stopped(&error) => return Err(error),
                 // More is wrong than one block: the rest of them by their blobs.
                 Err(error) => {
-                    tracing::error!(target_name = %self.osd.label().name, %error,
+                    tracing::error!(target_name = %self.osd().label().name, %error,
                         "rows of objects cannot be listed: the objects are found by their files");
                     let from = pages.reached().to_vec();
                     return self.each_blob(&from, &[], &mut each).await.map(drop);
@@ -60,7 +60,7 @@ impl Objects {
         let mut after = None;
         loop {
             let op = StoreOp::List { kind: FileKind::Blob, after, limit: PAGE };
-            let StoreDone::List(files) = self.ctx.io(op).await? else { return Err(wrong_answer("list")) };
+            let StoreDone::List(files) = self.ctx().io(op).await? else { return Err(wrong_answer("list")) };
             let Some(last) = files.last() else { return Ok(true) };
             after = Some(*last);
             for file in files {
@@ -79,7 +79,7 @@ impl Objects {
                     return Ok(false);
                 }
             }
-            self.ctx.yield_now().await;
+            self.ctx().yield_now().await;
         }
     }
 }

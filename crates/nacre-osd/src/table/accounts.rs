@@ -12,7 +12,9 @@ use nacre_types::Owner;
 /// Bytes and objects charged to one owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
+    /// Bytes, allocated.
     pub bytes: u64,
+    /// Number of objects.
     pub objects: u64,
 }
 
@@ -30,7 +32,7 @@ pub(crate) struct Accounts {
     by_id: BTreeMap<AccountId, Account>,
     current_gen: u32,
     /// Changes that would have gone below zero: a bug of the caller, counted and reported.
-    pub(crate) underflows: u64,
+    underflows: u64,
 }
 
 pub(crate) fn account_key((kind, id): AccountId) -> [u8; 6] {
@@ -53,6 +55,9 @@ pub(crate) fn ids_of(owner: Owner) -> [AccountId; 3] {
 }
 
 impl Accounts {
+    pub(crate) fn underflows(&self) -> u64 {
+        self.underflows
+    }
     pub(crate) fn usage(&self, id: AccountId) -> Usage {
         self.by_id.get(&id).map(|a| a.usage).unwrap_or_default()
     }

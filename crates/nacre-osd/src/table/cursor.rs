@@ -190,12 +190,12 @@ impl RunCursor {
 impl Osd {
     /// One block of a run, checked.
     pub(crate) async fn block(&self, run: &Rc<Run>, index: usize) -> Result<BlockRows, OsdError> {
-        if let Some(rows) = self.state.borrow().runs.cached(run.meta.id, index) {
+        if let Some(rows) = self.state().runs.cached(run.meta.id, index) {
             return Ok(rows);
         }
         let rows = self.read_blocks(run, index, 1).await?.pop_front().unwrap_or_default();
         let len = run.blocks.get(index).map_or(0, |b| b.len);
-        self.state.borrow_mut().runs.cache(run.meta.id, index, rows.clone(), len);
+        self.state_mut().runs.cache(run.meta.id, index, rows.clone(), len);
         Ok(rows)
     }
     /// Consecutive blocks that begin below `to`, `max` bytes of them or one.
@@ -226,7 +226,7 @@ impl Osd {
         let len: u64 = blocks.iter().map(|b| u64::from(b.len)).sum();
         let len = u32::try_from(len).expect("bounded by the caller, and a row by a log segment");
         self.count(|s| s.cold_reads += 1);
-        let read = self.ctx.io(StoreOp::Read { file: FileId::Run(run.meta.id), offset, len }).await?;
+        let read = self.ctx().io(StoreOp::Read { file: FileId::Run(run.meta.id), offset, len }).await?;
         let StoreDone::Bytes(bytes) = read else {
             return Err(OsdError::Format(alloc::format!("the store answered {read:?} to Read")));
         };
@@ -238,10 +238,10 @@ impl Osd {
             match open_block(run, index + n, &part) {
                 Ok(r) => rows.push_back(r),
                 Err(e) => {
-                    let first_time = self.state.borrow_mut().runs.note_damage(run.meta.id, index + n);
+                    let first_time = self.state_mut().runs.note_damage(run.meta.id, index + n);
                     if first_time {
                         self.count(|s| s.corrupt_blocks += 1);
-                        tracing::error!(target_name = %self.label.name, error = %e, "table block is damaged: its rows cannot be read");
+                        tracing::error!(target_name = %self.label().name, error = %e, "table block is damaged: its rows cannot be read");
                     }
                     return Err(e);
                 }
@@ -251,6 +251,6 @@ impl Osd {
     }
     /// Leaves the island between two slices of long work.
     pub(crate) async fn slice_end(&self) {
-        self.ctx.sleep(core::time::Duration::from_nanos(1)).await;
+        self.ctx().sleep(core::time::Duration::from_nanos(1)).await;
     }
 }

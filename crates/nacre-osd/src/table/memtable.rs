@@ -41,10 +41,23 @@ pub(crate) const NO_SLOT: Slot = u32::MAX;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Row {
     /// `None`: deleted or known to be absent.
-    pub(crate) value: Option<Bytes>,
+    value: Option<Bytes>,
     /// Serial of the latest fetch or transaction that used it.
-    pub(crate) touch: u64,
+    touch: u64,
     generation: u32,
+}
+impl Row {
+    /// `None`: deleted or known to be absent.
+    pub(crate) fn value(&self) -> Option<&[u8]> {
+        self.value.as_deref()
+    }
+    pub(crate) fn value_bytes(&self) -> Option<&Bytes> {
+        self.value.as_ref()
+    }
+    /// Serial of the latest fetch or transaction that used the row.
+    pub(crate) fn touch(&self) -> u64 {
+        self.touch
+    }
 }
 
 /// Which serials are held by live pins.

@@ -75,7 +75,7 @@ impl Pages<'_> {
             Err(error) => return Err(error),
         };
         let (from, end) = (Key::new(self.table, &self.from), Key::upper(self.table, &self.to));
-        let damage = self.osd.state.borrow().runs.damage_within(&from, &end);
+        let damage = self.osd.state().runs.damage_within(&from, &end);
         let Some((first, behind)) = damage else { return Err(error) };
         let tail = |key: &Key| key.raw().get(1..).unwrap_or_default().to_vec();
         // What lies before it is whole.

@@ -50,8 +50,8 @@ impl Osd {
         self.check_alive()?;
         let mut cold = Vec::new();
         {
-            let mut state = self.state.borrow_mut();
-            state.mem.make_way(self.config.cache_bytes_max, 0);
+            let mut state = self.state_mut();
+            state.mem.make_way(self.config().cache_bytes_max, 0);
             let serial = state.mem.next_serial();
             pins.hold(Ticket::new(state.mem.live(), serial));
             for (table, key) in keys {
@@ -72,7 +72,7 @@ impl Osd {
             }
         }
         if !cold.is_empty() {
-            let state = self.state.borrow();
+            let state = self.state();
             for key in cold {
                 let slot = state.mem.slot(&key).unwrap_or(NO_SLOT);
                 pins.push(key, slot);
@@ -92,8 +92,8 @@ impl Osd {
     async fn load(&self, key: &Key) -> Result<(), OsdError> {
         loop {
             let (runs, generation) = {
-                let state = self.state.borrow();
-                (state.runs.list(), state.runs.generation)
+                let state = self.state();
+                (state.runs.list(), state.runs.generation())
             };
             let mut found = Ok(None);
             for run in runs.iter().rev() {
@@ -116,16 +116,16 @@ impl Osd {
                     break;
                 }
             }
-            let mut state = self.state.borrow_mut();
+            let mut state = self.state_mut();
             if state.mem.slot(key).is_some() {
                 return Ok(());
             }
-            if state.runs.generation != generation {
+            if state.runs.generation() != generation {
                 continue;
             }
             let value = found?;
             let value = if state.mem.hides(key.raw()) { None } else { value };
-            state.mem.make_way(self.config.cache_bytes_max, 1);
+            state.mem.make_way(self.config().cache_bytes_max, 1);
             state.mem.insert_clean(key.clone(), value);
             return Ok(());
         }
@@ -146,8 +146,8 @@ impl Osd {
         let (from, to) = (Key::new(table, from), Key::upper(table, to));
         self.check_alive()?;
         {
-            let mut state = self.state.borrow_mut();
-            state.mem.make_way(self.config.cache_bytes_max, 0);
+            let mut state = self.state_mut();
+            state.mem.make_way(self.config().cache_bytes_max, 0);
             let serial = state.mem.next_serial();
             pins.hold(Ticket::new(state.mem.live(), serial));
         }
@@ -164,11 +164,11 @@ impl Osd {
         let key = Key::new(table, key);
         loop {
             {
-                let mut state = self.state.borrow_mut();
+                let mut state = self.state_mut();
                 match self.known(&state, &key) {
                     Known::Row(slot) => {
                         state.mem.touch(slot);
-                        return Ok(state.mem.row(slot).value.clone());
+                        return Ok(state.mem.row(slot).value_bytes().cloned());
                     }
                     Known::Absent => return Ok(None),
                     Known::Cold => {}
@@ -192,7 +192,7 @@ impl Osd {
         Ok(rows)
     }
     pub(crate) fn scan_accounts(&self, from: &[u8], to: &[u8], limit: u32) -> Vec<(Bytes, Bytes)> {
-        let state = self.state.borrow();
+        let state = self.state();
         let rows = state.accounts.iter().map(|(id, usage)| {
             let key = crate::table::accounts::account_key(id);
             (
@@ -211,8 +211,8 @@ impl Osd {
         let mut left = limit;
         'lists: while at < *to && left > 0 {
             let (runs, generation) = {
-                let state = self.state.borrow();
-                (state.runs.list(), state.runs.generation)
+                let state = self.state();
+                (state.runs.list(), state.runs.generation())
             };
             let ahead = if left > 64 { ReadAhead::Bytes(SCAN_READ_BYTES) } else { ReadAhead::Cached };
             let mut cursor = MergeCursor::new(&runs, &at, to, ahead, Deleted::Drop);
@@ -225,7 +225,7 @@ impl Osd {
                         rows.extend(row.key().zip(row.value_bytes()).map(|(k, v)| (Key::from_raw(k), v)));
                     };
                     let read = Box::pin(cursor.rows(self, left.min(SLICE_ROWS), keep)).await;
-                    if self.state.borrow().runs.generation != generation {
+                    if self.state().runs.generation() != generation {
                         continue 'lists;
                     }
                     more = read?;
@@ -257,7 +257,7 @@ impl Osd {
         runs: Vec<(Key, Bytes)>,
         walk: &mut Walk<'_>,
     ) -> (usize, Key) {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state_mut();
         let mut load = Vec::new();
         let mut touch = Vec::new();
         let mut seen = 0;
@@ -295,7 +295,7 @@ impl Osd {
                         runs.next();
                     }
                     touch.push(slot);
-                    if let Some(value) = &state.mem.row(slot).value {
+                    if let Some(value) = state.mem.row(slot).value_bytes() {
                         seen += 1;
                         if let Walk::Collect(rows) = walk {
                             rows.push((tail(key), value.clone()));
@@ -308,7 +308,7 @@ impl Osd {
             for slot in touch {
                 state.mem.touch(slot);
             }
-            state.mem.make_way(self.config.cache_bytes_max, load.len());
+            state.mem.make_way(self.config().cache_bytes_max, load.len());
             for (key, value) in load {
                 state.mem.insert_clean(key, Some(Bytes::copy_from_slice(&value)));
             }

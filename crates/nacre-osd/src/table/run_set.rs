@@ -15,11 +15,10 @@ pub(crate) type Runs = Rc<[Rc<Run>]>;
 
 pub(crate) struct RunSet {
     list: Runs,
-    /// As the log says, before the runs themselves are read.
-    pub(crate) metas: Vec<RunMeta>,
-    pub(crate) flushed_lsn: u64,
-    /// Grows with every change of the list: a read that began before it must be made again.
-    pub(crate) generation: u64,
+    /// As the log records them; set before the runs themselves are loaded.
+    listed: Vec<RunMeta>,
+    flushed_lsn: u64,
+    generation: u64,
     next_id: u64,
     cache: BTreeMap<(u64, usize), (BlockRows, u32)>,
     cache_order: VecDeque<(u64, usize)>,
@@ -33,7 +32,7 @@ impl Default for RunSet {
     fn default() -> Self {
         Self {
             list: Rc::from([]),
-            metas: Vec::new(),
+            listed: Vec::new(),
             flushed_lsn: 0,
             generation: 0,
             next_id: 1,
@@ -47,6 +46,23 @@ impl Default for RunSet {
 }
 
 impl RunSet {
+    /// Sets the list that the log records, before its runs are loaded.
+    pub(crate) fn set_listed(&mut self, list: RunList) {
+        self.listed = list.runs;
+        self.flushed_lsn = list.flushed_lsn;
+    }
+    /// The runs as the log records them.
+    pub(crate) fn listed(&self) -> &[RunMeta] {
+        &self.listed
+    }
+    /// Every record up to this one is in runs.
+    pub(crate) fn flushed_lsn(&self) -> u64 {
+        self.flushed_lsn
+    }
+    /// Grows with every change of the list: a read that began before it must be repeated.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
     pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -75,7 +91,7 @@ impl RunSet {
         self.next_id = self.next_id.max(id + 1);
     }
     fn set(&mut self, list: Vec<Rc<Run>>) {
-        self.metas = list.iter().map(|r| r.meta).collect();
+        self.listed = list.iter().map(|r| r.meta).collect();
         self.list = list.into();
         self.generation += 1;
     }
@@ -101,7 +117,7 @@ impl RunSet {
         gone
     }
     pub(crate) fn record(&self) -> RunList {
-        RunList { flushed_lsn: self.flushed_lsn, runs: self.metas.clone() }
+        RunList { flushed_lsn: self.flushed_lsn, runs: self.listed.clone() }
     }
     /// Whether a run may hold the key.
     pub(crate) fn may_hold(&self, raw: &[u8]) -> bool {

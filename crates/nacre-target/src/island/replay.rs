@@ -147,7 +147,7 @@ impl<S: Service> Inner<S> {
         })?;
         core.osd.commit(transno).await?;
         let Some(abandoned) = core.recovery().end(self.ctx().now(), transno) else { return Ok(()) };
-        core.osd.hold_stable(false);
+        core.osd.freeze_stable(false);
         service.clone().recovered();
         let absent: Vec<ExportId> = {
             let exports = core.clients().exports();

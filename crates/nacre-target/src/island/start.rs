@@ -238,7 +238,7 @@ impl<S: Service> Inner<S> {
         let waiting: BTreeSet<ExportId> =
             core.clients().exports().iter().filter(|(_, e)| e.is_awaited()).map(|(id, _)| id).collect();
         let clients = waiting.len();
-        core.osd.hold_stable(true);
+        core.osd.freeze_stable(true);
         let now = self.ctx().now();
         core.recovery().begin(base, (now, self.ctx().wall()), now + longest_lease(core), waiting);
         let lease_ms = longest_lease(core).as_millis() as u64;

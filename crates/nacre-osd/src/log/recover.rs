@@ -1,0 +1,92 @@
+//! Recovery of the log at a start: reads its segments, replays their records, and makes durable everything that was read.
+//!
+//! Every opening starts a new log epoch in a new segment. Before the superblock says so, the end of the epoch before is
+//! made durable and recorded: a record that was seen once is never missing later. A record that can be read is not
+//! thereby on the device: after a failed sync the kernel's cache shows bytes that no later sync writes. Therefore
+//! records that nothing proves durable are rewritten in place before the sync.
+
+use crate::engine::files::{list, read_all};
+use crate::engine::full_device::rewrite_segment;
+use crate::engine::state::State;
+use crate::engine::superblock::Super;
+use crate::error::OsdError;
+use crate::log::mark::Mark;
+use crate::log::replay::{Epochs, Plan, plan, replay, summarize};
+use crate::log::segment::{LogWriter, RecordKind};
+use crate::log::segment_maker::SEGMENT_BYTES_MIN;
+use alloc::format;
+use alloc::vec::Vec;
+use nacre_node::{Ctx, FileId, FileKind, StoreOp, join_all};
+
+/// The log of earlier openings, and the state that its records make.
+pub(crate) struct RecoveredLog {
+    // Read by `engine/open.rs`, which continues the log.
+    pub(crate) state: State,
+    pub(crate) plan: Plan,
+    pub(crate) next_segment: u64,
+}
+
+impl RecoveredLog {
+    /// Reads and replays the log. Changes nothing.
+    pub(crate) async fn read(ctx: &Ctx, superblock: &Super) -> Result<Self, OsdError> {
+        let store = superblock.label.uuid.0;
+        let mark = Mark::read(ctx, store, superblock.log_epoch).await;
+        let epochs = Epochs { latest: superblock.log_epoch, ends: &superblock.epoch_ends, mark };
+        let mut next_segment = superblock.next_segment;
+        let mut summaries = Vec::new();
+        for (file, len) in list(ctx, FileKind::Log).await? {
+            let FileId::Log(number) = file else { continue };
+            next_segment = next_segment.max(number + 1);
+            let bytes = read_all(ctx, file, len).await?;
+            summaries.push(summarize(store, &epochs, number, &bytes)?);
+        }
+        let plan = plan(&summaries, &epochs)?;
+        let mut state = State::new(LogWriter::new(store, 0, 1, SEGMENT_BYTES_MIN, 0, Vec::new()));
+        state.runs.set_listed(plan.runs.clone());
+        for segment in plan.segments.iter().filter(|s| s.last_lsn > plan.runs.flushed_lsn) {
+            let bytes = read_all(ctx, FileId::Log(segment.number), segment.bytes).await?;
+            replay(&plan, &epochs, segment, &bytes, |record| {
+                if record.kind == RecordKind::Change {
+                    for row in record.rows() {
+                        state.replay(&row.ok_or_else(|| OsdError::Corrupt {
+                            what: format!("rows of log record {}", record.lsn),
+                        })?);
+                    }
+                }
+                Ok(())
+            })?;
+            ctx.yield_now().await;
+        }
+        tracing::debug!(
+            target_name = %superblock.label.name,
+            segments = plan.segments.len(),
+            last_lsn = plan.last_lsn,
+            was_clean = superblock.clean,
+            "log read"
+        );
+        Ok(Self { state, plan, next_segment })
+    }
+
+    /// Frees the unused ends of segments: nothing is appended to them any more.
+    pub(crate) async fn truncate_segments(&mut self, ctx: &Ctx) -> Result<(), OsdError> {
+        for (number, bytes) in core::mem::take(&mut self.plan.cuts) {
+            ctx.io(StoreOp::Truncate { file: FileId::Log(number), len: bytes }).await?;
+            for segment in self.plan.segments.iter_mut().filter(|s| s.number == number) {
+                segment.bytes = bytes;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes every record that was read durable, before the end of its epoch is recorded.
+    pub(crate) async fn make_durable(&self, ctx: &Ctx, superblock: &Super) -> Result<(), OsdError> {
+        for segment in self.plan.segments.iter().filter(|s| s.last_lsn > self.plan.proven_lsn) {
+            rewrite_segment(ctx, superblock, segment).await?;
+        }
+        let syncs = self.plan.segments.iter().map(|s| ctx.io(StoreOp::Sync { file: FileId::Log(s.number) }));
+        for result in join_all(syncs).await {
+            result?;
+        }
+        Ok(())
+    }
+}

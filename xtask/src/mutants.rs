@@ -241,7 +241,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "a sync that took longer than the lease is a success",
         "crates/nacre-client/src/data/io.rs",
-        &[("Some(open) => self.still_under_lease(&open).await,", "Some(_) => Ok(()),")],
+        &[("Some(open) => self.check_lease(&open).await,", "Some(_) => Ok(()),")],
     )
     .found_by("nacre-sim", "evictions", "a_sync_that_an_ost_answers_after_the_eviction_is_no_success"),
     planted(
@@ -329,7 +329,7 @@ const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "a process that has lost its locks changes what it likes",
-        "crates/nacre-client/src/files/lost.rs",
+        "crates/nacre-client/src/files/eviction.rs",
         &[("Err(Errno::EIO)\n    }", "Ok(())\n    }")],
     )
     .found_by(
@@ -559,10 +559,10 @@ const MUTATIONS: &[Mutation] = &[
         "crates/nacre-client/src/data/append.rs",
         &[
             // What a kill of the OSTs leaves them does not hide it.
-            ("let kept = goes_on || component.stripes.len() > 1;", "let kept = goes_on || component.stripes.len() > 1000;"),
+            ("let persistent = goes_on || component.stripes.len() > 1;", "let persistent = goes_on || component.stripes.len() > 1000;"),
             (
-                "false => Box::pin(self.left_of_append(file.fid, &earlier, data, &locks)).await?,",
-                "false => Left::Nothing,",
+                "false => Box::pin(self.remains_of_append(file.fid, &earlier, data, &locks)).await?,",
+                "false => Remains::Nothing,",
             ),
         ],
     )
@@ -612,7 +612,7 @@ const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "stable", "a_write_that_was_never_answered_does_not_cover_a_later_one"),
     planted(
         "an evicted mount still knows the size",
-        "crates/nacre-client/src/files/open.rs",
+        "crates/nacre-client/src/files/eviction.rs",
         &[("open.file.evicted();", "")],
     )
     .found_by("nacre-sim", "evictions", "a_close_after_the_eviction_does_not_bring_an_old_size_back"),
@@ -708,19 +708,19 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "who waits for an extent lock does not hear of a restart",
         "crates/nacre-client/src/locks/extents.rs",
-        &[("        ost.peer.on_restarted(self.waits.asks_again());\n", "")],
+        &[("        ost.peer.on_restarted(self.pending.retry_handler());\n", "")],
     )
     .found_by("nacre-sim", "appends", "who_waits_for_a_lock_asks_a_restarted_ost_at_once"),
     planted(
         "who waits for a file lock does not hear of a restart",
-        "crates/nacre-client/src/targets/mount.rs",
-        &[("        mdt.peer.on_restarted(self.flocks.asks_again());\n", "")],
+        "crates/nacre-client/src/targets/mount/watch.rs",
+        &[("        mdt.peer.on_restarted(self.flocks.retry_handler());\n", "")],
     )
     .found_by("nacre-sim", "file_locks", "who_waits_while_the_mdt_is_killed_waits_again_and_gets_the_lock"),
     planted(
         "an MDT that was restarted is believed not to have granted a lock",
         "crates/nacre-client/src/locks/flocks.rs",
-        &[("                    _ if registered.is_forgotten() => {}\n", "")],
+        &[("                    _ if pending.is_forgotten() => {}\n", "")],
     )
     .found_by(
         "nacre-sim",
@@ -730,7 +730,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "who is not waited for any more stays in the queue",
         "crates/nacre-client/src/locks/extents.rs",
-        &[("if !leaves {", "if leaves || !leaves {")],
+        &[("if !interruptible {", "if interruptible || !interruptible {")],
     )
     .found_by("nacre-sim", "appends", "who_is_not_waited_for_any_more_leaves_the_queue"),
     planted(
@@ -800,7 +800,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "a change of an object does not say until when its file locks are certain",
         "crates/nacre-client/src/locks/under_lease.rs",
-        &[("Some(open) => self.locks_until(open).await?,", "Some(open) => self.locks_until(open).await?.and(None),")],
+        &[("Some(open) => self.flock_deadline(open).await?,", "Some(open) => self.flock_deadline(open).await?.and(None),")],
     )
     .found_by("nacre-sim", "evictions", "a_write_that_is_sent_again_after_the_eviction_is_not_made"),
     planted(
@@ -836,7 +836,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "locks are dropped before writes whose callers were killed have ended",
         "crates/nacre-client/src/locks/flocks.rs",
-        &[("            self.writes_end(&open.file).await;\n", "")],
+        &[("            self.wait_for_writes(&open.file).await;\n", "")],
     )
     .found_by("nacre-sim", "file_locks", "locks_are_dropped_after_writes_whose_callers_were_killed"),
     planted(

@@ -2,7 +2,7 @@
 //!
 //! Every call is an `async fn` on the mount's island. Nothing is cached yet: each call asks the target that knows.
 //!
-//! Module map: `client` is the front door; its calls live by concern:
+//! Module map: `client` is the front door, `api` the arguments and results of its calls; the calls live by concern:
 //!
 //! - `metadata`: names, attributes, layouts, batches of changes;
 //! - `files`: open handles, closes, access times;
@@ -18,6 +18,7 @@
 #![no_std]
 extern crate alloc;
 
+mod api;
 mod cache;
 mod client;
 mod data;
@@ -28,9 +29,9 @@ mod params;
 mod stats;
 mod targets;
 
-pub use client::{
-    AllocateArgs, Attach, Client, Connection, CreateArgs, Entry, ListedEntry, MountConfig, ReaddirPage,
-    WriteArgs,
+pub use api::{
+    AllocateArgs, Attach, Connection, CreateArgs, Entry, ListedEntry, MountConfig, ReaddirPage, WriteArgs,
 };
+pub use client::Client;
 pub use files::atime::{Atime, AtimePolicy};
 pub use metadata::batch::{Change, Changed};

@@ -1,6 +1,7 @@
 //! Parameters of a mount under the field's names: `llite.*`, `mdc.*`, `osc.*`.
 
-use crate::client::{Client, MountConfig};
+use crate::api::MountConfig;
+use crate::client::Client;
 use crate::targets::imports;
 use crate::targets::target::Target;
 use alloc::format;
@@ -22,7 +23,7 @@ impl Client {
             ),
             param(
                 self.llite("uuid"),
-                self.mount.uuid.to_string(),
+                self.mount.uuid().to_string(),
                 false,
                 "Identity of this mount, new at each start.",
             ),
@@ -121,7 +122,7 @@ impl Client {
                 "active" if device.starts_with("osc") => {
                     let active = parse_switch(name, value)?;
                     target.peer.set_active(active);
-                    self.locks.ask_again();
+                    self.locks.retry_all();
                     tracing::warn!(target_name = %target.name, active, "set by the administrator");
                 }
                 "max_rpcs_in_flight" => {
@@ -147,7 +148,7 @@ impl Client {
         MountConfig::mount_name(&self.config.fs, self.instance())
     }
     fn instance(&self) -> u64 {
-        self.mount.uuid.0.first_chunk().map_or(0, |first| u64::from_be_bytes(*first))
+        self.mount.uuid().0.first_chunk().map_or(0, |first| u64::from_be_bytes(*first))
     }
 
     /// `mdc.demo-MDT0000-mdc-0011223344556677`.

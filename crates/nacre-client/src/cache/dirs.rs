@@ -8,7 +8,7 @@
 //! name is unanswered, the MDT is asked: others may have seen the effect. (5) An answer without attributes (rebuilt from
 //! a record) leaves a hold without attributes; the next question fills it. Bounded; nothing else is cached.
 
-use crate::client::Entry;
+use crate::api::Entry;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -264,7 +264,7 @@ pub(crate) struct Changing {
 }
 impl Changing {
     /// It is made. `epoch` is that of the import now.
-    pub(crate) fn answered(self, epoch: ConnEpoch, frame: &Frame) {
+    pub(crate) fn replied(self, epoch: ConnEpoch, frame: &Frame) {
         let mut table = self.dirs.table.borrow_mut();
         // What is granted on a later epoch has seen this change.
         if frame.header.epoch != epoch || !table.enter(epoch) {

@@ -8,8 +8,8 @@ use crate::client::Client;
 use crate::data::io::check_end;
 use crate::data::long_append::AppendLocks;
 use crate::data::stripes::{self, Laid, ObjectRange};
-use crate::files::open::Open;
-use crate::locks::extents::HeldExtent;
+use crate::files::table::Open;
+use crate::locks::extents::GrantedExtent;
 use crate::targets::target::Target;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -26,19 +26,34 @@ struct Part {
     range: ObjectRange,
     /// The object's size before.
     before: u64,
-    /// It is written, and could not be taken back.
+    /// The part is written, and could not be truncated away.
     done: bool,
 }
 
-/// What is left of an append whose locks were lost half way.
+/// State of an append whose locks were lost half way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Left {
-    /// Its pieces, and its place: what is missing can be written there.
+enum Remains {
+    /// Its pieces and its place are intact: the missing pieces can be written there.
     Place,
-    /// Its pieces. Others have written where the rest belongs.
+    /// Its pieces are intact, but others have written where the rest belongs.
     Pieces,
-    /// Not even those: others have cut them away, or written over them.
+    /// Others have truncated its pieces, or overwritten them.
     Nothing,
+}
+
+/// The parts of an append of `data` behind the end of the file, which the locks show.
+fn parts_at_end(component: &Component, data: &Bytes, locks: &AppendLocks) -> Result<Vec<Part>, Errno> {
+    let states: Vec<ObjectState> = locks.iter().map(|(_, held)| held.state).collect();
+    let sizes = (0u32..).zip(&states).map(|(stripe, state)| component.file_size(stripe, state.size));
+    let end = sizes.max().unwrap_or(0);
+    let len = data.len() as u64;
+    check_end(end, len)?;
+    let ranges = stripes::by_object(component, end, len);
+    let part = |range: ObjectRange| {
+        let before = states.get(range.stripe as usize).map_or(0, |state| state.size);
+        Part { range, before, done: false }
+    };
+    Ok(ranges.into_iter().map(part).collect())
 }
 
 impl Client {
@@ -72,15 +87,16 @@ impl Client {
         open: &Open,
         component: &Component,
         goes_on: bool,
-        leaves: bool,
+        interruptible: bool,
     ) -> Result<AppendLocks, Errno> {
         let mut locks = Vec::with_capacity(component.stripes.len());
         // Nobody comes in between when an OST is killed under it: the pieces belong together.
-        let kept = goes_on || component.stripes.len() > 1;
+        let persistent = goes_on || component.stripes.len() > 1;
         for (stripe, &ost) in (0u32..).zip(&component.stripes) {
             let ost = self.ost(ost).await?;
             let object = Laid::new(component, open.file.fid, stripe);
-            let held = self.lock_extent(&ost, object, LockMode::Pw, Extent::ALL, kept, leaves).await?;
+            let held =
+                self.lock_extent(&ost, object, LockMode::Pw, Extent::ALL, persistent, interruptible).await?;
             locks.push((ost, held));
         }
         Ok(locks)
@@ -99,28 +115,17 @@ impl Client {
         let mtime = self.now();
         let earlier = begun.borrow().clone();
         let left = match earlier.is_empty() {
-            true => Left::Nothing,
-            false => Box::pin(self.left_of_append(file.fid, &earlier, data, &locks)).await?,
+            true => Remains::Nothing,
+            false => Box::pin(self.remains_of_append(file.fid, &earlier, data, &locks)).await?,
         };
-        if left == Left::Pieces {
+        if left == Remains::Pieces {
             Box::pin(self.erase(open, &earlier, data, &locks, mtime)).await?;
         }
         let parts = match left {
-            Left::Place => earlier,
-            Left::Pieces | Left::Nothing => {
+            Remains::Place => earlier,
+            Remains::Pieces | Remains::Nothing => {
                 begun.take();
-                let states: Vec<ObjectState> = locks.iter().map(|(_, held)| held.state).collect();
-                let sizes =
-                    (0u32..).zip(&states).map(|(stripe, state)| component.file_size(stripe, state.size));
-                let end = sizes.max().unwrap_or(0);
-                let len = data.len() as u64;
-                check_end(end, len)?;
-                let ranges = stripes::by_object(component, end, len);
-                let part = |range: ObjectRange| {
-                    let before = states.get(range.stripe as usize).map_or(0, |state| state.size);
-                    Part { range, before, done: false }
-                };
-                ranges.into_iter().map(part).collect()
+                parts_at_end(component, data, &locks)?
             }
         };
         let writes = parts.iter().map(|part| async {
@@ -139,17 +144,17 @@ impl Client {
             }
             return Ok((parts.iter().map(|part| part.range.stripe).collect(), locks));
         };
-        // The next appender must not find a piece of ours behind a hole: what was written is cut off again, unless the
-        // lock for that is lost as well. Then the next try writes what is missing. (What an earlier try has begun may
-        // have others' bytes behind it and is not cut.)
+        // The next appender must not find a piece of this append behind a hole: written parts are truncated away, unless
+        // their lock is lost as well. Then the next try writes the missing parts. (Parts of an earlier try may have bytes of
+        // others behind them, and are not truncated.)
         let undone = parts.iter().zip(&written).map(|(part, written)| async {
             let cut = match locks.get(part.range.stripe as usize) {
-                Some((ost, held)) if written.is_ok() && left != Left::Place => {
-                    self.cut_back(ost, open, part, held, mtime).await
+                Some((ost, held)) if written.is_ok() && left != Remains::Place => {
+                    self.truncate_back(ost, open, part, held, mtime).await
                 }
                 _ => Ok(()),
             };
-            let done = cut.is_err() || written.is_ok() && left == Left::Place;
+            let done = cut.is_err() || written.is_ok() && left == Remains::Place;
             Part { range: part.range.clone(), before: part.before, done }
         });
         let parts: Vec<Part> = join_all(undone).await;
@@ -163,23 +168,23 @@ impl Client {
     }
 
     /// Looks at what an earlier try of an append has written, and at where the rest of it belongs.
-    async fn left_of_append(
+    async fn remains_of_append(
         &self,
         fid: Fid,
         parts: &[Part],
         data: &Bytes,
-        locks: &[(Rc<Target>, HeldExtent)],
-    ) -> Result<Left, Errno> {
-        let mut left = Left::Place;
+        locks: &[(Rc<Target>, GrantedExtent)],
+    ) -> Result<Remains, Errno> {
+        let mut left = Remains::Place;
         for part in parts {
             let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;
             let (found, _) = self.read_object(ost, fid, &part.range, held.cookie).await?;
             let (found, ours) = (found.concat(), stripes::gather(&part.range, data));
             if part.done && found != ours {
-                return Ok(Left::Nothing);
+                return Ok(Remains::Nothing);
             }
             if !part.done && found.iter().zip(&ours).any(|(found, ours)| *found != 0 && found != ours) {
-                left = Left::Pieces;
+                left = Remains::Pieces;
             }
         }
         Ok(left)
@@ -191,7 +196,7 @@ impl Client {
         open: &Open,
         parts: &[Part],
         data: &Bytes,
-        locks: &[(Rc<Target>, HeldExtent)],
+        locks: &[(Rc<Target>, GrantedExtent)],
         mtime: Timestamp,
     ) -> Result<(), Errno> {
         let zeros = Bytes::from(alloc::vec![0; data.len()]);
@@ -208,12 +213,12 @@ impl Client {
     }
 
     /// Sets an object back to the size it had before the append.
-    async fn cut_back(
+    async fn truncate_back(
         &self,
         ost: &Target,
         open: &Open,
         part: &Part,
-        held: &HeldExtent,
+        held: &GrantedExtent,
         mtime: Timestamp,
     ) -> Result<(), Errno> {
         let file = &open.file;

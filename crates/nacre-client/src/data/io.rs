@@ -5,12 +5,15 @@
 //! is how its end of file stays true. Writes go straight to the OSTs. A read that comes back short in a striped file may
 //! be a hole: then the range is locked, and the file's size decides.
 
-use crate::client::{AllocateArgs, Client, WriteArgs};
+use crate::api::{AllocateArgs, WriteArgs};
+use crate::client::Client;
 use crate::data::long_append::Piece;
 use crate::data::stripes::{self, Laid, ObjectRange};
-use crate::files::open::{FileState, Open};
+use crate::files::atime::Atime;
 use crate::files::ranges::Share;
-use crate::locks::extents::HeldExtent;
+use crate::files::state::FileState;
+use crate::files::table::Open;
+use crate::locks::extents::GrantedExtent;
 use crate::targets::target::Target;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -39,7 +42,7 @@ type FromObject = (Vec<Bytes>, ObjectState);
 struct Locked {
     range: ObjectRange,
     ost: Rc<Target>,
-    held: HeldExtent,
+    held: GrantedExtent,
 }
 
 impl Client {
@@ -62,7 +65,7 @@ impl Client {
             let (data, state) = self.read_object(&ost, file.fid, range, NO_LOCK).await?;
             let read = data.iter().map(|b| b.len() as u64).sum::<u64>();
             if read == range.len || component.stripes.len() == 1 {
-                self.still_under_lease(&open).await?;
+                self.check_lease(&open).await?;
                 self.note_read(&open, state.mtime);
                 self.stats.bytes("read_bytes", read);
                 return Ok(data);
@@ -70,7 +73,7 @@ impl Client {
         }
         let (data, written_at) =
             self.retry_lost_locks(|_| self.read_locked(file, &component, &ranges, offset, end)).await?;
-        self.still_under_lease(&open).await?;
+        self.check_lease(&open).await?;
         self.note_read(&open, written_at);
         self.stats.bytes("read_bytes", data.iter().map(|b| b.len() as u64).sum());
         Ok(data)
@@ -80,6 +83,12 @@ impl Client {
     fn note_read(&self, open: &Open, written_at: Timestamp) {
         open.file.accessed.changed(written_at);
         self.note_access(&open.file, open.atime(self.config.atime));
+    }
+    /// The bytes of a file, or the names of a directory, were read.
+    pub(crate) fn note_access(&self, file: &FileState, atime: Atime) {
+        if atime != Atime::Never && !self.config.read_only {
+            file.accessed.note_read(atime, self.now());
+        }
     }
 
     /// Bytes written (all of them, or an error).
@@ -99,7 +108,10 @@ impl Client {
         let before =
             if args.append { file.long_append.next_piece(args.handle, args.offset, len) } else { None };
         let (rest, locks, order) = match before {
-            Some(kept) => (kept.rest - len, kept.locks, kept.order),
+            Some(kept) => {
+                let (rest, locks, order) = kept.into_parts();
+                (rest - len, locks, order)
+            }
             None => {
                 let order = file.ranges.acquire(&self.ctx, extent, Share::Exclusive).await;
                 (args.call_bytes.saturating_sub(len), Vec::new(), order)
@@ -109,7 +121,7 @@ impl Client {
         let written = if args.append {
             let (written, locks) = self.append(&open, &component, &args.data, locks, rest > 0).await?;
             if rest > 0 {
-                let piece = Piece { handle: args.handle, offset: args.offset, len, rest };
+                let piece = Piece::new(args.handle, args.offset, len, rest);
                 self.await_next_piece(file, &piece, locks, order);
             }
             written
@@ -122,7 +134,7 @@ impl Client {
             self.sync_objects(file.fid, &component, &written).await?;
             self.sync_inode(file).await?;
         }
-        self.still_under_lease(&open).await?;
+        self.check_lease(&open).await?;
         self.stats.bytes("write_bytes", len);
         u32::try_from(len).map_err(|_| Errno::EINVAL)
     }
@@ -361,7 +373,7 @@ impl Client {
             outcome
         })
         .await?;
-        self.still_under_lease(open).await
+        self.check_lease(open).await
     }
 
     /// The file's bytes and its inode are durable when it returns; fdatasync(2) is the same, since sizes live with the
@@ -383,7 +395,7 @@ impl Client {
         }
         self.sync_inode(&file).await?;
         match open {
-            Some(open) => self.still_under_lease(&open).await,
+            Some(open) => self.check_lease(&open).await,
             None => Ok(()),
         }
     }

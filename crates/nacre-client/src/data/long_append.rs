@@ -3,55 +3,55 @@
 //! The kernel splits a write(2) into requests of at most 1 MiB and sends each one when the one before is answered. Between them
 //! the file stays locked: against other mounts by extent locks on all of its objects, against other calls of this mount by a
 //! range lock. That ends with the last piece; with the close of the handle; with any call that the kernel would not let happen
-//! during such a write; or when no piece has come for [`PATIENCE`] (the caller was killed, or cannot read its own buffer), so
+//! during such a write; or when no piece has come for a second (the caller was killed, or cannot read its own buffer), so
 //! that nobody waits for long. Then the rest, should it come, goes to the end of the file as it is by then.
 //!
 //! A piece is recognised by its handle and by the offset that the kernel gives it: it goes on where the one before ended. (The
 //! offsets say nothing about the place in the file: that is what this mount's kernel believed its end to be.) Bounded: one
 //! such append per file, and 2 GiB per call, which is the kernel's limit.
 
-use crate::client::Client;
-use crate::files::open::FileState;
 use crate::files::ranges::RangeGuard;
-use crate::locks::extents::HeldExtent;
+use crate::locks::extents::GrantedExtent;
 use crate::targets::target::Target;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use core::time::Duration;
-use nacre_types::{Fid, Instant, OpenHandle};
-
-/// How long the file stays locked without a further piece. Longer than a busy machine keeps a caller from its CPU, and much
-/// shorter than a lease.
-const PATIENCE: Duration = Duration::from_secs(1);
+use nacre_types::{Instant, OpenHandle};
 
 /// The locks of an append, one for each object, in the order of the stripes.
-pub(crate) type AppendLocks = Vec<(Rc<Target>, HeldExtent)>;
+pub(crate) type AppendLocks = Vec<(Rc<Target>, GrantedExtent)>;
 
-/// What the next piece needs.
-pub(crate) struct Kept {
+/// The locks that the next piece needs.
+pub(crate) struct KeptLocks {
     handle: OpenHandle,
     /// Where the kernel will say that the next piece goes.
     next_offset: u64,
     /// Bytes that the call has left.
-    pub(crate) rest: u64,
-    pub(crate) locks: AppendLocks,
-    pub(crate) order: RangeGuard,
+    rest: u64,
+    locks: AppendLocks,
+    order: RangeGuard,
+}
+
+impl KeptLocks {
+    /// Bytes that the call has left, the extent locks, and the place among the operations of this mount.
+    pub(super) fn into_parts(self) -> (u64, AppendLocks, RangeGuard) {
+        (self.rest, self.locks, self.order)
+    }
 }
 
 /// The append of a file that has pieces to come.
 #[derive(Default)]
 pub(crate) struct LongAppend {
-    kept: RefCell<Option<Kept>>,
-    /// When the locks are given up.
-    until: Cell<Instant>,
-    /// A task looks after the time.
+    kept: RefCell<Option<KeptLocks>>,
+    /// The locks are released at this time.
+    deadline: Cell<Instant>,
+    /// A task waits for the deadline.
     watched: Cell<bool>,
 }
 
 impl LongAppend {
     /// The locks, if this is the next piece. Any other append ends what was kept.
-    pub(crate) fn next_piece(&self, handle: OpenHandle, offset: u64, len: u64) -> Option<Kept> {
+    pub(crate) fn next_piece(&self, handle: OpenHandle, offset: u64, len: u64) -> Option<KeptLocks> {
         let kept = self.kept.take()?;
         (kept.handle == handle && kept.next_offset == offset && len <= kept.rest).then_some(kept)
     }
@@ -65,49 +65,39 @@ impl LongAppend {
             self.end();
         }
     }
-}
-
-/// A piece that has been written, and what follows it.
-pub(crate) struct Piece {
-    pub(crate) handle: OpenHandle,
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
-    pub(crate) rest: u64,
-}
-
-impl Client {
-    /// Keeps the file locked until the next piece.
-    pub(crate) fn await_next_piece(
+    /// Keeps the locks for the next piece until `deadline`. True: a task must be started that waits for the deadline.
+    pub(super) fn keep(
         &self,
-        file: &FileState,
         piece: &Piece,
         locks: AppendLocks,
         order: RangeGuard,
-    ) {
+        deadline: Instant,
+    ) -> bool {
         let Piece { handle, offset, len, rest } = *piece;
-        let long = &file.long_append;
-        *long.kept.borrow_mut() = Some(Kept { handle, next_offset: offset + len, rest, locks, order });
-        long.until.set(self.ctx.now() + PATIENCE);
-        if !long.watched.replace(true) {
-            self.ctx.spawn(self.me().watch_long_append(file.fid));
-        }
+        *self.kept.borrow_mut() = Some(KeptLocks { handle, next_offset: offset + len, rest, locks, order });
+        self.deadline.set(deadline);
+        !self.watched.replace(true)
     }
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline.get()
+    }
+    /// The deadline has passed; true if locks were released.
+    pub(super) fn expire(&self) -> bool {
+        self.watched.set(false);
+        self.kept.take().is_some()
+    }
+}
 
-    async fn watch_long_append(self: Rc<Self>, fid: Fid) {
-        loop {
-            // Looked up each time: a reference would keep the state of a file that nobody uses any more.
-            let Some(until) = self.files.used(fid).map(|file| file.long_append.until.get()) else { return };
-            if until <= self.ctx.now() {
-                break;
-            }
-            self.ctx.sleep_until(until).await;
-        }
-        if let Some(file) = self.files.used(fid) {
-            file.long_append.watched.set(false);
-            if file.long_append.kept.borrow().is_some() {
-                tracing::debug!(%fid, "a long append has had no further piece for a second: others may come in between");
-                file.long_append.end();
-            }
-        }
+/// A piece that has been written, and the bytes that follow it.
+pub(crate) struct Piece {
+    handle: OpenHandle,
+    offset: u64,
+    len: u64,
+    rest: u64,
+}
+impl Piece {
+    /// The `len` bytes that the kernel has sent for `offset`; `rest` bytes of the call follow.
+    pub(super) fn new(handle: OpenHandle, offset: u64, len: u64, rest: u64) -> Self {
+        Self { handle, offset, len, rest }
     }
 }

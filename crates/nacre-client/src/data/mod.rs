@@ -1,10 +1,11 @@
 //! Bytes of files: reads, writes, appends and the space that they use.
 //!
-//! `io` reads and writes, `append` finds the end of a file and writes there, `long_append` keeps the pieces of one append
-//! together, `stripes` maps ranges of a file to ranges of its objects, `space` adds up the space of the targets.
+//! `io` reads and writes, `append` finds the end of a file and writes there, `long_append` and `append_pieces` keep the
+//! pieces of one append together, `stripes` maps ranges of a file to ranges of its objects, `space` adds up the space of the targets.
 
-pub(crate) mod append;
+mod append;
+mod append_pieces;
 pub(crate) mod io;
 pub(crate) mod long_append;
-pub(crate) mod space;
+mod space;
 pub(crate) mod stripes;

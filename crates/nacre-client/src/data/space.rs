@@ -17,16 +17,17 @@ use nacre_types::{Errno, Instant};
 use nacre_wire::target::{Statfs, StatfsReply};
 
 /// How long an answer is waited for: less than `lfs df` waits for all of them.
-const PATIENCE: Duration = Duration::from_secs(4);
+const STATFS_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long the OSTs are not asked because the MDT, which is asked before, has not answered: more than it takes to have
 /// space freed.
 const MDT_FIRST: Duration = Duration::from_millis(1500);
 
 impl Client {
+    /// Space of the file system.
     pub async fn statfs(&self) -> Result<StatfsReply, Errno> {
         let _timing = self.stats.time("statfs");
         let mdt = self.mdt().await?.call(&Statfs {}).await?;
-        let osts = self.statfs_of(self.mount.osts(), self.ctx.now() + PATIENCE).await;
+        let osts = self.statfs_of(self.mount.osts(), self.ctx.now() + STATFS_TIMEOUT).await;
         let mut sum = sum_of(osts.iter().filter_map(|(_, answer)| answer.as_ref().ok()));
         sum.files_used = mdt.files_used;
         sum.files_free = mdt.files_free.min(sum.files_free);
@@ -37,10 +38,10 @@ impl Client {
     /// has set the target inactive here; ENOTCONN: it is down.
     pub async fn statfs_targets(&self) -> Result<Vec<(String, Result<StatfsReply, Errno>)>, Errno> {
         let mdt = self.mount.known_mdt().ok_or(Errno::ENOTCONN)?;
-        let until = self.ctx.now() + PATIENCE;
-        let mut first = pin!(self.statfs_of(alloc::vec![mdt], until));
+        let deadline = self.ctx.now() + STATFS_TIMEOUT;
+        let mut first = pin!(self.statfs_of(alloc::vec![mdt], deadline));
         let answered = self.ctx.timeout(self.ctx.now() + MDT_FIRST, first.as_mut()).await;
-        let osts = self.statfs_of(self.mount.osts(), until).await;
+        let osts = self.statfs_of(self.mount.osts(), deadline).await;
         let mut all = match answered {
             Some(answered) => answered,
             None => first.await,
@@ -52,7 +53,7 @@ impl Client {
     async fn statfs_of(
         &self,
         targets: Vec<Rc<Target>>,
-        until: Instant,
+        deadline: Instant,
     ) -> Vec<(String, Result<StatfsReply, Errno>)> {
         let ask = |target: Rc<Target>| async move {
             if !target.peer.with_import(|import| import.is_active()) {
@@ -64,7 +65,7 @@ impl Client {
             let (promise, answer) = self.ctx.promise();
             let asked = target.clone();
             self.ctx.spawn(async move { promise.fulfil(asked.call(&Statfs {}).await) });
-            let answer = self.ctx.timeout(until, answer).await;
+            let answer = self.ctx.timeout(deadline, answer).await;
             (target.name.clone(), answer.flatten().unwrap_or(Err(Errno::ETIMEDOUT)))
         };
         join_all(targets.into_iter().map(ask)).await

@@ -5,9 +5,6 @@
 //! access. Other mounts see it after the close: access times are not coherent. A time that was pending when the mount died
 //! is lost. Directories are accessed by listings. Not here: symbolic links, whose access times never change.
 
-use crate::client::Client;
-use crate::files::open::{FileState, Files};
-use alloc::rc::Rc;
 use core::cell::Cell;
 use core::time::Duration;
 use nacre_types::{Attr, Timestamp};
@@ -15,17 +12,21 @@ use nacre_types::{Attr, Timestamp};
 /// When an access changes the access time: the mount options of the same names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Atime {
+    /// `noatime`.
     Never,
     /// When the access time is not later than the last change of the file, or is a day old.
     #[default]
     Relative,
+    /// `strictatime`.
     Always,
 }
 
-/// What a mount does about access times.
+/// When reads through a mount change access times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AtimePolicy {
+    /// Reads of files.
     pub files: Atime,
+    /// Listings of directories.
     pub directories: Atime,
 }
 
@@ -35,7 +36,7 @@ const RENEWED_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// The access time of one file in use.
 #[derive(Debug, Default)]
 pub(crate) struct Accessed {
-    /// What the MDT has last said of the access time.
+    /// The access time in the latest attributes from the MDT.
     atime: Cell<Timestamp>,
     /// The latest change of the file that this mount knows of, of its bytes or of its attributes.
     changed: Cell<Timestamp>,
@@ -44,7 +45,7 @@ pub(crate) struct Accessed {
 }
 
 impl Accessed {
-    /// Takes in attributes from the MDT.
+    /// Records attributes from the MDT.
     pub(crate) fn learn(&self, attr: &Attr) {
         self.atime.set(attr.atime);
         self.changed(attr.mtime.max(attr.ctime));
@@ -67,36 +68,18 @@ impl Accessed {
     pub(crate) fn forget(&self) {
         self.pending.set(None);
     }
+    /// The bytes of the file, or the names of the directory, were read at `now`.
+    pub(crate) fn note_read(&self, policy: Atime, now: Timestamp) {
+        if self.is_due(policy, now) {
+            self.pending.set(Some(now));
+        }
+    }
     fn is_due(&self, atime: Atime, now: Timestamp) -> bool {
         let last = self.pending.get().unwrap_or_default().max(self.atime.get());
         match atime {
             Atime::Never => false,
             Atime::Always => last < now,
             Atime::Relative => last <= self.changed.get() || last + RENEWED_AFTER <= now,
-        }
-    }
-}
-
-impl Files {
-    /// Shows the pending access time of a file in use.
-    pub(crate) fn show_atime(self: &Rc<Self>, attr: &mut Attr) {
-        if let Some(file) = self.used(attr.fid)
-            && let Some(atime) = file.accessed.pending()
-        {
-            attr.atime = attr.atime.max(atime);
-        }
-    }
-}
-
-impl Client {
-    /// The bytes of a file, or the names of a directory, were read.
-    pub(crate) fn note_access(&self, file: &FileState, atime: Atime) {
-        if atime == Atime::Never || self.config.read_only {
-            return;
-        }
-        let now = self.now();
-        if file.accessed.is_due(atime, now) {
-            file.accessed.pending.set(Some(now));
         }
     }
 }

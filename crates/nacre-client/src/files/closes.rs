@@ -9,51 +9,17 @@
 //! Each close gets its own result, or that of the request as a whole. Bounded by what a client may have open at the MDT.
 
 use crate::client::Client;
+use crate::files::close_queue::WaitingClose;
 use crate::metadata::batch::{encoded, knows_batches};
 use crate::targets::target::Target;
-use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use core::cell::{Cell, RefCell};
-use nacre_node::{Promise, join_all};
+use nacre_node::join_all;
 use nacre_types::Errno;
-use nacre_wire::mdt::{BATCH_MAX, Batch, BatchReply, Close};
+use nacre_wire::mdt::{Batch, BatchReply, Close};
 use nacre_wire::{Class, Status};
 
-/// A close that collects.
-struct Waiting {
-    close: Close,
-    answer: Promise<Result<(), Errno>>,
-}
-
-/// Closes that are not sent yet.
-#[derive(Default)]
-pub(crate) struct Closes {
-    waiting: RefCell<VecDeque<Waiting>>,
-    /// Requests of closes that have collected.
-    under_way: Cell<u32>,
-}
-impl Closes {
-    pub(crate) fn is_idle(&self) -> bool {
-        self.waiting.borrow().is_empty() && self.under_way.get() == 0
-    }
-    /// Those that go now, under way from here on.
-    fn due(&self) -> Option<Vec<Waiting>> {
-        let mut waiting = self.waiting.borrow_mut();
-        let full = waiting.len() >= BATCH_MAX;
-        if waiting.is_empty() || (self.under_way.get() > 0 && !full) {
-            return None;
-        }
-        self.under_way.set(self.under_way.get() + 1);
-        let count = waiting.len().min(BATCH_MAX);
-        Some(waiting.drain(..count).collect())
-    }
-    fn answered(&self) {
-        self.under_way.set(self.under_way.get() - 1);
-    }
-}
-
-/// Others need the slots.
+/// Whether other requests need the slots.
 fn is_scarce(mdt: &Target) -> bool {
     mdt.peer.with_import(|import| {
         let slots = import.slots();
@@ -62,35 +28,35 @@ fn is_scarce(mdt: &Target) -> bool {
 }
 
 impl Client {
-    /// Sends a close, perhaps with others; ends with its answer.
-    pub(crate) async fn call_close(&self, mdt: &Rc<Target>, close: Close) -> Result<(), Errno> {
+    /// Sends a close, alone or in a batch, and waits for its outcome.
+    pub(crate) async fn send_or_queue_close(&self, mdt: &Rc<Target>, close: Close) -> Result<(), Errno> {
         if !is_scarce(mdt) || !knows_batches(mdt) {
             return mdt.call(&close).await.map(drop);
         }
-        let (answer, answered) = self.ctx.promise();
-        self.closes.waiting.borrow_mut().push_back(Waiting { close, answer });
+        let (outcome, ended) = self.ctx.promise();
+        self.closes.push(WaitingClose::new(close, outcome));
         if let Some(due) = self.closes.due() {
             self.ctx.spawn(self.me().send_closes(mdt.clone(), due));
         }
-        answered.await.unwrap_or(Err(Errno::ESHUTDOWN))
+        ended.await.unwrap_or(Err(Errno::ESHUTDOWN))
     }
 
-    /// Sends these, and what has collected meanwhile.
-    async fn send_closes(self: Rc<Self>, mdt: Rc<Target>, due: Vec<Waiting>) {
+    /// Sends these closes, and then those that have arrived meanwhile.
+    async fn send_closes(self: Rc<Self>, mdt: Rc<Target>, due: Vec<WaitingClose>) {
         let mut next = Some(due);
         while let Some(due) = next {
             let results = send_together(&mdt, &due).await;
-            self.closes.answered();
-            due.into_iter().zip(results).for_each(|(w, result)| w.answer.fulfil(result));
+            self.closes.replied();
+            due.into_iter().zip(results).for_each(|(w, result)| w.end(result));
             next = self.closes.due();
         }
     }
 }
 
-/// As many results as there are closes.
-async fn send_together(mdt: &Target, due: &[Waiting]) -> Vec<Result<(), Errno>> {
+/// Sends closes together; one result for each.
+async fn send_together(mdt: &Target, due: &[WaitingClose]) -> Vec<Result<(), Errno>> {
     if due.len() > 1 && knows_batches(mdt) {
-        let operations = due.iter().map(|w| encoded(&w.close)).collect();
+        let operations = due.iter().map(|w| encoded(w.request())).collect();
         let batch = Batch { stop_at_error: false, operations };
         // A batch of nothing but closes may use the extra slot of CLOSE.
         let reply = mdt.send(mdt.request(&batch).class(Class::Close)).await;
@@ -105,5 +71,5 @@ async fn send_together(mdt: &Target, due: &[Waiting]) -> Vec<Result<(), Errno>> 
             Err(error) => return alloc::vec![Err(error); due.len()],
         }
     }
-    join_all(due.iter().map(async |w| mdt.call(&w.close).await.map(drop))).await
+    join_all(due.iter().map(async |w| mdt.call(w.request()).await.map(drop))).await
 }

@@ -11,11 +11,10 @@
 //! end cannot look, the processes that the kernel named with the locks count. Bounded by the open handles. Not here: how a
 //! front end knows its caller (`nacre-fuse/src/caller.rs`).
 
-use crate::client::Client;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::cell::RefCell;
-use nacre_types::{Errno, Fid, OpenHandle};
+use nacre_types::{Fid, OpenHandle};
 
 /// A handle that had locks.
 struct Lost {
@@ -49,21 +48,21 @@ impl LostHandles {
             state.later.clear();
         }
     }
-    fn files(&self) -> Vec<Fid> {
+    pub(crate) fn files(&self) -> Vec<Fid> {
         let state = self.0.borrow();
         let mut files: Vec<Fid> = state.handles.values().map(|lost| lost.fid).collect();
         files.sort_unstable();
         files.dedup();
         files
     }
-    fn opened(&self, handle: OpenHandle, fid: Fid, process: u32) {
+    pub(crate) fn opened(&self, handle: OpenHandle, fid: Fid, process: u32) {
         let mut state = self.0.borrow_mut();
         if state.handles.values().any(|lost| lost.fid == fid) {
             state.later.insert(handle, (fid, process));
         }
     }
     /// The file whose handle keeps a process from changing anything, and whether that was not known yet.
-    fn keeps(&self, process: u32, open: Option<&[Fid]>) -> Option<(Fid, bool)> {
+    pub(crate) fn blocked_by(&self, process: u32, open: Option<&[Fid]>) -> Option<(Fid, bool)> {
         let state = &mut *self.0.borrow_mut();
         let later = &state.later;
         let has = |lost: &Lost| {
@@ -76,37 +75,6 @@ impl LostHandles {
     }
 }
 
-impl Client {
-    /// Files of which a handle has lost its locks and is still open. Empty but after an eviction: only then a front end
-    /// has to ask [`Client::may_change`].
-    pub fn files_with_lost_locks(&self) -> Vec<Fid> {
-        self.lost.files()
-    }
-
-    /// Asked before every change (by name, or through whatever handle) on behalf of a process (0: nothing is known of it).
-    /// `open`: those of [`Client::files_with_lost_locks`] that it has open; `None`: that cannot be found out.
-    ///
-    /// # Errors
-    /// EIO: it has a handle that has lost its locks, and has to close it first. The log names both, once.
-    pub fn may_change(&self, process: u32, open: Option<&[Fid]>) -> Result<(), Errno> {
-        let Some((fid, new)) = self.lost.keeps(process, open) else { return Ok(()) };
-        if new {
-            tracing::warn!(
-                process,
-                %fid,
-                "the locks of this process on this file were lost with the eviction: all its changes fail with EIO until \
-                 it closes the file"
-            );
-        }
-        Err(Errno::EIO)
-    }
-
-    /// A process has opened a file by itself. To be told while there are [`Client::files_with_lost_locks`].
-    pub fn opened_by(&self, handle: OpenHandle, fid: Fid, process: u32) {
-        self.lost.opened(handle, fid, process);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,23 +84,23 @@ mod tests {
     fn a_process_is_kept_from_changes_until_its_handle_is_closed() {
         let lost = LostHandles::default();
         let (a, b) = (Fid::new(Seq(0x100), Oid(1)), Fid::new(Seq(0x100), Oid(2)));
-        assert!(lost.files().is_empty() && lost.keeps(7, None).is_none());
+        assert!(lost.files().is_empty() && lost.blocked_by(7, None).is_none());
         lost.lost(OpenHandle(1), a, [7].into());
-        assert_eq!(lost.keeps(7, None), Some((a, true)), "it had locked");
-        assert_eq!(lost.keeps(7, Some(&[a])), Some((a, false)), "said once");
-        assert_eq!(lost.keeps(7, Some(&[])), None, "it has closed it, and a child has it");
-        assert_eq!(lost.keeps(8, None), None);
-        assert_eq!(lost.keeps(8, Some(&[b])), None);
-        assert_eq!(lost.keeps(8, Some(&[a])), Some((a, true)), "a child that has inherited the handle");
+        assert_eq!(lost.blocked_by(7, None), Some((a, true)), "it had locked");
+        assert_eq!(lost.blocked_by(7, Some(&[a])), Some((a, false)), "said once");
+        assert_eq!(lost.blocked_by(7, Some(&[])), None, "it has closed it, and a child has it");
+        assert_eq!(lost.blocked_by(8, None), None);
+        assert_eq!(lost.blocked_by(8, Some(&[b])), None);
+        assert_eq!(lost.blocked_by(8, Some(&[a])), Some((a, true)), "a child that has inherited the handle");
         lost.opened(OpenHandle(2), a, 9);
         lost.opened(OpenHandle(3), b, 9);
-        assert_eq!(lost.keeps(9, Some(&[a, b])), None, "it has opened the file by itself");
+        assert_eq!(lost.blocked_by(9, Some(&[a, b])), None, "it has opened the file by itself");
         lost.opened(OpenHandle(4), a, 7);
-        assert_eq!(lost.keeps(7, Some(&[a])), Some((a, false)), "it still has the old handle");
+        assert_eq!(lost.blocked_by(7, Some(&[a])), Some((a, false)), "it still has the old handle");
         lost.closed(OpenHandle(2));
-        assert_eq!(lost.keeps(9, Some(&[a])), Some((a, true)));
+        assert_eq!(lost.blocked_by(9, Some(&[a])), Some((a, true)));
         lost.closed(OpenHandle(1));
-        assert!(lost.keeps(7, Some(&[a])).is_none() && lost.files().is_empty());
+        assert!(lost.blocked_by(7, Some(&[a])).is_none() && lost.files().is_empty());
         assert!(lost.0.borrow().later.is_empty());
     }
 }

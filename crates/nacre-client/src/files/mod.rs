@@ -1,10 +1,15 @@
 //! Files in use: open handles, the state that this mount keeps per file, closes.
 //!
-//! `open` holds handles, opens and their end; `closes` combines closes into batches; `ranges` orders the operations of this
-//! mount on one file; `atime` updates access times; `lost` knows the handles whose file locks an eviction took.
+//! `open` has opens and the end of handles, `table` the open handles, `state` the state per file; `closes` combines closes into
+//! batches, with `close_queue`; `ranges` orders the operations of this mount on one file; `atime` keeps access times;
+//! `eviction` handles evictions, `lost` knows the handles whose file locks an eviction took.
 
 pub(crate) mod atime;
-pub(crate) mod closes;
+pub(crate) mod close_queue;
+mod closes;
+mod eviction;
 pub(crate) mod lost;
 pub(crate) mod open;
 pub(crate) mod ranges;
+pub(crate) mod state;
+pub(crate) mod table;

@@ -1,13 +1,12 @@
 //! Extent locks of OSTs, held for the time of one operation; those of an append until the last piece of its call
 //! (`long_append`).
 //!
-//! Invariants: (1) locks of one operation are taken in (stripe, offset) order; (2) every lock that was asked for is
-//! cancelled, also when the operation fails: dropping [`HeldExtent`] sends the cancel. Not here: waiting for a callback
-//! (`waits`), operations of this mount among each other (`ranges`), keeping locks with what they cover (the cache to come).
+//! Invariants: (1) locks of one operation are taken in (stripe, offset) order; (2) every requested lock is
+//! cancelled, also when the operation fails: dropping [`GrantedExtent`] sends the cancel. Not here: waiting for a callback
+//! (`pending`), operations of this mount among each other (`ranges`), keeping locks with what they cover (the cache to come).
 
-use crate::client::Client;
 use crate::data::stripes::Laid;
-use crate::locks::pending::{Registered, Waits};
+use crate::locks::pending::{PendingLock, PendingLocks};
 use crate::targets::target::Target;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -19,58 +18,58 @@ use nacre_types::{Errno, Extent, Fid, LockCookie, ObjectId};
 use nacre_wire::Opcode;
 use nacre_wire::ost::{Cancel, Enqueue, LockBlocking, LockGranted, LockMode, ObjectState, Read};
 
-/// A lock that was asked for, and whose operation goes on.
-struct Asked {
+/// A requested lock whose operation is under way.
+struct Requested {
     ost: Rc<Target>,
     object: ObjectId,
     laid: u32,
     extent: Extent,
-    /// Others wait for it, and the OST is told that it is still needed.
-    wanted_back: bool,
+    /// The OST has revoked the lock, and is notified that it is still in use.
+    revoked: bool,
 }
 
 /// The extent locks of the operations under way.
 #[derive(Clone, Default)]
 pub(crate) struct ExtentLocks {
-    /// Locks that are held or asked for, until their cancel is answered; a grant brings the object as it is then.
-    waits: Waits<ObjectState>,
-    asked: Rc<RefCell<BTreeMap<LockCookie, Asked>>>,
+    /// Locks that are granted or requested, until their cancel has its reply; a grant brings the object as it is then.
+    pending: PendingLocks<ObjectState>,
+    requested: Rc<RefCell<BTreeMap<LockCookie, Requested>>>,
 }
 
 impl ExtentLocks {
     pub(crate) fn is_idle(&self) -> bool {
-        self.waits.is_idle()
+        self.pending.is_idle()
     }
-    pub(crate) fn ask_again(&self) {
-        self.waits.ask_again();
+    pub(crate) fn retry_all(&self) {
+        self.pending.retry_all();
     }
-    /// Takes the callbacks of an OST, and hears when it forgets them.
+    /// Handles the callbacks of an OST, and its restarts and evictions.
     pub(crate) fn listen(&self, ctx: &Rc<Ctx>, ost: &Rc<Target>) {
         let (this, ctx, weak) = (self.clone(), ctx.clone(), Rc::downgrade(ost));
         ost.peer.on_callback(Box::new(move |frame| match Opcode::from_number(frame.header.opcode) {
             Some(Opcode::LockGranted) => {
-                this.waits.take(frame, |grant: LockGranted| (grant.cookie, grant.state));
+                this.pending.handle_callback(frame, |grant: LockGranted| (grant.cookie, grant.state));
             }
             Some(Opcode::LockBlocking) => {
                 if let (Ok(LockBlocking { cookie }), Some(ost)) =
                     (LockBlocking::from_slice(&frame.body), weak.upgrade())
                 {
-                    this.wanted_back(&ctx, ost, cookie);
+                    this.revoked(&ctx, ost, cookie);
                 }
             }
             _ => {}
         }));
-        ost.peer.on_restarted(self.waits.asks_again());
-        ost.peer.on_evicted(self.waits.asks_again());
+        ost.peer.on_restarted(self.pending.retry_handler());
+        ost.peer.on_evicted(self.pending.retry_handler());
     }
 
-    fn wanted_back(&self, ctx: &Rc<Ctx>, ost: Rc<Target>, cookie: LockCookie) {
-        if let Some(lock) = self.asked.borrow_mut().get_mut(&cookie) {
-            // It goes at the end of its operation, without being asked for.
-            if !core::mem::replace(&mut lock.wanted_back, true) {
-                ctx.spawn(self.clone().show_use(ctx.clone(), cookie));
+    fn revoked(&self, ctx: &Rc<Ctx>, ost: Rc<Target>, cookie: LockCookie) {
+        if let Some(lock) = self.requested.borrow_mut().get_mut(&cookie) {
+            // It goes at the end of its operation, without being requested for.
+            if !core::mem::replace(&mut lock.revoked, true) {
+                ctx.spawn(self.clone().keep_in_use(ctx.clone(), cookie));
             }
-        } else if !self.waits.knows(cookie) {
+        } else if !self.pending.contains(cookie) {
             // The OST has lost the cancel with the end of its log. It finds a lock by the cookie; of which object is not
             // known here.
             let object = ObjectId { fid: Fid::default(), stripe: 0 };
@@ -79,12 +78,12 @@ impl ExtentLocks {
     }
     /// An OST evicts whoever keeps what others wait for and does nothing with it. An operation over several objects does
     /// nothing with the locks of one OST while it waits for another one that is away: a small read says that it goes on.
-    async fn show_use(self, ctx: Rc<Ctx>, cookie: LockCookie) {
+    async fn keep_in_use(self, ctx: Rc<Ctx>, cookie: LockCookie) {
         loop {
-            let Some(ost) = self.asked.borrow().get(&cookie).map(|lock| lock.ost.clone()) else { return };
+            let Some(ost) = self.requested.borrow().get(&cookie).map(|lock| lock.ost.clone()) else { return };
             ctx.sleep(ost.peer.with_import(|import| import.lease().length()) / 3).await;
-            let request = match self.asked.borrow().get(&cookie) {
-                Some(&Asked { object, laid, extent, .. }) => {
+            let request = match self.requested.borrow().get(&cookie) {
+                Some(&Requested { object, laid, extent, .. }) => {
                     Read { object, laid, offset: extent.start, len: 1, lock: cookie }
                 }
                 None => return,
@@ -95,69 +94,90 @@ impl ExtentLocks {
     }
 }
 
-/// A granted lock. Dropping it gives it back, without waiting for the answer.
-pub(crate) struct HeldExtent {
+/// A granted lock. Dropping it sends the cancel and does not wait for the reply.
+pub(crate) struct GrantedExtent {
     ctx: Rc<Ctx>,
     locks: ExtentLocks,
     ost: Rc<Target>,
     object: ObjectId,
     pub(crate) cookie: LockCookie,
-    registered: Rc<Registered<ObjectState>>,
+    registration: Rc<PendingLock<ObjectState>>,
     /// The object as it was when the lock was granted.
     pub(crate) state: ObjectState,
 }
-impl Drop for HeldExtent {
+impl Drop for GrantedExtent {
     fn drop(&mut self) {
-        self.locks.asked.borrow_mut().remove(&self.cookie);
+        self.locks.requested.borrow_mut().remove(&self.cookie);
         let (ost, cancel) = (self.ost.clone(), Cancel { object: self.object, cookie: self.cookie });
-        let registered = self.registered.clone();
+        let registration = self.registration.clone();
         self.ctx.spawn(async move {
             // An error means that the export, and the lock with it, is gone.
             let _ = ost.call(&cancel).await;
-            drop(registered);
+            drop(registration);
         });
     }
 }
 
-impl Client {
-    /// Takes a lock; waits for those who hold conflicting ones. One that is `kept` survives a kill of the OST's process.
-    /// With `leaves` the wait ends with EINTR once nobody wants the operation any more.
-    pub(crate) async fn lock_extent(
+/// A lock to be requested.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ExtentRequest {
+    object: Laid,
+    mode: LockMode,
+    extent: Extent,
+    persistent: bool,
+    interruptible: bool,
+}
+impl ExtentRequest {
+    pub(super) fn new(object: Laid, mode: LockMode, extent: Extent) -> Self {
+        Self { object, mode, extent, persistent: false, interruptible: false }
+    }
+    /// Sets whether the lock survives a restart of the OST.
+    pub(super) fn persistent(self, persistent: bool) -> Self {
+        Self { persistent, ..self }
+    }
+    /// Sets whether the wait ends with EINTR once the caller has cancelled the operation.
+    pub(super) fn interruptible(self, interruptible: bool) -> Self {
+        Self { interruptible, ..self }
+    }
+}
+
+impl ExtentLocks {
+    /// Requests a lock under a new cookie; waits for conflicting locks of others.
+    pub(crate) async fn acquire(
         &self,
+        ctx: &Rc<Ctx>,
+        cookie: LockCookie,
         ost: &Rc<Target>,
-        Laid { object, laid }: Laid,
-        mode: LockMode,
-        extent: Extent,
-        kept: bool,
-        leaves: bool,
-    ) -> Result<HeldExtent, Errno> {
-        let registered = Rc::new(self.locks.waits.register(&self.ctx, self.new_cookie()));
-        let cookie = registered.cookie;
-        let asked = Asked { ost: ost.clone(), object, laid, extent, wanted_back: false };
-        self.locks.asked.borrow_mut().insert(cookie, asked);
-        // From here on the request may be queued at the OST: the guard withdraws it whatever happens.
-        let mut held = HeldExtent {
-            ctx: self.ctx.clone(),
-            locks: self.locks.clone(),
+        request: ExtentRequest,
+    ) -> Result<GrantedExtent, Errno> {
+        let ExtentRequest { object: Laid { object, laid }, mode, extent, persistent, interruptible } =
+            request;
+        let registration = Rc::new(self.pending.register(ctx, cookie));
+        let requested = Requested { ost: ost.clone(), object, laid, extent, revoked: false };
+        self.requested.borrow_mut().insert(cookie, requested);
+        // From here on the request may be queued at the OST: dropping the guard cancels it whatever happens.
+        let mut granted = GrantedExtent {
+            ctx: ctx.clone(),
+            locks: self.clone(),
             ost: ost.clone(),
             object,
             cookie,
-            registered: registered.clone(),
+            registration: registration.clone(),
             state: ObjectState::default(),
         };
         loop {
-            registered.asks();
-            let reply = ost.call(&Enqueue { object, laid, cookie, mode, extent, kept }).await?;
+            registration.requested();
+            let reply = ost.call(&Enqueue { object, laid, cookie, mode, extent, kept: persistent }).await?;
             if reply.granted {
-                held.state = reply.state;
-                return Ok(held);
+                granted.state = reply.state;
+                return Ok(granted);
             }
-            let heard = registered.heard();
-            let heard =
-                if !leaves { heard.await } else { self.ctx.while_wanted(heard).await.ok_or(Errno::EINTR)? };
-            if let Some(state) = heard {
-                held.state = state;
-                return Ok(held);
+            let wait = registration.granted();
+            let state =
+                if !interruptible { wait.await } else { ctx.while_wanted(wait).await.ok_or(Errno::EINTR)? };
+            if let Some(state) = state {
+                granted.state = state;
+                return Ok(granted);
             }
         }
     }

@@ -1,32 +1,16 @@
 //! flock(2), fcntl(2) and OFD locks: held at the MDT, waited for here.
 //!
-//! Invariants: (1) a waiting request is answered at once and completed by a callback (`waits`), so it holds no slot; (2) an
+//! Invariants: (1) a waiting request is answered at once and completed by a callback (`pending`), so it holds no slot; (2) an
 //! interrupted wait ends with the MDT's word on who was first, the grant or the signal; (3) a callback says that it is time
 //! to ask again: only a grant that answers a request of this client is one that it can make again when the MDT's machine
 //! is lost; (4) what a handle has locked is remembered until the MDT has been told to drop it.
 
 use crate::client::Client;
-use crate::files::open::Open;
-use crate::locks::pending::Waits;
+use crate::files::table::Open;
 use nacre_dlm::client::GrantedFlocks;
 use nacre_dlm::policy::flock::{Family, Kind, Lock};
 use nacre_types::{Errno, Fid, OpenHandle};
-use nacre_wire::mdt::{
-    FileLock, Flock, FlockCancel, FlockFamily, FlockGranted, FlockOutcome, FlockTest, FlockType,
-};
-use nacre_wire::{Frame, Opcode};
-
-/// The calls that wait.
-pub(crate) type Flocks = Waits<FlockOutcome>;
-
-impl Flocks {
-    /// A callback of the MDT.
-    pub(crate) fn handle(&self, frame: &Frame) {
-        if frame.header.opcode == Opcode::FlockGranted.number() {
-            self.take(frame, |grant: FlockGranted| (grant.cookie, grant.outcome));
-        }
-    }
-}
+use nacre_wire::mdt::{FileLock, Flock, FlockCancel, FlockFamily, FlockOutcome, FlockTest, FlockType};
 
 fn family_of(family: FlockFamily) -> Family {
     match family {
@@ -69,23 +53,23 @@ impl Client {
     }
 
     async fn outcome_of(&self, open: &Open, lock: FileLock, wait: bool) -> Result<FlockOutcome, Errno> {
-        let registered = self.flocks.register(&self.ctx, self.new_cookie());
-        let (fid, cookie) = (open.file.fid, registered.cookie);
+        let pending = self.flocks.register(&self.ctx, self.new_cookie());
+        let (fid, cookie) = (open.file.fid, pending.cookie);
         let request = Flock { fid, lock, wait, cookie };
         loop {
             let mdt = self.mdt().await?;
-            registered.asks();
+            pending.requested();
             match mdt.call(&request).await?.outcome {
                 FlockOutcome::Waiting => {}
                 outcome => return Ok(outcome),
             }
-            match self.ctx.while_wanted(registered.heard()).await {
+            match self.ctx.while_wanted(pending.granted()).await {
                 Some(None | Some(FlockOutcome::Granted)) => {}
                 Some(Some(outcome)) => return Ok(outcome),
                 None => match mdt.call(&FlockCancel { fid, cookie }).await?.outcome {
                     FlockOutcome::Granted => return Ok(FlockOutcome::Granted),
                     // An MDT that was restarted does not know who was first. The lock itself, if it was granted, it knows.
-                    _ if registered.is_forgotten() => {}
+                    _ if pending.is_forgotten() => {}
                     _ => return Err(Errno::EINTR),
                 },
             }
@@ -114,6 +98,7 @@ impl Client {
         }
     }
 
+    /// Returns a lock that conflicts with `lock`, if there is one.
     pub async fn flock_test(&self, fid: Fid, lock: FileLock) -> Result<Option<FileLock>, Errno> {
         Ok(self.mdt().await?.call(&FlockTest { fid, lock }).await?.conflict)
     }
@@ -133,7 +118,7 @@ impl Client {
             had_locks |= other.lock_owners.borrow_mut().remove(&key);
         }
         if had_locks {
-            self.writes_end(&open.file).await;
+            self.wait_for_writes(&open.file).await;
             open.file.granted_flocks.borrow_mut().remove_owner(family_of(key.0), key.1);
             self.unlock_all(open.file.fid, key.0, key.1).await?;
         }

@@ -1,9 +1,10 @@
 //! Locks that this mount requests from its targets, and the leases that limit their use.
 //!
-//! `extents` takes extent locks at OSTs, `flocks` file locks at the MDT; `pending` keeps the calls that wait for a lock
+//! `extents` takes extent locks at OSTs (`acquire` for an operation), `flocks` file locks at the MDT; `pending` keeps the calls that wait for a lock
 //! callback; `under_lease` limits operations under file locks to the MDT's lease.
 
+mod acquire;
 pub(crate) mod extents;
-pub(crate) mod flocks;
+mod flocks;
 pub(crate) mod pending;
-pub(crate) mod under_lease;
+mod under_lease;

@@ -1,8 +1,8 @@
-//! Calls that wait for a callback of a target.
+//! Lock requests that wait for a callback of a target.
 //!
 //! Invariants: (1) a cookie is known here before its request leaves, so a callback that overtakes the reply finds it;
-//! (2) nobody asks again without a reason: a callback is repeated until it has come, and a target that has forgotten who
-//! waits makes itself known (another instance, an eviction).
+//! (2) a request is repeated only for a reason: a callback is resent until it is acknowledged, and a target that has lost its
+//! waiting requests is recognised (another instance, an eviction).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -10,51 +10,56 @@ use alloc::rc::Rc;
 use core::cell::{Cell, RefCell};
 use nacre_node::{Ctx, WaitList};
 use nacre_types::{Codec, LockCookie};
-use nacre_wire::Frame;
+use nacre_wire::mdt::{FlockGranted, FlockOutcome};
+use nacre_wire::{Frame, Opcode};
 
-/// One call.
-struct Call<T> {
-    came: Cell<Option<T>>,
-    /// Its target may not know any more who waits.
+/// One request.
+struct Pending<T> {
+    granted: Cell<Option<T>>,
+    /// The target may have lost the request.
     forgotten: Cell<bool>,
     changed: WaitList,
 }
 
-/// The calls that wait, or hold what they waited for. Bounded by the operations under way.
-pub(crate) struct Waits<T>(Rc<RefCell<BTreeMap<LockCookie, Rc<Call<T>>>>>);
+/// Requests that wait, or whose locks are in use. Bounded by the operations under way.
+pub(crate) struct PendingLocks<T>(Rc<RefCell<BTreeMap<LockCookie, Rc<Pending<T>>>>>);
 
-impl<T> Default for Waits<T> {
+impl<T> Default for PendingLocks<T> {
     fn default() -> Self {
         Self(Rc::default())
     }
 }
-impl<T> Clone for Waits<T> {
+impl<T> Clone for PendingLocks<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<T: 'static> Waits<T> {
+impl<T: 'static> PendingLocks<T> {
     pub(crate) fn is_idle(&self) -> bool {
         self.0.borrow().is_empty()
     }
-    pub(crate) fn knows(&self, cookie: LockCookie) -> bool {
+    pub(crate) fn contains(&self, cookie: LockCookie) -> bool {
         self.0.borrow().contains_key(&cookie)
     }
-    pub(crate) fn register(&self, ctx: &Ctx, cookie: LockCookie) -> Registered<T> {
-        let (came, forgotten, changed) = (Cell::default(), Cell::default(), ctx.wait_list());
-        let call = Rc::new(Call { came, forgotten, changed });
-        self.0.borrow_mut().insert(cookie, call.clone());
-        Registered { waits: self.clone(), cookie, call }
+    pub(crate) fn register(&self, ctx: &Ctx, cookie: LockCookie) -> PendingLock<T> {
+        let (granted, forgotten, changed) = (Cell::default(), Cell::default(), ctx.wait_list());
+        let pending = Rc::new(Pending { granted, forgotten, changed });
+        self.0.borrow_mut().insert(cookie, pending.clone());
+        PendingLock { table: self.clone(), cookie, pending }
     }
-    /// A callback: for whom, and what it brings.
-    pub(crate) fn take<'a, C: Codec<'a>>(&self, frame: &'a Frame, read: impl FnOnce(C) -> (LockCookie, T)) {
+    /// Handles a callback; `read` returns its cookie and its result.
+    pub(crate) fn handle_callback<'a, C: Codec<'a>>(
+        &self,
+        frame: &'a Frame,
+        read: impl FnOnce(C) -> (LockCookie, T),
+    ) {
         match C::from_slice(&frame.body) {
             Ok(callback) => {
-                let (cookie, what) = read(callback);
-                if let Some(call) = self.0.borrow().get(&cookie) {
-                    call.came.set(Some(what));
-                    call.changed.wake_all();
+                let (cookie, result) = read(callback);
+                if let Some(pending) = self.0.borrow().get(&cookie) {
+                    pending.granted.set(Some(result));
+                    pending.changed.wake_all();
                 }
             }
             Err(error) => {
@@ -63,49 +68,61 @@ impl<T: 'static> Waits<T> {
             }
         }
     }
-    /// Whoever waits asks again. What came from the process that is gone is nothing; those who wait for another target are
-    /// told what they know.
-    pub(crate) fn ask_again(&self) {
-        for call in self.0.borrow().values() {
-            call.came.set(None);
-            call.forgotten.set(true);
-            call.changed.wake_all();
+    /// Makes every request be sent again, and discards grants that the previous server instance sent. Requests to other targets
+    /// get the same reply again.
+    pub(crate) fn retry_all(&self) {
+        for pending in self.0.borrow().values() {
+            pending.granted.set(None);
+            pending.forgotten.set(true);
+            pending.changed.wake_all();
         }
     }
-    /// What does that.
-    pub(crate) fn asks_again(&self) -> Box<dyn Fn()> {
-        let waits = self.clone();
-        Box::new(move || waits.ask_again())
+    /// A handler that calls [`PendingLocks::retry_all`].
+    pub(crate) fn retry_handler(&self) -> Box<dyn Fn()> {
+        let table = self.clone();
+        Box::new(move || table.retry_all())
     }
 }
 
-/// A place among the calls that wait.
-pub(crate) struct Registered<T> {
-    waits: Waits<T>,
+/// File locks that wait at the MDT.
+pub(crate) type PendingFlocks = PendingLocks<FlockOutcome>;
+
+impl PendingFlocks {
+    /// A callback of the MDT.
+    pub(crate) fn handle(&self, frame: &Frame) {
+        if frame.header.opcode == Opcode::FlockGranted.number() {
+            self.handle_callback(frame, |grant: FlockGranted| (grant.cookie, grant.outcome));
+        }
+    }
+}
+
+/// The registration of one request.
+pub(crate) struct PendingLock<T> {
+    table: PendingLocks<T>,
     pub(crate) cookie: LockCookie,
-    call: Rc<Call<T>>,
+    pending: Rc<Pending<T>>,
 }
-impl<T> Drop for Registered<T> {
+impl<T> Drop for PendingLock<T> {
     fn drop(&mut self) {
-        self.waits.0.borrow_mut().remove(&self.cookie);
+        self.table.0.borrow_mut().remove(&self.cookie);
     }
 }
-impl<T> Registered<T> {
-    /// Its request is about to be sent.
-    pub(crate) fn asks(&self) {
-        self.call.forgotten.set(false);
+impl<T> PendingLock<T> {
+    /// The request is about to be sent.
+    pub(crate) fn requested(&self) {
+        self.pending.forgotten.set(false);
     }
-    /// Whether the target may have forgotten it since.
+    /// Whether the target may have lost the request since.
     pub(crate) fn is_forgotten(&self) -> bool {
-        self.call.forgotten.get()
+        self.pending.forgotten.get()
     }
-    /// What the callback brings; `None` when it is time to ask again.
-    pub(crate) async fn heard(&self) -> Option<T> {
+    /// The result that the callback brings; `None` when the request must be sent again.
+    pub(crate) async fn granted(&self) -> Option<T> {
         while !self.is_forgotten() {
-            if let Some(what) = self.call.came.take() {
-                return Some(what);
+            if let Some(result) = self.pending.granted.take() {
+                return Some(result);
             }
-            self.call.changed.wait().await;
+            self.pending.changed.wait().await;
         }
         None
     }

@@ -1,5 +1,5 @@
-//! What is done under file locks is done within the MDT's lease: beyond it somebody else may have them, and the OSTs know
-//! nothing of them.
+//! Operations under file locks begin and end within the MDT's lease: after it another client may have the locks, and the OSTs
+//! do not know file locks.
 //!
 //! Invariants: a handle that an eviction took gives EIO; where there are locks an operation begins and ends within the
 //! lease; each change of an object says until when the OST may begin it, so that one that was long on its way, or that
@@ -7,7 +7,7 @@
 
 use crate::client::Client;
 use crate::data::io::NO_LOCK;
-use crate::files::open::Open;
+use crate::files::table::Open;
 use crate::targets::target::Target;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -20,25 +20,25 @@ use nacre_wire::mdt::{Getattr, Reclaim, ReclaimReply};
 /// How often a change asks for room: files may be removed while it waits.
 const RECLAIMS_MAX: u32 = 3;
 /// How long the MDT may take to have space freed.
-const RECLAIM_PATIENCE: Duration = Duration::from_secs(10);
+const RECLAIM_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Client {
     /// A usable handle for reading or writing.
     pub(crate) async fn handle_under_lease(&self, handle: OpenHandle) -> Result<Rc<Open>, Errno> {
         let open = self.files.handle(handle)?;
-        self.still_under_lease(&open).await?;
+        self.check_lease(&open).await?;
         Ok(open)
     }
 
-    /// Asked again when an operation is done: of one that an OST kept waiting beyond the lease nobody knows whose the file
-    /// locks were when it was made.
-    pub(crate) async fn still_under_lease(&self, open: &Open) -> Result<(), Errno> {
-        self.locks_until(open).await.map(drop)
+    /// Checked again at the end of an operation: if an OST kept it waiting beyond the lease, another client may have had the file
+    /// locks when it was executed.
+    pub(crate) async fn check_lease(&self, open: &Open) -> Result<(), Errno> {
+        self.flock_deadline(open).await.map(drop)
     }
 
-    /// Waits until the file locks that the handle may rely on are certain; until when nobody else has them. `None`: it
-    /// has none.
-    async fn locks_until(&self, open: &Open) -> Result<Option<Instant>, Errno> {
+    /// Waits until the lease covers the file locks of the handle; returns the time until which no other client can get them.
+    /// `None`: the handle has no file locks.
+    async fn flock_deadline(&self, open: &Open) -> Result<Option<Instant>, Errno> {
         loop {
             open.usable()?;
             if !open.file.granted_flocks.borrow().covers(open.handle) {
@@ -48,7 +48,7 @@ impl Client {
             if mdt.peer.lease_ok() {
                 return Ok(mdt.peer.granted_until());
             }
-            // Any answer renews the lease, or tells of the eviction first. EIO: this very request was evicted.
+            // Any reply renews the lease, or reports the eviction first. EIO: the eviction has ended this very request.
             match mdt.call(&Getattr { fid: open.file.fid }).await {
                 Ok(_) | Err(Errno::ESTALE) => {}
                 Err(error) => return Err(error),
@@ -56,9 +56,9 @@ impl Client {
         }
     }
 
-    /// Changes an object, through a handle or by name. What came too late was not made: the locks are looked at again. Such
-    /// changes go one after the other, so that a slow network carries less at a time; those under a lock of the OST apart from
-    /// those that may wait there for such a lock.
+    /// Changes an object, through a handle or by name. Changes that were rejected as late are resent one at a time, after
+    /// another check of the lease, so that a slow network carries less at a time; changes under a lock of the OST have a turn
+    /// of their own, because others may wait at the OST for such a lock.
     pub(crate) async fn change_object<'a, R: Rpc + Codec<'a>>(
         &self,
         ost: &Target,
@@ -71,7 +71,7 @@ impl Client {
         let mut reclaims = 0;
         loop {
             let deadline = match open {
-                Some(open) => self.locks_until(open).await?,
+                Some(open) => self.flock_deadline(open).await?,
                 None => None,
             };
             let call = ost.request(request).bulk(bulk.clone()).deadline(deadline);
@@ -79,7 +79,7 @@ impl Client {
                 Err(e) if e.is(ProtocolOutcome::DeadlinePassed) => {
                     tracing::debug!(
                         target_name = ost.name,
-                        "a change reached its OST too late: it is made anew"
+                        "a change was rejected as late by its OST: it is sent again"
                     );
                     if turn.is_none() {
                         turn = Some(if lock == NO_LOCK { &ost.late } else { &ost.late_locked }.enter().await);
@@ -102,7 +102,7 @@ impl Client {
         let (promise, answer) = self.ctx.promise();
         let request = Reclaim { ost: OstIndex(index) };
         self.ctx.spawn(async move { promise.fulfil(mdt.call(&request).await) });
-        let answer = self.ctx.timeout(self.ctx.now() + RECLAIM_PATIENCE, answer).await;
+        let answer = self.ctx.timeout(self.ctx.now() + RECLAIM_TIMEOUT, answer).await;
         matches!(answer.flatten(), Some(Ok(ReclaimReply { freed: true })))
     }
 }

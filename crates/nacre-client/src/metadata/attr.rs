@@ -5,12 +5,15 @@
 //! of every object, so that objects always tell the truth; it reports to the MDT while it holds the
 //! locks, so that reports arrive in the order of the changes. Not here: what the MDT makes of a report.
 
+use crate::api::Entry;
 use crate::cache::dirs::Touches;
-use crate::client::{Client, Entry};
+use crate::client::Client;
 use crate::data::stripes::{self, Laid};
-use crate::files::open::{FileState, Open, OwnChanges, is_regular};
+use crate::files::open::is_regular;
 use crate::files::ranges::Share;
-use crate::locks::extents::HeldExtent;
+use crate::files::state::{FileState, OwnChanges};
+use crate::files::table::Open;
+use crate::locks::extents::GrantedExtent;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use nacre_node::join_all;
@@ -43,6 +46,7 @@ impl Entry {
 }
 
 impl Client {
+    /// Attributes of an inode, with its size.
     pub async fn getattr(&self, fid: Fid) -> Result<Entry, Errno> {
         let _timing = self.stats.time("getattr");
         if let Some(mut entry) = self.dirs.attrs(self.holds_usable(), fid) {
@@ -86,7 +90,7 @@ impl Client {
             Some(size) => self.truncate(fid, size, set, caller, Some(&open)).await?,
             None => self.setattr(fid, set, caller).await?,
         };
-        self.still_under_lease(&open).await?;
+        self.check_lease(&open).await?;
         Ok(entry)
     }
 
@@ -239,7 +243,7 @@ impl Client {
         component: &Component,
         size: u64,
         mtime: Timestamp,
-    ) -> Result<(Vec<ObjectState>, Vec<HeldExtent>), Errno> {
+    ) -> Result<(Vec<ObjectState>, Vec<GrantedExtent>), Errno> {
         let fid = file.fid;
         let mut osts = Vec::with_capacity(component.stripes.len());
         let mut locks = Vec::with_capacity(component.stripes.len());

@@ -4,8 +4,9 @@
 //! [`BATCH_MAX`] go in several requests, one after the other. A target that does not know batches gets the changes
 //! one by one.
 
+use crate::api::{CreateArgs, Entry};
 use crate::cache::dirs::Touches;
-use crate::client::{Client, CreateArgs, Entry};
+use crate::client::Client;
 use crate::targets::target::Target;
 use alloc::vec::Vec;
 use bytes::Bytes;

@@ -12,10 +12,12 @@ use nacre_wire::mdt::{FidLinks, GetLayout, LayoutReply, SetLayout};
 const DEPTH_MAX: usize = 4096;
 
 impl Client {
+    /// Layout of a file, or the template of a directory.
     pub async fn layout(&self, fid: Fid) -> Result<LayoutReply, Errno> {
         self.mdt().await?.call(&GetLayout { fid }).await
     }
 
+    /// Sets the layout of an empty file, or the template of a directory.
     pub async fn set_layout(&self, fid: Fid, template: LayoutTemplate, caller: Caller) -> Result<(), Errno> {
         self.check_writable()?;
         let request = SetLayout { fid, template, caller, time: self.now() };

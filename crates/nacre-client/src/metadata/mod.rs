@@ -1,10 +1,11 @@
 //! Calls that the MDT serves: names, attributes, extended attributes, layouts, batches of changes.
 //!
 //! `namespace` holds the calls on names, `attr` those on attributes (and truncate, because it changes the size), `batch`
-//! several changes in one request, `layout` layouts and paths. `fids` supplies the FIDs of new inodes.
+//! several changes in one request, `layout` layouts and paths. `fids` assigns the FIDs of new inodes from `fid_pool`.
 
 pub(crate) mod attr;
 pub(crate) mod batch;
-pub(crate) mod fids;
+pub(crate) mod fid_pool;
+mod fids;
 pub(crate) mod layout;
 pub(crate) mod namespace;

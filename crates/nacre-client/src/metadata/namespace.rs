@@ -1,7 +1,8 @@
 //! Names: lookup, new inodes, links, removal, rename, listings, extended attributes.
 
+use crate::api::{CreateArgs, Entry, ListedEntry, ReaddirPage};
 use crate::cache::dirs::Touches;
-use crate::client::{Client, CreateArgs, Entry, ListedEntry, ReaddirPage};
+use crate::client::Client;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{Caller, Errno, Fid, FileType, Name, name};
@@ -14,6 +15,7 @@ use nacre_wire::mdt::{
 const ENTRIES_MAX: u32 = 1024;
 
 impl Client {
+    /// Finds a name in a directory.
     pub async fn lookup(&self, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
         let _timing = self.stats.time("lookup");
         match name {
@@ -47,6 +49,7 @@ impl Client {
         reply.links.first().map(|(parent, _)| *parent).ok_or(Errno::ENOENT)
     }
 
+    /// Target of a symbolic link.
     pub async fn readlink(&self, fid: Fid) -> Result<Bytes, Errno> {
         let _timing = self.stats.time("readlink");
         Ok(self.mdt().await?.call(&Readlink { fid }).await?.target)
@@ -93,6 +96,7 @@ impl Client {
         })
     }
 
+    /// Adds a name to a file.
     pub async fn link(&self, fid: Fid, parent: Fid, name: &[u8], caller: Caller) -> Result<Entry, Errno> {
         let _timing = self.stats.time("link");
         self.check_writable()?;
@@ -118,6 +122,7 @@ impl Client {
         Ok(())
     }
 
+    /// Renames, with the flags of renameat2(2).
     pub async fn rename(
         &self,
         from: (Fid, &[u8]),
@@ -192,12 +197,14 @@ impl Client {
         Ok(ReaddirPage { entries, eof: reply.eof })
     }
 
+    /// Value of an extended attribute.
     pub async fn getxattr(&self, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
         let _timing = self.stats.time("getxattr");
         Self::check_xattr_name(name)?;
         Ok(self.mdt().await?.call(&Getxattr { fid, name }).await?.value)
     }
 
+    /// Sets an extended attribute.
     pub async fn setxattr(
         &self,
         fid: Fid,
@@ -222,11 +229,13 @@ impl Client {
         Ok(())
     }
 
+    /// Names of the extended attributes.
     pub async fn listxattr(&self, fid: Fid) -> Result<Vec<Bytes>, Errno> {
         let _timing = self.stats.time("listxattr");
         Ok(self.mdt().await?.call(&Listxattr { fid }).await?.names)
     }
 
+    /// Removes an extended attribute.
     pub async fn removexattr(&self, fid: Fid, name: &[u8]) -> Result<(), Errno> {
         let _timing = self.stats.time("removexattr");
         self.check_writable()?;

@@ -186,8 +186,8 @@ pub(crate) fn wait_ready(news: &Receiver<Attach>, address: &str, mut limits: Wai
     loop {
         match news.recv_timeout(LOOK) {
             Ok(Attach::Ready) => return Ok(()),
-            Ok(Attach::Hopeless(why)) => bail!("{why}"),
-            Ok(Attach::Waits(what)) => {
+            Ok(Attach::Failed(why)) => bail!("{why}"),
+            Ok(Attach::Waiting(what)) => {
                 match waits {
                     None => output::note(&format!(
                         "waiting for the servers at {address} (Ctrl-C gives up): {what}"

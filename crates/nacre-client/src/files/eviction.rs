@@ -1,0 +1,106 @@
+//! What an eviction, or another target in the place of an OST, does to the open handles of this mount.
+//!
+//! Handles of files with file locks are lost, the others are opened again by FID. The rules for processes that have lost file
+//! locks are those of `lost`.
+
+use crate::client::Client;
+use crate::files::table::Open;
+use alloc::vec::Vec;
+use nacre_types::{Caller, Errno, Fid, OpenHandle, OstIndex};
+use nacre_wire::mdt::{Close, Open as OpenRequest, OpenHow};
+
+impl Client {
+    /// The MDT has forgotten this client. Handles of files with locks are lost, the others are opened again by FID.
+    pub(crate) fn evicted_by_mdt(&self) {
+        let opens = self.files.all();
+        tracing::warn!(
+            fs = %self.config.fs,
+            handles = opens.len(),
+            "evicted by the MDT: handles of files with file locks fail with EIO from now on, the others are opened again"
+        );
+        self.fids.forget();
+        self.flocks.retry_all();
+        let lost: Vec<bool> =
+            opens.iter().map(|open| open.file.granted_flocks.borrow().covers(open.handle)).collect();
+        for (open, _) in opens.iter().zip(&lost).filter(|(_, lost)| **lost) {
+            self.lost.lost(
+                open.handle,
+                open.file.fid,
+                open.file.granted_flocks.borrow().processes(open.handle),
+            );
+        }
+        for (open, lost) in opens.into_iter().zip(lost) {
+            open.file.evicted();
+            open.file.granted_flocks.borrow_mut().clear();
+            if lost {
+                open.set_stale();
+                continue;
+            }
+            let client = self.me();
+            self.ctx.spawn(async move {
+                let how = OpenHow { handle: open.handle, flags: open.flags() };
+                let request = OpenRequest { fid: open.file.fid, how, caller: Caller::root() };
+                let result = match client.mdt().await {
+                    Ok(mdt) => mdt.call(&request).await,
+                    Err(e) => Err(e),
+                };
+                if let Err(error) = result {
+                    tracing::error!(fid = %open.file.fid, %error, "an open file was lost with the eviction: its handle fails with EIO");
+                    open.set_stale();
+                } else if let Some(mdt) = client.mount.known_mdt()
+                    && !client.files.contains(open.handle)
+                {
+                    // It was released meanwhile, and its close may have come before this open.
+                    let close =
+                        Close { fid: open.file.fid, handle: open.handle, dirty: false, written: None, atime: None };
+                    let _ = client.send_or_queue_close(&mdt, close).await; // an error means that it is closed
+                }
+            });
+        }
+    }
+
+    /// Another target was admitted in the place of an OST, or an old copy of it. What was written there and was not synced is
+    /// gone with the former: whoever wrote hears of it at the next use of the handle.
+    pub(crate) fn lost_with(&self, ost: OstIndex, replaced: u32) {
+        let lies_there = |open: &Open| {
+            let component = open.file.component.borrow();
+            component.as_ref().is_some_and(|c| {
+                (0u32..).zip(&c.stripes).any(|(stripe, on)| *on == ost && c.laid(stripe) < replaced)
+            })
+        };
+        let lost: Vec<_> = self.files.all().into_iter().filter(|o| o.is_writer() && lies_there(o)).collect();
+        lost.iter().for_each(|open| open.set_stale());
+        tracing::warn!(fs = %self.config.fs, ost = ost.0, handles = lost.len(),
+            "another target was admitted in the place of this OST, or an old copy of it: handles that may have written there \
+             fail with EIO from now on");
+    }
+
+    /// Files of which a handle has lost its locks and is still open. Empty but after an eviction: only then a front end
+    /// has to ask [`Client::may_change`].
+    pub fn files_with_lost_locks(&self) -> Vec<Fid> {
+        self.lost.files()
+    }
+
+    /// Asked before every change (by name, or through whatever handle) on behalf of a process (0: nothing is known of it).
+    /// `open`: those of [`Client::files_with_lost_locks`] that it has open; `None`: that cannot be found out.
+    ///
+    /// # Errors
+    /// EIO: it has a handle that has lost its locks, and has to close it first. The log names both, once.
+    pub fn may_change(&self, process: u32, open: Option<&[Fid]>) -> Result<(), Errno> {
+        let Some((fid, new)) = self.lost.blocked_by(process, open) else { return Ok(()) };
+        if new {
+            tracing::warn!(
+                process,
+                %fid,
+                "the locks of this process on this file were lost with the eviction: all its changes fail with EIO until \
+                 it closes the file"
+            );
+        }
+        Err(Errno::EIO)
+    }
+
+    /// A process has opened a file by itself. To be told while there are [`Client::files_with_lost_locks`].
+    pub fn opened_by(&self, handle: OpenHandle, fid: Fid, process: u32) {
+        self.lost.opened(handle, fid, process);
+    }
+}

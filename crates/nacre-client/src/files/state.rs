@@ -1,0 +1,188 @@
+//! State that a mount keeps per file in use: layout, owner, changes of its own, order of its operations.
+//!
+//! Invariant: the known state of objects comes from replies to this mount since its first writer opened the file, and is
+//! forgotten with the last writer, so that a close never reports sizes that another mount may have changed in between.
+
+use crate::data::long_append::LongAppend;
+use crate::data::stripes;
+use crate::files::atime::Accessed;
+use crate::files::ranges::RangeLock;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use nacre_dlm::client::GrantedFlocks;
+use nacre_types::{Attr, Caller, Component, Errno, Fid, Layout, Owner, mode};
+use nacre_wire::mdt::EntryReply;
+use nacre_wire::ost::ObjectState;
+
+/// State that this mount keeps of a file in use.
+pub(crate) struct FileState {
+    pub(crate) fid: Fid,
+    /// Order of this mount's operations on the file.
+    pub(crate) ranges: RangeLock,
+    pub(crate) long_append: LongAppend,
+    pub(crate) component: RefCell<Option<Rc<Component>>>,
+    owner: Cell<Owner>,
+    /// A write by an ordinary user must take set-id bits away first.
+    kill_priv: Cell<bool>,
+    /// One by somebody who is not in the group must take the set-group-id bit away.
+    set_gid: Cell<bool>,
+    /// Handles open for writing.
+    writers: Cell<u32>,
+    /// Last known state per object, while there are writers.
+    known: RefCell<Vec<Option<ObjectState>>>,
+    /// The file was written since the first writer opened.
+    dirty: Cell<bool>,
+    /// The MDT has evicted this mount while there were writers: others may have changed the file since, so replies to
+    /// this mount tell nothing until the last of those writers is gone.
+    others_wrote: Cell<bool>,
+    /// Count of this mount's metadata changes when the MDT was last synced for this file.
+    pub(crate) synced_at: Cell<Option<u64>>,
+    /// File locks were taken through some handle of it: only then a close has to look for them in all of them.
+    pub(crate) was_locked: Cell<bool>,
+    pub(crate) granted_flocks: RefCell<GrantedFlocks>,
+    pub(crate) accessed: Accessed,
+}
+
+impl FileState {
+    pub(crate) fn new(fid: Fid) -> Self {
+        Self {
+            fid,
+            ranges: RangeLock::default(),
+            long_append: LongAppend::default(),
+            component: RefCell::default(),
+            owner: Cell::default(),
+            kill_priv: Cell::new(false),
+            set_gid: Cell::new(false),
+            writers: Cell::new(0),
+            known: RefCell::default(),
+            dirty: Cell::new(false),
+            others_wrote: Cell::new(false),
+            synced_at: Cell::new(None),
+            was_locked: Cell::new(false),
+            granted_flocks: RefCell::default(),
+            accessed: Accessed::default(),
+        }
+    }
+    /// Records a reply about the inode.
+    pub(crate) fn learn(&self, reply: &EntryReply) {
+        let Attr { uid, gid, projid, .. } = reply.attr;
+        self.owner.set(Owner { uid, gid, projid });
+        self.kill_priv.set(reply.kill_priv);
+        self.set_gid.set(reply.attr.mode & mode::SGID != 0);
+        self.accessed.learn(&reply.attr);
+        if let Some(layout) = &reply.layout {
+            self.learn_layout(layout);
+        }
+    }
+    /// Whether a change of the bytes by an ordinary user takes something away.
+    pub(crate) fn loses_privileges(&self, caller: &Caller) -> bool {
+        self.kill_priv.get() || self.set_gid.get() && !caller.in_group(self.owner().gid)
+    }
+    pub(crate) fn learn_layout(&self, layout: &Layout) {
+        *self.component.borrow_mut() = stripes::only_component(layout).cloned().map(Rc::new);
+    }
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner.get()
+    }
+    /// Where the bytes lie.
+    ///
+    /// # Errors
+    /// EIO for a layout that this build cannot use (or no regular file).
+    pub(crate) fn component(&self) -> Result<Rc<Component>, Errno> {
+        self.component.borrow().clone().ok_or_else(|| {
+            tracing::error!(fid = %self.fid, "no layout that this build understands: upgrade this client");
+            Errno::EIO
+        })
+    }
+    /// A reply to a write has told the state of an object.
+    pub(crate) fn note_written(&self, stripe: u32, state: ObjectState) {
+        self.accessed.changed(state.mtime);
+        if self.writers.get() == 0 {
+            return;
+        }
+        self.dirty.set(true);
+        if self.others_wrote.get() {
+            return;
+        }
+        let mut known = self.known.borrow_mut();
+        let stripe = stripe as usize;
+        if known.len() <= stripe {
+            known.resize(stripe + 1, None);
+        }
+        // Replies to writes of different ranges may come in any order; a truncate is alone.
+        known[stripe] = Some(match known[stripe] {
+            Some(old) => ObjectState {
+                size: old.size.max(state.size),
+                blocks: old.blocks.max(state.blocks),
+                mtime: old.mtime.max(state.mtime),
+            },
+            None => state,
+        });
+    }
+    /// A write has failed: the state of the object is unknown.
+    pub(crate) fn note_uncertain(&self, stripe: u32) {
+        self.dirty.set(true);
+        if let Some(state) = self.known.borrow_mut().get_mut(stripe as usize) {
+            *state = None;
+        }
+    }
+    /// A truncate has set the state of every object.
+    pub(crate) fn note_truncated(&self, states: &[ObjectState]) {
+        if self.writers.get() > 0 {
+            self.dirty.set(true);
+            if !self.others_wrote.get() {
+                *self.known.borrow_mut() = states.iter().copied().map(Some).collect();
+            }
+        }
+    }
+    /// Whether the file was written since the first writer opened it.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty.get()
+    }
+    /// Last known state of each object, while there are writers.
+    pub(crate) fn known_states(&self) -> Vec<Option<ObjectState>> {
+        self.known.borrow().clone()
+    }
+    /// The MDT has forgotten this mount's opens.
+    pub(crate) fn evicted(&self) {
+        if self.writers.get() > 0 {
+            self.others_wrote.set(true);
+            self.known.borrow_mut().fill(None);
+        }
+    }
+    /// Changes by the writers of this mount since the first of them opened the file; `None`: not known.
+    pub(crate) fn own_changes(&self) -> Option<OwnChanges> {
+        if self.writers.get() == 0 {
+            return None;
+        }
+        if !self.dirty.get() {
+            return Some(OwnChanges::None);
+        }
+        self.known.borrow().iter().copied().collect::<Option<Vec<_>>>().map(OwnChanges::States)
+    }
+    pub(crate) fn writer_opened(&self, created: bool) {
+        if self.writers.get() == 0 {
+            self.dirty.set(false);
+            let stripes = self.component.borrow().as_ref().map_or(0, |c| c.stripes.len());
+            let state = created.then(ObjectState::default);
+            *self.known.borrow_mut() = alloc::vec![state; stripes];
+        }
+        self.writers.set(self.writers.get() + 1);
+    }
+    pub(crate) fn writer_closed(&self) {
+        self.writers.set(self.writers.get().saturating_sub(1));
+        if self.writers.get() == 0 {
+            self.dirty.set(false);
+            self.others_wrote.set(false);
+            self.known.borrow_mut().clear();
+        }
+    }
+}
+
+/// Changes of a mount that the MDT does not know.
+pub(crate) enum OwnChanges {
+    None,
+    /// One for each object.
+    States(Vec<ObjectState>),
+}

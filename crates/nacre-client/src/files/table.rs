@@ -1,0 +1,126 @@
+//! The table of open handles and files in use.
+//!
+//! Invariant: a [`FileState`] is in the table as long as a [`FileRef`] refers to it.
+
+use crate::files::atime::{Atime, AtimePolicy};
+use crate::files::state::FileState;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::ops::Deref;
+use nacre_types::{Attr, Errno, Fid, OpenHandle};
+use nacre_wire::mdt::{FlockFamily, open_flags};
+
+/// Keeps a [`FileState`] in the table.
+pub(crate) struct FileRef {
+    files: Rc<Files>,
+    state: Rc<FileState>,
+}
+impl Deref for FileRef {
+    type Target = FileState;
+    fn deref(&self) -> &FileState {
+        &self.state
+    }
+}
+impl Drop for FileRef {
+    fn drop(&mut self) {
+        // The references of the table and of this value are the last ones.
+        if Rc::strong_count(&self.state) == 2 {
+            self.files.by_fid.borrow_mut().remove(&self.state.fid);
+        }
+    }
+}
+
+/// An open handle.
+pub(crate) struct Open {
+    pub(crate) handle: OpenHandle,
+    pub(crate) file: FileRef,
+    flags: u32,
+    noatime: bool,
+    /// The MDT has forgotten it (eviction): every use is EIO.
+    stale: Cell<bool>,
+    /// Lock owners that took locks through this handle: nothing but the release tells that an OFD lock is over.
+    pub(crate) lock_owners: RefCell<BTreeSet<(FlockFamily, u64)>>,
+}
+impl Open {
+    pub(crate) fn new(handle: OpenHandle, file: FileRef, flags: u32, noatime: bool) -> Self {
+        Self { handle, file, flags, noatime, stale: Cell::new(false), lock_owners: RefCell::default() }
+    }
+    /// Access mode and O_APPEND, as the MDT knows them.
+    pub(crate) fn flags(&self) -> u32 {
+        self.flags
+    }
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale.get()
+    }
+    /// Every use of the handle fails with EIO from now on.
+    pub(crate) fn set_stale(&self) {
+        self.stale.set(true);
+    }
+    pub(crate) fn usable(&self) -> Result<(), Errno> {
+        if self.stale.get() { Err(Errno::EIO) } else { Ok(()) }
+    }
+    /// How a read through this handle changes the access time.
+    pub(crate) fn atime(&self, policy: AtimePolicy) -> Atime {
+        if self.noatime { Atime::Never } else { policy.files }
+    }
+    pub(crate) fn is_writer(&self) -> bool {
+        self.flags & open_flags::ACCMODE != 0
+    }
+}
+
+/// Open handles and the files in use.
+#[derive(Default)]
+pub(crate) struct Files {
+    by_fid: RefCell<BTreeMap<Fid, Rc<FileState>>>,
+    handles: RefCell<BTreeMap<OpenHandle, Rc<Open>>>,
+}
+impl Files {
+    /// The state of a file, created if the file is not in use yet.
+    pub(crate) fn of(self: &Rc<Self>, fid: Fid) -> FileRef {
+        let state =
+            self.by_fid.borrow_mut().entry(fid).or_insert_with(|| Rc::new(FileState::new(fid))).clone();
+        FileRef { files: self.clone(), state }
+    }
+    /// The state of a file if it is in use.
+    pub(crate) fn used(self: &Rc<Self>, fid: Fid) -> Option<FileRef> {
+        let state = self.by_fid.borrow().get(&fid).cloned()?;
+        Some(FileRef { files: self.clone(), state })
+    }
+    /// A usable handle.
+    pub(crate) fn handle(&self, handle: OpenHandle) -> Result<Rc<Open>, Errno> {
+        let open = self.handles.borrow().get(&handle).cloned().ok_or(Errno::EBADF)?;
+        open.usable()?;
+        Ok(open)
+    }
+    pub(crate) fn insert(&self, open: Rc<Open>) {
+        self.handles.borrow_mut().insert(open.handle, open);
+    }
+    pub(crate) fn remove(&self, handle: OpenHandle) -> Option<Rc<Open>> {
+        self.handles.borrow_mut().remove(&handle)
+    }
+    pub(crate) fn contains(&self, handle: OpenHandle) -> bool {
+        self.handles.borrow().contains_key(&handle)
+    }
+    pub(crate) fn all(&self) -> Vec<Rc<Open>> {
+        self.handles.borrow().values().cloned().collect()
+    }
+    /// Handles of one file.
+    pub(crate) fn of_file(&self, fid: Fid) -> Vec<Rc<Open>> {
+        self.handles.borrow().values().filter(|o| o.file.fid == fid).cloned().collect()
+    }
+    /// No handle is open and no operation on a file is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.by_fid.borrow().is_empty() && self.handles.borrow().is_empty()
+    }
+
+    /// Shows the pending access time of a file in use.
+    pub(crate) fn show_atime(self: &Rc<Self>, attr: &mut Attr) {
+        if let Some(file) = self.used(attr.fid)
+            && let Some(atime) = file.accessed.pending()
+        {
+            attr.atime = attr.atime.max(atime);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The targets of a mount as far as they are known, and the mount's clock. `watch` keeps their list up to date, `ready` waits
+//! for them.
+
+mod ready;
+mod watch;
+
+use crate::api::MountConfig;
+use crate::targets::target::Target;
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use nacre_node::{Ctx, PeerConfig, Peers, WaitList};
+use nacre_types::{ClientUuid, OstIndex, TargetKind, TargetName};
+use nacre_wire::target::Role;
+
+/// The targets of the file system as far as they are known.
+pub(crate) struct Mount {
+    uuid: ClientUuid,
+    pub(crate) peers: Rc<Peers>,
+    mgs: Rc<Target>,
+    mdt: RefCell<Option<Rc<Target>>>,
+    osts: RefCell<BTreeMap<OstIndex, Rc<Target>>>,
+    config_version: Cell<u64>,
+    /// Version of the list whose parameters were set last, and the targets known then.
+    kept: Cell<(u64, usize)>,
+    /// Number of lists received so far.
+    lists: Cell<u64>,
+    changed: WaitList,
+    /// Wakes the task that watches the list.
+    kick: WaitList,
+    /// Why the mount can never be used, a sentence.
+    failure: RefCell<Option<String>>,
+    stopped: Cell<bool>,
+    last_time: Cell<i128>,
+    /// The log has a line about an MDT that this build does not use.
+    warned_of_mdts: Cell<bool>,
+}
+
+impl Mount {
+    pub(crate) fn new(ctx: &Rc<Ctx>, config: &MountConfig) -> Self {
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&config.instance.unwrap_or_else(|| ctx.random()).to_be_bytes());
+        uuid[8..].copy_from_slice(&ctx.random().to_le_bytes());
+        let uuid = ClientUuid(uuid);
+        let peers = Rc::new(Peers::default());
+        let mgs = PeerConfig {
+            client: uuid,
+            role: Role::Client,
+            secret: ctx.secret(),
+            name: config.name.clone(),
+            target: TargetName::Mgs.to_string(),
+            addresses: config.mgs_addresses.clone(),
+            max_mod_rpcs: 1,
+            known: None, // an MGS that was made anew has a list of its own
+            replaced: 0,
+            instance: 0,
+        };
+        let mgs = Target::new(ctx, &peers, mgs, TargetKind::Mgs);
+        Self {
+            uuid,
+            peers,
+            mgs,
+            mdt: RefCell::default(),
+            osts: RefCell::default(),
+            config_version: Cell::new(0),
+            kept: Cell::new((0, 0)),
+            lists: Cell::new(0),
+            changed: ctx.wait_list(),
+            kick: ctx.wait_list(),
+            failure: RefCell::default(),
+            stopped: Cell::new(false),
+            last_time: Cell::new(i128::MIN),
+            warned_of_mdts: Cell::new(false),
+        }
+    }
+    /// Identity of this mount at its targets.
+    pub(crate) fn uuid(&self) -> ClientUuid {
+        self.uuid
+    }
+    /// Every target known: MGS, MDT, OSTs.
+    pub(crate) fn targets(&self) -> Vec<Rc<Target>> {
+        let mut all = alloc::vec![self.mgs.clone()];
+        all.extend(self.mdt.borrow().iter().cloned());
+        all.extend(self.osts.borrow().values().cloned());
+        all
+    }
+    pub(crate) fn known_mdt(&self) -> Option<Rc<Target>> {
+        self.mdt.borrow().clone()
+    }
+    pub(crate) fn osts(&self) -> Vec<Rc<Target>> {
+        self.osts.borrow().values().cloned().collect()
+    }
+    fn is_complete(&self) -> bool {
+        self.mdt.borrow().is_some() && self.targets().iter().all(|t| t.peer.is_connected())
+    }
+    /// Ends the watch task and every wait.
+    pub(crate) fn stop(&self) {
+        self.stopped.set(true);
+        self.kick.wake_all();
+        self.changed.wake_all();
+    }
+}

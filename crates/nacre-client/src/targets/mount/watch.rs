@@ -1,0 +1,219 @@
+//! The list of targets: how it is kept up to date, and how its targets become part of the mount.
+//!
+//! The MGS knows the targets; it is asked at the start, every [`POLL_INTERVAL`], and every [`POLL_INTERVAL_MISSING`] while a
+//! target is not connected (its address may have changed). A target that has left the list is kept: its files stay.
+//! Not here: connections and resends (`nacre_node::Peer`).
+
+use crate::client::Client;
+use crate::targets::target::Target;
+use alloc::format;
+use alloc::rc::Rc;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::time::Duration;
+use nacre_node::PeerConfig;
+use nacre_types::{Errno, Instant, OstIndex, TargetKind, TargetName};
+use nacre_wire::mgs::{KeptParam, ListTargets, TargetEntry, TargetList};
+use nacre_wire::target::{GetParams, Role};
+use nacre_wire::{Opcode, matches};
+
+/// How often the list of targets is asked for.
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
+/// The same while a target is missing.
+const POLL_INTERVAL_MISSING: Duration = Duration::from_secs(1);
+/// How long a file system may be unknown to an MGS that knows others before a mount gives up.
+const UNKNOWN_FS_TIMEOUT: Duration = Duration::from_secs(3);
+/// The same while the MGS knows none: its targets are probably starting.
+const EMPTY_MGS_TIMEOUT: Duration = Duration::from_secs(30);
+/// Modifying requests in flight per MDT and per OST.
+const MDT_MOD_RPCS: u16 = 7;
+const OST_MOD_RPCS: u16 = 8;
+
+impl Client {
+    /// Keeps the list of targets up to date until the mount is stopped.
+    pub(crate) async fn watch(self: Rc<Self>) {
+        let mount = &self.mount;
+        let mut unknown_since: Option<Instant> = None;
+        while !mount.stopped.get() {
+            match mount.mgs.call(&ListTargets { fs: self.config.fs.clone() }).await {
+                Ok(list) if !list.targets.is_empty() => {
+                    unknown_since = None;
+                    self.take_list(list);
+                }
+                Ok(_) | Err(Errno::ENOENT) => {
+                    let since = *unknown_since.get_or_insert(self.ctx.now());
+                    let known = self.known_file_systems().await;
+                    let timeout = if known.is_empty() { EMPTY_MGS_TIMEOUT } else { UNKNOWN_FS_TIMEOUT };
+                    if mount.lists.get() == 0 && self.ctx.now() - since >= timeout {
+                        *mount.failure.borrow_mut() = Some(self.unknown_fs(&known));
+                    }
+                }
+                Err(Errno::ESHUTDOWN) => break,
+                Err(error) => {
+                    tracing::warn!(fs = %self.config.fs, %error, "the MGS does not tell the list of targets, asking again");
+                }
+            }
+            mount.lists.set(mount.lists.get() + u64::from(unknown_since.is_none()));
+            mount.changed.wake_all();
+            let pause = if mount.is_complete() { POLL_INTERVAL } else { POLL_INTERVAL_MISSING };
+            let _ = self.ctx.timeout(self.ctx.now() + pause, mount.kick.wait()).await;
+        }
+    }
+
+    /// Names of the file systems of this MGS, from its parameters `mgs.MGS.live.<fs>`.
+    async fn known_file_systems(&self) -> Vec<String> {
+        let request = GetParams { pattern: "mgs.MGS.live.*".to_string() };
+        let params = self.mount.mgs.call(&request).await.map_or_else(|_| Vec::new(), |list| list.params);
+        params.iter().filter_map(|p| p.name.rsplit('.').next()).map(String::from).collect()
+    }
+
+    fn unknown_fs(&self, known: &[String]) -> String {
+        let what = format!(
+            "the management server at {} does not know a file system `{}`",
+            self.config.mgs_addresses.join(", "),
+            self.config.fs
+        );
+        if known.is_empty() {
+            return format!("{what}; no target has registered there\nhint: start the targets (nacre serve)");
+        }
+        format!(
+            "{what}; it knows: {}\nhint: check the name after the colon; if it is right, start its targets (nacre serve)",
+            known.join(", ")
+        )
+    }
+
+    /// Asks for the list as soon as the MGS says that it has changed.
+    pub(crate) async fn watch_version(self: Rc<Self>) {
+        let mount = &self.mount;
+        while !mount.stopped.get() {
+            mount.mgs.peer.changed().await;
+            if mount.mgs.peer.config_version() > mount.config_version.get() {
+                mount.kick.wake_all();
+            }
+        }
+    }
+
+    /// Sets the parameters that the MGS keeps, once per version of the list.
+    fn apply_kept(&self, version: u64, kept: &[KeptParam]) {
+        let now = (version, self.mount.targets().len());
+        if kept.is_empty() || self.mount.kept.replace(now) == now {
+            return;
+        }
+        let params = self.params();
+        for KeptParam { name, value } in kept {
+            for param in params.iter().filter(|p| p.writable && matches(name, &p.name)) {
+                if let Err(reason) = self.set(&param.name, value, true) {
+                    tracing::warn!(
+                        reason,
+                        "a parameter that the MGS keeps is refused\nhint: nacre lctl set_param -P -d {name}"
+                    );
+                }
+            }
+        }
+    }
+
+    fn take_list(&self, list: TargetList) {
+        let (version, kept) = (list.config_version, list.params.clone());
+        self.take_targets(list);
+        self.apply_kept(version, &kept);
+    }
+
+    fn take_targets(&self, list: TargetList) {
+        let mount = &self.mount;
+        mount.config_version.set(list.config_version);
+        for entry in list.targets {
+            match entry.kind {
+                TargetKind::Mgs => {}
+                TargetKind::Mdt if entry.index == 0 => {
+                    let known = mount.mdt.borrow().clone();
+                    let mdt = self.place(known, &entry, MDT_MOD_RPCS);
+                    if mount.mdt.borrow().is_none() {
+                        self.adopt_mdt(&mdt);
+                        *mount.mdt.borrow_mut() = Some(mdt);
+                    }
+                }
+                TargetKind::Mdt => {
+                    if !mount.warned_of_mdts.replace(true) {
+                        tracing::warn!(
+                            index = entry.index,
+                            "this build uses one MDT, further ones are left alone"
+                        );
+                    }
+                }
+                TargetKind::Ost => {
+                    let index = OstIndex(entry.index);
+                    let known = mount.osts.borrow().get(&index).cloned();
+                    if known.as_ref().is_some_and(|ost| ost.replaced() < entry.replaced) {
+                        self.lost_with(index, entry.replaced);
+                    }
+                    let is_new = known.is_none();
+                    let ost = self.place(known, &entry, OST_MOD_RPCS);
+                    if is_new {
+                        self.locks.listen(&self.ctx, &ost);
+                        mount.osts.borrow_mut().insert(index, ost);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A target where it is now.
+    fn place(&self, known: Option<Rc<Target>>, entry: &TargetEntry, max_mod_rpcs: u16) -> Rc<Target> {
+        if let Some(target) = known {
+            target.peer.set_addresses(entry.addresses.clone());
+            target.peer.expect(entry.known, entry.replaced);
+            return target;
+        }
+        let name = TargetName::Of { fs: self.config.fs.clone(), kind: entry.kind, index: entry.index };
+        let config = PeerConfig {
+            client: self.mount.uuid,
+            role: Role::Client,
+            secret: self.ctx.secret(),
+            name: self.config.name.clone(),
+            target: name.to_string(),
+            addresses: entry.addresses.clone(),
+            max_mod_rpcs,
+            known: Some(entry.known),
+            replaced: entry.replaced,
+            instance: 0,
+        };
+        Target::new(&self.ctx, &self.mount.peers, config, entry.kind)
+    }
+
+    /// The file system was in memory and is gone: no call waits for its servers any more.
+    fn file_system_ended(&self) {
+        tracing::error!(fs = %self.config.fs,
+            "the file system was in memory only and has ended with its server: every call fails with EIO\nhint: unmount it");
+        for target in self.mount.targets() {
+            target.peer.set_active(false);
+        }
+        self.locks.retry_all();
+        self.flocks.retry_all();
+    }
+
+    /// Callbacks and evictions of the MDT.
+    fn adopt_mdt(&self, mdt: &Rc<Target>) {
+        mdt.peer.on_restarted(self.flocks.retry_handler());
+        let (flocks, dirs, client) = (self.flocks.clone(), self.dirs.clone(), self.weak());
+        mdt.peer.on_callback(alloc::boxed::Box::new(move |frame| {
+            match Opcode::from_number(frame.header.opcode) {
+                Some(Opcode::RevokeDir) => dirs.revoked(frame),
+                Some(Opcode::Ended) => {
+                    if let Some(client) = client.upgrade() {
+                        client.file_system_ended();
+                    }
+                }
+                _ => flocks.handle(frame),
+            }
+        }));
+        let client = self.weak();
+        mdt.peer.on_evicted(alloc::boxed::Box::new(move || {
+            if let Some(client) = client.upgrade() {
+                client.evicted_by_mdt();
+            }
+        }));
+        if self.fids.wants_more() {
+            self.request_sequence();
+        }
+    }
+}

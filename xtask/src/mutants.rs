@@ -205,7 +205,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "a write does not wait for space that is being freed",
         "crates/nacre-ost/src/store.rs",
-        &[("Err(Errno::ENOSPC) if self.objects.freed_some(deadline).await? => {}", "Err(Errno::ENOSPC) if deadline < self.core.ctx.now() => {}")],
+        &[("Err(Errno::ENOSPC) if self.objects.wait_for_freed_space(deadline).await? => {}", "Err(Errno::ENOSPC) if deadline < self.core.ctx.now() => {}")],
     )
     .found_by("nacre-sim", "placement", "a_write_finds_the_space_of_a_file_that_was_cut_just_before"),
     planted(
@@ -487,7 +487,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "a block that holds its bytes is not written again",
         "crates/nacre-osd/src/object/restore.rs",
-        &[("true => self.put_back(object, first, held).await?,", "true => {}")],
+        &[("true => self.rewrite(object, first, held).await?,", "true => {}")],
     )
     .found_by("nacre-sim", "stores", "answered_bytes_are_there_whatever_the_store_of_an_ost_has_lost"),
     planted(
@@ -526,14 +526,14 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "the deadline of a write is not looked at after its waits",
         "crates/nacre-osd/src/object/prepare.rs",
-        &[("            may_begin().map_err(OsdError::NotBegun)?;\n            let (offset, data", "            let (offset, data")],
+        &[("            check_deadline().map_err(OsdError::Rejected)?;\n            let (offset, data", "            let (offset, data")],
     )
     .found_by("nacre-sim", "stores", "a_write_whose_mount_dies_while_it_waits_in_the_ost_is_not_begun"),
     planted(
         "lost bytes are not put back",
         "crates/nacre-osd/src/object/restore.rs",
         &[(
-            "false => self.put_back(object, from, bytes(from, to)).await?,",
+            "false => self.rewrite(object, from, bytes(from, to)).await?,",
             "false => {}",
         )],
     ),
@@ -860,7 +860,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "damaged rows of one object hold up the space of all",
         "crates/nacre-osd/src/maintenance/reclaim.rs",
-        &[("Err(error @ OsdError::Corrupt { .. }) => self.leave_unreclaimed(object, &error),", "")],
+        &[("Err(error @ OsdError::Corrupt { .. }) => self.skip_damaged(object, &error),", "")],
     )
     .found_by("nacre-osd", "objects", "damaged_rows_of_one_object_hold_up_the_space_of_no_other"),
     planted(
@@ -882,13 +882,13 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "an object goes in one visit, however large",
         "crates/nacre-osd/src/maintenance/thin.rs",
-        &[("if self.cool(&from, &to).await > ROWS_MAX {", "if ROWS_MAX == 0 {")],
+        &[("if self.drop_clean(&from, &to).await > ROWS_MAX {", "if ROWS_MAX == 0 {")],
     )
     .found_by("nacre-osd", "objects", "a_large_object_goes_without_a_long_visit"),
     planted(
         "bytes that no file has are zeros",
         "crates/nacre-osd/src/object/lost.rs",
-        &[("Err(_) if self.may_be_gone(row.version) => {", "Err(_) if self.may_be_gone(row.version) || row.written > 0 => {")],
+        &[("Err(_) if self.is_unverified(row.version) => {", "Err(_) if self.is_unverified(row.version) || row.written > 0 => {")],
     )
     .found_by("nacre-osd", "objects", "a_deleted_or_cut_blob_is_an_error_and_never_zeros"),
     planted(
@@ -906,7 +906,7 @@ const MUTATIONS: &[Mutation] = &[
     planted(
         "a lost machine explains the loss of bytes that were stable",
         "crates/nacre-osd/src/object/rechecksum.rs",
-        &[("&& !self.may_be_gone(blocks.version);", "&& !self.may_be_gone(row.version);")],
+        &[("&& !self.is_unverified(blocks.version);", "&& !self.is_unverified(row.version);")],
     )
     .found_by("nacre-osd", "objects", "a_lost_machine_explains_missing_bytes_that_were_not_stable_and_no_others"),
     planted(

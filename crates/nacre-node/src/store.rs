@@ -50,13 +50,13 @@ pub enum StoreOp {
         offset: u64,
         data: Vec<Bytes>,
     },
-    /// Writes to a blob and answers [`StoreDone::Sums`]: crc32c of each whole 4 KiB block that was touched, where bytes
+    /// Writes to a blob and answers [`StoreDone::Checksums`]: crc32c of each whole 4 KiB block that was touched, where bytes
     /// at or beyond `size` (the object's size after the write) count as zeros. `keep_head`: the first block's bytes
     /// before `offset` are data, not zeros; `keep_tail`: likewise after the end. Bytes that are not kept are written as
     /// zeros, up to the block boundaries. With `written_to` the blob has been written up to there: if it ends earlier,
     /// so that this write would leave a hole, or if bytes to keep are missing, the result is [`StoreError::Missing`]
     /// and nothing is written. Without `written_to`, missing bytes count as zeros.
-    WriteSummed {
+    WriteChecksummed {
         file: FileId,
         offset: u64,
         data: Vec<Bytes>,
@@ -141,7 +141,7 @@ impl StoreOp {
             | Self::Space => true,
             Self::Create { .. }
             | Self::Write { .. }
-            | Self::WriteSummed { .. }
+            | Self::WriteChecksummed { .. }
             | Self::Truncate { .. }
             | Self::Allocate { .. }
             | Self::Punch { .. }
@@ -159,7 +159,7 @@ impl StoreOp {
 pub enum StoreDone {
     Unit,
     Bytes(Bytes),
-    Sums(Vec<u32>),
+    Checksums(Vec<u32>),
     /// `None`: there is no such file.
     Len(Option<u64>),
     List(Vec<FileId>),

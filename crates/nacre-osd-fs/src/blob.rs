@@ -6,7 +6,7 @@ use crate::raw::{read_append, read_cached, read_full, retry};
 use crate::store::{FsStore, INLINE_BYTES_MAX};
 use bytes::Bytes;
 use nacre_node::{FileId, StoreError};
-use nacre_osd::checksum::{SummedWrite, write_summed};
+use nacre_osd::checksum::{ChecksummedWrite, write_checksummed};
 use nacre_types::ObjectId;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
@@ -121,7 +121,7 @@ impl FsStore {
     }
     /// Fails if the file that holds the last byte before a write ends before it, so that the write would leave a hole.
     /// Chunks before the last one may be shorter: they are not looked at.
-    fn must_reach(&self, file: FileId, args: &SummedWrite<'_>) -> Result<(), StoreError> {
+    fn must_reach(&self, file: FileId, args: &ChecksummedWrite<'_>) -> Result<(), StoreError> {
         let (reach, written_to) = (args.must_reach(), args.written_to.unwrap_or(0));
         let Some(last) = reach.checked_sub(1) else { return Ok(()) };
         let chunk = last / self.chunk_bytes;
@@ -188,23 +188,23 @@ impl FsStore {
     }
 
     /// A summed write; `read` is how kept bytes are read.
-    pub(crate) fn write_summed(
+    pub(crate) fn write_checksummed(
         &self,
         file: FileId,
-        args: SummedWrite<'_>,
+        args: ChecksummedWrite<'_>,
         read: &ReadFn,
     ) -> Result<Vec<u32>, StoreError> {
         match self.try_write_summed(file, args, read) {
             Ok(sums) => Ok(sums),
             Err(Stopped::Failed(error)) => Err(error),
-            Err(Stopped::WouldWait) => self.write_summed(file, args, &read_full),
+            Err(Stopped::WouldWait) => self.write_checksummed(file, args, &read_full),
         }
     }
     /// `None`: bytes that must be kept are not in the page cache; nothing was written.
     pub(crate) fn write_summed_cached(
         &self,
         file: FileId,
-        args: SummedWrite<'_>,
+        args: ChecksummedWrite<'_>,
     ) -> Option<Result<Vec<u32>, StoreError>> {
         if (args.keep_head || args.keep_tail) && !self.may_read_cached() {
             return None;
@@ -218,11 +218,11 @@ impl FsStore {
     fn try_write_summed(
         &self,
         file: FileId,
-        args: SummedWrite<'_>,
+        args: ChecksummedWrite<'_>,
         read: &ReadFn,
     ) -> Result<Vec<u32>, Stopped> {
         self.must_reach(file, &args)?;
-        write_summed(
+        write_checksummed(
             file,
             args,
             |offset, buf| {

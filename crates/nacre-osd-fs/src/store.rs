@@ -14,7 +14,7 @@ use crate::probe::Features;
 use crate::raw::{read_full, retry, store_error, write_all, write_zeros};
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp, StoreSpace};
-use nacre_osd::checksum::SummedWrite;
+use nacre_osd::checksum::ChecksummedWrite;
 use nacre_types::ObjectId;
 use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
@@ -461,9 +461,9 @@ impl FsStore {
             StoreOp::Write { file, offset, data } => {
                 self.write(file, offset, &data).map(|()| StoreDone::Unit)
             }
-            StoreOp::WriteSummed { file, offset, data, keep_head, keep_tail, size, written_to } => {
-                let args = SummedWrite { offset, data: &data, keep_head, keep_tail, size, written_to };
-                self.write_summed(file, args, &read_full).map(StoreDone::Sums)
+            StoreOp::WriteChecksummed { file, offset, data, keep_head, keep_tail, size, written_to } => {
+                let args = ChecksummedWrite { offset, data: &data, keep_head, keep_tail, size, written_to };
+                self.write_checksummed(file, args, &read_full).map(StoreDone::Checksums)
             }
             StoreOp::Read { file, offset, len } => self.read_file(file, offset, len).map(StoreDone::Bytes),
             StoreOp::ReadWritten { file, offset, len } => {
@@ -506,10 +506,10 @@ impl Store for FsStore {
                 Some(_) | None => Err(op),
             },
             StoreOp::Write { data, .. } if total(data) <= INLINE_BYTES_MAX => Ok(self.run(op)),
-            StoreOp::WriteSummed { file, offset, data, keep_head, keep_tail, size, written_to }
+            StoreOp::WriteChecksummed { file, offset, data, keep_head, keep_tail, size, written_to }
                 if total(data) <= INLINE_BYTES_MAX =>
             {
-                let args = SummedWrite {
+                let args = ChecksummedWrite {
                     offset: *offset,
                     data,
                     keep_head: *keep_head,
@@ -518,7 +518,7 @@ impl Store for FsStore {
                     written_to: *written_to,
                 };
                 match self.write_summed_cached(*file, args) {
-                    Some(result) => Ok(result.map(StoreDone::Sums)),
+                    Some(result) => Ok(result.map(StoreDone::Checksums)),
                     None => Err(op),
                 }
             }

@@ -3,7 +3,7 @@
 use crate::sparse::SparseFile;
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp, StoreSpace};
-use nacre_osd::checksum::{SummedWrite, write_summed};
+use nacre_osd::checksum::{ChecksummedWrite, write_checksummed};
 use nacre_types::{Fid, ObjectId, Oid, Seq};
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -135,21 +135,21 @@ impl MemStore {
             StoreOp::Write { file, offset, data } => {
                 self.write(file, offset, &data).map(|()| StoreDone::Unit)
             }
-            StoreOp::WriteSummed { file, offset, data, keep_head, keep_tail, size, written_to } => {
-                let args = SummedWrite { offset, data: &data, keep_head, keep_tail, size, written_to };
+            StoreOp::WriteChecksummed { file, offset, data, keep_head, keep_tail, size, written_to } => {
+                let args = ChecksummedWrite { offset, data: &data, keep_head, keep_tail, size, written_to };
                 let (held, reach) = (self.find(file).map_or(0, |f| lock(&f).len()), args.must_reach());
                 if held < reach {
                     return Err(StoreError::Missing { file, from: held, to: reach });
                 }
                 let found = self.writable(file)?;
                 let found = std::cell::RefCell::new(lock(&found));
-                write_summed(
+                write_checksummed(
                     file,
                     args,
                     |at, buf| Ok(found.borrow().read(at, buf)),
                     |at, bytes| self.write_locked(file, &mut found.borrow_mut(), at, bytes),
                 )
-                .map(StoreDone::Sums)
+                .map(StoreDone::Checksums)
             }
             StoreOp::Read { file, offset, len } => match (self.find(file), file) {
                 (Some(found), _) => Ok(StoreDone::Bytes(lock(&found).read_bytes(offset, len))),

@@ -1,7 +1,8 @@
-//! Offline verification of what the engine itself has written: superblock, log, runs, order of rows, sums.
+//! Offline verification of the engine's own files: superblock, log, runs, order of rows, checksums.
 //!
-//! Every row is shown to the caller, whose crates know what the rows mean (`nacre_mdt::check`, `nacre_ost::check`);
-//! totals per owner are reported so that they can be compared with what the rows add up to. Nothing is changed.
+//! Every row is passed to the caller, whose crates know the meaning of the rows (`nacre_mdt::check`,
+//! `nacre_ost::check`). Usage per owner is reported, so that it can be compared with the totals of the rows. Nothing is
+//! changed.
 
 use crate::engine::osd::Osd;
 use crate::engine::superblock::Label;

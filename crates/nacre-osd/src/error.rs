@@ -1,14 +1,15 @@
-//! What can go wrong in a target's storage, named after what the caller can do about it.
+//! Errors of a target's storage, named after the reaction of the caller.
 
 use alloc::string::String;
 use nacre_node::StoreError;
 use nacre_types::{Errno, ObjectId};
 
+/// An error of the engine or of its store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OsdError {
     #[error("no space on the target, {needed_bytes} bytes needed")]
     NoSpace { needed_bytes: u64 },
-    /// The device is full, and nothing of the target's own is left that could be given up.
+    /// The device is full, and the target has no file left that could be deleted to make room.
     #[error(
         "there is no room to start: the device is full and the target's reserve is used up\nhint: free a few MiB on the file system below this target (not inside the target), then start it again: files can then be removed through a mount"
     )]
@@ -19,12 +20,13 @@ pub enum OsdError {
     Quarantined(ObjectId),
     /// Bytes that were written are not on the device any more; other ranges of the object can be used.
     #[error(
-        "bytes {from} to {to} of object {object} are lost: they were written, and their file does not have them\nhint: restore the file from a backup; overwriting these bytes as a whole, or cutting them off, makes it usable again"
+        "bytes {from} to {to} of object {object} are lost: they were written, and their file does not have them\nhint: restore the file from a backup; overwriting these bytes as a whole, or truncating the file before them, makes it usable again"
     )]
     Lost { object: ObjectId, from: u64, to: u64 },
-    /// The caller wants the change no more: nothing was begun.
-    #[error("not begun: {0}")]
-    NotBegun(Errno),
+    /// The caller's check before the change failed (its deadline has passed, or its client has disconnected): nothing
+    /// has changed.
+    #[error("rejected before it began: {0}")]
+    Rejected(Errno),
     #[error("object {0} cannot have more than 2^63 - 1 bytes")]
     TooLarge(ObjectId),
     /// The store holds something else, or another format version. The text says what and what to do.
@@ -45,7 +47,7 @@ impl From<OsdError> for Errno {
             }
             OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped) => Errno::ESHUTDOWN,
             OsdError::TooLarge(_) => Errno::EFBIG,
-            OsdError::NotBegun(errno) => errno,
+            OsdError::Rejected(errno) => errno,
             OsdError::Corrupt { .. }
             | OsdError::Quarantined(_)
             | OsdError::Lost { .. }

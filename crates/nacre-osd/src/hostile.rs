@@ -1,6 +1,6 @@
-//! The store's own files as fuzz targets (`fuzz/`): whatever bytes are in them, they are read or refused.
+//! The store's own files as fuzz targets (`fuzz/`): any bytes in them are either read or refused with an error.
 //!
-//! Each is read as it is, and once more with its checksums made good, so that what lies behind them is reached.
+//! Each file is read once as it is, and once with corrected checksums, so that the code behind the checks is reached.
 
 use crate::crc::crc32c;
 use crate::engine::superblock::Super;

@@ -36,7 +36,7 @@ pub use maintenance::writeback::STABLE_KEY;
 pub use object::apply::{Prepared, Stamp};
 pub use object::checksum::{self, BLOCK_BYTES};
 pub use object::objects::{Objects, ObjectsConfig};
-pub use object::rechecksum::UNSUMMED_KEY;
+pub use object::rechecksum::UNVERIFIED_KEY;
 pub use object::rows::{self as object_rows, OBJECT_BYTES_MAX, ObjectRow, REGION_BYTES};
 pub use offline::offline;
 pub use table::Table;

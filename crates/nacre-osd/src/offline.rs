@@ -1,7 +1,7 @@
-//! An engine over a store that must not change: for `nacre check` and other tools.
+//! An engine over a store that must not change, for `nacre check` and other tools.
 //!
-//! What opening writes (superblock, log segments) stays in memory; the tasks run on the caller's thread, one store
-//! operation after the other. No clock: time jumps to the next deadline when nothing else can run.
+//! The writes of an opening (superblock, log segments) stay in memory. The tasks run on the caller's thread, one store
+//! operation after the other. There is no clock: time jumps to the next deadline when no task can run.
 
 use crate::engine::config::OsdConfig;
 use crate::engine::osd::Osd;
@@ -77,7 +77,7 @@ impl Overlay {
                 None => store.execute(StoreOp::Len { file }),
             },
             op @ (StoreOp::ReadWritten { .. } | StoreOp::List { .. } | StoreOp::Space) => store.execute(op),
-            StoreOp::WriteSummed { .. }
+            StoreOp::WriteChecksummed { .. }
             | StoreOp::Truncate { .. }
             | StoreOp::Allocate { .. }
             | StoreOp::Punch { .. } => Err(refused()),

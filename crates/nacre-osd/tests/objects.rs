@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Rng, Store, StoreDone, StoreError, StoreOp};
-use nacre_osd::checksum::block_sum;
+use nacre_osd::checksum::block_checksum;
 use nacre_osd::object_rows::{BlockRow, block_key, region_of_key};
 use nacre_osd::{
     BLOCK_BYTES, OBJECT_BYTES_MAX, ObjectRow, Objects, ObjectsConfig, Osd, OsdConfig, OsdError, Pins,
-    Prepared, STABLE_KEY, Stamp, UNSUMMED_KEY, table,
+    Prepared, STABLE_KEY, Stamp, UNVERIFIED_KEY, table,
 };
 use nacre_testkit::{CrashDevice, Fault, FaultOp, OsdDrive};
 use nacre_types::{Errno, Fid, ObjectId, Oid, Owner, Seq, Timestamp};
@@ -88,8 +88,8 @@ impl Target {
         Self::start(&self.device, &config(), true)
     }
     /// The recovery is over: nobody puts bytes back any more.
-    fn sum_lost(&mut self) {
-        self.objects.sum_lost();
+    fn start_rechecksum(&mut self) {
+        self.objects.start_rechecksum();
         self.settle();
     }
     fn damage(&self, op: StoreOp) {
@@ -166,7 +166,7 @@ impl Target {
                 let block = region * 64 + i;
                 if row.is_written(block) {
                     let (_, bytes) = self.read(object, block * BLOCK_BYTES, 4096).expect("reads");
-                    if block_sum(&bytes) != row.sums[i as usize] {
+                    if block_checksum(&bytes) != row.sums[i as usize] {
                         wrong.push(block);
                     }
                 }
@@ -177,13 +177,13 @@ impl Target {
 }
 
 async fn note_loss(osd: &Rc<Osd>) -> Result<(), OsdError> {
-    if osd.was_clean() || osd.get(table::TARGET, UNSUMMED_KEY).await?.is_some() {
+    if osd.was_clean() || osd.get(table::TARGET, UNVERIFIED_KEY).await?.is_some() {
         return Ok(());
     }
     let stable = osd.get(table::TARGET, STABLE_KEY).await?.map_or_else(|| vec![0; 8], |row| row.to_vec());
     let room = osd.reserve(Objects::small_credits(true)).await?;
     osd.transact(&Pins::default(), room, |tx| {
-        tx.put(table::TARGET, UNSUMMED_KEY, stable);
+        tx.put(table::TARGET, UNVERIFIED_KEY, stable);
         Ok(())
     })
     .map(drop)
@@ -370,7 +370,7 @@ fn what_was_synced_survives_the_machine_and_the_rest_is_some_version() {
             }
             t = t.power_loss(&mut rng);
             if round % 2 == 0 {
-                t.sum_lost();
+                t.start_rechecksum();
             }
             for n in 0..3 {
                 let id = object(n);
@@ -923,7 +923,7 @@ fn a_lost_machine_explains_missing_bytes_that_were_not_stable_and_no_others() {
                 o.restore(object(1), 600_000, &[Bytes::from(vec![2; 9000])]).await.expect("puts back");
             });
         }
-        t.sum_lost();
+        t.start_rechecksum();
         assert!(matches!(t.read(object(1), 0, 10), Err(OsdError::Lost { .. })), "seed {seed}: it was stable");
         assert!(
             matches!(t.read(object(2), 0, 10), Err(OsdError::Lost { .. })),
@@ -961,7 +961,7 @@ fn a_damaged_block_of_object_rows_costs_its_objects_and_holds_up_nothing() {
         device.flip(runs[0], 4 * 4096 + 2000);
         let mut t = Target::start(&device, &config(), machine_was_lost);
         if machine_was_lost {
-            t.objects.sum_lost();
+            t.objects.start_rechecksum();
         }
         // Ends, and what is well goes on.
         make_durable(&mut t);
@@ -976,7 +976,7 @@ fn a_damaged_block_of_object_rows_costs_its_objects_and_holds_up_nothing() {
         t.write(object(400), 0, vec![4; 100]).expect("writes");
         make_durable(&mut t);
         let unsummed =
-            t.drive.run(|osd| async move { osd.get(table::TARGET, UNSUMMED_KEY).await.expect("reads") });
+            t.drive.run(|osd| async move { osd.get(table::TARGET, UNVERIFIED_KEY).await.expect("reads") });
         assert_eq!(unsummed, Some(None), "what cannot be read is not looked at again and again");
         // The files of all are on the device: those that cannot be read may be wanted by whoever repairs it.
         device.power_loss(&mut Rng::new(1));

@@ -16,10 +16,10 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 use nacre_node::{Ctx, FileId, FileKind, StoreDone, StoreError, StoreOp};
-use nacre_osd::checksum::block_sum;
+use nacre_osd::checksum::block_checksum;
 use nacre_osd::object_rows::{BlockRow, block_key, object_key, object_of_key, region_of_key};
 use nacre_osd::{
-    BLOCK_BYTES, OBJECT_BYTES_MAX, ObjectRow, Osd, OsdError, REGION_BYTES, STABLE_KEY, UNSUMMED_KEY,
+    BLOCK_BYTES, OBJECT_BYTES_MAX, ObjectRow, Osd, OsdError, REGION_BYTES, STABLE_KEY, UNVERIFIED_KEY,
     key_after, table,
 };
 use nacre_target::parse_persistent_lock;
@@ -114,7 +114,7 @@ pub async fn check(ctx: &Rc<Ctx>, osd: &Rc<Osd>, sums: bool) -> Result<Checked, 
 
 /// The transno up to which bytes are stable; bytes of later changes may be lost without damage.
 async fn stable(osd: &Osd) -> Result<Option<Transno>, OsdError> {
-    let unsummed = osd.get(table::TARGET, UNSUMMED_KEY).await?;
+    let unsummed = osd.get(table::TARGET, UNVERIFIED_KEY).await?;
     let row = match unsummed {
         None if osd.was_clean() => return Ok(None),
         None => osd.get(table::TARGET, STABLE_KEY).await?,
@@ -265,7 +265,7 @@ impl Check<'_> {
             let end = start + ((at as u64 + 1) * BLOCK_BYTES).min(u64::from(len));
             if row.written & !row.lost & (1 << at) != 0 && end <= held {
                 self.found.sums += 1;
-                if block_sum(block) != sum {
+                if block_checksum(block) != sum {
                     differ.push(start + at as u64 * BLOCK_BYTES);
                 }
             }

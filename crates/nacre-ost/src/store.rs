@@ -104,8 +104,8 @@ impl Store {
     ) -> Result<(Transno, ObjectState), Errno> {
         let len = data.iter().map(|b| b.len() as u64).sum();
         self.make_room(object, len).await?;
-        let may_begin = || self.core.check_deadline(request);
-        let prepared = self.objects.prepare_write(object, offset, data, &may_begin).await;
+        let check_deadline = || self.core.check_deadline(request);
+        let prepared = self.objects.prepare_write(object, offset, data, &check_deadline).await;
         self.change(By::Request(request), object, stamp, prepared.map_err(|e| log_errno(object, e))?).await
     }
 
@@ -113,7 +113,7 @@ impl Store {
         self.objects.restore(object, offset, data).await.map_err(|e| log_errno(object, e))
     }
     pub(crate) async fn restore_truncate(&self, object: ObjectId, size: u64) -> Result<(), Errno> {
-        self.objects.restore_cut(object, size).await.map_err(|e| log_errno(object, e))
+        self.objects.restore_truncate(object, size).await.map_err(|e| log_errno(object, e))
     }
 
     pub(crate) async fn truncate(
@@ -143,10 +143,11 @@ impl Store {
         loop {
             let len = (end - offset).min(ALLOCATE_SLICE_BYTES);
             let last = offset + len == end;
-            let may_begin = || if offset == range.0 { self.core.check_deadline(request) } else { Ok(()) };
+            let check_deadline =
+                || if offset == range.0 { self.core.check_deadline(request) } else { Ok(()) };
             let prepared = self
                 .objects
-                .prepare_allocate(object, offset, len, keep_size || !last, &stamp, &may_begin)
+                .prepare_allocate(object, offset, len, keep_size || !last, &stamp, &check_deadline)
                 .await
                 .map_err(|e| log_errno(object, e))?;
             let by = if last { By::Request(request) } else { By::Target };
@@ -206,7 +207,7 @@ impl Store {
         let deadline = self.core.ctx.now() + FREE_TIMEOUT;
         loop {
             match self.room.grow(bytes).await {
-                Err(Errno::ENOSPC) if self.objects.freed_some(deadline).await? => {}
+                Err(Errno::ENOSPC) if self.objects.wait_for_freed_space(deadline).await? => {}
                 other => return other,
             }
         }
@@ -221,18 +222,18 @@ impl Store {
     ) -> Result<(Transno, ObjectState), Errno> {
         self.change_if(by, object, stamp, prepared, &|| Ok(())).await
     }
-    /// Calls `may_begin` after every wait.
+    /// Calls `check_deadline` after every wait.
     async fn change_if(
         &self,
         by: By<'_>,
         object: ObjectId,
         stamp: Stamp,
         mut prepared: Prepared,
-        may_begin: &dyn Fn() -> Result<(), Errno>,
+        check_deadline: &dyn Fn() -> Result<(), Errno>,
     ) -> Result<(Transno, ObjectState), Errno> {
         let pins = prepared.take_pins();
         let reservation = self.core.osd.reserve(sum(prepared.credits(), OWN_CREDITS)).await?;
-        may_begin()?;
+        check_deadline()?;
         let change = |tx: &mut Tx<'_>| {
             let existed = tx.get(table::OBJECT, &object_key(object)).is_some();
             let row = prepared.apply(tx, &stamp).map_err(|e| log_errno(object, e))?;

@@ -71,7 +71,7 @@ fn waits_for_device(op: &StoreOp) -> bool {
 }
 fn payload_bytes(op: &StoreOp) -> usize {
     match op {
-        StoreOp::Write { data, .. } | StoreOp::WriteSummed { data, .. } => {
+        StoreOp::Write { data, .. } | StoreOp::WriteChecksummed { data, .. } => {
             data.iter().map(bytes::Bytes::len).sum()
         }
         StoreOp::Read { len, .. } | StoreOp::ReadWritten { len, .. } => *len as usize,

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Rng, Store, StoreDone, StoreError, StoreOp};
-use nacre_osd::checksum::block_sum;
+use nacre_osd::checksum::block_checksum;
 use nacre_types::{Fid, ObjectId, Oid, Seq};
 use std::collections::BTreeMap;
 
@@ -226,7 +226,7 @@ pub fn summed_writes_pad_keep_and_sum(store: &dyn Store) {
             let (keep_head, keep_tail) = (rng.below(2) == 0, rng.below(2) == 0);
             let end = offset + n;
             let size = end + rng.below(8192);
-            let op = StoreOp::WriteSummed {
+            let op = StoreOp::WriteChecksummed {
                 file,
                 offset,
                 data: pieces,
@@ -235,7 +235,7 @@ pub fn summed_writes_pad_keep_and_sum(store: &dyn Store) {
                 size,
                 written_to: None,
             };
-            let Ok(StoreDone::Sums(sums)) = run(store, op) else { panic!("no sums") };
+            let Ok(StoreDone::Checksums(sums)) = run(store, op) else { panic!("no sums") };
 
             let (start, stop) = (offset / 4096 * 4096, end.div_ceil(4096) * 4096);
             if model.len() < stop as usize {
@@ -250,7 +250,7 @@ pub fn summed_writes_pad_keep_and_sum(store: &dyn Store) {
             model[offset as usize..end as usize].copy_from_slice(&data);
             let expected: Vec<u32> = (start..stop)
                 .step_by(4096)
-                .map(|at| block_sum(&model[at as usize..(at + 4096).min(size).max(at) as usize]))
+                .map(|at| block_checksum(&model[at as usize..(at + 4096).min(size).max(at) as usize]))
                 .collect();
             assert_eq!(sums, expected, "seed {seed}");
             let mut got = read(store, file, 0, 1 << 20);
@@ -268,7 +268,7 @@ pub fn bytes_that_were_written_are_there_or_missed(store: &dyn Store) {
     let summed = |offset: u64, written_to| {
         let data = vec![Bytes::from_static(&[9; 100])];
         let (keep_head, keep_tail, size) = (!offset.is_multiple_of(4096), false, offset + 100);
-        let op = StoreOp::WriteSummed { file, offset, data, keep_head, keep_tail, size, written_to };
+        let op = StoreOp::WriteChecksummed { file, offset, data, keep_head, keep_tail, size, written_to };
         run(store, op).map(drop)
     };
     let sync = |len| run(store, StoreOp::SyncWritten { file, len }).map(drop);

@@ -11,7 +11,7 @@
 
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Rng, Store, StoreDone, StoreError, StoreOp, StoreSpace};
-use nacre_osd::checksum::{SummedWrite, write_summed};
+use nacre_osd::checksum::{ChecksummedWrite, write_checksummed};
 use nacre_osd_mem::SparseFile;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -339,17 +339,17 @@ impl Disk {
             StoreOp::Write { file, offset, data } => {
                 self.write(file, offset, &data).map(|()| StoreDone::Unit)
             }
-            StoreOp::WriteSummed { file, offset, data, keep_head, keep_tail, size, written_to } => {
-                let args = SummedWrite { offset, data: &data, keep_head, keep_tail, size, written_to };
+            StoreOp::WriteChecksummed { file, offset, data, keep_head, keep_tail, size, written_to } => {
+                let args = ChecksummedWrite { offset, data: &data, keep_head, keep_tail, size, written_to };
                 self.must_reach(file, args.must_reach())?;
                 let this = RefCell::new(self);
-                write_summed(
+                write_checksummed(
                     file,
                     args,
                     |at, buf| Ok(this.borrow().now(file).map_or(0, |f| f.read(at, buf))),
                     |at, bytes| this.borrow_mut().write(file, at, bytes),
                 )
-                .map(StoreDone::Sums)
+                .map(StoreDone::Checksums)
             }
             StoreOp::Read { file, offset, len } => match (self.now(file), file) {
                 (Some(now), _) => Ok(StoreDone::Bytes(now.read_bytes(offset, len))),
@@ -509,7 +509,7 @@ fn is_of_kind(file: FileId, kind: FileKind) -> bool {
 fn kind_of(op: &StoreOp) -> Option<(FaultOp, FileId)> {
     Some(match op {
         StoreOp::Create { file, .. } => (FaultOp::Create, *file),
-        StoreOp::Write { file, .. } | StoreOp::WriteSummed { file, .. } => (FaultOp::Write, *file),
+        StoreOp::Write { file, .. } | StoreOp::WriteChecksummed { file, .. } => (FaultOp::Write, *file),
         StoreOp::Read { file, .. } | StoreOp::ReadWritten { file, .. } => (FaultOp::Read, *file),
         StoreOp::Truncate { file, .. } | StoreOp::Punch { file, .. } => (FaultOp::Truncate, *file),
         StoreOp::Allocate { file, .. } => (FaultOp::Allocate, *file),

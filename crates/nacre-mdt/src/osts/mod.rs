@@ -206,7 +206,7 @@ impl Osts {
     pub(crate) fn kick(&self, index: OstIndex) {
         if let Some(ost) = self.get(index) {
             if ost.full.get() {
-                self.core.osd.want_commit();
+                self.core.osd.request_commit();
             }
             ost.has_work.set(true);
             ost.work.wake_all();

@@ -95,7 +95,7 @@ impl Mdt {
         if self.core().osd.scan(DESTROY, &from, &to, 1).await?.is_empty() {
             return Ok(false);
         }
-        self.core().osd.want_commit();
+        self.core().osd.request_commit();
         while ost.destroyed_to.get() < asked && ost.owes_destroys() && self.core().ctx.now() < until {
             let _executed = self.core().ctx.timeout(until, ost.destroyed.wait()).await;
         }

@@ -1,7 +1,7 @@
-//! The engine as a value: memtable, log, accounts, and the transaction that is open.
+//! The synchronous state of the engine: memtable, log, accounts, runs, and the open transaction.
 //!
-//! Everything here is synchronous and does no I/O: bytes leave through [`State::log`] at the end of the visit, and
-//! come back through [`State::replay`].
+//! Nothing here does I/O: log bytes leave through [`State::log`] at the end of the visit, and return through
+//! [`State::replay`].
 
 use crate::engine::tx::Tx;
 use crate::log::segment::{LogWriter, RecordKind, RowOp};
@@ -147,7 +147,7 @@ impl State {
         self.log.begin();
         match change(&mut Tx::new(self, pins, Transno(transno))) {
             Ok(value) => {
-                self.settle_charges();
+                self.write_charges();
                 self.last_transno = self.last_transno.max(transno);
                 self.last_record_bytes = self.log.end(RecordKind::Change, transno);
                 self.undo.clear();
@@ -162,7 +162,7 @@ impl State {
         }
     }
     /// Writes the new values of the accounts that this transaction charged.
-    fn settle_charges(&mut self) {
+    fn write_charges(&mut self) {
         if self.charges.is_empty() {
             return;
         }

@@ -1,5 +1,5 @@
-//! The one file that says what a store is: label, format version, log epochs, clean mark. Small, and always
-//! replaced as a whole.
+//! The superblock: the file that identifies a store (label, format version, log epochs, clean mark). It is small, and
+//! always replaced as a whole.
 
 use crate::crc::crc32c;
 use crate::error::OsdError;

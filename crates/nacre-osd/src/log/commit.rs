@@ -1,8 +1,8 @@
-//! Group commit: when the log is synced, and who hears of it.
+//! Group commit: when the log is synced, and how waiting transactions learn of it.
 //!
-//! One sync runs at a time. Who asks for a commit while none runs starts one at once; who asks while one runs
-//! joins the next. Visits go on appending meanwhile; a sync covers what had been appended when it was started,
-//! because the driver writes the log bytes of a visit before it carries out the visit's effects.
+//! One sync runs at a time. A commit request starts a sync at once if none runs, and otherwise joins the next one.
+//! Visits continue to append meanwhile; a sync covers the records that had been appended when it was started, because
+//! the driver writes the log bytes of a visit before it carries out the visit's effects.
 //! A failed sync is never repeated: the kernel may have dropped the pages.
 
 use crate::engine::credits::Credits;
@@ -23,11 +23,11 @@ impl Osd {
     /// `Stopped` when the log could not be synced.
     pub async fn commit(&self, transno: Transno) -> Result<(), OsdError> {
         if transno.0 > self.log().committed_transno() {
-            self.want_commit();
+            self.request_commit();
         }
         self.committed(transno).await
     }
-    /// Waits until everything up to `transno` is durable without hurrying the commit.
+    /// Waits until everything up to `transno` is durable, without requesting a commit.
     ///
     /// # Errors
     /// `Stopped` when the log could not be synced.
@@ -39,7 +39,7 @@ impl Osd {
         }
         self.check_alive()
     }
-    /// Whether the device takes what is written: an empty change goes through the log.
+    /// Tests whether the device accepts writes: commits an empty change.
     ///
     /// # Errors
     /// Those of the engine, which has stopped then.
@@ -49,12 +49,12 @@ impl Osd {
         self.commit(probe).await
     }
     /// Starts a group commit of everything so far, without waiting.
-    pub fn want_commit(&self) {
+    pub fn request_commit(&self) {
         self.log().request_commit();
     }
     /// Waits until the log is durable up to `lsn`; starts a group commit.
     pub(crate) async fn commit_lsn(&self, lsn: u64) -> Result<(), OsdError> {
-        self.want_commit();
+        self.request_commit();
         while self.log().committed_lsn() < lsn {
             self.check_alive()?;
             self.log().commit_end().await;
@@ -62,7 +62,7 @@ impl Osd {
         self.check_alive()
     }
 
-    /// Task: syncs whenever somebody wants it.
+    /// Task: syncs the log whenever a commit is requested.
     pub(crate) async fn committer(self: Rc<Self>) {
         let (store, epoch) = (self.label().uuid.0, self.log_epoch());
         let mut mark_failed = false;
@@ -92,7 +92,7 @@ impl Osd {
             }
             self.state_mut().log.synced(lsn);
             self.log().committed(lsn, transno);
-            // Whoever waits has been woken: only the next commit comes after it, so that marks are written in order.
+            // Waiters have been woken already. Only the next commit waits for this write, so that marks are written in order.
             if let Err(error) = self.ctx().io(Mark { epoch, lsn, store }.write()).await
                 && !core::mem::replace(&mut mark_failed, true)
             {
@@ -113,7 +113,7 @@ impl Osd {
                 Some(since) => {
                     let due = since + interval;
                     if self.ctx().now() >= due {
-                        self.want_commit();
+                        self.request_commit();
                         self.log().commit_end().await;
                     } else {
                         let _ = self.ctx().timeout(due, self.log().first_unsynced_record()).await;

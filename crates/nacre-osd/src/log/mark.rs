@@ -1,11 +1,11 @@
-//! The mark: up to which record the log is durable, written down beside the log.
+//! The mark: a file beside the log that records how far the log is durable.
 //!
-//! Records say it of those before them, the superblock says it at starts and planned stops; of the newest segment of
-//! a store that crashed only the mark does. Without it a segment that somebody emptied looks like one that nothing
-//! had been written to.
+//! A log record says how far the records before it are durable, and the superblock says it at starts and planned stops.
+//! For the newest segment of a store that crashed, only the mark does. Without it, a segment that was emptied looks like
+//! one to which nothing had been written.
 //!
-//! Written over in place after the syncs of a commit, never synced, never waited for: it may be older than the truth
-//! (or torn, or missing: then it says nothing) and is never newer.
+//! The mark is overwritten in place after the syncs of a commit; it is neither synced nor waited for. It may be out of
+//! date, torn or missing (then it says nothing), but it never claims too much.
 
 use crate::crc::crc32c;
 use crate::log::segment::{u32_at, u64_at};

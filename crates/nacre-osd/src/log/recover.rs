@@ -69,7 +69,7 @@ impl RecoveredLog {
 
     /// Frees the unused ends of segments: nothing is appended to them any more.
     pub(crate) async fn truncate_segments(&mut self, ctx: &Ctx) -> Result<(), OsdError> {
-        for (number, bytes) in core::mem::take(&mut self.plan.cuts) {
+        for (number, bytes) in core::mem::take(&mut self.plan.truncations) {
             ctx.io(StoreOp::Truncate { file: FileId::Log(number), len: bytes }).await?;
             for segment in self.plan.segments.iter_mut().filter(|s| s.number == number) {
                 segment.bytes = bytes;

@@ -1,9 +1,9 @@
-//! Where the log begins and ends: the rules by which segments become a run of records without a gap, or damage.
+//! The rules by which segments form the log after a restart: a sequence of records without a gap, or damage.
 //!
-//! First each segment is summed up by itself, then [`plan`] decides. Segments that were deleted may be back after a
-//! power loss, with or without their neighbours: the log is the *latest* gapless chain of segments that reaches
-//! back to what its own list of runs says is flushed. It ends with its last whole record; if anything anywhere says
-//! that a later one had been synced, that is damage. No I/O in here; used by `open` and by `check`.
+//! Each segment is summarized by itself, then [`plan`] decides. Segments that were deleted may reappear after a power
+//! loss, with or without their neighbours: the log is the *latest* chain of segments without a gap that reaches back to
+//! the last record that its own list of runs contains. It ends with its last complete record; if any record says that a
+//! later one had been synced, that is damage. No I/O in here; used by `log/recover.rs`.
 
 use crate::error::OsdError;
 use crate::log::segment::{LOG_VERSION, Record, RecordKind, Scan, Segment, SegmentHeader};
@@ -127,7 +127,7 @@ pub(crate) struct Plan {
     /// Epochs of these segments.
     pub(crate) epochs: Vec<u32>,
     /// Segments of the chain with more behind their last record than is worth keeping, and the lengths that do.
-    pub(crate) cuts: Vec<(u64, u64)>,
+    pub(crate) truncations: Vec<(u64, u64)>,
     /// Segments to delete: never used, behind the end, or flushed long ago.
     pub(crate) unused: Vec<u64>,
     pub(crate) last_lsn: u64,
@@ -165,7 +165,7 @@ pub(crate) fn plan(summaries: &[Summary], epochs: &Epochs<'_>) -> Result<Plan, O
     for s in chain {
         let needed = s.end_bytes.next_multiple_of(CUT_BYTES);
         if needed < s.bytes {
-            plan.cuts.push((s.number, needed));
+            plan.truncations.push((s.number, needed));
         }
         plan.last_lsn = s.last_lsn;
         plan.epochs.push(s.epoch);

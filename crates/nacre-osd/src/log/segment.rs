@@ -1,13 +1,15 @@
 //! The write-ahead log: segments of consecutive records, written at the end of each visit.
 //!
 //! A segment is a zero-filled file: a header of 64 bytes, then records at multiples of 8. A record carries its
-//! number (`lsn`, consecutive over all segments), the transno of its transaction, how far the log was synced when
-//! it was written, and its rows with absolute values. Its sum is bound to segment and log epoch, so that bytes of
-//! another segment never pass. A record never crosses a segment; the rest of a segment stays zero.
+//! number (`lsn`, consecutive over all segments), the transno of its transaction, the position up to which the log was
+//! synced when the record was written, and its rows with absolute values. Its checksum is bound to segment and log
+//! epoch, so that bytes of another segment are never accepted. A record never crosses a segment; the rest of a segment
+//! stays zero.
 //!
-//! The log ends at the first record that is missing or broken. If a later one says that the log was synced beyond
-//! that point, bytes that were durable are gone: that is damage and not an end ([`Scan`]).
-//! Format: docs/disk-format.md. Not here: when to sync (`log/commit.rs`), which segments may go (`maintenance/flush.rs`).
+//! The log ends at the first record that is missing or broken. If a later record says that the log was synced beyond
+//! that point, bytes that were durable are missing: that is damage, and not the end of the log ([`Scan`]).
+//! Format: docs/disk-format.md. Not here: when to sync (`log/commit.rs`), when segments are deleted
+//! (`maintenance/flush.rs`).
 
 use crate::crc::crc32c;
 use alloc::collections::VecDeque;
@@ -58,7 +60,7 @@ pub(crate) struct SegmentId {
     pub(crate) store: [u8; 16],
 }
 impl SegmentId {
-    /// What record sums of this segment are mixed with.
+    /// What record checksums of this segment are mixed with.
     pub(crate) fn seed(&self) -> u32 {
         let mut b = [0u8; 28];
         b[..8].copy_from_slice(&self.number.to_le_bytes());

@@ -1,9 +1,9 @@
-//! From memory to runs, and from many runs to one: the background tasks.
+//! Flush: writes changed rows from memory to a new run.
 //!
-//! A flush freezes what has changed, writes it to a new run, syncs the run, adds it to the list of runs (a log
-//! record), commits that, and only then deletes the log segments that nobody needs any more. It works in slices and
-//! leaves the island in between. Runs are merged by `maintenance/merge.rs`.
-//! On a full device the ballast is given up before anything fails (`engine/reserve.rs`).
+//! A flush freezes the changed rows, writes them to a new run, syncs the run, adds it to the list of runs (a log
+//! record), commits that record, and only then deletes the log segments that are no longer needed. It works in slices
+//! and leaves the island in between. Runs are merged by `maintenance/merge.rs`. On a full device the ballast is
+//! released before a flush fails (`engine/ballast.rs`).
 
 use crate::engine::osd::Osd;
 use crate::error::OsdError;
@@ -20,7 +20,7 @@ use core::time::Duration;
 use nacre_node::{FileId, FileKind, StoreDone, StoreError, StoreOp};
 use nacre_types::Codec;
 
-/// With so many runs a flush waits for the merge that is under way.
+/// With this many runs, a flush waits for the merge that is under way.
 const RUNS_MAX: usize = 64;
 pub(crate) const SLICE_ROWS: usize = 256;
 const EVICT_ROWS: usize = 1024;
@@ -50,7 +50,7 @@ impl Osd {
             return Ok(());
         }
         self.state_mut().runs.load(runs);
-        // Accounts live in memory as a whole; those in the log are newer.
+        // All accounts are kept in memory; those in the log are newer.
         let runs = self.state().runs.list();
         let table = crate::table::ACCOUNTING;
         let (from, to) = (Key::new(table, &[]), Key::upper(table, &[]));
@@ -82,7 +82,7 @@ impl Osd {
                 self.room().change().await;
                 continue;
             }
-            // Who asks from here on wants another one.
+            // A request from here on asks for another flush.
             self.background().take_flush_request();
             match self.flush().await {
                 Ok(()) => failures = 0,
@@ -105,7 +105,7 @@ impl Osd {
                 || state.log.old_count() > self.config().old_segments_max)
                 && state.log.last_lsn() > state.runs.flushed_lsn()
     }
-    /// Writes what has changed to a run now, whatever its size, and waits for it.
+    /// Writes all changes to a run now, whatever their size, and waits for it.
     ///
     /// # Errors
     /// `Stopped`.
@@ -142,8 +142,8 @@ impl Osd {
             tracing::warn!(target_name = %self.label().name, %error, "{what}, trying again");
         }
         self.room().wake_all();
-        let until = self.ctx().now() + RETRY * (1 << failures);
-        let _cut_short = self.ctx().timeout(until, self.background().stop_event()).await;
+        let deadline = self.ctx().now() + RETRY * (1 << failures);
+        let _cut_short = self.ctx().timeout(deadline, self.background().stop_event()).await;
     }
 
     async fn flush(&self) -> Result<(), OsdError> {
@@ -154,7 +154,7 @@ impl Osd {
                 self.install(run).await
             }
             Err(e) => {
-                // What was written of it takes room that others need.
+                // The partial run takes room that others need.
                 self.ctx().io(StoreOp::Delete { file: FileId::Run(id) }).await.ok();
                 Err(e)
             }
@@ -170,7 +170,7 @@ impl Osd {
             let rows_max = (state.mem.bytes().frozen / ROW_BYTES_MIN) as usize + accounts;
             (rows_max, state.mem.frozen_ranges().clone(), !state.runs.is_empty())
         };
-        // Range tombstones with nothing below them hide nothing.
+        // Range tombstones above no other run hide nothing.
         let ranges = if below { ranges } else { IntervalSet::default() };
         let mut builder = RunBuilder::new(id, rows_max, &self.config().bloom_prefixes);
         for (id, usage) in self.state().frozen_accounts() {
@@ -226,12 +226,12 @@ impl Osd {
         self.evict(self.config().cache_bytes_max).await;
         Ok(())
     }
-    /// Room is made for what is about to become clean before it does: memory never holds more than both bounds.
+    /// Rows are evicted before frozen rows become clean, so that memory never holds more than both bounds together.
     fn clean_max_beside_frozen(&self) -> u64 {
         self.config().cache_bytes_max.saturating_sub(self.state().mem.bytes().frozen)
     }
     async fn evict(&self, max: u64) {
-        // One round is about enough, and a second for what the sample had not told. Pinned rows stay.
+        // One round is usually enough; a second one corrects the error of the sample. Pinned rows stay.
         let mut steps = 2 * self.state().mem.rows() + EVICT_ROWS;
         while steps > 0 && self.state().mem.bytes().clean > max && self.check_running().is_ok() {
             self.state_mut().mem.evict(max, EVICT_ROWS);
@@ -239,7 +239,7 @@ impl Osd {
             self.slice_end().await;
         }
     }
-    /// Writes what the builder has finished, if it is enough; leaves the island in any case.
+    /// Writes the finished blocks of the builder, if there are enough; leaves the island in any case.
     pub(crate) async fn write_slice(&self, id: u64, builder: &mut RunBuilder) -> Result<(), OsdError> {
         if builder.pending_bytes() < WRITE_BYTES {
             self.slice_end().await;
@@ -255,7 +255,7 @@ impl Osd {
         let file = FileId::Run(run.meta.id);
         self.ctx().io(StoreOp::Write { file, offset, data: alloc::vec![Bytes::from(data)] }).await?;
         self.ctx().io(StoreOp::Sync { file }).await?;
-        // From here on it is installed to the end: `stop` waits for that.
+        // From here on the run is installed completely: `stop` waits for that.
         self.check_running()?;
         Ok(run)
     }

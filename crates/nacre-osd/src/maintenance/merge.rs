@@ -1,14 +1,14 @@
-//! Which runs are merged, and the task that does it.
+//! The choice of the runs to merge, and the task that merges them.
 //!
-//! Runs form tiers by weight: a run is merged only with newer ones that weigh at least as much together, so each time
-//! a row is written again the run it is in has at least doubled (but for a row's first merge, which takes whatever is
-//! small). Merges so write each byte O(log n) times, and where none is due the weights at least double from run to
-//! run: there are [`FAN_IN`] and log2 of (oldest : newest) runs at most. A deleted row weighs as much as what it is
-//! likely to hide, so that deletions reach the oldest run before they are as many as its rows.
+//! Runs form tiers by weight: a run is merged only with newer ones that together weigh at least as much. So each time a
+//! row is rewritten, the run that contains it has at least doubled (except in a row's first merge, which takes all small
+//! runs). Therefore merges write each byte O(log n) times, and where no merge is due the weights at least double from
+//! run to run: there are at most [`FAN_IN`] + log2(oldest : newest) runs. A deleted row weighs as much as the row that
+//! it is likely to hide, so that deletions reach the oldest run before they are as many as its rows.
 //!
-//! Only neighbours are merged, because of two runs the newer wins. Deleted rows and range tombstones go when the oldest
-//! run is part of the merge, and are kept otherwise. A run with a damaged block is never merged, nor anything across
-//! it: nothing may be dropped silently.
+//! Only neighbours are merged, because the newer of two runs wins. Deleted rows and range tombstones are dropped when
+//! the oldest run is part of the merge, and kept otherwise. A run with a damaged block is never merged, nor are runs on
+//! both sides of it: no row may be dropped silently.
 
 use crate::engine::osd::Osd;
 use crate::error::OsdError;
@@ -89,13 +89,13 @@ impl Osd {
             match merged {
                 Ok(()) => failures = 0,
                 Err(error @ OsdError::Corrupt { .. }) => {
-                    // The damaged run stays as it is until somebody has looked; what is newer goes on without it.
+                    // The damaged run stays unmerged until an operator has repaired it; newer runs are merged without it.
                     tracing::error!(target_name = %self.label().name, %error, "a table run cannot be merged");
                 }
                 Err(e) => {
                     failures += 1;
                     let bytes = runs.get(places).unwrap_or_default().iter().map(|r| r.meta.bytes).sum();
-                    // Given up in vain it would be missed by a flush.
+                    // If it does not help here, the ballast is kept for flushes.
                     let helps = self.ballast_makes_room_for(bytes).await;
                     self.background_failed("table runs could not be merged", &e, failures.min(8), helps)
                         .await;

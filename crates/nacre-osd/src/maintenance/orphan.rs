@@ -1,11 +1,11 @@
-//! Blobs without rows: what a crash leaves between the first bytes of a new object and its record. A task deletes
-//! them after an opening that was not preceded by a planned stop.
+//! Orphans: blobs without rows. A crash between the first bytes of a new object and its record leaves them. A task
+//! deletes them after an unplanned stop.
 //!
 //! Invariant: a blob is deleted only under the exclusive lock of its whole object while it has neither an object row
-//! nor a RECLAIM row; a write under way holds that lock from its first byte to its record.
+//! nor a RECLAIM row; a write holds that lock from its first byte to its record.
 
 use crate::error::OsdError;
-use crate::object::objects::{Objects, wrong_answer};
+use crate::object::objects::{Objects, unexpected_result};
 use alloc::rc::Rc;
 use nacre_node::{FileId, FileKind, StoreDone, StoreError, StoreOp};
 use nacre_types::{Extent, ObjectId};
@@ -30,7 +30,9 @@ impl Objects {
         let mut deleted = 0;
         while !self.tasks().is_stopping() {
             let op = StoreOp::List { kind: FileKind::Blob, after, limit: PAGE };
-            let StoreDone::List(page) = self.ctx().io(op).await? else { return Err(wrong_answer("list")) };
+            let StoreDone::List(page) = self.ctx().io(op).await? else {
+                return Err(unexpected_result("list"));
+            };
             let Some(&last) = page.last() else { break };
             after = Some(last);
             for file in page {

@@ -1,8 +1,9 @@
-//! Cutting blobs down to what their rows say, once the truncate or destroy that let go of the bytes is durable.
+//! Reclaim: truncates blobs to the length that their rows describe, once the truncate or destroy that released the
+//! bytes is durable.
 //!
-//! Invariants: (1) a RECLAIM row is written in the transaction that lets go of blocks and deleted after the blob
-//! was cut for good, so no crash forgets one; (2) nothing is cut before that transaction is durable, so a machine that dies
-//! shows a state from before it whole; (3) cutting twice is harmless: rows decide.
+//! Invariants: (1) a RECLAIM row is written in the transaction that releases blocks, and deleted after the blob was
+//! durably truncated, so no crash forgets one; (2) nothing is truncated before that transaction is durable, so a machine
+//! that dies shows the complete state before it; (3) a second truncation is harmless, because rows decide.
 
 use crate::engine::tx::Tx;
 use crate::error::OsdError;
@@ -21,22 +22,22 @@ use core::time::Duration;
 use nacre_node::{Ctx, FileId, StoreDone, StoreError, StoreOp, WaitList, join_all};
 use nacre_types::{Codec, Extent, Instant, ObjectId, Transno};
 
-/// Rows looked at in one round, and blobs cut at a time.
+/// Rows of one round, and blobs that are truncated at the same time.
 const ROUND: u32 = 64;
-const CUTS_IN_FLIGHT: usize = 8;
+const TRUNCATES_IN_FLIGHT: usize = 8;
 /// Block rows read in one slice.
 pub(crate) const SLICE: u32 = 256;
 
-/// The state of the task that cuts blobs.
+/// The state of the task that truncates blobs.
 pub(crate) struct ReclaimTask {
-    /// There may be RECLAIM rows, and the list that wakes the task for them.
+    /// There may be RECLAIM rows; `kick` wakes the task for them.
     may_have_rows: Cell<bool>,
     kick: WaitList,
-    /// A blob was cut, or `freed_to` has moved.
+    /// A blob was truncated, or `freed_to` has advanced.
     freed: WaitList,
-    /// The space that changes up to this one let go of is freed.
+    /// Space that changes up to this one have released is free.
     freed_to: Cell<Transno>,
-    /// Objects whose blobs cannot be cut in this life, because rows of them are damaged.
+    /// Objects whose blobs cannot be truncated before the next start, because their rows are damaged.
     damaged: RefCell<BTreeSet<ObjectId>>,
 }
 impl ReclaimTask {
@@ -49,15 +50,20 @@ impl ReclaimTask {
             damaged: RefCell::default(),
         }
     }
-    /// The task looks at the rows again, or ends.
+    /// The task reads the rows again, or ends.
     pub(crate) fn wake(&self) {
         self.kick.wake_all();
     }
 }
 
 impl Objects {
-    /// In a change that lets go of blocks from `from` on.
-    pub(crate) fn let_go(&self, tx: &mut Tx<'_>, object: ObjectId, from: u64) -> Result<(), OsdError> {
+    /// Called in a change that releases blocks from `from` on: requests their reclaim.
+    pub(crate) fn release_blocks(
+        &self,
+        tx: &mut Tx<'_>,
+        object: ObjectId,
+        from: u64,
+    ) -> Result<(), OsdError> {
         let key = object_key(object);
         let earlier = match tx.get(table::RECLAIM, &key) {
             Some(bytes) => decode_reclaim(object, bytes)?.from,
@@ -70,43 +76,43 @@ impl Objects {
         Ok(())
     }
 
-    /// Waits until space of a truncated or destroyed object was freed, and hurries the commit that this waits for. False:
-    /// nothing is to be freed, or not until then.
+    /// Waits until space of a truncated or destroyed object was freed, and requests the commit that this depends on.
+    /// Returns false if there is nothing to free, or the deadline has passed.
     ///
     /// # Errors
     /// Those of the engine.
-    pub async fn freed_some(&self, until: Instant) -> Result<bool, OsdError> {
+    pub async fn wait_for_freed_space(&self, deadline: Instant) -> Result<bool, OsdError> {
         if self.osd().scan(table::RECLAIM, &[], &[0xff; 17], 1).await?.is_empty() {
             return Ok(false);
         }
-        self.osd().want_commit();
-        Ok(self.ctx().timeout(until, self.reclaim_task().freed.wait()).await.is_some())
+        self.osd().request_commit();
+        Ok(self.ctx().timeout(deadline, self.reclaim_task().freed.wait()).await.is_some())
     }
 
-    /// Waits until the space is freed that changes before this call let go of, and hurries the commit that this waits for.
-    /// False: there was none.
+    /// Waits until all space that changes before this call have released is free, and requests the commit that this
+    /// depends on. Returns false if there was none.
     ///
     /// # Errors
     /// Those of the engine.
-    pub async fn free_pending(&self, until: Instant) -> Result<bool, OsdError> {
+    pub async fn free_pending(&self, deadline: Instant) -> Result<bool, OsdError> {
         let asked = self.osd().last_transno();
         if self.osd().scan(table::RECLAIM, &[], &[0xff; 17], 1).await?.is_empty() {
             return Ok(false);
         }
-        self.osd().want_commit();
-        // The task may be at rest although there are rows: damaged ones.
+        self.osd().request_commit();
+        // The task may sleep although there are rows, if those are damaged.
         self.reclaim_task().may_have_rows.set(true);
         self.reclaim_task().kick.wake_all();
         while self.reclaim_task().freed_to.get() < asked
-            && self.ctx().now() < until
+            && self.ctx().now() < deadline
             && !self.tasks().is_stopping()
         {
-            let _freed = self.ctx().timeout(until, self.reclaim_task().freed.wait()).await;
+            let _freed = self.ctx().timeout(deadline, self.reclaim_task().freed.wait()).await;
         }
         Ok(true)
     }
 
-    /// The task: looks at the table at the start and whenever something was let go of, until it is empty.
+    /// Task: reads the table at the start and after every release of blocks, until the table is empty.
     pub(crate) async fn reclaim(self: Rc<Self>) {
         let interval = Duration::from_millis(u64::from(self.config().stable_interval_ms));
         while !self.tasks().is_stopping() {
@@ -121,7 +127,7 @@ impl Objects {
                     .set(may_be_more || self.reclaim_task().may_have_rows.get()),
                 Err(OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => break,
                 Err(error) => {
-                    tracing::warn!(%error, "freeing object space failed, trying again");
+                    tracing::warn!(%error, "space of objects cannot be freed, trying again");
                     self.reclaim_task().may_have_rows.set(true);
                     let at = self.ctx().now() + interval;
                     while self.ctx().now() < at && !self.tasks().is_stopping() {
@@ -132,7 +138,7 @@ impl Objects {
         }
     }
 
-    /// Cuts up to [`ROUND`] blobs; true if there may be more.
+    /// Truncates up to [`ROUND`] blobs. Returns whether there may be more.
     async fn reclaim_round(&self) -> Result<bool, OsdError> {
         let before = self.osd().last_transno();
         let mut objects = Vec::new();
@@ -140,7 +146,7 @@ impl Objects {
         while objects.len() < ROUND as usize
             && let Some(page) = pages.next_or_damage().await?
         {
-            // Of rows in a damaged block nobody can say what they let go of: that space stays taken.
+            // The objects of rows in a damaged block are unknown: their space stays in use.
             let Page::Rows(rows) = page else { continue };
             for (key, value) in rows {
                 let Some(object) = object_of_key(&key) else { continue };
@@ -149,23 +155,23 @@ impl Objects {
                 }
                 match decode_reclaim(object, &value) {
                     Ok(row) => objects.push((object, Transno(row.transno))),
-                    Err(error) => self.leave_unreclaimed(object, &error),
+                    Err(error) => self.skip_damaged(object, &error),
                 }
             }
         }
         let all_seen = objects.len() < ROUND as usize;
         let earliest = objects.iter().map(|(_, transno)| *transno).min().unwrap_or_default();
         self.osd().committed(earliest).await?;
-        // Space that may be freed now does not wait for the commit of later changes.
+        // Space that can be freed now does not wait for the commit of later changes.
         let committed = self.osd().last_committed();
         let (ready, later): (Vec<_>, Vec<_>) =
             objects.into_iter().partition(|(_, transno)| *transno <= committed);
         let next = RefCell::new(ready.into_iter().map(|(object, _)| object));
-        let workers = (0..CUTS_IN_FLIGHT).map(|_| async {
+        let workers = (0..TRUNCATES_IN_FLIGHT).map(|_| async {
             loop {
                 let Some(object) = next.borrow_mut().next() else { return Ok(()) };
                 match self.reclaim_object(object).await {
-                    Err(error @ OsdError::Corrupt { .. }) => self.leave_unreclaimed(object, &error),
+                    Err(error @ OsdError::Corrupt { .. }) => self.skip_damaged(object, &error),
                     other => other?,
                 }
             }
@@ -181,14 +187,14 @@ impl Objects {
         Ok(!all_seen || !later.is_empty())
     }
 
-    /// Damaged rows of one object hold up no other: its space stays taken until the next start, which looks again.
-    fn leave_unreclaimed(&self, object: ObjectId, error: &OsdError) {
+    /// Skips an object whose rows are damaged: its space stays in use until the next start, which tries again.
+    fn skip_damaged(&self, object: ObjectId, error: &OsdError) {
         if self.reclaim_task().damaged.borrow_mut().insert(object) {
             tracing::error!(target_name = %self.osd().label().name, %object, %error, "space of an object cannot be freed");
         }
     }
 
-    /// Cuts one blob now; hurries the commit that it waits for. Nothing to do without a RECLAIM row.
+    /// Truncates one blob now, and requests the commit that this depends on. Does nothing without a RECLAIM row.
     pub(crate) async fn reclaim_object(&self, object: ObjectId) -> Result<(), OsdError> {
         loop {
             let Some(row) = self.reclaim_row(object).await? else { return Ok(()) };
@@ -200,14 +206,14 @@ impl Objects {
             match self.row(object).await? {
                 None => {
                     self.io(StoreOp::Delete { file: FileId::Blob(object) }).await?;
-                    // The row may go only when the blob cannot come back.
+                    // The row is deleted only when the blob cannot reappear.
                     self.io(StoreOp::Sync { file: FileId::Blob(object) }).await?;
                 }
                 Some(state) => {
                     self.punch_gaps(object, row.from, block_ceil(state.size)).await?;
                     self.punch(object, state.size, block_ceil(state.size)).await?;
                     let keep = state.size.max(self.allocated_end(object, state.size).await?);
-                    self.cut(object, keep).await?;
+                    self.truncate_blob(object, keep).await?;
                     // The row may go only when those bytes cannot come back: zeros that a later write puts before itself in
                     // a block are not made again by its client when a machine is lost.
                     self.io(StoreOp::Sync { file: FileId::Blob(object) }).await?;
@@ -229,7 +235,7 @@ impl Objects {
             .map(|_| self.reclaim_task().freed.wake_all())
     }
 
-    /// Frees what lies between allocated blocks of `from..end`.
+    /// Frees the gaps between allocated blocks of `from..end`.
     async fn punch_gaps(&self, object: ObjectId, from: u64, end: u64) -> Result<(), OsdError> {
         let mut at = block_ceil(from);
         let last = block_key(object, u64::MAX);
@@ -255,8 +261,8 @@ impl Objects {
         }
         self.punch(object, at, end).await
     }
-    /// Cuts a blob that is longer.
-    async fn cut(&self, object: ObjectId, len: u64) -> Result<(), OsdError> {
+    /// Truncates a blob that is longer.
+    async fn truncate_blob(&self, object: ObjectId, len: u64) -> Result<(), OsdError> {
         let file = FileId::Blob(object);
         match self.ctx().io(StoreOp::Len { file }).await? {
             StoreDone::Len(Some(now)) if now > len => self.io(StoreOp::Truncate { file, len }).await,

@@ -1,12 +1,13 @@
-//! Write-back of object bytes: which objects hold bytes that are not on stable storage, and the task that syncs
-//! them. Moves `last_stable`: a row says how far it is, so that after a crash no more is claimed than was durable, and
-//! only objects that were changed later are synced again.
+//! Write-back of object bytes: tracks the objects whose bytes are not on stable storage, and syncs them.
+//!
+//! The task advances `last_stable`. A row records it, so that a restart claims no more than was durable, and syncs only
+//! objects that were changed later.
 //!
 //! Invariants: an object is in [`Unstable`] from the apply of a write until a sync that began after it has
-//! succeeded; a failed sync is never tried again (the kernel has dropped the pages): the object is quarantined.
+//! succeeded; a failed sync is never repeated (the kernel has dropped the pages): the object is quarantined.
 
 use crate::error::OsdError;
-use crate::object::objects::{Objects, wrong_answer};
+use crate::object::objects::{Objects, unexpected_result};
 use crate::object::rows::{ObjectRow, decode_object, object_key};
 use crate::table;
 use crate::table::pins::Pins;
@@ -45,9 +46,9 @@ struct Unstable {
     bytes: u64,
     /// The latest write.
     newest: Transno,
-    /// After a crash: what a former process wrote from here on may not be stable yet.
+    /// After a crash: bytes that the former process wrote from this transno on may not be stable yet.
     former: Option<Transno>,
-    /// Why that cannot be made stable.
+    /// The error because of which they cannot be made stable.
     former_failed: Option<OsdError>,
 }
 #[derive(Clone, Copy)]
@@ -64,7 +65,7 @@ impl Unstable {
         entry.bytes += bytes;
         self.ages.insert((entry.oldest, object));
     }
-    /// A sync of the object begins: later writes count anew.
+    /// A sync of the object begins: later writes are counted separately.
     fn take(&mut self, object: ObjectId) -> Option<Bytes> {
         self.objects.remove(&object)
     }
@@ -76,7 +77,7 @@ impl Unstable {
         let oldest = self.ages.first().map(|&(transno, _)| transno);
         oldest.into_iter().chain(self.former).min()
     }
-    /// Everything up to this is stable.
+    /// Every write up to this transno is stable.
     fn stable(&self) -> Transno {
         self.oldest().map_or(self.newest, |oldest| self.newest.min(Transno(oldest.0.saturating_sub(1))))
     }
@@ -93,13 +94,13 @@ impl Objects {
 
     /// Bytes of a change were written that gets this transno.
     pub(crate) fn note_unstable(&self, object: ObjectId, transno: Transno, bytes: u64) {
-        let was_pressed = self.is_pressed();
+        let was_pressed = self.is_half_full();
         self.writeback().unstable.borrow_mut().add(object, transno, bytes);
-        if self.writeback().is_idle.get() || (self.is_pressed() && !was_pressed) {
+        if self.writeback().is_idle.get() || (self.is_half_full() && !was_pressed) {
             self.writeback().work.wake_all();
         }
     }
-    /// The object is gone: nothing of it needs to be stable.
+    /// The object is destroyed: its bytes need not become stable.
     pub(crate) fn forget_unstable(&self, object: ObjectId) {
         {
             let mut unstable = self.writeback().unstable.borrow_mut();
@@ -110,8 +111,8 @@ impl Objects {
         self.tasks().made_progress();
     }
 
-    /// Waits while too much is unstable. (Write-back is under way from half of the bound on.)
-    pub(crate) async fn room(&self) {
+    /// Waits while too many bytes or objects are unstable. (Write-back runs from half of the bound on.)
+    pub(crate) async fn wait_for_writeback(&self) {
         while self.is_full() {
             self.tasks().progress().await;
         }
@@ -121,7 +122,7 @@ impl Objects {
         unstable.objects.len() >= self.config().unstable_objects_max
             || unstable.bytes >= self.config().unstable_bytes_max
     }
-    fn is_pressed(&self) -> bool {
+    fn is_half_full(&self) -> bool {
         let unstable = self.writeback().unstable.borrow();
         unstable.objects.len() >= self.config().unstable_objects_max / 2
             || unstable.bytes >= self.config().unstable_bytes_max / 2
@@ -133,13 +134,13 @@ impl Objects {
     /// `Quarantined`: they are lost. `Lost`: some of the object are, the others are on the device.
     pub(crate) async fn sync_bytes(&self, object: ObjectId) -> Result<(), OsdError> {
         let taken = self.writeback().unstable.borrow_mut().take(object);
-        // A row that cannot be read says nothing of the length; its bytes are synced all the same.
+        // If the row cannot be read, the length is unknown; the bytes are synced all the same.
         let row = self.row(object).await;
-        let len = row.as_ref().map_or(0, |row| self.held_to(row.as_ref()));
+        let len = row.as_ref().map_or(0, |row| self.expected_length(row.as_ref()));
         let result = self.ctx().io(StoreOp::SyncWritten { file: FileId::Blob(object), len }).await;
         let result = self.sync_ended(object, result).await.and(row.map(drop));
-        // Nothing later is called stable before it is known what becomes of this object, and nothing at all once the target
-        // has stopped.
+        // No later write is reported stable before the outcome of this sync is known, and none at all once the target has
+        // stopped.
         if let Some(taken) = taken
             && !self.osd().has_failed()
         {
@@ -155,20 +156,20 @@ impl Objects {
     ) -> Result<(), OsdError> {
         match result {
             Ok(StoreDone::Unit) => Ok(()),
-            Ok(_) => Err(wrong_answer("sync")),
+            Ok(_) => Err(unexpected_result("sync")),
             Err(StoreError::Stopped) => Err(StoreError::Stopped.into()),
-            // The bytes that are there were synced. It may have been truncated meanwhile.
+            // The present bytes were synced. The object may have been truncated meanwhile.
             Err(StoreError::Missing { from, .. }) => {
-                let to = self.held_to(self.row(object).await?.as_ref());
+                let to = self.expected_length(self.row(object).await?.as_ref());
                 if from < to { Err(OsdError::Lost { object, from, to }) } else { Ok(()) }
             }
-            // More than this object is concerned.
+            // The whole target is affected, not only this object.
             Err(StoreError::NoSpace) => {
                 self.osd().no_room_underneath(object);
                 Err(self.osd().check_alive().err().unwrap_or(OsdError::Store(StoreError::NoSpace)))
             }
-            // A device that refuses the log, too, stops the target: after the next start clients write again what was
-            // not stable. Only an object whose bytes alone cannot be written is taken out of use.
+            // If the device fails the log as well, the target stops: after the next start clients replay the writes that
+            // were not stable. Only an object whose own bytes cannot be written is quarantined.
             Err(error) => {
                 self.osd().probe().await?;
                 self.quarantine(object, &error).await;
@@ -177,14 +178,14 @@ impl Objects {
         }
     }
 
-    /// How long the file of an object must be.
-    fn held_to(&self, row: Option<&ObjectRow>) -> u64 {
-        row.filter(|row| !self.may_be_gone(row.version)).map_or(0, |row| row.written_to)
+    /// The length that the file of an object must have.
+    fn expected_length(&self, row: Option<&ObjectRow>) -> u64 {
+        row.filter(|row| !self.is_unverified(row.version)).map_or(0, |row| row.written_to)
     }
-    /// The same in the background: nobody else tells what failed.
-    pub(crate) async fn sync_aside(&self, object: ObjectId) {
+    /// Syncs an object in the background, and logs failures.
+    pub(crate) async fn sync_in_background(&self, object: ObjectId) {
         match self.sync_bytes(object).await {
-            // A quarantine is told where it begins.
+            // A quarantine is logged where it begins.
             Ok(())
             | Err(OsdError::Quarantined(_) | OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => {
             }
@@ -194,10 +195,10 @@ impl Objects {
         }
     }
 
-    /// All bytes that were written so far are stable when it returns, or their objects answer errors.
+    /// Syncs everything: all bytes written so far are stable when this returns, or their objects return errors.
     ///
     /// # Errors
-    /// That because of which nobody knows what a former process wrote.
+    /// The error because of which the objects changed by a former process are unknown.
     pub async fn sync_all(&self) -> Result<(), OsdError> {
         let last = self.osd().last_transno();
         while self.oldest_unstable().is_some_and(|oldest| oldest <= last) {
@@ -208,13 +209,13 @@ impl Objects {
             if let Some(error) = self.writeback().unstable.borrow().former_failed.clone() {
                 return Err(error);
             }
-            self.tasks().progress().await; // the rest is on its way
+            self.tasks().progress().await; // other syncs are under way
         }
         self.note_stable().await;
         Ok(())
     }
 
-    /// Syncs what is unstable now, some objects at a time.
+    /// Syncs the objects that are unstable now, a few at a time.
     async fn sync_batch(&self) {
         let batch: Vec<ObjectId> = self.writeback().unstable.borrow().objects.keys().copied().collect();
         let next = RefCell::new(batch.into_iter());
@@ -222,14 +223,14 @@ impl Objects {
             loop {
                 let Some(object) = next.borrow_mut().next() else { break };
                 if self.writeback().unstable.borrow().objects.contains_key(&object) {
-                    self.sync_aside(object).await;
+                    self.sync_in_background(object).await;
                 }
             }
         });
         join_all(workers).await;
     }
 
-    /// Takes an object out of use: bytes that were acknowledged are lost.
+    /// Quarantines an object: acknowledged bytes of it are lost.
     pub(crate) async fn quarantine(&self, object: ObjectId, error: &dyn core::fmt::Display) {
         if !self.begin_quarantine(object) {
             return;
@@ -239,7 +240,7 @@ impl Objects {
         match self.mark_quarantined(object).await {
             Ok(()) => self.end_quarantine(object),
             Err(error) => {
-                tracing::warn!(%object, %error, "quarantine is not recorded and ends with this process");
+                tracing::warn!(%object, %error, "the quarantine cannot be recorded and ends with this process");
             }
         }
     }
@@ -258,9 +259,9 @@ impl Objects {
             .map(drop)
     }
 
-    /// Says durably how far the bytes are stable, if that has moved.
+    /// Records durably up to which write the bytes are stable, if that has advanced.
     async fn note_stable(&self) {
-        // Under load the next round does it; at the end of the work nobody else would.
+        // Under load the next round records it; at the end of the work this is the last chance.
         while let Some(row) = self.osd().stable().pending(self.osd().last_committed()) {
             if !self.writeback().unstable.borrow().objects.is_empty()
                 || self.osd().committed(row).await.is_err()
@@ -285,14 +286,14 @@ impl Objects {
         }
     }
 
-    /// What a start after a crash knows: the bytes of which writes are stable.
+    /// Reads at a start up to which write the bytes are stable.
     pub(crate) async fn begin_stable(&self) -> Result<(), OsdError> {
         if self.osd().was_clean() {
             self.osd().begin_stable(self.osd().last_transno());
             return Ok(());
         }
         let stable = match self.osd().get(table::TARGET, STABLE_KEY).await? {
-            Some(row) => Transno::from_slice(&row).map_err(|_| wrong_answer("stable row"))?,
+            Some(row) => Transno::from_slice(&row).map_err(|_| unexpected_result("stable row"))?,
             None => Transno(0),
         };
         self.osd().begin_stable(stable);
@@ -300,8 +301,8 @@ impl Objects {
         Ok(())
     }
 
-    /// The task after a crash: syncs every object that was changed since. The kernel may hold its bytes still, which a
-    /// killed process leaves behind.
+    /// Task after a crash: syncs every object that was changed after the last stable write. The kernel may still hold the
+    /// bytes of a killed process.
     pub(crate) async fn sync_former(self: Rc<Self>) {
         match self.sync_changed_since(self.osd().last_stable()).await {
             Ok((synced, unread, newest)) => {
@@ -328,7 +329,7 @@ impl Objects {
         }
     }
 
-    /// How many were synced, those of them whose rows cannot be read, and the latest change.
+    /// Returns how many objects were synced, how many of them have unreadable rows, and the latest change.
     async fn sync_changed_since(&self, stable: Transno) -> Result<(u64, u64, Transno), OsdError> {
         let (mut synced, mut unread, mut newest) = (0, 0, stable);
         self.each_object(async |object, row| {
@@ -338,14 +339,14 @@ impl Objects {
                 Err(_) => unread += 1, // told with the sync
             }
             synced += 1;
-            self.sync_aside(object).await;
+            self.sync_in_background(object).await;
             Ok(!self.osd().has_failed())
         })
         .await?;
         Ok((synced, unread, newest))
     }
 
-    /// The task: what was written an interval ago is synced, some objects at a time.
+    /// Task: syncs bytes that were written one interval ago, a few objects at a time.
     pub(crate) async fn write_back(self: Rc<Self>) {
         let interval = Duration::from_millis(u64::from(self.config().stable_interval_ms));
         loop {
@@ -360,7 +361,7 @@ impl Objects {
                 continue;
             }
             let at = self.ctx().now() + interval;
-            while self.ctx().now() < at && !self.tasks().is_stopping() && !self.is_pressed() {
+            while self.ctx().now() < at && !self.tasks().is_stopping() && !self.is_half_full() {
                 let _woken = self.ctx().timeout(at, self.writeback().work.wait()).await;
             }
             self.sync_batch().await;

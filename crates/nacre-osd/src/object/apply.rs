@@ -1,5 +1,7 @@
-//! The second half of a change of an object: rows and accounting, in the caller's transaction. Synchronous; what was
-//! prepared (`object/prepare.rs`) only says what to do, sizes and counts are merged with the rows as they are now.
+//! The second half of a change of an object: it puts rows and accounting into the caller's transaction.
+//!
+//! It is synchronous. A prepared change (`object/prepare.rs`) describes the change only; sizes and counts are merged with
+//! the rows as they are in the transaction.
 
 use crate::engine::credits::Credits;
 use crate::engine::tx::Tx;
@@ -19,17 +21,17 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use nacre_types::{Codec, ObjectId, Owner, Timestamp};
 
-/// What a change says of the object besides its bytes.
+/// Owner and time that a change gives to the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stamp {
-    /// Charged when the change makes the object; an object that exists keeps its owner.
+    /// Charged when the change creates the object; an existing object keeps its owner.
     pub owner: Owner,
-    /// Never moves the object's time back.
+    /// Modification time; it never moves back.
     pub mtime: Timestamp,
 }
 
 pub(crate) enum Change {
-    /// Blocks from `first` on hold data with these sums.
+    /// Blocks from `first` on hold data with these checksums.
     Write {
         first: u64,
         sums: Vec<u32>,
@@ -45,7 +47,7 @@ pub(crate) enum Change {
     Shrink {
         size: u64,
         freed: u64,
-        last_sum: Option<u32>,
+        last_checksum: Option<u32>,
     },
     /// The object grows by a hole.
     Grow {
@@ -58,8 +60,8 @@ pub(crate) enum Change {
     Nothing,
 }
 
-/// A change whose bytes are in place and whose range is locked. Apply it in a transaction. One that is dropped
-/// instead never was, except that bytes it has overwritten stay overwritten.
+/// A change whose bytes are written and whose range is locked, to be applied in a transaction. If it is dropped instead,
+/// nothing of it remains, except that overwritten bytes stay overwritten.
 #[must_use = "the range of the object stays locked until it is applied or dropped"]
 pub struct Prepared {
     inner: Option<Inner>,
@@ -98,12 +100,12 @@ impl Prepared {
     pub fn credits(&self) -> Credits {
         self.credits
     }
-    /// The rows that `apply` looks at: to be merged into the pins of the transaction.
+    /// Takes the pins of the rows that `apply` reads: to be merged into the pins of the transaction.
     pub fn take_pins(&mut self) -> Pins {
         core::mem::take(&mut self.pins)
     }
-    /// Puts rows and accounting into the transaction and gives the range back. To be called last in the closure:
-    /// a transaction that fails after it leaves sums behind that do not fit the bytes. The row is as it is now.
+    /// Puts rows and accounting into the transaction and releases the range. Call it last in the closure: a transaction
+    /// that fails after it leaves checksums that do not match the bytes. Returns the new row.
     ///
     /// # Errors
     /// `Corrupt` when a row cannot be read.
@@ -120,7 +122,7 @@ impl Drop for Prepared {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.take() {
             let objects = inner.objects.clone();
-            if let Some(blocks) = inner.blocks_to_settle() {
+            if let Some(blocks) = inner.blocks_to_repair() {
                 objects.ctx().clone().spawn(inner.settle(blocks));
             }
         }
@@ -146,7 +148,7 @@ impl Inner {
         }
         match self.change {
             Change::Write { first, sums, end, bytes } => {
-                row.blocks += put_sums(tx, object, first, &sums)? * SECTORS_PER_BLOCK;
+                row.blocks += put_checksums(tx, object, first, &sums)? * SECTORS_PER_BLOCK;
                 row.size = row.size.max(end);
                 row.written_to = row.written_to.max(end);
                 self.objects.note_unstable(object, tx.transno(), bytes);
@@ -159,8 +161,8 @@ impl Inner {
             Change::Grow { size } => row.size = row.size.max(size),
             // O_TRUNC of a file that never had an object.
             Change::Shrink { .. } if is_new => return Ok(ObjectRow::default()),
-            Change::Shrink { size, freed, last_sum } => {
-                let freed = shrink(tx, &self.objects, object, &row, size, freed, last_sum)?;
+            Change::Shrink { size, freed, last_checksum } => {
+                let freed = shrink(tx, &self.objects, object, &row, size, freed, last_checksum)?;
                 row.blocks = row.blocks.saturating_sub(freed * SECTORS_PER_BLOCK);
                 row.size = size;
                 row.written_to = row.written_to.min(size);
@@ -187,20 +189,20 @@ impl Inner {
         Ok(row)
     }
 
-    /// The caller gave up after the bytes were written, under the lock that is still held: overwritten blocks get
-    /// sums that fit, everything else of the change is as if it had not been.
+    /// Repairs after the caller dropped the change, under the lock that is still held: overwritten blocks get matching
+    /// checksums, and the rest of the change is undone.
     async fn settle(self, blocks: Range<u64>) {
         let (objects, object) = (&self.objects, self.object);
         match objects.row(object).await {
             Ok(Some(row)) => objects.repair(object, &blocks, row.size).await,
-            Ok(None) => objects.leak(object, 0).await,
+            Ok(None) => objects.release_unused(object, 0).await,
             Err(error) if is_stopped(&error) => {}
             Err(error) => objects.quarantine(object, &error).await,
         }
     }
 
-    /// Blocks whose bytes have changed under their rows, or that are in the blob and in no row.
-    fn blocks_to_settle(&self) -> Option<Range<u64>> {
+    /// Blocks whose bytes no longer match their rows, or that are in the blob and in no row.
+    fn blocks_to_repair(&self) -> Option<Range<u64>> {
         match &self.change {
             Change::Write { first, sums, .. } => Some(*first..*first + sums.len() as u64),
             Change::Allocate { blocks, .. } => Some(blocks.clone()),
@@ -213,8 +215,8 @@ impl Inner {
     }
 }
 
-/// Puts the sums of blocks from `first` on; answers how many were not allocated before.
-fn put_sums(tx: &mut Tx<'_>, object: ObjectId, first: u64, sums: &[u32]) -> Result<u64, OsdError> {
+/// Puts the checksums of blocks from `first` on; returns how many were not allocated before.
+fn put_checksums(tx: &mut Tx<'_>, object: ObjectId, first: u64, sums: &[u32]) -> Result<u64, OsdError> {
     let mut fresh = 0;
     let blocks = first..first + sums.len() as u64;
     let mut sums = sums.iter();
@@ -231,7 +233,7 @@ fn put_sums(tx: &mut Tx<'_>, object: ObjectId, first: u64, sums: &[u32]) -> Resu
     Ok(fresh)
 }
 
-/// Marks blocks as allocated; answers how many were not before.
+/// Marks blocks as allocated; returns how many were not before.
 fn put_allocated(tx: &mut Tx<'_>, object: ObjectId, blocks: &Range<u64>) -> Result<u64, OsdError> {
     let mut fresh = 0;
     for region in regions_of(blocks) {
@@ -246,7 +248,7 @@ fn put_allocated(tx: &mut Tx<'_>, object: ObjectId, blocks: &Range<u64>) -> Resu
     Ok(fresh)
 }
 
-/// Rows of a smaller size; answers how many blocks went.
+/// Rows of a smaller size; returns how many blocks were released.
 fn shrink(
     tx: &mut Tx<'_>,
     objects: &Objects,
@@ -254,7 +256,7 @@ fn shrink(
     row: &ObjectRow,
     size: u64,
     freed_after: u64,
-    last_sum: Option<u32>,
+    last_checksum: Option<u32>,
 ) -> Result<u64, OsdError> {
     let freed = if size == 0 {
         tx.delete_range(table::BLOCK, &block_key(object, 0), &block_key(object, u64::MAX));
@@ -265,7 +267,7 @@ fn shrink(
         let before = boundary.clone();
         let gone = mask_of(region, &(size.div_ceil(BLOCK_BYTES)..u64::MAX));
         let freed = freed_after + boundary.clear(gone);
-        if let Some(sum) = last_sum {
+        if let Some(sum) = last_checksum {
             boundary.set(size / BLOCK_BYTES, sum);
         }
         if boundary.allocated == 0 {
@@ -278,8 +280,8 @@ fn shrink(
         }
         freed
     };
-    if freed > 0 || last_sum.is_some() {
-        objects.let_go(tx, object, block_floor(size))?;
+    if freed > 0 || last_checksum.is_some() {
+        objects.release_blocks(tx, object, block_floor(size))?;
     }
     Ok(freed)
 }
@@ -296,7 +298,7 @@ fn destroy(
         tx.delete_range(table::BLOCK, &block_key(object, 0), &block_key(object, u64::MAX));
     }
     tx.account(row.owner, -sectors_as_bytes(row.blocks), -1);
-    objects.let_go(tx, object, 0)?;
+    objects.release_blocks(tx, object, 0)?;
     objects.forget_unstable(object);
     objects.end_quarantine(object);
     Ok(row)

@@ -1,10 +1,11 @@
-//! Checksums of object blocks, and the one implementation of `StoreOp::WriteSummed` that all stores share.
+//! Checksums of object blocks, and the one implementation of `StoreOp::WriteChecksummed` that all stores share.
 //!
-//! The sum of a block is crc32c over its whole 4 KiB, where bytes at or beyond the object's size count as zeros.
-//! So the sum says the same as one over the bytes below the size, but does not change when the object grows
-//! over a hole: two writers of one object need not know of each other's size.
+//! The checksum of a block is crc32c over its whole 4 KiB, where bytes at or beyond the object's size count as zeros.
+//! So it protects the bytes below the size, and does not change when the object grows over a hole: two writers of one
+//! object need not know each other's size.
 //!
-//! Not here: who decides what is kept (`object/objects.rs`), where sums are stored (block rows).
+//! Not here: which bytes of partly written blocks are kept (`object/prepare.rs`), and where checksums are stored (block
+//! rows).
 
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -35,30 +36,30 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Sum of one block of an object: `bytes` (at most a block), then zeros up to the block's end.
+/// Checksum of one block of an object: `bytes` (at most a block), then zeros up to the block's end.
 ///
 /// # Panics
 /// When `bytes` is longer than a block.
-pub fn block_sum(bytes: &[u8]) -> u32 {
+pub fn block_checksum(bytes: &[u8]) -> u32 {
     assert!(bytes.len() <= BLOCK, "a block has {BLOCK} bytes, not {}", bytes.len());
-    let mut sum = BlockSum::new();
+    let mut sum = BlockChecksum::new();
     sum.add(bytes);
     sum.finish()
 }
 
-/// The arguments of a `StoreOp::WriteSummed` without its file.
+/// The arguments of a `StoreOp::WriteChecksummed` without its file.
 #[derive(Debug, Clone, Copy)]
-pub struct SummedWrite<'a> {
+pub struct ChecksummedWrite<'a> {
     pub offset: u64,
     pub data: &'a [Bytes],
     pub keep_head: bool,
     pub keep_tail: bool,
     pub size: u64,
-    /// See `StoreOp::WriteSummed`.
+    /// See `StoreOp::WriteChecksummed`.
     pub written_to: Option<u64>,
 }
 
-impl SummedWrite<'_> {
+impl ChecksummedWrite<'_> {
     /// How long the file must be so that the write leaves no hole behind bytes that were written; 0: it may not exist.
     pub fn must_reach(&self) -> u64 {
         self.written_to.unwrap_or(0).min(self.offset / BLOCK_BYTES * BLOCK_BYTES)
@@ -69,16 +70,16 @@ impl SummedWrite<'_> {
 /// bytes there were before the end of the file) and `write` (all of it or an error).
 ///
 /// Nothing is written before everything that must be kept has been read. That the file reaches
-/// [`SummedWrite::must_reach`] is for the store to check before.
+/// [`ChecksummedWrite::must_reach`] is for the store to check before.
 ///
 /// # Errors
 /// `Missing` when bytes to keep are not there and `written_to` is given; those of `read` and `write`.
 ///
 /// # Panics
 /// When the range passes 2^64: the caller bounds object sizes.
-pub fn write_summed<E: From<StoreError>>(
+pub fn write_checksummed<E: From<StoreError>>(
     file: FileId,
-    args: SummedWrite<'_>,
+    args: ChecksummedWrite<'_>,
     mut read: impl FnMut(u64, &mut [u8]) -> Result<usize, E>,
     write: impl FnOnce(u64, &[Bytes]) -> Result<(), E>,
 ) -> Result<Vec<u32>, E> {
@@ -128,7 +129,7 @@ pub fn write_summed<E: From<StoreError>>(
 /// Sums of the blocks of head, data and tail put together; their total length is a multiple of a block.
 fn sums_of(head: &[u8], data: &[Bytes], tail: &[u8]) -> Vec<u32> {
     let mut sums = Vec::new();
-    let mut block = BlockSum::new();
+    let mut block = BlockChecksum::new();
     let pieces = core::iter::once(head).chain(data.iter().map(|b| &b[..])).chain(core::iter::once(tail));
     for mut piece in pieces {
         while !piece.is_empty() {
@@ -136,7 +137,7 @@ fn sums_of(head: &[u8], data: &[Bytes], tail: &[u8]) -> Vec<u32> {
             block.add(now);
             piece = later;
             if block.room() == 0 {
-                sums.push(core::mem::replace(&mut block, BlockSum::new()).finish());
+                sums.push(core::mem::replace(&mut block, BlockChecksum::new()).finish());
             }
         }
     }
@@ -144,14 +145,14 @@ fn sums_of(head: &[u8], data: &[Bytes], tail: &[u8]) -> Vec<u32> {
     sums
 }
 
-/// A sum under way. A block that comes in one piece takes the short way.
-struct BlockSum {
+/// A checksum under way. A block that comes in one piece takes the short way.
+struct BlockChecksum {
     digest: Option<Digest>,
     whole: Option<u32>,
     len: usize,
 }
 
-impl BlockSum {
+impl BlockChecksum {
     fn new() -> Self {
         Self { digest: None, whole: None, len: 0 }
     }
@@ -190,10 +191,10 @@ mod tests {
     use core::cell::RefCell;
     use nacre_types::{Fid, ObjectId, Oid, Seq};
 
-    /// Writes into a byte vector and answers the sums.
-    fn run(file: &RefCell<Vec<u8>>, args: SummedWrite<'_>) -> Vec<u32> {
+    /// Writes into a byte vector and answers the checksums.
+    fn run(file: &RefCell<Vec<u8>>, args: ChecksummedWrite<'_>) -> Vec<u32> {
         let file_id = FileId::Blob(ObjectId { fid: Fid::new(Seq(0x100), Oid(1)), stripe: 0 });
-        write_summed::<StoreError>(
+        write_checksummed::<StoreError>(
             file_id,
             args,
             |offset, buf| {
@@ -222,15 +223,15 @@ mod tests {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         let mut padded = vec![7u8; 5];
         padded.resize(BLOCK, 0);
-        assert_eq!(block_sum(&[7; 5]), crc32c(&padded));
-        assert_eq!(block_sum(&[]), crc32c(&[0; BLOCK]));
+        assert_eq!(block_checksum(&[7; 5]), crc32c(&padded));
+        assert_eq!(block_checksum(&[]), crc32c(&[0; BLOCK]));
     }
 
     #[test]
     fn what_is_not_kept_becomes_zeros_and_sums_match_the_file() {
         let file = RefCell::new(vec![0xaa; 3 * BLOCK]);
         let data = [Bytes::from(vec![1; 1000]), Bytes::from(vec![2; 5000])];
-        let args = SummedWrite {
+        let args = ChecksummedWrite {
             offset: 100,
             data: &data,
             keep_head: false,
@@ -249,7 +250,7 @@ mod tests {
     fn bytes_beyond_the_size_count_as_zeros_but_stay() {
         let file = RefCell::new(vec![0xaa; BLOCK]);
         let data = [Bytes::from_static(b"abc")];
-        let args = SummedWrite {
+        let args = ChecksummedWrite {
             offset: 10,
             data: &data,
             keep_head: true,
@@ -260,7 +261,7 @@ mod tests {
         let sums = run(&file, args);
         let file = file.borrow();
         assert_eq!(file[20], 0xaa);
-        assert_eq!(sums, vec![block_sum(&file[..20])]);
+        assert_eq!(sums, vec![block_checksum(&file[..20])]);
     }
 
     #[test]
@@ -270,7 +271,7 @@ mod tests {
         let many = RefCell::new(Vec::new());
         let flat = [Bytes::from(whole.clone())];
         let cut: Vec<Bytes> = whole.chunks(777).map(Bytes::copy_from_slice).collect();
-        let args = SummedWrite {
+        let args = ChecksummedWrite {
             offset: 50,
             data: &flat,
             keep_head: false,
@@ -279,7 +280,7 @@ mod tests {
             written_to: None,
         };
         let a = run(&one, args);
-        let b = run(&many, SummedWrite { data: &cut, ..args });
+        let b = run(&many, ChecksummedWrite { data: &cut, ..args });
         assert_eq!((a, one), (b, many));
     }
 }

@@ -1,18 +1,18 @@
-//! Bytes that rows promise and no file has: a blob that somebody deleted or cut, or that fsck took away.
+//! Bytes that rows describe and no file has: a blob was deleted or truncated by hand, or by fsck.
 //!
 //! A blob is written up to the end of its last written block, and its length is known ([`ObjectRow::written_to`]). So a
-//! written block beyond the end of its file is lost. It is never taken for zeros: reads of it fail, and so do changes
-//! that need its old bytes. Before a write makes the file longer again, which would put a hole in its place, the block
-//! is marked in its row; the mark goes when the block is overwritten as a whole or cut off.
+//! written block beyond the end of its file is lost. Lost bytes are never read as zeros: reads of them fail, and so do
+//! changes that need the old bytes. Before a write extends the file again, which would put a hole in their place, the
+//! block is marked in its row; the mark is removed when the block is overwritten as a whole or truncated.
 //!
-//! After the loss of a machine the bytes of writes that were not stable may be gone without damage: a region that was
-//! changed after the last stable write follows `object/rechecksum.rs` until that has looked at it.
-//! Not here: bytes that are there and wrong (sums are not checked on reads yet).
+//! After the loss of a machine, bytes of writes that were not stable may be missing without damage: regions that were
+//! changed after the last stable write are handled by `object/rechecksum.rs` until it has verified them.
+//! Not here: bytes that are present and wrong (checksums are not verified on reads yet).
 
 use crate::engine::credits::Credits;
 use crate::error::OsdError;
 use crate::object::checksum::BLOCK_BYTES;
-use crate::object::objects::{Objects, wrong_answer};
+use crate::object::objects::{Objects, unexpected_result};
 use crate::object::rows::{
     BLOCKS_PER_REGION, BlockRow, REGION_BYTES, block_key, decode_block, region_of_key,
 };
@@ -23,12 +23,12 @@ use nacre_node::{FileId, StoreDone, StoreError, StoreOp};
 use nacre_types::{Extent, ObjectId};
 
 impl Objects {
-    /// Whether bytes of this version may have been lost with the machine, and nobody has looked at them since.
-    pub(crate) fn may_be_gone(&self, version: u64) -> bool {
+    /// Whether bytes of this version may have been lost with the machine, and have not been verified since.
+    pub(crate) fn is_unverified(&self, version: u64) -> bool {
         self.unverified_since().is_some_and(|stable| version > stable.0)
     }
 
-    /// Bytes of one region, all of them written. `None` in their place: the file ends before `to`, at the answered byte.
+    /// Reads bytes of one region, all of them written. The inner `Err` says where the file ends, if that is before `to`.
     pub(crate) async fn read_written(
         &self,
         object: ObjectId,
@@ -39,15 +39,15 @@ impl Objects {
         let file = FileId::Blob(object);
         match self.ctx().io(StoreOp::ReadWritten { file, offset: from, len }).await {
             Ok(StoreDone::Bytes(bytes)) => Ok(Ok(bytes)),
-            Ok(_) => Err(wrong_answer("read")),
+            Ok(_) => Err(unexpected_result("read")),
             Err(StoreError::Missing { from, .. }) => Ok(Err(from)),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Bytes `from..to` of written blocks of one region that a change needs. What was lost with the machine counts as
-    /// zeros until `object/rechecksum.rs` has said so.
-    pub(crate) async fn needed(
+    /// Reads bytes `from..to` of written blocks of one region that a change needs. Bytes that were lost with the machine
+    /// count as zeros, as they will when `object/rechecksum.rs` has written them.
+    pub(crate) async fn read_required(
         &self,
         object: ObjectId,
         row: &BlockRow,
@@ -59,7 +59,7 @@ impl Objects {
         }
         match self.read_written(object, from, to).await? {
             Ok(bytes) => Ok(bytes),
-            Err(_) if self.may_be_gone(row.version) => {
+            Err(_) if self.is_unverified(row.version) => {
                 let len = u32::try_from(to - from).expect("at most a region");
                 match self.ctx().io(StoreOp::Read { file: FileId::Blob(object), offset: from, len }).await? {
                     StoreDone::Bytes(bytes) => {
@@ -67,16 +67,21 @@ impl Objects {
                         whole.resize(len as usize, 0);
                         Ok(whole.into())
                     }
-                    _ => Err(wrong_answer("read")),
+                    _ => Err(unexpected_result("read")),
                 }
             }
             Err(end) => Err(OsdError::Lost { object, from: from.max(end), to }),
         }
     }
 
-    /// The file ends at `from`: written blocks between it and `to` that had to be on the device are marked as lost. The
+    /// Marks written blocks between `from`, where the file ends, and `to` as lost if they had to be on the device. The
     /// caller holds no lock of the object.
-    pub(crate) async fn lose(self: &Rc<Self>, object: ObjectId, from: u64, to: u64) -> Result<(), OsdError> {
+    pub(crate) async fn mark_lost_from(
+        self: &Rc<Self>,
+        object: ObjectId,
+        from: u64,
+        to: u64,
+    ) -> Result<(), OsdError> {
         let mut next = block_key(object, from / REGION_BYTES);
         let last = block_key(object, to.div_ceil(REGION_BYTES));
         loop {
@@ -89,14 +94,14 @@ impl Objects {
                 let region = region_of_key(&key).unwrap_or_default();
                 next = block_key(object, region + 1);
                 let row = decode_block(object, region, &value)?;
-                if row.written & !row.lost != 0 && !self.may_be_gone(row.version) {
-                    self.lose_region(object, region).await?;
+                if row.written & !row.lost != 0 && !self.is_unverified(row.version) {
+                    self.mark_lost_region(object, region).await?;
                 }
             }
             self.ctx().yield_now().await;
         }
     }
-    async fn lose_region(self: &Rc<Self>, object: ObjectId, region: u64) -> Result<(), OsdError> {
+    async fn mark_lost_region(self: &Rc<Self>, object: ObjectId, region: u64) -> Result<(), OsdError> {
         let start = region.saturating_mul(REGION_BYTES);
         let range = Extent::new(start, start.saturating_add(REGION_BYTES));
         let _guard = self.locks().lock(object, range, true).await;
@@ -107,17 +112,17 @@ impl Objects {
         }
         match self.read_written(object, start, end).await? {
             Ok(_) => Ok(()),
-            Err(held) => self.mark_lost(object, region, held, size).await.map(drop),
+            Err(file_end) => self.mark_lost(object, region, file_end, size).await.map(drop),
         }
     }
 
-    /// Marks the written blocks of a region that are not whole below `held`, where the file ends; how many were not
-    /// marked before. Under the lock of the region.
+    /// Marks the written blocks of a region that are not completely below `file_end`, where the file ends. Returns how
+    /// many were not marked before. The caller holds the lock of the region.
     pub(crate) async fn mark_lost(
         self: &Rc<Self>,
         object: ObjectId,
         region: u64,
-        held: u64,
+        file_end: u64,
         size: u64,
     ) -> Result<u64, OsdError> {
         let pins = self.pins_of(object, &(region..region + 1)).await?;
@@ -125,8 +130,8 @@ impl Objects {
         let (mut fresh, mut from, mut to) = (0, u64::MAX, 0);
         for block in region * BLOCKS_PER_REGION..(region + 1) * BLOCKS_PER_REGION {
             let end = ((block + 1) * BLOCK_BYTES).min(size);
-            if row.is_written(block) && !row.is_lost(block) && held < end {
-                row.lose(block);
+            if row.is_written(block) && !row.is_lost(block) && file_end < end {
+                row.mark_lost(block);
                 (fresh, from, to) = (fresh + 1, from.min(block * BLOCK_BYTES), end);
             }
         }
@@ -140,7 +145,7 @@ impl Objects {
             Ok::<(), OsdError>(())
         })?;
         tracing::error!(target_name = %self.osd().label().name, %object, from, to, blocks = fresh,
-            "bytes of an object are lost: its file ends before them; they answer EIO until they are overwritten or cut off");
+            "bytes of an object are lost: its file ends before them; they answer EIO until they are overwritten or truncated");
         Ok(fresh)
     }
 }

@@ -1,18 +1,18 @@
-//! Byte objects: the front door. Reads, sync and state; changes are prepared in `object/prepare.rs`.
+//! [`Objects`]: the entry of the object layer. Reads, sync and state; changes are prepared in `object/prepare.rs`.
 //!
-//! A change has two halves. *Prepare* takes the byte range (`object/range_lock.rs`), reads the rows it needs and moves the
-//! bytes to the blob; *apply* puts the rows into the caller's transaction and gives the range back. So sums, bytes,
-//! transno and replay order agree.
+//! A change has two halves. *Prepare* locks the byte range (`object/range_lock.rs`), reads the rows it needs and moves
+//! the bytes to the blob; *apply* puts the rows into the caller's transaction and releases the range. So checksums,
+//! bytes, transno and replay order agree.
 //!
 //! Invariants: (1) a block that is not marked as written reads as zeros, whatever the blob holds; so a truncate or
-//! destroy changes rows only, and the blob is cut once that is durable (`maintenance/reclaim.rs`). (2) Bytes of a written block
-//! at or beyond the size are never trusted: a change that extends the object over them writes zeros first.
+//! destroy changes rows only, and the blob is truncated once that is durable (`maintenance/reclaim.rs`). (2) Bytes of a
+//! written block at or beyond the size are never used: a change that extends the object over them writes zeros first.
 //! (3) Block rows of a range change only under its exclusive range lock; size and block count of the object are
-//! merged at apply, so writers of different ranges do not wait for each other. (4) A change that was prepared and
-//! not applied leaves sums that fit and blocks that are given back. (5) The file of an object is at least
-//! [`ObjectRow::written_to`] long; what of a written block is beyond its end is lost, not zeros (`object/lost.rs`).
+//! merged at apply, so writers of different ranges do not wait for each other. (4) A change that was prepared and not
+//! applied leaves matching checksums, and its new blocks are released. (5) The file of an object is at least
+//! [`ObjectRow::written_to`] long; bytes of a written block beyond its end are lost, not zeros (`object/lost.rs`).
 //!
-//! Not here yet: checking sums on reads, regions marked dirty before an overwrite.
+//! Not here yet: verification of checksums on reads, regions marked dirty before an overwrite.
 
 use crate::engine::credits::Credits;
 use crate::engine::osd::Osd;
@@ -79,8 +79,8 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Starts the background tasks (write-back, cutting of blobs; after a crash the search for
-    /// blobs without rows and the sync of what the former process wrote).
+    /// Starts the background tasks (write-back, reclaim; after a crash also the deletion of orphans and the sync
+    /// of bytes that the former process wrote).
     /// One per [`Osd`].
     ///
     /// # Errors
@@ -123,12 +123,12 @@ impl Objects {
         &self.osd
     }
 
-    /// Makes all object bytes stable and ends the background tasks. The engine is stopped after it.
+    /// Makes all object bytes stable and ends the background tasks. Stop the engine after this.
     pub async fn stop(&self) {
         self.tasks.stop();
         self.writeback.wake();
         self.reclaim.wake();
-        // What the reclaim task may be waiting for; if it fails, that task hears of it too.
+        // The reclaim task may be waiting for this commit; if it fails, that task gets the same error.
         drop(self.osd().commit(self.osd().last_transno()).await);
         while self.tasks.is_any_running() {
             self.tasks().progress().await;
@@ -138,7 +138,7 @@ impl Objects {
     /// The object's row; all zero for an object that does not exist.
     ///
     /// # Errors
-    /// Those of the engine. A quarantined object answers: its state is known, its bytes are not.
+    /// Those of the engine. None for a quarantined object: its state is known, only its bytes are not.
     pub async fn state(&self, object: ObjectId) -> Result<ObjectRow, OsdError> {
         Ok(self.row(object).await?.unwrap_or_default())
     }
@@ -171,14 +171,14 @@ impl Objects {
         let span = u32::try_from(stop - start).expect("within `len`");
         let op = StoreOp::ReadWritten { file: FileId::Blob(object), offset: start, len: span };
         match self.ctx().io(op).await {
-            Ok(StoreDone::Bytes(bytes)) => Ok((row, cut_to_runs(offset, end, start, &bytes, &runs))),
-            Ok(_) => Err(wrong_answer("read")),
+            Ok(StoreDone::Bytes(bytes)) => Ok((row, assemble(offset, end, start, &bytes, &runs))),
+            Ok(_) => Err(unexpected_result("read")),
             Err(StoreError::Missing { .. }) => Ok((row, self.read_pieces(object, offset, end, &runs).await?)),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Bytes and rows of the object are on stable storage when it returns.
+    /// Syncs the object: its bytes and rows are on stable storage when this returns.
     ///
     /// # Errors
     /// `Quarantined` when bytes could not be written, `Lost` when they are gone; those of the engine.
@@ -192,8 +192,8 @@ impl Objects {
         self.healthy_row(object).await.map(drop)
     }
 
-    /// Upper bound of what a write of `len` bytes at `offset` puts into its transaction and on the device. What a
-    /// prepared one still needs is in [`crate::Prepared::credits`].
+    /// Upper bound of the rows and device bytes of a write of `len` bytes at `offset`. A prepared write needs less:
+    /// [`crate::Prepared::credits`].
     pub fn write_credits(offset: u64, len: u64) -> Credits {
         let blocks = blocks_of(offset, offset.saturating_add(len));
         let regions = regions_of(&blocks);
@@ -311,7 +311,7 @@ impl Objects {
             while at < run.end {
                 let stop = run.end.min((at / REGION_BYTES + 1) * REGION_BYTES);
                 let row = self.block_row(object, at / REGION_BYTES).await?;
-                out.push(self.needed(object, &row, at, stop).await?);
+                out.push(self.read_required(object, &row, at, stop).await?);
                 at = stop;
             }
         }
@@ -320,9 +320,8 @@ impl Objects {
     }
 }
 
-/// Puts what was read together: bytes in written runs, zeros elsewhere.
-/// `bytes` begin at `start`.
-fn cut_to_runs(offset: u64, end: u64, start: u64, bytes: &Bytes, runs: &[Extent]) -> Vec<Bytes> {
+/// Assembles the result of a read: bytes in written runs, zeros elsewhere. `bytes` begin at `start`.
+fn assemble(offset: u64, end: u64, start: u64, bytes: &Bytes, runs: &[Extent]) -> Vec<Bytes> {
     let mut out = Vec::with_capacity(runs.len());
     let mut at = offset;
     for run in runs {
@@ -334,7 +333,7 @@ fn cut_to_runs(offset: u64, end: u64, start: u64, bytes: &Bytes, runs: &[Extent]
     out
 }
 
-/// A store that answers with another kind of result than asked for.
-pub(crate) fn wrong_answer(what: &str) -> OsdError {
-    OsdError::Store(StoreError::Device(alloc::format!("{what} was answered with something else")))
+/// The error for a store that returns another kind of result than its operation has.
+pub(crate) fn unexpected_result(what: &str) -> OsdError {
+    OsdError::Store(StoreError::Device(alloc::format!("{what} returned an unexpected result")))
 }

@@ -1,15 +1,15 @@
-//! The first half of a change of an object: what waits, and moves bytes. The second half is `object/apply.rs`.
+//! The first half of a change of an object: it waits, and moves bytes. The second half is `object/apply.rs`.
 //!
-//! The order inside a prepare is the contract with `object/objects.rs`: range lock, rows, bytes. What crosses the object's
-//! size is handled here: bytes of a written block beyond it may be anything (an overwrite that a crash cut off), so
-//! a change that makes them part of the object writes zeros first.
+//! The order inside a prepare is the contract with `object/objects.rs`: range lock, rows, bytes. Changes that cross the
+//! object's size are handled here: bytes of a written block beyond the size are undefined (an overwrite that a crash
+//! interrupted may have left them), so a change that makes them part of the object writes zeros first.
 
 use crate::engine::credits::Credits;
 use crate::error::OsdError;
 use crate::maintenance::reclaim::SLICE;
 use crate::object::apply::{Change, Prepared, Stamp};
-use crate::object::checksum::{BLOCK_BYTES, block_sum, zeros};
-use crate::object::objects::{Objects, wrong_answer};
+use crate::object::checksum::{BLOCK_BYTES, block_checksum, zeros};
+use crate::object::objects::{Objects, unexpected_result};
 use crate::object::range_lock::RangeGuard;
 use crate::object::rows::{
     BLOCK_ROW_BYTES_MAX, BLOCKS_PER_REGION, BlockRow, OBJECT_BYTES_MAX, ObjectRow, REGION_BYTES, block_ceil,
@@ -24,24 +24,24 @@ use core::ops::Range;
 use nacre_node::{FileId, StoreDone, StoreError, StoreOp};
 use nacre_types::{Errno, Extent, ObjectId, Owner};
 
-/// Most bytes that one allocation puts into one transaction; longer ones are cut.
+/// Bytes that one transaction allocates at most; longer allocations take several.
 const ALLOCATE_SLICE_BYTES: u64 = 1 << 30;
 
 impl Objects {
-    /// Writes the bytes of `data` at `offset`, beside others that write other blocks. A write must not begin too late:
-    /// `may_begin` is asked after every wait, immediately before the first byte is written.
+    /// Writes the bytes of `data` at `offset`; writes of other blocks proceed in parallel. A write must not begin after its
+    /// deadline: `check_deadline` is called after every wait, immediately before the first byte is written.
     ///
     /// # Errors
-    /// `NotBegun` with what `may_begin` says; `TooLarge`, `Quarantined`; `NoSpace` and others of the store: nothing of the
+    /// `Rejected` with the error of `check_deadline`; `TooLarge`, `Quarantined`; `NoSpace` and others of the store: nothing of the
     /// object has changed then that can be read, except that overwritten bytes may be old or new.
     pub async fn prepare_write(
         self: &Rc<Self>,
         object: ObjectId,
         offset: u64,
         data: Vec<Bytes>,
-        may_begin: &dyn Fn() -> Result<(), Errno>,
+        check_deadline: &dyn Fn() -> Result<(), Errno>,
     ) -> Result<Prepared, OsdError> {
-        self.room().await;
+        self.wait_for_writeback().await;
         let bytes: u64 = data.iter().map(|b| b.len() as u64).sum();
         let end = end_of(object, offset, bytes)?;
         if bytes == 0 {
@@ -55,7 +55,8 @@ impl Objects {
             let tail_inside = tail_end && end < row.size;
             let keep_head = head && self.is_kept(object, blocks.start).await?;
             let keep_tail = tail_inside && self.is_kept(object, blocks.end - 1).await?;
-            // Zeros beside the bytes must not meet what was cut off: nobody makes them again after a loss.
+            // Zeros beside the bytes must not cover truncated bytes that are still in the blob: after a loss no client
+            // replays those zeros.
             let fills = head != keep_head || tail_inside != keep_tail;
             if fills && self.reclaim_row(object).await?.is_some_and(|cut| end > cut.from) {
                 drop(guard);
@@ -63,12 +64,12 @@ impl Objects {
                 continue;
             }
             let mut pins = self.pins_of(object, &regions_of(&blocks)).await?;
-            may_begin().map_err(OsdError::NotBegun)?;
+            check_deadline().map_err(OsdError::Rejected)?;
             let (offset, data, zeroed) = self.zero_gap(object, row.size, tail, offset, data.clone()).await?;
             if let Some(region) = zeroed {
                 pins.merge(self.pins_of(object, &(region..region + 1)).await?);
             }
-            let op = StoreOp::WriteSummed {
+            let op = StoreOp::WriteChecksummed {
                 file: FileId::Blob(object),
                 offset,
                 data,
@@ -78,14 +79,14 @@ impl Objects {
                 written_to: checked.then_some(row.written_to),
             };
             match self.ctx().io(op).await {
-                Ok(StoreDone::Sums(sums)) if sums.len() as u64 == blocks.end - blocks.start => {
+                Ok(StoreDone::Checksums(sums)) if sums.len() as u64 == blocks.end - blocks.start => {
                     break (guard, pins, offset, sums, zeroed);
                 }
-                Ok(_) => return Err(wrong_answer("summed write")),
-                // Nothing was written. What is not there any more is marked, and the write made without looking again.
+                Ok(_) => return Err(unexpected_result("summed write")),
+                // Nothing was written. Missing bytes are marked as lost, and the write is repeated without this check.
                 Err(StoreError::Missing { from, .. }) if checked => {
                     drop(guard);
-                    self.lose(object, from, row.written_to.max(end)).await?;
+                    self.mark_lost_from(object, from, row.written_to.max(end)).await?;
                     checked = false;
                 }
                 Err(error) => {
@@ -100,7 +101,7 @@ impl Objects {
         Ok(self.prepared(object, guard, pins, credits, change).zeroed(zeroed))
     }
 
-    /// Sets the size. What is cut off is gone from the object at once, from the device when that is durable.
+    /// Sets the size. Truncated bytes leave the object at once, and the device when the change is durable.
     pub async fn prepare_truncate(
         self: &Rc<Self>,
         object: ObjectId,
@@ -124,17 +125,17 @@ impl Objects {
             let last = size / BLOCK_BYTES;
             let is_cut =
                 !size.is_multiple_of(BLOCK_BYTES) && size < row.size && self.is_written(object, last).await?;
-            let last_sum = if is_cut { Some(self.sum_up_to(object, size).await?) } else { None };
+            let last_checksum = if is_cut { Some(self.checksum_up_to(object, size).await?) } else { None };
             let freed = if size == 0 { 0 } else { self.allocated_from(object, region + 1).await? };
             self.thin(object, if size == 0 { 0 } else { region + 1 }).await?;
-            Change::Shrink { size, freed, last_sum }
+            Change::Shrink { size, freed, last_checksum }
         };
         let credits = Objects::small_credits(!grows);
         Ok(self.prepared(object, guard, pins, credits, change).zeroed(zeroed))
     }
 
-    /// Allocates the blocks of a range, so that later writes to it find room. `keep_size` as in fallocate(2).
-    /// The stamp is that of the later `apply`: a long range takes several transactions. `may_begin`: see
+    /// Allocates the blocks of a range, so that later writes to it cannot run out of space. `keep_size` as in fallocate(2).
+    /// The stamp is that of the later `apply`: a long range takes several transactions. `check_deadline`: see
     /// [`Self::prepare_write`].
     ///
     /// # Errors
@@ -146,7 +147,7 @@ impl Objects {
         len: u64,
         keep_size: bool,
         stamp: &Stamp,
-        may_begin: &dyn Fn() -> Result<(), Errno>,
+        check_deadline: &dyn Fn() -> Result<(), Errno>,
     ) -> Result<Prepared, OsdError> {
         let end = end_of(object, offset, len)?;
         if len == 0 {
@@ -154,10 +155,10 @@ impl Objects {
         }
         let new_end = if keep_size { 0 } else { end };
         let (guard, row, tail) = self.lock_to_change(object, offset, new_end, end).await?;
-        may_begin().map_err(OsdError::NotBegun)?;
+        check_deadline().map_err(OsdError::Rejected)?;
         let file = FileId::Blob(object);
         if let Err(error) = self.ctx().io(StoreOp::Allocate { file, offset, len }).await {
-            self.leak(object, offset).await;
+            self.release_unused(object, offset).await;
             return Err(store_error(error, len));
         }
         let size = if keep_size { row.size } else { row.size.max(end) };
@@ -171,7 +172,7 @@ impl Objects {
             let slice = blocks_of(at, block_floor(at + ALLOCATE_SLICE_BYTES));
             at = slice.end * BLOCK_BYTES;
             if let Err(error) = self.allocate_slice(object, slice, stamp).await {
-                self.leak(object, offset).await;
+                self.release_unused(object, offset).await;
                 return Err(error);
             }
         }
@@ -200,14 +201,14 @@ impl Objects {
         self.osd().transact(&pins, room, |tx| prepared.apply(tx, stamp)).map(drop)
     }
 
-    /// Removes the object; idempotent. Works for a quarantined one too.
+    /// Removes the object, even a quarantined one. Idempotent.
     pub async fn prepare_destroy(self: &Rc<Self>, object: ObjectId) -> Result<Prepared, OsdError> {
         let guard = self.locks().lock(object, Extent::ALL, true).await;
         self.thin(object, 0).await?;
         let pins = self.pins_of(object, &(0..0)).await?;
         Ok(self.prepared(object, guard, pins, Objects::small_credits(true), Change::Destroy))
     }
-    /// Rows of blocks from a region on are going to be deleted.
+    /// Prepares the deletion of block rows from a region on.
     async fn thin(&self, object: ObjectId, region: u64) -> Result<(), OsdError> {
         self.osd().thin(table::BLOCK, &block_key(object, region), &block_key(object, u64::MAX)).await
     }
@@ -242,7 +243,7 @@ impl Objects {
     }
 
     /// Locks the blocks of `offset..locked_end` for a change that makes the object at least `end` long; those from the
-    /// old size on too when bytes of its block become part of the object. Answers the row under the lock and the
+    /// old size on too when bytes of its block become part of the object. Returns the row under the lock and the
     /// start of that block.
     async fn lock_to_change(
         self: &Rc<Self>,
@@ -258,7 +259,7 @@ impl Objects {
             let reclaim = self.reclaim_row(object).await?;
             let Some(row) = row else {
                 if reclaim.is_some() {
-                    // Destroyed, and its blob is not gone yet.
+                    // The object is destroyed, and its blob is not deleted yet.
                     drop(guard);
                     self.reclaim_object(object).await?;
                     continue;
@@ -311,7 +312,7 @@ impl Objects {
     async fn zero_tail(&self, object: ObjectId, size: u64) -> Result<u64, OsdError> {
         let region = size / REGION_BYTES;
         let row = self.block_row(object, region).await?;
-        let kept = self.needed(object, &row, block_floor(size), size).await?;
+        let kept = self.read_required(object, &row, block_floor(size), size).await?;
         let mut data = alloc::vec![kept];
         data.extend(zeros(block_ceil(size) - size));
         let op = StoreOp::Write { file: FileId::Blob(object), offset: block_floor(size), data };
@@ -339,7 +340,7 @@ impl Objects {
     async fn is_written(&self, object: ObjectId, block: u64) -> Result<bool, OsdError> {
         Ok(self.block_row(object, block / BLOCKS_PER_REGION).await?.is_written(block))
     }
-    /// Whether a change that leaves bytes of this block as they are must keep them.
+    /// Whether a change of a part of this block must keep its other bytes.
     async fn is_kept(&self, object: ObjectId, block: u64) -> Result<bool, OsdError> {
         let row = self.block_row(object, block / BLOCKS_PER_REGION).await?;
         if row.is_lost(block) {
@@ -349,10 +350,10 @@ impl Objects {
         Ok(row.is_written(block))
     }
 
-    /// Sum of the block that `size` cuts, over the bytes before it.
-    async fn sum_up_to(&self, object: ObjectId, size: u64) -> Result<u32, OsdError> {
+    /// Checksum of the block that contains `size`, over the bytes before it.
+    async fn checksum_up_to(&self, object: ObjectId, size: u64) -> Result<u32, OsdError> {
         let row = self.block_row(object, size / REGION_BYTES).await?;
-        Ok(block_sum(&self.needed(object, &row, block_floor(size), size).await?))
+        Ok(block_checksum(&self.read_required(object, &row, block_floor(size), size).await?))
     }
 
     /// Allocated blocks in `region` and after it.
@@ -380,7 +381,7 @@ fn allocate_credits(blocks: &Range<u64>) -> Credits {
     let regions = u32::try_from(regions.end - regions.start).unwrap_or(u32::MAX);
     Credits {
         rows: regions.saturating_add(3),
-        // A region that holds data already has its sums too.
+        // A region that holds data already has its checksums too.
         row_bytes: regions.saturating_add(1).saturating_mul(BLOCK_ROW_BYTES_MAX).saturating_add(256),
         // They are taken from the device already.
         object_bytes: 0,

@@ -1,8 +1,8 @@
-//! Byte-range locks of objects inside one island: they order what touches the same bytes from the first byte
-//! touched until the record is in the log.
+//! Byte-range locks of objects inside one island. They order changes of the same bytes, from the first byte written
+//! until the record is in the log.
 //!
-//! Invariants: first come, first served among overlapping requests, so nobody starves; a guard gives its range
-//! back when it is dropped. Not here: the extent locks of clients (`nacre-dlm`), which outlive an operation.
+//! Invariants: overlapping requests are granted in the order of their arrival, so none starves; a guard releases its
+//! range when it is dropped. Not here: the extent locks of clients (`nacre-dlm`), which outlive an operation.
 
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;

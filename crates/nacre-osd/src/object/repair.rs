@@ -1,13 +1,13 @@
-//! After a change of an object that did not come about: blocks that were overwritten get sums that fit, blocks that
-//! were taken are given back.
+//! Repair after a change of an object that was prepared and not applied: overwritten blocks get checksums of their new
+//! bytes, and newly allocated blocks are released.
 //!
-//! Invariant: the range lock of the change is held until this is done.
+//! Invariant: the range lock of the change is held until the repair has ended.
 
 use crate::engine::credits::Credits;
 use crate::error::OsdError;
 use crate::object::apply::block_of_tx;
-use crate::object::checksum::{BLOCK_BYTES, block_sum};
-use crate::object::objects::{Objects, wrong_answer};
+use crate::object::checksum::{BLOCK_BYTES, block_checksum};
+use crate::object::objects::{Objects, unexpected_result};
 use crate::object::rows::{
     BLOCKS_PER_REGION, REGION_BYTES, block_floor, block_key, mask_of, object_key, regions_of,
 };
@@ -21,16 +21,16 @@ use nacre_node::{FileId, StoreDone, StoreOp};
 use nacre_types::ObjectId;
 
 impl Objects {
-    /// After a write that failed in the middle, under its lock: blocks that held data get the sums of what they
-    /// hold now, blocks that did not are given back. An object that cannot be repaired is taken out of use.
+    /// Repairs after a write that failed in the middle, under its lock: blocks that held data get checksums of their
+    /// present content, other blocks are released. An object that cannot be repaired is quarantined.
     pub(crate) async fn repair(self: &Rc<Self>, object: ObjectId, blocks: &Range<u64>, size: u64) {
-        match self.sum_again(object, blocks, size).await {
-            Ok(()) => self.leak(object, blocks.start * BLOCK_BYTES).await,
+        match self.recompute_checksums(object, blocks, size).await {
+            Ok(()) => self.release_unused(object, blocks.start * BLOCK_BYTES).await,
             Err(error) if is_stopped(&error) => {}
             Err(error) => self.quarantine(object, &error).await,
         }
     }
-    async fn sum_again(
+    async fn recompute_checksums(
         self: &Rc<Self>,
         object: ObjectId,
         blocks: &Range<u64>,
@@ -42,20 +42,25 @@ impl Objects {
             let mask = mask_of(region, blocks) & row.written & !row.lost;
             for block in (region * BLOCKS_PER_REGION..).take(64).filter(|b| mask & (1 << (b % 64)) != 0) {
                 let (from, end) = (block * BLOCK_BYTES, ((block + 1) * BLOCK_BYTES).min(size));
-                match self.needed(object, &row, from, end).await {
-                    Ok(bytes) => sums.push((block, block_sum(&bytes))),
+                match self.read_required(object, &row, from, end).await {
+                    Ok(bytes) => sums.push((block, block_checksum(&bytes))),
                     Err(OsdError::Lost { .. }) => {
                         self.mark_lost(object, region, from, size).await?;
-                        break; // what comes behind it in this region is gone as well
+                        break; // later bytes of this region are lost as well
                     }
                     Err(error) => return Err(error),
                 }
             }
         }
-        if sums.is_empty() { Ok(()) } else { self.put_sums(object, blocks, &sums).await }
+        if sums.is_empty() { Ok(()) } else { self.put_checksums(object, blocks, &sums).await }
     }
-    /// What the blob holds of a block up to `end`, with zeros for bytes that are not there.
-    pub(crate) async fn held_by(&self, object: ObjectId, block: u64, end: u64) -> Result<Bytes, OsdError> {
+    /// Reads the bytes of a block up to `end`, with zeros for bytes that the file does not have.
+    pub(crate) async fn read_padded(
+        &self,
+        object: ObjectId,
+        block: u64,
+        end: u64,
+    ) -> Result<Bytes, OsdError> {
         let offset = block * BLOCK_BYTES;
         let len = u32::try_from(end.saturating_sub(offset)).expect("at most a block");
         match self.ctx().io(StoreOp::Read { file: FileId::Blob(object), offset, len }).await? {
@@ -65,10 +70,10 @@ impl Objects {
                 padded.resize(len as usize, 0);
                 Ok(padded.into())
             }
-            _ => Err(wrong_answer("read")),
+            _ => Err(unexpected_result("read")),
         }
     }
-    pub(crate) async fn put_sums(
+    pub(crate) async fn put_checksums(
         self: &Rc<Self>,
         object: ObjectId,
         blocks: &Range<u64>,
@@ -97,19 +102,21 @@ impl Objects {
             .map(drop)
     }
 
-    /// The blob may hold blocks from `from` on that no row speaks of.
-    pub(crate) async fn leak(&self, object: ObjectId, from: u64) {
+    /// Requests a reclaim from `from` on: the blob may hold blocks there that no row describes.
+    pub(crate) async fn release_unused(&self, object: ObjectId, from: u64) {
         let done: Result<(), OsdError> = async {
             let key = object_key(object);
             let pins = self.osd().fetch(&[(table::OBJECT, &key), (table::RECLAIM, &key)]).await?;
             let room = self.osd().reserve(Objects::small_credits(true)).await?;
-            self.osd().transact(&pins, room, |tx| self.let_go(tx, object, block_floor(from))).map(drop)
+            self.osd()
+                .transact(&pins, room, |tx| self.release_blocks(tx, object, block_floor(from)))
+                .map(drop)
         }
         .await;
         if let Err(error) = done
             && !is_stopped(&error)
         {
-            tracing::warn!(%object, %error, "space of a failed write is not given back");
+            tracing::warn!(%object, %error, "the space of a failed write cannot be released");
         }
     }
 }

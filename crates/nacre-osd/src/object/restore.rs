@@ -1,14 +1,14 @@
-//! After an unclean start: bytes that a committed write has lost are put back.
+//! Restoring bytes after an unclean start: replayed bytes of a committed write are written where they were lost.
 //!
-//! The rows of such a write are in the log, and say what its blocks held in the end, whatever came after it: a later
-//! write, a truncate, the end of the object. So a client's bytes go only into blocks that do not hold what their sums
-//! say. Whoever knows of an older state than others (that some later write is stable, say) cannot bring it back that way.
-//! A block that does hold it is written again as it is: it may be in the kernel's cache only, on pages that a failed sync
-//! has marked clean, and no later sync would write those.
+//! The rows of such a write are in the log. They describe the final content of its blocks, including later writes, a
+//! truncate, or the removal of the object. So replayed bytes are written only to blocks whose content does not match
+//! its checksum, and a client whose view is older than that of others cannot bring back old bytes. A block that does
+//! match is rewritten with its own bytes: they may be only in the kernel's cache, on pages that a failed sync has marked
+//! clean, and no later sync would write those.
 
 use crate::error::OsdError;
-use crate::object::checksum::{BLOCK_BYTES, block_sum};
-use crate::object::objects::{Objects, wrong_answer};
+use crate::object::checksum::{BLOCK_BYTES, block_checksum};
+use crate::object::objects::{Objects, unexpected_result};
 use crate::object::rows::{
     BLOCKS_PER_REGION, block_floor, block_key, blocks_of, decode_block, region_of_key, regions_of,
 };
@@ -23,7 +23,7 @@ use nacre_types::{Extent, ObjectId};
 const SLICE: u32 = 64;
 
 impl Objects {
-    /// Puts `data` of a write whose rows are there back where it was lost. Rows do not change.
+    /// Writes `data` of a replayed write, whose rows exist, to the blocks that have lost it. Rows do not change.
     ///
     /// # Errors
     /// Those of the store and of the engine.
@@ -41,16 +41,16 @@ impl Objects {
         })
         .await
     }
-    /// The same for a truncate: what follows is zeros until later writes say otherwise.
+    /// The same for a replayed truncate: bytes beyond `size` are zeros until later writes are replayed.
     ///
     /// # Errors
     /// Those of the store and of the engine.
-    pub async fn restore_cut(self: &Rc<Self>, object: ObjectId, size: u64) -> Result<(), OsdError> {
+    pub async fn restore_truncate(self: &Rc<Self>, object: ObjectId, size: u64) -> Result<(), OsdError> {
         let zeros = |from, to| Bytes::from(vec![0; usize::try_from(to - from).expect("at most a block")]);
         self.restore_range(object, size, u64::MAX, zeros).await
     }
 
-    /// Puts bytes into the written blocks of a range that do not hold what they should.
+    /// Writes bytes to the written blocks of a range whose content does not match their checksum.
     async fn restore_range(
         self: &Rc<Self>,
         object: ObjectId,
@@ -58,12 +58,12 @@ impl Objects {
         end: u64,
         bytes: impl Fn(u64, u64) -> Bytes,
     ) -> Result<(), OsdError> {
-        // A file that is shorter than what was stable of it is damaged: that is kept in mind before it grows again.
+        // A file that is shorter than its stable bytes is damaged: this is recorded before the file grows again.
         let written_to = self.row(object).await?.unwrap_or_default().written_to;
         if let StoreDone::Len(len) = self.ctx().io(StoreOp::Len { file: FileId::Blob(object) }).await?
             && len.unwrap_or(0) < written_to
         {
-            self.lose(object, len.unwrap_or(0), written_to).await?;
+            self.mark_lost_from(object, len.unwrap_or(0), written_to).await?;
         }
         let _guard = self.locks().lock(object, Extent::new(block_floor(offset), u64::MAX), true).await;
         let Some(row) = self.row(object).await? else { return Ok(()) };
@@ -86,10 +86,10 @@ impl Objects {
                     if !row_of_blocks.is_written(block) || row_of_blocks.is_lost(block) || from >= to {
                         continue;
                     }
-                    let held = self.held_by(object, block, (first + BLOCK_BYTES).min(row.size)).await?;
-                    match block_sum(&held) == sum {
-                        true => self.put_back(object, first, held).await?,
-                        false => self.put_back(object, from, bytes(from, to)).await?,
+                    let held = self.read_padded(object, block, (first + BLOCK_BYTES).min(row.size)).await?;
+                    match block_checksum(&held) == sum {
+                        true => self.rewrite(object, first, held).await?,
+                        false => self.rewrite(object, from, bytes(from, to)).await?,
                     }
                 }
             }
@@ -98,12 +98,12 @@ impl Objects {
             }
         }
     }
-    async fn put_back(&self, object: ObjectId, offset: u64, lost: Bytes) -> Result<(), OsdError> {
+    async fn rewrite(&self, object: ObjectId, offset: u64, lost: Bytes) -> Result<(), OsdError> {
         self.note_unstable(object, self.osd().last_transno(), lost.len() as u64);
         let op = StoreOp::Write { file: FileId::Blob(object), offset, data: vec![lost] };
         match self.ctx().io(op).await? {
             StoreDone::Unit => Ok(()),
-            _ => Err(wrong_answer("write")),
+            _ => Err(unexpected_result("write")),
         }
     }
 }

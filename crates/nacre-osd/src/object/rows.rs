@@ -59,7 +59,7 @@ const BLOCK_ROW_HEAD_BYTES: u32 = 4 * 8;
 /// Most bytes of a block row with its key.
 pub(crate) const BLOCK_ROW_BYTES_MAX: u32 = 24 + BLOCK_ROW_HEAD_BYTES + 64 * 4;
 
-/// Allocation and sums of the 64 blocks of a region.
+/// Allocation and checksums of the 64 blocks of a region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockRow {
     pub allocated: u64,
@@ -85,10 +85,10 @@ impl BlockRow {
         self.lost & bit(block) != 0
     }
     /// The bytes of a written block are gone.
-    pub(crate) fn lose(&mut self, block: u64) {
+    pub(crate) fn mark_lost(&mut self, block: u64) {
         self.lost |= bit(block) & self.written;
     }
-    /// Marks a block as holding data with this sum. True if it was not allocated before.
+    /// Marks a block as holding data with this checksum. True if it was not allocated before.
     pub(crate) fn set(&mut self, block: u64, sum: u32) -> bool {
         let fresh = self.allocated & bit(block) == 0;
         self.allocated |= bit(block);
@@ -113,7 +113,7 @@ impl BlockRow {
         gone
     }
 
-    /// Masks and version, then the sums of written blocks in order.
+    /// Masks and version, then the checksums of written blocks in order.
     pub fn encode(&self) -> Vec<u8> {
         let len = BLOCK_ROW_HEAD_BYTES as usize + 4 * self.written.count_ones() as usize;
         let mut w = Writer { buf: Vec::with_capacity(len) };

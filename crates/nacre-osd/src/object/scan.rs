@@ -1,11 +1,11 @@
-//! All objects of a target, one after the other, for the work after a crash.
+//! A scan of all objects of a target, for the work after a crash.
 //!
-//! Invariant: damage of rows costs no more than the objects it names. Where a block of object rows cannot be read the
-//! objects of its keys are found by their blobs; each is given with the error that its row answers. Only what makes
-//! the whole target useless (a store that cannot be listed, a stop) ends the walk early.
+//! Invariant: damaged rows affect only the objects that they describe. Where a block of object rows cannot be read, the
+//! objects of its keys are found by their blobs, and each is reported with the error of its row. Only errors that make
+//! the whole target useless (a store that cannot be listed, a stop) end the scan early.
 
 use crate::error::OsdError;
-use crate::object::objects::{Objects, wrong_answer};
+use crate::object::objects::{Objects, unexpected_result};
 use crate::object::rows::{ObjectRow, decode_object, object_key, object_of_key};
 use crate::table;
 use crate::table::pages::Page;
@@ -60,7 +60,9 @@ impl Objects {
         let mut after = None;
         loop {
             let op = StoreOp::List { kind: FileKind::Blob, after, limit: PAGE };
-            let StoreDone::List(files) = self.ctx().io(op).await? else { return Err(wrong_answer("list")) };
+            let StoreDone::List(files) = self.ctx().io(op).await? else {
+                return Err(unexpected_result("list"));
+            };
             let Some(last) = files.last() else { return Ok(true) };
             after = Some(*last);
             for file in files {

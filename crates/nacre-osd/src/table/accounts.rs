@@ -1,7 +1,7 @@
-//! Usage per owner: bytes and objects of each uid, gid and project. Small, kept in memory as a whole.
+//! Usage per owner: bytes and objects of each uid, gid and project. All accounts are kept in memory.
 //!
-//! In log and runs a row of table `ACCOUNTING`: key {kind u8, id u32 big endian}, value {bytes u64, objects u64},
-//! always the absolute value.
+//! In log and runs an account is a row of table `ACCOUNTING`: key {kind u8, id u32 big endian}, value {bytes u64,
+//! objects u64}, always the absolute value.
 
 use crate::log::segment::u64_at;
 use crate::table;

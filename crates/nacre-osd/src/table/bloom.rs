@@ -1,7 +1,7 @@
-//! Bloom filters of runs: "this run does not hold that key" without a read.
+//! Bloom filters of runs: they say without a read that a run does not hold a key.
 //!
-//! Blocked: all bits of a key lie in 64 bytes, so a question costs one cache miss. About ten bits per key,
-//! 1-2 % wrong "maybe".
+//! The filters are blocked: all bits of a key lie in 64 bytes, so a lookup costs one cache miss. With about ten bits
+//! per key, 1-2 % of the absent keys are reported as possibly present.
 
 use alloc::vec;
 use alloc::vec::Vec;

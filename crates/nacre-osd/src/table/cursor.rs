@@ -1,4 +1,4 @@
-//! Reading several runs as one: cursors over runs, newest row wins, tombstones hide.
+//! Cursors that read several runs as one: the newest row of a key wins, and tombstones hide older rows.
 
 use crate::engine::osd::Osd;
 use crate::error::OsdError;

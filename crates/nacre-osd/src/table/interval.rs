@@ -1,4 +1,4 @@
-//! Sets of key ranges: what range tombstones cover.
+//! Sets of key ranges that range tombstones cover.
 //!
 //! Invariant: intervals are half open, not empty, do not overlap and do not touch.
 

@@ -1,6 +1,6 @@
-//! Keys of rows as the engine orders them: the table number, then the key bytes.
+//! Keys of rows in the order of the engine: the table number, then the key bytes.
 //!
-//! Short keys (all of the metadata target's) live inside the tree node; longer ones on the heap.
+//! Short keys (all of the metadata target's) are stored inside the tree node, longer ones on the heap.
 
 use crate::table::Table;
 use alloc::boxed::Box;

@@ -1,13 +1,13 @@
-//! Rows in memory: changed ones that no run holds yet, and a cache of those that runs hold.
+//! The memtable: changed rows that no run holds yet, and a cache of rows that runs hold.
 //!
-//! A row carries the number of the flush generation that changed it. Generations up to `clean_gen` are in runs
-//! (*clean*: may be evicted); `current_gen` takes changes; while a flush runs, the one between them is *frozen*:
-//! it is being written and nothing is added to it. A row of the frozen generation that changes again moves to the
-//! current one and is left out of that run: its old value is not needed, because the log that is kept beside the
+//! A row carries the number of the flush generation that changed it. Generations up to `clean_gen` are in runs; their
+//! rows are *clean* and may be evicted. `current_gen` takes changes. While a flush runs, the generation between them is
+//! *frozen*: it is being written, and no row is added to it. A row of the frozen generation that changes again moves to
+//! the current one and is left out of that run: its old value is not needed, because the log that is kept beside the
 //! run holds the new one.
 //!
-//! Invariants: a row without a value hides what runs hold under its key; a key that is not here and not covered
-//! by a range tombstone is as the runs say; a row touched since the oldest live pin is never evicted.
+//! Invariants: a row without a value hides the rows of runs under its key; a key that is neither here nor covered
+//! by a range tombstone has the value that the runs say; a row used since the oldest live pin is never evicted.
 
 use crate::table::interval::{IntervalSet, IntervalUndo};
 use crate::table::key::Key;
@@ -339,7 +339,7 @@ impl Memtable {
     }
     /// Drops clean rows of a range, looking at no more than `steps` rows: where to go on, if there is more, and how many
     /// of those rows had to stay.
-    pub(crate) fn cool(&mut self, from: &Key, to: &Key, steps: usize) -> (Option<Key>, usize) {
+    pub(crate) fn drop_clean(&mut self, from: &Key, to: &Key, steps: usize) -> (Option<Key>, usize) {
         let (oldest, clean_gen, slab) = (self.live.oldest(), self.clean_gen, &self.slab);
         let mut end = None;
         let mut victims = Vec::new();
@@ -440,7 +440,7 @@ impl Memtable {
     }
     /// Lets go of rows that were deleted and were in no run: rows that do not live long (opens) leave nothing behind
     /// that makes the tree deeper and has to be evicted.
-    fn forget_gone(&mut self) {
+    fn drop_absent(&mut self) {
         let oldest = self.live.oldest();
         for _ in 0..GONE_STEPS {
             let Some((_, key)) = self.gone.pop_front_if(|(serial, _)| *serial < oldest) else { return };
@@ -456,8 +456,8 @@ impl Memtable {
         }
     }
     /// Before clean rows come in: lets go of others, the more the further they are beyond `max` bytes.
-    pub(crate) fn make_way(&mut self, max: u64, rows: usize) {
-        self.forget_gone();
+    pub(crate) fn evict_for(&mut self, max: u64, rows: usize) {
+        self.drop_absent();
         let far = self.bytes.clean > max + max / 8;
         let steps = if far { EVICT_STEPS_FAR } else { EVICT_STEPS };
         self.evict(max, steps.max(rows * 8));
@@ -614,13 +614,13 @@ mod tests {
             // Runs may hold the first ten.
             mem.write(key.clone(), NO_SLOT, None, n < 10, &mut undo);
         }
-        mem.make_way(1 << 30, 0);
+        mem.evict_for(1 << 30, 0);
         assert_eq!(mem.rows(), 30, "a pin needs them");
         drop(pin);
         // Written again: it stays.
         mem.write(keys[29].clone(), NO_SLOT, Some(Bytes::new()), true, &mut undo);
         for _ in 0..30 {
-            mem.make_way(1 << 30, 0);
+            mem.evict_for(1 << 30, 0);
         }
         assert!(keys.iter().enumerate().all(|(n, k)| mem.slot(k).is_none() == (10..29).contains(&n)));
         assert_eq!((mem.rows(), mem.bytes().clean), (11, 0));

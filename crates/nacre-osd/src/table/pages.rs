@@ -1,8 +1,8 @@
-//! Many rows in pages: memory stays bounded, and other tasks run while the next page is read.
+//! Reading many rows in pages: memory stays bounded, and other tasks run while the next page is read.
 //!
-//! A page begins behind the last row of the one before. So rows that come and go meanwhile are seen or not, and none of
-//! the others is missed or seen twice. Damage of one block costs the rows of its keys: who can do without them goes on
-//! behind it ([`Pages::next_or_damage`]).
+//! A page begins behind the last row of the page before. Rows that are inserted or deleted meanwhile may be seen or not;
+//! no other row is missed or seen twice. A damaged block hides the rows of its keys only: a caller that can do without
+//! them continues behind it ([`Pages::next_or_damage`]).
 
 use crate::engine::osd::Osd;
 use crate::error::OsdError;

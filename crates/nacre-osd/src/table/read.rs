@@ -1,8 +1,8 @@
-//! Reading rows: from memory at once, cold ones from runs.
+//! Lookups of rows: from memory at once, and from runs for rows that are not in memory.
 //!
-//! A read of runs takes time, and the world goes on meanwhile. What it found counts only if the key is still not
-//! in memory, no tombstone hides it and the list of runs is the one that was read: whatever was written since is
-//! in memory until a new list of runs holds it. Otherwise the read is made again.
+//! A read of runs takes time, and other tasks change rows meanwhile. Its result is used only if the key is still not in
+//! memory, no tombstone hides it, and the list of runs has not changed: every later write is in memory until a new list
+//! of runs holds it. Otherwise the read is repeated.
 
 use crate::engine::osd::Osd;
 use crate::error::OsdError;
@@ -51,7 +51,7 @@ impl Osd {
         let mut cold = Vec::new();
         {
             let mut state = self.state_mut();
-            state.mem.make_way(self.config().cache_bytes_max, 0);
+            state.mem.evict_for(self.config().cache_bytes_max, 0);
             let serial = state.mem.next_serial();
             pins.hold(Ticket::new(state.mem.live(), serial));
             for (table, key) in keys {
@@ -125,7 +125,7 @@ impl Osd {
             }
             let value = found?;
             let value = if state.mem.hides(key.raw()) { None } else { value };
-            state.mem.make_way(self.config().cache_bytes_max, 1);
+            state.mem.evict_for(self.config().cache_bytes_max, 1);
             state.mem.insert_clean(key.clone(), value);
             return Ok(());
         }
@@ -147,7 +147,7 @@ impl Osd {
         self.check_alive()?;
         {
             let mut state = self.state_mut();
-            state.mem.make_way(self.config().cache_bytes_max, 0);
+            state.mem.evict_for(self.config().cache_bytes_max, 0);
             let serial = state.mem.next_serial();
             pins.hold(Ticket::new(state.mem.live(), serial));
         }
@@ -308,7 +308,7 @@ impl Osd {
             for slot in touch {
                 state.mem.touch(slot);
             }
-            state.mem.make_way(self.config().cache_bytes_max, load.len());
+            state.mem.evict_for(self.config().cache_bytes_max, load.len());
             for (key, value) in load {
                 state.mem.insert_clean(key, Some(Bytes::copy_from_slice(&value)));
             }

@@ -1,10 +1,10 @@
 //! Immutable sorted runs: the format, the builder, the index in memory.
 //!
 //! A run is a file of checksummed blocks of about 4 KiB with rows in key order, then a tail {index of blocks,
-//! bloom filter, range tombstones}, then a footer of 64 bytes that finds the tail. Tail and bloom stay in memory
-//! while the run is live; blocks are read when a cold row is wanted.
-//! Of two runs the newer wins; range tombstones of a run hide rows of older runs only. Damage of a block is damage
-//! of its keys and of nothing else. Format: docs/disk-format.md.
+//! bloom filter, range tombstones}, then a footer of 64 bytes that locates the tail. Index and filter stay in memory
+//! while the run is live; blocks are read when a row of them is looked up.
+//! Of two runs the newer one wins; range tombstones of a run hide rows of older runs only. Damage of a block affects
+//! only its own keys. Format: docs/disk-format.md.
 
 use crate::crc::crc32c;
 use crate::error::OsdError;
@@ -190,7 +190,7 @@ impl BlockRows {
     }
 }
 
-fn block_sum(run: u64, offset: u64, body: &[u8]) -> u32 {
+fn block_checksum(run: u64, offset: u64, body: &[u8]) -> u32 {
     let place = run.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ offset.wrapping_mul(0xbf58_476d_1ce4_e5b9);
     crc32c(body) ^ (place >> 32) as u32
 }
@@ -200,7 +200,7 @@ fn block_sum(run: u64, offset: u64, body: &[u8]) -> u32 {
 pub(crate) fn sign_block(block: &mut [u8], run: u64, offset: u64) {
     let Some(body) = block.len().checked_sub(BLOCK_HEADER_BYTES) else { return };
     block[4..8].copy_from_slice(&(body as u32).to_le_bytes());
-    let sum = block_sum(run, offset, &block[4..]);
+    let sum = block_checksum(run, offset, &block[4..]);
     block[..4].copy_from_slice(&sum.to_le_bytes());
 }
 
@@ -213,7 +213,7 @@ pub(crate) fn open_block(run: &Run, index: usize, bytes: &Bytes) -> Result<Block
     let good = block.is_some_and(|b| {
         bytes.len() == b.len as usize
             && u32_at(bytes, 4).is_some_and(|len| len as usize + BLOCK_HEADER_BYTES == bytes.len())
-            && u32_at(bytes, 0) == bytes.get(4..).map(|body| block_sum(run.meta.id, b.offset, body))
+            && u32_at(bytes, 0) == bytes.get(4..).map(|body| block_checksum(run.meta.id, b.offset, body))
     });
     match (block, good) {
         (Some(_), true) => Ok(BlockRows::new(bytes.slice(BLOCK_HEADER_BYTES..))),
@@ -290,7 +290,7 @@ impl RunBuilder {
         self.block[4..8].copy_from_slice(&body_len.to_le_bytes());
         self.block[8..12].copy_from_slice(&self.block_rows.to_le_bytes());
         let offset = self.offset + self.out.len() as u64;
-        let sum = block_sum(self.id, offset, &self.block[4..]);
+        let sum = block_checksum(self.id, offset, &self.block[4..]);
         self.block[..4].copy_from_slice(&sum.to_le_bytes());
         self.blocks.push(BlockRef { first, offset, len: self.block.len() as u32 });
         self.out.append(&mut self.block);

@@ -1,4 +1,4 @@
-//! The runs that are live, and the blocks of them that were read lately.
+//! The set of live runs, and a cache of their recently read blocks.
 
 use crate::table::key::Key;
 use crate::table::run::{BlockRows, Run, RunList, RunMeta};

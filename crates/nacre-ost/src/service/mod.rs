@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 use bulk_sizes::BulkSizes;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
-use nacre_osd::{Objects, ObjectsConfig, OsdError, STABLE_KEY, UNSUMMED_KEY, table};
+use nacre_osd::{Objects, ObjectsConfig, OsdError, STABLE_KEY, UNVERIFIED_KEY, table};
 use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, PersistentLocks, Registration, Reply, Request, Service, StartRow, TargetCore};
 use nacre_types::{Codec, Errno, Transno};
@@ -95,12 +95,12 @@ impl Service for Ost {
 
     /// After an unclean stop, bytes that were not stable then may not match the checksums in their rows.
     async fn start_rows(core: &Rc<TargetCore>) -> Result<Vec<StartRow>, Errno> {
-        if core.osd.was_clean() || core.osd.get(table::TARGET, UNSUMMED_KEY).await?.is_some() {
+        if core.osd.was_clean() || core.osd.get(table::TARGET, UNVERIFIED_KEY).await?.is_some() {
             return Ok(Vec::new()); // all are stable, or an earlier start has written the row
         }
         let stable = core.osd.get(table::TARGET, STABLE_KEY).await?;
         let stable = stable.map_or_else(|| Transno(0).to_vec(), |row| row[..].to_vec());
-        Ok(alloc::vec![(UNSUMMED_KEY, stable)])
+        Ok(alloc::vec![(UNVERIFIED_KEY, stable)])
     }
 
     async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Errno> {
@@ -131,7 +131,7 @@ impl Service for Ost {
 
     fn recovered(self: Rc<Self>) {
         self.locks.restore_persistent();
-        self.store.objects().sum_lost();
+        self.store.objects().start_rechecksum();
     }
 
     async fn statfs(self: Rc<Self>) -> Result<StatfsReply, Errno> {

@@ -1,11 +1,11 @@
-//! One client as a target sees it: what is executed, what is answered from memory, what is dropped.
+//! One client as a target sees it: which requests are executed, answered from a reply record, or dropped.
 //!
 //! Invariants: (1) a request with a tag is executed once per xid: a copy of a running one is dropped, a copy of a
 //! finished one is answered from its record, a copy of an abandoned one is executed; (2) the record with the client's
 //! highest transno is never released before a newer one; (3) at most one record and one running request per tag, so
 //! everything here is bounded by the number of tags, by [`RUNNING_MAX`] and by `UNTAGGED_MAX`; (4) callbacks are kept
 //! until acknowledged.
-//! [`Export::admit`] is the one place that decides. Not here: how records are stored and read back.
+//! Only [`Export::admit`] decides about requests. Not here: how records are stored and read back.
 
 use crate::record::ReplyRecord;
 use crate::slots::TAG_MAX;
@@ -15,25 +15,25 @@ use bytes::Bytes;
 use nacre_types::{ConnEpoch, Errno, Generation, ProtocolOutcome, Tag, Transno, Xid};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
 
-/// Requests of one client that may be executed side by side. A client in good order stays far below.
+/// Requests of one client that may be executed at the same time. A correct client stays far below.
 pub const RUNNING_MAX: usize = 1024;
-/// Requests without a tag that are remembered; whoever needs more has to connect anew.
+/// Requests without a tag that are remembered; a client that exceeds the bound must reconnect.
 const UNTAGGED_MAX: usize = 1 << 20;
 /// Callbacks that may wait for their acknowledgement.
 const CALLBACKS_MAX: usize = 16_384;
 
-/// What becomes of a request.
+/// The decision about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission {
     Execute,
-    /// It was executed before: the handler rebuilds the reply from this.
+    /// The request was executed before: the handler reconstructs the reply from this record.
     Reply(ReplyRecord),
-    /// Another copy is executed, or its sender has moved on.
+    /// Another copy is being executed, or its sender has a newer connection.
     Drop,
     Error(Errno),
 }
 
-/// The client does not acknowledge callbacks; it is not worth its export.
+/// The client does not acknowledge callbacks and must be evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{CALLBACKS_MAX} callbacks are not acknowledged")]
 pub struct CallbacksFull;
@@ -41,9 +41,9 @@ pub struct CallbacksFull;
 #[derive(Debug)]
 struct Running {
     tag: Tag,
-    /// Of the copy that is executed.
+    /// Epoch of the copy that is executed.
     began: ConnEpoch,
-    /// Of the latest copy: the reply goes there.
+    /// Epoch of the latest copy: the reply is sent there.
     epoch: ConnEpoch,
 }
 
@@ -67,7 +67,7 @@ pub struct Export {
     records: BTreeMap<Xid, ReplyRecord>,
     tags: BTreeMap<Tag, TagUse>,
     running: BTreeMap<Xid, Running>,
-    /// Requests of this epoch that leave a trace without a tag; on one connection none is sent twice.
+    /// Requests of this epoch without a tag that must run once only; on one connection none is sent twice.
     untagged: BTreeSet<Xid>,
     callbacks: BTreeMap<Xid, Frame>,
     next_callback: u64,
@@ -97,7 +97,7 @@ impl Export {
         }
     }
 
-    /// An export after a restart, from what the store has kept.
+    /// Restores an export after a restart, from the store.
     pub fn restore(
         generation: Generation,
         last_transno: Transno,
@@ -108,12 +108,12 @@ impl Export {
             export.remember(record);
         }
         export.last_transno = export.last_transno.max(last_transno);
-        // Nobody knows which limit was agreed then, and its requests come again with their tags.
+        // The limit that was agreed before the restart is not known, and resent requests keep their tags.
         export.tags_max = TAG_MAX;
         export
     }
 
-    /// The client has connected. What [`Export::callbacks`] gives is to be sent again, after the connect reply.
+    /// The client has connected. The frames of [`Export::callbacks`] must be resent after the connect reply.
     ///
     /// # Errors
     /// [`ProtocolOutcome::StaleEpoch`] when the epoch is not newer: a delayed copy of an earlier connect.
@@ -153,7 +153,7 @@ impl Export {
             running.epoch = header.epoch;
             return Admission::Drop;
         }
-        // Data may be lost although its rows are not: a write is always made again.
+        // The bytes of a write may be lost although its rows are not: its replay is always executed.
         let data = replay && header.is_kept_until_stable();
         if let Some(record) = self.records.get(&header.xid).filter(|_| !data) {
             return Admission::Reply(record.clone());
@@ -193,7 +193,7 @@ impl Export {
             }
             if header.xid == tag_use.xid {
                 if tag_use.epoch == header.epoch {
-                    return Some(Admission::Drop); // a doubled message of one that failed and left no record
+                    return Some(Admission::Drop); // a duplicate of a request that failed and left no record
                 }
             } else {
                 let old = tag_use.xid;
@@ -211,7 +211,7 @@ impl Export {
         }
         self.last_xid = last_xid;
         self.untagged = self.untagged.split_off(&last_xid);
-        // All but the one with the highest transno: the search passes over one record at most.
+        // Every record except the one with the highest transno: the search skips one record at most.
         let newest = self.newest;
         while let Some((&xid, _)) = self.records.range(..=last_xid).find(|(xid, _)| **xid != newest) {
             self.records.remove(&xid);
@@ -219,18 +219,18 @@ impl Export {
         }
     }
 
-    /// Whether the record of this request is to be stored: not when its tag has been used again meanwhile.
+    /// Whether the record of this request must be stored: not if its tag was used again meanwhile.
     pub fn keeps_record(&self, tag: Tag, xid: Xid) -> bool {
         self.tags.get(&tag).is_none_or(|newest| newest.xid <= xid)
     }
 
-    /// A change was made: its record is in the transaction. Not kept when its tag has been used again meanwhile.
+    /// A change was executed, and its record is in the transaction. The record is not kept if its tag was used again meanwhile.
     pub fn remember(&mut self, record: ReplyRecord) {
         if record.transno > self.last_transno {
             self.last_transno = record.transno;
             let older = core::mem::replace(&mut self.newest, record.xid);
             if older <= self.last_xid && self.records.remove(&older).is_some() {
-                self.released_by_xid += 1; // it was kept for its transno alone
+                self.released_by_xid += 1; // the record was kept only for its transno
             }
         }
         if !self.keeps_record(record.tag, record.xid) {
@@ -246,14 +246,14 @@ impl Export {
         }
     }
 
-    /// The request that was admitted on epoch `began` has been executed. Gives the epoch on which its reply may leave;
-    /// `None`: on no connection, its next copy asks again.
+    /// The request that was admitted on epoch `began` was executed. Returns the epoch on which its reply may be sent; `None`: on
+    /// no connection, the next copy of the request gets a reply.
     pub fn finish(&mut self, xid: Xid, began: ConnEpoch) -> Option<ConnEpoch> {
         let running = self.running.get(&xid).filter(|running| running.began == began)?.epoch;
         self.running.remove(&xid);
         (running == self.epoch).then_some(running)
     }
-    /// A running request is not carried out: its next copy is executed, even before the task of this one has ended.
+    /// A running request is abandoned: its next copy is executed, even before the task of this one has ended.
     pub fn abandon(&mut self, xid: Xid) {
         self.running.remove(&xid);
     }
@@ -266,10 +266,10 @@ impl Export {
 
     // ---- callbacks
 
-    /// Keeps a callback until it is acknowledged; the frame is to be sent if the client is connected.
+    /// Keeps a callback until it is acknowledged. The caller sends the returned frame if the client is connected.
     ///
     /// # Errors
-    /// The client has not acknowledged too many: evict it.
+    /// Too many callbacks of the client wait for their acknowledgement: evict it.
     pub fn callback(&mut self, opcode: Opcode, body: Bytes) -> Result<Frame, CallbacksFull> {
         if self.callbacks.len() >= CALLBACKS_MAX {
             return Err(CallbacksFull);
@@ -282,7 +282,7 @@ impl Export {
         self.callbacks.insert(frame.header.xid, frame.clone());
         Ok(frame)
     }
-    /// Callbacks that are not acknowledged, in order, as they are to be sent on the current epoch.
+    /// Callbacks without an acknowledgement, in order, as frames of the current epoch.
     pub fn callbacks(&self) -> Vec<Frame> {
         self.callbacks.values().cloned().collect()
     }
@@ -290,7 +290,7 @@ impl Export {
         self.callbacks.remove(&xid);
     }
 
-    // ---- what can be seen
+    // ---- state
 
     pub fn generation(&self) -> Generation {
         self.generation

@@ -1,4 +1,4 @@
-//! Reply records: what a target remembers of a change so that its resend is answered and not executed.
+//! Reply records: the memory of a change from which a target answers its resend without executing it again.
 
 use alloc::vec::Vec;
 use nacre_types::{Codec, DecodeError, Fid, Generation, Reader, Tag, Transno, Writer, Xid, codec_struct};
@@ -8,18 +8,18 @@ codec_struct! {
     pub struct ReplyRecord {
         pub transno: Transno,
         pub xid: Xid,
-        /// What the operation needs to rebuild its reply (an open's disposition, ...).
+        /// Data of the operation for the reconstruction of its reply (the disposition of an open, ...).
         pub data: u64,
         /// 0 or a positive errno.
         pub result: i32,
-        /// Client record this belongs to.
+        /// Generation of the export that the record belongs to.
         pub generation: Generation,
         pub tag: Tag,
         /// Versions before the change: parent, name, child (rename: both directories, both children).
         pub pre_versions: PreVersions,
-        /// Inode that was made or opened.
+        /// Inode that was created or opened.
         pub fid: Fid,
-        /// Of a batch: one per sub-operation.
+        /// Results of a batch, one per sub-operation.
         pub results: Vec<SubRecord>,
     }
 }
@@ -29,23 +29,24 @@ codec_struct! {
     pub struct SubRecord {
         /// 0 or a positive errno.
         pub result: u16,
-        /// What the operation needs to rebuild its reply (an open's disposition).
+        /// Data of the operation for the reconstruction of its reply (the disposition of an open).
         pub data: u8,
-        /// Inode that was made or opened.
+        /// Inode that was created or opened.
         pub fid: Fid,
     }
 }
 impl SubRecord {
-    /// Bytes of an encoded one: a record with 64 of them stays below 1 KiB.
+    /// Encoded length: a record with 64 of them stays below 1 KiB.
     pub const BYTES: usize = 15;
 }
 
-/// Versions of what a change depends on, as they were before it; 0 where there was nothing or nothing counts.
+/// Versions of the objects that a change depends on, as they were before it; 0 for an object that did not exist or does not
+/// matter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PreVersions(pub [Transno; 4]);
 
 impl PreVersions {
-    /// Bytes of encoded ones: they end the body of a reply that has them.
+    /// Encoded length: they end the body of a reply that has them.
     pub const BYTES: usize = 32;
 }
 

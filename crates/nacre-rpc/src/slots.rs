@@ -1,8 +1,8 @@
 //! Slots of modifying requests: how many may be outstanding, and which tag each carries.
 //!
 //! Invariants: a tag is the lowest free bit + 1 and belongs to one outstanding request; at most `limit` tags are
-//! out, plus one when that one is a CLOSE, or a batch of nothing else (a lock cancel may have to close a file: without
-//! the extra slot it could wait for itself). Requests that serve a callback take no slot and never come here.
+//! in use, plus one for a CLOSE or a batch of nothing but closes (a lock cancel may have to close a file: without the extra
+//! slot it could wait for itself). Requests that serve a callback take no slot.
 
 use alloc::vec::Vec;
 use nacre_types::Tag;
@@ -49,7 +49,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// `limit` is brought into 1..=[`MOD_RPCS_MAX`].
+    /// Creates slots; `limit` is clamped to 1..=[`MOD_RPCS_MAX`].
     pub fn new(limit: u16) -> Self {
         Self {
             limit: limit.clamp(1, MOD_RPCS_MAX),
@@ -62,7 +62,7 @@ impl Slots {
     pub fn limit(&self) -> u16 {
         self.limit
     }
-    /// A lower limit takes effect as slots come back.
+    /// Sets the limit. A lower one takes effect as slots are released.
     pub fn set_limit(&mut self, limit: u16) {
         self.limit = limit.clamp(1, MOD_RPCS_MAX);
     }
@@ -96,7 +96,7 @@ impl Slots {
         Some(Tag(word as u16 * 64 + bit as u16 + 1))
     }
 
-    /// Gives a tag back.
+    /// Releases a tag.
     pub fn release(&mut self, tag: Tag, close: bool) {
         let index = usize::from(tag.0.checked_sub(1).expect("tag 0 is no slot"));
         let (word, bit) = (index / 64, index % 64);

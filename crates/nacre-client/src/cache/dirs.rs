@@ -1,12 +1,12 @@
-//! Directories that the MDT lets this mount hold: their names and attributes are answered from here.
+//! Directories that the MDT lets this mount hold: lookups and getattrs of them need no request.
 //!
-//! Rules: (1) a hold is worth something on the connection epoch of its grant and while the lease may be used; a
-//! new epoch has none. (2) A revoke ends it, and the acknowledgement leaves after this table has forgotten it. A task that
-//! brings a grant may run after a later revoke was taken in: revokes are numbered, the grant says how many came
-//! before it, and one that is older than the latest revoke is not taken. (3) Attributes carry the number of the change up
-//! to which they are known; older ones never replace newer ones. (4) While a change of this mount to a directory or its
-//! name is unanswered, the MDT is asked: others may have seen the effect. (5) An answer without attributes (rebuilt from
-//! a record) leaves a hold without attributes; the next question fills it. Bounded; nothing else is cached.
+//! Rules: (1) a hold is valid on the connection epoch of its grant and while the lease may be used; a new epoch begins without
+//! holds. (2) A revoke ends a hold; the acknowledgement is sent after this table has removed it. The task that processes a
+//! grant may run after a later revoke was processed: revokes are numbered, a grant carries the number of the revoke before it,
+//! and a grant older than the latest revoke is discarded. (3) Attributes carry the transno up to which they are known; older
+//! ones never replace newer ones. (4) While a change of this mount to a directory or its name has no reply, the MDT is asked:
+//! others may have seen the effect. (5) A reply without attributes (reconstructed from a record) leaves a hold without
+//! attributes; the next request fills it. The table is bounded; nothing else is cached.
 
 use crate::api::Entry;
 use alloc::collections::BTreeMap;
@@ -18,21 +18,21 @@ use nacre_types::{Codec, ConnEpoch, Fid, Timestamp, Transno};
 use nacre_wire::Frame;
 use nacre_wire::mdt::{DirGrant, DirState, DirTail, EntryReply, RevokeDir};
 
-/// Directories kept; the MDT has a bound of its own.
+/// Bound of the table; the MDT has a bound of its own.
 const DIRS_MAX: usize = 65_536;
 
-/// What a request may change.
+/// The directories and names that a request may change.
 #[derive(Debug, Default)]
 pub(crate) struct Touches {
     dirs: Vec<Fid>,
     names: Vec<(Fid, Bytes)>,
 }
 impl Touches {
-    /// Attributes of a directory, or entries that come into it.
+    /// The attributes of a directory, or new entries in it.
     pub(crate) fn dir(fid: Fid) -> Self {
         Self { dirs: alloc::vec![fid], names: Vec::new() }
     }
-    /// Names that may go or change, with their directories.
+    /// Names that may be removed or changed, with their directories.
     pub(crate) fn names(names: &[(Fid, &[u8])]) -> Self {
         let mut touches = Self::default();
         names.iter().for_each(|(parent, name)| touches.add_name(*parent, name));
@@ -51,7 +51,7 @@ impl Touches {
 #[derive(Debug)]
 struct Dir {
     attrs: Option<Entry>,
-    /// Changes up to this are in the attributes, or would have to be.
+    /// The attributes, if present, contain every change up to this one; older attributes are not accepted.
     seen: Transno,
     parent: Fid,
     name: Bytes,
@@ -64,16 +64,15 @@ struct Table {
     revokes: u64,
     dirs: BTreeMap<Fid, Dir>,
     names: BTreeMap<Fid, BTreeMap<Bytes, Fid>>,
-    /// The latest change of this mount to a directory that is not in the table: a read that has not seen it may be
-    /// under way.
+    /// The latest change of this mount to a directory that is not in the table: a read from before it may be under way.
     unnoted: Transno,
-    /// Unanswered changes of this mount.
+    /// Changes of this mount without a reply.
     changing_dirs: BTreeMap<Fid, u32>,
     changing_names: Vec<(Fid, Bytes)>,
 }
 
 impl Table {
-    /// What was granted on earlier epochs has ended. False: it is this one that has.
+    /// Enters the epoch of a frame, which ends the holds of earlier epochs. False: the frame is of an earlier epoch.
     fn enter(&mut self, epoch: ConnEpoch) -> bool {
         if epoch > self.epoch {
             self.clear();
@@ -133,7 +132,7 @@ impl Table {
             self.set_name(fid, parent, name);
         }
     }
-    /// A change of this mount, numbered `at`, has left a directory like this.
+    /// Records the state of a directory after the change `at` of this mount.
     fn changed(&mut self, at: Transno, state: DirState) {
         let fid = state.attr.fid;
         match self.dirs.get_mut(&fid) {
@@ -146,7 +145,7 @@ impl Table {
             None => self.unnoted = self.unnoted.max(at),
         }
     }
-    /// A change of this mount, numbered `at`, may have left it like anything.
+    /// The state of a directory after the change `at` of this mount is not known.
     fn unknown(&mut self, at: Transno, fid: Fid) {
         if let Some(dir) = self.dirs.get_mut(&fid).filter(|dir| at >= dir.seen) {
             (dir.attrs, dir.seen) = (None, at);
@@ -154,7 +153,7 @@ impl Table {
     }
 }
 
-/// What is held.
+/// The held directories.
 pub(crate) struct Dirs {
     on: Cell<bool>,
     table: RefCell<Table>,
@@ -172,7 +171,7 @@ impl Dirs {
     pub(crate) fn set_on(&self, on: bool) {
         self.on.set(on);
         let mut table = self.table.borrow_mut();
-        // Of what is forgotten a read that is older than it may be under way.
+        // Reads from before the latest changes of the forgotten directories may be under way.
         table.unnoted = table.dirs.values().map(|dir| dir.seen).fold(table.unnoted, Transno::max);
         table.clear();
     }
@@ -187,7 +186,7 @@ impl Dirs {
         let usable = self.on.get() && epoch == Some(table.epoch);
         usable.then(|| table.usable(fid).cloned())?
     }
-    /// The directory of that name.
+    /// The held directory with this name.
     pub(crate) fn named(&self, epoch: Option<ConnEpoch>, parent: Fid, name: &[u8]) -> Option<Entry> {
         let fid = {
             let table = self.table.borrow();
@@ -197,7 +196,7 @@ impl Dirs {
         self.attrs(epoch, fid)
     }
 
-    /// The answer to a read. `epoch` is that of the import now.
+    /// Processes the reply to a read. `epoch` is the current one of the import.
     pub(crate) fn granted(&self, epoch: ConnEpoch, frame: &Frame, reply: &EntryReply) {
         let mut table = self.table.borrow_mut();
         if let Some(DirTail { granted: Some(granted), .. }) = tail(frame)
@@ -208,7 +207,7 @@ impl Dirs {
             table.grant(granted, reply);
         }
     }
-    /// The MDT takes a hold back; it has it when this returns and the acknowledgement has arrived.
+    /// Processes a revoke: the hold has ended when this returns; the acknowledgement follows.
     pub(crate) fn revoked(&self, frame: &Frame) {
         let mut table = self.table.borrow_mut();
         match RevokeDir::from_slice(&frame.body) {
@@ -226,7 +225,8 @@ impl Dirs {
         }
     }
 
-    /// The MDT has recorded an access time that this mount has sent. Other holders are not told: access times are not coherent.
+    /// The MDT has recorded an access time that this mount has sent. Other holders are not notified: access
+    /// times are not coherent.
     pub(crate) fn accessed(&self, fid: Fid, atime: Timestamp) {
         let mut table = self.table.borrow_mut();
         if let Some(attrs) = table.dirs.get_mut(&fid).and_then(|dir| dir.attrs.as_mut()) {
@@ -234,7 +234,7 @@ impl Dirs {
         }
     }
 
-    /// A change of this mount is about to be asked for.
+    /// A change of this mount is about to be requested.
     pub(crate) fn begin(self: &Rc<Self>, touches: Touches) -> Changing {
         let mut table = self.table.borrow_mut();
         for fid in &touches.dirs {
@@ -257,16 +257,16 @@ fn tail(frame: &Frame) -> Option<DirTail> {
     }
 }
 
-/// An unanswered change of this mount; dropping it says that it has its answer.
+/// A change of this mount without a reply; dropping it ends the wait for the reply.
 pub(crate) struct Changing {
     dirs: Rc<Dirs>,
     touches: Touches,
 }
 impl Changing {
-    /// It is made. `epoch` is that of the import now.
+    /// The change was executed. `epoch` is the current one of the import.
     pub(crate) fn replied(self, epoch: ConnEpoch, frame: &Frame) {
         let mut table = self.dirs.table.borrow_mut();
-        // What is granted on a later epoch has seen this change.
+        // Grants of a later epoch contain this change.
         if frame.header.epoch != epoch || !table.enter(epoch) {
             return;
         }

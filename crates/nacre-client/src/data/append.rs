@@ -1,8 +1,8 @@
 //! Appending: the end of the file is found under locks on all of it, and the bytes are written there.
 //!
-//! An append over several objects must not be seen in parts, nor be made twice: what an earlier try has begun, before its
-//! locks went with an OST's process, is ended where it was begun if nobody has appended since, else made a hole and
-//! written at the end. Not here: a call that comes in several requests (`long_append`).
+//! An append over several objects must not be seen in parts, nor be executed twice. If locks are lost with an OST's process in the
+//! middle, the next try completes the append at its place if no other client has appended since; otherwise it turns the written
+//! pieces into a hole and writes the whole at the end. Not here: a call that comes in several requests (`long_append`).
 
 use crate::client::Client;
 use crate::data::io::check_end;
@@ -90,7 +90,7 @@ impl Client {
         interruptible: bool,
     ) -> Result<AppendLocks, Errno> {
         let mut locks = Vec::with_capacity(component.stripes.len());
-        // Nobody comes in between when an OST is killed under it: the pieces belong together.
+        // No other client gets the locks when an OST is killed: the pieces belong together.
         let persistent = goes_on || component.stripes.len() > 1;
         for (stripe, &ost) in (0u32..).zip(&component.stripes) {
             let ost = self.ost(ost).await?;
@@ -102,7 +102,7 @@ impl Client {
         Ok(locks)
     }
 
-    /// Finds the end of the file under `locks` on all of it, and writes there; or ends what an earlier try has `begun`.
+    /// Finds the end of the file under `locks` on all of it, and writes there; or completes an append that was `begun` earlier.
     async fn try_append(
         &self,
         open: &Open,
@@ -167,7 +167,7 @@ impl Client {
         Err(error)
     }
 
-    /// Looks at what an earlier try of an append has written, and at where the rest of it belongs.
+    /// Reads the pieces that an earlier try of an append has written, and the place of the rest.
     async fn remains_of_append(
         &self,
         fid: Fid,
@@ -190,7 +190,7 @@ impl Client {
         Ok(left)
     }
 
-    /// Makes a hole of the pieces: the append is made elsewhere, and must not be there twice.
+    /// Turns the pieces into a hole: the append is written elsewhere, and must not be in the file twice.
     async fn erase(
         &self,
         open: &Open,

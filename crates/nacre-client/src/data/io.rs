@@ -1,9 +1,9 @@
 //! Reading and writing: one operation is atomic with regard to every other mount.
 //!
-//! Within one object and one request the OST orders it (no lock of ours). A range over several objects is
-//! done under extent locks on all of them, taken in stripe order; an append (`append`) under [0, inf) on every object, which
-//! is how its end of file stays true. Writes go straight to the OSTs. A read that comes back short in a striped file may
-//! be a hole: then the range is locked, and the file's size decides.
+//! Operations within one object and one request are ordered by the OST, without a lock of this mount. An operation over several
+//! objects takes extent locks on all of them, in stripe order; an append (`append`) takes [0, inf) on every object, so that
+//! the end of the file cannot move. Writes are sent to the OSTs without a cache. A short read of a striped file may have met a
+//! hole: then the range is locked, and the size of the file decides.
 
 use crate::api::{AllocateArgs, WriteArgs};
 use crate::client::Client;
@@ -32,7 +32,7 @@ const RPC_BYTES_MAX: u64 = 4 << 20;
 pub(crate) const NO_LOCK: LockCookie = LockCookie(0);
 /// Largest file: offsets are signed in the kernel.
 const FILE_BYTES_MAX: u64 = i64::MAX as u64;
-/// An operation whose locks were lost with their OST's process is done again this often.
+/// Tries of an operation whose locks are lost with their OST's process.
 const TRIES: u32 = 5;
 
 /// What was read from one object.
@@ -173,8 +173,8 @@ impl Client {
         Ok(ranges.iter().map(|r| r.stripe).collect())
     }
 
-    /// Does an operation again whose locks went with their server's process ([`ProtocolOutcome::LockLost`]). It is told whether this is the
-    /// first try: what was begun must be ended, whether anybody still wants it or not.
+    /// Repeats an operation whose locks were lost with their server's process ([`ProtocolOutcome::LockLost`]). The argument of
+    /// `operation` tells whether this is the first try: later ones must be completed even if the caller has cancelled.
     pub(crate) async fn retry_lost_locks<T, F: Future<Output = Result<T, Errno>>>(
         &self,
         operation: impl Fn(bool) -> F,
@@ -229,7 +229,7 @@ impl Client {
         let len = if is_whole {
             end - offset
         } else {
-            // Nobody can cut the file inside the range while it is locked, so the largest size seen holds.
+            // No client can truncate the file inside the range while it is locked, so the largest size is right.
             let others: Vec<u32> = (0u32..)
                 .take(component.stripes.len())
                 .filter(|stripe| ranges.iter().all(|r| r.stripe != *stripe))
@@ -377,8 +377,8 @@ impl Client {
     }
 
     /// The file's bytes and its inode are durable when it returns; fdatasync(2) is the same, since sizes live with the
-    /// objects and every inode change is one log record. A handle that has lost its locks hears of it here: what its
-    /// caller does next (remove a journal) would be done to the files of the next holder.
+    /// objects and every inode change is one log record. A handle that has lost its locks fails here: the next step of
+    /// its caller (removal of a journal) would change the files of the next holder.
     pub async fn fsync(&self, fid: Fid, handle: Option<OpenHandle>) -> Result<(), Errno> {
         let _timing = self.stats.time("fsync");
         let open = match handle {

@@ -1,12 +1,12 @@
-//! Closes on their way to the MDT: alone while there are slots enough, several in one request while there are not.
+//! Sending of closes: each in a request of its own while there are enough slots, several in one batch while slots are scarce.
 //!
-//! Why: a program that makes files takes two slots for each, and nobody waits for the close. With all slots in use half of
-//! them would be spent on closes; together these need one, the extra slot that a CLOSE may use.
+//! Reason: a program that creates files takes two slots for each, and no caller waits for the close. With all slots in use half
+//! of them would be spent on closes; a batch of closes needs only the extra slot that a CLOSE may use.
 //!
-//! Rules: (1) a close before which nothing waits is sent at once, as what it is. (2) While slots are scarce one request of
-//! closes is under way; what comes meanwhile collects and goes when that is answered, or when it fills a batch. So no
-//! close waits for anything but another close, and a lone one for nothing. (3) A batch of closes is treated as a CLOSE on its way. (4)
-//! Each close gets its own result, or that of the request as a whole. Bounded by what a client may have open at the MDT.
+//! Rules: (1) while slots are free, a close is sent at once, as a CLOSE. (2) While slots are scarce, one batch of closes is
+//! under way; later closes are collected and sent when the batch has its reply, or when they fill a batch. So a close waits
+//! for other closes only. (3) A batch of closes has the class of a CLOSE. (4) Each close gets its own result, or that of the
+//! batch as a whole. Bounded by the handles that a client may have open at the MDT.
 
 use crate::client::Client;
 use crate::files::close_queue::WaitingClose;
@@ -66,7 +66,7 @@ async fn send_together(mdt: &Target, due: &[WaitingClose]) -> Vec<Result<(), Err
                 return results.iter().map(|r| result(r.status)).collect();
             }
             Ok(_) => return alloc::vec![Err(Errno::EPROTO); due.len()],
-            // None was made. A full device may have room for one at a time, and closes are what gives it room again.
+            // No close was executed. A full device may have room for one at a time, and closes free room.
             Err(Errno::ENOSPC) => {}
             Err(error) => return alloc::vec![Err(error); due.len()],
         }

@@ -1,4 +1,4 @@
-//! What an eviction, or another target in the place of an OST, does to the open handles of this mount.
+//! The effect of an eviction, or of another target in the place of an OST, on the open handles of this mount.
 //!
 //! Handles of files with file locks are lost, the others are opened again by FID. The rules for processes that have lost file
 //! locks are those of `lost`.
@@ -59,8 +59,8 @@ impl Client {
         }
     }
 
-    /// Another target was admitted in the place of an OST, or an old copy of it. What was written there and was not synced is
-    /// gone with the former: whoever wrote hears of it at the next use of the handle.
+    /// Another target was admitted in the place of an OST, or an old copy of it. Bytes that were
+    /// written there and not synced are lost: handles that may have written there fail at their next use.
     pub(crate) fn lost_with(&self, ost: OstIndex, replaced: u32) {
         let lies_there = |open: &Open| {
             let component = open.file.component.borrow();
@@ -75,17 +75,17 @@ impl Client {
              fail with EIO from now on");
     }
 
-    /// Files of which a handle has lost its locks and is still open. Empty but after an eviction: only then a front end
-    /// has to ask [`Client::may_change`].
+    /// Files with a handle that has lost its locks and is still open. A front end has to call [`Client::may_change`] only while
+    /// there are such files, which is after an eviction.
     pub fn files_with_lost_locks(&self) -> Vec<Fid> {
         self.lost.files()
     }
 
-    /// Asked before every change (by name, or through whatever handle) on behalf of a process (0: nothing is known of it).
-    /// `open`: those of [`Client::files_with_lost_locks`] that it has open; `None`: that cannot be found out.
+    /// Must be called before every change, by name or through any handle, on behalf of a process (0: the process is not known).
+    /// `open`: the files of [`Client::files_with_lost_locks`] that the process has open; `None`: not known.
     ///
     /// # Errors
-    /// EIO: it has a handle that has lost its locks, and has to close it first. The log names both, once.
+    /// EIO: the process has a handle that has lost its locks, and has to close it first. The log names both, once.
     pub fn may_change(&self, process: u32, open: Option<&[Fid]>) -> Result<(), Errno> {
         let Some((fid, new)) = self.lost.blocked_by(process, open) else { return Ok(()) };
         if new {
@@ -99,7 +99,7 @@ impl Client {
         Err(Errno::EIO)
     }
 
-    /// A process has opened a file by itself. To be told while there are [`Client::files_with_lost_locks`].
+    /// Records that a process has opened a file itself. To be called while there are [`Client::files_with_lost_locks`].
     pub fn opened_by(&self, handle: OpenHandle, fid: Fid, process: u32) {
         self.lost.opened(handle, fid, process);
     }

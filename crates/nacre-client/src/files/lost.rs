@@ -1,10 +1,10 @@
-//! Processes that have lost file locks with an eviction: until they close the handles that had them they change nothing.
+//! Processes that have lost file locks with an eviction: all their changes fail until they close the handles that had the locks.
 //!
-//! Why: a program that has a lock on one file changes others under it, by name and through other handles: SQLite makes,
-//! rewinds and removes a journal beside the database that it has locked. After an eviction somebody else may have the lock,
-//! and the name may be that of *his* journal by then, without which his database cannot be repaired. The handle with the
-//! lost lock fails with EIO (`open.rs`); so does every change that its process asks for, until the handle is closed.
-//! Reading goes on, and so do all other processes.
+//! Reason: a program that has a lock on one file changes other files under it, by name and through other handles: SQLite
+//! creates, rewinds and removes a journal beside the database that it has locked. After an eviction another client may have the
+//! lock, and the name may belong to the journal of that client by then, without which its database cannot be repaired. The
+//! handle with the lost lock fails with EIO (`open.rs`), and so does every change by its process, until the handle is closed.
+//! Reads of the process and calls of all other processes are not affected.
 //!
 //! A process has a handle if it has the file open, which the front end finds out (children inherit it, and processes pass
 //! it on), and if it has locked the file before or is not known to have opened it only after the eviction. Where the front
@@ -19,16 +19,16 @@ use nacre_types::{Fid, OpenHandle};
 /// A handle that had locks.
 struct Lost {
     fid: Fid,
-    /// Who had locked through it.
+    /// Processes that had locked the file through it.
     processes: BTreeSet<u32>,
-    /// Whom the log has named.
+    /// Processes that the log has named.
     told: BTreeSet<u32>,
 }
 
 #[derive(Default)]
 struct State {
     handles: BTreeMap<OpenHandle, Lost>,
-    /// Handles of the same files that were opened since, and by whom.
+    /// Handles of the same files that were opened since, with the processes that opened them.
     later: BTreeMap<OpenHandle, (Fid, u32)>,
 }
 
@@ -61,7 +61,7 @@ impl LostHandles {
             state.later.insert(handle, (fid, process));
         }
     }
-    /// The file whose handle keeps a process from changing anything, and whether that was not known yet.
+    /// The file whose handle blocks the changes of a process, and whether this is the first time.
     pub(crate) fn blocked_by(&self, process: u32, open: Option<&[Fid]>) -> Option<(Fid, bool)> {
         let state = &mut *self.0.borrow_mut();
         let later = &state.later;

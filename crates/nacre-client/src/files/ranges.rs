@@ -1,8 +1,8 @@
 //! Order among the operations of this mount on one file: a fair range lock.
 //!
-//! Invariants: (1) two overlapping holders are both shared; (2) nobody passes an earlier conflicting waiter, so
-//! nobody starves; (3) a ticket goes with its guard, also when the operation fails. The servers see one
-//! holder per client; who of this client's operations comes first is decided here. Not here: other mounts (`locks`).
+//! Invariants: (1) two overlapping holders are both shared; (2) no operation overtakes an earlier conflicting waiter, so
+//! none starves; (3) a ticket is released with its guard, also when the operation fails. The servers see one holder per client;
+//! the order of the operations of this client is decided here. Not here: other mounts (`locks`).
 
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;

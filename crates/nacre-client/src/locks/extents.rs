@@ -65,7 +65,7 @@ impl ExtentLocks {
 
     fn revoked(&self, ctx: &Rc<Ctx>, ost: Rc<Target>, cookie: LockCookie) {
         if let Some(lock) = self.requested.borrow_mut().get_mut(&cookie) {
-            // It goes at the end of its operation, without being requested for.
+            // The lock is cancelled at the end of its operation in any case.
             if !core::mem::replace(&mut lock.revoked, true) {
                 ctx.spawn(self.clone().keep_in_use(ctx.clone(), cookie));
             }
@@ -76,8 +76,8 @@ impl ExtentLocks {
             ctx.spawn(async move { drop(ost.call(&Cancel { object, cookie }).await) });
         }
     }
-    /// An OST evicts whoever keeps what others wait for and does nothing with it. An operation over several objects does
-    /// nothing with the locks of one OST while it waits for another one that is away: a small read says that it goes on.
+    /// An OST evicts a client that keeps a revoked lock without using it. An operation over several objects does not use the
+    /// locks of one OST while it waits for another one that is away: a small read shows that the operation is under way.
     async fn keep_in_use(self, ctx: Rc<Ctx>, cookie: LockCookie) {
         loop {
             let Some(ost) = self.requested.borrow().get(&cookie).map(|lock| lock.ost.clone()) else { return };

@@ -1,9 +1,9 @@
-//! flock(2), fcntl(2) and OFD locks: held at the MDT, waited for here.
+//! flock(2), fcntl(2) and OFD locks: kept at the MDT, with the waits of this mount.
 //!
-//! Invariants: (1) a waiting request is answered at once and completed by a callback (`pending`), so it holds no slot; (2) an
-//! interrupted wait ends with the MDT's word on who was first, the grant or the signal; (3) a callback says that it is time
-//! to ask again: only a grant that answers a request of this client is one that it can make again when the MDT's machine
-//! is lost; (4) what a handle has locked is remembered until the MDT has been told to drop it.
+//! Invariants: (1) a waiting request gets a reply at once and is completed by a callback (`pending`), so it holds no slot; (2)
+//! an interrupted wait ends when the MDT has decided whether the grant or the cancel was first; (3) after a callback the request
+//! is repeated: only a grant in a reply can be replayed when the MDT's machine is lost; (4) the locks of a handle are recorded
+//! until the MDT has dropped them.
 
 use crate::client::Client;
 use crate::files::table::Open;

@@ -73,7 +73,7 @@ enum Task {
     Trips,
     /// Changes per second of one mount by max_mod_rpcs_in_flight, the servers a round trip away: table and picture
     Sweep(e2e::Sweep),
-    /// What a create costs in a file system full of files, against an empty one; memory and restart (TMPDIR says where)
+    /// The cost of a create in a file system full of files, against an empty one; memory and restart (in TMPDIR)
     Million {
         #[arg(long, default_value_t = 1_000_000)]
         files: u64,
@@ -85,7 +85,7 @@ enum Task {
     Cost,
     /// Stands between a client and a server and delays, drops, doubles and swaps whole frames
     Proxy(e2e::Proxy),
-    /// What one mount has completed the other sees: every change × every observation
+    /// Changes that one mount has completed are seen by the other: every change × every observation
     Matrix {
         #[arg(long, default_value_t = 100)]
         rounds: u32,

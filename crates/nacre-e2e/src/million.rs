@@ -20,7 +20,7 @@ const FILES_PER_DIR: u64 = 1000;
 /// The bars of issue 3.
 const RATIO_MAX: f64 = 1.2;
 const RESTART_MAX: Duration = Duration::from_secs(5);
-/// What a process takes beside rows: code, buffers, indexes of runs, what the allocator keeps.
+/// Memory of a process beside rows: code, buffers, indexes of runs, free memory of the allocator.
 const BESIDE_ROWS_BYTES: u64 = 128 << 20;
 
 /// Makes files one after the other, all in one directory or 1000 in each.

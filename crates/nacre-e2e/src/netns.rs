@@ -2,7 +2,7 @@
 //!
 //! For several orders of start: the same files are seen from both mounts, `lfs getstripe` is right, and after
 //! `kill -9` and restart of each server nothing is lost and the clients went on. Then links go down without a word, of a
-//! client and of a server, for less and for more than a lease: half-open connections cost nobody more than that.
+//! client and of a server, for less and for more than a lease: no client is delayed longer than that by a half-open connection.
 
 use crate::network::Network;
 use crate::shell::{output, run as sh};
@@ -222,7 +222,7 @@ fn link_down(cluster: &Cluster<'_>, who: usize, leases: f64, round: &str) -> Res
             fs::create_dir(&dir)?;
             for i in 0..60 {
                 let file = dir.join(format!("f{i}"));
-                // What was under way when the mount was evicted fails, and only that.
+                // Only calls in flight at the eviction of the mount fail.
                 while let Err(error) = fs::write(&file, content(i, 5000)) {
                     ensure!(error.raw_os_error() == Some(5), "{}: {error}", file.display());
                     failed += 1;

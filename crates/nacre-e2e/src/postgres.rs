@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const TARGETS: [&str; 4] = ["mgs", "mdt", "ost0", "ost1"];
-/// Who is killed, and for how many seconds it stays away.
+/// The servers that are killed, and the seconds until they are started again.
 const KILLS: [(&[usize], u64); 10] = [
     (&[1], 1),
     (&[2], 3),

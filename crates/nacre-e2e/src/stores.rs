@@ -41,7 +41,7 @@ pub struct Options {
     keep: Option<PathBuf>,
 }
 
-/// What happens to the store.
+/// The fault of the store.
 #[derive(clap::ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 enum Loss {
     /// The backing runs full; the store is served again as the kernel's cache shows it, if it is writable.
@@ -285,7 +285,7 @@ impl Cluster {
         let done = writer.stop()?;
         let (wrong, refused) = self.look(&done)?;
         ensure!(wrong.is_empty(), "{} of {} acknowledged files: {}", wrong.len(), done.len(), first(&wrong));
-        // What was right may have been in the cache only.
+        // Correct bytes may have come from the cache only.
         self.wait_stable();
         self.kill_server()?;
         self.detach()?;
@@ -308,7 +308,7 @@ impl Cluster {
         }
     }
 
-    /// What the other mount finds: files that are wrong or missing, and how many cannot be read.
+    /// The check through the other mount: files that are wrong or missing, and the number that cannot be read.
     fn look(&self, done: &[(u32, usize)]) -> Result<(Vec<String>, usize)> {
         let (mut wrong, mut refused) = (Vec::new(), 0);
         for &(number, len) in done {
@@ -358,7 +358,7 @@ impl Writer {
                 }
                 let len = number as usize * 7919 % 60_000 + 1;
                 let path = dir.join(name(number));
-                // An error that the program is told of is none that it is not.
+                // A reported error is permitted; the file is not acknowledged.
                 if fs::write(&path, bytes(number, len)).is_ok() {
                     list.lock().unwrap_or_else(PoisonError::into_inner).push((number, len));
                 }

@@ -70,7 +70,7 @@ impl System {
         Ok(())
     }
 
-    /// No transaction of any target has written more than it had said before.
+    /// Fails if a transaction of any target has written more than it had reserved.
     fn check_credits(&self) -> Result<()> {
         let mut get = self.nacre();
         get.args(["lctl", "get_param", "-n", "mgs.*.storage", "mdt.*.storage", "obdfilter.*.storage"]);

@@ -102,7 +102,7 @@ fn check(case: &Case, made: &Counts) -> Result<()> {
         ensure!(of_mdt == ITEMS, "{of_mdt} × {name} for {ITEMS} operations");
         rpcs += &format!("1 {name}, ");
     }
-    // What the kernel looks at is one request each, or none.
+    // The kernel sends one request for each of these calls, or none.
     let looked = count("lookup") + count("getattr");
     let (asked, held) = (count("mdc.mds_lookup") + count("mdc.mds_getattr"), count("dir_attr_cached"));
     ensure!(looked == asked + held, "{looked} × LOOKUP or GETATTR, but {asked} asked and {held} held");

@@ -15,7 +15,7 @@ pub struct Seen {
     pub xattrs: BTreeMap<String, Vec<u8>>,
 }
 
-/// What is seen, by path.
+/// The entries that are seen, by path.
 pub type Tree = BTreeMap<String, Seen>;
 
 /// Everything below a path of the model, the path itself included.

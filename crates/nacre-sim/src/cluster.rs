@@ -1,6 +1,6 @@
 //! The targets and mounts of one file system in a world.
 
-use crate::household::Household;
+use crate::heard_clients::HeardClients;
 use crate::mount::{Jobs, MountIsland};
 use crate::net::Noise;
 use crate::offline::{self, osd_config};
@@ -32,7 +32,7 @@ const DRIFT_PPM: u64 = 40_000;
 /// In the order of servers, behind the MGS.
 const MDT: usize = 1;
 
-/// What a store has lost when its server dies.
+/// The bytes that a store loses when its server dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreLoss {
     /// Any part of what was not synced, with the machine.
@@ -48,7 +48,7 @@ impl StoreLoss {
     pub const ALL: [Self; 4] = [Self::Power, Self::Refused, Self::Remounted, Self::Copied];
 }
 
-/// What the stores of the targets lie on.
+/// The devices below the stores of the targets.
 #[derive(Clone, Copy)]
 enum Disks {
     /// In memory, each with a device of its own.
@@ -97,7 +97,7 @@ impl Cluster {
         Self::build(seed, Noise::default(), ost_count, mount_count, Disks::Forget)
     }
 
-    /// What a plan asks for.
+    /// The cluster of a plan.
     pub fn of(plan: &Plan) -> Self {
         let n = plan.noise_one_in;
         let noise = Noise { drop_one_in: 4 * n, double_one_in: n, swap_one_in: n };
@@ -197,7 +197,7 @@ impl Cluster {
         let commit_on_sharing = Rc::new(Cell::new(false));
         // Every other file system is served by one process.
         let one_process = seed.is_multiple_of(2);
-        let household = one_process.then(|| Arc::new(Household::default()));
+        let heard_clients = one_process.then(|| Arc::new(HeardClients::default()));
         for name in &names {
             let store: Arc<dyn Store> = match disks {
                 Disks::Forget => {
@@ -210,10 +210,10 @@ impl Cluster {
             format(&*store, name, &mut world);
             let kind = name.kind();
             let address = World::address(&name.to_string());
-            let (rule, household) = (ack_or_commit.clone(), household.clone());
+            let (rule, heard_clients) = (ack_or_commit.clone(), heard_clients.clone());
             let sharing = commit_on_sharing.clone();
             let start =
-                move |ctx: &Rc<Ctx>| target(ctx, kind, &address, (&rule, &sharing), household.as_ref());
+                move |ctx: &Rc<Ctx>| target(ctx, kind, &address, (&rule, &sharing), heard_clients.as_ref());
             let server = world.add(&name.to_string(), Some(store.clone()), Box::new(start));
             if one_process {
                 world.share_clock(server, *servers.first().unwrap_or(&server));
@@ -370,7 +370,7 @@ fn target(
     kind: TargetKind,
     address: &str,
     (rule, sharing): (&Cell<bool>, &Cell<bool>),
-    household: Option<&Arc<Household>>,
+    heard_clients: Option<&Arc<HeardClients>>,
 ) -> Box<dyn Logic> {
     let config = TargetConfig {
         addresses: vec![address.to_string()],
@@ -383,29 +383,29 @@ fn target(
         in_memory: false,
     };
     match kind {
-        TargetKind::Mgs => watched(TargetIsland::<Mgs>::new(ctx, config, osd_config()), household, None),
+        TargetKind::Mgs => watched(TargetIsland::<Mgs>::new(ctx, config, osd_config()), heard_clients, None),
         TargetKind::Mdt => {
             let set = SetParam { name: "mdt.*.commit_on_sharing".into(), value: "1".into() };
             let set = sharing.get().then_some(set);
-            watched(TargetIsland::<Mdt>::new(ctx, config, osd_config()), household, set)
+            watched(TargetIsland::<Mdt>::new(ctx, config, osd_config()), heard_clients, set)
         }
-        TargetKind::Ost => watched(TargetIsland::<Ost>::new(ctx, config, osd_config()), household, None),
+        TargetKind::Ost => watched(TargetIsland::<Ost>::new(ctx, config, osd_config()), heard_clients, None),
     }
 }
 
 fn watched<S: Service>(
     island: TargetIsland<S>,
-    household: Option<&Arc<Household>>,
+    heard_clients: Option<&Arc<HeardClients>>,
     at_start: Option<SetParam>,
 ) -> Box<dyn Logic> {
-    let island = match household {
-        Some(household) => island.with_neighbours(household.clone()),
+    let island = match heard_clients {
+        Some(heard_clients) => island.with_neighbours(heard_clients.clone()),
         None => island,
     };
     Box::new(Watched(island, at_start))
 }
 
-/// A target that tells its parameters to whoever knocks at its door, or has them set; one of them as soon as it serves.
+/// A target whose parameters can be read and set through its front end; one parameter is set as soon as it serves.
 struct Watched<S: Service>(TargetIsland<S>, Option<SetParam>);
 impl<S: Service> Watched<S> {
     fn set(&self, set: &SetParam) -> bool {

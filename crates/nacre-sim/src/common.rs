@@ -21,7 +21,7 @@ const ROUNDS: u32 = 4;
 const WORKERS_PER_MOUNT: usize = 2;
 const RECORD: usize = 48;
 
-/// What a worker has done.
+/// The operations that a worker has completed.
 struct Deeds {
     worker: usize,
     won: Vec<u32>,
@@ -37,12 +37,12 @@ pub struct Common {
     pub since_ns: u64,
 }
 
-/// What must be found.
+/// The expected state.
 pub struct Expected {
     workers: usize,
 }
 
-/// What a mount sees afterwards.
+/// The state that a mount sees afterwards.
 pub struct Seen {
     log: Vec<u8>,
     counter: Vec<u8>,

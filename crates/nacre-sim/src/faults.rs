@@ -1,8 +1,8 @@
-//! What goes wrong in a seed, and when.
+//! The faults of a seed, and their times.
 //!
-//! A fault comes some time after so many operations have ended, so that it meets work whatever came before it. What a
-//! mount may suffer without losing its lease is bounded: it is not heard for at most [`ABSENT_NS`], and not twice in a
-//! row. What ends a mount's lease belongs to `run`, which knows what it had under way.
+//! A fault takes place some time after a number of operations have ended, so that operations are in flight however fast the
+//! run is. Faults that must not cost a mount its lease are bounded: a mount is not heard for at most [`ABSENT_NS`], and not
+//! twice in a row. Faults that end a lease belong to `run`, which knows the operations in flight.
 
 use crate::cluster::{Cluster, StoreLoss};
 use crate::plan::{Plan, Report};
@@ -151,7 +151,7 @@ impl Faults {
         *self = Self::default();
     }
 
-    /// Lets happen what is due; gives the next one that the run itself must see to.
+    /// Injects the faults that are due; returns the next one that the run itself must carry out.
     pub(crate) fn inject(&mut self, cluster: &mut Cluster, report: &mut Report) -> Option<Fault> {
         let now = cluster.world.now_ns();
         while let Some(&(after, delay_ns, fault)) = self.planned.last()

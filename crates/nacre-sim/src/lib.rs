@@ -14,7 +14,7 @@ pub mod cluster;
 pub mod common;
 pub mod describe;
 mod faults;
-pub mod household;
+pub mod heard_clients;
 mod lose_both;
 mod loss;
 pub mod model;

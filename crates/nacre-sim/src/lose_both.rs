@@ -155,7 +155,7 @@ impl Run {
                 other => return Err(format!("handle {slot} on mount{owner} gave {other:?} after a loss")),
             };
         }
-        // What ended just now, and the truncates, may not be durable yet; the next loss begins here.
+        // The last operations and the truncates may not be durable yet; the next loss begins here.
         self.one(survivor, Op::SyncAll)?.map_err(|e| format!("a sync after a loss: {e}"))?;
         let gone = self.tasks[t].settle(lost, &Left { tree, handles, odd_sizes }).map_err(|why| {
             let (mount, why) = (lost.mount, why.join("\n  "));

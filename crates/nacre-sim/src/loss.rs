@@ -1,22 +1,23 @@
-//! What may be gone when a client goes for good, or for longer than its lease, together with the machine of a server.
+//! Changes that may be lost when a client is gone for good, or for longer than its lease, together with the machine of a
+//! server.
 //!
-//! Survivors make again what was lost; what the other client had changed nobody does. Of names and attributes the MDT
-//! keeps what came before some moment, so its changes from some one on are gone, none before a sync. Under
-//! `commit_on_sharing` nobody has built on them: with them left out every change of a survivor gives what it gave. Where
-//! it has written since the file was synced, bytes are those of any moment since, or zeros; where a survivor has written
-//! later they are the survivor's.
+//! Surviving clients replay their own lost changes; those of the lost client are not replayed. The MDT keeps a prefix of
+//! its changes of names and attributes, so the lost client's changes are gone from some change on, none of them before a
+//! sync. Under `commit_on_sharing` no change of another client depends on them: without them every change of a survivor has
+//! the same result. Where the lost client has written since the file was synced, the bytes are those of any moment since,
+//! or zeros; where a survivor has written later, they are the survivor's.
 
 use crate::check::{self, Tree};
 use crate::model::{Kind, Model};
 use crate::ops::Op;
 use std::collections::BTreeMap;
 
-/// Those that cannot be told apart by looking are as good as each other.
+/// Bound of the models that are kept after a loss. All of them fit what was seen, so further ones are dropped.
 const ENDS_MAX: usize = 8;
 
 /// The changes of a task that a loss may meet.
 pub(crate) struct History {
-    /// What was true, and durable, before them.
+    /// The durable state before the changes.
     start: Vec<Model>,
     log: Vec<Done>,
     /// Of so many of them names and attributes are durable.
@@ -32,26 +33,26 @@ struct Done {
     must_make: bool,
 }
 
-/// What was lost.
+/// A loss: a client, and the machine of a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Lost {
-    /// Who had gone.
+    /// The client that was lost.
     pub(crate) mount: usize,
-    /// The MDT's machine is among what was lost.
+    /// The machine of the MDT was lost.
     pub(crate) names: bool,
 }
 
-/// What is seen of a task afterwards.
+/// The state of a task that is seen afterwards.
 pub(crate) struct Left {
     pub(crate) tree: Tree,
-    /// What open handles read.
+    /// Bytes that are read through open handles.
     pub(crate) handles: BTreeMap<u32, Vec<u8>>,
     /// Sizes that were not those of the bytes, before somebody truncated them. NOT YET in the product: an exact size at the
-    /// MDT and bytes at an OST that do not belong together, when nobody is left who knows.
+    /// MDT and bytes at an OST that do not belong together, when no client is left that knows the size.
     pub(crate) odd_sizes: BTreeMap<String, usize>,
 }
 
-/// What `loss` finds to be gone.
+/// Changes that `loss` has found lost.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Gone {
     pub(crate) anything: bool,
@@ -76,11 +77,11 @@ impl History {
         self.latest = Some((now_ns, mount));
         self.log.push(Done { op: op.clone(), mount, must_make: made_inode });
     }
-    /// When which mount has made the latest change.
+    /// Time and mount of the latest change.
     pub(crate) fn latest(&self) -> Option<(u64, usize)> {
         self.latest
     }
-    /// The same of one that was under way at the time: before the loss or after it.
+    /// The same for an operation that was in flight: it took effect before the loss or after it.
     pub(crate) fn add_unsure(&mut self, op: &Op, mount: usize) {
         if op.is_change() {
             self.log.push(Done { op: op.clone(), mount, must_make: false });
@@ -190,7 +191,7 @@ struct End {
     gone: Gone,
 }
 
-/// What a file may hold.
+/// Permitted contents of a file.
 #[derive(Clone)]
 struct Doubt {
     /// Its contents at each moment since it was synced.
@@ -216,7 +217,7 @@ impl End {
         let (least, most) = doubt.sizes;
         let (start, end) = match op {
             Op::Write { offset, len, .. } | Op::WriteSlot { offset: Some(offset), len, .. } => {
-                // Who writes beyond the end sees to the hole before it.
+                // A write beyond the end fills the hole before it with zeros.
                 let start = *offset as usize;
                 (if theirs { start.min(old) } else { start }, start + len)
             }
@@ -324,7 +325,7 @@ mod tests {
         }
         history
     }
-    /// What is found where these have been made, and nothing else.
+    /// The state after exactly these operations.
     fn found<'a>(ops: impl IntoIterator<Item = &'a Op>) -> Left {
         let mut model = start();
         ops.into_iter().for_each(|op| drop(op.apply(&mut model).expect("succeeds")));

@@ -1,4 +1,4 @@
-//! What POSIX says: a namespace with file contents, one operation at a time, as an administrator (root) sees it.
+//! The model of POSIX: a namespace with file contents, one operation at a time, as root sees it.
 //!
 //! Deliberately naive: every operation is a few lines on plain maps. Errors are checked in the kernel's order (parents
 //! first, then the names, then types). Permissions, times and device numbers are not modelled.
@@ -24,7 +24,7 @@ pub struct Inode {
     pub xattrs: BTreeMap<String, Vec<u8>>,
 }
 
-/// What stat says.
+/// Attributes that stat returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
     pub kind: char,

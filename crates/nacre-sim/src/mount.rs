@@ -59,7 +59,7 @@ impl Logic for MountIsland {
     }
 }
 
-/// What a mount without work should not have: slots, requests, locks, handles.
+/// Resources that an idle mount must not have: slots, requests, locks, handles.
 pub fn left_at_rest(client: &Client) -> Vec<String> {
     let mut left = client.requests_left();
     if !client.is_idle() {
@@ -105,7 +105,7 @@ impl Jobs {
         world.tell(mount, Event::Door(Box::new(GiveUp(id.0))));
         self.collect(world);
     }
-    /// Takes in what mounts have said.
+    /// Takes in the messages of mounts to their front ends.
     pub fn collect(&mut self, world: &mut World) {
         while let Some((_, said)) = world.hear() {
             let done = said.downcast::<Done>().expect("mounts say nothing but values of jobs");

@@ -11,7 +11,7 @@ use nacre_wire::Frame;
 
 pub(crate) type LinkId = u64;
 
-/// What a proxy or a broken network does to single frames: one in so many, 0 = none.
+/// Faults of single frames, as a proxy or a broken network causes them: one in so many, 0 = none.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Noise {
     /// It never arrives; its connection ends some time later, others may still come through until then.
@@ -212,7 +212,7 @@ impl World {
     pub(crate) fn deliver(&mut self, id: LinkId, to: usize, event: Event) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let is_end = matches!(event, Event::Closed { .. });
-        // What was under way when the connection broke is lost.
+        // Frames in flight are lost when the connection breaks.
         if link.cut && !is_end {
             return;
         }

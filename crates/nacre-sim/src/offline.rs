@@ -1,4 +1,4 @@
-//! What the stores of stopped targets hold: rows and objects agree, and nothing is left that nobody needs.
+//! Checks of the stores of stopped targets: rows and objects agree, and nothing unused is left.
 
 use nacre_node::store::Store;
 use nacre_node::{Ctx, Effect, StoreOp};
@@ -101,7 +101,7 @@ pub fn with_engine<T: 'static, F: Future<Output = T> + 'static>(
     }
 }
 
-/// The rows of MDT and OSTs have no problem, nobody has anything open; with `sums` every block has its sum.
+/// The rows of MDT and OSTs have no problem, no file is open; with `sums` every block has its sum.
 pub fn check(mdt: &dyn Store, osts: &[&dyn Store], sums: bool) -> Result<(), String> {
     let report = with_engine(mdt, |ctx, osd| async move { nacre_mdt::check(&ctx, &osd).await })?
         .map_err(|e| format!("the MDT's rows cannot be read: {e}"))?;

@@ -221,7 +221,7 @@ impl Op {
         }
     }
 
-    /// What POSIX says.
+    /// The outcome that POSIX requires.
     pub fn apply(&self, m: &mut Model) -> Outcome {
         match self {
             Op::Mkdir(p) => m.make(p, Kind::Directory(BTreeMap::new()), 0o755),
@@ -311,7 +311,7 @@ fn check_xattr(m: &Model, path: &str) -> Result<(), Errno> {
     }
 }
 
-/// What a kernel would keep for one task on one mount: open handles by slot.
+/// The state that a kernel keeps for one task on one mount: open handles by slot.
 #[derive(Debug, Clone, Default)]
 pub struct Session(Arc<Mutex<BTreeMap<u32, (OpenHandle, Fid)>>>);
 
@@ -339,7 +339,7 @@ async fn parent<'a>(client: &Client, path: &'a str) -> Result<(Fid, &'a [u8]), E
     let last: &'a [u8] = last;
     if dir.attr.is_dir() { Ok((dir.attr.fid, last)) } else { Err(Errno::ENOTDIR) }
 }
-/// What the kernel refuses before it asks a file system.
+/// Errors that the kernel returns without a request to the file system.
 fn check_file(entry: &Entry) -> Result<Fid, Errno> {
     match entry.attr.file_type() {
         FileType::Regular => Ok(entry.attr.fid),

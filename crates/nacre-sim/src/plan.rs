@@ -1,8 +1,8 @@
-//! What a seed tries, what it has shown, and why it failed.
+//! The plan of a seed, its report, and its failure.
 
 use nacre_node::Rng;
 
-/// What a seed tries.
+/// The plan of a seed.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub seed: u64,
@@ -77,7 +77,7 @@ impl Plan {
     }
 }
 
-/// What a seed has shown.
+/// The report of a seed.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     pub operations: u64,

@@ -1,6 +1,6 @@
 //! Loss of power of the whole machine: servers, mounts and everything that was not synced.
 //!
-//! What must hold afterwards: the namespace is that of some moment between the last sync and the loss (each
+//! Afterwards this must hold: the namespace is that of some moment between the last sync and the loss (each
 //! target keeps a prefix of its own changes), and every file that was not changed since it was last synced has its
 //! bytes. Files changed since may have any mixture, and are not looked at.
 
@@ -17,7 +17,7 @@ use nacre_types::Errno;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What was true after each operation since the namespace was last durable.
+/// The state after each operation since the namespace was last durable.
 struct History {
     /// After the operation of this number, from `first` on.
     snapshots: Vec<Model>,
@@ -77,7 +77,7 @@ fn lose_power(plan: &Plan, cluster: &mut Cluster, report: &mut Report) -> Result
     for number in 1..=operations {
         let op = match (cluster.world.rng().below(20), written.take()) {
             (0, _) => Op::SyncAll,
-            // What an editor does: writes, and syncs what it has written.
+            // As an editor does: it writes a file and syncs it.
             (1..=6, Some(path)) => Op::Fsync(path),
             _ => Op::random(cluster.world.rng(), "", plan.big),
         };

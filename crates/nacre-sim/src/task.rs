@@ -25,7 +25,7 @@ pub(crate) struct Task {
     pub(crate) running: Option<Running>,
     /// When a machine may be lost with a mount.
     history: Option<History>,
-    /// What was under way when both went, and may have been made or not.
+    /// The operation in flight when both were lost; it may have been applied or not.
     unheard: Option<Op>,
 }
 
@@ -143,7 +143,7 @@ impl Task {
         Ok(gone)
     }
 
-    /// An operation that nobody has heard of any more.
+    /// An operation whose caller is gone and whose outcome is unknown.
     pub(crate) fn lost(&mut self, op: &Op) {
         for i in 0..self.models.len() {
             let mut made = self.models[i].clone();

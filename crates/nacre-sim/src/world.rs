@@ -27,7 +27,7 @@ pub struct Faults {
     pub slow_us: u64,
     /// A store operation takes this long, at least and at most, in microseconds; a sync ten times as long.
     pub io_us: (u64, u64),
-    /// What happens to frames on their way.
+    /// Faults of frames on their way.
     pub noise: Noise,
     /// Clocks of islands that are added run faster or slower by up to so many parts per million.
     pub drift_ppm: u64,
@@ -94,7 +94,7 @@ pub(crate) enum Action {
     Lose { link: LinkId },
 }
 
-/// What an island said to its front end.
+/// A message of an island to its front end.
 pub type Said = Box<dyn Any + Send>;
 
 /// Everything.
@@ -109,7 +109,7 @@ pub struct World {
     pub(crate) next_link: LinkId,
     /// Nothing comes from the first to the second, until when.
     pub(crate) blocked: BTreeSet<(NodeId, NodeId)>,
-    /// What waits for the end of that, in order.
+    /// Operations that wait for the end of that one, in order.
     pub(crate) held: Vec<(NodeId, NodeId, Action)>,
     /// Closed before they stood.
     pub(crate) given_up: BTreeSet<(NodeId, ConnId)>,
@@ -305,7 +305,7 @@ impl World {
     pub fn tell(&mut self, id: NodeId, event: Event) {
         self.enter(id, event);
     }
-    /// The next thing that an island said to its front end.
+    /// The next message of an island to its front end.
     pub fn hear(&mut self) -> Option<(NodeId, Said)> {
         self.said.pop_front()
     }
@@ -499,7 +499,7 @@ impl World {
     }
 }
 
-/// What a kernel has written of a log when its process died in the middle: the first bytes.
+/// The part of a log write that the kernel has completed when its process is killed: the first bytes.
 fn cut_short(writes: &mut Vec<StoreOp>, rng: &mut Rng) {
     let whole = rng.below(writes.len() as u64) as usize;
     writes.truncate(whole + 1);

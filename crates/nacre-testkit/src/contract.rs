@@ -1,4 +1,4 @@
-//! What every store keeps: one function per promise of `nacre_node::store`. A store's test calls
+//! The contract of every store: one function per promise of `nacre_node::store`. A store's test calls
 //! [`store_contract!`](crate::store_contract), which makes a test of each.
 
 use bytes::Bytes;
@@ -284,7 +284,7 @@ pub fn bytes_that_were_written_are_there_or_missed(store: &dyn Store) {
     assert_eq!(summed(8192, Some(8192)), missing(5000, 8192).map(drop), "a hole would be left");
     assert_eq!(summed(6000, Some(6000)), missing(5000, 6000).map(drop), "bytes to keep are gone");
     assert_eq!(len(store, file), Some(5000));
-    // What is written for the first time may leave a hole, and one is no end.
+    // A first write may leave a hole before it; a hole is not the end of the file.
     assert_eq!(summed(40_960, Some(5000)), Ok(()));
     assert_eq!((sync(41_060), summed(8192, None)), (Ok(()), Ok(())));
     assert_eq!(run(store, StoreOp::SyncAside { file }), Ok(StoreDone::Unit));

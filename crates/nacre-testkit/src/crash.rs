@@ -17,7 +17,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a disk writes whole.
+/// Unit that a disk writes atomically.
 const SECTOR_BYTES: u64 = 512;
 
 /// Kind of operation that a fault waits for.
@@ -73,7 +73,7 @@ struct Disk {
 struct Content {
     durable: Option<SparseFile>,
     now: Option<SparseFile>,
-    /// What has led from `durable` to `now`, in order.
+    /// The operations from `durable` to `now`, in order.
     pending: Vec<Change>,
 }
 

@@ -1,4 +1,4 @@
-//! What tests of several crates share: a driver for one island, a device that crashes, the contract that every store
+//! Shared by the tests of several crates: a driver for one island, a device that crashes, the contract that every store
 //! keeps, a proxy of frames, waiting for a condition.
 
 pub mod contract;

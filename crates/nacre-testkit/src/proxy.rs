@@ -23,7 +23,7 @@ const OVERTAKEN_BY: Duration = Duration::from_millis(10);
 const BODY_LEN_AT: usize = 20;
 const BULK_LEN_AT: usize = 80;
 
-/// What happens to frames; one in so many, 0 = none.
+/// Faults of frames; one in so many, 0 = none.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ProxyFaults {
     /// Each way.

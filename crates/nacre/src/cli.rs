@@ -26,7 +26,7 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    // What each of them says of itself is in its own file.
+    // The help of each command is in its own file.
     Up(up::UpArgs),
     Down(down::DownArgs),
     Status(status::StatusArgs),
@@ -84,7 +84,7 @@ pub(crate) enum Command {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum BenchCommand {
-    // What it says of itself is in its own file.
+    // Its help is in its own file.
     Md(bench::MdArgs),
     #[command(hide = true)]
     MdWorker(bench::WorkerArgs),
@@ -115,7 +115,7 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
 }
 
 impl Command {
-    /// Whether the command is about what it prints. A process that serves goes on when nobody reads what it says.
+    /// Whether the command serves. A serving process goes on when its output is lost; any other command fails.
     pub(crate) fn is_serving(&self) -> bool {
         matches!(self, Self::Up(_) | Self::Serve(_) | Self::Mount(_))
     }

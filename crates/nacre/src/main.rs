@@ -1,7 +1,7 @@
 //! The nacre binary: servers, mounts and tools behind one command line.
 //!
-//! Only wiring lives here: parse, put islands, stores and sockets together, run, talk to the person. What a request
-//! means is in the crates below. Called through a link named `lfs`, `lctl`, `lr_reader` or `mount.nacre` it is that command.
+//! Only wiring lives here: parse, put islands, stores and sockets together, run, print. The meaning of
+//! requests is in the crates below. Called through a link named `lfs`, `lctl`, `lr_reader` or `mount.nacre` it is that command.
 
 #![allow(rustdoc::broken_intra_doc_links, reason = "help texts show HOST[:PORT]; they are no Markdown")]
 
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
         },
         Err(error) if error.is::<check::Incomplete>() => ExitCode::from(check::Incomplete::STATUS),
         Err(error) => {
-            if !error.is::<detach::Said>() {
+            if !error.is::<detach::AlreadyReported>() {
                 // The field's tools begin so, and scripts look for it.
                 output::error(if matches!(name, "lctl" | "lfs") { "error" } else { "nacre" }, &error);
             }

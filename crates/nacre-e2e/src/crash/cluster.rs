@@ -26,7 +26,7 @@ pub(super) const MOUNTS: usize = 2;
 /// A server or mount that was started serves within this time, or the run has failed.
 pub(super) const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the proxy before a server does to frames; `None`: there is none.
+/// Options of the proxy before each server; `None`: no proxy.
 pub(super) type Proxies = [Option<Vec<String>>; SERVERS.len()];
 
 pub(super) struct Cluster {
@@ -207,7 +207,7 @@ impl Cluster {
 
     // ---- the end
 
-    /// Stops everything as planned; what does not stop, or is left behind, is told.
+    /// Stops everything as planned; returns the processes that did not stop and the mounts that were left.
     pub(super) fn stop(&mut self) -> Result<Vec<String>> {
         let mut wrong = Vec::new();
         for at in 0..MOUNTS {

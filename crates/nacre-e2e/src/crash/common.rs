@@ -1,7 +1,7 @@
 //! A directory in which all workers of all mounts meet: who makes a file first, and who writes where at the end of one.
 //!
-//! A request that is executed twice shows here: a second O_EXCL create of its own file finds it there and nobody has
-//! won; an append that is repeated is there twice.
+//! A request that is executed twice is seen here: a second O_EXCL create of a file fails although no worker has won it; an
+//! append that is repeated is in the file twice.
 
 use super::Shared;
 use super::worker::{Io, Rng, read};
@@ -25,7 +25,7 @@ pub(super) struct Common {
 
 #[derive(Default)]
 struct State {
-    /// Of each file that somebody was answered about: who was told to have made it.
+    /// For each file that a worker got a reply about: the workers whose create succeeded.
     winners: BTreeMap<u64, Vec<u64>>,
     /// Lines that were answered.
     lines: BTreeSet<String>,
@@ -37,7 +37,7 @@ impl Common {
         fs::write(root.join(DIR).join(LOG), "")
     }
     pub(super) fn next_claim(&self, rng: &mut Rng) -> u64 {
-        // A few tries per file, by whoever comes.
+        // A few tries per file, by any worker.
         self.attempts.fetch_add(1, Ordering::Relaxed) / 4 + rng.below(WANTED)
     }
     fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {

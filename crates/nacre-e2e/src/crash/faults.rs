@@ -15,7 +15,7 @@ use std::sync::PoisonError;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-/// What a silent client keeps its locks for.
+/// How long a client that is not heard keeps its locks.
 const LEASE: Duration = Duration::from_secs(10);
 /// Until a client is evicted that was just stopped or killed.
 const EVICTED_AFTER: Duration = Duration::from_secs(13);

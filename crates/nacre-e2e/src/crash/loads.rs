@@ -1,6 +1,6 @@
 //! Programs that people run, in a loop, each checked: tar, git, SQLite.
 //!
-//! A program on a mount that was killed may fail; what it was told before stays. Otherwise its failure is a violation.
+//! A program on a mount that was killed may fail, but changes acknowledged before stay. Any other failure is a violation.
 
 use super::{START_TIMEOUT, Shared};
 use crate::shell::{output, root, run as sh};
@@ -141,7 +141,7 @@ pub(super) fn untar(shared: &Shared, places: &Places) -> Result<()> {
         if unpacked && step.run(Command::new("tar").arg("df").arg(&archive).arg("-C").arg(&there)).is_some() {
             shared.operations.fetch_add(2 * files as u64, Ordering::Relaxed);
         }
-        // What a killed mount has left half done must go away like everything else.
+        // Files that a killed mount has left half written must be removable like all others.
         let step = Step::new(shared, "untar", &[0, 1]);
         step.run(Command::new("rm").arg("-rf").arg(&there));
     }

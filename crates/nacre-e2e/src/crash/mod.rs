@@ -32,7 +32,7 @@ const WORKERS: u64 = 3;
 /// Of the measurement of pauses: on one mount, a directory each, at this round trip.
 const PAUSE_WORKERS: u64 = 16;
 const PAUSE_ONE_WAY_US: u64 = 500;
-/// Violations that are told in full.
+/// Violations that are printed in full.
 const TOLD_MAX: usize = 20;
 /// Calls that took less are not looked at for pauses.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -62,7 +62,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// What CI runs each time.
+    /// The run of CI.
     pub fn short() -> Self {
         const MINUTES: f64 = 0.5;
         let (faults, loads) = (Vec::new(), Vec::new());
@@ -79,7 +79,7 @@ pub(crate) enum Load {
     Sqlite,
 }
 
-/// What loads and faults share.
+/// State shared by loads and faults.
 pub(crate) struct Shared {
     stop: AtomicBool,
     operations: AtomicU64,
@@ -131,7 +131,7 @@ impl Shared {
     }
 }
 
-/// What is between clients and servers.
+/// The proxies between clients and servers.
 fn proxies(options: &Options) -> Proxies {
     let words = |text: &str| Some(text.split(' ').map(str::to_owned).collect::<Vec<_>>());
     match options.mdt_kills {

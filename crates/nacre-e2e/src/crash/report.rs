@@ -1,4 +1,4 @@
-//! What the faults did to those who worked: recovery times and pauses, for people and as JSON.
+//! The effect of the faults on the workers: recovery times and pauses, for people and as JSON.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool for developers talks on the terminal")]
 
 use super::faults::Fault;

@@ -53,7 +53,7 @@ enum Op {
     Log(u64),
 }
 
-/// What a name is: nothing, a directory, a file with this content.
+/// The state of a name: absent, a directory, a file with this content.
 type Seen = Option<Option<Vec<u8>>>;
 
 pub(super) struct Worker<'a> {
@@ -323,7 +323,7 @@ impl<'a> Worker<'a> {
             Node::File(id) => Some(self.contents[id].clone()),
         })
     }
-    /// `None`: it cannot be told.
+    /// `None`: unknown.
     fn seen(&self, name: &str) -> Option<Seen> {
         let path = self.path(name);
         match fs::symlink_metadata(&path) {

@@ -185,7 +185,7 @@ fn stop(entry: &Entry, timeout_s: u64) -> Result<()> {
 }
 
 pub(crate) fn umount(args: &UmountArgs) -> Result<()> {
-    // Only ours: what it answers is known, and a wrong path unmounts nothing else.
+    // Mounts of other file systems are refused: a wrong path must unmount nothing else.
     let mut place = data_dir::absolute(&args.mount)?;
     if nacre_fuse::mounted_type(&place).is_none() {
         place = place.canonicalize().unwrap_or(place);
@@ -206,7 +206,7 @@ pub(crate) fn umount(args: &UmountArgs) -> Result<()> {
     let elsewhere = nacre_fuse::elsewhere(&place);
     let still_open = if args.lazy { nacre_fuse::users(&place) } else { String::new() };
     nacre_fuse::unmount_fuse(&place, how).map_err(|e| match e {
-        // Who waits for a server cannot be seen from outside of the mount's process.
+        // Only the mount's process knows which calls wait for a server.
         MountError::Busy { path, .. } => MountError::Busy { path, by: format!(" by {}", users(&place)) },
         other => other,
     })?;
@@ -226,7 +226,8 @@ pub(crate) fn umount(args: &UmountArgs) -> Result<()> {
     Ok(())
 }
 
-/// The process of a mount takes leave of its servers: a moment, or longer when calls wait for them or for other mounts.
+/// Waits until the process of a mount has disconnected from its servers: a moment, or longer when calls wait for servers or
+/// for other mounts.
 fn wait_for_end(entry: &Entry) -> Result<()> {
     const QUIET: Duration = Duration::from_secs(1);
     const LIMIT: Duration = Duration::from_secs(30);

@@ -96,7 +96,7 @@ fn live(name: &str, timeout: tool::TimeoutArgs) -> Result<Records> {
 }
 
 fn ask(socket: &Path, name: &str, timeout: tool::TimeoutArgs) -> Result<Records> {
-    pages(socket, name, timeout).map_err(|error| match tool::is_no_answer(&error) {
+    pages(socket, name, timeout).map_err(|error| match tool::is_no_reply(&error) {
         true => anyhow!(
             "{error}\nhint: once the process has ended, the directory of the target can be read: nacre lr_reader DIR"
         ),
@@ -131,7 +131,7 @@ fn pages(socket: &Path, name: &str, timeout: tool::TimeoutArgs) -> Result<Record
     Ok(records(header, &clients, &replies))
 }
 
-/// Rows that cannot be read are said and left out.
+/// Rows that cannot be read are reported and left out.
 fn records(header: LastRcvd, clients: &[bytes::Bytes], replies: &[bytes::Bytes]) -> Records {
     fn readable<T: for<'a> Codec<'a>>(rows: &[bytes::Bytes], what: &str) -> Vec<T> {
         rows.iter()

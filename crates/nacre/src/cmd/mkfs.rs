@@ -93,7 +93,7 @@ impl MkfsArgs {
 
 pub(crate) fn run(args: &MkfsArgs) -> Result<()> {
     let name = args.name()?;
-    // What is written down is read by servers in other directories.
+    // The label is read by servers in other working directories, so the address is absolute.
     let mgs_nodes =
         args.mgsnode.iter().map(|node| addresses::shared_address(node)).collect::<Result<Vec<_>>>()?;
     if args.backfstype == BackFs::Mem {

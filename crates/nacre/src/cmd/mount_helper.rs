@@ -15,7 +15,7 @@ const FOR_OTHERS: &[&str] = &[
     "auto", "noauto", "defaults", "user", "nouser", "users", "owner", "group", "_netdev", "nofail", "async",
 ];
 
-/// What mount(8) asked for.
+/// The arguments of mount(8).
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
     source: String,

@@ -4,7 +4,7 @@ use crate::output;
 use crate::process::registry::{self, Entry};
 use crate::query::filesystems;
 use crate::query::filesystems::FileSystems;
-use crate::query::tool::{self, TimeoutArgs, Tool, Trouble};
+use crate::query::tool::{self, TimeoutArgs, Tool, Unreachable};
 use anyhow::Result;
 use nacre_types::{TargetKind, TargetName};
 use nacre_wire::target::{GetParams, Param, Ping, Statfs, StatfsReply};
@@ -78,10 +78,10 @@ impl State {
         }
     }
     fn of(error: &anyhow::Error) -> Self {
-        match tool::trouble(error) {
-            Trouble::Silent => Self::Silent,
-            Trouble::Forbidden => Self::Forbidden,
-            Trouble::Down => Self::Down,
+        match tool::why_unreachable(error) {
+            Unreachable::Silent => Self::Silent,
+            Unreachable::Forbidden => Self::Forbidden,
+            Unreachable::Down => Self::Down,
         }
     }
 }
@@ -205,7 +205,7 @@ fn notes(processes: &[Process], all: &FileSystems) {
     }
 }
 
-/// A process that ended without taking leave: nobody serves its targets, which are in their directories, nor its mounts,
+/// A process that ended without stopping its targets: no process serves them, though their directories exist, nor its mounts,
 /// which the kernel keeps until they are unmounted.
 fn down(mut entry: Entry) -> Process {
     let has_targets = entry.targets.iter().any(|dir| dir.exists());
@@ -255,7 +255,7 @@ fn ask(entry: &Entry, name: &str, timeout: TimeoutArgs) -> Result<Island> {
         Some(TargetKind::Mgs) => tool.call(&Ping {}).map(|_| up(Vec::new())),
         Some(TargetKind::Mdt | TargetKind::Ost) => match tool.call(&Statfs {}) {
             Ok(space) => Ok(up(Vec::new()).with(&space)),
-            Err(error) if tool::trouble(&error) == Trouble::Silent => Err(error),
+            Err(error) if tool::why_unreachable(&error) == Unreachable::Silent => Err(error),
             // It says that it cannot tell.
             Err(_) => tool.call(&Ping {}).map(|_| up(Vec::new())),
         },

@@ -1,6 +1,6 @@
 //! Where log lines go: stderr for foreground processes, a file for detached ones. `NACRE_LOG` sets the level.
 //!
-//! Texts of peers are fields of a line: their control characters are written as escapes, so that nobody can forge a line
+//! Texts of peers are fields of a line: their control characters are written as escapes, so that a peer cannot forge a line
 //! or send commands to a terminal.
 
 use std::fmt::{self, Write as _};

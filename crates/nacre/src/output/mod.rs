@@ -1,5 +1,5 @@
-//! What a person sees: stdout is data, stderr is talk. The only file that prints.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is where the binary talks")]
+//! Output for people: data on stdout; messages, errors and progress on stderr. No other file prints.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is where the binary prints")]
 
 pub(crate) mod log;
 
@@ -50,7 +50,8 @@ pub(crate) fn name(name: impl AsRef<OsStr>) -> String {
     shown
 }
 
-/// Text that does nothing to a terminal. Names and sentences in it may be of somebody else (a file, a peer).
+/// Escapes control characters that would act on the terminal: the text may contain names and messages of others (files,
+/// peers).
 fn harmless(text: &str) -> Cow<'_, str> {
     let acts = |c: char| c.is_control() && c != '\n' && c != '\t';
     if !text.contains(acts) {
@@ -65,7 +66,7 @@ fn harmless(text: &str) -> Cow<'_, str> {
         .collect()
 }
 
-/// Whoever prints goes on: only the end of the command tells.
+/// Keeps the first error. Printing never fails; the exit status of the command reports lost output.
 fn remember(result: std::io::Result<()>) {
     if let Err(error) = result {
         let errno = error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
@@ -73,18 +74,18 @@ fn remember(result: std::io::Result<()>) {
     }
 }
 
-/// Why some output did not get to where it was sent.
+/// The error of stdout that lost output, if there was one.
 pub(crate) fn lost_output() -> Option<rustix::io::Errno> {
     remember(std::io::stdout().flush());
     Some(LOST.load(Ordering::Relaxed)).filter(|errno| *errno != 0).map(rustix::io::Errno::from_raw_os_error)
 }
 
-/// A line of talk.
+/// A line on stderr.
 pub(crate) fn note(text: &str) {
     drop(writeln!(std::io::stderr(), "{}", harmless(text)));
 }
 
-/// An error with its causes, then what to do.
+/// An error with its causes, then its hints.
 pub(crate) fn error(who: &str, error: &anyhow::Error) {
     note(&format!("{who}: {}", sentence(error)));
 }
@@ -97,7 +98,7 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
         let (hint, said): (Vec<&str>, Vec<&str>) =
             text.lines().partition(|l| l.trim_start().starts_with("hint:"));
         let said = said.join("\n");
-        // An error that passes its cause on as its own text is said once.
+        // An error whose own text ends with that of its cause is printed once.
         if !said.is_empty() && causes.last().is_none_or(|last| !last.ends_with(&said)) {
             causes.push(said);
         }
@@ -230,7 +231,7 @@ impl Live {
             bar.tick();
         }
     }
-    /// Leaves the lines as they are; what did not come so far keeps its last word.
+    /// Leaves the lines as they are; a service that is not up keeps the state it has reached.
     pub(crate) fn end(&self) {
         if let Some((_, lines)) = &self.bars {
             lines.borrow().iter().for_each(|(_, bar)| bar.abandon());

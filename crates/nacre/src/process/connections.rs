@@ -1,4 +1,4 @@
-//! How many connections a process lets in, from the command line and from what it may have open.
+//! The limits of connections to a process, from the command line and from its limit of open files.
 
 use crate::output;
 use crate::process::store;
@@ -18,8 +18,8 @@ pub(crate) struct ConnectionArgs {
 }
 
 impl ConnectionArgs {
-    /// Never so many that the process runs out of descriptors: half of them are for the stores, and there are two
-    /// addresses as a rule.
+    /// Bounded so that the process does not run out of descriptors: half of them are for the stores, and a process usually
+    /// listens at two addresses.
     pub(crate) fn config(&self) -> Config {
         let most = usize::try_from(store::raise_descriptor_limit() / 5).unwrap_or(usize::MAX);
         let bounded = |wanted: u32| most.min(wanted as usize);

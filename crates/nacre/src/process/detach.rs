@@ -1,4 +1,4 @@
-//! `--detach`: the same command again in a session of its own; the first one shows what it says and ends.
+//! `--detach`: starts the same command again in a session of its own; the first process prints its output and ends.
 //!
 //! The child writes its banner to a pipe and closes it when it is up; until then its stderr and its terminal's signals
 //! are the parent's, and it ends with the parent.
@@ -52,20 +52,20 @@ pub(crate) fn spawn() -> Result<()> {
     }
     match child.wait()?.signal() {
         Some(signal) => bail!("the background process was ended by signal {signal} before it was up"),
-        None => Err(anyhow::Error::msg(Said)),
+        None => Err(anyhow::Error::msg(AlreadyReported)),
     }
 }
 
-/// The failure of a child that has said itself what it is.
+/// The child has failed and has printed the error itself.
 #[derive(Debug)]
-pub(crate) struct Said;
-impl std::fmt::Display for Said {
+pub(crate) struct AlreadyReported;
+impl std::fmt::Display for AlreadyReported {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("the background process has failed")
     }
 }
 
-/// Where a starting process talks: a terminal, or the pipe to the parent.
+/// Output of a process that is starting: to a terminal, or into the pipe to the parent.
 pub(crate) struct Talk {
     detached: bool,
     live: output::Live,
@@ -84,7 +84,7 @@ impl Talk {
             output::line(text);
         }
     }
-    /// A live line per service: on a terminal as it happens, otherwise only its last word.
+    /// The state of a service. On a terminal its line is updated in place; otherwise only the final state is printed.
     pub(crate) fn service(&self, name: &str, state: &str) {
         if self.open.get() {
             self.live.state(name, state, matches!(state, "up" | "mounted"));
@@ -94,11 +94,11 @@ impl Talk {
     pub(crate) fn services_end(&self) {
         self.live.end();
     }
-    /// It is up: a parent goes on.
+    /// Reports that the process is up, so that its parent ends.
     pub(crate) fn done(&self) {
         if self.detached {
             self.open.set(false);
-            // In a session of its own it hears nothing of the terminal any more.
+            // In a session of its own it gets no more signals from the terminal.
             let alone = rustix::process::set_parent_process_death_signal(None)
                 .and_then(|()| rustix::process::setsid());
             if let Err(error) = alone {

@@ -25,13 +25,13 @@ use std::time::{Duration, Instant};
 
 /// Event loops of a process.
 pub(crate) const LOOPS: usize = 1;
-/// How long a silent client keeps its rights, unless said otherwise.
+/// Default lease: how long a client that is not heard keeps its locks.
 pub(crate) const LEASE_MS: u32 = 10_000;
 /// Modifying requests of one client in flight, as a target allows them.
 const MAX_MOD_RPCS: u16 = 8;
 /// Planned stop of one island.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
-/// A stop that takes longer is talked of.
+/// A stop that takes longer is reported.
 const STOP_QUIET: Duration = Duration::from_secs(1);
 /// How often an island may be reopened after a bug before the process gives up.
 const REOPEN_MAX: u32 = 3;
@@ -51,10 +51,10 @@ struct Serving {
     reopened: u32,
 }
 
-/// Makes the island of a mount again.
+/// Starts the island of a mount again.
 type Revive = Arc<dyn Fn(&Node) -> Result<()> + Send + Sync>;
 
-/// What the process serves, for reopening.
+/// The targets and mounts of the process, with all that is needed to open them again.
 struct Targets {
     /// Mounts by the names of their islands, and how often each was made again.
     mounts: Mutex<BTreeMap<String, (Revive, u32)>>,
@@ -66,7 +66,7 @@ struct Targets {
     heard_clients: Arc<HeardClients>,
     /// Of targets that are opened from now on.
     lease_ms: AtomicU32,
-    /// An island of a bug is opened again (`up`) or ends the process (`serve`).
+    /// After a panic an island is opened again (`up`) or ends the process (`serve`).
     reopen: bool,
 }
 
@@ -118,7 +118,7 @@ impl Process {
         mounts.insert(island.to_owned(), (Arc::new(revive), 0));
     }
 
-    /// Waits until an island answers.
+    /// Waits until an island replies.
     pub(crate) fn wait_ready(&self, island: &str, limit: Duration) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -145,7 +145,7 @@ impl Process {
         }
     }
 
-    /// Tells the registry what runs here.
+    /// Writes the process's entry in the registry.
     pub(crate) fn register(
         &mut self,
         kind: ProcessKind,
@@ -215,7 +215,7 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// Also when it never got as far as to be stopped.
+    /// Also runs when starting has failed.
     fn drop(&mut self) {
         drop(self.registration.take());
         drop(std::fs::remove_file(&self.socket));
@@ -251,7 +251,7 @@ fn stop_island(island: &IslandRef, signals: &mut Signals) -> Result<()> {
 }
 
 impl Targets {
-    /// A target that nobody must use: it alone ends, unless the others are nothing without it.
+    /// Ends one target that must not be used. The others are served on, unless the process is an `up`, which needs all.
     fn refused(&self, name: &str, why: &str) {
         let left = {
             let mut served = self.lock();

@@ -1,14 +1,14 @@
 //! `--metrics ADDR:PORT`: what `lctl get_param` shows, as text for Prometheus, at `http://ADDR:PORT/metrics`.
 //!
-//! One rule makes every name, so that whoever knows a parameter knows its metric: `mdc.DEVICE.FIELD` becomes
+//! One rule makes every name, so that the name of a metric follows from its parameter: `mdc.DEVICE.FIELD` becomes
 //! `nacre_mdc_FIELD{device="DEVICE"}`; `mdt.DEVICE.exports.CLIENT.FIELD` has the label `export` besides. A value that is
 //! a number is a gauge; `key: number` within a text becomes `_KEY`; a line `NAME n samples [usecs] …` becomes
 //! `_samples_total` and `_seconds_total` (or `_bytes_total`) with the label `op`; `rpc_stats` is a histogram. Texts are
 //! left out, except states: `_state{state="FULL"} 1`.
 //!
-//! A thread for each request, bounded in number, size and time, so that connections that say nothing hold up no
-//! collector. There is no authentication: bind it where only the collector comes. Clients are shown by the first half of
-//! their UUIDs: who they are is told to the administrator of the machine only.
+//! A thread for each request, bounded in number, size and time, so that idle connections do not hold up
+//! the collector. There is no authentication: bind it to an address that only the collector can reach. Only the first half
+//! of a client's UUID is shown: the whole UUID is for the administrator of the machine.
 
 use crate::query::tool::Tool;
 use anyhow::{Context as _, Result, ensure};
@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// For one request, whatever the collector does.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Requests at a time; whoever comes then is not answered.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Requests at a time; further connections are closed.
 const REQUESTS_MAX: usize = 64;
 /// Of the UUID of a client.
 const EXPORT_CHARS: usize = 18;
@@ -69,14 +69,14 @@ impl MetricsArgs {
 }
 
 fn answer(mut stream: TcpStream, node: &Node, socket: &Path) -> Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let request = read_request(&mut stream)?;
     let (status, body) = match Asked::of(&request) {
         Asked::Metrics => {
             let mut params = Vec::new();
             for island in node.islands() {
-                // One that does not answer now has no figures now.
-                if let Ok(mut tool) = Tool::connect(socket, island.name(), PATIENCE) {
+                // An island that does not reply in time has no figures in this response.
+                if let Ok(mut tool) = Tool::connect(socket, island.name(), TIMEOUT) {
                     params.extend(tool.call(&GetParams { pattern: "**".into() })?.params);
                 }
             }
@@ -100,7 +100,7 @@ fn answer(mut stream: TcpStream, node: &Node, socket: &Path) -> Result<()> {
 /// The first line of a request. The rest of its head says nothing of interest, but a client may not like to be cut off in
 /// it.
 fn read_request(stream: &mut TcpStream) -> Result<String> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let mut head = Vec::new();
     let is_whole = |head: &[u8]| {
         head.windows(4).any(|end| end == b"\r\n\r\n") || head.windows(2).any(|end| end == b"\n\n")
@@ -119,7 +119,7 @@ fn read_request(stream: &mut TcpStream) -> Result<String> {
     Ok(head.lines().next().context("an empty request")?.to_owned())
 }
 
-/// What the first line of a request wants.
+/// The resource in the first line of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Metrics,
@@ -167,7 +167,7 @@ impl Families {
 }
 type Label<'a> = Option<(&'a str, &'a str)>;
 
-/// What all metrics of a parameter share.
+/// The labels that all metrics of a parameter share.
 struct Of<'a> {
     name: String,
     labels: String,

@@ -1,6 +1,6 @@
 //! A store that takes changes and never makes them: to open a stopped target without touching it.
 //!
-//! What is small (superblock, mark, log) is copied at the first look; runs and blobs are read where they are. Changes go
+//! Small files (superblock, mark, log) are copied at the first access; runs and blobs are read where they are. Changes go
 //! to memory and end with the value.
 
 use nacre_node::store::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp};

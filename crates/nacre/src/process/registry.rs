@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What kind of process it is.
+/// The command that the process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ProcessKind {
@@ -167,7 +167,7 @@ fn is_left_over(path: &Path) -> bool {
     ours && pid_of(path).is_some_and(|pid| start_time(pid).is_none())
 }
 
-/// Every living process, by pid. What dead ones have left is cleared away.
+/// Every living process, by pid. Entries of dead processes are removed.
 pub(crate) fn entries() -> Result<Vec<Entry>> {
     Ok(with_fallen()?.0)
 }

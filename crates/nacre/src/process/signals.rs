@@ -6,14 +6,14 @@ use signal_hook::iterator::Signals as Iterator;
 
 pub(crate) struct Signals(Iterator);
 
-/// Why the main thread looks.
+/// The reason why the main thread wakes up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Woken {
     /// Ctrl-C, or a polite kill.
     Asked,
-    /// The terminal is gone: nobody reads and nobody asks twice.
+    /// The terminal was closed: the user cannot read or answer any more.
     HungUp,
-    /// Something in the process wants it.
+    /// Another thread of the process called [`wake`].
     Inside,
 }
 impl Woken {
@@ -30,7 +30,7 @@ impl Signals {
     /// From now on the signals do not end the process.
     pub(crate) fn catch() -> Result<Self> {
         let mut signals = vec![SIGINT, SIGTERM, SIGUSR1];
-        // nohup(1) means it.
+        // nohup(1) ignores it on purpose.
         if !is_ignored(SIGHUP) {
             signals.push(SIGHUP);
         }
@@ -40,11 +40,11 @@ impl Signals {
     pub(crate) fn wait(&mut self) -> Woken {
         self.0.forever().next().map_or(Woken::Inside, Woken::of)
     }
-    /// Whether somebody wants the end already.
+    /// Whether a signal that ends the process has arrived.
     pub(crate) fn pending(&mut self) -> bool {
         self.0.pending().any(|s| Woken::of(s) != Woken::Inside)
     }
-    /// Whether somebody wants it now. A terminal that goes away sends more than one SIGHUP.
+    /// Whether the user has asked again, to end at once. SIGHUP does not count: a terminal that is closed sends several.
     pub(crate) fn hurry(&mut self) -> bool {
         self.0.pending().any(|s| Woken::of(s) == Woken::Asked)
     }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes that a memory store may hold.
 const MEMORY_BYTES: u64 = 4 << 30;
-/// The kernel has taken a killed process apart by then, or it waits for a device.
+/// A killed process has ended by then, or hangs in the kernel waiting for a device.
 const DYING_MAX: Duration = Duration::from_secs(10);
 /// Open files for the 66 targets of the largest `up`.
 const DESCRIPTORS_WANTED: u64 = 128 << 10;
@@ -31,8 +31,8 @@ pub(crate) fn random_uuid() -> ClientUuid {
     ClientUuid(bytes)
 }
 
-/// Opens the store in a directory and locks it against a second server. One that was killed a moment ago may have the
-/// lock still: it is waited for, shortly.
+/// Opens the store in a directory and locks it against a second server. A server that was killed
+/// a moment ago may still hold the lock; its end is waited for, at most [`DYING_MAX`].
 pub(crate) fn open_dir(dir: &Path) -> Result<Arc<dyn Store>> {
     let until = Instant::now() + DYING_MAX;
     let mut told = false;
@@ -79,7 +79,7 @@ fn with_descriptors(make: impl FnOnce(&FsConfig) -> Result<FsStore, OpenError>) 
 
 const EMFILE: i32 = rustix::io::Errno::MFILE.raw_os_error();
 
-/// Lifts the limit of open files as far as this process may, and says what it is. The usual 1024 is too little for
+/// Raises the limit of open files as far as this process may, and returns it. The usual 1024 is too little for
 /// the targets of one `up`; nothing here uses select(2), the reason for that number.
 pub(crate) fn raise_descriptor_limit() -> u64 {
     let now = getrlimit(Resource::Nofile);

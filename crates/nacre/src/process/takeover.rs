@@ -14,10 +14,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A killed process is gone by then, or something is wrong with the machine.
+/// A killed process that has not ended by then hangs in the kernel.
 const EXIT_LIMIT: Duration = Duration::from_secs(30);
 
-/// Returns when nobody serves the store any more.
+/// Ends the process that serves the store; returns when no process does.
 pub(crate) fn take_over(dir: &Path) -> Result<()> {
     let until = Instant::now() + EXIT_LIMIT;
     let mut killed: Option<Holder> = None;
@@ -46,7 +46,7 @@ fn end(dir: &Path, holder: &Holder) -> Result<()> {
     }
     let pid = i32::try_from(holder.pid).ok().and_then(Pid::from_raw);
     let process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    // Asked after the descriptor was opened: it is that process and no later one of the same number.
+    // Checked after the descriptor was opened, so the descriptor is that process and not a later one with its pid.
     let Some(process) = process.filter(|_| holder.is_running_here()) else {
         bail!(
             "{} is locked by {holder}, which is not visible here: it runs in another pid namespace\nhint: stop it there",

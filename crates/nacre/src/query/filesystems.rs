@@ -140,7 +140,7 @@ impl FileSystems {
             self.list(fits)
         )
     }
-    /// What `--fs` says.
+    /// The value of `--fs`.
     fn parse(&self, text: &str) -> Result<FileSystem> {
         let mount = std::path::absolute(text)?;
         let by_mount = self.entries.iter().position(|e| e.mounts.contains(&mount));

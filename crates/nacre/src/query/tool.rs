@@ -18,7 +18,7 @@ use std::time::Duration;
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 const TIMEOUT_S: u64 = 5;
 
-/// How long a command waits for an answer. Servers are asked at the same time, so it is the limit of all of them together.
+/// How long a command waits for a reply. All servers are asked at the same time, so it limits all of them together.
 #[derive(clap::Args, Debug, Clone, Copy)]
 pub(crate) struct TimeoutArgs {
     /// Seconds to wait for an answer
@@ -45,7 +45,7 @@ pub(crate) struct Tool {
     next_xid: u64,
 }
 
-/// A process is there and has said nothing in time.
+/// The process exists and has not replied in time.
 #[derive(Debug)]
 pub(crate) struct NoReply {
     island: String,
@@ -80,13 +80,13 @@ fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 impl Tool {
-    /// Connects to the island `island` behind a process's socket. `timeout`: for each answer.
+    /// Connects to the island `island` behind a process's socket. `timeout`: for each reply.
     pub(crate) fn connect(socket: &Path, island: &str, timeout: Duration) -> Result<Self> {
         let pid = registry::pid_of(socket).unwrap_or(0);
         let stream = match connect(socket) {
             Ok(stream) => stream,
             Err(Errno::ACCESS | Errno::PERM) => return Err(Forbidden { socket: socket.to_path_buf() }.into()),
-            // Nobody takes connections from its queue any more.
+            // Its queue of connections is full: the process does not accept any more.
             Err(Errno::AGAIN) => return Err(NoReply { island: island.into(), pid, timeout }.into()),
             Err(e) => {
                 let what = format!("{island}: nobody answers at {}", socket.display());
@@ -165,7 +165,7 @@ impl Tool {
     fn failed(&self, error: std::io::Error) -> anyhow::Error {
         let Self { island, pid, timeout, .. } = self;
         match error.kind() {
-            // What a timeout of a socket is.
+            // A timeout of the socket.
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
                 NoReply { island: island.clone(), pid: *pid, timeout: *timeout }.into()
             }
@@ -174,7 +174,7 @@ impl Tool {
     }
 }
 
-/// Never waits: the queue of a process that stands still may be full.
+/// Does not wait: the queue of a process that is stopped may be full.
 fn connect(socket: &Path) -> rustix::io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -183,25 +183,25 @@ fn connect(socket: &Path) -> rustix::io::Result<UnixStream> {
     Ok(fd.into())
 }
 
-/// What is known of an island that could not be asked.
+/// Why an island could not be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum Unreachable {
     Silent,
     Forbidden,
     Down,
 }
-pub(crate) fn trouble(error: &anyhow::Error) -> Trouble {
+pub(crate) fn why_unreachable(error: &anyhow::Error) -> Unreachable {
     match error {
-        e if e.is::<NoReply>() => Trouble::Silent,
-        e if e.is::<Forbidden>() => Trouble::Forbidden,
-        _ => Trouble::Down,
+        e if e.is::<NoReply>() => Unreachable::Silent,
+        e if e.is::<Forbidden>() => Unreachable::Forbidden,
+        _ => Unreachable::Down,
     }
 }
 
-/// Says which islands could not be asked, and why: a line for each, but one for all that this user may not ask.
-pub(crate) fn complain(errors: &[anyhow::Error]) {
+/// Prints which islands could not be asked, and why: a line for each, and one line for all that this user may not ask.
+pub(crate) fn report_unreachable(errors: &[anyhow::Error]) {
     let (forbidden, others): (Vec<_>, Vec<_>) =
-        errors.iter().partition(|error| trouble(error) == Trouble::Forbidden);
+        errors.iter().partition(|error| why_unreachable(error) == Unreachable::Forbidden);
     others.iter().for_each(|error| output::error("nacre", error));
     if let Some(why) = self::forbidden(&forbidden) {
         output::note(&format!("nacre: {why}"));
@@ -217,13 +217,13 @@ pub(crate) fn forbidden<E: std::borrow::Borrow<anyhow::Error>>(errors: &[E]) -> 
     ))
 }
 
-/// Whether an error is one of time.
-pub(crate) fn is_no_answer(error: &anyhow::Error) -> bool {
+/// Whether the process did not reply in time.
+pub(crate) fn is_no_reply(error: &anyhow::Error) -> bool {
     error.is::<NoReply>()
 }
 
-/// Asks every island of these processes, all at once: one that hangs is waited for once, not by each in turn. The answers
-/// are in order.
+/// Asks every island of these processes, all at the same time, so that a process that hangs delays the command only once. The
+/// results are in the order of the islands.
 pub(crate) fn ask_all<T: Send>(entries: &[Entry], ask: impl Fn(&Entry, &str) -> T + Sync) -> Vec<Vec<T>> {
     let ask = &ask;
     std::thread::scope(|scope| {
@@ -237,7 +237,7 @@ pub(crate) fn ask_all<T: Send>(entries: &[Entry], ask: impl Fn(&Entry, &str) -> 
     })
 }
 
-/// Whether an island answers.
+/// Fails unless the island replies.
 pub(crate) fn ping(socket: &Path, island: &str, timeout: Duration) -> Result<()> {
     Tool::connect(socket, island, timeout)?.call(&Ping {}).map(drop)
 }

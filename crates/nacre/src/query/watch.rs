@@ -1,9 +1,9 @@
-//! Questions to a mount, which may never answer: a child process asks them, so that the command can give up.
+//! Requests through a mount that may never reply: a child process sends them, so that the command can give up.
 //!
 //! A thread would not do: a process does not end while one of its threads waits in the kernel for a mount whose process
-//! stands still. A child that is given up is killed, and ends when the mount answers or is unmounted.
+//! is stopped. A child that is given up is killed, and ends when the mount replies or is unmounted.
 
-use crate::process::detach::Said;
+use crate::process::detach::AlreadyReported;
 use anyhow::{Context as _, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -29,7 +29,7 @@ fn child(args: impl IntoIterator<Item = impl AsRef<std::ffi::OsStr>>) -> Result<
     Ok(command)
 }
 
-/// Does `work` in a child process that is given up when a question of it ([`asks`]) is not answered within `limit`.
+/// Does `work` in a child process, which is given up when one of its requests ([`asks`]) gets no reply within `limit`.
 pub(crate) fn within(limit: Duration, work: impl FnOnce() -> Result<()>) -> Result<()> {
     if is_child() {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -57,7 +57,7 @@ pub(crate) fn within(limit: Duration, work: impl FnOnce() -> Result<()>) -> Resu
     }
     match child.wait()?.code() {
         Some(0) => Ok(()),
-        Some(_) => Err(anyhow::Error::msg(Said)),
+        Some(_) => Err(anyhow::Error::msg(AlreadyReported)),
         None => bail!("{asked}: the process that asked was ended by a signal"),
     }
 }
@@ -74,7 +74,7 @@ pub(crate) fn within_or_wait(limit: Option<u64>, work: impl FnOnce() -> Result<(
 pub(crate) fn asks(path: &Path) {
     if is_child() {
         let question = format!("{}\0", path.display());
-        // Without a command that listens there is nobody to tell.
+        // The parent has ended: the message has no reader.
         let _ = rustix::io::write(rustix::stdio::stdin(), question.as_bytes());
     }
 }
@@ -87,7 +87,7 @@ fn no_answer(asked: &str, limit: Duration) -> String {
     )
 }
 
-/// Reads an attribute of each of some paths, all at the same time; the answers are in order.
+/// Reads an attribute of each of some paths, all at the same time; the results are in the order of the paths.
 pub(crate) fn attributes(paths: &[PathBuf], name: &str, limit: Duration) -> Vec<Result<String>> {
     let until = Instant::now() + limit;
     let questions: Vec<_> = paths.iter().map(|path| Question::start(path, name)).collect();
@@ -140,7 +140,7 @@ fn timespec(limit: Duration) -> Timespec {
     Timespec { tv_sec: limit.as_secs().cast_signed(), tv_nsec: limit.subsec_nanos().into() }
 }
 
-/// What the child of [`attributes`] does.
+/// Runs in the child of [`attributes`].
 pub(crate) fn answer(path: &Path, name: &str) -> Result<()> {
     let text = crate::cmd::lfs::attribute(path, name)?;
     std::io::stdout().write_all(text.as_bytes())?;

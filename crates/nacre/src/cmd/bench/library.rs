@@ -1,7 +1,7 @@
 //! A load without the kernel: the tasks of one client in this process, over the network to the servers.
 //!
 //! The client core lives in an island of a node, as that of a mount does; orders go in through its door, and each
-//! is answered by an effect. What the tasks do is in [`super::tasks`].
+//! is answered by an effect. The tasks are in [`super::tasks`].
 
 use super::md::MdArgs;
 use super::site::{Mdc, Site};

@@ -46,7 +46,7 @@ pub(super) struct Report<'a> {
     pub(super) rows: Vec<Row>,
 }
 
-/// What one phase did at one limit, round by round.
+/// The results of one phase at one limit, round by round.
 #[derive(Default, Clone)]
 struct Cell {
     rates: Vec<f64>,

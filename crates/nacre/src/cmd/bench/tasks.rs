@@ -1,4 +1,4 @@
-//! What the tasks of a library load do: the island, its orders, and the changes of a worker.
+//! The tasks of a library load: the island, its orders, and the changes of a worker.
 //!
 //! Each worker is one task and has one call under way at a time, as a program has. A file is made as by mknod(2):
 //! nothing is opened.
@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use tracing::warn;
 
-/// What the island was told when it was made.
+/// The parameters of the load, given to the island when it starts.
 pub(super) struct Plan {
     /// Names from the root to the directory of the load.
     pub(super) below: Vec<Vec<u8>>,
@@ -25,7 +25,7 @@ pub(super) struct Plan {
     pub(super) batch: usize,
 }
 
-/// What the main thread wants. Every order but `Batch` is answered.
+/// Orders of the main thread. Every order but `Batch` gets an answer.
 pub(super) enum Order {
     Begin(u32),
     Run(Phase),

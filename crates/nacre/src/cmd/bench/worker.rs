@@ -52,7 +52,7 @@ impl Phase {
         Phase::DirRename,
         Phase::DirRemove,
     ];
-    /// What takes a slot. Each phase finds what the one before it left.
+    /// The phases whose operations take a slot. Each works on the files that the one before it left.
     pub(super) const CHANGES: [Phase; 6] = [
         Phase::FileCreate,
         Phase::FileSetattr,

@@ -26,12 +26,12 @@ struct File {
     layout: Layout,
     /// `None`: only the OSTs know it.
     size: Option<u64>,
-    /// What its objects held when its size was settled.
+    /// The bytes of its objects when its size was settled.
     bytes: u64,
     may_have_objects: bool,
 }
 
-/// What one target says that concerns others. Rows that cannot be read are the business of its own check.
+/// Rows of one target that refer to others. Rows that cannot be read are reported by the target's own check.
 pub(super) struct Rows {
     index: OstIndex,
     files: BTreeMap<Fid, File>,
@@ -44,7 +44,7 @@ pub(super) struct Rows {
     objects: BTreeMap<ObjectId, Object>,
 }
 
-/// What an OST says of an object.
+/// The row of an object on its OST.
 struct Object {
     size: u64,
     bytes: u64,
@@ -115,7 +115,7 @@ impl Rows {
     }
 }
 
-/// What was given of a file system.
+/// The targets of a file system that were given.
 #[derive(Default)]
 struct Given {
     mdt: Option<Rows>,
@@ -129,7 +129,7 @@ pub(super) struct Cross {
     registered: Vec<TargetRow>,
 }
 
-/// What the comparison has found, and which targets would belong to it.
+/// The problems that the comparison has found, and the targets that were not given.
 pub(super) struct Compared {
     /// `None`: there was nothing to compare.
     pub(super) found: Option<Found>,
@@ -270,7 +270,7 @@ fn compare(mdt: &Rows, ost: &Rows, found: &mut Found) {
     }
 }
 
-/// What is wrong with an object of `file`, if anything.
+/// The problem of an object of `file`, if it has one.
 fn in_file(file: &File, index: OstIndex, object: ObjectId, size: u64) -> Option<String> {
     let here = |c: &&Component| c.stripes.get(object.stripe as usize) == Some(&index);
     let Some(component) = file.layout.components.iter().find(here) else {

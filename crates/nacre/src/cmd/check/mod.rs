@@ -1,7 +1,7 @@
 //! `nacre check`: verifies stopped targets, read-only; of a whole `up` also what the targets say of each other.
 //!
 //! The engine's own checks (superblock, log, runs) and those of what the rows mean are in the crates below. Here
-//! they are put together: which targets, who holds them, what is said, and MDT against OSTs ([`cross`]).
+//! they are put together: the choice of targets, their locks, the report, and MDT against OSTs ([`cross`]).
 
 mod cross;
 
@@ -50,7 +50,7 @@ pub(crate) struct CheckArgs {
     dirs: Vec<PathBuf>,
 }
 
-/// What was given is well, and it was not everything.
+/// The given targets have no problem, but some targets of the file system were not given.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Incomplete;
 impl Incomplete {
@@ -63,7 +63,7 @@ impl std::fmt::Display for Incomplete {
     }
 }
 
-/// What was found in one target, or between targets.
+/// The result for one target, or for the comparison between targets.
 #[derive(Debug, Default, Serialize)]
 struct Found {
     target: String,
@@ -71,18 +71,18 @@ struct Found {
     dir: Option<PathBuf>,
     /// It was stopped as planned; if not, the next start reads the log to its end.
     clean: bool,
-    /// What there is, by name.
+    /// Counts of rows, objects and bytes, by name.
     counts: BTreeMap<&'static str, u64>,
     problems: u64,
     /// The first problems in words.
     sentences: Vec<String>,
-    /// What may be well, in words.
+    /// Observations that may be harmless, in words.
     notes: Vec<String>,
 }
 
 pub(crate) fn run(args: &CheckArgs) -> Result<()> {
     let targets = targets(&args.dirs)?;
-    // All locks are taken before anything is said.
+    // All locks are taken before anything is printed.
     let opened = targets.iter().map(|dir| target_dir::open_read_only(dir)).collect::<Result<Vec<_>>>()?;
     let mut cross = Cross::default();
     let mut found = Vec::new();
@@ -217,7 +217,7 @@ fn add_objects(found: &mut Found, o: nacre_ost::Checked, data: bool) {
     found.notes.extend(o.notes);
 }
 
-/// What the rows of an MDT are charged: inodes, by user, group and project.
+/// Charges of the rows of an MDT: inodes, by user, group and project.
 fn usage(owners: &BTreeMap<Owner, u64>) -> BTreeMap<(u8, u32), Usage> {
     let mut all: BTreeMap<(u8, u32), Usage> = BTreeMap::new();
     for (owner, &inodes) in owners {

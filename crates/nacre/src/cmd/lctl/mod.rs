@@ -5,7 +5,7 @@ mod set;
 use crate::output;
 use crate::process::registry;
 use crate::query::filesystems::{FileSystem, FileSystems, ScopeArgs};
-use crate::query::tool::{self, TimeoutArgs, Trouble};
+use crate::query::tool::{self, TimeoutArgs, Unreachable};
 use anyhow::{Result, bail};
 use clap::Subcommand;
 use nacre_wire::target::{GetParams, Param};
@@ -158,12 +158,13 @@ fn dl(timeout: TimeoutArgs) -> Result<()> {
             };
             let shown = match &state {
                 Ok(()) => "UP",
-                Err(error) if tool::trouble(error) == Trouble::Forbidden => "??",
+                Err(error) if tool::why_unreachable(error) == Unreachable::Forbidden => "??",
                 Err(_) => "DN",
             };
             output::line(&format!("{number:3} {shown} {kind} {island} {island}_UUID {}", entry.pid));
             number += 1;
-            forbidden.extend(state.err().filter(|error| tool::trouble(error) == Trouble::Forbidden));
+            forbidden
+                .extend(state.err().filter(|error| tool::why_unreachable(error) == Unreachable::Forbidden));
         }
         for (name, why) in &entry.refused {
             let why = why.lines().next().unwrap_or_default();
@@ -171,7 +172,7 @@ fn dl(timeout: TimeoutArgs) -> Result<()> {
             number += 1;
         }
     }
-    tool::complain(&forbidden);
+    tool::report_unreachable(&forbidden);
     if forbidden.is_empty() { Ok(()) } else { bail!("dl: the state of some devices is not known") }
 }
 
@@ -200,20 +201,20 @@ struct Shown {
     of: String,
 }
 
-/// What the islands of this machine say of some patterns.
+/// The parameters of the islands of this machine that match some patterns.
 struct Answers {
     /// Of each pattern, in their order.
     found: Vec<Vec<Shown>>,
-    /// Islands that did not answer; it was said which.
+    /// Islands that did not reply; each was reported.
     silent: usize,
 }
 
-/// What one island has said.
+/// The reply of one island.
 struct Asked {
     entry: usize,
     island: String,
     fs: FileSystem,
-    /// What fits each pattern.
+    /// The matching parameters of each pattern.
     params: Result<Vec<Vec<Param>>>,
 }
 
@@ -265,7 +266,7 @@ fn ask(patterns: &[String], scope: &ScopeArgs, timeout: TimeoutArgs) -> Result<A
             Err(e) => errors.push(e),
         }
     }
-    tool::complain(&errors);
+    tool::report_unreachable(&errors);
     answers.silent = errors.len();
     for found in &mut answers.found {
         found.sort_by(|a, b| (&a.of, &a.param.name).cmp(&(&b.of, &b.param.name)));

@@ -5,7 +5,7 @@ use crate::output;
 use crate::process::{self, registry};
 use crate::query::filesystems::{FileSystem, FileSystems, ScopeArgs};
 use crate::query::tool;
-use crate::query::tool::{TimeoutArgs, Tool, Trouble};
+use crate::query::tool::{TimeoutArgs, Tool, Unreachable};
 use anyhow::{Result, bail, ensure};
 use nacre_types::TargetName;
 use nacre_wire::mgs::KeepParam;
@@ -32,7 +32,7 @@ pub(crate) fn apply(setting: &str) -> Result<()> {
     }
 }
 
-/// What came of a setting.
+/// The result of a setting.
 #[derive(Default)]
 struct Done {
     of: Option<FileSystem>,
@@ -61,7 +61,7 @@ fn try_apply(all: &FileSystems, setting: &str, scope: &ScopeArgs, timeout: Timeo
                 let names: Vec<String> = params.into_iter().flatten().map(|p| p.name).collect();
                 found.push(((a.entry, a.island), names));
             }
-            Err(e) if tool::trouble(&e) == Trouble::Forbidden => forbidden.push(e),
+            Err(e) if tool::why_unreachable(&e) == Unreachable::Forbidden => forbidden.push(e),
             Err(e) => done.refused.push(format!("set_param: {e:#}")),
         }
     }
@@ -80,7 +80,7 @@ fn try_apply(all: &FileSystems, setting: &str, scope: &ScopeArgs, timeout: Timeo
         }
         done
     };
-    // One that hangs keeps nobody else from it.
+    // A device that hangs does not delay the others.
     for part in tool::ask_all(&all.entries, one).into_iter().flatten() {
         done.set.extend(part.set);
         done.clamped.extend(part.clamped);
@@ -225,7 +225,7 @@ fn is_kept(mgs: &mut Tool, name: &str) -> Result<bool> {
     Ok(shown.is_empty() || shown.iter().any(|p| p.value.lines().any(|line| line.starts_with(&kept))))
 }
 
-/// What `set_param -P` asks for; refused as `set_param` without it would be.
+/// The settings of `set_param -P`; refused as `set_param` without `-P` would refuse them.
 fn kept(setting: &str, delete: bool) -> Result<KeepParam> {
     let (name, value) = match setting.split_once('=') {
         Some((name, _)) if delete => (name, None),

@@ -44,7 +44,7 @@ pub(crate) struct ListArgs {
 #[derive(Debug, Serialize, Deserialize)]
 struct TargetSpace {
     target: String,
-    /// Absent when the target does not answer.
+    /// Absent when the target does not reply.
     #[serde(flatten)]
     space: Option<Space>,
     error: Option<String>,
@@ -67,7 +67,7 @@ struct Space {
     bytes_avail: u64,
     files_used: u64,
     files_free: u64,
-    /// Targets of one device share its space; 0: nobody shares it.
+    /// Targets with the same number are on one device and share its space; 0: not shared.
     #[serde(default)]
     device: u64,
 }

@@ -62,7 +62,7 @@ pub(super) fn path2fid(args: &Path2fidArgs) -> Result<()> {
     if args.json { output::json(&all) } else { Ok(()) }
 }
 
-/// What an attribute lists, with a NUL between names.
+/// The list in an attribute, with a NUL between names.
 fn names(path: &Path, attribute: &str) -> Result<Vec<OsString>> {
     let bytes = attribute_bytes(path, attribute)?;
     let all = bytes.split(|byte| *byte == 0).filter(|name| !name.is_empty());

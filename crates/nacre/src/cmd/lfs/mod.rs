@@ -56,7 +56,7 @@ pub(crate) fn run(command: &LfsCommand) -> Result<()> {
     }
 }
 
-/// What `nacre.layout` says.
+/// The value of `nacre.layout`.
 #[derive(Debug, Serialize, Deserialize)]
 struct LayoutText {
     fid: String,

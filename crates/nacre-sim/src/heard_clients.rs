@@ -1,19 +1,19 @@
-//! Targets that are one process: they know together which clients were heard.
+//! Clients from which any target of one simulated process has received a message.
 
 use nacre_target::Neighbours;
 use nacre_types::{ClientUuid, Instant};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
-/// What they know.
+/// When each client was heard last, and the number of leases that have ended.
 #[derive(Debug, Default)]
-pub struct Household(Mutex<(BTreeMap<ClientUuid, Instant>, u64)>);
-impl Household {
+pub struct HeardClients(Mutex<(BTreeMap<ClientUuid, Instant>, u64)>);
+impl HeardClients {
     fn lock(&self) -> MutexGuard<'_, (BTreeMap<ClientUuid, Instant>, u64)> {
-        self.0.lock().expect("nobody panics with the lock")
+        self.0.lock().expect("no panic while the lock is held")
     }
 }
-impl Neighbours for Household {
+impl Neighbours for HeardClients {
     fn process(&self) -> u64 {
         1
     }

@@ -107,9 +107,9 @@ pub struct World {
     pub(crate) nodes: Vec<Node>,
     pub(crate) links: BTreeMap<LinkId, Link>,
     pub(crate) next_link: LinkId,
-    /// Nothing comes from the first to the second, until when.
+    /// Frames from the first to the second node are held back.
     pub(crate) blocked: BTreeSet<(NodeId, NodeId)>,
-    /// Operations that wait for the end of that one, in order.
+    /// Frames that are held back, in order.
     pub(crate) held: Vec<(NodeId, NodeId, Action)>,
     /// Closed before they stood.
     pub(crate) given_up: BTreeSet<(NodeId, ConnId)>,

@@ -479,6 +479,12 @@ const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "stores", "answered_names_are_there_whatever_the_store_of_the_mdt_has_lost"),
     planted(
+        "pages that the device has refused are written again in place",
+        "crates/nacre-osd/src/object/refresh.rs",
+        &[("if trust.is_whole() ||", "if true ||")],
+    )
+    .found_by("nacre-sim", "stores", "answered_bytes_are_there_whatever_the_store_of_an_ost_has_lost"),
+    planted(
         "the end of the log is not written again",
         "crates/nacre-osd/src/log/recover.rs",
         &[("            rewrite_segment(ctx, superblock, segment).await?;", "            let _ = segment;")],

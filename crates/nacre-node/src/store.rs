@@ -110,6 +110,11 @@ pub enum StoreOp {
     SyncAside {
         file: FileId,
     },
+    /// Writes back what the cache has of a blob and lets the cache forget it: afterwards reads show what the device has,
+    /// and writes do not build on pages that the device has refused. A write-back that fails is no error here.
+    Refresh {
+        file: FileId,
+    },
     /// Replaces the whole file atomically and durably.
     Replace {
         file: FileId,
@@ -148,6 +153,7 @@ impl StoreOp {
             | Self::Sync { .. }
             | Self::SyncWritten { .. }
             | Self::SyncAside { .. }
+            | Self::Refresh { .. }
             | Self::Replace { .. }
             | Self::Delete { .. } => false,
         }

@@ -254,6 +254,20 @@ impl FsStore {
         };
         if held < len { Err(StoreError::Missing { file, from: held, to: len }) } else { Ok(()) }
     }
+    /// Every chunk of a blob is written back as far as the device takes it, and forgotten by the cache.
+    fn refresh(&self, file: FileId) -> Result<(), StoreError> {
+        let FileId::Blob(object) = file else { return Ok(()) };
+        let Some(first) = self.open_chunk(file, 0, false)? else { return Ok(()) };
+        let far = if first.has_chunks() { self.far_chunks(object)? } else { Vec::new() };
+        for chunk in std::iter::once(0).chain(far) {
+            let Some(open) = self.open_chunk(file, chunk, false)? else { continue };
+            // What the device has refused is told by the bytes that are read from it.
+            let _ = retry(|| rustix::fs::fdatasync(open.fd()));
+            rustix::fs::fadvise(open.fd(), 0, None, rustix::fs::Advice::DontNeed)
+                .map_err(self.fail("forgetting the cache of", file))?;
+        }
+        Ok(())
+    }
     /// Length of what is open of a blob; 0 when it has lost its name. The descriptor is given up then: what is written
     /// through it is nowhere.
     fn held(&self, object: ObjectId) -> Result<u64, StoreError> {
@@ -475,6 +489,7 @@ impl FsStore {
             }
             StoreOp::Punch { file, offset, len } => self.punch(file, offset, len).map(|()| StoreDone::Unit),
             StoreOp::Sync { file } | StoreOp::SyncAside { file } => self.sync(file).map(|()| StoreDone::Unit),
+            StoreOp::Refresh { file } => self.refresh(file).map(|()| StoreDone::Unit),
             StoreOp::SyncWritten { file, len } => self.sync_written(file, len).map(|()| StoreDone::Unit),
             StoreOp::Replace { file, data } => self.replace(file, data).map(|()| StoreDone::Unit),
             StoreOp::Delete { file } => self.delete(file).map(|()| StoreDone::Unit),

@@ -42,6 +42,7 @@ impl Overlay {
             StoreOp::Sync { .. }
             | StoreOp::SyncWritten { .. }
             | StoreOp::SyncAside { .. }
+            | StoreOp::Refresh { .. }
             | StoreOp::Truncate { file: FileId::Log(_), .. }
             | StoreOp::Write { file: FileId::Mark, .. } => Ok(StoreDone::Unit),
             // The end of the log is written again in place of itself: the bytes are there.

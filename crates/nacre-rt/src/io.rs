@@ -67,7 +67,13 @@ fn waits_for_log_device(op: &StoreOp) -> bool {
 }
 /// Syncs of blobs and runs go to the I/O threads: they run in parallel, also with the sync of the log.
 fn waits_for_device(op: &StoreOp) -> bool {
-    matches!(op, StoreOp::Sync { .. } | StoreOp::SyncWritten { .. } | StoreOp::SyncAside { .. })
+    matches!(
+        op,
+        StoreOp::Sync { .. }
+            | StoreOp::SyncWritten { .. }
+            | StoreOp::SyncAside { .. }
+            | StoreOp::Refresh { .. }
+    )
 }
 fn payload_bytes(op: &StoreOp) -> usize {
     match op {
@@ -83,6 +89,7 @@ fn payload_bytes(op: &StoreOp) -> usize {
         | StoreOp::Sync { .. }
         | StoreOp::SyncWritten { .. }
         | StoreOp::SyncAside { .. }
+        | StoreOp::Refresh { .. }
         | StoreOp::Delete { .. }
         | StoreOp::List { .. }
         | StoreOp::Len { .. }

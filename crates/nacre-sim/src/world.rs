@@ -440,7 +440,10 @@ impl World {
                 let (least, most) = self.faults.io_us;
                 let syncs = matches!(
                     op,
-                    StoreOp::Sync { .. } | StoreOp::SyncWritten { .. } | StoreOp::SyncAside { .. }
+                    StoreOp::Sync { .. }
+                        | StoreOp::SyncWritten { .. }
+                        | StoreOp::SyncAside { .. }
+                        | StoreOp::Refresh { .. }
                 );
                 let factor = if syncs { 10 } else { 1 };
                 let at = self.now_ns + 1000 * factor * (least + self.rng.below(most.saturating_sub(least)));

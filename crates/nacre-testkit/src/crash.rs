@@ -14,7 +14,7 @@ use nacre_node::{FileId, FileKind, Rng, Store, StoreDone, StoreError, StoreOp, S
 use nacre_osd::checksum::{ChecksummedWrite, write_checksummed};
 use nacre_osd_mem::SparseFile;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Unit that a disk writes atomically.
@@ -75,6 +75,9 @@ struct Content {
     now: Option<SparseFile>,
     /// The operations from `durable` to `now`, in order.
     pending: Vec<Change>,
+    /// Blocks of a blob under pages that the device has refused. As on ext4: the pages are taken for written, so that
+    /// what is written to them later is on no device either, although a sync succeeds, until the cache forgets them.
+    stuck: BTreeSet<u64>,
 }
 
 #[derive(Clone)]
@@ -105,7 +108,7 @@ impl CrashDevice {
         let all = |content: &Content| Content {
             durable: content.now.clone(),
             now: content.now.clone(),
-            pending: Vec::new(),
+            ..Content::default()
         };
         let files = disk.files.iter().map(|(file, content)| (*file, all(content))).collect();
         Self(Arc::new(Mutex::new(Disk { capacity_bytes: disk.capacity_bytes, files, ..Disk::default() })))
@@ -130,7 +133,7 @@ impl CrashDevice {
     /// The kernel writes everything back, and the device refuses it: what was written is read from the cache, and is on
     /// no device. That files were made, cut and deleted is in the journal.
     pub fn refuse_writeback(&self) {
-        self.lock().files.values_mut().for_each(Content::refused);
+        self.lock().files.iter_mut().for_each(|(file, content)| content.refused(*file));
     }
     /// From now on the device refuses what is written back, until the next crash: syncs fail.
     pub fn refuse_syncs(&self) {
@@ -148,10 +151,10 @@ impl CrashDevice {
         disk.next_life();
         for (file, content) in &mut disk.files {
             if refuses || full && matches!(file, FileId::Blob(_)) {
-                content.refused();
+                content.refused(*file);
             }
             content.synced();
-            content.now = content.durable.clone();
+            content.forgotten();
         }
         disk.files.retain(|_, content| content.now.is_some());
     }
@@ -327,7 +330,7 @@ impl Disk {
                 op
                 && let Some(content) = self.files.get_mut(&file)
             {
-                content.refused();
+                content.refused(file);
             }
             return Err(error);
         }
@@ -389,6 +392,17 @@ impl Disk {
                 self.sync(file);
                 Ok(StoreDone::Unit)
             }
+            StoreOp::Refresh { file } => {
+                let is_refused = self.refuses || self.full_underneath;
+                if let Some(content) = self.files.get_mut(&file) {
+                    if is_refused {
+                        content.refused(file);
+                    }
+                    content.synced();
+                    content.forgotten();
+                }
+                Ok(StoreDone::Unit)
+            }
             StoreOp::SyncWritten { file, len } => {
                 self.sync(file);
                 self.must_reach(file, len).map(|()| StoreDone::Unit)
@@ -396,7 +410,7 @@ impl Disk {
             StoreOp::Replace { file, data } => {
                 let mut new = SparseFile::default();
                 new.write(0, &data);
-                let content = Content { durable: Some(new.clone()), now: Some(new), pending: Vec::new() };
+                let content = Content { durable: Some(new.clone()), now: Some(new), ..Content::default() };
                 self.files.insert(file, content);
                 Ok(StoreDone::Unit)
             }
@@ -432,13 +446,40 @@ impl Disk {
 impl Content {
     fn synced(&mut self) {
         for change in self.pending.drain(..) {
+            match &change {
+                Change::Write { offset, data } if !self.stuck.is_empty() => {
+                    for (offset, data) in blocks_of(*offset, data) {
+                        if !self.stuck.contains(&(offset / BLOCK)) {
+                            apply(&mut self.durable, &Change::Write { offset, data });
+                        }
+                    }
+                    continue;
+                }
+                Change::Make { .. } | Change::Delete => self.stuck.clear(),
+                Change::Truncate { len } => {
+                    drop(self.stuck.split_off(&len.div_ceil(BLOCK)));
+                }
+                Change::Write { .. } | Change::Punch { .. } => {}
+            }
             apply(&mut self.durable, &change);
         }
     }
+    /// The cache is empty: what the device has is read.
+    fn forgotten(&mut self) {
+        self.now = self.durable.clone();
+        self.stuck.clear();
+    }
     /// The device has refused the bytes; the pages are clean from now on.
-    fn refused(&mut self) {
+    fn refused(&mut self, file: FileId) {
+        let mut stuck = BTreeSet::new();
+        for change in &self.pending {
+            if let (FileId::Blob(_), Change::Write { offset, data }) = (file, change) {
+                stuck.extend(blocks_of(*offset, data).map(|(offset, _)| offset / BLOCK));
+            }
+        }
         self.pending.retain(|change| !matches!(change, Change::Write { .. }));
         self.synced();
+        self.stuck.extend(stuck);
     }
     /// The machine dies: a part of `pending` has reached the disk.
     fn lose(&mut self, rng: &mut Rng) {
@@ -457,8 +498,21 @@ impl Content {
                 tear(&mut self.durable, change, rng);
             }
         }
-        self.now = self.durable.clone();
+        self.forgotten();
     }
+}
+
+const BLOCK: u64 = 4096;
+
+/// A write, cut at blocks.
+fn blocks_of(offset: u64, data: &Bytes) -> impl Iterator<Item = (u64, Bytes)> + '_ {
+    let mut at = 0;
+    core::iter::from_fn(move || {
+        let from = offset + at as u64;
+        let len = ((BLOCK - from % BLOCK) as usize).min(data.len() - at);
+        at += len;
+        (len > 0).then(|| (from, data.slice(at - len..at)))
+    })
 }
 
 fn apply(image: &mut Option<SparseFile>, change: &Change) {
@@ -518,7 +572,7 @@ fn kind_of(op: &StoreOp) -> Option<(FaultOp, FileId)> {
         }
         StoreOp::Replace { file, .. } => (FaultOp::Replace, *file),
         StoreOp::Delete { file } => (FaultOp::Delete, *file),
-        StoreOp::List { .. } | StoreOp::Len { .. } | StoreOp::Space => return None,
+        StoreOp::Refresh { .. } | StoreOp::List { .. } | StoreOp::Len { .. } | StoreOp::Space => return None,
     })
 }
 

@@ -327,6 +327,7 @@ impl Objects {
                 self.writeback().unstable.borrow_mut().former_failed = Some(error);
             }
         }
+        self.cache_trust().work_ended();
     }
 
     /// Returns how many objects were synced, how many of them have unreadable rows, and the latest change.
@@ -339,6 +340,9 @@ impl Objects {
                 Err(_) => unread += 1, // told with the sync
             }
             synced += 1;
+            if let Err(error) = self.refresh(object).await {
+                tracing::error!(target_name = %self.osd().label().name, %object, %error, "object cannot be read anew");
+            }
             self.sync_in_background(object).await;
             Ok(!self.osd().has_failed())
         })

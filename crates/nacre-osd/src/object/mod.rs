@@ -6,12 +6,14 @@
 //! recomputes checksums of blocks that no client has replayed, and `lost.rs` marks blocks that no file has.
 
 pub(crate) mod apply;
+pub(crate) mod cache_trust;
 pub mod checksum;
 pub(crate) mod lost;
 pub(crate) mod objects;
 pub(crate) mod prepare;
 pub(crate) mod range_lock;
 pub(crate) mod rechecksum;
+pub(crate) mod refresh;
 pub(crate) mod repair;
 pub(crate) mod restore;
 pub mod rows;

@@ -19,6 +19,7 @@ use crate::engine::osd::Osd;
 use crate::error::OsdError;
 use crate::maintenance::reclaim::ReclaimTask;
 use crate::maintenance::writeback::Writeback;
+use crate::object::cache_trust::CacheTrust;
 use crate::object::checksum::{BLOCK_BYTES, zeros};
 use crate::object::range_lock::RangeLocks;
 use crate::object::rows::{
@@ -76,6 +77,7 @@ pub struct Objects {
     /// Bytes of changes after this one may have been lost with the machine, until `object/rechecksum.rs` has verified all
     /// objects.
     unverified_since: Cell<Option<Transno>>,
+    cache_trust: CacheTrust,
 }
 
 impl Objects {
@@ -96,6 +98,7 @@ impl Objects {
             tasks: ObjectTasks::new(ctx),
             quarantined: RefCell::default(),
             unverified_since: Cell::new(None),
+            cache_trust: CacheTrust::new(osd.was_clean()),
         });
         objects.begin_stable().await?;
         objects.begin_unverified().await?;
@@ -227,6 +230,9 @@ impl Objects {
     }
     pub(crate) fn reclaim_task(&self) -> &ReclaimTask {
         &self.reclaim
+    }
+    pub(crate) fn cache_trust(&self) -> &CacheTrust {
+        &self.cache_trust
     }
     pub(crate) fn tasks(&self) -> &ObjectTasks {
         &self.tasks

@@ -252,6 +252,7 @@ impl Objects {
         end: u64,
         locked_end: u64,
     ) -> Result<(RangeGuard, ObjectRow, Option<u64>), OsdError> {
+        self.refresh(object).await?;
         let mut from = block_floor(offset);
         loop {
             let guard = self.locks().lock(object, Extent::new(from, block_ceil(locked_end)), true).await;

@@ -52,6 +52,7 @@ impl Objects {
                 Err(error) => tracing::error!(%error,
                     "checksums of bytes that were lost with the machine remain; the next start verifies them again"),
             }
+            this.cache_trust().work_ended();
         });
     }
 

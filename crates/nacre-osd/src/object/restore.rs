@@ -58,6 +58,7 @@ impl Objects {
         end: u64,
         bytes: impl Fn(u64, u64) -> Bytes,
     ) -> Result<(), OsdError> {
+        self.refresh(object).await?;
         // A file that is shorter than its stable bytes is damaged: this is recorded before the file grows again.
         let written_to = self.row(object).await?.unwrap_or_default().written_to;
         if let StoreDone::Len(len) = self.ctx().io(StoreOp::Len { file: FileId::Blob(object) }).await?

@@ -1,0 +1,27 @@
+//! After an unclean start: what the kernel's cache shows of a file may not be on the device.
+//!
+//! A write-back that failed leaves pages that are clean and hold the written bytes. They hide what the device has, and
+//! they cannot be repaired in place: ext4 takes the blocks under them for written although their extents are not, so that a
+//! later sync of the same pages succeeds and a remount reads zeros. So until the recovery is over, each object is
+//! written back and forgotten by the cache before its bytes are compared or changed for the first time.
+
+use crate::error::OsdError;
+use crate::object::objects::Objects;
+use nacre_node::{FileId, StoreOp};
+use nacre_types::ObjectId;
+
+impl Objects {
+    /// Lets the cache forget an object, once after an unclean start.
+    ///
+    /// # Errors
+    /// Those of opening the files. A write-back that fails is none: what the device has is read afterwards.
+    pub(crate) async fn refresh(&self, object: ObjectId) -> Result<(), OsdError> {
+        let trust = self.cache_trust();
+        if trust.is_whole() || trust.is_refreshed(object) {
+            return Ok(());
+        }
+        self.ctx().io(StoreOp::Refresh { file: FileId::Blob(object) }).await?;
+        trust.refreshed(object);
+        Ok(())
+    }
+}

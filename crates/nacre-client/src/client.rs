@@ -91,7 +91,7 @@ impl Client {
         LockCookie(self.next_number())
     }
 
-    /// Closes every handle and disconnects from the servers. Calls that still wait after [`UNMOUNT_TIMEOUT`] end with an error.
+    /// Closes every handle and disconnects from the servers. Calls that still wait after `UNMOUNT_TIMEOUT` end with an error.
     pub async fn unmount(&self) {
         let (done, closed) = self.ctx.promise();
         let client = self.me();

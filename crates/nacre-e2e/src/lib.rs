@@ -1,6 +1,6 @@
 //! Tests and measurements on real mounts, for developers and CI: `cargo xtask` calls them.
 //!
-//! Each starts its own servers and mounts in a temporary directory and stops them ([`system`] one process, [`network`]
+//! Each starts its own servers and mounts in a temporary directory and stops them (`system` one process, `network`
 //! hosts of their own, [`crash`] processes that are killed while programs work). They fail with an error that says what
 //! was seen; nothing here is part of the product.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tools for developers write to the terminal")]

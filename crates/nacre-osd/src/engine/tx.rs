@@ -117,7 +117,7 @@ impl<'a> Tx<'a> {
     pub fn account(&mut self, owner: Owner, bytes: i64, objects: i64) {
         self.state.charge(owner, bytes, objects);
     }
-    /// What of its [`Credits`] this transaction has used so far: rows, and their bytes in the log. (The rows of accounts
+    /// What of its `Credits` this transaction has used so far: rows, and their bytes in the log. (The rows of accounts
     /// come at its end and are not the caller's to reserve.)
     pub fn written(&self) -> (u32, u32) {
         let (rows, bytes) = self.state.log.written();

@@ -21,6 +21,11 @@ pub enum OpenError {
     NoLabel { path: String, example: String },
     #[error("{path} is not a nacre store; `nacre mkfs` makes one")]
     NotAStore { path: String },
+    #[error(
+        "{what} {path}: {source}\nhint: after an error of its device a file system becomes read-only: unmount it, check it \
+         (fsck), and mount it again"
+    )]
+    ReadOnly { what: &'static str, path: String, source: std::io::Error },
     #[error("{what} {path}: {source}")]
     Io { what: &'static str, path: String, source: std::io::Error },
 }
@@ -28,6 +33,9 @@ pub enum OpenError {
 impl OpenError {
     pub(crate) fn io(what: &'static str, path: &str) -> impl FnOnce(rustix::io::Errno) -> Self {
         let path = String::from(path);
-        move |e| Self::Io { what, path, source: std::io::Error::from(e) }
+        move |e| match e {
+            rustix::io::Errno::ROFS => Self::ReadOnly { what, path, source: std::io::Error::from(e) },
+            _ => Self::Io { what, path, source: std::io::Error::from(e) },
+        }
     }
 }

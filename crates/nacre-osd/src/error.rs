@@ -20,7 +20,7 @@ pub enum OsdError {
     Quarantined(ObjectId),
     /// Bytes that were written are not on the device any more; other ranges of the object can be used.
     #[error(
-        "bytes {from} to {to} of object {object} are lost: they were written, and their file does not have them\nhint: restore the file from a backup; overwriting these bytes as a whole, or truncating the file before them, makes it usable again"
+        "bytes {from} to {to} of object {object} are lost: they were written, and their file does not have them\nhint: restore the file from a backup; overwriting these bytes as a whole, or truncating the file to a length before them, makes it usable again"
     )]
     Lost { object: ObjectId, from: u64, to: u64 },
     /// The caller's check before the change failed (its deadline has passed, or its client has disconnected): nothing

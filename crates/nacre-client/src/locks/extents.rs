@@ -152,6 +152,10 @@ impl ExtentLocks {
     ) -> Result<GrantedExtent, Errno> {
         let ExtentRequest { object: Laid { object, laid }, mode, extent, persistent, interruptible } =
             request;
+        // Not under the lock: others would wait with this writer for a slow sync of the OST.
+        if mode != LockMode::Pr {
+            ost.data_room().await?;
+        }
         let registration = Rc::new(self.pending.register(ctx, cookie));
         let requested = Requested { ost: ost.clone(), object, laid, extent, revoked: false };
         self.requested.borrow_mut().insert(cookie, requested);

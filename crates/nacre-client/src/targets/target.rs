@@ -62,6 +62,10 @@ impl Target {
         let _timing = self.requests.time(request_name(R::OPCODE));
         call.send().await.map_err(|e| self.explain(R::OPCODE, e))
     }
+    /// Waits until written data can be sent to it (`Peer::data_room`).
+    pub(crate) async fn data_room(&self) -> Result<(), Errno> {
+        Ok(self.peer.data_room().await?)
+    }
     /// How often another target was admitted in its place.
     pub(crate) fn replaced(&self) -> u32 {
         self.peer.with_import(|import| import.replaced())

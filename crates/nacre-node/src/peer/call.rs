@@ -100,7 +100,7 @@ impl Peer {
     /// Sends an encoded request; gives the reply as it came.
     async fn send(&self, request: nacre_rpc::Request) -> Result<Frame, RpcError> {
         if request.opcode.kept_until() == KeptUntil::Stable {
-            self.wait_for_data_room().await?;
+            self.data_room().await?;
         }
         while !self.import.borrow().has_room() && self.accepts_calls() {
             self.changed.wait().await;
@@ -116,9 +116,12 @@ impl Peer {
         }
     }
 
-    /// Written data is kept until it is stable. Writes wait while the kept data fills its bound; once it fills half of the
-    /// bound, the target is asked in the background to make it stable.
-    async fn wait_for_data_room(&self) -> Result<(), RpcError> {
+    /// Written data is kept until it is stable. Writes wait here while the kept data fills its bound; once it fills half of
+    /// the bound, the target is asked in the background to make it stable.
+    ///
+    /// # Errors
+    /// That of the target's sync while there is no room.
+    pub async fn data_room(&self) -> Result<(), RpcError> {
         loop {
             self.sync_in_background();
             if self.import.borrow().has_data_room() || !self.accepts_calls() {

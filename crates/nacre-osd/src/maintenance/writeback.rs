@@ -331,7 +331,7 @@ impl Objects {
     }
 
     /// Returns how many objects were synced, how many of them have unreadable rows, and the latest change.
-    async fn sync_changed_since(&self, stable: Transno) -> Result<(u64, u64, Transno), OsdError> {
+    async fn sync_changed_since(self: &Rc<Self>, stable: Transno) -> Result<(u64, u64, Transno), OsdError> {
         let (mut synced, mut unread, mut newest) = (0, 0, stable);
         self.each_object(async |object, row| {
             match row {

@@ -7,17 +7,23 @@
 
 use crate::error::OsdError;
 use crate::object::objects::Objects;
+use alloc::rc::Rc;
 use nacre_node::{FileId, StoreOp};
-use nacre_types::ObjectId;
+use nacre_types::{Extent, ObjectId};
 
 impl Objects {
     /// Lets the cache forget an object, once after an unclean start.
     ///
     /// # Errors
     /// Those of opening the files. A write-back that fails is none: what the device has is read afterwards.
-    pub(crate) async fn refresh(&self, object: ObjectId) -> Result<(), OsdError> {
+    pub(crate) async fn refresh(self: &Rc<Self>, object: ObjectId) -> Result<(), OsdError> {
         let trust = self.cache_trust();
         if trust.is_whole() || trust.is_refreshed(object) {
+            return Ok(());
+        }
+        // Only once: a second write-back would consume the error of bytes that were written after the first.
+        let _guard = self.locks().lock(object, Extent::ALL, true).await;
+        if trust.is_refreshed(object) {
             return Ok(());
         }
         self.ctx().io(StoreOp::Refresh { file: FileId::Blob(object) }).await?;

@@ -1,0 +1,236 @@
+//! Bugs planted into the client and its FUSE front end.
+
+use super::{Mutation, planted};
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    planted(
+        "a short request keeps the buffer that it was read into",
+        "crates/nacre-fuse/src/buffers.rs",
+        &[("if buffer.len() >= LEND_MIN_BYTES {", "if buffer.len() >= 8192 {")],
+    )
+    .found_by("nacre-fuse", "kept_writes", "kept_writes_hold_no_more_memory_than_the_list_counts"),
+    planted(
+        "a write that finds no room does not ask for what is owed to the OST",
+        "crates/nacre-client/src/locks/under_lease.rs",
+        &[(
+            "if reclaims < RECLAIMS_MAX && self.reclaim(ost).await =>",
+            "if reclaims > RECLAIMS_MAX && self.reclaim(ost).await =>",
+        )],
+    )
+    .found_by("nacre-sim", "placement", "a_write_finds_the_space_of_a_file_that_was_removed_just_before"),
+    planted(
+        "a sync that took longer than the lease is a success",
+        "crates/nacre-client/src/data/io.rs",
+        &[("Some(open) => self.check_lease(&open).await,", "Some(_) => Ok(()),")],
+    )
+    .found_by("nacre-sim", "evictions", "a_sync_that_an_ost_answers_after_the_eviction_is_no_success"),
+    planted(
+        "a truncate does not ask whose the file locks are",
+        "crates/nacre-client/src/metadata/attr.rs",
+        &[
+            // Either one alone hides the loss of the other.
+            (
+                "let open = self.handle_under_lease(handle).await?;",
+                "let open = self.files.all().into_iter().find(|o| o.handle == handle).ok_or(Errno::EBADF)?;",
+            ),
+            ("caller, Some(&open)).await?", "caller, None).await?"),
+        ],
+    )
+    .found_by(
+        "nacre-sim",
+        "evictions",
+        "a_truncate_through_a_handle_that_has_lost_its_locks_is_not_made",
+    ),
+    planted(
+        "a process that has lost its locks changes what it likes",
+        "crates/nacre-client/src/files/eviction.rs",
+        &[("Err(Errno::EIO)\n    }", "Ok(())\n    }")],
+    )
+    .found_by(
+        "nacre-sim",
+        "databases",
+        "a_journal_of_the_next_holder_is_not_removed_by_who_has_lost_the_locks",
+    ),
+    planted(
+        "a lost handle is not forgotten when it is closed",
+        "crates/nacre-client/src/files/open.rs",
+        &[("        self.lost.closed(handle);\n", "")],
+    )
+    .found_by(
+        "nacre-sim",
+        "databases",
+        "a_journal_of_the_next_holder_is_not_removed_by_who_has_lost_the_locks",
+    ),
+    planted(
+        "a change is not asked for at the door",
+        "crates/nacre-fuse/src/door.rs",
+        &[("match door.allowed(&request).await {", "match Ok::<(), Errno>(()) {")],
+    )
+    .found_by(
+        "nacre",
+        "databases",
+        "a_database_stays_whole_when_a_mount_is_back_after_another_has_taken_its_locks",
+    ),
+    planted(
+        "an append whose locks are lost is made twice",
+        "crates/nacre-client/src/data/append.rs",
+        &[
+            // What a kill of the OSTs leaves them does not hide it.
+            (
+                "let persistent = goes_on || component.stripes.len() > 1;",
+                "let persistent = goes_on || component.stripes.len() > 1000;",
+            ),
+            (
+                "false => Box::pin(self.remains_of_append(file.fid, &earlier, data, &locks)).await?,",
+                "false => Remains::Nothing,",
+            ),
+        ],
+    )
+    .found_by(
+        "nacre-sim",
+        "appends",
+        "an_append_of_which_one_object_has_its_part_is_ended_not_made_twice",
+    ),
+    planted(
+        "an evicted mount still knows the size",
+        "crates/nacre-client/src/files/eviction.rs",
+        &[("open.file.evicted();", "")],
+    )
+    .found_by("nacre-sim", "evictions", "a_close_after_the_eviction_does_not_bring_an_old_size_back"),
+    planted(
+        "a close that an eviction refused tells nobody",
+        "crates/nacre-client/src/files/open.rs",
+        &[("if dirty && matches!(closed,", "if !dirty && matches!(closed,")],
+    )
+    .found_by("nacre-sim", "evictions", "what_was_written_after_the_eviction_counts_at_the_close"),
+    planted(
+        "a revoke is acknowledged and not obeyed",
+        "crates/nacre-client/src/cache/dirs.rs",
+        &[("table.remove(revoke.fid);", "")],
+    )
+    .found_by("nacre-sim", "holds", "a_change_of_another_mount_is_seen_at_once"),
+    planted(
+        "holds outlive their connection",
+        "crates/nacre-client/src/cache/dirs.rs",
+        &[("            self.clear();\n            (self.epoch", "            (self.epoch")],
+    )
+    .found_by("nacre-sim", "holds", "a_hold_ends_with_its_connection"),
+    planted(
+        // Either condition alone hides the loss of the other.
+        "holds outlive the lease",
+        "crates/nacre-client/src/client.rs",
+        &[(
+            "(up && import.lease_ok(self.ctx.now())).then(|| import.epoch())",
+            "Some(import.epoch()).filter(|_| up || !up)",
+        )],
+    )
+    .found_by("nacre-sim", "holds", "a_mount_that_stood_still_for_longer_than_its_lease_asks"),
+    planted(
+        "an unanswered change is denied",
+        "crates/nacre-client/src/cache/dirs.rs",
+        &[("(!changing).then_some(attrs)", "Some(attrs).filter(|_| changing || !changing)")],
+    )
+    .found_by("nacre-sim", "holds", "what_others_have_seen_of_an_unanswered_change_is_not_denied"),
+    planted(
+        "a grant from before a revoke is taken",
+        "crates/nacre-client/src/cache/dirs.rs",
+        &[("granted.revokes < self.revokes ||", "granted.revokes == u64::MAX ||")],
+    )
+    .found_by("nacre-sim", "holds", "a_grant_that_a_revoke_has_overtaken_is_not_taken"),
+    planted(
+        "older attributes replace newer ones",
+        "crates/nacre-client/src/cache/dirs.rs",
+        &[("if seen >= dir.seen {", "if seen >= Transno(0) {")],
+    )
+    .found_by(
+        "nacre-sim",
+        "holds",
+        "an_answer_from_before_a_change_does_not_replace_what_the_change_has_brought",
+    ),
+    planted(
+        "who waits for an extent lock does not hear of a restart",
+        "crates/nacre-client/src/locks/extents.rs",
+        &[("        ost.peer.on_restarted(self.pending.retry_handler());\n", "")],
+    )
+    .found_by("nacre-sim", "appends", "who_waits_for_a_lock_asks_a_restarted_ost_at_once"),
+    planted(
+        "who waits for a file lock does not hear of a restart",
+        "crates/nacre-client/src/targets/mount/watch.rs",
+        &[("        mdt.peer.on_restarted(self.flocks.retry_handler());\n", "")],
+    )
+    .found_by(
+        "nacre-sim",
+        "file_locks",
+        "who_waits_while_the_mdt_is_killed_waits_again_and_gets_the_lock",
+    ),
+    planted(
+        "an MDT that was restarted is believed not to have granted a lock",
+        "crates/nacre-client/src/locks/flocks.rs",
+        &[("                    _ if pending.is_forgotten() => {}\n", "")],
+    )
+    .found_by(
+        "nacre-sim",
+        "file_locks",
+        "a_wait_that_is_interrupted_while_the_mdt_is_killed_leaves_no_lock_behind",
+    ),
+    planted(
+        "who is not waited for any more stays in the queue",
+        "crates/nacre-client/src/locks/extents.rs",
+        &[("if !interruptible {", "if interruptible || !interruptible {")],
+    )
+    .found_by("nacre-sim", "appends", "who_is_not_waited_for_any_more_leaves_the_queue"),
+    planted(
+        "closes that go together end with the first that fails",
+        "crates/nacre-client/src/files/closes.rs",
+        &[("stop_at_error: false", "stop_at_error: true")],
+    )
+    .found_by("nacre-sim", "closes", "closes_that_an_eviction_meets_bring_no_old_size"),
+    planted(
+        "closes that go together have one result",
+        "crates/nacre-client/src/files/closes.rs",
+        &[("results.iter().map(|r| result(r.status))", "results.iter().map(|_| result(results[0].status))")],
+    )
+    .found_by("nacre-client", "protocol", "each_of_the_closes_that_go_together_has_its_own_result"),
+    planted(
+        "closes that go together need an ordinary slot",
+        "crates/nacre-client/src/files/closes.rs",
+        &[(".class(Class::Close)", ".class(Class::Modify)")],
+    )
+    .found_by("nacre-client", "protocol", "closes_that_wait_for_slots_go_together_in_the_extra_slot"),
+    planted(
+        "a handle is used without a look at the lease",
+        "crates/nacre-client/src/locks/under_lease.rs",
+        &[("if mdt.peer.lease_ok() {", "if mdt.peer.lease_ok() || open.handle.0 > 0 {")],
+    )
+    .found_by("nacre-sim", "evictions", "a_read_beyond_the_lease_waits_for_the_word_of_the_mdt"),
+    planted(
+        "a change of an object does not say until when its file locks are certain",
+        "crates/nacre-client/src/locks/under_lease.rs",
+        &[(
+            "Some(open) => self.flock_deadline(open).await?,",
+            "Some(open) => self.flock_deadline(open).await?.and(None),",
+        )],
+    )
+    .found_by("nacre-sim", "evictions", "a_write_that_is_sent_again_after_the_eviction_is_not_made"),
+    planted(
+        "a change that reached its OST too late is not made anew",
+        "crates/nacre-client/src/locks/under_lease.rs",
+        &[(
+            "Err(e) if e.is(ProtocolOutcome::DeadlinePassed) => {",
+            "Err(e) if e.is(ProtocolOutcome::DeadlinePassed) && open.is_none() => {",
+        )],
+    )
+    .found_by("nacre-sim", "evictions", "a_write_that_reaches_its_ost_after_the_eviction_is_not_made"),
+    planted(
+        "a close does not wait for writes whose callers were killed",
+        "crates/nacre-client/src/files/open.rs",
+        &[("if open.is_writer() || !open.lock_owners", "if !open.is_writer() && !open.lock_owners")],
+    )
+    .found_by("nacre-sim", "osts", "a_close_waits_for_writes_whose_callers_were_killed"),
+    planted(
+        "locks are dropped before writes whose callers were killed have ended",
+        "crates/nacre-client/src/locks/flocks.rs",
+        &[("            self.wait_for_writes(&open.file).await;\n", "")],
+    )
+    .found_by("nacre-sim", "file_locks", "locks_are_dropped_after_writes_whose_callers_were_killed"),
+];

@@ -1,0 +1,181 @@
+//! Bugs planted into the metadata target.
+
+use super::{Mutation, planted};
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    planted(
+        "a new file with a fixed OST does not have space freed",
+        "crates/nacre-mdt/src/service/operations.rs",
+        &[("Err(Errno::ENOSPC) if self.free_full_osts().await =>", "Err(Errno::ENOSPC) if !op.needs_ost() =>")],
+    )
+    .found_by("nacre-sim", "placement", "a_new_file_with_a_fixed_ost_finds_the_space_of_a_file_that_was_removed_just_before"),
+    planted(
+        "users who are not in the group keep the set-group-id bit of a file without group execute permission",
+        "crates/nacre-mdt/src/rows/inode_changes.rs",
+        &[("mode::XGRP != 0 || !in_group {", "mode::XGRP != 0 || !in_group && inode.attr.is_dir() {")],
+    )
+    .found_by("nacre", "posix", "allocating_and_writing_as_an_ordinary_user_takes_set_id_bits_away"),
+    planted(
+        "only the OST that is full frees its space, not the others on its device",
+        "crates/nacre-mdt/src/osts/mod.rs",
+        &[("named(ost.index) || shared(ost.index)", "named(ost.index) || named(ost.index) && shared(ost.index)")],
+    )
+    .found_by("nacre-sim", "placement", "space_that_is_freed_on_one_ost_is_there_for_the_others_on_its_device"),
+    planted(
+        "df does not wait for the destroys of removed files",
+        "crates/nacre-mdt/src/osts/reclaim.rs",
+        &[("self.free(&self.osts().all(), until).await;", "self.free(&[], until).await;")],
+    )
+    .found_by("nacre-sim", "placement", "statfs_shows_the_space_of_a_file_that_was_removed_just_before"),
+    planted(
+        "an OST in recovery counts as stopped",
+        "crates/nacre-mdt/src/osts/mod.rs",
+        &[("room.usable() || ost.active.get() && ost.peer.is_recovering()", "room.usable()")],
+    )
+    .found_by("nacre-sim", "osts", "a_create_waits_for_the_only_ost_as_long_as_that_is_in_recovery"),
+    planted(
+        "an old copy of the MDT gives FIDs out again",
+        "crates/nacre-mdt/src/service/dispatch.rs",
+        &[("self.skip_sequences().await", "Ok(())")],
+    )
+    .found_by("nacre-sim", "identity", "an_mdt_from_an_old_copy_lets_nobody_in_until_it_is_admitted"),
+    planted(
+        "a full OST gets new files",
+        "crates/nacre-mdt/src/osts/free_space.rs",
+        &[("core::mem::replace(&mut self.low, low) != low", "!low && core::mem::replace(&mut self.low, low) != low")],
+    )
+    .found_by("nacre-sim", "placement", "large_files_leave_a_full_ost_out_until_it_has_room_again"),
+    planted(
+        "OSTs take turns however full they are",
+        "crates/nacre-mdt/src/osts/allocator.rs",
+        &[("|| self.about_equal(&usable);", "|| self.about_equal(&usable) || !usable.is_empty();")],
+    )
+    .found_by("nacre-sim", "placement", "the_emptier_ost_gets_more_files"),
+    planted(
+        "a change of a dead mount is made when its turn comes",
+        "crates/nacre-mdt/src/service/attempt.rs",
+        &[("Some(request) if let Err(gone) = self.core().check_deadline(request) => Err(gone),\n", "")],
+    )
+    .found_by("nacre-sim", "holds", "what_a_dead_mount_waited_to_change_is_not_changed_when_its_turn_comes"),
+    planted(
+        "who waits for a commit is overtaken",
+        "crates/nacre-mdt/src/locks/change_order.rs",
+        &[("self.turns.before(request.export, accesses).map(WaitFor::Turn)", "None")],
+    )
+    .found_by(
+        "nacre-sim",
+        "turns",
+        "a_change_beside_a_mount_that_loops_on_the_same_inode_is_made_within_five_commits",
+    ),
+    planted(
+        "waits are attempts",
+        "crates/nacre-mdt/src/service/attempt.rs",
+        &[("RetryReason::HeldDirs | RetryReason::WaitFor(_) => 0,", "RetryReason::HeldDirs | RetryReason::WaitFor(_) => fetches_max,")],
+    )
+    .found_by(
+        "nacre-sim",
+        "turns",
+        "a_change_beside_a_mount_that_loops_on_the_same_inode_is_made_within_five_commits",
+    ),
+    planted(
+        "whether a client is alone is asked before a change waits",
+        "crates/nacre-mdt/src/service/attempt.rs",
+        &[
+            ("    turn: Option<Turn<'a>>,\n}", "    turn: Option<Turn<'a>>,\n    tracks: bool,\n}"),
+            (
+                "        let mut state = Attempts { request, hash, read_set, credits, turn: None };\n",
+                "        let tracks = request.is_some_and(|request| self.core().tracks_uncommitted(request));\n        let mut state = Attempts { request, hash, read_set, credits, turn: None, tracks };\n",
+            ),
+            (
+                "        // Here and not before the waits: other clients may have connected meanwhile.\n        let tracks = request.is_some_and(|request| self.core().tracks_uncommitted(request));\n",
+                "",
+            ),
+            ("let Attempts { request, hash, read_set, turn, .. } = state;", "let Attempts { request, hash, read_set, turn, tracks, .. } = state;\n        let tracks = *tracks;"),
+        ],
+    )
+    .found_by(
+        "nacre-sim",
+        "recovery",
+        "a_change_that_began_before_the_other_client_came_is_not_built_upon_too_early",
+    ),
+    planted(
+        "two directories move at one time",
+        "crates/nacre-mdt/src/mdt.rs",
+        &[("moves: Gate::new(&core.ctx, 1),", "moves: Gate::new(&core.ctx, 2),")],
+    )
+    .found_by("nacre-mdt", "target", "moves::directories_that_move_into_each_other_at_one_time_make_no_circle"),
+    planted(
+        "one open that cannot be closed keeps the others",
+        "crates/nacre-mdt/src/service/clients.rs",
+        &[(
+            "if let Err(error) = self.end_without_inode(export, handle, opened).await {",
+            "if self.opens().borrow().len() > 0 {",
+        )],
+    )
+    .found_by(
+        "nacre-mdt",
+        "target",
+        "leavers::a_damaged_inode_does_not_keep_the_other_opens_of_a_client_that_goes",
+    ),
+    planted(
+        "an orphan stays after its last close",
+        "crates/nacre-mdt/src/ops/opening.rs",
+        &[("view.opens().count(opened.fid) <= 1 {", "view.opens().count(opened.fid) == 0 {")],
+    ),
+    planted(
+        "objects of removed files stay",
+        "crates/nacre-mdt/src/rows/inode_changes.rs",
+        &[(
+            "self.put(DESTROY, &table::of_ost(ost, fid), &Stripes { stripes });",
+            "let _ = (DESTROY, fid, Stripes { stripes });",
+        )],
+    ),
+    planted(
+        "opens are forgotten at a start",
+        "crates/nacre-mdt/src/service/start.rs",
+        &[(
+            "opens.insert(generation, handle, row::<Opened>(OPEN, &value)?, before);",
+            "let _ = (generation, handle, before);",
+        )],
+    ),
+    planted(
+        "holds are not revoked",
+        "crates/nacre-mdt/src/locks/dir_holds.rs",
+        &[(
+            "dirs.iter().any(|dir| table.others(own, dir.fid()).next().is_some())",
+            "dirs.iter().any(|dir| table.others(own, dir.fid()).count() > 1000)",
+        )],
+    )
+    .found_by("nacre-sim", "holds", "a_change_of_another_mount_is_seen_at_once"),
+    planted(
+        "holds of before a restart are not waited for",
+        "crates/nacre-mdt/src/service/holds.rs",
+        &[(
+            "!dirs.is_empty() && self.core().former_locks_deadline().is_some()",
+            "dirs.len() > 1000 && self.core().former_locks_deadline().is_some()",
+        )],
+    )
+    .found_by(
+        "nacre-sim",
+        "holds",
+        "an_mdt_that_has_forgotten_its_holds_waits_for_those_who_may_believe_in_them",
+    ),
+    planted(
+        "a batch writes more than it has reserved",
+        "crates/nacre-mdt/src/service/batch.rs",
+        &[("if rows > room.rows || row_bytes > room.row_bytes {", "if rows == u32::MAX {")],
+    )
+    .found_by("nacre-mdt", "target", "batches::orphans_over_many_osts_are_closed_together"),
+    planted(
+        "the record of a batch has no results",
+        "crates/nacre-mdt/src/service/batch.rs",
+        &[("mdt.core().set_record_results(self.request, progress.records);", "drop(progress.records);")],
+    )
+    .found_by("nacre-sim", "closes", "each_close_happens_once_at_every_fault_point"),
+    planted(
+        "a replayed lock does not take the place of its mount's",
+        "crates/nacre-mdt/src/locks/flocks.rs",
+        &[("if holder.client != owner.client {", "if holder != owner {")],
+    )
+    .found_by("nacre-sim", "file_locks", "a_lock_is_made_again_whose_answer_overtook_that_of_the_unlock"),
+];

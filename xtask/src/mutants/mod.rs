@@ -1,0 +1,145 @@
+//! `cargo xtask mutants`: bugs that are planted one at a time into a copy of the tree; the tests must find each.
+//!
+//! A mutation replaces a text that occurs exactly once in its file. The product therefore contains nothing for it, and a
+//! mutation whose text has changed is an error rather than a bug that nobody looks for. The copy has its own target
+//! directory and is built without optimisation, because an optimised build would take longer than the tests. If a mutation
+//! names a test, that test must fail; otherwise the simulator runs seeds first, then its scripts. A bug that nothing finds
+//! is printed as `not found`, and the command fails.
+//!
+//! The mutations are in one file per area.
+
+mod client;
+mod locks;
+mod mdt;
+mod osd;
+mod ost;
+mod rpc;
+mod target;
+
+use anyhow::{Context as _, Result, ensure};
+use nacre_e2e::shell::{cargo, output, root};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+struct Mutation {
+    name: &'static str,
+    file: &'static str,
+    /// Texts and their replacements; each text occurs once in the file.
+    edits: &'static [(&'static str, &'static str)],
+    /// Package, test target, test. `None`: any seed or script of the simulator.
+    test: Option<(&'static str, &'static str, &'static str)>,
+}
+
+const fn planted(
+    name: &'static str,
+    file: &'static str,
+    edits: &'static [(&'static str, &'static str)],
+) -> Mutation {
+    Mutation { name, file, edits, test: None }
+}
+impl Mutation {
+    const fn found_by(self, package: &'static str, tests: &'static str, test: &'static str) -> Self {
+        Self { test: Some((package, tests, test)), ..self }
+    }
+}
+
+/// Every planted bug.
+fn mutations() -> impl Iterator<Item = &'static Mutation> {
+    [
+        client::MUTATIONS,
+        locks::MUTATIONS,
+        mdt::MUTATIONS,
+        osd::MUTATIONS,
+        ost::MUTATIONS,
+        rpc::MUTATIONS,
+        target::MUTATIONS,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// Plants each bug whose name contains `only`, and looks for it in `seeds` seeds.
+pub(crate) fn run(seeds: u64, only: &str) -> Result<()> {
+    let tree = root().join("target/mutants/tree");
+    let mut missed = 0;
+    println!("{:<48} found by", "planted bug");
+    for mutation in mutations().filter(|m| m.name.contains(only)) {
+        copy_tree(&tree)?;
+        let file = tree.join(mutation.file);
+        std::fs::write(&file, mutated(mutation)?)?;
+        let found = hunt(&tree, mutation, seeds)?;
+        missed += u32::from(found.is_none());
+        println!("{:<48} {}", mutation.name, found.unwrap_or_else(|| "not found".into()));
+    }
+    ensure!(missed == 0, "{missed} planted bugs were not found");
+    Ok(())
+}
+
+/// Returns the text of the file with the bug in it.
+fn mutated(m: &Mutation) -> Result<String> {
+    let mut text = std::fs::read_to_string(root().join(m.file)).context(m.file)?;
+    for (from, to) in m.edits {
+        let times = text.matches(from).count();
+        ensure!(times == 1, "{}: {from:?} occurs {times} times in {}, but must occur once", m.name, m.file);
+        text = text.replacen(from, to, 1);
+    }
+    Ok(text)
+}
+
+/// Copies the files that git tracks, in their present state. Unchanged files keep their times, so that little is rebuilt.
+fn copy_tree(to: &Path) -> Result<()> {
+    let files = output(Command::new("git").args(["ls-files"]).current_dir(root()))?;
+    for name in files.lines() {
+        let (from, to) = (root().join(name), to.join(name));
+        let Ok(bytes) = std::fs::read(&from) else { continue }; // deleted, and not committed yet
+        if std::fs::read(&to).is_ok_and(|old| old == bytes) {
+            continue;
+        }
+        std::fs::create_dir_all(to.parent().unwrap_or(&to))?;
+        std::fs::write(&to, bytes)?;
+    }
+    Ok(())
+}
+
+/// Returns the seed or the test that fails.
+fn hunt(tree: &Path, mutation: &Mutation, seeds: u64) -> Result<Option<String>> {
+    let target: PathBuf = root().join("target/mutants/target");
+    let here = |args: &[&str]| {
+        let mut command = cargo(args);
+        command.current_dir(tree).env("CARGO_TARGET_DIR", &target);
+        command
+    };
+    if let Some((package, tests, test)) = mutation.test {
+        let test_of = ["test", "--quiet", "--package", package, "--test", tests];
+        output(here(&test_of).arg("--no-run"))?;
+        let ended = here(&test_of).args(["--", "--exact", test]).output()?;
+        let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+        ensure!(!said.contains(" 0 passed; 0 failed"), "{}: no test {test} in {tests}", mutation.name);
+        return Ok((!ended.status.success()).then(|| format!("{tests}: {test}")));
+    }
+    output(&mut here(&["build", "--quiet", "--package", "nacre-sim"]))?;
+    let seeds = seeds.to_string();
+    let said = Command::new(target.join("debug/nacre-sim"))
+        .args(["--seeds", &seeds, "--trace", "1", "--failures", "1"])
+        .output()?;
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    if let Some(line) = said.lines().find(|line| line.starts_with("seed ")) {
+        return Ok(Some(line.chars().take(120).collect()));
+    }
+    let tests = here(&["test", "--quiet", "--package", "nacre-sim"]).output()?;
+    let said = String::from_utf8_lossy(&tests.stdout).into_owned();
+    let failed = said.lines().find(|line| line.starts_with("---- "));
+    Ok((!tests.status.success()).then(|| failed.unwrap_or("a script").to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mutation_fits() {
+        let wrong: Vec<String> =
+            mutations().filter_map(|m| mutated(m).err()).map(|error| error.to_string()).collect();
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+}

@@ -1,0 +1,176 @@
+//! Bugs planted into the storage engine and its stores.
+
+use super::{Mutation, planted};
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    planted(
+        "space is called free before it is",
+        "crates/nacre-osd/src/maintenance/reclaim.rs",
+        &[("freed_to.get() < asked", "freed_to.get() > asked")],
+    )
+    .found_by("nacre-sim", "placement", "statfs_shows_the_space_of_a_file_that_was_removed_just_before"),
+    planted(
+        "pages that the device has refused are written again in place",
+        "crates/nacre-osd/src/object/refresh.rs",
+        &[("if trust.is_whole() ||", "if true ||")],
+    )
+    .found_by("nacre-sim", "stores", "answered_bytes_are_there_whatever_the_store_of_an_ost_has_lost"),
+    planted(
+        "the end of the log is not written again",
+        "crates/nacre-osd/src/log/recover.rs",
+        &[("            rewrite_segment(ctx, superblock, segment).await?;", "            let _ = segment;")],
+    )
+    .found_by("nacre-sim", "stores", "answered_names_are_there_whatever_the_store_of_the_mdt_has_lost"),
+    planted(
+        "a block that holds its bytes is not written again",
+        "crates/nacre-osd/src/object/restore.rs",
+        &[("true => self.rewrite(object, first, held).await?,", "true => {}")],
+    )
+    .found_by("nacre-sim", "stores", "answered_bytes_are_there_whatever_the_store_of_an_ost_has_lost"),
+    planted(
+        "an object is taken out of use when its whole device fails",
+        "crates/nacre-osd/src/maintenance/writeback.rs",
+        &[("                self.osd().probe().await?;\n", "")],
+    )
+    .found_by(
+        "nacre-sim",
+        "stores",
+        "a_target_whose_device_refuses_everything_ends_itself_and_clients_make_good_what_it_has_lost",
+    ),
+    planted(
+        "an object is taken out of use when the device is full underneath",
+        "crates/nacre-osd/src/maintenance/writeback.rs",
+        &[("self.osd().no_room_underneath(object);", "self.quarantine(object, &StoreError::NoSpace).await;")],
+    )
+    .found_by(
+        "nacre-sim",
+        "stores",
+        "a_target_whose_device_refuses_everything_ends_itself_and_clients_make_good_what_it_has_lost",
+    ),
+    planted(
+        "the deadline of a write is not looked at after its waits",
+        "crates/nacre-osd/src/object/prepare.rs",
+        &[("            check_deadline().map_err(OsdError::Rejected)?;\n            let (offset, data", "            let (offset, data")],
+    )
+    .found_by("nacre-sim", "stores", "a_write_whose_mount_dies_while_it_waits_in_the_ost_is_not_begun"),
+    planted(
+        "lost bytes are not put back",
+        "crates/nacre-osd/src/object/restore.rs",
+        &[(
+            "false => self.rewrite(object, from, bytes(from, to)).await?,",
+            "false => {}",
+        )],
+    ),
+    planted(
+        "bytes are called stable without a sync",
+        "crates/nacre-osd/src/maintenance/writeback.rs",
+        &[(
+            "let result = self.ctx().io(StoreOp::SyncWritten { file: FileId::Blob(object), len }).await;",
+            "let result: Result<StoreDone, StoreError> = Ok((len, StoreDone::Unit).1);",
+        )],
+    )
+    .found_by("nacre-sim", "stable", "what_was_written_before_a_kill_survives_the_machine_too"),
+    planted(
+        "the new epoch is in the log before the loss is",
+        "crates/nacre-osd/src/engine/osd.rs",
+        &[(
+            "self.log.advance_transno(state.last_transno());",
+            "state.note(crate::log::segment::RecordKind::Transno, &[]); self.log.advance_transno(state.last_transno());",
+        )],
+    )
+    .found_by(
+        "nacre-sim",
+        "recovery",
+        "a_start_that_dies_after_the_loss_of_the_machine_does_not_hide_the_loss",
+    ),
+    planted(
+        "what a second loss interrupts is not summed",
+        "crates/nacre-osd/src/object/rechecksum.rs",
+        &[(
+            "            Ok(!self.tasks().is_stopping())\n        })\n        .await?;\n        if self.tasks().is_stopping() {",
+            "            Ok(found == 0)\n        })\n        .await?;\n        if found > 0 {",
+        )],
+    )
+    .found_by("nacre-sim", "lost_bytes", "after_the_recovery_sums_are_those_of_the_bytes_that_are_there"),
+    planted(
+        "zeros that a growing object needs are not synced",
+        "crates/nacre-osd/src/object/apply.rs",
+        &[("self.objects.note_unstable(object, tx.transno(), BLOCK_BYTES);", "")],
+    )
+    .found_by("nacre-osd", "objects", "bytes_of_a_write_that_a_kill_has_cut_off_do_not_come_back_with_a_lost_machine"),
+    planted(
+        "objects whose rows are damaged are not synced after a crash",
+        "crates/nacre-osd/src/maintenance/writeback.rs",
+        &[("Err(_) => unread += 1, // told with the sync", "Err(_) => return Ok(true),")],
+    )
+    .found_by("nacre-osd", "objects", "a_damaged_block_of_object_rows_costs_its_objects_and_holds_up_nothing"),
+    planted(
+        "damaged rows of one object hold up the space of all",
+        "crates/nacre-osd/src/maintenance/reclaim.rs",
+        &[("Err(error @ OsdError::Corrupt { .. }) => self.skip_damaged(object, &error),", "")],
+    )
+    .found_by("nacre-osd", "objects", "damaged_rows_of_one_object_hold_up_the_space_of_no_other"),
+    planted(
+        "an object goes in one visit, however large",
+        "crates/nacre-osd/src/maintenance/thin.rs",
+        &[("if self.drop_clean(&from, &to).await > ROWS_MAX {", "if ROWS_MAX == 0 {")],
+    )
+    .found_by("nacre-osd", "objects", "a_large_object_goes_without_a_long_visit"),
+    planted(
+        "bytes that no file has are zeros",
+        "crates/nacre-osd/src/object/lost.rs",
+        &[("Err(_) if self.is_unverified(row.version) => {", "Err(_) if self.is_unverified(row.version) || row.written > 0 => {")],
+    )
+    .found_by("nacre-osd", "objects", "a_deleted_or_cut_blob_is_an_error_and_never_zeros"),
+    planted(
+        "a write lays a hole over bytes that are gone",
+        "crates/nacre-osd/src/object/prepare.rs",
+        &[("written_to: checked.then_some(row.written_to),", "written_to: None,")],
+    )
+    .found_by("nacre-osd", "objects", "a_deleted_or_cut_blob_is_an_error_and_never_zeros"),
+    planted(
+        "a sync succeeds without the file",
+        "crates/nacre-osd/src/maintenance/writeback.rs",
+        &[("map_or(0, |row| row.written_to)", "map_or(0, |_| 0)")],
+    )
+    .found_by("nacre-osd", "objects", "a_deleted_or_cut_blob_is_an_error_and_never_zeros"),
+    planted(
+        "a lost machine explains the loss of bytes that were stable",
+        "crates/nacre-osd/src/object/rechecksum.rs",
+        &[("&& !self.is_unverified(blocks.version);", "&& !self.is_unverified(row.version);")],
+    )
+    .found_by("nacre-osd", "objects", "a_lost_machine_explains_missing_bytes_that_were_not_stable_and_no_others"),
+    planted(
+        "a log segment is used before its zeros are on the device",
+        "crates/nacre-osd/src/log/segment_maker.rs",
+        &[("if fits && let Err(error)", "if fits && file == FileId::Mark && let Err(error)")],
+    )
+    .found_by("nacre-osd", "bounds", "a_log_segment_is_synced_when_it_is_made_and_not_by_the_first_commit_in_it"),
+    planted(
+        "what was cut off stays in its last block",
+        "crates/nacre-osd/src/maintenance/reclaim.rs",
+        &[("self.punch(object, state.size, block_ceil(state.size)).await?;", "")],
+    )
+    .found_by("nacre-osd", "objects", "a_write_that_is_put_back_has_its_zeros_before_it"),
+    planted(
+        "the row of a cut goes before the cut is on the device",
+        "crates/nacre-osd/src/maintenance/reclaim.rs",
+        &[(
+            "zeros that a later write puts before itself in\n                    // a block are not made again by its client when a machine is lost.\n                    self.io(StoreOp::Sync { file: FileId::Blob(object) }).await?;",
+            "",
+        )],
+    )
+    .found_by("nacre-osd", "objects", "a_write_that_is_put_back_has_its_zeros_before_it"),
+    planted(
+        "a write into a hole does not wait until what was cut off there is gone",
+        "crates/nacre-osd/src/object/prepare.rs",
+        &[("is_some_and(|cut| end > cut.from)", "is_some_and(|cut| end > cut.from && !fills)")],
+    )
+    .found_by("nacre-osd", "objects", "a_write_beyond_a_cut_does_not_bring_back_what_was_cut_off"),
+    planted(
+        "a write beyond the size does not wait until what was cut off there is gone",
+        "crates/nacre-osd/src/object/prepare.rs",
+        &[("            if reclaim.is_some() {\n                // The bytes", "            if reclaim.is_some() && row.size == 0 {\n                // The bytes")],
+    )
+    .found_by("nacre-osd", "objects", "a_write_beyond_a_cut_does_not_bring_back_what_was_cut_off"),
+];

@@ -1,0 +1,38 @@
+//! Bugs planted into object targets.
+
+use super::{Mutation, planted};
+
+pub(super) const MUTATIONS: &[Mutation] = &[
+    planted(
+        "a lost object is a hole",
+        "crates/nacre-ost/src/service/requests.rs",
+        &[("if laid >= self.core.replaced()", "if laid < u32::MAX")],
+    )
+    .found_by("nacre-sim", "identity", "a_blank_ost_is_used_by_nobody_until_it_is_admitted"),
+    planted(
+        "a write does not wait for space that is being freed",
+        "crates/nacre-ost/src/store.rs",
+        &[(
+            "Err(Errno::ENOSPC) if self.objects.wait_for_freed_space(deadline).await? => {}",
+            "Err(Errno::ENOSPC) if deadline < self.core.ctx.now() => {}",
+        )],
+    )
+    .found_by("nacre-sim", "placement", "a_write_finds_the_space_of_a_file_that_was_cut_just_before"),
+    planted(
+        "an allocate is made however late it comes",
+        "crates/nacre-ost/src/service/requests.rs",
+        &[("        self.core.check_deadline(request)?;\n", "")],
+    )
+    .found_by("nacre-sim", "evictions", "what_a_dead_mount_has_sent_is_not_made_after_its_eviction"),
+    planted(
+        "locks of an evicted client stay",
+        "crates/nacre-ost/src/service/mod.rs",
+        &[("self.locks.remove_client(export).await;", "let _ = export;")],
+    ),
+    planted(
+        "acknowledge or commit is skipped for bytes",
+        "crates/nacre-ost/src/uncommitted.rs",
+        &[("if self.core.tracks_uncommitted(request)", "if !self.core.tracks_uncommitted(request)")],
+    )
+    .found_by("nacre-sim", "stable", "a_write_that_was_never_answered_does_not_cover_a_later_one"),
+];

@@ -43,7 +43,7 @@ const CODECS: &[(&str, Decode)] = codecs![
     nacre_rpc::SubRecord,
 ];
 /// Rows with a version before them.
-const MDT_ROWS: &[(&str, Decode)] = mdt_rows![Inode, Entry, Opened, Stripes, Flocks, Unsettled];
+const MDT_ROWS: &[(&str, Decode)] = mdt_rows![Inode, EntryRow, OpenRow, Stripes, FlocksRow, Unsettled];
 
 /// A row: the first byte chooses the table.
 pub(crate) fn row(data: &[u8]) {

@@ -6,7 +6,7 @@ mod replay;
 #[path = "../../../fuzz/support/targets.rs"]
 mod targets;
 
-use nacre_mdt::row::{Entry, Flocks, Inode, Opened, ParentLink, Row as _, Stripes, Unsettled, Xattr};
+use nacre_mdt::row::{EntryRow, FlocksRow, Inode, OpenRow, ParentLink, Row as _, Stripes, Unsettled, Xattr};
 use nacre_types::*;
 
 fn layout() -> Layout {
@@ -82,7 +82,7 @@ fn rows() {
     };
     let template = LayoutTemplate::default();
     let inode = inode(fid);
-    let entry = Entry { name: "file".into(), fid, file_type: FileType::Regular, version: 8 };
+    let entry = EntryRow { name: "file".into(), fid, file_type: FileType::Regular, version: 8 };
     // The numbers are places in the list of `targets.rs`.
     let seeds: Vec<(&str, u8, Vec<u8>)> = vec![
         ("client", 0, client.to_vec()),
@@ -92,9 +92,9 @@ fn rows() {
         ("template", 8, template.to_vec()),
         ("inode", 10, inode.to_row()),
         ("entry", 11, entry.to_row()),
-        ("opened", 12, Opened { fid, flags: 2 }.to_row()),
+        ("opened", 12, OpenRow { fid, flags: 2 }.to_row()),
         ("stripes", 13, Stripes { stripes: vec![1, 2, 3] }.to_row()),
-        ("flocks", 14, Flocks { locks: Vec::new() }.to_row()),
+        ("flocks", 14, FlocksRow { locks: Vec::new() }.to_row()),
         ("unsettled", 15, Unsettled { pending: vec![Generation(1)], tainted: true }.to_row()),
         ("zeros", 2, vec![0; 200]),
         ("ones", 3, vec![0xff; 200]),
@@ -113,13 +113,13 @@ fn rows_of_a_whole_target() {
     };
     // The numbers are places in `nacre_mdt::table::ALL`.
     let fid = Fid::new(Seq(0x100), Oid(9));
-    let entry = Entry { name: "file".into(), fid, file_type: FileType::Regular, version: 8 };
+    let entry = EntryRow { name: "file".into(), fid, file_type: FileType::Regular, version: 8 };
     let rows = [
         row(0, nacre_mdt::table::meta::NEXT_SEQ, &0x101u64.to_row()),
         row(2, &Fid::ROOT.key(), &inode(Fid::ROOT).to_row()),
         row(2, &fid.key(), &inode(fid).to_row()),
         row(3, &[&Fid::ROOT.key()[..], &7u64.to_be_bytes()].concat(), &entry.to_row()),
-        row(6, &[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9], &Opened { fid, flags: 2 }.to_row()),
+        row(6, &[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9], &OpenRow { fid, flags: 2 }.to_row()),
         row(7, &fid.key(), &[]),
         row(8, &[&[0, 0, 0, 1][..], &fid.key()].concat(), &Stripes { stripes: vec![1, 2] }.to_row()),
         row(11, &fid.key(), &Unsettled { pending: vec![Generation(1)], tainted: true }.to_row()),

@@ -134,7 +134,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "opens are forgotten at a start",
         "crates/nacre-mdt/src/service/start.rs",
         &[(
-            "opens.insert(generation, handle, row::<Opened>(OPEN, &value)?, before);",
+            "opens.insert(generation, handle, row::<OpenRow>(OPEN, &value)?, before);",
             "let _ = (generation, handle, before);",
         )],
     ),

@@ -4,7 +4,7 @@
 //! rows: a client asks again after a restart, with the same cookie. The requests are handled in `service/flocks.rs`.
 
 use crate::rows::access::{AccessKey, AccessSet};
-use crate::rows::row::Flocks as FlockRow;
+use crate::rows::row::FlocksRow;
 use crate::rows::table::{self, FLOCK};
 use crate::rows::view::View;
 use alloc::vec::Vec;
@@ -77,7 +77,7 @@ impl Flocks {
             if locks.is_empty() {
                 view.delete(FLOCK, &key);
             } else {
-                view.put(FLOCK, &key, &FlockRow { locks });
+                view.put(FLOCK, &key, &FlocksRow { locks });
             }
         }
     }

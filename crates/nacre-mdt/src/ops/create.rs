@@ -9,7 +9,7 @@ use crate::osts::allocator::{check_template, resolve};
 use crate::rows::acl::{self, Acl};
 use crate::rows::inode::DIR_BYTES;
 use crate::rows::read_set::ReadSet;
-use crate::rows::row::{Entry, Inode};
+use crate::rows::row::{EntryRow, Inode};
 use crate::rows::table::{self, SEQUENCE};
 use crate::rows::versions::PARENT;
 use crate::rows::view::{Abort, Slot, Step, View};
@@ -75,7 +75,7 @@ impl Operation for Create<'_> {
         }
         view.put_inode(&inode);
         view.account(inode.owner(), 1);
-        let entry = Entry { name: self.name.to_bytes(), fid: self.fid, file_type, version: 0 };
+        let entry = EntryRow { name: self.name.to_bytes(), fid: self.fid, file_type, version: 0 };
         view.put_name(self.parent, cookie, entry);
         dir.entries += 1;
         if file_type == FileType::Directory {
@@ -136,7 +136,7 @@ fn open_existing(
     view: &mut View<'_>,
     context: &Context<'_>,
     args: &Create<'_>,
-    entry: &Entry,
+    entry: &EntryRow,
 ) -> Step<Applied> {
     let (false, Some(how)) = (args.exclusive, &args.open) else { return Err(Errno::EEXIST.into()) };
     match entry.file_type {

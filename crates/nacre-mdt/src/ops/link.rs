@@ -2,7 +2,7 @@
 
 use crate::ops::{Applied, Context, Operation, Recorded, WriteBound, reconstruct_entry};
 use crate::rows::read_set::ReadSet;
-use crate::rows::row::{Entry, Inode};
+use crate::rows::row::{EntryRow, Inode};
 use crate::rows::versions::{CHILD, PARENT};
 use crate::rows::view::{Slot, Step, View};
 use alloc::vec::Vec;
@@ -51,7 +51,7 @@ impl Operation for Link<'_> {
             return Err(Errno::EMLINK.into());
         }
         let file_type = inode.attr.file_type();
-        let entry = Entry { name: self.name.to_bytes(), fid: self.fid, file_type, version: 0 };
+        let entry = EntryRow { name: self.name.to_bytes(), fid: self.fid, file_type, version: 0 };
         view.put_name(self.parent, cookie, entry);
         view.add_link(&mut inode, self.parent, self.name);
         inode.attr.nlink += 1;

@@ -4,7 +4,7 @@
 //! makes it `Exact` again; after any other last close the OSTs are asked in the background.
 
 use crate::ops::size::{grow, mark_size_unknown};
-use crate::rows::row::{Inode, Opened};
+use crate::rows::row::{Inode, OpenRow};
 use crate::rows::state_change::{SizeBefore, StateChange};
 use crate::rows::table::{self, OPEN, ORPHAN};
 use crate::rows::view::{Step, View};
@@ -18,7 +18,7 @@ pub(crate) fn open_inode(
     inode: &mut Inode,
     how: &OpenHow,
 ) -> Step<bool> {
-    let opened = Opened { fid: inode.attr.fid, flags: how.flags & !open_flags::TRUNC };
+    let opened = OpenRow { fid: inode.attr.fid, flags: how.flags & !open_flags::TRUNC };
     match view.opens().get(export, how.handle) {
         Some(old) if old != opened => return Err(Errno::EINVAL.into()),
         Some(_) => {}
@@ -59,7 +59,7 @@ pub(crate) fn end_open(
     view: &mut View<'_>,
     export: Generation,
     handle: OpenHandle,
-    opened: Opened,
+    opened: OpenRow,
     report: CloseReport,
     atime: Option<Timestamp>,
 ) -> Step<()> {

@@ -6,7 +6,7 @@
 use crate::ops::{Applied, Context, Operation, WriteBound};
 use crate::rows::inode::check_sticky;
 use crate::rows::read_set::ReadSet;
-use crate::rows::row::{Entry, Inode};
+use crate::rows::row::{EntryRow, Inode};
 use crate::rows::versions::{SOURCE_CHILD, SOURCE_DIR, TARGET_CHILD, TARGET_DIR};
 use crate::rows::view::{Abort, Slot, Step, View};
 use nacre_types::name::HashKey;
@@ -40,7 +40,7 @@ struct End<'a> {
     dir: Fid,
     name: Name<'a>,
     cookie: u64,
-    entry: Entry,
+    entry: EntryRow,
 }
 
 fn rename(view: &mut View<'_>, args: &Rename<'_>) -> Step<()> {
@@ -144,7 +144,7 @@ fn move_to(
 ) -> Step<()> {
     let subdir = i64::from(child.attr.is_dir());
     view.delete_name(source.dir, source.cookie);
-    let entry = Entry { name: args.new_name.to_bytes(), ..source.entry.clone() };
+    let entry = EntryRow { name: args.new_name.to_bytes(), ..source.entry.clone() };
     view.put_name(args.new_parent, cookie, entry);
     relink(view, &mut child, (source.dir, source.name), (args.new_parent, args.new_name), args.time);
     if source.dir == args.new_parent {
@@ -164,7 +164,7 @@ fn replace(
 ) -> Step<()> {
     let subdir = i64::from(child.attr.is_dir());
     view.delete_name(source.dir, source.cookie);
-    let entry = Entry { name: target.name.to_bytes(), ..source.entry.clone() };
+    let entry = EntryRow { name: target.name.to_bytes(), ..source.entry.clone() };
     view.put_name(target.dir, target.cookie, entry);
     other.changed_at(args.time);
     view.drop_name(&mut other, target.dir, target.name);
@@ -183,7 +183,7 @@ fn swap(
     (source, mut child): (End<'_>, Inode),
     (target, mut other): (End<'_>, Inode),
 ) -> Step<()> {
-    let fids = |end: &End<'_>, of: &End<'_>| Entry {
+    let fids = |end: &End<'_>, of: &End<'_>| EntryRow {
         name: end.entry.name.clone(),
         fid: of.entry.fid,
         file_type: of.entry.file_type,

@@ -7,7 +7,7 @@
 //! are the same set; link and entry counts; every directory hangs below the root; orphans are open and nameless; layouts
 //! are sane; large attributes have their rows; FIDs come from granted sequences; nothing is destroyed that lives.
 
-use crate::rows::row::{Entry, Flocks, Inode, KnownOst, Opened, Row, Stripes, Unsettled};
+use crate::rows::row::{EntryRow, FlocksRow, Inode, KnownOst, OpenRow, Row, Stripes, Unsettled};
 use crate::rows::table::{
     self, CHOWN, DESTROY, ENTRY, FLOCK, INODE, KNOWN, LINK, META, OPEN, ORPHAN, RESERVED, SEQUENCE,
     UNSETTLED, XATTR, meta,
@@ -162,7 +162,7 @@ impl Check {
             }
             OPEN => {
                 self.report.opens += 1;
-                if let Some(opened) = self.decode::<Opened>("an open", key, value) {
+                if let Some(opened) = self.decode::<OpenRow>("an open", key, value) {
                     self.found.entry(opened.fid).or_default().opens += 1;
                 }
             }
@@ -180,7 +180,7 @@ impl Check {
                 }
             }
             CHOWN => drop(self.decode::<Stripes>("an owner change", key, value)),
-            FLOCK => drop(self.decode::<Flocks>("a file lock", key, value)),
+            FLOCK => drop(self.decode::<FlocksRow>("a file lock", key, value)),
             UNSETTLED => {
                 if let (Some(_), Some(fid)) =
                     (self.decode::<Unsettled>("an open size", key, value), self.fid("an open size", key))
@@ -275,7 +275,7 @@ impl Check {
     }
 
     fn entry(&mut self, key: &[u8], value: &[u8]) {
-        let Some(entry) = self.decode::<Entry>("an entry", key, value) else { return };
+        let Some(entry) = self.decode::<EntryRow>("an entry", key, value) else { return };
         let (Some(dir), Some(cookie)) = (self.fid("an entry", key), table::cookie_of(key)) else { return };
         self.report.entries += 1;
         if Name::new(&entry.name).is_err() {

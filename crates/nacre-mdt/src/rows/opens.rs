@@ -6,7 +6,7 @@
 //! Invariants: equal to the table after every transaction; changed only after the transaction of the change has
 //! succeeded, in the same visit. Bounded: an export may have [`OPENS_PER_EXPORT_MAX`] opens.
 
-use crate::rows::row::Opened;
+use crate::rows::row::OpenRow;
 use crate::rows::state_change::{SizeBefore, StateChange};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ use nacre_wire::mdt::open_flags;
 /// Opens of one export; further ones are refused with ENOMEM.
 pub(crate) const OPENS_PER_EXPORT_MAX: usize = 1 << 20;
 
-impl Opened {
+impl OpenRow {
     /// `O_WRONLY` or `O_RDWR`.
     pub(crate) fn writes(&self) -> bool {
         self.flags & open_flags::ACCMODE != 0
@@ -43,7 +43,7 @@ struct File {
 /// The state that one change overwrites, for [`Opens::undo`].
 #[derive(Debug)]
 pub(crate) struct Undo {
-    open: Option<((Generation, OpenHandle), Option<Opened>)>,
+    open: Option<((Generation, OpenHandle), Option<OpenRow>)>,
     file: Option<(Fid, Option<File>)>,
     truncate: Option<((Generation, Fid), Option<u32>)>,
 }
@@ -52,14 +52,14 @@ pub(crate) struct Undo {
 #[derive(Debug, Default)]
 pub(crate) struct Opens {
     /// The map of an export stays until the export is gone, because most exports have one open at a time.
-    rows: BTreeMap<Generation, BTreeMap<OpenHandle, Opened>>,
+    rows: BTreeMap<Generation, BTreeMap<OpenHandle, OpenRow>>,
     files: BTreeMap<Fid, File>,
     /// Truncates whose end has not been reported, by client and file.
     truncates: BTreeMap<(Generation, Fid), u32>,
 }
 
 impl Opens {
-    pub(crate) fn get(&self, export: Generation, handle: OpenHandle) -> Option<Opened> {
+    pub(crate) fn get(&self, export: Generation, handle: OpenHandle) -> Option<OpenRow> {
         self.rows.get(&export)?.get(&handle).copied()
     }
     pub(crate) fn len(&self) -> usize {
@@ -92,7 +92,7 @@ impl Opens {
         self.truncates.keys().filter(|(g, _)| *g == export).map(|(_, fid)| *fid).collect()
     }
     /// Up to `limit` opens of an export.
-    pub(crate) fn of_export(&self, export: Generation, limit: usize) -> Vec<(OpenHandle, Opened)> {
+    pub(crate) fn of_export(&self, export: Generation, limit: usize) -> Vec<(OpenHandle, OpenRow)> {
         let opens = self.rows.get(&export).into_iter().flatten();
         opens.take(limit).map(|(&handle, &opened)| (handle, opened)).collect()
     }
@@ -158,7 +158,7 @@ impl Opens {
         &mut self,
         export: Generation,
         handle: OpenHandle,
-        opened: Opened,
+        opened: OpenRow,
         before: SizeBefore,
     ) {
         if let Some(old) = self.put(export, handle, opened) {
@@ -197,10 +197,10 @@ impl Opens {
     pub(crate) fn forget(&mut self, export: Generation) {
         self.rows.remove(&export);
     }
-    fn put(&mut self, export: Generation, handle: OpenHandle, opened: Opened) -> Option<Opened> {
+    fn put(&mut self, export: Generation, handle: OpenHandle, opened: OpenRow) -> Option<OpenRow> {
         self.rows.entry(export).or_default().insert(handle, opened)
     }
-    fn take(&mut self, export: Generation, handle: OpenHandle) -> Option<Opened> {
+    fn take(&mut self, export: Generation, handle: OpenHandle) -> Option<OpenRow> {
         self.rows.get_mut(&export)?.remove(&handle)
     }
     /// A client that wrote to the file can no longer report the size.
@@ -248,7 +248,7 @@ mod tests {
     fn only_a_client_that_was_alone_knows_the_size() {
         let fid = Fid::new(Seq(0x100), Oid(1));
         let (a, b) = (Generation(1), Generation(2));
-        let row = |flags| Opened { fid, flags };
+        let row = |flags| OpenRow { fid, flags };
         let sole = |opens: &Opens| opens.sole_writer(fid).map(|(export, _)| export);
         let mut opens = Opens::default();
         opens.insert(a, OpenHandle(1), row(0), EXACT);
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn an_export_at_its_limit_is_full_and_others_are_not() {
-        let opened = Opened { fid: Fid::new(Seq(0x100), Oid(1)), flags: 0 };
+        let opened = OpenRow { fid: Fid::new(Seq(0x100), Oid(1)), flags: 0 };
         let (a, b) = (Generation(1), Generation(2));
         let mut opens = Opens::default();
         for handle in 0..OPENS_PER_EXPORT_MAX as u64 {

@@ -106,12 +106,12 @@ codec_struct! {
 }
 codec_struct! {
     /// A name in a directory; `version`: transno of the latest change of this entry.
-    pub struct Entry { pub name: Bytes, pub fid: Fid, pub file_type: FileType, pub version: u64 }
+    pub struct EntryRow { pub name: Bytes, pub fid: Fid, pub file_type: FileType, pub version: u64 }
 }
 codec_struct! {
     /// An open of a client. `flags` as in open(2).
     #[derive(Copy)]
-    pub struct Opened { pub fid: Fid, pub flags: u32 }
+    pub struct OpenRow { pub fid: Fid, pub flags: u32 }
 }
 codec_struct! {
     /// Stripes of a file on one OST.
@@ -119,14 +119,14 @@ codec_struct! {
 }
 codec_struct! {
     /// The locks of one owner on one file: not overlapping, in order.
-    pub struct Flocks { pub locks: Vec<FileLock> }
+    pub struct FlocksRow { pub locks: Vec<FileLock> }
 }
 codec_struct! {
     /// The clients that have not reported the end of a truncate; `tainted`: only the OSTs know the size.
     pub struct Unsettled { pub pending: Vec<Generation>, pub tainted: bool }
 }
 impl Row for Inode {}
-impl Row for Entry {
+impl Row for EntryRow {
     const VERSION: u8 = 2;
 
     /// Rows of version 1 have no version of their name: it counts as made before everything.
@@ -142,9 +142,9 @@ impl Row for Entry {
         }
     }
 }
-impl Row for Opened {}
+impl Row for OpenRow {}
 impl Row for Stripes {}
-impl Row for Flocks {}
+impl Row for FlocksRow {}
 impl Row for Unsettled {}
 impl Row for nacre_types::ClientUuid {}
 impl Row for LayoutTemplate {}
@@ -238,13 +238,14 @@ mod tests {
     #[test]
     fn small_rows_have_the_golden_bytes() {
         let fid = Fid::new(Seq(0x100), Oid(2));
-        let entry = Entry { name: Bytes::from_static(b"ab"), fid, file_type: FileType::Regular, version: 7 };
+        let entry =
+            EntryRow { name: Bytes::from_static(b"ab"), fid, file_type: FileType::Regular, version: 7 };
         assert_eq!(hex(&entry.to_row()), "02020000006162000100000000000002000000080700000000000000");
         let mut older = entry.to_row();
         older.truncate(older.len() - 8);
         older[0] = 1;
-        assert_eq!(Entry::from_row(&older), Ok(Entry { version: 0, ..entry }));
-        assert_eq!(hex(&Opened { fid, flags: 2 }.to_row()), "0100010000000000000200000002000000");
+        assert_eq!(EntryRow::from_row(&older), Ok(EntryRow { version: 0, ..entry }));
+        assert_eq!(hex(&OpenRow { fid, flags: 2 }.to_row()), "0100010000000000000200000002000000");
         assert_eq!(hex(&Stripes { stripes: vec![3] }.to_row()), "010100000003000000");
         let unsettled = Unsettled { pending: vec![Generation(1)], tainted: false };
         assert_eq!(hex(&unsettled.to_row()), "01010000000100000000");

@@ -3,7 +3,7 @@
 //! An operation only lists them; they are applied in the visit of the transaction, after it has succeeded, so that the
 //! memory never runs ahead of the rows.
 
-use crate::rows::row::Opened;
+use crate::rows::row::OpenRow;
 use nacre_types::{Fid, Generation, OpenHandle, OstIndex};
 
 /// The state of a file's size at the moment of an open.
@@ -21,7 +21,7 @@ pub(crate) enum StateChange {
     Opened {
         export: Generation,
         handle: OpenHandle,
-        opened: Opened,
+        opened: OpenRow,
         before: SizeBefore,
     },
     Closed {

@@ -10,15 +10,15 @@ use nacre_types::{Fid, Generation, OpenHandle, OstIndex, Seq, name::DISCRIMINATO
 
 /// FID → [`crate::rows::row::Inode`].
 pub const INODE: Table = Table(MDT_FIRST);
-/// Directory FID, cookie → [`crate::rows::row::Entry`].
+/// Directory FID, cookie → [`crate::rows::row::EntryRow`].
 pub const ENTRY: Table = Table(MDT_FIRST + 1);
-/// Client generation, handle → [`crate::rows::row::Opened`].
+/// Client generation, handle → [`crate::rows::row::OpenRow`].
 pub const OPEN: Table = Table(MDT_FIRST + 2);
 /// FID → empty: no name is left, an open keeps the inode.
 pub const ORPHAN: Table = Table(MDT_FIRST + 3);
 /// OST, FID → [`crate::rows::row::Stripes`]: objects that must go.
 pub const DESTROY: Table = Table(MDT_FIRST + 4);
-/// FID, client generation, owner, family → [`crate::rows::row::Flocks`].
+/// FID, client generation, owner, family → [`crate::rows::row::FlocksRow`].
 pub const FLOCK: Table = Table(MDT_FIRST + 5);
 /// Sequence → uuid of the client it was granted to.
 pub const SEQUENCE: Table = Table(MDT_FIRST + 6);

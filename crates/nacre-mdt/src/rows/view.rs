@@ -11,7 +11,7 @@ use crate::rows::access::{AccessKey, AccessSet};
 use crate::rows::dir_change::DirChange;
 use crate::rows::opens::Opens;
 use crate::rows::read_set::ReadSet;
-use crate::rows::row::{Entry, Inode, Row, RowError};
+use crate::rows::row::{EntryRow, Inode, Row, RowError};
 use crate::rows::state_change::StateChange;
 use crate::rows::table::{self, ENTRY, INODE};
 use alloc::vec::Vec;
@@ -89,7 +89,7 @@ impl Rows for Tx<'_> {
 pub(crate) enum Slot {
     Taken {
         cookie: u64,
-        entry: Entry,
+        entry: EntryRow,
     },
     /// The lowest free cookie of the hash.
     Free {
@@ -99,7 +99,7 @@ pub(crate) enum Slot {
     Full,
 }
 impl Slot {
-    pub(crate) fn taken(self) -> Option<(u64, Entry)> {
+    pub(crate) fn taken(self) -> Option<(u64, EntryRow)> {
         match self {
             Slot::Taken { cookie, entry } => Some((cookie, entry)),
             Slot::Free { .. } | Slot::Full => None,
@@ -286,7 +286,7 @@ impl<'a> View<'a> {
             let cookie = table::cookie_of(key).unwrap_or_default();
             free += u64::from(cookie == free);
             if let Ok(None) = taken {
-                let entry = Entry::from_row(bytes).map_err(|e| damaged(ENTRY, key, e));
+                let entry = EntryRow::from_row(bytes).map_err(|e| damaged(ENTRY, key, e));
                 taken = entry.map(|entry| (entry.name == name.as_bytes()).then_some((cookie, entry)));
             }
         });
@@ -301,10 +301,10 @@ impl<'a> View<'a> {
         })
     }
     /// Stores a name under its new version.
-    pub(crate) fn put_name(&mut self, dir: Fid, cookie: u64, entry: Entry) {
+    pub(crate) fn put_name(&mut self, dir: Fid, cookie: u64, entry: EntryRow) {
         let version = self.transno().0;
         self.name_written(dir, cookie);
-        self.put(ENTRY, &table::entry(dir, cookie), &Entry { version, ..entry });
+        self.put(ENTRY, &table::entry(dir, cookie), &EntryRow { version, ..entry });
     }
     pub(crate) fn delete_name(&mut self, dir: Fid, cookie: u64) {
         self.name_written(dir, cookie);
@@ -356,7 +356,7 @@ mod tests {
         let base = cookie_base(HASH, b"x");
         let entry = |name: &'static [u8]| {
             let name = Bytes::from_static(name);
-            Entry { name, fid: Fid::ROOT, file_type: FileType::Regular, version: 0 }
+            EntryRow { name, fid: Fid::ROOT, file_type: FileType::Regular, version: 0 }
         };
         let slot = |fs: &mut Fs| {
             fs.transact(ReadSet::default(), |view| view.slot(Fid::ROOT, Name::new(b"x").unwrap())).unwrap()

@@ -5,7 +5,7 @@ use crate::ops::WriteBound;
 use crate::ops::opening::{CloseReport, end_open};
 use crate::ops::size::{forget_truncates, store_size_unknown};
 use crate::rows::read_set::ReadSet;
-use crate::rows::row::Opened;
+use crate::rows::row::OpenRow;
 use crate::rows::state_change::StateChange;
 use crate::rows::table::{self, OPEN, UNSETTLED};
 use crate::rows::view::{Abort, View};
@@ -72,7 +72,7 @@ impl Mdt {
         &self,
         export: ExportId,
         handle: OpenHandle,
-        opened: Opened,
+        opened: OpenRow,
         damaged: &mut u64,
     ) -> Result<(), Errno> {
         let credits = credits_of(WriteBound::inodes(2).freeing());
@@ -103,7 +103,7 @@ impl Mdt {
         &self,
         export: ExportId,
         handle: OpenHandle,
-        opened: Opened,
+        opened: OpenRow,
     ) -> Result<(), Errno> {
         let end = |view: &mut View<'_>| {
             if opened.writes() {

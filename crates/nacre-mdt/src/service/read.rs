@@ -5,7 +5,7 @@
 
 use crate::mdt::Mdt;
 use crate::rows::acl::{self, Acl};
-use crate::rows::row::{Entry, Inode, Row};
+use crate::rows::row::{EntryRow, Inode, Row};
 use crate::rows::table::{self, ENTRY, INODE, LINK, XATTR};
 use crate::rows::xattr_name::check_xattr_name;
 use alloc::collections::BTreeMap;
@@ -76,7 +76,7 @@ impl Mdt {
         }
     }
 
-    async fn find_entry(&self, dir: Fid, name: Name<'_>) -> Result<Option<Entry>, Errno> {
+    async fn find_entry(&self, dir: Fid, name: Name<'_>) -> Result<Option<EntryRow>, Errno> {
         let (from, to) =
             table::entries_of_hash(dir, cookie_base(self.name_hash().wait().await, name.as_bytes()));
         let rows = self.core().osd.scan(ENTRY, &from, &to, DISCRIMINATORS as u32).await?;
@@ -88,8 +88,8 @@ impl Mdt {
         }
         Ok(None)
     }
-    fn entry(&self, key: &[u8], value: &[u8]) -> Result<Entry, Errno> {
-        Entry::from_row(value).map_err(|e| {
+    fn entry(&self, key: &[u8], value: &[u8]) -> Result<EntryRow, Errno> {
+        EntryRow::from_row(value).map_err(|e| {
             error!(target_name = %self.core().name, ?key, error = %e,
                 "an entry cannot be read: run nacre check on this target");
             Errno::EIO

@@ -7,7 +7,7 @@ use crate::osts::Osts;
 use crate::rows::name_hash::NameHash;
 use crate::rows::opens::Opens;
 use crate::rows::read_set::ReadSet;
-use crate::rows::row::{Flocks as FlockRow, Inode, Opened, Row, RowError, Unsettled};
+use crate::rows::row::{FlocksRow, Inode, OpenRow, Row, RowError, Unsettled};
 use crate::rows::state_change::SizeBefore;
 use crate::rows::table::{self, FLOCK, INODE, META, OPEN, ORPHAN, UNSETTLED, meta};
 use crate::service::bounds::credits_of;
@@ -43,7 +43,7 @@ async fn load(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, StartError> {
     let before = SizeBefore::Open;
     for (key, value) in osd.pages(OPEN, SLICE).all().await? {
         let (generation, handle) = table::open_of(&key).ok_or(StartError::Key(OPEN))?;
-        opens.insert(generation, handle, row::<Opened>(OPEN, &value)?, before);
+        opens.insert(generation, handle, row::<OpenRow>(OPEN, &value)?, before);
     }
     let mut unsettled = Vec::new();
     for (key, value) in osd.pages(UNSETTLED, SLICE).all().await? {
@@ -57,7 +57,7 @@ async fn load(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, StartError> {
     let mut flocks = Flocks::default();
     for (key, value) in osd.pages(FLOCK, SLICE).all().await? {
         let (fid, generation, _, _) = table::flock_of(&key).ok_or(StartError::Key(FLOCK))?;
-        flocks.load(fid, generation, &row::<FlockRow>(FLOCK, &value)?.locks);
+        flocks.load(fid, generation, &row::<FlocksRow>(FLOCK, &value)?.locks);
     }
     let stored = Osts::load_reserved(core).await?;
     let name_hash = NameHash::new(&core.ctx, hash.map(|(a, b)| HashKey(a, b)));

@@ -1,4 +1,4 @@
-//! Blobs cut into chunk files, and the reads and writes that must not wait for the disk.
+//! Blobs split into chunk files, and the reads and writes that must not wait for the disk.
 
 use crate::dirs::names;
 use crate::path::{chunk_dir, chunk_path, path};
@@ -187,21 +187,21 @@ impl FsStore {
         Ok(())
     }
 
-    /// A summed write; `read` is how kept bytes are read.
+    /// A checksummed write; `read` reads the bytes that it keeps.
     pub(crate) fn write_checksummed(
         &self,
         file: FileId,
         args: ChecksummedWrite<'_>,
         read: &ReadFn,
     ) -> Result<Vec<u32>, StoreError> {
-        match self.try_write_summed(file, args, read) {
-            Ok(sums) => Ok(sums),
+        match self.try_write_checksummed(file, args, read) {
+            Ok(checksums) => Ok(checksums),
             Err(Stopped::Failed(error)) => Err(error),
             Err(Stopped::WouldWait) => self.write_checksummed(file, args, &read_full),
         }
     }
     /// `None`: bytes that must be kept are not in the page cache; nothing was written.
-    pub(crate) fn write_summed_cached(
+    pub(crate) fn write_checksummed_cached(
         &self,
         file: FileId,
         args: ChecksummedWrite<'_>,
@@ -209,13 +209,13 @@ impl FsStore {
         if (args.keep_head || args.keep_tail) && !self.may_read_cached() {
             return None;
         }
-        match self.try_write_summed(file, args, self.cached_reader()) {
-            Ok(sums) => Some(Ok(sums)),
+        match self.try_write_checksummed(file, args, self.cached_reader()) {
+            Ok(checksums) => Some(Ok(checksums)),
             Err(Stopped::Failed(error)) => Some(Err(error)),
             Err(Stopped::WouldWait) => None,
         }
     }
-    fn try_write_summed(
+    fn try_write_checksummed(
         &self,
         file: FileId,
         args: ChecksummedWrite<'_>,

@@ -1,9 +1,9 @@
-//! Open descriptors, least recently used ones closed first.
+//! A cache of open descriptors; the least recently used ones are closed first.
 //!
-//! Invariant: at most `max` descriptors are kept (those in use by a call under way come on top).
-//! A descriptor is closed without a sync even if its file was written: the kernel keeps a lost write with the
-//! inode and tells it to the first sync of whoever opens the file next, and the object layer syncs within its
-//! interval. (Syncing before closing was tried: 1.7 ms per new object once more objects than descriptors were dirty.)
+//! Invariant: at most `max` descriptors are cached; those that calls are using are not counted.
+//! A descriptor is closed without a sync even if its file was written: the kernel keeps a write-back error with the
+//! inode and reports it to the first sync after the next open, and the object layer syncs within its interval.
+//! (Syncing before closing was tried: 1.7 ms per new object once more objects than descriptors were dirty.)
 
 use nacre_node::FileId;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,8 +1,8 @@
-//! Which device a store is on, so that two stores on one file system are not taken for twice the space.
+//! The identity of the device that a store is on, so that the space of two stores on one file system is counted once.
 //!
-//! The number of a file system is known to its kernel only, and cloned disks carry equal ids: so it is mixed with the
-//! id of the running kernel (`boot_id`), which all containers of a host share. Not seen: hosts that share a network
-//! file system; their space is counted once per host.
+//! The number of a file system is unique within its kernel only, and cloned disks have equal ids. So the number is
+//! combined with the id of the running kernel (`boot_id`), which all containers of a host share. Not detected: hosts
+//! that share a network file system; its space is counted once per host.
 
 use rustix::fd::BorrowedFd;
 

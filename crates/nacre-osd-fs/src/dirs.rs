@@ -1,8 +1,8 @@
-//! Directories of the store: where they are, and which of them have entries that are not durable.
+//! Directories of the store: their paths, and the set of those with entries that are not durable.
 //!
-//! Only the store's own directory is held open. The others are reached by path below it (a component more costs less
-//! than a table of descriptors, of which a process with many stores has too few) and opened for a listing or a sync.
-//! A sync through a new descriptor is good: the kernel keeps a failed write-back for whoever opens next.
+//! Only the store's own directory is kept open. The others are reached by path below it (one more path component costs
+//! less than a table of descriptors, of which a process with many stores has too few) and opened for a listing or a
+//! sync. A sync through a new descriptor is sufficient: the kernel keeps a failed write-back for the next opener.
 
 use crate::error::OpenError;
 use crate::path::Place;

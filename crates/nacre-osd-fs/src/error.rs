@@ -1,4 +1,4 @@
-//! Why a store cannot be opened or formatted: sentences for the operator.
+//! Errors of opening or formatting a store, as sentences for the operator.
 
 use crate::holder::Holder;
 

@@ -1,4 +1,4 @@
-//! Who serves a store: written into its lock file, shown to whoever comes second.
+//! The process that serves a store: recorded in its lock file, and reported to a second process that tries to open it.
 
 use std::fmt;
 use std::fs;

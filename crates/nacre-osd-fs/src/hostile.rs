@@ -1,4 +1,4 @@
-//! What a directory of a store may hold as a fuzz target (`fuzz/`): names of files, the text of the lock file.
+//! The content of a store's directory as a fuzz target (`fuzz/`): names of files, the text of the lock file.
 
 use crate::holder::Holder;
 use crate::path::{self, parse_blob, parse_number};

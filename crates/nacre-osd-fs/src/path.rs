@@ -1,4 +1,4 @@
-//! Names of files in the store's directory. Visible for ever: see docs/disk-format.md.
+//! Names of files in the store's directory. They are part of the disk format and never change: see docs/disk-format.md.
 
 use nacre_node::FileId;
 use nacre_types::{Fid, ObjectId, Oid, Seq};

@@ -1,4 +1,4 @@
-//! What the file system below can do: tried, not assumed from its name.
+//! Tests of the features of the underlying file system: each is tried, not assumed from the name of the file system.
 
 use crate::dirs::Dirs;
 use crate::raw::{read_cached, write_zeros};

@@ -1,4 +1,4 @@
-//! System calls made whole: short reads and writes, interrupts, error kinds.
+//! System calls with complete results: they handle short reads and writes, interrupts, and kinds of errors.
 
 use bytes::Bytes;
 use nacre_node::StoreError;

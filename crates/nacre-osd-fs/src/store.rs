@@ -1,8 +1,8 @@
-//! The store: operations of the port on files below the directory.
+//! The store: operations of the store port on files below the directory.
 //!
 //! Invariants: a file's entry is durable after `Sync` (its directory is synced if it has changed); chunk 0 of a blob
-//! exists whenever another chunk does (made first, removed last), so one look says whether the blob exists; the
-//! length of a blob is that of its last chunk that is not empty and all before it.
+//! exists whenever another chunk does (it is created first and removed last), so one lookup tells whether the blob
+//! exists; the length of a blob ends with its last chunk that is not empty.
 
 use crate::blob::Piece;
 use crate::cache::{Cache, Key, Open};
@@ -532,7 +532,7 @@ impl Store for FsStore {
                     size: *size,
                     written_to: *written_to,
                 };
-                match self.write_summed_cached(*file, args) {
+                match self.write_checksummed_cached(*file, args) {
                     Some(result) => Ok(result.map(StoreDone::Checksums)),
                     None => Err(op),
                 }

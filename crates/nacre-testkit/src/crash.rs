@@ -1,13 +1,13 @@
-//! A device that remembers what was synced and what was not, and can lose the difference.
+//! A device that tracks which writes were synced, and can lose the others.
 //!
-//! Crashes: the process dies (everything executed stays), the machine dies (of what was not synced any part may stay, in
-//! sectors of 512 bytes; files made or deleted since may be there or not), the store is mounted again (what is read is
-//! what the device has), or a copy of the device takes its place. After a crash the stores handed out before answer
-//! `Stopped`: nothing of the old life writes into the new one.
+//! Crashes: the process dies (everything executed stays), the machine dies (any part of the unsynced writes may stay, in
+//! sectors of 512 bytes; files created or deleted since may exist or not), the store is mounted again (reads return the
+//! content of the device), or a copy of the device takes its place. After a crash, stores that were handed out before
+//! return `Stopped`: no write from before the crash reaches the device after it.
 //!
-//! Invariants: what the device has refused, in a sync that failed or when the kernel wrote it back, is read as written
-//! until the store is mounted again, and no later sync makes it durable (the kernel marks such pages clean); a run is a
-//! function of the operations and the random source.
+//! Invariants: bytes that the device has refused, in a failed sync or when the kernel wrote them back, are read as
+//! written until the store is mounted again, and no later sync makes them durable (the kernel marks such pages clean);
+//! a run is a function of the operations and the random source.
 
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Rng, Store, StoreDone, StoreError, StoreOp, StoreSpace};

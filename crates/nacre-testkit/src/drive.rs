@@ -1,8 +1,8 @@
-//! A driver for one island and one store: the loop of the real one without threads and without a network.
+//! A driver for one island and one store: the event loop of the real driver without threads and without a network.
 //!
-//! Keeps the order that the real driver promises: the log bytes of a visit are written before any of its effects
-//! is carried out. Store operations are executed one at a time, in order or in an order drawn from a seed; time
-//! stands still while anything can run and jumps to the next deadline otherwise.
+//! It keeps the order that the real driver promises: the log bytes of a visit are written before any of its effects
+//! is carried out. Store operations are executed one at a time, in order or in an order drawn from a seed. Time
+//! stands still while anything can run, and otherwise jumps to the next deadline.
 
 use nacre_node::{Ctx, Effect, Event, IoTicket, Logic, Rng, Store, StoreError, StoreOp, visit};
 use nacre_osd::{Label, Osd, OsdConfig, OsdError};

@@ -87,16 +87,33 @@ fn mutated(m: &Mutation) -> Result<String> {
 }
 
 /// Copies the files that git tracks, in their present state. Unchanged files keep their times, so that little is rebuilt.
+/// Files of an earlier copy that no longer exist are removed: `tests/a.rs` beside `tests/a/main.rs` would stop cargo.
 fn copy_tree(to: &Path) -> Result<()> {
+    if to.exists() {
+        remove_stale(to, &root())?;
+    }
     let files = output(Command::new("git").args(["ls-files"]).current_dir(root()))?;
     for name in files.lines() {
         let (from, to) = (root().join(name), to.join(name));
-        let Ok(bytes) = std::fs::read(&from) else { continue }; // deleted, and not committed yet
+        let Ok(bytes) = std::fs::read(&from) else { continue }; // deleted, but not committed
         if std::fs::read(&to).is_ok_and(|old| old == bytes) {
             continue;
         }
         std::fs::create_dir_all(to.parent().unwrap_or(&to))?;
         std::fs::write(&to, bytes)?;
+    }
+    Ok(())
+}
+
+fn remove_stale(copy: &Path, original: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(copy)? {
+        let entry = entry?;
+        let original = original.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => remove_stale(&entry.path(), &original)?,
+            false if original.exists() => {}
+            false => std::fs::remove_file(entry.path())?,
+        }
     }
     Ok(())
 }
@@ -141,5 +158,24 @@ mod tests {
         let wrong: Vec<String> =
             mutations().filter_map(|m| mutated(m).err()).map(|error| error.to_string()).collect();
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    #[test]
+    fn every_named_test_exists() {
+        let source = |package: &str, tests: &str, test: &str| {
+            let folder = root().join("crates").join(package).join("tests");
+            let file = match test.rsplit_once("::") {
+                Some((module, _)) => format!("{tests}/{}.rs", module.replace("::", "/")),
+                None if folder.join(tests).join("main.rs").exists() => format!("{tests}/main.rs"),
+                None => format!("{tests}.rs"),
+            };
+            std::fs::read_to_string(folder.join(file)).unwrap_or_default()
+        };
+        for mutation in mutations() {
+            let Some((package, tests, test)) = mutation.test else { continue };
+            let function = format!("fn {}(", test.rsplit("::").next().unwrap_or(test));
+            let exists = source(package, tests, test).contains(&function);
+            assert!(exists, "{}: no test {test} in {package}, {tests}", mutation.name);
+        }
     }
 }

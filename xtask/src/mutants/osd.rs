@@ -97,49 +97,49 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "crates/nacre-osd/src/object/apply.rs",
         &[("self.objects.note_unstable(object, tx.transno(), BLOCK_BYTES);", "")],
     )
-    .found_by("nacre-osd", "objects", "bytes_of_a_write_that_a_kill_has_cut_off_do_not_come_back_with_a_lost_machine"),
+    .found_by("nacre-osd", "objects", "machine_loss::bytes_of_a_write_that_a_kill_has_cut_off_do_not_come_back_with_a_lost_machine"),
     planted(
         "objects whose rows are damaged are not synced after a crash",
         "crates/nacre-osd/src/maintenance/writeback.rs",
         &[("Err(_) => unread += 1, // told with the sync", "Err(_) => return Ok(true),")],
     )
-    .found_by("nacre-osd", "objects", "a_damaged_block_of_object_rows_costs_its_objects_and_holds_up_nothing"),
+    .found_by("nacre-osd", "objects", "damage::a_damaged_block_of_object_rows_costs_its_objects_and_holds_up_nothing"),
     planted(
         "damaged rows of one object hold up the space of all",
         "crates/nacre-osd/src/maintenance/reclaim.rs",
         &[("Err(error @ OsdError::Corrupt { .. }) => self.skip_damaged(object, &error),", "")],
     )
-    .found_by("nacre-osd", "objects", "damaged_rows_of_one_object_hold_up_the_space_of_no_other"),
+    .found_by("nacre-osd", "objects", "damage::damaged_rows_of_one_object_hold_up_the_space_of_no_other"),
     planted(
         "an object goes in one visit, however large",
         "crates/nacre-osd/src/maintenance/thin.rs",
         &[("if self.drop_clean(&from, &to).await > ROWS_MAX {", "if ROWS_MAX == 0 {")],
     )
-    .found_by("nacre-osd", "objects", "a_large_object_goes_without_a_long_visit"),
+    .found_by("nacre-osd", "objects", "changes::a_large_object_goes_without_a_long_visit"),
     planted(
         "bytes that no file has are zeros",
         "crates/nacre-osd/src/object/lost.rs",
         &[("Err(_) if self.is_unverified(row.version) => {", "Err(_) if self.is_unverified(row.version) || row.written > 0 => {")],
     )
-    .found_by("nacre-osd", "objects", "a_deleted_or_cut_blob_is_an_error_and_never_zeros"),
+    .found_by("nacre-osd", "objects", "damage::a_deleted_or_cut_blob_is_an_error_and_never_zeros"),
     planted(
         "a write lays a hole over bytes that are gone",
         "crates/nacre-osd/src/object/prepare.rs",
         &[("written_to: checked.then_some(row.written_to),", "written_to: None,")],
     )
-    .found_by("nacre-osd", "objects", "a_deleted_or_cut_blob_is_an_error_and_never_zeros"),
+    .found_by("nacre-osd", "objects", "damage::a_deleted_or_cut_blob_is_an_error_and_never_zeros"),
     planted(
         "a sync succeeds without the file",
         "crates/nacre-osd/src/maintenance/writeback.rs",
         &[("map_or(0, |row| row.written_to)", "map_or(0, |_| 0)")],
     )
-    .found_by("nacre-osd", "objects", "a_deleted_or_cut_blob_is_an_error_and_never_zeros"),
+    .found_by("nacre-osd", "objects", "damage::a_deleted_or_cut_blob_is_an_error_and_never_zeros"),
     planted(
         "a lost machine explains the loss of bytes that were stable",
         "crates/nacre-osd/src/object/rechecksum.rs",
         &[("&& !self.is_unverified(blocks.version);", "&& !self.is_unverified(row.version);")],
     )
-    .found_by("nacre-osd", "objects", "a_lost_machine_explains_missing_bytes_that_were_not_stable_and_no_others"),
+    .found_by("nacre-osd", "objects", "damage::a_lost_machine_explains_missing_bytes_that_were_not_stable_and_no_others"),
     planted(
         "a log segment is used before its zeros are on the device",
         "crates/nacre-osd/src/log/segment_maker.rs",
@@ -151,7 +151,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "crates/nacre-osd/src/maintenance/reclaim.rs",
         &[("self.punch(object, state.size, block_ceil(state.size)).await?;", "")],
     )
-    .found_by("nacre-osd", "objects", "a_write_that_is_put_back_has_its_zeros_before_it"),
+    .found_by("nacre-osd", "objects", "machine_loss::a_write_that_is_put_back_has_its_zeros_before_it"),
     planted(
         "the row of a cut goes before the cut is on the device",
         "crates/nacre-osd/src/maintenance/reclaim.rs",
@@ -160,17 +160,17 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             "",
         )],
     )
-    .found_by("nacre-osd", "objects", "a_write_that_is_put_back_has_its_zeros_before_it"),
+    .found_by("nacre-osd", "objects", "machine_loss::a_write_that_is_put_back_has_its_zeros_before_it"),
     planted(
         "a write into a hole does not wait until what was cut off there is gone",
         "crates/nacre-osd/src/object/prepare.rs",
         &[("is_some_and(|cut| end > cut.from)", "is_some_and(|cut| end > cut.from && !fills)")],
     )
-    .found_by("nacre-osd", "objects", "a_write_beyond_a_cut_does_not_bring_back_what_was_cut_off"),
+    .found_by("nacre-osd", "objects", "machine_loss::a_write_beyond_a_cut_does_not_bring_back_what_was_cut_off"),
     planted(
         "a write beyond the size does not wait until what was cut off there is gone",
         "crates/nacre-osd/src/object/prepare.rs",
         &[("            if reclaim.is_some() {\n                // The bytes", "            if reclaim.is_some() && row.size == 0 {\n                // The bytes")],
     )
-    .found_by("nacre-osd", "objects", "a_write_beyond_a_cut_does_not_bring_back_what_was_cut_off"),
+    .found_by("nacre-osd", "objects", "machine_loss::a_write_beyond_a_cut_does_not_bring_back_what_was_cut_off"),
 ];

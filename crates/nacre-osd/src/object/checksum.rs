@@ -66,7 +66,7 @@ impl ChecksummedWrite<'_> {
     }
 }
 
-/// Carries out a summed write with a store's own `read` (fills the buffer from an offset on, answers how many
+/// Carries out a checksummed write with a store's own `read` (fills the buffer from an offset on, answers how many
 /// bytes there were before the end of the file) and `write` (all of it or an error).
 ///
 /// Nothing is written before everything that must be kept has been read. That the file reaches

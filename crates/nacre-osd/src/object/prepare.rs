@@ -82,7 +82,7 @@ impl Objects {
                 Ok(StoreDone::Checksums(sums)) if sums.len() as u64 == blocks.end - blocks.start => {
                     break (guard, pins, offset, sums, zeroed);
                 }
-                Ok(_) => return Err(unexpected_result("summed write")),
+                Ok(_) => return Err(unexpected_result("checksummed write")),
                 // Nothing was written. Missing bytes are marked as lost, and the write is repeated without this check.
                 Err(StoreError::Missing { from, .. }) if checked => {
                     drop(guard);

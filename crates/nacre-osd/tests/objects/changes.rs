@@ -1,0 +1,163 @@
+//! Single changes: abandoned writes, bounds of sizes, accounting, errors of the device, large objects.
+
+use crate::support::*;
+use bytes::Bytes;
+use nacre_node::{FileKind, StoreError};
+use nacre_osd::{BLOCK_BYTES, OBJECT_BYTES_MAX, ObjectRow, OsdConfig, OsdError, Stamp};
+use nacre_testkit::{CrashDevice, Fault, FaultOp};
+
+#[test]
+fn a_write_that_is_given_up_leaves_sums_that_fit() {
+    let mut t = Target::format(&CrashDevice::new(u64::MAX));
+    t.write(object(1), 0, vec![1; 10_000]).expect("writes");
+    for id in [object(1), object(2)] {
+        t.run(move |o| async move {
+            let mut prepared = o
+                .prepare_write(id, 5000, vec![Bytes::from(vec![2; 9000])], &at_any_time)
+                .await
+                .expect("prepares");
+            drop(prepared.take_pins());
+            drop(prepared);
+        });
+    }
+    t.settle();
+    let (row, bytes) = t.read(object(1), 0, 100_000).expect("reads");
+    assert_eq!((row.size, row.blocks), (10_000, 24), "it never was");
+    assert!(bytes[..5000].iter().all(|&b| b == 1));
+    assert!(t.blob_len(object(1)).expect("is there") <= 12_288, "new blocks are given back");
+    t.truncate(object(1), 14_000).expect("truncates");
+    assert_eq!(
+        t.read(object(1), 10_000, 4000).expect("reads").1,
+        [0; 4000],
+        "its bytes do not come to light"
+    );
+    assert_eq!(t.check_rows(object(1)).1, []);
+    // Nobody knew whose the other one was: it does not exist, and neither do its bytes.
+    assert_eq!(t.read(object(2), 0, 100).expect("reads").0, ObjectRow::default());
+    assert_eq!(t.blob_len(object(2)), None);
+}
+
+#[test]
+fn a_truncate_or_destroy_touches_the_blob_only_when_it_is_durable() {
+    let mut t = Target::format(&CrashDevice::new(u64::MAX));
+    for n in 0..2 {
+        t.write(object(n), 0, vec![5; 50_000]).expect("writes");
+        t.sync(object(n)).expect("syncs");
+    }
+    // Whatever is in the log from now on is lost.
+    t.device.barrier();
+    t.truncate(object(0), 100).expect("truncates");
+    t.destroy(object(1)).expect("destroys");
+    assert_eq!(t.usage(1), (0, 0));
+    assert_eq!((t.blob_len(object(0)), t.blob_len(object(1))), (Some(53_248), Some(53_248)));
+    let mut lost = t.kill();
+    assert_eq!(lost.read(object(0), 0, 100_000).expect("reads").1, vec![5; 50_000]);
+    assert_eq!(lost.read(object(1), 0, 100_000).expect("reads").1, vec![5; 50_000]);
+    lost.truncate(object(0), 100).expect("truncates");
+    lost.destroy(object(1)).expect("destroys");
+    lost.settle();
+    assert_eq!(lost.blob_len(object(1)), None);
+    assert!(lost.blob_len(object(0)).expect("is there") <= BLOCK_BYTES);
+    // A late write makes it anew.
+    lost.write(object(1), 10, vec![9; 5]).expect("writes");
+    assert_eq!(lost.read(object(1), 0, 100).expect("reads").1, [[0; 10].as_slice(), &[9; 5]].concat());
+}
+
+#[test]
+fn sizes_up_to_the_last_byte_of_an_offset_work() {
+    let mut t = Target::format(&CrashDevice::new(u64::MAX));
+    let id = object(1);
+    let row = t.write(id, OBJECT_BYTES_MAX - 3, vec![7; 3]).expect("writes");
+    assert_eq!((row.size, row.blocks), (OBJECT_BYTES_MAX, 8));
+    assert_eq!(t.read(id, OBJECT_BYTES_MAX - 5, 100).expect("reads").1, [0, 0, 7, 7, 7]);
+    assert_eq!(t.read(id, u64::MAX - 1, 100).expect("reads").1, []);
+    assert_eq!(t.write(id, OBJECT_BYTES_MAX - 3, vec![7; 4]), Err(OsdError::TooLarge(id)));
+    assert_eq!(t.write(id, u64::MAX - 1, vec![7; 4]), Err(OsdError::TooLarge(id)));
+    assert_eq!(t.truncate(id, OBJECT_BYTES_MAX + 1), Err(OsdError::TooLarge(id)));
+    t.write(id, 16 << 40, vec![1; 5000]).expect("writes");
+    assert_eq!(t.truncate(id, (16 << 40) + 10).expect("truncates").blocks, 8);
+    assert_eq!(t.truncate(id, OBJECT_BYTES_MAX).expect("truncates").size, OBJECT_BYTES_MAX);
+    assert_eq!(t.read(id, (16 << 40) + 8, 4).expect("reads").1, [1, 1, 0, 0]);
+    assert_eq!(t.check_rows(id).1, []);
+}
+
+#[test]
+fn a_long_allocation_takes_several_transactions_and_one_account() {
+    let big_log = OsdConfig { log_bytes_max: 64 << 20, ..config() };
+    let mut t = Target::format_with(&CrashDevice::new(u64::MAX), &big_log);
+    let row = t.allocate(object(1), 100, 9 << 30, false).expect("allocates");
+    assert_eq!((row.size, row.blocks), ((9 << 30) + 100, (9 << 21) + 8));
+    assert_eq!(t.usage(1), ((9 << 30) + 4096, 1));
+    let row = t.truncate(object(1), 5000).expect("truncates");
+    assert_eq!(row.blocks, 16);
+    assert_eq!(t.usage(1), (8192, 1));
+}
+
+#[test]
+fn usage_follows_the_owner() {
+    let mut t = Target::format(&CrashDevice::new(u64::MAX));
+    t.write(object(1), 0, vec![1; 5000]).expect("writes");
+    t.run(move |o| async move {
+        let prepared = o.prepare_set_owner(object(1), owner(2)).await.expect("prepares");
+        commit(&o, prepared, Stamp::default()).await.expect("applies");
+        let prepared = o.prepare_set_owner(object(3), owner(2)).await.expect("prepares");
+        commit(&o, prepared, Stamp::default()).await.expect("applies");
+    });
+    t.write(object(1), 8192, vec![1; 1]).expect("writes");
+    assert_eq!((t.usage(1), t.usage(2)), ((0, 0), (3 * 4096, 1)));
+    let mtime = t.read(object(1), 0, 1).expect("reads").0.mtime;
+    assert_eq!(mtime, stamp(1).mtime, "a change of owner is no write");
+}
+
+#[test]
+fn a_failed_sync_takes_the_object_out_of_use_and_nothing_else() {
+    let mut t = Target::format(&CrashDevice::new(u64::MAX));
+    for n in 0..2 {
+        t.write(object(n), 0, vec![1; 5000]).expect("writes");
+    }
+    let error = StoreError::Device("EIO".into());
+    t.device.fail(Fault { op: FaultOp::Sync, on: Some(FileKind::Blob), nth: 1, error });
+    assert_eq!(t.sync(object(0)), Err(OsdError::Quarantined(object(0))));
+    assert_eq!(t.sync(object(1)), Ok(()));
+    let mut t = t.kill();
+    assert_eq!(t.read(object(0), 0, 10), Err(OsdError::Quarantined(object(0))));
+    assert_eq!(t.write(object(0), 0, vec![1]), Err(OsdError::Quarantined(object(0))));
+    assert_eq!(t.read(object(1), 0, 3).expect("reads").1, [1; 3]);
+    t.destroy(object(0)).expect("destroys");
+    assert_eq!(t.read(object(0), 0, 10).expect("reads").0, ObjectRow::default());
+}
+
+#[test]
+fn a_full_device_refuses_the_write_and_keeps_what_was_there() {
+    let device = CrashDevice::new(u64::MAX);
+    let mut t = Target::format(&device);
+    t.write(object(1), 0, vec![1; 5000]).expect("writes");
+    t.settle();
+    device.fail(Fault { op: FaultOp::Write, on: Some(FileKind::Blob), nth: 1, error: StoreError::NoSpace });
+    assert_eq!(t.write(object(1), 4000, vec![2; 90_000]), Err(OsdError::NoSpace { needed_bytes: 90_000 }));
+    let (row, bytes) = t.read(object(1), 0, 1 << 20).expect("reads");
+    assert_eq!((row.size, bytes), (5000, vec![1; 5000]));
+    assert_eq!(t.check_rows(object(1)).1, []);
+    t.write(object(1), 4000, vec![2; 90_000]).expect("there is room again");
+    assert_eq!(t.check_rows(object(1)), (23, vec![]));
+}
+
+/// An object with many regions is destroyed or cut: the visit that does it does not walk all of them.
+#[test]
+fn a_large_object_goes_without_a_long_visit() {
+    let device = CrashDevice::new(u64::MAX);
+    let mut t = Target::format_with(&device, &OsdConfig { log_bytes_max: 64 << 20, ..config() });
+    for n in 0..2 {
+        for region in 0..6000u64 {
+            t.write(object(n), region * (256 << 10), vec![1; 4096]).expect("writes");
+        }
+    }
+    assert!(t.drive.osd().stats().rows_in_memory > 12_000, "they are in memory");
+    let row = t.truncate(object(0), 5 * (256 << 10)).expect("cuts");
+    assert_eq!(row.blocks, 5 * 8);
+    t.destroy(object(1)).expect("destroys");
+    let met = t.drive.osd().stats().range_rows_max;
+    assert!(met <= 4096, "{met} rows in one visit");
+    assert_eq!((t.check_rows(object(0)), t.check_rows(object(1))), ((5, vec![]), (0, vec![])));
+    assert_eq!((t.usage(0), t.usage(1)), ((5 * 4096, 1), (0, 0)));
+}

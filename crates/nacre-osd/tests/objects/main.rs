@@ -1,0 +1,8 @@
+//! Byte objects against a model of plain byte vectors: random changes, restarts, crashes, damage, concurrent writers.
+
+mod changes;
+mod damage;
+mod kills;
+mod machine_loss;
+mod model;
+mod support;

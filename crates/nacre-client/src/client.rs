@@ -17,7 +17,7 @@ use core::cell::Cell;
 use core::time::Duration;
 use nacre_node::{Ctx, Event, join_all};
 use nacre_types::{Codec, ConnEpoch, Errno, LockCookie, OpenHandle};
-use nacre_wire::mdt::EntryReply;
+use nacre_wire::mdt::{EntryReply, Getattr, Lookup};
 use nacre_wire::{Rpc, flags};
 
 /// An unmount waits that long for calls under way, and for each farewell.
@@ -200,16 +200,27 @@ impl Client {
         changing.replied(mdt.peer.with_import(|import| import.epoch()), &reply.frame);
         Ok(reply.body)
     }
-    /// Sends a read to the MDT; the reply may grant a hold of the directory.
-    pub(crate) async fn read_inode<'a, R>(&self, request: &R) -> Result<EntryReply, Errno>
-    where
-        R: Rpc<Reply = EntryReply> + Codec<'a>,
-    {
+    /// Reads attributes from the MDT; the reply may grant a hold of the directory.
+    pub(crate) async fn read_inode(&self, request: &Getattr) -> Result<EntryReply, Errno> {
+        self.read_entry(request, Some).await?.ok_or(Errno::EPROTO)
+    }
+    /// The same by name; ENOENT: the directory has no such name.
+    pub(crate) async fn lookup_name(&self, request: &Lookup<'_>) -> Result<EntryReply, Errno> {
+        self.read_entry(request, |reply| reply.entry).await?.ok_or(Errno::ENOENT)
+    }
+    async fn read_entry<'a, R: Rpc + Codec<'a>>(
+        &self,
+        request: &R,
+        entry: impl FnOnce(R::Reply) -> Option<EntryReply>,
+    ) -> Result<Option<EntryReply>, Errno> {
         let mdt = self.mdt().await?;
         let wanted = if self.dirs.is_on() { flags::MAY_HOLD } else { 0 };
         let reply = mdt.send(mdt.request(request).flags(wanted)).await?;
-        self.dirs.granted(mdt.peer.with_import(|import| import.epoch()), &reply.frame, &reply.body);
-        Ok(reply.body)
+        let entry = entry(reply.body);
+        if let Some(entry) = &entry {
+            self.dirs.granted(mdt.peer.with_import(|import| import.epoch()), &reply.frame, entry);
+        }
+        Ok(entry)
     }
     /// The epoch on which holds of the MDT may be used now. Without a connection there is none: a restarted MDT of this process
     /// waits for no lease, because its mounts learn of the restart at once.

@@ -71,6 +71,7 @@ fn request(opcode: Opcode, body: &[u8]) -> String {
             Ok(s) => format!("{} {:?}", s.fid, s.set),
             Err(e) => format!("unreadable: {e}"),
         },
+        Opcode::CancelInodeLocks => show::<mdt::CancelInodeLocks>(body),
         Opcode::Read => show::<ost::Read>(body),
         Opcode::Write => show::<ost::Write>(body),
         Opcode::Truncate => show::<ost::Truncate>(body),
@@ -84,7 +85,8 @@ fn request(opcode: Opcode, body: &[u8]) -> String {
 
 fn reply(opcode: Opcode, body: &[u8]) -> String {
     match opcode {
-        Opcode::Lookup | Opcode::Getattr | Opcode::Open | Opcode::Setattr | Opcode::ReportSize => {
+        Opcode::Lookup => show::<mdt::LookupReply>(body),
+        Opcode::Getattr | Opcode::Open | Opcode::Setattr | Opcode::ReportSize => {
             match EntryReply::from_slice(body) {
                 Ok(e) => format!(
                     "{} mode {:o} nlink {} size {} {:?}",
@@ -112,6 +114,7 @@ fn callback(opcode: Opcode, body: &[u8]) -> String {
         Opcode::LockBlocking => show::<ost::LockBlocking>(body),
         Opcode::FlockGranted => show::<mdt::FlockGranted>(body),
         Opcode::RevokeDir => show::<mdt::RevokeDir>(body),
+        Opcode::RevokeInodeLocks => show::<mdt::RevokeInodeLocks>(body),
         Opcode::Ended => show::<mdt::Ended>(body),
         _ => String::new(),
     }

@@ -12,6 +12,7 @@ mod errno;
 mod fid;
 mod id;
 mod identity;
+mod inode_bits;
 mod layout;
 pub mod name;
 mod outcome;
@@ -28,6 +29,7 @@ pub use id::{
     Transno, Xid,
 };
 pub use identity::{Identity, Incarnation, Mismatch, Remembered};
+pub use inode_bits::InodeBits;
 pub use layout::{
     Component, DEFAULT_STRIPE_BYTES, Extent, Layout, LayoutTemplate, ObjectId, STRIPE_BYTES_UNIT,
     STRIPES_MAX, StripePiece,

@@ -18,7 +18,7 @@ pub const MAX_BULK_BYTES: u32 = 16 << 20;
 /// Where the checksum of the header lies: at its end.
 const SUM_AT: usize = HEADER_BYTES - 4;
 const MAGIC: u32 = 0x6e63_7265;
-const VERSION: u16 = 11;
+const VERSION: u16 = 12;
 
 codec_enum! {
     /// The kind of a frame.
@@ -60,6 +60,10 @@ pub mod flags {
     pub const MAY_HOLD: u32 = 256;
     /// Reply: a [`crate::mdt::DirTail`] follows the body, and its length as u32; versions follow after it.
     pub const DIRS: u32 = 512;
+    /// Request: the sender takes the locks of inodes that the reply may grant (see [`crate::mdt::LockTail`]).
+    pub const MAY_LOCK: u32 = 1024;
+    /// Reply: a [`crate::mdt::LockTail`] follows the body, and its length as u32; versions follow after it.
+    pub const LOCKS: u32 = 2048;
 }
 
 /// The header of a frame.
@@ -181,8 +185,15 @@ impl Frame {
     }
     /// The directory tail of a reply with [`flags::DIRS`]; `None` without one, or if it is malformed.
     pub fn dir_tail(&self) -> Option<&[u8]> {
+        self.tail(flags::DIRS)
+    }
+    /// The tail of a reply with [`flags::LOCKS`]; `None` without one, or if it is malformed.
+    pub fn lock_tail(&self) -> Option<&[u8]> {
+        self.tail(flags::LOCKS)
+    }
+    fn tail(&self, flag: u32) -> Option<&[u8]> {
         const VERSIONS_BYTES: usize = 32;
-        if !self.header.has(flags::DIRS) {
+        if !self.header.has(flag) {
             return None;
         }
         let versions = if self.header.has(flags::VERSIONS) { VERSIONS_BYTES } else { 0 };

@@ -10,8 +10,8 @@ use crate::target::Empty;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{
-    Attr, Caller, Fid, FileType, Layout, LayoutTemplate, LockCookie, Name, OpenHandle, OstIndex, Seq,
-    SetAttr, Timestamp, Transno, codec_enum, codec_struct,
+    Attr, Caller, Fid, FileType, InodeBits, Layout, LayoutTemplate, LockCookie, Name, OpenHandle, OstIndex,
+    Seq, SetAttr, Timestamp, Transno, codec_enum, codec_struct,
 };
 
 codec_struct! {
@@ -21,6 +21,13 @@ codec_struct! {
 codec_struct! { pub struct GrantSeqReply { pub seq: Seq } }
 
 codec_struct! { pub struct Lookup<'a> { pub parent: Fid, pub name: Name<'a> } }
+codec_struct! {
+    /// The inode of a name.
+    pub struct LookupReply {
+        /// `None`: the directory has no such name.
+        pub entry: Option<EntryReply>,
+    }
+}
 codec_struct! { pub struct Getattr { pub fid: Fid } }
 codec_struct! {
     pub struct EntryReply {
@@ -69,6 +76,56 @@ codec_struct! {
     pub struct RevokeDir { pub fid: Fid, pub number: u64 }
 }
 codec_struct! {
+    /// Bits of a lock of an inode, in mode PR.
+    #[derive(Copy)]
+    pub struct InodeLock {
+        /// The inode.
+        pub fid: Fid,
+        /// The parts of it that the lock covers.
+        pub bits: InodeBits,
+    }
+}
+codec_struct! {
+    /// Follows the body of a reply with `flags::LOCKS`.
+    pub struct LockTail {
+        /// Number of the latest revoke that was sent to this client before. A client that has received a later one does not
+        /// take the granted locks.
+        pub revokes: u64,
+        /// Changes up to this are in the reply.
+        pub seen: Transno,
+        /// Locks that the client has from now on, in addition to those that it has. A listing has those of its entries with
+        /// the entries.
+        pub granted: Vec<InodeLock>,
+        /// Inodes of which the client has locks and that this request has changed, as they are after the change.
+        pub changed: Vec<EntryReply>,
+        /// Inodes of which the client had locks and that this request has removed.
+        pub removed: Vec<Fid>,
+    }
+}
+/// Maximum number of locks in a callback, or in a request that returns locks.
+pub const INODE_LOCKS_MAX: usize = 64;
+codec_struct! {
+    /// Callback: others wait for these bits of locks. The client stops using them, has its kernel forget what rests on
+    /// them, and returns them with `CancelInodeLocks`.
+    pub struct RevokeInodeLocks {
+        /// Counts these callbacks, from 1.
+        pub number: u64,
+        /// At most [`INODE_LOCKS_MAX`].
+        pub locks: Vec<InodeLock>,
+    }
+}
+codec_struct! {
+    /// Returns bits of locks, revoked or not. Bits that the client does not have are ignored.
+    pub struct CancelInodeLocks {
+        /// At most [`INODE_LOCKS_MAX`].
+        pub locks: Vec<InodeLock>,
+    }
+}
+codec_struct! {
+    /// After the MDT has restarted: neither this client nor its kernel relies on a lock of an earlier start any more.
+    pub struct FormerLocksEnded {}
+}
+codec_struct! {
     /// Callback: the file system was in memory and ends with its server. There is nothing to wait for.
     pub struct Ended {}
 }
@@ -84,6 +141,8 @@ codec_struct! {
         pub fid: Fid,
         pub file_type: FileType,
         pub entry: Option<EntryReply>,
+        /// Bits of a lock of this inode that the client has from now on; the reply has a `LockTail` then.
+        pub granted: InodeBits,
     }
 }
 codec_struct! { pub struct ReaddirReply { pub entries: Vec<DirEntry>, pub eof: bool } }
@@ -315,7 +374,7 @@ codec_struct! {
 }
 rpc! {
     GrantSeq => GrantSeq, Modify, GrantSeqReply;
-    Lookup<'_> => Lookup, Read, EntryReply;
+    Lookup<'_> => Lookup, Read, LookupReply;
     Getattr => Getattr, Read, EntryReply;
     Readdir => Readdir, Read, ReaddirReply;
     Create<'_> => Create, Modify, CreateReply;
@@ -339,4 +398,6 @@ rpc! {
     FidLinks => FidLinks, Read, FidLinksReply;
     Batch => Batch, Modify, BatchReply;
     Reclaim => Reclaim, Read, ReclaimReply;
+    CancelInodeLocks => CancelInodeLocks, Callback, Empty;
+    FormerLocksEnded => FormerLocksEnded, Callback, Empty;
 }

@@ -47,6 +47,8 @@ codec_enum! {
         FidLinks = 0x36,
         Batch = 0x37,
         Reclaim = 0x38,
+        CancelInodeLocks = 0x39,
+        FormerLocksEnded = 0x3a,
         // OST
         Read = 0x40,
         Write = 0x41,
@@ -66,6 +68,7 @@ codec_enum! {
         FlockGranted = 0x62,
         RevokeDir = 0x63,
         Ended = 0x64,
+        RevokeInodeLocks = 0x65,
     }
 }
 
@@ -116,7 +119,7 @@ impl Opcode {
         match self {
             Self::Connect | Self::Disconnect | Self::Ping => Class::Import,
             Self::Close => Class::Close,
-            Self::Cancel => Class::Callback,
+            Self::Cancel | Self::CancelInodeLocks | Self::FormerLocksEnded => Class::Callback,
             Self::RegisterTarget
             | Self::GrantSeq
             | Self::Create
@@ -167,7 +170,8 @@ impl Opcode {
             | Self::LockBlocking
             | Self::FlockGranted
             | Self::RevokeDir
-            | Self::Ended => Class::Read,
+            | Self::Ended
+            | Self::RevokeInodeLocks => Class::Read,
         }
     }
 }

@@ -28,7 +28,7 @@ impl Client {
                     self.files.show_atime(&mut entry.attr);
                     return Ok(entry);
                 }
-                let reply = self.read_inode(&Lookup { parent, name }).await?;
+                let reply = self.lookup_name(&Lookup { parent, name }).await?;
                 self.resolve(reply).await
             }
         }

@@ -148,6 +148,8 @@ fn request_name(opcode: Opcode) -> &'static str {
         Opcode::GetLayout => "mds_getlayout",
         Opcode::FidLinks => "mds_fid_links",
         Opcode::Reclaim => "mds_reclaim",
+        Opcode::CancelInodeLocks => "ldlm_cancel",
+        Opcode::FormerLocksEnded => "former_locks_ended",
         Opcode::Batch => "mds_batch",
         Opcode::Read => "ost_read",
         Opcode::Write => "ost_write",
@@ -165,6 +167,7 @@ fn request_name(opcode: Opcode) -> &'static str {
         | Opcode::LockBlocking
         | Opcode::FlockGranted
         | Opcode::RevokeDir
+        | Opcode::RevokeInodeLocks
         | Opcode::Ended => "callback",
     }
 }

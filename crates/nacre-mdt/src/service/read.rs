@@ -14,10 +14,10 @@ use bytes::Bytes;
 use nacre_osd::Table;
 use nacre_target::{ExportId, Reply, Request};
 use nacre_types::name::{DISCRIMINATORS, cookie_base};
-use nacre_types::{Caller, Errno, Fid, FileType, Name, SizeState};
+use nacre_types::{Caller, Errno, Fid, FileType, InodeBits, Name, SizeState};
 use nacre_wire::mdt::{
     DirEntry, EntryReply, FidLinks, FidLinksReply, GetLayout, Getattr, Getxattr, LayoutReply, Listxattr,
-    ListxattrReply, Lookup, Readdir, ReaddirReply, Readlink, ReadlinkReply, XattrReply,
+    ListxattrReply, Lookup, LookupReply, Readdir, ReaddirReply, Readlink, ReadlinkReply, XattrReply,
 };
 use nacre_wire::target::StatfsReply;
 use tracing::error;
@@ -45,13 +45,13 @@ impl Mdt {
     }
 
     /// The description of an inode for a client.
-    fn reply_to(&self, export: ExportId, inode: &Inode) -> Reply {
+    fn entry_reply_to(&self, export: ExportId, inode: &Inode) -> EntryReply {
         let mut reply = inode.reply();
         let (opens, fid) = (self.opens().borrow(), inode.attr.fid);
         reply.yours = inode.attr.size_state == SizeState::Open
             && opens.sole_writer(fid).is_some_and(|(writer, _)| writer == export)
             && !opens.is_being_truncated(fid);
-        Reply::of(&reply)
+        reply
     }
 
     pub(crate) async fn lookup(&self, request: &Request, args: &Lookup<'_>) -> Result<Reply, Errno> {
@@ -64,15 +64,17 @@ impl Mdt {
             };
             // The inode exists now: a client that removes it from here on ends the claim.
             if let Some(inode) = self.read_row::<Inode>(INODE, &entry.fid.key()).await? {
-                let mut reply = self.reply_to(request.export, &inode);
+                let entry = Some(self.entry_reply_to(request.export, &inode));
+                let mut reply = Reply::of(&LookupReply { entry });
                 reply.tail = self.grant_hold(claim, &inode);
                 return Ok(reply);
             }
         }
         let dir: Option<Inode> = self.read_row(INODE, &args.parent.key()).await?;
         match dir {
-            Some(dir) if !dir.attr.is_dir() => Err(Errno::ENOTDIR),
-            _ => Err(Errno::ENOENT),
+            Some(dir) if dir.attr.is_dir() => Ok(Reply::of(&LookupReply { entry: None })),
+            Some(_) => Err(Errno::ENOTDIR),
+            None => Err(Errno::ENOENT),
         }
     }
 
@@ -102,7 +104,7 @@ impl Mdt {
         if claim.is_some() {
             inode = self.read_inode(args.fid).await?; // as it is while it is held
         }
-        let mut reply = self.reply_to(request.export, &inode);
+        let mut reply = Reply::of(&self.entry_reply_to(request.export, &inode));
         reply.tail = self.grant_hold(claim, &inode);
         Ok(reply)
     }
@@ -139,6 +141,7 @@ impl Mdt {
                     fid: entry.fid,
                     file_type: entry.file_type,
                     entry: attrs,
+                    granted: InodeBits::NONE,
                 });
                 if bytes >= PAGE_BYTES {
                     break;

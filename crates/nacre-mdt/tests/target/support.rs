@@ -160,7 +160,8 @@ impl Client {
         self.call(&request).await.map(|_| ())
     }
     pub(crate) async fn lookup(&self, parent: Fid, name: &[u8]) -> Result<Attr, Errno> {
-        self.call(&Lookup { parent, name: name_of(name) }).await.map(|r| r.attr)
+        let reply = self.call(&Lookup { parent, name: name_of(name) }).await?;
+        reply.entry.map(|entry| entry.attr).ok_or(Errno::ENOENT)
     }
     pub(crate) async fn getattr(&self, fid: Fid) -> Result<Attr, Errno> {
         self.call(&Getattr { fid }).await.map(|r| r.attr)

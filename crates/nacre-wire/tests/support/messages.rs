@@ -174,6 +174,8 @@ messages! {
             stop_at_error: true,
             operations: vec![SubOperation { opcode: 0x27, body: Bytes::from_static(b"b") }],
         };
+        CancelInodeLocks = CancelInodeLocks { locks: vec![InodeLock { fid: fid(1), bits: InodeBits::ALL }] };
+        FormerLocksEnded = FormerLocksEnded {};
         Lookup<'_> = Lookup { parent: Fid::ROOT, name: name(b"a\xff") };
         Getattr = Getattr { fid: fid(1) };
         Readdir = Readdir { dir: Fid::ROOT, cookie: 1 << 62, entries_max: 1000, with_attrs: true };
@@ -255,7 +257,7 @@ messages! {
         ReaddirReply = ReaddirReply {
             entries: vec![DirEntry {
                 cookie: 1, name: Bytes::from_static(b"n"), fid: fid(1), file_type: FileType::Regular,
-                entry: Some(entry()),
+                entry: Some(entry()), granted: InodeBits::LOOKUP,
             }],
             eof: true,
         };
@@ -288,6 +290,12 @@ messages! {
             removed: vec![fid(3)],
         };
         RevokeDir = RevokeDir { fid: fid(1), number: 4 };
+        LookupReply = LookupReply { entry: Some(entry()) };
+        LockTail = LockTail {
+            revokes: 3, seen: Transno(1 << 32), granted: vec![InodeLock { fid: fid(1), bits: InodeBits::ATTRS }],
+            changed: vec![entry()], removed: vec![fid(3)],
+        };
+        RevokeInodeLocks = RevokeInodeLocks { number: 4, locks: vec![InodeLock { fid: fid(1), bits: InodeBits::LOOKUP }] };
         Ended = Ended {};
     }
 }

@@ -50,7 +50,7 @@ def one_file(client, mount, name, data, stripe_count):
     attr = client.mdt.call("Getattr", dict(fid=create["fid"]))["attr"]
     assert (attr["size_state"], attr["size"], attr["mode"]) == (0, len(data), 0o100644)
 
-    found = client.mdt.call("Lookup", dict(parent=ROOT, name=name))
+    found = client.mdt.call("Lookup", dict(parent=ROOT, name=name))["entry"]
     assert found["attr"] == attr
     listed = client.mdt.call("Readdir", dict(dir=ROOT, cookie=0, entries_max=100, with_attrs=False))
     assert name in [entry["name"] for entry in listed["entries"]] and listed["eof"]
@@ -63,11 +63,11 @@ def one_file(client, mount, name, data, stripe_count):
             assert file.read() == data
         with open(path, "ab") as file:
             file.write(b"of the mount")
-        entry = client.mdt.call("Lookup", dict(parent=ROOT, name=name))
+        entry = client.mdt.call("Lookup", dict(parent=ROOT, name=name))["entry"]
         assert client.read(entry, len(data), 12) == b"of the mount"
 
     unlink(client, name)
-    assert status_of(lambda: client.mdt.call("Lookup", dict(parent=ROOT, name=name))) == ENOENT
+    assert client.mdt.call("Lookup", dict(parent=ROOT, name=name))["entry"] is None
     assert not mount or not os.path.exists(path)
 
 

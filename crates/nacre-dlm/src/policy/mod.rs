@@ -2,7 +2,10 @@
 
 pub(crate) mod extent;
 pub mod flock;
+mod inodebits;
 mod mode;
 
+pub(crate) use inodebits::BitCounts;
+pub use inodebits::{HeldBits, InodeBits, InodeMode};
 pub use mode::Mode;
 pub(crate) use mode::Modes;

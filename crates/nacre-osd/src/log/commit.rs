@@ -39,16 +39,16 @@ impl Osd {
         }
         self.check_alive()
     }
-    /// Tests whether the device accepts writes: commits an empty change.
+    /// Tests whether the device accepts writes, by committing an empty change.
     ///
     /// # Errors
-    /// Those of the engine, which has stopped then.
+    /// Those of the engine, which has then stopped.
     pub(crate) async fn probe(&self) -> Result<(), OsdError> {
         let room = self.reserve(Credits { rows: 1, frees: true, ..Credits::default() }).await?;
         let (probe, ()) = self.transact(&Pins::default(), room, |_| Ok::<(), OsdError>(()))?;
         self.commit(probe).await
     }
-    /// Starts a group commit of everything so far, without waiting.
+    /// Starts a group commit of everything appended so far, without waiting.
     pub fn request_commit(&self) {
         self.log().request_commit();
     }
@@ -101,7 +101,7 @@ impl Osd {
         }
     }
 
-    /// Task: nothing stays unsynced for longer than the commit interval.
+    /// Task: limits the time that records stay unsynced to the commit interval.
     pub(crate) async fn commit_timer(self: Rc<Self>) {
         let interval = Duration::from_millis(u64::from(self.config().commit_interval_ms));
         loop {

@@ -1,11 +1,11 @@
 //! The mark: a file beside the log that records how far the log is durable.
 //!
-//! A log record says how far the records before it are durable, and the superblock says it at starts and planned stops.
-//! For the newest segment of a store that crashed, only the mark does. Without it, a segment that was emptied looks like
-//! one to which nothing had been written.
+//! A log record contains the position up to which the log was durable when it was written, and the superblock has it at
+//! starts and planned stops. For the newest segment of a store that crashed, only the mark has it. Without the mark, a
+//! segment whose content was lost looks like one to which nothing had been written.
 //!
 //! The mark is overwritten in place after the syncs of a commit; it is neither synced nor waited for. It may be out of
-//! date, torn or missing (then it says nothing), but it never claims too much.
+//! date, torn or missing (then it is ignored), but it never claims more than is durable.
 
 use crate::crc::crc32c;
 use crate::log::segment::{u32_at, u64_at};
@@ -16,10 +16,10 @@ const MAGIC: [u8; 8] = *b"NACREMRK";
 const VERSION: u32 = 1;
 pub(crate) const MARK_BYTES: usize = 44;
 
-/// What the file says.
+/// The content of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// Of the log that was written.
+    /// Epoch of the log that the mark describes.
     pub(crate) epoch: u32,
     /// The log is durable up to this record.
     pub(crate) lsn: u64,
@@ -46,8 +46,8 @@ impl Mark {
         }
         Some(Self { epoch: u32_at(b, 12)?, lsn: u64_at(b, 16)?, store: b.get(24..40)?.try_into().ok()? })
     }
-    /// The record up to which the mark in a store says that the log is durable; 0 if it says nothing. Epochs before
-    /// `latest` were read to their ends when they ended: the superblock has those.
+    /// Returns the lsn up to which the log is durable according to the store's mark; 0 without a valid mark. Marks of
+    /// epochs before `latest` are ignored, because the superblock records where those epochs ended.
     pub(crate) async fn read(ctx: &Ctx, store: [u8; 16], latest: u32) -> u64 {
         match ctx.io(StoreOp::Read { file: FileId::Mark, offset: 0, len: MARK_BYTES as u32 }).await {
             Ok(StoreDone::Bytes(bytes)) => Self::parse(&bytes)
@@ -56,14 +56,14 @@ impl Mark {
             _ => 0,
         }
     }
-    /// Creates the file, so that later writes need no room.
+    /// Creates the file, so that later writes need no space.
     pub(crate) async fn create(ctx: &Ctx) -> Result<(), StoreError> {
         ctx.io(StoreOp::Create { file: FileId::Mark, len: MARK_BYTES as u64 }).await.map(drop)
     }
-    /// Creates the file where it is missing.
+    /// Creates the file if it is missing.
     pub(crate) async fn create_if_missing(ctx: &Ctx) {
         if let Ok(StoreDone::Len(None)) = ctx.io(StoreOp::Len { file: FileId::Mark }).await {
-            // On a full device the store works without it.
+            // On a full device the store works without a mark.
             let _created = Self::create(ctx).await;
         }
     }

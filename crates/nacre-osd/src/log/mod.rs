@@ -1,8 +1,9 @@
 //! The write-ahead log.
 //!
 //! `segment.rs` is the format of segments and records and the writer that appends to them; `commit.rs` syncs them in
-//! groups, and `progress.rs` says how far; `mark.rs` records beside the log how far it is durable; `segment_maker.rs`
-//! creates segments in advance. After a restart `recover.rs` reads the log, by the rules of `replay.rs`. Other folders append through `LogWriter` and wait with `Osd::commit`.
+//! groups, and `progress.rs` tracks how far they are appended and synced; `mark.rs` records the durable position in a
+//! file beside the log; `segment_maker.rs` creates segments in advance. After a restart `recover.rs` reads the log, by
+//! the rules of `replay.rs`. Other folders append through `LogWriter` and wait with `Osd::commit`.
 
 pub(crate) mod commit;
 pub(crate) mod mark;

@@ -1,4 +1,5 @@
-//! How far the log has been appended, requested to be committed, and committed, with the wait lists of these events.
+//! Positions in the log (appended, requested to be committed, committed) and the wait lists of tasks that wait for
+//! them.
 //!
 //! Invariant: positions never move back, and `committed_lsn <= last_lsn`. Not here: the sync itself (`log/commit.rs`).
 
@@ -14,7 +15,7 @@ pub(crate) struct LogProgress {
     requested_lsn: Cell<u64>,
     committed_lsn: Cell<u64>,
     committed_transno: Cell<u64>,
-    /// When the oldest record that no sync covers was appended.
+    /// Time at which the oldest unsynced record was appended.
     unsynced_since: Cell<Option<Instant>>,
     /// Bytes written to the log when the latest sync began.
     bytes_at_sync: Cell<u64>,
@@ -25,7 +26,7 @@ pub(crate) struct LogProgress {
 }
 
 impl LogProgress {
-    /// Everything up to `last_transno` and `last_lsn` is durable.
+    /// Creates the state of a log that is durable up to `last_transno` and `last_lsn`.
     pub(crate) fn new(ctx: &Ctx, last_transno: u64, last_lsn: u64) -> Self {
         Self {
             last_transno: Cell::new(last_transno),
@@ -44,7 +45,7 @@ impl LogProgress {
     pub(crate) fn last_transno(&self) -> u64 {
         self.last_transno.get()
     }
-    /// A transaction was appended. A replayed one has a lower number, which moves nothing.
+    /// Records that a transaction was appended. A replayed transaction has a lower number and changes nothing.
     pub(crate) fn advance_transno(&self, transno: u64) {
         self.last_transno.set(self.last_transno.get().max(transno));
     }
@@ -60,12 +61,12 @@ impl LogProgress {
     pub(crate) fn unsynced_since(&self) -> Option<Instant> {
         self.unsynced_since.get()
     }
-    /// Bytes appended since the latest sync began, when `bytes_written` were appended in total.
+    /// Returns the bytes appended since the latest sync began, given the total of `bytes_written`.
     pub(crate) fn bytes_since_sync(&self, bytes_written: u64) -> u64 {
         bytes_written - self.bytes_at_sync.get()
     }
 
-    /// Records up to `lsn` were appended.
+    /// Records that the log was appended up to `lsn`.
     pub(crate) fn appended(&self, lsn: u64, now: Instant) {
         self.last_lsn.set(lsn);
         if self.unsynced_since.get().is_none() {
@@ -83,23 +84,23 @@ impl LogProgress {
     pub(crate) fn is_commit_requested(&self) -> bool {
         self.requested_lsn.get() > self.committed_lsn.get()
     }
-    /// A sync of everything appended so far begins.
+    /// Records that a sync of everything appended so far begins.
     pub(crate) fn sync_begins(&self, bytes_written: u64) {
         self.unsynced_since.set(None);
         self.bytes_at_sync.set(bytes_written);
     }
-    /// A sync has made everything up to `lsn` and `transno` durable.
+    /// Records that a sync has made everything up to `lsn` and `transno` durable.
     pub(crate) fn committed(&self, lsn: u64, transno: u64) {
         self.committed_lsn.set(lsn);
         self.committed_transno.set(transno);
         self.commit_ended.wake_all();
         self.segment_used.wake_all();
     }
-    /// Wakes the task that makes log segments in advance.
+    /// Wakes the task that creates log segments in advance.
     pub(crate) fn wake_segment_maker(&self) {
         self.segment_used.wake_all();
     }
-    /// The engine has failed or stops: every waiter looks again.
+    /// Wakes every waiter after the engine has failed or stopped; each checks for that.
     pub(crate) fn wake_all(&self) {
         for list in [&self.commit_requested, &self.first_unsynced, &self.commit_ended, &self.segment_used] {
             list.wake_all();

@@ -1,9 +1,9 @@
 //! Recovery of the log at a start: reads its segments, replays their records, and makes durable everything that was read.
 //!
-//! Every opening starts a new log epoch in a new segment. Before the superblock says so, the end of the epoch before is
-//! made durable and recorded: a record that was seen once is never missing later. A record that can be read is not
-//! thereby on the device: after a failed sync the kernel's cache shows bytes that no later sync writes. Therefore
-//! records that nothing proves durable are rewritten in place before the sync.
+//! Every opening starts a new log epoch in a new segment. Before the superblock records that epoch, the end of the
+//! previous epoch is made durable and recorded, so that a record that was read once is never missing later. A record
+//! that can be read is not necessarily on the device: after a failed sync the kernel's cache returns bytes that no
+//! later sync writes. Therefore records that nothing proves durable are rewritten in place before the sync.
 
 use crate::engine::files::{list, read_all};
 use crate::engine::full_device::rewrite_segment;
@@ -18,7 +18,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use nacre_node::{Ctx, FileId, FileKind, StoreOp, join_all};
 
-/// The log of earlier openings, and the state that its records make.
+/// The log of earlier openings, and the state that results from its records.
 pub(crate) struct RecoveredLog {
     // Read by `engine/open.rs`, which continues the log.
     pub(crate) state: State,
@@ -27,7 +27,7 @@ pub(crate) struct RecoveredLog {
 }
 
 impl RecoveredLog {
-    /// Reads and replays the log. Changes nothing.
+    /// Reads and replays the log without changing anything.
     pub(crate) async fn read(ctx: &Ctx, superblock: &Super) -> Result<Self, OsdError> {
         let store = superblock.label.uuid.0;
         let mark = Mark::read(ctx, store, superblock.log_epoch).await;
@@ -67,7 +67,7 @@ impl RecoveredLog {
         Ok(Self { state, plan, next_segment })
     }
 
-    /// Frees the unused ends of segments: nothing is appended to them any more.
+    /// Frees the unused ends of segments, because nothing more is appended to them.
     pub(crate) async fn truncate_segments(&mut self, ctx: &Ctx) -> Result<(), OsdError> {
         for (number, bytes) in core::mem::take(&mut self.plan.truncations) {
             ctx.io(StoreOp::Truncate { file: FileId::Log(number), len: bytes }).await?;

@@ -1,9 +1,10 @@
 //! The rules by which segments form the log after a restart: a sequence of records without a gap, or damage.
 //!
 //! Each segment is summarized by itself, then [`plan`] decides. Segments that were deleted may reappear after a power
-//! loss, with or without their neighbours: the log is the *latest* chain of segments without a gap that reaches back to
-//! the last record that its own list of runs contains. It ends with its last complete record; if any record says that a
-//! later one had been synced, that is damage. No I/O in here; used by `log/recover.rs`.
+//! loss, with or without their neighbours. The log is therefore the *latest* chain of segments without a gap that
+//! reaches back to the last record that the chain's own list of runs covers. The log ends with its last complete
+//! record; if any record states that a later one had been synced, that is damage. No I/O in here; used by
+//! `log/recover.rs`.
 
 use crate::error::OsdError;
 use crate::log::segment::{LOG_VERSION, Record, RecordKind, Scan, Segment, SegmentHeader};
@@ -12,38 +13,38 @@ use alloc::format;
 use alloc::vec::Vec;
 use nacre_types::Codec;
 
-/// What the superblock says of log epochs.
+/// The log epochs according to the superblock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Epochs<'a> {
     pub(crate) latest: u32,
-    /// Last lsn of those that have ended and may have segments.
+    /// Epochs that have ended and may still have segments, each with its last lsn.
     pub(crate) ends: &'a [(u32, u64)],
-    /// Up to which lsn the log is durable, as the mark says.
+    /// The lsn up to which the log is durable according to the mark.
     pub(crate) mark: u64,
 }
 
-/// A block of the device.
+/// Granularity of truncations: a block of the device.
 const CUT_BYTES: u64 = 4096;
 
-/// What one segment holds.
+/// Summary of one segment.
 #[derive(Debug)]
 pub(crate) struct Summary {
     number: u64,
     epoch: u32,
     bytes: u64,
     first_lsn: u64,
-    /// Where its last record that counts ends.
+    /// Position in the segment after its last valid record.
     end_bytes: u64,
-    /// Of the last whole record; below `first_lsn` if there is none.
+    /// Lsn of the last complete record; below `first_lsn` if there is none.
     last_lsn: u64,
     last_transno: u64,
-    /// The latest list of runs.
+    /// The latest list of runs in this segment.
     runs: Option<RunList>,
-    /// What its records, also those behind a gap, say was synced.
+    /// The highest lsn that records of this segment, also those behind a gap, state to be synced.
     synced_lsn: u64,
 }
 
-/// Records of a segment that count, in order.
+/// Returns the valid records of a segment, in order.
 fn records<'a>(header: &SegmentHeader, bytes: &'a [u8], end: u64) -> (Vec<Record<'a>>, Scan<'a>) {
     let mut scan = Scan::new(header, bytes);
     let mut records = Vec::new();
@@ -61,14 +62,14 @@ fn records<'a>(header: &SegmentHeader, bytes: &'a [u8], end: u64) -> (Vec<Record
     }
     (records, scan)
 }
-/// Last lsn that counts of an epoch. The latest epoch is open; of an earlier one that is not listed nothing counts: its
-/// segments were deleted and are back.
+/// Returns the last valid lsn of an epoch. The latest epoch has no end yet. An earlier epoch that is not listed has no
+/// valid records: its segments had been deleted and have reappeared.
 fn end_of(epoch: u32, epochs: &Epochs<'_>) -> u64 {
     let listed = epochs.ends.iter().find(|(e, _)| *e == epoch).map(|(_, lsn)| *lsn);
     listed.unwrap_or(if epoch >= epochs.latest { u64::MAX } else { 0 })
 }
 
-/// Sums up a segment.
+/// Summarizes a segment.
 ///
 /// # Errors
 /// `Format` for segments of another version or store, `Corrupt` for a list of runs that cannot be read.
@@ -89,7 +90,7 @@ pub(crate) fn summarize(
         runs: None,
         synced_lsn: 0,
     };
-    // No header: made in advance, or its first write was lost.
+    // No header: the segment was created in advance, or its first write was lost.
     let Some(header) = SegmentHeader::parse(bytes) else { return Ok(summary) };
     if header.version != LOG_VERSION || header.id.store != store || header.id.number != number {
         return Err(OsdError::Format(format!(
@@ -119,19 +120,19 @@ pub(crate) fn summarize(
     Ok(summary)
 }
 
-/// The log that counts.
+/// The segments that form the log.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     /// Segments of the chain, oldest first.
     pub(crate) segments: Vec<Segment>,
     /// Epochs of these segments.
     pub(crate) epochs: Vec<u32>,
-    /// Segments of the chain with more behind their last record than is worth keeping, and the lengths that do.
+    /// Segments of the chain whose unused ends are worth freeing, and the lengths to truncate them to.
     pub(crate) truncations: Vec<(u64, u64)>,
-    /// Segments to delete: never used, behind the end, or flushed long ago.
+    /// Segments to delete: never used, behind the end of the log, or flushed long ago.
     pub(crate) unused: Vec<u64>,
     pub(crate) last_lsn: u64,
-    /// Something says that records up to this are durable; of later ones nothing is known.
+    /// Records up to this lsn are proven durable; nothing is known about later ones.
     pub(crate) proven_lsn: u64,
     pub(crate) last_transno: u64,
     pub(crate) runs: RunList,
@@ -140,11 +141,11 @@ pub(crate) struct Plan {
 /// Decides from all segments in order of their numbers.
 ///
 /// # Errors
-/// `Corrupt` when records that had been synced, or are needed, are gone.
+/// `Corrupt` when records that had been synced, or are needed, are missing.
 pub(crate) fn plan(summaries: &[Summary], epochs: &Epochs<'_>) -> Result<Plan, OsdError> {
     let used: Vec<&Summary> = summaries.iter().filter(|s| s.last_lsn >= s.first_lsn).collect();
     let mut plan = Plan::default();
-    // Chains from the latest to the oldest.
+    // Candidates: chains from the latest to the oldest.
     let mut end = used.len();
     let mut chain: &[&Summary] = &[];
     while end > 0 {
@@ -194,7 +195,7 @@ pub(crate) fn plan(summaries: &[Summary], epochs: &Epochs<'_>) -> Result<Plan, O
     Ok(plan)
 }
 
-/// Gives the records of a planned segment that no run holds yet.
+/// Passes the records of a planned segment that are not in runs yet to `each`.
 ///
 /// # Errors
 /// Those of `each`; `Corrupt` if the segment has changed since it was planned.
@@ -232,7 +233,7 @@ mod tests {
             synced_lsn,
         }
     }
-    /// Numbers of the chain, last lsn; or `None` for damage.
+    /// Returns the segment numbers of the chain and its last lsn; `None` for damage.
     fn check(segments: &[Summary], ends: &[(u32, u64)], expected: Option<(&[u64], u64)>) {
         check_marked(segments, ends, 0, expected);
     }
@@ -249,13 +250,13 @@ mod tests {
         check(&[], &[], Some((&[], 0)));
         let unused = || segment(9, u64::MAX, 0, 0, None);
         check(&[segment(1, 1, 5, 3, None), segment(2, 6, 9, 7, None), unused()], &[], Some((&[1, 2], 9)));
-        // The tail of 1 was lost before it was synced: 2 does not count.
+        // The end of segment 1 was lost before it was synced, so segment 2 is not part of the log.
         check(&[segment(1, 1, 4, 3, None), segment(2, 6, 9, 4, None)], &[], Some((&[1], 4)));
-        // It was synced: damage.
+        // The end of segment 1 had been synced: damage.
         check(&[segment(1, 1, 4, 3, None), segment(2, 6, 9, 5, None)], &[], None);
-        // 1 had been deleted and is back, 2 is gone; the run list in 3 says why.
+        // Segment 1 had been deleted and has reappeared, 2 is gone; the list of runs in 3 explains it.
         check(&[segment(1, 1, 4, 3, None), segment(3, 8, 12, 9, Some(9))], &[(1, 7)], Some((&[3], 12)));
-        // Needed records are gone.
+        // Needed records are missing.
         check(&[segment(3, 8, 12, 9, Some(6))], &[], None);
         check(&[], &[(1, 7)], None);
     }
@@ -264,12 +265,12 @@ mod tests {
     fn a_log_that_ends_before_the_mark_is_damaged() {
         let first = || segment(1, 1, 5, 3, None);
         check_marked(&[first(), segment(2, 6, 9, 5, None)], &[], 9, Some((&[1, 2], 9)));
-        // 2 is missing, or empty, or cut.
+        // Segment 2 is missing, empty or truncated.
         check_marked(&[first()], &[], 9, None);
         check_marked(&[first(), segment(2, u64::MAX, 0, 0, None)], &[], 9, None);
         check_marked(&[first(), segment(2, 6, 8, 5, None)], &[], 9, None);
         check_marked(&[], &[], 1, None);
-        // What lies behind the mark may be gone.
+        // Records behind the mark may be missing.
         check_marked(&[first()], &[], 5, Some((&[1], 5)));
         // Everything up to the mark is in runs, and its segments are deleted.
         check_marked(&[segment(3, 10, 12, 9, Some(9))], &[], 9, Some((&[3], 12)));

@@ -6,9 +6,9 @@
 //! epoch, so that bytes of another segment are never accepted. A record never crosses a segment; the rest of a segment
 //! stays zero.
 //!
-//! The log ends at the first record that is missing or broken. If a later record says that the log was synced beyond
-//! that point, bytes that were durable are missing: that is damage, and not the end of the log ([`Scan`]).
-//! Format: docs/disk-format.md. Not here: when to sync (`log/commit.rs`), when segments are deleted
+//! The log ends at the first record that is missing or broken. If a later record states that the log was synced beyond
+//! that point, bytes that were durable are missing: that is damage, and not the end of the log ([`Scan`]). The format
+//! is in docs/disk-format.md. Not here: when to sync (`log/commit.rs`), when segments are deleted
 //! (`maintenance/flush.rs`).
 
 use crate::crc::crc32c;
@@ -23,7 +23,7 @@ pub(crate) const SEGMENT_HEADER_BYTES: usize = 64;
 pub(crate) const RECORD_HEADER_BYTES: usize = 40;
 const ALIGN: usize = 8;
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum RecordKind {
@@ -31,12 +31,10 @@ pub(crate) enum RecordKind {
     Change = 1,
     /// The list of runs (`run_list.rs`).
     Runs = 2,
-    /// Nothing but its transno: the numbers up to it are used up. Earlier builds wrote it.
-    Transno = 3,
 }
 impl RecordKind {
     fn from_number(n: u32) -> Option<Self> {
-        [Self::Change, Self::Runs, Self::Transno].into_iter().find(|k| *k as u32 == n)
+        [Self::Change, Self::Runs].into_iter().find(|k| *k as u32 == n)
     }
 }
 
@@ -52,7 +50,7 @@ pub(crate) enum RowOp<'a> {
     DeleteRange { from: &'a [u8], to: &'a [u8] },
 }
 
-/// Which log a segment belongs to.
+/// The identity of a segment: its number, and the epoch and store of its log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentId {
     pub(crate) number: u64,
@@ -60,7 +58,7 @@ pub(crate) struct SegmentId {
     pub(crate) store: [u8; 16],
 }
 impl SegmentId {
-    /// What record checksums of this segment are mixed with.
+    /// The seed of the checksums of records in this segment.
     pub(crate) fn seed(&self) -> u32 {
         let mut b = [0u8; 28];
         b[..8].copy_from_slice(&self.number.to_le_bytes());
@@ -88,29 +86,29 @@ pub(crate) struct Segment {
     pub(crate) number: u64,
     pub(crate) bytes: u64,
     pub(crate) last_lsn: u64,
-    /// Records up to this are synced (of those in this segment).
+    /// Records of this segment up to this lsn are synced.
     pub(crate) synced_lsn: u64,
 }
 
-/// The writing end.
+/// The end of the log that records are appended to.
 pub(crate) struct LogWriter {
     epoch: u32,
     store: [u8; 16],
-    /// Length of segments where there is room.
+    /// Length of new segments if there is enough space.
     segment_bytes: u64,
     /// Segments below this number are of earlier epochs.
     first_number: u64,
-    /// Live segments, oldest first; the last one is written to.
+    /// Live segments, oldest first; records are appended to the last one.
     segments: VecDeque<Segment>,
-    /// Where in the last segment the next record begins.
+    /// Position of the next record in the last segment.
     position: u64,
     seed: u32,
-    /// Bytes of this visit that belong before `position` of the last segment.
+    /// Bytes of this visit, to be written before `position` of the last segment.
     buffer: Vec<u8>,
     buffer_at: u64,
-    /// Writes of this visit to segments that are full now.
+    /// Writes of this visit to segments that are now full.
     full: Vec<StoreOp>,
-    /// Made in advance: numbers and lengths.
+    /// Segments created in advance: numbers and lengths.
     ready: VecDeque<(u64, u64)>,
     next_number: u64,
     last_lsn: u64,
@@ -120,7 +118,7 @@ pub(crate) struct LogWriter {
 }
 
 impl LogWriter {
-    /// A log that goes on after `last_lsn`. `old` are segments of earlier epochs that are still needed.
+    /// Creates a log that continues after `last_lsn`. `old` are segments of earlier epochs that are still needed.
     pub(crate) fn new(
         store: [u8; 16],
         epoch: u32,
@@ -150,18 +148,18 @@ impl LogWriter {
         }
     }
 
-    /// Number of the latest record.
+    /// Lsn of the latest record.
     pub(crate) fn last_lsn(&self) -> u64 {
         self.last_lsn
     }
-    /// The largest body that fits a record.
+    /// Largest body of a record.
     pub(crate) fn body_bytes_max(&self) -> u64 {
         body_bytes(self.segment_bytes)
     }
     pub(crate) fn segment_bytes(&self) -> u64 {
         self.segment_bytes
     }
-    /// What the segment that is written to can still take.
+    /// Bytes that still fit into the segment that records are appended to.
     fn bytes_left(&self) -> u64 {
         let open = self.segments.back().filter(|_| self.position != u64::MAX);
         open.map_or(0, |s| s.bytes.saturating_sub(self.position))
@@ -171,27 +169,27 @@ impl LogWriter {
         let full: u64 = self.segments.iter().map(|s| s.bytes).sum();
         full - self.bytes_left().min(full)
     }
-    /// Bytes of segments that are full: what a flush can make free.
+    /// Bytes of full segments, which a flush can free.
     pub(crate) fn full_bytes(&self) -> u64 {
         let all: u64 = self.segments.iter().map(|s| s.bytes).sum();
         let open = self.segments.back().filter(|_| self.position != u64::MAX);
         all - open.map_or(0, |s| s.bytes)
     }
-    /// Segments that earlier openings have left.
+    /// Number of segments from earlier openings.
     pub(crate) fn old_count(&self) -> usize {
         self.segments.iter().filter(|s| s.number < self.first_number).count()
     }
     pub(crate) fn ready_count(&self) -> usize {
         self.ready.len()
     }
-    /// Takes a number for a segment that is going to be made in advance.
+    /// Assigns the number of a segment that will be created in advance.
     pub(crate) fn take_number(&mut self) -> u64 {
         let n = self.next_number;
         self.next_number += 1;
         n
     }
-    /// The segment was made and is full of zeros. `false`: a later one is in use already (order of numbers is
-    /// the order of the log), delete it.
+    /// Adds a segment that was created and filled with zeros. Returns `false` if a later segment is already in use:
+    /// segments are used in the order of their numbers, so the caller deletes this one.
     pub(crate) fn add_ready(&mut self, number: u64, bytes: u64) -> bool {
         let fits = self.segments.back().is_none_or(|s| s.number < number);
         if fits {
@@ -199,11 +197,11 @@ impl LogWriter {
         }
         fits
     }
-    /// What fits the next segment as one record; anything while none is ready.
+    /// Largest body of a record that fits into the next segment; unlimited if no segment is ready.
     pub(crate) fn ready_body(&self) -> u64 {
         self.ready.front().map_or(u64::MAX, |(_, bytes)| body_bytes(*bytes))
     }
-    /// Bytes that can be appended without making a segment, by changes none of which is larger than `record`.
+    /// Bytes that can be appended without creating a segment, if no change is larger than `record`.
     pub(crate) fn room(&self, record: u64) -> u64 {
         let record = record + (RECORD_HEADER_BYTES + ALIGN) as u64;
         let usable = |bytes: u64| if bytes >= record { bytes } else { 0 };
@@ -243,7 +241,7 @@ impl LogWriter {
     pub(crate) fn body(&mut self, body: &[u8]) {
         self.buffer.extend_from_slice(body);
     }
-    /// A place in the open record to come back to.
+    /// Returns a position in the open record that the caller can roll back to.
     pub(crate) fn mark(&self) -> (usize, u32) {
         (self.buffer.len(), self.record_rows)
     }
@@ -292,7 +290,7 @@ impl LogWriter {
     fn next_segment(&mut self, record_bytes: u64) {
         let record = self.buffer.split_off(self.record_at);
         self.flush_buffer();
-        // One that was made small on a full device may be too small.
+        // A segment that was created small on a full device may be too small.
         while let Some((number, _)) =
             self.ready.pop_front_if(|(_, bytes)| *bytes < record_bytes + SEGMENT_HEADER_BYTES as u64)
         {
@@ -325,7 +323,7 @@ impl LogWriter {
             return;
         }
         let number = self.segments.back().expect("bytes belong to a segment").number;
-        // Room for a visit like this one: small pieces are what allocators are quick with.
+        // Capacity for a visit of the same size: allocators serve small pieces faster.
         let capacity = self.buffer.len().next_multiple_of(256).min(4096);
         let data = core::mem::replace(&mut self.buffer, Vec::with_capacity(capacity));
         let len = data.len() as u64;
@@ -336,7 +334,7 @@ impl LogWriter {
         });
         self.buffer_at += len;
     }
-    /// The writes of this visit, in order.
+    /// Takes the writes of this visit, in order.
     pub(crate) fn take_writes(&mut self, out: &mut Vec<StoreOp>) {
         self.flush_buffer();
         out.append(&mut self.full);
@@ -344,18 +342,18 @@ impl LogWriter {
 
     // ---- syncs
 
-    /// Segments with records that no sync has covered.
+    /// Segments with unsynced records.
     pub(crate) fn unsynced(&self) -> Vec<u64> {
         self.segments.iter().filter(|s| s.synced_lsn < s.last_lsn).map(|s| s.number).collect()
     }
-    /// Everything up to `lsn` is durable.
+    /// Records that everything up to `lsn` is durable.
     pub(crate) fn synced(&mut self, lsn: u64) {
         self.synced_lsn = self.synced_lsn.max(lsn);
         for s in &mut self.segments {
             s.synced_lsn = s.last_lsn.min(self.synced_lsn);
         }
     }
-    /// Takes out the segments whose records all are at or below `lsn`; the one that is written to stays.
+    /// Removes and returns the segments whose records are all at or below `lsn`; the last segment stays.
     pub(crate) fn drop_through(&mut self, lsn: u64) -> Vec<u64> {
         let mut dropped = Vec::new();
         let writing = self.position != u64::MAX;
@@ -370,12 +368,12 @@ impl LogWriter {
     }
 }
 
-/// What fits a segment of this length, as one record.
+/// Largest body of a record in a segment of this length.
 fn body_bytes(segment_bytes: u64) -> u64 {
     segment_bytes.saturating_sub((SEGMENT_HEADER_BYTES + RECORD_HEADER_BYTES + ALIGN) as u64)
 }
 
-/// A record as read back.
+/// A record read from a segment.
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
     pub(crate) kind: RecordKind,
@@ -386,7 +384,7 @@ pub(crate) struct Record<'a> {
     pub(crate) bytes: usize,
 }
 impl<'a> Record<'a> {
-    /// Rows of a `Change`, in order; `None` in place of bytes that make no sense.
+    /// Rows of a `Change`, in order; `None` in place of bytes that cannot be decoded.
     pub(crate) fn rows(&self) -> impl Iterator<Item = Option<RowOp<'a>>> + use<'a> {
         let mut rest = self.body;
         core::iter::from_fn(move || {
@@ -422,7 +420,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// What the header of a segment says.
+/// The content of a segment's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) id: SegmentId,
@@ -447,7 +445,7 @@ impl SegmentHeader {
     }
 }
 
-/// Reads the records of one segment held in memory.
+/// Reads the records of one segment in memory.
 pub(crate) struct Scan<'a> {
     bytes: &'a [u8],
     seed: u32,
@@ -457,7 +455,7 @@ impl<'a> Scan<'a> {
     pub(crate) fn new(header: &SegmentHeader, bytes: &'a [u8]) -> Self {
         Self { bytes, seed: header.id.seed(), at: SEGMENT_HEADER_BYTES }
     }
-    /// The record at the current place, if it is whole; moves behind it.
+    /// Returns the record at the current position if it is complete, and moves behind it.
     pub(crate) fn next(&mut self) -> Option<Record<'a>> {
         let record = self.record_at(self.at)?;
         self.at += record.bytes;
@@ -483,7 +481,8 @@ impl<'a> Scan<'a> {
             bytes: len.next_multiple_of(ALIGN),
         })
     }
-    /// Highest `synced_lsn` of any whole record from here on, wherever it begins: what must not be missing.
+    /// Returns the highest `synced_lsn` of any complete record from here on, wherever it begins. Records up to that lsn
+    /// must exist.
     pub(crate) fn synced_beyond(&self) -> u64 {
         let mut at = self.at;
         let mut highest = 0;
@@ -615,12 +614,12 @@ mod tests {
         apply(&mut files, &ops);
         let mut bytes = files.remove(&1).unwrap();
         let header = SegmentHeader::parse(&bytes).unwrap();
-        bytes[64 + 56 + 50] ^= 1; // the second record
+        bytes[64 + 56 + 50] ^= 1; // In the second record.
         let mut scan = Scan::new(&header, &bytes);
         assert!(scan.next().is_some());
         assert!(scan.next().is_none());
         assert_eq!(scan.synced_beyond(), 13);
-        // The same bytes in another segment are nothing.
+        // The same bytes in another segment are not accepted.
         let other = SegmentHeader { id: SegmentId { number: 2, ..header.id }, ..header };
         assert!(Scan::new(&other, &bytes).next().is_none());
     }

@@ -10,18 +10,18 @@ use nacre_node::{FileId, StoreError, StoreOp};
 
 pub(crate) const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const SEGMENT_BYTES_MAX: u64 = 16 << 20;
-/// A new segment takes at most this part of the free space.
+/// A new segment takes at most this fraction of the free space.
 const SEGMENTS_IN_FREE: u64 = 8;
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Length of new log segments: small where the log or the device is small.
+/// Length of new log segments; smaller if the log or the device is small.
 pub(crate) fn segment_bytes(config: &OsdConfig, device_bytes: u64) -> u64 {
     let wanted = (config.log_bytes_max / 8).min((device_bytes / 64).max(1 << 20));
     wanted.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX).next_multiple_of(4096)
 }
 
 impl Osd {
-    /// Creates one log segment in advance: a small one where there is little room.
+    /// Creates one log segment in advance; a small one if there is little space.
     pub(crate) async fn create_segment(&self) -> Result<(), OsdError> {
         let free = self.ask_space().await?.bytes_avail;
         let (number, wanted) = {
@@ -31,7 +31,7 @@ impl Osd {
         let file = FileId::Log(number);
         let mut len = wanted.min((free / SEGMENTS_IN_FREE).max(SEGMENT_BYTES_MIN).next_multiple_of(4096));
         while let Err(error) = self.ctx().io(StoreOp::Create { file, len }).await {
-            // The free space may have been taken meanwhile, or may be reserved for another user.
+            // The free space may have been used meanwhile, or may be reserved for another user.
             if error != StoreError::NoSpace || len == SEGMENT_BYTES_MIN {
                 return Err(error.into());
             }
@@ -44,8 +44,8 @@ impl Osd {
             self.ctx().io(StoreOp::Delete { file }).await?;
         }
         self.room().wake_all();
-        // Without this sync the first commit in the segment would have to write its zeros. Records may be in it by now, so
-        // a failure concerns them, and the kernel would not report it a second time.
+        // Without this sync the first commit in the segment would have to write its zeros. The segment may contain
+        // records by now, so a failure concerns them, and the kernel would not report it a second time.
         if fits && let Err(error) = self.ctx().io(StoreOp::SyncAside { file }).await {
             self.log_failed(&format!("sync of log segment {number}: {error}"));
         }
@@ -73,7 +73,7 @@ impl Osd {
                     self.room().set_device_full(true);
                     self.room().set_tight(true);
                     self.release_ballast().await;
-                    // The rows of the log may take less room in a run.
+                    // The rows of the log may need less space in a run.
                     self.background().request_flush();
                     if was_full {
                         self.room().set_stuck(true);

@@ -18,7 +18,7 @@ pub struct Usage {
     pub objects: u64,
 }
 
-/// Kind of an owner: 0 user, 1 group, 2 project; and its number.
+/// Kind of an owner (0 user, 1 group, 2 project) and its id.
 pub(crate) type AccountId = (u8, u32);
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -31,7 +31,7 @@ struct Account {
 pub(crate) struct Accounts {
     by_id: BTreeMap<AccountId, Account>,
     current_gen: u32,
-    /// Changes that would have gone below zero: a bug of the caller, counted and reported.
+    /// Changes that would have made a value negative: a bug of the caller, counted and reported.
     underflows: u64,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn account_value(usage: Usage) -> [u8; 16] {
     v[8..].copy_from_slice(&usage.objects.to_le_bytes());
     v
 }
-/// From a raw key (with table number) and a value.
+/// Decodes a raw key (with its table number) and a value.
 pub(crate) fn parse_account(raw: &[u8], value: &[u8]) -> Option<(AccountId, Usage)> {
     let id = u32::from_be_bytes(raw.get(2..6)?.try_into().ok()?);
     Some(((*raw.get(1)?, id), Usage { bytes: u64_at(value, 0)?, objects: u64_at(value, 8)? }))
@@ -61,7 +61,7 @@ impl Accounts {
     pub(crate) fn usage(&self, id: AccountId) -> Usage {
         self.by_id.get(&id).map(|a| a.usage).unwrap_or_default()
     }
-    /// Changes one account; the new value.
+    /// Changes one account and returns its new value.
     pub(crate) fn charge(&mut self, id: AccountId, bytes: i64, objects: i64) -> Usage {
         let account = self.by_id.entry(id).or_default();
         let add = |value: u64, delta: i64, underflows: &mut u64| {
@@ -75,25 +75,25 @@ impl Accounts {
         account.generation = self.current_gen;
         account.usage
     }
-    /// Sets an account as log or run say.
+    /// Sets an account to the value in the log or a run.
     pub(crate) fn set(&mut self, id: AccountId, usage: Usage) {
         self.by_id.insert(id, Account { usage, generation: self.current_gen });
     }
-    /// Sets an account from a run, unless the log has said something newer.
+    /// Sets an account to the value in a run, unless the log contained a newer one.
     pub(crate) fn set_if_unknown(&mut self, id: AccountId, usage: Usage) {
         let _ = self.by_id.entry(id).or_insert(Account { usage, generation: 0 });
     }
     pub(crate) fn iter(&self) -> impl Iterator<Item = (AccountId, Usage)> {
         self.by_id.iter().map(|(id, a)| (*id, a.usage))
     }
-    /// All users together: bytes and objects of the target.
+    /// Sum over all users: bytes and objects of the target.
     pub(crate) fn total(&self) -> Usage {
         self.by_id.range((0, 0)..(1, 0)).fold(Usage::default(), |t, (_, a)| Usage {
             bytes: t.bytes.saturating_add(a.usage.bytes),
             objects: t.objects.saturating_add(a.usage.objects),
         })
     }
-    /// Starts a new generation; the accounts changed in the one before.
+    /// Starts a new generation and returns the accounts that changed in the previous one.
     pub(crate) fn freeze(&mut self) -> Vec<(AccountId, Usage)> {
         let frozen = self.current_gen;
         self.current_gen += 1;

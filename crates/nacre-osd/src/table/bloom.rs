@@ -1,4 +1,4 @@
-//! Bloom filters of runs: they say without a read that a run does not hold a key.
+//! Bloom filters of runs: they tell without a read that a run does not contain a key.
 //!
 //! The filters are blocked: all bits of a key lie in 64 bytes, so a lookup costs one cache miss. With about ten bits
 //! per key, 1-2 % of the absent keys are reported as possibly present.
@@ -10,7 +10,7 @@ const WORDS: usize = 8;
 const PROBES: u32 = 6;
 const BITS_PER_KEY: usize = 10;
 
-/// A hash that is part of the format: equal everywhere, for ever.
+/// A hash that is part of the disk format: it never changes.
 pub(crate) fn hash(bytes: &[u8]) -> u64 {
     const K: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut h = (bytes.len() as u64).wrapping_mul(K);
@@ -38,7 +38,7 @@ impl Bloom {
         let blocks = (keys * BITS_PER_KEY).div_ceil(WORDS * 64).max(1);
         Self { words: vec![0; blocks * WORDS] }
     }
-    /// First word of the block, and the bits in it, of a hash.
+    /// First word of a hash's block, and the bits of the hash in it.
     fn place(&self, hash: u64) -> (usize, [u64; WORDS]) {
         let blocks = (self.words.len() / WORDS) as u64;
         let block = ((hash >> 32) * blocks) >> 32;

@@ -1,4 +1,4 @@
-//! Cursors that read several runs as one: the newest row of a key wins, and tombstones hide older rows.
+//! Cursors that read several runs as one: the newest row of a key is returned, and tombstones hide older rows.
 
 use crate::engine::osd::Osd;
 use crate::error::OsdError;
@@ -9,39 +9,39 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use nacre_node::{FileId, StoreDone, StoreOp};
 
-/// Rows looked at between two places where the island may be left.
+/// Rows examined between two points at which other tasks may run.
 const SLICE_ROWS: usize = 256;
 
-/// How a run is read.
+/// How much of a run one read covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReadAhead {
-    /// One block at a time, kept in the block cache.
+    /// One block at a time, which is kept in the block cache.
     Cached,
-    /// Many blocks at a time, kept nowhere.
+    /// Many blocks at a time, which are not cached.
     Bytes(u32),
 }
 
-/// What becomes of rows that say "deleted".
+/// The treatment of rows that mark a key as deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deleted {
-    /// They hide older rows and are left out.
+    /// They hide older rows and are omitted.
     Drop,
-    /// They are given too: runs below these may hold what they hide.
+    /// They are returned too, because older runs may contain the rows that they hide.
     Keep,
 }
 
-/// One run, from a key on.
+/// Position in one run.
 struct RunCursor {
     run: Rc<Run>,
     /// Next block to load.
     next_block: usize,
-    /// Blocks read in advance; the current row is that of the first.
+    /// Blocks that have been read; the current row is in the first.
     loaded: VecDeque<BlockRows>,
 }
 
-/// Runs merged, from a key up to another.
+/// A merge of runs over a range of keys.
 pub(crate) struct MergeCursor {
-    /// Oldest first, as the list of runs.
+    /// Oldest first, as in the list of runs.
     cursors: Vec<RunCursor>,
     from: Key,
     to: Key,
@@ -50,7 +50,7 @@ pub(crate) struct MergeCursor {
 }
 
 impl MergeCursor {
-    /// Rows of `from..to` in some runs, oldest first.
+    /// Merges the rows of `from..to` in `runs`, which are ordered from the oldest to the newest.
     pub(crate) fn new(runs: &[Rc<Run>], from: &Key, to: &Key, ahead: ReadAhead, deleted: Deleted) -> Self {
         let cursors = runs
             .iter()
@@ -65,11 +65,11 @@ impl MergeCursor {
             .collect();
         Self { cursors, from: from.clone(), to: to.clone(), ahead, deleted }
     }
-    /// Whether any run can have something to give.
+    /// Whether no run can contain rows of the range.
     pub(crate) fn is_empty(&self) -> bool {
         self.cursors.iter().all(|c| c.next_block == usize::MAX)
     }
-    /// Gives the next rows in order, at most `limit`; whether there may be more.
+    /// Passes the next rows to `each`, in order, at most `limit`. Returns whether there may be more.
     pub(crate) async fn rows(
         &mut self,
         osd: &Osd,
@@ -78,7 +78,7 @@ impl MergeCursor {
     ) -> Result<bool, OsdError> {
         let (mut given, mut seen) = (0, 0);
         while given < limit {
-            // Hidden rows count as work too: a visit stays short in a field of tombstones.
+            // Hidden rows count as work too, so that a visit stays short where there are many tombstones.
             if seen >= SLICE_ROWS.max(limit) {
                 if given > 0 {
                     return Ok(true);
@@ -101,7 +101,7 @@ impl MergeCursor {
         }
         Ok(true)
     }
-    /// The newest run that has the lowest key.
+    /// Index of the newest run among those that are at the lowest key.
     fn newest_of_lowest(&self) -> Option<usize> {
         let mut lowest: Option<(usize, &[u8])> = None;
         for (n, c) in self.cursors.iter().enumerate().rev() {
@@ -113,7 +113,7 @@ impl MergeCursor {
         }
         lowest.map(|(n, _)| n)
     }
-    /// Gives the row of a cursor, unless it is hidden.
+    /// Passes the row of a cursor to `each`, unless it is hidden; returns whether it did.
     fn give(&self, newest: usize, each: &mut impl FnMut(&BlockRows)) -> bool {
         let row = self.cursors.get(newest).and_then(|c| c.loaded.front());
         let Some((row, key)) = row.and_then(|row| Some((row, row.key()?))) else { return false };
@@ -124,7 +124,7 @@ impl MergeCursor {
         each(row);
         true
     }
-    /// Moves this and all older runs with the same key on; whether one must be filled again.
+    /// Advances this run and all older runs at the same key. Returns whether blocks must be read for any of them.
     fn step_over(&mut self, newest: usize) -> bool {
         let Some((winner, older)) = self.cursors.get_mut(..=newest).and_then(|c| c.split_last_mut()) else {
             return true;
@@ -143,14 +143,14 @@ impl RunCursor {
     fn key(&self) -> Option<&[u8]> {
         self.loaded.front()?.key()
     }
-    /// To the next row; whether blocks must be read for it.
+    /// Advances to the next row. Returns whether blocks must be read for it.
     fn step(&mut self, to: &[u8]) -> bool {
         if let Some(rows) = self.loaded.front_mut() {
             rows.step();
         }
         self.settle(to)
     }
-    /// Lets go of blocks without further rows and of all that is beyond the end; whether blocks must be read.
+    /// Drops exhausted blocks and everything beyond the end. Returns whether blocks must be read.
     fn settle(&mut self, to: &[u8]) -> bool {
         while let Some(rows) = self.loaded.front() {
             match rows.key() {
@@ -164,7 +164,7 @@ impl RunCursor {
         }
         self.next_block != usize::MAX
     }
-    /// Reads blocks until there is a row, if there is one in `from..to`.
+    /// Reads blocks until there is a current row, or until `from..to` is exhausted.
     async fn fill(&mut self, osd: &Osd, from: &[u8], to: &[u8], ahead: ReadAhead) -> Result<(), OsdError> {
         while self.settle(to) {
             if self.run.blocks.get(self.next_block).is_none_or(|b| b.first.raw() >= to) {
@@ -179,7 +179,7 @@ impl RunCursor {
             }
             self.next_block += self.loaded.len();
             if let Some(rows) = self.loaded.front_mut() {
-                // Only the first block may begin before `from`.
+                // Only the first block may contain rows before `from`.
                 rows.seek(from);
             }
         }
@@ -188,7 +188,7 @@ impl RunCursor {
 }
 
 impl Osd {
-    /// One block of a run, checked.
+    /// Returns one verified block of a run.
     pub(crate) async fn block(&self, run: &Rc<Run>, index: usize) -> Result<BlockRows, OsdError> {
         if let Some(rows) = self.state().runs.cached(run.meta.id, index) {
             return Ok(rows);
@@ -198,7 +198,7 @@ impl Osd {
         self.state_mut().runs.cache(run.meta.id, index, rows.clone(), len);
         Ok(rows)
     }
-    /// Consecutive blocks that begin below `to`, `max` bytes of them or one.
+    /// Reads consecutive blocks that begin below `to`: at most `max` bytes, but at least one block.
     async fn blocks(
         &self,
         run: &Rc<Run>,
@@ -249,7 +249,7 @@ impl Osd {
         }
         Ok(rows)
     }
-    /// Leaves the island between two slices of long work.
+    /// Lets other tasks run between two slices of long work.
     pub(crate) async fn slice_end(&self) {
         self.ctx().sleep(core::time::Duration::from_nanos(1)).await;
     }

@@ -12,7 +12,7 @@ pub(crate) struct IntervalSet {
     by_start: BTreeMap<Key, Key>,
 }
 
-/// What an insertion changed, so that it can be taken back.
+/// The change of an insertion, so that it can be undone.
 #[derive(Debug)]
 pub(crate) struct IntervalUndo {
     inserted: Key,
@@ -35,7 +35,7 @@ impl IntervalSet {
             .next_back()
             .is_some_and(|(_, end)| end.raw() > raw)
     }
-    /// Adds `from..to`; what it overlaps or touches becomes one interval with it.
+    /// Adds `from..to` and merges it with every interval that it overlaps or touches.
     pub(crate) fn insert(&mut self, from: Key, to: Key) -> Option<IntervalUndo> {
         if from >= to {
             return None;
@@ -58,7 +58,7 @@ impl IntervalSet {
         self.by_start.insert(start.clone(), end);
         Some(IntervalUndo { inserted: start, removed })
     }
-    /// Takes back the latest insertion that was not taken back yet.
+    /// Undoes the latest insertion that has not been undone.
     pub(crate) fn undo(&mut self, undo: IntervalUndo) {
         self.by_start.remove(&undo.inserted);
         self.by_start.extend(undo.removed);

@@ -35,21 +35,21 @@ impl Key {
         bytes.extend_from_slice(key);
         Self(Repr::Heap(bytes.into_boxed_slice()))
     }
-    /// Upper end of a range: an empty `to` is the end of the table.
+    /// Upper end of a range; an empty `to` means the end of the table.
     pub(crate) fn upper(table: Table, to: &[u8]) -> Self {
         if to.is_empty() && table.0 < u8::MAX {
             return Self::new(Table(table.0 + 1), &[]);
         }
         Self::new(table, to)
     }
-    /// From bytes that start with the table number.
+    /// Creates a key from bytes that start with the table number.
     pub(crate) fn from_raw(raw: &[u8]) -> Self {
         match raw.split_first() {
             Some((table, key)) => Self::new(Table(*table), key),
             None => Self(Repr::Inline { len: 0, bytes: [0; INLINE_BYTES] }),
         }
     }
-    /// The smallest key above this one.
+    /// The next key: the smallest one above this key.
     pub(crate) fn successor(&self) -> Self {
         let mut raw = alloc::vec::Vec::with_capacity(self.raw().len() + 1);
         raw.extend_from_slice(self.raw());
@@ -69,14 +69,14 @@ impl Borrow<[u8]> for Key {
         self.raw()
     }
 }
-/// Eight bytes as a number that orders like them.
+/// Eight bytes as a number that has the same order.
 fn word(bytes: &[u8; INLINE_BYTES], at: usize) -> u64 {
     let mut w = [0; 8];
     w.copy_from_slice(&bytes[at..at + 8]);
     u64::from_be_bytes(w)
 }
-/// Order of inline keys: padded with zeros as numbers, then the shorter first. The same as that of their bytes,
-/// without a call (measured: half of the time of a tree search went into memcmp).
+/// Compares inline keys: as numbers padded with zeros, then the shorter one first. This is the order of their bytes,
+/// without a call of memcmp (which took half of the time of a tree search).
 fn compare_inline(a: &[u8; INLINE_BYTES], a_len: u8, b: &[u8; INLINE_BYTES], b_len: u8) -> Ordering {
     const LAST: usize = INLINE_BYTES - 8;
     for at in [0, 8, 16] {
@@ -85,7 +85,7 @@ fn compare_inline(a: &[u8; INLINE_BYTES], a_len: u8, b: &[u8; INLINE_BYTES], b_l
             return x.cmp(&y);
         }
     }
-    // The last word overlaps the one before, which is equal.
+    // The last word overlaps the previous one, whose bytes are equal.
     (word(a, LAST), a_len).cmp(&(word(b, LAST), b_len))
 }
 impl PartialEq for Key {

@@ -1,13 +1,13 @@
 //! The memtable: changed rows that no run holds yet, and a cache of rows that runs hold.
 //!
 //! A row carries the number of the flush generation that changed it. Generations up to `clean_gen` are in runs; their
-//! rows are *clean* and may be evicted. `current_gen` takes changes. While a flush runs, the generation between them is
-//! *frozen*: it is being written, and no row is added to it. A row of the frozen generation that changes again moves to
-//! the current one and is left out of that run: its old value is not needed, because the log that is kept beside the
-//! run holds the new one.
+//! rows are *clean* and may be evicted. `current_gen` receives changes. While a flush runs, the generation between them
+//! is *frozen*: it is being written, and no row is added to it. If a row of the frozen generation changes again, it
+//! moves to the current generation and is omitted from that run: its old value is not needed, because the log segments
+//! that are kept until the next flush contain the new one.
 //!
-//! Invariants: a row without a value hides the rows of runs under its key; a key that is neither here nor covered
-//! by a range tombstone has the value that the runs say; a row used since the oldest live pin is never evicted.
+//! Invariants: a row without a value hides the rows of runs under its key; a key that is neither here nor covered by a
+//! range tombstone has the value that it has in the runs; a row used since the oldest live pin is never evicted.
 
 use crate::table::interval::{IntervalSet, IntervalUndo};
 use crate::table::key::Key;
@@ -20,29 +20,30 @@ use bytes::Bytes;
 use core::cell::RefCell;
 use core::ops::Bound;
 
-/// Tree node share, slab entry and allocator overhead of a row.
+/// Memory of a row besides its bytes: share of a tree node, slab entry, allocator overhead.
 const ROW_OVERHEAD_BYTES: usize = 144;
 const CHUNK_ROWS: usize = 1024;
-/// Clean rows looked at for eviction when some come in, and when there are far too many (the flusher does most of it).
+/// Rows that an insertion of clean rows examines for eviction: normally, and far beyond the limit (where the flusher
+/// does most of the work).
 const EVICT_STEPS: usize = 8;
 const EVICT_STEPS_FAR: usize = 256;
-/// Deleted rows that are remembered while a pin may need them; the others wait for eviction.
+/// Deleted rows that are remembered while a pin may need them; more than these wait for the ordinary eviction.
 const GONE_MAX: usize = 4096;
-/// Of these are looked at before rows come in: more than a request deletes.
+/// Of these, the number that is examined before clean rows are inserted: more than a request deletes.
 const GONE_STEPS: usize = 8;
-/// Rows looked at to know which are old.
+/// Rows in the sample that determines which rows are old.
 const SAMPLE_ROWS: usize = 512;
 
-/// Index of a row in the slab. Stays valid while the row is pinned.
+/// Index of a row in the slab; valid while the row is pinned.
 pub(crate) type Slot = u32;
-/// A pinned key without a row: absent unless it was written since.
+/// A pinned key without a row: absent, unless it has been written since.
 pub(crate) const NO_SLOT: Slot = u32::MAX;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Row {
     /// `None`: deleted or known to be absent.
     value: Option<Bytes>,
-    /// Serial of the latest fetch or transaction that used it.
+    /// Serial of the latest fetch or transaction that used the row.
     touch: u64,
     generation: u32,
 }
@@ -60,7 +61,7 @@ impl Row {
     }
 }
 
-/// Which serials are held by live pins.
+/// The serials that live pins hold.
 #[derive(Default)]
 pub(crate) struct LivePins {
     window: RefCell<Window>,
@@ -70,7 +71,7 @@ struct Window {
     first: u64,
     counts: VecDeque<u32>,
 }
-/// One held serial.
+/// Holds one serial until it is dropped.
 pub(crate) struct Ticket {
     live: Rc<LivePins>,
     serial: u64,
@@ -113,15 +114,15 @@ impl LivePins {
     }
 }
 
-/// How to take back one change.
+/// Undoes one change.
 pub(crate) enum Undo {
-    /// A row that was there before.
+    /// The previous state of a row.
     Row {
         slot: Slot,
         old: Row,
         bytes: usize,
     },
-    /// A row that was made.
+    /// A row that the change created.
     New {
         slot: Slot,
         key: Key,
@@ -129,7 +130,7 @@ pub(crate) enum Undo {
     Range(IntervalUndo),
 }
 
-/// Bytes by state.
+/// Bytes by state of their rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MemBytes {
     pub(crate) active: u64,
@@ -137,7 +138,7 @@ pub(crate) struct MemBytes {
     pub(crate) clean: u64,
 }
 
-/// Rows by slot. Grows by chunks: no visit pays for copying it.
+/// Rows by slot. It grows in chunks, so that no visit has to copy it.
 #[derive(Default)]
 struct Slab {
     chunks: Vec<Box<[Row]>>,
@@ -169,7 +170,7 @@ impl Slab {
 pub(crate) struct Memtable {
     map: BTreeMap<Key, Slot>,
     slab: Slab,
-    /// Range tombstones of the current generation, and of the frozen one.
+    /// Range tombstones of the current generation (`active_ranges`) and of the frozen one.
     active_ranges: IntervalSet,
     frozen_ranges: IntervalSet,
     current_gen: u32,
@@ -177,12 +178,13 @@ pub(crate) struct Memtable {
     serial: u64,
     live: Rc<LivePins>,
     bytes: MemBytes,
-    /// Where eviction goes on, and the latest use of what it takes in this round (found when it takes something).
+    /// Where eviction continues, and the use serial up to which rows are evicted in this round (computed at the first
+    /// eviction of a round).
     sweep_at: Key,
     sweep_mark: Option<u64>,
-    /// Keys of rows that say no more than that nothing is below: they go when no pin needs them.
+    /// Keys of absent rows below which no run has a row; they are dropped as soon as no pin needs them.
     gone: VecDeque<(u64, Key)>,
-    /// Most rows that one range deletion has met.
+    /// Largest number of rows that one range deletion has affected.
     deleted_rows_max: u64,
 }
 
@@ -238,17 +240,17 @@ impl Memtable {
         let serial = self.serial;
         self.row_mut(slot).touch = serial;
     }
-    /// Whether a range tombstone in memory hides what runs hold under this key.
+    /// Whether a range tombstone in memory hides the rows of runs under this key.
     pub(crate) fn hides(&self, raw: &[u8]) -> bool {
         self.active_ranges.contains(raw) || self.frozen_ranges.contains(raw)
     }
-    /// Rows and absences in `from..to`, in order.
+    /// Rows in `from..to`, in order, including those that are known to be absent.
     pub(crate) fn range<'a>(
         &'a self,
         from: &Key,
         to: &Key,
     ) -> impl Iterator<Item = (&'a Key, Slot)> + use<'a> {
-        // An inverted range would panic in the tree.
+        // The tree would panic on an inverted range.
         let to = if from > to { from } else { to };
         self.map.range::<Key, _>((Bound::Included(from), Bound::Excluded(to))).map(|(k, s)| (k, *s))
     }
@@ -263,7 +265,7 @@ impl Memtable {
         };
         *counter = (*counter + add as u64).saturating_sub(sub as u64);
     }
-    /// Caches what the runs say of a key that is not here.
+    /// Caches the state of a key in the runs, if the key is not in memory.
     pub(crate) fn insert_clean(&mut self, key: Key, value: Option<Bytes>) -> Slot {
         let bytes = row_bytes(key.raw(), value.as_ref());
         let slot = self.slab.add(Row { value, touch: self.serial, generation: 0 });
@@ -273,8 +275,8 @@ impl Memtable {
         slot
     }
 
-    /// Writes or deletes a row in the current generation. `hint` is its slot if the caller knows it; `below` says
-    /// that runs (or the one being written) may hold the key.
+    /// Writes or deletes a row in the current generation. `hint` is its slot if the caller knows it; `below` tells that
+    /// runs (or the one being written) may contain the key.
     pub(crate) fn write(
         &mut self,
         key: Key,
@@ -309,7 +311,7 @@ impl Memtable {
         undo.push(Undo::Row { slot, old, bytes });
     }
 
-    /// Deletes every row of `from..to`, here and, if there is something below, in runs.
+    /// Deletes every row of `from..to`: here, and in runs if they may contain any (`below`).
     pub(crate) fn delete_range(&mut self, from: Key, to: Key, below: bool, undo: &mut Vec<Undo>) {
         if from >= to {
             return;
@@ -318,7 +320,7 @@ impl Memtable {
         self.deleted_rows_max = self.deleted_rows_max.max(slots.len() as u64);
         for (slot, key_len) in slots {
             let heap_key = if key_len > 30 { key_len } else { 0 };
-            // Clean: the tombstone says the same, so the row need not be kept.
+            // A clean row need not be kept, because the range tombstone hides it as well.
             let gone = Row { value: None, touch: self.serial, generation: 0 };
             let old = core::mem::replace(self.row_mut(slot), gone);
             let bytes = ROW_OVERHEAD_BYTES + heap_key;
@@ -333,12 +335,12 @@ impl Memtable {
         }
     }
 
-    /// Most rows that one range deletion has met: work of one visit.
+    /// Largest number of rows that one range deletion has affected, which is work of one visit.
     pub(crate) fn deleted_rows_max(&self) -> u64 {
         self.deleted_rows_max
     }
-    /// Drops clean rows of a range, looking at no more than `steps` rows: where to go on, if there is more, and how many
-    /// of those rows had to stay.
+    /// Drops clean rows of a range and examines at most `steps` rows. Returns the key to continue from, if there is
+    /// more, and the number of examined rows that had to stay.
     pub(crate) fn drop_clean(&mut self, from: &Key, to: &Key, steps: usize) -> (Option<Key>, usize) {
         let (oldest, clean_gen, slab) = (self.live.oldest(), self.clean_gen, &self.slab);
         let mut end = None;
@@ -365,7 +367,7 @@ impl Memtable {
         (end, stay)
     }
 
-    /// Takes back the changes from `keep` on.
+    /// Undoes the changes from `keep` on.
     pub(crate) fn roll_back(&mut self, undo: &mut Vec<Undo>, keep: usize) {
         while undo.len() > keep {
             match undo.pop().expect("longer than `keep`") {
@@ -375,7 +377,7 @@ impl Memtable {
                     let old_bytes = bytes - now_len + old.value.as_ref().map_or(0, Bytes::len);
                     self.charge(generation, 0, bytes);
                     self.charge(old.generation, old_bytes, 0);
-                    // The row was seen by this transaction: pins taken before it stay good.
+                    // This transaction has used the row, so older pins remain valid.
                     let touch = self.serial;
                     *self.row_mut(slot) = Row { touch, ..old };
                 }
@@ -400,7 +402,7 @@ impl Memtable {
     pub(crate) fn has_changes(&self) -> bool {
         self.bytes.active > 0
     }
-    /// Starts a new generation; the changes so far are to be written to a run.
+    /// Starts a new generation; the changes so far will be written to a run.
     pub(crate) fn freeze(&mut self) {
         assert!(!self.is_frozen(), "one flush at a time");
         self.current_gen += 1;
@@ -411,7 +413,8 @@ impl Memtable {
     pub(crate) fn frozen_ranges(&self) -> &IntervalSet {
         &self.frozen_ranges
     }
-    /// Frozen rows from `from` on, looking at no more than `limit` rows; the key to go on from, if any.
+    /// Passes frozen rows from `from` on to `each` and examines at most `limit` rows. Returns the key to continue from,
+    /// if there is more.
     pub(crate) fn frozen_rows(
         &self,
         from: &[u8],
@@ -431,22 +434,22 @@ impl Memtable {
         }
         None
     }
-    /// The frozen generation is in a run now.
+    /// Records that the frozen generation is in a run.
     pub(crate) fn flushed(&mut self) {
         assert!(self.is_frozen(), "a flush ended that had not begun");
         self.clean_gen += 1;
         self.bytes.clean += core::mem::take(&mut self.bytes.frozen);
         self.frozen_ranges = IntervalSet::default();
     }
-    /// Lets go of rows that were deleted and were in no run: rows that do not live long (opens) leave nothing behind
-    /// that makes the tree deeper and has to be evicted.
+    /// Drops rows that were deleted before they reached a run, so that short-lived rows (opens) leave nothing that
+    /// makes the tree deeper and has to be evicted.
     fn drop_absent(&mut self) {
         let oldest = self.live.oldest();
         for _ in 0..GONE_STEPS {
             let Some((_, key)) = self.gone.pop_front_if(|(serial, _)| *serial < oldest) else { return };
             let Entry::Occupied(entry) = self.map.entry(key) else { continue };
             let row = self.slab.row(*entry.get());
-            // Written again, or used by somebody who still holds it.
+            // The row was written again, or a live pin holds it.
             if row.value.is_some() || row.generation > self.clean_gen || row.touch >= oldest {
                 continue;
             }
@@ -455,22 +458,21 @@ impl Memtable {
             self.bytes.clean = self.bytes.clean.saturating_sub(row_bytes(key.raw(), None) as u64);
         }
     }
-    /// Before clean rows come in: lets go of others, the more the further they are beyond `max` bytes.
+    /// Evicts before clean rows are inserted: more rows the further the clean rows exceed `max` bytes.
     pub(crate) fn evict_for(&mut self, max: u64, rows: usize) {
         self.drop_absent();
         let far = self.bytes.clean > max + max / 8;
         let steps = if far { EVICT_STEPS_FAR } else { EVICT_STEPS };
         self.evict(max, steps.max(rows * 8));
     }
-    /// Eviction goes on here, where the caller has just been: rows that are in the processor's caches cost little.
+    /// Continues eviction at `from`, where the caller has just worked: rows in the processor's caches cost little.
     pub(crate) fn sweep_from(&mut self, from: &Key) {
         if from.raw().is_empty() {
             self.sweep_mark = None;
         }
         self.sweep_at = from.clone();
     }
-    /// Drops clean rows until they are within `max` bytes, those that were not used for longest, looking at no more
-    /// than `steps` rows.
+    /// Evicts clean rows, least recently used first, until they are within `max` bytes. Examines at most `steps` rows.
     pub(crate) fn evict(&mut self, max: u64, steps: usize) {
         if self.bytes.clean <= max || steps == 0 {
             return;
@@ -504,7 +506,7 @@ impl Memtable {
         }
         let next = last.map(Key::successor);
         if some {
-            // Taken out on a second way along the same nodes: a search for each costs more.
+            // A second walk over the same nodes removes them; a search for each would cost more.
             let end = next.clone().map_or(Bound::Unbounded, Bound::Excluded);
             let range = (Bound::Included(self.sweep_at.clone()), end);
             let victims: Vec<_> = self.map.extract_if(range, |_, slot| may_go(*slot).is_some()).collect();
@@ -522,12 +524,12 @@ impl Memtable {
             }
         }
     }
-    /// Serial at or below which about so many of the clean bytes were last used, from a sample of the rows: one round
-    /// with it frees them. (A mark per row that the next round looks at was tried: two and three rounds for each flush,
-    /// four times the cost of the flush itself.)
+    /// Returns the use serial at or below which about `bytes` of the clean rows were last used, estimated from a
+    /// sample, so that one round of eviction with it frees them. (Marking rows for the next round was tried: it needed
+    /// two or three rounds for each flush, and four times the cost of the flush itself.)
     fn mark_for(&self, bytes: u64) -> u64 {
         let slots = self.slab.chunks.len() * CHUNK_ROWS;
-        // Odd, because the rows of equal requests come in equal patterns.
+        // An odd stride, because the rows of similar requests form regular patterns.
         let stride = (slots / SAMPLE_ROWS) | 1;
         let sample = (0..slots).step_by(stride).map(|slot| self.row(slot as Slot));
         // Free slots were never used.
@@ -536,7 +538,7 @@ impl Memtable {
         touches.sort_unstable();
         let at = touches.len() as u64 * bytes / self.bytes.clean.max(1);
         let at = usize::try_from(at).unwrap_or(usize::MAX).min(touches.len().saturating_sub(1));
-        // So few that none was met: any of them.
+        // There are so few clean rows that the sample has none: all may be evicted.
         touches.get(at).copied().unwrap_or(u64::MAX)
     }
 }
@@ -550,7 +552,7 @@ mod tests {
         let mut mem = Memtable::default();
         for n in 0..rows {
             mem.next_serial();
-            // In no order of age.
+            // The order of keys differs from the order of age.
             let key = Key::new(Table(9), &n.wrapping_mul(0x9e37_79b1).to_be_bytes());
             mem.insert_clean(key, Some(Bytes::from(alloc::vec![1; 56])));
         }
@@ -571,7 +573,7 @@ mod tests {
         };
         let young = touches(&mem).into_iter().filter(|t| *t > u64::from(rows) * 11 / 20).count();
         assert!(young >= rows as usize * 43 / 100, "{young} of {rows} young rows are left");
-        // Little by little it goes on to the end.
+        // Many small rounds evict everything.
         for _ in 0..rows {
             mem.evict(0, 8);
         }
@@ -611,13 +613,13 @@ mod tests {
         let serial = mem.next_serial();
         let pin = Ticket::new(mem.live(), serial);
         for (n, key) in keys.iter().enumerate() {
-            // Runs may hold the first ten.
+            // Runs may contain the first ten.
             mem.write(key.clone(), NO_SLOT, None, n < 10, &mut undo);
         }
         mem.evict_for(1 << 30, 0);
         assert_eq!(mem.rows(), 30, "a pin needs them");
         drop(pin);
-        // Written again: it stays.
+        // A row that was written again stays.
         mem.write(keys[29].clone(), NO_SLOT, Some(Bytes::new()), true, &mut undo);
         for _ in 0..30 {
             mem.evict_for(1 << 30, 0);

@@ -1,6 +1,6 @@
 //! Rows of ordered tables: the memtable, sorted runs, and reads over both.
 //!
-//! A lookup begins in `read.rs`: the memtable answers at once, and rows that are not in memory are read from runs
+//! A lookup begins in `read.rs`: the memtable is searched first, and rows that are not in memory are read from runs
 //! (`run.rs`, merged by `cursor.rs`). `pages.rs` walks a whole table with bounded memory. `accounts.rs` keeps the usage
 //! per owner.
 //!
@@ -30,7 +30,7 @@ pub const ACCOUNTING: Table = Table(1);
 pub const OBJECT: Table = Table(2);
 /// Rows of objects' blocks.
 pub const BLOCK: Table = Table(3);
-/// Objects whose blob is longer than their rows say: truncated or destroyed, and the blob is not truncated yet.
+/// Objects whose blob is longer than their rows describe: they were truncated or destroyed, but their blob was not yet.
 pub const RECLAIM: Table = Table(4);
 /// Records of all targets (`nacre-target`).
 pub const TARGET: Table = Table(8);

@@ -1,8 +1,8 @@
 //! Reading many rows in pages: memory stays bounded, and other tasks run while the next page is read.
 //!
-//! A page begins behind the last row of the page before. Rows that are inserted or deleted meanwhile may be seen or not;
-//! no other row is missed or seen twice. A damaged block hides the rows of its keys only: a caller that can do without
-//! them continues behind it ([`Pages::next_or_damage`]).
+//! A page begins behind the last row of the previous page. Rows that are inserted or deleted during the walk may be
+//! returned or not; each other row is returned exactly once. A damaged block affects the rows of its keys only: a
+//! caller that can do without them continues behind it ([`Pages::next_or_damage`]).
 
 use crate::engine::osd::Osd;
 use crate::error::OsdError;
@@ -11,14 +11,14 @@ use crate::table::key::Key;
 use alloc::vec::Vec;
 use bytes::Bytes;
 
-/// The rest of a scan.
+/// A scan in progress.
 pub struct Pages<'a> {
     osd: &'a Osd,
     table: Table,
     from: Vec<u8>,
     to: Vec<u8>,
     rows_max: u32,
-    /// The rest of the table was damaged.
+    /// Damage at the end of the table was reported; nothing is left.
     ended: bool,
 }
 
@@ -33,24 +33,24 @@ pub enum Page {
     },
 }
 
-/// The key behind this one, with none between them.
+/// The smallest key above this one.
 pub fn key_after(key: &[u8]) -> Vec<u8> {
     [key, &[0]].concat()
 }
 
 impl Osd {
-    /// The rows of a table, `rows_max` at a time.
+    /// Walks the rows of a table, `rows_max` per page.
     pub fn pages(&self, table: Table, rows_max: u32) -> Pages<'_> {
         Pages { osd: self, table, from: Vec::new(), to: Vec::new(), rows_max, ended: false }
     }
 }
 
 impl Pages<'_> {
-    /// Only rows with `from <= key < to`.
+    /// Limits the walk to rows with `from <= key < to`.
     pub fn within(self, from: &[u8], to: &[u8]) -> Self {
         Self { from: from.to_vec(), to: to.to_vec(), ..self }
     }
-    /// The next page, in key order; `None` behind the last.
+    /// Returns the next page, in key order; `None` after the last.
     ///
     /// # Errors
     /// Those of [`Osd::scan`].
@@ -60,11 +60,11 @@ impl Pages<'_> {
         self.from = key_after(last);
         Ok(Some(rows))
     }
-    /// The next page or the next range of keys that lies in a damaged block; goes on behind it. Rows of such a range that
-    /// are in memory, or in other runs, are not given either. `None` behind the last.
+    /// Returns the next page, or the range of keys of a damaged block, and continues behind it. Rows of such a range
+    /// that are in memory or in other runs are not returned either. `None` after the last.
     ///
     /// # Errors
-    /// Those of [`Osd::scan`] that are not the damage of one block.
+    /// Those of [`Osd::scan`] other than the damage of one block.
     pub async fn next_or_damage(&mut self) -> Result<Option<Page>, OsdError> {
         if self.ended {
             return Ok(None);
@@ -78,7 +78,7 @@ impl Pages<'_> {
         let damage = self.osd.state().runs.damage_within(&from, &end);
         let Some((first, behind)) = damage else { return Err(error) };
         let tail = |key: &Key| key.raw().get(1..).unwrap_or_default().to_vec();
-        // What lies before it is whole.
+        // The rows before the damaged block are intact.
         if first > from {
             let rows = self.osd.scan(self.table, &self.from, &tail(&first), self.rows_max).await?;
             if let Some((last, _)) = rows.last() {
@@ -91,11 +91,11 @@ impl Pages<'_> {
         let to = if self.ended { self.to.clone() } else { self.from.clone() };
         Ok(Some(Page::Damaged { from: tail(&first), to }))
     }
-    /// Where the next page begins.
+    /// The key at which the next page begins.
     pub fn reached(&self) -> &[u8] {
         &self.from
     }
-    /// All that is left, of a table that is small by nature.
+    /// Returns all remaining rows of a table that is small by nature.
     ///
     /// # Errors
     /// Those of [`Osd::scan`].

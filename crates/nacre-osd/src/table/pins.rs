@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 pub struct Pins {
     /// Sorted.
     keys: Vec<(Key, Slot)>,
-    /// Half open; a key in here without a row is absent.
+    /// Half open; a key in such a range that has no row is absent.
     ranges: Vec<(Key, Key)>,
     tickets: Vec<Ticket>,
 }
@@ -29,7 +29,7 @@ impl Pins {
         self.keys.push((key, slot));
     }
     pub(crate) fn sort(&mut self) {
-        // A key may be pinned twice, once absent: the one with a row first.
+        // A key may be pinned twice, once as absent: the entry with a row is sorted first.
         self.keys.sort_unstable();
     }
     pub(crate) fn push_range(&mut self, from: Key, to: Key) {

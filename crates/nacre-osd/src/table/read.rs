@@ -1,8 +1,8 @@
-//! Lookups of rows: from memory at once, and from runs for rows that are not in memory.
+//! Lookups of rows: in memory, and in runs for rows that are not in memory.
 //!
 //! A read of runs takes time, and other tasks change rows meanwhile. Its result is used only if the key is still not in
-//! memory, no tombstone hides it, and the list of runs has not changed: every later write is in memory until a new list
-//! of runs holds it. Otherwise the read is repeated.
+//! memory, no tombstone hides it, and the list of runs has not changed: a later write stays in memory until a new list
+//! of runs contains it. Otherwise the read is repeated.
 
 use crate::engine::osd::Osd;
 use crate::error::OsdError;
@@ -17,14 +17,14 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_node::join_all;
 
-/// Rows of one slice of a scan.
+/// Rows in one slice of a scan.
 const SLICE_ROWS: usize = 256;
-/// Reads of scans that want many rows.
+/// Bytes per read of scans that want many rows.
 const SCAN_READ_BYTES: u32 = 64 << 10;
-/// Cold rows of one fetch that are read at the same time.
+/// Rows of one fetch that are read from runs at the same time.
 const COLD_READS_MAX: usize = 64;
 
-/// What memory and filters say of a key.
+/// The state of a key according to memory and filters.
 enum Known {
     Row(u32),
     Absent,
@@ -33,7 +33,7 @@ enum Known {
 }
 
 impl Osd {
-    /// Reads rows (present or not) so that a transaction can look at them. Cold ones are read from runs.
+    /// Pins rows (present or not) so that a transaction can read them. Rows that are not in memory are read from runs.
     ///
     /// # Errors
     /// `Corrupt`, `Stopped`, `Store`.
@@ -42,7 +42,7 @@ impl Osd {
         self.fetch_into(keys, &mut pins).await?;
         Ok(pins)
     }
-    /// Like `fetch`, into pins that hold something already.
+    /// Like `fetch`, but adds to existing pins.
     ///
     /// # Errors
     /// Those of `fetch`.
@@ -88,7 +88,7 @@ impl Osd {
             None => Known::Cold,
         }
     }
-    /// Brings what runs say of a key into memory (an absence too), unless it comes in by itself meanwhile.
+    /// Caches the state of a key (present or absent) in the runs, unless it was inserted meanwhile.
     async fn load(&self, key: &Key) -> Result<(), OsdError> {
         loop {
             let (runs, generation) = {
@@ -101,7 +101,7 @@ impl Osd {
                     match self.block(run, index).await {
                         Ok(mut rows) => {
                             if rows.seek(key.raw()) {
-                                // The copy does not keep the block alive.
+                                // Copied, so that the row does not keep its block in memory.
                                 found = Ok(rows.value().map(Bytes::copy_from_slice));
                                 break;
                             }
@@ -174,7 +174,7 @@ impl Osd {
                     Known::Cold => {}
                 }
             }
-            // Rare, and large: the tasks of readers stay small without it.
+            // This path is rare and its future is large: boxing it keeps the tasks of readers small.
             Box::pin(self.load(&key)).await?;
         }
     }
@@ -205,7 +205,7 @@ impl Osd {
             .collect()
     }
 
-    /// Goes over the rows of `from..to`, at most `limit` of them; the end of what was seen.
+    /// Walks the rows of `from..to`, at most `limit` of them. Returns the end of the part that was walked.
     async fn walk(&self, from: &Key, to: &Key, limit: usize, mut walk: Walk<'_>) -> Result<Key, OsdError> {
         let mut at = from.clone();
         let mut left = limit;
@@ -237,7 +237,7 @@ impl Osd {
                 let (seen, next) = self.walk_slice(&at, &end, left, rows, &mut walk);
                 left -= seen;
                 at = next;
-                // One generation of cursors cannot go back: where a slice ended early, begin anew.
+                // Cursors cannot move back, so if a slice ended early, the walk starts again with new ones.
                 if at < end {
                     if left > 0 {
                         self.slice_end().await;
@@ -248,7 +248,7 @@ impl Osd {
         }
         Ok(at)
     }
-    /// Lays the rows in memory over those of runs in `from..end`; how many live ones there were and where it ended.
+    /// Merges the rows in memory over those of runs in `from..end`. Returns the number of existing rows, and the end.
     fn walk_slice(
         &self,
         from: &Key,
@@ -317,11 +317,11 @@ impl Osd {
     }
 }
 
-/// What a walk is for.
+/// The purpose of a walk.
 enum Walk<'a> {
     /// Rows are copied out.
     Collect(&'a mut Vec<(Bytes, Bytes)>),
-    /// Rows are to be in memory.
+    /// Rows are brought into memory.
     Keep,
 }
 

@@ -3,8 +3,8 @@
 //! A run is a file of checksummed blocks of about 4 KiB with rows in key order, then a tail {index of blocks,
 //! bloom filter, range tombstones}, then a footer of 64 bytes that locates the tail. Index and filter stay in memory
 //! while the run is live; blocks are read when a row of them is looked up.
-//! Of two runs the newer one wins; range tombstones of a run hide rows of older runs only. Damage of a block affects
-//! only its own keys. Format: docs/disk-format.md.
+//! The rows of a newer run replace those of an older one; range tombstones of a run hide rows of older runs only.
+//! Damage of a block affects only its own keys. The format is in docs/disk-format.md.
 
 use crate::crc::crc32c;
 use crate::error::OsdError;
@@ -28,7 +28,7 @@ const ROW_HEADER_BYTES: usize = 6;
 const DELETED: u32 = u32::MAX;
 
 codec_struct! {
-    /// A run as the list of runs names it.
+    /// An entry of the list of runs.
     #[derive(Copy)]
     pub struct RunMeta {
         pub id: u64,
@@ -37,16 +37,16 @@ codec_struct! {
     }
 }
 codec_struct! {
-    /// The log record that says which runs there are, oldest first.
+    /// The log record that lists the runs, oldest first.
     #[derive(Default)]
     pub struct RunList {
-        /// Records of the log up to this are in runs.
+        /// Log records up to this one are in runs.
         pub flushed_lsn: u64,
         pub runs: Vec<RunMeta>,
     }
 }
 
-/// A block in its file.
+/// The place of a block in its file.
 #[derive(Debug, Clone)]
 pub(crate) struct BlockRef {
     pub(crate) first: Key,
@@ -54,10 +54,10 @@ pub(crate) struct BlockRef {
     pub(crate) len: u32,
 }
 
-/// Tables whose filter is asked by a prefix of the key, with its length.
+/// Tables whose filters contain prefixes of keys, with the length of the prefix.
 pub(crate) type Prefixes = Vec<(Table, u8)>;
 
-/// What of a raw key goes into the filter.
+/// The part of a raw key that the filter contains.
 fn bloom_part<'k>(prefixes: &Prefixes, raw: &'k [u8]) -> &'k [u8] {
     let table = raw.first().copied().unwrap_or(0);
     match prefixes.iter().find(|(t, _)| t.0 == table) {
@@ -66,12 +66,12 @@ fn bloom_part<'k>(prefixes: &Prefixes, raw: &'k [u8]) -> &'k [u8] {
     }
 }
 
-/// Whether everything below `to` and not below `part` begins with `part`.
+/// Whether all keys between `part` and `to` begin with `part`.
 fn is_within(to: &[u8], part: &[u8]) -> bool {
     if to.starts_with(part) {
         return true;
     }
-    // The end may be the next prefix itself.
+    // `to` may also be the prefix that follows `part`.
     let mut next = part.to_vec();
     for byte in next.iter_mut().rev() {
         *byte = byte.wrapping_add(1);
@@ -88,7 +88,7 @@ pub(crate) struct Run {
     pub(crate) meta: RunMeta,
     pub(crate) blocks: Vec<BlockRef>,
     pub(crate) ranges: IntervalSet,
-    /// Rows that say "deleted".
+    /// Rows that mark a key as deleted.
     pub(crate) deleted: u64,
     bloom: Bloom,
     prefixes: Prefixes,
@@ -96,12 +96,12 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// What it takes of memory while it is live, keys that are longer than usual not counted.
+    /// Memory that the run needs while it is live, without the bytes of unusually long keys.
     pub(crate) fn index_bytes(&self) -> u64 {
         let ranges = self.ranges.len() * size_of::<(Key, Key)>();
         (self.blocks.len() * size_of::<BlockRef>() + self.bloom.bytes() + ranges) as u64
     }
-    /// Block that may hold the key; `None`: the run does not have it.
+    /// The block that may contain the key; `None`: the run does not contain it.
     pub(crate) fn block_for(&self, raw: &[u8]) -> Option<usize> {
         if !self.bloom.may_hold(hash(bloom_part(&self.prefixes, raw))) {
             return None;
@@ -115,14 +115,14 @@ impl Run {
         }
         self.blocks.partition_point(|b| b.first.raw() <= raw).checked_sub(1)
     }
-    /// Whether rows of `from..to` may be here.
+    /// Whether the run may contain rows of `from..to`.
     pub(crate) fn may_overlap(&self, from: &[u8], to: &[u8]) -> bool {
         let (Some(first), Some(last)) = (self.blocks.first(), &self.last) else { return false };
         if to <= first.first.raw() || from > last.raw() {
             return false;
         }
         let part = bloom_part(&self.prefixes, from);
-        // One filter entry speaks for the range only if all its keys share the part.
+        // The filter can exclude the range only if all its keys have the same part.
         if part.len() < from.len() && is_within(to, part) {
             return self.bloom.may_hold(hash(part));
         }
@@ -130,7 +130,7 @@ impl Run {
     }
 }
 
-/// Where a row lies in the bytes of its block.
+/// Position of a row in the bytes of its block.
 #[derive(Debug, Clone, Copy)]
 struct RowAt {
     key: usize,
@@ -149,7 +149,7 @@ fn row_at(bytes: &[u8], at: usize) -> Option<RowAt> {
     (end <= bytes.len()).then_some(RowAt { key, value, end, deleted })
 }
 
-/// A checked block and a place in it: the current row, until there are no more.
+/// A verified block and a position in it: the current row, until the end.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BlockRows {
     bytes: Bytes,
@@ -160,7 +160,7 @@ impl BlockRows {
         let row = row_at(&bytes, 0);
         Self { bytes, row }
     }
-    /// Key of the current row; `None`: there are no more.
+    /// Key of the current row; `None` at the end.
     pub(crate) fn key(&self) -> Option<&[u8]> {
         let row = self.row?;
         self.bytes.get(row.key..row.value)
@@ -170,7 +170,7 @@ impl BlockRows {
         let row = self.row.filter(|row| !row.deleted)?;
         self.bytes.get(row.value..row.end)
     }
-    /// The same as bytes that keep the block alive.
+    /// The value as bytes that keep the block in memory.
     pub(crate) fn value_bytes(&self) -> Option<Bytes> {
         let row = self.row.filter(|row| !row.deleted)?;
         Some(self.bytes.slice(row.value..row.end))
@@ -178,7 +178,7 @@ impl BlockRows {
     pub(crate) fn step(&mut self) {
         self.row = self.row.and_then(|row| row_at(&self.bytes, row.end));
     }
-    /// Goes on to the first row at or beyond a key; whether it has that key.
+    /// Advances to the first row at or beyond a key. Returns whether it has that key.
     pub(crate) fn seek(&mut self, raw: &[u8]) -> bool {
         while let Some(key) = self.key() {
             if key >= raw {
@@ -195,7 +195,7 @@ fn block_checksum(run: u64, offset: u64, body: &[u8]) -> u32 {
     crc32c(body) ^ (place >> 32) as u32
 }
 
-/// Makes the sum and the length of a damaged block good, so that what lies behind them is reached.
+/// Corrects checksum and length of a damaged block, so that the fuzzer reaches the code behind these checks.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn sign_block(block: &mut [u8], run: u64, offset: u64) {
     let Some(body) = block.len().checked_sub(BLOCK_HEADER_BYTES) else { return };
@@ -204,10 +204,10 @@ pub(crate) fn sign_block(block: &mut [u8], run: u64, offset: u64) {
     block[..4].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Checks the bytes of a block and gives its rows.
+/// Verifies the bytes of a block and returns its rows.
 ///
 /// # Errors
-/// `Corrupt` naming run, place and first key.
+/// `Corrupt` with the run, the position and the first key.
 pub(crate) fn open_block(run: &Run, index: usize, bytes: &Bytes) -> Result<BlockRows, OsdError> {
     let block = run.blocks.get(index);
     let good = block.is_some_and(|b| {
@@ -224,7 +224,7 @@ pub(crate) fn open_block(run: &Run, index: usize, bytes: &Bytes) -> Result<Block
     }
 }
 
-/// Writes a run, rows in key order.
+/// Builds a run from rows in key order.
 pub(crate) struct RunBuilder {
     id: u64,
     prefixes: Prefixes,
@@ -232,19 +232,19 @@ pub(crate) struct RunBuilder {
     bloom: Bloom,
     rows: u64,
     deleted: u64,
-    /// The block that grows, header included.
+    /// The unfinished block, with its header.
     block: Vec<u8>,
     block_rows: u32,
     block_first: Option<Key>,
     /// Key of the last row.
     last: Vec<u8>,
-    /// Finished bytes that were not taken yet.
+    /// Finished bytes that the caller has not taken yet.
     out: Vec<u8>,
     offset: u64,
 }
 
 impl RunBuilder {
-    /// `rows_max`: upper bound of rows, for the filter.
+    /// `rows_max`: upper bound of the number of rows, for the size of the filter.
     pub(crate) fn new(id: u64, rows_max: usize, prefixes: &Prefixes) -> Self {
         Self {
             id,
@@ -302,14 +302,14 @@ impl RunBuilder {
     pub(crate) fn pending_bytes(&self) -> usize {
         self.out.len()
     }
-    /// Finished bytes and where they belong.
+    /// Takes the finished bytes, with their position in the file.
     pub(crate) fn take(&mut self) -> (u64, Vec<u8>) {
         let out = core::mem::take(&mut self.out);
         let at = self.offset;
         self.offset += out.len() as u64;
         (at, out)
     }
-    /// Ends the run: what is left to write, and the run.
+    /// Ends the run. Returns the position and content of the last bytes, and the run.
     pub(crate) fn finish(mut self, ranges: IntervalSet) -> (u64, Vec<u8>, Run) {
         self.end_block();
         let tail_at = self.offset + self.out.len() as u64;
@@ -364,7 +364,7 @@ impl RunBuilder {
     }
 }
 
-/// Where the tail of a run is, as its footer says.
+/// The position of the tail, from the footer.
 pub(crate) struct Footer {
     pub(crate) tail_at: u64,
     pub(crate) tail_len: u64,
@@ -396,7 +396,7 @@ impl Footer {
 }
 
 impl Run {
-    /// From the tail that the footer has found.
+    /// Decodes the tail that the footer locates.
     ///
     /// # Errors
     /// `Corrupt`: without its tail a run cannot be read safely, because its range tombstones are in there.
@@ -428,7 +428,7 @@ impl Run {
             let offset = u64_at(take(&mut rest, 8)?, 0)?;
             let len = number(&mut rest)?;
             let block = BlockRef { offset, len, first: Key::from_raw(bytes(&mut rest)?) };
-            // One after the other, from the beginning of the file on, in the order of their keys.
+            // Blocks are contiguous from the beginning of the file, in the order of their keys.
             if offset != end || blocks.last().is_some_and(|before| before.first >= block.first) {
                 return None;
             }
@@ -467,7 +467,8 @@ mod tests {
         let (_, bytes, run) = b.finish(ranges);
         assert_eq!(run.meta.bytes, bytes.len() as u64);
         assert_eq!(bytes[8..19], b"\x02\0\0\0\x04\0\x01\0\0\0\x05"[..]);
-        // Rows and deleted rows in the footer: its own sum at the end hides it from the sum of all.
+        // The footer's counts of rows and deleted rows are compared here because the footer's own checksum hides them
+        // from the checksum of everything.
         assert_eq!(bytes[bytes.len() - 24..][..16], b"\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0"[..]);
         assert_eq!(crc32c(&bytes), 0x8e8c_4351, "{bytes:02x?}");
     }

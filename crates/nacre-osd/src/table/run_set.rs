@@ -7,15 +7,15 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Damaged blocks that are remembered, and one of each damaged run.
+/// Limit of remembered damaged blocks, besides one of each damaged run.
 const DAMAGED_MAX: usize = 4096;
 
-/// A list of runs, oldest first; never changed, only replaced.
+/// A list of runs, oldest first; it is immutable and replaced as a whole.
 pub(crate) type Runs = Rc<[Rc<Run>]>;
 
 pub(crate) struct RunSet {
     list: Runs,
-    /// As the log records them; set before the runs themselves are loaded.
+    /// The list in the log; set before the runs themselves are loaded.
     listed: Vec<RunMeta>,
     flushed_lsn: u64,
     generation: u64,
@@ -24,7 +24,7 @@ pub(crate) struct RunSet {
     cache_order: VecDeque<(u64, usize)>,
     cache_bytes: u64,
     cache_bytes_max: u64,
-    /// Blocks that were found damaged: told once.
+    /// Damaged blocks that were found; each is reported once.
     damaged: BTreeSet<(u64, usize)>,
 }
 
@@ -46,20 +46,20 @@ impl Default for RunSet {
 }
 
 impl RunSet {
-    /// Sets the list that the log records, before its runs are loaded.
+    /// Sets the list in the log, before its runs are loaded.
     pub(crate) fn set_listed(&mut self, list: RunList) {
         self.listed = list.runs;
         self.flushed_lsn = list.flushed_lsn;
     }
-    /// The runs as the log records them.
+    /// The list of runs in the log.
     pub(crate) fn listed(&self) -> &[RunMeta] {
         &self.listed
     }
-    /// Every record up to this one is in runs.
+    /// Log records up to this one are in runs.
     pub(crate) fn flushed_lsn(&self) -> u64 {
         self.flushed_lsn
     }
-    /// Grows with every change of the list: a read that began before it must be repeated.
+    /// Grows with every change of the list: a read that began before a change must be repeated.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
@@ -72,7 +72,7 @@ impl RunSet {
     pub(crate) fn bytes(&self) -> u64 {
         self.list.iter().map(|r| r.meta.bytes).sum()
     }
-    /// Indexes and filters of all runs in memory.
+    /// Bytes of the indexes and filters of all runs in memory.
     pub(crate) fn index_bytes(&self) -> u64 {
         self.list.iter().map(|r| r.index_bytes()).sum()
     }
@@ -82,7 +82,7 @@ impl RunSet {
     pub(crate) fn set_cache_bytes_max(&mut self, max: u64) {
         self.cache_bytes_max = max;
     }
-    /// Numbers of run files are not used twice in one life of the engine.
+    /// Assigns the number of a run file; a number is never used twice while the engine runs.
     pub(crate) fn take_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id - 1
@@ -105,8 +105,8 @@ impl RunSet {
         self.flushed_lsn = flushed_lsn;
         self.set(list);
     }
-    /// Puts one run (or none, if nothing is left) in place of some neighbours. Runs that were added since they were
-    /// chosen stand behind them, so their places are the same.
+    /// Replaces adjacent runs by one run (or by none, if no rows are left). Runs that were added since these were
+    /// chosen come after them, so the indexes are still valid.
     pub(crate) fn replace(&mut self, places: Range<usize>, run: Option<Rc<Run>>) -> Vec<u64> {
         let mut list = self.list.to_vec();
         let gone: Vec<u64> = list.splice(places, run).map(|r| r.meta.id).collect();
@@ -119,7 +119,7 @@ impl RunSet {
     pub(crate) fn record(&self) -> RunList {
         RunList { flushed_lsn: self.flushed_lsn, runs: self.listed.clone() }
     }
-    /// Whether a run may hold the key.
+    /// Whether a run may contain the key.
     pub(crate) fn may_hold(&self, raw: &[u8]) -> bool {
         self.list.iter().any(|r| r.block_for(raw).is_some())
     }
@@ -139,12 +139,12 @@ impl RunSet {
             }
         }
     }
-    /// Notes a damaged block; `true` the first time.
+    /// Records a damaged block. Returns `true` the first time.
     pub(crate) fn note_damage(&mut self, run: u64, block: usize) -> bool {
-        // One of each run is noted in any case: it must not be merged.
+        // One block of each run is recorded in any case, because that run must not be merged.
         (self.damaged.len() < DAMAGED_MAX || !self.is_damaged(run)) && self.damaged.insert((run, block))
     }
-    /// The first range of keys within `from..to` that lies in a block which was found damaged.
+    /// The first range of keys within `from..to` that lies in a block known to be damaged.
     pub(crate) fn damage_within(&self, from: &Key, to: &Key) -> Option<(Key, Key)> {
         let ranges = self.damaged.iter().filter_map(|(id, index)| {
             let run = self.list.iter().find(|r| r.meta.id == *id)?;
@@ -154,7 +154,7 @@ impl RunSet {
         });
         ranges.min()
     }
-    /// Whether a block of the run was found damaged.
+    /// Whether a block of the run is known to be damaged.
     pub(crate) fn is_damaged(&self, run: u64) -> bool {
         self.damaged.range((run, 0)..=(run, usize::MAX)).next().is_some()
     }

@@ -32,7 +32,7 @@ impl MountConfig {
 
 /// An inode with its resolved size.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct ResolvedInode {
     /// Attributes.
     pub attr: Attr,
     /// A write by an ordinary user must remove set-id bits or capabilities first.
@@ -106,7 +106,7 @@ pub struct ListedEntry {
     /// Type of the inode.
     pub file_type: FileType,
     /// Attributes, if they were requested.
-    pub entry: Option<Entry>,
+    pub entry: Option<ResolvedInode>,
 }
 
 /// A page of a directory listing; `.` and `..` included with cookies 1 and 2.

@@ -30,8 +30,9 @@ mod stats;
 mod targets;
 
 pub use api::{
-    AllocateArgs, Attach, Connection, CreateArgs, Entry, ListedEntry, MountConfig, ReaddirPage, WriteArgs,
+    AllocateArgs, Attach, Connection, CreateArgs, ListedEntry, MountConfig, ReaddirPage, ResolvedInode,
+    WriteArgs,
 };
 pub use client::Client;
 pub use files::atime::{Atime, AtimePolicy};
-pub use metadata::batch::{Change, Changed};
+pub use metadata::batch::{Changed, MetadataChange};

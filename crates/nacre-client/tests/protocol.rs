@@ -553,19 +553,19 @@ fn a_server_that_does_not_know_batches_gets_each_close_alone() {
 
 #[test]
 fn a_server_that_does_not_know_batches_gets_each_change_alone_and_no_size() {
-    use nacre_client::Change;
+    use nacre_client::MetadataChange;
     let mut bed = Bed::new(1);
     bed.shared.borrow_mut().lacks = nacre_wire::target::features::BATCH;
     bed.call(|c| async move { c.ready().await }).unwrap();
     bed.log();
     let made = bed.call(|c| async move {
-        let changes = [b"a", b"b"].map(|name| Change::Make(new(name)));
+        let changes = [b"a", b"b"].map(|name| MetadataChange::Make(new(name)));
         c.batch(&changes, &Caller::root(), false).await.map(|made| made.iter().filter(|m| m.is_ok()).count())
     });
     assert_eq!((made, bed.log()), (Ok(2), vec!["MDT0000 Create".to_owned(); 2]));
     let refused = bed.call(|c| async move {
         let set = SetAttr { size: Some(0), ..SetAttr::default() };
-        let changes = [Change::Make(new(b"c")), Change::Setattr { fid: Fid::ROOT, set }];
+        let changes = [MetadataChange::Make(new(b"c")), MetadataChange::Setattr { fid: Fid::ROOT, set }];
         c.batch(&changes, &Caller::root(), false).await.map(drop)
     });
     assert_eq!((refused, bed.log()), (Err(Errno::EINVAL), vec![]));

@@ -2,7 +2,7 @@
 
 use crate::ops::Ops;
 use bytes::Bytes;
-use nacre_client::{AllocateArgs, Client, CreateArgs, Entry, ReaddirPage, WriteArgs};
+use nacre_client::{AllocateArgs, Client, CreateArgs, ReaddirPage, ResolvedInode, WriteArgs};
 use nacre_types::{Caller, Errno, Fid, LayoutTemplate, OpenHandle, SetAttr};
 use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
 use nacre_wire::target::{Param, StatfsReply};
@@ -16,13 +16,13 @@ pub struct ClientOps {
 type Answer<T> = Result<T, Errno>;
 
 impl Ops for ClientOps {
-    async fn lookup(&self, parent: Fid, name: &[u8]) -> Answer<Entry> {
+    async fn lookup(&self, parent: Fid, name: &[u8]) -> Answer<ResolvedInode> {
         self.client.lookup(parent, name).await
     }
-    async fn parent(&self, fid: Fid) -> Answer<Entry> {
+    async fn parent(&self, fid: Fid) -> Answer<ResolvedInode> {
         self.client.parent(fid).await
     }
-    async fn getattr(&self, fid: Fid) -> Answer<Entry> {
+    async fn getattr(&self, fid: Fid) -> Answer<ResolvedInode> {
         self.client.getattr(fid).await
     }
     async fn setattr(
@@ -31,7 +31,7 @@ impl Ops for ClientOps {
         handle: Option<OpenHandle>,
         set: SetAttr,
         caller: Caller,
-    ) -> Answer<Entry> {
+    ) -> Answer<ResolvedInode> {
         match handle {
             Some(handle) => self.client.setattr_through(handle, fid, set, caller).await,
             None => self.client.setattr(fid, set, caller).await,
@@ -40,13 +40,13 @@ impl Ops for ClientOps {
     async fn readlink(&self, fid: Fid) -> Answer<Bytes> {
         self.client.readlink(fid).await
     }
-    async fn make(&self, args: CreateArgs<'_>) -> Answer<Entry> {
+    async fn make(&self, args: CreateArgs<'_>) -> Answer<ResolvedInode> {
         self.client.make(args).await
     }
-    async fn create(&self, args: CreateArgs<'_>, flags: u32) -> Answer<(Entry, OpenHandle)> {
+    async fn create(&self, args: CreateArgs<'_>, flags: u32) -> Answer<(ResolvedInode, OpenHandle)> {
         self.client.create(args, flags).await
     }
-    async fn open(&self, fid: Fid, flags: u32, caller: Caller) -> Answer<(Entry, OpenHandle)> {
+    async fn open(&self, fid: Fid, flags: u32, caller: Caller) -> Answer<(ResolvedInode, OpenHandle)> {
         self.client.open(fid, flags, caller).await
     }
     async fn read(&self, handle: OpenHandle, offset: u64, len: u32) -> Answer<Vec<Bytes>> {
@@ -91,7 +91,7 @@ impl Ops for ClientOps {
     async fn releasedir(&self, handle: OpenHandle) -> Answer<()> {
         self.client.release(handle, None).await
     }
-    async fn link(&self, fid: Fid, parent: Fid, name: &[u8], caller: Caller) -> Answer<Entry> {
+    async fn link(&self, fid: Fid, parent: Fid, name: &[u8], caller: Caller) -> Answer<ResolvedInode> {
         self.client.link(fid, parent, name, caller).await
     }
     async fn unlink(&self, parent: Fid, name: &[u8], directory: bool, caller: Caller) -> Answer<()> {

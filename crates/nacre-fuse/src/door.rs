@@ -293,7 +293,7 @@ mod tests {
     use crate::caller::Reason::{self, Asked, Ends};
     use crate::device::Channel;
     use bytes::Bytes;
-    use nacre_client::{Entry, ReaddirPage};
+    use nacre_client::{ReaddirPage, ResolvedInode};
     use nacre_node::{WaitList, visit};
     use nacre_types::{Attr, Caller, Fid, OpenHandle, Timestamp};
     use nacre_wire::mdt::{FileLock, FlockOutcome, FlockType};
@@ -311,18 +311,18 @@ mod tests {
         lost: RefCell<Vec<Fid>>,
     }
     impl Ops for Away {
-        async fn lookup(&self, _: Fid, _: &[u8]) -> Result<Entry, Errno> {
+        async fn lookup(&self, _: Fid, _: &[u8]) -> Result<ResolvedInode, Errno> {
             self.back.wait().await;
             Err(Errno::ENOENT)
         }
-        async fn make(&self, _: nacre_client::CreateArgs<'_>) -> Result<Entry, Errno> {
+        async fn make(&self, _: nacre_client::CreateArgs<'_>) -> Result<ResolvedInode, Errno> {
             self.back.wait().await;
             Err(Errno::ENOENT)
         }
-        async fn open(&self, fid: Fid, _: u32, _: Caller) -> Result<(Entry, OpenHandle), Errno> {
+        async fn open(&self, fid: Fid, _: u32, _: Caller) -> Result<(ResolvedInode, OpenHandle), Errno> {
             self.back.wait().await;
             self.opened.set(self.opened.get() + 1);
-            Ok((Entry { attr: Attr { fid, ..no_attr() }, kill_priv: false }, OpenHandle(5)))
+            Ok((ResolvedInode { attr: Attr { fid, ..no_attr() }, kill_priv: false }, OpenHandle(5)))
         }
         async fn release(&self, handle: OpenHandle, _: Option<u64>) -> Result<(), Errno> {
             self.opened.set(self.opened.get() - i32::from(handle == OpenHandle(5)));
@@ -349,10 +349,10 @@ mod tests {
         fn may_change(&self, _: u32, open: Option<&[Fid]>) -> Result<(), Errno> {
             if open == Some(&[]) { Ok(()) } else { Err(Errno::EIO) }
         }
-        async fn parent(&self, _: Fid) -> Result<Entry, Errno> {
+        async fn parent(&self, _: Fid) -> Result<ResolvedInode, Errno> {
             Err(Errno::ENOENT)
         }
-        async fn getattr(&self, _: Fid) -> Result<Entry, Errno> {
+        async fn getattr(&self, _: Fid) -> Result<ResolvedInode, Errno> {
             Err(Errno::ENOENT)
         }
         async fn readdir(&self, _: Fid, _: u64, _: u32, _: bool) -> Result<ReaddirPage, Errno> {

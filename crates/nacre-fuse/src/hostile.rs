@@ -10,7 +10,7 @@ use crate::ops::Ops;
 use crate::request::FuseRequest;
 use crate::virtual_xattr::{VirtualName, parse_template};
 use bytes::Bytes;
-use nacre_client::{Entry, ReaddirPage};
+use nacre_client::{ReaddirPage, ResolvedInode};
 use nacre_node::{Ctx, Effect, Event, Logic, visit};
 use nacre_types::{Errno, Fid, Instant, Timestamp};
 use std::rc::Rc;
@@ -19,13 +19,13 @@ use std::sync::Arc;
 /// A file system in which nothing is found.
 struct Nothing;
 impl Ops for Nothing {
-    async fn lookup(&self, _: Fid, _: &[u8]) -> Result<Entry, Errno> {
+    async fn lookup(&self, _: Fid, _: &[u8]) -> Result<ResolvedInode, Errno> {
         Err(Errno::ENOENT)
     }
-    async fn parent(&self, _: Fid) -> Result<Entry, Errno> {
+    async fn parent(&self, _: Fid) -> Result<ResolvedInode, Errno> {
         Err(Errno::ENOENT)
     }
-    async fn getattr(&self, _: Fid) -> Result<Entry, Errno> {
+    async fn getattr(&self, _: Fid) -> Result<ResolvedInode, Errno> {
         Err(Errno::ENOENT)
     }
     async fn readdir(&self, _: Fid, _: u64, _: u32, _: bool) -> Result<ReaddirPage, Errno> {

@@ -50,7 +50,7 @@ pub use mount::{
     FS_TYPE, KernelAtime, MountError, MountOptions, Mounted, check_device, check_mount_point, mount_fuse,
 };
 pub use notify::{Done, Notification, Notifier};
-pub use ops::{Opened, Ops, Validity};
+pub use ops::{OpenedFile, Ops, Validity};
 pub use reply::{Body, FuseReply};
 pub use request::{Args, FuseRequest, Origin};
 pub use session::{Session, SessionConfig, SessionError};

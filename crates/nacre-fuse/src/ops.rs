@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use core::future::Future;
-use nacre_client::{AllocateArgs, CreateArgs, Entry, ReaddirPage, WriteArgs};
+use nacre_client::{AllocateArgs, CreateArgs, ReaddirPage, ResolvedInode, WriteArgs};
 use nacre_types::{Caller, Errno, Fid, LayoutTemplate, OpenHandle, SetAttr};
 use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
 use nacre_wire::target::{Param, StatfsReply};
@@ -25,7 +25,7 @@ impl Validity {
 
 /// The reply to an open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Opened {
+pub struct OpenedFile {
     pub handle: OpenHandle,
     /// Bits of `abi::fopen`.
     pub fopen_flags: u32,
@@ -45,7 +45,7 @@ macro_rules! missing {
 /// A file system behind the FUSE layer.
 pub trait Ops: 'static {
     /// The validity of an entry in the kernel: none, until locks cover it.
-    fn validity(&self, entry: &Entry) -> Validity {
+    fn validity(&self, entry: &ResolvedInode) -> Validity {
         let _ = entry;
         Validity::NONE
     }
@@ -56,9 +56,9 @@ pub trait Ops: 'static {
         crate::abi::fopen::DIRECT_IO | crate::abi::fopen::PARALLEL_DIRECT_WRITES
     }
 
-    fn lookup(&self, parent: Fid, name: &[u8]) -> impl Future<Output = Answer<Entry>>;
-    fn parent(&self, fid: Fid) -> impl Future<Output = Answer<Entry>>;
-    fn getattr(&self, fid: Fid) -> impl Future<Output = Answer<Entry>>;
+    fn lookup(&self, parent: Fid, name: &[u8]) -> impl Future<Output = Answer<ResolvedInode>>;
+    fn parent(&self, fid: Fid) -> impl Future<Output = Answer<ResolvedInode>>;
+    fn getattr(&self, fid: Fid) -> impl Future<Output = Answer<ResolvedInode>>;
     /// Through a handle, if there is one.
     fn setattr(
         &self,
@@ -66,16 +66,20 @@ pub trait Ops: 'static {
         handle: Option<OpenHandle>,
         set: SetAttr,
         caller: Caller,
-    ) -> impl Future<Output = Answer<Entry>> {
+    ) -> impl Future<Output = Answer<ResolvedInode>> {
         missing!(fid, handle, set, caller)
     }
     fn readlink(&self, fid: Fid) -> impl Future<Output = Answer<Bytes>> {
         missing!(fid)
     }
-    fn make(&self, args: CreateArgs<'_>) -> impl Future<Output = Answer<Entry>> {
+    fn make(&self, args: CreateArgs<'_>) -> impl Future<Output = Answer<ResolvedInode>> {
         missing!(args)
     }
-    fn create(&self, args: CreateArgs<'_>, flags: u32) -> impl Future<Output = Answer<(Entry, OpenHandle)>> {
+    fn create(
+        &self,
+        args: CreateArgs<'_>,
+        flags: u32,
+    ) -> impl Future<Output = Answer<(ResolvedInode, OpenHandle)>> {
         missing!(args, flags)
     }
     fn open(
@@ -83,7 +87,7 @@ pub trait Ops: 'static {
         fid: Fid,
         flags: u32,
         caller: Caller,
-    ) -> impl Future<Output = Answer<(Entry, OpenHandle)>> {
+    ) -> impl Future<Output = Answer<(ResolvedInode, OpenHandle)>> {
         missing!(fid, flags, caller)
     }
     fn read(&self, handle: OpenHandle, offset: u64, len: u32) -> impl Future<Output = Answer<Vec<Bytes>>> {
@@ -124,7 +128,7 @@ pub trait Ops: 'static {
         parent: Fid,
         name: &[u8],
         caller: Caller,
-    ) -> impl Future<Output = Answer<Entry>> {
+    ) -> impl Future<Output = Answer<ResolvedInode>> {
         missing!(fid, parent, name, caller)
     }
     fn unlink(

@@ -1,10 +1,10 @@
 //! Replies: header and structures in one buffer, followed by bulk bytes by reference.
 
 use crate::abi::{self, EntryOut, Field, OutHeader};
-use crate::ops::{Opened, Validity};
+use crate::ops::{OpenedFile, Validity};
 use crate::request::Origin;
 use bytes::Bytes;
-use nacre_client::Entry;
+use nacre_client::ResolvedInode;
 use nacre_types::{Attr, Errno, Timestamp};
 
 /// Result of a handler: the structure bytes (with room for the header in front), then bulk.
@@ -47,10 +47,10 @@ impl Body {
     pub(crate) fn head_mut(&mut self) -> &mut Vec<u8> {
         &mut self.head
     }
-    pub fn entry(entry: &Entry, validity: Validity) -> Self {
+    pub fn entry(entry: &ResolvedInode, validity: Validity) -> Self {
         Self::of(&entry_out(entry, validity))
     }
-    pub fn attr(entry: &Entry, validity: Validity) -> Self {
+    pub fn attr(entry: &ResolvedInode, validity: Validity) -> Self {
         Self::of(&abi::AttrOut {
             attr_valid: validity.attr.as_secs(),
             attr_valid_nsec: validity.attr.subsec_nanos(),
@@ -58,16 +58,16 @@ impl Body {
             attr: attr_out(&entry.attr),
         })
     }
-    pub fn opened(opened: Opened) -> Self {
+    pub fn opened(opened: OpenedFile) -> Self {
         Self::of(&open_out(opened))
     }
 }
 
-pub(crate) fn open_out(opened: Opened) -> abi::OpenOut {
+pub(crate) fn open_out(opened: OpenedFile) -> abi::OpenOut {
     abi::OpenOut { fh: opened.handle.0, open_flags: opened.fopen_flags, backing_id: 0 }
 }
 
-pub(crate) fn entry_out(entry: &Entry, validity: Validity) -> EntryOut {
+pub(crate) fn entry_out(entry: &ResolvedInode, validity: Validity) -> EntryOut {
     EntryOut {
         nodeid: entry.attr.fid.ino(),
         // The node number is the FID and never used again: it needs no generation.
@@ -107,7 +107,7 @@ fn attr_out(attr: &Attr) -> abi::Attr {
 }
 
 /// The reply to STATX: like an attribute reply, with the time of birth.
-pub(crate) fn statx_out(entry: &Entry, validity: Validity) -> Body {
+pub(crate) fn statx_out(entry: &ResolvedInode, validity: Validity) -> Body {
     let a = &entry.attr;
     let time = |t: Timestamp| abi::SxTime { sec: t.sec, nsec: t.nsec, reserved: 0 };
     // The kernel's 32-bit encoding: 8 low bits of the minor, 12 of the major, the rest of the minor.
@@ -185,7 +185,7 @@ mod tests {
     use nacre_types::{Fid, Oid, Seq};
     use std::sync::Arc;
 
-    fn entry() -> Entry {
+    fn entry() -> ResolvedInode {
         let t = Timestamp { sec: -2, nsec: 5 };
         let attr = Attr {
             gid: 2,
@@ -195,7 +195,7 @@ mod tests {
             blocks: 8,
             ..Attr::new(Fid::new(Seq(0x100), Oid(3)), 0o100644, t)
         };
-        Entry { attr, kill_priv: false }
+        ResolvedInode { attr, kill_priv: false }
     }
 
     #[test]

@@ -109,23 +109,23 @@ pub enum Refused {
     Full,
 }
 
-/// What a registration changes.
+/// The change that a registration or an admission makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
+pub struct TargetChange {
     pub version: u64,
     pub target: TargetRow,
     /// The first target of its file system brings the file system.
     pub fs: FsRow,
-    /// What of it is worth a line in the log.
+    /// The news for the log, if any.
     pub news: Option<News>,
 }
 
-/// What a registration means for others.
+/// The effect of a registration on others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum News {
     New,
     Moved,
-    /// It has taken the place of another one, or of what it was itself.
+    /// It replaced another target, or an earlier identity of itself.
     Admitted(Admit),
 }
 
@@ -240,7 +240,7 @@ impl Registry {
         new: &RegisterTarget,
         sender: &Sender,
         new_key: (u64, u64),
-    ) -> Result<Option<Change>, Refused> {
+    ) -> Result<Option<TargetChange>, Refused> {
         if (sender.role, sender.uuid) != (Role::Target, new.identity.uuid) {
             return Err(Refused::Invalid { what: "a target registers itself only" });
         }
@@ -276,7 +276,7 @@ impl Registry {
             addresses: new.addresses.clone(),
         };
         let Some(old) = known.and_then(|fs| fs.targets.get(&(new.kind, new.index))) else {
-            return Ok(Some(Change { version: self.version + 1, target, fs, news: Some(News::New) }));
+            return Ok(Some(TargetChange { version: self.version + 1, target, fs, news: Some(News::New) }));
         };
         let news = match new.identity.check(&old.known) {
             Ok(()) if old.secret != sender.secret => {
@@ -306,7 +306,7 @@ impl Registry {
             }
         };
         let version = self.version + u64::from(news.is_some());
-        Ok(Some(Change { version, target, fs, news }))
+        Ok(Some(TargetChange { version, target, fs, news }))
     }
 
     // ---- admissions
@@ -315,7 +315,7 @@ impl Registry {
     ///
     /// # Errors
     /// `Invalid` with the sentence for the administrator.
-    pub fn check_admission(&self, new: &AdmitTarget) -> Result<Option<Change>, Refused> {
+    pub fn check_admission(&self, new: &AdmitTarget) -> Result<Option<TargetChange>, Refused> {
         let fs = self.file_systems.get(&new.fs);
         let fs = fs.ok_or(Refused::Invalid { what: "the MGS knows no file system of this name" })?;
         let old = fs.targets.get(&(new.kind, new.index));
@@ -330,7 +330,7 @@ impl Registry {
         }
         let admitted = (!new.revoke).then_some(new.admit);
         let target = TargetRow { admitted, ..old.clone() };
-        Ok((target != *old).then_some(Change { version: self.version, target, fs: fs.row, news: None }))
+        Ok((target != *old).then_some(TargetChange { version: self.version, target, fs: fs.row, news: None }))
     }
 
     pub fn target(&self, fs: &FsName, kind: TargetKind, index: u32) -> Option<&TargetRow> {
@@ -346,7 +346,7 @@ impl Registry {
     }
 
     /// Takes a change in that was written.
-    pub fn apply(&mut self, change: Change) {
+    pub fn apply(&mut self, change: TargetChange) {
         assert!(change.version >= self.version, "the version of the list never falls");
         self.version = change.version;
         let (target, row) = (change.target, change.fs);
@@ -432,7 +432,7 @@ impl ParamChange {
     }
 }
 
-impl Change {
+impl TargetChange {
     /// Rows and bytes of a change at most.
     pub(crate) const ROWS: u32 = 3;
     pub(crate) const BYTES: u32 = (ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 4)) as u32 + 512;

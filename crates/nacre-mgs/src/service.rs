@@ -4,8 +4,8 @@
 //! file system that has used it); the list in memory is what the rows say, so it is changed after the write.
 
 use crate::registry::{
-    Change, FILE_SYSTEMS, FsRow, News, PARAMS, ParamChange, REGISTER_KEY, Refused, Register, Registry, STATE,
-    TARGETS, VERSION_KEY,
+    FILE_SYSTEMS, FsRow, News, PARAMS, ParamChange, REGISTER_KEY, Refused, Register, Registry, STATE,
+    TARGETS, TargetChange, VERSION_KEY,
 };
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -108,8 +108,8 @@ impl Mgs {
         let new: RegisterTarget = request.args()?;
         let key = (self.core.ctx.random(), self.core.ctx.random());
         let credits = Credits {
-            rows: Change::ROWS + RECORD_ROWS,
-            row_bytes: Change::BYTES + RECORD_BYTES,
+            rows: TargetChange::ROWS + RECORD_ROWS,
+            row_bytes: TargetChange::BYTES + RECORD_BYTES,
             object_bytes: 0,
             frees: true, // a full disk must not keep a target from being found
         };
@@ -158,7 +158,12 @@ impl Mgs {
         if !self.core.is_administrator(request) {
             return Err(Errno::EPERM);
         }
-        let credits = Credits { rows: Change::ROWS, row_bytes: Change::BYTES, object_bytes: 0, frees: true };
+        let credits = Credits {
+            rows: TargetChange::ROWS,
+            row_bytes: TargetChange::BYTES,
+            object_bytes: 0,
+            frees: true,
+        };
         let reservation = self.core.osd.reserve(credits).await?;
         // Nothing waits between the check and the change.
         let checked = self.registry.borrow().check_admission(&asked);
@@ -252,7 +257,7 @@ impl Mgs {
     }
 
     /// The line of a registration in the log; nothing of what a target says from time to time.
-    fn say(&self, new: &RegisterTarget, change: &Change) {
+    fn say(&self, new: &RegisterTarget, change: &TargetChange) {
         let (fs, kind, index, uuid) = (&new.fs, new.kind, new.index, new.identity.uuid);
         if let Some(News::Admitted(admit)) = change.news {
             tracing::warn!(%fs, ?kind, index, %uuid, addresses = ?new.addresses, version = change.version,

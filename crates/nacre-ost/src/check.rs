@@ -114,8 +114,8 @@ pub async fn check(ctx: &Rc<Ctx>, osd: &Rc<Osd>, sums: bool) -> Result<Checked, 
 
 /// The transno up to which bytes are stable; bytes of later changes may be lost without damage.
 async fn stable(osd: &Osd) -> Result<Option<Transno>, OsdError> {
-    let unsummed = osd.get(table::TARGET, UNVERIFIED_KEY).await?;
-    let row = match unsummed {
+    let unverified = osd.get(table::TARGET, UNVERIFIED_KEY).await?;
+    let row = match unverified {
         None if osd.was_clean() => return Ok(None),
         None => osd.get(table::TARGET, STABLE_KEY).await?,
         found => found,

@@ -3,7 +3,7 @@
 
 use crate::model::{Kind, Model, Outcome, Stat, Value};
 use bytes::Bytes;
-use nacre_client::{AllocateArgs, Client, CreateArgs, Entry, WriteArgs};
+use nacre_client::{AllocateArgs, Client, CreateArgs, ResolvedInode, WriteArgs};
 use nacre_node::Rng;
 use nacre_types::{Caller, Errno, Fid, FileType, LayoutTemplate, OpenHandle, SetAttr, mode};
 use nacre_wire::mdt::rename_flags::{EXCHANGE, NOREPLACE};
@@ -319,7 +319,7 @@ fn parts(path: &str) -> Vec<&[u8]> {
     path.split('/').filter(|p| !p.is_empty()).map(str::as_bytes).collect()
 }
 
-async fn walk(client: &Client, names: &[&[u8]]) -> Result<Entry, Errno> {
+async fn walk(client: &Client, names: &[&[u8]]) -> Result<ResolvedInode, Errno> {
     let mut at = client.getattr(Fid::ROOT).await?;
     for name in names {
         if !at.attr.is_dir() {
@@ -329,7 +329,7 @@ async fn walk(client: &Client, names: &[&[u8]]) -> Result<Entry, Errno> {
     }
     Ok(at)
 }
-pub async fn resolve(client: &Client, path: &str) -> Result<Entry, Errno> {
+pub async fn resolve(client: &Client, path: &str) -> Result<ResolvedInode, Errno> {
     walk(client, &parts(path)).await
 }
 async fn parent<'a>(client: &Client, path: &'a str) -> Result<(Fid, &'a [u8]), Errno> {
@@ -340,7 +340,7 @@ async fn parent<'a>(client: &Client, path: &'a str) -> Result<(Fid, &'a [u8]), E
     if dir.attr.is_dir() { Ok((dir.attr.fid, last)) } else { Err(Errno::ENOTDIR) }
 }
 /// Errors that the kernel returns without a request to the file system.
-fn check_file(entry: &Entry) -> Result<Fid, Errno> {
+fn check_file(entry: &ResolvedInode) -> Result<Fid, Errno> {
     match entry.attr.file_type() {
         FileType::Regular => Ok(entry.attr.fid),
         FileType::Directory => Err(Errno::EISDIR),
@@ -351,7 +351,7 @@ fn check_file(entry: &Entry) -> Result<Fid, Errno> {
 async fn file(client: &Client, path: &str) -> Result<Fid, Errno> {
     check_file(&resolve(client, path).await?)
 }
-pub fn stat_of(entry: &Entry) -> Stat {
+pub fn stat_of(entry: &ResolvedInode) -> Stat {
     let (kind, size) = match entry.attr.file_type() {
         FileType::Regular => ('f', entry.attr.size),
         FileType::Directory => ('d', 0),

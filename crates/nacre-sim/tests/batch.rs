@@ -2,13 +2,13 @@
 
 mod support;
 
-use nacre_client::Change;
+use nacre_client::MetadataChange;
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Caller, Errno, Fid, FileType};
 use support::{DIR, FILE, SEC, caller, new, run};
 
-fn make(parent: Fid, name: &[u8], mode: u32) -> Change<'_> {
-    Change::Make(new(parent, name, mode))
+fn make(parent: Fid, name: &[u8], mode: u32) -> MetadataChange<'_> {
+    MetadataChange::Make(new(parent, name, mode))
 }
 
 #[test]
@@ -22,11 +22,11 @@ fn sub_operations_see_each_other_and_failures_stay_alone() {
         let changes = [
             make(dir, b"a", FILE),
             make(dir, b"a", FILE),
-            Change::Rename { from: (dir, b"a"), to: (dir, b"b"), flags: 0 },
-            Change::Unlink { parent: dir, name: b"a", directory: false },
+            MetadataChange::Rename { from: (dir, b"a"), to: (dir, b"b"), flags: 0 },
+            MetadataChange::Unlink { parent: dir, name: b"a", directory: false },
             make(dir, b"sub", DIR),
-            Change::Unlink { parent: Fid::ROOT, name: b"d", directory: true },
-            Change::Unlink { parent: dir, name: b"sub", directory: true },
+            MetadataChange::Unlink { parent: Fid::ROOT, name: b"d", directory: true },
+            MetadataChange::Unlink { parent: dir, name: b"sub", directory: true },
         ];
         let results = client.batch(&changes, &caller(), false).await?;
         let codes: Vec<i32> = results.iter().map(|r| r.as_ref().err().map_or(0, |e| e.0)).collect();
@@ -68,7 +68,8 @@ fn every_change_of_a_batch_happens_once_while_connections_break_and_the_target_i
         for round in 0..20u32 {
             jobs.push(c.jobs.start(&mut c.world, mount, async move |client| {
                 let names: Vec<Vec<u8>> = (0..16).map(|i| format!("f{round}.{i}").into_bytes()).collect();
-                let changes: Vec<Change<'_>> = names.iter().map(|n| make(Fid::ROOT, n, DIR)).collect();
+                let changes: Vec<MetadataChange<'_>> =
+                    names.iter().map(|n| make(Fid::ROOT, n, DIR)).collect();
                 client
                     .batch(&changes, &caller(), false)
                     .await

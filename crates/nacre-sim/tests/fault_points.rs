@@ -2,7 +2,7 @@
 
 mod support;
 
-use nacre_client::{Change, Client};
+use nacre_client::{Client, MetadataChange};
 use nacre_sim::cluster::Cluster;
 use nacre_sim::{JobId, NodeId};
 use nacre_target::Fault;
@@ -47,8 +47,8 @@ async fn changes(client: Rc<Client>) -> Result<(), Errno> {
         let (_, handle) = create(&client, &name("open")).await?;
         client.release(handle, None).await?;
         let batch: Vec<String> = (0..3).map(|n| format!("batch{i}.{n}")).collect();
-        let batch: Vec<Change<'_>> =
-            batch.iter().map(|name| Change::Make(new(Fid::ROOT, name, FILE))).collect();
+        let batch: Vec<MetadataChange<'_>> =
+            batch.iter().map(|name| MetadataChange::Make(new(Fid::ROOT, name, FILE))).collect();
         for made in client.batch(&batch, &caller(), false).await? {
             made?;
         }

@@ -108,7 +108,7 @@ fn a_name_that_another_mount_takes_away_or_gives_to_another_is_seen_at_once() {
         });
         assert_eq!(renamed, Ok(()), "seed {seed}");
         let looked = run(&mut c, first, async |client| {
-            let fid = |found: Result<nacre_client::Entry, Errno>| found.map(|entry| entry.attr.fid);
+            let fid = |found: Result<nacre_client::ResolvedInode, Errno>| found.map(|entry| entry.attr.fid);
             (fid(client.lookup(Fid::ROOT, b"d").await), fid(client.lookup(Fid::ROOT, b"e").await))
         });
         assert_eq!(looked, (Err(Errno::ENOENT), Ok(dir)), "seed {seed}");

@@ -3,7 +3,7 @@
 
 mod support;
 
-use nacre_client::{Change, Client};
+use nacre_client::{Client, MetadataChange};
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Errno, Fid, LayoutTemplate, SetAttr};
 use std::rc::Rc;
@@ -89,9 +89,9 @@ fn what_was_changed_and_is_removed_before_the_resend_was_changed() {
         assert_eq!(named.1, Ok(()), "seed {seed}");
         let batch = removed_before_the_resend(seed, true, async move |client: Rc<Client>, fid| {
             let batch = [
-                Change::Setattr { fid, set: set() },
-                Change::Link { fid, parent: Fid::ROOT, name: b"y" },
-                Change::Make(new(Fid::ROOT, "z", DIR)),
+                MetadataChange::Setattr { fid, set: set() },
+                MetadataChange::Link { fid, parent: Fid::ROOT, name: b"y" },
+                MetadataChange::Make(new(Fid::ROOT, "z", DIR)),
             ];
             client.batch(&batch, &caller(), false).await
         });

@@ -6,7 +6,7 @@
 mod support;
 
 use bytes::Bytes;
-use nacre_client::{Change, Client, WriteArgs};
+use nacre_client::{Client, MetadataChange, WriteArgs};
 use nacre_sim::NodeId;
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Errno, Fid, OpenHandle, SetAttr, mode};
@@ -107,7 +107,7 @@ fn a_gap_in_a_shared_directory_does_not_touch_those_who_work_beside_it() {
                     client.setattr(fid, set, caller()).await?;
                     let moved = format!("m{mount}.{i}.moved");
                     client.rename((dir, name.as_bytes()), (dir, moved.as_bytes()), 0, caller()).await?;
-                    let batch = [Change::Make(new(dir, &name, DIR))];
+                    let batch = [MetadataChange::Make(new(dir, &name, DIR))];
                     client.batch(&batch, &caller(), true).await.map(|_| ())
                 });
                 made.expect("it is answered");
@@ -135,7 +135,7 @@ async fn build(client: Rc<Client>, dir: Fid, way: u64) -> Result<(), Errno> {
         0 => client.rename((dir, b"x"), (dir, b"y"), 0, caller()).await,
         1 => client.link(x, dir, b"y", caller()).await.map(|_| ()),
         2 => {
-            let batch = [Change::Rename { from: (dir, b"x"), to: (dir, b"y"), flags: 0 }];
+            let batch = [MetadataChange::Rename { from: (dir, b"x"), to: (dir, b"y"), flags: 0 }];
             client.batch(&batch, &caller(), true).await.map(|_| ())
         }
         // The name alone: gone, and another file under it.

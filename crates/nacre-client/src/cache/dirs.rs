@@ -8,7 +8,7 @@
 //! others may have seen the effect. (5) A reply without attributes (reconstructed from a record) leaves a hold without
 //! attributes; the next request fills it. The table is bounded; nothing else is cached.
 
-use crate::api::Entry;
+use crate::api::ResolvedInode;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -50,7 +50,7 @@ impl Touches {
 /// A directory that is held.
 #[derive(Debug)]
 struct Dir {
-    attrs: Option<Entry>,
+    attrs: Option<ResolvedInode>,
     /// The attributes, if present, contain every change up to this one; older attributes are not accepted.
     seen: Transno,
     parent: Fid,
@@ -109,7 +109,7 @@ impl Table {
             self.names.entry(parent).or_default().insert(name, fid);
         }
     }
-    fn usable(&self, fid: Fid) -> Option<&Entry> {
+    fn usable(&self, fid: Fid) -> Option<&ResolvedInode> {
         let dir = self.dirs.get(&fid)?;
         let attrs = dir.attrs.as_ref()?;
         let changing = self.changing_dirs.contains_key(&fid) || self.is_changing(dir.parent, &dir.name);
@@ -128,7 +128,7 @@ impl Table {
         let new = Dir { attrs: None, seen: self.unnoted, parent, name: name.clone() };
         let dir = self.dirs.entry(fid).or_insert(new);
         if seen >= dir.seen {
-            (dir.attrs, dir.seen) = (Some(Entry::of(reply)), seen);
+            (dir.attrs, dir.seen) = (Some(ResolvedInode::of(reply)), seen);
             self.set_name(fid, parent, name);
         }
     }
@@ -137,7 +137,7 @@ impl Table {
         let fid = state.attr.fid;
         match self.dirs.get_mut(&fid) {
             Some(dir) if at >= dir.seen => {
-                let entry = Entry { attr: state.attr, kill_priv: state.kill_priv };
+                let entry = ResolvedInode { attr: state.attr, kill_priv: state.kill_priv };
                 (dir.attrs, dir.seen) = (Some(entry), at);
                 self.set_name(fid, state.parent, state.name);
             }
@@ -181,13 +181,13 @@ impl Dirs {
     }
 
     /// Attributes of a directory, on the epoch on which holds may be used now.
-    pub(crate) fn attrs(&self, epoch: Option<ConnEpoch>, fid: Fid) -> Option<Entry> {
+    pub(crate) fn attrs(&self, epoch: Option<ConnEpoch>, fid: Fid) -> Option<ResolvedInode> {
         let table = self.table.borrow();
         let usable = self.on.get() && epoch == Some(table.epoch);
         usable.then(|| table.usable(fid).cloned())?
     }
     /// The held directory with this name.
-    pub(crate) fn named(&self, epoch: Option<ConnEpoch>, parent: Fid, name: &[u8]) -> Option<Entry> {
+    pub(crate) fn named(&self, epoch: Option<ConnEpoch>, parent: Fid, name: &[u8]) -> Option<ResolvedInode> {
         let fid = {
             let table = self.table.borrow();
             let fid = *table.names.get(&parent)?.get(name)?;

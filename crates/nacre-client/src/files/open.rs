@@ -3,7 +3,7 @@
 //! Invariant: a close of a written file is sent while no other operation of this mount on the file is under way. The MDT trusts
 //! a close's size only if no other client could have changed the file since; otherwise it asks the OSTs itself.
 
-use crate::api::{CreateArgs, Entry};
+use crate::api::{CreateArgs, ResolvedInode};
 use crate::cache::dirs::Touches;
 use crate::client::Client;
 use crate::data::stripes;
@@ -19,7 +19,11 @@ use nacre_wire::ost::ObjectState;
 
 impl Client {
     /// Creates and opens in one request. `flags` of open(2).
-    pub async fn create(&self, args: CreateArgs<'_>, flags: u32) -> Result<(Entry, OpenHandle), Errno> {
+    pub async fn create(
+        &self,
+        args: CreateArgs<'_>,
+        flags: u32,
+    ) -> Result<(ResolvedInode, OpenHandle), Errno> {
         let _timing = self.stats.time("create");
         self.check_writable()?;
         if FileType::of_mode(args.mode) != Some(FileType::Regular) {
@@ -43,12 +47,18 @@ impl Client {
                 }
             };
         }
-        let entry = if reply.created { Entry::of(&reply.entry) } else { self.resolve(reply.entry).await? };
+        let entry =
+            if reply.created { ResolvedInode::of(&reply.entry) } else { self.resolve(reply.entry).await? };
         Ok((entry, how.handle))
     }
 
     /// Opens a file by FID. `flags` of open(2).
-    pub async fn open(&self, fid: Fid, flags: u32, caller: Caller) -> Result<(Entry, OpenHandle), Errno> {
+    pub async fn open(
+        &self,
+        fid: Fid,
+        flags: u32,
+        caller: Caller,
+    ) -> Result<(ResolvedInode, OpenHandle), Errno> {
         let _timing = self.stats.time("open");
         if flags & open_flags::ACCMODE != 0 {
             self.check_writable()?;

@@ -5,7 +5,7 @@
 //! of every object, so that objects always tell the truth; it reports to the MDT while it holds the
 //! locks, so that reports arrive in the order of the changes. Not here: how the MDT uses a report.
 
-use crate::api::Entry;
+use crate::api::ResolvedInode;
 use crate::cache::dirs::Touches;
 use crate::client::Client;
 use crate::data::stripes::{self, Laid};
@@ -26,7 +26,7 @@ use nacre_wire::ost::{Glimpse, LockMode, ObjectState, Truncate};
 /// Entries of a listing whose sizes are asked for at a time.
 const ENTRIES_AT_A_TIME: usize = 64;
 
-impl Entry {
+impl ResolvedInode {
     /// An entry whose size needs no asking.
     pub(crate) fn of(reply: &EntryReply) -> Self {
         Self { attr: reply.attr, kill_priv: reply.kill_priv }
@@ -47,7 +47,7 @@ impl Entry {
 
 impl Client {
     /// Attributes of an inode, with its size.
-    pub async fn getattr(&self, fid: Fid) -> Result<Entry, Errno> {
+    pub async fn getattr(&self, fid: Fid) -> Result<ResolvedInode, Errno> {
         let _timing = self.stats.time("getattr");
         if let Some(mut entry) = self.dirs.attrs(self.holds_usable(), fid) {
             self.stats.event("dir_attr_cached");
@@ -59,7 +59,7 @@ impl Client {
     }
 
     /// Changes attributes; a size change cuts the objects.
-    pub async fn setattr(&self, fid: Fid, set: SetAttr, caller: Caller) -> Result<Entry, Errno> {
+    pub async fn setattr(&self, fid: Fid, set: SetAttr, caller: Caller) -> Result<ResolvedInode, Errno> {
         let _timing = self.stats.time("setattr");
         self.check_writable()?;
         if let Some(size) = set.size {
@@ -84,7 +84,7 @@ impl Client {
         fid: Fid,
         set: SetAttr,
         caller: Caller,
-    ) -> Result<Entry, Errno> {
+    ) -> Result<ResolvedInode, Errno> {
         let open = self.handle_under_lease(handle).await?;
         let entry = match set.size {
             Some(size) => self.truncate(fid, size, set, caller, Some(&open)).await?,
@@ -95,13 +95,13 @@ impl Client {
     }
 
     /// Completes a reply of the MDT: asks the OSTs when the MDT does not know the size.
-    pub(crate) async fn resolve(&self, mut reply: EntryReply) -> Result<Entry, Errno> {
+    pub(crate) async fn resolve(&self, mut reply: EntryReply) -> Result<ResolvedInode, Errno> {
         self.files.show_atime(&mut reply.attr);
         if !is_regular(&reply.attr) || reply.attr.size_state == SizeState::Exact {
-            return Ok(Entry::of(&reply));
+            return Ok(ResolvedInode::of(&reply));
         }
         let Some(component) = reply.layout.as_ref().and_then(stripes::only_component) else {
-            return Ok(Entry::of(&reply));
+            return Ok(ResolvedInode::of(&reply));
         };
         if reply.yours
             && let Some(own) = self.files.used(reply.attr.fid).and_then(|file| file.own_changes())
@@ -109,21 +109,23 @@ impl Client {
             // No await since the reply came: the writers that the MDT speaks of are those of this moment, because
             // opens and closes are answered on the same connection.
             return Ok(match own {
-                OwnChanges::None => Entry::of(&reply),
-                OwnChanges::States(states) => Entry::with(&reply, stripes::resolve(component, &states)),
+                OwnChanges::None => ResolvedInode::of(&reply),
+                OwnChanges::States(states) => {
+                    ResolvedInode::with(&reply, stripes::resolve(component, &states))
+                }
             });
         }
         let all: Vec<u32> = (0u32..).take(component.stripes.len()).collect();
         // In a box, as it is rare and large: every lookup and create has room for it otherwise.
         let states = Box::pin(self.glimpse(reply.attr.fid, component, &all)).await?;
-        Ok(Entry::with(&reply, stripes::resolve(component, &states)))
+        Ok(ResolvedInode::with(&reply, stripes::resolve(component, &states)))
     }
 
     /// `resolve` for a listing, in order.
     pub(crate) async fn resolve_all(
         &self,
         replies: Vec<Option<EntryReply>>,
-    ) -> Result<Vec<Option<Entry>>, Errno> {
+    ) -> Result<Vec<Option<ResolvedInode>>, Errno> {
         let mut entries = Vec::with_capacity(replies.len());
         let mut replies = replies.into_iter().peekable();
         while replies.peek().is_some() {
@@ -171,7 +173,7 @@ impl Client {
         set: SetAttr,
         caller: Caller,
         open: Option<&Open>,
-    ) -> Result<Entry, Errno> {
+    ) -> Result<ResolvedInode, Errno> {
         let _timing = self.stats.time("truncate");
         let file = self.files.of(fid);
         file.long_append.end();
@@ -210,7 +212,7 @@ impl Client {
         };
         drop(locks);
         file.learn(&reply);
-        Ok(Entry::with(&reply, stripes::resolve(&component, &states)))
+        Ok(ResolvedInode::with(&reply, stripes::resolve(&component, &states)))
     }
 
     /// The MDT waits for a report, or has evicted this mount and asked too early; the truth is what the objects say now.

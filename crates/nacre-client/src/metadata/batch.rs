@@ -4,7 +4,7 @@
 //! [`BATCH_MAX`] go in several requests, one after the other. A target that does not know batches gets the changes
 //! one by one.
 
-use crate::api::{CreateArgs, Entry};
+use crate::api::{CreateArgs, ResolvedInode};
 use crate::cache::dirs::Touches;
 use crate::client::Client;
 use crate::targets::target::Target;
@@ -20,7 +20,7 @@ use nacre_wire::target::features;
 
 /// One change of a batch.
 #[derive(Debug, Clone)]
-pub enum Change<'a> {
+pub enum MetadataChange<'a> {
     /// mknod, mkdir, symlink: whatever the mode says. Fails when the name is there.
     Make(CreateArgs<'a>),
     Link {
@@ -46,23 +46,23 @@ pub enum Change<'a> {
     },
 }
 
-impl Change<'_> {
+impl MetadataChange<'_> {
     fn touch(&self, touches: &mut Touches) {
         match self {
-            Change::Make(args) => touches.add_dir(args.parent),
-            Change::Link { parent, .. } => touches.add_dir(*parent),
-            Change::Unlink { parent, name, .. } => touches.add_name(*parent, name),
-            Change::Rename { from, to, .. } => {
+            MetadataChange::Make(args) => touches.add_dir(args.parent),
+            MetadataChange::Link { parent, .. } => touches.add_dir(*parent),
+            MetadataChange::Unlink { parent, name, .. } => touches.add_name(*parent, name),
+            MetadataChange::Rename { from, to, .. } => {
                 touches.add_name(from.0, from.1);
                 touches.add_name(to.0, to.1);
             }
-            Change::Setattr { fid, .. } => touches.add_dir(*fid),
+            MetadataChange::Setattr { fid, .. } => touches.add_dir(*fid),
         }
     }
 }
 
 /// What a change gave: the inode that was made, linked or changed. Its size is as the MDT knows it.
-pub type Changed = Result<Option<Entry>, Errno>;
+pub type Changed = Result<Option<ResolvedInode>, Errno>;
 
 pub(crate) fn knows_batches(mdt: &Target) -> bool {
     mdt.peer.with_import(|import| import.features() & features::BATCH != 0)
@@ -80,13 +80,16 @@ impl Client {
     /// EINVAL for a size. Those of a request as a whole: none of its changes was made, those of requests before it were.
     pub async fn batch(
         &self,
-        changes: &[Change<'_>],
+        changes: &[MetadataChange<'_>],
         caller: &Caller,
         stop_at_error: bool,
     ) -> Result<Vec<Changed>, Errno> {
         let _timing = self.stats.time("batch");
         self.check_writable()?;
-        if changes.iter().any(|change| matches!(change, Change::Setattr { set, .. } if set.size.is_some())) {
+        if changes
+            .iter()
+            .any(|change| matches!(change, MetadataChange::Setattr { set, .. } if set.size.is_some()))
+        {
             return Err(Errno::EINVAL);
         }
         let mdt = self.mdt().await?;
@@ -114,24 +117,24 @@ impl Client {
         Ok(all)
     }
 
-    async fn operation(&self, change: &Change<'_>, caller: &Caller) -> Result<SubOperation, Errno> {
+    async fn operation(&self, change: &MetadataChange<'_>, caller: &Caller) -> Result<SubOperation, Errno> {
         let (caller, time) = (caller.clone(), self.now());
         Ok(match change {
-            Change::Make(args) => {
+            MetadataChange::Make(args) => {
                 let args = CreateArgs { exclusive: true, caller, ..args.clone() };
                 encoded(&self.create_request(args, None).await?)
             }
-            Change::Link { fid, parent, name } => {
+            MetadataChange::Link { fid, parent, name } => {
                 encoded(&Link { fid: *fid, parent: *parent, name: Name::new(name)?, caller, time })
             }
-            Change::Unlink { parent, name, directory } => encoded(&Unlink {
+            MetadataChange::Unlink { parent, name, directory } => encoded(&Unlink {
                 parent: *parent,
                 name: Name::new(name)?,
                 directory: *directory,
                 caller,
                 time,
             }),
-            Change::Rename { from, to, flags } => encoded(&Rename {
+            MetadataChange::Rename { from, to, flags } => encoded(&Rename {
                 parent: from.0,
                 name: Name::new(from.1)?,
                 new_parent: to.0,
@@ -140,35 +143,39 @@ impl Client {
                 caller,
                 time,
             }),
-            Change::Setattr { fid, set } => encoded(&Setattr { fid: *fid, set: set.clone(), caller, time }),
+            MetadataChange::Setattr { fid, set } => {
+                encoded(&Setattr { fid: *fid, set: set.clone(), caller, time })
+            }
         })
     }
 
     /// Makes one change in a request of its own.
-    pub async fn apply(&self, change: &Change<'_>, caller: &Caller) -> Changed {
+    pub async fn apply(&self, change: &MetadataChange<'_>, caller: &Caller) -> Changed {
         let caller = caller.clone();
         match change {
-            Change::Make(args) => self.make(CreateArgs { caller, ..args.clone() }).await.map(Some),
-            Change::Link { fid, parent, name } => self.link(*fid, *parent, name, caller).await.map(Some),
-            Change::Unlink { parent, name, directory } => {
+            MetadataChange::Make(args) => self.make(CreateArgs { caller, ..args.clone() }).await.map(Some),
+            MetadataChange::Link { fid, parent, name } => {
+                self.link(*fid, *parent, name, caller).await.map(Some)
+            }
+            MetadataChange::Unlink { parent, name, directory } => {
                 self.unlink(*parent, name, *directory, caller).await.map(|()| None)
             }
-            Change::Rename { from, to, flags } => {
+            MetadataChange::Rename { from, to, flags } => {
                 self.rename(*from, *to, *flags, caller).await.map(|()| None)
             }
-            Change::Setattr { fid, set } => self.setattr(*fid, set.clone(), caller).await.map(Some),
+            MetadataChange::Setattr { fid, set } => self.setattr(*fid, set.clone(), caller).await.map(Some),
         }
     }
 }
 
-fn changed(change: &Change<'_>, result: &SubResult) -> Changed {
+fn changed(change: &MetadataChange<'_>, result: &SubResult) -> Changed {
     if let Some(error) = result.status.error() {
         return Err(error);
     }
     let entry = match change {
-        Change::Make(_) => CreateReply::from_slice(&result.body)?.entry,
-        Change::Link { .. } | Change::Setattr { .. } => EntryReply::from_slice(&result.body)?,
-        Change::Unlink { .. } | Change::Rename { .. } => return Ok(None),
+        MetadataChange::Make(_) => CreateReply::from_slice(&result.body)?.entry,
+        MetadataChange::Link { .. } | MetadataChange::Setattr { .. } => EntryReply::from_slice(&result.body)?,
+        MetadataChange::Unlink { .. } | MetadataChange::Rename { .. } => return Ok(None),
     };
-    Ok(Some(Entry::of(&entry)))
+    Ok(Some(ResolvedInode::of(&entry)))
 }

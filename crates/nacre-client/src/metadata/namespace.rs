@@ -1,6 +1,6 @@
 //! Names: lookup, new inodes, links, removal, rename, listings, extended attributes.
 
-use crate::api::{CreateArgs, Entry, ListedEntry, ReaddirPage};
+use crate::api::{CreateArgs, ListedEntry, ReaddirPage, ResolvedInode};
 use crate::cache::dirs::Touches;
 use crate::client::Client;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ const ENTRIES_MAX: u32 = 1024;
 
 impl Client {
     /// Finds a name in a directory.
-    pub async fn lookup(&self, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
+    pub async fn lookup(&self, parent: Fid, name: &[u8]) -> Result<ResolvedInode, Errno> {
         let _timing = self.stats.time("lookup");
         match name {
             b"." => self.getattr(parent).await,
@@ -35,7 +35,7 @@ impl Client {
     }
 
     /// Parent of a directory (for `..` by handle).
-    pub async fn parent(&self, fid: Fid) -> Result<Entry, Errno> {
+    pub async fn parent(&self, fid: Fid) -> Result<ResolvedInode, Errno> {
         let parent = self.parent_fid(fid).await?;
         let reply = self.mdt().await?.call(&Getattr { fid: parent }).await?;
         self.resolve(reply).await
@@ -56,7 +56,7 @@ impl Client {
     }
 
     /// mknod, mkdir, symlink: whatever `args.mode` says.
-    pub async fn make(&self, args: CreateArgs<'_>) -> Result<Entry, Errno> {
+    pub async fn make(&self, args: CreateArgs<'_>) -> Result<ResolvedInode, Errno> {
         let file_type = FileType::of_mode(args.mode).ok_or(Errno::EINVAL)?;
         let _timing = self.stats.time(match file_type {
             FileType::Directory => "mkdir",
@@ -72,7 +72,7 @@ impl Client {
         }
         let request = self.create_request(CreateArgs { exclusive: true, ..args.clone() }, None).await?;
         let reply = self.change_dirs(Touches::dir(args.parent), &request).await?;
-        Ok(Entry::of(&reply.entry))
+        Ok(ResolvedInode::of(&reply.entry))
     }
 
     /// The request that makes an inode, with a FID of ours.
@@ -97,7 +97,13 @@ impl Client {
     }
 
     /// Adds a name to a file.
-    pub async fn link(&self, fid: Fid, parent: Fid, name: &[u8], caller: Caller) -> Result<Entry, Errno> {
+    pub async fn link(
+        &self,
+        fid: Fid,
+        parent: Fid,
+        name: &[u8],
+        caller: Caller,
+    ) -> Result<ResolvedInode, Errno> {
         let _timing = self.stats.time("link");
         self.check_writable()?;
         let name = Name::new(name)?;

@@ -6,7 +6,7 @@ use crate::call;
 use crate::device::MAX_WRITE_BYTES;
 use crate::door::{Answer, Door};
 use crate::interrupt::PATIENCE;
-use crate::ops::{Opened, Ops};
+use crate::ops::{OpenedFile, Ops};
 use crate::reply::Body;
 use crate::request::FuseRequest;
 use nacre_client::{AllocateArgs, WriteArgs};
@@ -21,7 +21,7 @@ pub(crate) async fn open<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) ->
     let (_, handle) = door.ops.open(fid, flags & !o::TRUNC, request.caller(0)).await?;
     door.note_opener(&request, fid, handle).await;
     close_if_given_up(&door, &request, handle).await;
-    Ok(Body::opened(Opened { handle, fopen_flags: door.ops.fopen_flags(fid, flags) }))
+    Ok(Body::opened(OpenedFile { handle, fopen_flags: door.ops.fopen_flags(fid, flags) }))
 }
 
 /// No RELEASE follows for a handle that the caller never got.

@@ -7,7 +7,7 @@
 use crate::abi::{self, Dirent, EntryOut, Field, align8};
 use crate::device::MAX_WRITE_BYTES;
 use crate::door::{Answer, Door};
-use crate::ops::{Opened, Ops};
+use crate::ops::{OpenedFile, Ops};
 use crate::reply::{Body, entry_out};
 use crate::request::FuseRequest;
 use nacre_client::ListedEntry;
@@ -20,7 +20,7 @@ pub(crate) async fn opendir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>)
         // No RELEASE follows for a handle that the caller never got. It fails only if the handle is already closed.
         let _ = door.ops.releasedir(handle).await;
     }
-    Ok(Body::opened(Opened { handle, fopen_flags: 0 }))
+    Ok(Body::opened(OpenedFile { handle, fopen_flags: 0 }))
 }
 
 pub(crate) async fn releasedir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {

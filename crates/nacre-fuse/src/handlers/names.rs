@@ -6,7 +6,7 @@
 use crate::abi::{self, op};
 use crate::door::{Answer, Door};
 use crate::handlers::data::close_if_given_up;
-use crate::ops::{Opened, Ops};
+use crate::ops::{OpenedFile, Ops};
 use crate::reply::{Body, entry_out, open_out};
 use crate::request::{FuseRequest, fid_of};
 use nacre_client::CreateArgs;
@@ -91,7 +91,7 @@ pub(crate) async fn create<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
     let (entry, handle) = door.ops.create(new, flags).await?;
     door.note_opener(&request, entry.attr.fid, handle).await;
     close_if_given_up(&door, &request, handle).await;
-    let opened = Opened { handle, fopen_flags: door.ops.fopen_flags(entry.attr.fid, flags) };
+    let opened = OpenedFile { handle, fopen_flags: door.ops.fopen_flags(entry.attr.fid, flags) };
     Ok(Body::of(&entry_out(&entry, door.ops.validity(&entry))).and(&open_out(opened)))
 }
 

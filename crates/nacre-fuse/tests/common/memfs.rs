@@ -2,7 +2,7 @@
 //! kernel does meanwhile; validity and open flags can be chosen per run.
 
 use bytes::Bytes;
-use nacre_client::{AllocateArgs, CreateArgs, Entry, ListedEntry, ReaddirPage, WriteArgs};
+use nacre_client::{AllocateArgs, CreateArgs, ListedEntry, ReaddirPage, ResolvedInode, WriteArgs};
 use nacre_fuse::{Ops, Validity};
 use nacre_node::{Ctx, WaitList};
 use nacre_types::{Attr, Caller, Errno, Fid, Oid, OpenHandle, Seq, SetAttr, mode, name};
@@ -116,7 +116,7 @@ impl MemFs {
         };
         Inode { attr, parent, data: Vec::new(), entries: BTreeMap::new(), xattrs: BTreeMap::new(), opens: 0 }
     }
-    fn entry(&self, fid: Fid) -> Result<Entry, Errno> {
+    fn entry(&self, fid: Fid) -> Result<ResolvedInode, Errno> {
         let inodes = self.inodes.borrow();
         let i = inodes.get(&fid).ok_or(Errno::ESTALE)?;
         Ok(entry_of(i))
@@ -163,8 +163,8 @@ impl MemFs {
     }
 }
 
-fn entry_of(i: &Inode) -> Entry {
-    Entry { attr: Attr { blocks: i.data.len().div_ceil(512) as u64, ..i.attr }, kill_priv: false }
+fn entry_of(i: &Inode) -> ResolvedInode {
+    ResolvedInode { attr: Attr { blocks: i.data.len().div_ceil(512) as u64, ..i.attr }, kill_priv: false }
 }
 fn find(dir: &Inode, name: &[u8]) -> Option<(u64, Fid)> {
     let base = name::cookie_base(KEY, name);
@@ -181,13 +181,13 @@ fn insert(dir: &mut Inode, name: &[u8], fid: Fid) -> Result<(), Errno> {
 }
 
 impl Ops for MemFs {
-    fn validity(&self, _: &Entry) -> Validity {
+    fn validity(&self, _: &ResolvedInode) -> Validity {
         self.validity.get()
     }
     fn fopen_flags(&self, _: Fid, _: u32) -> u32 {
         self.fopen_flags.get()
     }
-    async fn lookup(&self, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
+    async fn lookup(&self, parent: Fid, name: &[u8]) -> Result<ResolvedInode, Errno> {
         self.gate("lookup", parent).await;
         assert!(name != b"panic", "a bug in one request");
         let inodes = self.inodes.borrow();
@@ -196,11 +196,11 @@ impl Ops for MemFs {
         drop(inodes);
         self.entry(fid)
     }
-    async fn parent(&self, fid: Fid) -> Result<Entry, Errno> {
+    async fn parent(&self, fid: Fid) -> Result<ResolvedInode, Errno> {
         let parent = self.inodes.borrow().get(&fid).ok_or(Errno::ENOENT)?.parent;
         self.entry(parent)
     }
-    async fn getattr(&self, fid: Fid) -> Result<Entry, Errno> {
+    async fn getattr(&self, fid: Fid) -> Result<ResolvedInode, Errno> {
         self.gate("getattr", fid).await;
         self.entry(fid).map_err(|_| Errno::ENOENT)
     }
@@ -210,7 +210,7 @@ impl Ops for MemFs {
         _: Option<OpenHandle>,
         set: SetAttr,
         _: Caller,
-    ) -> Result<Entry, Errno> {
+    ) -> Result<ResolvedInode, Errno> {
         let now = self.ctx.wall();
         {
             let mut inodes = self.inodes.borrow_mut();
@@ -241,16 +241,16 @@ impl Ops for MemFs {
     async fn readlink(&self, fid: Fid) -> Result<Bytes, Errno> {
         Ok(Bytes::copy_from_slice(&self.inodes.borrow().get(&fid).ok_or(Errno::ESTALE)?.data))
     }
-    async fn make(&self, args: CreateArgs<'_>) -> Result<Entry, Errno> {
+    async fn make(&self, args: CreateArgs<'_>) -> Result<ResolvedInode, Errno> {
         self.gate("mkdir", args.parent).await;
         let fid = self.add(&args)?;
         self.entry(fid)
     }
-    async fn create(&self, args: CreateArgs<'_>, _: u32) -> Result<(Entry, OpenHandle), Errno> {
+    async fn create(&self, args: CreateArgs<'_>, _: u32) -> Result<(ResolvedInode, OpenHandle), Errno> {
         let fid = self.add(&args)?;
         Ok((self.entry(fid)?, self.handle(fid)))
     }
-    async fn open(&self, fid: Fid, _: u32, _: Caller) -> Result<(Entry, OpenHandle), Errno> {
+    async fn open(&self, fid: Fid, _: u32, _: Caller) -> Result<(ResolvedInode, OpenHandle), Errno> {
         Ok((self.entry(fid)?, self.handle(fid)))
     }
     async fn read(&self, handle: OpenHandle, offset: u64, len: u32) -> Result<Vec<Bytes>, Errno> {
@@ -322,7 +322,7 @@ impl Ops for MemFs {
             .collect();
         Ok(ReaddirPage { entries, eof: false })
     }
-    async fn link(&self, fid: Fid, parent: Fid, name: &[u8], _: Caller) -> Result<Entry, Errno> {
+    async fn link(&self, fid: Fid, parent: Fid, name: &[u8], _: Caller) -> Result<ResolvedInode, Errno> {
         {
             let mut inodes = self.inodes.borrow_mut();
             insert(inodes.get_mut(&parent).ok_or(Errno::ESTALE)?, name, fid)?;

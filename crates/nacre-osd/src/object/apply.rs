@@ -30,7 +30,7 @@ pub struct Stamp {
     pub mtime: Timestamp,
 }
 
-pub(crate) enum Change {
+pub(crate) enum ObjectChange {
     /// Blocks from `first` on hold data with these checksums.
     Write {
         first: u64,
@@ -71,7 +71,7 @@ pub struct Prepared {
 struct Inner {
     objects: Rc<Objects>,
     object: ObjectId,
-    change: Change,
+    change: ObjectChange,
     /// The region in which bytes beyond the old size, in its last block, were overwritten with zeros.
     zeroed: Option<u64>,
     /// Released when the rows are in the transaction.
@@ -82,7 +82,7 @@ impl Prepared {
     pub(crate) fn new(
         objects: &Rc<Objects>,
         object: ObjectId,
-        change: Change,
+        change: ObjectChange,
         guard: RangeGuard,
         pins: Pins,
         credits: Credits,
@@ -147,28 +147,28 @@ impl Inner {
             self.objects.note_unstable(object, tx.transno(), BLOCK_BYTES);
         }
         match self.change {
-            Change::Write { first, sums, end, bytes } => {
+            ObjectChange::Write { first, sums, end, bytes } => {
                 row.blocks += put_checksums(tx, object, first, &sums)? * SECTORS_PER_BLOCK;
                 row.size = row.size.max(end);
                 row.written_to = row.written_to.max(end);
                 self.objects.note_unstable(object, tx.transno(), bytes);
             }
-            Change::Allocate { blocks, size } => {
+            ObjectChange::Allocate { blocks, size } => {
                 row.blocks += put_allocated(tx, object, &blocks)? * SECTORS_PER_BLOCK;
                 row.size = row.size.max(size);
                 self.objects.note_unstable(object, tx.transno(), 0);
             }
-            Change::Grow { size } => row.size = row.size.max(size),
+            ObjectChange::Grow { size } => row.size = row.size.max(size),
             // O_TRUNC of a file that never had an object.
-            Change::Shrink { .. } if is_new => return Ok(ObjectRow::default()),
-            Change::Shrink { size, freed, last_checksum } => {
+            ObjectChange::Shrink { .. } if is_new => return Ok(ObjectRow::default()),
+            ObjectChange::Shrink { size, freed, last_checksum } => {
                 let freed = shrink(tx, &self.objects, object, &row, size, freed, last_checksum)?;
                 row.blocks = row.blocks.saturating_sub(freed * SECTORS_PER_BLOCK);
                 row.size = size;
                 row.written_to = row.written_to.min(size);
             }
-            Change::Destroy => return destroy(tx, &self.objects, object, old),
-            Change::SetOwner { owner } => {
+            ObjectChange::Destroy => return destroy(tx, &self.objects, object, old),
+            ObjectChange::SetOwner { owner } => {
                 if is_new {
                     return Ok(ObjectRow::default());
                 }
@@ -177,7 +177,7 @@ impl Inner {
                 tx.account(owner, bytes, 1);
                 row.owner = owner;
             }
-            Change::Nothing => return Ok(old.unwrap_or_default()),
+            ObjectChange::Nothing => return Ok(old.unwrap_or_default()),
         }
         let grown = sectors_as_bytes(row.blocks) - sectors_as_bytes(sectors_before);
         if grown != 0 || is_new {
@@ -204,13 +204,13 @@ impl Inner {
     /// Blocks whose bytes no longer match their rows, or that are in the blob and in no row.
     fn blocks_to_repair(&self) -> Option<Range<u64>> {
         match &self.change {
-            Change::Write { first, sums, .. } => Some(*first..*first + sums.len() as u64),
-            Change::Allocate { blocks, .. } => Some(blocks.clone()),
-            Change::Shrink { .. }
-            | Change::Grow { .. }
-            | Change::Destroy
-            | Change::SetOwner { .. }
-            | Change::Nothing => None,
+            ObjectChange::Write { first, sums, .. } => Some(*first..*first + sums.len() as u64),
+            ObjectChange::Allocate { blocks, .. } => Some(blocks.clone()),
+            ObjectChange::Shrink { .. }
+            | ObjectChange::Grow { .. }
+            | ObjectChange::Destroy
+            | ObjectChange::SetOwner { .. }
+            | ObjectChange::Nothing => None,
         }
     }
 }

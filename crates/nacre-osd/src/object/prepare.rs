@@ -7,7 +7,7 @@
 use crate::engine::credits::Credits;
 use crate::error::OsdError;
 use crate::maintenance::reclaim::SLICE;
-use crate::object::apply::{Change, Prepared, Stamp};
+use crate::object::apply::{ObjectChange, Prepared, Stamp};
 use crate::object::checksum::{BLOCK_BYTES, block_checksum, zeros};
 use crate::object::objects::{Objects, unexpected_result};
 use crate::object::range_lock::RangeGuard;
@@ -97,7 +97,7 @@ impl Objects {
         };
         // The bytes are on the device already: only rows need room.
         let credits = Credits { object_bytes: 0, ..Objects::write_credits(offset, end - offset) };
-        let change = Change::Write { first: blocks.start, sums, end, bytes };
+        let change = ObjectChange::Write { first: blocks.start, sums, end, bytes };
         Ok(self.prepared(object, guard, pins, credits, change).zeroed(zeroed))
     }
 
@@ -120,7 +120,7 @@ impl Objects {
             pins.merge(self.pins_of(object, &(region..region + 1)).await?);
         }
         let change = if grows {
-            Change::Grow { size }
+            ObjectChange::Grow { size }
         } else {
             let last = size / BLOCK_BYTES;
             let is_cut =
@@ -128,7 +128,7 @@ impl Objects {
             let last_checksum = if is_cut { Some(self.checksum_up_to(object, size).await?) } else { None };
             let freed = if size == 0 { 0 } else { self.allocated_from(object, region + 1).await? };
             self.thin(object, if size == 0 { 0 } else { region + 1 }).await?;
-            Change::Shrink { size, freed, last_checksum }
+            ObjectChange::Shrink { size, freed, last_checksum }
         };
         let credits = Objects::small_credits(!grows);
         Ok(self.prepared(object, guard, pins, credits, change).zeroed(zeroed))
@@ -182,7 +182,9 @@ impl Objects {
             pins.merge(self.pins_of(object, &(region..region + 1)).await?);
         }
         let credits = allocate_credits(&blocks);
-        Ok(self.prepared(object, guard, pins, credits, Change::Allocate { blocks, size }).zeroed(zeroed))
+        Ok(self
+            .prepared(object, guard, pins, credits, ObjectChange::Allocate { blocks, size })
+            .zeroed(zeroed))
     }
 
     /// Marks blocks as allocated in a transaction of its own, under the lock of the caller.
@@ -196,7 +198,7 @@ impl Objects {
         let pins = self.pins_of(object, &regions_of(&slice)).await?;
         let credits = allocate_credits(&slice);
         let room = self.osd().reserve(credits).await?;
-        let change = Change::Allocate { blocks: slice, size: 0 };
+        let change = ObjectChange::Allocate { blocks: slice, size: 0 };
         let prepared = self.prepared(object, guard, Pins::default(), credits, change);
         self.osd().transact(&pins, room, |tx| prepared.apply(tx, stamp)).map(drop)
     }
@@ -206,7 +208,7 @@ impl Objects {
         let guard = self.locks().lock(object, Extent::ALL, true).await;
         self.thin(object, 0).await?;
         let pins = self.pins_of(object, &(0..0)).await?;
-        Ok(self.prepared(object, guard, pins, Objects::small_credits(true), Change::Destroy))
+        Ok(self.prepared(object, guard, pins, Objects::small_credits(true), ObjectChange::Destroy))
     }
     /// Prepares the deletion of block rows from a region on.
     async fn thin(&self, object: ObjectId, region: u64) -> Result<(), OsdError> {
@@ -221,14 +223,20 @@ impl Objects {
     ) -> Result<Prepared, OsdError> {
         let guard = self.locks().lock(object, Extent::new(0, 0), true).await;
         let pins = self.pins_of(object, &(0..0)).await?;
-        Ok(self.prepared(object, guard, pins, Objects::small_credits(false), Change::SetOwner { owner }))
+        Ok(self.prepared(
+            object,
+            guard,
+            pins,
+            Objects::small_credits(false),
+            ObjectChange::SetOwner { owner },
+        ))
     }
 
     async fn prepare_nothing(self: &Rc<Self>, object: ObjectId) -> Result<Prepared, OsdError> {
         self.healthy_row(object).await?;
         let guard = self.locks().lock(object, Extent::new(0, 0), false).await;
         let pins = self.pins_of(object, &(0..0)).await?;
-        Ok(self.prepared(object, guard, pins, Objects::small_credits(false), Change::Nothing))
+        Ok(self.prepared(object, guard, pins, Objects::small_credits(false), ObjectChange::Nothing))
     }
 
     fn prepared(
@@ -237,7 +245,7 @@ impl Objects {
         guard: RangeGuard,
         pins: Pins,
         credits: Credits,
-        change: Change,
+        change: ObjectChange,
     ) -> Prepared {
         Prepared::new(self, object, change, guard, pins, credits)
     }

@@ -25,7 +25,7 @@ use nacre_types::{Codec, Extent, ObjectId, Transno};
 
 /// Key of the row of `TARGET` with the transno of the last stable write: objects that were changed after it may have
 /// checksums of lost bytes, and must be verified.
-pub const UNVERIFIED_KEY: &[u8] = b"unsummed";
+pub const UNVERIFIED_KEY: &[u8] = b"unverified";
 
 /// Rows of one scan.
 const PAGE: u32 = 256;

@@ -69,7 +69,7 @@ pub struct BlockRow {
     pub lost: u64,
     /// Transno of the last change of bytes: whether they have to be on the device.
     pub version: u64,
-    /// Sums of written blocks (see `summed`); 0 for others.
+    /// Sums of written blocks (see `object/checksum.rs`); 0 for others.
     pub sums: [u32; 64],
 }
 impl Default for BlockRow {

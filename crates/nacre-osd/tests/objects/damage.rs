@@ -132,9 +132,9 @@ fn a_damaged_block_of_object_rows_costs_its_objects_and_holds_up_nothing() {
         assert_eq!(t.objects.oldest_unstable(), None);
         t.write(object(400), 0, vec![4; 100]).expect("writes");
         make_durable(&mut t);
-        let unsummed =
+        let unverified =
             t.drive.run(|osd| async move { osd.get(table::TARGET, UNVERIFIED_KEY).await.expect("reads") });
-        assert_eq!(unsummed, Some(None), "what cannot be read is not looked at again and again");
+        assert_eq!(unverified, Some(None), "what cannot be read is not looked at again and again");
         // The files of all are on the device: those that cannot be read may be wanted by whoever repairs it.
         device.power_loss(&mut Rng::new(1));
         for n in 0..300 {

@@ -65,7 +65,7 @@ pub(crate) fn run(args: &DestroyArgs) -> Result<()> {
 }
 
 /// The data directory that belongs to a mount point. One that is mounted may have its data elsewhere.
-fn dir_of(mount: &Path, running: &[registry::Entry]) -> Result<PathBuf> {
+fn dir_of(mount: &Path, running: &[registry::ProcessEntry]) -> Result<PathBuf> {
     let mount = data_dir::absolute(mount)?;
     let Some(entry) = running.iter().find(|e| e.kind == ProcessKind::Up && e.mounts.contains(&mount)) else {
         return data_dir::default_dir(&mount);

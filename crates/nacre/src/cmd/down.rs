@@ -2,7 +2,7 @@
 
 use crate::output;
 use crate::process::data_dir;
-use crate::process::registry::{self, Entry, ProcessKind};
+use crate::process::registry::{self, ProcessEntry, ProcessKind};
 use crate::query::tool::{self, Tool};
 use crate::query::users::users;
 use crate::query::watch;
@@ -84,7 +84,7 @@ pub(crate) struct SyncArgs {
 }
 
 pub(crate) fn down(args: &DownArgs) -> Result<()> {
-    let mut running: Vec<Entry> =
+    let mut running: Vec<ProcessEntry> =
         registry::entries()?.into_iter().filter(|e| e.kind == ProcessKind::Up).collect();
     if let Some(mount) = &args.mount {
         let wanted = data_dir::absolute(mount)?;
@@ -147,7 +147,7 @@ fn may_lose(name: &str, others: &[String], force: bool) -> Result<()> {
 
 /// The clients of an `up` other than its own mounts, `HOST:MOUNT POINT` as its MDT knows them. One that does not answer now
 /// tells of none: it can be stopped all the same.
-fn other_mounts(entry: &Entry) -> Result<Vec<String>> {
+fn other_mounts(entry: &ProcessEntry) -> Result<Vec<String>> {
     let is_mdt = |name: &&String| TargetName::parse(name).is_some_and(|t| t.kind() == TargetKind::Mdt);
     let Some(mdt) = entry.islands.iter().find(is_mdt) else { return Ok(Vec::new()) };
     let asked = GetParams { pattern: format!("mdt.{mdt}.exports.*.state") };
@@ -171,7 +171,7 @@ fn of(mount: Option<&Path>) -> String {
 }
 
 /// SIGTERM, then waits for the process to be gone.
-fn stop(entry: &Entry, timeout_s: u64) -> Result<()> {
+fn stop(entry: &ProcessEntry, timeout_s: u64) -> Result<()> {
     let pid = Pid::from_raw(entry.pid).context("bad pid in the registry")?;
     let fd = pidfd_open(pid, PidfdFlags::empty()).with_context(|| format!("pid {} is gone", entry.pid))?;
     pidfd_send_signal(&fd, Signal::TERM)?;
@@ -228,7 +228,7 @@ pub(crate) fn umount(args: &UmountArgs) -> Result<()> {
 
 /// Waits until the process of a mount has disconnected from its servers: a moment, or longer when calls wait for servers or
 /// for other mounts.
-fn wait_for_end(entry: &Entry) -> Result<()> {
+fn wait_for_end(entry: &ProcessEntry) -> Result<()> {
     const QUIET: Duration = Duration::from_secs(1);
     const LIMIT: Duration = Duration::from_secs(30);
     let Some(fd) = Pid::from_raw(entry.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else {

@@ -1,7 +1,7 @@
 //! `nacre status`: processes, targets and mounts of this machine.
 
 use crate::output;
-use crate::process::registry::{self, Entry};
+use crate::process::registry::{self, ProcessEntry};
 use crate::query::filesystems;
 use crate::query::filesystems::FileSystems;
 use crate::query::tool::{self, TimeoutArgs, Tool, Unreachable};
@@ -115,7 +115,7 @@ impl Island {
 #[derive(Serialize)]
 struct Process {
     #[serde(flatten)]
-    entry: Entry,
+    entry: ProcessEntry,
     state: Vec<Island>,
 }
 
@@ -207,7 +207,7 @@ fn notes(processes: &[Process], all: &FileSystems) {
 
 /// A process that ended without stopping its targets: no process serves them, though their directories exist, nor its mounts,
 /// which the kernel keeps until they are unmounted.
-fn down(mut entry: Entry) -> Process {
+fn down(mut entry: ProcessEntry) -> Process {
     let has_targets = entry.targets.iter().any(|dir| dir.exists());
     let mounts = std::mem::take(&mut entry.mounts);
     let is_target = |name: &String| TargetName::parse(name).is_some();
@@ -226,7 +226,7 @@ fn down(mut entry: Entry) -> Process {
     Process { state: entry.islands.iter().map(state).collect(), entry }
 }
 
-fn island(entry: &Entry, name: &str, timeout: TimeoutArgs) -> Island {
+fn island(entry: &ProcessEntry, name: &str, timeout: TimeoutArgs) -> Island {
     ask(entry, name, timeout).unwrap_or_else(|error| {
         let state = State::of(&error);
         let reason = match state {
@@ -242,7 +242,7 @@ fn island(entry: &Entry, name: &str, timeout: TimeoutArgs) -> Island {
     })
 }
 
-fn ask(entry: &Entry, name: &str, timeout: TimeoutArgs) -> Result<Island> {
+fn ask(entry: &ProcessEntry, name: &str, timeout: TimeoutArgs) -> Result<Island> {
     let mut tool = Tool::connect(&entry.socket, name, timeout.limit())?;
     let up = |reasons: Vec<String>| {
         Island::new(name, if reasons.is_empty() { State::Up } else { State::Degraded }, reasons)

@@ -4,7 +4,7 @@
 
 use crate::output;
 use crate::process::islands::Process;
-use crate::process::registry::{self, Entry, ProcessKind};
+use crate::process::registry::{self, ProcessEntry, ProcessKind};
 use crate::process::{data_dir, signals, target_dir};
 use crate::query::tool::{self, Tool};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -116,10 +116,10 @@ pub(crate) fn run(command: &TargetCommand) -> Result<()> {
 
 /// The running MGS that is meant, if one is: that of the directory, the only one of this machine, or the one that knows the
 /// file system.
-fn running(dir: Option<&Path>, fs: &FsName) -> Result<Option<Entry>> {
+fn running(dir: Option<&Path>, fs: &FsName) -> Result<Option<ProcessEntry>> {
     let entries = registry::entries()?;
-    let serving = |e: &Entry| e.islands.iter().any(|island| island == "MGS");
-    let mut found: Vec<Entry> = entries.into_iter().filter(serving).collect();
+    let serving = |e: &ProcessEntry| e.islands.iter().any(|island| island == "MGS");
+    let mut found: Vec<ProcessEntry> = entries.into_iter().filter(serving).collect();
     if let Some(dir) = dir {
         let dir = mgs_dir(&data_dir::absolute(dir)?);
         return Ok(found.into_iter().find(|e| e.targets.contains(&dir)));

@@ -3,7 +3,7 @@
 use crate::output;
 use crate::process::heard_clients::HeardClients;
 use crate::process::pause;
-use crate::process::registry::{self, Entry, ProcessKind, Registration};
+use crate::process::registry::{self, ProcessEntry, ProcessKind, Registration};
 use crate::process::signals::{Signals, wake};
 use crate::process::store;
 use crate::process::target_dir::Served;
@@ -168,7 +168,7 @@ impl Process {
         let islands = self.node.islands().iter().map(|i| i.name().to_owned()).collect();
         let targets = self.targets.lock().values().filter_map(|s| s.served.place.clone()).collect();
         let refused = self.targets.refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let entry = Entry {
+        let entry = ProcessEntry {
             pid: 0,
             start_time: 0,
             kind,

@@ -19,7 +19,7 @@ pub(crate) enum ProcessKind {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Entry {
+pub(crate) struct ProcessEntry {
     pub(crate) pid: i32,
     /// Field 22 of /proc/PID/stat: tells a reused pid.
     pub(crate) start_time: u64,
@@ -89,11 +89,11 @@ pub(crate) struct Registration {
 
 impl Registration {
     /// Another entry in the place of this one.
-    pub(crate) fn update(&mut self, entry: Entry) -> Result<()> {
+    pub(crate) fn update(&mut self, entry: ProcessEntry) -> Result<()> {
         std::mem::forget(std::mem::replace(self, Self::new(entry)?)); // its file is the new one's
         Ok(())
     }
-    pub(crate) fn new(mut entry: Entry) -> Result<Self> {
+    pub(crate) fn new(mut entry: ProcessEntry) -> Result<Self> {
         entry.pid = i32::try_from(std::process::id())?;
         entry.start_time = start_time(entry.pid).unwrap_or(0);
         let path = run_dir()?.join(format!("{}.json", entry.pid));
@@ -161,20 +161,20 @@ pub(crate) fn pid_of(path: &Path) -> Option<i32> {
     path.file_stem()?.to_str()?.parse().ok()
 }
 
-/// Entry or socket of a process that is gone. Its log stays: it may say why.
+/// ProcessEntry or socket of a process that is gone. Its log stays: it may say why.
 fn is_left_over(path: &Path) -> bool {
     let ours = path.extension().is_some_and(|e| e == "json" || e == "sock" || e == "tmp");
     ours && pid_of(path).is_some_and(|pid| start_time(pid).is_none())
 }
 
 /// Every living process, by pid. Entries of dead processes are removed.
-pub(crate) fn entries() -> Result<Vec<Entry>> {
+pub(crate) fn entries() -> Result<Vec<ProcessEntry>> {
     Ok(with_fallen()?.0)
 }
 
 /// Every living process, and those that ended without taking leave of targets in directories that nobody serves since, or of
 /// mounts that are still there: their entries stay. By pid.
-pub(crate) fn with_fallen() -> Result<(Vec<Entry>, Vec<Entry>)> {
+pub(crate) fn with_fallen() -> Result<(Vec<ProcessEntry>, Vec<ProcessEntry>)> {
     let (mut list, mut dead) = (Vec::new(), Vec::new());
     let mut files = Vec::new();
     for dir in search_dirs() {
@@ -196,7 +196,7 @@ pub(crate) fn with_fallen() -> Result<(Vec<Entry>, Vec<Entry>)> {
             }
             continue;
         }
-        match std::fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok()) {
+        match std::fs::read(&path).ok().and_then(|text| serde_json::from_slice::<ProcessEntry>(&text).ok()) {
             Some(entry) if start_time(entry.pid) == Some(entry.start_time) => list.push(entry),
             // The socket may be that of another process with the same pid, which has not registered yet.
             Some(entry) => dead.push((path, entry)),
@@ -204,7 +204,7 @@ pub(crate) fn with_fallen() -> Result<(Vec<Entry>, Vec<Entry>)> {
             None => {}
         }
     }
-    let served = |dir: &PathBuf| list.iter().any(|e: &Entry| e.targets.contains(dir));
+    let served = |dir: &PathBuf| list.iter().any(|e: &ProcessEntry| e.targets.contains(dir));
     let mounted = nacre_fuse::mount_points();
     let is_mounted =
         |point: &PathBuf| mounted.contains(point) && !list.iter().any(|e| e.mounts.contains(point));

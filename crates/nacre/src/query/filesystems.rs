@@ -4,7 +4,7 @@
 //! together. A command that says nothing acts on one file system only: the one that its names fit, else the one in which
 //! it was started; otherwise it is an error that lists them.
 
-use crate::process::registry::Entry;
+use crate::process::registry::ProcessEntry;
 use anyhow::{Result, bail};
 use nacre_types::TargetName;
 use std::collections::BTreeSet;
@@ -46,13 +46,13 @@ impl FileSystem {
 
 /// The processes of this machine by file system.
 pub(crate) struct FileSystems {
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<ProcessEntry>,
     /// For each entry the first one with the same MGS.
     mgs: Vec<usize>,
 }
 
 impl FileSystems {
-    pub(crate) fn new(entries: Vec<Entry>) -> Self {
+    pub(crate) fn new(entries: Vec<ProcessEntry>) -> Self {
         let mut mgs: Vec<usize> = (0..entries.len()).collect();
         for a in 0..entries.len() {
             for b in 0..a {
@@ -175,7 +175,7 @@ impl FileSystems {
     }
 }
 
-fn share_mgs(a: &Entry, b: &Entry) -> bool {
+fn share_mgs(a: &ProcessEntry, b: &ProcessEntry) -> bool {
     a.mgs.iter().any(|x| b.mgs.iter().any(|y| x == y || is_wildcard_of(x, y) || is_wildcard_of(y, x)))
 }
 /// `0.0.0.0:9988` is every address of this machine with that port.
@@ -198,8 +198,8 @@ mod tests {
     use super::*;
     use crate::process::registry::ProcessKind;
 
-    fn entry(fs: Option<&str>, islands: &[&str], mounts: &[&str], mgs: &[&str]) -> Entry {
-        Entry {
+    fn entry(fs: Option<&str>, islands: &[&str], mounts: &[&str], mgs: &[&str]) -> ProcessEntry {
+        ProcessEntry {
             pid: 7,
             start_time: 0,
             kind: ProcessKind::Up,

@@ -1,7 +1,7 @@
 //! A blocking connection of a tool to one island of a running process: the same public messages as everybody's.
 
 use crate::output;
-use crate::process::registry::{self, Entry};
+use crate::process::registry::{self, ProcessEntry};
 use anyhow::{Result, bail};
 use nacre_types::{ClientUuid, Codec, ConnEpoch, Generation, Secret, Xid};
 use nacre_wire::target::{Connect, Ping, Role};
@@ -224,11 +224,14 @@ pub(crate) fn is_no_reply(error: &anyhow::Error) -> bool {
 
 /// Asks every island of these processes, all at the same time, so that a process that hangs delays the command only once. The
 /// results are in the order of the islands.
-pub(crate) fn ask_all<T: Send>(entries: &[Entry], ask: impl Fn(&Entry, &str) -> T + Sync) -> Vec<Vec<T>> {
+pub(crate) fn ask_all<T: Send>(
+    entries: &[ProcessEntry],
+    ask: impl Fn(&ProcessEntry, &str) -> T + Sync,
+) -> Vec<Vec<T>> {
     let ask = &ask;
     std::thread::scope(|scope| {
         let of_process = |entry| {
-            let Entry { islands, .. }: &Entry = entry;
+            let ProcessEntry { islands, .. }: &ProcessEntry = entry;
             islands.iter().map(|island| scope.spawn(move || ask(entry, island))).collect::<Vec<_>>()
         };
         let asked: Vec<_> = entries.iter().map(of_process).collect();

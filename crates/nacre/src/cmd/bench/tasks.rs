@@ -4,7 +4,7 @@
 //! nothing is opened.
 
 use super::worker::Phase;
-use nacre_client::{Change, Client, CreateArgs, Entry, MountConfig};
+use nacre_client::{Client, CreateArgs, MetadataChange, MountConfig, ResolvedInode};
 use nacre_node::{Ctx, Effect, Event, Logic, join_all};
 use nacre_types::{Caller, Errno, Fid, SetAttr};
 use nacre_wire::target::Param;
@@ -198,7 +198,11 @@ impl Load {
     }
 
     /// Makes changes in one request, or each in its own.
-    async fn apply(&self, changes: &[Change<'_>], step: u32) -> Result<Vec<Option<Entry>>, Errno> {
+    async fn apply(
+        &self,
+        changes: &[MetadataChange<'_>],
+        step: u32,
+    ) -> Result<Vec<Option<ResolvedInode>>, Errno> {
         let caller = Caller::root();
         if step > 1 {
             return self.client.batch(changes, &caller, false).await?.into_iter().collect();
@@ -244,7 +248,7 @@ impl Worker {
             let range = from..(from + step).min(load.plan.items);
             let names: Vec<_> = range.clone().map(|item| name(items.is_moved.get(), item)).collect();
             let moved: Vec<_> = range.clone().map(|item| name(true, item)).collect();
-            let changes: Vec<Change<'_>> = range
+            let changes: Vec<MetadataChange<'_>> = range
                 .zip(names.iter().zip(&moved))
                 .map(|(item, (name, moved))| {
                     self.change(phase, name, moved, fids.get(item as usize).copied())
@@ -273,18 +277,20 @@ impl Worker {
         name: &'a [u8],
         moved: &'a [u8],
         fid: Option<Fid>,
-    ) -> Result<Change<'a>, Errno> {
+    ) -> Result<MetadataChange<'a>, Errno> {
         let parent = self.dir;
         Ok(match phase {
-            Phase::FileCreate | Phase::DirCreate => Change::Make(made(parent, name, phase)),
+            Phase::FileCreate | Phase::DirCreate => MetadataChange::Make(made(parent, name, phase)),
             Phase::FileSetattr | Phase::DirSetattr => {
                 let mode = Some(if is_dir(phase) { 0o700 } else { 0o600 });
                 let set = SetAttr { mode, ..SetAttr::default() };
-                Change::Setattr { fid: fid.ok_or(Errno::ENOENT)?, set }
+                MetadataChange::Setattr { fid: fid.ok_or(Errno::ENOENT)?, set }
             }
-            Phase::FileRemove | Phase::DirRemove => Change::Unlink { parent, name, directory: is_dir(phase) },
+            Phase::FileRemove | Phase::DirRemove => {
+                MetadataChange::Unlink { parent, name, directory: is_dir(phase) }
+            }
             Phase::FileRename | Phase::DirRename => {
-                Change::Rename { from: (parent, name), to: (parent, moved), flags: 0 }
+                MetadataChange::Rename { from: (parent, name), to: (parent, moved), flags: 0 }
             }
             Phase::FileStat | Phase::FileRead | Phase::DirStat => return Err(Errno::EINVAL),
         })

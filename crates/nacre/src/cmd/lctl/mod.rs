@@ -220,7 +220,7 @@ struct Asked {
 
 /// Asks every island of this machine at the same time.
 fn ask_islands(all: &FileSystems, patterns: &[String], timeout: TimeoutArgs) -> Vec<Asked> {
-    let one = |entry: &registry::Entry, island: &str| -> Result<Vec<Vec<Param>>> {
+    let one = |entry: &registry::ProcessEntry, island: &str| -> Result<Vec<Vec<Param>>> {
         let mut tool = tool::Tool::connect(&entry.socket, island, timeout.limit())?;
         let get = |pattern: &String| Ok(tool.call(&GetParams { pattern: whole(pattern) })?.params);
         patterns.iter().map(get).collect()

@@ -67,13 +67,13 @@ fn try_apply(all: &FileSystems, setting: &str, scope: &ScopeArgs, timeout: Timeo
     }
     // One cause, however many targets and mounts a process has.
     done.refused.extend(tool::forbidden(&forbidden).map(|why| format!("set_param: {why}")));
-    let names_of = |entry: &registry::Entry, island: &str| {
+    let names_of = |entry: &registry::ProcessEntry, island: &str| {
         let is_it = |(index, name): &(usize, String)| {
             all.entries.get(*index).is_some_and(|e| e.pid == entry.pid) && name == island
         };
         found.iter().find(|(place, _)| is_it(place)).map(|(_, names)| names.clone()).unwrap_or_default()
     };
-    let one = |entry: &registry::Entry, island: &str| {
+    let one = |entry: &registry::ProcessEntry, island: &str| {
         let (names, mut done) = (names_of(entry, island), Done::default());
         if let Err(e) = apply_in(entry, island, (&names, value), timeout, &mut done) {
             done.refused.push(format!("set_param: {e:#}"));
@@ -94,7 +94,7 @@ fn try_apply(all: &FileSystems, setting: &str, scope: &ScopeArgs, timeout: Timeo
 }
 
 fn apply_in(
-    entry: &registry::Entry,
+    entry: &registry::ProcessEntry,
     island: &str,
     (names, value): (&[String], &str),
     timeout: TimeoutArgs,

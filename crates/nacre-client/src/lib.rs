@@ -33,6 +33,7 @@ pub use api::{
     AllocateArgs, Attach, Connection, CreateArgs, ListedEntry, MountConfig, ReaddirPage, ResolvedInode,
     WriteArgs,
 };
+pub use cache::kernel::{KernelCache, Stale, Validity};
 pub use client::Client;
 pub use files::atime::{Atime, AtimePolicy};
 pub use metadata::batch::{Changed, MetadataChange};

@@ -1,0 +1,44 @@
+//! The cache of the kernel, which relies on the locks of this mount.
+//!
+//! Rules: the kernel may use a name or attributes only for a time that ends with the locks that cover them: at most 2/3 of
+//! the lease, counted from the request that renewed it. When a lock is revoked before that time has passed, the kernel is
+//! told, and only then is the lock returned. The door in front of the kernel implements [`KernelCache`].
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::pin::Pin;
+use core::time::Duration;
+use nacre_types::Fid;
+
+/// Something that the kernel must not use any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stale {
+    /// A name, found or not found.
+    Name {
+        /// The directory.
+        parent: Fid,
+        /// The name in it.
+        name: Bytes,
+    },
+    /// The attributes of an inode, its access control lists and, of a symbolic link, its target.
+    Inode(Fid),
+    /// Everything: all locks have ended.
+    All,
+}
+
+/// How long the kernel may use a reply without asking again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Validity {
+    /// The name.
+    pub entry: Duration,
+    /// The attributes.
+    pub attr: Duration,
+}
+
+/// The way to the kernel that a mount serves.
+pub trait KernelCache {
+    /// Has the kernel forget these. Completes when it cannot use them any more, also if a reply that was decided earlier is
+    /// sent later.
+    fn forget(&self, stale: Vec<Stale>) -> Pin<Box<dyn Future<Output = ()>>>;
+}

@@ -4,7 +4,7 @@
 //! again as the same value.
 
 use nacre_net::{Address, Decoder, Limits};
-use nacre_types::{Codec, Fid, FsName, Layout, LayoutTemplate, TargetName};
+use nacre_types::{Codec, Fid, FsName, Layout, LayoutTemplate, MdtIndex, TargetName};
 use nacre_wire::{Frame, HEADER_BYTES, Header};
 
 fn settle(decode: impl Fn(&[u8]) -> Option<Vec<u8>>, bytes: &[u8]) {
@@ -67,7 +67,7 @@ pub(crate) fn row(data: &[u8]) {
 /// Rows of a metadata target as the offline check reads them: each is led by its table, and by how long its key and its
 /// value are. Whatever they are, the check ends with a verdict.
 pub(crate) fn check(mut data: &[u8]) {
-    let mut check = nacre_mdt::check::Check::default();
+    let mut check = nacre_mdt::check::Check::new(MdtIndex::ROOT);
     while let Some((&[table, key_len, low, high], rest)) = data.split_first_chunk::<4>() {
         let Some((key, rest)) = rest.split_at_checked(key_len.into()) else { break };
         let Some((value, rest)) = rest.split_at_checked(u16::from_le_bytes([low, high]).into()) else {

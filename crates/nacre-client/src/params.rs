@@ -29,7 +29,7 @@ impl Client {
             ),
             param(
                 self.llite("dir_attr_cache"),
-                u8::from(self.dirs.is_on()).to_string(),
+                u8::from(self.mount.holds()).to_string(),
                 true,
                 "1 (default): attributes of directories are kept as long as the MDT lets this mount hold them. 0: asked each \
                  time.",
@@ -95,7 +95,7 @@ impl Client {
             return Ok(());
         }
         if name == self.llite("dir_attr_cache") {
-            self.dirs.set_on(parse_switch(name, value)?);
+            self.mount.set_holds(parse_switch(name, value)?);
             return Ok(());
         }
         for target in self.mount.targets() {

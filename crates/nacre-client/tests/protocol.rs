@@ -371,6 +371,30 @@ fn a_second_sequence_is_fetched_before_it_is_needed() {
 }
 
 #[test]
+fn a_fid_of_an_mdt_that_is_not_in_the_list_is_stale() {
+    let mut bed = Bed::new(1);
+    bed.call(|c| async move { c.ready().await }).unwrap();
+    bed.log();
+    let fid = Fid::new(Seq::first_of(MdtIndex(1)), Oid(1));
+    assert_eq!(bed.call(move |c| async move { c.getattr(fid).await.map(drop) }), Err(Errno::ESTALE));
+    let opened = bed.call(move |c| async move { c.open(fid, 0, Caller::root()).await.map(drop) });
+    assert_eq!(opened, Err(Errno::ESTALE));
+    let page = bed.call(move |c| async move { c.readdir(fid, 2, 10, false).await.map(drop) });
+    assert_eq!(page, Err(Errno::ESTALE));
+    assert_eq!(bed.log().iter().filter(|line| line.starts_with("MDT")).count(), 0, "no MDT was asked");
+}
+
+#[test]
+fn a_sequence_of_another_mdt_is_not_used() {
+    let mut bed = Bed::new(1);
+    bed.shared.borrow_mut().sequences = 0x4000_0000;
+    let made = bed.call(|c| async move { c.make(new(b"f")).await.map(drop) });
+    assert_eq!(made, Err(Errno::EPROTO));
+    bed.shared.borrow_mut().sequences = 0;
+    bed.create("g");
+}
+
+#[test]
 fn a_wrong_file_system_name_is_explained() {
     let mut bed = Bed::of_fs(1, "dmeo");
     let sentence = bed.call(|c| async move { c.ready().await }).unwrap_err();

@@ -55,7 +55,7 @@ fn main() {
     let [_, op, records, count] = &args[..] else { panic!("create_cost create|mkdir with|without N") };
     let (mkdir, count) = (op == "mkdir", count.parse::<u32>().unwrap());
     let make = if records == "without" { without_records } else { with_records };
-    let mut cluster = Cluster::with_mdt(1, 2, 1, make);
+    let mut cluster = Cluster::with_mdt(nacre_types::MdtIndex::ROOT, 1, 2, 1, make);
     cluster.run(0, move |client| async move {
         for n in 0..count {
             let name = format!("file.0.{n}");

@@ -14,7 +14,12 @@ use alloc::rc::Rc;
 use core::cell::RefCell;
 use nacre_node::Gate;
 use nacre_target::TargetCore;
-use nacre_types::LayoutTemplate;
+use nacre_types::{LayoutTemplate, MdtIndex};
+
+/// The index of a served metadata target.
+pub(crate) fn index_of(core: &TargetCore) -> MdtIndex {
+    MdtIndex(core.name.index())
+}
 
 /// A served metadata target.
 pub struct Mdt {
@@ -53,6 +58,10 @@ impl Mdt {
     }
     pub(crate) fn core(&self) -> &Rc<TargetCore> {
         &self.core
+    }
+    /// The index of this MDT, which the sequences that it grants carry.
+    pub(crate) fn index(&self) -> MdtIndex {
+        index_of(&self.core)
     }
     pub(crate) fn name_hash(&self) -> &NameHash {
         &self.name_hash

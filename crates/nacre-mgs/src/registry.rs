@@ -38,7 +38,6 @@ pub(crate) const VERSION_KEY: &[u8] = b"version";
 pub(crate) const REGISTER_KEY: &[u8] = b"register";
 
 const FILE_SYSTEMS_MAX: usize = 256;
-const INDEX_MAX: u32 = 0xffff;
 const PARAMS_MAX: usize = 1024;
 
 codec_struct! {
@@ -247,8 +246,10 @@ impl Registry {
         if new.kind == TargetKind::Mgs {
             return Err(Refused::Invalid { what: "an MGS does not register" });
         }
-        if new.index > INDEX_MAX {
-            return Err(Refused::Invalid { what: "the index of a target is at most ffff" });
+        if new.index > new.kind.index_max() {
+            return Err(Refused::Invalid {
+                what: "the index of an MDT is at most 03ff, that of an OST ffff",
+            });
         }
         check_addresses(&new.addresses, sender)?;
         let known = self.file_systems.get(&new.fs);
@@ -558,6 +559,16 @@ mod tests {
         let places: Vec<_> = list.targets.iter().map(|t| (t.index, t.addresses[0].as_str())).collect();
         assert_eq!(places, [(0, "moved"), (1, "b")]);
         assert!(r.list(&FsName::parse("other").expect("a name")).is_none());
+    }
+
+    #[test]
+    fn an_index_beyond_the_range_of_its_kind_is_refused() {
+        let mut r = Registry::default();
+        let mdt = |index| RegisterTarget { kind: TargetKind::Mdt, ..request("demo", index, 1, "a") };
+        let refused = register(&mut r, &mdt(0x400), (5, 6)).expect_err("no sequence can carry it");
+        assert!(format!("{refused}").contains("at most 03ff"), "{refused}");
+        assert_eq!(register(&mut r, &mdt(0x3ff), (5, 6)), Ok(true));
+        register(&mut r, &request("demo", 0x1_0000, 2, "b"), (5, 6)).expect_err("four digits name it");
     }
 
     #[test]

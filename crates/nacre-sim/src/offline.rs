@@ -103,8 +103,10 @@ pub fn with_engine<T: 'static, F: Future<Output = T> + 'static>(
 
 /// The rows of MDT and OSTs have no problem, no file is open; with `sums` every block has its sum.
 pub fn check(mdt: &dyn Store, osts: &[&dyn Store], sums: bool) -> Result<(), String> {
-    let report = with_engine(mdt, |ctx, osd| async move { nacre_mdt::check(&ctx, &osd).await })?
-        .map_err(|e| format!("the MDT's rows cannot be read: {e}"))?;
+    let report = with_engine(mdt, |ctx, osd| async move {
+        nacre_mdt::check(&ctx, nacre_types::MdtIndex::ROOT, &osd).await
+    })?
+    .map_err(|e| format!("the MDT's rows cannot be read: {e}"))?;
     if report.problems > 0 {
         return Err(format!("the MDT's rows do not agree:\n  {}", report.sentences.join("\n  ")));
     }

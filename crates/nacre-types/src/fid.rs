@@ -1,21 +1,41 @@
-//! File identifiers: assigned by the client from a sequence that its MDT granted.
+//! File identifiers: assigned by the client from a sequence that an MDT granted.
 //!
 //! Format decision, permanent: a client's sequence is below 2^40 and holds 2^24 objects, so that `st_ino` = FUSE nodeid
-//! = seq * 2^24 + oid: exact, reversible, stable. The root directory is inode 1.
+//! = seq * 2^24 + oid: exact, reversible, stable. The root directory is inode 1. A sequence is the index of the MDT that
+//! granted it (10 bits) and that MDT's own count (30 bits), so no two MDTs grant the same FID, and a FID alone names the MDT
+//! that has the inode.
 
-use crate::codec_newtype;
+use crate::{MdtIndex, codec_newtype};
 use core::fmt;
 
 /// Number of object ids in one sequence.
 pub const OIDS_PER_SEQ: u32 = 1 << 24;
 const SEQ_LIMIT: u64 = 1 << 40;
+/// Bits of a sequence that count; the bits above them are the index of the MDT.
+const COUNT_BITS: u32 = 30;
+/// The first count that clients get.
+const FIRST_COUNT: u64 = 0x100;
+const _: () = assert!((MdtIndex::MAX.0 as u64 + 1) << COUNT_BITS == SEQ_LIMIT);
 
-/// A FID sequence. 0 belongs to the file system itself (root), 1..=0xff are reserved, clients get higher ones.
+/// A FID sequence: `MDT index << 30 | count`. 0 belongs to the file system itself (root); of each MDT, the counts below 0x100
+/// are reserved, clients get higher ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Seq(pub u64);
 impl Seq {
-    pub const FIRST_CLIENT: Seq = Seq(0x100);
-    pub const LIMIT: Seq = Seq(SEQ_LIMIT);
+    /// The first sequence that an MDT grants to a client.
+    pub const fn first_of(mdt: MdtIndex) -> Self {
+        assert!(mdt.0 <= MdtIndex::MAX.0);
+        Self((mdt.0 as u64) << COUNT_BITS | FIRST_COUNT)
+    }
+    /// The MDT that grants this sequence; beyond [`MdtIndex::MAX`] for a number that is no sequence.
+    pub const fn mdt(self) -> MdtIndex {
+        let index = self.0 >> COUNT_BITS;
+        MdtIndex(if index < u32::MAX as u64 { index as u32 } else { u32::MAX })
+    }
+    /// Whether the MDT may grant this sequence to a client.
+    pub const fn is_grantable_by(self, mdt: MdtIndex) -> bool {
+        self.mdt().0 == mdt.0 && self.0 & ((1 << COUNT_BITS) - 1) >= FIRST_COUNT
+    }
 }
 
 /// An object id inside its sequence, below [`OIDS_PER_SEQ`].
@@ -36,6 +56,10 @@ impl Fid {
 
     pub const fn new(seq: Seq, oid: Oid) -> Self {
         Self { seq, oid }
+    }
+    /// The MDT that has the inode.
+    pub const fn mdt(self) -> MdtIndex {
+        self.seq.mdt()
     }
     /// The inode number. Exact inverse of [`Fid::from_ino`] for every valid FID.
     pub const fn ino(self) -> u64 {
@@ -112,5 +136,22 @@ mod tests {
         }
         assert_eq!(Fid::ROOT.ino(), 1);
         assert_eq!(Fid::parse("[0x1:0x2]"), None);
+    }
+
+    #[test]
+    fn a_sequence_names_the_mdt_that_grants_it() {
+        assert_eq!(Fid::ROOT.mdt(), MdtIndex::ROOT);
+        assert_eq!(Seq::first_of(MdtIndex::ROOT), Seq(0x100), "the first MDT counts from there");
+        for mdt in [MdtIndex::ROOT, MdtIndex(1), MdtIndex::MAX] {
+            let first = Seq::first_of(mdt);
+            let next_mdt = Seq((u64::from(mdt.0) + 1) << COUNT_BITS);
+            let last = Seq(next_mdt.0 - 1);
+            assert_eq!((first.mdt(), last.mdt()), (mdt, mdt));
+            assert!(first.is_grantable_by(mdt) && last.is_grantable_by(mdt));
+            assert!(Fid::new(last, Oid(1)).is_valid());
+            assert!(!Seq(first.0 - 1).is_grantable_by(mdt), "reserved");
+            assert!(!next_mdt.is_grantable_by(mdt) && !Seq(next_mdt.0 + 0x100).is_grantable_by(mdt));
+        }
+        assert!(Seq(SEQ_LIMIT).mdt() > MdtIndex::MAX && Seq(u64::MAX).mdt() > MdtIndex::MAX);
     }
 }

@@ -32,6 +32,15 @@ number! {
     OpenHandle(u64),
     /// Index of an OST in its file system.
     OstIndex(u32),
+    /// Index of an MDT in its file system, at most [`MdtIndex::MAX`]: the sequences of its files carry it.
+    MdtIndex(u32),
+}
+
+impl MdtIndex {
+    /// The MDT with the root directory.
+    pub const ROOT: MdtIndex = MdtIndex(0);
+    /// The bits of a sequence that name its MDT hold no more.
+    pub const MAX: MdtIndex = MdtIndex(1023);
 }
 
 /// Identity of one client instance (a mount, or a target in its client role). Random, new at each start of a
@@ -69,6 +78,16 @@ codec_enum! {
     /// The kind of a target.
     pub enum TargetKind: u8 { Mgs = 1, Mdt = 2, Ost = 3 }
 }
+impl TargetKind {
+    /// The highest index of a target of this kind in its file system.
+    pub const fn index_max(self) -> u32 {
+        match self {
+            Self::Mgs => 0,
+            Self::Mdt => MdtIndex::MAX.0,
+            Self::Ost => 0xffff,
+        }
+    }
+}
 
 /// Name of a file system: 1 to 8 of `[A-Za-z0-9_-]`, as the field has it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -102,7 +121,7 @@ impl<'a> crate::Codec<'a> for FsName {
     }
 }
 
-/// `MGS`, `demo-MDT0000`, `demo-OST001f`: the index is four hexadecimal digits.
+/// `MGS`, `demo-MDT0000`, `demo-OST001f`: the index is four hexadecimal digits, at most [`TargetKind::index_max`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TargetName {
     Mgs,
@@ -121,7 +140,11 @@ impl TargetName {
         };
         let hex = rest.get(3..)?;
         let index = u32::from_str_radix(hex, 16).ok()?;
-        (hex.len() == 4).then_some(Self::Of { fs: FsName::parse(fs)?, kind, index })
+        (hex.len() == 4 && index <= kind.index_max()).then_some(Self::Of {
+            fs: FsName::parse(fs)?,
+            kind,
+            index,
+        })
     }
     pub fn kind(&self) -> TargetKind {
         match self {
@@ -159,10 +182,10 @@ mod tests {
 
     #[test]
     fn target_names_print_as_they_parse() {
-        for text in ["MGS", "demo-MDT0000", "a-b-OST00ff"] {
+        for text in ["MGS", "demo-MDT0000", "demo-MDT03ff", "a-b-OST00ff", "demo-OSTffff"] {
             assert_eq!(TargetName::parse(text).map(|t| t.to_string()).as_deref(), Some(text));
         }
-        for text in ["demo", "demo-XST0000", "demo-OST1", "toolongname-OST0000"] {
+        for text in ["demo", "demo-XST0000", "demo-OST1", "toolongname-OST0000", "demo-MDT0400"] {
             assert_eq!(TargetName::parse(text), None, "{text}");
         }
     }

@@ -118,7 +118,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         // Either condition alone hides the loss of the other.
         "holds outlive the lease",
-        "crates/nacre-client/src/client.rs",
+        "crates/nacre-client/src/targets/mdt.rs",
         &[(
             "(up && import.lease_ok(self.ctx.now())).then(|| import.epoch())",
             "Some(import.epoch()).filter(|_| up || !up)",
@@ -156,7 +156,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "who waits for a file lock does not hear of a restart",
         "crates/nacre-client/src/targets/mount/watch.rs",
-        &[("        mdt.peer.on_restarted(self.flocks.retry_handler());\n", "")],
+        &[("        mdt.peer.on_restarted(mdt.flocks().retry_handler());\n", "")],
     )
     .found_by(
         "nacre-sim",

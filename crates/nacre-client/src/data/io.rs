@@ -150,7 +150,7 @@ impl Client {
         if file.loses_privileges(caller) {
             let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
             let request = Setattr { fid: file.fid, set, caller: caller.clone(), time: self.now() };
-            file.learn(&self.change(&request).await?);
+            file.learn(&self.mdt_of(file.fid).await?.change(&request).await?);
         }
         Ok(())
     }
@@ -386,7 +386,7 @@ impl Client {
             None => None,
         };
         let Some(file) = self.files.used(fid) else {
-            return self.sync_mdt().await;
+            return self.mdt_of(fid).await?.call(&Sync {}).await.map(drop);
         };
         let component = file.component.borrow().clone();
         if let Some(component) = component {
@@ -414,22 +414,20 @@ impl Client {
 
     /// The inode is durable. A sync that would find nothing new of this mount since the last one is left out.
     async fn sync_inode(&self, file: &FileState) -> Result<(), Errno> {
-        let changes = self.changes.get();
+        let mdt = self.mdt_of(file.fid).await?;
+        let changes = mdt.changes();
         if file.synced_at.get() != Some(changes) {
-            self.sync_mdt().await?;
+            mdt.call(&Sync {}).await?;
             file.synced_at.set(Some(changes));
         }
         Ok(())
     }
 
-    async fn sync_mdt(&self) -> Result<(), Errno> {
-        self.mdt().await?.call(&Sync {}).await.map(|_| ())
-    }
-
     /// Everything this mount has completed is durable when it returns (`nacre sync`).
     pub async fn sync_all(&self) -> Result<(), Errno> {
+        self.root_mdt().await?;
         let mut targets = self.mount.osts();
-        targets.push(self.mdt().await?);
+        targets.extend(self.mount.mdts().iter().map(|mdt| mdt.target().clone()));
         let synced = join_all(targets.iter().map(|target| target.call(&Sync {}))).await;
         synced.into_iter().try_for_each(|result| result.map(|_| ()))
     }

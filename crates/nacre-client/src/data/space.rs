@@ -1,8 +1,8 @@
-//! Space of the file system: the sum of its OSTs' devices, and what the MDT says of inodes.
+//! Space of the file system: the sum of its OSTs' devices, and the inodes of its MDTs.
 //!
 //! OSTs on one device share its space: it is counted once, with the numbers of the one that can give least.
-//! A target that does not answer is left out of the sum (`df` must not hang because one OST is away). The MDT is asked
-//! first: it has the OSTs free the space of removed files before it answers.
+//! An OST that does not reply is left out of the sum (`df` must not hang because one OST is away). The MDTs are asked
+//! first: they have the OSTs free the space of removed files before they reply.
 
 use crate::client::Client;
 use crate::targets::target::Target;
@@ -26,20 +26,31 @@ impl Client {
     /// Space of the file system.
     pub async fn statfs(&self) -> Result<StatfsReply, Errno> {
         let _timing = self.stats.time("statfs");
-        let mdt = self.mdt().await?.call(&Statfs {}).await?;
+        self.root_mdt().await?;
+        let mdts = self.mount.mdts();
+        let inodes = join_all(mdts.iter().map(|mdt| mdt.call(&Statfs {}))).await;
         let osts = self.statfs_of(self.mount.osts(), self.ctx.now() + STATFS_TIMEOUT).await;
         let mut sum = sum_of(osts.iter().filter_map(|(_, answer)| answer.as_ref().ok()));
-        sum.files_used = mdt.files_used;
-        sum.files_free = mdt.files_free.min(sum.files_free);
+        let objects_free = core::mem::take(&mut sum.files_free);
+        sum.files_used = 0;
+        for mdt in inodes {
+            let mdt = mdt?;
+            sum.files_used = sum.files_used.saturating_add(mdt.files_used);
+            sum.files_free = sum.files_free.saturating_add(mdt.files_free);
+        }
+        sum.files_free = sum.files_free.min(objects_free);
         Ok(sum)
     }
 
     /// Space per target, for `lfs df`: (target name, kind is in the name, numbers or why not). ENODATA: the administrator
     /// has set the target inactive here; ENOTCONN: it is down.
     pub async fn statfs_targets(&self) -> Result<Vec<(String, Result<StatfsReply, Errno>)>, Errno> {
-        let mdt = self.mount.known_mdt().ok_or(Errno::ENOTCONN)?;
+        let mdts: Vec<_> = self.mount.mdts().iter().map(|mdt| mdt.target().clone()).collect();
+        if mdts.is_empty() {
+            return Err(Errno::ENOTCONN);
+        }
         let deadline = self.ctx.now() + STATFS_TIMEOUT;
-        let mut first = pin!(self.statfs_of(alloc::vec![mdt], deadline));
+        let mut first = pin!(self.statfs_of(mdts, deadline));
         let answered = self.ctx.timeout(self.ctx.now() + MDT_FIRST, first.as_mut()).await;
         let osts = self.statfs_of(self.mount.osts(), deadline).await;
         let mut all = match answered {

@@ -25,7 +25,7 @@ impl WaitingClose {
     }
 }
 
-/// The closes of a mount that are not sent yet. Bounded by the handles that a client may have open at the MDT.
+/// The closes for one MDT that are not sent yet. Bounded by the handles that a client may have open at the MDT.
 #[derive(Default)]
 pub(crate) struct CloseQueue {
     waiting: RefCell<VecDeque<WaitingClose>>,

@@ -8,9 +8,9 @@
 //! for other closes only. (3) A batch of closes has the class of a CLOSE. (4) Each close gets its own result, or that of the
 //! batch as a whole. Bounded by the handles that a client may have open at the MDT.
 
-use crate::client::Client;
 use crate::files::close_queue::WaitingClose;
 use crate::metadata::batch::{encoded, knows_batches};
+use crate::targets::mdt::Mdt;
 use crate::targets::target::Target;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -27,28 +27,28 @@ fn is_scarce(mdt: &Target) -> bool {
     })
 }
 
-impl Client {
+impl Mdt {
     /// Sends a close, alone or in a batch, and waits for its outcome.
-    pub(crate) async fn send_or_queue_close(&self, mdt: &Rc<Target>, close: Close) -> Result<(), Errno> {
-        if !is_scarce(mdt) || !knows_batches(mdt) {
-            return mdt.call(&close).await.map(drop);
+    pub(crate) async fn send_or_queue_close(self: &Rc<Self>, close: Close) -> Result<(), Errno> {
+        if !is_scarce(self) || !knows_batches(self) {
+            return self.call(&close).await.map(drop);
         }
-        let (outcome, ended) = self.ctx.promise();
-        self.closes.push(WaitingClose::new(close, outcome));
-        if let Some(due) = self.closes.due() {
-            self.ctx.spawn(self.me().send_closes(mdt.clone(), due));
+        let (outcome, ended) = self.ctx().promise();
+        self.closes().push(WaitingClose::new(close, outcome));
+        if let Some(due) = self.closes().due() {
+            self.ctx().spawn(self.clone().send_closes(due));
         }
         ended.await.unwrap_or(Err(Errno::ESHUTDOWN))
     }
 
     /// Sends these closes, and then those that have arrived meanwhile.
-    async fn send_closes(self: Rc<Self>, mdt: Rc<Target>, due: Vec<WaitingClose>) {
+    async fn send_closes(self: Rc<Self>, due: Vec<WaitingClose>) {
         let mut next = Some(due);
         while let Some(due) = next {
-            let results = send_together(&mdt, &due).await;
-            self.closes.replied();
+            let results = send_together(&self, &due).await;
+            self.closes().replied();
             due.into_iter().zip(results).for_each(|(w, result)| w.end(result));
-            next = self.closes.due();
+            next = self.closes().due();
         }
     }
 }

@@ -5,21 +5,24 @@
 
 use crate::client::Client;
 use crate::files::table::Open;
+use crate::targets::mdt::Mdt;
+use alloc::rc::Rc;
 use alloc::vec::Vec;
 use nacre_types::{Caller, Errno, Fid, OpenHandle, OstIndex};
 use nacre_wire::mdt::{Close, Open as OpenRequest, OpenHow};
 
 impl Client {
-    /// The MDT has forgotten this client. Handles of files with locks are lost, the others are opened again by FID.
-    pub(crate) fn evicted_by_mdt(&self) {
-        let opens = self.files.all();
+    /// An MDT has forgotten this client. Handles of its files with locks are lost, the others are opened again by FID.
+    pub(crate) fn evicted_by_mdt(&self, mdt: &Rc<Mdt>) {
+        let mut opens = self.files.all();
+        opens.retain(|open| open.file.fid.mdt() == mdt.index());
         tracing::warn!(
-            fs = %self.config.fs,
+            target_name = %mdt.name,
             handles = opens.len(),
             "evicted by the MDT: handles of files with file locks fail with EIO from now on, the others are opened again"
         );
-        self.fids.forget();
-        self.flocks.retry_all();
+        mdt.fids().forget();
+        mdt.flocks().retry_all();
         let lost: Vec<bool> =
             opens.iter().map(|open| open.file.granted_flocks.borrow().covers(open.handle)).collect();
         for (open, _) in opens.iter().zip(&lost).filter(|(_, lost)| **lost) {
@@ -36,24 +39,18 @@ impl Client {
                 open.set_stale();
                 continue;
             }
-            let client = self.me();
+            let (client, mdt) = (self.me(), mdt.clone());
             self.ctx.spawn(async move {
                 let how = OpenHow { handle: open.handle, flags: open.flags() };
                 let request = OpenRequest { fid: open.file.fid, how, caller: Caller::root() };
-                let result = match client.mdt().await {
-                    Ok(mdt) => mdt.call(&request).await,
-                    Err(e) => Err(e),
-                };
-                if let Err(error) = result {
+                if let Err(error) = mdt.call(&request).await {
                     tracing::error!(fid = %open.file.fid, %error, "an open file was lost with the eviction: its handle fails with EIO");
                     open.set_stale();
-                } else if let Some(mdt) = client.mount.known_mdt()
-                    && !client.files.contains(open.handle)
-                {
+                } else if !client.files.contains(open.handle) {
                     // It was released meanwhile, and its close may have come before this open.
                     let close =
                         Close { fid: open.file.fid, handle: open.handle, dirty: false, written: None, atime: None };
-                    let _ = client.send_or_queue_close(&mdt, close).await; // an error means that it is closed
+                    let _ = mdt.send_or_queue_close(close).await; // an error means that it is closed
                 }
             });
         }

@@ -10,7 +10,7 @@ use crate::data::stripes;
 use crate::files::ranges::Share;
 use crate::files::state::FileState;
 use crate::files::table::Open;
-use crate::targets::target::Target;
+use crate::targets::mdt::Mdt;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use nacre_types::{Attr, Caller, Errno, Extent, Fid, FileType, OpenHandle, SetAttr, mode};
@@ -33,8 +33,9 @@ impl Client {
             OpenHow { handle: self.new_handle(), flags: flags & (open_flags::ACCMODE | open_flags::APPEND) };
         // The MDT must know that an existing file will be truncated: the kernel has not checked that permission.
         let asked = OpenHow { flags: how.flags | flags & open_flags::TRUNC, ..how };
-        let request = self.create_request(args.clone(), Some(asked)).await?;
-        let reply = self.change_dirs(Touches::dir(args.parent), &request).await?;
+        let mdt = self.mdt_of(args.parent).await?;
+        let request = self.create_request(&mdt, args.clone(), Some(asked)).await?;
+        let reply = mdt.change_dirs(Touches::dir(args.parent), &request).await?;
         self.opened(&reply.entry, how, flags, reply.created);
         if !reply.created && flags & open_flags::TRUNC != 0 {
             // The kernel assumes that it has created the file, and does not truncate it.
@@ -65,7 +66,7 @@ impl Client {
         }
         let how =
             OpenHow { handle: self.new_handle(), flags: flags & (open_flags::ACCMODE | open_flags::APPEND) };
-        let reply = self.mdt().await?.call(&OpenRequest { fid, how, caller }).await?;
+        let reply = self.mdt_of(fid).await?.call(&OpenRequest { fid, how, caller }).await?;
         self.opened(&reply, how, flags, false);
         match self.resolve(reply).await {
             Ok(entry) => Ok((entry, how.handle)),
@@ -136,12 +137,11 @@ impl Client {
         let (fid, handle) = (open.file.fid, self.new_handle());
         let request =
             OpenRequest { fid, how: OpenHow { handle, flags: open.flags() }, caller: Caller::root() };
-        let Ok(mdt) = self.mdt().await else { return };
+        let Ok(mdt) = self.mdt_of(fid).await else { return };
         // An error means that the file is gone, and its size with it.
         if mdt.call(&request).await.is_ok()
-            && let Err(error) = self
-                .send_or_queue_close(&mdt, Close { fid, handle, dirty: true, written: None, atime: None })
-                .await
+            && let Err(error) =
+                mdt.send_or_queue_close(Close { fid, handle, dirty: true, written: None, atime: None }).await
         {
             tracing::error!(%fid, %error, "evicted again while a written file was closed: its size may be an old one");
         }
@@ -159,14 +159,14 @@ impl Client {
     async fn send_close(&self, open: &Open) -> (bool, Result<(), Errno>) {
         let file = &open.file;
         let dirty = open.is_writer() && file.is_dirty();
-        let mdt = match self.mdt().await {
+        let mdt = match self.mdt_of(file.fid).await {
             Ok(mdt) => mdt,
             Err(error) => return (dirty, Err(error)),
         };
         if !dirty {
             if open.is_writer() {
                 file.writer_closed();
-                self.note_change();
+                mdt.note_change();
             }
             let close =
                 Close { fid: file.fid, handle: open.handle, dirty: false, written: None, atime: None };
@@ -175,7 +175,7 @@ impl Client {
         let _alone = file.ranges.acquire(&self.ctx, Extent::ALL, Share::Exclusive).await;
         let (written, certain) = self.written(file).await;
         file.writer_closed();
-        self.note_change();
+        mdt.note_change();
         // Uncertain sizes are not reported: the MDT asks the OSTs itself, later.
         let written = written.filter(|_| certain);
         let close = Close { fid: file.fid, handle: open.handle, dirty: true, written, atime: None };
@@ -183,12 +183,12 @@ impl Client {
     }
 
     /// Sends a close with the access time that the MDT has not recorded.
-    async fn close_accessed(&self, mdt: &Rc<Target>, file: &FileState, close: Close) -> Result<(), Errno> {
+    async fn close_accessed(&self, mdt: &Rc<Mdt>, file: &FileState, close: Close) -> Result<(), Errno> {
         let atime = file.accessed.pending();
-        self.send_or_queue_close(mdt, Close { atime, ..close }).await?;
+        mdt.send_or_queue_close(Close { atime, ..close }).await?;
         if let Some(atime) = atime {
             file.accessed.recorded(atime);
-            self.dirs.accessed(file.fid, atime);
+            mdt.dirs().accessed(file.fid, atime);
         }
         Ok(())
     }

@@ -53,11 +53,12 @@ impl Client {
     }
 
     async fn outcome_of(&self, open: &Open, lock: FileLock, wait: bool) -> Result<FlockOutcome, Errno> {
-        let pending = self.flocks.register(&self.ctx, self.new_cookie());
-        let (fid, cookie) = (open.file.fid, pending.cookie);
+        let fid = open.file.fid;
+        let mdt = self.mdt_of(fid).await?;
+        let pending = mdt.flocks().register(&self.ctx, self.new_cookie());
+        let cookie = pending.cookie;
         let request = Flock { fid, lock, wait, cookie };
         loop {
-            let mdt = self.mdt().await?;
             pending.requested();
             match mdt.call(&request).await?.outcome {
                 FlockOutcome::Waiting => {}
@@ -83,7 +84,7 @@ impl Client {
     /// Ends a wait whose caller has gone. It may have come to the MDT after the eviction that ended it here.
     async fn withdraw(&self, request: &Flock) {
         let withdrawn = async {
-            let mdt = self.mdt().await?;
+            let mdt = self.mdt_of(request.fid).await?;
             let cancel = FlockCancel { fid: request.fid, cookie: request.cookie };
             if mdt.call(&cancel).await?.outcome == FlockOutcome::Granted {
                 let lock = FileLock { kind: FlockType::Unlock, ..request.lock };
@@ -100,7 +101,7 @@ impl Client {
 
     /// Returns a lock that conflicts with `lock`, if there is one.
     pub async fn flock_test(&self, fid: Fid, lock: FileLock) -> Result<Option<FileLock>, Errno> {
-        Ok(self.mdt().await?.call(&FlockTest { fid, lock }).await?.conflict)
+        Ok(self.mdt_of(fid).await?.call(&FlockTest { fid, lock }).await?.conflict)
     }
 
     /// close(2) of one descriptor: reports write errors, drops the owner's POSIX locks.
@@ -141,6 +142,6 @@ impl Client {
     async fn unlock_all(&self, fid: Fid, family: FlockFamily, owner: u64) -> Result<(), Errno> {
         let lock = FileLock { family, kind: FlockType::Unlock, start: 0, end: u64::MAX, owner, pid: 0 };
         let request = Flock { fid, lock, wait: false, cookie: self.new_cookie() };
-        self.mdt().await?.call(&request).await.map(|_| ())
+        self.mdt_of(fid).await?.call(&request).await.map(|_| ())
     }
 }

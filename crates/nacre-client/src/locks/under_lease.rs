@@ -13,6 +13,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
+use nacre_node::join_all;
 use nacre_types::{Codec, Errno, Instant, LockCookie, OpenHandle, OstIndex, ProtocolOutcome, TargetName};
 use nacre_wire::Rpc;
 use nacre_wire::mdt::{Getattr, Reclaim, ReclaimReply};
@@ -44,7 +45,7 @@ impl Client {
             if !open.file.granted_flocks.borrow().covers(open.handle) {
                 return Ok(None);
             }
-            let mdt = self.mdt().await?;
+            let mdt = self.mdt_of(open.file.fid).await?;
             if mdt.peer.lease_ok() {
                 return Ok(mdt.peer.granted_until());
             }
@@ -91,18 +92,19 @@ impl Client {
         }
     }
 
-    /// An OST has no room: has the MDT free the space of files that were removed or truncated on the same device. False:
-    /// there is none, or the MDT does not answer.
+    /// An OST has no room: has the MDTs free the space of files that were removed or truncated on the same device. False:
+    /// there is none, or no MDT replies in time.
     async fn reclaim(&self, ost: &Target) -> bool {
         let Some(TargetName::Of { index, .. }) = TargetName::parse(&ost.name) else { return false };
-        let Ok(mdt) = self.mdt().await else { return false };
-        if !mdt.peer.is_connected() {
-            return false;
-        }
-        let (promise, answer) = self.ctx.promise();
-        let request = Reclaim { ost: OstIndex(index) };
-        self.ctx.spawn(async move { promise.fulfil(mdt.call(&request).await) });
-        let answer = self.ctx.timeout(self.ctx.now() + RECLAIM_TIMEOUT, answer).await;
-        matches!(answer.flatten(), Some(Ok(ReclaimReply { freed: true })))
+        let deadline = self.ctx.now() + RECLAIM_TIMEOUT;
+        let connected = self.mount.mdts().into_iter().filter(|mdt| mdt.peer.is_connected());
+        let replies = join_all(connected.map(|mdt| {
+            let (promise, reply) = self.ctx.promise();
+            let request = Reclaim { ost: OstIndex(index) };
+            self.ctx.spawn(async move { promise.fulfil(mdt.call(&request).await) });
+            self.ctx.timeout(deadline, reply)
+        }));
+        let freed = |reply| matches!(reply, Some(Some(Ok(ReclaimReply { freed: true }))));
+        replies.await.into_iter().any(freed)
     }
 }

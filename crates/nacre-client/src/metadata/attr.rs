@@ -49,12 +49,13 @@ impl Client {
     /// Attributes of an inode, with its size.
     pub async fn getattr(&self, fid: Fid) -> Result<ResolvedInode, Errno> {
         let _timing = self.stats.time("getattr");
-        if let Some(mut entry) = self.dirs.attrs(self.holds_usable(), fid) {
+        let mdt = self.mdt_of(fid).await?;
+        if let Some(mut entry) = mdt.held_dir(fid) {
             self.stats.event("dir_attr_cached");
             self.files.show_atime(&mut entry.attr);
             return Ok(entry);
         }
-        let reply = self.read_inode(&Getattr { fid }).await?;
+        let reply = mdt.read_inode(&Getattr { fid }).await?;
         self.resolve(reply).await
     }
 
@@ -67,7 +68,7 @@ impl Client {
         }
         let atime_is_set = set.atime.is_some();
         let request = Setattr { fid, set, caller, time: self.now() };
-        let reply = self.change_dirs(Touches::dir(fid), &request).await?;
+        let reply = self.mdt_of(fid).await?.change_dirs(Touches::dir(fid), &request).await?;
         if let Some(file) = self.files.used(fid) {
             if atime_is_set {
                 file.accessed.forget();
@@ -182,7 +183,8 @@ impl Client {
         // What else is set is not set again: others may have set it since.
         let only_size = SetAttr { size: set.size, ..SetAttr::default() };
         let again = Setattr { fid, set: only_size, caller: caller.clone(), time: mtime };
-        let reply = self.change(&Setattr { fid, set, caller, time: mtime }).await?;
+        let mdt = self.mdt_of(fid).await?;
+        let reply = mdt.change(&Setattr { fid, set, caller, time: mtime }).await?;
         file.learn(&reply);
         if !is_regular(&reply.attr) {
             return Err(Errno::EINVAL);
@@ -201,10 +203,10 @@ impl Client {
         written.size = size;
         written.mtime = mtime;
         let report = ReportSize { fid, written, truncate: true };
-        let reply = match self.change(&report).await {
+        let reply = match mdt.change(&report).await {
             // The MDT has evicted this mount and asked for the size, which may have been before the cut.
             Err(Errno::EIO | Errno::EINVAL) => {
-                let reply = self.change(&again).await?;
+                let reply = mdt.change(&again).await?;
                 self.report_truth(&file, &component, &again).await;
                 reply
             }
@@ -222,10 +224,15 @@ impl Client {
         let report = async || {
             let states = self.glimpse(file.fid, component, &all).await?;
             let written = Written { mtime: again.time, ..stripes::resolve(component, &states) };
-            self.change(&ReportSize { fid: file.fid, written, truncate: true }).await.map(drop)
+            self.mdt_of(file.fid)
+                .await?
+                .change(&ReportSize { fid: file.fid, written, truncate: true })
+                .await
+                .map(drop)
         };
+        let again_sent = async || self.mdt_of(file.fid).await?.change(again).await;
         let reported = match report().await {
-            Err(Errno::EIO | Errno::EINVAL) => match self.change(again).await {
+            Err(Errno::EIO | Errno::EINVAL) => match again_sent().await {
                 Ok(_) => report().await,
                 Err(error) => Err(error),
             },

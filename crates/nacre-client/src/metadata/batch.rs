@@ -1,13 +1,15 @@
 //! Several changes of the namespace in one request: one transaction, one round trip, a result each.
 //!
 //! Rules: changes happen in order and each sees those before it; one that fails leaves nothing behind. More than
-//! [`BATCH_MAX`] go in several requests, one after the other. A target that does not know batches gets the changes
-//! one by one.
+//! [`BATCH_MAX`], or changes at several MDTs, go in several requests, one after the other. A target that does not know batches
+//! gets the changes one by one.
 
 use crate::api::{CreateArgs, ResolvedInode};
 use crate::cache::dirs::Touches;
 use crate::client::Client;
+use crate::targets::mdt::Mdt;
 use crate::targets::target::Target;
+use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{Caller, Codec, Errno, Fid, Name, SetAttr};
@@ -47,6 +49,15 @@ pub enum MetadataChange<'a> {
 }
 
 impl MetadataChange<'_> {
+    /// The directory or inode whose MDT executes the change.
+    fn sent_to(&self) -> Fid {
+        match self {
+            MetadataChange::Make(args) => args.parent,
+            MetadataChange::Link { parent, .. } | MetadataChange::Unlink { parent, .. } => *parent,
+            MetadataChange::Rename { from, .. } => from.0,
+            MetadataChange::Setattr { fid, .. } => *fid,
+        }
+    }
     fn touch(&self, touches: &mut Touches) {
         match self {
             MetadataChange::Make(args) => touches.add_dir(args.parent),
@@ -92,23 +103,25 @@ impl Client {
         {
             return Err(Errno::EINVAL);
         }
-        let mdt = self.mdt().await?;
-        mdt.peer.connected().await;
         let mut all = Vec::with_capacity(changes.len());
-        if !knows_batches(&mdt) {
-            for change in changes {
-                all.push(self.apply(change, caller).await);
+        let same_mdt =
+            |a: &MetadataChange<'_>, b: &MetadataChange<'_>| a.sent_to().mdt() == b.sent_to().mdt();
+        for some in changes.chunk_by(same_mdt).flat_map(|some| some.chunks(BATCH_MAX)) {
+            let mdt = self.mdt_of(some.first().map_or(Fid::ROOT, MetadataChange::sent_to)).await?;
+            mdt.peer.connected().await;
+            if !knows_batches(&mdt) {
+                for change in some {
+                    all.push(self.apply(change, caller).await);
+                }
+                continue;
             }
-            return Ok(all);
-        }
-        for some in changes.chunks(BATCH_MAX) {
             let (mut operations, mut touches) = (Vec::with_capacity(some.len()), Touches::default());
             for change in some {
-                operations.push(self.operation(change, caller).await?);
+                operations.push(self.operation(&mdt, change, caller).await?);
                 change.touch(&mut touches);
             }
             let request = Batch { stop_at_error, operations };
-            let BatchReply { results } = self.change_dirs(touches, &request).await?;
+            let BatchReply { results } = mdt.change_dirs(touches, &request).await?;
             if results.len() != some.len() {
                 return Err(Errno::EPROTO);
             }
@@ -117,12 +130,17 @@ impl Client {
         Ok(all)
     }
 
-    async fn operation(&self, change: &MetadataChange<'_>, caller: &Caller) -> Result<SubOperation, Errno> {
+    async fn operation(
+        &self,
+        mdt: &Rc<Mdt>,
+        change: &MetadataChange<'_>,
+        caller: &Caller,
+    ) -> Result<SubOperation, Errno> {
         let (caller, time) = (caller.clone(), self.now());
         Ok(match change {
             MetadataChange::Make(args) => {
                 let args = CreateArgs { exclusive: true, caller, ..args.clone() };
-                encoded(&self.create_request(args, None).await?)
+                encoded(&self.create_request(mdt, args, None).await?)
             }
             MetadataChange::Link { fid, parent, name } => {
                 encoded(&Link { fid: *fid, parent: *parent, name: Name::new(name)?, caller, time })

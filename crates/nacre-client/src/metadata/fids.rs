@@ -1,34 +1,42 @@
 //! FIDs of new inodes. A second sequence is requested in advance, so that only the first create waits for one.
 
-use crate::client::Client;
-use nacre_types::{Errno, Fid};
+use crate::targets::mdt::Mdt;
+use alloc::rc::Rc;
+use nacre_types::{Errno, Fid, Seq};
 use nacre_wire::mdt::GrantSeq;
 
-impl Client {
-    /// A FID that was never used.
-    pub(crate) async fn new_fid(&self) -> Result<Fid, Errno> {
+impl Mdt {
+    /// A FID for a new inode of this MDT, never used before.
+    pub(crate) async fn new_fid(self: &Rc<Self>) -> Result<Fid, Errno> {
         loop {
-            let fid = self.fids.take();
-            if self.fids.wants_more() {
+            let fid = self.fids().take();
+            if self.fids().wants_more() {
                 self.request_sequence();
             }
             match fid {
                 Some(fid) => return Ok(fid),
-                None => self.fids.request_ended().await?,
+                None => self.fids().request_ended().await?,
             }
         }
     }
 
     /// Requests the next sequence in the background.
-    pub(crate) fn request_sequence(&self) {
-        let generation = self.fids.begin_request();
-        let client = self.me();
-        self.ctx.spawn(async move {
-            let granted = match client.mdt().await {
-                Ok(mdt) => mdt.call(&GrantSeq {}).await,
-                Err(e) => Err(e),
-            };
-            client.fids.end_request(generation, granted.map(|reply| reply.seq));
+    pub(crate) fn request_sequence(self: &Rc<Self>) {
+        let generation = self.fids().begin_request();
+        let mdt = self.clone();
+        self.ctx().spawn(async move {
+            let granted = mdt.call(&GrantSeq {}).await.and_then(|reply| mdt.check_granted(reply.seq));
+            mdt.fids().end_request(generation, granted);
         });
+    }
+
+    /// Requests about FIDs of another MDT's range would go to that MDT.
+    fn check_granted(&self, seq: Seq) -> Result<Seq, Errno> {
+        if seq.is_grantable_by(self.index()) {
+            return Ok(seq);
+        }
+        tracing::error!(target_name = %self.name, seq = seq.0,
+            "the MDT has granted a sequence of FIDs that is not in its range: it is not used\nhint: nacre check on the MDT");
+        Err(Errno::EPROTO)
     }
 }

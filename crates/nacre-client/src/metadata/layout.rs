@@ -14,14 +14,14 @@ const DEPTH_MAX: usize = 4096;
 impl Client {
     /// Layout of a file, or the template of a directory.
     pub async fn layout(&self, fid: Fid) -> Result<LayoutReply, Errno> {
-        self.mdt().await?.call(&GetLayout { fid }).await
+        self.mdt_of(fid).await?.call(&GetLayout { fid }).await
     }
 
     /// Sets the layout of an empty file, or the template of a directory.
     pub async fn set_layout(&self, fid: Fid, template: LayoutTemplate, caller: Caller) -> Result<(), Errno> {
         self.check_writable()?;
         let request = SetLayout { fid, template, caller, time: self.now() };
-        let reply = self.change_dirs(Touches::dir(fid), &request).await?;
+        let reply = self.mdt_of(fid).await?.change_dirs(Touches::dir(fid), &request).await?;
         if let Some(file) = self.files.used(fid) {
             file.learn(&reply);
         }
@@ -63,7 +63,7 @@ impl Client {
     /// Links as far as their own directories let `caller` see them.
     async fn links_in_sight(&self, fid: Fid, caller: &Caller) -> Result<Vec<(Fid, Bytes)>, Errno> {
         let request = FidLinks { fid, caller: caller.clone() };
-        Ok(self.mdt().await?.call(&request).await?.links)
+        Ok(self.mdt_of(fid).await?.call(&request).await?.links)
     }
     /// The path of `name` in `parent`; `directories` remembers the links that were asked for.
     async fn path_of(

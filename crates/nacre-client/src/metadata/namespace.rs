@@ -3,6 +3,8 @@
 use crate::api::{CreateArgs, ListedEntry, ReaddirPage, ResolvedInode};
 use crate::cache::dirs::Touches;
 use crate::client::Client;
+use crate::targets::mdt::Mdt;
+use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{Caller, Errno, Fid, FileType, Name, name};
@@ -23,12 +25,13 @@ impl Client {
             b".." => self.parent(parent).await,
             _ => {
                 let name = Name::new(name)?;
-                if let Some(mut entry) = self.dirs.named(self.holds_usable(), parent, name.as_bytes()) {
+                let mdt = self.mdt_of(parent).await?;
+                if let Some(mut entry) = mdt.held_name(parent, name.as_bytes()) {
                     self.stats.event("dir_attr_cached");
                     self.files.show_atime(&mut entry.attr);
                     return Ok(entry);
                 }
-                let reply = self.lookup_name(&Lookup { parent, name }).await?;
+                let reply = mdt.lookup_name(&Lookup { parent, name }).await?;
                 self.resolve(reply).await
             }
         }
@@ -37,7 +40,7 @@ impl Client {
     /// Parent of a directory (for `..` by handle).
     pub async fn parent(&self, fid: Fid) -> Result<ResolvedInode, Errno> {
         let parent = self.parent_fid(fid).await?;
-        let reply = self.mdt().await?.call(&Getattr { fid: parent }).await?;
+        let reply = self.mdt_of(parent).await?.call(&Getattr { fid: parent }).await?;
         self.resolve(reply).await
     }
 
@@ -45,14 +48,14 @@ impl Client {
         if fid == Fid::ROOT {
             return Ok(fid);
         }
-        let reply = self.mdt().await?.call(&FidLinks { fid, caller: Caller::root() }).await?;
+        let reply = self.mdt_of(fid).await?.call(&FidLinks { fid, caller: Caller::root() }).await?;
         reply.links.first().map(|(parent, _)| *parent).ok_or(Errno::ENOENT)
     }
 
     /// Target of a symbolic link.
     pub async fn readlink(&self, fid: Fid) -> Result<Bytes, Errno> {
         let _timing = self.stats.time("readlink");
-        Ok(self.mdt().await?.call(&Readlink { fid }).await?.target)
+        Ok(self.mdt_of(fid).await?.call(&Readlink { fid }).await?.target)
     }
 
     /// mknod, mkdir, symlink: whatever `args.mode` says.
@@ -70,21 +73,23 @@ impl Client {
         if file_type == FileType::Symlink && args.target.is_empty() {
             return Err(Errno::ENOENT);
         }
-        let request = self.create_request(CreateArgs { exclusive: true, ..args.clone() }, None).await?;
-        let reply = self.change_dirs(Touches::dir(args.parent), &request).await?;
+        let mdt = self.mdt_of(args.parent).await?;
+        let request = self.create_request(&mdt, CreateArgs { exclusive: true, ..args.clone() }, None).await?;
+        let reply = mdt.change_dirs(Touches::dir(args.parent), &request).await?;
         Ok(ResolvedInode::of(&reply.entry))
     }
 
-    /// The request that makes an inode, with a FID of ours.
+    /// The request that makes an inode at this MDT, with a FID of ours.
     pub(crate) async fn create_request<'a>(
         &self,
+        mdt: &Rc<Mdt>,
         args: CreateArgs<'a>,
         open: Option<OpenHow>,
     ) -> Result<Create<'a>, Errno> {
         Ok(Create {
             parent: args.parent,
             name: Name::new(args.name)?,
-            fid: self.new_fid().await?,
+            fid: mdt.new_fid().await?,
             mode: args.mode,
             rdev: args.rdev,
             target: args.target,
@@ -108,7 +113,7 @@ impl Client {
         self.check_writable()?;
         let name = Name::new(name)?;
         let request = Link { fid, parent, name, caller, time: self.now() };
-        let reply = self.change_dirs(Touches::dir(parent), &request).await?;
+        let reply = self.mdt_of(parent).await?.change_dirs(Touches::dir(parent), &request).await?;
         self.resolve(reply).await
     }
 
@@ -124,7 +129,7 @@ impl Client {
         self.check_writable()?;
         let checked = Name::new(name)?;
         let request = Unlink { parent, name: checked, directory, caller, time: self.now() };
-        self.change_dirs(Touches::names(&[(parent, name)]), &request).await?;
+        self.mdt_of(parent).await?.change_dirs(Touches::names(&[(parent, name)]), &request).await?;
         Ok(())
     }
 
@@ -147,7 +152,7 @@ impl Client {
             caller,
             time: self.now(),
         };
-        self.change_dirs(Touches::names(&[from, to]), &request).await?;
+        self.mdt_of(from.0).await?.change_dirs(Touches::names(&[from, to]), &request).await?;
         Ok(())
     }
 
@@ -181,7 +186,7 @@ impl Client {
         }
         let after = cookie.max(name::COOKIE_DOTDOT);
         let request = Readdir { dir, cookie: after, entries_max: left, with_attrs };
-        let reply = self.mdt().await?.call(&request).await?;
+        let reply = self.mdt_of(dir).await?.call(&request).await?;
         let mut attrs = Vec::with_capacity(reply.entries.len());
         for found in reply.entries {
             entries.push(ListedEntry {
@@ -207,7 +212,7 @@ impl Client {
     pub async fn getxattr(&self, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
         let _timing = self.stats.time("getxattr");
         Self::check_xattr_name(name)?;
-        Ok(self.mdt().await?.call(&Getxattr { fid, name }).await?.value)
+        Ok(self.mdt_of(fid).await?.call(&Getxattr { fid, name }).await?.value)
     }
 
     /// Sets an extended attribute.
@@ -227,7 +232,7 @@ impl Client {
             return Err(Errno::E2BIG);
         }
         let request = Setxattr { fid, name, value, flags, kill_sgid, caller, time: self.now() };
-        let reply = self.change_dirs(Touches::dir(fid), &request).await?;
+        let reply = self.mdt_of(fid).await?.change_dirs(Touches::dir(fid), &request).await?;
         // File capabilities are an attribute too: the next write may have to take them away.
         if let Some(file) = self.files.used(fid) {
             file.learn(&reply);
@@ -238,7 +243,7 @@ impl Client {
     /// Names of the extended attributes.
     pub async fn listxattr(&self, fid: Fid) -> Result<Vec<Bytes>, Errno> {
         let _timing = self.stats.time("listxattr");
-        Ok(self.mdt().await?.call(&Listxattr { fid }).await?.names)
+        Ok(self.mdt_of(fid).await?.call(&Listxattr { fid }).await?.names)
     }
 
     /// Removes an extended attribute.
@@ -247,7 +252,7 @@ impl Client {
         self.check_writable()?;
         Self::check_xattr_name(name)?;
         let request = Removexattr { fid, name, time: self.now() };
-        let reply = self.change_dirs(Touches::dir(fid), &request).await?;
+        let reply = self.mdt_of(fid).await?.change_dirs(Touches::dir(fid), &request).await?;
         if let Some(file) = self.files.used(fid) {
             file.learn(&reply);
         }

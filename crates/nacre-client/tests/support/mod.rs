@@ -38,7 +38,7 @@ pub struct Shared {
     pub stripes: u32,
     /// Features that the targets do not know.
     pub lacks: u64,
-    sequences: u64,
+    pub sequences: u64,
 }
 
 impl Shared {

@@ -16,7 +16,7 @@ use crate::rows::view::{Abort, Slot, Step, View};
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::name::{self, HashKey};
-use nacre_types::{ClientUuid, Codec, Errno, Fid, FileType, Generation, Layout, Seq, mode};
+use nacre_types::{ClientUuid, Codec, Errno, Fid, FileType, Generation, Layout, mode};
 use nacre_wire::mdt::{Create, CreateReply, EntryReply, open_flags};
 use tracing::warn;
 
@@ -172,7 +172,7 @@ fn open_existing(
 }
 
 fn check_fid(view: &mut View<'_>, client: ClientUuid, fid: Fid) -> Step<()> {
-    if !fid.is_valid() || fid.seq < Seq::FIRST_CLIENT || fid.oid.0 == 0 {
+    if !fid.is_valid() || !fid.seq.is_grantable_by(fid.mdt()) || fid.oid.0 == 0 {
         warn!(%fid, %client, "create with an impossible fid refused");
         return Err(Errno::EINVAL.into());
     }

@@ -5,7 +5,7 @@
 //!
 //! The check covers: every entry has an inode of its type and lies where its name's hash says; names and parent links
 //! are the same set; link and entry counts; every directory hangs below the root; orphans are open and nameless; layouts
-//! are sane; large attributes have their rows; FIDs come from granted sequences; nothing is destroyed that lives.
+//! are sane; large attributes have their rows; FIDs come from granted sequences, and those from the range of this MDT; nothing is destroyed that lives.
 
 use crate::rows::row::{EntryRow, FlocksRow, Inode, KnownOst, OpenRow, Row, Stripes, Unsettled};
 use crate::rows::table::{
@@ -20,7 +20,7 @@ use core::hash::Hasher;
 use nacre_osd::Table;
 use nacre_types::name::{self, DISCRIMINATORS, HashKey};
 use nacre_types::{
-    ClientUuid, Fid, FileType, LayoutTemplate, Name, Owner, STRIPE_BYTES_UNIT, Seq, SizeState,
+    ClientUuid, Fid, FileType, LayoutTemplate, MdtIndex, Name, Owner, STRIPE_BYTES_UNIT, Seq, SizeState,
 };
 
 /// Sentences that are kept.
@@ -78,6 +78,8 @@ struct Found {
 
 /// A check under way.
 pub struct Check {
+    mdt: MdtIndex,
+    /// The key of the name hash, once its row was seen.
     hash: Option<HashKey>,
     inodes: BTreeMap<Fid, Seen>,
     found: BTreeMap<Fid, Found>,
@@ -90,12 +92,6 @@ pub struct Check {
     report: Report,
 }
 
-impl Default for Check {
-    fn default() -> Self {
-        Self::new(None)
-    }
-}
-
 fn sum(parent: Fid, name: &[u8]) -> u64 {
     let mut h = siphasher::sip::SipHasher24::new_with_keys(1, 2);
     h.write(&parent.key());
@@ -104,10 +100,11 @@ fn sum(parent: Fid, name: &[u8]) -> u64 {
 }
 
 impl Check {
-    /// `hash`: the key of the name hash; without it, it is taken from the rows (fed first or not).
-    pub fn new(hash: Option<HashKey>) -> Self {
+    /// A check of the rows of this MDT.
+    pub fn new(mdt: MdtIndex) -> Self {
         Self {
-            hash,
+            mdt,
+            hash: None,
             inodes: BTreeMap::new(),
             found: BTreeMap::new(),
             sequences: BTreeSet::new(),
@@ -414,6 +411,15 @@ impl Check {
     }
 
     fn sequences_of(&mut self, inodes: &BTreeMap<Fid, Seen>) {
+        let mdt = self.mdt;
+        let foreign: Vec<u64> =
+            self.sequences.iter().copied().filter(|seq| !Seq(*seq).is_grantable_by(mdt)).collect();
+        for seq in foreign {
+            self.problem(format!(
+                "sequence {seq:#x} was granted and is not in the range of MDT {:04x}",
+                mdt.0
+            ));
+        }
         let used: BTreeSet<Seq> = inodes.keys().filter(|fid| **fid != Fid::ROOT).map(|fid| fid.seq).collect();
         for seq in used {
             if !self.sequences.contains(&seq.0) {
@@ -438,8 +444,12 @@ const SLICE: u32 = 1024;
 ///
 /// # Errors
 /// Those of the engine: rows that cannot be read at all.
-pub async fn check(ctx: &nacre_node::Ctx, osd: &nacre_osd::Osd) -> Result<Report, nacre_osd::OsdError> {
-    let mut check = Check::default();
+pub async fn check(
+    ctx: &nacre_node::Ctx,
+    mdt: MdtIndex,
+    osd: &nacre_osd::Osd,
+) -> Result<Report, nacre_osd::OsdError> {
+    let mut check = Check::new(mdt);
     for table in table::ALL {
         let mut pages = osd.pages(table, SLICE);
         while let Some(rows) = pages.next().await? {

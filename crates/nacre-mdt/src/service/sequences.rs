@@ -1,9 +1,10 @@
-//! Sequences of FIDs: their grant to clients.
+//! Sequences of FIDs: their grant to clients. An MDT grants from the range of its own index, so no two MDTs grant the same FID.
 
 use crate::mdt::Mdt;
 use crate::ops::WriteBound;
 use crate::rows::read_set::ReadSet;
 use crate::rows::table::{self, META, SEQUENCE, meta};
+use crate::rows::view::{Step, View};
 use crate::service::bounds::credits_of;
 use nacre_target::{Reply, Request};
 use nacre_types::{Errno, ProtocolOutcome, Seq};
@@ -21,8 +22,9 @@ impl Mdt {
         let read_set = ReadSet::of_key(META, meta::NEXT_SEQ);
         let (transno, seq) = self
             .execute(request, read_set, credits_of(WriteBound::inodes(1)), |view| {
-                let next: u64 = view.row(META, meta::NEXT_SEQ)?.unwrap_or(Seq::FIRST_CLIENT.0);
-                if next >= Seq::LIMIT.0 {
+                let next = self.next_seq(view)?;
+                // The end of the range, or a damaged row: what follows is granted by another MDT.
+                if !Seq(next).is_grantable_by(self.index()) {
                     return Err(Errno::ENOSPC.into());
                 }
                 view.put(META, meta::NEXT_SEQ, &(next + 1));
@@ -35,15 +37,19 @@ impl Mdt {
         Ok(Reply::of(&GrantSeqReply { seq }).with_transno(transno))
     }
 
+    fn next_seq(&self, view: &mut View<'_>) -> Step<u64> {
+        Ok(view.row(META, meta::NEXT_SEQ)?.unwrap_or(Seq::first_of(self.index()).0))
+    }
+
     /// An old copy of this MDT was admitted. Sequences that were granted after the copy was made are in use: objects on the
     /// OSTs have their FIDs. New grants begin beyond all that can have been granted since.
     pub(crate) async fn skip_sequences(&self) -> Result<(), Errno> {
         let read_set = ReadSet::of_key(META, meta::NEXT_SEQ);
         let (_, next) = self
             .execute_local(read_set, credits_of(WriteBound::inodes(1).freeing()), |view| {
-                let next: u64 = view.row(META, meta::NEXT_SEQ)?.unwrap_or(Seq::FIRST_CLIENT.0);
-                view.put(META, meta::NEXT_SEQ, &(next + SEQUENCES_SKIPPED));
-                Ok(next + SEQUENCES_SKIPPED)
+                let next = self.next_seq(view)?.saturating_add(SEQUENCES_SKIPPED);
+                view.put(META, meta::NEXT_SEQ, &next);
+                Ok(next)
             })
             .await?;
         info!(target_name = %self.core().name, next, "FIDs of new files begin anew: those granted after the copy may be in use");

@@ -1,7 +1,7 @@
 //! Start of a metadata target: loads its state from the rows, makes the root of a new file system, starts background tasks.
 
 use crate::locks::flocks::Flocks;
-use crate::mdt::Mdt;
+use crate::mdt::{Mdt, index_of};
 use crate::ops::WriteBound;
 use crate::osts::Osts;
 use crate::rows::name_hash::NameHash;
@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 use nacre_osd::{Credits, Osd, OsdError, Pins, Table};
 use nacre_target::{Registration, TargetCore};
 use nacre_types::name::HashKey;
-use nacre_types::{DEFAULT_STRIPE_BYTES, Fid, LayoutTemplate, Seq};
+use nacre_types::{DEFAULT_STRIPE_BYTES, Fid, LayoutTemplate, MdtIndex, Seq};
 use tracing::{error, info};
 
 /// Rows read at a time.
@@ -31,6 +31,9 @@ pub(crate) async fn start(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, String> {
 
 async fn load(core: &Rc<TargetCore>) -> Result<Rc<Mdt>, StartError> {
     let osd = &core.osd;
+    if index_of(core) > MdtIndex::MAX {
+        return Err(StartError::Index);
+    }
     make_root(core).await?;
     let default = read(osd, META, meta::TEMPLATE).await?.unwrap_or(LayoutTemplate {
         stripe_count: 1,
@@ -86,6 +89,8 @@ enum StartError {
     Row(Table, RowError),
     #[error("a key of table {0:?} is damaged: run nacre check on this target")]
     Key(Table),
+    #[error("the index of an MDT is at most {:04x}", MdtIndex::MAX.0)]
+    Index,
     #[error("{0}")]
     Refused(nacre_types::Errno),
 }
@@ -108,7 +113,7 @@ async fn make_root(core: &TargetCore) -> Result<(), StartError> {
     let reservation = osd.reserve(room).await?;
     core.transact_local(&Pins::default(), reservation, |tx| {
         tx.put(INODE, &Fid::ROOT.key(), root.to_row());
-        tx.put(META, meta::NEXT_SEQ, Seq::FIRST_CLIENT.0.to_row());
+        tx.put(META, meta::NEXT_SEQ, Seq::first_of(index_of(core)).0.to_row());
         tx.account(root.owner(), 0, 1);
         Ok(())
     })

@@ -17,8 +17,8 @@ use crate::rows::view::{Abort, Output, Rows, Step, View};
 use nacre_osd::Table;
 use nacre_types::name::HashKey;
 use nacre_types::{
-    Attr, Caller, ClientUuid, Codec as _, Errno, Fid, Generation, LayoutTemplate, Name, Oid, OpenHandle,
-    OstIndex, Owner, Seq, SetAttr, Timestamp, Transno,
+    Attr, Caller, ClientUuid, Codec as _, Errno, Fid, Generation, LayoutTemplate, MdtIndex, Name, Oid,
+    OpenHandle, OstIndex, Owner, Seq, SetAttr, Timestamp, Transno,
 };
 use nacre_wire::Rpc;
 use nacre_wire::mdt::{
@@ -223,7 +223,7 @@ impl Fs {
         }
     }
     pub(crate) fn check(&self) -> Report {
-        let mut check = Check::default();
+        let mut check = Check::new(MdtIndex::ROOT);
         for ((table, key), value) in &self.rows {
             check.row(*table, key, value);
         }

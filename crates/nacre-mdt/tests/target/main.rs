@@ -8,6 +8,7 @@ mod moves;
 mod resend;
 mod support;
 
+use nacre_mdt::row::Row;
 use nacre_ost::Ost;
 use nacre_types::*;
 use nacre_wire::mdt::*;
@@ -73,6 +74,31 @@ fn an_existing_name_is_opened_and_an_exclusive_create_fails() {
         assert_eq!(c.call(&impossible).await.map(|_| ()), Err(Errno::EINVAL));
     });
     c.check();
+}
+
+#[test]
+fn fids_carry_the_index_of_the_mdt_that_granted_them() {
+    let mut c = Cluster::with_mdt(MdtIndex(1), 2, 1, 1, nacre_sim::bed::target::<nacre_mdt::Mdt>);
+    let fid = c.run(0, |c| async move { c.make(Fid::ROOT, b"f", REG).await.unwrap() });
+    assert_eq!((fid.mdt(), fid.seq), (MdtIndex(1), Seq(0x4000_0100)));
+    c.restart();
+    let attr = c.run(0, |c| async move { c.lookup(Fid::ROOT, b"f").await.unwrap() });
+    assert_eq!(attr.fid, fid);
+    c.check();
+}
+
+#[test]
+fn a_check_finds_sequences_of_another_mdt() {
+    let mut check = nacre_mdt::check::Check::new(MdtIndex(1));
+    for seq in [0x100u64, 0x4000_0100] {
+        let client = ClientUuid([7; 16]).to_row();
+        check.row(nacre_mdt::table::SEQUENCE, &seq.to_be_bytes(), &client);
+    }
+    check.row(nacre_mdt::table::META, nacre_mdt::table::meta::NEXT_SEQ, &0x4000_0101u64.to_row());
+    let report = check.finish();
+    let foreign = "sequence 0x100 was granted and is not in the range of MDT 0001";
+    assert!(report.sentences.iter().any(|found| found == foreign), "{:?}", report.sentences);
+    assert!(!report.sentences.iter().any(|found| found.contains("0x40000100")), "{:?}", report.sentences);
 }
 
 #[test]

@@ -26,7 +26,6 @@ use std::sync::Arc;
 /// Of each OST and of the MGS; of the MDT, which is filled in a test.
 const STORE_BYTES: u64 = 1 << 30;
 const MDT_BYTES: u64 = 128 << 20;
-const MDT: &str = "demo-MDT0000";
 pub(crate) const REG: u32 = mode::REG | 0o644;
 pub(crate) const DIR: u32 = mode::DIR | 0o755;
 pub(crate) const O_RDONLY: u32 = 0;
@@ -49,7 +48,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    fn new(ctx: &Rc<Ctx>, peers: &Rc<Peers>, number: u8, osts: u32) -> Rc<Self> {
+    fn new(ctx: &Rc<Ctx>, peers: &Rc<Peers>, number: u8, mdt: MdtIndex, osts: u32) -> Rc<Self> {
         let peer = |target: &str| {
             let config = PeerConfig {
                 client: ClientUuid([number; 16]),
@@ -67,7 +66,7 @@ impl Client {
         };
         let this = Rc::new(Self {
             ctx: ctx.clone(),
-            mdt: peer(MDT),
+            mdt: peer(&mdt_name(mdt)),
             mgs: peer("MGS"),
             osts: (0..osts).map(|n| peer(&ost_name(n))).collect(),
             granted: RefCell::default(),
@@ -233,6 +232,9 @@ fn object(entry: &EntryReply) -> (usize, ObjectId) {
 pub(crate) fn written(state: &ObjectState) -> Option<Written> {
     Some(Written { size: state.size, blocks: state.blocks, mtime: state.mtime })
 }
+fn mdt_name(index: MdtIndex) -> String {
+    format!("demo-MDT{:04x}", index.0)
+}
 pub(crate) fn ost_name(n: u32) -> String {
     format!("demo-OST{n:04x}")
 }
@@ -240,6 +242,7 @@ pub(crate) fn ost_name(n: u32) -> String {
 /// A file system and its clients.
 pub(crate) struct Cluster {
     bed: Bed<Client>,
+    mdt_index: MdtIndex,
     pub(crate) mdt: NodeId,
     mdt_store: Arc<MemStore>,
     osts: Vec<(NodeId, Arc<MemStore>)>,
@@ -258,20 +261,27 @@ impl DerefMut for Cluster {
 
 impl Cluster {
     pub(crate) fn new(seed: u64, osts: u32, clients: u8) -> Self {
-        Self::with_mdt(seed, osts, clients, nacre_sim::bed::target::<Mdt>)
+        Self::with_mdt(MdtIndex::ROOT, seed, osts, clients, nacre_sim::bed::target::<Mdt>)
     }
-    pub(crate) fn with_mdt(seed: u64, osts: u32, clients: u8, make: nacre_sim::bed::MakeTarget) -> Self {
+    /// The only MDT has this index and this logic.
+    pub(crate) fn with_mdt(
+        index: MdtIndex,
+        seed: u64,
+        osts: u32,
+        clients: u8,
+        make: nacre_sim::bed::MakeTarget,
+    ) -> Self {
         let mut bed = Bed::new(seed);
         bed.add_target::<Mgs>("MGS", 0xe0, STORE_BYTES);
-        let (mdt, mdt_store) = bed.add_made(MDT, 0xe1, MDT_BYTES, make);
+        let (mdt, mdt_store) = bed.add_made(&mdt_name(index), 0xe1, MDT_BYTES, make);
         let osts: Vec<_> = (0..osts)
             .map(|n| bed.add_target::<Ost>(&ost_name(n), 64u8.wrapping_add(n as u8), STORE_BYTES))
             .collect();
         let ost_count = osts.len() as u32;
         for number in 1..=clients {
-            bed.add_caller(move |ctx, peers| Client::new(ctx, peers, number, ost_count));
+            bed.add_caller(move |ctx, peers| Client::new(ctx, peers, number, index, ost_count));
         }
-        Self { bed, mdt, mdt_store, osts }
+        Self { bed, mdt_index: index, mdt, mdt_store, osts }
     }
     pub(crate) fn ost_node(&self, ost: usize) -> NodeId {
         self.osts[ost].0
@@ -309,8 +319,11 @@ impl Cluster {
     }
     /// What a check of the MDT, which does not run, finds.
     pub(crate) fn report(&self) -> nacre_mdt::check::Report {
-        with_engine(&*self.mdt_store, |ctx, osd| async move { nacre_mdt::check(&ctx, &osd).await.unwrap() })
-            .unwrap()
+        let index = self.mdt_index;
+        with_engine(&*self.mdt_store, async move |ctx, osd| {
+            nacre_mdt::check(&ctx, index, &osd).await.unwrap()
+        })
+        .unwrap()
     }
     /// Others have filled the disk of the MDT.
     pub(crate) fn fill_disk_of_mdt(&self) {

@@ -133,7 +133,7 @@ fn target(text: &str) -> Result<Served> {
     let mut parts = rest.split(',');
     let name = parts.next().unwrap_or_default();
     let name = TargetName::parse(name)
-        .with_context(|| format!("{name:?} is no target name\nhint: MGS, demo-MDT0000, demo-OST0000"))?;
+        .with_context(|| format!("{name:?} is no target name\nhint: MGS, demo-MDT0000 to demo-MDT03ff, demo-OST0000 to demo-OSTffff"))?;
     let mgs_nodes = parts.map(addresses::shared_address).collect::<Result<Vec<String>>>()?;
     ensure!(
         name == TargetName::Mgs || !mgs_nodes.is_empty(),

@@ -5,6 +5,7 @@ mod ready;
 mod watch;
 
 use crate::api::MountConfig;
+use crate::targets::mdt::Mdt;
 use crate::targets::target::Target;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
@@ -12,7 +13,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use nacre_node::{Ctx, PeerConfig, Peers, WaitList};
-use nacre_types::{ClientUuid, OstIndex, TargetKind, TargetName};
+use nacre_types::{ClientUuid, Fid, MdtIndex, OstIndex, TargetKind, TargetName};
 use nacre_wire::target::Role;
 
 /// The targets of the file system as far as they are known.
@@ -20,7 +21,7 @@ pub(crate) struct Mount {
     uuid: ClientUuid,
     pub(crate) peers: Rc<Peers>,
     mgs: Rc<Target>,
-    mdt: RefCell<Option<Rc<Target>>>,
+    mdts: RefCell<BTreeMap<MdtIndex, Rc<Mdt>>>,
     osts: RefCell<BTreeMap<OstIndex, Rc<Target>>>,
     config_version: Cell<u64>,
     /// Version of the list whose parameters were set last, and the targets known then.
@@ -34,6 +35,8 @@ pub(crate) struct Mount {
     failure: RefCell<Option<String>>,
     stopped: Cell<bool>,
     last_time: Cell<i128>,
+    /// Whether directories may be held (`llite.*.dir_attr_cache`).
+    holds: Cell<bool>,
     /// The log has a line about an MDT that this build does not use.
     warned_of_mdts: Cell<bool>,
 }
@@ -62,7 +65,7 @@ impl Mount {
             uuid,
             peers,
             mgs,
-            mdt: RefCell::default(),
+            mdts: RefCell::default(),
             osts: RefCell::default(),
             config_version: Cell::new(0),
             kept: Cell::new((0, 0)),
@@ -72,6 +75,7 @@ impl Mount {
             failure: RefCell::default(),
             stopped: Cell::new(false),
             last_time: Cell::new(i128::MIN),
+            holds: Cell::new(true),
             warned_of_mdts: Cell::new(false),
         }
     }
@@ -79,21 +83,34 @@ impl Mount {
     pub(crate) fn uuid(&self) -> ClientUuid {
         self.uuid
     }
-    /// Every target known: MGS, MDT, OSTs.
+    /// Every target known: MGS, MDTs, OSTs.
     pub(crate) fn targets(&self) -> Vec<Rc<Target>> {
         let mut all = alloc::vec![self.mgs.clone()];
-        all.extend(self.mdt.borrow().iter().cloned());
+        all.extend(self.mdts.borrow().values().map(|mdt| mdt.target().clone()));
         all.extend(self.osts.borrow().values().cloned());
         all
     }
-    pub(crate) fn known_mdt(&self) -> Option<Rc<Target>> {
-        self.mdt.borrow().clone()
+    /// The MDT that has the inode, if it is known.
+    pub(crate) fn mdt_of(&self, fid: Fid) -> Option<Rc<Mdt>> {
+        self.mdts.borrow().get(&fid.mdt()).cloned()
+    }
+    pub(crate) fn mdts(&self) -> Vec<Rc<Mdt>> {
+        self.mdts.borrow().values().cloned().collect()
     }
     pub(crate) fn osts(&self) -> Vec<Rc<Target>> {
         self.osts.borrow().values().cloned().collect()
     }
     fn is_complete(&self) -> bool {
-        self.mdt.borrow().is_some() && self.targets().iter().all(|t| t.peer.is_connected())
+        self.mdt_of(Fid::ROOT).is_some() && self.targets().iter().all(|t| t.peer.is_connected())
+    }
+    /// Whether directories may be held.
+    pub(crate) fn holds(&self) -> bool {
+        self.holds.get()
+    }
+    /// Gives up every hold; `on`: directories may be held from now on.
+    pub(crate) fn set_holds(&self, on: bool) {
+        self.holds.set(on);
+        self.mdts().iter().for_each(|mdt| mdt.dirs().set_on(on));
     }
     /// Ends the watch task and every wait.
     pub(crate) fn stop(&self) {

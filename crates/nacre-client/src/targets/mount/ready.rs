@@ -2,22 +2,33 @@
 
 use crate::api::{Attach, Connection};
 use crate::client::Client;
+use crate::targets::mdt::Mdt;
+use crate::targets::mount::Mount;
 use crate::targets::target::Target;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
-use nacre_types::{Errno, OstIndex, Timestamp};
+use nacre_types::{Errno, Fid, OstIndex, Timestamp};
 
 /// The first report of an attach comes after that time.
 const ATTACH_QUIET: Duration = Duration::from_secs(1);
 
 impl Client {
-    /// The MDT, as soon as it is known.
-    pub(crate) async fn mdt(&self) -> Result<Rc<Target>, Errno> {
+    /// The MDT that has the inode of this FID: where every request about the inode goes, and for a directory those about its
+    /// names. Waits for the MDT of the root; for another one that the MGS does not know, the FID is stale.
+    pub(crate) async fn mdt_of(&self, fid: Fid) -> Result<Rc<Mdt>, Errno> {
+        if fid.mdt() == Fid::ROOT.mdt() {
+            return self.root_mdt().await;
+        }
+        self.listed(|mount| mount.mdt_of(fid)).await?.ok_or(Errno::ESTALE)
+    }
+
+    /// The MDT of the root directory, as soon as it is known: for requests about no inode.
+    pub(crate) async fn root_mdt(&self) -> Result<Rc<Mdt>, Errno> {
         loop {
-            if let Some(mdt) = self.mount.known_mdt() {
+            if let Some(mdt) = self.mount.mdt_of(Fid::ROOT) {
                 return Ok(mdt);
             }
             if self.mount.stopped.get() {
@@ -29,37 +40,44 @@ impl Client {
 
     /// An OST of a layout. One that the MGS does not know even when asked again is an error, not a wait.
     pub(crate) async fn ost(&self, index: OstIndex) -> Result<Rc<Target>, Errno> {
+        self.listed(|mount| mount.osts.borrow().get(&index).cloned()).await?.ok_or_else(|| {
+            tracing::error!(
+                fs = %self.config.fs,
+                ost = index.0,
+                "a layout names an OST that the MGS does not know: start it, or remove the file"
+            );
+            Errno::EIO
+        })
+    }
+
+    /// A target of the list; `None` if it is not in the list even after the MGS was asked again.
+    async fn listed<T>(&self, find: impl Fn(&Mount) -> Option<T>) -> Result<Option<T>, Errno> {
         let asked = self.mount.lists.get();
         loop {
-            if let Some(ost) = self.mount.osts.borrow().get(&index) {
-                return Ok(ost.clone());
+            if let Some(target) = find(&self.mount) {
+                return Ok(Some(target));
             }
             if self.mount.stopped.get() {
                 return Err(Errno::ESHUTDOWN);
             }
             if self.mount.lists.get() > asked + 1 {
-                tracing::error!(
-                    fs = %self.config.fs,
-                    ost = index.0,
-                    "a layout names an OST that the MGS does not know: start it, or remove the file"
-                );
-                return Err(Errno::EIO);
+                return Ok(None);
             }
             self.mount.kick.wake_all();
             self.mount.changed.wait().await;
         }
     }
 
-    /// Time for what this mount writes: its wall clock corrected by the MDT's, strictly growing.
+    /// Time for what this mount writes: its wall clock corrected by that of the root's MDT, strictly growing.
     pub(crate) fn now(&self) -> Timestamp {
-        let offset = self.mount.known_mdt().map_or(0, |mdt| mdt.peer.wall_offset_ns());
+        let offset = self.mount.mdt_of(Fid::ROOT).map_or(0, |mdt| mdt.peer.wall_offset_ns());
         let now = self.ctx.wall().as_nanos() + i128::from(offset);
         let now = now.max(self.mount.last_time.get() + 1);
         self.mount.last_time.set(now);
         Timestamp::from_nanos(now)
     }
 
-    /// Waits until the MGS and the MDT have been reached.
+    /// Waits until the MGS and the MDT of the root have been reached.
     ///
     /// # Errors
     /// A sentence for the user: what is missing, where, what to do. Only for errors that waiting cannot mend.
@@ -71,7 +89,7 @@ impl Client {
             if self.mount.stopped.get() {
                 return Err(String::from("the mount was stopped"));
             }
-            if let Some(mdt) = self.mount.known_mdt() {
+            if let Some(mdt) = self.mount.mdt_of(Fid::ROOT) {
                 mdt.peer.connected().await;
                 return Ok(());
             }
@@ -105,7 +123,7 @@ impl Client {
             }
         };
         let mgs = &self.mount.mgs;
-        match self.mount.known_mdt() {
+        match self.mount.mdt_of(Fid::ROOT) {
             Some(mdt) => missing(&mdt),
             None if mgs.peer.is_connected() => {
                 format!("the metadata target of `{}`: the MGS does not know it yet", self.config.fs)

@@ -5,14 +5,16 @@
 //! Not here: connections and resends (`nacre_node::Peer`).
 
 use crate::client::Client;
+use crate::targets::mdt::Mdt;
 use crate::targets::target::Target;
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::time::Duration;
 use nacre_node::PeerConfig;
-use nacre_types::{Errno, Instant, OstIndex, TargetKind, TargetName};
+use nacre_types::{Errno, Instant, MdtIndex, OstIndex, TargetKind, TargetName};
 use nacre_wire::mgs::{KeptParam, ListTargets, TargetEntry, TargetList};
 use nacre_wire::target::{GetParams, Role};
 use nacre_wire::{Opcode, matches};
@@ -124,12 +126,15 @@ impl Client {
         for entry in list.targets {
             match entry.kind {
                 TargetKind::Mgs => {}
-                TargetKind::Mdt if entry.index == 0 => {
-                    let known = mount.mdt.borrow().clone();
-                    let mdt = self.place(known, &entry, MDT_MOD_RPCS);
-                    if mount.mdt.borrow().is_none() {
+                TargetKind::Mdt if MdtIndex(entry.index) == MdtIndex::ROOT => {
+                    let index = MdtIndex::ROOT;
+                    let known = mount.mdts.borrow().get(&index).map(|mdt| mdt.target().clone());
+                    let is_new = known.is_none();
+                    let target = self.place(known, &entry, MDT_MOD_RPCS);
+                    if is_new {
+                        let mdt = Mdt::new(&self.ctx, index, target, mount.holds.get());
                         self.adopt_mdt(&mdt);
-                        *mount.mdt.borrow_mut() = Some(mdt);
+                        mount.mdts.borrow_mut().insert(index, mdt);
                     }
                 }
                 TargetKind::Mdt => {
@@ -187,33 +192,33 @@ impl Client {
         for target in self.mount.targets() {
             target.peer.set_active(false);
         }
-        self.locks.retry_all();
-        self.flocks.retry_all();
+        self.retry_waiting_locks();
     }
 
-    /// Callbacks and evictions of the MDT.
-    fn adopt_mdt(&self, mdt: &Rc<Target>) {
-        mdt.peer.on_restarted(self.flocks.retry_handler());
-        let (flocks, dirs, client) = (self.flocks.clone(), self.dirs.clone(), self.weak());
-        mdt.peer.on_callback(alloc::boxed::Box::new(move |frame| {
+    /// Callbacks and evictions of an MDT. The target belongs to the MDT, so its handlers refer to the MDT weakly.
+    fn adopt_mdt(&self, mdt: &Rc<Mdt>) {
+        mdt.peer.on_restarted(mdt.flocks().retry_handler());
+        let (this, client) = (Rc::downgrade(mdt), self.weak());
+        mdt.peer.on_callback(Box::new(move |frame| {
+            let Some(mdt) = this.upgrade() else { return };
             match Opcode::from_number(frame.header.opcode) {
-                Some(Opcode::RevokeDir) => dirs.revoked(frame),
+                Some(Opcode::RevokeDir) => mdt.dirs().revoked(frame),
                 Some(Opcode::Ended) => {
                     if let Some(client) = client.upgrade() {
                         client.file_system_ended();
                     }
                 }
-                _ => flocks.handle(frame),
+                _ => mdt.flocks().handle(frame),
             }
         }));
-        let client = self.weak();
-        mdt.peer.on_evicted(alloc::boxed::Box::new(move || {
-            if let Some(client) = client.upgrade() {
-                client.evicted_by_mdt();
+        let (this, client) = (Rc::downgrade(mdt), self.weak());
+        mdt.peer.on_evicted(Box::new(move || {
+            if let (Some(client), Some(mdt)) = (client.upgrade(), this.upgrade()) {
+                client.evicted_by_mdt(&mdt);
             }
         }));
-        if self.fids.wants_more() {
-            self.request_sequence();
+        if mdt.fids().wants_more() {
+            mdt.request_sequence();
         }
     }
 }

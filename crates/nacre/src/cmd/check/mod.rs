@@ -10,7 +10,7 @@ use crate::process::{data_dir, target_dir};
 use anyhow::{Context as _, Result, bail};
 use cross::Cross;
 use nacre_osd::Usage;
-use nacre_types::{Owner, TargetKind};
+use nacre_types::{MdtIndex, Owner, TargetKind};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -144,7 +144,8 @@ fn targets(dirs: &[PathBuf]) -> Result<Vec<PathBuf>> {
 
 fn target(served: &target_dir::Served, data: bool, cross: &mut Cross) -> Result<Found> {
     let kind = served.name.kind();
-    let mdt = Rc::new(RefCell::new(Some(nacre_mdt::check::Check::default())));
+    let index = MdtIndex(served.name.index());
+    let mdt = Rc::new(RefCell::new(Some(nacre_mdt::check::Check::new(index))));
     let seen = Rc::new(RefCell::new(cross::Rows::new(served.name.index())));
     let (mdt_rows, all_rows) = (mdt.clone(), seen.clone());
     let checked = nacre_osd::offline(&*served.store, async move |osd| {

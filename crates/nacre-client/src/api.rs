@@ -39,6 +39,23 @@ pub struct ResolvedInode {
     pub kill_priv: bool,
 }
 
+/// An extended attribute and its new value.
+#[derive(Debug, Clone)]
+pub struct SetxattrArgs<'a> {
+    /// The inode.
+    pub fid: Fid,
+    /// Name with its prefix, for example `user.`.
+    pub name: &'a [u8],
+    /// The new value.
+    pub value: &'a [u8],
+    /// `XATTR_CREATE` and `XATTR_REPLACE` of setxattr(2), or 0.
+    pub flags: u32,
+    /// An access ACL also removes the set-group-id bit.
+    pub kill_sgid: bool,
+    /// Identity of the caller.
+    pub caller: Caller,
+}
+
 /// A new inode.
 #[derive(Debug, Clone)]
 pub struct CreateArgs<'a> {
@@ -58,6 +75,12 @@ pub struct CreateArgs<'a> {
     pub exclusive: bool,
     /// Identity of the caller.
     pub caller: Caller,
+}
+impl<'a> CreateArgs<'a> {
+    /// A new inode whose name must not exist, without a device number, a target or a layout of its own.
+    pub fn new(parent: Fid, name: &'a [u8], mode: u32, caller: Caller) -> Self {
+        Self { parent, name, mode, rdev: 0, target: &[], layout: None, exclusive: true, caller }
+    }
 }
 
 /// One request of the kernel, at most `max_write` bytes: atomic with regard to other mounts.

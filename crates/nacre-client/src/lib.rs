@@ -31,7 +31,7 @@ mod targets;
 
 pub use api::{
     AllocateArgs, Attach, Connection, CreateArgs, ListedEntry, MountConfig, ReaddirPage, ResolvedInode,
-    WriteArgs,
+    SetxattrArgs, WriteArgs,
 };
 pub use cache::kernel::{KernelCache, Stale, Validity};
 pub use client::Client;

@@ -2,7 +2,7 @@
 
 use crate::ops::Ops;
 use bytes::Bytes;
-use nacre_client::{AllocateArgs, Client, CreateArgs, ReaddirPage, ResolvedInode, WriteArgs};
+use nacre_client::{AllocateArgs, Client, CreateArgs, ReaddirPage, ResolvedInode, SetxattrArgs, WriteArgs};
 use nacre_types::{Caller, Errno, Fid, LayoutTemplate, OpenHandle, SetAttr};
 use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
 use nacre_wire::target::{Param, StatfsReply};
@@ -103,16 +103,8 @@ impl Ops for ClientOps {
     async fn getxattr(&self, fid: Fid, name: &[u8]) -> Answer<Bytes> {
         self.client.getxattr(fid, name).await
     }
-    async fn setxattr(
-        &self,
-        fid: Fid,
-        name: &[u8],
-        value: &[u8],
-        flags: u32,
-        kill_sgid: bool,
-        caller: Caller,
-    ) -> Answer<()> {
-        self.client.setxattr(fid, name, value, flags, kill_sgid, caller).await
+    async fn setxattr(&self, args: SetxattrArgs<'_>) -> Answer<()> {
+        self.client.setxattr(args).await
     }
     async fn listxattr(&self, fid: Fid) -> Answer<Vec<Bytes>> {
         self.client.listxattr(fid).await

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use core::future::Future;
-use nacre_client::{AllocateArgs, CreateArgs, ReaddirPage, ResolvedInode, WriteArgs};
+use nacre_client::{AllocateArgs, CreateArgs, ReaddirPage, ResolvedInode, SetxattrArgs, WriteArgs};
 use nacre_types::{Caller, Errno, Fid, LayoutTemplate, OpenHandle, SetAttr};
 use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
 use nacre_wire::target::{Param, StatfsReply};
@@ -152,17 +152,8 @@ pub trait Ops: 'static {
     fn getxattr(&self, fid: Fid, name: &[u8]) -> impl Future<Output = Answer<Bytes>> {
         missing!(fid, name)
     }
-    #[allow(clippy::too_many_arguments, reason = "the arguments of SETXATTR")]
-    fn setxattr(
-        &self,
-        fid: Fid,
-        name: &[u8],
-        value: &[u8],
-        flags: u32,
-        kill_sgid: bool,
-        caller: Caller,
-    ) -> impl Future<Output = Answer<()>> {
-        missing!(fid, name, value, flags, kill_sgid, caller)
+    fn setxattr(&self, args: SetxattrArgs<'_>) -> impl Future<Output = Answer<()>> {
+        missing!(args)
     }
     fn listxattr(&self, fid: Fid) -> impl Future<Output = Answer<Vec<Bytes>>> {
         missing!(fid)

@@ -3,7 +3,7 @@
 //! The protocol is the targets': Connect, Ping, GetParams, SetParam, Disconnect. A tool has no record and no lease.
 
 use nacre_node::{ConnId, Ctx, Effect, Event};
-use nacre_types::{ClientUuid, Codec, Errno, Generation, Incarnation};
+use nacre_types::{Codec, Errno};
 use nacre_wire::target::{
     Connect, ConnectReply, Empty, GetParams, Param, ParamList, PingReply, SetParam, SetParamReply,
 };
@@ -34,24 +34,9 @@ fn answer(parameters: &dyn Parameters, ctx: &Ctx, frame: &Frame) -> Result<Vec<u
         Some(Opcode::Connect) => {
             let connect = Connect::from_slice(&frame.body)?;
             Ok(ConnectReply {
-                target: ClientUuid([0; 16]),
-                features: 0,
                 max_mod_rpcs: connect.max_mod_rpcs,
-                lease_ms: 0,
-                generation: Generation(0),
-                evicted: false,
-                instance: 0,
                 server_time: ctx.wall(),
-                recovery_ms: 0,
-                cause: String::new(),
-                replaced: String::new(),
-                process: 0,
-                ended: 0,
-                local: false,
-                made: Vec::new(),
-                incarnation: Incarnation::default(),
-                refused: String::new(),
-                mismatch: false,
+                ..ConnectReply::default()
             }
             .to_vec())
         }

@@ -137,7 +137,7 @@ pub enum StoreOp {
 
 impl StoreOp {
     /// Whether the operation changes neither the store's content nor its durability.
-    pub(crate) fn only_reads(&self) -> bool {
+    pub fn only_reads(&self) -> bool {
         match self {
             Self::Read { .. }
             | Self::ReadWritten { .. }

@@ -4,7 +4,7 @@
 use core::cell::RefCell;
 use core::time::Duration;
 use nacre_node::{ConnId, Ctx, Effect, Event, Logic, Peer, PeerConfig, Peers, RpcError, visit};
-use nacre_types::{ClientUuid, Codec, Errno, Generation, Incarnation, Instant, LockCookie, Timestamp};
+use nacre_types::{ClientUuid, Codec, Errno, Generation, Instant, LockCookie, Timestamp};
 use nacre_wire::target::{ConnectReply, Role, Statfs, StatfsReply, features};
 use nacre_wire::{Frame, Header, Kind, Opcode, Status, flags};
 use std::io::Write;
@@ -142,16 +142,7 @@ impl Test {
             evicted: self.evicted,
             instance: self.instance,
             server_time: Timestamp { sec: 107, nsec: 0 },
-            recovery_ms: 0,
-            replaced: String::new(),
-            cause: String::new(),
-            process: 0,
-            ended: 0,
-            local: false,
-            made: Vec::new(),
-            incarnation: Incarnation::default(),
-            refused: String::new(),
-            mismatch: false,
+            ..ConnectReply::default()
         };
         self.reply_event(request, 0, body.to_vec())
     }

@@ -459,15 +459,7 @@ impl FsStore {
     }
 
     fn run(&self, op: StoreOp) -> Result<StoreDone, StoreError> {
-        let reads = matches!(
-            op,
-            StoreOp::Read { .. }
-                | StoreOp::ReadWritten { .. }
-                | StoreOp::List { .. }
-                | StoreOp::Len { .. }
-                | StoreOp::Space
-        );
-        if self.read_only && !reads {
+        if self.read_only && !op.only_reads() {
             return Err(StoreError::Device(format!("{} was opened for reading only", self.path)));
         }
         match op {

@@ -3,10 +3,7 @@
 use bytes::Bytes;
 use core::time::Duration;
 use nacre_rpc::{CallError, Import, ImportConfig, ImportEffect, ImportState, Request};
-use nacre_types::{
-    ClientUuid, Codec, ConnEpoch, Errno, Generation, Incarnation, Instant, ProtocolOutcome, Timestamp,
-    Transno, Xid,
-};
+use nacre_types::{ClientUuid, Codec, ConnEpoch, Errno, Generation, Instant, ProtocolOutcome, Transno, Xid};
 use nacre_wire::target::{ConnectReply, Made, PingReply, Role, features};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode, Status, flags};
 
@@ -206,17 +203,11 @@ impl Script {
             generation: Generation(server.generation),
             evicted: server.evicted,
             instance: server.instance,
-            server_time: Timestamp::default(),
-            recovery_ms: 0,
-            replaced: String::new(),
-            cause: String::new(),
             process: self.process.0,
             ended: self.process.1,
             local: self.local,
             made: self.made.iter().map(|&(xid, at)| Made { xid: Xid(xid), transno: Transno(at) }).collect(),
-            incarnation: Incarnation::default(),
-            refused: String::new(),
-            mismatch: false,
+            ..ConnectReply::default()
         };
         let mut h = self.header(Kind::Reply, self.connect_xid.0);
         h.last_committed = Transno(server.last_committed);

@@ -5,9 +5,7 @@
 use bytes::Bytes;
 use core::time::Duration;
 use nacre_rpc::{Admission, Export, Import, ImportConfig, ImportEffect, PreVersions, ReplyRecord, Request};
-use nacre_types::{
-    ClientUuid, Codec, ConnEpoch, Fid, Generation, Incarnation, Instant, Timestamp, Transno, Xid,
-};
+use nacre_types::{ClientUuid, Codec, ConnEpoch, Fid, Generation, Instant, Transno, Xid};
 use nacre_wire::target::{Connect, ConnectReply, Role, features};
 use nacre_wire::{Class, Frame, Header, Kind, Opcode};
 use std::collections::{BTreeMap, VecDeque};
@@ -195,19 +193,8 @@ impl World {
             max_mod_rpcs: 8,
             lease_ms: 10_000,
             generation: Generation(1),
-            evicted: false,
             instance: self.instance,
-            server_time: Timestamp::default(),
-            recovery_ms: 0,
-            replaced: String::new(),
-            cause: String::new(),
-            process: 0,
-            ended: 0,
-            local: false,
-            made: Vec::new(),
-            incarnation: Incarnation::default(),
-            refused: String::new(),
-            mismatch: false,
+            ..ConnectReply::default()
         };
         self.reply(frame.header.epoch, &frame.header, 0, reply.to_vec());
         for callback in callbacks {

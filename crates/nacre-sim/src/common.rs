@@ -178,16 +178,7 @@ async fn rounds(
     for round in 0..ROUNDS {
         append(client, record(worker, round)).await.map_err(named("append"))?;
         let name = format!("n{round}");
-        let args = CreateArgs {
-            parent: dir,
-            name: name.as_bytes(),
-            mode: mode::REG | 0o644,
-            rdev: 0,
-            target: &[],
-            layout: None,
-            exclusive: true,
-            caller: Caller::root(),
-        };
+        let args = CreateArgs::new(dir, name.as_bytes(), mode::REG | 0o644, Caller::root());
         match client.create(args, 2).await {
             Ok((_, handle)) => {
                 won.push(round);
@@ -264,16 +255,7 @@ pub async fn victim(client: Rc<Client>, family: FlockFamily) -> Result<(), Errno
     let (_, counter) = client.open(fid, 2, Caller::root()).await?;
     let dir = resolve(&client, "/common").await?.attr.fid;
     let name = b"victim";
-    let args = CreateArgs {
-        parent: dir,
-        name,
-        mode: mode::REG | 0o644,
-        rdev: 0,
-        target: &[],
-        layout: None,
-        exclusive: true,
-        caller: Caller::root(),
-    };
+    let args = CreateArgs::new(dir, name, mode::REG | 0o644, Caller::root());
     let (_, handle) = client.create(args, 2).await?;
     write_handle(&client, handle, Some(0), vec![b'v'; 1000], false).await?;
     client.unlink(dir, name, false, Caller::root()).await?;

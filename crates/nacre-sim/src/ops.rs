@@ -3,7 +3,7 @@
 
 use crate::model::{Kind, Model, Outcome, Stat, Value};
 use bytes::Bytes;
-use nacre_client::{AllocateArgs, Client, CreateArgs, ResolvedInode, WriteArgs};
+use nacre_client::{AllocateArgs, Client, CreateArgs, ResolvedInode, SetxattrArgs, WriteArgs};
 use nacre_node::Rng;
 use nacre_types::{Caller, Errno, Fid, FileType, LayoutTemplate, OpenHandle, SetAttr, mode};
 use nacre_wire::mdt::rename_flags::{EXCHANGE, NOREPLACE};
@@ -364,7 +364,7 @@ fn root() -> Caller {
     Caller::root()
 }
 fn create_args<'a>(parent: Fid, name: &'a [u8], mode: u32) -> CreateArgs<'a> {
-    CreateArgs { parent, name, mode, rdev: 0, target: &[], layout: None, exclusive: true, caller: root() }
+    CreateArgs::new(parent, name, mode, root())
 }
 
 /// Reads as a kernel does: in requests of at most 128 KiB, until one is short.
@@ -524,10 +524,9 @@ impl Op {
             }
             Op::Setxattr { path, name, value, flags } => {
                 let fid = xattr_fid(client, path).await?;
-                client
-                    .setxattr(fid, name.as_bytes(), value, *flags, false, root())
-                    .await
-                    .map(|()| Value::Unit)
+                let (name, caller) = (name.as_bytes(), root());
+                let args = SetxattrArgs { fid, name, value, flags: *flags, kill_sgid: false, caller };
+                client.setxattr(args).await.map(|()| Value::Unit)
             }
             Op::Getxattr(p, name) => {
                 let fid = xattr_fid(client, p).await?;

@@ -172,7 +172,7 @@ fn a_change_that_began_before_the_other_client_came_is_not_built_upon_too_early(
             }
             // So much that the rows of these directories leave the log and the memory.
             for _ in 0..300 {
-                client.setxattr(x, b"user.x", &[1; 60_000], 0, false, caller()).await?;
+                client.setxattr(support::xattr(x, b"user.x", &[1; 60_000])).await?;
             }
             Ok::<_, Errno>((x, deep))
         })

@@ -84,7 +84,7 @@ fn what_was_changed_and_is_removed_before_the_resend_was_changed() {
         });
         assert_eq!(set_layout.1, Ok(()), "seed {seed}");
         let named = removed_before_the_resend(seed, true, async |client: Rc<Client>, x| {
-            client.setxattr(x, b"user.a", b"value", 0, false, caller()).await
+            client.setxattr(support::xattr(x, b"user.a", b"value")).await
         });
         assert_eq!(named.1, Ok(()), "seed {seed}");
         let batch = removed_before_the_resend(seed, true, async move |client: Rc<Client>, fid| {

@@ -313,14 +313,7 @@ impl Disk {
     }
 
     fn run(&mut self, op: StoreOp) -> Result<StoreDone, StoreError> {
-        let is_change = !matches!(
-            op,
-            StoreOp::Read { .. }
-                | StoreOp::ReadWritten { .. }
-                | StoreOp::List { .. }
-                | StoreOp::Len { .. }
-                | StoreOp::Space
-        );
+        let is_change = !op.only_reads();
         if self.stop_at.is_some_and(|at| self.changes >= at) {
             return Err(StoreError::Stopped);
         }

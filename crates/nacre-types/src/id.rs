@@ -45,7 +45,7 @@ impl MdtIndex {
 
 /// Identity of one client instance (a mount, or a target in its client role). Random, new at each start of a
 /// mount; a target uses its own uuid.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientUuid(pub [u8; 16]);
 impl fmt::Display for ClientUuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

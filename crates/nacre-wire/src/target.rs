@@ -70,6 +70,7 @@ codec_struct! {
     }
 }
 codec_struct! {
+    #[derive(Default)]
     pub struct ConnectReply {
         pub target: ClientUuid,
         pub features: u64,

@@ -1,6 +1,6 @@
 //! Names: lookup, new inodes, links, removal, rename, listings, extended attributes.
 
-use crate::api::{CreateArgs, ListedEntry, ReaddirPage, ResolvedInode};
+use crate::api::{CreateArgs, ListedEntry, ReaddirPage, ResolvedInode, SetxattrArgs};
 use crate::cache::dirs::Touches;
 use crate::client::Client;
 use crate::targets::mdt::Mdt;
@@ -216,15 +216,8 @@ impl Client {
     }
 
     /// Sets an extended attribute.
-    pub async fn setxattr(
-        &self,
-        fid: Fid,
-        name: &[u8],
-        value: &[u8],
-        flags: u32,
-        kill_sgid: bool,
-        caller: Caller,
-    ) -> Result<(), Errno> {
+    pub async fn setxattr(&self, args: SetxattrArgs<'_>) -> Result<(), Errno> {
+        let SetxattrArgs { fid, name, value, flags, kill_sgid, caller } = args;
         let _timing = self.stats.time("setxattr");
         self.check_writable()?;
         Self::check_xattr_name(name)?;

@@ -164,19 +164,9 @@ impl Fake {
                     max_mod_rpcs: 8,
                     lease_ms: 10_000,
                     generation: Generation(1),
-                    evicted: false,
                     instance: 1,
                     server_time: self.ctx.wall(),
-                    recovery_ms: 0,
-                    replaced: String::new(),
-                    cause: String::new(),
-                    process: 0,
-                    ended: 0,
-                    local: false,
-                    made: Vec::new(),
-                    incarnation: Incarnation::default(),
-                    refused: String::new(),
-                    mismatch: false,
+                    ..ConnectReply::default()
                 })
             }
             Opcode::Disconnect => body(&Empty {}),
@@ -518,14 +508,5 @@ pub fn write_args(handle: OpenHandle, offset: u64, data: &'static [u8]) -> nacre
 
 /// A file in the root directory that must not be there yet.
 pub fn new(name: &[u8]) -> CreateArgs<'_> {
-    CreateArgs {
-        parent: Fid::ROOT,
-        name,
-        mode: mode::REG | 0o644,
-        rdev: 0,
-        target: &[],
-        layout: None,
-        exclusive: true,
-        caller: Caller::root(),
-    }
+    CreateArgs::new(Fid::ROOT, name, mode::REG | 0o644, Caller::root())
 }

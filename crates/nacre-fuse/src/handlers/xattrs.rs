@@ -6,6 +6,7 @@ use crate::ops::Ops;
 use crate::reply::Body;
 use crate::request::FuseRequest;
 use crate::virtual_xattr::{self, VirtualName};
+use nacre_client::SetxattrArgs;
 use nacre_types::Errno;
 use std::rc::Rc;
 
@@ -54,7 +55,7 @@ pub(crate) async fn setxattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>
     match VirtualName::parse(name) {
         None => {
             let kill_sgid = setxattr_flags & abi::SETXATTR_ACL_KILL_SGID != 0;
-            door.ops.setxattr(fid, name, value, flags, kill_sgid, caller).await?;
+            door.ops.setxattr(SetxattrArgs { fid, name, value, flags, kill_sgid, caller }).await?;
         }
         Some(name) => virtual_xattr::set(&*door.ops, fid, name?, value, caller).await?,
     }

@@ -2,7 +2,9 @@
 //! kernel does meanwhile; validity and open flags can be chosen per run.
 
 use bytes::Bytes;
-use nacre_client::{AllocateArgs, CreateArgs, ListedEntry, ReaddirPage, ResolvedInode, WriteArgs};
+use nacre_client::{
+    AllocateArgs, CreateArgs, ListedEntry, ReaddirPage, ResolvedInode, SetxattrArgs, WriteArgs,
+};
 use nacre_fuse::{Ops, Validity};
 use nacre_node::{Ctx, WaitList};
 use nacre_types::{Attr, Caller, Errno, Fid, Oid, OpenHandle, Seq, SetAttr, mode, name};
@@ -89,8 +91,7 @@ impl MemFs {
         }
         let caller = Caller::root();
         let mode = mode::REG | 0o644;
-        let args =
-            CreateArgs { parent, name, mode, rdev: 0, target: b"", layout: None, exclusive: true, caller };
+        let args = CreateArgs::new(parent, name, mode, caller);
         self.add(&args).unwrap()
     }
     fn is_held(&self, operation: &'static str, fid: Fid) -> bool {
@@ -387,15 +388,8 @@ impl Ops for MemFs {
         let i = inodes.get(&fid).ok_or(Errno::ESTALE)?;
         i.xattrs.get(name).map(|v| Bytes::copy_from_slice(v)).ok_or(Errno::ENODATA)
     }
-    async fn setxattr(
-        &self,
-        fid: Fid,
-        name: &[u8],
-        value: &[u8],
-        flags: u32,
-        _: bool,
-        _: Caller,
-    ) -> Result<(), Errno> {
+    async fn setxattr(&self, args: SetxattrArgs<'_>) -> Result<(), Errno> {
+        let SetxattrArgs { fid, name, value, flags, .. } = args;
         let mut inodes = self.inodes.borrow_mut();
         let i = inodes.get_mut(&fid).ok_or(Errno::ESTALE)?;
         match (flags, i.xattrs.contains_key(name)) {

@@ -1,11 +1,10 @@
 //! Link: gives a file one more name, link(2).
 
-use crate::ops::{Applied, Context, Operation, Recorded, WriteBound, reconstruct_entry};
+use crate::ops::{Applied, Context, Operation, Recorded, WriteBound};
 use crate::rows::read_set::ReadSet;
-use crate::rows::row::{EntryRow, Inode};
+use crate::rows::row::EntryRow;
 use crate::rows::versions::{CHILD, PARENT};
 use crate::rows::view::{Slot, Step, View};
-use alloc::vec::Vec;
 use nacre_types::name::HashKey;
 use nacre_types::{Errno, Fid, Generation};
 use nacre_wire::mdt::Link;
@@ -65,9 +64,5 @@ impl Operation for Link<'_> {
 
     fn described(&self, _record: &Recorded) -> Option<Fid> {
         Some(self.fid)
-    }
-
-    fn reconstruct(&self, record: &Recorded, inode: Option<Inode>) -> Result<Vec<u8>, Errno> {
-        reconstruct_entry(self.fid, record, inode)
     }
 }

@@ -67,9 +67,13 @@ pub(crate) trait Operation {
     }
 
     /// Makes the body of a reply again whose operation was executed before: from its record, and from the inode of
-    /// [`Self::described`] as it is now (`None`: it has been removed since). Nothing is executed.
-    fn reconstruct(&self, _record: &Recorded, _inode: Option<Inode>) -> Result<Vec<u8>, Errno> {
-        Ok(Empty {}.to_vec())
+    /// [`Self::described`] as it is now (`None`: it has been removed since). Nothing is executed. Without own code this is
+    /// the reply of [`Applied::entry`] if the operation describes an inode, and otherwise that of [`Applied::empty`].
+    fn reconstruct(&self, record: &Recorded, inode: Option<Inode>) -> Result<Vec<u8>, Errno> {
+        match self.described(record) {
+            Some(fid) => reconstruct_entry(fid, record, inode),
+            None => Ok(Empty {}.to_vec()),
+        }
     }
 }
 

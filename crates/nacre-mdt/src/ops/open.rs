@@ -1,11 +1,9 @@
 //! Open: opens an inode by its FID.
 
 use crate::ops::opening::open_inode;
-use crate::ops::{Applied, Context, Operation, Recorded, WriteBound, reconstruct_entry};
+use crate::ops::{Applied, Context, Operation, Recorded, WriteBound};
 use crate::rows::read_set::ReadSet;
-use crate::rows::row::Inode;
 use crate::rows::view::{Step, View};
-use alloc::vec::Vec;
 use nacre_types::name::HashKey;
 use nacre_types::{Codec, Errno, Fid, FileType, Generation};
 use nacre_wire::mdt::Open;
@@ -38,9 +36,5 @@ impl Operation for Open {
 
     fn described(&self, _record: &Recorded) -> Option<Fid> {
         Some(self.fid)
-    }
-
-    fn reconstruct(&self, record: &Recorded, inode: Option<Inode>) -> Result<Vec<u8>, Errno> {
-        reconstruct_entry(self.fid, record, inode)
     }
 }

@@ -1,13 +1,11 @@
 //! Removexattr: removes an extended attribute.
 
-use crate::ops::{Applied, Context, Operation, Recorded, WriteBound, reconstruct_entry};
+use crate::ops::{Applied, Context, Operation, Recorded, WriteBound};
 use crate::rows::acl;
 use crate::rows::read_set::ReadSet;
-use crate::rows::row::Inode;
 use crate::rows::versions::CHILD;
 use crate::rows::view::{Step, View};
 use crate::rows::xattr_name::check_xattr_name;
-use alloc::vec::Vec;
 use nacre_types::name::HashKey;
 use nacre_types::{Errno, Fid, Generation};
 use nacre_wire::mdt::Removexattr;
@@ -41,9 +39,5 @@ impl Operation for Removexattr<'_> {
 
     fn described(&self, _record: &Recorded) -> Option<Fid> {
         Some(self.fid)
-    }
-
-    fn reconstruct(&self, record: &Recorded, inode: Option<Inode>) -> Result<Vec<u8>, Errno> {
-        reconstruct_entry(self.fid, record, inode)
     }
 }

@@ -3,13 +3,12 @@
 //! Rule: a report is taken for the size only if no other client could have changed the file meanwhile.
 
 use crate::ops::size::{check_written, grow};
-use crate::ops::{Applied, Context, Operation, Recorded, WriteBound, reconstruct_entry};
+use crate::ops::{Applied, Context, Operation, Recorded, WriteBound};
 use crate::rows::read_set::ReadSet;
 use crate::rows::row::{Inode, Unsettled};
 use crate::rows::state_change::StateChange;
 use crate::rows::table::UNSETTLED;
 use crate::rows::view::{Step, View};
-use alloc::vec::Vec;
 use nacre_types::name::HashKey;
 use nacre_types::{Errno, Fid, Generation, SizeState};
 use nacre_wire::mdt::ReportSize;
@@ -63,10 +62,6 @@ impl Operation for ReportSize {
 
     fn described(&self, _record: &Recorded) -> Option<Fid> {
         Some(self.fid)
-    }
-
-    fn reconstruct(&self, record: &Recorded, inode: Option<Inode>) -> Result<Vec<u8>, Errno> {
-        reconstruct_entry(self.fid, record, inode)
     }
 }
 

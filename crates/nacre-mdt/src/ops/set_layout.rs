@@ -1,13 +1,11 @@
 //! SetLayout: the layout of a file before its first byte, or the one that a directory hands down.
 
-use crate::ops::{Applied, Context, Operation, Recorded, WriteBound, reconstruct_entry};
+use crate::ops::{Applied, Context, Operation, Recorded, WriteBound};
 use crate::osts::allocator::{check_template, resolve};
 use crate::rows::read_set::ReadSet;
-use crate::rows::row::Inode;
 use crate::rows::state_change::StateChange;
 use crate::rows::versions::CHILD;
 use crate::rows::view::{Step, View};
-use alloc::vec::Vec;
 use nacre_types::name::HashKey;
 use nacre_types::{Codec, Errno, Fid, Generation, Layout, LayoutTemplate, SizeState};
 use nacre_wire::mdt::{EntryReply, SetLayout};
@@ -65,9 +63,5 @@ impl Operation for SetLayout {
 
     fn described(&self, _record: &Recorded) -> Option<Fid> {
         Some(self.fid)
-    }
-
-    fn reconstruct(&self, record: &Recorded, inode: Option<Inode>) -> Result<Vec<u8>, Errno> {
-        reconstruct_entry(self.fid, record, inode)
     }
 }

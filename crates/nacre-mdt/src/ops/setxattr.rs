@@ -3,14 +3,13 @@
 //! Rules: the kernel checks permissions, this file the state of the inode. An access ACL sets the mode; one that says no
 //! more than the mode is not stored.
 
-use crate::ops::{Applied, Context, Operation, Recorded, WriteBound, reconstruct_entry};
+use crate::ops::{Applied, Context, Operation, Recorded, WriteBound};
 use crate::rows::acl::{self, Acl};
 use crate::rows::read_set::ReadSet;
 use crate::rows::row::Inode;
 use crate::rows::versions::CHILD;
 use crate::rows::view::{Abort, Step, View};
 use crate::rows::xattr_name::check_xattr_name;
-use alloc::vec::Vec;
 use nacre_types::name::{HashKey, XATTR_VALUE_MAX};
 use nacre_types::{Errno, Fid, FileType, Generation, mode};
 use nacre_wire::mdt::Setxattr;
@@ -62,10 +61,6 @@ impl Operation for Setxattr<'_> {
 
     fn described(&self, _record: &Recorded) -> Option<Fid> {
         Some(self.fid)
-    }
-
-    fn reconstruct(&self, record: &Recorded, inode: Option<Inode>) -> Result<Vec<u8>, Errno> {
-        reconstruct_entry(self.fid, record, inode)
     }
 }
 

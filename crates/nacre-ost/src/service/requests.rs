@@ -3,6 +3,7 @@
 //! Invariants: bytes and size of an object change only under a lock that covers them, of the client or of the operation; a
 //! destroyed object refuses every later change. mtime never moves back: a late resend cannot make a file look older.
 
+use crate::locks::LockGuard;
 use crate::service::Ost;
 use crate::service::bulk_sizes::Bulk;
 use crate::store::{By, FREE_TIMEOUT, OWN_CREDITS};
@@ -64,6 +65,25 @@ impl Ost {
         Ok(Reply { bulk, ..Reply::of(&ReadReply { state }) })
     }
 
+    /// The lock under which a request changes bytes of an object that exists, or may be created.
+    ///
+    /// # Errors
+    /// Those of [`Self::check_not_lost`] and of the lock; ENOENT if the object was destroyed.
+    async fn lock_for_change(
+        &self,
+        request: &Request,
+        cookie: LockCookie,
+        object: ObjectId,
+        laid: u32,
+        extent: Extent,
+    ) -> Result<LockGuard, Errno> {
+        self.check_not_lost(object, laid).await?;
+        let cookie = named_lock(request, cookie);
+        let guard = self.locks.lock(request.export, cookie, object, Mode::Pw, extent).await?;
+        self.store.tombstones().check_not_destroyed(object)?;
+        Ok(guard)
+    }
+
     async fn write(&self, request: &Request) -> Result<Reply, Errno> {
         let args: Write = request.args()?;
         let len = request.bulk.iter().map(|b| b.len() as u64).sum();
@@ -74,12 +94,7 @@ impl Ost {
         if let Some(written) = request.replayed_transno().filter(|t| self.core.may_have_lost_bytes(*t)) {
             return self.restore(request, written).await;
         }
-        self.check_not_lost(args.object, args.laid).await?;
-        let _guard = self
-            .locks
-            .lock(request.export, named_lock(request, args.lock), args.object, Mode::Pw, extent)
-            .await?;
-        self.store.tombstones().check_not_destroyed(args.object)?;
+        let _guard = self.lock_for_change(request, args.lock, args.object, args.laid, extent).await?;
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
         let data = request.bulk.clone();
         self.uncommitted.wait(request, args.object, extent).await?;
@@ -107,12 +122,7 @@ impl Ost {
             self.store.restore_truncate(args.object, args.size).await?;
             return Ok(self.reconstructed_state(args.object).await?.with_transno(applied));
         }
-        self.check_not_lost(args.object, args.laid).await?;
-        let _guard = self
-            .locks
-            .lock(request.export, named_lock(request, args.lock), args.object, Mode::Pw, extent)
-            .await?;
-        self.store.tombstones().check_not_destroyed(args.object)?;
+        let _guard = self.lock_for_change(request, args.lock, args.object, args.laid, extent).await?;
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
         self.uncommitted.wait(request, args.object, extent).await?;
         let (transno, state) = self.store.truncate(request, args.object, stamp, args.size).await?;
@@ -126,12 +136,7 @@ impl Ost {
         if extent.is_empty() {
             return Err(Errno::EINVAL);
         }
-        self.check_not_lost(args.object, args.laid).await?;
-        let _guard = self
-            .locks
-            .lock(request.export, named_lock(request, args.lock), args.object, Mode::Pw, extent)
-            .await?;
-        self.store.tombstones().check_not_destroyed(args.object)?;
+        let _guard = self.lock_for_change(request, args.lock, args.object, args.laid, extent).await?;
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
         self.core.check_deadline(request)?;
         let range = (extent.start, extent.end);

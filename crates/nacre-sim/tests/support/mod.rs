@@ -1,7 +1,7 @@
-//! What the scripts over whole clusters share.
+//! Shared parts of the scripts over whole clusters.
 #![allow(dead_code, reason = "each script uses its part")]
 
-use nacre_client::{Client, CreateArgs, WriteArgs};
+use nacre_client::{Client, CreateArgs, SetxattrArgs, WriteArgs};
 use nacre_sim::cluster::Cluster;
 use nacre_sim::{JobId, NodeId};
 use nacre_types::{Caller, Errno, Fid, OpenHandle};
@@ -20,16 +20,11 @@ pub(crate) fn caller() -> Caller {
 }
 /// Arguments of a new inode that must not be there yet.
 pub(crate) fn new<'a>(parent: Fid, name: &'a (impl AsRef<[u8]> + ?Sized), mode: u32) -> CreateArgs<'a> {
-    CreateArgs {
-        parent,
-        name: name.as_ref(),
-        mode,
-        rdev: 0,
-        target: b"",
-        layout: None,
-        exclusive: true,
-        caller: caller(),
-    }
+    CreateArgs::new(parent, name.as_ref(), mode, caller())
+}
+/// Arguments of an extended attribute that may exist.
+pub(crate) fn xattr<'a>(fid: Fid, name: &'a [u8], value: &'a [u8]) -> SetxattrArgs<'a> {
+    SetxattrArgs { fid, name, value, flags: 0, kill_sgid: false, caller: caller() }
 }
 pub(crate) async fn make(client: &Client, parent: Fid, name: &str, mode: u32) -> Result<Fid, Errno> {
     client.make(new(parent, name, mode)).await.map(|entry| entry.attr.fid)

@@ -223,7 +223,7 @@ fn own(rank: u32) -> Vec<u8> {
 fn made(parent: Fid, name: &[u8], phase: Phase) -> CreateArgs<'_> {
     let mode = if is_dir(phase) { 0o040_755 } else { 0o100_644 };
     let (layout, caller) = (None, Caller::root());
-    CreateArgs { parent, name, mode, rdev: 0, target: b"", layout, exclusive: true, caller }
+    CreateArgs { layout, ..CreateArgs::new(parent, name, mode, caller) }
 }
 
 fn is_dir(phase: Phase) -> bool {

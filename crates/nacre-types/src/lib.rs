@@ -29,7 +29,7 @@ pub use id::{
     TargetName, Transno, Xid,
 };
 pub use identity::{Identity, Incarnation, Mismatch, Remembered};
-pub use inode_bits::InodeBits;
+pub use inode_bits::{InodeBits, InodeMode};
 pub use layout::{
     Component, DEFAULT_STRIPE_BYTES, Extent, Layout, LayoutTemplate, ObjectId, STRIPE_BYTES_UNIT,
     STRIPES_MAX, StripePiece,

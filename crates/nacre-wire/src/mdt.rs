@@ -10,8 +10,8 @@ use crate::target::Empty;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{
-    Attr, Caller, Fid, FileType, InodeBits, Layout, LayoutTemplate, LockCookie, Name, OpenHandle, OstIndex,
-    Seq, SetAttr, Timestamp, Transno, codec_enum, codec_struct,
+    Attr, Caller, Fid, FileType, InodeBits, InodeMode, Layout, LayoutTemplate, LockCookie, Name, OpenHandle,
+    OstIndex, Seq, SetAttr, Timestamp, Transno, codec_enum, codec_struct,
 };
 
 codec_struct! {
@@ -76,26 +76,27 @@ codec_struct! {
     pub struct RevokeDir { pub fid: Fid, pub number: u64 }
 }
 codec_struct! {
-    /// Bits of a lock of an inode, in mode PR.
+    /// Bits of a lock of an inode that the client has from now on, in addition to those that it has.
     #[derive(Copy)]
-    pub struct InodeLock {
+    pub struct InodeGrant {
         /// The inode.
         pub fid: Fid,
-        /// The parts of it that the lock covers.
+        /// The mode of these bits.
+        pub mode: InodeMode,
+        /// The parts of the inode that they cover.
         pub bits: InodeBits,
+        /// Its place among the grants and revokes of this client. A grant whose bits were revoked with a greater number is
+        /// not taken.
+        pub number: u64,
     }
 }
 codec_struct! {
     /// Follows the body of a reply with `flags::LOCKS`.
     pub struct LockTail {
-        /// Number of the latest revoke that was sent to this client before. A client that has received a later one does not
-        /// take the granted locks.
-        pub revokes: u64,
         /// Changes up to this are in the reply.
         pub seen: Transno,
-        /// Locks that the client has from now on, in addition to those that it has. A listing has those of its entries with
-        /// the entries.
-        pub granted: Vec<InodeLock>,
+        /// Granted locks. A listing has those of its entries with the entries.
+        pub granted: Vec<InodeGrant>,
         /// Inodes of which the client has locks and that this request has changed, as they are after the change.
         pub changed: Vec<EntryReply>,
         /// Inodes of which the client had locks and that this request has removed.
@@ -105,20 +106,57 @@ codec_struct! {
 /// Maximum number of locks in a callback, or in a request that returns locks.
 pub const INODE_LOCKS_MAX: usize = 64;
 codec_struct! {
-    /// Callback: others wait for these bits of locks. The client stops using them, has its kernel forget what rests on
-    /// them, and returns them with `CancelInodeLocks`.
-    pub struct RevokeInodeLocks {
-        /// Counts these callbacks, from 1.
+    /// Bits that others want.
+    #[derive(Copy)]
+    pub struct InodeRevoke {
+        /// The inode.
+        pub fid: Fid,
+        /// The bits.
+        pub bits: InodeBits,
+        /// The mode in which they are wanted: for PR the client may keep them in PR.
+        pub wanted: InodeMode,
+        /// Names the revoke in its answer; its place among the grants and revokes of this client.
         pub number: u64,
-        /// At most [`INODE_LOCKS_MAX`].
-        pub locks: Vec<InodeLock>,
     }
 }
 codec_struct! {
-    /// Returns bits of locks, revoked or not. Bits that the client does not have are ignored.
+    /// Callback: others wait for these bits of locks. The client stops using them, has its kernel forget what rests on
+    /// them, and answers with `CancelInodeLocks`.
+    pub struct RevokeInodeLocks {
+        /// At most [`INODE_LOCKS_MAX`].
+        pub revokes: Vec<InodeRevoke>,
+    }
+}
+codec_struct! {
+    /// The answer to a revoke.
+    #[derive(Copy)]
+    pub struct RevokeAnswer {
+        /// That of the revoke.
+        pub number: u64,
+        /// The client keeps the bits in PR, which others want too; otherwise it has dropped them.
+        pub converted: bool,
+    }
+}
+codec_struct! {
+    /// Bits that the client does not need any more.
+    #[derive(Copy)]
+    pub struct InodeCancel {
+        /// The inode.
+        pub fid: Fid,
+        /// The bits.
+        pub bits: InodeBits,
+        /// The number of the latest grant on the inode that the client has taken: if there is a later one, the cancel is
+        /// outdated and has no effect.
+        pub number: u64,
+    }
+}
+codec_struct! {
+    /// Returns bits of locks: revoked ones, and others.
     pub struct CancelInodeLocks {
         /// At most [`INODE_LOCKS_MAX`].
-        pub locks: Vec<InodeLock>,
+        pub answers: Vec<RevokeAnswer>,
+        /// At most [`INODE_LOCKS_MAX`].
+        pub cancels: Vec<InodeCancel>,
     }
 }
 codec_struct! {
@@ -141,8 +179,8 @@ codec_struct! {
         pub fid: Fid,
         pub file_type: FileType,
         pub entry: Option<EntryReply>,
-        /// Bits of a lock of this inode that the client has from now on; the reply has a `LockTail` then.
-        pub granted: InodeBits,
+        /// A lock of this inode; the reply has a `LockTail` then.
+        pub granted: Option<InodeGrant>,
     }
 }
 codec_struct! { pub struct ReaddirReply { pub entries: Vec<DirEntry>, pub eof: bool } }

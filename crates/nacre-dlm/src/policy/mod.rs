@@ -6,6 +6,7 @@ mod inodebits;
 mod mode;
 
 pub(crate) use inodebits::BitCounts;
-pub use inodebits::{HeldBits, InodeBits, InodeMode};
+pub use inodebits::HeldBits;
 pub use mode::Mode;
 pub(crate) use mode::Modes;
+pub use nacre_types::{InodeBits, InodeMode};

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use nacre_osd::Table;
 use nacre_target::{ExportId, Reply, Request};
 use nacre_types::name::{DISCRIMINATORS, cookie_base};
-use nacre_types::{Caller, Errno, Fid, FileType, InodeBits, Name, SizeState};
+use nacre_types::{Caller, Errno, Fid, FileType, Name, SizeState};
 use nacre_wire::mdt::{
     DirEntry, EntryReply, FidLinks, FidLinksReply, GetLayout, Getattr, Getxattr, LayoutReply, Listxattr,
     ListxattrReply, Lookup, LookupReply, Readdir, ReaddirReply, Readlink, ReadlinkReply, XattrReply,
@@ -141,7 +141,7 @@ impl Mdt {
                     fid: entry.fid,
                     file_type: entry.file_type,
                     entry: attrs,
-                    granted: InodeBits::NONE,
+                    granted: None,
                 });
                 if bytes >= PAGE_BYTES {
                     break;

@@ -72,6 +72,9 @@ fn layout() -> Layout {
 fn template() -> LayoutTemplate {
     LayoutTemplate { stripe_count: -1, stripe_bytes: 65536, first_ost: 2 }
 }
+fn inode_grant() -> InodeGrant {
+    InodeGrant { fid: fid(1), mode: InodeMode::Pr, bits: InodeBits::ATTRS, number: 3 }
+}
 fn entry() -> EntryReply {
     EntryReply { attr: attr(), layout: Some(layout()), kill_priv: true, mtime_set_at: time(5), yours: true }
 }
@@ -174,7 +177,10 @@ messages! {
             stop_at_error: true,
             operations: vec![SubOperation { opcode: 0x27, body: Bytes::from_static(b"b") }],
         };
-        CancelInodeLocks = CancelInodeLocks { locks: vec![InodeLock { fid: fid(1), bits: InodeBits::ALL }] };
+        CancelInodeLocks = CancelInodeLocks {
+            answers: vec![RevokeAnswer { number: 4, converted: true }],
+            cancels: vec![InodeCancel { fid: fid(1), bits: InodeBits::ALL, number: 7 }],
+        };
         FormerLocksEnded = FormerLocksEnded {};
         Lookup<'_> = Lookup { parent: Fid::ROOT, name: name(b"a\xff") };
         Getattr = Getattr { fid: fid(1) };
@@ -257,7 +263,7 @@ messages! {
         ReaddirReply = ReaddirReply {
             entries: vec![DirEntry {
                 cookie: 1, name: Bytes::from_static(b"n"), fid: fid(1), file_type: FileType::Regular,
-                entry: Some(entry()), granted: InodeBits::LOOKUP,
+                entry: Some(entry()), granted: Some(inode_grant()),
             }],
             eof: true,
         };
@@ -292,10 +298,12 @@ messages! {
         RevokeDir = RevokeDir { fid: fid(1), number: 4 };
         LookupReply = LookupReply { entry: Some(entry()) };
         LockTail = LockTail {
-            revokes: 3, seen: Transno(1 << 32), granted: vec![InodeLock { fid: fid(1), bits: InodeBits::ATTRS }],
+            seen: Transno(1 << 32), granted: vec![inode_grant()],
             changed: vec![entry()], removed: vec![fid(3)],
         };
-        RevokeInodeLocks = RevokeInodeLocks { number: 4, locks: vec![InodeLock { fid: fid(1), bits: InodeBits::LOOKUP }] };
+        RevokeInodeLocks = RevokeInodeLocks {
+            revokes: vec![InodeRevoke { fid: fid(1), bits: InodeBits::LOOKUP, wanted: InodeMode::Ex, number: 4 }],
+        };
         Ended = Ended {};
     }
 }

@@ -53,7 +53,7 @@ impl Client {
 
     /// Handles an event of a connection; returns events that do not belong to this client.
     pub fn handle_event(&self, event: Event) -> Option<Event> {
-        self.mount.peers.handle(event)
+        self.mount.handle_event(event)
     }
 
     /// Whether no file is open and no call waits: for leak checks at rest.
@@ -83,21 +83,21 @@ impl Client {
             done.fulfil(());
         });
         if !self.within_timeout(closed).await {
-            for (target_name, unanswered, not_durable) in self.unreplied() {
+            for (target_name, without_reply, not_durable) in self.unreplied() {
                 let connected =
                     self.mount.targets().iter().any(|t| t.name == target_name && t.peer.is_connected());
                 if connected {
                     tracing::warn!(
-                        %target_name, unanswered, not_durable,
-                        "calls wait at unmount, for the server or for other mounts, and are given up: what was not answered \
-                         may be lost"
+                        %target_name, without_reply, not_durable,
+                        "calls wait at unmount, for the server or for other mounts, and are given up: changes without a \
+                         reply may be lost"
                     );
                     continue;
                 }
                 tracing::warn!(
-                    %target_name, unanswered, not_durable,
-                    "does not answer at unmount: what it has not answered may be lost, and what is not durable if its machine \
-                     was lost, too"
+                    %target_name, without_reply, not_durable,
+                    "does not reply at unmount: changes without a reply may be lost; so may those that are not durable, if its \
+                     machine was lost"
                 );
             }
         }
@@ -111,7 +111,7 @@ impl Client {
                 done.fulfil(());
             });
             if !self.within_timeout(gone).await {
-                tracing::warn!(target_name = %name, "does not answer at unmount: it drops this client after its lease");
+                tracing::warn!(target_name = %name, "does not reply at unmount: it evicts this client when the lease ends");
             }
         });
         join_all(farewells).await;

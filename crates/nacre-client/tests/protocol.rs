@@ -301,13 +301,13 @@ fn a_waiting_lock_is_asked_for_again_at_the_callback() {
 
 #[test]
 fn an_interrupted_lock_ends_with_the_targets_word_on_who_was_first() {
-    for (answer, expected) in
+    for (outcome, expected) in
         [(FlockOutcome::Conflict, Err(Errno::EINTR)), (FlockOutcome::Granted, Ok(FlockOutcome::Granted))]
     {
         let mut bed = Bed::new(1);
         let (_, handle) = bed.create("f");
         bed.shared.borrow_mut().contended = true;
-        bed.shared.borrow_mut().cancel_outcome = Some(answer);
+        bed.shared.borrow_mut().cancel_outcome = Some(outcome);
         bed.log();
         let job = bed.start(move |c| async move { c.flock(handle, lock(FlockType::Write, 5), true).await });
         bed.settle();
@@ -329,7 +329,7 @@ fn a_lock_that_is_waited_for_ends_with_the_mount() {
 }
 
 #[test]
-fn an_interrupt_before_the_answer_is_not_lost() {
+fn an_interrupt_before_the_reply_is_not_lost() {
     let mut bed = Bed::new(1);
     let (_, handle) = bed.create("f");
     bed.shared.borrow_mut().contended = true;
@@ -490,11 +490,11 @@ fn closes_that_wait_for_slots_go_together_in_the_extra_slot() {
     assert_eq!(bed.log(), ["MDT0000 Close"], "a lone close waits for nothing");
     let rest = [b, c].map(|handle| close(&mut bed, handle));
     assert_eq!(bed.log(), Vec::<String>::new());
-    bed.answer_held(Opcode::Close);
+    bed.reply_held(Opcode::Close);
     assert_eq!(bed.log(), ["MDT0000 Batch of 2"], "the only slot is still taken");
     let last = close(&mut bed, d);
     assert_eq!(bed.log(), Vec::<String>::new());
-    bed.answer_held(Opcode::Batch);
+    bed.reply_held(Opcode::Batch);
     assert_eq!(bed.log(), ["MDT0000 Close"], "and a lone one is what it is");
     bed.release();
     bed.settle();

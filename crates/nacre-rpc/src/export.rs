@@ -1,7 +1,7 @@
-//! One client as a target sees it: which requests are executed, answered from a reply record, or dropped.
+//! One client as a target sees it: which requests are executed, get their reply from a reply record, or are dropped.
 //!
 //! Invariants: (1) a request with a tag is executed once per xid: a copy of a running one is dropped, a copy of a
-//! finished one is answered from its record, a copy of an abandoned one is executed; (2) the record with the client's
+//! finished one gets the reply of its record, a copy of an abandoned one is executed; (2) the record with the client's
 //! highest transno is never released before a newer one; (3) at most one record and one running request per tag, so
 //! everything here is bounded by the number of tags, by [`RUNNING_MAX`] and by `UNTAGGED_MAX`; (4) callbacks are kept
 //! until acknowledged.

@@ -1,4 +1,4 @@
-//! Reply records: the memory of a change from which a target answers its resend without executing it again.
+//! Reply records: the memory of a change from which a target replies to its resend without executing it again.
 
 use alloc::vec::Vec;
 use nacre_types::{Codec, DecodeError, Fid, Generation, Reader, Tag, Transno, Writer, Xid, codec_struct};

@@ -9,7 +9,7 @@ use nacre_types::Instant;
 pub enum ImportState {
     /// No connection; the next attempt waits for its time.
     Disconnected,
-    /// A connection is being opened, or its connect request is unanswered.
+    /// A connection is being opened, or its connect request has no reply yet.
     Connecting,
     /// Changes that the target lost are replayed in the order of their transnos.
     Replay,

@@ -1,4 +1,4 @@
-//! Scripts of requests against an export: what is executed, answered from memory, dropped, refused.
+//! Scripts of requests against an export: what is executed, gets its reply from a record, is dropped or refused.
 
 use bytes::Bytes;
 use nacre_rpc::{Admission, Export, PreVersions, ReplyRecord};
@@ -33,7 +33,7 @@ fn export() -> Export {
     e.connect(ConnEpoch(1), 7).expect("the script");
     e
 }
-/// Admits, executes and answers a change.
+/// Admits and executes a change, and sends its reply.
 fn change(e: &mut Export, h: &Header, transno: u64) {
     assert_eq!(e.admit(h, Class::Modify), Admission::Execute);
     e.remember(record(h.xid.0, h.tag.0, transno));
@@ -64,13 +64,13 @@ fn resend_of_a_running_request_is_dropped_and_its_reply_goes_to_the_newest_epoch
     assert_eq!(
         e.finish(Xid(6), ConnEpoch(1)),
         None,
-        "its copy has not come yet and will be answered from the record"
+        "its copy has not come yet and will get the reply of the record"
     );
     assert_eq!(e.admit(&resent(6, 2, 4, 2), Class::Modify), Admission::Reply(record(6, 2, 101)));
 }
 
 #[test]
-fn a_copy_of_an_abandoned_request_is_executed_and_the_task_of_the_first_answers_nothing() {
+fn a_copy_of_an_abandoned_request_is_executed_and_the_task_of_the_first_sends_no_reply() {
     let mut e = export();
     assert_eq!(e.admit(&request(5, 1, 4, 1), Class::Modify), Admission::Execute);
     e.abandon(Xid(5));
@@ -144,7 +144,7 @@ fn a_record_goes_when_its_tag_is_used_again() {
     change(&mut e, &request(5, 1, 3, 1), 100);
     change(&mut e, &request(6, 2, 3, 1), 101);
     change(&mut e, &request(7, 1, 3, 1), 102);
-    assert_eq!(xids(&e), [6, 7], "xid 4 is unanswered, so last_xid alone would keep 5");
+    assert_eq!(xids(&e), [6, 7], "xid 4 has no reply, so last_xid alone would keep 5");
 }
 
 #[test]
@@ -215,9 +215,9 @@ fn a_flood_is_refused() {
     assert_eq!(acked, 16_384);
 }
 
-/// They are remembered beyond a request that is not answered: until the connection ends, or there are too many.
+/// They are remembered beyond a request that has no reply: until the connection ends, or there are too many.
 #[test]
-fn locks_that_are_asked_for_beyond_an_unanswered_request_have_a_bound() {
+fn locks_that_are_asked_for_beyond_a_request_without_a_reply_have_a_bound() {
     let mut e = export();
     let enqueue = |e: &mut Export, xid: u64, epoch: u32| {
         let mut h = Header::new(Kind::Request, Opcode::Enqueue.number());

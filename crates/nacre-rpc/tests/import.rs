@@ -20,7 +20,7 @@ struct Script {
     local: bool,
     /// What the target has in its log: (xid, transno).
     made: Vec<(u64, u64)>,
-    /// The target's clock, as the answer to connect tells it.
+    /// The target's clock, as the reply to connect says.
     clock_ms: u32,
 }
 
@@ -188,7 +188,7 @@ impl Script {
     fn close(&mut self) {
         self.import.handle_closed(self.now, self.import.epoch(), "reset");
     }
-    /// Opens (after the pause, if there is one) and answers the connect.
+    /// Opens (after the pause, if there is one) and replies to the connect.
     fn connect(&mut self, server: Server) {
         if self.import.state() == ImportState::Disconnected {
             self.pass(self.import.poll_deadline().expect("the script") - self.now);
@@ -238,7 +238,7 @@ fn calls_wait_for_the_connection_and_then_go_in_order() {
     s.reply(2);
     assert_eq!(s.take(), ["2 done 0", "1 done 0"]);
     s.change(3);
-    assert_eq!(s.take(), ["Create x4 t1 l3"], "everything below has been answered");
+    assert_eq!(s.take(), ["Create x4 t1 l3"], "everything below has its reply");
     assert_eq!(s.states(), ["DISCONN", "CONNECTING", "RECOVER", "FULL"]);
 }
 
@@ -356,7 +356,7 @@ fn a_server_without_the_feature_gives_one_slot() {
 }
 
 #[test]
-fn after_a_reconnect_the_unanswered_are_resent_in_xid_order_before_new_ones() {
+fn after_a_reconnect_calls_without_a_reply_are_resent_in_xid_order_before_new_ones() {
     let mut s = Script::connected(7);
     (1..=3).for_each(|n| s.change(n));
     s.reply(3);
@@ -394,7 +394,7 @@ fn what_a_deactivated_target_was_asked_fails_and_its_tags_are_free() {
     s.change(7);
     assert_eq!(s.take(), ["Create x5 t1 l4"], "nothing of what failed is waited for, or sent again");
     s.reply(1);
-    assert_eq!(s.take(), Vec::<String>::new(), "a late answer means nothing");
+    assert_eq!(s.take(), Vec::<String>::new(), "a late reply means nothing");
     s.close();
     s.connect(SERVER);
     assert_eq!(s.take(), ["open a", "connect", "Create* x5 t1 l4"]);
@@ -431,7 +431,7 @@ fn an_idle_import_pings_and_a_silent_connection_is_given_up() {
 }
 
 #[test]
-fn a_long_request_lives_while_pings_are_answered() {
+fn a_long_request_lives_while_pings_get_replies() {
     let mut s = Script::connected(7);
     s.change(1);
     for _ in 0..20 {
@@ -454,7 +454,7 @@ fn the_lease_counts_from_sending_and_two_thirds_may_be_used() {
 }
 
 #[test]
-fn an_answered_ping_of_a_neighbour_renews_an_idle_import_of_the_same_process() {
+fn the_reply_to_a_ping_of_a_neighbour_renews_an_idle_import_of_the_same_process() {
     let mut s = Script::new(7);
     s.process = (5, 1);
     s.connect(SERVER);
@@ -465,7 +465,7 @@ fn an_answered_ping_of_a_neighbour_renews_an_idle_import_of_the_same_process() {
     }
     assert_eq!(s.take(), [""; 0], "no ping of its own, and no lost connection");
     assert!(s.import.lease_ok(s.now));
-    // A lease has ended in that process, perhaps this one: only its own answer counts.
+    // A lease has ended in that process, perhaps this one: only its own reply counts.
     s.pass(2 * SEC);
     s.import.handle_neighbour(s.now, (5, 2), s.now);
     s.pass(SEC);
@@ -496,7 +496,7 @@ fn an_import_with_a_request_under_way_watches_its_own_connection() {
 }
 
 #[test]
-fn beyond_the_lease_new_calls_wait_for_an_answered_ping() {
+fn beyond_the_lease_new_calls_wait_for_the_reply_to_a_ping() {
     let mut s = Script::connected(7);
     s.now = s.now + Duration::from_millis(6_800); // stopped by a signal
     s.change(1);
@@ -558,7 +558,7 @@ fn changes_are_kept_until_committed_and_replayed_to_a_new_instance() {
 }
 
 #[test]
-fn a_write_in_the_log_that_was_never_answered_has_its_turn_and_then_its_own_answer() {
+fn a_write_in_the_log_without_a_reply_has_its_turn_and_then_its_own_reply() {
     let mut s = Script::connected(7);
     s.call(1, Opcode::Write, Class::Modify);
     s.change(2);
@@ -576,7 +576,7 @@ fn a_write_in_the_log_that_was_never_answered_has_its_turn_and_then_its_own_answ
     s.pong();
     assert_eq!(s.take(), ["Write* x2 t1 l1", "Create* x3 t2 l1"]);
     s.replayed(2, 11);
-    assert_eq!(s.take(), [""; 0], "a second answer to the replay");
+    assert_eq!(s.take(), [""; 0], "a second reply to the replay");
     s.reply_with(2, 0, 11, 0);
     assert_eq!(s.take(), ["1 done 0"]);
 }

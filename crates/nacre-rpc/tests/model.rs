@@ -1,6 +1,6 @@
 //! Random schedules of one import against one export, over connections that break, double messages and delay
 //! them, and with a target that is killed and started anew. Checked: every modifying call is executed exactly
-//! once and answered with the result of that execution, every call ends, nothing is left behind at rest.
+//! once, its reply has the result of that execution, every call ends, nothing is left behind at rest.
 
 use bytes::Bytes;
 use core::time::Duration;
@@ -43,7 +43,7 @@ struct World {
     bodies: BTreeMap<Xid, Bytes>,
     // What happened.
     executed: BTreeMap<u32, Vec<u64>>,
-    answered: BTreeMap<u32, u64>,
+    replied: BTreeMap<u32, u64>,
     calls: u32,
     callbacks_sent: u64,
     callbacks_seen: Vec<u64>,
@@ -79,7 +79,7 @@ impl World {
             abandoned: Vec::new(),
             bodies: BTreeMap::new(),
             executed: BTreeMap::new(),
-            answered: BTreeMap::new(),
+            replied: BTreeMap::new(),
             calls: 0,
             callbacks_sent: 0,
             callbacks_seen: Vec::new(),
@@ -105,8 +105,8 @@ impl World {
                 ImportEffect::Close { .. } => {}
                 ImportEffect::Done { token, result, .. } => {
                     let frame = result.expect("nothing is evicted or stopped here");
-                    let old = self.answered.insert(token, frame.header.transno.0);
-                    assert!(old.is_none(), "call {token} was answered twice");
+                    let old = self.replied.insert(token, frame.header.transno.0);
+                    assert!(old.is_none(), "call {token} has two replies");
                 }
                 ImportEffect::Callback { frame } => {
                     self.callbacks_seen.push(u64::from_slice(&frame.body).expect("the script"));
@@ -302,7 +302,7 @@ impl World {
 }
 
 #[test]
-fn every_change_is_executed_exactly_once_and_every_call_is_answered() {
+fn every_change_is_executed_exactly_once_and_every_call_gets_its_reply() {
     for seed in 1..=400 {
         let mut w = World::new(seed);
         for _ in 0..1500 {
@@ -316,10 +316,10 @@ fn every_change_is_executed_exactly_once_and_every_call_is_answered() {
             left -= 1;
         }
         assert!(left > 0, "seed {seed}: {} calls never end", w.import.in_flight() + w.import.waiting());
-        assert_eq!(w.answered.len(), w.calls as usize, "seed {seed}");
+        assert_eq!(w.replied.len(), w.calls as usize, "seed {seed}");
         for (token, transnos) in &w.executed {
             assert_eq!(transnos.len(), 1, "seed {seed}: call {token} was executed as {transnos:?}");
-            assert_eq!(w.answered[token], transnos[0], "seed {seed}: call {token} has another's answer");
+            assert_eq!(w.replied[token], transnos[0], "seed {seed}: call {token} has the reply of another");
         }
         assert!(w.callbacks_seen.is_sorted_by(|a, b| a < b), "seed {seed}: callbacks {:?}", w.callbacks_seen);
         assert_eq!(w.callbacks_seen.len() as u64, w.callbacks_sent, "seed {seed}");

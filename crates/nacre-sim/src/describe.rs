@@ -28,12 +28,9 @@ pub fn frame(frame: &Frame) -> String {
     if h.transno.0 != 0 {
         out.push_str(&format!(" transno {}", h.transno));
     }
-    for (flag, name) in [
-        (flags::RESENT, "RESENT"),
-        (flags::REPLAY, "REPLAY"),
-        (flags::RECONSTRUCTED, "RECONSTRUCTED"),
-        (flags::EARLY, "EARLY"),
-    ] {
+    for (flag, name) in
+        [(flags::RESENT, "RESENT"), (flags::REPLAY, "REPLAY"), (flags::RECONSTRUCTED, "RECONSTRUCTED")]
+    {
         if h.has(flag) {
             out.push_str(&format!(" {name}"));
         }

@@ -42,16 +42,13 @@ codec_enum! {
 pub mod flags {
     /// The request was sent before on another connection epoch.
     pub const RESENT: u32 = 1;
-    /// The request is a replay of a change that was answered with `transno`.
+    /// The request is a replay of a change whose reply had this `transno`.
     pub const REPLAY: u32 = 2;
     /// The reply comes from a reply record, the request was not executed again.
     pub const RECONSTRUCTED: u32 = 4;
     /// The server has stopped renewing the lease of this export (a callback deadline has passed).
     pub const LEASE_ENDING: u32 = 8;
-    /// Early reply: the request is still running, extend the deadline.
-    pub const EARLY: u32 = 16;
-    /// Not in a slot: the sender has one slot or does not support slots.
-    pub const NO_SLOTS: u32 = 32;
+    // 16 and 32 are free.
     /// A ping: the sender has nothing more to replay.
     pub const REPLAY_DONE: u32 = 64;
     /// Reply: the versions before the change follow its body, four u64. Replay: the attached reply has them.

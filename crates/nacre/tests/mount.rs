@@ -192,7 +192,7 @@ fn without_its_servers_a_mount_is_unmounted_and_its_process_gives_up() {
     let said = m.nacre(&["umount", dir.to_str().unwrap()]);
     assert!(said.ok, "{}", said.err);
     let said = mount.ended();
-    assert!(said.ok && said.err.contains("unanswered="), "{} {}", said.out, said.err);
+    assert!(said.ok && said.err.contains("without_reply="), "{} {}", said.out, said.err);
     let up = m.up();
     assert_eq!(up.address(), address);
     assert_eq!(fs::read(m.mount().join("f")).unwrap(), b"acknowledged");

@@ -29,7 +29,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             "self.usable_until().is_some_and(|_| now >= Instant(0))",
         )],
     )
-    .found_by("nacre-rpc", "import", "beyond_the_lease_new_calls_wait_for_an_answered_ping"),
+    .found_by("nacre-rpc", "import", "beyond_the_lease_new_calls_wait_for_the_reply_to_a_ping"),
     planted(
         "the replay list counts payload only",
         "crates/nacre-rpc/src/replay.rs",
@@ -55,18 +55,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "evictions", "a_change_without_file_locks_gets_through_a_slow_network"),
     planted(
-        "the task of an abandoned request answers for its next copy",
+        "the task of an abandoned request replies for its next copy",
         "crates/nacre-rpc/src/export.rs",
         &[(".filter(|running| running.began == began)", "")],
     )
-    .found_by("nacre-rpc", "model", "every_change_is_executed_exactly_once_and_every_call_is_answered"),
+    .found_by("nacre-rpc", "model", "every_change_is_executed_exactly_once_and_every_call_gets_its_reply"),
     planted(
         "a tag is used again too early",
         "crates/nacre-rpc/src/slots.rs",
         &[("self.used[word] |= 1 << bit;", "self.used[word] |= u64::from(bit != 0) << bit;")],
     ),
     planted(
-        "an older epoch is answered",
+        "a request of an older epoch is executed",
         "crates/nacre-rpc/src/export.rs",
         &[(
             "if header.epoch < self.epoch {\n            return Admission::Drop;",
@@ -153,7 +153,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "records_go_with_last_xid_but_never_the_one_with_the_highest_transno",
     ),
     planted(
-        "a write that was never answered is not made again in its turn",
+        "a write without a reply is not replayed in its turn",
         "crates/nacre-rpc/src/import/connection.rs",
         &[("self.keep_unreplied(&reply.made);", "")],
     )

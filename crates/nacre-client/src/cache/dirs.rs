@@ -251,7 +251,7 @@ fn tail(frame: &Frame) -> Option<DirTail> {
     match DirTail::from_slice(bytes) {
         Ok(tail) => Some(tail),
         Err(error) => {
-            tracing::error!(%error, "what an answer of the MDT says of directories cannot be read");
+            tracing::error!(%error, "a reply of the MDT has a description of directories that cannot be read: it is ignored");
             None
         }
     }
@@ -335,9 +335,9 @@ mod tests {
         dirs.attrs(Some(ConnEpoch(0)), attr(0).fid).map(|entry| entry.attr.nlink)
     }
 
-    /// The answer to a read from before the mount's own change comes after holds were turned off and on.
+    /// The reply to a read from before the mount's own change comes after holds were turned off and on.
     #[test]
-    fn an_answer_from_before_a_change_is_not_taken_because_holds_were_off_meanwhile() {
+    fn a_reply_from_before_a_change_is_not_taken_because_holds_were_off_meanwhile() {
         let dirs = Dirs::default();
         grant(&dirs, 5, 2);
         let name = Bytes::from_static(b"d");

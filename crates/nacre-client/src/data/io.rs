@@ -268,7 +268,7 @@ impl Client {
         lock: LockCookie,
     ) -> Result<FromObject, Errno> {
         let Laid { object, laid } = range.of(fid);
-        let _room = if lock == NO_LOCK { Some(ost.unlocked_reads.enter().await) } else { None };
+        let _room = if lock == NO_LOCK { Some(ost.unlocked_read().await) } else { None };
         let mut data = Vec::new();
         let mut done = 0;
         loop {
@@ -296,7 +296,7 @@ impl Client {
     ) -> Result<(), Errno> {
         let file = &open.file;
         let Laid { object, laid } = range.of(file.fid);
-        let _room = if lock == NO_LOCK { Some(ost.unlocked_writes.enter().await) } else { None };
+        let _room = if lock == NO_LOCK { Some(ost.unlocked_write().await) } else { None };
         let mut buffers = alloc::vec![stripes::gather(range, data)];
         let mut done = 0;
         while done < range.len {
@@ -355,8 +355,7 @@ impl Client {
                 requests.push((self.ost(range.ost).await?, request));
             }
             let replies = join_all(requests.iter().map(|(ost, request)| async move {
-                let _room =
-                    if request.lock == NO_LOCK { Some(ost.unlocked_writes.enter().await) } else { None };
+                let _room = if request.lock == NO_LOCK { Some(ost.unlocked_write().await) } else { None };
                 self.change_object(ost, Some(open), request.lock, request, Vec::new()).await
             }));
             let replies = replies.await;

@@ -1,6 +1,6 @@
 //! Appends that are longer than one request of the kernel: their pieces stay together.
 //!
-//! The kernel splits a write(2) into requests of at most 1 MiB and sends each one when the one before is answered. Between them
+//! The kernel splits a write(2) into requests of at most 1 MiB and sends each one when the one before has its reply. Between them
 //! the file stays locked: against other mounts by extent locks on all of its objects, against other calls of this mount by a
 //! range lock. That ends with the last piece; with the close of the handle; with any call that the kernel would not let happen
 //! during such a write; or when no piece has come for a second (the caller was killed, or cannot read its own buffer), so

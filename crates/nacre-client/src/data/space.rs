@@ -16,9 +16,9 @@ use nacre_node::join_all;
 use nacre_types::{Errno, Instant};
 use nacre_wire::target::{Statfs, StatfsReply};
 
-/// How long an answer is waited for: less than `lfs df` waits for all of them.
+/// How long a reply is waited for: less than `lfs df` waits for all of them.
 const STATFS_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long the OSTs are not asked because the MDT, which is asked before, has not answered: more than it takes to have
+/// How long the OSTs are not asked because an MDT, which is asked before, has not replied: more than it takes to have
 /// space freed.
 const MDT_FIRST: Duration = Duration::from_millis(1500);
 
@@ -30,7 +30,7 @@ impl Client {
         let mdts = self.mount.mdts();
         let inodes = join_all(mdts.iter().map(|mdt| mdt.call(&Statfs {}))).await;
         let osts = self.statfs_of(self.mount.osts(), self.ctx.now() + STATFS_TIMEOUT).await;
-        let mut sum = sum_of(osts.iter().filter_map(|(_, answer)| answer.as_ref().ok()));
+        let mut sum = sum_of(osts.iter().filter_map(|(_, reply)| reply.as_ref().ok()));
         let objects_free = core::mem::take(&mut sum.files_free);
         sum.files_used = 0;
         for mdt in inodes {
@@ -51,10 +51,10 @@ impl Client {
         }
         let deadline = self.ctx.now() + STATFS_TIMEOUT;
         let mut first = pin!(self.statfs_of(mdts, deadline));
-        let answered = self.ctx.timeout(self.ctx.now() + MDT_FIRST, first.as_mut()).await;
+        let replied = self.ctx.timeout(self.ctx.now() + MDT_FIRST, first.as_mut()).await;
         let osts = self.statfs_of(self.mount.osts(), deadline).await;
-        let mut all = match answered {
-            Some(answered) => answered,
+        let mut all = match replied {
+            Some(replied) => replied,
             None => first.await,
         };
         all.extend(osts);
@@ -73,11 +73,11 @@ impl Client {
             if !target.peer.is_connected() {
                 return (target.name.clone(), Err(Errno::ENOTCONN));
             }
-            let (promise, answer) = self.ctx.promise();
+            let (promise, reply) = self.ctx.promise();
             let asked = target.clone();
             self.ctx.spawn(async move { promise.fulfil(asked.call(&Statfs {}).await) });
-            let answer = self.ctx.timeout(deadline, answer).await;
-            (target.name.clone(), answer.flatten().unwrap_or(Err(Errno::ETIMEDOUT)))
+            let reply = self.ctx.timeout(deadline, reply).await;
+            (target.name.clone(), reply.flatten().unwrap_or(Err(Errno::ETIMEDOUT)))
         };
         join_all(targets.into_iter().map(ask)).await
     }

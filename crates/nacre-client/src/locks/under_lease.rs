@@ -58,8 +58,7 @@ impl Client {
     }
 
     /// Changes an object, through a handle or by name. Changes that were rejected as late are resent one at a time, after
-    /// another check of the lease, so that a slow network carries less at a time; changes under a lock of the OST have a turn
-    /// of their own, because others may wait at the OST for such a lock.
+    /// another check of the lease, so that a slow network carries less at a time.
     pub(crate) async fn change_object<'a, R: Rpc + Codec<'a>>(
         &self,
         ost: &Target,
@@ -83,7 +82,7 @@ impl Client {
                         "a change was rejected as late by its OST: it is sent again"
                     );
                     if turn.is_none() {
-                        turn = Some(if lock == NO_LOCK { &ost.late } else { &ost.late_locked }.enter().await);
+                        turn = Some(ost.resend_turn(lock != NO_LOCK).await);
                     }
                 }
                 Err(Errno::ENOSPC) if reclaims < RECLAIMS_MAX && self.reclaim(ost).await => reclaims += 1,

@@ -108,7 +108,7 @@ impl Client {
             && let Some(own) = self.files.used(reply.attr.fid).and_then(|file| file.own_changes())
         {
             // No await since the reply came: the writers that the MDT speaks of are those of this moment, because
-            // opens and closes are answered on the same connection.
+            // the replies to opens and closes come on the same connection.
             return Ok(match own {
                 OwnChanges::None => ResolvedInode::of(&reply),
                 OwnChanges::States(states) => {
@@ -240,7 +240,7 @@ impl Client {
         };
         if let Err(error) = reported {
             tracing::error!(fid = %file.fid, %error,
-                "a truncate failed half way and its OSTs do not answer: the file's size is asked from them until this mount ends");
+                "a truncate failed half way and its OSTs do not reply: they are asked for the file's size until this mount ends");
         }
     }
 

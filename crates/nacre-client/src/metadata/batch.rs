@@ -85,7 +85,7 @@ pub(crate) fn encoded<'a, R: Rpc + Codec<'a>>(request: &R) -> SubOperation {
 
 impl Client {
     /// Makes the changes in order; as many results. With `stop_at_error` those after a failed one of the same
-    /// request are answered ECANCELED.
+    /// request end with ECANCELED.
     ///
     /// # Errors
     /// EINVAL for a size. Those of a request as a whole: none of its changes was made, those of requests before it were.

@@ -5,7 +5,7 @@ use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use core::cell::Cell;
-use nacre_node::{Call, Ctx, Gate, Peer, PeerConfig, Peers, Reply, RpcError};
+use nacre_node::{Call, Ctx, Gate, Inside, Peer, PeerConfig, Peers, Reply, RpcError};
 use nacre_types::{Codec, Errno, TargetKind, Timestamp};
 use nacre_wire::{Opcode, Rpc};
 
@@ -23,11 +23,12 @@ pub(crate) struct Target {
     pub(crate) requests: Stats,
     /// Since when `rpc_stats` counts, if not since the first request.
     slots_since: Cell<Option<Timestamp>>,
-    pub(crate) unlocked_reads: Gate,
-    pub(crate) unlocked_writes: Gate,
-    /// Changes of objects that came too late, without a lock and with one.
-    pub(crate) late: Gate,
-    pub(crate) late_locked: Gate,
+    unlocked_reads: Gate,
+    unlocked_writes: Gate,
+    /// Changes of objects that the target rejected as late and that are sent again one at a time: those without a lock of the
+    /// target, and those under one.
+    resends: Gate,
+    resends_under_lock: Gate,
 }
 
 impl Target {
@@ -45,8 +46,8 @@ impl Target {
             slots_since: Cell::new(None),
             unlocked_reads: Gate::new(ctx, UNLOCKED_MAX),
             unlocked_writes: Gate::new(ctx, UNLOCKED_MAX),
-            late: Gate::new(ctx, 1),
-            late_locked: Gate::new(ctx, 1),
+            resends: Gate::new(ctx, 1),
+            resends_under_lock: Gate::new(ctx, 1),
         })
     }
     /// One request; waits as long as the target is away.
@@ -65,6 +66,19 @@ impl Target {
     /// Waits until written data can be sent to it (`Peer::data_room`).
     pub(crate) async fn data_room(&self) -> Result<(), Errno> {
         Ok(self.peer.data_room().await?)
+    }
+    /// Waits until one more read without a lock of the target may be sent.
+    pub(crate) async fn unlocked_read(&self) -> Inside<'_> {
+        self.unlocked_reads.enter().await
+    }
+    /// Waits until one more write without a lock of the target may be sent.
+    pub(crate) async fn unlocked_write(&self) -> Inside<'_> {
+        self.unlocked_writes.enter().await
+    }
+    /// Waits until it is the turn of a change that was rejected as late. Changes under a lock have a turn of their own, because
+    /// others may wait at the target for such a lock.
+    pub(crate) async fn resend_turn(&self, under_lock: bool) -> Inside<'_> {
+        if under_lock { &self.resends_under_lock } else { &self.resends }.enter().await
     }
     /// How often another target was admitted in its place.
     pub(crate) fn replaced(&self) -> u32 {

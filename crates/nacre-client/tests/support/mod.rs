@@ -1,4 +1,4 @@
-//! A file system of fakes: an MGS, an MDT and OSTs that answer as little as a client needs, log what arrives, and hold
+//! A file system of fakes: an MGS, an MDT and OSTs that reply as little as a client needs, log what arrives, and hold
 //! back replies when told to. What the real targets do is tried in `nacre-sim`; here the protocol is.
 
 use bytes::Bytes;
@@ -21,19 +21,19 @@ pub const SECOND: u64 = 1_000_000_000;
 #[derive(Default)]
 pub struct Shared {
     pub log: Vec<String>,
-    /// Requests of these opcodes are executed and not answered until released.
+    /// Requests of these opcodes are executed; their replies are held back until released.
     pub hold: BTreeSet<Opcode>,
     held: Vec<(String, ConnId, Frame)>,
     /// Refused once each, in order.
     pub refuse: Vec<(Opcode, Errno)>,
-    /// Enqueues and waiting flocks answer "waiting".
+    /// The reply to enqueues and waiting flocks is "waiting".
     pub contended: bool,
     pub objects: BTreeMap<ObjectId, Vec<u8>>,
     pub inodes: BTreeMap<Fid, EntryReply>,
     pub names: BTreeMap<Vec<u8>, Fid>,
     pub closed: Vec<Close>,
     pub reports: Vec<ReportSize>,
-    /// Answer to FlockCancel.
+    /// Reply to FlockCancel.
     pub cancel_outcome: Option<FlockOutcome>,
     pub stripes: u32,
     /// Features that the targets do not know.
@@ -68,7 +68,7 @@ struct Fake {
     epoch: ConnEpoch,
 }
 
-/// Tells a fake to answer what it holds, or to send a callback.
+/// Tells a fake to send the replies that it holds back, or to send a callback.
 enum Order {
     /// What it holds of these opcodes.
     Release(BTreeSet<Opcode>),
@@ -120,18 +120,18 @@ impl Fake {
     fn request(&mut self, conn: ConnId, frame: Frame) {
         let opcode = Opcode::from_number(frame.header.opcode).unwrap();
         let refused = self.shared.borrow_mut().refused(opcode);
-        let answer = match refused {
+        let reply = match refused {
             Some(errno) => {
                 self.log(format!("{opcode:?} refused"));
                 Err(errno)
             }
-            None => self.answer(opcode, &frame),
+            None => self.reply_to(opcode, &frame),
         };
         let mut header = Header::new(Kind::Reply, frame.header.opcode);
         header.xid = frame.header.xid;
         header.tag = frame.header.tag;
         header.epoch = frame.header.epoch;
-        let (body, bulk) = match answer {
+        let (body, bulk) = match reply {
             Ok(reply) => reply,
             Err(errno) => {
                 header.status = errno.into();
@@ -153,7 +153,7 @@ impl Fake {
         self.shared.borrow_mut().log.push(format!("{target} {line}"));
     }
 
-    fn answer(&mut self, opcode: Opcode, frame: &Frame) -> Reply {
+    fn reply_to(&mut self, opcode: Opcode, frame: &Frame) -> Reply {
         match opcode {
             Opcode::Connect => {
                 let request: Connect = args(frame);
@@ -465,16 +465,16 @@ impl Bed {
             }
         }
     }
-    /// Answers what is held back, and holds nothing back from now on.
+    /// Sends the replies that are held back, and holds nothing back from now on.
     pub fn release(&mut self) {
         let held = std::mem::take(&mut self.shared.borrow_mut().hold);
-        self.answer(held);
+        self.send_replies(held);
     }
-    /// Answers what is held back of an opcode; later ones are held back as before.
-    pub fn answer_held(&mut self, opcode: Opcode) {
-        self.answer(BTreeSet::from([opcode]));
+    /// Sends the replies that are held back of an opcode; later ones are held back as before.
+    pub fn reply_held(&mut self, opcode: Opcode) {
+        self.send_replies(BTreeSet::from([opcode]));
     }
-    fn answer(&mut self, opcodes: BTreeSet<Opcode>) {
+    fn send_replies(&mut self, opcodes: BTreeSet<Opcode>) {
         let names: BTreeSet<String> =
             self.shared.borrow().held.iter().map(|(name, _, _)| name.clone()).collect();
         for name in names {

@@ -1,10 +1,13 @@
 //! The events of a peer's connection, the effects of its import, and the task that keeps the import's deadlines.
 
-use super::{Peer, PendingCall};
+use super::{Handler, Peer, PendingCall};
 use crate::event::{ConnId, Effect, Event};
 use alloc::rc::Rc;
+use alloc::string::String;
+use core::cell::RefCell;
 use nacre_rpc::{Import, ImportEffect, ImportState};
-use nacre_types::Instant;
+use nacre_types::{ConnEpoch, Instant};
+use nacre_wire::Frame;
 
 impl Peer {
     pub(super) fn handle(&self, conn: ConnId, event: Event) {
@@ -73,24 +76,14 @@ impl Peer {
 
     fn carry_out(&self, effect: ImportEffect<PendingCall>) {
         match effect {
-            ImportEffect::Open { epoch, address } => {
-                let conn = self.ctx.next_conn();
-                self.forget_conn();
-                self.conn.set(Some((conn, epoch)));
-                self.peers.register(conn, self.me.clone());
-                self.ctx.push(Effect::Open { conn, address, target: self.target.clone() });
-            }
+            ImportEffect::Open { epoch, address } => self.open(epoch, address),
             ImportEffect::Send { epoch, frame } => {
-                if let Some((conn, current)) = self.conn.get()
-                    && current == epoch
-                {
+                if let Some(conn) = self.conn_of(epoch) {
                     self.ctx.push(Effect::Send { conn, frame });
                 }
             }
             ImportEffect::Close { epoch } => {
-                if let Some((conn, current)) = self.conn.get()
-                    && current == epoch
-                {
+                if let Some(conn) = self.conn_of(epoch) {
                     self.forget_conn();
                     self.ctx.push(Effect::Close { conn });
                 }
@@ -99,58 +92,25 @@ impl Peer {
                 token.fulfil(result);
                 self.changed.wake_all();
             }
-            ImportEffect::Callback { frame } => {
-                let handler = self.on_callback.borrow().clone();
-                match handler {
-                    Some(handler) => handler(&frame),
-                    None => tracing::warn!(target_name = %self.target, opcode = frame.header.opcode,
-                        "callback without a handler"),
-                }
-                self.import.borrow_mut().callback_done(frame.header.xid);
-            }
-            ImportEffect::Evicted { cause } => {
-                tracing::warn!(target_name = %self.target, client = %self.name, cause,
-                    "evicted by the target: locks and opens there are gone, the import reconnects");
-                let handler = self.on_evicted.borrow().clone();
-                if let Some(handler) = handler {
-                    handler();
-                }
-            }
-            ImportEffect::ReplacedConnection { from } => {
-                tracing::warn!(target_name = %self.target, client = %self.name, from,
-                    "another host was connected with the identity of this client: its connection is closed");
+            ImportEffect::Callback { frame } => self.deliver(&frame),
+            ImportEffect::Evicted { .. } => {
+                self.log(&effect);
+                call(&self.on_evicted);
             }
             ImportEffect::State { state } => self.entered(state),
-            ImportEffect::Recovering { seconds } => {
-                tracing::warn!(target_name = %self.target, client = %self.name, seconds,
-                    "waiting: the target is in recovery and takes new clients when those that it knows have come back, \
-                     after so many seconds at the latest");
-                self.changed.wake_all();
-            }
             ImportEffect::PingReplied { process, sent } => {
                 for peer in self.peers.connected() {
                     peer.import.borrow_mut().handle_neighbour(self.ctx.now(), process, sent);
                     peer.drain();
                 }
             }
-            ImportEffect::Restarted { instance } => {
-                tracing::info!(target_name = %self.target, instance, "the target was restarted");
-                let handler = self.on_restarted.borrow().clone();
-                if let Some(handler) = handler {
-                    handler();
-                }
+            ImportEffect::Restarted { .. } => {
+                self.log(&effect);
+                call(&self.on_restarted);
             }
-            ImportEffect::ReplayFailed { transno, error } => {
-                tracing::error!(target_name = %self.target, %transno, %error,
-                    "a change that the target lost could not be replayed: the target evicts this client");
-            }
-            ImportEffect::Mismatch { why } => {
-                tracing::error!(target_name = %self.target, client = %self.name,
-                    "the target is not used, calls that need it fail with EIO: {why}");
-                self.changed.wake_all();
-            }
-            ImportEffect::Lost { reason } => {
-                tracing::debug!(target_name = %self.target, reason, "not connected");
+            ImportEffect::ReplacedConnection { .. } | ImportEffect::ReplayFailed { .. } => self.log(&effect),
+            ImportEffect::Recovering { .. } | ImportEffect::Mismatch { .. } | ImportEffect::Lost { .. } => {
+                self.log(&effect);
                 self.changed.wake_all();
             }
             ImportEffect::Stopped => {
@@ -159,6 +119,60 @@ impl Peer {
                 self.rearm.wake_all();
                 self.changed.wake_all();
             }
+        }
+    }
+
+    fn open(&self, epoch: ConnEpoch, address: String) {
+        let conn = self.ctx.next_conn();
+        self.forget_conn();
+        self.conn.set(Some((conn, epoch)));
+        self.peers.register(conn, self.me.clone());
+        self.ctx.push(Effect::Open { conn, address, target: self.target.clone() });
+    }
+    /// The connection of this epoch, if it is the one in use.
+    fn conn_of(&self, epoch: ConnEpoch) -> Option<ConnId> {
+        self.conn.get().filter(|(_, current)| *current == epoch).map(|(conn, _)| conn)
+    }
+    /// Has the handler process a callback, then acknowledges it.
+    fn deliver(&self, frame: &Frame) {
+        let handler = self.on_callback.borrow().clone();
+        match handler {
+            Some(handler) => handler(frame),
+            None => tracing::warn!(target_name = %self.target, opcode = frame.header.opcode,
+                "callback without a handler"),
+        }
+        self.import.borrow_mut().callback_done(frame.header.xid);
+    }
+
+    /// The log line of an effect, if it has one.
+    fn log(&self, effect: &ImportEffect<PendingCall>) {
+        let (target, client) = (&self.target, &self.name);
+        match effect {
+            ImportEffect::Evicted { cause } => tracing::warn!(target_name = %target, %client, cause,
+                "evicted by the target: locks and opens there are gone, the import reconnects"),
+            ImportEffect::ReplacedConnection { from } => tracing::warn!(target_name = %target, %client, from,
+                "another host was connected with the identity of this client: its connection is closed"),
+            ImportEffect::Recovering { seconds } => tracing::warn!(target_name = %target, %client, seconds,
+                "waiting: the target is in recovery and takes new clients when those that it knows have come back, \
+                 after so many seconds at the latest"),
+            ImportEffect::Restarted { instance } => {
+                tracing::info!(target_name = %target, instance, "the target was restarted");
+            }
+            ImportEffect::ReplayFailed { transno, error } => {
+                tracing::error!(target_name = %target, %transno, %error,
+                "a change that the target lost could not be replayed: the target evicts this client")
+            }
+            ImportEffect::Mismatch { why } => tracing::error!(target_name = %target, %client,
+                "the target is not used, calls that need it fail with EIO: {why}"),
+            ImportEffect::Lost { reason } => tracing::debug!(target_name = %target, reason, "not connected"),
+            ImportEffect::Open { .. }
+            | ImportEffect::Send { .. }
+            | ImportEffect::Close { .. }
+            | ImportEffect::Done { .. }
+            | ImportEffect::Callback { .. }
+            | ImportEffect::State { .. }
+            | ImportEffect::PingReplied { .. }
+            | ImportEffect::Stopped => {}
         }
     }
 
@@ -196,5 +210,13 @@ impl Peer {
                 }
             }
         }
+    }
+}
+
+/// Calls a handler, if one is set. It may set another one.
+fn call(handler: &RefCell<Option<Rc<Handler>>>) {
+    let handler = handler.borrow().clone();
+    if let Some(handler) = handler {
+        handler();
     }
 }

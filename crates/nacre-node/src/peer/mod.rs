@@ -59,7 +59,8 @@ pub struct PeerConfig {
 const MAX_RPCS: u16 = 8;
 
 type CallbackHandler = Box<dyn Fn(&Frame)>;
-type EvictionHandler = Box<dyn Fn()>;
+/// A handler of evictions or restarts.
+type Handler = Box<dyn Fn()>;
 /// The token of a call in the import: fulfilled with its reply.
 type PendingCall = Promise<Result<Frame, CallError>>;
 
@@ -74,8 +75,8 @@ pub struct Peer {
     /// The connection in use, with its epoch.
     conn: Cell<Option<(ConnId, ConnEpoch)>>,
     on_callback: RefCell<Option<Rc<CallbackHandler>>>,
-    on_evicted: RefCell<Option<Rc<EvictionHandler>>>,
-    on_restarted: RefCell<Option<Rc<EvictionHandler>>>,
+    on_evicted: RefCell<Option<Rc<Handler>>>,
+    on_restarted: RefCell<Option<Rc<Handler>>>,
     /// Woken when the state of the import, its commit numbers or the room in it have changed.
     changed: WaitList,
     stopped: Cell<bool>,
@@ -141,12 +142,12 @@ impl Peer {
         *self.on_callback.borrow_mut() = Some(Rc::new(handler));
     }
     /// Sets the handler of evictions. It runs before any call on the new export.
-    pub fn on_evicted(&self, handler: EvictionHandler) {
+    pub fn on_evicted(&self, handler: Handler) {
         *self.on_evicted.borrow_mut() = Some(Rc::new(handler));
     }
     /// Sets the handler of restarts of the target. It runs when the target is another instance than before, which has lost
     /// the memory of the former one.
-    pub fn on_restarted(&self, handler: EvictionHandler) {
+    pub fn on_restarted(&self, handler: Handler) {
         *self.on_restarted.borrow_mut() = Some(Rc::new(handler));
     }
     /// Sets the addresses of the target. A connection that is up stays.

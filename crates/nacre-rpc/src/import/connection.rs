@@ -83,7 +83,7 @@ impl<T> Import<T> {
             }
             Link::Opening { since } => {
                 if now >= since + OPEN_TIMEOUT {
-                    self.lose(now, "no answer while connecting");
+                    self.lose(now, "no reply while connecting");
                 }
             }
             Link::Queued { again_at } => {
@@ -280,7 +280,7 @@ impl<T> Import<T> {
     fn check_silence(&mut self, now: Instant) {
         if now >= self.silent_at() {
             let ms = (self.lease.length() * 7 / 10).as_millis();
-            self.lose(now, &format!("nothing heard for {ms} ms, not even an answer to a ping"));
+            self.lose(now, &format!("nothing received for {ms} ms, not even the reply to a ping"));
         }
     }
     fn silent_at(&self) -> Instant {

@@ -28,9 +28,6 @@ impl<T> Import<T> {
     }
 
     fn handle_reply(&mut self, now: Instant, frame: Frame) {
-        if frame.header.has(flags::EARLY) {
-            return; // the request still runs: the frame only shows that the target lives
-        }
         if self.handle_own_reply(now, &frame) {
             return;
         }

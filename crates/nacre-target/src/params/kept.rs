@@ -66,7 +66,7 @@ impl TargetCore {
                 continue;
             }
             tracing::warn!(target_name = %self.name, reason = reply.refused,
-                "a parameter that the MGS keeps is refused\nhint: nacre lctl set_param -P -d {name}");
+                "a permanent parameter is refused\nhint: nacre lctl set_param -P -d {name}");
         }
     }
 }

@@ -12,25 +12,25 @@ use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use nacre_node::{Ctx, PeerConfig, Peers, WaitList};
+use nacre_node::{Ctx, Event, PeerConfig, Peers, WaitList};
 use nacre_types::{ClientUuid, Fid, MdtIndex, OstIndex, TargetKind, TargetName};
 use nacre_wire::target::Role;
 
 /// The targets of the file system as far as they are known.
 pub(crate) struct Mount {
     uuid: ClientUuid,
-    pub(crate) peers: Rc<Peers>,
+    peers: Rc<Peers>,
     mgs: Rc<Target>,
     mdts: RefCell<BTreeMap<MdtIndex, Rc<Mdt>>>,
     osts: RefCell<BTreeMap<OstIndex, Rc<Target>>>,
     config_version: Cell<u64>,
-    /// Version of the list whose parameters were set last, and the targets known then.
-    kept: Cell<(u64, usize)>,
+    /// Version of the list whose permanent parameters were applied last, and the number of targets known then.
+    params_applied: Cell<(u64, usize)>,
     /// Number of lists received so far.
     lists: Cell<u64>,
     changed: WaitList,
-    /// Wakes the task that watches the list.
-    kick: WaitList,
+    /// Wakes the task that asks for the list, before its interval ends.
+    list_wanted: WaitList,
     /// Why the mount can never be used, a sentence.
     failure: RefCell<Option<String>>,
     stopped: Cell<bool>,
@@ -68,16 +68,20 @@ impl Mount {
             mdts: RefCell::default(),
             osts: RefCell::default(),
             config_version: Cell::new(0),
-            kept: Cell::new((0, 0)),
+            params_applied: Cell::new((0, 0)),
             lists: Cell::new(0),
             changed: ctx.wait_list(),
-            kick: ctx.wait_list(),
+            list_wanted: ctx.wait_list(),
             failure: RefCell::default(),
             stopped: Cell::new(false),
             last_time: Cell::new(i128::MIN),
             holds: Cell::new(true),
             warned_of_mdts: Cell::new(false),
         }
+    }
+    /// Handles an event of a connection; returns events that belong to no target.
+    pub(crate) fn handle_event(&self, event: Event) -> Option<Event> {
+        self.peers.handle(event)
     }
     /// Identity of this mount at its targets.
     pub(crate) fn uuid(&self) -> ClientUuid {
@@ -115,7 +119,7 @@ impl Mount {
     /// Ends the watch task and every wait.
     pub(crate) fn stop(&self) {
         self.stopped.set(true);
-        self.kick.wake_all();
+        self.list_wanted.wake_all();
         self.changed.wake_all();
     }
 }

@@ -63,7 +63,7 @@ impl Client {
             if self.mount.lists.get() > asked + 1 {
                 return Ok(None);
             }
-            self.mount.kick.wake_all();
+            self.mount.list_wanted.wake_all();
             self.mount.changed.wait().await;
         }
     }
@@ -119,7 +119,7 @@ impl Client {
             match t.peer.last_error() {
                 Some(why) if why.contains(&at) => format!("{}: {why}", t.name),
                 Some(why) => format!("{} at {at}: {why}", t.name),
-                None => format!("{} at {at}: no answer so far", t.name),
+                None => format!("{} at {at}: no reply so far", t.name),
             }
         };
         let mgs = &self.mount.mgs;

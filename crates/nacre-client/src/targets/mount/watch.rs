@@ -52,13 +52,13 @@ impl Client {
                 }
                 Err(Errno::ESHUTDOWN) => break,
                 Err(error) => {
-                    tracing::warn!(fs = %self.config.fs, %error, "the MGS does not tell the list of targets, asking again");
+                    tracing::warn!(fs = %self.config.fs, %error, "the list of targets cannot be read from the MGS: it is asked again");
                 }
             }
             mount.lists.set(mount.lists.get() + u64::from(unknown_since.is_none()));
             mount.changed.wake_all();
             let pause = if mount.is_complete() { POLL_INTERVAL } else { POLL_INTERVAL_MISSING };
-            let _ = self.ctx.timeout(self.ctx.now() + pause, mount.kick.wait()).await;
+            let _ = self.ctx.timeout(self.ctx.now() + pause, mount.list_wanted.wait()).await;
         }
     }
 
@@ -90,24 +90,24 @@ impl Client {
         while !mount.stopped.get() {
             mount.mgs.peer.changed().await;
             if mount.mgs.peer.config_version() > mount.config_version.get() {
-                mount.kick.wake_all();
+                mount.list_wanted.wake_all();
             }
         }
     }
 
-    /// Sets the parameters that the MGS keeps, once per version of the list.
-    fn apply_kept(&self, version: u64, kept: &[KeptParam]) {
+    /// Applies the permanent parameters, once per version of the list and number of targets.
+    fn apply_params(&self, version: u64, permanent: &[KeptParam]) {
         let now = (version, self.mount.targets().len());
-        if kept.is_empty() || self.mount.kept.replace(now) == now {
+        if permanent.is_empty() || self.mount.params_applied.replace(now) == now {
             return;
         }
         let params = self.params();
-        for KeptParam { name, value } in kept {
+        for KeptParam { name, value } in permanent {
             for param in params.iter().filter(|p| p.writable && matches(name, &p.name)) {
                 if let Err(reason) = self.set(&param.name, value, true) {
                     tracing::warn!(
                         reason,
-                        "a parameter that the MGS keeps is refused\nhint: nacre lctl set_param -P -d {name}"
+                        "a permanent parameter is refused\nhint: nacre lctl set_param -P -d {name}"
                     );
                 }
             }
@@ -115,9 +115,9 @@ impl Client {
     }
 
     fn take_list(&self, list: TargetList) {
-        let (version, kept) = (list.config_version, list.params.clone());
+        let (version, permanent) = (list.config_version, list.params.clone());
         self.take_targets(list);
-        self.apply_kept(version, &kept);
+        self.apply_params(version, &permanent);
     }
 
     fn take_targets(&self, list: TargetList) {

@@ -41,5 +41,6 @@ pub use object::rows::{self as object_rows, OBJECT_BYTES_MAX, ObjectRow, REGION_
 pub use offline::offline;
 pub use table::Table;
 pub use table::accounts::Usage;
+pub use table::key::Key as RowKey;
 pub use table::pages::{Page, Pages, key_after};
 pub use table::pins::Pins;

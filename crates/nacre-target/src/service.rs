@@ -12,6 +12,7 @@ use nacre_node::Event;
 use nacre_osd::OsdConfig;
 use nacre_rpc::ReplyRecord;
 use nacre_types::{ClientUuid, Errno, Xid};
+use nacre_wire::Opcode;
 use nacre_wire::target::{Param, StatfsReply};
 
 /// Key and value of a row of the table `TARGET`.
@@ -50,8 +51,11 @@ pub trait Service: Sized + 'static {
         record: ReplyRecord,
     ) -> impl Future<Output = Result<Reply, Errno>>;
 
-    /// Counts the operations of a request, with the names of Lustre's `stats`.
-    fn count_operations(&self, _request: &Request, _count: &mut dyn FnMut(&'static str)) {}
+    /// The name in Lustre's `stats` that every request of this opcode is counted under. A handler whose operation depends
+    /// on more than the opcode counts it with [`Request::count_operation`].
+    fn counter(_opcode: Opcode) -> Option<&'static str> {
+        None
+    }
 
     /// An export has ended (disconnect or eviction): drops its locks, opens and orphans. Idempotent: it is repeated after
     /// a crash in the middle.

@@ -3,15 +3,14 @@
 //! Invariants: a change on behalf of a request and its reply record are one transaction; a request whose export has ended
 //! changes nothing; a queued request is checked again with [`TargetCore::check_deadline`] before it is executed.
 
-use crate::clients::export::PendingRecord;
 use crate::clients::rows::reply_key;
 use crate::recovery::RECOVERY_KEY;
-use crate::request::{ReplyTail, Request};
+use crate::request::Request;
 use crate::target_core::TargetCore;
-use alloc::vec::Vec;
+use core::mem;
 use nacre_osd::{Pins, Reservation, Tx, table};
-use nacre_rpc::{PreVersions, ReplyRecord, SubRecord};
-use nacre_types::{Codec, Errno, Fid, ProtocolOutcome, Transno};
+use nacre_rpc::ReplyRecord;
+use nacre_types::{Codec, Errno, ProtocolOutcome, Transno};
 use nacre_wire::is_expired;
 
 /// Rows that a reply record adds to a transaction.
@@ -33,12 +32,11 @@ impl TargetCore {
         change: impl FnOnce(&mut Tx<'_>) -> Result<T, Errno>,
     ) -> Result<(Transno, T), Errno> {
         let (tag, xid) = (request.header.tag, request.header.xid);
-        let (keeps_record, has_rows, waits_for_commit) = {
+        let (keeps_record, has_rows) = {
             let exports = self.clients().exports();
             let entry = exports.get(request.export).ok_or(ProtocolOutcome::ExportGone)?;
             let keeps_record = self.config.reply_records && tag.0 != 0 && entry.rpc.keeps_record(tag, xid);
-            let pending = entry.pending_records.get(&request.execution());
-            (keeps_record, entry.has_lease(), pending.is_some_and(|p| p.reply_waits_for_commit))
+            (keeps_record, entry.has_lease())
         };
         let mut written = None;
         let replayed = request.replayed_transno();
@@ -50,20 +48,20 @@ impl TargetCore {
                 tx.put(table::TARGET, RECOVERY_KEY, base.to_vec());
             }
             if keeps_record {
-                let pending = self.pending_record(request);
+                let mut note = request.note();
                 let record = ReplyRecord {
                     transno: tx.transno(),
                     xid,
-                    data: pending.data,
+                    data: note.data,
                     result: 0,
                     generation: request.export,
                     tag,
-                    pre_versions: pending.versions,
-                    fid: pending.fid,
-                    results: pending.results,
+                    pre_versions: note.versions,
+                    fid: note.fid,
+                    results: mem::take(&mut note.results),
                 };
                 if has_rows {
-                    tx.put(table::REPLY, &reply_key(request.export, tag), record.to_vec());
+                    tx.put_encoded(table::REPLY, &reply_key(request.export, tag), |w| record.encode(w));
                 }
                 written = Some(record);
             }
@@ -73,7 +71,7 @@ impl TargetCore {
             if let Some(record) = written {
                 entry.rpc.remember(record);
             }
-            if replayed.is_none() && !waits_for_commit {
+            if replayed.is_none() && !request.note().reply_waits_for_commit {
                 entry.reply_order.executed(done.0, self.osd.last_committed());
             }
         }
@@ -116,44 +114,5 @@ impl TargetCore {
             return Err(ProtocolOutcome::DeadlinePassed.into());
         }
         Ok(())
-    }
-
-    // ---- the record of a request under execution
-
-    fn pending_record(&self, request: &Request) -> PendingRecord {
-        let exports = self.clients().exports();
-        let entry = exports.get(request.export);
-        entry.and_then(|e| e.pending_records.get(&request.execution()).cloned()).unwrap_or_default()
-    }
-    fn with_pending_record(&self, request: &Request, set: impl FnOnce(&mut PendingRecord)) {
-        self.clients().with(request.export, |entry| {
-            set(entry.pending_records.entry(request.execution()).or_default());
-        });
-    }
-    /// Sets the `data` of the record of this request (a disposition). Before or inside the closure of `transact`.
-    pub fn set_record_data(&self, request: &Request, data: u64) {
-        self.with_pending_record(request, |record| record.data = data);
-    }
-    /// Sets the FID of the record of this request (of the opened or created file). Same time as `set_record_data`.
-    pub fn set_record_fid(&self, request: &Request, fid: Fid) {
-        self.with_pending_record(request, |record| record.fid = fid);
-    }
-    /// Sets the results of a batch in the record of this request. Same time as `set_record_data`.
-    pub fn set_record_results(&self, request: &Request, results: Vec<SubRecord>) {
-        self.with_pending_record(request, |record| record.results = results);
-    }
-    /// Sets the versions that the change depends on, as they were before it: for the record and the reply. Same time as
-    /// `set_record_data`.
-    pub fn set_record_versions(&self, request: &Request, versions: PreVersions) {
-        self.with_pending_record(request, |record| record.versions = versions);
-    }
-    /// Sets an addition to the reply of this request, after its change.
-    pub fn set_reply_tail(&self, request: &Request, tail: ReplyTail) {
-        self.with_pending_record(request, |record| record.tail = Some(tail));
-    }
-    /// Call before the change of a request if its handler commits the change before the reply. Then replies to other
-    /// changes of the client do not wait for this one: no change of the client can build on it before the reply.
-    pub fn reply_waits_for_commit(&self, request: &Request) {
-        self.with_pending_record(request, |record| record.reply_waits_for_commit = true);
     }
 }

@@ -169,7 +169,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "the record of a batch has no results",
         "crates/nacre-mdt/src/service/batch.rs",
-        &[("mdt.core().set_record_results(self.request, progress.records);", "drop(progress.records);")],
+        &[("self.request.set_record_results(progress.records);", "drop(progress.records);")],
     )
     .found_by("nacre-sim", "closes", "each_close_happens_once_at_every_fault_point"),
     planted(

@@ -111,7 +111,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "the record is not in the transaction",
         "crates/nacre-target/src/transact.rs",
-        &[("tx.put(table::REPLY, &reply_key(request.export, tag), record.to_vec());", "")],
+        &[("tx.put_encoded(table::REPLY, &reply_key(request.export, tag), |w| record.encode(w));", "")],
     ),
     planted(
         "an OST makes what has come too late",

@@ -58,7 +58,7 @@ impl Operation for Create<'_> {
                 return Err(Errno::ENOSPC.into());
             }
         };
-        check_fid(view, context.client(), self.fid)?;
+        check_fid(view, context.client()?, self.fid)?;
         let mut inode = new_inode(&dir, self, file_type);
         inherit(view, &dir, &mut inode, self)?;
         if self.open.is_some() && file_type == FileType::Directory {

@@ -28,8 +28,9 @@ use crate::rows::read_set::ReadSet;
 use crate::rows::row::Inode;
 use crate::rows::view::{Step, View};
 use alloc::vec::Vec;
+use nacre_target::Request;
 use nacre_types::name::HashKey;
-use nacre_types::{ClientUuid, Codec, Errno, Fid, Generation, Layout, LayoutTemplate, mode};
+use nacre_types::{ClientUuid, Codec, Errno, Fid, Generation, Layout, LayoutTemplate, ProtocolOutcome, mode};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{
     Close, Create, EntryReply, Link, Open, Removexattr, Rename, ReportSize, SetLayout, Setattr, Setxattr,
@@ -41,6 +42,11 @@ use nacre_wire::target::Empty;
 pub(crate) trait Operation {
     /// The name of its counter, in the words of `md_stats`, if it is counted.
     fn counter(&self) -> Option<&'static str>;
+
+    /// Counts the operation with the request that it is part of.
+    fn count(&self, request: &Request) {
+        self.counter().into_iter().for_each(|name| request.count_operation(name));
+    }
 
     /// The rows that its first attempt reads.
     fn read_set(&self, hash: HashKey, export: Generation) -> ReadSet;
@@ -112,7 +118,7 @@ impl WriteBound {
 /// The sender of an operation, and the parts of the target that an operation uses.
 pub(crate) struct Context<'a> {
     export: Generation,
-    client: ClientUuid,
+    client: &'a dyn Fn() -> Option<ClientUuid>,
     default_layout: LayoutTemplate,
     choose_layout: &'a mut dyn FnMut(&LayoutTemplate) -> Result<Layout, Errno>,
 }
@@ -120,7 +126,7 @@ pub(crate) struct Context<'a> {
 impl<'a> Context<'a> {
     pub(crate) fn new(
         export: Generation,
-        client: ClientUuid,
+        client: &'a dyn Fn() -> Option<ClientUuid>,
         default_layout: LayoutTemplate,
         choose_layout: &'a mut dyn FnMut(&LayoutTemplate) -> Result<Layout, Errno>,
     ) -> Self {
@@ -129,8 +135,12 @@ impl<'a> Context<'a> {
     pub(crate) fn export(&self) -> Generation {
         self.export
     }
-    pub(crate) fn client(&self) -> ClientUuid {
-        self.client
+    /// The UUID of the sender.
+    ///
+    /// # Errors
+    /// [`ProtocolOutcome::ExportGone`]
+    pub(crate) fn client(&self) -> Result<ClientUuid, Errno> {
+        Ok((self.client)().ok_or(ProtocolOutcome::ExportGone)?)
     }
     /// The layout template of the file system.
     pub(crate) fn default_layout(&self) -> LayoutTemplate {

@@ -13,7 +13,6 @@ use crate::rows::row::{
 use crate::rows::state_change::StateChange;
 use crate::rows::table::{self, CHOWN, DESTROY, FLOCK, INODE, LINK, ORPHAN, UNSETTLED, XATTR};
 use crate::rows::view::{Step, View};
-use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{Errno, Fid, Name, mode};
 
@@ -25,7 +24,7 @@ impl View<'_> {
         if inode.links.len() < LINKS_INLINE_MAX && bytes + name.as_bytes().len() <= LINK_BYTES_INLINE_MAX {
             inode.links.push(ParentLink { parent, name: name.to_bytes() });
         } else {
-            self.put_bytes(LINK, &table::link(inode.attr.fid, parent, name.as_bytes()), Vec::new());
+            self.put_bytes(LINK, &table::link(inode.attr.fid, parent, name.as_bytes()), &[]);
             inode.links_beyond += 1;
         }
     }
@@ -49,7 +48,7 @@ impl View<'_> {
         if inode.attr.nlink > 0 {
             self.put_changed(inode);
         } else if self.opens().count(inode.attr.fid) > 0 {
-            self.put_bytes(ORPHAN, &inode.attr.fid.key(), Vec::new());
+            self.put_bytes(ORPHAN, &inode.attr.fid.key(), &[]);
             self.put_changed(inode);
         } else {
             self.destroy(inode);
@@ -108,7 +107,7 @@ impl View<'_> {
         let inline: usize = inode.xattrs.iter().filter_map(|x| x.value.as_ref()).map(Bytes::len).sum();
         let fits = value.len() <= XATTR_INLINE_MAX && inline + value.len() <= XATTRS_INLINE_MAX;
         if !fits {
-            self.put_bytes(XATTR, &table::xattr(inode.attr.fid, name), value.to_vec());
+            self.put_bytes(XATTR, &table::xattr(inode.attr.fid, name), value);
         }
         inode.xattrs.push(Xattr {
             name: Bytes::copy_from_slice(name),

@@ -2,17 +2,17 @@
 
 use crate::rows::ancestry::AncestorWalks;
 use crate::rows::table::{self, ENTRY, INODE};
-use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use nacre_osd::{Osd, OsdError, Pins, Table};
+use nacre_osd::{Osd, OsdError, Pins, RowKey, Table};
 use nacre_types::name::{DISCRIMINATORS, HashKey, cookie_base};
 use nacre_types::{Fid, Name};
 
 /// Keys and ranges to fetch, and the walks to make, before the next attempt.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct ReadSet {
-    keys: BTreeSet<(Table, Vec<u8>)>,
-    ranges: BTreeSet<(Table, Vec<u8>, Vec<u8>)>,
+    /// In no order; a key may be there more than once.
+    keys: Vec<RowKey>,
+    ranges: Vec<(RowKey, RowKey)>,
     walks: AncestorWalks,
 }
 
@@ -30,7 +30,7 @@ impl ReadSet {
         read_set
     }
     pub(crate) fn key(&mut self, table: Table, key: &[u8]) {
-        self.keys.insert((table, key.to_vec()));
+        self.keys.push(RowKey::new(table, key));
     }
     pub(crate) fn inode(&mut self, fid: Fid) {
         self.key(INODE, &fid.key());
@@ -38,7 +38,7 @@ impl ReadSet {
     /// The rows that `name` may have in `dir`.
     pub(crate) fn name(&mut self, hash: HashKey, dir: Fid, name: Name<'_>) {
         let (from, to) = table::entries_of_hash(dir, cookie_base(hash, name.as_bytes()));
-        self.ranges.insert((ENTRY, from.to_vec(), to.to_vec()));
+        self.ranges.push((RowKey::new(ENTRY, &from), RowKey::new(ENTRY, &to)));
     }
     /// Adds everything that is in `other`.
     pub(crate) fn merge(&mut self, other: ReadSet) {
@@ -50,21 +50,21 @@ impl ReadSet {
         &mut self.walks
     }
     /// Reads everything in the set and pins it.
-    pub(crate) async fn fetch(&self, osd: &Osd) -> Result<Pins, OsdError> {
-        let keys: Vec<(Table, &[u8])> = self.keys.iter().map(|(t, k)| (*t, &k[..])).collect();
-        let mut pins = osd.fetch(&keys).await?;
-        for (table, from, to) in &self.ranges {
-            osd.fetch_range(*table, from, to, DISCRIMINATORS as u32 + 1, &mut pins).await?;
-        }
-        Ok(pins)
+    pub(crate) async fn fetch(&mut self, osd: &Osd) -> Result<Pins, OsdError> {
+        self.keys.sort_unstable();
+        self.keys.dedup();
+        self.ranges.sort_unstable();
+        self.ranges.dedup();
+        osd.fetch_set(&self.keys, &self.ranges, DISCRIMINATORS as u32 + 1).await
     }
     #[cfg(test)]
     pub(crate) fn holds(&self, table: Table, key: &[u8]) -> bool {
-        self.keys.iter().any(|(t, k)| *t == table && k == key)
-            || self.ranges.iter().any(|(t, from, to)| *t == table && from[..] <= *key && *key < to[..])
+        let key = RowKey::new(table, key);
+        self.keys.contains(&key) || self.ranges.iter().any(|(from, to)| *from <= key && key < *to)
     }
     #[cfg(test)]
     pub(crate) fn holds_range(&self, table: Table, from: &[u8], to: &[u8]) -> bool {
-        self.ranges.iter().any(|(t, f, end)| *t == table && f[..] <= *from && *to <= end[..])
+        let (from, to) = (RowKey::new(table, from), RowKey::new(table, to));
+        self.ranges.iter().any(|(f, end)| *f <= from && to <= *end)
     }
 }

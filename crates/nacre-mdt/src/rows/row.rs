@@ -37,10 +37,13 @@ pub enum RowError {
 pub trait Row: for<'a> Codec<'a> {
     /// Version that this build writes and reads.
     const VERSION: u8 = 1;
+    fn encode_row(&self, w: &mut Writer) {
+        Self::VERSION.encode(w);
+        self.encode(w);
+    }
     fn to_row(&self) -> Vec<u8> {
         let mut w = Writer::new();
-        Self::VERSION.encode(&mut w);
-        self.encode(&mut w);
+        self.encode_row(&mut w);
         w.buf
     }
     /// # Errors

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 use nacre_osd::{Credits, Table, Tx};
 use nacre_rpc::PreVersions;
 use nacre_types::name::{DISCRIMINATORS, HashKey, cookie_base};
-use nacre_types::{Errno, Fid, Name, Owner, Transno};
+use nacre_types::{Errno, Fid, Name, Owner, Transno, Writer};
 use tracing::error;
 
 /// The reason why an attempt ended without a result.
@@ -44,11 +44,12 @@ pub(crate) type Step<T> = Result<T, Abort>;
 /// The transaction that an operation runs in: the engine's in a target, a map in model tests.
 pub(crate) trait Rows {
     fn transno(&self) -> Transno;
-    fn is_pinned(&self, table: Table, key: &[u8]) -> bool;
-    fn get(&self, table: Table, key: &[u8]) -> Option<&[u8]>;
+    /// The row, or `None`; without it, `None`: the key is not pinned.
+    fn get_pinned(&self, table: Table, key: &[u8]) -> Option<Option<&[u8]>>;
     /// Passes the rows of `from..to` to `row` in the order of their keys; `false`: the range is not pinned as a whole.
     fn each(&self, table: Table, from: &[u8], to: &[u8], row: &mut dyn FnMut(&[u8], &[u8])) -> bool;
-    fn put(&mut self, table: Table, key: &[u8], value: Vec<u8>);
+    /// Writes the row that `encode` appends to an empty buffer.
+    fn put(&mut self, table: Table, key: &[u8], encode: &dyn Fn(&mut Writer));
     fn delete(&mut self, table: Table, key: &[u8]);
     fn delete_range(&mut self, table: Table, from: &[u8], to: &[u8]);
     fn account(&mut self, owner: Owner, bytes: i64, objects: i64);
@@ -57,11 +58,8 @@ impl Rows for Tx<'_> {
     fn transno(&self) -> Transno {
         Tx::transno(self)
     }
-    fn is_pinned(&self, table: Table, key: &[u8]) -> bool {
-        Tx::is_pinned(self, table, key)
-    }
-    fn get(&self, table: Table, key: &[u8]) -> Option<&[u8]> {
-        Tx::get(self, table, key)
+    fn get_pinned(&self, table: Table, key: &[u8]) -> Option<Option<&[u8]>> {
+        Tx::get_pinned(self, table, key)
     }
     fn each(&self, table: Table, from: &[u8], to: &[u8], row: &mut dyn FnMut(&[u8], &[u8])) -> bool {
         let pinned = self.is_range_pinned(table, from, to);
@@ -70,8 +68,8 @@ impl Rows for Tx<'_> {
         }
         pinned
     }
-    fn put(&mut self, table: Table, key: &[u8], value: Vec<u8>) {
-        Tx::put(self, table, key, value);
+    fn put(&mut self, table: Table, key: &[u8], encode: &dyn Fn(&mut Writer)) {
+        Tx::put_encoded(self, table, key, encode);
     }
     fn delete(&mut self, table: Table, key: &[u8]) {
         Tx::delete(self, table, key);
@@ -189,30 +187,25 @@ impl<'a> View<'a> {
 
     // ---- rows
 
-    fn require(&mut self, table: Table, key: &[u8]) -> Step<()> {
-        if self.rows.is_pinned(table, key) {
-            return Ok(());
-        }
-        self.read_set.key(table, key);
-        Err(Abort::MissingRows)
-    }
     pub(crate) fn row<R: Row>(&mut self, table: Table, key: &[u8]) -> Step<Option<R>> {
-        self.require(table, key)?;
-        match self.rows.get(table, key) {
+        match self.bytes(table, key)? {
             None => Ok(None),
             Some(bytes) => R::from_row(bytes).map(Some).map_err(|e| damaged(table, key, e)),
         }
     }
     /// A row without a version byte (a value of an extended attribute).
     pub(crate) fn bytes(&mut self, table: Table, key: &[u8]) -> Step<Option<&[u8]>> {
-        self.require(table, key)?;
-        Ok(self.rows.get(table, key))
+        let Some(row) = self.rows.get_pinned(table, key) else {
+            self.read_set.key(table, key);
+            return Err(Abort::MissingRows);
+        };
+        Ok(row)
     }
     pub(crate) fn put<R: Row>(&mut self, table: Table, key: &[u8], row: &R) {
-        self.rows.put(table, key, row.to_row());
+        self.rows.put(table, key, &|w| row.encode_row(w));
     }
-    pub(crate) fn put_bytes(&mut self, table: Table, key: &[u8], value: Vec<u8>) {
-        self.rows.put(table, key, value);
+    pub(crate) fn put_bytes(&mut self, table: Table, key: &[u8], value: &[u8]) {
+        self.rows.put(table, key, &|w| w.raw(value));
     }
     pub(crate) fn delete(&mut self, table: Table, key: &[u8]) {
         self.rows.delete(table, key);

@@ -162,7 +162,7 @@ impl Mdt {
             if let Some(request) = request
                 && output.versions != PreVersions::default()
             {
-                self.core().set_record_versions(request, output.versions);
+                request.set_record_versions(output.versions);
             }
             Ok(value)
         };

@@ -118,7 +118,7 @@ impl BatchRun<'_> {
                 "replay of a batch refused: a change that it builds on is lost");
             return Err(Errno::from(ProtocolOutcome::VersionMismatch).into());
         }
-        mdt.core().set_record_results(self.request, progress.records);
+        self.request.set_record_results(progress.records);
         Ok(progress.results)
     }
 
@@ -199,8 +199,9 @@ impl Mdt {
             return Err(Errno::EINVAL);
         }
         let operations = args.operations.iter().map(decode).collect::<Result<Vec<_>, Errno>>()?;
+        operations.iter().flatten().for_each(|op| op.get().count(request));
         let hash = self.name_hash().wait().await;
-        let client = self.core().client_uuid(request.export).ok_or(ProtocolOutcome::ExportGone)?;
+        let client = || self.core().client_uuid(request.export);
         let record_credits = credits_of_record(operations.len());
         let (mut read_set, mut credits) = (ReadSet::default(), record_credits);
         for op in operations.iter().flatten().map(AnyOperation::get) {
@@ -238,7 +239,7 @@ impl Mdt {
             Some(Some(layout)) => Ok(layout.clone()),
             _ => choice.another(template),
         };
-        let mut context = Context::new(request.export, client, self.default_layout(), &mut choose);
+        let mut context = Context::new(request.export, &client, self.default_layout(), &mut choose);
         let attempt = |tx: &mut Tx<'_>, read_set: &mut ReadSet, hash, output: &mut Output| {
             run.attempt(tx, read_set, hash, &mut context, output)
         };
@@ -263,6 +264,7 @@ impl Mdt {
             let (mut status, mut body) = (Status::from_number(record.result.into()), Vec::new());
             if status == Status::Success {
                 let op = decode(operation)?.ok_or(Errno::EPROTO)?;
+                op.get().count(request);
                 let recorded = Recorded { data: record.data, fid: record.fid };
                 match self.reconstruct_operation(op.get(), recorded).await {
                     Ok(reply) => body = reply,

@@ -14,7 +14,7 @@ use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, Reply, Request, Service, TargetCore};
 use nacre_types::{Errno, Xid};
 use nacre_wire::Opcode;
-use nacre_wire::mdt::{Batch, Ended, GrantSeq};
+use nacre_wire::mdt::{Ended, GrantSeq};
 use nacre_wire::target::{Param, StatfsReply, features};
 
 impl Mdt {
@@ -45,23 +45,11 @@ impl Mdt {
             Opcode::Batch => self.batch(request).await,
             opcode => {
                 let op = AnyOperation::decode(opcode, &request.body)?.ok_or(Errno::EOPNOTSUPP)?;
+                op.get().count(request);
                 self.operation(request, op.get()).await
             }
         }
     }
-}
-
-/// The name of the counter of a request, in the words of `md_stats`.
-fn counter(opcode: Opcode, body: &[u8]) -> Option<&'static str> {
-    Some(match opcode {
-        Opcode::Lookup | Opcode::Getattr => "getattr",
-        Opcode::Readdir => "readpage",
-        Opcode::Readlink => "readlink",
-        Opcode::Getxattr | Opcode::Listxattr => "getxattr",
-        Opcode::Statfs => "statfs",
-        Opcode::Reclaim => "reclaim",
-        _ => return AnyOperation::decode(opcode, body).ok()??.get().counter(),
-    })
 }
 
 impl Service for Mdt {
@@ -82,14 +70,17 @@ impl Service for Mdt {
     async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Errno> {
         self.dispatch(&request).await
     }
-    /// The operations of a batch are counted under their own names.
-    fn count_operations(&self, request: &Request, count: &mut dyn FnMut(&'static str)) {
-        if request.opcode != Opcode::Batch {
-            return counter(request.opcode, &request.body).into_iter().for_each(count);
-        }
-        let Ok(Batch { operations, .. }) = request.args() else { return };
-        let known = operations.iter().filter_map(|op| Opcode::from_number(op.opcode).zip(Some(&op.body)));
-        known.filter_map(|(opcode, body)| counter(opcode, body)).for_each(count);
+    /// Operations, single or in a batch, are counted under their own names when they are decoded.
+    fn counter(opcode: Opcode) -> Option<&'static str> {
+        Some(match opcode {
+            Opcode::Lookup | Opcode::Getattr => "getattr",
+            Opcode::Readdir => "readpage",
+            Opcode::Readlink => "readlink",
+            Opcode::Getxattr | Opcode::Listxattr => "getxattr",
+            Opcode::Statfs => "statfs",
+            Opcode::Reclaim => "reclaim",
+            _ => return None,
+        })
     }
     async fn reconstruct(self: Rc<Self>, request: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {
         self.reconstruct_reply(&request, &record).await

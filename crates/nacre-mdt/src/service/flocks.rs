@@ -113,7 +113,7 @@ impl Mdt {
                 drop(flocks);
                 let reply = outcome_to_wire(outcome);
                 let data = reply.map_or_else(|e| REFUSED + e.0 as u64, |o| u64::from(o.number()));
-                self.core().set_record_data(request, data);
+                request.set_record_data(data);
                 Ok(reply)
             })
             .await?;

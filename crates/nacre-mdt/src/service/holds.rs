@@ -42,7 +42,7 @@ impl Mdt {
     pub(crate) fn set_dir_tail(&self, request: Option<&Request>, dirs: Vec<DirChange>) {
         let Some(request) = request.filter(|_| !dirs.is_empty()) else { return };
         if let Some(tail) = self.dir_holds().tail_of_change(request.export, dirs) {
-            self.core().set_reply_tail(request, reply_tail(&tail));
+            request.set_reply_tail(reply_tail(&tail));
         }
     }
 }

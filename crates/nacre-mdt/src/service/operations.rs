@@ -6,7 +6,7 @@ use crate::osts::layout_choice::LayoutChoice;
 use crate::service::bounds::credits_of;
 use alloc::vec::Vec;
 use nacre_target::{Reply, Request};
-use nacre_types::{Errno, Fid, LayoutTemplate, ProtocolOutcome};
+use nacre_types::{Errno, Fid, LayoutTemplate};
 
 impl Mdt {
     /// Executes one operation, for the request that consists of it.
@@ -23,20 +23,20 @@ impl Mdt {
 
     async fn execute_operation(&self, request: &Request, op: &dyn Operation) -> Result<Reply, Errno> {
         let hash = self.name_hash().wait().await;
-        let client = self.core().client_uuid(request.export).ok_or(ProtocolOutcome::ExportGone)?;
+        let client = || self.core().client_uuid(request.export);
         let replayed = request.replayed_reply().and_then(|body| op.replayed_layout(body));
         let choice = LayoutChoice::new(self.osts(), replayed);
         let mut choose = |template: &LayoutTemplate| choice.only(template);
-        let mut context = Context::new(request.export, client, self.default_layout(), &mut choose);
+        let mut context = Context::new(request.export, &client, self.default_layout(), &mut choose);
         let read_set = op.read_set(hash, request.export);
         let (transno, body) = self
             .execute(request, read_set, credits_of(op.bound()), |view| {
                 let Applied { body, record } = op.apply(view, &mut context)?;
                 if record.data != 0 {
-                    self.core().set_record_data(request, record.data.into());
+                    request.set_record_data(record.data.into());
                 }
                 if record.fid != Fid::default() {
-                    self.core().set_record_fid(request, record.fid);
+                    request.set_record_fid(record.fid);
                 }
                 Ok(body)
             })

@@ -99,11 +99,14 @@ impl Mdt {
     }
 
     pub(crate) async fn getattr(&self, request: &Request, args: &Getattr) -> Result<Reply, Errno> {
-        let mut inode = self.read_inode(args.fid).await?;
+        let inode = self.read_inode(args.fid).await?;
         let claim = if inode.attr.is_dir() { self.claim_hold(request, args.fid) } else { None };
-        if claim.is_some() {
-            inode = self.read_inode(args.fid).await?; // as it is while it is held
-        }
+        let inode = if claim.is_some() {
+            drop(inode); // so that the task of every request is smaller
+            self.read_inode(args.fid).await? // as it is while it is held
+        } else {
+            inode
+        };
         let mut reply = Reply::of(&self.entry_reply_to(request.export, &inode));
         reply.tail = self.grant_hold(claim, &inode);
         Ok(reply)

@@ -27,6 +27,7 @@ impl Mdt {
             Opcode::Flock | Opcode::FlockCancel => flocks::reconstruct(record)?,
             opcode => {
                 let op = AnyOperation::decode(opcode, &request.body)?.ok_or(Errno::EPROTO)?;
+                op.get().count(request);
                 let data = u8::try_from(record.data).map_err(|_| Errno::EPROTO)?;
                 self.reconstruct_operation(op.get(), Recorded { data, fid: record.fid }).await?
             }

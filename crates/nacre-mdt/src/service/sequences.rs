@@ -18,7 +18,7 @@ impl Mdt {
     /// Grants a sequence. The grant is durable before the reply leaves, so that no FID is ever given out twice.
     pub(crate) async fn grant_seq(&self, request: &Request) -> Result<Reply, Errno> {
         let client = self.core().client_uuid(request.export).ok_or(ProtocolOutcome::ExportGone)?;
-        self.core().reply_waits_for_commit(request);
+        request.reply_waits_for_commit();
         let read_set = ReadSet::of_key(META, meta::NEXT_SEQ);
         let (transno, seq) = self
             .execute(request, read_set, credits_of(WriteBound::inodes(1)), |view| {
@@ -29,7 +29,7 @@ impl Mdt {
                 }
                 view.put(META, meta::NEXT_SEQ, &(next + 1));
                 view.put(SEQUENCE, &table::sequence(Seq(next)), &client);
-                self.core().set_record_data(request, next);
+                request.set_record_data(next);
                 Ok(Seq(next))
             })
             .await?;

@@ -18,7 +18,7 @@ use nacre_osd::Table;
 use nacre_types::name::HashKey;
 use nacre_types::{
     Attr, Caller, ClientUuid, Codec as _, Errno, Fid, Generation, LayoutTemplate, MdtIndex, Name, Oid,
-    OpenHandle, OstIndex, Owner, Seq, SetAttr, Timestamp, Transno,
+    OpenHandle, OstIndex, Owner, Seq, SetAttr, Timestamp, Transno, Writer,
 };
 use nacre_wire::Rpc;
 use nacre_wire::mdt::{
@@ -56,15 +56,12 @@ impl Rows for MapTx<'_> {
     fn transno(&self) -> Transno {
         Transno(self.transno)
     }
-    fn is_pinned(&self, table: Table, key: &[u8]) -> bool {
-        self.changes.contains_key(&(table, key.to_vec())) || self.fetched.holds(table, key)
-    }
-    fn get(&self, table: Table, key: &[u8]) -> Option<&[u8]> {
-        assert!(self.is_pinned(table, key), "read of a row that was not fetched");
+    fn get_pinned(&self, table: Table, key: &[u8]) -> Option<Option<&[u8]>> {
+        let pinned = self.fetched.holds(table, key);
         let key = (table, key.to_vec());
         match self.changes.get(&key) {
-            Some(change) => change.as_deref(),
-            None => self.base.get(&key).map(|v| &v[..]),
+            Some(change) => Some(change.as_deref()),
+            None => pinned.then(|| self.base.get(&key).map(|v| &v[..])),
         }
     }
     fn each(&self, table: Table, from: &[u8], to: &[u8], row: &mut dyn FnMut(&[u8], &[u8])) -> bool {
@@ -74,8 +71,10 @@ impl Rows for MapTx<'_> {
         rows.into_iter().for_each(|((_, key), value)| value.into_iter().for_each(|value| row(key, value)));
         self.fetched.holds_range(table, from, to)
     }
-    fn put(&mut self, table: Table, key: &[u8], value: Vec<u8>) {
-        self.changes.insert((table, key.to_vec()), Some(value));
+    fn put(&mut self, table: Table, key: &[u8], encode: &dyn Fn(&mut Writer)) {
+        let mut w = Writer::new();
+        encode(&mut w);
+        self.changes.insert((table, key.to_vec()), Some(w.buf));
     }
     fn delete(&mut self, table: Table, key: &[u8]) {
         self.changes.insert((table, key.to_vec()), None);
@@ -152,7 +151,7 @@ impl Fs {
         let mut allocator = core::mem::take(&mut self.allocator);
         let mut choose = |t: &LayoutTemplate| allocator.layout(t, || 7).map_err(Errno::from);
         let default = LayoutTemplate { stripe_count: 1, stripe_bytes: 1 << 20, first_ost: -1 };
-        let mut context = Context::new(export, CLIENT, default, &mut choose);
+        let mut context = Context::new(export, &|| Some(CLIENT), default, &mut choose);
         let done = self.run(op.read_set(HASH, export), |view| op.apply(view, &mut context));
         self.allocator = allocator;
         done.map(|applied| R::Reply::from_slice(&applied.body).unwrap())

@@ -33,7 +33,12 @@ pub(crate) struct State {
     frozen_lsn: u64,
     /// Length of the latest record.
     last_record_bytes: u64,
+    /// An empty buffer in which rows are encoded, so that each row costs one allocation, of its own length.
+    scratch: Vec<u8>,
 }
+
+/// The largest buffer that is kept for the next row.
+const SCRATCH_BYTES_MAX: usize = 64 << 10;
 
 /// A point in an open transaction.
 pub struct Save {
@@ -56,6 +61,7 @@ impl State {
             frozen_accounts: Vec::new(),
             frozen_lsn: 0,
             last_record_bytes: 0,
+            scratch: Vec::new(),
         }
     }
     pub(crate) fn last_transno(&self) -> u64 {
@@ -71,6 +77,16 @@ impl State {
     }
     pub(crate) fn last_record_bytes(&self) -> u64 {
         self.last_record_bytes
+    }
+
+    pub(crate) fn take_scratch(&mut self) -> Vec<u8> {
+        core::mem::take(&mut self.scratch)
+    }
+    pub(crate) fn return_scratch(&mut self, mut buffer: Vec<u8>) {
+        if buffer.capacity() <= SCRATCH_BYTES_MAX {
+            buffer.clear();
+            self.scratch = buffer;
+        }
     }
 
     // ---- flush

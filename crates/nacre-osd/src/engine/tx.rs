@@ -7,7 +7,7 @@ use crate::table::pins::Pins;
 use crate::table::{self, Table};
 use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_types::{Owner, Transno};
+use nacre_types::{Owner, Transno, Writer};
 
 /// The longest key.
 pub(crate) const KEY_BYTES_MAX: usize = 4096;
@@ -50,6 +50,11 @@ impl<'a> Tx<'a> {
             Some(slot) => self.state.mem.row(slot?).value(),
             None => panic!("{key:?} was read in a transaction without a pin"),
         }
+    }
+    /// The row, or `None`; without it, `None`: the key is not pinned, and the handler has to go back to `fetch`.
+    pub fn get_pinned(&self, table: Table, key: &[u8]) -> Option<Option<&[u8]>> {
+        let slot = self.look(&Key::new(table, key))?;
+        Some(slot.and_then(|slot| self.state.mem.row(slot).value()))
     }
     /// Whether `get` may be called: false sends the handler back to `fetch` (its first read chose other keys).
     pub fn is_pinned(&self, table: Table, key: &[u8]) -> bool {
@@ -100,6 +105,13 @@ impl<'a> Tx<'a> {
             false => Bytes::copy_from_slice(&value),
         };
         self.write(table, key, Some(value));
+    }
+    /// Writes a row that `encode` appends to an empty buffer.
+    pub fn put_encoded(&mut self, table: Table, key: &[u8], encode: impl FnOnce(&mut Writer)) {
+        let mut w = Writer { buf: self.state.take_scratch() };
+        encode(&mut w);
+        self.write(table, key, Some(Bytes::copy_from_slice(&w.buf)));
+        self.state.return_scratch(w.buf);
     }
     /// Deletes a row.
     pub fn delete(&mut self, table: Table, key: &[u8]) {

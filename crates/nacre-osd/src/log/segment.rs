@@ -106,6 +106,8 @@ pub(crate) struct LogWriter {
     /// Bytes of this visit, to be written before `position` of the last segment.
     buffer: Vec<u8>,
     buffer_at: u64,
+    /// Bytes of the largest of the latest visits.
+    visit_bytes: usize,
     /// Writes of this visit to segments that are now full.
     full: Vec<StoreOp>,
     /// Segments created in advance: numbers and lengths.
@@ -138,6 +140,7 @@ impl LogWriter {
             seed: 0,
             buffer: Vec::new(),
             buffer_at: 0,
+            visit_bytes: 0,
             full: Vec::new(),
             ready: VecDeque::new(),
             next_number,
@@ -323,8 +326,9 @@ impl LogWriter {
             return;
         }
         let number = self.segments.back().expect("bytes belong to a segment").number;
-        // Capacity for a visit of the same size: allocators serve small pieces faster.
-        let capacity = self.buffer.len().next_multiple_of(256).min(4096);
+        // Capacity for a visit like the latest ones: allocators serve small pieces faster.
+        self.visit_bytes = self.buffer.len().max(self.visit_bytes - self.visit_bytes / 16);
+        let capacity = self.visit_bytes.next_multiple_of(256).min(4096);
         let data = core::mem::replace(&mut self.buffer, Vec::with_capacity(capacity));
         let len = data.len() as u64;
         self.full.push(StoreOp::Write {

@@ -18,12 +18,13 @@ enum Repr {
 
 /// Table number and key bytes, ordered as bytes.
 #[derive(Clone)]
-pub(crate) struct Key(Repr);
+pub struct Key(Repr);
 
 const _: () = assert!(size_of::<Key>() == 32);
 
 impl Key {
-    pub(crate) fn new(table: Table, key: &[u8]) -> Self {
+    /// The key of a row.
+    pub fn new(table: Table, key: &[u8]) -> Self {
         if key.len() < INLINE_BYTES {
             let mut bytes = [0; INLINE_BYTES];
             bytes[0] = table.0;
@@ -57,7 +58,7 @@ impl Key {
         Self::from_raw(&raw)
     }
     /// Table number and key bytes.
-    pub(crate) fn raw(&self) -> &[u8] {
+    pub fn raw(&self) -> &[u8] {
         match &self.0 {
             Repr::Inline { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or(bytes),
             Repr::Heap(bytes) => bytes,

@@ -92,6 +92,9 @@ impl Ticket {
         drop(w);
         Self { live: live.clone(), serial }
     }
+    pub(crate) fn is_older_than(&self, other: &Self) -> bool {
+        self.serial < other.serial
+    }
 }
 impl Drop for Ticket {
     fn drop(&mut self) {

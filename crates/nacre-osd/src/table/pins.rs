@@ -11,7 +11,8 @@ pub struct Pins {
     keys: Vec<(Key, Slot)>,
     /// Half open; a key in such a range that has no row is absent.
     ranges: Vec<(Key, Key)>,
-    tickets: Vec<Ticket>,
+    /// Of the first fetch: it keeps the rows of later ones as well.
+    ticket: Option<Ticket>,
 }
 
 impl Pins {
@@ -20,10 +21,15 @@ impl Pins {
         self.keys.extend(other.keys);
         self.sort();
         self.ranges.extend(other.ranges);
-        self.tickets.extend(other.tickets);
+        other.ticket.into_iter().for_each(|ticket| self.hold(ticket));
     }
     pub(crate) fn hold(&mut self, ticket: Ticket) {
-        self.tickets.push(ticket);
+        if self.ticket.as_ref().is_none_or(|held| ticket.is_older_than(held)) {
+            self.ticket = Some(ticket);
+        }
+    }
+    pub(crate) fn reserve(&mut self, keys: usize) {
+        self.keys.reserve_exact(keys);
     }
     pub(crate) fn push(&mut self, key: Key, slot: Slot) {
         self.keys.push((key, slot));

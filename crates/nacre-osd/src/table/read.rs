@@ -42,20 +42,40 @@ impl Osd {
         self.fetch_into(keys, &mut pins).await?;
         Ok(pins)
     }
+    /// Like `fetch`, for rows and for whole ranges of at most `limit` rows each.
+    ///
+    /// # Errors
+    /// Those of `fetch`.
+    pub async fn fetch_set(&self, keys: &[Key], ranges: &[(Key, Key)], limit: u32) -> Result<Pins, OsdError> {
+        let mut pins = Pins::default();
+        self.fetch_keys(keys.iter().cloned(), &mut pins).await?;
+        for (from, to) in ranges {
+            let end = self.walk(from, to, limit as usize, Walk::Keep).await?;
+            pins.push_range(from.clone(), end);
+        }
+        Ok(pins)
+    }
     /// Like `fetch`, but adds to existing pins.
     ///
     /// # Errors
     /// Those of `fetch`.
     pub async fn fetch_into(&self, keys: &[(Table, &[u8])], pins: &mut Pins) -> Result<(), OsdError> {
+        self.fetch_keys(keys.iter().map(|(table, key)| Key::new(*table, key)), pins).await
+    }
+    async fn fetch_keys(
+        &self,
+        keys: impl ExactSizeIterator<Item = Key>,
+        pins: &mut Pins,
+    ) -> Result<(), OsdError> {
         self.check_alive()?;
+        pins.reserve(keys.len());
         let mut cold = Vec::new();
         {
             let mut state = self.state_mut();
             state.mem.evict_for(self.config().cache_bytes_max, 0);
             let serial = state.mem.next_serial();
             pins.hold(Ticket::new(state.mem.live(), serial));
-            for (table, key) in keys {
-                let key = Key::new(*table, key);
+            for key in keys {
                 match self.known(&state, &key) {
                     Known::Row(slot) => {
                         state.mem.touch(slot);

@@ -44,24 +44,6 @@ pub struct Ost {
     registration: Option<Rc<Registration>>,
     statfs: RefCell<StatfsReply>,
 }
-
-/// The name of an operation in Lustre's `stats`.
-fn counter(opcode: Opcode) -> Option<&'static str> {
-    Some(match opcode {
-        Opcode::Read => "read",
-        Opcode::Write => "write",
-        Opcode::Truncate => "punch",
-        Opcode::Allocate => "prealloc",
-        Opcode::Glimpse => "getattr",
-        Opcode::SetOwner => "setattr",
-        Opcode::Destroy => "destroy",
-        Opcode::SyncObject => "sync",
-        Opcode::Reserve => "create",
-        Opcode::Statfs => "statfs",
-        _ => return None,
-    })
-}
-
 fn opening(e: &OsdError) -> String {
     format!("the OST's own rows cannot be read: {e}")
 }
@@ -106,8 +88,20 @@ impl Service for Ost {
     async fn handle(self: Rc<Self>, request: Rc<Request>) -> Result<Reply, Errno> {
         self.dispatch(&request).await
     }
-    fn count_operations(&self, request: &Request, count: &mut dyn FnMut(&'static str)) {
-        counter(request.opcode).into_iter().for_each(count);
+    fn counter(opcode: Opcode) -> Option<&'static str> {
+        Some(match opcode {
+            Opcode::Read => "read",
+            Opcode::Write => "write",
+            Opcode::Truncate => "punch",
+            Opcode::Allocate => "prealloc",
+            Opcode::Glimpse => "getattr",
+            Opcode::SetOwner => "setattr",
+            Opcode::Destroy => "destroy",
+            Opcode::SyncObject => "sync",
+            Opcode::Reserve => "create",
+            Opcode::Statfs => "statfs",
+            _ => return None,
+        })
     }
 
     async fn reconstruct(self: Rc<Self>, request: Rc<Request>, record: ReplyRecord) -> Result<Reply, Errno> {

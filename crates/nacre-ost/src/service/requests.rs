@@ -227,7 +227,7 @@ impl Ost {
         if objects == 0 && args.objects > 0 {
             return Err(Errno::ENOSPC);
         }
-        self.core.set_record_data(request, objects);
+        request.set_record_data(objects);
         let (transno, ()) = self.core.transact(request, &Pins::default(), reservation, |tx| {
             self.store.room().promise(tx, objects);
             Ok(())

@@ -3,30 +3,12 @@
 use crate::clients::op_stats::OpStats;
 use crate::clients::reply_order::ReplyOrder;
 use crate::clients::rows::{ClientRow, ExportId};
-use crate::request::ReplyTail;
 use crate::rivals::Contest;
-use alloc::collections::BTreeMap;
 use alloc::string::String;
-use alloc::vec::Vec;
 use nacre_node::{ConnId, Origin};
-use nacre_rpc::{Export, PreVersions, SubRecord};
-use nacre_types::{ClientUuid, ConnEpoch, Fid, Instant, Secret, Timestamp, Xid};
+use nacre_rpc::Export;
+use nacre_types::{ClientUuid, Instant, Secret, Timestamp, Xid};
 use nacre_wire::target::{Role, features};
-
-/// The contents of the reply record of a request under execution. The handler sets them one by one, the transaction reads
-/// them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct PendingRecord {
-    // Fields open to the crate: the setters in `transact.rs` are the only writers, and one method per field would add nothing.
-    pub(crate) data: u64,
-    pub(crate) fid: Fid,
-    pub(crate) results: Vec<SubRecord>,
-    pub(crate) versions: PreVersions,
-    /// An addition to the reply, not to the record.
-    pub(crate) tail: Option<ReplyTail>,
-    /// The reply waits for the commit of the change, so it is in order by itself.
-    pub(crate) reply_waits_for_commit: bool,
-}
 
 /// One client.
 pub(crate) struct ClientExport {
@@ -34,15 +16,13 @@ pub(crate) struct ClientExport {
     secret: Secret,
     name: String,
     role: Role,
-    // The next four are open to the crate: they are parts with private state, and wrappers would repeat their methods.
+    // The next three are open to the crate: they are parts with private state, and wrappers would repeat their methods.
     /// Exactly once: admission, replay, callbacks.
     pub(crate) rpc: Export,
     /// The order of replies to this client.
     pub(crate) reply_order: ReplyOrder,
     /// Counters of its operations.
     pub(crate) stats: OpStats,
-    /// By xid and by the epoch of the copy that is executed.
-    pub(crate) pending_records: BTreeMap<(Xid, ConnEpoch), PendingRecord>,
     conn: Option<ConnId>,
     connected_since: Option<Instant>,
     /// Where its latest connection came from, for people.
@@ -101,7 +81,6 @@ impl ClientExport {
             rpc,
             reply_order: ReplyOrder::default(),
             stats: OpStats::new(wall),
-            pending_records: BTreeMap::new(),
             conn: None,
             connected_since: None,
             from: String::new(),

@@ -148,8 +148,10 @@ impl<S: Service> Inner<S> {
         record: Option<ReplyRecord>,
     ) {
         let (this, core, service) = (self.clone(), core.clone(), service.clone());
+        // The task of every request is small: the frame is in the request, rare values and futures are in boxes.
+        let (request, record) = (request_of::<S>(id, opcode, frame), record.map(Box::new));
         self.ctx().spawn(async move {
-            let _result = this.run(&core, &service, id, opcode, frame, record).await;
+            let _result = this.run(&core, &service, request, record).await;
         });
     }
 
@@ -158,21 +160,19 @@ impl<S: Service> Inner<S> {
         self: &Rc<Self>,
         core: &Rc<TargetCore>,
         service: &Rc<S>,
-        id: ExportId,
-        opcode: Opcode,
-        frame: Frame,
-        record: Option<ReplyRecord>,
+        request: Rc<Request>,
+        record: Option<Box<ReplyRecord>>,
     ) -> Result<(), Errno> {
-        let Frame { header, body, bulk } = frame;
-        let request = Rc::new(Request { export: id, opcode, header, body, bulk });
+        let id = request.export;
         self.begin_work();
         let began = self.ctx().now();
         let reconstructed = record.is_some();
         let result = match record {
-            // Rare futures are boxed, so that the task of every request is small.
-            Some(record) => Box::pin(service.clone().reconstruct(request.clone(), record.clone()))
-                .await
-                .map(|reply| Reply { transno: record.transno, versions: record.pre_versions, ..reply }),
+            Some(record) => {
+                let (transno, versions) = (record.transno, record.pre_versions);
+                let reply = Box::pin(service.clone().reconstruct(request.clone(), *record)).await;
+                reply.map(|reply| Reply { transno, versions, ..reply })
+            }
             None => self.execute(core, service, &request).await,
         };
         if !reconstructed && core.faults().strikes_change(Fault::RequestLostAfter, request.opcode.class()) {
@@ -182,12 +182,12 @@ impl<S: Service> Inner<S> {
         if let Some(entry) = core.clients().exports_mut().get_mut(id) {
             let took = self.ctx().now().saturating_since(began);
             let mut all = core.stats.borrow_mut();
-            service.count_operations(&request, &mut |operation| {
+            for operation in request.operations() {
                 entry.stats.count(operation, took);
                 if !reconstructed {
                     all.count(operation, took);
                 }
-            });
+            }
         }
         let outcome = result.as_ref().map(|_| ()).map_err(|e| *e);
         if let Some(transno) = result.as_ref().ok().map(|reply| reply.transno).filter(|t| t.0 > 0)
@@ -231,13 +231,20 @@ impl<S: Service> Inner<S> {
                 if !core.is_administrator(request) {
                     return Err(Errno::EPERM);
                 }
-                Ok(Reply::of(&recovery_rows(core, &request.args()?).await?))
+                Ok(Reply::of(&Box::pin(recovery_rows(core, &request.args()?)).await?))
             }
             Opcode::SetParam if !core.is_administrator(request) => Err(Errno::EPERM),
             Opcode::SetParam => Ok(Reply::of(&set_params(core, &**service, &request.args()?))),
             _ => service.clone().handle(request.clone()).await,
         }
     }
+}
+
+/// The request in a frame that was admitted.
+pub(crate) fn request_of<S: Service>(id: ExportId, opcode: Opcode, frame: Frame) -> Rc<Request> {
+    let request = Request::new(id, opcode, frame);
+    S::counter(opcode).into_iter().for_each(|name| request.count_operation(name));
+    Rc::new(request)
 }
 
 /// Whether a message is handled while the target stops: running requests may wait for it.

@@ -2,7 +2,7 @@
 
 use crate::clients::export::ClientExport;
 use crate::clients::rows::ExportId;
-use crate::island::dispatch::admit;
+use crate::island::dispatch::{admit, request_of};
 use crate::island::export_end::ExportEnd;
 use crate::island::inner::Inner;
 use crate::lease::{longest_lease, standstill};
@@ -11,6 +11,7 @@ use crate::recovery::state::Step;
 use crate::request::Reply;
 use crate::service::Service;
 use crate::target_core::TargetCore;
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -111,8 +112,11 @@ impl<S: Service> Inner<S> {
             return self.repeat_reply(core, export, opcode, &frame);
         }
         let result = match admit(core, export, &frame.header, opcode.class()) {
-            Admission::Execute => self.run(core, service, export, opcode, frame, None).await,
-            Admission::Reply(record) => self.run(core, service, export, opcode, frame, Some(record)).await,
+            Admission::Execute => self.run(core, service, request_of::<S>(export, opcode, frame), None).await,
+            Admission::Reply(record) => {
+                let request = request_of::<S>(export, opcode, frame);
+                self.run(core, service, request, Some(Box::new(record))).await
+            }
             Admission::Drop => return, // of a connection that is gone: the client sends it again
             Admission::Error(error) => Err(error),
         };

@@ -48,10 +48,10 @@ impl<S: Service> Inner<S> {
                 entry.end_reconstruction();
                 Some(request.header.epoch).filter(|epoch| *epoch == entry.rpc.epoch())
             } else {
-                let pending = entry.pending_records.remove(&request.execution());
-                if let (Some(pending), Ok(reply)) = (pending, &mut result) {
-                    reply.versions = pending.versions;
-                    reply.tail = pending.tail.or(reply.tail.take());
+                if let Ok(reply) = &mut result {
+                    let mut note = request.note();
+                    reply.versions = note.versions;
+                    reply.tail = note.tail.take().or(reply.tail.take());
                 }
                 entry.rpc.finish(request.header.xid, request.header.epoch)
             };

@@ -51,7 +51,7 @@ impl Ledger {
             let old = tx.get(ROWS, b"sum").map_or(Ok(0), u64::from_slice)?;
             let sum = old + objects;
             tx.put(ROWS, b"sum", sum.to_vec());
-            self.core.set_record_data(request, sum);
+            request.set_record_data(sum);
             Ok(sum)
         })?;
         Ok(Reply::of(&ReserveReply { objects: sum }).with_transno(transno))

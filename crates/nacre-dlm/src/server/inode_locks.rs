@@ -163,15 +163,19 @@ struct Crowd {
     holders: usize,
     held: BitCounts,
     ex: BitCounts,
+    /// Bits without an open callback.
+    settled: BitCounts,
 }
 impl Crowd {
-    fn add(&mut self, held: HeldBits) {
+    fn add(&mut self, held: HeldBits, revoking: InodeBits) {
         self.held.add(held.all());
         self.ex.add(held.covering(InodeMode::Ex));
+        self.settled.add(held.all() - revoking);
     }
-    fn remove(&mut self, held: HeldBits) {
+    fn remove(&mut self, held: HeldBits, revoking: InodeBits) {
         self.held.remove(held.all());
         self.ex.remove(held.covering(InodeMode::Ex));
+        self.settled.remove(held.all() - revoking);
     }
 }
 
@@ -331,17 +335,17 @@ impl InodeLocks {
         wanted: InodeMode,
         bits: InodeBits,
     ) -> Option<InodeRevoke> {
-        let lock = self.locks.get_mut(&Key::new(fid, holder))?;
+        let key = Key::new(fid, holder);
+        let lock = self.locks.get(&key)?;
         let bits = (lock.held.conflicting(wanted) & bits) - lock.revoking;
-        let state = self.holders.get_mut(&holder).expect("the holder of a lock has a state");
-        if bits.is_empty() || state.ending {
+        let number = self.next_number();
+        let state = self.holders.get_mut(&holder).filter(|state| !state.ending)?;
+        if bits.is_empty() {
             return None;
         }
-        lock.revoking |= bits;
-        self.sequence += 1;
-        let number = self.sequence;
         state.callbacks.insert(number, Callback { fid, bits, wanted });
         self.revokes += 1;
+        self.change(key, fid, |lock| lock.revoking |= bits);
         Some(InodeRevoke { holder, fid, bits, wanted, number })
     }
 
@@ -476,7 +480,7 @@ impl InodeLocks {
             crowd.holders += 1;
         } else if self.of_inode(fid).take(CROWD + 1).count() > CROWD {
             let mut crowd = Crowd { holders: CROWD + 1, ..Crowd::default() };
-            self.of_inode(fid).for_each(|lock| crowd.add(lock.held));
+            self.of_inode(fid).for_each(|lock| crowd.add(lock.held, lock.revoking));
             self.crowds.insert(fid, crowd);
         }
         true
@@ -495,9 +499,9 @@ impl InodeLocks {
     /// without bits and callbacks is removed.
     fn change(&mut self, key: Key, fid: Fid, change: impl FnOnce(&mut Lock)) {
         let Some(lock) = self.locks.get_mut(&key) else { return };
-        let before = lock.held;
+        let (before, revoking_before) = (lock.held, lock.revoking);
         change(lock);
-        let after = lock.held;
+        let (after, revoking) = (lock.held, lock.revoking);
         let lost_ex = before.covering(InodeMode::Ex) - after.covering(InodeMode::Ex);
         let lost = (before.all() - after.all()) | lost_ex;
         if !lost.is_empty() {
@@ -505,7 +509,7 @@ impl InodeLocks {
             lock.lost_at = self.sequence;
             lock.lost |= lost;
         }
-        let (first, is_gone) = (lock.first, after.is_empty() && lock.revoking.is_empty());
+        let (first, is_gone) = (lock.first, after.is_empty() && revoking.is_empty());
         if is_gone {
             self.locks.remove(&key);
             if let Some(state) = self.holders.get_mut(&key.holder) {
@@ -514,15 +518,15 @@ impl InodeLocks {
             self.drop_idle(key.holder);
         }
         if let Some(crowd) = self.crowds.get_mut(&fid) {
-            crowd.remove(before);
-            crowd.add(after);
+            crowd.remove(before, revoking_before);
+            crowd.add(after, revoking);
             crowd.holders -= usize::from(is_gone);
             if crowd.holders <= CROWD / 2 {
                 self.crowds.remove(&fid);
             }
         }
         if !lost.is_empty() {
-            self.wake(fid, lost, lost_ex);
+            self.wake(fid, lost);
         }
     }
     /// Removes the state of a client that has no locks and no open callbacks.
@@ -562,10 +566,13 @@ impl InodeLocks {
             }
             is_blocked = true;
             self.waits.add_contended(ticket, fid, contended);
-            let blockers = self.of_inode(fid).filter(|lock| Some(lock.holder) != own);
-            let blockers =
-                blockers.filter(|lock| (lock.held.conflicting(mode) - lock.revoking).intersects(bits));
-            let holders: Vec<Generation> = blockers.map(|lock| lock.holder).collect();
+            if self.crowds.get(&fid).is_some_and(|crowd| !crowd.settled.above(0).intersects(contended)) {
+                continue; // of a crowd, each holder is revoked once, however many changes wait
+            }
+            let others = self.of_inode(fid).filter(|lock| Some(lock.holder) != own);
+            let to_revoke =
+                others.filter(|lock| (lock.held.conflicting(mode) - lock.revoking).intersects(bits));
+            let holders: Vec<Generation> = to_revoke.map(|lock| lock.holder).collect();
             for holder in holders {
                 let revoke = self.begin_revoke(holder, fid, mode, bits);
                 self.effects.extend(revoke.map(InodeLockEffect::Revoke));
@@ -578,8 +585,8 @@ impl InodeLocks {
     }
 
     /// A holder has lost bits of an inode: finds the tickets that have become ready.
-    fn wake(&mut self, fid: Fid, lost: InodeBits, lost_ex: InodeBits) {
-        // While two holders have a bit, it is in the way of everybody who wants to change it.
+    fn wake(&mut self, fid: Fid, lost: InodeBits) {
+        // While two holders have a bit, it is in the way of everybody who wants to change it. A bit in EX has one holder.
         let two_holders = match self.crowds.get(&fid) {
             Some(crowd) => crowd.held.above(1),
             None => {
@@ -588,7 +595,7 @@ impl InodeLocks {
                 counts.above(1)
             }
         };
-        for ticket in self.waits.waiting_for(fid, (lost - two_holders) | lost_ex) {
+        for ticket in self.waits.waiting_for(fid, lost - two_holders) {
             // A lock that was converted to PR may have to be revoked once more.
             if !self.revoke_blockers(ticket) {
                 self.effects.push_back(InodeLockEffect::Ready(ticket));

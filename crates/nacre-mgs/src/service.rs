@@ -137,7 +137,8 @@ impl Mgs {
         if !self.registry.borrow().is_known(&new) {
             self.added.set(self.core.ctx.now());
         }
-        let (transno, ()) = self.core.transact(request, &Pins::default(), reservation, |tx| {
+        let admitted = self.core.admit_change(request)?;
+        let (transno, ()) = self.core.transact(admitted, &Pins::default(), reservation, |tx| {
             change.write(tx);
             Ok(())
         })?;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use core::time::Duration;
 use nacre_osd::object_rows::object_key;
 use nacre_osd::{Credits, ObjectRow, Objects, OsdError, Prepared, Stamp, Tx, table};
-use nacre_target::{Request, TargetCore};
+use nacre_target::{Admitted, Request, TargetCore};
 use nacre_types::{Errno, ObjectId, Owner, Transno};
 use nacre_wire::ost::ObjectState;
 
@@ -30,7 +30,7 @@ pub(crate) struct Store {
     tombstones: Rc<Tombstones>,
 }
 
-/// On whose behalf a transaction runs: of a request, with its record, or of the target, as a step towards it.
+/// On whose behalf a change is applied: of a request, with its record, or of the target, as a step towards it.
 #[derive(Clone, Copy)]
 pub(crate) enum By<'a> {
     Request(&'a Request),
@@ -104,9 +104,13 @@ impl Store {
     ) -> Result<(Transno, ObjectState), Errno> {
         let len = data.iter().map(|b| b.len() as u64).sum();
         self.make_room(object, len).await?;
-        let check_deadline = || self.core.check_deadline(request);
-        let prepared = self.objects.prepare_write(object, offset, data, &check_deadline).await;
-        self.change(By::Request(request), object, stamp, prepared.map_err(|e| log_errno(object, e))?).await
+        let admit = || self.core.admit_change(request);
+        let (prepared, admitted) = self
+            .objects
+            .prepare_write(object, offset, data, &admit)
+            .await
+            .map_err(|e| log_errno(object, e))?;
+        self.change(object, stamp, prepared, || Ok(Some(admitted))).await
     }
 
     pub(crate) async fn restore(&self, object: ObjectId, offset: u64, data: &[Bytes]) -> Result<(), Errno> {
@@ -125,8 +129,7 @@ impl Store {
     ) -> Result<(Transno, ObjectState), Errno> {
         let prepared = self.objects.prepare_truncate(object, size).await.map_err(|e| log_errno(object, e))?;
         // A truncate has no effect before its transaction.
-        self.change_if(By::Request(request), object, stamp, prepared, &|| self.core.check_deadline(request))
-            .await
+        self.change(object, stamp, prepared, || self.core.admit_change(request).map(Some)).await
     }
 
     /// Long ranges take several transactions; all but the last keep the size, and the last has the record.
@@ -140,18 +143,21 @@ impl Store {
     ) -> Result<(Transno, ObjectState), Errno> {
         let (mut offset, end) = range;
         self.make_room(object, end - offset).await?;
+        let mut admitted = None;
         loop {
             let len = (end - offset).min(ALLOCATE_SLICE_BYTES);
             let last = offset + len == end;
-            let check_deadline =
-                || if offset == range.0 { self.core.check_deadline(request) } else { Ok(()) };
-            let prepared = self
+            // The first blocks are the begin of the change.
+            let admit =
+                || if offset == range.0 { self.core.admit_change(request).map(Some) } else { Ok(None) };
+            let (prepared, first) = self
                 .objects
-                .prepare_allocate(object, offset, len, keep_size || !last, &stamp, &check_deadline)
+                .prepare_allocate(object, offset, len, keep_size || !last, &stamp, &admit)
                 .await
                 .map_err(|e| log_errno(object, e))?;
-            let by = if last { By::Request(request) } else { By::Target };
-            let done = self.change(by, object, stamp, prepared).await?;
+            admitted = first.or(admitted);
+            let by = if last { admitted.take() } else { None };
+            let done = self.change(object, stamp, prepared, || Ok(by)).await?;
             if last {
                 return Ok(done);
             }
@@ -167,8 +173,9 @@ impl Store {
     ) -> Result<Transno, Errno> {
         let prepared =
             self.objects.prepare_set_owner(object, owner).await.map_err(|e| log_errno(object, e))?;
-        let stamp = Stamp::default();
-        self.change(By::Request(request), object, stamp, prepared).await.map(|(transno, _)| transno)
+        let admit = || self.core.admit_change(request).map(Some);
+        let (transno, _) = self.change(object, Stamp::default(), prepared, admit).await?;
+        Ok(transno)
     }
 
     /// Removes the object and leaves its tombstone.
@@ -189,7 +196,10 @@ impl Store {
             Ok(())
         };
         let (transno, ()) = match by {
-            By::Request(request) => self.core.transact(request, &pins, reservation, change)?,
+            By::Request(request) => {
+                let admitted = self.core.admit_change(request)?;
+                self.core.transact(admitted, &pins, reservation, change)?
+            }
             By::Target => self.core.transact_local(&pins, reservation, change)?,
         };
         self.tombstones.add(object);
@@ -213,27 +223,17 @@ impl Store {
         }
     }
 
-    async fn change(
+    /// Applies a change. Calls `admit` after every wait; without its result, the change is a step of the target.
+    async fn change<'a>(
         &self,
-        by: By<'_>,
-        object: ObjectId,
-        stamp: Stamp,
-        prepared: Prepared,
-    ) -> Result<(Transno, ObjectState), Errno> {
-        self.change_if(by, object, stamp, prepared, &|| Ok(())).await
-    }
-    /// Calls `check_deadline` after every wait.
-    async fn change_if(
-        &self,
-        by: By<'_>,
         object: ObjectId,
         stamp: Stamp,
         mut prepared: Prepared,
-        check_deadline: &dyn Fn() -> Result<(), Errno>,
+        admit: impl FnOnce() -> Result<Option<Admitted<'a>>, Errno>,
     ) -> Result<(Transno, ObjectState), Errno> {
         let pins = prepared.take_pins();
         let reservation = self.core.osd.reserve(sum(prepared.credits(), OWN_CREDITS)).await?;
-        check_deadline()?;
+        let admitted = admit()?;
         let change = |tx: &mut Tx<'_>| {
             let existed = tx.get(table::OBJECT, &object_key(object)).is_some();
             let row = prepared.apply(tx, &stamp).map_err(|e| log_errno(object, e))?;
@@ -242,9 +242,9 @@ impl Store {
             }
             Ok(state_of(&row))
         };
-        match by {
-            By::Request(request) => self.core.transact(request, &pins, reservation, change),
-            By::Target => self.core.transact_local(&pins, reservation, change),
+        match admitted {
+            Some(admitted) => self.core.transact(admitted, &pins, reservation, change),
+            None => self.core.transact_local(&pins, reservation, change),
         }
     }
 }

@@ -6,6 +6,7 @@
 extern crate alloc;
 
 mod admission;
+mod admitted;
 mod clients;
 mod fault;
 mod identity;
@@ -24,6 +25,7 @@ mod service;
 mod target_core;
 mod transact;
 
+pub use admitted::Admitted;
 pub use clients::op_stats::OpStats;
 pub use clients::{ClientRow, ExportId};
 pub use fault::Fault;

@@ -1,17 +1,16 @@
 //! Changes: the transaction, the transno and the reply record are one unit.
 //!
 //! Invariants: a change on behalf of a request and its reply record are one transaction; a request whose export has ended
-//! changes nothing; a queued request is checked again with [`TargetCore::check_deadline`] before it is executed.
+//! changes nothing; a change is admitted before it takes effect (`admitted.rs`).
 
+use crate::admitted::Admitted;
 use crate::clients::rows::reply_key;
 use crate::recovery::RECOVERY_KEY;
-use crate::request::Request;
 use crate::target_core::TargetCore;
 use core::mem;
 use nacre_osd::{Pins, Reservation, Tx, table};
 use nacre_rpc::ReplyRecord;
 use nacre_types::{Codec, Errno, ProtocolOutcome, Transno};
-use nacre_wire::is_expired;
 
 /// Rows that a reply record adds to a transaction.
 pub const RECORD_ROWS: u32 = 1;
@@ -23,14 +22,16 @@ impl TargetCore {
     /// The reservation has room for [`RECORD_ROWS`] and [`RECORD_BYTES`] beyond the rows of the closure.
     ///
     /// # Errors
-    /// Those of the closure; ESTALE when the export has ended while the task waited.
+    /// Those of the closure; [`ProtocolOutcome::ExportGone`] when the export has ended while the bytes of a write were
+    /// written.
     pub fn transact<T>(
         &self,
-        request: &Request,
+        admitted: Admitted<'_>,
         pins: &Pins,
         reservation: Reservation,
         change: impl FnOnce(&mut Tx<'_>) -> Result<T, Errno>,
     ) -> Result<(Transno, T), Errno> {
+        let request = admitted.request();
         let (tag, xid) = (request.header.tag, request.header.xid);
         let (keeps_record, has_rows) = {
             let exports = self.clients().exports();
@@ -86,33 +87,5 @@ impl TargetCore {
         change: impl FnOnce(&mut Tx<'_>) -> Result<T, Errno>,
     ) -> Result<(Transno, T), Errno> {
         self.osd.transact(pins, reservation, change)
-    }
-
-    /// Call before applying a queued change. Fails if the client has disconnected: if it lives, it will resend, and if it
-    /// is dead, no other client may see a new change of it until its lease ends the export. Fails as well if the deadline
-    /// that the client has set has passed: others may have the file locks under which it was sent. A replayed change has
-    /// no deadline, because its client has the reply.
-    ///
-    /// # Errors
-    /// [`ProtocolOutcome::Abandoned`], which no client sees: the next copy is executed as if this one had been lost on its way. [`ProtocolOutcome::DeadlinePassed`]:
-    /// the change
-    /// was not applied and will not be. [`ProtocolOutcome::ExportGone`]: the export
-    /// has ended.
-    pub fn check_deadline(&self, request: &Request) -> Result<(), Errno> {
-        let mut exports = self.clients().exports_mut();
-        let entry = exports.get_mut(request.export).ok_or(ProtocolOutcome::ExportGone)?;
-        if request.replayed_transno().is_some() {
-            return Ok(());
-        }
-        if entry.conn().is_none() {
-            tracing::debug!(target_name = %self.name, client = %entry.uuid(), xid = %request.header.xid,
-                opcode = ?request.opcode, "not applied: its client has disconnected");
-            entry.rpc.abandon(request.header.xid);
-            return Err(ProtocolOutcome::Abandoned.into());
-        }
-        if is_expired(self.clock_ms(), request.header.clock_ms) {
-            return Err(ProtocolOutcome::DeadlinePassed.into());
-        }
-        Ok(())
     }
 }

@@ -52,12 +52,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "placement", "the_emptier_ost_gets_more_files"),
     planted(
-        "a change of a dead mount is made when its turn comes",
-        "crates/nacre-mdt/src/service/attempt.rs",
-        &[("Some(request) if let Err(gone) = self.core().check_deadline(request) => Err(gone),\n", "")],
-    )
-    .found_by("nacre-sim", "holds", "what_a_dead_mount_waited_to_change_is_not_changed_when_its_turn_comes"),
-    planted(
         "who waits for a commit is overtaken",
         "crates/nacre-mdt/src/locks/change_order.rs",
         &[("self.turns.before(request.export, accesses).map(WaitFor::Turn)", "None")],

@@ -50,7 +50,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "the deadline of a write is not looked at after its waits",
         "crates/nacre-osd/src/object/prepare.rs",
-        &[("            check_deadline().map_err(OsdError::Rejected)?;\n            let (offset, data", "            let (offset, data")],
+        &[
+            (
+                "        let mut checked = true;\n",
+                "        let mut checked = true;\n        let mut early = Some(admit().map_err(OsdError::Rejected)?);\n",
+            ),
+            (
+                "let admitted = admit().map_err(OsdError::Rejected)?;\n            let (offset, data",
+                "let admitted = match early.take() { Some(a) => a, None => admit().map_err(OsdError::Rejected)? };\n            let (offset, data",
+            ),
+        ],
     )
     .found_by("nacre-sim", "stores", "a_write_whose_mount_dies_while_it_waits_in_the_ost_is_not_begun"),
     planted(

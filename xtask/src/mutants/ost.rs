@@ -19,12 +19,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "placement", "a_write_finds_the_space_of_a_file_that_was_cut_just_before"),
     planted(
-        "an allocate is made however late it comes",
-        "crates/nacre-ost/src/service/requests.rs",
-        &[("        self.core.check_deadline(request)?;\n", "")],
-    )
-    .found_by("nacre-sim", "evictions", "what_a_dead_mount_has_sent_is_not_made_after_its_eviction"),
-    planted(
         "locks of an evicted client stay",
         "crates/nacre-ost/src/service/mod.rs",
         &[("self.locks.remove_client(export).await;", "let _ = export;")],

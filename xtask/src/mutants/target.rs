@@ -4,6 +4,16 @@ use super::{Mutation, planted};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
+        "a change of a dead mount is made when its turn comes",
+        "crates/nacre-target/src/admitted.rs",
+        &[("if entry.conn().is_none() {", "if false && entry.conn().is_none() {")],
+    )
+    .found_by(
+        "nacre-sim",
+        "holds",
+        "what_a_dead_mount_waited_to_change_is_not_changed_when_its_turn_comes",
+    ),
+    planted(
         "a second process takes the name of a target whose connection stands",
         "crates/nacre-target/src/rivals.rs",
         &[("if !is_connected && (known", "if is_connected || (known")],
@@ -115,7 +125,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "an OST makes what has come too late",
-        "crates/nacre-target/src/transact.rs",
+        "crates/nacre-target/src/admitted.rs",
         &[("is_expired(self.clock_ms(), request.header.clock_ms)", "is_expired(0, request.header.clock_ms)")],
     )
     .found_by("nacre-sim", "evictions", "a_write_that_reaches_its_ost_after_the_eviction_is_not_made"),

@@ -167,8 +167,10 @@ impl Mdt {
             Ok(value)
         };
         let done = match request {
-            Some(request) if let Err(gone) = self.core().check_deadline(request) => Err(gone),
-            Some(request) => self.core().transact(request, pins, reservation, once),
+            Some(request) => {
+                let admitted = self.core().admit_change(request);
+                admitted.and_then(|admitted| self.core().transact(admitted, pins, reservation, once))
+            }
             None => self.core().transact_local(pins, reservation, once),
         };
         match (done, retry) {

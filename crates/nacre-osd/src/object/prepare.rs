@@ -29,28 +29,30 @@ const ALLOCATE_SLICE_BYTES: u64 = 1 << 30;
 
 impl Objects {
     /// Writes the bytes of `data` at `offset`; writes of other blocks proceed in parallel. A write must not begin after its
-    /// deadline: `check_deadline` is called after every wait, immediately before the first byte is written.
+    /// deadline: `admit` is called after every wait, immediately before the first byte is written, and its result is
+    /// returned for the transaction.
     ///
     /// # Errors
-    /// `Rejected` with the error of `check_deadline`; `TooLarge`, `Quarantined`; `NoSpace` and others of the store: nothing of the
+    /// `Rejected` with the error of `admit`; `TooLarge`, `Quarantined`; `NoSpace` and others of the store: nothing of the
     /// object has changed then that can be read, except that overwritten bytes may be old or new.
-    pub async fn prepare_write(
+    pub async fn prepare_write<A>(
         self: &Rc<Self>,
         object: ObjectId,
         offset: u64,
         data: Vec<Bytes>,
-        check_deadline: &dyn Fn() -> Result<(), Errno>,
-    ) -> Result<Prepared, OsdError> {
+        admit: &dyn Fn() -> Result<A, Errno>,
+    ) -> Result<(Prepared, A), OsdError> {
         self.wait_for_writeback().await;
         let bytes: u64 = data.iter().map(|b| b.len() as u64).sum();
         let end = end_of(object, offset, bytes)?;
         if bytes == 0 {
-            return self.prepare_nothing(object).await;
+            let nothing = self.prepare_nothing(object).await?;
+            return Ok((nothing, admit().map_err(OsdError::Rejected)?));
         }
         let blocks = blocks_of(offset, end);
         let (head, tail_end) = (!offset.is_multiple_of(BLOCK_BYTES), !end.is_multiple_of(BLOCK_BYTES));
         let mut checked = true;
-        let (guard, pins, offset, sums, zeroed) = loop {
+        let (guard, pins, offset, sums, zeroed, admitted) = loop {
             let (guard, row, tail) = self.lock_to_change(object, offset, end, end).await?;
             let tail_inside = tail_end && end < row.size;
             let keep_head = head && self.is_kept(object, blocks.start).await?;
@@ -64,7 +66,7 @@ impl Objects {
                 continue;
             }
             let mut pins = self.pins_of(object, &regions_of(&blocks)).await?;
-            check_deadline().map_err(OsdError::Rejected)?;
+            let admitted = admit().map_err(OsdError::Rejected)?;
             let (offset, data, zeroed) = self.zero_gap(object, row.size, tail, offset, data.clone()).await?;
             if let Some(region) = zeroed {
                 pins.merge(self.pins_of(object, &(region..region + 1)).await?);
@@ -80,7 +82,7 @@ impl Objects {
             };
             match self.ctx().io(op).await {
                 Ok(StoreDone::Checksums(sums)) if sums.len() as u64 == blocks.end - blocks.start => {
-                    break (guard, pins, offset, sums, zeroed);
+                    break (guard, pins, offset, sums, zeroed, admitted);
                 }
                 Ok(_) => return Err(unexpected_result("checksummed write")),
                 // Nothing was written. Missing bytes are marked as lost, and the write is repeated without this check.
@@ -98,7 +100,7 @@ impl Objects {
         // The bytes are on the device already: only rows need room.
         let credits = Credits { object_bytes: 0, ..Objects::write_credits(offset, end - offset) };
         let change = ObjectChange::Write { first: blocks.start, sums, end, bytes };
-        Ok(self.prepared(object, guard, pins, credits, change).zeroed(zeroed))
+        Ok((self.prepared(object, guard, pins, credits, change).zeroed(zeroed), admitted))
     }
 
     /// Sets the size. Truncated bytes leave the object at once, and the device when the change is durable.
@@ -135,27 +137,28 @@ impl Objects {
     }
 
     /// Allocates the blocks of a range, so that later writes to it cannot run out of space. `keep_size` as in fallocate(2).
-    /// The stamp is that of the later `apply`: a long range takes several transactions. `check_deadline`: see
+    /// The stamp is that of the later `apply`: a long range takes several transactions. `admit`: see
     /// [`Self::prepare_write`].
     ///
     /// # Errors
     /// Those of [`Self::prepare_write`].
-    pub async fn prepare_allocate(
+    pub async fn prepare_allocate<A>(
         self: &Rc<Self>,
         object: ObjectId,
         offset: u64,
         len: u64,
         keep_size: bool,
         stamp: &Stamp,
-        check_deadline: &dyn Fn() -> Result<(), Errno>,
-    ) -> Result<Prepared, OsdError> {
+        admit: &dyn Fn() -> Result<A, Errno>,
+    ) -> Result<(Prepared, A), OsdError> {
         let end = end_of(object, offset, len)?;
         if len == 0 {
-            return self.prepare_nothing(object).await;
+            let nothing = self.prepare_nothing(object).await?;
+            return Ok((nothing, admit().map_err(OsdError::Rejected)?));
         }
         let new_end = if keep_size { 0 } else { end };
         let (guard, row, tail) = self.lock_to_change(object, offset, new_end, end).await?;
-        check_deadline().map_err(OsdError::Rejected)?;
+        let admitted = admit().map_err(OsdError::Rejected)?;
         let file = FileId::Blob(object);
         if let Err(error) = self.ctx().io(StoreOp::Allocate { file, offset, len }).await {
             self.release_unused(object, offset).await;
@@ -182,9 +185,8 @@ impl Objects {
             pins.merge(self.pins_of(object, &(region..region + 1)).await?);
         }
         let credits = allocate_credits(&blocks);
-        Ok(self
-            .prepared(object, guard, pins, credits, ObjectChange::Allocate { blocks, size })
-            .zeroed(zeroed))
+        let change = ObjectChange::Allocate { blocks, size };
+        Ok((self.prepared(object, guard, pins, credits, change).zeroed(zeroed), admitted))
     }
 
     /// Marks blocks as allocated in a transaction of its own, under the lock of the caller.

@@ -12,7 +12,7 @@ fn a_write_that_is_given_up_leaves_sums_that_fit() {
     t.write(object(1), 0, vec![1; 10_000]).expect("writes");
     for id in [object(1), object(2)] {
         t.run(move |o| async move {
-            let mut prepared = o
+            let (mut prepared, ()) = o
                 .prepare_write(id, 5000, vec![Bytes::from(vec![2; 9000])], &at_any_time)
                 .await
                 .expect("prepares");

@@ -29,7 +29,7 @@ fn run_script(t: &mut Target) -> (Vec<Models>, Option<Models>) {
             6 => {
                 model.allocate(300_000, 10_000, true);
                 t.drive.run(|_| async move {
-                    let prepared =
+                    let (prepared, ()) =
                         objects.prepare_allocate(id, 300_000, 10_000, true, &stamp(0), &at_any_time).await?;
                     commit(&objects, prepared, stamp(0)).await.map(drop)
                 })
@@ -46,7 +46,7 @@ fn run_script(t: &mut Target) -> (Vec<Models>, Option<Models>) {
                 let data = vec![byte; 9000];
                 model.write(offset, &data);
                 t.drive.run(|_| async move {
-                    let prepared =
+                    let (prepared, ()) =
                         objects.prepare_write(id, offset, vec![Bytes::from(data)], &at_any_time).await?;
                     commit(&objects, prepared, stamp(0)).await.map(drop)
                 })

@@ -150,6 +150,7 @@ fn concurrent_writers_of_one_object_end_in_the_order_of_their_transnos() {
                         o.prepare_write(id, offset, vec![Bytes::from(bytes.clone())], &at_any_time)
                             .await
                             .expect("prepares")
+                            .0
                     };
                     if gives_up && is_cut {
                         return;

@@ -106,7 +106,8 @@ impl Target {
         data: Vec<u8>,
     ) -> Result<ObjectRow, OsdError> {
         self.run(move |o| async move {
-            let prepared = o.prepare_write(object, offset, vec![Bytes::from(data)], &at_any_time).await?;
+            let write = o.prepare_write(object, offset, vec![Bytes::from(data)], &at_any_time);
+            let (prepared, ()) = write.await?;
             commit(&o, prepared, stamp(object.fid.oid.0)).await
         })
     }
@@ -125,7 +126,8 @@ impl Target {
     ) -> Result<ObjectRow, OsdError> {
         self.run(move |o| async move {
             let stamp = stamp(object.fid.oid.0);
-            let prepared = o.prepare_allocate(object, offset, len, keep_size, &stamp, &at_any_time).await?;
+            let allocate = o.prepare_allocate(object, offset, len, keep_size, &stamp, &at_any_time);
+            let (prepared, ()) = allocate.await?;
             commit(&o, prepared, stamp).await
         })
     }

@@ -138,7 +138,6 @@ impl Ost {
         }
         let _guard = self.lock_for_change(request, args.lock, args.object, args.laid, extent).await?;
         let stamp = Stamp { owner: args.owner, mtime: args.mtime };
-        self.core.check_deadline(request)?;
         let range = (extent.start, extent.end);
         let (transno, state) =
             self.store.allocate(request, args.object, stamp, range, args.keep_size).await?;
@@ -228,7 +227,8 @@ impl Ost {
             return Err(Errno::ENOSPC);
         }
         request.set_record_data(objects);
-        let (transno, ()) = self.core.transact(request, &Pins::default(), reservation, |tx| {
+        let admitted = self.core.admit_change(request)?;
+        let (transno, ()) = self.core.transact(admitted, &Pins::default(), reservation, |tx| {
             self.store.room().promise(tx, objects);
             Ok(())
         })?;

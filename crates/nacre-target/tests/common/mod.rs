@@ -47,7 +47,8 @@ impl Ledger {
         let credits =
             Credits { rows: 1 + RECORD_ROWS, row_bytes: 64 + RECORD_BYTES, object_bytes: 0, frees: false };
         let reservation = self.core.osd.reserve(credits).await?;
-        let (transno, sum) = self.core.transact(request, &pins, reservation, |tx| {
+        let admitted = self.core.admit_change(request)?;
+        let (transno, sum) = self.core.transact(admitted, &pins, reservation, |tx| {
             let old = tx.get(ROWS, b"sum").map_or(Ok(0), u64::from_slice)?;
             let sum = old + objects;
             tx.put(ROWS, b"sum", sum.to_vec());

@@ -210,6 +210,9 @@ macro_rules! operations {
         pub(crate) enum AnyOperation<'a> { $($opcode($message)),* }
 
         impl<'a> AnyOperation<'a> {
+            pub(crate) fn includes(opcode: Opcode) -> bool {
+                matches!(opcode, $(Opcode::$opcode)|*)
+            }
             /// `None`: the opcode is not an operation.
             pub(crate) fn decode(opcode: Opcode, body: &'a [u8]) -> Result<Option<Self>, Errno> {
                 Ok(Some(match opcode {

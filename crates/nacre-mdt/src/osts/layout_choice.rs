@@ -7,12 +7,13 @@
 use crate::osts::Osts;
 use alloc::vec::Vec;
 use core::cell::RefCell;
-use nacre_types::{Errno, Layout, LayoutTemplate};
+use nacre_types::{Errno, Layout, LayoutTemplate, OstIndex};
 
 pub(crate) struct LayoutChoice<'a> {
     osts: &'a Osts,
     replayed: Option<Layout>,
-    taken: RefCell<Vec<Layout>>,
+    /// The OSTs on which room for an object was taken, one for each object.
+    taken: RefCell<Vec<OstIndex>>,
 }
 
 impl<'a> LayoutChoice<'a> {
@@ -30,15 +31,16 @@ impl<'a> LayoutChoice<'a> {
     /// One more.
     pub(crate) fn another(&self, template: &LayoutTemplate) -> Result<Layout, Errno> {
         let layout = self.osts.layout(template)?;
-        self.taken.borrow_mut().push(layout.clone());
+        self.taken.borrow_mut().extend(layout.components.iter().flat_map(|component| &component.stripes));
         Ok(layout)
     }
+    /// The number of objects for which room was taken.
     pub(crate) fn count(&self) -> usize {
         self.taken.borrow().len()
     }
-    /// All but the first `kept`.
+    /// Returns the room of all objects but the first `kept`.
     pub(crate) fn give_back(&self, kept: usize) {
-        self.taken.borrow_mut().drain(kept..).for_each(|layout| self.osts.give_back_all(&layout));
+        self.taken.borrow_mut().drain(kept..).for_each(|ost| self.osts.give_back(ost));
     }
     /// The operation is made.
     pub(crate) fn keep(self) {

@@ -221,9 +221,6 @@ impl Osts {
         }
     }
     /// Returns what the layout of a file had reserved that was not created after all.
-    pub(crate) fn give_back_all(&self, layout: &Layout) {
-        layout.components.iter().flat_map(|c| &c.stripes).for_each(|ost| self.give_back(*ost));
-    }
     /// The files whose size has to be asked for.
     pub(crate) fn sizes(&self) -> &SizeQueue {
         &self.sizes

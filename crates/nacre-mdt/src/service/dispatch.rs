@@ -20,9 +20,11 @@ use nacre_wire::target::{Param, StatfsReply, features};
 impl Mdt {
     async fn dispatch(self: &Rc<Self>, request: &Request) -> Result<Reply, Errno> {
         match request.opcode {
-            Opcode::Lookup => self.lookup(request, &request.args()?).await,
-            Opcode::Getattr => self.getattr(request, &request.args()?).await,
-            // In a box: otherwise the task of a lookup would be as large as the largest of the other tasks.
+            // In boxes: otherwise the task of a request would be as large as the largest of them.
+            Opcode::Lookup => Box::pin(self.lookup(request, &request.args()?)).await,
+            Opcode::Getattr => Box::pin(self.getattr(request, &request.args()?)).await,
+            Opcode::Batch => Box::pin(self.batch(request)).await,
+            opcode if AnyOperation::includes(opcode) => Box::pin(self.dispatch_operation(request)).await,
             _ => Box::pin(self.dispatch_other(request)).await,
         }
     }
@@ -42,13 +44,13 @@ impl Mdt {
             }
             Opcode::Flock => self.flock(request, &request.args()?).await,
             Opcode::FlockCancel => self.flock_cancel(request, &request.args()?).await,
-            Opcode::Batch => self.batch(request).await,
-            opcode => {
-                let op = AnyOperation::decode(opcode, &request.body)?.ok_or(Errno::EOPNOTSUPP)?;
-                op.get().count(request);
-                self.operation(request, op.get()).await
-            }
+            _ => Err(Errno::EOPNOTSUPP),
         }
+    }
+    async fn dispatch_operation(&self, request: &Request) -> Result<Reply, Errno> {
+        let op = AnyOperation::decode(request.opcode, &request.body)?.ok_or(Errno::EOPNOTSUPP)?;
+        op.get().count(request);
+        self.operation(request, op.get()).await
     }
 }
 

@@ -86,6 +86,8 @@ pub(crate) enum Command {
 pub(crate) enum BenchCommand {
     // Its help is in its own file.
     Md(bench::MdArgs),
+    Tree(bench::TreeArgs),
+    Floor(bench::FloorArgs),
     #[command(hide = true)]
     MdWorker(bench::WorkerArgs),
 }
@@ -109,6 +111,8 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
         Command::Completions(args) => manual::completions(args),
         Command::Manual(args) => manual::manual(args),
         Command::Bench(BenchCommand::Md(args)) => bench::md(args),
+        Command::Bench(BenchCommand::Tree(args)) => bench::tree(args),
+        Command::Bench(BenchCommand::Floor(args)) => bench::floor(args),
         Command::Bench(BenchCommand::MdWorker(args)) => bench::worker(args),
     };
     done.map(|()| ExitCode::SUCCESS)
@@ -117,7 +121,7 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
 impl Command {
     /// Whether the command serves. A serving process goes on when its output is lost; any other command fails.
     pub(crate) fn is_serving(&self) -> bool {
-        matches!(self, Self::Up(_) | Self::Serve(_) | Self::Mount(_))
+        matches!(self, Self::Up(_) | Self::Serve(_) | Self::Mount(_) | Self::Bench(BenchCommand::Floor(_)))
     }
 }
 

@@ -207,8 +207,45 @@ fn bench_md_sweeps_and_batches() {
         &["bench", "md", "nowhere", "--batch", "8"],
         &["is neither a directory nor ADDRESS:/FS", "hint:"],
     );
-    m.refused(&["bench", "md", mount, "--batch", "8", "--phases=file-stat"], &["file-stat is no change"]);
+    m.refused(
+        &["bench", "md", mount, "--batch", "8", "--phases=file-stat"],
+        &["file-stat is not in the client library's load"],
+    );
     up.stop();
+}
+
+/// The file system to compare with serves every row of both loads, on several directories in turn, and ends on a signal.
+#[test]
+fn bench_rows_run_on_the_floor_and_beside_it() {
+    let Some(m) = Machine::new() else { return };
+    let (floor, slow, plain) = (m.made("floor"), m.made("slow"), m.made("plain"));
+    let (floor, slow, plain) = (floor.to_str().unwrap(), slow.to_str().unwrap(), plain.to_str().unwrap());
+    let cached = m.start(&["bench", "floor", floor], "next: ");
+    let uncached = m.start(&["bench", "floor", slow, "--validity", "0", "--no-uring"], "next: ");
+    let rows = |args: &[&str]| -> Vec<serde_json::Value> {
+        let vs = ["--vs", slow, "--vs", plain, "-r", "1", "--json"];
+        let json: serde_json::Value = serde_json::from_str(&m.good(&[args, &vs].concat())).unwrap();
+        let rows = json["rows"].as_array().unwrap().clone();
+        for row in &rows {
+            assert!(row["median"].as_f64() > Some(0.0), "{row}");
+            assert_eq!(row["vs"].as_array().unwrap().len(), 2, "{row}");
+        }
+        rows
+    };
+    assert_eq!(rows(&["bench", "md", floor, "-n", "10", "-p", "2", "--data", "5000"]).len(), 17);
+    assert_eq!(rows(&["bench", "md", floor, "-n", "10", "-p", "2", "--shared"]).len(), 17);
+    assert_eq!(rows(&["bench", "tree", floor, "-n", "20", "--list", "5"]).len(), 9);
+    assert_eq!(
+        rows(&["bench", "tree", floor, "-n", "20", "--list", "5", "--cold", "test -d \"$1\""]).len(),
+        12
+    );
+    m.refused(&["bench", "tree", plain, "-n", "20", "--cold", "false"], &["walk cold", "sh ended with"]);
+    for dir in [floor, slow, plain] {
+        assert_eq!(fs::read_dir(dir).unwrap().count(), 0, "nothing is left in {dir}");
+    }
+    cached.stop();
+    m.good(&["umount", slow]);
+    assert!(uncached.ended().ok);
 }
 
 #[test]

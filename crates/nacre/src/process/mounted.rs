@@ -27,6 +27,9 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
+    pub(crate) fn new(dir: PathBuf, address: String, source: Arc<FuseSource>) -> Self {
+        Self { dir, address, source }
+    }
     /// Whether it was unmounted.
     pub(crate) fn is_gone(&self) -> bool {
         self.source.is_gone()
@@ -153,7 +156,7 @@ pub(crate) fn attach(
         kept.replace_island(make_island(node, &name, &config, interrupts)?.0);
         Ok(())
     });
-    Ok(Mounted { dir: mounted.path, address, source })
+    Ok(Mounted::new(mounted.path, address, source))
 }
 
 /// The island of a mount, and its messages while it connects to its servers.

@@ -1,7 +1,8 @@
 //! `nacre bench md --batch N`: changes one by one and N in a request, in turn, through the client library.
 
 use super::library::Library;
-use super::md::{MdArgs, changes, median};
+use super::md::{MdArgs, changes};
+use super::report::median;
 use super::site::Site as _;
 use crate::output;
 use anyhow::Result;

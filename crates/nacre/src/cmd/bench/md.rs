@@ -1,25 +1,25 @@
 //! `nacre bench md`: the phases of mdtest on any directory of any file system.
 //!
-//! With `--vs DIR` the same phases run on a second directory, interleaved phase by phase and round by round, so
-//! that a noisy machine disturbs both alike; the ratio is the figure to quote. A rate is operations of all
-//! processes over the time from the first start to the last end.
+//! With `--vs DIR` the same phases run on further directories, interleaved phase by phase and round by round, so that a
+//! noisy machine disturbs all alike; the ratio is the figure to quote. A rate is operations of all processes over the
+//! time from the first start to the last end.
 
 use super::crew::{Crew, OnMount};
 use super::library::Library;
+use super::report::{self, Unit};
 use super::worker::Phase;
 use super::{batch, sweep};
-use crate::output;
 use anyhow::{Context as _, Result, bail};
-use indicatif::ProgressBar;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 #[derive(clap::Args, Debug)]
 #[command(
-    about = "Metadata: create, stat, read, setattr, rename, remove of files and directories",
-    long_about = "Metadata rates: create, stat, read, setattr, rename and remove of files and directories.\n\
+    about = "Metadata: create, stat, read, change, lock, link, rename, remove of files and directories",
+    long_about = "Metadata rates: create, stat, read, change, lock, link, rename and remove of files and\n\
+        directories.\n\
         \n\
-        Works on any directory of any file system, with --vs on two in turn. A temporary directory\n\
+        Works on any directory of any file system, with --vs on several in turn. A temporary directory\n\
         is created and removed. Each process works in a directory of its own, in which names\n\
         are looked up without a path before them, as mdtest does. A rate is the operations of all\n\
         processes over the time from the first start to the last end.\n\
@@ -42,9 +42,9 @@ pub(crate) struct MdArgs {
     /// Directory to work in; with --batch also ADDRESS:/FS[/DIR] of a file system that is not mounted
     #[arg(value_name = "DIR")]
     pub(super) dir: String,
-    /// A second directory, measured in turn with the first; a ratio column is added
+    /// A further directory, measured in turn with the first; a ratio column is added. Several are possible
     #[arg(long, value_name = "DIR")]
-    vs: Option<PathBuf>,
+    vs: Vec<PathBuf>,
     /// Files and directories per process
     #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) items: u32,
@@ -78,37 +78,13 @@ pub(crate) struct MdArgs {
     pub(super) json: bool,
 }
 
+/// The options in the report.
 #[derive(Serialize)]
-struct Row {
-    phase: &'static str,
-    ops_per_second: Vec<f64>,
-    median: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    vs_median: Option<f64>,
-    /// Median of the ratios round by round.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ratio: Option<f64>,
-}
-
-#[derive(Serialize)]
-struct Report<'a> {
-    directory: &'a str,
-    vs: Option<&'a Path>,
+struct Load {
     processes: u32,
     items_per_process: u32,
     shared_directory: bool,
     data_bytes: usize,
-    rounds: u32,
-    rows: Vec<Row>,
-}
-
-/// Per phase, per round.
-type Rates = Vec<Vec<f64>>;
-
-pub(super) fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// The phases that were asked for.
@@ -129,28 +105,14 @@ pub(super) fn phases(args: &MdArgs, default: &[Phase]) -> Result<Vec<Phase>> {
 /// The phases for a load of the client library, which makes changes only.
 pub(super) fn changes(args: &MdArgs) -> Result<Vec<Phase>> {
     let phases = phases(args, &Phase::CHANGES)?;
-    if let Some(phase) = phases.iter().find(|p| args.batch.is_some() && !p.is_change()) {
-        bail!("{} is no change: --batch has {}", phase.name(), Phase::CHANGES.map(Phase::name).join(", "));
+    if let Some(phase) = phases.iter().find(|p| args.batch.is_some() && !p.is_in_library()) {
+        bail!(
+            "{} is not in the client library's load: --batch has {}",
+            phase.name(),
+            Phase::CHANGES.map(Phase::name).join(", ")
+        );
     }
     Ok(phases)
-}
-
-/// Rates per phase and round, of the directory and of the one to compare with.
-fn measure(args: &MdArgs, phases: &[Phase], bar: &ProgressBar) -> Result<(Rates, Rates)> {
-    let mut ours = vec![Vec::new(); phases.len()];
-    let mut theirs = vec![Vec::new(); phases.len()];
-    for round in 0..args.rounds {
-        let mut crew = Crew::start(Path::new(&args.dir), round, args)?;
-        let mut other = args.vs.as_deref().map(|dir| Crew::start(dir, round, args)).transpose()?;
-        for (at, &phase) in phases.iter().enumerate() {
-            ours[at].push(crew.run(phase)?);
-            if let Some(other) = &mut other {
-                theirs[at].push(other.run(phase)?);
-            }
-            bar.inc(1);
-        }
-    }
-    Ok((ours, theirs))
 }
 
 pub(crate) fn run(args: &MdArgs) -> Result<()> {
@@ -162,60 +124,27 @@ pub(crate) fn run(args: &MdArgs) -> Result<()> {
     }
 }
 
-/// One directory, or two in turn.
+/// One directory, or several in turn.
 fn compare(args: &MdArgs) -> Result<()> {
     let phases = phases(args, &Phase::ALL)?;
-    let bar = output::progress(u64::from(args.rounds) * phases.len() as u64, "phases");
-    let (ours, theirs) = measure(args, &phases, &bar)?;
-    bar.finish_and_clear();
-    let rows = phases
-        .iter()
-        .enumerate()
-        .map(|(at, phase)| Row {
-            phase: phase.name(),
-            median: median(&ours[at]),
-            ops_per_second: ours[at].clone(),
-            vs_median: args.vs.as_ref().map(|_| median(&theirs[at])),
-            ratio: args.vs.as_ref().map(|_| {
-                median(&ours[at].iter().zip(&theirs[at]).map(|(a, b)| a / b.max(1e-9)).collect::<Vec<_>>())
-            }),
-        })
-        .collect();
-    let report = Report {
-        directory: &args.dir,
-        vs: args.vs.as_deref(),
+    let names: Vec<_> = phases.iter().map(|phase| phase.name()).collect();
+    let dirs: Vec<_> = std::iter::once(PathBuf::from(&args.dir)).chain(args.vs.clone()).collect();
+    let load = Load {
         processes: args.processes,
         items_per_process: args.items,
         shared_directory: args.shared,
         data_bytes: args.data,
-        rounds: args.rounds,
-        rows,
     };
-    if args.json {
-        return output::json(&report);
-    }
-    let mut table = output::Table::new(&["phase", "op/s (median)", "lowest", "highest"]);
-    if args.vs.is_some() {
-        table.head.extend(["vs op/s".into(), "ratio".into()]);
-    }
-    for row in &report.rows {
-        let low = row.ops_per_second.iter().copied().fold(f64::INFINITY, f64::min);
-        let high = row.ops_per_second.iter().copied().fold(0.0, f64::max);
-        let mut cells =
-            vec![row.phase.into(), format!("{:.0}", row.median), format!("{low:.0}"), format!("{high:.0}")];
-        if let (Some(vs), Some(ratio)) = (row.vs_median, row.ratio) {
-            cells.extend([format!("{vs:.0}"), format!("{ratio:.4}")]);
-        }
-        table.row(cells);
-    }
-    output::line(&format!(
-        "{} process(es), {} items each, {} directory, {} bytes per file, {} round(s)",
-        args.processes,
-        args.items,
-        if args.shared { "one shared" } else { "own" },
-        args.data,
-        args.rounds
-    ));
-    table.print();
-    Ok(())
+    let start = |dir: &Path, round| Crew::start(dir, round, args);
+    let run = |crew: &mut Crew, at: usize| crew.run(phases[at]);
+    report::measure((&dirs, Unit::Rate, load), &names, args.rounds, start, run)?.print(args.json, |load| {
+        format!(
+            "{} process(es), {} items each, {} directory, {} bytes per file, {} round(s)",
+            load.processes,
+            load.items_per_process,
+            if load.shared_directory { "one shared" } else { "own" },
+            load.data_bytes,
+            args.rounds
+        )
+    })
 }

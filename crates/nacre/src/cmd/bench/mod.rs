@@ -1,17 +1,24 @@
 //! `nacre bench`: loads that any file system can be put under, so that figures can be compared in one run.
 //!
-//! A load runs on a [`site::Site`]: programs with system calls on a directory ([`crew`]), or tasks on the client
-//! core without the kernel ([`library`]).
+//! [`md`] runs on a [`site::Site`]: programs with system calls on a directory ([`crew`]), or tasks on the client core
+//! without the kernel ([`library`]). [`tree`] runs the programs that people use. [`floor`] is a file system to compare
+//! with, [`memory`] its content.
 
 mod batch;
 mod chart;
 mod crew;
+mod floor;
 mod library;
 mod md;
+mod memory;
+mod report;
 mod site;
 mod sweep;
 mod tasks;
+mod tree;
 mod worker;
 
+pub(crate) use floor::{FloorArgs, run as floor};
 pub(crate) use md::{MdArgs, run as md};
+pub(crate) use tree::{TreeArgs, run as tree};
 pub(crate) use worker::{WorkerArgs, run as worker};

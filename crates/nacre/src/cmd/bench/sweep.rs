@@ -7,7 +7,8 @@
 //! cannot fill more slots than its share of changes.
 
 use super::chart;
-use super::md::{MdArgs, changes, median};
+use super::md::{MdArgs, changes};
+use super::report::median;
 use super::site::{Mdc, Site};
 use super::worker::Phase;
 use crate::output;

@@ -292,7 +292,8 @@ impl Worker {
             Phase::FileRename | Phase::DirRename => {
                 MetadataChange::Rename { from: (parent, name), to: (parent, moved), flags: 0 }
             }
-            Phase::FileStat | Phase::FileRead | Phase::DirStat => return Err(Errno::EINVAL),
+            // `is_in_library` says no to these.
+            _ => return Err(Errno::EINVAL),
         })
     }
 }

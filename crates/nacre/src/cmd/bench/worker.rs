@@ -4,7 +4,10 @@
 //! phase name, does the phase over its items, and prints `START END OPERATIONS` in nanoseconds of the monotonic clock.
 
 use anyhow::{Context as _, Result, bail};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::fs::{
+    AtFlags, CWD, FlockOperation, Timestamps, XattrFlags, fcntl_lock, lstat, setxattr, utimensat,
+};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{BufRead as _, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -30,6 +33,12 @@ pub(super) enum Phase {
     FileStat,
     FileRead,
     FileSetattr,
+    FileUtime,
+    FileTruncate,
+    FileSetxattr,
+    FileLock,
+    FileLink,
+    FileSymlink,
     FileRename,
     FileRemove,
     DirCreate,
@@ -39,11 +48,17 @@ pub(super) enum Phase {
     DirRemove,
 }
 impl Phase {
-    pub(super) const ALL: [Phase; 11] = [
+    pub(super) const ALL: [Phase; 17] = [
         Phase::FileCreate,
         Phase::FileStat,
         Phase::FileRead,
         Phase::FileSetattr,
+        Phase::FileUtime,
+        Phase::FileTruncate,
+        Phase::FileSetxattr,
+        Phase::FileLock,
+        Phase::FileLink,
+        Phase::FileSymlink,
         Phase::FileRename,
         Phase::FileRemove,
         Phase::DirCreate,
@@ -67,6 +82,12 @@ impl Phase {
             Phase::FileStat => "file-stat",
             Phase::FileRead => "file-read",
             Phase::FileSetattr => "file-setattr",
+            Phase::FileUtime => "file-utime",
+            Phase::FileTruncate => "file-truncate",
+            Phase::FileSetxattr => "file-setxattr",
+            Phase::FileLock => "file-lock",
+            Phase::FileLink => "file-link",
+            Phase::FileSymlink => "file-symlink",
             Phase::FileRename => "file-rename",
             Phase::FileRemove => "file-remove",
             Phase::DirCreate => "dir-create",
@@ -76,9 +97,9 @@ impl Phase {
             Phase::DirRemove => "dir-remove",
         }
     }
-    /// Whether it is a change of a name or an attribute, as the client core makes many of in one request.
-    pub(super) fn is_change(self) -> bool {
-        !matches!(self, Phase::FileStat | Phase::FileRead | Phase::DirStat)
+    /// Whether tasks of the client library can run it ([`super::tasks`]).
+    pub(super) fn is_in_library(self) -> bool {
+        Self::CHANGES.contains(&self) || matches!(self, Phase::FileRename | Phase::DirRename)
     }
     pub(super) fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|p| p.name() == name)
@@ -106,9 +127,14 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<()> {
             _ => None,
         };
         let moved = removes.is_some_and(|rename| done.contains(&rename));
+        // These two phases repeat one call on one open file.
+        let opened = matches!(phase, Phase::FileTruncate | Phase::FileLock)
+            .then(|| OpenOptions::new().write(true).open(format!("file.{}.0", args.rank)))
+            .transpose()
+            .with_context(|| format!("{} in {}", phase.name(), args.dir.display()))?;
         let start = now_ns();
         for item in 0..args.items {
-            one(args, phase, moved, item, &data)
+            one(args, phase, moved, item, &data, opened.as_ref())
                 .with_context(|| format!("{} of item {item} in {}", phase.name(), args.dir.display()))?;
         }
         done.push(phase);
@@ -118,8 +144,15 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<()> {
     Ok(())
 }
 
-/// `moved`: a rename phase has run on what is to be removed.
-fn one(args: &WorkerArgs, phase: Phase, moved: bool, item: u32, data: &[u8]) -> std::io::Result<()> {
+/// `moved`: a rename phase has run on what is to be removed. `opened`: the file of a phase that repeats a call on it.
+fn one(
+    args: &WorkerArgs,
+    phase: Phase,
+    moved: bool,
+    item: u32,
+    data: &[u8],
+    opened: Option<&File>,
+) -> std::io::Result<()> {
     let path = |prefix: &str| PathBuf::from(format!("{prefix}.{}.{item}", args.rank));
     match phase {
         Phase::FileCreate => {
@@ -129,17 +162,36 @@ fn one(args: &WorkerArgs, phase: Phase, moved: bool, item: u32, data: &[u8]) -> 
             }
             drop(f);
         }
-        Phase::FileStat => fs::symlink_metadata(path("file")).map(|_| ())?,
+        // Not `symlink_metadata`, which asks for the birth time too: the kernel has none for a new file and sends a request.
+        Phase::FileStat => lstat(path("file")).map(drop)?,
         Phase::FileRead => {
             let mut buf = vec![0; data.len().max(1)];
             let mut f = File::open(path("file"))?;
             while f.read(&mut buf)? != 0 {}
         }
         Phase::FileSetattr => fs::set_permissions(path("file"), Permissions::from_mode(0o600))?,
+        Phase::FileUtime => {
+            let time = Timespec { tv_sec: i64::from(item), tv_nsec: 0 };
+            let times = Timestamps { last_access: time, last_modification: time };
+            utimensat(CWD, path("file"), &times, AtFlags::empty())?;
+        }
+        Phase::FileTruncate => {
+            opened.ok_or(std::io::ErrorKind::NotFound)?.set_len(u64::from(item % 4096))?;
+        }
+        Phase::FileSetxattr => {
+            setxattr(path("file"), "user.bench", &item.to_le_bytes(), XattrFlags::empty())?;
+        }
+        Phase::FileLock => {
+            let file = opened.ok_or(std::io::ErrorKind::NotFound)?;
+            fcntl_lock(file, FlockOperation::LockExclusive)?;
+            fcntl_lock(file, FlockOperation::Unlock)?;
+        }
+        Phase::FileLink => fs::hard_link(path("file"), path("link"))?,
+        Phase::FileSymlink => std::os::unix::fs::symlink("target", path("symlink"))?,
         Phase::FileRename => fs::rename(path("file"), path("moved"))?,
         Phase::FileRemove => fs::remove_file(path(if moved { "moved" } else { "file" }))?,
         Phase::DirCreate => fs::create_dir(path("dir"))?,
-        Phase::DirStat => fs::symlink_metadata(path("dir")).map(|_| ())?,
+        Phase::DirStat => lstat(path("dir")).map(drop)?,
         Phase::DirSetattr => fs::set_permissions(path("dir"), Permissions::from_mode(0o700))?,
         Phase::DirRename => fs::rename(path("dir"), path("dmoved"))?,
         Phase::DirRemove => fs::remove_dir(path(if moved { "dmoved" } else { "dir" }))?,

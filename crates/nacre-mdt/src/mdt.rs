@@ -6,6 +6,7 @@
 use crate::locks::change_order::ChangeOrder;
 use crate::locks::dir_holds::DirHolds;
 use crate::locks::flocks::Flocks;
+use crate::locks::inode_locks::InodeLockTable;
 use crate::osts::Osts;
 use crate::rows::name_hash::NameHash;
 use crate::rows::opens::Opens;
@@ -33,6 +34,7 @@ pub struct Mdt {
     /// Directories move to another parent one at a time.
     moves: Gate,
     dir_holds: DirHolds,
+    inode_locks: InodeLockTable,
 }
 
 impl Mdt {
@@ -54,6 +56,7 @@ impl Mdt {
             change_order: ChangeOrder::new(&core.ctx),
             moves: Gate::new(&core.ctx, 1),
             dir_holds: DirHolds::new(&core.ctx),
+            inode_locks: InodeLockTable::new(&core.ctx),
         })
     }
     pub(crate) fn core(&self) -> &Rc<TargetCore> {
@@ -85,6 +88,9 @@ impl Mdt {
     /// The gate of directories that move to another parent.
     pub(crate) fn moves(&self) -> &Gate {
         &self.moves
+    }
+    pub(crate) fn inode_locks(&self) -> &InodeLockTable {
+        &self.inode_locks
     }
     pub(crate) fn dir_holds(&self) -> &DirHolds {
         &self.dir_holds

@@ -22,7 +22,7 @@ use core::cell::{Cell, OnceCell, RefCell};
 use core::time::Duration;
 use nacre_node::{Ctx, LogLimiters, Peers};
 use nacre_osd::Osd;
-use nacre_types::{ClientUuid, Secret, TargetName, Transno, Xid};
+use nacre_types::{ClientUuid, Instant, Secret, TargetName, Transno, Xid};
 
 /// How a target is run.
 #[derive(Debug, Clone)]
@@ -71,6 +71,8 @@ pub struct TargetCore {
     volatile_lock_features: u64,
     faults: Faults,
     registration: OnceCell<Rc<Registration>>,
+    /// When it was started.
+    started: Instant,
     /// Counts the starts of the target.
     instance: Cell<u64>,
     /// The longest lease that clients of earlier starts may rely on.
@@ -107,6 +109,7 @@ impl TargetCore {
             volatile_lock_features,
             faults: Faults::default(),
             registration: OnceCell::new(),
+            started: ctx.now(),
             instance: Cell::new(0),
             former_lease: Cell::default(),
             replaced: Cell::new(0),
@@ -133,6 +136,9 @@ impl TargetCore {
     }
     pub(crate) fn revoke_deadlines(&self) -> &RefCell<RevokeDeadlines> {
         &self.revoke_deadlines
+    }
+    pub(crate) fn started(&self) -> Instant {
+        self.started
     }
     pub(crate) fn volatile_lock_features(&self) -> u64 {
         self.volatile_lock_features

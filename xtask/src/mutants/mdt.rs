@@ -64,7 +64,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "waits are attempts",
         "crates/nacre-mdt/src/service/attempt.rs",
-        &[("RetryReason::HeldDirs | RetryReason::WaitFor(_) => 0,", "RetryReason::HeldDirs | RetryReason::WaitFor(_) => fetches_max,")],
+        &[("RetryReason::InodeLocks | RetryReason::WaitFor(_) => 0,", "RetryReason::InodeLocks | RetryReason::WaitFor(_) => fetches_max,")],
     )
     .found_by(
         "nacre-sim",
@@ -75,10 +75,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "whether a client is alone is asked before a change waits",
         "crates/nacre-mdt/src/service/attempt.rs",
         &[
-            ("    turn: Option<Turn<'a>>,\n}", "    turn: Option<Turn<'a>>,\n    tracks: bool,\n}"),
+            ("    turn: Option<Turn<'a>>,\n", "    turn: Option<Turn<'a>>,\n    tracks: bool,\n"),
             (
-                "        let mut state = Attempts { request, hash, read_set, credits, turn: None };\n",
-                "        let tracks = request.is_some_and(|request| self.core().tracks_uncommitted(request));\n        let mut state = Attempts { request, hash, read_set, credits, turn: None, tracks };\n",
+                "        let mut state = Attempts { request, hash, read_set, credits, turn: None, waiting: None };\n",
+                "        let tracks = request.is_some_and(|request| self.core().tracks_uncommitted(request));\n        let mut state = Attempts { request, hash, read_set, credits, turn: None, waiting: None, tracks };\n",
             ),
             (
                 "        // Here and not before the waits: other clients may have connected meanwhile.\n        let tracks = request.is_some_and(|request| self.core().tracks_uncommitted(request));\n",

@@ -8,7 +8,7 @@ use crate::rows::row::{Inode, OpenRow};
 use crate::rows::state_change::{SizeBefore, StateChange};
 use crate::rows::table::{self, OPEN, ORPHAN};
 use crate::rows::view::{Step, View};
-use nacre_types::{Errno, Generation, OpenHandle, SizeState, Timestamp};
+use nacre_types::{Errno, Generation, InodeBits, OpenHandle, SizeState, Timestamp};
 use nacre_wire::mdt::{OpenHow, Written, open_flags};
 
 /// Stores an open of a loaded inode. True: the inode was changed by it, and has to be stored as well.
@@ -37,6 +37,10 @@ pub(crate) fn open_inode(
     if changes {
         inode.attr.size_state = SizeState::Open;
         inode.may_have_objects = true;
+    }
+    if opened.writes() {
+        // From now on this client, too, changes size and times.
+        view.breaks(opened.fid, InodeBits::SIZE);
     }
     view.put(OPEN, &table::open(export, how.handle), &opened);
     view.state_change(StateChange::Opened { export, handle: how.handle, opened, before });

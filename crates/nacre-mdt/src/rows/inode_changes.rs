@@ -14,7 +14,7 @@ use crate::rows::state_change::StateChange;
 use crate::rows::table::{self, CHOWN, DESTROY, FLOCK, INODE, LINK, ORPHAN, UNSETTLED, XATTR};
 use crate::rows::view::{Step, View};
 use bytes::Bytes;
-use nacre_types::{Errno, Fid, Name, mode};
+use nacre_types::{Errno, Fid, InodeBits, Name, mode};
 
 impl View<'_> {
     // ---- names of an inode
@@ -70,6 +70,7 @@ impl View<'_> {
         if inode.attr.is_dir() {
             self.dir_change(DirChange::Removed(fid));
         }
+        self.note_removed(fid);
         if !inode.is_regular() {
             return;
         }
@@ -108,6 +109,7 @@ impl View<'_> {
         let fits = value.len() <= XATTR_INLINE_MAX && inline + value.len() <= XATTRS_INLINE_MAX;
         if !fits {
             self.put_bytes(XATTR, &table::xattr(inode.attr.fid, name), value);
+            self.breaks(inode.attr.fid, InodeBits::XATTR | InodeBits::PERM);
         }
         inode.xattrs.push(Xattr {
             name: Bytes::copy_from_slice(name),

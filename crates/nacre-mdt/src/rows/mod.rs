@@ -7,6 +7,7 @@ pub mod check;
 pub(crate) mod dir_change;
 pub(crate) mod inode;
 mod inode_changes;
+pub(crate) mod lock_changes;
 pub(crate) mod name_hash;
 pub(crate) mod opens;
 pub(crate) mod read_set;

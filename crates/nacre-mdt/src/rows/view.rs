@@ -9,6 +9,7 @@
 
 use crate::rows::access::{AccessKey, AccessSet};
 use crate::rows::dir_change::DirChange;
+use crate::rows::lock_changes::{LockChanges, LockHolders, changed_bits};
 use crate::rows::opens::Opens;
 use crate::rows::read_set::ReadSet;
 use crate::rows::row::{EntryRow, Inode, Row, RowError};
@@ -18,7 +19,7 @@ use alloc::vec::Vec;
 use nacre_osd::{Credits, Table, Tx};
 use nacre_rpc::PreVersions;
 use nacre_types::name::{DISCRIMINATORS, HashKey, cookie_base};
-use nacre_types::{Errno, Fid, Name, Owner, Transno, Writer};
+use nacre_types::{Errno, Fid, InodeBits, Name, Owner, Transno, Writer};
 use tracing::error;
 
 /// The reason why an attempt ended without a result.
@@ -115,8 +116,8 @@ pub(crate) struct Output {
     pub(crate) accesses: Option<AccessSet>,
     /// Changes of the memory, in order.
     pub(crate) state_changes: Vec<StateChange>,
-    /// Directories that were changed or removed, in order.
-    pub(crate) dir_changes: Vec<DirChange>,
+    /// The changes of inodes of which clients have locks.
+    pub(crate) locks: LockChanges,
     /// The versions that the operation depends on.
     pub(crate) versions: PreVersions,
     /// Directories that the transaction has made or moved, and their parents, in order.
@@ -129,6 +130,7 @@ pub(crate) struct View<'a> {
     read_set: &'a mut ReadSet,
     hash: HashKey,
     opens: &'a Opens,
+    holders: Option<&'a dyn LockHolders>,
     expected: Option<PreVersions>,
     output: Output,
 }
@@ -148,7 +150,12 @@ impl<'a> View<'a> {
         opens: &'a Opens,
         output: Output,
     ) -> Self {
-        Self { rows, read_set, hash, opens, expected: None, output }
+        Self { rows, read_set, hash, opens, holders: None, expected: None, output }
+    }
+    /// Notes what the operation means for the locks of clients.
+    pub(crate) fn noting_locks(mut self, holders: &'a dyn LockHolders) -> Self {
+        self.holders = Some(holders);
+        self
     }
     /// The operation is a replay, and depended on these versions when it was executed first.
     pub(crate) fn expecting(mut self, versions: Option<PreVersions>) -> Self {
@@ -173,7 +180,7 @@ impl<'a> View<'a> {
         self.output.state_changes.push(change);
     }
     pub(crate) fn dir_change(&mut self, change: DirChange) {
-        self.output.dir_changes.push(change);
+        self.output.locks.add_dir(change);
     }
     /// Notes the parent of a directory that this transaction has made or moved.
     pub(crate) fn dir_placed(&mut self, dir: Fid, parent: Fid) {
@@ -251,7 +258,43 @@ impl<'a> View<'a> {
         if inode.attr.is_dir() {
             self.dir_change(DirChange::of(inode));
         }
+        self.note_written(inode);
         self.put(INODE, &inode.attr.fid.key(), inode);
+    }
+    /// Notes what the new state of an inode means for locks.
+    fn note_written(&mut self, inode: &Inode) {
+        let Some(holders) = self.holders else { return };
+        let fid = inode.attr.fid;
+        if holders.others(fid) {
+            // A row that cannot be read has an error of its own where it is read.
+            let old = self.rows.get_pinned(INODE, &fid.key()).flatten();
+            let old = old.and_then(|row| Inode::from_row(row).ok());
+            let bits = old.map_or(InodeBits::NONE, |old| changed_bits(&old, inode));
+            self.breaks(fid, bits);
+        }
+        if holders.sender(fid) {
+            self.output.locks.set_changed(inode.reply());
+        }
+    }
+    /// Notes that an inode is gone.
+    pub(crate) fn note_removed(&mut self, fid: Fid) {
+        let Some(holders) = self.holders else { return };
+        self.breaks(fid, InodeBits::ALL);
+        if holders.sender(fid) {
+            self.output.locks.set_removed(fid);
+        }
+    }
+    /// Notes a change of parts of an inode that is not a change of its row.
+    pub(crate) fn breaks(&mut self, fid: Fid, bits: InodeBits) {
+        if !bits.is_empty() && self.holders.is_some_and(|holders| holders.others(fid)) {
+            self.output.locks.add_broken(fid, bits);
+        }
+    }
+    /// Notes that the reply describes an inode: its sender may be granted a lock.
+    pub(crate) fn describes(&mut self, fid: Fid) {
+        if self.holders.is_some() {
+            self.output.locks.add_described(fid);
+        }
     }
     /// Stores an inode of which only the access time has changed. Clients that hold a directory keep the hold and see the
     /// old time: access times are not coherent, and a revoke at every listing would cost more than all the rest.

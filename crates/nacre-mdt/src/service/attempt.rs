@@ -7,10 +7,10 @@
 //! it that no request is overtaken for ever.
 
 use crate::locks::change_order::WaitFor;
+use crate::locks::inode_locks::Waiting;
 use crate::locks::turns::Turn;
 use crate::mdt::Mdt;
 use crate::rows::access::AccessSet;
-use crate::rows::dir_change::DirChange;
 use crate::rows::read_set::ReadSet;
 use crate::rows::view::{Abort, Output, Step, View};
 use core::mem;
@@ -32,6 +32,8 @@ enum RetryReason {
     NeedsCredits(Credits),
     /// Other clients hold directories that it changes.
     HeldDirs,
+    /// Other clients have locks of inodes that it changes.
+    InodeLocks,
     /// A conflicting change comes first.
     WaitFor(WaitFor),
 }
@@ -49,6 +51,8 @@ struct Attempts<'a> {
     read_set: ReadSet,
     credits: Credits,
     turn: Option<Turn<'a>>,
+    /// Its place among the changes that wait for locks of inodes.
+    waiting: Option<Waiting<'a>>,
 }
 
 impl Mdt {
@@ -60,7 +64,7 @@ impl Mdt {
         credits: Credits,
         op: impl FnMut(&mut View<'_>) -> Step<T>,
     ) -> Result<(Transno, T), Errno> {
-        let attempt = self.single(request.replayed_versions(), op);
+        let attempt = self.single(Some(request), request.replayed_versions(), op);
         self.attempts(Some(request), FETCHES_MAX, read_set, credits, attempt).await
     }
     /// Executes a change of the target's own.
@@ -70,17 +74,20 @@ impl Mdt {
         credits: Credits,
         op: impl FnMut(&mut View<'_>) -> Step<T>,
     ) -> Result<(Transno, T), Errno> {
-        self.attempts(None, FETCHES_MAX, read_set, credits, self.single(None, op)).await
+        self.attempts(None, FETCHES_MAX, read_set, credits, self.single(None, None, op)).await
     }
     /// An attempt that consists of one operation.
-    fn single<T>(
-        &self,
+    fn single<'a, T>(
+        &'a self,
+        request: Option<&'a Request>,
         expected: Option<PreVersions>,
         mut op: impl FnMut(&mut View<'_>) -> Step<T>,
     ) -> impl FnMut(&mut Tx<'_>, &mut ReadSet, HashKey, &mut Output) -> Step<T> {
         move |tx, read_set, hash, output| {
             let opens = self.opens().borrow();
-            let mut view = View::new(tx, read_set, hash, &opens, mem::take(output)).expecting(expected);
+            let holders = self.lock_holders(request);
+            let view = View::new(tx, read_set, hash, &opens, mem::take(output)).expecting(expected);
+            let mut view = view.noting_locks(&holders);
             let result = op(&mut view);
             *output = view.into_output();
             result
@@ -97,7 +104,7 @@ impl Mdt {
         mut attempt: impl FnMut(&mut Tx<'_>, &mut ReadSet, HashKey, &mut Output) -> Step<T>,
     ) -> Result<(Transno, T), Errno> {
         let hash = self.name_hash().wait().await;
-        let mut state = Attempts { request, hash, read_set, credits, turn: None };
+        let mut state = Attempts { request, hash, read_set, credits, turn: None, waiting: None };
         let (mut fetches, mut freed) = (0, false);
         while fetches < fetches_max {
             let alone = self.walk(&mut state.read_set).await;
@@ -121,7 +128,7 @@ impl Mdt {
             };
             fetches = match reason {
                 RetryReason::MissingRows | RetryReason::NeedsCredits(_) => fetches + 1,
-                RetryReason::HeldDirs | RetryReason::WaitFor(_) => 0,
+                RetryReason::HeldDirs | RetryReason::InodeLocks | RetryReason::WaitFor(_) => 0,
             };
             self.prepare_retry(&mut state, reason, &output).await?;
         }
@@ -184,8 +191,11 @@ impl Mdt {
     }
     /// The reason why an attempt that has succeeded must not stand.
     fn must_retry(&self, request: Option<&Request>, output: &Output) -> Option<RetryReason> {
-        if self.is_held_by_others(request, &output.dir_changes) {
+        if self.is_held_by_others(request, output.locks.dirs()) {
             return Some(RetryReason::HeldDirs);
+        }
+        if self.has_broken_locks(request, &output.locks) {
+            return Some(RetryReason::InodeLocks);
         }
         self.must_wait_for(request, output.accesses.as_ref()).map(RetryReason::WaitFor)
     }
@@ -196,7 +206,8 @@ impl Mdt {
     /// The transaction has succeeded: the memory follows it, in the same visit.
     fn applied(&self, request: Option<&Request>, transno: Transno, output: Output) {
         output.state_changes.into_iter().for_each(|change| self.apply_state_change(change));
-        self.set_dir_tail(request, output.dir_changes);
+        self.set_dir_tail(request, output.locks.dirs().to_vec());
+        self.set_lock_tail(request, transno, output.locks);
         if let (Some(request), Some(accesses)) = (request, output.accesses) {
             self.change_order().applied(request, transno, &accesses);
         }
@@ -212,8 +223,15 @@ impl Mdt {
             RetryReason::MissingRows => {}
             RetryReason::NeedsCredits(needed) => state.credits = needed,
             RetryReason::HeldDirs => {
-                let dirs: &[DirChange] = &output.dir_changes;
-                self.revoke_holds_of_others(state.request, dirs).await;
+                self.revoke_holds_of_others(state.request, output.locks.dirs()).await;
+            }
+            RetryReason::InodeLocks => {
+                self.core().former_locks_ended().await;
+                let waiting = match state.waiting.take() {
+                    Some(waiting) => waiting,
+                    None => self.inode_locks().enter(state.request.map(|request| request.export))?,
+                };
+                state.waiting.insert(waiting).until_free(self.core(), output.locks.broken()).await?;
             }
             RetryReason::WaitFor(event) => {
                 let turns = self.change_order().turns();

@@ -138,6 +138,7 @@ impl BatchRun<'_> {
         progress: &mut Progress,
         output: &mut Output,
     ) {
+        let mdt = self.mdt;
         let (save, taken) = (tx.save(), self.choice.count());
         let placed = output.placed_dirs.len();
         let own = Output {
@@ -145,7 +146,8 @@ impl BatchRun<'_> {
             placed_dirs: core::mem::take(&mut output.placed_dirs),
             ..Output::default()
         };
-        let mut view = View::new(&mut *tx, read_set, hash, opens, own);
+        let holders = mdt.lock_holders(Some(self.request));
+        let mut view = View::new(&mut *tx, read_set, hash, opens, own).noting_locks(&holders);
         let result = match &self.operations[number] {
             Some(op) => op.get().apply(&mut view, context),
             None => Err(Errno::EOPNOTSUPP.into()),
@@ -154,7 +156,7 @@ impl BatchRun<'_> {
         (output.accesses, output.placed_dirs) = (own.accesses, own.placed_dirs);
         let failed = match result {
             Ok(applied) => {
-                output.dir_changes.extend(own.dir_changes);
+                output.locks.extend(own.locks);
                 for change in own.state_changes {
                     progress.undo.push(opens.undo_of(&change));
                     opens.apply(&change);

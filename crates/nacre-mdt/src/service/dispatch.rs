@@ -30,7 +30,7 @@ impl Mdt {
     }
     async fn dispatch_other(self: &Rc<Self>, request: &Request) -> Result<Reply, Errno> {
         match request.opcode {
-            Opcode::Readdir => self.readdir(&request.args()?).await,
+            Opcode::Readdir => self.readdir(request, &request.args()?).await,
             Opcode::Readlink => self.readlink(&request.args()?).await,
             Opcode::Getxattr => self.getxattr(&request.args()?).await,
             Opcode::Listxattr => self.listxattr(&request.args()?).await,
@@ -38,6 +38,8 @@ impl Mdt {
             Opcode::FidLinks => self.fid_links(&request.args()?).await,
             Opcode::FlockTest => self.flock_test(request).await,
             Opcode::Reclaim => self.reclaim(request).await,
+            Opcode::CancelInodeLocks => self.cancel_inode_locks(request),
+            Opcode::FormerLocksEnded => self.former_locks_have_ended(request),
             Opcode::GrantSeq => {
                 let GrantSeq {} = request.args()?;
                 self.grant_seq(request).await
@@ -55,8 +57,8 @@ impl Mdt {
 }
 
 impl Service for Mdt {
-    /// Holds of directories have no rows.
-    const VOLATILE_LOCK_FEATURES: u64 = features::DIR_HOLDS;
+    /// Locks of inodes and holds of directories have no rows.
+    const VOLATILE_LOCK_FEATURES: u64 = features::DIR_HOLDS | features::INODE_LOCKS;
 
     fn tune(osd: &mut OsdConfig) {
         // The keys that a name may have differ in the last byte only.
@@ -92,6 +94,7 @@ impl Service for Mdt {
     }
     async fn export_gone(self: Rc<Self>, export: ExportId) -> Result<(), Errno> {
         self.dir_holds().drop_export(export);
+        self.inode_locks().drop_export(self.core(), export).await;
         self.drop_export(export).await
     }
     fn connected(&self, export: ExportId) {
@@ -99,6 +102,7 @@ impl Service for Mdt {
     }
     fn acknowledged(&self, export: ExportId, callback: Xid) {
         self.dir_holds().acknowledged(export, callback);
+        self.inode_locks().acknowledged(self.core(), export, callback);
     }
     fn handle_event(&self, event: Event) -> Option<Event> {
         Some(event)

@@ -7,6 +7,7 @@ mod clients;
 mod dispatch;
 mod flocks;
 mod holds;
+mod inode_locks;
 mod operations;
 pub(crate) mod params;
 mod read;

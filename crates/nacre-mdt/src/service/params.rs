@@ -15,6 +15,7 @@ use nacre_wire::target::Param;
 /// All parameters, with their values.
 pub(crate) fn list(mdt: &Mdt) -> Vec<Param> {
     let mut params = state_params(mdt);
+    params.extend(lock_params(mdt));
     params.extend(ost_params(mdt));
     params.extend(qos_params(mdt));
     params.extend(mdt.osts().active().into_iter().map(|(index, active)| Param {
@@ -79,6 +80,37 @@ fn state_params(mdt: &Mdt) -> Vec<Param> {
             mdt.osts().sizes().waiting().to_string(),
             false,
             "files whose size is being asked from the OSTs"
+        ),
+    ]
+}
+
+/// Locks of inodes.
+fn lock_params(mdt: &Mdt) -> Vec<Param> {
+    let row = |name: &str, value, writable, help: &str| row(mdt, name, value, writable, help);
+    alloc::vec![
+        row(
+            "inode_locks",
+            mdt.inode_locks().count().to_string(),
+            false,
+            "locks of inodes that clients have: they may cache names and attributes"
+        ),
+        row(
+            "inode_locks_max",
+            mdt.inode_locks().limit().to_string(),
+            true,
+            "the same of one client at most, 1 to 65535, default 400000; at the limit one ends for another after 30 s"
+        ),
+        row(
+            "inode_lock_revokes",
+            mdt.inode_locks().revoke_count().to_string(),
+            false,
+            "locks of inodes that clients were told to return since the start"
+        ),
+        row(
+            "inode_lock_waiting",
+            mdt.inode_locks().waiting_count().to_string(),
+            false,
+            "changes that wait until other clients have returned locks of inodes"
         ),
     ]
 }
@@ -167,6 +199,10 @@ pub(crate) fn set(mdt: &Mdt, name: &str, value: &str) -> Result<(), String> {
     }
     if name == format!("mdt.{}.dir_holds_max", mdt.core().name) {
         mdt.dir_holds().set_limit(usize::from(parse_limit(name, value, DIR_HOLDS_MAX)?));
+        return Ok(());
+    }
+    if name == format!("mdt.{}.inode_locks_max", mdt.core().name) {
+        mdt.inode_locks().set_limit(usize::from(parse_limit(name, value, DIR_HOLDS_MAX)?));
         return Ok(());
     }
     if name == format!("mdt.{}.commit_on_sharing", mdt.core().name) {

@@ -8,6 +8,7 @@ use crate::rows::acl::{self, Acl};
 use crate::rows::row::{EntryRow, Inode, Row};
 use crate::rows::table::{self, ENTRY, INODE, LINK, XATTR};
 use crate::rows::xattr_name::check_xattr_name;
+use crate::service::inode_locks::{Claims, reply_tail};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -17,7 +18,8 @@ use nacre_types::name::{DISCRIMINATORS, cookie_base};
 use nacre_types::{Caller, Errno, Fid, FileType, Name, SizeState};
 use nacre_wire::mdt::{
     DirEntry, EntryReply, FidLinks, FidLinksReply, GetLayout, Getattr, Getxattr, LayoutReply, Listxattr,
-    ListxattrReply, Lookup, LookupReply, Readdir, ReaddirReply, Readlink, ReadlinkReply, XattrReply,
+    ListxattrReply, LockTail, Lookup, LookupReply, Readdir, ReaddirReply, Readlink, ReadlinkReply,
+    XattrReply,
 };
 use nacre_wire::target::StatfsReply;
 use tracing::error;
@@ -55,8 +57,11 @@ impl Mdt {
     }
 
     pub(crate) async fn lookup(&self, request: &Request, args: &Lookup<'_>) -> Result<Reply, Errno> {
+        let mut claims = self.begin_claims(request);
+        self.claim_inode(&mut claims, args.parent);
         for _ in 0..LOOKUPS_MAX {
             let Some(entry) = self.find_entry(args.parent, args.name).await? else { break };
+            self.claim_inode(&mut claims, entry.fid);
             let claim = if entry.file_type == FileType::Directory {
                 self.claim_hold(request, entry.fid)
             } else {
@@ -64,15 +69,20 @@ impl Mdt {
             };
             // The inode exists now: a client that removes it from here on ends the claim.
             if let Some(inode) = self.read_row::<Inode>(INODE, &entry.fid.key()).await? {
-                let entry = Some(self.entry_reply_to(request.export, &inode));
-                let mut reply = Reply::of(&LookupReply { entry });
-                reply.tail = self.grant_hold(claim, &inode);
+                let entry = self.entry_reply_to(request.export, &inode);
+                self.inode_read(&claims, &inode, &entry, Some((args.parent, args.name.as_bytes())));
+                let mut reply = Reply::of(&LookupReply { entry: Some(entry) });
+                reply.tail = self.grant_hold(claim, &inode).or_else(|| self.lock_tail(claims));
                 return Ok(reply);
             }
         }
         let dir: Option<Inode> = self.read_row(INODE, &args.parent.key()).await?;
         match dir {
-            Some(dir) if dir.attr.is_dir() => Ok(Reply::of(&LookupReply { entry: None })),
+            Some(dir) if dir.attr.is_dir() => {
+                let mut reply = Reply::of(&LookupReply { entry: None });
+                reply.tail = self.lock_tail(claims);
+                Ok(reply)
+            }
             Some(_) => Err(Errno::ENOTDIR),
             None => Err(Errno::ENOENT),
         }
@@ -99,6 +109,8 @@ impl Mdt {
     }
 
     pub(crate) async fn getattr(&self, request: &Request, args: &Getattr) -> Result<Reply, Errno> {
+        let mut claims = self.begin_claims(request);
+        self.claim_inode(&mut claims, args.fid);
         let inode = self.read_inode(args.fid).await?;
         let claim = if inode.attr.is_dir() { self.claim_hold(request, args.fid) } else { None };
         let inode = if claim.is_some() {
@@ -107,12 +119,16 @@ impl Mdt {
         } else {
             inode
         };
-        let mut reply = Reply::of(&self.entry_reply_to(request.export, &inode));
-        reply.tail = self.grant_hold(claim, &inode);
+        let entry = self.entry_reply_to(request.export, &inode);
+        self.inode_read(&claims, &inode, &entry, None);
+        let mut reply = Reply::of(&entry);
+        reply.tail = self.grant_hold(claim, &inode).or_else(|| self.lock_tail(claims));
         Ok(reply)
     }
 
-    pub(crate) async fn readdir(&self, args: &Readdir) -> Result<Reply, Errno> {
+    pub(crate) async fn readdir(&self, request: &Request, args: &Readdir) -> Result<Reply, Errno> {
+        let mut claims = self.begin_claims(request);
+        self.claim_inode(&mut claims, args.dir);
         let dir: Inode = self.read_row(INODE, &args.dir.key()).await?.ok_or(Errno::ENOENT)?;
         if !dir.attr.is_dir() {
             return Err(Errno::ENOTDIR);
@@ -134,7 +150,10 @@ impl Mdt {
             for (key, value) in rows {
                 let cookie = table::cookie_of(&key).ok_or(Errno::EIO)?;
                 let entry = self.entry(&key, &value)?;
-                let attrs = if args.with_attrs { self.entry_attrs(entry.fid).await? } else { None };
+                let attrs = match args.with_attrs {
+                    true => self.entry_attrs(&mut claims, request, args.dir, &entry).await?,
+                    false => None,
+                };
                 after = cookie;
                 left -= 1;
                 bytes += 64 + entry.name.len() + attrs.as_ref().map_or(0, reply_bytes);
@@ -156,11 +175,32 @@ impl Mdt {
             }
             self.core().ctx.yield_now().await;
         }
-        Ok(Reply::of(&reply))
+        let (seen, granted) = self.grants(claims);
+        let (of_dir, of_entries): (Vec<_>, Vec<_>) =
+            granted.into_iter().partition(|grant| grant.fid == args.dir);
+        let of_entries: BTreeMap<Fid, _> = of_entries.into_iter().map(|grant| (grant.fid, grant)).collect();
+        for entry in &mut reply.entries {
+            entry.granted = of_entries.get(&entry.fid).copied();
+        }
+        let granted = of_dir;
+        let tail = LockTail { seen, granted, changed: Vec::new(), removed: Vec::new() };
+        let mut reply = Reply::of(&reply);
+        reply.tail = reply_tail(tail);
+        Ok(reply)
     }
     /// `None` for an inode that has gone since its entry was read.
-    async fn entry_attrs(&self, fid: Fid) -> Result<Option<EntryReply>, Errno> {
-        Ok(self.read_row::<Inode>(INODE, &fid.key()).await?.map(|inode| inode.reply()))
+    async fn entry_attrs(
+        &self,
+        claims: &mut Claims,
+        request: &Request,
+        dir: Fid,
+        entry: &EntryRow,
+    ) -> Result<Option<EntryReply>, Errno> {
+        self.claim_inode(claims, entry.fid);
+        let Some(inode) = self.read_row::<Inode>(INODE, &entry.fid.key()).await? else { return Ok(None) };
+        let reply = self.entry_reply_to(request.export, &inode);
+        self.inode_read(claims, &inode, &reply, Some((dir, &entry.name)));
+        Ok(Some(reply))
     }
 
     pub(crate) async fn readlink(&self, args: &Readlink) -> Result<Reply, Errno> {

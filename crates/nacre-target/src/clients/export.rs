@@ -41,6 +41,8 @@ pub(crate) struct ClientExport {
     durable: bool,
     /// It has connected since the start of the target.
     seen: bool,
+    /// It may rely on volatile locks of an earlier start, until it says that it does not.
+    has_former_locks: bool,
     /// Replies that are being reconstructed.
     reconstructions: usize,
     /// Features that both sides know.
@@ -92,6 +94,7 @@ impl ClientExport {
             callback_since: None,
             durable: role == Role::Tool,
             seen: true,
+            has_former_locks: false,
             reconstructions: 0,
             features: 0,
             row_features: 0,
@@ -105,6 +108,7 @@ impl ClientExport {
         let mut export = Self::new(identity, rpc, lease_deadline, wall);
         (export.durable, export.seen) = (true, false);
         (export.features, export.row_features) = (row.features, row.features);
+        export.has_former_locks = row.features & features::INODE_LOCKS != 0;
         export.contest = Contest::held_by(row.instance);
         if row.local {
             export.origin = Origin::Process;
@@ -160,6 +164,12 @@ impl ClientExport {
     }
     pub(crate) fn is_seen(&self) -> bool {
         self.seen
+    }
+    pub(crate) fn has_former_locks(&self) -> bool {
+        self.has_former_locks
+    }
+    pub(crate) fn end_former_locks(&mut self) {
+        self.has_former_locks = false;
     }
     pub(crate) fn features(&self) -> u64 {
         self.features

@@ -20,8 +20,8 @@ pub(crate) struct Clients {
     incompat: Incompat,
     /// A client has connected, or an export has ended.
     changed: WaitList,
-    /// Some client of an earlier start may not have connected yet.
-    may_be_unseen: Cell<bool>,
+    /// Some client may rely on volatile locks of an earlier start.
+    may_have_former_locks: Cell<bool>,
 }
 
 impl Clients {
@@ -30,7 +30,7 @@ impl Clients {
             exports: RefCell::default(),
             incompat: Incompat::default(),
             changed: ctx.wait_list(),
-            may_be_unseen: Cell::new(true),
+            may_have_former_locks: Cell::new(true),
         }
     }
     pub(crate) fn exports(&self) -> Ref<'_, Exports> {
@@ -55,20 +55,27 @@ impl Clients {
     pub(crate) async fn wait_changed(&self) {
         self.changed.wait().await;
     }
-    /// When the next lease runs out of a client that has not connected since the start and for which `relevant` holds.
-    /// Once there is none, there will never be one again.
-    pub(crate) fn unseen_deadline(
+    /// When the next client cannot rely any more on a volatile lock of an earlier start, among those for which `relevant`
+    /// holds: when its lease runs out, and for one that has connected since, at `latest`. Once there is none, there will
+    /// never be one again.
+    pub(crate) fn former_locks_deadline(
         &self,
         now: Instant,
+        latest: Instant,
         relevant: impl Fn(&ClientExport) -> bool,
     ) -> Option<Instant> {
-        if !self.may_be_unseen.get() {
+        if !self.may_have_former_locks.get() {
             return None;
         }
         let exports = self.exports.borrow();
-        let unseen = exports.iter().map(|(_, e)| e).filter(|e| !e.is_seen() && relevant(e));
-        let next = unseen.map(ClientExport::lease_deadline).filter(|deadline| *deadline > now).min();
-        self.may_be_unseen.set(next.is_some());
+        let deadline = |e: &ClientExport| match (e.is_seen(), e.has_former_locks()) {
+            (false, _) => Some(e.lease_deadline()),
+            (true, true) => Some(latest),
+            (true, false) => None,
+        };
+        let relying = exports.iter().map(|(_, e)| e).filter(|e| relevant(e)).filter_map(deadline);
+        let next = relying.filter(|deadline| *deadline > now).min();
+        self.may_have_former_locks.set(next.is_some());
         next
     }
 }

@@ -25,6 +25,8 @@ pub enum RevokedLock {
     Callback(Xid),
     /// A cancel returns the lock.
     Cookie(LockCookie),
+    /// The answer to the revoke of this number returns the bits of an inode lock.
+    Inode(u64),
 }
 
 /// The connection of a client, as far as deadlines depend on it.
@@ -107,7 +109,7 @@ impl RevokeDeadlines {
             let Some(client) = progress(*export) else { continue };
             let acknowledged = match lock {
                 RevokedLock::Callback(_) => client.acknowledged,
-                RevokedLock::Cookie(_) => revocation.used,
+                RevokedLock::Cookie(_) | RevokedLock::Inode(_) => revocation.used,
             };
             let progress = revocation.used.max(client.connected_since).max(acknowledged);
             let deadline = (progress + lease).min(revocation.since + lease * EXTENSION_LEASES_MAX);

@@ -1,11 +1,14 @@
 //! The wait after a restart for locks that no row restores.
 //!
-//! A client may rely on such a lock of an earlier start until it has connected again, which ends the lock, or until its
-//! lease has run out. Changes that conflict with any of them wait for that. Which clients may have such locks follows from
+//! A client may rely on such a lock of an earlier start until it says that neither it nor its kernel does, at most until a
+//! lease after the start, or until its lease has run out if it does not come back. Changes that conflict with any of them
+//! wait for that. Which clients may have such locks follows from
 //! the features in their rows ([`Service::VOLATILE_LOCK_FEATURES`](crate::Service::VOLATILE_LOCK_FEATURES)), so a client
 //! is granted one only after its row says so.
 
+use crate::clients::export::ClientExport;
 use crate::clients::rows::ExportId;
+use crate::lease::longest_lease;
 use crate::target_core::TargetCore;
 use nacre_types::Instant;
 use nacre_wire::target::Role;
@@ -28,8 +31,14 @@ impl TargetCore {
     /// When the next lease runs out of a client that may rely on a volatile lock of an earlier start; `None` if there is
     /// no such client.
     pub fn former_locks_deadline(&self) -> Option<Instant> {
-        self.clients().unseen_deadline(self.ctx.now(), |e| {
+        let latest = self.started() + longest_lease(self);
+        self.clients().former_locks_deadline(self.ctx.now(), latest, |e| {
             e.role() == Role::Client && e.row_features() & self.volatile_lock_features() != 0
         })
+    }
+    /// The client says that it does not rely on a volatile lock of an earlier start.
+    pub fn end_former_locks(&self, export: ExportId) {
+        self.clients().with(export, ClientExport::end_former_locks);
+        self.clients().notify_changed();
     }
 }

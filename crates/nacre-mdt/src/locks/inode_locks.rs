@@ -1,0 +1,274 @@
+//! Locks of inodes: the parts of inodes that clients may cache, and the revokes before others change them.
+//!
+//! `nacre_dlm::server::InodeLocks` decides; this module connects it with exports. Callbacks of one visit to one client go out
+//! in one frame. A client has at most [`FRAMES_MAX`] unacknowledged frames of revokes, and further revokes wait for its next
+//! acknowledgement: nobody is evicted because of their number. The acknowledgement means only that the client has the
+//! callback; the bits come back with its `CancelInodeLocks`, and it has a lease for that from each revoke on.
+//!
+//! Locks survive a new connection of their client, which resends callbacks; they end with the export. After a restart,
+//! which forgets them, changes wait for the clients that may rely on former ones (`nacre_target`, `restart_wait.rs`).
+//!
+//! Not here: what a change means for locks (`rows/lock_changes.rs`), the requests (`service/inode_locks.rs`).
+
+use crate::rows::lock_changes::LockHolders;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+use nacre_dlm::server::{InodeClaim, InodeLockEffect, InodeLocks, RevokeAnswer as Answer, Ticket};
+use nacre_node::{Ctx, Promise};
+use nacre_target::{ExportId, RevokedLock, TargetCore};
+use nacre_types::{Errno, Fid, InodeBits, InodeMode, Xid};
+use nacre_wire::Opcode;
+use nacre_wire::mdt::{CancelInodeLocks, INODE_LOCKS_MAX, InodeGrant, InodeRevoke, RevokeInodeLocks};
+
+/// Inodes of which one client may have locks, unless the parameter says otherwise.
+const LOCKS_PER_CLIENT: usize = 400_000;
+/// Unacknowledged frames of revokes to one client.
+const FRAMES_MAX: usize = 8;
+/// Locks of a client that is gone that are removed in one visit.
+const DROPPED_AT_A_TIME: usize = 1024;
+
+/// The revokes to one client.
+#[derive(Default)]
+struct Revokes {
+    /// Not sent yet.
+    waiting: VecDeque<InodeRevoke>,
+    /// Frames that the client has not acknowledged.
+    frames: Vec<Xid>,
+}
+
+/// The inode locks of all clients.
+pub(crate) struct InodeLockTable {
+    ctx: Rc<Ctx>,
+    locks: RefCell<InodeLocks>,
+    revokes: RefCell<BTreeMap<ExportId, Revokes>>,
+    /// Changes that wait until their ticket is ready.
+    waiting: RefCell<BTreeMap<Ticket, Promise<()>>>,
+}
+
+impl InodeLockTable {
+    pub(crate) fn new(ctx: &Rc<Ctx>) -> Self {
+        Self {
+            ctx: ctx.clone(),
+            locks: RefCell::new(InodeLocks::new(LOCKS_PER_CLIENT)),
+            revokes: RefCell::default(),
+            waiting: RefCell::default(),
+        }
+    }
+    pub(crate) fn limit(&self) -> usize {
+        self.locks.borrow().limit()
+    }
+    pub(crate) fn set_limit(&self, limit: usize) {
+        self.locks.borrow_mut().set_limit(limit);
+    }
+    pub(crate) fn count(&self) -> usize {
+        self.locks.borrow().len()
+    }
+    /// Number of revokes so far.
+    pub(crate) fn revoke_count(&self) -> u64 {
+        self.locks.borrow().revokes()
+    }
+    /// Number of changes that wait for locks.
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.locks.borrow().waiting()
+    }
+
+    // ---- grants
+
+    /// Claims bits for a client, before the rows are read.
+    pub(crate) fn claim(
+        &self,
+        core: &TargetCore,
+        export: ExportId,
+        fid: Fid,
+        wanted: InodeBits,
+    ) -> Option<InodeClaim> {
+        let claim = self.locks.borrow_mut().claim(export, fid, InodeMode::Pr, wanted, core.ctx.now());
+        self.carry_out(core);
+        claim
+    }
+    /// What the reply to the read grants. Nothing may be waited for after this.
+    pub(crate) fn grant(&self, claim: InodeClaim) -> Option<InodeGrant> {
+        let fid = claim.fid();
+        let grant = self.locks.borrow_mut().stands(claim)?;
+        Some(InodeGrant { fid, mode: grant.mode, bits: grant.bits, number: grant.number })
+    }
+    /// Takes back claimed bits that the rows do not permit, before they are granted.
+    pub(crate) fn take_back(&self, core: &TargetCore, export: ExportId, fid: Fid, bits: InodeBits) {
+        self.locks.borrow_mut().cancelled(export, fid, bits, u64::MAX);
+        self.carry_out(core);
+    }
+
+    // ---- changes
+
+    /// What a transaction has to know of locks.
+    pub(crate) fn holders(&self, own: Option<ExportId>, tells_sender: bool, former: bool) -> Holders<'_> {
+        Holders { locks: &self.locks, own, tells_sender, former }
+    }
+    /// Whether clients other than `own` have any of these bits.
+    pub(crate) fn conflicts(&self, own: Option<ExportId>, broken: &[(Fid, InodeBits)]) -> bool {
+        !broken.is_empty() && self.locks.borrow().conflicts(own, broken)
+    }
+    /// A place among the changes that wait for locks; it is given up when it is dropped.
+    pub(crate) fn enter(&self, own: Option<ExportId>) -> Result<Waiting<'_>, Errno> {
+        let entered = self.locks.borrow_mut().enter(own, InodeMode::Ex, self.ctx.now());
+        match entered {
+            Ok(ticket) => Ok(Waiting { table: self, ticket }),
+            Err(error) => {
+                tracing::warn!(%error, "a change cannot wait for locks");
+                Err(Errno::EBUSY)
+            }
+        }
+    }
+
+    // ---- ends of locks
+
+    /// A client returns locks.
+    pub(crate) fn returned(&self, core: &TargetCore, export: ExportId, returned: &CancelInodeLocks) {
+        for answer in &returned.answers {
+            let how = if answer.converted { Answer::Converted } else { Answer::Dropped };
+            self.locks.borrow_mut().acknowledged(export, answer.number, how);
+            core.lock_returned(export, RevokedLock::Inode(answer.number));
+        }
+        for cancel in &returned.cancels {
+            self.locks.borrow_mut().cancelled(export, cancel.fid, cancel.bits, cancel.number);
+        }
+        self.carry_out(core);
+    }
+    /// An inode of the client's locks is gone by its own change.
+    pub(crate) fn forget_inode(&self, core: &TargetCore, export: ExportId, fid: Fid) {
+        self.locks.borrow_mut().forget_inode(export, fid);
+        self.carry_out(core);
+    }
+    /// The client is gone.
+    pub(crate) async fn drop_export(&self, core: &TargetCore, export: ExportId) {
+        self.revokes.borrow_mut().remove(&export);
+        loop {
+            let done = self.locks.borrow_mut().drop_holder(export, DROPPED_AT_A_TIME);
+            self.carry_out(core);
+            if done {
+                return;
+            }
+            self.ctx.yield_now().await;
+        }
+    }
+    /// The client has acknowledged a callback, perhaps one with revokes.
+    pub(crate) fn acknowledged(&self, core: &TargetCore, export: ExportId, callback: Xid) {
+        if let Some(revokes) = self.revokes.borrow_mut().get_mut(&export) {
+            revokes.frames.retain(|frame| *frame != callback);
+        }
+        self.send(core, export);
+    }
+
+    // ---- effects
+
+    /// Carries out what the table has decided: sends revokes, and wakes changes whose turn has come.
+    fn carry_out(&self, core: &TargetCore) {
+        let mut clients: Vec<ExportId> = Vec::new();
+        loop {
+            let effect = self.locks.borrow_mut().poll_effect();
+            match effect {
+                None => break,
+                Some(InodeLockEffect::Ready(ticket)) => {
+                    if let Some(promise) = self.waiting.borrow_mut().remove(&ticket) {
+                        promise.fulfil(());
+                    }
+                }
+                Some(InodeLockEffect::Revoke(revoke)) => {
+                    let export = revoke.holder;
+                    if !clients.contains(&export) {
+                        clients.push(export);
+                    }
+                    let mut revokes = self.revokes.borrow_mut();
+                    revokes.entry(export).or_default().waiting.push_back(InodeRevoke {
+                        fid: revoke.fid,
+                        bits: revoke.bits,
+                        wanted: revoke.wanted,
+                        number: revoke.number,
+                    });
+                }
+            }
+        }
+        clients.into_iter().for_each(|export| self.send(core, export));
+    }
+    /// Sends revokes that wait, as far as the client has acknowledged earlier ones.
+    fn send(&self, core: &TargetCore, export: ExportId) {
+        loop {
+            let revokes: Vec<InodeRevoke> = {
+                let mut clients = self.revokes.borrow_mut();
+                let Some(client) = clients.get_mut(&export) else { return };
+                if client.waiting.is_empty() && client.frames.is_empty() {
+                    clients.remove(&export);
+                    return;
+                }
+                if client.frames.len() >= FRAMES_MAX || client.waiting.is_empty() {
+                    return;
+                }
+                let count = client.waiting.len().min(INODE_LOCKS_MAX);
+                client.waiting.drain(..count).collect()
+            };
+            let numbers: Vec<u64> = revokes.iter().map(|revoke| revoke.number).collect();
+            // Without a callback the export is gone or about to go, and its locks with it.
+            let sent = core.callback(export, Opcode::RevokeInodeLocks, &RevokeInodeLocks { revokes });
+            let Some(frame) = sent else { return };
+            if let Some(client) = self.revokes.borrow_mut().get_mut(&export) {
+                client.frames.push(frame);
+            }
+            for number in numbers {
+                core.revoked(export, RevokedLock::Inode(number), "the lock of an inode");
+            }
+        }
+    }
+}
+
+/// The holders of locks, for one attempt of a change.
+pub(crate) struct Holders<'a> {
+    locks: &'a RefCell<InodeLocks>,
+    own: Option<ExportId>,
+    tells_sender: bool,
+    /// Clients may rely on locks of an earlier start.
+    former: bool,
+}
+impl LockHolders for Holders<'_> {
+    fn others(&self, fid: Fid) -> bool {
+        self.former || self.locks.borrow().conflicts(self.own, &[(fid, InodeBits::ALL)])
+    }
+    fn sender(&self, fid: Fid) -> bool {
+        self.tells_sender && self.own.is_some_and(|own| !self.locks.borrow().held(own, fid).is_empty())
+    }
+}
+
+/// The place of a change among those that wait for locks.
+pub(crate) struct Waiting<'a> {
+    table: &'a InodeLockTable,
+    ticket: Ticket,
+}
+impl Waiting<'_> {
+    /// Revokes the locks of others on these bits and waits until there are none.
+    pub(crate) async fn until_free(
+        &self,
+        core: &TargetCore,
+        broken: &[(Fid, InodeBits)],
+    ) -> Result<(), Errno> {
+        let set = self.table.locks.borrow_mut().set_wants(self.ticket, broken);
+        let is_ready = set.map_err(|error| {
+            tracing::warn!(%error, "a change cannot wait for locks");
+            Errno::EBUSY
+        })?;
+        if is_ready {
+            return Ok(());
+        }
+        let (promise, ready) = self.table.ctx.promise();
+        self.table.waiting.borrow_mut().insert(self.ticket, promise);
+        self.table.carry_out(core);
+        ready.await;
+        Ok(())
+    }
+}
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.table.waiting.borrow_mut().remove(&self.ticket);
+        self.table.locks.borrow_mut().leave(self.ticket, self.table.ctx.now());
+    }
+}

@@ -1,0 +1,154 @@
+//! Locks of inodes, as far as requests are concerned: which locks a reply grants (`locks/inode_locks.rs` has the rules).
+//!
+//! Rules: bits are claimed before the rows are read and granted if they still stand then. LOOKUP of an inode is granted
+//! with a name only if the inode's own links have that name: it may have been renamed since its entry was read. SIZE is
+//! granted only while the reply tells the size, or the sender's own writes complete it.
+
+use crate::locks::inode_locks::Holders;
+use crate::mdt::Mdt;
+use crate::rows::lock_changes::LockChanges;
+use crate::rows::row::Inode;
+use alloc::vec::Vec;
+use nacre_dlm::server::InodeClaim;
+use nacre_target::{ExportId, Reply, ReplyTail, Request};
+use nacre_types::{Codec, Errno, Fid, InodeBits, SizeState, Transno};
+use nacre_wire::flags;
+use nacre_wire::mdt::{
+    CancelInodeLocks, EntryReply, FormerLocksEnded, INODE_LOCKS_MAX, InodeGrant, LockTail,
+};
+use nacre_wire::target::Empty;
+
+/// Parts of an inode that a reply with its attributes can grant.
+const OF_INODE: InodeBits =
+    InodeBits::ATTRS.with(InodeBits::LOOKUP).with(InodeBits::XATTR).with(InodeBits::LAYOUT);
+
+/// The claims of one reply.
+#[derive(Default)]
+pub(crate) struct Claims {
+    /// `None`: the sender is granted nothing.
+    export: Option<ExportId>,
+    /// Changes up to this are in the rows that are read from now on.
+    seen: Transno,
+    claims: Vec<InodeClaim>,
+}
+
+impl Mdt {
+    /// Whether the sender takes locks, and a restart would know.
+    fn takes_locks(&self, request: &Request) -> bool {
+        request.header.has(flags::MAY_LOCK) && self.core().may_have_volatile_locks(request.export)
+    }
+
+    // ---- reads
+
+    /// The claims for a reply to this request, before any row is read.
+    pub(crate) fn begin_claims(&self, request: &Request) -> Claims {
+        let export = self.takes_locks(request).then_some(request.export);
+        Claims { export, seen: self.core().osd.last_transno(), claims: Vec::new() }
+    }
+    /// Claims the lock of an inode whose attributes are read next.
+    pub(crate) fn claim_inode(&self, claims: &mut Claims, fid: Fid) {
+        let Some(export) = claims.export else { return };
+        let opens = self.opens().borrow();
+        let is_sole =
+            opens.sole_writer(fid).is_none_or(|(writer, _)| writer == export) && opens.writers(fid) <= 1;
+        let others_write = !is_sole || opens.is_being_truncated(fid);
+        drop(opens);
+        let claim = self.inode_locks().claim(self.core(), export, fid, OF_INODE.grantable(others_write));
+        claims.claims.extend(claim);
+    }
+    /// The inode of a claim has been read, under this name if there is one.
+    pub(crate) fn inode_read(
+        &self,
+        claims: &Claims,
+        inode: &Inode,
+        reply: &EntryReply,
+        name: Option<(Fid, &[u8])>,
+    ) {
+        let Some(export) = claims.export else { return };
+        let mut unfit = InodeBits::NONE;
+        if inode.is_regular() && inode.attr.size_state != SizeState::Exact && !reply.yours {
+            unfit |= InodeBits::SIZE;
+        }
+        let has =
+            |(parent, name): (Fid, &[u8])| inode.links.iter().any(|l| l.parent == parent && l.name == name);
+        if name.is_some_and(|name| !has(name)) {
+            unfit |= InodeBits::LOOKUP;
+        }
+        if inode.attr.nlink == 0 {
+            unfit = InodeBits::ALL;
+        }
+        if !unfit.is_empty() {
+            self.inode_locks().take_back(self.core(), export, inode.attr.fid, unfit);
+        }
+    }
+    /// What stands of the claims. Nothing may be waited for after this.
+    pub(crate) fn grants(&self, claims: Claims) -> (Transno, Vec<InodeGrant>) {
+        let granted = claims.claims.into_iter().filter_map(|claim| self.inode_locks().grant(claim));
+        (claims.seen, granted.collect())
+    }
+    /// The tail of the reply to a read.
+    pub(crate) fn lock_tail(&self, claims: Claims) -> Option<ReplyTail> {
+        let (seen, granted) = self.grants(claims);
+        reply_tail(LockTail { seen, granted, changed: Vec::new(), removed: Vec::new() })
+    }
+
+    // ---- changes
+
+    /// What an attempt of a change has to know of locks.
+    pub(crate) fn lock_holders(&self, request: Option<&Request>) -> Holders<'_> {
+        let tells_sender = request.is_some_and(|request| self.takes_locks(request));
+        let former = self.core().former_locks_deadline().is_some();
+        self.inode_locks().holders(request.map(|request| request.export), tells_sender, former)
+    }
+    /// Whether a change has to wait for locks of other clients.
+    pub(crate) fn has_broken_locks(&self, request: Option<&Request>, changes: &LockChanges) -> bool {
+        if request.is_some_and(|request| request.replayed_transno().is_some()) {
+            return false; // they were returned before it was executed first
+        }
+        !changes.broken().is_empty() && self.core().former_locks_deadline().is_some()
+            || self.inode_locks().conflicts(request.map(|request| request.export), changes.broken())
+    }
+    /// A change has been applied: its reply has the new state of inodes of the sender's locks, and grants locks of those
+    /// that it describes.
+    pub(crate) fn set_lock_tail(
+        &self,
+        request: Option<&Request>,
+        transno: Transno,
+        mut changes: LockChanges,
+    ) {
+        let Some(request) = request.filter(|request| self.takes_locks(request)) else { return };
+        let (mut changed, removed) = changes.take_states();
+        let described = changes.described();
+        for fid in &removed {
+            self.inode_locks().forget_inode(self.core(), request.export, *fid);
+        }
+        changed.retain(|state| !described.contains(&state.attr.fid));
+        let mut claims = Claims { export: Some(request.export), seen: transno, claims: Vec::new() };
+        described.iter().for_each(|fid| self.claim_inode(&mut claims, *fid));
+        let (seen, granted) = self.grants(claims);
+        if let Some(tail) = reply_tail(LockTail { seen, granted, changed, removed }) {
+            request.set_reply_tail(tail);
+        }
+    }
+
+    // ---- ends of locks
+
+    pub(crate) fn cancel_inode_locks(&self, request: &Request) -> Result<Reply, Errno> {
+        let returned: CancelInodeLocks = request.args()?;
+        if returned.answers.len() > INODE_LOCKS_MAX || returned.cancels.len() > INODE_LOCKS_MAX {
+            return Err(Errno::EINVAL);
+        }
+        self.inode_locks().returned(self.core(), request.export, &returned);
+        Ok(Reply::of(&Empty {}))
+    }
+    pub(crate) fn former_locks_have_ended(&self, request: &Request) -> Result<Reply, Errno> {
+        let FormerLocksEnded {} = request.args()?;
+        self.core().end_former_locks(request.export);
+        Ok(Reply::of(&Empty {}))
+    }
+}
+
+pub(crate) fn reply_tail(tail: LockTail) -> Option<ReplyTail> {
+    let says_something = !(tail.granted.is_empty() && tail.changed.is_empty() && tail.removed.is_empty());
+    says_something.then(|| ReplyTail { flag: flags::LOCKS, bytes: tail.to_vec() })
+}

@@ -1,8 +1,9 @@
 //! The client core: POSIX-like calls by FID on top of imports, layouts and locks. Knows nothing of FUSE.
 //!
-//! Every call is an `async fn` on the mount's island. Nothing is cached yet: each call asks the target that knows.
+//! Every call is an `async fn` on the mount's island. State that `cache` does not hold is requested from its target
+//! with each call.
 //!
-//! Module map: `client` is the front door, `api` the arguments and results of its calls; the calls live by concern:
+//! Module map: `client` is the front door, `api` the arguments and results of its calls; there is a folder per concern:
 //!
 //! - `metadata`: names, attributes, layouts, batches of changes;
 //! - `files`: open handles, closes, access times;
@@ -12,9 +13,9 @@
 //! - `targets`: the MGS, the MDT and the OSTs, and how they are found.
 //!
 //! `params` and `stats` are the view of administrators.
-//! Caches will live under locks that `locks` keeps instead of cancelling; nothing above it has to know.
 //!
-//! Objects of the core refer to each other by FID, not by pointer, so that a mount can be cut into shards by FID.
+//! Objects of the core refer to each other by FID, not by pointer, so that the files of a mount can be divided between
+//! several islands by FID.
 #![no_std]
 extern crate alloc;
 

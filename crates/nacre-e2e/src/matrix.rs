@@ -1,4 +1,4 @@
-//! The two-mount matrix: what one mount has completed the other sees at once.
+//! The two-mount matrix: a change that has completed on one mount is visible at once on the other.
 //!
 //! For every pair (change, observation): the observer looks on mount B (so that anything it might keep is warm), the
 //! change is made on mount A, the observer looks again on B. The same script runs on the file system below; every

@@ -1,4 +1,4 @@
-//! `cargo xtask million`: what a create costs in a file system that is full of files, against an empty one.
+//! `cargo xtask million`: the cost of a create in a file system that is full of files, compared with an empty one.
 //!
 //! Two `nacre up`: a large one, grown first, and small ones that are made anew for every round. In turn each makes
 //! some files, so that a busy machine is as slow for one as for the other; compared is the CPU of the whole processes,

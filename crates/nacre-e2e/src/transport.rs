@@ -1,4 +1,4 @@
-//! Through what the mounts of a step get their requests: io_uring where the machine allows it, or /dev/fuse.
+//! The transport by which the mounts of a step get their requests: io_uring where the machine allows it, or /dev/fuse.
 
 use anyhow::{Context as _, Result};
 use std::path::Path;

@@ -3,7 +3,7 @@
 //! Requested: large requests; locks, ACLs and the removal of set-id bits by the file system; file handles; shared
 //! mappings of direct files. Deliberately not requested: WRITEBACK_CACHE (the kernel would ignore the file system's
 //! sizes), ATOMIC_O_TRUNC (a separate truncate needs one implementation instead of two), opens without a message (the
-//! servers would not know the open files), splice (replies are small or memory already).
+//! servers would not know the open files), splice (replies are small, or already in memory).
 
 use crate::abi::{self, Field, InitIn, InitOut, init, op};
 use crate::device::{Channel, MAX_PAGES, MAX_WRITE_BYTES, Read};

@@ -1,4 +1,4 @@
-//! The management server: which targets each file system has, where they are, and what all of them must agree on.
+//! The management server: the targets of each file system, their addresses, and the values that all of them share.
 //!
 //! [`Registry`] is the list as a value with its rows; [`Mgs`] is the service that answers from it. Not here:
 //! connections, records and leases (`nacre-target`), file data and names (the other targets).

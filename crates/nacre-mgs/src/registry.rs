@@ -1,13 +1,16 @@
 //! The list of file systems and their targets, and its rows.
 //!
-//! Invariants: an index of a file system belongs to one uuid (with the secret with which that registered first), and to a
-//! history that only goes on, until an administrator admits another target or an old copy (docs/targets.md); a target that
-//! is not known comes in while registration is open, or as the administrator; the key of the name hash is made once and
-//! never changes (cookies of directories depend on it); the version grows with every change that others must learn of, and a
-//! registration that says nothing new changes nothing. Everything is bounded: file systems, targets, addresses.
-//! Rows: `MGS_FIRST` by name holds an [`FsRow`]; `MGS_FIRST + 1` by name, kind and index a [`TargetRow`];
-//! `MGS_FIRST + 2` under `version` the version of the list, under `register` whether new targets are taken;
-//! `MGS_FIRST + 3` by name the parameters kept.
+//! Invariants:
+//! - An index of a file system belongs to one uuid (with the secret of its first registration) and to one history,
+//!   which only grows, until an administrator admits another target or an old copy (docs/targets.md).
+//! - An unknown target is accepted while registration is open, or if the administrator registers it.
+//! - The key of the name hash is created once and never changes, because cookies of directories depend on it.
+//! - The version grows with every change that others must learn of; a registration without news changes nothing.
+//! - File systems, targets and addresses are bounded.
+//!
+//! Rows: `MGS_FIRST` by name holds an [`FsRow`]; `MGS_FIRST + 1` by name, kind and index a [`TargetRow`]; `MGS_FIRST +
+//! 2` under `version` the version of the list, under `register` whether new targets are accepted; `MGS_FIRST + 3` by
+//! name the permanent parameters.
 
 use alloc::collections::BTreeMap;
 use alloc::format;

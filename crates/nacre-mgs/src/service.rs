@@ -1,7 +1,7 @@
-//! The service of an MGS: registrations and lists, and which targets may register.
+//! The service of an MGS: registrations and lists, and the decision which targets may register.
 //!
-//! Invariants: a registration is answered when it is durable (the key of the name hash may never change under a
-//! file system that has used it); the list in memory is what the rows say, so it is changed after the write.
+//! Invariants: the reply to a registration is sent when the registration is durable (the key of the name hash may never
+//! change under a file system that has used it); the list in memory equals the rows, so it is changed after the write.
 
 use crate::registry::{
     FILE_SYSTEMS, FsRow, News, PARAMS, ParamChange, REGISTER_KEY, Refused, Register, Registry, STATE,

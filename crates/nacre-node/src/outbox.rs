@@ -1,13 +1,13 @@
 //! The outbox of one direction of a connection: a queue and its send token.
 //!
-//! Frames are put in *inside* the visit that made them, so their order is the order of visits. The thread that leaves
-//! the island takes the token and drains the queue; a second thread that finds the token taken continues with its own
-//! work, because the holder will see its frames.
+//! Frames are added *inside* the visit that produced them, so their order is the order of visits. The thread that
+//! leaves the island takes the token and drains the queue; a second thread that finds the token taken continues with
+//! its own work, because the holder will see its frames.
 //!
 //! Invariants: (1) at most one holder of the token; (2) items leave in the order in which they came; (3) the token is
 //! released only in the same step that found the queue empty, so no item is left without a holder; (4) the queued items
 //! never cost more than the bound, unless the bound is `usize::MAX`. Not here: the lock around it (the driver's; the
-//! simulator needs none), sockets, what an item means.
+//! simulator needs none), sockets, the meaning of items.
 
 use alloc::collections::VecDeque;
 

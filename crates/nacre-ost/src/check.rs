@@ -2,10 +2,11 @@
 //!
 //! Reads only. Checked are: every object row and its block rows (masks inside the size, block counts, blob long enough, no
 //! block marked as lost, with `sums` the checksum of every written block), block rows and tombstones without or with an
-//! object, the count of objects, usage per owner. Not problems, but counted and reported: a blob without rows (space that a
-//! crash left behind), bytes that are missing and were not durable when a machine was lost, and a checksum that differs
-//! where the target was ever stopped unplanned: an overwrite that a crash interrupted before its row was written, and that
-//! was never repeated, looks like that, and until overwritten regions are marked it cannot be told from damage.
+//! object, the count of objects, usage per owner. Not problems, but counted and reported: a blob without rows (space
+//! that a crash left behind), bytes that are missing and were not durable when a machine was lost, and, if the target
+//! was ever stopped unplanned, a checksum that differs. An overwrite that a crash interrupted before its row was
+//! written, and that was never repeated, leaves such a checksum; until overwritten regions are marked, it cannot be
+//! distinguished from damage.
 
 use crate::locks::PERSISTENT_LOCKS;
 use crate::room::{self, ObjectCount};

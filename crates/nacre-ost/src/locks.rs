@@ -1,9 +1,9 @@
 //! Extent locks of objects: the lock space of `nacre_dlm` for tasks and clients.
 //!
-//! Invariants: an operation holds its lock as a guard, from before it reads the object until its reply is complete; a
-//! request under a client's lock pins that lock, so that neither a cancel nor an eviction grants the range to another client
-//! while bytes move; a client whose request waited is sent the grant, with the state of the object, as soon as it is
-//! granted.
+//! Invariants: an operation holds its lock as a guard, from before it reads the object until its reply is complete. A
+//! request under a client's lock pins that lock, so that neither a cancel nor an eviction grants the range to another
+//! client while bytes move. A client whose lock request had to wait gets a callback with the state of the object as
+//! soon as the lock is granted.
 //! Not here: which locks a restart restores (`nacre_target::PersistentLocks`), which request needs which lock
 //! (`service/requests.rs`), deadlines (`nacre_target`).
 

@@ -1,13 +1,13 @@
 //! Room for objects that do not exist yet: promised to an MDT, so that a create which succeeded does not fail later for
 //! want of an object.
 //!
-//! One row counts the objects that exist and those that are promised and do not exist yet. A grant raises the latter
-//! number, the first write of an object (or the destroy of one that was never written) lowers it. Existing objects do not
-//! grow into the promised room. The bytes per object are an estimate; on a device that others fill too, the promise is only
-//! as good as the estimate, and a write may fail with ENOSPC.
-//! Invariants: the row changes in the transaction of the object; memory equals the row after each of these. Promises that a
-//! dead MDT never used cannot be told from used ones: so they are kept up to [`PROMISED_PART`] of the store and forgotten
-//! beyond, and as long as there is other space, more is granted.
+//! One row counts the objects that exist, and those that are promised and do not exist yet. A grant raises the second
+//! number; the first write of an object (or the destroy of one that was never written) lowers it. Existing objects do
+//! not grow into the promised room. The bytes per object are an estimate: on a device that others fill too, a write may
+//! fail with ENOSPC in spite of a promise.
+//! Invariants: the row changes in the transaction of the object; memory equals the row after each of these. Promises
+//! that a dead MDT never used cannot be distinguished from used ones. They are therefore kept up to [`PROMISED_PART`]
+//! of the store and forgotten beyond that; as long as there is other space, more is granted.
 
 use alloc::rc::Rc;
 use core::cell::Cell;

@@ -1,8 +1,8 @@
 //! The entry lock of an island: spin for up to 20 µs, then park.
 //!
-//! A visit aims at less than 50 µs, a cross-CPU wake-up costs 60-90 µs on a virtual machine: so a thread that finds an
-//! island occupied spins for a while before it sleeps (measured with 2-4 threads: 126 k visits/s and 3 µs p99 wait,
-//! against 96 k/s and 62 µs with a plain mutex).
+//! A visit should take less than 50 µs, and a cross-CPU wake-up costs 60-90 µs on a virtual machine. Therefore a thread
+//! that finds an island occupied spins for a while before it sleeps (measured with 2-4 threads: 126 k visits/s and 3 µs
+//! p99 wait, against 96 k/s and 62 µs with a plain mutex).
 //!
 //! Invariants: one holder; a thread parks only while the word says CONTENDED, and the word is set so under the mutex
 //! that the wake-up also takes, so no wake-up is lost. Loom test at the bottom.

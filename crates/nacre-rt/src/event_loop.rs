@@ -1,8 +1,8 @@
 //! An event loop: one thread and one epoll descriptor with its ready entries; on loop 0 also the timers.
 //!
-//! Invariants: only the loop's own thread accesses `entries`; other threads leave commands in the inbox and wake the
-//! loop through its eventfd, at most once per sleep. The work that follows from an event is finished (or its turn is
-//! over) before the kernel is polled again.
+//! Invariants: only the loop's own thread accesses `entries`. Other threads put commands into the inbox and wake the
+//! loop through its eventfd; between two sleeps of the loop they do this only once. Before the loop polls the kernel
+//! again, it has finished the work that follows from an event, or has worked for its full turn.
 //!
 //! Helpers: loop 0 serves the sources of front ends. When it has been busy for [`crate::Config::help_after`] without a
 //! pause, the next loop watches them too (EPOLLEXCLUSIVE, its own descriptor); a helper that is woken while loop 0

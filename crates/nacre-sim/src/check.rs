@@ -1,4 +1,4 @@
-//! Comparison of what a mount shows with what the model says, and of what is left at rest.
+//! Comparison of the content of a mount with the model, and of the state at rest.
 
 use crate::model::{Kind, Model, ROOT, Stat};
 use crate::ops::{read_all, stat_of};

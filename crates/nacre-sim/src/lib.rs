@@ -1,11 +1,13 @@
 //! A whole cluster in one process from one seed: the same logic crates as the binary, with virtual time, a network
 //! of ordered connections with random delays, stores in memory, and faults.
 //!
-//! A run is a function of its seed. `world` drives islands, `net` is what is between them; both know nothing of file
-//! systems. `cluster` makes targets and mounts; `model` is what POSIX says; `ops` are the operations that are tried,
-//! `common` those in which mounts meet; `faults` is what goes wrong, `loss` what it may take; `check` compares, `rest` looks at what is left,
-//! `offline` formats targets and looks at what stopped ones hold; `bed` is for tests of one kind of target; `run` is one
-//! seed from start to end, `plan` what it tries.
+//! A run is a function of its seed. Its parts:
+//! - `world` drives islands, `net` is the network between them; both know nothing of file systems.
+//! - `cluster` has the targets and mounts; `bed` is a smaller world for tests of one kind of target.
+//! - `plan` and `run` plan a seed and run it; `ops` are its operations, `common` the work on files that mounts share.
+//! - `faults` injects faults, `loss` describes the losses that they permit.
+//! - `model` is the model of POSIX, `check` compares a mount with it, `rest` verifies the state at the end.
+//! - `offline` formats targets and reads the stores of stopped ones.
 
 pub mod bed;
 pub mod check;

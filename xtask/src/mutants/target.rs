@@ -1,4 +1,4 @@
-//! Bugs planted into what all targets have: clients, leases, recovery, identity; and the MGS.
+//! Bugs planted into the common part of all targets (clients, leases, recovery, identity) and into the MGS.
 
 use super::{Mutation, planted};
 

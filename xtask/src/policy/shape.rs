@@ -1,4 +1,4 @@
-//! What is counted in each crate: import circles, `pub(crate)` fields, long functions, undocumented public items.
+//! Counts of each crate: import circles, `pub(crate)` fields, long functions, undocumented public items.
 //!
 //! Files are modules here: an import is a path in the code of one file that leads to an item of another. A name that
 //! the front door of a crate or folder re-exports leads to the file that defines it, and the re-export itself is no

@@ -1,14 +1,15 @@
 //! Appends that are longer than one request of the kernel: their pieces stay together.
 //!
-//! The kernel splits a write(2) into requests of at most 1 MiB and sends each one when the one before has its reply. Between them
-//! the file stays locked: against other mounts by extent locks on all of its objects, against other calls of this mount by a
-//! range lock. That ends with the last piece; with the close of the handle; with any call that the kernel would not let happen
-//! during such a write; or when no piece has come for a second (the caller was killed, or cannot read its own buffer), so
-//! that nobody waits for long. Then the rest, should it come, goes to the end of the file as it is by then.
+//! The kernel splits a write(2) into requests of at most 1 MiB and sends each one when the previous one has its reply.
+//! Between them the file stays locked: against other mounts by extent locks on all of its objects, against other calls
+//! of this mount by a range lock. The locks are released after the last piece; at the close of the handle; at any call
+//! that the kernel would not allow during such a write; or when no piece has arrived for a second (the caller was
+//! killed, or cannot read its own buffer), so that others do not wait for long. A piece that arrives after that is
+//! appended at the current end of the file.
 //!
-//! A piece is recognised by its handle and by the offset that the kernel gives it: it goes on where the one before ended. (The
-//! offsets say nothing about the place in the file: that is what this mount's kernel believed its end to be.) Bounded: one
-//! such append per file, and 2 GiB per call, which is the kernel's limit.
+//! A piece is recognised by its handle and by the offset that the kernel gives it, which is the end of the previous
+//! piece. (The offset is not the place in the file: it continues from the end of the file as this mount's kernel
+//! assumed it.) Bounded: one such append per file, and 2 GiB per call, which is the kernel's limit.
 
 use crate::files::ranges::RangeGuard;
 use crate::locks::extents::GrantedExtent;

@@ -1,8 +1,8 @@
 //! Space of the file system: the sum of its OSTs' devices, and the inodes of its MDTs.
 //!
-//! OSTs on one device share its space: it is counted once, with the numbers of the one that can give least.
-//! An OST that does not reply is left out of the sum (`df` must not hang because one OST is away). The MDTs are asked
-//! first: they have the OSTs free the space of removed files before they reply.
+//! OSTs on one device share its space: it is counted once, with the numbers of the OST that reports the least free
+//! space. An OST that does not reply is omitted from the sum (`df` must not hang because one OST is away). The MDTs are
+//! asked first, because they have the OSTs free the space of removed files before they reply.
 
 use crate::client::Client;
 use crate::targets::target::Target;

@@ -1,4 +1,5 @@
-//! Which bytes of a file lie in which object, and what objects say about the file.
+//! The mapping between ranges of a file and ranges of its objects, and the attributes of a file from those of its
+//! objects.
 //!
 //! Pure arithmetic on a layout component. A contiguous range of a file is contiguous in each object that it
 //! touches, so an operation has at most one range per object.

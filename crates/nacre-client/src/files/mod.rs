@@ -1,8 +1,8 @@
 //! Files in use: open handles, the state that this mount keeps per file, closes.
 //!
-//! `open` has opens and the end of handles, `table` the open handles, `state` the state per file; `closes` combines closes into
-//! batches, with `close_queue`; `ranges` orders the operations of this mount on one file; `atime` keeps access times;
-//! `eviction` handles evictions, `lost` knows the handles whose file locks an eviction took.
+//! `open` has opens and the end of handles, `table` the open handles, `state` the state per file; `closes` combines
+//! closes into batches, with `close_queue`; `ranges` orders the operations of this mount on one file; `atime` keeps
+//! access times; `eviction` handles evictions, `lost` records the handles whose file locks an eviction released.
 
 pub(crate) mod atime;
 pub(crate) mod close_queue;

@@ -2,8 +2,8 @@
 //! (`long_append`).
 //!
 //! Invariants: (1) locks of one operation are taken in (stripe, offset) order; (2) every requested lock is
-//! cancelled, also when the operation fails: dropping [`GrantedExtent`] sends the cancel. Not here: waiting for a callback
-//! (`pending`), operations of this mount among each other (`ranges`), keeping locks with what they cover (the cache to come).
+//! cancelled, also when the operation fails: dropping [`GrantedExtent`] sends the cancel. Not here: waiting for a
+//! callback (`pending`), the order of operations of this mount (`ranges`).
 
 use crate::data::stripes::Laid;
 use crate::locks::pending::{PendingLock, PendingLocks};

@@ -1,9 +1,10 @@
-//! Operations under file locks begin and end within the MDT's lease: after it another client may have the locks, and the OSTs
-//! do not know file locks.
+//! Operations under file locks begin and end within the MDT's lease: after the lease another client may have the locks,
+//! and the OSTs do not know file locks.
 //!
-//! Invariants: a handle that an eviction took gives EIO; where there are locks an operation begins and ends within the
-//! lease; each change of an object says until when the OST may begin it, so that one that was long on its way, or that
-//! waited for a stopped OST, is not made under the locks of the next holder.
+//! Invariants: operations on a handle whose locks an eviction released fail with EIO. An operation on a file with locks
+//! begins and ends within the lease. Each change of an object carries the deadline until which the OST may begin it, so
+//! that a change that was delayed in the network, or by a stopped OST, is not applied after the locks were granted to
+//! another client.
 
 use crate::client::Client;
 use crate::data::io::NO_LOCK;

@@ -1,9 +1,9 @@
-//! Attributes: from which target the size of a file is taken.
+//! Attributes: the target from which the size of a file is taken.
 //!
-//! While the MDT says `Open`, the objects have size, space and write times, and all of them are asked in parallel. An
-//! object's time counts only if it is later than the last explicit change of the file's time. A truncate sets the size
-//! of every object, so that objects always tell the truth; it reports to the MDT while it holds the
-//! locks, so that reports arrive in the order of the changes. Not here: how the MDT uses a report.
+//! While the MDT reports the size as `Open`, the objects have size, space and write times, and all of them are asked in
+//! parallel. An object's time counts only if it is later than the last explicit change of the file's time. A truncate
+//! sets the size of every object, so that the sizes of objects are always right; it reports to the MDT while it holds
+//! the locks, so that reports arrive in the order of the changes. Not here: how the MDT uses a report.
 
 use crate::api::ResolvedInode;
 use crate::cache::dirs::Touches;

@@ -1,8 +1,8 @@
 //! Several changes of the namespace in one request: one transaction, one round trip, a result each.
 //!
-//! Rules: changes happen in order and each sees those before it; one that fails leaves nothing behind. More than
-//! [`BATCH_MAX`], or changes at several MDTs, go in several requests, one after the other. A target that does not know batches
-//! gets the changes one by one.
+//! Rules: changes are applied in order, and each sees those before it; a change that fails leaves nothing behind. More
+//! than [`BATCH_MAX`] changes, or changes at several MDTs, are sent in several requests, one after the other. A target
+//! without batches gets the changes one by one.
 
 use crate::api::{CreateArgs, ResolvedInode};
 use crate::cache::dirs::Touches;

@@ -1,4 +1,4 @@
-//! What can be seen of an import, in the field's formats: `state`, `import`, `rpc_stats`.
+//! The state of an import for administrators, in the field's formats: `state`, `import`, `rpc_stats`.
 
 use crate::targets::target::Target;
 use alloc::format;

@@ -1,8 +1,9 @@
 //! The targets of the mounted file system: how they are found, and the requests to each.
 //!
-//! `mount` has the known targets, keeps their list up to date and waits for them; `target` is one target with its import and
-//! counters; `mdt` is an MDT with the state of the mount that belongs to it; `imports` prints the state of an import as
-//! administrators know it. A request about a file or directory goes to the MDT that `Client::mdt_of` returns for its FID.
+//! `mount` has the known targets, keeps their list up to date and waits for them; `target` is one target with its
+//! import and counters; `mdt` is an MDT with the state of the mount that belongs to it; `imports` prints the state of an
+//! import for administrators. A request about a file or directory goes to the MDT that `Client::mdt_of` returns for its
+//! FID.
 
 pub(crate) mod imports;
 pub(crate) mod mdt;

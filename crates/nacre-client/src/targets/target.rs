@@ -1,4 +1,5 @@
-//! One target of the file system: its import, its name, its counters, and room for what must never wait.
+//! One target of the file system: its import, its name, its counters, and reserved capacity for requests that must
+//! never wait.
 
 use crate::stats::Stats;
 use alloc::format;

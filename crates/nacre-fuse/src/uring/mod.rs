@@ -1,9 +1,10 @@
 //! FUSE-over-io_uring: a queue and a thread per CPU, so that a request is served on the CPU of its caller.
 //!
-//! A wake-up on another CPU costs more than most requests, so the kernel can put requests into a queue of the CPU they
-//! are made on. It does so once every possible CPU has a queue with a slot; INIT, FORGET, INTERRUPT and notifications
-//! stay on /dev/fuse. INIT negotiates it; from then on requests wait until the queues exist, so all steps that can fail
-//! are done before. The module parameter `enable_uring` of fuse is off by default.
+//! A wake-up on another CPU costs more than most requests, so the kernel can put a request into the queue of the CPU on
+//! which it is made. It does so once every possible CPU has a queue with a slot; INIT, FORGET, INTERRUPT and
+//! notifications stay on /dev/fuse. INIT negotiates io_uring; from then on requests wait until the queues exist, so
+//! every step that can fail is taken before INIT is answered. The module parameter `enable_uring` of fuse is off by
+//! default.
 //!
 //! `ring.rs` the io_uring, `slots.rs` its memory, `queue.rs` the thread. Not here: what a request means (`door.rs`).
 

@@ -1,4 +1,4 @@
-//! Beginning and end of an open: its row, and the size of the file when a writer comes or goes.
+//! Opens and closes: the row of an open, and the state of the file's size when a writer opens or closes it.
 //!
 //! Rules: the first open for write makes the size `Open` in the same transaction; the close of the only writer since then
 //! makes it `Exact` again; after any other last close the OSTs are asked in the background.

@@ -1,7 +1,8 @@
 //! The OSTs as the metadata target sees them: their identity, their connection, their space, their reservations.
 //!
-//! The list of OSTs comes from the MGS and is fetched again when its version changes. Each OST has an import, a task that
-//! keeps a reservation of objects, and a task that executes its rows (`work.rs`).
+//! The list of OSTs comes from the MGS and is fetched again when its version changes. Each OST has an import, a task
+//! that keeps a reservation of objects, and a task that sends it the destroys and owner changes in its rows
+//! (`work.rs`).
 //! Invariants: a create never waits for a full OST, and waits for stopped OSTs only during a short outage; reserved objects
 //! that were not used are kept over a clean restart.
 

@@ -1,9 +1,10 @@
-//! Space of removed files for whoever needs it now: a write or a create that has met ENOSPC, and statfs.
+//! Space of removed files for callers that need it at once: a write or a create that failed with ENOSPC, and statfs.
 //!
-//! The objects of a removed file are destroyed after the commit of the removal, and their OST frees the space after a commit
-//! of its own, up to a few seconds later. Here both commits are hurried: the destroys that OSTs are owed are sent, then the
-//! OSTs free the space of the objects that they have removed. OSTs that share a device share its space, so all OSTs on a device are asked when
-//! one of them is full, at the same time. Bounds: [`RECLAIM_TIMEOUT`] and [`STATFS_TIMEOUT`], however many OSTs are asked.
+//! The objects of a removed file are destroyed after the commit of the removal, and their OST frees the space after a
+//! commit of its own, up to a few seconds later. This file hurries both commits: the pending destroys are sent to the
+//! OSTs, then the OSTs free the space of the objects that they have removed. OSTs that share a device share its space,
+//! so all OSTs on a device are asked when one of them is full, at the same time. Bounds: [`RECLAIM_TIMEOUT`] and
+//! [`STATFS_TIMEOUT`], however many OSTs are asked.
 
 use crate::mdt::Mdt;
 use crate::osts::Ost;

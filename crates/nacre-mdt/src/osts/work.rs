@@ -1,7 +1,8 @@
 //! Work that is left to do at the OSTs: objects to be destroyed, and objects to be charged to a new owner.
 //!
 //! Rules: a destroy or owner change is sent only after the commit of the change that caused it, and its row is deleted only
-//! after the OST has committed it. Both are idempotent: after a crash the rows say what is left to do.
+//! after the OST has committed it. Both are idempotent, so that after a crash the work in the rows is simply sent
+//! again.
 
 use crate::mdt::Mdt;
 use crate::ops::WriteBound;

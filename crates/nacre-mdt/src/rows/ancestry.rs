@@ -1,11 +1,11 @@
-//! Walks from a directory towards the root, which tell a rename whether a directory would move below itself.
+//! Walks from a directory towards the root, by which a rename finds out whether a directory would move below itself.
 //!
-//! A walk reads as many rows as the tree is deep, so it is not made inside a transaction. An attempt that needs one adds it
-//! to its read set and ends; the service makes the walk before the next attempt (`service/walk.rs`), some rows per visit, and
-//! keeps only the place where the walk ended. Directories move one at a time: a request that has walked holds a gate
-//! until its attempt is over, so the parent links cannot change in between (a new directory is an ancestor of nothing, and
-//! one with an entry cannot be removed). Directories that the transaction itself has made or moved (earlier parts of a
-//! batch) are known to the view.
+//! A walk reads as many rows as the tree is deep, so it does not run inside a transaction. An attempt that needs a walk
+//! adds it to its read set and ends; the service walks before the next attempt (`service/walk.rs`), some rows per
+//! visit, and keeps only the directory where the walk ended. Directories move one at a time: a request that has walked
+//! holds a gate until its attempt is over, so that the parent links cannot change in between (a new directory is an
+//! ancestor of nothing, and a directory with an entry cannot be removed). The view knows the directories that the
+//! transaction itself has created or moved (in earlier parts of a batch).
 //!
 //! Files never need a walk, nor do directories that keep their parent.
 

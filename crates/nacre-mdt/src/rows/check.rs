@@ -1,7 +1,8 @@
 //! Verification of a stopped target's rows, for `nacre check`.
 //!
-//! Feed every row ([`Check::row`]), in any order, then ask for the [`Report`]. Sentences name the inode and what is
-//! wrong; they are bounded, the number of problems is not. Not here: log, runs, blocks (the engine checks those).
+//! Pass every row to [`Check::row`], in any order, then take the [`Report`]. Its sentences name the inode and the
+//! problem; the number of sentences is bounded, the count of problems is complete. Not here: log, runs, blocks (the
+//! engine checks those).
 //!
 //! The check covers: every entry has an inode of its type and lies where its name's hash says; names and parent links
 //! are the same set; link and entry counts; every directory hangs below the root; orphans are open and nameless; layouts

@@ -1,10 +1,10 @@
 //! The loop around an operation: fetch, reserve, and one synchronous attempt; again with the rows that were missing, or
 //! after the wait that was necessary.
 //!
-//! Invariants: the conditions of an attempt are checked in the visit of its transaction, not before it waited; nothing is
+//! Invariants: the conditions of an attempt are checked in the visit of its transaction, after every wait; nothing is
 //! reserved or pinned while it waits. Attempts that find missing rows are bounded: each fetches at least one more row.
-//! Waits (for a commit, for holds, for earlier turns) are not bounded: each ends with its event, and `locks/turns.rs` sees to
-//! it that no request is overtaken for ever.
+//! Waits (for a commit, for holds, for earlier turns) are not bounded: each ends with its event, and `locks/turns.rs`
+//! ensures that no request is overtaken for ever.
 
 use crate::locks::change_order::WaitFor;
 use crate::locks::inode_locks::Waiting;

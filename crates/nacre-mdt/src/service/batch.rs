@@ -1,8 +1,9 @@
 //! Several operations in one transaction: in order, each sees those before it.
 //!
-//! Rules: one transno, one reply record with a result for each operation; an operation that fails leaves nothing behind,
-//! neither in rows nor in memory; opens and truncates of earlier operations count for later ones at once and are taken back
-//! at the end of the attempt. File locks and sequences are no metadata operations and are answered EOPNOTSUPP.
+//! Rules: one transno, one reply record with a result for each operation. An operation that fails leaves nothing
+//! behind, neither in rows nor in memory. Later operations see the opens and truncates of earlier ones at once; these
+//! are undone in memory at the end of the attempt, and applied when the transaction has succeeded. File locks and
+//! sequences are not metadata operations: EOPNOTSUPP.
 
 use crate::mdt::Mdt;
 use crate::ops::{AnyOperation, Applied, Context, Recorded};

@@ -1,4 +1,4 @@
-//! One request to a target: what a call says beyond its message, and the way of the call through the import.
+//! One request to a target: the properties of a call beyond its message, and its way through the import.
 //!
 //! [`Peer::call`] is the plain case. [`Peer::request`] begins a [`Call`] that adds bulk bytes, flags, another class or a
 //! deadline before it is sent. The body is encoded once, when the call begins.

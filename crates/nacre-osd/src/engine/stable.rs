@@ -1,7 +1,7 @@
 //! The transno up to which the bytes of objects are on stable storage.
 //!
-//! Invariant: a number counts only when the row that records it is committed, so that a restart never says less than
-//! was reported before. The object layer moves the number (`maintenance/writeback.rs`).
+//! Invariant: a number is reported only when the row that records it is committed, so that no restart reports a lower
+//! number than before. The object layer advances the number (`maintenance/writeback.rs`).
 
 use core::cell::Cell;
 use nacre_types::Transno;

@@ -1,4 +1,4 @@
-//! Which objects the kernel's cache has forgotten since an unclean start (`refresh.rs` says why).
+//! The objects that were dropped from the kernel's cache since an unclean start (`refresh.rs` has the reason).
 //!
 //! Bound: the set is emptied when the sync of former bytes and the recovery are over; nothing is added later.
 

@@ -1,8 +1,9 @@
 //! [`Objects`]: the entry of the object layer. Reads, sync and state; changes are prepared in `object/prepare.rs`.
 //!
-//! A change has two halves. *Prepare* locks the byte range (`object/range_lock.rs`), reads the rows it needs and moves
-//! the bytes to the blob; *apply* puts the rows into the caller's transaction and releases the range. So checksums,
-//! bytes, transno and replay order agree.
+//! A change has two halves. *Prepare* locks the byte range (`object/range_lock.rs`), reads the rows that it needs and
+//! writes the bytes to the blob; *apply* puts the rows into the caller's transaction and releases the range. Because
+//! the range stays locked in between, the checksums in the rows are those of the bytes in the blob, and a replay in the
+//! order of transnos gives the same bytes.
 //!
 //! Invariants: (1) a block that is not marked as written reads as zeros, whatever the blob holds; so a truncate or
 //! destroy changes rows only, and the blob is truncated once that is durable (`maintenance/reclaim.rs`). (2) Bytes of a

@@ -1,9 +1,9 @@
-//! After an unclean start: what the kernel's cache shows of a file may not be on the device.
+//! After an unclean start: the kernel's cache may show bytes of a file that are not on the device.
 //!
-//! A write-back that failed leaves pages that are clean and hold the written bytes. They hide what the device has, and
-//! they cannot be repaired in place: ext4 takes the blocks under them for written although their extents are not, so that a
-//! later sync of the same pages succeeds and a remount reads zeros. So until the recovery is over, each object is
-//! written back and forgotten by the cache before its bytes are compared or changed for the first time.
+//! A write-back that failed leaves pages that are clean and hold the written bytes. These pages hide the content of the
+//! device, and cannot be repaired in place: ext4 treats the blocks under them as written although their extents are
+//! not, so that a later sync of the same pages succeeds and a remount reads zeros. So until the recovery is over, each
+//! object is written back and dropped from the cache before its bytes are compared or changed for the first time.
 
 use crate::error::OsdError;
 use crate::object::objects::Objects;

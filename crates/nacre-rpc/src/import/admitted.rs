@@ -1,4 +1,5 @@
-//! What the target said when it admitted this client: identity, instance, generation, features, slots, wall clock.
+//! The properties that the target reported when it admitted this client: identity, instance, generation, features,
+//! slots, wall clock.
 
 use nacre_types::{ClientUuid, Generation, Instant, Timestamp};
 use nacre_wire::target::{ConnectReply, features};

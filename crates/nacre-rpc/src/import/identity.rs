@@ -1,8 +1,9 @@
-//! The identity of the expected target: which one it is, and the highest change that it has called durable.
+//! The identity of the expected target: its uuid, and the highest change that it has reported as durable.
 //!
-//! The target itself compares (`nacre_target`), by what the client remembers. A target that refuses for that reason is not
-//! used: calls fail at once instead of waiting until an administrator restores the right one, and the import keeps trying to
-//! connect. An import without an expected target (to an MGS, of a tool) accepts any target.
+//! The target itself compares (`nacre_target`) the identity that the client remembers with its own. A target that
+//! refuses the client for this reason is not used: calls fail at once instead of waiting until an administrator
+//! restores the right target, and the import keeps trying to connect. An import without an expected target (to an MGS,
+//! or of a tool) accepts any target.
 
 use super::Import;
 use super::request::{CallError, ImportEffect};

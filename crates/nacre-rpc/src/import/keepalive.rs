@@ -1,8 +1,8 @@
 //! When an import pings its target, and when it acknowledges replies without a request.
 //!
-//! Pings leave when the lease was renewed 3/10 of its length ago. While requests are under way, a reply must come on this
-//! very connection; an idle import sends no ping if the reply to a neighbour (another target of the same server process)
-//! has renewed its lease.
+//! A ping is sent when 3/10 of the lease have passed since its last renewal. While requests are under way, a reply must
+//! arrive on this very connection; an idle import sends no ping if the reply to a neighbour (another target of the same
+//! server process) has renewed its lease.
 
 use core::time::Duration;
 use nacre_types::{Instant, Xid};

@@ -1,9 +1,10 @@
 //! One target as a client sees it: its connection, the requests under way, and the changes that may have to be replayed.
 //!
-//! An import is made of parts with private state: `session` (connection, epoch, address), `admitted` (what the target said at
-//! connect), `expected` in `identity` (which target is meant), `keepalive` (pings and acknowledgements), `queues` (lanes,
-//! slots, requests without a reply), `deadlines`, `commits` (commit numbers and the list of changes to replay), and the lease.
-//! The rules that join them live by concern: `connection`, `recovery`, `sending`, `replies`.
+//! An import is made of parts with private state: `session` (connection, epoch, address), `admitted` (the properties
+//! that the target reported at connect), `identity` (the target that the client expects), `keepalive` (pings and
+//! acknowledgements), `queues` (lanes, slots, requests without a reply), `deadlines`, `commits` (commit numbers and the
+//! list of changes to replay), and the lease. The rules that involve several parts are in `connection`, `recovery`,
+//! `sending` and `replies`.
 //!
 //! Invariants: (1) a request ends only with a reply of the current epoch, or by eviction or stop; (2) no request is sent while
 //! the lease cannot be used, except those of the import itself. Every list has a bound. Not here: tasks and sockets

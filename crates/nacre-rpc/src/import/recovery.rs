@@ -1,7 +1,7 @@
-//! What follows a connect: replay of changes that the target has lost, the end of the replay, resends; and evictions.
+//! The work after a connect: replay of changes that the target has lost, the end of the replay, resends; and evictions.
 //!
-//! After a handshake requests leave in the order replay, resend, new. Changes are replayed one at a time, in the order of
-//! their transnos; each must come out as before, so its reply travels with it.
+//! After a handshake, requests are sent in the order replay, resend, new. Changes are replayed one at a time, in the
+//! order of their transnos. Each carries its former reply, because its outcome must be the same as before.
 
 use super::Import;
 use super::request::ImportEffect;

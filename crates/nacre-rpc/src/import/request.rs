@@ -1,4 +1,4 @@
-//! What an import is given and what it gives back: configuration, requests, effects.
+//! The inputs and outputs of an import: configuration, requests, effects.
 
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! Connect: how a peer becomes a client.
+//! Connect: the admission of a peer as a client.
 //!
 //! Invariant: a client's row is committed before the reply to its connect. Not here: the end of an export
 //! (`export_end.rs`), evictions (`reap.rs`).

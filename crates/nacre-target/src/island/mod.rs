@@ -2,13 +2,15 @@
 //!
 //! - `inner.rs`: the state that the tasks share; `connections.rs`: the inbound connections.
 //! - `start.rs`: start and planned stop.
-//! - `route.rs`: which event goes to an import, to the service or to a connection; connections without a lease.
-//! - `connect.rs`: how a peer becomes a client; `contest.rs`: two processes in the name of one target; `export_end.rs`: how an export ends.
+//! - `route.rs`: passes each event to an import, to the service or to a connection; connections without a lease.
+//! - `connect.rs`: admission of a peer as a client; `contest.rs`: two processes in the name of one target.
+//! - `export_end.rs`: the end of an export.
 //! - `dispatch.rs`: admission and execution of requests; `reply.rs`: replies.
 //! - `reap.rs`: evictions; `replay.rs`: recovery.
 //!
-//! Invariants: no request is admitted before the service has started nor after a planned stop has begun; earlier events
-//! wait (bounded), later ones are dropped, and their senders try the next instance. Requests are tasks, one each.
+//! Invariants: a request is admitted only between the start of the service and the beginning of a planned stop. Events
+//! that arrive earlier are queued (the queue is bounded). Events that arrive later are dropped: their senders reconnect
+//! and resend to the next instance. Each request is a task of its own.
 
 mod connect;
 mod connections;

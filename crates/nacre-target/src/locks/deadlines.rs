@@ -1,10 +1,10 @@
-//! Deadlines of revoked locks: until when a client has to return them.
+//! Deadlines for the return of revoked locks.
 //!
-//! Rules: a client that keeps a lock for a lease after its revocation loses its own lease, so that it is evicted when that
-//! has run out, whether it has acknowledged the callback or not. The deadline is extended while work under the lock goes
-//! on (a request that names it; for a lock that the acknowledgement returns, any acknowledgement of that client) and by a
-//! new connection, but never beyond [`EXTENSION_LEASES_MAX`] leases. While a client is not connected, its lease alone
-//! decides.
+//! Rules: the deadline is one lease after the revocation. The lease of a client that misses it is no longer renewed, so
+//! that the client is evicted when it has run out, whether it has acknowledged the callback or not. Work under the lock
+//! extends the deadline (a request that names the lock; for a lock that the acknowledgement returns, any
+//! acknowledgement of that client), and so does a new connection, but never beyond [`EXTENSION_LEASES_MAX`] leases.
+//! While a client is not connected, only its lease counts.
 //! Not here: callbacks that are not acknowledged at all (`lease.rs`).
 
 use crate::clients::rows::ExportId;

@@ -1,7 +1,7 @@
 //! The part of locks that is common to all kinds and targets.
 //!
 //! - `callbacks.rs`: callbacks to clients, and revoked locks that a client has to return.
-//! - `deadlines.rs`: until when a revoked lock has to be returned; the client is evicted otherwise.
+//! - `deadlines.rs`: deadlines for the return of revoked locks; a client that misses one is evicted.
 //! - `persistent.rs`: locks that a restart restores from rows.
 //! - `restart_wait.rs`: the wait after a restart for locks that no row restores.
 //! - `uncommitted.rs`: acknowledge or commit: changes that other clients must not build upon yet.

@@ -6,10 +6,10 @@
 //! have the reply, waits until the former is durable. Reads wait for nothing: the changes that they saw come back with the resend.
 //! Programs on one client need no such wait: replies to one client leave in the order of its changes (`reply_order.rs`).
 //!
-//! This file knows which changes are uncommitted and which of them conflict. The services decide what a key is, when a
-//! change is durable, and how to make it so. With one client nothing is recorded. Whether there are several is checked in
-//! the visit of the transaction, because other clients may have connected while a change waited; changes made before
-//! another client connected are committed, its connect waits for that.
+//! This file records which changes are uncommitted and which of them conflict. The services decide what a key is, when
+//! a change is durable, and how to make it durable. While there is only one client, nothing is recorded. This is
+//! checked in the visit of the transaction, because other clients may have connected while a change waited. The connect
+//! of a second client waits until all earlier changes are committed.
 
 use crate::clients::rows::ExportId;
 use crate::request::Request;

@@ -1,16 +1,21 @@
 //! Recovery: after every start that does not follow a planned stop, clients replay the changes that the log has lost.
 //!
-//! Rules: a recovery is due when the target was not stopped as planned, or when an earlier recovery did not end. Nothing
-//! else proves that the log is whole: the machine may have booted again, the device may have refused what the kernel's
-//! cache still shows, the store may be a copy. Every known client reports, except those that were in the process of the
-//! former start and ended with it; a client that has not reported when a lease has passed since the start is given up.
-//! Changes are replayed one at a time in the order of their old transnos, which they keep; before the next one is chosen,
-//! every client that has not reported the end of its replay has one in the queue. Meanwhile `last_committed` is that of the
-//! loss, replies tell new clients how long they have to wait, and the target's own changes have transnos of the next epoch. A
-//! gap stays a gap: changes that an absent client does not replay are lost, and the service finds out whether a replayed
-//! change builds on one of them (it gets the versions that the change met when it was first executed). The client of a
-//! change that cannot be replayed is evicted at the end of the recovery. The progress is in the log, so that a second loss
-//! resumes where the first one stopped.
+//! A recovery is due when the target was not stopped as planned, or when an earlier recovery did not end. No other
+//! evidence would prove that the log is complete: the machine may have booted again, the device may have refused writes
+//! that the kernel's cache still shows, the store may be a copy. The target waits for every known client, except those
+//! that were in the process of the former start and ended with it. A client that has not connected when a lease has
+//! passed since the start is given up: its changes are lost.
+//!
+//! Changes are replayed one at a time in the order of their old transnos, which they keep. The next change is chosen
+//! only when the queue contains one from every client that has not reported the end of its replay. During the recovery
+//! `last_committed` keeps the value that it had at the loss, replies tell new clients how long they have to wait, and
+//! the target's own changes get transnos of the next epoch.
+//!
+//! The changes of a client that was given up leave gaps in the transnos. Another client's change may build on such a
+//! lost change. The service detects this by the versions that a replayed change met when it was first executed, and
+//! refuses the replay. The client of a change that cannot be replayed is evicted at the end of the recovery. The
+//! progress is in the log, so that the recovery resumes where it stopped if the log is lost a second time.
+//!
 //! Not here: the client's side (`nacre_rpc::Import`), the meaning of changes (the services).
 //!
 //! `state.rs` is the queue of replays and the clients that are waited for; `island/replay.rs` drives it.

@@ -1,4 +1,4 @@
-//! The state of a recovery: which clients are waited for, and the queue of replays. See `recovery/mod.rs`.
+//! The state of a recovery: the clients that it waits for, and the queue of replays. See `recovery/mod.rs`.
 
 use crate::clients::rows::ExportId;
 use alloc::collections::{BTreeMap, BTreeSet};

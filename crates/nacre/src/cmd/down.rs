@@ -1,4 +1,4 @@
-//! `nacre down`, `nacre umount`, `nacre sync`: ending and flushing what runs.
+//! `nacre down`, `nacre umount`, `nacre sync`: ending and flushing running processes.
 
 use crate::output;
 use crate::process::data_dir;

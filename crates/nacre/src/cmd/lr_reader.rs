@@ -1,4 +1,4 @@
-//! `nacre lr_reader` (and the link named `lr_reader`): what a target remembers of its clients for a restart.
+//! `nacre lr_reader` (and the link named `lr_reader`): the rows of clients that a target needs after a restart.
 //!
 //! A stopped target is read from its store without changing it; one that is served is asked over its socket.
 

@@ -1,4 +1,4 @@
-//! `mount.nacre`: what mount(8) calls for `mount -t nacre` and for lines of /etc/fstab.
+//! `mount.nacre`: the helper that mount(8) calls for `mount -t nacre` and for lines of /etc/fstab.
 //!
 //! mount(8) calls `mount.nacre SOURCE DIR [-sfnv] [-o OPTIONS]` and expects the file system to be mounted when the
 //! helper ends. The helper leaves out the options that are addressed to mount(8) or systemd and becomes

@@ -1,4 +1,4 @@
-//! `--metrics ADDR:PORT`: what `lctl get_param` shows, as text for Prometheus, at `http://ADDR:PORT/metrics`.
+//! `--metrics ADDR:PORT`: the parameters of `lctl get_param` as text for Prometheus, at `http://ADDR:PORT/metrics`.
 //!
 //! One rule makes every name, so that the name of a metric follows from its parameter: `mdc.DEVICE.FIELD` becomes
 //! `nacre_mdc_FIELD{device="DEVICE"}`; `mdt.DEVICE.exports.CLIENT.FIELD` has the label `export` besides. A value that is

@@ -1,4 +1,4 @@
-//! The words after `-o`: what they mean for the kernel's mount and for the mount's island.
+//! The words after `-o`, and their meaning for the kernel's mount and for the mount's island.
 
 use anyhow::{Result, bail};
 use nacre_client::{Atime, AtimePolicy};

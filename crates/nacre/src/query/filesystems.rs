@@ -1,8 +1,9 @@
-//! The file systems of this machine, and which of them a command means.
+//! The file systems of this machine, and the choice of the one that a command applies to.
 //!
-//! Two may have one name. They are told apart by where their MGS is: processes that know a common address of it belong
-//! together. A command that says nothing acts on one file system only: the one that its names fit, else the one in which
-//! it was started; otherwise it is an error that lists them.
+//! Two file systems may have the same name. They are distinguished by the addresses of their MGS: processes that know a
+//! common address of an MGS belong together. A command without an explicit choice applies to one file system only: the
+//! one that matches its names, or else the one in which it was started. If that does not decide, it fails with an error
+//! that lists them.
 
 use crate::process::registry::ProcessEntry;
 use anyhow::{Result, bail};

@@ -1,4 +1,4 @@
-//! Where a load runs, and what can be read of the requests that it causes.
+//! Sites of a load, and the counters of the requests that it causes.
 
 use super::worker::Phase;
 use anyhow::Result;

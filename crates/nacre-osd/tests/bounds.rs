@@ -184,14 +184,7 @@ fn a_full_disk_says_so_and_can_be_emptied() {
         .unwrap();
     assert!(written > 2000, "{written}");
     // Objects take the rest of the device: not even the log has room now.
-    let blob = nacre_types::ObjectId { fid: nacre_types::Fid::ROOT, stripe: 0 };
-    let mut at = 0;
-    while store
-        .execute(StoreOp::Write { file: FileId::Blob(blob), offset: at, data: vec![vec![1; 4096].into()] })
-        .is_ok()
-    {
-        at += 4096;
-    }
+    let file = fill(&store);
     // (An answer of the device is believed for a second.)
     let full = d
         .run(move |osd| async move {
@@ -209,7 +202,7 @@ fn a_full_disk_says_so_and_can_be_emptied() {
     });
     assert_eq!(left, Some(0), "{:?} {:?}", d.drive.ended(), d.osd().stats());
     // Room comes back with what the objects give.
-    store.execute(StoreOp::Delete { file: FileId::Blob(blob) }).unwrap();
+    store.execute(StoreOp::Delete { file }).unwrap();
     let again = d
         .run(move |osd| async move {
             osd.ctx().sleep(std::time::Duration::from_secs(5)).await;
@@ -219,26 +212,24 @@ fn a_full_disk_says_so_and_can_be_emptied() {
     assert_eq!(again, Ok(()));
 }
 
-#[test]
-fn a_full_disk_can_be_opened_and_emptied() {
+/// A small device with so many rows of `len` bytes, and its engine.
+fn store_with_rows(config: &OsdConfig, rows: u32, len: usize) -> (Arc<dyn Store>, OsdDrive) {
     let store: Arc<dyn Store> = Arc::new(MemStore::new(24 << 20));
-    OsdDrive::format(&store, &config(), false).unwrap();
-    let mut d = OsdDrive::open(&store, &config()).unwrap();
-    d.run(|osd| async move {
-        for n in 0..100 {
-            put(&osd, n, 4000).await.unwrap();
+    OsdDrive::format(&store, config, false).unwrap();
+    let mut d = OsdDrive::open(&store, config).unwrap();
+    d.run(move |osd| async move {
+        for n in 0..rows {
+            put(&osd, n, len).await.unwrap();
         }
     })
     .unwrap();
-    drop(d);
-    let blob = nacre_types::ObjectId { fid: nacre_types::Fid::ROOT, stripe: 0 };
-    let mut at = 0;
-    while store
-        .execute(StoreOp::Write { file: FileId::Blob(blob), offset: at, data: vec![vec![1; 4096].into()] })
-        .is_ok()
-    {
-        at += 4096;
-    }
+    (store, d)
+}
+
+#[test]
+fn a_full_disk_can_be_opened_and_emptied() {
+    let (store, _) = store_with_rows(&config(), 100, 4000);
+    fill(&store);
     let mut d = OsdDrive::open(&store, &config()).unwrap();
     let left = d.run(|osd| async move {
         for n in 0..100 {
@@ -334,16 +325,7 @@ fn starts_without_a_planned_stop_do_not_fill_the_device_with_logs() {
 
 #[test]
 fn a_full_disk_can_be_opened_again_and_again() {
-    let store: Arc<dyn Store> = Arc::new(MemStore::new(24 << 20));
-    OsdDrive::format(&store, &large_log(), false).unwrap();
-    let mut d = OsdDrive::open(&store, &large_log()).unwrap();
-    d.run(|osd| async move {
-        for n in 0..100 {
-            put(&osd, n, 4000).await.unwrap();
-        }
-    })
-    .unwrap();
-    drop(d);
+    let (store, _) = store_with_rows(&large_log(), 100, 4000);
     for n in 0..100 {
         // Somebody else takes what the first start has made free.
         if n < 2 {
@@ -360,15 +342,7 @@ fn a_full_disk_can_be_opened_again_and_again() {
 
 #[test]
 fn a_disk_that_is_full_to_the_last_byte_refuses_and_forgets_nothing() {
-    let store: Arc<dyn Store> = Arc::new(MemStore::new(24 << 20));
-    OsdDrive::format(&store, &config(), false).unwrap();
-    let mut d = OsdDrive::open(&store, &config()).unwrap();
-    d.run(|osd| async move {
-        for n in 0..1000 {
-            put(&osd, n, 400).await.unwrap();
-        }
-    })
-    .unwrap();
+    let (store, mut d) = store_with_rows(&config(), 1000, 400);
     // Changes that free go on until the room of the ballast, too, was taken by others; then they are refused, and the
     // target lives.
     let (mut at, mut refused) = (0, false);

@@ -10,7 +10,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-fuse", "kept_writes", "kept_writes_hold_no_more_memory_than_the_list_counts"),
     planted(
-        "a write that finds no room does not ask for what is owed to the OST",
+        "a write that fails with ENOSPC does not request the pending destroys of the OST",
         "crates/nacre-client/src/locks/under_lease.rs",
         &[(
             "if reclaims < RECLAIMS_MAX && self.reclaim(ost).await =>",
@@ -25,7 +25,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "evictions", "a_sync_that_an_ost_answers_after_the_eviction_is_no_success"),
     planted(
-        "a truncate does not ask whose the file locks are",
+        "a truncate does not check who holds the file locks",
         "crates/nacre-client/src/metadata/attr.rs",
         &[
             // Either one alone hides the loss of the other.
@@ -42,7 +42,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "a_truncate_through_a_handle_that_has_lost_its_locks_is_not_made",
     ),
     planted(
-        "a process that has lost its locks changes what it likes",
+        "a process that has lost its locks may still change files",
         "crates/nacre-client/src/files/eviction.rs",
         &[("Err(Errno::EIO)\n    }", "Ok(())\n    }")],
     )
@@ -62,7 +62,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "a_journal_of_the_next_holder_is_not_removed_by_who_has_lost_the_locks",
     ),
     planted(
-        "a change is not asked for at the door",
+        "the front end does not check whether the caller may change anything",
         "crates/nacre-fuse/src/door.rs",
         &[("match door.allowed(&request).await {", "match Ok::<(), Errno>(()) {")],
     )
@@ -72,7 +72,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "a_database_stays_whole_when_a_mount_is_back_after_another_has_taken_its_locks",
     ),
     planted(
-        "an append whose locks are lost is made twice",
+        "an append whose locks were lost is applied twice",
         "crates/nacre-client/src/data/append.rs",
         &[
             // What a kill of the OSTs leaves them does not hide it.
@@ -92,19 +92,19 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "an_append_of_which_one_object_has_its_part_is_ended_not_made_twice",
     ),
     planted(
-        "an evicted mount still knows the size",
+        "an evicted mount still trusts its size of a file",
         "crates/nacre-client/src/files/eviction.rs",
         &[("open.file.evicted();", "")],
     )
     .found_by("nacre-sim", "evictions", "a_close_after_the_eviction_does_not_bring_an_old_size_back"),
     planted(
-        "a close that an eviction refused tells nobody",
+        "a close that an eviction refused reports no error",
         "crates/nacre-client/src/files/open.rs",
         &[("if dirty && matches!(closed,", "if !dirty && matches!(closed,")],
     )
     .found_by("nacre-sim", "evictions", "what_was_written_after_the_eviction_counts_at_the_close"),
     planted(
-        "a revoke is acknowledged and not obeyed",
+        "a revoke is acknowledged, but the hold is kept",
         "crates/nacre-client/src/cache/dirs.rs",
         &[("table.remove(revoke.fid);", "")],
     )
@@ -126,13 +126,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "holds", "a_mount_that_stood_still_for_longer_than_its_lease_asks"),
     planted(
-        "an unanswered change is denied",
+        "a change without a reply does not invalidate the cache",
         "crates/nacre-client/src/cache/dirs.rs",
         &[("(!changing).then_some(attrs)", "Some(attrs).filter(|_| changing || !changing)")],
     )
     .found_by("nacre-sim", "holds", "what_others_have_seen_of_an_unanswered_change_is_not_denied"),
     planted(
-        "a grant from before a revoke is taken",
+        "a grant that is older than a revoke is accepted",
         "crates/nacre-client/src/cache/dirs.rs",
         &[("granted.revokes < self.revokes ||", "granted.revokes == u64::MAX ||")],
     )
@@ -148,13 +148,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "an_answer_from_before_a_change_does_not_replace_what_the_change_has_brought",
     ),
     planted(
-        "who waits for an extent lock does not hear of a restart",
+        "a waiter for an extent lock is not woken by a restart",
         "crates/nacre-client/src/locks/extents.rs",
         &[("        ost.peer.on_restarted(self.pending.retry_handler());\n", "")],
     )
     .found_by("nacre-sim", "appends", "who_waits_for_a_lock_asks_a_restarted_ost_at_once"),
     planted(
-        "who waits for a file lock does not hear of a restart",
+        "a waiter for a file lock is not woken by a restart",
         "crates/nacre-client/src/targets/mount/watch.rs",
         &[("        mdt.peer.on_restarted(mdt.flocks().retry_handler());\n", "")],
     )
@@ -164,7 +164,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "who_waits_while_the_mdt_is_killed_waits_again_and_gets_the_lock",
     ),
     planted(
-        "an MDT that was restarted is believed not to have granted a lock",
+        "after a restart of the MDT a lock counts as not granted",
         "crates/nacre-client/src/locks/flocks.rs",
         &[("                    _ if pending.is_forgotten() => {}\n", "")],
     )
@@ -174,37 +174,37 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "a_wait_that_is_interrupted_while_the_mdt_is_killed_leaves_no_lock_behind",
     ),
     planted(
-        "who is not waited for any more stays in the queue",
+        "an abandoned lock request stays in the queue",
         "crates/nacre-client/src/locks/extents.rs",
         &[("if !interruptible {", "if interruptible || !interruptible {")],
     )
     .found_by("nacre-sim", "appends", "who_is_not_waited_for_any_more_leaves_the_queue"),
     planted(
-        "closes that go together end with the first that fails",
+        "a batch of closes ends with the first that fails",
         "crates/nacre-client/src/files/closes.rs",
         &[("stop_at_error: false", "stop_at_error: true")],
     )
     .found_by("nacre-sim", "closes", "closes_that_an_eviction_meets_bring_no_old_size"),
     planted(
-        "closes that go together have one result",
+        "all closes of a batch get the result of the first",
         "crates/nacre-client/src/files/closes.rs",
         &[("results.iter().map(|r| result(r.status))", "results.iter().map(|_| result(results[0].status))")],
     )
     .found_by("nacre-client", "protocol", "each_of_the_closes_that_go_together_has_its_own_result"),
     planted(
-        "closes that go together need an ordinary slot",
+        "a batch of closes needs an ordinary slot",
         "crates/nacre-client/src/files/closes.rs",
         &[(".class(Class::Close)", ".class(Class::Modify)")],
     )
     .found_by("nacre-client", "protocol", "closes_that_wait_for_slots_go_together_in_the_extra_slot"),
     planted(
-        "a handle is used without a look at the lease",
+        "a handle is used without a check of the lease",
         "crates/nacre-client/src/locks/under_lease.rs",
         &[("if mdt.peer.lease_ok() {", "if mdt.peer.lease_ok() || open.handle.0 > 0 {")],
     )
     .found_by("nacre-sim", "evictions", "a_read_beyond_the_lease_waits_for_the_word_of_the_mdt"),
     planted(
-        "a change of an object does not say until when its file locks are certain",
+        "a change of an object under file locks has no deadline",
         "crates/nacre-client/src/locks/under_lease.rs",
         &[(
             "Some(open) => self.flock_deadline(open).await?,",
@@ -213,7 +213,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "evictions", "a_write_that_is_sent_again_after_the_eviction_is_not_made"),
     planted(
-        "a change that reached its OST too late is not made anew",
+        "a change that reached its OST too late is not sent again",
         "crates/nacre-client/src/locks/under_lease.rs",
         &[(
             "Err(e) if e.is(ProtocolOutcome::DeadlinePassed) => {",

@@ -34,7 +34,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "osts", "a_create_waits_for_the_only_ost_as_long_as_that_is_in_recovery"),
     planted(
-        "an old copy of the MDT gives FIDs out again",
+        "an old copy of the MDT grants the same FIDs again",
         "crates/nacre-mdt/src/service/dispatch.rs",
         &[("self.skip_sequences().await", "Ok(())")],
     )
@@ -46,13 +46,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "placement", "large_files_leave_a_full_ost_out_until_it_has_room_again"),
     planted(
-        "OSTs take turns however full they are",
+        "OSTs are chosen in turn, however full they are",
         "crates/nacre-mdt/src/osts/allocator.rs",
         &[("|| self.about_equal(&usable);", "|| self.about_equal(&usable) || !usable.is_empty();")],
     )
     .found_by("nacre-sim", "placement", "the_emptier_ost_gets_more_files"),
     planted(
-        "who waits for a commit is overtaken",
+        "a change that waits for a commit is overtaken",
         "crates/nacre-mdt/src/locks/change_order.rs",
         &[("self.turns.before(request.export, accesses).map(WaitFor::Turn)", "None")],
     )
@@ -62,7 +62,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "a_change_beside_a_mount_that_loops_on_the_same_inode_is_made_within_five_commits",
     ),
     planted(
-        "waits are attempts",
+        "waits count as attempts",
         "crates/nacre-mdt/src/service/attempt.rs",
         &[("RetryReason::InodeLocks | RetryReason::WaitFor(_) => 0,", "RetryReason::InodeLocks | RetryReason::WaitFor(_) => fetches_max,")],
     )
@@ -72,7 +72,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "a_change_beside_a_mount_that_loops_on_the_same_inode_is_made_within_five_commits",
     ),
     planted(
-        "whether a client is alone is asked before a change waits",
+        "the check whether a client is alone is made before a change waits",
         "crates/nacre-mdt/src/service/attempt.rs",
         &[
             ("    turn: Option<Turn<'a>>,\n", "    turn: Option<Turn<'a>>,\n    tracks: bool,\n"),
@@ -99,7 +99,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-mdt", "target", "moves::directories_that_move_into_each_other_at_one_time_make_no_circle"),
     planted(
-        "one open that cannot be closed keeps the others",
+        "one open that cannot be closed prevents the close of the others",
         "crates/nacre-mdt/src/service/clients.rs",
         &[(
             "if let Err(error) = self.end_without_inode(export, handle, opened).await {",
@@ -117,7 +117,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         &[("view.opens().count(opened.fid) <= 1 {", "view.opens().count(opened.fid) == 0 {")],
     ),
     planted(
-        "objects of removed files stay",
+        "objects of removed files are not destroyed",
         "crates/nacre-mdt/src/rows/inode_changes.rs",
         &[(
             "self.put(DESTROY, &table::of_ost(ost, fid), &Stripes { stripes });",
@@ -142,7 +142,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "holds", "a_change_of_another_mount_is_seen_at_once"),
     planted(
-        "holds of before a restart are not waited for",
+        "changes do not wait for holds from before a restart",
         "crates/nacre-mdt/src/service/holds.rs",
         &[(
             "!dirs.is_empty() && self.core().former_locks_deadline().is_some()",
@@ -161,13 +161,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-mdt", "target", "batches::orphans_over_many_osts_are_closed_together"),
     planted(
-        "the record of a batch has no results",
+        "the reply record of a batch has no results",
         "crates/nacre-mdt/src/service/batch.rs",
         &[("self.request.set_record_results(progress.records);", "drop(progress.records);")],
     )
     .found_by("nacre-sim", "closes", "each_close_happens_once_at_every_fault_point"),
     planted(
-        "a replayed lock does not take the place of its mount's",
+        "a replayed lock does not replace the mount's own",
         "crates/nacre-mdt/src/locks/flocks.rs",
         &[("if holder.client != owner.client {", "if holder != owner {")],
     )

@@ -4,7 +4,7 @@ use super::{Mutation, planted};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
-        "space is called free before it is",
+        "space is reported as free before it is",
         "crates/nacre-osd/src/maintenance/reclaim.rs",
         &[("freed_to.get() < asked", "freed_to.get() > asked")],
     )
@@ -16,19 +16,19 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "stores", "answered_bytes_are_there_whatever_the_store_of_an_ost_has_lost"),
     planted(
-        "the end of the log is not written again",
+        "the end of the log is not rewritten",
         "crates/nacre-osd/src/log/recover.rs",
         &[("            rewrite_segment(ctx, superblock, segment).await?;", "            let _ = segment;")],
     )
     .found_by("nacre-sim", "stores", "answered_names_are_there_whatever_the_store_of_the_mdt_has_lost"),
     planted(
-        "a block that holds its bytes is not written again",
+        "a block that already has its bytes is not rewritten",
         "crates/nacre-osd/src/object/restore.rs",
         &[("true => self.rewrite(object, first, held).await?,", "true => {}")],
     )
     .found_by("nacre-sim", "stores", "answered_bytes_are_there_whatever_the_store_of_an_ost_has_lost"),
     planted(
-        "an object is taken out of use when its whole device fails",
+        "an object is quarantined when its whole device fails",
         "crates/nacre-osd/src/maintenance/writeback.rs",
         &[("                self.osd().probe().await?;\n", "")],
     )
@@ -38,7 +38,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "a_target_whose_device_refuses_everything_ends_itself_and_clients_make_good_what_it_has_lost",
     ),
     planted(
-        "an object is taken out of use when the device is full underneath",
+        "an object is quarantined when its device is full",
         "crates/nacre-osd/src/maintenance/writeback.rs",
         &[("self.osd().no_room_underneath(object);", "self.quarantine(object, &StoreError::NoSpace).await;")],
     )
@@ -48,7 +48,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "a_target_whose_device_refuses_everything_ends_itself_and_clients_make_good_what_it_has_lost",
     ),
     planted(
-        "the deadline of a write is not looked at after its waits",
+        "the deadline of a write is not checked after its waits",
         "crates/nacre-osd/src/object/prepare.rs",
         &[
             (
@@ -63,7 +63,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "stores", "a_write_whose_mount_dies_while_it_waits_in_the_ost_is_not_begun"),
     planted(
-        "lost bytes are not put back",
+        "lost bytes are not restored",
         "crates/nacre-osd/src/object/restore.rs",
         &[(
             "false => self.rewrite(object, from, bytes(from, to)).await?,",
@@ -71,7 +71,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         )],
     ),
     planted(
-        "bytes are called stable without a sync",
+        "bytes are reported as stable without a sync",
         "crates/nacre-osd/src/maintenance/writeback.rs",
         &[(
             "let result = self.ctx().io(StoreOp::SyncWritten { file: FileId::Blob(object), len }).await;",
@@ -80,11 +80,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "stable", "what_was_written_before_a_kill_survives_the_machine_too"),
     planted(
-        "the new epoch is in the log before the loss is",
+        "the new epoch is recorded before the loss",
         "crates/nacre-osd/src/engine/osd.rs",
         &[(
             "self.log.advance_transno(state.last_transno());",
-            "state.note(crate::log::segment::RecordKind::Transno, &[]); self.log.advance_transno(state.last_transno());",
+            "state.note(crate::log::segment::RecordKind::Change, &[]); self.log.advance_transno(state.last_transno());",
         )],
     )
     .found_by(
@@ -93,7 +93,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "a_start_that_dies_after_the_loss_of_the_machine_does_not_hide_the_loss",
     ),
     planted(
-        "what a second loss interrupts is not summed",
+        "checksums that a second loss interrupted are not computed",
         "crates/nacre-osd/src/object/rechecksum.rs",
         &[(
             "            Ok(!self.tasks().is_stopping())\n        })\n        .await?;\n        if self.tasks().is_stopping() {",
@@ -120,19 +120,19 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-osd", "objects", "damage::damaged_rows_of_one_object_hold_up_the_space_of_no_other"),
     planted(
-        "an object goes in one visit, however large",
+        "an object is deleted in one visit, however large",
         "crates/nacre-osd/src/maintenance/thin.rs",
         &[("if self.drop_clean(&from, &to).await > ROWS_MAX {", "if ROWS_MAX == 0 {")],
     )
     .found_by("nacre-osd", "objects", "changes::a_large_object_goes_without_a_long_visit"),
     planted(
-        "bytes that no file has are zeros",
+        "bytes that no file has are read as zeros",
         "crates/nacre-osd/src/object/lost.rs",
         &[("Err(_) if self.is_unverified(row.version) => {", "Err(_) if self.is_unverified(row.version) || row.written > 0 => {")],
     )
     .found_by("nacre-osd", "objects", "damage::a_deleted_or_cut_blob_is_an_error_and_never_zeros"),
     planted(
-        "a write lays a hole over bytes that are gone",
+        "a write puts a hole over lost bytes",
         "crates/nacre-osd/src/object/prepare.rs",
         &[("written_to: checked.then_some(row.written_to),", "written_to: None,")],
     )
@@ -156,13 +156,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-osd", "bounds", "a_log_segment_is_synced_when_it_is_made_and_not_by_the_first_commit_in_it"),
     planted(
-        "what was cut off stays in its last block",
+        "truncated bytes stay in the last block",
         "crates/nacre-osd/src/maintenance/reclaim.rs",
         &[("self.punch(object, state.size, block_ceil(state.size)).await?;", "")],
     )
     .found_by("nacre-osd", "objects", "machine_loss::a_write_that_is_put_back_has_its_zeros_before_it"),
     planted(
-        "the row of a cut goes before the cut is on the device",
+        "the RECLAIM row is deleted before the truncation is durable",
         "crates/nacre-osd/src/maintenance/reclaim.rs",
         &[(
             "zeros that a later write puts before itself in\n                    // a block are not made again by its client when a machine is lost.\n                    self.io(StoreOp::Sync { file: FileId::Blob(object) }).await?;",
@@ -171,13 +171,13 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-osd", "objects", "machine_loss::a_write_that_is_put_back_has_its_zeros_before_it"),
     planted(
-        "a write into a hole does not wait until what was cut off there is gone",
+        "a write into a hole does not wait until truncated bytes there are freed",
         "crates/nacre-osd/src/object/prepare.rs",
         &[("is_some_and(|cut| end > cut.from)", "is_some_and(|cut| end > cut.from && !fills)")],
     )
     .found_by("nacre-osd", "objects", "machine_loss::a_write_beyond_a_cut_does_not_bring_back_what_was_cut_off"),
     planted(
-        "a write beyond the size does not wait until what was cut off there is gone",
+        "a write beyond the size does not wait until truncated bytes there are freed",
         "crates/nacre-osd/src/object/prepare.rs",
         &[("            if reclaim.is_some() {\n                // The bytes", "            if reclaim.is_some() && row.size == 0 {\n                // The bytes")],
     )

@@ -4,7 +4,7 @@ use super::{Mutation, planted};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
-        "a lost object is a hole",
+        "a lost object is read as a hole",
         "crates/nacre-ost/src/service/requests.rs",
         &[("if laid >= self.core.replaced()", "if laid < u32::MAX")],
     )

@@ -4,7 +4,7 @@ use super::{Mutation, planted};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
-        "a change of a dead mount is made when its turn comes",
+        "a queued change of a mount that has died is applied",
         "crates/nacre-target/src/admitted.rs",
         &[("if entry.conn().is_none() {", "if false && entry.conn().is_none() {")],
     )
@@ -14,7 +14,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "what_a_dead_mount_waited_to_change_is_not_changed_when_its_turn_comes",
     ),
     planted(
-        "a second process takes the name of a target whose connection stands",
+        "a second process replaces a target that is connected",
         "crates/nacre-target/src/rivals.rs",
         &[("if !is_connected && (known", "if is_connected || (known")],
     )
@@ -66,7 +66,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "a_target_that_was_killed_is_registered_again_without_waiting_for_its_lease",
     ),
     planted(
-        "what a neighbour has renewed is forgotten when a lease ends",
+        "renewals by neighbours are forgotten when a lease ends",
         "crates/nacre-target/src/lease.rs",
         &[("Some(_) => self.leave_neighbours(entry),", "Some(_) => self.process_leases().end(),")],
     )
@@ -76,7 +76,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "a_mount_that_is_cut_off_holds_up_others_for_a_lease_and_is_silent_before",
     ),
     planted(
-        "a lock that is not given back is kept for ever",
+        "a lock that is not returned is kept for ever",
         "crates/nacre-target/src/locks/deadlines.rs",
         &[("if deadline > now {", "if deadline > now || next >= now {")],
     )
@@ -86,7 +86,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "a_client_that_does_not_give_a_lock_back_is_evicted_although_it_acknowledges",
     ),
     planted(
-        "whoever knows a client's name may act in it",
+        "a connect in a client's name needs no secret",
         "crates/nacre-target/src/island/connect.rs",
         &[("if core.is_impostor(&connect) {", "if core.is_impostor(&connect) && connect.name == \"\" {")],
     )
@@ -124,18 +124,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         &[("tx.put_encoded(table::REPLY, &reply_key(request.export, tag), |w| record.encode(w));", "")],
     ),
     planted(
-        "an OST makes what has come too late",
+        "an OST applies a change after its deadline",
         "crates/nacre-target/src/admitted.rs",
         &[("is_expired(self.clock_ms(), request.header.clock_ms)", "is_expired(0, request.header.clock_ms)")],
     )
     .found_by("nacre-sim", "evictions", "a_write_that_reaches_its_ost_after_the_eviction_is_not_made"),
     planted(
-        "a replay is not waited for",
+        "a new change does not wait for the replay",
         "crates/nacre-target/src/recovery/state.rs",
         &[("if ready { Step::End } else { Step::Wait }", "Step::End")],
     ),
     planted(
-        "the answer leaves before the log is written",
+        "the reply leaves before the log is written",
         "crates/nacre-target/src/island/mod.rs",
         &[(
             "core.osd.log_writes(out);",
@@ -149,12 +149,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "recovery", "a_change_that_builds_on_one_whose_reply_was_lost_survives"),
     planted(
-        "records of a client that is gone stay",
+        "records of a former client are kept",
         "crates/nacre-target/src/island/export_end.rs",
         &[("tx.delete_range(table::REPLY, &reply_key(id, Tag(0)), &reply_end(id));", "")],
     ),
     planted(
-        "a recovery waits for those who have reported",
+        "a recovery waits for clients that have reported",
         "crates/nacre-target/src/recovery/state.rs",
         &[("&& (r.waiting.remove(&export) || r.late.remove(&export))", "&& r.waiting.contains(&export)")],
     ),
@@ -167,18 +167,18 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         )],
     ),
     planted(
-        "a store that comes back on the same boot is trusted",
+        "a store that is opened again on the same boot is trusted",
         "crates/nacre-target/src/island/start.rs",
         &[("let nothing = core.osd.was_clean() ||", "let nothing = true ||")],
     )
     .found_by("nacre-sim", "stores", "answered_names_are_there_whatever_the_store_of_the_mdt_has_lost"),
     planted(
-        "replays of several clients are not put in order",
+        "replays of several clients are not ordered",
         "crates/nacre-target/src/recovery/state.rs",
         &[("r.queue.pop_first()", "r.queue.pop_last()")],
     ),
     planted(
-        "a new connection forgets what was not answered on the one before",
+        "a new connection forgets the changes without a reply on the previous one",
         "crates/nacre-target/src/clients/reply_order.rs",
         &[("self.before = last;", "let _ = last;")],
     )

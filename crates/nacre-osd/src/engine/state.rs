@@ -204,7 +204,7 @@ impl State {
         }
     }
 
-    /// A record that is no transaction: the list of runs, used-up numbers.
+    /// Appends a record outside a transaction: the list of runs.
     pub(crate) fn note(&mut self, kind: RecordKind, body: &[u8]) -> u64 {
         self.log.begin();
         self.log.body(body);

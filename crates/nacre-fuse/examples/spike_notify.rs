@@ -20,7 +20,8 @@ mod common;
 
 use common::memfs::MemFs;
 use common::solo::Solo;
-use nacre_fuse::{MountOptions, Notification, Notifier, SessionConfig, Validity, mount_fuse, unmount_fuse};
+use nacre_client::Validity;
+use nacre_fuse::{MountOptions, Notification, Notifier, SessionConfig, mount_fuse, unmount_fuse};
 use nacre_types::Fid;
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,4 +1,4 @@
-//! The dispatcher: one task per request, one reply per task.
+//! The dispatcher: one reply per request, and a task for each request that waits.
 //!
 //! Invariants: every request that wants a reply gets exactly one; a panic in one request is EIO for its caller and a
 //! line in the log, and the mount continues; a request in progress is indexed by its number until its reply has been
@@ -10,10 +10,11 @@ use crate::abi::{InHeader, op};
 use crate::handlers::{attrs, data, dirs, locks, names, xattrs};
 use crate::holders::{Looked, Looks};
 use crate::interrupt::Interrupted;
+use crate::kernel_cache::{KernelDoor, KernelEvent, Order, Requests};
 use crate::ops::Ops;
 use crate::reply::{Body, FuseReply};
 use crate::request::FuseRequest;
-use crate::stats::OpStats;
+use crate::stats::{OpStats, Served};
 use crate::uring::{Ticket, Transport};
 use nacre_client::Attach;
 use nacre_node::{Ctx, Effect, Promise, TaskId};
@@ -25,7 +26,7 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use tracing::{error, warn};
 
 /// Result of a handler.
@@ -43,6 +44,8 @@ pub enum FuseEffect {
     LookAtFiles { unique: u64, pid: u32, files: Vec<Fid> },
     /// Asks for the length of the call to which a request belongs; a `CallBytes` comes back.
     LookAtCall { unique: u64, pid: u32 },
+    /// Notifications for the kernel, which the notifier writes.
+    Notify(Order),
     /// A lock request from a ring may have to wait, and the kernel does not report a signal that came before it.
     LockWaits { ticket: Ticket, pid: u32 },
 }
@@ -59,7 +62,9 @@ pub(crate) struct CallBytes {
 pub struct Door<O: Ops> {
     pub(crate) ctx: Rc<Ctx>,
     pub(crate) ops: Rc<O>,
-    pub(crate) running: RefCell<BTreeMap<u64, Running>>,
+    pub(crate) running: Requests,
+    /// What the kernel may remember.
+    pub(crate) kernel: KernelDoor,
     /// Tasks whose callers already have a reply.
     pub(crate) given_up: Cell<usize>,
     pub(crate) stats: OpStats,
@@ -79,10 +84,14 @@ pub(crate) struct Running {
 impl<O: Ops> Door<O> {
     pub fn new(ctx: &Rc<Ctx>, ops: Rc<O>) -> Rc<Self> {
         let stats = OpStats::new(ctx.wall());
+        let running = Requests::default();
+        let kernel = KernelDoor::new(ctx, &running);
+        ops.set_kernel_cache(Rc::new(kernel.clone()));
         Rc::new(Self {
             ctx: ctx.clone(),
             ops,
-            running: RefCell::default(),
+            running,
+            kernel,
             given_up: Cell::new(0),
             stats,
             looks: Looks::default(),
@@ -99,6 +108,10 @@ impl<O: Ops> Door<O> {
     }
     pub fn stats(&self) -> &OpStats {
         &self.stats
+    }
+    /// Notifications to the kernel and withheld validities, a line for each counter.
+    pub fn kernel_cache_text(&self) -> String {
+        self.kernel.text()
     }
     /// The requests in progress, a line for each: operation, pid of the caller (0 = unknown), milliseconds so far.
     pub fn waiting_text(&self) -> String {
@@ -123,6 +136,10 @@ impl<O: Ops> Door<O> {
         };
         let item = match item.downcast::<CallBytes>() {
             Ok(call) => return self.call_looked_at(*call),
+            Err(item) => item,
+        };
+        let item = match item.downcast::<KernelEvent>() {
+            Ok(event) => return self.kernel.event(*event),
             Err(item) => item,
         };
         match item.downcast::<Interrupted>().map_err(|item| item.downcast::<Transport>()) {
@@ -183,7 +200,7 @@ impl<O: Ops> Door<O> {
         }
     }
 
-    /// Starts the task of a request.
+    /// Handles a request: at once if nothing has to be waited for, else in a task.
     fn run<F>(self: &Rc<Self>, request: FuseRequest, handler: impl FnOnce(Rc<Self>, Rc<FuseRequest>) -> F)
     where
         F: Future<Output = Answer> + 'static,
@@ -192,14 +209,24 @@ impl<O: Ops> Door<O> {
         let start = self.ctx.now();
         let running = request.clone();
         // Boxed before it is moved: otherwise its kilobytes would be copied at every step.
-        let work = Box::pin(handler(self.clone(), request.clone()));
+        let mut work = Box::pin(handler(self.clone(), request.clone()));
+        let begins = self.may_begin(&request);
+        if begins {
+            // A request that the caches answer completes here and needs no task. Another one is polled once more in its
+            // task, which then waits.
+            let first = poll_catching(work.as_mut(), &mut Context::from_waker(Waker::noop()), &request);
+            if let Poll::Ready(answer) = first {
+                self.stats.count(request.opcode(), Served::AtOnce, &answer);
+                return self.reply(&request, answer);
+            }
+        }
         let door = self.clone();
         let task = self.ctx.spawn(async move {
-            let answer = match door.allowed(&request).await {
+            let answer = match door.allowed(&request, begins).await {
                 Ok(()) => catching(work, &request).await,
                 Err(error) => Err(error),
             };
-            door.stats.count(request.opcode(), door.ctx.now() - start, &answer);
+            door.stats.count(request.opcode(), Served::After(door.ctx.now() - start), &answer);
             if request.is_answered() {
                 // Abandoned (`interrupt.rs`): the caller has a reply.
                 door.given_up.set(door.given_up.get().saturating_sub(1));
@@ -225,9 +252,10 @@ impl<O: Ops> Door<O> {
                 && let Ok(effect) = item.downcast::<FuseEffect>()
                 && let FuseEffect::Reply(reply) = *effect
             {
-                reply.send();
+                reply.send_without_validity();
             }
         }
+        self.kernel.abandon();
         // A panic may have occurred while it was borrowed.
         let running = self.running.try_borrow_mut().map(|mut running| std::mem::take(&mut *running));
         for running in running.unwrap_or_default().into_values() {
@@ -407,9 +435,10 @@ mod tests {
             let replies = effects.filter_map(|effect| match effect {
                 Effect::Door(item) => match *item.downcast::<FuseEffect>().ok()? {
                     FuseEffect::Reply(reply) => Some(reply.unique_and_error()),
-                    FuseEffect::Attach(_) | FuseEffect::LookAtCall { .. } | FuseEffect::LockWaits { .. } => {
-                        None
-                    }
+                    FuseEffect::Attach(_)
+                    | FuseEffect::LookAtCall { .. }
+                    | FuseEffect::Notify(_)
+                    | FuseEffect::LockWaits { .. } => None,
                     FuseEffect::LookAtCaller { unique, pid } => {
                         self.asked.push((unique, pid));
                         None

@@ -8,9 +8,12 @@ use crate::call;
 use crate::caller::{self, Interrupts};
 use crate::device::{Channel, Read};
 use crate::door::{CallBytes, FuseEffect};
+use crate::gate::Gate;
 use crate::holders::Looked;
 use crate::interrupt::Interrupted;
+use crate::kernel_cache::{KernelEvent, KernelLink};
 use crate::mount::Mounted;
+use crate::notify::Notifier;
 use crate::uring::{Running, Transport};
 use nacre_client::Attach;
 use nacre_node::Event;
@@ -38,6 +41,10 @@ impl DoorSink for FuseSink {
     fn door(&self, island: &IslandRef, item: Box<dyn Any + Send>) {
         match item.downcast::<FuseEffect>().map(|effect| *effect) {
             Ok(FuseEffect::Reply(reply)) => reply.send(),
+            Ok(FuseEffect::Notify(order)) => {
+                let island = island.clone();
+                order.submit(move |event| island.deliver(Event::Door(Box::new(event))));
+            }
             Ok(FuseEffect::LookAtCaller { unique, pid }) => {
                 if let Some(reason) = caller::reason(pid, self.interrupts) {
                     island.deliver(Event::Door(Box::new(Interrupted { unique, reason })));
@@ -67,6 +74,7 @@ pub struct FuseSource {
     /// Replaced when the island ended on a bug and was created again.
     island: RwLock<IslandRef>,
     transport: Transport,
+    link: Arc<KernelLink>,
     rings: OnceLock<Running>,
     gone: AtomicBool,
     on_gone: Box<dyn Fn() + Send + Sync>,
@@ -78,7 +86,7 @@ impl FuseSource {
     /// kernel has released the mount.
     ///
     /// # Errors
-    /// Those of the node; the mount is to be unmounted then.
+    /// Those of the node, or no thread for notifications; the mount is to be unmounted then.
     pub fn start(
         node: &Node,
         mounted: &mut Mounted,
@@ -97,14 +105,21 @@ impl FuseSource {
                 }
             }
         }
+        let gate = Arc::<Gate>::default();
+        let notifier = Notifier::with_gate(mounted.channel.clone(), gate.clone()).map_err(|cause| {
+            RtError::System { what: "cannot start the threads for notifications".to_owned(), cause }
+        })?;
+        let link = Arc::new(KernelLink { gate, notifier, has_epoch: mounted.session.has_epoch() });
         let source = Arc::new(Self {
             channels,
+            link,
             island: RwLock::new(island),
             transport: mounted.transport.clone(),
             rings: OnceLock::new(),
             gone: AtomicBool::new(false),
             on_gone: Box::new(on_gone),
         });
+        source.link.gate.attach(&source);
         node.add_source(source.clone())?;
         source.tell_transport();
         if let Some(rings) = rings {
@@ -131,6 +146,7 @@ impl FuseSource {
     }
     fn tell_transport(&self) {
         self.island().deliver(Event::Door(Box::new(self.transport.clone())));
+        self.island().deliver(Event::Door(Box::new(KernelEvent::Link(self.link.clone()))));
     }
     /// Whether the kernel has released the mount.
     pub fn is_gone(&self) -> bool {

@@ -36,9 +36,13 @@ impl Looked {
 pub(crate) struct Looks(RefCell<BTreeMap<u64, Promise<Looked>>>);
 
 impl<O: Ops> Door<O> {
-    /// Whether the caller of a request may make the change.
-    pub(crate) async fn allowed(&self, request: &FuseRequest) -> Result<(), Errno> {
-        if !changes(request.opcode()) {
+    /// Whether a request may begin before its caller is looked at.
+    pub(crate) fn may_begin(&self, request: &FuseRequest) -> bool {
+        !changes(request.opcode()) || self.ops.files_with_lost_locks().is_empty()
+    }
+    /// Whether the caller of a request may make the change. `begun`: it was found to need no look.
+    pub(crate) async fn allowed(&self, request: &FuseRequest, begun: bool) -> Result<(), Errno> {
+        if begun {
             return Ok(());
         }
         let files = self.ops.files_with_lost_locks();

@@ -100,6 +100,16 @@ impl tools::Parameters for Parameters<'_> {
                 .to_owned(),
         });
         params.push(nacre_wire::target::Param {
+            name: format!("llite.{}.kernel_cache", self.door.ops.mount_text()),
+            value: self.door.kernel_cache_text(),
+            writable: false,
+            help: "What the kernel was told to forget: all names by an epoch, names, attributes of inodes; names whose \
+                   notification waited in the kernel, so that an epoch followed; replies whose validity had ended before \
+                   they were written; replies written too late, and suspends of the machine, after which everything was \
+                   forgotten."
+                .to_owned(),
+        });
+        params.push(nacre_wire::target::Param {
             name: format!("llite.{}.transport", self.door.ops.mount_text()),
             value: self.door.transport(),
             writable: false,

@@ -5,8 +5,8 @@
 //! `Effect::Door(FuseEffect::Reply)` → the thread that leaves the island sends it. No thread is woken on this path.
 //! Where the kernel supports it, requests come through io_uring instead, a queue and a thread per CPU (`uring`).
 //!
-//! Nothing is cached in the kernel yet: validity 0, every open FOPEN_DIRECT_IO. Node number = inode number = FID, so
-//! there is no table of nodes and FORGET needs no action.
+//! The kernel caches names and attributes while the client's locks cover them (`kernel_cache.rs`), and no file data: every
+//! open is FOPEN_DIRECT_IO. Node number = inode number = FID, so there is no table of nodes and FORGET needs no action.
 
 pub mod abi;
 mod buffers;
@@ -16,12 +16,14 @@ mod client_ops;
 mod device;
 mod door;
 mod front;
+mod gate;
 mod handlers;
 mod holders;
 #[cfg(any(test, fuzzing))]
 pub mod hostile;
 mod interrupt;
 mod island;
+mod kernel_cache;
 mod mount;
 mod notify;
 mod ops;
@@ -46,11 +48,12 @@ pub use door::{Door, FuseEffect};
 pub use front::{FuseSink, FuseSource};
 pub use interrupt::Interrupted;
 pub use island::MountIsland;
+pub use kernel_cache::Order;
 pub use mount::{
     FS_TYPE, KernelAtime, MountError, MountOptions, Mounted, check_device, check_mount_point, mount_fuse,
 };
-pub use notify::{Done, Notification, Notifier};
-pub use ops::{OpenedFile, Ops, Validity};
+pub use notify::{Batch, Done, Notification, Notifier};
+pub use ops::{OpenedFile, Ops};
 pub use reply::{Body, FuseReply};
 pub use request::{Args, FuseRequest, Origin};
 pub use session::{Session, SessionConfig, SessionError};

@@ -2,13 +2,15 @@
 //!
 //! A notification may wait inside the kernel for the reply to another request (measured: a sole reader that sends
 //! INVAL_INODE while a READ of that inode waits hangs every process on the mount). So a pool of threads that serve no
-//! FUSE queue and no socket sends them: two threads, more while all are stuck, at most sixteen, then the queue fills
-//! and [`Notifier::submit`] returns the notification. Its completion is reported to the submitter.
+//! FUSE queue and no socket sends them: one at first, more while all are stuck, at most sixteen, then the queue fills
+//! and [`Notifier::submit`] refuses. A thread apart sends the notifications that never wait (epochs, attributes), however
+//! many of the others are stuck. The completion is reported to the submitter.
 //!
-//! Not here: the decision to notify, and the consequences of a late notification (the client core).
+//! Not here: the decision to notify, and the fallback for a late notification (`kernel_cache.rs`).
 
 use crate::abi::{self, Field, OutHeader, notify};
 use crate::device::Channel;
+use crate::gate::{Counters, Gate};
 use nacre_types::Fid;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -64,38 +66,88 @@ fn put_name(out: &mut Vec<u8>, name: &[u8]) {
     out.push(0);
 }
 
-/// Receives the kernel's result: `Ok(true)` = done, `Ok(false)` = unknown inode or name.
+/// Notifications that are written one after the other.
+#[derive(Default)]
+pub struct Batch {
+    pub notifications: Vec<Notification>,
+    /// Replies that were decided before this generation lose their validity first.
+    pub generation: u64,
+}
+impl From<Notification> for Batch {
+    fn from(notification: Notification) -> Self {
+        Self { notifications: vec![notification], generation: 0 }
+    }
+}
+impl Batch {
+    /// Whether the kernel may let one of them wait for the reply to another request.
+    fn may_wait(&self) -> bool {
+        self.notifications.iter().any(|n| match n {
+            Notification::InvalEntry { .. } | Notification::Delete { .. } => true,
+            Notification::InvalInode { pages, .. } => pages.is_some(),
+            Notification::IncEpoch => false,
+        })
+    }
+}
+
+/// Receives the kernel's result: `Ok(true)` = done, `Ok(false)` = an inode or a name was not known, or the first error.
 pub type Done = Box<dyn FnOnce(rustix::io::Result<bool>) + Send>;
 
 struct Job {
-    notification: Notification,
+    batch: Batch,
     done: Done,
 }
 
 #[derive(Default)]
 struct State {
+    /// For the pool.
     queue: VecDeque<Job>,
+    /// For the thread whose notifications never wait.
+    prompt: VecDeque<Job>,
     threads: Vec<JoinHandle<()>>,
+    /// Threads of the pool.
+    pool: usize,
     idle: usize,
     stopping: bool,
 }
 
 struct Shared {
     channel: Arc<Channel>,
+    gate: Arc<Gate>,
     state: Mutex<State>,
     work: Condvar,
+    prompt_work: Condvar,
 }
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+    fn write(&self, Job { batch, done }: Job) {
+        self.gate.raise(batch.generation);
+        let mut result = Ok(true);
+        for notification in &batch.notifications {
+            let counters = &self.gate.counters;
+            Counters::add(match notification {
+                Notification::IncEpoch => &counters.epochs,
+                Notification::InvalInode { .. } => &counters.inodes,
+                Notification::InvalEntry { .. } | Notification::Delete { .. } => &counters.names,
+            });
+            match self.channel.write_notification(&notification.encode()) {
+                Ok(()) => {}
+                Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => {
+                    result = result.map(|_| false);
+                }
+                Err(e) => result = result.and(Err(e)),
+            }
+        }
+        done(result);
+    }
 }
 
-const THREADS_AT_FIRST: usize = 2;
+const THREADS_AT_FIRST: usize = 1;
 const THREADS_MAX: usize = 16;
 const QUEUE_MAX: usize = 1024;
 
-/// The pool. Dropping it waits for the notifications in progress: unmount or abort the connection first.
+/// The threads. Dropping it waits for the notifications in progress: unmount or abort the connection first.
 pub struct Notifier {
     shared: Arc<Shared>,
 }
@@ -104,36 +156,57 @@ impl Notifier {
     /// # Errors
     /// Threads could not be created.
     pub fn new(channel: Arc<Channel>) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared { channel, state: Mutex::default(), work: Condvar::new() });
-        for _ in 0..THREADS_AT_FIRST {
-            grow(&shared, &mut shared.lock())?;
-        }
-        Ok(Self { shared })
+        Self::with_gate(channel, Arc::default())
     }
-    /// Queues a notification.
+    pub(crate) fn with_gate(channel: Arc<Channel>, gate: Arc<Gate>) -> std::io::Result<Self> {
+        let (work, prompt_work) = (Condvar::new(), Condvar::new());
+        let shared = Arc::new(Shared { channel, gate, state: Mutex::default(), work, prompt_work });
+        let notifier = Self { shared: shared.clone() };
+        let mut state = shared.lock();
+        let prompt = shared.clone();
+        state
+            .threads
+            .push(Builder::new().name("fuse-notify".to_owned()).spawn(move || serve_prompt(&prompt))?);
+        for _ in 0..THREADS_AT_FIRST {
+            grow(&shared, &mut state)?;
+        }
+        drop(state);
+        Ok(notifier)
+    }
+    /// Queues notifications.
     ///
     /// # Errors
-    /// Returns the notification if the queue is full because every thread is stuck; the caller uses a fallback or
-    /// retries later.
-    pub fn submit(&self, notification: Notification, done: Done) -> Result<(), (Notification, Done)> {
-        let mut state = self.shared.lock();
-        if state.queue.len() >= QUEUE_MAX || state.stopping {
-            return Err((notification, done));
+    /// Returns `done` if the queue is full: of those that may wait because every thread is stuck, and the caller uses a
+    /// fallback; of the others for a moment only.
+    pub fn submit(&self, batch: impl Into<Batch>, done: Done) -> Result<(), Done> {
+        let batch = batch.into();
+        let may_wait = batch.may_wait();
+        let mut guard = self.shared.lock();
+        let state = &mut *guard;
+        let queue = if may_wait { &mut state.queue } else { &mut state.prompt };
+        if queue.len() >= QUEUE_MAX || state.stopping {
+            return Err(done);
         }
-        state.queue.push_back(Job { notification, done });
+        queue.push_back(Job { batch, done });
         if state.idle < state.queue.len()
-            && state.threads.len() < THREADS_MAX
-            && let Err(error) = grow(&self.shared, &mut state)
+            && state.pool < THREADS_MAX
+            && let Err(error) = grow(&self.shared, state)
         {
             tracing::warn!(%error, "no further notifier thread; notifications wait for the present ones");
         }
-        drop(state);
-        self.shared.work.notify_one();
+        drop(guard);
+        if may_wait { &self.shared.work } else { &self.shared.prompt_work }.notify_one();
         Ok(())
     }
-    /// Threads now, for metrics.
+    /// A validity has been given, and none was running: the clocks are watched from now on.
+    pub(crate) fn watch_clocks(&self) {
+        // The state is locked so that a thread which is about to sleep does not miss it.
+        drop(self.shared.lock());
+        self.shared.prompt_work.notify_one();
+    }
+    /// Threads of the pool now, for metrics.
     pub fn threads(&self) -> usize {
-        self.shared.lock().threads.len()
+        self.shared.lock().pool
     }
 }
 impl Drop for Notifier {
@@ -144,30 +217,32 @@ impl Drop for Notifier {
             std::mem::take(&mut state.threads)
         };
         self.shared.work.notify_all();
+        self.shared.prompt_work.notify_all();
+        let this = std::thread::current().id();
         for thread in threads {
-            // A panicked notifier has been logged by the panic itself.
-            drop(thread.join());
+            // One of these threads may hold the last reference to the mount. A panicked notifier has been logged by the
+            // panic itself.
+            if thread.thread().id() != this {
+                drop(thread.join());
+            }
         }
     }
 }
 
 fn grow(shared: &Arc<Shared>, state: &mut State) -> std::io::Result<()> {
-    let name = format!("fuse-notify-{}", state.threads.len());
+    let name = format!("fuse-notify-{}", state.pool);
     let shared = shared.clone();
     state.threads.push(Builder::new().name(name).spawn(move || serve(&shared))?);
+    state.pool += 1;
     Ok(())
 }
 
 fn serve(shared: &Shared) {
     let mut state = shared.lock();
     loop {
-        if let Some(Job { notification, done }) = state.queue.pop_front() {
+        if let Some(job) = state.queue.pop_front() {
             drop(state);
-            done(match shared.channel.write_notification(&notification.encode()) {
-                Ok(()) => Ok(true),
-                Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(false),
-                Err(e) => Err(e),
-            });
+            shared.write(job);
             state = shared.lock();
         } else if state.stopping {
             return;
@@ -175,6 +250,33 @@ fn serve(shared: &Shared) {
             state.idle += 1;
             state = shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.idle -= 1;
+        }
+    }
+}
+
+/// Serves the notifications that never wait, and watches the clocks.
+fn serve_prompt(shared: &Shared) {
+    let mut state = shared.lock();
+    loop {
+        if let Some(job) = state.prompt.pop_front() {
+            drop(state);
+            shared.write(job);
+            state = shared.lock();
+        } else if state.stopping {
+            return;
+        } else if let Some(after) = shared.gate.next_look() {
+            let (guard, _) =
+                shared.prompt_work.wait_timeout(state, after).unwrap_or_else(PoisonError::into_inner);
+            drop(guard);
+            if shared.gate.was_suspended() {
+                // At once; then the island has the attributes forgotten too.
+                let done = Box::new(|_| {});
+                shared.write(Job { batch: Notification::IncEpoch.into(), done });
+                shared.gate.forget_everything();
+            }
+            state = shared.lock();
+        } else {
+            state = shared.prompt_work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }

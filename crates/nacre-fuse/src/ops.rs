@@ -6,22 +6,14 @@
 
 use bytes::Bytes;
 use core::future::Future;
-use nacre_client::{AllocateArgs, CreateArgs, ReaddirPage, ResolvedInode, SetxattrArgs, WriteArgs};
+use nacre_client::{
+    AllocateArgs, CreateArgs, KernelCache, ReaddirPage, ResolvedInode, SetxattrArgs, Validity, WriteArgs,
+};
 use nacre_types::{Caller, Errno, Fid, LayoutTemplate, OpenHandle, SetAttr};
 use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
 use nacre_wire::target::{Param, StatfsReply};
+use std::rc::Rc;
 use std::time::Duration;
-
-/// Time for which the kernel may use an entry and attributes without a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Validity {
-    pub entry: Duration,
-    pub attr: Duration,
-}
-impl Validity {
-    /// Ask every time.
-    pub const NONE: Validity = Validity { entry: Duration::ZERO, attr: Duration::ZERO };
-}
 
 /// The reply to an open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,10 +36,21 @@ macro_rules! missing {
 
 /// A file system behind the FUSE layer.
 pub trait Ops: 'static {
-    /// The validity of an entry in the kernel: none, until locks cover it.
-    fn validity(&self, entry: &ResolvedInode) -> Validity {
-        let _ = entry;
-        Validity::NONE
+    /// How long the kernel may use the reply that is being made without asking again: a name of `fid`, if one is given,
+    /// and its attributes. Called once for each, when everything else is decided; from then on a change of either is
+    /// preceded by [`KernelCache::forget`].
+    fn validity(&self, name: Option<(Fid, &[u8])>, fid: Fid) -> Validity {
+        let _ = (name, fid);
+        Validity::default()
+    }
+    /// Likewise that a name is not there.
+    fn negative_validity(&self, parent: Fid, name: &[u8]) -> Duration {
+        let _ = (parent, name);
+        Duration::ZERO
+    }
+    /// The kernel's cache, given before the first request.
+    fn set_kernel_cache(&self, kernel: Rc<dyn KernelCache>) {
+        drop(kernel);
     }
     /// How an open for `flags` is served: always by requests, until locks cover the page cache. The kernel need not
     /// order direct writes of one file: the client does, also between mounts.

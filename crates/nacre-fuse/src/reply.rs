@@ -1,18 +1,26 @@
 //! Replies: header and structures in one buffer, followed by bulk bytes by reference.
 
 use crate::abi::{self, EntryOut, Field, OutHeader};
-use crate::ops::{OpenedFile, Validity};
+use crate::gate::{Places, Terms};
+use crate::kernel_cache::Grant;
+use crate::ops::OpenedFile;
 use crate::request::Origin;
 use bytes::Bytes;
-use nacre_client::ResolvedInode;
+use nacre_client::{ResolvedInode, Validity};
 use nacre_types::{Attr, Errno, Timestamp};
+use std::time::Duration;
 
 /// Result of a handler: the structure bytes (with room for the header in front), then bulk.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Body {
     head: Vec<u8>,
     bulk: Vec<Bytes>,
+    /// Of the validities in `head`.
+    terms: Option<Box<Terms>>,
 }
+
+/// The place of the first structure.
+const FIRST: u32 = OutHeader::BYTES as u32;
 
 impl Body {
     /// Success without data.
@@ -26,7 +34,7 @@ impl Body {
     pub fn with_room(bytes: usize) -> Self {
         let mut head = Vec::with_capacity(OutHeader::BYTES + bytes.max(144));
         head.resize(OutHeader::BYTES, 0);
-        Self { head, bulk: Vec::new() }
+        Self { head, bulk: Vec::new(), terms: None }
     }
     pub fn and<T: Field>(mut self, value: &T) -> Self {
         value.put(&mut self.head);
@@ -47,16 +55,35 @@ impl Body {
     pub(crate) fn head_mut(&mut self) -> &mut Vec<u8> {
         &mut self.head
     }
-    pub fn entry(entry: &ResolvedInode, validity: Validity) -> Self {
-        Self::of(&entry_out(entry, validity))
+    pub(crate) fn entry(entry: &ResolvedInode, validity: Validity, mut grant: Grant<'_>) -> Self {
+        let validity = grant.take(validity, entry.attr.fid);
+        Self::of(&entry_out(entry, validity)).under(grant, Places::Entry(FIRST))
     }
-    pub fn attr(entry: &ResolvedInode, validity: Validity) -> Self {
-        Self::of(&abi::AttrOut {
+    /// A name that is not there, which the kernel may remember.
+    pub(crate) fn no_entry(validity: Duration, mut grant: Grant<'_>) -> Self {
+        let entry = grant.take_negative(validity);
+        let (entry_valid, entry_valid_nsec) = (entry.as_secs(), entry.subsec_nanos());
+        let out = EntryOut { entry_valid, entry_valid_nsec, ..EntryOut::default() };
+        Self::of(&out).under(grant, Places::Entry(FIRST))
+    }
+    pub(crate) fn attr(entry: &ResolvedInode, validity: Validity, mut grant: Grant<'_>) -> Self {
+        let validity = grant.take(Validity { entry: Duration::ZERO, ..validity }, entry.attr.fid);
+        let out = abi::AttrOut {
             attr_valid: validity.attr.as_secs(),
             attr_valid_nsec: validity.attr.subsec_nanos(),
             dummy: 0,
             attr: attr_out(&entry.attr),
-        })
+        };
+        Self::of(&out).under(grant, Places::Attr(FIRST))
+    }
+    /// Whether it is the reply to a LOOKUP that found nothing.
+    pub(crate) fn is_no_entry(&self) -> bool {
+        self.head.get(OutHeader::BYTES..OutHeader::BYTES + 8).is_some_and(|nodeid| nodeid == [0; 8])
+    }
+    /// Sets the terms of the validities that were granted.
+    pub(crate) fn under(mut self, grant: Grant<'_>, places: Places) -> Self {
+        self.terms = grant.terms(places);
+        self
     }
     pub fn opened(opened: OpenedFile) -> Self {
         Self::of(&open_out(opened))
@@ -107,7 +134,8 @@ fn attr_out(attr: &Attr) -> abi::Attr {
 }
 
 /// The reply to STATX: like an attribute reply, with the time of birth.
-pub(crate) fn statx_out(entry: &ResolvedInode, validity: Validity) -> Body {
+pub(crate) fn statx_out(entry: &ResolvedInode, validity: Validity, mut grant: Grant<'_>) -> Body {
+    let validity = grant.take(Validity { entry: Duration::ZERO, ..validity }, entry.attr.fid);
     let a = &entry.attr;
     let time = |t: Timestamp| abi::SxTime { sec: t.sec, nsec: t.nsec, reserved: 0 };
     // The kernel's 32-bit encoding: 8 low bits of the minor, 12 of the major, the rest of the minor.
@@ -135,7 +163,7 @@ pub(crate) fn statx_out(entry: &ResolvedInode, validity: Validity) -> Body {
     let mut body = Body::with_room(288).and(&out);
     let len = body.head.len() + abi::StatxOut::SPARE_BYTES;
     body.head.resize(len, 0);
-    body
+    body.under(grant, Places::Attr(FIRST))
 }
 
 /// A complete reply, to be sent by the thread that leaves the island.
@@ -143,6 +171,7 @@ pub struct FuseReply {
     origin: Origin,
     head: Vec<u8>,
     bulk: Vec<Bytes>,
+    terms: Option<Box<Terms>>,
 }
 
 /// More parts than this are copied together: writev takes at most 1 024.
@@ -162,7 +191,7 @@ impl FuseReply {
         let len = body.head.len() + body.bulk.iter().map(Bytes::len).sum::<usize>();
         let len = u32::try_from(len).expect("a reply is at most max_write and a header long");
         OutHeader { len, error, unique }.put_in_front(&mut body.head);
-        Self { origin: origin.into(), head: body.head, bulk: body.bulk }
+        Self { origin: origin.into(), head: body.head, bulk: body.bulk, terms: body.terms }
     }
     #[cfg(any(test, fuzzing))]
     pub(crate) fn unique_and_error(&self) -> (u64, i32) {
@@ -171,10 +200,25 @@ impl FuseReply {
     }
     /// Sends it to the kernel: one system call on the descriptor of the request, or through the thread of its ring.
     pub fn send(self) {
-        match self.origin {
-            Origin::Device(channel) => channel.write_reply(&self.head, &self.bulk),
-            Origin::Ring(ticket) => ticket.answer(self.head, self.bulk),
+        let Self { origin, mut head, bulk, terms } = self;
+        match (origin, terms) {
+            (Origin::Device(channel), None) => channel.write_reply(&head, &bulk),
+            (Origin::Device(channel), Some(terms)) => {
+                let pass = terms.gate.pass();
+                terms.apply(&pass, &mut head, nacre_rt::now());
+                channel.write_reply(&head, &bulk);
+                drop(pass);
+                terms.check(nacre_rt::now());
+            }
+            (Origin::Ring(ticket), terms) => ticket.answer(head, bulk, terms),
         }
+    }
+    /// Sends it without validity: the island of its locks has ended.
+    pub(crate) fn send_without_validity(mut self) {
+        if let Some(terms) = self.terms.take() {
+            terms.withhold(&mut self.head);
+        }
+        self.send();
     }
 }
 
@@ -200,8 +244,8 @@ mod tests {
 
     #[test]
     fn an_entry_reply_is_header_and_structure_and_nothing_else() {
-        let reply =
-            FuseReply::new(Arc::new(Channel::detached()), 42, Ok(Body::entry(&entry(), Validity::NONE)));
+        let body = Body::of(&entry_out(&entry(), Validity::default()));
+        let reply = FuseReply::new(Arc::new(Channel::detached()), 42, Ok(body));
         assert_eq!(reply.head.len(), OutHeader::BYTES + EntryOut::BYTES);
         let mut rest = &reply.head[..];
         assert_eq!(OutHeader::take(&mut rest), Ok(OutHeader { len: 144, error: 0, unique: 42 }));
@@ -213,7 +257,8 @@ mod tests {
 
     #[test]
     fn a_statx_reply_has_the_kernels_length_and_device_numbers() {
-        let body = statx_out(&entry(), Validity::NONE);
+        let kernel = crate::kernel_cache::KernelDoor::new(&nacre_node::Ctx::new(1), &Default::default());
+        let body = statx_out(&entry(), Validity::default(), kernel.grant());
         assert_eq!(body.head_len(), 288);
         let out = abi::StatxOut::take(&mut &body.head[OutHeader::BYTES..]).unwrap();
         assert_eq!((out.rdev_major, out.rdev_minor), (259, 0x107));

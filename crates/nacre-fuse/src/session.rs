@@ -1,7 +1,8 @@
 //! INIT: the negotiation with the kernel before the first request.
 //!
 //! Requested: large requests; locks, ACLs and the removal of set-id bits by the file system; file handles; shared
-//! mappings of direct files. Deliberately not requested: WRITEBACK_CACHE (the kernel would ignore the file system's
+//! mappings of direct files; operations on one directory in parallel; listings with attributes; targets of symbolic links
+//! in the kernel's cache (they never change). Deliberately not requested: WRITEBACK_CACHE (the kernel would ignore the file system's
 //! sizes), ATOMIC_O_TRUNC (a separate truncate needs one implementation instead of two), opens without a message (the
 //! servers would not know the open files), splice (replies are small, or already in memory).
 
@@ -28,16 +29,20 @@ const WANTED: u64 = init::ASYNC_READ
     | init::ASYNC_DIO
     | init::PARALLEL_DIROPS
     | init::AUTO_INVAL_DATA
+    | init::CACHE_SYMLINKS
     | init::INIT_EXT
     | init::CREATE_SUPP_GROUP
     | init::DIRECT_IO_ALLOW_MMAP;
-/// Listings with attributes, where the kernel requests them.
+/// Listings with attributes, where the kernel requests them. Not on a kernel without epochs: names have no validity there.
 const READDIRPLUS: u64 = init::DO_READDIRPLUS | init::READDIRPLUS_AUTO;
+
+/// The version that has INC_EPOCH.
+const EPOCH_MINOR: u32 = 44;
 
 /// Options of a mount.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionConfig {
-    /// READDIRPLUS: useful only if the kernel may cache the attributes.
+    /// Offers READDIRPLUS, if the kernel may cache names.
     pub readdirplus: bool,
     /// Asynchronous requests (read-ahead, direct AIO) in progress at a time.
     pub background_max: u16,
@@ -46,7 +51,7 @@ pub struct SessionConfig {
 }
 impl Default for SessionConfig {
     fn default() -> Self {
-        Self { readdirplus: false, background_max: 64, rings: true }
+        Self { readdirplus: true, background_max: 64, rings: true }
     }
 }
 
@@ -60,7 +65,7 @@ pub struct Session {
 impl Session {
     /// INC_EPOCH is supported (7.44).
     pub fn has_epoch(&self) -> bool {
-        self.minor >= 44
+        self.minor >= EPOCH_MINOR
     }
     /// Requests wait until there are rings.
     pub(crate) fn has_rings(&self) -> bool {
@@ -99,7 +104,8 @@ fn negotiate(args: &InitIn, config: SessionConfig) -> Result<(Session, InitOut),
     if missing != 0 {
         return Err(SessionError::Missing { missing });
     }
-    let readdirplus = if config.readdirplus { READDIRPLUS } else { 0 };
+    let minor = args.minor.min(abi::MINOR);
+    let readdirplus = if config.readdirplus && minor >= EPOCH_MINOR { READDIRPLUS } else { 0 };
     let rings = if config.rings { init::OVER_IO_URING } else { 0 };
     let flags = offered & (REQUIRED | WANTED | readdirplus | rings);
     let out = InitOut {
@@ -115,7 +121,7 @@ fn negotiate(args: &InitIn, config: SessionConfig) -> Result<(Session, InitOut),
         max_pages: MAX_PAGES,
         ..InitOut::default()
     };
-    Ok((Session { minor: args.minor.min(abi::MINOR), flags }, out))
+    Ok((Session { minor, flags }, out))
 }
 
 /// Waits for the kernel's INIT on a fresh connection and answers it.
@@ -168,10 +174,11 @@ mod tests {
     fn what_is_agreed_is_what_both_know_and_no_more() {
         let all = u64::MAX;
         let (session, out) = negotiate(&kernel(45, all), SessionConfig::default()).unwrap();
-        assert_eq!(session.flags, REQUIRED | WANTED | init::OVER_IO_URING);
+        assert_eq!(session.flags, REQUIRED | WANTED | READDIRPLUS | init::OVER_IO_URING);
         assert_eq!(u64::from(out.flags) | u64::from(out.flags2) << 32, session.flags);
         assert_eq!((out.max_write, out.max_pages, session.has_epoch()), (1 << 20, 256, true));
-        let (session, _) = negotiate(&kernel(40, REQUIRED), SessionConfig::default()).unwrap();
+        let listings = REQUIRED | READDIRPLUS;
+        let (session, _) = negotiate(&kernel(40, listings), SessionConfig::default()).unwrap();
         assert_eq!((session.flags, session.has_epoch()), (REQUIRED, false));
         // Without INIT_EXT the second word means nothing.
         let (session, _) =

@@ -4,7 +4,7 @@
 
 use crate::abi::op;
 use crate::door::Answer;
-use nacre_types::{Samples, Timestamp, clocks};
+use nacre_types::{Errno, Samples, Timestamp, clocks};
 use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -13,6 +13,23 @@ struct Counters {
     start: Timestamp,
     ops: [Samples; op::COUNT],
     errors: u64,
+    /// Answered in the visit that accepted them, from the client's caches or without a file system.
+    at_once: u64,
+    /// LOOKUPs that found nothing.
+    negative: u64,
+}
+
+/// How a request was served.
+pub(crate) enum Served {
+    AtOnce,
+    /// It waited, for this long.
+    After(Duration),
+}
+
+impl Counters {
+    fn new(start: Timestamp) -> Self {
+        Self { start, ops: [Samples::default(); op::COUNT], errors: 0, at_once: 0, negative: 0 }
+    }
 }
 
 /// All operations of one mount since its start, or since `clear`.
@@ -20,18 +37,30 @@ pub struct OpStats(RefCell<Counters>);
 
 impl OpStats {
     pub(crate) fn new(now: Timestamp) -> Self {
-        Self(RefCell::new(Counters { start: now, ops: [Samples::default(); op::COUNT], errors: 0 }))
+        Self(RefCell::new(Counters::new(now)))
     }
-    pub(crate) fn count(&self, opcode: u32, took: Duration, answer: &Answer) {
+    pub(crate) fn count(&self, opcode: u32, served: Served, answer: &Answer) {
         let mut counters = self.0.borrow_mut();
+        let negative = match answer {
+            Ok(body) => opcode == op::LOOKUP && body.is_no_entry(),
+            Err(error) => opcode == op::LOOKUP && *error == Errno::ENOENT,
+        };
+        counters.negative += u64::from(negative);
         counters.errors += u64::from(answer.is_err());
+        let took = match served {
+            Served::AtOnce => {
+                counters.at_once += 1;
+                Duration::ZERO
+            }
+            Served::After(took) => took,
+        };
         if let Some(samples) = counters.ops.get_mut(opcode as usize) {
             samples.add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
         }
     }
     pub fn clear(&self, now: Timestamp) {
         let mut counters = self.0.borrow_mut();
-        *counters = Counters { start: now, ops: [Samples::default(); op::COUNT], errors: 0 };
+        *counters = Counters::new(now);
     }
     /// Requests of one operation so far.
     pub fn requests(&self, opcode: u32) -> u64 {
@@ -46,8 +75,13 @@ impl OpStats {
                 line(&mut text, &field_name(opcode), format_args!("{}", s.line("usecs")));
             }
         }
-        if counters.errors > 0 {
-            line(&mut text, "errors", format_args!("{} samples [reqs]", counters.errors));
+        let parts = [
+            ("errors", counters.errors),
+            ("negative_lookups", counters.negative),
+            ("answered_at_once", counters.at_once),
+        ];
+        for (name, count) in parts.into_iter().filter(|(_, count)| *count > 0) {
+            line(&mut text, name, format_args!("{count} samples [reqs]"));
         }
         text
     }
@@ -71,11 +105,17 @@ mod tests {
     #[test]
     fn counters_have_the_fields_format() {
         let stats = OpStats::new(Timestamp { sec: 10, nsec: 0 });
-        stats.count(op::MKDIR, Duration::from_micros(5), &Ok(Body::empty()));
-        stats.count(op::MKDIR, Duration::from_micros(3), &Err(nacre_types::Errno::EEXIST));
+        let after = |us| Served::After(Duration::from_micros(us));
+        stats.count(op::MKDIR, after(5), &Ok(Body::empty()));
+        stats.count(op::MKDIR, after(3), &Err(Errno::EEXIST));
+        stats.count(op::LOOKUP, Served::AtOnce, &Err(Errno::ENOENT));
+        stats.count(op::LOOKUP, Served::AtOnce, &Ok(Body::bytes(&[0; 128])));
+        stats.count(op::LOOKUP, after(1), &Ok(Body::bytes(&[1; 128])));
         let text = stats.text(Timestamp { sec: 12, nsec: 500 });
         assert!(text.contains("elapsed_time             2.000000500 secs.nsecs\n"), "{text}");
         assert!(text.contains("mkdir                    2 samples [usecs] 3 5 8 34\n"), "{text}");
+        assert!(text.contains("negative_lookups         2 samples [reqs]\n"), "{text}");
+        assert!(text.contains("answered_at_once         2 samples [reqs]\n"), "{text}");
         assert_eq!(stats.requests(op::MKDIR), 2);
     }
 }

@@ -5,17 +5,18 @@ use crate::door::{Answer, Door};
 use crate::ops::Ops;
 use crate::reply::{Body, statx_out};
 use crate::request::FuseRequest;
+use nacre_client::Validity;
 use nacre_types::{Errno, OpenHandle, SetAttr, Timestamp};
 use std::rc::Rc;
 
 pub(crate) async fn getattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
     let entry = door.ops.getattr(request.fid()?).await?;
-    Ok(Body::attr(&entry, door.ops.validity(&entry)))
+    Ok(Body::attr(&entry, door.ops.validity(None, entry.attr.fid), door.kernel.grant()))
 }
 
 pub(crate) async fn statx<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
     let entry = door.ops.getattr(request.fid()?).await?;
-    Ok(statx_out(&entry, door.ops.validity(&entry)))
+    Ok(statx_out(&entry, door.ops.validity(None, entry.attr.fid), door.kernel.grant()))
 }
 
 pub(crate) async fn setattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
@@ -27,7 +28,8 @@ pub(crate) async fn setattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>)
         false => request.caller(0),
     };
     let entry = door.ops.setattr(request.fid()?, handle, set, caller).await?;
-    Ok(Body::attr(&entry, door.ops.validity(&entry)))
+    // The kernel would take over the attributes also after an INVAL_INODE: they have no validity.
+    Ok(Body::attr(&entry, Validity::default(), door.kernel.grant()))
 }
 
 /// The change that `args` requests. "Now" is this mount's clock; other times are the caller's.

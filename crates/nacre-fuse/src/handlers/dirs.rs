@@ -4,13 +4,14 @@
 //! requests, and a listing continues correctly while others change the directory. An open directory is open at the MDT:
 //! a directory that is removed meanwhile exists, empty and without a name, until it is closed.
 
-use crate::abi::{self, Dirent, EntryOut, Field, align8};
+use crate::abi::{self, Dirent, EntryOut, Field, OutHeader, align8};
 use crate::device::MAX_WRITE_BYTES;
 use crate::door::{Answer, Door};
+use crate::gate::Places;
 use crate::ops::{OpenedFile, Ops};
 use crate::reply::{Body, entry_out};
 use crate::request::FuseRequest;
-use nacre_client::ListedEntry;
+use nacre_client::{ListedEntry, Validity};
 use nacre_types::OpenHandle;
 use std::rc::Rc;
 
@@ -49,17 +50,28 @@ pub(crate) async fn readdir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>)
 
 pub(crate) async fn readdirplus<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
     let abi::ReadIn { offset, size, .. } = request.args().take()?;
-    let page = door.ops.readdir(request.fid()?, offset, fitting(size, EntryOut::BYTES), true).await?;
+    let dir = request.fid()?;
+    let page = door.ops.readdir(dir, offset, fitting(size, EntryOut::BYTES), true).await?;
     let mut listing = Listing::new(size);
+    let (mut grant, mut places) = (door.kernel.grant(), Vec::new());
     for entry in &page.entries {
         // Node number 0: only the name. Also used for "." and "..", which the kernel does not look up.
         let known = entry.entry.as_ref().filter(|_| entry.name != "." && entry.name != "..");
-        let head = known.map_or_else(EntryOut::default, |e| entry_out(e, door.ops.validity(e)));
-        if !listing.add(Some(head), entry) {
+        if !listing.has_room(EntryOut::BYTES, entry) {
             break;
         }
+        let place = listing.next_place();
+        let head = known.map_or_else(EntryOut::default, |e| {
+            let validity = door.ops.validity(Some((dir, &entry.name)), e.attr.fid);
+            let validity = grant.take(validity, e.attr.fid);
+            if validity != Validity::default() {
+                places.push(place);
+            }
+            entry_out(e, validity)
+        });
+        listing.add(Some(head), entry);
     }
-    Ok(listing.body)
+    Ok(listing.body.under(grant, Places::Entries(places)))
 }
 
 /// Entries that fit into `size` bytes when each has `head` bytes in front.
@@ -76,6 +88,13 @@ impl Listing {
     fn new(size: u32) -> Self {
         let left = size.min(MAX_WRITE_BYTES) as usize;
         Self { body: Body::with_room(left), left }
+    }
+    /// Where the next entry begins in the reply.
+    fn next_place(&self) -> u32 {
+        (OutHeader::BYTES + self.body.head_len()) as u32
+    }
+    fn has_room(&self, head_bytes: usize, entry: &ListedEntry) -> bool {
+        align8(Dirent::BYTES + entry.name.len()) + head_bytes <= self.left
     }
     /// Appends one entry; false when it does not fit any more.
     fn add(&mut self, head: Option<EntryOut>, entry: &ListedEntry) -> bool {

@@ -7,11 +7,12 @@ use crate::abi::{self, op};
 use crate::door::{Answer, Door};
 use crate::handlers::data::close_if_given_up;
 use crate::ops::{OpenedFile, Ops};
-use crate::reply::{Body, entry_out, open_out};
+use crate::reply::{Body, open_out};
 use crate::request::{FuseRequest, fid_of};
-use nacre_client::CreateArgs;
+use nacre_client::{CreateArgs, ResolvedInode, Validity};
 use nacre_types::{Errno, Name, mode};
 use std::rc::Rc;
+use std::time::Duration;
 
 /// A name from the kernel, as an entry may have it.
 fn checked(name: &[u8]) -> Result<&[u8], Errno> {
@@ -21,12 +22,30 @@ fn checked(name: &[u8]) -> Result<&[u8], Errno> {
 /// "." and ".." come when the kernel opens a file handle (EXPORT_SUPPORT): the inode itself, its parent.
 pub(crate) async fn lookup<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
     let fid = request.fid()?;
-    let entry = match request.args().name()? {
-        b"." => door.ops.getattr(fid).await?,
-        b".." => door.ops.parent(fid).await?,
-        name => door.ops.lookup(fid, checked(name)?).await?,
+    // The kernel does not hold its lock of the directory then, so the names have no validity.
+    let name = match request.args().name()? {
+        b"." => return Ok(unnamed(&door, door.ops.getattr(fid).await?)),
+        b".." => return Ok(unnamed(&door, door.ops.parent(fid).await?)),
+        name => checked(name)?,
     };
-    Ok(Body::entry(&entry, door.ops.validity(&entry)))
+    match door.ops.lookup(fid, name).await {
+        Ok(entry) => Ok(named(&door, &request, name, &entry)),
+        Err(Errno::ENOENT) => match door.ops.negative_validity(fid, name) {
+            Duration::ZERO => Err(Errno::ENOENT),
+            validity => Ok(Body::no_entry(validity, door.kernel.grant())),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+/// The reply that shows an inode under a name in the directory of the request.
+fn named<O: Ops>(door: &Door<O>, request: &FuseRequest, name: &[u8], entry: &ResolvedInode) -> Body {
+    let fid = entry.attr.fid;
+    let validity = door.ops.validity(request.fid().ok().map(|parent| (parent, name)), fid);
+    Body::entry(entry, validity, door.kernel.grant())
+}
+fn unnamed<O: Ops>(door: &Door<O>, entry: ResolvedInode) -> Body {
+    Body::entry(&entry, Validity::default(), door.kernel.grant())
 }
 
 pub(crate) async fn readlink<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
@@ -77,8 +96,9 @@ impl<'a> New<'a> {
 }
 
 async fn make<O: Ops>(door: &Door<O>, request: &FuseRequest, new: New<'_>) -> Answer {
+    let name = new.name;
     let entry = door.ops.make(new.args(request, true)?).await?;
-    Ok(Body::entry(&entry, door.ops.validity(&entry)))
+    Ok(named(door, request, name, &entry))
 }
 
 /// Creates and opens. Flags are passed on: if another mount was faster, the server applies O_TRUNC and O_EXCL.
@@ -86,21 +106,25 @@ pub(crate) async fn create<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
     let mut args = request.args();
     let abi::CreateIn { flags, mode, umask, .. } = args.take()?;
     let mode = mode & mode::PERM | mode::REG;
-    let new = New { name: args.name()?, mode, rdev: 0, target: b"", umask };
+    let name = args.name()?;
+    let new = New { name, mode, rdev: 0, target: b"", umask };
     let new = new.args(&request, flags & abi::o::EXCL != 0)?;
     let (entry, handle) = door.ops.create(new, flags).await?;
     door.note_opener(&request, entry.attr.fid, handle).await;
     close_if_given_up(&door, &request, handle).await;
     let opened = OpenedFile { handle, fopen_flags: door.ops.fopen_flags(entry.attr.fid, flags) };
-    Ok(Body::of(&entry_out(&entry, door.ops.validity(&entry))).and(&open_out(opened)))
+    Ok(named(&door, &request, name, &entry).and(&open_out(opened)))
 }
 
 pub(crate) async fn link<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
     let mut args = request.args();
     let fid = fid_of(args.take::<abi::LinkIn>()?.oldnodeid)?;
     let name = checked(args.name()?)?;
-    let entry = door.ops.link(fid, request.fid()?, name, request.caller(0)).await?;
-    Ok(Body::entry(&entry, door.ops.validity(&entry)))
+    let parent = request.fid()?;
+    let entry = door.ops.link(fid, parent, name, request.caller(0)).await?;
+    // The kernel would take over the attributes also after an INVAL_INODE.
+    let validity = Validity { attr: Duration::ZERO, ..door.ops.validity(Some((parent, name)), fid) };
+    Ok(Body::entry(&entry, validity, door.kernel.grant()))
 }
 
 pub(crate) async fn unlink<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {

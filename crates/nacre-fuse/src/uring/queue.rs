@@ -23,6 +23,7 @@ use crate::buffers::BufferPool;
 use crate::caller;
 use crate::device::Channel;
 use crate::front::FuseSource;
+use crate::gate::Terms;
 use crate::request::FuseRequest;
 use bytes::Bytes;
 use nacre_node::Event;
@@ -65,6 +66,7 @@ struct Answer {
     /// With its header.
     head: Vec<u8>,
     bulk: Vec<Bytes>,
+    terms: Option<Box<Terms>>,
 }
 
 /// The shared part of a ring.
@@ -116,9 +118,9 @@ pub struct Ticket {
     commit_id: u64,
 }
 impl Ticket {
-    pub(crate) fn answer(&self, head: Vec<u8>, bulk: Vec<Bytes>) {
+    pub(crate) fn answer(&self, head: Vec<u8>, bulk: Vec<Bytes>, terms: Option<Box<Terms>>) {
         let Self { slot, commit_id, .. } = *self;
-        self.hub.post(Post::Answer(Answer { slot, commit_id, head, bulk }));
+        self.hub.post(Post::Answer(Answer { slot, commit_id, head, bulk, terms }));
     }
     /// The request waits for a lock.
     pub(crate) fn waits(&self, pid: u32) {
@@ -391,10 +393,20 @@ impl Turns<'_> {
 
     fn take_posts(&mut self) -> io::Result<()> {
         let posts = std::mem::take(&mut *self.hub.lock());
+        let gate = posts.iter().find_map(|post| match post {
+            Post::Answer(Answer { terms: Some(terms), .. }) => Some(terms.gate.clone()),
+            _ => None,
+        });
+        let pass = gate.as_ref().map(|gate| gate.pass());
+        let mut written = Vec::new();
         for post in posts {
             match post {
-                Post::Answer(a) if self.holds(a.slot, a.commit_id) => {
-                    self.answer(a.slot, &a.head, &a.bulk)?
+                Post::Answer(mut a) if self.holds(a.slot, a.commit_id) => {
+                    if let (Some(terms), Some(pass)) = (&a.terms, &pass) {
+                        terms.apply(pass, &mut a.head, nacre_rt::now());
+                    }
+                    self.answer(a.slot, &a.head, &a.bulk)?;
+                    written.extend(a.terms);
                 }
                 Post::Waits { slot, commit_id, pid } if self.holds(slot, commit_id) => {
                     if caller::has_signal(pid) {
@@ -403,6 +415,13 @@ impl Turns<'_> {
                 }
                 Post::Answer(_) | Post::Waits { .. } => {}
             }
+        }
+        if pass.is_some() {
+            // The kernel takes the replies before the gate is left; the next turn waits for requests.
+            self.ring.enter(false)?;
+            drop(pass);
+            let now = nacre_rt::now();
+            written.iter().for_each(|terms| terms.check(now));
         }
         Ok(())
     }

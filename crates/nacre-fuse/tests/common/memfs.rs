@@ -3,9 +3,10 @@
 
 use bytes::Bytes;
 use nacre_client::{
-    AllocateArgs, CreateArgs, ListedEntry, ReaddirPage, ResolvedInode, SetxattrArgs, WriteArgs,
+    AllocateArgs, CreateArgs, KernelCache, ListedEntry, ReaddirPage, ResolvedInode, SetxattrArgs, Stale,
+    Validity, WriteArgs,
 };
-use nacre_fuse::{Ops, Validity};
+use nacre_fuse::Ops;
 use nacre_node::{Ctx, WaitList};
 use nacre_types::{Attr, Caller, Errno, Fid, Oid, OpenHandle, Seq, SetAttr, mode, name};
 use nacre_wire::mdt::{FileLock, FlockOutcome, FlockType, rename_flags};
@@ -13,6 +14,7 @@ use nacre_wire::target::StatfsReply;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 const KEY: name::HashKey = name::HashKey(1, 2);
 
@@ -39,6 +41,9 @@ pub struct MemFs {
     /// How many wait now, by operation.
     pub waiting: RefCell<BTreeMap<&'static str, u32>>,
     pub validity: Cell<Validity>,
+    kernel: RefCell<Option<Rc<dyn KernelCache>>>,
+    /// Calls of `forget` that have completed.
+    pub forgotten: Rc<Cell<u32>>,
     pub fopen_flags: Cell<u32>,
 }
 
@@ -53,7 +58,9 @@ impl MemFs {
             changed: ctx.wait_list(),
             held: RefCell::default(),
             waiting: RefCell::default(),
-            validity: Cell::new(Validity::NONE),
+            validity: Cell::default(),
+            kernel: RefCell::default(),
+            forgotten: Rc::default(),
             fopen_flags: Cell::new(nacre_fuse::abi::fopen::DIRECT_IO),
         };
         let root = fs.inode(Fid::ROOT, Fid::ROOT, mode::DIR | 0o755, &Caller::root());
@@ -82,6 +89,15 @@ impl MemFs {
         }
     }
 
+    /// Has the kernel forget, as for the revoke of a lock; counted in `forgotten` when it is complete.
+    pub fn forget(&self, stale: Vec<Stale>) {
+        let kernel = self.kernel.borrow().clone().unwrap();
+        let (gone, forgotten) = (kernel.forget(stale), self.forgotten.clone());
+        self.ctx.spawn(async move {
+            gone.await;
+            forgotten.set(forgotten.get() + 1);
+        });
+    }
     /// Puts a new inode under `name`, as another mount would.
     pub fn replace_behind(&self, parent: Fid, name: &[u8]) -> Fid {
         if let Some(dir) = self.inodes.borrow_mut().get_mut(&parent)
@@ -182,8 +198,14 @@ fn insert(dir: &mut Inode, name: &[u8], fid: Fid) -> Result<(), Errno> {
 }
 
 impl Ops for MemFs {
-    fn validity(&self, _: &ResolvedInode) -> Validity {
+    fn validity(&self, _: Option<(Fid, &[u8])>, _: Fid) -> Validity {
         self.validity.get()
+    }
+    fn negative_validity(&self, _: Fid, _: &[u8]) -> Duration {
+        self.validity.get().entry
+    }
+    fn set_kernel_cache(&self, kernel: Rc<dyn KernelCache>) {
+        *self.kernel.borrow_mut() = Some(kernel);
     }
     fn fopen_flags(&self, _: Fid, _: u32) -> u32 {
         self.fopen_flags.get()

@@ -1,20 +1,40 @@
 //! Serves one file system in an island of a node with one event loop, through whichever transport was agreed. With
 //! /dev/fuse that loop is the only reader, which makes it the strictest driver for everything about held-back requests.
 
-use nacre_fuse::{Door, FuseSink, FuseSource, Interrupts, Mounted, Ops, Transport};
+use nacre_fuse::{Door, FuseEffect, FuseReply, FuseSink, FuseSource, Interrupts, Mounted, Ops, Transport};
 use nacre_node::{Ctx, Effect, Event, Logic};
-use nacre_rt::{Config, Node};
+use nacre_rt::{Config, DoorSink, IslandRef, Node};
+use std::any::Any;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
-type Call<O> = Box<dyn FnOnce(&O) + Send>;
+type Call<O> = Box<dyn FnOnce(&Rc<Door<O>>) + Send>;
+
+/// Can hold back replies between their decision and their write.
+pub struct HoldingSink {
+    sink: Arc<FuseSink>,
+    holds: AtomicBool,
+    held: Mutex<Vec<FuseReply>>,
+}
+impl DoorSink for HoldingSink {
+    fn door(&self, island: &IslandRef, item: Box<dyn Any + Send>) {
+        match item.downcast::<FuseEffect>().map(|effect| *effect) {
+            Ok(FuseEffect::Reply(reply)) if self.holds.load(Ordering::SeqCst) => {
+                self.held.lock().unwrap().push(reply);
+            }
+            Ok(effect) => self.sink.door(island, Box::new(effect)),
+            Err(item) => self.sink.door(island, item),
+        }
+    }
+}
 
 /// A served mount.
 pub struct Solo<O> {
     node: Node,
     source: Arc<FuseSource>,
     gone: Arc<AtomicBool>,
+    sink: Arc<HoldingSink>,
     calls: std::marker::PhantomData<fn(O)>,
 }
 
@@ -26,20 +46,42 @@ impl<O: Ops> Solo<O> {
             let door = Door::new(ctx, Rc::new(make(ctx)));
             Box::new(SoloLogic { ctx: ctx.clone(), door })
         };
-        let island = node.add_island("solo", None, Some(sink), logic).unwrap();
+        let sink = Arc::new(HoldingSink { sink, holds: AtomicBool::new(false), held: Mutex::default() });
+        let island = node.add_island("solo", None, Some(sink.clone()), logic).unwrap();
         let gone = Arc::new(AtomicBool::new(false));
         let told = gone.clone();
         let on_gone = move || told.store(true, Ordering::Release);
         let source = FuseSource::start(&node, mounted, island, on_gone).unwrap();
-        Self { node, source, gone, calls: std::marker::PhantomData }
+        Self { node, source, gone, sink, calls: std::marker::PhantomData }
     }
     pub fn transport(&self) -> &Transport {
         self.source.transport()
     }
     /// Runs `call` on the file system, inside its island, between two requests.
     pub fn call(&self, call: impl FnOnce(&O) + Send + 'static) {
+        self.call_door(|door| call(door.file_system()));
+    }
+    fn call_door(&self, call: impl FnOnce(&Rc<Door<O>>) + Send + 'static) {
         let call: Call<O> = Box::new(call);
         self.node.deliver(&self.source.island(), Event::Door(Box::new(call)));
+    }
+    /// Like `ask`, of the dispatcher.
+    pub fn ask_door<R: Send + 'static>(&self, ask: impl FnOnce(&Rc<Door<O>>) -> R + Send + 'static) -> R {
+        let (tx, rx) = std::sync::mpsc::sync_channel(1);
+        self.call_door(move |door| tx.send(ask(door)).unwrap());
+        rx.recv().unwrap()
+    }
+    /// From now on replies are decided and not written.
+    pub fn hold_replies(&self) {
+        self.sink.holds.store(true, Ordering::SeqCst);
+    }
+    pub fn held_replies(&self) -> usize {
+        self.sink.held.lock().unwrap().len()
+    }
+    pub fn release_replies(&self) {
+        self.sink.holds.store(false, Ordering::SeqCst);
+        let held = std::mem::take(&mut *self.sink.held.lock().unwrap());
+        held.into_iter().for_each(FuseReply::send);
     }
     /// Like `call`, and waits for its result.
     pub fn ask<R: Send + 'static>(&self, ask: impl FnOnce(&O) -> R + Send + 'static) -> R {
@@ -70,7 +112,7 @@ impl<O: Ops> Logic for SoloLogic<O> {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Door(item) => match item.downcast::<Call<O>>() {
-                Ok(call) => call(self.door.file_system()),
+                Ok(call) => call(&self.door),
                 Err(item) => self.door.event(item),
             },
             Event::Stop => self.ctx.push(Effect::Stopped),

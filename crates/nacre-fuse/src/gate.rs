@@ -1,0 +1,260 @@
+//! The gate between replies with a validity and the notifications that end one. Shared by all threads of a mount.
+//!
+//! A reply is decided in the island and written later, by the thread that leaves the island or by that of a ring; a
+//! notification is written by another thread. Invariants: a reply with a validity is never written after a notification
+//! that ends it (the writer holds the gate shared, and the generation is raised exclusively before the notification is
+//! written); a validity does not start long after its decision. The kernel counts a validity from the reply on, the lease
+//! counts from the request that renewed it: the difference must stay within the third of the lease that is left
+//! ([`Terms::slack`]). So the clock is checked immediately before the write, and once more after it: a process that was
+//! stopped in between has everything forgotten.
+//!
+//! The kernel counts in jiffies, which stop while the machine is suspended, the lease in CLOCK_BOOTTIME. While some
+//! validity is running, the clocks are compared every [`CLOCK_LOOK`]; after a suspend everything is forgotten. Until then,
+//! at most [`CLOCK_LOOK`] after the resume, the kernel may use what ran out during the suspend.
+//!
+//! Not here: which validity a reply gets and what is forgotten (`kernel_cache.rs`), the writing of notifications
+//! (`notify.rs`).
+
+use crate::front::FuseSource;
+use crate::kernel_cache::KernelEvent;
+use nacre_node::Event;
+use nacre_types::Instant;
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::time::Duration;
+
+/// Interval at which the clocks are compared while some validity is running.
+pub(crate) const CLOCK_LOOK: Duration = Duration::from_millis(500);
+/// A difference of the clocks that is no suspend.
+const CLOCK_TOLERANCE_MS: i64 = 20;
+
+/// Counters of notifications and replies, for parameters and metrics.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) epochs: AtomicU64,
+    pub(crate) names: AtomicU64,
+    pub(crate) inodes: AtomicU64,
+    /// Notifications of names that did not return in time: an epoch followed.
+    pub(crate) blocked: AtomicU64,
+    /// Replies whose validity ended before they were written.
+    pub(crate) withheld: AtomicU64,
+    /// Replies whose validity may have started after its end: everything was forgotten.
+    pub(crate) late: AtomicU64,
+    pub(crate) suspends: AtomicU64,
+}
+impl Counters {
+    pub(crate) fn add(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+    pub(crate) fn text(&self) -> String {
+        let rows = [
+            ("epochs", &self.epochs),
+            ("names", &self.names),
+            ("inodes", &self.inodes),
+            ("blocked", &self.blocked),
+            ("withheld", &self.withheld),
+            ("late", &self.late),
+            ("suspends", &self.suspends),
+        ];
+        rows.map(|(name, n)| format!("{name}: {}\n", n.load(Ordering::Relaxed))).concat()
+    }
+}
+
+/// The state that replies and notifications of one mount share.
+#[derive(Default)]
+pub(crate) struct Gate {
+    generation: RwLock<u64>,
+    /// End of the latest validity that was decided, in nanoseconds of CLOCK_BOOTTIME.
+    valid_until: AtomicU64,
+    /// CLOCK_BOOTTIME less CLOCK_MONOTONIC in milliseconds; 0 = not known.
+    suspended_ms: AtomicI64,
+    source: OnceLock<Weak<FuseSource>>,
+    pub(crate) counters: Counters,
+}
+
+/// The gate held shared: the generation does not change.
+pub(crate) struct Pass<'a>(RwLockReadGuard<'a, u64>);
+
+impl Gate {
+    pub(crate) fn attach(&self, source: &Arc<FuseSource>) {
+        let _first = self.source.set(Arc::downgrade(source));
+    }
+    /// For the writer of replies, from before the check until they are written.
+    pub(crate) fn pass(&self) -> Pass<'_> {
+        Pass(self.generation.read().unwrap_or_else(PoisonError::into_inner))
+    }
+    /// Replies decided before `generation` lose their validity from now on. Waits for those that are being written.
+    pub(crate) fn raise(&self, generation: u64) {
+        let mut now = self.generation.write().unwrap_or_else(PoisonError::into_inner);
+        *now = generation.max(*now);
+    }
+    pub(crate) fn generation(&self) -> u64 {
+        *self.pass().0
+    }
+    /// Notes a validity that ends at `until`. True if none was running: the watch of the clocks is to begin.
+    pub(crate) fn note(&self, now: Instant, until: Instant) -> bool {
+        let begins = self.valid_until.fetch_max(until.0, Ordering::Relaxed) < now.0;
+        if begins {
+            // An earlier suspend ended no validity.
+            let _earlier = self.was_suspended();
+        }
+        begins
+    }
+    /// Has the island forget everything that the kernel was given.
+    pub(crate) fn forget_everything(&self) {
+        if let Some(source) = self.source.get().and_then(Weak::upgrade) {
+            source.island().deliver(Event::Door(Box::new(KernelEvent::Everything)));
+        }
+    }
+    /// When to compare the clocks next. `None`: no validity is running.
+    pub(crate) fn next_look(&self) -> Option<Duration> {
+        (self.valid_until.load(Ordering::Relaxed) >= nacre_rt::now().0).then_some(CLOCK_LOOK)
+    }
+    /// Whether the machine was suspended since the last call.
+    pub(crate) fn was_suspended(&self) -> bool {
+        let monotonic = clock_gettime(ClockId::Monotonic);
+        let monotonic_ms = monotonic.tv_sec * 1000 + monotonic.tv_nsec / 1_000_000;
+        self.saw_suspended((nacre_rt::now().0 / 1_000_000).cast_signed() - monotonic_ms)
+    }
+    fn saw_suspended(&self, difference_ms: i64) -> bool {
+        // 0 is left for "not known".
+        let difference_ms = difference_ms.max(0) + 1;
+        let before = self.suspended_ms.swap(difference_ms, Ordering::Relaxed);
+        let jumped = before != 0 && difference_ms - before > CLOCK_TOLERANCE_MS;
+        if jumped {
+            Counters::add(&self.counters.suspends);
+        }
+        jumped
+    }
+}
+
+/// The places of validities in the head of a reply.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum Places {
+    #[default]
+    None,
+    /// A `fuse_entry_out` at this byte.
+    Entry(u32),
+    /// A `fuse_attr_out` or `fuse_statx_out` at this byte: they begin alike.
+    Attr(u32),
+    /// The `fuse_entry_out` of a listing.
+    Entries(Vec<u32>),
+}
+
+/// The conditions under which a reply keeps its validity.
+pub(crate) struct Terms {
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) generation: u64,
+    pub(crate) decided: Instant,
+    /// Half of the shortest validity in the reply. A validity is at most 2/3 of the lease, so this is at most the third
+    /// that is left.
+    pub(crate) slack: Duration,
+    pub(crate) places: Places,
+}
+
+impl Terms {
+    /// Immediately before the reply is written: removes validities that have ended.
+    pub(crate) fn apply(&self, pass: &Pass<'_>, head: &mut [u8], now: Instant) {
+        if self.generation < *pass.0 || now - self.decided > self.slack / 2 {
+            Counters::add(&self.gate.counters.withheld);
+            self.withhold(head);
+        }
+    }
+    /// After the reply was written: if the process was stopped meanwhile, its validity may have started after its end.
+    pub(crate) fn check(&self, now: Instant) {
+        if now - self.decided > self.slack {
+            Counters::add(&self.gate.counters.late);
+            self.gate.forget_everything();
+        }
+    }
+    /// Sets the validities in the encoded reply to zero.
+    pub(crate) fn withhold(&self, head: &mut [u8]) {
+        /// `entry_valid`, `attr_valid` and their nanoseconds in `fuse_entry_out`.
+        const ENTRY: std::ops::Range<usize> = 16..40;
+        /// `attr_valid` and its nanoseconds in `fuse_attr_out`.
+        const ATTR: std::ops::Range<usize> = 0..12;
+        let mut zero = |at: u32, range: std::ops::Range<usize>| {
+            let at = at as usize;
+            if let Some(bytes) = head.get_mut(at + range.start..at + range.end) {
+                bytes.fill(0);
+            }
+        };
+        match &self.places {
+            Places::None => {}
+            Places::Entry(at) => zero(*at, ENTRY),
+            Places::Attr(at) => zero(*at, ATTR),
+            Places::Entries(all) => all.iter().for_each(|at| zero(*at, ENTRY)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::{AttrOut, EntryOut, Field};
+
+    fn at(ms: u64) -> Instant {
+        Instant(ms * 1_000_000)
+    }
+    fn terms(gate: &Arc<Gate>, generation: u64, places: Places) -> Terms {
+        let slack = Duration::from_millis(1000);
+        Terms { gate: gate.clone(), generation, decided: at(5000), slack, places }
+    }
+    fn entry() -> Vec<u8> {
+        let mut head = vec![7; 16];
+        let valid = EntryOut { nodeid: 9, entry_valid: 3, attr_valid: 4, ..EntryOut::default() };
+        EntryOut { entry_valid_nsec: 5, attr_valid_nsec: 6, ..valid }.put(&mut head);
+        head
+    }
+    fn validities(head: &[u8]) -> (u64, u64, u32, u32) {
+        let out = EntryOut::take(&mut &head[16..]).unwrap();
+        assert_eq!(out.nodeid, 9);
+        (out.entry_valid, out.attr_valid, out.entry_valid_nsec, out.attr_valid_nsec)
+    }
+
+    #[test]
+    fn a_reply_that_was_decided_before_a_revoke_is_written_without_validity() {
+        let gate = Arc::new(Gate::default());
+        let mut head = entry();
+        let before = terms(&gate, 0, Places::Entry(16));
+        before.apply(&gate.pass(), &mut head, at(5001));
+        assert_eq!(validities(&head), (3, 4, 5, 6));
+        gate.raise(1);
+        before.apply(&gate.pass(), &mut head, at(5001));
+        assert_eq!(validities(&head), (0, 0, 0, 0));
+        let mut head = entry();
+        terms(&gate, 1, Places::Entry(16)).apply(&gate.pass(), &mut head, at(5001));
+        assert_eq!(validities(&head), (3, 4, 5, 6), "it was decided after the revoke");
+        gate.raise(0);
+        terms(&gate, 0, Places::Entries(vec![16])).apply(&gate.pass(), &mut head, at(5001));
+        assert_eq!(validities(&head), (0, 0, 0, 0), "generations only grow");
+    }
+
+    #[test]
+    fn a_reply_that_is_written_late_has_no_validity() {
+        let gate = Arc::new(Gate::default());
+        let terms = terms(&gate, 0, Places::Attr(16));
+        let mut head = vec![7; 16];
+        AttrOut { attr_valid: 3, attr_valid_nsec: 4, ..AttrOut::default() }.put(&mut head);
+        let valid = |head: &[u8]| AttrOut::take(&mut &head[16..]).map(|a| (a.attr_valid, a.attr_valid_nsec));
+        terms.apply(&gate.pass(), &mut head, at(5500));
+        assert_eq!(valid(&head), Ok((3, 4)));
+        terms.apply(&gate.pass(), &mut head, at(5501));
+        assert_eq!(valid(&head), Ok((0, 0)));
+        let late = || gate.counters.late.load(Ordering::Relaxed);
+        terms.check(at(6000));
+        assert_eq!(late(), 0);
+        terms.check(at(6001));
+        assert_eq!(late(), 1, "the process was stopped between the decision and the end of the write");
+    }
+
+    #[test]
+    fn a_suspend_is_seen_once_and_small_differences_are_none() {
+        let gate = Gate::default();
+        let seen: Vec<bool> = [0, 3, 15, 5000, 5001, 0].map(|ms| gate.saw_suspended(ms)).into();
+        assert_eq!(seen, [false, false, false, true, false, false]);
+        assert!(!gate.was_suspended());
+        assert!(!gate.was_suspended());
+    }
+}

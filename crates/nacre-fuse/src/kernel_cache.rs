@@ -1,0 +1,393 @@
+//! The kernel's cache of names and attributes, as an extension of the client's locks.
+//!
+//! A reply says how long the kernel may use a name and attributes without asking again: as long as the client's locks
+//! stand (`Ops::validity`). When the client gives up a lock earlier, it has the kernel forget ([`KernelDoor::forget`])
+//! before it returns the lock. Invariants: while the future of `forget` is not complete, the lock is not returned; when it
+//! is complete, the kernel uses nothing of what was to be forgotten, also if a reply that was decided earlier is written
+//! later (`gate.rs`); no notification is written by a thread that serves requests (`notify.rs`).
+//!
+//! Names are forgotten by INVAL_ENTRY. It waits for the kernel's lock of the directory, which a request that we have not
+//! answered may hold, and that request may wait for the lock that is to be returned. So INC_EPOCH, which takes no lock and
+//! makes the kernel ask for every name again, is sent instead when we hold a request of the directory, when more than
+//! [`NAMES_MAX`] names are concerned, and when INVAL_ENTRY has not returned after [`NAME_PATIENCE`]. It detaches file
+//! systems that are mounted on directories of the mount, at their next access: it is counted and to be rare. A kernel
+//! without INC_EPOCH (before 7.44) gets no validity of names. INC_EPOCH leaves attributes alone; INVAL_INODE of attributes
+//! takes no lock, so it is always sent.
+//!
+//! **Attributes without a validity.** The kernel discards attributes of LOOKUP, GETATTR and READDIRPLUS that it asked for
+//! before an INVAL_INODE, but takes over those of SETATTR and LINK without a look. So these have none (`handlers`).
+
+use crate::abi::{self, op};
+use crate::door::{FuseEffect, Running};
+use crate::gate::{Gate, Places, Terms};
+use crate::notify::{Batch, Notification, Notifier};
+use crate::request::FuseRequest;
+use nacre_client::{KernelCache, Stale, Validity};
+use nacre_node::{Ctx, Effect, Promise};
+use nacre_types::{Fid, Instant};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// More names than this are forgotten by an epoch.
+const NAMES_MAX: usize = 64;
+/// How long INVAL_ENTRY may wait for the kernel's lock of the directory.
+const NAME_PATIENCE: Duration = Duration::from_millis(1);
+/// A shorter validity is not worth its notification.
+const VALIDITY_MIN: Duration = Duration::from_millis(200);
+/// Unanswered requests that are searched for one of a directory; with more an epoch is sent.
+const REQUESTS_MAX: usize = 256;
+/// Inodes whose attributes the kernel may have at a time; more get no validity.
+const INODES_MAX: usize = 400_000;
+
+/// The way to the kernel: the gate and the notifier of a mount.
+pub(crate) struct KernelLink {
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) notifier: Notifier,
+    /// INC_EPOCH is supported.
+    pub(crate) has_epoch: bool,
+}
+
+/// Delivered to the island as [`nacre_node::Event::Door`].
+pub(crate) enum KernelEvent {
+    Link(Arc<KernelLink>),
+    /// The notifications of this number have been written.
+    Written {
+        number: u64,
+        result: Written,
+    },
+    /// A suspend, or a reply that was written too late: nothing that the kernel was given is valid.
+    Everything,
+}
+
+/// The result of notifications.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Written {
+    Done,
+    /// The queue of the notifier is full, or the kernel had no memory.
+    Failed,
+}
+
+/// Notifications to be written outside the island; passed through [`FuseEffect::Notify`].
+pub struct Order {
+    pub(crate) link: Arc<KernelLink>,
+    pub(crate) batch: Batch,
+    pub(crate) number: u64,
+}
+impl Order {
+    /// Queues the notifications; `tell` receives the event for the island.
+    pub(crate) fn submit(self, tell: impl Fn(KernelEvent) + Send + Sync + 'static) {
+        let Self { link, batch, number } = self;
+        let told = Arc::new(tell);
+        let later = told.clone();
+        let done = Box::new(move |result: rustix::io::Result<bool>| {
+            let result = match result {
+                Err(rustix::io::Errno::NOMEM | rustix::io::Errno::INTR) => Written::Failed,
+                // Any other error: the mount has ended.
+                _ => Written::Done,
+            };
+            later(KernelEvent::Written { number, result });
+        });
+        if link.notifier.submit(batch, done).is_err() {
+            told(KernelEvent::Written { number, result: Written::Failed });
+        }
+    }
+}
+
+/// The inodes whose attributes the kernel may be using, in two generations, the older of which is dropped as a whole.
+#[derive(Default)]
+struct Inodes {
+    recent: BTreeSet<Fid>,
+    older: BTreeSet<Fid>,
+    recent_until: Instant,
+    older_until: Instant,
+    /// When `recent` was begun.
+    begun: Instant,
+}
+impl Inodes {
+    /// False if there are too many.
+    fn add(&mut self, fid: Fid, now: Instant, until: Instant) -> bool {
+        /// Of the same order as validities.
+        const TURN: Duration = Duration::from_secs(5);
+        if now - self.begun > TURN && self.older_until <= now {
+            self.older = std::mem::take(&mut self.recent);
+            self.older_until = self.recent_until;
+            self.begun = now;
+        }
+        if self.recent.len() + self.older.len() >= INODES_MAX {
+            return false;
+        }
+        self.recent_until = self.recent_until.max(until);
+        self.recent.insert(fid);
+        true
+    }
+    fn remove(&mut self, fid: Fid) -> bool {
+        // Both: an inode may be in each.
+        self.recent.remove(&fid) | self.older.remove(&fid)
+    }
+    fn take_all(&mut self) -> Vec<Fid> {
+        let mut all = std::mem::take(&mut self.recent);
+        all.append(&mut self.older);
+        all.into_iter().collect()
+    }
+}
+
+/// Unanswered requests by their number.
+pub(crate) type Requests = Rc<RefCell<BTreeMap<u64, Running>>>;
+
+struct State {
+    ctx: Rc<Ctx>,
+    requests: Requests,
+    /// `None` before the mount, and in the simulator: the kernel is given nothing.
+    link: RefCell<Option<Arc<KernelLink>>>,
+    /// Raised by every `forget`; replies carry that of their decision.
+    generation: Cell<u64>,
+    inodes: RefCell<Inodes>,
+    orders: RefCell<BTreeMap<u64, Promise<Written>>>,
+    next_order: Cell<u64>,
+}
+
+/// The kernel's cache as the island of a mount sees it.
+#[derive(Clone)]
+pub(crate) struct KernelDoor(Rc<State>);
+
+impl KernelCache for KernelDoor {
+    fn forget(&self, stale: Vec<Stale>) -> Pin<Box<dyn Future<Output = ()>>> {
+        // From here on decisions belong to the next generation, also if the future is polled later.
+        let generation = self.0.generation.get() + 1;
+        self.0.generation.set(generation);
+        let state = self.0.clone();
+        Box::pin(async move { state.forget(stale, generation).await })
+    }
+}
+
+impl KernelDoor {
+    pub(crate) fn new(ctx: &Rc<Ctx>, requests: &Requests) -> Self {
+        Self(Rc::new(State {
+            ctx: ctx.clone(),
+            requests: requests.clone(),
+            link: RefCell::default(),
+            generation: Cell::new(0),
+            inodes: RefCell::default(),
+            orders: RefCell::default(),
+            next_order: Cell::new(0),
+        }))
+    }
+    pub(crate) fn event(&self, event: KernelEvent) {
+        match event {
+            KernelEvent::Link(link) => {
+                // An earlier island of this mount may have raised it.
+                self.0.generation.set(link.gate.generation());
+                *self.0.link.borrow_mut() = Some(link);
+            }
+            KernelEvent::Written { number, result } => {
+                let promise = self.0.orders.borrow_mut().remove(&number);
+                if let Some(promise) = promise {
+                    promise.fulfil(result);
+                }
+            }
+            KernelEvent::Everything => {
+                self.0.ctx.spawn(self.forget(vec![Stale::All]));
+            }
+        }
+    }
+    /// Begins the grant of validities in one reply.
+    pub(crate) fn grant(&self) -> Grant<'_> {
+        let link = self.0.link.borrow().clone();
+        Grant { state: &self.0, link, shortest: Duration::MAX, longest: Duration::ZERO }
+    }
+    /// Counters for people.
+    pub(crate) fn text(&self) -> String {
+        self.0.link.borrow().as_ref().map(|link| link.gate.counters.text()).unwrap_or_default()
+    }
+    /// The island ends, and its locks with it.
+    pub(crate) fn abandon(&self) {
+        let (Ok(link), Ok(mut inodes)) = (self.0.link.try_borrow(), self.0.inodes.try_borrow_mut()) else {
+            return;
+        };
+        if let Some(link) = &*link {
+            let notifications = everything(link, &mut inodes);
+            // At once: the next island of this mount begins with this generation.
+            link.gate.raise(self.0.generation.get() + 1);
+            let batch = Batch { notifications, generation: 0 };
+            // Refused only if the notifier is stuck or stopped: then the validities run out.
+            drop(link.notifier.submit(batch, Box::new(|_| {})));
+        }
+    }
+}
+
+/// What makes the kernel forget all that it was given.
+fn everything(link: &KernelLink, inodes: &mut Inodes) -> Vec<Notification> {
+    let epoch = link.has_epoch.then_some(Notification::IncEpoch);
+    let attributes = inodes.take_all().into_iter().map(|fid| Notification::InvalInode { fid, pages: None });
+    epoch.into_iter().chain(attributes).collect()
+}
+
+impl State {
+    async fn forget(&self, stale: Vec<Stale>, generation: u64) {
+        let Some(link) = self.link.borrow().clone() else { return };
+        let mut prompt = Vec::new();
+        let mut names = Vec::new();
+        for stale in stale {
+            match stale {
+                Stale::All => prompt.append(&mut everything(&link, &mut self.inodes.borrow_mut())),
+                Stale::Inode(fid) => {
+                    if self.inodes.borrow_mut().remove(fid) {
+                        prompt.push(Notification::InvalInode { fid, pages: None });
+                    }
+                }
+                Stale::Name { parent, name } if link.has_epoch => names.push((parent, name)),
+                // Names had no validity.
+                Stale::Name { .. } => {}
+            }
+        }
+        if prompt.contains(&Notification::IncEpoch) {
+            names.clear();
+        } else if names.len() > NAMES_MAX || names.iter().any(|(parent, _)| self.holds_request_of(*parent)) {
+            prompt.push(Notification::IncEpoch);
+            names.clear();
+        }
+        let entries: Vec<_> = names
+            .into_iter()
+            .map(|(parent, name)| Notification::InvalEntry { parent, name: name.to_vec() })
+            .collect();
+        let entries = (!entries.is_empty()).then(|| self.order(&link, entries, generation));
+        self.promptly(&link, prompt, generation).await;
+        let Some(entries) = entries else { return };
+        let returned = self.ctx.timeout(self.ctx.now() + NAME_PATIENCE, entries).await;
+        if returned.flatten() != Some(Written::Done) {
+            crate::gate::Counters::add(&link.gate.counters.blocked);
+            self.promptly(&link, vec![Notification::IncEpoch], generation).await;
+        }
+    }
+
+    /// Writes notifications that never wait.
+    async fn promptly(&self, link: &Arc<KernelLink>, notifications: Vec<Notification>, generation: u64) {
+        if notifications.is_empty() {
+            return;
+        }
+        loop {
+            match self.order(link, notifications.clone(), generation).await {
+                Some(Written::Failed) => self.ctx.sleep(NAME_PATIENCE).await,
+                Some(Written::Done) | None => return,
+            }
+        }
+    }
+
+    fn order(
+        &self,
+        link: &Arc<KernelLink>,
+        notifications: Vec<Notification>,
+        generation: u64,
+    ) -> impl Future<Output = Option<Written>> + use<> {
+        let number = self.next_order.get();
+        self.next_order.set(number + 1);
+        let (promise, written) = self.ctx.promise();
+        self.orders.borrow_mut().insert(number, promise);
+        let batch = Batch { notifications, generation };
+        let order = Order { link: link.clone(), batch, number };
+        self.ctx.push(Effect::Door(Box::new(FuseEffect::Notify(order))));
+        written
+    }
+
+    /// Whether the kernel may hold its lock of a directory until we answer.
+    fn holds_request_of(&self, dir: Fid) -> bool {
+        let requests = self.requests.borrow();
+        requests.len() > REQUESTS_MAX || requests.values().any(|r| locks_directory(&r.request, dir))
+    }
+}
+
+/// Whether the kernel holds its lock of `dir` during this request.
+fn locks_directory(request: &FuseRequest, dir: Fid) -> bool {
+    let target = |newdir: Result<u64, nacre_types::Errno>| newdir == Ok(dir.ino());
+    match request.opcode() {
+        op::RENAME if target(request.args().take::<abi::RenameIn>().map(|a| a.newdir)) => true,
+        op::RENAME2 if target(request.args().take::<abi::Rename2In>().map(|a| a.newdir)) => true,
+        op::LOOKUP
+        | op::CREATE
+        | op::MKNOD
+        | op::MKDIR
+        | op::SYMLINK
+        | op::LINK
+        | op::UNLINK
+        | op::RMDIR
+        | op::RENAME
+        | op::RENAME2
+        | op::READDIR
+        | op::READDIRPLUS => request.header.nodeid == dir.ino(),
+        _ => false,
+    }
+}
+
+/// Collects the validities of one reply.
+pub(crate) struct Grant<'a> {
+    state: &'a State,
+    link: Option<Arc<KernelLink>>,
+    shortest: Duration,
+    longest: Duration,
+}
+impl Grant<'_> {
+    /// The part of a validity that the kernel gets.
+    pub(crate) fn take(&mut self, validity: Validity, fid: Fid) -> Validity {
+        let Some(link) = &self.link else { return Validity::default() };
+        let now = self.state.ctx.now();
+        let enough = |d: Duration| if d >= VALIDITY_MIN { d } else { Duration::ZERO };
+        let mut attr = enough(validity.attr);
+        if !attr.is_zero() && !self.state.inodes.borrow_mut().add(fid, now, now + attr) {
+            attr = Duration::ZERO;
+        }
+        let entry = if link.has_epoch { enough(validity.entry) } else { Duration::ZERO };
+        for given in [entry, attr].into_iter().filter(|d| !d.is_zero()) {
+            self.shortest = self.shortest.min(given);
+            self.longest = self.longest.max(given);
+        }
+        Validity { entry, attr }
+    }
+    /// That of a name that is not there.
+    pub(crate) fn take_negative(&mut self, entry: Duration) -> Duration {
+        self.take(Validity { entry, attr: Duration::ZERO }, Fid::ROOT).entry
+    }
+    /// The terms of the reply. `None`: it has no validity.
+    pub(crate) fn terms(self, places: Places) -> Option<Box<Terms>> {
+        let link = self.link.filter(|_| !self.longest.is_zero())?;
+        let decided = self.state.ctx.now();
+        if link.gate.note(decided, decided + self.longest) {
+            link.notifier.watch_clocks();
+        }
+        let (gate, generation) = (link.gate.clone(), self.state.generation.get());
+        Some(Box::new(Terms { gate, generation, decided, slack: self.shortest / 2, places }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::{Oid, Seq};
+
+    fn fid(n: u32) -> Fid {
+        Fid::new(Seq(0x100), Oid(n))
+    }
+    fn at(s: u64) -> Instant {
+        Instant(s * 1_000_000_000)
+    }
+
+    #[test]
+    fn inodes_are_remembered_as_long_as_their_attributes_are_valid() {
+        let mut inodes = Inodes::default();
+        assert!(inodes.add(fid(1), at(10), at(16)));
+        assert!(inodes.add(fid(2), at(20), at(26)));
+        assert!(inodes.remove(fid(1)), "the last validity of its generation has not ended");
+        assert!(!inodes.remove(fid(1)));
+        assert!(inodes.add(fid(3), at(24), at(30)));
+        assert!(inodes.add(fid(4), at(27), at(33)));
+        assert_eq!(inodes.take_all(), [fid(2), fid(3), fid(4)]);
+        assert!(inodes.add(fid(5), at(40), at(46)));
+        assert!(inodes.add(fid(6), at(50), at(56)));
+        assert!(inodes.add(fid(7), at(60), at(66)));
+        assert!(!inodes.remove(fid(5)), "it has run out and was dropped");
+    }
+}

@@ -1,0 +1,326 @@
+//! What the kernel may use without asking, and no longer. A module of `kernel_cache.rs` per transport.
+
+use crate::common::{self, memfs::MemFs, solo::Solo};
+use nacre_client::{Stale, Validity};
+use nacre_fuse::abi::op;
+use nacre_fuse::{MountOptions, SessionConfig, Transport, Unmount, mount_fuse, unmount_fuse};
+use nacre_types::Fid;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+struct Served {
+    dir: tempfile::TempDir,
+    path: PathBuf,
+    solo: Option<Solo<MemFs>>,
+}
+
+/// Whether this module is the one for io_uring.
+fn rings() -> bool {
+    module_path!().ends_with("rings")
+}
+
+fn options() -> MountOptions {
+    MountOptions {
+        source: "memory".to_owned(),
+        read_only: false,
+        no_suid: false,
+        no_dev: false,
+        no_exec: false,
+        atime: nacre_fuse::KernelAtime::default(),
+        session: SessionConfig { readdirplus: true, rings: rings(), ..SessionConfig::default() },
+    }
+}
+
+fn served() -> Option<Served> {
+    if !rustix::process::getuid().is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("skipped: needs root and /dev/fuse");
+        return None;
+    }
+    let dir = tempfile::Builder::new().prefix("fuse-layer-").tempdir().unwrap();
+    let mut mounted = mount_fuse(dir.path(), &options()).unwrap();
+    let path = mounted.path.clone();
+    let solo = Solo::serve(&mut mounted, MemFs::new);
+    let served = Served { dir, path, solo: Some(solo) };
+    if rings() && !matches!(mounted.transport, Transport::Rings { .. }) {
+        eprintln!("skipped: {}", mounted.transport);
+        return None;
+    }
+    Some(served)
+}
+impl Served {
+    fn at(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+    fn solo(&self) -> &Solo<MemFs> {
+        self.solo.as_ref().unwrap()
+    }
+}
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(solo) = self.solo.take() {
+            if std::thread::panicking() {
+                drop(unmount_fuse(&self.path, Unmount::Force));
+            } else {
+                common::unmount(&self.path);
+            }
+            solo.stop();
+        }
+        let _ = &self.dir;
+    }
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A mount whose replies are valid for `validity`.
+fn caching(validity: Duration) -> Option<Served> {
+    let served = served()?;
+    served.solo().ask(move |fs| fs.validity.set(Validity { entry: validity, attr: validity }));
+    Some(served)
+}
+
+fn name(parent: Fid, name: &str) -> Stale {
+    Stale::Name { parent, name: name.to_owned().into() }
+}
+
+impl Served {
+    /// Requests so far that ask for names or attributes.
+    fn questions(&self) -> u64 {
+        let of = [op::LOOKUP, op::GETATTR, op::STATX, op::READDIR, op::READDIRPLUS];
+        self.solo().ask_door(move |door| of.iter().map(|o| door.stats().requests(*o)).sum())
+    }
+    fn ino(&self, path: &str) -> u64 {
+        std::fs::metadata(self.at(path)).unwrap().ino()
+    }
+    /// A call on another thread, whose reply is held back; returns when the reply has been decided.
+    fn held<R: Send + 'static>(&self, call: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R> {
+        // Otherwise the attributes of the root would be asked for first.
+        std::fs::metadata(&self.path).unwrap();
+        self.solo().hold_replies();
+        let before = self.solo().held_replies();
+        let thread = std::thread::spawn(call);
+        common::eventually("its reply is held back", || self.solo().held_replies() > before);
+        thread
+    }
+    /// The kernel is told to forget; returns when that is complete.
+    fn forget(&self, stale: Vec<Stale>) {
+        let before = self.forgotten();
+        self.solo().call(move |fs| fs.forget(stale));
+        common::eventually("the kernel has forgotten", || self.forgotten() > before);
+    }
+    fn forgotten(&self) -> u32 {
+        self.solo().ask(|fs| fs.forgotten.get())
+    }
+    fn replace(&self, file: &'static str) -> u64 {
+        self.solo().ask(move |fs| fs.replace_behind(Fid::ROOT, file.as_bytes()).ino())
+    }
+    fn counter(&self, name: &str) -> u64 {
+        let text = self.solo().ask_door(|door| door.kernel_cache_text());
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+    }
+}
+
+#[test]
+fn what_is_valid_is_asked_once() {
+    let Some(m) = caching(LONG) else { return };
+    std::fs::write(m.at("f"), "text").unwrap();
+    std::os::unix::fs::symlink("target", m.at("s")).unwrap();
+    let stat = || {
+        assert_eq!(std::fs::metadata(m.at("f")).unwrap().len(), 4);
+        assert!(std::fs::metadata(m.at("none")).is_err());
+        assert_eq!(std::fs::read_link(m.at("s")).unwrap(), Path::new("target"));
+    };
+    stat();
+    let (questions, links) = (m.questions(), m.solo().ask_door(|d| d.stats().requests(op::READLINK)));
+    (0..1000).for_each(|_| stat());
+    assert_eq!(m.questions(), questions);
+    assert_eq!(m.solo().ask_door(|d| d.stats().requests(op::READLINK)), links);
+    assert_eq!(m.counter("late"), 0);
+}
+
+#[test]
+fn listings_with_attributes_are_valid_too() {
+    let Some(m) = caching(LONG) else { return };
+    std::fs::create_dir(m.at("d")).unwrap();
+    let made: Vec<u64> = m.solo().ask(|fs| {
+        let dir = fs.fid_of(b"d").unwrap();
+        (0..300).map(|n| fs.replace_behind(dir, format!("f{n:03}").as_bytes()).ino()).collect()
+    });
+    // AUTO: the kernel goes on with attributes once it sees that they are used.
+    let list = || std::fs::read_dir(m.at("d")).unwrap().map(|e| e.unwrap().metadata().unwrap().ino());
+    assert_eq!(list().count(), 300);
+    let looked_up = m.solo().ask_door(|d| d.stats().requests(op::LOOKUP));
+    assert!(looked_up < 50, "{looked_up} LOOKUPs beside the listing");
+    let mut seen: Vec<u64> = (0..300).map(|n| m.ino(&format!("d/f{n:03}"))).collect();
+    seen.sort_unstable();
+    assert_eq!(seen, made);
+    assert_eq!(m.solo().ask_door(|d| d.stats().requests(op::LOOKUP)), looked_up);
+}
+
+#[test]
+fn names_and_attributes_are_asked_again_once_they_are_forgotten() {
+    let Some(m) = caching(LONG) else { return };
+    std::fs::write(m.at("f"), "text").unwrap();
+    let old = m.ino("f");
+    let open = File::open(m.at("f")).unwrap();
+    assert_eq!(open.metadata().unwrap().len(), 4);
+    m.solo().ask(|fs| fs.set_data(fs.fid_of(b"f").unwrap(), b"longer text"));
+    assert_eq!(open.metadata().unwrap().len(), 4, "the kernel does not ask");
+    m.forget(vec![Stale::Inode(Fid::from_ino(old))]);
+    assert_eq!(open.metadata().unwrap().len(), 11);
+    let new = m.replace("f");
+    assert_eq!(m.ino("f"), old, "the kernel does not ask");
+    m.forget(vec![name(Fid::ROOT, "f")]);
+    assert_eq!(m.ino("f"), new);
+    assert!(std::fs::metadata(m.at("none")).is_err());
+    let there = m.replace("none");
+    assert!(std::fs::metadata(m.at("none")).is_err(), "the kernel does not ask");
+    m.forget(vec![name(Fid::ROOT, "none")]);
+    assert_eq!(m.ino("none"), there);
+    assert_eq!((m.counter("names"), m.counter("inodes"), m.counter("epochs")), (2, 1, m.counter("blocked")));
+}
+
+#[test]
+fn everything_is_forgotten_at_once() {
+    let Some(m) = caching(LONG) else { return };
+    std::fs::write(m.at("f"), "text").unwrap();
+    let open = File::open(m.at("f")).unwrap();
+    assert_eq!((open.metadata().unwrap().len(), m.ino("f")), (4, open.metadata().unwrap().ino()));
+    m.solo().ask(|fs| fs.set_data(fs.fid_of(b"f").unwrap(), b"longer text"));
+    let new = m.replace("f");
+    m.forget(vec![Stale::All]);
+    assert_eq!((open.metadata().map(|a| a.len()).ok(), m.ino("f")), (Some(11), new));
+    assert_eq!(m.counter("epochs"), 1);
+}
+
+#[test]
+fn a_reply_that_was_decided_before_the_revoke_is_not_valid_after_it() {
+    let Some(m) = caching(LONG) else { return };
+    std::fs::write(m.at("f"), "text").unwrap();
+    // LOOKUP of a name that the kernel knows, and of one that it does not know: the caller of the latter holds the
+    // directory, so that INVAL_ENTRY waits, and an epoch follows.
+    m.ino("f");
+    m.forget(vec![name(Fid::ROOT, "f")]);
+    let unknown = m.replace("g");
+    let mut new = 0;
+    for file in ["f", "g"] {
+        let old = m.solo().ask(move |fs| fs.fid_of(file.as_bytes()).unwrap());
+        assert!(file == "f" || old.ino() == unknown);
+        let (path, withheld) = (m.at(file), m.counter("withheld"));
+        let stat = m.held(move || std::fs::metadata(path).unwrap().ino());
+        new = m.replace(file);
+        m.forget(vec![name(Fid::ROOT, file), Stale::Inode(old)]);
+        m.solo().release_replies();
+        assert_eq!(stat.join().unwrap(), old.ino(), "the call began before the change");
+        assert_eq!(m.ino(file), new);
+        assert!(m.counter("withheld") > withheld);
+    }
+    assert!(m.counter("blocked") >= 1);
+    // GETATTR.
+    let open = File::open(m.at("g")).unwrap();
+    assert_eq!(open.metadata().unwrap().len(), 0);
+    m.forget(vec![Stale::Inode(Fid::from_ino(new))]);
+    let also = open.try_clone().unwrap();
+    let stat = m.held(move || also.metadata().unwrap().len());
+    m.solo().ask(move |fs| fs.set_data(Fid::from_ino(new), b"written elsewhere"));
+    m.forget(vec![Stale::Inode(Fid::from_ino(new))]);
+    m.solo().release_replies();
+    assert_eq!(stat.join().unwrap(), 0);
+    assert_eq!(open.metadata().unwrap().len(), 17);
+    // A name that was not there.
+    let path = m.at("none");
+    let stat = m.held(move || std::fs::metadata(path).is_err());
+    let there = m.replace("none");
+    m.forget(vec![name(Fid::ROOT, "none")]);
+    m.solo().release_replies();
+    assert!(stat.join().unwrap());
+    assert_eq!(m.ino("none"), there);
+    // A listing: its caller holds the directory too.
+    std::fs::create_dir(m.at("d")).unwrap();
+    let dir = Fid::from_ino(m.ino("d"));
+    let old = m.solo().ask(move |fs| fs.replace_behind(dir, b"x").ino());
+    let open = File::open(m.at("d")).unwrap();
+    let list = m.held(move || rustix::fs::Dir::new(open).unwrap().filter(|e| e.is_ok()).count());
+    let new = m.solo().ask(move |fs| fs.replace_behind(dir, b"x").ino());
+    m.forget(vec![name(dir, "x"), Stale::Inode(Fid::from_ino(old))]);
+    m.solo().release_replies();
+    assert_eq!(list.join().unwrap(), 3);
+    assert_eq!(m.ino("d/x"), new);
+}
+
+#[test]
+fn a_directory_that_is_locked_by_an_unanswered_request_is_forgotten_by_an_epoch() {
+    let Some(m) = caching(LONG) else { return };
+    std::fs::create_dir(m.at("d")).unwrap();
+    std::fs::write(m.at("d/f"), "text").unwrap();
+    let (dir, old) = (Fid::from_ino(m.ino("d")), m.ino("d/f"));
+    m.solo().ask(move |fs| fs.hold("mkdir", Some(dir)));
+    let path = m.at("d/new");
+    let mkdir = std::thread::spawn(move || std::fs::create_dir(path).unwrap());
+    common::eventually("mkdir waits", || m.solo().ask(|fs| fs.waiting("mkdir")) == 1);
+    let new = m.solo().ask(move |fs| fs.replace_behind(dir, b"f").ino());
+    assert_eq!(m.ino("d/f"), old, "the kernel does not ask");
+    m.forget(vec![name(dir, "f")]);
+    assert_eq!((m.counter("epochs"), m.counter("names"), m.counter("blocked")), (1, 0, 0));
+    m.solo().ask(|fs| fs.release_all());
+    mkdir.join().unwrap();
+    assert_eq!(m.ino("d/f"), new);
+}
+
+#[test]
+fn notifications_that_wait_in_the_kernel_are_followed_by_an_epoch_and_the_queue_may_fill() {
+    let Some(m) = caching(LONG) else { return };
+    std::fs::create_dir(m.at("d")).unwrap();
+    std::fs::write(m.at("d/f"), "text").unwrap();
+    let dir = Fid::from_ino(m.ino("d"));
+    // A change that has been decided, and whose caller holds the directory until it has the reply.
+    let path = m.at("d/new");
+    m.solo().ask(move |fs| fs.hold("mkdir", Some(dir)));
+    let mkdir = std::thread::spawn(move || std::fs::create_dir(path).unwrap());
+    common::eventually("mkdir waits", || m.solo().ask(|fs| fs.waiting("mkdir")) == 1);
+    m.solo().hold_replies();
+    m.solo().ask(|fs| fs.release_all());
+    common::eventually("it is decided", || m.solo().held_replies() == 1);
+    let new = m.solo().ask(move |fs| fs.replace_behind(dir, b"f").ino());
+    let more = 1200;
+    m.solo().call(move |fs| (0..more).for_each(|_| fs.forget(vec![name(dir, "f")])));
+    common::eventually("the kernel has forgotten", || m.forgotten() == more);
+    assert_eq!((m.counter("blocked"), m.counter("epochs")), (u64::from(more), u64::from(more)));
+    m.solo().release_replies();
+    mkdir.join().unwrap();
+    assert_eq!(m.ino("d/f"), new);
+}
+
+#[test]
+fn many_names_are_forgotten_by_one_epoch() {
+    let Some(m) = caching(LONG) else { return };
+    let names: Vec<String> = (0..65).map(|n| format!("f{n}")).collect();
+    for file in &names {
+        File::create(m.at(file)).unwrap();
+    }
+    let new = m.replace("f");
+    m.forget(names.iter().map(|file| name(Fid::ROOT, file)).collect());
+    assert_eq!((m.counter("epochs"), m.counter("names"), m.ino("f")), (1, 0, new));
+}
+
+#[test]
+fn a_validity_does_not_begin_when_its_time_has_passed() {
+    let short = Duration::from_millis(400);
+    let Some(m) = caching(short) else { return };
+    std::fs::write(m.at("f"), "text").unwrap();
+    m.forget(vec![Stale::All]);
+    let path = m.at("f");
+    let stat = m.held(move || std::fs::metadata(path).unwrap().len());
+    // The process is stopped between the decision and the write.
+    let start = Instant::now();
+    common::eventually("half of the validity has passed", || start.elapsed() > short / 2);
+    m.solo().release_replies();
+    assert_eq!(stat.join().unwrap(), 4);
+    assert!(m.counter("withheld") >= 1);
+    let questions = m.questions();
+    assert_eq!(std::fs::metadata(m.at("f")).unwrap().len(), 4);
+    assert!(m.questions() > questions, "the kernel asks again");
+}

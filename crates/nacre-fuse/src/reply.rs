@@ -193,6 +193,10 @@ impl FuseReply {
         OutHeader { len, error, unique }.put_in_front(&mut body.head);
         Self { origin: origin.into(), head: body.head, bulk: body.bulk, terms: body.terms }
     }
+    /// The number of its request.
+    pub fn unique(&self) -> u64 {
+        OutHeader::take(&mut &self.head[..]).map_or(0, |header| header.unique)
+    }
     #[cfg(any(test, fuzzing))]
     pub(crate) fn unique_and_error(&self) -> (u64, i32) {
         let header = OutHeader::take(&mut &self.head[..]).expect("a reply begins with its header");

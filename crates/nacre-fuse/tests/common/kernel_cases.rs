@@ -95,10 +95,12 @@ impl Served {
         std::fs::metadata(self.at(path)).unwrap().ino()
     }
     /// A call on another thread, whose reply is held back; returns when the reply has been decided.
-    fn held<R: Send + 'static>(&self, call: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R> {
-        // Otherwise the attributes of the root would be asked for first.
-        std::fs::metadata(&self.path).unwrap();
-        self.solo().hold_replies();
+    fn held<R: Send + 'static>(
+        &self,
+        operations: &'static [u32],
+        call: impl FnOnce() -> R + Send + 'static,
+    ) -> JoinHandle<R> {
+        self.solo().hold_replies(operations);
         let before = self.solo().held_replies();
         let thread = std::thread::spawn(call);
         common::eventually("its reply is held back", || self.solo().held_replies() > before);
@@ -210,7 +212,7 @@ fn a_reply_that_was_decided_before_the_revoke_is_not_valid_after_it() {
         let old = m.solo().ask(move |fs| fs.fid_of(file.as_bytes()).unwrap());
         assert!(file == "f" || old.ino() == unknown);
         let (path, withheld) = (m.at(file), m.counter("withheld"));
-        let stat = m.held(move || std::fs::metadata(path).unwrap().ino());
+        let stat = m.held(&[op::LOOKUP], move || std::fs::metadata(path).unwrap().ino());
         new = m.replace(file);
         m.forget(vec![name(Fid::ROOT, file), Stale::Inode(old)]);
         m.solo().release_replies();
@@ -224,7 +226,7 @@ fn a_reply_that_was_decided_before_the_revoke_is_not_valid_after_it() {
     assert_eq!(open.metadata().unwrap().len(), 0);
     m.forget(vec![Stale::Inode(Fid::from_ino(new))]);
     let also = open.try_clone().unwrap();
-    let stat = m.held(move || also.metadata().unwrap().len());
+    let stat = m.held(&[op::GETATTR, op::STATX], move || also.metadata().unwrap().len());
     m.solo().ask(move |fs| fs.set_data(Fid::from_ino(new), b"written elsewhere"));
     m.forget(vec![Stale::Inode(Fid::from_ino(new))]);
     m.solo().release_replies();
@@ -232,7 +234,7 @@ fn a_reply_that_was_decided_before_the_revoke_is_not_valid_after_it() {
     assert_eq!(open.metadata().unwrap().len(), 17);
     // A name that was not there.
     let path = m.at("none");
-    let stat = m.held(move || std::fs::metadata(path).is_err());
+    let stat = m.held(&[op::LOOKUP], move || std::fs::metadata(path).is_err());
     let there = m.replace("none");
     m.forget(vec![name(Fid::ROOT, "none")]);
     m.solo().release_replies();
@@ -243,7 +245,8 @@ fn a_reply_that_was_decided_before_the_revoke_is_not_valid_after_it() {
     let dir = Fid::from_ino(m.ino("d"));
     let old = m.solo().ask(move |fs| fs.replace_behind(dir, b"x").ino());
     let open = File::open(m.at("d")).unwrap();
-    let list = m.held(move || rustix::fs::Dir::new(open).unwrap().filter(|e| e.is_ok()).count());
+    let list =
+        m.held(&[op::READDIRPLUS], move || rustix::fs::Dir::new(open).unwrap().filter(|e| e.is_ok()).count());
     let new = m.solo().ask(move |fs| fs.replace_behind(dir, b"x").ino());
     m.forget(vec![name(dir, "x"), Stale::Inode(Fid::from_ino(old))]);
     m.solo().release_replies();
@@ -278,12 +281,7 @@ fn notifications_that_wait_in_the_kernel_are_followed_by_an_epoch_and_the_queue_
     let dir = Fid::from_ino(m.ino("d"));
     // A change that has been decided, and whose caller holds the directory until it has the reply.
     let path = m.at("d/new");
-    m.solo().ask(move |fs| fs.hold("mkdir", Some(dir)));
-    let mkdir = std::thread::spawn(move || std::fs::create_dir(path).unwrap());
-    common::eventually("mkdir waits", || m.solo().ask(|fs| fs.waiting("mkdir")) == 1);
-    m.solo().hold_replies();
-    m.solo().ask(|fs| fs.release_all());
-    common::eventually("it is decided", || m.solo().held_replies() == 1);
+    let mkdir = m.held(&[op::MKDIR], move || std::fs::create_dir(path).unwrap());
     let new = m.solo().ask(move |fs| fs.replace_behind(dir, b"f").ino());
     let more = 1200;
     m.solo().call(move |fs| (0..more).for_each(|_| fs.forget(vec![name(dir, "f")])));
@@ -313,7 +311,7 @@ fn a_validity_does_not_begin_when_its_time_has_passed() {
     std::fs::write(m.at("f"), "text").unwrap();
     m.forget(vec![Stale::All]);
     let path = m.at("f");
-    let stat = m.held(move || std::fs::metadata(path).unwrap().len());
+    let stat = m.held(&[op::LOOKUP], move || std::fs::metadata(path).unwrap().len());
     // The process is stopped between the decision and the write.
     let start = Instant::now();
     common::eventually("half of the validity has passed", || start.elapsed() > short / 2);

@@ -1,10 +1,13 @@
 //! Serves one file system in an island of a node with one event loop, through whichever transport was agreed. With
 //! /dev/fuse that loop is the only reader, which makes it the strictest driver for everything about held-back requests.
 
-use nacre_fuse::{Door, FuseEffect, FuseReply, FuseSink, FuseSource, Interrupts, Mounted, Ops, Transport};
+use nacre_fuse::{
+    Door, FuseEffect, FuseReply, FuseRequest, FuseSink, FuseSource, Interrupts, Mounted, Ops, Transport,
+};
 use nacre_node::{Ctx, Effect, Event, Logic};
 use nacre_rt::{Config, DoorSink, IslandRef, Node};
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,13 +17,31 @@ type Call<O> = Box<dyn FnOnce(&Rc<Door<O>>) + Send>;
 /// Can hold back replies between their decision and their write.
 pub struct HoldingSink {
     sink: Arc<FuseSink>,
-    holds: AtomicBool,
+    /// Operations whose replies are held back.
+    operations: Mutex<&'static [u32]>,
+    /// Requests whose replies are to be held back.
+    chosen: Mutex<BTreeSet<u64>>,
     held: Mutex<Vec<FuseReply>>,
+}
+impl HoldingSink {
+    fn new(sink: Arc<FuseSink>) -> Arc<Self> {
+        Arc::new(Self {
+            sink,
+            operations: Mutex::default(),
+            chosen: Mutex::default(),
+            held: Mutex::default(),
+        })
+    }
+    fn see(&self, request: &FuseRequest) {
+        if self.operations.lock().unwrap().contains(&request.opcode()) {
+            self.chosen.lock().unwrap().insert(request.unique());
+        }
+    }
 }
 impl DoorSink for HoldingSink {
     fn door(&self, island: &IslandRef, item: Box<dyn Any + Send>) {
         match item.downcast::<FuseEffect>().map(|effect| *effect) {
-            Ok(FuseEffect::Reply(reply)) if self.holds.load(Ordering::SeqCst) => {
+            Ok(FuseEffect::Reply(reply)) if self.chosen.lock().unwrap().remove(&reply.unique()) => {
                 self.held.lock().unwrap().push(reply);
             }
             Ok(effect) => self.sink.door(island, Box::new(effect)),
@@ -41,12 +62,12 @@ pub struct Solo<O> {
 impl<O: Ops> Solo<O> {
     pub fn serve(mounted: &mut Mounted, make: impl FnOnce(&Rc<Ctx>) -> O + Send + 'static) -> Self {
         let node = Node::start(Config::default(), |_, _, _| {}).unwrap();
-        let (sink, _) = FuseSink::new(Interrupts::default());
+        let sink = HoldingSink::new(FuseSink::new(Interrupts::default()).0);
+        let seen = sink.clone();
         let logic = |ctx: &Rc<Ctx>| -> Box<dyn Logic> {
             let door = Door::new(ctx, Rc::new(make(ctx)));
-            Box::new(SoloLogic { ctx: ctx.clone(), door })
+            Box::new(SoloLogic { ctx: ctx.clone(), door, seen })
         };
-        let sink = Arc::new(HoldingSink { sink, holds: AtomicBool::new(false), held: Mutex::default() });
         let island = node.add_island("solo", None, Some(sink.clone()), logic).unwrap();
         let gone = Arc::new(AtomicBool::new(false));
         let told = gone.clone();
@@ -71,15 +92,15 @@ impl<O: Ops> Solo<O> {
         self.call_door(move |door| tx.send(ask(door)).unwrap());
         rx.recv().unwrap()
     }
-    /// From now on replies are decided and not written.
-    pub fn hold_replies(&self) {
-        self.sink.holds.store(true, Ordering::SeqCst);
+    /// From now on replies to these operations are decided and not written.
+    pub fn hold_replies(&self, operations: &'static [u32]) {
+        *self.sink.operations.lock().unwrap() = operations;
     }
     pub fn held_replies(&self) -> usize {
         self.sink.held.lock().unwrap().len()
     }
     pub fn release_replies(&self) {
-        self.sink.holds.store(false, Ordering::SeqCst);
+        self.hold_replies(&[]);
         let held = std::mem::take(&mut *self.sink.held.lock().unwrap());
         held.into_iter().for_each(FuseReply::send);
     }
@@ -104,6 +125,7 @@ impl<O: Ops> Solo<O> {
 struct SoloLogic<O: Ops> {
     ctx: Rc<Ctx>,
     door: Rc<Door<O>>,
+    seen: Arc<HoldingSink>,
 }
 impl<O: Ops> Logic for SoloLogic<O> {
     fn ctx(&self) -> &Rc<Ctx> {
@@ -113,7 +135,12 @@ impl<O: Ops> Logic for SoloLogic<O> {
         match event {
             Event::Door(item) => match item.downcast::<Call<O>>() {
                 Ok(call) => call(&self.door),
-                Err(item) => self.door.event(item),
+                Err(item) => {
+                    if let Some(request) = item.downcast_ref() {
+                        self.seen.see(request);
+                    }
+                    self.door.event(item);
+                }
             },
             Event::Stop => self.ctx.push(Effect::Stopped),
             _ => {}

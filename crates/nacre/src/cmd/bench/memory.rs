@@ -2,9 +2,9 @@
 //! of permissions. It does the least that the FUSE layer needs, so it shows what that layer and the kernel cost.
 
 use bytes::Bytes;
-use nacre_client::{CreateArgs, ListedEntry, ReaddirPage, ResolvedInode, SetxattrArgs, WriteArgs};
+use nacre_client::{CreateArgs, ListedEntry, ReaddirPage, ResolvedInode, SetxattrArgs, Validity, WriteArgs};
+use nacre_fuse::Ops;
 use nacre_fuse::abi::fopen;
-use nacre_fuse::{Ops, Validity};
 use nacre_node::{Ctx, WaitList};
 use nacre_types::{Attr, Caller, Errno, Fid, Oid, OpenHandle, Seq, SetAttr, mode, name};
 use nacre_wire::mdt::{FileLock, FlockFamily, FlockOutcome, FlockType, rename_flags};
@@ -188,11 +188,14 @@ impl Memory {
 }
 
 impl Ops for Memory {
-    fn validity(&self, _: &ResolvedInode) -> Validity {
+    fn validity(&self, _: Option<(Fid, &[u8])>, _: Fid) -> Validity {
         self.validity
     }
+    fn negative_validity(&self, _: Fid, _: &[u8]) -> Duration {
+        self.validity.entry
+    }
     fn fopen_flags(&self, _: Fid, _: u32) -> u32 {
-        if self.validity == Validity::NONE { fopen::DIRECT_IO } else { fopen::KEEP_CACHE }
+        if self.validity == Validity::default() { fopen::DIRECT_IO } else { fopen::KEEP_CACHE }
     }
     async fn lookup(&self, parent: Fid, name: &[u8]) -> Result<ResolvedInode, Errno> {
         let mut inodes = self.inodes.borrow_mut();

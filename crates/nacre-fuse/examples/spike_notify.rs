@@ -146,7 +146,8 @@ fn main() {
     };
     let mut mounted = mount_fuse(dir.path(), &options).unwrap();
     println!("kernel interface 7.{}, INC_EPOCH {}", mounted.session.minor, mounted.session.has_epoch());
-    let notifier = Notifier::new(mounted.channel.clone()).unwrap();
+    let channel = mounted.channel.clone();
+    let notifier = Notifier::new(move |bytes| channel.write_notification(bytes)).unwrap();
     let solo = Solo::serve(&mut mounted, MemFs::new);
     solo.ask(|fs| {
         let long = Duration::from_secs(3600);

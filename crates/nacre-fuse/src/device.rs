@@ -111,7 +111,10 @@ impl Channel {
     }
 
     /// Writes a notification; may block as long as the kernel waits for replies to other requests.
-    pub(crate) fn write_notification(&self, bytes: &[u8]) -> rustix::io::Result<()> {
+    ///
+    /// # Errors
+    /// Those of the kernel; ENOENT if it does not know the inode or name.
+    pub fn write_notification(&self, bytes: &[u8]) -> rustix::io::Result<()> {
         let Some(fd) = &self.fd else { return Err(Errno::NODEV) };
         rustix::io::write(fd, bytes).map(drop)
     }

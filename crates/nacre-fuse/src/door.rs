@@ -10,7 +10,7 @@ use crate::abi::{InHeader, op};
 use crate::handlers::{attrs, data, dirs, locks, names, xattrs};
 use crate::holders::{Looked, Looks};
 use crate::interrupt::Interrupted;
-use crate::kernel_cache::{KernelDoor, KernelEvent, Order, Requests};
+use crate::kernel_cache::{Grant, KernelDoor, KernelEvent, Order, Surroundings};
 use crate::ops::Ops;
 use crate::reply::{Body, FuseReply};
 use crate::request::FuseRequest;
@@ -62,9 +62,9 @@ pub(crate) struct CallBytes {
 pub struct Door<O: Ops> {
     pub(crate) ctx: Rc<Ctx>,
     pub(crate) ops: Rc<O>,
-    pub(crate) running: Requests,
-    /// What the kernel may remember.
-    pub(crate) kernel: KernelDoor,
+    pub(crate) running: Rc<RefCell<BTreeMap<u64, Running>>>,
+    /// The names and attributes that the kernel may use.
+    kernel: KernelDoor,
     /// Tasks whose callers already have a reply.
     pub(crate) given_up: Cell<usize>,
     pub(crate) stats: OpStats,
@@ -84,8 +84,8 @@ pub(crate) struct Running {
 impl<O: Ops> Door<O> {
     pub fn new(ctx: &Rc<Ctx>, ops: Rc<O>) -> Rc<Self> {
         let stats = OpStats::new(ctx.wall());
-        let running = Requests::default();
-        let kernel = KernelDoor::new(ctx, &running);
+        let running = Rc::<RefCell<BTreeMap<u64, Running>>>::default();
+        let kernel = KernelDoor::new(ctx, AroundKernel { ctx: ctx.clone(), running: running.clone() });
         ops.set_kernel_cache(Rc::new(kernel.clone()));
         Rc::new(Self {
             ctx: ctx.clone(),
@@ -108,6 +108,10 @@ impl<O: Ops> Door<O> {
     }
     pub fn stats(&self) -> &OpStats {
         &self.stats
+    }
+    /// Begins the grant of validities in one reply.
+    pub(crate) fn grant(&self) -> Grant<'_> {
+        self.kernel.grant()
     }
     /// Notifications to the kernel and withheld validities, a line for each counter.
     pub fn kernel_cache_text(&self) -> String {
@@ -284,6 +288,22 @@ impl<O: Ops> Door<O> {
             let pid = request.header.pid;
             self.ctx.push(Effect::Door(Box::new(FuseEffect::LockWaits { ticket, pid })));
         }
+    }
+}
+
+struct AroundKernel {
+    ctx: Rc<Ctx>,
+    running: Rc<RefCell<BTreeMap<u64, Running>>>,
+}
+impl Surroundings for AroundKernel {
+    fn holds_request_of(&self, dir: Fid) -> bool {
+        /// Requests that are searched; with more one is assumed.
+        const SEARCHED_MAX: usize = 256;
+        let running = self.running.borrow();
+        running.len() > SEARCHED_MAX || running.values().any(|r| r.request.locks_directory(dir))
+    }
+    fn send(&self, order: Order) {
+        self.ctx.push(Effect::Door(Box::new(FuseEffect::Notify(order))));
     }
 }
 

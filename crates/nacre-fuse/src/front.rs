@@ -8,12 +8,10 @@ use crate::call;
 use crate::caller::{self, Interrupts};
 use crate::device::{Channel, Read};
 use crate::door::{CallBytes, FuseEffect};
-use crate::gate::Gate;
 use crate::holders::Looked;
 use crate::interrupt::Interrupted;
 use crate::kernel_cache::{KernelEvent, KernelLink};
 use crate::mount::Mounted;
-use crate::notify::Notifier;
 use crate::uring::{Running, Transport};
 use nacre_client::Attach;
 use nacre_node::Event;
@@ -105,11 +103,12 @@ impl FuseSource {
                 }
             }
         }
-        let gate = Arc::<Gate>::default();
-        let notifier = Notifier::with_gate(mounted.channel.clone(), gate.clone()).map_err(|cause| {
-            RtError::System { what: "cannot start the threads for notifications".to_owned(), cause }
+        let channel = mounted.channel.clone();
+        let write = move |bytes: &[u8]| channel.write_notification(bytes);
+        let link = KernelLink::new(write, mounted.session.has_epoch()).map_err(|cause| {
+            let what = "cannot start the threads for notifications".to_owned();
+            RtError::System { what, cause }
         })?;
-        let link = Arc::new(KernelLink { gate, notifier, has_epoch: mounted.session.has_epoch() });
         let source = Arc::new(Self {
             channels,
             link,
@@ -119,7 +118,12 @@ impl FuseSource {
             gone: AtomicBool::new(false),
             on_gone: Box::new(on_gone),
         });
-        source.link.gate.attach(&source);
+        let weak = Arc::downgrade(&source);
+        source.link.gate().attach(move || {
+            if let Some(source) = weak.upgrade() {
+                source.island().deliver(Event::Door(Box::new(KernelEvent::Everything)));
+            }
+        });
         node.add_source(source.clone())?;
         source.tell_transport();
         if let Some(rings) = rings {

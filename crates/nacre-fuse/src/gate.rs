@@ -15,13 +15,10 @@
 //! Not here: which validity a reply gets and what is forgotten (`kernel_cache.rs`), the writing of notifications
 //! (`notify.rs`).
 
-use crate::front::FuseSource;
-use crate::kernel_cache::KernelEvent;
-use nacre_node::Event;
 use nacre_types::Instant;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 /// Interval at which the clocks are compared while some validity is running.
@@ -29,37 +26,21 @@ pub(crate) const CLOCK_LOOK: Duration = Duration::from_millis(500);
 /// A difference of the clocks that is no suspend.
 const CLOCK_TOLERANCE_MS: i64 = 20;
 
-/// Counters of notifications and replies, for parameters and metrics.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) epochs: AtomicU64,
-    pub(crate) names: AtomicU64,
-    pub(crate) inodes: AtomicU64,
+/// Counted notifications and replies.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Counted {
+    Epochs,
+    Names,
+    Inodes,
     /// Notifications of names that did not return in time: an epoch followed.
-    pub(crate) blocked: AtomicU64,
+    Blocked,
     /// Replies whose validity ended before they were written.
-    pub(crate) withheld: AtomicU64,
+    Withheld,
     /// Replies whose validity may have started after its end: everything was forgotten.
-    pub(crate) late: AtomicU64,
-    pub(crate) suspends: AtomicU64,
+    Late,
+    Suspends,
 }
-impl Counters {
-    pub(crate) fn add(counter: &AtomicU64) {
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-    pub(crate) fn text(&self) -> String {
-        let rows = [
-            ("epochs", &self.epochs),
-            ("names", &self.names),
-            ("inodes", &self.inodes),
-            ("blocked", &self.blocked),
-            ("withheld", &self.withheld),
-            ("late", &self.late),
-            ("suspends", &self.suspends),
-        ];
-        rows.map(|(name, n)| format!("{name}: {}\n", n.load(Ordering::Relaxed))).concat()
-    }
-}
+const COUNTERS: [&str; 7] = ["epochs", "names", "inodes", "blocked", "withheld", "late", "suspends"];
 
 /// The state that replies and notifications of one mount share.
 #[derive(Default)]
@@ -69,16 +50,28 @@ pub(crate) struct Gate {
     valid_until: AtomicU64,
     /// CLOCK_BOOTTIME less CLOCK_MONOTONIC in milliseconds; 0 = not known.
     suspended_ms: AtomicI64,
-    source: OnceLock<Weak<FuseSource>>,
-    pub(crate) counters: Counters,
+    /// Has the island forget everything that the kernel was given.
+    forget_everything: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    counters: [AtomicU64; COUNTERS.len()],
 }
 
 /// The gate held shared: the generation does not change.
 pub(crate) struct Pass<'a>(RwLockReadGuard<'a, u64>);
 
 impl Gate {
-    pub(crate) fn attach(&self, source: &Arc<FuseSource>) {
-        let _first = self.source.set(Arc::downgrade(source));
+    /// `forget_everything` has the island forget everything that the kernel was given. The first call counts.
+    pub(crate) fn attach(&self, forget_everything: impl Fn() + Send + Sync + 'static) {
+        let _first = self.forget_everything.set(Box::new(forget_everything));
+    }
+    pub(crate) fn count(&self, counted: Counted) {
+        if let Some(counter) = self.counters.get(counted as usize) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    /// A line for each counter.
+    pub(crate) fn text(&self) -> String {
+        let lines = COUNTERS.iter().zip(&self.counters);
+        lines.map(|(name, n)| format!("{name}: {}\n", n.load(Ordering::Relaxed))).collect()
     }
     /// For the writer of replies, from before the check until they are written.
     pub(crate) fn pass(&self) -> Pass<'_> {
@@ -101,10 +94,9 @@ impl Gate {
         }
         begins
     }
-    /// Has the island forget everything that the kernel was given.
     pub(crate) fn forget_everything(&self) {
-        if let Some(source) = self.source.get().and_then(Weak::upgrade) {
-            source.island().deliver(Event::Door(Box::new(KernelEvent::Everything)));
+        if let Some(forget) = self.forget_everything.get() {
+            forget();
         }
     }
     /// When to compare the clocks next. `None`: no validity is running.
@@ -123,7 +115,7 @@ impl Gate {
         let before = self.suspended_ms.swap(difference_ms, Ordering::Relaxed);
         let jumped = before != 0 && difference_ms - before > CLOCK_TOLERANCE_MS;
         if jumped {
-            Counters::add(&self.counters.suspends);
+            self.count(Counted::Suspends);
         }
         jumped
     }
@@ -144,27 +136,40 @@ pub(crate) enum Places {
 
 /// The conditions under which a reply keeps its validity.
 pub(crate) struct Terms {
-    pub(crate) gate: Arc<Gate>,
-    pub(crate) generation: u64,
-    pub(crate) decided: Instant,
+    gate: Arc<Gate>,
+    generation: u64,
+    decided: Instant,
     /// Half of the shortest validity in the reply. A validity is at most 2/3 of the lease, so this is at most the third
     /// that is left.
-    pub(crate) slack: Duration,
-    pub(crate) places: Places,
+    slack: Duration,
+    places: Places,
 }
 
 impl Terms {
+    /// Of a reply that was decided at `decided` in `generation`, with validities of `shortest` and longer.
+    pub(crate) fn new(
+        gate: &Arc<Gate>,
+        generation: u64,
+        decided: Instant,
+        shortest: Duration,
+        places: Places,
+    ) -> Self {
+        Self { gate: gate.clone(), generation, decided, slack: shortest / 2, places }
+    }
+    pub(crate) fn gate(&self) -> &Arc<Gate> {
+        &self.gate
+    }
     /// Immediately before the reply is written: removes validities that have ended.
     pub(crate) fn apply(&self, pass: &Pass<'_>, head: &mut [u8], now: Instant) {
         if self.generation < *pass.0 || now - self.decided > self.slack / 2 {
-            Counters::add(&self.gate.counters.withheld);
+            self.gate.count(Counted::Withheld);
             self.withhold(head);
         }
     }
     /// After the reply was written: if the process was stopped meanwhile, its validity may have started after its end.
     pub(crate) fn check(&self, now: Instant) {
         if now - self.decided > self.slack {
-            Counters::add(&self.gate.counters.late);
+            self.gate.count(Counted::Late);
             self.gate.forget_everything();
         }
     }
@@ -198,8 +203,7 @@ mod tests {
         Instant(ms * 1_000_000)
     }
     fn terms(gate: &Arc<Gate>, generation: u64, places: Places) -> Terms {
-        let slack = Duration::from_millis(1000);
-        Terms { gate: gate.clone(), generation, decided: at(5000), slack, places }
+        Terms::new(gate, generation, at(5000), Duration::from_millis(2000), places)
     }
     fn entry() -> Vec<u8> {
         let mut head = vec![7; 16];
@@ -242,11 +246,11 @@ mod tests {
         assert_eq!(valid(&head), Ok((3, 4)));
         terms.apply(&gate.pass(), &mut head, at(5501));
         assert_eq!(valid(&head), Ok((0, 0)));
-        let late = || gate.counters.late.load(Ordering::Relaxed);
+        let late = || gate.text().contains("late: 1\n");
         terms.check(at(6000));
-        assert_eq!(late(), 0);
+        assert!(!late());
         terms.check(at(6001));
-        assert_eq!(late(), 1, "the process was stopped between the decision and the end of the write");
+        assert!(late(), "the process was stopped between the decision and the end of the write");
     }
 
     #[test]

@@ -17,13 +17,10 @@
 //! **Attributes without a validity.** The kernel discards attributes of LOOKUP, GETATTR and READDIRPLUS that it asked for
 //! before an INVAL_INODE, but takes over those of SETATTR and LINK without a look. So these have none (`handlers`).
 
-use crate::abi::{self, op};
-use crate::door::{FuseEffect, Running};
-use crate::gate::{Gate, Places, Terms};
+use crate::gate::{Counted, Gate, Places, Terms};
 use crate::notify::{Batch, Notification, Notifier};
-use crate::request::FuseRequest;
 use nacre_client::{KernelCache, Stale, Validity};
-use nacre_node::{Ctx, Effect, Promise};
+use nacre_node::{Ctx, Promise};
 use nacre_types::{Fid, Instant};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,17 +36,31 @@ const NAMES_MAX: usize = 64;
 const NAME_PATIENCE: Duration = Duration::from_millis(1);
 /// A shorter validity is not worth its notification.
 const VALIDITY_MIN: Duration = Duration::from_millis(200);
-/// Unanswered requests that are searched for one of a directory; with more an epoch is sent.
-const REQUESTS_MAX: usize = 256;
 /// Inodes whose attributes the kernel may have at a time; more get no validity.
 const INODES_MAX: usize = 400_000;
 
 /// The way to the kernel: the gate and the notifier of a mount.
 pub(crate) struct KernelLink {
-    pub(crate) gate: Arc<Gate>,
-    pub(crate) notifier: Notifier,
-    /// INC_EPOCH is supported.
-    pub(crate) has_epoch: bool,
+    gate: Arc<Gate>,
+    notifier: Notifier,
+    has_epoch: bool,
+}
+impl KernelLink {
+    /// `write` writes a notification to the kernel; `has_epoch`: INC_EPOCH is supported.
+    ///
+    /// # Errors
+    /// Threads could not be created.
+    pub(crate) fn new(
+        write: impl Fn(&[u8]) -> rustix::io::Result<()> + Send + Sync + 'static,
+        has_epoch: bool,
+    ) -> std::io::Result<Arc<Self>> {
+        let gate = Arc::<Gate>::default();
+        let notifier = Notifier::with_gate(write, gate.clone())?;
+        Ok(Arc::new(Self { gate, notifier, has_epoch }))
+    }
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
+    }
 }
 
 /// Delivered to the island as [`nacre_node::Event::Door`].
@@ -72,11 +83,11 @@ pub(crate) enum Written {
     Failed,
 }
 
-/// Notifications to be written outside the island; passed through [`FuseEffect::Notify`].
+/// Notifications to be written outside the island.
 pub struct Order {
-    pub(crate) link: Arc<KernelLink>,
-    pub(crate) batch: Batch,
-    pub(crate) number: u64,
+    link: Arc<KernelLink>,
+    batch: Batch,
+    number: u64,
 }
 impl Order {
     /// Queues the notifications; `tell` receives the event for the island.
@@ -136,12 +147,17 @@ impl Inodes {
     }
 }
 
-/// Unanswered requests by their number.
-pub(crate) type Requests = Rc<RefCell<BTreeMap<u64, Running>>>;
+/// The parts of the dispatcher that the kernel's cache needs.
+pub(crate) trait Surroundings {
+    /// Whether the kernel may hold its lock of a directory until we answer a request.
+    fn holds_request_of(&self, dir: Fid) -> bool;
+    /// Passes notifications to the front end.
+    fn send(&self, order: Order);
+}
 
 struct State {
     ctx: Rc<Ctx>,
-    requests: Requests,
+    door: Box<dyn Surroundings>,
     /// `None` before the mount, and in the simulator: the kernel is given nothing.
     link: RefCell<Option<Arc<KernelLink>>>,
     /// Raised by every `forget`; replies carry that of their decision.
@@ -166,10 +182,10 @@ impl KernelCache for KernelDoor {
 }
 
 impl KernelDoor {
-    pub(crate) fn new(ctx: &Rc<Ctx>, requests: &Requests) -> Self {
+    pub(crate) fn new(ctx: &Rc<Ctx>, door: impl Surroundings + 'static) -> Self {
         Self(Rc::new(State {
             ctx: ctx.clone(),
-            requests: requests.clone(),
+            door: Box::new(door),
             link: RefCell::default(),
             generation: Cell::new(0),
             inodes: RefCell::default(),
@@ -198,11 +214,11 @@ impl KernelDoor {
     /// Begins the grant of validities in one reply.
     pub(crate) fn grant(&self) -> Grant<'_> {
         let link = self.0.link.borrow().clone();
-        Grant { state: &self.0, link, shortest: Duration::MAX, longest: Duration::ZERO }
+        Grant { from: link.map(|link| (&*self.0, link)), ..Grant::none() }
     }
     /// Counters for people.
     pub(crate) fn text(&self) -> String {
-        self.0.link.borrow().as_ref().map(|link| link.gate.counters.text()).unwrap_or_default()
+        self.0.link.borrow().as_ref().map(|link| link.gate.text()).unwrap_or_default()
     }
     /// The island ends, and its locks with it.
     pub(crate) fn abandon(&self) {
@@ -247,7 +263,9 @@ impl State {
         }
         if prompt.contains(&Notification::IncEpoch) {
             names.clear();
-        } else if names.len() > NAMES_MAX || names.iter().any(|(parent, _)| self.holds_request_of(*parent)) {
+        } else if names.len() > NAMES_MAX
+            || names.iter().any(|(parent, _)| self.door.holds_request_of(*parent))
+        {
             prompt.push(Notification::IncEpoch);
             names.clear();
         }
@@ -260,7 +278,7 @@ impl State {
         let Some(entries) = entries else { return };
         let returned = self.ctx.timeout(self.ctx.now() + NAME_PATIENCE, entries).await;
         if returned.flatten() != Some(Written::Done) {
-            crate::gate::Counters::add(&link.gate.counters.blocked);
+            link.gate.count(Counted::Blocked);
             self.promptly(&link, vec![Notification::IncEpoch], generation).await;
         }
     }
@@ -289,55 +307,29 @@ impl State {
         let (promise, written) = self.ctx.promise();
         self.orders.borrow_mut().insert(number, promise);
         let batch = Batch { notifications, generation };
-        let order = Order { link: link.clone(), batch, number };
-        self.ctx.push(Effect::Door(Box::new(FuseEffect::Notify(order))));
+        self.door.send(Order { link: link.clone(), batch, number });
         written
-    }
-
-    /// Whether the kernel may hold its lock of a directory until we answer.
-    fn holds_request_of(&self, dir: Fid) -> bool {
-        let requests = self.requests.borrow();
-        requests.len() > REQUESTS_MAX || requests.values().any(|r| locks_directory(&r.request, dir))
-    }
-}
-
-/// Whether the kernel holds its lock of `dir` during this request.
-fn locks_directory(request: &FuseRequest, dir: Fid) -> bool {
-    let target = |newdir: Result<u64, nacre_types::Errno>| newdir == Ok(dir.ino());
-    match request.opcode() {
-        op::RENAME if target(request.args().take::<abi::RenameIn>().map(|a| a.newdir)) => true,
-        op::RENAME2 if target(request.args().take::<abi::Rename2In>().map(|a| a.newdir)) => true,
-        op::LOOKUP
-        | op::CREATE
-        | op::MKNOD
-        | op::MKDIR
-        | op::SYMLINK
-        | op::LINK
-        | op::UNLINK
-        | op::RMDIR
-        | op::RENAME
-        | op::RENAME2
-        | op::READDIR
-        | op::READDIRPLUS => request.header.nodeid == dir.ino(),
-        _ => false,
     }
 }
 
 /// Collects the validities of one reply.
 pub(crate) struct Grant<'a> {
-    state: &'a State,
-    link: Option<Arc<KernelLink>>,
+    /// `None`: the kernel is given nothing.
+    from: Option<(&'a State, Arc<KernelLink>)>,
     shortest: Duration,
     longest: Duration,
 }
 impl Grant<'_> {
+    pub(crate) fn none() -> Self {
+        Self { from: None, shortest: Duration::MAX, longest: Duration::ZERO }
+    }
     /// The part of a validity that the kernel gets.
     pub(crate) fn take(&mut self, validity: Validity, fid: Fid) -> Validity {
-        let Some(link) = &self.link else { return Validity::default() };
-        let now = self.state.ctx.now();
+        let Some((state, link)) = &self.from else { return Validity::default() };
+        let now = state.ctx.now();
         let enough = |d: Duration| if d >= VALIDITY_MIN { d } else { Duration::ZERO };
         let mut attr = enough(validity.attr);
-        if !attr.is_zero() && !self.state.inodes.borrow_mut().add(fid, now, now + attr) {
+        if !attr.is_zero() && !state.inodes.borrow_mut().add(fid, now, now + attr) {
             attr = Duration::ZERO;
         }
         let entry = if link.has_epoch { enough(validity.entry) } else { Duration::ZERO };
@@ -353,13 +345,13 @@ impl Grant<'_> {
     }
     /// The terms of the reply. `None`: it has no validity.
     pub(crate) fn terms(self, places: Places) -> Option<Box<Terms>> {
-        let link = self.link.filter(|_| !self.longest.is_zero())?;
-        let decided = self.state.ctx.now();
+        let (state, link) = self.from.filter(|_| !self.longest.is_zero())?;
+        let decided = state.ctx.now();
         if link.gate.note(decided, decided + self.longest) {
             link.notifier.watch_clocks();
         }
-        let (gate, generation) = (link.gate.clone(), self.state.generation.get());
-        Some(Box::new(Terms { gate, generation, decided, slack: self.shortest / 2, places }))
+        let generation = state.generation.get();
+        Some(Box::new(Terms::new(&link.gate, generation, decided, self.shortest, places)))
     }
 }
 

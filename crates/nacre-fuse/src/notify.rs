@@ -9,8 +9,7 @@
 //! Not here: the decision to notify, and the fallback for a late notification (`kernel_cache.rs`).
 
 use crate::abi::{self, Field, OutHeader, notify};
-use crate::device::Channel;
-use crate::gate::{Counters, Gate};
+use crate::gate::{Counted, Gate};
 use nacre_types::Fid;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -110,8 +109,11 @@ struct State {
     stopping: bool,
 }
 
+/// Writes a message to the kernel.
+type Write = Box<dyn Fn(&[u8]) -> rustix::io::Result<()> + Send + Sync>;
+
 struct Shared {
-    channel: Arc<Channel>,
+    write: Write,
     gate: Arc<Gate>,
     state: Mutex<State>,
     work: Condvar,
@@ -121,17 +123,16 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    fn write(&self, Job { batch, done }: Job) {
+    fn carry_out(&self, Job { batch, done }: Job) {
         self.gate.raise(batch.generation);
         let mut result = Ok(true);
         for notification in &batch.notifications {
-            let counters = &self.gate.counters;
-            Counters::add(match notification {
-                Notification::IncEpoch => &counters.epochs,
-                Notification::InvalInode { .. } => &counters.inodes,
-                Notification::InvalEntry { .. } | Notification::Delete { .. } => &counters.names,
+            self.gate.count(match notification {
+                Notification::IncEpoch => Counted::Epochs,
+                Notification::InvalInode { .. } => Counted::Inodes,
+                Notification::InvalEntry { .. } | Notification::Delete { .. } => Counted::Names,
             });
-            match self.channel.write_notification(&notification.encode()) {
+            match (self.write)(&notification.encode()) {
                 Ok(()) => {}
                 Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => {
                     result = result.map(|_| false);
@@ -153,14 +154,22 @@ pub struct Notifier {
 }
 
 impl Notifier {
+    /// `write` writes a message to the connection; it may wait.
+    ///
     /// # Errors
     /// Threads could not be created.
-    pub fn new(channel: Arc<Channel>) -> std::io::Result<Self> {
-        Self::with_gate(channel, Arc::default())
+    pub fn new(
+        write: impl Fn(&[u8]) -> rustix::io::Result<()> + Send + Sync + 'static,
+    ) -> std::io::Result<Self> {
+        Self::with_gate(write, Arc::default())
     }
-    pub(crate) fn with_gate(channel: Arc<Channel>, gate: Arc<Gate>) -> std::io::Result<Self> {
+    pub(crate) fn with_gate(
+        write: impl Fn(&[u8]) -> rustix::io::Result<()> + Send + Sync + 'static,
+        gate: Arc<Gate>,
+    ) -> std::io::Result<Self> {
+        let write = Box::new(write);
         let (work, prompt_work) = (Condvar::new(), Condvar::new());
-        let shared = Arc::new(Shared { channel, gate, state: Mutex::default(), work, prompt_work });
+        let shared = Arc::new(Shared { write, gate, state: Mutex::default(), work, prompt_work });
         let notifier = Self { shared: shared.clone() };
         let mut state = shared.lock();
         let prompt = shared.clone();
@@ -242,7 +251,7 @@ fn serve(shared: &Shared) {
     loop {
         if let Some(job) = state.queue.pop_front() {
             drop(state);
-            shared.write(job);
+            shared.carry_out(job);
             state = shared.lock();
         } else if state.stopping {
             return;
@@ -260,7 +269,7 @@ fn serve_prompt(shared: &Shared) {
     loop {
         if let Some(job) = state.prompt.pop_front() {
             drop(state);
-            shared.write(job);
+            shared.carry_out(job);
             state = shared.lock();
         } else if state.stopping {
             return;
@@ -271,7 +280,7 @@ fn serve_prompt(shared: &Shared) {
             if shared.gate.was_suspended() {
                 // At once; then the island has the attributes forgotten too.
                 let done = Box::new(|_| {});
-                shared.write(Job { batch: Notification::IncEpoch.into(), done });
+                shared.carry_out(Job { batch: Notification::IncEpoch.into(), done });
                 shared.gate.forget_everything();
             }
             state = shared.lock();

@@ -86,6 +86,25 @@ impl FuseRequest {
         self.answered.set(true);
         FuseReply::new(self.origin.clone(), self.header.unique, answer)
     }
+    /// Whether the kernel holds its lock of `dir` until this is answered.
+    pub(crate) fn locks_directory(&self, dir: Fid) -> bool {
+        let target = match self.opcode() {
+            op::RENAME => self.args().take::<abi::RenameIn>().map(|args| args.newdir),
+            op::RENAME2 => self.args().take::<abi::Rename2In>().map(|args| args.newdir),
+            op::LOOKUP
+            | op::CREATE
+            | op::MKNOD
+            | op::MKDIR
+            | op::SYMLINK
+            | op::LINK
+            | op::UNLINK
+            | op::RMDIR
+            | op::READDIR
+            | op::READDIRPLUS => Ok(self.header.nodeid),
+            _ => return false,
+        };
+        self.header.nodeid == dir.ino() || target == Ok(dir.ino())
+    }
     /// Its place in a ring, if it came through one.
     pub(crate) fn ticket(&self) -> Option<Ticket> {
         match &self.origin {
@@ -210,6 +229,18 @@ mod tests {
         assert_eq!(a.take::<u64>().unwrap(), u64::from_le_bytes(*b"12345678"));
         assert_eq!(w.payload(&a, 3).unwrap(), Bytes::from_static(b"abc"));
         assert_eq!(w.payload(&a, 4), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn requests_that_hold_a_directory_in_the_kernel_are_known() {
+        let mut args = Vec::new();
+        abi::RenameIn { newdir: Fid::from_ino(9 << 24 | 1).ino() }.put(&mut args);
+        let rename = request(abi::op::RENAME, &args, 0).unwrap();
+        let (root, target) = (Fid::from_ino(1), Fid::from_ino(9 << 24 | 1));
+        assert!(rename.locks_directory(root) && rename.locks_directory(target));
+        let lookup = request(abi::op::LOOKUP, b"name\0", 0).unwrap();
+        assert!(lookup.locks_directory(root) && !lookup.locks_directory(target));
+        assert!(!request(abi::op::GETATTR, &[0; 16], 0).unwrap().locks_directory(root));
     }
 
     proptest! {

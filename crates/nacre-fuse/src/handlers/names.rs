@@ -32,7 +32,7 @@ pub(crate) async fn lookup<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
         Ok(entry) => Ok(named(&door, &request, name, &entry)),
         Err(Errno::ENOENT) => match door.ops.negative_validity(fid, name) {
             Duration::ZERO => Err(Errno::ENOENT),
-            validity => Ok(Body::no_entry(validity, door.kernel.grant())),
+            validity => Ok(Body::no_entry(validity, door.grant())),
         },
         Err(error) => Err(error),
     }
@@ -42,10 +42,10 @@ pub(crate) async fn lookup<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
 fn named<O: Ops>(door: &Door<O>, request: &FuseRequest, name: &[u8], entry: &ResolvedInode) -> Body {
     let fid = entry.attr.fid;
     let validity = door.ops.validity(request.fid().ok().map(|parent| (parent, name)), fid);
-    Body::entry(entry, validity, door.kernel.grant())
+    Body::entry(entry, validity, door.grant())
 }
 fn unnamed<O: Ops>(door: &Door<O>, entry: ResolvedInode) -> Body {
-    Body::entry(&entry, Validity::default(), door.kernel.grant())
+    Body::entry(&entry, Validity::default(), door.grant())
 }
 
 pub(crate) async fn readlink<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
@@ -124,7 +124,7 @@ pub(crate) async fn link<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) ->
     let entry = door.ops.link(fid, parent, name, request.caller(0)).await?;
     // The kernel would take over the attributes also after an INVAL_INODE.
     let validity = Validity { attr: Duration::ZERO, ..door.ops.validity(Some((parent, name)), fid) };
-    Ok(Body::entry(&entry, validity, door.kernel.grant()))
+    Ok(Body::entry(&entry, validity, door.grant()))
 }
 
 pub(crate) async fn unlink<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {

@@ -394,7 +394,7 @@ impl Turns<'_> {
     fn take_posts(&mut self) -> io::Result<()> {
         let posts = std::mem::take(&mut *self.hub.lock());
         let gate = posts.iter().find_map(|post| match post {
-            Post::Answer(Answer { terms: Some(terms), .. }) => Some(terms.gate.clone()),
+            Post::Answer(Answer { terms: Some(terms), .. }) => Some(terms.gate().clone()),
             _ => None,
         });
         let pass = gate.as_ref().map(|gate| gate.pass());

@@ -63,8 +63,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     ),
     planted(
         "the front end does not check whether the caller may change anything",
-        "crates/nacre-fuse/src/door.rs",
-        &[("match door.allowed(&request).await {", "match Ok::<(), Errno>(()) {")],
+        "crates/nacre-fuse/src/holders.rs",
+        &[("!changes(request.opcode()) || self.ops.files_with_lost_locks().is_empty()", "true")],
     )
     .found_by(
         "nacre",

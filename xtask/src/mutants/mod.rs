@@ -9,6 +9,7 @@
 //! The mutations are in one file per area.
 
 mod client;
+mod fuse;
 mod locks;
 mod mdt;
 mod osd;
@@ -47,6 +48,7 @@ impl Mutation {
 fn mutations() -> impl Iterator<Item = &'static Mutation> {
     [
         client::MUTATIONS,
+        fuse::MUTATIONS,
         locks::MUTATIONS,
         mdt::MUTATIONS,
         osd::MUTATIONS,

@@ -2,10 +2,9 @@
 //! gives validities and changes behind the kernel's back, as another mount would.
 #![allow(clippy::unwrap_used, clippy::print_stderr, clippy::disallowed_methods, reason = "tests")]
 
+#[path = "../common/mod.rs"]
 mod common;
-
-#[path = "common/kernel_cases.rs"]
 mod device;
 #[allow(clippy::duplicate_mod, reason = "it looks at its name: the same cases, the other transport")]
-#[path = "common/kernel_cases.rs"]
+#[path = "device.rs"]
 mod rings;

@@ -54,6 +54,9 @@ outcomes! {
     ExportGone = 4102, ESTALE, "the target does not know this client any more";
     /// Reply to a connect: its epoch is not newer than that of another connection of the same client.
     StaleEpoch = 4103, ESTALE, "the client has connected with a newer epoch";
+    /// The change was not executed: other clients have to return locks first, which may take a while. The change keeps its
+    /// place: the client sends `AwaitInodeLocks`, and the change again after the reply to that.
+    LocksAwaited = 4105, EINPROGRESS, "other clients have to return locks first";
     /// The connection of the client was gone before the change was executed. Never sent: the next copy of the request is
     /// executed as if this one had been lost on its way.
     Abandoned = 4104, ENOTCONN, "the connection of the client is gone";

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{
     Attr, Caller, Fid, FileType, InodeBits, InodeMode, Layout, LayoutTemplate, LockCookie, Name, OpenHandle,
-    OstIndex, Seq, SetAttr, Timestamp, Transno, codec_enum, codec_struct,
+    OstIndex, Seq, SetAttr, Timestamp, Transno, Xid, codec_enum, codec_struct,
 };
 
 codec_struct! {
@@ -162,6 +162,13 @@ codec_struct! {
 codec_struct! {
     /// After the MDT has restarted: neither this client nor its kernel relies on a lock of an earlier start any more.
     pub struct FormerLocksEnded {}
+}
+codec_struct! {
+    /// A change was refused with `LocksAwaited`: the reply comes when the locks that it waits for have been returned.
+    pub struct AwaitInodeLocks {
+        /// Number of the request with the change.
+        pub change: Xid,
+    }
 }
 codec_struct! {
     /// Callback: the file system was in memory and ends with its server. There is nothing to wait for.
@@ -438,4 +445,5 @@ rpc! {
     Reclaim => Reclaim, Read, ReclaimReply;
     CancelInodeLocks => CancelInodeLocks, Callback, Empty;
     FormerLocksEnded => FormerLocksEnded, Callback, Empty;
+    AwaitInodeLocks => AwaitInodeLocks, Callback, Empty;
 }

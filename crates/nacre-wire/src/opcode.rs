@@ -49,6 +49,7 @@ codec_enum! {
         Reclaim = 0x38,
         CancelInodeLocks = 0x39,
         FormerLocksEnded = 0x3a,
+        AwaitInodeLocks = 0x3b,
         // OST
         Read = 0x40,
         Write = 0x41,
@@ -119,7 +120,9 @@ impl Opcode {
         match self {
             Self::Connect | Self::Disconnect | Self::Ping => Class::Import,
             Self::Close => Class::Close,
-            Self::Cancel | Self::CancelInodeLocks | Self::FormerLocksEnded => Class::Callback,
+            Self::Cancel | Self::CancelInodeLocks | Self::FormerLocksEnded | Self::AwaitInodeLocks => {
+                Class::Callback
+            }
             Self::RegisterTarget
             | Self::GrantSeq
             | Self::Create

@@ -165,6 +165,7 @@ fn request_name(opcode: Opcode) -> &'static str {
         Opcode::Reclaim => "mds_reclaim",
         Opcode::CancelInodeLocks => "ldlm_cancel",
         Opcode::FormerLocksEnded => "former_locks_ended",
+        Opcode::AwaitInodeLocks => "await_inode_locks",
         Opcode::Batch => "mds_batch",
         Opcode::Read => "ost_read",
         Opcode::Write => "ost_write",

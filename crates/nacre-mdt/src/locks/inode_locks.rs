@@ -5,6 +5,9 @@
 //! acknowledgement: nobody is evicted because of their number. The acknowledgement means only that the client has the
 //! callback; the bits come back with its `CancelInodeLocks`, and it has a lease for that from each revoke on.
 //!
+//! A change that waits for longer than [`SLOT_TIMEOUT`] is refused and parked: its client has the slot back, and its ticket
+//! keeps its place. The client asks when it is ready and sends the change again.
+//!
 //! Locks survive a new connection of their client, which resends callbacks; they end with the export. After a restart,
 //! which forgets them, changes wait for the clients that may rely on former ones (`nacre_target`, `restart_wait.rs`).
 //!
@@ -15,10 +18,11 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
+use core::time::Duration;
 use nacre_dlm::server::{InodeClaim, InodeLockEffect, InodeLocks, RevokeAnswer as Answer, Ticket};
 use nacre_node::{Ctx, Promise};
 use nacre_target::{ExportId, RevokedLock, TargetCore};
-use nacre_types::{Errno, Fid, InodeBits, InodeMode, Xid};
+use nacre_types::{Errno, Fid, InodeBits, InodeMode, Instant, Xid};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{CancelInodeLocks, INODE_LOCKS_MAX, InodeGrant, InodeRevoke, RevokeInodeLocks};
 
@@ -26,6 +30,12 @@ use nacre_wire::mdt::{CancelInodeLocks, INODE_LOCKS_MAX, InodeGrant, InodeRevoke
 const LOCKS_PER_CLIENT: usize = 400_000;
 /// Unacknowledged frames of revokes to one client.
 const FRAMES_MAX: usize = 8;
+/// A change keeps its slot for this time while it waits for locks.
+pub(crate) const SLOT_TIMEOUT: Duration = Duration::from_millis(5);
+/// The place of a parked change is kept for this time, unless its client asks for it.
+const PARKED_TIMEOUT: Duration = Duration::from_secs(10);
+/// The place of a parked change is kept for this time after its client was told that it is ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Locks of a client that is gone that are removed in one visit.
 const DROPPED_AT_A_TIME: usize = 1024;
 
@@ -45,6 +55,16 @@ pub(crate) struct InodeLockTable {
     revokes: RefCell<BTreeMap<ExportId, Revokes>>,
     /// Changes that wait until their ticket is ready.
     waiting: RefCell<BTreeMap<Ticket, Promise<()>>>,
+    /// Changes without a slot, by the request that was refused.
+    parked: RefCell<BTreeMap<(ExportId, Xid), Parked>>,
+}
+
+/// The place of a change without a slot.
+#[derive(Clone, Copy)]
+struct Parked {
+    ticket: Ticket,
+    /// It is given up then. `None`: its client waits for it.
+    until: Option<Instant>,
 }
 
 impl InodeLockTable {
@@ -54,6 +74,7 @@ impl InodeLockTable {
             locks: RefCell::new(InodeLocks::new(LOCKS_PER_CLIENT)),
             revokes: RefCell::default(),
             waiting: RefCell::default(),
+            parked: RefCell::default(),
         }
     }
     pub(crate) fn limit(&self) -> usize {
@@ -84,6 +105,7 @@ impl InodeLockTable {
         fid: Fid,
         wanted: InodeBits,
     ) -> Option<InodeClaim> {
+        self.drop_overdue();
         let claim = self.locks.borrow_mut().claim(export, fid, InodeMode::Pr, wanted, core.ctx.now());
         self.carry_out(core);
         claim
@@ -114,12 +136,60 @@ impl InodeLockTable {
     pub(crate) fn enter(&self, own: Option<ExportId>) -> Result<Waiting<'_>, Errno> {
         let entered = self.locks.borrow_mut().enter(own, InodeMode::Ex, self.ctx.now());
         match entered {
-            Ok(ticket) => Ok(Waiting { table: self, ticket }),
+            Ok(ticket) => Ok(Waiting { table: self, ticket, is_parked: false }),
             Err(error) => {
                 tracing::warn!(%error, "a change cannot wait for locks");
                 Err(Errno::EBUSY)
             }
         }
+    }
+
+    /// Keeps the place of a change whose request is refused.
+    pub(crate) fn park(&self, export: ExportId, change: Xid, waiting: Waiting<'_>) {
+        let until = Some(self.ctx.now() + PARKED_TIMEOUT);
+        let parked = Parked { ticket: waiting.into_ticket(), until };
+        let old = self.parked.borrow_mut().insert((export, change), parked);
+        old.into_iter().for_each(|old| self.leave(old.ticket));
+    }
+    /// Waits until a parked change is ready; an unknown one is. Its place is kept for a while.
+    pub(crate) async fn ready(&self, export: ExportId, change: Xid) {
+        let key = (export, change);
+        let keep = |until| {
+            let mut parked = self.parked.borrow_mut();
+            let parked = parked.get_mut(&key)?;
+            parked.until = until;
+            Some(parked.ticket)
+        };
+        let Some(ticket) = keep(None) else { return };
+        if !self.locks.borrow().is_ready(ticket) {
+            let (promise, ready) = self.ctx.promise();
+            self.waiting.borrow_mut().insert(ticket, promise);
+            ready.await;
+        }
+        keep(Some(self.ctx.now() + READY_TIMEOUT));
+    }
+    /// Gives up the places of changes whose clients have not come back for them.
+    fn drop_overdue(&self) {
+        if self.parked.borrow().is_empty() {
+            return;
+        }
+        let now = self.ctx.now();
+        self.unpark(|_, parked| parked.until.is_some_and(|until| until <= now));
+    }
+    fn unpark(&self, which: impl Fn(ExportId, &Parked) -> bool) {
+        let mut left = Vec::new();
+        self.parked.borrow_mut().retain(|(export, _), parked| {
+            let leaves = which(*export, parked);
+            if leaves {
+                left.push(parked.ticket);
+            }
+            !leaves
+        });
+        left.into_iter().for_each(|ticket| self.leave(ticket));
+    }
+    fn leave(&self, ticket: Ticket) {
+        self.waiting.borrow_mut().remove(&ticket);
+        self.locks.borrow_mut().leave(ticket, self.ctx.now());
     }
 
     // ---- ends of locks
@@ -144,6 +214,7 @@ impl InodeLockTable {
     /// The client is gone.
     pub(crate) async fn drop_export(&self, core: &TargetCore, export: ExportId) {
         self.revokes.borrow_mut().remove(&export);
+        self.unpark(|of, _| of == export);
         loop {
             let done = self.locks.borrow_mut().drop_holder(export, DROPPED_AT_A_TIME);
             self.carry_out(core);
@@ -243,6 +314,7 @@ impl LockHolders for Holders<'_> {
 pub(crate) struct Waiting<'a> {
     table: &'a InodeLockTable,
     ticket: Ticket,
+    is_parked: bool,
 }
 impl Waiting<'_> {
     /// Revokes the locks of others on these bits and waits until there are none.
@@ -266,9 +338,17 @@ impl Waiting<'_> {
         Ok(())
     }
 }
+impl Waiting<'_> {
+    /// The ticket, which from now on stays until it is given up.
+    fn into_ticket(mut self) -> Ticket {
+        self.is_parked = true;
+        self.ticket
+    }
+}
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.table.waiting.borrow_mut().remove(&self.ticket);
-        self.table.locks.borrow_mut().leave(self.ticket, self.table.ctx.now());
+        if !self.is_parked {
+            self.table.leave(self.ticket);
+        }
     }
 }

@@ -7,7 +7,7 @@
 //! ensures that no request is overtaken for ever.
 
 use crate::locks::change_order::WaitFor;
-use crate::locks::inode_locks::Waiting;
+use crate::locks::inode_locks::{SLOT_TIMEOUT, Waiting};
 use crate::locks::turns::Turn;
 use crate::mdt::Mdt;
 use crate::rows::access::AccessSet;
@@ -18,7 +18,7 @@ use nacre_osd::{Credits, OsdError, Pins, Reservation, Tx};
 use nacre_rpc::PreVersions;
 use nacre_target::Request;
 use nacre_types::name::HashKey;
-use nacre_types::{Errno, Transno};
+use nacre_types::{Errno, ProtocolOutcome, Transno};
 use tracing::error;
 
 /// Attempts of one operation in a row that find missing rows: each fetches at least one more.
@@ -212,6 +212,29 @@ impl Mdt {
             self.change_order().applied(request, transno, &accesses);
         }
     }
+    /// Waits until others have returned locks. A change that waits for longer gives its slot back, if its client knows how to
+    /// wait without one.
+    async fn wait_for_locks<'a>(
+        &'a self,
+        state: &mut Attempts<'a>,
+        waiting: Waiting<'a>,
+        output: &Output,
+    ) -> Result<(), Errno> {
+        let free = waiting.until_free(self.core(), output.locks.broken());
+        match state.request.filter(|request| self.may_be_parked(request)) {
+            None => free.await?,
+            Some(request) => {
+                let ctx = &self.core().ctx;
+                let Some(free) = ctx.timeout(ctx.now() + SLOT_TIMEOUT, free).await else {
+                    self.inode_locks().park(request.export, request.header.xid, waiting);
+                    return Err(ProtocolOutcome::LocksAwaited.into());
+                };
+                free?;
+            }
+        }
+        state.waiting = Some(waiting);
+        Ok(())
+    }
     /// Does what the next attempt needs: waits, or reserves more.
     async fn prepare_retry<'a>(
         &'a self,
@@ -231,7 +254,7 @@ impl Mdt {
                     Some(waiting) => waiting,
                     None => self.inode_locks().enter(state.request.map(|request| request.export))?,
                 };
-                state.waiting.insert(waiting).until_free(self.core(), output.locks.broken()).await?;
+                self.wait_for_locks(state, waiting, output).await?;
             }
             RetryReason::WaitFor(event) => {
                 let turns = self.change_order().turns();

@@ -39,6 +39,7 @@ impl Mdt {
             Opcode::FlockTest => self.flock_test(request).await,
             Opcode::Reclaim => self.reclaim(request).await,
             Opcode::CancelInodeLocks => self.cancel_inode_locks(request),
+            Opcode::AwaitInodeLocks => self.await_inode_locks(request).await,
             Opcode::FormerLocksEnded => self.former_locks_have_ended(request),
             Opcode::GrantSeq => {
                 let GrantSeq {} = request.args()?;

@@ -12,11 +12,12 @@ use alloc::vec::Vec;
 use nacre_dlm::server::InodeClaim;
 use nacre_target::{ExportId, Reply, ReplyTail, Request};
 use nacre_types::{Codec, Errno, Fid, InodeBits, SizeState, Transno};
+use nacre_wire::Class;
 use nacre_wire::flags;
 use nacre_wire::mdt::{
-    CancelInodeLocks, EntryReply, FormerLocksEnded, INODE_LOCKS_MAX, InodeGrant, LockTail,
+    AwaitInodeLocks, CancelInodeLocks, EntryReply, FormerLocksEnded, INODE_LOCKS_MAX, InodeGrant, LockTail,
 };
-use nacre_wire::target::Empty;
+use nacre_wire::target::{Empty, features};
 
 /// Parts of an inode that a reply with its attributes can grant.
 const OF_INODE: InodeBits =
@@ -129,6 +130,18 @@ impl Mdt {
         if let Some(tail) = reply_tail(LockTail { seen, granted, changed, removed }) {
             request.set_reply_tail(tail);
         }
+    }
+
+    /// Whether the client of a change knows how to wait for locks without a slot. A close has the extra slot, for which no
+    /// other request waits; a replay is in order.
+    pub(crate) fn may_be_parked(&self, request: &Request) -> bool {
+        let knows = self.core().has_feature(request.export, features::INODE_LOCKS);
+        knows && request.opcode.class() == Class::Modify && request.replayed_transno().is_none()
+    }
+    pub(crate) async fn await_inode_locks(&self, request: &Request) -> Result<Reply, Errno> {
+        let AwaitInodeLocks { change } = request.args()?;
+        self.inode_locks().ready(request.export, change).await;
+        Ok(Reply::of(&Empty {}))
     }
 
     // ---- ends of locks

@@ -9,7 +9,8 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::marker::PhantomData;
 use nacre_rpc::CallError;
-use nacre_types::{Codec, Errno, Instant};
+use nacre_types::{Codec, Errno, Instant, ProtocolOutcome};
+use nacre_wire::mdt::AwaitInodeLocks;
 use nacre_wire::target::Sync;
 use nacre_wire::{Class, Frame, KeptUntil, Rpc, Status};
 
@@ -97,8 +98,27 @@ impl Peer {
         Call { peer: self, request, message: PhantomData }
     }
 
-    /// Sends an encoded request; gives the reply as it came.
+    /// Sends an encoded request; gives the reply as it came. A change for which other clients have to return locks is sent
+    /// again when they have; meanwhile it has no slot.
     async fn send(&self, request: nacre_rpc::Request) -> Result<Frame, RpcError> {
+        let mut next = request;
+        loop {
+            // Changes of metadata: they have no bulk.
+            let again = (matches!(next.class, Class::Modify | Class::Close) && next.bulk.is_empty())
+                .then(|| next.clone());
+            let frame = self.send_once(next).await?;
+            match (frame.header.status, again) {
+                (Status::Success, _) => return Ok(frame),
+                (Status::Errno(errno), _) => return Err(RpcError::Errno(errno)),
+                (Status::Outcome(ProtocolOutcome::LocksAwaited), Some(again)) => {
+                    Box::pin(self.call(&AwaitInodeLocks { change: frame.header.xid })).await?;
+                    next = again;
+                }
+                (Status::Outcome(outcome), _) => return Err(RpcError::Outcome(outcome)),
+            }
+        }
+    }
+    async fn send_once(&self, request: nacre_rpc::Request) -> Result<Frame, RpcError> {
         if request.opcode.kept_until() == KeptUntil::Stable {
             self.data_room().await?;
         }
@@ -108,12 +128,7 @@ impl Peer {
         let (promise, reply) = self.ctx.promise();
         self.import.borrow_mut().call(self.ctx.now(), request, promise);
         self.drain();
-        let frame = reply.await.unwrap_or(Err(CallError::Stopped))?;
-        match frame.header.status {
-            Status::Success => Ok(frame),
-            Status::Errno(errno) => Err(RpcError::Errno(errno)),
-            Status::Outcome(outcome) => Err(RpcError::Outcome(outcome)),
-        }
+        Ok(reply.await.unwrap_or(Err(CallError::Stopped))?)
     }
 
     /// Written data is kept until it is stable. Writes wait here while the kept data fills its bound; once it fills half of

@@ -37,7 +37,7 @@ pub struct ImportConfig {
 }
 
 /// A request before it has an xid.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Request {
     /// Opcode of the message.
     pub opcode: Opcode,

@@ -22,6 +22,10 @@ impl TargetCore {
             .get(export)
             .is_some_and(|e| e.features() & e.row_features() & self.volatile_lock_features() != 0)
     }
+    /// Whether both sides know a feature.
+    pub fn has_feature(&self, export: ExportId, feature: u64) -> bool {
+        self.clients().exports().get(export).is_some_and(|e| e.features() & feature != 0)
+    }
     /// Waits until no client relies on a volatile lock that an earlier start has granted.
     pub async fn former_locks_ended(&self) {
         while let Some(deadline) = self.former_locks_deadline() {

@@ -182,6 +182,7 @@ messages! {
             cancels: vec![InodeCancel { fid: fid(1), bits: InodeBits::ALL, number: 7 }],
         };
         FormerLocksEnded = FormerLocksEnded {};
+        AwaitInodeLocks = AwaitInodeLocks { change: Xid(9) };
         Lookup<'_> = Lookup { parent: Fid::ROOT, name: name(b"a\xff") };
         Getattr = Getattr { fid: fid(1) };
         Readdir = Readdir { dir: Fid::ROOT, cookie: 1 << 62, entries_max: 1000, with_attrs: true };

@@ -27,8 +27,7 @@ const STEPS: &[Step] = &[
     ("simulation", || sim(SEEDS, None, &[])),
     ("package", package::test),
     ("pjdfstest", || e2e::with_uring(true, e2e::pjdfstest)),
-    // It watches the reads of /dev/fuse.
-    ("trips", || e2e::with_uring(false, e2e::trips)),
+    ("trips", || e2e::trips(&e2e::Trips::for_ci())),
     ("matrix", || e2e::with_uring(true, || e2e::matrix(MATRIX_ROUNDS))),
     ("apps", || e2e::with_uring(false, || e2e::apps(&["git", "sqlite", "fio"].map(str::to_owned)))),
     ("edges", e2e::edges),

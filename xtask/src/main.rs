@@ -69,8 +69,11 @@ enum Task {
         #[arg(long, default_value_t = 10.0)]
         lease: f64,
     },
-    /// Messages and wake-ups per operation on a real mount
-    Trips,
+    /// RPCs, requests of the kernel and wake-ups per operation on a real mount, beside their bars
+    Trips(e2e::Trips),
+    /// Rates and seconds of nacre beside other file systems, measured in turn
+    #[command(subcommand)]
+    Bench(Bench),
     /// Changes per second of one mount by max_mod_rpcs_in_flight, the servers a round trip away: table and picture
     Sweep(e2e::Sweep),
     /// The cost of a create in a file system full of files, against an empty one; memory and restart (in TMPDIR)
@@ -92,6 +95,12 @@ enum Task {
     },
 }
 
+#[derive(Subcommand)]
+enum Bench {
+    /// Sets up nacre, the floor of the FUSE layer and ext4 in memory, and runs `nacre bench md` and `nacre bench tree` on all
+    Compare(e2e::Compare),
+}
+
 fn main() -> Result<()> {
     match Cli::parse().task {
         Task::Ci => ci::run(),
@@ -107,7 +116,8 @@ fn main() -> Result<()> {
         Task::Crash(options) => e2e::crash(&options),
         Task::Stores(options) => e2e::stores(&options),
         Task::Membership { lease } => ci::membership(lease),
-        Task::Trips => e2e::trips(),
+        Task::Bench(Bench::Compare(options)) => e2e::compare(&options),
+        Task::Trips(options) => e2e::trips(&options),
         Task::Million { files, rounds } => e2e::million(files, rounds),
         Task::Sweep(sweep) => e2e::sweep(&sweep),
         Task::Cost => cost::run(),

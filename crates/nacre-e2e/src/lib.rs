@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tools for developers write to the terminal")]
 
 mod apps;
+mod compare;
 mod crash;
 mod edges;
 mod matrix;
@@ -23,6 +24,7 @@ mod transport;
 mod trips;
 
 pub use apps::run as apps;
+pub use compare::{Compare, run as compare};
 pub use crash::{Options as CrashOptions, run as crash};
 pub use edges::run as edges;
 pub use matrix::run as matrix;
@@ -34,7 +36,7 @@ pub use stores::{Options as StoreOptions, run as stores};
 pub use sweep::{Sweep, run as sweep};
 pub use system::binary;
 pub use transport::with_uring;
-pub use trips::run as trips;
+pub use trips::{Trips, run as trips};
 
 /// Lets other processes run for a moment. Never a condition of a test.
 fn pause() {

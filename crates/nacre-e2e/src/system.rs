@@ -22,12 +22,20 @@ pub(crate) struct System {
     /// `unix:…:/FS` for another mount.
     pub(crate) address: String,
     mounts: Vec<PathBuf>,
+    /// Mount options, with `-o`.
+    options: &'static [&'static str],
 }
 
 impl System {
     pub(crate) fn up() -> Result<Self> {
+        Self::up_with(&[])
+    }
+
+    /// All mounts have these options.
+    pub(crate) fn up_with(options: &'static [&'static str]) -> Result<Self> {
         let base = tempfile::Builder::new().prefix("nacre-e2e-").tempdir()?;
-        let mut system = Self { binary: binary()?, base, address: String::new(), mounts: Vec::new() };
+        let mut system =
+            Self { binary: binary()?, base, address: String::new(), mounts: Vec::new(), options };
         let mount = system.base.path().join("mnt");
         std::fs::create_dir(&mount)?;
         system.mounts.push(mount);
@@ -38,7 +46,15 @@ impl System {
     /// Starts it (again, after [`System::kill`]).
     pub(crate) fn up_again(&mut self) -> Result<()> {
         let data = self.base.path().join("data");
-        let text = output(self.nacre().arg("up").arg(self.mount()).arg("--dir").arg(&data).arg("--detach"))?;
+        let text = output(
+            self.nacre()
+                .arg("up")
+                .arg(self.mount())
+                .arg("--dir")
+                .arg(&data)
+                .arg("--detach")
+                .args(self.options),
+        )?;
         let line = text.lines().find_map(|l| l.split_once("mount another: nacre mount "));
         let (_, rest) = line.with_context(|| format!("no line `mount another:` in\n{text}"))?;
         self.address = rest.split_whitespace().next().unwrap_or_default().to_owned();
@@ -106,7 +122,7 @@ impl System {
         let dir = self.base.path().join(format!("mnt{}", self.mounts.len() + 1));
         std::fs::create_dir(&dir)?;
         let mut command = self.nacre();
-        run(command.arg("mount").arg("--detach").arg(&self.address).arg(&dir))?;
+        run(command.arg("mount").arg("--detach").arg(&self.address).arg(&dir).args(self.options))?;
         self.mounts.push(dir.clone());
         Ok(dir)
     }

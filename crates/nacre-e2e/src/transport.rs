@@ -27,6 +27,12 @@ pub fn with_uring(on: bool, step: impl FnOnce() -> Result<()>) -> Result<()> {
     done
 }
 
+/// The transport of mounts that are made now with the default options.
+pub(crate) fn default_transport() -> &'static str {
+    let on = std::fs::read_to_string(PARAMETER).is_ok_and(|value| value.trim() == "Y");
+    if on { "io_uring" } else { "/dev/fuse" }
+}
+
 fn set(on: bool) -> std::io::Result<()> {
     std::fs::write(Path::new(PARAMETER), if on { "Y" } else { "N" })
 }

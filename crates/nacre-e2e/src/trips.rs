@@ -1,161 +1,292 @@
-//! Messages and wake-ups per operation on a real mount.
+//! `cargo xtask trips`: requests to servers and requests of the kernel per operation on a real mount, beside their bars.
 //!
-//! Counted by the mount itself (`llite.*.stats`: requests of the kernel; `mdc.*.stats`, `osc.*.stats`: requests to
-//! targets) around many times the same operation. Rule: every LOOKUP and GETATTR of the kernel is answered from a hold
-//! (those of directories) or is one request to the MDT and nothing else, every change is one modifying request, a close
-//! is one, and no object server is asked.
+//! Counted by the mount itself around many times the same operation: `mdc.*.stats` and `osc.*.stats` count RPCs,
+//! `llite.*.fuse_requests` what the kernel sends. Left out is what no operation causes: pings, the fetch of a sequence,
+//! statfs; and FORGET, which nobody waits for. Each operation has two bounds: what it needs today, which no change may
+//! exceed, and the bar that it is to reach (`--check` fails if it is exceeded).
 //! With strace at hand: between the read of a request and its reply no thread is woken.
 
 use crate::shell::output;
 use crate::system::System;
 use anyhow::{Context as _, Result, bail, ensure};
+use rustix::fs::{AtFlags, lstat, statat};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::{ErrorKind, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-const ITEMS: u64 = 200;
+const ITEMS: u32 = 200;
+/// Beyond a bound times the items: the first operation of its kind may ask for what the others use.
+const FIRST: f64 = 4.0;
 
-/// Samples by name; names of requests to targets begin with `mdc.` or `osc.`.
-type Counts = BTreeMap<String, u64>;
-
-/// An operation, the kernel's requests for it beside LOOKUP and GETATTR, and those to the MDT.
-struct Case {
-    name: &'static str,
-    act: fn(&Path) -> std::io::Result<()>,
-    kernel: &'static [&'static str],
-    mdt: &'static [&'static str],
-    /// LOOKUP and GETATTR that are not of a directory that is held.
-    asked: u64,
+/// Options of the measurement.
+#[derive(clap::Args, Debug)]
+pub struct Trips {
+    /// Fail if an operation exceeds its bar
+    #[arg(long)]
+    check: bool,
+    /// Files of the directory for `ls -l`
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    list: u32,
 }
 
+impl Trips {
+    /// Fails if an operation needs more than before.
+    pub fn for_ci() -> Self {
+        Self { check: false, list: 2000 }
+    }
+}
+
+/// RPCs and requests of the kernel per operation; infinite where there is no bound.
+#[derive(Clone, Copy)]
+struct Bound {
+    rpcs: f64,
+    fuse: f64,
+}
+const fn at_most(rpcs: f64, fuse: f64) -> Bound {
+    Bound { rpcs, fuse }
+}
+const ANY: f64 = f64::INFINITY;
+
+struct Case {
+    name: &'static str,
+    /// Is run once for every item before it is counted.
+    again: bool,
+    act: fn(&Path) -> std::io::Result<()>,
+    today: Bound,
+    bar: Bound,
+}
+
+/// In order: each works on what the ones before it left.
 const CASES: &[Case] = &[
     Case {
-        name: "create",
+        name: "create, close",
+        again: false,
         act: |path| File::create_new(path).map(drop),
-        kernel: &["create", "flush", "close"],
-        mdt: &["mds_reint_create", "mds_close"],
-        asked: 2,
+        today: at_most(4.0, 9.0),
+        bar: at_most(1.1, 4.0),
     },
-    Case { name: "stat", act: |path| fs::symlink_metadata(path).map(drop), kernel: &[], mdt: &[], asked: 2 },
     Case {
-        name: "open, close",
-        act: |path| File::open(path).map(drop),
-        kernel: &["open", "flush", "close"],
-        mdt: &["mds_reint_open", "mds_close"],
-        asked: 2,
+        name: "setattr",
+        again: false,
+        act: |path| fs::set_permissions(path, fs::Permissions::from_mode(0o600)),
+        today: at_most(2.0, 5.0),
+        bar: at_most(1.0, ANY),
+    },
+    Case {
+        name: "stat again",
+        again: true,
+        act: |path| Ok(lstat(path).map(drop)?),
+        today: at_most(2.0, 5.0),
+        bar: at_most(0.0, 0.0),
+    },
+    Case {
+        name: "failing stat again",
+        again: true,
+        act: |path| match lstat(path.with_extension("missing")).map_err(std::io::Error::from) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            other => other.and(Err(ErrorKind::AlreadyExists.into())),
+        },
+        today: at_most(1.0, 4.0),
+        bar: at_most(0.0, ANY),
+    },
+    Case {
+        name: "open, read, close again",
+        again: true,
+        act: |path| File::open(path)?.read(&mut [0]).map(drop),
+        today: at_most(5.0, 9.0),
+        bar: at_most(0.0, 3.0),
     },
     Case {
         name: "rename",
+        again: false,
         act: |path| fs::rename(path, path.with_extension("moved")),
-        kernel: &["rename"],
-        mdt: &["mds_reint_rename"],
-        asked: 2,
+        today: at_most(3.0, 11.0),
+        bar: at_most(1.0, ANY),
     },
     Case {
         name: "unlink",
+        again: false,
         act: |path| fs::remove_file(path.with_extension("moved")),
-        kernel: &["unlink"],
-        mdt: &["mds_reint_unlink"],
-        asked: 1,
+        today: at_most(2.0, 6.0),
+        bar: at_most(1.0, 2.0),
     },
     Case {
         name: "mkdir",
+        again: false,
         act: |path| fs::create_dir(path),
-        kernel: &["mkdir"],
-        mdt: &["mds_reint_create"],
-        asked: 1,
+        today: at_most(2.0, 6.0),
+        bar: at_most(1.0, 2.0),
+    },
+    Case {
+        name: "opendir, closedir again",
+        again: true,
+        act: |path| fs::read_dir(path).map(drop),
+        today: at_most(2.0, 8.0),
+        bar: at_most(0.0, ANY),
     },
     Case {
         name: "rmdir",
+        again: false,
         act: |path| fs::remove_dir(path),
-        kernel: &["rmdir"],
-        mdt: &["mds_reint_unlink"],
-        asked: 1,
+        today: at_most(1.0, 6.0),
+        bar: at_most(1.0, 2.0),
     },
 ];
 
-/// Counts messages and wake-ups per operation on a real mount, and fails if one has more than its bound.
-pub fn run() -> Result<()> {
-    let system = System::up()?;
+/// The table, and the rows that exceed a bound.
+struct Table {
+    check: bool,
+    exceeded: Vec<String>,
+}
+
+impl Table {
+    fn row(&mut self, name: &str, items: u32, made: &Counts, today: Bound, bar: Bound) {
+        let items = f64::from(items);
+        let (rpcs, fuse) = (made.rpcs() as f64, made.fuse() as f64);
+        let within = |bound: Bound| rpcs <= bound.rpcs * items + FIRST && fuse <= bound.fuse * items + FIRST;
+        let show = |bound: f64| if bound.is_finite() { format!("{bound}") } else { "-".to_owned() };
+        let verdict = match (within(bar), within(today)) {
+            (true, _) if bar.rpcs.is_infinite() && bar.fuse.is_infinite() => "",
+            (true, _) => "reached",
+            (false, true) => "NOT reached",
+            (false, false) => "NOT reached, and more than before",
+        };
+        if !within(today) || self.check && !within(bar) {
+            self.exceeded.push(format!("{name}: {verdict}"));
+        }
+        println!(
+            "{name:<24} {:>8.4} {:>7} {:>8.4} {:>7}  {verdict:<12}  {}",
+            rpcs / items,
+            show(bar.rpcs),
+            fuse / items,
+            show(bar.fuse),
+            made.text(items)
+        );
+    }
+}
+
+/// Prints requests per operation, and fails if one has more than its bound.
+pub fn run(options: &Trips) -> Result<()> {
+    // The wake-ups are counted by the reads of /dev/fuse.
+    let mut system = System::up_with(&["-o", "nouring"])?;
     let dir = system.mount().join("trips");
     fs::create_dir(&dir)?;
     // The first create fetches a sequence, and the OSTs grant room.
     File::create_new(dir.join("first"))?;
-    println!("{:<12} {:>7} {:>8} {:>8}  RPCs to the MDT", "operation", "LOOKUP", "GETATTR", "asked");
+    let mut table = Table { check: options.check, exceeded: Vec::new() };
+    println!("{:<24} {:>8} {:>7} {:>8} {:>7}", "per operation", "RPCs", "bar", "FUSE", "bar");
     for case in CASES {
-        let before = counts(&system)?;
-        for item in 0..ITEMS {
-            (case.act)(&dir.join(format!("f{item}"))).with_context(|| format!("{} {item}", case.name))?;
+        let all = || {
+            (0..ITEMS).try_for_each(|item| {
+                (case.act)(&dir.join(format!("f{item}"))).with_context(|| format!("{} {item}", case.name))
+            })
+        };
+        if case.again {
+            all()?;
         }
-        check(case, &difference(&before, &counts(&system)?)).with_context(|| case.name.to_owned())?;
+        let before = Counts::now(&system)?;
+        all()?;
+        table.row(case.name, ITEMS, &Counts::now(&system)?.since(&before), case.today, case.bar);
     }
     wake_ups(&system, &dir)?;
-    system.down()
-}
-
-fn check(case: &Case, made: &Counts) -> Result<()> {
-    let count = |name: &str| made.get(name).copied().unwrap_or(0);
-    let mut rpcs = String::new();
-    for name in case.mdt {
-        let of_mdt = count(&format!("mdc.{name}"));
-        ensure!(of_mdt == ITEMS, "{of_mdt} × {name} for {ITEMS} operations");
-        rpcs += &format!("1 {name}, ");
+    list(&mut system, &mut table, options.list)?;
+    system.down()?;
+    if !table.exceeded.is_empty() {
+        bail!("bounds are exceeded: {}", table.exceeded.join("; "));
     }
-    // The kernel sends one request for each of these calls, or none.
-    let looked = count("lookup") + count("getattr");
-    let (asked, held) = (count("mdc.mds_lookup") + count("mdc.mds_getattr"), count("dir_attr_cached"));
-    ensure!(looked == asked + held, "{looked} × LOOKUP or GETATTR, but {asked} asked and {held} held");
-    // The first of its kind may bring the hold.
-    let (least, most) = (ITEMS * case.asked, ITEMS * case.asked + 4);
-    ensure!((least..=most).contains(&asked), "{asked} × LOOKUP or GETATTR asked for {ITEMS} operations");
-    let known = |name: &str| {
-        matches!(name, "lookup" | "getattr" | "dir_attr_cached")
-            || case.kernel.contains(&name)
-            || name.strip_prefix("mdc.").is_some_and(|rpc| {
-                matches!(rpc, "mds_lookup" | "mds_getattr" | "obd_ping" | "seq_query" | "statfs")
-                    || case.mdt.contains(&rpc)
-            })
-            || matches!(name, "osc.obd_ping" | "osc.statfs")
-    };
-    if let Some((name, n)) = made.iter().find(|(name, _)| !known(name)) {
-        bail!("{n} × {name}, which this operation does not need");
-    }
-    let per = |name: &str| count(name) as f64 / ITEMS as f64;
-    let (lookups, getattrs) = (per("lookup"), per("getattr"));
-    let asked = asked as f64 / ITEMS as f64;
-    println!(
-        "{:<12} {lookups:>7.2} {getattrs:>8.2} {asked:>8.2}  {rpcs}{:.2} in all",
-        case.name,
-        asked + case.mdt.len() as f64
-    );
     Ok(())
 }
 
-fn counts(system: &System) -> Result<Counts> {
-    let text =
-        output(system.nacre().args(["lctl", "get_param", "llite.*.stats", "mdc.*.stats", "osc.*.stats"]))?;
-    let mut counts = Counts::new();
-    let mut kind = "";
-    for line in text.lines() {
-        if line.contains(".stats=") {
-            kind = match line.split('.').next() {
-                Some("mdc") => "mdc.",
-                Some("osc") => "osc.",
-                _ => "",
-            };
-        }
-        let mut words = line.split_whitespace();
-        if let (Some(name), Some(n), Some("samples")) = (words.next(), words.next(), words.next()) {
-            *counts.entry(format!("{kind}{name}")).or_default() += n.parse::<u64>()?;
+/// A large directory on a mount that has never seen it, and again: names and attributes, as `find -size` asks for them,
+/// and `ls -l`, which also asks for the ACL of each file. The bars are those of 100 000 files.
+fn list(system: &mut System, table: &mut Table, files: u32) -> Result<()> {
+    const RPCS_MAX: f64 = 110.0 / 100_000.0;
+    const FUSE_MAX: f64 = 700.0 / 100_000.0;
+    let dir = system.mount().join("list");
+    fs::create_dir(&dir)?;
+    for file in 0..files {
+        File::create_new(dir.join(format!("file{file}")))?;
+    }
+    let (walk, ls) = (at_most(2.1, 3.1), at_most(6.1, 15.1));
+    let rows: [(&str, List, Bound, Bound); 4] = [
+        ("list, stat: cold", list_and_stat, walk, at_most(RPCS_MAX, FUSE_MAX)),
+        ("list, stat: again", list_and_stat, walk, at_most(0.0, FUSE_MAX)),
+        ("ls -l: cold", list_with_ls, ls, at_most(ANY, ANY)),
+        ("ls -l: again", list_with_ls, ls, at_most(0.0, ANY)),
+    ];
+    println!("{:<24} {:>8} {:>7} {:>8} {:>7}", "per file of a directory", "RPCs", "bar", "FUSE", "bar");
+    for pair in rows.chunks(2) {
+        let dir = system.second_mount()?.join("list");
+        for (name, list, today, bar) in pair {
+            let before = Counts::now(system)?;
+            list(&dir)?;
+            table.row(name, files, &Counts::now(system)?.since(&before), *today, *bar);
         }
     }
-    Ok(counts)
+    Ok(())
 }
 
-fn difference(before: &Counts, after: &Counts) -> Counts {
-    let made = after.iter().map(|(name, n)| (name.clone(), n - before.get(name).copied().unwrap_or(0)));
-    made.filter(|(_, n)| *n > 0).collect()
+type List = fn(&Path) -> Result<()>;
+
+fn list_and_stat(dir: &Path) -> Result<()> {
+    let opened = File::open(dir)?;
+    for entry in fs::read_dir(dir)? {
+        statat(&opened, entry?.file_name(), AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    Ok(())
+}
+
+fn list_with_ls(dir: &Path) -> Result<()> {
+    output(Command::new("ls").arg("-l").arg(dir)).map(drop)
+}
+
+/// Samples by name: `mdc.NAME`, `osc.NAME`, and `NAME` for a request of the kernel.
+struct Counts(BTreeMap<String, u64>);
+
+impl Counts {
+    fn now(system: &System) -> Result<Self> {
+        let names = ["llite.*.fuse_requests", "mdc.*.stats", "osc.*.stats"];
+        let text = output(system.nacre().args(["lctl", "get_param"]).args(names))?;
+        let mut counts = BTreeMap::new();
+        let mut kind = "";
+        for line in text.lines() {
+            if let Some((name, _)) = line.split_once('=') {
+                kind = match name.split('.').next() {
+                    Some("mdc") => "mdc.",
+                    Some("osc") => "osc.",
+                    _ => "",
+                };
+            }
+            let mut words = line.split_whitespace();
+            if let (Some(name), Some(n), Some("samples")) = (words.next(), words.next(), words.next()) {
+                let of_no_operation =
+                    matches!(name, "obd_ping" | "seq_query" | "statfs" | "connect" | "disconnect")
+                        || matches!(name, "forget" | "batch_forget" | "errors");
+                if !of_no_operation {
+                    *counts.entry(format!("{kind}{name}")).or_default() += n.parse::<u64>()?;
+                }
+            }
+        }
+        Ok(Self(counts))
+    }
+    fn since(&self, before: &Self) -> Self {
+        let made =
+            self.0.iter().map(|(name, n)| (name.clone(), n - before.0.get(name).copied().unwrap_or(0)));
+        Self(made.filter(|(_, n)| *n > 0).collect())
+    }
+    fn rpcs(&self) -> u64 {
+        self.0.iter().filter(|(name, _)| name.contains('.')).map(|(_, n)| n).sum()
+    }
+    fn fuse(&self) -> u64 {
+        self.0.iter().filter(|(name, _)| !name.contains('.')).map(|(_, n)| n).sum()
+    }
+    fn text(&self, items: f64) -> String {
+        let one = |(name, n): (&String, &u64)| format!("{:.2} {name}", *n as f64 / items);
+        self.0.iter().map(one).collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// Creates while strace watches every thread of the process: only the loop that reads requests may do anything.
@@ -180,7 +311,7 @@ fn wake_ups(system: &System, dir: &Path) -> Result<()> {
     strace.wait()?;
     let (requests, woken) = wakes_within_requests(&fs::read_to_string(file.path())?);
     println!("wake-ups between the read of a request and its reply: {woken} in {requests} requests");
-    ensure!(requests >= ITEMS * 3, "only {requests} requests were seen");
+    ensure!(requests >= u64::from(ITEMS) * 3, "only {requests} requests were seen");
     // A commit interval may end meanwhile: its sync thread is woken once a second.
     ensure!(woken * 100 <= requests, "{woken} wake-ups in {requests} requests");
     Ok(())

@@ -109,9 +109,16 @@ impl<O: Ops> Door<O> {
     pub fn stats(&self) -> &OpStats {
         &self.stats
     }
-    /// Begins the grant of validities in one reply.
-    pub(crate) fn grant(&self) -> Grant<'_> {
-        self.kernel.grant()
+    /// Begins the grant of validities in the reply to a request.
+    pub(crate) fn grant(&self, request: &FuseRequest) -> Grant<'_> {
+        let dir = request.fid().ok().filter(|dir| request.locks_directory(*dir));
+        self.kernel.grant(request.header.pid, dir)
+    }
+    /// A request has changed the entries of `dir`; called before its reply.
+    pub(crate) async fn changed(&self, request: &FuseRequest, dir: Fid) {
+        if let Some(forgotten) = self.kernel.overlapped(dir, request.header.pid) {
+            forgotten.await;
+        }
     }
     /// Notifications to the kernel and withheld validities, a line for each counter.
     pub fn kernel_cache_text(&self) -> String {
@@ -159,6 +166,7 @@ impl<O: Ops> Door<O> {
 
     /// Accepts a request. Its reply is pushed as [`FuseEffect::Reply`], in this visit or a later one.
     pub fn handle(self: &Rc<Self>, request: FuseRequest) {
+        self.kernel.settle(request.header.pid);
         match request.opcode() {
             op::LOOKUP => self.run(request, names::lookup),
             op::GETATTR => self.run(request, attrs::getattr),
@@ -295,12 +303,20 @@ struct AroundKernel {
     ctx: Rc<Ctx>,
     running: Rc<RefCell<BTreeMap<u64, Running>>>,
 }
-impl Surroundings for AroundKernel {
-    fn holds_request_of(&self, dir: Fid) -> bool {
+impl AroundKernel {
+    fn any(&self, found: impl Fn(&FuseRequest) -> bool) -> bool {
         /// Requests that are searched; with more one is assumed.
         const SEARCHED_MAX: usize = 256;
         let running = self.running.borrow();
-        running.len() > SEARCHED_MAX || running.values().any(|r| r.request.locks_directory(dir))
+        running.len() > SEARCHED_MAX || running.values().any(|r| found(&r.request))
+    }
+}
+impl Surroundings for AroundKernel {
+    fn holds_request_of(&self, dir: Fid) -> bool {
+        self.any(|request| request.locks_directory(dir))
+    }
+    fn changes(&self, dir: Fid) -> bool {
+        self.any(|request| request.changes_directory(dir))
     }
     fn send(&self, order: Order) {
         self.ctx.push(Effect::Door(Box::new(FuseEffect::Notify(order))));

@@ -15,12 +15,18 @@
 //! takes no lock, so it is always sent.
 //!
 //! **Attributes without a validity.** The kernel discards attributes of LOOKUP, GETATTR and READDIRPLUS that it asked for
-//! before an INVAL_INODE, but takes over those of SETATTR and LINK without a look. So these have none (`handlers`).
+//! before an INVAL_INODE, but takes over those of SETATTR and LINK without a look. So these have none (`handlers`). Those of
+//! an inode that is new to the kernel are taken over without a look too, but under the lock of the directory: while such a
+//! reply may not have been taken over (`unsettled.rs`), INVAL_INODE is sent once more behind an INVAL_ENTRY of the directory.
+//! INC_EPOCH alone does not reach the names of a listing that is being taken over, so it is sent once more likewise.
+//! Attributes of a directory in which a change is running have none, and a change that overtakes older ones has them
+//! forgotten before its reply ([`KernelDoor::overlapped`]).
 
 use crate::gate::{Counted, Gate, Places, Terms};
 use crate::notify::{Batch, Notification, Notifier};
+use crate::unsettled::Unsettled;
 use nacre_client::{KernelCache, Stale, Validity};
-use nacre_node::{Ctx, Promise};
+use nacre_node::{Awaited, Ctx, Promise};
 use nacre_types::{Fid, Instant};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,12 +34,18 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// More names than this are forgotten by an epoch.
 const NAMES_MAX: usize = 64;
 /// How long INVAL_ENTRY may wait for the kernel's lock of the directory.
 const NAME_PATIENCE: Duration = Duration::from_millis(1);
+/// How long a thread of the notifier may take to begin: longer than [`NAME_PATIENCE`] on a busy machine, where an epoch
+/// would not be faster.
+const BEGIN_PATIENCE: Duration = Duration::from_millis(20);
+/// A name that no directory has.
+const NO_NAME: &[u8] = b"\x01nacre\x01";
 /// A shorter validity is not worth its notification.
 const VALIDITY_MIN: Duration = Duration::from_millis(200);
 /// Inodes whose attributes the kernel may have at a time; more get no validity.
@@ -151,6 +163,8 @@ impl Inodes {
 pub(crate) trait Surroundings {
     /// Whether the kernel may hold its lock of a directory until we answer a request.
     fn holds_request_of(&self, dir: Fid) -> bool;
+    /// Whether a change of a directory's entries is running.
+    fn changes(&self, dir: Fid) -> bool;
     /// Passes notifications to the front end.
     fn send(&self, order: Order);
 }
@@ -163,6 +177,7 @@ struct State {
     /// Raised by every `forget`; replies carry that of their decision.
     generation: Cell<u64>,
     inodes: RefCell<Inodes>,
+    unsettled: RefCell<Unsettled>,
     orders: RefCell<BTreeMap<u64, Promise<Written>>>,
     next_order: Cell<u64>,
 }
@@ -189,6 +204,7 @@ impl KernelDoor {
             link: RefCell::default(),
             generation: Cell::new(0),
             inodes: RefCell::default(),
+            unsettled: RefCell::default(),
             orders: RefCell::default(),
             next_order: Cell::new(0),
         }))
@@ -211,10 +227,20 @@ impl KernelDoor {
             }
         }
     }
-    /// Begins the grant of validities in one reply.
-    pub(crate) fn grant(&self) -> Grant<'_> {
+    /// A thread has made a request.
+    pub(crate) fn settle(&self, pid: u32) {
+        self.0.unsettled.borrow_mut().settle(pid);
+    }
+    /// Begins the grant of validities in one reply to thread `pid`, which holds `dir` in the kernel.
+    pub(crate) fn grant(&self, pid: u32, dir: Option<Fid>) -> Grant<'_> {
         let link = self.0.link.borrow().clone();
-        Grant { from: link.map(|link| (&*self.0, link)), ..Grant::none() }
+        Grant { from: link.map(|link| (&*self.0, link)), pid, dir, ..Grant::none() }
+    }
+    /// A change of the entries of `dir` for thread `pid` is complete. If another thread may still take over attributes of
+    /// the directory from before, they are forgotten: the kernel would put them back after the reply to the change.
+    pub(crate) fn overlapped(&self, dir: Fid, pid: u32) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
+        let other = self.0.unsettled.borrow().has_other(dir, pid, self.0.ctx.now());
+        other.then(|| self.forget(vec![Stale::Inode(dir)]))
     }
     /// Counters for people.
     pub(crate) fn text(&self) -> String {
@@ -229,7 +255,7 @@ impl KernelDoor {
             let notifications = everything(link, &mut inodes);
             // At once: the next island of this mount begins with this generation.
             link.gate.raise(self.0.generation.get() + 1);
-            let batch = Batch { notifications, generation: 0 };
+            let batch = Batch { notifications, ..Batch::default() };
             // Refused only if the notifier is stuck or stopped: then the validities run out.
             drop(link.notifier.submit(batch, Box::new(|_| {})));
         }
@@ -243,17 +269,34 @@ fn everything(link: &KernelLink, inodes: &mut Inodes) -> Vec<Notification> {
     epoch.into_iter().chain(attributes).collect()
 }
 
+/// Notifications that are written when the callers in these directories of the kernel have left them.
+fn behind(dirs: &[Fid], notifications: Vec<Notification>) -> Vec<Notification> {
+    let leave = dirs.iter().map(|dir| Notification::InvalEntry { parent: *dir, name: NO_NAME.to_vec() });
+    leave.chain(notifications).collect()
+}
+
 impl State {
     async fn forget(&self, stale: Vec<Stale>, generation: u64) {
         let Some(link) = self.link.borrow().clone() else { return };
+        let now = self.ctx.now();
         let mut prompt = Vec::new();
         let mut names = Vec::new();
+        // Repeated when the callers that may bring them back have left their directories.
+        let mut again = Vec::new();
         for stale in stale {
             match stale {
-                Stale::All => prompt.append(&mut everything(&link, &mut self.inodes.borrow_mut())),
+                Stale::All => {
+                    let all = everything(&link, &mut self.inodes.borrow_mut());
+                    let dirs = self.unsettled.borrow().dirs(false, now);
+                    again.extend((!dirs.is_empty()).then(|| behind(&dirs, all.clone())));
+                    prompt.extend(all);
+                }
                 Stale::Inode(fid) => {
                     if self.inodes.borrow_mut().remove(fid) {
                         prompt.push(Notification::InvalInode { fid, pages: None });
+                        let dirs = self.unsettled.borrow().dirs_of(fid, now);
+                        let attributes = vec![Notification::InvalInode { fid, pages: None }];
+                        again.extend((!dirs.is_empty()).then(|| behind(&dirs, attributes)));
                     }
                 }
                 Stale::Name { parent, name } if link.has_epoch => names.push((parent, name)),
@@ -266,7 +309,7 @@ impl State {
         } else if names.len() > NAMES_MAX
             || names.iter().any(|(parent, _)| self.door.holds_request_of(*parent))
         {
-            prompt.push(Notification::IncEpoch);
+            self.epoch(&link, generation).await;
             names.clear();
         }
         let entries: Vec<_> = names
@@ -275,11 +318,24 @@ impl State {
             .collect();
         let entries = (!entries.is_empty()).then(|| self.order(&link, entries, generation));
         self.promptly(&link, prompt, generation).await;
-        let Some(entries) = entries else { return };
-        let returned = self.ctx.timeout(self.ctx.now() + NAME_PATIENCE, entries).await;
-        if returned.flatten() != Some(Written::Done) {
+        for notifications in again {
+            // If it waits, it is written later by itself.
+            let _returned = self.in_time(self.order(&link, notifications, generation)).await;
+        }
+        if let Some(entries) = entries
+            && !self.in_time(entries).await
+        {
             link.gate.count(Counted::Blocked);
-            self.promptly(&link, vec![Notification::IncEpoch], generation).await;
+            self.epoch(&link, generation).await;
+        }
+    }
+
+    async fn epoch(&self, link: &Arc<KernelLink>, generation: u64) {
+        self.promptly(link, vec![Notification::IncEpoch], generation).await;
+        let dirs = self.unsettled.borrow().dirs(true, self.ctx.now());
+        if !dirs.is_empty() {
+            let notifications = behind(&dirs, vec![Notification::IncEpoch]);
+            let _returned = self.in_time(self.order(link, notifications, generation)).await;
         }
     }
 
@@ -289,39 +345,63 @@ impl State {
             return;
         }
         loop {
-            match self.order(link, notifications.clone(), generation).await {
+            match self.order(link, notifications.clone(), generation).written.await {
                 Some(Written::Failed) => self.ctx.sleep(NAME_PATIENCE).await,
                 Some(Written::Done) | None => return,
             }
         }
     }
 
-    fn order(
-        &self,
-        link: &Arc<KernelLink>,
-        notifications: Vec<Notification>,
-        generation: u64,
-    ) -> impl Future<Output = Option<Written>> + use<> {
+    /// Waits for notifications that may wait in the kernel. False if they have failed or do not return in time.
+    async fn in_time(&self, order: Pending) -> bool {
+        let Pending { mut written, begun } = order;
+        let start = self.ctx.now();
+        loop {
+            let has_begun = begun.load(Ordering::Acquire);
+            match self.ctx.timeout(self.ctx.now() + NAME_PATIENCE, &mut written).await {
+                Some(result) => return result == Some(Written::Done),
+                None if has_begun || self.ctx.now() - start > BEGIN_PATIENCE => return false,
+                None => {}
+            }
+        }
+    }
+
+    fn order(&self, link: &Arc<KernelLink>, notifications: Vec<Notification>, generation: u64) -> Pending {
         let number = self.next_order.get();
         self.next_order.set(number + 1);
         let (promise, written) = self.ctx.promise();
         self.orders.borrow_mut().insert(number, promise);
-        let batch = Batch { notifications, generation };
+        let begun = Arc::<AtomicBool>::default();
+        let batch = Batch { notifications, generation, begun: begun.clone() };
         self.door.send(Order { link: link.clone(), batch, number });
-        written
+        Pending { written, begun }
     }
+}
+
+/// Notifications under way.
+struct Pending {
+    written: Awaited<Written>,
+    begun: Arc<AtomicBool>,
 }
 
 /// Collects the validities of one reply.
 pub(crate) struct Grant<'a> {
     /// `None`: the kernel is given nothing.
     from: Option<(&'a State, Arc<KernelLink>)>,
+    /// The calling thread.
+    pid: u32,
+    /// The directory that the caller holds in the kernel.
+    dir: Option<Fid>,
+    /// Inodes whose attributes are valid: the last one, and their number.
+    fid: Option<Fid>,
+    inodes: u32,
     shortest: Duration,
     longest: Duration,
 }
 impl Grant<'_> {
     pub(crate) fn none() -> Self {
-        Self { from: None, shortest: Duration::MAX, longest: Duration::ZERO }
+        let (shortest, longest) = (Duration::MAX, Duration::ZERO);
+        Self { from: None, pid: 0, dir: None, fid: None, inodes: 0, shortest, longest }
     }
     /// The part of a validity that the kernel gets.
     pub(crate) fn take(&mut self, validity: Validity, fid: Fid) -> Validity {
@@ -329,8 +409,14 @@ impl Grant<'_> {
         let now = state.ctx.now();
         let enough = |d: Duration| if d >= VALIDITY_MIN { d } else { Duration::ZERO };
         let mut attr = enough(validity.attr);
-        if !attr.is_zero() && !state.inodes.borrow_mut().add(fid, now, now + attr) {
-            attr = Duration::ZERO;
+        if !attr.is_zero() {
+            let has_room = state.unsettled.borrow_mut().has_room(now);
+            if has_room && !state.door.changes(fid) && state.inodes.borrow_mut().add(fid, now, now + attr) {
+                self.fid = Some(fid);
+                self.inodes += 1;
+            } else {
+                attr = Duration::ZERO;
+            }
         }
         let entry = if link.has_epoch { enough(validity.entry) } else { Duration::ZERO };
         for given in [entry, attr].into_iter().filter(|d| !d.is_zero()) {
@@ -347,6 +433,10 @@ impl Grant<'_> {
     pub(crate) fn terms(self, places: Places) -> Option<Box<Terms>> {
         let (state, link) = self.from.filter(|_| !self.longest.is_zero())?;
         let decided = state.ctx.now();
+        if self.inodes > 0 {
+            let fid = self.fid.filter(|_| self.inodes == 1);
+            state.unsettled.borrow_mut().add(self.pid, fid, self.dir, decided);
+        }
         if link.gate.note(decided, decided + self.longest) {
             link.notifier.watch_clocks();
         }
@@ -359,6 +449,142 @@ impl Grant<'_> {
 mod tests {
     use super::*;
     use nacre_types::{Oid, Seq};
+
+    /// A dispatcher that keeps the notifications, of which nothing is written.
+    #[derive(Default, Clone)]
+    struct Around {
+        orders: Rc<RefCell<Vec<Order>>>,
+        locked: Rc<Cell<bool>>,
+        changes: Rc<Cell<bool>>,
+    }
+    impl Surroundings for Around {
+        fn holds_request_of(&self, _: Fid) -> bool {
+            self.locked.get()
+        }
+        fn changes(&self, _: Fid) -> bool {
+            self.changes.get()
+        }
+        fn send(&self, order: Order) {
+            self.orders.borrow_mut().push(order);
+        }
+    }
+    struct World {
+        ctx: Rc<Ctx>,
+        around: Around,
+        kernel: KernelDoor,
+        now: Duration,
+    }
+    impl World {
+        fn new() -> Self {
+            let (ctx, around) = (Ctx::new(1), Around::default());
+            let kernel = KernelDoor::new(&ctx, around.clone());
+            kernel.event(KernelEvent::Link(KernelLink::new(|_| Ok(()), true).unwrap()));
+            Self { ctx, around, kernel, now: Duration::ZERO }
+        }
+        /// Time passes; the notifications that were sent. They are written if `written`.
+        fn run(&mut self, after_ms: u64, written: bool) -> Vec<Vec<Notification>> {
+            self.now += Duration::from_millis(after_ms);
+            self.ctx.set_time(Instant::default() + self.now, nacre_types::Timestamp::default());
+            let mut sent = Vec::new();
+            loop {
+                self.ctx.run();
+                let orders = std::mem::take(&mut *self.around.orders.borrow_mut());
+                if orders.is_empty() {
+                    return sent;
+                }
+                for order in orders {
+                    sent.push(order.batch.notifications);
+                    if written {
+                        self.kernel
+                            .event(KernelEvent::Written { number: order.number, result: Written::Done });
+                    }
+                }
+            }
+        }
+        /// A reply with attributes of `inodes` to thread `pid`, which holds `dir`.
+        fn reply(&self, pid: u32, dir: Option<Fid>, inodes: &[Fid]) -> Option<Box<Terms>> {
+            let long = Duration::from_secs(6);
+            let mut grant = self.kernel.grant(pid, dir);
+            for inode in inodes {
+                grant.take(Validity { entry: long, attr: long }, *inode);
+            }
+            grant.terms(Places::None)
+        }
+        fn forget(&self, stale: Vec<Stale>) {
+            self.ctx.spawn(self.kernel.forget(stale));
+        }
+    }
+    fn attributes(n: u32) -> Notification {
+        Notification::InvalInode { fid: fid(n), pages: None }
+    }
+    fn leave(dir: u32) -> Notification {
+        Notification::InvalEntry { parent: fid(dir), name: NO_NAME.to_vec() }
+    }
+
+    #[test]
+    fn attributes_of_a_new_inode_are_forgotten_again_behind_the_callers_lock() {
+        let mut w = World::new();
+        assert!(w.reply(7, Some(fid(9)), &[fid(1)]).is_some());
+        w.forget(vec![Stale::Inode(fid(1))]);
+        assert_eq!(w.run(0, true), [vec![attributes(1)], vec![leave(9), attributes(1)]]);
+        w.forget(vec![Stale::Inode(fid(1))]);
+        assert!(w.run(0, true).is_empty(), "the kernel does not have them any more");
+        // The thread has made its next request.
+        w.reply(7, Some(fid(9)), &[fid(1)]);
+        w.kernel.settle(7);
+        w.forget(vec![Stale::Inode(fid(1))]);
+        assert_eq!(w.run(0, true), [vec![attributes(1)]]);
+        // A listing brings any inode and name.
+        w.reply(7, Some(fid(9)), &[fid(1), fid(2)]);
+        w.around.locked.set(true);
+        w.forget(vec![Stale::Inode(fid(2)), Stale::Name { parent: fid(9), name: "x".into() }]);
+        let epoch = Notification::IncEpoch;
+        assert_eq!(
+            w.run(0, true),
+            [vec![epoch.clone()], vec![leave(9), epoch], vec![attributes(2)], vec![leave(9), attributes(2)]]
+        );
+        assert_eq!(w.ctx.live_tasks(), 0);
+    }
+
+    #[test]
+    fn attributes_of_a_directory_do_not_overtake_a_change_of_it() {
+        let mut w = World::new();
+        w.around.changes.set(true);
+        let mut grant = w.kernel.grant(7, None);
+        let long = Duration::from_secs(6);
+        assert!(grant.take(Validity { entry: Duration::ZERO, attr: long }, fid(9)).attr.is_zero());
+        assert!(grant.terms(Places::None).is_none());
+        w.around.changes.set(false);
+        w.reply(7, None, &[fid(9)]);
+        assert!(w.kernel.overlapped(fid(9), 7).is_none(), "the thread that makes the change has them");
+        assert!(w.kernel.overlapped(fid(8), 8).is_none());
+        let forgotten = w.kernel.overlapped(fid(9), 8).unwrap();
+        w.ctx.spawn(forgotten);
+        assert_eq!(w.run(0, true), [vec![attributes(9)]]);
+    }
+
+    #[test]
+    fn an_epoch_follows_a_name_that_waits_in_the_kernel_but_not_a_busy_notifier() {
+        let mut w = World::new();
+        let name = || Stale::Name { parent: fid(9), name: "x".into() };
+        w.forget(vec![name()]);
+        assert_eq!(w.run(0, false).len(), 1);
+        // No thread has begun to write it.
+        for _ in 0..20 {
+            assert!(w.run(1, false).is_empty());
+        }
+        assert_eq!(w.run(1, true), [vec![Notification::IncEpoch]]);
+        w.forget(vec![name()]);
+        w.run(0, true);
+        assert_eq!((w.run(1, false).len(), w.ctx.live_tasks()), (0, 0));
+        w.forget(vec![name()]);
+        w.ctx.run();
+        let order = w.around.orders.borrow_mut().pop().unwrap();
+        order.batch.begun.store(true, Ordering::Release);
+        assert!(w.run(1, true).is_empty(), "it has the time from when it was seen to begin");
+        assert_eq!(w.run(1, true), [vec![Notification::IncEpoch]]);
+        assert_eq!(w.ctx.live_tasks(), 0);
+    }
 
     fn fid(n: u32) -> Fid {
         Fid::new(Seq(0x100), Oid(n))

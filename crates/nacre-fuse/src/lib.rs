@@ -37,6 +37,7 @@ mod stats;
 mod table;
 mod tools;
 mod unmount;
+mod unsettled;
 mod uring;
 mod virtual_xattr;
 

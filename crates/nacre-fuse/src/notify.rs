@@ -12,6 +12,7 @@ use crate::abi::{self, Field, OutHeader, notify};
 use crate::gate::{Counted, Gate};
 use nacre_types::Fid;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
@@ -71,10 +72,12 @@ pub struct Batch {
     pub notifications: Vec<Notification>,
     /// Replies that were decided before this generation lose their validity first.
     pub generation: u64,
+    /// Set when a thread begins to write them.
+    pub begun: Arc<AtomicBool>,
 }
 impl From<Notification> for Batch {
     fn from(notification: Notification) -> Self {
-        Self { notifications: vec![notification], generation: 0 }
+        Self { notifications: vec![notification], ..Self::default() }
     }
 }
 impl Batch {
@@ -124,6 +127,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
     fn carry_out(&self, Job { batch, done }: Job) {
+        batch.begun.store(true, Ordering::Release);
         self.gate.raise(batch.generation);
         let mut result = Ok(true);
         for notification in &batch.notifications {

@@ -105,6 +105,10 @@ impl FuseRequest {
         };
         self.header.nodeid == dir.ino() || target == Ok(dir.ino())
     }
+    /// Whether it is to change the entries of `dir`.
+    pub(crate) fn changes_directory(&self, dir: Fid) -> bool {
+        !matches!(self.opcode(), op::LOOKUP | op::READDIR | op::READDIRPLUS) && self.locks_directory(dir)
+    }
     /// Its place in a ring, if it came through one.
     pub(crate) fn ticket(&self) -> Option<Ticket> {
         match &self.origin {
@@ -240,6 +244,7 @@ mod tests {
         assert!(rename.locks_directory(root) && rename.locks_directory(target));
         let lookup = request(abi::op::LOOKUP, b"name\0", 0).unwrap();
         assert!(lookup.locks_directory(root) && !lookup.locks_directory(target));
+        assert!(rename.changes_directory(target) && !lookup.changes_directory(root));
         assert!(!request(abi::op::GETATTR, &[0; 16], 0).unwrap().locks_directory(root));
     }
 

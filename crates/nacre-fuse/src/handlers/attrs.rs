@@ -2,6 +2,7 @@
 
 use crate::abi::{self, fattr};
 use crate::door::{Answer, Door};
+use crate::kernel_cache::Grant;
 use crate::ops::Ops;
 use crate::reply::{Body, statx_out};
 use crate::request::FuseRequest;
@@ -11,12 +12,12 @@ use std::rc::Rc;
 
 pub(crate) async fn getattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
     let entry = door.ops.getattr(request.fid()?).await?;
-    Ok(Body::attr(&entry, door.ops.validity(None, entry.attr.fid), door.grant()))
+    Ok(Body::attr(&entry, door.ops.validity(None, entry.attr.fid), door.grant(&request)))
 }
 
 pub(crate) async fn statx<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
     let entry = door.ops.getattr(request.fid()?).await?;
-    Ok(statx_out(&entry, door.ops.validity(None, entry.attr.fid), door.grant()))
+    Ok(statx_out(&entry, door.ops.validity(None, entry.attr.fid), door.grant(&request)))
 }
 
 pub(crate) async fn setattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
@@ -29,7 +30,7 @@ pub(crate) async fn setattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>)
     };
     let entry = door.ops.setattr(request.fid()?, handle, set, caller).await?;
     // The kernel would take over the attributes also after an INVAL_INODE: they have no validity.
-    Ok(Body::attr(&entry, Validity::default(), door.grant()))
+    Ok(Body::attr(&entry, Validity::default(), Grant::none()))
 }
 
 /// The change that `args` requests. "Now" is this mount's clock; other times are the caller's.

@@ -53,7 +53,7 @@ pub(crate) async fn readdirplus<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseReque
     let dir = request.fid()?;
     let page = door.ops.readdir(dir, offset, fitting(size, EntryOut::BYTES), true).await?;
     let mut listing = Listing::new(size);
-    let (mut grant, mut places) = (door.grant(), Vec::new());
+    let (mut grant, mut places) = (door.grant(&request), Vec::new());
     for entry in &page.entries {
         // Node number 0: only the name. Also used for "." and "..", which the kernel does not look up.
         let known = entry.entry.as_ref().filter(|_| entry.name != "." && entry.name != "..");

@@ -6,6 +6,7 @@
 use crate::abi::{self, op};
 use crate::door::{Answer, Door};
 use crate::handlers::data::close_if_given_up;
+use crate::kernel_cache::Grant;
 use crate::ops::{OpenedFile, Ops};
 use crate::reply::{Body, open_out};
 use crate::request::{FuseRequest, fid_of};
@@ -24,15 +25,15 @@ pub(crate) async fn lookup<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
     let fid = request.fid()?;
     // The kernel does not hold its lock of the directory then, so the names have no validity.
     let name = match request.args().name()? {
-        b"." => return Ok(unnamed(&door, door.ops.getattr(fid).await?)),
-        b".." => return Ok(unnamed(&door, door.ops.parent(fid).await?)),
+        b"." => return Ok(unnamed(&door.ops.getattr(fid).await?)),
+        b".." => return Ok(unnamed(&door.ops.parent(fid).await?)),
         name => checked(name)?,
     };
     match door.ops.lookup(fid, name).await {
         Ok(entry) => Ok(named(&door, &request, name, &entry)),
         Err(Errno::ENOENT) => match door.ops.negative_validity(fid, name) {
             Duration::ZERO => Err(Errno::ENOENT),
-            validity => Ok(Body::no_entry(validity, door.grant())),
+            validity => Ok(Body::no_entry(validity, door.grant(&request))),
         },
         Err(error) => Err(error),
     }
@@ -42,10 +43,10 @@ pub(crate) async fn lookup<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
 fn named<O: Ops>(door: &Door<O>, request: &FuseRequest, name: &[u8], entry: &ResolvedInode) -> Body {
     let fid = entry.attr.fid;
     let validity = door.ops.validity(request.fid().ok().map(|parent| (parent, name)), fid);
-    Body::entry(entry, validity, door.grant())
+    Body::entry(entry, validity, door.grant(request))
 }
-fn unnamed<O: Ops>(door: &Door<O>, entry: ResolvedInode) -> Body {
-    Body::entry(&entry, Validity::default(), door.grant())
+fn unnamed(entry: &ResolvedInode) -> Body {
+    Body::entry(entry, Validity::default(), Grant::none())
 }
 
 pub(crate) async fn readlink<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
@@ -98,6 +99,7 @@ impl<'a> New<'a> {
 async fn make<O: Ops>(door: &Door<O>, request: &FuseRequest, new: New<'_>) -> Answer {
     let name = new.name;
     let entry = door.ops.make(new.args(request, true)?).await?;
+    door.changed(request, request.fid()?).await;
     Ok(named(door, request, name, &entry))
 }
 
@@ -110,6 +112,7 @@ pub(crate) async fn create<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
     let new = New { name, mode, rdev: 0, target: b"", umask };
     let new = new.args(&request, flags & abi::o::EXCL != 0)?;
     let (entry, handle) = door.ops.create(new, flags).await?;
+    door.changed(&request, request.fid()?).await;
     door.note_opener(&request, entry.attr.fid, handle).await;
     close_if_given_up(&door, &request, handle).await;
     let opened = OpenedFile { handle, fopen_flags: door.ops.fopen_flags(entry.attr.fid, flags) };
@@ -122,9 +125,10 @@ pub(crate) async fn link<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) ->
     let name = checked(args.name()?)?;
     let parent = request.fid()?;
     let entry = door.ops.link(fid, parent, name, request.caller(0)).await?;
+    door.changed(&request, parent).await;
     // The kernel would take over the attributes also after an INVAL_INODE.
     let validity = Validity { attr: Duration::ZERO, ..door.ops.validity(Some((parent, name)), fid) };
-    Ok(Body::entry(&entry, validity, door.grant()))
+    Ok(Body::entry(&entry, validity, door.grant(&request)))
 }
 
 pub(crate) async fn unlink<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
@@ -138,6 +142,7 @@ async fn remove<O: Ops>(door: &Door<O>, request: &FuseRequest) -> Answer {
     let name = checked(args.name()?)?;
     let directory = request.opcode() == op::RMDIR;
     door.ops.unlink(request.fid()?, name, directory, request.caller(0)).await?;
+    door.changed(request, request.fid()?).await;
     Ok(Body::empty())
 }
 
@@ -168,5 +173,9 @@ async fn move_name<O: Ops>(
     let from = (request.fid()?, checked(old)?);
     let to = (fid_of(newdir)?, checked(new)?);
     door.ops.rename(from, to, flags, request.caller(0)).await?;
+    door.changed(request, from.0).await;
+    if to.0 != from.0 {
+        door.changed(request, to.0).await;
+    }
     Ok(Body::empty())
 }

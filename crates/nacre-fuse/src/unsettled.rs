@@ -1,0 +1,127 @@
+//! Replies with attributes that their callers may not have taken over yet.
+//!
+//! The kernel takes over a reply on the thread of the caller, some time after it was written. Meanwhile an INVAL_INODE
+//! finds nothing to invalidate if the inode is new to the kernel, and a change of a directory invalidates attributes that
+//! an older reply then puts back. So the last reply of each calling thread is remembered until that thread's next request
+//! shows that it was taken over. A thread that makes no further request has ended, or taken it over within [`AGE_MAX`].
+//!
+//! Not here: what follows from an unsettled reply (`kernel_cache.rs`).
+
+use nacre_types::{Fid, Instant};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A thread in the kernel is not kept from running for longer.
+const AGE_MAX: Duration = Duration::from_secs(1);
+/// Replies that are remembered; beyond it replies have no validity.
+const REPLIES_MAX: usize = 4096;
+
+/// A calling thread; those that the kernel cannot name are told apart by a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Thread {
+    pid: u32,
+    number: u64,
+}
+
+struct Reply {
+    /// `None`: those of a whole listing.
+    fid: Option<Fid>,
+    /// The directory that the caller holds in the kernel until it has taken over the reply.
+    dir: Option<Fid>,
+    at: Instant,
+}
+
+/// The replies of one mount.
+#[derive(Default)]
+pub(crate) struct Unsettled {
+    replies: BTreeMap<Thread, Reply>,
+    unnamed: u64,
+}
+
+impl Unsettled {
+    /// A thread has made a request: it has taken over its last reply.
+    pub(crate) fn settle(&mut self, pid: u32) {
+        self.replies.remove(&Thread { pid, number: 0 });
+    }
+    /// Whether there is room for one more.
+    pub(crate) fn has_room(&mut self, now: Instant) -> bool {
+        if self.replies.len() >= REPLIES_MAX {
+            self.replies.retain(|_, reply| now - reply.at < AGE_MAX);
+        }
+        self.replies.len() < REPLIES_MAX
+    }
+    /// A reply to thread `pid` is sent: attributes of `fid` (`None`: of many inodes), to a caller that holds `dir`.
+    pub(crate) fn add(&mut self, pid: u32, fid: Option<Fid>, dir: Option<Fid>, now: Instant) {
+        self.unnamed += u64::from(pid == 0);
+        let number = if pid == 0 { self.unnamed } else { 0 };
+        self.replies.insert(Thread { pid, number }, Reply { fid, dir, at: now });
+    }
+    /// The directories held by callers that may still bring `fid` into the kernel.
+    pub(crate) fn dirs_of(&self, fid: Fid, now: Instant) -> Vec<Fid> {
+        let mut dirs: Vec<Fid> = self.matching(fid, now).filter_map(|(_, reply)| reply.dir).collect();
+        dirs.sort_unstable();
+        dirs.dedup();
+        dirs
+    }
+    /// The directories held by callers that may still take over a reply of any kind, or a listing.
+    pub(crate) fn dirs(&self, listings_only: bool, now: Instant) -> Vec<Fid> {
+        let fits = |reply: &&Reply| now - reply.at < AGE_MAX && (reply.fid.is_none() || !listings_only);
+        let mut dirs: Vec<Fid> = self.replies.values().filter(fits).filter_map(|reply| reply.dir).collect();
+        dirs.sort_unstable();
+        dirs.dedup();
+        dirs
+    }
+    /// Whether a thread other than `pid` may still take over attributes of `fid`.
+    pub(crate) fn has_other(&self, fid: Fid, pid: u32, now: Instant) -> bool {
+        self.matching(fid, now).any(|(thread, _)| thread.pid != pid || pid == 0)
+    }
+    fn matching(&self, fid: Fid, now: Instant) -> impl Iterator<Item = (&Thread, &Reply)> {
+        let fits = move |reply: &Reply| reply.fid.is_none_or(|f| f == fid) && now - reply.at < AGE_MAX;
+        self.replies.iter().filter(move |(_, reply)| fits(reply))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::{Oid, Seq};
+
+    fn fid(n: u32) -> Fid {
+        Fid::new(Seq(0x100), Oid(n))
+    }
+    fn at(ms: u64) -> Instant {
+        Instant(ms * 1_000_000)
+    }
+
+    #[test]
+    fn a_reply_is_settled_by_the_next_request_of_its_thread() {
+        let mut unsettled = Unsettled::default();
+        unsettled.add(7, Some(fid(1)), Some(fid(9)), at(0));
+        unsettled.add(8, None, Some(fid(5)), at(0));
+        assert_eq!(unsettled.dirs_of(fid(1), at(1)), [fid(5), fid(9)]);
+        assert_eq!(unsettled.dirs_of(fid(2), at(1)), [fid(5)]);
+        assert_eq!((unsettled.dirs(true, at(1)), unsettled.dirs(false, at(1)).len()), (vec![fid(5)], 2));
+        assert!(unsettled.has_other(fid(2), 7, at(1)) && !unsettled.has_other(fid(2), 8, at(1)));
+        unsettled.settle(8);
+        assert!(unsettled.dirs_of(fid(2), at(1)).is_empty());
+        assert!(!unsettled.has_other(fid(1), 7, at(1)) && unsettled.has_other(fid(1), 8, at(1)));
+        unsettled.add(7, Some(fid(1)), None, at(1));
+        assert!(unsettled.dirs_of(fid(1), at(1)).is_empty(), "the last reply of the thread counts");
+        assert!(!unsettled.has_other(fid(1), 8, at(1001)), "its thread has run or ended since");
+    }
+
+    #[test]
+    fn threads_without_a_number_are_many_and_the_list_is_bounded() {
+        let mut unsettled = Unsettled::default();
+        unsettled.add(0, Some(fid(1)), None, at(0));
+        unsettled.add(0, Some(fid(2)), None, at(0));
+        unsettled.settle(0);
+        assert!(unsettled.has_other(fid(1), 0, at(1)) && unsettled.has_other(fid(2), 0, at(1)));
+        for _ in 2..REPLIES_MAX {
+            assert!(unsettled.has_room(at(10)));
+            unsettled.add(0, Some(fid(3)), None, at(10));
+        }
+        assert!(!unsettled.has_room(at(10)));
+        assert!(unsettled.has_room(at(1005)), "the first two are old");
+    }
+}

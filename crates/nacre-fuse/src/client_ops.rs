@@ -5,7 +5,8 @@ use bytes::Bytes;
 use nacre_client::{AllocateArgs, Client, CreateArgs, ReaddirPage, ResolvedInode, SetxattrArgs, WriteArgs};
 use nacre_types::{Caller, Errno, Fid, LayoutTemplate, OpenHandle, SetAttr};
 use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
-use nacre_wire::target::{Param, StatfsReply};
+use nacre_wire::params::BoundParam;
+use nacre_wire::target::StatfsReply;
 use std::rc::Rc;
 
 /// A client behind the FUSE front end.
@@ -148,10 +149,7 @@ impl Ops for ClientOps {
     fn mount_text(&self) -> String {
         self.client.mount_name()
     }
-    fn params(&self) -> Vec<Param> {
-        self.client.params()
-    }
-    fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
-        self.client.set_param(name, value)
+    fn params(&self) -> Vec<BoundParam<'_>> {
+        self.client.bound_params()
     }
 }

@@ -9,7 +9,7 @@ use crate::ops::Ops;
 use crate::tools;
 use nacre_client::{Client, MountConfig};
 use nacre_node::{Ctx, Effect, Event, Logic};
-use nacre_wire::settings::parse_clear;
+use nacre_wire::params::{Arm, BoundParam, FrontParam, bind};
 use std::rc::Rc;
 
 /// A mounted file system as an island.
@@ -66,65 +66,22 @@ impl Logic for MountIsland {
             other => {
                 let Some(event) = self.client.handle_event(other) else { return };
                 let door = self.door.clone();
-                tools::handle(&self.ctx, &Parameters { door: &door }, event);
+                tools::handle(&self.ctx, || params(&door), event);
             }
         }
     }
 }
 
-/// Parameters of the client core, and the counters of the kernel's requests.
-struct Parameters<'a> {
-    door: &'a Door<ClientOps>,
-}
-impl Parameters<'_> {
-    fn requests_name(&self) -> String {
-        format!("llite.{}.fuse_requests", self.door.ops.mount_text())
-    }
-}
-impl tools::Parameters for Parameters<'_> {
-    fn all(&self) -> Vec<nacre_wire::target::Param> {
-        let mut params = self.door.ops.params();
-        params.push(nacre_wire::target::Param {
-            name: self.requests_name(),
-            value: self.door.stats().text(self.door.ctx.wall()),
-            writable: true,
-            help: "Requests of the kernel: samples, microseconds: least, greatest, sum, sum of squares. \
-                   Write `clear` to clear."
-                .to_owned(),
-        });
-        params.push(nacre_wire::target::Param {
-            name: format!("llite.{}.fuse_waiting", self.door.ops.mount_text()),
-            value: self.door.waiting_text(),
-            writable: false,
-            help: "Calls that wait for an answer: operation, pid of the caller (0: not known), milliseconds so far."
-                .to_owned(),
-        });
-        params.push(nacre_wire::target::Param {
-            name: format!("llite.{}.kernel_cache", self.door.ops.mount_text()),
-            value: self.door.kernel_cache_text(),
-            writable: false,
-            help: "What the kernel was told to forget: all names by an epoch, names, attributes of inodes; names whose \
-                   notification waited in the kernel, so that an epoch followed; replies whose validity had ended before \
-                   they were written; replies written too late, and suspends of the machine, after which everything was \
-                   forgotten."
-                .to_owned(),
-        });
-        params.push(nacre_wire::target::Param {
-            name: format!("llite.{}.transport", self.door.ops.mount_text()),
-            value: self.door.transport(),
-            writable: false,
-            help: "How the kernel's requests come: through io_uring, answered on the CPU of the caller, or through \
-                   /dev/fuse, and why."
-                .to_owned(),
-        });
-        params
-    }
-    fn set(&self, name: &str, value: &str) -> Result<(), String> {
-        if name == self.requests_name() {
-            parse_clear(name, value)?;
-            self.door.stats().clear(self.door.ctx.wall());
-            return Ok(());
+/// Parameters of the client core, and of the kernel's requests.
+fn params(door: &Door<ClientOps>) -> Vec<BoundParam<'_>> {
+    let mut params = door.ops.params();
+    params.extend(bind(&format!("llite.{}", door.ops.mount_text()), "", |param| match param {
+        FrontParam::FuseRequests => {
+            Arm::counters(door.stats().text(door.ctx.wall()), || door.stats().clear(door.ctx.wall()))
         }
-        self.door.ops.set_param(name, value)
-    }
+        FrontParam::FuseWaiting => Arm::shown(door.waiting_text()),
+        FrontParam::KernelCache => Arm::shown(door.kernel_cache_text()),
+        FrontParam::Transport => Arm::shown(door.transport()),
+    }));
+    params
 }

@@ -11,7 +11,8 @@ use nacre_client::{
 };
 use nacre_types::{Caller, Errno, Fid, LayoutTemplate, OpenHandle, SetAttr};
 use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
-use nacre_wire::target::{Param, StatfsReply};
+use nacre_wire::params::BoundParam;
+use nacre_wire::target::StatfsReply;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -238,11 +239,8 @@ pub trait Ops: 'static {
     fn mount_text(&self) -> String {
         String::new()
     }
-    fn params(&self) -> Vec<Param> {
+    /// The parameters of the mount that the client has.
+    fn params(&self) -> Vec<BoundParam<'_>> {
         Vec::new()
-    }
-    /// Sets one parameter; `Err` is the sentence for the user.
-    fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
-        Err(format!("{name} cannot be set (value {value})"))
     }
 }

@@ -4,32 +4,29 @@
 
 use nacre_node::{ConnId, Ctx, Effect, Event};
 use nacre_types::{Codec, Errno};
-use nacre_wire::target::{
-    Connect, ConnectReply, Empty, GetParams, Param, ParamList, PingReply, SetParam, SetParamReply,
-};
+use nacre_wire::params::{BoundParam, set_matching};
+use nacre_wire::target::{Connect, ConnectReply, Empty, GetParams, ParamList, PingReply, SetParam};
 use nacre_wire::{Frame, Header, Kind, Opcode, matches};
 
-/// The source of parameters.
-pub(crate) trait Parameters {
-    fn all(&self) -> Vec<Param>;
-    /// `Err` is the sentence for the user.
-    fn set(&self, name: &str, value: &str) -> Result<(), String>;
-}
-
-/// Handles an event that is not the client's: frames of tools, whose connections leave no record.
-pub(crate) fn handle(ctx: &Ctx, parameters: &dyn Parameters, event: Event) {
+/// Handles an event that is not the client's: frames of tools, whose connections leave no record. `params` lists the
+/// parameters of the mount.
+pub(crate) fn handle<'a>(ctx: &Ctx, params: impl FnOnce() -> Vec<BoundParam<'a>>, event: Event) {
     if let Event::Frame { conn, frame } = event
         && frame.header.kind == Kind::Request
     {
         if frame.header.opcode == Opcode::Connect.number() {
             ctx.push(Effect::Admit { conn });
         }
-        let answer = answer(parameters, ctx, &frame);
+        let answer = answer(params, ctx, &frame);
         reply(ctx, conn, &frame.header, answer);
     }
 }
 
-fn answer(parameters: &dyn Parameters, ctx: &Ctx, frame: &Frame) -> Result<Vec<u8>, Errno> {
+fn answer<'a>(
+    params: impl FnOnce() -> Vec<BoundParam<'a>>,
+    ctx: &Ctx,
+    frame: &Frame,
+) -> Result<Vec<u8>, Errno> {
     match Opcode::from_number(frame.header.opcode) {
         Some(Opcode::Connect) => {
             let connect = Connect::from_slice(&frame.body)?;
@@ -46,36 +43,17 @@ fn answer(parameters: &dyn Parameters, ctx: &Ctx, frame: &Frame) -> Result<Vec<u
         Some(Opcode::Disconnect) => Ok(Empty {}.to_vec()),
         Some(Opcode::GetParams) => {
             let GetParams { pattern } = GetParams::from_slice(&frame.body)?;
-            let mut params = parameters.all();
-            params.retain(|p| matches(&pattern, &p.name));
+            let params = params().into_iter().filter(|p| matches(&pattern, p.name()));
+            let mut params: Vec<_> = params.map(BoundParam::into_param).collect();
             params.sort_by(|a, b| a.name.cmp(&b.name));
             Ok(ParamList { params }.to_vec())
         }
         Some(Opcode::SetParam) => {
             let SetParam { name: pattern, value } = SetParam::from_slice(&frame.body)?;
-            Ok(set(parameters, &pattern, &value).to_vec())
+            Ok(set_matching(params(), &pattern, &value).to_vec())
         }
         _ => Err(Errno::EOPNOTSUPP),
     }
-}
-
-/// Sets every writable parameter that matches; reports the first refusal.
-fn set(parameters: &dyn Parameters, pattern: &str, value: &str) -> SetParamReply {
-    let mut reply = SetParamReply { matched: 0, refused: String::new() };
-    for param in parameters.all().iter().filter(|p| matches(pattern, &p.name)) {
-        reply.matched += 1;
-        let result = if param.writable {
-            parameters.set(&param.name, value)
-        } else {
-            Err(format!("{} is read-only", param.name))
-        };
-        if let Err(sentence) = result
-            && reply.refused.is_empty()
-        {
-            reply.refused = sentence;
-        }
-    }
-    reply
 }
 
 fn reply(ctx: &Ctx, conn: ConnId, request: &Header, answer: Result<Vec<u8>, Errno>) {
@@ -93,16 +71,16 @@ fn reply(ctx: &Ctx, conn: ConnId, request: &Header, answer: Result<Vec<u8>, Errn
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nacre_wire::params::{Arm, MountParam, bind};
+    use nacre_wire::target::SetParamReply;
 
-    struct One;
-    impl Parameters for One {
-        fn all(&self) -> Vec<Param> {
-            let name = "llite.demo-1.stats".to_owned();
-            vec![Param { name, value: "v".to_owned(), writable: true, help: String::new() }]
-        }
-        fn set(&self, _: &str, value: &str) -> Result<(), String> {
-            if value == "bad" { Err("no".to_owned()) } else { Ok(()) }
-        }
+    /// A mount with one parameter.
+    fn one() -> Vec<BoundParam<'static>> {
+        bind("llite.demo-1", "", |param| match param {
+            MountParam::Stats => Arm::counters("v", || ()),
+            MountParam::Uuid => Arm::shown_if(None::<&str>),
+            MountParam::DirAttrCache => Arm::switch(true, |_| ()),
+        })
     }
 
     fn ask<'a, T: Codec<'a>>(opcode: Opcode, body: &T) -> Frame {
@@ -110,7 +88,7 @@ mod tests {
         let mut header = Header::new(Kind::Request, opcode.number());
         header.xid = nacre_types::Xid(7);
         let frame = Frame::new(header, body.to_vec());
-        handle(&ctx, &One, Event::Frame { conn: ConnId(3), frame });
+        handle(&ctx, one, Event::Frame { conn: ConnId(3), frame });
         match ctx.take_effects().pop() {
             Some(Effect::Send { conn: ConnId(3), frame }) => frame,
             _ => panic!("no reply"),
@@ -126,7 +104,8 @@ mod tests {
         assert!(ParamList::from_slice(&none.body).unwrap().params.is_empty());
         let set = ask(Opcode::SetParam, &SetParam { name: "*.*.stats".to_owned(), value: "bad".to_owned() });
         let set = SetParamReply::from_slice(&set.body).unwrap();
-        assert_eq!((set.matched, set.refused.as_str()), (1, "no"));
+        assert_eq!(set.matched, 1);
+        assert!(set.refused.starts_with("llite.demo-1.stats=bad: "), "{}", set.refused);
         assert_eq!(ask(Opcode::Statfs, &Empty {}).header.status, Errno::EOPNOTSUPP.into());
     }
 }

@@ -28,7 +28,7 @@ use nacre_wire::bounds::{ADDRESS_BYTES_MAX, ADDRESSES_MAX, NAME_BYTES_MAX, VALUE
 use nacre_wire::mgs::{
     Admit, AdmitTarget, KeepParam, KeptParam, RegisterReply, RegisterTarget, TargetEntry, TargetList,
 };
-use nacre_wire::settings::check_setting;
+use nacre_wire::params::check_permanent;
 use nacre_wire::target::Role;
 
 pub(crate) const FILE_SYSTEMS: Table = Table(table::MGS_FIRST);
@@ -203,7 +203,7 @@ impl Registry {
             return Ok(None);
         }
         if let Some(value) = &new.value
-            && check_setting(&new.name, value).is_err()
+            && check_permanent(&new.name, value).is_err()
         {
             return Err(Refused::Invalid {
                 what: "no parameter that could be kept has this name and takes this value",

@@ -6,11 +6,12 @@
 
 use alloc::vec::Vec;
 use nacre_types::Tag;
+use nacre_wire::params::{CLIENT_MOD_RPCS_MAX, CLIENT_RPCS_MAX};
 
 /// Largest `max_mod_rpcs_in_flight` of a client.
-pub const MOD_RPCS_MAX: u16 = 511;
+pub const MOD_RPCS_MAX: u16 = CLIENT_MOD_RPCS_MAX;
 /// Largest `max_rpcs_in_flight`.
-pub const RPCS_MAX: u16 = 512;
+pub const RPCS_MAX: u16 = CLIENT_RPCS_MAX;
 /// Largest tag: the extra CLOSE and one in reserve above the limit.
 pub const TAG_MAX: u16 = MOD_RPCS_MAX + 2;
 

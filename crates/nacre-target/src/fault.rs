@@ -104,26 +104,25 @@ impl Faults {
     pub(crate) fn fail_val(&self) -> String {
         self.times.get().to_string()
     }
-    pub(crate) fn set_loc(&self, ctx: &Ctx, name: &str, value: &str) -> Result<(), String> {
+    /// Sets a fault point by its name or number.
+    ///
+    /// # Errors
+    /// The reason for the user.
+    pub(crate) fn set_loc(&self, ctx: &Ctx, value: &str) -> Result<(), String> {
         if ctx.is_barred() {
-            return Err(format!("{name}={value}: the barrier holds until the target is started again"));
+            return Err("the barrier holds until the target is started again".to_string());
         }
         let fault = Fault::parse(value);
         if fault.is_none() && !matches!(value, "0" | "0x0") {
             let names = Fault::ALL.map(Fault::name).join(", ");
-            return Err(format!("{name}={value}: no such fault point\nhint: {names}, or 0 for none"));
+            return Err(format!("no such fault point\nhint: {names}, or 0 for none"));
         }
         self.set.set(fault);
         self.left.set(self.times.get());
         Ok(())
     }
-    pub(crate) fn set_val(&self, name: &str, value: &str) -> Result<(), String> {
-        match value.parse() {
-            Ok(times) if times > 0 => {
-                self.times.set(times);
-                Ok(())
-            }
-            _ => Err(format!("{name}={value}: a number of times from 1 is wanted")),
-        }
+    /// How often a fault point strikes that is set afterwards.
+    pub(crate) fn set_val(&self, times: u32) {
+        self.times.set(times);
     }
 }

@@ -13,7 +13,8 @@ use nacre_osd::OsdConfig;
 use nacre_rpc::ReplyRecord;
 use nacre_types::{ClientUuid, Errno, Xid};
 use nacre_wire::Opcode;
-use nacre_wire::target::{Param, StatfsReply};
+use nacre_wire::params::BoundParam;
+use nacre_wire::target::StatfsReply;
 
 /// Key and value of a row of the table `TARGET`.
 pub type StartRow = (&'static [u8], Vec<u8>);
@@ -91,13 +92,9 @@ pub trait Service: Sized + 'static {
     fn sync(self: Rc<Self>) -> impl Future<Output = Result<(), Errno>> {
         async { Ok(()) }
     }
-    /// Parameters under their full names (`mdt.demo-MDT0000.…`).
-    fn params(&self) -> Vec<Param> {
+    /// The parameters of this kind of target.
+    fn params(&self) -> Vec<BoundParam<'_>> {
         Vec::new()
-    }
-    /// Sets one parameter; `Err` is the sentence for the user.
-    fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
-        Err(alloc::format!("{name} cannot be set (value {value})"))
     }
     /// Version of the list of targets, sent in every ping reply; 0 if this is not the MGS.
     fn config_version(&self) -> u64 {

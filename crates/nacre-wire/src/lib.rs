@@ -13,8 +13,7 @@ pub mod mdt;
 pub mod mgs;
 mod opcode;
 pub mod ost;
-mod pattern;
-pub mod settings;
+pub mod params;
 mod status;
 pub mod target;
 
@@ -23,5 +22,5 @@ pub use frame::{
     Frame, FrameError, HEADER_BYTES, Header, Kind, Lengths, MAX_BODY_BYTES, MAX_BULK_BYTES, flags, is_expired,
 };
 pub use opcode::{Class, KeptUntil, Opcode, Rpc};
-pub use pattern::matches;
+pub use params::matches;
 pub use status::Status;

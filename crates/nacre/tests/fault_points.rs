@@ -76,7 +76,7 @@ fn every_change_happens_once_at_every_fault_point() {
     let [_mgs, mut mdt, mut ost] = c.all();
     let (_a, _b) = (c.mount("a"), c.mount("b"));
     m.refused(&["lctl", "set_param", "fail_loc=lost"], &["no such fault point", "hint:", "reply_lost"]);
-    m.refused(&["lctl", "set_param", "fail_val=0"], &["a number of times"]);
+    m.refused(&["lctl", "set_param", "fail_val=0"], &["out of range (1 to 4294967295 times)"]);
     assert_eq!(m.good(&["lctl", "get_param", "-n", "fail_loc"]), "0\n0\n0\n");
 
     let dir = c.mnt("a").join("d");

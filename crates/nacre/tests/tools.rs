@@ -334,11 +334,23 @@ fn what_the_mgs_keeps_is_checked_first() {
     };
     m.refused(
         &keep(&["mdc.*.max_rpcs_in_flight=9", "mdc.*.max_mod_rpcs_in_flight=0"]),
-        &["set_param: setting mdc.*.max_mod_rpcs_in_flight=0: Numerical result out of range (1 to 511)"],
+        &["set_param: setting mdc.*.max_mod_rpcs_in_flight=0: Numerical result out of range (1 to 511 requests)"],
     );
     m.refused(&keep(&["osc.*.active=2"]), &["osc.*.active=2: Invalid argument (0 or 1)"]);
-    m.refused(&keep(&["mdc.*.max_rpcs=9"]), &["no parameter", "matches 'mdc.*.max_rpcs'", "hint:"]);
-    m.refused(&keep(&["mdc.*.stats=0"]), &["no parameter that can be kept"]);
+    m.refused(&keep(&["mdc.*.max_rpcs=9"]), &["matches 'mdc.*.max_rpcs'", "mdc.*.max_rpcs_in_flight"]);
+    m.refused(&keep(&["mdc.*.stats=0"]), &["no parameter that can be kept", "--help lists those"]);
+    let help = m.good(&["lctl", "set_param", "--help"]);
+    assert!(help.contains("  mdt.*.dir_holds_max  1 to 65535 holds, default 1024\n"), "{help}");
+    m.refused(&["lctl", "get_param", "mdt.*.dir_hold_max"], &["similar names: mdt.*.dir_holds_max"]);
+    // The parameters of the front end, which `nacre-sim/tests/parameters.rs` does not see; with all others.
+    let all = m.good(&["lctl", "get_param", "--json", "**"]);
+    let all: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&all).unwrap();
+    for name in all.keys() {
+        assert!(nacre_wire::params::row_of(name).is_some(), "{name} is not in the table");
+    }
+    let front =
+        m.good(&["lctl", "get_param", "llite.*.fuse_requests", "llite.*.fuse_waiting", "llite.*.transport"]);
+    assert!(front.contains("fuse_requests=") && front.contains("transport="), "{front}");
     let stats = |value: &str| m.nacre(&["lctl", "set_param", &format!("mdc.*.stats={value}")]);
     let cleared = stats("0");
     assert!(cleared.ok && cleared.out.ends_with(".stats=clear\n"), "{}{}", cleared.out, cleared.err);

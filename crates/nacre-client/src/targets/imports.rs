@@ -6,7 +6,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt::Write;
 use nacre_node::Ctx;
-use nacre_types::{Instant, Timestamp, clocks};
+use nacre_types::{Instant, TargetKind, TargetName, Timestamp, clocks};
 use nacre_wire::target::features;
 
 /// `current_state` and the latest states with the wall clock second each began.
@@ -101,12 +101,13 @@ fn wall_of(ctx: &Ctx, at: Instant) -> Timestamp {
 }
 
 /// ERANGE beyond what the server agreed to, and where that is set.
-pub(crate) fn check_server_limit(name: &str, limit: u16, target: &Target) -> Result<(), String> {
+pub(crate) fn check_server_limit(limit: u16, target: &Target) -> Result<(), String> {
     match target.peer.with_import(|import| import.server_max_mod_rpcs()) {
         Some(theirs) if limit > theirs => {
-            let component = if name.starts_with("osc.") { "obdfilter" } else { "mdt" };
+            let is_ost = TargetName::parse(&target.name).is_some_and(|name| name.kind() == TargetKind::Ost);
+            let component = if is_ost { "obdfilter" } else { "mdt" };
             Err(format!(
-                "{name}={limit}: Numerical result out of range: the server allows {theirs}\nhint: raise \
+                "Numerical result out of range: the server allows {theirs}\nhint: raise \
                  {component}.{}.max_mod_rpcs_in_flight on the server; it holds from the next connect on",
                 target.name
             ))

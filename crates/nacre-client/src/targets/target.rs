@@ -8,10 +8,11 @@ use alloc::string::String;
 use core::cell::Cell;
 use nacre_node::{Call, Ctx, Gate, Inside, Peer, PeerConfig, Peers, Reply, RpcError};
 use nacre_types::{Codec, Errno, TargetKind, Timestamp};
+use nacre_wire::params::ImportParam;
 use nacre_wire::{Opcode, Rpc};
 
 /// Requests in flight to an OST, of all kinds.
-const OST_RPCS: u16 = 16;
+const OST_RPCS: u16 = ImportParam::OscMaxRpcs.row().default_u16();
 /// Of those, reads and writes without a lock, of each: they may wait at the OST for another mount, which
 /// may wait for an operation of ours that holds locks and needs to be sent. So they never take all the room.
 const UNLOCKED_MAX: u64 = 6;

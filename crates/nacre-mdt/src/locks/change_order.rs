@@ -11,6 +11,7 @@ use core::cell::{Cell, RefCell};
 use nacre_node::Ctx;
 use nacre_target::{Request, TargetCore, Uncommitted};
 use nacre_types::Transno;
+use nacre_wire::params::MdtParam;
 
 /// The event that a change has to wait for before it is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +31,8 @@ pub(crate) struct ChangeOrder {
 
 impl ChangeOrder {
     pub(crate) fn new(ctx: &Rc<Ctx>) -> Self {
-        Self { uncommitted: RefCell::default(), turns: Turns::new(ctx), commit_on_sharing: Cell::new(false) }
+        let commit_on_sharing = Cell::new(MdtParam::CommitOnSharing.row().default_switch());
+        Self { uncommitted: RefCell::default(), turns: Turns::new(ctx), commit_on_sharing }
     }
     pub(crate) fn turns(&self) -> &Turns {
         &self.turns

@@ -23,9 +23,10 @@ use nacre_target::{ExportId, RevokedLock, TargetCore};
 use nacre_types::{Fid, Instant, Transno, Xid};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{DirGrant, DirTail, RevokeDir};
+use nacre_wire::params::MdtParam;
 
 /// Holds of one client, unless the parameter says otherwise.
-const HOLDS_PER_CLIENT: usize = 1024;
+const HOLDS_PER_CLIENT: u16 = MdtParam::DirHoldsMax.row().default_u16();
 /// At the limit, a hold stands for this time before another one takes its place: a client that walks through a large tree asks
 /// for each directory once, and would otherwise end a hold with each.
 const MIN_HOLD_TIME: Duration = Duration::from_secs(30);
@@ -122,7 +123,7 @@ impl DirHolds {
     pub(crate) fn new(ctx: &Rc<Ctx>) -> Self {
         Self {
             table: RefCell::default(),
-            limit: Cell::new(HOLDS_PER_CLIENT),
+            limit: Cell::new(usize::from(HOLDS_PER_CLIENT)),
             revokes: Cell::new(0),
             ended: ctx.wait_list(),
         }

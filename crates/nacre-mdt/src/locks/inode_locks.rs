@@ -25,9 +25,10 @@ use nacre_target::{ExportId, RevokedLock, TargetCore};
 use nacre_types::{Errno, Fid, InodeBits, InodeMode, Instant, Xid};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{CancelInodeLocks, INODE_LOCKS_MAX, InodeGrant, InodeRevoke, RevokeInodeLocks};
+use nacre_wire::params::MdtParam;
 
 /// Inodes of which one client may have locks, unless the parameter says otherwise.
-const LOCKS_PER_CLIENT: usize = 400_000;
+const LOCKS_PER_CLIENT: u32 = MdtParam::InodeLocksMax.row().default_u32();
 /// Unacknowledged frames of revokes to one client.
 const FRAMES_MAX: usize = 8;
 /// A change keeps its slot for this time while it waits for locks.
@@ -71,7 +72,7 @@ impl InodeLockTable {
     pub(crate) fn new(ctx: &Rc<Ctx>) -> Self {
         Self {
             ctx: ctx.clone(),
-            locks: RefCell::new(InodeLocks::new(LOCKS_PER_CLIENT)),
+            locks: RefCell::new(InodeLocks::new(LOCKS_PER_CLIENT as usize)),
             revokes: RefCell::default(),
             waiting: RefCell::default(),
             parked: RefCell::default(),

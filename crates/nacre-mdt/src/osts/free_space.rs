@@ -4,6 +4,7 @@
 //! above `reserved_mb_high` again. While OSTs have about the same free space they take turns; otherwise the choice is
 //! random, by weight. Weights are free bytes times free objects, less a penalty for recent use.
 
+use nacre_wire::params::QosParam;
 use nacre_wire::target::StatfsReply;
 
 const MIB: u64 = 1 << 20;
@@ -18,7 +19,8 @@ pub(crate) struct Qos {
 }
 impl Default for Qos {
     fn default() -> Self {
-        Self { threshold_rr: 17, prio_free: 91 }
+        let percent = |param: QosParam| param.row().default_u16() as u8; // at most 100
+        Self { threshold_rr: percent(QosParam::ThresholdRr), prio_free: percent(QosParam::PrioFree) }
     }
 }
 

@@ -21,7 +21,7 @@ use crate::osts::known::KnownOsts;
 use crate::osts::size_queue::SizeQueue;
 use crate::rows::row::Row;
 use crate::rows::table::{self, RESERVED};
-use crate::service::params::osp_name;
+use crate::service::params::osp_prefix;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::string::ToString;
@@ -36,7 +36,7 @@ use nacre_types::{
 };
 use nacre_wire::mgs::{KeptParam, TargetEntry};
 use nacre_wire::ost::FreeSpace;
-use nacre_wire::settings::{parse_megabytes, parse_switch};
+use nacre_wire::params::{OspParam, Value};
 use nacre_wire::target::{Role, Statfs};
 use tracing::{info, warn};
 
@@ -142,9 +142,9 @@ impl Osts {
         self.refresh();
         self.allocator.borrow().osts().collect()
     }
-    /// `osp.*.active` of each OST.
-    pub(crate) fn active(&self) -> Vec<(OstIndex, bool)> {
-        self.peers.borrow().iter().map(|(index, ost)| (*index, ost.active.get())).collect()
+    /// Whether new files may go to an OST, as the administrator has set it.
+    pub(crate) fn is_active(&self, index: OstIndex) -> bool {
+        self.get(index).is_some_and(|ost| ost.active.get())
     }
     /// Allows new files on an OST, or forbids them. Existing files are not affected.
     pub(crate) fn set_active(&self, index: OstIndex, active: bool) {
@@ -401,10 +401,17 @@ impl Osts {
             replaced: meant.replaced,
             instance: self.core.osd.identity().latest().id,
         };
-        let kept = |field: &str| self.core.kept_of(&osp_name(&self.core, index, field), kept);
-        let active = kept("active").is_none_or(|value| parse_switch("active", &value) != Ok(false));
-        let megabytes = |field: &str| parse_megabytes(field, &kept(field)?).ok();
-        let (low, high) = (megabytes("reserved_mb_low"), megabytes("reserved_mb_high"));
+        let kept = |param: OspParam| {
+            let row = param.row();
+            let value = self.core.kept_of(&row.name(&osp_prefix(&self.core, index), ""), kept)?;
+            row.parse(&value).ok()
+        };
+        let megabytes = |param: OspParam| kept(param)?.number();
+        let active = match kept(OspParam::Active) {
+            Some(Value::Switch(active)) => active,
+            _ => OspParam::Active.row().default_switch(),
+        };
+        let (low, high) = (megabytes(OspParam::ReservedMbLow), megabytes(OspParam::ReservedMbHigh));
         info!(target_name = %self.core.name, ost = %target, active, "a new OST");
         let ctx = &self.core.ctx;
         let ost = Rc::new(Ost {

@@ -15,7 +15,8 @@ use nacre_target::{ExportId, Reply, Request, Service, TargetCore};
 use nacre_types::{Errno, Xid};
 use nacre_wire::Opcode;
 use nacre_wire::mdt::{Ended, GrantSeq};
-use nacre_wire::target::{Param, StatfsReply, features};
+use nacre_wire::params::BoundParam;
+use nacre_wire::target::{StatfsReply, features};
 
 impl Mdt {
     async fn dispatch(self: &Rc<Self>, request: &Request) -> Result<Reply, Errno> {
@@ -112,11 +113,8 @@ impl Service for Mdt {
         self.free_for_statfs().await;
         self.space().await
     }
-    fn params(&self) -> Vec<Param> {
+    fn params(&self) -> Vec<BoundParam<'_>> {
         params::list(self)
-    }
-    fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
-        params::set(self, name, value)
     }
     async fn stop(self: Rc<Self>) {
         if self.core().config.in_memory {

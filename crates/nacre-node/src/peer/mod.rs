@@ -28,6 +28,7 @@ use core::cell::{Cell, RefCell};
 use nacre_rpc::{CallError, Import, ImportConfig, ImportState};
 use nacre_types::{ClientUuid, ConnEpoch, Errno, Instant, Remembered, Secret, Transno};
 use nacre_wire::Frame;
+use nacre_wire::params::ImportParam;
 use nacre_wire::target::Role;
 
 /// Configuration of a peer.
@@ -56,7 +57,7 @@ pub struct PeerConfig {
 }
 
 /// Ordinary requests in flight, unless set otherwise (`max_rpcs_in_flight`).
-const MAX_RPCS: u16 = 8;
+const MAX_RPCS: u16 = ImportParam::MdcMaxRpcs.row().default_u16();
 
 type CallbackHandler = Box<dyn Fn(&Frame)>;
 /// A handler of evictions or restarts.

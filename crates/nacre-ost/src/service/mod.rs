@@ -27,7 +27,8 @@ use nacre_target::{ExportId, PersistentLocks, Registration, Reply, Request, Serv
 use nacre_types::{Codec, Errno, Transno};
 use nacre_wire::Opcode;
 use nacre_wire::ost::{Allocate, Enqueue, ReserveReply, Truncate, Write};
-use nacre_wire::target::{Empty, Param, StatfsReply};
+use nacre_wire::params::{BoundParam, OstParam};
+use nacre_wire::target::{Empty, StatfsReply};
 
 /// A stop waits for the MGS no longer than this.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -63,7 +64,7 @@ impl Service for Ost {
             locks: Locks::new(core, &store, persistent),
             uncommitted: UncommittedBytes::new(core, &store),
             store,
-            sync_on_cancel: Cell::new(false),
+            sync_on_cancel: Cell::new(OstParam::SyncOnCancel.row().default_switch()),
             bulk_sizes: RefCell::new(BulkSizes::new(core.ctx.wall())),
             registration: Registration::start(core),
             statfs: RefCell::default(),
@@ -146,11 +147,8 @@ impl Service for Ost {
         Ok(self.store.objects().sync_all().await?)
     }
 
-    fn params(&self) -> Vec<Param> {
+    fn params(&self) -> Vec<BoundParam<'_>> {
         self.list_params()
-    }
-    fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
-        self.set_one_param(name, value)
     }
 
     async fn stop(self: Rc<Self>) {

@@ -222,7 +222,7 @@ impl<S: Service> Inner<S> {
                 let pattern = request.args::<GetParams>()?.pattern;
                 let mut params = core.all_params(&**service);
                 // Only the administrator may see the clients.
-                let clients = format!("{}exports.", core.param_prefix());
+                let clients = format!("{}.exports.", core.param_prefix());
                 let all = core.is_administrator(request);
                 params.retain(|p| matches(&pattern, &p.name) && (all || !p.name.starts_with(&clients)));
                 Ok(Reply::of(&ParamList { params }))

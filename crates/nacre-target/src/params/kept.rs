@@ -1,6 +1,5 @@
 //! Parameters that the MGS keeps (`set_param -P`): applied at the start from the latest list, and whenever the list changes.
 
-use crate::params::common::set_params;
 use crate::service::Service;
 use crate::target_core::TargetCore;
 use alloc::string::String;
@@ -9,7 +8,7 @@ use nacre_osd::{Credits, Pins, table};
 use nacre_types::{Codec, Errno};
 use nacre_wire::matches;
 use nacre_wire::mgs::KeptParam;
-use nacre_wire::target::SetParam;
+use nacre_wire::params::apply_permanent;
 
 /// Row of `TARGET`: the parameters of this target that the MGS keeps.
 const KEPT_KEY: &[u8] = b"kept";
@@ -30,9 +29,10 @@ impl TargetCore {
     /// Applies a list of the MGS, and stores it for the next start.
     pub(crate) async fn keep<S: Service>(&self, service: &S, list: &[KeptParam]) -> Result<(), Errno> {
         self.apply_kept(service, list);
-        let names: Vec<String> = self.all_params(service).into_iter().map(|p| p.name).collect();
-        let is_ours = |kept: &&KeptParam| names.iter().any(|name| matches(&kept.name, name));
+        let params = self.bound_params(service);
+        let is_ours = |kept: &&KeptParam| params.iter().any(|param| matches(&kept.name, param.name()));
         let row = Codec::to_vec(&list.iter().filter(is_ours).cloned().collect::<Vec<_>>());
+        drop(params);
         let old = self.osd.get(table::TARGET, KEPT_KEY).await?;
         if old.map_or(row == Codec::to_vec(&Vec::<KeptParam>::new()), |old| old[..] == row[..]) {
             return Ok(());
@@ -59,14 +59,10 @@ impl TargetCore {
         self.params().kept_value(name, list)
     }
     fn set_kept<S: Service>(&self, service: &S, kept: &[KeptParam]) {
-        for KeptParam { name, value } in kept {
-            let set = SetParam { name: name.clone(), value: value.clone() };
-            let reply = set_params(self, service, &set);
-            if reply.refused.is_empty() {
-                continue;
-            }
-            tracing::warn!(target_name = %self.name, reason = reply.refused,
+        let refused = |reason: &str, name: &str| {
+            tracing::warn!(target_name = %self.name, reason,
                 "a permanent parameter is refused\nhint: nacre lctl set_param -P -d {name}");
-        }
+        };
+        apply_permanent(|| self.bound_params(service), kept, refused);
     }
 }

@@ -12,7 +12,8 @@ use nacre_target::{
 use nacre_types::{ClientUuid, Codec, Errno, LockCookie, Secret};
 use nacre_wire::Opcode;
 use nacre_wire::ost::{Glimpse, LockBlocking, ObjectState, Reserve, ReserveReply, SyncObject};
-use nacre_wire::target::{Empty, Param, Role, StatfsReply};
+use nacre_wire::params::{Arm, BoundParam, Row};
+use nacre_wire::target::{Empty, Role, StatfsReply};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -99,12 +100,10 @@ impl Service for Ledger {
         let total = sum.map_or(Ok(0), |row| u64::from_slice(&row))?;
         Ok(StatfsReply { bytes_total: total, files_used: gone, ..StatfsReply::default() })
     }
-    fn params(&self) -> Vec<Param> {
-        let name = format!("{}colour", self.core.param_prefix());
-        vec![Param { name, value: "blue".into(), writable: true, help: "for tests".into() }]
-    }
-    fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
-        if value == "red" { Ok(()) } else { Err(format!("{name} takes red, not {value}")) }
+    fn params(&self) -> Vec<BoundParam<'_>> {
+        const COLOUR: Row = Row::words("colour", &["blue", "red"], "blue", "For tests.");
+        let arm = Arm::word("blue", |_| Ok(()));
+        BoundParam::new(&COLOUR, &self.core.param_prefix(), "", arm).into_iter().collect()
     }
 }
 

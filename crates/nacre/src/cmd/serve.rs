@@ -13,6 +13,7 @@ use nacre_net::{Address, NetError};
 use nacre_osd_fs::OpenError;
 use nacre_rt::RtError;
 use nacre_types::{TargetKind, TargetName};
+use nacre_wire::params::TargetParam;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -47,7 +48,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     takeover: bool,
     /// Time for which a silent client keeps its locks and opens, and the longest time that a recovery waits for one
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = lease)]
+    #[arg(long, value_name = "SECONDS", default_value_t = default_lease(), value_parser = lease)]
     lease: f64,
     #[command(flatten)]
     connections: ConnectionArgs,
@@ -55,10 +56,16 @@ pub(crate) struct ServeArgs {
     metrics: MetricsArgs,
 }
 
+fn default_lease() -> f64 {
+    f64::from(TargetParam::LeaseMs.row().default_u32()) / 1000.0
+}
+
 fn lease(text: &str) -> Result<f64, String> {
+    let (least_ms, most_ms) = TargetParam::LeaseMs.row().range();
+    let (least, most) = (least_ms as f64 / 1000.0, most_ms as f64 / 1000.0);
     match text.parse() {
-        Ok(seconds) if (1.0..=300.0).contains(&seconds) => Ok(seconds),
-        _ => Err("a number of seconds from 1 to 300 is wanted".to_owned()),
+        Ok(seconds) if (least..=most).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("a number of seconds from {least} to {most} is wanted")),
     }
 }
 

@@ -17,6 +17,7 @@ use nacre_ost::Ost;
 use nacre_rt::{Config, EndReason, IslandRef, Node};
 use nacre_target::{TargetConfig, TargetIsland};
 use nacre_types::{TargetKind, TargetName};
+use nacre_wire::params::TargetParam;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,10 +26,6 @@ use std::time::{Duration, Instant};
 
 /// Event loops of a process.
 pub(crate) const LOOPS: usize = 1;
-/// Default lease: how long a client that is not heard keeps its locks.
-pub(crate) const LEASE_MS: u32 = 10_000;
-/// Modifying requests of one client in flight, as a target allows them.
-const MAX_MOD_RPCS: u16 = 8;
 /// Planned stop of one island.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 /// A stop that takes longer is reported.
@@ -83,7 +80,7 @@ impl Process {
             lost: Mutex::default(),
             refused: Mutex::default(),
             heard_clients: HeardClients::new(),
-            lease_ms: AtomicU32::new(LEASE_MS),
+            lease_ms: AtomicU32::new(TargetParam::LeaseMs.row().default_u32()),
             reopen: kind == ProcessKind::Up,
         });
         let on_end = targets.clone();
@@ -327,7 +324,7 @@ fn add_target(node: &Node, targets: &Targets, served: &Served, addresses: &[Stri
         addresses: addresses.to_vec(),
         mgs_nodes: served.mgs_nodes.clone(),
         lease_ms: targets.lease_ms.load(Ordering::Relaxed),
-        max_mod_rpcs: MAX_MOD_RPCS,
+        max_mod_rpcs: TargetParam::MaxModRpcs.row().default_u16(),
         ack_or_commit: true,
         reply_records: true,
         fault_points: cfg!(debug_assertions),

@@ -13,6 +13,7 @@
 use crate::query::tool::Tool;
 use anyhow::{Context as _, Result, ensure};
 use nacre_rt::Node;
+use nacre_wire::params::{Calls, Kind, metric_name, row_of};
 use nacre_wire::target::{GetParams, Param};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -179,25 +180,18 @@ fn render(params: &[Param]) -> String {
     let mut families = Families::default();
     for param in params {
         let parts: Vec<&str> = param.name.split('.').collect();
-        let (component, device, export, field) = match parts[..] {
-            [component, device, "exports", export, field] => {
-                (component, device, export, format!("exports_{field}"))
-            }
-            [component, device, ref rest @ ..] => (component, device, "", rest.join("_")),
-            _ => continue,
-        };
+        let [component, device, ref field @ ..] = parts[..] else { continue };
         let mut labels = format!("device=\"{}\"", escaped(device));
-        if !export.is_empty() {
+        if let ["exports", export, _] = *field {
             let export = export.get(..EXPORT_CHARS).unwrap_or(export);
             labels.push_str(&format!(",export=\"{}\"", escaped(export)));
         }
-        let of =
-            Of { name: format!("nacre_{}_{}", word(component), word(&field)), labels, help: &param.help };
+        let of = Of { name: metric_name(component, field), labels, help: &param.help };
         if is_number(param.value.trim()) {
             families.add(&of, "", "gauge", "", None, param.value.trim());
             continue;
         }
-        if field == "rpc_stats" {
+        if row_of(&param.name).is_some_and(|row| row.kind == Kind::Counters(Calls::InFlight)) {
             histogram(&mut families, &of, &param.value);
         }
         for line in param.value.lines() {
@@ -266,11 +260,6 @@ fn histogram(families: &mut Families, of: &Of<'_>, text: &str) {
 
 fn is_number(text: &str) -> bool {
     !text.is_empty() && text.len() < 40 && text.bytes().all(|b| b.is_ascii_digit())
-}
-
-/// Part of a metric's name.
-fn word(text: &str) -> String {
-    text.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' }).collect()
 }
 
 fn escaped(text: &str) -> String {

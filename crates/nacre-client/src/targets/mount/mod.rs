@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use nacre_node::{Ctx, Event, PeerConfig, Peers, WaitList};
 use nacre_types::{ClientUuid, Fid, MdtIndex, OstIndex, TargetKind, TargetName};
+use nacre_wire::params::MountParam;
 use nacre_wire::target::Role;
 
 /// The targets of the file system as far as they are known.
@@ -75,7 +76,7 @@ impl Mount {
             failure: RefCell::default(),
             stopped: Cell::new(false),
             last_time: Cell::new(i128::MIN),
-            holds: Cell::new(true),
+            holds: Cell::new(MountParam::DirAttrCache.row().default_switch()),
             warned_of_mdts: Cell::new(false),
         }
     }

@@ -5,6 +5,7 @@
 //! Not here: connections and resends (`nacre_node::Peer`).
 
 use crate::client::Client;
+use crate::params::Source;
 use crate::targets::mdt::Mdt;
 use crate::targets::target::Target;
 use alloc::boxed::Box;
@@ -15,9 +16,10 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use nacre_node::PeerConfig;
 use nacre_types::{Errno, Instant, MdtIndex, OstIndex, TargetKind, TargetName};
+use nacre_wire::Opcode;
 use nacre_wire::mgs::{KeptParam, ListTargets, TargetEntry, TargetList};
+use nacre_wire::params::{ImportParam, apply_permanent};
 use nacre_wire::target::{GetParams, Role};
-use nacre_wire::{Opcode, matches};
 
 /// How often the list of targets is asked for.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
@@ -28,8 +30,8 @@ const UNKNOWN_FS_TIMEOUT: Duration = Duration::from_secs(3);
 /// The same while the MGS knows none: its targets are probably starting.
 const EMPTY_MGS_TIMEOUT: Duration = Duration::from_secs(30);
 /// Modifying requests in flight per MDT and per OST.
-const MDT_MOD_RPCS: u16 = 7;
-const OST_MOD_RPCS: u16 = 8;
+const MDT_MOD_RPCS: u16 = ImportParam::MdcMaxModRpcs.row().default_u16();
+const OST_MOD_RPCS: u16 = ImportParam::OscMaxModRpcs.row().default_u16();
 
 impl Client {
     /// Keeps the list of targets up to date until the mount is stopped.
@@ -101,17 +103,16 @@ impl Client {
         if permanent.is_empty() || self.mount.params_applied.replace(now) == now {
             return;
         }
-        let params = self.params();
-        for KeptParam { name, value } in permanent {
-            for param in params.iter().filter(|p| p.writable && matches(name, &p.name)) {
-                if let Err(reason) = self.set(&param.name, value, true) {
-                    tracing::warn!(
-                        reason,
-                        "a permanent parameter is refused\nhint: nacre lctl set_param -P -d {name}"
-                    );
-                }
-            }
-        }
+        apply_permanent(
+            || self.params_for(Source::Mgs),
+            permanent,
+            |reason, name| {
+                tracing::warn!(
+                    reason,
+                    "a permanent parameter is refused\nhint: nacre lctl set_param -P -d {name}"
+                );
+            },
+        );
     }
 
     fn take_list(&self, list: TargetList) {

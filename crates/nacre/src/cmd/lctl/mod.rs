@@ -8,6 +8,7 @@ use crate::query::filesystems::{FileSystem, FileSystems, ScopeArgs};
 use crate::query::tool::{self, TimeoutArgs, Unreachable};
 use anyhow::{Result, bail};
 use clap::Subcommand;
+use nacre_wire::params::{explain_unmatched, permanent_rows};
 use nacre_wire::target::{GetParams, Param};
 pub(crate) use set::apply;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,10 +42,7 @@ pub(crate) enum LctlCommand {
     /// Change parameters of the running processes
     #[command(
         name = "set_param",
-        long_about = "Change parameters of the running processes of one file system.\n\
-            \n\
-            The reply shows the value in effect, which may be less than the requested one. A value that is out of\n\
-            range is refused. A counter is cleared by the value `clear` (or 0).",
+        long_about = set_param_help(),
         after_help = "Examples:\n\
             \x20 nacre lctl set_param 'mdc.*.max_mod_rpcs_in_flight=7'\n\
             \x20 nacre lctl set_param --fs /mnt/a 'mdc.*.stats=clear'\n\
@@ -100,8 +98,8 @@ pub(crate) fn run(command: &LctlCommand) -> Result<()> {
         LctlCommand::GetParam { values_only, describe, json, scope, timeout, patterns } => {
             let answers = ask(patterns, scope, *timeout)?;
             let named = patterns.iter().zip(&answers.found);
-            let missing: Vec<_> =
-                named.filter(|(_, found)| found.is_empty()).map(|(p, _)| format!("'{p}'")).collect();
+            let missing: Vec<&str> =
+                named.filter(|(_, found)| found.is_empty()).map(|(p, _)| p.as_str()).collect();
             let all: Vec<Shown> = answers.found.into_iter().flatten().collect();
             if *json {
                 output::json(&by_name(all))?;
@@ -119,13 +117,13 @@ pub(crate) fn run(command: &LctlCommand) -> Result<()> {
             if missing.is_empty() {
                 return Ok(());
             }
-            bail!("get_param: {}", nothing(&missing.join(", "), answers.silent))
+            bail!("get_param: {}", nothing(&missing, answers.silent))
         }
         LctlCommand::ListParam { recursive, mark, timeout, patterns } => {
             for pattern in patterns {
                 let (found, silent) = list(pattern, *recursive, *timeout)?;
                 if found.is_empty() {
-                    bail!("list_param: {}", nothing(&format!("'{pattern}'"), silent));
+                    bail!("list_param: {}", nothing(&[pattern], silent));
                 }
                 for (name, writable) in found {
                     output::line(&format!("{name}{}", if *mark && writable { "=" } else { "" }));
@@ -241,8 +239,8 @@ fn fits(asked: &[Asked]) -> BTreeSet<FileSystem> {
     asked.iter().filter(has).map(|a| a.fs.clone()).collect()
 }
 
-fn quoted(patterns: &[String]) -> String {
-    patterns.iter().map(|p| format!("'{p}'")).collect::<Vec<_>>().join(", ")
+fn quoted(patterns: &[impl AsRef<str>]) -> String {
+    patterns.iter().map(|p| format!("'{}'", p.as_ref())).collect::<Vec<_>>().join(", ")
 }
 
 /// Parameters that match, by pattern, of the file system that is meant.
@@ -281,13 +279,35 @@ pub(crate) fn matching(pattern: &str) -> Result<Vec<Param>> {
 }
 
 /// Why there is nothing to show.
-fn nothing(patterns: &str, silent: usize) -> String {
+fn nothing(patterns: &[&str], silent: usize) -> String {
+    let named = quoted(patterns);
     match silent {
-        0 => format!("no parameter matches {patterns}\nhint: nacre lctl list_param '*'"),
-        n => format!(
-            "no parameter matches {patterns} where somebody answers ({n} did not)\nhint: nacre status"
-        ),
+        0 => {
+            let whole: Vec<String> = patterns.iter().map(|pattern| whole(pattern)).collect();
+            let hint = hint(&whole, "nacre lctl list_param '*'");
+            format!("no parameter matches {named}\nhint: {hint}")
+        }
+        n => format!("no parameter matches {named} where somebody answers ({n} did not)\nhint: nacre status"),
     }
+}
+
+/// What the table of parameters says about patterns that match nothing, or else `otherwise`.
+fn hint(patterns: &[impl AsRef<str>], otherwise: &str) -> String {
+    let known: Vec<String> = patterns.iter().filter_map(|p| explain_unmatched(p.as_ref())).collect();
+    if known.is_empty() { otherwise.to_owned() } else { known.join("; ") }
+}
+
+/// The long help of `set_param`, with the parameters that can be set permanently.
+fn set_param_help() -> String {
+    let mut text = "Change parameters of the running processes of one file system.\n\n\
+        The reply shows the value in effect, which may be less than the requested one. A value that is out of\n\
+        range is refused. A counter is cleared by the value `clear` (or 0).\n\n\
+        Parameters that can also be set permanently; `get_param -H` describes them:\n"
+        .to_owned();
+    for (name, row) in permanent_rows() {
+        text.push_str(&format!("  {name}  {}, default {}\n", row.values(), row.default_text()));
+    }
+    text
 }
 
 /// `NAME=VALUE`, a text of several lines below its name.

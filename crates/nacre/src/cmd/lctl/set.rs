@@ -1,6 +1,6 @@
 //! `lctl set_param`: for the running processes, or with -P for good.
 
-use super::{Asked, ask_islands, fits};
+use super::{Asked, ask_islands, fits, hint, whole};
 use crate::output;
 use crate::process::{self, registry};
 use crate::query::filesystems::{FileSystem, FileSystems, ScopeArgs};
@@ -9,7 +9,7 @@ use crate::query::tool::{TimeoutArgs, Tool, Unreachable};
 use anyhow::{Result, bail, ensure};
 use nacre_types::TargetName;
 use nacre_wire::mgs::KeepParam;
-use nacre_wire::settings::{CLEAR, NotKept, check_setting};
+use nacre_wire::params::{CLEAR, NotKept, check_permanent, row_of};
 use nacre_wire::target::{GetParams, Param, SetParam};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -87,7 +87,8 @@ fn try_apply(all: &FileSystems, setting: &str, scope: &ScopeArgs, timeout: Timeo
         done.refused.extend(part.refused);
     }
     if done.set.is_empty() && done.refused.is_empty() {
-        bail!("set_param: no parameter matches '{name}'\nhint: nacre lctl list_param -FR '*'");
+        let hint = hint(&[&whole(name)], "nacre lctl list_param -FR '*'");
+        bail!("set_param: no parameter matches '{name}'\nhint: {hint}");
     }
     done.of = of;
     Ok(done)
@@ -234,12 +235,12 @@ fn kept(setting: &str, delete: bool) -> Result<KeepParam> {
         None => bail!("set_param: {setting:?} is not NAME=VALUE"),
     };
     let name = name.replace('/', ".");
-    match value.as_deref().map_or(Ok(()), |value| check_setting(&name, value)) {
+    match value.as_deref().map_or(Ok(()), |value| check_permanent(&name, value)) {
         Ok(()) => Ok(KeepParam { name, value }),
         Err(NotKept::Unknown) => {
-            bail!(
-                "set_param: no parameter that can be kept matches '{name}'\nhint: nacre lctl list_param -FR '*'"
-            )
+            let those = "nacre lctl set_param --help lists those that can";
+            let hint = if row_of(&name).is_some() { those.to_owned() } else { hint(&[&name], those) };
+            bail!("set_param: no parameter that can be kept matches '{name}'\nhint: {hint}")
         }
         Err(NotKept::Value(why)) => bail!("set_param: setting {why}"),
     }

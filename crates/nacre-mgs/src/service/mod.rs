@@ -3,6 +3,8 @@
 //! Invariants: the reply to a registration is sent when the registration is durable (the key of the name hash may never
 //! change under a file system that has used it); the list in memory equals the rows, so it is changed after the write.
 
+mod params;
+
 use crate::registry::{
     FILE_SYSTEMS, FsRow, News, PARAMS, ParamChange, REGISTER_KEY, Refused, Register, Registry, STATE,
     TARGETS, TargetChange, VERSION_KEY,
@@ -22,7 +24,8 @@ use nacre_types::{
 };
 use nacre_wire::Opcode;
 use nacre_wire::mgs::{AdmitReply, AdmitTarget, KeepParam, ListTargets, RegisterReply, RegisterTarget};
-use nacre_wire::target::{Empty, Param, Role, StatfsReply};
+use nacre_wire::params::BoundParam;
+use nacre_wire::target::{Empty, Role, StatfsReply};
 
 /// Rows of one scan.
 const PAGE: u32 = 1000;
@@ -271,9 +274,6 @@ impl Mgs {
         }
     }
 
-    fn register_name(&self) -> String {
-        format!("{}register", self.core.param_prefix())
-    }
     fn may_say(&self, kind: &'static str) -> Option<u64> {
         self.core.lines.allow(kind, self.core.ctx.now())
     }
@@ -359,58 +359,7 @@ impl Service for Mgs {
         self.registry.borrow().version()
     }
 
-    /// `mgs.MGS.register`, and `mgs.MGS.live.<fs>`: the targets of a file system.
-    fn params(&self) -> Vec<Param> {
-        let registry = self.registry.borrow();
-        let mut params = Vec::from([Param {
-            name: self.register_name(),
-            value: registry.register().name().to_string(),
-            writable: true,
-            help: "which targets may register: `open`: any; `known`: those that the MGS knows, and new ones from its own \
-                   machine. It becomes `known` when the first clients have mounted a file system"
-                .to_string(),
-        }]);
-        for (fs, targets) in registry.file_systems() {
-            let mut value = format!("fsname: {fs}\nconfig_version: {}\n", registry.version());
-            for t in targets {
-                let name = TargetName::Of { fs: fs.clone(), kind: t.kind, index: t.index };
-                let Remembered { uuid, incarnation, committed } = t.known;
-                let mut line = format!("{name}: {{ uuid: {uuid}, addresses: [{}]", t.addresses.join(", "));
-                line.push_str(&format!(", opening: {}, committed: {committed}", incarnation.number));
-                line.push_str(&format!(", replaced: {}", t.replaced));
-                if let Some(admitted) = t.admitted {
-                    line.push_str(&format!(", admitted: {admitted:?}"));
-                }
-                line.push_str(" }\n");
-                value.push_str(&line);
-            }
-            for kept in registry.kept() {
-                value.push_str(&format!("kept: {}={}\n", kept.name, kept.value));
-            }
-            params.push(Param {
-                name: format!("{}live.{fs}", self.core.param_prefix()),
-                value,
-                writable: false,
-                help: "targets of a file system, as they registered".to_string(),
-            });
-        }
-        params
-    }
-
-    fn set_param(&self, name: &str, value: &str) -> Result<(), String> {
-        if name != self.register_name() {
-            return Err(format!("{name} cannot be set (value {value})"));
-        }
-        let register =
-            Register::parse(value).ok_or_else(|| format!("{name}={value}: it is open or known"))?;
-        self.registry.borrow_mut().set_register(register);
-        tracing::info!(register = register.name(), "set by the administrator: which targets may register");
-        let mgs = self.me.clone();
-        self.core.ctx.spawn(async move {
-            if let Some(mgs) = mgs.upgrade() {
-                mgs.keep_register(None).await;
-            }
-        });
-        Ok(())
+    fn params(&self) -> Vec<BoundParam<'_>> {
+        self.list_params()
     }
 }

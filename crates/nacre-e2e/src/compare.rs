@@ -28,7 +28,7 @@ pub struct Compare {
     #[arg(short, long, value_delimiter = ',', default_value = "1,2")]
     processes: Vec<u32>,
     /// Files and directories of each process
-    #[arg(short = 'n', long, default_value_t = 500)]
+    #[arg(short = 'n', long, default_value_t = 300)]
     items: u32,
     /// Files of the source tree; 0: no tree
     #[arg(long, default_value_t = 500)]
@@ -73,12 +73,12 @@ struct Setup {
     processes: Vec<Process>,
 }
 
-/// A process in the foreground, and where it has mounted something.
+/// A process in the foreground, and its mount point.
 struct Process {
     child: Child,
     /// Open as long as it runs.
     _stdout: BufReader<ChildStdout>,
-    mount: Option<PathBuf>,
+    mount: PathBuf,
 }
 
 impl Setup {
@@ -125,13 +125,13 @@ impl Setup {
             "floor" => {
                 let mut floor = self.nacre();
                 floor.args(["bench", "floor"]).arg(&dir).args(self.no_uring.then_some("--no-uring"));
-                self.start(floor, "next: ", Some(&dir))?;
+                self.start(floor, "next: ", &dir)?;
             }
             "up" => {
                 let data = self.data("up")?;
                 let mut up = self.nacre();
                 up.arg("up").arg(&dir).arg("--dir").arg(data).args(self.mount_options());
-                self.start(up, "next: ", Some(&dir))?;
+                self.start(up, "next: ", &dir)?;
             }
             "nacre" => self.servers_and_mount(&dir)?,
             other => bail!("{other:?} is none of nacre, up, floor, ext4"),
@@ -166,18 +166,18 @@ impl Setup {
         let (data, own) = (self.data("nacre")?, self.dir("nacre-servers")?);
         let mut up = self.nacre();
         up.arg("up").arg(&own).arg("--dir").arg(data);
-        let said = self.start(up, "next: ", Some(&own))?;
+        let said = self.start(up, "next: ", &own)?;
         let line = said.iter().find_map(|l| l.split_once("mount another: nacre mount "));
         let (_, rest) = line.context("`up` says no line `mount another:`")?;
         let address = rest.split_whitespace().next().unwrap_or_default().to_owned();
         let mut mount = self.nacre();
         mount.arg("mount").arg(address).arg(dir).args(self.mount_options());
-        self.start(mount, "next: ", Some(dir))?;
+        self.start(mount, "next: ", dir)?;
         Ok(())
     }
 
     /// Starts a process and waits for a line that begins with `until`; its lines up to there.
-    fn start(&mut self, mut command: Command, until: &str, mount: Option<&Path>) -> Result<Vec<String>> {
+    fn start(&mut self, mut command: Command, until: &str, mount: &Path) -> Result<Vec<String>> {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let mut stdout = BufReader::new(child.stdout.take().context("stdout is a pipe")?);
         let mut ready = false;
@@ -186,7 +186,7 @@ impl Setup {
             ready = line.starts_with(until);
             said.push(std::mem::take(&mut line));
         }
-        self.processes.push(Process { child, _stdout: stdout, mount: mount.map(Path::to_owned) });
+        self.processes.push(Process { child, _stdout: stdout, mount: mount.to_owned() });
         ensure!(ready, "it ended before it was ready: its message is above");
         Ok(said)
     }
@@ -216,7 +216,9 @@ impl Setup {
             sh(self.bench("md", options)?.args(md).args(["--data", SMALL_FILE_BYTES, small]))?;
         }
         if options.tree > 0 {
-            let cold = "mount -o remount \"$1\"";
+            // The kernel forgets the names of that file system, and with FUSE the inodes. Without `-i` the helper of the
+            // installed nacre would be called.
+            let cold = "mount -i -o remount \"$1\"";
             let files = options.tree.to_string();
             sh(self.bench("tree", options)?.args(["-n", &files, "--list", &files, "--cold", cold]))?;
         }
@@ -224,15 +226,13 @@ impl Setup {
     }
 
     fn end(mut self) -> Result<()> {
-        for mut process in self.processes.drain(..).rev() {
-            if let Some(mount) = &process.mount {
-                sh(Command::new("umount").arg(mount))?;
-            }
-            output(Command::new("kill").arg(process.child.id().to_string()))?;
+        // Each process ends when its directory is unmounted.
+        while let Some(mut process) = self.processes.pop() {
+            sh(Command::new("umount").arg(&process.mount))?;
             let status = process.child.wait()?;
-            ensure!(status.success(), "a process that served {:?} ended with {status}", process.mount);
+            ensure!(status.success(), "the process of {} ended with {status}", process.mount.display());
         }
-        for dir in self.loops.drain(..).rev() {
+        while let Some(dir) = self.loops.pop() {
             output(Command::new("umount").arg(&dir))?;
         }
         Ok(())
@@ -243,9 +243,7 @@ impl Drop for Setup {
     fn drop(&mut self) {
         // Only after a failure does anything run still.
         for mut process in self.processes.drain(..).rev() {
-            if let Some(mount) = &process.mount {
-                drop(Command::new("umount").arg("-l").arg(mount).status());
-            }
+            drop(Command::new("umount").arg("-l").arg(&process.mount).status());
             drop(process.child.kill());
             drop(process.child.wait());
         }

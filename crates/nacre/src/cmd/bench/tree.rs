@@ -22,7 +22,7 @@ use std::process::{Command, Stdio};
         of --cold, and they are left out without it. Needs tar and git.",
     after_help = "Examples:\n\
         \x20 nacre bench tree /mnt/nacre --vs /tmp\n\
-        \x20 nacre bench tree /mnt/nacre --cold 'mount -o remount \"$1\"'    $1: the directory"
+        \x20 nacre bench tree /mnt/nacre --cold 'mount -i -o remount \"$1\"'    $1: the directory"
 )]
 pub(crate) struct TreeArgs {
     /// Directory to work in

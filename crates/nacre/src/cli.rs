@@ -50,10 +50,10 @@ pub(crate) enum Command {
     Target(target::TargetCommand),
     #[command(name = "lr_reader")]
     LrReader(lr_reader::LrReaderArgs),
-    /// Layouts, space and FIDs, with the field's spellings
+    /// Layouts, space and FIDs, with the commands of Lustre's `lfs`
     #[command(
         subcommand,
-        long_about = "Layouts, space and FIDs of mounted files, with the spellings and the output of the field's `lfs`.\n\
+        long_about = "Layouts, space and FIDs of mounted files, with the options and the output of Lustre's `lfs`.\n\
             A link to this program named `lfs` is this command.",
         after_help = "Examples:\n\
             \x20 nacre lfs setstripe -c -1 -S 4M /mnt/nacre/big    new files there: over all OSTs\n\
@@ -62,11 +62,11 @@ pub(crate) enum Command {
             \x20 nacre lfs fid2path /mnt/nacre $(nacre lfs path2fid /mnt/nacre/file)"
     )]
     Lfs(lfs::LfsCommand),
-    /// Parameters and devices, with the field's spellings
+    /// Parameters and devices, with the commands of Lustre's `lctl`
     #[command(
         subcommand,
-        long_about = "Parameters and devices of every nacre process on this machine, with the spellings of the field's\n\
-            `lctl`. A link to this program named `lctl` is this command.",
+        long_about = "Parameters and devices of every nacre process on this machine, with the commands of\n\
+            Lustre's `lctl`. A link to this program named `lctl` is this command.",
         after_help = "Examples:\n\
             \x20 nacre lctl list_param '*'            the first parts; -R mdt: everything below mdt\n\
             \x20 nacre lctl get_param 'mdc.*.stats'\n\

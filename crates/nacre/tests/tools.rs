@@ -488,7 +488,7 @@ fn tools_do_not_wait_for_each_process_that_stands_still_in_turn() {
     assert!(said.ok && said.out.contains("mdt.demo-MDT0000.num_exports="), "{} {}", said.out, said.err);
     assert_eq!(said.err.matches(&format!("demo-OST0000: {silent}")).count(), 1, "{}", said.err);
     let said = get("obdfilter.*.kbytestotal");
-    assert!(!said.ok && said.err.contains("where somebody answers (1 did not)"), "{}", said.err);
+    assert!(!said.ok && said.err.contains("1 did not answer"), "{}", said.err);
     assert!(m.good(&["lctl", "dl", "--timeout", "1"]).contains("DN obdfilter demo-OST0000"));
     let status = m.nacre(&["status", "--timeout", "1"]);
     assert_eq!(status.code, Some(3), "{}", status.err);

@@ -22,22 +22,22 @@ use std::time::Duration;
     long_about = "Unmount and stop what `nacre up` started, without loss.\n\
         \n\
         Refused while files are open; the message names the processes. The data is kept;\n\
-        `nacre destroy` removes it. One in memory (--ephemeral) is gone afterwards: while it\n\
-        has other mounts, here or on other hosts, `down` names them and asks, or wants --force;\n\
-        it tells them, so that calls there fail with EIO instead of waiting for ever.\n\
-        Other mounts of one on a disk wait until it is up again.",
+        `nacre destroy` removes it. A file system in memory (--ephemeral) is lost. If it has\n\
+        other mounts, here or on other hosts, `down` names them and asks for confirmation, or\n\
+        requires --force; their calls then fail with EIO instead of waiting for ever. Other\n\
+        mounts of a file system on disk wait until it is up again.",
     after_help = "Examples:\n\
-        \x20 nacre down               the only one that runs\n\
-        \x20 nacre down /mnt/a        the one mounted there\n\
-        \x20 nacre down --force       although other mounts lose a file system in memory"
+        \x20 nacre down               the only `up` that runs\n\
+        \x20 nacre down /mnt/a        the `up` that is mounted there\n\
+        \x20 nacre down --force       even if other mounts lose a file system in memory"
 )]
 pub(crate) struct DownArgs {
     /// Mount point of the `up` to stop (default: the only one that runs)
     mount: Option<PathBuf>,
-    /// Do not ask, although other mounts lose their file system
+    /// Do not ask for confirmation, even if other mounts lose their file system
     #[arg(short, long)]
     force: bool,
-    /// Seconds to wait for it to stop
+    /// Seconds to wait for its process to stop
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
 }
@@ -57,7 +57,7 @@ pub(crate) struct DownArgs {
 pub(crate) struct UmountArgs {
     /// The mount point
     mount: PathBuf,
-    /// Detach now, end when the last file is closed
+    /// Detach the mount now; its process ends when the last file is closed
     #[arg(short, long)]
     lazy: bool,
     /// Unmount now: calls that wait (for servers, for other mounts) and open files get errors
@@ -218,7 +218,7 @@ pub(crate) fn umount(args: &UmountArgs) -> Result<()> {
         ));
     } else if !still_open.is_empty() {
         output::note(&format!(
-            "detached; its process goes on until the last file is closed, by {still_open}"
+            "detached; its process continues until the last file is closed, by {still_open}"
         ));
     } else if let Some(process) = process.filter(|p| p.kind == ProcessKind::Mount) {
         wait_for_end(&process)?;

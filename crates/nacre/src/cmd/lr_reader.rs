@@ -25,8 +25,8 @@ use std::sync::Arc;
         A stopped target is read without being changed; a target that is served on this machine\n\
         is asked. A link to this program named `lr_reader` is this command.\n\
         \n\
-        A client's own last_* numbers stay 0, as in the field: the numbers are in its reply records, one for\n\
-        each used slot: of the latest change in the slot, even if the client is known to have the\n\
+        A client's own last_* numbers stay 0, as in Lustre, because its reply records have them. Each used\n\
+        slot has one record, of the latest change in the slot, even if the client is known to have the\n\
         reply. last_data is the part of a reply that reconstruction needs (of an open: its disposition).",
     after_help = "Examples:\n\
         \x20 nacre lr_reader /data/mdt0\n\

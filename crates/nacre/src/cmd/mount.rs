@@ -30,7 +30,7 @@ pub(crate) struct MountArgs {
     /// File system to mount: HOST[:PORT]:/FS or unix:PATH:/FS
     #[arg(value_name = "ADDRESS:/FS")]
     source: String,
-    /// Where
+    /// Mount point
     dir: PathBuf,
     #[command(flatten)]
     options: OptionArgs,

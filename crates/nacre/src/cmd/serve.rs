@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
         \x20 nacre serve /data/mgs /data/mdt0 --listen 10.0.0.1:9988\n\
         \x20 nacre serve /data/ost0 --listen 0.0.0.0:9988 --advertise 10.0.0.2:9988\n\
         \n\
-        There is no authentication yet: whoever reaches the address can read and write\n\
+        There is no authentication yet: everyone who reaches the address can read and write\n\
         everything."
 )]
 pub(crate) struct ServeArgs {
@@ -115,7 +115,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     // A supervisor that waits for it (systemd's Type=notify) starts what depends on the targets.
     drop(sd_notify::notify(&[sd_notify::NotifyState::Ready]));
     if args.listen.is_some() {
-        output::line("no authentication yet: whoever reaches the address can read and write everything");
+        output::line("no authentication yet: everyone who reaches the address can read and write everything");
     }
     while signals.wait() == Woken::Inside {
         process.check_lost()?;

@@ -25,7 +25,7 @@ use std::process::ExitCode;
         \x20 up             the target or mount answers\n\
         \x20 degraded       the mount answers, but has no connection to one of its servers\n\
         \x20 no answer      the process runs but did not answer in time: it is stopped or very busy\n\
-        \x20 down           its process has ended without being told to: nobody serves the target, or the mount\n\
+        \x20 down           the process ended without a planned stop: the target or mount is not served\n\
         \x20 refused        another target has this name, or this one is an old copy: it is not served\n\
         \x20 no permission  this user may not ask the process (run `status` as the user who started it)",
     after_help = "Exit status:\n\
@@ -212,7 +212,7 @@ fn down(mut entry: ProcessEntry) -> Process {
     let mounts = std::mem::take(&mut entry.mounts);
     let is_target = |name: &String| TargetName::parse(name).is_some();
     entry.islands.retain(|name| if is_target(name) { has_targets } else { !mounts.is_empty() });
-    let ended = format!("down: its process has ended without being told to (pid {})", entry.pid);
+    let ended = format!("down: its process ended without a planned stop (pid {})", entry.pid);
     let left = |point: &PathBuf| {
         let point = output::name(point);
         format!(

@@ -1,6 +1,6 @@
-//! `nacre target`: which targets a file system has, and admitting another one, or an old copy, under a registered name.
+//! `nacre target`: lists the targets of a file system, and admits another target, or an old copy, under a registered name.
 //!
-//! A tool of the MGS: of one that runs on this machine, or of a stopped one, which is served for the moment of the question.
+//! Both are requests to the MGS. It runs on this machine, or is stopped: then this process serves it for the request.
 
 use crate::output;
 use crate::process::islands::Process;
@@ -21,7 +21,7 @@ pub(crate) enum TargetCommand {
         long_about = "Show the targets of a file system as the MGS knows them.\n\
             \n\
             A target is known by the uuid that mkfs gave it, by how often its store was opened (`openings`),\n\
-            and by the highest change that it has called durable (`durable`; written down every 30 s, so it may\n\
+            and by the highest change that it has called durable (`durable`; recorded every 30 s, so it may\n\
             be older than the truth). `replaced` counts how often another target, or an old copy, was admitted\n\
             under the name.",
         after_help = "Examples:\n\
@@ -46,10 +46,11 @@ pub(crate) enum TargetCommand {
             \x20 2. nacre target replace FS-OSTnnnn                              (where the MGS is served)\n\
             \x20 3. nacre serve DIR\n\
             \n\
-            Mounts and the MDT continue without a restart. New files may be placed on the new OST at once. Of the old\n\
-            files every stripe that was on the lost OST is lost: reading, writing and truncating it gives EIO,\n\
-            never zeros; the files can be removed, and `nacre check` lists them. Handles that were open for\n\
-            writing on files of that OST fail with EIO. If the lost OST returns, it is refused.\n\
+            Mounts and the MDT continue without a restart. New files may be placed on the new OST at once.\n\
+            Every stripe that old files had on the lost OST is lost: reading, writing and truncating it fails\n\
+            with EIO, and it never reads as zeros. The files can be removed, and `nacre check` lists them.\n\
+            Handles that were open for writing on files of that OST fail with EIO. If the lost OST returns,\n\
+            it is refused.\n\
             \n\
             Exit status: 0 admitted, 1 not (the message says why), 2 wrong usage.",
         after_help = "Examples:\n\
@@ -71,10 +72,11 @@ pub(crate) enum TargetCommand {
             \x20 1. nacre target accept-rollback FS-OSTnnnn     (where the MGS is served)\n\
             \x20 2. nacre serve DIR\n\
             \n\
-            Of an OST, objects that the copy has are served as they are there, which may be older than their\n\
-            files say; stripes that it does not have give EIO, never zeros. Of an MDT, names, sizes and modes\n\
-            are those of the copy; every mount loses what it has open, and objects of later files are left on\n\
-            the OSTs (`nacre check` lists them). Mounts and other servers go on without a restart.\n\
+            OST: objects are served as they are in the copy, which may be older than the MDT's record of\n\
+            their files. Stripes that are not in the copy fail with EIO and never read as zeros.\n\
+            MDT: names, sizes and modes are those of the copy. Every mount loses its open files, and\n\
+            objects of later files are left on the OSTs (`nacre check` lists them).\n\
+            Mounts and other servers continue without a restart.\n\
             \n\
             Exit status: 0 admitted, 1 not (the message says why), 2 wrong usage.",
         after_help = "Examples:\n\

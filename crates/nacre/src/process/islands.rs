@@ -232,7 +232,7 @@ fn stop_island(island: &IslandRef, signals: &mut Signals) -> Result<()> {
             None => {}
         }
         if signals.hurry() {
-            bail!("{name} was told to end at once");
+            bail!("{name} was not stopped as planned, because a second signal came");
         }
         if start.elapsed() > STOP_LIMIT {
             bail!("{name} has not stopped within {STOP_LIMIT:?}");
@@ -240,7 +240,7 @@ fn stop_island(island: &IslandRef, signals: &mut Signals) -> Result<()> {
         if start.elapsed() > STOP_QUIET && !std::mem::replace(&mut told, true) {
             let what = match TargetName::parse(name) {
                 Some(_) => format!("{name} is being stopped"),
-                None => "telling the servers that the mount ends".to_owned(),
+                None => "the mount is disconnecting from its servers".to_owned(),
             };
             output::note(&format!("{what}, {} s at most; Ctrl-C ends at once", STOP_LIMIT.as_secs()));
         }

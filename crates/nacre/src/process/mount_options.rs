@@ -84,9 +84,9 @@ impl OptionArgs {
 fn option_help() -> String {
     format!(
         "Mount options, separated by commas: {}.\n\
-         Access times: relatime is the default. intr: INT, QUIT, ALRM and TERM with a handler end calls that change nothing \
-         and wait for a server for two seconds; without it only a signal that ends the process does. nouring: requests through \
-         /dev/fuse only.",
+         Access times: relatime is the default. intr: the signals INT, QUIT, ALRM and TERM also interrupt (EINTR) a call that \
+         changes nothing and has waited for a server for two seconds; without this option, only a signal that ends the \
+         process does. nouring: requests through /dev/fuse only.",
         WORDS
     )
 }

@@ -21,7 +21,7 @@ const TIMEOUT_S: u64 = 5;
 /// How long a command waits for a reply. All servers are asked at the same time, so it limits all of them together.
 #[derive(clap::Args, Debug, Clone, Copy)]
 pub(crate) struct TimeoutArgs {
-    /// Seconds to wait for an answer
+    /// Seconds to wait for a reply
     #[arg(long, value_name = "SECONDS", default_value_t = TIMEOUT_S, value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
 }
@@ -89,7 +89,7 @@ impl Tool {
             // Its queue of connections is full: the process does not accept any more.
             Err(Errno::AGAIN) => return Err(NoReply { island: island.into(), pid, timeout }.into()),
             Err(e) => {
-                let what = format!("{island}: nobody answers at {}", socket.display());
+                let what = format!("{island}: no process answers at {}", socket.display());
                 return Err(anyhow::Error::new(e).context(what));
             }
         };

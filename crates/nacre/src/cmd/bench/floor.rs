@@ -22,15 +22,15 @@ use std::time::Duration;
     long_about = "Mount a file system in memory behind nacre's FUSE layer, to measure others against.\n\
         \n\
         It has no servers and no disk, so that a load on it shows what the kernel and the FUSE\n\
-        layer cost. Nothing is checked or kept: its files are gone with the process, which serves\n\
-        until the directory is unmounted, or Ctrl-C.",
+        layer cost. Permissions are not checked, and the files are lost when the process ends. It\n\
+        serves until the directory is unmounted, or Ctrl-C.",
     after_help = "Examples:\n\
         \x20 nacre bench floor /mnt/floor                 the kernel caches names, attributes and data\n\
         \x20 nacre bench floor /mnt/floor --validity 0    every call is a request\n\
         \x20 nacre bench md /mnt/nacre --vs /mnt/floor"
 )]
 pub(crate) struct FloorArgs {
-    /// Where
+    /// Mount point
     dir: PathBuf,
     /// Seconds for which the kernel may use names, attributes and file data without a request
     #[arg(long, value_name = "SECONDS", default_value_t = 1_000_000_000, value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]

@@ -16,10 +16,11 @@ use std::process::{Command, Stdio};
     long_about = "Seconds for what people do with a source tree: untar, cp -r, walk, read, ls -l, git clone,\n\
         checkout and status, rm -rf.\n\
         \n\
-        Works on any directory of any file system, with --vs on several in turn. The tree is made for the\n\
-        run, always the same: text files of 2 to 250 KiB, 23 KiB on average, ten in a directory. A walk asks\n\
-        for the attributes of every file. Warm rows follow the same step, not measured; cold ones the command\n\
-        of --cold, and they are left out without it. Needs tar and git.",
+        Works on any directory of any file system, with --vs on several in turn. Each run makes\n\
+        the same tree: text files of 2 to 250 KiB, 23 KiB on average, ten in a directory. A walk\n\
+        reads the attributes of every file. A warm row is measured after the same step has run\n\
+        once without being measured. A cold row is measured after the command of --cold; without\n\
+        this option there are no cold rows. Needs tar and git.",
     after_help = "Examples:\n\
         \x20 nacre bench tree /mnt/nacre --vs /tmp\n\
         \x20 nacre bench tree /mnt/nacre --cold 'mount -i -o remount \"$1\"'    $1: the directory"

@@ -287,7 +287,9 @@ fn nothing(patterns: &[&str], silent: usize) -> String {
             let hint = hint(&whole, "nacre lctl list_param '*'");
             format!("no parameter matches {named}\nhint: {hint}")
         }
-        n => format!("no parameter matches {named} where somebody answers ({n} did not)\nhint: nacre status"),
+        n => format!(
+            "no parameter of the processes that answered matches {named}; {n} did not answer\nhint: nacre status"
+        ),
     }
 }
 
@@ -300,8 +302,8 @@ fn hint(patterns: &[impl AsRef<str>], otherwise: &str) -> String {
 /// The long help of `set_param`, with the parameters that can be set permanently.
 fn set_param_help() -> String {
     let mut text = "Change parameters of the running processes of one file system.\n\n\
-        The reply shows the value in effect, which may be less than the requested one. A value that is out of\n\
-        range is refused. A counter is cleared by the value `clear` (or 0).\n\n\
+        The reply shows the value in effect, which may be less than the requested one. A value\n\
+        out of range is refused. The value `clear` (or 0) clears a counter.\n\n\
         Parameters that can also be set permanently; `get_param -H` describes them:\n"
         .to_owned();
     for (name, row) in permanent_rows() {

@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// Remove the layout that was set on the directory
     #[arg(short = 'd', long, conflicts_with_all = ["stripe_count", "stripe_size", "stripe_index"])]
     delete: bool,
-    /// Seconds to wait for an answer (default: as long as it takes; what was asked for may be done all the same)
+    /// Seconds to wait for a reply (default: no limit; after a timeout the layout may still be set)
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(super) timeout: Option<u64>,
     /// A directory, or a file that does not exist or was never written

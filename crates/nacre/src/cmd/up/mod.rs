@@ -34,14 +34,14 @@ use std::time::{Duration, Instant};
         targets (OSTs) from a directory that is kept between runs, and mounts the file\n\
         system. The next `nacre up` with the same mount point (or --dir) finds the same data.\n\
         \n\
-        Ctrl-C unmounts and stops without loss. If files are open it says who holds them;\n\
+        Ctrl-C unmounts and stops without loss. If files are open, it names their processes;\n\
         a second Ctrl-C detaches the mount lazily. A mount point that a killed process\n\
         left behind is cleared.",
     after_help = "Examples:\n\
         \x20 nacre up                                  mount on /mnt/nacre\n\
         \x20 nacre up /mnt/a --dir /data/a --osts 4    a new file system with four OSTs\n\
         \x20 nacre up /mnt/t --ephemeral --detach      in memory, in the background\n\
-        \x20 nacre up --listen 10.0.0.1:9988           mounts on other hosts may come, too"
+        \x20 nacre up --listen 10.0.0.1:9988           other hosts can mount it, too"
 )]
 pub(crate) struct UpArgs {
     /// Mount point; created if it does not exist
@@ -50,7 +50,7 @@ pub(crate) struct UpArgs {
     /// Data directory (default: a directory under /var/lib/nacre that belongs to the mount point)
     #[arg(long, conflicts_with = "ephemeral")]
     dir: Option<PathBuf>,
-    /// Keep everything in memory; the data is lost when it stops
+    /// Keep everything in memory; the data is lost when the file system stops
     #[arg(long)]
     ephemeral: bool,
     /// Return once the file system is mounted, and continue in the background
@@ -308,7 +308,7 @@ fn banner(talk: &Talk, process: &Process, mounted: &Mounted, fs: &FileSystem, lo
     let data = fs
         .data
         .as_ref()
-        .map_or_else(|| "in memory: gone when it stops".into(), |d| d.path().display().to_string());
+        .map_or_else(|| "in memory: lost when it stops".into(), |d| d.path().display().to_string());
     let down = if talk.is_detached() { "nacre down" } else { "Ctrl-C (or nacre down)" };
     talk.line(&format!("\nfile system {name} is mounted on {}", mounted.dir.display()));
     talk.line(&format!("  capacity       {capacity}"));
@@ -324,7 +324,7 @@ fn banner(talk: &Talk, process: &Process, mounted: &Mounted, fs: &FileSystem, lo
     if let Some(hint) = mounted.hint() {
         talk.line(&format!("  {hint}"));
     }
-    talk.line("  no authentication yet: whoever can reach this address can read and write everything");
+    talk.line("  no authentication yet: everyone who can reach this address can read and write everything");
     talk.line(&format!(
         "next: copy something to {}, nacre status, nacre lfs df -h; stop: {down}",
         mounted.dir.display()

@@ -1,4 +1,5 @@
-//! The front door: one API for all doors of a mount, FUSE first. The calls stand with their concepts.
+//! The client of a mount: the one interface for all front ends, of which FUSE is the first. This file has its start and end;
+//! the calls are in the folders of their subjects (`data`, `files`, `metadata`, `locks`).
 
 use crate::api::MountConfig;
 use crate::files::lost::LostHandles;
@@ -96,7 +97,7 @@ impl Client {
                 }
                 tracing::warn!(
                     %target_name, without_reply, not_durable,
-                    "does not reply at unmount: changes without a reply may be lost; so may those that are not durable, if its \
+                    "the target does not reply at unmount: changes without a reply may be lost; so may those that are not durable, if its \
                      machine was lost"
                 );
             }
@@ -111,7 +112,7 @@ impl Client {
                 done.fulfil(());
             });
             if !self.within_timeout(gone).await {
-                tracing::warn!(target_name = %name, "does not reply at unmount: it evicts this client when the lease ends");
+                tracing::warn!(target_name = %name, "the target does not reply at unmount: it evicts this client when the lease ends");
             }
         });
         join_all(farewells).await;

@@ -67,7 +67,7 @@ impl Client {
                 Arm::switch(active, move |active| {
                     target.peer.set_active(active);
                     self.locks.retry_all();
-                    tracing::warn!(target_name = %target.name, active, "set by the administrator");
+                    tracing::warn!(target_name = %target.name, active, "the administrator set osc.active of a target");
                 })
             }
             ImportParam::RpcStats => Arm::counters(imports::rpc_stats(&self.ctx, &target), move || {

@@ -1,7 +1,7 @@
 //! The dispatcher: one reply per request, and a task for each request that waits.
 //!
-//! Invariants: every request that wants a reply gets exactly one; a panic in one request is EIO for its caller and a
-//! line in the log, and the mount continues; a request in progress is indexed by its number until its reply has been
+//! Invariants: every request that wants a reply gets exactly one; after a panic in one request its caller gets EIO, the
+//! panic is logged, and the mount continues; a request in progress is indexed by its number until its reply has been
 //! pushed, so that INTERRUPT finds it. Replies that need no file system are sent without a task.
 //!
 //! Not here: the operations (`handlers`), signals (`interrupt.rs`), reading and writing the device (`device.rs`).
@@ -156,7 +156,7 @@ impl<O: Ops> Door<O> {
         match item.downcast::<Interrupted>().map_err(|item| item.downcast::<Transport>()) {
             Ok(interrupted) => self.interrupted(*interrupted),
             Err(Ok(transport)) => *self.transport.borrow_mut() = transport.to_string(),
-            Err(Err(_)) => warn!("something that is no FUSE request came to the door of a mount"),
+            Err(Err(_)) => warn!("a bug: a mount got an event that is not a request of the kernel"),
         }
     }
     /// The transport of requests, for people; empty before the mount.
@@ -514,7 +514,7 @@ mod tests {
         args.extend_from_slice(b"dir\0");
         let mut world = World::new();
         assert_eq!(world.visit(request(op::MKDIR, 10, &args), now), []);
-        assert!(world.asked.is_empty(), "while nothing is lost nobody is looked at");
+        assert!(world.asked.is_empty(), "while no locks are lost no process is examined");
         world.back();
         assert_eq!(world.visit(None, now), [(10, -Errno::ENOENT.0)]);
         world.door.file_system().lost.borrow_mut().push(Fid::ROOT);
@@ -604,7 +604,7 @@ mod tests {
         }
         .put(&mut args);
         let world = given_up(op::SETLKW, &args);
-        assert_eq!(world.door.file_system().locked.get(), 0, "the lock that nobody waits for is dropped");
+        assert_eq!(world.door.file_system().locked.get(), 0, "a lock whose caller has ended is dropped");
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl DoorSink for FuseSink {
             Ok(FuseEffect::LockWaits { ticket, pid }) => ticket.waits(pid),
             // There is no receiver for a second attachment (a client that was created again).
             Ok(FuseEffect::Attach(news)) => drop(self.attach.try_send(news)),
-            Err(_) => warn!("an effect that is not the FUSE door's came to it"),
+            Err(_) => warn!("a bug: the FUSE front end got an effect that is none of FUSE"),
         }
     }
 }
@@ -98,7 +98,7 @@ impl FuseSource {
             match mounted.channel.clone_channel() {
                 Ok(clone) => channels.push(Arc::new(clone)),
                 Err(error) => {
-                    warn!(%error, "no further descriptor of /dev/fuse; one event loop serves the mount");
+                    warn!(%error, "/dev/fuse cannot be cloned; one event loop serves the mount");
                     break;
                 }
             }

@@ -1,7 +1,7 @@
 //! Signals: when a call ends although the servers have not answered.
 //!
 //! A waiting file lock ends at once (the kernel restarts the call if the signal had no handler). Any other request
-//! waits for its servers for [`PATIENCE`]; after that the front end examines why its caller was interrupted
+//! waits for its servers for [`SIGNAL_DELAY`]; after that the front end examines why its caller was interrupted
 //! (`caller.rs`). The call of an ending caller ends whatever the request was: the caller uses no result, and every
 //! process can be killed, however long the servers stay away. A caller that handles the signal waits on, as on a local
 //! disk: POSIX gives lseek(2), stat(2) and link(2) no EINTR, and EINTR for a change that may still happen would be
@@ -23,7 +23,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// How long a request waits for its servers before a signal counts.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const SIGNAL_DELAY: Duration = Duration::from_secs(2);
 /// Interval at which a caller is examined.
 const LOOK: Duration = Duration::from_millis(500);
 /// Beyond this callers wait: abandoned requests still occupy a server's queue.
@@ -52,7 +52,7 @@ impl<O: Ops> Door<O> {
 
     /// Abandons `target` when it is time. Also for requests for which the kernel sends no interrupt.
     pub(crate) async fn patiently(self: Rc<Self>, target: Rc<FuseRequest>, start: Instant) {
-        self.ctx.sleep_until(start + PATIENCE).await;
+        self.ctx.sleep_until(start + SIGNAL_DELAY).await;
         while !target.is_answered() {
             let (unique, pid) = (target.unique(), target.header.pid);
             self.ctx.push(Effect::Door(Box::new(FuseEffect::LookAtCaller { unique, pid })));

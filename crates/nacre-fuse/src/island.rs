@@ -1,4 +1,4 @@
-//! The island of a mount: requests of the kernel in, replies out; and the messages of tools about the mount itself.
+//! The island of a mount: takes requests of the kernel and sends their replies; also serves tools that ask about the mount.
 //!
 //! It owns the client core. This crate uses std, but the value lives inside an island, so the rules of islands apply:
 //! no thread-locals, no globals, no clock, no I/O; only effects leave, which are `Send`.

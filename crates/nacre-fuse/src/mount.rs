@@ -242,7 +242,7 @@ enum RootState {
 
 /// Accesses the root of a mount, on a thread of its own, because the call may never return.
 fn root_state(path: &Path) -> RootState {
-    const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
+    const ANSWER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
     let (tx, rx) = std::sync::mpsc::sync_channel(1);
     let asked = path.to_owned();
     let thread = std::thread::Builder::new().name("mount-check".to_owned()).spawn(move || {
@@ -253,7 +253,7 @@ fn root_state(path: &Path) -> RootState {
     if thread.is_err() {
         return RootState::Silent;
     }
-    match rx.recv_timeout(PATIENCE) {
+    match rx.recv_timeout(ANSWER_TIMEOUT) {
         Ok(Err(Errno::NOTCONN | Errno::CONNABORTED)) => RootState::Dead,
         Ok(_) => RootState::Answers,
         Err(_) => RootState::Silent,

@@ -205,7 +205,7 @@ impl Notifier {
             && state.pool < THREADS_MAX
             && let Err(error) = grow(&self.shared, state)
         {
-            tracing::warn!(%error, "no further notifier thread; notifications wait for the present ones");
+            tracing::warn!(%error, "a further notifier thread cannot be started; notifications wait for the present ones");
         }
         drop(guard);
         if may_wait { &self.shared.work } else { &self.shared.prompt_work }.notify_one();

@@ -126,7 +126,7 @@ fn negotiate(args: &InitIn, config: SessionConfig) -> Result<(Session, InitOut),
 
 /// Waits for the kernel's INIT on a fresh connection and answers it.
 pub(crate) fn begin(channel: &Arc<Channel>, config: SessionConfig) -> Result<Session, SessionError> {
-    const PATIENCE_S: u64 = 10;
+    const INIT_TIMEOUT_S: u64 = 10;
     loop {
         match channel.read().map_err(SessionError::Device)? {
             Read::Request(request) if request.opcode() == op::INIT => return answer(&request, config),
@@ -137,9 +137,9 @@ pub(crate) fn begin(channel: &Arc<Channel>, config: SessionConfig) -> Result<Ses
             Read::Gone => return Err(SessionError::Gone),
             Read::Empty => {
                 let Some(fd) = channel.poll_fd() else { return Err(SessionError::Gone) };
-                let patience = Timespec { tv_sec: PATIENCE_S as i64, tv_nsec: 0 };
-                match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)) {
-                    Ok(0) => return Err(SessionError::Silent { seconds: PATIENCE_S }),
+                let timeout = Timespec { tv_sec: INIT_TIMEOUT_S as i64, tv_nsec: 0 };
+                match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) {
+                    Ok(0) => return Err(SessionError::Silent { seconds: INIT_TIMEOUT_S }),
                     Ok(_) | Err(rustix::io::Errno::INTR) => {}
                     Err(e) => return Err(SessionError::Device(e)),
                 }

@@ -4,7 +4,7 @@ use crate::rows::acl::{Acl, permits};
 use alloc::vec::Vec;
 use nacre_types::{Attr, Caller, Fid, Timestamp};
 
-/// The value of an ACL's attribute: what is taken is given back as it was, and no right comes from nowhere.
+/// The value of an ACL's attribute: an accepted value is returned unchanged, and grants no permission that it does not contain.
 pub fn acl(bytes: &[u8]) {
     let Ok(Some(mut acl)) = Acl::parse(bytes) else { return };
     assert_eq!(acl.to_bytes(), bytes);

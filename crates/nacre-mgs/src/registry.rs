@@ -79,7 +79,7 @@ codec_struct! {
         pub fs: FsName,
         pub kind: TargetKind,
         pub index: u32,
-        /// Whoever registers under this name must be this target, with all that was durable.
+        /// A target that registers under this name must be this one, with all changes that were durable.
         pub known: Remembered,
         /// With which it registered first.
         pub secret: Secret,
@@ -378,7 +378,7 @@ impl Registry {
         let fs = self.file_systems.get(&target.fs);
         fs.is_some_and(|fs| fs.targets.contains_key(&(target.kind, target.index)))
     }
-    /// Whether clients have mounted this file system for the first time, and nobody has looked at that yet.
+    /// Whether clients have mounted this file system for the first time, and this was not noted yet.
     pub(crate) fn is_unsettled(&self, fs: &FsName) -> bool {
         self.file_systems.get(fs).is_some_and(|fs| !fs.row.settled)
     }
@@ -448,7 +448,7 @@ impl TargetChange {
     }
 }
 
-/// Whoever registers from another machine has addresses there.
+/// A target that registers from another machine has addresses there.
 fn check_addresses(addresses: &[String], sender: &Sender) -> Result<(), Refused> {
     if addresses.len() > ADDRESSES_MAX || addresses.iter().any(|a| a.len() > ADDRESS_BYTES_MAX) {
         return Err(Refused::Invalid { what: "at most 16 addresses of at most 255 bytes" });

@@ -41,7 +41,7 @@ impl Holder {
         let Self { pid, start_ticks, host, command, since } = self;
         format!("pid {pid}\nstart {start_ticks}\nhost {host}\nsince {since}\ncommand {command}\n")
     }
-    /// Reads what is there; a field that is missing stays empty.
+    /// Reads the fields of a lock file; a missing field stays empty.
     pub(crate) fn from_text(text: &str) -> Self {
         let mut holder = Self::default();
         for line in text.lines() {

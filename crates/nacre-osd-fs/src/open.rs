@@ -242,7 +242,7 @@ fn make_dir(dir: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
     }
 }
 
-/// Unlinks; what is not there is gone.
+/// Unlinks; succeeds if the name does not exist.
 pub(crate) fn remove(dir: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
     match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),

@@ -1,4 +1,5 @@
-//! Reply records: the memory of a change from which a target replies to its resend without executing it again.
+//! Reply records: a target's records of executed changes. From its record a target replies to the resend of a change,
+//! without executing it again.
 
 use alloc::vec::Vec;
 use nacre_types::{Codec, DecodeError, Fid, Generation, Reader, Tag, Transno, Writer, Xid, codec_struct};

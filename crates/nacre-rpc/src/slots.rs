@@ -1,8 +1,9 @@
 //! Slots of modifying requests: how many may be outstanding, and which tag each carries.
 //!
-//! Invariants: a tag is the lowest free bit + 1 and belongs to one outstanding request; at most `limit` tags are
-//! in use, plus one for a CLOSE or a batch of nothing but closes (a lock cancel may have to close a file: without the extra
-//! slot it could wait for itself). Requests that serve a callback take no slot.
+//! Invariants: a tag is the lowest free bit + 1 and belongs to one outstanding request; at most `limit` tags are in use,
+//! plus one for a CLOSE or a batch of closes only. (Before a lock is cancelled, a file may have to be closed. Without the
+//! extra slot this close could wait for changes that themselves wait for the cancel.) Requests that serve a callback take
+//! no slot.
 
 use alloc::vec::Vec;
 use nacre_types::Tag;

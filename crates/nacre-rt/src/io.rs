@@ -213,7 +213,9 @@ impl IoPool {
         let shared = node.clone();
         match std::thread::Builder::new().name(name).spawn(move || shared.io_pool.serve(&shared)) {
             Ok(thread) => jobs.threads.push(thread),
-            Err(error) => tracing::warn!(%error, "no further I/O thread"),
+            Err(error) => {
+                tracing::warn!(%error, "a further I/O thread cannot be started, operations wait for the present ones")
+            }
         }
     }
 

@@ -200,7 +200,10 @@ impl IslandRef {
     pub(crate) fn door(&self, item: Box<dyn Any + Send>) {
         match self.0.door.get() {
             Some(sink) => sink.door(self, item),
-            None => tracing::warn!(island = self.name(), "an answer for a front end, but none is attached"),
+            None => tracing::warn!(
+                island = self.name(),
+                "a reply for a front end is lost: no front end is attached"
+            ),
         }
     }
 
@@ -370,7 +373,7 @@ impl IslandRef {
             ctx.abandon();
         };
         if catch_unwind(AssertUnwindSafe(give_back)).is_err() {
-            tracing::warn!(island = self.name(), "panicked again while it was dropped");
+            tracing::warn!(island = self.name(), "the island panicked again while it was dropped");
         }
         self.0.alive.store(false, Ordering::Release);
         self.0.deadline.store(u64::MAX, Ordering::SeqCst);
@@ -400,7 +403,8 @@ impl IslandRef {
         match &reason {
             EndReason::Stopped => tracing::info!(island = self.name(), "island stopped"),
             EndReason::Killed => tracing::info!(island = self.name(), "island ended from outside"),
-            EndReason::Refused(_) => tracing::warn!(island = self.name(), "island ended: it is refused"),
+            // The process that runs the island logs the reason, with the consequences.
+            EndReason::Refused(_) => tracing::debug!(island = self.name(), "island ended: it was refused"),
             EndReason::Fatal(text) => tracing::error!(island = self.name(), reason = %text, "island ended"),
             EndReason::Panicked(text) => {
                 tracing::error!(island = self.name(), panic = %text, "island ended by a bug");

@@ -57,7 +57,7 @@ impl Listener {
                 Ok(Some(accepted)) => accepted,
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::warn!(address = %self.address, %error, "new connections must wait");
+                    tracing::warn!(address = %self.address, %error, "a connection cannot be accepted now, new connections wait");
                     self.rests_until = Some(clock::now() + REST);
                     return Accepting::Rests;
                 }

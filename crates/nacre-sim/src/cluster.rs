@@ -1,6 +1,6 @@
 //! The targets and mounts of one file system in a world.
 
-use crate::heard_clients::HeardClients;
+use crate::lease_table::LeaseTable;
 use crate::mount::{Jobs, MountIsland};
 use crate::net::Noise;
 use crate::offline::{self, osd_config};
@@ -77,7 +77,7 @@ pub struct Cluster {
     replaced: u32,
     /// When the machine of another server was last lost, and that of the MDT.
     pub lost_ns: [u64; 2],
-    /// The MDT commits what a client builds on of another's, whenever it is started.
+    /// Whether the MDT runs with `commit_on_sharing`, from its next start on.
     pub commit_on_sharing: Rc<Cell<bool>>,
 }
 
@@ -112,11 +112,11 @@ impl Cluster {
         cluster
     }
 
-    /// The machine of a server dies: of what was not synced any part is gone. It is started by the caller.
+    /// The machine of a server dies: any part of the bytes that were not synced is lost. The caller starts it again.
     pub fn power_loss(&mut self, server: usize) {
         self.lose_store(server, StoreLoss::Power);
     }
-    /// A server dies, and its store comes back without something. It is started by the caller.
+    /// A server dies, and its store loses bytes as `loss` says. The caller starts the server again.
     pub fn lose_store(&mut self, server: usize, loss: StoreLoss) {
         let id = self.servers[server];
         self.world.note(id, || format!("loses {loss:?}"));
@@ -197,7 +197,7 @@ impl Cluster {
         let commit_on_sharing = Rc::new(Cell::new(false));
         // Every other file system is served by one process.
         let one_process = seed.is_multiple_of(2);
-        let heard_clients = one_process.then(|| Arc::new(HeardClients::default()));
+        let lease_table = one_process.then(|| Arc::new(LeaseTable::default()));
         for name in &names {
             let store: Arc<dyn Store> = match disks {
                 Disks::Forget => {
@@ -210,10 +210,10 @@ impl Cluster {
             format(&*store, name, &mut world);
             let kind = name.kind();
             let address = World::address(&name.to_string());
-            let (rule, heard_clients) = (ack_or_commit.clone(), heard_clients.clone());
+            let (rule, lease_table) = (ack_or_commit.clone(), lease_table.clone());
             let sharing = commit_on_sharing.clone();
             let start =
-                move |ctx: &Rc<Ctx>| target(ctx, kind, &address, (&rule, &sharing), heard_clients.as_ref());
+                move |ctx: &Rc<Ctx>| target(ctx, kind, &address, (&rule, &sharing), lease_table.as_ref());
             let server = world.add(&name.to_string(), Some(store.clone()), Box::new(start));
             if one_process {
                 world.share_clock(server, *servers.first().unwrap_or(&server));
@@ -370,7 +370,7 @@ fn target(
     kind: TargetKind,
     address: &str,
     (rule, sharing): (&Cell<bool>, &Cell<bool>),
-    heard_clients: Option<&Arc<HeardClients>>,
+    lease_table: Option<&Arc<LeaseTable>>,
 ) -> Box<dyn Logic> {
     let config = TargetConfig {
         addresses: vec![address.to_string()],
@@ -383,23 +383,23 @@ fn target(
         in_memory: false,
     };
     match kind {
-        TargetKind::Mgs => watched(TargetIsland::<Mgs>::new(ctx, config, osd_config()), heard_clients, None),
+        TargetKind::Mgs => watched(TargetIsland::<Mgs>::new(ctx, config, osd_config()), lease_table, None),
         TargetKind::Mdt => {
             let set = SetParam { name: "mdt.*.commit_on_sharing".into(), value: "1".into() };
             let set = sharing.get().then_some(set);
-            watched(TargetIsland::<Mdt>::new(ctx, config, osd_config()), heard_clients, set)
+            watched(TargetIsland::<Mdt>::new(ctx, config, osd_config()), lease_table, set)
         }
-        TargetKind::Ost => watched(TargetIsland::<Ost>::new(ctx, config, osd_config()), heard_clients, None),
+        TargetKind::Ost => watched(TargetIsland::<Ost>::new(ctx, config, osd_config()), lease_table, None),
     }
 }
 
 fn watched<S: Service>(
     island: TargetIsland<S>,
-    heard_clients: Option<&Arc<HeardClients>>,
+    lease_table: Option<&Arc<LeaseTable>>,
     at_start: Option<SetParam>,
 ) -> Box<dyn Logic> {
-    let island = match heard_clients {
-        Some(heard_clients) => island.with_neighbours(heard_clients.clone()),
+    let island = match lease_table {
+        Some(lease_table) => island.with_neighbours(lease_table.clone()),
         None => island,
     };
     Box::new(Watched(island, at_start))

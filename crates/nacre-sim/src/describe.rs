@@ -6,7 +6,7 @@ use nacre_wire::ost;
 use nacre_wire::{Frame, Kind, Opcode, Status, flags};
 use std::fmt::Debug;
 
-/// One line: what it is, what it asks or says, and whatever of its header is not usual.
+/// One line: the kind of the frame, its contents, and the unusual fields of its header.
 pub fn frame(frame: &Frame) -> String {
     let h = &frame.header;
     let Some(opcode) = Opcode::from_number(h.opcode) else {

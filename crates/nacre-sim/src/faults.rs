@@ -1,8 +1,8 @@
 //! The faults of a seed, and their times.
 //!
 //! A fault takes place some time after a number of operations have ended, so that operations are in flight however fast the
-//! run is. Faults that must not cost a mount its lease are bounded: a mount is not heard for at most [`ABSENT_NS`], and not
-//! twice in a row. Faults that end a lease belong to `run`, which knows the operations in flight.
+//! run is. Faults that must not cost a mount its lease are bounded: a mount is stopped or cut off for at most [`ABSENT_NS`],
+//! and not twice in a row. Faults that end a lease belong to `run`, which knows the operations in flight.
 
 use crate::cluster::{Cluster, StoreLoss};
 use crate::plan::{Plan, Report};

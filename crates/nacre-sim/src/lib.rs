@@ -16,7 +16,7 @@ pub mod cluster;
 pub mod common;
 pub mod describe;
 mod faults;
-pub mod heard_clients;
+pub mod lease_table;
 mod lose_both;
 mod loss;
 pub mod model;

@@ -25,7 +25,7 @@ pub(crate) struct History {
     latest: Option<(u64, usize)>,
 }
 
-/// A change that was answered with success, or an fsync.
+/// A change whose reply was a success, or an fsync.
 struct Done {
     op: Op,
     mount: usize,

@@ -18,7 +18,7 @@ struct Job {
     run: Run,
 }
 
-/// Nobody wants the value of this job any more.
+/// The caller of this job has ended.
 struct GiveUp(u64);
 
 /// The value of a job.
@@ -100,7 +100,7 @@ impl Jobs {
         self.collect(world);
         JobId(self.last)
     }
-    /// Nobody waits for the job any more, as when its caller is killed.
+    /// The caller of the job is killed.
     pub fn give_up(&mut self, world: &mut World, mount: NodeId, id: JobId) {
         world.tell(mount, Event::Door(Box::new(GiveUp(id.0))));
         self.collect(world);

@@ -1,7 +1,7 @@
 //! The network between islands: connections that promise order or their end, and what can go wrong with them.
 //!
 //! Invariants: frames of one direction of a connection arrive in order or not at all, as long as there is no
-//! [`Noise`]; nothing is ordered between two connections; what is under way when a connection breaks is lost. Across
+//! [`Noise`]; nothing is ordered between two connections; messages in transit are lost when their connection breaks. Across
 //! a partition nothing comes through in that direction, neither frames nor the end of a connection; when it heals,
 //! what waited comes in order, unless its connection has broken meanwhile.
 
@@ -57,10 +57,10 @@ impl World {
         self.note(a, || "connection lost".into());
         links.into_iter().for_each(|link| self.cut(link, "connection reset"));
     }
-    /// Nothing comes from the one to the other any more.
+    /// Blocks messages from one process to another.
     pub fn block(&mut self, from: NodeId, to: NodeId) {
         let name = self.name(to).to_string();
-        self.note(from, || format!("is not heard any more by {name}"));
+        self.note(from, || format!("its messages do not reach {name}"));
         self.blocked.insert((from, to));
         self.last_fault_ns = self.now_ns;
     }
@@ -69,13 +69,13 @@ impl World {
         self.block(from, to);
         self.push_action(self.now_ns + ns, Action::Heal { from, to });
     }
-    /// The way is free again.
+    /// Lets messages pass again.
     pub fn heal(&mut self, from: NodeId, to: NodeId) {
         if !self.blocked.remove(&(from, to)) {
             return;
         }
         let name = self.name(to).to_string();
-        self.note(from, || format!("is heard again by {name}"));
+        self.note(from, || format!("its messages reach {name} again"));
         self.last_fault_ns = self.now_ns;
         let at = self.now_ns + self.delay_ns();
         let (free, held) =

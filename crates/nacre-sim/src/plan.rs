@@ -20,7 +20,7 @@ pub struct Plan {
     pub cuts: u32,
     /// Processes stopped for shorter than a lease (a mount) or for as long as it likes (a server).
     pub stops: u32,
-    /// Two processes do not hear each other for a while, one way or both.
+    /// Messages between two processes are blocked for a while, in one direction or both.
     pub partitions: u32,
     /// Wall clocks that are set.
     pub clocks: u32,
@@ -83,7 +83,7 @@ pub struct Report {
     pub operations: u64,
     pub kills: u64,
     pub cuts: u64,
-    /// Processes stopped, or not heard for a while.
+    /// Processes that are stopped or cut off for a while.
     pub outages: u64,
     /// Mounts that died, or slept for longer than their lease.
     pub evictions: u64,

@@ -193,7 +193,7 @@ fn know_all(plan: &Plan, cluster: &mut Cluster) -> Result<(), String> {
                 break;
             }
             if cluster.world.now_ns() > until {
-                return Err("a mount does not hear of all OSTs".into());
+                return Err("a mount does not learn of all OSTs".into());
             }
             cluster.world.run_for(SECOND / 10);
         }

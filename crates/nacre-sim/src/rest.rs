@@ -94,7 +94,7 @@ impl Run {
                 return Ok(());
             }
         }
-        // Nobody tells an OST of a file whose create is lost: at most one object on each, and none of the MDT.
+        // OSTs are not notified of a file whose create is lost: at most one object stays on each, and nothing on the MDT.
         let strays = |name: &str| last[name].saturating_sub(self.usual_files[name]);
         let osts: Vec<u64> =
             last.keys().filter(|name| name.contains("OST")).map(|name| strays(name)).collect();

@@ -1,8 +1,8 @@
 //! One seed from start to end.
 //!
 //! A plan is made of tasks. Each task has its own tree and its own model and runs one operation at a time, on whichever
-//! mount the seed says; tasks run side by side. Whatever happens to servers, mounts and connections, each operation
-//! must give exactly what the model says. In some plans the tasks also meet on common files: appends of records,
+//! mount the seed says; tasks run side by side. Each operation must have exactly the result of the model, whatever happens
+//! to servers, mounts and connections. In some plans the tasks also meet on common files: appends of records,
 //! exclusive creates, a counter under flock. At the end all mounts must show the models' trees, and nothing may be left
 //! (`rest`).
 
@@ -275,16 +275,16 @@ impl Run {
             let world = &mut self.cluster.world;
             world.note(self.cluster.mounts[mount], || format!("task {number}: done {}", short(&got)));
             self.report.operations += 1;
-            let told = |what: String| format!("task {number} on mount{mount}: {op:?}\n     {what}");
+            let in_task = |what: String| format!("task {number} on mount{mount}: {op:?}\n     {what}");
             if let Some(gone) = unsure {
-                task.ended_unsure(&op, mount, &got, gone).map_err(told)?;
+                task.ended_unsure(&op, mount, &got, gone).map_err(in_task)?;
                 continue;
             }
             if may_fail && got == Err(Errno::EIO) {
                 task.lost(&op);
                 continue;
             }
-            task.ended(&op, mount, &got, self.cluster.world.now_ns()).map_err(told)?;
+            task.ended(&op, mount, &got, self.cluster.world.now_ns()).map_err(in_task)?;
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! Islands, virtual time, and what kills or stops islands. The network between them is in `net`.
+//! Islands, virtual time, and the faults that kill or stop islands. The network between them is in `net`.
 //!
 //! Invariants: one thing happens at a time, in the order of (time, serial); each island has clocks of its own; the log
-//! writes of a visit are executed before its effects leave; what a store was asked and has not executed when its island
-//! is killed is never executed. Every choice comes from the seed.
+//! writes of a visit are executed before its effects leave; store operations that are pending when their island is killed
+//! are never executed. Every choice comes from the seed.
 
 use crate::clock::Clock;
 use crate::net::{End, Link, LinkId, Noise};
@@ -48,11 +48,11 @@ impl Default for Faults {
 /// Where in a visit an island dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DieAt {
-    /// The log write of the visit is not made.
+    /// Before the log write of the visit.
     BeforeLog,
-    /// A part of it is: the kernel has cut it short.
+    /// In the log write: the kernel has written a part of it.
     InLog,
-    /// It is made, and no effect of the visit leaves: committed, not answered.
+    /// After the log write, before any effect leaves: the changes are in the log, their replies are not sent.
     AfterLog,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Node {
     start: Start,
     store: Option<Arc<dyn Store>>,
     logic: Option<(Box<dyn Logic>, Rc<Ctx>)>,
-    /// Counts the starts: what was meant for an earlier life is dropped.
+    /// Counts the starts: events for an earlier start are dropped.
     pub(crate) life: u64,
     pub(crate) links: BTreeMap<ConnId, LinkId>,
     pub(crate) next_inbound: u64,
@@ -271,12 +271,12 @@ impl World {
     pub fn is_paused(&self, id: NodeId) -> bool {
         self.nodes[id.0].paused
     }
-    /// Somebody sets the clock: the wall clock jumps, the other does not.
+    /// An operator sets the clock: the wall clock jumps, the monotonic one does not.
     pub fn set_wall(&mut self, id: NodeId, by_ns: i64) {
         self.note(id, || format!("its wall clock is set by {} s", by_ns / 1_000_000_000));
         self.nodes[id.0].clock.jump(by_ns);
     }
-    /// Whatever was to go wrong later does not; who is stopped or not heard comes back.
+    /// Cancels faults that are to come; stopped and cut-off processes continue.
     pub fn end_faults(&mut self) {
         self.faults.noise = Noise::default();
         for id in (0..self.nodes.len()).map(NodeId) {

@@ -2,7 +2,7 @@
 //!
 //! The page is docs/targets.md. `replaced` counts how often an administrator has admitted another target, or an old copy,
 //! under this name. Client and target must agree on it: a client with an older list means the former target, and a target
-//! that has not heard of its admission yet still has clients, locks and transnos from before it.
+//! that does not know of its admission yet still has clients, locks and transnos from before it.
 
 use crate::clients::rows::ExportId;
 use crate::service::Service;
@@ -30,10 +30,10 @@ impl TargetCore {
         }
         let mismatch = self.osd.identity().check(known);
         if connect.replaced > mine && !mismatch.is_err_and(|m| m.is_other()) {
-            return Some((String::from("the target has not heard of its admission from the MGS yet"), false));
+            return Some((String::from("the MGS has not notified the target of its admission yet"), false));
         }
         let mismatch = mismatch.err()?;
-        Some((format!("the target that answers as {} {mismatch}", self.name), true))
+        Some((format!("the target that serves as {} {mismatch}", self.name), true))
     }
 
     pub(crate) async fn load_replaced(&self) -> Result<(), Errno> {

@@ -64,14 +64,14 @@ impl TargetCore {
     /// From now on the reply of a neighbour does not renew this export; renewals so far count.
     pub(crate) fn leave_neighbours(&self, entry: &mut ClientExport) {
         self.process_leases().end();
-        if let Some(heard) = self.process_leases().heard_or_end(entry.uuid(), Instant(0)) {
-            entry.extend_lease(heard + lease(self));
+        if let Some(renewed) = self.process_leases().renewed_or_end(entry.uuid(), Instant(0)) {
+            entry.extend_lease(renewed + lease(self));
         }
     }
     /// A ping renews its client's other exports in this process. Returns process and number of ended leases.
     pub(crate) fn pinged(&self, export: ExportId) -> (u64, u64) {
         match self.clients().exports().get(export).filter(|entry| entry.has_lease()) {
-            Some(entry) => self.process_leases().hear(entry.uuid(), self.ctx.now()),
+            Some(entry) => self.process_leases().renew(entry.uuid(), self.ctx.now()),
             None => self.process_leases().process(),
         }
     }
@@ -118,11 +118,12 @@ impl TargetCore {
             return Some(format!("not seen for {ms} ms since the target was started"));
         }
         if entry.conn().is_some()
-            && let Some(heard) = self.process_leases().heard_or_end(entry.uuid(), a_lease_before(self, now))
+            && let Some(renewed) =
+                self.process_leases().renewed_or_end(entry.uuid(), a_lease_before(self, now))
         {
-            entry.renew_lease(heard + lease(self));
+            entry.renew_lease(renewed + lease(self));
             return None;
         }
-        Some(format!("nothing heard for {ms} ms"))
+        Some(format!("no message for {ms} ms"))
     }
 }

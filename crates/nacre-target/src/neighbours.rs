@@ -1,4 +1,4 @@
-//! State about clients that the targets of one process share, so that an idle client sends one ping per process.
+//! The leases of clients that the targets of one process share, so that an idle client sends one ping per process.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -6,16 +6,17 @@ use nacre_types::{ClientUuid, Instant};
 
 /// Shared by the targets of one process.
 ///
-/// A client counts the ping reply of a neighbour for an import only when [`Neighbours::hear`] gave the same number with
-/// that reply as with the import's own latest one: then no lease has ended in between, and the export exists.
+/// Every ping reply carries the number that [`Neighbours::renew`] returned. A ping reply of another target of the process
+/// renews the lease of an import only if its number is that of the import's own latest reply: then no lease has ended in
+/// between, so the export of the import still exists.
 pub trait Neighbours: fmt::Debug + Send + Sync {
     /// Identifies this process; not 0.
     fn process(&self) -> u64;
-    /// A message of a client has arrived. Returns how many leases have ended in this process so far.
-    fn hear(&self, client: ClientUuid, now: Instant) -> u64;
+    /// A message of a client has arrived: renews its lease. Returns how many leases have ended in this process so far.
+    fn renew(&self, client: ClientUuid, now: Instant) -> u64;
     /// When the latest message of the client arrived, if that was later than `after`; otherwise counts the end of a lease.
-    /// Atomic with regard to [`Neighbours::hear`].
-    fn heard_or_end(&self, client: ClientUuid, after: Instant) -> Option<Instant>;
+    /// Atomic with regard to [`Neighbours::renew`].
+    fn renewed_or_end(&self, client: ClientUuid, after: Instant) -> Option<Instant>;
     /// Counts the end of a lease of any client, or the start of a target, which has no former grants.
     fn end(&self);
     /// How many leases have ended in this process so far.
@@ -41,11 +42,11 @@ impl ProcessLeases {
         self.0.as_ref().map_or((0, 0), |n| (n.process(), n.ended()))
     }
     /// The same; a message of this client has arrived.
-    pub(crate) fn hear(&self, client: ClientUuid, now: Instant) -> (u64, u64) {
-        self.0.as_ref().map_or((0, 0), |n| (n.process(), n.hear(client, now)))
+    pub(crate) fn renew(&self, client: ClientUuid, now: Instant) -> (u64, u64) {
+        self.0.as_ref().map_or((0, 0), |n| (n.process(), n.renew(client, now)))
     }
-    /// See [`Neighbours::heard_or_end`].
-    pub(crate) fn heard_or_end(&self, client: ClientUuid, after: Instant) -> Option<Instant> {
-        self.0.as_ref()?.heard_or_end(client, after)
+    /// See [`Neighbours::renewed_or_end`].
+    pub(crate) fn renewed_or_end(&self, client: ClientUuid, after: Instant) -> Option<Instant> {
+        self.0.as_ref()?.renewed_or_end(client, after)
     }
 }

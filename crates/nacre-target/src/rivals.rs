@@ -90,14 +90,14 @@ impl Contest {
         self.holder
     }
 
-    /// Decides about a connect of the holder or of another process. Known of the holder: whether it is connected, when its
-    /// latest message arrived (`heard`) since the start of this target, and its addresses.
+    /// Decides about a connect of the holder or of another process. The other arguments concern the holder: whether it is
+    /// connected, when its latest message since the start of this target arrived, and its addresses.
     pub(crate) fn judge(
         &mut self,
         instance: u64,
         now: Instant,
         is_connected: bool,
-        heard: Option<Instant>,
+        last_message: Option<Instant>,
         known: Option<&Whereabouts>,
     ) -> Verdict {
         if instance == self.holder {
@@ -113,8 +113,8 @@ impl Contest {
             Probe::Running => (Found::Silent, false),
             Probe::Ended { found, at } => (found, at + PROBE_TIMEOUT <= now),
         };
-        let was_heard = heard.is_some_and(|at| at > rival.since);
-        if was_heard || found == Found::Holder {
+        let has_sent = last_message.is_some_and(|at| at > rival.since);
+        if has_sent || found == Found::Holder {
             self.rival = None; // a later connect is decided anew
             return Verdict::Refuse;
         }

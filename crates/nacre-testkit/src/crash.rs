@@ -102,7 +102,7 @@ impl CrashDevice {
         Arc::new(Life { disk: self.0.clone(), number: self.lock().life })
     }
 
-    /// Another device with the same files, as `cp -a` of a target's directory makes one: also what was not synced is there.
+    /// Another device with the same files, as after `cp -a` of a target's directory: it also has the bytes that were not synced.
     pub fn copy(&self) -> Self {
         let disk = self.lock();
         let all = |content: &Content| Content {
@@ -144,7 +144,7 @@ impl CrashDevice {
     pub fn run_full_underneath(&self) {
         self.lock().full_underneath = true;
     }
-    /// The process dies and the store is mounted again: what is dirty is written, and what is in the cache only is gone.
+    /// The process dies and the store is mounted again: dirty pages are written, clean pages that no device has are lost.
     pub fn remount(&self) {
         let mut disk = self.lock();
         let (refuses, full) = (disk.refuses, disk.full_underneath);
@@ -457,7 +457,7 @@ impl Content {
             apply(&mut self.durable, &change);
         }
     }
-    /// The cache is empty: what the device has is read.
+    /// Empties the cache: reads return the bytes of the device.
     fn forgotten(&mut self) {
         self.now = self.durable.clone();
         self.stuck.clear();

@@ -83,7 +83,7 @@ fn a_mount_that_was_stopped_loses_what_it_had_locked_and_nothing_else() {
     rustix::fs::flock(&again, FlockOperation::LockExclusive).unwrap();
     again.write_all(b"a is back").unwrap();
 
-    let ms = format!("nothing heard for {} ms", (lease() * 1000.0) as u32);
+    let ms = format!("no message for {} ms", (lease() * 1000.0) as u32);
     let name = format!("{}", a.display());
     for server in [&mdt, &ost] {
         eprintln!("server: {}", server.says(&["client evicted", &name, &ms]));

@@ -2,8 +2,8 @@
 //!
 //! Operations within one object and one request are ordered by the OST, without a lock of this mount. An operation over several
 //! objects takes extent locks on all of them, in stripe order; an append (`append`) takes [0, inf) on every object, so that
-//! the end of the file cannot move. Writes are sent to the OSTs without a cache. A short read of a striped file may have met a
-//! hole: then the range is locked, and the size of the file decides.
+//! the end of the file cannot move. Writes are sent to the OSTs without a cache. A read of a striped file that
+//! returns fewer bytes than requested has met a hole or the end of the file: the size, read under a lock of the range, decides.
 
 use crate::api::{AllocateArgs, WriteArgs};
 use crate::client::Client;

@@ -130,7 +130,7 @@ fn push_slice(out: &mut Vec<Bytes>, bytes: &[Bytes], mut start: u64, mut len: u6
     push_zeros(out, len);
 }
 
-/// Puts what was read from each object into file order, `len` bytes: what an object does not have is a hole.
+/// Puts the bytes that were read from each object into file order, `len` bytes in all. Missing bytes of an object are a hole.
 pub(crate) fn assemble(objects: &[ObjectRange], data: &[Vec<Bytes>], len: u64) -> Vec<Bytes> {
     let mut parts: Vec<(u64, u64, usize, u64)> = Vec::new();
     for (index, object) in objects.iter().enumerate() {

@@ -1,15 +1,16 @@
-//! Processes that have lost file locks with an eviction: all their changes fail until they close the handles that had the locks.
+//! Processes that have lost file locks with an eviction: all their changes fail until they close the handles that had the
+//! locks.
 //!
 //! Reason: a program that has a lock on one file changes other files under it, by name and through other handles: SQLite
-//! creates, rewinds and removes a journal beside the database that it has locked. After an eviction another client may have the
-//! lock, and the name may belong to the journal of that client by then, without which its database cannot be repaired. The
-//! handle with the lost lock fails with EIO (`open.rs`), and so does every change by its process, until the handle is closed.
-//! Reads of the process and calls of all other processes are not affected.
+//! creates, rewinds and removes a journal beside the database that it has locked. After an eviction another client may have
+//! the lock, and by then the name may belong to the journal of that client. Without this journal its database cannot be
+//! repaired. The handle with the lost lock fails with EIO (`open.rs`), and so does every change by its process, until the
+//! handle is closed. Reads of the process and calls of all other processes are not affected.
 //!
-//! A process has a handle if it has the file open, which the front end finds out (children inherit it, and processes pass
-//! it on), and if it has locked the file before or is not known to have opened it only after the eviction. Where the front
-//! end cannot look, the processes that the kernel named with the locks count. Bounded by the open handles. Not here: how a
-//! front end knows its caller (`nacre-fuse/src/caller.rs`).
+//! A process has a handle if two conditions hold. (1) It has the file open now. The front end examines this, because
+//! children inherit handles and processes pass them on. (2) It has locked the file, or may have opened it before the
+//! eviction. Where the front end cannot examine processes, those that the kernel named with the locks count. Bounded by the
+//! open handles. Not here: how a front end knows its caller (`nacre-fuse/src/caller.rs`).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -22,7 +23,8 @@ struct Lost {
     /// Processes that had locked the file through it.
     processes: BTreeSet<u32>,
     /// Processes that the log has named.
-    told: BTreeSet<u32>,
+    /// Processes that the log has named.
+    logged: BTreeSet<u32>,
 }
 
 #[derive(Default)]
@@ -38,7 +40,7 @@ pub(crate) struct LostHandles(RefCell<State>);
 
 impl LostHandles {
     pub(crate) fn lost(&self, handle: OpenHandle, fid: Fid, processes: BTreeSet<u32>) {
-        self.0.borrow_mut().handles.insert(handle, Lost { fid, processes, told: BTreeSet::new() });
+        self.0.borrow_mut().handles.insert(handle, Lost { fid, processes, logged: BTreeSet::new() });
     }
     pub(crate) fn closed(&self, handle: OpenHandle) {
         let mut state = self.0.borrow_mut();
@@ -71,7 +73,7 @@ impl LostHandles {
             open.map_or(locked, |open| open.contains(&lost.fid) && (locked || !opened_later()))
         };
         let lost = state.handles.values_mut().find(|lost| has(lost))?;
-        Some((lost.fid, lost.told.insert(process)))
+        Some((lost.fid, lost.logged.insert(process)))
     }
 }
 

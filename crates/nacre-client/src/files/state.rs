@@ -95,7 +95,7 @@ impl FileState {
             Errno::EIO
         })
     }
-    /// A reply to a write has told the state of an object.
+    /// Takes the state of an object from the reply to a write.
     pub(crate) fn note_written(&self, stripe: u32, state: ObjectState) {
         self.accessed.changed(state.mtime);
         if self.writers.get() == 0 {

@@ -36,7 +36,7 @@ fn record(granted: &mut GrantedFlocks, handle: OpenHandle, lock: &FileLock) {
 }
 
 impl Client {
-    /// Sets or drops a file lock; with `wait` ends when it is granted or refused, or with EINTR when nobody wants it.
+    /// Sets or drops a file lock; with `wait` ends when it is granted or refused, or with EINTR when its caller has ended.
     pub async fn flock(&self, handle: OpenHandle, lock: FileLock, wait: bool) -> Result<FlockOutcome, Errno> {
         let _timing = self.stats.time("flock");
         let open = self.files.handle(handle)?;

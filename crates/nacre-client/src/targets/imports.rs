@@ -24,7 +24,7 @@ pub(crate) fn state(ctx: &Ctx, target: &Target) -> String {
     })
 }
 
-/// The import as administrators know it; what does not exist here is left out.
+/// The import in the format of Lustre; fields that nacre does not have are left out.
 pub(crate) fn import(device: &str, target: &Target) -> String {
     let connected = target.peer.is_connected();
     target.peer.with_import(|import| {
@@ -100,7 +100,7 @@ fn wall_of(ctx: &Ctx, at: Instant) -> Timestamp {
     Timestamp::from_nanos(ctx.wall().as_nanos() - ago)
 }
 
-/// ERANGE beyond what the server agreed to, and where that is set.
+/// The error for a value beyond the limit that the server has granted; it names the parameter of that limit.
 pub(crate) fn check_server_limit(limit: u16, target: &Target) -> Result<(), String> {
     match target.peer.with_import(|import| import.server_max_mod_rpcs()) {
         Some(theirs) if limit > theirs => {
@@ -108,7 +108,7 @@ pub(crate) fn check_server_limit(limit: u16, target: &Target) -> Result<(), Stri
             let component = if is_ost { "obdfilter" } else { "mdt" };
             Err(format!(
                 "Numerical result out of range: the server allows {theirs}\nhint: raise \
-                 {component}.{}.max_mod_rpcs_in_flight on the server; it holds from the next connect on",
+                 {component}.{}.max_mod_rpcs_in_flight on the server; it applies from the next connect on",
                 target.name
             ))
         }

@@ -1,9 +1,9 @@
 //! The extent locks of a target: resources, holders, a fair queue.
 //!
-//! Invariants: (1) two granted locks of one resource do not conflict, whoever holds them; (2) a lock waits exactly while an
-//! older lock, granted or waiting, conflicts with it, so a waiter is never overtaken; (3) every waiter is on the watch list
-//! of one such lock, so no wake-up is lost; (4) a lock that is in use by a running operation stays until the operation
-//! ends, even if its holder cancels it or is evicted.
+//! Invariants: (1) two granted locks of one resource do not conflict, even if one client holds both; (2) a lock waits
+//! exactly while an older lock, granted or waiting, conflicts with it, so a waiter is never overtaken; (3) every waiter is
+//! on the watch list of one such lock, so no wake-up is lost; (4) a lock that is in use by a running operation stays until
+//! the operation ends, even if its holder cancels it or is evicted.
 //! Not here: which locks conflict (`policy/extent.rs`), deadlines and eviction (`nacre-target`), file locks (`flocks.rs`).
 
 use crate::policy::Mode;

@@ -1,7 +1,7 @@
 //! Changes that wait for inode-bit locks of other holders, each with a ticket that keeps its place.
 //!
-//! Invariant: a bit that a ticket wants is granted to nobody in a conflicting mode until the ticket has left, so the locks
-//! that it waits for only become fewer.
+//! Invariant: while a ticket exists, no client is granted a lock that conflicts with it. So the number of locks for which it
+//! waits only falls.
 //! Not here: which locks conflict and when a ticket is ready (`inode_locks.rs`).
 
 use crate::policy::{BitCounts, InodeBits, InodeMode};

@@ -1,4 +1,4 @@
-//! Pauses after revokes: for a short time nobody is granted the bits that a change had to revoke.
+//! Pauses after revokes: for a short time no client is granted the bits that a change had to revoke.
 //!
 //! Without a pause, an inode that two clients use in turn costs a revoke for every change. A pause that is longer than the
 //! time between changes costs the cache. So the pause of an inode follows its use: it doubles when the bits were wanted
@@ -38,7 +38,7 @@ impl Pauses {
     pub(crate) fn len(&self) -> usize {
         self.pauses.len()
     }
-    /// The bits of an inode that nobody may be granted now.
+    /// The bits of an inode that are not granted now.
     pub(crate) fn bits(&self, now: Instant, fid: Fid) -> InodeBits {
         match self.pauses.get(&fid) {
             Some(pause) if now < pause.until => pause.bits,

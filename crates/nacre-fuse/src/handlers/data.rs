@@ -5,7 +5,7 @@ use crate::abi::{self, o};
 use crate::call;
 use crate::device::MAX_WRITE_BYTES;
 use crate::door::{Answer, Door};
-use crate::interrupt::PATIENCE;
+use crate::interrupt::SIGNAL_DELAY;
 use crate::ops::{OpenedFile, Ops};
 use crate::reply::Body;
 use crate::request::FuseRequest;
@@ -78,7 +78,7 @@ pub(crate) async fn flush<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
     let abi::FlushIn { fh, lock_owner, .. } = request.args().take()?;
     let start = door.ctx.now();
     let mut work = pin!(door.ops.flush(OpenHandle(fh), lock_owner));
-    let done = match door.ctx.timeout(start + PATIENCE, work.as_mut()).await {
+    let done = match door.ctx.timeout(start + SIGNAL_DELAY, work.as_mut()).await {
         Some(done) => done,
         None => {
             // An ending process closes its files and gets no more signals.

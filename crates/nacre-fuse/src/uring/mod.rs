@@ -100,7 +100,7 @@ impl Rings {
                 let refused = server.refuse();
                 self.servers.iter().take(started).for_each(|(_, server)| server.stop());
                 if let Err(error) = refused {
-                    tracing::error!(%error, "cannot tell the kernel to do without rings");
+                    tracing::error!(%error, "the kernel cannot be switched back to /dev/fuse");
                 }
                 return Err(error);
             }

@@ -108,7 +108,7 @@ impl Ring {
         pushed.map_err(|_| io::Error::other("the submission queue of a ring stays full"))
     }
 
-    /// Submits what was pushed; `wait`: until there is a completion.
+    /// Submits the commands that were pushed; with `wait`, blocks until there is a completion.
     pub(super) fn enter(&mut self, wait: bool) -> io::Result<()> {
         match self.io.submit_and_wait(usize::from(wait)) {
             Ok(_) => Ok(()),

@@ -1,8 +1,8 @@
 //! The order of conflicting changes of different clients: acknowledge or commit (see `nacre_target::Uncommitted`), and turns
 //! (`turns.rs`).
 //!
-//! With `mdt.*.commit_on_sharing` a change of another client has to be committed even if that client has the reply: then
-//! no change builds on one that the simultaneous loss of the machine and of that client would take away.
+//! With `mdt.*.commit_on_sharing` a change also waits for changes of another client that has their replies. Then the
+//! simultaneous loss of the machine and of that client removes no change on which a change of a third client depends.
 
 use crate::locks::turns::Turns;
 use crate::rows::access::{AccessKey, AccessSet};

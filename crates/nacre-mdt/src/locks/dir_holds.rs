@@ -1,4 +1,4 @@
-//! Holds of directories: the clients that may answer for a directory (its name, its attributes) from their cache, and the
+//! Holds of directories: the clients that may serve a directory (its name, its attributes) from their cache, and the
 //! end of a hold before another client changes the directory.
 //!
 //! Rules: a hold is claimed before the rows are read, and the reply grants it only if it still stands then. A change
@@ -30,7 +30,7 @@ const HOLDS_PER_CLIENT: u16 = MdtParam::DirHoldsMax.row().default_u16();
 /// At the limit, a hold stands for this time before another one takes its place: a client that walks through a large tree asks
 /// for each directory once, and would otherwise end a hold with each.
 const MIN_HOLD_TIME: Duration = Duration::from_secs(30);
-/// After a revoke, nobody holds the directory for this time.
+/// For this time after a revoke no client is granted a hold of the directory.
 const REVOKE_PAUSE: Duration = Duration::from_secs(1);
 
 /// A hold that will be granted unless it ends before the reply.
@@ -63,7 +63,7 @@ struct ClientHolds {
 struct HoldTable {
     dirs: BTreeMap<Fid, BTreeMap<ExportId, Hold>>,
     clients: BTreeMap<ExportId, ClientHolds>,
-    /// Directories that nobody may hold until a time.
+    /// Directories of which no hold is granted until a time.
     paused: BTreeMap<Fid, Instant>,
     /// The same pauses in the order of their ends. A prolonged pause is there more than once.
     pauses: VecDeque<(Instant, Fid)>,

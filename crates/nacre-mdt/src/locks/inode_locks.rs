@@ -2,8 +2,8 @@
 //!
 //! `nacre_dlm::server::InodeLocks` decides; this module connects it with exports. Callbacks of one visit to one client go out
 //! in one frame. A client has at most [`FRAMES_MAX`] unacknowledged frames of revokes, and further revokes wait for its next
-//! acknowledgement: nobody is evicted because of their number. The acknowledgement means only that the client has the
-//! callback; the bits come back with its `CancelInodeLocks`, and it has a lease for that from each revoke on.
+//! acknowledgement, so a client is not evicted because of the number of its revokes. The acknowledgement means only that the
+//! client has the callback; the client returns the bits by `CancelInodeLocks`, at most one lease after the revoke.
 //!
 //! A change that waits for longer than [`SLOT_TIMEOUT`] is refused and parked: its client has the slot back, and its ticket
 //! keeps its place. The client asks when it is ready and sends the change again.

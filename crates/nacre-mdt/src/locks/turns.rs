@@ -1,8 +1,8 @@
 //! Turns: changes that have had to wait for a commit are applied in the order in which they came.
 //!
-//! Why: a change waits until the changes that it builds on are committed. Another client that changes the same rows in a loop
-//! would have changed them again by then, and again, so that the waiting change would never be applied. So a request that
-//! has waited once has a turn, and a later conflicting change of another client waits until that turn is over.
+//! Why: a change waits until the changes on which it depends are committed. If another client changed the same rows in a
+//! loop, each commit would be followed by a new uncommitted change, and the waiting change would never be applied. So a
+//! request that has waited once has a turn, and a later conflicting change of another client waits until that turn is over.
 //!
 //! Rules: a change waits for *earlier* turns only, so there is no cycle; only for turns of other clients, because a
 //! change never waits for the commit of a change of its own client; and only if it *writes* what the owner of the turn

@@ -112,7 +112,7 @@ fn take_report(view: &mut View<'_>, export: Generation, inode: &mut Inode, repor
         mark_size_unknown(view, fid)?;
     }
     if view.opens().writers(fid) > 1 {
-        // The other writers will report. If this one cannot, nobody knows the size at the end of the epoch.
+        // The other writers will report. If this one cannot, the size at the end of the epoch is unknown.
         if matches!(report, CloseReport::Unknown) {
             view.state_change(StateChange::WriterLost(fid));
         }

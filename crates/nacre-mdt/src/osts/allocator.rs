@@ -242,7 +242,7 @@ mod tests {
     }
     fn space(avail_mib: u64) -> FreeSpace {
         let mut space = FreeSpace::default();
-        space.told(&StatfsReply {
+        space.update(&StatfsReply {
             bytes_total: 1 << 30,
             bytes_avail: avail_mib << 20,
             files_free: avail_mib << 8,

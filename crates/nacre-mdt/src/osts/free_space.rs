@@ -36,10 +36,11 @@ impl Reserve {
         let low_mb = StatfsReply::reserve_bytes(bytes_total) / MIB;
         Self { low_mb, high_mb: 2 * low_mb + 1 }
     }
-    /// The other one gives way.
+    /// Raises the upper watermark if it is not above this one.
     pub(crate) fn with_low(self, low_mb: u64) -> Self {
         Self { low_mb, high_mb: self.high_mb.max(low_mb.saturating_add(1)) }
     }
+    /// Lowers the lower watermark if it is not below this one.
     pub(crate) fn with_high(self, high_mb: u64) -> Self {
         Self { low_mb: self.low_mb.min(high_mb.saturating_sub(1)), high_mb }
     }
@@ -61,8 +62,8 @@ pub(crate) struct FreeSpace {
 }
 
 impl FreeSpace {
-    /// New figures. True: the OST has become full, or is no longer.
-    pub(crate) fn told(&mut self, space: &StatfsReply) -> bool {
+    /// Takes new figures of the OST. Returns whether it has become full, or is full no longer.
+    pub(crate) fn update(&mut self, space: &StatfsReply) -> bool {
         self.bytes_total = space.bytes_total;
         self.bytes_avail = space.bytes_avail;
         self.files_free = space.files_free;
@@ -70,11 +71,11 @@ impl FreeSpace {
         self.penalty /= 2;
         self.judge()
     }
-    /// Of an OST that has said nothing yet, with the watermarks that the administrator has set.
+    /// Of an OST that has sent no figures yet, with the watermarks that the administrator has set.
     pub(crate) fn reserving(low_mb: Option<u64>, high_mb: Option<u64>) -> Self {
         Self { low_mb, high_mb, ..Self::default() }
     }
-    /// The watermarks are others. True: as for [`FreeSpace::told`].
+    /// Sets other watermarks. Returns the same as [`FreeSpace::update`].
     pub(crate) fn set_reserve(&mut self, reserve: Reserve) -> bool {
         (self.low_mb, self.high_mb) = (Some(reserve.low_mb), Some(reserve.high_mb));
         self.judge()
@@ -90,7 +91,7 @@ impl FreeSpace {
         let reserve = self.low_mb.map_or(reserve, |low_mb| reserve.with_low(low_mb));
         self.high_mb.map_or(reserve, |high_mb| reserve.with_high(high_mb))
     }
-    /// OSTs with the same number share their device; 0: nobody shares it.
+    /// OSTs with the same number share their device; 0: it is not shared.
     pub(crate) fn device(&self) -> u64 {
         self.device
     }
@@ -155,7 +156,7 @@ mod tests {
 
     fn space(total_mb: u64, avail_mb: u64) -> FreeSpace {
         let mut space = FreeSpace::default();
-        space.told(&reply(total_mb, avail_mb));
+        space.update(&reply(total_mb, avail_mb));
         space
     }
     fn reply(total_mb: u64, avail_mb: u64) -> StatfsReply {
@@ -174,7 +175,7 @@ mod tests {
         assert_eq!(ost.reserve(), Reserve { low_mb: 100, high_mb: 201 });
         let mut went = Vec::new();
         for avail in [100, 99, 0, 100, 201, 202, 150, 99] {
-            let changed = ost.told(&reply(100_000, avail));
+            let changed = ost.update(&reply(100_000, avail));
             went.push((avail, changed, ost.is_low()));
         }
         let expected = [

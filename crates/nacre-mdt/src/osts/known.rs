@@ -33,7 +33,7 @@ impl KnownOsts {
             match (index, KnownOst::from_row(&value)) {
                 (Some(index), Ok(row)) => drop(self.rows.borrow_mut().insert(OstIndex(index), row)),
                 (_, row) => tracing::error!(target_name = %core.name, ?key, error = ?row.err(),
-                    "what was remembered of an OST cannot be read: the MGS alone tells which one is right"),
+                    "the stored identity of an OST cannot be read: only the MGS verifies this OST until it connects"),
             }
         }
         Ok(())
@@ -66,7 +66,7 @@ impl KnownOsts {
         self.rows.borrow().get(&index).map_or(0, |row| row.replaced)
     }
 
-    /// Keeps what the imports have learnt. Unless `now`, not more often than is worth it.
+    /// Stores the identities and durable changes that the imports have learnt; unless `now`, only from time to time.
     pub(crate) async fn keep<'a>(
         &self,
         core: &TargetCore,

@@ -150,7 +150,7 @@ impl Osts {
     pub(crate) fn set_active(&self, index: OstIndex, active: bool) {
         if let Some(ost) = self.get(index) {
             ost.active.set(active);
-            warn!(target_name = %self.core.name, ost = index.0, active, "set by the administrator");
+            warn!(target_name = %self.core.name, ost = index.0, active, "the administrator set osp.active of an OST");
             self.refresh();
             self.changed.wake_all();
         }
@@ -361,7 +361,7 @@ impl Osts {
                     }
                     Err(_) if self.stopping.get() => return,
                     Err(error) => {
-                        warn!(target_name = %self.core.name, %error, "no list of targets from the MGS")
+                        warn!(target_name = %self.core.name, %error, "the MGS did not send the list of targets, trying again")
                     }
                 }
             }
@@ -444,7 +444,7 @@ impl Osts {
         while !self.stopping.get() {
             let asked = self.ask_room(&ost).await;
             if let Err(error) = self.known.keep(&self.core, [&*ost].into_iter(), false).await {
-                warn!(target_name = %self.core.name, ost = ost.index.0, %error, "what is known of an OST is not kept");
+                warn!(target_name = %self.core.name, ost = ost.index.0, %error, "the state of an OST cannot be stored, trying again");
             }
             // Also while nothing is created: an outage is counted from when the last OST went, not from the last file.
             self.refresh();
@@ -457,7 +457,7 @@ impl Osts {
                 }
                 Err(error) => {
                     if !self.stopping.get() {
-                        warn!(target_name = %self.core.name, ost = ost.index.0, %error, "an OST does not tell its room");
+                        warn!(target_name = %self.core.name, ost = ost.index.0, %error, "an OST did not report its space, trying again");
                     }
                     STATFS_EVERY
                 }
@@ -473,7 +473,7 @@ impl Osts {
         }
         let space = ost.peer.call(&Statfs {}).await?;
         let objects = self.update(ost.index, |room| {
-            room.space.told(&space);
+            room.space.update(&space);
             room.asked = true;
         });
         self.log_if_full(ost);
@@ -511,7 +511,7 @@ impl Osts {
         let avail_mb = room.space.bytes_avail >> 20;
         if full {
             warn!(target_name = %self.core.name, ost = ost.index.0, avail_mb, reserved_mb_low = low_mb,
-                "an OST is full: new files leave it out until it has more than reserved_mb_high");
+                "an OST is full: it gets no new files until its free space exceeds reserved_mb_high");
         } else {
             warn!(target_name = %self.core.name, ost = ost.index.0, avail_mb, reserved_mb_high = high_mb,
                 "an OST has room for new files again");
@@ -561,7 +561,7 @@ impl Osts {
             warn!(target_name = %self.core.name, %error, "the reservation at the OSTs is not kept over the restart");
         }
         if let Err(error) = self.known.keep(&self.core, osts.iter().map(|ost| &**ost), true).await {
-            warn!(target_name = %self.core.name, %error, "what is known of the OSTs is not kept over the restart");
+            warn!(target_name = %self.core.name, %error, "the state of the OSTs cannot be stored for the next start");
         }
         for ost in osts {
             ost.peer.disconnect().await;

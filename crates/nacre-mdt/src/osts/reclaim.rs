@@ -63,13 +63,13 @@ impl Mdt {
     async fn free_devices_of(&self, osts: &[Rc<Ost>]) -> bool {
         let until = self.core().ctx.now() + RECLAIM_TIMEOUT;
         let freed = self.free(&self.osts().on_devices_of(osts), until).await;
-        let told = osts.iter().filter(|ost| ost.peer.is_connected()).map(|ost| async move {
-            let (promise, answer) = self.core().ctx.promise();
+        let asked = osts.iter().filter(|ost| ost.peer.is_connected()).map(|ost| async move {
+            let (promise, reply) = self.core().ctx.promise();
             let (osts, ost) = (self.osts().clone(), ost.clone());
             self.core().ctx.spawn(async move { promise.fulfil(osts.ask_space(&ost).await.is_ok()) });
-            self.core().ctx.timeout(until, answer).await
+            self.core().ctx.timeout(until, reply).await
         });
-        join_all(told).await;
+        join_all(asked).await;
         freed
     }
 
@@ -80,11 +80,11 @@ impl Mdt {
                 tracing::debug!(target_name = %self.core().name, ost = ost.index.0, %error, "no destroys were sent");
                 false
             });
-            let (promise, answer) = self.core().ctx.promise();
+            let (promise, reply) = self.core().ctx.promise();
             let peer = ost.peer.clone();
             self.core().ctx.spawn(async move { promise.fulfil(peer.call(&FreeSpace {}).await) });
-            let answer = self.core().ctx.timeout(until, answer).await.flatten();
-            owed || matches!(answer, Some(Ok(FreeSpaceReply { freed: true })))
+            let reply = self.core().ctx.timeout(until, reply).await.flatten();
+            owed || matches!(reply, Some(Ok(FreeSpaceReply { freed: true })))
         });
         join_all(each).await.contains(&true)
     }

@@ -1,6 +1,6 @@
 //! Files whose size the OSTs have to be asked for, in memory; after a restart they are found by their rows.
 //!
-//! Invariant: a file that was written or truncated while its OSTs were asked is marked, so that an outdated answer is not
+//! Invariant: a file that was written or truncated while its OSTs were asked is marked, so that an outdated reply is not
 //! stored.
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,7 @@ impl SizeQueue {
         self.files.borrow_mut().due.insert(fid);
         self.changed.wake_all();
     }
-    /// A client writes to the file or truncates it: the answer that is awaited is outdated.
+    /// A client writes to the file or truncates it: the awaited reply is outdated.
     pub(crate) fn disturb(&self, fid: Fid) {
         if let Some(disturbed) = self.files.borrow_mut().asked.get_mut(&fid) {
             *disturbed = true;

@@ -18,7 +18,7 @@ use nacre_wire::mdt::Written;
 use nacre_wire::ost::{Glimpse, ObjectState};
 use tracing::debug;
 
-/// Pause until files whose OSTs did not answer are asked for again.
+/// Pause before the sizes of files whose OSTs did not reply are requested again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 impl Mdt {

@@ -1,8 +1,8 @@
 //! The accesses of a change that matter to changes of other clients: the inodes and names that it reads and writes.
 //!
 //! The order of conflicting changes is decided by these sets (`locks/change_order.rs`). An inode counts by changes of its own
-//! attributes and a name by its directory and hash, so different names in one directory do not conflict. Of file locks the
-//! release counts: a client that is granted a lock which another client has just released could not get it again in replay.
+//! attributes and a name by its directory and hash, so different names in one directory do not conflict. The release of a
+//! file lock counts as a write: if the release were lost, the replay of another client could not get the lock again.
 
 use crate::rows::table;
 use alloc::vec::Vec;

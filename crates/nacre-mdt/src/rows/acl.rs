@@ -117,7 +117,7 @@ impl Acl {
             }
         }
     }
-    /// This default ACL as the access ACL of a new inode asked for with `mode`: nobody gets more than `mode` says.
+    /// This default ACL as the access ACL of a new inode asked for with `mode`: no entry gets more than `mode` says.
     pub(crate) fn inherited(&self, mode: u32) -> Self {
         let mut acl = self.clone();
         let bits = |shift: u32| ((mode >> shift) & 7) as u16;
@@ -154,7 +154,7 @@ impl Acl {
     }
 }
 
-/// Whether the caller may read (4), write (2), execute (1) as far as its uid, gid and the groups we were told
+/// Whether the caller may read (4), write (2), execute (1) as far as its uid, gid and the groups in the request
 /// decide. The kernel's check comes first; this one is for what the kernel could not see.
 pub(crate) fn permits(attr: &Attr, acl: Option<&Acl>, caller: &Caller, want: u16) -> bool {
     if caller.uid == 0 {

@@ -383,13 +383,15 @@ impl Check {
             self.problem(format!("{fid}: {} names, orphan row: {}", f.names, f.is_orphan));
         }
         if nameless && f.opens == 0 {
-            self.problem(format!("{fid}: no name and nobody has it open"));
+            self.problem(format!("{fid}: it has no name and no client has it open"));
         }
         if f.is_destroyed {
             self.problem(format!("{fid}: its objects are to be destroyed, but it is there"));
         }
         if seen.size_open && f.opens == 0 && !self.unsettled.contains(&fid) {
-            self.problem(format!("{fid}: size open, nobody has the file open and nobody will ask"));
+            self.problem(format!(
+                "{fid}: its size is unsettled, no client has it open and the OSTs will not be asked"
+            ));
         }
     }
 

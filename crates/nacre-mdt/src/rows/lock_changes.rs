@@ -13,7 +13,7 @@ use nacre_wire::mdt::EntryReply;
 pub(crate) trait LockHolders {
     /// Whether clients other than the sender have, or may have, a lock of the inode.
     fn others(&self, fid: Fid) -> bool;
-    /// Whether the sender has a lock of the inode and is told its new state.
+    /// Whether the sender has a lock of the inode, so that the reply carries its new state.
     fn sender(&self, fid: Fid) -> bool;
 }
 

@@ -88,7 +88,7 @@ codec_struct! {
     /// Everything about an inode.
     pub struct Inode {
         pub attr: Attr,
-        /// When `mtime` was last set, on the clock of whoever set it: a write that was made before an explicit
+        /// When `mtime` was last set, on the clock of the client or server that set it: a write that was made before an explicit
         /// utimensat does not move the time afterwards, however late it is reported.
         pub mtime_order: Timestamp,
         /// Regular files.

@@ -52,7 +52,8 @@ impl Mdt {
                 Ok(next)
             })
             .await?;
-        info!(target_name = %self.core().name, next, "FIDs of new files begin anew: those granted after the copy may be in use");
+        info!(target_name = %self.core().name, next,
+            "FIDs of new files begin after a gap, because FIDs granted after the copy was made may be in use");
         Ok(())
     }
 }

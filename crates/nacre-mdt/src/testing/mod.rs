@@ -107,7 +107,7 @@ impl Fs {
     pub(crate) fn new() -> Self {
         let mut allocator = Allocator::default();
         let mut space = FreeSpace::default();
-        space.told(&StatfsReply {
+        space.update(&StatfsReply {
             bytes_total: 1 << 40,
             bytes_avail: 1 << 40,
             files_free: 1 << 28,

@@ -236,7 +236,7 @@ fn a_lone_writer_is_believed_and_nobody_else() {
     fs.close(OTHER, f, 1, true, written(50, 2004)).unwrap();
     assert_eq!(state(&fs).1, SizeState::Open);
     assert_eq!(fs.rows(UNSETTLED).len(), 1);
-    // A reader does not matter; the answer of the OSTs ends it.
+    // A reader does not matter; the replies of the OSTs end it.
     fs.open(OTHER, f, 2, 0).unwrap();
     let found = written(100, 2005).unwrap();
     fs.run(ReadSet::of_inode(f), |v| store_size_of_objects(v, f, &found)).unwrap();

@@ -66,7 +66,7 @@ impl Mgs {
         Ok(registry)
     }
 
-    /// Keeps a parameter; whoever has it learns of it with the list of targets.
+    /// Keeps a parameter; processes that have it learn of it with the list of targets.
     async fn keep_param(&self, request: &Request) -> Result<Reply, Errno> {
         let new: KeepParam = request.args()?;
         // It is set at every server and mount.

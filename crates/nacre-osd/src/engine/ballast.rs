@@ -46,7 +46,7 @@ impl Osd {
         if self.room().set_ballast_released(true) {
             return;
         }
-        tracing::warn!(target_name = %self.label().name, "the device is full: the ballast is released, delete something");
+        tracing::warn!(target_name = %self.label().name, "the device is full: the ballast is released so that files can be deleted");
         if let Err(error) = self.ctx().io(StoreOp::Delete { file: FileId::Ballast }).await {
             tracing::error!(target_name = %self.label().name, %error, "the ballast cannot be deleted");
         }

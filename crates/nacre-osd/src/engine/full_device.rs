@@ -50,7 +50,7 @@ pub(crate) async fn rewrite_segment(
 }
 
 async fn release_ballast(ctx: &Ctx, superblock: &Super) -> Result<(), OsdError> {
-    tracing::warn!(target_name = %superblock.label.name, "the device is full: the ballast is released, delete something");
+    tracing::warn!(target_name = %superblock.label.name, "the device is full: the ballast is released so that files can be deleted");
     ctx.io(StoreOp::Delete { file: FileId::Ballast }).await?;
     Ok(())
 }

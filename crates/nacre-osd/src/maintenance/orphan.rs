@@ -20,7 +20,7 @@ impl Objects {
             Ok(0) | Err(OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => {}
             Ok(deleted) => tracing::info!(deleted, "blobs that a crash had left without rows are deleted"),
             Err(error) => {
-                tracing::warn!(%error, "looking for blobs without rows ended early: space may be lost")
+                tracing::warn!(%error, "the search for blobs without rows ended early: their space is not freed before the next start")
             }
         }
     }

@@ -29,7 +29,7 @@ impl<T> Import<T> {
     /// The connection was opened.
     pub fn handle_opened(&mut self, now: Instant, epoch: ConnEpoch) {
         if epoch == self.session.epoch() && matches!(self.session.link(), Link::Opening { .. }) {
-            self.session.heard(now);
+            self.session.received(now);
             self.send_connect(now);
         }
     }
@@ -284,7 +284,7 @@ impl<T> Import<T> {
         }
     }
     fn silent_at(&self) -> Instant {
-        self.session.last_heard() + self.lease.length() * 7 / 10
+        self.session.last_received() + self.lease.length() * 7 / 10
     }
 
     fn ping_at(&self) -> Option<Instant> {
@@ -328,7 +328,7 @@ impl<T> Import<T> {
         }
         self.lease.renew(sent);
         if self.is_idle() {
-            self.session.heard(now);
+            self.session.received(now);
         }
         self.pump(now);
     }

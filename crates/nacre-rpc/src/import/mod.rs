@@ -262,7 +262,7 @@ impl<T> Import<T> {
         match self.session.link() {
             Link::Up => {
                 let ping = self.keepalive.ping().map(|(_, sent)| sent);
-                ping.filter(|sent| self.session.last_heard() <= *sent)
+                ping.filter(|sent| self.session.last_received() <= *sent)
             }
             Link::Leaving { .. } | Link::Gone => None,
             Link::Down { .. }

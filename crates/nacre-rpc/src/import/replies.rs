@@ -14,7 +14,7 @@ impl<T> Import<T> {
         if epoch != current || frame.header.epoch != current || !self.session.link().is_open() {
             return; // a frame of a closed connection
         }
-        self.session.heard(now);
+        self.session.received(now);
         match frame.header.kind {
             Kind::Reply => {
                 self.deadlines.set_clock(now, frame.header.clock_ms);

@@ -70,7 +70,7 @@ pub(super) struct Session {
     /// Questions to the recovering target whether its recovery is over.
     recovery_asks: u32,
     random: u64,
-    last_heard: Instant,
+    last_received: Instant,
     /// When the latest connection that was up was lost, or the import was created.
     lost_at: Instant,
     connects: u64,
@@ -87,7 +87,7 @@ impl Session {
             attempts: 0,
             recovery_asks: 0,
             random: seed,
-            last_heard: now,
+            last_received: now,
             lost_at: now,
             connects: 0,
             last_error: None,
@@ -142,11 +142,12 @@ impl Session {
         is_new
     }
 
-    pub(super) fn heard(&mut self, now: Instant) {
-        self.last_heard = now;
+    /// A message of the target has arrived.
+    pub(super) fn received(&mut self, now: Instant) {
+        self.last_received = now;
     }
-    pub(super) fn last_heard(&self) -> Instant {
-        self.last_heard
+    pub(super) fn last_received(&self) -> Instant {
+        self.last_received
     }
     pub(super) fn lost_at(&self) -> Instant {
         self.lost_at

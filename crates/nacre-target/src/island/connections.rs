@@ -23,7 +23,7 @@ struct Conn {
     /// When it was accepted, or disconnected from its export.
     since: Instant,
     /// When its latest frame arrived.
-    heard: Instant,
+    last_frame: Instant,
     export: Option<ExportId>,
 }
 
@@ -60,7 +60,7 @@ impl Connections {
         if conns.len() >= CONNS_MAX {
             return false;
         }
-        conns.insert(conn, Conn { from, origin, since: now, heard: now, export: None });
+        conns.insert(conn, Conn { from, origin, since: now, last_frame: now, export: None });
         self.accepted.wake_all();
         true
     }
@@ -75,10 +75,10 @@ impl Connections {
         self.conns.borrow_mut().remove(&conn).and_then(|c| c.export)
     }
     /// A frame has arrived. Returns the export of the connection; the outer `None` means that the connection was closed.
-    pub(crate) fn heard(&self, conn: ConnId, now: Instant) -> Option<Option<ExportId>> {
+    pub(crate) fn received(&self, conn: ConnId, now: Instant) -> Option<Option<ExportId>> {
         let mut conns = self.conns.borrow_mut();
         let c = conns.get_mut(&conn)?;
-        c.heard = now;
+        c.last_frame = now;
         Some(c.export)
     }
     pub(crate) fn export(&self, conn: ConnId) -> Option<ExportId> {
@@ -109,8 +109,8 @@ impl Connections {
         has_lease: impl Fn(ExportId) -> bool,
     ) -> Unleased {
         let deadline = |c: &Conn| match c.export {
-            None => Some(if in_recovery { c.heard } else { c.since } + CONNECT_TIMEOUT),
-            Some(id) => (!has_lease(id)).then_some(c.heard + TOOL_IDLE_TIMEOUT),
+            None => Some(if in_recovery { c.last_frame } else { c.since } + CONNECT_TIMEOUT),
+            Some(id) => (!has_lease(id)).then_some(c.last_frame + TOOL_IDLE_TIMEOUT),
         };
         let mut found = Unleased { any: false, expired: Vec::new() };
         for (conn, c) in self.conns.borrow().iter() {

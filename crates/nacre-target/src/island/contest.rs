@@ -26,19 +26,19 @@ impl<S: Service> Inner<S> {
         let known = service.whereabouts(connect.client).filter(|known| !known.addresses.is_empty());
         let is_renewed = entry.is_seen() && entry.lease_ending().is_none();
         let lease_deadline = entry.lease_deadline();
-        let heard = is_renewed.then(|| a_lease_before(core, lease_deadline));
+        let last_message = is_renewed.then(|| a_lease_before(core, lease_deadline));
         let is_connected = entry.conn().is_some();
         let (name, place) = match &known {
             Some(known) => (known.name.to_string(), format!(" ({})", known.addresses.join(", "))),
             None => (connect.name.clone(), String::new()),
         };
-        match entry.contest_mut().judge(connect.instance, now, is_connected, heard, known.as_ref()) {
+        match entry.contest_mut().judge(connect.instance, now, is_connected, last_message, known.as_ref()) {
             Verdict::Admit => None,
             Verdict::Refuse => Some((
                 format!(
-                    "{name} is being served by another process{place}, which lives. The store that was started here is a \
-                     copy of its store, or the same store opened a second time: only one of them may be used\nhint: stop \
-                     the other process first to go on with this store, or leave this one off"
+                    "{name} is being served by another process{place}, which is alive. The store that was started here is \
+                     a copy of its store, or the same store opened a second time: only one of them may be used\nhint: stop \
+                     the other process first to continue with this store, or do not start this one"
                 ),
                 true,
             )),
@@ -60,8 +60,8 @@ impl<S: Service> Inner<S> {
                     });
                 }
                 let why = format!(
-                    "{name} may be served by another process still{place}: waiting for its answer, or {left_ms} ms for \
-                     the end of its lease"
+                    "{name} may still be served by another process{place}: waiting for its reply, or {left_ms} ms until \
+                     its lease has expired"
                 );
                 Some((why, false))
             }

@@ -26,7 +26,7 @@ use nacre_wire::{Class, Frame, Header, Kind, Opcode, flags};
 impl<S: Service> Inner<S> {
     pub(crate) fn handle_frame(self: &Rc<Self>, conn: ConnId, frame: Frame) {
         let Some((core, service)) = self.started() else { return };
-        let Some(export) = self.conns().heard(conn, self.ctx().now()) else { return };
+        let Some(export) = self.conns().received(conn, self.ctx().now()) else { return };
         if self.is_stopping() && !unblocks_others(&frame.header) {
             return; // its sender tries the next instance
         }

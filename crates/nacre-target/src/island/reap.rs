@@ -76,7 +76,7 @@ impl<S: Service> Inner<S> {
             let due = self.ctx().now() + step;
             self.ctx().sleep(step).await;
             if self.ctx().now() > due + standstill(core) {
-                tracing::info!(target_name = %core.name, "this process stood still: its clients get time to be heard");
+                tracing::info!(target_name = %core.name, "this process stood still: clients get time to renew their leases");
                 return false;
             }
         }

@@ -226,7 +226,7 @@ impl<S: Service> Inner<S> {
             match core.osd.stop().await {
                 Ok(()) => tracing::info!(target_name = %core.name, "target stopped"),
                 Err(error) => {
-                    tracing::error!(target_name = %core.name, %error, "stopped with unwritten changes")
+                    tracing::error!(target_name = %core.name, %error, "the target stopped with unwritten changes")
                 }
             }
         }

@@ -25,7 +25,7 @@ pub enum RevokedLock {
     Callback(Xid),
     /// A cancel returns the lock.
     Cookie(LockCookie),
-    /// The answer to the revoke of this number returns the bits of an inode lock.
+    /// A cancel that names this revoke returns the bits of an inode lock.
     Inode(u64),
 }
 

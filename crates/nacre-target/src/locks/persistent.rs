@@ -3,12 +3,12 @@
 //!
 //! Why: a write over several objects is atomic for other clients because it holds a lock on each, and an append finds the
 //! end of the file under such locks. If one of them were lost with the process, others would read half of the write, or
-//! append in its middle. (Readers lose no more than time: without its lock a read is refused and repeated.)
+//! append in its middle. (A lock of a read need not be restored: the read is refused without it, and repeated.)
 //!
 //! Rules: a lock is persistent because its client asked for that. Locks of in-process mounts are never persisted: those
 //! mounts die with the server. A cancel may be lost with the tail of the log; then a restart restores a lock that its
-//! client does not have any more, and the client cancels it again when the lock is revoked. A grant that is lost that way
-//! is gone. Bounded like the locks themselves.
+//! client does not have any more, and the client cancels it again when the lock is revoked. If a grant is lost with the
+//! tail of the log, the lock is not restored. Bounded like the locks themselves.
 
 use crate::clients::rows::ExportId;
 use crate::target_core::TargetCore;

@@ -1,10 +1,10 @@
 //! The wait after a restart for locks that no row restores.
 //!
-//! A client may rely on such a lock of an earlier start until it says that neither it nor its kernel does, at most until a
-//! lease after the start, or until its lease has run out if it does not come back. Changes that conflict with any of them
-//! wait for that. Which clients may have such locks follows from
-//! the features in their rows ([`Service::VOLATILE_LOCK_FEATURES`](crate::Service::VOLATILE_LOCK_FEATURES)), so a client
-//! is granted one only after its row says so.
+//! A client may rely on such a lock of an earlier start until it reports that neither it nor its kernel does. The wait ends
+//! at the latest one lease after the start; for a client that does not return it ends with the lease of that client.
+//! Changes that may conflict with such a lock wait until then. The features in the rows of clients
+//! ([`Service::VOLATILE_LOCK_FEATURES`](crate::Service::VOLATILE_LOCK_FEATURES)) show which clients may have such locks;
+//! therefore a client is granted one only after its row has the feature.
 
 use crate::clients::export::ClientExport;
 use crate::clients::rows::ExportId;

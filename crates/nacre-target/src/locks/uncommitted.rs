@@ -1,9 +1,10 @@
-//! Acknowledge or commit: no client builds on a change of another client that a failure could still take away.
+//! Acknowledge or commit: no change depends on a change of another client that a single failure could still remove.
 //!
 //! Why: A changes X and the reply is lost; B sees X, makes a change that builds on it and gets a reply; the machine dies.
 //! B replays its change, but X is missing because A resends only after the replay: a change with a reply would be
-//! lost by a single failure. So a change that conflicts with an uncommitted one of another client, which is not known to
-//! have the reply, waits until the former is durable. Reads wait for nothing: the changes that they saw come back with the resend.
+//! lost by a single failure. So a change waits while it conflicts with an uncommitted change of another client that is not
+//! known to have the reply. It waits until the earlier change is durable. Reads do not wait: if a change that they saw is
+//! lost, it is executed again by its resend.
 //! Programs on one client need no such wait: replies to one client leave in the order of its changes (`reply_order.rs`).
 //!
 //! This file records which changes are uncommitted and which of them conflict. The services decide what a key is, when
@@ -100,7 +101,7 @@ impl<K: ConflictKey> Uncommitted<K> {
 }
 
 impl TargetCore {
-    /// Whether changes of this request have to be told apart from those of other clients.
+    /// Whether changes of this request have to be distinguished from those of other clients.
     pub fn tracks_uncommitted(&self, request: &Request) -> bool {
         self.config.ack_or_commit && request.replayed_transno().is_none() && self.has_several_clients()
     }

@@ -20,7 +20,7 @@ pub(crate) struct ChildArgs {}
 impl ChildArgs {
     #[allow(clippy::unused_self, reason = "reads as a property of the arguments")]
     pub(crate) fn is_child(&self) -> bool {
-        std::env::var_os(VARIABLE).is_some()
+        in_background()
     }
     /// In the background process only: leaves the directory, and does not outlive the command before it is up.
     pub(crate) fn detach(&self) -> Result<()> {
@@ -30,6 +30,11 @@ impl ChildArgs {
         }
         Ok(())
     }
+}
+
+/// Whether this process was started in the background by [`spawn`].
+pub(crate) fn in_background() -> bool {
+    std::env::var_os(VARIABLE).is_some()
 }
 
 /// Starts this command again in the background; returns when it is up.
@@ -102,7 +107,7 @@ impl Talk {
             let alone = rustix::process::set_parent_process_death_signal(None)
                 .and_then(|()| rustix::process::setsid());
             if let Err(error) = alone {
-                tracing::warn!(%error, "still tied to the terminal");
+                tracing::warn!(%error, "the process is still attached to its terminal");
             }
             output::close_stdout();
         }

@@ -1,12 +1,12 @@
 //! The islands of a process: the node, the targets and mounts that it serves, its entry in the registry, their planned stop.
 
 use crate::output;
-use crate::process::heard_clients::HeardClients;
-use crate::process::pause;
+use crate::process::lease_table::LeaseTable;
 use crate::process::registry::{self, ProcessEntry, ProcessKind, Registration};
 use crate::process::signals::{Signals, wake};
 use crate::process::store;
 use crate::process::target_dir::Served;
+use crate::process::{detach, pause};
 use crate::query::tool;
 use anyhow::{Context as _, Result, bail};
 use nacre_mdt::Mdt;
@@ -60,7 +60,7 @@ struct Targets {
     lost: Mutex<Option<String>>,
     /// Targets that are refused while others of the process are served: name and why.
     refused: Mutex<BTreeMap<String, String>>,
-    heard_clients: Arc<HeardClients>,
+    lease_table: Arc<LeaseTable>,
     /// Of targets that are opened from now on.
     lease_ms: AtomicU32,
     /// After a panic an island is opened again (`up`) or ends the process (`serve`).
@@ -79,7 +79,7 @@ impl Process {
             served: Mutex::default(),
             lost: Mutex::default(),
             refused: Mutex::default(),
-            heard_clients: HeardClients::new(),
+            lease_table: LeaseTable::new(),
             lease_ms: AtomicU32::new(TargetParam::LeaseMs.row().default_u32()),
             reopen: kind == ProcessKind::Up,
         });
@@ -248,21 +248,26 @@ fn stop_island(island: &IslandRef, signals: &mut Signals) -> Result<()> {
 }
 
 impl Targets {
-    /// Ends one target that must not be used. The others are served on, unless the process is an `up`, which needs all.
+    /// Ends one target that must not be used. The others are still served, unless the process is an `up`, which needs all.
+    /// The reason is printed once: here if the process continues, otherwise as the error with which the command ends.
     fn refused(&self, name: &str, why: &str) {
         let left = {
             let mut served = self.lock();
             served.remove(name);
             served.len()
         };
-        tracing::error!(island = name, "not served: {why}");
         if left > 0 && !self.reopen {
             let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
             refused.insert(name.to_owned(), why.to_owned());
-            output::note(&format!(
-                "nacre: {why}\n{name} is not served any more, the other targets of this process are"
-            ));
+            tracing::error!(
+                island = name,
+                "the target is not served any more, the other targets of this process are: {why}"
+            );
         } else {
+            // A process in the background has no terminal for its error.
+            if detach::in_background() {
+                tracing::error!(island = name, "the target is not served: {why}");
+            }
             let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
             lost.get_or_insert(why.to_owned());
         }
@@ -298,19 +303,28 @@ impl Targets {
         if let Some(revive) = self.mount_to_revive(island.name(), reason) {
             match revive(node) {
                 Ok(()) => {
-                    tracing::warn!(island = island.name(), "made again; files that were open are gone");
+                    tracing::warn!(
+                        island = island.name(),
+                        "the mount was restarted after a bug; files that were open are lost"
+                    );
                     return;
                 }
-                Err(e) => tracing::error!(island = island.name(), "cannot be made again: {e:#}"),
+                Err(e) => tracing::error!(island = island.name(), "the mount cannot be restarted: {e:#}"),
             }
         }
         if let Some((served, addresses)) = again {
             match add_target(node, self, &served, &addresses) {
                 Ok(()) => {
-                    tracing::warn!(island = island.name(), "opened again from its store");
+                    tracing::warn!(
+                        island = island.name(),
+                        "the target was reopened from its store after a bug"
+                    );
                     return;
                 }
-                Err(e) => tracing::error!(island = island.name(), "cannot be opened again: {e:#}"),
+                Err(e) => tracing::error!(
+                    island = island.name(),
+                    "the target cannot be reopened from its store: {e:#}"
+                ),
             }
         }
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
@@ -331,19 +345,19 @@ fn add_target(node: &Node, targets: &Targets, served: &Served, addresses: &[Stri
         in_memory: served.place.is_none(),
     };
     let kind = served.name.kind();
-    let heard_clients = targets.heard_clients.clone();
+    let lease_table = targets.lease_table.clone();
     node.add_island(&served.name.to_string(), Some(served.store.clone()), None, move |ctx| {
         let osd = store::osd_config();
         match kind {
             TargetKind::Mgs => {
-                Box::new(TargetIsland::<Mgs>::new(ctx, config, osd).with_neighbours(heard_clients))
+                Box::new(TargetIsland::<Mgs>::new(ctx, config, osd).with_neighbours(lease_table))
                     as Box<dyn Logic>
             }
             TargetKind::Mdt => {
-                Box::new(TargetIsland::<Mdt>::new(ctx, config, osd).with_neighbours(heard_clients))
+                Box::new(TargetIsland::<Mdt>::new(ctx, config, osd).with_neighbours(lease_table))
             }
             TargetKind::Ost => {
-                Box::new(TargetIsland::<Ost>::new(ctx, config, osd).with_neighbours(heard_clients))
+                Box::new(TargetIsland::<Ost>::new(ctx, config, osd).with_neighbours(lease_table))
             }
         }
     })

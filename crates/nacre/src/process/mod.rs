@@ -1,14 +1,14 @@
 //! A process that serves targets or a mount: its islands, signals, addresses, stores and entry in the registry.
 //!
 //! The commands `up`, `serve`, `mount` and the tools for stopped targets put a process together from these parts.
-//! Nothing here parses a whole command line; options that several commands share are defined beside what they set.
+//! Nothing here parses a whole command line; options that several commands share are defined in the file of the part that they configure.
 
 pub(crate) mod addresses;
 pub(crate) mod connections;
 pub(crate) mod data_dir;
 pub(crate) mod detach;
-mod heard_clients;
 pub(crate) mod islands;
+mod lease_table;
 pub(crate) mod metrics;
 pub(crate) mod mount_options;
 pub(crate) mod mounted;

@@ -1,4 +1,4 @@
-//! A store that takes changes and never makes them: to open a stopped target without touching it.
+//! A store that keeps changes in memory and never writes them: tools open a stopped target with it without changing it.
 //!
 //! Small files (superblock, mark, log) are copied at the first access; runs and blobs are read where they are. Changes go
 //! to memory and end with the value.

@@ -1,8 +1,8 @@
-//! Which nacre processes run on this machine: one small file each in the run directory.
+//! The registry of the nacre processes on this machine: one small file each in the run directory.
 //!
 //! `/run/nacre/PID.json` (root) or `$XDG_RUNTIME_DIR/nacre/PID.json`; `NACRE_RUN_DIR` overrides. An entry is valid
 //! while a process with this pid and start time lives; stale ones are removed when they are met. The entry is only
-//! a signpost (socket, islands, mount points): state is asked over the socket with public messages.
+//! a pointer (socket, islands, mount points); tools request the state over the socket with public messages.
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,7 @@ pub(crate) struct ProcessEntry {
 
 const SYSTEM_DIR: &str = "/run/nacre";
 
-/// Where processes are looked for: what root has started is seen by everybody.
+/// The directories in which processes are searched: every user sees the processes that root has started.
 fn search_dirs() -> Vec<PathBuf> {
     let own = own_dir();
     let system = PathBuf::from(SYSTEM_DIR);
@@ -172,7 +172,7 @@ pub(crate) fn entries() -> Result<Vec<ProcessEntry>> {
     Ok(with_fallen()?.0)
 }
 
-/// Every living process, and those that ended without taking leave of targets in directories that nobody serves since, or of
+/// Every living process, and those that ended without a planned stop and whose targets were not served since, or of
 /// mounts that are still there: their entries stay. By pid.
 pub(crate) fn with_fallen() -> Result<(Vec<ProcessEntry>, Vec<ProcessEntry>)> {
     let (mut list, mut dead) = (Vec::new(), Vec::new());

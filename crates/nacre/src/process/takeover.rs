@@ -1,9 +1,9 @@
 //! `--takeover`: ends the process that serves a store, on this host, before the store is opened.
 //!
-//! Rules: only the very process that the lock file names (pid and start time, by pidfd, so that a reused pid is never
-//! hit); one of another host or of another pid namespace is refused, because its end could not be seen. The store is
-//! opened only after the process has ended: what it had written is read then, and the new log epoch is a new file, so
-//! that nothing of the old one can come later.
+//! Rules: only the process that the lock file names is ended (pid and start time, by pidfd, so that no other process with
+//! a reused pid is ended). A process of another host or of another pid namespace is not ended, because its end could not be
+//! observed. The store is opened only after the process has ended: then all its writes can be read, and none follows. The
+//! new log epoch is a new file.
 
 use crate::output;
 use crate::process::pause;

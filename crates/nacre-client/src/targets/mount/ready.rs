@@ -97,20 +97,20 @@ impl Client {
         }
     }
 
-    /// Like [`Client::ready`]; reports to `tell` why the mount waits, each reason once, and at last the outcome.
-    pub async fn attach(&self, tell: impl Fn(Attach)) {
-        let mut told = Vec::new();
+    /// Like [`Client::ready`]; reports why the mount waits, each reason once, and at last the outcome.
+    pub async fn attach(&self, report: impl Fn(Attach)) {
+        let mut reported = Vec::new();
         let end = loop {
             if let Some(end) = self.ctx.timeout(self.ctx.now() + ATTACH_QUIET, self.ready()).await {
                 break end;
             }
             let waits = self.waits_for();
-            if !told.contains(&waits) && told.len() + 1 < Attach::NEWS_MAX {
-                tell(Attach::Waiting(waits.clone()));
-                told.push(waits);
+            if !reported.contains(&waits) && reported.len() + 1 < Attach::NEWS_MAX {
+                report(Attach::Waiting(waits.clone()));
+                reported.push(waits);
             }
         };
-        tell(end.map_or_else(Attach::Failed, |()| Attach::Ready));
+        report(end.map_or_else(Attach::Failed, |()| Attach::Ready));
     }
 
     fn waits_for(&self) -> String {

@@ -142,7 +142,7 @@ impl Client {
                     if !mount.warned_of_mdts.replace(true) {
                         tracing::warn!(
                             index = entry.index,
-                            "this build uses one MDT, further ones are left alone"
+                            "this build uses one MDT and ignores further ones"
                         );
                     }
                 }

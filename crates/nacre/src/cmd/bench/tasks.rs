@@ -120,7 +120,7 @@ impl Logic for BenchIsland {
         match event {
             Event::Door(item) => match item.downcast::<Order>() {
                 Ok(order) => self.take(*order),
-                Err(_) => warn!("something that is no order came to the door of a load"),
+                Err(_) => warn!("a bug: a load got an event that is not an order"),
             },
             Event::Start => drop(self.ctx.spawn(async move {
                 client.attach(|news| ctx.push(Effect::Door(Box::new(news)))).await;

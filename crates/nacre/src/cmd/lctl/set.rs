@@ -131,7 +131,7 @@ fn now(tool: &mut Tool, name: &str) -> Result<String> {
     Ok(if value.contains('\n') { CLEAR.to_owned() } else { value.to_owned() })
 }
 
-/// Tells the MGS to keep parameters, or to forget them, and says what holds then on this machine. Nothing is kept of a
+/// Has the MGS keep or forget parameters, and prints the values that are in effect on this machine then. Nothing is kept of a
 /// command of which something is refused.
 pub(super) fn keep(settings: &[String], delete: bool, scope: &ScopeArgs, timeout: TimeoutArgs) -> Result<()> {
     let settings = settings.iter().map(|text| kept(text, delete)).collect::<Result<Vec<KeepParam>>>()?;
@@ -186,7 +186,7 @@ fn mgs(
     Ok((chosen, tools))
 }
 
-/// Waits a moment until the processes of this machine have heard of a kept parameter, and names those in which another value
+/// Waits a moment until the processes of this machine have learned of a kept parameter, and names those in which another value
 /// holds: a server may allow less.
 fn say_what_holds(
     all: &FileSystems,
@@ -210,7 +210,7 @@ fn say_what_holds(
             for p in others {
                 let (name, now) = (p.name, p.value.trim());
                 output::note(&format!(
-                    "nacre: {name}: {now} holds now, {value} is kept: its server allows no more, or it has not heard yet"
+                    "nacre: {name}: {now} is in effect, {value} is kept: the server allows no more, or the process has not got it yet"
                 ));
             }
             return;

@@ -1,5 +1,5 @@
-//! Clients from which a target of this process has received a message: one ping of an idle client renews its leases with
-//! all of them.
+//! The leases that the targets of this process share: the time of the latest message of each client to any of them. Thus
+//! one ping of an idle client renews its leases with all of them.
 
 use nacre_target::Neighbours;
 use nacre_types::{ClientUuid, Instant};
@@ -7,23 +7,23 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Bound of the table; when it is full, clients that were not heard for [`OLD`] are removed.
+/// Bound of the table; when it is full, clients without a message for [`OLD`] are removed.
 const CLIENTS_MAX: usize = 65_536;
 /// Longer than any lease.
 const OLD: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
-pub(crate) struct HeardClients {
+pub(crate) struct LeaseTable {
     process: u64,
     state: Mutex<State>,
 }
 #[derive(Debug, Default)]
 struct State {
-    heard: HashMap<ClientUuid, Instant>,
+    renewed: HashMap<ClientUuid, Instant>,
     ended: u64,
 }
 
-impl HeardClients {
+impl LeaseTable {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self { process: nacre_rt::random().max(1), state: Mutex::default() })
     }
@@ -32,30 +32,30 @@ impl HeardClients {
     }
 }
 
-impl Neighbours for HeardClients {
+impl Neighbours for LeaseTable {
     fn process(&self) -> u64 {
         self.process
     }
-    fn hear(&self, client: ClientUuid, now: Instant) -> u64 {
+    fn renew(&self, client: ClientUuid, now: Instant) -> u64 {
         let mut state = self.lock();
-        if state.heard.len() >= CLIENTS_MAX {
-            state.heard.retain(|_, at| *at + OLD > now);
+        if state.renewed.len() >= CLIENTS_MAX {
+            state.renewed.retain(|_, at| *at + OLD > now);
         }
-        // A client that finds no room must ping each of its targets: the count tells it that a lease has ended.
-        if state.heard.len() >= CLIENTS_MAX && !state.heard.contains_key(&client) {
+        // A client for which the table has no room must ping each of its targets, as after the end of a lease.
+        if state.renewed.len() >= CLIENTS_MAX && !state.renewed.contains_key(&client) {
             state.ended += 1;
         } else {
-            state.heard.insert(client, now);
+            state.renewed.insert(client, now);
         }
         state.ended
     }
-    fn heard_or_end(&self, client: ClientUuid, after: Instant) -> Option<Instant> {
+    fn renewed_or_end(&self, client: ClientUuid, after: Instant) -> Option<Instant> {
         let mut state = self.lock();
-        let heard = state.heard.get(&client).copied().filter(|at| *at > after);
-        if heard.is_none() {
+        let renewed = state.renewed.get(&client).copied().filter(|at| *at > after);
+        if renewed.is_none() {
             state.ended += 1;
         }
-        heard
+        renewed
     }
     fn end(&self) {
         self.lock().ended += 1;

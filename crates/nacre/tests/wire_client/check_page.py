@@ -36,5 +36,8 @@ for request, (_, _, reply) in page.requests.items():
 
 assert crc32c(b"123456789") == 0xE3069283
 example = page.decode_header(page.example)
-assert page.example[96:] == b"MGS" and crc32c(page.example[:92]) == example["header_sum"]
+assert page.example[96:] == b"MGS"
+today = page.encode_header(**{**example, "version": page.version, "header_sum": 0})[:92]
+today += crc32c(today).to_bytes(4, "little") + b"MGS"
+assert page.example == today, f"the example of a Hello in the page has to be: {today.hex(' ', -4)}"
 print(f"{len(golden)} messages are as the page says")

@@ -1,8 +1,9 @@
 //! Locks of inodes, as far as requests are concerned: which locks a reply grants (`locks/inode_locks.rs` has the rules).
 //!
-//! Rules: bits are claimed before the rows are read and granted if they still stand then. LOOKUP of an inode is granted
-//! with a name only if the inode's own links have that name: it may have been renamed since its entry was read. SIZE is
-//! granted only while the reply tells the size, or the sender's own writes complete it.
+//! Rules: bits are claimed before the rows are read, and granted afterwards unless a change has cancelled the claim
+//! meanwhile. LOOKUP of an inode is granted with a name only if the inode's own links have that name: it may have been
+//! renamed since its entry was read. SIZE is granted only if the reply has the size, or if the sender completes it with
+//! its own writes.
 
 use crate::locks::inode_locks::Holders;
 use crate::mdt::Mdt;

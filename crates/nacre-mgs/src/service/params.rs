@@ -31,7 +31,7 @@ impl Mgs {
     fn set_register(&self, word: &str) -> Result<(), String> {
         let register = Register::parse(word).ok_or_else(|| format!("the MGS does not know {word}"))?;
         self.registry.borrow_mut().set_register(register);
-        tracing::info!(register = register.name(), "set by the administrator: which targets may register");
+        tracing::info!(register = register.name(), "the administrator set which targets may register");
         let mgs = self.me.clone();
         self.core.ctx.spawn(async move {
             if let Some(mgs) = mgs.upgrade() {

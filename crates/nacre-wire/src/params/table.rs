@@ -65,8 +65,8 @@ groups! {
     MountParam in ["llite"], "Mounts" {
         Stats: Row::counters("stats", PerName, "Calls of this mount: samples, unit, least, greatest, sum, sum of squares.");
         Uuid: Row::text("uuid", "Identity of this mount, new at each start.");
-        DirAttrCache: Row::switch("dir_attr_cache", true, "1: attributes of directories are cached as long as the MDT \
-            lets this mount hold them. 0: they are requested each time.");
+        DirAttrCache: Row::switch("dir_attr_cache", true, "1: attributes of directories are cached while this mount holds \
+            the directories. 0: they are requested each time.");
     }
 
     /// `nacre-fuse/src/island.rs`
@@ -75,7 +75,7 @@ groups! {
             greatest, sum, sum of squares.");
         FuseWaiting: Row::text("fuse_waiting", "Calls that wait for a reply: operation, pid of the caller (0: not known), \
             milliseconds so far.");
-        KernelCache: Row::report("kernel_cache", "What the kernel was told to forget: all names by an epoch, names, \
+        KernelCache: Row::report("kernel_cache", "What the kernel was notified to forget: all names by an epoch, names, \
             attributes of inodes; names whose notification waited in the kernel, so that an epoch followed; replies whose \
             validity had ended before they were written; replies written too late, and suspends of the machine, after which \
             everything was forgotten.");
@@ -112,8 +112,8 @@ groups! {
             client may have in flight.").from_next_connect();
         FailLoc: Row::checked("fail_loc", "the name of a fault point, or 0 for none", "0", "The fault point that is set; \
             only builds for tests have any.").set(SetWhen::Running);
-        FailVal: Row::number("fail_val", (1, u32::MAX as u64, "times"), Number(1), "How often a fault point strikes that is \
-            set afterwards; only builds for tests have any.").set(SetWhen::Running);
+        FailVal: Row::number("fail_val", (1, u32::MAX as u64, "times"), Number(1), "How often the fault point that is set \
+            next strikes; only builds for tests have any.").set(SetWhen::Running);
         RecoveryStatus: Row::report("recovery_status", "Recovery after an unclean start: state, clients, replayed requests.");
         Storage: Row::report("storage", "The storage engine: its contents and their bounds.");
     }
@@ -130,9 +130,9 @@ groups! {
 
     /// `nacre-mgs/src/service/params.rs`
     MgsParam in ["mgs"], "The MGS" {
-        Register: Row::words("register", &["open", "known"], "open", "Which targets may register. `open`: any; `known`: \
-            those that the MGS knows, and new ones from its own machine. It becomes `known` when the first clients have \
-            mounted a file system. The MGS stores the value.").set(SetWhen::Running);
+        Register: Row::words("register", &["open", "known"], "open", "The targets that may register. `open`: any; `known`: \
+            those that the MGS knows, and new ones on its own machine. It becomes `known` one minute after clients have \
+            first mounted a file system. The MGS stores the value.").set(SetWhen::Running);
     }
 
     /// `nacre-mgs/src/service/params.rs`
@@ -144,10 +144,9 @@ groups! {
     MdtParam in ["mdt"], "An MDT" {
         MdStats: Row::counters("md_stats", PerName, "Operations since the start: count, min, max, sum, sum of squares.");
         OpenFiles: Row::gauge("open_files", "handles", "Handles that clients have open.");
-        CommitOnSharing: Row::switch("commit_on_sharing", false, "1: a change of another client is durable before a change \
-            may depend on it. 0: it need not be if that client has its reply, and can replay it.");
-        DirHolds: Row::gauge("dir_holds", "holds", "Directories that clients may answer for from their caches, counted once \
-            for each client.");
+        CommitOnSharing: Row::switch("commit_on_sharing", false, "1: a change waits until changes of other clients on \
+            which it depends are durable. 0: it does not wait if the other client has the reply and can replay its change.");
+        DirHolds: Row::gauge("dir_holds", "holds", "Directories that clients may cache, counted once for each client.");
         DirHoldsMax: Row::number("dir_holds_max", (1, 65_535, "holds"), Number(1024), "Limit of dir_holds for one client. \
             At the limit, a new hold replaces one that is older than 30 s.");
         DirHoldRevokes: Row::gauge("dir_hold_revokes", "holds", "Holds of directories that were revoked since the start.");
@@ -165,11 +164,11 @@ groups! {
 
     /// `nacre-mdt/src/service/params.rs`
     QosParam in ["lod"], "Choice of OSTs for new files, by an MDT" {
-        ThresholdRr: Row::number("qos_threshold_rr", (0, 100, "%"), Number(17), "New files go to the OSTs in turn as long \
-            as the free space of the fullest is no more than this part below that of the emptiest, else by free space. \
-            100: always in turn.");
-        PrioFree: Row::number("qos_prio_free", (0, 100, "%"), Number(91), "When files go by free space: how little it counts \
-            that an OST was used recently. 100: not at all.");
+        ThresholdRr: Row::number("qos_threshold_rr", (0, 100, "%"), Number(17), "New files go to the OSTs in turn while \
+            the fullest OST has at most this part less free space than the emptiest, otherwise by free space. 100: always \
+            in turn.");
+        PrioFree: Row::number("qos_prio_free", (0, 100, "%"), Number(91), "Weight of free space in that choice, against \
+            recent use of an OST. 100: only free space counts.");
     }
 
     /// `nacre-mdt/src/service/params.rs`
@@ -180,7 +179,7 @@ groups! {
 
     /// `nacre-mdt/src/service/params.rs`
     OspParam in ["osp"], "Use of an OST by an MDT" {
-        Active: Row::switch("active", true, "1: new files may go to the OST. 0: they leave it out.");
+        Active: Row::switch("active", true, "1: the OST may get new files. 0: it gets none.");
         ReservedMbLow: Row::number("reserved_mb_low", MEGABYTES, Computed("0.1 % of its size"), "An OST with less free space \
             gets no new files.");
         ReservedMbHigh: Row::number("reserved_mb_high", MEGABYTES, Computed("0.2 % of its size"), "A full OST with more free \
@@ -198,8 +197,8 @@ groups! {
         FilesFree: Row::gauge("filesfree", "objects", "Estimated number of objects that fit.");
         PromisedObjects: Row::gauge("promised_objects", "objects", "Objects promised to MDTs and not yet written.");
         Tombstones: Row::gauge("tombstones", "objects", "Destroyed objects that refuse late writes.");
-        SyncOnCancel: Row::switch("sync_on_cancel", false, "1: when a client cancels a lock for writing, its writes under \
-            the lock are synced to the device; nobody waits for it. 0: they are synced with others.");
+        SyncOnCancel: Row::switch("sync_on_cancel", false, "1: when a client cancels a lock for writing, a sync of its \
+            writes under the lock starts; no request waits for the sync. 0: they are synced with others.");
         LockCount: Row::gauge("lock_count", "locks", "Extent locks held or awaited.");
         LockWaiting: Row::gauge("lock_waiting", "locks", "Extent locks awaited.");
         ConfigVersion: Row::gauge("config_version", "", "Version of the list of targets at the registration.");

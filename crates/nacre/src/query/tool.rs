@@ -1,4 +1,4 @@
-//! A blocking connection of a tool to one island of a running process: the same public messages as everybody's.
+//! A blocking connection of a tool to one island of a running process. It uses the public messages only.
 
 use crate::output;
 use crate::process::registry::{self, ProcessEntry};

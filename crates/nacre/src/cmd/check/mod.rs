@@ -1,7 +1,7 @@
-//! `nacre check`: verifies stopped targets, read-only; of a whole `up` also what the targets say of each other.
+//! `nacre check`: verifies stopped targets, read-only; given all targets of a file system, also that they agree.
 //!
-//! The engine's own checks (superblock, log, runs) and those of what the rows mean are in the crates below. Here
-//! they are put together: the choice of targets, their locks, the report, and MDT against OSTs ([`cross`]).
+//! The checks of the engine (superblock, log, runs) and those of the meaning of rows are in the crates below. This folder
+//! puts them together: the choice of targets, their locks, the comparison of MDT and OSTs ([`cross`]), the report.
 
 mod cross;
 

@@ -356,7 +356,12 @@ fn what_the_mgs_keeps_is_checked_first() {
     assert!(cleared.ok && cleared.out.ends_with(".stats=clear\n"), "{}{}", cleared.out, cleared.err);
     assert!(!stats("5").ok && stats("5").err.contains("counters can only be cleared"), "{}", stats("5").err);
     let bounded = m.nacre(&keep(&["mdc.*.max_mod_rpcs_in_flight=9"]));
-    assert!(bounded.ok && bounded.err.contains("8 holds now, 9 is kept"), "{}{}", bounded.out, bounded.err);
+    assert!(
+        bounded.ok && bounded.err.contains("8 is in effect, 9 is kept"),
+        "{}{}",
+        bounded.out,
+        bounded.err
+    );
     m.good(&keep(&["-d", "mdc.*.max_mod_rpcs_in_flight"]));
     m.refused(&keep(&["-d", "mdc.*.max_rpcs_in_flight"]), &["is not kept", "hint:"]);
     assert_eq!(kept(), 0);

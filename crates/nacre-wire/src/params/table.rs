@@ -167,8 +167,8 @@ groups! {
         ThresholdRr: Row::number("qos_threshold_rr", (0, 100, "%"), Number(17), "New files go to the OSTs in turn while \
             the fullest OST has at most this part less free space than the emptiest, otherwise by free space. 100: always \
             in turn.");
-        PrioFree: Row::number("qos_prio_free", (0, 100, "%"), Number(91), "Weight of free space in that choice, against \
-            recent use of an OST. 100: only free space counts.");
+        PrioFree: Row::number("qos_prio_free", (0, 100, "%"), Number(91), "When files go by free space: the weight \
+            of free space against recent use of an OST. 100: only free space counts.");
     }
 
     /// `nacre-mdt/src/service/params.rs`

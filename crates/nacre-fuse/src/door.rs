@@ -120,9 +120,9 @@ impl<O: Ops> Door<O> {
             forgotten.await;
         }
     }
-    /// Notifications to the kernel and withheld validities, a line for each counter.
+    /// Notifications to the kernel, withheld validities, requests answered at once: a line for each counter.
     pub fn kernel_cache_text(&self) -> String {
-        self.kernel.text()
+        self.kernel.text() + &self.stats.hits_text()
     }
     /// The requests in progress, a line for each: operation, pid of the caller (0 = unknown), milliseconds so far.
     pub fn waiting_text(&self) -> String {

@@ -1,4 +1,4 @@
-//! The parameters of a mount: `llite.*`, `mgc.*`, `mdc.*`, `osc.*`.
+//! The parameters of a mount, `llite.*`, `mgc.*`, `mdc.*`, `osc.*`: the arms of the rows in `nacre-wire/src/params/table.rs`.
 
 use crate::api::MountConfig;
 use crate::client::Client;

@@ -1,4 +1,4 @@
-//! The parameters of a metadata target.
+//! The parameters of a metadata target: the arms of the rows in `nacre-wire/src/params/table.rs`.
 
 use crate::mdt::Mdt;
 use crate::osts::allocator::OstRoom;

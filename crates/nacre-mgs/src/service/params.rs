@@ -1,4 +1,4 @@
-//! The parameters of the MGS.
+//! The parameters of the MGS: the arms of the rows in `nacre-wire/src/params/table.rs`.
 
 use crate::registry::{Register, Registry, TargetRow};
 use crate::service::Mgs;

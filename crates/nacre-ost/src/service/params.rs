@@ -1,4 +1,4 @@
-//! The parameters of an OST.
+//! The parameters of an OST: the arms of the rows in `nacre-wire/src/params/table.rs`.
 
 use crate::service::Ost;
 use crate::service::bulk_sizes::BulkSizes;

@@ -1,4 +1,5 @@
-//! The parameters that every target has, and how any parameter of a target is read and set.
+//! The parameters that every target has: the arms of the rows in `nacre-wire/src/params/table.rs`. How any parameter of a
+//! target is read and set.
 
 use crate::clients::ExportId;
 use crate::clients::export::ClientExport;

@@ -1,4 +1,4 @@
-//! Parameters of a target.
+//! Parameters of a target. A new one begins with its row in `nacre-wire/src/params/table.rs`.
 //!
 //! - `values.rs`: the values that the core keeps.
 //! - `common.rs`: the parameters that every target has, and how any parameter is read and set.

@@ -70,7 +70,9 @@ pub fn explain_unmatched(pattern: &str) -> Option<String> {
     let owners: BTreeSet<&str> = matching(pattern).map(|(component, _)| owner_of(component)).collect();
     if !owners.is_empty() {
         let owners = owners.into_iter().collect::<Vec<_>>().join(" or ");
-        return Some(format!("{pattern} is a parameter of {owners}, and none with it runs here"));
+        return Some(format!(
+            "{pattern} is a parameter of {owners}, and no process on this machine shows it"
+        ));
     }
     let similar = similar(pattern);
     if similar.is_empty() { None } else { Some(format!("similar names: {}", similar.join(", "))) }
@@ -190,7 +192,10 @@ mod tests {
             ("mdt.*.dir_hold_max", "similar names: mdt.*.dir_holds_max"),
             ("commit_on_share", "similar names: mdt.*.commit_on_sharing"),
             ("mtd.*.commit_on_sharing", "similar names: mdt.*.commit_on_sharing"),
-            ("osc.x.active", "osc.x.active is a parameter of a mount, and none with it runs here"),
+            (
+                "osc.x.active",
+                "osc.x.active is a parameter of a mount, and no process on this machine shows it",
+            ),
         ] {
             let said = explain_unmatched(pattern).unwrap_or_default();
             assert!(said.starts_with(explanation), "{pattern}: {said}");

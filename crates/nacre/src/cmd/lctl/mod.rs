@@ -302,7 +302,7 @@ fn hint(patterns: &[impl AsRef<str>], otherwise: &str) -> String {
 /// The long help of `set_param`, with the parameters that can be set permanently.
 fn set_param_help() -> String {
     let mut text = "Change parameters of the running processes of one file system.\n\n\
-        The reply shows the value in effect, which may be less than the requested one. A value\n\
+        The reply shows the value in effect, which may be less than the requested one. A value \
         out of range is refused. The value `clear` (or 0) clears a counter.\n\n\
         Parameters that can also be set permanently; `get_param -H` describes them:\n"
         .to_owned();

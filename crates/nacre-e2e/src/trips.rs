@@ -261,10 +261,14 @@ impl Counts {
                 };
             }
             let mut words = line.split_whitespace();
-            if let (Some(name), Some(n), Some("samples")) = (words.next(), words.next(), words.next()) {
+            // Only requests take time: lines with another unit count something about them.
+            let (name, n) = (words.next(), words.next());
+            if let (Some(name), Some(n), [Some("samples"), Some("[usecs]")]) =
+                (name, n, [words.next(), words.next()])
+            {
                 let of_no_operation =
                     matches!(name, "obd_ping" | "seq_query" | "statfs" | "connect" | "disconnect")
-                        || matches!(name, "forget" | "batch_forget" | "errors");
+                        || matches!(name, "forget" | "batch_forget");
                 if !of_no_operation {
                     *counts.entry(format!("{kind}{name}")).or_default() += n.parse::<u64>()?;
                 }

@@ -102,7 +102,7 @@ impl Client {
                 );
             }
         }
-        self.mount.set_holds(false); // holds end with the disconnect
+        self.mount.stop_caches(); // locks end with the disconnect
         self.mount.stop();
         let farewells = self.mount.targets().into_iter().map(|target| async move {
             let (done, gone) = self.ctx.promise();

@@ -3,13 +3,14 @@
 use crate::api::MountConfig;
 use crate::client::Client;
 use crate::targets::imports;
+use crate::targets::mdt::Mdt;
 use crate::targets::target::Target;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 use nacre_types::{TargetKind, TargetName};
-use nacre_wire::params::{Arm, BoundParam, ImportParam, MountParam, bind};
+use nacre_wire::params::{Arm, BoundParam, ImportParam, MountParam, NamespaceParam, bind};
 use nacre_wire::target::Param;
 
 /// Where a new value comes from.
@@ -41,6 +42,11 @@ impl Client {
     }
     pub(crate) fn params_for(&self, source: Source) -> Vec<BoundParam<'_>> {
         let mut params = bind(&format!("llite.{}", self.mount_name()), "", |param| self.mount_param(param));
+        for mdt in self.mount.mdts() {
+            let Some(device) = self.device(mdt.target()) else { continue };
+            params
+                .extend(bind("ldlm.namespaces", device_name(&device), |param| namespace_param(param, &mdt)));
+        }
         for target in self.mount.targets() {
             let Some(device) = self.device(&target) else { continue };
             params.extend(bind(&device, "", |param| self.import_param(param, &target, &device, source)));
@@ -52,7 +58,7 @@ impl Client {
         match param {
             MountParam::Stats => Arm::counters(self.stats.render(), || self.stats.clear()),
             MountParam::Uuid => Arm::shown(self.mount.uuid()),
-            MountParam::DirAttrCache => Arm::switch(self.mount.holds(), |on| self.mount.set_holds(on)),
+            MountParam::DirAttrCache => Arm::switch(self.mount.caches(), |on| self.mount.set_caches(on)),
         }
     }
 
@@ -110,4 +116,26 @@ impl Client {
 /// `demo-MDT0000-mdc-0011223344556677` of `mdc.demo-MDT0000-mdc-0011223344556677`.
 fn device_name(device: &str) -> &str {
     device.split_once('.').map_or(device, |(_, name)| name)
+}
+
+/// A parameter of the locks of inodes that an MDT has granted, and of what is kept under them.
+fn namespace_param(param: NamespaceParam, mdt: &Rc<Mdt>) -> Arm<'static> {
+    let counts = mdt.cache().counts();
+    let (hits, misses) = mdt.answers();
+    match param {
+        NamespaceParam::LruSize => {
+            let mdt = mdt.clone();
+            Arm::number(counts.limit, move |limit| {
+                mdt.cache().set_limit(limit);
+                mdt.return_locks();
+            })
+        }
+        NamespaceParam::LockCount => Arm::shown(counts.locks),
+        NamespaceParam::Names => Arm::shown(counts.names),
+        NamespaceParam::Bytes => Arm::shown(counts.bytes),
+        NamespaceParam::Hits => Arm::shown(hits),
+        NamespaceParam::Misses => Arm::shown(misses),
+        NamespaceParam::Revokes => Arm::shown(counts.revokes),
+        NamespaceParam::Cancels => Arm::shown(counts.cancels),
+    }
 }

@@ -26,9 +26,6 @@ impl Stats {
     pub(crate) fn bytes(&self, name: &'static str, bytes: u64) {
         self.add(name, "bytes", bytes);
     }
-    pub(crate) fn event(&self, name: &'static str) {
-        self.add(name, "reqs", 1);
-    }
     fn add(&self, name: &'static str, unit: &'static str, value: u64) {
         if self.start.get().is_none() {
             self.start.set(Some(self.ctx.wall()));

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-#[allow(unreachable_pub, reason = "a module of tests")]
+#[allow(dead_code, unreachable_pub, reason = "a module of several tests")]
 mod support;
 
 use nacre_types::*;

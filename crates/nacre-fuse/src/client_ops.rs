@@ -2,12 +2,16 @@
 
 use crate::ops::Ops;
 use bytes::Bytes;
-use nacre_client::{AllocateArgs, Client, CreateArgs, ReaddirPage, ResolvedInode, SetxattrArgs, WriteArgs};
+use nacre_client::{
+    AllocateArgs, Client, CreateArgs, KernelCache, ReaddirPage, ResolvedInode, SetxattrArgs, Validity,
+    WriteArgs,
+};
 use nacre_types::{Caller, Errno, Fid, LayoutTemplate, OpenHandle, SetAttr};
 use nacre_wire::mdt::{FileLock, FlockOutcome, LayoutReply};
 use nacre_wire::params::BoundParam;
 use nacre_wire::target::StatfsReply;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// A client behind the FUSE front end.
 pub struct ClientOps {
@@ -17,6 +21,15 @@ pub struct ClientOps {
 type Answer<T> = Result<T, Errno>;
 
 impl Ops for ClientOps {
+    fn validity(&self, name: Option<(Fid, &[u8])>, fid: Fid) -> Validity {
+        self.client.validity(name, fid)
+    }
+    fn negative_validity(&self, parent: Fid, name: &[u8]) -> Duration {
+        self.client.negative_validity(parent, name)
+    }
+    fn set_kernel_cache(&self, kernel: Rc<dyn KernelCache>) {
+        self.client.set_kernel_cache(kernel);
+    }
     async fn lookup(&self, parent: Fid, name: &[u8]) -> Answer<ResolvedInode> {
         self.client.lookup(parent, name).await
     }

@@ -246,7 +246,9 @@ fn root_state(path: &Path) -> RootState {
     let (tx, rx) = std::sync::mpsc::sync_channel(1);
     let asked = path.to_owned();
     let thread = std::thread::Builder::new().name("mount-check".to_owned()).spawn(move || {
-        let stat = statx(CWD, &asked, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS);
+        // The kernel may have the attributes in its cache: it must ask.
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
+        let stat = statx(CWD, &asked, flags, StatxFlags::BASIC_STATS);
         // There is no receiver after the timeout.
         let _ = tx.send(stat.map(drop));
     });

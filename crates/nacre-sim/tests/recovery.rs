@@ -131,7 +131,7 @@ fn dependent_change_survives(seed: u64, rule: bool) -> bool {
         })
         .ok();
     }
-    c.world.run_for(SEC);
+    support::without_cache(&mut c);
     let mdt = c.servers[MDT];
     c.world.block(mdt, a);
     let first = c.jobs.start(&mut c.world, a, async |client| make(&client, Fid::ROOT, "X", DIR).await);
@@ -185,6 +185,7 @@ fn a_change_that_began_before_the_other_client_came_is_not_built_upon_too_early(
             Ok::<_, Errno>((x, deep))
         })
         .expect("made");
+        support::without_cache(&mut c);
         c.world.kill(b);
         c.world.run_for(15 * SEC);
         c.world.tell(mdt, Event::Stop);
@@ -202,6 +203,8 @@ fn a_change_that_began_before_the_other_client_came_is_not_built_upon_too_early(
         c.world.start(b);
         let answered = run(&mut c, b, async move |client| {
             client.ready().await.expect("it starts");
+            let name = format!("llite.{}.dir_attr_cache", client.mount_name());
+            client.set_param(&name, "0").expect("a mount has it");
             while client.lookup(deep, b"X").await.is_err() {
                 another_request(&client).await;
             }

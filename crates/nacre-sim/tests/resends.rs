@@ -25,7 +25,7 @@ fn removed_before_the_resend<T: Send + 'static, F: Future<Output = Result<T, Err
         false => Ok(Fid::ROOT),
     });
     let fid = made.expect("made");
-    c.world.run_for(SEC);
+    support::without_cache(&mut c);
     c.world.block(mdt, first);
     let job = c.jobs.start(&mut c.world, first, async move |client| change(client, fid).await);
     c.world.run_for(300 * MS);

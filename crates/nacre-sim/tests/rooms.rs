@@ -43,6 +43,8 @@ fn a_create_that_builds_on_what_is_not_committed_takes_room_once() {
         let (mut c, room) = settled(seed);
         let [first, second] = [c.mounts[0], c.mounts[1]];
         let mdt = c.servers[MDT];
+        support::without_cache(&mut c);
+        let room = room.max(reserved(&mut c));
         c.world.block(mdt, first);
         c.jobs.start(&mut c.world, first, async |client| make(&client, Fid::ROOT, "d", DIR).await);
         c.world.run_for(5 * MS);

@@ -153,6 +153,9 @@ codec_struct! {
 codec_struct! {
     /// Returns bits of locks: revoked ones, and others.
     pub struct CancelInodeLocks {
+        /// The start of the MDT that has granted the locks (`ConnectReply::instance`). Another one ignores the message: its
+        /// numbers begin anew.
+        pub instance: u64,
         /// At most [`INODE_LOCKS_MAX`].
         pub answers: Vec<RevokeAnswer>,
         /// At most [`INODE_LOCKS_MAX`].
@@ -161,7 +164,10 @@ codec_struct! {
 }
 codec_struct! {
     /// After the MDT has restarted: neither this client nor its kernel relies on a lock of an earlier start any more.
-    pub struct FormerLocksEnded {}
+    pub struct FormerLocksEnded {
+        /// This start of the MDT. Another one ignores the message.
+        pub instance: u64,
+    }
 }
 codec_struct! {
     /// A change was refused with `LocksAwaited`: the reply comes when the locks that it waits for have been returned.

@@ -38,6 +38,10 @@ impl Two {
         self.up.signal(Signal::STOP);
         eventually("every thread has stopped", || machine::stands_still(self.up.pid()));
     }
+    /// The mounts answer nothing out of memory: each call is a request to a server.
+    fn without_cache(&self) {
+        self.m.good(&["lctl", "set_param", "llite.*.dir_attr_cache=0"]);
+    }
     fn end(self) {
         self.second.stop();
         self.up.stop();
@@ -94,6 +98,7 @@ const CALLS: [&str; 5] = [
 #[test]
 fn signals_with_handlers_end_no_call_that_waits_for_a_server() {
     let Some(t) = Two::new("rw") else { return };
+    t.without_cache();
     // A file each: the kernel orders some of these calls by a lock of the inode.
     let caller = |n: usize, call: &str| {
         let path = t.second(&n.to_string());
@@ -124,6 +129,7 @@ fn signals_with_handlers_end_no_call_that_waits_for_a_server() {
 #[test]
 fn with_intr_a_handled_signal_ends_a_call_that_changes_nothing() {
     let Some(t) = Two::new("intr") else { return };
+    t.without_cache();
     fs::write(t.second("f"), "bytes").unwrap();
     let mut asks = perl(&t.second("f"), "(stat $f)[7]");
     let mut changes = perl(&t.second("f"), "truncate($f, 2)");

@@ -104,47 +104,64 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "evictions", "what_was_written_after_the_eviction_counts_at_the_close"),
     planted(
-        "a revoke is acknowledged, but the hold is kept",
-        "crates/nacre-client/src/cache/dirs.rs",
-        &[("table.remove(revoke.fid);", "")],
+        "a name that is not there survives a create of another mount",
+        "crates/nacre-client/src/cache/entries.rs",
+        &[
+            // Either one alone hides the loss of the other.
+            ("entry.under.parent = false;", "entry.under.parent |= false;"),
+            ("        dir.incomplete();\n        dir.placed.clear();", "        dir.placed.clear();"),
+        ],
     )
-    .found_by("nacre-sim", "holds", "a_change_of_another_mount_is_seen_at_once"),
+    .found_by("nacre-sim", "inode_locks", "what_another_mount_has_changed_is_not_revived_by_a_later_grant"),
     planted(
-        "holds outlive their connection",
-        "crates/nacre-client/src/cache/dirs.rs",
-        &[("            self.clear();\n            (self.epoch", "            (self.epoch")],
+        "attributes survive the loss of their bits",
+        "crates/nacre-client/src/cache/inodes.rs",
+        &[("            inode.entry = None;\n            told", "            told")],
     )
-    .found_by("nacre-sim", "holds", "a_hold_ends_with_its_connection"),
+    .found_by("nacre-sim", "inode_locks", "what_another_mount_has_changed_is_not_revived_by_a_later_grant"),
+    planted(
+        "locks survive a restart of the MDT",
+        "crates/nacre-client/src/cache/metadata.rs",
+        &[("self.tables().begin_era(epoch);", "let _ = epoch;")],
+    )
+    .found_by(
+        "nacre-client",
+        "inode_locks",
+        "after_a_restart_the_mdt_learns_when_the_kernel_has_forgotten_everything",
+    ),
+    planted(
+        "locks are returned before the kernel has forgotten",
+        "crates/nacre-client/src/targets/lock_returns.rs",
+        &[("kernel.forget(stale).await;", "drop(kernel.forget(stale));")],
+    )
+    .found_by("nacre-client", "inode_locks", "a_lock_is_returned_after_the_kernel_has_forgotten"),
     planted(
         // Either condition alone hides the loss of the other.
-        "holds outlive the lease",
-        "crates/nacre-client/src/targets/mdt.rs",
-        &[(
-            "(up && import.lease_ok(self.ctx.now())).then(|| import.epoch())",
-            "Some(import.epoch()).filter(|_| up || !up)",
-        )],
+        "locks outlive the lease",
+        "crates/nacre-client/src/cache/answers.rs",
+        &[
+            ("if !self.cache().is_on() || !self.peer.is_connected() {", "if !self.cache().is_on() {"),
+            ("(self.ctx().now() < until).then_some(until)", "Some(until)"),
+        ],
     )
-    .found_by("nacre-sim", "holds", "a_mount_that_stood_still_for_longer_than_its_lease_asks"),
+    .found_by("nacre-sim", "inode_locks", "a_mount_that_stood_still_for_longer_than_its_lease_asks"),
     planted(
         "a change without a reply does not invalidate the cache",
-        "crates/nacre-client/src/cache/dirs.rs",
-        &[("(!changing).then_some(attrs)", "Some(attrs).filter(|_| changing || !changing)")],
+        "crates/nacre-client/src/cache/tables.rs",
+        &[(
+            "        if self.in_flight.changes_inode(fid) {\n            return None;",
+            "        if self.in_flight.changes_inode(fid) && self.now == Instant(0) {\n            return None;",
+        )],
     )
-    .found_by("nacre-sim", "holds", "what_others_have_seen_of_an_unanswered_change_is_not_denied"),
-    planted(
-        "a grant that is older than a revoke is accepted",
-        "crates/nacre-client/src/cache/dirs.rs",
-        &[("granted.revokes < self.revokes ||", "granted.revokes == u64::MAX ||")],
-    )
-    .found_by("nacre-sim", "holds", "a_grant_that_a_revoke_has_overtaken_is_not_taken"),
+    .found_by("nacre-sim", "inode_locks", "what_others_have_seen_of_an_unanswered_change_is_not_denied"),
     planted(
         "older attributes replace newer ones",
-        "crates/nacre-client/src/cache/dirs.rs",
-        &[("if seen >= dir.seen {", "if seen >= Transno(0) {")],
+        "crates/nacre-client/src/cache/inodes.rs",
+        &[("            && seen >= inode.changed_at", "            && seen >= Transno(0)")],
     )
     .found_by(
         "nacre-sim",
-        "holds",
+        "inode_locks",
         "an_answer_from_before_a_change_does_not_replace_what_the_change_has_brought",
     ),
     planted(
@@ -156,7 +173,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "a waiter for a file lock is not woken by a restart",
         "crates/nacre-client/src/targets/mount/watch.rs",
-        &[("        mdt.peer.on_restarted(mdt.flocks().retry_handler());\n", "")],
+        &[("            retry_flocks();\n", "")],
     )
     .found_by(
         "nacre-sim",

@@ -133,26 +133,26 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         )],
     ),
     planted(
-        "holds are not revoked",
-        "crates/nacre-mdt/src/locks/dir_holds.rs",
-        &[(
-            "dirs.iter().any(|dir| table.others(own, dir.fid()).next().is_some())",
-            "dirs.iter().any(|dir| table.others(own, dir.fid()).count() > 1000)",
-        )],
+        "a new name does not break locks of its directory",
+        "crates/nacre-mdt/src/rows/view.rs",
+        &[
+            ("        self.breaks(dir, InodeBits::UPDATE);\n        self.put(", "        self.put("),
+            ("        self.breaks(dir, InodeBits::UPDATE);\n        self.delete(", "        self.delete("),
+        ],
     )
-    .found_by("nacre-sim", "holds", "a_change_of_another_mount_is_seen_at_once"),
+    .found_by("nacre-sim", "inode_locks", "a_name_is_seen_at_once_although_the_times_of_its_directory_stand_still"),
     planted(
-        "changes do not wait for holds from before a restart",
-        "crates/nacre-mdt/src/service/holds.rs",
+        "changes do not wait for locks from before a restart",
+        "crates/nacre-mdt/src/service/inode_locks.rs",
         &[(
-            "!dirs.is_empty() && self.core().former_locks_deadline().is_some()",
-            "dirs.len() > 1000 && self.core().former_locks_deadline().is_some()",
+            "!changes.broken().is_empty() && self.core().former_locks_deadline().is_some()",
+            "changes.broken().len() > 1000 && self.core().former_locks_deadline().is_some()",
         )],
     )
     .found_by(
         "nacre-sim",
-        "holds",
-        "an_mdt_that_has_forgotten_its_holds_waits_for_those_who_may_believe_in_them",
+        "inode_locks",
+        "an_mdt_that_has_forgotten_its_locks_waits_for_those_who_may_rely_on_them",
     ),
     planted(
         "a batch writes more than it has reserved",

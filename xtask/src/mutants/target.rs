@@ -10,7 +10,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by(
         "nacre-sim",
-        "holds",
+        "inode_locks",
         "what_a_dead_mount_waited_to_change_is_not_changed_when_its_turn_comes",
     ),
     planted(
@@ -72,7 +72,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by(
         "nacre-sim",
-        "holds",
+        "inode_locks",
         "a_mount_that_is_cut_off_holds_up_others_for_a_lease_and_is_silent_before",
     ),
     planted(

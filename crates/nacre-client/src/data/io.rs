@@ -6,6 +6,7 @@
 //! returns fewer bytes than requested has met a hole or the end of the file: the size, read under a lock of the range, decides.
 
 use crate::api::{AllocateArgs, WriteArgs};
+use crate::cache::in_flight::Touches;
 use crate::client::Client;
 use crate::data::long_append::Piece;
 use crate::data::stripes::{self, Laid, ObjectRange};
@@ -150,7 +151,8 @@ impl Client {
         if file.loses_privileges(caller) {
             let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
             let request = Setattr { fid: file.fid, set, caller: caller.clone(), time: self.now() };
-            file.learn(&self.mdt_of(file.fid).await?.change(&request).await?);
+            let mdt = self.mdt_of(file.fid).await?;
+            file.learn(&mdt.change_inode(Touches::inode(file.fid), &request).await?);
         }
         Ok(())
     }

@@ -8,6 +8,8 @@
 //! for other closes only. (3) A batch of closes has the class of a CLOSE. (4) Each close gets its own result, or that of the
 //! batch as a whole. Bounded by the handles that a client may have open at the MDT.
 
+use crate::cache::in_flight::Touches;
+use crate::cache::tables::NameEffect;
 use crate::files::close_queue::WaitingClose;
 use crate::metadata::batch::{encoded, knows_batches};
 use crate::targets::mdt::Mdt;
@@ -30,8 +32,10 @@ fn is_scarce(mdt: &Target) -> bool {
 impl Mdt {
     /// Sends a close, alone or in a batch, and waits for its outcome.
     pub(crate) async fn send_or_queue_close(self: &Rc<Self>, close: Close) -> Result<(), Errno> {
+        // What the MDT says of the file meanwhile is not kept: the close may change its size.
+        let _changing = self.cache().begin(Touches::attrs(close.fid));
         if !is_scarce(self) || !knows_batches(self) {
-            return self.call(&close).await.map(drop);
+            return self.send_close(&close).await;
         }
         let (outcome, ended) = self.ctx().promise();
         self.closes().push(WaitingClose::new(close, outcome));
@@ -41,6 +45,12 @@ impl Mdt {
         ended.await.unwrap_or(Err(Errno::ESHUTDOWN))
     }
 
+    async fn send_close(&self, close: &Close) -> Result<(), Errno> {
+        let changing = self.cache().begin(Touches::attrs(close.fid));
+        let reply = self.send(self.request(close).flags(self.cache().wanted())).await?;
+        changing.replied(&reply.frame, NameEffect::None, None, false);
+        Ok(())
+    }
     /// Sends these closes, and then those that have arrived meanwhile.
     async fn send_closes(self: Rc<Self>, due: Vec<WaitingClose>) {
         let mut next = Some(due);
@@ -54,12 +64,19 @@ impl Mdt {
 }
 
 /// Sends closes together; one result for each.
-async fn send_together(mdt: &Target, due: &[WaitingClose]) -> Vec<Result<(), Errno>> {
+async fn send_together(mdt: &Mdt, due: &[WaitingClose]) -> Vec<Result<(), Errno>> {
     if due.len() > 1 && knows_batches(mdt) {
         let operations = due.iter().map(|w| encoded(w.request())).collect();
         let batch = Batch { stop_at_error: false, operations };
         // A batch of nothing but closes may use the extra slot of CLOSE.
-        let reply = mdt.send(mdt.request(&batch).class(Class::Close)).await;
+        let mut touches = Touches::default();
+        due.iter().for_each(|w| touches.add_attrs(w.request().fid));
+        let changing = mdt.cache().begin(touches);
+        let request = mdt.request(&batch).class(Class::Close).flags(mdt.cache().wanted());
+        let reply = mdt.send(request).await;
+        if let Ok(reply) = &reply {
+            changing.replied(&reply.frame, NameEffect::None, None, false);
+        }
         match reply.map(|reply| reply.body) {
             Ok(BatchReply { results }) if results.len() == due.len() => {
                 let result = |status: Status| status.error().map_or(Ok(()), Err);
@@ -71,5 +88,5 @@ async fn send_together(mdt: &Target, due: &[WaitingClose]) -> Vec<Result<(), Err
             Err(error) => return alloc::vec![Err(error); due.len()],
         }
     }
-    join_all(due.iter().map(async |w| mdt.call(w.request()).await.map(drop))).await
+    join_all(due.iter().map(async |w| mdt.send_close(w.request()).await)).await
 }

@@ -43,7 +43,7 @@ impl Client {
             self.ctx.spawn(async move {
                 let how = OpenHow { handle: open.handle, flags: open.flags() };
                 let request = OpenRequest { fid: open.file.fid, how, caller: Caller::root() };
-                if let Err(error) = mdt.call(&request).await {
+                if let Err(error) = mdt.open(&request).await {
                     tracing::error!(fid = %open.file.fid, %error, "an open file was lost with the eviction: its handle fails with EIO");
                     open.set_stale();
                 } else if !client.files.contains(open.handle) {

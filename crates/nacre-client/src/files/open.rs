@@ -4,12 +4,13 @@
 //! a close's size only if no other client could have changed the file since; otherwise it asks the OSTs itself.
 
 use crate::api::{CreateArgs, ResolvedInode};
-use crate::cache::dirs::Touches;
+use crate::cache::in_flight::Touches;
 use crate::client::Client;
 use crate::data::stripes;
 use crate::files::ranges::Share;
 use crate::files::state::FileState;
 use crate::files::table::Open;
+use crate::metadata::namespace::created;
 use crate::targets::mdt::Mdt;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -35,7 +36,7 @@ impl Client {
         let asked = OpenHow { flags: how.flags | flags & open_flags::TRUNC, ..how };
         let mdt = self.mdt_of(args.parent).await?;
         let request = self.create_request(&mdt, args.clone(), Some(asked)).await?;
-        let reply = mdt.change_dirs(Touches::dir(args.parent), &request).await?;
+        let reply = mdt.change(Touches::names(&[(args.parent, args.name)]), &request, created).await?;
         self.opened(&reply.entry, how, flags, reply.created);
         if !reply.created && flags & open_flags::TRUNC != 0 {
             // The kernel assumes that it has created the file, and does not truncate it.
@@ -48,8 +49,11 @@ impl Client {
                 }
             };
         }
-        let entry =
-            if reply.created { ResolvedInode::of(&reply.entry) } else { self.resolve(reply.entry).await? };
+        let entry = if reply.created {
+            ResolvedInode::of(&self.settled(reply.entry))
+        } else {
+            self.resolve(reply.entry).await?
+        };
         Ok((entry, how.handle))
     }
 
@@ -66,7 +70,7 @@ impl Client {
         }
         let how =
             OpenHow { handle: self.new_handle(), flags: flags & (open_flags::ACCMODE | open_flags::APPEND) };
-        let reply = self.mdt_of(fid).await?.call(&OpenRequest { fid, how, caller }).await?;
+        let reply = self.mdt_of(fid).await?.open(&OpenRequest { fid, how, caller }).await?;
         self.opened(&reply, how, flags, false);
         match self.resolve(reply).await {
             Ok(entry) => Ok((entry, how.handle)),
@@ -139,7 +143,7 @@ impl Client {
             OpenRequest { fid, how: OpenHow { handle, flags: open.flags() }, caller: Caller::root() };
         let Ok(mdt) = self.mdt_of(fid).await else { return };
         // An error means that the file is gone, and its size with it.
-        if mdt.call(&request).await.is_ok()
+        if mdt.open(&request).await.is_ok()
             && let Err(error) =
                 mdt.send_or_queue_close(Close { fid, handle, dirty: true, written: None, atime: None }).await
         {
@@ -188,7 +192,7 @@ impl Client {
         mdt.send_or_queue_close(Close { atime, ..close }).await?;
         if let Some(atime) = atime {
             file.accessed.recorded(atime);
-            mdt.dirs().accessed(file.fid, atime);
+            mdt.cache().accessed(file.fid, atime);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 //! the locks, so that reports arrive in the order of the changes. Not here: how the MDT uses a report.
 
 use crate::api::ResolvedInode;
-use crate::cache::dirs::Touches;
+use crate::cache::in_flight::Touches;
 use crate::client::Client;
 use crate::data::stripes::{self, Laid};
 use crate::files::open::is_regular;
@@ -49,13 +49,14 @@ impl Client {
     /// Attributes of an inode, with its size.
     pub async fn getattr(&self, fid: Fid) -> Result<ResolvedInode, Errno> {
         let _timing = self.stats.time("getattr");
+        self.attributes(fid).await
+    }
+    pub(crate) async fn attributes(&self, fid: Fid) -> Result<ResolvedInode, Errno> {
         let mdt = self.mdt_of(fid).await?;
-        if let Some(mut entry) = mdt.held_dir(fid) {
-            self.stats.event("dir_attr_cached");
-            self.files.show_atime(&mut entry.attr);
-            return Ok(entry);
-        }
-        let reply = mdt.read_inode(&Getattr { fid }).await?;
+        let reply = match mdt.cached_inode(fid) {
+            Some(entry) => entry,
+            None => mdt.read_inode(&Getattr { fid }).await?,
+        };
         self.resolve(reply).await
     }
 
@@ -68,7 +69,7 @@ impl Client {
         }
         let atime_is_set = set.atime.is_some();
         let request = Setattr { fid, set, caller, time: self.now() };
-        let reply = self.mdt_of(fid).await?.change_dirs(Touches::dir(fid), &request).await?;
+        let reply = self.mdt_of(fid).await?.change_inode(Touches::inode(fid), &request).await?;
         if let Some(file) = self.files.used(fid) {
             if atime_is_set {
                 file.accessed.forget();
@@ -95,31 +96,62 @@ impl Client {
         Ok(entry)
     }
 
-    /// Completes a reply of the MDT: asks the OSTs when the MDT does not know the size.
-    pub(crate) async fn resolve(&self, mut reply: EntryReply) -> Result<ResolvedInode, Errno> {
-        self.files.show_atime(&mut reply.attr);
+    /// What a reply says, or what the cache knows by now: a later reply may have been processed before this one.
+    pub(crate) fn settled(&self, reply: EntryReply) -> EntryReply {
+        let fid = reply.attr.fid;
+        self.mount.mdt_of(fid).and_then(|mdt| mdt.known_inode(fid)).unwrap_or(reply)
+    }
+    /// Completes a reply of the MDT: asks the OSTs when the MDT does not know the size. When it returns, nothing later is
+    /// known of the inode.
+    pub(crate) async fn resolve(&self, reply: EntryReply) -> Result<ResolvedInode, Errno> {
+        let reply = self.settled(reply);
+        match self.resolved(&reply) {
+            Some(entry) => Ok(entry),
+            // In a box, as it is rare and large: every lookup and create has room for it otherwise.
+            None => Box::pin(self.resolve_at_osts(reply)).await,
+        }
+    }
+    /// Completes a reply with what is known here. `None`: the OSTs have to be asked for the size.
+    fn resolved(&self, reply: &EntryReply) -> Option<ResolvedInode> {
+        let mut entry = ResolvedInode::of(reply);
+        self.files.show_atime(&mut entry.attr);
         if !is_regular(&reply.attr) || reply.attr.size_state == SizeState::Exact {
-            return Ok(ResolvedInode::of(&reply));
+            return Some(entry);
         }
         let Some(component) = reply.layout.as_ref().and_then(stripes::only_component) else {
+            return Some(entry);
+        };
+        if !reply.yours {
+            return None;
+        }
+        // The writers that the MDT speaks of are those of this moment: opens and closes are answered on the connection of the
+        // reply, and what the cache knows follows each of them.
+        match self.files.used(reply.attr.fid)?.own_changes()? {
+            OwnChanges::None => Some(entry),
+            OwnChanges::States(states) => Some(self.with_objects(reply, component, &states)),
+        }
+    }
+    async fn resolve_at_osts(&self, mut reply: EntryReply) -> Result<ResolvedInode, Errno> {
+        let fid = reply.attr.fid;
+        let Some(component) = reply.layout.as_ref().and_then(stripes::only_component).cloned() else {
             return Ok(ResolvedInode::of(&reply));
         };
-        if reply.yours
-            && let Some(own) = self.files.used(reply.attr.fid).and_then(|file| file.own_changes())
-        {
-            // No await since the reply came: the writers that the MDT speaks of are those of this moment, because
-            // the replies to opens and closes come on the same connection.
-            return Ok(match own {
-                OwnChanges::None => ResolvedInode::of(&reply),
-                OwnChanges::States(states) => {
-                    ResolvedInode::with(&reply, stripes::resolve(component, &states))
-                }
-            });
-        }
         let all: Vec<u32> = (0u32..).take(component.stripes.len()).collect();
-        // In a box, as it is rare and large: every lookup and create has room for it otherwise.
-        let states = Box::pin(self.glimpse(reply.attr.fid, component, &all)).await?;
-        Ok(ResolvedInode::with(&reply, stripes::resolve(component, &states)))
+        let states = self.glimpse(fid, &component, &all).await?;
+        let asked = reply.clone();
+        reply = self.settled(reply);
+        let later = if reply == asked { None } else { self.resolved(&reply) };
+        Ok(later.unwrap_or_else(|| self.with_objects(&asked, &component, &states)))
+    }
+    fn with_objects(
+        &self,
+        reply: &EntryReply,
+        component: &Component,
+        states: &[ObjectState],
+    ) -> ResolvedInode {
+        let mut entry = ResolvedInode::with(reply, stripes::resolve(component, states));
+        self.files.show_atime(&mut entry.attr);
+        entry
     }
 
     /// `resolve` for a listing, in order.
@@ -127,21 +159,27 @@ impl Client {
         &self,
         replies: Vec<Option<EntryReply>>,
     ) -> Result<Vec<Option<ResolvedInode>>, Errno> {
-        let mut entries = Vec::with_capacity(replies.len());
-        let mut replies = replies.into_iter().peekable();
-        while replies.peek().is_some() {
-            let some: Vec<_> = replies.by_ref().take(ENTRIES_AT_A_TIME).collect();
-            let asked = join_all(some.into_iter().map(|reply| async move {
-                match reply {
-                    Some(reply) => self.resolve(reply).await.map(Some),
-                    None => Ok(None),
-                }
-            }));
-            for entry in asked.await {
-                entries.push(entry?);
+        let mut resolved = Vec::with_capacity(replies.len());
+        for reply in &replies {
+            resolved.push(reply.as_ref().and_then(|reply| self.resolved(reply)));
+        }
+        let missing: Vec<usize> =
+            (0..replies.len()).filter(|&nth| replies[nth].is_some() && resolved[nth].is_none()).collect();
+        for some in missing.chunks(ENTRIES_AT_A_TIME) {
+            let asked =
+                join_all(some.iter().filter_map(|&nth| replies[nth].clone()).map(|r| self.resolve(r)));
+            for (&nth, entry) in some.iter().zip(asked.await) {
+                resolved[nth] = Some(entry?);
             }
         }
-        Ok(entries)
+        // What the cache knows by now is later than a reply from before the OSTs were asked.
+        for (entry, reply) in resolved.iter_mut().zip(replies) {
+            if let Some(reply) = reply {
+                let later = self.settled(reply);
+                *entry = self.resolved(&later).or(entry.take());
+            }
+        }
+        Ok(resolved)
     }
 
     /// States of some objects of a file, in the order of `wanted`, asked in parallel.
@@ -177,6 +215,8 @@ impl Client {
     ) -> Result<ResolvedInode, Errno> {
         let _timing = self.stats.time("truncate");
         let file = self.files.of(fid);
+        // Until the MDT has the new size, what it says of the file is not kept.
+        let _changing = self.mdt_of(fid).await?.cache().begin(Touches::inode(fid));
         file.long_append.end();
         let _alone = file.ranges.acquire(&self.ctx, Extent::ALL, Share::Exclusive).await;
         let mtime = self.now();
@@ -184,7 +224,7 @@ impl Client {
         let only_size = SetAttr { size: set.size, ..SetAttr::default() };
         let again = Setattr { fid, set: only_size, caller: caller.clone(), time: mtime };
         let mdt = self.mdt_of(fid).await?;
-        let reply = mdt.change(&Setattr { fid, set, caller, time: mtime }).await?;
+        let reply = mdt.change_inode(Touches::inode(fid), &Setattr { fid, set, caller, time: mtime }).await?;
         file.learn(&reply);
         if !is_regular(&reply.attr) {
             return Err(Errno::EINVAL);
@@ -203,10 +243,10 @@ impl Client {
         written.size = size;
         written.mtime = mtime;
         let report = ReportSize { fid, written, truncate: true };
-        let reply = match mdt.change(&report).await {
+        let reply = match mdt.change_inode(Touches::attrs(fid), &report).await {
             // The MDT has evicted this mount and asked for the size, which may have been before the cut.
             Err(Errno::EIO | Errno::EINVAL) => {
-                let reply = mdt.change(&again).await?;
+                let reply = mdt.change_inode(Touches::inode(fid), &again).await?;
                 self.report_truth(&file, &component, &again).await;
                 reply
             }
@@ -226,11 +266,15 @@ impl Client {
             let written = Written { mtime: again.time, ..stripes::resolve(component, &states) };
             self.mdt_of(file.fid)
                 .await?
-                .change(&ReportSize { fid: file.fid, written, truncate: true })
+                .change_inode(
+                    Touches::attrs(file.fid),
+                    &ReportSize { fid: file.fid, written, truncate: true },
+                )
                 .await
                 .map(drop)
         };
-        let again_sent = async || self.mdt_of(file.fid).await?.change(again).await;
+        let again_sent =
+            async || self.mdt_of(file.fid).await?.change_inode(Touches::inode(file.fid), again).await;
         let reported = match report().await {
             Err(Errno::EIO | Errno::EINVAL) => match again_sent().await {
                 Ok(_) => report().await,

@@ -5,7 +5,8 @@
 //! without batches gets the changes one by one.
 
 use crate::api::{CreateArgs, ResolvedInode};
-use crate::cache::dirs::Touches;
+use crate::cache::in_flight::Touches;
+use crate::cache::tables::NameEffect;
 use crate::client::Client;
 use crate::targets::mdt::Mdt;
 use crate::targets::target::Target;
@@ -60,14 +61,17 @@ impl MetadataChange<'_> {
     }
     fn touch(&self, touches: &mut Touches) {
         match self {
-            MetadataChange::Make(args) => touches.add_dir(args.parent),
-            MetadataChange::Link { parent, .. } => touches.add_dir(*parent),
+            MetadataChange::Make(args) => touches.add_name(args.parent, args.name),
+            MetadataChange::Link { fid, parent, name } => {
+                touches.add_inode(*fid);
+                touches.add_name(*parent, name);
+            }
             MetadataChange::Unlink { parent, name, .. } => touches.add_name(*parent, name),
             MetadataChange::Rename { from, to, .. } => {
                 touches.add_name(from.0, from.1);
                 touches.add_name(to.0, to.1);
             }
-            MetadataChange::Setattr { fid, .. } => touches.add_dir(*fid),
+            MetadataChange::Setattr { fid, .. } => touches.add_inode(*fid),
         }
     }
 }
@@ -121,7 +125,8 @@ impl Client {
                 change.touch(&mut touches);
             }
             let request = Batch { stop_at_error, operations };
-            let BatchReply { results } = mdt.change_dirs(touches, &request).await?;
+            let BatchReply { results } =
+                mdt.change(touches, &request, |_| (NameEffect::Unknown, None, false)).await?;
             if results.len() != some.len() {
                 return Err(Errno::EPROTO);
             }

@@ -1,6 +1,6 @@
 //! Layouts and paths, for `lfs`.
 
-use crate::cache::dirs::Touches;
+use crate::cache::in_flight::Touches;
 use crate::client::Client;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -21,7 +21,7 @@ impl Client {
     pub async fn set_layout(&self, fid: Fid, template: LayoutTemplate, caller: Caller) -> Result<(), Errno> {
         self.check_writable()?;
         let request = SetLayout { fid, template, caller, time: self.now() };
-        let reply = self.mdt_of(fid).await?.change_dirs(Touches::dir(fid), &request).await?;
+        let reply = self.mdt_of(fid).await?.change_inode(Touches::inode(fid), &request).await?;
         if let Some(file) = self.files.used(fid) {
             file.learn(&reply);
         }

@@ -1,7 +1,8 @@
 //! Names: lookup, new inodes, links, removal, rename, listings, extended attributes.
 
 use crate::api::{CreateArgs, ListedEntry, ReaddirPage, ResolvedInode, SetxattrArgs};
-use crate::cache::dirs::Touches;
+use crate::cache::in_flight::Touches;
+use crate::cache::tables::{Found, NameEffect};
 use crate::client::Client;
 use crate::targets::mdt::Mdt;
 use alloc::rc::Rc;
@@ -9,8 +10,8 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use nacre_types::{Caller, Errno, Fid, FileType, Name, name};
 use nacre_wire::mdt::{
-    Create, FidLinks, Getattr, Getxattr, Link, Listxattr, Lookup, OpenHow, Readdir, Readlink, Removexattr,
-    Rename, Setxattr, Unlink,
+    Create, CreateReply, DirEntry, EntryReply, FidLinks, Getxattr, Link, Listxattr, Lookup, OpenHow, Readdir,
+    Readlink, Removexattr, Rename, Setxattr, Unlink, rename_flags,
 };
 
 /// Most entries asked for at a time: a reply has to fit a frame.
@@ -26,12 +27,11 @@ impl Client {
             _ => {
                 let name = Name::new(name)?;
                 let mdt = self.mdt_of(parent).await?;
-                if let Some(mut entry) = mdt.held_name(parent, name.as_bytes()) {
-                    self.stats.event("dir_attr_cached");
-                    self.files.show_atime(&mut entry.attr);
-                    return Ok(entry);
-                }
-                let reply = mdt.lookup_name(&Lookup { parent, name }).await?;
+                let reply = match mdt.cached_name(parent, name.as_bytes()) {
+                    Some(Found::Entry(entry)) => entry,
+                    Some(Found::NotThere) => return Err(Errno::ENOENT),
+                    None => mdt.read_name(&Lookup { parent, name }).await?,
+                };
                 self.resolve(reply).await
             }
         }
@@ -40,22 +40,31 @@ impl Client {
     /// Parent of a directory (for `..` by handle).
     pub async fn parent(&self, fid: Fid) -> Result<ResolvedInode, Errno> {
         let parent = self.parent_fid(fid).await?;
-        let reply = self.mdt_of(parent).await?.call(&Getattr { fid: parent }).await?;
-        self.resolve(reply).await
+        self.attributes(parent).await
     }
 
     async fn parent_fid(&self, fid: Fid) -> Result<Fid, Errno> {
         if fid == Fid::ROOT {
             return Ok(fid);
         }
-        let reply = self.mdt_of(fid).await?.call(&FidLinks { fid, caller: Caller::root() }).await?;
+        let mdt = self.mdt_of(fid).await?;
+        if let Some(parent) = mdt.cached_parent(fid) {
+            return Ok(parent);
+        }
+        let reply = mdt.call(&FidLinks { fid, caller: Caller::root() }).await?;
         reply.links.first().map(|(parent, _)| *parent).ok_or(Errno::ENOENT)
     }
 
     /// Target of a symbolic link.
     pub async fn readlink(&self, fid: Fid) -> Result<Bytes, Errno> {
         let _timing = self.stats.time("readlink");
-        Ok(self.mdt_of(fid).await?.call(&Readlink { fid }).await?.target)
+        let mdt = self.mdt_of(fid).await?;
+        if let Some(target) = mdt.cached_target(fid) {
+            return Ok(target);
+        }
+        let target = mdt.call(&Readlink { fid }).await?.target;
+        mdt.cache().keep_target(fid, &target);
+        Ok(target)
     }
 
     /// mknod, mkdir, symlink: whatever `args.mode` says.
@@ -75,8 +84,9 @@ impl Client {
         }
         let mdt = self.mdt_of(args.parent).await?;
         let request = self.create_request(&mdt, CreateArgs { exclusive: true, ..args.clone() }, None).await?;
-        let reply = mdt.change_dirs(Touches::dir(args.parent), &request).await?;
-        Ok(ResolvedInode::of(&reply.entry))
+        let touches = Touches::names(&[(args.parent, args.name)]);
+        let reply = mdt.change(touches, &request, created).await?;
+        Ok(ResolvedInode::of(&self.settled(reply.entry)))
     }
 
     /// The request that makes an inode at this MDT, with a FID of ours.
@@ -111,9 +121,12 @@ impl Client {
     ) -> Result<ResolvedInode, Errno> {
         let _timing = self.stats.time("link");
         self.check_writable()?;
-        let name = Name::new(name)?;
-        let request = Link { fid, parent, name, caller, time: self.now() };
-        let reply = self.mdt_of(parent).await?.change_dirs(Touches::dir(parent), &request).await?;
+        let request = Link { fid, parent, name: Name::new(name)?, caller, time: self.now() };
+        let mut touches = Touches::names(&[(parent, name)]);
+        touches.add_inode(fid);
+        let linked = |entry: &EntryReply| NameEffect::Leads(Some(entry.attr.fid));
+        let mdt = self.mdt_of(parent).await?;
+        let reply = mdt.change(touches, &request, |entry| (linked(entry), Some(entry), false)).await?;
         self.resolve(reply).await
     }
 
@@ -129,7 +142,9 @@ impl Client {
         self.check_writable()?;
         let checked = Name::new(name)?;
         let request = Unlink { parent, name: checked, directory, caller, time: self.now() };
-        self.mdt_of(parent).await?.change_dirs(Touches::names(&[(parent, name)]), &request).await?;
+        let mdt = self.mdt_of(parent).await?;
+        let touches = Touches::names(&[(parent, name)]);
+        mdt.change(touches, &request, |_| (NameEffect::Leads(None), None, false)).await?;
         Ok(())
     }
 
@@ -152,7 +167,10 @@ impl Client {
             caller,
             time: self.now(),
         };
-        self.mdt_of(from.0).await?.change_dirs(Touches::names(&[from, to]), &request).await?;
+        let effect =
+            if flags & rename_flags::EXCHANGE != 0 { NameEffect::Exchanged } else { NameEffect::Moved };
+        let mdt = self.mdt_of(from.0).await?;
+        mdt.change(Touches::names(&[from, to]), &request, |_| (effect, None, false)).await?;
         Ok(())
     }
 
@@ -185,19 +203,8 @@ impl Client {
             return Ok(ReaddirPage { entries, eof: false });
         }
         let after = cookie.max(name::COOKIE_DOTDOT);
-        let request = Readdir { dir, cookie: after, entries_max: left, with_attrs };
-        let reply = self.mdt_of(dir).await?.call(&request).await?;
-        let mut attrs = Vec::with_capacity(reply.entries.len());
-        for found in reply.entries {
-            entries.push(ListedEntry {
-                cookie: found.cookie,
-                name: found.name,
-                fid: found.fid,
-                file_type: found.file_type,
-                entry: None,
-            });
-            attrs.push(found.entry);
-        }
+        let (listed, attrs, eof) = self.names_behind(dir, after, left, with_attrs).await?;
+        entries.extend(listed);
         if let Some(file) = self.files.used(dir) {
             self.note_access(&file, self.config.atime.directories);
         }
@@ -205,14 +212,57 @@ impl Client {
         for (listed, entry) in entries.iter_mut().skip(first).zip(self.resolve_all(attrs).await?) {
             listed.entry = entry;
         }
-        Ok(ReaddirPage { entries, eof: reply.eof })
+        Ok(ReaddirPage { entries, eof })
+    }
+
+    /// Names behind a cookie with their attributes, if these are wanted and the inodes still exist, and whether they end the
+    /// directory.
+    async fn names_behind(
+        &self,
+        dir: Fid,
+        cookie: u64,
+        entries_max: u32,
+        with_attrs: bool,
+    ) -> Result<(Vec<ListedEntry>, Vec<Option<EntryReply>>, bool), Errno> {
+        let mdt = self.mdt_of(dir).await?;
+        if let Some((names, eof)) = mdt.cached_listing(dir, cookie, entries_max as usize) {
+            let attrs: Option<Vec<_>> = if with_attrs {
+                names.iter().map(|listed| mdt.known_inode(listed.fid).map(Some)).collect()
+            } else {
+                Some(alloc::vec![None; names.len()])
+            };
+            if let Some(attrs) = attrs {
+                return Ok((names, attrs, eof));
+            }
+        }
+        let asked = if mdt.cache().keeps_listing(dir, cookie) { ENTRIES_MAX } else { entries_max };
+        let reply = mdt.read_listing(&Readdir { dir, cookie, entries_max: asked, with_attrs }).await?;
+        let eof = reply.eof && reply.entries.len() <= entries_max as usize;
+        let (mut names, mut attrs) = (Vec::new(), Vec::new());
+        for found in reply.entries.into_iter().take(entries_max as usize) {
+            let DirEntry { cookie, name, fid, file_type, entry, .. } = found;
+            names.push(ListedEntry { cookie, name, fid, file_type, entry: None });
+            attrs.push(entry);
+        }
+        Ok((names, attrs, eof))
     }
 
     /// Value of an extended attribute.
     pub async fn getxattr(&self, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
         let _timing = self.stats.time("getxattr");
         Self::check_xattr_name(name)?;
-        Ok(self.mdt_of(fid).await?.call(&Getxattr { fid, name }).await?.value)
+        let mdt = self.mdt_of(fid).await?;
+        if let Some(value) = mdt.cached_xattr(fid, name) {
+            return value.ok_or(Errno::ENODATA);
+        }
+        let serial = mdt.cache().xattr_serial(fid);
+        let value = mdt.call(&Getxattr { fid, name }).await.map(|reply| reply.value);
+        match &value {
+            Ok(value) => mdt.cache().keep_xattr(fid, serial, name, Some(value)),
+            Err(Errno::ENODATA) => mdt.cache().keep_xattr(fid, serial, name, None),
+            Err(_) => {}
+        }
+        value
     }
 
     /// Sets an extended attribute.
@@ -225,7 +275,7 @@ impl Client {
             return Err(Errno::E2BIG);
         }
         let request = Setxattr { fid, name, value, flags, kill_sgid, caller, time: self.now() };
-        let reply = self.mdt_of(fid).await?.change_dirs(Touches::dir(fid), &request).await?;
+        let reply = self.mdt_of(fid).await?.change_inode(Touches::inode(fid), &request).await?;
         // File capabilities are an attribute too: the next write may have to take them away.
         if let Some(file) = self.files.used(fid) {
             file.learn(&reply);
@@ -236,7 +286,14 @@ impl Client {
     /// Names of the extended attributes.
     pub async fn listxattr(&self, fid: Fid) -> Result<Vec<Bytes>, Errno> {
         let _timing = self.stats.time("listxattr");
-        Ok(self.mdt_of(fid).await?.call(&Listxattr { fid }).await?.names)
+        let mdt = self.mdt_of(fid).await?;
+        if let Some(names) = mdt.cached_xattr_names(fid) {
+            return Ok(names);
+        }
+        let serial = mdt.cache().xattr_serial(fid);
+        let names = mdt.call(&Listxattr { fid }).await?.names;
+        mdt.cache().keep_xattr_names(fid, serial, &names);
+        Ok(names)
     }
 
     /// Removes an extended attribute.
@@ -245,7 +302,7 @@ impl Client {
         self.check_writable()?;
         Self::check_xattr_name(name)?;
         let request = Removexattr { fid, name, time: self.now() };
-        let reply = self.mdt_of(fid).await?.change_dirs(Touches::dir(fid), &request).await?;
+        let reply = self.mdt_of(fid).await?.change_inode(Touches::inode(fid), &request).await?;
         if let Some(file) = self.files.used(fid) {
             file.learn(&reply);
         }
@@ -255,4 +312,9 @@ impl Client {
     fn check_xattr_name(name: &[u8]) -> Result<(), Errno> {
         if name.len() > name::XATTR_NAME_MAX || name.is_empty() { Err(Errno::ERANGE) } else { Ok(()) }
     }
+}
+
+/// What a create has done: its name leads to the inode of the reply.
+pub(crate) fn created(reply: &CreateReply) -> (NameEffect, Option<&EntryReply>, bool) {
+    (NameEffect::Leads(Some(reply.entry.attr.fid)), Some(&reply.entry), reply.created)
 }

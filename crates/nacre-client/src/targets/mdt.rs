@@ -3,8 +3,9 @@
 //! `Client::mdt_of` finds the MDT of a FID. Not here: sending of closes (`files/closes.rs`), requests for sequences
 //! (`metadata/fids.rs`), the effect of an eviction on handles (`files/eviction.rs`).
 
-use crate::api::ResolvedInode;
-use crate::cache::dirs::{Dirs, Touches};
+use crate::cache::in_flight::Touches;
+use crate::cache::metadata::MetadataCache;
+use crate::cache::tables::NameEffect;
 use crate::files::close_queue::CloseQueue;
 use crate::locks::pending::PendingFlocks;
 use crate::metadata::fid_pool::FidPool;
@@ -13,9 +14,9 @@ use alloc::rc::Rc;
 use core::cell::Cell;
 use core::ops::Deref;
 use nacre_node::Ctx;
-use nacre_types::{Codec, ConnEpoch, Errno, Fid, MdtIndex};
-use nacre_wire::mdt::{EntryReply, Getattr, Lookup};
-use nacre_wire::{Rpc, flags};
+use nacre_types::{Codec, Errno, MdtIndex};
+use nacre_wire::Rpc;
+use nacre_wire::mdt::{EntryReply, Getattr, Lookup, Open, Readdir, ReaddirReply, open_flags};
 
 /// An MDT of the mount.
 pub(crate) struct Mdt {
@@ -24,14 +25,17 @@ pub(crate) struct Mdt {
     target: Rc<Target>,
     /// FIDs of sequences that this MDT has granted.
     fids: FidPool,
-    /// Directories that this MDT lets the mount hold.
-    dirs: Rc<Dirs>,
+    /// Inodes and names that the mount may answer from memory.
+    cache: Rc<MetadataCache>,
     /// Requests for file locks that wait at this MDT.
     flocks: PendingFlocks,
     /// Closes that wait to be sent to this MDT.
     closes: CloseQueue,
     /// Changes sent to this MDT so far.
     changes: Cell<u64>,
+    /// Questions that the cache has answered, and those that it has not.
+    hits: Cell<u64>,
+    misses: Cell<u64>,
 }
 
 impl Deref for Mdt {
@@ -42,19 +46,23 @@ impl Deref for Mdt {
 }
 
 impl Mdt {
-    /// `holds`: whether directories may be held.
-    pub(crate) fn new(ctx: &Rc<Ctx>, index: MdtIndex, target: Rc<Target>, holds: bool) -> Rc<Self> {
-        let dirs = Rc::new(Dirs::default());
-        dirs.set_on(holds);
+    pub(crate) fn new(
+        ctx: &Rc<Ctx>,
+        index: MdtIndex,
+        target: Rc<Target>,
+        cache: Rc<MetadataCache>,
+    ) -> Rc<Self> {
         Rc::new(Self {
             ctx: ctx.clone(),
             index,
             target,
             fids: FidPool::new(ctx),
-            dirs,
+            cache,
             flocks: PendingFlocks::default(),
             closes: CloseQueue::default(),
             changes: Cell::new(0),
+            hits: Cell::new(0),
+            misses: Cell::new(0),
         })
     }
     pub(crate) fn ctx(&self) -> &Rc<Ctx> {
@@ -69,8 +77,16 @@ impl Mdt {
     pub(crate) fn fids(&self) -> &FidPool {
         &self.fids
     }
-    pub(crate) fn dirs(&self) -> &Dirs {
-        &self.dirs
+    pub(crate) fn cache(&self) -> &Rc<MetadataCache> {
+        &self.cache
+    }
+    /// Questions that the cache has answered, and those that it has not.
+    pub(crate) fn answers(&self) -> (u64, u64) {
+        (self.hits.get(), self.misses.get())
+    }
+    pub(crate) fn count_answer(&self, is_hit: bool) {
+        let count = if is_hit { &self.hits } else { &self.misses };
+        count.set(count.get() + 1);
     }
     pub(crate) fn flocks(&self) -> &PendingFlocks {
         &self.flocks
@@ -80,7 +96,7 @@ impl Mdt {
     }
     /// Whether no call waits: for leak checks at rest.
     pub(crate) fn is_idle(&self) -> bool {
-        self.closes.is_idle() && self.flocks.is_idle() && self.dirs.is_idle()
+        self.closes.is_idle() && self.flocks.is_idle() && self.cache.is_idle()
     }
 
     /// Changes sent so far; the same number after a sync means that the sync covers them all.
@@ -91,55 +107,64 @@ impl Mdt {
     pub(crate) fn note_change(&self) {
         self.changes.set(self.changes.get() + 1);
     }
-    /// Sends a change that changes no directory.
-    pub(crate) async fn change<'a, R: Rpc + Codec<'a>>(&self, request: &R) -> Result<R::Reply, Errno> {
-        self.change_dirs(Touches::default(), request).await
-    }
-    /// Sends a change that changes these directories and names.
-    pub(crate) async fn change_dirs<'a, R: Rpc + Codec<'a>>(
-        &self,
+    /// Sends a change that changes no name, and whose reply has the attributes of the inode that it changes.
+    pub(crate) async fn change_inode<'a, R: Rpc<Reply = EntryReply> + Codec<'a>>(
+        self: &Rc<Self>,
         touches: Touches,
         request: &R,
+    ) -> Result<EntryReply, Errno> {
+        self.change(touches, request, |entry| (NameEffect::None, Some(entry), false)).await
+    }
+    /// Sends a change. `effect` says of its reply what it has done to the names, which inode the reply describes, and whether
+    /// this inode is a new one.
+    pub(crate) async fn change<'a, R: Rpc + Codec<'a>>(
+        self: &Rc<Self>,
+        touches: Touches,
+        request: &R,
+        effect: impl FnOnce(&R::Reply) -> (NameEffect, Option<&EntryReply>, bool),
     ) -> Result<R::Reply, Errno> {
         self.note_change();
-        let changing = self.dirs.begin(touches);
-        let reply = self.send(self.request(request)).await?;
-        changing.replied(self.peer.with_import(|import| import.epoch()), &reply.frame);
+        self.execute(touches, request, effect).await
+    }
+    /// Opens an inode. That is no change that a sync has to cover.
+    pub(crate) async fn open(self: &Rc<Self>, request: &Open) -> Result<EntryReply, Errno> {
+        let is_writer = request.how.flags & open_flags::ACCMODE != 0;
+        let touches = if is_writer { Touches::attrs(request.fid) } else { Touches::default() };
+        self.execute(touches, request, |entry| (NameEffect::None, Some(entry), false)).await
+    }
+    async fn execute<'a, R: Rpc + Codec<'a>>(
+        self: &Rc<Self>,
+        touches: Touches,
+        request: &R,
+        effect: impl FnOnce(&R::Reply) -> (NameEffect, Option<&EntryReply>, bool),
+    ) -> Result<R::Reply, Errno> {
+        let changing = self.cache.begin(touches);
+        let reply = self.send(self.request(request).flags(self.cache.wanted())).await?;
+        let (effect, entry, made) = effect(&reply.body);
+        changing.replied(&reply.frame, effect, entry, made);
+        self.return_locks();
         Ok(reply.body)
     }
-    /// Reads attributes; the reply may grant a hold of the directory.
-    pub(crate) async fn read_inode(&self, request: &Getattr) -> Result<EntryReply, Errno> {
-        self.read_entry(request, Some).await?.ok_or(Errno::EPROTO)
+    /// Reads attributes.
+    pub(crate) async fn read_inode(self: &Rc<Self>, request: &Getattr) -> Result<EntryReply, Errno> {
+        let reply = self.send(self.request(request).flags(self.cache.wanted())).await?;
+        self.cache.read_inode(&reply.frame, &reply.body);
+        self.return_locks();
+        Ok(reply.body)
     }
     /// The same by name; ENOENT: the directory has no such name.
-    pub(crate) async fn lookup_name(&self, request: &Lookup<'_>) -> Result<EntryReply, Errno> {
-        self.read_entry(request, |reply| reply.entry).await?.ok_or(Errno::ENOENT)
+    pub(crate) async fn read_name(self: &Rc<Self>, request: &Lookup<'_>) -> Result<EntryReply, Errno> {
+        let reply = self.send(self.request(request).flags(self.cache.wanted())).await?;
+        let entry = reply.body.entry;
+        self.cache.read_name(&reply.frame, request.parent, request.name.as_bytes(), entry.as_ref());
+        self.return_locks();
+        entry.ok_or(Errno::ENOENT)
     }
-    async fn read_entry<'a, R: Rpc + Codec<'a>>(
-        &self,
-        request: &R,
-        entry: impl FnOnce(R::Reply) -> Option<EntryReply>,
-    ) -> Result<Option<EntryReply>, Errno> {
-        let wanted = if self.dirs.is_on() { flags::MAY_HOLD } else { 0 };
-        let reply = self.send(self.request(request).flags(wanted)).await?;
-        let entry = entry(reply.body);
-        if let Some(entry) = &entry {
-            self.dirs.granted(self.peer.with_import(|import| import.epoch()), &reply.frame, entry);
-        }
-        Ok(entry)
-    }
-    /// Attributes of a held directory.
-    pub(crate) fn held_dir(&self, fid: Fid) -> Option<ResolvedInode> {
-        self.dirs.attrs(self.holds_usable(), fid)
-    }
-    /// The held directory with this name.
-    pub(crate) fn held_name(&self, parent: Fid, name: &[u8]) -> Option<ResolvedInode> {
-        self.dirs.named(self.holds_usable(), parent, name)
-    }
-    /// The epoch on which holds may be used now. Without a connection there is none: a restarted MDT of this process waits for
-    /// no lease, because its mounts learn of the restart at once.
-    fn holds_usable(&self) -> Option<ConnEpoch> {
-        let up = self.peer.is_connected();
-        self.peer.with_import(|import| (up && import.lease_ok(self.ctx.now())).then(|| import.epoch()))
+    /// Reads a page of a listing.
+    pub(crate) async fn read_listing(self: &Rc<Self>, request: &Readdir) -> Result<ReaddirReply, Errno> {
+        let reply = self.send(self.request(request).flags(self.cache.wanted())).await?;
+        self.cache.read_listing(&reply.frame, request, &reply.body);
+        self.return_locks();
+        Ok(reply.body)
     }
 }

@@ -10,7 +10,7 @@ use nacre_wire::mdt::*;
 use nacre_wire::mgs::{ListTargets, TargetEntry, TargetList};
 use nacre_wire::ost::{self, ObjectState};
 use nacre_wire::target::{Connect, ConnectReply, Empty, Param, ParamList, PingReply};
-use nacre_wire::{Frame, Header, Kind, Opcode, Status};
+use nacre_wire::{Frame, Header, Kind, Opcode, Status, flags};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -39,6 +39,12 @@ pub struct Shared {
     /// Features that the targets do not know.
     pub lacks: u64,
     pub sequences: u64,
+    /// Number of the latest grant of locks. `None`: none are granted.
+    pub grants: Option<u64>,
+    /// What the latest locks were returned with.
+    pub returned: Option<CancelInodeLocks>,
+    /// Start of the targets.
+    pub instance: u64,
 }
 
 impl Shared {
@@ -73,6 +79,8 @@ enum Order {
     /// What it holds of these opcodes.
     Release(BTreeSet<Opcode>),
     Callback(Opcode, Vec<u8>),
+    /// Its connections break.
+    Drop,
 }
 
 fn body<'a>(value: &impl Codec<'a>) -> Reply {
@@ -102,6 +110,11 @@ impl Logic for Fake {
                         }
                     }
                 }
+                Order::Drop => {
+                    for conn in self.conns.drain(..) {
+                        self.ctx.push(Effect::Close { conn });
+                    }
+                }
                 Order::Callback(opcode, body) => {
                     self.callbacks += 1;
                     let mut header = Header::new(Kind::Callback, opcode.number());
@@ -127,7 +140,9 @@ impl Fake {
             }
             None => self.reply_to(opcode, &frame),
         };
+        let reply = reply.map(|(body, bulk)| (self.with_locks(opcode, &frame, body), bulk));
         let mut header = Header::new(Kind::Reply, frame.header.opcode);
+        header.flags = if self.grants_to(&frame) { flags::LOCKS } else { 0 };
         header.xid = frame.header.xid;
         header.tag = frame.header.tag;
         header.epoch = frame.header.epoch;
@@ -148,6 +163,35 @@ impl Fake {
         }
     }
 
+    fn grants_to(&self, frame: &Frame) -> bool {
+        frame.header.has(flags::MAY_LOCK) && self.shared.borrow().grants.is_some()
+    }
+    /// A body with the locks that the reply to a read grants: all bits of the inodes that it tells of.
+    fn with_locks(&self, opcode: Opcode, frame: &Frame, mut body: Vec<u8>) -> Vec<u8> {
+        if !self.grants_to(frame) {
+            return body;
+        }
+        let mut shared = self.shared.borrow_mut();
+        let fids = match opcode {
+            Opcode::Getattr => vec![args::<Getattr>(frame).fid],
+            Opcode::Lookup => {
+                let r: Lookup<'_> = args(frame);
+                [Some(r.parent), shared.names.get(r.name.as_bytes()).copied()].into_iter().flatten().collect()
+            }
+            _ => Vec::new(),
+        };
+        let granted = fids.into_iter().map(|fid| {
+            let number = shared.grants.get_or_insert(0);
+            *number += 1;
+            InodeGrant { fid, mode: InodeMode::Pr, bits: InodeBits::ALL, number: *number }
+        });
+        let granted = granted.collect();
+        let tail = LockTail { seen: Transno(0), granted, changed: Vec::new(), removed: Vec::new() }.to_vec();
+        body.extend(&tail);
+        body.extend((tail.len() as u32).to_le_bytes());
+        body
+    }
+
     fn log(&self, line: String) {
         let target = self.name.rsplit('-').next().unwrap();
         self.shared.borrow_mut().log.push(format!("{target} {line}"));
@@ -164,7 +208,7 @@ impl Fake {
                     max_mod_rpcs: 8,
                     lease_ms: 10_000,
                     generation: Generation(1),
-                    instance: 1,
+                    instance: 1 + self.shared.borrow().instance,
                     server_time: self.ctx.wall(),
                     ..ConnectReply::default()
                 })
@@ -343,6 +387,16 @@ impl Fake {
                 });
                 body(&BatchReply { results: results.collect() })
             }
+            Opcode::Lookup => {
+                let r: Lookup<'_> = args(frame);
+                let entry = shared.names.get(r.name.as_bytes()).map(|fid| shared.inodes[fid].clone());
+                body(&LookupReply { entry })
+            }
+            Opcode::CancelInodeLocks => {
+                shared.returned = Some(args(frame));
+                body(&Empty {})
+            }
+            Opcode::Getxattr => Err(Errno::ENODATA),
             Opcode::Getattr => {
                 let r: Getattr = args(frame);
                 body(shared.inodes.get(&r.fid).ok_or(Errno::ENOENT)?)
@@ -484,6 +538,11 @@ impl Bed {
     pub fn callback<'a>(&mut self, target: &str, opcode: Opcode, body: &impl Codec<'a>) {
         let body = body.to_vec();
         self.order(target, || Order::Callback(opcode, body.clone()));
+    }
+    /// The target's process starts again.
+    pub fn restart(&mut self, target: &str) {
+        self.shared.borrow_mut().instance += 1;
+        self.order(target, || Order::Drop);
     }
     /// A new file, open for reading and writing.
     pub fn create(&mut self, name: &'static str) -> (Fid, OpenHandle) {

@@ -42,6 +42,8 @@ pub struct InodeClaim {
     fid: Fid,
     mode: InodeMode,
     bits: InodeBits,
+    /// Those that the client did not have before.
+    new: InodeBits,
     number: u64,
 }
 impl InodeClaim {
@@ -252,7 +254,16 @@ impl InodeLocks {
         }
         let number = self.next_number();
         self.change(key, fid, |lock| lock.held.grant(mode, new));
-        Some(InodeClaim { holder, fid, mode, bits, number })
+        Some(InodeClaim { holder, fid, mode, bits, new, number })
+    }
+    /// Leaves bits out of a claim, because the rows do not permit them. Bits that the client had before, or that another
+    /// reply has granted since, stay with it.
+    pub fn take_back(&mut self, claim: InodeClaim, bits: InodeBits) -> InodeClaim {
+        let key = Key::new(claim.fid, claim.holder);
+        if self.locks.get(&key).is_some_and(|lock| lock.granted < claim.number) {
+            self.change(key, claim.fid, |lock| lock.held.drop_bits(bits & claim.new));
+        }
+        InodeClaim { bits: claim.bits - bits, ..claim }
     }
 
     /// What the reply to a claim grants, after the rows have been read. Nothing may be waited for after this.

@@ -118,9 +118,10 @@ impl InodeLockTable {
         Some(InodeGrant { fid, mode: grant.mode, bits: grant.bits, number: grant.number })
     }
     /// Takes back claimed bits that the rows do not permit, before they are granted.
-    pub(crate) fn take_back(&self, core: &TargetCore, export: ExportId, fid: Fid, bits: InodeBits) {
-        self.locks.borrow_mut().cancelled(export, fid, bits, u64::MAX);
+    pub(crate) fn take_back(&self, core: &TargetCore, claim: InodeClaim, bits: InodeBits) -> InodeClaim {
+        let claim = self.locks.borrow_mut().take_back(claim, bits);
         self.carry_out(core);
+        claim
     }
 
     // ---- changes
@@ -176,6 +177,13 @@ impl InodeLockTable {
         }
         let now = self.ctx.now();
         self.unpark(|_, parked| parked.until.is_some_and(|until| until <= now));
+    }
+    /// A change of a client has been applied: the places of its parked changes that are ready are given up. It was one of
+    /// them as a rule, and nobody is granted their bits as long as they are kept.
+    pub(crate) fn change_applied(&self, export: ExportId) {
+        if !self.parked.borrow().is_empty() {
+            self.unpark(|of, parked| of == export && self.locks.borrow().is_ready(parked.ticket));
+        }
     }
     fn unpark(&self, which: impl Fn(ExportId, &Parked) -> bool) {
         let mut left = Vec::new();

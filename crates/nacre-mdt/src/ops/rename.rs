@@ -84,9 +84,11 @@ fn rename(view: &mut View<'_>, args: &Rename<'_>) -> Step<()> {
             let target = End { dir: args.new_parent, name: args.new_name, cookie, entry };
             let other = view.file(target.entry.fid)?;
             view.depends_on(TARGET_CHILD, &other)?;
-            // A directory that is replaced is empty, so nothing lies below it.
-            if moves && exchange && other.attr.is_dir() && view.is_below(args.parent, other.attr.fid)? {
-                return Err(Errno::EINVAL.into());
+            // A directory that is replaced is empty, so nothing lies below it; a file learns of that before it learns of the
+            // other type.
+            let may_be_above = other.attr.is_dir() && (exchange || other.entries > 0 && !child.attr.is_dir());
+            if moves && may_be_above && view.is_below(args.parent, other.attr.fid)? {
+                return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY }.into());
             }
             check_sticky(&to_dir, &other, &args.caller)?;
             if exchange {

@@ -340,10 +340,13 @@ impl<'a> View<'a> {
     pub(crate) fn put_name(&mut self, dir: Fid, cookie: u64, entry: EntryRow) {
         let version = self.transno().0;
         self.name_written(dir, cookie);
+        // The attributes of the directory may stay as they are: its times only grow.
+        self.breaks(dir, InodeBits::UPDATE);
         self.put(ENTRY, &table::entry(dir, cookie), &EntryRow { version, ..entry });
     }
     pub(crate) fn delete_name(&mut self, dir: Fid, cookie: u64) {
         self.name_written(dir, cookie);
+        self.breaks(dir, InodeBits::UPDATE);
         self.delete(ENTRY, &table::entry(dir, cookie));
     }
     fn name_written(&mut self, dir: Fid, cookie: u64) {

@@ -208,6 +208,9 @@ impl Mdt {
         output.state_changes.into_iter().for_each(|change| self.apply_state_change(change));
         self.set_dir_tail(request, output.locks.dirs().to_vec());
         self.set_lock_tail(request, transno, output.locks);
+        if let Some(request) = request {
+            self.inode_locks().change_applied(request.export);
+        }
         if let (Some(request), Some(accesses)) = (request, output.accesses) {
             self.change_order().applied(request, transno, &accesses);
         }

@@ -61,12 +61,11 @@ impl Mdt {
     /// The inode of a claim has been read, under this name if there is one.
     pub(crate) fn inode_read(
         &self,
-        claims: &Claims,
+        claims: &mut Claims,
         inode: &Inode,
         reply: &EntryReply,
         name: Option<(Fid, &[u8])>,
     ) {
-        let Some(export) = claims.export else { return };
         let mut unfit = InodeBits::NONE;
         if inode.is_regular() && inode.attr.size_state != SizeState::Exact && !reply.yours {
             unfit |= InodeBits::SIZE;
@@ -80,7 +79,9 @@ impl Mdt {
             unfit = InodeBits::ALL;
         }
         if !unfit.is_empty() {
-            self.inode_locks().take_back(self.core(), export, inode.attr.fid, unfit);
+            for claim in claims.claims.iter_mut().filter(|claim| claim.fid() == inode.attr.fid) {
+                *claim = self.inode_locks().take_back(self.core(), *claim, unfit);
+            }
         }
     }
     /// What stands of the claims. Nothing may be waited for after this.
@@ -152,12 +153,16 @@ impl Mdt {
         if returned.answers.len() > INODE_LOCKS_MAX || returned.cancels.len() > INODE_LOCKS_MAX {
             return Err(Errno::EINVAL);
         }
-        self.inode_locks().returned(self.core(), request.export, &returned);
+        if returned.instance == self.core().instance() {
+            self.inode_locks().returned(self.core(), request.export, &returned);
+        }
         Ok(Reply::of(&Empty {}))
     }
     pub(crate) fn former_locks_have_ended(&self, request: &Request) -> Result<Reply, Errno> {
-        let FormerLocksEnded {} = request.args()?;
-        self.core().end_former_locks(request.export);
+        let FormerLocksEnded { instance } = request.args()?;
+        if instance == self.core().instance() {
+            self.core().end_former_locks(request.export);
+        }
         Ok(Reply::of(&Empty {}))
     }
 }

@@ -70,7 +70,7 @@ impl Mdt {
             // The inode exists now: a client that removes it from here on ends the claim.
             if let Some(inode) = self.read_row::<Inode>(INODE, &entry.fid.key()).await? {
                 let entry = self.entry_reply_to(request.export, &inode);
-                self.inode_read(&claims, &inode, &entry, Some((args.parent, args.name.as_bytes())));
+                self.inode_read(&mut claims, &inode, &entry, Some((args.parent, args.name.as_bytes())));
                 let mut reply = Reply::of(&LookupReply { entry: Some(entry) });
                 reply.tail = self.grant_hold(claim, &inode).or_else(|| self.lock_tail(claims));
                 return Ok(reply);
@@ -120,7 +120,7 @@ impl Mdt {
             inode
         };
         let entry = self.entry_reply_to(request.export, &inode);
-        self.inode_read(&claims, &inode, &entry, None);
+        self.inode_read(&mut claims, &inode, &entry, None);
         let mut reply = Reply::of(&entry);
         reply.tail = self.grant_hold(claim, &inode).or_else(|| self.lock_tail(claims));
         Ok(reply)

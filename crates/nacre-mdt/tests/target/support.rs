@@ -74,6 +74,16 @@ impl Client {
             seq: Cell::new(None),
             next: Cell::new(1),
         });
+        // It keeps no locks, and says so to each start of the MDT.
+        let weak = Rc::downgrade(&this);
+        this.mdt.on_restarted(Box::new(move || {
+            let Some(this) = weak.upgrade() else { return };
+            let ctx = this.ctx.clone();
+            ctx.spawn(async move {
+                let instance = this.mdt.with_import(|import| import.instance()).unwrap_or_default();
+                let _ended = this.call(&FormerLocksEnded { instance }).await;
+            });
+        }));
         let weak = Rc::downgrade(&this);
         this.mdt.on_callback(Box::new(move |frame: &Frame| {
             let Some(this) = weak.upgrade() else { return };

@@ -159,7 +159,7 @@ impl<T> Import<T> {
             role: self.config.role,
             secret: self.config.secret,
             name: cut(&self.config.name, NAME_BYTES_MAX).to_owned(),
-            features: features::ALL & !features::INODE_LOCKS,
+            features: features::ALL,
             max_mod_rpcs: self.config.max_mod_rpcs,
             generation: self.admitted.generation(),
             known: self.remembered(),

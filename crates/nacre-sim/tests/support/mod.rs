@@ -61,6 +61,17 @@ pub(crate) fn on_devices(seed: u64, mounts: u32) -> Cluster {
     cluster(seed, 1, mounts)
 }
 
+/// The mounts cache no names and attributes from now on: no change waits for a lock of a mount that does not hear the MDT.
+pub(crate) fn without_cache(c: &mut Cluster) {
+    for mount in c.mounts.clone() {
+        run(c, mount, async |client| {
+            let name = format!("llite.{}.dir_attr_cache", client.mount_name());
+            client.set_param(&name, "0").expect("a mount has it");
+        });
+    }
+    c.world.run_for(SEC);
+}
+
 /// A new file in the root directory, open for writing.
 pub(crate) async fn create(client: &Client, name: &str) -> Result<(Fid, OpenHandle), Errno> {
     let (entry, handle) = client.create(new(Fid::ROOT, name, FILE), 2).await?;

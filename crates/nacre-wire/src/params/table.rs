@@ -65,8 +65,21 @@ groups! {
     MountParam in ["llite"], "Mounts" {
         Stats: Row::counters("stats", PerName, "Calls of this mount: samples, unit, least, greatest, sum, sum of squares.");
         Uuid: Row::text("uuid", "Identity of this mount, new at each start.");
-        DirAttrCache: Row::switch("dir_attr_cache", true, "1: attributes of directories are cached while this mount holds \
-            the directories. 0: they are requested each time.");
+        DirAttrCache: Row::switch("dir_attr_cache", true, "1: names and attributes are cached while the MDT grants this \
+            mount locks of the inodes. 0: they are requested each time.");
+    }
+
+    /// `nacre-client/src/params.rs`
+    NamespaceParam in ["ldlm"], "Locks of inodes that an MDT has granted to a mount" {
+        LruSize: Row::number("*.lru_size", (1, 10_000_000, "inodes"), Number(100_000), "Inodes of which a mount keeps locks. \
+            Beyond it those that were not used for the longest time are returned.").set(SetWhen::Running);
+        LockCount: Row::gauge("*.lock_count", "inodes", "Inodes of which the mount has locks.");
+        Names: Row::gauge("*.names", "names", "Names that are cached under these locks.");
+        Bytes: Row::gauge("*.bytes", "bytes", "Extended attributes and targets of symbolic links that are cached.");
+        Hits: Row::gauge("*.hits", "requests", "Requests that the cache has made unnecessary.");
+        Misses: Row::gauge("*.misses", "requests", "Questions for which the MDT was asked.");
+        Revokes: Row::gauge("*.revokes", "locks", "Locks that the MDT has revoked.");
+        Cancels: Row::gauge("*.cancels", "locks", "Locks that were returned beyond `lru_size`.");
     }
 
     /// `nacre-fuse/src/island.rs`

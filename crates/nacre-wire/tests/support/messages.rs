@@ -178,10 +178,11 @@ messages! {
             operations: vec![SubOperation { opcode: 0x27, body: Bytes::from_static(b"b") }],
         };
         CancelInodeLocks = CancelInodeLocks {
+            instance: 3,
             answers: vec![RevokeAnswer { number: 4, converted: true }],
             cancels: vec![InodeCancel { fid: fid(1), bits: InodeBits::ALL, number: 7 }],
         };
-        FormerLocksEnded = FormerLocksEnded {};
+        FormerLocksEnded = FormerLocksEnded { instance: 3 };
         AwaitInodeLocks = AwaitInodeLocks { change: Xid(9) };
         Lookup<'_> = Lookup { parent: Fid::ROOT, name: name(b"a\xff") };
         Getattr = Getattr { fid: fid(1) };

@@ -5,6 +5,7 @@ mod ready;
 mod watch;
 
 use crate::api::MountConfig;
+use crate::cache::kernel::KernelCache;
 use crate::targets::mdt::Mdt;
 use crate::targets::target::Target;
 use alloc::collections::BTreeMap;
@@ -36,8 +37,10 @@ pub(crate) struct Mount {
     failure: RefCell<Option<String>>,
     stopped: Cell<bool>,
     last_time: Cell<i128>,
-    /// Whether directories may be held (`llite.*.dir_attr_cache`).
-    holds: Cell<bool>,
+    /// Whether inodes and names are cached (`llite.*.dir_attr_cache`).
+    caches: Cell<bool>,
+    /// The kernel's cache, which relies on that of this mount.
+    kernel: RefCell<Option<Rc<dyn KernelCache>>>,
     /// The log has a line about an MDT that this build does not use.
     warned_of_mdts: Cell<bool>,
 }
@@ -76,7 +79,8 @@ impl Mount {
             failure: RefCell::default(),
             stopped: Cell::new(false),
             last_time: Cell::new(i128::MIN),
-            holds: Cell::new(MountParam::DirAttrCache.row().default_switch()),
+            caches: Cell::new(MountParam::DirAttrCache.row().default_switch()),
+            kernel: RefCell::default(),
             warned_of_mdts: Cell::new(false),
         }
     }
@@ -108,14 +112,29 @@ impl Mount {
     fn is_complete(&self) -> bool {
         self.mdt_of(Fid::ROOT).is_some() && self.targets().iter().all(|t| t.peer.is_connected())
     }
-    /// Whether directories may be held.
-    pub(crate) fn holds(&self) -> bool {
-        self.holds.get()
+    /// Whether inodes and names are cached.
+    pub(crate) fn caches(&self) -> bool {
+        self.caches.get()
     }
-    /// Gives up every hold; `on`: directories may be held from now on.
-    pub(crate) fn set_holds(&self, on: bool) {
-        self.holds.set(on);
-        self.mdts().iter().for_each(|mdt| mdt.dirs().set_on(on));
+    /// Turns the cache of inodes and names on or off.
+    pub(crate) fn set_caches(&self, on: bool) {
+        self.caches.set(on);
+        for mdt in self.mdts() {
+            mdt.cache().set_on(on);
+            mdt.return_locks();
+        }
+    }
+    /// No locks are used any more; they end with the connections.
+    pub(crate) fn stop_caches(&self) {
+        self.mdts().iter().for_each(|mdt| mdt.cache().set_on(false));
+    }
+    /// The kernel's cache, which relies on that of this mount.
+    fn kernel(&self) -> Option<Rc<dyn KernelCache>> {
+        self.kernel.borrow().clone()
+    }
+    pub(crate) fn set_kernel(&self, kernel: Rc<dyn KernelCache>) {
+        self.mdts().iter().for_each(|mdt| mdt.cache().set_kernel(kernel.clone()));
+        *self.kernel.borrow_mut() = Some(kernel);
     }
     /// Ends the watch task and every wait.
     pub(crate) fn stop(&self) {

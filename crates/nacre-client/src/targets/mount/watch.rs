@@ -4,6 +4,7 @@
 //! target is not connected (its address may have changed). A target that has left the list is kept: its files stay.
 //! Not here: connections and resends (`nacre_node::Peer`).
 
+use crate::cache::metadata::MetadataCache;
 use crate::client::Client;
 use crate::params::Source;
 use crate::targets::mdt::Mdt;
@@ -133,7 +134,9 @@ impl Client {
                     let is_new = known.is_none();
                     let target = self.place(known, &entry, MDT_MOD_RPCS);
                     if is_new {
-                        let mdt = Mdt::new(&self.ctx, index, target, mount.holds.get());
+                        let cache = MetadataCache::new(&self.ctx, mount.caches());
+                        mount.kernel().into_iter().for_each(|kernel| cache.set_kernel(kernel));
+                        let mdt = Mdt::new(&self.ctx, index, target, cache);
                         self.adopt_mdt(&mdt);
                         mount.mdts.borrow_mut().insert(index, mdt);
                     }
@@ -198,12 +201,18 @@ impl Client {
 
     /// Callbacks and evictions of an MDT. The target belongs to the MDT, so its handlers refer to the MDT weakly.
     fn adopt_mdt(&self, mdt: &Rc<Mdt>) {
-        mdt.peer.on_restarted(mdt.flocks().retry_handler());
+        let (this, retry_flocks) = (Rc::downgrade(mdt), mdt.flocks().retry_handler());
+        mdt.peer.on_restarted(Box::new(move || {
+            retry_flocks();
+            if let Some(mdt) = this.upgrade() {
+                mdt.locks_ended(true);
+            }
+        }));
         let (this, client) = (Rc::downgrade(mdt), self.weak());
         mdt.peer.on_callback(Box::new(move |frame| {
             let Some(mdt) = this.upgrade() else { return };
             match Opcode::from_number(frame.header.opcode) {
-                Some(Opcode::RevokeDir) => mdt.dirs().revoked(frame),
+                Some(Opcode::RevokeInodeLocks) => mdt.locks_revoked(frame),
                 Some(Opcode::Ended) => {
                     if let Some(client) = client.upgrade() {
                         client.file_system_ended();
@@ -215,6 +224,7 @@ impl Client {
         let (this, client) = (Rc::downgrade(mdt), self.weak());
         mdt.peer.on_evicted(Box::new(move || {
             if let (Some(client), Some(mdt)) = (client.upgrade(), this.upgrade()) {
+                mdt.locks_ended(false);
                 client.evicted_by_mdt(&mdt);
             }
         }));

@@ -1,0 +1,98 @@
+//! Answers of the cache, while the lease of the MDT may be used, and how long the kernel may use them.
+
+use crate::api::ListedEntry;
+use crate::cache::kernel::{KernelCache, Validity};
+use crate::cache::tables::Found;
+use crate::client::Client;
+use crate::targets::mdt::Mdt;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::time::Duration;
+use nacre_types::{Fid, Instant};
+use nacre_wire::mdt::EntryReply;
+
+impl Mdt {
+    /// Until when locks may be used. `None`: not now. Without a connection they are not: a restarted MDT of this process waits
+    /// for no lease, because its mounts learn of the restart at once.
+    fn locks_usable_until(&self) -> Option<Instant> {
+        if !self.cache().is_on() || !self.peer.is_connected() {
+            return None;
+        }
+        let until = self.peer.with_import(|import| import.lease().usable_until())?;
+        (self.ctx().now() < until).then_some(until)
+    }
+    /// An answer of the cache, counted as a hit or a miss.
+    fn answer<T>(&self, answer: impl FnOnce() -> Option<T>) -> Option<T> {
+        let answer = self.locks_usable_until().and_then(|_| answer());
+        self.count_answer(answer.is_some());
+        answer
+    }
+
+    /// Attributes as the MDT sent them.
+    pub(crate) fn cached_inode(&self, fid: Fid) -> Option<EntryReply> {
+        self.answer(|| self.cache().inode(fid))
+    }
+    /// The same, not counted: a reply is completed with what is known.
+    pub(crate) fn known_inode(&self, fid: Fid) -> Option<EntryReply> {
+        self.locks_usable_until().and_then(|_| self.cache().inode(fid))
+    }
+    pub(crate) fn cached_name(&self, parent: Fid, name: &[u8]) -> Option<Found> {
+        self.answer(|| self.cache().find(parent, name))
+    }
+    pub(crate) fn cached_listing(
+        &self,
+        dir: Fid,
+        cookie: u64,
+        max: usize,
+    ) -> Option<(Vec<ListedEntry>, bool)> {
+        self.answer(|| self.cache().list(dir, cookie, max))
+    }
+    pub(crate) fn cached_parent(&self, fid: Fid) -> Option<Fid> {
+        self.answer(|| self.cache().parent(fid))
+    }
+    pub(crate) fn cached_target(&self, fid: Fid) -> Option<Bytes> {
+        self.answer(|| self.cache().target(fid))
+    }
+    /// The value of an extended attribute; `Some(None)`: there is no such attribute.
+    pub(crate) fn cached_xattr(&self, fid: Fid, name: &[u8]) -> Option<Option<Bytes>> {
+        self.answer(|| self.cache().xattr(fid, name))
+    }
+    pub(crate) fn cached_xattr_names(&self, fid: Fid) -> Option<Vec<Bytes>> {
+        self.answer(|| self.cache().xattr_names(fid))
+    }
+}
+
+impl Client {
+    /// Sets the way to the kernel that this mount serves. Without one, [`Client::validity`] is always zero.
+    pub fn set_kernel_cache(&self, kernel: Rc<dyn KernelCache>) {
+        self.mount.set_kernel(kernel);
+    }
+
+    /// How long the kernel may use the attributes of an inode, and the name under which it was found, if the reply with them is
+    /// written now. Notes that the kernel has them: when a lock that they need is revoked, it is told before.
+    pub fn validity(&self, name: Option<(Fid, &[u8])>, fid: Fid) -> Validity {
+        let attr = self.mount.mdt_of(fid).map_or(Duration::ZERO, |mdt| {
+            let Some(until) = mdt.locks_usable_until() else { return Duration::ZERO };
+            let is_given = mdt.cache().inode(fid).is_some() && mdt.cache().give_attrs(fid, until);
+            if is_given { until - self.ctx.now() } else { Duration::ZERO }
+        });
+        let entry = name.map_or(Duration::ZERO, |(parent, name)| {
+            let leads_there = |found: Found| matches!(found, Found::Entry(entry) if entry.attr.fid == fid);
+            self.name_validity(parent, name, leads_there)
+        });
+        Validity { entry, attr }
+    }
+    /// How long the kernel may use the answer that a directory has no such name. Zero also if too many such names of the
+    /// directory are in use by the kernel.
+    pub fn negative_validity(&self, parent: Fid, name: &[u8]) -> Duration {
+        self.name_validity(parent, name, |found| found == Found::NotThere)
+    }
+    fn name_validity(&self, parent: Fid, name: &[u8], is_so: impl FnOnce(Found) -> bool) -> Duration {
+        let Some(mdt) = self.mount.mdt_of(parent) else { return Duration::ZERO };
+        let Some(until) = mdt.locks_usable_until() else { return Duration::ZERO };
+        let is_given =
+            mdt.cache().find(parent, name).is_some_and(is_so) && mdt.cache().give_name(parent, name, until);
+        if is_given { until - self.ctx.now() } else { Duration::ZERO }
+    }
+}

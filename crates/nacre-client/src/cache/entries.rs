@@ -1,0 +1,404 @@
+//! Names in directories: which inode a name leads to, or that there is no such name.
+//!
+//! Rules: (1) a name is valid while the UPDATE bit of its directory is held, or the LOOKUP bit of the inode that it leads to;
+//! a name that is not there only under UPDATE of the directory. It is removed when neither is held any more. (2) Own
+//! changes of a name count by their transnos; a read from before the latest one tells nothing of the name. (3) A
+//! directory is `complete` if it was made by this mount or listed from its start to its end, with UPDATE held all the
+//! time: then a name that is not here is not there. It can be listed from here if the cookie of each name is known, which the
+//! MDT gives with a listing only. Names and, per directory, names that are not there are bounded.
+
+use crate::api::ListedEntry;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_types::{Fid, FileType, Instant, Transno, name};
+
+/// Names in the table. A listing that would exceed it is not kept.
+const NAMES_MAX: usize = 2 << 20;
+/// Names per directory that are known not to be there, apart from those of a complete directory.
+const ABSENT_MAX: usize = 1024;
+
+/// The locks under which a name is valid.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Under {
+    /// UPDATE of the directory.
+    pub(super) parent: bool,
+    /// LOOKUP of the inode.
+    pub(super) child: bool,
+}
+impl Under {
+    pub(super) fn is_none(self) -> bool {
+        !self.parent && !self.child
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// `None`: there is no such name.
+    fid: Option<Fid>,
+    under: Under,
+    /// The own change that has made it so.
+    changed_at: Transno,
+    /// Place in listings; 0: not known.
+    cookie: u64,
+    /// Changes when the name leads to something else.
+    serial: u64,
+    /// The kernel may use the name until then.
+    kernel_until: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Directory {
+    names: BTreeMap<Bytes, Entry>,
+    /// Names by cookie.
+    placed: BTreeMap<u64, (Bytes, FileType)>,
+    /// Names that are there and have no cookie.
+    unplaced: usize,
+    /// Names that are not there.
+    absent: usize,
+    is_complete: bool,
+    /// A listing under way has come to this cookie.
+    listed_to: Option<u64>,
+}
+
+impl Directory {
+    fn remove(&mut self, name: &[u8]) -> Option<Entry> {
+        let gone = self.names.remove(name)?;
+        match gone.fid {
+            None => self.absent -= 1,
+            Some(_) if gone.cookie == 0 => self.unplaced -= 1,
+            Some(_) => {
+                self.placed.remove(&gone.cookie);
+            }
+        }
+        Some(gone)
+    }
+    fn insert(&mut self, name: Bytes, entry: Entry) {
+        match entry.fid {
+            None => self.absent += 1,
+            Some(_) => self.unplaced += 1,
+        }
+        self.names.insert(name, entry);
+    }
+    fn place(&mut self, name: &[u8], cookie: u64, file_type: FileType) {
+        let Some((name, _)) = self.names.get_key_value(name) else { return };
+        let name = name.clone();
+        if let Some(entry) = self.names.get_mut(&name)
+            && entry.fid.is_some()
+            && entry.cookie == 0
+        {
+            entry.cookie = cookie;
+            self.unplaced -= 1;
+            self.placed.insert(cookie, (name, file_type));
+        }
+    }
+    fn incomplete(&mut self) {
+        self.is_complete = false;
+        self.listed_to = None;
+    }
+}
+
+/// What is known of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Named {
+    Inode(Fid),
+    NotThere,
+    Unknown,
+}
+
+/// A name that is not in the table any more.
+#[derive(Debug)]
+pub(super) struct Gone {
+    pub(super) parent: Fid,
+    pub(super) name: Bytes,
+    pub(super) fid: Option<Fid>,
+    /// The kernel may use it.
+    pub(super) in_kernel: bool,
+}
+
+/// The table.
+#[derive(Debug, Default)]
+pub(super) struct Entries {
+    dirs: BTreeMap<Fid, Directory>,
+    /// The latest own change of a name that is not in the table.
+    forgotten: Transno,
+    count: usize,
+    serials: u64,
+    now: Instant,
+}
+
+impl Entries {
+    /// The time of what follows.
+    pub(super) fn set_time(&mut self, now: Instant) {
+        self.now = now;
+    }
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+    pub(super) fn clear(&mut self) {
+        *self = Self { serials: self.serials, now: self.now, ..Self::default() };
+    }
+    fn entry(&self, parent: Fid, name: &[u8]) -> Option<&Entry> {
+        self.dirs.get(&parent)?.names.get(name)
+    }
+
+    // ---- what is known
+
+    pub(super) fn find(&self, parent: Fid, name: &[u8]) -> Named {
+        let Some(dir) = self.dirs.get(&parent) else { return Named::Unknown };
+        match dir.names.get(name) {
+            Some(Entry { fid: Some(fid), .. }) => Named::Inode(*fid),
+            Some(_) => Named::NotThere,
+            None if dir.is_complete => Named::NotThere,
+            None => Named::Unknown,
+        }
+    }
+    /// A number that changes when the name leads to something else; 0 for a name of a complete directory that is not there.
+    pub(super) fn serial(&self, parent: Fid, name: &[u8]) -> Option<u64> {
+        let dir = self.dirs.get(&parent)?;
+        dir.names.get(name).map(|entry| entry.serial).or(dir.is_complete.then_some(0))
+    }
+    /// Up to `names_max` names behind a cookie, and whether the last of them ends the directory. `None`: they are not known
+    /// with their cookies. While a listing is under way, the part that it has read is known.
+    pub(super) fn list(&self, dir: Fid, cookie: u64, names_max: usize) -> Option<(Vec<ListedEntry>, bool)> {
+        let known = self.dirs.get(&dir)?;
+        let is_whole = known.is_complete && known.unplaced == 0;
+        let to = if is_whole { u64::MAX } else { known.listed_to.filter(|to| cookie < *to)? };
+        let mut behind = known.placed.range(cookie.checked_add(1)?..=to);
+        let mut names = Vec::new();
+        for (cookie, (name, file_type)) in behind.by_ref().take(names_max) {
+            let fid = known.names.get(name)?.fid?;
+            names.push(ListedEntry {
+                cookie: *cookie,
+                name: name.clone(),
+                fid,
+                file_type: *file_type,
+                entry: None,
+            });
+        }
+        let is_end = is_whole && behind.next().is_none();
+        Some((names, is_end))
+    }
+
+    // ---- changes of the table
+
+    /// A read from which `seen` is known has found what a name leads to. Returns the name that it replaces.
+    pub(super) fn read(
+        &mut self,
+        parent: Fid,
+        name: &[u8],
+        fid: Option<Fid>,
+        seen: Transno,
+        under: Under,
+    ) -> Option<Gone> {
+        let known = self.entry(parent, name);
+        let changed_at = known.map_or(self.forgotten, |entry| entry.changed_at);
+        if seen < changed_at {
+            // What the read says is older; a listing cannot be completed with it.
+            if known.is_none()
+                && let Some(dir) = self.dirs.get_mut(&parent)
+            {
+                dir.incomplete();
+            }
+            return None;
+        }
+        if let Some(known) = known
+            && known.fid == fid
+        {
+            let changed_at = known.changed_at;
+            self.set_under(parent, name, under, changed_at);
+            return None;
+        }
+        self.set(parent, name, fid, changed_at, under)
+    }
+    /// The own change at a transno has made a name lead to `fid`. Returns the name that it replaces.
+    pub(super) fn changed(
+        &mut self,
+        parent: Fid,
+        name: &[u8],
+        fid: Option<Fid>,
+        at: Transno,
+        under: Under,
+    ) -> Option<Gone> {
+        if self.entry(parent, name).is_some_and(|entry| at < entry.changed_at) {
+            return None;
+        }
+        self.set(parent, name, fid, at, under)
+    }
+    /// What a name leads to after the own change at a transno is not known.
+    pub(super) fn unknown(&mut self, parent: Fid, name: &[u8], at: Transno) -> Option<Gone> {
+        self.forgotten = self.forgotten.max(at);
+        if let Some(dir) = self.dirs.get_mut(&parent) {
+            dir.incomplete();
+        }
+        if self.entry(parent, name).is_some_and(|entry| at < entry.changed_at) {
+            return None;
+        }
+        self.remove(parent, name)
+    }
+
+    /// The same name is valid under more locks.
+    fn set_under(&mut self, parent: Fid, name: &[u8], under: Under, changed_at: Transno) {
+        let dir = self.dirs.get_mut(&parent);
+        if let Some(entry) = dir.and_then(|dir| dir.names.get_mut(name)) {
+            entry.under.parent |= under.parent;
+            entry.under.child |= under.child;
+            entry.changed_at = changed_at;
+        }
+    }
+    fn set(&mut self, parent: Fid, name: &[u8], fid: Option<Fid>, at: Transno, under: Under) -> Option<Gone> {
+        let is_complete = self.dirs.get(&parent).is_some_and(|dir| dir.is_complete);
+        if fid.is_none() && is_complete || !self.has_room(parent, name, fid) || under.is_none() {
+            self.forgotten = self.forgotten.max(at);
+            if fid.is_some()
+                && let Some(dir) = self.dirs.get_mut(&parent)
+            {
+                dir.incomplete();
+            }
+            return self.remove(parent, name);
+        }
+        self.insert(parent, name, fid, at, under)
+    }
+    fn has_room(&mut self, parent: Fid, name: &[u8], fid: Option<Fid>) -> bool {
+        if fid.is_some() {
+            return self.count < NAMES_MAX || self.entry(parent, name).is_some();
+        }
+        let absent = |entries: &Self| entries.dirs.get(&parent).map_or(0, |dir| dir.absent);
+        if absent(self) >= ABSENT_MAX {
+            self.drop_absent(parent);
+        }
+        absent(self) < ABSENT_MAX
+    }
+    fn insert(
+        &mut self,
+        parent: Fid,
+        name: &[u8],
+        fid: Option<Fid>,
+        at: Transno,
+        under: Under,
+    ) -> Option<Gone> {
+        self.serials += 1;
+        let serial = self.serials;
+        let dir = self.dirs.entry(parent).or_default();
+        let old = dir.remove(name);
+        let kernel_until = old.as_ref().map_or(Instant::default(), |old| old.kernel_until);
+        let name = Bytes::copy_from_slice(name);
+        dir.insert(name.clone(), Entry { fid, under, changed_at: at, cookie: 0, serial, kernel_until });
+        match old {
+            // The kernel's use of the name goes on: it learns of own changes by itself.
+            Some(old) => Some(Gone { parent, name, fid: old.fid, in_kernel: false }),
+            None => {
+                self.count += 1;
+                None
+            }
+        }
+    }
+    fn remove(&mut self, parent: Fid, name: &[u8]) -> Option<Gone> {
+        let dir = self.dirs.get_mut(&parent)?;
+        let gone = dir.remove(name);
+        if dir.names.is_empty() && !dir.is_complete && dir.listed_to.is_none() {
+            self.dirs.remove(&parent);
+        }
+        let gone = gone?;
+        self.count -= 1;
+        self.forgotten = self.forgotten.max(gone.changed_at);
+        let name = Bytes::copy_from_slice(name);
+        Some(Gone { parent, name, fid: gone.fid, in_kernel: gone.kernel_until > self.now })
+    }
+
+    // ---- the ends of locks
+
+    /// UPDATE of a directory has ended: names are left that are valid under LOOKUP of their inodes.
+    pub(super) fn lost_update(&mut self, parent: Fid) -> Vec<Gone> {
+        let Some(dir) = self.dirs.get_mut(&parent) else { return Vec::new() };
+        dir.incomplete();
+        dir.placed.clear();
+        dir.unplaced = 0;
+        let mut ended = Vec::new();
+        for (name, entry) in &mut dir.names {
+            entry.under.parent = false;
+            if entry.under.is_none() {
+                ended.push(name.clone());
+            }
+            entry.cookie = 0;
+            dir.unplaced += usize::from(entry.fid.is_some());
+        }
+        if ended.is_empty() && dir.names.is_empty() {
+            self.dirs.remove(&parent);
+        }
+        ended.iter().filter_map(|name| self.remove(parent, name)).collect()
+    }
+    /// LOOKUP of the inode that a name leads to has ended.
+    pub(super) fn lost_lookup(&mut self, parent: Fid, name: &[u8], fid: Fid) -> Option<Gone> {
+        let entry = self.dirs.get_mut(&parent)?.names.get_mut(name).filter(|entry| entry.fid == Some(fid))?;
+        entry.under.child = false;
+        if !entry.under.is_none() {
+            return None;
+        }
+        self.remove(parent, name)
+    }
+
+    // ---- listings
+
+    /// This mount has made the directory.
+    pub(super) fn made(&mut self, dir: Fid) {
+        self.dirs.entry(dir).or_default().is_complete = true;
+    }
+    /// A page of a listing begins behind a cookie, with UPDATE of the directory granted by its reply.
+    pub(super) fn page_begins(&mut self, dir: Fid, cookie: u64) {
+        if cookie <= name::COOKIE_DOTDOT {
+            self.dirs.entry(dir).or_default().listed_to.get_or_insert(name::COOKIE_DOTDOT);
+        }
+        if let Some(dir) = self.dirs.get_mut(&dir)
+            && dir.listed_to.is_none_or(|to| to < cookie)
+        {
+            dir.listed_to = None;
+        }
+    }
+    /// A name of that page has this cookie.
+    pub(super) fn place(&mut self, dir: Fid, name: &[u8], cookie: u64, file_type: FileType) {
+        if let Some(dir) = self.dirs.get_mut(&dir).filter(|dir| dir.listed_to.is_some()) {
+            dir.place(name, cookie, file_type);
+        }
+    }
+    /// The page has ended with a cookie, or with the end of the directory.
+    pub(super) fn page_ends(&mut self, dir: Fid, cookie: u64, eof: bool) {
+        let Some(known) = self.dirs.get_mut(&dir).filter(|dir| dir.listed_to.is_some()) else { return };
+        known.listed_to = if eof { None } else { known.listed_to.max(Some(cookie)) };
+        known.is_complete |= eof;
+    }
+    /// Whether the page behind a cookie would continue a listing that is kept here, or begin one.
+    pub(super) fn would_keep(&self, dir: Fid, cookie: u64) -> bool {
+        cookie <= name::COOKIE_DOTDOT
+            || self.dirs.get(&dir).is_some_and(|dir| dir.listed_to.is_some_and(|to| cookie <= to))
+    }
+
+    // ---- the kernel
+
+    /// The kernel may use a name until a time. False: the name is not known here, or too many that are not there are known.
+    pub(super) fn give_to_kernel(&mut self, parent: Fid, name: &[u8], until: Instant) -> bool {
+        let Some(dir) = self.dirs.get_mut(&parent) else { return false };
+        if let Some(entry) = dir.names.get_mut(name) {
+            entry.kernel_until = entry.kernel_until.max(until);
+            return true;
+        }
+        if !dir.is_complete {
+            return false;
+        }
+        if !self.has_room(parent, name, None) {
+            return false;
+        }
+        let changed_at = self.forgotten;
+        self.insert(parent, name, None, changed_at, Under { parent: true, child: false });
+        let entry = self.dirs.get_mut(&parent).and_then(|dir| dir.names.get_mut(name));
+        entry.map(|entry| entry.kernel_until = until).is_some()
+    }
+    /// Drops names that are not there and that the kernel does not use any more.
+    fn drop_absent(&mut self, parent: Fid) {
+        let Some(dir) = self.dirs.get(&parent) else { return };
+        let unused = |entry: &&Entry| entry.fid.is_none() && entry.kernel_until <= self.now;
+        let names: Vec<Bytes> =
+            dir.names.iter().filter(|(_, entry)| unused(entry)).map(|(name, _)| name.clone()).collect();
+        names.iter().for_each(|name| drop(self.remove(parent, name)));
+    }
+}

@@ -1,0 +1,133 @@
+//! Changes of this mount that have no reply yet.
+//!
+//! Rule: what a change without a reply may have changed is not answered from the cache, because others may have seen the
+//! change. That concerns the names of the change and the inodes behind them, and not the other names of the directory. A
+//! change whose name is not known here may change any inode: while there is one, no attributes are answered.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_types::Fid;
+
+/// What a request may change.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Touches {
+    /// Inodes of which the attributes change.
+    pub(super) inodes: Vec<Fid>,
+    /// Those of them whose extended attributes may change, too.
+    pub(super) xattrs: Vec<Fid>,
+    /// Names that may be added, removed or changed. Their directories are among the inodes.
+    pub(super) names: Vec<(Fid, Bytes)>,
+}
+impl Touches {
+    /// The attributes of an inode, without its extended attributes.
+    pub(crate) fn attrs(fid: Fid) -> Self {
+        Self { inodes: alloc::vec![fid], ..Self::default() }
+    }
+    /// The attributes and extended attributes of an inode.
+    pub(crate) fn inode(fid: Fid) -> Self {
+        Self { inodes: alloc::vec![fid], xattrs: alloc::vec![fid], ..Self::default() }
+    }
+    /// Names, their directories, and the inodes that have these names.
+    pub(crate) fn names(names: &[(Fid, &[u8])]) -> Self {
+        let mut touches = Self::default();
+        names.iter().for_each(|(parent, name)| touches.add_name(*parent, name));
+        touches
+    }
+    pub(crate) fn add_attrs(&mut self, fid: Fid) {
+        self.inodes.push(fid);
+    }
+    pub(crate) fn add_inode(&mut self, fid: Fid) {
+        self.inodes.push(fid);
+        self.xattrs.push(fid);
+    }
+    pub(crate) fn add_name(&mut self, parent: Fid, name: &[u8]) {
+        self.inodes.push(parent);
+        self.names.push((parent, Bytes::copy_from_slice(name)));
+    }
+}
+
+#[derive(Debug, Default)]
+struct NameChanges {
+    count: u32,
+    /// One of the changes may change an inode that is not known here.
+    is_blind: bool,
+}
+
+/// The changes that are under way.
+#[derive(Debug, Default)]
+pub(super) struct InFlight {
+    inodes: BTreeMap<Fid, u32>,
+    names: BTreeMap<Fid, BTreeMap<Bytes, NameChanges>>,
+    /// Names with changes that may change any inode.
+    blind: usize,
+}
+
+impl InFlight {
+    pub(super) fn is_idle(&self) -> bool {
+        self.inodes.is_empty() && self.names.is_empty()
+    }
+    /// Whether the attributes of an inode may be changing.
+    pub(super) fn changes_inode(&self, fid: Fid) -> bool {
+        self.blind > 0 || self.inodes.contains_key(&fid)
+    }
+    /// The number of changes of a name that are under way.
+    pub(super) fn changes_of_name(&self, parent: Fid, name: &[u8]) -> u32 {
+        self.names.get(&parent).and_then(|names| names.get(name)).map_or(0, |changes| changes.count)
+    }
+    /// Whether names in a directory are changing.
+    pub(super) fn changes_names_in(&self, dir: Fid) -> bool {
+        self.names.contains_key(&dir)
+    }
+
+    pub(super) fn begin_inode(&mut self, fid: Fid) {
+        *self.inodes.entry(fid).or_default() += 1;
+    }
+    pub(super) fn end_inode(&mut self, fid: Fid) {
+        if let Some(count) = self.inodes.get_mut(&fid) {
+            *count -= 1;
+            if *count == 0 {
+                self.inodes.remove(&fid);
+            }
+        }
+    }
+    /// A change of a name begins. `is_known`: the inode behind it, or that there is none, is known.
+    pub(super) fn begin_name(&mut self, parent: Fid, name: Bytes, is_known: bool) {
+        self.names.entry(parent).or_default().entry(name.clone()).or_default().count += 1;
+        if !is_known {
+            self.name_became_unknown(parent, &name);
+        }
+    }
+    /// Another client may have put another inode behind the name.
+    pub(super) fn name_became_unknown(&mut self, parent: Fid, name: &[u8]) {
+        if let Some(changes) = self.names.get_mut(&parent).and_then(|names| names.get_mut(name))
+            && !core::mem::replace(&mut changes.is_blind, true)
+        {
+            self.blind += 1;
+        }
+    }
+    /// The same for all names of a directory that are not known.
+    pub(super) fn names_became_unknown(&mut self, dir: Fid, is_known: impl Fn(&[u8]) -> bool) {
+        let Some(names) = self.names.get_mut(&dir) else { return };
+        for (_, changes) in names.iter_mut().filter(|(name, changes)| !changes.is_blind && !is_known(name)) {
+            changes.is_blind = true;
+            self.blind += 1;
+        }
+    }
+    /// Whether changes of a name may change an inode that is not known.
+    pub(super) fn is_blind(&self, parent: Fid, name: &[u8]) -> bool {
+        self.names.get(&parent).and_then(|names| names.get(name)).is_some_and(|changes| changes.is_blind)
+    }
+    pub(super) fn end_name(&mut self, parent: Fid, name: &[u8]) {
+        let Some(names) = self.names.get_mut(&parent) else { return };
+        let Some(changes) = names.get_mut(name) else { return };
+        changes.count -= 1;
+        if changes.count == 0 {
+            self.blind -= usize::from(changes.is_blind);
+            names.remove(name);
+            if names.is_empty() {
+                self.names.remove(&parent);
+            }
+        }
+    }
+}

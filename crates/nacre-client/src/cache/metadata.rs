@@ -1,0 +1,359 @@
+//! The cache of one MDT's inodes and names, under the locks that this MDT has granted.
+//!
+//! Rules: (1) an answer is given from here only while the mount is connected to the MDT and within two thirds of its lease,
+//! and only under the locks that it needs (`tables`, `inodes` and `entries` have the rules). Locks survive a new connection
+//! to the same start of the MDT; a restart and an eviction end them all. (2) A callback ends its bits here before anything
+//! else; then the kernel forgets what it was given under them; then they are returned (`returns`). (3) What the kernel was
+//! given is noted with its name or inode, until when it may use it. (4) While an own change has no reply, what it may have
+//! changed is not answered from here (`in_flight`).
+
+use crate::api::ListedEntry;
+use crate::cache::in_flight::Touches;
+use crate::cache::kernel::KernelCache;
+use crate::cache::returns::Returns;
+use crate::cache::tables::{Found, NameBefore, NameEffect, Tables};
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use core::cell::{Cell, RefCell, RefMut};
+use nacre_dlm::server::InodeGrant;
+use nacre_node::Ctx;
+use nacre_types::{Codec, ConnEpoch, Fid, InodeBits, Instant, Timestamp, Transno};
+use nacre_wire::mdt::{self, EntryReply, LockTail, Readdir, ReaddirReply, RevokeInodeLocks};
+use nacre_wire::{Frame, flags};
+
+/// Numbers for administrators.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct CacheCounts {
+    /// Inodes with locks, and their bound.
+    pub(crate) locks: usize,
+    pub(crate) limit: usize,
+    /// Names, and bytes beside attributes.
+    pub(crate) names: usize,
+    pub(crate) bytes: usize,
+    /// Revokes that the MDT has sent.
+    pub(crate) revokes: u64,
+    /// Locks that were returned without a revoke.
+    pub(crate) cancels: u64,
+}
+
+/// The cache.
+pub(crate) struct MetadataCache {
+    ctx: Rc<Ctx>,
+    on: Cell<bool>,
+    tables: RefCell<Tables>,
+    kernel: RefCell<Option<Rc<dyn KernelCache>>>,
+    returns: Returns,
+    revokes: Cell<u64>,
+    cancels: Cell<u64>,
+}
+
+impl MetadataCache {
+    pub(crate) fn new(ctx: &Rc<Ctx>, on: bool) -> Rc<Self> {
+        Rc::new(Self {
+            ctx: ctx.clone(),
+            on: Cell::new(on),
+            tables: RefCell::default(),
+            kernel: RefCell::default(),
+            returns: Returns::default(),
+            revokes: Cell::new(0),
+            cancels: Cell::new(0),
+        })
+    }
+    fn tables(&self) -> RefMut<'_, Tables> {
+        let mut tables = self.tables.borrow_mut();
+        tables.set_time(self.ctx.now());
+        tables
+    }
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.get()
+    }
+    /// The flags of a request whose reply may grant locks.
+    pub(crate) fn wanted(&self) -> u32 {
+        if self.on.get() { flags::MAY_LOCK } else { 0 }
+    }
+    pub(crate) fn is_idle(&self) -> bool {
+        self.tables.borrow().in_flight.is_idle()
+    }
+    pub(crate) fn counts(&self) -> CacheCounts {
+        let tables = self.tables.borrow();
+        CacheCounts {
+            locks: tables.locks.len(),
+            limit: tables.locks.limit(),
+            names: tables.entries.len(),
+            bytes: tables.inodes.bytes(),
+            revokes: self.revokes.get(),
+            cancels: self.cancels.get(),
+        }
+    }
+    pub(crate) fn returns(&self) -> &Returns {
+        &self.returns
+    }
+    pub(crate) fn set_kernel(&self, kernel: Rc<dyn KernelCache>) {
+        *self.kernel.borrow_mut() = Some(kernel);
+    }
+    pub(crate) fn kernel(&self) -> Option<Rc<dyn KernelCache>> {
+        self.kernel.borrow().clone()
+    }
+
+    /// Turns the cache on or off. All locks end; they are to be returned, once the kernel has forgotten everything.
+    pub(crate) fn set_on(&self, on: bool) {
+        self.on.set(on);
+        if !on {
+            let mut stale = Vec::new();
+            let cancels = self.tables().cancel_all(&mut stale);
+            self.returns.add(stale, Vec::new(), cancels);
+        }
+    }
+    /// Sets the number of inodes on which locks are kept.
+    pub(crate) fn set_limit(&self, limit: usize) {
+        self.tables().locks.set_limit(limit);
+    }
+    /// The MDT was restarted, or has evicted this client: all locks have ended. `epoch`: the connection that has begun.
+    pub(crate) fn locks_ended(&self, epoch: ConnEpoch) {
+        self.tables().begin_era(epoch);
+    }
+
+    // ---- answers, for a caller that has checked that the lease may be used
+
+    pub(super) fn inode(&self, fid: Fid) -> Option<EntryReply> {
+        self.tables().inode(fid)
+    }
+    pub(super) fn find(&self, parent: Fid, name: &[u8]) -> Option<Found> {
+        self.tables().find(parent, name)
+    }
+    pub(super) fn list(&self, dir: Fid, cookie: u64, max: usize) -> Option<(Vec<ListedEntry>, bool)> {
+        self.tables().list(dir, cookie, max)
+    }
+    pub(super) fn parent(&self, fid: Fid) -> Option<Fid> {
+        self.tables().parent(fid)
+    }
+    pub(super) fn target(&self, fid: Fid) -> Option<Bytes> {
+        self.tables().target(fid)
+    }
+    pub(super) fn xattr(&self, fid: Fid, name: &[u8]) -> Option<Option<Bytes>> {
+        self.tables().xattr(fid, name)
+    }
+    pub(super) fn xattr_names(&self, fid: Fid) -> Option<Vec<Bytes>> {
+        self.tables().xattr_names(fid)
+    }
+    /// A number for a read of extended attributes that begins. `None`: its result cannot be kept.
+    pub(crate) fn xattr_serial(&self, fid: Fid) -> Option<u64> {
+        self.on.get().then(|| self.tables().xattr_serial(fid))?
+    }
+    pub(crate) fn keep_xattr(&self, fid: Fid, serial: Option<u64>, name: &[u8], value: Option<&Bytes>) {
+        let mut tables = self.tables();
+        if let Some(serial) = serial.filter(|serial| tables.xattr_serial(fid) == Some(*serial)) {
+            tables.inodes.set_xattr(fid, serial, name, value);
+        }
+    }
+    pub(crate) fn keep_xattr_names(&self, fid: Fid, serial: Option<u64>, names: &[Bytes]) {
+        let mut tables = self.tables();
+        if let Some(serial) = serial.filter(|serial| tables.xattr_serial(fid) == Some(*serial)) {
+            tables.inodes.set_xattr_names(fid, serial, names);
+        }
+    }
+    pub(crate) fn keep_target(&self, fid: Fid, target: &[u8]) {
+        self.tables().inodes.set_target(fid, target);
+    }
+
+    // ---- the kernel
+
+    /// The kernel is given a name until a time. False: it may not have it.
+    pub(super) fn give_name(&self, parent: Fid, name: &[u8], until: Instant) -> bool {
+        self.kernel.borrow().is_some() && self.tables().entries.give_to_kernel(parent, name, until)
+    }
+    /// The kernel is given the attributes of an inode until a time.
+    pub(super) fn give_attrs(&self, fid: Fid, until: Instant) -> bool {
+        let is_there = self.kernel.borrow().is_some();
+        if is_there {
+            self.tables().inodes.give_to_kernel(fid, until);
+        }
+        is_there
+    }
+
+    // ---- replies to reads
+
+    /// The locks that a reply grants and tells of. `None`: it has none that count.
+    fn tail(&self, frame: &Frame) -> Option<LockTail> {
+        let bytes = frame.lock_tail()?;
+        if !self.on.get() || frame.header.epoch < self.tables.borrow().era_began {
+            return None;
+        }
+        match LockTail::from_slice(bytes) {
+            Ok(tail) => Some(tail),
+            Err(error) => {
+                tracing::error!(%error, "the locks that a reply of the MDT grants cannot be read, and are not used");
+                None
+            }
+        }
+    }
+    /// Processes the reply to a Getattr.
+    pub(crate) fn read_inode(&self, frame: &Frame, entry: &EntryReply) {
+        let Some(tail) = self.tail(frame) else { return };
+        let mut tables = self.tables();
+        let granted = take_grants(&mut tables, &tail);
+        tables.inodes.read(entry, tail.seen, bits_of(&granted, entry.attr.fid));
+        drop(tables);
+        self.cancel_surplus();
+    }
+    /// Processes the reply to a Lookup.
+    pub(crate) fn read_name(&self, frame: &Frame, parent: Fid, name: &[u8], entry: Option<&EntryReply>) {
+        let Some(tail) = self.tail(frame) else { return };
+        let mut tables = self.tables();
+        let granted = take_grants(&mut tables, &tail);
+        let fid = entry.map(|entry| entry.attr.fid);
+        let child = fid.map_or(InodeBits::NONE, |fid| bits_of(&granted, fid));
+        if let Some(entry) = entry {
+            tables.inodes.read(entry, tail.seen, child);
+        }
+        tables.read_name((parent, name), fid, tail.seen, (bits_of(&granted, parent), child));
+        drop(tables);
+        self.cancel_surplus();
+    }
+    /// Processes the reply to a Readdir.
+    pub(crate) fn read_listing(&self, frame: &Frame, request: &Readdir, reply: &ReaddirReply) {
+        let Some(tail) = self.tail(frame) else { return };
+        let mut tables = self.tables();
+        let granted = take_grants(&mut tables, &tail);
+        let dir = bits_of(&granted, request.dir);
+        let is_kept = dir.contains(InodeBits::UPDATE);
+        if is_kept {
+            tables.entries.page_begins(request.dir, request.cookie);
+        }
+        for found in &reply.entries {
+            let child =
+                found.granted.map_or(InodeBits::NONE, |grant| take_grant(&mut tables, grant, tail.seen));
+            if let Some(entry) = &found.entry {
+                tables.inodes.read(entry, tail.seen, child);
+            }
+            let at = (found.fid, found.cookie, found.file_type);
+            tables.read_listed((request.dir, &found.name), at, tail.seen, (dir, child));
+        }
+        if is_kept {
+            let last = reply.entries.last().map_or(request.cookie, |found| found.cookie);
+            tables.entries.page_ends(request.dir, last, reply.eof);
+        }
+        drop(tables);
+        self.cancel_surplus();
+    }
+    /// Whether more of a listing than its caller takes now should be asked for, because it can be kept.
+    pub(crate) fn keeps_listing(&self, dir: Fid, cookie: u64) -> bool {
+        self.on.get() && self.tables.borrow().entries.would_keep(dir, cookie)
+    }
+    /// The MDT has recorded an access time that this mount has sent.
+    pub(crate) fn accessed(&self, fid: Fid, atime: Timestamp) {
+        self.tables().inodes.accessed(fid, atime);
+    }
+
+    // ---- own changes
+
+    /// A change of this mount is about to be requested.
+    pub(crate) fn begin(self: &Rc<Self>, mut touches: Touches) -> Changing {
+        let before = self.tables().begin(&mut touches);
+        Changing { cache: self.clone(), touches, before }
+    }
+
+    // ---- the ends of locks
+
+    /// Processes a callback: the bits have ended when this returns, and wait to be returned.
+    pub(crate) fn revoked(&self, frame: &Frame) {
+        if frame.header.epoch < self.tables.borrow().era_began {
+            return;
+        }
+        let mut stale = Vec::new();
+        let mut answers = Vec::new();
+        match RevokeInodeLocks::from_slice(&frame.body) {
+            Ok(RevokeInodeLocks { revokes }) => {
+                let mut tables = self.tables();
+                self.revokes.set(self.revokes.get() + revokes.len() as u64);
+                for revoke in revokes {
+                    tables.revoked(&revoke, &mut stale);
+                    let converted = revoke.wanted == nacre_types::InodeMode::Pr;
+                    answers.push(mdt::RevokeAnswer { number: revoke.number, converted });
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "a revoke of the MDT cannot be read: no lock of it is used until it restarts");
+                let mut tables = self.tables();
+                tables.cancel_all(&mut stale);
+                tables.locks.distrust();
+            }
+        }
+        self.returns.add(stale, answers, Vec::new());
+    }
+    /// Drops locks beyond the limit; they wait to be returned.
+    fn cancel_surplus(&self) {
+        let mut stale = Vec::new();
+        let cancels = self.tables().cancel_surplus(&mut stale);
+        self.cancels.set(self.cancels.get() + cancels.len() as u64);
+        self.returns.add(stale, Vec::new(), cancels);
+    }
+}
+
+fn take_grant(tables: &mut Tables, grant: mdt::InodeGrant, seen: Transno) -> InodeBits {
+    let mdt::InodeGrant { fid, mode, bits, number } = grant;
+    tables.granted(fid, InodeGrant { bits, mode, number }, seen)
+}
+/// The bits of the grants that are valid.
+fn take_grants(tables: &mut Tables, tail: &LockTail) -> Vec<(Fid, InodeBits)> {
+    tail.granted.iter().map(|grant| (grant.fid, take_grant(tables, *grant, tail.seen))).collect()
+}
+fn bits_of(granted: &[(Fid, InodeBits)], fid: Fid) -> InodeBits {
+    granted.iter().filter(|(of, _)| *of == fid).map(|(_, bits)| *bits).collect()
+}
+
+/// A change of this mount without a reply; dropping it ends the wait for the reply.
+pub(crate) struct Changing {
+    cache: Rc<MetadataCache>,
+    touches: Touches,
+    before: Vec<Option<NameBefore>>,
+}
+impl Changing {
+    /// The change was executed. `entry`: an inode that the reply tells of; `made`: the change has made it.
+    pub(crate) fn replied(&self, frame: &Frame, effect: NameEffect, entry: Option<&EntryReply>, made: bool) {
+        let Self { cache, touches, before } = self;
+        let at = frame.header.transno;
+        // Locks of a later start of the MDT were granted after this change.
+        if frame.header.epoch < cache.tables.borrow().era_began {
+            return;
+        }
+        let tail = cache.tail(frame);
+        let mut tables = cache.tables();
+        match &tail {
+            // Nothing was changed: the reply is that to a read.
+            tail if at == Transno::default() => {
+                if let Some((tail, entry)) = tail.as_ref().zip(entry) {
+                    let granted = take_grants(&mut tables, tail);
+                    tables.inodes.read(entry, tail.seen, bits_of(&granted, entry.attr.fid));
+                }
+            }
+            Some(tail) => {
+                let granted = take_grants(&mut tables, tail);
+                if let Some(entry) = entry {
+                    tables.changed_inode(at, entry.clone());
+                    if made
+                        && bits_of(&granted, entry.attr.fid).contains(InodeBits::UPDATE)
+                        && entry.attr.is_dir()
+                    {
+                        tables.entries.made(entry.attr.fid);
+                    }
+                }
+                tail.changed.iter().for_each(|entry| tables.changed_inode(at, entry.clone()));
+                tables.replied(at, touches, before, &effect);
+                tail.removed.iter().for_each(|fid| tables.removed(*fid, at));
+            }
+            None => {
+                tables.unknown_inodes(at, touches);
+                tables.replied(at, touches, before, &effect);
+            }
+        }
+        drop(tables);
+        cache.cancel_surplus();
+    }
+}
+impl Drop for Changing {
+    fn drop(&mut self) {
+        self.cache.tables().end(&self.touches);
+    }
+}

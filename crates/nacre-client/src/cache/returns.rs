@@ -1,0 +1,73 @@
+//! The return of locks: the kernel forgets what it was given under them, and only then they are given back to the MDT.
+//!
+//! One task per MDT does this, in order: what has ended while it waits for the kernel or for the MDT goes together in its next
+//! round. So a lock is never returned while an earlier round still has the kernel forget what rests on it. After a restart
+//! of the MDT, it is told that this mount and its kernel rely on no lock of an earlier start any more.
+
+use crate::cache::kernel::Stale;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use nacre_dlm::client::InodeCancel;
+use nacre_wire::mdt::RevokeAnswer;
+
+/// What is to be returned.
+#[derive(Default)]
+struct Due {
+    stale: Vec<Stale>,
+    answers: Vec<RevokeAnswer>,
+    cancels: Vec<InodeCancel>,
+    /// The MDT was restarted.
+    former_locks_ended: bool,
+}
+impl Due {
+    fn is_empty(&self) -> bool {
+        self.stale.is_empty()
+            && self.answers.is_empty()
+            && self.cancels.is_empty()
+            && !self.former_locks_ended
+    }
+}
+
+/// The queue. Bounded by the number of locks.
+#[derive(Default)]
+pub(crate) struct Returns {
+    due: RefCell<Due>,
+    is_running: Cell<bool>,
+}
+
+impl Returns {
+    pub(crate) fn add(&self, stale: Vec<Stale>, answers: Vec<RevokeAnswer>, cancels: Vec<InodeCancel>) {
+        let mut due = self.due.borrow_mut();
+        due.stale.extend(stale);
+        due.answers.extend(answers);
+        due.cancels.extend(cancels);
+    }
+    #[cfg(test)]
+    pub(super) fn take_stale(&self) -> Vec<Stale> {
+        core::mem::take(&mut self.due.borrow_mut().stale)
+    }
+    /// All locks have ended: nothing is returned, and the kernel forgets everything.
+    pub(crate) fn all_ended(&self, restarted: bool) {
+        let mut due = self.due.borrow_mut();
+        let former_locks_ended = restarted || due.former_locks_ended;
+        *due = Due { stale: alloc::vec![Stale::All], former_locks_ended, ..Due::default() };
+    }
+    /// Whether the task has to be started.
+    pub(crate) fn begin(&self) -> bool {
+        !self.due.borrow().is_empty() && !self.is_running.replace(true)
+    }
+    /// What is due now. `None`: nothing, and the task ends.
+    pub(crate) fn take(&self) -> Option<DueReturns> {
+        let Due { stale, answers, cancels, former_locks_ended } =
+            core::mem::take(&mut *self.due.borrow_mut());
+        if stale.is_empty() && answers.is_empty() && cancels.is_empty() && !former_locks_ended {
+            self.is_running.set(false);
+            return None;
+        }
+        Some((stale, former_locks_ended, answers, cancels))
+    }
+}
+
+/// What the kernel has to forget, whether an earlier start of the MDT is to learn of the end of its locks, and what is
+/// returned.
+pub(crate) type DueReturns = (Vec<Stale>, bool, Vec<RevokeAnswer>, Vec<InodeCancel>);

@@ -1,0 +1,367 @@
+//! Locks, inodes, names and changes under way, taken together: what may be answered, and what a reply or the end of a lock
+//! changes.
+//!
+//! Everything here happens in one visit and without I/O. [`super::metadata::MetadataCache`] sends what follows from it.
+
+use crate::api::ListedEntry;
+use crate::cache::entries::{Entries, Gone, Named, Under};
+use crate::cache::in_flight::{InFlight, Touches};
+use crate::cache::inodes::{Inodes, attr_bits, xattr_bits};
+use crate::cache::kernel::Stale;
+use alloc::vec::Vec;
+use bytes::Bytes;
+use nacre_dlm::client::{GrantedInodeLocks, InodeCancel};
+use nacre_dlm::server::InodeGrant;
+use nacre_types::{ConnEpoch, Fid, FileType, InodeBits, InodeMode, Instant, Transno};
+use nacre_wire::mdt::{EntryReply, InodeRevoke};
+
+/// Inodes on which locks are kept, unless the parameter says otherwise.
+const LRU_SIZE: usize = 100_000;
+
+/// What is known of a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Found {
+    Entry(EntryReply),
+    NotThere,
+}
+
+/// What an own change that has succeeded has done to its names.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum NameEffect {
+    /// Nothing.
+    None,
+    /// The one name of the change leads to this inode now, or to none.
+    Leads(Option<Fid>),
+    /// The first name of the change was moved to the second one.
+    Moved,
+    /// The two names of the change were exchanged.
+    Exchanged,
+    /// It is not known what the names of the change lead to.
+    Unknown,
+}
+
+/// What a name led to when a change of it began.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NameBefore {
+    fid: Option<Fid>,
+    serial: u64,
+}
+
+/// The state of the cache.
+#[derive(Debug)]
+pub(super) struct Tables {
+    pub(super) locks: GrantedInodeLocks,
+    /// Counts the starts of the MDT and the generations of this client there: locks end with them.
+    era: ConnEpoch,
+    /// Frames of earlier connections have no effect on locks.
+    pub(super) era_began: ConnEpoch,
+    pub(super) inodes: Inodes,
+    pub(super) entries: Entries,
+    pub(super) in_flight: InFlight,
+    now: Instant,
+}
+
+impl Default for Tables {
+    fn default() -> Self {
+        Self {
+            locks: GrantedInodeLocks::new(LRU_SIZE),
+            era: ConnEpoch::default(),
+            era_began: ConnEpoch::default(),
+            inodes: Inodes::default(),
+            entries: Entries::default(),
+            in_flight: InFlight::default(),
+            now: Instant::default(),
+        }
+    }
+}
+
+impl Tables {
+    pub(super) fn set_time(&mut self, now: Instant) {
+        self.now = now;
+        self.entries.set_time(now);
+    }
+    /// All locks have ended; frames of connections before `epoch` count no more.
+    pub(super) fn begin_era(&mut self, epoch: ConnEpoch) {
+        self.era = ConnEpoch(self.era.0 + 1);
+        self.era_began = epoch;
+        self.locks.enter(self.era);
+        self.inodes.clear();
+        self.entries.clear();
+    }
+
+    // ---- answers
+
+    fn covers(&mut self, fid: Fid, bits: InodeBits) -> bool {
+        self.locks.covers(Some(self.era), fid, InodeMode::Pr, bits)
+    }
+    /// Attributes as the MDT sent them.
+    pub(super) fn inode(&mut self, fid: Fid) -> Option<EntryReply> {
+        if self.in_flight.changes_inode(fid) {
+            return None;
+        }
+        let entry = self.inodes.entry(fid)?;
+        let bits = attr_bits(&entry.attr);
+        let entry = entry.clone();
+        self.covers(fid, bits).then_some(entry)
+    }
+    pub(super) fn find(&mut self, parent: Fid, name: &[u8]) -> Option<Found> {
+        if self.in_flight.changes_of_name(parent, name) > 0 {
+            return None;
+        }
+        match self.entries.find(parent, name) {
+            Named::Unknown => None,
+            Named::NotThere => self.covers(parent, InodeBits::UPDATE).then_some(Found::NotThere),
+            Named::Inode(fid) => self.inode(fid).map(Found::Entry),
+        }
+    }
+    pub(super) fn list(
+        &mut self,
+        dir: Fid,
+        cookie: u64,
+        names_max: usize,
+    ) -> Option<(Vec<ListedEntry>, bool)> {
+        if self.in_flight.changes_names_in(dir) || !self.covers(dir, InodeBits::UPDATE) {
+            return None;
+        }
+        self.entries.list(dir, cookie, names_max)
+    }
+    pub(super) fn parent(&mut self, fid: Fid) -> Option<Fid> {
+        let parent = self.inodes.parent(fid)?;
+        (!self.in_flight.changes_inode(fid) && self.covers(fid, InodeBits::LOOKUP)).then_some(parent)
+    }
+    pub(super) fn target(&mut self, fid: Fid) -> Option<Bytes> {
+        let target = self.inodes.target(fid)?;
+        (!self.in_flight.changes_inode(fid) && self.covers(fid, InodeBits::LOOKUP)).then_some(target)
+    }
+    /// A number for a read of extended attributes that begins now.
+    pub(super) fn xattr_serial(&mut self, fid: Fid) -> Option<u64> {
+        if self.in_flight.changes_inode(fid) || !self.covers(fid, xattr_bits()) {
+            return None;
+        }
+        self.inodes.serial(fid)
+    }
+    pub(super) fn xattr(&mut self, fid: Fid, name: &[u8]) -> Option<Option<Bytes>> {
+        self.xattr_serial(fid)?;
+        self.inodes.xattr(fid, name)
+    }
+    pub(super) fn xattr_names(&mut self, fid: Fid) -> Option<Vec<Bytes>> {
+        self.xattr_serial(fid)?;
+        self.inodes.xattr_names(fid)
+    }
+
+    // ---- replies
+
+    /// Processes a grant of a reply; returns the bits of it that are valid.
+    pub(super) fn granted(&mut self, fid: Fid, grant: InodeGrant, seen: Transno) -> InodeBits {
+        let before = self.locks.held(fid).all();
+        let valid = self.locks.granted(self.era, fid, grant);
+        if !valid.is_empty() {
+            self.inodes.granted(fid, !before.contains(valid), seen);
+        }
+        valid
+    }
+    /// A read has found this behind a name, with these bits granted by its reply.
+    pub(super) fn read_name(
+        &mut self,
+        (parent, name): (Fid, &[u8]),
+        fid: Option<Fid>,
+        seen: Transno,
+        (granted_parent, granted_child): (InodeBits, InodeBits),
+    ) {
+        let mut under = Under { parent: granted_parent.contains(InodeBits::UPDATE), child: false };
+        if let Some(fid) = fid
+            && granted_child.contains(InodeBits::LOOKUP)
+        {
+            under.child = self.inodes.add_name(fid, parent, &Bytes::copy_from_slice(name));
+        }
+        if under.is_none() {
+            return;
+        }
+        let gone = self.entries.read(parent, name, fid, seen, under);
+        self.renamed(gone, parent, name);
+    }
+    /// A name was replaced or removed here: it is not valid under LOOKUP of its former inode any more.
+    fn renamed(&mut self, gone: Option<Gone>, parent: Fid, name: &[u8]) {
+        let now = match self.entries.find(parent, name) {
+            Named::Inode(fid) => Some(fid),
+            Named::NotThere | Named::Unknown => None,
+        };
+        if let Some(Gone { parent, name, fid: Some(fid), .. }) = gone
+            && now != Some(fid)
+        {
+            self.inodes.remove_name(fid, parent, &name);
+        }
+    }
+
+    /// A change begins; what its names lead to now.
+    pub(super) fn begin(&mut self, touches: &mut Touches) -> Vec<Option<NameBefore>> {
+        let mut before = Vec::with_capacity(touches.names.len());
+        for (parent, name) in &touches.names {
+            let known = match self.entries.find(*parent, name) {
+                Named::Inode(fid) => Some(Some(fid)),
+                Named::NotThere => Some(None),
+                Named::Unknown => None,
+            };
+            touches.inodes.extend(known.flatten());
+            let serial = self.entries.serial(*parent, name);
+            let is_alone = self.in_flight.changes_of_name(*parent, name) == 0;
+            before
+                .push(known.zip(serial).filter(|_| is_alone).map(|(fid, serial)| NameBefore { fid, serial }));
+            self.in_flight.begin_name(*parent, name.clone(), known.is_some());
+        }
+        touches.inodes.iter().for_each(|fid| self.in_flight.begin_inode(*fid));
+        touches.xattrs.iter().for_each(|fid| self.inodes.drop_xattrs(*fid));
+        before
+    }
+    pub(super) fn end(&mut self, touches: &Touches) {
+        touches.inodes.iter().for_each(|fid| self.in_flight.end_inode(*fid));
+        touches.names.iter().for_each(|(parent, name)| self.in_flight.end_name(*parent, name));
+    }
+    /// The state of an inode after an own change.
+    pub(super) fn changed_inode(&mut self, at: Transno, entry: EntryReply) {
+        let held = self.locks.held(entry.attr.fid).all();
+        self.inodes.changed(entry, at, held);
+    }
+    /// The MDT does not tell the states of the inodes of a change.
+    pub(super) fn unknown_inodes(&mut self, at: Transno, touches: &Touches) {
+        touches.inodes.iter().for_each(|fid| self.inodes.unknown(*fid, at));
+        if touches.names.iter().any(|(parent, name)| self.in_flight.is_blind(*parent, name)) {
+            self.inodes.all_unknown(at);
+        }
+    }
+    /// An own change has succeeded: its names, and what else it may have changed.
+    pub(super) fn replied(
+        &mut self,
+        at: Transno,
+        touches: &Touches,
+        before: &[Option<NameBefore>],
+        effect: &NameEffect,
+    ) {
+        touches.xattrs.iter().for_each(|fid| self.inodes.drop_xattrs(*fid));
+        let unchanged = |tables: &Self, nth: usize| {
+            let (parent, name) = touches.names.get(nth)?;
+            let before = before.get(nth).copied().flatten()?;
+            let is_same = tables.entries.serial(*parent, name) == Some(before.serial)
+                && tables.in_flight.changes_of_name(*parent, name) == 1;
+            is_same.then_some(before.fid)
+        };
+        let (first, second) = (unchanged(self, 0), unchanged(self, 1));
+        match (effect, touches.names.as_slice(), first, second) {
+            (NameEffect::None, ..) => {}
+            (NameEffect::Leads(fid), [(parent, name)], ..) => self.changed_name(*parent, name, *fid, at),
+            (NameEffect::Moved, [from, to], Some(Some(moved)), replaced)
+                if replaced.is_some() || self.has_one_name(moved) =>
+            {
+                // Two names of one inode both stay.
+                if replaced != Some(Some(moved)) {
+                    self.changed_name(from.0, &from.1, None, at);
+                    self.changed_name(to.0, &to.1, Some(moved), at);
+                }
+            }
+            (NameEffect::Exchanged, [a, b], Some(Some(first)), Some(Some(second))) => {
+                self.changed_name(a.0, &a.1, Some(second), at);
+                self.changed_name(b.0, &b.1, Some(first), at);
+            }
+            (_, names, ..) => {
+                for (parent, name) in names {
+                    let gone = self.entries.unknown(*parent, name, at);
+                    self.renamed(gone, *parent, name);
+                }
+            }
+        }
+    }
+    fn has_one_name(&self, fid: Fid) -> bool {
+        self.inodes.entry(fid).is_some_and(|entry| entry.attr.is_dir() || entry.attr.nlink == 1)
+    }
+    fn changed_name(&mut self, parent: Fid, name: &Bytes, fid: Option<Fid>, at: Transno) {
+        let is_held = |tables: &Self, fid: Fid, bits: InodeBits| {
+            tables.locks.held(fid).all().contains(bits) && tables.inodes.is_after_grant(fid, at)
+        };
+        let mut under = Under { parent: is_held(self, parent, InodeBits::UPDATE), child: false };
+        if let Some(fid) = fid
+            && is_held(self, fid, InodeBits::LOOKUP)
+        {
+            under.child = self.inodes.add_name(fid, parent, name);
+        }
+        let gone = self.entries.changed(parent, name, fid, at, under);
+        self.renamed(gone, parent, name);
+    }
+
+    // ---- listings
+
+    /// An entry of a page of a listing.
+    pub(super) fn read_listed(
+        &mut self,
+        (dir, name): (Fid, &[u8]),
+        (fid, cookie, file_type): (Fid, u64, FileType),
+        seen: Transno,
+        granted: (InodeBits, InodeBits),
+    ) {
+        self.read_name((dir, name), Some(fid), seen, granted);
+        if self.entries.find(dir, name) == Named::Inode(fid) {
+            self.entries.place(dir, name, cookie, file_type);
+        }
+    }
+
+    // ---- the ends of locks
+
+    /// A callback ends bits. What the kernel must forget is added to `stale`.
+    pub(super) fn revoked(&mut self, revoke: &InodeRevoke, stale: &mut Vec<Stale>) {
+        let InodeRevoke { fid, bits, wanted, number } = *revoke;
+        let ended = self.locks.revoked(self.era, fid, wanted, bits, number);
+        if wanted == InodeMode::Ex {
+            self.lost(fid, ended, stale);
+        }
+    }
+    /// Bits have been dropped from the table of locks.
+    pub(super) fn lost(&mut self, fid: Fid, ended: InodeBits, stale: &mut Vec<Stale>) {
+        let left = self.locks.held(fid).all();
+        let mut gone = Vec::new();
+        if ended.intersects(InodeBits::UPDATE) {
+            gone = self.entries.lost_update(fid);
+        }
+        let (names, in_kernel) = self.inodes.lost(fid, ended, left, self.now);
+        for (parent, name) in names {
+            gone.extend(self.entries.lost_lookup(parent, &name, fid));
+        }
+        if in_kernel {
+            stale.push(Stale::Inode(fid));
+        }
+        if ended.intersects(InodeBits::UPDATE) {
+            let entries = &self.entries;
+            self.in_flight.names_became_unknown(fid, |name| entries.find(fid, name) != Named::Unknown);
+        }
+        for Gone { parent, name, fid: child, in_kernel } in gone {
+            self.in_flight.name_became_unknown(parent, &name);
+            if let Some(child) = child {
+                self.inodes.remove_name(child, parent, &name);
+            }
+            if in_kernel {
+                stale.push(Stale::Name { parent, name });
+            }
+        }
+    }
+    /// The inode is gone, by an own change, and the locks on it with it.
+    pub(super) fn removed(&mut self, fid: Fid, at: Transno) {
+        let mut stale = Vec::new();
+        if let Some(InodeCancel { bits, .. }) = self.locks.cancel(fid, InodeBits::ALL) {
+            self.lost(fid, bits, &mut stale);
+        }
+        self.inodes.note_forgotten(at);
+    }
+    /// Drops locks beyond the limit; they are to be cancelled.
+    pub(super) fn cancel_surplus(&mut self, stale: &mut Vec<Stale>) -> Vec<InodeCancel> {
+        let in_flight = &self.in_flight;
+        let cancels = self.locks.cancel_surplus(|fid| in_flight.changes_inode(fid));
+        cancels.iter().for_each(|cancel| self.lost(cancel.fid, cancel.bits, stale));
+        cancels
+    }
+    /// Drops all locks; they are to be cancelled.
+    pub(super) fn cancel_all(&mut self, stale: &mut Vec<Stale>) -> Vec<InodeCancel> {
+        let fids = self.inodes.fids();
+        let cancels: Vec<InodeCancel> =
+            fids.into_iter().filter_map(|fid| self.locks.cancel(fid, InodeBits::ALL)).collect();
+        cancels.iter().for_each(|cancel| self.lost(cancel.fid, cancel.bits, stale));
+        cancels
+    }
+}

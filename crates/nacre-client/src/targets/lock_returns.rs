@@ -1,0 +1,66 @@
+//! The task that returns locks of inodes to an MDT, in the order of `cache/returns.rs`: the kernel forgets first.
+
+use crate::targets::mdt::Mdt;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use nacre_dlm::client::InodeCancel;
+use nacre_types::Errno;
+use nacre_wire::Frame;
+use nacre_wire::mdt::{self, CancelInodeLocks, FormerLocksEnded, INODE_LOCKS_MAX, RevokeAnswer};
+
+impl Mdt {
+    /// Processes a callback about locks of inodes.
+    pub(crate) fn locks_revoked(self: &Rc<Self>, frame: &Frame) {
+        self.cache().revoked(frame);
+        self.return_locks();
+    }
+    /// The MDT was restarted, or has evicted this client.
+    pub(crate) fn locks_ended(self: &Rc<Self>, restarted: bool) {
+        self.cache().locks_ended(self.peer.with_import(|import| import.epoch()));
+        self.cache().returns().all_ended(restarted);
+        self.return_locks();
+    }
+    /// Returns what is due, in the background.
+    pub(crate) fn return_locks(self: &Rc<Self>) {
+        if self.cache().returns().begin() {
+            self.ctx().spawn(self.clone().return_in_order());
+        }
+    }
+    async fn return_in_order(self: Rc<Self>) {
+        while let Some((stale, former_locks_ended, answers, cancels)) = self.cache().returns().take() {
+            // A resend reaches a later start of the MDT, which must not take it for its own locks.
+            let instance = self.peer.with_import(|import| import.instance()).unwrap_or_default();
+            let kernel = self.cache().kernel();
+            if let Some(kernel) = kernel.filter(|_| !stale.is_empty()) {
+                kernel.forget(stale).await;
+            }
+            if former_locks_ended && let Err(error) = self.call(&FormerLocksEnded { instance }).await {
+                tracing::debug!(target_name = %self.name, %error, "the end of former locks could not be told");
+            }
+            if let Err(error) = self.send_returns(instance, answers, cancels).await {
+                tracing::debug!(target_name = %self.name, %error, "locks could not be returned: they ended otherwise");
+            }
+        }
+    }
+    async fn send_returns(
+        &self,
+        instance: u64,
+        answers: Vec<RevokeAnswer>,
+        cancels: Vec<InodeCancel>,
+    ) -> Result<(), Errno> {
+        let cancel = |c: InodeCancel| mdt::InodeCancel { fid: c.fid, bits: c.bits, number: c.number };
+        let mut answers = answers.into_iter();
+        let mut cancels = cancels.into_iter().map(cancel);
+        loop {
+            let request = CancelInodeLocks {
+                instance,
+                answers: answers.by_ref().take(INODE_LOCKS_MAX).collect(),
+                cancels: cancels.by_ref().take(INODE_LOCKS_MAX).collect(),
+            };
+            if request.answers.is_empty() && request.cancels.is_empty() {
+                return Ok(());
+            }
+            self.call(&request).await?;
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Two mounts of one file system, whose kernels use names and attributes without asking: what one mount changes, the other
+//! shows at once. Needs root and /dev/fuse; without them the tests say so and pass.
+#![allow(clippy::unwrap_used, clippy::print_stderr, clippy::disallowed_methods, reason = "tests")]
+
+mod machine;
+
+use machine::{Machine, Running, eventually};
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+use rustix::process::Signal;
+use std::fs::{self, File, Permissions};
+use std::io::Write as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+/// A file system with two mounts: `a` in the process of the servers, `b` in one of its own.
+struct Pair {
+    m: Machine,
+    _up: Running,
+    second: Running,
+}
+impl Pair {
+    fn new() -> Option<Self> {
+        Self::with(&[], &[])
+    }
+    /// With more options of `up` and of `mount`.
+    fn with(up: &[&str], mount: &[&str]) -> Option<Self> {
+        let m = Machine::new()?;
+        let up = m.up_with(up);
+        let (address, dir) = (up.address(), m.path("b"));
+        let args: Vec<&str> =
+            ["mount"].iter().chain(mount).copied().chain([&*address, dir.to_str().unwrap()]).collect();
+        let second = m.start(&args, "next: ");
+        Some(Self { m, _up: up, second })
+    }
+    fn a(&self, name: &str) -> PathBuf {
+        self.m.mount().join(name)
+    }
+    fn b(&self, name: &str) -> PathBuf {
+        self.m.path("b").join(name)
+    }
+    /// A parameter of mount `b`.
+    fn of_b(&self, param: &str) -> String {
+        let mut text = [0; 200];
+        let len = getxattr(self.m.path("b"), "nacre.mount", &mut text).unwrap();
+        let name = format!("llite.{}.{param}", std::str::from_utf8(&text[..len]).unwrap());
+        self.m.good(&["lctl", "get_param", "-n", &name])
+    }
+    /// Requests of the kernel of `b` that ask for names or attributes.
+    fn questions(&self) -> u64 {
+        let text = self.of_b("fuse_requests");
+        let of = ["lookup", "getattr", "statx", "readdir", "readdirplus"];
+        let count = |line: &str| {
+            let mut words = line.split_whitespace();
+            of.contains(&words.next()?).then(|| words.next()?.parse::<u64>().ok())?
+        };
+        text.lines().filter_map(count).sum()
+    }
+}
+
+#[test]
+fn a_warm_tree_costs_no_request() {
+    let Some(p) = Pair::new() else { return };
+    fs::create_dir(p.a("d")).unwrap();
+    let files: Vec<String> = (0..20).map(|n| format!("d/f{n}")).collect();
+    for file in &files {
+        fs::write(p.a(file), "text").unwrap();
+    }
+    let stat_all = || {
+        for file in &files {
+            assert_eq!(fs::metadata(p.b(file)).unwrap().len(), 4);
+        }
+        assert!(!p.b("d/none").exists());
+    };
+    stat_all();
+    stat_all();
+    let before = p.questions();
+    (0..100).for_each(|_| stat_all());
+    let asked = p.questions() - before;
+    // A validity that ends during the test costs a request for each name once.
+    assert!(asked < 100, "{asked} requests for 2100 questions\n{}", p.of_b("fuse_requests"));
+}
+
+/// Changes made by one mount, and what the other must show directly afterwards.
+fn changes_are_seen_at_once(p: &Pair, here: impl Fn(&str) -> PathBuf, there: impl Fn(&str) -> PathBuf) {
+    const ROUNDS: u32 = 20;
+    fs::create_dir(here("d")).unwrap();
+    fs::write(here("d/f"), "").unwrap();
+    let names = || {
+        let mut names: Vec<String> = fs::read_dir(there("d"))
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    for round in 1..=ROUNDS {
+        let shown = || fs::metadata(there("d/f")).unwrap();
+        assert_eq!(shown().nlink(), 1);
+        fs::set_permissions(here("d/f"), Permissions::from_mode(0o600 + round % 8)).unwrap();
+        assert_eq!(shown().mode() & 0o777, 0o600 + round % 8, "chmod, round {round}");
+        File::options().append(true).open(here("d/f")).unwrap().write_all(b"more").unwrap();
+        assert_eq!(shown().len(), u64::from(round) * 4, "append, round {round}");
+        setxattr(here("d/f"), "user.round", round.to_string().as_bytes(), XattrFlags::empty()).unwrap();
+        let mut text = [0; 20];
+        let len = getxattr(there("d/f"), "user.round", &mut text).unwrap();
+        assert_eq!(&text[..len], round.to_string().as_bytes(), "xattr, round {round}");
+        assert!(!there("d/new").exists());
+        fs::hard_link(here("d/f"), here("d/new")).unwrap();
+        assert_eq!(fs::metadata(there("d/new")).unwrap().nlink(), 2, "link, round {round}");
+        assert_eq!((shown().nlink(), names()), (2, vec!["f".to_owned(), "new".to_owned()]));
+        fs::remove_file(here("d/new")).unwrap();
+        assert!(!there("d/new").exists(), "unlink, round {round}");
+        assert_eq!((shown().nlink(), names().len()), (1, 1));
+        fs::create_dir(here("d/sub")).unwrap();
+        assert_eq!(fs::metadata(there("d")).unwrap().nlink(), 3, "mkdir, round {round}");
+        assert!(fs::metadata(there("d/sub")).unwrap().is_dir());
+        assert!(!there("d/sub/moved").exists());
+        fs::rename(here("d/f"), here("d/sub/moved")).unwrap();
+        assert!(!there("d/f").exists(), "rename, round {round}");
+        assert_eq!(fs::metadata(there("d/sub/moved")).unwrap().len(), u64::from(round) * 4);
+        fs::rename(here("d/sub"), here("d/other")).unwrap();
+        assert!(
+            !there("d/sub/moved").exists() && there("d/other/moved").exists(),
+            "directory, round {round}"
+        );
+        fs::rename(here("d/other/moved"), here("d/f")).unwrap();
+        assert!(there("d/f").exists() && !there("d/other/moved").exists());
+        fs::remove_dir(here("d/other")).unwrap();
+        assert_eq!((there("d/other").exists(), fs::metadata(there("d")).unwrap().nlink()), (false, 2));
+        symlink(format!("target-{round}"), here("d/s")).unwrap();
+        assert_eq!(fs::read_link(there("d/s")).unwrap(), Path::new(&format!("target-{round}")));
+        fs::remove_file(here("d/s")).unwrap();
+        assert!(fs::read_link(there("d/s")).is_err());
+    }
+    fs::remove_dir_all(here("d")).unwrap();
+    assert!(!there("d/f").exists() && !there("d").exists());
+    eprintln!("{}", p.of_b("kernel_cache"));
+}
+
+#[test]
+fn changes_of_one_mount_are_seen_by_the_other_at_once() {
+    let Some(p) = Pair::new() else { return };
+    changes_are_seen_at_once(&p, |name| p.a(name), |name| p.b(name));
+    changes_are_seen_at_once(&p, |name| p.b(name), |name| p.a(name));
+}
+
+#[test]
+fn changes_are_seen_at_once_without_io_uring() {
+    let Some(p) = Pair::with(&["--no-uring"], &["-o", "nouring"]) else { return };
+    changes_are_seen_at_once(&p, |name| p.a(name), |name| p.b(name));
+    changes_are_seen_at_once(&p, |name| p.b(name), |name| p.a(name));
+}
+
+#[test]
+fn the_kernel_of_a_stopped_mount_shows_nothing_that_was_changed_since() {
+    let Some(p) = Pair::new() else { return };
+    fs::write(p.a("f"), "old").unwrap();
+    let shown = p.b("f");
+    assert_eq!(fs::metadata(&shown).unwrap().len(), 3);
+    p.second.signal(Signal::STOP);
+    // Waits until the mount is evicted.
+    fs::write(p.a("f"), "changed").unwrap();
+    let stat = std::thread::spawn(move || fs::metadata(shown).unwrap().len());
+    p.second.signal(Signal::CONT);
+    assert_eq!(stat.join().unwrap(), 7);
+    eventually("the mount answers again", || fs::metadata(p.b("f")).is_ok_and(|f| f.len() == 7));
+}

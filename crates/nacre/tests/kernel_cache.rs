@@ -127,6 +127,11 @@ fn changes_are_seen_at_once(p: &Pair, here: impl Fn(&str) -> PathBuf, there: imp
         assert!(there("d/f").exists() && !there("d/other/moved").exists());
         fs::remove_dir(here("d/other")).unwrap();
         assert_eq!((there("d/other").exists(), fs::metadata(there("d")).unwrap().nlink()), (false, 2));
+        // The kernel moves its entry of a name that it may use to the new name.
+        assert!(fs::metadata(there("d/f")).unwrap().is_file());
+        fs::rename(there("d/f"), there("d/moved")).unwrap();
+        fs::rename(here("d/moved"), here("d/f")).unwrap();
+        assert!(!there("d/moved").exists() && there("d/f").exists(), "rename by both, round {round}");
         symlink(format!("target-{round}"), here("d/s")).unwrap();
         assert_eq!(fs::read_link(there("d/s")).unwrap(), Path::new(&format!("target-{round}")));
         fs::remove_file(here("d/s")).unwrap();

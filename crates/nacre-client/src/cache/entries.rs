@@ -393,6 +393,17 @@ impl Entries {
         let entry = self.dirs.get_mut(&parent).and_then(|dir| dir.names.get_mut(name));
         entry.map(|entry| entry.kernel_until = until).is_some()
     }
+    /// Until when the kernel may use a name. `None`: the name is not in the table.
+    pub(super) fn kernel_until(&self, parent: Fid, name: &[u8]) -> Option<Instant> {
+        self.entry(parent, name).map(|entry| entry.kernel_until)
+    }
+    /// An own rename has moved the entry that the kernel may use until a time to this name. False: it is not known here.
+    pub(super) fn kernel_moves(&mut self, parent: Fid, name: &[u8], until: Instant) -> bool {
+        let entry = self.dirs.get_mut(&parent).and_then(|dir| dir.names.get_mut(name));
+        let Some(entry) = entry.filter(|entry| entry.fid.is_some()) else { return false };
+        entry.kernel_until = until;
+        true
+    }
     /// Drops names that are not there and that the kernel does not use any more.
     fn drop_absent(&mut self, parent: Fid) {
         let Some(dir) = self.dirs.get(&parent) else { return };

@@ -319,6 +319,7 @@ impl Changing {
             return;
         }
         let tail = cache.tail(frame);
+        let mut stale = Vec::new();
         let mut tables = cache.tables();
         match &tail {
             // Nothing was changed: the reply is that to a read.
@@ -340,15 +341,16 @@ impl Changing {
                     }
                 }
                 tail.changed.iter().for_each(|entry| tables.changed_inode(at, entry.clone()));
-                tables.replied(at, touches, before, &effect);
+                tables.replied(at, touches, before, &effect, &mut stale);
                 tail.removed.iter().for_each(|fid| tables.removed(*fid, at));
             }
             None => {
                 tables.unknown_inodes(at, touches);
-                tables.replied(at, touches, before, &effect);
+                tables.replied(at, touches, before, &effect, &mut stale);
             }
         }
         drop(tables);
+        cache.returns.add(stale, Vec::new(), Vec::new());
         cache.cancel_surplus();
     }
 }

@@ -236,7 +236,10 @@ impl Tables {
         touches: &Touches,
         before: &[Option<NameBefore>],
         effect: &NameEffect,
+        stale: &mut Vec<Stale>,
     ) {
+        let in_kernel: Vec<Option<Instant>> =
+            touches.names.iter().map(|(parent, name)| self.entries.kernel_until(*parent, name)).collect();
         touches.xattrs.iter().for_each(|fid| self.inodes.drop_xattrs(*fid));
         let unchanged = |tables: &Self, nth: usize| {
             let (parent, name) = touches.names.get(nth)?;
@@ -268,6 +271,24 @@ impl Tables {
                     self.renamed(gone, *parent, name);
                 }
             }
+        }
+        if let ([from, to], [from_until, to_until]) = (touches.names.as_slice(), in_kernel.as_slice()) {
+            if matches!(effect, NameEffect::Moved | NameEffect::Exchanged) {
+                self.moved_in_kernel(to, *from_until, stale);
+            }
+            if matches!(effect, NameEffect::Exchanged) {
+                self.moved_in_kernel(from, *to_until, stale);
+            }
+        }
+    }
+    /// The kernel moves its entry of a renamed name to the new name, with its validity: this is noted there, or, if the new
+    /// name is not known here, the kernel has to forget it.
+    fn moved_in_kernel(&mut self, to: &(Fid, Bytes), until: Option<Instant>, stale: &mut Vec<Stale>) {
+        let (parent, name) = to;
+        let is_noted =
+            until.is_some_and(|until| until <= self.now || self.entries.kernel_moves(*parent, name, until));
+        if !is_noted {
+            stale.push(Stale::Name { parent: *parent, name: name.clone() });
         }
     }
     fn has_one_name(&self, fid: Fid) -> bool {

@@ -393,6 +393,38 @@ fn what_the_kernel_was_given_and_may_still_use_is_told_when_its_lock_ends() {
 }
 
 #[test]
+fn the_kernel_takes_the_validity_of_a_name_along_in_an_own_rename() {
+    let bed = Bed::new();
+    bed.at(100);
+    let until = Instant(106_000_000_000);
+    let name = |name: &'static [u8]| Stale::Name { parent: DIR, name: bytes::Bytes::from_static(name) };
+    bed.found(b"a", &file(1, 1), 5, 1);
+    bed.not_found(b"b", 5, 3);
+    assert!(bed.cache.give_name(DIR, b"a", until));
+    bed.changed(bed.changing(&[b"a", b"b"]), 6, NameEffect::Moved, alloc::vec![file(1, 1)]);
+    assert_eq!(bed.stale(), []);
+    bed.revoke(fid(1), InodeBits::ALL, 10);
+    bed.revoke(DIR, InodeBits::ALL, 11);
+    assert!(bed.stale().contains(&name(b"b")), "the kernel has it under the new name");
+    // The new name is not known here.
+    bed.found(b"x", &file(2, 2), 7, 12);
+    assert!(bed.cache.give_name(DIR, b"x", until));
+    bed.changed(bed.changing(&[b"x", b"unknown"]), 8, NameEffect::Moved, alloc::vec![file(2, 2)]);
+    assert_eq!((bed.find(b"unknown"), bed.stale()), (None, alloc::vec![name(b"unknown")]));
+    // The kernel exchanges its entries too.
+    bed.found(b"c", &file(3, 1), 8, 14);
+    bed.found(b"d", &file(4, 1), 8, 16);
+    assert!(bed.cache.give_name(DIR, b"d", until));
+    let changed = alloc::vec![file(3, 1), file(4, 1)];
+    bed.changed(bed.changing(&[b"c", b"d"]), 9, NameEffect::Exchanged, changed);
+    assert_eq!(bed.stale(), []);
+    bed.revoke(DIR, InodeBits::UPDATE, 20);
+    bed.revoke(fid(3), InodeBits::ALL, 21);
+    bed.revoke(fid(4), InodeBits::ALL, 22);
+    assert!(bed.stale().contains(&name(b"c")));
+}
+
+#[test]
 fn names_that_are_not_there_are_bounded_per_directory() {
     let bed = Bed::new();
     bed.at(100);

@@ -44,6 +44,9 @@ const NAME_PATIENCE: Duration = Duration::from_millis(1);
 /// How long a thread of the notifier may take to begin: longer than [`NAME_PATIENCE`] on a busy machine, where an epoch
 /// would not be faster.
 const BEGIN_PATIENCE: Duration = Duration::from_millis(20);
+/// How long callers are waited for that may not have taken over a reply, while a notification behind the lock of their
+/// directory waits: they run, unless they wait behind a change that itself waits for the lock that is to be returned.
+const SETTLE_PATIENCE: Duration = Duration::from_millis(100);
 /// A name that no directory has.
 const NO_NAME: &[u8] = b"\x01nacre\x01";
 /// A shorter validity is not worth its notification.
@@ -269,10 +272,22 @@ fn everything(link: &KernelLink, inodes: &mut Inodes) -> Vec<Notification> {
     epoch.into_iter().chain(attributes).collect()
 }
 
-/// Notifications that are written when the callers in these directories of the kernel have left them.
-fn behind(dirs: &[Fid], notifications: Vec<Notification>) -> Vec<Notification> {
-    let leave = dirs.iter().map(|dir| Notification::InvalEntry { parent: *dir, name: NO_NAME.to_vec() });
-    leave.chain(notifications).collect()
+/// What a caller that has not taken over its reply may still bring into the kernel.
+#[derive(Clone, Copy)]
+enum Bringing {
+    Inode(Fid),
+    Listing,
+    Anything,
+}
+impl Bringing {
+    /// The directories in which there are such callers.
+    fn dirs(self, unsettled: &Unsettled, now: Instant) -> Vec<Fid> {
+        match self {
+            Self::Inode(fid) => unsettled.dirs_of(fid, now),
+            Self::Listing => unsettled.dirs(true, now),
+            Self::Anything => unsettled.dirs(false, now),
+        }
+    }
 }
 
 impl State {
@@ -287,16 +302,20 @@ impl State {
             match stale {
                 Stale::All => {
                     let all = everything(&link, &mut self.inodes.borrow_mut());
-                    let dirs = self.unsettled.borrow().dirs(false, now);
-                    again.extend((!dirs.is_empty()).then(|| behind(&dirs, all.clone())));
+                    let dirs = Bringing::Anything.dirs(&self.unsettled.borrow(), now);
+                    if !dirs.is_empty() {
+                        again.push((Bringing::Anything, dirs, all.clone()));
+                    }
                     prompt.extend(all);
                 }
                 Stale::Inode(fid) => {
                     if self.inodes.borrow_mut().remove(fid) {
                         prompt.push(Notification::InvalInode { fid, pages: None });
-                        let dirs = self.unsettled.borrow().dirs_of(fid, now);
+                        let dirs = Bringing::Inode(fid).dirs(&self.unsettled.borrow(), now);
                         let attributes = vec![Notification::InvalInode { fid, pages: None }];
-                        again.extend((!dirs.is_empty()).then(|| behind(&dirs, attributes)));
+                        if !dirs.is_empty() {
+                            again.push((Bringing::Inode(fid), dirs, attributes));
+                        }
                     }
                 }
                 Stale::Name { parent, name } if link.has_epoch => names.push((parent, name)),
@@ -318,9 +337,8 @@ impl State {
             .collect();
         let entries = (!entries.is_empty()).then(|| self.order(&link, entries, generation));
         self.promptly(&link, prompt, generation).await;
-        for notifications in again {
-            // If it waits, it is written later by itself.
-            let _returned = self.in_time(self.order(&link, notifications, generation)).await;
+        for (what, dirs, notifications) in again {
+            self.behind(&link, what, &dirs, notifications, generation).await;
         }
         if let Some(entries) = entries
             && !self.in_time(entries).await
@@ -332,11 +350,35 @@ impl State {
 
     async fn epoch(&self, link: &Arc<KernelLink>, generation: u64) {
         self.promptly(link, vec![Notification::IncEpoch], generation).await;
-        let dirs = self.unsettled.borrow().dirs(true, self.ctx.now());
+        let dirs = Bringing::Listing.dirs(&self.unsettled.borrow(), self.ctx.now());
         if !dirs.is_empty() {
-            let notifications = behind(&dirs, vec![Notification::IncEpoch]);
-            let _returned = self.in_time(self.order(link, notifications, generation)).await;
+            let epoch = vec![Notification::IncEpoch];
+            self.behind(link, Bringing::Listing, &dirs, epoch, generation).await;
         }
+    }
+
+    /// Writes notifications that never wait, once the callers in these directories have taken over their replies: they have
+    /// left the directory, or made another request. Beyond the patience it happens later.
+    async fn behind(
+        &self,
+        link: &Arc<KernelLink>,
+        what: Bringing,
+        dirs: &[Fid],
+        notifications: Vec<Notification>,
+        generation: u64,
+    ) {
+        let leave = dirs.iter().map(|dir| Notification::InvalEntry { parent: *dir, name: NO_NAME.to_vec() });
+        let all = leave.chain(notifications.iter().cloned()).collect();
+        let mut written = self.order(link, all, generation).written;
+        let end = self.ctx.now() + SETTLE_PATIENCE;
+        while !what.dirs(&self.unsettled.borrow(), self.ctx.now()).is_empty() {
+            if self.ctx.now() >= end
+                || self.ctx.timeout(self.ctx.now() + NAME_PATIENCE, &mut written).await.is_some()
+            {
+                return;
+            }
+        }
+        self.promptly(link, notifications, generation).await;
     }
 
     /// Writes notifications that never wait.
@@ -543,6 +585,34 @@ mod tests {
             w.run(0, true),
             [vec![epoch.clone()], vec![leave(9), epoch], vec![attributes(2)], vec![leave(9), attributes(2)]]
         );
+        assert_eq!(w.ctx.live_tasks(), 0);
+    }
+
+    #[test]
+    fn a_caller_that_is_slow_to_take_over_its_reply_is_waited_for() {
+        let mut w = World::new();
+        let lookup = |w: &World| w.reply(7, Some(fid(9)), &[fid(1)]);
+        let written_but_one_that_waits = |w: &mut World| {
+            // The attributes are written at once, the notification behind the lock waits.
+            w.forget(vec![Stale::Inode(fid(1))]);
+            w.ctx.run();
+            let first = w.around.orders.borrow_mut().pop().unwrap();
+            w.kernel.event(KernelEvent::Written { number: first.number, result: Written::Done });
+            assert_eq!(w.run(0, false), [vec![leave(9), attributes(1)]]);
+        };
+        lookup(&w);
+        written_but_one_that_waits(&mut w);
+        assert!(w.run(50, false).is_empty());
+        assert_eq!(w.ctx.live_tasks(), 1);
+        w.kernel.settle(7);
+        assert_eq!(w.run(1, true), [vec![attributes(1)]], "once more, as the caller has brought them back");
+        assert_eq!(w.ctx.live_tasks(), 0);
+        // It waits behind a change that waits for us.
+        lookup(&w);
+        written_but_one_that_waits(&mut w);
+        for _ in 0..101 {
+            assert!(w.run(1, false).is_empty());
+        }
         assert_eq!(w.ctx.live_tasks(), 0);
     }
 

@@ -9,7 +9,7 @@
 //! - `files`: open handles, closes, access times;
 //! - `data`: reads, writes, striping, appends, space;
 //! - `locks`: extent locks, file locks, leases;
-//! - `cache`: directories that the MDT lets this mount hold;
+//! - `cache`: names and inodes under locks of their MDT, and what the kernel uses of them;
 //! - `targets`: the MGS, the MDT and the OSTs, and how they are found.
 //!
 //! `params` and `stats` are the view of administrators.

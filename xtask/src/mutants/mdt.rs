@@ -143,11 +143,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "inode_locks", "a_name_is_seen_at_once_although_the_times_of_its_directory_stand_still"),
     planted(
         "changes do not wait for locks from before a restart",
-        "crates/nacre-mdt/src/service/inode_locks.rs",
-        &[(
-            "!changes.broken().is_empty() && self.core().former_locks_deadline().is_some()",
-            "changes.broken().len() > 1000 && self.core().former_locks_deadline().is_some()",
-        )],
+        "crates/nacre-target/src/locks/restart_wait.rs",
+        &[("e.row_features() & self.volatile_lock_features() != 0\n        })", "e.row_features() == u64::MAX\n        })")],
     )
     .found_by(
         "nacre-sim",

@@ -41,4 +41,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         )],
     )
     .found_by("nacre-fuse", "kernel_cache", "device::everything_is_forgotten_at_once"),
+    planted(
+        "an own rename leaves the kernel with a name that is not noted",
+        "crates/nacre-client/src/cache/entries.rs",
+        &[("        entry.kernel_until = until;\n        true\n", "        true\n")],
+    )
+    .found_by("nacre", "kernel_cache", "changes_of_one_mount_are_seen_by_the_other_at_once"),
 ];

@@ -116,6 +116,12 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     )
     .found_by("nacre-sim", "inode_locks", "what_another_mount_has_changed_is_not_revived_by_a_later_grant"),
     planted(
+        "the kernel goes on with set-id bits that a write has removed",
+        "crates/nacre-client/src/data/io.rs",
+        &[("            mdt.kernel_forgets(file.fid).await;\n", "")],
+    )
+    .found_by("nacre", "posix", "allocating_and_writing_as_an_ordinary_user_takes_set_id_bits_away"),
+    planted(
         "locks survive a restart of the MDT",
         "crates/nacre-client/src/cache/metadata.rs",
         &[("self.tables().begin_era(epoch);", "let _ = epoch;")],

@@ -153,6 +153,8 @@ impl Client {
             let request = Setattr { fid: file.fid, set, caller: caller.clone(), time: self.now() };
             let mdt = self.mdt_of(file.fid).await?;
             file.learn(&mdt.change_inode(Touches::inode(file.fid), &request).await?);
+            // It did not ask for this change, and would let everybody run the file with the rights that it has lost.
+            mdt.kernel_forgets(file.fid).await;
         }
         Ok(())
     }

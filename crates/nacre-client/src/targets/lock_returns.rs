@@ -1,10 +1,11 @@
 //! The task that returns locks of inodes to an MDT, in the order of `cache/returns.rs`: the kernel forgets first.
 
+use crate::cache::kernel::Stale;
 use crate::targets::mdt::Mdt;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use nacre_dlm::client::InodeCancel;
-use nacre_types::Errno;
+use nacre_types::{Errno, Fid};
 use nacre_wire::Frame;
 use nacre_wire::mdt::{self, CancelInodeLocks, FormerLocksEnded, INODE_LOCKS_MAX, RevokeAnswer};
 
@@ -24,6 +25,12 @@ impl Mdt {
     pub(crate) fn return_locks(self: &Rc<Self>) {
         if self.cache().returns().begin() {
             self.ctx().spawn(self.clone().return_in_order());
+        }
+    }
+    /// Has the kernel forget the attributes of an inode that this mount has changed without a request of the kernel.
+    pub(crate) async fn kernel_forgets(&self, fid: Fid) {
+        if let Some(kernel) = self.cache().kernel() {
+            kernel.forget(alloc::vec![Stale::Inode(fid)]).await;
         }
     }
     async fn return_in_order(self: Rc<Self>) {

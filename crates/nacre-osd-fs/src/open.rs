@@ -35,11 +35,7 @@ impl FsStore {
     pub fn open_read_only(path: &Path, config: &FsConfig) -> Result<Self, OpenError> {
         let (root, text) = open_formatted(path)?;
         let lock = match take_lock(root.as_fd(), &text) {
-            Err(OpenError::Io { source, .. })
-                if source.raw_os_error() == Some(Errno::ROFS.raw_os_error()) =>
-            {
-                lock_as_it_is(root.as_fd(), &text)?
-            }
+            Err(OpenError::ReadOnly { .. }) => lock_as_it_is(root.as_fd(), &text)?,
             other => other?,
         };
         let dirs = Dirs::open(root, &text)?;

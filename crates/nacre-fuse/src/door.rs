@@ -112,7 +112,7 @@ impl<O: Ops> Door<O> {
     /// Begins the grant of validities in the reply to a request.
     pub(crate) fn grant(&self, request: &FuseRequest) -> Grant<'_> {
         let dir = request.fid().ok().filter(|dir| request.locks_directory(*dir));
-        self.kernel.grant(request.header.pid, dir)
+        self.kernel.grant(request.header.pid, dir, request.opcode() == op::READDIRPLUS)
     }
     /// A request has changed the entries of `dir`; called before its reply.
     pub(crate) async fn changed(&self, request: &FuseRequest, dir: Fid) {

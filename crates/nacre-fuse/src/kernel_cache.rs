@@ -242,8 +242,15 @@ impl KernelDoor {
     /// A change of the entries of `dir` for thread `pid` is complete. If another thread may still take over attributes of
     /// the directory from before, they are forgotten: the kernel would put them back after the reply to the change.
     pub(crate) fn overlapped(&self, dir: Fid, pid: u32) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
-        let other = self.0.unsettled.borrow().has_other(dir, pid, self.0.ctx.now());
-        other.then(|| self.forget(vec![Stale::Inode(dir)]))
+        let since = self.0.ctx.now();
+        let other = self.0.unsettled.borrow().has_other(dir, pid, since);
+        other.then(|| -> Pin<Box<dyn Future<Output = ()>>> {
+            let (state, forgotten) = (self.0.clone(), self.forget(vec![Stale::Inode(dir)]));
+            Box::pin(async move {
+                forgotten.await;
+                state.unsettled.borrow_mut().forgotten(dir, since, state.ctx.now());
+            })
+        })
     }
     /// Counters for people.
     pub(crate) fn text(&self) -> String {
@@ -455,8 +462,10 @@ impl Grant<'_> {
         let enough = |d: Duration| if d >= VALIDITY_MIN { d } else { Duration::ZERO };
         let mut attr = enough(validity.attr);
         if !attr.is_zero() {
-            let has_room = state.unsettled.borrow_mut().has_room(now);
-            if has_room && !state.door.changes(fid) && state.inodes.borrow_mut().add(fid, now, now + attr) {
+            let mut unsettled = state.unsettled.borrow_mut();
+            let may_have = unsettled.has_room(now) && !unsettled.is_shared(fid, now);
+            drop(unsettled);
+            if may_have && !state.door.changes(fid) && state.inodes.borrow_mut().add(fid, now, now + attr) {
                 self.fid = Some(fid);
             } else {
                 attr = Duration::ZERO;
@@ -637,6 +646,29 @@ mod tests {
         let forgotten = w.kernel.overlapped(fid(9), 8).unwrap();
         w.ctx.spawn(forgotten);
         assert_eq!(w.run(0, true), [vec![attributes(9)]]);
+    }
+
+    #[test]
+    fn a_directory_is_forgotten_once_for_all_replies_from_before() {
+        let mut w = World::new();
+        w.reply(7, Some(fid(5)), &[fid(9)]);
+        w.run(1, true);
+        w.ctx.spawn(w.kernel.overlapped(fid(9), 8).unwrap());
+        assert_eq!(w.run(0, true), [vec![attributes(9)], vec![leave(5), attributes(9)]]);
+        assert!(w.kernel.overlapped(fid(9), 8).is_none(), "thread 7 does not bring them back any more");
+        // While several threads use the directory its attributes have no validity, which changes would have to end.
+        let given = |w: &World| {
+            let attr = Duration::from_secs(6);
+            let mut grant = w.kernel.grant(7, None, false);
+            let given = grant.take(Validity { entry: Duration::ZERO, attr }, fid(9)).attr;
+            drop(grant.terms(Places::None));
+            given == attr
+        };
+        assert!(!given(&w));
+        assert!(w.kernel.overlapped(fid(9), 8).is_none());
+        w.run(100, true);
+        assert!(given(&w));
+        assert!(w.kernel.overlapped(fid(9), 8).is_some());
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! finds nothing to invalidate if the inode is new to the kernel, and a change of a directory invalidates attributes that
 //! an older reply then puts back. So the last reply of each calling thread is remembered until that thread's next request
 //! shows that it was taken over. A thread that makes no further request has ended, or taken it over within [`AGE_MAX`].
+//! An inode whose attributes were forgotten meanwhile, in the way that also reaches such replies, counts as settled: a
+//! program that has looked at a directory and ended must not cost every change of it a notification.
 //!
 //! Not here: what follows from an unsettled reply (`kernel_cache.rs`).
 
@@ -15,6 +17,11 @@ use std::time::Duration;
 const AGE_MAX: Duration = Duration::from_secs(1);
 /// Replies that are remembered; beyond it replies have no validity.
 const REPLIES_MAX: usize = 4096;
+/// Directories of which it is remembered when their attributes were forgotten; beyond it they are forgotten once more.
+const FORGOTTEN_MAX: usize = 4096;
+/// How long a directory that several threads use and change gets no validity: it would have to be forgotten at the next
+/// change.
+const SHARED: Duration = Duration::from_millis(100);
 
 /// A calling thread; those that the kernel cannot name are told apart by a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +43,9 @@ struct Reply {
 pub(crate) struct Unsettled {
     replies: BTreeMap<Thread, Reply>,
     unnamed: u64,
+    /// Directories, and when it began that their attributes were forgotten after a change. Since its end no older reply
+    /// brings these back.
+    forgotten: BTreeMap<Fid, Instant>,
 }
 
 impl Unsettled {
@@ -71,12 +81,28 @@ impl Unsettled {
         dirs.dedup();
         dirs
     }
+    /// The attributes of a directory that several threads use have been forgotten, which began at `since`.
+    pub(crate) fn forgotten(&mut self, dir: Fid, since: Instant, now: Instant) {
+        if self.forgotten.len() >= FORGOTTEN_MAX {
+            self.forgotten.retain(|_, since| now - *since < AGE_MAX);
+        }
+        if self.forgotten.len() < FORGOTTEN_MAX || self.forgotten.contains_key(&dir) {
+            self.forgotten.insert(dir, since);
+        }
+    }
+    /// Whether several threads use and change a directory at this time.
+    pub(crate) fn is_shared(&self, dir: Fid, now: Instant) -> bool {
+        self.forgotten.get(&dir).is_some_and(|since| now - *since < SHARED)
+    }
     /// Whether a thread other than `pid` may still take over attributes of `fid`.
     pub(crate) fn has_other(&self, fid: Fid, pid: u32, now: Instant) -> bool {
         self.matching(fid, now).any(|(thread, _)| thread.pid != pid || pid == 0)
     }
     fn matching(&self, fid: Fid, now: Instant) -> impl Iterator<Item = (&Thread, &Reply)> {
-        let fits = move |reply: &Reply| reply.fid.is_none_or(|f| f == fid) && now - reply.at < AGE_MAX;
+        let forgotten = self.forgotten.get(&fid).copied().unwrap_or_default();
+        let fits = move |reply: &Reply| {
+            reply.fid.is_none_or(|f| f == fid) && reply.at >= forgotten && now - reply.at < AGE_MAX
+        };
         self.replies.iter().filter(move |(_, reply)| fits(reply))
     }
 }
@@ -108,6 +134,26 @@ mod tests {
         unsettled.add(7, Some(fid(1)), None, at(1));
         assert!(unsettled.dirs_of(fid(1), at(1)).is_empty(), "the last reply of the thread counts");
         assert!(!unsettled.has_other(fid(1), 8, at(1001)), "its thread has run or ended since");
+    }
+
+    #[test]
+    fn replies_from_before_a_directory_was_forgotten_are_settled_for_it_alone() {
+        let mut unsettled = Unsettled::default();
+        unsettled.add(7, Some(fid(1)), None, at(0));
+        unsettled.add(8, None, Some(fid(5)), at(0));
+        unsettled.forgotten(fid(1), at(1), at(2));
+        assert!(!unsettled.has_other(fid(1), 9, at(2)));
+        assert!(unsettled.has_other(fid(2), 9, at(2)), "the listing may bring attributes of others");
+        assert_eq!(unsettled.dirs(false, at(2)), [fid(5)], "and names");
+        unsettled.add(7, Some(fid(1)), None, at(1));
+        assert!(unsettled.has_other(fid(1), 9, at(2)), "it was sent while they were being forgotten");
+        assert!(unsettled.is_shared(fid(1), at(100)) && !unsettled.is_shared(fid(1), at(101)));
+        for n in 2..=FORGOTTEN_MAX as u32 + 1 {
+            unsettled.forgotten(fid(n), at(500), at(500));
+        }
+        assert_eq!(unsettled.forgotten.len(), FORGOTTEN_MAX);
+        unsettled.forgotten(fid(1), at(1100), at(1100));
+        assert!(unsettled.is_shared(fid(1), at(1100)));
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! open is FOPEN_DIRECT_IO. Node number = inode number = FID, so there is no table of nodes and FORGET needs no action.
 
 pub mod abi;
+mod abort;
 mod buffers;
 mod call;
 mod caller;
@@ -41,6 +42,7 @@ mod unsettled;
 mod uring;
 mod virtual_xattr;
 
+pub use abort::open_abort_file;
 pub use buffers::BufferPool;
 pub use caller::Interrupts;
 pub use client_ops::ClientOps;

@@ -3,6 +3,7 @@
 use crate::cmd::{
     bench, check, destroy, down, lctl, lfs, lr_reader, manual, mkfs, mount, serve, status, target, up,
 };
+use crate::process::guard;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -80,6 +81,8 @@ pub(crate) enum Command {
     Completions(manual::CompletionsArgs),
     #[command(hide = true)]
     Manual(manual::ManualArgs),
+    #[command(hide = true)]
+    FuseGuard(guard::GuardArgs),
 }
 
 #[derive(Subcommand, Debug)]
@@ -110,6 +113,7 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
         Command::Lctl(command) => lctl::run(command),
         Command::Completions(args) => manual::completions(args),
         Command::Manual(args) => manual::manual(args),
+        Command::FuseGuard(args) => guard::run(args),
         Command::Bench(BenchCommand::Md(args)) => bench::md(args),
         Command::Bench(BenchCommand::Tree(args)) => bench::tree(args),
         Command::Bench(BenchCommand::Floor(args)) => bench::floor(args),

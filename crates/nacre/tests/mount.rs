@@ -5,7 +5,9 @@
 mod machine;
 
 use machine::{Machine, Running, eventually};
-use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process_group, test_kill_process_group,
+};
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -246,4 +248,24 @@ fn a_mount_whose_servers_are_not_there_says_so_and_is_given_up_by_ctrl_c() {
         drop(stderr);
     }
     is_not_mounted(&m.path("b"));
+}
+
+/// A thread of the mount that cannot be killed, because it waits inside a notification, keeps the descriptors of its
+/// process open; here the test does.
+#[test]
+fn callers_of_a_killed_mount_do_not_wait_for_a_connection_that_is_still_open() {
+    let Some(s) = Second::new() else { return };
+    let mount = s.mount();
+    let pid = Pid::from_raw(mount.pid().cast_signed()).unwrap();
+    let fuse =
+        |entry: &fs::DirEntry| fs::read_link(entry.path()).unwrap_or_default() == Path::new("/dev/fuse");
+    let mut fds = fs::read_dir(format!("/proc/{}/fd", mount.pid())).unwrap().map(Result::unwrap);
+    let number = fds.find(fuse).unwrap().file_name().into_string().unwrap().parse().unwrap();
+    let process = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    let held = rustix::process::pidfd_getfd(process, number, PidfdGetfdFlags::empty()).unwrap();
+    mount.kill();
+    let mut caller = Command::new("cat").arg(s.dir().join("f")).stderr(Stdio::null()).spawn().unwrap();
+    eventually("its call ends", || caller.try_wait().unwrap().is_some());
+    drop(held);
+    s.umount(&["--lazy"]);
 }

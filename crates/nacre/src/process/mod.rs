@@ -7,6 +7,7 @@ pub(crate) mod addresses;
 pub(crate) mod connections;
 pub(crate) mod data_dir;
 pub(crate) mod detach;
+pub(crate) mod guard;
 pub(crate) mod islands;
 mod lease_table;
 pub(crate) mod metrics;

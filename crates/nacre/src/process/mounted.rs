@@ -1,6 +1,7 @@
 //! A mount of this process: its island, the kernel's descriptor, its mount point.
 
 use crate::output;
+use crate::process::guard;
 use crate::process::islands::Process;
 use crate::process::mount_options::Options;
 use crate::process::signals::{self, Signals, Woken};
@@ -151,6 +152,7 @@ pub(crate) fn attach(
             return Err(error.into());
         }
     };
+    guard::start(&mounted.path);
     let kept = source.clone();
     process.keep_mount(&name.clone(), move |node| {
         kept.replace_island(make_island(node, &name, &config, interrupts)?.0);

@@ -5,7 +5,7 @@
 //! | `ops` | the operations that change metadata: synchronous functions over the rows of one transaction |
 //! | `rows` | tables, the records in them, the transaction as the operations see it, offline verification |
 //! | `osts` | the OSTs as this target sees them: connections, space, choice of OSTs, destroys and sizes |
-//! | `locks` | file locks, holds of directories, the order in which conflicting changes are applied |
+//! | `locks` | file locks, locks of inodes, the order in which conflicting changes are applied |
 //! | `service` | dispatch, the loop around an operation, batches, reads, reconstruction of replies, start, parameters |
 //!
 //! Specification: `docs/disk-format.md` for the rows, `nacre_wire::mdt` for the messages.

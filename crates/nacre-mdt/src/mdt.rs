@@ -4,7 +4,6 @@
 //! transaction, after the transaction has succeeded.
 
 use crate::locks::change_order::ChangeOrder;
-use crate::locks::dir_holds::DirHolds;
 use crate::locks::flocks::Flocks;
 use crate::locks::inode_locks::InodeLockTable;
 use crate::osts::Osts;
@@ -33,7 +32,6 @@ pub struct Mdt {
     change_order: ChangeOrder,
     /// Directories move to another parent one at a time.
     moves: Gate,
-    dir_holds: DirHolds,
     inode_locks: InodeLockTable,
 }
 
@@ -55,7 +53,6 @@ impl Mdt {
             osts: Osts::new(core),
             change_order: ChangeOrder::new(&core.ctx),
             moves: Gate::new(&core.ctx, 1),
-            dir_holds: DirHolds::new(&core.ctx),
             inode_locks: InodeLockTable::new(&core.ctx),
         })
     }
@@ -91,9 +88,6 @@ impl Mdt {
     }
     pub(crate) fn inode_locks(&self) -> &InodeLockTable {
         &self.inode_locks
-    }
-    pub(crate) fn dir_holds(&self) -> &DirHolds {
-        &self.dir_holds
     }
 
     /// Applies a change of memory that a successful transaction has listed.

@@ -110,7 +110,6 @@ fn callback(opcode: Opcode, body: &[u8]) -> String {
         Opcode::LockGranted => show::<ost::LockGranted>(body),
         Opcode::LockBlocking => show::<ost::LockBlocking>(body),
         Opcode::FlockGranted => show::<mdt::FlockGranted>(body),
-        Opcode::RevokeDir => show::<mdt::RevokeDir>(body),
         Opcode::RevokeInodeLocks => show::<mdt::RevokeInodeLocks>(body),
         Opcode::Ended => show::<mdt::Ended>(body),
         _ => String::new(),

@@ -65,8 +65,6 @@ pub trait Service: Sized + 'static {
     /// Something is left, and has been logged: the client's record stays, so that the next start repeats it.
     fn export_gone(self: Rc<Self>, export: ExportId) -> impl Future<Output = Result<(), Errno>>;
 
-    /// A client has connected on a new epoch: its volatile locks of earlier epochs have ended with them.
-    fn connected(&self, _export: ExportId) {}
     /// A client has acknowledged the callback of this number.
     fn acknowledged(&self, _export: ExportId, _callback: Xid) {}
 

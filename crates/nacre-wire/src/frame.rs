@@ -18,7 +18,7 @@ pub const MAX_BULK_BYTES: u32 = 16 << 20;
 /// Where the checksum of the header lies: at its end.
 const SUM_AT: usize = HEADER_BYTES - 4;
 const MAGIC: u32 = 0x6e63_7265;
-const VERSION: u16 = 15;
+const VERSION: u16 = 16;
 
 codec_enum! {
     /// The kind of a frame.
@@ -53,10 +53,6 @@ pub mod flags {
     pub const REPLAY_DONE: u32 = 64;
     /// Reply: the versions before the change follow its body, four u64. Replay: the attached reply has them.
     pub const VERSIONS: u32 = 128;
-    /// Request: the sender takes a hold of the directory that the reply is about (see [`crate::mdt::DirTail`]).
-    pub const MAY_HOLD: u32 = 256;
-    /// Reply: a [`crate::mdt::DirTail`] follows the body, and its length as u32; versions follow after it.
-    pub const DIRS: u32 = 512;
     /// Request: the sender takes the locks of inodes that the reply may grant (see [`crate::mdt::LockTail`]).
     pub const MAY_LOCK: u32 = 1024;
     /// Reply: a [`crate::mdt::LockTail`] follows the body, and its length as u32; versions follow after it.
@@ -179,10 +175,6 @@ pub struct Lengths {
 impl Frame {
     pub fn new(header: Header, body: Vec<u8>) -> Self {
         Self { header, body: Bytes::from(body), bulk: Vec::new() }
-    }
-    /// The directory tail of a reply with [`flags::DIRS`]; `None` without one, or if it is malformed.
-    pub fn dir_tail(&self) -> Option<&[u8]> {
-        self.tail(flags::DIRS)
     }
     /// The tail of a reply with [`flags::LOCKS`]; `None` without one, or if it is malformed.
     pub fn lock_tail(&self) -> Option<&[u8]> {

@@ -46,36 +46,6 @@ codec_struct! {
 }
 
 codec_struct! {
-    /// A directory as a change has left it, with its one name (the root has an empty one).
-    pub struct DirState { pub attr: Attr, pub kill_priv: bool, pub parent: Fid, pub name: Bytes }
-}
-codec_struct! {
-    /// Grants a hold of the directory: the client may cache it, on the connection epoch of the reply and while its
-    /// lease is usable.
-    pub struct DirGrant {
-        /// Number of revokes sent to this client before. A client that has received a later one takes no hold.
-        pub revokes: u64,
-        /// Changes up to this are in the reply.
-        pub seen: Transno,
-        pub parent: Fid,
-        pub name: Bytes,
-    }
-}
-codec_struct! {
-    /// Follows the body of a reply with `flags::DIRS`.
-    pub struct DirTail {
-        pub granted: Option<DirGrant>,
-        /// Directories that the client holds and has changed with this request, as they are after the change.
-        pub changed: Vec<DirState>,
-        /// Directories that the client held and has removed.
-        pub removed: Vec<Fid>,
-    }
-}
-codec_struct! {
-    /// Callback: the hold of a directory ends with the acknowledgement. Revokes are numbered from 1.
-    pub struct RevokeDir { pub fid: Fid, pub number: u64 }
-}
-codec_struct! {
     /// Bits of a lock of an inode that the client has from now on, in addition to those that it has.
     #[derive(Copy)]
     pub struct InodeGrant {

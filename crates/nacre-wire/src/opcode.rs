@@ -67,7 +67,6 @@ codec_enum! {
         LockGranted = 0x60,
         LockBlocking = 0x61,
         FlockGranted = 0x62,
-        RevokeDir = 0x63,
         Ended = 0x64,
         RevokeInodeLocks = 0x65,
     }
@@ -172,7 +171,6 @@ impl Opcode {
             | Self::LockGranted
             | Self::LockBlocking
             | Self::FlockGranted
-            | Self::RevokeDir
             | Self::Ended
             | Self::RevokeInodeLocks => Class::Read,
         }

@@ -19,22 +19,15 @@ pub mod features {
     pub const MULTI_MOD_RPCS: u64 = 1;
     /// Batches of sub-operations.
     pub const BATCH: u64 = 2;
-    /// Holds of directories (`DirTail`): the client knows when they end.
-    pub const DIR_HOLDS: u64 = 4;
     /// Locks of inodes (`LockTail`): the client returns revoked ones, and says when it has forgotten those of an earlier
     /// start of the target.
     pub const INODE_LOCKS: u64 = 8;
     /// What this build knows.
-    pub const ALL: u64 = MULTI_MOD_RPCS | BATCH | DIR_HOLDS | INODE_LOCKS;
+    pub const ALL: u64 = MULTI_MOD_RPCS | BATCH | INODE_LOCKS;
 
     /// The names of the features in `bits`, for people; the field's names where they exist.
     pub fn names(bits: u64) -> String {
-        let names = [
-            (MULTI_MOD_RPCS, "multi_mod_rpcs"),
-            (BATCH, "batch_rpc"),
-            (DIR_HOLDS, "dir_holds"),
-            (INODE_LOCKS, "ibits"),
-        ];
+        let names = [(MULTI_MOD_RPCS, "multi_mod_rpcs"), (BATCH, "batch_rpc"), (INODE_LOCKS, "ibits")];
         let known = names.into_iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| name);
         known.collect::<Vec<_>>().join(", ")
     }

@@ -11,13 +11,12 @@ use nacre_wire::{Opcode, Status};
 use std::fmt::Write;
 
 /// Opcodes whose body is not a request of its own: callbacks, and those without a message yet.
-const NOT_REQUESTS: [Opcode; 8] = [
+const NOT_REQUESTS: [Opcode; 7] = [
     Opcode::Status,
     Opcode::Shutdown,
     Opcode::LockGranted,
     Opcode::LockBlocking,
     Opcode::FlockGranted,
-    Opcode::RevokeDir,
     Opcode::RevokeInodeLocks,
     Opcode::Ended,
 ];

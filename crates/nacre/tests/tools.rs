@@ -340,8 +340,8 @@ fn what_the_mgs_keeps_is_checked_first() {
     m.refused(&keep(&["mdc.*.max_rpcs=9"]), &["matches 'mdc.*.max_rpcs'", "mdc.*.max_rpcs_in_flight"]);
     m.refused(&keep(&["mdc.*.stats=0"]), &["no parameter that can be kept", "--help lists those"]);
     let help = m.good(&["lctl", "set_param", "--help"]);
-    assert!(help.contains("  mdt.*.dir_holds_max  1 to 65535 holds, default 1024\n"), "{help}");
-    m.refused(&["lctl", "get_param", "mdt.*.dir_hold_max"], &["similar names: mdt.*.dir_holds_max"]);
+    assert!(help.contains("  mdt.*.inode_locks_max  1 to 16000000 inodes, default 400000\n"), "{help}");
+    m.refused(&["lctl", "get_param", "mdt.*.inode_lock_max"], &["similar names: mdt.*.inode_locks_max"]);
     // The parameters of the front end, which `nacre-sim/tests/parameters.rs` does not see; with all others.
     let all = m.good(&["lctl", "get_param", "--json", "**"]);
     let all: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&all).unwrap();

@@ -296,12 +296,12 @@ fn nobody_waits_for_a_mount_that_died_with_its_servers() {
     let up = m.up();
     fs::create_dir(m.mount().join("d")).unwrap();
     assert!(m.mount().join("d").is_dir());
-    assert!(exports().contains("dir_holds"));
+    assert!(exports().contains("ibits"));
     up.kill();
     let up = m.up();
     fs::create_dir(m.mount().join("d/e")).unwrap();
-    // Of clients that may believe in a hold there is the new mount only.
-    assert_eq!(exports().matches("dir_holds").count(), 1, "{}", exports());
+    // Of clients that may believe in a lock there is the new mount only.
+    assert_eq!(exports().matches("ibits").count(), 1, "{}", exports());
     up.stop();
 }
 

@@ -183,7 +183,6 @@ fn request_name(opcode: Opcode) -> &'static str {
         Opcode::LockGranted
         | Opcode::LockBlocking
         | Opcode::FlockGranted
-        | Opcode::RevokeDir
         | Opcode::RevokeInodeLocks
         | Opcode::Ended => "callback",
     }

@@ -346,8 +346,6 @@ impl Waiting<'_> {
         ready.await;
         Ok(())
     }
-}
-impl Waiting<'_> {
     /// The ticket, which from now on stays until it is given up.
     fn into_ticket(mut self) -> Ticket {
         self.is_parked = true;

@@ -4,7 +4,6 @@
 //! either an orphan or gone; the objects of an inode that is gone are rows of the destroy table in the same transaction.
 
 use crate::rows::acl::{self, Acl};
-use crate::rows::dir_change::DirChange;
 use crate::rows::inode::CAPABILITY;
 use crate::rows::row::{
     Inode, LINK_BYTES_INLINE_MAX, LINKS_INLINE_MAX, ParentLink, Row, Stripes, XATTR_INLINE_MAX,
@@ -67,9 +66,6 @@ impl View<'_> {
             self.delete_prefix(XATTR, &key);
         }
         self.account(inode.owner(), -1);
-        if inode.attr.is_dir() {
-            self.dir_change(DirChange::Removed(fid));
-        }
         self.note_removed(fid);
         if !inode.is_regular() {
             return;

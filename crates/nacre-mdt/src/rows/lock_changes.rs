@@ -3,7 +3,6 @@
 //! The parts follow from the rows, in the one place where an inode is written, so that no operation can forget one. They are
 //! determined only for inodes of which other clients have locks.
 
-use crate::rows::dir_change::DirChange;
 use crate::rows::row::Inode;
 use alloc::vec::Vec;
 use nacre_types::{Fid, InodeBits};
@@ -24,17 +23,12 @@ pub(crate) struct LockChanges {
     changed: Vec<EntryReply>,
     removed: Vec<Fid>,
     described: Vec<Fid>,
-    dirs: Vec<DirChange>,
 }
 
 impl LockChanges {
     /// Bits of other clients' locks that the transaction conflicts with.
     pub(crate) fn broken(&self) -> &[(Fid, InodeBits)] {
         &self.broken
-    }
-    /// Directories that were changed or removed, in order.
-    pub(crate) fn dirs(&self) -> &[DirChange] {
-        &self.dirs
     }
     /// The inodes of the sender's locks as the transaction leaves them, and those that it removes.
     pub(crate) fn take_states(&mut self) -> (Vec<EntryReply>, Vec<Fid>) {
@@ -50,9 +44,6 @@ impl LockChanges {
     pub(crate) fn add_described(&mut self, fid: Fid) {
         self.described.push(fid);
     }
-    pub(crate) fn add_dir(&mut self, change: DirChange) {
-        self.dirs.push(change);
-    }
     /// Adds those of a later operation of a batch.
     pub(crate) fn extend(&mut self, later: Self) {
         for state in later.changed {
@@ -61,7 +52,6 @@ impl LockChanges {
         for fid in later.removed {
             self.set_removed(fid);
         }
-        self.dirs.extend(later.dirs);
         self.broken.extend(later.broken);
         self.described.extend(later.described);
     }

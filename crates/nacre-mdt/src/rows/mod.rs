@@ -4,7 +4,6 @@ pub(crate) mod access;
 pub(crate) mod acl;
 pub(crate) mod ancestry;
 pub mod check;
-pub(crate) mod dir_change;
 pub(crate) mod inode;
 mod inode_changes;
 pub(crate) mod lock_changes;

@@ -8,7 +8,6 @@
 //! Invariants: an operation that returns an error has left nothing behind; the number of attempts is bounded.
 
 use crate::rows::access::{AccessKey, AccessSet};
-use crate::rows::dir_change::DirChange;
 use crate::rows::lock_changes::{LockChanges, LockHolders, changed_bits};
 use crate::rows::opens::Opens;
 use crate::rows::read_set::ReadSet;
@@ -179,9 +178,6 @@ impl<'a> View<'a> {
     pub(crate) fn state_change(&mut self, change: StateChange) {
         self.output.state_changes.push(change);
     }
-    pub(crate) fn dir_change(&mut self, change: DirChange) {
-        self.output.locks.add_dir(change);
-    }
     /// Notes the parent of a directory that this transaction has made or moved.
     pub(crate) fn dir_placed(&mut self, dir: Fid, parent: Fid) {
         self.output.placed_dirs.push((dir, parent));
@@ -254,9 +250,6 @@ impl<'a> View<'a> {
             && let Some(accesses) = &mut self.output.accesses
         {
             accesses.write(AccessKey::inode(inode.attr.fid));
-        }
-        if inode.attr.is_dir() {
-            self.dir_change(DirChange::of(inode));
         }
         self.note_written(inode);
         self.put(INODE, &inode.attr.fid.key(), inode);

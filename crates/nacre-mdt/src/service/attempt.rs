@@ -3,7 +3,7 @@
 //!
 //! Invariants: the conditions of an attempt are checked in the visit of its transaction, after every wait; nothing is
 //! reserved or pinned while it waits. Attempts that find missing rows are bounded: each fetches at least one more row.
-//! Waits (for a commit, for holds, for earlier turns) are not bounded: each ends with its event, and `locks/turns.rs`
+//! Waits (for a commit, for locks, for earlier turns) are not bounded: each ends with its event, and `locks/turns.rs`
 //! ensures that no request is overtaken for ever.
 
 use crate::locks::change_order::WaitFor;
@@ -30,8 +30,6 @@ enum RetryReason {
     MissingRows,
     /// The operation writes more than was reserved: it needs these credits.
     NeedsCredits(Credits),
-    /// Other clients hold directories that it changes.
-    HeldDirs,
     /// Other clients have locks of inodes that it changes.
     InodeLocks,
     /// A conflicting change comes first.
@@ -128,7 +126,7 @@ impl Mdt {
             };
             fetches = match reason {
                 RetryReason::MissingRows | RetryReason::NeedsCredits(_) => fetches + 1,
-                RetryReason::HeldDirs | RetryReason::InodeLocks | RetryReason::WaitFor(_) => 0,
+                RetryReason::InodeLocks | RetryReason::WaitFor(_) => 0,
             };
             self.prepare_retry(&mut state, reason, &output).await?;
         }
@@ -191,9 +189,6 @@ impl Mdt {
     }
     /// The reason why an attempt that has succeeded must not stand.
     fn must_retry(&self, request: Option<&Request>, output: &Output) -> Option<RetryReason> {
-        if self.is_held_by_others(request, output.locks.dirs()) {
-            return Some(RetryReason::HeldDirs);
-        }
         if self.has_broken_locks(request, &output.locks) {
             return Some(RetryReason::InodeLocks);
         }
@@ -206,7 +201,6 @@ impl Mdt {
     /// The transaction has succeeded: the memory follows it, in the same visit.
     fn applied(&self, request: Option<&Request>, transno: Transno, output: Output) {
         output.state_changes.into_iter().for_each(|change| self.apply_state_change(change));
-        self.set_dir_tail(request, output.locks.dirs().to_vec());
         self.set_lock_tail(request, transno, output.locks);
         if let Some(request) = request {
             self.inode_locks().change_applied(request.export);
@@ -248,9 +242,6 @@ impl Mdt {
         match reason {
             RetryReason::MissingRows => {}
             RetryReason::NeedsCredits(needed) => state.credits = needed,
-            RetryReason::HeldDirs => {
-                self.revoke_holds_of_others(state.request, output.locks.dirs()).await;
-            }
             RetryReason::InodeLocks => {
                 self.core().former_locks_ended().await;
                 let waiting = match state.waiting.take() {

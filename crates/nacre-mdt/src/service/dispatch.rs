@@ -59,8 +59,8 @@ impl Mdt {
 }
 
 impl Service for Mdt {
-    /// Locks of inodes and holds of directories have no rows.
-    const VOLATILE_LOCK_FEATURES: u64 = features::DIR_HOLDS | features::INODE_LOCKS;
+    /// Locks of inodes have no rows.
+    const VOLATILE_LOCK_FEATURES: u64 = features::INODE_LOCKS;
 
     fn tune(osd: &mut OsdConfig) {
         // The keys that a name may have differ in the last byte only.
@@ -95,15 +95,10 @@ impl Service for Mdt {
         self.skip_sequences().await
     }
     async fn export_gone(self: Rc<Self>, export: ExportId) -> Result<(), Errno> {
-        self.dir_holds().drop_export(export);
         self.inode_locks().drop_export(self.core(), export).await;
         self.drop_export(export).await
     }
-    fn connected(&self, export: ExportId) {
-        self.dir_holds().connected(export);
-    }
     fn acknowledged(&self, export: ExportId, callback: Xid) {
-        self.dir_holds().acknowledged(export, callback);
         self.inode_locks().acknowledged(self.core(), export, callback);
     }
     fn handle_event(&self, event: Event) -> Option<Event> {

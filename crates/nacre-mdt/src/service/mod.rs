@@ -6,7 +6,6 @@ pub(crate) mod bounds;
 mod clients;
 mod dispatch;
 mod flocks;
-mod holds;
 mod inode_locks;
 mod operations;
 pub(crate) mod params;

@@ -34,9 +34,6 @@ fn mdt_param(mdt: &Mdt, param: MdtParam) -> Arm<'_> {
             let order = mdt.change_order();
             Arm::switch(order.commit_on_sharing(), |on| order.set_commit_on_sharing(on))
         }
-        MdtParam::DirHolds => Arm::shown(mdt.dir_holds().count()),
-        MdtParam::DirHoldsMax => Arm::number(mdt.dir_holds().limit(), |max| mdt.dir_holds().set_limit(max)),
-        MdtParam::DirHoldRevokes => Arm::shown(mdt.dir_holds().revokes()),
         MdtParam::InodeLocks => Arm::shown(mdt.inode_locks().count()),
         MdtParam::InodeLocksMax => {
             Arm::number(mdt.inode_locks().limit(), |max| mdt.inode_locks().set_limit(max))

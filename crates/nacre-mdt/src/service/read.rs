@@ -62,17 +62,12 @@ impl Mdt {
         for _ in 0..LOOKUPS_MAX {
             let Some(entry) = self.find_entry(args.parent, args.name).await? else { break };
             self.claim_inode(&mut claims, entry.fid);
-            let claim = if entry.file_type == FileType::Directory {
-                self.claim_hold(request, entry.fid)
-            } else {
-                None
-            };
             // The inode exists now: a client that removes it from here on ends the claim.
             if let Some(inode) = self.read_row::<Inode>(INODE, &entry.fid.key()).await? {
                 let entry = self.entry_reply_to(request.export, &inode);
                 self.inode_read(&mut claims, &inode, &entry, Some((args.parent, args.name.as_bytes())));
                 let mut reply = Reply::of(&LookupReply { entry: Some(entry) });
-                reply.tail = self.grant_hold(claim, &inode).or_else(|| self.lock_tail(claims));
+                reply.tail = self.lock_tail(claims);
                 return Ok(reply);
             }
         }
@@ -112,17 +107,10 @@ impl Mdt {
         let mut claims = self.begin_claims(request);
         self.claim_inode(&mut claims, args.fid);
         let inode = self.read_inode(args.fid).await?;
-        let claim = if inode.attr.is_dir() { self.claim_hold(request, args.fid) } else { None };
-        let inode = if claim.is_some() {
-            drop(inode); // so that the task of every request is smaller
-            self.read_inode(args.fid).await? // as it is while it is held
-        } else {
-            inode
-        };
         let entry = self.entry_reply_to(request.export, &inode);
         self.inode_read(&mut claims, &inode, &entry, None);
         let mut reply = Reply::of(&entry);
-        reply.tail = self.grant_hold(claim, &inode).or_else(|| self.lock_tail(claims));
+        reply.tail = self.lock_tail(claims);
         Ok(reply)
     }
 

@@ -33,8 +33,6 @@ pub(crate) struct ClientExport {
     lease_deadline: Instant,
     /// Why the lease is not renewed any more.
     lease_ending: Option<String>,
-    /// When it last acknowledged a callback.
-    acknowledged: Instant,
     /// Since when a callback of the current connection is unacknowledged.
     callback_since: Option<Instant>,
     /// Its row is committed.
@@ -90,7 +88,6 @@ impl ClientExport {
             replaced_from: String::new(),
             lease_deadline,
             lease_ending: None,
-            acknowledged: Instant(0),
             callback_since: None,
             durable: role == Role::Tool,
             seen: true,
@@ -268,10 +265,6 @@ impl ClientExport {
 
     // ---- callbacks
 
-    /// When it last acknowledged a callback.
-    pub(crate) fn acknowledged(&self) -> Instant {
-        self.acknowledged
-    }
     /// Since when a callback of the current connection is unacknowledged.
     pub(crate) fn callback_since(&self) -> Option<Instant> {
         self.callback_since
@@ -281,7 +274,6 @@ impl ClientExport {
     }
     pub(crate) fn callback_acknowledged(&mut self, callback: Xid, now: Instant) {
         self.rpc.handle_callback_ack(callback);
-        self.acknowledged = now;
         self.callback_since = (self.rpc.unacknowledged_callbacks() > 0).then_some(now);
     }
 

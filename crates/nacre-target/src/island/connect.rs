@@ -189,9 +189,6 @@ impl<S: Service> Inner<S> {
         }
         self.conns().connect(conn, id);
         core.evictions().wake_reaper();
-        if let Some(service) = self.service() {
-            service.connected(id);
-        }
         core.clients().notify_changed();
         Ok(id)
     }

@@ -7,7 +7,6 @@ use crate::clients::rows::ExportId;
 use crate::fault::Fault;
 use crate::island::export_end::ExportEnd;
 use crate::island::inner::Inner;
-use crate::locks::deadlines::RevokedLock;
 use crate::params::common::set_params;
 use crate::record_rows::recovery_rows;
 use crate::request::{Reply, Request};
@@ -57,11 +56,8 @@ impl<S: Service> Inner<S> {
             }
             entry.rpc.handle_last_xid(header.last_xid);
         }
-        if is_callback {
-            core.lock_returned(id, RevokedLock::Callback(header.xid));
-            if let Some(service) = self.service() {
-                service.acknowledged(id, header.xid);
-            }
+        if is_callback && let Some(service) = self.service() {
+            service.acknowledged(id, header.xid);
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::clients::export::ClientExport;
 use crate::clients::rows::ExportId;
 use crate::lease::lease;
-use crate::locks::deadlines::{ClientProgress, RevokedLock};
+use crate::locks::deadlines::RevokedLock;
 use crate::target_core::TargetCore;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -86,10 +86,8 @@ impl TargetCore {
     /// Clients that have missed the deadline of a revoked lock, with the cause for the log.
     pub(crate) fn expired_revokes(&self) -> Vec<(ExportId, String)> {
         let exports = self.clients().exports();
-        let progress = |export| {
-            let entry = exports.get(export).filter(|e| e.lease_ending().is_none())?;
-            Some(ClientProgress::new(entry.connected_since()?, entry.acknowledged()))
-        };
-        self.revoke_deadlines().borrow_mut().expired(self.ctx.now(), lease(self), progress)
+        let connected_since =
+            |export| exports.get(export).filter(|e| e.lease_ending().is_none())?.connected_since();
+        self.revoke_deadlines().borrow_mut().expired(self.ctx.now(), lease(self), connected_since)
     }
 }

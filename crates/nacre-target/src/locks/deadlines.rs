@@ -2,8 +2,8 @@
 //!
 //! Rules: the deadline is one lease after the revocation. The lease of a client that misses it is no longer renewed, so
 //! that the client is evicted when it has run out, whether it has acknowledged the callback or not. Work under the lock
-//! extends the deadline (a request that names the lock; for a lock that the acknowledgement returns, any
-//! acknowledgement of that client), and so does a new connection, but never beyond [`EXTENSION_LEASES_MAX`] leases.
+//! extends the deadline (a request that names the lock), and so does a new connection, but never beyond
+//! [`EXTENSION_LEASES_MAX`] leases.
 //! While a client is not connected, only its lease counts.
 //! Not here: callbacks that are not acknowledged at all (`lease.rs`).
 
@@ -13,7 +13,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
-use nacre_types::{Instant, LockCookie, Xid};
+use nacre_types::{Instant, LockCookie};
 
 /// The longest extension of a deadline, in leases.
 pub(crate) const EXTENSION_LEASES_MAX: u32 = 30;
@@ -21,24 +21,10 @@ pub(crate) const EXTENSION_LEASES_MAX: u32 = 30;
 /// Names a revoked lock of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RevokedLock {
-    /// The acknowledgement of this callback returns the lock.
-    Callback(Xid),
     /// A cancel returns the lock.
     Cookie(LockCookie),
     /// A cancel that names this revoke returns the bits of an inode lock.
     Inode(u64),
-}
-
-/// The connection of a client, as far as deadlines depend on it.
-pub(crate) struct ClientProgress {
-    connected_since: Instant,
-    acknowledged: Instant,
-}
-impl ClientProgress {
-    /// Since when the client is connected, and when it last acknowledged a callback.
-    pub(crate) fn new(connected_since: Instant, acknowledged: Instant) -> Self {
-        Self { connected_since, acknowledged }
-    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -93,25 +79,21 @@ impl RevokeDeadlines {
     pub(crate) fn next_check(&self) -> Option<Instant> {
         (!self.revoked.is_empty()).then_some(self.next_check)
     }
-    /// Clients with a lock whose deadline has passed, and the cause for the log. `progress` is `None` for a client that
+    /// Clients with a lock whose deadline has passed, and the cause for the log. `connected_since` is `None` for a client that
     /// is not connected or whose lease is ending already.
     pub(crate) fn expired(
         &mut self,
         now: Instant,
         lease: Duration,
-        progress: impl Fn(ExportId) -> Option<ClientProgress>,
+        connected_since: impl Fn(ExportId) -> Option<Instant>,
     ) -> Vec<(ExportId, String)> {
         if now < self.next_check {
             return Vec::new();
         }
         let (mut expired, mut next) = (Vec::<(ExportId, String)>::new(), now + lease);
-        for ((export, lock), revocation) in &self.revoked {
-            let Some(client) = progress(*export) else { continue };
-            let acknowledged = match lock {
-                RevokedLock::Callback(_) => client.acknowledged,
-                RevokedLock::Cookie(_) | RevokedLock::Inode(_) => revocation.used,
-            };
-            let progress = revocation.used.max(client.connected_since).max(acknowledged);
+        for ((export, _), revocation) in &self.revoked {
+            let Some(connected_since) = connected_since(*export) else { continue };
+            let progress = revocation.used.max(connected_since);
             let deadline = (progress + lease).min(revocation.since + lease * EXTENSION_LEASES_MAX);
             if deadline > now {
                 next = next.min(deadline);

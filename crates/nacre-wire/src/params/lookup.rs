@@ -189,7 +189,7 @@ mod tests {
         for (pattern, explanation) in [
             ("mdc.*.max_rpcs", "similar names: mdc.*.max_rpcs_in_flight"),
             ("mdc.*.max_rpc_in_flight", "similar names: mdc.*.max_rpcs_in_flight"),
-            ("mdt.*.dir_hold_max", "similar names: mdt.*.dir_holds_max"),
+            ("mdt.*.inode_lock_max", "similar names: mdt.*.inode_locks_max"),
             ("commit_on_share", "similar names: mdt.*.commit_on_sharing"),
             ("mtd.*.commit_on_sharing", "similar names: mdt.*.commit_on_sharing"),
             (

@@ -159,10 +159,6 @@ groups! {
         OpenFiles: Row::gauge("open_files", "handles", "Handles that clients have open.");
         CommitOnSharing: Row::switch("commit_on_sharing", false, "1: a change waits until changes of other clients on \
             which it depends are durable. 0: it does not wait if the other client has the reply and can replay its change.");
-        DirHolds: Row::gauge("dir_holds", "holds", "Directories that clients may cache, counted once for each client.");
-        DirHoldsMax: Row::number("dir_holds_max", (1, 65_535, "holds"), Number(1024), "Limit of dir_holds for one client. \
-            At the limit, a new hold replaces one that is older than 30 s.");
-        DirHoldRevokes: Row::gauge("dir_hold_revokes", "holds", "Holds of directories that were revoked since the start.");
         InodeLocks: Row::gauge("inode_locks", "inodes", "Inodes of which clients have locks, counted once for each client: \
             they may cache names and attributes.");
         InodeLocksMax: Row::number("inode_locks_max", (1, 16_000_000, "inodes"), Number(400_000), "Limit of inode_locks for \

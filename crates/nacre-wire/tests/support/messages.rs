@@ -288,16 +288,6 @@ messages! {
         FreeSpaceReply = FreeSpaceReply { freed: true };
         LockGranted = LockGranted { cookie: LockCookie(1), state: state() };
         LockBlocking = LockBlocking { cookie: LockCookie(1) };
-        DirTail = DirTail {
-            granted: Some(DirGrant {
-                revokes: 3, seen: Transno(1 << 32), parent: Fid::ROOT, name: Bytes::from_static(b"d"),
-            }),
-            changed: vec![DirState {
-                attr: entry().attr, kill_priv: false, parent: Fid::ROOT, name: Bytes::from_static(b"d"),
-            }],
-            removed: vec![fid(3)],
-        };
-        RevokeDir = RevokeDir { fid: fid(1), number: 4 };
         LookupReply = LookupReply { entry: Some(entry()) };
         LockTail = LockTail {
             seen: Transno(1 << 32), granted: vec![inode_grant()],

@@ -1,9 +1,12 @@
 //! File locks: random histories against a model that knows single bytes, and the classic deadlocks.
 
+mod support;
+
 use nacre_dlm::policy::flock::{Family, Kind, Lock, Owner};
 use nacre_dlm::server::{FlockSpace, Outcome, WaitResult};
 use nacre_types::{Fid, Generation, LockCookie};
 use std::collections::{BTreeMap, BTreeSet};
+use support::Rng;
 
 const FILES: u64 = 3;
 const BYTES: u64 = 24;
@@ -16,17 +19,6 @@ fn owner(client: u32, owner: u64, family: Family) -> Owner {
 }
 fn lock(start: u64, end: u64, kind: Kind) -> Lock {
     Lock { start, end, kind, pid: 1 }
-}
-
-struct Rng(u64);
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
 }
 
 /// Who holds each byte, and who waits for what.

@@ -3,6 +3,8 @@
 //! The server has a version for every bit of every inode. A read captures versions between its claim and its reply; a
 //! mount answers from its cache what a lock covers. Nothing that it answers may be older than a change of another mount.
 
+mod support;
+
 use nacre_dlm::client::{EpochChange, GrantedInodeLocks, InodeCancel};
 use nacre_dlm::policy::{InodeBits, InodeMode};
 use nacre_dlm::server::{
@@ -11,6 +13,7 @@ use nacre_dlm::server::{
 use nacre_types::{ConnEpoch, Fid, Generation, Instant};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use support::Rng;
 
 const PR: InodeMode = InodeMode::Pr;
 
@@ -18,15 +21,7 @@ fn fid(n: u64) -> Fid {
     Fid::from_ino((0x100 << 24) + 1 + n)
 }
 
-struct Rng(u64);
 impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
     fn bits(&mut self) -> InodeBits {
         InodeBits::from_number((self.below(16) & self.below(16)) as u16).expect("eight bits")
     }

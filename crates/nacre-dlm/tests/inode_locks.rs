@@ -1,5 +1,7 @@
 //! Inode-bit locks of an MDT: random histories against a naive model, and the rules one by one.
 
+mod support;
+
 use nacre_dlm::policy::{HeldBits, InodeBits, InodeMode};
 use nacre_dlm::server::{
     InodeClaim, InodeGrant, InodeLockEffect, InodeLockState, InodeLocks, InodeRevoke, PAUSE_MAX, PAUSE_MIN,
@@ -8,6 +10,7 @@ use nacre_dlm::server::{
 use nacre_types::{Fid, Generation, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use support::Rng;
 
 const PR: InodeMode = InodeMode::Pr;
 const EX: InodeMode = InodeMode::Ex;
@@ -25,15 +28,7 @@ fn bits(number: u64) -> InodeBits {
     InodeBits::from_number(number as u16).expect("eight bits")
 }
 
-struct Rng(u64);
 impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
     fn mode(&mut self) -> InodeMode {
         if self.below(4) == 0 { EX } else { PR }
     }

@@ -1,75 +1,22 @@
 //! Programs on a mounted in-memory file system. A module of `mount.rs` per transport.
 
-use crate::common::{self, memfs::MemFs, solo::Solo};
-use nacre_fuse::{
-    MountError, MountOptions, SessionConfig, Transport, Unmount, check_mount_point, mount_fuse, unmount_fuse,
-};
+use crate::common::served::{Served, options};
+use crate::common::{self, memfs::MemFs};
+use nacre_fuse::{MountError, Unmount, check_mount_point, mount_fuse, unmount_fuse};
 use rustix::fs::{self, AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-
-struct Served {
-    dir: tempfile::TempDir,
-    path: PathBuf,
-    solo: Option<Solo<MemFs>>,
-}
+use std::path::Path;
 
 /// Whether this module is the one for io_uring.
 fn rings() -> bool {
     module_path!().ends_with("rings")
 }
 
-fn options() -> MountOptions {
-    MountOptions {
-        source: "memory".to_owned(),
-        read_only: false,
-        no_suid: false,
-        no_dev: false,
-        no_exec: false,
-        atime: nacre_fuse::KernelAtime::default(),
-        session: SessionConfig { readdirplus: true, rings: rings(), ..SessionConfig::default() },
-    }
-}
-
 fn served() -> Option<Served> {
-    if !rustix::process::getuid().is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("skipped: needs root and /dev/fuse");
-        return None;
-    }
-    let dir = tempfile::Builder::new().prefix("fuse-layer-").tempdir().unwrap();
-    let mut mounted = mount_fuse(dir.path(), &options()).unwrap();
-    let path = mounted.path.clone();
-    let solo = Solo::serve(&mut mounted, MemFs::new);
-    let served = Served { dir, path, solo: Some(solo) };
-    if rings() && !matches!(mounted.transport, Transport::Rings { .. }) {
-        eprintln!("skipped: {}", mounted.transport);
-        return None;
-    }
-    Some(served)
-}
-impl Served {
-    fn at(&self, name: &str) -> PathBuf {
-        self.path.join(name)
-    }
-    fn solo(&self) -> &Solo<MemFs> {
-        self.solo.as_ref().unwrap()
-    }
-}
-impl Drop for Served {
-    fn drop(&mut self) {
-        if let Some(solo) = self.solo.take() {
-            if std::thread::panicking() {
-                drop(unmount_fuse(&self.path, Unmount::Force));
-            } else {
-                common::unmount(&self.path);
-            }
-            solo.stop();
-        }
-        let _ = &self.dir;
-    }
+    Served::new(rings())
 }
 
 #[test]
@@ -311,9 +258,9 @@ fn a_mount_point_whose_server_died_is_cleared() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let mounted = mount_fuse(dir.path(), &options()).unwrap();
+    let mounted = mount_fuse(dir.path(), &options(rings())).unwrap();
     // Nobody serves it: looking at it would hang.
-    let error = mount_fuse(dir.path(), &options()).err().unwrap().to_string();
+    let error = mount_fuse(dir.path(), &options(rings())).err().unwrap().to_string();
     assert!(error.contains("a mount point already (fuse.nacre, its server does not answer)"), "{error}");
     // The last descriptor goes: as after kill -9.
     drop(mounted);

@@ -1,9 +1,15 @@
 //! For tests and spikes of the FUSE layer: a file system in memory, and a driver with one thread.
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "each user takes a part")]
-#![allow(clippy::unwrap_used, let_underscore_drop, reason = "a failure here fails the test")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    let_underscore_drop,
+    reason = "a failure here fails the test"
+)]
 #![allow(clippy::disallowed_methods, reason = "tests poll")]
 
 pub mod memfs;
+pub mod served;
 pub mod solo;
 
 use nacre_fuse::{MountError, Unmount, unmount_fuse};

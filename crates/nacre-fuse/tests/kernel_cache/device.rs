@@ -1,75 +1,21 @@
 //! What the kernel may use without asking, and no longer: the cases, a module per transport.
 
-use crate::common::{self, memfs::MemFs, solo::Solo};
+use crate::common::{self, served::Served};
 use nacre_client::{Stale, Validity};
 use nacre_fuse::abi::op;
-use nacre_fuse::{MountOptions, SessionConfig, Transport, Unmount, mount_fuse, unmount_fuse};
 use nacre_types::Fid;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
+use std::path::Path;
 use std::time::{Duration, Instant};
-
-struct Served {
-    dir: tempfile::TempDir,
-    path: PathBuf,
-    solo: Option<Solo<MemFs>>,
-}
 
 /// Whether this module is the one for io_uring.
 fn rings() -> bool {
     module_path!().ends_with("rings")
 }
 
-fn options() -> MountOptions {
-    MountOptions {
-        source: "memory".to_owned(),
-        read_only: false,
-        no_suid: false,
-        no_dev: false,
-        no_exec: false,
-        atime: nacre_fuse::KernelAtime::default(),
-        session: SessionConfig { readdirplus: true, rings: rings(), ..SessionConfig::default() },
-    }
-}
-
 fn served() -> Option<Served> {
-    if !rustix::process::getuid().is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("skipped: needs root and /dev/fuse");
-        return None;
-    }
-    let dir = tempfile::Builder::new().prefix("fuse-layer-").tempdir().unwrap();
-    let mut mounted = mount_fuse(dir.path(), &options()).unwrap();
-    let path = mounted.path.clone();
-    let solo = Solo::serve(&mut mounted, MemFs::new);
-    let served = Served { dir, path, solo: Some(solo) };
-    if rings() && !matches!(mounted.transport, Transport::Rings { .. }) {
-        eprintln!("skipped: {}", mounted.transport);
-        return None;
-    }
-    Some(served)
-}
-impl Served {
-    fn at(&self, name: &str) -> PathBuf {
-        self.path.join(name)
-    }
-    fn solo(&self) -> &Solo<MemFs> {
-        self.solo.as_ref().unwrap()
-    }
-}
-impl Drop for Served {
-    fn drop(&mut self) {
-        if let Some(solo) = self.solo.take() {
-            if std::thread::panicking() {
-                drop(unmount_fuse(&self.path, Unmount::Force));
-            } else {
-                common::unmount(&self.path);
-            }
-            solo.stop();
-        }
-        let _ = &self.dir;
-    }
+    Served::new(rings())
 }
 
 const LONG: Duration = Duration::from_secs(60);
@@ -83,46 +29,6 @@ fn caching(validity: Duration) -> Option<Served> {
 
 fn name(parent: Fid, name: &str) -> Stale {
     Stale::Name { parent, name: name.to_owned().into() }
-}
-
-impl Served {
-    /// Requests so far that ask for names or attributes.
-    fn questions(&self) -> u64 {
-        let of = [op::LOOKUP, op::GETATTR, op::STATX, op::READDIR, op::READDIRPLUS];
-        self.solo().ask_door(move |door| of.iter().map(|o| door.stats().requests(*o)).sum())
-    }
-    fn ino(&self, path: &str) -> u64 {
-        std::fs::metadata(self.at(path)).unwrap().ino()
-    }
-    /// A call on another thread, whose reply is held back; returns when the reply has been decided.
-    fn held<R: Send + 'static>(
-        &self,
-        operations: &'static [u32],
-        call: impl FnOnce() -> R + Send + 'static,
-    ) -> JoinHandle<R> {
-        self.solo().hold_replies(operations);
-        let before = self.solo().held_replies();
-        let thread = std::thread::spawn(call);
-        common::eventually("its reply is held back", || self.solo().held_replies() > before);
-        thread
-    }
-    /// The kernel is told to forget; returns when that is complete.
-    fn forget(&self, stale: Vec<Stale>) {
-        let before = self.forgotten();
-        self.solo().call(move |fs| fs.forget(stale));
-        common::eventually("the kernel has forgotten", || self.forgotten() > before);
-    }
-    fn forgotten(&self) -> u32 {
-        self.solo().ask(|fs| fs.forgotten.get())
-    }
-    fn replace(&self, file: &'static str) -> u64 {
-        self.solo().ask(move |fs| fs.replace_behind(Fid::ROOT, file.as_bytes()).ino())
-    }
-    fn counter(&self, name: &str) -> u64 {
-        let text = self.solo().ask_door(|door| door.kernel_cache_text());
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-        line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
-    }
 }
 
 #[test]

@@ -88,6 +88,8 @@ enum Task {
     Cost,
     /// Stands between a client and a server and delays, drops, doubles and swaps whole frames
     Proxy(e2e::Proxy),
+    /// Random changes and checks by several programs on two mounts, with a watchdog; a mount that is stopped or cut off
+    Pairs(e2e::Pairs),
     /// Changes that one mount has completed are seen by the other: every change × every observation
     Matrix {
         #[arg(long, default_value_t = 100)]
@@ -122,6 +124,7 @@ fn main() -> Result<()> {
         Task::Sweep(sweep) => e2e::sweep(&sweep),
         Task::Cost => cost::run(),
         Task::Proxy(options) => e2e::proxy(&options),
+        Task::Pairs(options) => e2e::pairs(&options),
         Task::Matrix { rounds } => e2e::matrix(rounds),
     }
 }

@@ -74,6 +74,18 @@ impl System {
         bail!("no process serves {mount}")
     }
 
+    /// The processes of this system: those that have registered in its run directory.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        let files = std::fs::read_dir(self.base.path().join("run")).into_iter().flatten().flatten();
+        files.filter_map(|file| file.file_name().to_str()?.strip_suffix(".json")?.parse().ok()).collect()
+    }
+
+    /// The counters of the kernel's caches of all mounts, a line for each.
+    pub(crate) fn kernel_caches(&self) -> Result<String> {
+        let text = output(self.nacre().args(["lctl", "get_param", "llite.*.kernel_cache"]))?;
+        Ok(text.lines().map(str::trim).collect::<Vec<_>>().join(" ").replace(" llite", "\nllite"))
+    }
+
     /// kill -9 of `up`; the dead mount point stays.
     pub(crate) fn kill(&self) -> Result<()> {
         let pid = self.pid()?;

@@ -20,19 +20,19 @@ const HOSTS: [(&str, &str); 6] = [
     ("mnt0", "10.78.0.5"),
     ("mnt1", "10.78.0.6"),
 ];
-pub(super) const SERVERS: [&str; 4] = ["mgs", "mdt", "ost0", "ost1"];
-pub(super) const MDT: usize = 1;
-pub(super) const MOUNTS: usize = 2;
+pub(crate) const SERVERS: [&str; 4] = ["mgs", "mdt", "ost0", "ost1"];
+pub(crate) const MDT: usize = 1;
+pub(crate) const MOUNTS: usize = 2;
 /// A server or mount that was started serves within this time, or the run has failed.
-pub(super) const START_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Options of the proxy before each server; `None`: no proxy.
-pub(super) type Proxies = [Option<Vec<String>>; SERVERS.len()];
+pub(crate) type Proxies = [Option<Vec<String>>; SERVERS.len()];
 
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     nacre: PathBuf,
     network: Network,
-    pub(super) base: tempfile::TempDir,
+    pub(crate) base: tempfile::TempDir,
     servers: Vec<Option<Child>>,
     mounts: Vec<Option<Child>>,
     proxies: Vec<Child>,
@@ -40,7 +40,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    pub(super) fn start(nacre: PathBuf, proxies: &Proxies) -> Result<Self> {
+    pub(crate) fn start(nacre: PathBuf, proxies: &Proxies) -> Result<Self> {
         let base = tempfile::Builder::new().prefix("nacre-crash-").tempdir()?;
         let prefix = format!("c{}-", std::process::id());
         let network = Network::new(&prefix, &HOSTS)?;
@@ -87,14 +87,14 @@ impl Cluster {
 
     // ---- where things are
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.base.path().join(name)
     }
-    pub(super) fn mount(&self, at: usize) -> PathBuf {
+    pub(crate) fn mount(&self, at: usize) -> PathBuf {
         self.path(HOSTS[SERVERS.len() + at].0)
     }
     /// A nacre command that talks to the processes of this run.
-    pub(super) fn nacre(&self) -> Command {
+    pub(crate) fn nacre(&self) -> Command {
         self.command(&self.nacre)
     }
     fn command(&self, program: &Path) -> Command {
@@ -109,7 +109,7 @@ impl Cluster {
         Ok(OpenOptions::new().create(true).append(true).open(self.path(&format!("{name}.log")))?)
     }
     /// The last lines of every log.
-    pub(super) fn last_lines(&self, lines: usize) -> String {
+    pub(crate) fn last_lines(&self, lines: usize) -> String {
         let mut out = String::new();
         for (name, _) in HOSTS {
             let log = fs::read_to_string(self.path(&format!("{name}.log"))).unwrap_or_default();
@@ -122,7 +122,7 @@ impl Cluster {
     // ---- servers
 
     /// Starts a server; `Ok` says nothing of whether it serves already.
-    pub(super) fn serve(&mut self, at: usize, options: &[&str]) -> Result<()> {
+    pub(crate) fn serve(&mut self, at: usize, options: &[&str]) -> Result<()> {
         let (name, address) = HOSTS[at];
         let mut serve = self.network.on(name, &self.nacre);
         self.environment(&mut serve);
@@ -136,11 +136,11 @@ impl Cluster {
         self.servers[at] = Some(serve.spawn().with_context(|| format!("cannot serve {name}"))?);
         Ok(())
     }
-    pub(super) fn kill_server(&mut self, at: usize) -> Result<()> {
+    pub(crate) fn kill_server(&mut self, at: usize) -> Result<()> {
         kill(&mut self.servers[at])
     }
     /// Kills a server and starts it again without waiting for its end.
-    pub(super) fn kill_and_serve(&mut self, at: usize) -> Result<()> {
+    pub(crate) fn kill_and_serve(&mut self, at: usize) -> Result<()> {
         let mut old = self.servers[at].take();
         if let Some(child) = &mut old {
             child.kill()?;
@@ -149,7 +149,7 @@ impl Cluster {
         kill(&mut old)
     }
     /// Stops a server by signal and starts another that takes over.
-    pub(super) fn take_over(&mut self, at: usize) -> Result<()> {
+    pub(crate) fn take_over(&mut self, at: usize) -> Result<()> {
         let mut old = self.servers[at].take();
         if let Some(child) = &old {
             signal(child, Signal::STOP)?;
@@ -166,20 +166,20 @@ impl Cluster {
         next
     }
     /// SIGSTOP or SIGCONT of server or mount (mounts count on after the servers).
-    pub(super) fn freeze(&self, host: usize, stop: bool) -> Result<()> {
+    pub(crate) fn freeze(&self, host: usize, stop: bool) -> Result<()> {
         let child = self.servers.iter().chain(&self.mounts).nth(host).and_then(Option::as_ref);
         signal(child.context("not running")?, if stop { Signal::STOP } else { Signal::CONT })
     }
-    pub(super) fn link(&self, host: usize, up: bool) -> Result<()> {
+    pub(crate) fn link(&self, host: usize, up: bool) -> Result<()> {
         self.network.link(HOSTS[host].0, up)
     }
-    pub(super) fn host_name(host: usize) -> &'static str {
+    pub(crate) fn host_name(host: usize) -> &'static str {
         HOSTS[host].0
     }
 
     // ---- mounts
 
-    pub(super) fn start_mount(&mut self, at: usize) -> Result<()> {
+    pub(crate) fn start_mount(&mut self, at: usize) -> Result<()> {
         let (name, _) = HOSTS[SERVERS.len() + at];
         let dir = self.mount(at);
         // Programs made files where nothing was mounted.
@@ -199,7 +199,7 @@ impl Cluster {
         Ok(())
     }
     /// Kills a mount's process and takes its mount point away.
-    pub(super) fn kill_mount(&mut self, at: usize) -> Result<()> {
+    pub(crate) fn kill_mount(&mut self, at: usize) -> Result<()> {
         let killed = kill(&mut self.mounts[at]);
         drop(Command::new("umount").arg("-l").arg(self.mount(at)).stderr(Stdio::null()).status());
         killed
@@ -208,7 +208,7 @@ impl Cluster {
     // ---- the end
 
     /// Stops everything as planned; returns the processes that did not stop and the mounts that were left.
-    pub(super) fn stop(&mut self) -> Result<Vec<String>> {
+    pub(crate) fn stop(&mut self) -> Result<Vec<String>> {
         let mut wrong = Vec::new();
         for at in 0..MOUNTS {
             let dir = self.mount(at);

@@ -82,7 +82,7 @@ impl<'a> Faults<'a> {
             sh(cluster.nacre().args(["lfs", "setstripe", "-i", ost]).arg(&dir))?;
         }
         let (began, happened) = (Instant::now(), Vec::new());
-        let rng = Rng(options.seed | 1);
+        let rng = Rng::new(options.seed);
         Ok(Self {
             options,
             cluster,

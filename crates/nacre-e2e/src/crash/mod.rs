@@ -5,7 +5,7 @@
 //! that a *server's* fault causes is a violation: its callers wait. When a *mount* is killed or evicted, only the calls
 //! that were under way may fail. At the end everything is compared through the other mount, stopped and checked.
 
-mod cluster;
+pub(crate) mod cluster;
 mod common;
 mod faults;
 mod loads;
@@ -25,6 +25,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+pub(crate) use worker::Rng;
 use worker::Worker;
 
 /// Workers per mount.

@@ -20,9 +20,13 @@ const FILE_BYTES_MAX: usize = 64 << 10;
 
 pub(super) type Io<T> = std::io::Result<T>;
 
-pub(super) struct Rng(pub(super) u64);
+pub(crate) struct Rng(u64);
 impl Rng {
-    pub(super) fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn new(seed: u64) -> Self {
+        // Zero would stay zero.
+        Self(seed | 1)
+    }
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -80,7 +84,7 @@ impl<'a> Worker<'a> {
     ) -> Io<Self> {
         let dir = root.join(format!("worker{id}"));
         fs::create_dir(&dir)?;
-        let rng = Rng(seed.wrapping_add(id * 7919).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let rng = Rng::new(seed.wrapping_add(id * 7919).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let (names, contents) = (BTreeMap::new(), BTreeMap::new());
         Ok(Self { shared, common, id, mount, root, dir, rng, names, contents, next: 0 })
     }

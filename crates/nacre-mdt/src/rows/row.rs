@@ -131,19 +131,6 @@ codec_struct! {
 impl Row for Inode {}
 impl Row for EntryRow {
     const VERSION: u8 = 2;
-
-    /// Rows of version 1 have no version of their name: it counts as made before everything.
-    fn from_row(bytes: &[u8]) -> Result<Self, RowError> {
-        match bytes.split_first() {
-            None => Err(RowError::Empty),
-            Some((&Self::VERSION, rest)) => fields(rest),
-            Some((1, rest)) => {
-                let ((name, fid), file_type) = fields(rest)?;
-                Ok(Self { name, fid, file_type, version: 0 })
-            }
-            Some((&found, _)) => Err(RowError::Version { found, known: Self::VERSION }),
-        }
-    }
 }
 impl Row for OpenRow {}
 impl Row for Stripes {}
@@ -244,10 +231,6 @@ mod tests {
         let entry =
             EntryRow { name: Bytes::from_static(b"ab"), fid, file_type: FileType::Regular, version: 7 };
         assert_eq!(hex(&entry.to_row()), "02020000006162000100000000000002000000080700000000000000");
-        let mut older = entry.to_row();
-        older.truncate(older.len() - 8);
-        older[0] = 1;
-        assert_eq!(EntryRow::from_row(&older), Ok(EntryRow { version: 0, ..entry }));
         assert_eq!(hex(&OpenRow { fid, flags: 2 }.to_row()), "0100010000000000000200000002000000");
         assert_eq!(hex(&Stripes { stripes: vec![3] }.to_row()), "010100000003000000");
         let unsettled = Unsettled { pending: vec![Generation(1)], tainted: false };

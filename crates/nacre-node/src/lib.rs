@@ -23,7 +23,7 @@ pub use event::{ConnId, Effect, Event, IoTicket, Logic, Origin, visit};
 pub use executor::{Awaited, Promise, TaskId, WaitList, join_all};
 pub use gate::{Gate, Inside};
 pub use log_limiter::{LogLimiter, LogLimiters, RepeatedErrors};
-pub use outbox::{Next, Outbox, OutboxError};
+pub use outbox::{Claim, Next, Outbox, OutboxError};
 pub use peer::{Call, Peer, PeerConfig, Peers, Reply, RpcError};
 pub use permit::{Permit, Revoked};
 pub use store::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp, StoreSpace};

@@ -2,12 +2,12 @@
 //!
 //! Frames are added *inside* the visit that produced them, so their order is the order of visits. The thread that
 //! leaves the island takes the token and drains the queue; a second thread that finds the token taken continues with
-//! its own work, because the holder will see its frames.
+//! its own work, because the holder will see its frames, or waits for the token, which the holder then passes on.
 //!
 //! Invariants: (1) at most one holder of the token; (2) items leave in the order in which they came; (3) the token is
-//! released only in the same step that found the queue empty, so no item is left without a holder; (4) the queued items
-//! never cost more than the bound, unless the bound is `usize::MAX`. Not here: the lock around it (the driver's; the
-//! simulator needs none), sockets, the meaning of items.
+//! released only in the same step that found the queue empty or a thread waiting for it, so no item is left without a
+//! thread that looks at it; (4) the queued items never cost more than the bound, unless the bound is `usize::MAX`. Not
+//! here: the lock around it (the driver's; the simulator needs none), the wait, sockets, the meaning of items.
 
 use alloc::collections::VecDeque;
 
@@ -30,6 +30,17 @@ pub enum Next<T> {
     Released,
 }
 
+/// The result of asking for the token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// The caller holds it.
+    Taken,
+    /// The caller has nothing to do: the queue is empty, or the holder of the token will see what is in it.
+    Nothing,
+    /// Another thread holds it; the caller is counted as waiting.
+    Waiting,
+}
+
 /// A queue with one drainer at a time.
 #[derive(Debug)]
 pub struct Outbox<T> {
@@ -37,13 +48,15 @@ pub struct Outbox<T> {
     bytes: usize,
     bytes_max: usize,
     token_taken: bool,
+    /// Threads that wait for the token.
+    waiting: u32,
     closed: bool,
 }
 
 impl<T> Outbox<T> {
     /// Empty, token free. `bytes_max` bounds the sum of the costs that are queued.
     pub fn new(bytes_max: usize) -> Self {
-        Self { queue: VecDeque::new(), bytes: 0, bytes_max, token_taken: false, closed: false }
+        Self { queue: VecDeque::new(), bytes: 0, bytes_max, token_taken: false, waiting: 0, closed: false }
     }
     /// Empty, with the token held by the creator: no item leaves before it releases the token (a connection that is
     /// being opened).
@@ -75,6 +88,37 @@ impl<T> Outbox<T> {
         }
         self.token_taken = true;
         true
+    }
+    /// Takes the token as [`Outbox::take_token`] does, or begins to wait for it. A thread that waits calls
+    /// [`Outbox::wait_for_token`] again and again, and [`Outbox::end_wait`] if it loses patience.
+    pub fn take_token_or_wait(&mut self) -> Claim {
+        if self.take_token() {
+            return Claim::Taken;
+        }
+        if self.queue.is_empty() {
+            return Claim::Nothing;
+        }
+        self.waiting += 1;
+        Claim::Waiting
+    }
+    /// Whether the wait is over: the token was taken, or others have sent everything.
+    pub fn wait_for_token(&mut self) -> Claim {
+        if self.token_taken && !self.queue.is_empty() {
+            return Claim::Waiting;
+        }
+        self.end_wait()
+    }
+    /// Ends a wait. The token is taken if it is free, because its last holder may have left items for this thread.
+    pub fn end_wait(&mut self) -> Claim {
+        self.waiting -= 1;
+        if self.take_token() { Claim::Taken } else { Claim::Nothing }
+    }
+    /// Releases the token if a thread waits for it and there is something to do with it: that thread takes it.
+    pub fn pass_token_on(&mut self) -> bool {
+        assert!(self.token_taken, "passed on a token that it did not hold");
+        let passed = self.waiting > 0 && !self.queue.is_empty();
+        self.token_taken = !passed;
+        passed
     }
     /// The next item for the holder of the token; if there is none, releases the token. One step: a later push finds
     /// the token free.
@@ -143,6 +187,32 @@ mod tests {
         assert_eq!(o.queued_bytes(), 0);
         o.push(4, 10).unwrap();
         assert!(o.take_token());
+    }
+
+    #[test]
+    fn the_token_is_passed_on_to_a_thread_that_waits_and_no_item_is_left_to_nobody() {
+        let mut o = Outbox::new(100);
+        assert_eq!(o.take_token_or_wait(), Claim::Nothing);
+        o.push(1, 1).unwrap();
+        assert_eq!((o.take_token_or_wait(), o.take_next()), (Claim::Taken, Next::Item(1)));
+        o.push(2, 1).unwrap();
+        assert!(!o.pass_token_on(), "nobody waits");
+        assert_eq!((o.take_token_or_wait(), o.wait_for_token()), (Claim::Waiting, Claim::Waiting));
+        assert!(o.pass_token_on());
+        assert_eq!((o.wait_for_token(), o.take_next()), (Claim::Taken, Next::Item(2)));
+        // The waiting thread loses patience just when the token is passed on.
+        o.push(3, 1).unwrap();
+        assert_eq!(o.take_token_or_wait(), Claim::Waiting);
+        assert!(o.pass_token_on());
+        assert_eq!((o.end_wait(), o.take_next()), (Claim::Taken, Next::Item(3)));
+        // And before: the holder sees its item.
+        o.push(4, 1).unwrap();
+        assert_eq!((o.take_token_or_wait(), o.end_wait()), (Claim::Waiting, Claim::Nothing));
+        assert!(!o.pass_token_on());
+        // Another thread sends its item.
+        assert_eq!(o.take_token_or_wait(), Claim::Waiting);
+        assert_eq!((o.take_next(), o.wait_for_token()), (Next::Item(4), Claim::Nothing));
+        assert_eq!(o.take_next(), Next::Released);
     }
 
     #[test]

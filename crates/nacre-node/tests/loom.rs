@@ -5,7 +5,7 @@
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
-use nacre_node::{Next, Outbox, Permit, Revoked};
+use nacre_node::{Claim, Next, Outbox, Permit, Revoked};
 
 /// Three preemptions per run: all interleavings that matter, in seconds.
 fn model(f: impl Fn() + Sync + Send + 'static) {
@@ -28,14 +28,43 @@ fn drain(outbox: &Mutex<Outbox<u32>>, wire: &Mutex<Vec<u32>>) {
     }
 }
 
+/// The same for a thread that looks up to `looks` times whether it gets the token.
+fn drain_patiently(outbox: &Mutex<Outbox<u32>>, wire: &Mutex<Vec<u32>>, mut looks: u32) {
+    let mut claim = outbox.lock().unwrap().take_token_or_wait();
+    while claim == Claim::Waiting {
+        thread::yield_now();
+        let mut outbox = outbox.lock().unwrap();
+        claim = if looks > 0 { outbox.wait_for_token() } else { outbox.end_wait() };
+        looks = looks.saturating_sub(1);
+    }
+    let mut holds = claim == Claim::Taken;
+    while holds {
+        let next = outbox.lock().unwrap().take_next();
+        match next {
+            Next::Item(item) => {
+                wire.lock().unwrap().push(item);
+                holds = !outbox.lock().unwrap().pass_token_on();
+            }
+            Next::Released => holds = false,
+        }
+    }
+}
+
 #[test]
 fn an_outbox_keeps_the_order_of_visits_and_leaves_nothing_behind() {
-    model(|| {
+    keeps_order_and_leaves_nothing(drain);
+}
+#[test]
+fn an_outbox_whose_token_is_passed_on_does_so_too() {
+    keeps_order_and_leaves_nothing(|outbox, wire| drain_patiently(outbox, wire, 1));
+}
+fn keeps_order_and_leaves_nothing(drain: fn(&Mutex<Outbox<u32>>, &Mutex<Vec<u32>>)) {
+    model(move || {
         let outbox = Arc::new(Mutex::new(Outbox::new(usize::MAX)));
         let wire = Arc::new(Mutex::new(Vec::new()));
         // The island: a counter under its entry lock; the frame is queued inside.
         let island = Arc::new(Mutex::new(0u32));
-        let visit = |outbox: &Mutex<Outbox<u32>>, wire: &Mutex<Vec<u32>>, island: &Mutex<u32>| {
+        let visit = move |outbox: &Mutex<Outbox<u32>>, wire: &Mutex<Vec<u32>>, island: &Mutex<u32>| {
             {
                 let mut n = island.lock().unwrap();
                 *n += 1;

@@ -7,10 +7,10 @@
 //! local end is drained in slices, so that one busy pair does not occupy a thread forever.
 
 use crate::driver::{self, Work};
-use crate::entry::Guarded;
+use crate::entry::{Guarded, Spin};
 use crate::island::{Island, IslandRef};
 use crate::socket::SocketLink;
-use nacre_node::{ConnId, Event, Next, Outbox, OutboxError};
+use nacre_node::{Claim, ConnId, Event, Next, Outbox, OutboxError};
 use nacre_wire::Frame;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -97,14 +97,27 @@ impl Conn {
 
     /// Sends the frames in the outbox, unless another thread does so: that thread will see them.
     pub(crate) fn drain(self: &Arc<Self>) {
-        if !self.outbox.with(Outbox::take_token) {
-            return;
+        // The outbox of a connection that is being opened is held.
+        let Some(link) = self.link.get() else { return };
+        match link {
+            Link::Local { island, conn } if self.take_token_soon() => self.drain_local(island, *conn),
+            Link::Socket(link) if self.outbox.with(Outbox::take_token) => link.drain(self),
+            Link::Local { .. } | Link::Socket(_) => {}
         }
-        match self.link.get() {
-            Some(Link::Local { island, conn }) => self.drain_local(island, *conn),
-            Some(Link::Socket(link)) => link.drain(self),
-            None => unreachable!("the outbox of a connection that is being opened is held"),
+    }
+
+    /// Takes the token, and waits for it a little if another thread is visiting the other island for its own frame: the
+    /// thread that this one would leave its frame to would have to wake it for the reply, on another CPU.
+    fn take_token_soon(&self) -> bool {
+        /// The holder needs the lock of the outbox too.
+        const TURNS_BETWEEN_LOOKS: usize = 16;
+        let mut claim = self.outbox.with(Outbox::take_token_or_wait);
+        let mut spin = Spin::begin();
+        while claim == Claim::Waiting {
+            let goes_on = (0..TURNS_BETWEEN_LOOKS).all(|_| spin.again());
+            claim = self.outbox.with(if goes_on { Outbox::wait_for_token } else { Outbox::end_wait });
         }
+        claim == Claim::Taken
     }
 
     fn drain_local(self: &Arc<Self>, peer: &Weak<Island>, at_peer: ConnId) {
@@ -122,6 +135,9 @@ impl Conn {
                     peer.visit(Event::Closed { conn: at_peer, reason, absent: false });
                     self.outbox.with(Outbox::close);
                 }
+            }
+            if self.outbox.with(Outbox::pass_token_on) {
+                return;
             }
         }
         self.outbox.with(Outbox::give_back);

@@ -19,8 +19,25 @@ const TAKEN: u32 = 1;
 const CONTENDED: u32 = 2;
 
 /// Time for which a thread spins before it parks.
-#[cfg(not(loom))]
 const SPIN: std::time::Duration = std::time::Duration::from_micros(20);
+
+/// A bounded wait without sleeping.
+pub(crate) struct Spin {
+    end: std::time::Instant,
+    turns: u32,
+}
+impl Spin {
+    pub(crate) fn begin() -> Self {
+        Self { end: std::time::Instant::now() + SPIN, turns: 0 }
+    }
+    /// Passes a moment. False when [`SPIN`] has passed.
+    pub(crate) fn again(&mut self) -> bool {
+        std::hint::spin_loop();
+        self.turns += 1;
+        // The clock costs as much as some turns.
+        !self.turns.is_multiple_of(32) || std::time::Instant::now() < self.end
+    }
+}
 
 /// The cost of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,15 +80,12 @@ impl EntryLock {
 
     #[cfg(not(loom))]
     fn spin(&self) -> bool {
-        let start = std::time::Instant::now();
+        let mut spin = Spin::begin();
         loop {
-            for _ in 0..32 {
-                if self.word.load(Ordering::Relaxed) == FREE && self.try_lock() {
-                    return true;
-                }
-                std::hint::spin_loop();
+            if self.word.load(Ordering::Relaxed) == FREE && self.try_lock() {
+                return true;
             }
-            if start.elapsed() >= SPIN {
+            if !spin.again() {
                 return false;
             }
         }

@@ -182,6 +182,8 @@ impl Source for FuseSource {
         let Some(channel) = self.channels.get(index) else { return SourceState::Ended };
         for _ in 0..REQUESTS_PER_TURN {
             match channel.read() {
+                // It needs no action, so it is not worth a visit.
+                Ok(Read::Request(request)) if request.is_forget() => {}
                 // For a dead island: the request is dropped there, which answers EIO.
                 Ok(Read::Request(request)) => node.deliver(&self.island(), Event::Door(Box::new(request))),
                 Ok(Read::Empty) => break,
@@ -192,6 +194,8 @@ impl Source for FuseSource {
                 }
             }
         }
-        SourceState::More
+        // Beside rings only FORGET and INTERRUPT come here. Every removal of a file makes a FORGET, and a wake-up for each
+        // would cost as much as the removal; the kernel collects them.
+        if self.rings.get().is_some() { SourceState::Rests } else { SourceState::More }
     }
 }

@@ -74,6 +74,10 @@ impl FuseRequest {
     pub fn unique(&self) -> u64 {
         self.header.unique
     }
+    /// Whether the kernel has dropped inodes, which it does not wait for.
+    pub(crate) fn is_forget(&self) -> bool {
+        matches!(self.opcode(), op::FORGET | op::BATCH_FORGET)
+    }
     /// The inode of the request.
     ///
     /// # Errors

@@ -32,6 +32,8 @@ const PAUSE_MIN: Duration = Duration::from_micros(3);
 /// Needless wake-ups after which a helper stops.
 const HELP_NEEDLESS_MAX: u32 = 8;
 
+/// Time for which a source without urgent messages is not watched.
+const SOURCE_REST: Duration = Duration::from_millis(2);
 /// Interval at which a paused socket is checked.
 const PAUSE_LOOK: Duration = Duration::from_millis(5);
 
@@ -153,6 +155,7 @@ pub(crate) fn run(node: &Node, index: usize) {
         entries: BTreeMap::new(),
         timed: BTreeSet::new(),
         paused: BTreeSet::new(),
+        resting: BTreeMap::new(),
         swept: clock::now(),
         busy_since: clock::now(),
         needless: 0,
@@ -180,6 +183,8 @@ struct EventLoop<'a> {
     timed: BTreeSet<u64>,
     /// Sockets whose reading is paused because of their bytes in memory.
     paused: BTreeSet<u64>,
+    /// Sources that are not watched for the moment, until these times.
+    resting: BTreeMap<u64, Instant>,
     /// Time of the last check of sockets for progress.
     swept: Instant,
     /// End of the last pause in the kernel.
@@ -191,6 +196,7 @@ impl EventLoop<'_> {
     fn turn(&mut self, events: &mut Vec<epoll::Event>) {
         self.take_commands();
         let next = self.fire_timers().min(self.entry_deadlines()).min(self.sweep()).min(self.resume_reads());
+        let next = next.min(self.watch_rested());
         driver::run();
         self.wait(events, next);
         for event in events.drain(..) {
@@ -237,7 +243,7 @@ impl EventLoop<'_> {
 
     fn dispatch(&mut self, token: u64, flags: epoll::EventFlags) {
         let Some(entry) = self.entries.get_mut(&token) else { return };
-        let goes_on = match entry {
+        let state = match entry {
             Entry::Source(source) => {
                 let read = driver::together(|| {
                     catch_unwind(AssertUnwindSafe(|| source.ready(self.node, self.index)))
@@ -249,36 +255,39 @@ impl EventLoop<'_> {
                 if self.index > 0 {
                     self.count_needless();
                 }
-                state == SourceState::More
+                state
             }
             Entry::Listener(listener) => {
                 if listener.ready(self.shared) == Accepting::Rests {
                     self.timed.insert(token);
                 }
-                true
+                SourceState::More
             }
             Entry::Socket(socket) => {
-                let goes_on = socket.ready(self.shared, flags);
-                if goes_on && socket.is_paused() {
+                let is_open = socket.ready(self.shared, flags);
+                if is_open && socket.is_paused() {
                     self.paused.insert(token);
                 }
                 driver::run();
-                goes_on
+                if is_open { SourceState::More } else { SourceState::Ended }
             }
         };
-        match self.entries.get(&token) {
+        match (state, self.entries.get(&token)) {
+            (SourceState::More, _) | (_, None) => {}
+            (SourceState::Rests, Some(_)) => self.rest(token),
             // Its end affects every loop.
-            Some(Entry::Source(_)) if !goes_on => remove_source(self.node, SourceId(token)),
-            Some(_) if !goes_on => self.drop_entry(token),
-            Some(_) | None => {}
+            (SourceState::Ended, Some(Entry::Source(_))) => remove_source(self.node, SourceId(token)),
+            (SourceState::Ended, Some(_)) => self.drop_entry(token),
         }
     }
 
     fn drop_entry(&mut self, token: u64) {
         match self.entries.remove(&token) {
             Some(Entry::Source(source)) => {
+                let rests = self.resting.remove(&token).is_some();
                 if let Some(fd) = source.fd(self.index)
                     && self.watches_sources()
+                    && !rests
                 {
                     self.handle.unwatch(fd);
                 }
@@ -429,6 +438,35 @@ impl EventLoop<'_> {
         if let Err(error) = self.handle.watch(fd, token, flags) {
             tracing::error!(%error, "cannot watch the descriptor of a front end");
         }
+    }
+
+    /// Does not watch a source for a while.
+    fn rest(&mut self, token: u64) {
+        if let Some(Entry::Source(source)) = self.entries.get(&token)
+            && self.watches_sources()
+            && let Some(fd) = source.fd(self.index)
+        {
+            self.handle.unwatch(fd);
+            self.resting.insert(token, clock::now() + SOURCE_REST);
+        }
+    }
+    /// Watches sources again whose rest is over; returns the end of the next rest.
+    fn watch_rested(&mut self) -> u64 {
+        if self.resting.is_empty() {
+            return u64::MAX;
+        }
+        let now = clock::now();
+        let rested: Vec<u64> =
+            self.resting.iter().filter(|(_, until)| **until <= now).map(|(token, _)| *token).collect();
+        for token in rested {
+            self.resting.remove(&token);
+            if let Some(Entry::Source(source)) = self.entries.get(&token)
+                && self.watches_sources()
+            {
+                self.watch_source(token, source.as_ref());
+            }
+        }
+        self.resting.values().min().map_or(u64::MAX, |until| until.0)
     }
 
     /// A loop without a pause for a long time lets the next loop watch the sources too. The next loop is not woken for

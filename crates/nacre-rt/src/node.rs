@@ -107,6 +107,8 @@ pub trait DoorSink: Send + Sync {
 pub enum SourceState {
     /// Read again when the descriptor is readable.
     More,
+    /// As `More`, but not for a while: nothing urgent comes, and one wake-up suffices for several messages.
+    Rests,
     /// The other side is gone: the source is dropped from every loop.
     Ended,
 }

@@ -123,3 +123,41 @@ fn requests_that_are_read_together_leave_together_a_few_at_a_time() {
     client.shutdown();
     server.shutdown();
 }
+
+/// Rests after every read.
+struct Unhurried {
+    stream: UnixStream,
+    read: std::sync::mpsc::SyncSender<Option<usize>>,
+}
+impl Source for Unhurried {
+    fn fd(&self, _: usize) -> Option<BorrowedFd<'_>> {
+        Some(self.stream.as_fd())
+    }
+    fn ready(&self, _: &Node, _: usize) -> SourceState {
+        let len = (&self.stream).read(&mut [0; 64]).unwrap();
+        self.read.send((len > 0).then_some(len)).unwrap();
+        if len > 0 { SourceState::Rests } else { SourceState::Ended }
+    }
+}
+
+#[test]
+fn a_source_that_rests_is_read_again_and_its_end_is_seen() {
+    let node = common::node(1).0;
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    let (read, reads) = std::sync::mpsc::sync_channel(64);
+    node.add_source(Arc::new(Unhurried { stream: theirs, read })).unwrap();
+    let next = || reads.recv_timeout(common::LIMIT).unwrap();
+    ours.write_all(b"a").unwrap();
+    assert_eq!(next(), Some(1));
+    for _ in 0..3 {
+        ours.write_all(b"bc").unwrap();
+        let mut len = 0;
+        while len < 2 {
+            len += next().unwrap();
+        }
+    }
+    drop(ours);
+    assert_eq!(next(), None);
+    node.shutdown();
+    assert!(reads.try_recv().is_err(), "it is read no more after its end");
+}

@@ -63,4 +63,4 @@ pub use session::{Session, SessionConfig, SessionError};
 pub use stats::OpStats;
 pub use table::{mount_of, mount_points, mounted_type};
 pub use unmount::{Holder, Unmount, elsewhere, holders, shortened, unmount_fuse, users};
-pub use uring::{ENABLE_PATH, Ticket, Transport, WhyDevice};
+pub use uring::{ENABLE_PATH, EnableError, Ticket, Transport, WhyDevice, enable_rings};

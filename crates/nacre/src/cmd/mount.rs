@@ -49,7 +49,7 @@ pub(crate) struct MountArgs {
 pub(crate) fn run(args: &MountArgs) -> Result<()> {
     let (address, fs) = addresses::parse_source(&args.source)?;
     let dir = data_dir::absolute(&args.dir)?;
-    let options = args.options.parse()?;
+    let options = args.options.parse(false)?;
     if args.detach && !args.child.is_child() {
         return detach::spawn();
     }

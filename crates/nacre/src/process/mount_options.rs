@@ -8,6 +8,17 @@ use nacre_fuse::{Interrupts, KernelAtime};
 pub(crate) const WORDS: &str = "ro, rw, suid, nosuid, dev, nodev, exec, noexec, relatime, noatime, strictatime, atime, nodiratime, \
      diratime, lazytime, nolazytime, intr, nointr, uring, nouring";
 
+/// Whether requests come through io_uring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Uring {
+    /// If the kernel offers it.
+    #[default]
+    IfOffered,
+    /// It is turned on first if it is off.
+    TurnedOn,
+    Never,
+}
+
 /// Options of one mount; a later word overrides an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Options {
@@ -15,7 +26,7 @@ pub(crate) struct Options {
     pub(crate) no_suid: bool,
     pub(crate) no_dev: bool,
     pub(crate) no_exec: bool,
-    pub(crate) no_uring: bool,
+    pub(crate) uring: Uring,
     pub(crate) interrupts: Interrupts,
     atime: Atime,
     no_dir_atime: bool,
@@ -37,8 +48,8 @@ impl Options {
                 "dev" => options.no_dev = false,
                 "noexec" => options.no_exec = true,
                 "exec" => options.no_exec = false,
-                "nouring" => options.no_uring = true,
-                "uring" => options.no_uring = false,
+                "nouring" => options.uring = Uring::Never,
+                "uring" => options.uring = Uring::IfOffered,
                 "intr" => options.interrupts = Interrupts::Handled,
                 "nointr" => options.interrupts = Interrupts::Fatal,
                 "noatime" => options.atime = Atime::Never,
@@ -75,10 +86,24 @@ pub(crate) struct OptionArgs {
     /// Mount options, separated by commas
     #[arg(short, long = "option", value_delimiter = ',', value_name = "OPTION", long_help = option_help())]
     options: Vec<String>,
+    /// Turn io_uring on for FUSE if it is off (for later mounts of this machine, too; needs root)
+    #[arg(long)]
+    io_uring: bool,
 }
 impl OptionArgs {
-    pub(crate) fn parse(&self) -> Result<Options> {
-        Options::parse(&self.options)
+    /// `no_uring`: a further option of the command.
+    pub(crate) fn parse(&self, no_uring: bool) -> Result<Options> {
+        let mut options = Options::parse(&self.options)?;
+        if no_uring {
+            options.uring = Uring::Never;
+        }
+        if self.io_uring {
+            if options.uring == Uring::Never {
+                bail!("--io-uring and the options against it (--no-uring, -o nouring) exclude each other");
+            }
+            options.uring = Uring::TurnedOn;
+        }
+        Ok(options)
     }
 }
 fn option_help() -> String {

@@ -3,7 +3,7 @@
 use crate::output;
 use crate::process::guard;
 use crate::process::islands::Process;
-use crate::process::mount_options::Options;
+use crate::process::mount_options::{Options, Uring};
 use crate::process::signals::{self, Signals, Woken};
 use crate::query::users::users;
 use anyhow::{Context as _, Result, bail};
@@ -35,15 +35,18 @@ impl Mounted {
     pub(crate) fn is_gone(&self) -> bool {
         self.source.is_gone()
     }
-    /// A setting that would make it faster, if there is one.
+    /// How io_uring could be used, or why it cannot, where it is not.
     pub(crate) fn hint(&self) -> Option<String> {
-        let off = *self.source.transport() == Transport::Device(WhyDevice::Disabled);
-        off.then(|| {
-            format!(
-                "a single busy process is faster after: echo Y > {}; mount again",
+        match self.source.transport() {
+            Transport::Device(WhyDevice::Disabled) => Some(format!(
+                "requests are faster over io_uring, which is off: mount again with --io-uring (root), or after: echo Y > {}",
                 nacre_fuse::ENABLE_PATH
-            )
-        })
+            )),
+            Transport::Device(WhyDevice::Refused(why)) => {
+                Some(format!("requests are faster over io_uring, which cannot be used: {why}"))
+            }
+            Transport::Device(WhyDevice::NotWanted | WhyDevice::Unknown) | Transport::Rings { .. } => None,
+        }
     }
     /// Unmounts; the island stays until the process stops it.
     fn unmount(&self, how: Unmount) -> Result<()> {
@@ -116,6 +119,9 @@ pub(crate) fn attach(
     options: &Options,
     limits: WaitLimits<'_>,
 ) -> Result<Mounted> {
+    if options.uring == Uring::TurnedOn {
+        nacre_fuse::enable_rings().context("--io-uring cannot be used")?;
+    }
     let address = mgs.first().context("no address of the MGS")?.clone();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let instance = nacre_rt::random();
@@ -142,7 +148,7 @@ pub(crate) fn attach(
             no_dev: options.no_dev,
             no_exec: options.no_exec,
             atime: options.kernel_atime(),
-            session: SessionConfig { rings: !options.no_uring, ..SessionConfig::default() },
+            session: SessionConfig { rings: options.uring != Uring::Never, ..SessionConfig::default() },
         },
     )?;
     let source = match FuseSource::start(&process.node, &mut mounted, island, signals::wake) {

@@ -81,9 +81,7 @@ pub(crate) struct UpArgs {
 
 impl UpArgs {
     fn mount_options(&self) -> Result<Options> {
-        let mut options = self.options.parse()?;
-        options.no_uring |= self.no_uring;
-        Ok(options)
+        self.options.parse(self.no_uring)
     }
 }
 /// OSTs of a new file system.

@@ -8,19 +8,20 @@
 
 use crate::abi::{InHeader, op};
 use crate::handlers::{attrs, data, dirs, locks, names, xattrs};
-use crate::holders::{Looked, Looks};
+use crate::holders::{Looked, Looks, changes};
 use crate::interrupt::Interrupted;
 use crate::kernel_cache::{Grant, KernelDoor, KernelEvent, Order, Surroundings};
+use crate::moved::Moved;
 use crate::ops::Ops;
 use crate::reply::{Body, FuseReply};
 use crate::request::FuseRequest;
 use crate::stats::{OpStats, Served};
 use crate::uring::{Ticket, Transport};
-use nacre_client::Attach;
+use nacre_client::{Attach, KernelCache as _, Stale};
 use nacre_node::{Ctx, Effect, Promise, TaskId};
 use nacre_types::{Errno, Fid, Instant};
 use std::any::Any;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -65,6 +66,8 @@ pub struct Door<O: Ops> {
     pub(crate) running: Rc<RefCell<BTreeMap<u64, Running>>>,
     /// The names and attributes that the kernel may use.
     kernel: KernelDoor,
+    /// The directories that the kernel knows.
+    moved: RefCell<Moved>,
     /// Tasks whose callers already have a reply.
     pub(crate) given_up: Cell<usize>,
     pub(crate) stats: OpStats,
@@ -92,6 +95,7 @@ impl<O: Ops> Door<O> {
             ops,
             running,
             kernel,
+            moved: RefCell::default(),
             given_up: Cell::new(0),
             stats,
             looks: Looks::default(),
@@ -109,8 +113,14 @@ impl<O: Ops> Door<O> {
     pub fn stats(&self) -> &OpStats {
         &self.stats
     }
+    pub(crate) fn moved(&self) -> RefMut<'_, Moved> {
+        self.moved.borrow_mut()
+    }
     /// Begins the grant of validities in the reply to a request.
     pub(crate) fn grant(&self, request: &FuseRequest) -> Grant<'_> {
+        if request.has_stand_in() {
+            return Grant::none();
+        }
         let dir = request.fid().ok().filter(|dir| request.locks_directory(*dir));
         self.kernel.grant(request.header.pid, dir, request.opcode() == op::READDIRPLUS)
     }
@@ -165,8 +175,9 @@ impl<O: Ops> Door<O> {
     }
 
     /// Accepts a request. Its reply is pushed as [`FuseEffect::Reply`], in this visit or a later one.
-    pub fn handle(self: &Rc<Self>, request: FuseRequest) {
+    pub fn handle(self: &Rc<Self>, mut request: FuseRequest) {
         self.kernel.settle(request.header.pid);
+        request.resolve(&self.moved.borrow());
         match request.opcode() {
             op::LOOKUP => self.run(request, names::lookup),
             op::GETATTR => self.run(request, attrs::getattr),
@@ -203,8 +214,12 @@ impl<O: Ops> Door<O> {
             op::OPENDIR => self.run(request, dirs::opendir),
             op::RELEASEDIR => self.run(request, dirs::releasedir),
             op::DESTROY => self.reply(&request, Ok(Body::empty())),
-            // Node numbers need no table, so FORGET needs no action. No reply.
-            op::FORGET | op::BATCH_FORGET | op::NOTIFY_REPLY => {}
+            // No reply.
+            op::FORGET | op::BATCH_FORGET => {
+                let mut moved = self.moved.borrow_mut();
+                request.forgotten().into_iter().for_each(|(node, count)| moved.forgotten(node, count));
+            }
+            op::NOTIFY_REPLY => {}
             op::IOCTL => self.reply(&request, Err(Errno::ENOTTY)),
             // The kernel does not send the request again and uses a fallback: access by mode bits, copies by read and
             // write, O_TMPFILE refused with EOPNOTSUPP, SEEK_HOLE finds the end.
@@ -223,7 +238,9 @@ impl<O: Ops> Door<O> {
         // Boxed before it is moved: otherwise its kilobytes would be copied at every step.
         let mut work = Box::pin(handler(self.clone(), request.clone()));
         let begins = self.may_begin(&request);
-        if begins {
+        // The kernel may know the changed directory by its own number as well, with names that are valid.
+        let forgets = request.has_stand_in() && changes(request.opcode());
+        if begins && !forgets {
             // A request that the caches answer completes here and needs no task. Another one is polled once more in its
             // task, which then waits.
             let first = poll_catching(work.as_mut(), &mut Context::from_waker(Waker::noop()), &request);
@@ -238,6 +255,9 @@ impl<O: Ops> Door<O> {
                 Ok(()) => catching(work, &request).await,
                 Err(error) => Err(error),
             };
+            if forgets {
+                door.kernel.forget(vec![Stale::All]).await;
+            }
             door.stats.count(request.opcode(), Served::After(door.ctx.now() - start), &answer);
             if request.is_answered() {
                 // Abandoned (`interrupt.rs`): the caller has a reply.

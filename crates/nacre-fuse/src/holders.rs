@@ -84,7 +84,7 @@ impl<O: Ops> Door<O> {
 }
 
 /// Whether a request may change state that is visible to others.
-fn changes(opcode: u32) -> bool {
+pub(crate) fn changes(opcode: u32) -> bool {
     matches!(
         opcode,
         op::MKNOD

@@ -6,7 +6,8 @@
 //! Where the kernel supports it, requests come through io_uring instead, a queue and a thread per CPU (`uring`).
 //!
 //! The kernel caches names and attributes while the client's locks cover them (`kernel_cache.rs`), and no file data: every
-//! open is FOPEN_DIRECT_IO. Node number = inode number = FID, so there is no table of nodes and FORGET needs no action.
+//! open is FOPEN_DIRECT_IO. Node number = inode number = FID; only a directory that another mount has moved may
+//! get another node number for a moment (`moved.rs`).
 
 pub mod abi;
 mod abort;
@@ -26,6 +27,7 @@ mod interrupt;
 mod island;
 mod kernel_cache;
 mod mount;
+mod moved;
 mod notify;
 mod ops;
 #[cfg(test)]

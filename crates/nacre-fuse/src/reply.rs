@@ -59,6 +59,10 @@ impl Body {
         let validity = grant.take(validity, entry.attr.fid);
         Self::of(&entry_out(entry, validity)).under(grant, Places::Entry(FIRST))
     }
+    /// A directory under a node number that is not its own, for one use.
+    pub(crate) fn stand_in(entry: &ResolvedInode, nodeid: u64) -> Self {
+        Self::of(&EntryOut { nodeid, ..entry_out(entry, Validity::default()) })
+    }
     /// A name that is not there, which the kernel may remember.
     pub(crate) fn no_entry(validity: Duration, mut grant: Grant<'_>) -> Self {
         let entry = grant.take_negative(validity);

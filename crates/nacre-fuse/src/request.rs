@@ -7,6 +7,7 @@
 use crate::abi::{self, Field, InHeader, Short, op};
 use crate::caller;
 use crate::device::Channel;
+use crate::moved::Moved;
 use crate::reply::{Body, FuseReply};
 use crate::uring::Ticket;
 use crate::virtual_xattr::VirtualName;
@@ -35,6 +36,10 @@ impl From<Ticket> for Origin {
 /// One request, through whichever transport it came.
 pub struct FuseRequest {
     pub(crate) header: InHeader,
+    /// The node by which the kernel knows the inode: the number of the header, or a stand-in (`moved.rs`).
+    node: u64,
+    /// A stand-in is concerned.
+    has_stand_in: bool,
     data: Bytes,
     origin: Origin,
     answered: Cell<bool>,
@@ -53,7 +58,9 @@ impl FuseRequest {
         }
         // The kernel waits for no reply to these.
         let silent = [op::FORGET, op::BATCH_FORGET, op::INTERRUPT, op::NOTIFY_REPLY].contains(&header.opcode);
-        Ok(Self { header, data, origin: origin.into(), answered: Cell::new(silent), groups: Vec::new() })
+        let (node, answered) = (header.nodeid, Cell::new(silent));
+        let origin = origin.into();
+        Ok(Self { header, node, has_stand_in: false, data, origin, answered, groups: Vec::new() })
     }
     /// Looks up the groups of a caller that asks for names ([`VirtualName::tells_names`]). It reads `/proc`, so it is
     /// called before the request enters its island.
@@ -70,6 +77,41 @@ impl FuseRequest {
     }
     pub fn opcode(&self) -> u32 {
         self.header.opcode
+    }
+    /// Replaces the number of a stand-in by that of the inode.
+    pub(crate) fn resolve(&mut self, moved: &Moved) {
+        if let Some(own) = moved.own_number(self.header.nodeid) {
+            self.header.nodeid = own;
+            self.has_stand_in = true;
+        }
+        self.has_stand_in |= self.target_directory().is_some_and(|node| moved.own_number(node).is_some());
+    }
+    /// Whether the kernel names the inode, or the other directory of a rename, by a stand-in.
+    pub(crate) fn has_stand_in(&self) -> bool {
+        self.has_stand_in
+    }
+    /// The node of the kernel.
+    pub(crate) fn node(&self) -> u64 {
+        self.node
+    }
+    /// The node of the directory to which a rename moves a name.
+    fn target_directory(&self) -> Option<u64> {
+        match self.opcode() {
+            op::RENAME => self.args().take::<abi::RenameIn>().ok().map(|args| args.newdir),
+            op::RENAME2 => self.args().take::<abi::Rename2In>().ok().map(|args| args.newdir),
+            _ => None,
+        }
+    }
+    /// The nodes that the kernel forgets, and how many replies that have shown each of them it forgets.
+    pub(crate) fn forgotten(&self) -> Vec<(u64, u64)> {
+        let mut args = self.args();
+        if self.opcode() == op::FORGET {
+            return args.take().map(|count: u64| vec![(self.node, count)]).unwrap_or_default();
+        }
+        let Ok(count) = args.take::<u64>() else { return Vec::new() };
+        // The upper half is padding.
+        let one = |_| Some((args.take().ok()?, args.take().ok()?));
+        (0..count & u64::from(u32::MAX)).map_while(one).collect()
     }
     pub fn unique(&self) -> u64 {
         self.header.unique

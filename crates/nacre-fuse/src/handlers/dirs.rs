@@ -11,7 +11,7 @@ use crate::gate::Places;
 use crate::ops::{OpenedFile, Ops};
 use crate::reply::{Body, entry_out};
 use crate::request::FuseRequest;
-use nacre_client::{ListedEntry, Validity};
+use nacre_client::{ListedEntry, ResolvedInode, Validity};
 use nacre_types::OpenHandle;
 use std::rc::Rc;
 
@@ -60,6 +60,11 @@ pub(crate) async fn readdirplus<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseReque
         if !listing.has_room(EntryOut::BYTES, entry) {
             break;
         }
+        // A directory that the kernel knows at another place is looked up when it is used.
+        let at_its_place = |e: &&ResolvedInode| {
+            !e.attr.is_dir() || door.moved().may_list(e.attr.fid, (request.node(), &entry.name))
+        };
+        let known = known.filter(at_its_place);
         let place = listing.next_place();
         let head = known.map_or_else(EntryOut::default, |e| {
             let validity = door.ops.validity(Some((dir, &entry.name)), e.attr.fid);

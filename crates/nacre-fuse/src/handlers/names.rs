@@ -25,8 +25,8 @@ pub(crate) async fn lookup<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
     let fid = request.fid()?;
     // The kernel does not hold its lock of the directory then, so the names have no validity.
     let name = match request.args().name()? {
-        b"." => return Ok(unnamed(&door.ops.getattr(fid).await?)),
-        b".." => return Ok(unnamed(&door.ops.parent(fid).await?)),
+        b"." => return Ok(unnamed(&door, &door.ops.getattr(fid).await?)),
+        b".." => return Ok(unnamed(&door, &door.ops.parent(fid).await?)),
         name => checked(name)?,
     };
     match door.ops.lookup(fid, name).await {
@@ -42,10 +42,18 @@ pub(crate) async fn lookup<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
 /// The reply that shows an inode under a name in the directory of the request.
 fn named<O: Ops>(door: &Door<O>, request: &FuseRequest, name: &[u8], entry: &ResolvedInode) -> Body {
     let fid = entry.attr.fid;
+    if entry.attr.is_dir() {
+        let (place, pid) = ((request.node(), name), request.header.pid);
+        let node = door.moved().looked_up(fid, place, pid, door.ctx.now());
+        if node != fid.ino() {
+            return Body::stand_in(entry, node);
+        }
+    }
     let validity = door.ops.validity(request.fid().ok().map(|parent| (parent, name)), fid);
     Body::entry(entry, validity, door.grant(request))
 }
-fn unnamed(entry: &ResolvedInode) -> Body {
+fn unnamed<O: Ops>(door: &Door<O>, entry: &ResolvedInode) -> Body {
+    door.moved().shown(entry.attr.fid);
     Body::entry(entry, Validity::default(), Grant::none())
 }
 
@@ -171,8 +179,11 @@ async fn move_name<O: Ops>(
     (old, new): (&[u8], &[u8]),
 ) -> Answer {
     let from = (request.fid()?, checked(old)?);
-    let to = (fid_of(newdir)?, checked(new)?);
+    let own = door.moved().own_number(newdir);
+    let to = (fid_of(own.unwrap_or(newdir))?, checked(new)?);
     door.ops.rename(from, to, flags, request.caller(0)).await?;
+    let exchanged = flags & nacre_wire::mdt::rename_flags::EXCHANGE != 0;
+    door.moved().renamed((request.node(), old), (newdir, new), exchanged);
     door.changed(request, from.0).await;
     if to.0 != from.0 {
         door.changed(request, to.0).await;

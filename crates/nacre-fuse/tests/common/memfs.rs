@@ -110,6 +110,14 @@ impl MemFs {
         let args = CreateArgs::new(parent, name, mode, caller);
         self.add(&args).unwrap()
     }
+    /// Moves a name to another directory, as another mount would.
+    pub fn move_behind(&self, from: Fid, name: &[u8], to: Fid) {
+        let mut inodes = self.inodes.borrow_mut();
+        let (cookie, fid) = find(&inodes[&from], name).unwrap();
+        inodes.get_mut(&from).unwrap().entries.remove(&cookie);
+        insert(inodes.get_mut(&to).unwrap(), name, fid).unwrap();
+        inodes.get_mut(&fid).unwrap().parent = to;
+    }
     fn is_held(&self, operation: &'static str, fid: Fid) -> bool {
         self.held.borrow().iter().any(|(o, f)| *o == operation && f.is_none_or(|f| f == fid))
     }

@@ -229,3 +229,34 @@ fn a_validity_does_not_begin_when_its_time_has_passed() {
     assert_eq!(std::fs::metadata(m.at("f")).unwrap().len(), 4);
     assert!(m.questions() > questions, "the kernel asks again");
 }
+
+/// The kernel looks it up within the rename, where it cannot move its own entry.
+#[test]
+fn a_directory_that_another_mount_has_moved_is_renamed_at_once() {
+    for validity in [Duration::ZERO, LONG] {
+        let Some(m) = caching(validity) else { return };
+        for dir in ["x", "y", "z", "x/dir"] {
+            std::fs::create_dir(m.at(dir)).unwrap();
+        }
+        let ino = m.ino("x/dir");
+        let open = File::open(m.at("x/dir")).unwrap();
+        let (x, y) = m.solo().ask(|fs| (fs.fid_of(b"x").unwrap(), fs.fid_of(b"y").unwrap()));
+        let within =
+            std::path::PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open)));
+        assert!(!within.join("f").exists());
+        for (from, to) in [("y/dir", "z/dir"), ("y/dir", "y/other"), ("y/dir", "x/dir")] {
+            m.solo().ask(move |fs| fs.move_behind(x, b"dir", y));
+            m.forget(vec![name(x, "dir"), Stale::Inode(Fid::from_ino(ino))]);
+            std::fs::rename(m.at(from), m.at(to)).unwrap();
+            assert_eq!(m.ino(to), ino);
+            // The handle shows changes that are made through the new name.
+            let file = m.at(to).join("f");
+            std::fs::write(&file, "text").unwrap();
+            assert!(within.join("f").exists(), "{to}");
+            assert_eq!(open.metadata().unwrap().ino(), ino);
+            std::fs::remove_file(&file).unwrap();
+            assert!(!within.join("f").exists(), "{to}");
+            std::fs::rename(m.at(to), m.at("x/dir")).unwrap();
+        }
+    }
+}

@@ -101,14 +101,22 @@ pub enum StoreOp {
         file: FileId,
     },
     /// The same for a blob that has been written up to `len`: [`StoreError::Missing`] when it ends earlier, is not
-    /// there, or has lost its name. The existing part is durable in this case as well.
+    /// there, or has lost its name. The existing part is durable in this case as well. `aside`: no request waits for it.
     SyncWritten {
         file: FileId,
         len: u64,
+        aside: bool,
     },
     /// The same as `Sync`, for a file for which no request waits: it must not delay other syncs.
     SyncAside {
         file: FileId,
+    },
+    /// Begins to write back a range of a blob that was written, without waiting for the device, so that a later sync finds
+    /// little to do. Promises nothing: a failure of the write-back is reported by the next sync of the blob.
+    StartWriteback {
+        file: FileId,
+        offset: u64,
+        len: u64,
     },
     /// Writes back what the cache has of a blob and lets the cache forget it: afterwards reads show what the device has,
     /// and writes do not build on pages that the device has refused. A write-back that fails is no error here.
@@ -153,6 +161,7 @@ impl StoreOp {
             | Self::Sync { .. }
             | Self::SyncWritten { .. }
             | Self::SyncAside { .. }
+            | Self::StartWriteback { .. }
             | Self::Refresh { .. }
             | Self::Replace { .. }
             | Self::Delete { .. } => false,

@@ -2,8 +2,8 @@
 
 use crate::dirs::names;
 use crate::path::{chunk_dir, chunk_path, path};
-use crate::raw::{read_append, read_cached, read_full, retry};
-use crate::store::{FsStore, INLINE_BYTES_MAX};
+use crate::raw::{read_ahead, read_append, read_cached, read_full, retry, start_writeback};
+use crate::store::{FsStore, INLINE_READ_MAX};
 use bytes::Bytes;
 use nacre_node::{FileId, StoreError};
 use nacre_osd::checksum::{ChecksummedWrite, write_checksummed};
@@ -141,8 +141,14 @@ impl FsStore {
     fn read_piece(&self, object: ObjectId, piece: Piece, buf: &mut Vec<u8>) -> Result<usize, StoreError> {
         let file = FileId::Blob(object);
         match self.open_chunk(file, piece.chunk, false)? {
-            Some(open) => read_append(open.fd(), piece.offset, piece.len as usize, buf)
-                .map_err(self.fail("reading", file)),
+            Some(open) => {
+                let range = piece.offset..piece.offset.saturating_add(piece.len);
+                if let Some(more) = open.read_ahead.extend(&range) {
+                    read_ahead(open.fd(), &more);
+                }
+                read_append(open.fd(), piece.offset, piece.len as usize, buf)
+                    .map_err(self.fail("reading", file))
+            }
             None => Ok(0),
         }
     }
@@ -247,16 +253,18 @@ impl FsStore {
 
     /// Reads from the page cache; `None` when that does not do.
     pub(crate) fn read_cached(&self, file: FileId, offset: u64, len: u32) -> Option<Bytes> {
-        if u64::from(len) > INLINE_BYTES_MAX || !self.may_read_cached() {
+        if u64::from(len) > INLINE_READ_MAX || !self.may_read_cached() {
             return None;
         }
         let open = self.open_chunk(file, 0, false).ok()??;
-        if open.has_chunks() {
+        let range = offset..offset.saturating_add(u64::from(len));
+        if open.has_chunks() || open.read_ahead.is_due(&range) {
             return None;
         }
         let mut buf = vec![0; len as usize];
         match self.cached_reader()(open.fd(), offset, &mut buf) {
             Ok(n) => {
+                open.read_ahead.note(&range);
                 buf.truncate(n);
                 Some(buf.into())
             }
@@ -265,6 +273,16 @@ impl FsStore {
                 None
             }
             Err(_) => None,
+        }
+    }
+
+    /// Begins to write back. A chunk that cannot be opened is left to the sync, which reports the reason; so is a failure
+    /// of the write-back itself, which the kernel keeps with the inode.
+    pub(crate) fn start_writeback(&self, file: FileId, offset: u64, len: u64) {
+        for piece in self.pieces(file, offset, len) {
+            if let Ok(Some(open)) = self.open_chunk(file, piece.chunk, false) {
+                start_writeback(open.fd(), piece.offset, piece.len);
+            }
         }
     }
 

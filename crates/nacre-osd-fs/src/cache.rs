@@ -5,6 +5,7 @@
 //! inode and reports it to the first sync after the next open, and the object layer syncs within its interval.
 //! (Syncing before closing was tried: 1.7 ms per new object once more objects than descriptors were dirty.)
 
+use crate::read_ahead::ReadAhead;
 use nacre_node::FileId;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{BTreeMap, HashMap};
@@ -23,11 +24,13 @@ pub(crate) struct Open {
     fd: OwnedFd,
     /// Chunk 0 of a blob: there are more.
     has_chunks: AtomicBool,
+    /// The readers of this file.
+    pub(crate) read_ahead: ReadAhead,
 }
 
 impl Open {
     pub(crate) fn new(fd: OwnedFd, has_chunks: bool) -> Self {
-        Self { fd, has_chunks: AtomicBool::new(has_chunks) }
+        Self { fd, has_chunks: AtomicBool::new(has_chunks), read_ahead: ReadAhead::default() }
     }
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

@@ -18,6 +18,7 @@ mod open;
 mod path;
 mod probe;
 mod raw;
+mod read_ahead;
 #[cfg(test)]
 #[path = "../../../fuzz/support/replay.rs"]
 mod replay_corpus;

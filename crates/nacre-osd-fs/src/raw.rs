@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use nacre_node::StoreError;
-use rustix::fd::BorrowedFd;
+use rustix::fd::{AsRawFd as _, BorrowedFd};
 use rustix::io::Errno;
 use std::io::IoSlice;
 
@@ -74,6 +74,22 @@ pub(crate) fn write_zeros(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(
         done += written as u64;
     }
     Ok(())
+}
+
+/// Begins to write back the dirty pages of a range. Waits only while the device's queue is full.
+pub(crate) fn start_writeback(fd: BorrowedFd<'_>, offset: u64, len: u64) {
+    let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
+    // The outcome does not matter: an error of the write-back stays with the inode until the next sync.
+    #[allow(unsafe_code, reason = "docs/unsafe.md")]
+    // SAFETY: the call takes a descriptor, which is open as long as it is borrowed, and numbers; it touches no memory.
+    let _begun = unsafe { libc::sync_file_range(fd.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+}
+
+/// Asks the device for a range, without waiting for it.
+pub(crate) fn read_ahead(fd: BorrowedFd<'_>, range: &std::ops::Range<u64>) {
+    let len = std::num::NonZeroU64::new(range.end.saturating_sub(range.start));
+    // Advice: a file system without a page cache may refuse it.
+    let _advised = rustix::fs::fadvise(fd, range.start, len, rustix::fs::Advice::WillNeed);
 }
 
 /// Appends up to `len` bytes to `buf`; less only at the end of the file.

@@ -39,6 +39,9 @@ impl Default for FsConfig {
 
 /// Bytes that a thread moves itself instead of handing them to an I/O thread.
 pub(crate) const INLINE_BYTES_MAX: u64 = 256 << 10;
+/// Bytes that a thread reads from the page cache itself: such a read never waits, and takes less time than waking another
+/// thread.
+pub(crate) const INLINE_READ_MAX: u64 = 1 << 20;
 
 /// A store on a directory. Dropping it gives the lock back.
 pub struct FsStore {
@@ -482,7 +485,11 @@ impl FsStore {
             StoreOp::Punch { file, offset, len } => self.punch(file, offset, len).map(|()| StoreDone::Unit),
             StoreOp::Sync { file } | StoreOp::SyncAside { file } => self.sync(file).map(|()| StoreDone::Unit),
             StoreOp::Refresh { file } => self.refresh(file).map(|()| StoreDone::Unit),
-            StoreOp::SyncWritten { file, len } => self.sync_written(file, len).map(|()| StoreDone::Unit),
+            StoreOp::StartWriteback { file, offset, len } => {
+                self.start_writeback(file, offset, len);
+                Ok(StoreDone::Unit)
+            }
+            StoreOp::SyncWritten { file, len, .. } => self.sync_written(file, len).map(|()| StoreDone::Unit),
             StoreOp::Replace { file, data } => self.replace(file, data).map(|()| StoreDone::Unit),
             StoreOp::Delete { file } => self.delete(file).map(|()| StoreDone::Unit),
             StoreOp::List { kind, after, limit } => {

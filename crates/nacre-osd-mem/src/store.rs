@@ -197,8 +197,11 @@ impl MemStore {
                 }
                 Ok(StoreDone::Unit)
             }
-            StoreOp::Sync { .. } | StoreOp::SyncAside { .. } | StoreOp::Refresh { .. } => Ok(StoreDone::Unit),
-            StoreOp::SyncWritten { file, len } => match self.find(file).map_or(0, |f| lock(&f).len()) {
+            StoreOp::Sync { .. }
+            | StoreOp::SyncAside { .. }
+            | StoreOp::StartWriteback { .. }
+            | StoreOp::Refresh { .. } => Ok(StoreDone::Unit),
+            StoreOp::SyncWritten { file, len, .. } => match self.find(file).map_or(0, |f| lock(&f).len()) {
                 held if held < len => Err(StoreError::Missing { file, from: held, to: len }),
                 _ => Ok(StoreDone::Unit),
             },

@@ -32,7 +32,7 @@ pub use engine::stats::OsdStats;
 pub use engine::superblock::{FORMAT_VERSION, Label, label_of};
 pub use engine::tx::Tx;
 pub use error::OsdError;
-pub use maintenance::writeback::STABLE_KEY;
+pub use maintenance::writeback::{EARLY_BYTES, STABLE_KEY};
 pub use object::apply::{Prepared, Stamp};
 pub use object::checksum::{self, BLOCK_BYTES};
 pub use object::objects::{Objects, ObjectsConfig};

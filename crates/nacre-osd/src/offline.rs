@@ -42,6 +42,7 @@ impl Overlay {
             StoreOp::Sync { .. }
             | StoreOp::SyncWritten { .. }
             | StoreOp::SyncAside { .. }
+            | StoreOp::StartWriteback { .. }
             | StoreOp::Refresh { .. }
             | StoreOp::Truncate { file: FileId::Log(_), .. }
             | StoreOp::Write { file: FileId::Mark, .. } => Ok(StoreDone::Unit),

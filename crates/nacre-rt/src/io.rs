@@ -5,13 +5,16 @@
 //! from before its start (group commit). The thread that has completed an operation enters the island itself with the
 //! result.
 //!
+//! I/O threads have classes ([`Class`]), each with a queue and a bound of its own: a sync that a caller waits for never
+//! queues behind transfers or write-back, a cold read of metadata never behind syncs, and the other way round.
+//!
 //! Invariants: an operation holds the island's store permit until it has ended; operations of an island that has ended
 //! are dropped unexecuted; with a full queue the requesting thread does the work itself. Operations in progress are not
 //! ordered: an island that needs an order waits for the first one.
 
 use crate::driver;
 use crate::island::IslandRef;
-use crate::node::{Node, Shared};
+use crate::node::{Config, Node, Shared};
 use nacre_node::{Event, FileId, IoTicket, Store, StoreDone, StoreError, StoreOp};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -39,7 +42,10 @@ pub(crate) fn start(island: IslandRef, ticket: IoTicket, op: StoreOp) {
         stats.io_synced.add(1);
         return sync(&island, &store, ticket, op);
     }
-    let op = if payload_bytes(&op) <= island.inner().node.config.io_inline_bytes && !waits_for_device(&op) {
+    let is_read = matches!(op, StoreOp::Read { .. } | StoreOp::ReadWritten { .. });
+    let config = &island.inner().node.config;
+    let max = if is_read { config.io_inline_read_bytes } else { config.io_inline_bytes };
+    let op = if payload_bytes(&op) <= max && !waits_for_device(&op) {
         match store.try_execute(op) {
             Ok(result) => {
                 stats.io_inline.add(1);
@@ -52,7 +58,8 @@ pub(crate) fn start(island: IslandRef, ticket: IoTicket, op: StoreOp) {
     };
     stats.io_handed_over.add(1);
     let node = island.inner().node.clone();
-    node.io_pool.run(&node, Box::new(move |_| done(&island, ticket, store.execute(op))));
+    let class = Class::of(&op);
+    node.io_pool.run(&node, class, Box::new(move |_| done(&island, ticket, store.execute(op))));
 }
 
 /// The operation has ended on this thread, which therefore notifies the island and does the work that follows.
@@ -73,6 +80,7 @@ fn waits_for_device(op: &StoreOp) -> bool {
             | StoreOp::SyncWritten { .. }
             | StoreOp::SyncAside { .. }
             | StoreOp::Refresh { .. }
+            | StoreOp::StartWriteback { .. }
     )
 }
 fn payload_bytes(op: &StoreOp) -> usize {
@@ -90,6 +98,7 @@ fn payload_bytes(op: &StoreOp) -> usize {
         | StoreOp::SyncWritten { .. }
         | StoreOp::SyncAside { .. }
         | StoreOp::Refresh { .. }
+        | StoreOp::StartWriteback { .. }
         | StoreOp::Delete { .. }
         | StoreOp::List { .. }
         | StoreOp::Len { .. }
@@ -171,6 +180,67 @@ fn sync_loop(store: &Arc<dyn Store>, jobs: &Receiver<SyncJob>) {
 
 // ---- the I/O threads of a node
 
+/// Why a job may wait, and for what: jobs of one class queue behind each other only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Moves bytes of objects.
+    Transfer,
+    /// Cold rows, listings, name resolution: small and waited for.
+    Metadata,
+    /// Syncs that a request waits for.
+    Sync,
+    /// Nobody waits: write-back, syncs of it, space that is released.
+    Background,
+}
+
+impl Class {
+    const ALL: [Self; 4] = [Self::Transfer, Self::Metadata, Self::Sync, Self::Background];
+
+    fn of(op: &StoreOp) -> Self {
+        match op {
+            StoreOp::Read {
+                file: FileId::Run(_) | FileId::Log(_) | FileId::Super | FileId::Mark, ..
+            }
+            | StoreOp::List { .. }
+            | StoreOp::Len { .. }
+            | StoreOp::Space => Self::Metadata,
+            StoreOp::Read { .. }
+            | StoreOp::ReadWritten { .. }
+            | StoreOp::Create { .. }
+            | StoreOp::Write { .. }
+            | StoreOp::WriteChecksummed { .. }
+            | StoreOp::Allocate { .. } => Self::Transfer,
+            StoreOp::SyncWritten { aside: true, .. }
+            | StoreOp::SyncAside { .. }
+            | StoreOp::StartWriteback { .. }
+            | StoreOp::Truncate { .. }
+            | StoreOp::Punch { .. }
+            | StoreOp::Delete { .. } => Self::Background,
+            StoreOp::Sync { .. }
+            | StoreOp::SyncWritten { .. }
+            | StoreOp::Refresh { .. }
+            | StoreOp::Replace { .. } => Self::Sync,
+        }
+    }
+    fn threads_max(self, config: &Config) -> usize {
+        match self {
+            Self::Transfer => config.io_threads.transfers,
+            Self::Metadata => config.io_threads.metadata,
+            Self::Sync => config.io_threads.syncs,
+            Self::Background => config.io_threads.background,
+        }
+    }
+    /// Prefix of the names of its threads.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Transfer => "io",
+            Self::Metadata => "io-meta",
+            Self::Sync => "io-sync",
+            Self::Background => "io-back",
+        }
+    }
+}
+
 type Job = Box<dyn FnOnce(&Node) + Send>;
 
 #[derive(Default)]
@@ -181,19 +251,24 @@ struct Jobs {
     stopping: bool,
 }
 
-/// Threads that may wait for a device or for name resolution. Grows with need, up to a parameter.
+/// The threads of one class. Grows with need, up to a parameter.
 #[derive(Default)]
-pub(crate) struct IoPool {
+struct ClassPool {
     jobs: Mutex<Jobs>,
     some: Condvar,
 }
 
+/// Threads that may wait for a device or for name resolution, by class.
+#[derive(Default)]
+pub(crate) struct IoPool([ClassPool; Class::ALL.len()]);
+
 impl IoPool {
-    pub(crate) fn run(&self, node: &Arc<Shared>, job: Job) {
+    pub(crate) fn run(&self, node: &Arc<Shared>, class: Class, job: Job) {
+        let pool = &self.0[class as usize];
         let refused = {
-            let mut jobs = self.lock();
-            if jobs.idle <= jobs.queue.len() && jobs.threads.len() < node.config.io_threads_max {
-                self.grow(node, &mut jobs);
+            let mut jobs = pool.lock();
+            if jobs.idle <= jobs.queue.len() && jobs.threads.len() < class.threads_max(&node.config) {
+                grow(node, class, &mut jobs);
             }
             if jobs.threads.is_empty() || jobs.queue.len() >= JOBS_MAX || jobs.stopping {
                 Some(job)
@@ -204,21 +279,31 @@ impl IoPool {
         };
         match refused {
             Some(job) => job(&Node::from(node.clone())),
-            None => self.some.notify_one(),
+            None => pool.some.notify_one(),
         }
     }
 
-    fn grow(&self, node: &Arc<Shared>, jobs: &mut Jobs) {
-        let name = format!("io-{}", jobs.threads.len());
-        let shared = node.clone();
-        match std::thread::Builder::new().name(name).spawn(move || shared.io_pool.serve(&shared)) {
-            Ok(thread) => jobs.threads.push(thread),
-            Err(error) => {
-                tracing::warn!(%error, "a further I/O thread cannot be started, operations wait for the present ones")
-            }
+    /// Queued jobs are still executed.
+    pub(crate) fn stop(&self) {
+        for pool in &self.0 {
+            pool.stop();
         }
     }
+}
 
+fn grow(node: &Arc<Shared>, class: Class, jobs: &mut Jobs) {
+    let name = format!("{}-{}", class.name(), jobs.threads.len());
+    let shared = node.clone();
+    let body = move || shared.io_pool.0[class as usize].serve(&shared);
+    match std::thread::Builder::new().name(name).spawn(body) {
+        Ok(thread) => jobs.threads.push(thread),
+        Err(error) => {
+            tracing::warn!(%error, ?class, "a further I/O thread cannot be started, operations wait for the present ones")
+        }
+    }
+}
+
+impl ClassPool {
     fn serve(&self, node: &Arc<Shared>) {
         let node = Node::from(node.clone());
         let mut jobs = self.lock();
@@ -237,8 +322,7 @@ impl IoPool {
         }
     }
 
-    /// Queued jobs are still executed.
-    pub(crate) fn stop(&self) {
+    fn stop(&self) {
         let threads = {
             let mut jobs = self.lock();
             jobs.stopping = true;

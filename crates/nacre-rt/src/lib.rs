@@ -29,6 +29,6 @@ mod stats;
 
 pub use clock::{now, random, wall};
 pub use island::{EndReason, IslandRef};
-pub use node::{Config, DoorSink, Node, RtError, Source, SourceId, SourceState};
+pub use node::{Config, DoorSink, IoThreads, Node, RtError, Source, SourceId, SourceState};
 pub use server::{Server, bind};
 pub use stats::{IslandStats, NodeStats, Times};

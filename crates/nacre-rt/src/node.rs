@@ -26,9 +26,12 @@ pub struct Config {
     /// Binds loop `n` to CPU `n`. Off: the scheduler places a loop near its clients.
     pub pin: bool,
     /// Threads for store operations that would block, and for name resolution.
-    pub io_threads_max: usize,
+    pub io_threads: IoThreads,
     /// Store operations with more payload go to an I/O thread.
     pub io_inline_bytes: usize,
+    /// The same for reads, which are carried out in place only where they need not wait: copying so much takes less time
+    /// than waking another thread and waiting for its answer.
+    pub io_inline_read_bytes: usize,
     /// Bytes that may wait for a peer; beyond this the connection is closed. Far above the next bound, so that requests
     /// that were already read can be answered.
     pub send_queue_bytes_max: usize,
@@ -56,8 +59,9 @@ impl Default for Config {
         Self {
             loops: 1,
             pin: false,
-            io_threads_max: 4,
+            io_threads: IoThreads::default(),
             io_inline_bytes: 256 << 10,
+            io_inline_read_bytes: 1 << 20,
             send_queue_bytes_max: 512 << 20,
             send_queue_pause_bytes: 16 << 20,
             bulk_bytes_max: 512 << 20,
@@ -68,6 +72,24 @@ impl Default for Config {
             stall_max: Duration::from_secs(30),
             help_after: Duration::from_micros(100),
         }
+    }
+}
+
+/// Upper bounds of the I/O threads of a node, by what they wait for. A thread is started when it is first needed.
+#[derive(Debug, Clone, Copy)]
+pub struct IoThreads {
+    /// Reads and writes of object bytes.
+    pub transfers: usize,
+    /// Cold rows, listings, name resolution.
+    pub metadata: usize,
+    /// Syncs that requests wait for.
+    pub syncs: usize,
+    /// Write-back and released space.
+    pub background: usize,
+}
+impl Default for IoThreads {
+    fn default() -> Self {
+        Self { transfers: 4, metadata: 2, syncs: 8, background: 4 }
     }
 }
 

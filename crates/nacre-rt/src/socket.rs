@@ -20,6 +20,7 @@ use crate::conn::{Conn, Link, Out};
 use crate::driver::{self, Work};
 use crate::event_loop::{Command, LoopHandle};
 use crate::gate::Place;
+use crate::io::Class;
 use crate::island::IslandRef;
 use crate::node::{Node, Shared};
 use crate::progress::Progress;
@@ -136,6 +137,7 @@ pub(crate) fn connect(island: &IslandRef, conn: Arc<Conn>, address: Address, tar
         // The name service may be slow, so it does not run on a loop.
         None => node.io_pool.run(
             &node,
+            Class::Metadata,
             Box::new(move |_| {
                 match nacre_net::candidates(&address) {
                     Ok(found) => opening.try_each(found.into()),

@@ -4,8 +4,9 @@
 mod common;
 use bytes::Bytes;
 use common::{Order, Puppet, Report, next, node, reports, tell};
-use nacre_node::{Event, FileId, Store, StoreDone, StoreError, StoreOp};
-use nacre_rt::EndReason;
+use nacre_node::{Event, FileId, FileKind, Store, StoreDone, StoreError, StoreOp};
+use nacre_rt::{EndReason, IoThreads};
+use nacre_types::{Fid, ObjectId, Oid, Seq};
 use std::sync::{Arc, Condvar, Mutex};
 
 /// Records who did what; `Len` is answered in place, the rest is for others; syncs wait for the gate.
@@ -50,7 +51,7 @@ impl Recorder {
 impl Store for Recorder {
     fn execute(&self, op: StoreOp) -> Result<StoreDone, StoreError> {
         match op {
-            StoreOp::Sync { file } => {
+            StoreOp::Sync { file } | StoreOp::SyncWritten { file, .. } => {
                 self.pass_gate();
                 self.note(&format!("sync {file:?}"));
                 Ok(StoreDone::Unit)
@@ -101,18 +102,48 @@ fn what_does_not_block_is_done_in_place_and_the_rest_by_its_thread() {
     tell_and_wait(write(2, 1 << 20));
     tell_and_wait(StoreOp::Read { file: LOG, offset: 3, len: 10 });
     tell_and_wait(StoreOp::Sync { file: LOG });
-    // Any thread of the pool: the first one may not be idle again yet.
-    let done: Vec<String> = store.list().iter().map(|line| line.replace("io-1", "io-0")).collect();
+    let done = store.list();
     assert_eq!(
         done,
         [
             format!("len on {here}"),
             format!("write 1 on {here}"),
             "write 2 on io-0".to_owned(),
-            "read 3 on io-0".to_owned(),
+            "read 3 on io-meta-0".to_owned(),
             "sync Log(1) on sync-a".to_owned(),
         ]
     );
+    node.shutdown();
+}
+
+/// Each class of operations has threads of its own: those that a device holds up hold up no others.
+#[test]
+fn syncs_that_hang_delay_neither_transfers_nor_metadata_nor_each_others_class() {
+    let (node, _) = node(1);
+    let store = Arc::new(Recorder::default());
+    let (sink, heard) = reports();
+    let a = node.add_island("a", Some(store.clone()), Some(sink), Puppet::make(false)).unwrap();
+    let blob = |n| FileId::Blob(ObjectId { fid: Fid::new(Seq(0x100), Oid(n)), stripe: 0 });
+    store.close_gate();
+    // More than there are threads for, of both kinds.
+    let syncs = 40;
+    tell(&a, Order::Io((0..syncs).map(|n| StoreOp::Sync { file: blob(n) }).collect()));
+    let aside = |n| StoreOp::SyncWritten { file: blob(n), len: 0, aside: true };
+    tell(&a, Order::Io((0..syncs).map(aside).collect()));
+    let threads = IoThreads::default();
+    store.wait_for_waiters(threads.syncs + threads.background);
+    tell(&a, Order::Io(vec![write(7, 1 << 20)]));
+    assert_eq!(next(&heard), Report::Text("Ok(Unit)".into()));
+    tell(&a, Order::Io(vec![StoreOp::List { kind: FileKind::Run, after: None, limit: 1 }]));
+    assert_eq!(next(&heard), Report::Text("Ok(Len(Some(1)))".into()));
+    store.open_gate();
+    for _ in 0..2 * syncs {
+        assert_eq!(next(&heard), Report::Text("Ok(Unit)".into()));
+    }
+    let list = store.list();
+    assert!(list.iter().any(|line| line == "write 7 on io-0"), "{list:?}");
+    let count = |thread: &str| list.iter().filter(|l| l.contains("sync") && l.contains(thread)).count();
+    assert_eq!((count("on io-sync-"), count("on io-back-")), (syncs as usize, syncs as usize), "{list:?}");
     node.shutdown();
 }
 
@@ -168,6 +199,6 @@ fn the_end_of_an_island_is_told_after_its_last_store_operation() {
     store.open_gate();
     assert_eq!(a.wait_end(common::LIMIT), Some(EndReason::Fatal("as ordered".into())));
     assert_eq!(ends.lock().unwrap().len(), 1);
-    assert_eq!(store.list(), ["read 0 on io-0"], "nothing after the end");
+    assert_eq!(store.list(), ["read 0 on io-meta-0"], "nothing after the end");
     node.shutdown();
 }

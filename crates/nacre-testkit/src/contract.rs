@@ -271,7 +271,7 @@ pub fn bytes_that_were_written_are_there_or_missed(store: &dyn Store) {
         let op = StoreOp::WriteChecksummed { file, offset, data, keep_head, keep_tail, size, written_to };
         run(store, op).map(drop)
     };
-    let sync = |len| run(store, StoreOp::SyncWritten { file, len }).map(drop);
+    let sync = |len| run(store, StoreOp::SyncWritten { file, len, aside: false }).map(drop);
     // No file at all.
     assert_eq!((read(0, 10), sync(0), sync(1)), (missing(0, 10), Ok(()), missing(0, 1).map(drop)));
     assert_eq!(summed(8192, Some(8192)), missing(0, 8192).map(drop));
@@ -288,6 +288,14 @@ pub fn bytes_that_were_written_are_there_or_missed(store: &dyn Store) {
     assert_eq!(summed(40_960, Some(5000)), Ok(()));
     assert_eq!((sync(41_060), summed(8192, None)), (Ok(()), Ok(())));
     assert_eq!(run(store, StoreOp::SyncAside { file }), Ok(StoreDone::Unit));
+    // An early write-back changes nothing that can be read, and makes nothing.
+    for file in [file, blob(2)] {
+        assert_eq!(
+            run(store, StoreOp::StartWriteback { file, offset: 0, len: 1 << 20 }),
+            Ok(StoreDone::Unit)
+        );
+    }
+    assert_eq!((len(store, file), len(store, blob(2))), (Some(45_056), None));
 }
 
 pub fn random_operations_match_a_model(store: &dyn Store) {

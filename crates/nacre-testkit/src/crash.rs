@@ -32,6 +32,8 @@ pub enum FaultOp {
     Delete,
     Truncate,
     Allocate,
+    /// An early write-back that the device refuses: the next sync of the file reports it.
+    Writeback,
 }
 
 /// An operation that will fail.
@@ -78,6 +80,8 @@ struct Content {
     /// Blocks of a blob under pages that the device has refused. As on ext4: the pages are taken for written, so that
     /// what is written to them later is on no device either, although a sync succeeds, until the cache forgets them.
     stuck: BTreeSet<u64>,
+    /// The error of an early write-back, which the next sync reports.
+    writeback_error: Option<StoreError>,
 }
 
 #[derive(Clone)]
@@ -178,6 +182,11 @@ impl CrashDevice {
     /// Adds a fault; each fires once.
     pub fn fail(&self, fault: Fault) {
         self.lock().faults.push(fault);
+    }
+
+    /// Faults that have not fired.
+    pub fn faults_left(&self) -> usize {
+        self.lock().faults.len()
     }
 
     /// Operations so far that change the device or sync: the points at which it can crash.
@@ -305,6 +314,15 @@ impl Disk {
             self.files.remove(&file);
         }
     }
+    /// An early write-back: unsynced bytes may be durable from now on, and those that the device refuses are lost although
+    /// the call reports nothing.
+    fn start_writeback(&mut self, file: FileId, op: &StoreOp) {
+        let error = self.fault(op);
+        if let (Some(error), Some(content)) = (error, self.files.get_mut(&file)) {
+            content.refused(file);
+            content.writeback_error = Some(error);
+        }
+    }
     fn must_reach(&self, file: FileId, to: u64) -> Result<(), StoreError> {
         match self.now(file).map_or(0, SparseFile::len) {
             held if held < to => Err(StoreError::Missing { file, from: held, to }),
@@ -318,6 +336,15 @@ impl Disk {
             return Err(StoreError::Stopped);
         }
         self.changes += u64::from(is_change);
+        if let StoreOp::StartWriteback { file, .. } = op {
+            self.start_writeback(file, &op);
+            return Ok(StoreDone::Unit);
+        }
+        if let StoreOp::Sync { file } | StoreOp::SyncWritten { file, .. } | StoreOp::SyncAside { file } = op
+            && let Some(error) = self.files.get_mut(&file).and_then(|content| content.writeback_error.take())
+        {
+            return Err(error);
+        }
         if let Some(error) = self.fault(&op) {
             if let StoreOp::Sync { file } | StoreOp::SyncWritten { file, .. } | StoreOp::SyncAside { file } =
                 op
@@ -385,6 +412,7 @@ impl Disk {
                 self.sync(file);
                 Ok(StoreDone::Unit)
             }
+            StoreOp::StartWriteback { .. } => Ok(StoreDone::Unit),
             StoreOp::Refresh { file } => {
                 let is_refused = self.refuses || self.full_underneath;
                 if let Some(content) = self.files.get_mut(&file) {
@@ -396,7 +424,7 @@ impl Disk {
                 }
                 Ok(StoreDone::Unit)
             }
-            StoreOp::SyncWritten { file, len } => {
+            StoreOp::SyncWritten { file, len, .. } => {
                 self.sync(file);
                 self.must_reach(file, len).map(|()| StoreDone::Unit)
             }
@@ -565,6 +593,7 @@ fn kind_of(op: &StoreOp) -> Option<(FaultOp, FileId)> {
         }
         StoreOp::Replace { file, .. } => (FaultOp::Replace, *file),
         StoreOp::Delete { file } => (FaultOp::Delete, *file),
+        StoreOp::StartWriteback { file, .. } => (FaultOp::Writeback, *file),
         StoreOp::Refresh { .. } | StoreOp::List { .. } | StoreOp::Len { .. } | StoreOp::Space => return None,
     })
 }

@@ -1,10 +1,12 @@
 //! Write-back of object bytes: tracks the objects whose bytes are not on stable storage, and syncs them.
 //!
 //! The task advances `last_stable`. A row records it, so that a restart claims no more than was durable, and syncs only
-//! objects that were changed later.
+//! objects that were changed later. While an object is being written, the device begins with its bytes early
+//! ([`EARLY_BYTES`]), so that a sync finds little to do.
 //!
 //! Invariants: an object is in [`Unstable`] from the apply of a write until a sync that began after it has
-//! succeeded; a failed sync is never repeated (the kernel has dropped the pages): the object is quarantined.
+//! succeeded; a failed sync is never repeated (the kernel has dropped the pages): the object is quarantined. A sync that
+//! a caller waits for returns after those that were under way for the object: the device reports an error once.
 
 use crate::error::OsdError;
 use crate::object::objects::{Objects, unexpected_result};
@@ -17,10 +19,16 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use nacre_node::{Ctx, FileId, StoreDone, StoreError, StoreOp, WaitList, join_all};
-use nacre_types::{Codec, ObjectId, Transno};
+use nacre_types::{Codec, Extent, ObjectId, Transno};
+
+/// Bytes of an object that are written before the device begins with them.
+pub const EARLY_BYTES: u64 = 8 << 20;
 
 /// The state of the write-back task.
 pub(crate) struct Writeback {
+    /// Syncs under way, numbered in the order of their start.
+    syncing: RefCell<BTreeSet<(ObjectId, u64)>>,
+    syncs: Cell<u64>,
     unstable: RefCell<Unstable>,
     /// Wakes the task.
     work: WaitList,
@@ -29,7 +37,13 @@ pub(crate) struct Writeback {
 }
 impl Writeback {
     pub(crate) fn new(ctx: &Ctx) -> Self {
-        Self { unstable: RefCell::default(), work: ctx.wait_list(), is_idle: Cell::new(false) }
+        Self {
+            syncing: RefCell::default(),
+            syncs: Cell::new(0),
+            unstable: RefCell::default(),
+            work: ctx.wait_list(),
+            is_idle: Cell::new(false),
+        }
     }
     /// The task checks for work, or ends.
     pub(crate) fn wake(&self) {
@@ -55,15 +69,32 @@ struct Unstable {
 struct Bytes {
     oldest: Transno,
     bytes: u64,
+    /// Of these, bytes with which the device has not begun, and the range in which they lie.
+    waiting: u64,
+    range: Extent,
 }
 
 impl Unstable {
-    fn add(&mut self, object: ObjectId, transno: Transno, bytes: u64) {
+    /// Returns the range with which the device is to begin, if enough bytes wait in it.
+    fn add(&mut self, object: ObjectId, transno: Transno, range: Extent) -> Option<Extent> {
+        let bytes = range.end - range.start;
         self.bytes += bytes;
         self.newest = self.newest.max(transno);
-        let entry = self.objects.entry(object).or_insert(Bytes { oldest: transno, bytes: 0 });
+        let new = Bytes { oldest: transno, bytes: 0, waiting: 0, range };
+        let entry = self.objects.entry(object).or_insert(new);
         entry.bytes += bytes;
         self.ages.insert((entry.oldest, object));
+        if entry.waiting == 0 {
+            entry.range = range;
+        } else if bytes > 0 {
+            entry.range = Extent::new(entry.range.start.min(range.start), entry.range.end.max(range.end));
+        }
+        entry.waiting += bytes;
+        if entry.waiting < EARLY_BYTES {
+            return None;
+        }
+        entry.waiting = 0;
+        Some(entry.range)
     }
     /// A sync of the object begins: later writes are counted separately.
     fn take(&mut self, object: ObjectId) -> Option<Bytes> {
@@ -92,10 +123,20 @@ impl Objects {
         self.writeback().unstable.borrow().oldest()
     }
 
-    /// Bytes of a change were written that gets this transno.
-    pub(crate) fn note_unstable(&self, object: ObjectId, transno: Transno, bytes: u64) {
+    /// The bytes of `range` were written, by a change that gets this transno. Empty: blocks were allocated.
+    pub(crate) fn note_unstable(&self, object: ObjectId, transno: Transno, range: Extent) {
         let was_pressed = self.is_half_full();
-        self.writeback().unstable.borrow_mut().add(object, transno, bytes);
+        let early = self.writeback().unstable.borrow_mut().add(object, transno, range);
+        if let Some(range) = early {
+            let ctx = self.ctx().clone();
+            let op = StoreOp::StartWriteback {
+                file: FileId::Blob(object),
+                offset: range.start,
+                len: range.end - range.start,
+            };
+            // The next sync reports what fails.
+            self.ctx().spawn(async move { drop(ctx.io(op).await) });
+        }
         if self.writeback().is_idle.get() || (self.is_half_full() && !was_pressed) {
             self.writeback().work.wake_all();
         }
@@ -132,12 +173,33 @@ impl Objects {
     ///
     /// # Errors
     /// `Quarantined`: they are lost. `Lost`: some of the object are, the others are on the device.
-    pub(crate) async fn sync_bytes(&self, object: ObjectId) -> Result<(), OsdError> {
+    ///
+    /// `aside`: no request waits.
+    pub(crate) async fn sync_bytes(&self, object: ObjectId, aside: bool) -> Result<(), OsdError> {
+        let number = self.writeback().syncs.get() + 1;
+        self.writeback().syncs.set(number);
+        self.writeback().syncing.borrow_mut().insert((object, number));
+        let result = self.sync_bytes_now(object, aside).await;
+        self.writeback().syncing.borrow_mut().remove(&(object, number));
+        self.tasks().made_progress();
+        result
+    }
+    /// Waits for the syncs of the object that are under way: one of them may have got the error that the device reports
+    /// once, and has not quarantined the object yet.
+    pub(crate) async fn other_syncs_ended(&self, object: ObjectId) {
+        let last = self.writeback().syncs.get();
+        let is_any =
+            || self.writeback().syncing.borrow().range((object, 0)..=(object, last)).next().is_some();
+        while is_any() && !self.osd().has_failed() {
+            self.tasks().progress().await;
+        }
+    }
+    async fn sync_bytes_now(&self, object: ObjectId, aside: bool) -> Result<(), OsdError> {
         let taken = self.writeback().unstable.borrow_mut().take(object);
         // If the row cannot be read, the length is unknown; the bytes are synced all the same.
         let row = self.row(object).await;
         let len = row.as_ref().map_or(0, |row| self.expected_length(row.as_ref()));
-        let result = self.ctx().io(StoreOp::SyncWritten { file: FileId::Blob(object), len }).await;
+        let result = self.ctx().io(StoreOp::SyncWritten { file: FileId::Blob(object), len, aside }).await;
         let result = self.sync_ended(object, result).await.and(row.map(drop));
         // No later write is reported stable before the outcome of this sync is known, and none at all once the target has
         // stopped.
@@ -146,7 +208,6 @@ impl Objects {
         {
             self.writeback().unstable.borrow_mut().ended(object, taken);
         }
-        self.tasks().made_progress();
         result
     }
     async fn sync_ended(
@@ -184,7 +245,7 @@ impl Objects {
     }
     /// Syncs an object in the background, and logs failures.
     pub(crate) async fn sync_in_background(&self, object: ObjectId) {
-        match self.sync_bytes(object).await {
+        match self.sync_bytes(object, true).await {
             // A quarantine is logged where it begins.
             Ok(())
             | Err(OsdError::Quarantined(_) | OsdError::Stopped(_) | OsdError::Store(StoreError::Stopped)) => {

@@ -10,8 +10,8 @@ use crate::object::checksum::BLOCK_BYTES;
 use crate::object::objects::Objects;
 use crate::object::range_lock::RangeGuard;
 use crate::object::rows::{
-    BLOCKS_PER_REGION, BlockRow, ObjectRow, REGION_BYTES, SECTORS_PER_BLOCK, block_floor, block_key,
-    decode_block, decode_object, mask_of, object_key, regions_of,
+    BLOCKS_PER_REGION, BlockRow, ObjectRow, REGION_BYTES, SECTORS_PER_BLOCK, block_ceil, block_floor,
+    block_key, decode_block, decode_object, mask_of, object_key, regions_of,
 };
 use crate::object::scan::is_stopped;
 use crate::table;
@@ -19,7 +19,7 @@ use crate::table::pins::Pins;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ops::Range;
-use nacre_types::{Codec, ObjectId, Owner, Timestamp};
+use nacre_types::{Codec, Extent, ObjectId, Owner, Timestamp};
 
 /// Owner and time that a change gives to the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -144,19 +144,20 @@ impl Inner {
             let mut blocks = block_of_tx(tx, object, region)?;
             blocks.version = tx.transno().0;
             tx.put(table::BLOCK, &block_key(object, region), blocks.encode());
-            self.objects.note_unstable(object, tx.transno(), BLOCK_BYTES);
+            let end_block = Extent::new(block_floor(row.size), block_ceil(row.size));
+            self.objects.note_unstable(object, tx.transno(), end_block);
         }
         match self.change {
             ObjectChange::Write { first, sums, end, bytes } => {
                 row.blocks += put_checksums(tx, object, first, &sums)? * SECTORS_PER_BLOCK;
                 row.size = row.size.max(end);
                 row.written_to = row.written_to.max(end);
-                self.objects.note_unstable(object, tx.transno(), bytes);
+                self.objects.note_unstable(object, tx.transno(), Extent::new(end - bytes, end));
             }
             ObjectChange::Allocate { blocks, size } => {
                 row.blocks += put_allocated(tx, object, &blocks)? * SECTORS_PER_BLOCK;
                 row.size = row.size.max(size);
-                self.objects.note_unstable(object, tx.transno(), 0);
+                self.objects.note_unstable(object, tx.transno(), Extent::new(0, 0));
             }
             ObjectChange::Grow { size } => row.size = row.size.max(size),
             // O_TRUNC of a file that never had an object.

@@ -191,8 +191,9 @@ impl Objects {
         self.healthy_row(object).await?;
         let last = self.osd().last_transno();
         let halves: Vec<Half<'_>> =
-            vec![Box::pin(self.sync_bytes(object)), Box::pin(self.osd().commit(last))];
+            vec![Box::pin(self.sync_bytes(object, false)), Box::pin(self.osd().commit(last))];
         join_all(halves).await.into_iter().collect::<Result<(), _>>()?;
+        self.other_syncs_ended(object).await;
         self.healthy_row(object).await.map(drop)
     }
 

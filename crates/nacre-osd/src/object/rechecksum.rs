@@ -119,7 +119,7 @@ impl Objects {
             StoreDone::Len(len) if len.unwrap_or(0) < written_to => {}
             _ => return Ok(false),
         }
-        self.note_unstable(object, self.osd().last_transno(), 0);
+        self.note_unstable(object, self.osd().last_transno(), Extent::new(0, 0));
         self.io(StoreOp::Truncate { file, len: written_to }).await.map(|()| true)
     }
 
@@ -173,7 +173,8 @@ impl Objects {
             if held < to {
                 missing += 1;
                 let from = from.max(held);
-                self.note_unstable(object, self.osd().last_transno(), to - from);
+                let range = Extent::new(start + from, start + to);
+                self.note_unstable(object, self.osd().last_transno(), range);
                 let op = StoreOp::Write { file, offset: start + from, data: zeros(to - from) };
                 self.ctx().io(op).await?;
             }

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::ops::Range;
 use nacre_node::{FileId, StoreDone, StoreOp};
-use nacre_types::ObjectId;
+use nacre_types::{Extent, ObjectId};
 
 impl Objects {
     /// Repairs after a write that failed in the middle, under its lock: blocks that held data get checksums of their
@@ -80,7 +80,8 @@ impl Objects {
         sums: &[(u64, u32)],
     ) -> Result<(), OsdError> {
         let pins = self.pins_of(object, &regions_of(blocks)).await?;
-        let bytes = (blocks.end - blocks.start) * BLOCK_BYTES;
+        let range = Extent::new(blocks.start * BLOCK_BYTES, blocks.end * BLOCK_BYTES);
+        let bytes = range.end - range.start;
         let credits =
             Credits { object_bytes: 0, frees: true, ..Objects::write_credits(0, bytes + REGION_BYTES) };
         let room = self.osd().reserve(credits).await?;
@@ -96,7 +97,7 @@ impl Objects {
                     row.version = tx.transno().0;
                     tx.put(table::BLOCK, &block_key(object, region), row.encode());
                 }
-                self.note_unstable(object, tx.transno(), bytes);
+                self.note_unstable(object, tx.transno(), range);
                 Ok::<_, OsdError>(())
             })
             .map(drop)

@@ -100,7 +100,8 @@ impl Objects {
         }
     }
     async fn rewrite(&self, object: ObjectId, offset: u64, lost: Bytes) -> Result<(), OsdError> {
-        self.note_unstable(object, self.osd().last_transno(), lost.len() as u64);
+        let range = Extent::new(offset, offset + lost.len() as u64);
+        self.note_unstable(object, self.osd().last_transno(), range);
         let op = StoreOp::Write { file: FileId::Blob(object), offset, data: vec![lost] };
         match self.ctx().io(op).await? {
             StoreDone::Unit => Ok(()),

@@ -3,7 +3,7 @@
 use crate::support::*;
 use bytes::Bytes;
 use nacre_node::{FileKind, StoreError};
-use nacre_osd::{BLOCK_BYTES, OBJECT_BYTES_MAX, ObjectRow, OsdConfig, OsdError, Stamp};
+use nacre_osd::{BLOCK_BYTES, EARLY_BYTES, OBJECT_BYTES_MAX, ObjectRow, OsdConfig, OsdError, Stamp};
 use nacre_testkit::{CrashDevice, Fault, FaultOp};
 
 #[test]
@@ -125,6 +125,35 @@ fn a_failed_sync_takes_the_object_out_of_use_and_nothing_else() {
     assert_eq!(t.read(object(1), 0, 3).expect("reads").1, [1; 3]);
     t.destroy(object(0)).expect("destroys");
     assert_eq!(t.read(object(0), 0, 10).expect("reads").0, ObjectRow::default());
+}
+
+/// While an object is written the device begins with its bytes. What fails then is no secret: the next sync reports it,
+/// also to the caller whose own sync was not the one that the device told.
+#[test]
+fn an_early_write_back_that_fails_is_reported_by_every_later_sync() {
+    for others in [false, true] {
+        let mut t = Target::format(&CrashDevice::new(u64::MAX));
+        let error = StoreError::Device("EIO".into());
+        t.device.fail(Fault { op: FaultOp::Writeback, on: Some(FileKind::Blob), nth: 1, error });
+        let mib = 1 << 20;
+        for at in 0..EARLY_BYTES / mib {
+            assert_eq!(t.device.faults_left(), 1, "there is little to write yet");
+            t.write(object(0), at * mib, vec![1; mib as usize]).expect("writes");
+        }
+        t.write(object(1), 0, vec![1; 5000]).expect("writes");
+        let synced = t.run(move |o| async move {
+            if others {
+                // This one gets the error; the object is taken out of use only after a commit of the log.
+                let all = o.clone();
+                o.osd().ctx().spawn(async move { drop(all.sync_all().await) });
+                o.osd().ctx().yield_now().await;
+            }
+            o.sync(object(0)).await
+        });
+        assert_eq!(t.device.faults_left(), 0);
+        assert_eq!(synced, Err(OsdError::Quarantined(object(0))), "others: {others}");
+        assert_eq!(t.sync(object(1)), Ok(()));
+    }
 }
 
 #[test]

@@ -51,17 +51,18 @@ pub enum StoreOp {
         data: Vec<Bytes>,
     },
     /// Writes to a blob and answers [`StoreDone::Checksums`]: crc32c of each whole 4 KiB block that was touched, where bytes
-    /// at or beyond `size` (the object's size after the write) count as zeros. `keep_head`: the first block's bytes
+    /// at or beyond `size` (the object's size after the write) count as zeros. `keep_head`: whether the first block's bytes
     /// before `offset` are data, not zeros; `keep_tail`: likewise after the end. Bytes that are not kept are written as
-    /// zeros, up to the block boundaries. With `written_to` the blob has been written up to there: if it ends earlier,
+    /// zeros, up to the block boundaries. Kept bytes that do not match their checksum are [`StoreError::Mismatch`], and
+    /// nothing is written. With `written_to` the blob has been written up to there: if it ends earlier,
     /// so that this write would leave a hole, or if bytes to keep are missing, the result is [`StoreError::Missing`]
     /// and nothing is written. Without `written_to`, missing bytes count as zeros.
     WriteChecksummed {
         file: FileId,
         offset: u64,
         data: Vec<Bytes>,
-        keep_head: bool,
-        keep_tail: bool,
+        keep_head: Keep,
+        keep_tail: Keep,
         size: u64,
         written_to: Option<u64>,
     },
@@ -72,12 +73,15 @@ pub enum StoreOp {
         offset: u64,
         len: u32,
     },
-    /// Reads exactly `len` bytes of a blob; [`StoreError::Missing`] when one of them is beyond the end of its file, or
+    /// Reads exactly `len` bytes of a blob and answers [`StoreDone::Summed`]: the bytes, and crc32c of each 4 KiB from
+    /// `offset` on, the last one padded with zeros. `fresh`: bytes that the cache has and need not keep are read from the
+    /// device. [`StoreError::Missing`] when one of them is beyond the end of its file, or
     /// when the file is not there. Holes inside a file are zeros.
     ReadWritten {
         file: FileId,
         offset: u64,
         len: u32,
+        fresh: bool,
     },
     /// Truncates or extends (with a hole). A missing blob is created unless `len` is 0.
     Truncate {
@@ -143,6 +147,22 @@ pub enum StoreOp {
     Space,
 }
 
+/// Which bytes of a block stay that a write covers in part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// None: they are zeros.
+    Nothing,
+    /// What the file has, unverified.
+    Bytes,
+    /// What the file has, if the first `len` bytes of the block, padded with zeros, have this crc32c.
+    Verified { sum: u32, len: u32 },
+}
+impl Keep {
+    pub fn is_any(self) -> bool {
+        self != Self::Nothing
+    }
+}
+
 impl StoreOp {
     /// Whether the operation changes neither the store's content nor its durability.
     pub fn only_reads(&self) -> bool {
@@ -174,6 +194,8 @@ impl StoreOp {
 pub enum StoreDone {
     Unit,
     Bytes(Bytes),
+    /// Bytes, and the checksums of their blocks.
+    Summed(Bytes, Vec<u32>),
     Checksums(Vec<u32>),
     /// `None`: there is no such file.
     Len(Option<u64>),
@@ -203,6 +225,9 @@ pub enum StoreError {
     /// Bytes that were written are not in their file; `from` is the first of them.
     #[error("{file:?} has no bytes {from} to {to}")]
     Missing { file: FileId, from: u64, to: u64 },
+    /// The block at `offset` does not match its checksum.
+    #[error("{file:?}: the block at byte {offset} does not match its checksum")]
+    Mismatch { file: FileId, offset: u64 },
     /// The text names file and operation.
     #[error("device: {0}")]
     Device(String),

@@ -212,7 +212,7 @@ impl FsStore {
         file: FileId,
         args: ChecksummedWrite<'_>,
     ) -> Option<Result<Vec<u32>, StoreError>> {
-        if (args.keep_head || args.keep_tail) && !self.may_read_cached() {
+        if (args.keep_head.is_any() || args.keep_tail.is_any()) && !self.may_read_cached() {
             return None;
         }
         match self.try_write_checksummed(file, args, self.cached_reader()) {
@@ -273,6 +273,18 @@ impl FsStore {
                 None
             }
             Err(_) => None,
+        }
+    }
+
+    /// Lets the cache forget what it need not keep of a range: the next read shows what the device has.
+    pub(crate) fn forget_cached(&self, file: FileId, offset: u64, len: u64) {
+        for piece in self.pieces(file, offset, len) {
+            if let Ok(Some(open)) = self.open_chunk(file, piece.chunk, false) {
+                let len = std::num::NonZeroU64::new(piece.len);
+                // Advice: without it the bytes are read as the cache has them.
+                let _advised =
+                    rustix::fs::fadvise(open.fd(), piece.offset, len, rustix::fs::Advice::DontNeed);
+            }
         }
     }
 

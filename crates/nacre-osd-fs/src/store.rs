@@ -14,7 +14,7 @@ use crate::probe::Features;
 use crate::raw::{read_full, retry, store_error, write_all, write_zeros};
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp, StoreSpace};
-use nacre_osd::checksum::ChecksummedWrite;
+use nacre_osd::checksum::{ChecksummedWrite, summed};
 use nacre_types::ObjectId;
 use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
@@ -475,8 +475,11 @@ impl FsStore {
                 self.write_checksummed(file, args, &read_full).map(StoreDone::Checksums)
             }
             StoreOp::Read { file, offset, len } => self.read_file(file, offset, len).map(StoreDone::Bytes),
-            StoreOp::ReadWritten { file, offset, len } => {
-                self.read_written(file, offset, len).map(StoreDone::Bytes)
+            StoreOp::ReadWritten { file, offset, len, fresh } => {
+                if fresh {
+                    self.forget_cached(file, offset, u64::from(len));
+                }
+                self.read_written(file, offset, len).map(summed)
             }
             StoreOp::Truncate { file, len } => self.truncate(file, len).map(|()| StoreDone::Unit),
             StoreOp::Allocate { file, offset, len } => {
@@ -515,10 +518,12 @@ impl Store for FsStore {
                 Some(bytes) => Ok(Ok(StoreDone::Bytes(bytes))),
                 None => Err(op),
             },
-            StoreOp::ReadWritten { file, offset, len } => match self.read_cached(*file, *offset, *len) {
-                Some(bytes) if bytes.len() == *len as usize => Ok(Ok(StoreDone::Bytes(bytes))),
-                Some(_) | None => Err(op),
-            },
+            StoreOp::ReadWritten { file, offset, len, fresh: false } => {
+                match self.read_cached(*file, *offset, *len) {
+                    Some(bytes) if bytes.len() == *len as usize => Ok(Ok(summed(bytes))),
+                    Some(_) | None => Err(op),
+                }
+            }
             StoreOp::Write { data, .. } if total(data) <= INLINE_BYTES_MAX => Ok(self.run(op)),
             StoreOp::WriteChecksummed { file, offset, data, keep_head, keep_tail, size, written_to }
                 if total(data) <= INLINE_BYTES_MAX =>

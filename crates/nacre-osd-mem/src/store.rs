@@ -3,7 +3,7 @@
 use crate::sparse::SparseFile;
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp, StoreSpace};
-use nacre_osd::checksum::{ChecksummedWrite, write_checksummed};
+use nacre_osd::checksum::{ChecksummedWrite, summed, write_checksummed};
 use nacre_types::{Fid, ObjectId, Oid, Seq};
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -156,14 +156,14 @@ impl MemStore {
                 (None, FileId::Blob(_)) => Ok(StoreDone::Bytes(Bytes::new())),
                 (None, _) => Err(StoreError::NotFound { file }),
             },
-            StoreOp::ReadWritten { file, offset, len } => {
+            StoreOp::ReadWritten { file, offset, len, .. } => {
                 let held =
                     self.find(file).map(|found| lock(&found).read_bytes(offset, len)).unwrap_or_default();
                 if held.len() < len as usize {
                     let (from, to) = (offset + held.len() as u64, offset + u64::from(len));
                     return Err(StoreError::Missing { file, from, to });
                 }
-                Ok(StoreDone::Bytes(held))
+                Ok(summed(held))
             }
             StoreOp::Truncate { file, len } => {
                 let found = match (self.find(file), file) {

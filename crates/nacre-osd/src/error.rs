@@ -23,6 +23,11 @@ pub enum OsdError {
         "bytes {from} to {to} of object {object} are lost: they were written, and their file does not have them\nhint: restore the file from a backup; overwriting these bytes as a whole, or truncating the file to a length before them, makes it usable again"
     )]
     Lost { object: ObjectId, from: u64, to: u64 },
+    /// A block is not as it was written; other ranges of the object can be used.
+    #[error(
+        "bytes {from} to {to} of object {object} are damaged: the device returns other bytes than were written (their checksum does not match)\nhint: restore the file from a backup; overwriting these bytes as a whole, or truncating the file to a length before them, makes it usable again"
+    )]
+    Damaged { object: ObjectId, from: u64, to: u64 },
     /// The caller's check before the change failed (its deadline has passed, or its client has disconnected): nothing
     /// has changed.
     #[error("rejected before it began: {0}")]
@@ -51,6 +56,7 @@ impl From<OsdError> for Errno {
             OsdError::Corrupt { .. }
             | OsdError::Quarantined(_)
             | OsdError::Lost { .. }
+            | OsdError::Damaged { .. }
             | OsdError::Format(_)
             | OsdError::Store(_) => Errno::EIO,
         }

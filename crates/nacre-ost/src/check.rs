@@ -233,7 +233,7 @@ impl Check<'_> {
             return Ok(());
         }
         let len = (size - start).min(REGION_BYTES) as u32;
-        let mut op = StoreOp::ReadWritten { file: FileId::Blob(object), offset: start, len };
+        let mut op = StoreOp::ReadWritten { file: FileId::Blob(object), offset: start, len, fresh: false };
         let mut held = u64::MAX;
         let done = match self.ctx.io(op).await {
             Err(StoreError::Missing { from, .. }) => {
@@ -243,7 +243,7 @@ impl Check<'_> {
             }
             other => other,
         };
-        let StoreDone::Bytes(bytes) = done? else { return Ok(()) };
+        let (StoreDone::Bytes(bytes) | StoreDone::Summed(bytes, _)) = done? else { return Ok(()) };
         let lacks =
             |at: u64| row.is_written(at) && !row.is_lost(at) && held < ((at + 1) * BLOCK_BYTES).min(size);
         let base = region.saturating_mul(BLOCKS_PER_REGION);

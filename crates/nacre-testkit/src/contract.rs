@@ -2,7 +2,7 @@
 //! [`store_contract!`](crate::store_contract), which makes a test of each.
 
 use bytes::Bytes;
-use nacre_node::{FileId, FileKind, Rng, Store, StoreDone, StoreError, StoreOp};
+use nacre_node::{FileId, FileKind, Keep, Rng, Store, StoreDone, StoreError, StoreOp};
 use nacre_osd::checksum::block_checksum;
 use nacre_types::{Fid, ObjectId, Oid, Seq};
 use std::collections::BTreeMap;
@@ -23,6 +23,7 @@ macro_rules! store_contract {
             many_buffers_are_one_write,
             summed_writes_pad_keep_and_sum,
             bytes_that_were_written_are_there_or_missed,
+            kept_bytes_are_verified_and_reads_carry_checksums,
             random_operations_match_a_model,
             space_is_known,
         );
@@ -223,7 +224,8 @@ pub fn summed_writes_pad_keep_and_sum(store: &dyn Store) {
             let data: Vec<u8> = (0..n).map(|i| (rng.below(3) * 85 + i % 3) as u8).collect();
             let cut = rng.below(n) as usize;
             let pieces = vec![Bytes::copy_from_slice(&data[..cut]), Bytes::copy_from_slice(&data[cut..])];
-            let (keep_head, keep_tail) = (rng.below(2) == 0, rng.below(2) == 0);
+            let mut keep = || if rng.below(2) == 0 { Keep::Bytes } else { Keep::Nothing };
+            let (keep_head, keep_tail) = (keep(), keep());
             let end = offset + n;
             let size = end + rng.below(8192);
             let op = StoreOp::WriteChecksummed {
@@ -241,10 +243,10 @@ pub fn summed_writes_pad_keep_and_sum(store: &dyn Store) {
             if model.len() < stop as usize {
                 model.resize(stop as usize, 0);
             }
-            if !keep_head {
+            if !keep_head.is_any() {
                 model[start as usize..offset as usize].fill(0);
             }
-            if !keep_tail {
+            if !keep_tail.is_any() {
                 model[end as usize..stop as usize].fill(0);
             }
             model[offset as usize..end as usize].copy_from_slice(&data);
@@ -264,10 +266,11 @@ pub fn summed_writes_pad_keep_and_sum(store: &dyn Store) {
 pub fn bytes_that_were_written_are_there_or_missed(store: &dyn Store) {
     let file = blob(1);
     let missing = |from, to| Err(StoreError::Missing { file, from, to });
-    let read = |offset, len| run(store, StoreOp::ReadWritten { file, offset, len });
+    let read = |offset, len| run(store, StoreOp::ReadWritten { file, offset, len, fresh: false });
     let summed = |offset: u64, written_to| {
         let data = vec![Bytes::from_static(&[9; 100])];
-        let (keep_head, keep_tail, size) = (!offset.is_multiple_of(4096), false, offset + 100);
+        let keep_head = if offset.is_multiple_of(4096) { Keep::Nothing } else { Keep::Bytes };
+        let (keep_tail, size) = (Keep::Nothing, offset + 100);
         let op = StoreOp::WriteChecksummed { file, offset, data, keep_head, keep_tail, size, written_to };
         run(store, op).map(drop)
     };
@@ -278,7 +281,8 @@ pub fn bytes_that_were_written_are_there_or_missed(store: &dyn Store) {
     assert_eq!(len(store, file), None, "a write that was refused makes nothing");
     // One that is too short.
     write(store, file, 0, &[7; 5000]);
-    assert_eq!(read(4000, 1000), Ok(StoreDone::Bytes(Bytes::from(vec![7; 1000]))));
+    let sum = block_checksum(&[7; 1000]);
+    assert_eq!(read(4000, 1000), Ok(StoreDone::Summed(Bytes::from(vec![7; 1000]), vec![sum])));
     assert_eq!(read(4000, 1001), missing(5000, 5001));
     assert_eq!((sync(5000), sync(5001)), (Ok(()), missing(5000, 5001).map(drop)));
     assert_eq!(summed(8192, Some(8192)), missing(5000, 8192).map(drop), "a hole would be left");
@@ -296,6 +300,49 @@ pub fn bytes_that_were_written_are_there_or_missed(store: &dyn Store) {
         );
     }
     assert_eq!((len(store, file), len(store, blob(2))), (Some(45_056), None));
+}
+
+pub fn kept_bytes_are_verified_and_reads_carry_checksums(store: &dyn Store) {
+    let file = blob(1);
+    let old: Vec<u8> = (0..10_000u32).map(|i| (i / 7) as u8).collect();
+    write(store, file, 0, &old);
+    let blocks: Vec<u32> = old.chunks(4096).map(block_checksum).collect();
+    for fresh in [false, true] {
+        let op = StoreOp::ReadWritten { file, offset: 4096, len: 10_000 - 4096, fresh };
+        let expected = StoreDone::Summed(Bytes::copy_from_slice(&old[4096..]), blocks[1..].to_vec());
+        assert_eq!(run(store, op), Ok(expected));
+    }
+    let verified = |block: usize, wrong: u32| Keep::Verified {
+        sum: blocks[block] ^ wrong,
+        len: (10_000 - block as u32 * 4096).min(4096),
+    };
+    let overwrite = |offset: u64, len: usize, keep_head, keep_tail| {
+        let data = vec![Bytes::from(vec![0xee; len])];
+        let written_to = Some(10_000);
+        run(
+            store,
+            StoreOp::WriteChecksummed { file, offset, data, keep_head, keep_tail, size: 10_000, written_to },
+        )
+    };
+    // (offset, length, block of the head, block of the tail): inside one block, over two, in the short last one.
+    for (offset, len, head, tail) in
+        [(5000, 10, 1, 1), (4000, 1000, 0, 1), (9000, 50, 2, 2), (100, 9000, 0, 2)]
+    {
+        for (wrong_head, wrong_tail, bad) in [(1, 0, head), (0, 1, tail)] {
+            let refused = overwrite(offset, len, verified(head, wrong_head), verified(tail, wrong_tail));
+            assert_eq!(refused, Err(StoreError::Mismatch { file, offset: bad as u64 * 4096 }));
+            assert!(read(store, file, 0, 20_000) == old, "nothing is written beside bytes that are wrong");
+        }
+        let mut new = old.clone();
+        new[offset as usize..offset as usize + len].fill(0xee);
+        let sums = new.chunks(4096).map(block_checksum).collect::<Vec<_>>()[head..=tail].to_vec();
+        assert_eq!(
+            overwrite(offset, len, verified(head, 0), verified(tail, 0)),
+            Ok(StoreDone::Checksums(sums))
+        );
+        assert!(read(store, file, 0, 20_000) == new);
+        write(store, file, 0, &old);
+    }
 }
 
 pub fn random_operations_match_a_model(store: &dyn Store) {

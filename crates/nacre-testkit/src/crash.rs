@@ -11,7 +11,7 @@
 
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Rng, Store, StoreDone, StoreError, StoreOp, StoreSpace};
-use nacre_osd::checksum::{ChecksummedWrite, write_checksummed};
+use nacre_osd::checksum::{ChecksummedWrite, summed, write_checksummed};
 use nacre_osd_mem::SparseFile;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -379,13 +379,13 @@ impl Disk {
                 (None, FileId::Blob(_)) => Ok(StoreDone::Bytes(Bytes::new())),
                 (None, _) => Err(StoreError::NotFound { file }),
             },
-            StoreOp::ReadWritten { file, offset, len } => {
+            StoreOp::ReadWritten { file, offset, len, .. } => {
                 let held = self.now(file).map(|now| now.read_bytes(offset, len)).unwrap_or_default();
                 if held.len() < len as usize {
                     let (from, to) = (offset + held.len() as u64, offset + u64::from(len));
                     return Err(StoreError::Missing { file, from, to });
                 }
-                Ok(StoreDone::Bytes(held))
+                Ok(summed(held))
             }
             StoreOp::Truncate { file, len } => {
                 if !(len == 0 && matches!(file, FileId::Blob(_)) && self.now(file).is_none()) {

@@ -36,6 +36,11 @@ impl StableMark {
     pub(crate) fn record(&self, row: Transno, stable: Transno) {
         self.pending.set(Some((row, stable)));
     }
+    /// The highest number that a transaction has recorded, committed or not.
+    pub(crate) fn recorded(&self) -> Transno {
+        let pending = self.pending.get().map(|(_, next)| next);
+        pending.or(self.stable.get()).unwrap_or_default()
+    }
     /// The transaction that records a higher number and is not committed.
     pub(crate) fn pending(&self, committed: Transno) -> Option<Transno> {
         self.get(committed);

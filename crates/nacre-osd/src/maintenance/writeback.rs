@@ -152,6 +152,11 @@ impl Objects {
         self.tasks().made_progress();
     }
 
+    /// What is recorded as stable, or may be recorded next.
+    pub(crate) fn stable_limit(&self) -> Transno {
+        self.osd().stable().recorded().max(self.writeback().unstable.borrow().stable())
+    }
+
     /// Waits while too many bytes or objects are unstable. (Write-back runs from half of the bound on.)
     pub(crate) async fn wait_for_writeback(&self) {
         while self.is_full() {
@@ -331,6 +336,8 @@ impl Objects {
             }
         }
         let stable = self.writeback().unstable.borrow().stable();
+        let overwritten = self.overwrites().earliest().map(|t| Transno(t.0.saturating_sub(1)));
+        let stable = overwritten.map_or(stable, |below| stable.min(below));
         if stable <= self.osd().last_stable() || self.osd().stable().is_frozen() {
             return;
         }

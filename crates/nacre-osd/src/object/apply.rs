@@ -8,6 +8,7 @@ use crate::engine::tx::Tx;
 use crate::error::OsdError;
 use crate::object::checksum::BLOCK_BYTES;
 use crate::object::objects::Objects;
+use crate::object::overwrite::OverwriteGuard;
 use crate::object::range_lock::RangeGuard;
 use crate::object::rows::{
     BLOCKS_PER_REGION, BlockRow, ObjectRow, REGION_BYTES, SECTORS_PER_BLOCK, block_ceil, block_floor,
@@ -74,6 +75,7 @@ struct Inner {
     change: ObjectChange,
     /// The region in which bytes beyond the old size, in its last block, were overwritten with zeros.
     zeroed: Option<u64>,
+    overwrite: Option<OverwriteGuard>,
     /// Released when the rows are in the transaction.
     _guard: RangeGuard,
 }
@@ -87,12 +89,20 @@ impl Prepared {
         pins: Pins,
         credits: Credits,
     ) -> Self {
-        let inner = Inner { objects: objects.clone(), object, change, zeroed: None, _guard: guard };
+        let inner =
+            Inner { objects: objects.clone(), object, change, zeroed: None, overwrite: None, _guard: guard };
         Self { inner: Some(inner), pins, credits }
     }
     pub(crate) fn zeroed(mut self, region: Option<u64>) -> Self {
         if let Some(inner) = &mut self.inner {
             inner.zeroed = region;
+        }
+        self
+    }
+    /// The write overwrites bytes.
+    pub(crate) fn overwriting(mut self, guard: Option<OverwriteGuard>) -> Self {
+        if let Some(inner) = &mut self.inner {
+            inner.overwrite = guard;
         }
         self
     }
@@ -142,6 +152,7 @@ impl Inner {
         let sectors_before = row.blocks;
         if let Some(region) = self.zeroed {
             let mut blocks = block_of_tx(tx, object, region)?;
+            self.objects.region_changes(object, region, blocks.version);
             blocks.version = tx.transno().0;
             tx.put(table::BLOCK, &block_key(object, region), blocks.encode());
             let end_block = Extent::new(block_floor(row.size), block_ceil(row.size));
@@ -149,7 +160,7 @@ impl Inner {
         }
         match self.change {
             ObjectChange::Write { first, sums, end, bytes } => {
-                row.blocks += put_checksums(tx, object, first, &sums)? * SECTORS_PER_BLOCK;
+                row.blocks += put_checksums(tx, &self.objects, object, first, &sums)? * SECTORS_PER_BLOCK;
                 row.size = row.size.max(end);
                 row.written_to = row.written_to.max(end);
                 self.objects.note_unstable(object, tx.transno(), Extent::new(end - bytes, end));
@@ -217,7 +228,13 @@ impl Inner {
 }
 
 /// Puts the checksums of blocks from `first` on; returns how many were not allocated before.
-fn put_checksums(tx: &mut Tx<'_>, object: ObjectId, first: u64, sums: &[u32]) -> Result<u64, OsdError> {
+fn put_checksums(
+    tx: &mut Tx<'_>,
+    objects: &Objects,
+    object: ObjectId,
+    first: u64,
+    sums: &[u32],
+) -> Result<u64, OsdError> {
     let mut fresh = 0;
     let blocks = first..first + sums.len() as u64;
     let mut sums = sums.iter();
@@ -228,6 +245,7 @@ fn put_checksums(tx: &mut Tx<'_>, object: ObjectId, first: u64, sums: &[u32]) ->
         for (block, &sum) in (start..end).zip(&mut sums) {
             fresh += u64::from(row.set(block, sum));
         }
+        objects.region_changes(object, region, row.version);
         row.version = tx.transno().0;
         tx.put(table::BLOCK, &block_key(object, region), row.encode());
     }

@@ -10,7 +10,7 @@
 use alloc::vec::Vec;
 use bytes::Bytes;
 use crc_fast::{CrcAlgorithm, Digest};
-use nacre_node::{FileId, StoreError};
+use nacre_node::{FileId, Keep, StoreDone, StoreError};
 
 /// Unit of checksums and allocation.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -47,13 +47,19 @@ pub fn block_checksum(bytes: &[u8]) -> u32 {
     sum.finish()
 }
 
+/// The answer to a `StoreOp::ReadWritten`.
+pub fn summed(bytes: Bytes) -> StoreDone {
+    let sums = bytes.chunks(BLOCK).map(block_checksum).collect();
+    StoreDone::Summed(bytes, sums)
+}
+
 /// The arguments of a `StoreOp::WriteChecksummed` without its file.
 #[derive(Debug, Clone, Copy)]
 pub struct ChecksummedWrite<'a> {
     pub offset: u64,
     pub data: &'a [Bytes],
-    pub keep_head: bool,
-    pub keep_tail: bool,
+    pub keep_head: Keep,
+    pub keep_tail: Keep,
     pub size: u64,
     /// See `StoreOp::WriteChecksummed`.
     pub written_to: Option<u64>,
@@ -69,11 +75,12 @@ impl ChecksummedWrite<'_> {
 /// Carries out a checksummed write with a store's own `read` (fills the buffer from an offset on, answers how many
 /// bytes there were before the end of the file) and `write` (all of it or an error).
 ///
-/// Nothing is written before everything that must be kept has been read. That the file reaches
+/// Nothing is written before everything that must be kept has been read and verified. That the file reaches
 /// [`ChecksummedWrite::must_reach`] is for the store to check before.
 ///
 /// # Errors
-/// `Missing` when bytes to keep are not there and `written_to` is given; those of `read` and `write`.
+/// `Missing` when bytes to keep are not there and `written_to` is given, `Mismatch` when they do not match their
+/// checksum; those of `read` and `write`.
 ///
 /// # Panics
 /// When the range passes 2^64: the caller bounds object sizes.
@@ -102,19 +109,37 @@ pub fn write_checksummed<E: From<StoreError>>(
         buf[got..].fill(0);
         Ok(())
     };
-    if head > 0 && args.keep_head {
-        fill(args.offset - head as u64, &mut kept_head[..head])?;
+    // The kept bytes `from..to` of the block at `start`.
+    let mut keep = |keep: Keep, start: u64, from: usize, to: usize, out: &mut [u8]| -> Result<(), E> {
+        match keep {
+            Keep::Nothing => Ok(()),
+            Keep::Bytes => fill(start + from as u64, &mut out[..to - from]),
+            Keep::Verified { sum, len } => {
+                let len = (len as usize).min(BLOCK);
+                let mut block = [0u8; BLOCK];
+                fill(start, &mut block[..len])?;
+                if block_checksum(&block[..len]) != sum {
+                    return Err(StoreError::Mismatch { file, offset: start }.into());
+                }
+                out[..to - from].copy_from_slice(&block[from..to]);
+                Ok(())
+            }
+        }
+    };
+    if head > 0 {
+        keep(args.keep_head, args.offset - head as u64, 0, head, &mut kept_head)?;
     }
-    if tail > 0 && args.keep_tail {
+    if tail > 0 {
         // What lies beyond the size is not data.
         let data = args.size.saturating_sub(end).min(tail as u64) as usize;
-        fill(end, &mut kept_tail[..data])?;
+        let from = BLOCK - tail;
+        keep(args.keep_tail, end - from as u64, from, from + data, &mut kept_tail)?;
     }
 
     let sums = sums_of(&kept_head[..head], args.data, &kept_tail[..tail]);
 
-    let pad_head = if args.keep_head { 0 } else { head };
-    let pad_tail = if args.keep_tail { 0 } else { tail };
+    let pad_head = if args.keep_head.is_any() { 0 } else { head };
+    let pad_tail = if args.keep_tail.is_any() { 0 } else { tail };
     if pad_head == 0 && pad_tail == 0 {
         write(args.offset, args.data)?;
     } else {
@@ -234,8 +259,8 @@ mod tests {
         let args = ChecksummedWrite {
             offset: 100,
             data: &data,
-            keep_head: false,
-            keep_tail: true,
+            keep_head: Keep::Nothing,
+            keep_tail: Keep::Bytes,
             size: 3 * 4096,
             written_to: None,
         };
@@ -253,8 +278,8 @@ mod tests {
         let args = ChecksummedWrite {
             offset: 10,
             data: &data,
-            keep_head: true,
-            keep_tail: true,
+            keep_head: Keep::Bytes,
+            keep_tail: Keep::Bytes,
             size: 20,
             written_to: None,
         };
@@ -274,8 +299,8 @@ mod tests {
         let args = ChecksummedWrite {
             offset: 50,
             data: &flat,
-            keep_head: false,
-            keep_tail: false,
+            keep_head: Keep::Nothing,
+            keep_tail: Keep::Nothing,
             size: 20_050,
             written_to: None,
         };

@@ -7,47 +7,42 @@
 //!
 //! After the loss of a machine, bytes of writes that were not stable may be missing without damage: regions that were
 //! changed after the last stable write are handled by `object/rechecksum.rs` until it has verified them.
-//! Not here: bytes that are present and wrong (checksums are not verified on reads yet).
+//! Not here: bytes that are present and wrong (`object/verify.rs`).
 
 use crate::engine::credits::Credits;
 use crate::error::OsdError;
 use crate::object::checksum::BLOCK_BYTES;
 use crate::object::objects::{Objects, unexpected_result};
 use crate::object::rows::{
-    BLOCKS_PER_REGION, BlockRow, REGION_BYTES, block_key, decode_block, region_of_key,
+    BLOCKS_PER_REGION, BlockRow, REGION_BYTES, block_key, blocks_of, decode_block, region_of_key,
 };
 use crate::table;
 use alloc::rc::Rc;
+use alloc::vec::Vec;
 use bytes::Bytes;
-use nacre_node::{FileId, StoreDone, StoreError, StoreOp};
+use nacre_node::{FileId, StoreDone, StoreOp};
 use nacre_types::{Extent, ObjectId};
 
 impl Objects {
-    /// Whether bytes of this version may have been lost with the machine, and have not been verified since.
-    pub(crate) fn is_unverified(&self, version: u64) -> bool {
-        self.unverified_since().is_some_and(|stable| version > stable.0)
-    }
-
-    /// Reads bytes of one region, all of them written. The inner `Err` says where the file ends, if that is before `to`.
-    pub(crate) async fn read_written(
+    /// Reads and verifies bytes `from..to` of written blocks of one region that a change needs; `from` begins a block, `to`
+    /// ends one or is the object's size. Bytes that were lost with the machine count as zeros, as they will when
+    /// `object/rechecksum.rs` has written them.
+    pub(crate) async fn read_required(
         &self,
         object: ObjectId,
+        row: &BlockRow,
         from: u64,
         to: u64,
-    ) -> Result<Result<Bytes, u64>, OsdError> {
-        let len = u32::try_from(to.saturating_sub(from)).expect("at most a request or a region");
-        let file = FileId::Blob(object);
-        match self.ctx().io(StoreOp::ReadWritten { file, offset: from, len }).await {
-            Ok(StoreDone::Bytes(bytes)) => Ok(Ok(bytes)),
-            Ok(_) => Err(unexpected_result("read")),
-            Err(StoreError::Missing { from, .. }) => Ok(Err(from)),
-            Err(error) => Err(error.into()),
+    ) -> Result<Bytes, OsdError> {
+        let expected: Vec<_> =
+            self.expected(object, from / REGION_BYTES, row, &blocks_of(from, to)).collect();
+        match self.read_verified(object, from, to, &expected).await? {
+            Ok(bytes) if !row.is_lost(from / BLOCK_BYTES) => Ok(bytes),
+            Ok(_) | Err(_) => self.read_present(object, row, from, to).await,
         }
     }
-
-    /// Reads bytes `from..to` of written blocks of one region that a change needs. Bytes that were lost with the machine
-    /// count as zeros, as they will when `object/rechecksum.rs` has written them.
-    pub(crate) async fn read_required(
+    /// The same for bytes that a failed write may have changed: they are not verified.
+    pub(crate) async fn read_present(
         &self,
         object: ObjectId,
         row: &BlockRow,
@@ -57,9 +52,9 @@ impl Objects {
         if row.is_lost(from / BLOCK_BYTES) {
             return Err(OsdError::Lost { object, from, to });
         }
-        match self.read_written(object, from, to).await? {
-            Ok(bytes) => Ok(bytes),
-            Err(_) if self.is_unverified(row.version) => {
+        match self.read_summed(object, from, to, false).await? {
+            Ok((bytes, _)) => Ok(bytes),
+            Err(_) if self.is_region_unverified(object, from / REGION_BYTES, row.version) => {
                 let len = u32::try_from(to - from).expect("at most a region");
                 match self.ctx().io(StoreOp::Read { file: FileId::Blob(object), offset: from, len }).await? {
                     StoreDone::Bytes(bytes) => {
@@ -94,7 +89,7 @@ impl Objects {
                 let region = region_of_key(&key).unwrap_or_default();
                 next = block_key(object, region + 1);
                 let row = decode_block(object, region, &value)?;
-                if row.written & !row.lost != 0 && !self.is_unverified(row.version) {
+                if row.written & !row.lost != 0 && !self.is_region_unverified(object, region, row.version) {
                     self.mark_lost_region(object, region).await?;
                 }
             }
@@ -110,7 +105,7 @@ impl Objects {
         if start >= end {
             return Ok(());
         }
-        match self.read_written(object, start, end).await? {
+        match self.read_summed(object, start, end, false).await? {
             Ok(_) => Ok(()),
             Err(file_end) => self.mark_lost(object, region, file_end, size).await.map(drop),
         }

@@ -3,13 +3,15 @@
 //! `objects.rs` is the entry for callers. A write begins in `prepare.rs` (range lock, rows, bytes) and ends in
 //! `apply.rs` (rows in the caller's transaction); `repair.rs` undoes a prepared change that is not applied. `rows.rs`
 //! and `checksum.rs` are the formats. After an unclean start, `restore.rs` writes lost bytes again, `rechecksum.rs`
-//! recomputes checksums of blocks that no client has replayed, and `lost.rs` marks blocks that no file has.
+//! recomputes checksums of blocks that no client has replayed, and `lost.rs` marks blocks that no file has. `verify.rs`
+//! compares what is read with its checksums, and `overwrite.rs` makes this exact over crashes.
 
 pub(crate) mod apply;
 pub(crate) mod cache_trust;
 pub mod checksum;
 pub(crate) mod lost;
 pub(crate) mod objects;
+pub(crate) mod overwrite;
 pub(crate) mod prepare;
 pub(crate) mod range_lock;
 pub(crate) mod rechecksum;
@@ -19,3 +21,5 @@ pub(crate) mod restore;
 pub mod rows;
 pub(crate) mod scan;
 pub(crate) mod tasks;
+pub(crate) mod unverified;
+pub(crate) mod verify;

@@ -13,7 +13,8 @@
 //! applied leaves matching checksums, and its new blocks are released. (5) The file of an object is at least
 //! [`ObjectRow::written_to`] long; bytes of a written block beyond its end are lost, not zeros (`object/lost.rs`).
 //!
-//! Not here yet: verification of checksums on reads, regions marked dirty before an overwrite.
+//! Every read is verified (`object/verify.rs`), and so are the bytes that a change keeps. Regions are marked before they are
+//! overwritten (`object/overwrite.rs`).
 
 use crate::engine::credits::Credits;
 use crate::engine::osd::Osd;
@@ -22,12 +23,15 @@ use crate::maintenance::reclaim::ReclaimTask;
 use crate::maintenance::writeback::Writeback;
 use crate::object::cache_trust::CacheTrust;
 use crate::object::checksum::{BLOCK_BYTES, zeros};
+use crate::object::overwrite::Overwrites;
 use crate::object::range_lock::RangeLocks;
 use crate::object::rows::{
     BLOCK_ROW_BYTES_MAX, ObjectRow, REGION_BYTES, ReclaimRow, block_ceil, block_floor, block_key, blocks_of,
     decode_block, decode_object, decode_reclaim, object_key, region_of_key, regions_of,
 };
 use crate::object::tasks::ObjectTasks;
+use crate::object::unverified::Unverified;
+use crate::object::verify::Expected;
 use crate::table;
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -35,11 +39,11 @@ use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use core::cell::{Cell, RefCell};
+use core::cell::RefCell;
 use core::future::Future;
 use core::pin::Pin;
-use nacre_node::{Ctx, FileId, StoreDone, StoreError, StoreOp, join_all};
-use nacre_types::{Extent, ObjectId, Transno};
+use nacre_node::{Ctx, StoreError, join_all};
+use nacre_types::{Extent, ObjectId};
 
 /// Bounds and intervals of the object layer.
 #[derive(Debug, Clone)]
@@ -77,8 +81,9 @@ pub struct Objects {
     quarantined: RefCell<BTreeSet<ObjectId>>,
     /// Bytes of changes after this one may have been lost with the machine, until `object/rechecksum.rs` has verified all
     /// objects.
-    unverified_since: Cell<Option<Transno>>,
+    unverified: Unverified,
     cache_trust: CacheTrust,
+    overwrites: Overwrites,
 }
 
 impl Objects {
@@ -98,8 +103,9 @@ impl Objects {
             reclaim: ReclaimTask::new(ctx),
             tasks: ObjectTasks::new(ctx),
             quarantined: RefCell::default(),
-            unverified_since: Cell::new(None),
+            unverified: Unverified::default(),
             cache_trust: CacheTrust::new(osd.was_clean()),
+            overwrites: Overwrites::default(),
         });
         objects.begin_stable().await?;
         objects.begin_unverified().await?;
@@ -151,7 +157,8 @@ impl Objects {
     /// the moment of the read.
     ///
     /// # Errors
-    /// `Quarantined`; `Lost` where written bytes are gone; those of store and engine.
+    /// `Quarantined`; `Lost` where written bytes are gone, `Damaged` where they are not those that were written; those of
+    /// store and engine.
     pub async fn read(
         self: &Rc<Self>,
         object: ObjectId,
@@ -166,19 +173,15 @@ impl Objects {
         if offset >= end {
             return Ok((row, Vec::new()));
         }
-        let runs = self.written_runs(object, offset, end).await?;
+        let (runs, expected) = self.written_runs(object, offset, end).await?;
         let (Some(first), Some(last)) = (runs.first(), runs.last()) else {
             return Ok((row, zeros(end - offset)));
         };
         // One read over all of it: the holes in between are seldom and small, and come from memory.
-        let (start, stop) = (first.start, last.end);
-        let span = u32::try_from(stop - start).expect("within `len`");
-        let op = StoreOp::ReadWritten { file: FileId::Blob(object), offset: start, len: span };
-        match self.ctx().io(op).await {
-            Ok(StoreDone::Bytes(bytes)) => Ok((row, assemble(offset, end, start, &bytes, &runs))),
-            Ok(_) => Err(unexpected_result("read")),
-            Err(StoreError::Missing { .. }) => Ok((row, self.read_pieces(object, offset, end, &runs).await?)),
-            Err(error) => Err(error.into()),
+        let (start, stop) = (block_floor(first.start), block_ceil(last.end).min(row.size));
+        match self.read_verified(object, start, stop, &expected).await? {
+            Ok(bytes) => Ok((row, assemble(offset, end, start, &bytes, &runs))),
+            Err(_) => Ok((row, self.read_pieces(object, offset, end, row.size, &runs).await?)),
         }
     }
 
@@ -236,14 +239,14 @@ impl Objects {
     pub(crate) fn cache_trust(&self) -> &CacheTrust {
         &self.cache_trust
     }
+    pub(crate) fn overwrites(&self) -> &Overwrites {
+        &self.overwrites
+    }
     pub(crate) fn tasks(&self) -> &ObjectTasks {
         &self.tasks
     }
-    pub(crate) fn unverified_since(&self) -> Option<Transno> {
-        self.unverified_since.get()
-    }
-    pub(crate) fn set_unverified_since(&self, stable: Option<Transno>) {
-        self.unverified_since.set(stable);
+    pub(crate) fn unverified(&self) -> &Unverified {
+        &self.unverified
     }
     /// The object answers errors from now on; `false`: it did so before.
     pub(crate) fn begin_quarantine(&self, object: ObjectId) -> bool {
@@ -273,18 +276,25 @@ impl Objects {
         row.map(|bytes| decode_reclaim(object, &bytes)).transpose()
     }
 
-    /// Written pieces of `offset..end`, joined where they touch, in order.
-    async fn written_runs(&self, object: ObjectId, offset: u64, end: u64) -> Result<Vec<Extent>, OsdError> {
+    /// Written pieces of `offset..end`, joined where they touch, in order, and the checksums of their blocks.
+    async fn written_runs(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        end: u64,
+    ) -> Result<(Vec<Extent>, Vec<Expected>), OsdError> {
         let blocks = blocks_of(offset, end);
         let regions = regions_of(&blocks);
         let limit = u32::try_from(regions.end - regions.start).unwrap_or(u32::MAX);
         let (from, to) = (block_key(object, regions.start), block_key(object, regions.end));
         let rows = self.osd().scan(table::BLOCK, &from, &to, limit).await?;
         let mut runs: Vec<Extent> = Vec::new();
+        let mut expected = Vec::new();
         for (key, value) in rows {
             let region = region_of_key(&key).unwrap_or_default();
             let row = decode_block(object, region, &value)?;
             let base = region * 64;
+            expected.extend(self.expected(object, region, &row, &blocks));
             for block in blocks.start.max(base)..blocks.end.min(base + 64) {
                 if !row.is_written(block) {
                     continue;
@@ -300,7 +310,7 @@ impl Objects {
                 }
             }
         }
-        Ok(runs)
+        Ok((runs, expected))
     }
     /// Reads one run after the other, where a read over all of them met the end of a file. In holes between them that is
     /// nothing: a chunk of a blob ends with its last written block.
@@ -309,6 +319,7 @@ impl Objects {
         object: ObjectId,
         offset: u64,
         end: u64,
+        size: u64,
         runs: &[Extent],
     ) -> Result<Vec<Bytes>, OsdError> {
         let mut out = Vec::new();
@@ -319,7 +330,9 @@ impl Objects {
             while at < run.end {
                 let stop = run.end.min((at / REGION_BYTES + 1) * REGION_BYTES);
                 let row = self.block_row(object, at / REGION_BYTES).await?;
-                out.push(self.read_required(object, &row, at, stop).await?);
+                let (first, last) = (block_floor(at), block_ceil(stop).min(size));
+                let blocks = self.read_required(object, &row, first, last).await?;
+                out.push(blocks.slice((at - first) as usize..(stop - first) as usize));
                 at = stop;
             }
         }

@@ -21,7 +21,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::ops::Range;
-use nacre_node::{FileId, StoreDone, StoreError, StoreOp};
+use nacre_node::{FileId, Keep, StoreDone, StoreError, StoreOp};
 use nacre_types::{Errno, Extent, ObjectId, Owner};
 
 /// Bytes that one transaction allocates at most; longer allocations take several.
@@ -52,19 +52,20 @@ impl Objects {
         let blocks = blocks_of(offset, end);
         let (head, tail_end) = (!offset.is_multiple_of(BLOCK_BYTES), !end.is_multiple_of(BLOCK_BYTES));
         let mut checked = true;
-        let (guard, pins, offset, sums, zeroed, admitted) = loop {
+        let (guard, overwrite, pins, offset, sums, zeroed, admitted) = loop {
             let (guard, row, tail) = self.lock_to_change(object, offset, end, end).await?;
             let tail_inside = tail_end && end < row.size;
-            let keep_head = head && self.is_kept(object, blocks.start).await?;
-            let keep_tail = tail_inside && self.is_kept(object, blocks.end - 1).await?;
+            let keep_head = self.kept(object, head.then_some(blocks.start), row.size).await?;
+            let keep_tail = self.kept(object, tail_inside.then_some(blocks.end - 1), row.size).await?;
             // Zeros beside the bytes must not cover truncated bytes that are still in the blob: after a loss no client
             // replays those zeros.
-            let fills = head != keep_head || tail_inside != keep_tail;
+            let fills = head != keep_head.is_any() || tail_inside != keep_tail.is_any();
             if fills && self.reclaim_row(object).await?.is_some_and(|cut| end > cut.from) {
                 drop(guard);
                 self.reclaim_object(object).await?;
                 continue;
             }
+            let overwrite = self.begin_overwrite(object, &blocks_of(offset, end.min(row.size))).await?;
             let mut pins = self.pins_of(object, &regions_of(&blocks)).await?;
             let admitted = admit().map_err(OsdError::Rejected)?;
             let (offset, data, zeroed) = self.zero_gap(object, row.size, tail, offset, data.clone()).await?;
@@ -82,7 +83,7 @@ impl Objects {
             };
             match self.ctx().io(op).await {
                 Ok(StoreDone::Checksums(sums)) if sums.len() as u64 == blocks.end - blocks.start => {
-                    break (guard, pins, offset, sums, zeroed, admitted);
+                    break (guard, overwrite, pins, offset, sums, zeroed, admitted);
                 }
                 Ok(_) => return Err(unexpected_result("checksummed write")),
                 // Nothing was written. Missing bytes are marked as lost, and the write is repeated without this check.
@@ -90,6 +91,10 @@ impl Objects {
                     drop(guard);
                     self.mark_lost_from(object, from, row.written_to.max(end)).await?;
                     checked = false;
+                }
+                // Nothing was written.
+                Err(StoreError::Mismatch { offset, .. }) => {
+                    return Err(self.damaged(object, offset / BLOCK_BYTES));
                 }
                 Err(error) => {
                     self.repair(object, &blocks, row.size).await;
@@ -100,7 +105,8 @@ impl Objects {
         // The bytes are on the device already: only rows need room.
         let credits = Credits { object_bytes: 0, ..Objects::write_credits(offset, end - offset) };
         let change = ObjectChange::Write { first: blocks.start, sums, end, bytes };
-        Ok((self.prepared(object, guard, pins, credits, change).zeroed(zeroed), admitted))
+        let prepared = self.prepared(object, guard, pins, credits, change);
+        Ok((prepared.zeroed(zeroed).overwriting(overwrite), admitted))
     }
 
     /// Sets the size. Truncated bytes leave the object at once, and the device when the change is durable.
@@ -127,7 +133,8 @@ impl Objects {
             let last = size / BLOCK_BYTES;
             let is_cut =
                 !size.is_multiple_of(BLOCK_BYTES) && size < row.size && self.is_written(object, last).await?;
-            let last_checksum = if is_cut { Some(self.checksum_up_to(object, size).await?) } else { None };
+            let last_checksum =
+                if is_cut { Some(self.checksum_up_to(object, size, row.size).await?) } else { None };
             let freed = if size == 0 { 0 } else { self.allocated_from(object, region + 1).await? };
             self.thin(object, if size == 0 { 0 } else { region + 1 }).await?;
             ObjectChange::Shrink { size, freed, last_checksum }
@@ -351,20 +358,28 @@ impl Objects {
     async fn is_written(&self, object: ObjectId, block: u64) -> Result<bool, OsdError> {
         Ok(self.block_row(object, block / BLOCKS_PER_REGION).await?.is_written(block))
     }
-    /// Whether a change of a part of this block must keep its other bytes.
-    async fn is_kept(&self, object: ObjectId, block: u64) -> Result<bool, OsdError> {
+    /// What a change of a part of this block must keep of its other bytes.
+    async fn kept(&self, object: ObjectId, block: Option<u64>, size: u64) -> Result<Keep, OsdError> {
+        let Some(block) = block else { return Ok(Keep::Nothing) };
         let row = self.block_row(object, block / BLOCKS_PER_REGION).await?;
         if row.is_lost(block) {
             let from = block * BLOCK_BYTES;
             return Err(OsdError::Lost { object, from, to: from + BLOCK_BYTES });
         }
-        Ok(row.is_written(block))
+        if !row.is_written(block) {
+            return Ok(Keep::Nothing);
+        }
+        let len = size.saturating_sub(block * BLOCK_BYTES).min(BLOCK_BYTES) as u32;
+        let mut sums = self.expected(object, block / BLOCKS_PER_REGION, &row, &(block..block + 1));
+        Ok(sums.next().map_or(Keep::Bytes, |expected| Keep::Verified { sum: expected.sum, len }))
     }
 
-    /// Checksum of the block that contains `size`, over the bytes before it.
-    async fn checksum_up_to(&self, object: ObjectId, size: u64) -> Result<u32, OsdError> {
-        let row = self.block_row(object, size / REGION_BYTES).await?;
-        Ok(block_checksum(&self.read_required(object, &row, block_floor(size), size).await?))
+    /// Checksum of the block that contains `to`, over the bytes before it. The object ends at `size`.
+    async fn checksum_up_to(&self, object: ObjectId, to: u64, size: u64) -> Result<u32, OsdError> {
+        let row = self.block_row(object, to / REGION_BYTES).await?;
+        let (from, end) = (block_floor(to), (block_floor(to) + BLOCK_BYTES).min(size));
+        let block = self.read_required(object, &row, from, end).await?;
+        Ok(block_checksum(&block[..(to - from) as usize]))
     }
 
     /// Allocated blocks in `region` and after it.

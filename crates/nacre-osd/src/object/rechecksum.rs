@@ -35,7 +35,7 @@ impl Objects {
     pub(crate) async fn begin_unverified(&self) -> Result<(), OsdError> {
         let row = self.osd().get(table::TARGET, UNVERIFIED_KEY).await?;
         let stable = row.map(|row| Transno::from_slice(&row)).transpose();
-        self.set_unverified_since(stable.map_err(|_| unexpected_result("row of unverified bytes"))?);
+        self.unverified().set(stable.map_err(|_| unexpected_result("row of unverified bytes"))?);
         Ok(())
     }
 
@@ -58,7 +58,7 @@ impl Objects {
 
     /// Returns how many blocks got another checksum.
     async fn rechecksum_all(self: &Rc<Self>) -> Result<u64, OsdError> {
-        let Some(stable) = self.unverified_since() else { return Ok(0) };
+        let Some(stable) = self.unverified().since() else { return Ok(0) };
         let (mut found, mut left) = (0, 0);
         self.each_object(async |object, row| {
             match self.rechecksum_if_later(object, row, stable).await {
@@ -87,7 +87,7 @@ impl Objects {
             tx.delete(table::TARGET, UNVERIFIED_KEY);
             Ok::<(), OsdError>(())
         })?;
-        self.set_unverified_since(None);
+        self.unverified().set(None);
         Ok(found)
     }
 
@@ -153,14 +153,15 @@ impl Objects {
         }
         let file = FileId::Blob(object);
         let len = u32::try_from((row.size - start).min(REGION_BYTES)).expect("at most a region");
-        let (bytes, held) = match self.read_written(object, start, start + u64::from(len)).await? {
-            Ok(bytes) => (bytes, u64::from(len)),
+        let (bytes, held) = match self.read_summed(object, start, start + u64::from(len), false).await? {
+            Ok((bytes, _)) => (bytes, u64::from(len)),
             Err(held) => match self.ctx().io(StoreOp::Read { file, offset: start, len }).await? {
                 StoreDone::Bytes(bytes) => (bytes, held - start),
                 _ => return Err(unexpected_result("read")),
             },
         };
-        let is_damage = held < u64::from(len) && !self.is_unverified(blocks.version);
+        let is_unverified = self.is_region_unverified(object, region, blocks.version);
+        let is_damage = held < u64::from(len) && !is_unverified;
         if is_damage {
             self.mark_lost(object, region, start + held, row.size).await?;
         }
@@ -179,15 +180,18 @@ impl Objects {
                 self.ctx().io(op).await?;
             }
             let found = bytes.slice(from.min(held) as usize..to.min(held) as usize);
-            if block_checksum(&found) != sum {
+            if block_checksum(&found) != sum && !is_unverified {
+                let error = self.damaged(object, region * BLOCKS_PER_REGION + at);
+                tracing::error!(target_name = %self.osd().label().name, %error, "found while objects are verified after a crash");
+            } else if block_checksum(&found) != sum {
                 sums.push((region * BLOCKS_PER_REGION + at, block_checksum(&found)));
             }
         }
-        if sums.is_empty() {
-            return Ok(missing);
+        if !sums.is_empty() {
+            let all = region * BLOCKS_PER_REGION..(region + 1) * BLOCKS_PER_REGION;
+            self.put_checksums(object, &all, &sums).await?;
         }
-        let all = region * BLOCKS_PER_REGION..(region + 1) * BLOCKS_PER_REGION;
-        self.put_checksums(object, &all, &sums).await?;
+        self.unverified().is_exact(object, region);
         Ok(missing.max(sums.len() as u64))
     }
 }

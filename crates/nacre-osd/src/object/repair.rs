@@ -42,7 +42,7 @@ impl Objects {
             let mask = mask_of(region, blocks) & row.written & !row.lost;
             for block in (region * BLOCKS_PER_REGION..).take(64).filter(|b| mask & (1 << (b % 64)) != 0) {
                 let (from, end) = (block * BLOCK_BYTES, ((block + 1) * BLOCK_BYTES).min(size));
-                match self.read_required(object, &row, from, end).await {
+                match self.read_present(object, &row, from, end).await {
                     Ok(bytes) => sums.push((block, block_checksum(&bytes))),
                     Err(OsdError::Lost { .. }) => {
                         self.mark_lost(object, region, from, size).await?;
@@ -94,6 +94,7 @@ impl Objects {
                     for &(block, sum) in of_region {
                         row.set(block, sum);
                     }
+                    self.region_changes(object, region, row.version);
                     row.version = tx.transno().0;
                     tx.put(table::BLOCK, &block_key(object, region), row.encode());
                 }

@@ -5,4 +5,5 @@ mod damage;
 mod kills;
 mod machine_loss;
 mod model;
+mod rot;
 mod support;

@@ -55,11 +55,11 @@ impl Target {
     pub(crate) fn open_with(device: &CrashDevice, config: &OsdConfig) -> Self {
         Self::start(device, config, false)
     }
-    /// `machine_was_lost`: what the target writes at such a start before the objects are looked at.
-    pub(crate) fn start(device: &CrashDevice, config: &OsdConfig, machine_was_lost: bool) -> Self {
+    /// `unclean`: with what the target writes after a kill or a loss of its machine before the objects are looked at.
+    pub(crate) fn start(device: &CrashDevice, config: &OsdConfig, unclean: bool) -> Self {
         let store = device.store();
         let mut drive = OsdDrive::open(&store, config).expect("opens");
-        if machine_was_lost {
+        if unclean {
             drive.run(|osd| async move { note_loss(&osd).await }).expect("lives").expect("notes");
         }
         let objects = drive
@@ -84,7 +84,7 @@ impl Target {
     /// The process dies and comes back.
     pub(crate) fn kill(self) -> Self {
         self.device.kill_process();
-        Self::open(&self.device)
+        Self::start(&self.device, &config(), true)
     }
     pub(crate) fn power_loss(self, rng: &mut Rng) -> Self {
         self.device.power_loss(rng);

@@ -1,0 +1,168 @@
+//! Bytes that are overwritten in place, and the loss of a machine or process in between.
+//!
+//! A write overwrites bytes before its rows are in the log. If only the bytes survive, the checksum in the old row does
+//! not match them, which must not be taken for damage. So before the first overwrite of a region since the last stable
+//! point, the region is *marked*: its row gets the version of a change that is durable before a byte is written. After an
+//! unclean start a version later than the stable point says that bytes may differ without damage, until
+//! `object/rechecksum.rs` has looked at them; everywhere else a mismatch is damage.
+//!
+//! Marks are widened: each mark of an object covers twice the regions of the one before, so a sequential or random writer
+//! waits for few commits.
+//!
+//! Invariant: while a write is under way, the stable point stays below the versions of the regions that it overwrites
+//! ([`OverwriteGuard`]). Once its rows are applied this is not needed: a stable point that is recorded later follows them
+//! in the log.
+
+use crate::engine::credits::Credits;
+use crate::error::OsdError;
+use crate::object::apply::block_of_tx;
+use crate::object::objects::Objects;
+use crate::object::rows::{
+    REGION_BYTES, block_key, decode_object, mask_of, object_key, region_of_key, regions_of,
+};
+use crate::table;
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+use core::ops::Range;
+use nacre_types::{Codec, ObjectId, Transno};
+
+/// Regions that one mark covers at most (16 MiB).
+const MARK_REGIONS_MAX: u64 = 64;
+/// Objects whose width is remembered; beyond it all begin anew with narrow marks.
+const WIDTHS_MAX: usize = 1024;
+
+#[derive(Default)]
+pub(crate) struct Overwrites {
+    /// Earliest versions of regions that writes under way overwrite, with their number.
+    under_way: RefCell<BTreeMap<u64, u32>>,
+    /// Regions of the next mark of an object.
+    widths: RefCell<BTreeMap<ObjectId, u64>>,
+}
+
+impl Overwrites {
+    fn width(&self, object: ObjectId) -> u64 {
+        let mut widths = self.widths.borrow_mut();
+        if widths.len() >= WIDTHS_MAX && !widths.contains_key(&object) {
+            widths.clear();
+        }
+        let width = widths.entry(object).or_insert(1);
+        let now = *width;
+        *width = (now * 2).min(MARK_REGIONS_MAX);
+        now
+    }
+    fn begin(&self, version: u64) {
+        *self.under_way.borrow_mut().entry(version).or_insert(0) += 1;
+    }
+    fn end(&self, version: u64) {
+        let mut under_way = self.under_way.borrow_mut();
+        if let Some(n) = under_way.get_mut(&version) {
+            *n -= 1;
+            if *n == 0 {
+                under_way.remove(&version);
+            }
+        }
+    }
+    /// The stable point may not reach this version.
+    pub(crate) fn earliest(&self) -> Option<Transno> {
+        self.under_way.borrow().keys().next().copied().map(Transno)
+    }
+}
+
+/// A write that overwrites bytes is under way.
+pub(crate) struct OverwriteGuard {
+    objects: Rc<Objects>,
+    version: u64,
+}
+impl OverwriteGuard {
+    fn new(objects: &Rc<Objects>, version: u64) -> Self {
+        objects.overwrites().begin(version);
+        Self { objects: objects.clone(), version }
+    }
+}
+impl Drop for OverwriteGuard {
+    fn drop(&mut self) {
+        self.objects.overwrites().end(self.version);
+    }
+}
+
+impl Objects {
+    /// Called under the lock of the range, before `blocks`, which end at the object's size, are overwritten: marks their
+    /// regions durably where this is necessary. The guard is kept until the rows of the write are applied, or the blocks
+    /// repaired.
+    ///
+    /// # Errors
+    /// Those of the engine: nothing may be overwritten.
+    pub(crate) async fn begin_overwrite(
+        self: &Rc<Self>,
+        object: ObjectId,
+        blocks: &Range<u64>,
+    ) -> Result<Option<OverwriteGuard>, OsdError> {
+        let mut versions = Vec::new();
+        for region in regions_of(blocks) {
+            let row = self.block_row(object, region).await?;
+            if row.written & !row.lost & mask_of(region, blocks) != 0 {
+                versions.push((region, row.version));
+            }
+        }
+        let stable = self.stable_limit().0;
+        let Some(earliest) = versions
+            .iter()
+            .map(|(_, version)| *version)
+            .filter(|v| *v > stable)
+            .min()
+            .or((!versions.is_empty()).then_some(u64::MAX))
+        else {
+            return Ok(None);
+        };
+        let mut guard = OverwriteGuard::new(self, earliest);
+        let mut due = versions.iter().filter(|(_, version)| *version <= stable).map(|(region, _)| *region);
+        if let Some(first) = due.next() {
+            let last = due.next_back().unwrap_or(first);
+            let marked = self.mark(object, first..last + 1, stable).await?;
+            guard = OverwriteGuard::new(self, earliest.min(marked.0));
+            self.osd().commit(marked).await?;
+        }
+        Ok(Some(guard))
+    }
+
+    /// Gives the regions, and some around them, a version later than the stable point. Returns it.
+    async fn mark(
+        self: &Rc<Self>,
+        object: ObjectId,
+        regions: Range<u64>,
+        stable: u64,
+    ) -> Result<Transno, OsdError> {
+        let width = self.overwrites().width(object);
+        let regions = regions.start / width * width..regions.end.div_ceil(width) * width;
+        let pins = self.pins_of(object, &regions).await?;
+        let (from, to) = (block_key(object, regions.start), block_key(object, regions.end));
+        let limit = u32::try_from(regions.end - regions.start).unwrap_or(u32::MAX);
+        let rows = self.osd().scan(table::BLOCK, &from, &to, limit).await?;
+        let marked: Vec<u64> = rows.iter().filter_map(|(key, _)| region_of_key(key)).collect();
+        let credits =
+            Credits { object_bytes: 0, ..Objects::write_credits(0, marked.len() as u64 * REGION_BYTES) };
+        let room = self.osd().reserve(credits).await?;
+        let (transno, ()) = self.osd().transact(&pins, room, |tx| {
+            let version = tx.transno().0;
+            for &region in &marked {
+                let mut row = block_of_tx(tx, object, region)?;
+                // Other writers may have changed it, or cut it off, meanwhile.
+                if row.written != 0 && row.version <= stable {
+                    self.region_changes(object, region, row.version);
+                    row.version = version;
+                    tx.put(table::BLOCK, &block_key(object, region), row.encode());
+                }
+            }
+            let key = object_key(object);
+            if let Some(bytes) = tx.get(table::OBJECT, &key) {
+                let mut row = decode_object(object, bytes)?;
+                row.version = version;
+                tx.put(table::OBJECT, &key, row.to_vec());
+            }
+            Ok::<(), OsdError>(())
+        })?;
+        Ok(transno)
+    }
+}

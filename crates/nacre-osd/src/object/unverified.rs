@@ -1,0 +1,56 @@
+//! Which bytes may differ from their checksums after an unclean start, until `object/rechecksum.rs` has looked at them:
+//! those of regions that were changed, or marked for an overwrite, after the last stable point.
+//!
+//! A change in this life gives its region a later version too. That makes no difference for a region that was stable
+//! before: all its bytes are exact. Such regions are remembered, at most [`EXACT_MAX`] of them; further ones count as
+//! unverified.
+
+use crate::object::objects::Objects;
+use alloc::collections::BTreeSet;
+use core::cell::{Cell, RefCell};
+use nacre_types::{ObjectId, Transno};
+
+/// Regions that are remembered.
+const EXACT_MAX: usize = 256 << 10;
+
+#[derive(Default)]
+pub(crate) struct Unverified {
+    /// Changes after this one may be incomplete. `None`: everything has been verified.
+    since: Cell<Option<Transno>>,
+    /// Regions with a later version whose bytes are exact.
+    exact: RefCell<BTreeSet<(ObjectId, u64)>>,
+}
+
+impl Unverified {
+    pub(crate) fn since(&self) -> Option<Transno> {
+        self.since.get()
+    }
+    pub(crate) fn set(&self, since: Option<Transno>) {
+        self.since.set(since);
+        self.exact.borrow_mut().clear();
+    }
+    /// All bytes of the region match their checksums.
+    pub(crate) fn is_exact(&self, object: ObjectId, region: u64) {
+        let mut exact = self.exact.borrow_mut();
+        if self.since.get().is_some() && exact.len() < EXACT_MAX {
+            exact.insert((object, region));
+        }
+    }
+}
+
+impl Objects {
+    /// Whether bytes of an object with this version may be missing or differ without damage.
+    pub(crate) fn is_unverified(&self, version: u64) -> bool {
+        self.unverified().since().is_some_and(|stable| version > stable.0)
+    }
+    /// The same for a region.
+    pub(crate) fn is_region_unverified(&self, object: ObjectId, region: u64, version: u64) -> bool {
+        self.is_unverified(version) && !self.unverified().exact.borrow().contains(&(object, region))
+    }
+    /// A region whose row had `version` gets a later one.
+    pub(crate) fn region_changes(&self, object: ObjectId, region: u64, version: u64) {
+        if !self.is_unverified(version) {
+            self.unverified().is_exact(object, region);
+        }
+    }
+}

@@ -4,6 +4,50 @@ use super::{Mutation, planted};
 
 pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
+        "a region is overwritten without a mark",
+        "crates/nacre-osd/src/object/overwrite.rs",
+        &[("if let Some(first) = due.next() {", "if let Some(first) = due.next().filter(|_| false) {")],
+    )
+    .found_by("nacre-osd", "objects", "no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage"),
+    planted(
+        "the mark of an overwrite is not durable",
+        "crates/nacre-osd/src/object/overwrite.rs",
+        &[("            self.osd().commit(marked).await?;\n", "")],
+    )
+    .found_by("nacre-osd", "objects", "no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage"),
+    planted(
+        "the stable point passes overwrites that are under way",
+        "crates/nacre-osd/src/maintenance/writeback.rs",
+        &[("overwritten.map_or(stable, |below| stable.min(below))", "overwritten.map_or(stable, |_| stable)")],
+    )
+    .found_by("nacre-osd", "objects", "no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage"),
+    planted(
+        "kept bytes get a new checksum unverified",
+        "crates/nacre-osd/src/object/prepare.rs",
+        &[("|expected| Keep::Verified { sum: expected.sum, len }", "|_| { let _ = len; Keep::Bytes }")],
+    )
+    .found_by(
+        "nacre-osd",
+        "objects",
+        "a_damaged_block_is_an_error_for_its_own_bytes_only_and_never_gets_a_sum_that_fits",
+    ),
+    planted(
+        "the check after a crash gives damaged bytes a checksum that fits",
+        "crates/nacre-osd/src/object/rechecksum.rs",
+        &[("if block_checksum(&found) != sum && !is_unverified {", "if block_checksum(&found) != sum && false {")],
+    )
+    .found_by(
+        "nacre-osd",
+        "objects",
+        "rot_of_stable_bytes_is_found_although_a_machine_was_lost_after_the_object_had_been_changed",
+    ),
+    planted(
+        "a sync does not wait for another one that got the error",
+        "crates/nacre-osd/src/object/objects.rs",
+        &[("        self.other_syncs_ended(object).await;\n", "")],
+    )
+    .found_by("nacre-osd", "objects", "an_early_write_back_that_fails_is_reported_by_every_later_sync"),
+    planted(
         "space is reported as free before it is",
         "crates/nacre-osd/src/maintenance/reclaim.rs",
         &[("freed_to.get() < asked", "freed_to.get() > asked")],

@@ -158,6 +158,7 @@ pub enum Keep {
     Verified { sum: u32, len: u32 },
 }
 impl Keep {
+    /// Whether bytes stay.
     pub fn is_any(self) -> bool {
         self != Self::Nothing
     }

@@ -143,7 +143,7 @@ impl FsStore {
         match self.open_chunk(file, piece.chunk, false)? {
             Some(open) => {
                 let range = piece.offset..piece.offset.saturating_add(piece.len);
-                if let Some(more) = open.read_ahead.extend(&range) {
+                if let Some(more) = open.read_ahead().extend(&range) {
                     read_ahead(open.fd(), &more);
                 }
                 read_append(open.fd(), piece.offset, piece.len as usize, buf)
@@ -258,13 +258,13 @@ impl FsStore {
         }
         let open = self.open_chunk(file, 0, false).ok()??;
         let range = offset..offset.saturating_add(u64::from(len));
-        if open.has_chunks() || open.read_ahead.is_due(&range) {
+        if open.has_chunks() || open.read_ahead().is_due(&range) {
             return None;
         }
         let mut buf = vec![0; len as usize];
         match self.cached_reader()(open.fd(), offset, &mut buf) {
             Ok(n) => {
-                open.read_ahead.note(&range);
+                open.read_ahead().note(&range);
                 buf.truncate(n);
                 Some(buf.into())
             }

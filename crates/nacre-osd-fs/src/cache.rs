@@ -24,8 +24,7 @@ pub(crate) struct Open {
     fd: OwnedFd,
     /// Chunk 0 of a blob: there are more.
     has_chunks: AtomicBool,
-    /// The readers of this file.
-    pub(crate) read_ahead: ReadAhead,
+    read_ahead: ReadAhead,
 }
 
 impl Open {
@@ -37,6 +36,10 @@ impl Open {
     }
     pub(crate) fn has_chunks(&self) -> bool {
         self.has_chunks.load(Ordering::Acquire)
+    }
+    /// The readers of this file.
+    pub(crate) fn read_ahead(&self) -> &ReadAhead {
+        &self.read_ahead
     }
     pub(crate) fn set_has_chunks(&self) {
         self.has_chunks.store(true, Ordering::Release);

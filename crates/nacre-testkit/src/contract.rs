@@ -302,6 +302,7 @@ pub fn bytes_that_were_written_are_there_or_missed(store: &dyn Store) {
     assert_eq!((len(store, file), len(store, blob(2))), (Some(45_056), None));
 }
 
+/// A write beside bytes that do not match their checksum is refused; reads return the checksums of their blocks.
 pub fn kept_bytes_are_verified_and_reads_carry_checksums(store: &dyn Store) {
     let file = blob(1);
     let old: Vec<u8> = (0..10_000u32).map(|i| (i / 7) as u8).collect();

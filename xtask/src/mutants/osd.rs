@@ -24,7 +24,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "kept bytes get a new checksum unverified",
         "crates/nacre-osd/src/object/prepare.rs",
-        &[("|expected| Keep::Verified { sum: expected.sum, len }", "|_| { let _ = len; Keep::Bytes }")],
+        &[("|(_, sum)| Keep::Verified { sum, len }", "|_| { let _ = len; Keep::Bytes }")],
     )
     .found_by(
         "nacre-osd",
@@ -118,8 +118,8 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "bytes are reported as stable without a sync",
         "crates/nacre-osd/src/maintenance/writeback.rs",
         &[(
-            "let result = self.ctx().io(StoreOp::SyncWritten { file: FileId::Blob(object), len }).await;",
-            "let result: Result<StoreDone, StoreError> = Ok((len, StoreDone::Unit).1);",
+            "let result = self.ctx().io(StoreOp::SyncWritten { file: FileId::Blob(object), len, aside }).await;",
+            "let result: Result<StoreDone, StoreError> = Ok((len, aside, StoreDone::Unit).2);",
         )],
     )
     .found_by("nacre-sim", "stable", "what_was_written_before_a_kill_survives_the_machine_too"),
@@ -148,7 +148,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "zeros that a growing object needs are not synced",
         "crates/nacre-osd/src/object/apply.rs",
-        &[("self.objects.note_unstable(object, tx.transno(), BLOCK_BYTES);", "")],
+        &[("self.objects.note_unstable(object, tx.transno(), end_block);", "")],
     )
     .found_by("nacre-osd", "objects", "machine_loss::bytes_of_a_write_that_a_kill_has_cut_off_do_not_come_back_with_a_lost_machine"),
     planted(
@@ -172,7 +172,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "bytes that no file has are read as zeros",
         "crates/nacre-osd/src/object/lost.rs",
-        &[("Err(_) if self.is_unverified(row.version) => {", "Err(_) if self.is_unverified(row.version) || row.written > 0 => {")],
+        &[("Err(_) if is_unverified => {", "Err(_) if is_unverified || row.written > 0 => {")],
     )
     .found_by("nacre-osd", "objects", "damage::a_deleted_or_cut_blob_is_an_error_and_never_zeros"),
     planted(
@@ -190,7 +190,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "a lost machine explains the loss of bytes that were stable",
         "crates/nacre-osd/src/object/rechecksum.rs",
-        &[("&& !self.is_unverified(blocks.version);", "&& !self.is_unverified(row.version);")],
+        &[("let is_unverified = self.unverified().may_differ(object, region, blocks.version);", "let is_unverified = self.unverified().is_later(row.version);")],
     )
     .found_by("nacre-osd", "objects", "damage::a_lost_machine_explains_missing_bytes_that_were_not_stable_and_no_others"),
     planted(

@@ -246,7 +246,7 @@ impl Objects {
 
     /// The length that the file of an object must have.
     fn expected_length(&self, row: Option<&ObjectRow>) -> u64 {
-        row.filter(|row| !self.is_unverified(row.version)).map_or(0, |row| row.written_to)
+        row.filter(|row| !self.unverified().is_later(row.version)).map_or(0, |row| row.written_to)
     }
     /// Syncs an object in the background, and logs failures.
     pub(crate) async fn sync_in_background(&self, object: ObjectId) {

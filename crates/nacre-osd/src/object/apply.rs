@@ -7,8 +7,8 @@ use crate::engine::credits::Credits;
 use crate::engine::tx::Tx;
 use crate::error::OsdError;
 use crate::object::checksum::BLOCK_BYTES;
+use crate::object::marks::OverwriteGuard;
 use crate::object::objects::Objects;
-use crate::object::overwrite::OverwriteGuard;
 use crate::object::range_lock::RangeGuard;
 use crate::object::rows::{
     BLOCKS_PER_REGION, BlockRow, ObjectRow, REGION_BYTES, SECTORS_PER_BLOCK, block_ceil, block_floor,
@@ -152,7 +152,7 @@ impl Inner {
         let sectors_before = row.blocks;
         if let Some(region) = self.zeroed {
             let mut blocks = block_of_tx(tx, object, region)?;
-            self.objects.region_changes(object, region, blocks.version);
+            self.objects.unverified().changes(object, region, blocks.version);
             blocks.version = tx.transno().0;
             tx.put(table::BLOCK, &block_key(object, region), blocks.encode());
             let end_block = Extent::new(block_floor(row.size), block_ceil(row.size));
@@ -245,7 +245,7 @@ fn put_checksums(
         for (block, &sum) in (start..end).zip(&mut sums) {
             fresh += u64::from(row.set(block, sum));
         }
-        objects.region_changes(object, region, row.version);
+        objects.unverified().changes(object, region, row.version);
         row.version = tx.transno().0;
         tx.put(table::BLOCK, &block_key(object, region), row.encode());
     }

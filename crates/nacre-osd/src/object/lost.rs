@@ -52,9 +52,10 @@ impl Objects {
         if row.is_lost(from / BLOCK_BYTES) {
             return Err(OsdError::Lost { object, from, to });
         }
+        let is_unverified = self.unverified().may_differ(object, from / REGION_BYTES, row.version);
         match self.read_summed(object, from, to, false).await? {
             Ok((bytes, _)) => Ok(bytes),
-            Err(_) if self.is_region_unverified(object, from / REGION_BYTES, row.version) => {
+            Err(_) if is_unverified => {
                 let len = u32::try_from(to - from).expect("at most a region");
                 match self.ctx().io(StoreOp::Read { file: FileId::Blob(object), offset: from, len }).await? {
                     StoreDone::Bytes(bytes) => {
@@ -89,7 +90,8 @@ impl Objects {
                 let region = region_of_key(&key).unwrap_or_default();
                 next = block_key(object, region + 1);
                 let row = decode_block(object, region, &value)?;
-                if row.written & !row.lost != 0 && !self.is_region_unverified(object, region, row.version) {
+                if row.written & !row.lost != 0 && !self.unverified().may_differ(object, region, row.version)
+                {
                     self.mark_lost_region(object, region).await?;
                 }
             }

@@ -10,6 +10,7 @@ pub(crate) mod apply;
 pub(crate) mod cache_trust;
 pub mod checksum;
 pub(crate) mod lost;
+pub(crate) mod marks;
 pub(crate) mod objects;
 pub(crate) mod overwrite;
 pub(crate) mod prepare;

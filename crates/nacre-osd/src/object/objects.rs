@@ -23,7 +23,7 @@ use crate::maintenance::reclaim::ReclaimTask;
 use crate::maintenance::writeback::Writeback;
 use crate::object::cache_trust::CacheTrust;
 use crate::object::checksum::{BLOCK_BYTES, zeros};
-use crate::object::overwrite::Overwrites;
+use crate::object::marks::Overwrites;
 use crate::object::range_lock::RangeLocks;
 use crate::object::rows::{
     BLOCK_ROW_BYTES_MAX, ObjectRow, REGION_BYTES, ReclaimRow, block_ceil, block_floor, block_key, blocks_of,
@@ -31,7 +31,6 @@ use crate::object::rows::{
 };
 use crate::object::tasks::ObjectTasks;
 use crate::object::unverified::Unverified;
-use crate::object::verify::Expected;
 use crate::table;
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -83,7 +82,7 @@ pub struct Objects {
     /// objects.
     unverified: Unverified,
     cache_trust: CacheTrust,
-    overwrites: Overwrites,
+    overwrites: Rc<Overwrites>,
 }
 
 impl Objects {
@@ -105,7 +104,7 @@ impl Objects {
             quarantined: RefCell::default(),
             unverified: Unverified::default(),
             cache_trust: CacheTrust::new(osd.was_clean()),
-            overwrites: Overwrites::default(),
+            overwrites: Rc::default(),
         });
         objects.begin_stable().await?;
         objects.begin_unverified().await?;
@@ -239,7 +238,7 @@ impl Objects {
     pub(crate) fn cache_trust(&self) -> &CacheTrust {
         &self.cache_trust
     }
-    pub(crate) fn overwrites(&self) -> &Overwrites {
+    pub(crate) fn overwrites(&self) -> &Rc<Overwrites> {
         &self.overwrites
     }
     pub(crate) fn tasks(&self) -> &ObjectTasks {
@@ -282,7 +281,7 @@ impl Objects {
         object: ObjectId,
         offset: u64,
         end: u64,
-    ) -> Result<(Vec<Extent>, Vec<Expected>), OsdError> {
+    ) -> Result<(Vec<Extent>, Vec<(u64, u32)>), OsdError> {
         let blocks = blocks_of(offset, end);
         let regions = regions_of(&blocks);
         let limit = u32::try_from(regions.end - regions.start).unwrap_or(u32::MAX);

@@ -16,76 +16,16 @@
 use crate::engine::credits::Credits;
 use crate::error::OsdError;
 use crate::object::apply::block_of_tx;
+use crate::object::marks::OverwriteGuard;
 use crate::object::objects::Objects;
 use crate::object::rows::{
     REGION_BYTES, block_key, decode_object, mask_of, object_key, region_of_key, regions_of,
 };
 use crate::table;
-use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use core::cell::RefCell;
 use core::ops::Range;
 use nacre_types::{Codec, ObjectId, Transno};
-
-/// Regions that one mark covers at most (16 MiB).
-const MARK_REGIONS_MAX: u64 = 64;
-/// Objects whose width is remembered; beyond it all begin anew with narrow marks.
-const WIDTHS_MAX: usize = 1024;
-
-#[derive(Default)]
-pub(crate) struct Overwrites {
-    /// Earliest versions of regions that writes under way overwrite, with their number.
-    under_way: RefCell<BTreeMap<u64, u32>>,
-    /// Regions of the next mark of an object.
-    widths: RefCell<BTreeMap<ObjectId, u64>>,
-}
-
-impl Overwrites {
-    fn width(&self, object: ObjectId) -> u64 {
-        let mut widths = self.widths.borrow_mut();
-        if widths.len() >= WIDTHS_MAX && !widths.contains_key(&object) {
-            widths.clear();
-        }
-        let width = widths.entry(object).or_insert(1);
-        let now = *width;
-        *width = (now * 2).min(MARK_REGIONS_MAX);
-        now
-    }
-    fn begin(&self, version: u64) {
-        *self.under_way.borrow_mut().entry(version).or_insert(0) += 1;
-    }
-    fn end(&self, version: u64) {
-        let mut under_way = self.under_way.borrow_mut();
-        if let Some(n) = under_way.get_mut(&version) {
-            *n -= 1;
-            if *n == 0 {
-                under_way.remove(&version);
-            }
-        }
-    }
-    /// The stable point may not reach this version.
-    pub(crate) fn earliest(&self) -> Option<Transno> {
-        self.under_way.borrow().keys().next().copied().map(Transno)
-    }
-}
-
-/// A write that overwrites bytes is under way.
-pub(crate) struct OverwriteGuard {
-    objects: Rc<Objects>,
-    version: u64,
-}
-impl OverwriteGuard {
-    fn new(objects: &Rc<Objects>, version: u64) -> Self {
-        objects.overwrites().begin(version);
-        Self { objects: objects.clone(), version }
-    }
-}
-impl Drop for OverwriteGuard {
-    fn drop(&mut self) {
-        self.objects.overwrites().end(self.version);
-    }
-}
 
 impl Objects {
     /// Called under the lock of the range, before `blocks`, which end at the object's size, are overwritten: marks their
@@ -116,12 +56,12 @@ impl Objects {
         else {
             return Ok(None);
         };
-        let mut guard = OverwriteGuard::new(self, earliest);
+        let mut guard = OverwriteGuard::new(self.overwrites(), earliest);
         let mut due = versions.iter().filter(|(_, version)| *version <= stable).map(|(region, _)| *region);
         if let Some(first) = due.next() {
             let last = due.next_back().unwrap_or(first);
             let marked = self.mark(object, first..last + 1, stable).await?;
-            guard = OverwriteGuard::new(self, earliest.min(marked.0));
+            guard = OverwriteGuard::new(self.overwrites(), earliest.min(marked.0));
             self.osd().commit(marked).await?;
         }
         Ok(Some(guard))
@@ -150,7 +90,7 @@ impl Objects {
                 let mut row = block_of_tx(tx, object, region)?;
                 // Other writers may have changed it, or cut it off, meanwhile.
                 if row.written != 0 && row.version <= stable {
-                    self.region_changes(object, region, row.version);
+                    self.unverified().changes(object, region, row.version);
                     row.version = version;
                     tx.put(table::BLOCK, &block_key(object, region), row.encode());
                 }

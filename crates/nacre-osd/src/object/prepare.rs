@@ -50,21 +50,14 @@ impl Objects {
             return Ok((nothing, admit().map_err(OsdError::Rejected)?));
         }
         let blocks = blocks_of(offset, end);
-        let (head, tail_end) = (!offset.is_multiple_of(BLOCK_BYTES), !end.is_multiple_of(BLOCK_BYTES));
         let mut checked = true;
         let (guard, overwrite, pins, offset, sums, zeroed, admitted) = loop {
             let (guard, row, tail) = self.lock_to_change(object, offset, end, end).await?;
-            let tail_inside = tail_end && end < row.size;
-            let keep_head = self.kept(object, head.then_some(blocks.start), row.size).await?;
-            let keep_tail = self.kept(object, tail_inside.then_some(blocks.end - 1), row.size).await?;
-            // Zeros beside the bytes must not cover truncated bytes that are still in the blob: after a loss no client
-            // replays those zeros.
-            let fills = head != keep_head.is_any() || tail_inside != keep_tail.is_any();
-            if fills && self.reclaim_row(object).await?.is_some_and(|cut| end > cut.from) {
+            let Some((keep_head, keep_tail)) = self.kept_beside(object, offset, end, row.size).await? else {
                 drop(guard);
                 self.reclaim_object(object).await?;
                 continue;
-            }
+            };
             let overwrite = self.begin_overwrite(object, &blocks_of(offset, end.min(row.size))).await?;
             let mut pins = self.pins_of(object, &regions_of(&blocks)).await?;
             let admitted = admit().map_err(OsdError::Rejected)?;
@@ -358,6 +351,26 @@ impl Objects {
     async fn is_written(&self, object: ObjectId, block: u64) -> Result<bool, OsdError> {
         Ok(self.block_row(object, block / BLOCKS_PER_REGION).await?.is_written(block))
     }
+    /// What a write of `offset..end` keeps of its first and last block. `None`: truncated bytes that are still in the blob
+    /// must go first, because zeros beside the bytes must not cover them: after a loss no client replays those zeros.
+    async fn kept_beside(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        end: u64,
+        size: u64,
+    ) -> Result<Option<(Keep, Keep)>, OsdError> {
+        let (first, last) = (offset / BLOCK_BYTES, (end - 1) / BLOCK_BYTES);
+        let head = !offset.is_multiple_of(BLOCK_BYTES);
+        let tail = !end.is_multiple_of(BLOCK_BYTES) && end < size;
+        let keep_head = self.kept(object, head.then_some(first), size).await?;
+        let keep_tail = self.kept(object, tail.then_some(last), size).await?;
+        let fills = head != keep_head.is_any() || tail != keep_tail.is_any();
+        if fills && self.reclaim_row(object).await?.is_some_and(|cut| end > cut.from) {
+            return Ok(None);
+        }
+        Ok(Some((keep_head, keep_tail)))
+    }
     /// What a change of a part of this block must keep of its other bytes.
     async fn kept(&self, object: ObjectId, block: Option<u64>, size: u64) -> Result<Keep, OsdError> {
         let Some(block) = block else { return Ok(Keep::Nothing) };
@@ -371,7 +384,7 @@ impl Objects {
         }
         let len = size.saturating_sub(block * BLOCK_BYTES).min(BLOCK_BYTES) as u32;
         let mut sums = self.expected(object, block / BLOCKS_PER_REGION, &row, &(block..block + 1));
-        Ok(sums.next().map_or(Keep::Bytes, |expected| Keep::Verified { sum: expected.sum, len }))
+        Ok(sums.next().map_or(Keep::Bytes, |(_, sum)| Keep::Verified { sum, len }))
     }
 
     /// Checksum of the block that contains `to`, over the bytes before it. The object ends at `size`.

@@ -160,7 +160,7 @@ impl Objects {
                 _ => return Err(unexpected_result("read")),
             },
         };
-        let is_unverified = self.is_region_unverified(object, region, blocks.version);
+        let is_unverified = self.unverified().may_differ(object, region, blocks.version);
         let is_damage = held < u64::from(len) && !is_unverified;
         if is_damage {
             self.mark_lost(object, region, start + held, row.size).await?;

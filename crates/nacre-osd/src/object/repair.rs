@@ -94,7 +94,7 @@ impl Objects {
                     for &(block, sum) in of_region {
                         row.set(block, sum);
                     }
-                    self.region_changes(object, region, row.version);
+                    self.unverified().changes(object, region, row.version);
                     row.version = tx.transno().0;
                     tx.put(table::BLOCK, &block_key(object, region), row.encode());
                 }

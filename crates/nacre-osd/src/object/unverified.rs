@@ -5,7 +5,6 @@
 //! before: all its bytes are exact. Such regions are remembered, at most [`EXACT_MAX`] of them; further ones count as
 //! unverified.
 
-use crate::object::objects::Objects;
 use alloc::collections::BTreeSet;
 use core::cell::{Cell, RefCell};
 use nacre_types::{ObjectId, Transno};
@@ -29,28 +28,25 @@ impl Unverified {
         self.since.set(since);
         self.exact.borrow_mut().clear();
     }
+    /// Whether bytes of an object, or region, with this version may be missing or differ without damage.
+    pub(crate) fn is_later(&self, version: u64) -> bool {
+        self.since.get().is_some_and(|stable| version > stable.0)
+    }
+    /// The same for a region, some of which are exact all the same.
+    pub(crate) fn may_differ(&self, object: ObjectId, region: u64, version: u64) -> bool {
+        self.is_later(version) && !self.exact.borrow().contains(&(object, region))
+    }
+    /// A region whose row had `version` gets a later one.
+    pub(crate) fn changes(&self, object: ObjectId, region: u64, version: u64) {
+        if !self.is_later(version) {
+            self.is_exact(object, region);
+        }
+    }
     /// All bytes of the region match their checksums.
     pub(crate) fn is_exact(&self, object: ObjectId, region: u64) {
         let mut exact = self.exact.borrow_mut();
         if self.since.get().is_some() && exact.len() < EXACT_MAX {
             exact.insert((object, region));
-        }
-    }
-}
-
-impl Objects {
-    /// Whether bytes of an object with this version may be missing or differ without damage.
-    pub(crate) fn is_unverified(&self, version: u64) -> bool {
-        self.unverified().since().is_some_and(|stable| version > stable.0)
-    }
-    /// The same for a region.
-    pub(crate) fn is_region_unverified(&self, object: ObjectId, region: u64, version: u64) -> bool {
-        self.is_unverified(version) && !self.unverified().exact.borrow().contains(&(object, region))
-    }
-    /// A region whose row had `version` gets a later one.
-    pub(crate) fn region_changes(&self, object: ObjectId, region: u64, version: u64) {
-        if !self.is_unverified(version) {
-            self.unverified().is_exact(object, region);
         }
     }
 }

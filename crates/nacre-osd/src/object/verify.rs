@@ -15,27 +15,19 @@ use core::ops::Range;
 use nacre_node::{FileId, StoreDone, StoreError, StoreOp};
 use nacre_types::ObjectId;
 
-/// The checksum that a written block must have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Expected {
-    pub(crate) block: u64,
-    pub(crate) sum: u32,
-}
-
 impl Objects {
-    /// The checksums of those of `blocks` that lie in a region and must match.
+    /// The checksums (number of the block, crc32c) of those of `blocks` that lie in a region and must match.
     pub(crate) fn expected<'a>(
         &self,
         object: ObjectId,
         region: u64,
         row: &'a BlockRow,
         blocks: &Range<u64>,
-    ) -> impl Iterator<Item = Expected> + use<'a> {
-        let is_unverified = self.is_region_unverified(object, region, row.version);
+    ) -> impl Iterator<Item = (u64, u32)> + use<'a> {
+        let is_unverified = self.unverified().may_differ(object, region, row.version);
         let blocks = if is_unverified { 0..0 } else { blocks.clone() };
         let all = (region * BLOCKS_PER_REGION..).zip(row.sums);
         all.filter(move |(block, _)| blocks.contains(block) && row.is_written(*block) && !row.is_lost(*block))
-            .map(|(block, sum)| Expected { block, sum })
     }
 
     /// Reads bytes that are written, or in holes between written ones. `from` begins a block, `to` ends one or is the
@@ -48,7 +40,7 @@ impl Objects {
         object: ObjectId,
         from: u64,
         to: u64,
-        expected: &[Expected],
+        expected: &[(u64, u32)],
     ) -> Result<Result<Bytes, u64>, OsdError> {
         let mut first_found = None;
         for fresh in [false, true] {
@@ -57,8 +49,8 @@ impl Objects {
                 Err(end) => return Ok(Err(end)),
             };
             let sum_of = |block: u64| sums.get((block - from / BLOCK_BYTES) as usize);
-            let wrong = expected.iter().find(|e| sum_of(e.block) != Some(&e.sum));
-            let Some(wrong) = wrong else {
+            let wrong = expected.iter().find(|(block, sum)| sum_of(*block) != Some(sum));
+            let Some(&(wrong, _)) = wrong else {
                 if let Some(block) = first_found {
                     tracing::warn!(target_name = %self.osd().label().name, %object, offset = block * BLOCK_BYTES,
                         "a block did not match its checksum and does at the second read: suspect the memory or the device");
@@ -66,9 +58,9 @@ impl Objects {
                 return Ok(Ok(bytes));
             };
             if fresh {
-                return Err(self.damaged(object, wrong.block));
+                return Err(self.damaged(object, wrong));
             }
-            first_found = Some(wrong.block);
+            first_found = Some(wrong);
         }
         Err(unexpected_result("read"))
     }

@@ -1,8 +1,10 @@
 //! Blobs split into chunk files, and the reads and writes that must not wait for the disk.
 
+use crate::cache::Open;
 use crate::dirs::names;
 use crate::path::{chunk_dir, chunk_path, path};
 use crate::raw::{read_ahead, read_append, read_cached, read_full, retry, start_writeback};
+use crate::read_buffers::ReadBuffers;
 use crate::store::{FsStore, INLINE_READ_MAX};
 use bytes::Bytes;
 use nacre_node::{FileId, StoreError};
@@ -110,11 +112,20 @@ impl FsStore {
     /// Reads bytes that were written: all of them are inside the files of their chunks, or it fails.
     pub(crate) fn read_written(&self, file: FileId, offset: u64, len: u32) -> Result<Bytes, StoreError> {
         let FileId::Blob(object) = file else { return Err(StoreError::NotFound { file }) };
+        let to = offset + u64::from(len);
+        let pieces = self.pieces(file, offset, u64::from(len));
+        if let ([piece], true) = (&pieces[..], ReadBuffers::lends(len as usize)) {
+            let mut buf = self.buffers().take(len as usize);
+            let read = |open: &Open| read_full(open.fd(), piece.offset, buf.space());
+            return match self.read_open(object, *piece, read)? as u64 {
+                n if n < piece.len => Err(StoreError::Missing { file, from: offset + n, to }),
+                _ => Ok(buf.filled(len as usize)),
+            };
+        }
         let mut buf = Vec::new();
-        for piece in self.pieces(file, offset, u64::from(len)) {
+        for piece in pieces {
             if (self.read_piece(object, piece, &mut buf)? as u64) < piece.len {
-                let (from, to) = (offset + buf.len() as u64, offset + u64::from(len));
-                return Err(StoreError::Missing { file, from, to });
+                return Err(StoreError::Missing { file, from: offset + buf.len() as u64, to });
             }
         }
         Ok(buf.into())
@@ -139,18 +150,22 @@ impl FsStore {
         if held < reach { Err(StoreError::Missing { file, from: held, to: reach }) } else { Ok(()) }
     }
     fn read_piece(&self, object: ObjectId, piece: Piece, buf: &mut Vec<u8>) -> Result<usize, StoreError> {
+        self.read_open(object, piece, |open| read_append(open.fd(), piece.offset, piece.len as usize, buf))
+    }
+    /// Reads a piece with `read`, and begins to read ahead of it. 0: its file does not exist.
+    fn read_open(
+        &self,
+        object: ObjectId,
+        piece: Piece,
+        read: impl FnOnce(&Open) -> Result<usize, Errno>,
+    ) -> Result<usize, StoreError> {
         let file = FileId::Blob(object);
-        match self.open_chunk(file, piece.chunk, false)? {
-            Some(open) => {
-                let range = piece.offset..piece.offset.saturating_add(piece.len);
-                if let Some(more) = open.read_ahead().extend(&range) {
-                    read_ahead(open.fd(), &more);
-                }
-                read_append(open.fd(), piece.offset, piece.len as usize, buf)
-                    .map_err(self.fail("reading", file))
-            }
-            None => Ok(0),
+        let Some(open) = self.open_chunk(file, piece.chunk, false)? else { return Ok(0) };
+        let range = piece.offset..piece.offset.saturating_add(piece.len);
+        if let Some(more) = open.read_ahead().extend(&range) {
+            read_ahead(open.fd(), &more);
         }
+        read(&open).map_err(self.fail("reading", file))
     }
 
     /// Length of a blob by the names of its files; `None` if it does not exist. The last chunk that is not empty
@@ -261,12 +276,11 @@ impl FsStore {
         if open.has_chunks() || open.read_ahead().is_due(&range) {
             return None;
         }
-        let mut buf = vec![0; len as usize];
-        match self.cached_reader()(open.fd(), offset, &mut buf) {
+        let mut buf = self.buffers().take(len as usize);
+        match self.cached_reader()(open.fd(), offset, buf.space()) {
             Ok(n) => {
                 open.read_ahead().note(&range);
-                buf.truncate(n);
-                Some(buf.into())
+                Some(buf.filled(n))
             }
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 self.no_cached_reads.store(true, Ordering::Relaxed);

@@ -19,6 +19,7 @@ mod path;
 mod probe;
 mod raw;
 mod read_ahead;
+mod read_buffers;
 #[cfg(test)]
 #[path = "../../../fuzz/support/replay.rs"]
 mod replay_corpus;

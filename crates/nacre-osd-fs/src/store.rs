@@ -12,6 +12,7 @@ use crate::open::{Lock, exists, remove, remove_chunks};
 use crate::path::{Place, chunk_dir, chunk_path, parse_blob, parse_number, path};
 use crate::probe::Features;
 use crate::raw::{read_full, retry, store_error, write_all, write_zeros};
+use crate::read_buffers::ReadBuffers;
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp, StoreSpace};
 use nacre_osd::checksum::{ChecksummedWrite, summed};
@@ -51,6 +52,7 @@ pub struct FsStore {
     read_only: bool,
     path: String,
     cache: Cache,
+    buffers: ReadBuffers,
     pub(crate) features: Features,
     /// Set when the kernel says that reads cannot be tried.
     pub(crate) no_cached_reads: AtomicBool,
@@ -76,6 +78,7 @@ impl FsStore {
             read_only: lock.read_only,
             path,
             cache: Cache::new(config.descriptors_max),
+            buffers: ReadBuffers::default(),
             no_cached_reads: AtomicBool::new(!features.cached_read),
             features,
             chunk_bytes: config.chunk_bytes,
@@ -92,6 +95,9 @@ impl FsStore {
         self.cache.len()
     }
 
+    pub(crate) fn buffers(&self) -> &ReadBuffers {
+        &self.buffers
+    }
     /// For error texts: operation, file, directory.
     pub(crate) fn what(&self, op: &str, file: FileId) -> String {
         format!("{op} {}/{}", self.path, path(file))

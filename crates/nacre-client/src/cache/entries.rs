@@ -11,12 +11,16 @@ use crate::api::ListedEntry;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
+use core::time::Duration;
 use nacre_types::{Fid, FileType, Instant, Transno, name};
 
 /// Names in the table. A listing that would exceed it is not kept.
 const NAMES_MAX: usize = 2 << 20;
 /// Names per directory that are known not to be there, apart from those of a complete directory.
 const ABSENT_MAX: usize = 1024;
+/// Interval at which the names of a directory are searched for those of them that can be dropped: while the kernel uses them
+/// all, a search for every name that is not found would cost as much as the directory is large.
+const ABSENT_LOOK: Duration = Duration::from_millis(100);
 
 /// The locks under which a name is valid.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -56,6 +60,8 @@ struct Directory {
     unplaced: usize,
     /// Names that are not there.
     absent: usize,
+    /// When they were last searched for some that can be dropped.
+    searched: Option<Instant>,
     is_complete: bool,
     /// A listing under way has come to this cookie.
     listed_to: Option<u64>,
@@ -406,7 +412,11 @@ impl Entries {
     }
     /// Drops names that are not there and that the kernel does not use any more.
     fn drop_absent(&mut self, parent: Fid) {
-        let Some(dir) = self.dirs.get(&parent) else { return };
+        let Some(dir) = self.dirs.get_mut(&parent) else { return };
+        if dir.searched.is_some_and(|at| self.now - at < ABSENT_LOOK) {
+            return;
+        }
+        dir.searched = Some(self.now);
         let unused = |entry: &&Entry| entry.fid.is_none() && entry.kernel_until <= self.now;
         let names: Vec<Bytes> =
             dir.names.iter().filter(|(_, entry)| unused(entry)).map(|(name, _)| name.clone()).collect();

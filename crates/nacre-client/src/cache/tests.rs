@@ -439,6 +439,22 @@ fn names_that_are_not_there_are_bounded_per_directory() {
 }
 
 #[test]
+fn a_directory_is_not_searched_for_every_name_that_is_not_there() {
+    let bed = Bed::new();
+    let at = |ms: u64| Instant(ms * 1_000_000);
+    let come = |ms: u64| bed.ctx.set_time(at(ms), Timestamp::default());
+    come(100_000);
+    bed.list(0, true, &[], 5, 1);
+    let name = |n: u32| alloc::format!("n{n}").into_bytes();
+    let given = (0..1500).filter(|n| bed.cache.give_name(DIR, &name(*n), at(100_010))).count();
+    assert_eq!(given, 1024);
+    come(100_099);
+    assert!(!bed.cache.give_name(DIR, b"new", at(106_000)), "it was searched less than 100 ms ago");
+    come(100_100);
+    assert!(bed.cache.give_name(DIR, b"new", at(106_000)));
+}
+
+#[test]
 fn locks_survive_a_connection_and_end_with_the_start_of_the_mdt() {
     let bed = Bed::new();
     bed.found(b"a", &file(1, 1), 5, 1);

@@ -68,8 +68,8 @@ pub fn run(bytes: &[u8]) {
 fn read_run(id: u64, bytes: &[u8]) {
     let Some(end) = bytes.len().checked_sub(FOOTER_BYTES as usize) else { return };
     let Ok(footer) = Footer::parse(id, &bytes[end..]) else { return };
-    let tail_end = footer.tail_at.saturating_add(footer.tail_len);
-    let Some(tail) = bytes.get(footer.tail_at as usize..tail_end as usize) else { return };
+    let ([tail_at, _], tail_len) = footer.tails();
+    let Some(tail) = bytes.get(tail_at as usize..tail_at.saturating_add(tail_len) as usize) else { return };
     let meta = RunMeta {
         id,
         bytes: bytes.len() as u64,

@@ -486,6 +486,35 @@ fn a_damaged_block_costs_its_keys_only_and_is_named() {
     assert_eq!(d.osd().stats().corrupt_blocks, 1);
 }
 
+/// Superblock, and index and footer of a run: nothing works without them, so they are there twice.
+#[test]
+fn damage_of_a_superblock_or_of_the_end_of_a_run_costs_nothing() {
+    let device = filled();
+    let (run, len) = files(&*device.store()).into_iter().find(|(f, _)| matches!(f, FileId::Run(_))).unwrap();
+    // The last bytes: footer, gap, footer, gap, index and filter.
+    let places = (len - 20_000..len).step_by(777).chain([len - 1, len - 30, len - 4096 - 30]);
+    let Ok(StoreDone::Len(Some(super_len))) = device.store().execute(StoreOp::Len { file: FileId::Super })
+    else {
+        panic!("no superblock")
+    };
+    let places = places.map(|at| (run, at)).chain((0..super_len).step_by(511).map(|at| (FileId::Super, at)));
+    for (file, at) in places {
+        let damaged = device.copy();
+        damaged.flip(file, at);
+        let mut d =
+            OsdDrive::open(&damaged.store(), &config()).unwrap_or_else(|e| panic!("{file:?} at {at}: {e}"));
+        let read = d.run(|osd| async move {
+            let mut good = 0;
+            for n in 0..3000u32 {
+                good += u32::from(matches!(osd.get(T, &n.to_be_bytes()).await, Ok(Some(_))));
+            }
+            good
+        });
+        // Of the blocks before the index one may be hit.
+        assert!(read > Some(2970), "{file:?} at {at}: {read:?}");
+    }
+}
+
 #[test]
 fn a_damaged_run_is_left_as_it_is_and_newer_ones_are_merged() {
     let device = filled();
@@ -521,7 +550,9 @@ fn a_check_says_in_words_what_is_wrong() {
     let report = check::check(&*empty, |_, _, _| {});
     assert!(report.sentences[0].contains("mkfs"), "{:?}", report.sentences);
     let device = filled();
-    device.flip(FileId::Super, 60);
+    for copy in [0, 4096] {
+        device.flip(FileId::Super, copy + 60);
+    }
     let report = check::check(&*device.store(), |_, _, _| {});
     assert!(report.sentences[0].contains("superblock"), "{:?}", report.sentences);
     let device = filled();

@@ -272,12 +272,13 @@ impl Check<'_> {
             }
         }
         self.found.sums_differ += differ.len() as u64;
-        // What a crash cuts off between bytes and record stays until it is written again.
-        let explained = self.osd.unclean_stops() > 0;
+        // A crash between the bytes of an overwrite and its record: the region was marked before it.
+        let explained = self.may_be_gone(row.version);
         for at in differ {
             let text = format!("object {object}: the block at byte {at} does not match its checksum");
             if explained {
-                self.found.note(format!("{text}: an overwrite that a crash cut off, unless it is damage"));
+                self.found
+                    .note(format!("{text}: an overwrite that a crash cut off, the next start looks at it"));
             } else {
                 self.found.problem(text);
             }

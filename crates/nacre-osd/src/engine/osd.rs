@@ -128,10 +128,6 @@ impl Osd {
     pub fn was_clean(&self) -> bool {
         self.was_clean
     }
-    /// How often the store was opened after an unplanned stop, including this time.
-    pub fn unclean_stops(&self) -> u64 {
-        self.superblock.borrow().unclean_stops
-    }
 
     // ---- transactions
 

@@ -1,5 +1,5 @@
 //! The superblock: the file that identifies a store (label, format version, log epochs, clean mark). It is small, and
-//! always replaced as a whole.
+//! always replaced as a whole. Its file holds it twice, so that damage of one copy costs nothing.
 
 use crate::crc::crc32c;
 use crate::error::OsdError;
@@ -14,6 +14,9 @@ const MAGIC: [u8; 8] = *b"NACREOSD";
 /// Version of everything below a store: superblock, log, runs.
 pub const FORMAT_VERSION: u32 = 2;
 const HEAD_BYTES: usize = 20;
+/// Each copy ends at a multiple of this, at least [`GAP_BYTES`] after its last byte: the copies share no sector.
+const COPY_ALIGN: usize = 4096;
+const GAP_BYTES: usize = 512;
 
 codec_struct! {
     /// What a store says of itself: written by mkfs, never changed except for `mgs_nodes`.
@@ -94,11 +97,21 @@ impl Super {
         out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
         out.extend_from_slice(&crc32c(&payload).to_le_bytes());
         out.extend_from_slice(&payload);
-        Bytes::from(out)
+        out.resize((out.len() + GAP_BYTES).next_multiple_of(COPY_ALIGN), 0);
+        Bytes::from(out.repeat(2))
     }
     /// # Errors
-    /// `Format` with the whole sentence for the operator.
+    /// `Format` with the whole sentence for the operator, if both copies are damaged.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, OsdError> {
+        Self::parse_copy(bytes).or_else(|error| {
+            let second = bytes.get(bytes.len() / 2..).unwrap_or_default();
+            let found = Self::parse_copy(second).map_err(|_| error)?;
+            tracing::warn!(target_name = %found.label.name,
+                "one of the two copies of the superblock is damaged: the other one is used, and both are written at the next start");
+            Ok(found)
+        })
+    }
+    fn parse_copy(bytes: &[u8]) -> Result<Self, OsdError> {
         let head = bytes.get(..HEAD_BYTES).filter(|h| h[..8] == MAGIC);
         let Some(head) = head else {
             return Err(OsdError::Format(String::from(
@@ -116,7 +129,7 @@ impl Super {
         let whole = payload.filter(|p| crc32c(p) == number(16)).and_then(|p| Self::from_slice(p).ok());
         whole.ok_or_else(|| {
             OsdError::Format(String::from(
-                "the superblock of this target is damaged (its checksum is wrong): restore the file `super` from a backup; log and runs are untouched",
+                "the superblock of this target is damaged (the checksums of both copies are wrong): restore the file `super` from a backup; log and runs are untouched",
             ))
         })
     }
@@ -152,18 +165,44 @@ mod tests {
         let mut s = Super { epoch_ends: alloc::vec![(1, 77)], unclean_stops: 3, ..Super::new(label) };
         s.open(0x1234_5678, 42);
         let bytes = s.to_bytes();
-        assert_eq!(crc32c(&bytes), 0x5be4_84a8, "golden bytes: {bytes:02x?}");
+        let (first, second) = bytes.split_at(bytes.len() / 2);
+        let (used, rest) = first.split_at(HEAD_BYTES + s.to_vec().len());
+        assert_eq!(crc32c(used), 0x5be4_84a8, "golden bytes: {used:02x?}");
+        assert!(first == second && rest.len() >= GAP_BYTES && rest.iter().all(|b| *b == 0));
         assert_eq!(Super::parse(&bytes).as_ref(), Ok(&s));
         let text = |b: &[u8]| Super::parse(b).unwrap_err().to_string();
         assert!(text(b"hello").contains("not a nacre target"));
         let mut other = Vec::from(&bytes[..]);
-        other[8] = 99;
+        (other[8], other[bytes.len() / 2 + 8]) = (99, 99);
         assert!(text(&other).contains("format version 99"));
         let mut bad = Vec::from(&bytes[..]);
         bad[40] ^= 1;
+        assert_eq!(Super::parse(&bad).as_ref(), Ok(&s), "there is another copy");
+        bad[bytes.len() / 2 + 40] ^= 1;
         assert!(text(&bad).contains("damaged"));
-        for n in 0..bytes.len() {
+        // Of a file that was cut the first copy may be whole.
+        let used = HEAD_BYTES + s.to_vec().len();
+        for n in 0..used {
             assert!(Super::parse(&bytes[..n]).is_err());
+        }
+        assert_eq!(Super::parse(&bytes[..used]).as_ref(), Ok(&s));
+    }
+
+    #[test]
+    fn damage_anywhere_leaves_one_copy() {
+        let label = Label {
+            uuid: ClientUuid([9; 16]),
+            name: String::from("demo-OST0001"),
+            mgs_nodes: Vec::new(),
+            format_version: FORMAT_VERSION,
+        };
+        let mut s = Super::new(label);
+        (0..200).for_each(|id| s.open(id, 42));
+        let bytes = s.to_bytes();
+        for at in 0..bytes.len() - 64 {
+            let mut bad = Vec::from(&bytes[..]);
+            bad[at..at + 64].iter_mut().for_each(|byte| *byte = !*byte);
+            assert_eq!(Super::parse(&bad).as_ref(), Ok(&s), "damage at {at}");
         }
     }
 }

@@ -261,7 +261,7 @@ impl Osd {
     }
 }
 
-/// Reads footer and tail of a run.
+/// Reads footer and tail of a run: the first copy of each that is whole.
 pub(crate) async fn load_run(ctx: &nacre_node::Ctx, meta: RunMeta) -> Result<Run, OsdError> {
     let file = FileId::Run(meta.id);
     let read = async |offset: u64, len: u64| -> Result<Bytes, OsdError> {
@@ -276,7 +276,29 @@ pub(crate) async fn load_run(ctx: &nacre_node::Ctx, meta: RunMeta) -> Result<Run
             Err(e) => Err(e.into()),
         }
     };
-    let footer = Footer::parse(meta.id, &read(meta.bytes.saturating_sub(FOOTER_BYTES), FOOTER_BYTES).await?)?;
-    let tail = read(footer.tail_at, footer.tail_len.min(meta.bytes)).await?;
-    Run::parse(meta, &footer, &tail)
+    let mut first_error = None;
+    for at in Footer::places(meta.bytes) {
+        let footer = match read(at, FOOTER_BYTES).await.and_then(|bytes| Footer::parse(meta.id, &bytes)) {
+            Ok(footer) => footer,
+            Err(error) => {
+                first_error.get_or_insert(error);
+                continue;
+            }
+        };
+        let (tails, len) = footer.tails();
+        for at in tails {
+            match read(at, len.min(meta.bytes)).await.and_then(|tail| Run::parse(meta, &footer, &tail)) {
+                Ok(run) => {
+                    if let Some(error) = first_error {
+                        tracing::warn!(run = meta.id, %error, "the other copy is used until the run is merged");
+                    }
+                    return Ok(run);
+                }
+                Err(error) => {
+                    first_error.get_or_insert(error);
+                }
+            }
+        }
+    }
+    Err(first_error.unwrap_or_else(|| OsdError::Corrupt { what: format!("run {}", meta.id) }))
 }

@@ -1,7 +1,8 @@
 //! Immutable sorted runs: the format, the builder, the index in memory.
 //!
 //! A run is a file of checksummed blocks of about 4 KiB with rows in key order, then a tail {index of blocks,
-//! bloom filter, range tombstones}, then a footer of 64 bytes that locates the tail. Index and filter stay in memory
+//! bloom filter, range tombstones}, then a footer of 64 bytes that locates the tail; tail and footer are there twice,
+//! because without them nothing of the run can be used. Index and filter stay in memory
 //! while the run is live; blocks are read when a row of them is looked up.
 //! The rows of a newer run replace those of an older one; range tombstones of a run hide rows of older runs only.
 //! Damage of a block affects only its own keys. The format is in docs/disk-format.md.
@@ -21,6 +22,9 @@ use nacre_types::codec_struct;
 const RUN_MAGIC: [u8; 8] = *b"NACRERUN";
 const RUN_VERSION: u32 = 1;
 pub(crate) const FOOTER_BYTES: u64 = 64;
+/// From the beginning of one footer to that of the other, and from the end of one tail to the other: no sector holds
+/// parts of both.
+pub(crate) const COPY_GAP_BYTES: u64 = 4096;
 const BLOCK_TARGET_BYTES: usize = 4096 - BLOCK_HEADER_BYTES;
 /// {crc32c, length of the rows, number of rows}
 const BLOCK_HEADER_BYTES: usize = 12;
@@ -349,7 +353,13 @@ impl RunBuilder {
         footer[60..].copy_from_slice(&sum.to_le_bytes());
 
         let (at, mut out) = self.take();
+        let gap = |out: &mut Vec<u8>, used: usize| out.resize(out.len() + COPY_GAP_BYTES as usize - used, 0);
+        out.extend_from_slice(&tail);
+        gap(&mut out, 0);
         out.append(&mut tail);
+        gap(&mut out, 0);
+        out.extend_from_slice(&footer);
+        gap(&mut out, footer.len());
         out.extend_from_slice(&footer);
         let run = Run {
             meta: RunMeta { id: self.id, bytes: at + out.len() as u64, rows: self.rows },
@@ -366,13 +376,23 @@ impl RunBuilder {
 
 /// The position of the tail, from the footer.
 pub(crate) struct Footer {
-    pub(crate) tail_at: u64,
-    pub(crate) tail_len: u64,
+    tail_at: u64,
+    tail_len: u64,
     tail_sum: u32,
     rows: u64,
     deleted: u64,
 }
 impl Footer {
+    /// Where the copies of the footer are in a run of so many bytes.
+    pub(crate) fn places(run_bytes: u64) -> [u64; 2] {
+        let last = run_bytes.saturating_sub(FOOTER_BYTES);
+        [last, last.saturating_sub(COPY_GAP_BYTES)]
+    }
+    /// Where the copies of the tail are, and how long it is.
+    pub(crate) fn tails(&self) -> ([u64; 2], u64) {
+        let second = self.tail_at.saturating_add(self.tail_len).saturating_add(COPY_GAP_BYTES);
+        ([self.tail_at, second], self.tail_len)
+    }
     pub(crate) fn parse(id: u64, bytes: &[u8]) -> Result<Self, OsdError> {
         let corrupt = || OsdError::Corrupt { what: format!("footer of run {id}") };
         let f = bytes.get(..FOOTER_BYTES as usize).ok_or_else(corrupt)?;
@@ -470,7 +490,7 @@ mod tests {
         // The footer's counts of rows and deleted rows are compared here because the footer's own checksum hides them
         // from the checksum of everything.
         assert_eq!(bytes[bytes.len() - 24..][..16], b"\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0"[..]);
-        assert_eq!(crc32c(&bytes), 0x8e8c_4351, "{bytes:02x?}");
+        assert_eq!(crc32c(&bytes), 0xba84_ac84);
     }
 
     #[test]
@@ -494,8 +514,12 @@ mod tests {
         assert_eq!(at as usize, file.len());
         file.extend(rest);
         let footer = Footer::parse(3, &file[file.len() - 64..]).unwrap();
-        let tail = &file[footer.tail_at as usize..][..footer.tail_len as usize].to_vec();
-        let run = Run::parse(built.meta, &footer, tail).unwrap();
+        let (tails, len) = footer.tails();
+        let [tail, copy] = tails.map(|at| file[at as usize..][..len as usize].to_vec());
+        assert_eq!(tail, copy);
+        let [last, first] = Footer::places(built.meta.bytes).map(|at| file[at as usize..][..64].to_vec());
+        assert_eq!(last, first);
+        let run = Run::parse(built.meta, &footer, &tail).unwrap();
         assert_eq!((run.deleted, built.deleted), (334, 334));
         assert!(run.ranges.contains(Key::new(Table(6), b"aa").raw()));
         let mut got = BTreeMap::new();

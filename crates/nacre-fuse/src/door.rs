@@ -160,7 +160,12 @@ impl<O: Ops> Door<O> {
             Err(item) => item,
         };
         let item = match item.downcast::<KernelEvent>() {
-            Ok(event) => return self.kernel.event(*event),
+            Ok(event) => {
+                if let KernelEvent::Link(link) = &*event {
+                    self.moved().set_forgotten(link.forgotten().clone());
+                }
+                return self.kernel.event(*event);
+            }
             Err(item) => item,
         };
         match item.downcast::<Interrupted>().map_err(|item| item.downcast::<Transport>()) {
@@ -214,12 +219,8 @@ impl<O: Ops> Door<O> {
             op::OPENDIR => self.run(request, dirs::opendir),
             op::RELEASEDIR => self.run(request, dirs::releasedir),
             op::DESTROY => self.reply(&request, Ok(Body::empty())),
-            // No reply.
-            op::FORGET | op::BATCH_FORGET => {
-                let mut moved = self.moved.borrow_mut();
-                request.forgotten().into_iter().for_each(|(node, count)| moved.forgotten(node, count));
-            }
-            op::NOTIFY_REPLY => {}
+            // No reply. The front end keeps FORGETs for `moved.rs`.
+            op::FORGET | op::BATCH_FORGET | op::NOTIFY_REPLY => {}
             op::IOCTL => self.reply(&request, Err(Errno::ENOTTY)),
             // The kernel does not send the request again and uses a fallback: access by mode bits, copies by read and
             // write, O_TMPFILE refused with EOPNOTSUPP, SEEK_HOLE finds the end.

@@ -109,6 +109,7 @@ impl FuseSource {
             let what = "cannot start the threads for notifications".to_owned();
             RtError::System { what, cause }
         })?;
+        link.gate().neighbours().watch(mounted.path.clone());
         let source = Arc::new(Self {
             channels,
             link,
@@ -182,8 +183,10 @@ impl Source for FuseSource {
         let Some(channel) = self.channels.get(index) else { return SourceState::Ended };
         for _ in 0..REQUESTS_PER_TURN {
             match channel.read() {
-                // It needs no action, so it is not worth a visit.
-                Ok(Read::Request(request)) if request.is_forget() => {}
+                // Not worth a visit.
+                Ok(Read::Request(request)) if request.is_forget() => {
+                    self.link.forgotten().add(request.forgotten());
+                }
                 // For a dead island: the request is dropped there, which answers EIO.
                 Ok(Read::Request(request)) => node.deliver(&self.island(), Event::Door(Box::new(request))),
                 Ok(Read::Empty) => break,

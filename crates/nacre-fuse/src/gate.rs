@@ -15,6 +15,7 @@
 //! Not here: which validity a reply gets and what is forgotten (`kernel_cache.rs`), the writing of notifications
 //! (`notify.rs`).
 
+use crate::neighbours::Neighbours;
 use nacre_types::Instant;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -52,6 +53,7 @@ pub(crate) struct Gate {
     suspended_ms: AtomicI64,
     /// Has the island forget everything that the kernel was given.
     forget_everything: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    neighbours: Neighbours,
     counters: [AtomicU64; COUNTERS.len()],
 }
 
@@ -62,6 +64,10 @@ impl Gate {
     /// `forget_everything` has the island forget everything that the kernel was given. The first call counts.
     pub(crate) fn attach(&self, forget_everything: impl Fn() + Send + Sync + 'static) {
         let _first = self.forget_everything.set(Box::new(forget_everything));
+    }
+    /// The file systems that are mounted on directories of this mount.
+    pub(crate) fn neighbours(&self) -> &Neighbours {
+        &self.neighbours
     }
     pub(crate) fn count(&self, counted: Counted) {
         if let Some(counter) = self.counters.get(counted as usize) {

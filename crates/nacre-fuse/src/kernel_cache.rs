@@ -11,7 +11,8 @@
 //! makes the kernel ask for every name again, is sent instead when we hold a request of the directory, when more than
 //! [`NAMES_MAX`] names are concerned, and when INVAL_ENTRY has not returned after [`NAME_PATIENCE`]. It detaches file
 //! systems that are mounted on directories of the mount, at their next access: it is counted and to be rare. A kernel
-//! without INC_EPOCH (before 7.44) gets no validity of names. INC_EPOCH leaves attributes alone; INVAL_INODE of attributes
+//! without INC_EPOCH (before 7.44) gets no validity of names, and neither does any kernel while there are such file systems
+//! (`neighbours.rs`). INC_EPOCH leaves attributes alone; INVAL_INODE of attributes
 //! takes no lock, so it is always sent.
 //!
 //! **Attributes without a validity.** The kernel discards attributes of LOOKUP, GETATTR and READDIRPLUS that it asked for
@@ -23,7 +24,8 @@
 //! forgotten before its reply ([`KernelDoor::overlapped`]).
 
 use crate::gate::{Counted, Gate, Places, Terms};
-use crate::notify::{Batch, Notification, Notifier};
+use crate::moved::Forgotten;
+use crate::notify::{Batch, HAS_NEIGHBOURS, NO_NAME, Notification, Notifier};
 use crate::unsettled::Unsettled;
 use nacre_client::{KernelCache, Stale, Validity};
 use nacre_node::{Awaited, Ctx, Promise};
@@ -47,8 +49,6 @@ const BEGIN_PATIENCE: Duration = Duration::from_millis(20);
 /// How long callers are waited for that may not have taken over a reply, while a notification behind the lock of their
 /// directory waits: they run, unless they wait behind a change that itself waits for the lock that is to be returned.
 const SETTLE_PATIENCE: Duration = Duration::from_millis(100);
-/// A name that no directory has.
-const NO_NAME: &[u8] = b"\x01nacre\x01";
 /// A shorter validity is not worth its notification.
 const VALIDITY_MIN: Duration = Duration::from_millis(200);
 /// Inodes whose attributes the kernel may have at a time; more get no validity.
@@ -59,6 +59,7 @@ pub(crate) struct KernelLink {
     gate: Arc<Gate>,
     notifier: Notifier,
     has_epoch: bool,
+    forgotten: Arc<Forgotten>,
 }
 impl KernelLink {
     /// `write` writes a notification to the kernel; `has_epoch`: INC_EPOCH is supported.
@@ -71,10 +72,14 @@ impl KernelLink {
     ) -> std::io::Result<Arc<Self>> {
         let gate = Arc::<Gate>::default();
         let notifier = Notifier::with_gate(write, gate.clone())?;
-        Ok(Arc::new(Self { gate, notifier, has_epoch }))
+        Ok(Arc::new(Self { gate, notifier, has_epoch, forgotten: Arc::default() }))
     }
     pub(crate) fn gate(&self) -> &Gate {
         &self.gate
+    }
+    /// The nodes that the kernel has forgotten.
+    pub(crate) fn forgotten(&self) -> &Arc<Forgotten> {
+        &self.forgotten
     }
 }
 
@@ -96,6 +101,8 @@ pub(crate) enum Written {
     Done,
     /// The queue of the notifier is full, or the kernel had no memory.
     Failed,
+    /// Notifications of names were left out: there are neighbours.
+    LeftOut,
 }
 
 /// Notifications to be written outside the island.
@@ -113,6 +120,7 @@ impl Order {
         let done = Box::new(move |result: rustix::io::Result<bool>| {
             let result = match result {
                 Err(rustix::io::Errno::NOMEM | rustix::io::Errno::INTR) => Written::Failed,
+                Err(HAS_NEIGHBOURS) => Written::LeftOut,
                 // Any other error: the mount has ended.
                 _ => Written::Done,
             };
@@ -180,6 +188,8 @@ struct State {
     /// Raised by every `forget`; replies carry that of their decision.
     generation: Cell<u64>,
     inodes: RefCell<Inodes>,
+    /// The end of the latest validity of a name.
+    names_until: Cell<Instant>,
     unsettled: RefCell<Unsettled>,
     orders: RefCell<BTreeMap<u64, Promise<Written>>>,
     next_order: Cell<u64>,
@@ -191,11 +201,8 @@ pub(crate) struct KernelDoor(Rc<State>);
 
 impl KernelCache for KernelDoor {
     fn forget(&self, stale: Vec<Stale>) -> Pin<Box<dyn Future<Output = ()>>> {
-        // From here on decisions belong to the next generation, also if the future is polled later.
-        let generation = self.0.generation.get() + 1;
-        self.0.generation.set(generation);
-        let state = self.0.clone();
-        Box::pin(async move { state.forget(stale, generation).await })
+        let (state, generation) = (self.0.clone(), self.next_generation());
+        Box::pin(async move { state.forget(stale, generation, false).await })
     }
 }
 
@@ -207,10 +214,17 @@ impl KernelDoor {
             link: RefCell::default(),
             generation: Cell::new(0),
             inodes: RefCell::default(),
+            names_until: Cell::default(),
             unsettled: RefCell::default(),
             orders: RefCell::default(),
             next_order: Cell::new(0),
         }))
+    }
+    /// From here on decisions belong to the next generation, also if a future that is made now is polled later.
+    fn next_generation(&self) -> u64 {
+        let generation = self.0.generation.get() + 1;
+        self.0.generation.set(generation);
+        generation
     }
     pub(crate) fn event(&self, event: KernelEvent) {
         match event {
@@ -226,7 +240,9 @@ impl KernelDoor {
                 }
             }
             KernelEvent::Everything => {
-                self.0.ctx.spawn(self.forget(vec![Stale::All]));
+                // The kernel's validities do not end with those that are known here.
+                let (state, generation) = (self.0.clone(), self.next_generation());
+                self.0.ctx.spawn(async move { state.forget(vec![Stale::All], generation, true).await });
             }
         }
     }
@@ -265,7 +281,7 @@ impl KernelDoor {
             let notifications = everything(link, &mut inodes);
             // At once: the next island of this mount begins with this generation.
             link.gate.raise(self.0.generation.get() + 1);
-            let batch = Batch { notifications, ..Batch::default() };
+            let batch = Batch { notifications, is_forced: true, ..Batch::default() };
             // Refused only if the notifier is stuck or stopped: then the validities run out.
             drop(link.notifier.submit(batch, Box::new(|_| {})));
         }
@@ -298,8 +314,9 @@ impl Bringing {
 }
 
 impl State {
-    async fn forget(&self, stale: Vec<Stale>, generation: u64) {
+    async fn forget(&self, stale: Vec<Stale>, generation: u64, is_forced: bool) {
         let Some(link) = self.link.borrow().clone() else { return };
+        let to = To { link: &link, generation, is_forced };
         let now = self.ctx.now();
         let mut prompt = Vec::new();
         let mut names = Vec::new();
@@ -330,77 +347,86 @@ impl State {
                 Stale::Name { .. } => {}
             }
         }
+        if !is_forced && self.names_until.get() <= now {
+            // No name is valid any more.
+            names.clear();
+            prompt.retain(|notification| *notification != Notification::IncEpoch);
+        }
         if prompt.contains(&Notification::IncEpoch) {
             names.clear();
         } else if names.len() > NAMES_MAX
             || names.iter().any(|(parent, _)| self.door.holds_request_of(*parent))
         {
-            self.epoch(&link, generation).await;
+            self.epoch(to).await;
             names.clear();
         }
         let entries: Vec<_> = names
             .into_iter()
             .map(|(parent, name)| Notification::InvalEntry { parent, name: name.to_vec() })
             .collect();
-        let entries = (!entries.is_empty()).then(|| self.order(&link, entries, generation));
-        self.promptly(&link, prompt, generation).await;
+        let entries = (!entries.is_empty()).then(|| self.order(to, entries));
+        self.promptly(to, prompt).await;
         for (what, dirs, notifications) in again {
-            self.behind(&link, what, &dirs, notifications, generation).await;
+            self.behind(to, what, &dirs, notifications).await;
         }
         if let Some(entries) = entries
             && !self.in_time(entries).await
         {
             link.gate.count(Counted::Blocked);
-            self.epoch(&link, generation).await;
+            self.epoch(to).await;
         }
     }
 
-    async fn epoch(&self, link: &Arc<KernelLink>, generation: u64) {
-        self.promptly(link, vec![Notification::IncEpoch], generation).await;
+    async fn epoch(&self, to: To<'_>) {
+        self.promptly(to, vec![Notification::IncEpoch]).await;
         let dirs = Bringing::Listing.dirs(&self.unsettled.borrow(), self.ctx.now());
         if !dirs.is_empty() {
             let epoch = vec![Notification::IncEpoch];
-            self.behind(link, Bringing::Listing, &dirs, epoch, generation).await;
+            self.behind(to, Bringing::Listing, &dirs, epoch).await;
         }
     }
 
     /// Writes notifications that never wait, once the callers in these directories have taken over their replies: they have
     /// left the directory, or made another request, or had the time for it.
-    async fn behind(
-        &self,
-        link: &Arc<KernelLink>,
-        what: Bringing,
-        dirs: &[Fid],
-        notifications: Vec<Notification>,
-        generation: u64,
-    ) {
+    async fn behind(&self, to: To<'_>, what: Bringing, dirs: &[Fid], notifications: Vec<Notification>) {
         let leave = dirs.iter().map(|dir| Notification::InvalEntry { parent: *dir, name: NO_NAME.to_vec() });
         let all = leave.chain(notifications.iter().cloned()).collect();
-        let mut written = self.order(link, all, generation).written;
+        let mut written = self.order(to, all).written;
         let end = self.ctx.now() + SETTLE_PATIENCE;
         while !what.dirs(&self.unsettled.borrow(), self.ctx.now()).is_empty() {
             if self.ctx.now() >= end {
                 // They had the time; those that wait for others bring nothing.
                 break;
             }
-            if self.ctx.timeout(self.ctx.now() + NAME_PATIENCE, &mut written).await.is_some() {
+            if let Some(result) = self.ctx.timeout(self.ctx.now() + NAME_PATIENCE, &mut written).await {
+                if result == Some(Written::LeftOut) {
+                    self.names_run_out().await;
+                }
                 return;
             }
         }
-        self.promptly(link, notifications, generation).await;
+        self.promptly(to, notifications).await;
     }
 
     /// Writes notifications that never wait.
-    async fn promptly(&self, link: &Arc<KernelLink>, notifications: Vec<Notification>, generation: u64) {
+    async fn promptly(&self, to: To<'_>, notifications: Vec<Notification>) {
         if notifications.is_empty() {
             return;
         }
         loop {
-            match self.order(link, notifications.clone(), generation).written.await {
+            match self.order(to, notifications.clone()).written.await {
                 Some(Written::Failed) => self.ctx.sleep(NAME_PATIENCE).await,
+                Some(Written::LeftOut) => return self.names_run_out().await,
                 Some(Written::Done) | None => return,
             }
         }
+    }
+
+    /// Waits until no name is valid, instead of notifications that would detach neighbours. From the look that has found the
+    /// neighbours on, names get no validity.
+    async fn names_run_out(&self) {
+        let left = self.names_until.get() - self.ctx.now();
+        self.ctx.sleep(left).await;
     }
 
     /// Waits for notifications that may wait in the kernel. False if they have failed or do not return in time.
@@ -410,6 +436,10 @@ impl State {
         loop {
             let has_begun = begun.load(Ordering::Acquire);
             match self.ctx.timeout(self.ctx.now() + NAME_PATIENCE, &mut written).await {
+                Some(Some(Written::LeftOut)) => {
+                    self.names_run_out().await;
+                    return true;
+                }
                 Some(result) => return result == Some(Written::Done),
                 None if has_begun || self.ctx.now() - start > BEGIN_PATIENCE => return false,
                 None => {}
@@ -417,16 +447,26 @@ impl State {
         }
     }
 
-    fn order(&self, link: &Arc<KernelLink>, notifications: Vec<Notification>, generation: u64) -> Pending {
+    fn order(&self, to: To<'_>, notifications: Vec<Notification>) -> Pending {
+        let To { link, generation, is_forced } = to;
         let number = self.next_order.get();
         self.next_order.set(number + 1);
         let (promise, written) = self.ctx.promise();
         self.orders.borrow_mut().insert(number, promise);
         let begun = Arc::<AtomicBool>::default();
-        let batch = Batch { notifications, generation, begun: begun.clone() };
+        let batch = Batch { notifications, generation, begun: begun.clone(), is_forced };
         self.door.send(Order { link: link.clone(), batch, number });
         Pending { written, begun }
     }
+}
+
+/// Where notifications go, and with which terms.
+#[derive(Clone, Copy)]
+struct To<'a> {
+    link: &'a Arc<KernelLink>,
+    generation: u64,
+    /// Also if neighbours are detached.
+    is_forced: bool,
 }
 
 /// Notifications under way.
@@ -471,9 +511,14 @@ impl Grant<'_> {
                 attr = Duration::ZERO;
             }
         }
-        let mut entry = if link.has_epoch { enough(validity.entry) } else { Duration::ZERO };
+        let may_be_valid = link.has_epoch && !link.gate.neighbours().were_present();
+        let mut entry = if may_be_valid { enough(validity.entry) } else { Duration::ZERO };
         if self.is_listing && !state.unsettled.borrow_mut().has_room(now) {
             entry = Duration::ZERO;
+        }
+        if !entry.is_zero() {
+            // The kernel's validity begins when it takes over the reply (`Terms::check`).
+            state.names_until.set(state.names_until.get().max(now + entry + entry / 2));
         }
         for given in [entry, attr].into_iter().filter(|d| !d.is_zero()) {
             self.shortest = self.shortest.min(given);
@@ -676,6 +721,9 @@ mod tests {
         let mut w = World::new();
         let name = || Stale::Name { parent: fid(9), name: "x".into() };
         w.forget(vec![name()]);
+        assert!(w.run(0, false).is_empty(), "no name is valid");
+        w.reply(7, None, &[fid(9)]);
+        w.forget(vec![name()]);
         assert_eq!(w.run(0, false).len(), 1);
         // No thread has begun to write it.
         for _ in 0..20 {
@@ -692,6 +740,22 @@ mod tests {
         assert!(w.run(1, true).is_empty(), "it has the time from when it was seen to begin");
         assert_eq!(w.run(1, true), [vec![Notification::IncEpoch]]);
         assert_eq!(w.ctx.live_tasks(), 0);
+    }
+
+    #[test]
+    fn names_run_out_where_a_notification_would_detach_a_neighbour() {
+        let mut w = World::new();
+        w.reply(7, None, &[fid(9)]);
+        w.forget(vec![Stale::Name { parent: fid(9), name: "x".into() }]);
+        w.run(0, false);
+        w.kernel.event(KernelEvent::Written { number: 0, result: Written::LeftOut });
+        // 6 s from the reply on, which the kernel may have taken over 3 s late.
+        assert!(w.run(8_999, false).is_empty());
+        assert_eq!(w.ctx.live_tasks(), 1);
+        assert!(w.run(1, false).is_empty());
+        assert_eq!(w.ctx.live_tasks(), 0);
+        w.forget(vec![Stale::All]);
+        assert_eq!(w.run(0, true), [vec![attributes(9)]], "no epoch");
     }
 
     fn fid(n: u32) -> Fid {

@@ -28,6 +28,7 @@ mod island;
 mod kernel_cache;
 mod mount;
 mod moved;
+mod neighbours;
 mod notify;
 mod ops;
 #[cfg(test)]
@@ -55,7 +56,7 @@ pub use interrupt::Interrupted;
 pub use island::MountIsland;
 pub use kernel_cache::Order;
 pub use mount::{
-    FS_TYPE, KernelAtime, MountError, MountOptions, Mounted, check_device, check_mount_point, mount_fuse,
+    KernelAtime, MountError, MountOptions, Mounted, check_device, check_mount_point, mount_fuse,
 };
 pub use notify::{Batch, Done, Notification, Notifier};
 pub use ops::{OpenedFile, Ops};
@@ -63,6 +64,6 @@ pub use reply::{Body, FuseReply};
 pub use request::{Args, FuseRequest, Origin};
 pub use session::{Session, SessionConfig, SessionError};
 pub use stats::OpStats;
-pub use table::{mount_of, mount_points, mounted_type};
+pub use table::{FS_TYPE, mount_of, mount_points, mounted_type};
 pub use unmount::{Holder, Unmount, elsewhere, holders, shortened, unmount_fuse, users};
 pub use uring::{ENABLE_PATH, EnableError, Ticket, Transport, WhyDevice, enable_rings};

@@ -5,6 +5,7 @@
 use crate::buffers::BufferPool;
 use crate::device::{Channel, open_device};
 use crate::session::{self, Session, SessionConfig, SessionError};
+use crate::table::FS_TYPE;
 use crate::table::mounted_type;
 use crate::uring::{Rings, Transport, WhyDevice};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
@@ -14,9 +15,6 @@ use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tracing::info;
-
-/// The type that `mount` and `df` show.
-pub const FS_TYPE: &str = "fuse.nacre";
 
 /// How to mount.
 #[derive(Debug, Clone)]

@@ -15,14 +15,39 @@ use nacre_types::{Fid, Instant};
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher as _;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The kernel repeats a lookup within this time.
 const RETRY: Duration = Duration::from_secs(1);
+/// Stand-ins at a time; beyond it lookups within renames fail with ESTALE.
+const STAND_INS_MAX: usize = 65_536;
 /// Directories that are noted.
 const KNOWN_MAX: usize = 400_000;
 /// Node numbers of stand-ins: no FID has them, because sequence 0 has the root directory only.
 const STAND_INS: std::ops::Range<u64> = 0x10_0000..0x100_0000;
+
+/// Nodes that the kernel has forgotten, as the thread that reads requests has seen it. No visit is made for them: they are
+/// looked at when a directory is found at another place, or when they are many.
+#[derive(Default)]
+pub(crate) struct Forgotten(Mutex<Vec<(u64, u64)>>);
+
+impl Forgotten {
+    /// More are dropped: their directories are then noted until the end.
+    const MAX: usize = 65_536;
+
+    pub(crate) fn add(&self, nodes: Vec<(u64, u64)>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = Self::MAX - all.len();
+        all.extend(nodes.into_iter().take(room));
+    }
+    pub(crate) fn is_many(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len() >= Self::MAX / 16
+    }
+    fn take(&self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
 
 /// A name in a directory of the kernel, as a hash: a collision costs no more than the ESTALE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -51,6 +76,7 @@ struct Known {
 /// The directories that the kernel of one mount knows.
 #[derive(Default)]
 pub(crate) struct Moved {
+    forgotten: Arc<Forgotten>,
     hasher: RandomState,
     known: HashMap<Fid, Known>,
     by_place: HashMap<Place, Fid>,
@@ -60,6 +86,10 @@ pub(crate) struct Moved {
 }
 
 impl Moved {
+    /// The place where the thread that reads requests puts what the kernel has forgotten.
+    pub(crate) fn set_forgotten(&mut self, forgotten: Arc<Forgotten>) {
+        self.forgotten = forgotten;
+    }
     /// The own node number for that of a request. `None`: it is its own.
     pub(crate) fn own_number(&self, nodeid: u64) -> Option<u64> {
         if !STAND_INS.contains(&nodeid) {
@@ -77,6 +107,11 @@ impl Moved {
         now: Instant,
     ) -> u64 {
         let place = self.place(parent, name);
+        if self.known.get(&fid).is_some_and(|known| known.place != place) || self.forgotten.is_many() {
+            for (node, count) in self.forgotten.take() {
+                self.has_forgotten(node, count);
+            }
+        }
         let number = self.number(fid, place, pid, now);
         if number == fid.ino() {
             self.shown(fid);
@@ -93,7 +128,9 @@ impl Moved {
         }
         match &mut known.tried {
             Some(tried) if tried.place == place && now - tried.at < RETRY => {
-                if tried.stand_in.is_none() && (tried.pid != pid || std::mem::take(&mut tried.is_dropped)) {
+                let is_first =
+                    tried.stand_in.is_none() && (tried.pid != pid || std::mem::take(&mut tried.is_dropped));
+                if is_first || self.stand_ins.len() >= STAND_INS_MAX {
                     return fid.ino();
                 }
                 if tried.stand_in.is_none() {
@@ -110,8 +147,11 @@ impl Moved {
                 self.note(fid, place);
                 fid.ino()
             }
-            _ => {
-                known.tried = Some(Tried { place, pid, at: now, stand_in: None, is_dropped: false });
+            tried => {
+                // A stand-in that the kernel still has at this place makes it drop the first reply.
+                let before = tried.as_ref().and_then(|tried| tried.stand_in);
+                let is_dropped = before.is_some_and(|number| self.stand_ins.contains_key(&number));
+                *tried = Some(Tried { place, pid, at: now, stand_in: None, is_dropped });
                 fid.ino()
             }
         }
@@ -153,7 +193,7 @@ impl Moved {
         }
     }
     /// The kernel has forgotten a node as often as `count` replies have shown it.
-    pub(crate) fn forgotten(&mut self, nodeid: u64, count: u64) {
+    fn has_forgotten(&mut self, nodeid: u64, count: u64) {
         if let Some((_, shown)) = self.stand_ins.get_mut(&nodeid) {
             *shown = shown.saturating_sub(count);
             if *shown == 0 {
@@ -196,7 +236,7 @@ impl Moved {
     }
 }
 
-/// A number that the kernel does not know. They are far more than directories in motion.
+/// A number that the kernel does not know: there are more than [`STAND_INS_MAX`].
 fn next_free(used: &BTreeMap<u64, (Fid, u64)>, next: &mut u64) -> u64 {
     loop {
         *next = if STAND_INS.contains(&(*next + 1)) { *next + 1 } else { STAND_INS.start };
@@ -236,7 +276,7 @@ mod tests {
             dir.ino(),
             "the kernel may move its entry now"
         );
-        moved.forgotten(dir.ino(), 1);
+        moved.has_forgotten(dir.ino(), 1);
         assert_eq!(
             moved.looked_up(dir, THERE, PID, at(1004)),
             dir.ino(),
@@ -244,7 +284,7 @@ mod tests {
         );
         let again = moved.looked_up(dir, THERE, PID, at(1005));
         assert!(again != stand_in && again != dir.ino());
-        moved.forgotten(stand_in, 2);
+        moved.has_forgotten(stand_in, 2);
         assert_eq!((moved.own_number(stand_in), moved.own_number(again)), (None, Some(dir.ino())));
         assert_eq!(moved.own_number(dir.ino()), None);
     }
@@ -266,9 +306,9 @@ mod tests {
         assert!(moved.may_list(dir, THERE) && moved.may_list(fid(6), HERE) && !moved.may_list(dir, HERE));
         let shown = moved.known[&dir].shown;
         assert_eq!(shown, 9);
-        moved.forgotten(dir.ino(), 1);
+        moved.has_forgotten(dir.ino(), 1);
         assert!(!moved.may_list(dir, HERE), "the kernel knows it still");
-        moved.forgotten(dir.ino(), shown - 1);
+        moved.has_forgotten(dir.ino(), shown - 1);
         assert!(moved.may_list(dir, HERE), "it is new to the kernel");
     }
 }

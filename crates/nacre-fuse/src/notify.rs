@@ -31,6 +31,14 @@ pub enum Notification {
 }
 
 impl Notification {
+    /// Whether the kernel may detach a file system that is mounted on a directory of this mount.
+    fn detaches(&self) -> bool {
+        match self {
+            Self::InvalEntry { name, .. } => name != NO_NAME,
+            Self::IncEpoch => true,
+            Self::InvalInode { .. } | Self::Delete { .. } => false,
+        }
+    }
     fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; OutHeader::BYTES];
         let code = match self {
@@ -61,10 +69,16 @@ impl Notification {
     }
 }
 
+/// The result of a notification that was not written because of neighbours.
+pub(crate) const HAS_NEIGHBOURS: rustix::io::Errno = rustix::io::Errno::BUSY;
+
 fn put_name(out: &mut Vec<u8>, name: &[u8]) {
     out.extend_from_slice(name);
     out.push(0);
 }
+
+/// A name that no directory has: INVAL_ENTRY of it only waits for the kernel's lock of the directory.
+pub(crate) const NO_NAME: &[u8] = b"\x01nacre\x01";
 
 /// Notifications that are written one after the other.
 #[derive(Default)]
@@ -74,6 +88,8 @@ pub struct Batch {
     pub generation: u64,
     /// Set when a thread begins to write them.
     pub begun: Arc<AtomicBool>,
+    /// Written although file systems that are mounted on directories of this mount will be detached.
+    pub is_forced: bool,
 }
 impl From<Notification> for Batch {
     fn from(notification: Notification) -> Self {
@@ -131,6 +147,10 @@ impl Shared {
         self.gate.raise(batch.generation);
         let mut result = Ok(true);
         for notification in &batch.notifications {
+            if notification.detaches() && !batch.is_forced && self.gate.neighbours().are_present() {
+                result = result.and(Err(HAS_NEIGHBOURS));
+                continue;
+            }
             self.gate.count(match notification {
                 Notification::IncEpoch => Counted::Epochs,
                 Notification::InvalInode { .. } => Counted::Inodes,
@@ -281,10 +301,11 @@ fn serve_prompt(shared: &Shared) {
             let (guard, _) =
                 shared.prompt_work.wait_timeout(state, after).unwrap_or_else(PoisonError::into_inner);
             drop(guard);
+            shared.gate.neighbours().are_present();
             if shared.gate.was_suspended() {
                 // At once; then the island has the attributes forgotten too.
-                let done = Box::new(|_| {});
-                shared.carry_out(Job { batch: Notification::IncEpoch.into(), done });
+                let batch = Batch { is_forced: true, ..Notification::IncEpoch.into() };
+                shared.carry_out(Job { batch, done: Box::new(|_| {}) });
                 shared.gate.forget_everything();
             }
             state = shared.lock();

@@ -1,13 +1,18 @@
 //! The table of mounts, as in /proc/PID/mountinfo. Names there are bytes, not text.
 
-use crate::mount::FS_TYPE;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
+/// The type that `mount` and `df` show.
+pub const FS_TYPE: &str = "fuse.nacre";
+
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
+    /// Numbers of the mount, and of the mount in which it lies.
+    id: u64,
+    parent: u64,
     pub(crate) point: PathBuf,
     /// `major:minor`: one for each file system, the same for every copy of its mount.
     pub(crate) device: String,
@@ -29,6 +34,16 @@ pub fn mount_points() -> Vec<PathBuf> {
 /// The nacre mount that `path` (absolute, resolved) lies in: its mount point, and its source `ADDRESS:/FS`.
 pub fn mount_of(path: &Path) -> Option<(PathBuf, String)> {
     ours_above(&own()?, path)
+}
+
+/// Whether another file system is mounted on a directory of the mount on `path`.
+pub(crate) fn has_neighbours(path: &Path) -> bool {
+    own().is_some_and(|table| neighbours_of(&table, path))
+}
+fn neighbours_of(table: &[Line], path: &Path) -> bool {
+    let Some(ours) = mount_on(table, path) else { return false };
+    let copies: Vec<u64> = table.iter().filter(|l| l.device == ours.device).map(|line| line.id).collect();
+    table.iter().any(|line| copies.contains(&line.parent))
 }
 
 fn ours_above(table: &[Line], path: &Path) -> Option<(PathBuf, String)> {
@@ -57,11 +72,13 @@ pub(crate) fn parse(table: &[u8]) -> Vec<Line> {
     // ID parent major:minor root MOUNTPOINT options... - TYPE source options
     let line = |text: &[u8]| {
         let mut words = text.split(|&b| b == b' ');
-        let device = String::from_utf8_lossy(words.nth(2)?).into_owned();
+        let mut number = || str::from_utf8(words.next()?).ok()?.parse().ok();
+        let (id, parent) = (number()?, number()?);
+        let device = String::from_utf8_lossy(words.next()?).into_owned();
         let point = unescape(words.nth(1)?).into();
         let mut words = words.skip_while(|w| *w != b"-").skip(1);
         let fs_type = String::from_utf8_lossy(words.next()?).into_owned();
-        Some(Line { point, device, fs_type, source: unescape(words.next()?) })
+        Some(Line { id, parent, point, device, fs_type, source: unescape(words.next()?) })
     };
     table.split(|&b| b == b'\n').filter_map(line).collect()
 }
@@ -110,5 +127,7 @@ mod tests {
         assert_eq!(found("/mnt/a b/c/d"), Some(("/mnt/a b".into(), "unix:/x".into())));
         assert_eq!(found("/mnt/c"), Some(("/mnt/c".into(), "y".into())));
         assert_eq!(found("/mnt/d"), None, "another file system");
+        let neighbours = |path: &str| neighbours_of(&table, Path::new(path));
+        assert!(neighbours("/mnt/a b") && !neighbours("/mnt/c/d"), "31 lies in 30");
     }
 }

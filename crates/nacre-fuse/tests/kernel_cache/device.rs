@@ -6,7 +6,7 @@ use nacre_fuse::abi::op;
 use nacre_types::Fid;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Whether this module is the one for io_uring.
@@ -259,4 +259,53 @@ fn a_directory_that_another_mount_has_moved_is_renamed_at_once() {
             std::fs::rename(m.at(to), m.at("x/dir")).unwrap();
         }
     }
+}
+
+/// Unmounted when dropped.
+struct Neighbour(PathBuf);
+impl Neighbour {
+    fn on(path: PathBuf) -> Self {
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("tmpfs", &path, "tmpfs", flags, None).unwrap();
+        std::fs::write(path.join("inside"), "text").unwrap();
+        Self(path)
+    }
+    fn is_there(&self) -> bool {
+        std::fs::read(self.0.join("inside")).is_ok_and(|text| text == b"text")
+    }
+}
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH); // it is mounted no more
+    }
+}
+
+#[test]
+fn a_file_system_that_is_mounted_on_a_directory_stays() {
+    let Some(m) = caching(Duration::from_secs(1)) else { return };
+    std::fs::create_dir(m.at("on")).unwrap();
+    std::fs::write(m.at("f"), "text").unwrap();
+    let old = m.ino("f");
+    let neighbour = Neighbour::on(m.at("on"));
+    assert_eq!(m.ino("f"), old);
+    let new = m.replace("f");
+    m.forget(vec![name(Fid::ROOT, "f"), name(Fid::ROOT, "on"), Stale::Inode(Fid::from_ino(old))]);
+    assert_eq!(m.ino("f"), new);
+    assert!(neighbour.is_there(), "the name on which it is mounted was forgotten");
+    m.forget((0..100).map(|n| name(Fid::ROOT, &format!("n{n}"))).collect());
+    m.forget(vec![Stale::All]);
+    assert!(neighbour.is_there());
+    assert_eq!(m.counter("epochs"), 0);
+    // Names have no validity, attributes have.
+    let asked = || m.solo().ask_door(|d| (d.stats().requests(op::LOOKUP), d.stats().requests(op::GETATTR)));
+    let before = asked();
+    (0..10).for_each(|_| assert_eq!(m.ino("f"), new));
+    assert!(asked().0 >= before.0 + 10);
+    drop(neighbour);
+    common::eventually("names are valid again", || {
+        m.ino("f");
+        let before = asked();
+        m.ino("f");
+        asked() == before
+    });
 }

@@ -239,9 +239,8 @@ impl<O: Ops> Door<O> {
         // Boxed before it is moved: otherwise its kilobytes would be copied at every step.
         let mut work = Box::pin(handler(self.clone(), request.clone()));
         let begins = self.may_begin(&request);
-        // The kernel may know the changed directory by its own number as well, with names that are valid.
-        let forgets = request.has_stand_in() && changes(request.opcode());
-        if begins && !forgets {
+        let stale = self.stale_after(&request);
+        if begins && stale.is_empty() {
             // A request that the caches answer completes here and needs no task. Another one is polled once more in its
             // task, which then waits.
             let first = poll_catching(work.as_mut(), &mut Context::from_waker(Waker::noop()), &request);
@@ -256,8 +255,8 @@ impl<O: Ops> Door<O> {
                 Ok(()) => catching(work, &request).await,
                 Err(error) => Err(error),
             };
-            if forgets {
-                door.kernel.forget(vec![Stale::All]).await;
+            if !stale.is_empty() {
+                door.kernel.forget(stale).await;
             }
             door.stats.count(request.opcode(), Served::After(door.ctx.now() - start), &answer);
             if request.is_answered() {
@@ -270,6 +269,15 @@ impl<O: Ops> Door<O> {
         // It starts later in this visit.
         let running = Running { request: running, start, task };
         self.running.borrow_mut().insert(running.request.unique(), running);
+    }
+
+    /// What the kernel has to forget after a request, of whose change it has told a stand-in, not the own node.
+    fn stale_after(&self, request: &FuseRequest) -> Vec<Stale> {
+        match request.opcode() {
+            opcode if request.has_stand_in() && changes(opcode) => vec![Stale::All],
+            op::RENAME | op::RENAME2 | op::RMDIR => self.moved().with_stand_ins().map(Stale::Inode).collect(),
+            _ => Vec::new(),
+        }
     }
 
     pub(crate) fn reply(&self, request: &FuseRequest, answer: Answer) {

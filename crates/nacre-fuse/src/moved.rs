@@ -6,8 +6,9 @@
 //! second one gets a *stand-in*: another node number for the same directory, which the kernel knows at no place. Its
 //! attributes have the inode number as always.
 //!
-//! Invariants: a stand-in is used for one thing at a time, so nothing that is reached through it has a validity, and after
-//! a change through it the kernel forgets everything ([`crate::door`]); the next lookup after [`RETRY`] gets the own number
+//! Invariants: nothing that is reached through a stand-in has a validity; after a change through it the kernel forgets
+//! everything, and after a rename or removal, which may be one of the stand-in, the attributes of its directory
+//! (`door.rs`); the next lookup after [`RETRY`] gets the own number
 //! again. A stand-in is given up when the kernel has forgotten it. Directories are noted from the reply that shows them
 //! until the kernel forgets them, at most [`KNOWN_MAX`]; a directory that is not noted is taken to be where it is asked for.
 
@@ -98,6 +99,10 @@ impl Moved {
         self.stand_ins.get(&nodeid).map(|(fid, _)| fid.ino())
     }
 
+    /// The directories that have stand-ins.
+    pub(crate) fn with_stand_ins(&self) -> impl Iterator<Item = Fid> {
+        self.stand_ins.values().map(|(fid, _)| *fid)
+    }
     /// The node number for a directory that thread `pid` has looked up as `name` in node `parent`.
     pub(crate) fn looked_up(
         &mut self,

@@ -247,7 +247,12 @@ fn a_directory_that_another_mount_has_moved_is_renamed_at_once() {
         for (from, to) in [("y/dir", "z/dir"), ("y/dir", "y/other"), ("y/dir", "x/dir")] {
             m.solo().ask(move |fs| fs.move_behind(x, b"dir", y));
             m.forget(vec![name(x, "dir"), Stale::Inode(Fid::from_ino(ino))]);
+            open.metadata().unwrap();
             std::fs::rename(m.at(from), m.at(to)).unwrap();
+            // The rename has changed the times of the directory.
+            let asked = m.questions();
+            assert_eq!(open.metadata().unwrap().ino(), ino);
+            assert!(m.questions() > asked, "{to}");
             assert_eq!(m.ino(to), ino);
             // The handle shows changes that are made through the new name.
             let file = m.at(to).join("f");

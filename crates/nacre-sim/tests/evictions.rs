@@ -107,6 +107,33 @@ fn a_name_is_not_removed_by_who_was_evicted_before() {
     }
 }
 
+/// It relies on no lock: listings and reads go on, whenever the mount learns of its eviction.
+#[test]
+fn a_file_is_opened_for_reading_by_who_was_evicted_before() {
+    for seed in 1..=8 {
+        let mut c = on_devices(seed, 2);
+        let (first, second) = (c.mounts[0], c.mounts[1]);
+        let fid =
+            run(&mut c, second, async |client| make(&client, Fid::ROOT, "f", FILE).await).expect("made");
+        let known = run(&mut c, first, async move |client| client.getattr(fid).await.map(drop));
+        assert_eq!(known, Ok(()), "seed {seed}");
+        let mdt = c.servers[MDT];
+        for (from, to) in [(first, mdt), (mdt, first)] {
+            c.world.block(from, to);
+        }
+        let opened = c.jobs.start(&mut c.world, first, async move |client| {
+            let (_, handle) = client.open(fid, 0, caller()).await?;
+            client.release(handle, None).await
+        });
+        c.world.run_for(25 * SEC);
+        for (from, to) in [(first, mdt), (mdt, first)] {
+            c.world.heal(from, to);
+        }
+        let opened: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, opened, 30 * SEC);
+        assert_eq!(opened, Some(Ok(())), "seed {seed}\n{}", c.world.trace(60));
+    }
+}
+
 /// As SQLite does before it removes its journal: a sync that says yes after the eviction would make it go on.
 #[test]
 fn a_sync_through_a_handle_that_has_lost_its_locks_fails() {

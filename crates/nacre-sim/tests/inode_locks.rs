@@ -355,6 +355,39 @@ fn two_directories_that_two_others_hold_are_free_at_one_time() {
     }
 }
 
+/// More changes than there are slots wait for a mount that stands still; the others of their mount go on.
+#[test]
+fn a_mount_that_stands_still_delays_only_what_conflicts_with_it() {
+    for seed in 1..=10 {
+        let (mut c, [first, second], dir) = with_locks(seed);
+        let other =
+            run(&mut c, second, async |client| make(&client, Fid::ROOT, "other", DIR).await).expect("made");
+        c.world.pause(first, true);
+        let waiting: Vec<_> = (0..20)
+            .map(|n| {
+                let change = async move |client: Rc<Client>| {
+                    make(&client, dir, &format!("f{n}"), FILE).await.map(drop)
+                };
+                c.jobs.start(&mut c.world, second, change)
+            })
+            .collect();
+        c.world.run_for(SEC);
+        for n in 0..20 {
+            let change =
+                async move |client: Rc<Client>| make(&client, other, &format!("f{n}"), FILE).await.map(drop);
+            let made = c.jobs.start(&mut c.world, second, change);
+            let made: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, made, SEC / 2);
+            assert_eq!(made, Some(Ok(())), "seed {seed}: change {n} beside it\n{}", c.world.trace(60));
+        }
+        assert!(waiting.iter().all(|change| !c.jobs.is_done(*change)), "seed {seed}: the lease is not over");
+        c.world.run_for(TWO_LEASES);
+        for change in waiting {
+            let made: Option<Result<(), Errno>> = c.jobs.wait(&mut c.world, change, SEC);
+            assert_eq!(made, Some(Ok(())), "seed {seed}");
+        }
+    }
+}
+
 /// More directories than may be locked: the oldest go, and everything is as before.
 #[test]
 fn locks_are_bounded() {

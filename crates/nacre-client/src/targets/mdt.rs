@@ -13,7 +13,7 @@ use crate::targets::target::Target;
 use alloc::rc::Rc;
 use core::cell::Cell;
 use core::ops::Deref;
-use nacre_node::Ctx;
+use nacre_node::{Ctx, RpcError};
 use nacre_types::{Codec, Errno, MdtIndex};
 use nacre_wire::Rpc;
 use nacre_wire::mdt::{EntryReply, Getattr, Lookup, Open, Readdir, ReaddirReply, open_flags};
@@ -126,11 +126,18 @@ impl Mdt {
         self.note_change();
         self.execute(touches, request, effect).await
     }
-    /// Opens an inode. That is no change that a sync has to cover.
+    /// Opens an inode. That is no change that a sync has to cover. Nobody relies on locks for an open for reading, so it is
+    /// sent again after an eviction.
     pub(crate) async fn open(self: &Rc<Self>, request: &Open) -> Result<EntryReply, Errno> {
         let is_writer = request.how.flags & open_flags::ACCMODE != 0;
-        let touches = if is_writer { Touches::attrs(request.fid) } else { Touches::default() };
-        self.execute(touches, request, |entry| (NameEffect::None, Some(entry), false)).await
+        let touches = || if is_writer { Touches::attrs(request.fid) } else { Touches::default() };
+        loop {
+            let done = self.attempt(touches(), request, |entry| (NameEffect::None, Some(entry), false)).await;
+            match done {
+                Err(RpcError::Evicted) if !is_writer => {}
+                done => return done.map_err(|error| self.explain(Open::OPCODE, error)),
+            }
+        }
     }
     async fn execute<'a, R: Rpc + Codec<'a>>(
         self: &Rc<Self>,
@@ -138,8 +145,17 @@ impl Mdt {
         request: &R,
         effect: impl FnOnce(&R::Reply) -> (NameEffect, Option<&EntryReply>, bool),
     ) -> Result<R::Reply, Errno> {
+        let done = self.attempt(touches, request, effect).await;
+        done.map_err(|error| self.explain(R::OPCODE, error))
+    }
+    async fn attempt<'a, R: Rpc + Codec<'a>>(
+        self: &Rc<Self>,
+        touches: Touches,
+        request: &R,
+        effect: impl FnOnce(&R::Reply) -> (NameEffect, Option<&EntryReply>, bool),
+    ) -> Result<R::Reply, RpcError> {
         let changing = self.cache.begin(touches);
-        let reply = self.send(self.request(request).flags(self.cache.wanted())).await?;
+        let reply = self.send_once(self.request(request).flags(self.cache.wanted())).await?;
         let (effect, entry, made) = effect(&reply.body);
         changing.replied(&reply.frame, effect, entry, made);
         self.return_locks();

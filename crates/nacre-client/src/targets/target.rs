@@ -62,8 +62,12 @@ impl Target {
     }
     /// Sends a request and waits for its reply, however long the target is away.
     pub(crate) async fn send<R: Rpc>(&self, call: Call<'_, R>) -> Result<Reply<R::Reply>, Errno> {
+        self.send_once(call).await.map_err(|e| self.explain(R::OPCODE, e))
+    }
+    /// The same with the protocol's error, for a caller that handles an eviction itself.
+    pub(crate) async fn send_once<R: Rpc>(&self, call: Call<'_, R>) -> Result<Reply<R::Reply>, RpcError> {
         let _timing = self.requests.time(request_name(R::OPCODE));
-        call.send().await.map_err(|e| self.explain(R::OPCODE, e))
+        call.send().await
     }
     /// Waits until written data can be sent to it (`Peer::data_room`).
     pub(crate) async fn data_room(&self) -> Result<(), Errno> {
@@ -108,7 +112,8 @@ impl Target {
         (!idle)
             .then(|| format!("{}: {sent} requests sent, {waiting} waiting, {slots} slots in use", self.name))
     }
-    fn explain(&self, opcode: Opcode, error: RpcError) -> Errno {
+    /// The error for the caller of an operation; logs what it does not tell.
+    pub(crate) fn explain(&self, opcode: Opcode, error: RpcError) -> Errno {
         if error == RpcError::Evicted {
             tracing::warn!(
                 target_name = %self.name,

@@ -39,7 +39,7 @@ impl<'a> Watchdog<'a> {
                 self.shared.violation(format!(
                     "a call hangs:\n{}{}",
                     self.state(&calls),
-                    self.shared.time_line()
+                    self.shared.time_line("wild")
                 ));
                 abort(&self.shared.mounts);
                 return;

@@ -59,7 +59,7 @@ pub(super) fn step(shared: &Shared, worker: usize, rng: &mut Rng) {
     if let Err(errno) = outcome
         && !ALLOWED.contains(&errno)
     {
-        let time_line = shared.time_line();
+        let time_line = shared.time_line("wild");
         shared.violation(format!(
             "worker {worker} on mount {}: {text}: {}\n{time_line}",
             shared.mount_of(worker),

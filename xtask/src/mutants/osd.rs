@@ -8,19 +8,19 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "crates/nacre-osd/src/object/overwrite.rs",
         &[("if let Some(first) = due.next() {", "if let Some(first) = due.next().filter(|_| false) {")],
     )
-    .found_by("nacre-osd", "objects", "no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage"),
+    .found_by("nacre-osd", "objects", "rot::no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage"),
     planted(
         "the mark of an overwrite is not durable",
         "crates/nacre-osd/src/object/overwrite.rs",
         &[("            self.osd().commit(marked).await?;\n", "")],
     )
-    .found_by("nacre-osd", "objects", "no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage"),
+    .found_by("nacre-osd", "objects", "rot::no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage"),
     planted(
         "the stable point passes overwrites that are under way",
         "crates/nacre-osd/src/maintenance/writeback.rs",
         &[("overwritten.map_or(stable, |below| stable.min(below))", "overwritten.map_or(stable, |_| stable)")],
     )
-    .found_by("nacre-osd", "objects", "no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage"),
+    .found_by("nacre-osd", "objects", "rot::no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage"),
     planted(
         "kept bytes get a new checksum unverified",
         "crates/nacre-osd/src/object/prepare.rs",
@@ -29,7 +29,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     .found_by(
         "nacre-osd",
         "objects",
-        "a_damaged_block_is_an_error_for_its_own_bytes_only_and_never_gets_a_sum_that_fits",
+        "rot::a_damaged_block_is_an_error_for_its_own_bytes_only_and_never_gets_a_sum_that_fits",
     ),
     planted(
         "the check after a crash gives damaged bytes a checksum that fits",
@@ -39,14 +39,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     .found_by(
         "nacre-osd",
         "objects",
-        "rot_of_stable_bytes_is_found_although_a_machine_was_lost_after_the_object_had_been_changed",
+        "rot::rot_of_stable_bytes_is_found_although_a_machine_was_lost_after_the_object_had_been_changed",
     ),
     planted(
         "a sync does not wait for another one that got the error",
         "crates/nacre-osd/src/object/objects.rs",
         &[("        self.other_syncs_ended(object).await;\n", "")],
     )
-    .found_by("nacre-osd", "objects", "an_early_write_back_that_fails_is_reported_by_every_later_sync"),
+    .found_by("nacre-osd", "objects", "changes::an_early_write_back_that_fails_is_reported_by_every_later_sync"),
     planted(
         "space is reported as free before it is",
         "crates/nacre-osd/src/maintenance/reclaim.rs",

@@ -697,3 +697,21 @@ fn a_name_is_seen_at_once_although_the_times_of_its_directory_stand_still() {
         assert_eq!(seen, (Err(Errno::ENOENT), Ok(())), "seed {seed}");
     }
 }
+
+/// The clients say that they rely on no former lock when the recovery is over: a replay must not wait for that.
+#[test]
+fn the_replay_of_a_change_waits_for_no_former_lock() {
+    for seed in 1..=4 {
+        let (mut c, [first, second], _) = with_locks(seed);
+        c.world.run_for(3 * SEC);
+        let made = run(&mut c, second, async |client| make(&client, Fid::ROOT, "e", DIR).await.map(drop));
+        assert_eq!(made, Ok(()), "seed {seed}");
+        c.power_loss(MDT);
+        let (mdt, began) = (c.servers[MDT], c.world.now_ns());
+        c.world.start_later(mdt, 10 * MS);
+        let made = run(&mut c, first, async |client| make(&client, Fid::ROOT, "f", DIR).await.map(drop));
+        assert_eq!(made, Ok(()), "seed {seed}");
+        let took = c.world.now_ns() - began;
+        assert!(took < 2 * SEC, "seed {seed}: {} ms", took / MS);
+    }
+}

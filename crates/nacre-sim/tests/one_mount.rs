@@ -118,7 +118,9 @@ fn an_answered_change_survives_that_builds_on_one_of_its_own_mount_whose_answer_
 
 #[test]
 fn without_the_rule_such_a_change_is_lost() {
-    for first in ALL {
+    // A rename that replaces a directory of which the mount may have unreported opens waits for their report: the mount is
+    // connected then, and has the reply to the mkdir.
+    for first in ALL.into_iter().filter(|first| *first != First::Mkdir) {
         let lost = (1..=10).filter(|&seed| !survives(seed, false, first)).count();
         assert!(lost > 0, "{first:?}: the rule is for nothing");
     }

@@ -62,6 +62,7 @@ codec_struct! {
 }
 codec_struct! {
     /// Follows the body of a reply with `flags::LOCKS`.
+    #[derive(Default)]
     pub struct LockTail {
         /// Changes up to this are in the reply.
         pub seen: Transno,
@@ -71,6 +72,9 @@ codec_struct! {
         pub changed: Vec<EntryReply>,
         /// Inodes of which the client had locks and that this request has removed.
         pub removed: Vec<Fid>,
+        /// Those of the inodes in the reply, `changed` included, whose `EntryReply::yours` is true now. The replies to
+        /// changes do not show it in the entry itself.
+        pub yours: Vec<Fid>,
     }
 }
 /// Maximum number of locks in a callback, or in a request that returns locks.
@@ -130,6 +134,29 @@ codec_struct! {
         pub answers: Vec<RevokeAnswer>,
         /// At most [`INODE_LOCKS_MAX`].
         pub cancels: Vec<InodeCancel>,
+    }
+}
+/// Maximum number of opens in a report.
+pub const REPORTED_OPENS_MAX: usize = 64;
+codec_struct! {
+    /// An open for reading that the client has made under the OPEN bit of its lock.
+    #[derive(Copy)]
+    pub struct ReportedOpen {
+        pub fid: Fid,
+        pub how: OpenHow,
+    }
+}
+codec_struct! {
+    /// Tells the MDT of opens, before their OPEN bits are returned. Durable when it is answered, so that it needs no replay.
+    pub struct ReportOpens {
+        /// At most [`REPORTED_OPENS_MAX`].
+        pub opens: Vec<ReportedOpen>,
+    }
+}
+codec_struct! {
+    pub struct ReportOpensReply {
+        /// One for each open, in order.
+        pub results: Vec<Status>,
     }
 }
 codec_struct! {
@@ -214,6 +241,8 @@ codec_struct! {
         pub mtime: Timestamp,
     }
 }
+/// The handle of a [`Close`] that ends no open, because the MDT knows of none: it tells of the access time.
+pub const NOT_REPORTED: OpenHandle = OpenHandle(u64::MAX);
 codec_struct! {
     /// Ends an open. A writer whose client has changed the file brings the size, and only when all its data has
     /// reached the OSTs and it knows the state of every object.
@@ -241,6 +270,9 @@ codec_struct! {
         pub directory: bool,
         pub caller: Caller,
         pub time: Timestamp,
+        /// The inode to which the name leads as far as the client knows, zero if it does not know: its opens of this inode
+        /// are reported, and until the reply it makes none without a request.
+        pub reported: Fid,
     }
 }
 /// Bits of open(2) that a target interprets.
@@ -267,6 +299,8 @@ codec_struct! {
         pub flags: u32,
         pub caller: Caller,
         pub time: Timestamp,
+        /// As in [`Unlink`], of the inode that is replaced.
+        pub reported: Fid,
     }
 }
 codec_struct! {
@@ -422,4 +456,5 @@ rpc! {
     CancelInodeLocks => CancelInodeLocks, Callback, Empty;
     FormerLocksEnded => FormerLocksEnded, Callback, Empty;
     AwaitInodeLocks => AwaitInodeLocks, Callback, Empty;
+    ReportOpens => ReportOpens, Callback, ReportOpensReply;
 }

@@ -50,6 +50,7 @@ codec_enum! {
         CancelInodeLocks = 0x39,
         FormerLocksEnded = 0x3a,
         AwaitInodeLocks = 0x3b,
+        ReportOpens = 0x3c,
         // OST
         Read = 0x40,
         Write = 0x41,
@@ -119,9 +120,11 @@ impl Opcode {
         match self {
             Self::Connect | Self::Disconnect | Self::Ping => Class::Import,
             Self::Close => Class::Close,
-            Self::Cancel | Self::CancelInodeLocks | Self::FormerLocksEnded | Self::AwaitInodeLocks => {
-                Class::Callback
-            }
+            Self::Cancel
+            | Self::CancelInodeLocks
+            | Self::FormerLocksEnded
+            | Self::AwaitInodeLocks
+            | Self::ReportOpens => Class::Callback,
             Self::RegisterTarget
             | Self::GrantSeq
             | Self::Create

@@ -33,6 +33,10 @@ impl Mdt {
     pub(crate) fn cached_inode(&self, fid: Fid) -> Option<EntryReply> {
         self.answer(|| self.cache().inode(fid))
     }
+    /// The same, if the inode may be opened for reading without a request, now.
+    pub(crate) fn openable(&self, fid: Fid) -> Option<EntryReply> {
+        self.answer(|| self.late_opens().has_room().then(|| self.cache().openable(fid))?)
+    }
     /// The same, not counted: a reply is completed with what is known.
     pub(crate) fn known_inode(&self, fid: Fid) -> Option<EntryReply> {
         self.locks_usable_until().and_then(|_| self.cache().inode(fid))

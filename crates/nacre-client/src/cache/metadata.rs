@@ -119,6 +119,13 @@ impl MetadataCache {
     pub(super) fn inode(&self, fid: Fid) -> Option<EntryReply> {
         self.tables().inode(fid)
     }
+    pub(super) fn openable(&self, fid: Fid) -> Option<EntryReply> {
+        self.tables().openable(fid)
+    }
+    /// The inode to which a name leads, as far as is known; a change of it may be under way.
+    pub(crate) fn named(&self, parent: Fid, name: &[u8]) -> Option<Fid> {
+        self.tables.borrow().named(parent, name)
+    }
     pub(super) fn find(&self, parent: Fid, name: &[u8]) -> Option<Found> {
         self.tables().find(parent, name)
     }
@@ -269,6 +276,9 @@ impl MetadataCache {
                 self.revokes.set(self.revokes.get() + revokes.len() as u64);
                 for revoke in revokes {
                     tables.revoked(&revoke, &mut stale);
+                    if revoke.bits.intersects(InodeBits::OPEN) {
+                        self.returns.add_open(revoke.fid);
+                    }
                     let converted = revoke.wanted == nacre_types::InodeMode::Pr;
                     answers.push(mdt::RevokeAnswer { number: revoke.number, converted });
                 }
@@ -303,6 +313,11 @@ fn bits_of(granted: &[(Fid, InodeBits)], fid: Fid) -> InodeBits {
     granted.iter().filter(|(of, _)| *of == fid).map(|(_, bits)| *bits).collect()
 }
 
+/// An entry in the reply to a change, with what its tail says of it.
+fn as_sent(entry: EntryReply, tail: &LockTail) -> EntryReply {
+    EntryReply { yours: tail.yours.contains(&entry.attr.fid), ..entry }
+}
+
 /// A change of this mount without a reply; dropping it ends the wait for the reply.
 pub(crate) struct Changing {
     cache: Rc<MetadataCache>,
@@ -326,13 +341,14 @@ impl Changing {
             tail if at == Transno::default() => {
                 if let Some((tail, entry)) = tail.as_ref().zip(entry) {
                     let granted = take_grants(&mut tables, tail);
-                    tables.inodes.read(entry, tail.seen, bits_of(&granted, entry.attr.fid));
+                    let entry = as_sent(entry.clone(), tail);
+                    tables.inodes.read(&entry, tail.seen, bits_of(&granted, entry.attr.fid));
                 }
             }
             Some(tail) => {
                 let granted = take_grants(&mut tables, tail);
                 if let Some(entry) = entry {
-                    tables.changed_inode(at, entry.clone());
+                    tables.changed_inode(at, as_sent(entry.clone(), tail));
                     if made
                         && bits_of(&granted, entry.attr.fid).contains(InodeBits::UPDATE)
                         && entry.attr.is_dir()
@@ -340,7 +356,7 @@ impl Changing {
                         tables.entries.made(entry.attr.fid);
                     }
                 }
-                tail.changed.iter().for_each(|entry| tables.changed_inode(at, entry.clone()));
+                tail.changed.iter().for_each(|entry| tables.changed_inode(at, as_sent(entry.clone(), tail)));
                 tables.replied(at, touches, before, &effect, &mut stale);
                 tail.removed.iter().for_each(|fid| tables.removed(*fid, at));
             }

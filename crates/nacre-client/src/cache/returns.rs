@@ -1,4 +1,5 @@
-//! The return of locks: the kernel forgets what it was given under them, and only then they are given back to the MDT.
+//! The return of locks: the kernel forgets what it was given under them, the opens made under them are reported, and only then
+//! they are given back to the MDT.
 //!
 //! One task per MDT does this, in order: what has ended while it waits for the kernel or for the MDT goes together in its next
 //! round. So a lock is never returned while an earlier round still has the kernel forget what rests on it. After a restart
@@ -8,20 +9,25 @@ use crate::cache::kernel::Stale;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use nacre_dlm::client::InodeCancel;
+use nacre_types::{Fid, InodeBits};
 use nacre_wire::mdt::RevokeAnswer;
 
-/// What is to be returned.
+/// What is to be returned, in the order of the fields.
 #[derive(Default)]
-struct Due {
-    stale: Vec<Stale>,
-    answers: Vec<RevokeAnswer>,
-    cancels: Vec<InodeCancel>,
-    /// The MDT was restarted.
-    former_locks_ended: bool,
+pub(crate) struct Due {
+    /// What the kernel has to forget.
+    pub(crate) stale: Vec<Stale>,
+    /// Inodes whose opens are to be reported.
+    pub(crate) opens: Vec<Fid>,
+    /// The MDT was restarted: all opens are to be reported, and that no lock of an earlier start is used.
+    pub(crate) former_locks_ended: bool,
+    pub(crate) answers: Vec<RevokeAnswer>,
+    pub(crate) cancels: Vec<InodeCancel>,
 }
 impl Due {
     fn is_empty(&self) -> bool {
         self.stale.is_empty()
+            && self.opens.is_empty()
             && self.answers.is_empty()
             && self.cancels.is_empty()
             && !self.former_locks_ended
@@ -38,9 +44,15 @@ pub(crate) struct Returns {
 impl Returns {
     pub(crate) fn add(&self, stale: Vec<Stale>, answers: Vec<RevokeAnswer>, cancels: Vec<InodeCancel>) {
         let mut due = self.due.borrow_mut();
+        let without_open = cancels.iter().filter(|cancel| cancel.bits.intersects(InodeBits::OPEN));
+        due.opens.extend(without_open.map(|cancel| cancel.fid));
         due.stale.extend(stale);
         due.answers.extend(answers);
         due.cancels.extend(cancels);
+    }
+    /// The OPEN bit of an inode is revoked.
+    pub(super) fn add_open(&self, fid: Fid) {
+        self.due.borrow_mut().opens.push(fid);
     }
     #[cfg(test)]
     pub(super) fn take_stale(&self) -> Vec<Stale> {
@@ -57,17 +69,12 @@ impl Returns {
         !self.due.borrow().is_empty() && !self.is_running.replace(true)
     }
     /// What is due now. `None`: nothing, and the task ends.
-    pub(crate) fn take(&self) -> Option<DueReturns> {
-        let Due { stale, answers, cancels, former_locks_ended } =
-            core::mem::take(&mut *self.due.borrow_mut());
-        if stale.is_empty() && answers.is_empty() && cancels.is_empty() && !former_locks_ended {
+    pub(crate) fn take(&self) -> Option<Due> {
+        let due = core::mem::take(&mut *self.due.borrow_mut());
+        if due.is_empty() {
             self.is_running.set(false);
             return None;
         }
-        Some((stale, former_locks_ended, answers, cancels))
+        Some(due)
     }
 }
-
-/// What the kernel has to forget, whether an earlier start of the MDT is to learn of the end of its locks, and what is
-/// returned.
-pub(crate) type DueReturns = (Vec<Stale>, bool, Vec<RevokeAnswer>, Vec<InodeCancel>);

@@ -104,6 +104,17 @@ impl Tables {
         let entry = entry.clone();
         self.covers(fid, bits).then_some(entry)
     }
+    /// The same of an inode that may be opened for reading without a request. An orphan may not: its last close ends it.
+    pub(super) fn openable(&mut self, fid: Fid) -> Option<EntryReply> {
+        let entry = self.inode(fid).filter(|entry| entry.attr.nlink > 0)?;
+        self.covers(fid, InodeBits::OPEN | InodeBits::LAYOUT).then_some(entry)
+    }
+    pub(super) fn named(&self, parent: Fid, name: &[u8]) -> Option<Fid> {
+        match self.entries.find(parent, name) {
+            Named::Inode(fid) => Some(fid),
+            Named::NotThere | Named::Unknown => None,
+        }
+    }
     pub(super) fn find(&mut self, parent: Fid, name: &[u8]) -> Option<Found> {
         if self.in_flight.changes_of_name(parent, name) > 0 {
             return None;

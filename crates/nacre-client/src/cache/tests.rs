@@ -42,7 +42,7 @@ fn all(fid: Fid, number: u64) -> InodeGrant {
     grant(fid, InodeBits::ALL, number)
 }
 fn tail(seen: u64, granted: &[InodeGrant]) -> LockTail {
-    LockTail { seen: Transno(seen), granted: granted.to_vec(), changed: Vec::new(), removed: Vec::new() }
+    LockTail { seen: Transno(seen), granted: granted.to_vec(), ..LockTail::default() }
 }
 /// A reply on connection `epoch` with the number of a change, or 0 for a read.
 fn reply(epoch: u32, transno: u64, tail: &LockTail) -> Frame {

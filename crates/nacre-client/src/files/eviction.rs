@@ -34,6 +34,7 @@ impl Client {
         }
         for (open, lost) in opens.into_iter().zip(lost) {
             open.file.evicted();
+            mdt.late_opens().remove(&open);
             open.file.granted_flocks.borrow_mut().clear();
             if lost {
                 open.set_stale();

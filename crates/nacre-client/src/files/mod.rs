@@ -1,6 +1,6 @@
 //! Files in use: open handles, the state that this mount keeps per file, closes.
 //!
-//! `open` has opens and the end of handles, `table` the open handles, `state` the state per file; `closes` combines
+//! `open` has opens and the end of handles, `late_opens` the opens of which the MDT does not know, `table` the open handles, `state` the state per file; `closes` combines
 //! closes into batches, with `close_queue`; `ranges` orders the operations of this mount on one file; `atime` keeps
 //! access times; `eviction` handles evictions, `lost` records the handles whose file locks an eviction released.
 
@@ -8,6 +8,7 @@ pub(crate) mod atime;
 pub(crate) mod close_queue;
 mod closes;
 mod eviction;
+pub(crate) mod late_opens;
 pub(crate) mod lost;
 pub(crate) mod open;
 pub(crate) mod ranges;

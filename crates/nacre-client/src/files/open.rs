@@ -15,7 +15,9 @@ use crate::targets::mdt::Mdt;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use nacre_types::{Attr, Caller, Errno, Extent, Fid, FileType, OpenHandle, SetAttr, mode};
-use nacre_wire::mdt::{Close, EntryReply, FlockFamily, Open as OpenRequest, OpenHow, Written, open_flags};
+use nacre_wire::mdt::{
+    Close, EntryReply, FlockFamily, NOT_REPORTED, Open as OpenRequest, OpenHow, Written, open_flags,
+};
 use nacre_wire::ost::ObjectState;
 
 impl Client {
@@ -70,8 +72,19 @@ impl Client {
         }
         let how =
             OpenHow { handle: self.new_handle(), flags: flags & (open_flags::ACCMODE | open_flags::APPEND) };
-        let reply = self.mdt_of(fid).await?.open(&OpenRequest { fid, how, caller }).await?;
-        self.opened(&reply, how, flags, false);
+        let mdt = self.mdt_of(fid).await?;
+        let is_reader = how.flags & open_flags::ACCMODE == 0;
+        let reply = match if is_reader { mdt.openable(fid) } else { None } {
+            Some(known) => {
+                mdt.late_opens().add(&self.opened(&known, how, flags, false));
+                known
+            }
+            None => {
+                let reply = mdt.open(&OpenRequest { fid, how, caller }).await?;
+                self.opened(&reply, how, flags, false);
+                reply
+            }
+        };
         match self.resolve(reply).await {
             Ok(entry) => Ok((entry, how.handle)),
             Err(e) => {
@@ -81,7 +94,7 @@ impl Client {
         }
     }
 
-    fn opened(&self, reply: &EntryReply, how: OpenHow, asked: u32, created: bool) {
+    fn opened(&self, reply: &EntryReply, how: OpenHow, asked: u32, created: bool) -> Rc<Open> {
         let file = self.files.of(reply.attr.fid);
         file.learn(reply);
         let noatime = asked & open_flags::NOATIME != 0;
@@ -89,7 +102,9 @@ impl Client {
         if open.is_writer() {
             open.file.writer_opened(created);
         }
-        self.files.insert(Rc::new(open));
+        let open = Rc::new(open);
+        self.files.insert(open.clone());
+        open
     }
 
     /// Last close: `flock_owner` drops that flock; whatever OFD locks the handle has go too.
@@ -167,6 +182,14 @@ impl Client {
             Ok(mdt) => mdt,
             Err(error) => return (dirty, Err(error)),
         };
+        mdt.late_opens().reported(open).await;
+        if mdt.late_opens().remove(open) {
+            let close =
+                Close { fid: file.fid, handle: NOT_REPORTED, dirty: false, written: None, atime: None };
+            let is_read = file.accessed.pending().is_some();
+            let closed = if is_read { self.close_accessed(&mdt, file, close).await } else { Ok(()) };
+            return (false, closed);
+        }
         if !dirty {
             if open.is_writer() {
                 file.writer_closed();

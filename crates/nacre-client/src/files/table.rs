@@ -3,6 +3,7 @@
 //! Invariant: a [`FileState`] is in the table as long as a [`FileRef`] refers to it.
 
 use crate::files::atime::{Atime, AtimePolicy};
+use crate::files::late_opens::AtMdt;
 use crate::files::state::FileState;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
@@ -40,12 +41,20 @@ pub(crate) struct Open {
     noatime: bool,
     /// The MDT has forgotten it (eviction): every use is EIO.
     stale: Cell<bool>,
+    at_mdt: Cell<AtMdt>,
     /// Lock owners that took locks through this handle: nothing but the release tells that an OFD lock is over.
     pub(crate) lock_owners: RefCell<BTreeSet<(FlockFamily, u64)>>,
 }
 impl Open {
     pub(crate) fn new(handle: OpenHandle, file: FileRef, flags: u32, noatime: bool) -> Self {
-        Self { handle, file, flags, noatime, stale: Cell::new(false), lock_owners: RefCell::default() }
+        let (stale, at_mdt) = (Cell::new(false), Cell::new(AtMdt::Known));
+        Self { handle, file, flags, noatime, stale, at_mdt, lock_owners: RefCell::default() }
+    }
+    pub(crate) fn at_mdt(&self) -> AtMdt {
+        self.at_mdt.get()
+    }
+    pub(super) fn set_at_mdt(&self, at_mdt: AtMdt) {
+        self.at_mdt.set(at_mdt);
     }
     /// Access mode and O_APPEND, as the MDT knows them.
     pub(crate) fn flags(&self) -> u32 {

@@ -156,6 +156,7 @@ impl Client {
                 directory: *directory,
                 caller,
                 time,
+                reported: Fid::default(),
             }),
             MetadataChange::Rename { from, to, flags } => encoded(&Rename {
                 parent: from.0,
@@ -165,6 +166,7 @@ impl Client {
                 flags: *flags,
                 caller,
                 time,
+                reported: Fid::default(),
             }),
             MetadataChange::Setattr { fid, set } => {
                 encoded(&Setattr { fid: *fid, set: set.clone(), caller, time })

@@ -2,6 +2,7 @@
 
 use crate::api::{CreateArgs, ListedEntry, ReaddirPage, ResolvedInode, SetxattrArgs};
 use crate::cache::in_flight::Touches;
+use crate::cache::metadata::Changing;
 use crate::cache::tables::{Found, NameEffect};
 use crate::client::Client;
 use crate::targets::mdt::Mdt;
@@ -141,8 +142,9 @@ impl Client {
         let _timing = self.stats.time(if directory { "rmdir" } else { "unlink" });
         self.check_writable()?;
         let checked = Name::new(name)?;
-        let request = Unlink { parent, name: checked, directory, caller, time: self.now() };
         let mdt = self.mdt_of(parent).await?;
+        let (reported, _ending) = report_before_end(&mdt, parent, name).await;
+        let request = Unlink { parent, name: checked, directory, caller, time: self.now(), reported };
         let touches = Touches::names(&[(parent, name)]);
         mdt.change(touches, &request, |_| (NameEffect::Leads(None), None, false)).await?;
         Ok(())
@@ -158,18 +160,23 @@ impl Client {
     ) -> Result<(), Errno> {
         let _timing = self.stats.time("rename");
         self.check_writable()?;
+        let (name, new_name) = (Name::new(from.1)?, Name::new(to.1)?);
+        let mdt = self.mdt_of(from.0).await?;
+        let (effect, (reported, _ending)) = if flags & rename_flags::EXCHANGE != 0 {
+            (NameEffect::Exchanged, (Fid::default(), None))
+        } else {
+            (NameEffect::Moved, report_before_end(&mdt, to.0, to.1).await)
+        };
         let request = Rename {
             parent: from.0,
-            name: Name::new(from.1)?,
+            name,
             new_parent: to.0,
-            new_name: Name::new(to.1)?,
+            new_name,
             flags,
             caller,
             time: self.now(),
+            reported,
         };
-        let effect =
-            if flags & rename_flags::EXCHANGE != 0 { NameEffect::Exchanged } else { NameEffect::Moved };
-        let mdt = self.mdt_of(from.0).await?;
         mdt.change(Touches::names(&[from, to]), &request, |_| (effect, None, false)).await?;
         Ok(())
     }
@@ -312,6 +319,19 @@ impl Client {
     fn check_xattr_name(name: &[u8]) -> Result<(), Errno> {
         if name.len() > name::XATTR_NAME_MAX || name.is_empty() { Err(Errno::ERANGE) } else { Ok(()) }
     }
+}
+
+/// Reports the opens of the inode to which a name leads, before a change that may remove its last name. As long as the
+/// second value exists, the inode is not opened without a request; if there is none, there was nothing to wait for, and the
+/// change has to begin in this visit. The first value is zero if the name is not known.
+async fn report_before_end(mdt: &Rc<Mdt>, parent: Fid, name: &[u8]) -> (Fid, Option<Changing>) {
+    let Some(fid) = mdt.cache().named(parent, name) else { return (Fid::default(), None) };
+    if !mdt.late_opens().has(fid) {
+        return (fid, None);
+    }
+    let ending = mdt.cache().begin(Touches::attrs(fid));
+    mdt.report_opens(&[fid]).await;
+    (fid, Some(ending))
 }
 
 /// What a create has done: its name leads to the inode of the reply.

@@ -1,6 +1,7 @@
-//! The task that returns locks of inodes to an MDT, in the order of `cache/returns.rs`: the kernel forgets first.
+//! The task that returns locks of inodes to an MDT, in the order of `cache/returns.rs`.
 
 use crate::cache::kernel::Stale;
+use crate::cache::returns::Due;
 use crate::targets::mdt::Mdt;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -34,12 +35,17 @@ impl Mdt {
         }
     }
     async fn return_in_order(self: Rc<Self>) {
-        while let Some((stale, former_locks_ended, answers, cancels)) = self.cache().returns().take() {
+        while let Some(due) = self.cache().returns().take() {
+            let Due { stale, opens, former_locks_ended, answers, cancels } = due;
             // A resend reaches a later start of the MDT, which must not take it for its own locks.
             let instance = self.peer.with_import(|import| import.instance()).unwrap_or_default();
             let kernel = self.cache().kernel();
             if let Some(kernel) = kernel.filter(|_| !stale.is_empty()) {
                 kernel.forget(stale).await;
+            }
+            self.report_opens(&opens).await;
+            if former_locks_ended {
+                self.report_all_opens().await;
             }
             if former_locks_ended && let Err(error) = self.call(&FormerLocksEnded { instance }).await {
                 tracing::debug!(target_name = %self.name, %error, "the end of former locks could not be told");

@@ -7,6 +7,7 @@ use crate::cache::in_flight::Touches;
 use crate::cache::metadata::MetadataCache;
 use crate::cache::tables::NameEffect;
 use crate::files::close_queue::CloseQueue;
+use crate::files::late_opens::LateOpens;
 use crate::locks::pending::PendingFlocks;
 use crate::metadata::fid_pool::FidPool;
 use crate::targets::target::Target;
@@ -31,6 +32,8 @@ pub(crate) struct Mdt {
     flocks: PendingFlocks,
     /// Closes that wait to be sent to this MDT.
     closes: CloseQueue,
+    /// Opens of which this MDT does not know.
+    late_opens: LateOpens,
     /// Changes sent to this MDT so far.
     changes: Cell<u64>,
     /// Questions that the cache has answered, and those that it has not.
@@ -60,6 +63,7 @@ impl Mdt {
             cache,
             flocks: PendingFlocks::default(),
             closes: CloseQueue::default(),
+            late_opens: LateOpens::new(ctx),
             changes: Cell::new(0),
             hits: Cell::new(0),
             misses: Cell::new(0),
@@ -91,12 +95,15 @@ impl Mdt {
     pub(crate) fn flocks(&self) -> &PendingFlocks {
         &self.flocks
     }
+    pub(crate) fn late_opens(&self) -> &LateOpens {
+        &self.late_opens
+    }
     pub(crate) fn closes(&self) -> &CloseQueue {
         &self.closes
     }
     /// Whether no call waits: for leak checks at rest.
     pub(crate) fn is_idle(&self) -> bool {
-        self.closes.is_idle() && self.flocks.is_idle() && self.cache.is_idle()
+        self.closes.is_idle() && self.late_opens.is_idle() && self.flocks.is_idle() && self.cache.is_idle()
     }
 
     /// Changes sent so far; the same number after a sync means that the sync covers them all.

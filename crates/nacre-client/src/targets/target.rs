@@ -172,6 +172,7 @@ fn request_name(opcode: Opcode) -> &'static str {
         Opcode::CancelInodeLocks => "ldlm_cancel",
         Opcode::FormerLocksEnded => "former_locks_ended",
         Opcode::AwaitInodeLocks => "await_inode_locks",
+        Opcode::ReportOpens => "mds_report_opens",
         Opcode::Batch => "mds_batch",
         Opcode::Read => "ost_read",
         Opcode::Write => "ost_write",

@@ -186,7 +186,7 @@ impl Fake {
             InodeGrant { fid, mode: InodeMode::Pr, bits: InodeBits::ALL, number: *number }
         });
         let granted = granted.collect();
-        let tail = LockTail { seen: Transno(0), granted, changed: Vec::new(), removed: Vec::new() }.to_vec();
+        let tail = LockTail { granted, ..LockTail::default() }.to_vec();
         body.extend(&tail);
         body.extend((tail.len() as u32).to_le_bytes());
         body

@@ -2,7 +2,8 @@
 //!
 //! Two locks on one inode conflict only in the bits that both have, and there only if one of them is EX. A change is a
 //! point in time, not an interval: it takes no lock, but it conflicts with the locks of others like a request in EX. A
-//! holder never conflicts with itself. The bits of a positive directory entry are those of its child (LOOKUP); a negative
+//! holder never conflicts with itself, except that a client returns OPEN before its own change removes the last name of an
+//! inode (`nacre-mdt`). The bits of a positive directory entry are those of its child (LOOKUP); a negative
 //! entry, a listing and the attributes of a directory are valid under UPDATE of the directory. SIZE is not one of Lustre's.
 //!
 //! Not here: who holds what (`server/inode_locks.rs`, `client/inode_locks.rs`), and which operation changes which bits

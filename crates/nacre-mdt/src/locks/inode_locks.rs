@@ -317,6 +317,10 @@ impl LockHolders for Holders<'_> {
     fn sender(&self, fid: Fid) -> bool {
         self.tells_sender && self.own.is_some_and(|own| !self.locks.borrow().held(own, fid).is_empty())
     }
+    fn sender_opens(&self, fid: Fid) -> bool {
+        let held = |own| self.locks.borrow().held(own, fid).all();
+        self.own.is_some_and(|own| held(own).contains(InodeBits::OPEN))
+    }
 }
 
 /// The place of a change among those that wait for locks.

@@ -1,6 +1,6 @@
-//! Close: ends an open. A writer reports the size, a reader the access time.
+//! Close: ends an open. A writer reports the size, a reader the access time, also that of opens that the MDT does not know.
 
-use crate::ops::opening::{CloseReport, end_open};
+use crate::ops::opening::{CloseReport, accessed, end_open};
 use crate::ops::size::check_written;
 use crate::ops::{Applied, Context, Operation, WriteBound};
 use crate::rows::read_set::ReadSet;
@@ -8,7 +8,7 @@ use crate::rows::table::{self, OPEN};
 use crate::rows::view::{Step, View};
 use nacre_types::name::HashKey;
 use nacre_types::{Errno, Generation};
-use nacre_wire::mdt::Close;
+use nacre_wire::mdt::{Close, NOT_REPORTED};
 
 impl Operation for Close {
     fn counter(&self) -> Option<&'static str> {
@@ -27,6 +27,10 @@ impl Operation for Close {
 
     fn apply(&self, view: &mut View<'_>, context: &mut Context<'_>) -> Step<Applied> {
         let export = context.export();
+        if self.handle == NOT_REPORTED {
+            accessed(view, self.fid, self.atime)?;
+            return Ok(Applied::empty());
+        }
         let opened = view.opens().get(export, self.handle).ok_or(Errno::EBADF)?;
         if opened.fid != self.fid {
             return Err(Errno::EINVAL.into());

@@ -84,7 +84,7 @@ impl Operation for Create<'_> {
         }
         dir.modified_at(self.time);
         view.put_inode(&dir);
-        view.describes(self.fid);
+        view.describes(&inode);
         Ok(applied(inode.reply(), true))
     }
 
@@ -169,7 +169,7 @@ fn open_existing(
     if open_inode(view, context.export(), &mut inode, how)? {
         view.put_inode(&inode);
     }
-    view.describes(entry.fid);
+    view.describes(&inode);
     Ok(applied(inode.reply(), false))
 }
 

@@ -59,7 +59,7 @@ impl Operation for Link<'_> {
         dir.entries += 1;
         dir.modified_at(self.time);
         view.put_inode(&dir);
-        view.describes(inode.attr.fid);
+        view.describes(&inode);
         Ok(Applied::entry(&inode.reply()))
     }
 

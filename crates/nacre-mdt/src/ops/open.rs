@@ -31,7 +31,7 @@ impl Operation for Open {
             view.put_inode(&inode);
         }
         // The open keeps the inode, so the record need not say anything about it.
-        view.describes(inode.attr.fid);
+        view.describes(&inode);
         Ok(Applied { body: inode.reply().to_vec(), record: Recorded::default() })
     }
 

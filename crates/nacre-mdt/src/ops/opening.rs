@@ -8,8 +8,8 @@ use crate::rows::row::{Inode, OpenRow};
 use crate::rows::state_change::{SizeBefore, StateChange};
 use crate::rows::table::{self, OPEN, ORPHAN};
 use crate::rows::view::{Step, View};
-use nacre_types::{Errno, Generation, InodeBits, OpenHandle, SizeState, Timestamp};
-use nacre_wire::mdt::{OpenHow, Written, open_flags};
+use nacre_types::{Errno, Fid, Generation, InodeBits, OpenHandle, SizeState, Timestamp};
+use nacre_wire::mdt::{NOT_REPORTED, OpenHow, Written, open_flags};
 
 /// Stores an open of a loaded inode. True: the inode was changed by it, and has to be stored as well.
 pub(crate) fn open_inode(
@@ -19,6 +19,9 @@ pub(crate) fn open_inode(
     how: &OpenHow,
 ) -> Step<bool> {
     let opened = OpenRow { fid: inode.attr.fid, flags: how.flags & !open_flags::TRUNC };
+    if how.handle == NOT_REPORTED {
+        return Err(Errno::EINVAL.into());
+    }
     match view.opens().get(export, how.handle) {
         Some(old) if old != opened => return Err(Errno::EINVAL.into()),
         Some(_) => {}
@@ -88,6 +91,20 @@ pub(crate) fn end_open(
     } else if changed {
         view.put_inode(&inode);
     } else if accessed {
+        view.put_accessed(&inode);
+    } else {
+        view.shows_to_sender(&inode);
+    }
+    Ok(())
+}
+
+/// Stores the access time of a file that was read through opens of which the MDT does not know.
+pub(crate) fn accessed(view: &mut View<'_>, fid: Fid, atime: Option<Timestamp>) -> Step<()> {
+    if let Some(atime) = atime
+        && let Some(mut inode) = view.inode(fid)?
+        && atime > inode.attr.atime
+    {
+        inode.attr.atime = atime;
         view.put_accessed(&inode);
     }
     Ok(())

@@ -169,7 +169,7 @@ fn replace(
     let entry = EntryRow { name: target.name.to_bytes(), ..source.entry.clone() };
     view.put_name(target.dir, target.cookie, entry);
     other.changed_at(args.time);
-    view.drop_name(&mut other, target.dir, target.name);
+    view.drop_name(&mut other, target.dir, target.name, args.reported == target.entry.fid);
     relink(view, &mut child, (source.dir, source.name), (target.dir, target.name), args.time);
     // The target's directory loses one entry and gains one.
     adjust(view, source.dir, -1, -subdir, args.time)?;

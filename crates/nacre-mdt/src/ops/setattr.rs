@@ -59,7 +59,7 @@ impl Operation for Setattr {
         }
         set_times(&mut inode, &self.set, self.time);
         view.put_changed(&mut inode);
-        view.describes(inode.attr.fid);
+        view.describes(&inode);
         Ok(Applied::entry(&inode.reply()))
     }
 

@@ -44,7 +44,7 @@ impl Operation for Unlink<'_> {
         }
         view.delete_name(self.parent, cookie);
         child.changed_at(self.time);
-        view.drop_name(&mut child, self.parent, self.name);
+        view.drop_name(&mut child, self.parent, self.name, self.reported == entry.fid);
         dir.entries = dir.entries.saturating_sub(1);
         if self.directory {
             dir.attr.nlink = dir.attr.nlink.saturating_sub(1);

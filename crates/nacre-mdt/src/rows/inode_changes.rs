@@ -40,10 +40,13 @@ impl View<'_> {
     }
 
     /// Takes one name (already removed from its directory) from an inode; the last one ends it, or makes it an
-    /// orphan while it is open.
-    pub(crate) fn drop_name(&mut self, inode: &mut Inode, parent: Fid, name: Name<'_>) {
+    /// orphan while it is open. `reported`: the sender has reported its opens of the inode.
+    pub(crate) fn drop_name(&mut self, inode: &mut Inode, parent: Fid, name: Name<'_>, reported: bool) {
         self.remove_link(inode, parent, name);
         inode.attr.nlink = if inode.attr.is_dir() { 0 } else { inode.attr.nlink.saturating_sub(1) };
+        if inode.attr.nlink == 0 && !reported {
+            self.needs_report(inode.attr.fid);
+        }
         if inode.attr.nlink > 0 {
             self.put_changed(inode);
         } else if self.opens().count(inode.attr.fid) > 0 {

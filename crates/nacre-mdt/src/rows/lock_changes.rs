@@ -14,6 +14,8 @@ pub(crate) trait LockHolders {
     fn others(&self, fid: Fid) -> bool;
     /// Whether the sender has a lock of the inode, so that the reply carries its new state.
     fn sender(&self, fid: Fid) -> bool;
+    /// Whether the sender may have opens of the inode that it has not reported.
+    fn sender_opens(&self, fid: Fid) -> bool;
 }
 
 /// What a transaction means for locks.
@@ -23,6 +25,7 @@ pub(crate) struct LockChanges {
     changed: Vec<EntryReply>,
     removed: Vec<Fid>,
     described: Vec<Fid>,
+    unreported: Vec<Fid>,
 }
 
 impl LockChanges {
@@ -37,6 +40,13 @@ impl LockChanges {
     /// The inodes that the reply describes: the sender may be granted locks of them.
     pub(crate) fn described(&self) -> &[Fid] {
         &self.described
+    }
+    /// Inodes without names, of which the sender has to report its opens first.
+    pub(crate) fn unreported(&self) -> &[Fid] {
+        &self.unreported
+    }
+    pub(crate) fn add_unreported(&mut self, fid: Fid) {
+        self.unreported.push(fid);
     }
     pub(crate) fn add_broken(&mut self, fid: Fid, bits: InodeBits) {
         self.broken.push((fid, bits));
@@ -54,6 +64,7 @@ impl LockChanges {
         }
         self.broken.extend(later.broken);
         self.described.extend(later.described);
+        self.unreported.extend(later.unreported);
     }
     pub(crate) fn set_changed(&mut self, state: EntryReply) {
         self.changed.retain(|earlier| earlier.attr.fid != state.attr.fid);

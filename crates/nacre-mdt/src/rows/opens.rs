@@ -19,8 +19,13 @@ pub(crate) const OPENS_PER_EXPORT_MAX: usize = 1 << 20;
 impl OpenRow {
     /// `O_WRONLY` or `O_RDWR`.
     pub(crate) fn writes(&self) -> bool {
-        self.flags & open_flags::ACCMODE != 0
+        is_writer(self.flags)
     }
+}
+
+/// Whether an open with these flags is `O_WRONLY` or `O_RDWR`.
+pub(crate) fn is_writer(flags: u32) -> bool {
+    flags & open_flags::ACCMODE != 0
 }
 
 /// The source of a file's size at the end of a write epoch.

@@ -265,7 +265,11 @@ impl<'a> View<'a> {
             let bits = old.map_or(InodeBits::NONE, |old| changed_bits(&old, inode));
             self.breaks(fid, bits);
         }
-        if holders.sender(fid) {
+        self.shows_to_sender(inode);
+    }
+    /// The reply shows its sender the state of an inode of which it has locks.
+    pub(crate) fn shows_to_sender(&mut self, inode: &Inode) {
+        if self.holders.is_some_and(|holders| holders.sender(inode.attr.fid)) {
             self.output.locks.set_changed(inode.reply());
         }
     }
@@ -283,15 +287,22 @@ impl<'a> View<'a> {
             self.output.locks.add_broken(fid, bits);
         }
     }
-    /// Notes that the reply describes an inode: its sender may be granted a lock.
-    pub(crate) fn describes(&mut self, fid: Fid) {
-        if self.holders.is_some() {
-            self.output.locks.add_described(fid);
+    /// Notes that the last name of an inode goes, of which the sender may have opens that it has not reported.
+    pub(crate) fn needs_report(&mut self, fid: Fid) {
+        if self.holders.is_some_and(|holders| holders.sender_opens(fid)) {
+            self.output.locks.add_unreported(fid);
+        }
+    }
+    /// Notes that the reply describes an inode: its sender may be granted a lock, unless the inode is an orphan.
+    pub(crate) fn describes(&mut self, inode: &Inode) {
+        if self.holders.is_some() && inode.attr.nlink > 0 {
+            self.output.locks.add_described(inode.attr.fid);
         }
     }
     /// Stores an inode of which only the access time has changed. Clients that hold a directory keep the hold and see the
     /// old time: access times are not coherent, and a revoke at every listing would cost more than all the rest.
     pub(crate) fn put_accessed(&mut self, inode: &Inode) {
+        self.shows_to_sender(inode);
         self.put(INODE, &inode.attr.fid.key(), inode);
     }
     /// Stores an inode whose own attributes changed.

@@ -13,12 +13,14 @@ use crate::mdt::Mdt;
 use crate::rows::access::AccessSet;
 use crate::rows::read_set::ReadSet;
 use crate::rows::view::{Abort, Output, Step, View};
+use alloc::vec::Vec;
 use core::mem;
 use nacre_osd::{Credits, OsdError, Pins, Reservation, Tx};
 use nacre_rpc::PreVersions;
 use nacre_target::Request;
 use nacre_types::name::HashKey;
-use nacre_types::{Errno, ProtocolOutcome, Transno};
+use nacre_types::{Errno, Fid, InodeBits, ProtocolOutcome, Transno};
+use nacre_wire::Opcode;
 use tracing::error;
 
 /// Attempts of one operation in a row that find missing rows: each fetches at least one more.
@@ -32,6 +34,8 @@ enum RetryReason {
     NeedsCredits(Credits),
     /// Other clients have locks of inodes that it changes.
     InodeLocks,
+    /// The sender may have opens that it has not reported, of inodes that lose their last name.
+    Reports,
     /// A conflicting change comes first.
     WaitFor(WaitFor),
 }
@@ -51,6 +55,8 @@ struct Attempts<'a> {
     turn: Option<Turn<'a>>,
     /// Its place among the changes that wait for locks of inodes.
     waiting: Option<Waiting<'a>>,
+    /// Its place before the OPEN bits of its own client.
+    waiting_for_reports: Option<Waiting<'a>>,
 }
 
 impl Mdt {
@@ -102,7 +108,15 @@ impl Mdt {
         mut attempt: impl FnMut(&mut Tx<'_>, &mut ReadSet, HashKey, &mut Output) -> Step<T>,
     ) -> Result<(Transno, T), Errno> {
         let hash = self.name_hash().wait().await;
-        let mut state = Attempts { request, hash, read_set, credits, turn: None, waiting: None };
+        let mut state = Attempts {
+            request,
+            hash,
+            read_set,
+            credits,
+            turn: None,
+            waiting: None,
+            waiting_for_reports: None,
+        };
         let (mut fetches, mut freed) = (0, false);
         while fetches < fetches_max {
             let alone = self.walk(&mut state.read_set).await;
@@ -126,7 +140,7 @@ impl Mdt {
             };
             fetches = match reason {
                 RetryReason::MissingRows | RetryReason::NeedsCredits(_) => fetches + 1,
-                RetryReason::InodeLocks | RetryReason::WaitFor(_) => 0,
+                RetryReason::InodeLocks | RetryReason::Reports | RetryReason::WaitFor(_) => 0,
             };
             self.prepare_retry(&mut state, reason, &output).await?;
         }
@@ -146,7 +160,10 @@ impl Mdt {
         let Attempts { request, hash, read_set, turn, .. } = state;
         let request = *request;
         // Here and not before the waits: other clients may have connected meanwhile.
-        let tracks = request.is_some_and(|request| self.core().tracks_uncommitted(request));
+        // The changes of others wait for a report, which is committed before its reply: it must not wait for their turns.
+        let tracks = request.is_some_and(|request| {
+            request.opcode != Opcode::ReportOpens && self.core().tracks_uncommitted(request)
+        });
         let turn = turn.as_ref().map(Turn::number);
         let accesses = tracks.then(|| AccessSet::with_turn(turn));
         output.accesses = accesses;
@@ -192,6 +209,9 @@ impl Mdt {
         if self.has_broken_locks(request, &output.locks) {
             return Some(RetryReason::InodeLocks);
         }
+        if self.lacks_reports(request, &output.locks) {
+            return Some(RetryReason::Reports);
+        }
         self.must_wait_for(request, output.accesses.as_ref()).map(RetryReason::WaitFor)
     }
     fn must_wait_for(&self, request: Option<&Request>, accesses: Option<&AccessSet>) -> Option<WaitFor> {
@@ -213,12 +233,12 @@ impl Mdt {
     /// wait without one.
     async fn wait_for_locks<'a>(
         &'a self,
-        state: &mut Attempts<'a>,
+        request: Option<&Request>,
         waiting: Waiting<'a>,
-        output: &Output,
-    ) -> Result<(), Errno> {
-        let free = waiting.until_free(self.core(), output.locks.broken());
-        match state.request.filter(|request| self.may_be_parked(request)) {
+        broken: &[(Fid, InodeBits)],
+    ) -> Result<Waiting<'a>, Errno> {
+        let free = waiting.until_free(self.core(), broken);
+        match request.filter(|request| self.may_be_parked(request)) {
             None => free.await?,
             Some(request) => {
                 let ctx = &self.core().ctx;
@@ -229,8 +249,7 @@ impl Mdt {
                 free?;
             }
         }
-        state.waiting = Some(waiting);
-        Ok(())
+        Ok(waiting)
     }
     /// Does what the next attempt needs: waits, or reserves more.
     async fn prepare_retry<'a>(
@@ -248,7 +267,15 @@ impl Mdt {
                     Some(waiting) => waiting,
                     None => self.inode_locks().enter(state.request.map(|request| request.export))?,
                 };
-                self.wait_for_locks(state, waiting, output).await?;
+                let waiting = self.wait_for_locks(state.request, waiting, output.locks.broken()).await?;
+                state.waiting = Some(waiting);
+            }
+            RetryReason::Reports => {
+                // A ticket of nobody: the lock of the sender is in its way, too.
+                let waiting = self.inode_locks().enter(None)?;
+                let opens: Vec<_> =
+                    output.locks.unreported().iter().map(|fid| (*fid, InodeBits::OPEN)).collect();
+                state.waiting_for_reports = Some(self.wait_for_locks(state.request, waiting, &opens).await?);
             }
             RetryReason::WaitFor(event) => {
                 let turns = self.change_order().turns();

@@ -41,6 +41,7 @@ impl Mdt {
             Opcode::Reclaim => self.reclaim(request).await,
             Opcode::CancelInodeLocks => self.cancel_inode_locks(request),
             Opcode::AwaitInodeLocks => self.await_inode_locks(request).await,
+            Opcode::ReportOpens => self.report_opens(request).await,
             Opcode::FormerLocksEnded => self.former_locks_have_ended(request),
             Opcode::GrantSeq => {
                 let GrantSeq {} = request.args()?;
@@ -84,6 +85,7 @@ impl Service for Mdt {
             Opcode::Readlink => "readlink",
             Opcode::Getxattr | Opcode::Listxattr => "getxattr",
             Opcode::Statfs => "statfs",
+            Opcode::ReportOpens => "report_opens",
             Opcode::Reclaim => "reclaim",
             _ => return None,
         })

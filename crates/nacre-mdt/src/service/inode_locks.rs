@@ -21,8 +21,11 @@ use nacre_wire::mdt::{
 use nacre_wire::target::{Empty, features};
 
 /// Parts of an inode that a reply with its attributes can grant.
-const OF_INODE: InodeBits =
-    InodeBits::ATTRS.with(InodeBits::LOOKUP).with(InodeBits::XATTR).with(InodeBits::LAYOUT);
+const OF_INODE: InodeBits = InodeBits::ATTRS
+    .with(InodeBits::LOOKUP)
+    .with(InodeBits::XATTR)
+    .with(InodeBits::LAYOUT)
+    .with(InodeBits::OPEN);
 
 /// The claims of one reply.
 #[derive(Default)]
@@ -92,7 +95,7 @@ impl Mdt {
     /// The tail of the reply to a read.
     pub(crate) fn lock_tail(&self, claims: Claims) -> Option<ReplyTail> {
         let (seen, granted) = self.grants(claims);
-        reply_tail(LockTail { seen, granted, changed: Vec::new(), removed: Vec::new() })
+        reply_tail(LockTail { seen, granted, ..LockTail::default() })
     }
 
     // ---- changes
@@ -111,6 +114,11 @@ impl Mdt {
         !changes.broken().is_empty() && self.core().former_locks_deadline().is_some()
             || self.inode_locks().conflicts(request.map(|request| request.export), changes.broken())
     }
+    /// Whether the sender of a change has to report opens of inodes that lose their last name.
+    pub(crate) fn lacks_reports(&self, request: Option<&Request>, changes: &LockChanges) -> bool {
+        let is_replay = request.is_some_and(|request| request.replayed_transno().is_some());
+        !is_replay && !changes.unreported().is_empty()
+    }
     /// A change has been applied: its reply has the new state of inodes of the sender's locks, and grants locks of those
     /// that it describes.
     pub(crate) fn set_lock_tail(
@@ -126,10 +134,12 @@ impl Mdt {
             self.inode_locks().forget_inode(self.core(), request.export, *fid);
         }
         changed.retain(|state| !described.contains(&state.attr.fid));
+        let in_reply = changed.iter().map(|state| state.attr.fid).chain(described.iter().copied());
+        let yours = in_reply.filter(|fid| self.is_sole_writer(request.export, *fid)).collect();
         let mut claims = Claims { export: Some(request.export), seen: transno, claims: Vec::new() };
         described.iter().for_each(|fid| self.claim_inode(&mut claims, *fid));
         let (seen, granted) = self.grants(claims);
-        if let Some(tail) = reply_tail(LockTail { seen, granted, changed, removed }) {
+        if let Some(tail) = reply_tail(LockTail { seen, granted, changed, removed, yours }) {
             request.set_reply_tail(tail);
         }
     }

@@ -11,6 +11,7 @@ mod operations;
 pub(crate) mod params;
 mod read;
 mod reconstruct;
+mod reports;
 mod sequences;
 mod start;
 mod walk;

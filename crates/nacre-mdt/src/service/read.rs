@@ -49,11 +49,13 @@ impl Mdt {
     /// The description of an inode for a client.
     fn entry_reply_to(&self, export: ExportId, inode: &Inode) -> EntryReply {
         let mut reply = inode.reply();
-        let (opens, fid) = (self.opens().borrow(), inode.attr.fid);
-        reply.yours = inode.attr.size_state == SizeState::Open
-            && opens.sole_writer(fid).is_some_and(|(writer, _)| writer == export)
-            && !opens.is_being_truncated(fid);
+        reply.yours = inode.attr.size_state == SizeState::Open && self.is_sole_writer(export, inode.attr.fid);
         reply
+    }
+    /// Whether only this client can have changed a file since its size was exact, if that is not known now.
+    pub(crate) fn is_sole_writer(&self, export: ExportId, fid: Fid) -> bool {
+        let opens = self.opens().borrow();
+        opens.sole_writer(fid).is_some_and(|(writer, _)| writer == export) && !opens.is_being_truncated(fid)
     }
 
     pub(crate) async fn lookup(&self, request: &Request, args: &Lookup<'_>) -> Result<Reply, Errno> {
@@ -171,7 +173,7 @@ impl Mdt {
             entry.granted = of_entries.get(&entry.fid).copied();
         }
         let granted = of_dir;
-        let tail = LockTail { seen, granted, changed: Vec::new(), removed: Vec::new() };
+        let tail = LockTail { seen, granted, ..LockTail::default() };
         let mut reply = Reply::of(&reply);
         reply.tail = reply_tail(tail);
         Ok(reply)

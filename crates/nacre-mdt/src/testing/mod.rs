@@ -266,8 +266,14 @@ impl Fs {
         self.create_with(&args).map(|reply| reply.entry.attr.fid)
     }
     pub(crate) fn unlink(&mut self, parent: Fid, name: &[u8], directory: bool) -> Result<(), Errno> {
-        let args =
-            Unlink { parent, name: name_of(name), directory, caller: Caller::root(), time: self.now() };
+        let args = Unlink {
+            parent,
+            name: name_of(name),
+            directory,
+            caller: Caller::root(),
+            time: self.now(),
+            reported: Fid::default(),
+        };
         self.apply(EXPORT, &args).map(drop)
     }
     pub(crate) fn link(&mut self, fid: Fid, parent: Fid, name: &[u8]) -> Result<(), Errno> {
@@ -283,7 +289,8 @@ impl Fs {
     ) -> Result<(), Errno> {
         let (caller, time) = (caller.clone(), self.now());
         let (name, new_name) = (name_of(name), name_of(new_name));
-        let args = Rename { parent, name, new_parent, new_name, flags, caller, time };
+        let reported = Fid::default();
+        let args = Rename { parent, name, new_parent, new_name, flags, caller, time, reported };
         self.apply(EXPORT, &args).map(drop)
     }
     pub(crate) fn open(

@@ -77,6 +77,7 @@ fn the_changes_of_a_batch_are_counted_under_their_own_names() {
             directory,
             caller: Caller::root(),
             time: c.now(),
+            reported: Fid::default(),
         };
         let mode = Setattr {
             fid: dir,

@@ -110,6 +110,7 @@ fn a_batch_that_moves_directories_makes_no_circle() {
             flags: 0,
             caller: Caller::root(),
             time: c.now(),
+            reported: Fid::default(),
         };
         let operations = vec![
             sub(&rename((Fid::ROOT, b"a"), (b, b"a"))),

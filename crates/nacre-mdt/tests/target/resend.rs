@@ -176,7 +176,14 @@ const CASES: &[Case] = &[
     case!("sequence", "", |c, s| told(c.call(&GrantSeq {}).await, |r| format!("{:?}", r.seq))),
     case!("batch", "rename", |c, s| {
         let (caller, time) = (Caller::root(), c.now());
-        let name = |parent, name| Unlink { parent, name, directory: false, caller: Caller::root(), time };
+        let name = |parent, name| Unlink {
+            parent,
+            name,
+            directory: false,
+            caller: Caller::root(),
+            time,
+            reported: Fid::default(),
+        };
         let new = Create {
             parent: s.dir,
             name: name_of(b"in batch"),
@@ -198,6 +205,7 @@ const CASES: &[Case] = &[
             flags: 0,
             caller,
             time,
+            reported: Fid::default(),
         };
         let operations = vec![
             sub(&new),

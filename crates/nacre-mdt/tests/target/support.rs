@@ -153,7 +153,8 @@ impl Client {
     }
     pub(crate) async fn unlink(&self, parent: Fid, name: &[u8], directory: bool) -> Result<(), Errno> {
         let name = name_of(name);
-        let request = Unlink { parent, name, directory, caller: Caller::root(), time: self.now() };
+        let (caller, time) = (Caller::root(), self.now());
+        let request = Unlink { parent, name, directory, caller, time, reported: Fid::default() };
         self.call(&request).await.map(|_| ())
     }
     pub(crate) async fn rename(&self, a: (Fid, &[u8]), b: (Fid, &[u8]), flags: u32) -> Result<(), Errno> {
@@ -165,6 +166,7 @@ impl Client {
             flags,
             caller: Caller::root(),
             time: self.now(),
+            reported: Fid::default(),
         };
         self.call(&request).await.map(|_| ())
     }

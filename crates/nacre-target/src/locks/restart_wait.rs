@@ -1,7 +1,8 @@
 //! The wait after a restart for locks that no row restores.
 //!
-//! A client may rely on such a lock of an earlier start until it reports that neither it nor its kernel does. The wait ends
-//! at the latest one lease after the start; for a client that does not return it ends with the lease of that client.
+//! A client may rely on such a lock of an earlier start until it reports that neither it nor its kernel does; before that it
+//! reports the opens that it has made under such locks. The wait ends at the latest one lease after the start and the end of
+//! its recovery; for a client that does not return it ends with the lease of that client.
 //! Changes that may conflict with such a lock wait until then. The features in the rows of clients
 //! ([`Service::VOLATILE_LOCK_FEATURES`](crate::Service::VOLATILE_LOCK_FEATURES)) show which clients may have such locks;
 //! therefore a client is granted one only after its row has the feature.
@@ -35,8 +36,10 @@ impl TargetCore {
     /// When the next lease runs out of a client that may rely on a volatile lock of an earlier start; `None` if there is
     /// no such client.
     pub fn former_locks_deadline(&self) -> Option<Instant> {
-        let latest = self.started() + longest_lease(self);
-        self.clients().former_locks_deadline(self.ctx.now(), latest, |e| {
+        let now = self.ctx.now();
+        // A client that has come back has the time of a lease from the end of the recovery: it can report nothing before.
+        let latest = self.started().max(self.recovery().ended(now)) + longest_lease(self);
+        self.clients().former_locks_deadline(now, latest, |e| {
             e.role() == Role::Client && e.row_features() & self.volatile_lock_features() != 0
         })
     }

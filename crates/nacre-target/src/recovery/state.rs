@@ -80,6 +80,7 @@ pub(crate) struct RecoveryState {
     current: RefCell<Option<Recovery>>,
     /// The latest recovery that has ended.
     last: Cell<Option<RecoverySummary>>,
+    ended: Cell<Instant>,
     /// Bytes of objects written by changes up to this may be lost although their rows are not.
     bytes_lost_to: Cell<Transno>,
     /// A replay was queued, or fewer clients are waited for.
@@ -91,12 +92,17 @@ impl RecoveryState {
         Self {
             current: RefCell::default(),
             last: Cell::default(),
+            ended: Cell::default(),
             bytes_lost_to: Cell::default(),
             changed: ctx.wait_list(),
         }
     }
     pub(crate) fn is_active(&self) -> bool {
         self.current.borrow().is_some()
+    }
+    /// When the latest recovery ended: now while one is under way, and the beginning of time if there was none.
+    pub(crate) fn ended(&self, now: Instant) -> Instant {
+        if self.is_active() { now } else { self.ended.get() }
     }
     pub(crate) fn bytes_lost_to(&self) -> Transno {
         self.bytes_lost_to.get()
@@ -223,6 +229,7 @@ impl RecoveryState {
     pub(crate) fn end(&self, now: Instant, last_transno: Transno) -> Option<Abandoned> {
         let r = self.current.borrow_mut().take()?;
         let duration = now.saturating_since(r.started);
+        self.ended.set(now);
         self.last.set(Some(RecoverySummary { duration, last_transno, ..r.summary }));
         Some(Abandoned { late: r.late, failed: r.failed })
     }

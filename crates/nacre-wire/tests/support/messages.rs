@@ -184,6 +184,7 @@ messages! {
         };
         FormerLocksEnded = FormerLocksEnded { instance: 3 };
         AwaitInodeLocks = AwaitInodeLocks { change: Xid(9) };
+        ReportOpens = ReportOpens { opens: vec![ReportedOpen { fid: fid(1), how: how() }] };
         Lookup<'_> = Lookup { parent: Fid::ROOT, name: name(b"a\xff") };
         Getattr = Getattr { fid: fid(1) };
         Readdir = Readdir { dir: Fid::ROOT, cookie: 1 << 62, entries_max: 1000, with_attrs: true };
@@ -194,10 +195,10 @@ messages! {
         Open = Open { fid: fid(2), how: how(), caller: caller() };
         Close = Close { fid: fid(2), handle: OpenHandle(9), dirty: true, written: Some(written()), atime: Some(time(7)) };
         Link<'_> = Link { fid: fid(2), parent: Fid::ROOT, name: name(b"l"), caller: caller(), time: time(1) };
-        Unlink<'_> = Unlink { parent: Fid::ROOT, name: name(b"l"), directory: false, caller: caller(), time: time(1) };
+        Unlink<'_> = Unlink { parent: Fid::ROOT, name: name(b"l"), directory: false, caller: caller(), time: time(1), reported: fid(2) };
         Rename<'_> = Rename {
             parent: Fid::ROOT, name: name(b"a"), new_parent: fid(3), new_name: name(b"b"), flags: rename_flags::EXCHANGE,
-            caller: caller(), time: time(1),
+            caller: caller(), time: time(1), reported: fid(4),
         };
         Setattr = Setattr { fid: fid(2), set: set(), caller: caller(), time: time(1) };
         ReportSize = ReportSize { fid: fid(2), written: written(), truncate: true };
@@ -291,8 +292,9 @@ messages! {
         LookupReply = LookupReply { entry: Some(entry()) };
         LockTail = LockTail {
             seen: Transno(1 << 32), granted: vec![inode_grant()],
-            changed: vec![entry()], removed: vec![fid(3)],
+            changed: vec![entry()], removed: vec![fid(3)], yours: vec![fid(1)],
         };
+        ReportOpensReply = ReportOpensReply { results: vec![Status::Success] };
         RevokeInodeLocks = RevokeInodeLocks {
             revokes: vec![InodeRevoke { fid: fid(1), bits: InodeBits::LOOKUP, wanted: InodeMode::Ex, number: 4 }],
         };

@@ -26,7 +26,15 @@ def status_of(call):
 
 def unlink(client, name):
     client.mdt.call(
-        "Unlink", dict(parent=ROOT, name=name, directory=False, caller=client.caller(), time=client.now())
+        "Unlink",
+        dict(
+            parent=ROOT,
+            name=name,
+            directory=False,
+            caller=client.caller(),
+            time=client.now(),
+            reported=dict(seq=0, oid=0),
+        ),
     )
 
 

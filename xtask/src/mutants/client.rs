@@ -252,4 +252,16 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         &[("            self.wait_for_writes(&open.file).await;\n", "")],
     )
     .found_by("nacre-sim", "file_locks", "locks_are_dropped_after_writes_whose_callers_were_killed"),
+    planted(
+        "an OPEN bit is returned before its opens are reported",
+        "crates/nacre-client/src/targets/lock_returns.rs",
+        &[("            self.report_opens(&opens).await;\n", "            drop(opens);\n")],
+    )
+    .found_by("nacre-sim", "opens", "what_another_mount_removes_stays_as_long_as_it_is_open"),
+    planted(
+        "opens are not reported to a restarted MDT",
+        "crates/nacre-client/src/targets/lock_returns.rs",
+        &[("                self.report_all_opens().await;\n", "")],
+    )
+    .found_by("nacre-sim", "opens", "opens_are_reported_to_a_restarted_mdt_before_anything_is_removed"),
 ];

@@ -64,7 +64,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "waits count as attempts",
         "crates/nacre-mdt/src/service/attempt.rs",
-        &[("RetryReason::InodeLocks | RetryReason::WaitFor(_) => 0,", "RetryReason::InodeLocks | RetryReason::WaitFor(_) => fetches_max,")],
+        &[("RetryReason::Reports | RetryReason::WaitFor(_) => 0,", "RetryReason::Reports | RetryReason::WaitFor(_) => fetches_max,")],
     )
     .found_by(
         "nacre-sim",
@@ -72,16 +72,28 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "a_change_beside_a_mount_that_loops_on_the_same_inode_is_made_within_five_commits",
     ),
     planted(
+        "the removal of a name does not wait for the reports of its own mount",
+        "crates/nacre-mdt/src/service/inode_locks.rs",
+        &[("!is_replay && !changes.unreported().is_empty()", "is_replay && !changes.unreported().is_empty()")],
+    )
+    .found_by("nacre-sim", "opens", "what_the_mount_itself_removes_stays_as_long_as_it_is_open"),
+    planted(
+        "clients have no time to report opens after a long recovery",
+        "crates/nacre-target/src/locks/restart_wait.rs",
+        &[("self.started().max(self.recovery().ended(now)) + longest_lease(self)", "self.started() + longest_lease(self)")],
+    )
+    .found_by("nacre-sim", "opens", "opens_are_reported_after_a_recovery_of_any_length"),
+    planted(
         "the check whether a client is alone is made before a change waits",
         "crates/nacre-mdt/src/service/attempt.rs",
         &[
             ("    turn: Option<Turn<'a>>,\n", "    turn: Option<Turn<'a>>,\n    tracks: bool,\n"),
             (
-                "        let mut state = Attempts { request, hash, read_set, credits, turn: None, waiting: None };\n",
-                "        let tracks = request.is_some_and(|request| self.core().tracks_uncommitted(request));\n        let mut state = Attempts { request, hash, read_set, credits, turn: None, waiting: None, tracks };\n",
+                "        let mut state = Attempts {\n            request,\n",
+                "        let tracks = request.is_some_and(|request| self.tracks_accesses(request));\n        let mut state = Attempts {\n            tracks,\n            request,\n",
             ),
             (
-                "        // Here and not before the waits: other clients may have connected meanwhile.\n        let tracks = request.is_some_and(|request| self.core().tracks_uncommitted(request));\n",
+                "        // Here and not before the waits: other clients may have connected meanwhile.\n        let tracks = request.is_some_and(|request| self.tracks_accesses(request));\n",
                 "",
             ),
             ("let Attempts { request, hash, read_set, turn, .. } = state;", "let Attempts { request, hash, read_set, turn, tracks, .. } = state;\n        let tracks = *tracks;"),

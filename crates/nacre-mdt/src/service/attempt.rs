@@ -160,10 +160,7 @@ impl Mdt {
         let Attempts { request, hash, read_set, turn, .. } = state;
         let request = *request;
         // Here and not before the waits: other clients may have connected meanwhile.
-        // The changes of others wait for a report, which is committed before its reply: it must not wait for their turns.
-        let tracks = request.is_some_and(|request| {
-            request.opcode != Opcode::ReportOpens && self.core().tracks_uncommitted(request)
-        });
+        let tracks = request.is_some_and(|request| self.tracks_accesses(request));
         let turn = turn.as_ref().map(Turn::number);
         let accesses = tracks.then(|| AccessSet::with_turn(turn));
         output.accesses = accesses;
@@ -203,6 +200,11 @@ impl Mdt {
             (Err(e), None) => Err(Failure::Errno(e)),
             (Err(_), Some(reason)) => Err(Failure::Retry(reason)),
         }
+    }
+    /// Whether a change may have to wait for changes of other clients. The changes of others wait for a report of opens: it must
+    /// not wait for their turns, and is committed before its reply.
+    fn tracks_accesses(&self, request: &Request) -> bool {
+        request.opcode != Opcode::ReportOpens && self.core().tracks_uncommitted(request)
     }
     /// The reason why an attempt that has succeeded must not stand.
     fn must_retry(&self, request: Option<&Request>, output: &Output) -> Option<RetryReason> {

@@ -14,13 +14,20 @@ const BYTES: usize = 5000;
 
 /// Requests of a kind that a mount has sent to the MDT.
 fn sent(c: &mut Cluster, mount: NodeId, kind: &'static str) -> u64 {
-    let stats = run(c, mount, async |client| {
+    sent_to(c, mount, "mdc.", kind)
+}
+fn sent_to(c: &mut Cluster, mount: NodeId, target: &'static str, kind: &'static str) -> u64 {
+    let stats = run(c, mount, async move |client| {
         let stats =
-            client.params().into_iter().find(|p| p.name.starts_with("mdc.") && p.name.ends_with(".stats"));
+            client.params().into_iter().find(|p| p.name.starts_with(target) && p.name.ends_with(".stats"));
         stats.expect("a mount has it").value
     });
     let line = stats.lines().find(|line| line.split_whitespace().next() == Some(kind));
     line.map_or(0, |line| line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number"))
+}
+/// Reads and questions for sizes that a mount has sent to OSTs.
+fn osts_asked(c: &mut Cluster, mount: NodeId) -> u64 {
+    sent_to(c, mount, "osc.", "ost_read") + sent_to(c, mount, "osc.", "ldlm_glimpse")
 }
 fn all_opens(c: &mut Cluster, mount: NodeId) -> u64 {
     sent(c, mount, "mds_reint_open") + sent(c, mount, "mds_report_opens")
@@ -132,6 +139,40 @@ fn opens_for_reading_under_a_lock_need_no_request() {
     assert_eq!(all_opens(&mut c, first), 0);
     let closes_now = sent(&mut c, first, "mds_close") + sent(&mut c, first, "mds_batch");
     assert!(closes_now - closes <= 1, "only the access time is told: {}", closes_now - closes);
+}
+
+/// The end of a file is known while its size is, and not a moment longer.
+#[test]
+fn a_read_at_the_end_of_a_file_asks_the_osts_only_if_others_may_have_written() {
+    for seed in 1..=4 {
+        let Scene { mut c, first, second, file: (file, handle), .. } = scene(seed);
+        let at_end = async move |client: Rc<Client>| client.read(handle, BYTES as u64, 10).await;
+        let reads = osts_asked(&mut c, first);
+        assert_eq!(run(&mut c, first, at_end).map(|read| read.concat()), Ok(vec![]), "seed {seed}");
+        assert_eq!(osts_asked(&mut c, first), reads, "seed {seed}");
+        let longer = run(&mut c, second, async move |client| {
+            let (_, handle) = client.open(file, 2, caller()).await?;
+            write(&client, handle, BYTES as u64, vec![8; 5]).await
+        });
+        assert_eq!(longer, Ok(5), "seed {seed}");
+        assert_eq!(run(&mut c, first, at_end).map(|read| read.concat()), Ok(vec![8; 5]), "seed {seed}");
+    }
+}
+
+/// The MDT says that only this mount has the file open for writing: nobody has to be asked for its size.
+#[test]
+fn the_size_of_an_own_open_file_is_known() {
+    let mut c = cluster(3, 1, 2);
+    let first = c.mounts[0];
+    let (fid, handle) = run(&mut c, first, async |client| create(&client, "own").await).expect("made");
+    let (glimpses, asked) = (osts_asked(&mut c, first), sent(&mut c, first, "mds_getattr"));
+    let sizes = run(&mut c, first, async move |client| {
+        let empty = client.getattr(fid).await?.attr.size;
+        write(&client, handle, 0, vec![1; BYTES]).await?;
+        Ok::<_, Errno>((empty, client.getattr(fid).await?.attr.size))
+    });
+    assert_eq!(sizes, Ok((0, BYTES as u64)));
+    assert_eq!((osts_asked(&mut c, first), sent(&mut c, first, "mds_getattr")), (glimpses, asked));
 }
 
 #[test]

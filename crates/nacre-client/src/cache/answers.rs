@@ -9,7 +9,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::time::Duration;
-use nacre_types::{Fid, Instant};
+use nacre_types::{Attr, Fid, Instant, SizeState, Timestamp};
 use nacre_wire::mdt::EntryReply;
 
 impl Mdt {
@@ -40,6 +40,11 @@ impl Mdt {
     /// The same, not counted: a reply is completed with what is known.
     pub(crate) fn known_inode(&self, fid: Fid) -> Option<EntryReply> {
         self.locks_usable_until().and_then(|_| self.cache().inode(fid))
+    }
+    /// The modification time of a file that ends at `offset` or before, if its size is known exactly.
+    pub(crate) fn end_before(&self, fid: Fid, offset: u64) -> Option<Timestamp> {
+        let Attr { size, size_state, mtime, .. } = self.known_inode(fid)?.attr;
+        (size_state == SizeState::Exact && size <= offset).then_some(mtime)
     }
     pub(crate) fn cached_name(&self, parent: Fid, name: &[u8]) -> Option<Found> {
         self.answer(|| self.cache().find(parent, name))

@@ -142,7 +142,9 @@ codec_struct! {
     /// An open for reading that the client has made under the OPEN bit of its lock.
     #[derive(Copy)]
     pub struct ReportedOpen {
+        /// The inode.
         pub fid: Fid,
+        /// The handle, and the flags: for reading.
         pub how: OpenHow,
     }
 }
@@ -154,6 +156,7 @@ codec_struct! {
     }
 }
 codec_struct! {
+    /// The reply to [`ReportOpens`].
     pub struct ReportOpensReply {
         /// One for each open, in order.
         pub results: Vec<Status>,

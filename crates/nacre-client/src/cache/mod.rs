@@ -9,7 +9,7 @@ pub(crate) mod in_flight;
 mod inodes;
 pub(crate) mod kernel;
 pub(crate) mod metadata;
-pub(crate) mod returns;
+mod returns;
 pub(crate) mod tables;
 #[cfg(test)]
 mod tests;

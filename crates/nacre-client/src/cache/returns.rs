@@ -14,15 +14,15 @@ use nacre_wire::mdt::RevokeAnswer;
 
 /// What is to be returned, in the order of the fields.
 #[derive(Default)]
-pub(crate) struct Due {
+struct Due {
     /// What the kernel has to forget.
-    pub(crate) stale: Vec<Stale>,
+    stale: Vec<Stale>,
     /// Inodes whose opens are to be reported.
-    pub(crate) opens: Vec<Fid>,
+    opens: Vec<Fid>,
     /// The MDT was restarted: all opens are to be reported, and that no lock of an earlier start is used.
-    pub(crate) former_locks_ended: bool,
-    pub(crate) answers: Vec<RevokeAnswer>,
-    pub(crate) cancels: Vec<InodeCancel>,
+    former_locks_ended: bool,
+    answers: Vec<RevokeAnswer>,
+    cancels: Vec<InodeCancel>,
 }
 impl Due {
     fn is_empty(&self) -> bool {
@@ -69,12 +69,16 @@ impl Returns {
         !self.due.borrow().is_empty() && !self.is_running.replace(true)
     }
     /// What is due now. `None`: nothing, and the task ends.
-    pub(crate) fn take(&self) -> Option<Due> {
+    pub(crate) fn take(&self) -> Option<DueReturns> {
         let due = core::mem::take(&mut *self.due.borrow_mut());
         if due.is_empty() {
             self.is_running.set(false);
             return None;
         }
-        Some(due)
+        Some((due.stale, due.opens, due.former_locks_ended, due.answers, due.cancels))
     }
 }
+
+/// What the kernel has to forget, the inodes whose opens have to be reported, whether the MDT was restarted, and what is
+/// returned.
+pub(crate) type DueReturns = (Vec<Stale>, Vec<Fid>, bool, Vec<RevokeAnswer>, Vec<InodeCancel>);

@@ -7,31 +7,18 @@
 //! at the MDT. (4) An eviction opens every handle again by a request. So an inode that is open has an open at the MDT before
 //! anybody can remove it.
 //!
-//! Bounded: with [`LATE_OPENS_MAX`] of them, further opens are requested.
+//! Not here: the request (`targets/open_reports.rs`). Bounded: with [`LATE_OPENS_MAX`] of them, further opens are requested.
 
-use crate::files::table::Open;
-use crate::targets::mdt::Mdt;
+use crate::files::table::{AtMdt, Open};
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use nacre_node::{Ctx, WaitList};
-use nacre_types::{Errno, Fid};
-use nacre_wire::mdt::{OpenHow, REPORTED_OPENS_MAX, ReportOpens, ReportedOpen};
+use nacre_types::Fid;
 
 /// Opens that one MDT does not know of.
 const LATE_OPENS_MAX: usize = 4096;
-
-/// What the MDT knows of an open handle.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AtMdt {
-    /// It has the open.
-    Known,
-    /// It has not.
-    Unknown,
-    /// A report is under way.
-    Reporting,
-}
 
 /// The opens of one inode.
 #[derive(Default)]
@@ -44,13 +31,13 @@ struct OfInode {
 /// The opens that an MDT does not know of.
 pub(crate) struct LateOpens {
     by_fid: RefCell<BTreeMap<Fid, OfInode>>,
-    count: core::cell::Cell<usize>,
+    count: Cell<usize>,
     reported: WaitList,
 }
 
 impl LateOpens {
     pub(crate) fn new(ctx: &Ctx) -> Self {
-        Self { by_fid: RefCell::default(), count: core::cell::Cell::new(0), reported: ctx.wait_list() }
+        Self { by_fid: RefCell::default(), count: Cell::new(0), reported: ctx.wait_list() }
     }
     pub(crate) fn is_idle(&self) -> bool {
         self.by_fid.borrow().is_empty()
@@ -84,11 +71,12 @@ impl LateOpens {
     pub(crate) fn has(&self, fid: Fid) -> bool {
         self.by_fid.borrow().contains_key(&fid)
     }
-    fn fids(&self) -> Vec<Fid> {
+    /// The inodes with such opens.
+    pub(crate) fn fids(&self) -> Vec<Fid> {
         self.by_fid.borrow().keys().copied().collect()
     }
     /// Takes the opens of these inodes, to be reported.
-    fn begin_report(&self, fids: &[Fid]) -> Vec<Rc<Open>> {
+    pub(crate) fn begin_report(&self, fids: &[Fid]) -> Vec<Rc<Open>> {
         let mut by_fid = self.by_fid.borrow_mut();
         let mut due = Vec::new();
         for fid in fids {
@@ -100,7 +88,8 @@ impl LateOpens {
         self.count.set(self.count.get() - due.len());
         due
     }
-    fn end_report(&self, opens: &[Rc<Open>]) {
+    /// The reports of these opens have been answered.
+    pub(crate) fn end_report(&self, opens: &[Rc<Open>]) {
         let mut by_fid = self.by_fid.borrow_mut();
         for open in opens {
             open.set_at_mdt(AtMdt::Known);
@@ -113,6 +102,12 @@ impl LateOpens {
         drop(by_fid);
         self.reported.wake_all();
     }
+    /// Waits for the reports of opens of these inodes that are under way.
+    pub(crate) async fn all_reported(&self, fids: &[Fid]) {
+        while self.is_reporting(fids) {
+            self.reported.wait().await;
+        }
+    }
     fn is_reporting(&self, fids: &[Fid]) -> bool {
         let by_fid = self.by_fid.borrow();
         fids.iter().any(|fid| by_fid.get(fid).is_some_and(|of_inode| of_inode.reporting > 0))
@@ -122,48 +117,5 @@ impl LateOpens {
         while open.at_mdt() == AtMdt::Reporting {
             self.reported.wait().await;
         }
-    }
-}
-
-impl Mdt {
-    /// Reports the opens of these inodes; when it returns, the MDT knows them. An open that it refuses is lost.
-    pub(crate) async fn report_opens(&self, fids: &[Fid]) {
-        let due = self.late_opens().begin_report(fids);
-        for some in due.chunks(REPORTED_OPENS_MAX) {
-            let reported = |open: &Rc<Open>| ReportedOpen {
-                fid: open.file.fid,
-                how: OpenHow { handle: open.handle, flags: open.flags() },
-            };
-            let request = ReportOpens { opens: some.iter().map(reported).collect() };
-            match self.call(&request).await {
-                Ok(reply) => {
-                    let results = reply
-                        .results
-                        .iter()
-                        .map(|status| status.error())
-                        .chain(core::iter::repeat(Some(Errno::EPROTO)));
-                    for (open, error) in some.iter().zip(results) {
-                        if let Some(error) = error {
-                            tracing::error!(fid = %open.file.fid, %error,
-                                "the MDT refuses an open that was made under a lock: its handle fails with EIO");
-                            open.set_stale();
-                        }
-                    }
-                }
-                // Evicted, and every handle is opened again, or at the end of the mount.
-                Err(error) => {
-                    tracing::debug!(target_name = %self.name, %error, "opens could not be reported");
-                }
-            }
-            self.late_opens().end_report(some);
-        }
-        while self.late_opens().is_reporting(fids) {
-            self.late_opens().reported.wait().await;
-        }
-    }
-    /// The same for all opens.
-    pub(crate) async fn report_all_opens(&self) {
-        let fids = self.late_opens().fids();
-        self.report_opens(&fids).await;
     }
 }

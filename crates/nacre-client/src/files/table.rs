@@ -3,7 +3,6 @@
 //! Invariant: a [`FileState`] is in the table as long as a [`FileRef`] refers to it.
 
 use crate::files::atime::{Atime, AtimePolicy};
-use crate::files::late_opens::AtMdt;
 use crate::files::state::FileState;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
@@ -31,6 +30,17 @@ impl Drop for FileRef {
             self.files.by_fid.borrow_mut().remove(&self.state.fid);
         }
     }
+}
+
+/// What the MDT knows of an open handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AtMdt {
+    /// It has the open.
+    Known,
+    /// It has not.
+    Unknown,
+    /// A report is under way.
+    Reporting,
 }
 
 /// An open handle.

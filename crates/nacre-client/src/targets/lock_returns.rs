@@ -1,7 +1,6 @@
 //! The task that returns locks of inodes to an MDT, in the order of `cache/returns.rs`.
 
 use crate::cache::kernel::Stale;
-use crate::cache::returns::Due;
 use crate::targets::mdt::Mdt;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -36,7 +35,7 @@ impl Mdt {
     }
     async fn return_in_order(self: Rc<Self>) {
         while let Some(due) = self.cache().returns().take() {
-            let Due { stale, opens, former_locks_ended, answers, cancels } = due;
+            let (stale, opens, former_locks_ended, answers, cancels) = due;
             // A resend reaches a later start of the MDT, which must not take it for its own locks.
             let instance = self.peer.with_import(|import| import.instance()).unwrap_or_default();
             let kernel = self.cache().kernel();

@@ -2,7 +2,7 @@
 //!
 //! `mount` has the known targets, keeps their list up to date and waits for them; `target` is one target with its
 //! import and counters; `mdt` is an MDT with the state of the mount that belongs to it;
-//! `lock_returns` gives locks of inodes back to it; `imports` prints the state of an
+//! `lock_returns` gives locks of inodes back to it, `open_reports` tells it of opens; `imports` prints the state of an
 //! import for administrators. A request about a file or directory goes to the MDT that `Client::mdt_of` returns for its
 //! FID.
 
@@ -10,4 +10,5 @@ pub(crate) mod imports;
 mod lock_returns;
 pub(crate) mod mdt;
 pub(crate) mod mount;
+mod open_reports;
 pub(crate) mod target;

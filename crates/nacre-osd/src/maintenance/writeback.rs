@@ -152,9 +152,12 @@ impl Objects {
         self.tasks().made_progress();
     }
 
-    /// What is recorded as stable, or may be recorded next.
-    pub(crate) fn stable_limit(&self) -> Transno {
-        self.osd().stable().recorded().max(self.writeback().unstable.borrow().stable())
+    /// What may be recorded as stable now, if that is more than before. It stays below the overwrites that are under way.
+    fn next_stable(&self) -> Option<Transno> {
+        let stable = self.writeback().unstable.borrow().stable();
+        let overwritten = self.overwrites().earliest().map(|t| Transno(t.0.saturating_sub(1)));
+        let stable = overwritten.map_or(stable, |below| stable.min(below));
+        (stable > self.osd().stable().recorded() && !self.osd().stable().is_frozen()).then_some(stable)
     }
 
     /// Waits while too many bytes or objects are unstable. (Write-back runs from half of the bound on.)
@@ -335,13 +338,13 @@ impl Objects {
                 return;
             }
         }
-        let stable = self.writeback().unstable.borrow().stable();
-        let overwritten = self.overwrites().earliest().map(|t| Transno(t.0.saturating_sub(1)));
-        let stable = overwritten.map_or(stable, |below| stable.min(below));
-        if stable <= self.osd().last_stable() || self.osd().stable().is_frozen() {
+        if self.next_stable().is_none() {
             return;
         }
-        let noted = match self.osd().reserve(Objects::small_credits(true)).await {
+        let reserved = self.osd().reserve(Objects::small_credits(true)).await;
+        // Overwrites that began during the wait rely on what is recorded until now.
+        let Some(stable) = self.next_stable() else { return };
+        let noted = match reserved {
             Ok(room) => self.osd().transact(&Pins::default(), room, |tx| {
                 tx.put(table::TARGET, STABLE_KEY, stable.to_vec());
                 Ok::<(), OsdError>(())

@@ -46,7 +46,7 @@ impl Objects {
                 versions.push((region, row.version));
             }
         }
-        let stable = self.stable_limit().0;
+        let stable = self.osd().stable().recorded().0;
         let Some(earliest) = versions
             .iter()
             .map(|(_, version)| *version)

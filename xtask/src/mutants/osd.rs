@@ -6,13 +6,19 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "a region is overwritten without a mark",
         "crates/nacre-osd/src/object/overwrite.rs",
-        &[("if let Some(first) = due.next() {", "if let Some(first) = due.next().filter(|_| false) {")],
+        &[("false => due.push(region),", "false => {}")],
     )
     .found_by("nacre-osd", "objects", "rot::no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage"),
     planted(
         "the mark of an overwrite is not durable",
         "crates/nacre-osd/src/object/overwrite.rs",
-        &[("            self.osd().commit(marked).await?;\n", "")],
+        &[("            self.osd().commit(version).await?;\n", "")],
+    )
+    .found_by("nacre-osd", "objects", "no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage"),
+    planted(
+        "a version that the log may lose counts as a mark",
+        "crates/nacre-osd/src/object/overwrite.rs",
+        &[("match version > stable && is_durable {", "match version > stable && (is_durable || version > 0) {")],
     )
     .found_by("nacre-osd", "objects", "rot::no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage"),
     planted(

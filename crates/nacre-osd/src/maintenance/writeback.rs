@@ -152,8 +152,12 @@ impl Objects {
         self.tasks().made_progress();
     }
 
-    /// What may be recorded as stable now, if that is more than before. It stays below the overwrites that are under way.
+    /// What may be recorded as stable now, if that is more than before, and the record before is durable. It stays below
+    /// the overwrites that are under way.
     fn next_stable(&self) -> Option<Transno> {
+        if self.osd().stable().pending(self.osd().last_committed()).is_some() {
+            return None;
+        }
         let stable = self.writeback().unstable.borrow().stable();
         let overwritten = self.overwrites().earliest().map(|t| Transno(t.0.saturating_sub(1)));
         let stable = overwritten.map_or(stable, |below| stable.min(below));

@@ -246,7 +246,13 @@ fn put_checksums(
             fresh += u64::from(row.set(block, sum));
         }
         objects.unverified().changes(object, region, row.version);
-        row.version = tx.transno().0;
+        let version = tx.transno().0;
+        // The first row of a region: a crash brings no older one back, unless it undoes a truncate.
+        if row.version == 0 && tx.get(table::RECLAIM, &object_key(object)).is_none() {
+            let stable = objects.osd().stable().recorded();
+            objects.overwrites().is_marked(object, region, version, stable);
+        }
+        row.version = version;
         tx.put(table::BLOCK, &block_key(object, region), row.encode());
     }
     Ok(fresh)

@@ -1,4 +1,5 @@
-//! The overwrites that are under way, and the width of the next mark of each object (`object/overwrite.rs`).
+//! The overwrites that are under way, the regions that are marked, and the width of the next mark of each object
+//! (`object/overwrite.rs`).
 
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
@@ -9,11 +10,15 @@ use nacre_types::{ObjectId, Transno};
 const MARK_REGIONS_MAX: u64 = 64;
 /// Objects whose width is remembered; beyond it all begin anew with narrow marks.
 const WIDTHS_MAX: usize = 1024;
+/// Marked regions that are remembered; beyond it they are marked anew.
+const MARKED_MAX: usize = 64 << 10;
 
 #[derive(Default)]
 pub(crate) struct Overwrites {
     /// Earliest versions of regions that writes under way overwrite, with the number of these writes.
     under_way: RefCell<BTreeMap<u64, u32>>,
+    /// Versions that the rows of regions have at least, whatever the log loses.
+    marked: RefCell<BTreeMap<(ObjectId, u64), u64>>,
     /// Regions of the next mark of an object.
     widths: RefCell<BTreeMap<ObjectId, u64>>,
 }
@@ -29,6 +34,22 @@ impl Overwrites {
         let now = *width;
         *width = (now * 2).min(MARK_REGIONS_MAX);
         now
+    }
+    /// Every row that the region has after a crash is of this version, or later. `stable`: marks up to here are forgotten
+    /// when there are too many.
+    pub(crate) fn is_marked(&self, object: ObjectId, region: u64, version: u64, stable: Transno) {
+        let mut marked = self.marked.borrow_mut();
+        if marked.len() >= MARKED_MAX {
+            marked.retain(|_, version| *version > stable.0);
+        }
+        if marked.len() >= MARKED_MAX {
+            marked.clear();
+        }
+        marked.insert((object, region), version);
+    }
+    /// The version of the latest mark; 0: none is known.
+    pub(crate) fn marked(&self, object: ObjectId, region: u64) -> u64 {
+        self.marked.borrow().get(&(object, region)).copied().unwrap_or(0)
     }
     /// The stable point may not reach this version.
     pub(crate) fn earliest(&self) -> Option<Transno> {

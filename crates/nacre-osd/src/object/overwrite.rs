@@ -6,6 +6,9 @@
 //! unclean start a version later than the stable point says that bytes may differ without damage, until
 //! `object/rechecksum.rs` has looked at them; everywhere else a mismatch is damage.
 //!
+//! A version that the log has not made durable yet is no mark: the crash may bring an older row back. So the versions that
+//! rows have in any case are remembered: those of durable marks, and of the first row of a region.
+//!
 //! Marks are widened: each mark of an object covers twice the regions of the one before, so a sequential or random writer
 //! waits for few commits.
 //!
@@ -46,34 +49,43 @@ impl Objects {
                 versions.push((region, row.version));
             }
         }
-        let stable = self.osd().stable().recorded().0;
-        let Some(earliest) = versions
-            .iter()
-            .map(|(_, version)| *version)
-            .filter(|v| *v > stable)
-            .min()
-            .or((!versions.is_empty()).then_some(u64::MAX))
-        else {
+        if versions.is_empty() {
             return Ok(None);
-        };
-        let mut guard = OverwriteGuard::new(self.overwrites(), earliest);
-        let mut due = versions.iter().filter(|(_, version)| *version <= stable).map(|(region, _)| *region);
-        if let Some(first) = due.next() {
-            let last = due.next_back().unwrap_or(first);
-            let marked = self.mark(object, first..last + 1, stable).await?;
-            guard = OverwriteGuard::new(self.overwrites(), earliest.min(marked.0));
-            self.osd().commit(marked).await?;
+        }
+        // A version that the log has not made durable may be lost, and an older row be there again.
+        let (stable, durable) = (self.osd().stable().recorded().0, self.osd().last_committed().0);
+        // A row in the log records `stable`: if a crash keeps it, it keeps every version before it as well, and if not, the
+        // stable point is the one before.
+        let before = self.osd().last_stable().0;
+        let recorded_by = self.osd().stable().pending(Transno(durable)).map_or(0, |row| row.0);
+        let (mut due, mut others) = (Vec::new(), u64::MAX);
+        for (region, version) in versions {
+            let marked = self.overwrites().marked(object, region);
+            let is_durable =
+                version <= durable || marked > stable || version < recorded_by && marked > before;
+            match version > stable && is_durable {
+                true => others = others.min(version),
+                false => due.push(region),
+            }
+        }
+        let mut guard = OverwriteGuard::new(self.overwrites(), others);
+        if let (Some(first), Some(last)) = (due.first(), due.last()) {
+            let (version, marked) = self.mark(object, *first..last + 1).await?;
+            guard = OverwriteGuard::new(self.overwrites(), others.min(version.0));
+            self.osd().commit(version).await?;
+            for region in marked {
+                self.overwrites().is_marked(object, region, version.0, Transno(stable));
+            }
         }
         Ok(Some(guard))
     }
 
-    /// Gives the regions, and some around them, a version later than the stable point. Returns it.
+    /// Gives the regions, and some around them, a version later than the stable point. Returns it, and all these regions.
     async fn mark(
         self: &Rc<Self>,
         object: ObjectId,
         regions: Range<u64>,
-        stable: u64,
-    ) -> Result<Transno, OsdError> {
+    ) -> Result<(Transno, Vec<u64>), OsdError> {
         let width = self.overwrites().width(object);
         let regions = regions.start / width * width..regions.end.div_ceil(width) * width;
         let pins = self.pins_of(object, &regions).await?;
@@ -84,15 +96,17 @@ impl Objects {
         let credits =
             Credits { object_bytes: 0, ..Objects::write_credits(0, marked.len() as u64 * REGION_BYTES) };
         let room = self.osd().reserve(credits).await?;
-        let (transno, ()) = self.osd().transact(&pins, room, |tx| {
+        self.osd().transact(&pins, room, |tx| {
             let version = tx.transno().0;
+            let mut changed = Vec::new();
             for &region in &marked {
                 let mut row = block_of_tx(tx, object, region)?;
-                // Other writers may have changed it, or cut it off, meanwhile.
-                if row.written != 0 && row.version <= stable {
+                // Other writers may have cut it off meanwhile.
+                if row.written != 0 {
                     self.unverified().changes(object, region, row.version);
                     row.version = version;
                     tx.put(table::BLOCK, &block_key(object, region), row.encode());
+                    changed.push(region);
                 }
             }
             let key = object_key(object);
@@ -101,8 +115,7 @@ impl Objects {
                 row.version = version;
                 tx.put(table::OBJECT, &key, row.to_vec());
             }
-            Ok::<(), OsdError>(())
-        })?;
-        Ok(transno)
+            Ok::<_, OsdError>(changed)
+        })
     }
 }

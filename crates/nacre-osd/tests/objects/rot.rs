@@ -75,12 +75,14 @@ fn rot_of_stable_bytes_is_found_although_a_machine_was_lost_after_the_object_had
 #[test]
 fn no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage() {
     let (mut old_sums, mut new_bytes) = (0, 0);
-    for seed in 0..150 {
+    for seed in 0..400 {
         let mut rng = Rng::new(seed);
         let mut t = Target::format(&CrashDevice::new(u64::MAX));
         let regions = 1 + rng.below(9);
+        // Regions of which a part is written yet get rows without a mark, which the log may lose again.
+        let (holes, written) = if seed % 2 == 1 { (true, REGION / 2) } else { (false, REGION) };
         for region in 0..regions {
-            t.write(object(1), region * REGION, vec![1; REGION as usize]).expect("writes");
+            t.write(object(1), region * REGION, vec![1; written as usize]).expect("writes");
         }
         make_durable(&mut t);
         t.settle();
@@ -126,8 +128,8 @@ fn no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage() {
         assert!(before.is_ok(), "seed {seed}: {:?}", before.err());
         t.start_rechecksum();
         let (_, got) = t.read(object(1), 0, 4 << 20).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-        assert!(got.iter().all(|b| *b > 0), "seed {seed}");
-        old_sums += u32::from(got.iter().all(|b| *b == 1));
+        assert!(holes || got.iter().all(|b| *b > 0), "seed {seed}");
+        old_sums += u32::from(got.iter().all(|b| *b <= 1));
         new_bytes += u32::from(got.iter().any(|b| *b > 1));
         assert_eq!(t.check_rows(object(1)).1, [], "seed {seed}");
         // From here on a mismatch is damage again.

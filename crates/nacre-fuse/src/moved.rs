@@ -23,6 +23,8 @@ use std::time::Duration;
 const RETRY: Duration = Duration::from_secs(1);
 /// Stand-ins at a time; beyond it lookups within renames fail with ESTALE.
 const STAND_INS_MAX: usize = 65_536;
+/// Threads that look up one directory within [`RETRY`]; one more gets a stand-in at once.
+const PIDS_MAX: usize = 8;
 /// Directories that are noted.
 const KNOWN_MAX: usize = 400_000;
 /// Node numbers of stand-ins: no FID has them, because sequence 0 has the root directory only.
@@ -55,10 +57,11 @@ impl Forgotten {
 struct Place(u64);
 
 /// A lookup at another place.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Tried {
     place: Place,
-    pid: u32,
+    /// The threads that have looked it up, at most [`PIDS_MAX`].
+    pids: Vec<u32>,
     at: Instant,
     /// Given in reply to the second lookup.
     stand_in: Option<u64>,
@@ -133,9 +136,12 @@ impl Moved {
         }
         match &mut known.tried {
             Some(tried) if tried.place == place && now - tried.at < RETRY => {
-                let is_first =
-                    tried.stand_in.is_none() && (tried.pid != pid || std::mem::take(&mut tried.is_dropped));
-                if is_first || self.stand_ins.len() >= STAND_INS_MAX {
+                let is_new = !tried.pids.contains(&pid) && tried.pids.len() < PIDS_MAX;
+                if is_new {
+                    tried.pids.push(pid);
+                }
+                let is_first = is_new || std::mem::take(&mut tried.is_dropped);
+                if tried.stand_in.is_none() && is_first || self.stand_ins.len() >= STAND_INS_MAX {
                     return fid.ino();
                 }
                 if tried.stand_in.is_none() {
@@ -154,9 +160,10 @@ impl Moved {
             }
             tried => {
                 // A stand-in that the kernel still has at this place makes it drop the first reply.
-                let before = tried.as_ref().and_then(|tried| tried.stand_in);
+                let before =
+                    tried.as_ref().filter(|tried| tried.place == place).and_then(|tried| tried.stand_in);
                 let is_dropped = before.is_some_and(|number| self.stand_ins.contains_key(&number));
-                *tried = Some(Tried { place, pid, at: now, stand_in: None, is_dropped });
+                *tried = Some(Tried { place, pids: vec![pid], at: now, stand_in: None, is_dropped });
                 fid.ino()
             }
         }
@@ -183,6 +190,15 @@ impl Moved {
     /// The kernel has moved its entries: the first name to the second one, or exchanged them.
     pub(crate) fn renamed(&mut self, from: (u64, &[u8]), to: (u64, &[u8]), exchanged: bool) {
         let (from, to) = (self.place(from.0, from.1), self.place(to.0, to.1));
+        // The entry may be that of a stand-in.
+        for (fid, _) in self.stand_ins.values() {
+            let tried = self.known.get_mut(fid).and_then(|known| known.tried.as_mut());
+            match tried {
+                Some(tried) if tried.place == from => tried.place = to,
+                Some(tried) if tried.place == to && exchanged => tried.place = from,
+                _ => {}
+            }
+        }
         let (old, new) = (self.by_place.remove(&from), self.by_place.remove(&to));
         let mut put = |fid: Option<Fid>, place| {
             if let Some(fid) = fid
@@ -292,6 +308,14 @@ mod tests {
         moved.has_forgotten(stand_in, 2);
         assert_eq!((moved.own_number(stand_in), moved.own_number(again)), (None, Some(dir.ino())));
         assert_eq!(moved.own_number(dir.ino()), None);
+        // Moved again: the kernel has no stand-in there. Two threads look it up.
+        let elsewhere = (1, &b"elsewhere"[..]);
+        for pid in [8, PID] {
+            assert_eq!(moved.looked_up(dir, elsewhere, pid, at(1006)), dir.ino());
+        }
+        for pid in [8, PID] {
+            assert!(moved.looked_up(dir, elsewhere, pid, at(1007)) != dir.ino(), "{pid}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "crates/nacre-osd/src/object/overwrite.rs",
         &[("            self.osd().commit(version).await?;\n", "")],
     )
-    .found_by("nacre-osd", "objects", "no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage"),
+    .found_by("nacre-osd", "objects", "rot::no_loss_of_a_machine_during_an_overwrite_is_taken_for_damage"),
     planted(
         "a version that the log may lose counts as a mark",
         "crates/nacre-osd/src/object/overwrite.rs",

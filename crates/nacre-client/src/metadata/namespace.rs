@@ -33,7 +33,11 @@ impl Client {
                     Some(Found::NotThere) => return Err(Errno::ENOENT),
                     None => mdt.read_name(&Lookup { parent, name }).await?,
                 };
-                self.resolve(reply).await
+                match self.resolve(reply.clone()).await {
+                    // Who asks for the size gets the error. The name leads to the file all the same: it can be removed.
+                    Err(Errno::EIO) => Ok(ResolvedInode::of(&reply)),
+                    resolved => resolved,
+                }
             }
         }
     }

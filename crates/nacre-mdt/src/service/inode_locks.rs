@@ -13,12 +13,11 @@ use alloc::vec::Vec;
 use nacre_dlm::server::InodeClaim;
 use nacre_target::{ExportId, Reply, ReplyTail, Request};
 use nacre_types::{Codec, Errno, Fid, InodeBits, SizeState, Transno};
-use nacre_wire::Class;
-use nacre_wire::flags;
 use nacre_wire::mdt::{
     AwaitInodeLocks, CancelInodeLocks, EntryReply, FormerLocksEnded, INODE_LOCKS_MAX, InodeGrant, LockTail,
 };
 use nacre_wire::target::{Empty, features};
+use nacre_wire::{Class, Opcode, flags};
 
 /// Parts of an inode that a reply with its attributes can grant.
 const OF_INODE: InodeBits = InodeBits::ATTRS
@@ -52,13 +51,16 @@ impl Mdt {
     }
     /// Claims the lock of an inode whose attributes are read next.
     pub(crate) fn claim_inode(&self, claims: &mut Claims, fid: Fid) {
+        self.claim_bits(claims, fid, OF_INODE);
+    }
+    fn claim_bits(&self, claims: &mut Claims, fid: Fid, bits: InodeBits) {
         let Some(export) = claims.export else { return };
         let opens = self.opens().borrow();
         let is_sole =
             opens.sole_writer(fid).is_none_or(|(writer, _)| writer == export) && opens.writers(fid) <= 1;
         let others_write = !is_sole || opens.is_being_truncated(fid);
         drop(opens);
-        let claim = self.inode_locks().claim(self.core(), export, fid, OF_INODE.grantable(others_write));
+        let claim = self.inode_locks().claim(self.core(), export, fid, bits.grantable(others_write));
         claims.claims.extend(claim);
     }
     /// The inode of a claim has been read, under this name if there is one.
@@ -137,7 +139,9 @@ impl Mdt {
         let in_reply = changed.iter().map(|state| state.attr.fid).chain(described.iter().copied());
         let yours = in_reply.filter(|fid| self.is_sole_writer(request.export, *fid)).collect();
         let mut claims = Claims { export: Some(request.export), seen: transno, claims: Vec::new() };
-        described.iter().for_each(|fid| self.claim_inode(&mut claims, *fid));
+        // A client that makes files in batches removes them likewise, and would have to return OPEN for each batch before.
+        let bits = if request.opcode == Opcode::Batch { OF_INODE - InodeBits::OPEN } else { OF_INODE };
+        described.iter().for_each(|fid| self.claim_bits(&mut claims, *fid, bits));
         let (seen, granted) = self.grants(claims);
         if let Some(tail) = reply_tail(LockTail { seen, granted, changed, removed, yours }) {
             request.set_reply_tail(tail);

@@ -23,7 +23,6 @@ struct Lost {
     /// Processes that had locked the file through it.
     processes: BTreeSet<u32>,
     /// Processes that the log has named.
-    /// Processes that the log has named.
     logged: BTreeSet<u32>,
 }
 

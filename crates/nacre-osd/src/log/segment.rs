@@ -12,6 +12,7 @@
 //! (`maintenance/flush.rs`).
 
 use crate::crc::crc32c;
+use crate::object::checksum::zeros;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -22,6 +23,8 @@ pub(crate) const LOG_VERSION: u32 = 1;
 pub(crate) const SEGMENT_HEADER_BYTES: usize = 64;
 pub(crate) const RECORD_HEADER_BYTES: usize = 40;
 const ALIGN: usize = 8;
+/// Unit in which the kernel caches files.
+const PAGE_BYTES: u64 = 4096;
 
 /// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +109,8 @@ pub(crate) struct LogWriter {
     /// Bytes of this visit, to be written before `position` of the last segment.
     buffer: Vec<u8>,
     buffer_at: u64,
+    /// End of the pages of the last segment that were written.
+    paged_to: u64,
     /// Bytes of the largest of the latest visits.
     visit_bytes: usize,
     /// Writes of this visit to segments that are now full.
@@ -140,6 +145,7 @@ impl LogWriter {
             seed: 0,
             buffer: Vec::new(),
             buffer_at: 0,
+            paged_to: 0,
             visit_bytes: 0,
             full: Vec::new(),
             ready: VecDeque::new(),
@@ -316,27 +322,31 @@ impl LogWriter {
             synced_lsn: self.last_lsn - 1,
         });
         self.buffer_at = 0;
+        self.paged_to = 0;
         self.buffer.extend_from_slice(&id.header(self.last_lsn));
         self.position = SEGMENT_HEADER_BYTES as u64;
         self.record_at = self.buffer.len();
         self.buffer.extend_from_slice(&record);
     }
+    /// The first write to a page fills it with zeros up to its end: otherwise the kernel would read the page from the device
+    /// first if its cache has forgotten it, and the island would wait for that.
     fn flush_buffer(&mut self) {
         if self.buffer.is_empty() {
             return;
         }
-        let number = self.segments.back().expect("bytes belong to a segment").number;
+        let &Segment { number, bytes, .. } = self.segments.back().expect("bytes belong to a segment");
         // Capacity for a visit like the latest ones: allocators serve small pieces faster.
         self.visit_bytes = self.buffer.len().max(self.visit_bytes - self.visit_bytes / 16);
         let capacity = self.visit_bytes.next_multiple_of(256).min(4096);
         let data = core::mem::replace(&mut self.buffer, Vec::with_capacity(capacity));
-        let len = data.len() as u64;
-        self.full.push(StoreOp::Write {
-            file: FileId::Log(number),
-            offset: self.buffer_at,
-            data: alloc::vec![Bytes::from(data)],
-        });
-        self.buffer_at += len;
+        let end = self.buffer_at + data.len() as u64;
+        let mut data = alloc::vec![Bytes::from(data)];
+        if end > self.paged_to {
+            self.paged_to = end.next_multiple_of(PAGE_BYTES).min(bytes);
+            data.extend(zeros(self.paged_to - end));
+        }
+        self.full.push(StoreOp::Write { file: FileId::Log(number), offset: self.buffer_at, data });
+        self.buffer_at = end;
     }
     /// Takes the writes of this visit, in order.
     pub(crate) fn take_writes(&mut self, out: &mut Vec<StoreOp>) {
@@ -580,6 +590,40 @@ mod tests {
         w.synced(210);
         assert!(w.unsynced().is_empty());
         assert_eq!(w.drop_through(210).len(), files.len() - 1);
+    }
+
+    #[test]
+    fn every_page_is_whole_in_the_first_write_to_it_and_no_write_changes_an_earlier_record() {
+        let mut w = writer();
+        let mut files = alloc::collections::BTreeMap::new();
+        let mut paged = alloc::collections::BTreeMap::new();
+        for n in 0..300u32 {
+            w.begin();
+            w.put(&n.to_be_bytes(), &alloc::vec![n as u8; (n as usize * 37) % 9000]);
+            w.end(RecordKind::Change, u64::from(n));
+            let mut ops = Vec::new();
+            w.take_writes(&mut ops);
+            for op in &ops {
+                let StoreOp::Write { file: FileId::Log(number), offset, data } = op else { continue };
+                let end = offset + data.iter().map(|b| b.len() as u64).sum::<u64>();
+                let reached = paged.entry(*number).or_insert(0);
+                assert!(offset <= reached, "the write begins in a page that is cached, or with one");
+                assert!(end <= *reached || end % PAGE_BYTES == 0, "{offset}..{end} beyond {reached}");
+                assert!(end <= 64 << 10);
+                *reached = end.max(*reached);
+            }
+            apply(&mut files, &ops);
+        }
+        let mut lsn = 10;
+        for bytes in files.values() {
+            let header = SegmentHeader::parse(bytes).unwrap();
+            let mut scan = Scan::new(&header, bytes);
+            while let Some(record) = scan.next() {
+                lsn += 1;
+                assert_eq!(record.lsn, lsn);
+            }
+        }
+        assert_eq!(lsn, 310);
     }
 
     #[test]

@@ -3,9 +3,11 @@
 mod support;
 
 use nacre_client::{Client, CreateArgs, WriteArgs};
+use nacre_node::{FileId, Store, StoreDone, StoreError, StoreOp};
 use nacre_sim::cluster::Cluster;
 use nacre_types::{Errno, Fid, LayoutTemplate, OstIndex, SetAttr};
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use support::{FILE, SEC, new, run};
 
 const MIB: usize = 1 << 20;
@@ -230,5 +232,45 @@ fn statfs_shows_the_space_of_a_file_that_was_removed_just_before() {
         .expect("written and removed");
         assert!(after >= before + 60 * MIB as u64, "seed {seed}: {before} bytes, then {after}");
         assert!(listed > 60 * MIB as u64, "seed {seed}: {listed} bytes on the OST");
+    }
+}
+
+/// Writes down whose bytes are put on stable storage.
+struct SyncWatch {
+    below: Arc<dyn Store>,
+    synced: Mutex<Vec<Fid>>,
+}
+impl Store for SyncWatch {
+    fn execute(&self, op: StoreOp) -> Result<StoreDone, StoreError> {
+        if let StoreOp::Sync { file: FileId::Blob(object) }
+        | StoreOp::SyncWritten { file: FileId::Blob(object), .. } = op
+        {
+            self.synced.lock().expect("not poisoned").push(object.fid);
+        }
+        self.below.execute(op)
+    }
+}
+
+/// The destroys of a removed file are committed without the bytes of other files, so that `df` and `rm` do not wait for
+/// what a neighbour writes.
+#[test]
+fn statfs_after_a_removal_does_not_wait_for_the_bytes_of_other_files() {
+    for seed in 1..=4 {
+        let mut c = cluster(seed);
+        let (ost, mount) = (c.servers[2], c.mounts[0]);
+        c.world.kill(ost);
+        let watch = Arc::new(SyncWatch { below: c.stores[2].clone(), synced: Mutex::default() });
+        c.world.set_store(ost, watch.clone());
+        c.world.start(ost);
+        run(&mut c, mount, async |client| fill(&client, "file", 0, MIB).await).expect("written");
+        c.world.run_for(10 * SEC);
+        let neighbour = run(&mut c, mount, async |client| {
+            fill(&client, "neighbour", 0, 4 * MIB).await?;
+            remove(&client, "file").await?;
+            client.statfs().await?;
+            client.lookup(Fid::ROOT, b"neighbour").await
+        });
+        let fid = neighbour.expect("removed").attr.fid;
+        assert!(!watch.synced.lock().expect("not poisoned").contains(&fid), "seed {seed}");
     }
 }

@@ -16,6 +16,7 @@ codec_enum! {
         Status = 0x08,
         Shutdown = 0x09,
         RecoveryRows = 0x0a,
+        Commit = 0x0b,
         // MGS
         RegisterTarget = 0x10,
         ListTargets = 0x11,
@@ -150,6 +151,7 @@ impl Opcode {
             | Self::SetParam
             | Self::Statfs
             | Self::Sync
+            | Self::Commit
             | Self::Status
             | Self::Shutdown
             | Self::RecoveryRows

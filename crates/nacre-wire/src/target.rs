@@ -197,8 +197,13 @@ impl StatfsReply {
     }
 }
 codec_struct! {
-    /// Commits every change that was answered before.
+    /// Puts every byte that was written and every change that was replied to before on stable storage.
     pub struct Sync {}
+}
+
+codec_struct! {
+    /// Commits every change that was replied to before; bytes of objects are not waited for.
+    pub struct Commit {}
 }
 
 rpc! {
@@ -210,4 +215,5 @@ rpc! {
     Statfs => Statfs, Read, StatfsReply;
     RecoveryRows => RecoveryRows, Read, RecoveryRowsReply;
     Sync => Sync, Read, Empty;
+    Commit => Commit, Read, Empty;
 }

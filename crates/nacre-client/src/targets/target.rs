@@ -138,6 +138,7 @@ fn request_name(opcode: Opcode) -> &'static str {
         Opcode::SetParam => "set_param",
         Opcode::Statfs => "statfs",
         Opcode::Sync => "sync",
+        Opcode::Commit => "commit",
         Opcode::Status => "status",
         Opcode::Shutdown => "shutdown",
         Opcode::RecoveryRows => "recovery_rows",

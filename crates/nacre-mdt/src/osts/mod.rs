@@ -70,6 +70,8 @@ pub(crate) struct Ost {
     pub(crate) destroyed: WaitList,
     /// It has executed the destroys that changes up to this one have asked for.
     destroyed_to: Cell<Transno>,
+    /// Callers that wait for destroys: rounds request the commits that they wait for.
+    hurrying: Cell<u32>,
     low: WaitList,
     /// The administrator allows new files on it.
     active: Cell<bool>,
@@ -422,6 +424,7 @@ impl Osts {
             in_hand: Cell::new(false),
             destroyed: ctx.wait_list(),
             destroyed_to: Cell::new(Transno(0)),
+            hurrying: Cell::new(0),
             low: ctx.wait_list(),
             active: Cell::new(active),
             full: Cell::new(false),

@@ -96,10 +96,13 @@ impl Mdt {
         if self.core().osd.scan(DESTROY, &from, &to, 1).await?.is_empty() {
             return Ok(false);
         }
+        // For a round that waits already; later ones see that somebody waits.
         self.core().osd.request_commit();
+        ost.hurrying.set(ost.hurrying.get() + 1);
         while ost.destroyed_to.get() < asked && ost.owes_destroys() && self.core().ctx.now() < until {
             let _executed = self.core().ctx.timeout(until, ost.destroyed.wait()).await;
         }
+        ost.hurrying.set(ost.hurrying.get() - 1);
         Ok(true)
     }
 }

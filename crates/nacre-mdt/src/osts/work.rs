@@ -18,7 +18,7 @@ use nacre_node::{RpcError, join_all};
 use nacre_osd::{Credits, Table};
 use nacre_types::{Errno, Fid, ObjectId, Owner};
 use nacre_wire::ost::{Destroy, SetOwner};
-use nacre_wire::target::Sync;
+use nacre_wire::target::Commit;
 use tracing::{debug, warn};
 
 /// Rows of one round; a round ends with one commit of the OST.
@@ -68,6 +68,9 @@ impl Mdt {
             return Ok(0);
         }
         let written = self.core().osd.last_transno();
+        if ost.hurrying.get() > 0 {
+            self.core().osd.request_commit();
+        }
         self.core().osd.committed(written).await.map_err(|e| RpcError::Errno(e.into()))?;
         for some in destroys.chunks(IN_FLIGHT) {
             let calls = some.iter().map(|(fid, row)| async move {
@@ -86,7 +89,7 @@ impl Mdt {
                 charged.push((*fid, done?));
             }
         }
-        ost.peer.call(&Sync {}).await?;
+        ost.peer.call(&Commit {}).await?;
         for some in destroys.chunks(SLICE) {
             self.delete_rows(ost, some).await?;
             self.core().ctx.yield_now().await;

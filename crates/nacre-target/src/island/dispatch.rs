@@ -214,6 +214,10 @@ impl<S: Service> Inner<S> {
                 Box::pin(core.osd.commit(core.osd.last_transno())).await?;
                 Ok(Reply::of(&Empty {}))
             }
+            Opcode::Commit => {
+                Box::pin(core.osd.commit(core.osd.last_transno())).await?;
+                Ok(Reply::of(&Empty {}))
+            }
             Opcode::GetParams => {
                 let pattern = request.args::<GetParams>()?.pattern;
                 let mut params = core.all_params(&**service);

@@ -161,6 +161,7 @@ messages! {
         SetParam = SetParam { name: "a.b".into(), value: "1".into() };
         Statfs = Statfs {};
         Sync = Sync {};
+        Commit = Commit {};
         RegisterTarget = RegisterTarget {
             fs: fs(), kind: TargetKind::Mdt, index: 0,
             identity: Identity { uuid: uuid(), incarnations: vec![incarnation()] },

@@ -186,6 +186,7 @@ async fn piece(
         data: data.into(),
         kill_suidgid: None,
         sync: false,
+        from_cache: false,
     };
     *at += len;
     client.write(args).await

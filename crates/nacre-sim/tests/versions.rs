@@ -73,6 +73,7 @@ impl Scene {
                 data,
                 kill_suidgid: None,
                 sync: false,
+                from_cache: false,
             };
             client.write(args).await
         });

@@ -7,7 +7,7 @@
 //! FID.
 
 pub(crate) mod imports;
-mod lock_returns;
+pub(crate) mod lock_returns;
 pub(crate) mod mdt;
 pub(crate) mod mount;
 mod open_reports;

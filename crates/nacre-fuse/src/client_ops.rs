@@ -71,10 +71,10 @@ impl Ops for ClientOps {
         self.client.fill(handle, offset, len).await
     }
     fn fopen_flags(&self, handle: OpenHandle) -> u32 {
-        if self.client.is_cached(handle) {
-            fopen::KEEP_CACHE
-        } else {
-            fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES
+        match self.client.is_cached(handle) {
+            true if self.client.changes_atime(handle) => 0,
+            true => fopen::KEEP_CACHE,
+            false => fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
         }
     }
     async fn write(&self, args: WriteArgs) -> Answer<u32> {

@@ -136,6 +136,16 @@ impl Client {
     pub fn is_cached(&self, handle: OpenHandle) -> bool {
         self.files.handle(handle).is_ok_and(|open| open.is_cached())
     }
+    /// Whether the next read through a new handle changes the access time: it must be requested, and not come from what the
+    /// kernel has cached.
+    pub fn changes_atime(&self, handle: OpenHandle) -> bool {
+        let policy = self.config.atime;
+        !self.config.read_only
+            && self
+                .files
+                .handle(handle)
+                .is_ok_and(|open| open.file.accessed.is_due(open.atime(policy), self.now()))
+    }
 
     /// Last close: `flock_owner` drops that flock; whatever OFD locks the handle has go too.
     pub async fn release(&self, handle: OpenHandle, flock_owner: Option<u64>) -> Result<(), Errno> {

@@ -1,8 +1,8 @@
 //! Write-back of object bytes: tracks the objects whose bytes are not on stable storage, and syncs them.
 //!
-//! The task advances `last_stable`. A row records it, so that a restart claims no more than was durable, and syncs only
-//! objects that were changed later. While an object is being written, the device begins with its bytes early
-//! ([`EARLY_BYTES`]), so that a sync finds little to do.
+//! The task advances `last_stable` and records it in a row. A restart therefore claims no more than was durable, and syncs
+//! only objects that were changed later. The device begins to write an object's bytes early ([`EARLY_BYTES`]), so that a
+//! later sync finds little to do.
 //!
 //! Invariants: an object is in [`Unstable`] from the apply of a write until a sync that began after it has
 //! succeeded; a failed sync is never repeated (the kernel has dropped the pages): the object is quarantined. A sync that

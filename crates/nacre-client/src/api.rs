@@ -102,8 +102,6 @@ pub struct WriteArgs {
     pub kill_suidgid: Option<Caller>,
     /// The call returns when the data is durable (O_SYNC, O_DSYNC).
     pub sync: bool,
-    /// The bytes come from the kernel's page cache: a page of a mapping.
-    pub from_cache: bool,
 }
 
 /// fallocate(2) without a mode, or with KEEP_SIZE.

@@ -2,7 +2,6 @@
 //! the calls are in the folders of their subjects (`data`, `files`, `metadata`, `locks`).
 
 use crate::api::MountConfig;
-use crate::cache::pages::Pages;
 use crate::files::lost::LostHandles;
 use crate::files::table::Files;
 use crate::locks::extents::ExtentLocks;
@@ -15,7 +14,6 @@ use core::cell::Cell;
 use core::time::Duration;
 use nacre_node::{Ctx, Event, join_all};
 use nacre_types::{Errno, LockCookie, OpenHandle};
-use nacre_wire::params::MountParam;
 
 /// An unmount waits that long for calls under way, and for each farewell.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -28,7 +26,6 @@ pub struct Client {
     pub(crate) mount: Mount,
     pub(crate) files: Rc<Files>,
     pub(crate) locks: ExtentLocks,
-    pages: Rc<Pages>,
     pub(crate) lost: LostHandles,
     pub(crate) stats: Stats,
     /// Last number given to a handle or a lock.
@@ -46,7 +43,6 @@ impl Client {
             files: Rc::default(),
             lost: LostHandles::default(),
             locks: ExtentLocks::default(),
-            pages: Pages::new(ctx, MountParam::PageCache.row().default_switch()),
             stats: Stats::new(ctx),
             last_number: Cell::new(0),
             me: me.clone(),
@@ -63,8 +59,7 @@ impl Client {
 
     /// Whether no file is open and no call waits: for leak checks at rest.
     pub fn is_idle(&self) -> bool {
-        let is_idle = self.files.is_idle() && self.locks.is_idle() && self.pages.is_idle();
-        is_idle && self.mount.mdts().iter().all(|mdt| mdt.is_idle())
+        self.files.is_idle() && self.locks.is_idle() && self.mount.mdts().iter().all(|mdt| mdt.is_idle())
     }
 
     /// Requests under way and slots in use, by target: none while the mount is idle.
@@ -74,10 +69,6 @@ impl Client {
         left.collect()
     }
 
-    /// The bytes that the kernel keeps.
-    pub(crate) fn pages(&self) -> &Rc<Pages> {
-        &self.pages
-    }
     /// A cookie for a waiting lock.
     pub fn new_cookie(&self) -> LockCookie {
         LockCookie(self.next_number())
@@ -111,7 +102,6 @@ impl Client {
                 );
             }
         }
-        self.pages.set_on(false);
         self.mount.stop_caches(); // locks end with the disconnect
         self.mount.stop();
         let farewells = self.mount.targets().into_iter().map(|target| async move {

@@ -1,7 +1,6 @@
 //! The parameters of a mount, `llite.*`, `mgc.*`, `mdc.*`, `osc.*`: the arms of the rows in `nacre-wire/src/params/table.rs`.
 
 use crate::api::MountConfig;
-use crate::cache::data_locks::DataLocks;
 use crate::client::Client;
 use crate::targets::imports;
 use crate::targets::mdt::Mdt;
@@ -48,10 +47,6 @@ impl Client {
             params
                 .extend(bind("ldlm.namespaces", device_name(&device), |param| namespace_param(param, &mdt)));
         }
-        for locks in self.pages().all_locks() {
-            let Some(device) = self.device(locks.ost()) else { continue };
-            params.extend(bind("ldlm.namespaces", device_name(&device), |param| data_param(param, &locks)));
-        }
         for target in self.mount.targets() {
             let Some(device) = self.device(&target) else { continue };
             params.extend(bind(&device, "", |param| self.import_param(param, &target, &device, source)));
@@ -63,7 +58,6 @@ impl Client {
         match param {
             MountParam::Stats => Arm::counters(self.stats.render(), || self.stats.clear()),
             MountParam::Uuid => Arm::shown(self.mount.uuid()),
-            MountParam::PageCache => Arm::switch(self.pages().is_wanted(), |on| self.pages().set_on(on)),
             MountParam::DirAttrCache => Arm::switch(self.mount.caches(), |on| self.mount.set_caches(on)),
         }
     }
@@ -122,25 +116,6 @@ impl Client {
 /// `demo-MDT0000-mdc-0011223344556677` of `mdc.demo-MDT0000-mdc-0011223344556677`.
 fn device_name(device: &str) -> &str {
     device.split_once('.').map_or(device, |(_, name)| name)
-}
-
-/// A parameter of the data locks that an OST has granted.
-fn data_param(param: NamespaceParam, locks: &Rc<DataLocks>) -> Arm<'static> {
-    let (count, limit) = locks.lock_count();
-    let (revokes, cancels) = locks.ends();
-    let (hits, misses) = locks.answers();
-    match param {
-        NamespaceParam::LruSize => {
-            let locks = locks.clone();
-            Arm::number(limit, move |limit| locks.set_limit(limit))
-        }
-        NamespaceParam::LockCount => Arm::shown(count),
-        NamespaceParam::Names | NamespaceParam::Bytes => Arm::shown_if(None::<u64>),
-        NamespaceParam::Hits => Arm::shown(hits),
-        NamespaceParam::Misses => Arm::shown(misses),
-        NamespaceParam::Revokes => Arm::shown(revokes),
-        NamespaceParam::Cancels => Arm::shown(cancels),
-    }
 }
 
 /// A parameter of the locks of inodes that an MDT has granted, and of what is kept under them.

@@ -335,8 +335,6 @@ pub mod fattr {
 }
 
 pub const WRITE_CACHE: u32 = 1;
-/// A READ by a system call, not for the page cache (`ReadIn::read_flags`).
-pub const READ_LOCKOWNER: u32 = 1 << 1;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 pub const LK_FLOCK: u32 = 1;

@@ -1,6 +1,5 @@
 //! The mount's file system: the client core. Calls are passed on unchanged.
 
-use crate::abi::fopen;
 use crate::ops::Ops;
 use bytes::Bytes;
 use nacre_client::{
@@ -66,16 +65,6 @@ impl Ops for ClientOps {
     }
     async fn read(&self, handle: OpenHandle, offset: u64, len: u32) -> Answer<Vec<Bytes>> {
         self.client.read(handle, offset, len).await
-    }
-    async fn fill(&self, handle: OpenHandle, offset: u64, len: u32) -> Answer<Vec<Bytes>> {
-        self.client.fill(handle, offset, len).await
-    }
-    fn fopen_flags(&self, handle: OpenHandle) -> u32 {
-        match self.client.is_cached(handle) {
-            true if self.client.changes_atime(handle) => 0,
-            true => fopen::KEEP_CACHE,
-            false => fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
-        }
     }
     async fn write(&self, args: WriteArgs) -> Answer<u32> {
         self.client.write(args).await

@@ -19,7 +19,7 @@ use crate::stats::{OpStats, Served};
 use crate::uring::{Ticket, Transport};
 use nacre_client::{Attach, KernelCache as _, Stale};
 use nacre_node::{Ctx, Effect, Promise, TaskId};
-use nacre_types::{Errno, Extent, Fid, Instant};
+use nacre_types::{Errno, Fid, Instant};
 use std::any::Any;
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeMap;
@@ -123,10 +123,6 @@ impl<O: Ops> Door<O> {
         }
         let dir = request.fid().ok().filter(|dir| request.locks_directory(*dir));
         self.kernel.grant(request.header.pid, dir, request.opcode() == op::READDIRPLUS)
-    }
-    /// The kernel may get pages of a file.
-    pub(crate) fn note_pages(&self, fid: Fid) {
-        self.kernel.note_pages(fid);
     }
     /// A request has changed the entries of `dir`; called before its reply.
     pub(crate) async fn changed(&self, request: &FuseRequest, dir: Fid) {
@@ -350,11 +346,6 @@ impl Surroundings for AroundKernel {
     }
     fn changes(&self, dir: Fid) -> bool {
         self.any(|request| request.changes_directory(dir))
-    }
-    fn filling(&self, fid: Fid) -> Vec<Extent> {
-        let running = self.running.borrow();
-        let fills = running.values().filter_map(|r| r.request.filled()).filter(|(of, _)| *of == fid);
-        fills.map(|(_, range)| range).collect()
     }
     fn send(&self, order: Order) {
         self.ctx.push(Effect::Door(Box::new(FuseEffect::Notify(order))));

@@ -15,12 +15,6 @@
 //! (`neighbours.rs`). INC_EPOCH leaves attributes alone; INVAL_INODE of attributes
 //! takes no lock, so it is always sent.
 //!
-//! Pages are forgotten by INVAL_INODE with a range. It waits for pages that are locked for a READ which we have not answered,
-//! and that READ may wait for the lock that is to be returned. So the ranges of such READs are left out: their pages are empty
-//! yet, and the client decides at the reply whether they may stay. READs that come meanwhile lock further pages, so when the
-//! notification has not returned after [`PAGES_PATIENCE`], it is made anew and written by another thread; the first one that
-//! returns counts. The client sees to it that pages under its locks are never dirty: the kernel would write them back first.
-//!
 //! **Attributes without a validity.** The kernel discards attributes of LOOKUP, GETATTR and READDIRPLUS that it asked for
 //! before an INVAL_INODE, but takes over those of SETATTR and LINK without a look. So these have none (`handlers`). Those of
 //! an inode that is new to the kernel are taken over without a look too, but under the lock of the directory: while such a
@@ -35,7 +29,7 @@ use crate::notify::{Batch, HAS_NEIGHBOURS, NO_NAME, Notification, Notifier};
 use crate::unsettled::Unsettled;
 use nacre_client::{KernelCache, Stale, Validity};
 use nacre_node::{Awaited, Ctx, Promise};
-use nacre_types::{Extent, Fid, Instant};
+use nacre_types::{Fid, Instant};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -43,7 +37,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
 /// More names than this are forgotten by an epoch.
@@ -56,10 +49,6 @@ const BEGIN_PATIENCE: Duration = Duration::from_millis(20);
 /// How long callers are waited for that may not have taken over a reply, while a notification behind the lock of their
 /// directory waits: they run, unless they wait behind a change that itself waits for the lock that is to be returned.
 const SETTLE_PATIENCE: Duration = Duration::from_millis(100);
-/// How long INVAL_INODE of pages may wait at first; the time doubles with each attempt.
-const PAGES_PATIENCE: Duration = Duration::from_millis(1);
-/// Attempts to invalidate pages; then the ones under way are waited for.
-const PAGES_ATTEMPTS: u32 = 8;
 /// A shorter validity is not worth its notification.
 const VALIDITY_MIN: Duration = Duration::from_millis(200);
 /// Inodes whose attributes the kernel may have at a time; more get no validity.
@@ -187,8 +176,6 @@ pub(crate) trait Surroundings {
     fn holds_request_of(&self, dir: Fid) -> bool;
     /// Whether a change of a directory's entries is running.
     fn changes(&self, dir: Fid) -> bool;
-    /// Bytes of a file for which the kernel has locked pages until we answer a READ.
-    fn filling(&self, fid: Fid) -> Vec<Extent>;
     /// Passes notifications to the front end.
     fn send(&self, order: Order);
 }
@@ -203,8 +190,6 @@ struct State {
     inodes: RefCell<Inodes>,
     /// The end of the latest validity of a name.
     names_until: Cell<Instant>,
-    /// Files of which the kernel may have pages.
-    pages: RefCell<BTreeSet<Fid>>,
     unsettled: RefCell<Unsettled>,
     orders: RefCell<BTreeMap<u64, Promise<Written>>>,
     next_order: Cell<u64>,
@@ -230,7 +215,6 @@ impl KernelDoor {
             generation: Cell::new(0),
             inodes: RefCell::default(),
             names_until: Cell::default(),
-            pages: RefCell::default(),
             unsettled: RefCell::default(),
             orders: RefCell::default(),
             next_order: Cell::new(0),
@@ -261,10 +245,6 @@ impl KernelDoor {
                 self.0.ctx.spawn(async move { state.forget(vec![Stale::All], generation, true).await });
             }
         }
-    }
-    /// The kernel may get pages of a file.
-    pub(crate) fn note_pages(&self, fid: Fid) {
-        self.0.pages.borrow_mut().insert(fid);
     }
     /// A thread has made a request.
     pub(crate) fn settle(&self, pid: u32) {
@@ -301,11 +281,6 @@ impl KernelDoor {
             let notifications = everything(link, &mut inodes);
             // At once: the next island of this mount begins with this generation.
             link.gate.raise(self.0.generation.get() + 1);
-            let pages = self.0.pages.try_borrow_mut().map(|mut pages| std::mem::take(&mut *pages));
-            for fid in pages.unwrap_or_default() {
-                let pages = Notification::InvalInode { fid, pages: Some((0, 0)) };
-                drop(link.notifier.submit(pages, Box::new(|_| {})));
-            }
             let batch = Batch { notifications, is_forced: true, ..Batch::default() };
             // Refused only if the notifier is stuck or stopped: then the validities run out.
             drop(link.notifier.submit(batch, Box::new(|_| {})));
@@ -345,7 +320,6 @@ impl State {
         let now = self.ctx.now();
         let mut prompt = Vec::new();
         let mut names = Vec::new();
-        let mut pages = Vec::new();
         // Repeated when the callers that may bring them back have left their directories.
         let mut again = Vec::new();
         for stale in stale {
@@ -367,10 +341,6 @@ impl State {
                             again.push((Bringing::Inode(fid), dirs, attributes));
                         }
                     }
-                }
-                Stale::Pages { fid, range } => {
-                    self.inodes.borrow_mut().remove(fid);
-                    pages.push((fid, range));
                 }
                 Stale::Name { parent, name } if link.has_epoch => names.push((parent, name)),
                 // Names had no validity.
@@ -396,7 +366,6 @@ impl State {
             .collect();
         let entries = (!entries.is_empty()).then(|| self.order(to, entries));
         self.promptly(to, prompt).await;
-        self.drop_pages(to, pages).await;
         for (what, dirs, notifications) in again {
             self.behind(to, what, &dirs, notifications).await;
         }
@@ -415,51 +384,6 @@ impl State {
             let epoch = vec![Notification::IncEpoch];
             self.behind(to, Bringing::Listing, &dirs, epoch).await;
         }
-    }
-
-    /// Has the kernel drop pages, and ask for the attributes of their files.
-    async fn drop_pages(&self, to: To<'_>, pages: Vec<(Fid, Extent)>) {
-        if pages.is_empty() {
-            return;
-        }
-        for (fid, _) in pages.iter().filter(|(_, range)| *range == Extent::ALL) {
-            self.pages.borrow_mut().remove(fid);
-        }
-        let mut orders = Vec::new();
-        let mut attempts = 0;
-        loop {
-            if attempts < PAGES_ATTEMPTS || orders.is_empty() {
-                let all = pages.iter().flat_map(|(fid, range)| self.invalidation(*fid, *range)).collect();
-                orders.push(self.order(to, all).written);
-            }
-            let until = self.ctx.now() + PAGES_PATIENCE * (1 << attempts.min(PAGES_ATTEMPTS));
-            match self.ctx.timeout(until, first_done(&mut orders)).await {
-                Some(Written::Done | Written::LeftOut) => return,
-                Some(Written::Failed) => self.ctx.sleep(PAGES_PATIENCE).await,
-                None => to.link.gate.count(Counted::Blocked),
-            }
-            attempts += 1;
-        }
-    }
-    /// The notifications that drop a range of a file, without the pages that are locked for a READ.
-    fn invalidation(&self, fid: Fid, range: Extent) -> Vec<Notification> {
-        let mut locked = self.door.filling(fid);
-        locked.sort_unstable_by_key(|range| range.start);
-        let mut out = vec![Notification::InvalInode { fid, pages: None }];
-        let mut drop_between = |start: u64, end: u64| {
-            if start < end {
-                // Length 0: to the end.
-                let len = if end >= i64::MAX as u64 { 0 } else { end - start };
-                out.push(Notification::InvalInode { fid, pages: Some((start, len)) });
-            }
-        };
-        let mut at = range.start;
-        for fill in locked.iter().filter(|fill| fill.overlaps(range)) {
-            drop_between(at, fill.start);
-            at = at.max(fill.end);
-        }
-        drop_between(at, range.end);
-        out
     }
 
     /// Writes notifications that never wait, once the callers in these directories have taken over their replies: they have
@@ -543,31 +467,6 @@ struct To<'a> {
     generation: u64,
     /// Also if neighbours are detached.
     is_forced: bool,
-}
-
-/// The result of the first of some orders that is written. Those that are removed here have failed.
-async fn first_done(orders: &mut Vec<Awaited<Written>>) -> Written {
-    std::future::poll_fn(|cx| {
-        let mut failed = false;
-        let mut done = false;
-        orders.retain_mut(|order| match Pin::new(order).poll(cx) {
-            Poll::Ready(Some(Written::Failed)) => {
-                failed = true;
-                false
-            }
-            Poll::Ready(Some(Written::Done | Written::LeftOut) | None) => {
-                done = true;
-                false
-            }
-            Poll::Pending => true,
-        });
-        match (done, failed && orders.is_empty()) {
-            (true, _) => Poll::Ready(Written::Done),
-            (false, true) => Poll::Ready(Written::Failed),
-            (false, false) => Poll::Pending,
-        }
-    })
-    .await
 }
 
 /// Notifications under way.
@@ -658,7 +557,6 @@ mod tests {
         orders: Rc<RefCell<Vec<Order>>>,
         locked: Rc<Cell<bool>>,
         changes: Rc<Cell<bool>>,
-        filling: Rc<RefCell<Vec<Extent>>>,
     }
     impl Surroundings for Around {
         fn holds_request_of(&self, _: Fid) -> bool {
@@ -666,9 +564,6 @@ mod tests {
         }
         fn changes(&self, _: Fid) -> bool {
             self.changes.get()
-        }
-        fn filling(&self, _: Fid) -> Vec<Extent> {
-            self.filling.borrow().clone()
         }
         fn send(&self, order: Order) {
             self.orders.borrow_mut().push(order);
@@ -796,42 +691,6 @@ mod tests {
         let forgotten = w.kernel.overlapped(fid(9), 8).unwrap();
         w.ctx.spawn(forgotten);
         assert_eq!(w.run(0, true), [vec![attributes(9)]]);
-    }
-
-    fn pages(n: u32, start: u64, len: u64) -> Notification {
-        Notification::InvalInode { fid: fid(n), pages: Some((start, len)) }
-    }
-
-    #[test]
-    fn pages_that_wait_for_a_reply_are_left_out_and_others_are_tried_again() {
-        let mut w = World::new();
-        let all = || Stale::Pages { fid: fid(1), range: Extent::ALL };
-        w.forget(vec![all()]);
-        assert_eq!(w.run(0, true), [vec![attributes(1), pages(1, 0, 0)]]);
-        let page = |n: u64| Extent::new(n << 12, (n + 1) << 12);
-        *w.around.filling.borrow_mut() = vec![page(5), page(2), page(3)];
-        w.forget(vec![all()]);
-        let around =
-            vec![attributes(1), pages(1, 0, 2 << 12), pages(1, 4 << 12, 1 << 12), pages(1, 6 << 12, 0)];
-        assert_eq!(w.run(0, false), [around]);
-        assert!(w.run(0, false).is_empty());
-        // It waits in the kernel for a READ that has come since.
-        *w.around.filling.borrow_mut() = vec![page(0)];
-        assert_eq!(w.run(1, true), [vec![attributes(1), pages(1, 1 << 12, 0)]]);
-        assert_eq!(w.ctx.live_tasks(), 0, "the first that is written counts");
-        w.forget(vec![Stale::Pages { fid: fid(1), range: page(0) }]);
-        assert_eq!(w.run(0, true), [vec![attributes(1)]], "all of it is being filled");
-    }
-
-    #[test]
-    fn pages_are_dropped_however_long_the_kernel_takes() {
-        let mut w = World::new();
-        w.forget(vec![Stale::Pages { fid: fid(1), range: Extent::ALL }]);
-        let attempts: usize = (0..2000).map(|_| w.run(1, false).len()).sum();
-        assert_eq!((attempts, w.ctx.live_tasks()), (PAGES_ATTEMPTS as usize, 1));
-        w.kernel.event(KernelEvent::Written { number: 0, result: Written::Done });
-        w.run(0, false);
-        assert_eq!(w.ctx.live_tasks(), 0);
     }
 
     #[test]

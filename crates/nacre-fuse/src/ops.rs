@@ -53,10 +53,10 @@ pub trait Ops: 'static {
     fn set_kernel_cache(&self, kernel: Rc<dyn KernelCache>) {
         drop(kernel);
     }
-    /// How a handle is served: bits of `abi::fopen`. By requests, unless locks cover the page cache. The kernel need not
+    /// How an open for `flags` is served: always by requests, until locks cover the page cache. The kernel need not
     /// order direct writes of one file: the client does, also between mounts.
-    fn fopen_flags(&self, handle: OpenHandle) -> u32 {
-        let _ = handle;
+    fn fopen_flags(&self, fid: Fid, flags: u32) -> u32 {
+        let _ = (fid, flags);
         crate::abi::fopen::DIRECT_IO | crate::abi::fopen::PARALLEL_DIRECT_WRITES
     }
 
@@ -96,10 +96,6 @@ pub trait Ops: 'static {
     }
     fn read(&self, handle: OpenHandle, offset: u64, len: u32) -> impl Future<Output = Answer<Vec<Bytes>>> {
         missing!(handle, offset, len)
-    }
-    /// A read for the kernel's page cache, which keeps the bytes.
-    fn fill(&self, handle: OpenHandle, offset: u64, len: u32) -> impl Future<Output = Answer<Vec<Bytes>>> {
-        self.read(handle, offset, len)
     }
     fn write(&self, args: WriteArgs) -> impl Future<Output = Answer<u32>> {
         missing!(args)

@@ -12,7 +12,7 @@ use crate::reply::{Body, FuseReply};
 use crate::uring::Ticket;
 use crate::virtual_xattr::VirtualName;
 use bytes::Bytes;
-use nacre_types::{Caller, Errno, Extent, Fid};
+use nacre_types::{Caller, Errno, Fid};
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -182,17 +182,6 @@ impl FuseRequest {
         let mut groups = self.supplementary_groups().unwrap_or_default();
         groups.extend_from_slice(&self.groups);
         Caller { uid, gid, pid, umask, groups }
-    }
-    /// The file and the bytes of a READ whose bytes the kernel keeps in its page cache, where they are locked until the reply:
-    /// one that names no owner of locks.
-    pub(crate) fn filled(&self) -> Option<(Fid, Extent)> {
-        if self.opcode() != op::READ {
-            return None;
-        }
-        let args: abi::ReadIn = self.args().take().ok()?;
-        let by_call = args.read_flags & abi::READ_LOCKOWNER != 0;
-        let range = Extent::new(args.offset, args.offset.saturating_add(u64::from(args.size)));
-        Some((self.fid().ok()?, range)).filter(|_| !by_call)
     }
     /// The `len` payload bytes at the end of `args`, shared, not copied.
     pub fn payload(&self, args: &Args<'_>, len: u32) -> Result<Bytes, Errno> {

@@ -79,7 +79,7 @@ mod tests {
         bind("llite.demo-1", "", |param| match param {
             MountParam::Stats => Arm::counters("v", || ()),
             MountParam::Uuid => Arm::shown_if(None::<&str>),
-            MountParam::PageCache | MountParam::DirAttrCache => Arm::switch(true, |_| ()),
+            MountParam::DirAttrCache => Arm::switch(true, |_| ()),
         })
     }
 

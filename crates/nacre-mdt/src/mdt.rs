@@ -5,6 +5,7 @@
 
 use crate::locks::change_order::ChangeOrder;
 use crate::locks::flocks::Flocks;
+use crate::locks::inode_locks::InodeLockTable;
 use crate::osts::Osts;
 use crate::rows::name_hash::NameHash;
 use crate::rows::opens::Opens;
@@ -12,12 +13,8 @@ use crate::rows::state_change::StateChange;
 use alloc::rc::Rc;
 use core::cell::RefCell;
 use nacre_node::Gate;
-use nacre_target::{InodeLockTable, TargetCore};
+use nacre_target::TargetCore;
 use nacre_types::{LayoutTemplate, MdtIndex};
-use nacre_wire::params::MdtParam;
-
-/// Inodes of which one client may have locks, unless the parameter says otherwise.
-const LOCKS_PER_CLIENT: u32 = MdtParam::InodeLocksMax.row().default_u32();
 
 /// The index of a served metadata target.
 pub(crate) fn index_of(core: &TargetCore) -> MdtIndex {
@@ -56,7 +53,7 @@ impl Mdt {
             osts: Osts::new(core),
             change_order: ChangeOrder::new(&core.ctx),
             moves: Gate::new(&core.ctx, 1),
-            inode_locks: InodeLockTable::new(&core.ctx, LOCKS_PER_CLIENT as usize),
+            inode_locks: InodeLockTable::new(&core.ctx),
         })
     }
     pub(crate) fn core(&self) -> &Rc<TargetCore> {

@@ -1,11 +1,4 @@
-//! Locks of the bytes of objects.
-//!
-//! Extent locks, those of one operation, are in the lock space of `nacre_dlm`, for tasks and clients. Beside them clients may
-//! have a **data lock** (DATA, `nacre_target::InodeLockTable`) of all bytes of a file that this OST stores: while a client has
-//! it, the bytes that it has read do not change. The reply to a read grants it, if nobody changes an object of the file, or
-//! waits to do so, and none was revoked a short time ago. A change of others begins when all data locks of the file have been
-//! returned; then it takes its extent lock in the same visit, so that no data lock is granted before it has been applied.
-//! While it waits, it has no extent lock, and so the returning clients can still read and write.
+//! Extent locks of objects: the lock space of `nacre_dlm` for tasks and clients.
 //!
 //! Invariants: an operation holds its lock as a guard, from before it reads the object until its reply is complete. A
 //! request under a client's lock pins that lock, so that neither a cancel nor an eviction grants the range to another
@@ -20,26 +13,19 @@ use alloc::rc::Rc;
 use core::cell::RefCell;
 use nacre_dlm::policy::Mode;
 use nacre_dlm::server::{
-    Enqueued, Holder, InodeClaim, LockEffect, LockError, LockId, LockRequest, LockSpace, ResourceId,
+    Enqueued, Holder, LockEffect, LockError, LockId, LockRequest, LockSpace, ResourceId,
 };
 use nacre_node::Promise;
 use nacre_osd::{OsdError, Table, table};
-use nacre_target::{
-    ExportId, InodeLockTable, PersistentLocks, ReplyTail, Request, RevokedLock, TargetCore, Waiting,
-    lock_tail,
-};
-use nacre_types::{Errno, Extent, Fid, InodeBits, LockCookie, ObjectId, ProtocolOutcome};
-use nacre_wire::mdt::LockTail;
+use nacre_target::{ExportId, PersistentLocks, RevokedLock, TargetCore};
+use nacre_types::{Errno, Extent, LockCookie, ObjectId, ProtocolOutcome};
+use nacre_wire::Opcode;
 use nacre_wire::ost::{Enqueue, LockBlocking, LockGranted, LockMode, ObjectState};
-use nacre_wire::params::OstParam;
-use nacre_wire::{Opcode, flags};
 
 /// Rows of persistent locks; the value is the request.
 pub(crate) const PERSISTENT_LOCKS: Table = Table(table::OST_FIRST + 2);
 /// Locks that one client may hold or await.
 pub(crate) const LOCKS_PER_CLIENT_MAX: u32 = 65_536;
-/// Files of which one client may have data locks, unless the parameter says otherwise.
-const DATA_LOCKS_PER_CLIENT: u32 = OstParam::DataLocksMax.row().default_u32();
 /// Locks of an ended export that are removed before other tasks run.
 const REMOVE_SLICE: usize = 256;
 
@@ -48,7 +34,6 @@ pub(crate) struct Locks {
     core: Rc<TargetCore>,
     store: Rc<Store>,
     space: RefCell<LockSpace>,
-    data: InodeLockTable,
     persistent: PersistentLocks<Enqueue>,
     /// Operations that wait, by their lock.
     waiting: RefCell<BTreeMap<LockId, Promise<()>>>,
@@ -120,7 +105,6 @@ impl Locks {
             core: core.clone(),
             store: store.clone(),
             space: RefCell::new(LockSpace::new(LOCKS_PER_CLIENT_MAX, core.ctx.random())),
-            data: InodeLockTable::new(&core.ctx, DATA_LOCKS_PER_CLIENT as usize),
             persistent,
             waiting: RefCell::default(),
         })
@@ -155,65 +139,6 @@ impl Locks {
         } else {
             self.pin_client_lock(export, cookie, object, mode, extent)
         }
-    }
-
-    /// Data locks.
-    pub(crate) fn data(&self) -> &InodeLockTable {
-        &self.data
-    }
-    /// Claims the data lock of a file for the sender of a read, before the bytes are read. `None`: the sender does not take
-    /// it, or it is not free.
-    pub(crate) fn claim_data(&self, request: &Request, fid: Fid) -> Option<InodeClaim> {
-        let takes = request.header.has(flags::MAY_LOCK) && self.core.may_have_volatile_locks(request.export);
-        if !takes || self.space.borrow().changes_file(fid) {
-            return None;
-        }
-        self.data.claim(&self.core, request.export, fid, InodeBits::DATA)
-    }
-    /// The bytes of a claim could not be read.
-    pub(crate) fn drop_claim(&self, claim: InodeClaim) {
-        let _nothing = self.data.take_back(&self.core, claim, InodeBits::DATA);
-    }
-    /// What a read grants, after its bytes have been read. Nothing may be waited for after this.
-    pub(crate) fn data_tail(&self, claim: InodeClaim) -> Option<ReplyTail> {
-        let granted = self.data.grant(claim).into_iter().collect();
-        lock_tail(LockTail { granted, ..LockTail::default() })
-    }
-    /// Waits until no client other than `own` has the data lock of a file. None is granted until the returned place is
-    /// dropped, which the caller does when its extent lock is in the lock space.
-    async fn return_data(&self, own: ExportId, fid: Fid) -> Result<Option<Waiting<'_>>, Errno> {
-        self.core.former_locks_ended().await;
-        let broken = [(fid, InodeBits::DATA)];
-        if !self.data.conflicts(Some(own), &broken) {
-            return Ok(None);
-        }
-        let place = self.data.enter(Some(own))?;
-        place.until_free(&self.core, &broken).await?;
-        Ok(Some(place))
-    }
-    /// The lock under which a request of `export` changes bytes, as [`Self::lock`]. A client's own lock was granted when no
-    /// other client had the data lock.
-    pub(crate) async fn lock_for_change(
-        self: &Rc<Self>,
-        export: ExportId,
-        cookie: LockCookie,
-        object: ObjectId,
-        extent: Extent,
-    ) -> Result<LockGuard, Errno> {
-        if cookie != LockCookie(0) {
-            return self.pin_client_lock(export, cookie, object, Mode::Pw, extent);
-        }
-        let _place = self.return_data(export, object.fid).await?;
-        self.lock_for_operation(object, Mode::Pw, extent).await
-    }
-    /// The same for the replay of a change: data locks were returned before it was executed first, and those of this start
-    /// are granted after the recovery.
-    pub(crate) async fn lock_for_replay(
-        self: &Rc<Self>,
-        object: ObjectId,
-        extent: Extent,
-    ) -> Result<LockGuard, Errno> {
-        self.lock_for_operation(object, Mode::Pw, extent).await
     }
 
     /// Takes a lock of the operation itself; waits for earlier requests that conflict.
@@ -266,11 +191,6 @@ impl Locks {
         if args.cookie == LockCookie(0) {
             return Err(Errno::EPROTO);
         }
-        let is_known = self.space.borrow().knows(export, args.cookie);
-        let _place = match args.mode {
-            LockMode::Pw | LockMode::Ex if !is_known => self.return_data(export, args.object.fid).await?,
-            _ => None,
-        };
         let enqueued = self.space.borrow_mut().enqueue(client_request(export, args)).map_err(errno_of)?;
         self.run_effects();
         if args.kept {
@@ -308,7 +228,6 @@ impl Locks {
 
     /// Removes all locks and waiting requests of a client whose export has ended.
     pub(crate) async fn remove_client(self: &Rc<Self>, export: ExportId) {
-        self.data.drop_export(&self.core, export).await;
         if let Err(error) = self.persistent.end_client(export).await {
             tracing::warn!(target_name = %self.core.name, %error, "rows of locks cannot be deleted before the next start");
             return;

@@ -61,7 +61,7 @@ pub async fn walk(client: &Client, base: &str) -> Result<Tree, Errno> {
         match entry.attr.file_type() {
             FileType::Regular => {
                 let (_, handle) = client.open(fid, 0, Caller::root()).await?;
-                bytes = read_all(client, fid, handle, 0, entry.attr.size as usize + 10).await?;
+                bytes = read_all(client, handle, 0, entry.attr.size as usize + 10).await?;
                 client.release(handle, None).await?;
             }
             FileType::Symlink => bytes = client.readlink(fid).await?.to_vec(),

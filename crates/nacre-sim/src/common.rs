@@ -96,7 +96,7 @@ impl Common {
         for path in [LOG, COUNTER, BOARD] {
             let entry = resolve(&client, path).await?;
             let (_, handle) = client.open(entry.attr.fid, 0, Caller::root()).await?;
-            let data = read_all(&client, entry.attr.fid, handle, 0, 1 << 20).await;
+            let data = read_all(&client, handle, 0, 1 << 20).await;
             client.release(handle, None).await?;
             let data = data?;
             if data.len() as u64 != entry.attr.size {
@@ -199,7 +199,7 @@ async fn rounds(
 async fn append(client: &Client, record: Vec<u8>) -> Result<(), Errno> {
     let fid = resolve(client, LOG).await?.attr.fid;
     let (_, handle) = client.open(fid, 1, Caller::root()).await?;
-    let written = write_handle(client, (fid, handle), None, record, false).await;
+    let written = write_handle(client, handle, None, record, false).await;
     client.release(handle, None).await?;
     written.map(|_| ())
 }
@@ -210,7 +210,7 @@ async fn paint(client: &Client, worker: usize) -> Result<Vec<u8>, Errno> {
     let (_, handle) = client.open(fid, 2, Caller::root()).await?;
     let seen = client.read(handle, 0, BOARD_BYTES as u32).await?.concat();
     let colour = b'A' + worker as u8;
-    write_handle(client, (fid, handle), Some(0), vec![colour; BOARD_BYTES], false).await?;
+    write_handle(client, handle, Some(0), vec![colour; BOARD_BYTES], false).await?;
     client.release(handle, None).await?;
     Ok(seen)
 }
@@ -237,8 +237,8 @@ async fn count(client: &Client, worker: usize, family: FlockFamily) -> Result<()
             return Err(Errno::EDEADLK);
         }
     }
-    let length = read_all(client, fid, handle, 0, 1 << 16).await?.len() as u64;
-    write_handle(client, (fid, handle), Some(length), vec![b'+'], false).await?;
+    let length = read_all(client, handle, 0, 1 << 16).await?.len() as u64;
+    write_handle(client, handle, Some(length), vec![b'+'], false).await?;
     if worker.is_multiple_of(2) {
         client.flock(handle, lock(FlockType::Unlock), false).await?;
     }
@@ -257,7 +257,7 @@ pub async fn victim(client: Rc<Client>, family: FlockFamily) -> Result<(), Errno
     let name = b"victim";
     let args = CreateArgs::new(dir, name, mode::REG | 0o644, Caller::root());
     let (_, handle) = client.create(args, 2).await?;
-    write_handle(&client, (fid, handle), Some(0), vec![b'v'; 1000], false).await?;
+    write_handle(&client, handle, Some(0), vec![b'v'; 1000], false).await?;
     client.unlink(dir, name, false, Caller::root()).await?;
     let lock = FileLock { family, kind: FlockType::Write, start: 0, end: u64::MAX, owner: 99, pid: 1 };
     client.flock(counter, lock, true).await?;

@@ -16,7 +16,6 @@ pub mod cluster;
 pub mod common;
 pub mod describe;
 mod faults;
-pub mod kernel;
 pub mod lease_table;
 mod lose_both;
 mod loss;

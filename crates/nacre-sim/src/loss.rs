@@ -164,7 +164,7 @@ impl History {
 
 /// Whether the MDT alone makes it.
 fn is_of_names(op: &Op) -> bool {
-    let is_of_handles = matches!(op, Op::Open(..) | Op::OpenReader(..) | Op::Close(_) | Op::Fsync(_));
+    let is_of_handles = matches!(op, Op::Open(..) | Op::Close(_) | Op::Fsync(_));
     !is_of_handles && !is_of_bytes(op)
 }
 fn is_of_bytes(op: &Op) -> bool {

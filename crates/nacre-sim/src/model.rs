@@ -4,7 +4,7 @@
 //! first, then the names, then types). Permissions, times and device numbers are not modelled.
 
 use nacre_types::Errno;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Kind of an inode with what belongs to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,8 +50,6 @@ pub const ROOT: usize = 0;
 #[derive(Debug, Clone)]
 pub struct Model {
     pub inodes: Vec<Inode>,
-    /// Slots whose last handle was opened for reading only.
-    pub readers: BTreeSet<u32>,
     /// Open handles by slot.
     pub open: BTreeMap<u32, usize>,
 }
@@ -65,7 +63,7 @@ impl Default for Model {
     fn default() -> Self {
         let root =
             Inode { kind: Kind::Directory(BTreeMap::new()), mode: 0o755, nlink: 2, xattrs: BTreeMap::new() };
-        Self { inodes: vec![root], readers: BTreeSet::new(), open: BTreeMap::new() }
+        Self { inodes: vec![root], open: BTreeMap::new() }
     }
 }
 

@@ -1,6 +1,5 @@
 //! A mount as an island of the world: jobs go in through its door, their values come out.
 
-use crate::kernel::Kernel;
 use crate::world::{NodeId, World};
 use nacre_client::{Client, MountConfig};
 use nacre_node::{Ctx, Effect, Event, Logic, TaskId};
@@ -36,9 +35,7 @@ pub struct MountIsland {
 }
 impl MountIsland {
     pub fn new(ctx: &Rc<Ctx>, config: MountConfig) -> Self {
-        let client = Client::new(ctx, config);
-        Kernel::attach(ctx, &client);
-        Self { ctx: ctx.clone(), client, jobs: BTreeMap::new() }
+        Self { ctx: ctx.clone(), client: Client::new(ctx, config), jobs: BTreeMap::new() }
     }
 }
 impl Logic for MountIsland {

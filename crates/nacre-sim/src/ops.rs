@@ -1,7 +1,6 @@
 //! The operations that are tried: made from the seed, executed through a client as a kernel would, applied to the
 //! model.
 
-use crate::kernel;
 use crate::model::{Kind, Model, Outcome, Stat, Value};
 use bytes::Bytes;
 use nacre_client::{AllocateArgs, Client, CreateArgs, ResolvedInode, SetxattrArgs, WriteArgs};
@@ -82,8 +81,6 @@ pub enum Op {
     SyncAll,
     /// Keeps the file open in a slot.
     Open(u32, String),
-    /// The same for reading only.
-    OpenReader(u32, String),
     WriteSlot {
         slot: u32,
         offset: Option<u64>,
@@ -166,8 +163,7 @@ impl Op {
                 _ => Op::Listxattr(p),
             },
             54 => Op::Fsync(p),
-            55 => Op::Open(slot, p),
-            56 => Op::OpenReader(slot, p),
+            55 | 56 => Op::Open(slot, p),
             57 | 58 => Op::WriteSlot { slot, offset: (rng.below(3) > 0).then_some(offset), len, byte },
             59 | 60 => Op::ReadSlot { slot, offset: offset / 2, len: len * 2 },
             61 => Op::StatSlot(slot),
@@ -195,12 +191,9 @@ impl Op {
             Op::Stat(_) | Op::Readdir { .. } | Op::Readlink(_) | Op::Getxattr(..) | Op::Listxattr(_) => true,
             Op::Read { .. } | Op::Fsync(_) | Op::SyncAll => true,
             Op::Write { .. } | Op::Append { .. } | Op::Truncate(..) | Op::Allocate { .. } => false,
-            Op::Open(..)
-            | Op::OpenReader(..)
-            | Op::WriteSlot { .. }
-            | Op::ReadSlot { .. }
-            | Op::StatSlot(_)
-            | Op::Close(_) => false,
+            Op::Open(..) | Op::WriteSlot { .. } | Op::ReadSlot { .. } | Op::StatSlot(_) | Op::Close(_) => {
+                false
+            }
         }
     }
 
@@ -222,7 +215,7 @@ impl Op {
     /// The slot that it uses.
     pub fn slot(&self) -> Option<u32> {
         match self {
-            Op::Open(slot, _) | Op::OpenReader(slot, _) | Op::StatSlot(slot) | Op::Close(slot) => Some(*slot),
+            Op::Open(slot, _) | Op::StatSlot(slot) | Op::Close(slot) => Some(*slot),
             Op::WriteSlot { slot, .. } | Op::ReadSlot { slot, .. } => Some(*slot),
             _ => None,
         }
@@ -285,19 +278,14 @@ impl Op {
             }
             Op::Fsync(p) => m.file(p).map(|_| Value::Unit),
             Op::SyncAll => Ok(Value::Unit),
-            Op::Open(slot, p) | Op::OpenReader(slot, p) => {
+            Op::Open(slot, p) => {
                 let i = m.file(p)?;
                 if m.open.contains_key(slot) {
                     return Err(Errno::EBUSY);
                 }
                 m.open.insert(*slot, i);
-                match self {
-                    Op::OpenReader(..) => m.readers.insert(*slot),
-                    _ => m.readers.remove(slot),
-                };
                 Ok(Value::Unit)
             }
-            Op::WriteSlot { slot, .. } if m.readers.contains(slot) => Err(Errno::EBADF),
             Op::WriteSlot { slot, offset, len, byte } => {
                 let i = *m.open.get(slot).ok_or(Errno::EBADF)?;
                 m.write(i, *offset, &pattern(*byte, *len))
@@ -325,15 +313,7 @@ fn check_xattr(m: &Model, path: &str) -> Result<(), Errno> {
 
 /// The state that a kernel keeps for one task on one mount: open handles by slot.
 #[derive(Debug, Clone, Default)]
-pub struct Session(Arc<Mutex<BTreeMap<u32, Slot>>>);
-
-/// An open handle.
-#[derive(Debug, Clone, Copy)]
-struct Slot {
-    handle: OpenHandle,
-    fid: Fid,
-    writes: bool,
-}
+pub struct Session(Arc<Mutex<BTreeMap<u32, (OpenHandle, Fid)>>>);
 
 fn parts(path: &str) -> Vec<&[u8]> {
     path.split('/').filter(|p| !p.is_empty()).map(str::as_bytes).collect()
@@ -390,7 +370,6 @@ fn create_args<'a>(parent: Fid, name: &'a [u8], mode: u32) -> CreateArgs<'a> {
 /// Reads as a kernel does: in requests of at most 128 KiB, until one is short.
 pub async fn read_all(
     client: &Client,
-    fid: Fid,
     handle: OpenHandle,
     offset: u64,
     len: usize,
@@ -399,7 +378,7 @@ pub async fn read_all(
     let mut data = Vec::new();
     while data.len() < len {
         let wanted = PART.min(len - data.len());
-        let got = kernel::read(client, fid, handle, offset + data.len() as u64, wanted).await?;
+        let got = client.read(handle, offset + data.len() as u64, wanted as u32).await?.concat();
         let n = got.len();
         data.extend_from_slice(&got);
         if n < wanted {
@@ -493,7 +472,7 @@ impl Op {
             Op::Read { path, offset, len } => {
                 let fid = file(client, path).await?;
                 let (_, handle) = client.open(fid, 0, root()).await?;
-                let data = read_all(client, fid, handle, *offset, *len).await;
+                let data = read_all(client, handle, *offset, *len).await;
                 client.release(handle, None).await?;
                 data.map(Value::Bytes)
             }
@@ -501,7 +480,6 @@ impl Op {
                 let fid = file(client, p).await?;
                 let set = SetAttr { size: Some(*size), ..SetAttr::default() };
                 let entry = client.setattr(fid, set, root()).await?;
-                kernel::truncated(client, fid);
                 if entry.attr.size == *size { Ok(Value::Unit) } else { Ok(Value::Stat(stat_of(&entry))) }
             }
             Op::Allocate { path, offset, len, keep_size } => {
@@ -518,7 +496,6 @@ impl Op {
                         },
                     )
                     .await;
-                kernel::changed(client, fid);
                 client.release(handle, None).await?;
                 done.map(|()| Value::Unit)
             }
@@ -578,33 +555,29 @@ impl Op {
                 done.map(|()| Value::Unit)
             }
             Op::SyncAll => client.sync_all().await.map(|()| Value::Unit),
-            Op::Open(slot, p) | Op::OpenReader(slot, p) => {
+            Op::Open(slot, p) => {
                 let fid = file(client, p).await?;
                 if session.slots().contains_key(slot) {
                     return Err(Errno::EBUSY);
                 }
-                let flags = if matches!(self, Op::Open(..)) { O_RDWR } else { 0 };
-                let (_, handle) = client.open(fid, flags, root()).await?;
-                session.slots().insert(*slot, Slot { handle, fid, writes: flags != 0 });
+                let (_, handle) = client.open(fid, O_RDWR, root()).await?;
+                session.slots().insert(*slot, (handle, fid));
                 Ok(Value::Unit)
             }
             Op::WriteSlot { slot, offset, len, byte } => {
-                let Slot { handle, fid, writes } = session.slot(*slot)?;
-                if !writes {
-                    return Err(Errno::EBADF);
-                }
-                write_handle(client, (fid, handle), *offset, pattern(*byte, *len), false).await
+                let (handle, _) = session.slot(*slot)?;
+                write_handle(client, handle, *offset, pattern(*byte, *len), false).await
             }
             Op::ReadSlot { slot, offset, len } => {
-                let Slot { handle, fid, .. } = session.slot(*slot)?;
-                read_all(client, fid, handle, *offset, *len).await.map(Value::Bytes)
+                let (handle, _) = session.slot(*slot)?;
+                read_all(client, handle, *offset, *len).await.map(Value::Bytes)
             }
             Op::StatSlot(slot) => {
-                let Slot { fid, .. } = session.slot(*slot)?;
+                let (_, fid) = session.slot(*slot)?;
                 client.getattr(fid).await.map(|entry| Value::Stat(stat_of(&entry)))
             }
             Op::Close(slot) => {
-                let Slot { handle, .. } = session.slot(*slot)?;
+                let (handle, _) = session.slot(*slot)?;
                 session.slots().remove(slot);
                 client.release(handle, None).await.map(|()| Value::Unit)
             }
@@ -613,10 +586,10 @@ impl Op {
 }
 
 impl Session {
-    fn slots(&self) -> MutexGuard<'_, BTreeMap<u32, Slot>> {
+    fn slots(&self) -> MutexGuard<'_, BTreeMap<u32, (OpenHandle, Fid)>> {
         self.0.lock().expect("one thread runs the world")
     }
-    fn slot(&self, slot: u32) -> Result<Slot, Errno> {
+    fn slot(&self, slot: u32) -> Result<(OpenHandle, Fid), Errno> {
         self.slots().get(&slot).copied().ok_or(Errno::EBADF)
     }
 }
@@ -637,14 +610,14 @@ async fn xattr_fid(client: &Client, path: &str) -> Result<Fid, Errno> {
 
 async fn write_file(client: &Client, fid: Fid, offset: Option<u64>, data: Vec<u8>, sync: bool) -> Outcome {
     let (_, handle) = client.open(fid, O_RDWR, root()).await?;
-    let written = write_handle(client, (fid, handle), offset, data, sync).await;
+    let written = write_handle(client, handle, offset, data, sync).await;
     client.release(handle, None).await?;
     written
 }
 
 pub async fn write_handle(
     client: &Client,
-    (fid, handle): (Fid, OpenHandle),
+    handle: OpenHandle,
     offset: Option<u64>,
     data: Vec<u8>,
     sync: bool,
@@ -657,9 +630,6 @@ pub async fn write_handle(
         data: Bytes::from(data),
         kill_suidgid: None,
         sync,
-        from_cache: false,
     };
-    let written = client.write(args).await;
-    kernel::changed(client, fid);
-    written.map(|_| Value::Unit)
+    client.write(args).await.map(|_| Value::Unit)
 }

@@ -116,7 +116,7 @@ fn lose_power(plan: &Plan, cluster: &mut Cluster, report: &mut Report) -> Result
         }
         report.operations += 1;
         match (&op, want.is_ok()) {
-            (Op::Open(slot, _) | Op::OpenReader(slot, _), true) => {
+            (Op::Open(slot, _), true) => {
                 slot_owner.insert(*slot, mount);
             }
             (Op::Close(slot), true) => {

@@ -96,7 +96,7 @@ impl Task {
 
     fn handles_after(&mut self, op: &Op, mount: usize) {
         match op {
-            Op::Open(slot, _) | Op::OpenReader(slot, _) => {
+            Op::Open(slot, _) => {
                 self.slot_owner.insert(*slot, mount);
             }
             Op::Close(slot) => {

@@ -186,7 +186,6 @@ async fn piece(
         data: data.into(),
         kill_suidgid: None,
         sync: false,
-        from_cache: false,
     };
     *at += len;
     client.write(args).await

@@ -41,16 +41,8 @@ fn args(name: &str, ost: i32) -> CreateArgs<'_> {
 async fn write(client: &Client, name: &str, ost: i32, data: &'static [u8]) -> Result<Fid, Errno> {
     let (entry, handle) = client.create(args(name, ost), 2).await?;
     let data = Bytes::from_static(data);
-    let write = WriteArgs {
-        handle,
-        offset: 0,
-        append: false,
-        call_bytes: 0,
-        data,
-        kill_suidgid: None,
-        sync: true,
-        from_cache: false,
-    };
+    let write =
+        WriteArgs { handle, offset: 0, append: false, call_bytes: 0, data, kill_suidgid: None, sync: true };
     client.write(write).await?;
     client.release(handle, None).await.map(|()| entry.attr.fid)
 }
@@ -77,7 +69,6 @@ fn overwrite(c: &mut Cluster, fid: Fid) -> Result<u32, Errno> {
             data,
             kill_suidgid: None,
             sync: false,
-            from_cache: false,
         };
         let written = client.write(write).await;
         client.release(handle, None).await?;

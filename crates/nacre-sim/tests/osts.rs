@@ -75,16 +75,8 @@ fn a_new_file_waits_for_the_osts_that_it_is_to_be_on() {
 async fn write(client: &Client, name: &str, first_ost: i32) -> Result<Fid, Errno> {
     let (entry, handle) = client.create(args(name, 1, first_ost), 2).await?;
     let data = bytes::Bytes::from_static(b"kept");
-    let write = WriteArgs {
-        handle,
-        offset: 0,
-        append: false,
-        call_bytes: 0,
-        data,
-        kill_suidgid: None,
-        sync: true,
-        from_cache: false,
-    };
+    let write =
+        WriteArgs { handle, offset: 0, append: false, call_bytes: 0, data, kill_suidgid: None, sync: true };
     client.write(write).await?;
     client.release(handle, None).await.map(|()| entry.attr.fid)
 }
@@ -150,7 +142,6 @@ fn a_close_waits_for_writes_whose_callers_were_killed() {
             data,
             kill_suidgid: None,
             sync: false,
-            from_cache: false,
         };
         let _write = c.jobs.start(&mut c.world, mount, async |client| client.write(write).await);
         c.world.run_for(2 * SEC);

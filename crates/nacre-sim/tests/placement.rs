@@ -29,16 +29,8 @@ async fn fill(
             break Ok(());
         }
         let (offset, data) = (written as u64, data.clone());
-        let write = WriteArgs {
-            handle,
-            offset,
-            append: false,
-            call_bytes: 0,
-            data,
-            kill_suidgid: None,
-            sync: false,
-            from_cache: false,
-        };
+        let write =
+            WriteArgs { handle, offset, append: false, call_bytes: 0, data, kill_suidgid: None, sync: false };
         match client.write(write).await {
             Ok(_) => written += MIB,
             Err(Errno::ENOSPC) => break Ok(()),
@@ -132,7 +124,6 @@ fn grows_into_freed_space(free: impl AsyncFn(Rc<Client>) -> Result<(), Errno> + 
                         kill_suidgid: None,
                         sync: false,
                         call_bytes: 0,
-                        from_cache: false,
                     };
                     client.write(args).await.map(drop)
                 }

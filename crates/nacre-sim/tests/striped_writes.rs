@@ -37,16 +37,7 @@ fn scene(seed: u64) -> (Cluster, Fid, [OpenHandle; 2]) {
 async fn write(client: Rc<Client>, handle: OpenHandle, of: u8, append: bool) -> Result<u32, Errno> {
     let data = Bytes::from(vec![of; LEN]);
     client
-        .write(WriteArgs {
-            handle,
-            offset: 0,
-            append,
-            call_bytes: 0,
-            data,
-            kill_suidgid: None,
-            sync: false,
-            from_cache: false,
-        })
+        .write(WriteArgs { handle, offset: 0, append, call_bytes: 0, data, kill_suidgid: None, sync: false })
         .await
 }
 async fn read(client: Rc<Client>, handle: OpenHandle) -> Result<Vec<u8>, Errno> {

@@ -73,7 +73,6 @@ impl Scene {
                 data,
                 kill_suidgid: None,
                 sync: false,
-                from_cache: false,
             };
             client.write(args).await
         });

@@ -32,7 +32,6 @@ pub use fault::Fault;
 pub use identity::Sender;
 pub use island::TargetIsland;
 pub use locks::deadlines::RevokedLock;
-pub use locks::inode_locks::{InodeLockTable, SLOT_TIMEOUT, Waiting, lock_tail};
 pub use locks::persistent::{PersistentLocks, parse_persistent_lock};
 pub use locks::uncommitted::{ConflictKey, Uncommitted, UncommittedChange};
 pub use nacre_wire::matches;

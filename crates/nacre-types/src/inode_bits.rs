@@ -25,17 +25,15 @@ impl InodeBits {
     pub const PERM: Self = Self(0x10);
     /// Extended attributes other than ACLs.
     pub const XATTR: Self = Self(0x20);
-    /// The bytes of a file that the target which grants the lock stores: an OST those of its objects of the file. A change
-    /// of any of them conflicts with it.
-    pub const DATA: Self = Self(0x40);
+    /// Data that is stored at the MDT.
+    pub const DOM: Self = Self(0x40);
     /// Size, blocks and mtime of a regular file. Granted only while no other client has the file open for writing; an open
     /// for writing conflicts with it.
     pub const SIZE: Self = Self(0x80);
     /// All bits.
     pub const ALL: Self = Self(0xff);
 
-    const NAMES: [&str; Self::COUNT] =
-        ["LOOKUP", "UPDATE", "OPEN", "LAYOUT", "PERM", "XATTR", "DATA", "SIZE"];
+    const NAMES: [&str; Self::COUNT] = ["LOOKUP", "UPDATE", "OPEN", "LAYOUT", "PERM", "XATTR", "DOM", "SIZE"];
 
     /// What the attributes of stat(2) depend on.
     pub const ATTRS: Self = Self(Self::UPDATE.0 | Self::PERM.0 | Self::SIZE.0);
@@ -167,7 +165,7 @@ mod tests {
         assert_eq!((InodeBits::LOOKUP | InodeBits::UPDATE).to_string(), "LOOKUP|UPDATE");
         assert_eq!(InodeBits::NONE.to_string(), "NONE");
         assert_eq!(InodeBits::ALL.iter().collect::<InodeBits>(), InodeBits::ALL);
-        assert_eq!(InodeBits::ALL.to_string(), "LOOKUP|UPDATE|OPEN|LAYOUT|PERM|XATTR|DATA|SIZE");
+        assert_eq!(InodeBits::ALL.to_string(), "LOOKUP|UPDATE|OPEN|LAYOUT|PERM|XATTR|DOM|SIZE");
         assert_eq!(InodeBits::from_slice(&InodeBits::SIZE.to_vec()), Ok(InodeBits::SIZE));
         assert!(InodeBits::from_slice(&[0, 1]).is_err(), "an unknown bit");
     }

@@ -4,14 +4,58 @@
 
 mod machine;
 
-use machine::eventually;
-use machine::pair::Pair;
+use machine::{Machine, Running, eventually};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::process::Signal;
 use std::fs::{self, File, Permissions};
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+
+/// A file system with two mounts: `a` in the process of the servers, `b` in one of its own.
+struct Pair {
+    m: Machine,
+    _up: Running,
+    second: Running,
+}
+impl Pair {
+    fn new() -> Option<Self> {
+        Self::with(&[], &[])
+    }
+    /// With more options of `up` and of `mount`.
+    fn with(up: &[&str], mount: &[&str]) -> Option<Self> {
+        let m = Machine::new()?;
+        let up = m.up_with(up);
+        let (address, dir) = (up.address(), m.path("b"));
+        let args: Vec<&str> =
+            ["mount"].iter().chain(mount).copied().chain([&*address, dir.to_str().unwrap()]).collect();
+        let second = m.start(&args, "next: ");
+        Some(Self { m, _up: up, second })
+    }
+    fn a(&self, name: &str) -> PathBuf {
+        self.m.mount().join(name)
+    }
+    fn b(&self, name: &str) -> PathBuf {
+        self.m.path("b").join(name)
+    }
+    /// A parameter of mount `b`.
+    fn of_b(&self, param: &str) -> String {
+        let mut text = [0; 200];
+        let len = getxattr(self.m.path("b"), "nacre.mount", &mut text).unwrap();
+        let name = format!("llite.{}.{param}", std::str::from_utf8(&text[..len]).unwrap());
+        self.m.good(&["lctl", "get_param", "-n", &name])
+    }
+    /// Requests of the kernel of `b` that ask for names or attributes.
+    fn questions(&self) -> u64 {
+        let text = self.of_b("fuse_requests");
+        let of = ["lookup", "getattr", "statx", "readdir", "readdirplus"];
+        let count = |line: &str| {
+            let mut words = line.split_whitespace();
+            of.contains(&words.next()?).then(|| words.next()?.parse::<u64>().ok())?
+        };
+        text.lines().filter_map(count).sum()
+    }
+}
 
 #[test]
 fn a_warm_tree_costs_no_request() {

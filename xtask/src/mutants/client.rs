@@ -169,7 +169,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         "a waiter for an extent lock is not woken by a restart",
         "crates/nacre-client/src/locks/extents.rs",
-        &[("                retry();\n", "")],
+        &[("        ost.peer.on_restarted(self.pending.retry_handler());\n", "")],
     )
     .found_by("nacre-sim", "appends", "who_waits_for_a_lock_asks_a_restarted_ost_at_once"),
     planted(
@@ -254,14 +254,14 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     .found_by("nacre-sim", "file_locks", "locks_are_dropped_after_writes_whose_callers_were_killed"),
     planted(
         "an OPEN bit is returned before its opens are reported",
-        "crates/nacre-client/src/targets/mdt_locks.rs",
-        &[("        self.report_opens(opens).await;\n", "        let _ = opens;\n")],
+        "crates/nacre-client/src/targets/lock_returns.rs",
+        &[("            self.report_opens(&opens).await;\n", "            drop(opens);\n")],
     )
     .found_by("nacre-sim", "opens", "what_another_mount_removes_stays_as_long_as_it_is_open"),
     planted(
         "opens are not reported to a restarted MDT",
-        "crates/nacre-client/src/targets/mdt_locks.rs",
-        &[("            self.report_all_opens().await;\n", "")],
+        "crates/nacre-client/src/targets/lock_returns.rs",
+        &[("                self.report_all_opens().await;\n", "")],
     )
     .found_by("nacre-sim", "opens", "opens_are_reported_to_a_restarted_mdt_before_anything_is_removed"),
 ];

@@ -75,25 +75,14 @@ impl Mdt {
 impl Client {
     /// Sets the way to the kernel that this mount serves. Without one, [`Client::validity`] is always zero.
     pub fn set_kernel_cache(&self, kernel: Rc<dyn KernelCache>) {
-        self.pages().set_kernel(kernel.clone());
         self.mount.set_kernel(kernel);
     }
 
-    /// The kernel that this mount serves, if there is one.
-    pub fn kernel_cache(&self) -> Option<Rc<dyn KernelCache>> {
-        self.pages().kernel()
-    }
     /// How long the kernel may use the attributes of an inode, and the name under which it was found, if the reply with them is
     /// written now. Notes that the kernel has them: when a lock that they need is revoked, it is told before.
     pub fn validity(&self, name: Option<(Fid, &[u8])>, fid: Fid) -> Validity {
         let attr = self.mount.mdt_of(fid).map_or(Duration::ZERO, |mdt| {
-            let Some(mut until) = mdt.locks_usable_until() else { return Duration::ZERO };
-            if let Some(limit) = self.pages().valid_until(fid, || self.has_writers(fid)) {
-                until = until.min(limit);
-            }
-            if until <= self.ctx.now() {
-                return Duration::ZERO;
-            }
+            let Some(until) = mdt.locks_usable_until() else { return Duration::ZERO };
             let is_given = mdt.cache().inode(fid).is_some() && mdt.cache().give_attrs(fid, until);
             if is_given { until - self.ctx.now() } else { Duration::ZERO }
         });

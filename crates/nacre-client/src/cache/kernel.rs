@@ -7,10 +7,9 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use bytes::Bytes;
-use core::any::Any;
 use core::pin::Pin;
 use core::time::Duration;
-use nacre_types::{Extent, Fid};
+use nacre_types::Fid;
 
 /// Something that the kernel must not use any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,14 +23,7 @@ pub enum Stale {
     },
     /// The attributes of an inode, its access control lists and, of a symbolic link, its target.
     Inode(Fid),
-    /// Bytes of a file, and its attributes: the kernel must ask for attributes before it uses further bytes.
-    Pages {
-        /// The file.
-        fid: Fid,
-        /// The bytes. Those of fills that are not decided yet are left out.
-        range: Extent,
-    },
-    /// Everything but bytes: all locks of an MDT have ended.
+    /// Everything: all locks have ended.
     All,
 }
 
@@ -45,7 +37,7 @@ pub struct Validity {
 }
 
 /// The way to the kernel that a mount serves.
-pub trait KernelCache: Any {
+pub trait KernelCache {
     /// Has the kernel forget these. Completes when it cannot use them any more, also if a reply that was decided earlier is
     /// sent later.
     fn forget(&self, stale: Vec<Stale>) -> Pin<Box<dyn Future<Output = ()>>>;

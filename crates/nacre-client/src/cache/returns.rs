@@ -1,14 +1,12 @@
-//! The return of locks to a target: first the kernel forgets what it was given under them, then the opens made under them
-//! are reported, and then the locks are given back.
+//! The return of locks: the kernel forgets what it was given under them, the opens made under them are reported, and only then
+//! they are given back to the MDT.
 //!
-//! One task per target does this in rounds. Locks that end during a round are returned by the next round, all together,
-//! so a lock is never returned while the kernel still forgets what depends on it. After a restart of the target, the task
-//! reports that this mount and its kernel rely on no lock of an earlier start any more.
+//! One task per MDT does this, in order: what has ended while it waits for the kernel or for the MDT goes together in its next
+//! round. So a lock is never returned while an earlier round still has the kernel forget what rests on it. After a restart
+//! of the MDT, it is told that this mount and its kernel rely on no lock of an earlier start any more.
 
 use crate::cache::kernel::Stale;
-use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::any::Any;
 use core::cell::{Cell, RefCell};
 use nacre_dlm::client::InodeCancel;
 use nacre_types::{Fid, InodeBits};
@@ -25,8 +23,6 @@ struct Due {
     former_locks_ended: bool,
     answers: Vec<RevokeAnswer>,
     cancels: Vec<InodeCancel>,
-    /// Dropped when the kernel has forgotten.
-    guards: Vec<Box<dyn Any>>,
 }
 impl Due {
     fn is_empty(&self) -> bool {
@@ -34,7 +30,6 @@ impl Due {
             && self.opens.is_empty()
             && self.answers.is_empty()
             && self.cancels.is_empty()
-            && self.guards.is_empty()
             && !self.former_locks_ended
     }
 }
@@ -59,22 +54,15 @@ impl Returns {
     pub(super) fn add_open(&self, fid: Fid) {
         self.due.borrow_mut().opens.push(fid);
     }
-    /// A value to be dropped when the kernel has forgotten what is due now.
-    pub(crate) fn add_guard(&self, guard: Box<dyn Any>) {
-        self.due.borrow_mut().guards.push(guard);
-    }
     #[cfg(test)]
     pub(super) fn take_stale(&self) -> Vec<Stale> {
         core::mem::take(&mut self.due.borrow_mut().stale)
     }
-    /// All locks have ended: nothing is returned, and the kernel forgets what was due, and this.
-    pub(crate) fn all_ended(&self, stale: Vec<Stale>, restarted: bool) {
+    /// All locks have ended: nothing is returned, and the kernel forgets everything.
+    pub(crate) fn all_ended(&self, restarted: bool) {
         let mut due = self.due.borrow_mut();
-        due.former_locks_ended |= restarted;
-        due.opens.clear();
-        due.answers.clear();
-        due.cancels.clear();
-        due.stale.extend(stale);
+        let former_locks_ended = restarted || due.former_locks_ended;
+        *due = Due { stale: alloc::vec![Stale::All], former_locks_ended, ..Due::default() };
     }
     /// Whether the task has to be started.
     pub(crate) fn begin(&self) -> bool {
@@ -87,12 +75,10 @@ impl Returns {
             self.is_running.set(false);
             return None;
         }
-        let Due { stale, opens, former_locks_ended, answers, cancels, guards } = due;
-        Some(((stale, guards), opens, former_locks_ended, answers, cancels))
+        Some((due.stale, due.opens, due.former_locks_ended, due.answers, due.cancels))
     }
 }
 
-/// What the kernel has to forget, and what is dropped then; the inodes whose opens have to be reported; whether the target was
-/// restarted; and what is returned.
-pub(crate) type DueReturns =
-    ((Vec<Stale>, Vec<Box<dyn Any>>), Vec<Fid>, bool, Vec<RevokeAnswer>, Vec<InodeCancel>);
+/// What the kernel has to forget, the inodes whose opens have to be reported, whether the MDT was restarted, and what is
+/// returned.
+pub(crate) type DueReturns = (Vec<Stale>, Vec<Fid>, bool, Vec<RevokeAnswer>, Vec<InodeCancel>);

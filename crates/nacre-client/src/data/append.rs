@@ -178,7 +178,7 @@ impl Client {
         let mut left = Remains::Place;
         for part in parts {
             let (ost, held) = locks.get(part.range.stripe as usize).ok_or(Errno::EIO)?;
-            let (found, _) = self.read_object(ost, fid, &part.range, held.cookie, None).await?;
+            let (found, _) = self.read_object(ost, fid, &part.range, held.cookie).await?;
             let (found, ours) = (found.concat(), stripes::gather(&part.range, data));
             if part.done && found != ours {
                 return Ok(Remains::Nothing);

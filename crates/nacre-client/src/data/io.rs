@@ -7,7 +7,6 @@
 
 use crate::api::{AllocateArgs, WriteArgs};
 use crate::cache::in_flight::Touches;
-use crate::cache::pages::{Fill, Settle};
 use crate::client::Client;
 use crate::data::long_append::Piece;
 use crate::data::stripes::{self, Laid, ObjectRange};
@@ -50,21 +49,7 @@ struct Locked {
 impl Client {
     /// At most `len` bytes; fewer only at the end of the file.
     pub async fn read(&self, handle: OpenHandle, offset: u64, len: u32) -> Result<Vec<Bytes>, Errno> {
-        self.read_or_fill(handle, offset, len, false).await
-    }
-    /// The same for the kernel's page cache. The reply must be passed on in the visit in which this completes: then the kernel
-    /// is told to drop the bytes, unless they may stay (`cache/pages.rs`).
-    pub async fn fill(&self, handle: OpenHandle, offset: u64, len: u32) -> Result<Vec<Bytes>, Errno> {
-        self.read_or_fill(handle, offset, len, true).await
-    }
-    async fn read_or_fill(
-        &self,
-        handle: OpenHandle,
-        offset: u64,
-        len: u32,
-        is_fill: bool,
-    ) -> Result<Vec<Bytes>, Errno> {
-        let _timing = self.stats.time(if is_fill { "fill" } else { "read" });
+        let _timing = self.stats.time("read");
         let open = self.handle_under_lease(handle).await?;
         let file = &open.file;
         let end = offset.saturating_add(u64::from(len)).min(FILE_BYTES_MAX);
@@ -78,45 +63,23 @@ impl Client {
         }
         let component = file.component()?;
         let ranges = stripes::by_object(&component, offset, end - offset);
-        let fill = is_fill.then(|| {
-            let osts = ranges.iter().map(|range| range.ost).collect();
-            self.pages().begin_fill(file.fid, Extent::new(offset, end), osts)
-        });
-        let data = self.read_ordered(&open, &component, &ranges, (offset, end), fill.as_ref()).await?;
-        self.check_lease(&open).await?;
-        if let Some(fill) = fill
-            && !file.may_stay_uncovered()
-            && !self.pages().end_fill(fill, !file.has_writers())
-        {
-            self.stats.bytes("fill_dropped", end - offset);
-        }
-        Ok(data)
-    }
-    /// Reads from the objects, under a range lock.
-    async fn read_ordered(
-        &self,
-        open: &Open,
-        component: &Component,
-        ranges: &[ObjectRange],
-        (offset, end): (u64, u64),
-        fill: Option<&Fill>,
-    ) -> Result<Vec<Bytes>, Errno> {
-        let file = &open.file;
-        if let [range] = ranges
+        if let [range] = ranges.as_slice()
             && range.len <= RPC_BYTES_MAX
         {
             let ost = self.ost(range.ost).await?;
-            let (data, state) = self.read_object(&ost, file.fid, range, NO_LOCK, fill).await?;
+            let (data, state) = self.read_object(&ost, file.fid, range, NO_LOCK).await?;
             let read = data.iter().map(|b| b.len() as u64).sum::<u64>();
             if read == range.len || component.stripes.len() == 1 {
-                self.note_read(open, state.mtime);
+                self.check_lease(&open).await?;
+                self.note_read(&open, state.mtime);
                 self.stats.bytes("read_bytes", read);
                 return Ok(data);
             }
         }
         let (data, written_at) =
-            self.retry_lost_locks(|_| self.read_locked(file, component, ranges, (offset, end), fill)).await?;
-        self.note_read(open, written_at);
+            self.retry_lost_locks(|_| self.read_locked(file, &component, &ranges, offset, end)).await?;
+        self.check_lease(&open).await?;
+        self.note_read(&open, written_at);
         self.stats.bytes("read_bytes", data.iter().map(|b| b.len() as u64).sum());
         Ok(data)
     }
@@ -177,9 +140,6 @@ impl Client {
             self.sync_inode(file).await?;
         }
         self.check_lease(&open).await?;
-        if !args.from_cache {
-            self.pages().settle(file.fid, Settle::Drops, true).await;
-        }
         self.stats.bytes("write_bytes", len);
         u32::try_from(len).map_err(|_| Errno::EINVAL)
     }
@@ -259,16 +219,15 @@ impl Client {
         file: &FileState,
         component: &Component,
         ranges: &[ObjectRange],
-        (offset, end): (u64, u64),
-        fill: Option<&Fill>,
+        offset: u64,
+        end: u64,
     ) -> Result<(Vec<Bytes>, Timestamp), Errno> {
         let locked = self.lock_ranges(file.fid, ranges, LockMode::Pr, true).await?;
         let reads = locked.iter().map(|l| async {
-            // The reply to a fill grants the data lock.
-            if l.held.state.size <= l.range.offset && fill.is_none() {
+            if l.held.state.size <= l.range.offset {
                 return Ok((Vec::new(), l.held.state));
             }
-            self.read_object(&l.ost, file.fid, &l.range, l.held.cookie, fill).await
+            self.read_object(&l.ost, file.fid, &l.range, l.held.cookie).await
         });
         let read: Vec<FromObject> = join_all(reads).await.into_iter().collect::<Result<_, _>>()?;
         let is_whole = read
@@ -315,7 +274,6 @@ impl Client {
         fid: Fid,
         range: &ObjectRange,
         lock: LockCookie,
-        fill: Option<&Fill>,
     ) -> Result<FromObject, Errno> {
         let Laid { object, laid } = range.of(fid);
         let _room = if lock == NO_LOCK { Some(ost.unlocked_read().await) } else { None };
@@ -324,11 +282,7 @@ impl Client {
         loop {
             let len = (range.len - done).min(RPC_BYTES_MAX);
             let request = Read { object, laid, offset: range.offset + done, len: len as u32, lock };
-            let wanted = fill.map_or(0, Fill::wanted);
-            let mut reply = ost.send(ost.request(&request).flags(wanted)).await?;
-            if let Some(fill) = fill {
-                fill.replied(range.ost, &reply.frame, object, reply.body.state);
-            }
+            let mut reply = ost.send(ost.request(&request)).await?;
             let bulk = stripes::split_front(&mut reply.frame.bulk, len as usize);
             let read = bulk.iter().map(|b| b.len() as u64).sum::<u64>();
             data.extend(bulk);

@@ -5,10 +5,8 @@
 
 use crate::api::{CreateArgs, ResolvedInode};
 use crate::cache::in_flight::Touches;
-use crate::cache::pages::Settle;
 use crate::client::Client;
 use crate::data::stripes;
-use crate::files::atime::Atime;
 use crate::files::ranges::Share;
 use crate::files::state::FileState;
 use crate::files::table::Open;
@@ -16,7 +14,7 @@ use crate::metadata::namespace::created;
 use crate::targets::mdt::Mdt;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use nacre_types::{Attr, Caller, Errno, Extent, Fid, FileType, OpenHandle, SetAttr, SizeState, mode};
+use nacre_types::{Attr, Caller, Errno, Extent, Fid, FileType, OpenHandle, SetAttr, mode};
 use nacre_wire::mdt::{
     Close, EntryReply, FlockFamily, NOT_REPORTED, Open as OpenRequest, OpenHow, Written, open_flags,
 };
@@ -41,7 +39,7 @@ impl Client {
         let mdt = self.mdt_of(args.parent).await?;
         let request = self.create_request(&mdt, args.clone(), Some(asked)).await?;
         let reply = mdt.change(Touches::names(&[(args.parent, args.name)]), &request, created).await?;
-        self.settle_opened(&self.opened(&reply.entry, how, flags, reply.created)).await;
+        self.opened(&reply.entry, how, flags, reply.created);
         if !reply.created && flags & open_flags::TRUNC != 0 {
             // The kernel assumes that it has created the file, and does not truncate it.
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
@@ -78,14 +76,12 @@ impl Client {
         let is_reader = how.flags & open_flags::ACCMODE == 0;
         let reply = match if is_reader { mdt.openable(fid) } else { None } {
             Some(known) => {
-                let open = self.opened(&known, how, flags, false);
-                mdt.late_opens().add(&open);
-                self.settle_opened(&open).await;
+                mdt.late_opens().add(&self.opened(&known, how, flags, false));
                 known
             }
             None => {
                 let reply = mdt.open(&OpenRequest { fid, how, caller }).await?;
-                self.settle_opened(&self.opened(&reply, how, flags, false)).await;
+                self.opened(&reply, how, flags, false);
                 reply
             }
         };
@@ -102,16 +98,7 @@ impl Client {
         let file = self.files.of(reply.attr.fid);
         file.learn(reply);
         let noatime = asked & open_flags::NOATIME != 0;
-        let is_reader = how.flags & open_flags::ACCMODE == 0;
-        // Of a file that somebody writes the kernel would drop most bytes at once.
-        let nobody_writes = reply.attr.size_state == SizeState::Exact && !file.has_writers();
-        let sees_every_read = self.config.atime.files == Atime::Always && !noatime;
-        let cached =
-            is_reader && is_regular(&reply.attr) && nobody_writes && !sees_every_read && self.pages().is_on();
-        let open = Open::new(how.handle, file, how.flags, noatime, cached);
-        if cached {
-            open.file.cached_opened();
-        }
+        let open = Open::new(how.handle, file, how.flags, noatime);
         if open.is_writer() {
             open.file.writer_opened(created);
         }
@@ -119,42 +106,12 @@ impl Client {
         self.files.insert(open.clone());
         open
     }
-    /// When this completes, the kernel keeps no bytes that a read through a new handle must not find.
-    async fn settle_opened(&self, open: &Open) {
-        let fid = open.file.fid;
-        if open.is_writer() {
-            self.pages().drop_kept(fid).await;
-        }
-        let what = if open.is_writer() { Settle::All } else { Settle::Uncovered };
-        self.pages().settle(fid, what, self.has_writers(fid)).await;
-    }
-    /// Whether this mount has the file open for writing.
-    pub(crate) fn has_writers(&self, fid: Fid) -> bool {
-        self.files.used(fid).is_some_and(|file| file.has_writers())
-    }
-    /// Whether the kernel may cache what it reads through a handle, and may use what it has cached of the file.
-    pub fn is_cached(&self, handle: OpenHandle) -> bool {
-        self.files.handle(handle).is_ok_and(|open| open.is_cached())
-    }
-    /// Whether the next read through a new handle changes the access time: it must be requested, and not come from what the
-    /// kernel has cached.
-    pub fn changes_atime(&self, handle: OpenHandle) -> bool {
-        let policy = self.config.atime;
-        !self.config.read_only
-            && self
-                .files
-                .handle(handle)
-                .is_ok_and(|open| open.file.accessed.is_due(open.atime(policy), self.now()))
-    }
 
     /// Last close: `flock_owner` drops that flock; whatever OFD locks the handle has go too.
     pub async fn release(&self, handle: OpenHandle, flock_owner: Option<u64>) -> Result<(), Errno> {
         let _timing = self.stats.time("close");
         let open = self.files.remove(handle).ok_or(Errno::EBADF)?;
         self.lost.closed(handle);
-        if open.is_cached() {
-            open.file.cached_closed();
-        }
         open.file.long_append.end_of(handle);
         if let Some(owner) = flock_owner {
             open.lock_owners.borrow_mut().insert((FlockFamily::Flock, owner));
@@ -165,7 +122,7 @@ impl Client {
         if open.is_stale() {
             if open.is_writer() {
                 let dirty = open.file.is_dirty();
-                self.writer_closed(&open.file);
+                open.file.writer_closed();
                 if dirty {
                     self.reopen_and_close(&open).await;
                 }
@@ -217,13 +174,6 @@ impl Client {
         }
     }
 
-    fn writer_closed(&self, file: &FileState) {
-        file.writer_closed();
-        if file.ends_mapped() {
-            self.pages().drop_all(file.fid);
-        }
-    }
-
     /// Sends the close; returns whether the file was written, and the outcome.
     async fn send_close(&self, open: &Open) -> (bool, Result<(), Errno>) {
         let file = &open.file;
@@ -242,7 +192,7 @@ impl Client {
         }
         if !dirty {
             if open.is_writer() {
-                self.writer_closed(file);
+                file.writer_closed();
                 mdt.note_change();
             }
             let close =
@@ -251,7 +201,7 @@ impl Client {
         }
         let _alone = file.ranges.acquire(&self.ctx, Extent::ALL, Share::Exclusive).await;
         let (written, certain) = self.written(file).await;
-        self.writer_closed(file);
+        file.writer_closed();
         mdt.note_change();
         // Uncertain sizes are not reported: the MDT asks the OSTs itself, later.
         let written = written.filter(|_| certain);

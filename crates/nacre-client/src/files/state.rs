@@ -29,10 +29,6 @@ pub(crate) struct FileState {
     set_gid: Cell<bool>,
     /// Handles open for writing.
     writers: Cell<u32>,
-    /// Handles whose reads the kernel caches.
-    cached_handles: Cell<u32>,
-    /// The kernel may keep bytes of mappings that no lock covers (`cache/pages.rs`).
-    mapped: Cell<bool>,
     /// Last known state per object, while there are writers.
     known: RefCell<Vec<Option<ObjectState>>>,
     /// The file was written since the first writer opened.
@@ -59,8 +55,6 @@ impl FileState {
             kill_priv: Cell::new(false),
             set_gid: Cell::new(false),
             writers: Cell::new(0),
-            cached_handles: Cell::new(0),
-            mapped: Cell::new(false),
             known: RefCell::default(),
             dirty: Cell::new(false),
             others_wrote: Cell::new(false),
@@ -166,29 +160,6 @@ impl FileState {
             return Some(OwnChanges::None);
         }
         self.known.borrow().iter().copied().collect::<Option<Vec<_>>>().map(OwnChanges::States)
-    }
-    /// Whether this mount has the file open for writing.
-    pub(crate) fn has_writers(&self) -> bool {
-        self.writers.get() > 0
-    }
-    /// Whether the kernel may keep the bytes of a fill although no lock covers them: there is nothing but mappings that may be
-    /// written. Notes that it does.
-    pub(crate) fn may_stay_uncovered(&self) -> bool {
-        let may = self.has_writers() && self.cached_handles.get() == 0;
-        if may {
-            self.mapped.set(true);
-        }
-        may
-    }
-    /// The same ends with the last writer. True: the kernel has to drop such bytes.
-    pub(crate) fn ends_mapped(&self) -> bool {
-        !self.has_writers() && self.mapped.replace(false)
-    }
-    pub(crate) fn cached_opened(&self) {
-        self.cached_handles.set(self.cached_handles.get() + 1);
-    }
-    pub(crate) fn cached_closed(&self) {
-        self.cached_handles.set(self.cached_handles.get().saturating_sub(1));
     }
     pub(crate) fn writer_opened(&self, created: bool) {
         if self.writers.get() == 0 {

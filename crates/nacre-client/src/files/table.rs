@@ -49,8 +49,6 @@ pub(crate) struct Open {
     pub(crate) file: FileRef,
     flags: u32,
     noatime: bool,
-    /// The kernel caches what is read through it.
-    cached: bool,
     /// The MDT has forgotten it (eviction): every use is EIO.
     stale: Cell<bool>,
     at_mdt: Cell<AtMdt>,
@@ -58,9 +56,9 @@ pub(crate) struct Open {
     pub(crate) lock_owners: RefCell<BTreeSet<(FlockFamily, u64)>>,
 }
 impl Open {
-    pub(crate) fn new(handle: OpenHandle, file: FileRef, flags: u32, noatime: bool, cached: bool) -> Self {
+    pub(crate) fn new(handle: OpenHandle, file: FileRef, flags: u32, noatime: bool) -> Self {
         let (stale, at_mdt) = (Cell::new(false), Cell::new(AtMdt::Known));
-        Self { handle, file, flags, noatime, cached, stale, at_mdt, lock_owners: RefCell::default() }
+        Self { handle, file, flags, noatime, stale, at_mdt, lock_owners: RefCell::default() }
     }
     pub(crate) fn at_mdt(&self) -> AtMdt {
         self.at_mdt.get()
@@ -85,10 +83,6 @@ impl Open {
     /// How a read through this handle changes the access time.
     pub(crate) fn atime(&self, policy: AtimePolicy) -> Atime {
         if self.noatime { Atime::Never } else { policy.files }
-    }
-    /// Whether the kernel caches what is read through it.
-    pub(crate) fn is_cached(&self) -> bool {
-        self.cached
     }
     pub(crate) fn is_writer(&self) -> bool {
         self.flags & open_flags::ACCMODE != 0

@@ -5,7 +5,6 @@
 //! cancelled, also when the operation fails: dropping [`GrantedExtent`] sends the cancel. Not here: waiting for a
 //! callback (`pending`), the order of operations of this mount (`ranges`).
 
-use crate::cache::data_locks::DataLocks;
 use crate::data::stripes::Laid;
 use crate::locks::pending::{PendingLock, PendingLocks};
 use crate::targets::target::Target;
@@ -45,9 +44,8 @@ impl ExtentLocks {
         self.pending.retry_all();
     }
     /// Handles the callbacks of an OST, and its restarts and evictions.
-    pub(crate) fn listen(&self, ctx: &Rc<Ctx>, ost: &Rc<Target>, data: &Rc<DataLocks>) {
+    pub(crate) fn listen(&self, ctx: &Rc<Ctx>, ost: &Rc<Target>) {
         let (this, ctx, weak) = (self.clone(), ctx.clone(), Rc::downgrade(ost));
-        let data_locks = Rc::downgrade(data);
         ost.peer.on_callback(Box::new(move |frame| match Opcode::from_number(frame.header.opcode) {
             Some(Opcode::LockGranted) => {
                 this.pending.handle_callback(frame, |grant: LockGranted| (grant.cookie, grant.state));
@@ -59,20 +57,10 @@ impl ExtentLocks {
                     this.revoked(&ctx, ost, cookie);
                 }
             }
-            Some(Opcode::RevokeInodeLocks) => {
-                data_locks.upgrade().into_iter().for_each(|data| data.revoked(frame));
-            }
             _ => {}
         }));
-        let all_ended = |restarted| {
-            let (retry, data) = (self.pending.retry_handler(), Rc::downgrade(data));
-            Box::new(move || {
-                retry();
-                data.upgrade().into_iter().for_each(|data| data.ended(restarted));
-            })
-        };
-        ost.peer.on_restarted(all_ended(true));
-        ost.peer.on_evicted(all_ended(false));
+        ost.peer.on_restarted(self.pending.retry_handler());
+        ost.peer.on_evicted(self.pending.retry_handler());
     }
 
     fn revoked(&self, ctx: &Rc<Ctx>, ost: Rc<Target>, cookie: LockCookie) {

@@ -7,7 +7,6 @@
 
 use crate::api::ResolvedInode;
 use crate::cache::in_flight::Touches;
-use crate::cache::pages::Settle;
 use crate::client::Client;
 use crate::data::stripes::{self, Laid};
 use crate::files::open::is_regular;
@@ -50,8 +49,6 @@ impl Client {
     /// Attributes of an inode, with its size.
     pub async fn getattr(&self, fid: Fid) -> Result<ResolvedInode, Errno> {
         let _timing = self.stats.time("getattr");
-        // The kernel may ask before it reads from its cache.
-        self.pages().settle(fid, Settle::Uncovered, self.has_writers(fid)).await;
         self.attributes(fid).await
     }
     pub(crate) async fn attributes(&self, fid: Fid) -> Result<ResolvedInode, Errno> {
@@ -195,10 +192,6 @@ impl Client {
         let one = |stripe: u32| async move {
             let ost = component.stripes.get(stripe as usize).copied().unwrap_or(OstIndex(u32::MAX));
             let Laid { object, laid } = Laid::new(component, fid, stripe);
-            let locks = self.pages().locks_of(ost);
-            if let Some(state) = locks.and_then(|locks| locks.state(object)) {
-                return Ok(state);
-            }
             match self.ost(ost).await?.call(&Glimpse { object, laid }).await {
                 // Removed in the meantime: as empty as one that was never written.
                 Err(Errno::ENOENT) => Ok(ObjectState::default()),
@@ -246,12 +239,6 @@ impl Client {
                 }
             };
         file.note_truncated(&states);
-        // With writers it keeps nothing under locks, and must not drop pages of mappings now: it writes them back before, and
-        // does not do so during a truncate.
-        if !file.has_writers() {
-            self.pages().drop_kept(fid).await;
-            self.pages().settle(fid, Settle::Drops, false).await;
-        }
         let mut written = stripes::resolve(&component, &states);
         written.size = size;
         written.mtime = mtime;

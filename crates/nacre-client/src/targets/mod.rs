@@ -7,9 +7,8 @@
 //! FID.
 
 pub(crate) mod imports;
-pub(crate) mod lock_returns;
+mod lock_returns;
 pub(crate) mod mdt;
-mod mdt_locks;
 pub(crate) mod mount;
 mod open_reports;
 pub(crate) mod target;

@@ -562,7 +562,6 @@ pub fn write_args(handle: OpenHandle, offset: u64, data: &'static [u8]) -> nacre
         data: Bytes::from_static(data),
         kill_suidgid: None,
         sync: false,
-        from_cache: false,
     }
 }
 

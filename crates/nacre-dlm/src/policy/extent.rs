@@ -187,11 +187,6 @@ impl Forest {
         self.update_summary(root);
     }
 
-    /// Whether a node of the tree has one of these modes.
-    pub(crate) fn has_mode(&self, root: Slot, modes: Modes) -> bool {
-        root != NIL && self.node(root).summary.modes.meets(modes)
-    }
-
     /// The youngest node that fits.
     pub(crate) fn youngest(&self, root: Slot, q: &Query) -> Option<Slot> {
         let mut best = None;

@@ -266,14 +266,6 @@ impl LockSpace {
     pub fn resource(&self, lock: LockId) -> Option<ResourceId> {
         self.slot(lock).map(|slot| self.lock(slot).resource)
     }
-    /// Whether somebody has, or waits for, a lock under which bytes of an object of this file change.
-    pub fn changes_file(&self, fid: Fid) -> bool {
-        let of_stripe = |stripe| ResourceId::from(ObjectId { fid, stripe });
-        let writing = Mode::Pr.conflicts();
-        self.roots
-            .range(of_stripe(0)..=of_stripe(u32::MAX))
-            .any(|(_, root)| self.forest.has_mode(*root, writing))
-    }
     /// Whether a client has a lock or waiting request with this cookie.
     pub fn knows(&self, export: Generation, cookie: LockCookie) -> bool {
         self.cookies.contains_key(&(export, cookie))

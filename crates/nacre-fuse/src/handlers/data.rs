@@ -21,7 +21,7 @@ pub(crate) async fn open<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) ->
     let (_, handle) = door.ops.open(fid, flags & !o::TRUNC, request.caller(0)).await?;
     door.note_opener(&request, fid, handle).await;
     close_if_given_up(&door, &request, handle).await;
-    Ok(Body::opened(OpenedFile { handle, fopen_flags: door.ops.fopen_flags(handle) }))
+    Ok(Body::opened(OpenedFile { handle, fopen_flags: door.ops.fopen_flags(fid, flags) }))
 }
 
 /// No RELEASE follows for a handle that the caller never got.
@@ -34,15 +34,7 @@ pub(crate) async fn close_if_given_up<O: Ops>(door: &Door<O>, request: &FuseRequ
 
 pub(crate) async fn read<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
     let abi::ReadIn { fh, offset, size, .. } = request.args().take()?;
-    let (handle, len) = (OpenHandle(fh), size.min(MAX_WRITE_BYTES));
-    // Nothing is waited for after a fill, see `Client::fill`.
-    let mut parts = match request.filled() {
-        Some((fid, _)) => {
-            door.note_pages(fid);
-            door.ops.fill(handle, offset, len).await?
-        }
-        None => door.ops.read(handle, offset, len).await?,
-    };
+    let mut parts = door.ops.read(OpenHandle(fh), offset, size.min(MAX_WRITE_BYTES)).await?;
     // The kernel refuses a reply that is longer than requested.
     let mut left = size as usize;
     for part in &mut parts {
@@ -77,7 +69,6 @@ pub(crate) async fn write<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
             data,
             kill_suidgid,
             sync: flags & o::DSYNC != 0 && !from_cache,
-            from_cache,
         })
         .await?;
     Ok(Body::of(&abi::WriteOut { size: written, padding: 0 }))

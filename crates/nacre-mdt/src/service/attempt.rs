@@ -7,6 +7,7 @@
 //! ensures that no request is overtaken for ever.
 
 use crate::locks::change_order::WaitFor;
+use crate::locks::inode_locks::{SLOT_TIMEOUT, Waiting};
 use crate::locks::turns::Turn;
 use crate::mdt::Mdt;
 use crate::rows::access::AccessSet;
@@ -16,7 +17,7 @@ use alloc::vec::Vec;
 use core::mem;
 use nacre_osd::{Credits, OsdError, Pins, Reservation, Tx};
 use nacre_rpc::PreVersions;
-use nacre_target::{Request, SLOT_TIMEOUT, Waiting};
+use nacre_target::Request;
 use nacre_types::name::HashKey;
 use nacre_types::{Errno, Fid, InodeBits, ProtocolOutcome, Transno};
 use nacre_wire::Opcode;

@@ -39,10 +39,10 @@ impl Mdt {
             Opcode::FidLinks => self.fid_links(&request.args()?).await,
             Opcode::FlockTest => self.flock_test(request).await,
             Opcode::Reclaim => self.reclaim(request).await,
-            Opcode::CancelInodeLocks => self.inode_locks().handle_cancel(self.core(), request),
+            Opcode::CancelInodeLocks => self.cancel_inode_locks(request),
             Opcode::AwaitInodeLocks => self.await_inode_locks(request).await,
             Opcode::ReportOpens => self.report_opens(request).await,
-            Opcode::FormerLocksEnded => self.core().handle_former_locks_ended(request),
+            Opcode::FormerLocksEnded => self.former_locks_have_ended(request),
             Opcode::GrantSeq => {
                 let GrantSeq {} = request.args()?;
                 self.grant_seq(request).await

@@ -1,18 +1,21 @@
-//! Locks of inodes, as far as requests are concerned: which locks a reply grants (`nacre_target::InodeLockTable` has the rules).
+//! Locks of inodes, as far as requests are concerned: which locks a reply grants (`locks/inode_locks.rs` has the rules).
 //!
 //! Rules: bits are claimed before the rows are read, and granted afterwards unless a change has cancelled the claim
 //! meanwhile. LOOKUP of an inode is granted with a name only if the inode's own links have that name: it may have been
 //! renamed since its entry was read. SIZE is granted only if the reply has the size, or if the sender completes it with
 //! its own writes.
 
+use crate::locks::inode_locks::Holders;
 use crate::mdt::Mdt;
-use crate::rows::lock_changes::{LockChanges, LockHolders};
+use crate::rows::lock_changes::LockChanges;
 use crate::rows::row::Inode;
 use alloc::vec::Vec;
 use nacre_dlm::server::InodeClaim;
-use nacre_target::{ExportId, InodeLockTable, Reply, ReplyTail, Request, lock_tail};
-use nacre_types::{Errno, Fid, InodeBits, SizeState, Transno};
-use nacre_wire::mdt::{AwaitInodeLocks, EntryReply, InodeGrant, LockTail};
+use nacre_target::{ExportId, Reply, ReplyTail, Request};
+use nacre_types::{Codec, Errno, Fid, InodeBits, SizeState, Transno};
+use nacre_wire::mdt::{
+    AwaitInodeLocks, CancelInodeLocks, EntryReply, FormerLocksEnded, INODE_LOCKS_MAX, InodeGrant, LockTail,
+};
 use nacre_wire::target::{Empty, features};
 use nacre_wire::{Class, Opcode, flags};
 
@@ -94,7 +97,7 @@ impl Mdt {
     /// The tail of the reply to a read.
     pub(crate) fn lock_tail(&self, claims: Claims) -> Option<ReplyTail> {
         let (seen, granted) = self.grants(claims);
-        lock_tail(LockTail { seen, granted, ..LockTail::default() })
+        reply_tail(LockTail { seen, granted, ..LockTail::default() })
     }
 
     // ---- changes
@@ -103,12 +106,7 @@ impl Mdt {
     pub(crate) fn lock_holders(&self, request: Option<&Request>) -> Holders<'_> {
         let tells_sender = request.is_some_and(|request| self.takes_locks(request));
         let former = self.core().former_locks_deadline().is_some();
-        Holders {
-            locks: self.inode_locks(),
-            own: request.map(|request| request.export),
-            tells_sender,
-            former,
-        }
+        self.inode_locks().holders(request.map(|request| request.export), tells_sender, former)
     }
     /// Whether a change has to wait for locks of other clients.
     pub(crate) fn has_broken_locks(&self, request: Option<&Request>, changes: &LockChanges) -> bool {
@@ -145,7 +143,7 @@ impl Mdt {
         let bits = if request.opcode == Opcode::Batch { OF_INODE - InodeBits::OPEN } else { OF_INODE };
         described.iter().for_each(|fid| self.claim_bits(&mut claims, *fid, bits));
         let (seen, granted) = self.grants(claims);
-        if let Some(tail) = lock_tail(LockTail { seen, granted, changed, removed, yours }) {
+        if let Some(tail) = reply_tail(LockTail { seen, granted, changed, removed, yours }) {
             request.set_reply_tail(tail);
         }
     }
@@ -161,24 +159,29 @@ impl Mdt {
         self.inode_locks().ready(request.export, change).await;
         Ok(Reply::of(&Empty {}))
     }
+
+    // ---- ends of locks
+
+    pub(crate) fn cancel_inode_locks(&self, request: &Request) -> Result<Reply, Errno> {
+        let returned: CancelInodeLocks = request.args()?;
+        if returned.answers.len() > INODE_LOCKS_MAX || returned.cancels.len() > INODE_LOCKS_MAX {
+            return Err(Errno::EINVAL);
+        }
+        if returned.instance == self.core().instance() {
+            self.inode_locks().returned(self.core(), request.export, &returned);
+        }
+        Ok(Reply::of(&Empty {}))
+    }
+    pub(crate) fn former_locks_have_ended(&self, request: &Request) -> Result<Reply, Errno> {
+        let FormerLocksEnded { instance } = request.args()?;
+        if instance == self.core().instance() {
+            self.core().end_former_locks(request.export);
+        }
+        Ok(Reply::of(&Empty {}))
+    }
 }
 
-/// The holders of locks, for one attempt of a change.
-pub(crate) struct Holders<'a> {
-    locks: &'a InodeLockTable,
-    own: Option<ExportId>,
-    tells_sender: bool,
-    /// Clients may rely on locks of an earlier start.
-    former: bool,
-}
-impl LockHolders for Holders<'_> {
-    fn others(&self, fid: Fid) -> bool {
-        self.former || self.locks.conflicts(self.own, &[(fid, InodeBits::ALL)])
-    }
-    fn sender(&self, fid: Fid) -> bool {
-        self.tells_sender && self.own.is_some_and(|own| !self.locks.held(own, fid).is_empty())
-    }
-    fn sender_opens(&self, fid: Fid) -> bool {
-        self.own.is_some_and(|own| self.locks.held(own, fid).contains(InodeBits::OPEN))
-    }
+pub(crate) fn reply_tail(tail: LockTail) -> Option<ReplyTail> {
+    let says_something = !(tail.granted.is_empty() && tail.changed.is_empty() && tail.removed.is_empty());
+    says_something.then(|| ReplyTail { flag: flags::LOCKS, bytes: tail.to_vec() })
 }

@@ -8,7 +8,7 @@ use crate::rows::acl::{self, Acl};
 use crate::rows::row::{EntryRow, Inode, Row};
 use crate::rows::table::{self, ENTRY, INODE, LINK, XATTR};
 use crate::rows::xattr_name::check_xattr_name;
-use crate::service::inode_locks::Claims;
+use crate::service::inode_locks::{Claims, reply_tail};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -175,7 +175,7 @@ impl Mdt {
         let granted = of_dir;
         let tail = LockTail { seen, granted, ..LockTail::default() };
         let mut reply = Reply::of(&reply);
-        reply.tail = nacre_target::lock_tail(tail);
+        reply.tail = reply_tail(tail);
         Ok(reply)
     }
     /// `None` for an inode that has gone since its entry was read.

@@ -24,11 +24,11 @@ use core::time::Duration;
 use nacre_osd::{Objects, ObjectsConfig, OsdError, STABLE_KEY, UNVERIFIED_KEY, table};
 use nacre_rpc::ReplyRecord;
 use nacre_target::{ExportId, PersistentLocks, Registration, Reply, Request, Service, StartRow, TargetCore};
-use nacre_types::{Codec, Errno, Transno, Xid};
+use nacre_types::{Codec, Errno, Transno};
 use nacre_wire::Opcode;
 use nacre_wire::ost::{Allocate, Enqueue, ReserveReply, Truncate, Write};
 use nacre_wire::params::{BoundParam, OstParam};
-use nacre_wire::target::{Empty, StatfsReply, features};
+use nacre_wire::target::{Empty, StatfsReply};
 
 /// A stop waits for the MGS no longer than this.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -50,9 +50,6 @@ fn opening(e: &OsdError) -> String {
 }
 
 impl Service for Ost {
-    /// Data locks have no rows.
-    const VOLATILE_LOCK_FEATURES: u64 = features::INODE_LOCKS;
-
     async fn start(core: &Rc<TargetCore>) -> Result<Rc<Self>, String> {
         let tombstones = Tombstones::load(core).await.map_err(|e| opening(&e))?;
         let room = Room::load(core).await.map_err(|e| opening(&e))?;
@@ -125,10 +122,6 @@ impl Service for Ost {
     async fn export_gone(self: Rc<Self>, export: ExportId) -> Result<(), Errno> {
         self.locks.remove_client(export).await;
         Ok(())
-    }
-
-    fn acknowledged(&self, export: ExportId, callback: Xid) {
-        self.locks.data().acknowledged(&self.core, export, callback);
     }
 
     fn recovered(self: Rc<Self>) {

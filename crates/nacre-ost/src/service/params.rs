@@ -14,7 +14,6 @@ impl Ost {
         let now = self.core.ctx.wall();
         let space = *self.statfs.borrow();
         let (locks, waiting) = self.locks.counts();
-        let data = self.locks.data();
         match param {
             OstParam::Stats => Arm::counters(self.core.stats.borrow().render(now), || self.clear_counters()),
             OstParam::BrwStats => {
@@ -32,10 +31,6 @@ impl Ost {
             }
             OstParam::LockCount => Arm::shown(locks),
             OstParam::LockWaiting => Arm::shown(waiting),
-            OstParam::DataLocks => Arm::shown(data.count()),
-            OstParam::DataLocksMax => Arm::number(data.limit(), |max| data.set_limit(max)),
-            OstParam::DataLockRevokes => Arm::shown(data.revoke_count()),
-            OstParam::DataLockWaiting => Arm::shown(data.waiting_count()),
             OstParam::ConfigVersion => {
                 let reply = self.registration.as_ref().and_then(|r| r.reply());
                 Arm::shown_if(reply.map(|reply| reply.config_version))

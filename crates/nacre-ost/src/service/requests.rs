@@ -59,18 +59,10 @@ impl Ost {
             return Ok(Reply::of(&ReadReply { state }));
         }
         let _guard = self.locks.lock(request.export, args.lock, args.object, Mode::Pr, extent).await?;
-        let claim = self.locks.claim_data(request, args.object.fid);
-        let (bulk, state) = match self.store.read(args.object, args.offset, args.len).await {
-            Ok(read) => read,
-            Err(error) => {
-                claim.into_iter().for_each(|claim| self.locks.drop_claim(claim));
-                return Err(error);
-            }
-        };
+        let (bulk, state) = self.store.read(args.object, args.offset, args.len).await?;
         let bytes = bulk.iter().map(|b| b.len() as u64).sum();
         self.count_bulk(Bulk::Read, bytes);
-        let tail = claim.and_then(|claim| self.locks.data_tail(claim));
-        Ok(Reply { bulk, tail, ..Reply::of(&ReadReply { state }) })
+        Ok(Reply { bulk, ..Reply::of(&ReadReply { state }) })
     }
 
     /// The lock under which a request changes bytes of an object that exists, or may be created.
@@ -86,11 +78,8 @@ impl Ost {
         extent: Extent,
     ) -> Result<LockGuard, Errno> {
         self.check_not_lost(object, laid).await?;
-        // In a replay the client's lock is gone.
-        let guard = match request.replayed_transno() {
-            Some(_) => self.locks.lock_for_replay(object, extent).await?,
-            None => self.locks.lock_for_change(request.export, cookie, object, extent).await?,
-        };
+        let cookie = named_lock(request, cookie);
+        let guard = self.locks.lock(request.export, cookie, object, Mode::Pw, extent).await?;
         self.store.tombstones().check_not_destroyed(object)?;
         Ok(guard)
     }
@@ -175,8 +164,6 @@ impl Ost {
         if args.stripes.len() > DESTROY_MAX {
             return Err(Errno::E2BIG);
         }
-        // Nobody has the file open, so nobody reads it any more.
-        self.locks.data().forget_holders(&self.core, args.fid);
         let objects: Vec<ObjectId> =
             args.stripes.iter().map(|&stripe| ObjectId { fid: args.fid, stripe }).collect();
         let mut transno = Default::default();
@@ -266,8 +253,6 @@ impl Ost {
             Opcode::SyncObject => self.sync_object(request).await,
             Opcode::Enqueue => self.enqueue(request).await,
             Opcode::Cancel => self.cancel(request).await,
-            Opcode::CancelInodeLocks => self.locks.data().handle_cancel(&self.core, request),
-            Opcode::FormerLocksEnded => self.core.handle_former_locks_ended(request),
             Opcode::Reserve => self.reserve(request).await,
             Opcode::FreeSpace => self.free_space().await,
             _ => Err(Errno::EOPNOTSUPP),
@@ -283,4 +268,9 @@ impl Ost {
         let state = self.store.state(object).await?;
         Ok(Reply::of(&WriteReply { state }))
     }
+}
+
+/// The lock that a request names. In a replay the client's lock is gone, and the target takes one of its own.
+fn named_lock(request: &Request, lock: LockCookie) -> LockCookie {
+    if request.replayed_transno().is_some() { LockCookie(0) } else { lock }
 }

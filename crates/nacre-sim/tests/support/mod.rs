@@ -61,14 +61,12 @@ pub(crate) fn on_devices(seed: u64, mounts: u32) -> Cluster {
     cluster(seed, 1, mounts)
 }
 
-/// The mounts cache no names, attributes and bytes from now on: no change waits for a lock of a mount that does not hear the target.
+/// The mounts cache no names and attributes from now on: no change waits for a lock of a mount that does not hear the MDT.
 pub(crate) fn without_cache(c: &mut Cluster) {
     for mount in c.mounts.clone() {
         run(c, mount, async |client| {
             let name = format!("llite.{}.dir_attr_cache", client.mount_name());
             client.set_param(&name, "0").expect("a mount has it");
-            let pages = format!("llite.{}.page_cache", client.mount_name());
-            client.set_param(&pages, "0").expect("a mount has it");
         });
     }
     c.world.run_for(SEC);
@@ -99,7 +97,6 @@ fn args(handle: OpenHandle, offset: u64, data: Vec<u8>) -> WriteArgs {
         data: data.into(),
         kill_suidgid: None,
         sync: false,
-        from_cache: false,
     }
 }
 /// The bytes of a file, as a mount sees them that opens it now.

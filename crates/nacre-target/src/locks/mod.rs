@@ -2,7 +2,6 @@
 //!
 //! - `callbacks.rs`: callbacks to clients, and revoked locks that a client has to return.
 //! - `deadlines.rs`: deadlines for the return of revoked locks; a client that misses one is evicted.
-//! - `inode_locks.rs`: locks of the parts of inodes that clients may cache, for clients and tasks.
 //! - `persistent.rs`: locks that a restart restores from rows.
 //! - `restart_wait.rs`: the wait after a restart for locks that no row restores.
 //! - `uncommitted.rs`: acknowledge or commit: changes that other clients must not build upon yet.
@@ -11,7 +10,6 @@
 
 pub(crate) mod callbacks;
 pub(crate) mod deadlines;
-pub(crate) mod inode_locks;
 pub(crate) mod persistent;
 pub(crate) mod restart_wait;
 pub(crate) mod uncommitted;

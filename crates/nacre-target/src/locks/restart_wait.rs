@@ -10,11 +10,9 @@
 use crate::clients::export::ClientExport;
 use crate::clients::rows::ExportId;
 use crate::lease::longest_lease;
-use crate::request::{Reply, Request};
 use crate::target_core::TargetCore;
-use nacre_types::{Errno, Instant};
-use nacre_wire::mdt::FormerLocksEnded;
-use nacre_wire::target::{Empty, Role};
+use nacre_types::Instant;
+use nacre_wire::target::Role;
 
 impl TargetCore {
     /// Whether this client may be granted a lock that no row restores: after a restart its row will show that it may
@@ -45,16 +43,9 @@ impl TargetCore {
             e.role() == Role::Client && e.row_features() & self.volatile_lock_features() != 0
         })
     }
-    /// The request by which a client says that it does not rely on a volatile lock of an earlier start.
-    ///
-    /// # Errors
-    /// EPROTO if it cannot be read.
-    pub fn handle_former_locks_ended(&self, request: &Request) -> Result<Reply, Errno> {
-        let FormerLocksEnded { instance } = request.args()?;
-        if instance == self.instance() {
-            self.clients().with(request.export, ClientExport::end_former_locks);
-            self.clients().notify_changed();
-        }
-        Ok(Reply::of(&Empty {}))
+    /// The client says that it does not rely on a volatile lock of an earlier start.
+    pub fn end_former_locks(&self, export: ExportId) {
+        self.clients().with(export, ClientExport::end_former_locks);
+        self.clients().notify_changed();
     }
 }

@@ -65,23 +65,20 @@ groups! {
     MountParam in ["llite"], "Mounts" {
         Stats: Row::counters("stats", PerName, "Calls of this mount: samples, unit, least, greatest, sum, sum of squares.");
         Uuid: Row::text("uuid", "Identity of this mount, new at each start.");
-        PageCache: Row::switch("page_cache", true, "1: the kernel caches the bytes of files that are open only for reading, \
-            while the OSTs grant this mount data locks. 0: each read is requested.");
         DirAttrCache: Row::switch("dir_attr_cache", true, "1: names and attributes are cached while the MDT grants this \
             mount locks of the inodes. 0: they are requested each time.");
     }
 
     /// `nacre-client/src/params.rs`
-    NamespaceParam in ["ldlm"], "Locks that a target has granted to a mount: of inodes by an MDT, of bytes by an OST" {
+    NamespaceParam in ["ldlm"], "Locks of inodes that an MDT has granted to a mount" {
         LruSize: Row::number("*.lru_size", (1, 10_000_000, "inodes"), Number(100_000), "Inodes of which a mount keeps locks. \
             Beyond it those that were not used for the longest time are returned.").set(SetWhen::Running);
         LockCount: Row::gauge("*.lock_count", "inodes", "Inodes of which the mount has locks.");
         Names: Row::gauge("*.names", "names", "Names that are cached under these locks.");
         Bytes: Row::gauge("*.bytes", "bytes", "Extended attributes and targets of symbolic links that are cached.");
-        Hits: Row::gauge("*.hits", "requests", "Requests that the cache has made unnecessary; of an OST, questions for the \
-            state of an object.");
-        Misses: Row::gauge("*.misses", "requests", "Questions for which the target was asked.");
-        Revokes: Row::gauge("*.revokes", "locks", "Locks that the target has revoked.");
+        Hits: Row::gauge("*.hits", "requests", "Requests that the cache has made unnecessary.");
+        Misses: Row::gauge("*.misses", "requests", "Questions for which the MDT was asked.");
+        Revokes: Row::gauge("*.revokes", "locks", "Locks that the MDT has revoked.");
         Cancels: Row::gauge("*.cancels", "locks", "Locks that were returned beyond `lru_size`.");
     }
 
@@ -213,13 +210,6 @@ groups! {
             writes under the lock starts; no request waits for the sync. 0: they are synced with others.");
         LockCount: Row::gauge("lock_count", "locks", "Extent locks held or awaited.");
         LockWaiting: Row::gauge("lock_waiting", "locks", "Extent locks awaited.");
-        DataLocks: Row::gauge("data_locks", "files", "Files of which clients have data locks, counted once for each client: \
-            their kernels may cache bytes.");
-        DataLocksMax: Row::number("data_locks_max", (1, 16_000_000, "files"), Number(400_000), "Limit of data_locks for one \
-            client. At the limit, a new lock replaces one that is older than 30 s.");
-        DataLockRevokes: Row::gauge("data_lock_revokes", "files", "Data locks that were revoked since the start.");
-        DataLockWaiting: Row::gauge("data_lock_waiting", "changes", "Changes that wait until other clients have returned \
-            data locks.");
         ConfigVersion: Row::gauge("config_version", "", "Version of the list of targets at the registration.");
     }
 }

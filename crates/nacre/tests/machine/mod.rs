@@ -3,7 +3,6 @@
 
 pub mod cluster;
 pub mod daemon;
-pub mod pair;
 
 pub use nacre_testkit::wait::eventually;
 use nacre_testkit::wait::{WAIT_TIMEOUT, holds_within};

@@ -158,7 +158,7 @@ impl Client {
                     let is_new = known.is_none();
                     let ost = self.place(known, &entry, OST_MOD_RPCS);
                     if is_new {
-                        self.locks.listen(&self.ctx, &ost, &self.pages().add_ost(index, &ost));
+                        self.locks.listen(&self.ctx, &ost);
                         mount.osts.borrow_mut().insert(index, ost);
                     }
                 }

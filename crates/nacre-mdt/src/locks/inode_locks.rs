@@ -11,14 +11,9 @@
 //! Locks survive a new connection of their client, which resends callbacks; they end with the export. After a restart,
 //! which forgets them, changes wait for the clients that may rely on former ones (`nacre_target`, `restart_wait.rs`).
 //!
-//! An MDT has one table for the parts of its inodes, an OST one for the bytes of files that it stores (DATA).
-//!
-//! Not here: which bits a change concerns, and the requests (the services).
+//! Not here: what a change means for locks (`rows/lock_changes.rs`), the requests (`service/inode_locks.rs`).
 
-use crate::clients::rows::ExportId;
-use crate::locks::deadlines::RevokedLock;
-use crate::request::{Reply, ReplyTail, Request};
-use crate::target_core::TargetCore;
+use crate::rows::lock_changes::LockHolders;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -26,17 +21,18 @@ use core::cell::RefCell;
 use core::time::Duration;
 use nacre_dlm::server::{InodeClaim, InodeLockEffect, InodeLocks, RevokeAnswer as Answer, Ticket};
 use nacre_node::{Ctx, Promise};
-use nacre_types::{Codec, Errno, Fid, InodeBits, InodeMode, Instant, Xid};
-use nacre_wire::mdt::{
-    CancelInodeLocks, INODE_LOCKS_MAX, InodeGrant, InodeRevoke, LockTail, RevokeInodeLocks,
-};
-use nacre_wire::target::Empty;
-use nacre_wire::{Opcode, flags};
+use nacre_target::{ExportId, RevokedLock, TargetCore};
+use nacre_types::{Errno, Fid, InodeBits, InodeMode, Instant, Xid};
+use nacre_wire::Opcode;
+use nacre_wire::mdt::{CancelInodeLocks, INODE_LOCKS_MAX, InodeGrant, InodeRevoke, RevokeInodeLocks};
+use nacre_wire::params::MdtParam;
 
+/// Inodes of which one client may have locks, unless the parameter says otherwise.
+const LOCKS_PER_CLIENT: u32 = MdtParam::InodeLocksMax.row().default_u32();
 /// Unacknowledged frames of revokes to one client.
 const FRAMES_MAX: usize = 8;
 /// A change keeps its slot for this time while it waits for locks.
-pub const SLOT_TIMEOUT: Duration = Duration::from_millis(5);
+pub(crate) const SLOT_TIMEOUT: Duration = Duration::from_millis(5);
 /// The place of a parked change is kept for this time, unless its client asks for it.
 const PARKED_TIMEOUT: Duration = Duration::from_secs(10);
 /// The place of a parked change is kept for this time after its client was told that it is ready.
@@ -53,8 +49,8 @@ struct Revokes {
     frames: Vec<Xid>,
 }
 
-/// The inode locks of all clients of a target.
-pub struct InodeLockTable {
+/// The inode locks of all clients.
+pub(crate) struct InodeLockTable {
     ctx: Rc<Ctx>,
     locks: RefCell<InodeLocks>,
     revokes: RefCell<BTreeMap<ExportId, Revokes>>,
@@ -73,41 +69,37 @@ struct Parked {
 }
 
 impl InodeLockTable {
-    /// An empty table; a client may have locks on `locks_per_client` inodes.
-    pub fn new(ctx: &Rc<Ctx>, locks_per_client: usize) -> Self {
+    pub(crate) fn new(ctx: &Rc<Ctx>) -> Self {
         Self {
             ctx: ctx.clone(),
-            locks: RefCell::new(InodeLocks::new(locks_per_client)),
+            locks: RefCell::new(InodeLocks::new(LOCKS_PER_CLIENT as usize)),
             revokes: RefCell::default(),
             waiting: RefCell::default(),
             parked: RefCell::default(),
         }
     }
-    /// The number of inodes of which one client may have locks.
-    pub fn limit(&self) -> usize {
+    pub(crate) fn limit(&self) -> usize {
         self.locks.borrow().limit()
     }
-    /// Sets that number.
-    pub fn set_limit(&self, limit: usize) {
+    pub(crate) fn set_limit(&self, limit: usize) {
         self.locks.borrow_mut().set_limit(limit);
     }
-    /// The number of locks.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.locks.borrow().len()
     }
     /// Number of revokes so far.
-    pub fn revoke_count(&self) -> u64 {
+    pub(crate) fn revoke_count(&self) -> u64 {
         self.locks.borrow().revokes()
     }
     /// Number of changes that wait for locks.
-    pub fn waiting_count(&self) -> usize {
+    pub(crate) fn waiting_count(&self) -> usize {
         self.locks.borrow().waiting()
     }
 
     // ---- grants
 
     /// Claims bits for a client, before the rows are read.
-    pub fn claim(
+    pub(crate) fn claim(
         &self,
         core: &TargetCore,
         export: ExportId,
@@ -120,13 +112,13 @@ impl InodeLockTable {
         claim
     }
     /// What the reply to the read grants. Nothing may be waited for after this.
-    pub fn grant(&self, claim: InodeClaim) -> Option<InodeGrant> {
+    pub(crate) fn grant(&self, claim: InodeClaim) -> Option<InodeGrant> {
         let fid = claim.fid();
         let grant = self.locks.borrow_mut().stands(claim)?;
         Some(InodeGrant { fid, mode: grant.mode, bits: grant.bits, number: grant.number })
     }
     /// Takes back claimed bits that the rows do not permit, before they are granted.
-    pub fn take_back(&self, core: &TargetCore, claim: InodeClaim, bits: InodeBits) -> InodeClaim {
+    pub(crate) fn take_back(&self, core: &TargetCore, claim: InodeClaim, bits: InodeBits) -> InodeClaim {
         let claim = self.locks.borrow_mut().take_back(claim, bits);
         self.carry_out(core);
         claim
@@ -134,16 +126,16 @@ impl InodeLockTable {
 
     // ---- changes
 
-    /// The bits of an inode that a client has.
-    pub fn held(&self, export: ExportId, fid: Fid) -> InodeBits {
-        self.locks.borrow().held(export, fid).all()
+    /// What a transaction has to know of locks.
+    pub(crate) fn holders(&self, own: Option<ExportId>, tells_sender: bool, former: bool) -> Holders<'_> {
+        Holders { locks: &self.locks, own, tells_sender, former }
     }
     /// Whether clients other than `own` have any of these bits.
-    pub fn conflicts(&self, own: Option<ExportId>, broken: &[(Fid, InodeBits)]) -> bool {
+    pub(crate) fn conflicts(&self, own: Option<ExportId>, broken: &[(Fid, InodeBits)]) -> bool {
         !broken.is_empty() && self.locks.borrow().conflicts(own, broken)
     }
     /// A place among the changes that wait for locks; it is given up when it is dropped.
-    pub fn enter(&self, own: Option<ExportId>) -> Result<Waiting<'_>, Errno> {
+    pub(crate) fn enter(&self, own: Option<ExportId>) -> Result<Waiting<'_>, Errno> {
         let entered = self.locks.borrow_mut().enter(own, InodeMode::Ex, self.ctx.now());
         match entered {
             Ok(ticket) => Ok(Waiting { table: self, ticket, is_parked: false }),
@@ -155,14 +147,14 @@ impl InodeLockTable {
     }
 
     /// Keeps the place of a change whose request is refused.
-    pub fn park(&self, export: ExportId, change: Xid, waiting: Waiting<'_>) {
+    pub(crate) fn park(&self, export: ExportId, change: Xid, waiting: Waiting<'_>) {
         let until = Some(self.ctx.now() + PARKED_TIMEOUT);
         let parked = Parked { ticket: waiting.into_ticket(), until };
         let old = self.parked.borrow_mut().insert((export, change), parked);
         old.into_iter().for_each(|old| self.leave(old.ticket));
     }
     /// Waits until a parked change is ready; an unknown one is. Its place is kept for a while.
-    pub async fn ready(&self, export: ExportId, change: Xid) {
+    pub(crate) async fn ready(&self, export: ExportId, change: Xid) {
         let key = (export, change);
         let keep = |until| {
             let mut parked = self.parked.borrow_mut();
@@ -188,7 +180,7 @@ impl InodeLockTable {
     }
     /// A change of a client has been applied: the places of its parked changes that are ready are given up. It was one of
     /// them as a rule, and nobody is granted their bits as long as they are kept.
-    pub fn change_applied(&self, export: ExportId) {
+    pub(crate) fn change_applied(&self, export: ExportId) {
         if !self.parked.borrow().is_empty() {
             self.unpark(|of, parked| of == export && self.locks.borrow().is_ready(parked.ticket));
         }
@@ -211,22 +203,8 @@ impl InodeLockTable {
 
     // ---- ends of locks
 
-    /// The request by which a client returns locks.
-    ///
-    /// # Errors
-    /// EINVAL if it names more locks than a request may, EPROTO if it cannot be read.
-    pub fn handle_cancel(&self, core: &TargetCore, request: &Request) -> Result<Reply, Errno> {
-        let returned: CancelInodeLocks = request.args()?;
-        if returned.answers.len() > INODE_LOCKS_MAX || returned.cancels.len() > INODE_LOCKS_MAX {
-            return Err(Errno::EINVAL);
-        }
-        if returned.instance == core.instance() {
-            self.returned(core, request.export, &returned);
-        }
-        Ok(Reply::of(&Empty {}))
-    }
     /// A client returns locks.
-    fn returned(&self, core: &TargetCore, export: ExportId, returned: &CancelInodeLocks) {
+    pub(crate) fn returned(&self, core: &TargetCore, export: ExportId, returned: &CancelInodeLocks) {
         for answer in &returned.answers {
             let how = if answer.converted { Answer::Converted } else { Answer::Dropped };
             self.locks.borrow_mut().acknowledged(export, answer.number, how);
@@ -238,20 +216,12 @@ impl InodeLockTable {
         self.carry_out(core);
     }
     /// An inode of the client's locks is gone by its own change.
-    pub fn forget_inode(&self, core: &TargetCore, export: ExportId, fid: Fid) {
+    pub(crate) fn forget_inode(&self, core: &TargetCore, export: ExportId, fid: Fid) {
         self.locks.borrow_mut().forget_inode(export, fid);
         self.carry_out(core);
     }
-    /// The inode is gone by a change of somebody who has no lock of it: all locks on it end without a revoke.
-    pub fn forget_holders(&self, core: &TargetCore, fid: Fid) {
-        let holders: Vec<ExportId> = self.locks.borrow().of_inode(fid).map(|lock| lock.holder).collect();
-        for holder in holders {
-            self.locks.borrow_mut().forget_inode(holder, fid);
-        }
-        self.carry_out(core);
-    }
     /// The client is gone.
-    pub async fn drop_export(&self, core: &TargetCore, export: ExportId) {
+    pub(crate) async fn drop_export(&self, core: &TargetCore, export: ExportId) {
         self.revokes.borrow_mut().remove(&export);
         self.unpark(|of, _| of == export);
         loop {
@@ -264,7 +234,7 @@ impl InodeLockTable {
         }
     }
     /// The client has acknowledged a callback, perhaps one with revokes.
-    pub fn acknowledged(&self, core: &TargetCore, export: ExportId, callback: Xid) {
+    pub(crate) fn acknowledged(&self, core: &TargetCore, export: ExportId, callback: Xid) {
         if let Some(revokes) = self.revokes.borrow_mut().get_mut(&export) {
             revokes.frames.retain(|frame| *frame != callback);
         }
@@ -332,15 +302,40 @@ impl InodeLockTable {
     }
 }
 
+/// The holders of locks, for one attempt of a change.
+pub(crate) struct Holders<'a> {
+    locks: &'a RefCell<InodeLocks>,
+    own: Option<ExportId>,
+    tells_sender: bool,
+    /// Clients may rely on locks of an earlier start.
+    former: bool,
+}
+impl LockHolders for Holders<'_> {
+    fn others(&self, fid: Fid) -> bool {
+        self.former || self.locks.borrow().conflicts(self.own, &[(fid, InodeBits::ALL)])
+    }
+    fn sender(&self, fid: Fid) -> bool {
+        self.tells_sender && self.own.is_some_and(|own| !self.locks.borrow().held(own, fid).is_empty())
+    }
+    fn sender_opens(&self, fid: Fid) -> bool {
+        let held = |own| self.locks.borrow().held(own, fid).all();
+        self.own.is_some_and(|own| held(own).contains(InodeBits::OPEN))
+    }
+}
+
 /// The place of a change among those that wait for locks.
-pub struct Waiting<'a> {
+pub(crate) struct Waiting<'a> {
     table: &'a InodeLockTable,
     ticket: Ticket,
     is_parked: bool,
 }
 impl Waiting<'_> {
     /// Revokes the locks of others on these bits and waits until there are none.
-    pub async fn until_free(&self, core: &TargetCore, broken: &[(Fid, InodeBits)]) -> Result<(), Errno> {
+    pub(crate) async fn until_free(
+        &self,
+        core: &TargetCore,
+        broken: &[(Fid, InodeBits)],
+    ) -> Result<(), Errno> {
         let set = self.table.locks.borrow_mut().set_wants(self.ticket, broken);
         let is_ready = set.map_err(|error| {
             tracing::warn!(%error, "a change cannot wait for locks");
@@ -367,10 +362,4 @@ impl Drop for Waiting<'_> {
             self.table.leave(self.ticket);
         }
     }
-}
-
-/// The addition to a reply that tells of locks. `None`: it tells nothing.
-pub fn lock_tail(tail: LockTail) -> Option<ReplyTail> {
-    let says_something = !(tail.granted.is_empty() && tail.changed.is_empty() && tail.removed.is_empty());
-    says_something.then(|| ReplyTail { flag: flags::LOCKS, bytes: tail.to_vec() })
 }

@@ -103,6 +103,12 @@ struct Check<'a> {
 pub async fn check(ctx: &Rc<Ctx>, osd: &Rc<Osd>, sums: bool) -> Result<Checked, OsdError> {
     let stable = stable(osd).await?;
     let mut check = Check { ctx, osd, sums, stable, found: Checked::default(), usage: Usage::new() };
+    if stable.is_some() && osd.was_clean() {
+        check.found.note(
+            "checksums of its last changes before a crash are not all verified yet: the next start continues"
+                .into(),
+        );
+    }
     check.objects().await?;
     check.strays().await?;
     check.tombstones().await?;

@@ -121,7 +121,7 @@ fn device_name(device: &str) -> &str {
 /// A parameter of the locks of inodes that an MDT has granted, and of what is kept under them.
 fn namespace_param(param: NamespaceParam, mdt: &Rc<Mdt>) -> Arm<'static> {
     let counts = mdt.cache().counts();
-    let (hits, misses) = mdt.answers();
+    let (hits, misses) = mdt.cache_hits();
     match param {
         NamespaceParam::LruSize => {
             let mdt = mdt.clone();

@@ -83,7 +83,7 @@ fn a_question_is_asked_once_while_the_locks_stand() {
     assert_eq!(bed.log(), ["MDT0000 Lookup", "MDT0000 Getxattr"]);
     revoke(&mut bed, fid, 50);
     assert_eq!(bed.log(), ["MDT0000 CancelInodeLocks"]);
-    assert_eq!(bed.shared.borrow().returned.as_ref().unwrap().answers[0].number, 50);
+    assert_eq!(bed.shared.borrow().returned.as_ref().unwrap().acks[0].number, 50);
     assert_eq!(found(&mut bed), Ok(fid));
     assert_eq!(bed.log(), ["MDT0000 Lookup"]);
 }
@@ -112,7 +112,7 @@ fn a_lock_is_returned_after_the_kernel_has_forgotten() {
 }
 
 #[test]
-fn the_kernel_may_use_an_answer_as_long_as_the_lease_lasts() {
+fn the_kernel_may_use_a_reply_as_long_as_the_lease_lasts() {
     let (mut bed, fid) = with_a_file();
     let _asked = Asked::attach(&mut bed);
     found(&mut bed).unwrap();

@@ -108,11 +108,11 @@ impl Model {
 }
 
 /// Takes the effects out and compares them with what the model says must have happened.
-fn check(space: &mut LockSpace, model: &mut Model, answered: Option<Enqueued>) {
+fn check(space: &mut LockSpace, model: &mut Model, enqueued: Option<Enqueued>) {
     let (mut granted, mut notified) = model.settle();
-    if let Some(answer) = answered {
-        let at = granted.iter().position(|&id| id == answer.lock);
-        assert_eq!(at.is_some(), answer.granted, "granted exactly when nothing older conflicts");
+    if let Some(reply) = enqueued {
+        let at = granted.iter().position(|&id| id == reply.lock);
+        assert_eq!(at.is_some(), reply.granted, "granted exactly when nothing older conflicts");
         at.map(|at| granted.remove(at));
     }
     let (mut granted_seen, mut notified_seen) = (Vec::new(), Vec::new());
@@ -162,11 +162,10 @@ fn enqueue(space: &mut LockSpace, model: &mut Model, request: LockRequest) {
             return check(space, model, None);
         }
     }
-    let answer = space.enqueue(request).expect("cookie and limit were checked");
-    let entry =
-        Entry { id: answer.lock, request, granted: false, notified: false, released: false, users: 0 };
+    let reply = space.enqueue(request).expect("cookie and limit were checked");
+    let entry = Entry { id: reply.lock, request, granted: false, notified: false, released: false, users: 0 };
     model.locks.push(entry);
-    check(space, model, Some(answer));
+    check(space, model, Some(reply));
 }
 
 fn apply(space: &mut LockSpace, model: &mut Model, step: Step) {

@@ -61,10 +61,10 @@ impl Model {
         }
         false
     }
-    /// Takes in the answers of the space, each of which must be right at its turn.
+    /// Takes in the results of the space, each of which must be right at its turn.
     fn take(&mut self, space: &mut FlockSpace) {
         while let Some(WaitResult { client, cookie, outcome }) = space.poll_result() {
-            let (file, who, l) = self.waiting.remove(&(client, cookie)).expect("an answer for nobody");
+            let (file, who, l) = self.waiting.remove(&(client, cookie)).expect("a result for nobody");
             let conflicts = self.conflicts(file, who, &l);
             match outcome {
                 Outcome::Granted => {
@@ -72,7 +72,7 @@ impl Model {
                     self.set(file, who, &l);
                 }
                 Outcome::Deadlock => assert!(self.reaches(conflicts, who)),
-                other => panic!("answered {other:?}"),
+                other => panic!("the result is {other:?}"),
             }
         }
     }
@@ -177,8 +177,8 @@ fn two_mounts_that_wait_for_each_other_are_a_deadlock() {
     // The refused one gives up: the other goes on.
     space.unlock(fid(1), b, 0, u64::MAX);
     assert!(!space.reprocess(8));
-    let answer = WaitResult { client: Generation(1), cookie: LockCookie(1), outcome: Outcome::Granted };
-    assert_eq!(space.poll_result(), Some(answer));
+    let reply = WaitResult { client: Generation(1), cookie: LockCookie(1), outcome: Outcome::Granted };
+    assert_eq!(space.poll_result(), Some(reply));
     assert_eq!(space.cancel(Generation(1), LockCookie(1)), Outcome::Granted);
 }
 

@@ -1,14 +1,14 @@
 //! Mounts that cache under inode-bit locks, over a network that delays every message on its own.
 //!
 //! The server has a version for every bit of every inode. A read captures versions between its claim and its reply; a
-//! mount answers from its cache what a lock covers. Nothing that it answers may be older than a change of another mount.
+//! mount serves from its cache what a lock covers. Nothing that it serves may be older than a change of another mount.
 
 mod support;
 
 use nacre_dlm::client::{EpochChange, GrantedInodeLocks, InodeCancel};
 use nacre_dlm::policy::{InodeBits, InodeMode};
 use nacre_dlm::server::{
-    InodeClaim, InodeGrant, InodeLockEffect, InodeLocks, InodeRevoke, RevokeAnswer, Ticket,
+    InodeClaim, InodeGrant, InodeLockEffect, InodeLocks, InodeRevoke, RevokeAck, Ticket,
 };
 use nacre_types::{ConnEpoch, Fid, Generation, Instant};
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ type Versions = BTreeMap<InodeBits, u64>;
 enum Message {
     Grant { fid: Fid, grant: InodeGrant, versions: Versions },
     Revoke(InodeRevoke),
-    Answer { number: u64 },
+    Ack { number: u64 },
     Cancel(InodeCancel),
 }
 
@@ -70,7 +70,7 @@ struct Cluster {
     network: Vec<(usize, ConnEpoch, Message)>,
     reads: Vec<Read>,
     changes: Vec<Change>,
-    answered: u64,
+    served: u64,
 }
 
 impl Cluster {
@@ -90,7 +90,7 @@ impl Cluster {
             network: Vec::new(),
             reads: Vec::new(),
             changes: Vec::new(),
-            answered: 0,
+            served: 0,
         }
     }
     fn export(mount: usize) -> Generation {
@@ -168,18 +168,18 @@ impl Cluster {
                 for bit in state.locks.revoked(epoch, fid, wanted, bits, number).iter() {
                     state.cache.remove(&(fid, bit)).expect("locked bits are in the cache");
                 }
-                self.send(mount, Message::Answer { number });
+                self.send(mount, Message::Ack { number });
             }
-            Message::Answer { number } if epoch == state.epoch => {
-                self.server.acknowledged(export, number, RevokeAnswer::Dropped);
+            Message::Ack { number } if epoch == state.epoch => {
+                self.server.acknowledged(export, number, RevokeAck::Dropped);
                 if self.rng.below(4) == 0 {
-                    self.send(mount, Message::Answer { number }); // it is resent
+                    self.send(mount, Message::Ack { number }); // it is resent
                 }
             }
             Message::Cancel(InodeCancel { fid, bits, number }) if epoch == state.epoch => {
                 self.server.cancelled(export, fid, bits, number);
             }
-            Message::Answer { .. } | Message::Cancel(_) => {}
+            Message::Ack { .. } | Message::Cancel(_) => {}
         }
     }
     fn cancel(&mut self, mount: usize, cancels: Vec<InodeCancel>) {
@@ -196,7 +196,7 @@ impl Cluster {
         assert_eq!(state.locks.enter(state.epoch), EpochChange::New);
         state.cache.clear();
         assert!(self.server.drop_holder(Self::export(mount), usize::MAX));
-        // Unanswered callbacks of the old connection are delivered again on the new one.
+        // Pending callbacks of the old connection are delivered again on the new one.
         let epoch = state.epoch;
         for (to, sent_on, message) in &mut self.network {
             if *to == mount && matches!(message, Message::Revoke(_)) {
@@ -221,15 +221,15 @@ impl Cluster {
             for ((fid, bit), version) in cached {
                 assert!(self.mounts[mount].locks.held(fid).all().contains(bit), "cached without a lock");
                 let current = self.version(fid, bit);
-                assert_eq!(version, current, "mount {mount} answers {bit} of {fid} from an old cache");
+                assert_eq!(version, current, "mount {mount} serves {bit} of {fid} from an old cache");
                 let known = self.server.held(Self::export(mount), fid).all();
                 assert!(known.contains(bit), "mount {mount} has a lock that the server does not know");
                 if self.rng.below(8) == 0 {
                     assert!(self.mounts[mount].locks.covers(Some(epoch), fid, PR, bit));
-                    self.answered += 1;
+                    self.served += 1;
                 }
             }
-            self.answered += self.mounts[mount].cache.len() as u64;
+            self.served += self.mounts[mount].cache.len() as u64;
         }
     }
 
@@ -272,8 +272,8 @@ impl Cluster {
 }
 
 #[test]
-fn no_mount_answers_from_an_old_cache_in_whatever_order_messages_arrive() {
-    let mut answered = 0;
+fn no_mount_serves_from_an_old_cache_in_whatever_order_messages_arrive() {
+    let mut served = 0;
     for seed in 0..120 {
         let mut cluster = Cluster::new(seed, 3, if seed % 2 == 0 { 2 } else { 100 });
         (0..1500).for_each(|_| cluster.step(1 + seed % 4));
@@ -289,9 +289,9 @@ fn no_mount_answers_from_an_old_cache_in_whatever_order_messages_arrive() {
             cluster.attempt(nth);
             cluster.settle();
         }
-        answered += cluster.answered;
+        served += cluster.served;
     }
-    assert!(answered > 100_000, "the caches have answered {answered} times only");
+    assert!(served > 100_000, "the caches have served {served} times only");
 }
 
 fn grant(bits: InodeBits, number: u64) -> InodeGrant {

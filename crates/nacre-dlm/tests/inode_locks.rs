@@ -5,7 +5,7 @@ mod support;
 use nacre_dlm::policy::{HeldBits, InodeBits, InodeMode};
 use nacre_dlm::server::{
     InodeClaim, InodeGrant, InodeLockEffect, InodeLockState, InodeLocks, InodeRevoke, PAUSE_MAX, PAUSE_MIN,
-    RevokeAnswer, TICKETS_PER_HOLDER_MAX, Ticket, TicketError,
+    RevokeAck, TICKETS_PER_HOLDER_MAX, Ticket, TicketError,
 };
 use nacre_types::{Fid, Generation, Instant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -189,12 +189,12 @@ impl Model {
         }
         self.callbacks.insert((holder, number), revoke);
     }
-    fn answered(&mut self, revoke: InodeRevoke, answer: RevokeAnswer) {
+    fn acknowledged(&mut self, revoke: InodeRevoke, ack: RevokeAck) {
         self.callbacks.remove(&(revoke.holder, revoke.number));
         for bit in revoke.bits.iter() {
             self.revoking.remove(&(revoke.fid, bit, revoke.holder));
         }
-        let keep_pr = answer == RevokeAnswer::Converted && revoke.wanted == PR;
+        let keep_pr = ack == RevokeAck::Converted && revoke.wanted == PR;
         self.lose(revoke.holder, revoke.fid, revoke.bits, keep_pr);
     }
 
@@ -314,11 +314,10 @@ fn run(seed: u64, holders: u32, inodes: u64, steps: u64) {
             15..=18 => {
                 let open: Vec<InodeRevoke> = model.callbacks.values().copied().collect();
                 if let Some(revoke) = rng.pick(&open) {
-                    let answer =
-                        if rng.below(3) == 0 { RevokeAnswer::Converted } else { RevokeAnswer::Dropped };
-                    assert!(table.acknowledged(revoke.holder, revoke.number, answer));
-                    model.answered(revoke, answer);
-                    assert!(!table.acknowledged(revoke.holder, revoke.number, answer), "answered once");
+                    let ack = if rng.below(3) == 0 { RevokeAck::Converted } else { RevokeAck::Dropped };
+                    assert!(table.acknowledged(revoke.holder, revoke.number, ack));
+                    model.acknowledged(revoke, ack);
+                    assert!(!table.acknowledged(revoke.holder, revoke.number, ack), "acknowledged once");
                 }
             }
             19 => {
@@ -355,7 +354,7 @@ fn run(seed: u64, holders: u32, inodes: u64, steps: u64) {
                 while !table.drop_holder(holder, 2) {
                     assert_eq!(table.claim(holder, fid, PR, InodeBits::ALL, model.now), None, "it is going");
                 }
-                of_holder.into_iter().for_each(|revoke| model.answered(revoke, RevokeAnswer::Dropped));
+                of_holder.into_iter().for_each(|revoke| model.acknowledged(revoke, RevokeAck::Dropped));
                 fids.iter().for_each(|fid| model.lose(holder, *fid, InodeBits::ALL, false));
             }
             _ => {
@@ -365,10 +364,10 @@ fn run(seed: u64, holders: u32, inodes: u64, steps: u64) {
         }
         model.check(&mut table, &holders, &fids);
     }
-    // Once every callback is answered, every change is ready; once every client has gone, nothing is left.
+    // Once every callback is acknowledged, every change is ready; once every client has gone, nothing is left.
     while let Some(revoke) = model.callbacks.values().next().copied() {
-        assert!(table.acknowledged(revoke.holder, revoke.number, RevokeAnswer::Dropped));
-        model.answered(revoke, RevokeAnswer::Dropped);
+        assert!(table.acknowledged(revoke.holder, revoke.number, RevokeAck::Dropped));
+        model.acknowledged(revoke, RevokeAck::Dropped);
         model.check(&mut table, &holders, &fids);
     }
     assert!(model.waiting.iter().all(|waiting| waiting.ready));
@@ -430,10 +429,10 @@ fn a_change_revokes_only_the_bits_that_it_breaks_and_the_others_stand() {
     let second = wait(&mut table, C, fid(1), UPDATE | PERM, at(1));
     let rest = callbacks(&mut table);
     assert_eq!((rest.len(), rest[0].bits), (1, PERM));
-    assert!(table.acknowledged(A, revoke[0].number, RevokeAnswer::Dropped));
+    assert!(table.acknowledged(A, revoke[0].number, RevokeAck::Dropped));
     assert_eq!(table.poll_effect(), Some(InodeLockEffect::Ready(first)));
     assert!(!table.is_ready(second));
-    assert!(table.acknowledged(A, rest[0].number, RevokeAnswer::Dropped));
+    assert!(table.acknowledged(A, rest[0].number, RevokeAck::Dropped));
     assert_eq!(table.poll_effect(), Some(InodeLockEffect::Ready(second)));
     assert_eq!(table.held(A, fid(1)).all(), LOOKUP, "it stands without a gap");
 }
@@ -445,7 +444,7 @@ fn a_reader_gets_no_bit_for_which_a_change_waits() {
     let ticket = wait(&mut table, B, fid(1), UPDATE, at(0));
     let revoke = callbacks(&mut table)[0];
     assert_eq!(grant(&mut table, C, fid(1), LOOKUP | UPDATE, at(5000)), LOOKUP, "however long it takes");
-    assert!(table.acknowledged(A, revoke.number, RevokeAnswer::Dropped));
+    assert!(table.acknowledged(A, revoke.number, RevokeAck::Dropped));
     assert_eq!(grant(&mut table, C, fid(1), UPDATE, at(9000)), InodeBits::NONE, "until the change has left");
     table.leave(ticket, at(9000));
     assert_eq!(grant(&mut table, C, fid(1), UPDATE, at(9020)), UPDATE);
@@ -459,7 +458,7 @@ fn a_read_from_before_a_revoke_is_not_granted_the_revoked_bits() {
     let revoke = callbacks(&mut table)[0];
     let meanwhile = table.claim(A, fid(1), PR, UPDATE | PERM, at(0)).unwrap();
     assert_eq!(meanwhile.bits(), PERM);
-    assert!(table.acknowledged(A, revoke.number, RevokeAnswer::Dropped));
+    assert!(table.acknowledged(A, revoke.number, RevokeAck::Dropped));
     table.leave(ticket, at(0));
     // The bit is granted again; the early read is older than the change nevertheless.
     assert_eq!(grant(&mut table, A, fid(1), UPDATE, at(100)), UPDATE);
@@ -472,7 +471,7 @@ fn a_read_from_before_a_revoke_is_not_granted_the_revoked_bits() {
 }
 
 #[test]
-fn bits_that_were_cancelled_while_their_callback_is_open_are_not_granted_before_the_answer() {
+fn bits_that_were_cancelled_while_their_callback_is_open_are_not_granted_before_it_is_acknowledged() {
     let mut table = table();
     let granted = table.claim(A, fid(1), PR, UPDATE, at(0)).and_then(|claim| table.stands(claim)).unwrap();
     let ticket = wait(&mut table, B, fid(1), UPDATE, at(0));
@@ -482,7 +481,7 @@ fn bits_that_were_cancelled_while_their_callback_is_open_are_not_granted_before_
     table.leave(ticket, at(0));
     assert_eq!(grant(&mut table, A, fid(1), UPDATE, at(5000)), InodeBits::NONE);
     assert_eq!(grant(&mut table, B, fid(1), UPDATE, at(5000)), UPDATE, "others need not wait");
-    assert!(table.acknowledged(A, revoke.number, RevokeAnswer::Dropped));
+    assert!(table.acknowledged(A, revoke.number, RevokeAck::Dropped));
     assert_eq!(grant(&mut table, A, fid(1), UPDATE, at(5000)), UPDATE);
 }
 
@@ -497,12 +496,12 @@ fn a_lock_that_was_converted_is_revoked_once_more_for_a_change() {
     assert_eq!(revoke.wanted, PR);
     let change = wait(&mut table, C, fid(1), UPDATE, at(0));
     assert_eq!(callbacks(&mut table), [], "there is a callback under way");
-    assert!(table.acknowledged(A, revoke.number, RevokeAnswer::Converted));
+    assert!(table.acknowledged(A, revoke.number, RevokeAck::Converted));
     assert_eq!(table.poll_effect(), Some(InodeLockEffect::Ready(reader)));
     let again = callbacks(&mut table)[0];
     assert_eq!((again.wanted, again.bits), (EX, UPDATE));
-    // To this callback there is only one answer, whatever the client says.
-    assert!(table.acknowledged(A, again.number, RevokeAnswer::Converted));
+    // To this callback there is only one valid acknowledgement, whatever the client says.
+    assert!(table.acknowledged(A, again.number, RevokeAck::Converted));
     assert_eq!(table.poll_effect(), Some(InodeLockEffect::Ready(change)));
 }
 
@@ -520,7 +519,7 @@ fn at_its_limit_a_client_loses_its_oldest_lock_once_it_has_stood_for_a_while() {
     assert_eq!((revoke.len(), revoke[0].fid), (1, fid(1)));
     assert_eq!(grant(&mut table, A, fid(3), LOOKUP, at(30_000)), InodeBits::NONE);
     assert_eq!(callbacks(&mut table), [], "the second has not stood for 30 s");
-    assert!(table.acknowledged(A, revoke[0].number, RevokeAnswer::Dropped));
+    assert!(table.acknowledged(A, revoke[0].number, RevokeAck::Dropped));
     assert_eq!(grant(&mut table, A, fid(3), LOOKUP, at(30_000)), LOOKUP, "without a pause");
 }
 
@@ -541,7 +540,7 @@ fn use_in_turn(changes_ms: u64, reads_ms: u64, seconds: u64) -> (u64, u64) {
         if ms % changes_ms == 0 && table.conflicts(Some(A), &[(fid(1), UPDATE)]) {
             let ticket = wait(&mut table, A, fid(1), UPDATE, at(ms));
             for revoke in callbacks(&mut table) {
-                table.acknowledged(revoke.holder, revoke.number, RevokeAnswer::Dropped);
+                table.acknowledged(revoke.holder, revoke.number, RevokeAck::Dropped);
             }
             assert_eq!(table.poll_effect(), Some(InodeLockEffect::Ready(ticket)));
             table.leave(ticket, at(ms));
@@ -555,7 +554,7 @@ fn a_pause_follows_the_use_of_the_inode() {
     // Changes in quick succession: hardly any of them needs a callback.
     let (revokes, _) = use_in_turn(1, 1, 60);
     assert!(revokes < 100, "{revokes} callbacks for 60 000 changes");
-    // Rare changes: nearly every read is answered from the cache.
+    // Rare changes: nearly every read is served from the cache.
     let (revokes, cached) = use_in_turn(500, 1, 60);
     assert!(cached > 90, "{cached} % cached, {revokes} callbacks");
     let (revokes, cached) = use_in_turn(5000, 1, 60);
@@ -565,7 +564,7 @@ fn a_pause_follows_the_use_of_the_inode() {
     let revoke = |table: &mut InodeLocks, ms: u64| {
         assert_eq!(grant(table, B, fid(1), UPDATE, at(ms)), UPDATE, "at {ms} ms");
         let ticket = wait(table, A, fid(1), UPDATE, at(ms));
-        callbacks(table).iter().for_each(|r| assert!(table.acknowledged(B, r.number, RevokeAnswer::Dropped)));
+        callbacks(table).iter().for_each(|r| assert!(table.acknowledged(B, r.number, RevokeAck::Dropped)));
         assert!(table.poll_effect().is_some());
         table.leave(ticket, at(ms));
     };
@@ -609,7 +608,7 @@ fn a_crowd_on_one_inode_costs_no_quadratic_search() {
     assert_eq!(revokes.len(), N as usize, "one callback each, however many changes wait");
     for revoke in &revokes {
         assert!(table.conflicts(None, &[(fid(1), UPDATE)]));
-        assert!(table.acknowledged(revoke.holder, revoke.number, RevokeAnswer::Dropped));
+        assert!(table.acknowledged(revoke.holder, revoke.number, RevokeAck::Dropped));
     }
     let ready: Vec<Ticket> = std::iter::from_fn(|| table.poll_effect())
         .map(|effect| match effect {

@@ -1,7 +1,7 @@
 //! Stores on loop devices that fail while programs work: each comes back on the same boot of the machine, and every file
 //! that was acknowledged must be right afterwards, or refuse to be read.
 //!
-//! The image of the store is a sparse file in a small tmpfs. When that runs full, the device answers EIO to what the
+//! The image of the store is a sparse file in a small tmpfs. When that runs full, the device returns EIO to what the
 //! kernel writes back, and the kernel marks those pages clean: the log cannot be synced, and the target ends itself.
 
 use crate::shell::{output, run as sh};

@@ -179,7 +179,7 @@ fn main() {
     std::process::exit(i32::from(failures != 0));
 }
 
-/// A LOOKUP of the directory is unanswered.
+/// A LOOKUP of the directory is pending.
 fn lookups(s: &Spike) {
     println!("LOOKUP of a directory held back");
     let dir = s.fid("dir");
@@ -205,7 +205,7 @@ fn lookups(s: &Spike) {
     s.ends("DELETE ends", &delete);
 }
 
-/// A MKDIR in the directory is unanswered: the kernel holds the directory's lock exclusively.
+/// A MKDIR in the directory is pending: the kernel holds the directory's lock exclusively.
 fn mkdirs(s: &Spike) {
     println!("MKDIR held back");
     let dir = s.fid("dir");
@@ -228,7 +228,7 @@ fn read_at(path: &Path, offset: u64) -> Pending<bool> {
     Pending::run(move || File::open(path).unwrap().read_exact_at(&mut [0; 4096], offset).is_ok())
 }
 
-/// A READ through the page cache is unanswered: its pages are locked.
+/// A READ through the page cache is pending: its pages are locked.
 fn reads_cached(s: &Spike) {
     println!("READ of a cached file held back");
     let file = s.fid("file");
@@ -250,7 +250,7 @@ fn reads_cached(s: &Spike) {
     s.ends("INVAL_INODE of all pages ends", &all);
 }
 
-/// A READ of a direct handle is unanswered: no page is locked.
+/// A READ of a direct handle is pending: no page is locked.
 fn reads_direct(s: &Spike) {
     println!("READ of a direct file held back");
     let file = s.fid("file");
@@ -270,7 +270,7 @@ fn reads_direct(s: &Spike) {
 /// A process with a shared mapping that dirties a page whenever it is told.
 struct Mapper {
     child: std::process::Child,
-    answers: std::io::BufReader<std::process::ChildStdout>,
+    replies: std::io::BufReader<std::process::ChildStdout>,
 }
 impl Mapper {
     fn start(path: &Path) -> Self {
@@ -291,15 +291,15 @@ for line in sys.stdin:
             .stdout(std::process::Stdio::piped())
             .spawn()
             .expect("python3 is needed for the shared mapping");
-        let answers = std::io::BufReader::new(child.stdout.take().unwrap());
-        Self { child, answers }
+        let replies = std::io::BufReader::new(child.stdout.take().unwrap());
+        Self { child, replies }
     }
     /// Writes (or, with -1, reads) the first byte of a page through the mapping.
     fn touch(&mut self, page: u32, byte: i32) -> i32 {
         use std::io::{BufRead, Write};
         writeln!(self.child.stdin.as_mut().unwrap(), "{page} {byte}").unwrap();
         let mut line = String::new();
-        self.answers.read_line(&mut line).unwrap();
+        self.replies.read_line(&mut line).unwrap();
         line.trim().parse().unwrap_or(-1)
     }
     fn stop(mut self) {
@@ -308,7 +308,7 @@ for line in sys.stdin:
     }
 }
 
-/// Pages dirtied through a mapping: the kernel sends WRITE inside the notification and waits for our answer.
+/// Pages dirtied through a mapping: the kernel sends WRITE inside the notification and waits for our reply.
 fn dirty_mapping(s: &Spike) {
     for direct in [false, true] {
         let flags =
@@ -328,7 +328,7 @@ fn dirty_mapping(s: &Spike) {
             s.waits("with the WRITE held back", Notification::InvalInode { fid: file, pages: Some((0, 0)) });
         s.returns("INVAL_INODE of attributes returns", Notification::InvalInode { fid: file, pages: None });
         s.release();
-        s.ends("it ends when the WRITE is answered", &write);
+        s.ends("it ends with the reply to the WRITE", &write);
         // A READ held back elsewhere and a dirty page: the rule leaves the READ's range out.
         mapper.touch(5, 9);
         s.hold("read", file);

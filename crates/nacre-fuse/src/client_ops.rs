@@ -18,7 +18,7 @@ pub struct ClientOps {
     pub client: Rc<Client>,
 }
 
-type Answer<T> = Result<T, Errno>;
+type OpResult<T> = Result<T, Errno>;
 
 impl Ops for ClientOps {
     fn validity(&self, name: Option<(Fid, &[u8])>, fid: Fid) -> Validity {
@@ -30,13 +30,13 @@ impl Ops for ClientOps {
     fn set_kernel_cache(&self, kernel: Rc<dyn KernelCache>) {
         self.client.set_kernel_cache(kernel);
     }
-    async fn lookup(&self, parent: Fid, name: &[u8]) -> Answer<ResolvedInode> {
+    async fn lookup(&self, parent: Fid, name: &[u8]) -> OpResult<ResolvedInode> {
         self.client.lookup(parent, name).await
     }
-    async fn parent(&self, fid: Fid) -> Answer<ResolvedInode> {
+    async fn parent(&self, fid: Fid) -> OpResult<ResolvedInode> {
         self.client.parent(fid).await
     }
-    async fn getattr(&self, fid: Fid) -> Answer<ResolvedInode> {
+    async fn getattr(&self, fid: Fid) -> OpResult<ResolvedInode> {
         self.client.getattr(fid).await
     }
     async fn setattr(
@@ -45,28 +45,28 @@ impl Ops for ClientOps {
         handle: Option<OpenHandle>,
         set: SetAttr,
         caller: Caller,
-    ) -> Answer<ResolvedInode> {
+    ) -> OpResult<ResolvedInode> {
         match handle {
             Some(handle) => self.client.setattr_through(handle, fid, set, caller).await,
             None => self.client.setattr(fid, set, caller).await,
         }
     }
-    async fn readlink(&self, fid: Fid) -> Answer<Bytes> {
+    async fn readlink(&self, fid: Fid) -> OpResult<Bytes> {
         self.client.readlink(fid).await
     }
-    async fn make(&self, args: CreateArgs<'_>) -> Answer<ResolvedInode> {
+    async fn make(&self, args: CreateArgs<'_>) -> OpResult<ResolvedInode> {
         self.client.make(args).await
     }
-    async fn create(&self, args: CreateArgs<'_>, flags: u32) -> Answer<(ResolvedInode, OpenHandle)> {
+    async fn create(&self, args: CreateArgs<'_>, flags: u32) -> OpResult<(ResolvedInode, OpenHandle)> {
         self.client.create(args, flags).await
     }
-    async fn open(&self, fid: Fid, flags: u32, caller: Caller) -> Answer<(ResolvedInode, OpenHandle)> {
+    async fn open(&self, fid: Fid, flags: u32, caller: Caller) -> OpResult<(ResolvedInode, OpenHandle)> {
         self.client.open(fid, flags, caller).await
     }
-    async fn read(&self, handle: OpenHandle, offset: u64, len: u32) -> Answer<Vec<Bytes>> {
+    async fn read(&self, handle: OpenHandle, offset: u64, len: u32) -> OpResult<Vec<Bytes>> {
         self.client.read(handle, offset, len).await
     }
-    async fn write(&self, args: WriteArgs) -> Answer<u32> {
+    async fn write(&self, args: WriteArgs) -> OpResult<u32> {
         self.client.write(args).await
     }
     fn files_with_lost_locks(&self) -> Vec<Fid> {
@@ -75,19 +75,19 @@ impl Ops for ClientOps {
     fn may_lose_privileges(&self, handle: OpenHandle, caller: &Caller) -> bool {
         self.client.may_lose_privileges(handle, caller)
     }
-    fn may_change(&self, process: u32, open: Option<&[Fid]>) -> Answer<()> {
+    fn may_change(&self, process: u32, open: Option<&[Fid]>) -> OpResult<()> {
         self.client.may_change(process, open)
     }
     fn opened_by(&self, handle: OpenHandle, fid: Fid, process: u32) {
         self.client.opened_by(handle, fid, process);
     }
-    async fn flush(&self, handle: OpenHandle, lock_owner: u64) -> Answer<()> {
+    async fn flush(&self, handle: OpenHandle, lock_owner: u64) -> OpResult<()> {
         self.client.flush(handle, lock_owner).await
     }
-    async fn release(&self, handle: OpenHandle, flock_owner: Option<u64>) -> Answer<()> {
+    async fn release(&self, handle: OpenHandle, flock_owner: Option<u64>) -> OpResult<()> {
         self.client.release(handle, flock_owner).await
     }
-    async fn fsync(&self, fid: Fid, handle: Option<OpenHandle>) -> Answer<()> {
+    async fn fsync(&self, fid: Fid, handle: Option<OpenHandle>) -> OpResult<()> {
         self.client.fsync(fid, handle).await
     }
     async fn readdir(
@@ -96,67 +96,67 @@ impl Ops for ClientOps {
         cookie: u64,
         entries_max: u32,
         with_attrs: bool,
-    ) -> Answer<ReaddirPage> {
+    ) -> OpResult<ReaddirPage> {
         self.client.readdir(dir, cookie, entries_max, with_attrs).await
     }
-    async fn opendir(&self, fid: Fid, caller: Caller) -> Answer<OpenHandle> {
+    async fn opendir(&self, fid: Fid, caller: Caller) -> OpResult<OpenHandle> {
         self.client.open(fid, 0, caller).await.map(|(_, handle)| handle)
     }
-    async fn releasedir(&self, handle: OpenHandle) -> Answer<()> {
+    async fn releasedir(&self, handle: OpenHandle) -> OpResult<()> {
         self.client.release(handle, None).await
     }
-    async fn link(&self, fid: Fid, parent: Fid, name: &[u8], caller: Caller) -> Answer<ResolvedInode> {
+    async fn link(&self, fid: Fid, parent: Fid, name: &[u8], caller: Caller) -> OpResult<ResolvedInode> {
         self.client.link(fid, parent, name, caller).await
     }
-    async fn unlink(&self, parent: Fid, name: &[u8], directory: bool, caller: Caller) -> Answer<()> {
+    async fn unlink(&self, parent: Fid, name: &[u8], directory: bool, caller: Caller) -> OpResult<()> {
         self.client.unlink(parent, name, directory, caller).await
     }
-    async fn rename(&self, from: (Fid, &[u8]), to: (Fid, &[u8]), flags: u32, caller: Caller) -> Answer<()> {
+    async fn rename(&self, from: (Fid, &[u8]), to: (Fid, &[u8]), flags: u32, caller: Caller) -> OpResult<()> {
         self.client.rename(from, to, flags, caller).await
     }
-    async fn getxattr(&self, fid: Fid, name: &[u8]) -> Answer<Bytes> {
+    async fn getxattr(&self, fid: Fid, name: &[u8]) -> OpResult<Bytes> {
         self.client.getxattr(fid, name).await
     }
-    async fn setxattr(&self, args: SetxattrArgs<'_>) -> Answer<()> {
+    async fn setxattr(&self, args: SetxattrArgs<'_>) -> OpResult<()> {
         self.client.setxattr(args).await
     }
-    async fn listxattr(&self, fid: Fid) -> Answer<Vec<Bytes>> {
+    async fn listxattr(&self, fid: Fid) -> OpResult<Vec<Bytes>> {
         self.client.listxattr(fid).await
     }
-    async fn removexattr(&self, fid: Fid, name: &[u8]) -> Answer<()> {
+    async fn removexattr(&self, fid: Fid, name: &[u8]) -> OpResult<()> {
         self.client.removexattr(fid, name).await
     }
-    async fn allocate(&self, handle: OpenHandle, args: AllocateArgs) -> Answer<()> {
+    async fn allocate(&self, handle: OpenHandle, args: AllocateArgs) -> OpResult<()> {
         self.client.allocate(handle, args).await
     }
-    async fn statfs(&self) -> Answer<StatfsReply> {
+    async fn statfs(&self) -> OpResult<StatfsReply> {
         self.client.statfs().await
     }
-    async fn flock(&self, handle: OpenHandle, lock: FileLock, wait: bool) -> Answer<FlockOutcome> {
+    async fn flock(&self, handle: OpenHandle, lock: FileLock, wait: bool) -> OpResult<FlockOutcome> {
         self.client.flock(handle, lock, wait).await
     }
-    async fn flock_test(&self, fid: Fid, lock: FileLock) -> Answer<Option<FileLock>> {
+    async fn flock_test(&self, fid: Fid, lock: FileLock) -> OpResult<Option<FileLock>> {
         self.client.flock_test(fid, lock).await
     }
-    async fn sync_all(&self) -> Answer<()> {
+    async fn sync_all(&self) -> OpResult<()> {
         self.client.sync_all().await
     }
-    async fn layout(&self, fid: Fid) -> Answer<LayoutReply> {
+    async fn layout(&self, fid: Fid) -> OpResult<LayoutReply> {
         self.client.layout(fid).await
     }
-    async fn set_layout(&self, fid: Fid, template: LayoutTemplate, caller: Caller) -> Answer<()> {
+    async fn set_layout(&self, fid: Fid, template: LayoutTemplate, caller: Caller) -> OpResult<()> {
         self.client.set_layout(fid, template, caller).await
     }
-    async fn paths(&self, fid: Fid, caller: &Caller) -> Answer<Vec<Bytes>> {
+    async fn paths(&self, fid: Fid, caller: &Caller) -> OpResult<Vec<Bytes>> {
         self.client.paths(fid, caller).await
     }
-    async fn links(&self, fid: Fid, caller: &Caller) -> Answer<Vec<(Fid, Bytes)>> {
+    async fn links(&self, fid: Fid, caller: &Caller) -> OpResult<Vec<(Fid, Bytes)>> {
         self.client.links(fid, caller).await
     }
     fn target_error(&self, target: &str) -> Option<String> {
         self.client.connections().into_iter().find(|c| c.target == target)?.error
     }
-    async fn statfs_targets(&self) -> Answer<Vec<(String, Answer<StatfsReply>)>> {
+    async fn statfs_targets(&self) -> OpResult<Vec<(String, OpResult<StatfsReply>)>> {
         self.client.statfs_targets().await
     }
     fn mount_text(&self) -> String {

@@ -31,7 +31,7 @@ use std::task::{Context, Poll, Waker};
 use tracing::{error, warn};
 
 /// Result of a handler.
-pub(crate) type Answer = Result<Body, Errno>;
+pub(crate) type Reply = Result<Body, Errno>;
 
 /// An effect for the front end, passed through [`Effect::Door`].
 pub enum FuseEffect {
@@ -106,7 +106,7 @@ impl<O: Ops> Door<O> {
     pub fn file_system(&self) -> &Rc<O> {
         &self.ops
     }
-    /// Requests that have not been answered.
+    /// Requests without a reply.
     pub fn running(&self) -> usize {
         self.running.borrow().len()
     }
@@ -130,7 +130,7 @@ impl<O: Ops> Door<O> {
             forgotten.await;
         }
     }
-    /// Notifications to the kernel, withheld validities, requests answered at once: a line for each counter.
+    /// Notifications to the kernel, withheld validities, requests served at once: a line for each counter.
     pub fn kernel_cache_text(&self) -> String {
         self.kernel.text() + &self.stats.hits_text()
     }
@@ -231,7 +231,7 @@ impl<O: Ops> Door<O> {
     /// Handles a request: at once if nothing has to be waited for, else in a task.
     fn run<F>(self: &Rc<Self>, request: FuseRequest, handler: impl FnOnce(Rc<Self>, Rc<FuseRequest>) -> F)
     where
-        F: Future<Output = Answer> + 'static,
+        F: Future<Output = Reply> + 'static,
     {
         let request = Rc::new(request);
         let start = self.ctx.now();
@@ -241,29 +241,29 @@ impl<O: Ops> Door<O> {
         let begins = self.may_begin(&request);
         let stale = self.stale_after(&request);
         if begins && stale.is_empty() {
-            // A request that the caches answer completes here and needs no task. Another one is polled once more in its
-            // task, which then waits.
+            // A request that the caches can serve completes here and needs no task. Another one is polled once more in
+            // its task, which then waits.
             let first = poll_catching(work.as_mut(), &mut Context::from_waker(Waker::noop()), &request);
-            if let Poll::Ready(answer) = first {
-                self.stats.count(request.opcode(), Served::AtOnce, &answer);
-                return self.reply(&request, answer);
+            if let Poll::Ready(reply) = first {
+                self.stats.count(request.opcode(), Served::AtOnce, &reply);
+                return self.reply(&request, reply);
             }
         }
         let door = self.clone();
         let task = self.ctx.spawn(async move {
-            let answer = match door.allowed(&request, begins).await {
+            let reply = match door.allowed(&request, begins).await {
                 Ok(()) => catching(work, &request).await,
                 Err(error) => Err(error),
             };
             if !stale.is_empty() {
                 door.kernel.forget(stale).await;
             }
-            door.stats.count(request.opcode(), Served::After(door.ctx.now() - start), &answer);
-            if request.is_answered() {
+            door.stats.count(request.opcode(), Served::After(door.ctx.now() - start), &reply);
+            if request.has_reply() {
                 // Abandoned (`interrupt.rs`): the caller has a reply.
                 door.given_up.set(door.given_up.get().saturating_sub(1));
             } else {
-                door.reply(&request, answer);
+                door.reply(&request, reply);
             }
         });
         // It starts later in this visit.
@@ -280,12 +280,12 @@ impl<O: Ops> Door<O> {
         }
     }
 
-    pub(crate) fn reply(&self, request: &FuseRequest, answer: Answer) {
+    pub(crate) fn reply(&self, request: &FuseRequest, reply: Reply) {
         self.running.borrow_mut().remove(&request.unique());
-        self.ctx.push(Effect::Door(Box::new(FuseEffect::Reply(request.reply(answer)))));
+        self.ctx.push(Effect::Door(Box::new(FuseEffect::Reply(request.reply(reply)))));
     }
 
-    /// The island ends without a stop: decided replies are still sent, other requests are answered EIO. Tasks are not
+    /// The island ends without a stop: decided replies are still sent, other requests get EIO. Tasks are not
     /// dropped (they and the context refer to each other), so they cannot do this.
     pub fn abandon(&self) {
         for effect in self.ctx.take_effects() {
@@ -307,10 +307,10 @@ impl<O: Ops> Door<O> {
     /// Total bytes that the system call of a request's caller writes, if known.
     pub(crate) async fn call_bytes(&self, request: &FuseRequest) -> Option<u64> {
         let (unique, pid) = (request.unique(), request.header.pid);
-        let (promise, answer) = self.ctx.promise();
+        let (promise, reply) = self.ctx.promise();
         self.calls.borrow_mut().insert(unique, promise);
         self.ctx.push(Effect::Door(Box::new(FuseEffect::LookAtCall { unique, pid })));
-        answer.await.flatten()
+        reply.await.flatten()
     }
     fn call_looked_at(&self, CallBytes { unique, bytes }: CallBytes) {
         let promise = self.calls.borrow_mut().remove(&unique);
@@ -354,17 +354,17 @@ impl Surroundings for AroundKernel {
 
 /// A handler's future, with EIO in place of a panic.
 fn catching(
-    mut work: Pin<Box<impl Future<Output = Answer>>>,
+    mut work: Pin<Box<impl Future<Output = Reply>>>,
     request: &FuseRequest,
-) -> impl Future<Output = Answer> {
+) -> impl Future<Output = Reply> {
     std::future::poll_fn(move |cx| poll_catching(work.as_mut(), cx, request))
 }
 
 fn poll_catching(
-    work: Pin<&mut impl Future<Output = Answer>>,
+    work: Pin<&mut impl Future<Output = Reply>>,
     cx: &mut Context<'_>,
     request: &FuseRequest,
-) -> Poll<Answer> {
+) -> Poll<Reply> {
     catch_unwind(AssertUnwindSafe(|| work.poll(cx))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
@@ -394,7 +394,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// Answers nothing until it is woken: ENOENT, and opens succeed.
+    /// Completes nothing until it is woken: then ENOENT, and opens succeed.
     struct Away {
         ctx: Rc<Ctx>,
         back: WaitList,
@@ -488,7 +488,7 @@ mod tests {
             let door = Door::new(&ctx, Rc::new(away));
             Self { ctx, door, now: 0, asked: Vec::new() }
         }
-        /// The servers answer.
+        /// The servers reply.
         fn back(&self) {
             self.door.file_system().back.wake_all();
         }
@@ -547,7 +547,7 @@ mod tests {
         world.back();
         assert_eq!(world.visit(None, now), [(10, -Errno::ENOENT.0)]);
         world.door.file_system().lost.borrow_mut().push(Fid::ROOT);
-        for (unique, open, answer) in
+        for (unique, open, reply) in
             [(12, Some(vec![Fid::ROOT]), Errno::EIO), (14, Some(vec![]), Errno::ENOENT)]
         {
             assert_eq!(world.visit(request(op::MKDIR, unique, &args), now), []);
@@ -556,7 +556,7 @@ mod tests {
             let mut replies = world.visit(None, now);
             world.back();
             replies.extend(world.visit(None, now));
-            assert_eq!(replies, [(unique, -answer.0)]);
+            assert_eq!(replies, [(unique, -reply.0)]);
         }
         // Reading continues.
         assert_eq!(world.visit(request(op::LOOKUP, 16, b"name\0"), now), []);
@@ -570,7 +570,7 @@ mod tests {
         assert_eq!(world.visit(request(op::LOOKUP, 10, b"name\0"), ms(0)), []);
         assert_eq!(world.visit(interrupt(10), ms(500)), []);
         assert_eq!(world.visit(None, ms(1000)), []);
-        assert_eq!(world.asked, [], "servers that answer in time are not hurried");
+        assert_eq!(world.asked, [], "servers that reply in time are not hurried");
         assert_eq!(world.visit(None, ms(600)), [], "an interrupt alone may mean nothing");
         assert_eq!(world.asked, [(10, 77)]);
         world.door.interrupted(for_this(10, Asked));
@@ -579,7 +579,7 @@ mod tests {
         world.back();
         assert_eq!(world.visit(None, ms(500)), []);
         assert_eq!((world.door.running(), world.ctx.live_tasks()), (0, 0));
-        // Servers that answer in time: the call does not fail.
+        // Servers that reply in time: the call does not fail.
         assert_eq!(world.visit(request(op::LOOKUP, 12, b"name\0"), ms(0)), []);
         assert_eq!(world.visit(interrupt(12), ms(500)), []);
         world.back();
@@ -603,7 +603,7 @@ mod tests {
         assert_eq!(world.visit(interrupt(20), Duration::ZERO), []);
         assert_eq!(world.visit(None, Duration::from_secs(1)), []);
         assert_eq!(world.door.waiting_text(), format!("{} 77 1000\n", op::name(opcode).to_lowercase()));
-        assert_eq!(world.asked, [], "servers that answer in time are not hurried");
+        assert_eq!(world.asked, [], "servers that reply in time are not hurried");
         assert_eq!(world.visit(None, Duration::from_secs(2)), []);
         assert_eq!(world.visit(None, Duration::from_secs(1)), []);
         assert_eq!(world.asked, [(20, 77), (20, 77)], "asked again and again");
@@ -677,7 +677,7 @@ mod tests {
         assert_eq!((world.door.running(), world.door.given_up.get(), world.ctx.live_tasks()), (0, 0, 0));
     }
 
-    /// Delivers a request, and answers the questions about its caller.
+    /// Delivers a request, and replies to the questions about its caller.
     fn check_one_reply(opcode: u32, args: &[u8]) -> Result<(), TestCaseError> {
         let mut world = World::new();
         let mut replies = world.visit(request(opcode, 6, args), Duration::ZERO);
@@ -696,7 +696,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_needs_the_groups_of_its_caller_is_answered_once() {
+    fn a_change_that_needs_the_groups_of_its_caller_gets_one_reply() {
         let mut args = Vec::new();
         abi::SetattrIn { valid: abi::fattr::KILL_SUIDGID, ..Default::default() }.put(&mut args);
         check_one_reply(op::SETATTR, &args).unwrap();
@@ -704,7 +704,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_request_is_answered_once_whatever_its_bytes(
+        fn every_request_gets_one_reply_whatever_its_bytes(
             opcode in 0u32..60, args in proptest::collection::vec(any::<u8>(), 0..120)
         ) {
             check_one_reply(opcode, &args)?;

@@ -144,7 +144,7 @@ impl FuseSource {
         self.island.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
     /// The island ended on a bug and was created again: the mount stays, its open files are lost. Requests of the old
-    /// island were answered EIO when it was dropped.
+    /// island got EIO when it was dropped.
     pub fn replace_island(&self, island: IslandRef) {
         *self.island.write().unwrap_or_else(PoisonError::into_inner) = island;
         self.tell_transport();
@@ -187,7 +187,7 @@ impl Source for FuseSource {
                 Ok(Read::Request(request)) if request.is_forget() => {
                     self.link.forgotten().add(request.forgotten());
                 }
-                // For a dead island: the request is dropped there, which answers EIO.
+                // For a dead island: the request is dropped there, which returns EIO.
                 Ok(Read::Request(request)) => node.deliver(&self.island(), Event::Door(Box::new(request))),
                 Ok(Read::Empty) => break,
                 Ok(Read::Gone) => return self.end(),

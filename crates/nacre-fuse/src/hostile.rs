@@ -1,6 +1,6 @@
 //! External input as fuzz targets (`fuzz/`): requests of the kernel, and texts of `/proc` and of users.
 //!
-//! Every request is answered once, whatever its bytes; its handler never panics (the front end would answer EIO).
+//! Every request gets one reply, whatever its bytes; its handler never panics (the front end would return EIO).
 
 use crate::abi::{Field as _, InHeader, op};
 use crate::device::Channel;

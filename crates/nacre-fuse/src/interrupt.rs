@@ -1,4 +1,4 @@
-//! Signals: when a call ends although the servers have not answered.
+//! Signals: when a call ends although the servers have not replied.
 //!
 //! A waiting file lock ends at once (the kernel restarts the call if the signal had no handler). Any other request
 //! waits for its servers for [`SIGNAL_DELAY`]; after that the front end examines why its caller was interrupted
@@ -42,7 +42,7 @@ impl<O: Ops> Door<O> {
         let Ok(args) = request.args().take::<InterruptIn>() else { return };
         let found = self.running.borrow().get(&args.unique).map(|r| (r.task, r.start, r.request.clone()));
         // The request was read by another loop and is not here yet (the kernel sends the interrupt again), or was
-        // already answered (the kernel drops the interrupt).
+        // has its reply already (the kernel drops the interrupt).
         let Some((task, start, target)) = found else { return self.reply(request, Err(Errno::EAGAIN)) };
         if target.opcode() == op::SETLKW {
             self.ctx.unwanted(task);
@@ -53,7 +53,7 @@ impl<O: Ops> Door<O> {
     /// Abandons `target` when it is time. Also for requests for which the kernel sends no interrupt.
     pub(crate) async fn patiently(self: Rc<Self>, target: Rc<FuseRequest>, start: Instant) {
         self.ctx.sleep_until(start + SIGNAL_DELAY).await;
-        while !target.is_answered() {
+        while !target.has_reply() {
             let (unique, pid) = (target.unique(), target.header.pid);
             self.ctx.push(Effect::Door(Box::new(FuseEffect::LookAtCaller { unique, pid })));
             self.ctx.sleep(LOOK).await;
@@ -71,7 +71,7 @@ impl<O: Ops> Door<O> {
     }
 
     fn give_up(&self, target: &FuseRequest) {
-        if !target.is_answered() && self.given_up.get() < GIVEN_UP_MAX {
+        if !target.has_reply() && self.given_up.get() < GIVEN_UP_MAX {
             self.given_up.set(self.given_up.get() + 1);
             if let Some(running) = self.running.borrow().get(&target.unique()) {
                 self.ctx.unwanted(running.task);

@@ -7,7 +7,7 @@
 //! later (`gate.rs`); no notification is written by a thread that serves requests (`notify.rs`).
 //!
 //! Names are forgotten by INVAL_ENTRY. It waits for the kernel's lock of the directory, which a request that we have not
-//! answered may hold, and that request may wait for the lock that is to be returned. So INC_EPOCH, which takes no lock and
+//! reply may hold, and that request may wait for the lock that is to be returned. So INC_EPOCH, which takes no lock and
 //! makes the kernel ask for every name again, is sent instead when we hold a request of the directory, when more than
 //! [`NAMES_MAX`] names are concerned, and when INVAL_ENTRY has not returned after [`NAME_PATIENCE`]. It detaches file
 //! systems that are mounted on directories of the mount, at their next access: it is counted and to be rare. A kernel
@@ -172,7 +172,7 @@ impl Inodes {
 
 /// The parts of the dispatcher that the kernel's cache needs.
 pub(crate) trait Surroundings {
-    /// Whether the kernel may hold its lock of a directory until we answer a request.
+    /// Whether the kernel may hold its lock of a directory until we reply to a request.
     fn holds_request_of(&self, dir: Fid) -> bool;
     /// Whether a change of a directory's entries is running.
     fn changes(&self, dir: Fid) -> bool;

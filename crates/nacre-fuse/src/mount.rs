@@ -188,9 +188,9 @@ pub fn check_mount_point(path: &Path) -> Result<PathBuf, MountError> {
         match root_state(&place) {
             RootState::Dead if what == FS_TYPE => clear_dead(&place)?,
             RootState::Dead => return Err(MountError::DeadMount { path: text(path), what }),
-            RootState::Answers => return Err(MountError::AlreadyMounted { path: text(path), what }),
+            RootState::Replies => return Err(MountError::AlreadyMounted { path: text(path), what }),
             RootState::Silent => {
-                let what = format!("{what}, its server does not answer");
+                let what = format!("{what}, its server does not reply");
                 return Err(MountError::AlreadyMounted { path: text(path), what });
             }
         }
@@ -232,7 +232,7 @@ fn place_of(path: &Path) -> PathBuf {
 }
 
 enum RootState {
-    Answers,
+    Replies,
     /// The server has ended, the mount is left.
     Dead,
     Silent,
@@ -240,7 +240,7 @@ enum RootState {
 
 /// Accesses the root of a mount, on a thread of its own, because the call may never return.
 fn root_state(path: &Path) -> RootState {
-    const ANSWER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
+    const REPLY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
     let (tx, rx) = std::sync::mpsc::sync_channel(1);
     let asked = path.to_owned();
     let thread = std::thread::Builder::new().name("mount-check".to_owned()).spawn(move || {
@@ -253,9 +253,9 @@ fn root_state(path: &Path) -> RootState {
     if thread.is_err() {
         return RootState::Silent;
     }
-    match rx.recv_timeout(ANSWER_TIMEOUT) {
+    match rx.recv_timeout(REPLY_TIMEOUT) {
         Ok(Err(Errno::NOTCONN | Errno::CONNABORTED)) => RootState::Dead,
-        Ok(_) => RootState::Answers,
+        Ok(_) => RootState::Replies,
         Err(_) => RootState::Silent,
     }
 }

@@ -24,7 +24,7 @@ pub struct OpenedFile {
     pub fopen_flags: u32,
 }
 
-type Answer<T> = Result<T, Errno>;
+type OpResult<T> = Result<T, Errno>;
 const MISSING: Errno = Errno::ENOSYS;
 
 /// Arguments that a default does not use.
@@ -60,9 +60,9 @@ pub trait Ops: 'static {
         crate::abi::fopen::DIRECT_IO | crate::abi::fopen::PARALLEL_DIRECT_WRITES
     }
 
-    fn lookup(&self, parent: Fid, name: &[u8]) -> impl Future<Output = Answer<ResolvedInode>>;
-    fn parent(&self, fid: Fid) -> impl Future<Output = Answer<ResolvedInode>>;
-    fn getattr(&self, fid: Fid) -> impl Future<Output = Answer<ResolvedInode>>;
+    fn lookup(&self, parent: Fid, name: &[u8]) -> impl Future<Output = OpResult<ResolvedInode>>;
+    fn parent(&self, fid: Fid) -> impl Future<Output = OpResult<ResolvedInode>>;
+    fn getattr(&self, fid: Fid) -> impl Future<Output = OpResult<ResolvedInode>>;
     /// Through a handle, if there is one.
     fn setattr(
         &self,
@@ -70,20 +70,20 @@ pub trait Ops: 'static {
         handle: Option<OpenHandle>,
         set: SetAttr,
         caller: Caller,
-    ) -> impl Future<Output = Answer<ResolvedInode>> {
+    ) -> impl Future<Output = OpResult<ResolvedInode>> {
         missing!(fid, handle, set, caller)
     }
-    fn readlink(&self, fid: Fid) -> impl Future<Output = Answer<Bytes>> {
+    fn readlink(&self, fid: Fid) -> impl Future<Output = OpResult<Bytes>> {
         missing!(fid)
     }
-    fn make(&self, args: CreateArgs<'_>) -> impl Future<Output = Answer<ResolvedInode>> {
+    fn make(&self, args: CreateArgs<'_>) -> impl Future<Output = OpResult<ResolvedInode>> {
         missing!(args)
     }
     fn create(
         &self,
         args: CreateArgs<'_>,
         flags: u32,
-    ) -> impl Future<Output = Answer<(ResolvedInode, OpenHandle)>> {
+    ) -> impl Future<Output = OpResult<(ResolvedInode, OpenHandle)>> {
         missing!(args, flags)
     }
     fn open(
@@ -91,31 +91,31 @@ pub trait Ops: 'static {
         fid: Fid,
         flags: u32,
         caller: Caller,
-    ) -> impl Future<Output = Answer<(ResolvedInode, OpenHandle)>> {
+    ) -> impl Future<Output = OpResult<(ResolvedInode, OpenHandle)>> {
         missing!(fid, flags, caller)
     }
-    fn read(&self, handle: OpenHandle, offset: u64, len: u32) -> impl Future<Output = Answer<Vec<Bytes>>> {
+    fn read(&self, handle: OpenHandle, offset: u64, len: u32) -> impl Future<Output = OpResult<Vec<Bytes>>> {
         missing!(handle, offset, len)
     }
-    fn write(&self, args: WriteArgs) -> impl Future<Output = Answer<u32>> {
+    fn write(&self, args: WriteArgs) -> impl Future<Output = OpResult<u32>> {
         missing!(args)
     }
-    fn flush(&self, handle: OpenHandle, lock_owner: u64) -> impl Future<Output = Answer<()>> {
+    fn flush(&self, handle: OpenHandle, lock_owner: u64) -> impl Future<Output = OpResult<()>> {
         missing!(handle, lock_owner)
     }
-    fn release(&self, handle: OpenHandle, flock_owner: Option<u64>) -> impl Future<Output = Answer<()>> {
+    fn release(&self, handle: OpenHandle, flock_owner: Option<u64>) -> impl Future<Output = OpResult<()>> {
         missing!(handle, flock_owner)
     }
     /// `handle`: that of a file, a directory has none.
-    fn fsync(&self, fid: Fid, handle: Option<OpenHandle>) -> impl Future<Output = Answer<()>> {
+    fn fsync(&self, fid: Fid, handle: Option<OpenHandle>) -> impl Future<Output = OpResult<()>> {
         missing!(fid, handle)
     }
     /// A handle that preserves the directory when it is removed.
-    fn opendir(&self, fid: Fid, caller: Caller) -> impl Future<Output = Answer<OpenHandle>> {
+    fn opendir(&self, fid: Fid, caller: Caller) -> impl Future<Output = OpResult<OpenHandle>> {
         let _ = (&fid, &caller);
         async { Ok(OpenHandle(0)) }
     }
-    fn releasedir(&self, handle: OpenHandle) -> impl Future<Output = Answer<()>> {
+    fn releasedir(&self, handle: OpenHandle) -> impl Future<Output = OpResult<()>> {
         let _ = &handle;
         async { Ok(()) }
     }
@@ -125,14 +125,14 @@ pub trait Ops: 'static {
         cookie: u64,
         entries_max: u32,
         with_attrs: bool,
-    ) -> impl Future<Output = Answer<ReaddirPage>>;
+    ) -> impl Future<Output = OpResult<ReaddirPage>>;
     fn link(
         &self,
         fid: Fid,
         parent: Fid,
         name: &[u8],
         caller: Caller,
-    ) -> impl Future<Output = Answer<ResolvedInode>> {
+    ) -> impl Future<Output = OpResult<ResolvedInode>> {
         missing!(fid, parent, name, caller)
     }
     fn unlink(
@@ -141,7 +141,7 @@ pub trait Ops: 'static {
         name: &[u8],
         directory: bool,
         caller: Caller,
-    ) -> impl Future<Output = Answer<()>> {
+    ) -> impl Future<Output = OpResult<()>> {
         missing!(parent, name, directory, caller)
     }
     fn rename(
@@ -150,25 +150,25 @@ pub trait Ops: 'static {
         to: (Fid, &[u8]),
         flags: u32,
         caller: Caller,
-    ) -> impl Future<Output = Answer<()>> {
+    ) -> impl Future<Output = OpResult<()>> {
         missing!(from, to, flags, caller)
     }
-    fn getxattr(&self, fid: Fid, name: &[u8]) -> impl Future<Output = Answer<Bytes>> {
+    fn getxattr(&self, fid: Fid, name: &[u8]) -> impl Future<Output = OpResult<Bytes>> {
         missing!(fid, name)
     }
-    fn setxattr(&self, args: SetxattrArgs<'_>) -> impl Future<Output = Answer<()>> {
+    fn setxattr(&self, args: SetxattrArgs<'_>) -> impl Future<Output = OpResult<()>> {
         missing!(args)
     }
-    fn listxattr(&self, fid: Fid) -> impl Future<Output = Answer<Vec<Bytes>>> {
+    fn listxattr(&self, fid: Fid) -> impl Future<Output = OpResult<Vec<Bytes>>> {
         missing!(fid)
     }
-    fn removexattr(&self, fid: Fid, name: &[u8]) -> impl Future<Output = Answer<()>> {
+    fn removexattr(&self, fid: Fid, name: &[u8]) -> impl Future<Output = OpResult<()>> {
         missing!(fid, name)
     }
-    fn allocate(&self, handle: OpenHandle, args: AllocateArgs) -> impl Future<Output = Answer<()>> {
+    fn allocate(&self, handle: OpenHandle, args: AllocateArgs) -> impl Future<Output = OpResult<()>> {
         missing!(handle, args)
     }
-    fn statfs(&self) -> impl Future<Output = Answer<StatfsReply>> {
+    fn statfs(&self) -> impl Future<Output = OpResult<StatfsReply>> {
         async { Ok(StatfsReply::default()) }
     }
     fn flock(
@@ -176,10 +176,10 @@ pub trait Ops: 'static {
         handle: OpenHandle,
         lock: FileLock,
         wait: bool,
-    ) -> impl Future<Output = Answer<FlockOutcome>> {
+    ) -> impl Future<Output = OpResult<FlockOutcome>> {
         missing!(handle, lock, wait)
     }
-    fn flock_test(&self, fid: Fid, lock: FileLock) -> impl Future<Output = Answer<Option<FileLock>>> {
+    fn flock_test(&self, fid: Fid, lock: FileLock) -> impl Future<Output = OpResult<Option<FileLock>>> {
         missing!(fid, lock)
     }
 
@@ -196,7 +196,7 @@ pub trait Ops: 'static {
         Vec::new()
     }
     /// Whether a process (0: unknown) that has these files open (`None`: unknown) may make changes.
-    fn may_change(&self, process: u32, open: Option<&[Fid]>) -> Answer<()> {
+    fn may_change(&self, process: u32, open: Option<&[Fid]>) -> OpResult<()> {
         let _ = (process, open);
         Ok(())
     }
@@ -207,10 +207,10 @@ pub trait Ops: 'static {
 
     // ---- what the virtual attributes of `nacre lfs` ask
 
-    fn sync_all(&self) -> impl Future<Output = Answer<()>> {
+    fn sync_all(&self) -> impl Future<Output = OpResult<()>> {
         async { Ok(()) }
     }
-    fn layout(&self, fid: Fid) -> impl Future<Output = Answer<LayoutReply>> {
+    fn layout(&self, fid: Fid) -> impl Future<Output = OpResult<LayoutReply>> {
         missing!(fid)
     }
     fn set_layout(
@@ -218,21 +218,21 @@ pub trait Ops: 'static {
         fid: Fid,
         template: LayoutTemplate,
         caller: Caller,
-    ) -> impl Future<Output = Answer<()>> {
+    ) -> impl Future<Output = OpResult<()>> {
         missing!(fid, template, caller)
     }
     /// Only paths that `caller` may learn; likewise for `links`.
-    fn paths(&self, fid: Fid, caller: &Caller) -> impl Future<Output = Answer<Vec<Bytes>>> {
+    fn paths(&self, fid: Fid, caller: &Caller) -> impl Future<Output = OpResult<Vec<Bytes>>> {
         missing!(fid, caller)
     }
-    fn links(&self, fid: Fid, caller: &Caller) -> impl Future<Output = Answer<Vec<(Fid, Bytes)>>> {
+    fn links(&self, fid: Fid, caller: &Caller) -> impl Future<Output = OpResult<Vec<(Fid, Bytes)>>> {
         missing!(fid, caller)
     }
     /// The reason why a target is not connected.
     fn target_error(&self, _target: &str) -> Option<String> {
         None
     }
-    fn statfs_targets(&self) -> impl Future<Output = Answer<Vec<(String, Answer<StatfsReply>)>>> {
+    fn statfs_targets(&self) -> impl Future<Output = OpResult<Vec<(String, OpResult<StatfsReply>)>>> {
         async { Err(MISSING) }
     }
     /// Text of `nacre.mount`: `FSNAME-INSTANCE`, as in parameter names.

@@ -218,7 +218,7 @@ impl FuseReply {
                 drop(pass);
                 terms.check(nacre_rt::now());
             }
-            (Origin::Ring(ticket), terms) => ticket.answer(head, bulk, terms),
+            (Origin::Ring(ticket), terms) => ticket.reply(head, bulk, terms),
         }
     }
     /// Sends it without validity: the island of its locks has ended.

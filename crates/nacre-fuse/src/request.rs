@@ -2,7 +2,7 @@
 //!
 //! Invariants: the bytes are one request exactly as long as its header says; no view reaches past them; a malformed
 //! request is EINVAL, never a panic. The payload of a WRITE is a slice of the buffer it was read into. A request that
-//! is dropped without a reply (its island has ended) is answered EIO, so that its caller does not hang.
+//! is dropped without a reply (its island has ended) gets EIO, so that its caller does not hang.
 
 use crate::abi::{self, Field, InHeader, Short, op};
 use crate::caller;
@@ -42,7 +42,7 @@ pub struct FuseRequest {
     has_stand_in: bool,
     data: Bytes,
     origin: Origin,
-    answered: Cell<bool>,
+    acknowledged: Cell<bool>,
     /// Supplementary groups of the caller, where they decide the result and the kernel does not send them.
     groups: Vec<u32>,
 }
@@ -58,9 +58,9 @@ impl FuseRequest {
         }
         // The kernel waits for no reply to these.
         let silent = [op::FORGET, op::BATCH_FORGET, op::INTERRUPT, op::NOTIFY_REPLY].contains(&header.opcode);
-        let (node, answered) = (header.nodeid, Cell::new(silent));
+        let (node, acknowledged) = (header.nodeid, Cell::new(silent));
         let origin = origin.into();
-        Ok(Self { header, node, has_stand_in: false, data, origin, answered, groups: Vec::new() })
+        Ok(Self { header, node, has_stand_in: false, data, origin, acknowledged, groups: Vec::new() })
     }
     /// Looks up the groups of a caller that asks for names ([`VirtualName::tells_names`]). It reads `/proc`, so it is
     /// called before the request enters its island.
@@ -128,11 +128,11 @@ impl FuseRequest {
         fid_of(self.header.nodeid)
     }
     /// Makes the reply, addressed to the origin of the request. Only the first call counts.
-    pub fn reply(&self, answer: Result<Body, Errno>) -> FuseReply {
-        self.answered.set(true);
-        FuseReply::new(self.origin.clone(), self.header.unique, answer)
+    pub fn reply(&self, reply: Result<Body, Errno>) -> FuseReply {
+        self.acknowledged.set(true);
+        FuseReply::new(self.origin.clone(), self.header.unique, reply)
     }
-    /// Whether the kernel holds its lock of `dir` until this is answered.
+    /// Whether the kernel holds its lock of `dir` until the reply to this.
     pub(crate) fn locks_directory(&self, dir: Fid) -> bool {
         let target = match self.opcode() {
             op::RENAME => self.args().take::<abi::RenameIn>().map(|args| args.newdir),
@@ -162,12 +162,12 @@ impl FuseRequest {
             Origin::Device(_) => None,
         }
     }
-    pub(crate) fn is_answered(&self) -> bool {
-        self.answered.get()
+    pub(crate) fn has_reply(&self) -> bool {
+        self.acknowledged.get()
     }
     /// Replies at once if there was no reply: the island of the request has ended.
     pub(crate) fn abandon(&self) {
-        if !self.answered.get() {
+        if !self.acknowledged.get() {
             self.reply(Err(Errno::EIO)).send();
         }
     }

@@ -124,13 +124,13 @@ fn negotiate(args: &InitIn, config: SessionConfig) -> Result<(Session, InitOut),
     Ok((Session { minor, flags }, out))
 }
 
-/// Waits for the kernel's INIT on a fresh connection and answers it.
+/// Waits for the kernel's INIT on a fresh connection and replies to it.
 pub(crate) fn begin(channel: &Arc<Channel>, config: SessionConfig) -> Result<Session, SessionError> {
     const INIT_TIMEOUT_S: u64 = 10;
     loop {
         match channel.read().map_err(SessionError::Device)? {
-            Read::Request(request) if request.opcode() == op::INIT => return answer(&request, config),
-            // Nothing else may come before INIT is answered.
+            Read::Request(request) if request.opcode() == op::INIT => return reply(&request, config),
+            // Nothing else may come before the reply to INIT.
             Read::Request(request) => {
                 request.reply(Err(Errno::EIO)).send();
             }
@@ -148,7 +148,7 @@ pub(crate) fn begin(channel: &Arc<Channel>, config: SessionConfig) -> Result<Ses
     }
 }
 
-fn answer(request: &FuseRequest, config: SessionConfig) -> Result<Session, SessionError> {
+fn reply(request: &FuseRequest, config: SessionConfig) -> Result<Session, SessionError> {
     let args = request.args().take::<InitIn>().unwrap_or_default();
     let decided = negotiate(&args, config);
     let body = match &decided {

@@ -1,9 +1,9 @@
 //! Counters of the front end: number and microseconds per operation, in the field's `stats` format.
 //!
-//! A time lasts from the visit that accepted the request to the visit that answered it.
+//! A time lasts from the visit that accepted the request to the visit that replied.
 
 use crate::abi::op;
-use crate::door::Answer;
+use crate::door::Reply;
 use nacre_types::{Errno, Samples, Timestamp, clocks};
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ struct Counters {
     start: Timestamp,
     ops: [Samples; op::COUNT],
     errors: u64,
-    /// Answered in the visit that accepted them, from the client's caches or without a file system.
+    /// Served in the visit that accepted them, from the client's caches or without a file system.
     at_once: u64,
     /// LOOKUPs that found no name.
     negative: u64,
@@ -39,14 +39,14 @@ impl OpStats {
     pub(crate) fn new(now: Timestamp) -> Self {
         Self(RefCell::new(Counters::new(now)))
     }
-    pub(crate) fn count(&self, opcode: u32, served: Served, answer: &Answer) {
+    pub(crate) fn count(&self, opcode: u32, served: Served, reply: &Reply) {
         let mut counters = self.0.borrow_mut();
-        let negative = match answer {
+        let negative = match reply {
             Ok(body) => opcode == op::LOOKUP && body.is_no_entry(),
             Err(error) => opcode == op::LOOKUP && *error == Errno::ENOENT,
         };
         counters.negative += u64::from(negative);
-        counters.errors += u64::from(answer.is_err());
+        counters.errors += u64::from(reply.is_err());
         let took = match served {
             Served::AtOnce => {
                 counters.at_once += 1;
@@ -80,10 +80,10 @@ impl OpStats {
         }
         text
     }
-    /// Requests that were answered without a wait, and LOOKUPs that found no name, for `llite.*.kernel_cache`.
+    /// Requests that were served without a wait, and LOOKUPs that found no name, for `llite.*.kernel_cache`.
     pub(crate) fn hits_text(&self) -> String {
         let counters = self.0.borrow();
-        format!("answered_at_once: {}\nnegative_lookups: {}\n", counters.at_once, counters.negative)
+        format!("served_at_once: {}\nnegative_lookups: {}\n", counters.at_once, counters.negative)
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
         let text = stats.text(Timestamp { sec: 12, nsec: 500 });
         assert!(text.contains("elapsed_time             2.000000500 secs.nsecs\n"), "{text}");
         assert!(text.contains("mkdir                    2 samples [usecs] 3 5 8 34\n"), "{text}");
-        assert_eq!(stats.hits_text(), "answered_at_once: 2\nnegative_lookups: 2\n");
+        assert_eq!(stats.hits_text(), "served_at_once: 2\nnegative_lookups: 2\n");
         assert_eq!(stats.requests(op::MKDIR), 2);
     }
 }

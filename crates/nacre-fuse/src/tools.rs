@@ -17,12 +17,12 @@ pub(crate) fn handle<'a>(ctx: &Ctx, params: impl FnOnce() -> Vec<BoundParam<'a>>
         if frame.header.opcode == Opcode::Connect.number() {
             ctx.push(Effect::Admit { conn });
         }
-        let answer = answer(params, ctx, &frame);
-        reply(ctx, conn, &frame.header, answer);
+        let result = execute(params, ctx, &frame);
+        reply(ctx, conn, &frame.header, result);
     }
 }
 
-fn answer<'a>(
+fn execute<'a>(
     params: impl FnOnce() -> Vec<BoundParam<'a>>,
     ctx: &Ctx,
     frame: &Frame,
@@ -56,12 +56,12 @@ fn answer<'a>(
     }
 }
 
-fn reply(ctx: &Ctx, conn: ConnId, request: &Header, answer: Result<Vec<u8>, Errno>) {
+fn reply(ctx: &Ctx, conn: ConnId, request: &Header, result: Result<Vec<u8>, Errno>) {
     let mut header = Header::new(Kind::Reply, request.opcode);
     header.xid = request.xid;
     header.tag = request.tag;
     header.epoch = request.epoch;
-    let body = answer.unwrap_or_else(|errno| {
+    let body = result.unwrap_or_else(|errno| {
         header.status = errno.into();
         Vec::new()
     });

@@ -142,7 +142,7 @@ fn requests_of_an_island_that_ends_are_errors_and_a_new_island_serves_the_mount(
     m.end();
 }
 
-/// A process that waits for an answer, until it is killed.
+/// A process that waits for a reply, until it is killed.
 fn killed_while_it_waits(operation: &'static str, command: &str) {
     let Some(m) = mount(1, Some(operation)) else { return };
     let mut child = Command::new("sh").args(["-c", command]).current_dir(&m.path).spawn().unwrap();

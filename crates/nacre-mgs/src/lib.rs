@@ -1,6 +1,6 @@
 //! The management server: the targets of each file system, their addresses, and the values that all of them share.
 //!
-//! [`Registry`] is the list as a value with its rows; [`Mgs`] is the service that answers from it. Not here:
+//! [`Registry`] is the list as a value with its rows; [`Mgs`] is the service that reads it. Not here:
 //! connections, records and leases (`nacre-target`), file data and names (the other targets).
 #![no_std]
 extern crate alloc;

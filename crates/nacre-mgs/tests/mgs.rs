@@ -97,7 +97,7 @@ fn an_index_of_another_target_is_refused() {
     let mut jobs = Jobs::default();
     register(&mut jobs, &mut w, 0, 10, "a").expect("registered");
     let refused = register(&mut jobs, &mut w, 0, 11, "b");
-    let refused = refused.expect("it is answered").refused;
+    let refused = refused.expect("the reply comes").refused;
     assert!(refused.contains("is another target") && refused.contains("nacre target replace"), "{refused}");
     assert_eq!(list(&mut jobs, &mut w, c, "other"), Err(RpcError::Errno(Errno::ENOENT)));
 }

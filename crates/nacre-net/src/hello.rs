@@ -64,7 +64,7 @@ pub fn read_hello(frame: &Frame) -> Result<&str, NetError> {
 pub fn read_hello_reply(frame: &Frame) -> Result<(), NetError> {
     let h = &frame.header;
     if h.kind != Kind::HelloReply {
-        return Err(NetError::Handshake(format!("answer to Hello is a {:?}", h.kind)));
+        return Err(NetError::Handshake(format!("reply to Hello is a {:?}", h.kind)));
     }
     if h.status == Status::Success {
         return Ok(());

@@ -28,7 +28,7 @@ use std::io;
 pub enum NetError {
     #[error("{what}: {cause}")]
     Io { what: String, cause: io::Error },
-    /// Another process answers at this address.
+    /// Another process replies at this address.
     #[error("{address} is in use by another process\nhint: stop it, or choose another address")]
     InUse { address: Address },
     #[error(transparent)]
@@ -45,8 +45,8 @@ impl NetError {
     pub(crate) fn io(what: impl Into<String>, cause: impl Into<io::Error>) -> Self {
         Self::Io { what: what.into(), cause: cause.into() }
     }
-    /// Whether the machine answered that the address or the island does not exist there. False if the host cannot be
-    /// reached or does not answer.
+    /// Whether the machine replied that the address or the island does not exist there. False if the host cannot be
+    /// reached or does not reply.
     pub fn is_absence(&self) -> bool {
         match self {
             Self::Io { cause, .. } => {

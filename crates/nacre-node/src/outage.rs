@@ -98,7 +98,7 @@ fn at<T>(import: &Import<T>) -> String {
 }
 fn reason<T>(import: &Import<T>) -> &str {
     match (import.last_error(), import.state()) {
-        (_, ImportState::Full) => "it does not answer",
+        (_, ImportState::Full) => "it does not reply",
         (Some(error), _) => error,
         (None, ImportState::Replay | ImportState::ReplayLocks | ImportState::ReplayWait) => {
             "it was restarted and waits for its other clients"

@@ -50,13 +50,13 @@ pub enum StoreOp {
         offset: u64,
         data: Vec<Bytes>,
     },
-    /// Writes to a blob and answers [`StoreDone::Checksums`]: crc32c of each whole 4 KiB block that was touched, where bytes
-    /// at or beyond `size` (the object's size after the write) count as zeros. `keep_head`: whether the first block's bytes
-    /// before `offset` are data, not zeros; `keep_tail`: likewise after the end. Bytes that are not kept are written as
-    /// zeros, up to the block boundaries. Kept bytes that do not match their checksum are [`StoreError::Mismatch`], and
-    /// nothing is written. With `written_to` the blob has been written up to there: if it ends earlier,
-    /// so that this write would leave a hole, or if bytes to keep are missing, the result is [`StoreError::Missing`]
-    /// and nothing is written. Without `written_to`, missing bytes count as zeros.
+    /// Writes to a blob and returns [`StoreDone::Checksums`]: crc32c of each whole 4 KiB block that was touched, where
+    /// bytes at or beyond `size` (the object's size after the write) count as zeros. `keep_head`: whether the first
+    /// block's bytes before `offset` are data, not zeros; `keep_tail`: likewise after the end. Bytes that are not kept
+    /// are written as zeros, up to the block boundaries. Kept bytes that do not match their checksum are
+    /// [`StoreError::Mismatch`], and nothing is written. With `written_to` the blob has been written up to there: if it
+    /// ends earlier, so that this write would leave a hole, or if bytes to keep are missing, the result is
+    /// [`StoreError::Missing`] and nothing is written. Without `written_to`, missing bytes count as zeros.
     WriteChecksummed {
         file: FileId,
         offset: u64,
@@ -73,7 +73,7 @@ pub enum StoreOp {
         offset: u64,
         len: u32,
     },
-    /// Reads exactly `len` bytes of a blob and answers [`StoreDone::Summed`]: the bytes, and crc32c of each 4 KiB from
+    /// Reads exactly `len` bytes of a blob and returns [`StoreDone::Summed`]: the bytes, and crc32c of each 4 KiB from
     /// `offset` on, the last one padded with zeros. `fresh`: bytes that the cache has and need not keep are read from the
     /// device. [`StoreError::Missing`] when one of them is beyond the end of its file, or
     /// when the file is not there. Holes inside a file are zeros.

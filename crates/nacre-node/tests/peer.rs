@@ -31,7 +31,7 @@ struct Test {
     now: Instant,
     conn: ConnId,
     epoch: nacre_types::ConnEpoch,
-    /// Requests that the server has got and not answered.
+    /// Requests that the server has got, without a reply so far.
     requests: Vec<Frame>,
     opened: u32,
     instance: u64,
@@ -103,14 +103,14 @@ impl Test {
     fn visit(&mut self, event: Event) {
         let wall = Timestamp::from_nanos(100_000_000_000 + i128::from(self.now.0 - 5_000_000_000));
         visit(&mut self.island, self.now, wall, event);
-        let mut answers = Vec::new();
+        let mut replies = Vec::new();
         for effect in self.island.ctx.take_effects() {
             match effect {
                 Effect::Open { conn, target, .. } => {
                     assert_eq!(target, "demo-MDT0000");
                     self.conn = conn;
                     self.opened += 1;
-                    answers.push(match self.refuses {
+                    replies.push(match self.refuses {
                         true => Event::Closed { conn, reason: "Connection refused".into(), absent: true },
                         false => Event::Opened { conn },
                     });
@@ -119,7 +119,7 @@ impl Test {
                     assert_eq!(conn, self.conn);
                     self.epoch = frame.header.epoch;
                     if frame.header.opcode == Opcode::Connect.number() {
-                        answers.push(self.connect_reply(&frame.header));
+                        replies.push(self.connect_reply(&frame.header));
                     } else {
                         self.requests.push(frame);
                     }
@@ -128,8 +128,8 @@ impl Test {
                 _ => panic!("unexpected effect"),
             }
         }
-        for answer in answers {
-            self.visit(answer);
+        for reply in replies {
+            self.visit(reply);
         }
     }
     fn connect_reply(&self, request: &Header) -> Event {
@@ -151,8 +151,8 @@ impl Test {
         (h.xid, h.epoch, h.status) = (request.xid, self.epoch, Status::from_number(status));
         Event::Frame { conn: self.conn, frame: Frame::new(h, body) }
     }
-    /// The server answers the oldest request.
-    fn answer(&mut self, status: i32, body: Vec<u8>) {
+    /// The server replies to the oldest request.
+    fn reply(&mut self, status: i32, body: Vec<u8>) {
         let request = self.requests.remove(0);
         let event = self.reply_event(&request.header, status, body);
         self.visit(event);
@@ -175,8 +175,8 @@ impl Test {
         let result = Rc::new(RefCell::new(None));
         let (r, peer) = (result.clone(), self.peer.clone());
         self.island.ctx.spawn(async move {
-            let answer = peer.call(&Statfs {}).await;
-            *r.borrow_mut() = Some(answer.map(|s| s.bytes_total));
+            let reply = peer.call(&Statfs {}).await;
+            *r.borrow_mut() = Some(reply.map(|s| s.bytes_total));
         });
         self.visit(Event::Timer);
         result
@@ -193,8 +193,8 @@ fn a_call_becomes_a_request_and_its_reply_ends_the_future() {
     assert_eq!(t.peer.wall_offset_ns(), 7_000_000_000);
     let (a, b) = (t.statfs(), t.statfs());
     assert_eq!(t.requests.len(), 2);
-    t.answer(0, space(5));
-    t.answer(Errno::ENOSPC.0, Vec::new());
+    t.reply(0, space(5));
+    t.reply(Errno::ENOSPC.0, Vec::new());
     assert_eq!(*a.borrow(), Some(Ok(5)));
     assert_eq!(*b.borrow(), Some(Err(RpcError::Errno(Errno::ENOSPC))));
 }
@@ -203,7 +203,7 @@ fn a_call_becomes_a_request_and_its_reply_ends_the_future() {
 fn a_reply_that_cannot_be_read_is_an_error_of_that_call_alone() {
     let mut t = Test::new();
     let a = t.statfs();
-    t.answer(0, vec![1, 2, 3]);
+    t.reply(0, vec![1, 2, 3]);
     assert_eq!(*a.borrow(), Some(Err(RpcError::Errno(Errno::EPROTO))));
     assert!(t.peer.is_connected());
 }
@@ -219,7 +219,7 @@ fn a_lost_connection_is_opened_again_and_the_call_goes_on() {
     assert_eq!((t.opened, t.requests.len()), (2, 1));
     assert!(t.requests[0].header.has(flags::RESENT));
     assert_eq!(t.requests[0].header.xid, first.header.xid);
-    t.answer(0, space(9));
+    t.reply(0, space(9));
     assert_eq!((*a.borrow(), t.peer.last_error()), (Some(Ok(9)), None));
 }
 
@@ -229,11 +229,11 @@ fn an_idle_peer_pings_every_three_seconds_and_a_dead_server_is_noticed() {
     for _ in 0..5 {
         t.pass(Duration::from_secs(3));
         assert_eq!(t.requests.len(), 1);
-        t.answer(0, 0u64.to_vec());
+        t.reply(0, 0u64.to_vec());
     }
     assert_eq!(t.opened, 1);
     t.pass(Duration::from_secs(8));
-    assert_eq!(t.opened, 2, "no answer for seven seconds");
+    assert_eq!(t.opened, 2, "no reply for seven seconds");
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn the_eviction_handler_runs_before_anything_on_the_new_export() {
     (t.generation, t.evicted) = (2, true);
     t.pass(Duration::from_millis(100));
     assert_eq!(order.borrow().len(), 1);
-    t.answer(0, space(1));
+    t.reply(0, space(1));
     assert_eq!(*a.borrow(), Some(Ok(1)), "it had not been sent before");
 }
 
@@ -275,7 +275,7 @@ fn disconnect_ends_calls_tells_the_server_and_leaves_no_task() {
     t.visit(Event::Timer);
     assert_eq!(*a.borrow(), Some(Err(RpcError::Stopped)));
     assert_eq!(t.requests[0].header.opcode, Opcode::Disconnect.number());
-    t.answer(0, Vec::new());
+    t.reply(0, Vec::new());
     assert_eq!((t.island.ctx.live_tasks(), t.island.ctx.deadline()), (0, None));
 }
 
@@ -299,11 +299,11 @@ fn a_dropped_sleep_leaves_no_timer() {
     let t = Test::new();
     let ctx = t.island.ctx.clone();
     let before = ctx.deadline();
-    let (promise, answer) = ctx.promise::<u32>();
+    let (promise, reply) = ctx.promise::<u32>();
     let inner = ctx.clone();
     ctx.spawn(async move {
         let at = inner.now() + Duration::from_millis(1);
-        assert_eq!(inner.timeout(at, answer).await, Some(Some(3)));
+        assert_eq!(inner.timeout(at, reply).await, Some(Some(3)));
     });
     ctx.run();
     assert_ne!(ctx.deadline(), before);
@@ -341,7 +341,7 @@ fn an_outage_is_in_the_log_while_somebody_waits_in_a_few_lines() {
     let back = log.take();
     assert!(back.starts_with(" INFO demo-MDT0000 (unix:/a): connected again after 369"), "{back}");
     assert_eq!(back.lines().count(), 1, "{back}");
-    t.answer(0, space(1));
+    t.reply(0, space(1));
     assert_eq!(*a.borrow(), Some(Ok(1)));
     // The next one is another.
     t.refuses = true;
@@ -377,10 +377,10 @@ fn a_server_that_stands_still_is_in_the_log_before_its_connection_is_given_up() 
     let _a = t.statfs();
     t.pass(Duration::from_secs(6));
     let said = log.take();
-    assert!(said.contains("waiting for demo-MDT0000 (unix:/a): it does not answer, since 2 s"), "{said}");
+    assert!(said.contains("waiting for demo-MDT0000 (unix:/a): it does not reply, since 2 s"), "{said}");
     assert_eq!((said.lines().count(), t.opened), (1, 1));
     t.requests.remove(0);
-    t.answer(0, 0u64.to_vec());
+    t.reply(0, 0u64.to_vec());
     assert!(log.take().contains("connected again after 3 s"));
     t.pass(Duration::from_secs(1));
     assert_eq!(log.take(), "");

@@ -285,7 +285,7 @@ fn sync(dir: &Path) {
 
 // ---- kill -9
 
-/// Opens, says how many creates it found, and goes on creating: a line for each that is answered, another kind of
+/// Opens, says how many creates it found, and goes on creating: a line for each that is acknowledged, another kind of
 /// line for each that is durable.
 fn child(dir: &Path, from: u64) {
     let times = Arc::default();
@@ -303,8 +303,8 @@ fn child(dir: &Path, from: u64) {
     let committed = Rc::new(Cell::new(0));
     let base = osd.last_transno().0;
     loop {
-        let answered = Rc::new(Cell::new(false));
-        let (o, a) = (osd.clone(), answered.clone());
+        let acknowledged = Rc::new(Cell::new(false));
+        let (o, a) = (osd.clone(), acknowledged.clone());
         t.logic.ctx().spawn(async move {
             create(&o, n, 0).await;
             a.set(true);
@@ -318,12 +318,12 @@ fn child(dir: &Path, from: u64) {
             });
         }
         t.enter(Event::Timer);
-        while !answered.get() {
+        while !acknowledged.get() {
             t.wait();
         }
         // Only now, after the visit: the log bytes are written.
         n += 1;
-        writeln!(stdout.lock(), "answered {n} durable {}", committed.get().saturating_sub(base)).unwrap();
+        writeln!(stdout.lock(), "acknowledged {n} durable {}", committed.get().saturating_sub(base)).unwrap();
     }
 }
 /// Counts the creates that are whole; they must be 0..n and each must have both rows.
@@ -348,7 +348,7 @@ async fn check(osd: &Osd, at_least: u64) -> u64 {
     }
     assert_eq!(entries, n, "names and inodes");
     assert_eq!(osd.usage(0, 1000).await.unwrap().1, n, "accounting");
-    assert!(n >= at_least, "{n} creates found, {at_least} had been answered");
+    assert!(n >= at_least, "{n} creates found, {at_least} had been acknowledged");
     n
 }
 
@@ -357,10 +357,10 @@ fn kill(rounds: u64, dir: &Path) {
     OsdDrive::format(&store, &small(), true).unwrap();
     drop(store);
     let mut rng = Rng::new(std::process::id().into());
-    let mut answered = 0u64;
+    let mut acknowledged = 0u64;
     for round in 0..rounds {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["child", dir.to_str().unwrap(), &answered.to_string()])
+            .args(["child", dir.to_str().unwrap(), &acknowledged.to_string()])
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
@@ -377,7 +377,7 @@ fn kill(rounds: u64, dir: &Path) {
             let words: Vec<&str> = line.split(' ').collect();
             match words[..] {
                 ["found", n] => found = n.parse().ok(),
-                ["answered", n, "durable", _] => answered = n.parse().unwrap_or(answered),
+                ["acknowledged", n, "durable", _] => acknowledged = n.parse().unwrap_or(acknowledged),
                 _ => {}
             }
         }
@@ -385,8 +385,8 @@ fn kill(rounds: u64, dir: &Path) {
         let status = child.wait().unwrap();
         assert!(std::os::unix::process::ExitStatusExt::signal(&status) == Some(9), "round {round}: {status}");
         let found: Option<u64> = found;
-        println!("round {round}: found {found:?}, answered {answered}, killed after {killer:?}");
+        println!("round {round}: found {found:?}, acknowledged {acknowledged}, killed after {killer:?}");
     }
-    println!("{rounds} kills: nothing answered was missing");
+    println!("{rounds} kills: nothing acknowledged was missing");
     std::fs::remove_dir_all(dir).ok();
 }

@@ -347,7 +347,7 @@ impl FsStore {
         found.map_err(|errno| store_error(errno, &format!("listing {}/{path}", self.path)))
     }
 
-    /// Directories are in the order of hashes, answers in that of ids: a listing is a snapshot of the names made at
+    /// Directories are in the order of hashes, results in that of ids: a listing is a snapshot of the names made at
     /// its first page. Nothing is opened or looked at for it.
     fn list_blobs(&self, after: Option<FileId>, limit: usize) -> Result<Vec<FileId>, StoreError> {
         let mut rest = {

@@ -33,7 +33,7 @@ impl SparseFile {
         self.pages.values().map(|p| p.len() as u64).sum()
     }
 
-    /// Writes and extends. Answers by how many bytes the memory grew.
+    /// Writes and extends. Returns by how many bytes the memory grew.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> u64 {
         let mut grown = 0;
         let mut at = offset;
@@ -72,7 +72,7 @@ impl SparseFile {
         grown
     }
 
-    /// Fills the buffer from `offset` on; answers how many bytes lie before the end of the file.
+    /// Fills the buffer from `offset` on; returns how many bytes lie before the end of the file.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
         let n = self.len.saturating_sub(offset).min(buf.len() as u64) as usize;
         let mut done = 0;
@@ -103,14 +103,14 @@ impl SparseFile {
         Bytes::from(buf)
     }
 
-    /// Cuts, or extends with a hole. Answers how many bytes of memory were given back.
+    /// Cuts, or extends with a hole. Returns how many bytes of memory were given back.
     pub fn truncate(&mut self, len: u64) -> u64 {
         let freed = if len < self.len { self.clear(len, u64::MAX) } else { 0 };
         self.len = len;
         freed
     }
 
-    /// Makes a hole; the length stays. Answers how many bytes of memory were given back.
+    /// Makes a hole; the length stays. Returns how many bytes of memory were given back.
     pub fn punch(&mut self, offset: u64, len: u64) -> u64 {
         self.clear(offset, offset.saturating_add(len))
     }

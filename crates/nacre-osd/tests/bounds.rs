@@ -185,7 +185,7 @@ fn a_full_disk_says_so_and_can_be_emptied() {
     assert!(written > 2000, "{written}");
     // Objects take the rest of the device: not even the log has room now.
     let file = fill(&store);
-    // (An answer of the device is believed for a second.)
+    // (The space that the device reports is believed for a second.)
     let full = d
         .run(move |osd| async move {
             osd.ctx().sleep(std::time::Duration::from_secs(2)).await;

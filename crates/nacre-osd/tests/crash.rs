@@ -59,10 +59,10 @@ fn config() -> OsdConfig {
     }
 }
 
-/// How far a life came: transactions answered (their visit has ended), and known to be durable.
+/// How far a life came: transactions acknowledged (their visit has ended), and known to be durable.
 #[derive(Default)]
 struct Progress {
-    answered: Cell<u64>,
+    acknowledged: Cell<u64>,
     durable: Cell<u64>,
 }
 
@@ -91,7 +91,7 @@ async fn work(osd: Rc<Osd>, from: u64, to: u64, progress: Rc<Progress>) {
         let (transno, ()) = done.unwrap();
         // The visit ends here: the rest runs only if the log bytes were written.
         osd.ctx().sleep(std::time::Duration::from_nanos(1)).await;
-        progress.answered.set(n);
+        progress.acknowledged.set(n);
         if n % 13 == 0 && osd.commit(transno).await.is_ok() {
             progress.durable.set(n);
         }
@@ -119,7 +119,7 @@ fn check(device: &CrashDevice, what: &str) -> u64 {
 /// One life that stops after `changes` changes of the device; `None` if it came to its end before.
 fn life(device: &CrashDevice, from: u64, changes: u64) -> Option<Rc<Progress>> {
     let progress = Rc::new(Progress::default());
-    progress.answered.set(from - 1);
+    progress.acknowledged.set(from - 1);
     progress.durable.set(from - 1);
     let store = device.store();
     device.stop_after(changes);
@@ -164,10 +164,13 @@ fn crash_everywhere(
             lose(&device, &mut rng);
         }
         let n = check(&device, &format!("after {changes} changes"));
-        let (answered, durable) = (progress.answered.get(), progress.durable.get());
+        let (acknowledged, durable) = (progress.acknowledged.get(), progress.durable.get());
         assert!(n >= durable, "after {changes} changes: {n} of {durable} durable transactions are there");
-        assert!(n <= answered + 1, "after {changes} changes: {n} are there, {answered} were answered");
-        rolled_back += u64::from(n < answered);
+        assert!(
+            n <= acknowledged + 1,
+            "after {changes} changes: {n} are there, {acknowledged} were acknowledged"
+        );
+        rolled_back += u64::from(n < acknowledged);
         // Life goes on, and one more crash hurts nobody.
         if let Some(progress) = life(&device, n + 1, 40) {
             lose(&device, &mut rng);
@@ -179,7 +182,7 @@ fn crash_everywhere(
 }
 
 #[test]
-fn a_killed_process_finds_everything_answered() {
+fn a_killed_process_finds_everything_acknowledged() {
     for changes in (1u64..).step_by(3) {
         let device = fresh();
         let Some(progress) = life(&device, 1, changes) else {
@@ -188,8 +191,11 @@ fn a_killed_process_finds_everything_answered() {
         };
         device.kill_process();
         let n = check(&device, &format!("after {changes} changes"));
-        let answered = progress.answered.get();
-        assert!(n == answered || n == answered + 1, "after {changes} changes: {n}, {answered} were answered");
+        let acknowledged = progress.acknowledged.get();
+        assert!(
+            n == acknowledged || n == acknowledged + 1,
+            "after {changes} changes: {n}, {acknowledged} were acknowledged"
+        );
     }
 }
 

@@ -199,7 +199,7 @@ impl Check<'_> {
         if lost > 0 {
             let first = first_lost - BLOCK_BYTES;
             let text = format!(
-                "object {object}: {lost} blocks are lost, the first at byte {first}: they answer EIO until they are overwritten"
+                "object {object}: {lost} blocks are lost, the first at byte {first}: they return EIO until they are overwritten"
             );
             self.found.problem(text);
         }

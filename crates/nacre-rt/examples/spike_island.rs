@@ -2,9 +2,9 @@
 //!
 //! `spike_island [SECONDS]` runs and prints, in this order:
 //! - local: two pinned event loops that each read requests from a front end (an eventfd that is always readable)
-//!   and bring them to island `a`; `a` asks island `b` of the same process and answers the door at its reply.
-//!   Three visits per request. Once with nothing to do inside, once with 3 µs inside each visit and 12 µs outside
-//!   per request (an operation of a target and the system calls around it).
+//! and bring them to island `a`; `a` asks island `b` of the same process and replies to the door when that reply
+//! arrives. Three visits per request. Once with nothing to do inside, once with 3 µs inside each visit and 12 µs
+//! outside per request (an operation of a target and the system calls around it).
 //! - unix: the same request over a unix socket to another process, at depth 1, 8 and 64.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a program that measures and prints")]
 
@@ -33,7 +33,7 @@ fn work(d: Duration) {
     }
 }
 
-/// Asks `b` for each door event, answers the door at the reply.
+/// Asks `b` for each door event, replies to the door when the reply arrives.
 struct Asker {
     ctx: Rc<Ctx>,
     inside: Duration,
@@ -68,12 +68,12 @@ impl Logic for Asker {
     }
 }
 
-/// Answers.
-struct Answerer {
+/// Replies to every request.
+struct Responder {
     ctx: Rc<Ctx>,
     inside: Duration,
 }
-impl Logic for Answerer {
+impl Logic for Responder {
     fn ctx(&self) -> &Rc<Ctx> {
         &self.ctx
     }
@@ -147,8 +147,8 @@ fn asker(node: &Node, door: &Arc<Door>, inside: Duration, address: String) -> Is
     };
     node.add_island("a", None, Some(door.clone()), make).unwrap()
 }
-fn answerer(node: &Node, inside: Duration) -> IslandRef {
-    let make = move |ctx: &Rc<Ctx>| -> Box<dyn Logic> { Box::new(Answerer { ctx: ctx.clone(), inside }) };
+fn responder(node: &Node, inside: Duration) -> IslandRef {
+    let make = move |ctx: &Rc<Ctx>| -> Box<dyn Logic> { Box::new(Responder { ctx: ctx.clone(), inside }) };
     node.add_island("b", None, None, make).unwrap()
 }
 fn pause(d: Duration) {
@@ -158,7 +158,7 @@ fn pause(d: Duration) {
 fn local(loops: usize, inside: Duration, outside: Duration, time: Duration) {
     let node = start(loops);
     let door = Arc::new(Door::default());
-    let b = answerer(&node, inside);
+    let b = responder(&node, inside);
     let a = asker(&node, &door, inside, "local".into());
     wait_for(|| door.opened.load(Relaxed));
     let fd = || eventfd(1, EventfdFlags::NONBLOCK).unwrap();
@@ -239,7 +239,7 @@ fn unix(depth: u64, path: &str, time: Duration) {
 fn serve(path: &str) {
     let config = Config { loops: 1, ..Config::default() };
     let node = Node::start(config, |_, _, _| {}).unwrap();
-    answerer(&node, Duration::ZERO);
+    responder(&node, Duration::ZERO);
     node.listen(&format!("unix:{path}").parse().unwrap()).unwrap();
     println!("ready");
     let mut rest = Vec::new();

@@ -80,7 +80,7 @@ impl Conn {
         match self.link.get() {
             Some(Link::Socket(link)) => link.peer.clone(),
             Some(Link::Local { .. }) => "an island of this process".to_owned(),
-            None => "a peer that has not answered yet".to_owned(),
+            None => "a peer that has not replied yet".to_owned(),
         }
     }
     /// Closes a socket without sending waiting frames; `true` if its loop notifies the island.

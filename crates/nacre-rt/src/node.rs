@@ -30,10 +30,10 @@ pub struct Config {
     /// Store operations with more payload go to an I/O thread.
     pub io_inline_bytes: usize,
     /// The same for reads, which are carried out in place only where they need not wait: copying so much takes less time
-    /// than waking another thread and waiting for its answer.
+    /// than waking another thread and waiting for its reply.
     pub io_inline_read_bytes: usize,
     /// Bytes that may wait for a peer; beyond this the connection is closed. Far above the next bound, so that requests
-    /// that were already read can be answered.
+    /// that were already read can get their replies.
     pub send_queue_bytes_max: usize,
     /// While so many bytes wait for an inbound peer, its requests are not read.
     pub send_queue_pause_bytes: usize,

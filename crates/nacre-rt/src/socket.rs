@@ -243,7 +243,7 @@ impl Socket {
         if matches!(self.phase, Phase::Unnamed) {
             shared.complain(&self.link.peer, "it never said what it wants");
         }
-        self.lost("no answer in time");
+        self.lost("no reply in time");
     }
     /// Disconnects a peer that neither completes its frames nor receives ours; returns whether it did. With
     /// `stood_still` this process was the one that stood still.

@@ -21,7 +21,7 @@ fn from(host: u8, to: SocketAddr) -> TcpStream {
     connect(&fd, &to).unwrap();
     TcpStream::from(fd)
 }
-/// Whether a peer that greets is answered.
+/// Whether a peer that greets gets a reply.
 fn is_let_in(mut stream: impl Read + Write) -> bool {
     let frame = nacre_net::hello("echo");
     let mut bytes = frame.encode_header(0, crc_fast::crc32_iscsi).to_vec();

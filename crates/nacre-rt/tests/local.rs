@@ -123,9 +123,9 @@ fn timers_fire_also_when_a_nearer_deadline_comes_from_another_thread() {
     node.shutdown();
 }
 
-/// A front end that answers from within its sink.
-struct Answering(std::sync::mpsc::SyncSender<Report>);
-impl nacre_rt::DoorSink for Answering {
+/// A front end that replies from within its sink.
+struct Replying(std::sync::mpsc::SyncSender<Report>);
+impl nacre_rt::DoorSink for Replying {
     fn door(&self, island: &nacre_rt::IslandRef, item: Box<dyn std::any::Any + Send>) {
         let report = *item.downcast::<Report>().unwrap();
         if let Report::Frame(conn, 1, _) = &report {
@@ -139,7 +139,7 @@ impl nacre_rt::DoorSink for Answering {
 fn a_sink_may_deliver_and_its_event_comes_in_its_turn() {
     let (node, _) = node(1);
     let (sender, heard) = std::sync::mpsc::sync_channel(100);
-    let a = node.add_island("a", None, Some(Arc::new(Answering(sender))), Puppet::make(false)).unwrap();
+    let a = node.add_island("a", None, Some(Arc::new(Replying(sender))), Puppet::make(false)).unwrap();
     node.add_island("b", None, None, Puppet::make(true)).unwrap_or_else(|e| panic!("{e}"));
     tell(&a, Order::Open { conn: 1, address: "local".into(), target: "b".into() });
     tell(&a, Order::Send(ConnId(1), request(1, b"")));

@@ -200,7 +200,7 @@ fn garbage_closes_its_connection_and_nothing_else() {
     raw.write_all(&hello_bytes("b")).unwrap();
     assert!(matches!(next(&far), Report::Accepted(_)));
     raw.write_all(&[0x5a; 500]).unwrap();
-    assert_eq!(hear_to_the_end(&mut raw), nacre_wire::HEADER_BYTES, "only the answer to Hello");
+    assert_eq!(hear_to_the_end(&mut raw), nacre_wire::HEADER_BYTES, "only the reply to Hello");
     let Report::Closed(_, reason) = next(&far) else { panic!("closed") };
     assert!(reason.contains("not a nacre frame"), "{reason}");
     // Others are served as before.
@@ -212,7 +212,7 @@ fn garbage_closes_its_connection_and_nothing_else() {
     server.shutdown();
 }
 
-/// Both sides get a sentence and not an error of some decoder: the one that was called answers in its own version.
+/// Both sides get a sentence and not an error of some decoder: the one that was called replies in its own version.
 #[test]
 fn a_peer_of_another_release_learns_which_side_is_older() {
     fn of_version(version: u16, frame: &nacre_wire::Frame) -> Vec<u8> {
@@ -227,12 +227,12 @@ fn a_peer_of_another_release_learns_which_side_is_older() {
     for (version, whom) in [(0, "upgrade the other side"), (99, "upgrade this side")] {
         let mut raw = UnixStream::connect(dir.path().join("s")).unwrap();
         raw.write_all(&of_version(version, &nacre_net::hello("b"))).unwrap();
-        let mut answer = Vec::new();
-        raw.read_to_end(&mut answer).unwrap();
-        let header = answer.first_chunk().expect("an answer");
+        let mut reply = Vec::new();
+        raw.read_to_end(&mut reply).unwrap();
+        let header = reply.first_chunk().expect("a reply");
         let (header, _) = nacre_wire::Header::decode(header, crc_fast::crc32_iscsi).expect("in its version");
         assert_eq!(header.kind, nacre_wire::Kind::HelloReply);
-        let sentence = String::from_utf8_lossy(&answer[nacre_wire::HEADER_BYTES..]);
+        let sentence = String::from_utf8_lossy(&reply[nacre_wire::HEADER_BYTES..]);
         let version = format!("protocol version {version}, ");
         assert!(sentence.contains(&version) && sentence.contains(whom), "{sentence}");
     }
@@ -279,7 +279,7 @@ fn greeted(dir: &tempfile::TempDir) -> UnixStream {
     raw.read_exact(&mut [0; nacre_wire::HEADER_BYTES]).unwrap();
     raw
 }
-/// Sends requests with 1 MiB each, and does not look at the answers.
+/// Sends requests with 1 MiB each, and does not look at the replies.
 fn ask_with_bulk(raw: &UnixStream, requests: u64) -> std::thread::JoinHandle<()> {
     let mut half = raw.try_clone().unwrap();
     let asks = move || {
@@ -330,10 +330,10 @@ fn bulk_of_one_peer_fills_the_bound_of_the_process_and_holds_up_no_small_request
     let asks = ask_with_bulk(&greedy, 12);
     eventually("it is not read", || server.stats().reads_paused() > 0 && server.bulk_bytes() > 2 << 20);
     let mut modest = greeted(&dir);
-    let mut answer = vec![0; nacre_wire::HEADER_BYTES];
+    let mut reply = vec![0; nacre_wire::HEADER_BYTES];
     for xid in 0..10 {
         modest.write_all(&request(xid, b"").encode_header(0, crc_fast::crc32_iscsi)).unwrap();
-        modest.read_exact(&mut answer).unwrap();
+        modest.read_exact(&mut reply).unwrap();
     }
     // Nothing is given back, and all of them come in: nobody waits for ever.
     asks.join().unwrap();
@@ -383,7 +383,7 @@ fn who_drips_bytes_or_reads_nothing_is_given_up() {
 }
 
 #[test]
-fn who_never_says_what_it_wants_or_never_answers_is_given_up() {
+fn who_never_says_what_it_wants_or_never_replies_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
     let config = || Config { handshake_max: std::time::Duration::from_millis(50), ..Config::default() };
     let server = Node::start(config(), |_, _, _| {}).unwrap();
@@ -392,14 +392,14 @@ fn who_never_says_what_it_wants_or_never_answers_is_given_up() {
     raw.write_all(&hello_bytes("b")[..50]).unwrap();
     assert_eq!(hear_to_the_end(&mut raw), 0);
     server.shutdown();
-    // A listener that never answers.
+    // A listener that never replies.
     let _mute = std::os::unix::net::UnixListener::bind(dir.path().join("s")).unwrap();
     let client = Node::start(config(), |_, _, _| {}).unwrap();
     let (sink, heard) = reports();
     let a = client.add_island("a", None, Some(sink), Puppet::make(false)).unwrap();
     tell(&a, Order::Open { conn: 1, address: unix(&dir).to_string(), target: "b".into() });
     let Report::Closed(_, reason) = next(&heard) else { panic!("closed") };
-    assert!(reason.contains("no answer in time"), "{reason}");
+    assert!(reason.contains("no reply in time"), "{reason}");
     client.shutdown();
 }
 

@@ -9,7 +9,7 @@ use nacre_rt::{EndReason, IoThreads};
 use nacre_types::{Fid, ObjectId, Oid, Seq};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// Records who did what; `Len` is answered in place, the rest is for others; syncs wait for the gate.
+/// Records who did what; `Len` is served in place, the rest is for others; syncs wait for the gate.
 #[derive(Default)]
 struct Recorder {
     log: Mutex<Vec<String>>,
@@ -148,7 +148,7 @@ fn syncs_that_hang_delay_neither_transfers_nor_metadata_nor_each_others_class() 
 }
 
 #[test]
-fn one_sync_answers_all_that_had_asked_before_it_began() {
+fn one_sync_serves_all_that_had_asked_before_it_began() {
     let (node, _) = node(1);
     let store = Arc::new(Recorder::default());
     let (sink, heard) = reports();

@@ -112,7 +112,7 @@ impl Run {
             let found = self.call(0, |client| async move { client.statfs_targets().await })?;
             let found = found.map_err(|e| format!("statfs: {e}"))?;
             // One that was not reached in time tells nothing.
-            let files = found.into_iter().map(|(name, answer)| Some((name, answer.ok()?.files_used)));
+            let files = found.into_iter().map(|(name, reply)| Some((name, reply.ok()?.files_used)));
             if let Some(files) = files.collect() {
                 return Ok(files);
             }

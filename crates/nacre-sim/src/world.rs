@@ -61,7 +61,7 @@ pub type Start = Box<dyn Fn(&Rc<Ctx>) -> Box<dyn Logic>>;
 
 pub(crate) struct Node {
     pub(crate) name: String,
-    /// The target that answers at its address; its name, unless it is a copy of another one.
+    /// The target that replies at its address; its name, unless it is a copy of another one.
     serves: String,
     start: Start,
     store: Option<Arc<dyn Store>>,
@@ -126,7 +126,7 @@ pub struct World {
 }
 
 impl Node {
-    /// Whether it answers as this target at this address.
+    /// Whether it replies as this target at this address.
     pub(crate) fn serves(&self, target: &str, address: &str) -> bool {
         self.serves == target && World::address(&self.name) == address
     }

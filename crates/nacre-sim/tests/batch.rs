@@ -36,7 +36,7 @@ fn sub_operations_see_each_other_and_failures_stay_alone() {
         let names: Vec<_> = page.entries.iter().map(|e| (e.name.to_vec(), e.file_type)).collect();
         Ok::<_, Errno>((codes, stopped, names))
     });
-    let (codes, stopped, names) = outcome.expect("the batches are answered");
+    let (codes, stopped, names) = outcome.expect("the batches have their replies");
     assert_eq!(codes, [0, Errno::EEXIST.0, 0, Errno::ENOENT.0, 0, Errno::ENOTEMPTY.0, 0]);
     assert_eq!(stopped, [Err(Errno::EEXIST), Err(Errno::ECANCELED)]);
     assert_eq!(names, [(b"b".to_vec(), FileType::Regular)]);
@@ -91,7 +91,7 @@ fn every_change_of_a_batch_happens_once_while_connections_break_and_the_target_i
             assert_eq!(
                 failed,
                 Some(Ok(0)),
-                "seed {seed}: executed twice, or never answered\n{}",
+                "seed {seed}: executed twice, or never acknowledged\n{}",
                 c.world.trace(40)
             );
         }

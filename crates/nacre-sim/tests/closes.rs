@@ -146,7 +146,7 @@ fn closes_that_the_machine_takes_with_it_are_made_again() {
             c.world.run_for(2 * SEC); // the opens are durable, the closes are not
         }
         let job = closing(&mut c, mounts[0], &opened);
-        // In the middle, or when all are answered.
+        // In the middle, or when all have their replies.
         let pause = c.world.rng().below(if seed % 2 == 0 { 2_000_000 } else { 20_000_000 });
         c.world.run_for(pause);
         c.power_loss(MDT);

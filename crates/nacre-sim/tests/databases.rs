@@ -1,6 +1,6 @@
 //! Databases as SQLite keeps them (a rollback journal beside the file, fcntl locks on its bytes), used by two mounts while
 //! mounts stand still for longer than their leases, servers are killed and stores run full. When all is quiet the database is
-//! what a transaction has left: never parts of two, and never without one whose COMMIT was answered.
+//! what a transaction has left: never parts of two, and never without one whose COMMIT was acknowledged.
 
 mod support;
 

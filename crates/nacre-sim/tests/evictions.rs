@@ -236,12 +236,12 @@ fn what_was_written_after_the_eviction_counts_at_the_close() {
     }
 }
 
-type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Errno>>>>;
+type CallFuture<T> = Pin<Box<dyn Future<Output = Result<T, Errno>>>>;
 
 /// `call` waits for an OST that stands still, and its mount loses its file lock at the MDT meanwhile: what the call says.
-fn answered_after_the_eviction<T: Send + 'static>(
+fn acknowledged_after_the_eviction<T: Send + 'static>(
     seed: u64,
-    call: fn(Rc<Client>, Fid, OpenHandle) -> Answer<T>,
+    call: fn(Rc<Client>, Fid, OpenHandle) -> CallFuture<T>,
 ) -> (Cluster, Option<Result<T, Errno>>, Fid) {
     let (mut c, fid, handle) = with_a_lock(seed);
     let (first, second, ost) = (c.mounts[0], c.mounts[1], c.servers[2]);
@@ -271,7 +271,7 @@ fn answered_after_the_eviction<T: Send + 'static>(
 #[test]
 fn a_write_that_reaches_its_ost_after_the_eviction_is_not_made() {
     for seed in 1..=8 {
-        let (mut c, got, fid) = answered_after_the_eviction(seed, |client, _, handle| {
+        let (mut c, got, fid) = acknowledged_after_the_eviction(seed, |client, _, handle| {
             Box::pin(async move { write(&client, handle, 0, vec![1; 4096]).await })
         });
         assert_eq!(got, Some(Err(Errno::EIO)), "seed {seed}\n{}", c.world.trace(60));
@@ -353,7 +353,7 @@ fn what_a_dead_mount_has_sent_is_not_made_after_its_eviction() {
         });
         let (fid, handle) = made.expect("written");
         c.world.pause(ost, true);
-        let _never_answered = c.jobs.start(&mut c.world, first, async move |client| match seed % 2 {
+        let _never_acknowledged = c.jobs.start(&mut c.world, first, async move |client| match seed % 2 {
             0 => write(&client, handle, 4096, vec![1; 4096]).await.map(drop),
             _ => client.allocate(handle, ALLOCATION).await,
         });
@@ -424,9 +424,9 @@ fn a_change_without_file_locks_gets_through_a_slow_network() {
 
 /// The bytes are durable, but what its caller does next would be done without the lock.
 #[test]
-fn a_sync_that_an_ost_answers_after_the_eviction_is_no_success() {
+fn a_sync_that_an_ost_acknowledges_after_the_eviction_is_no_success() {
     for seed in 1..=8 {
-        let (c, got, _) = answered_after_the_eviction(seed, |client, fid, handle| {
+        let (c, got, _) = acknowledged_after_the_eviction(seed, |client, fid, handle| {
             Box::pin(async move { client.fsync(fid, Some(handle)).await })
         });
         assert_eq!(got, Some(Err(Errno::EIO)), "seed {seed}\n{}", c.world.trace(60));

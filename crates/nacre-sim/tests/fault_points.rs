@@ -168,9 +168,9 @@ fn behind_a_barrier_everybody_is_lost_but_a_prefix_with_all_that_was_synced() {
             client.sync_all().await
         })
         .expect("synced");
-        run(&mut c, mount, async |client| make_numbered(client, 20..30).await).expect("answered");
+        run(&mut c, mount, async |client| make_numbered(client, 20..30).await).expect("acknowledged");
         set(&mut c, MDT, Fault::Barrier, 1);
-        run(&mut c, mount, async |client| make_numbered(client, 30..40).await).expect("answered");
+        run(&mut c, mount, async |client| make_numbered(client, 30..40).await).expect("acknowledged");
         sync_behind_the_barrier(&mut c, mount, seed);
         assert_eq!(fail_loc(&mut c, MDT), "barrier");
         c.lose_power().expect("starts");
@@ -191,13 +191,13 @@ fn behind_a_barrier_everybody_is_lost_but_a_prefix_with_all_that_was_synced() {
 }
 
 #[test]
-fn what_was_answered_behind_a_barrier_is_made_again_by_its_clients() {
+fn what_was_acknowledged_behind_a_barrier_is_made_again_by_its_clients() {
     for seed in 1..=10 {
         let mut c = cluster(seed, 1, 2);
         let (mount, other) = (c.mounts[0], c.mounts[1]);
-        run(&mut c, mount, async |client| make_numbered(client, 0..10).await).expect("answered");
+        run(&mut c, mount, async |client| make_numbered(client, 0..10).await).expect("acknowledged");
         set(&mut c, MDT, Fault::Barrier, 1);
-        run(&mut c, mount, async |client| make_numbered(client, 10..20).await).expect("answered");
+        run(&mut c, mount, async |client| make_numbered(client, 10..20).await).expect("acknowledged");
         let sync = sync_behind_the_barrier(&mut c, mount, seed);
         c.power_loss(MDT);
         let mdt = c.servers[MDT];

@@ -175,10 +175,10 @@ fn a_wait_that_is_interrupted_while_the_mdt_is_killed_leaves_no_lock_behind() {
     assert!(granted > 0);
 }
 
-/// A program unlocks, another of its mount locks, and the second answer overtakes the first. Connection and machine are
+/// A program unlocks, another of its mount locks, and the second reply overtakes the first. Connection and machine are
 /// lost between them: only the lock is made again before the recovery ends, the unlock after it.
 #[test]
-fn a_lock_is_made_again_whose_answer_overtook_that_of_the_unlock() {
+fn a_lock_is_made_again_whose_reply_overtook_that_of_the_unlock() {
     let mut overtaken = 0;
     for seed in 1..=30 {
         let kind = if seed % 2 == 0 { FlockType::Write } else { FlockType::Read };
@@ -228,7 +228,7 @@ fn a_lock_is_made_again_whose_answer_overtook_that_of_the_unlock() {
         });
         assert_eq!(theirs, Ok(FlockOutcome::Conflict), "seed {seed}\n{}", c.world.trace(80));
     }
-    assert!(overtaken > 5, "the answer was overtaken {overtaken} times");
+    assert!(overtaken > 5, "the reply was overtaken {overtaken} times");
 }
 
 /// A process is killed in a write that a stopped OST keeps waiting, and with it goes its lock: the next holder finds what

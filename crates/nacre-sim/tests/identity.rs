@@ -138,7 +138,7 @@ fn admit(c: &mut Cluster, kind: TargetKind, index: u32, admit: Admit) -> AdmitRe
         let (island, fs) = (ctx.clone(), FsName::parse("demo").expect("a name"));
         ctx.spawn(async move {
             let asked = AdmitTarget { fs, kind, index, admit, revoke: false };
-            let reply = peer.call(&asked).await.expect("it is answered");
+            let reply = peer.call(&asked).await.expect("the reply comes");
             island.push(Effect::Door(Box::new(reply)));
         });
         Box::new(Admin { ctx: ctx.clone(), peers })
@@ -151,11 +151,11 @@ fn admit(c: &mut Cluster, kind: TargetKind, index: u32, admit: Admit) -> AdmitRe
         while let Some((from, said)) = c.world.hear() {
             if from == node {
                 c.world.kill(node);
-                return *said.downcast::<AdmitReply>().expect("the answer");
+                return *said.downcast::<AdmitReply>().expect("the reply");
             }
         }
     }
-    panic!("the MGS does not answer");
+    panic!("the MGS does not reply");
 }
 
 /// Reads and writes on the OST fail, in finite time; others work; new files go elsewhere.
@@ -428,7 +428,7 @@ fn a_copy_beside_the_living_original_is_refused_and_the_original_goes_on() {
 
 /// An MGS that was started anew has no connection to anybody: it asks at the registered address.
 #[test]
-fn a_copy_that_comes_first_to_a_new_mgs_is_refused_while_the_original_answers() {
+fn a_copy_that_comes_first_to_a_new_mgs_is_refused_while_the_original_replies() {
     for seed in 0..8 {
         let mut c = cluster(seed);
         let one = made(&mut c, "one", 1, b"one");

@@ -1,4 +1,4 @@
-//! Locks of inodes: a mount that answers out of its memory never shows what another mount's completed change has
+//! Locks of inodes: a mount that serves calls from its memory never shows what another mount's completed change has
 //! replaced, whatever happens to connections, leases and the MDT.
 
 mod support;
@@ -18,7 +18,7 @@ const TWO_LEASES: u64 = 10 * SEC + LEASE;
 async fn nlink(client: &Client, dir: Fid) -> Result<u32, Errno> {
     client.getattr(dir).await.map(|entry| entry.attr.nlink)
 }
-/// Answers that came out of the memory of a mount.
+/// Calls that were served from the memory of a mount.
 fn cached(c: &mut Cluster, mount: NodeId) -> u64 {
     let hits = run(c, mount, async |client: Rc<Client>| {
         let is_hits = |name: &str| name.starts_with("ldlm.namespaces.") && name.ends_with(".hits");
@@ -43,7 +43,7 @@ fn with_locks(seed: u64) -> (Cluster, [NodeId; 2], Fid) {
     assert_eq!(
         cached(&mut c, first),
         before + 3,
-        "seed {seed}: the name and the attributes are answered from memory"
+        "seed {seed}: the name and the attributes are served from memory"
     );
     (c, [first, second], dir)
 }
@@ -56,7 +56,7 @@ fn separate(c: &mut Cluster, mount: NodeId, apart: bool) {
 }
 
 /// The second mount makes a directory in `dir`; the first, which may be cut off, asks all the time. Gives how long that
-/// took; an answer to a question that was asked afterwards must know of it.
+/// took; a reply to a question that was asked afterwards must know of it.
 fn changed_by_the_second(c: &mut Cluster, [first, second]: [NodeId; 2], dir: Fid, seed: u64) -> u64 {
     let began = c.world.now_ns();
     let change =
@@ -78,7 +78,7 @@ fn changed_by_the_second(c: &mut Cluster, [first, second]: [NodeId; 2], dir: Fid
     separate(c, first, false);
     for (job, at) in asked {
         let got: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
-        let got = got.unwrap_or_else(|| panic!("seed {seed}: a question is never answered"));
+        let got = got.unwrap_or_else(|| panic!("seed {seed}: a read never gets its reply"));
         let got = got.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         assert!(
             got == 3 || (got == 2 && at < ended),
@@ -242,10 +242,10 @@ fn a_mount_that_stood_still_for_longer_than_its_lease_asks() {
     }
 }
 
-/// Reads and changes of one mount side by side, with answers that overtake each other: what is kept in the end is the
+/// Reads and changes of one mount side by side, with replies that overtake each other: what is kept in the end is the
 /// latest.
 #[test]
-fn an_answer_from_before_a_change_does_not_replace_what_the_change_has_brought() {
+fn a_reply_from_before_a_change_does_not_replace_what_the_change_has_brought() {
     for seed in 1..=150 {
         let mut c = on_devices(seed, 1);
         let first = c.mounts[0];
@@ -274,7 +274,7 @@ fn an_answer_from_before_a_change_does_not_replace_what_the_change_has_brought()
 
 /// The first mount's change is made and its reply does not come; the second has seen what it did.
 #[test]
-fn what_others_have_seen_of_an_unanswered_change_is_not_denied() {
+fn what_others_have_seen_of_a_pending_change_is_not_denied() {
     for seed in 1..=8 {
         let (mut c, [first, second], dir) = with_locks(seed);
         let mdt = c.servers[MDT];
@@ -445,7 +445,7 @@ fn who_walks_through_a_large_tree_ends_few_locks() {
     }
     assert_eq!(revokes(&mut c), before.0, "nothing is taken away from who may hold it");
     let held = cached(&mut c, first) - before.1;
-    assert!(held >= 3 * 12, "{held} of 300 answers out of the memory, with 16 locks");
+    assert!(held >= 3 * 12, "{held} of 300 lookups served from memory, with 16 locks");
     // Others get their turn.
     c.world.run_for(31 * SEC);
     let before = cached(&mut c, first);
@@ -463,7 +463,7 @@ fn who_walks_through_a_large_tree_ends_few_locks() {
 
 /// A mount of the MDT's own process hears at once that the MDT was started again, and nobody waits for its lease.
 #[test]
-fn without_a_connection_nothing_is_answered_from_memory() {
+fn without_a_connection_nothing_is_served_from_memory() {
     for seed in 1..=4 {
         let (mut c, [first, _], dir) = with_locks(seed);
         let mdt = c.servers[MDT];
@@ -673,7 +673,7 @@ fn what_was_asked_once_costs_no_request_again() {
     let cold = requests(&mut c) - before;
     assert!(cold <= 5, "{cold} requests for a listing of 300 files with their attributes");
     assert_eq!(run(&mut c, first, walk), Ok((302, Err(Errno::ENOENT))));
-    assert_eq!(requests(&mut c) - before, cold, "the second walk is answered from memory");
+    assert_eq!(requests(&mut c) - before, cold, "the second walk is served from memory");
 }
 
 /// The clock of the mount that has made the directory is ahead, so a rename by another leaves the times as they are.

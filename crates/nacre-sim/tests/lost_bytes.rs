@@ -90,9 +90,9 @@ fn also_when_the_ost_is_killed_or_lost_again_meanwhile() {
     }
 }
 
-/// Two write in the same blocks, one returns after each loss of the machine: whatever it was answered is there.
+/// Two write in the same blocks, one returns after each loss of the machine: whatever was acknowledged to it is there.
 #[test]
-fn answered_bytes_beside_lost_ones_survive_one_loss_after_another() {
+fn acknowledged_bytes_beside_lost_ones_survive_one_loss_after_another() {
     for seed in 1..=40 {
         let mut c = cluster(seed, 1, 3);
         let (leaves, stays, reader, ost) = (c.mounts[0], c.mounts[1], c.mounts[2], c.servers[OST]);

@@ -1,5 +1,5 @@
-//! Changes of one mount that build on each other: one whose answer was lost with its connection, one that was answered.
-//! The machine of the MDT dies; both are there in the end, and the mount is not evicted.
+//! Changes of one mount that build on each other: one whose reply was lost with its connection, one that was
+//! acknowledged. The machine of the MDT dies; both are there in the end, and the mount is not evicted.
 
 mod support;
 
@@ -49,7 +49,7 @@ async fn change(client: Rc<Client>, first: First, t: Things) -> Result<(), Errno
     }
 }
 
-/// Whether the answered rename survives, and its mount.
+/// Whether the acknowledged rename survives, and its mount.
 fn survives(seed: u64, rule: bool, first: First) -> bool {
     let mut c = on_devices_with(seed, rule);
     let (mount, other, mdt) = (c.mounts[0], c.mounts[1], c.servers[MDT]);
@@ -73,18 +73,18 @@ fn survives(seed: u64, rule: bool, first: First) -> bool {
     c.world.heal(mdt, other);
     c.world.run_for(40 * MS);
     c.jobs.collect(&mut c.world);
-    assert!(!c.jobs.is_done(renamed) && !c.jobs.is_done(changed), "seed {seed}: nothing is answered yet");
+    assert!(!c.jobs.is_done(renamed) && !c.jobs.is_done(changed), "seed {seed}: nothing is acknowledged yet");
     c.world.cut_between(mount, mdt);
     c.world.heal(mdt, mount);
 
-    // Both are sent again. The rename, which was executed last, is answered first, and the machine dies.
+    // Both are sent again. The rename, which was executed last, is acknowledged first, and the machine dies.
     let until = c.world.now_ns() + 20 * SEC;
     let (world, jobs) = (&mut c.world, &mut c.jobs);
-    let answered = world.run_until(until, |world| {
+    let acknowledged = world.run_until(until, |world| {
         jobs.collect(world);
         jobs.is_done(renamed)
     });
-    assert!(answered, "seed {seed}: the rename is answered\n{}", c.world.trace(60));
+    assert!(acknowledged, "seed {seed}: the rename is acknowledged\n{}", c.world.trace(60));
     let renamed: Option<Result<(), Errno>> = c.jobs.take(renamed);
     assert_eq!(renamed, Some(Ok(())), "seed {seed}");
     c.power_loss(MDT);
@@ -108,7 +108,7 @@ const ALL: [First; 5] =
     [First::Chmod, First::ChmodOfTheDirectory, First::Mkdir, First::Rmdir, First::MoveOfTheDirectory];
 
 #[test]
-fn an_answered_change_survives_that_builds_on_one_of_its_own_mount_whose_answer_was_lost() {
+fn an_acknowledged_change_survives_that_builds_on_one_of_its_own_mount_whose_reply_was_lost() {
     for first in ALL {
         for seed in 1..=10 {
             assert!(survives(seed, true, first), "seed {seed}, {first:?}");
@@ -129,7 +129,7 @@ fn without_the_rule_such_a_change_is_lost() {
 /// One program makes directories, changes and renames them; another of the same mount makes files in them as soon as it
 /// sees them. Connections break and the machine of the MDT dies, at any time.
 #[test]
-fn two_programs_of_a_mount_lose_nothing_that_they_were_answered() {
+fn two_programs_of_a_mount_lose_nothing_that_was_acknowledged() {
     for seed in 1..=30 {
         let mut c = on_devices(seed, 2);
         let (mount, mdt) = (c.mounts[0], c.servers[MDT]);
@@ -158,7 +158,7 @@ fn two_programs_of_a_mount_lose_nothing_that_they_were_answered() {
                     if let Some((fid, 0)) = made.last_mut() {
                         break *fid;
                     }
-                    // Names may be answered out of the memory of the mount: without a request nothing else would run.
+                    // Names may be served from the memory of the mount: without a request nothing else would run.
                     client.statfs().await?;
                 };
                 for n in 0..5 {

@@ -238,7 +238,7 @@ fn opens_survive_what_happens_between_the_revoke_and_the_removal() {
     }
 }
 
-/// The removal was answered, and is not durable.
+/// The removal was acknowledged, and is not durable.
 #[test]
 fn a_replayed_removal_finds_the_reported_opens() {
     for seed in 1..=8 {

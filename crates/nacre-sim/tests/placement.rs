@@ -47,7 +47,7 @@ async fn avail(client: &Rc<Client>, ost: u32) -> u64 {
     let targets = client.statfs_targets().await.expect("statfs");
     let name = format!("-OST{ost:04x}");
     let (_, space) = targets.into_iter().find(|(target, _)| target.ends_with(&name)).expect("the OST");
-    space.expect("it answers").bytes_avail
+    space.expect("it replies").bytes_avail
 }
 async fn remove(client: &Rc<Client>, name: &str) -> Result<(), Errno> {
     client.unlink(Fid::ROOT, name.as_bytes(), false, support::caller()).await

@@ -1,4 +1,4 @@
-//! Loss of machines: what was answered is there again, exactly once, and nobody waits for longer than a lease.
+//! Loss of machines: what was acknowledged is there again, exactly once, and nobody waits for longer than a lease.
 
 mod support;
 
@@ -11,7 +11,7 @@ use nacre_wire::mdt::{FileLock, FlockFamily, FlockType};
 use std::collections::BTreeSet;
 use support::{DIR, FILE, MDT, MS, OST, SEC, caller, create, make, on_devices as cluster, read, run, write};
 
-/// For a program that waits for a name: it may be answered out of the memory of the mount, and without a request nothing
+/// For a program that waits for a name: it may be served from the memory of the mount, and without a request nothing
 /// else would run.
 async fn another_request(client: &Client) {
     client.statfs().await.expect("the MDT replies");
@@ -23,7 +23,7 @@ fn names(c: &mut Cluster, mount: NodeId) -> BTreeSet<String> {
     entries.into_iter().map(|e| String::from_utf8_lossy(&e.name).into_owned()).collect()
 }
 #[test]
-fn answered_changes_of_two_mounts_survive_the_loss_of_the_machine_of_the_mdt() {
+fn acknowledged_changes_of_two_mounts_survive_the_loss_of_the_machine_of_the_mdt() {
     for seed in 1..=30 {
         let mut c = cluster(seed, 2);
         let mut jobs = Vec::new();
@@ -94,7 +94,7 @@ fn an_absent_client_ends_the_window_with_its_lease() {
 }
 
 #[test]
-fn answered_data_survives_the_loss_of_the_machine_of_its_ost() {
+fn acknowledged_data_survives_the_loss_of_the_machine_of_its_ost() {
     for seed in 1..=20 {
         let mut c = cluster(seed, 2);
         let writer = c.mounts[0];
@@ -119,7 +119,7 @@ fn answered_data_survives_the_loss_of_the_machine_of_its_ost() {
     }
 }
 
-/// A makes X and never hears of it, B makes X/f and is answered, the machine dies: whether X/f is there.
+/// A makes X and never hears of it, B makes X/f and gets its reply, the machine dies: whether X/f is there.
 fn dependent_change_survives(seed: u64, rule: bool) -> bool {
     let mut c = Cluster::on_devices(seed, 1, 2);
     c.ack_or_commit.set(rule);
@@ -135,7 +135,7 @@ fn dependent_change_survives(seed: u64, rule: bool) -> bool {
     let mdt = c.servers[MDT];
     c.world.block(mdt, a);
     let first = c.jobs.start(&mut c.world, a, async |client| make(&client, Fid::ROOT, "X", DIR).await);
-    let answered = run(&mut c, b, async |client| {
+    let acknowledged = run(&mut c, b, async |client| {
         let x = loop {
             if let Ok(entry) = client.lookup(Fid::ROOT, b"X").await {
                 break entry.attr.fid;
@@ -144,12 +144,12 @@ fn dependent_change_survives(seed: u64, rule: bool) -> bool {
         };
         make(&client, x, "f", DIR).await
     });
-    answered.expect("B is answered");
+    acknowledged.expect("B gets its reply");
     c.power_loss(MDT);
     c.world.heal(mdt, a);
     c.world.start_later(mdt, 100_000_000);
     let made: Option<Result<Fid, Errno>> = c.jobs.wait(&mut c.world, first, 60 * SEC);
-    let x = made.expect("A is answered in the end").expect("X is made");
+    let x = made.expect("A gets its reply in the end").expect("X is made");
     run(&mut c, b, async move |client| client.lookup(x, b"f").await.is_ok())
 }
 
@@ -201,7 +201,7 @@ fn a_change_that_began_before_the_other_client_came_is_not_built_upon_too_early(
         });
         c.world.run_for(MS);
         c.world.start(b);
-        let answered = run(&mut c, b, async move |client| {
+        let acknowledged = run(&mut c, b, async move |client| {
             client.ready().await.expect("it starts");
             let name = format!("llite.{}.dir_attr_cache", client.mount_name());
             client.set_param(&name, "0").expect("a mount has it");
@@ -210,7 +210,7 @@ fn a_change_that_began_before_the_other_client_came_is_not_built_upon_too_early(
             }
             make(&client, x, "f", DIR).await
         });
-        answered.expect("B is answered");
+        acknowledged.expect("B gets its reply");
         c.power_loss(MDT);
         c.world.heal(mdt, a);
         c.world.start_later(mdt, 100_000_000);
@@ -280,7 +280,7 @@ fn a_start_that_dies_after_the_loss_of_the_machine_does_not_hide_the_loss() {
 }
 
 /// The MDT is stopped for longer than a lease while it starts after the loss of its machine: its clients have waited in its
-/// sockets, and what it had answered them comes back.
+/// sockets, and what it had acknowledged to them comes back.
 #[test]
 fn a_recovery_that_begins_with_a_standstill_waits_for_its_clients() {
     for seed in 1..=2 {

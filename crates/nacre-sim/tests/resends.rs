@@ -1,5 +1,5 @@
-//! Changes whose replies were lost: they are answered as what they were, whatever others have made of it since. (An
-//! ESTALE would make the kernel begin anew, and the change would happen twice.)
+//! Changes whose replies were lost: the replies to their resends say what was done, whatever others have made of it
+//! since. (An ESTALE would make the kernel begin anew, and the change would happen twice.)
 
 mod support;
 
@@ -45,7 +45,7 @@ fn removed_before_the_resend<T: Send + 'static, F: Future<Output = Result<T, Err
     let done: Option<Result<T, Errno>> = c.jobs.wait(&mut c.world, job, 60 * SEC);
     let names = run(&mut c, second, async |client| client.readdir(Fid::ROOT, 2, 100, false).await);
     assert_eq!(names.expect("readable").entries.len(), 0, "seed {seed}: nothing is made again");
-    (c, done.expect("it is answered"))
+    (c, done.expect("the reply comes"))
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn what_was_changed_and_is_removed_before_the_resend_was_changed() {
             ];
             client.batch(&batch, &caller(), false).await
         });
-        for changed in batch.1.expect("answered") {
+        for changed in batch.1.expect("acknowledged") {
             let entry = changed.expect("changed").expect("of an inode");
             assert_eq!(entry.attr.nlink, 0, "seed {seed}");
         }

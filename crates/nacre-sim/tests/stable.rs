@@ -77,7 +77,7 @@ fn a_replayed_write_does_not_cover_a_later_one_that_is_stable() {
     }
 }
 
-/// A writes and never hears of it, B sees the bytes, writes over them and is answered, the machine dies: whether B's
+/// A writes and never hears of it, B sees the bytes, writes over them and gets its reply, the machine dies: whether B's
 /// bytes are there in the end.
 fn the_later_write_stays(seed: u64, rule: bool) -> bool {
     let mut c = Cluster::on_devices(seed, 1, 2);
@@ -87,11 +87,11 @@ fn the_later_write_stays(seed: u64, rule: bool) -> bool {
     let (fid, [at_a, at_b]) = a_deaf_writer(&mut c, vec![0; 9000]);
     let first =
         c.jobs.start(&mut c.world, a, async move |client| write(&client, at_a, 0, vec![1; 9000]).await);
-    let answered = run(&mut c, b, async move |client| {
+    let acknowledged = run(&mut c, b, async move |client| {
         while client.read(at_b, 0, 1).await?.concat() != [1] {}
         write(&client, at_b, 0, vec![2; 9000]).await
     });
-    answered.expect("B is answered");
+    acknowledged.expect("B gets its reply");
     lose_the_machine(&mut c);
     let done: Option<Result<u32, Errno>> = c.jobs.wait(&mut c.world, first, 60 * SEC);
     assert_eq!(done, Some(Ok(9000)), "seed {seed}");
@@ -99,7 +99,7 @@ fn the_later_write_stays(seed: u64, rule: bool) -> bool {
 }
 
 #[test]
-fn a_write_that_was_never_answered_does_not_cover_a_later_one() {
+fn a_write_that_was_never_acknowledged_does_not_cover_a_later_one() {
     for seed in 1..=20 {
         assert!(the_later_write_stays(seed, true), "seed {seed}");
     }
@@ -110,10 +110,10 @@ fn without_acknowledge_or_commit_it_does() {
     assert!((1..=20).any(|seed| !the_later_write_stays(seed, false)), "the rule is for nothing");
 }
 
-/// A's write is in the log, its answer and its bytes are lost; B writes beside it, in the same block, as soon as the OST
+/// A's write is in the log, its reply and its bytes are lost; B writes beside it, in the same block, as soon as the OST
 /// is back; then the machine is lost once more. A's bytes must be there, since A is told so in the end.
 #[test]
-fn a_write_in_the_log_whose_answer_was_lost_keeps_its_bytes() {
+fn a_write_in_the_log_whose_reply_was_lost_keeps_its_bytes() {
     for seed in 1..=40 {
         let mut c = cluster(seed, 1, 2);
         let (a, b) = (c.mounts[0], c.mounts[1]);

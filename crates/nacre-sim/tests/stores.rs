@@ -44,7 +44,7 @@ fn come_back(c: &mut Cluster, server: usize) {
 /// The OST loses what was not synced, in one of several ways, comes back, says in the end that all is stable, and is
 /// mounted again.
 #[test]
-fn answered_bytes_are_there_whatever_the_store_of_an_ost_has_lost() {
+fn acknowledged_bytes_are_there_whatever_the_store_of_an_ost_has_lost() {
     for seed in 1..=40 {
         let loss = StoreLoss::ALL[seed as usize % 4];
         let mut c = cluster(seed, 1, 2);
@@ -63,7 +63,7 @@ fn answered_bytes_are_there_whatever_the_store_of_an_ost_has_lost() {
 }
 
 #[test]
-fn answered_names_are_there_whatever_the_store_of_the_mdt_has_lost() {
+fn acknowledged_names_are_there_whatever_the_store_of_the_mdt_has_lost() {
     for seed in 1..=40 {
         let loss = StoreLoss::ALL[seed as usize % 4];
         let mut c = cluster(seed, 1, 2);

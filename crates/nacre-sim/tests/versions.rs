@@ -110,7 +110,7 @@ fn a_gap_in_a_shared_directory_does_not_touch_those_who_work_beside_it() {
                     let batch = [MetadataChange::Make(new(dir, &name, DIR))];
                     client.batch(&batch, &caller(), true).await.map(|_| ())
                 });
-                made.expect("it is answered");
+                made.expect("the reply comes");
             }
         }
         s.lose(0);
@@ -492,7 +492,7 @@ fn random_op(c: &mut Cluster, model: &Model) -> Op {
     }
 }
 
-/// An operation that was answered without error.
+/// An operation that was acknowledged without error.
 struct Done {
     mount: usize,
     op: Op,

@@ -40,7 +40,7 @@ impl Log {
     }
 }
 
-/// Sends frames as they are, one connection for each list, and tells the status of each answer.
+/// Sends frames as they are, one connection for each list, and tells the status of each reply.
 struct Raw {
     ctx: Rc<Ctx>,
     frames: Vec<Vec<Frame>>,

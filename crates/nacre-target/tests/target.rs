@@ -60,7 +60,7 @@ fn every_change_happens_once_while_connections_break_and_the_target_is_killed() 
         }
         let until = w.now_ns() + 60 * SEC;
         let all = w.run_until(until, |w| started.iter().all(|s| jobs.is_done(w, s.2)));
-        assert!(all, "seed {seed}: a change is never answered; {:?}\n{}", w.fatal, w.trace(80));
+        assert!(all, "seed {seed}: a change is never acknowledged; {:?}\n{}", w.fatal, w.trace(80));
         let mut sums = Vec::new();
         for (_, n, job) in &started {
             let sum = jobs.take::<Result<u64, RpcError>>(*job).expect("done").expect("nothing fails");
@@ -70,10 +70,7 @@ fn every_change_happens_once_while_connections_break_and_the_target_is_killed() 
         let mut sum = 0;
         for (got, n) in sums {
             sum += n;
-            assert_eq!(
-                got, sum,
-                "seed {seed}: executed twice, not at all, or answered from another's record"
-            );
+            assert_eq!(got, sum, "seed {seed}: executed twice, not at all, or served from another's record");
         }
     }
 }
@@ -314,7 +311,7 @@ fn fault_points_are_set_by_name_or_number_and_never_in_a_release_build() {
             ("fail_loc", "barrier"),
         ] {
             let set = SetParam { name: format!("*.*.{name}"), value: value.into() };
-            let reply = jobs.run(&mut w, tool, async move |a| a.peer.call(&set).await.expect("answered"));
+            let reply = jobs.run(&mut w, tool, async move |a| a.peer.call(&set).await.expect("acknowledged"));
             refusals.push(reply.refused);
             seen.extend(param(&mut jobs, &mut w, tool, "*.*.fail_loc"));
         }
@@ -334,7 +331,7 @@ fn fault_points_are_set_by_name_or_number_and_never_in_a_release_build() {
 }
 
 #[test]
-fn a_planned_stop_answers_what_runs_and_the_rest_goes_to_the_next_instance() {
+fn a_planned_stop_completes_what_runs_and_the_rest_goes_to_the_next_instance() {
     let (mut w, target) = ledger(9);
     let c = add_client(&mut w, TARGET, 1, Role::Client);
     let mut jobs = Jobs::default();
@@ -417,7 +414,7 @@ fn connect(role: Role) -> Frame {
     Frame::new(h, body.to_vec())
 }
 
-/// It lives and answers, and yet does not take in what it is told: its lease ends, it is told so, then it is evicted.
+/// It lives and replies, and yet does not take in what it is told: its lease ends, it is told so, then it is evicted.
 #[test]
 fn a_client_that_does_not_acknowledge_a_callback_loses_its_lease() {
     use nacre_types::Codec;

@@ -403,7 +403,7 @@ pub fn random_operations_match_a_model(store: &dyn Store) {
 }
 
 pub fn space_is_known(store: &dyn Store) {
-    let Ok(StoreDone::Space(space)) = run(store, StoreOp::Space) else { panic!("no answer") };
+    let Ok(StoreDone::Space(space)) = run(store, StoreOp::Space) else { panic!("no reply") };
     assert!(space.bytes_avail <= space.bytes_free);
     assert!(space.bytes_free <= space.bytes_total);
 }

@@ -193,7 +193,7 @@ impl CrashDevice {
     pub fn changes(&self) -> u64 {
         self.lock().changes
     }
-    /// After `n` more changes everything answers `Stopped` until the next crash.
+    /// After `n` more changes everything returns `Stopped` until the next crash.
     pub fn stop_after(&self, n: u64) {
         let mut disk = self.lock();
         disk.stop_at = Some(disk.changes + n);

@@ -4,7 +4,7 @@
 //! diverged copy: each opening of the store adds an incarnation to a list, which is durable before any client is
 //! served. Each user of a target remembers its uuid, its latest incarnation and the highest change that the target
 //! reported as durable. A target proves itself with a history that contains the remembered incarnation and has not
-//! ended it below the remembered change. Changes that were answered but not durable do not count: a target may lose
+//! ended it below the remembered change. Changes that were acknowledged but not durable do not count: a target may lose
 //! them. Not here: the comparison at connect and registration (`nacre-target`, `nacre-mgs`). Specification:
 //! docs/targets.md.
 
@@ -165,7 +165,7 @@ mod tests {
         let t = target(1, &[(11, 0), (12, 100)]);
         let remembered = t.remember(Transno(150));
         assert_eq!(t.check(&remembered), Ok(()));
-        // After a kill it may have lost what was answered, never what was durable.
+        // After a kill it may have lost what was acknowledged, never what was durable.
         assert_eq!(target(1, &[(11, 0), (12, 100), (13, 150)]).check(&remembered), Ok(()));
         let behind = target(1, &[(11, 0), (12, 100), (13, 149)]).check(&remembered);
         assert_eq!(behind, Err(Mismatch::Behind { committed: Transno(150), ended: Transno(149) }));

@@ -64,7 +64,7 @@ pub mod flags {
 pub struct Header {
     pub kind: Kind,
     pub flags: u32,
-    /// Number of an [`crate::Opcode`]; kept as a number so that unknown ones can be answered.
+    /// Number of an [`crate::Opcode`]; kept as a number so that unknown ones can be refused.
     pub opcode: u16,
     /// Reply: the result of the request.
     pub status: Status,
@@ -72,7 +72,7 @@ pub struct Header {
     pub xid: Xid,
     /// Slot of a modifying request, 0 = none.
     pub tag: Tag,
-    /// Request: every xid up to this has been answered to the sender.
+    /// Request: the sender has the replies to every xid up to this.
     pub last_xid: Xid,
     /// Reply: the change's number, 0 = changed nothing. Replay: the number it must get again.
     pub transno: Transno,

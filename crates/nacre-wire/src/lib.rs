@@ -1,7 +1,7 @@
 //! The messages between processes: frame header, opcodes, and one struct per message.
 //!
 //! Invariants: little-endian; a decoder of hostile bytes returns an error and allocates no more than the frame has
-//! bytes; unknown trailing fields are skipped, unknown opcodes are answered with EOPNOTSUPP. Specification:
+//! bytes; unknown trailing fields are skipped, unknown opcodes are refused with EOPNOTSUPP. Specification:
 //! `docs/wire.md`. Not here: the rules for sending (`nacre-rpc`), sockets (`nacre-net`).
 #![no_std]
 extern crate alloc;

@@ -15,7 +15,7 @@ use nacre_types::{
 };
 
 codec_struct! {
-    /// Grants a FID sequence, durable when answered.
+    /// Grants a FID sequence, durable when the reply is sent.
     pub struct GrantSeq {}
 }
 codec_struct! { pub struct GrantSeqReply { pub seq: Seq } }
@@ -89,22 +89,22 @@ codec_struct! {
         pub bits: InodeBits,
         /// The mode in which they are wanted: for PR the client may keep them in PR.
         pub wanted: InodeMode,
-        /// Names the revoke in its answer; its place among the grants and revokes of this client.
+        /// Names the revoke in its acknowledgement; its place among the grants and revokes of this client.
         pub number: u64,
     }
 }
 codec_struct! {
     /// Callback: others wait for these bits of locks. The client stops using them, has its kernel forget what rests on
-    /// them, and answers with `CancelInodeLocks`.
+    /// them, and acknowledges with `CancelInodeLocks`.
     pub struct RevokeInodeLocks {
         /// At most [`INODE_LOCKS_MAX`].
         pub revokes: Vec<InodeRevoke>,
     }
 }
 codec_struct! {
-    /// The answer to a revoke.
+    /// Acknowledges a revoke.
     #[derive(Copy)]
-    pub struct RevokeAnswer {
+    pub struct RevokeAck {
         /// That of the revoke.
         pub number: u64,
         /// The client keeps the bits in PR, which others want too; otherwise it has dropped them.
@@ -131,7 +131,7 @@ codec_struct! {
         /// numbers begin anew.
         pub instance: u64,
         /// At most [`INODE_LOCKS_MAX`].
-        pub answers: Vec<RevokeAnswer>,
+        pub acks: Vec<RevokeAck>,
         /// At most [`INODE_LOCKS_MAX`].
         pub cancels: Vec<InodeCancel>,
     }
@@ -149,7 +149,8 @@ codec_struct! {
     }
 }
 codec_struct! {
-    /// Tells the MDT of opens, before their OPEN bits are returned. Durable when it is answered, so that it needs no replay.
+    /// Tells the MDT of opens, before their OPEN bits are returned. Durable when it is acknowledged, so that it needs
+    /// no replay.
     pub struct ReportOpens {
         /// At most [`REPORTED_OPENS_MAX`].
         pub opens: Vec<ReportedOpen>,
@@ -360,7 +361,7 @@ codec_struct! {
     }
 }
 codec_struct! {
-    /// Sets or drops a file lock. With `wait` a conflict is answered `Waiting` at once, and a `FlockGranted`
+    /// Sets or drops a file lock. With `wait` the reply to a conflict is `Waiting`, at once, and a `FlockGranted`
     /// callback with this cookie follows.
     pub struct Flock { pub fid: Fid, pub lock: FileLock, pub wait: bool, pub cookie: LockCookie }
 }
@@ -409,7 +410,7 @@ codec_struct! {
 }
 codec_struct! {
     /// Changes in order, in one transaction under one number: each sees the results of those before it. A failed one
-    /// leaves nothing behind; the rest continue, or are answered ECANCELED with `stop_at_error`.
+    /// leaves nothing behind; the rest continue, or are refused with ECANCELED with `stop_at_error`.
     pub struct Batch { pub stop_at_error: bool, pub operations: Vec<SubOperation> }
 }
 codec_struct! {

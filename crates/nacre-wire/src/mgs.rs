@@ -62,7 +62,7 @@ codec_struct! {
     pub struct KeptParam { pub name: String [bounds::NAME], pub value: String [bounds::VALUE] }
 }
 codec_struct! {
-    /// Sets a parameter permanently (`set_param -P`), or removes it if there is no value. Durable when answered;
+    /// Sets a parameter permanently (`set_param -P`), or removes it if there is no value. Durable when acknowledged;
     /// idempotent.
     pub struct KeepParam { pub name: String [bounds::NAME], pub value: Option<String> [bounds::VALUE] }
 }
@@ -77,7 +77,7 @@ codec_enum! {
     }
 }
 codec_struct! {
-    /// The next registration of this kind is accepted; durable when answered. Idempotent.
+    /// The next registration of this kind is accepted; durable when acknowledged. Idempotent.
     pub struct AdmitTarget {
         pub fs: FsName,
         pub kind: TargetKind,

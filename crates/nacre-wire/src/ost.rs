@@ -76,7 +76,7 @@ codec_struct! {
     pub struct Destroy { pub fid: Fid, pub stripes: Vec<u32> }
 }
 codec_struct! {
-    /// Bytes and rows of the object are on stable storage when answered.
+    /// Bytes and rows of the object are on stable storage when acknowledged.
     pub struct SyncObject { pub object: ObjectId, pub laid: u32 }
 }
 codec_enum! {

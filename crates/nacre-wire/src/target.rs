@@ -99,7 +99,7 @@ codec_struct! {
         pub local: bool,
         /// In a recovery: changes of this client that are in the log, whose replies it may not have.
         pub made: Vec<Made>,
-        /// The opening of the target's store that answers.
+        /// The opening of the target's store that replies.
         pub incarnation: Incarnation,
         /// The reason why the target does not serve this client; empty: it does. If it is not empty, the other fields
         /// have no meaning.
@@ -197,7 +197,7 @@ impl StatfsReply {
     }
 }
 codec_struct! {
-    /// Puts every byte that was written and every change that was replied to before on stable storage.
+    /// Puts every byte that was written and every change that was acknowledged before on stable storage.
     pub struct Sync {}
 }
 

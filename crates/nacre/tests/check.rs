@@ -115,7 +115,7 @@ fn damage_is_found_and_named() {
 /// The file of an object is deleted or cut, under a running OST and under a stopped one: EIO and not zeros, named in the
 /// log; other files are well, and overwriting the whole file heals it.
 #[test]
-fn a_file_whose_object_lost_its_bytes_answers_eio_until_it_is_written_again() {
+fn a_file_whose_object_lost_its_bytes_returns_eio_until_it_is_written_again() {
     let Some(m) = Machine::new() else { return };
     let mut up = m.up();
     let file = |n: u32| m.mount().join(format!("f{n}"));
@@ -233,7 +233,7 @@ fn after_each_kill_it_is_clean_and_what_a_kill_cut_off_is_a_note() {
             eventually("there is work", || fs::read_dir(&busy).is_ok_and(|d| d.count() > wanted));
             stop.store(true, Ordering::Relaxed);
             up.kill();
-            // The mount is dead now: this answers what waits for it.
+            // The mount is dead now: this ends the calls that wait for it.
             let _ = rustix::mount::unmount(m.mount(), rustix::mount::UnmountFlags::DETACH);
         });
         let out = m.good(&["check", "--data", m.path("data").to_str().unwrap()]);

@@ -11,7 +11,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Executes lines of SQL, or of Python after a `!`, and answers each with a line.
+/// Executes lines of SQL, or of Python after a `!`, and replies to each with a line.
 const SHELL: &str = r#"
 import os, sqlite3, sys, threading
 path = sys.argv[1]
@@ -59,14 +59,14 @@ impl Shell {
     }
     fn run(&mut self, line: &str) -> String {
         writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
-        let mut answer = String::new();
-        self.output.read_line(&mut answer).unwrap();
-        answer.trim().to_owned()
+        let mut reply = String::new();
+        self.output.read_line(&mut reply).unwrap();
+        reply.trim().to_owned()
     }
     fn good(&mut self, line: &str) -> String {
-        let answer = self.run(line);
-        assert!(answer.starts_with("ok"), "{line}: {answer:?}");
-        answer
+        let reply = self.run(line);
+        assert!(reply.starts_with("ok"), "{line}: {reply:?}");
+        reply
     }
     fn leave(mut self) {
         drop(self.input.take());

@@ -154,7 +154,7 @@ fn behind_a_barrier_a_kill_loses_what_a_lost_machine_would() {
     eprintln!("{found} of 100, 60 of them before the barrier, 40 synced");
     assert_eq!(found, 60);
 
-    // Its client makes again what it was answered behind the barrier, and a sync says so only then.
+    // Its client makes again what was acknowledged to it behind the barrier, and a sync says so only then.
     set(&m, MDT, "barrier", 1);
     make(&dir, 60..90);
     std::thread::scope(|scope| {

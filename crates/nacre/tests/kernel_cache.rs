@@ -168,5 +168,5 @@ fn the_kernel_of_a_stopped_mount_shows_nothing_that_was_changed_since() {
     let stat = std::thread::spawn(move || fs::metadata(shown).unwrap().len());
     p.second.signal(Signal::CONT);
     assert_eq!(stat.join().unwrap(), 7);
-    eventually("the mount answers again", || fs::metadata(p.b("f")).is_ok_and(|f| f.len() == 7));
+    eventually("the mount replies again", || fs::metadata(p.b("f")).is_ok_and(|f| f.len() == 7));
 }

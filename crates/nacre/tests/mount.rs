@@ -62,7 +62,7 @@ fn kill(mut child: Child) {
     eventually("a killed process ends", || child.try_wait().unwrap().is_some());
 }
 
-/// Waits until a process waits for the answer to a request of a mount.
+/// Waits until a process waits for the reply to a request of a mount.
 fn is_waiting(child: &Child) {
     let wchan = format!("/proc/{}/wchan", child.id());
     eventually("it waits", || fs::read_to_string(&wchan).unwrap().contains("request_wait_answer"));
@@ -232,7 +232,7 @@ fn a_mount_whose_servers_are_not_there_says_so_and_is_given_up_by_ctrl_c() {
     let group = Pid::from_child(&child);
     kill_process_group(group, Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1));
-    assert!(rest(stderr).contains("did not answer"));
+    assert!(rest(stderr).contains("did not reply"));
     is_not_mounted(&m.path("b"));
     // In the background: the command waits and talks, and Ctrl-C reaches both, as does the end of the command alone.
     for alone in [false, true] {

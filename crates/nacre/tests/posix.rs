@@ -38,7 +38,7 @@ impl Two {
         self.up.signal(Signal::STOP);
         eventually("every thread has stopped", || machine::stands_still(self.up.pid()));
     }
-    /// The mounts answer nothing out of memory: each call is a request to a server.
+    /// The mounts serve nothing from memory: each call is a request to a server.
     fn without_cache(&self) {
         self.m.good(&["lctl", "set_param", "llite.*.dir_attr_cache=0"]);
     }
@@ -48,7 +48,7 @@ impl Two {
     }
 }
 
-/// Milliseconds for which a call of this process has waited for its answer.
+/// Milliseconds for which a call of this process has waited for its reply.
 fn waited_ms(m: &Machine, child: &Child) -> u64 {
     let said = m.nacre(&["lctl", "get_param", "-n", "llite.*.fuse_waiting"]).out;
     let pid = child.id().to_string();

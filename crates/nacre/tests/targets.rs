@@ -88,7 +88,7 @@ fn a_blank_ost_under_serve_is_refused_and_gives_no_zeros() {
         assert!(log.contains(word), "{word:?} is not in {log}");
     }
     // It is lost for good.
-    eventually("the MGS answers", || m.nacre(&["target", "list", "demo"]).ok);
+    eventually("the MGS replies", || m.nacre(&["target", "list", "demo"]).ok);
     let said = m.good(&["target", "replace", "demo-OST0001", "--json"]);
     let said: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!((&said["target"], &said["replaced"]), (&"demo-OST0001".into(), &0.into()));

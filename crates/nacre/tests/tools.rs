@@ -376,7 +376,7 @@ fn what_the_mgs_keeps_is_checked_first() {
 }
 
 #[test]
-fn a_target_is_served_once_and_a_mount_that_nobody_answers_ends_with_ctrl_c() {
+fn a_target_is_served_once_and_a_mount_that_nobody_replies_to_ends_with_ctrl_c() {
     let Some(m) = Machine::new() else { return };
     let dir = m.path("mgs");
     let dir = dir.to_str().unwrap();
@@ -487,17 +487,17 @@ fn tools_do_not_wait_for_each_process_that_stands_still_in_turn() {
     eventually("all are there", || up("mgs") && up("mdt") && up("obdfilter"));
     ost.signal(Signal::STOP);
     eventually("every thread has stopped", || machine::stands_still(ost.child.id()));
-    let silent = format!("no answer within 1 s: the process may be stopped or busy (pid {})", ost.child.id());
+    let silent = format!("no reply within 1 s: the process may be stopped or busy (pid {})", ost.child.id());
     let get = |pattern: &str| m.nacre(&["lctl", "get_param", "--timeout", "1", "mdt.*.num_exports", pattern]);
     let said = get("mdt.*.recovery_status");
     assert!(said.ok && said.out.contains("mdt.demo-MDT0000.num_exports="), "{} {}", said.out, said.err);
     assert_eq!(said.err.matches(&format!("demo-OST0000: {silent}")).count(), 1, "{}", said.err);
     let said = get("obdfilter.*.kbytestotal");
-    assert!(!said.ok && said.err.contains("1 did not answer"), "{}", said.err);
+    assert!(!said.ok && said.err.contains("1 did not reply"), "{}", said.err);
     assert!(m.good(&["lctl", "dl", "--timeout", "1"]).contains("DN obdfilter demo-OST0000"));
     let status = m.nacre(&["status", "--timeout", "1"]);
     assert_eq!(status.code, Some(3), "{}", status.err);
-    assert!(status.out.contains("no answer") && status.out.contains("demo-MDT0000"), "{}", status.out);
+    assert!(status.out.contains("no reply") && status.out.contains("demo-MDT0000"), "{}", status.out);
     assert!(status.out.contains(&format!("busy (pid {})", ost.child.id())), "{}", status.out);
     let dir = c.dir("ost");
     for device in ["demo-OST0000", dir.to_str().unwrap()] {
@@ -601,14 +601,14 @@ fn an_ordinary_user_is_told_that_it_may_not_ask() {
     let umount = as_user(&["umount", mount.to_str().unwrap()]);
     let hint = format!("is not permitted to this user\nhint: sudo nacre umount {}", mount.display());
     assert!(!umount.ok && umount.err.contains(&hint), "{}", umount.err);
-    // What the mount itself answers is for everybody.
+    // Attributes that the mount itself serves are for everybody.
     let df = as_user(&["lfs", "df"]);
     assert!(df.ok && df.out.contains("nacre-OST0001_UUID"), "{}{}", df.out, df.err);
     up.stop();
 }
 
 #[test]
-fn what_does_not_answer_hides_nothing_of_the_others() {
+fn what_does_not_reply_hides_nothing_of_the_others() {
     let Some(m) = Machine::new() else { return };
     let c = Cluster::format(&m);
     let [_mgs, mut mdt, _ost] = c.all();
@@ -628,7 +628,7 @@ fn what_does_not_answer_hides_nothing_of_the_others() {
     assert!(df().out.contains("nacre-OST0001_UUID"));
     let file = a.join("f");
     let asked = m.nacre(&["lfs", "getstripe", "--timeout", "1", file.to_str().unwrap()]);
-    assert!(!asked.ok && asked.err.contains("no answer within 1 s"), "{}{}", asked.out, asked.err);
+    assert!(!asked.ok && asked.err.contains("no reply within 1 s"), "{}{}", asked.out, asked.err);
     assert!(asked.err.contains(file.to_str().unwrap()) && asked.err.contains("hint:"), "{}", asked.err);
     let status = m.nacre(&["status"]);
     assert_eq!(status.code, Some(3), "{}", status.out);
@@ -638,7 +638,7 @@ fn what_does_not_answer_hides_nothing_of_the_others() {
     eventually("every thread has stopped", || machine::stands_still(mount.child.id()));
     let said = m.nacre(&["lfs", "df", "--timeout", "1"]);
     assert!(!said.ok && said.out.contains(&format!("{}[OST:1]", b.display())), "{}{}", said.out, said.err);
-    assert!(said.err.contains(&format!("{}: no answer within 1 s", a.display())), "{}", said.err);
+    assert!(said.err.contains(&format!("{}: no reply within 1 s", a.display())), "{}", said.err);
     let json = m.nacre(&["lfs", "df", "--json", "--timeout", "1"]).out;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json.as_array().unwrap().iter().filter(|fs| fs["error"].is_string()).count(), 1, "{json}");

@@ -23,7 +23,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "crates/nacre-client/src/data/io.rs",
         &[("Some(open) => self.check_lease(&open).await,", "Some(_) => Ok(()),")],
     )
-    .found_by("nacre-sim", "evictions", "a_sync_that_an_ost_answers_after_the_eviction_is_no_success"),
+    .found_by("nacre-sim", "evictions", "a_sync_that_an_ost_acknowledges_after_the_eviction_is_no_success"),
     planted(
         "a truncate does not check who holds the file locks",
         "crates/nacre-client/src/metadata/attr.rs",
@@ -140,7 +140,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     planted(
         // Either condition alone hides the loss of the other.
         "locks outlive the lease",
-        "crates/nacre-client/src/cache/answers.rs",
+        "crates/nacre-client/src/cache/serve.rs",
         &[
             ("if !self.cache().is_on() || !self.peer.is_connected() {", "if !self.cache().is_on() {"),
             ("(self.ctx().now() < until).then_some(until)", "Some(until)"),
@@ -155,7 +155,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
             "        if self.in_flight.changes_inode(fid) && self.now == Instant(0) {\n            return None;",
         )],
     )
-    .found_by("nacre-sim", "inode_locks", "what_others_have_seen_of_an_unanswered_change_is_not_denied"),
+    .found_by("nacre-sim", "inode_locks", "what_others_have_seen_of_a_pending_change_is_not_denied"),
     planted(
         "older attributes replace newer ones",
         "crates/nacre-client/src/cache/inodes.rs",
@@ -164,7 +164,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     .found_by(
         "nacre-sim",
         "inode_locks",
-        "an_answer_from_before_a_change_does_not_replace_what_the_change_has_brought",
+        "a_reply_from_before_a_change_does_not_replace_what_the_change_has_brought",
     ),
     planted(
         "a waiter for an extent lock is not woken by a restart",

@@ -29,7 +29,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     .found_by(
         "nacre-dlm",
         "inode_lock_caches",
-        "no_mount_answers_from_an_old_cache_in_whatever_order_messages_arrive",
+        "no_mount_serves_from_an_old_cache_in_whatever_order_messages_arrive",
     ),
     planted(
         "a read from before the end of a lock is granted the next lock",
@@ -45,7 +45,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     .found_by(
         "nacre-dlm",
         "inode_lock_caches",
-        "no_mount_answers_from_an_old_cache_in_whatever_order_messages_arrive",
+        "no_mount_serves_from_an_old_cache_in_whatever_order_messages_arrive",
     ),
     planted(
         "a cancel ends a lock that was granted after it was sent",
@@ -55,7 +55,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     .found_by(
         "nacre-dlm",
         "inode_lock_caches",
-        "no_mount_answers_from_an_old_cache_in_whatever_order_messages_arrive",
+        "no_mount_serves_from_an_old_cache_in_whatever_order_messages_arrive",
     ),
     planted(
         "readers are granted bits for which a change waits",
@@ -92,6 +92,6 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     .found_by(
         "nacre-dlm",
         "inode_lock_caches",
-        "no_mount_answers_from_an_old_cache_in_whatever_order_messages_arrive",
+        "no_mount_serves_from_an_old_cache_in_whatever_order_messages_arrive",
     ),
 ];

@@ -180,5 +180,5 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "crates/nacre-mdt/src/locks/flocks.rs",
         &[("if holder.client != owner.client {", "if holder != owner {")],
     )
-    .found_by("nacre-sim", "file_locks", "a_lock_is_made_again_whose_answer_overtook_that_of_the_unlock"),
+    .found_by("nacre-sim", "file_locks", "a_lock_is_made_again_whose_reply_overtook_that_of_the_unlock"),
 ];

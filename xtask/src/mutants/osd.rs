@@ -64,19 +64,19 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "crates/nacre-osd/src/object/refresh.rs",
         &[("if trust.is_whole() ||", "if true ||")],
     )
-    .found_by("nacre-sim", "stores", "answered_bytes_are_there_whatever_the_store_of_an_ost_has_lost"),
+    .found_by("nacre-sim", "stores", "acknowledged_bytes_are_there_whatever_the_store_of_an_ost_has_lost"),
     planted(
         "the end of the log is not rewritten",
         "crates/nacre-osd/src/log/recover.rs",
         &[("            rewrite_segment(ctx, superblock, segment).await?;", "            let _ = segment;")],
     )
-    .found_by("nacre-sim", "stores", "answered_names_are_there_whatever_the_store_of_the_mdt_has_lost"),
+    .found_by("nacre-sim", "stores", "acknowledged_names_are_there_whatever_the_store_of_the_mdt_has_lost"),
     planted(
         "a block that already has its bytes is not rewritten",
         "crates/nacre-osd/src/object/restore.rs",
         &[("true => self.rewrite(object, first, held).await?,", "true => {}")],
     )
-    .found_by("nacre-sim", "stores", "answered_bytes_are_there_whatever_the_store_of_an_ost_has_lost"),
+    .found_by("nacre-sim", "stores", "acknowledged_bytes_are_there_whatever_the_store_of_an_ost_has_lost"),
     planted(
         "an object is quarantined when its whole device fails",
         "crates/nacre-osd/src/maintenance/writeback.rs",

@@ -28,5 +28,5 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "crates/nacre-ost/src/uncommitted.rs",
         &[("if self.core.tracks_uncommitted(request)", "if !self.core.tracks_uncommitted(request)")],
     )
-    .found_by("nacre-sim", "stable", "a_write_that_was_never_answered_does_not_cover_a_later_one"),
+    .found_by("nacre-sim", "stable", "a_write_that_was_never_acknowledged_does_not_cover_a_later_one"),
 ];

@@ -157,7 +157,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "crates/nacre-rpc/src/import/connection.rs",
         &[("self.keep_unreplied(&reply.made);", "")],
     )
-    .found_by("nacre-sim", "stable", "a_write_in_the_log_whose_answer_was_lost_keeps_its_bytes"),
+    .found_by("nacre-sim", "stable", "a_write_in_the_log_whose_reply_was_lost_keeps_its_bytes"),
     planted(
         "a deadline in the past counts as now",
         "crates/nacre-rpc/src/import/deadlines.rs",

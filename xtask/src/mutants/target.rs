@@ -24,7 +24,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "a_copy_beside_the_living_original_is_refused_and_the_original_goes_on",
     ),
     planted(
-        "a target that answers at its registered address counts as gone",
+        "a target that replies at its registered address counts as gone",
         "crates/nacre-target/src/rivals.rs",
         &[(
             "if incarnation == holder { Found::Holder } else { Found::Absent }",
@@ -34,10 +34,10 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     .found_by(
         "nacre-sim",
         "identity",
-        "a_copy_that_comes_first_to_a_new_mgs_is_refused_while_the_original_answers",
+        "a_copy_that_comes_first_to_a_new_mgs_is_refused_while_the_original_replies",
     ),
     planted(
-        "an address that does not answer counts as gone",
+        "an address that does not reply counts as gone",
         "crates/nacre-target/src/rivals.rs",
         &[
             ("break Found::Silent;", "break Found::Absent;"),
@@ -171,7 +171,11 @@ pub(super) const MUTATIONS: &[Mutation] = &[
         "crates/nacre-target/src/island/start.rs",
         &[("let nothing = core.osd.was_clean() ||", "let nothing = true ||")],
     )
-    .found_by("nacre-sim", "stores", "answered_names_are_there_whatever_the_store_of_the_mdt_has_lost"),
+    .found_by(
+        "nacre-sim",
+        "stores",
+        "acknowledged_names_are_there_whatever_the_store_of_the_mdt_has_lost",
+    ),
     planted(
         "replays of several clients are not ordered",
         "crates/nacre-target/src/recovery/state.rs",
@@ -185,7 +189,7 @@ pub(super) const MUTATIONS: &[Mutation] = &[
     .found_by(
         "nacre-sim",
         "one_mount",
-        "an_answered_change_survives_that_builds_on_one_of_its_own_mount_whose_answer_was_lost",
+        "an_acknowledged_change_survives_that_builds_on_one_of_its_own_mount_whose_reply_was_lost",
     ),
     planted(
         "locks of writes over several objects die with the OST",

@@ -1,11 +1,11 @@
 //! The cache of one MDT's inodes and names, under the locks that this MDT has granted.
 //!
-//! Rules: (1) an answer is given from here only while the mount is connected to the MDT and within two thirds of its lease,
-//! and only under the locks that it needs (`tables`, `inodes` and `entries` have the rules). Locks survive a new connection
-//! to the same start of the MDT; a restart and an eviction end them all. (2) A callback ends its bits here before anything
-//! else; then the kernel forgets what it was given under them; then they are returned (`returns`). (3) What the kernel was
-//! given is noted with its name or inode, until when it may use it. (4) While an own change has no reply, what it may have
-//! changed is not answered from here (`in_flight`).
+//! Rules: (1) a call is served from here only while the mount is connected to the MDT and within two thirds of its
+//! lease, and only under the locks that it needs (`tables`, `inodes` and `entries` have the rules). Locks survive a new
+//! connection to the same start of the MDT; a restart and an eviction end them all. (2) A callback ends its bits here
+//! before anything else; then the kernel forgets what it was given under them; then they are returned (`returns`). (3)
+//! What the kernel was given is noted with its name or inode, until when it may use it. (4) While an own change has no
+//! reply, what it may have changed is not served from here (`in_flight`).
 
 use crate::api::ListedEntry;
 use crate::cache::in_flight::Touches;
@@ -114,7 +114,7 @@ impl MetadataCache {
         self.tables().begin_era(epoch);
     }
 
-    // ---- answers, for a caller that has checked that the lease may be used
+    // ---- lookups, for a caller that has checked that the lease may be used
 
     pub(super) fn inode(&self, fid: Fid) -> Option<EntryReply> {
         self.tables().inode(fid)
@@ -269,7 +269,7 @@ impl MetadataCache {
             return;
         }
         let mut stale = Vec::new();
-        let mut answers = Vec::new();
+        let mut acks = Vec::new();
         match RevokeInodeLocks::from_slice(&frame.body) {
             Ok(RevokeInodeLocks { revokes }) => {
                 let mut tables = self.tables();
@@ -280,7 +280,7 @@ impl MetadataCache {
                         self.returns.add_open(revoke.fid);
                     }
                     let converted = revoke.wanted == nacre_types::InodeMode::Pr;
-                    answers.push(mdt::RevokeAnswer { number: revoke.number, converted });
+                    acks.push(mdt::RevokeAck { number: revoke.number, converted });
                 }
             }
             Err(error) => {
@@ -290,7 +290,7 @@ impl MetadataCache {
                 tables.locks.distrust();
             }
         }
-        self.returns.add(stale, answers, Vec::new());
+        self.returns.add(stale, acks, Vec::new());
     }
     /// Drops locks beyond the limit; they wait to be returned.
     fn cancel_surplus(&self) {

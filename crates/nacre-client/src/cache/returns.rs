@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use nacre_dlm::client::InodeCancel;
 use nacre_types::{Fid, InodeBits};
-use nacre_wire::mdt::RevokeAnswer;
+use nacre_wire::mdt::RevokeAck;
 
 /// What is to be returned, in the order of the fields.
 #[derive(Default)]
@@ -21,14 +21,14 @@ struct Due {
     opens: Vec<Fid>,
     /// The MDT was restarted: all opens are to be reported, and that no lock of an earlier start is used.
     former_locks_ended: bool,
-    answers: Vec<RevokeAnswer>,
+    acks: Vec<RevokeAck>,
     cancels: Vec<InodeCancel>,
 }
 impl Due {
     fn is_empty(&self) -> bool {
         self.stale.is_empty()
             && self.opens.is_empty()
-            && self.answers.is_empty()
+            && self.acks.is_empty()
             && self.cancels.is_empty()
             && !self.former_locks_ended
     }
@@ -42,12 +42,12 @@ pub(crate) struct Returns {
 }
 
 impl Returns {
-    pub(crate) fn add(&self, stale: Vec<Stale>, answers: Vec<RevokeAnswer>, cancels: Vec<InodeCancel>) {
+    pub(crate) fn add(&self, stale: Vec<Stale>, acks: Vec<RevokeAck>, cancels: Vec<InodeCancel>) {
         let mut due = self.due.borrow_mut();
         let without_open = cancels.iter().filter(|cancel| cancel.bits.intersects(InodeBits::OPEN));
         due.opens.extend(without_open.map(|cancel| cancel.fid));
         due.stale.extend(stale);
-        due.answers.extend(answers);
+        due.acks.extend(acks);
         due.cancels.extend(cancels);
     }
     /// The OPEN bit of an inode is revoked.
@@ -75,10 +75,10 @@ impl Returns {
             self.is_running.set(false);
             return None;
         }
-        Some((due.stale, due.opens, due.former_locks_ended, due.answers, due.cancels))
+        Some((due.stale, due.opens, due.former_locks_ended, due.acks, due.cancels))
     }
 }
 
 /// What the kernel has to forget, the inodes whose opens have to be reported, whether the MDT was restarted, and what is
 /// returned.
-pub(crate) type DueReturns = (Vec<Stale>, Vec<Fid>, bool, Vec<RevokeAnswer>, Vec<InodeCancel>);
+pub(crate) type DueReturns = (Vec<Stale>, Vec<Fid>, bool, Vec<RevokeAck>, Vec<InodeCancel>);

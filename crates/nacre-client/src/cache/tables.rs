@@ -1,4 +1,4 @@
-//! Locks, inodes, names and changes under way, taken together: what may be answered, and what a reply or the end of a lock
+//! Locks, inodes, names and changes under way, taken together: what may be served, and what a reply or the end of a lock
 //! changes.
 //!
 //! Everything here happens in one visit and without I/O. [`super::metadata::MetadataCache`] sends what follows from it.
@@ -89,7 +89,7 @@ impl Tables {
         self.entries.clear();
     }
 
-    // ---- answers
+    // ---- lookups
 
     fn covers(&mut self, fid: Fid, bits: InodeBits) -> bool {
         self.locks.covers(Some(self.era), fid, InodeMode::Pr, bits)
@@ -160,7 +160,7 @@ impl Tables {
         self.inodes.xattr_names(fid)
     }
 
-    // ---- replies
+    // ---- lookups
 
     /// Processes a grant of a reply; returns the bits of it that are valid.
     pub(super) fn granted(&mut self, fid: Fid, grant: InodeGrant, seen: Transno) -> InodeBits {

@@ -143,7 +143,7 @@ impl Bed {
 }
 
 #[test]
-fn names_and_attributes_are_answered_until_a_callback_ends_their_bits() {
+fn names_and_attributes_are_served_until_a_callback_ends_their_bits() {
     let bed = Bed::new();
     bed.found(b"a", &file(1, 1), 5, 1);
     bed.not_found(b"b", 5, 3);
@@ -210,10 +210,10 @@ fn older_attributes_never_replace_those_of_an_own_change() {
     let changing = bed.changing(&[b"sub"]);
     bed.changed(changing, 10, NameEffect::Leads(Some(fid(7))), alloc::vec![dir(3)]);
     bed.got(&dir(2), 7, 2);
-    assert_eq!(bed.nlink(DIR), Some(3), "the read was answered before the change");
+    assert_eq!(bed.nlink(DIR), Some(3), "the reply of the read was sent before the change");
     bed.got(&dir(3), 10, 3);
     assert_eq!(bed.nlink(DIR), Some(3));
-    // The same for an inode that is not in the table when the change is answered.
+    // The same for an inode that is not in the table when the reply to the change arrives.
     let changing = bed.cache.begin(Touches::inode(fid(1)));
     bed.changed(changing, 20, NameEffect::None, Vec::new());
     bed.cache.begin(Touches::inode(fid(1))).replied(&reconstructed(21), NameEffect::None, None, false);
@@ -224,7 +224,7 @@ fn older_attributes_never_replace_those_of_an_own_change() {
 }
 
 #[test]
-fn an_own_change_that_is_answered_after_the_bits_were_lost_and_granted_again_tells_nothing() {
+fn an_own_change_that_is_acknowledged_after_the_bits_were_lost_and_granted_again_tells_nothing() {
     let bed = Bed::new();
     bed.not_found(b"a", 5, 1);
     let changing = bed.changing(&[b"a"]);
@@ -300,7 +300,7 @@ fn a_reply_without_a_tail_makes_the_touched_inodes_unknown() {
 }
 
 #[test]
-fn a_directory_that_was_listed_whole_answers_for_every_name() {
+fn a_directory_that_was_listed_whole_serves_every_name() {
     let bed = Bed::new();
     bed.list(0, false, &[(b"a", 1), (b"b", 2)], 5, 100);
     assert_eq!(bed.find(b"z"), None);
@@ -433,7 +433,7 @@ fn names_that_are_not_there_are_bounded_per_directory() {
     let name = |n: u32| alloc::format!("n{n}").into_bytes();
     let given = (0..2000).filter(|n| bed.cache.give_name(DIR, &name(*n), until)).count();
     assert_eq!(given, 1024);
-    assert_eq!(bed.find(b"n1999"), Some(None), "it is answered, and the kernel asks again");
+    assert_eq!(bed.find(b"n1999"), Some(None), "it is served, and the kernel asks again");
     bed.at(107);
     assert!(bed.cache.give_name(DIR, b"n1999", until));
 }

@@ -88,7 +88,7 @@ impl LateOpens {
         self.count.set(self.count.get() - due.len());
         due
     }
-    /// The reports of these opens have been answered.
+    /// The reports of these opens have been acknowledged.
     pub(crate) fn end_report(&self, opens: &[Rc<Open>]) {
         let mut by_fid = self.by_fid.borrow_mut();
         for open in opens {

@@ -124,8 +124,8 @@ impl Client {
         if !reply.yours {
             return None;
         }
-        // The writers that the MDT speaks of are those of this moment: opens and closes are answered on the connection of the
-        // reply, and what the cache knows follows each of them.
+        // The writers that the MDT speaks of are those of this moment: the replies to opens and closes come on the
+        // connection of the reply, and what the cache knows follows each of them.
         match self.files.used(reply.attr.fid)?.own_changes()? {
             OwnChanges::None => Some(entry),
             OwnChanges::States(states) => Some(self.with_objects(reply, component, &states)),

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use nacre_dlm::client::InodeCancel;
 use nacre_types::{Errno, Fid};
 use nacre_wire::Frame;
-use nacre_wire::mdt::{self, CancelInodeLocks, FormerLocksEnded, INODE_LOCKS_MAX, RevokeAnswer};
+use nacre_wire::mdt::{self, CancelInodeLocks, FormerLocksEnded, INODE_LOCKS_MAX, RevokeAck};
 
 impl Mdt {
     /// Processes a callback about locks of inodes.
@@ -35,7 +35,7 @@ impl Mdt {
     }
     async fn return_in_order(self: Rc<Self>) {
         while let Some(due) = self.cache().returns().take() {
-            let (stale, opens, former_locks_ended, answers, cancels) = due;
+            let (stale, opens, former_locks_ended, acks, cancels) = due;
             // A resend reaches a later start of the MDT, which must not take it for its own locks.
             let instance = self.peer.with_import(|import| import.instance()).unwrap_or_default();
             let kernel = self.cache().kernel();
@@ -49,7 +49,7 @@ impl Mdt {
             if former_locks_ended && let Err(error) = self.call(&FormerLocksEnded { instance }).await {
                 tracing::debug!(target_name = %self.name, %error, "the end of former locks could not be told");
             }
-            if let Err(error) = self.send_returns(instance, answers, cancels).await {
+            if let Err(error) = self.send_returns(instance, acks, cancels).await {
                 tracing::debug!(target_name = %self.name, %error, "locks could not be returned: they ended otherwise");
             }
         }
@@ -57,19 +57,19 @@ impl Mdt {
     async fn send_returns(
         &self,
         instance: u64,
-        answers: Vec<RevokeAnswer>,
+        acks: Vec<RevokeAck>,
         cancels: Vec<InodeCancel>,
     ) -> Result<(), Errno> {
         let cancel = |c: InodeCancel| mdt::InodeCancel { fid: c.fid, bits: c.bits, number: c.number };
-        let mut answers = answers.into_iter();
+        let mut acks = acks.into_iter();
         let mut cancels = cancels.into_iter().map(cancel);
         loop {
             let request = CancelInodeLocks {
                 instance,
-                answers: answers.by_ref().take(INODE_LOCKS_MAX).collect(),
+                acks: acks.by_ref().take(INODE_LOCKS_MAX).collect(),
                 cancels: cancels.by_ref().take(INODE_LOCKS_MAX).collect(),
             };
-            if request.answers.is_empty() && request.cancels.is_empty() {
+            if request.acks.is_empty() && request.cancels.is_empty() {
                 return Ok(());
             }
             self.call(&request).await?;

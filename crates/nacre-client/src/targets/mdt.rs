@@ -26,7 +26,7 @@ pub(crate) struct Mdt {
     target: Rc<Target>,
     /// FIDs of sequences that this MDT has granted.
     fids: FidPool,
-    /// Inodes and names that the mount may answer from memory.
+    /// Inodes and names that the mount may serve from memory.
     cache: Rc<MetadataCache>,
     /// Requests for file locks that wait at this MDT.
     flocks: PendingFlocks,
@@ -36,7 +36,7 @@ pub(crate) struct Mdt {
     late_opens: LateOpens,
     /// Changes sent to this MDT so far.
     changes: Cell<u64>,
-    /// Questions that the cache has answered, and those that it has not.
+    /// Lookups that the cache has served, and those that it has not.
     hits: Cell<u64>,
     misses: Cell<u64>,
 }
@@ -84,11 +84,11 @@ impl Mdt {
     pub(crate) fn cache(&self) -> &Rc<MetadataCache> {
         &self.cache
     }
-    /// Questions that the cache has answered, and those that it has not.
-    pub(crate) fn answers(&self) -> (u64, u64) {
+    /// Lookups that the cache has served, and those that it has not.
+    pub(crate) fn cache_hits(&self) -> (u64, u64) {
         (self.hits.get(), self.misses.get())
     }
-    pub(crate) fn count_answer(&self, is_hit: bool) {
+    pub(crate) fn count_lookup(&self, is_hit: bool) {
         let count = if is_hit { &self.hits } else { &self.misses };
         count.set(count.get() + 1);
     }

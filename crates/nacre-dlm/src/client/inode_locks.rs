@@ -4,8 +4,8 @@
 //! process grants and callbacks may run in any order. Both carry numbers of one sequence of the MDT: bits that a callback or
 //! a cancel has ended up to a number are not taken from a grant with a smaller number. The latest of these ends are
 //! remembered; a grant that is older than all of them is discarded. (3) Bits end here first; then the caller drops what they
-//! protected and notifies its kernel; then the answer or the cancel is sent, with the number that this table gives.
-//! (4) Beyond the limit the locks that were not used for the longest time are cancelled, in batches.
+//! protected and notifies its kernel; then the acknowledgement or the cancel is sent, with the number that this table
+//! gives. (4) Beyond the limit the locks that were not used for the longest time are cancelled, in batches.
 //!
 //! Not here: what the bits protect, the lease (`nacre-client`), which bits conflict (`policy/inodebits.rs`).
 

@@ -83,9 +83,9 @@ pub struct InodeRevoke {
     pub number: u64,
 }
 
-/// The answer to a callback.
+/// How a client acknowledges a callback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RevokeAnswer {
+pub enum RevokeAck {
     /// The client has dropped the bits.
     Dropped,
     /// The client keeps the bits in PR. To a callback that wanted EX this means the same as `Dropped`.
@@ -362,17 +362,15 @@ impl InodeLocks {
 
     // ---- ends of locks
 
-    /// The client has answered a callback. Returns false for a callback that is not open (any more).
-    pub fn acknowledged(&mut self, holder: Generation, number: u64, answer: RevokeAnswer) -> bool {
+    /// The client has acknowledged a callback. Returns false for a callback that is not open (any more).
+    pub fn acknowledged(&mut self, holder: Generation, number: u64, ack: RevokeAck) -> bool {
         let Some(state) = self.holders.get_mut(&holder) else { return false };
         let Some(Callback { fid, bits, wanted }) = state.callbacks.remove(&number) else { return false };
         self.change(Key::new(fid, holder), fid, |lock| {
             lock.revoking -= bits;
-            match (answer, wanted) {
-                (RevokeAnswer::Converted, InodeMode::Pr) => lock.held.convert_to_pr(bits),
-                (RevokeAnswer::Converted, InodeMode::Ex) | (RevokeAnswer::Dropped, _) => {
-                    lock.held.drop_bits(bits)
-                }
+            match (ack, wanted) {
+                (RevokeAck::Converted, InodeMode::Pr) => lock.held.convert_to_pr(bits),
+                (RevokeAck::Converted, InodeMode::Ex) | (RevokeAck::Dropped, _) => lock.held.drop_bits(bits),
             }
         });
         true

@@ -27,7 +27,7 @@ pub(super) struct Common {
 struct State {
     /// For each file that a worker got a reply about: the workers whose create succeeded.
     winners: BTreeMap<u64, Vec<u64>>,
-    /// Lines that were answered.
+    /// Lines that were acknowledged.
     lines: BTreeSet<String>,
 }
 
@@ -72,7 +72,7 @@ impl Common {
         Ok(())
     }
 
-    /// `interrupted`: calls that a killed mount did not answer.
+    /// `interrupted`: calls without a reply, because their mount was killed.
     pub(super) fn check(&self, root: &Path, shared: &Shared, interrupted: u64) -> Io<()> {
         let there: BTreeSet<String> = fs::read_dir(root.join(DIR))?
             .map(|e| e.map(|e| e.file_name().to_string_lossy().into_owned()))
@@ -104,8 +104,9 @@ impl Common {
             }
             let unknown = count.keys().filter(|line| !state.lines.contains(**line)).count() as u64;
             if unknown > interrupted {
-                shared
-                    .violation(format!("{unknown} lines in the common file that nobody was answered about"));
+                shared.violation(format!(
+                    "{unknown} lines in the common file whose append was never acknowledged"
+                ));
             }
         });
         Ok(())

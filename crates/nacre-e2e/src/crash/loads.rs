@@ -264,7 +264,7 @@ for writer, n in c.execute("SELECT writer, n FROM history"): print("row", writer
 
 #[derive(Default)]
 pub(super) struct Bank {
-    answered: Mutex<BTreeSet<(usize, u64)>>,
+    acknowledged: Mutex<BTreeSet<(usize, u64)>>,
 }
 impl Bank {
     fn python(script: &str, file: &Path, args: &[u64]) -> Command {
@@ -291,7 +291,7 @@ impl Bank {
             for line in BufReader::new(child.stdout.take().into_iter().next().ok_or_else(no_output)?).lines()
             {
                 if let Ok(n) = line?.parse() {
-                    self.answered.lock().unwrap_or_else(PoisonError::into_inner).insert((mount, n));
+                    self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner).insert((mount, n));
                     shared.operations.fetch_add(5, Ordering::Relaxed);
                 }
             }
@@ -305,7 +305,7 @@ impl Bank {
         Ok(())
     }
     pub(super) fn check(&self, shared: &Shared, places: &Places) -> Result<()> {
-        let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        let acknowledged = self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner);
         for mount in &places.mounts {
             let text = output(&mut Self::python(BANK_CHECK, &mount.join("bank.db"), &[]))?;
             let mut rows = BTreeSet::new();
@@ -321,7 +321,7 @@ impl Bank {
                     _ => shared.violation(format!("sqlite: {line}")),
                 }
             }
-            for (writer, n) in answered.iter().filter(|of| !rows.contains(*of)) {
+            for (writer, n) in acknowledged.iter().filter(|of| !rows.contains(*of)) {
                 shared.violation(format!("sqlite: transaction {n} of {writer} is lost"));
             }
         }

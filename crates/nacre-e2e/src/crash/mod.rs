@@ -1,4 +1,4 @@
-//! Faults of real processes while programs work on two mounts: nothing answered is lost, nothing happens twice.
+//! Faults of real processes while programs work on two mounts: nothing acknowledged is lost, nothing happens twice.
 //!
 //! MGS, MDT and two OSTs are processes on hosts of their own, some behind a proxy that delays, drops, doubles and
 //! reorders frames. One fault at a time: kill -9 and restart, SIGSTOP, a cut link, of servers and of mounts. An error

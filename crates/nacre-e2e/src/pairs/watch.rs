@@ -65,7 +65,7 @@ impl<'a> Watchdog<'a> {
         out.push_str(&self.parameters());
         out
     }
-    /// What mounts and targets say of themselves, if they answer.
+    /// What mounts and targets say of themselves, if they reply.
     fn parameters(&self) -> String {
         let patterns =
             ["llite.*.kernel_cache", "ldlm.namespaces.*", "mdt.*.inode_locks", "*.*.import", "*.*.state"];

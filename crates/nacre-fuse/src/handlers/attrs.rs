@@ -1,7 +1,7 @@
 //! GETATTR, STATX, SETATTR, STATFS.
 
 use crate::abi::{self, fattr};
-use crate::door::{Answer, Door};
+use crate::door::{Door, Reply};
 use crate::kernel_cache::Grant;
 use crate::ops::Ops;
 use crate::reply::{Body, statx_out};
@@ -10,17 +10,17 @@ use nacre_client::Validity;
 use nacre_types::{Errno, OpenHandle, SetAttr, Timestamp};
 use std::rc::Rc;
 
-pub(crate) async fn getattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn getattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let entry = door.ops.getattr(request.fid()?).await?;
     Ok(Body::attr(&entry, door.ops.validity(None, entry.attr.fid), door.grant(&request)))
 }
 
-pub(crate) async fn statx<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn statx<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let entry = door.ops.getattr(request.fid()?).await?;
     Ok(statx_out(&entry, door.ops.validity(None, entry.attr.fid), door.grant(&request)))
 }
 
-pub(crate) async fn setattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn setattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let args: abi::SetattrIn = request.args().take()?;
     let set = set_attr(&args, door.ctx.wall())?;
     let handle = (args.valid & fattr::FH != 0).then_some(OpenHandle(args.fh));
@@ -63,7 +63,7 @@ fn set_attr(args: &abi::SetattrIn, now: Timestamp) -> Result<SetAttr, Errno> {
 /// Unit of the numbers of STATFS.
 const BLOCK_BYTES: u32 = 4096;
 
-pub(crate) async fn statfs<O: Ops>(door: Rc<Door<O>>, _request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn statfs<O: Ops>(door: Rc<Door<O>>, _request: Rc<FuseRequest>) -> Reply {
     let s = door.ops.statfs().await?;
     let block = u64::from(BLOCK_BYTES);
     Ok(Body::of(&abi::Kstatfs {

@@ -4,7 +4,7 @@
 use crate::abi::{self, o};
 use crate::call;
 use crate::device::MAX_WRITE_BYTES;
-use crate::door::{Answer, Door};
+use crate::door::{Door, Reply};
 use crate::interrupt::SIGNAL_DELAY;
 use crate::ops::{OpenedFile, Ops};
 use crate::reply::Body;
@@ -15,7 +15,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 /// The kernel sends a truncate as SETATTR after the open (no ATOMIC_O_TRUNC), so O_TRUNC never comes here.
-pub(crate) async fn open<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn open<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let abi::OpenIn { flags, .. } = request.args().take()?;
     let fid = request.fid()?;
     let (_, handle) = door.ops.open(fid, flags & !o::TRUNC, request.caller(0)).await?;
@@ -26,13 +26,13 @@ pub(crate) async fn open<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) ->
 
 /// No RELEASE follows for a handle that the caller never got.
 pub(crate) async fn close_if_given_up<O: Ops>(door: &Door<O>, request: &FuseRequest, handle: OpenHandle) {
-    if request.is_answered() {
+    if request.has_reply() {
         // It fails only if the handle is already closed.
         let _ = door.ops.release(handle, None).await;
     }
 }
 
-pub(crate) async fn read<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn read<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let abi::ReadIn { fh, offset, size, .. } = request.args().take()?;
     let mut parts = door.ops.read(OpenHandle(fh), offset, size.min(MAX_WRITE_BYTES)).await?;
     // The kernel refuses a reply that is longer than requested.
@@ -44,7 +44,7 @@ pub(crate) async fn read<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) ->
     Ok(Body::bulk(parts))
 }
 
-pub(crate) async fn write<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn write<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let mut args = request.args();
     let abi::WriteIn { fh, offset, size, write_flags, flags, .. } = args.take()?;
     let data = request.payload(&args, size)?;
@@ -74,7 +74,7 @@ pub(crate) async fn write<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
     Ok(Body::of(&abi::WriteOut { size: written, padding: 0 }))
 }
 
-pub(crate) async fn flush<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn flush<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let abi::FlushIn { fh, lock_owner, .. } = request.args().take()?;
     let start = door.ctx.now();
     let mut work = pin!(door.ops.flush(OpenHandle(fh), lock_owner));
@@ -89,7 +89,7 @@ pub(crate) async fn flush<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
     done.map(|()| Body::empty())
 }
 
-pub(crate) async fn release<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn release<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let abi::ReleaseIn { fh, release_flags, lock_owner, .. } = request.args().take()?;
     let flock_owner = (release_flags & abi::RELEASE_FLOCK_UNLOCK != 0).then_some(lock_owner);
     door.ops.release(OpenHandle(fh), flock_owner).await?;
@@ -97,14 +97,14 @@ pub(crate) async fn release<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>)
 }
 
 /// Also FSYNCDIR: a directory's entries are in the same log.
-pub(crate) async fn fsync<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn fsync<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let abi::FsyncIn { fh, .. } = request.args().take()?;
     let handle = (request.opcode() == abi::op::FSYNC).then_some(OpenHandle(fh));
     door.ops.fsync(request.fid()?, handle).await?;
     Ok(Body::empty())
 }
 
-pub(crate) async fn fallocate<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn fallocate<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     const KEEP_SIZE: u32 = 1;
     let abi::FallocateIn { fh, offset, length, mode, .. } = request.args().take()?;
     if mode & !KEEP_SIZE != 0 {

@@ -6,7 +6,7 @@
 
 use crate::abi::{self, Dirent, EntryOut, Field, OutHeader, align8};
 use crate::device::MAX_WRITE_BYTES;
-use crate::door::{Answer, Door};
+use crate::door::{Door, Reply};
 use crate::gate::Places;
 use crate::ops::{OpenedFile, Ops};
 use crate::reply::{Body, entry_out};
@@ -15,16 +15,16 @@ use nacre_client::{ListedEntry, ResolvedInode, Validity};
 use nacre_types::OpenHandle;
 use std::rc::Rc;
 
-pub(crate) async fn opendir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn opendir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let handle = door.ops.opendir(request.fid()?, request.caller(0)).await?;
-    if request.is_answered() {
+    if request.has_reply() {
         // No RELEASE follows for a handle that the caller never got. It fails only if the handle is already closed.
         let _ = door.ops.releasedir(handle).await;
     }
     Ok(Body::opened(OpenedFile { handle, fopen_flags: 0 }))
 }
 
-pub(crate) async fn releasedir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn releasedir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let abi::ReleaseIn { fh, .. } = request.args().take()?;
     door.ops.releasedir(OpenHandle(fh)).await?;
     Ok(Body::empty())
@@ -36,7 +36,7 @@ const NAME_BYTES: usize = 16;
 /// Entries in one page at most: one visit's slice on the server.
 const ENTRIES_MAX: usize = 1024;
 
-pub(crate) async fn readdir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn readdir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let abi::ReadIn { offset, size, .. } = request.args().take()?;
     let page = door.ops.readdir(request.fid()?, offset, fitting(size, 0), false).await?;
     let mut listing = Listing::new(size);
@@ -48,7 +48,7 @@ pub(crate) async fn readdir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>)
     Ok(listing.body)
 }
 
-pub(crate) async fn readdirplus<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn readdirplus<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let abi::ReadIn { offset, size, .. } = request.args().take()?;
     let dir = request.fid()?;
     let page = door.ops.readdir(dir, offset, fitting(size, EntryOut::BYTES), true).await?;

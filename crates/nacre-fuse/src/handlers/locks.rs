@@ -3,7 +3,7 @@
 //! A waiting lock is a task that waits; its reply comes with the grant. INTERRUPT ends the wait with EINTR.
 
 use crate::abi;
-use crate::door::{Answer, Door};
+use crate::door::{Door, Reply};
 use crate::ops::Ops;
 use crate::reply::Body;
 use crate::request::FuseRequest;
@@ -27,7 +27,7 @@ fn file_lock(args: &abi::LkIn) -> Result<FileLock, Errno> {
     })
 }
 
-pub(crate) async fn getlk<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn getlk<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let args: abi::LkIn = request.args().take()?;
     let conflict = door.ops.flock_test(request.fid()?, file_lock(&args)?).await?;
     let lk = match conflict {
@@ -37,27 +37,27 @@ pub(crate) async fn getlk<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
     Ok(Body::of(&lk))
 }
 
-pub(crate) async fn setlk<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn setlk<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     lock(&door, &request, false).await
 }
 
-pub(crate) async fn setlkw<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn setlkw<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     door.waits(&request);
     lock(&door, &request, true).await
 }
 
-async fn lock<O: Ops>(door: &Door<O>, request: &FuseRequest, wait: bool) -> Answer {
+async fn lock<O: Ops>(door: &Door<O>, request: &FuseRequest, wait: bool) -> Reply {
     let args: abi::LkIn = request.args().take()?;
     let (handle, lock) = (OpenHandle(args.fh), file_lock(&args)?);
     let granted = door.ops.flock(handle, lock, wait).await?;
-    if request.is_answered() && granted == FlockOutcome::Granted {
+    if request.has_reply() && granted == FlockOutcome::Granted {
         // Abandoned, the caller is ending: the kernel may have released its locks before this one was granted.
         let _ = door.ops.flock(handle, FileLock { kind: FlockType::Unlock, ..lock }, false).await;
     }
     outcome(granted)
 }
 
-fn outcome(outcome: FlockOutcome) -> Answer {
+fn outcome(outcome: FlockOutcome) -> Reply {
     match outcome {
         FlockOutcome::Granted => Ok(Body::empty()),
         // A wait that ends without a grant was interrupted.

@@ -4,7 +4,7 @@
 //! before the umask (DONT_MASK), because a default ACL replaces the umask.
 
 use crate::abi::{self, op};
-use crate::door::{Answer, Door};
+use crate::door::{Door, Reply};
 use crate::handlers::data::close_if_given_up;
 use crate::kernel_cache::Grant;
 use crate::ops::{OpenedFile, Ops};
@@ -21,7 +21,7 @@ fn checked(name: &[u8]) -> Result<&[u8], Errno> {
 }
 
 /// "." and ".." come when the kernel opens a file handle (EXPORT_SUPPORT): the inode itself, its parent.
-pub(crate) async fn lookup<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn lookup<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let fid = request.fid()?;
     // The kernel does not hold its lock of the directory then, so the names have no validity.
     let name = match request.args().name()? {
@@ -57,18 +57,18 @@ fn unnamed<O: Ops>(door: &Door<O>, entry: &ResolvedInode) -> Body {
     Body::entry(entry, Validity::default(), Grant::none())
 }
 
-pub(crate) async fn readlink<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn readlink<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     Ok(Body::bulk(vec![door.ops.readlink(request.fid()?).await?]))
 }
 
-pub(crate) async fn mknod<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn mknod<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let mut args = request.args();
     let abi::MknodIn { mode, rdev, umask, .. } = args.take()?;
     let name = args.name()?;
     make(&door, &request, New { name, mode, rdev, target: b"", umask }).await
 }
 
-pub(crate) async fn mkdir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn mkdir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let mut args = request.args();
     let abi::MkdirIn { mode, umask } = args.take()?;
     let mode = mode & mode::PERM | mode::DIR;
@@ -76,7 +76,7 @@ pub(crate) async fn mkdir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -
     make(&door, &request, New { name, mode, rdev: 0, target: b"", umask }).await
 }
 
-pub(crate) async fn symlink<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn symlink<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let mut args = request.args();
     let (name, target) = (args.name()?, args.name()?);
     make(&door, &request, New { name, mode: mode::LNK | 0o777, rdev: 0, target, umask: 0 }).await
@@ -104,7 +104,7 @@ impl<'a> New<'a> {
     }
 }
 
-async fn make<O: Ops>(door: &Door<O>, request: &FuseRequest, new: New<'_>) -> Answer {
+async fn make<O: Ops>(door: &Door<O>, request: &FuseRequest, new: New<'_>) -> Reply {
     let name = new.name;
     let entry = door.ops.make(new.args(request, true)?).await?;
     door.changed(request, request.fid()?).await;
@@ -112,7 +112,7 @@ async fn make<O: Ops>(door: &Door<O>, request: &FuseRequest, new: New<'_>) -> An
 }
 
 /// Creates and opens. Flags are passed on: if another mount was faster, the server applies O_TRUNC and O_EXCL.
-pub(crate) async fn create<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn create<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let mut args = request.args();
     let abi::CreateIn { flags, mode, umask, .. } = args.take()?;
     let mode = mode & mode::PERM | mode::REG;
@@ -127,7 +127,7 @@ pub(crate) async fn create<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
     Ok(named(&door, &request, name, &entry).and(&open_out(opened)))
 }
 
-pub(crate) async fn link<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn link<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let mut args = request.args();
     let fid = fid_of(args.take::<abi::LinkIn>()?.oldnodeid)?;
     let name = checked(args.name()?)?;
@@ -139,13 +139,13 @@ pub(crate) async fn link<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) ->
     Ok(Body::entry(&entry, validity, door.grant(&request)))
 }
 
-pub(crate) async fn unlink<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn unlink<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     remove(&door, &request).await
 }
-pub(crate) async fn rmdir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn rmdir<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     remove(&door, &request).await
 }
-async fn remove<O: Ops>(door: &Door<O>, request: &FuseRequest) -> Answer {
+async fn remove<O: Ops>(door: &Door<O>, request: &FuseRequest) -> Reply {
     let mut args = request.args();
     let name = checked(args.name()?)?;
     let directory = request.opcode() == op::RMDIR;
@@ -154,13 +154,13 @@ async fn remove<O: Ops>(door: &Door<O>, request: &FuseRequest) -> Answer {
     Ok(Body::empty())
 }
 
-pub(crate) async fn rename<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn rename<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let mut args = request.args();
     let abi::RenameIn { newdir } = args.take()?;
     move_name(&door, &request, newdir, 0, (args.name()?, args.name()?)).await
 }
 
-pub(crate) async fn rename2<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn rename2<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     use nacre_wire::mdt::rename_flags::{EXCHANGE, NOREPLACE};
     let mut args = request.args();
     let abi::Rename2In { newdir, flags, .. } = args.take()?;
@@ -177,7 +177,7 @@ async fn move_name<O: Ops>(
     newdir: u64,
     flags: u32,
     (old, new): (&[u8], &[u8]),
-) -> Answer {
+) -> Reply {
     let from = (request.fid()?, checked(old)?);
     let own = door.moved().own_number(newdir);
     let to = (fid_of(own.unwrap_or(newdir))?, checked(new)?);

@@ -1,7 +1,7 @@
-//! Extended attributes. Size probes are answered with the size, too small a buffer with ERANGE.
+//! Extended attributes. A size probe returns the size; a buffer that is too small gets ERANGE.
 
 use crate::abi;
-use crate::door::{Answer, Door};
+use crate::door::{Door, Reply};
 use crate::ops::Ops;
 use crate::reply::Body;
 use crate::request::FuseRequest;
@@ -19,7 +19,7 @@ fn checked(name: &[u8]) -> Result<&[u8], Errno> {
 }
 
 /// A value for a caller with `room` bytes; 0 asks for the size.
-fn sized(value: &[u8], room: u32) -> Answer {
+fn sized(value: &[u8], room: u32) -> Reply {
     if value.len() > VALUE_BYTES_MAX {
         return Err(Errno::E2BIG);
     }
@@ -30,7 +30,7 @@ fn sized(value: &[u8], room: u32) -> Answer {
     }
 }
 
-pub(crate) async fn getxattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn getxattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let mut args = request.args();
     let abi::GetxattrIn { size, .. } = args.take()?;
     let name = checked(args.name()?)?;
@@ -43,7 +43,7 @@ pub(crate) async fn getxattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>
     }
 }
 
-pub(crate) async fn setxattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn setxattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let mut args = request.args();
     let abi::SetxattrIn { size, flags, setxattr_flags, .. } = args.take()?;
     let name = checked(args.name()?)?;
@@ -63,7 +63,7 @@ pub(crate) async fn setxattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>
 }
 
 /// Virtual names are not listed: `cp -a` and backups must not copy them.
-pub(crate) async fn listxattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn listxattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let abi::GetxattrIn { size, .. } = request.args().take()?;
     let names = door.ops.listxattr(request.fid()?).await?;
     let mut list = Vec::new();
@@ -74,7 +74,7 @@ pub(crate) async fn listxattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest
     sized(&list, size)
 }
 
-pub(crate) async fn removexattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Answer {
+pub(crate) async fn removexattr<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) -> Reply {
     let mut args = request.args();
     let name = checked(args.name()?)?;
     let fid = request.fid()?;

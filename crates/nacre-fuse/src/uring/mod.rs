@@ -3,7 +3,7 @@
 //! A wake-up on another CPU costs more than most requests, so the kernel can put a request into the queue of the CPU on
 //! which it is made. It does so once every possible CPU has a queue with a slot; INIT, FORGET, INTERRUPT and
 //! notifications stay on /dev/fuse. INIT negotiates io_uring; from then on requests wait until the queues exist, so
-//! every step that can fail is taken before INIT is answered. The module parameter `enable_uring` of fuse is off by
+//! every step that can fail is taken before the reply to INIT. The module parameter `enable_uring` of fuse is off by
 //! default.
 //!
 //! `ring.rs` the io_uring, `slots.rs` its memory, `queue.rs` the thread. Not here: what a request means (`door.rs`).

@@ -51,7 +51,7 @@ const KICK: u64 = 1 << 62;
 
 /// A message of another thread to the thread of a ring.
 enum Post {
-    Answer(Answer),
+    Reply(Reply),
     /// A lock request of the process `pid` begins to wait.
     Waits {
         slot: u32,
@@ -60,7 +60,7 @@ enum Post {
     },
 }
 
-struct Answer {
+struct Reply {
     slot: u32,
     commit_id: u64,
     /// With its header.
@@ -118,9 +118,9 @@ pub struct Ticket {
     commit_id: u64,
 }
 impl Ticket {
-    pub(crate) fn answer(&self, head: Vec<u8>, bulk: Vec<Bytes>, terms: Option<Box<Terms>>) {
+    pub(crate) fn reply(&self, head: Vec<u8>, bulk: Vec<Bytes>, terms: Option<Box<Terms>>) {
         let Self { slot, commit_id, .. } = *self;
-        self.hub.post(Post::Answer(Answer { slot, commit_id, head, bulk, terms }));
+        self.hub.post(Post::Reply(Reply { slot, commit_id, head, bulk, terms }));
     }
     /// The request waits for a lock.
     pub(crate) fn waits(&self, pid: u32) {
@@ -356,7 +356,7 @@ impl Turns<'_> {
         held.large |= payload_len > 4096;
         let queue = held.queue;
         if request.opcode == op::NOTIFY_REPLY {
-            self.answer(slot, &plain(request.unique, 0), &[])?;
+            self.reply(slot, &plain(request.unique, 0), &[])?;
             self.kicked.insert(slot);
             return Ok(());
         }
@@ -368,12 +368,12 @@ impl Turns<'_> {
         );
         let (Some(head), Some(operation), Some(payload)) = parts else {
             error!(slot, len = request.len, payload_len, "the kernel sent a request that is not one");
-            return self.answer(slot, &plain(request.unique, -Errno::EIO.0), &[]);
+            return self.reply(slot, &plain(request.unique, -Errno::EIO.0), &[]);
         };
         let data = self.pool.keep_parts(&[head, operation, payload]);
         let full = self.queues.get(queue).is_some_and(|q| q.slots >= q.slots_max && q.free < SLOTS_RESERVED);
         if full && request.opcode == op::SETLKW {
-            return self.answer(slot, &plain(request.unique, -Errno::ENOLCK.0), &[]);
+            return self.reply(slot, &plain(request.unique, -Errno::ENOLCK.0), &[]);
         }
         let ticket = Ticket { hub: self.hub.clone(), slot, commit_id: entry.commit_id };
         match FuseRequest::parse(data, ticket) {
@@ -383,7 +383,7 @@ impl Turns<'_> {
             }
             Err(abi::Short) => {
                 error!(slot, len = request.len, "the kernel sent a request that is not one");
-                self.answer(slot, &plain(request.unique, -Errno::EIO.0), &[])?;
+                self.reply(slot, &plain(request.unique, -Errno::EIO.0), &[])?;
             }
         }
         Ok(())
@@ -394,18 +394,18 @@ impl Turns<'_> {
     fn take_posts(&mut self) -> io::Result<()> {
         let posts = std::mem::take(&mut *self.hub.lock());
         let gate = posts.iter().find_map(|post| match post {
-            Post::Answer(Answer { terms: Some(terms), .. }) => Some(terms.gate().clone()),
+            Post::Reply(Reply { terms: Some(terms), .. }) => Some(terms.gate().clone()),
             _ => None,
         });
         let pass = gate.as_ref().map(|gate| gate.pass());
         let mut written = Vec::new();
         for post in posts {
             match post {
-                Post::Answer(mut a) if self.holds(a.slot, a.commit_id) => {
+                Post::Reply(mut a) if self.holds(a.slot, a.commit_id) => {
                     if let (Some(terms), Some(pass)) = (&a.terms, &pass) {
                         terms.apply(pass, &mut a.head, nacre_rt::now());
                     }
-                    self.answer(a.slot, &a.head, &a.bulk)?;
+                    self.reply(a.slot, &a.head, &a.bulk)?;
                     written.extend(a.terms);
                 }
                 Post::Waits { slot, commit_id, pid } if self.holds(slot, commit_id) => {
@@ -413,7 +413,7 @@ impl Turns<'_> {
                         self.interrupt(commit_id);
                     }
                 }
-                Post::Answer(_) | Post::Waits { .. } => {}
+                Post::Reply(_) | Post::Waits { .. } => {}
             }
         }
         if pass.is_some() {
@@ -426,14 +426,14 @@ impl Turns<'_> {
         Ok(())
     }
 
-    /// Whether the request is the one in the slot and unanswered.
+    /// Whether the request is the one in the slot and has no reply yet.
     fn holds(&self, slot: u32, commit_id: u64) -> bool {
         let held = self.requests.get(slot as usize);
         self.ring.slots.is_ours(slot) && held.is_some_and(|h| h.commit_id == commit_id && !h.dead)
     }
 
     /// Writes a reply into its slot and commits it.
-    fn answer(&mut self, slot: u32, head: &[u8], bulk: &[Bytes]) -> io::Result<()> {
+    fn reply(&mut self, slot: u32, head: &[u8], bulk: &[Bytes]) -> io::Result<()> {
         let Some(held) = self.requests.get_mut(slot as usize) else { return Ok(()) };
         let commit_id = std::mem::take(&mut held.commit_id);
         let (head, body) = head.split_at_checked(OutHeader::BYTES).unwrap_or_default();
@@ -539,7 +539,7 @@ impl Turns<'_> {
     }
 }
 
-/// Asks the kernel for no bytes of a file's cache: it answers with a request.
+/// Asks the kernel for no bytes of a file's cache: it replies with a request.
 fn retrieve_nothing(nodeid: u64, notify_unique: u64) -> Vec<u8> {
     let mut message = Vec::new();
     let len = (OutHeader::BYTES + abi::NotifyRetrieve::BYTES) as u32;

@@ -261,7 +261,7 @@ fn a_mount_point_whose_server_died_is_cleared() {
     let mounted = mount_fuse(dir.path(), &options(rings())).unwrap();
     // Nobody serves it: looking at it would hang.
     let error = mount_fuse(dir.path(), &options(rings())).err().unwrap().to_string();
-    assert!(error.contains("a mount point already (fuse.nacre, its server does not answer)"), "{error}");
+    assert!(error.contains("a mount point already (fuse.nacre, its server does not reply)"), "{error}");
     // The last descriptor goes: as after kill -9.
     drop(mounted);
     // A child that is being started may have it for a moment longer; whoever asks until then is told of an abort.

@@ -162,7 +162,7 @@ fn a_reply_that_was_decided_before_the_revoke_is_not_valid_after_it() {
 }
 
 #[test]
-fn a_directory_that_is_locked_by_an_unanswered_request_is_forgotten_by_an_epoch() {
+fn a_directory_that_is_locked_by_a_pending_request_is_forgotten_by_an_epoch() {
     let Some(m) = caching(LONG) else { return };
     std::fs::create_dir(m.at("d")).unwrap();
     std::fs::write(m.at("d/f"), "text").unwrap();

@@ -19,7 +19,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::time::Duration;
-use nacre_dlm::server::{InodeClaim, InodeLockEffect, InodeLocks, RevokeAnswer as Answer, Ticket};
+use nacre_dlm::server::{InodeClaim, InodeLockEffect, InodeLocks, RevokeAck, Ticket};
 use nacre_node::{Ctx, Promise};
 use nacre_target::{ExportId, RevokedLock, TargetCore};
 use nacre_types::{Errno, Fid, InodeBits, InodeMode, Instant, Xid};
@@ -205,10 +205,10 @@ impl InodeLockTable {
 
     /// A client returns locks.
     pub(crate) fn returned(&self, core: &TargetCore, export: ExportId, returned: &CancelInodeLocks) {
-        for answer in &returned.answers {
-            let how = if answer.converted { Answer::Converted } else { Answer::Dropped };
-            self.locks.borrow_mut().acknowledged(export, answer.number, how);
-            core.lock_returned(export, RevokedLock::Inode(answer.number));
+        for ack in &returned.acks {
+            let how = if ack.converted { RevokeAck::Converted } else { RevokeAck::Dropped };
+            self.locks.borrow_mut().acknowledged(export, ack.number, how);
+            core.lock_returned(export, RevokedLock::Inode(ack.number));
         }
         for cancel in &returned.cancels {
             self.locks.borrow_mut().cancelled(export, cancel.fid, cancel.bits, cancel.number);

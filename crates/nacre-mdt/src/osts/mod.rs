@@ -87,7 +87,7 @@ impl Ost {
         self.has_work.get() || self.in_hand.get()
     }
     /// The OST has executed the destroys of a round, or the round is over. One that was full may have room again.
-    pub(crate) fn destroys_answered(&self) {
+    pub(crate) fn destroys_acknowledged(&self) {
         self.in_hand.set(false);
         self.destroyed.wake_all();
         if self.full.get() {

@@ -39,7 +39,7 @@ impl Mdt {
             ost.has_work.set(false);
             ost.in_hand.set(true);
             let round = self.round(&ost).await;
-            ost.destroys_answered();
+            ost.destroys_acknowledged();
             let pause = match round {
                 Ok(0) => LOOK_EVERY,
                 Ok(_) => continue,
@@ -81,7 +81,7 @@ impl Mdt {
         if destroys.len() < ROUND_ROWS {
             ost.destroyed_to.set(before);
         }
-        ost.destroys_answered();
+        ost.destroys_acknowledged();
         let mut charged = Vec::with_capacity(chowns.len());
         for some in chowns.chunks(IN_FLIGHT) {
             let calls = some.iter().map(|(fid, row)| self.charge(ost, *fid, row));

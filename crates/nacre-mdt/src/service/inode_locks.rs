@@ -164,7 +164,7 @@ impl Mdt {
 
     pub(crate) fn cancel_inode_locks(&self, request: &Request) -> Result<Reply, Errno> {
         let returned: CancelInodeLocks = request.args()?;
-        if returned.answers.len() > INODE_LOCKS_MAX || returned.cancels.len() > INODE_LOCKS_MAX {
+        if returned.acks.len() > INODE_LOCKS_MAX || returned.cancels.len() > INODE_LOCKS_MAX {
             return Err(Errno::EINVAL);
         }
         if returned.instance == self.core().instance() {

@@ -1,7 +1,7 @@
 //! Every kind of change whose reply is lost (names beside those of `Set`: `empty`, `other`): sent again it gives the same result and has happened once, also when the MDT
 //! was killed in between.
 //!
-//! Each case runs twice in worlds of one seed, the second time with the loss; what is answered and what is there
+//! Each case runs twice in worlds of one seed, the second time with the loss; which replies come and what is there
 //! afterwards must be the same. That it was not executed again is seen in the MDT's own counters.
 
 use crate::support::*;
@@ -261,7 +261,7 @@ enum Loss {
     None,
     /// The client hears nothing until it gives the connection up.
     Reply,
-    /// Nor does the MDT live longer than its answer.
+    /// The MDT dies with its reply.
     ReplyAndKill,
 }
 
@@ -276,13 +276,13 @@ fn run_case(case: &Case, loss: Loss) -> (String, Vec<String>, u64) {
             c.world.deafen(node, true);
         }
         let pending = c.start(0, move |c| change(c, set));
-        // A sequence is durable before it is answered.
+        // A sequence is durable before it is acknowledged.
         c.run_ms(200);
         if loss == Loss::ReplyAndKill {
             c.restart();
         }
         if loss != Loss::None {
-            assert!(pending.borrow().is_none(), "the answer has come");
+            assert!(pending.borrow().is_none(), "the reply has come");
             // Nothing heard for so long: the connection is given up.
             c.run_ms(7500);
             c.world.deafen(node, false);

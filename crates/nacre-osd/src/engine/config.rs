@@ -18,7 +18,7 @@ pub struct OsdConfig {
     pub ballast_bytes: u64,
     /// Log segments that earlier openings may leave behind; beyond that a start writes them to a run.
     pub old_segments_max: usize,
-    /// Tables whose rows are looked for by ranges that share this many key bytes: the filters of runs answer for
+    /// Tables whose rows are looked for by ranges that share this many key bytes: the filters of runs serve
     /// such a range without a read.
     pub bloom_prefixes: Vec<(Table, u8)>,
 }

@@ -23,7 +23,7 @@ pub(crate) async fn list(ctx: &Ctx, kind: FileKind) -> Result<Vec<(FileId, u64)>
                     }
                 }
             }
-            other => return Err(OsdError::Format(format!("the store answered {other:?} to List"))),
+            other => return Err(OsdError::Format(format!("the store returned {other:?} to List"))),
         }
     }
 }
@@ -40,7 +40,7 @@ pub(crate) async fn read_all(ctx: &Ctx, file: FileId, len: u64) -> Result<Vec<u8
         match ctx.io(StoreOp::Read { file, offset, len: want }).await? {
             StoreDone::Bytes(b) if b.is_empty() => return Ok(bytes),
             StoreDone::Bytes(b) => bytes.extend_from_slice(&b),
-            other => return Err(OsdError::Format(format!("the store answered {other:?} to Read"))),
+            other => return Err(OsdError::Format(format!("the store returned {other:?} to Read"))),
         }
     }
 }

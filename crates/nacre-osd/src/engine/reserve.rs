@@ -131,7 +131,7 @@ impl Osd {
                 }
                 Ok(space)
             }
-            other => Err(OsdError::Stopped(alloc::format!("the store answered {other:?} to Space"))),
+            other => Err(OsdError::Stopped(alloc::format!("the store returned {other:?} to Space"))),
         }
     }
     /// Space of the device less ballast and reservations.

@@ -141,7 +141,7 @@ impl Super {
         let len = u32::try_from(len).unwrap_or(u32::MAX).min(1 << 20);
         match ctx.io(StoreOp::Read { file: FileId::Super, offset: 0, len }).await? {
             StoreDone::Bytes(bytes) => Self::parse(&bytes).map(Some),
-            other => Err(OsdError::Format(format!("the store answered {other:?} to a read").to_string())),
+            other => Err(OsdError::Format(format!("the store returned {other:?} to a read").to_string())),
         }
     }
     pub(crate) async fn write(&self, ctx: &Ctx) -> Result<(), OsdError> {

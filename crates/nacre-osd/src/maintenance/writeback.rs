@@ -309,7 +309,7 @@ impl Objects {
             return;
         }
         tracing::error!(%object, %error,
-            "object bytes lost, the object answers EIO from now on: restore the file from a backup and remove it");
+            "object bytes lost, the object returns EIO from now on: restore the file from a backup and remove it");
         match self.mark_quarantined(object).await {
             Ok(()) => self.end_quarantine(object),
             Err(error) => {
@@ -383,7 +383,7 @@ impl Objects {
             Ok((synced, unread, newest)) => {
                 if unread > 0 {
                     tracing::error!(target_name = %self.osd().label().name, objects = unread,
-                        "rows of objects are damaged: the objects answer EIO, what their files hold is stable");
+                        "rows of objects are damaged: the objects return EIO, what their files hold is stable");
                 }
                 {
                     let mut unstable = self.writeback().unstable.borrow_mut();

@@ -47,7 +47,7 @@ pub fn block_checksum(bytes: &[u8]) -> u32 {
     sum.finish()
 }
 
-/// The answer to a `StoreOp::ReadWritten`.
+/// The reply to a `StoreOp::ReadWritten`.
 pub fn summed(bytes: Bytes) -> StoreDone {
     let sums = bytes.chunks(BLOCK).map(block_checksum).collect();
     StoreDone::Summed(bytes, sums)
@@ -72,7 +72,7 @@ impl ChecksummedWrite<'_> {
     }
 }
 
-/// Carries out a checksummed write with a store's own `read` (fills the buffer from an offset on, answers how many
+/// Carries out a checksummed write with a store's own `read` (fills the buffer from an offset on, returns how many
 /// bytes there were before the end of the file) and `write` (all of it or an error).
 ///
 /// Nothing is written before everything that must be kept has been read and verified. That the file reaches
@@ -216,7 +216,7 @@ mod tests {
     use core::cell::RefCell;
     use nacre_types::{Fid, ObjectId, Oid, Seq};
 
-    /// Writes into a byte vector and answers the checksums.
+    /// Writes into a byte vector and returns the checksums.
     fn run(file: &RefCell<Vec<u8>>, args: ChecksummedWrite<'_>) -> Vec<u32> {
         let file_id = FileId::Blob(ObjectId { fid: Fid::new(Seq(0x100), Oid(1)), stripe: 0 });
         write_checksummed::<StoreError>(

@@ -142,7 +142,7 @@ impl Objects {
             Ok::<(), OsdError>(())
         })?;
         tracing::error!(target_name = %self.osd().label().name, %object, from, to, blocks = fresh,
-            "bytes of an object are lost: its file ends before them; they answer EIO until they are overwritten or truncated");
+            "bytes of an object are lost: its file ends before them; they return EIO until they are overwritten or truncated");
         Ok(fresh)
     }
 }

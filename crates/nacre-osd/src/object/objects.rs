@@ -247,7 +247,7 @@ impl Objects {
     pub(crate) fn unverified(&self) -> &Unverified {
         &self.unverified
     }
-    /// The object answers errors from now on; `false`: it did so before.
+    /// The object returns errors from now on; `false`: it did so before.
     pub(crate) fn begin_quarantine(&self, object: ObjectId) -> bool {
         self.quarantined.borrow_mut().insert(object)
     }

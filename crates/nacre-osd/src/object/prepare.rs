@@ -299,7 +299,7 @@ impl Objects {
     }
 
     /// Before a write beyond the size: zeros from the size to the end of its block, if that block (`tail`) is written.
-    /// Answers the write with such zeros in front if it begins in the same block, and otherwise the region of the block.
+    /// Returns the write with such zeros in front if it begins in the same block, and otherwise the region of the block.
     async fn zero_gap(
         &self,
         object: ObjectId,
@@ -319,7 +319,7 @@ impl Objects {
         }
     }
 
-    /// Zeros from the size to the end of its block, whose bytes before it must be there; answers its region.
+    /// Zeros from the size to the end of its block, whose bytes before it must be there; returns its region.
     async fn zero_tail(&self, object: ObjectId, size: u64) -> Result<u64, OsdError> {
         let region = size / REGION_BYTES;
         let row = self.block_row(object, region).await?;

@@ -116,7 +116,7 @@ mod tests {
 
     const OBJECT: ObjectId = ObjectId { fid: Fid::new(Seq(0x100), Oid(1)), stripe: 0 };
 
-    /// Starts the requests in order, each ends when told; answers the order in which they were granted.
+    /// Starts the requests in order, each ends when told; returns the order in which they were granted.
     fn grants(requests: &[(u64, u64, bool)], end: &[usize]) -> Vec<Vec<usize>> {
         let ctx = Ctx::new(1);
         let locks = RangeLocks::new(&ctx);

@@ -40,7 +40,7 @@ codec_struct! {
     }
 }
 impl ObjectRow {
-    /// Bytes of the object were lost: it answers EIO until it is destroyed.
+    /// Bytes of the object were lost: it returns EIO until it is destroyed.
     pub const QUARANTINED: u8 = 1;
     pub fn is_quarantined(&self) -> bool {
         self.flags & Self::QUARANTINED != 0
@@ -99,7 +99,7 @@ impl BlockRow {
         }
         fresh
     }
-    /// Forgets blocks; answers how many of them were allocated.
+    /// Forgets blocks; returns how many of them were allocated.
     pub(crate) fn clear(&mut self, mask: u64) -> u64 {
         let gone = u64::from((self.allocated & mask).count_ones());
         self.allocated &= !mask;

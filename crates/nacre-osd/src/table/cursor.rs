@@ -228,7 +228,7 @@ impl Osd {
         self.count(|s| s.cold_reads += 1);
         let read = self.ctx().io(StoreOp::Read { file: FileId::Run(run.meta.id), offset, len }).await?;
         let StoreDone::Bytes(bytes) = read else {
-            return Err(OsdError::Format(alloc::format!("the store answered {read:?} to Read")));
+            return Err(OsdError::Format(alloc::format!("the store returned {read:?} to Read")));
         };
         let mut rows = VecDeque::with_capacity(count);
         for (n, b) in blocks.iter().enumerate() {

@@ -97,7 +97,7 @@ fn a_lost_machine_explains_missing_bytes_that_were_not_stable_and_no_others() {
     assert!(zeros > 3, "{zeros}");
 }
 
-/// A block of object rows is damaged: its objects answer an error, are counted and synced by their files, and nobody
+/// A block of object rows is damaged: its objects return an error, are counted and synced by their files, and nobody
 /// waits for ever; not after a kill, not after the loss of a machine.
 #[test]
 fn a_damaged_block_of_object_rows_costs_its_objects_and_holds_up_nothing() {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 type Models = BTreeMap<ObjectId, Model>;
 
-/// Runs a script of changes until the device stops; answers the states after each acknowledged change, the first
+/// Runs a script of changes until the device stops; returns the states after each acknowledged change, the first
 /// being the empty one, and the one that was under way.
 fn run_script(t: &mut Target) -> (Vec<Models>, Option<Models>) {
     let mut states: Vec<Models> = vec![BTreeMap::new()];

@@ -1,4 +1,4 @@
-//! A resent write is answered from its record and does not undo another client's later write.
+//! A resent write is served from its record and does not undo another client's later write.
 
 use crate::support::{Cluster, at, object, owner};
 use bytes::Bytes;

@@ -56,7 +56,7 @@ pub enum Order {
     Log(StoreOp),
 }
 
-/// Does what it is told, reports what it hears, and answers requests if it is an echo.
+/// Does what it is told, reports what it hears, and replies to requests if it is an echo.
 pub struct Puppet {
     ctx: Rc<Ctx>,
     echo: bool,

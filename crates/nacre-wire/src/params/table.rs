@@ -91,7 +91,7 @@ groups! {
         KernelCache: Row::report("kernel_cache", "What the kernel was notified to forget: all names by an epoch, names, \
             attributes of inodes; names whose notification waited in the kernel, so that an epoch followed; replies whose \
             validity had ended before they were written; replies written too late, and suspends of the machine, after which \
-            everything was forgotten. Then requests that were answered without a wait, and LOOKUPs that found no name.");
+            everything was forgotten. Then requests that were served without a wait, and LOOKUPs that found no name.");
         Transport: Row::text("transport", "The path of the kernel's requests, io_uring (replies on the CPU of the caller) \
             or /dev/fuse, and why.");
     }

@@ -180,7 +180,7 @@ messages! {
         };
         CancelInodeLocks = CancelInodeLocks {
             instance: 3,
-            answers: vec![RevokeAnswer { number: 4, converted: true }],
+            acks: vec![RevokeAck { number: 4, converted: true }],
             cancels: vec![InodeCancel { fid: fid(1), bits: InodeBits::ALL, number: 7 }],
         };
         FormerLocksEnded = FormerLocksEnded { instance: 3 };

@@ -145,15 +145,15 @@ fn may_lose(name: &str, others: &[String], force: bool) -> Result<()> {
     Ok(())
 }
 
-/// The clients of an `up` other than its own mounts, `HOST:MOUNT POINT` as its MDT knows them. One that does not answer now
-/// tells of none: it can be stopped all the same.
+/// The clients of an `up` other than its own mounts, `HOST:MOUNT POINT` as its MDT knows them. One that does not reply
+/// now tells of none: it can be stopped all the same.
 fn other_mounts(entry: &ProcessEntry) -> Result<Vec<String>> {
     let is_mdt = |name: &&String| TargetName::parse(name).is_some_and(|t| t.kind() == TargetKind::Mdt);
     let Some(mdt) = entry.islands.iter().find(is_mdt) else { return Ok(Vec::new()) };
     let asked = GetParams { pattern: format!("mdt.{mdt}.exports.*.state") };
     let limit = tool::TimeoutArgs::default().limit();
-    let answer = Tool::connect(&entry.socket, mdt, limit).and_then(|mut tool| tool.call(&asked));
-    let params = match answer {
+    let reply = Tool::connect(&entry.socket, mdt, limit).and_then(|mut tool| tool.call(&asked));
+    let params = match reply {
         Ok(list) => list.params,
         Err(error) => {
             output::note(&format!("whether there are other mounts is not known: {error:#}"));

@@ -80,7 +80,7 @@ fn of_directory(dir: &Path, timeout: tool::TimeoutArgs) -> Result<Records> {
             let bytes = std::fs::read(dir.join("super")).context("its label cannot be read")?;
             let label = nacre_osd::label_of(&bytes).map_err(|e| anyhow!("{}: {e}", dir.display()))?;
             if !entry.islands.contains(&label.name) {
-                bail!("{} is served by {holder}, which does not answer for {}", dir.display(), label.name);
+                bail!("{} is served by {holder}, which does not reply about {}", dir.display(), label.name);
             }
             ask(&entry.socket, &label.name, timeout)
         }

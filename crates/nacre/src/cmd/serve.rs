@@ -101,7 +101,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     let elsewhere = served.iter().find(|s| s.name != TargetName::Mgs);
     if let Some(target) = elsewhere.filter(|_| served.iter().all(|s| s.name != TargetName::Mgs)) {
         output::line(&format!(
-            "registering with the MGS at {} once it answers",
+            "registering with the MGS at {} once it replies",
             target.mgs_nodes.join(" or ")
         ));
     }

@@ -22,9 +22,9 @@ use std::process::ExitCode;
         of an OST. Lines below the table give the reason of each state.\n\
         \n\
         State:\n\
-        \x20 up             the target or mount answers\n\
-        \x20 degraded       the mount answers, but has no connection to one of its servers\n\
-        \x20 no answer      the process runs but did not answer in time: it is stopped or very busy\n\
+        \x20 up             the target or mount replies\n\
+        \x20 degraded       the mount replies, but has no connection to one of its servers\n\
+        \x20 no reply       the process runs but did not reply in time: it is stopped or very busy\n\
         \x20 down           the process ended without a planned stop: the target or mount is not served\n\
         \x20 refused        another target has this name, or this one is an old copy: it is not served\n\
         \x20 no permission  this user may not ask the process (run `status` as the user who started it)",
@@ -33,7 +33,7 @@ use std::process::ExitCode;
         \x20 1  failed, or the output was lost\n\
         \x20 2  wrong usage\n\
         \x20 3  something is not up\n\
-        \x20 4  nothing is up: no answer from anything that runs here, or no permission to ask\n\
+        \x20 4  nothing is up: no reply from anything that runs here, or no permission to ask\n\
         \n\
         Examples:\n\
         \x20 nacre status\n\
@@ -57,7 +57,7 @@ enum State {
     Up,
     #[serde(rename = "degraded")]
     Degraded,
-    #[serde(rename = "no answer")]
+    #[serde(rename = "no reply")]
     Silent,
     #[serde(rename = "down")]
     Down,
@@ -71,7 +71,7 @@ impl State {
         match self {
             Self::Up => "up",
             Self::Degraded => "degraded",
-            Self::Silent => "no answer",
+            Self::Silent => "no reply",
             Self::Down => "down",
             Self::Refused => "refused",
             Self::Forbidden => "no permission",
@@ -231,7 +231,7 @@ fn island(entry: &ProcessEntry, name: &str, timeout: TimeoutArgs) -> Island {
         let state = State::of(&error);
         let reason = match state {
             State::Silent => format!(
-                "no answer: the process may be stopped or busy (pid {}); asked for {} s",
+                "no reply: the process may be stopped or busy (pid {}); asked for {} s",
                 entry.pid,
                 timeout.limit().as_secs()
             ),

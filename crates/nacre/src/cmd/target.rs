@@ -128,13 +128,13 @@ fn running(dir: Option<&Path>, fs: &FsName) -> Result<Option<ProcessEntry>> {
     }
     if found.len() > 1 {
         let known = |mgs: &mut Tool| mgs.call(&ListTargets { fs: fs.clone() });
-        let answers = tool::ask_all(&found, |entry, island| match island {
+        let replies = tool::ask_all(&found, |entry, island| match island {
             "MGS" => Tool::connect(&entry.socket, island, tool::REPLY_TIMEOUT)
                 .and_then(|mut mgs| known(&mut mgs))
                 .is_ok(),
             _ => false,
         });
-        let mut knows = answers.into_iter().map(|islands| islands.contains(&true));
+        let mut knows = replies.into_iter().map(|islands| islands.contains(&true));
         found.retain(|_| knows.next() == Some(true));
         ensure!(
             !found.is_empty(),
@@ -163,14 +163,14 @@ fn ask<T>(args: &MgsArgs, fs: &FsName, question: impl FnOnce(&mut Tool) -> Resul
     let served = target_dir::open(&mgs_dir(dir))?;
     ensure!(served.name == TargetName::Mgs, "{} holds {}, not an MGS", dir.display(), served.name);
     let process = Process::start(ProcessKind::Serve)?;
-    let answer = (|| {
+    let reply = (|| {
         process.serve(&served, &[format!("unix:{}", process.socket.display())])?;
         process.wait_ready("MGS", Duration::from_secs(60))?;
         let mut tool = Tool::connect(&process.socket, "MGS", tool::REPLY_TIMEOUT)?;
         question(&mut tool)
     })();
     process.stop(&mut signals)?;
-    answer
+    reply
 }
 
 fn mgs_dir(dir: &Path) -> PathBuf {

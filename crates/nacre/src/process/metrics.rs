@@ -55,7 +55,7 @@ impl MetricsArgs {
                 }
                 let (node, socket, place) = (node.clone(), socket.clone(), running.clone());
                 let spawned = std::thread::Builder::new().name("metrics request".into()).spawn(move || {
-                    if let Err(error) = answer(stream, &node, &socket) {
+                    if let Err(error) = reply(stream, &node, &socket) {
                         tracing::debug!("a request for metrics failed: {error:#}");
                     }
                     drop(place);
@@ -69,7 +69,7 @@ impl MetricsArgs {
     }
 }
 
-fn answer(mut stream: TcpStream, node: &Node, socket: &Path) -> Result<()> {
+fn reply(mut stream: TcpStream, node: &Node, socket: &Path) -> Result<()> {
     stream.set_write_timeout(Some(TIMEOUT))?;
     let request = read_request(&mut stream)?;
     let (status, body) = match Asked::of(&request) {

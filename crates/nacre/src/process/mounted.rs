@@ -217,7 +217,7 @@ pub(crate) fn wait_ready(news: &Receiver<Attach>, address: &str, mut limits: Wai
         if within.is_some() || limits.signals.as_mut().is_some_and(|s| s.pending()) {
             let why = waits.map(|what| format!(": {what}")).unwrap_or_default();
             bail!(
-                "given up: the servers at {address} did not answer{}{why}\nhint: are the MGS and the MDT served there?",
+                "given up: the servers at {address} did not reply{}{why}\nhint: are the MGS and the MDT served there?",
                 within.unwrap_or_default()
             );
         }

@@ -25,7 +25,7 @@ pub(crate) struct ProcessEntry {
     pub(crate) start_time: u64,
     pub(crate) kind: ProcessKind,
     pub(crate) socket: PathBuf,
-    /// Names of the islands that answer on the socket.
+    /// Names of the islands that reply on the socket.
     pub(crate) islands: Vec<String>,
     pub(crate) mounts: Vec<PathBuf>,
     pub(crate) fs: Option<String>,

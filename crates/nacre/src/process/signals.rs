@@ -11,7 +11,7 @@ pub(crate) struct Signals(Iterator);
 pub(crate) enum Woken {
     /// Ctrl-C, or a polite kill.
     Asked,
-    /// The terminal was closed: the user cannot read or answer any more.
+    /// The terminal was closed: the user cannot read or type any more.
     HungUp,
     /// Another thread of the process called [`wake`].
     Inside,

@@ -57,7 +57,7 @@ impl std::fmt::Display for NoReply {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { island, pid, timeout } = self;
         let seconds = timeout.as_secs();
-        write!(f, "{island}: no answer within {seconds} s: the process may be stopped or busy (pid {pid})")
+        write!(f, "{island}: no reply within {seconds} s: the process may be stopped or busy (pid {pid})")
     }
 }
 
@@ -89,7 +89,7 @@ impl Tool {
             // Its queue of connections is full: the process does not accept any more.
             Err(Errno::AGAIN) => return Err(NoReply { island: island.into(), pid, timeout }.into()),
             Err(e) => {
-                let what = format!("{island}: no process answers at {}", socket.display());
+                let what = format!("{island}: no process replies at {}", socket.display());
                 return Err(anyhow::Error::new(e).context(what));
             }
         };
@@ -169,7 +169,7 @@ impl Tool {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
                 NoReply { island: island.clone(), pid: *pid, timeout: *timeout }.into()
             }
-            _ => anyhow::Error::new(error).context(format!("{island} (pid {pid}) does not answer")),
+            _ => anyhow::Error::new(error).context(format!("{island} (pid {pid}) does not reply")),
         }
     }
 }
@@ -235,8 +235,8 @@ pub(crate) fn ask_all<T: Send>(
             islands.iter().map(|island| scope.spawn(move || ask(entry, island))).collect::<Vec<_>>()
         };
         let asked: Vec<_> = entries.iter().map(of_process).collect();
-        let answer = |thread: ScopedJoinHandle<'_, T>| thread.join().expect("a question does not panic");
-        asked.into_iter().map(|threads| threads.into_iter().map(answer).collect()).collect()
+        let reply = |thread: ScopedJoinHandle<'_, T>| thread.join().expect("a question does not panic");
+        asked.into_iter().map(|threads| threads.into_iter().map(reply).collect()).collect()
     })
 }
 

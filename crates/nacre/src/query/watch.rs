@@ -44,7 +44,7 @@ pub(crate) fn within(limit: Duration, work: impl FnOnce() -> Result<()>) -> Resu
         let mut ready = [PollFd::new(&ours, PollFlags::IN)];
         if poll(&mut ready, Some(&timespec(limit)))? == 0 {
             drop(child.kill());
-            bail!("{}", no_answer(&asked, limit));
+            bail!("{}", no_reply(&asked, limit));
         }
         let mut buffer = [0; 8192];
         let len = ours.read(&mut buffer)?;
@@ -79,9 +79,9 @@ pub(crate) fn asks(path: &Path) {
     }
 }
 
-fn no_answer(asked: &str, limit: Duration) -> String {
+fn no_reply(asked: &str, limit: Duration) -> String {
     format!(
-        "{asked}: no answer within {} s: its servers may be away, or the process of the mount stands still\n\
+        "{asked}: no reply within {} s: its servers may be away, or the process of the mount stands still\n\
          hint: nacre status; --timeout waits longer",
         limit.as_secs()
     )
@@ -91,8 +91,8 @@ fn no_answer(asked: &str, limit: Duration) -> String {
 pub(crate) fn attributes(paths: &[PathBuf], name: &str, limit: Duration) -> Vec<Result<String>> {
     let until = Instant::now() + limit;
     let questions: Vec<_> = paths.iter().map(|path| Question::start(path, name)).collect();
-    let answer = |(path, question): (&PathBuf, Result<Question>)| question?.answer(path, until, limit);
-    paths.iter().zip(questions).map(answer).collect()
+    let reply = |(path, question): (&PathBuf, Result<Question>)| question?.reply(path, until, limit);
+    paths.iter().zip(questions).map(reply).collect()
 }
 
 /// A child that reads one attribute.
@@ -117,14 +117,14 @@ impl Question {
         std::thread::Builder::new().name("question".into()).spawn(wait)?;
         Ok(Self { process, output })
     }
-    fn answer(self, path: &Path, until: Instant, limit: Duration) -> Result<String> {
+    fn reply(self, path: &Path, until: Instant, limit: Duration) -> Result<String> {
         let Ok(output) = self.output.recv_timeout(until.saturating_duration_since(Instant::now())) else {
             let _ = pidfd_send_signal(&self.process, Signal::KILL);
-            bail!("{}", no_answer(&path.display().to_string(), limit));
+            bail!("{}", no_reply(&path.display().to_string(), limit));
         };
         let output = output?;
         if output.status.success() {
-            return String::from_utf8(output.stdout).context("the mount answered something that is not text");
+            return String::from_utf8(output.stdout).context("the mount returned something that is not text");
         }
         let said = String::from_utf8_lossy(&output.stderr);
         bail!("{}", said.trim().trim_start_matches("nacre: "))
@@ -141,7 +141,7 @@ fn timespec(limit: Duration) -> Timespec {
 }
 
 /// Runs in the child of [`attributes`].
-pub(crate) fn answer(path: &Path, name: &str) -> Result<()> {
+pub(crate) fn reply(path: &Path, name: &str) -> Result<()> {
     let text = crate::cmd::lfs::attribute(path, name)?;
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(())

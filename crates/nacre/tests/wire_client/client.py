@@ -19,7 +19,7 @@ ROLE_CLIENT = 1
 
 
 class Failed(Exception):
-    """A request was answered with an errno."""
+    """The reply to a request has an errno."""
 
     def __init__(self, request, status):
         super().__init__(f"{request}: {os.strerror(status)} ({status})")
@@ -181,7 +181,7 @@ class Import:
         return dict(name=name, header=header, body=self.page.encode(name, body), bulk=bulk)
 
     def _send(self, request):
-        # Connect aside, one request is under way: every earlier xid has been answered.
+        # Connect aside, one request is under way: every earlier xid has its reply.
         header = dict(request["header"], epoch=self.epoch, last_xid=request["header"]["xid"] - 1)
         self.connection.send(header, request["body"], request["bulk"])
 

@@ -1,11 +1,11 @@
 //! A load without the kernel: the tasks of one client in this process, over the network to the servers.
 //!
 //! The client core lives in an island of a node, as that of a mount does; orders go in through its door, and each
-//! is answered by an effect. The tasks are in [`super::tasks`].
+//! is replied to by an effect. The tasks are in [`super::tasks`].
 
 use super::md::MdArgs;
 use super::site::{Mdc, Site};
-use super::tasks::{Answer, BenchIsland, Order, Outcome, Plan};
+use super::tasks::{BenchIsland, Order, Outcome, Plan, Reply};
 use super::worker::Phase;
 use crate::process::{addresses, islands, mounted};
 use anyhow::{Context as _, Result, bail};
@@ -23,25 +23,25 @@ use std::time::Duration;
 /// How long the client may take to say goodbye.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
 /// One order is under way at a time, and the client may end.
-const ANSWERS_MAX: usize = 4;
+const REPLIES_MAX: usize = 4;
 
 /// A client of a file system in this process.
 pub(super) struct Library {
     node: Node,
     island: IslandRef,
-    answers: Receiver<Answer>,
+    replies: Receiver<Reply>,
 }
 
-/// Brings the island's answers to the main thread.
-struct Answers {
+/// Brings the island's replies to the main thread.
+struct Replies {
     attach: SyncSender<Attach>,
-    answers: SyncSender<Answer>,
+    replies: SyncSender<Reply>,
 }
-impl DoorSink for Answers {
+impl DoorSink for Replies {
     fn door(&self, _island: &IslandRef, item: Box<dyn Any + Send>) {
         // Nobody listens any more only when this process is ending.
-        match item.downcast::<Answer>() {
-            Ok(answer) => drop(self.answers.try_send(*answer)),
+        match item.downcast::<Reply>() {
+            Ok(reply) => drop(self.replies.try_send(*reply)),
             Err(item) => drop(item.downcast::<Attach>().map(|news| self.attach.try_send(*news))),
         }
     }
@@ -68,18 +68,18 @@ impl Library {
             batch: usize::from(batch),
         };
         let (attach, news) = sync_channel(Attach::NEWS_MAX);
-        let (to, answers) = sync_channel(ANSWERS_MAX);
+        let (to, replies) = sync_channel(REPLIES_MAX);
         let lost = to.clone();
         let node =
             Node::start(Config { loops: islands::LOOPS, ..Config::default() }, move |_, _, reason| {
                 drop(lost.try_send(Err(format!("the client ended: {reason}"))));
             })?;
-        let sink = Arc::new(Answers { attach, answers: to });
+        let sink = Arc::new(Replies { attach, replies: to });
         let island = node.add_island("bench", None, Some(sink), move |ctx| {
             Box::new(BenchIsland::new(ctx, config, plan)) as Box<dyn Logic>
         })?;
         mounted::wait_ready(&news, &address, mounted::WaitLimits::default())?;
-        Ok(Self { node, island, answers })
+        Ok(Self { node, island, replies })
     }
 
     /// Changes in a request from now on; 1: each on its own.
@@ -96,7 +96,7 @@ impl Library {
 
     fn ask(&self, order: Order) -> Result<Outcome> {
         self.node.deliver(&self.island, Event::Door(Box::new(order)));
-        match self.answers.recv()? {
+        match self.replies.recv()? {
             Ok(outcome) => Ok(outcome),
             Err(why) => bail!("{why}"),
         }
@@ -110,7 +110,7 @@ impl Site for Library {
     fn run(&mut self, phase: Phase) -> Result<f64> {
         match self.ask(Order::Run(phase))? {
             Outcome::Ran { operations, took } => Ok(operations as f64 / took.as_secs_f64().max(1e-9)),
-            Outcome::Done | Outcome::Params(_) => bail!("the client answered something else"),
+            Outcome::Done | Outcome::Params(_) => bail!("the client returned something else"),
         }
     }
     fn end(&mut self) -> Result<()> {
@@ -119,7 +119,7 @@ impl Site for Library {
     fn mdc(&mut self) -> Result<Mdc> {
         match self.ask(Order::Params)? {
             Outcome::Params(all) => Ok(Mdc(all.into_iter().filter(|p| p.name.starts_with("mdc.")).collect())),
-            Outcome::Done | Outcome::Ran { .. } => bail!("the client answered something else"),
+            Outcome::Done | Outcome::Ran { .. } => bail!("the client returned something else"),
         }
     }
     fn set(&mut self, param: &Param, value: &str) -> Result<()> {

@@ -62,7 +62,7 @@ pub(super) fn run(args: &MdArgs, limits: &[u16], site: &mut dyn Site) -> Result<
     let before = site.mdc()?;
     ensure!(
         before.named(LIMIT).next().is_some(),
-        "no nacre mount answers on this machine\nhint: nacre status lists them"
+        "no nacre mount replies on this machine\nhint: nacre status lists them"
     );
     let cells = measure(args, limits, &phases, site);
     // The sum of the limits bounds the one of changes, so it is put back first.

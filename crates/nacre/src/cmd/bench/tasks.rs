@@ -25,7 +25,7 @@ pub(super) struct Plan {
     pub(super) batch: usize,
 }
 
-/// Orders of the main thread. Every order but `Batch` gets an answer.
+/// Orders of the main thread. Every order but `Batch` gets a reply.
 pub(super) enum Order {
     Begin(u32),
     Run(Phase),
@@ -42,7 +42,7 @@ pub(super) enum Outcome {
 }
 
 /// `Err` is a sentence for the user.
-pub(super) type Answer = Result<Outcome, String>;
+pub(super) type Reply = Result<Outcome, String>;
 
 /// A client and its workers.
 pub(super) struct BenchIsland {
@@ -88,24 +88,24 @@ impl BenchIsland {
 
     fn take(&self, order: Order) {
         let (ctx, load) = (self.ctx.clone(), self.load.clone());
-        let answer = move |ctx: &Ctx, answer: Answer| ctx.push(Effect::Door(Box::new(answer)));
+        let reply = move |ctx: &Ctx, reply: Reply| ctx.push(Effect::Door(Box::new(reply)));
         match order {
             Order::Batch(batch) => load.batch.set(batch),
-            Order::Params => answer(&ctx, Ok(Outcome::Params(load.client.params()))),
+            Order::Params => reply(&ctx, Ok(Outcome::Params(load.client.params()))),
             Order::Set(name, value) => {
-                answer(&ctx, load.client.set_param(&name, &value).map(|()| Outcome::Done));
+                reply(&ctx, load.client.set_param(&name, &value).map(|()| Outcome::Done));
             }
             Order::Begin(round) => drop(self.ctx.spawn(async move {
                 let done = load.begin(round).await.map(|()| Outcome::Done);
-                answer(&ctx, done);
+                reply(&ctx, done);
             })),
             Order::End => drop(self.ctx.spawn(async move {
                 let done = load.end().await.map(|()| Outcome::Done);
-                answer(&ctx, done);
+                reply(&ctx, done);
             })),
             Order::Run(phase) => drop(self.ctx.spawn(async move {
                 let ran = load.run(&ctx, phase).await;
-                answer(&ctx, ran);
+                reply(&ctx, ran);
             })),
         }
     }
@@ -161,7 +161,7 @@ impl Load {
         Ok(made.map_err(|e| format!("cannot make the directory {shown}: {e}"))?.attr.fid)
     }
 
-    async fn run(self: &Rc<Self>, ctx: &Rc<Ctx>, phase: Phase) -> Answer {
+    async fn run(self: &Rc<Self>, ctx: &Rc<Ctx>, phase: Phase) -> Reply {
         let start = ctx.now();
         let workers = self.workers.borrow().clone();
         let mut ends = Vec::with_capacity(workers.len());

@@ -1,4 +1,4 @@
-//! One process of `nacre bench md`: obeys phases on stdin, answers start and end times on stdout.
+//! One process of `nacre bench md`: obeys phases on stdin, prints start and end times on stdout.
 //!
 //! A worker is a process of its own, so that a client is loaded as by separate programs. It reads a line with a
 //! phase name, does the phase over its items, and prints `START END OPERATIONS` in nanoseconds of the monotonic clock.

@@ -18,7 +18,7 @@ pub(crate) enum LctlCommand {
     /// Show parameters; `*` matches within a dotted part
     #[command(
         name = "get_param",
-        after_help = "Exit status: 0 done; 1 a pattern matches nothing. Devices that do not answer are named on \
+        after_help = "Exit status: 0 done; 1 a pattern matches nothing. Devices that do not reply are named on \
                       stderr."
     )]
     GetParam {
@@ -88,7 +88,7 @@ pub(crate) enum LctlCommand {
     },
     /// List the devices (targets and mounts) of this machine
     #[command(
-        after_help = "State: UP the device answers, DN it does not, ?? this user may not ask it (exit status 1)."
+        after_help = "State: UP the device replies, DN it does not, ?? this user may not ask it (exit status 1)."
     )]
     Dl(TimeoutArgs),
 }
@@ -96,11 +96,11 @@ pub(crate) enum LctlCommand {
 pub(crate) fn run(command: &LctlCommand) -> Result<()> {
     match command {
         LctlCommand::GetParam { values_only, describe, json, scope, timeout, patterns } => {
-            let answers = ask(patterns, scope, *timeout)?;
-            let named = patterns.iter().zip(&answers.found);
+            let replies = ask(patterns, scope, *timeout)?;
+            let named = patterns.iter().zip(&replies.found);
             let missing: Vec<&str> =
                 named.filter(|(_, found)| found.is_empty()).map(|(p, _)| p.as_str()).collect();
-            let all: Vec<Shown> = answers.found.into_iter().flatten().collect();
+            let all: Vec<Shown> = replies.found.into_iter().flatten().collect();
             if *json {
                 output::json(&by_name(all))?;
             } else {
@@ -117,7 +117,7 @@ pub(crate) fn run(command: &LctlCommand) -> Result<()> {
             if missing.is_empty() {
                 return Ok(());
             }
-            bail!("get_param: {}", nothing(&missing, answers.silent))
+            bail!("get_param: {}", nothing(&missing, replies.silent))
         }
         LctlCommand::ListParam { recursive, mark, timeout, patterns } => {
             for pattern in patterns {
@@ -200,7 +200,7 @@ struct Shown {
 }
 
 /// The parameters of the islands of this machine that match some patterns.
-struct Answers {
+struct Replies {
     /// Of each pattern, in their order.
     found: Vec<Vec<Shown>>,
     /// Islands that did not reply; each was reported.
@@ -223,14 +223,14 @@ fn ask_islands(all: &FileSystems, patterns: &[String], timeout: TimeoutArgs) -> 
         let get = |pattern: &String| Ok(tool.call(&GetParams { pattern: whole(pattern) })?.params);
         patterns.iter().map(get).collect()
     };
-    let answers = tool::ask_all(&all.entries, one).into_iter().enumerate();
+    let replies = tool::ask_all(&all.entries, one).into_iter().enumerate();
     let of_entry = |(index, params): (usize, Vec<_>)| {
         let islands = all.entries[index].islands.clone().into_iter().zip(params);
         islands
             .map(|(island, params)| Asked { entry: index, fs: all.of(index, &island), island, params })
             .collect::<Vec<_>>()
     };
-    answers.flat_map(of_entry).collect()
+    replies.flat_map(of_entry).collect()
 }
 
 /// The file systems in which something fits.
@@ -244,20 +244,20 @@ fn quoted(patterns: &[impl AsRef<str>]) -> String {
 }
 
 /// Parameters that match, by pattern, of the file system that is meant.
-fn ask(patterns: &[String], scope: &ScopeArgs, timeout: TimeoutArgs) -> Result<Answers> {
+fn ask(patterns: &[String], scope: &ScopeArgs, timeout: TimeoutArgs) -> Result<Replies> {
     let all = FileSystems::new(registry::entries()?);
     let mut asked = ask_islands(&all, patterns, timeout);
     let chosen = all.choose(scope, &quoted(patterns), fits(&asked))?;
     all.announce(chosen.as_ref());
     asked.retain(|a| chosen.as_ref().is_none_or(|fs| a.fs.is_of(fs)));
-    let mut answers = Answers { found: Vec::new(), silent: 0 };
-    answers.found.resize_with(patterns.len(), Vec::new);
+    let mut replies = Replies { found: Vec::new(), silent: 0 };
+    replies.found.resize_with(patterns.len(), Vec::new);
     let mut errors = Vec::new();
     for Asked { fs, params, .. } in asked {
         match params {
             Ok(params) => {
                 let of = all.describe(&fs);
-                for (found, params) in answers.found.iter_mut().zip(params) {
+                for (found, params) in replies.found.iter_mut().zip(params) {
                     found.extend(params.into_iter().map(|param| Shown { param, of: of.clone() }));
                 }
             }
@@ -265,17 +265,17 @@ fn ask(patterns: &[String], scope: &ScopeArgs, timeout: TimeoutArgs) -> Result<A
         }
     }
     tool::report_unreachable(&errors);
-    answers.silent = errors.len();
-    for found in &mut answers.found {
+    replies.silent = errors.len();
+    for found in &mut replies.found {
         found.sort_by(|a, b| (&a.of, &a.param.name).cmp(&(&b.of, &b.param.name)));
     }
-    Ok(answers)
+    Ok(replies)
 }
 
 /// Parameters of every island on this machine that match.
 pub(crate) fn matching(pattern: &str) -> Result<Vec<Param>> {
-    let answers = ask(&[pattern.to_owned()], &ScopeArgs::all(), TimeoutArgs::default())?;
-    Ok(answers.found.into_iter().flatten().map(|shown| shown.param).collect())
+    let replies = ask(&[pattern.to_owned()], &ScopeArgs::all(), TimeoutArgs::default())?;
+    Ok(replies.found.into_iter().flatten().map(|shown| shown.param).collect())
 }
 
 /// Why there is nothing to show.
@@ -288,7 +288,7 @@ fn nothing(patterns: &[&str], silent: usize) -> String {
             format!("no parameter matches {named}\nhint: {hint}")
         }
         n => format!(
-            "no parameter of the processes that answered matches {named}; {n} did not answer\nhint: nacre status"
+            "no parameter of the processes that replied matches {named}; {n} did not reply\nhint: nacre status"
         ),
     }
 }
@@ -325,17 +325,17 @@ fn print(p: &Param, values_only: bool, describe: bool) {
     }
 }
 
-/// Names that the pattern fits, whole or as far as it goes, and whether they can be set; and how many did not answer.
+/// Names that the pattern fits, whole or as far as it goes, and whether they can be set; and how many did not reply.
 fn list(pattern: &str, recursive: bool, timeout: TimeoutArgs) -> Result<(BTreeMap<String, bool>, usize)> {
     let depth = pattern.split(['.', '/']).count();
-    let answers = ask(&[pattern.to_owned(), format!("{pattern}.**")], &ScopeArgs::all(), timeout)?;
+    let replies = ask(&[pattern.to_owned(), format!("{pattern}.**")], &ScopeArgs::all(), timeout)?;
     let mut names = BTreeMap::new();
-    for Shown { param: Param { name, writable, .. }, .. } in answers.found.into_iter().flatten() {
+    for Shown { param: Param { name, writable, .. }, .. } in replies.found.into_iter().flatten() {
         let parts: Vec<&str> = name.split('.').collect();
         let shown = if recursive || pattern.ends_with("**") { depth..=parts.len() } else { depth..=depth };
         for depth in shown {
             names.insert(parts[..depth].join("."), writable && depth == parts.len());
         }
     }
-    Ok((names, answers.silent))
+    Ok((names, replies.silent))
 }

@@ -81,7 +81,7 @@ fn mounts(wanted: Option<&PathBuf>) -> Result<Vec<PathBuf>> {
     Ok(list)
 }
 
-/// Asks all mounts at the same time. `system.`: the kernel does not ask the servers who may read that, so that an answer
+/// Asks all mounts at the same time. `system.`: the kernel does not ask the servers who may read that, so that a reply
 /// comes from a mount whose servers are away.
 fn ask(mounts: &[PathBuf], name: &str, timeout: TimeoutArgs) -> Vec<Result<String>> {
     let roots: Vec<PathBuf> = mounts.iter().map(|path| root_of(path)).collect();
@@ -96,19 +96,19 @@ fn root_of(path: &Path) -> PathBuf {
 fn targets(mounts: &[PathBuf], timeout: TimeoutArgs) -> Vec<Result<Vec<TargetSpace>>> {
     let parse = |text: Result<String>| {
         let text = text?;
-        serde_json::from_str(&text).with_context(|| format!("a mount answered {text:?}"))
+        serde_json::from_str(&text).with_context(|| format!("a mount returned {text:?}"))
     };
     ask(mounts, "nacre.df", timeout).into_iter().map(parse).collect()
 }
 
-/// Says which mounts did not answer; the others have been shown.
+/// Says which mounts did not reply; the others have been shown.
 fn end(errors: &[anyhow::Error], asked: usize) -> Result<()> {
     match errors {
         [] => Ok(()),
         [only] if asked == 1 => bail!("{only:#}"),
         several => {
             several.iter().for_each(|error| output::error("nacre", error));
-            bail!("{} of {asked} mounts did not answer", several.len())
+            bail!("{} of {asked} mounts did not reply", several.len())
         }
     }
 }
@@ -123,10 +123,10 @@ fn bracket(target: &str) -> String {
 
 pub(super) fn run(args: &Args) -> Result<()> {
     let mounts = mounts(args.mount.as_ref())?;
-    let answers = targets(&mounts, args.timeout);
+    let replies = targets(&mounts, args.timeout);
     let (asked, mut errors) = (mounts.len(), Vec::new());
     if args.json {
-        let of = |(mount, answer): (&PathBuf, Result<Vec<TargetSpace>>)| match answer {
+        let of = |(mount, reply): (&PathBuf, Result<Vec<TargetSpace>>)| match reply {
             Ok(targets) => serde_json::json!({ "mount": mount, "targets": targets }),
             Err(error) => {
                 let value = serde_json::json!({ "mount": mount, "error": output::sentence(&error) });
@@ -135,12 +135,12 @@ pub(super) fn run(args: &Args) -> Result<()> {
             }
         };
         // One document, however many mounts there are.
-        let all: Vec<_> = mounts.iter().zip(answers).map(of).collect();
+        let all: Vec<_> = mounts.iter().zip(replies).map(of).collect();
         output::json(&all)?;
         return end(&errors, asked);
     }
-    for (mount, answer) in mounts.iter().zip(answers) {
-        let list = match answer {
+    for (mount, reply) in mounts.iter().zip(replies) {
+        let list = match reply {
             Ok(list) => list,
             Err(error) => {
                 errors.push(error);
@@ -162,7 +162,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
             let Some(space) = t.space else {
                 let why = match t.state {
                     State::Inactive => "inactive device",
-                    _ => t.error.as_deref().unwrap_or("no answer"),
+                    _ => t.error.as_deref().unwrap_or("no reply"),
                 };
                 output::line(&format!("{uuid:<20}: {why}"));
                 continue;
@@ -224,8 +224,8 @@ fn row(args: &Args, name: &str, s: Space, place: &str) -> String {
 pub(super) fn list(args: &ListArgs, kind: &str) -> Result<()> {
     let mounts = mounts(args.mount.as_ref())?;
     let mut errors = Vec::new();
-    for answer in targets(&mounts, args.timeout) {
-        let list = match answer {
+    for reply in targets(&mounts, args.timeout) {
+        let list = match reply {
             Ok(list) => list,
             Err(error) => {
                 errors.push(error);
@@ -245,8 +245,8 @@ pub(super) fn list(args: &ListArgs, kind: &str) -> Result<()> {
 pub(super) fn getname(args: &ListArgs) -> Result<()> {
     let mounts = mounts(args.mount.as_ref())?;
     let mut errors = Vec::new();
-    for answer in ask(&mounts, "nacre.mount", args.timeout) {
-        match answer {
+    for reply in ask(&mounts, "nacre.mount", args.timeout) {
+        match reply {
             Ok(name) => output::line(name.trim()),
             Err(error) => errors.push(error),
         }

@@ -52,7 +52,7 @@ pub(crate) fn run(command: &LfsCommand) -> Result<()> {
         LfsCommand::Osts(args) => df::list(args, "OST"),
         LfsCommand::Mdts(args) => df::list(args, "MDT"),
         LfsCommand::Getname(args) => df::getname(args),
-        LfsCommand::Attribute { name, path } => watch::answer(path, name),
+        LfsCommand::Attribute { name, path } => watch::reply(path, name),
     }
 }
 
@@ -94,7 +94,7 @@ struct Template {
 
 /// Reads a `nacre.*` attribute.
 pub(crate) fn attribute(path: &Path, name: &str) -> Result<String> {
-    String::from_utf8(attribute_bytes(path, name)?).context("the mount answered something that is not text")
+    String::from_utf8(attribute_bytes(path, name)?).context("the mount returned something that is not text")
 }
 
 /// The same of an attribute in which there are names of files, which may be any bytes.

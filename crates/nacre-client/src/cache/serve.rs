@@ -1,4 +1,4 @@
-//! Answers of the cache, while the lease of the MDT may be used, and how long the kernel may use them.
+//! Serves calls from the cache while the lease of the MDT may be used, and says how long the kernel may use the result.
 
 use crate::api::ListedEntry;
 use crate::cache::kernel::{KernelCache, Validity};
@@ -13,8 +13,8 @@ use nacre_types::{Attr, Fid, Instant, SizeState, Timestamp};
 use nacre_wire::mdt::EntryReply;
 
 impl Mdt {
-    /// Until when locks may be used. `None`: not now. Without a connection they are not: a restarted MDT of this process waits
-    /// for no lease, because its mounts learn of the restart at once.
+    /// Until when locks may be used. `None`: not now. Without a connection they are not: a restarted MDT of this
+    /// process waits for no lease, because its mounts learn of the restart at once.
     fn locks_usable_until(&self) -> Option<Instant> {
         if !self.cache().is_on() || !self.peer.is_connected() {
             return None;
@@ -22,20 +22,20 @@ impl Mdt {
         let until = self.peer.with_import(|import| import.lease().usable_until())?;
         (self.ctx().now() < until).then_some(until)
     }
-    /// An answer of the cache, counted as a hit or a miss.
-    fn answer<T>(&self, answer: impl FnOnce() -> Option<T>) -> Option<T> {
-        let answer = self.locks_usable_until().and_then(|_| answer());
-        self.count_answer(answer.is_some());
-        answer
+    /// A lookup in the cache, counted as a hit or a miss.
+    fn serve<T>(&self, lookup: impl FnOnce() -> Option<T>) -> Option<T> {
+        let found = self.locks_usable_until().and_then(|_| lookup());
+        self.count_lookup(found.is_some());
+        found
     }
 
     /// Attributes as the MDT sent them.
     pub(crate) fn cached_inode(&self, fid: Fid) -> Option<EntryReply> {
-        self.answer(|| self.cache().inode(fid))
+        self.serve(|| self.cache().inode(fid))
     }
     /// The same, if the inode may be opened for reading without a request, now.
     pub(crate) fn openable(&self, fid: Fid) -> Option<EntryReply> {
-        self.answer(|| self.late_opens().has_room().then(|| self.cache().openable(fid))?)
+        self.serve(|| self.late_opens().has_room().then(|| self.cache().openable(fid))?)
     }
     /// The same, not counted: a reply is completed with what is known.
     pub(crate) fn known_inode(&self, fid: Fid) -> Option<EntryReply> {
@@ -47,7 +47,7 @@ impl Mdt {
         (size_state == SizeState::Exact && size <= offset).then_some(mtime)
     }
     pub(crate) fn cached_name(&self, parent: Fid, name: &[u8]) -> Option<Found> {
-        self.answer(|| self.cache().find(parent, name))
+        self.serve(|| self.cache().find(parent, name))
     }
     pub(crate) fn cached_listing(
         &self,
@@ -55,20 +55,20 @@ impl Mdt {
         cookie: u64,
         max: usize,
     ) -> Option<(Vec<ListedEntry>, bool)> {
-        self.answer(|| self.cache().list(dir, cookie, max))
+        self.serve(|| self.cache().list(dir, cookie, max))
     }
     pub(crate) fn cached_parent(&self, fid: Fid) -> Option<Fid> {
-        self.answer(|| self.cache().parent(fid))
+        self.serve(|| self.cache().parent(fid))
     }
     pub(crate) fn cached_target(&self, fid: Fid) -> Option<Bytes> {
-        self.answer(|| self.cache().target(fid))
+        self.serve(|| self.cache().target(fid))
     }
     /// The value of an extended attribute; `Some(None)`: there is no such attribute.
     pub(crate) fn cached_xattr(&self, fid: Fid, name: &[u8]) -> Option<Option<Bytes>> {
-        self.answer(|| self.cache().xattr(fid, name))
+        self.serve(|| self.cache().xattr(fid, name))
     }
     pub(crate) fn cached_xattr_names(&self, fid: Fid) -> Option<Vec<Bytes>> {
-        self.answer(|| self.cache().xattr_names(fid))
+        self.serve(|| self.cache().xattr_names(fid))
     }
 }
 
@@ -78,8 +78,8 @@ impl Client {
         self.mount.set_kernel(kernel);
     }
 
-    /// How long the kernel may use the attributes of an inode, and the name under which it was found, if the reply with them is
-    /// written now. Notes that the kernel has them: when a lock that they need is revoked, it is told before.
+    /// How long the kernel may use the attributes of an inode, and the name under which it was found, if the reply with
+    /// them is written now. Notes that the kernel has them: when a lock that they need is revoked, it is told before.
     pub fn validity(&self, name: Option<(Fid, &[u8])>, fid: Fid) -> Validity {
         let attr = self.mount.mdt_of(fid).map_or(Duration::ZERO, |mdt| {
             let Some(until) = mdt.locks_usable_until() else { return Duration::ZERO };
@@ -92,7 +92,7 @@ impl Client {
         });
         Validity { entry, attr }
     }
-    /// How long the kernel may use the answer that a directory has no such name. Zero also if too many such names of the
+    /// How long the kernel may use the reply that a directory has no such name. Zero also if too many such names of the
     /// directory are in use by the kernel.
     pub fn negative_validity(&self, parent: Fid, name: &[u8]) -> Duration {
         self.name_validity(parent, name, |found| found == Found::NotThere)

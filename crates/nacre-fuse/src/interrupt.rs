@@ -45,7 +45,7 @@ impl<O: Ops> Door<O> {
         // has its reply already (the kernel drops the interrupt).
         let Some((task, start, target)) = found else { return self.reply(request, Err(Errno::EAGAIN)) };
         if target.opcode() == op::SETLKW {
-            self.ctx.unwanted(task);
+            self.ctx.cancel(task);
         }
         self.ctx.spawn(self.clone().patiently(target, start));
     }
@@ -74,7 +74,7 @@ impl<O: Ops> Door<O> {
         if !target.has_reply() && self.given_up.get() < GIVEN_UP_MAX {
             self.given_up.set(self.given_up.get() + 1);
             if let Some(running) = self.running.borrow().get(&target.unique()) {
-                self.ctx.unwanted(running.task);
+                self.ctx.cancel(running.task);
             }
             self.reply(target, Err(Errno::EINTR));
         }

@@ -126,8 +126,8 @@ impl Ctx {
         self.executor.spawn(future)
     }
     /// Requests cooperative cancellation of a task: it continues, and may check for the cancellation where it waits.
-    pub fn unwanted(&self, task: TaskId) {
-        self.executor.unwanted(task);
+    pub fn cancel(&self, task: TaskId) {
+        self.executor.cancel(task);
     }
     pub fn promise<T>(&self) -> (Promise<T>, Awaited<T>) {
         promise(&self.executor)
@@ -198,7 +198,7 @@ impl Ctx {
         let mut future = pin!(future);
         core::future::poll_fn(|cx| match future.as_mut().poll(cx) {
             Poll::Ready(value) => Poll::Ready(Some(value)),
-            Poll::Pending if self.executor.is_unwanted() => Poll::Ready(None),
+            Poll::Pending if self.executor.is_cancelled() => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         })
         .await

@@ -26,7 +26,7 @@ struct Slot {
     generation: u32,
     task: Option<Task>,
     queued: bool,
-    unwanted: bool,
+    cancelled: bool,
 }
 
 /// Shared by everything that can wake: the queue of runnable tasks.
@@ -50,13 +50,13 @@ impl Executor {
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + 'static) -> TaskId {
         let mut slots = self.slots.borrow_mut();
         let slot = self.free.borrow_mut().pop().unwrap_or_else(|| {
-            slots.push(Slot { generation: 0, task: None, queued: false, unwanted: false });
+            slots.push(Slot { generation: 0, task: None, queued: false, cancelled: false });
             (slots.len() - 1) as u32
         });
         let entry = &mut slots[slot as usize];
         entry.task = Some(Box::pin(future));
         entry.queued = true;
-        entry.unwanted = false;
+        entry.cancelled = false;
         let id = TaskId { slot, generation: entry.generation };
         self.ready.borrow_mut().push_back(id);
         id
@@ -73,17 +73,17 @@ impl Executor {
     }
 
     /// The cancellation of this task was requested.
-    pub(crate) fn unwanted(&self, id: TaskId) {
+    pub(crate) fn cancel(&self, id: TaskId) {
         if let Some(slot) = self.slots.borrow_mut().get_mut(id.slot as usize)
             && slot.generation == id.generation
         {
-            slot.unwanted = true;
+            slot.cancelled = true;
         }
         self.wake(id);
     }
-    pub(crate) fn is_unwanted(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         let slots = self.slots.borrow();
-        self.current.get().and_then(|id| slots.get(id.slot as usize)).is_some_and(|slot| slot.unwanted)
+        self.current.get().and_then(|id| slots.get(id.slot as usize)).is_some_and(|slot| slot.cancelled)
     }
 
     /// The task that is being polled.

@@ -90,7 +90,7 @@ impl<T> Outbox<T> {
         true
     }
     /// Takes the token as [`Outbox::take_token`] does, or begins to wait for it. A thread that waits calls
-    /// [`Outbox::wait_for_token`] again and again, and [`Outbox::end_wait`] if it loses patience.
+    /// [`Outbox::wait_for_token`] again and again, and [`Outbox::end_wait`] if it gives up.
     pub fn take_token_or_wait(&mut self) -> Claim {
         if self.take_token() {
             return Claim::Taken;
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!((o.take_token_or_wait(), o.wait_for_token()), (Claim::Waiting, Claim::Waiting));
         assert!(o.pass_token_on());
         assert_eq!((o.wait_for_token(), o.take_next()), (Claim::Taken, Next::Item(2)));
-        // The waiting thread loses patience just when the token is passed on.
+        // The waiting thread gives up just when the token is passed on.
         o.push(3, 1).unwrap();
         assert_eq!(o.take_token_or_wait(), Claim::Waiting);
         assert!(o.pass_token_on());

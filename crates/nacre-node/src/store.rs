@@ -73,7 +73,7 @@ pub enum StoreOp {
         offset: u64,
         len: u32,
     },
-    /// Reads exactly `len` bytes of a blob and returns [`StoreDone::Summed`]: the bytes, and crc32c of each 4 KiB from
+    /// Reads exactly `len` bytes of a blob and returns [`StoreDone::Checksummed`]: the bytes, and crc32c of each 4 KiB from
     /// `offset` on, the last one padded with zeros. `fresh`: bytes that the cache has and need not keep are read from the
     /// device. [`StoreError::Missing`] when one of them is beyond the end of its file, or
     /// when the file is not there. Holes inside a file are zeros.
@@ -196,7 +196,7 @@ pub enum StoreDone {
     Unit,
     Bytes(Bytes),
     /// Bytes, and the checksums of their blocks.
-    Summed(Bytes, Vec<u32>),
+    Checksummed(Bytes, Vec<u32>),
     Checksums(Vec<u32>),
     /// `None`: there is no such file.
     Len(Option<u64>),

@@ -15,7 +15,7 @@ use crate::raw::{read_full, retry, store_error, write_all, write_zeros};
 use crate::read_buffers::ReadBuffers;
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp, StoreSpace};
-use nacre_osd::checksum::{ChecksummedWrite, summed};
+use nacre_osd::checksum::{ChecksummedWrite, checksummed};
 use nacre_types::ObjectId;
 use rustix::fd::{AsFd as _, OwnedFd};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
@@ -485,7 +485,7 @@ impl FsStore {
                 if fresh {
                     self.forget_cached(file, offset, u64::from(len));
                 }
-                self.read_written(file, offset, len).map(summed)
+                self.read_written(file, offset, len).map(checksummed)
             }
             StoreOp::Truncate { file, len } => self.truncate(file, len).map(|()| StoreDone::Unit),
             StoreOp::Allocate { file, offset, len } => {
@@ -526,7 +526,7 @@ impl Store for FsStore {
             },
             StoreOp::ReadWritten { file, offset, len, fresh: false } => {
                 match self.read_cached(*file, *offset, *len) {
-                    Some(bytes) if bytes.len() == *len as usize => Ok(Ok(summed(bytes))),
+                    Some(bytes) if bytes.len() == *len as usize => Ok(Ok(checksummed(bytes))),
                     Some(_) | None => Err(op),
                 }
             }

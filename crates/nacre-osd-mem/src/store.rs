@@ -3,7 +3,7 @@
 use crate::sparse::SparseFile;
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Store, StoreDone, StoreError, StoreOp, StoreSpace};
-use nacre_osd::checksum::{ChecksummedWrite, summed, write_checksummed};
+use nacre_osd::checksum::{ChecksummedWrite, checksummed, write_checksummed};
 use nacre_types::{Fid, ObjectId, Oid, Seq};
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -163,7 +163,7 @@ impl MemStore {
                     let (from, to) = (offset + held.len() as u64, offset + u64::from(len));
                     return Err(StoreError::Missing { file, from, to });
                 }
-                Ok(summed(held))
+                Ok(checksummed(held))
             }
             StoreOp::Truncate { file, len } => {
                 let found = match (self.find(file), file) {

@@ -249,7 +249,7 @@ impl Check<'_> {
             }
             other => other,
         };
-        let (StoreDone::Bytes(bytes) | StoreDone::Summed(bytes, _)) = done? else { return Ok(()) };
+        let (StoreDone::Bytes(bytes) | StoreDone::Checksummed(bytes, _)) = done? else { return Ok(()) };
         let lacks =
             |at: u64| row.is_written(at) && !row.is_lost(at) && held < ((at + 1) * BLOCK_BYTES).min(size);
         let base = region.saturating_mul(BLOCKS_PER_REGION);

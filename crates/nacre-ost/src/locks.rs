@@ -193,7 +193,7 @@ impl Locks {
         }
         let enqueued = self.space.borrow_mut().enqueue(client_request(export, args)).map_err(errno_of)?;
         self.run_effects();
-        if args.kept {
+        if args.persistent {
             self.persistent.request(export, args);
         }
         if enqueued.granted

@@ -2,9 +2,9 @@
 //!
 //! `spike_island [SECONDS]` runs and prints, in this order:
 //! - local: two pinned event loops that each read requests from a front end (an eventfd that is always readable)
-//! and bring them to island `a`; `a` asks island `b` of the same process and replies to the door when that reply
-//! arrives. Three visits per request. Once with nothing to do inside, once with 3 µs inside each visit and 12 µs
-//! outside per request (an operation of a target and the system calls around it).
+//!   and bring them to island `a`; `a` asks island `b` of the same process and replies to the door when that reply
+//!   arrives. Three visits per request. Once with nothing to do inside, once with 3 µs inside each visit and 12 µs
+//!   outside per request (an operation of a target and the system calls around it).
 //! - unix: the same request over a unix socket to another process, at depth 1, 8 and 64.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a program that measures and prints")]
 

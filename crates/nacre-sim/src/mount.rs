@@ -46,7 +46,7 @@ impl Logic for MountIsland {
         let Some(event) = self.client.handle_event(event) else { return };
         let Event::Door(job) = event else { return };
         let job = match job.downcast::<GiveUp>() {
-            Ok(job) => return self.jobs.get(&job.0).into_iter().for_each(|task| self.ctx.unwanted(*task)),
+            Ok(job) => return self.jobs.get(&job.0).into_iter().for_each(|task| self.ctx.cancel(*task)),
             Err(job) => job,
         };
         let Job { id, run } = *job.downcast::<Job>().expect("only jobs come through this door");

@@ -227,10 +227,10 @@ impl Process {
         let header = [MAGIC, old.len() as u64, size].map(u64::to_le_bytes).concat();
         self.write(journal, 0, header).await?;
         self.sync(journal, fid).await?;
-        let mut patience = 20;
+        let mut tries_left = 20;
         while !self.lock(FlockType::Write, (PENDING, SHARED.1)).await? {
-            patience -= 1;
-            if patience == 0 {
+            tries_left -= 1;
+            if tries_left == 0 {
                 return Err(Errno::EAGAIN);
             }
             pause(&self.client, 20).await;

@@ -267,7 +267,7 @@ pub fn bytes_that_were_written_are_there_or_missed(store: &dyn Store) {
     let file = blob(1);
     let missing = |from, to| Err(StoreError::Missing { file, from, to });
     let read = |offset, len| run(store, StoreOp::ReadWritten { file, offset, len, fresh: false });
-    let summed = |offset: u64, written_to| {
+    let checksummed = |offset: u64, written_to| {
         let data = vec![Bytes::from_static(&[9; 100])];
         let keep_head = if offset.is_multiple_of(4096) { Keep::Nothing } else { Keep::Bytes };
         let (keep_tail, size) = (Keep::Nothing, offset + 100);
@@ -277,20 +277,20 @@ pub fn bytes_that_were_written_are_there_or_missed(store: &dyn Store) {
     let sync = |len| run(store, StoreOp::SyncWritten { file, len, aside: false }).map(drop);
     // No file at all.
     assert_eq!((read(0, 10), sync(0), sync(1)), (missing(0, 10), Ok(()), missing(0, 1).map(drop)));
-    assert_eq!(summed(8192, Some(8192)), missing(0, 8192).map(drop));
+    assert_eq!(checksummed(8192, Some(8192)), missing(0, 8192).map(drop));
     assert_eq!(len(store, file), None, "a write that was refused makes nothing");
     // One that is too short.
     write(store, file, 0, &[7; 5000]);
     let sum = block_checksum(&[7; 1000]);
-    assert_eq!(read(4000, 1000), Ok(StoreDone::Summed(Bytes::from(vec![7; 1000]), vec![sum])));
+    assert_eq!(read(4000, 1000), Ok(StoreDone::Checksummed(Bytes::from(vec![7; 1000]), vec![sum])));
     assert_eq!(read(4000, 1001), missing(5000, 5001));
     assert_eq!((sync(5000), sync(5001)), (Ok(()), missing(5000, 5001).map(drop)));
-    assert_eq!(summed(8192, Some(8192)), missing(5000, 8192).map(drop), "a hole would be left");
-    assert_eq!(summed(6000, Some(6000)), missing(5000, 6000).map(drop), "bytes to keep are gone");
+    assert_eq!(checksummed(8192, Some(8192)), missing(5000, 8192).map(drop), "a hole would be left");
+    assert_eq!(checksummed(6000, Some(6000)), missing(5000, 6000).map(drop), "bytes to keep are gone");
     assert_eq!(len(store, file), Some(5000));
     // A first write may leave a hole before it; a hole is not the end of the file.
-    assert_eq!(summed(40_960, Some(5000)), Ok(()));
-    assert_eq!((sync(41_060), summed(8192, None)), (Ok(()), Ok(())));
+    assert_eq!(checksummed(40_960, Some(5000)), Ok(()));
+    assert_eq!((sync(41_060), checksummed(8192, None)), (Ok(()), Ok(())));
     assert_eq!(run(store, StoreOp::SyncAside { file }), Ok(StoreDone::Unit));
     // An early write-back changes nothing that can be read, and makes nothing.
     for file in [file, blob(2)] {
@@ -310,7 +310,7 @@ pub fn kept_bytes_are_verified_and_reads_carry_checksums(store: &dyn Store) {
     let blocks: Vec<u32> = old.chunks(4096).map(block_checksum).collect();
     for fresh in [false, true] {
         let op = StoreOp::ReadWritten { file, offset: 4096, len: 10_000 - 4096, fresh };
-        let expected = StoreDone::Summed(Bytes::copy_from_slice(&old[4096..]), blocks[1..].to_vec());
+        let expected = StoreDone::Checksummed(Bytes::copy_from_slice(&old[4096..]), blocks[1..].to_vec());
         assert_eq!(run(store, op), Ok(expected));
     }
     let verified = |block: usize, wrong: u32| Keep::Verified {

@@ -11,7 +11,7 @@
 
 use bytes::Bytes;
 use nacre_node::{FileId, FileKind, Rng, Store, StoreDone, StoreError, StoreOp, StoreSpace};
-use nacre_osd::checksum::{ChecksummedWrite, summed, write_checksummed};
+use nacre_osd::checksum::{ChecksummedWrite, checksummed, write_checksummed};
 use nacre_osd_mem::SparseFile;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ const SECTOR_BYTES: u64 = 512;
 pub enum FaultOp {
     Create,
     Read,
-    /// Plain and summed.
+    /// Plain and checksummed.
     Write,
     Sync,
     Replace,
@@ -385,7 +385,7 @@ impl Disk {
                     let (from, to) = (offset + held.len() as u64, offset + u64::from(len));
                     return Err(StoreError::Missing { file, from, to });
                 }
-                Ok(summed(held))
+                Ok(checksummed(held))
             }
             StoreOp::Truncate { file, len } => {
                 if !(len == 0 && matches!(file, FileId::Blob(_)) && self.now(file).is_none()) {

@@ -92,7 +92,7 @@ codec_struct! {
         pub mode: LockMode,
         pub extent: Extent,
         /// The lock persists over a kill of the OST's process.
-        pub kept: bool,
+        pub persistent: bool,
     }
 }
 codec_struct! {

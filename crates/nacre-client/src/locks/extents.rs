@@ -171,7 +171,7 @@ impl ExtentLocks {
         };
         loop {
             registration.requested();
-            let reply = ost.call(&Enqueue { object, laid, cookie, mode, extent, kept: persistent }).await?;
+            let reply = ost.call(&Enqueue { object, laid, cookie, mode, extent, persistent }).await?;
             if reply.granted {
                 granted.state = reply.state;
                 return Ok(granted);

@@ -230,21 +230,23 @@ impl Client {
             return Err(Errno::EINVAL);
         }
         let component = file.component()?;
-        let (states, locks) =
-            match self.retry_lost_locks(|_| self.cut(&file, open, &component, size, mtime)).await {
-                Ok(done) => done,
-                Err(e) => {
-                    self.report_truth(&file, &component, &again).await;
-                    return Err(e);
-                }
-            };
+        let (states, locks) = match self
+            .retry_lost_locks(|_| self.truncate_objects(&file, open, &component, size, mtime))
+            .await
+        {
+            Ok(done) => done,
+            Err(e) => {
+                self.report_truth(&file, &component, &again).await;
+                return Err(e);
+            }
+        };
         file.note_truncated(&states);
         let mut written = stripes::resolve(&component, &states);
         written.size = size;
         written.mtime = mtime;
         let report = ReportSize { fid, written, truncate: true };
         let reply = match mdt.change_inode(Touches::attrs(fid), &report).await {
-            // The MDT has evicted this mount and asked for the size, which may have been before the cut.
+            // The MDT has evicted this mount and asked for the size, which may have been before the truncate.
             Err(Errno::EIO | Errno::EINVAL) => {
                 let reply = mdt.change_inode(Touches::inode(fid), &again).await?;
                 self.report_truth(&file, &component, &again).await;
@@ -288,8 +290,8 @@ impl Client {
         }
     }
 
-    /// Cuts or extends every object; their states, and the locks under which that was done.
-    async fn cut(
+    /// Truncates or extends every object. Returns their states, and the locks under which it was done.
+    async fn truncate_objects(
         &self,
         file: &FileState,
         open: Option<&Open>,

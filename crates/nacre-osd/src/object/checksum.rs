@@ -48,9 +48,9 @@ pub fn block_checksum(bytes: &[u8]) -> u32 {
 }
 
 /// The reply to a `StoreOp::ReadWritten`.
-pub fn summed(bytes: Bytes) -> StoreDone {
+pub fn checksummed(bytes: Bytes) -> StoreDone {
     let sums = bytes.chunks(BLOCK).map(block_checksum).collect();
-    StoreDone::Summed(bytes, sums)
+    StoreDone::Checksummed(bytes, sums)
 }
 
 /// The arguments of a `StoreOp::WriteChecksummed` without its file.

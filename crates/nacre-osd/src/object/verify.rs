@@ -75,7 +75,7 @@ impl Objects {
         let len = u32::try_from(to.saturating_sub(from)).expect("at most a request or a region");
         let file = FileId::Blob(object);
         match self.ctx().io(StoreOp::ReadWritten { file, offset: from, len, fresh }).await {
-            Ok(StoreDone::Summed(bytes, sums)) => Ok(Ok((bytes, sums))),
+            Ok(StoreDone::Checksummed(bytes, sums)) => Ok(Ok((bytes, sums))),
             Ok(_) => Err(unexpected_result("read")),
             Err(StoreError::Missing { from, .. }) => Ok(Err(from)),
             Err(error) => Err(error.into()),

@@ -146,7 +146,7 @@ fn a_lock_that_does_not_cover_or_is_not_held_is_refused() {
             cookie: LockCookie(2),
             mode: LockMode::Pw,
             extent: Extent::ALL,
-            kept: false,
+            persistent: false,
         };
         assert_eq!(c.peer.call(&again).await.map_err(Errno::from), Err(Errno::EPROTO), "cookie in use");
         let empty = Enqueue { extent: Extent::new(5, 5), cookie: LockCookie(7), ..again };
@@ -266,7 +266,7 @@ fn a_waiting_lock_can_be_withdrawn() {
                 cookie: LockCookie(1),
                 mode: LockMode::Pw,
                 extent: Extent::ALL,
-                kept: false,
+                persistent: false,
             })
             .await
     });
@@ -435,20 +435,20 @@ fn allocated_space_is_charged_and_read_as_zeros() {
 }
 
 #[test]
-fn a_kept_lock_survives_a_kill_until_it_is_given_back_or_its_client_is_gone() {
+fn a_persistent_lock_survives_a_kill_until_it_is_given_back_or_its_client_is_gone() {
     let mut c = Cluster::new(10, 3);
     let o = object(1);
-    let enqueue = move |cookie, kept| Enqueue {
+    let enqueue = move |cookie, persistent| Enqueue {
         object: o,
         laid: 0,
         cookie: LockCookie(cookie),
         mode: LockMode::Pw,
         extent: Extent::new(cookie * 100, cookie * 100 + 100),
-        kept,
+        persistent,
     };
     c.run(0, move |c| async move {
-        for (cookie, kept) in [(1, true), (2, false), (3, true)] {
-            assert!(c.peer.call(&enqueue(cookie, kept)).await.unwrap().granted);
+        for (cookie, persistent) in [(1, true), (2, false), (3, true)] {
+            assert!(c.peer.call(&enqueue(cookie, persistent)).await.unwrap().granted);
         }
         c.cancel(o, 3).await.unwrap();
     });

@@ -124,7 +124,8 @@ impl Client {
         extent: Extent,
     ) -> Result<ObjectState, Errno> {
         let cookie = LockCookie(cookie);
-        let reply = self.peer.call(&Enqueue { object, laid: 0, cookie, mode, extent, kept: false }).await?;
+        let reply =
+            self.peer.call(&Enqueue { object, laid: 0, cookie, mode, extent, persistent: false }).await?;
         if reply.granted {
             return Ok(reply.state);
         }
@@ -145,7 +146,8 @@ impl Client {
     ) -> Result<ObjectState, Errno> {
         loop {
             let until = self.ctx.now() + std::time::Duration::from_secs(1);
-            let request = Enqueue { object, laid: 0, cookie: LockCookie(cookie), mode, extent, kept: false };
+            let request =
+                Enqueue { object, laid: 0, cookie: LockCookie(cookie), mode, extent, persistent: false };
             let reply = self.peer.call(&request).await?;
             if reply.granted {
                 return Ok(reply.state);

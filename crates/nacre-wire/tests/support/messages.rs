@@ -232,7 +232,7 @@ messages! {
         SyncObject = SyncObject { object: object(), laid: 2 };
         Enqueue = Enqueue {
             object: object(), laid: 2, cookie: LockCookie(1), mode: LockMode::Pw, extent: Extent::new(0, u64::MAX),
-            kept: true,
+            persistent: true,
         };
         Cancel = Cancel { object: object(), cookie: LockCookie(1) };
         Reserve = Reserve { objects: 1000 };

@@ -346,7 +346,7 @@ class Client:
         """Enqueues a lock on a range of an object: its cookie, and whether it was granted at once."""
         ost, request = self._object(entry, stripe)
         self.next_cookie += 1
-        request |= dict(cookie=self.next_cookie, mode=mode, extent=dict(start=start, end=end), kept=False)
+        request |= dict(cookie=self.next_cookie, mode=mode, extent=dict(start=start, end=end), persistent=False)
         return self.next_cookie, ost.call("Enqueue", request)["granted"]
 
     def unlock(self, entry, stripe, cookie):

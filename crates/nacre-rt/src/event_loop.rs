@@ -8,6 +8,7 @@
 //! pause, the next loop watches them too (EPOLLEXCLUSIVE, its own descriptor); a helper that is woken while loop 0
 //! sleeps stops watching, because an unneeded second reader costs wake-ups.
 
+use crate::idle_poll::IdlePoll;
 use crate::island::IslandRef;
 use crate::listen::{Accepting, Listener};
 use crate::node::{Node, RtError, Shared, Source, SourceId, SourceState};
@@ -159,6 +160,7 @@ pub(crate) fn run(node: &Node, index: usize) {
         swept: clock::now(),
         busy_since: clock::now(),
         needless: 0,
+        idle_poll: IdlePoll::new(shared.config.idle_poll),
     };
     let mut events = Vec::with_capacity(EVENTS_PER_TURN);
     while !shared.is_stopping() {
@@ -190,6 +192,7 @@ struct EventLoop<'a> {
     /// End of the last pause in the kernel.
     busy_since: Instant,
     needless: u32,
+    idle_poll: IdlePoll,
 }
 
 impl EventLoop<'_> {
@@ -221,7 +224,7 @@ impl EventLoop<'_> {
             // Writes of threads that could not yet see the sleep are seen here.
             let inbox_empty = self.handle.inbox.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
             if inbox_empty && !self.shared.is_stopping() && self.earliest_deadline() >= until {
-                left = Duration::from_nanos(until.saturating_sub(before.0));
+                left = self.idle_poll.bound(Duration::from_nanos(until.saturating_sub(before.0)));
             }
         }
         events.clear();
@@ -238,6 +241,9 @@ impl EventLoop<'_> {
         let after = clock::now();
         if after - before >= PAUSE_MIN {
             self.busy_since = after;
+            if self.idle_poll.slept(after - before) {
+                self.shared.stats.idle_polls.add(1);
+            }
         }
     }
 

@@ -17,6 +17,7 @@ mod driver;
 mod entry;
 mod event_loop;
 mod gate;
+mod idle_poll;
 mod io;
 mod island;
 mod listen;

@@ -53,6 +53,8 @@ pub struct Config {
     pub stall_max: Duration,
     /// A further loop helps with the front ends' descriptors once the first was busy for so long.
     pub help_after: Duration,
+    /// On small virtual machines, keeps idle CPUs from halting while loops are woken in quick succession.
+    pub idle_poll: bool,
 }
 impl Default for Config {
     fn default() -> Self {
@@ -71,6 +73,7 @@ impl Default for Config {
             handshake_max: Duration::from_secs(5),
             stall_max: Duration::from_secs(30),
             help_after: Duration::from_micros(100),
+            idle_poll: false,
         }
     }
 }

@@ -96,6 +96,8 @@ counters! {
     loop_wakeups,
     /// Returns of a loop from the kernel.
     loop_turns,
+    /// Times that a loop began to keep idle CPUs from halting.
+    idle_polls,
     /// Store operations executed in place by the thread that left the island.
     io_inline,
     /// Store operations executed by an I/O thread.

@@ -17,7 +17,9 @@ use std::process::ExitCode;
                   binary, no kernel module.\n\nStart here:  nacre up /mnt/nacre",
     after_help = "Exit status: 0 done, 1 failed (the message says what to do) or output lost, 2 wrong usage;\n\
                   `status` has more.\n\
-                  Processes are found through /run/nacre (NACRE_RUN_DIR overrides). Logs: NACRE_LOG=debug|info|warn.",
+                  Processes are found through /run/nacre (NACRE_RUN_DIR overrides). Logs: NACRE_LOG=debug|info|warn.\n\
+                  On small virtual machines idle CPUs poll instead of halting while a process of nacre is busy\n\
+                  (NACRE_IDLE_POLL=no: they halt).",
     arg_required_else_help = true
 )]
 pub(crate) struct Cli {

@@ -84,7 +84,8 @@ impl Process {
             reopen: kind == ProcessKind::Up,
         });
         let on_end = targets.clone();
-        let node = Node::start(Config { loops: LOOPS, ..config }, move |node, island, reason| {
+        let idle_poll = std::env::var_os("NACRE_IDLE_POLL").is_none_or(|word| word != "no");
+        let node = Node::start(Config { loops: LOOPS, idle_poll, ..config }, move |node, island, reason| {
             on_end.ended(node, island, reason)
         })?;
         let socket = registry::own_socket()?;

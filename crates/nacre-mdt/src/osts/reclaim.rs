@@ -98,11 +98,24 @@ impl Mdt {
         }
         // For a round that waits already; later ones see that somebody waits.
         self.core().osd.request_commit();
-        ost.hurrying.set(ost.hurrying.get() + 1);
+        let _hurrying = Hurrying::new(ost);
         while ost.destroyed_to.get() < asked && ost.owes_destroys() && self.core().ctx.now() < until {
             let _executed = self.core().ctx.timeout(until, ost.destroyed.wait()).await;
         }
-        ost.hurrying.set(ost.hurrying.get() - 1);
         Ok(true)
+    }
+}
+
+/// A caller waits for the destroys of an OST, as long as this value exists; the caller may end in the middle of the wait.
+struct Hurrying<'a>(&'a Ost);
+impl<'a> Hurrying<'a> {
+    fn new(ost: &'a Ost) -> Self {
+        ost.hurrying.set(ost.hurrying.get() + 1);
+        Self(ost)
+    }
+}
+impl Drop for Hurrying<'_> {
+    fn drop(&mut self) {
+        self.0.hurrying.set(self.0.hurrying.get() - 1);
     }
 }

@@ -209,12 +209,10 @@ impl<S: Service> Inner<S> {
     ) -> Result<Reply, Errno> {
         match request.opcode {
             Opcode::Statfs => Ok(Reply::of(&Box::pin(service.clone().statfs()).await?)),
-            Opcode::Sync => {
-                Box::pin(service.clone().sync()).await?;
-                Box::pin(core.osd.commit(core.osd.last_transno())).await?;
-                Ok(Reply::of(&Empty {}))
-            }
-            Opcode::Commit => {
+            Opcode::Sync | Opcode::Commit => {
+                if request.opcode == Opcode::Sync {
+                    Box::pin(service.clone().sync()).await?;
+                }
                 Box::pin(core.osd.commit(core.osd.last_transno())).await?;
                 Ok(Reply::of(&Empty {}))
             }

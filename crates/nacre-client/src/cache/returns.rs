@@ -1,9 +1,9 @@
-//! The return of locks: the kernel forgets what it was given under them, the opens made under them are reported, and only then
-//! they are given back to the MDT.
+//! The return of locks to the MDT: first the kernel forgets what it was given under them, then the opens made under them
+//! are reported, and then the locks are given back.
 //!
-//! One task per MDT does this, in order: what has ended while it waits for the kernel or for the MDT goes together in its next
-//! round. So a lock is never returned while an earlier round still has the kernel forget what rests on it. After a restart
-//! of the MDT, it is told that this mount and its kernel rely on no lock of an earlier start any more.
+//! One task per MDT does this in rounds. Locks that end during a round are returned by the next round, all together,
+//! so a lock is never returned while the kernel still forgets what depends on it. After a restart of the MDT, the task
+//! reports that this mount and its kernel rely on no lock of an earlier start any more.
 
 use crate::cache::kernel::Stale;
 use alloc::vec::Vec;

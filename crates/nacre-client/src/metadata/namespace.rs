@@ -33,9 +33,10 @@ impl Client {
                     Some(Found::NotThere) => return Err(Errno::ENOENT),
                     None => mdt.read_name(&Lookup { parent, name }).await?,
                 };
-                match self.resolve(reply.clone()).await {
-                    // Who asks for the size gets the error. The name leads to the file all the same: it can be removed.
-                    Err(Errno::EIO) => Ok(ResolvedInode::of(&reply)),
+                let without_size = ResolvedInode::of(&reply);
+                match self.resolve(reply).await {
+                    // A caller that asks for the size gets the error. The name still leads to the file: it can be removed.
+                    Err(Errno::EIO) => Ok(without_size),
                     resolved => resolved,
                 }
             }

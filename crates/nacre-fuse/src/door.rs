@@ -1,26 +1,24 @@
-//! The dispatcher: one reply per request, and a task for each request that waits.
+//! The door: one reply per request, and a task for each request that waits.
 //!
 //! Invariants: every request that wants a reply gets exactly one; after a panic in one request its caller gets EIO, the
 //! panic is logged, and the mount continues; a request in progress is indexed by its number until its reply has been
 //! pushed, so that INTERRUPT finds it. Replies that need no file system are sent without a task.
 //!
-//! Not here: the operations (`handlers`), signals (`interrupt.rs`), reading and writing the device (`device.rs`).
+//! Not here: which operation serves a request (`dispatch.rs`), the operations (`handlers`), signals (`interrupt.rs`), reading and writing the device (`device.rs`).
 
 use crate::abi::{InHeader, op};
-use crate::handlers::{attrs, data, dirs, locks, names, xattrs};
-use crate::holders::{Looked, Looks, changes};
-use crate::interrupt::Interrupted;
+use crate::holders::{Looks, changes};
 use crate::kernel_cache::{Grant, KernelDoor, KernelEvent, Order, Surroundings};
 use crate::moved::Moved;
 use crate::ops::Ops;
 use crate::reply::{Body, FuseReply};
 use crate::request::FuseRequest;
 use crate::stats::{OpStats, Served};
-use crate::uring::{Ticket, Transport};
+use crate::uring::hub::Ticket;
+use crate::uring::transport::Transport;
 use nacre_client::{Attach, KernelCache as _, Stale};
 use nacre_node::{Ctx, Effect, Promise, TaskId};
 use nacre_types::{Errno, Fid, Instant};
-use std::any::Any;
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -28,7 +26,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
-use tracing::{error, warn};
+use tracing::error;
 
 /// Result of a handler.
 pub(crate) type Reply = Result<Body, Errno>;
@@ -39,7 +37,7 @@ pub enum FuseEffect {
     Reply(FuseReply),
     /// Progress of the first connection to the servers.
     Attach(Attach),
-    /// Asks for the reason of a caller's interrupt; [`Interrupted`] comes back if its call is to end.
+    /// Asks for the reason of a caller's interrupt; [`crate::Interrupted`] comes back if its call is to end.
     LookAtCaller { unique: u64, pid: u32 },
     /// Asks for the process of a caller and which of these files it has open: `Looked` comes back.
     LookAtFiles { unique: u64, pid: u32, files: Vec<Fid> },
@@ -145,92 +143,33 @@ impl<O: Ops> Door<O> {
         self.running.borrow().values().take(LINES_MAX).map(line).collect()
     }
 
-    /// Handles an [`Event::Door`](nacre_node::Event::Door): a request, or a result from the front end.
-    pub fn event(self: &Rc<Self>, item: Box<dyn Any + Send>) {
-        let item = match item.downcast::<FuseRequest>() {
-            Ok(request) => return self.handle(*request),
-            Err(item) => item,
-        };
-        let item = match item.downcast::<Looked>() {
-            Ok(looked) => return self.looked(*looked),
-            Err(item) => item,
-        };
-        let item = match item.downcast::<CallBytes>() {
-            Ok(call) => return self.call_looked_at(*call),
-            Err(item) => item,
-        };
-        let item = match item.downcast::<KernelEvent>() {
-            Ok(event) => {
-                if let KernelEvent::Link(link) = &*event {
-                    self.moved().set_forgotten(link.forgotten().clone());
-                }
-                return self.kernel.event(*event);
-            }
-            Err(item) => item,
-        };
-        match item.downcast::<Interrupted>().map_err(|item| item.downcast::<Transport>()) {
-            Ok(interrupted) => self.interrupted(*interrupted),
-            Err(Ok(transport)) => *self.transport.borrow_mut() = transport.to_string(),
-            Err(Err(_)) => warn!("a bug: a mount got an event that is not a request of the kernel"),
+    /// Handles an event of the kernel's caches.
+    pub(crate) fn kernel_event(&self, event: KernelEvent) {
+        if let KernelEvent::Link(link) = &event {
+            self.moved().set_forgotten(link.forgotten().clone());
         }
+        self.kernel.event(event);
+    }
+    pub(crate) fn set_transport(&self, transport: &Transport) {
+        *self.transport.borrow_mut() = transport.to_string();
     }
     /// The transport of requests, for people; empty before the mount.
     pub fn transport(&self) -> String {
         self.transport.borrow().clone()
     }
 
-    /// Accepts a request. Its reply is pushed as [`FuseEffect::Reply`], in this visit or a later one.
-    pub fn handle(self: &Rc<Self>, mut request: FuseRequest) {
+    /// Before a request is handled: its caller has got earlier replies, and its inode may have moved.
+    pub(crate) fn accept(&self, request: &mut FuseRequest) {
         self.kernel.settle(request.header.pid);
         request.resolve(&self.moved.borrow());
-        match request.opcode() {
-            op::LOOKUP => self.run(request, names::lookup),
-            op::GETATTR => self.run(request, attrs::getattr),
-            op::STATX => self.run(request, attrs::statx),
-            op::SETATTR => self.run(request, attrs::setattr),
-            op::STATFS => self.run(request, attrs::statfs),
-            op::READLINK => self.run(request, names::readlink),
-            op::SYMLINK => self.run(request, names::symlink),
-            op::MKNOD => self.run(request, names::mknod),
-            op::MKDIR => self.run(request, names::mkdir),
-            op::CREATE => self.run(request, names::create),
-            op::LINK => self.run(request, names::link),
-            op::UNLINK => self.run(request, names::unlink),
-            op::RMDIR => self.run(request, names::rmdir),
-            op::RENAME => self.run(request, names::rename),
-            op::RENAME2 => self.run(request, names::rename2),
-            op::OPEN => self.run(request, data::open),
-            op::READ => self.run(request, data::read),
-            op::WRITE => self.run(request, data::write),
-            op::FLUSH => self.run(request, data::flush),
-            op::RELEASE => self.run(request, data::release),
-            op::FSYNC | op::FSYNCDIR => self.run(request, data::fsync),
-            op::FALLOCATE => self.run(request, data::fallocate),
-            op::READDIR => self.run(request, dirs::readdir),
-            op::READDIRPLUS => self.run(request, dirs::readdirplus),
-            op::GETXATTR => self.run(request, xattrs::getxattr),
-            op::SETXATTR => self.run(request, xattrs::setxattr),
-            op::LISTXATTR => self.run(request, xattrs::listxattr),
-            op::REMOVEXATTR => self.run(request, xattrs::removexattr),
-            op::GETLK => self.run(request, locks::getlk),
-            op::SETLK => self.run(request, locks::setlk),
-            op::SETLKW => self.run(request, locks::setlkw),
-            op::INTERRUPT => self.interrupt(&request),
-            op::OPENDIR => self.run(request, dirs::opendir),
-            op::RELEASEDIR => self.run(request, dirs::releasedir),
-            op::DESTROY => self.reply(&request, Ok(Body::empty())),
-            // No reply. The front end keeps FORGETs for `moved.rs`.
-            op::FORGET | op::BATCH_FORGET | op::NOTIFY_REPLY => {}
-            op::IOCTL => self.reply(&request, Err(Errno::ENOTTY)),
-            // The kernel does not send the request again and uses a fallback: access by mode bits, copies by read and
-            // write, O_TMPFILE refused with EOPNOTSUPP, SEEK_HOLE finds the end.
-            _ => self.reply(&request, Err(Errno::ENOSYS)),
-        }
     }
 
     /// Handles a request: at once if nothing has to be waited for, else in a task.
-    fn run<F>(self: &Rc<Self>, request: FuseRequest, handler: impl FnOnce(Rc<Self>, Rc<FuseRequest>) -> F)
-    where
+    pub(crate) fn run<F>(
+        self: &Rc<Self>,
+        request: FuseRequest,
+        handler: impl FnOnce(Rc<Self>, Rc<FuseRequest>) -> F,
+    ) where
         F: Future<Output = Reply> + 'static,
     {
         let request = Rc::new(request);
@@ -312,7 +251,7 @@ impl<O: Ops> Door<O> {
         self.ctx.push(Effect::Door(Box::new(FuseEffect::LookAtCall { unique, pid })));
         reply.await.flatten()
     }
-    fn call_looked_at(&self, CallBytes { unique, bytes }: CallBytes) {
+    pub(crate) fn call_looked_at(&self, CallBytes { unique, bytes }: CallBytes) {
         let promise = self.calls.borrow_mut().remove(&unique);
         if let Some(promise) = promise {
             promise.fulfil(bytes);
@@ -385,6 +324,8 @@ mod tests {
     use crate::abi::{self, Field, InterruptIn};
     use crate::caller::Reason::{self, Asked, Ends};
     use crate::device::Channel;
+    use crate::holders::Looked;
+    use crate::interrupt::Interrupted;
     use bytes::Bytes;
     use nacre_client::{ReaddirPage, ResolvedInode};
     use nacre_node::{WaitList, visit};

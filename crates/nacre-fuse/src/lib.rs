@@ -16,6 +16,7 @@ mod call;
 mod caller;
 mod client_ops;
 mod device;
+mod dispatch;
 mod door;
 mod front;
 mod gate;

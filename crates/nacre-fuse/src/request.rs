@@ -9,7 +9,7 @@ use crate::caller;
 use crate::device::Channel;
 use crate::moved::Moved;
 use crate::reply::{Body, FuseReply};
-use crate::uring::Ticket;
+use crate::uring::hub::Ticket;
 use crate::virtual_xattr::VirtualName;
 use bytes::Bytes;
 use nacre_types::{Caller, Errno, Fid};

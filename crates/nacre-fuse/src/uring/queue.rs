@@ -2,8 +2,7 @@
 //!
 //! One turn: decided replies become commits; the ring is entered once, which submits them and waits; new requests are
 //! delivered to the mount's island. A reply that is decided on another thread (after a sync, or on a server's reply) is
-//! posted and the thread is woken, at most once per sleep: the kernel takes a reply only from the thread that owns the
-//! slot.
+//! posted (`hub.rs`).
 //!
 //! **Held requests.** A request that waits (for a lock, for its servers) keeps its slot, and the kernel assigns a slot
 //! to a request only at its creation or when another one is committed. So when every slot of a queue is held, new ones
@@ -16,6 +15,7 @@
 //! **Signals.** The kernel sends no INTERRUPT for a signal that came before the request had reached us. So a lock
 //! that begins to wait is looked at once: if a signal is pending for its caller then, it is interrupted here.
 
+use super::hub::{Hub, Post, Ticket};
 use super::ring::{Completion, Ring, WAKE};
 use super::slots::{ENTRY_AT, HEADER_BYTES, OPERATION_AT, PAYLOAD_BYTES};
 use crate::abi::{self, Field, InHeader, OutHeader, UringEntry, op};
@@ -23,18 +23,14 @@ use crate::buffers::BufferPool;
 use crate::caller;
 use crate::device::Channel;
 use crate::front::FuseSource;
-use crate::gate::Terms;
 use crate::request::FuseRequest;
 use bytes::Bytes;
 use nacre_node::Event;
 use nacre_rt::{Node, Server};
 use nacre_types::Errno;
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::OwnedFd;
 use std::collections::BTreeSet;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use tracing::{debug, error, warn};
 
@@ -48,86 +44,6 @@ const SLOTS_RESERVED: usize = 64;
 const WARM_SLOTS: u32 = 16;
 /// Unlike any number that the kernel gives to a request.
 const KICK: u64 = 1 << 62;
-
-/// A message of another thread to the thread of a ring.
-enum Post {
-    Reply(Reply),
-    /// A lock request of the process `pid` begins to wait.
-    Waits {
-        slot: u32,
-        commit_id: u64,
-        pid: u32,
-    },
-}
-
-struct Reply {
-    slot: u32,
-    commit_id: u64,
-    /// With its header.
-    head: Vec<u8>,
-    bulk: Vec<Bytes>,
-    terms: Option<Box<Terms>>,
-}
-
-/// The shared part of a ring.
-pub(super) struct Hub {
-    posts: Mutex<Vec<Post>>,
-    /// The thread is in the kernel or about to go there; the thread that clears this wakes it.
-    sleeps: AtomicBool,
-    wake: OwnedFd,
-    stopping: AtomicBool,
-    /// The kernel has released the mount.
-    gone: AtomicBool,
-}
-impl Hub {
-    fn new() -> rustix::io::Result<Self> {
-        Ok(Self {
-            posts: Mutex::default(),
-            sleeps: AtomicBool::new(false),
-            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            stopping: AtomicBool::new(false),
-            gone: AtomicBool::new(false),
-        })
-    }
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Post>> {
-        self.posts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-    fn post(&self, post: Post) {
-        self.lock().push(post);
-        self.rouse();
-    }
-    fn rouse(&self) {
-        // SeqCst: the sleeping thread publishes its sleep and then reads what was just written here.
-        if self.sleeps.swap(false, Ordering::SeqCst)
-            && let Err(error) = rustix::io::write(&self.wake, &1u64.to_ne_bytes())
-        {
-            error!(%error, "cannot wake the thread of a ring");
-        }
-    }
-    pub(super) fn mount_is_gone(&self) {
-        self.gone.store(true, Ordering::SeqCst);
-        self.rouse();
-    }
-}
-
-/// The destination of the reply to a request from a ring.
-#[derive(Clone)]
-pub struct Ticket {
-    hub: Arc<Hub>,
-    slot: u32,
-    commit_id: u64,
-}
-impl Ticket {
-    pub(crate) fn reply(&self, head: Vec<u8>, bulk: Vec<Bytes>, terms: Option<Box<Terms>>) {
-        let Self { slot, commit_id, .. } = *self;
-        self.hub.post(Post::Reply(Reply { slot, commit_id, head, bulk, terms }));
-    }
-    /// The request waits for a lock.
-    pub(crate) fn waits(&self, pid: u32) {
-        let Self { slot, commit_id, .. } = *self;
-        self.hub.post(Post::Waits { slot, commit_id, pid });
-    }
-}
 
 /// One queue of the connection: that of one CPU.
 #[derive(Clone, Copy)]
@@ -209,8 +125,7 @@ impl Server for RingServer {
         turns.source.end();
     }
     fn stop(&self) {
-        self.hub.stopping.store(true, Ordering::SeqCst);
-        self.hub.rouse();
+        self.hub.stop();
     }
 }
 
@@ -248,7 +163,7 @@ impl Turns<'_> {
     fn run(&mut self) -> io::Result<()> {
         let Some(fd) = self.channel.poll_fd() else { return Ok(()) };
         self.ring.enable(fd)?;
-        self.ring.watch(&self.hub.wake)?;
+        self.ring.watch(self.hub.wake_fd())?;
         for queue in 0..self.queues.len() {
             // A queue of an offline CPU needs one slot, because the kernel requires one.
             let count = if queue == 0 { SLOTS_AT_FIRST } else { 1 };
@@ -259,7 +174,7 @@ impl Turns<'_> {
             self.feed_starved()?;
             let wait = self.node.work() && self.kicked.is_empty() && self.may_sleep();
             let entered = self.ring.enter(wait);
-            self.hub.sleeps.store(false, Ordering::SeqCst);
+            self.hub.end_sleep();
             entered?;
             self.take_completions()?;
             if self.is_over() {
@@ -270,13 +185,10 @@ impl Turns<'_> {
 
     /// Publishes that the thread sleeps, unless there is work.
     fn may_sleep(&self) -> bool {
-        self.hub.sleeps.store(true, Ordering::SeqCst);
-        // Writes of threads that could not yet see the sleep are seen here.
-        self.hub.lock().is_empty() && !self.is_over()
+        self.hub.begin_sleep() && !self.is_over()
     }
     fn is_over(&self) -> bool {
-        self.hub.stopping.load(Ordering::SeqCst)
-            || (self.hub.gone.load(Ordering::SeqCst) && self.queues.iter().all(|q| q.free == 0))
+        self.hub.is_stopping() || (self.hub.is_gone() && self.queues.iter().all(|q| q.free == 0))
     }
 
     // ---- completions
@@ -287,10 +199,9 @@ impl Turns<'_> {
         // Bounded by the number of slots: one command per slot at a time.
         while let Some(Completion { user_data, result, more }) = self.ring.completion() {
             if user_data == WAKE {
-                let mut count = [0; 8];
-                let _spurious = rustix::io::read(&self.hub.wake, &mut count);
+                self.hub.clear_wake();
                 if !more {
-                    self.ring.watch(&self.hub.wake)?;
+                    self.ring.watch(self.hub.wake_fd())?;
                 }
                 continue;
             }
@@ -327,7 +238,7 @@ impl Turns<'_> {
         match error {
             // The end of the mount.
             rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED | rustix::io::Errno::CANCELED => {
-                self.hub.gone.store(true, Ordering::SeqCst);
+                self.hub.mount_is_gone();
             }
             // The kernel had already abandoned the request.
             rustix::io::Errno::NOENT => debug!(slot, "the kernel did not know the request of a reply"),
@@ -375,7 +286,7 @@ impl Turns<'_> {
         if full && request.opcode == op::SETLKW {
             return self.reply(slot, &plain(request.unique, -Errno::ENOLCK.0), &[]);
         }
-        let ticket = Ticket { hub: self.hub.clone(), slot, commit_id: entry.commit_id };
+        let ticket = Ticket::new(self.hub.clone(), slot, entry.commit_id);
         match FuseRequest::parse(data, ticket) {
             Ok(request) => {
                 let request = request.with_callers_groups();
@@ -392,28 +303,28 @@ impl Turns<'_> {
     // ---- replies
 
     fn take_posts(&mut self) -> io::Result<()> {
-        let posts = std::mem::take(&mut *self.hub.lock());
+        let posts = self.hub.take_posts();
         let gate = posts.iter().find_map(|post| match post {
-            Post::Reply(Reply { terms: Some(terms), .. }) => Some(terms.gate().clone()),
+            Post::Reply { terms: Some(terms), .. } => Some(terms.gate().clone()),
             _ => None,
         });
         let pass = gate.as_ref().map(|gate| gate.pass());
         let mut written = Vec::new();
         for post in posts {
             match post {
-                Post::Reply(mut a) if self.holds(a.slot, a.commit_id) => {
-                    if let (Some(terms), Some(pass)) = (&a.terms, &pass) {
-                        terms.apply(pass, &mut a.head, nacre_rt::now());
+                Post::Reply { slot, commit_id, mut head, bulk, terms } if self.holds(slot, commit_id) => {
+                    if let (Some(terms), Some(pass)) = (&terms, &pass) {
+                        terms.apply(pass, &mut head, nacre_rt::now());
                     }
-                    self.reply(a.slot, &a.head, &a.bulk)?;
-                    written.extend(a.terms);
+                    self.reply(slot, &head, &bulk)?;
+                    written.extend(terms);
                 }
                 Post::Waits { slot, commit_id, pid } if self.holds(slot, commit_id) => {
                     if caller::has_signal(pid) {
                         self.interrupt(commit_id);
                     }
                 }
-                Post::Reply(_) | Post::Waits { .. } => {}
+                Post::Reply { .. } | Post::Waits { .. } => {}
             }
         }
         if pass.is_some() {
@@ -478,7 +389,7 @@ impl Turns<'_> {
     fn feed_starved(&mut self) -> io::Result<()> {
         for index in 0..self.queues.len() {
             let Some(&Queue { slots, free, slots_max, .. }) = self.queues.get(index) else { continue };
-            if free == 0 && slots < slots_max && !self.hub.gone.load(Ordering::SeqCst) {
+            if free == 0 && slots < slots_max && !self.hub.is_gone() {
                 self.grow(index, slots.max(SLOTS_AT_FIRST).min(slots_max - slots))?;
             }
             let Some(queue) = self.queues.get_mut(index) else { continue };

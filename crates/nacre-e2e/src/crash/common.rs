@@ -3,7 +3,7 @@
 //! A request that is executed twice is seen here: a second O_EXCL create of a file fails although no worker has won it; an
 //! append that is repeated is in the file twice.
 
-use super::Shared;
+use super::shared::Shared;
 use super::worker::{Io, Rng, read};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};

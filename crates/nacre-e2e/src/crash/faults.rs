@@ -2,8 +2,9 @@
 
 use super::cluster::{Cluster, MDT, MOUNTS, SERVERS, START_TIMEOUT};
 use super::report::{Happened, Report};
+use super::shared::Shared;
 use super::worker::{Io, Rng};
-use super::{Options, Shared, show_output};
+use super::{Options, show_output};
 use crate::shell::run as sh;
 use anyhow::{Context as _, Result, bail};
 use nacre_testkit::wait::pause;
@@ -11,7 +12,6 @@ use rustix::fs::{FlockOperation, fcntl_lock};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
@@ -97,7 +97,7 @@ impl<'a> Faults<'a> {
         })
     }
     pub(super) fn report(self) -> Report {
-        let slow = self.shared.slow.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let slow = self.shared.slow();
         Report::new(self.happened, &slow, self.kills)
     }
 
@@ -156,7 +156,7 @@ impl<'a> Faults<'a> {
             began.duration_since(self.began).as_secs_f64(),
             over.duration_since(began).as_secs_f64(),
             recovery.as_secs_f64(),
-            self.shared.operations.load(std::sync::atomic::Ordering::Relaxed),
+            self.shared.operations(),
         );
         if let Some((theirs, killed)) = self.held.take().filter(|_| self.rng.below(2) == 0) {
             self.lock_goes(&theirs, killed);

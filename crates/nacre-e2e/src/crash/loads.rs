@@ -2,7 +2,8 @@
 //!
 //! A program on a mount that was killed may fail, but changes acknowledged before stay. Any other failure is a violation.
 
-use super::{START_TIMEOUT, Shared};
+use super::cluster::START_TIMEOUT;
+use super::shared::Shared;
 use crate::shell::{output, root, run as sh};
 use anyhow::Result;
 use nacre_testkit::wait::pause;
@@ -11,7 +12,6 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ fn program(shared: &Shared, command: &mut Command) -> Result<Ended> {
                 false => Ended::Badly(format!("{}: {} {}", out.status, text(&out.stdout), text(&out.stderr))),
             });
         }
-        if shared.stop.load(Ordering::Relaxed) {
+        if shared.is_over() {
             let since = *over.get_or_insert_with(Instant::now);
             if since.elapsed() > START_TIMEOUT {
                 child.kill()?;
@@ -75,7 +75,7 @@ impl<'a> Step<'a> {
     /// Waits until the mounts are there.
     fn new(shared: &'a Shared, name: &'static str, mounts: &'static [usize]) -> Self {
         let look = || mounts.iter().map(|m| shared.mount_stands(*m)).collect::<Vec<_>>();
-        while look().contains(&None) && !shared.stop.load(Ordering::Relaxed) {
+        while look().contains(&None) && !shared.is_over() {
             pause(Duration::from_millis(20));
         }
         Self { shared, name, mounts, began: look() }
@@ -93,7 +93,7 @@ impl<'a> Step<'a> {
         }
         match ended {
             Ok(Ended::Well(text)) => {
-                self.shared.operations.fetch_add(1, Ordering::Relaxed);
+                self.shared.add_operations(1);
                 Some(text)
             }
             Ok(Ended::Badly(text)) => {
@@ -125,7 +125,7 @@ pub(super) fn untar(shared: &Shared, places: &Places) -> Result<()> {
     sh(tar.args(["crates", "docs", "xtask"]))?;
     let files = output(Command::new("tar").arg("tf").arg(&archive))?.lines().count();
     for round in 0_u64.. {
-        if shared.stop.load(Ordering::Relaxed) {
+        if shared.is_over() {
             break;
         }
         let (from, to) = if round % 2 == 0 { (0, 1) } else { (1, 0) };
@@ -139,7 +139,7 @@ pub(super) fn untar(shared: &Shared, places: &Places) -> Result<()> {
         }
         let unpacked = step.run(Command::new("tar").arg("xf").arg(&archive).arg("-C").arg(&here)).is_some();
         if unpacked && step.run(Command::new("tar").arg("df").arg(&archive).arg("-C").arg(&there)).is_some() {
-            shared.operations.fetch_add(2 * files as u64, Ordering::Relaxed);
+            shared.add_operations(2 * files as u64);
         }
         // Files that a killed mount has left half written must be removable like all others.
         let step = Step::new(shared, "untar", &[0, 1]);
@@ -164,7 +164,7 @@ pub(super) fn git(shared: &Shared, places: &Places) -> Result<()> {
     sh(Command::new("git").args(["init", "--quiet"]).arg(&here).env("HOME", home))?;
     let mut committed: Option<u64> = None;
     for number in 1_u64.. {
-        if shared.stop.load(Ordering::Relaxed) {
+        if shared.is_over() {
             break;
         }
         let step = Step::new(shared, "git", &[1]);
@@ -207,7 +207,7 @@ pub(super) fn git(shared: &Shared, places: &Places) -> Result<()> {
 /// middle of this, too.
 fn clear_locks(shared: &Shared, here: &Path, git: &impl Fn(&Path, &[&str]) -> Command) {
     const LOCKS: [&str; 4] = ["index.lock", "HEAD.lock", "refs/heads/master.lock", "refs/heads/main.lock"];
-    while !shared.stop.load(Ordering::Relaxed) {
+    while !shared.is_over() {
         let step = Step::new(shared, "git", &[1]);
         for lock in LOCKS {
             match fs::remove_file(here.join(".git").join(lock)) {
@@ -280,7 +280,7 @@ impl Bank {
         let mounts: &'static [usize] = if mount == 0 { &[0] } else { &[1] };
         let file = places.mounts[mount].join("bank.db");
         let mut next = 0;
-        while !shared.stop.load(Ordering::Relaxed) {
+        while !shared.is_over() {
             let step = Step::new(shared, "sqlite", mounts);
             // Nothing that the other mount suffers may fail here: a writer that was evicted does not remove our journal.
             let mut command = Self::python(BANK, &file, &[mount as u64, next]);
@@ -292,7 +292,7 @@ impl Bank {
             {
                 if let Ok(n) = line?.parse() {
                     self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner).insert((mount, n));
-                    shared.operations.fetch_add(5, Ordering::Relaxed);
+                    shared.add_operations(5);
                 }
             }
             let status = child.wait()?;

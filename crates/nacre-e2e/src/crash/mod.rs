@@ -10,6 +10,7 @@ mod common;
 mod faults;
 mod loads;
 mod report;
+mod shared;
 mod worker;
 
 use crate::system::binary;
@@ -20,10 +21,9 @@ use faults::{Fault, Faults};
 use loads::{Bank, Places};
 use nacre_testkit::wait::pause;
 use report::Report;
+use shared::Shared;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 pub(crate) use worker::Rng;
 use worker::Worker;
@@ -33,10 +33,6 @@ const WORKERS: u64 = 3;
 /// Of the measurement of pauses: on one mount, a directory each, at this round trip.
 const PAUSE_WORKERS: u64 = 16;
 const PAUSE_ONE_WAY_US: u64 = 500;
-/// Violations that are printed in full.
-const TOLD_MAX: usize = 20;
-/// Calls that took less are not looked at for pauses.
-const PAUSE_MIN: Duration = Duration::from_millis(50);
 
 /// How long, and which faults and loads.
 #[derive(clap::Args, Debug)]
@@ -78,58 +74,6 @@ pub(crate) enum Load {
     Untar,
     Git,
     Sqlite,
-}
-
-/// State shared by loads and faults.
-pub(crate) struct Shared {
-    stop: AtomicBool,
-    operations: AtomicU64,
-    /// Calls that a mount's fault has interrupted.
-    interrupted: AtomicU64,
-    /// Per mount: begin and end of its faults; odd while it is away, or its calls may fail.
-    mount_faults: [AtomicU64; MOUNTS],
-    violations: Mutex<Vec<String>>,
-    /// Calls of workers that took long.
-    slow: Mutex<Vec<(Instant, Instant)>>,
-}
-impl Shared {
-    fn new() -> Self {
-        Self {
-            stop: AtomicBool::new(false),
-            operations: AtomicU64::new(0),
-            interrupted: AtomicU64::new(0),
-            mount_faults: [AtomicU64::new(0), AtomicU64::new(0)],
-            violations: Mutex::default(),
-            slow: Mutex::default(),
-        }
-    }
-    fn violation(&self, text: String) {
-        let mut all = self.violations.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() < TOLD_MAX {
-            eprintln!("violation: {text}");
-        }
-        all.push(text);
-    }
-    fn violations(&self) -> Vec<String> {
-        self.violations.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-    /// A number that changes with each fault of the mount; `None` while it is away.
-    fn mount_stands(&self, mount: usize) -> Option<u64> {
-        let faults = self.mount_faults.get(mount)?.load(Ordering::SeqCst);
-        faults.is_multiple_of(2).then_some(faults)
-    }
-    fn mount_fault(&self, mount: usize) {
-        if let Some(faults) = self.mount_faults.get(mount) {
-            faults.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-    /// A worker's call has ended.
-    fn took(&self, began: Instant) {
-        let now = Instant::now();
-        if now - began >= PAUSE_MIN {
-            self.slow.lock().unwrap_or_else(PoisonError::into_inner).push((began, now));
-        }
-    }
 }
 
 /// The proxies between clients and servers.
@@ -196,7 +140,7 @@ pub fn run(options: &Options) -> Result<()> {
             }
         }
         let outcome = faults.run();
-        shared.stop.store(true, Ordering::Relaxed);
+        shared.stop();
         tell("end", places.tell_over());
         let until = Instant::now() + START_TIMEOUT + START_TIMEOUT / 2;
         while running.iter().any(|(_, r)| !r.is_finished()) && Instant::now() < until {
@@ -264,7 +208,7 @@ fn compare(
         );
     }
     if loads.contains(&Load::Meta) {
-        let interrupted = shared.interrupted.load(Ordering::Relaxed);
+        let interrupted = shared.interrupted();
         for mount in &places.mounts {
             tell("common directory", common.check(mount, shared, interrupted).map_err(Into::into));
         }
@@ -292,7 +236,7 @@ fn finish(options: &Options, mut cluster: Cluster, shared: &Shared, report: &Rep
         eprintln!("stores and logs are kept: {}", cluster.base.path().display());
     }
     drop(cluster);
-    report.show(options.json, shared.operations.load(Ordering::Relaxed), &violations);
+    report.show(options.json, shared.operations(), &violations);
     if !violations.is_empty() {
         bail!("{} violations", violations.len());
     }

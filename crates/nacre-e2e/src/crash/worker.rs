@@ -3,14 +3,13 @@
 //! An error of a call is a violation, unless the mount itself was killed or evicted while the call ran. Then the
 //! call has happened or not, as a whole; a write may have come in part. Everything that was acknowledged before stays.
 
-use super::Shared;
 use super::common::Common;
+use super::shared::Shared;
 use nacre_testkit::wait::pause;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Names a worker uses.
@@ -90,7 +89,7 @@ impl<'a> Worker<'a> {
     }
 
     pub(super) fn work(&mut self) {
-        while !self.shared.stop.load(Ordering::Relaxed) {
+        while !self.shared.is_over() {
             let Some(faults) = self.shared.mount_stands(self.mount) else {
                 pause(Duration::from_millis(20));
                 continue;
@@ -110,7 +109,7 @@ impl<'a> Worker<'a> {
                     self.relearn(&op);
                 }
             }
-            self.shared.operations.fetch_add(1, Ordering::Relaxed);
+            self.shared.add_operations(1);
         }
     }
 
@@ -271,9 +270,9 @@ impl<'a> Worker<'a> {
 
     /// The call was interrupted: it has happened or not.
     fn after_fault(&mut self, op: &Op) {
-        self.shared.interrupted.fetch_add(1, Ordering::Relaxed);
+        self.shared.add_interrupted();
         while self.shared.mount_stands(self.mount).is_none() {
-            if self.shared.stop.load(Ordering::Relaxed) {
+            if self.shared.is_over() {
                 return; // the run was given up
             }
             pause(Duration::from_millis(20));

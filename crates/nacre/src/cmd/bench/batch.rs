@@ -1,7 +1,7 @@
 //! `nacre bench md --batch N`: changes one by one and N in a request, in turn, through the client library.
 
 use super::library::Library;
-use super::md::{MdArgs, changes};
+use super::md_args::MdArgs;
 use super::report::median;
 use super::site::Site as _;
 use crate::output;
@@ -45,7 +45,7 @@ struct Report {
 }
 
 pub(super) fn run(args: &MdArgs, batch: u16) -> Result<()> {
-    let phases = changes(args)?;
+    let phases = args.changes()?;
     let mut library = Library::start(args, batch)?;
     let mut figures = vec![[Figures::default(), Figures::default()]; phases.len()];
     let bar = output::progress(u64::from(args.rounds) * 2 * phases.len() as u64, "phases");

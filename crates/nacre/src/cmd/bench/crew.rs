@@ -1,6 +1,6 @@
 //! Worker processes on one directory of any file system.
 
-use super::md::MdArgs;
+use super::md_args::MdArgs;
 use super::site::{Mdc, Site};
 use super::worker::Phase;
 use crate::cmd::lctl;

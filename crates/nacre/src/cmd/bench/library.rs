@@ -3,7 +3,7 @@
 //! The client core lives in an island of a node, as that of a mount does; orders go in through its door, and each
 //! is replied to by an effect. The tasks are in [`super::tasks`].
 
-use super::md::MdArgs;
+use super::md_args::MdArgs;
 use super::site::{Mdc, Site};
 use super::tasks::{BenchIsland, Order, Outcome, Plan, Reply};
 use super::worker::Phase;

@@ -10,6 +10,7 @@ mod crew;
 mod floor;
 mod library;
 mod md;
+mod md_args;
 mod memory;
 mod report;
 mod site;
@@ -19,6 +20,7 @@ mod tree;
 mod worker;
 
 pub(crate) use floor::{FloorArgs, run as floor};
-pub(crate) use md::{MdArgs, run as md};
+pub(crate) use md::run as md;
+pub(crate) use md_args::MdArgs;
 pub(crate) use tree::{TreeArgs, run as tree};
 pub(crate) use worker::{WorkerArgs, run as worker};

@@ -7,7 +7,7 @@
 //! cannot fill more slots than its share of changes.
 
 use super::chart;
-use super::md::{MdArgs, changes};
+use super::md_args::MdArgs;
 use super::report::median;
 use super::site::{Mdc, Site};
 use super::worker::Phase;
@@ -58,7 +58,7 @@ struct Cell {
 
 pub(super) fn run(args: &MdArgs, limits: &[u16], site: &mut dyn Site) -> Result<()> {
     ensure!(!limits.is_empty(), "--sweep needs at least one limit");
-    let phases = changes(args)?;
+    let phases = args.changes()?;
     let before = site.mdc()?;
     ensure!(
         before.named(LIMIT).next().is_some(),

@@ -16,6 +16,8 @@ const LINKS: &[(&str, &str)] = &[
     ("usr/bin/lctl", "nacre"),
     ("usr/bin/lr_reader", "nacre"),
     ("usr/sbin/mount.nacre", "../bin/nacre"),
+    // The type in the table of mounts: what `mount -o remount` looks for.
+    ("usr/sbin/mount.fuse.nacre", "../bin/nacre"),
 ];
 const COMPLETIONS: &[(&str, &str)] = &[
     ("bash", "usr/share/bash-completion/completions/nacre"),
@@ -157,6 +159,9 @@ fn use_installed() -> Result<()> {
         sh(mounting.env("NACRE_RUN_DIR", &run))?;
         fs::write(mount.join("file"), b"through mount(8)")?;
         ensure!(fs::read(mount.join("file"))? == b"through mount(8)", "the file came back different");
+        let mut remounting = Command::new("mount");
+        sh(remounting.args(["-o", "remount,ro"]).arg(&mount).env("NACRE_RUN_DIR", &run))?;
+        ensure!(fs::write(mount.join("file"), b"").is_err(), "a file of a read-only mount was written");
         sh(Command::new("umount").arg(&mount))
     })();
     let _gone = rustix::process::kill_process(

@@ -2,6 +2,7 @@
 //! the calls are in the folders of their subjects (`data`, `files`, `metadata`, `locks`).
 
 use crate::api::MountConfig;
+use crate::files::atime::AtimePolicy;
 use crate::files::lost::LostHandles;
 use crate::files::table::Files;
 use crate::locks::extents::ExtentLocks;
@@ -28,6 +29,10 @@ pub struct Client {
     pub(crate) locks: ExtentLocks,
     pub(crate) lost: LostHandles,
     pub(crate) stats: Stats,
+    /// Changes are refused and access times stay (`llite.*.read_only`).
+    read_only: Cell<bool>,
+    /// `llite.*.atime` and `llite.*.dir_atime`.
+    atime: Cell<AtimePolicy>,
     /// Last number given to a handle or a lock.
     last_number: Cell<u64>,
     me: Weak<Client>,
@@ -39,6 +44,8 @@ impl Client {
         let client = Rc::new_cyclic(|me| Client {
             ctx: ctx.clone(),
             mount: Mount::new(ctx, &config),
+            read_only: Cell::new(config.read_only),
+            atime: Cell::new(config.atime),
             config,
             files: Rc::default(),
             lost: LostHandles::default(),
@@ -167,6 +174,18 @@ impl Client {
         self.last_number.get()
     }
     pub(crate) fn check_writable(&self) -> Result<(), Errno> {
-        if self.config.read_only { Err(Errno::EROFS) } else { Ok(()) }
+        if self.is_read_only() { Err(Errno::EROFS) } else { Ok(()) }
+    }
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only.get()
+    }
+    pub(crate) fn set_read_only(&self, on: bool) {
+        self.read_only.set(on);
+    }
+    pub(crate) fn atime(&self) -> AtimePolicy {
+        self.atime.get()
+    }
+    pub(crate) fn set_atime(&self, policy: AtimePolicy) {
+        self.atime.set(policy);
     }
 }

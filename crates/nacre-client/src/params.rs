@@ -2,6 +2,7 @@
 
 use crate::api::MountConfig;
 use crate::client::Client;
+use crate::files::atime::{Atime, AtimePolicy};
 use crate::targets::imports;
 use crate::targets::mdt::Mdt;
 use crate::targets::target::Target;
@@ -20,6 +21,14 @@ pub(crate) enum Source {
     Administrator,
     /// It is permanent. It may be more than a server allows today, and holds from the connect on that allows it.
     Mgs,
+}
+
+/// The arm of a parameter about access times.
+fn arm_of<'a>(now: Atime, set: impl FnOnce(Atime) + 'a) -> Arm<'a> {
+    Arm::word(now.word(), |word| {
+        set(Atime::of_word(word).ok_or("no such access time")?);
+        Ok(())
+    })
 }
 
 impl Client {
@@ -58,6 +67,17 @@ impl Client {
         match param {
             MountParam::Stats => Arm::counters(self.stats.render(), || self.stats.clear()),
             MountParam::Uuid => Arm::shown(self.mount.uuid()),
+            MountParam::ReadOnly => Arm::switch(self.is_read_only(), |on| self.set_read_only(on)),
+            MountParam::Atime => {
+                let policy = self.atime();
+                arm_of(policy.files, move |files| self.set_atime(AtimePolicy { files, ..policy }))
+            }
+            MountParam::DirAtime => {
+                let policy = self.atime();
+                arm_of(policy.directories, move |directories| {
+                    self.set_atime(AtimePolicy { directories, ..policy });
+                })
+            }
             MountParam::DirAttrCache => Arm::switch(self.mount.caches(), |on| self.mount.set_caches(on)),
         }
     }

@@ -137,11 +137,7 @@ fn main() {
     let dir = tempfile::Builder::new().prefix("fuse-spike-").tempdir().unwrap();
     let options = MountOptions {
         source: "spike".to_owned(),
-        read_only: false,
-        no_suid: false,
-        no_dev: false,
-        no_exec: false,
-        atime: nacre_fuse::KernelAtime::default(),
+        kernel: nacre_fuse::KernelOptions::default(),
         session: SessionConfig { readdirplus: true, ..SessionConfig::default() },
     };
     let mut mounted = mount_fuse(dir.path(), &options).unwrap();

@@ -57,7 +57,8 @@ pub use interrupt::Interrupted;
 pub use island::MountIsland;
 pub use kernel_cache::Order;
 pub use mount::{
-    KernelAtime, MountError, MountOptions, Mounted, check_device, check_mount_point, mount_fuse,
+    KernelAtime, KernelOptions, MountError, MountOptions, Mounted, check_device, check_mount_point,
+    mount_fuse, remount,
 };
 pub use notify::{Batch, Done, Notification, Notifier};
 pub use ops::{OpenedFile, Ops};
@@ -65,6 +66,6 @@ pub use reply::{Body, FuseReply};
 pub use request::{Args, FuseRequest, Origin};
 pub use session::{Session, SessionConfig, SessionError};
 pub use stats::OpStats;
-pub use table::{FS_TYPE, mount_of, mount_points, mounted_type};
+pub use table::{FS_TYPE, mount_of, mount_points, mounted_type, options_of};
 pub use unmount::{Holder, Unmount, elsewhere, holders, shortened, unmount_fuse, users};
 pub use uring::{ENABLE_PATH, EnableError, Ticket, Transport, WhyDevice, enable_rings};

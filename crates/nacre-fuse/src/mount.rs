@@ -10,7 +10,7 @@ use crate::table::mounted_type;
 use crate::uring::{Rings, Transport, WhyDevice};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,12 +21,40 @@ use tracing::info;
 pub struct MountOptions {
     /// First column of `df`: the address.
     pub source: String,
-    pub read_only: bool,
-    pub no_suid: bool,
-    pub no_dev: bool,
-    pub no_exec: bool,
-    pub atime: KernelAtime,
+    /// What the kernel checks itself.
+    pub kernel: KernelOptions,
     pub session: SessionConfig,
+}
+
+/// What the kernel itself checks, and shows in the table of mounts.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct KernelOptions {
+    /// `ro`.
+    pub read_only: bool,
+    /// `nosuid`.
+    pub no_suid: bool,
+    /// `nodev`.
+    pub no_dev: bool,
+    /// `noexec`.
+    pub no_exec: bool,
+    /// Access times, for the table of mounts only.
+    pub atime: KernelAtime,
+}
+impl KernelOptions {
+    fn flags(self) -> MountFlags {
+        let mut flags = MountFlags::empty();
+        flags.set(MountFlags::RDONLY, self.read_only);
+        flags.set(MountFlags::NOSUID, self.no_suid);
+        flags.set(MountFlags::NODEV, self.no_dev);
+        flags.set(MountFlags::NOEXEC, self.no_exec);
+        flags.set(MountFlags::NOATIME, self.atime.never);
+        flags.set(MountFlags::STRICTATIME, self.atime.always);
+        // A remount keeps what the table has unless one of these flags is set.
+        flags.set(MountFlags::RELATIME, !self.atime.never && !self.atime.always);
+        flags.set(MountFlags::NODIRATIME, self.atime.no_directories);
+        flags.set(MountFlags::LAZYTIME, self.atime.lazy);
+        flags
+    }
 }
 
 /// The access time options in the table of mounts. The kernel changes no access times of a FUSE file system: the file
@@ -71,6 +99,8 @@ pub enum MountError {
          --force (open files and waiting calls fail)"
     )]
     Busy { path: String, by: String },
+    #[error("files of {path} are open for writing\n  hint: close them, then remount it read-only")]
+    OpenForWriting { path: String },
     #[error("{what} {path} failed")]
     Os { what: &'static str, path: String, source: Errno },
     #[error(transparent)]
@@ -121,15 +151,7 @@ pub fn mount_fuse(path: &Path, options: &MountOptions) -> Result<Mounted, MountE
     let fd = rustix::fd::AsRawFd::as_raw_fd(&device);
     let data = format!("fd={fd},rootmode=40000,user_id={uid},group_id={gid},allow_other,default_permissions");
     let data = CString::new(data).expect("numbers and words have no NUL");
-    let mut flags = MountFlags::empty();
-    flags.set(MountFlags::RDONLY, options.read_only);
-    flags.set(MountFlags::NOSUID, options.no_suid);
-    flags.set(MountFlags::NODEV, options.no_dev);
-    flags.set(MountFlags::NOEXEC, options.no_exec);
-    flags.set(MountFlags::NOATIME, options.atime.never);
-    flags.set(MountFlags::STRICTATIME, options.atime.always);
-    flags.set(MountFlags::NODIRATIME, options.atime.no_directories);
-    flags.set(MountFlags::LAZYTIME, options.atime.lazy);
+    let flags = options.kernel.flags();
     mount(options.source.as_str(), &path, FS_TYPE, flags, Some(data.as_c_str())).map_err(|e| match e {
         Errno::PERM | Errno::ACCESS => MountError::Forbidden,
         Errno::NODEV => MountError::NoFuse,
@@ -156,6 +178,18 @@ pub fn mount_fuse(path: &Path, options: &MountOptions) -> Result<Mounted, MountE
             Err(e.into())
         }
     }
+}
+
+/// Gives an existing nacre mount on `path` these options.
+///
+/// # Errors
+/// A sentence for the user; the options are as they were.
+pub fn remount(path: &Path, options: KernelOptions) -> Result<(), MountError> {
+    mount_remount(path, options.flags(), "").map_err(|e| match e {
+        Errno::PERM | Errno::ACCESS => MountError::Forbidden,
+        Errno::BUSY => MountError::OpenForWriting { path: text(path) },
+        source => MountError::Os { what: "remounting", path: text(path), source },
+    })
 }
 
 fn device() -> Result<rustix::fd::OwnedFd, MountError> {

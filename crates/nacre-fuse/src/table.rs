@@ -14,6 +14,8 @@ pub(crate) struct Line {
     id: u64,
     parent: u64,
     pub(crate) point: PathBuf,
+    /// Those of the mount, not of the file system: `rw,relatime`.
+    options: String,
     /// `major:minor`: one for each file system, the same for every copy of its mount.
     pub(crate) device: String,
     pub(crate) fs_type: String,
@@ -23,6 +25,11 @@ pub(crate) struct Line {
 /// Type of the file system mounted on exactly `path` (the topmost one), if any.
 pub fn mounted_type(path: &Path) -> Option<String> {
     mount_on(&own()?, path).map(|line| line.fs_type)
+}
+
+/// The options of the nacre mount on exactly `path` that the table shows: `rw,noatime`.
+pub fn options_of(path: &Path) -> Option<String> {
+    mount_on(&own()?, path).filter(|line| line.fs_type == FS_TYPE).map(|line| line.options)
 }
 
 /// Every nacre mount point of this process's name space.
@@ -76,9 +83,10 @@ pub(crate) fn parse(table: &[u8]) -> Vec<Line> {
         let (id, parent) = (number()?, number()?);
         let device = String::from_utf8_lossy(words.next()?).into_owned();
         let point = unescape(words.nth(1)?).into();
+        let options = String::from_utf8_lossy(words.next()?).into_owned();
         let mut words = words.skip_while(|w| *w != b"-").skip(1);
         let fs_type = String::from_utf8_lossy(words.next()?).into_owned();
-        Some(Line { id, parent, point, device, fs_type, source: unescape(words.next()?) })
+        Some(Line { id, parent, point, options, device, fs_type, source: unescape(words.next()?) })
     };
     table.split(|&b| b == b'\n').filter_map(line).collect()
 }

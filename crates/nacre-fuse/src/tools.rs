@@ -79,7 +79,8 @@ mod tests {
         bind("llite.demo-1", "", |param| match param {
             MountParam::Stats => Arm::counters("v", || ()),
             MountParam::Uuid => Arm::shown_if(None::<&str>),
-            MountParam::DirAttrCache => Arm::switch(true, |_| ()),
+            MountParam::DirAttrCache | MountParam::ReadOnly => Arm::switch(true, |_| ()),
+            MountParam::Atime | MountParam::DirAtime => Arm::word("noatime", |_| Ok(())),
         })
     }
 

@@ -79,11 +79,11 @@ fn mount(loops: usize, hold: Option<&'static str>) -> Option<Mount> {
     let dir = tempfile::Builder::new().prefix("fuse-node-").tempdir().unwrap();
     let options = MountOptions {
         source: "memory".to_owned(),
-        read_only: false,
-        no_suid: true,
-        no_dev: true,
-        no_exec: false,
-        atime: nacre_fuse::KernelAtime::default(),
+        kernel: nacre_fuse::KernelOptions {
+            no_suid: true,
+            no_dev: true,
+            ..nacre_fuse::KernelOptions::default()
+        },
         session: SessionConfig::default(),
     };
     let mut mounted = mount_fuse(dir.path(), &options).unwrap();

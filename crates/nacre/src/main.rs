@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     if matches!(name, "lfs" | "lctl" | "lr_reader") {
         args.insert(1, name.into());
     }
-    if name == "mount.nacre" {
+    if matches!(name, "mount.nacre" | "mount.fuse.nacre") {
         return match mount_helper::run(args.into_iter().skip(1)) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {

@@ -269,3 +269,65 @@ fn callers_of_a_killed_mount_do_not_wait_for_a_connection_that_is_still_open() {
     drop(held);
     s.umount(&["--lazy"]);
 }
+
+/// `mount -o remount` through the helper, as mount(8) calls it, and `nacre mount -o remount`.
+#[test]
+fn a_remount_changes_what_the_mount_may_do_without_a_break() {
+    use std::os::unix::fs::MetadataExt as _;
+    let Some(s) = Second::new() else { return };
+    let mount = s.mount();
+    let (dir, file) = (s.dir(), s.dir().join("f"));
+    let refused = |done: std::io::Result<()>| assert_eq!(done.unwrap_err().raw_os_error(), Some(30), "EROFS");
+    let remount = |words: &str| {
+        s.m.good(&["mount", &s.address, dir.to_str().unwrap(), "-o", &format!("remount,{words}")])
+    };
+    fs::write(&file, "one").unwrap();
+    // A file that is open for writing keeps a mount writable, as everywhere.
+    let writer = s.open();
+    let busy = s.m.nacre(&["mount", &s.address, dir.to_str().unwrap(), "-o", "remount,ro"]);
+    assert!(!busy.ok && busy.err.contains("open for writing"), "{}", busy.err);
+    (&writer).write_all(b"more").unwrap();
+    drop(writer);
+    let reader = File::open(&file).unwrap();
+    let out = remount("ro");
+    assert!(out.contains("ro,"), "{out}");
+    refused(fs::write(&file, "two"));
+    refused(fs::create_dir(dir.join("d")));
+    let setstripe = s.m.nacre(&["lfs", "setstripe", "-c", "1", dir.to_str().unwrap()]);
+    assert!(!setstripe.ok && setstripe.err.contains("Read-only"), "{}", setstripe.err);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "one", "{:?}", reader.metadata());
+    // A mount that was read-only from its start can become writable.
+    drop(reader);
+    s.umount(&[]);
+    ended_well(mount);
+    let mount = s.m.start(&["mount", &s.address, dir.to_str().unwrap(), "-o", "ro,nosuid,noatime"], "next: ");
+    refused(fs::write(&file, "two"));
+    // With the words that mount(8) takes from the table of mounts.
+    let helper = s.m.path("mount.fuse.nacre");
+    std::os::unix::fs::symlink(s.m.command().get_program(), &helper).unwrap();
+    let words = "rw,nosuid,relatime,user_id=0,group_id=0,default_permissions,allow_other,strictatime,remount";
+    let status = Command::new(&helper)
+        .envs(s.m.command().get_envs().filter_map(|(k, v)| Some((k, v?))))
+        .args([&s.address, dir.to_str().unwrap(), "-o", words])
+        .status();
+    assert!(status.unwrap().success());
+    fs::write(&file, "two").unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "two");
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table.lines().find(|line| line.contains(dir.to_str().unwrap())).unwrap();
+    assert!(line.contains("rw,nosuid") && !line.contains("atime"), "{line}");
+    let before = fs::metadata(&file).unwrap();
+    eventually("a read changes the access time at once, as strictatime says", || {
+        fs::read(&file).unwrap();
+        let now = fs::metadata(&file).unwrap();
+        (now.atime(), now.atime_nsec()) > (before.atime(), before.atime_nsec())
+    });
+    for (words, why) in [("intr", "cannot change intr"), ("blue", "unknown mount option")] {
+        let said =
+            s.m.nacre(&["mount", &s.address, dir.to_str().unwrap(), "-o", &format!("remount,{words}")]);
+        assert!(!said.ok && said.err.contains(why), "{}", said.err);
+    }
+    s.m.refused(&["up", s.m.path("c").to_str().unwrap(), "-o", "remount,ro"], &["for a mount that exists"]);
+    s.umount(&[]);
+    ended_well(mount);
+}

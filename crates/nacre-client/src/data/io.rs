@@ -87,11 +87,11 @@ impl Client {
     /// A read of an object that was last written at `written_at` has succeeded.
     fn note_read(&self, open: &Open, written_at: Timestamp) {
         open.file.accessed.changed(written_at);
-        self.note_access(&open.file, open.atime(self.config.atime));
+        self.note_access(&open.file, open.atime(self.atime()));
     }
     /// The bytes of a file, or the names of a directory, were read.
     pub(crate) fn note_access(&self, file: &FileState, atime: Atime) {
-        if atime != Atime::Never && !self.config.read_only {
+        if atime != Atime::Never && !self.is_read_only() {
             file.accessed.note_read(atime, self.now());
         }
     }

@@ -21,6 +21,21 @@ pub enum Atime {
     Always,
 }
 
+impl Atime {
+    /// The mount option, which parameters show, too.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Never => "noatime",
+            Self::Relative => "relatime",
+            Self::Always => "strictatime",
+        }
+    }
+    /// The reverse of [`Atime::word`].
+    pub fn of_word(word: &str) -> Option<Self> {
+        [Self::Never, Self::Relative, Self::Always].into_iter().find(|atime| atime.word() == word)
+    }
+}
+
 /// When reads through a mount change access times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AtimePolicy {

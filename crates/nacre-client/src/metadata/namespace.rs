@@ -218,7 +218,7 @@ impl Client {
         let (listed, attrs, eof) = self.names_behind(dir, after, left, with_attrs).await?;
         entries.extend(listed);
         if let Some(file) = self.files.used(dir) {
-            self.note_access(&file, self.config.atime.directories);
+            self.note_access(&file, self.atime().directories);
         }
         let first = entries.len() - attrs.len();
         for (listed, entry) in entries.iter_mut().skip(first).zip(self.resolve_all(attrs).await?) {

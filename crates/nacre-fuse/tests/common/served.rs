@@ -19,11 +19,7 @@ pub struct Served {
 pub fn options(rings: bool) -> MountOptions {
     MountOptions {
         source: "memory".to_owned(),
-        read_only: false,
-        no_suid: false,
-        no_dev: false,
-        no_exec: false,
-        atime: nacre_fuse::KernelAtime::default(),
+        kernel: nacre_fuse::KernelOptions::default(),
         session: SessionConfig { readdirplus: true, rings, ..SessionConfig::default() },
     }
 }

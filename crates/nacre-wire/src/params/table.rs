@@ -13,6 +13,9 @@ pub const CLIENT_MOD_RPCS_MAX: u16 = 511;
 /// See [`CLIENT_MOD_RPCS_MAX`].
 pub const CLIENT_RPCS_MAX: u16 = 512;
 
+/// The words of `atime` and `dir_atime`.
+const ATIMES: &[&str] = &["relatime", "noatime", "strictatime"];
+
 /// Rows with one owner.
 #[derive(Debug)]
 pub struct Group {
@@ -65,6 +68,12 @@ groups! {
     MountParam in ["llite"], "Mounts" {
         Stats: Row::counters("stats", PerName, "Calls of this mount: samples, unit, least, greatest, sum, sum of squares.");
         Uuid: Row::text("uuid", "Identity of this mount, new at each start.");
+        ReadOnly: Row::switch("read_only", false, "1: changes are refused (EROFS), and access times stay. `mount -o remount` \
+            sets it, and tells the kernel.").set(SetWhen::Running);
+        Atime: Row::words("atime", ATIMES, "relatime", "When reads of files change access times, as the mount options of \
+            these names say. `mount -o remount` sets it, and tells the kernel.").set(SetWhen::Running);
+        DirAtime: Row::words("dir_atime", ATIMES, "relatime", "The same for listings of directories; `noatime` with the \
+            mount option `nodiratime`.").set(SetWhen::Running);
         DirAttrCache: Row::switch("dir_attr_cache", true, "1: names and attributes are cached while the MDT grants this \
             mount locks of the inodes. 0: they are requested each time.");
     }

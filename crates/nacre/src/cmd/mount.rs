@@ -1,5 +1,6 @@
 //! `nacre mount`: a process that serves one mount.
 
+use crate::cmd::remount;
 use crate::output::log;
 use crate::process::detach::{self, Talk};
 use crate::process::islands::Process;
@@ -24,7 +25,8 @@ use std::time::Duration;
         mounted, calls wait for servers without a limit.",
     after_help = "Examples:\n\
         \x20 nacre mount 10.0.0.1:9988:/demo /mnt/demo\n\
-        \x20 nacre mount unix:/var/lib/nacre/mnt-nacre/nacre.sock:/nacre /mnt/b -o ro --detach"
+        \x20 nacre mount unix:/var/lib/nacre/mnt-nacre/nacre.sock:/nacre /mnt/b -o ro --detach\n\
+        \x20 nacre mount 10.0.0.1:9988:/demo /mnt/demo -o remount,ro    also: mount -o remount,ro /mnt/demo"
 )]
 pub(crate) struct MountArgs {
     /// File system to mount: HOST[:PORT]:/FS or unix:PATH:/FS
@@ -49,6 +51,9 @@ pub(crate) struct MountArgs {
 pub(crate) fn run(args: &MountArgs) -> Result<()> {
     let (address, fs) = addresses::parse_source(&args.source)?;
     let dir = data_dir::absolute(&args.dir)?;
+    if let Some(words) = args.options.remount() {
+        return remount::run(&dir, &words);
+    }
     let options = args.options.parse(false)?;
     if args.detach && !args.child.is_child() {
         return detach::spawn();

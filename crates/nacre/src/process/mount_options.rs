@@ -2,11 +2,18 @@
 
 use anyhow::{Result, bail};
 use nacre_client::{Atime, AtimePolicy};
-use nacre_fuse::{Interrupts, KernelAtime};
+use nacre_fuse::{Interrupts, KernelAtime, KernelOptions};
 
 /// Every word, for help and for hints.
 pub(crate) const WORDS: &str = "ro, rw, suid, nosuid, dev, nodev, exec, noexec, relatime, noatime, strictatime, atime, nodiratime, \
      diratime, lazytime, nolazytime, intr, nointr, uring, nouring";
+
+/// The word for a mount that exists (`nacre mount` only).
+const REMOUNT: &str = "remount";
+
+/// Words that mount(8) takes over from the table of mounts into a remount; they do not change.
+const FROM_TABLE: &[&str] =
+    &["fd", "rootmode", "user_id", "group_id", "default_permissions", "allow_other", "max_read", "bind"];
 
 /// Whether requests come through io_uring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,22 +67,40 @@ impl Options {
                 // Access times are lazy anyway: this is what the table of mounts shows.
                 "lazytime" => options.lazy_time = true,
                 "nolazytime" => options.lazy_time = false,
+                REMOUNT => {
+                    bail!("the option remount is for a mount that exists\nhint: nacre mount -o remount,...")
+                }
                 other => bail!("unknown mount option {other:?}\nhint: {WORDS}"),
             }
         }
         Ok(options)
     }
+    /// The options of a mount that exists, as the table of mounts shows them (`rw,noatime`), changed by `words`.
+    ///
+    /// # Errors
+    /// As [`Options::parse`].
+    pub(crate) fn parse_table(shown: &str, words: &[String]) -> Result<Self> {
+        let is_from_table = |word: &str| FROM_TABLE.contains(&word.split('=').next().unwrap_or_default());
+        let all = shown.split(',').chain(words.iter().map(String::as_str));
+        Self::parse(&all.filter(|word| !is_from_table(word)).map(str::to_owned).collect::<Vec<_>>())
+    }
     pub(crate) fn atime(&self) -> AtimePolicy {
         let directories = if self.no_dir_atime { Atime::Never } else { self.atime };
         AtimePolicy { files: self.atime, directories }
     }
-    /// The same for the table of mounts; the kernel leaves access times to a FUSE file system.
-    pub(crate) fn kernel_atime(&self) -> KernelAtime {
-        KernelAtime {
-            never: self.atime == Atime::Never,
-            always: self.atime == Atime::Always,
-            no_directories: self.no_dir_atime,
-            lazy: self.lazy_time,
+    /// The kernel's part. It leaves access times to a FUSE file system, and shows them in the table of mounts.
+    pub(crate) fn kernel(&self) -> KernelOptions {
+        KernelOptions {
+            read_only: self.read_only,
+            no_suid: self.no_suid,
+            no_dev: self.no_dev,
+            no_exec: self.no_exec,
+            atime: KernelAtime {
+                never: self.atime == Atime::Never,
+                always: self.atime == Atime::Always,
+                no_directories: self.no_dir_atime,
+                lazy: self.lazy_time,
+            },
         }
     }
 }
@@ -91,6 +116,11 @@ pub(crate) struct OptionArgs {
     io_uring: bool,
 }
 impl OptionArgs {
+    /// The words for a mount that exists, if `remount` is one of them.
+    pub(crate) fn remount(&self) -> Option<Vec<String>> {
+        let others = self.options.iter().filter(|word| *word != REMOUNT).cloned().collect::<Vec<_>>();
+        (others.len() < self.options.len()).then_some(others)
+    }
     /// `no_uring`: a further option of the command.
     pub(crate) fn parse(&self, no_uring: bool) -> Result<Options> {
         let mut options = Options::parse(&self.options)?;
@@ -111,7 +141,8 @@ fn option_help() -> String {
         "Mount options, separated by commas: {}.\n\
          Access times: relatime is the default. intr: the signals INT, QUIT, ALRM and TERM also interrupt (EINTR) a call that \
          changes nothing and has waited for a server for two seconds; without this option, only a signal that ends the \
-         process does. nouring: requests through /dev/fuse only.",
+         process does. nouring: requests through /dev/fuse only. `nacre mount` also takes remount: the other words change the \
+         existing mount (all but intr, uring and their opposites).",
         WORDS
     )
 }

@@ -143,11 +143,7 @@ pub(crate) fn attach(
         dir,
         &MountOptions {
             source: format!("{address}:/{fs}"),
-            read_only: options.read_only,
-            no_suid: options.no_suid,
-            no_dev: options.no_dev,
-            no_exec: options.no_exec,
-            atime: options.kernel_atime(),
+            kernel: options.kernel(),
             session: SessionConfig { rings: options.uring != Uring::Never, ..SessionConfig::default() },
         },
     )?;
@@ -159,9 +155,15 @@ pub(crate) fn attach(
         }
     };
     guard::start(&mounted.path);
-    let kept = source.clone();
+    let (kept, path) = (source.clone(), mounted.path.clone());
     process.keep_mount(&name.clone(), move |node| {
-        kept.replace_island(make_island(node, &name, &config, interrupts)?.0);
+        // It may have been remounted with others.
+        let now = nacre_fuse::options_of(&path).and_then(|now| Options::parse_table(&now, &[]).ok());
+        let now = now.map_or_else(
+            || config.clone(),
+            |now| MountConfig { read_only: now.kernel().read_only, atime: now.atime(), ..config.clone() },
+        );
+        kept.replace_island(make_island(node, &name, &now, interrupts)?.0);
         Ok(())
     });
     Ok(Mounted::new(mounted.path, address, source))

@@ -10,7 +10,9 @@ use crate::process::mounted::{self, Mounted};
 use crate::process::registry::ProcessKind;
 use crate::process::signals::{self, Signals};
 use anyhow::Result;
-use nacre_fuse::{Door, FuseSink, FuseSource, Interrupts, KernelAtime, MountOptions, SessionConfig, Unmount};
+use nacre_fuse::{
+    Door, FuseSink, FuseSource, Interrupts, KernelAtime, KernelOptions, MountOptions, SessionConfig, Unmount,
+};
 use nacre_node::{Ctx, Effect, Event, Logic};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -54,11 +56,10 @@ pub(crate) fn run(args: &FloorArgs) -> Result<()> {
     })?;
     let options = MountOptions {
         source: "floor".to_owned(),
-        read_only: false,
-        no_suid: false,
-        no_dev: false,
-        no_exec: false,
-        atime: KernelAtime { never: true, ..KernelAtime::default() },
+        kernel: KernelOptions {
+            atime: KernelAtime { never: true, ..KernelAtime::default() },
+            ..KernelOptions::default()
+        },
         session: SessionConfig {
             readdirplus: args.validity > 0,
             rings: !args.no_uring,

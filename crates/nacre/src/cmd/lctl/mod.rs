@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use clap::Subcommand;
 use nacre_wire::params::{explain_unmatched, permanent_rows};
 use nacre_wire::target::{GetParams, Param};
-pub(crate) use set::apply;
+pub(crate) use set::{apply, apply_to};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Subcommand, Debug)]

@@ -25,7 +25,14 @@ pub(super) fn set(setting: &str, scope: &ScopeArgs, timeout: TimeoutArgs) -> Res
 
 /// Sets every parameter that matches; one that is refused is an error.
 pub(crate) fn apply(setting: &str) -> Result<()> {
-    let all = FileSystems::new(registry::entries()?);
+    apply_among(registry::entries()?, setting)
+}
+/// The same in one process.
+pub(crate) fn apply_to(process: registry::ProcessEntry, setting: &str) -> Result<()> {
+    apply_among(vec![process], setting)
+}
+fn apply_among(processes: Vec<registry::ProcessEntry>, setting: &str) -> Result<()> {
+    let all = FileSystems::new(processes);
     match try_apply(&all, setting, &ScopeArgs::all(), TimeoutArgs::default())?.refused.first() {
         Some(refused) => bail!("{refused}"),
         None => Ok(()),

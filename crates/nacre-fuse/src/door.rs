@@ -64,7 +64,7 @@ pub struct Door<O: Ops> {
     pub(crate) running: Rc<RefCell<BTreeMap<u64, Running>>>,
     /// The names and attributes that the kernel may use.
     kernel: KernelDoor,
-    /// The directories that the kernel knows.
+    /// The directories that the kernel knows, and its walks to them.
     moved: RefCell<Moved>,
     /// Tasks whose callers already have a reply.
     pub(crate) given_up: Cell<usize>,
@@ -161,7 +161,9 @@ impl<O: Ops> Door<O> {
     /// Before a request is handled: its caller has got earlier replies, and its inode may have moved.
     pub(crate) fn accept(&self, request: &mut FuseRequest) {
         self.kernel.settle(request.header.pid);
-        request.resolve(&self.moved.borrow());
+        let mut moved = self.moved.borrow_mut();
+        moved.arrived(request.header.pid, request.node(), self.ctx.now());
+        request.resolve(&moved);
     }
 
     /// Handles a request: at once if nothing has to be waited for, else in a task.
@@ -221,6 +223,9 @@ impl<O: Ops> Door<O> {
 
     pub(crate) fn reply(&self, request: &FuseRequest, reply: Reply) {
         self.running.borrow_mut().remove(&request.unique());
+        let (pid, opcode, error) = (request.header.pid, request.opcode(), reply.as_ref().err().copied());
+        let is_gone = self.moved().walks().replied(pid, opcode, error, self.ctx.now());
+        let reply = if is_gone { Err(Errno::ENOENT) } else { reply };
         self.ctx.push(Effect::Door(Box::new(FuseEffect::Reply(request.reply(reply)))));
     }
 

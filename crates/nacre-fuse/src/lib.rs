@@ -45,6 +45,7 @@ mod unmount;
 mod unsettled;
 mod uring;
 mod virtual_xattr;
+mod walks;
 
 pub use abort::open_abort_file;
 pub use buffers::BufferPool;

@@ -1,17 +1,24 @@
 //! Directories that the kernel knows at another place than the file system has them, because another mount has moved them.
 //!
 //! When the kernel looks up a directory that it knows under another name, it moves its own entry. It does so only if
-//! it gets the locks of a rename at once, so a lookup within a rename, or beside one, fails with ESTALE, and so does
-//! its only repetition: a local file system never does that. The kernel repeats the lookup on the same thread. The
-//! second one gets a *stand-in*: another node number for the same directory, which the kernel knows at no place. Its
+//! it gets the locks of a rename at once, so a lookup within a rename, or beside a change of the former directory, fails
+//! with ESTALE; a lookup of a directory below itself, as the kernel knows it, fails with ELOOP. A local file system never
+//! does that. The kernel walks a path once more after ESTALE (`walks.rs`). In that second walk, and where ELOOP would follow, such
+//! a directory gets a *stand-in*: another node number for the same directory, which the kernel knows at no place. Its
 //! attributes have the inode number as always.
+//!
+//! Noted is the node that the kernel has at each place (a name in a directory), and the directory above each node. Once a
+//! reply has shown a directory at a second place, the kernel may have it at the first or at the second one: its place is not
+//! known until a request shows that the kernel has taken over the reply.
 //!
 //! Invariants: nothing that is reached through a stand-in has a validity; after a change through it the kernel forgets
 //! everything, and after a rename or removal, which may be one of the stand-in, the attributes of its directory
-//! (`door.rs`); the next lookup after [`RETRY`] gets the own number
-//! again. A stand-in is given up when the kernel has forgotten it. Directories are noted from the reply that shows them
-//! until the kernel forgets them, at most [`KNOWN_MAX`]; a directory that is not noted is taken to be where it is asked for.
+//! (`door.rs`). A stand-in is given at one place only, and given up when the kernel has forgotten it. After [`YOUNG`] a lookup
+//! shows the own number again: then the kernel drops the stand-in at that place, forgets the reply, and looks up once more.
+//! Directories are noted from the reply that shows them until the kernel forgets them, at most [`KNOWN_MAX`]; a directory that
+//! is not noted is taken to be where it is asked for.
 
+use crate::walks::Walks;
 use nacre_types::{Fid, Instant};
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashMap};
@@ -19,14 +26,14 @@ use std::hash::BuildHasher as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The kernel repeats a lookup within this time.
-const RETRY: Duration = Duration::from_secs(1);
+/// A stand-in is used for this time before the own number is shown again.
+const YOUNG: Duration = Duration::from_secs(1);
 /// Stand-ins at a time; beyond it lookups within renames fail with ESTALE.
 const STAND_INS_MAX: usize = 65_536;
-/// Threads that look up one directory within [`RETRY`]; one more gets a stand-in at once.
-const PIDS_MAX: usize = 8;
 /// Directories that are noted.
 const KNOWN_MAX: usize = 400_000;
+/// Directories above each other that are looked at; a deeper one gets a stand-in.
+const DEPTH_MAX: usize = 1000;
 /// Node numbers of stand-ins: no FID has them, because sequence 0 has the root directory only.
 const STAND_INS: std::ops::Range<u64> = 0x10_0000..0x100_0000;
 
@@ -52,41 +59,62 @@ impl Forgotten {
     }
 }
 
-/// A name in a directory of the kernel, as a hash: a collision costs no more than the ESTALE.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+/// A name in a directory of the kernel, as a hash: a collision costs no more than an ESTALE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Place(u64);
 
-/// A lookup at another place.
-#[derive(Debug, Clone)]
-struct Tried {
+/// Where the kernel has a node.
+#[derive(Debug, Clone, Copy)]
+struct At {
     place: Place,
-    /// The threads that have looked it up, at most [`PIDS_MAX`].
-    pids: Vec<u32>,
-    at: Instant,
-    /// Given in reply to the second lookup.
-    stand_in: Option<u64>,
-    /// The kernel had another node at this place, dropped the reply, and looks up again.
-    is_dropped: bool,
+    /// The node of the directory.
+    parent: u64,
+}
+
+/// A directory that was shown at a second place under its own number.
+#[derive(Debug)]
+pub(crate) struct Tried {
+    fid: Fid,
+    at: At,
+    /// [`Known::shown_elsewhere`] then.
+    serial: u64,
+    /// [`Known::forgotten`] then, if the kernel may have had a stand-in there.
+    instead: Option<u64>,
+}
+
+/// A directory that the kernel knows by its own number.
+#[derive(Debug, Default)]
+struct Known {
+    /// `None`: it may be at one of several places.
+    at: Option<At>,
+    /// Replies with the own number; the kernel says how many of them it forgets.
+    shown: u64,
+    /// How many the kernel has forgotten.
+    forgotten: u64,
+    /// How many of them showed it at another place than the kernel had it.
+    shown_elsewhere: u64,
 }
 
 #[derive(Debug)]
-struct Known {
-    place: Place,
-    tried: Option<Tried>,
-    /// Replies with the own number; the kernel says how many of them it forgets.
+struct StandIn {
+    fid: Fid,
+    at: Option<At>,
     shown: u64,
+    /// When it was first given, or kept although it was to be dropped.
+    since: Instant,
 }
 
 /// The directories that the kernel of one mount knows.
 #[derive(Default)]
 pub(crate) struct Moved {
+    walks: Walks<Tried>,
     forgotten: Arc<Forgotten>,
     hasher: RandomState,
     known: HashMap<Fid, Known>,
-    by_place: HashMap<Place, Fid>,
-    /// With the number of replies that have shown each.
-    stand_ins: BTreeMap<u64, (Fid, u64)>,
+    stand_ins: BTreeMap<u64, StandIn>,
     next: u64,
+    /// The node that the kernel has at a place.
+    nodes: HashMap<Place, u64>,
 }
 
 impl Moved {
@@ -94,17 +122,28 @@ impl Moved {
     pub(crate) fn set_forgotten(&mut self, forgotten: Arc<Forgotten>) {
         self.forgotten = forgotten;
     }
+    pub(crate) fn walks(&mut self) -> &mut Walks<Tried> {
+        &mut self.walks
+    }
     /// The own node number for that of a request. `None`: it is its own.
     pub(crate) fn own_number(&self, nodeid: u64) -> Option<u64> {
         if !STAND_INS.contains(&nodeid) {
             return None;
         }
-        self.stand_ins.get(&nodeid).map(|(fid, _)| fid.ino())
+        self.stand_ins.get(&nodeid).map(|stand_in| stand_in.fid.ino())
     }
-
     /// The directories that have stand-ins.
     pub(crate) fn with_stand_ins(&self) -> impl Iterator<Item = Fid> {
-        self.stand_ins.values().map(|(fid, _)| *fid)
+        self.stand_ins.values().map(|stand_in| stand_in.fid)
+    }
+
+    /// Thread `pid` has made a request for `node`.
+    pub(crate) fn arrived(&mut self, pid: u32, node: u64, now: Instant) {
+        if let Some(tried) = self.walks.arrived(pid, node, now)
+            && self.known.get(&tried.fid).is_some_and(|known| known.shown_elsewhere == tried.serial)
+        {
+            self.put(tried.fid.ino(), tried.at);
+        }
     }
     /// The node number for a directory that thread `pid` has looked up as `name` in node `parent`.
     pub(crate) fn looked_up(
@@ -114,68 +153,85 @@ impl Moved {
         pid: u32,
         now: Instant,
     ) -> u64 {
-        let place = self.place(parent, name);
-        if self.known.get(&fid).is_some_and(|known| known.place != place) || self.forgotten.is_many() {
+        let at = self.at(parent, name);
+        if self.nodes.get(&at.place) != Some(&fid.ino()) || self.forgotten.is_many() {
             for (node, count) in self.forgotten.take() {
                 self.has_forgotten(node, count);
             }
         }
-        let number = self.number(fid, place, pid, now);
+        let number = self.number(fid, at, pid, now);
         if number == fid.ino() {
             self.shown(fid);
+        } else if let Some(stand_in) = self.stand_ins.get_mut(&number) {
+            stand_in.shown += 1;
         }
         number
     }
-    fn number(&mut self, fid: Fid, place: Place, pid: u32, now: Instant) -> u64 {
-        let Some(known) = self.known.get_mut(&fid) else {
-            self.note(fid, place);
-            return fid.ino();
+    fn number(&mut self, fid: Fid, at: At, pid: u32, now: Instant) -> u64 {
+        let own = fid.ino();
+        let here = self.nodes.get(&at.place).copied();
+        let Some(known) = self.known.get(&fid) else {
+            self.note(fid, at);
+            return own;
         };
-        if known.place == place {
-            return fid.ino();
+        if here == Some(own) {
+            return own;
         }
-        match &mut known.tried {
-            Some(tried) if tried.place == place && now - tried.at < RETRY => {
-                let is_new = !tried.pids.contains(&pid) && tried.pids.len() < PIDS_MAX;
-                if is_new {
-                    tried.pids.push(pid);
-                }
-                let is_first = is_new || std::mem::take(&mut tried.is_dropped);
-                if tried.stand_in.is_none() && is_first || self.stand_ins.len() >= STAND_INS_MAX {
-                    return fid.ino();
-                }
-                if tried.stand_in.is_none() {
-                    tried.at = now;
-                }
-                let free = || next_free(&self.stand_ins, &mut self.next);
-                let number = *tried.stand_in.get_or_insert_with(free);
-                // The kernel may have forgotten it meanwhile.
-                self.stand_ins.entry(number).or_insert((fid, 0)).1 += 1;
-                number
-            }
-            Some(tried) if tried.place == place && tried.stand_in.is_none() => {
-                // The first lookup was not repeated: the kernel has moved its entry.
-                self.note(fid, place);
-                fid.ino()
-            }
-            tried => {
-                // A stand-in that the kernel still has at this place makes it drop the first reply.
-                let before =
-                    tried.as_ref().filter(|tried| tried.place == place).and_then(|tried| tried.stand_in);
-                let is_dropped = before.is_some_and(|number| self.stand_ins.contains_key(&number));
-                *tried = Some(Tried { place, pids: vec![pid], at: now, stand_in: None, is_dropped });
-                fid.ino()
-            }
+        let stand_in = here.filter(|node| self.stand_ins.get(node).is_some_and(|s| s.fid == fid));
+        let since = stand_in.and_then(|node| self.stand_ins.get(&node)).map(|s| s.since);
+        let shows_own = match self.walks.second(pid) {
+            None => since.is_none_or(|since| now - since >= YOUNG) && self.walks.has_room(now),
+            // The kernel has dropped the stand-in that it had here, and forgotten the own number.
+            Some(tried) => tried.is_some_and(|tried| {
+                tried.at.place == at.place && tried.instead.is_some_and(|n| n < known.forgotten)
+            }),
+        };
+        let is_full = stand_in.is_none() && self.stand_ins.len() >= STAND_INS_MAX;
+        if is_full || shows_own && !self.is_above(own, at.parent) {
+            self.show_elsewhere(fid, at, stand_in.is_some(), pid, now);
+            return own;
         }
+        let number = stand_in.unwrap_or_else(|| next_free(&self.stand_ins, &mut self.next));
+        let given = self.stand_ins.entry(number).or_insert(StandIn { fid, at: None, shown: 0, since: now });
+        if now - given.since >= YOUNG {
+            given.since = now;
+        }
+        self.put(number, at);
+        number
+    }
+    /// Shows a directory at another place than the kernel has it.
+    fn show_elsewhere(&mut self, fid: Fid, at: At, has_stand_in: bool, pid: u32, now: Instant) {
+        let Some(known) = self.known.get_mut(&fid) else { return };
+        known.shown_elsewhere += 1;
+        let instead = has_stand_in.then_some(known.forgotten);
+        let instead = if self.walks.second(pid).is_some() { None } else { instead };
+        let tried = Tried { fid, at, serial: known.shown_elsewhere, instead };
+        self.walks.tries(pid, (fid.ino(), tried), now);
+        self.take_away(fid.ino());
+    }
+    /// Whether the kernel may have directory `own` above `node`, or as `node`.
+    fn is_above(&self, own: u64, mut node: u64) -> bool {
+        for _ in 0..DEPTH_MAX {
+            if node == own || node == Fid::ROOT.ino() {
+                return node == own;
+            }
+            let at = match self.stand_ins.get(&node) {
+                Some(stand_in) => stand_in.at,
+                None => self.known.get(&Fid::from_ino(node)).and_then(|known| known.at),
+            };
+            let Some(at) = at else { break };
+            node = at.parent;
+        }
+        true
     }
     /// Whether a listing may show the directory at this place with its attributes.
     pub(crate) fn may_list(&mut self, fid: Fid, (parent, name): (u64, &[u8])) -> bool {
-        let place = self.place(parent, name);
-        let known = self.known.get(&fid).map(|known| known.place);
-        if known.is_none() {
-            self.note(fid, place);
+        let at = self.at(parent, name);
+        let is_new = !self.known.contains_key(&fid);
+        if is_new {
+            self.note(fid, at);
         }
-        let may = known.is_none_or(|known| known == place);
+        let may = is_new || self.nodes.get(&at.place) == Some(&fid.ino());
         if may {
             self.shown(fid);
         }
@@ -187,78 +243,77 @@ impl Moved {
             known.shown += 1;
         }
     }
-    /// The kernel has moved its entries: the first name to the second one, or exchanged them.
+    /// The kernel moves its entries: the first name to the second one, or exchanges them.
     pub(crate) fn renamed(&mut self, from: (u64, &[u8]), to: (u64, &[u8]), exchanged: bool) {
-        let (from, to) = (self.place(from.0, from.1), self.place(to.0, to.1));
-        // The entry may be that of a stand-in.
-        for (fid, _) in self.stand_ins.values() {
-            let tried = self.known.get_mut(fid).and_then(|known| known.tried.as_mut());
-            match tried {
-                Some(tried) if tried.place == from => tried.place = to,
-                Some(tried) if tried.place == to && exchanged => tried.place = from,
-                _ => {}
-            }
+        let (from, to) = (self.at(from.0, from.1), self.at(to.0, to.1));
+        let (old, new) = (self.nodes.remove(&from.place), self.nodes.remove(&to.place));
+        if let Some(new) = new {
+            self.take_away(new);
         }
-        let (old, new) = (self.by_place.remove(&from), self.by_place.remove(&to));
-        let mut put = |fid: Option<Fid>, place| {
-            if let Some(fid) = fid
-                && let Some(known) = self.known.get_mut(&fid)
-            {
-                known.place = place;
-                self.by_place.insert(place, fid);
-            }
-        };
-        put(old, to);
-        if exchanged {
-            put(new, from);
+        if let Some(old) = old {
+            self.put(old, to);
+        }
+        if let Some(new) = new.filter(|_| exchanged) {
+            self.put(new, from);
         }
     }
     /// The kernel has forgotten a node as often as `count` replies have shown it.
-    fn has_forgotten(&mut self, nodeid: u64, count: u64) {
-        if let Some((_, shown)) = self.stand_ins.get_mut(&nodeid) {
-            *shown = shown.saturating_sub(count);
-            if *shown == 0 {
-                self.stand_ins.remove(&nodeid);
-            }
+    fn has_forgotten(&mut self, node: u64, count: u64) {
+        let fid = Fid::from_ino(node);
+        let left = if let Some(stand_in) = self.stand_ins.get_mut(&node) {
+            stand_in.shown = stand_in.shown.saturating_sub(count);
+            stand_in.shown
+        } else if let Some(known) = self.known.get_mut(&fid) {
+            known.forgotten += count;
+            known.shown = known.shown.saturating_sub(count);
+            known.shown
+        } else {
             return;
-        }
-        let fid = Fid::from_ino(nodeid);
-        let Some(known) = self.known.get_mut(&fid) else { return };
-        known.shown = known.shown.saturating_sub(count);
-        if let Some(tried) = &mut known.tried {
-            tried.is_dropped = true;
-        }
-        if known.shown == 0 {
-            let place = known.place;
-            self.known.remove(&fid);
-            self.leave(place, fid);
+        };
+        if left == 0 {
+            self.take_away(node);
+            if self.stand_ins.remove(&node).is_none() {
+                self.known.remove(&fid);
+            }
         }
     }
 
-    fn place(&self, parent: u64, name: &[u8]) -> Place {
-        Place(self.hasher.hash_one((parent, name)))
+    fn at(&self, parent: u64, name: &[u8]) -> At {
+        At { place: Place(self.hasher.hash_one((parent, name))), parent }
     }
-    fn note(&mut self, fid: Fid, place: Place) {
-        if self.known.len() >= KNOWN_MAX && !self.known.contains_key(&fid) {
-            return;
+    fn note(&mut self, fid: Fid, at: At) {
+        if self.known.len() < KNOWN_MAX || self.known.contains_key(&fid) {
+            self.known.entry(fid).or_default();
+            self.put(fid.ino(), at);
         }
-        let before = self.known.get(&fid).map(|known| (known.place, known.shown));
-        if let Some((before, _)) = before {
-            self.leave(before, fid);
-        }
-        let shown = before.map_or(0, |(_, shown)| shown);
-        self.known.insert(fid, Known { place, tried: None, shown });
-        self.by_place.insert(place, fid);
     }
-    fn leave(&mut self, place: Place, fid: Fid) {
-        if self.by_place.get(&place) == Some(&fid) {
-            self.by_place.remove(&place);
+    /// The place of a node, if the kernel knows it.
+    fn at_mut(&mut self, node: u64) -> Option<&mut Option<At>> {
+        match self.stand_ins.get_mut(&node) {
+            Some(stand_in) => Some(&mut stand_in.at),
+            None => self.known.get_mut(&Fid::from_ino(node)).map(|known| &mut known.at),
+        }
+    }
+    /// The kernel has a node at this place.
+    fn put(&mut self, node: u64, at: At) {
+        self.take_away(node);
+        if let Some(place) = self.at_mut(node) {
+            *place = Some(at);
+            self.nodes.insert(at.place, node);
+        }
+    }
+    /// It is not known where the kernel has a node.
+    fn take_away(&mut self, node: u64) {
+        if let Some(at) = self.at_mut(node).and_then(Option::take)
+            && self.nodes.get(&at.place) == Some(&node)
+        {
+            self.nodes.remove(&at.place);
         }
     }
 }
 
-/// A number that the kernel does not know: there are more than [`STAND_INS_MAX`].
-fn next_free(used: &BTreeMap<u64, (Fid, u64)>, next: &mut u64) -> u64 {
+/// A number that the kernel does not know: there are at most [`STAND_INS_MAX`].
+fn next_free(used: &BTreeMap<u64, StandIn>, next: &mut u64) -> u64 {
     loop {
         *next = if STAND_INS.contains(&(*next + 1)) { *next + 1 } else { STAND_INS.start };
         if !used.contains_key(next) {
@@ -270,6 +325,7 @@ fn next_free(used: &BTreeMap<u64, (Fid, u64)>, next: &mut u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::op;
     use nacre_types::{Oid, Seq};
 
     fn fid(n: u32) -> Fid {
@@ -278,66 +334,136 @@ mod tests {
     fn at(ms: u64) -> Instant {
         Instant(ms * 1_000_000)
     }
-    const HERE: (u64, &[u8]) = (1, b"here");
-    const THERE: (u64, &[u8]) = (1, b"there");
+    const ROOT: u64 = 1;
+    const HERE: (u64, &[u8]) = (ROOT, b"here");
+    const THERE: (u64, &[u8]) = (ROOT, b"there");
     const PID: u32 = 7;
 
-    #[test]
-    fn the_second_lookup_of_a_moved_directory_gets_a_stand_in_for_a_while() {
-        let (mut moved, dir) = (Moved::default(), fid(5));
-        assert_eq!(moved.looked_up(dir, HERE, PID, at(0)), dir.ino());
-        assert_eq!(moved.looked_up(dir, HERE, PID, at(1)), dir.ino(), "it is where the kernel has it");
-        assert_eq!(moved.looked_up(dir, THERE, PID, at(2)), dir.ino(), "the kernel may move its entry");
-        assert_eq!(moved.looked_up(dir, THERE, 8, at(3)), dir.ino(), "another thread");
-        let stand_in = moved.looked_up(dir, THERE, PID, at(4));
-        assert_eq!((moved.own_number(stand_in), stand_in == dir.ino()), (Some(dir.ino()), false));
-        assert_eq!(moved.looked_up(dir, THERE, 8, at(5)), stand_in);
-        assert_eq!(
-            moved.looked_up(dir, THERE, PID, at(1004)),
-            dir.ino(),
-            "the kernel may move its entry now"
-        );
-        moved.has_forgotten(dir.ino(), 1);
-        assert_eq!(
-            moved.looked_up(dir, THERE, PID, at(1004)),
-            dir.ino(),
-            "it has dropped the stand-in first"
-        );
-        let again = moved.looked_up(dir, THERE, PID, at(1005));
-        assert!(again != stand_in && again != dir.ino());
-        moved.has_forgotten(stand_in, 2);
-        assert_eq!((moved.own_number(stand_in), moved.own_number(again)), (None, Some(dir.ino())));
-        assert_eq!(moved.own_number(dir.ino()), None);
-        // Moved again: the kernel has no stand-in there. Two threads look it up.
-        let elsewhere = (1, &b"elsewhere"[..]);
-        for pid in [8, PID] {
-            assert_eq!(moved.looked_up(dir, elsewhere, pid, at(1006)), dir.ino());
+    struct World(Moved, u64);
+    impl World {
+        fn new() -> Self {
+            Self(Moved::default(), 0)
         }
-        for pid in [8, PID] {
-            assert!(moved.looked_up(dir, elsewhere, pid, at(1007)) != dir.ino(), "{pid}");
+        /// A lookup a millisecond later; whether it gets the own number.
+        fn look(&mut self, dir: Fid, place: (u64, &[u8]), pid: u32) -> u64 {
+            self.1 += 1;
+            self.0.arrived(pid, place.0, at(self.1));
+            let number = self.0.looked_up(dir, place, pid, at(self.1));
+            assert!(!self.0.walks.replied(pid, op::LOOKUP, None, at(self.1)));
+            number
+        }
+        fn is_own(&mut self, dir: Fid, place: (u64, &[u8]), pid: u32) -> bool {
+            self.look(dir, place, pid) == dir.ino()
+        }
+        fn enter(&mut self, dir: Fid, pid: u32) {
+            self.0.arrived(pid, dir.ino(), at(self.1));
+        }
+        fn later(&mut self, ms: u64) {
+            self.1 += ms;
         }
     }
 
     #[test]
+    fn a_second_walk_gets_stand_ins_for_all_moved_directories() {
+        let (mut w, dir, other) = (World::new(), fid(5), fid(6));
+        assert!(w.is_own(dir, HERE, PID) && w.is_own(dir, HERE, PID), "it is where the kernel has it");
+        assert!(w.is_own(other, (ROOT, b"other"), PID));
+        assert!(w.is_own(dir, THERE, PID), "the kernel may move its entry");
+        assert!(w.is_own(dir, THERE, 8), "another thread");
+        // The kernel did not move it: ESTALE, and the second walk.
+        let stand_in = w.look(dir, THERE, PID);
+        assert_eq!((w.0.own_number(stand_in), stand_in == dir.ino()), (Some(dir.ino()), false));
+        assert_eq!(w.look(dir, THERE, PID), stand_in);
+        let second = w.look(other, HERE, PID);
+        assert!(second != other.ino() && second != stand_in, "another one in the same walk");
+        assert_eq!(w.look(dir, THERE, 9), stand_in, "the kernel has it there");
+        assert!(!w.0.may_list(dir, THERE));
+        w.0.has_forgotten(stand_in, 3);
+        assert_eq!(w.0.own_number(stand_in), None);
+        assert_eq!(w.0.own_number(dir.ino()), None);
+    }
+
+    #[test]
+    fn a_directory_that_was_moved_to_and_fro_is_at_no_known_place() {
+        let (mut w, dir) = (World::new(), fid(5));
+        assert!(w.is_own(dir, HERE, PID));
+        assert!(w.is_own(dir, THERE, PID), "the kernel may have moved its entry");
+        // Another mount has moved it back.
+        assert!(w.is_own(dir, HERE, 8));
+        assert!(!w.is_own(dir, HERE, 8), "the kernel had it there");
+        // A third thread enters it, so it is there.
+        assert!(w.is_own(dir, THERE, 9));
+        w.enter(dir, 9);
+        for _ in 0..3 {
+            assert!(w.is_own(dir, THERE, 9));
+        }
+        assert!(w.is_own(dir, (ROOT, b"elsewhere"), 9), "it is no second walk");
+        // A reply in between shows it at another place.
+        assert!(w.is_own(dir, (ROOT, b"between"), 10));
+        w.enter(dir, 9);
+        assert!(w.is_own(dir, (ROOT, b"elsewhere"), 11) && !w.is_own(dir, (ROOT, b"elsewhere"), 11));
+    }
+
+    #[test]
+    fn a_stand_in_is_dropped_when_nobody_needs_it() {
+        let (mut w, dir) = (World::new(), fid(5));
+        assert!(w.is_own(dir, HERE, PID) && w.is_own(dir, THERE, PID));
+        let stand_in = w.look(dir, THERE, PID);
+        assert_eq!(w.look(dir, THERE, 8), stand_in, "it is young");
+        w.later(1001);
+        assert!(w.is_own(dir, THERE, 8), "the kernel drops the stand-in");
+        assert_eq!(w.look(dir, THERE, 8), stand_in, "or has refused the own number");
+        w.later(1001);
+        assert!(w.is_own(dir, THERE, 9));
+        w.0.has_forgotten(dir.ino(), 1);
+        assert!(w.is_own(dir, THERE, 9), "it has dropped the stand-in and the reply");
+        assert_eq!(w.look(dir, THERE, 9), stand_in, "it has refused the own number");
+        w.later(1001);
+        assert!(w.is_own(dir, THERE, 10));
+        w.enter(dir, 10);
+        w.later(1001);
+        assert!(w.is_own(dir, THERE, 10) && w.is_own(dir, THERE, 10));
+    }
+
+    #[test]
+    fn a_directory_gets_a_stand_in_below_itself() {
+        let mut w = World::new();
+        let [a, b, c] = [1, 2, 3].map(fid);
+        assert!(w.is_own(a, (ROOT, b"a"), PID));
+        assert!(w.is_own(b, (a.ino(), b"b"), PID));
+        assert!(w.is_own(c, (b.ino(), b"c"), PID));
+        // Another mount has moved `b` to the root, and `a` below `c`.
+        assert!(w.is_own(b, (ROOT, b"b"), PID));
+        w.enter(b, PID);
+        assert!(w.is_own(a, (c.ino(), b"a"), PID), "the kernel has it beside `b`");
+        w.enter(a, PID);
+        assert!(!w.is_own(b, (a.ino(), b"b"), PID), "it is above `a`");
+        assert!(!w.is_own(c, (c.ino(), b"c"), PID));
+    }
+
+    #[test]
     fn a_directory_that_the_kernel_has_moved_is_where_it_is_asked_for() {
-        let (mut moved, dir) = (Moved::default(), fid(5));
-        assert_eq!(moved.looked_up(dir, HERE, PID, at(0)), dir.ino());
-        moved.renamed(HERE, THERE, false);
-        for ms in 0..3 {
-            assert_eq!(moved.looked_up(dir, THERE, PID, at(ms)), dir.ino(), "an own rename");
-        }
-        assert_eq!(moved.looked_up(dir, HERE, PID, at(10)), dir.ino());
-        for ms in [1010, 1011, 1012] {
-            assert_eq!(moved.looked_up(dir, HERE, PID, at(ms)), dir.ino(), "no second lookup followed");
-        }
-        assert_eq!(moved.looked_up(fid(6), THERE, PID, at(1012)), fid(6).ino());
-        moved.renamed(HERE, THERE, true);
-        assert!(moved.may_list(dir, THERE) && moved.may_list(fid(6), HERE) && !moved.may_list(dir, HERE));
+        let (mut w, dir) = (World::new(), fid(5));
+        assert!(w.is_own(dir, HERE, PID));
+        w.0.renamed(HERE, THERE, false);
+        assert!(w.is_own(dir, THERE, PID) && w.is_own(dir, THERE, PID), "an own rename");
+        assert!(w.is_own(fid(6), HERE, PID));
+        w.0.renamed(HERE, THERE, true);
+        let moved = &mut w.0;
+        assert!(moved.may_list(dir, HERE) && moved.may_list(fid(6), THERE) && !moved.may_list(dir, THERE));
         let shown = moved.known[&dir].shown;
-        assert_eq!(shown, 9);
+        assert_eq!(shown, 4);
         moved.has_forgotten(dir.ino(), 1);
-        assert!(!moved.may_list(dir, HERE), "the kernel knows it still");
+        assert!(!moved.may_list(dir, THERE), "the kernel knows it still");
         moved.has_forgotten(dir.ino(), shown - 1);
-        assert!(moved.may_list(dir, HERE), "it is new to the kernel");
+        assert!(moved.may_list(dir, THERE), "it is new to the kernel");
+        // One that is replaced is at no place.
+        moved.renamed(THERE, HERE, false);
+        assert!(!moved.may_list(fid(6), THERE) && moved.may_list(dir, HERE));
+        // A stand-in too.
+        assert!(w.is_own(fid(6), THERE, PID));
+        let stand_in = w.look(fid(6), THERE, PID);
+        w.0.renamed(THERE, (ROOT, b"new"), false);
+        assert_eq!(w.look(fid(6), (ROOT, b"new"), PID), stand_in);
     }
 }

@@ -11,7 +11,7 @@ use crate::ops::{OpenedFile, Ops};
 use crate::reply::{Body, open_out};
 use crate::request::{FuseRequest, fid_of};
 use nacre_client::{CreateArgs, ResolvedInode, Validity};
-use nacre_types::{Errno, Name, mode};
+use nacre_types::{Errno, Fid, Name, mode};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(crate) async fn lookup<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
         b".." => return Ok(unnamed(&door, &door.ops.parent(fid).await?)),
         name => checked(name)?,
     };
-    match door.ops.lookup(fid, name).await {
+    match look_up(&door, &request, fid, name).await {
         Ok(entry) => Ok(named(&door, &request, name, &entry)),
         Err(Errno::ENOENT) => match door.ops.negative_validity(fid, name) {
             Duration::ZERO => Err(Errno::ENOENT),
@@ -37,6 +37,41 @@ pub(crate) async fn lookup<O: Ops>(door: Rc<Door<O>>, request: Rc<FuseRequest>) 
         },
         Err(error) => Err(error),
     }
+}
+
+/// Looks a name up. A regular file that a second walk finds stays open for a while (`walks.rs`).
+async fn look_up<O: Ops>(
+    door: &Rc<Door<O>>,
+    request: &FuseRequest,
+    parent: Fid,
+    name: &[u8],
+) -> Result<ResolvedInode, Errno> {
+    /// Until the request that follows has come.
+    const KEPT: Duration = Duration::from_secs(1);
+    /// A file that is replaced between its lookup and the open is looked up again so often.
+    const REPLACED_MAX: usize = 100;
+    let mut entry = door.ops.lookup(parent, name).await?;
+    for _ in 0..REPLACED_MAX {
+        let is_regular = entry.attr.mode & mode::FMT == mode::REG;
+        if !is_regular || !door.moved().walks().is_certain(request.header.pid) {
+            break;
+        }
+        match door.ops.open(entry.attr.fid, 0, request.caller(0)).await {
+            Ok((_, handle)) => {
+                let door = door.clone();
+                door.ctx.clone().spawn(async move {
+                    door.ctx.sleep(KEPT).await;
+                    // It fails only if the handle is already closed.
+                    let _ = door.ops.release(handle, None).await;
+                });
+                break;
+            }
+            Err(Errno::ESTALE) => entry = door.ops.lookup(parent, name).await?,
+            // The request that follows tells the caller.
+            Err(_) => break,
+        }
+    }
+    Ok(entry)
 }
 
 /// The reply that shows an inode under a name in the directory of the request.

@@ -45,6 +45,8 @@ pub struct MemFs {
     /// Calls of `forget` that have completed.
     pub forgotten: Rc<Cell<u32>>,
     pub fopen_flags: Cell<u32>,
+    /// So many regular files are replaced as soon as they have been looked up.
+    pub replacing: Cell<u32>,
 }
 
 impl MemFs {
@@ -62,6 +64,7 @@ impl MemFs {
             kernel: RefCell::default(),
             forgotten: Rc::default(),
             fopen_flags: Cell::new(nacre_fuse::abi::fopen::DIRECT_IO),
+            replacing: Cell::new(0),
         };
         let root = fs.inode(Fid::ROOT, Fid::ROOT, mode::DIR | 0o755, &Caller::root());
         fs.inodes.borrow_mut().insert(Fid::ROOT, root);
@@ -109,6 +112,14 @@ impl MemFs {
         let mode = mode::REG | 0o644;
         let args = CreateArgs::new(parent, name, mode, caller);
         self.add(&args).unwrap()
+    }
+    /// Removes a name and its inode, as another mount would.
+    pub fn remove_behind(&self, parent: Fid, name: &[u8]) {
+        let mut inodes = self.inodes.borrow_mut();
+        let dir = inodes.get_mut(&parent).unwrap();
+        let (cookie, fid) = find(dir, name).unwrap();
+        dir.entries.remove(&cookie);
+        inodes.remove(&fid);
     }
     /// Moves a name to another directory, as another mount would.
     pub fn move_behind(&self, from: Fid, name: &[u8], to: Fid) {
@@ -225,7 +236,13 @@ impl Ops for MemFs {
         let dir = inodes.get(&parent).ok_or(Errno::ESTALE)?;
         let (_, fid) = find(dir, name).ok_or(Errno::ENOENT)?;
         drop(inodes);
-        self.entry(fid)
+        let entry = self.entry(fid)?;
+        if self.replacing.get() > 0 && entry.attr.mode & mode::FMT == mode::REG {
+            self.replacing.set(self.replacing.get() - 1);
+            self.remove_behind(parent, name);
+            self.replace_behind(parent, name);
+        }
+        Ok(entry)
     }
     async fn parent(&self, fid: Fid) -> Result<ResolvedInode, Errno> {
         let parent = self.inodes.borrow().get(&fid).ok_or(Errno::ENOENT)?.parent;
@@ -233,7 +250,7 @@ impl Ops for MemFs {
     }
     async fn getattr(&self, fid: Fid) -> Result<ResolvedInode, Errno> {
         self.gate("getattr", fid).await;
-        self.entry(fid).map_err(|_| Errno::ENOENT)
+        self.entry(fid)
     }
     async fn setattr(
         &self,

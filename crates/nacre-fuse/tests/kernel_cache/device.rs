@@ -266,6 +266,66 @@ fn a_directory_that_another_mount_has_moved_is_renamed_at_once() {
     }
 }
 
+/// Of each of them the kernel has to move its own entry, and cannot within the rename.
+#[test]
+fn several_moved_directories_are_found_in_one_call() {
+    let Some(m) = caching(Duration::ZERO) else { return };
+    for dir in ["x", "y", "z", "x/one", "x/two", "x/three"] {
+        std::fs::create_dir(m.at(dir)).unwrap();
+    }
+    let [one, three] = ["x/one", "x/three"].map(|dir| m.ino(dir));
+    let _known = ["x/one", "x/two", "x/three"].map(|dir| File::open(m.at(dir)).unwrap());
+    m.solo().ask(|fs| {
+        let [x, y, z] = [&b"x"[..], b"y", b"z"].map(|name| fs.fid_of(name).unwrap());
+        fs.move_behind(x, b"one", y);
+        fs.move_behind(x, b"two", z);
+        fs.move_behind(x, b"three", fs.fid_of(b"y").unwrap());
+    });
+    std::fs::rename(m.at("y/one"), m.at("z/two")).unwrap();
+    std::fs::rename(m.at("y/three"), m.at("z/two/three")).unwrap();
+    assert_eq!((m.ino("z/two"), m.ino("z/two/three")), (one, three));
+}
+
+#[test]
+fn a_directory_that_is_now_below_a_former_child_is_found() {
+    let Some(m) = caching(Duration::ZERO) else { return };
+    std::fs::create_dir_all(m.at("a/b/c")).unwrap();
+    let (a, c) = (m.ino("a"), m.ino("a/b/c"));
+    let open = File::open(m.at("a/b/c")).unwrap();
+    m.solo().ask(move |fs| {
+        fs.move_behind(Fid::from_ino(a), b"b", Fid::ROOT);
+        fs.move_behind(Fid::ROOT, b"a", Fid::from_ino(c));
+    });
+    // Through the handle: the kernel does not look the directories above it up.
+    let within = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open)));
+    assert_eq!(std::fs::metadata(within.join("a")).unwrap().ino(), a);
+    assert_eq!((m.ino("b/c/a"), m.ino("b/c")), (a, c));
+}
+
+#[test]
+fn a_file_that_is_replaced_between_its_lookup_and_the_open_is_opened() {
+    let Some(m) = caching(Duration::ZERO) else { return };
+    std::fs::write(m.at("f"), "text").unwrap();
+    for times in 0..6 {
+        m.solo().ask(move |fs| fs.replacing.set(times));
+        let file = File::open(m.at("f")).unwrap_or_else(|e| panic!("replaced {times} times: {e}"));
+        assert_eq!(m.ino("f"), file.metadata().unwrap().ino(), "replaced {times} times");
+    }
+}
+
+#[test]
+fn in_a_directory_that_another_mount_has_removed_there_are_no_names() {
+    let Some(m) = caching(Duration::ZERO) else { return };
+    std::fs::create_dir(m.at("dir")).unwrap();
+    let open = File::open(m.at("dir")).unwrap();
+    m.solo().ask(|fs| fs.remove_behind(Fid::ROOT, b"dir"));
+    let within = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open)));
+    let is_not_found = |error: std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+    assert!(std::fs::metadata(within.join("f")).is_err_and(is_not_found));
+    assert!(File::create(within.join("f")).is_err_and(is_not_found));
+    assert!(std::fs::create_dir(within.join("f")).is_err_and(is_not_found));
+}
+
 /// Unmounted when dropped.
 struct Neighbour(PathBuf);
 impl Neighbour {

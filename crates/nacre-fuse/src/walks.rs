@@ -1,0 +1,185 @@
+//! Calls whose path the kernel may walk a second time.
+//!
+//! When a request of a path walk, or the request at its end, fails with ESTALE, the kernel walks the path again on the same
+//! thread, with a LOOKUP of every component. It does so once: the next ESTALE reaches the program, which a local file
+//! system never lets happen. So threads whose call may be in its second walk are noted here. In it
+//!
+//! - a directory that another mount has moved gets a node number that the kernel knows at no place (`moved.rs`),
+//! - a regular file stays open here from its LOOKUP on, so that the request that follows finds it although its name leads to
+//!   another file already (`handlers/names.rs`),
+//! - ESTALE becomes ENOENT: the name was removed while it was used.
+//!
+//! A thread is forgotten when a request that ends a walk has a reply other than ESTALE, when it is silent for
+//! [`SILENT_MAX`], or after [`LOOKUPS_MAX`] LOOKUPs. A thread that is noted without need costs nothing but the three above.
+
+use crate::abi::op;
+use nacre_types::{Errno, Instant};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The kernel begins the second walk, and continues it after each reply, within this time.
+const SILENT_MAX: Duration = Duration::from_secs(1);
+/// LOOKUPs of a walk; in longer ones a second ESTALE reaches the program.
+const LOOKUPS_MAX: u32 = 64;
+/// Threads at a time; beyond it a walk counts as the second one.
+const THREADS_MAX: usize = 4096;
+
+struct Walk<T> {
+    /// The last request or reply.
+    at: Instant,
+    /// LOOKUPs since it is noted.
+    lookups: u32,
+    /// ESTALE was sent.
+    is_certain: bool,
+    /// A node whose reply the kernel may have refused, or dropped.
+    tried: Option<(u64, T)>,
+    /// `tried` was the reply to the last request.
+    is_latest: bool,
+}
+impl<T> Walk<T> {
+    fn new(at: Instant) -> Self {
+        Self { at, lookups: 0, is_certain: false, tried: None, is_latest: false }
+    }
+}
+
+/// The threads. `T`: what is noted of a node that a reply has shown and the kernel may refuse.
+pub(crate) struct Walks<T>(BTreeMap<u32, Walk<T>>);
+
+impl<T> Default for Walks<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<T> Walks<T> {
+    /// A thread has made a request for `node`. Returns what was noted of this node if it was shown last: the kernel has taken
+    /// over the reply.
+    pub(crate) fn arrived(&mut self, pid: u32, node: u64, now: Instant) -> Option<T> {
+        let walk = self.0.get_mut(&pid)?;
+        if now - walk.at > SILENT_MAX {
+            self.0.remove(&pid);
+            return None;
+        }
+        walk.at = now;
+        if !std::mem::take(&mut walk.is_latest) || walk.tried.as_ref().is_none_or(|(tried, _)| *tried != node)
+        {
+            return None;
+        }
+        let tried = walk.tried.take().map(|(_, tried)| tried);
+        if !walk.is_certain {
+            self.0.remove(&pid);
+        }
+        tried
+    }
+    /// A request of a thread is answered: whether ESTALE has to become ENOENT.
+    pub(crate) fn replied(&mut self, pid: u32, opcode: u32, error: Option<Errno>, now: Instant) -> bool {
+        if error == Some(Errno::ESTALE) {
+            let known = self.0.remove(&pid);
+            if known.is_some() || !self.has_room(now) {
+                return true;
+            }
+            self.0.insert(pid, Walk { is_certain: true, ..Walk::new(now) });
+            return false;
+        }
+        let Some(walk) = self.0.get_mut(&pid) else { return false };
+        walk.at = now;
+        walk.lookups += u32::from(opcode == op::LOOKUP);
+        if walk.lookups > LOOKUPS_MAX || ends_a_walk(opcode) {
+            self.0.remove(&pid);
+        }
+        false
+    }
+    /// What may have failed, if the thread may be in its second walk.
+    pub(crate) fn second(&self, pid: u32) -> Option<Option<&T>> {
+        self.0.get(&pid).map(|walk| walk.tried.as_ref().map(|(_, tried)| tried))
+    }
+    /// Whether a thread is in its second walk for certain.
+    pub(crate) fn is_certain(&self, pid: u32) -> bool {
+        self.0.get(&pid).is_some_and(|walk| walk.is_certain)
+    }
+    pub(crate) fn has_room(&mut self, now: Instant) -> bool {
+        if self.0.len() >= THREADS_MAX {
+            self.0.retain(|_, walk| now - walk.at <= SILENT_MAX);
+        }
+        self.0.len() < THREADS_MAX
+    }
+    /// The reply to a LOOKUP shows a node that the kernel may refuse.
+    pub(crate) fn tries(&mut self, pid: u32, tried: (u64, T), now: Instant) {
+        let walk = self.0.entry(pid).or_insert_with(|| Walk::new(now));
+        (walk.tried, walk.is_latest) = (Some(tried), true);
+    }
+}
+
+/// Whether the kernel makes such requests at the end of a walk. Others belong to the walk, or to open files, and may run in
+/// the background (RELEASE).
+fn ends_a_walk(opcode: u32) -> bool {
+    matches!(
+        opcode,
+        op::OPEN
+            | op::OPENDIR
+            | op::CREATE
+            | op::MKNOD
+            | op::MKDIR
+            | op::SYMLINK
+            | op::LINK
+            | op::UNLINK
+            | op::RMDIR
+            | op::RENAME
+            | op::RENAME2
+            | op::SETATTR
+            | op::SETXATTR
+            | op::LISTXATTR
+            | op::REMOVEXATTR
+            | op::STATFS
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PID: u32 = 7;
+    const STALE: Option<Errno> = Some(Errno::ESTALE);
+    fn at(ms: u64) -> Instant {
+        Instant(ms * 1_000_000)
+    }
+
+    #[test]
+    fn the_second_stale_reply_of_a_call_becomes_enoent() {
+        let mut walks = Walks::<()>::default();
+        assert!(!walks.replied(PID, op::OPEN, STALE, at(0)), "the kernel walks again");
+        assert!(walks.is_certain(PID) && !walks.is_certain(8));
+        assert!(!walks.replied(PID, op::LOOKUP, None, at(1)));
+        assert!(walks.replied(PID, op::OPEN, STALE, at(2)));
+        assert!(!walks.is_certain(PID), "the call has ended");
+        // A directory that is gone, named by the call itself.
+        assert!(!walks.replied(PID, op::LOOKUP, STALE, at(3)));
+        assert!(walks.replied(PID, op::LOOKUP, STALE, at(4)));
+    }
+
+    #[test]
+    fn a_thread_is_forgotten_when_its_call_has_ended() {
+        let mut walks = Walks::<()>::default();
+        let begin = |walks: &mut Walks<()>, ms| assert!(!walks.replied(PID, op::OPEN, STALE, at(ms)));
+        begin(&mut walks, 0);
+        walks.replied(PID, op::LOOKUP, None, at(1));
+        walks.replied(PID, op::RELEASE, None, at(1));
+        assert!(walks.second(PID).is_some(), "a file was closed before");
+        walks.replied(PID, op::OPEN, None, at(2));
+        assert!(walks.second(PID).is_none(), "it was opened");
+        begin(&mut walks, 3);
+        assert!(walks.arrived(PID, 1, at(1003)).is_none() && walks.second(PID).is_some());
+        assert!(walks.arrived(PID, 1, at(2004)).is_none() && walks.second(PID).is_none(), "it was silent");
+        begin(&mut walks, 3000);
+        for _ in 0..=LOOKUPS_MAX {
+            assert!(walks.second(PID).is_some());
+            walks.replied(PID, op::LOOKUP, None, at(3001));
+        }
+        assert!(walks.second(PID).is_none());
+        for pid in 0..THREADS_MAX as u32 {
+            assert!(!walks.replied(pid, op::OPEN, STALE, at(4000)));
+        }
+        assert!(walks.replied(THREADS_MAX as u32, op::OPEN, STALE, at(4000)), "there is no room");
+        assert!(!walks.replied(THREADS_MAX as u32, op::OPEN, STALE, at(5001)), "the others are silent");
+    }
+}

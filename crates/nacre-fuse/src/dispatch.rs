@@ -41,7 +41,7 @@ impl<O: Ops> Door<O> {
         }
     }
 
-    /// Accepts a request. Its reply is pushed as [`FuseEffect::Reply`], in this visit or a later one.
+    /// Accepts a request. Its reply is pushed as [`FuseEffect::Reply`](crate::door::FuseEffect), in this visit or a later one.
     pub fn handle(self: &Rc<Self>, mut request: FuseRequest) {
         self.accept(&mut request);
         match request.opcode() {

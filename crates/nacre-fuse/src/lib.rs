@@ -19,6 +19,7 @@ mod device;
 mod dispatch;
 mod door;
 mod front;
+mod fusermount;
 mod gate;
 mod handlers;
 mod holders;
@@ -27,6 +28,7 @@ pub mod hostile;
 mod interrupt;
 mod island;
 mod kernel_cache;
+mod kernel_options;
 mod mount;
 mod moved;
 mod neighbours;
@@ -57,10 +59,8 @@ pub use front::{FuseSink, FuseSource};
 pub use interrupt::Interrupted;
 pub use island::MountIsland;
 pub use kernel_cache::Order;
-pub use mount::{
-    KernelAtime, KernelOptions, MountError, MountOptions, Mounted, check_device, check_mount_point,
-    mount_fuse, remount,
-};
+pub use kernel_options::{KernelAtime, KernelOptions};
+pub use mount::{MountError, MountOptions, Mounted, check_device, check_mount_point, mount_fuse, remount};
 pub use notify::{Batch, Done, Notification, Notifier};
 pub use ops::{OpenedFile, Ops};
 pub use reply::{Body, FuseReply};

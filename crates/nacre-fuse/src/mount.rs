@@ -4,13 +4,16 @@
 
 use crate::buffers::BufferPool;
 use crate::device::{Channel, open_device};
+use crate::fusermount::{self, Refusal};
+use crate::kernel_options::KernelOptions;
 use crate::session::{self, Session, SessionConfig, SessionError};
 use crate::table::FS_TYPE;
 use crate::table::mounted_type;
 use crate::uring::{Rings, Transport, WhyDevice};
+use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
+use rustix::mount::{UnmountFlags, mount, mount_remount, unmount};
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,47 +27,6 @@ pub struct MountOptions {
     /// What the kernel checks itself.
     pub kernel: KernelOptions,
     pub session: SessionConfig,
-}
-
-/// What the kernel itself checks, and shows in the table of mounts.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct KernelOptions {
-    /// `ro`.
-    pub read_only: bool,
-    /// `nosuid`.
-    pub no_suid: bool,
-    /// `nodev`.
-    pub no_dev: bool,
-    /// `noexec`.
-    pub no_exec: bool,
-    /// Access times, for the table of mounts only.
-    pub atime: KernelAtime,
-}
-impl KernelOptions {
-    fn flags(self) -> MountFlags {
-        let mut flags = MountFlags::empty();
-        flags.set(MountFlags::RDONLY, self.read_only);
-        flags.set(MountFlags::NOSUID, self.no_suid);
-        flags.set(MountFlags::NODEV, self.no_dev);
-        flags.set(MountFlags::NOEXEC, self.no_exec);
-        flags.set(MountFlags::NOATIME, self.atime.never);
-        flags.set(MountFlags::STRICTATIME, self.atime.always);
-        // A remount keeps what the table has unless one of these flags is set.
-        flags.set(MountFlags::RELATIME, !self.atime.never && !self.atime.always);
-        flags.set(MountFlags::NODIRATIME, self.atime.no_directories);
-        flags.set(MountFlags::LAZYTIME, self.atime.lazy);
-        flags
-    }
-}
-
-/// The access time options in the table of mounts. The kernel changes no access times of a FUSE file system: the file
-/// system does. Neither `never` nor `always`: relatime.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct KernelAtime {
-    pub never: bool,
-    pub always: bool,
-    pub no_directories: bool,
-    pub lazy: bool,
 }
 
 /// The reason why a mount or unmount failed. The text is for the user.
@@ -87,9 +49,12 @@ pub enum MountError {
     #[error("/dev/fuse may not be opened by this user\n  hint: run as root")]
     DeviceForbidden,
     #[error(
-        "mounting is not permitted to this user\n  hint: run as root, or give the container --cap-add SYS_ADMIN"
+        "mounting is not permitted to this user\n  hint: install the package fuse3 (fusermount3), run as root, or give the \
+         container --cap-add SYS_ADMIN"
     )]
     Forbidden,
+    #[error("{0}\n  hint: an ordinary user can mount on a directory of his own")]
+    Refused(String),
     #[error("unmounting {path} is not permitted to this user\n  hint: {}", who_may_unmount(path))]
     UnmountForbidden { path: String },
     #[error("{0} is not a mounted nacre file system\n  hint: `mount -t {FS_TYPE}` lists them")]
@@ -99,6 +64,8 @@ pub enum MountError {
          --force (open files and waiting calls fail)"
     )]
     Busy { path: String, by: String },
+    #[error("only root may remount {path}\n  hint: nacre umount, then mount it with the new options")]
+    RemountForbidden { path: String },
     #[error("files of {path} are open for writing\n  hint: close them, then remount it read-only")]
     OpenForWriting { path: String },
     #[error("{what} {path} failed")]
@@ -146,17 +113,14 @@ impl Mounted {
 /// A sentence for the user; the file system is not mounted then.
 pub fn mount_fuse(path: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
     let path = check_mount_point(path)?;
-    let device = device()?;
-    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let fd = rustix::fd::AsRawFd::as_raw_fd(&device);
-    let data = format!("fd={fd},rootmode=40000,user_id={uid},group_id={gid},allow_other,default_permissions");
-    let data = CString::new(data).expect("numbers and words have no NUL");
-    let flags = options.kernel.flags();
-    mount(options.source.as_str(), &path, FS_TYPE, flags, Some(data.as_c_str())).map_err(|e| match e {
-        Errno::PERM | Errno::ACCESS => MountError::Forbidden,
-        Errno::NODEV => MountError::NoFuse,
-        source => MountError::Os { what: "mounting on", path: text(&path), source },
-    })?;
+    let device = match fusermount::is_used() {
+        true => fusermount::mount(&path, &options.source, options.kernel).map_err(|e| match e {
+            Refusal::NotInstalled => MountError::Forbidden,
+            Refusal::Said(why) => MountError::Refused(why),
+            Refusal::Os(source) => MountError::Os { what: "mounting on", path: text(&path), source },
+        })?,
+        false => mount_as_root(&path, options)?,
+    };
     let channel = Arc::new(Channel::new(device, Arc::new(BufferPool::default())));
     let (rings, why) = match options.session.rings.then(|| Rings::prepare(&channel)) {
         Some(Ok(rings)) => (Some(rings), WhyDevice::Unknown),
@@ -174,9 +138,32 @@ pub fn mount_fuse(path: &Path, options: &MountOptions) -> Result<Mounted, MountE
             Ok(Mounted { path, channel, session, transport, rings })
         }
         Err(e) => {
-            let _ = unmount(&path, UnmountFlags::DETACH);
+            let _ = detach(&path);
             Err(e.into())
         }
+    }
+}
+
+fn mount_as_root(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let device = device()?;
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let fd = rustix::fd::AsRawFd::as_raw_fd(&device);
+    let data = format!("fd={fd},rootmode=40000,user_id={uid},group_id={gid},allow_other,default_permissions");
+    let data = CString::new(data).expect("numbers and words have no NUL");
+    let flags = options.kernel.flags();
+    mount(options.source.as_str(), path, FS_TYPE, flags, Some(data.as_c_str())).map_err(|e| match e {
+        Errno::PERM | Errno::ACCESS => MountError::Forbidden,
+        Errno::NODEV => MountError::NoFuse,
+        source => MountError::Os { what: "mounting on", path: text(path), source },
+    })?;
+    Ok(device)
+}
+
+/// Removes a mount from its directory, although it may be in use.
+fn detach(path: &Path) -> rustix::io::Result<()> {
+    match fusermount::is_used() {
+        true => fusermount::unmount(path, true),
+        false => unmount(path, UnmountFlags::DETACH),
     }
 }
 
@@ -186,13 +173,13 @@ pub fn mount_fuse(path: &Path, options: &MountOptions) -> Result<Mounted, MountE
 /// A sentence for the user; the options are as they were.
 pub fn remount(path: &Path, options: KernelOptions) -> Result<(), MountError> {
     mount_remount(path, options.flags(), "").map_err(|e| match e {
-        Errno::PERM | Errno::ACCESS => MountError::Forbidden,
+        Errno::PERM | Errno::ACCESS => MountError::RemountForbidden { path: text(path) },
         Errno::BUSY => MountError::OpenForWriting { path: text(path) },
         source => MountError::Os { what: "remounting", path: text(path), source },
     })
 }
 
-fn device() -> Result<rustix::fd::OwnedFd, MountError> {
+fn device() -> Result<OwnedFd, MountError> {
     open_device().map_err(|e| match e {
         Errno::NOENT | Errno::NODEV | Errno::NXIO => MountError::NoFuse,
         Errno::ACCESS | Errno::PERM => MountError::DeviceForbidden,
@@ -205,7 +192,9 @@ fn device() -> Result<rustix::fd::OwnedFd, MountError> {
 /// # Errors
 /// A sentence for the user.
 pub fn check_device() -> Result<(), MountError> {
-    device().map(drop)
+    drop(device()?);
+    // The kernel refuses it, too, but only after everything else was made.
+    if fusermount::is_used() && !fusermount::is_there() { Err(MountError::Forbidden) } else { Ok(()) }
 }
 
 /// Checks that `path` can be mounted on, clears a dead nacre mount on it. Returns its real path.
@@ -296,7 +285,7 @@ fn root_state(path: &Path) -> RootState {
 
 /// Removes a nacre mount whose server has ended.
 fn clear_dead(place: &Path) -> Result<(), MountError> {
-    unmount(place, UnmountFlags::DETACH).map_err(|source| MountError::Os {
+    detach(place).map_err(|source| MountError::Os {
         what: "clearing the dead mount on",
         path: text(place),
         source,

@@ -4,6 +4,7 @@
 //! alive; unmounting here does not affect that copy. Unmounting may need replies of this process (dirty mapped pages
 //! are written): never call it on a thread that serves requests.
 
+use crate::fusermount;
 use crate::mount::MountError;
 use crate::table;
 use rustix::io::Errno;
@@ -32,7 +33,18 @@ pub fn unmount_fuse(path: &Path, how: Unmount) -> Result<(), MountError> {
         Unmount::Lazy => UnmountFlags::DETACH,
         Unmount::Force => UnmountFlags::FORCE,
     };
-    let attempt = |flags| unmount(path, flags | UnmountFlags::NOFOLLOW);
+    let attempt = |flags: UnmountFlags| {
+        if !fusermount::is_used() {
+            return unmount(path, flags | UnmountFlags::NOFOLLOW);
+        }
+        if how == Unmount::Force
+            && let Ok(abort) = crate::abort::open_abort_file(path)
+        {
+            // Fails if the connection is gone, as it should be.
+            let _ = rustix::io::write(&abort, b"1");
+        }
+        fusermount::unmount(path, how != Unmount::Idle)
+    };
     let result = match (attempt(flags), how) {
         // Its connection is aborted; open files keep it until they are closed.
         (Err(Errno::BUSY), Unmount::Force) => attempt(UnmountFlags::DETACH),

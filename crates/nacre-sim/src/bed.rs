@@ -92,6 +92,7 @@ impl<C: 'static> Bed<C> {
             reply_records: true,
             fault_points: true,
             in_memory: false,
+            root_owner: (0, 0),
         };
         let start = move |ctx: &Rc<Ctx>| make(ctx, config.clone());
         let node = self.world.add(name, Some(store.clone()), Box::new(start));

@@ -381,6 +381,7 @@ fn target(
         reply_records: true,
         fault_points: true,
         in_memory: false,
+        root_owner: (0, 0),
     };
     match kind {
         TargetKind::Mgs => watched(TargetIsland::<Mgs>::new(ctx, config, osd_config()), lease_table, None),

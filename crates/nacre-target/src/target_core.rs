@@ -43,6 +43,8 @@ pub struct TargetConfig {
     pub fault_points: bool,
     /// The store ends with its process.
     pub in_memory: bool,
+    /// User and group that get the root directory of a new file system.
+    pub root_owner: (u32, u32),
 }
 
 /// Shared by island and service.

@@ -331,3 +331,65 @@ fn a_remount_changes_what_the_mount_may_do_without_a_break() {
     s.umount(&[]);
     ended_well(mount);
 }
+
+/// Through fusermount3, on a directory of his own.
+#[test]
+fn an_ordinary_user_mounts_uses_and_unmounts_a_file_system_of_his_own() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+    const USER: u32 = 65_534;
+    let Some(m) = Machine::new() else { return };
+    if Command::new("fusermount3").arg("--version").output().is_err() {
+        eprintln!("skipped: needs fusermount3 of the package fuse3");
+        return;
+    }
+    // As udev does it; containers may have it otherwise.
+    fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(0o666)).unwrap();
+    let (home, run) = (m.made("home"), m.made("run"));
+    [&home, &run].iter().for_each(|dir| chown(dir, Some(USER), Some(USER)).unwrap());
+    let (mnt, data) = (home.join("mnt"), home.join("data"));
+    let good = |args: &[&str]| {
+        let said = m.nacre_as(USER, "", args);
+        assert!(said.ok, "{args:?}: {} {}", said.out, said.err);
+        said.out
+    };
+    let shell = |script: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "sh", "-ec", script]);
+        let said = command.current_dir(&home).output().unwrap();
+        assert!(said.status.success(), "{script}: {}", String::from_utf8_lossy(&said.stderr));
+        String::from_utf8(said.stdout).unwrap()
+    };
+    let up = ["up", mnt.to_str().unwrap(), "--dir", data.to_str().unwrap(), "--detach"];
+    good(&up);
+    assert_eq!(
+        shell("stat -c %u mnt; echo one > mnt/f; mkdir mnt/d; mv mnt/f mnt/d/g; cat mnt/d/g"),
+        "65534\none\n"
+    );
+    assert!(good(&["status"]).contains("nacre-OST0001"));
+    let busy = shell("exec 3< mnt/d/g; ! fusermount3 -u mnt 2>&1; echo still");
+    assert!(busy.contains("busy") && busy.contains("still"), "{busy}");
+    good(&["down"]);
+    assert_eq!(fs::read_dir(&mnt).unwrap().count(), 0, "it is unmounted");
+    assert_eq!(fs::metadata(&data).unwrap().uid(), USER);
+    // A mount whose process was killed is cleared.
+    good(&up);
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table.lines().find(|line| line.contains(mnt.to_str().unwrap())).unwrap();
+    assert!(
+        line.contains("nosuid") && line.contains("user_id=65534") && line.contains("fuse.nacre"),
+        "{line}"
+    );
+    let pids = Command::new("pgrep").args(["-u", "65534", "-f", mnt.to_str().unwrap()]).output().unwrap();
+    for pid in String::from_utf8(pids.stdout).unwrap().split_whitespace() {
+        let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    }
+    eventually("the mount is dead", || !shell("cat mnt/d/g 2>&1 || true").contains("one"));
+    good(&up);
+    assert_eq!(shell("cat mnt/d/g"), "one\n");
+    good(&["umount", mnt.to_str().unwrap()]);
+    // A directory of somebody else is none to mount on.
+    let other = m.made("other");
+    let said = m.nacre_as(USER, "", &["up", other.to_str().unwrap(), "--ephemeral", "--detach"]);
+    assert!(!said.ok && said.err.contains("directory of his own"), "{} {}", said.out, said.err);
+}

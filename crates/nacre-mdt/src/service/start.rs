@@ -108,7 +108,8 @@ async fn make_root(core: &TargetCore) -> Result<(), StartError> {
     if osd.get(INODE, &Fid::ROOT.key()).await?.is_some() {
         return Ok(());
     }
-    let root = Inode::root(core.ctx.wall());
+    let mut root = Inode::root(core.ctx.wall());
+    (root.attr.uid, root.attr.gid) = core.config.root_owner;
     let room = Credits { rows: 4, row_bytes: 4096, ..Credits::default() };
     let reservation = osd.reserve(room).await?;
     core.transact_local(&Pins::default(), reservation, |tx| {

@@ -165,6 +165,7 @@ pub fn target_config(lease_ms: u32) -> TargetConfig {
         reply_records: true,
         fault_points: true,
         in_memory: false,
+        root_owner: (0, 0),
     }
 }
 

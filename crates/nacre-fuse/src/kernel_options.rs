@@ -1,0 +1,44 @@
+//! The options of a mount that the kernel itself has.
+
+use rustix::mount::MountFlags;
+
+/// What the kernel itself checks, and shows in the table of mounts.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct KernelOptions {
+    /// `ro`.
+    pub read_only: bool,
+    /// `nosuid`.
+    pub no_suid: bool,
+    /// `nodev`.
+    pub no_dev: bool,
+    /// `noexec`.
+    pub no_exec: bool,
+    /// Access times, for the table of mounts only.
+    pub atime: KernelAtime,
+}
+impl KernelOptions {
+    pub(crate) fn flags(self) -> MountFlags {
+        let mut flags = MountFlags::empty();
+        flags.set(MountFlags::RDONLY, self.read_only);
+        flags.set(MountFlags::NOSUID, self.no_suid);
+        flags.set(MountFlags::NODEV, self.no_dev);
+        flags.set(MountFlags::NOEXEC, self.no_exec);
+        flags.set(MountFlags::NOATIME, self.atime.never);
+        flags.set(MountFlags::STRICTATIME, self.atime.always);
+        // A remount keeps what the table has unless one of these flags is set.
+        flags.set(MountFlags::RELATIME, !self.atime.never && !self.atime.always);
+        flags.set(MountFlags::NODIRATIME, self.atime.no_directories);
+        flags.set(MountFlags::LAZYTIME, self.atime.lazy);
+        flags
+    }
+}
+
+/// The access time options in the table of mounts. The kernel changes no access times of a FUSE file system: the file
+/// system does. Neither `never` nor `always`: relatime.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct KernelAtime {
+    pub never: bool,
+    pub always: bool,
+    pub no_directories: bool,
+    pub lazy: bool,
+}

@@ -58,17 +58,25 @@ async fn look_up<O: Ops>(
         }
         match door.ops.open(entry.attr.fid, 0, request.caller(0)).await {
             Ok((_, handle)) => {
-                let door = door.clone();
-                door.ctx.clone().spawn(async move {
-                    door.ctx.sleep(KEPT).await;
+                let kept = entry.attr.fid;
+                let closes = door.clone();
+                door.ctx.spawn(async move {
+                    closes.ctx.sleep(KEPT).await;
                     // It fails only if the handle is already closed.
-                    let _ = door.ops.release(handle, None).await;
+                    let _ = closes.ops.release(handle, None).await;
                 });
-                break;
+                // Again: the attributes may have changed meanwhile, and a reply with a validity is decided when they are read.
+                entry = door.ops.lookup(parent, name).await?;
+                if entry.attr.fid == kept {
+                    break;
+                }
             }
             Err(Errno::ESTALE) => entry = door.ops.lookup(parent, name).await?,
             // The request that follows tells the caller.
-            Err(_) => break,
+            Err(_) => {
+                entry = door.ops.lookup(parent, name).await?;
+                break;
+            }
         }
     }
     Ok(entry)

@@ -314,6 +314,19 @@ fn a_file_that_is_replaced_between_its_lookup_and_the_open_is_opened() {
 }
 
 #[test]
+fn a_file_that_a_second_walk_has_found_has_the_attributes_of_its_lookup() {
+    let Some(m) = caching(LONG) else { return };
+    std::fs::write(m.at("f"), "text").unwrap();
+    m.forget(vec![Stale::All]);
+    m.solo().ask(|fs| {
+        fs.replacing.set(1);
+        fs.growing.set(1);
+    });
+    let file = File::open(m.at("f")).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 1, "it has grown while it was kept open for the second walk");
+}
+
+#[test]
 fn in_a_directory_that_another_mount_has_removed_there_are_no_names() {
     let Some(m) = caching(Duration::ZERO) else { return };
     std::fs::create_dir(m.at("dir")).unwrap();

@@ -10,7 +10,8 @@ use crate::error::OsdError;
 use crate::offline::offline;
 use crate::table::Table;
 use crate::table::accounts::Usage;
-use crate::table::run::Run;
+use crate::table::run::{COPIES, Run, open_block};
+use crate::table::run_copies::{check_copy, read_copy};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::rc::Rc;
@@ -103,6 +104,11 @@ pub async fn check_open(osd: &Rc<Osd>, mut row: impl FnMut(Table, &[u8], &[u8]))
         run_bytes: stats.run_bytes,
         ..Report::default()
     };
+    for (segment, record) in osd.state().damaged_copies() {
+        report.problem(format!(
+            "log segment {segment}: one of the two copies of record {record} is damaged: the next start of the target uses the other one and writes both"
+        ));
+    }
     let runs = osd.state().runs.list();
     for run in runs.iter() {
         osd.check_run(run, &mut report).await;
@@ -147,22 +153,36 @@ pub async fn check_open(osd: &Rc<Osd>, mut row: impl FnMut(Table, &[u8], &[u8]))
 }
 
 impl Osd {
-    /// Reads every block of a run.
+    /// Reads both copies of every block of a run.
     async fn check_run(&self, run: &Rc<Run>, report: &mut Report) {
         let id = run.meta.id;
+        for copy in 0..COPIES {
+            if let Err(e) = check_copy(self.ctx(), run.meta, copy).await {
+                report.problem(format!("{}: {e}; the other one is used", copy_name(copy)));
+            }
+        }
         let mut rows = 0u64;
         let mut damaged = false;
         let mut deleted = 0u64;
         let mut last = Vec::new();
         for (index, block) in run.blocks.iter().enumerate() {
-            let mut block_rows = match self.read_block(run, index).await {
-                Ok(rows) => rows,
-                Err(e) => {
-                    damaged = true;
-                    report.problem(e.to_string());
-                    continue;
+            let mut whole = None;
+            let mut errors = Vec::new();
+            for copy in 0..COPIES {
+                let read = read_copy(self.ctx(), run.meta, copy, block.offset, u64::from(block.len)).await;
+                match read.and_then(|bytes| open_block(run, index, &bytes)) {
+                    Ok(rows) => whole = Some(rows),
+                    Err(e) => errors.push((copy, e)),
                 }
+            }
+            let Some(mut block_rows) = whole else {
+                damaged = true;
+                errors.into_iter().take(1).for_each(|(_, e)| report.problem(e.to_string()));
+                continue;
             };
+            for (copy, e) in errors {
+                report.problem(format!("{}: {e}; the other one is used", copy_name(copy)));
+            }
             if block_rows.key() != Some(block.first.raw()) {
                 report.problem(format!("run {id}: block {index} does not begin with the key of the index"));
             }
@@ -193,11 +213,8 @@ impl Osd {
             ));
         }
     }
-    async fn read_block(
-        &self,
-        run: &Rc<Run>,
-        index: usize,
-    ) -> Result<crate::table::run::BlockRows, OsdError> {
-        Ok(self.read_blocks(run, index, 1).await?.pop_front().unwrap_or_default())
-    }
+}
+
+fn copy_name(copy: u64) -> &'static str {
+    if copy == 0 { "the first of two copies" } else { "the second of two copies" }
 }

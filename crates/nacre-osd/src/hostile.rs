@@ -27,6 +27,7 @@ pub fn log(bytes: &[u8]) {
             }
         }
         core::hint::black_box(scan.synced_beyond());
+        assert!(crate::log::copies::unite(bytes.to_vec()).bytes().len() <= bytes.len() / 2);
     }
 }
 
@@ -68,11 +69,11 @@ pub fn run(bytes: &[u8]) {
 fn read_run(id: u64, bytes: &[u8]) {
     let Some(end) = bytes.len().checked_sub(FOOTER_BYTES as usize) else { return };
     let Ok(footer) = Footer::parse(id, &bytes[end..]) else { return };
-    let ([tail_at, _], tail_len) = footer.tails();
+    let (tail_at, tail_len) = footer.tail();
     let Some(tail) = bytes.get(tail_at as usize..tail_at.saturating_add(tail_len) as usize) else { return };
     let meta = RunMeta {
         id,
-        bytes: bytes.len() as u64,
+        bytes: 2 * bytes.len() as u64,
         rows: crate::log::segment::u64_at(&bytes[end..], 40).unwrap_or(0),
     };
     let Ok(run) = Run::parse(meta, &footer, tail) else { return };

@@ -9,6 +9,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod check;
+mod combine;
 mod crc;
 mod engine;
 mod error;

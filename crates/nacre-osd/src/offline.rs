@@ -104,11 +104,12 @@ pub fn offline<T: 'static>(
     let place = result.clone();
     let c = ctx.clone();
     ctx.spawn(async move {
-        // Nothing is to be flushed.
+        // Nothing is flushed or merged.
         let config = OsdConfig {
             dirty_bytes_max: u64::MAX / 4,
             log_bytes_max: u64::MAX / 4,
             old_segments_max: usize::MAX,
+            merges_runs: false,
             ..OsdConfig::default()
         };
         let value = match Osd::open(&c, config).await {

@@ -238,30 +238,50 @@ fn a_failed_log_sync_or_write_stops_the_engine_and_is_not_tried_again() {
     }
 }
 
+/// The newest log segment that holds records, and the distance of its two copies.
+fn newest_segment(device: &CrashDevice) -> (FileId, u64) {
+    let store = device.store();
+    let newest = (1..20).rev().map(FileId::Log).find(|&file| {
+        let read = store.execute(StoreOp::Read { file, offset: 0, len: 4096 });
+        matches!(read, Ok(StoreDone::Bytes(b)) if b.len() > 200 && b[72..80] != [0; 8] && b[1000..1100] != [0; 100])
+    });
+    let file = newest.unwrap();
+    match store.execute(StoreOp::Len { file }) {
+        Ok(StoreDone::Len(Some(len))) => (file, len / 2),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
-fn damage_of_synced_log_bytes_is_told_and_not_taken_for_the_end() {
+fn damage_of_one_copy_of_the_log_costs_nothing_and_a_start_repairs_it() {
     let device = fresh();
     assert!(life(&device, 1, 120).is_some());
     device.kill_process();
-    let n = check(&device, "before");
+    let n = check(&device.copy(), "before");
     assert!(n > 30);
-    // One byte in the first record of the newest segment that holds any.
-    let device2 = device.clone();
-    let store = device.store();
-    let mut hit = false;
-    for segment in (1..20).rev() {
-        let Ok(StoreDone::Bytes(b)) =
-            store.execute(StoreOp::Read { file: FileId::Log(segment), offset: 0, len: 4096 })
-        else {
-            continue;
-        };
-        if b.len() > 200 && b[72..80] != [0; 8] && b[1000..1100] != [0; 100] {
-            device2.flip(FileId::Log(segment), 70);
-            hit = true;
-            break;
-        }
+    let (file, half) = newest_segment(&device);
+    // Header of the segment, a record's header and its rows.
+    for at in [10, 70, 90, 300, 700].into_iter().flat_map(|at| [at, at + half]) {
+        let damaged = device.copy();
+        damaged.flip(file, at);
+        let problems = nacre_osd::check::check(&*damaged.store(), |_, _, _| {}).sentences;
+        assert!(problems.iter().any(|s| s.contains("one of the two copies")), "at {at}: {problems:?}");
+        assert_eq!(check(&damaged, &format!("damaged at {at}")), n);
+        let problems = nacre_osd::check::check(&*damaged.store(), |_, _, _| {}).sentences;
+        assert!(problems.is_empty(), "at {at}: {problems:?}");
     }
-    assert!(hit);
+}
+
+#[test]
+fn damage_of_both_copies_of_a_record_is_told_and_not_taken_for_the_end() {
+    let device = fresh();
+    assert!(life(&device, 1, 120).is_some());
+    device.kill_process();
+    assert!(check(&device, "before") > 30);
+    let (file, half) = newest_segment(&device);
+    // The same bytes of the first record: one damaged copy is no help for the other.
+    device.flip(file, 70);
+    device.flip(file, half + 70);
     match OsdDrive::open(&device.store(), &config()) {
         Err(OsdError::Corrupt { what }) => assert!(what.contains("log"), "{what}"),
         Err(e) => panic!("{e}"),

@@ -17,13 +17,15 @@ use std::sync::Arc;
 /// Changes the rows of a target that does not run.
 fn put(store: &dyn Store, rows: Vec<(Table, Vec<u8>, Vec<u8>)>) {
     let done = with_engine(store, |_, osd| async move {
-        let credits = Credits { rows: 5000, row_bytes: 1 << 20, object_bytes: 0, frees: true };
-        let room = osd.reserve(credits).await?;
-        let (transno, ()) = osd.transact(&Pins::default(), room, |tx| {
-            rows.into_iter().for_each(|(table, key, value)| tx.put(table, &key, value));
-            Ok::<_, nacre_osd::OsdError>(())
-        })?;
-        osd.commit(transno).await
+        for rows in rows.chunks(1000) {
+            let credits = Credits { rows: 1000, row_bytes: 256 << 10, object_bytes: 0, frees: true };
+            let room = osd.reserve(credits).await?;
+            osd.transact(&Pins::default(), room, |tx| {
+                rows.iter().for_each(|(table, key, value)| tx.put(*table, key, value.clone()));
+                Ok::<_, nacre_osd::OsdError>(())
+            })?;
+        }
+        osd.commit(osd.last_transno()).await
     });
     done.expect("it opens").expect("it is written");
 }

@@ -18,6 +18,8 @@ pub struct OsdConfig {
     pub ballast_bytes: u64,
     /// Log segments that earlier openings may leave behind; beyond that a start writes them to a run.
     pub old_segments_max: usize,
+    /// Whether runs are merged; a check reads them as they are.
+    pub merges_runs: bool,
     /// Tables whose rows are looked for by ranges that share this many key bytes: the filters of runs serve
     /// such a range without a read.
     pub bloom_prefixes: Vec<(Table, u8)>,
@@ -31,6 +33,7 @@ impl Default for OsdConfig {
             commit_interval_ms: 1000,
             ballast_bytes: 64 << 20,
             old_segments_max: 8,
+            merges_runs: true,
             bloom_prefixes: [(table::BLOCK, crate::object::rows::OBJECT_KEY_BYTES)].into(),
         }
     }

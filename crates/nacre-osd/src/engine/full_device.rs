@@ -1,9 +1,7 @@
 //! Writes of a start or stop that must succeed on a full device.
 
-use crate::engine::files::read_all;
 use crate::engine::superblock::Super;
 use crate::error::OsdError;
-use crate::log::segment::Segment;
 use alloc::vec;
 use bytes::Bytes;
 use nacre_node::{Ctx, FileId, StoreError, StoreOp};
@@ -27,16 +25,15 @@ pub(crate) async fn write_superblock(superblock: &Super, unused: &[u64], ctx: &C
     if full(&written) { Err(OsdError::NoRoomToStart) } else { written }
 }
 
-/// Rewrites a log segment in place with the bytes that it holds, so that the next sync writes them. A file system that
-/// copies on write may need room for that.
-pub(crate) async fn rewrite_segment(
+/// Writes to a log segment in place. A file system that copies on write may need room for that.
+pub(crate) async fn write_log(
     ctx: &Ctx,
     superblock: &Super,
-    segment: &Segment,
+    file: FileId,
+    offset: u64,
+    bytes: &Bytes,
 ) -> Result<(), OsdError> {
-    let file = FileId::Log(segment.number);
-    let bytes = Bytes::from(read_all(ctx, file, segment.bytes).await?);
-    let write = || StoreOp::Write { file, offset: 0, data: vec![bytes.clone()] };
+    let write = || StoreOp::Write { file, offset, data: vec![bytes.clone()] };
     match ctx.io(write()).await {
         Err(StoreError::NoSpace) => {
             release_ballast(ctx, superblock).await?;

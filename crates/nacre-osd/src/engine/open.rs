@@ -29,9 +29,9 @@ impl Osd {
         };
         let was_clean = superblock.clean;
         let mut log = RecoveredLog::read(ctx, &superblock).await?;
-        log.truncate_segments(ctx).await?;
+        log.restore_segments(ctx, &superblock).await?;
         if !was_clean {
-            log.make_durable(ctx, &superblock).await?;
+            log.make_durable(ctx).await?;
         }
         let last_lsn = log.plan.last_lsn;
         let state = begin_epoch(ctx, &config, &mut superblock, log).await?;

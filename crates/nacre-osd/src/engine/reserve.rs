@@ -45,7 +45,7 @@ impl Osd {
                     true => row_bytes.min(state.log.ready_body() / 2),
                     false => row_bytes,
                 };
-                let log_max = self.config().log_bytes_max.max(4 * state.log.segment_bytes());
+                let log_max = self.config().log_bytes_max.max(8 * state.log.segment_bytes());
                 (
                     fullness(changed + row_bytes, self.config().dirty_bytes_max),
                     fullness(state.log.bytes(), log_max),
@@ -101,7 +101,7 @@ impl Osd {
         // Changed rows become a run; the log needs its next segments; a released ballast must be restored.
         let ballast = if self.room().is_ballast_released() { self.ballast_bytes() } else { 0 };
         // A merge writes all runs once more before it deletes the old ones.
-        let kept = bytes.active + bytes.frozen + 2 * state.log.segment_bytes() + ballast + state.runs.bytes();
+        let kept = bytes.active + bytes.frozen + 4 * state.log.segment_bytes() + ballast + state.runs.bytes();
         self.room().bytes_left().saturating_sub(kept)
     }
     async fn check_space(&self, credits: &Credits, needed: u64) -> Result<(), OsdError> {

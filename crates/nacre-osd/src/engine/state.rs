@@ -23,6 +23,7 @@ pub(crate) struct State {
     pub(crate) log: LogWriter,
     pub(crate) accounts: Accounts,
     pub(crate) runs: RunSet,
+    damaged_copies: Vec<(u64, u64)>,
     last_transno: u64,
     /// Serial of the open transaction: rows it wrote carry it.
     serial: u64,
@@ -48,12 +49,20 @@ pub struct Save {
 }
 
 impl State {
+    pub(crate) fn set_damaged_copies(&mut self, found: Vec<(u64, u64)>) {
+        self.damaged_copies = found;
+    }
+    /// Log segments in which the start found a damaged copy of a record: number and record.
+    pub(crate) fn damaged_copies(&self) -> &[(u64, u64)] {
+        &self.damaged_copies
+    }
     pub(crate) fn new(log: LogWriter) -> Self {
         Self {
             mem: Memtable::default(),
             log,
             accounts: Accounts::default(),
             runs: RunSet::default(),
+            damaged_copies: Vec::new(),
             last_transno: 0,
             serial: 0,
             undo: Vec::new(),

@@ -77,7 +77,8 @@ impl Osd {
                 return;
             }
             let (segments, lsn, transno) = {
-                let state = self.state();
+                let mut state = self.state_mut();
+                state.log.flush_copy();
                 (state.log.unsynced(), state.log.last_lsn(), state.last_transno())
             };
             self.log().sync_begins(self.log_bytes_written());

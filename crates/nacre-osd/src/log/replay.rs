@@ -3,10 +3,11 @@
 //! Each segment is summarized by itself, then [`plan`] decides. Segments that were deleted may reappear after a power
 //! loss, with or without their neighbours. The log is therefore the *latest* chain of segments without a gap that
 //! reaches back to the last record that the chain's own list of runs covers. The log ends with its last complete
-//! record; if any record states that a later one had been synced, that is damage. No I/O in here; used by
-//! `log/recover.rs`.
+//! record; if any record states that a later one had been synced, that is damage. A record is complete if one of the two
+//! copies in its segment is (`log/copies.rs`). No I/O in here; used by `log/recover.rs`.
 
 use crate::error::OsdError;
+use crate::log::copies::{Restore, United};
 use crate::log::segment::{LOG_VERSION, Record, RecordKind, Scan, Segment, SegmentHeader};
 use crate::table::run::RunList;
 use alloc::format;
@@ -31,6 +32,7 @@ const CUT_BYTES: u64 = 4096;
 pub(crate) struct Summary {
     number: u64,
     epoch: u32,
+    /// Length of one copy.
     bytes: u64,
     first_lsn: u64,
     /// Position in the segment after its last valid record.
@@ -42,6 +44,8 @@ pub(crate) struct Summary {
     runs: Option<RunList>,
     /// The highest lsn that records of this segment, also those behind a gap, state to be synced.
     synced_lsn: u64,
+    /// The first record that only one copy has.
+    single: Option<u64>,
 }
 
 /// Returns the valid records of a segment, in order.
@@ -77,8 +81,9 @@ pub(crate) fn summarize(
     store: [u8; 16],
     epochs: &Epochs<'_>,
     number: u64,
-    bytes: &[u8],
+    segment: &United,
 ) -> Result<Summary, OsdError> {
+    let bytes = segment.bytes();
     let mut summary = Summary {
         number,
         epoch: 0,
@@ -89,6 +94,7 @@ pub(crate) fn summarize(
         last_transno: 0,
         runs: None,
         synced_lsn: 0,
+        single: None,
     };
     // No header: the segment was created in advance, or its first write was lost.
     let Some(header) = SegmentHeader::parse(bytes) else { return Ok(summary) };
@@ -101,12 +107,13 @@ pub(crate) fn summarize(
     let end = end_of(header.id.epoch, epochs);
     let (records, scan) = records(&header, bytes, end);
     if end == u64::MAX {
-        summary.synced_lsn = scan.synced_beyond();
+        summary.synced_lsn = segment.synced_beyond();
     }
     summary.end_bytes = scan.at as u64;
     summary.epoch = header.id.epoch;
     summary.first_lsn = header.first_lsn;
     summary.last_lsn = header.first_lsn - 1;
+    summary.single = segment.single().filter(|lsn| *lsn <= end);
     for record in records {
         summary.last_lsn = record.lsn;
         summary.last_transno = summary.last_transno.max(record.transno);
@@ -127,8 +134,9 @@ pub(crate) struct Plan {
     pub(crate) segments: Vec<Segment>,
     /// Epochs of these segments.
     pub(crate) epochs: Vec<u32>,
-    /// Segments of the chain whose unused ends are worth freeing, and the lengths to truncate them to.
-    pub(crate) truncations: Vec<(u64, u64)>,
+    /// Segments of the chain whose unused ends are worth freeing, or whose copies must be written.
+    pub(crate) restores: Vec<Restore>,
+    damaged_copies: Vec<(u64, u64)>,
     /// Segments to delete: never used, behind the end of the log, or flushed long ago.
     pub(crate) unused: Vec<u64>,
     pub(crate) last_lsn: u64,
@@ -138,11 +146,18 @@ pub(crate) struct Plan {
     pub(crate) runs: RunList,
 }
 
-/// Decides from all segments in order of their numbers.
+impl Plan {
+    /// Segments in which a copy of a record that had been synced is damaged: number and record.
+    pub(crate) fn damaged_copies(&self) -> &[(u64, u64)] {
+        &self.damaged_copies
+    }
+}
+
+/// Decides from all segments in order of their numbers. `clean`: the store was stopped as planned.
 ///
 /// # Errors
 /// `Corrupt` when records that had been synced, or are needed, are missing.
-pub(crate) fn plan(summaries: &[Summary], epochs: &Epochs<'_>) -> Result<Plan, OsdError> {
+pub(crate) fn plan(summaries: &[Summary], epochs: &Epochs<'_>, clean: bool) -> Result<Plan, OsdError> {
     let used: Vec<&Summary> = summaries.iter().filter(|s| s.last_lsn >= s.first_lsn).collect();
     let mut plan = Plan::default();
     // Candidates: chains from the latest to the oldest.
@@ -164,10 +179,6 @@ pub(crate) fn plan(summaries: &[Summary], epochs: &Epochs<'_>) -> Result<Plan, O
         end = begin;
     }
     for s in chain {
-        let needed = s.end_bytes.next_multiple_of(CUT_BYTES);
-        if needed < s.bytes {
-            plan.truncations.push((s.number, needed));
-        }
         plan.last_lsn = s.last_lsn;
         plan.epochs.push(s.epoch);
         plan.last_transno = plan.last_transno.max(s.last_transno);
@@ -184,6 +195,14 @@ pub(crate) fn plan(summaries: &[Summary], epochs: &Epochs<'_>) -> Result<Plan, O
     let ended = epochs.ends.iter().map(|(_, lsn)| *lsn).max().unwrap_or(0);
     let known = synced.max(ended).max(epochs.mark);
     plan.proven_lsn = known;
+    for s in chain {
+        let bytes = s.end_bytes.next_multiple_of(CUT_BYTES).min(s.bytes);
+        let unproven = !clean && s.last_lsn > known;
+        if bytes < s.bytes || unproven || s.single.is_some() {
+            plan.restores.push(Restore::new(s.number, bytes, unproven || s.single.is_some()));
+        }
+        plan.damaged_copies.extend(s.single.filter(|lsn| *lsn <= known).map(|lsn| (s.number, lsn)));
+    }
     if plan.last_lsn < known {
         return Err(OsdError::Corrupt {
             what: format!(
@@ -231,6 +250,7 @@ mod tests {
             last_transno: last_lsn,
             runs: flushed.map(|flushed_lsn| RunList { flushed_lsn, runs: Vec::new() }),
             synced_lsn,
+            single: None,
         }
     }
     /// Returns the segment numbers of the chain and its last lsn; `None` for damage.
@@ -238,7 +258,7 @@ mod tests {
         check_marked(segments, ends, 0, expected);
     }
     fn check_marked(segments: &[Summary], ends: &[(u32, u64)], mark: u64, expected: Option<(&[u64], u64)>) {
-        let plan = plan(segments, &Epochs { latest: 9, ends, mark });
+        let plan = plan(segments, &Epochs { latest: 9, ends, mark }, false);
         let got = plan.as_ref().ok();
         let numbers = got.map(|p| p.segments.iter().map(|s| s.number).collect::<Vec<_>>());
         assert_eq!(numbers.as_deref(), expected.map(|e| e.0));

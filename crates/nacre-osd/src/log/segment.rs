@@ -4,7 +4,8 @@
 //! number (`lsn`, consecutive over all segments), the transno of its transaction, the position up to which the log was
 //! synced when the record was written, and its rows with absolute values. Its checksum is bound to segment and log
 //! epoch, so that bytes of another segment are never accepted. A record never crosses a segment; the rest of a segment
-//! stays zero.
+//! stays zero. The file of a segment has room for two copies of all this, one after the other: the first is written at
+//! the end of each visit, the second before a sync, in larger pieces (`log/copies.rs` reads them).
 //!
 //! The log ends at the first record that is missing or broken. If a later record states that the log was synced beyond
 //! that point, bytes that were durable are missing: that is damage, and not the end of the log ([`Scan`]). The format
@@ -22,9 +23,11 @@ pub(crate) const LOG_MAGIC: [u8; 8] = *b"NACRELOG";
 pub(crate) const LOG_VERSION: u32 = 1;
 pub(crate) const SEGMENT_HEADER_BYTES: usize = 64;
 pub(crate) const RECORD_HEADER_BYTES: usize = 40;
-const ALIGN: usize = 8;
+pub(crate) const ALIGN: usize = 8;
 /// Unit in which the kernel caches files.
 const PAGE_BYTES: u64 = 4096;
+/// The second copy is written when so much of it is due, at the latest.
+const COPY_BYTES_MAX: usize = 64 << 10;
 
 /// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +90,7 @@ impl SegmentId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) number: u64,
+    /// Length of one copy: half of the file.
     pub(crate) bytes: u64,
     pub(crate) last_lsn: u64,
     /// Records of this segment up to this lsn are synced.
@@ -97,7 +101,7 @@ pub(crate) struct Segment {
 pub(crate) struct LogWriter {
     epoch: u32,
     store: [u8; 16],
-    /// Length of new segments if there is enough space.
+    /// Length of each copy in new segments if there is enough space.
     segment_bytes: u64,
     /// Segments below this number are of earlier epochs.
     first_number: u64,
@@ -109,8 +113,10 @@ pub(crate) struct LogWriter {
     /// Bytes of this visit, to be written before `position` of the last segment.
     buffer: Vec<u8>,
     buffer_at: u64,
-    /// End of the pages of the last segment that were written.
-    paged_to: u64,
+    /// The bytes before `buffer_at` that the second copy does not have yet.
+    copy: Vec<u8>,
+    /// Ends of the pages that were written, in both copies of the last segment.
+    paged_to: [u64; 2],
     /// Bytes of the largest of the latest visits.
     visit_bytes: usize,
     /// Writes of this visit to segments that are now full.
@@ -145,7 +151,8 @@ impl LogWriter {
             seed: 0,
             buffer: Vec::new(),
             buffer_at: 0,
-            paged_to: 0,
+            copy: Vec::new(),
+            paged_to: [0; 2],
             visit_bytes: 0,
             full: Vec::new(),
             ready: VecDeque::new(),
@@ -173,16 +180,16 @@ impl LogWriter {
         let open = self.segments.back().filter(|_| self.position != u64::MAX);
         open.map_or(0, |s| s.bytes.saturating_sub(self.position))
     }
-    /// Bytes held by live segments.
+    /// Bytes of the device held by live segments.
     pub(crate) fn bytes(&self) -> u64 {
         let full: u64 = self.segments.iter().map(|s| s.bytes).sum();
-        full - self.bytes_left().min(full)
+        2 * (full - self.bytes_left().min(full))
     }
     /// Bytes of full segments, which a flush can free.
     pub(crate) fn full_bytes(&self) -> u64 {
         let all: u64 = self.segments.iter().map(|s| s.bytes).sum();
         let open = self.segments.back().filter(|_| self.position != u64::MAX);
-        all - open.map_or(0, |s| s.bytes)
+        2 * (all - open.map_or(0, |s| s.bytes))
     }
     /// Number of segments from earlier openings.
     pub(crate) fn old_count(&self) -> usize {
@@ -197,7 +204,7 @@ impl LogWriter {
         self.next_number += 1;
         n
     }
-    /// Adds a segment that was created and filled with zeros. Returns `false` if a later segment is already in use:
+    /// Adds a segment that was created, with `bytes` for each copy, and filled with zeros. Returns `false` if a later segment is already in use:
     /// segments are used in the order of their numbers, so the caller deletes this one.
     pub(crate) fn add_ready(&mut self, number: u64, bytes: u64) -> bool {
         let fits = self.segments.back().is_none_or(|s| s.number < number);
@@ -298,7 +305,7 @@ impl LogWriter {
     /// Closes the last segment and moves the open record, of `record_bytes`, to a new one.
     fn next_segment(&mut self, record_bytes: u64) {
         let record = self.buffer.split_off(self.record_at);
-        self.flush_buffer();
+        self.flush_copy();
         // A segment that was created small on a full device may be too small.
         while let Some((number, _)) =
             self.ready.pop_front_if(|(_, bytes)| *bytes < record_bytes + SEGMENT_HEADER_BYTES as u64)
@@ -309,7 +316,7 @@ impl LogWriter {
             Some(ready) => ready,
             None => {
                 let n = self.take_number();
-                self.full.push(StoreOp::Create { file: FileId::Log(n), len: self.segment_bytes });
+                self.full.push(StoreOp::Create { file: FileId::Log(n), len: 2 * self.segment_bytes });
                 (n, self.segment_bytes)
             }
         };
@@ -322,31 +329,50 @@ impl LogWriter {
             synced_lsn: self.last_lsn - 1,
         });
         self.buffer_at = 0;
-        self.paged_to = 0;
+        self.paged_to = [0; 2];
         self.buffer.extend_from_slice(&id.header(self.last_lsn));
         self.position = SEGMENT_HEADER_BYTES as u64;
         self.record_at = self.buffer.len();
         self.buffer.extend_from_slice(&record);
     }
-    /// The first write to a page fills it with zeros up to its end: otherwise the kernel would read the page from the device
-    /// first if its cache has forgotten it, and the island would wait for that.
     fn flush_buffer(&mut self) {
         if self.buffer.is_empty() {
             return;
         }
-        let &Segment { number, bytes, .. } = self.segments.back().expect("bytes belong to a segment");
         // Capacity for a visit like the latest ones: allocators serve small pieces faster.
         self.visit_bytes = self.buffer.len().max(self.visit_bytes - self.visit_bytes / 16);
         let capacity = self.visit_bytes.next_multiple_of(256).min(4096);
         let data = core::mem::replace(&mut self.buffer, Vec::with_capacity(capacity));
+        self.copy.extend_from_slice(&data);
         let end = self.buffer_at + data.len() as u64;
-        let mut data = alloc::vec![Bytes::from(data)];
-        if end > self.paged_to {
-            self.paged_to = end.next_multiple_of(PAGE_BYTES).min(bytes);
-            data.extend(zeros(self.paged_to - end));
-        }
-        self.full.push(StoreOp::Write { file: FileId::Log(number), offset: self.buffer_at, data });
+        self.write(0, self.buffer_at, data);
         self.buffer_at = end;
+        if self.copy.len() >= COPY_BYTES_MAX {
+            self.flush_copy();
+        }
+    }
+    /// Writes everything up to here to both copies. A visit that starts a sync calls this first, so that the sync makes
+    /// both durable.
+    pub(crate) fn flush_copy(&mut self) {
+        self.flush_buffer();
+        if !self.copy.is_empty() {
+            let data = core::mem::take(&mut self.copy);
+            self.write(1, self.buffer_at - data.len() as u64, data);
+        }
+    }
+    /// Adds a write to a copy of the last segment. The first write to a page fills it with zeros up to its end: otherwise
+    /// the kernel would read the page from the device first if its cache has forgotten it, and the island would wait for
+    /// that.
+    fn write(&mut self, copy: usize, at: u64, data: Vec<u8>) {
+        let &Segment { number, bytes, .. } = self.segments.back().expect("bytes belong to a segment");
+        let end = at + data.len() as u64;
+        let mut data = alloc::vec![Bytes::from(data)];
+        let paged_to = &mut self.paged_to[copy];
+        if end > *paged_to {
+            *paged_to = end.next_multiple_of(PAGE_BYTES).min(bytes);
+            data.extend(zeros(*paged_to - end));
+        }
+        self.full.push(StoreOp::Write { file: FileId::Log(number), offset: copy as u64 * bytes + at, data });
     }
     /// Takes the writes of this visit, in order.
     pub(crate) fn take_writes(&mut self, out: &mut Vec<StoreOp>) {
@@ -475,7 +501,7 @@ impl<'a> Scan<'a> {
         self.at += record.bytes;
         Some(record)
     }
-    fn record_at(&self, at: usize) -> Option<Record<'a>> {
+    pub(crate) fn record_at(&self, at: usize) -> Option<Record<'a>> {
         let rest = self.bytes.get(at..)?;
         let len = u32_at(rest, 4)? as usize;
         if len < RECORD_HEADER_BYTES {
@@ -592,6 +618,31 @@ mod tests {
         assert_eq!(w.drop_through(210).len(), files.len() - 1);
     }
 
+    /// Both copies of everything that was appended are the same.
+    #[test]
+    fn a_sync_finds_both_copies() {
+        let mut w = writer();
+        let mut files = alloc::collections::BTreeMap::new();
+        for n in 0..300u32 {
+            w.begin();
+            w.put(&n.to_be_bytes(), &alloc::vec![n as u8; (n as usize * 37) % 9000]);
+            w.end(RecordKind::Change, u64::from(n));
+            if n % 5 == 0 {
+                w.flush_copy();
+            }
+            let mut ops = Vec::new();
+            w.take_writes(&mut ops);
+            apply(&mut files, &ops);
+            if n % 5 == 0 {
+                for bytes in files.values() {
+                    let (first, second) = bytes.split_at(bytes.len() / 2);
+                    assert!(first == second, "after record {n}");
+                }
+            }
+        }
+        assert!(files.len() > 10);
+    }
+
     #[test]
     fn every_page_is_whole_in_the_first_write_to_it_and_no_write_changes_an_earlier_record() {
         let mut w = writer();
@@ -606,8 +657,10 @@ mod tests {
             for op in &ops {
                 let StoreOp::Write { file: FileId::Log(number), offset, data } = op else { continue };
                 let end = offset + data.iter().map(|b| b.len() as u64).sum::<u64>();
-                let reached = paged.entry(*number).or_insert(0);
-                assert!(offset <= reached, "the write begins in a page that is cached, or with one");
+                let copy = offset / (64 << 10);
+                let (offset, end) = (offset % (64 << 10), end - copy * (64 << 10));
+                let reached = paged.entry((*number, copy)).or_insert(0);
+                assert!(offset <= *reached, "the write begins in a page that is cached, or with one");
                 assert!(end <= *reached || end % PAGE_BYTES == 0, "{offset}..{end} beyond {reached}");
                 assert!(end <= 64 << 10);
                 *reached = end.max(*reached);
@@ -617,7 +670,7 @@ mod tests {
         let mut lsn = 10;
         for bytes in files.values() {
             let header = SegmentHeader::parse(bytes).unwrap();
-            let mut scan = Scan::new(&header, bytes);
+            let mut scan = Scan::new(&header, &bytes[..64 << 10]);
             while let Some(record) = scan.next() {
                 lsn += 1;
                 assert_eq!(record.lsn, lsn);

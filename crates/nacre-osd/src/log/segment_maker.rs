@@ -8,15 +8,16 @@ use alloc::rc::Rc;
 use core::time::Duration;
 use nacre_node::{FileId, StoreError, StoreOp};
 
+/// Length of each of the two copies in a segment.
 pub(crate) const SEGMENT_BYTES_MIN: u64 = 64 << 10;
-const SEGMENT_BYTES_MAX: u64 = 16 << 20;
-/// A new segment takes at most this fraction of the free space.
-const SEGMENTS_IN_FREE: u64 = 8;
+const SEGMENT_BYTES_MAX: u64 = 8 << 20;
+/// A copy in a new segment takes at most this fraction of the free space.
+const COPIES_IN_FREE: u64 = 16;
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Length of new log segments; smaller if the log or the device is small.
+/// Length of each copy in new log segments; smaller if the log or the device is small.
 pub(crate) fn segment_bytes(config: &OsdConfig, device_bytes: u64) -> u64 {
-    let wanted = (config.log_bytes_max / 8).min((device_bytes / 64).max(1 << 20));
+    let wanted = (config.log_bytes_max / 8).min((device_bytes / 128).max(512 << 10));
     wanted.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX).next_multiple_of(4096)
 }
 
@@ -29,8 +30,8 @@ impl Osd {
             (state.log.take_number(), state.log.segment_bytes())
         };
         let file = FileId::Log(number);
-        let mut len = wanted.min((free / SEGMENTS_IN_FREE).max(SEGMENT_BYTES_MIN).next_multiple_of(4096));
-        while let Err(error) = self.ctx().io(StoreOp::Create { file, len }).await {
+        let mut len = wanted.min((free / COPIES_IN_FREE).max(SEGMENT_BYTES_MIN).next_multiple_of(4096));
+        while let Err(error) = self.ctx().io(StoreOp::Create { file, len: 2 * len }).await {
             // The free space may have been used meanwhile, or may be reserved for another user.
             if error != StoreError::NoSpace || len == SEGMENT_BYTES_MIN {
                 return Err(error.into());

@@ -11,7 +11,8 @@ use crate::log::segment::RecordKind;
 use crate::table::cursor::{Deleted, MergeCursor, ReadAhead};
 use crate::table::interval::IntervalSet;
 use crate::table::key::Key;
-use crate::table::run::{BlockRows, FOOTER_BYTES, Footer, Run, RunBuilder, RunMeta};
+use crate::table::run::{BlockRows, Run, RunBuilder, RunMeta};
+use crate::table::run_copies::load_run;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -254,6 +255,7 @@ impl Osd {
         let (offset, data, run) = builder.finish(ranges);
         let file = FileId::Run(run.meta.id);
         self.ctx().io(StoreOp::Write { file, offset, data: alloc::vec![Bytes::from(data)] }).await?;
+        self.copy_run(&run).await?;
         self.ctx().io(StoreOp::Sync { file }).await?;
         // From here on the run is installed completely: `stop` waits for that.
         self.check_running()?;
@@ -261,44 +263,21 @@ impl Osd {
     }
 }
 
-/// Reads footer and tail of a run: the first copy of each that is whole.
-pub(crate) async fn load_run(ctx: &nacre_node::Ctx, meta: RunMeta) -> Result<Run, OsdError> {
-    let file = FileId::Run(meta.id);
-    let read = async |offset: u64, len: u64| -> Result<Bytes, OsdError> {
-        let len = u32::try_from(len)
-            .map_err(|_| OsdError::Corrupt { what: format!("run {}: an index of {len} bytes", meta.id) })?;
-        match ctx.io(StoreOp::Read { file, offset, len }).await {
-            Ok(StoreDone::Bytes(bytes)) => Ok(bytes),
-            Ok(_) => Ok(Bytes::new()),
-            Err(StoreError::NotFound { .. }) => {
-                Err(OsdError::Corrupt { what: format!("run {}: the file is missing", meta.id) })
-            }
-            Err(e) => Err(e.into()),
+impl Osd {
+    /// Writes the second copy of a run.
+    async fn copy_run(&self, run: &Run) -> Result<(), OsdError> {
+        let (file, end) = (FileId::Run(run.meta.id), run.meta.copy_bytes());
+        let mut at = 0;
+        while at < end {
+            let len = (end - at).min(WRITE_BYTES as u64);
+            let data = match self.ctx().io(StoreOp::Read { file, offset: at, len: len as u32 }).await? {
+                StoreDone::Bytes(bytes) if bytes.len() as u64 == len => alloc::vec![bytes],
+                _ => return Err(OsdError::Corrupt { what: format!("run {}: it is short", run.meta.id) }),
+            };
+            self.ctx().io(StoreOp::Write { file, offset: end + at, data }).await?;
+            self.check_running()?;
+            at += len;
         }
-    };
-    let mut first_error = None;
-    for at in Footer::places(meta.bytes) {
-        let footer = match read(at, FOOTER_BYTES).await.and_then(|bytes| Footer::parse(meta.id, &bytes)) {
-            Ok(footer) => footer,
-            Err(error) => {
-                first_error.get_or_insert(error);
-                continue;
-            }
-        };
-        let (tails, len) = footer.tails();
-        for at in tails {
-            match read(at, len.min(meta.bytes)).await.and_then(|tail| Run::parse(meta, &footer, &tail)) {
-                Ok(run) => {
-                    if let Some(error) = first_error {
-                        tracing::warn!(run = meta.id, %error, "the other copy is used until the run is merged");
-                    }
-                    return Ok(run);
-                }
-                Err(error) => {
-                    first_error.get_or_insert(error);
-                }
-            }
-        }
+        Ok(())
     }
-    Err(first_error.unwrap_or_else(|| OsdError::Corrupt { what: format!("run {}", meta.id) }))
 }

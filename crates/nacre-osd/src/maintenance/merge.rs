@@ -104,6 +104,9 @@ impl Osd {
         }
     }
     fn due(&self, runs: &Runs) -> Option<Range<usize>> {
+        if !self.config().merges_runs {
+            return None;
+        }
         let state = self.state();
         let tier = |run: &Rc<Run>| Tier {
             bytes: run.meta.bytes,

@@ -4,10 +4,12 @@ use crate::engine::osd::Osd;
 use crate::error::OsdError;
 use crate::table::key::Key;
 use crate::table::run::{BlockRows, Run, open_block};
+use crate::table::run_copies::{read_either, repair};
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use nacre_node::{FileId, StoreDone, StoreOp};
+use bytes::Bytes;
+use nacre_node::{FileId, StoreDone, StoreError, StoreOp};
 
 /// Rows examined between two points at which other tasks may run.
 const SLICE_ROWS: usize = 256;
@@ -226,9 +228,14 @@ impl Osd {
         let len: u64 = blocks.iter().map(|b| u64::from(b.len)).sum();
         let len = u32::try_from(len).expect("bounded by the caller, and a row by a log segment");
         self.count(|s| s.cold_reads += 1);
-        let read = self.ctx().io(StoreOp::Read { file: FileId::Run(run.meta.id), offset, len }).await?;
-        let StoreDone::Bytes(bytes) = read else {
-            return Err(OsdError::Format(alloc::format!("the store returned {read:?} to Read")));
+        let bytes = match self.ctx().io(StoreOp::Read { file: FileId::Run(run.meta.id), offset, len }).await {
+            Ok(StoreDone::Bytes(bytes)) => bytes,
+            // Each block is read from the other copy.
+            Err(StoreError::Device(_)) => Bytes::new(),
+            Ok(other) => {
+                return Err(OsdError::Format(alloc::format!("the store returned {other:?} to Read")));
+            }
+            Err(e) => return Err(e.into()),
         };
         let mut rows = VecDeque::with_capacity(count);
         for (n, b) in blocks.iter().enumerate() {
@@ -237,17 +244,32 @@ impl Osd {
             let part = bytes.slice(at.min(end)..end);
             match open_block(run, index + n, &part) {
                 Ok(r) => rows.push_back(r),
-                Err(e) => {
-                    let first_time = self.state_mut().runs.note_damage(run.meta.id, index + n);
-                    if first_time {
-                        self.count(|s| s.corrupt_blocks += 1);
-                        tracing::error!(target_name = %self.label().name, error = %e, "table block is damaged: its rows cannot be read");
-                    }
-                    return Err(e);
-                }
+                Err(error) => rows.push_back(self.other_copy(run, index + n, error).await?),
             }
         }
         Ok(rows)
+    }
+    /// Reads a block whose first copy is damaged from the second one, and repairs it. `error` is returned if that is not
+    /// possible.
+    async fn other_copy(&self, run: &Rc<Run>, index: usize, error: OsdError) -> Result<BlockRows, OsdError> {
+        let (id, Some(block)) = (run.meta.id, run.blocks.get(index)) else { return Err(error) };
+        let open = |bytes: &Bytes| open_block(run, index, bytes);
+        if let Ok((rows, damaged)) =
+            read_either(self.ctx(), run.meta, block.offset, u64::from(block.len), open).await
+        {
+            // A run that was merged meanwhile must not be created again.
+            let is_live = self.state().runs.listed().iter().any(|meta| meta.id == id);
+            if let Some(bytes) = damaged.filter(|_| is_live) {
+                repair(self.ctx(), run.meta, block.offset, &bytes).await;
+            }
+            return Ok(rows);
+        }
+        let first_time = self.state_mut().runs.note_damage(id, index);
+        if first_time {
+            self.count(|s| s.corrupt_blocks += 1);
+            tracing::error!(target_name = %self.label().name, %error, "table block is damaged: its rows cannot be read");
+        }
+        Err(error)
     }
     /// Lets other tasks run between two slices of long work.
     pub(crate) async fn slice_end(&self) {

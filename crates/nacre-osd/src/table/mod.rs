@@ -1,7 +1,7 @@
 //! Rows of ordered tables: the memtable, sorted runs, and reads over both.
 //!
 //! A lookup begins in `read.rs`: the memtable is searched first, and rows that are not in memory are read from runs
-//! (`run.rs`, merged by `cursor.rs`). `pages.rs` walks a whole table with bounded memory. `accounts.rs` keeps the usage
+//! (`run.rs`, each in two copies: `run_copies.rs`; merged by `cursor.rs`). `pages.rs` walks a whole table with bounded memory. `accounts.rs` keeps the usage
 //! per owner.
 //!
 //! This file assigns the numbers of tables. They are part of the disk format and never change.
@@ -16,6 +16,7 @@ pub(crate) mod pages;
 pub(crate) mod pins;
 pub(crate) mod read;
 pub(crate) mod run;
+pub(crate) mod run_copies;
 pub(crate) mod run_set;
 
 /// Number of a table. Rows of a table are ordered by key bytes.

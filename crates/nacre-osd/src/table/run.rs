@@ -1,11 +1,10 @@
 //! Immutable sorted runs: the format, the builder, the index in memory.
 //!
 //! A run is a file of checksummed blocks of about 4 KiB with rows in key order, then a tail {index of blocks,
-//! bloom filter, range tombstones}, then a footer of 64 bytes that locates the tail; tail and footer are there twice,
-//! because without them nothing of the run can be used. Index and filter stay in memory
-//! while the run is live; blocks are read when a row of them is looked up.
+//! bloom filter, range tombstones}, then a footer of 64 bytes that locates the tail; then all of this a second time.
+//! Index and filter stay in memory while the run is live; blocks are read when a row of them is looked up.
 //! The rows of a newer run replace those of an older one; range tombstones of a run hide rows of older runs only.
-//! Damage of a block affects only its own keys. The format is in docs/disk-format.md.
+//! Damage of one copy of a block costs nothing, damage of both only the block's own keys. The format is in docs/disk-format.md.
 
 use crate::crc::crc32c;
 use crate::error::OsdError;
@@ -22,9 +21,10 @@ use nacre_types::codec_struct;
 const RUN_MAGIC: [u8; 8] = *b"NACRERUN";
 const RUN_VERSION: u32 = 1;
 pub(crate) const FOOTER_BYTES: u64 = 64;
-/// From the beginning of one footer to that of the other, and from the end of one tail to the other: no sector holds
-/// parts of both.
-pub(crate) const COPY_GAP_BYTES: u64 = 4096;
+/// Copies of everything in a run.
+pub(crate) const COPIES: u64 = 2;
+/// Each copy of a run ends at a multiple of this: no sector holds parts of both.
+const COPY_ALIGN: u64 = 4096;
 const BLOCK_TARGET_BYTES: usize = 4096 - BLOCK_HEADER_BYTES;
 /// {crc32c, length of the rows, number of rows}
 const BLOCK_HEADER_BYTES: usize = 12;
@@ -50,7 +50,18 @@ codec_struct! {
     }
 }
 
-/// The place of a block in its file.
+impl RunMeta {
+    /// Where a copy begins in the file.
+    pub(crate) fn copy_at(&self, copy: u64) -> u64 {
+        copy * self.copy_bytes()
+    }
+    /// Length of each copy.
+    pub(crate) fn copy_bytes(&self) -> u64 {
+        self.bytes / COPIES
+    }
+}
+
+/// The place of a block in each copy.
 #[derive(Debug, Clone)]
 pub(crate) struct BlockRef {
     pub(crate) first: Key,
@@ -313,7 +324,7 @@ impl RunBuilder {
         self.offset += out.len() as u64;
         (at, out)
     }
-    /// Ends the run. Returns the position and content of the last bytes, and the run.
+    /// Ends the run. Returns the position and content of the last bytes of its first copy, and the run.
     pub(crate) fn finish(mut self, ranges: IntervalSet) -> (u64, Vec<u8>, Run) {
         self.end_block();
         let tail_at = self.offset + self.out.len() as u64;
@@ -353,16 +364,12 @@ impl RunBuilder {
         footer[60..].copy_from_slice(&sum.to_le_bytes());
 
         let (at, mut out) = self.take();
-        let gap = |out: &mut Vec<u8>, used: usize| out.resize(out.len() + COPY_GAP_BYTES as usize - used, 0);
-        out.extend_from_slice(&tail);
-        gap(&mut out, 0);
         out.append(&mut tail);
-        gap(&mut out, 0);
-        out.extend_from_slice(&footer);
-        gap(&mut out, footer.len());
+        let end = (at + out.len() as u64 + FOOTER_BYTES).next_multiple_of(COPY_ALIGN);
+        out.resize((end - at - FOOTER_BYTES) as usize, 0);
         out.extend_from_slice(&footer);
         let run = Run {
-            meta: RunMeta { id: self.id, bytes: at + out.len() as u64, rows: self.rows },
+            meta: RunMeta { id: self.id, bytes: COPIES * end, rows: self.rows },
             blocks: self.blocks,
             ranges,
             deleted: self.deleted,
@@ -383,15 +390,13 @@ pub(crate) struct Footer {
     deleted: u64,
 }
 impl Footer {
-    /// Where the copies of the footer are in a run of so many bytes.
-    pub(crate) fn places(run_bytes: u64) -> [u64; 2] {
-        let last = run_bytes.saturating_sub(FOOTER_BYTES);
-        [last, last.saturating_sub(COPY_GAP_BYTES)]
+    /// Where the footer is in a copy of so many bytes.
+    pub(crate) fn place(copy_bytes: u64) -> u64 {
+        copy_bytes.saturating_sub(FOOTER_BYTES)
     }
-    /// Where the copies of the tail are, and how long it is.
-    pub(crate) fn tails(&self) -> ([u64; 2], u64) {
-        let second = self.tail_at.saturating_add(self.tail_len).saturating_add(COPY_GAP_BYTES);
-        ([self.tail_at, second], self.tail_len)
+    /// Where the tail is in its copy, and how long it is.
+    pub(crate) fn tail(&self) -> (u64, u64) {
+        (self.tail_at, self.tail_len)
     }
     pub(crate) fn parse(id: u64, bytes: &[u8]) -> Result<Self, OsdError> {
         let corrupt = || OsdError::Corrupt { what: format!("footer of run {id}") };
@@ -485,12 +490,12 @@ mod tests {
         let mut ranges = IntervalSet::default();
         drop(ranges.insert(Key::new(Table(6), b"a"), Key::new(Table(6), b"b")));
         let (_, bytes, run) = b.finish(ranges);
-        assert_eq!(run.meta.bytes, bytes.len() as u64);
+        assert_eq!((run.meta.bytes, run.meta.copy_bytes() % COPY_ALIGN), (2 * bytes.len() as u64, 0));
         assert_eq!(bytes[8..19], b"\x02\0\0\0\x04\0\x01\0\0\0\x05"[..]);
         // The footer's counts of rows and deleted rows are compared here because the footer's own checksum hides them
         // from the checksum of everything.
         assert_eq!(bytes[bytes.len() - 24..][..16], b"\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0"[..]);
-        assert_eq!(crc32c(&bytes), 0xba84_ac84);
+        assert_eq!(crc32c(&bytes), 0xebc1_419c);
     }
 
     #[test]
@@ -514,11 +519,9 @@ mod tests {
         assert_eq!(at as usize, file.len());
         file.extend(rest);
         let footer = Footer::parse(3, &file[file.len() - 64..]).unwrap();
-        let (tails, len) = footer.tails();
-        let [tail, copy] = tails.map(|at| file[at as usize..][..len as usize].to_vec());
-        assert_eq!(tail, copy);
-        let [last, first] = Footer::places(built.meta.bytes).map(|at| file[at as usize..][..64].to_vec());
-        assert_eq!(last, first);
+        let (tail_at, len) = footer.tail();
+        let tail = file[tail_at as usize..][..len as usize].to_vec();
+        assert_eq!(Footer::place(built.meta.copy_bytes()), file.len() as u64 - 64);
         let run = Run::parse(built.meta, &footer, &tail).unwrap();
         assert_eq!((run.deleted, built.deleted), (334, 334));
         assert!(run.ranges.contains(Key::new(Table(6), b"aa").raw()));

@@ -97,6 +97,14 @@ fn a_lost_machine_explains_missing_bytes_that_were_not_stable_and_no_others() {
     assert!(zeros > 3, "{zeros}");
 }
 
+/// Damages both copies of a block of a run.
+fn damage_both_copies(device: &CrashDevice, run: FileId, at: u64) {
+    let len = device.store().execute(StoreOp::Len { file: run });
+    let Ok(StoreDone::Len(Some(len))) = len else { panic!("{len:?}") };
+    device.flip(run, at);
+    device.flip(run, len / 2 + at);
+}
+
 /// A block of object rows is damaged: its objects return an error, are counted and synced by their files, and nobody
 /// waits for ever; not after a kill, not after the loss of a machine.
 #[test]
@@ -115,7 +123,7 @@ fn a_damaged_block_of_object_rows_costs_its_objects_and_holds_up_nothing() {
             panic!("no list")
         };
         device.kill_process();
-        device.flip(runs[0], 4 * 4096 + 2000);
+        damage_both_copies(&device, runs[0], 4 * 4096 + 2000);
         let mut t = Target::start(&device, &config(), machine_was_lost);
         if machine_was_lost {
             t.objects.start_rechecksum();
@@ -163,7 +171,7 @@ fn damaged_rows_of_one_object_hold_up_the_space_of_no_other() {
     }
     // The cuts are in the log, the rows of blocks before them in the run.
     device.kill_process();
-    device.flip(runs[0], 12 * 4096);
+    damage_both_copies(&device, runs[0], 12 * 4096);
     let mut t = Target::open(&device);
     make_durable(&mut t);
     t.run(|o| async move { o.osd().ctx().sleep(std::time::Duration::from_secs(60)).await });

@@ -13,9 +13,7 @@ use std::process::Command;
 const COUNTS: [u64; 2] = [500, 2500];
 
 pub(crate) fn run() -> Result<()> {
-    sh(&mut cargo(&["build", "--release", "--quiet", "--package", "nacre-mdt", "--example", "create_cost"]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    let example = target.join("release/examples/create_cost");
+    let example = example("nacre-mdt", "create_cost")?;
     println!("{:<16} {:>14} {:>14} {:>9}", "instructions for", "with records", "without", "records");
     for (op, shown) in [("create", "create + close"), ("mkdir", "mkdir")] {
         let with = per_change(&example, op, "with")?;
@@ -28,16 +26,25 @@ pub(crate) fn run() -> Result<()> {
 
 fn per_change(example: &Path, op: &str, records: &str) -> Result<f64> {
     let [few, many] = COUNTS;
-    let (less, more) = (instructions(example, op, records, few)?, instructions(example, op, records, many)?);
+    let measure =
+        |count: u64| instructions(example, &[op, records, &count.to_string()], &["*visit_mdt*", "*log_mdt*"]);
+    let (less, more) = (measure(few)?, measure(many)?);
     Ok((more - less) as f64 / (many - few) as f64)
 }
 
-/// Within the functions of the example that hold all of the target's work.
-fn instructions(example: &Path, op: &str, records: &str, count: u64) -> Result<u64> {
+/// Builds an example of a crate for a measurement.
+pub(crate) fn example(package: &str, name: &str) -> Result<PathBuf> {
+    sh(&mut cargo(&["build", "--release", "--quiet", "--package", package, "--example", name]))?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    Ok(target.join("release/examples").join(name))
+}
+
+/// Instructions of an example within the functions that hold all of the target's work.
+pub(crate) fn instructions(example: &Path, args: &[&str], functions: &[&str]) -> Result<u64> {
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"]);
-    valgrind.args(["--toggle-collect=*visit_mdt*", "--toggle-collect=*log_mdt*"]);
-    valgrind.arg(example).args([op, records, &count.to_string()]);
+    valgrind.args(functions.iter().map(|function| format!("--toggle-collect={function}")));
+    valgrind.arg(example).args(args);
     let out = valgrind.output().context("valgrind cannot be started: is it installed?")?;
     let text = String::from_utf8_lossy(&out.stderr);
     ensure!(out.status.success(), "valgrind ended with {}:\n{text}", out.status);

@@ -3,6 +3,7 @@
 
 mod ci;
 mod cost;
+mod crowd;
 mod mutants;
 mod package;
 mod policy;
@@ -86,6 +87,9 @@ enum Task {
     },
     /// CPU cost of a create on the metadata target, with and without reply records (needs valgrind)
     Cost,
+    /// CPU cost of a create on the metadata target for 10 and for many mounts that share a directory (needs valgrind); the
+    /// return of mounts with many locks after a kill of the target
+    Crowd(crowd::Options),
     /// Stands between a client and a server and delays, drops, doubles and swaps whole frames
     Proxy(e2e::Proxy),
     /// Random changes and checks by several programs on two mounts, with a watchdog; a mount that is stopped or cut off
@@ -123,6 +127,7 @@ fn main() -> Result<()> {
         Task::Million { files, rounds } => e2e::million(files, rounds),
         Task::Sweep(sweep) => e2e::sweep(&sweep),
         Task::Cost => cost::run(),
+        Task::Crowd(options) => crowd::run(&options),
         Task::Proxy(options) => e2e::proxy(&options),
         Task::Pairs(options) => e2e::pairs(&options),
         Task::Matrix { rounds } => e2e::matrix(rounds),

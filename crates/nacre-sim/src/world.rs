@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::net::{End, Link, LinkId, Noise};
 use nacre_node::store::Store;
 use nacre_node::{ConnId, Ctx, Effect, Event, IoTicket, Logic, Origin, Rng, StoreOp, visit};
+use nacre_types::{Instant, Timestamp};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -80,6 +81,8 @@ pub(crate) struct Node {
     dying: Option<(DieAt, u64)>,
     /// How others see its connections.
     pub(crate) origin: Origin,
+    /// Its work is done in [`counted_visit`].
+    is_counted: bool,
 }
 
 pub(crate) enum Action {
@@ -96,6 +99,18 @@ pub(crate) enum Action {
 
 /// A message of an island to its front end.
 pub type Said = Box<dyn Any + Send>;
+
+/// One visit of an island whose work a profiler counts: everything that the island does is below this function.
+#[inline(never)]
+fn counted_visit(
+    logic: &mut dyn Logic,
+    (now, wall): (Instant, Timestamp),
+    event: Event,
+    writes: &mut Vec<StoreOp>,
+) {
+    visit(logic, now, wall, event);
+    logic.log_writes(writes);
+}
 
 /// Everything.
 pub struct World {
@@ -190,6 +205,7 @@ impl World {
             clock,
             dying: None,
             origin: Origin::Administrator,
+            is_counted: false,
         });
         NodeId(self.nodes.len() - 1)
     }
@@ -210,6 +226,10 @@ impl World {
     /// Both are on one machine: they have its clocks.
     pub fn share_clock(&mut self, id: NodeId, with: NodeId) {
         self.nodes[id.0].clock = self.nodes[with.0].clock;
+    }
+    /// A profiler counts the work of this island from now on: it is done within the function `counted_visit`.
+    pub fn count_work(&mut self, id: NodeId) {
+        self.nodes[id.0].is_counted = true;
     }
     pub fn address(name: &str) -> String {
         format!("{name}.sim")
@@ -386,9 +406,13 @@ impl World {
         }
         let (now, wall) = node.clock.read(self.now_ns);
         let Some((mut logic, ctx)) = node.logic.take() else { return };
-        visit(logic.as_mut(), now, wall, event);
         let mut writes = Vec::new();
-        logic.log_writes(&mut writes);
+        if node.is_counted {
+            counted_visit(logic.as_mut(), (now, wall), event, &mut writes);
+        } else {
+            visit(logic.as_mut(), now, wall, event);
+            logic.log_writes(&mut writes);
+        }
         let dying = node.dying.take_if(|_| !writes.is_empty());
         match dying {
             Some((DieAt::BeforeLog, _)) => writes.clear(),

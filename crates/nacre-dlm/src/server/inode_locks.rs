@@ -604,7 +604,11 @@ impl InodeLocks {
                 counts.above(1)
             }
         };
-        for ticket in self.waits.waiting_for(fid, lost - two_holders) {
+        let free = lost - two_holders;
+        if free.is_empty() {
+            return; // of a crowd, only the last holder lets changes go on: they are not searched for the others
+        }
+        for ticket in self.waits.waiting_for(fid, free) {
             // A lock that was converted to PR may have to be revoked once more.
             if !self.revoke_blockers(ticket) {
                 self.effects.push_back(InodeLockEffect::Ready(ticket));

@@ -17,7 +17,8 @@ use crate::rows::lock_changes::LockHolders;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
+use core::ops::{RangeBounds, RangeInclusive};
 use core::time::Duration;
 use nacre_dlm::server::{InodeClaim, InodeLockEffect, InodeLocks, RevokeAck, Ticket};
 use nacre_node::{Ctx, Promise};
@@ -58,6 +59,8 @@ pub(crate) struct InodeLockTable {
     waiting: RefCell<BTreeMap<Ticket, Promise<()>>>,
     /// Changes without a slot, by the request that was refused.
     parked: RefCell<BTreeMap<(ExportId, Xid), Parked>>,
+    /// No place of a parked change is to be given up before.
+    overdue_at: Cell<Instant>,
 }
 
 /// The place of a change without a slot.
@@ -76,6 +79,7 @@ impl InodeLockTable {
             revokes: RefCell::default(),
             waiting: RefCell::default(),
             parked: RefCell::default(),
+            overdue_at: Cell::new(Instant(u64::MAX)),
         }
     }
     pub(crate) fn limit(&self) -> usize {
@@ -148,8 +152,9 @@ impl InodeLockTable {
 
     /// Keeps the place of a change whose request is refused.
     pub(crate) fn park(&self, export: ExportId, change: Xid, waiting: Waiting<'_>) {
-        let until = Some(self.ctx.now() + PARKED_TIMEOUT);
-        let parked = Parked { ticket: waiting.into_ticket(), until };
+        let until = self.ctx.now() + PARKED_TIMEOUT;
+        self.overdue_at.set(self.overdue_at.get().min(until));
+        let parked = Parked { ticket: waiting.into_ticket(), until: Some(until) };
         let old = self.parked.borrow_mut().insert((export, change), parked);
         old.into_iter().for_each(|old| self.leave(old.ticket));
     }
@@ -168,33 +173,41 @@ impl InodeLockTable {
             self.waiting.borrow_mut().insert(ticket, promise);
             ready.await;
         }
-        keep(Some(self.ctx.now() + READY_TIMEOUT));
+        let until = self.ctx.now() + READY_TIMEOUT;
+        self.overdue_at.set(self.overdue_at.get().min(until));
+        keep(Some(until));
     }
     /// Gives up the places of changes whose clients have not come back for them.
     fn drop_overdue(&self) {
-        if self.parked.borrow().is_empty() {
-            return;
-        }
         let now = self.ctx.now();
-        self.unpark(|_, parked| parked.until.is_some_and(|until| until <= now));
+        if now < self.overdue_at.get() {
+            return; // a search for each claim would cost as much as there are changes
+        }
+        let is_overdue = |parked: &Parked| parked.until.is_some_and(|until| until <= now);
+        let keys = self.parked_where(.., is_overdue);
+        self.unpark(&keys);
+        let next = self.parked.borrow().values().filter_map(|parked| parked.until).min();
+        self.overdue_at.set(next.unwrap_or(Instant(u64::MAX)));
     }
     /// A change of a client has been applied: the places of its parked changes that are ready are given up. It was one of
     /// them as a rule, and nobody is granted their bits as long as they are kept.
     pub(crate) fn change_applied(&self, export: ExportId) {
-        if !self.parked.borrow().is_empty() {
-            self.unpark(|of, parked| of == export && self.locks.borrow().is_ready(parked.ticket));
-        }
+        let is_ready = |parked: &Parked| self.locks.borrow().is_ready(parked.ticket);
+        self.unpark(&self.parked_where(changes_of(export), is_ready));
     }
-    fn unpark(&self, which: impl Fn(ExportId, &Parked) -> bool) {
-        let mut left = Vec::new();
-        self.parked.borrow_mut().retain(|(export, _), parked| {
-            let leaves = which(*export, parked);
-            if leaves {
-                left.push(parked.ticket);
-            }
-            !leaves
-        });
-        left.into_iter().for_each(|ticket| self.leave(ticket));
+    fn parked_where(
+        &self,
+        changes: impl RangeBounds<(ExportId, Xid)>,
+        which: impl Fn(&Parked) -> bool,
+    ) -> Vec<(ExportId, Xid)> {
+        let parked = self.parked.borrow();
+        parked.range(changes).filter(|(_, parked)| which(parked)).map(|(key, _)| *key).collect()
+    }
+    fn unpark(&self, changes: &[(ExportId, Xid)]) {
+        for change in changes {
+            let left = self.parked.borrow_mut().remove(change);
+            left.into_iter().for_each(|parked| self.leave(parked.ticket));
+        }
     }
     fn leave(&self, ticket: Ticket) {
         self.waiting.borrow_mut().remove(&ticket);
@@ -223,7 +236,7 @@ impl InodeLockTable {
     /// The client is gone.
     pub(crate) async fn drop_export(&self, core: &TargetCore, export: ExportId) {
         self.revokes.borrow_mut().remove(&export);
-        self.unpark(|of, _| of == export);
+        self.unpark(&self.parked_where(changes_of(export), |_| true));
         loop {
             let done = self.locks.borrow_mut().drop_holder(export, DROPPED_AT_A_TIME);
             self.carry_out(core);
@@ -300,6 +313,11 @@ impl InodeLockTable {
             }
         }
     }
+}
+
+/// All changes of a client.
+fn changes_of(export: ExportId) -> RangeInclusive<(ExportId, Xid)> {
+    (export, Xid(0))..=(export, Xid(u64::MAX))
 }
 
 /// The holders of locks, for one attempt of a change.
